@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/buffer.hpp"
+
+#include <atomic>
+
+namespace tidemill {
+namespace {
+
+// Segment numbers only have to differ within the process; nothing reads their order.
+std::uint64_t next_segment() {
+  static std::atomic<std::uint64_t> counter{1};
+  return counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+Buffer Buffer::copy_of(std::span<const std::byte> bytes, DType dtype) {
+  return adopt(std::vector<std::byte>(bytes.begin(), bytes.end()), DType::kU8)
+      .slice(0, bytes.size(), dtype);
+}
+
+Buffer Buffer::wrap(std::shared_ptr<const void> owner, std::span<const std::byte> bytes,
+                    DType dtype) {
+  Buffer buffer;
+  buffer.owner_ = std::move(owner);
+  buffer.bytes_ = bytes;
+  buffer.identity_ = {next_segment(), 0, bytes.size(), dtype, 0};
+  return buffer;
+}
+
+Buffer Buffer::slice(std::size_t offset, std::size_t length, DType dtype) const {
+  TIDEMILL_CHECK(offset <= bytes_.size() && length <= bytes_.size() - offset)
+      << offset << '+' << length << " of " << bytes_.size();
+  Buffer part = *this;
+  part.bytes_ = bytes_.subspan(offset, length);
+  part.identity_.offset += offset;
+  part.identity_.length = length;
+  part.identity_.dtype = dtype;
+  return part;
+}
+
+}  // namespace tidemill

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes with identity: how payloads travel without being copied.
+//
+// A `Buffer` is a handle to a range of an immutable segment. Copying it counts a reference. Its
+// identity (segment, offset, length, dtype, generation) is what a message between processes would
+// carry; within one process the handle itself travels. Segments live on the heap, or in a mapped
+// file, until shared segments join them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "base/check.hpp"
+#include "base/dtype.hpp"
+
+namespace tidemill {
+
+/// What names a buffer between processes.
+struct BufferIdentity {
+  std::uint64_t segment = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;  // bytes
+  DType dtype = DType::kU8;
+  std::uint32_t generation = 0;
+  friend bool operator==(const BufferIdentity&, const BufferIdentity&) = default;
+};
+
+/// A shared, immutable range of bytes.
+///
+/// Threads: distinct handles to one segment may be used concurrently.
+class Buffer {
+public:
+  /// Makes an empty buffer.
+  Buffer() = default;
+
+  /// Copies `bytes` into a new heap segment.
+  [[nodiscard]] static Buffer copy_of(std::span<const std::byte> bytes, DType dtype = DType::kU8);
+
+  /// Takes over `values` as a new heap segment, without copying its elements.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  [[nodiscard]] static Buffer adopt(std::vector<T> values, DType dtype) {
+    TIDEMILL_CHECK(sizeof(T) % dtype_bytes(dtype) == 0) << dtype_name(dtype);
+    auto owner = std::make_shared<const std::vector<T>>(std::move(values));
+    const auto bytes = std::as_bytes(std::span<const T>(*owner));
+    return wrap(std::shared_ptr<const void>(owner, owner->data()), bytes, dtype);
+  }
+
+  /// Makes a handle to `bytes`, which `owner` keeps alive and unchanged.
+  [[nodiscard]] static Buffer wrap(std::shared_ptr<const void> owner,
+                                   std::span<const std::byte> bytes, DType dtype);
+
+  /// Returns a handle to `length` bytes from `offset`. Requires the range to lie inside.
+  [[nodiscard]] Buffer slice(std::size_t offset, std::size_t length, DType dtype) const;
+
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.size(); }
+  [[nodiscard]] const BufferIdentity& identity() const noexcept { return identity_; }
+
+  /// Returns the content as elements of `T`. Requires a whole number of aligned elements.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  [[nodiscard]] std::span<const T> as() const {
+    TIDEMILL_CHECK(bytes_.size() % sizeof(T) == 0) << bytes_.size();
+    TIDEMILL_CHECK(reinterpret_cast<std::uintptr_t>(bytes_.data()) % alignof(T) == 0);
+    return {reinterpret_cast<const T*>(bytes_.data()), bytes_.size() / sizeof(T)};
+  }
+
+private:
+  std::shared_ptr<const void> owner_;
+  std::span<const std::byte> bytes_;
+  BufferIdentity identity_;
+};
+
+}  // namespace tidemill

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Time as a dependency: code that waits or stamps takes a `Clock`, so that a test can own time.
+#pragma once
+
+#include <chrono>
+
+namespace tidemill {
+
+/// A point on a clock that never goes back; its origin means nothing.
+using TimePoint = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
+using Duration = std::chrono::nanoseconds;
+
+/// The source of time of a run. In simulation it is the test scheduler's: there is one time.
+class Clock {
+public:
+  Clock() = default;
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
+  virtual ~Clock() = default;
+
+  /// Returns the present time; never smaller than an earlier answer.
+  /// Threads: safe to call concurrently.
+  [[nodiscard]] virtual TimePoint now() const = 0;
+};
+
+/// The machine's monotonic clock.
+class SystemClock final : public Clock {
+public:
+  [[nodiscard]] TimePoint now() const override {
+    return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
+  }
+};
+
+/// A clock that moves only when told.
+class ManualClock final : public Clock {
+public:
+  [[nodiscard]] TimePoint now() const override { return now_; }
+  void advance(Duration by) { now_ += by; }
+
+private:
+  TimePoint now_{};
+};
+
+}  // namespace tidemill

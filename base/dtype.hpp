@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element types of tensors, and the conversions between the 16-bit floats and float.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace tidemill {
+
+/// Element types a tensor file may hold.
+enum class DType : std::uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kF64,
+  kI64,
+  kU64
+};
+
+/// Returns the size of one element in bytes.
+[[nodiscard]] std::size_t dtype_bytes(DType dtype) noexcept;
+/// Returns the safetensors name, e.g. "BF16".
+[[nodiscard]] std::string_view dtype_name(DType dtype) noexcept;
+/// Returns the type a safetensors name stands for, if it is one of ours.
+[[nodiscard]] std::optional<DType> parse_dtype(std::string_view name) noexcept;
+
+/// Widens bfloat16 bits; exact.
+[[nodiscard]] inline float bf16_to_float(std::uint16_t bits) noexcept {
+  return std::bit_cast<float>(std::uint32_t{bits} << 16U);
+}
+
+/// Rounds to the nearest bfloat16, ties to even; NaN stays NaN.
+[[nodiscard]] inline std::uint16_t float_to_bf16(float value) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
+    return static_cast<std::uint16_t>((bits >> 16U) | 0x40U);
+  }
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
+}
+
+/// Widens IEEE half bits; exact.
+[[nodiscard]] float f16_to_float(std::uint16_t bits) noexcept;
+/// Rounds to the nearest IEEE half, ties to even; overflow gives infinity.
+[[nodiscard]] std::uint16_t float_to_f16(float value) noexcept;
+
+}  // namespace tidemill

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// A value, or the reason why there is none.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/status.hpp"
+
+namespace tidemill {
+
+/// A value of type `T`, or the `Status` saying why there is none.
+template <class T>
+class [[nodiscard]] Result {
+public:
+  // Both conversions are implicit so that a function can return either directly.
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
+    TIDEMILL_CHECK(!status_.ok()) << "a Result needs a value or a failure";
+  }
+
+  [[nodiscard]] bool ok() const noexcept { return value_.has_value(); }
+  [[nodiscard]] const Status& status() const noexcept { return status_; }
+
+  /// Returns the value. Requires `ok()`.
+  [[nodiscard]] T& value() & {
+    TIDEMILL_CHECK(ok()) << status_.to_string();
+    return *value_;
+  }
+  [[nodiscard]] const T& value() const& {
+    TIDEMILL_CHECK(ok()) << status_.to_string();
+    return *value_;
+  }
+  [[nodiscard]] T&& value() && {
+    TIDEMILL_CHECK(ok()) << status_.to_string();
+    return std::move(*value_);
+  }
+
+private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+}  // namespace tidemill

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// A named set of immutable tensors: what checkpoints, snapshots and models are made of.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/buffer.hpp"
+#include "base/dtype.hpp"
+
+namespace tidemill {
+
+/// An immutable dense tensor in C order.
+struct Tensor {
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;  // empty: a scalar
+  Buffer data;                      // exactly product(shape) elements
+
+  /// Returns the number of elements.
+  [[nodiscard]] std::int64_t num_elements() const noexcept {
+    std::int64_t count = 1;
+    for (const std::int64_t extent : shape) {
+      count *= extent;
+    }
+    return count;
+  }
+};
+
+/// Tensors by name, in name order: iteration order is part of every digest.
+using TensorMap = std::map<std::string, Tensor>;
+
+}  // namespace tidemill

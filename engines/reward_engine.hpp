@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns answers into rewards.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/ids.hpp"
+#include "base/result.hpp"
+
+namespace tidemill::engines {
+
+/// One answer to score. `fields` is the data row as a JSON object, so that a reward may read any
+/// key a user's file holds.
+struct RewardRequest {
+  SampleId id;
+  std::string prompt;
+  std::string response;
+  std::string answer;  // the reference answer; empty when the row has none
+  std::string fields;  // JSON object
+};
+
+/// The reward of one answer, or why there is none.
+struct RewardResult {
+  SampleId id;
+  double reward = 0.0;
+  std::string error;  // not empty: the sample could not be scored
+};
+
+/// Receives results; called from inside `RewardEngine::step`.
+class RewardSink {
+public:
+  virtual ~RewardSink() = default;
+  virtual void on_reward(RewardResult result) = 0;
+};
+
+/// Scores answers.
+///
+/// Threads: one call at a time. `step` may wait up to `patience` for an outside program; nothing
+/// else blocks.
+class RewardEngine {
+public:
+  RewardEngine() = default;
+  RewardEngine(const RewardEngine&) = delete;
+  RewardEngine& operator=(const RewardEngine&) = delete;
+  virtual ~RewardEngine() = default;
+
+  /// Queues a request; its one result goes to `sink`, which must outlive it.
+  [[nodiscard]] virtual Status submit(RewardRequest request, RewardSink& sink) = 0;
+  [[nodiscard]] virtual bool has_work() const = 0;
+  /// Delivers the results that are there; waits for one at most `patience`.
+  [[nodiscard]] virtual Status step(Duration patience) = 0;
+};
+
+}  // namespace tidemill::engines

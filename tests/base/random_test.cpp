@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/random.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace tidemill {
+namespace {
+
+// Known answers of Philox-4x32-10 in Random123's kat_vectors: counter and key all zero, all ones.
+// Our 64 bits are the first two words of output.
+TEST(KeyedBits, MatchesPublishedVectors) {
+  constexpr std::uint64_t kOnes = ~std::uint64_t{0};
+  EXPECT_EQ(keyed_bits(0, 0, 0), 0xE169C58D6627E8D5ULL);
+  EXPECT_EQ(keyed_bits(kOnes, kOnes, kOnes), 0x41C83B0E408F276DULL);
+}
+
+TEST(KeyedUniform, StaysInTheHalfOpenUnitIntervalWithTheRightMean) {
+  double sum = 0.0;
+  for (std::uint64_t i = 0; i < 10000; ++i) {
+    const double draw = keyed_uniform(7, 3, i);
+    ASSERT_GE(draw, 0.0);
+    ASSERT_LT(draw, 1.0);
+    sum += draw;
+  }
+  EXPECT_NEAR(sum / 10000.0, 0.5, 0.015);  // five standard errors
+}
+
+TEST(RandomStream, ContinuesFromItsCounter) {
+  RandomStream first(11, 2);
+  for (int i = 0; i < 5; ++i) {
+    first.bits();
+  }
+  RandomStream second(11, 2, first.counter());
+  EXPECT_EQ(first.bits(), second.bits());
+}
+
+TEST(RandomStream, BelowIsUniform) {
+  RandomStream random(1);
+  std::vector<int> counts(6, 0);
+  for (int i = 0; i < 6000; ++i) {
+    ++counts[random.below(6)];
+  }
+  for (const int count : counts) {
+    EXPECT_NEAR(count, 1000, 150);
+  }
+}
+
+TEST(Shuffle, KeepsEveryElementAndReplaysFromItsSeed) {
+  std::vector<int> a(100);
+  std::iota(a.begin(), a.end(), 0);
+  std::vector<int> b = a;
+  const std::vector<int> sorted = a;
+  RandomStream first(5);
+  RandomStream second(5);
+  shuffle(std::span<int>(a), first);
+  shuffle(std::span<int>(b), second);
+  EXPECT_EQ(a, b);
+  EXPECT_NE(a, sorted);
+  std::sort(a.begin(), a.end());
+  EXPECT_EQ(a, sorted);
+}
+
+}  // namespace
+}  // namespace tidemill
