@@ -29,6 +29,11 @@ struct BufferIdentity {
   friend bool operator==(const BufferIdentity&, const BufferIdentity&) = default;
 };
 
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, BufferIdentity& x) {
+  return f(x.segment, x.offset, x.length, x.dtype, x.generation);
+}
+
 /// A shared, immutable range of bytes.
 ///
 /// Threads: distinct handles to one segment may be used concurrently.
@@ -68,6 +73,13 @@ public:
     TIDEMILL_CHECK(bytes_.size() % sizeof(T) == 0) << bytes_.size();
     TIDEMILL_CHECK(reinterpret_cast<std::uintptr_t>(bytes_.data()) % alignof(T) == 0);
     return {reinterpret_cast<const T*>(bytes_.data()), bytes_.size() / sizeof(T)};
+  }
+
+  /// Writes the identity alone: the bytes travel on the bulk plane. A handle read back names its
+  /// bytes without holding them.
+  template <class Inspector>
+  friend typename Inspector::result_type inspect(Inspector& f, Buffer& x) {
+    return f(x.identity_);
   }
 
 private:

@@ -28,6 +28,11 @@ struct Tensor {
   }
 };
 
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, Tensor& x) {
+  return f(x.dtype, x.shape, x.data);
+}
+
 /// Tensors by name, in name order: iteration order is part of every digest.
 using TensorMap = std::map<std::string, Tensor>;
 

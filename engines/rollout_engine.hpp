@@ -62,6 +62,21 @@ struct RolloutResult {
   std::vector<float> prompt_logits;    // prompt tokens x vocabulary
 };
 
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, VersionSpan& x) {
+  return f(x.version, x.num_tokens);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RolloutRequest& x) {
+  return f(x.id, x.prompt_ids, x.sampling, x.seed, x.max_new_tokens, x.stop_ids, x.stop_strings,
+           x.min_step, x.prompt_logprobs, x.prompt_logits);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RolloutResult& x) {
+  return f(x.id, x.response_ids, x.behavior_logprobs, x.versions, x.finish_reason, x.error,
+           x.prompt_logprobs, x.prompt_logits);
+}
+
 /// Receives results; called from inside `RolloutEngine::step` or `cancel`.
 class RolloutSink {
 public:

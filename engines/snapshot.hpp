@@ -2,7 +2,6 @@
 // Weights as they are published: immutable, named by version and digest.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "base/ids.hpp"
@@ -18,10 +17,15 @@ struct Snapshot {
   std::string base_digest;
   /// Empty when there is no adapter.
   std::string adapter_digest;
-  /// Tensors by Hugging Face name; null when the base is the one already loaded (equal digest).
-  std::shared_ptr<const TensorMap> base;
-  /// Tensors by PEFT name; null when there is no adapter.
-  std::shared_ptr<const TensorMap> adapter;
+  /// Tensors by Hugging Face name; empty when the base is the one already loaded (equal digest).
+  TensorMap base;
+  /// Tensors by PEFT name; empty when there is no adapter.
+  TensorMap adapter;
 };
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, Snapshot& x) {
+  return f(x.version, x.base_digest, x.adapter_digest, x.base, x.adapter);
+}
 
 }  // namespace tidemill::engines

@@ -27,6 +27,12 @@ struct TrainSequence {
   std::vector<float> reference_logprobs;    // (T)
 };
 
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, TrainSequence& x) {
+  return f(x.id, x.ids, x.response_mask, x.advantages, x.behavior_logprobs, x.proximal_logprobs,
+           x.reference_logprobs);
+}
+
 /// The current log-probabilities of one sequence, and where a loss writes its gradient.
 struct LossRow {
   const TrainSequence* sequence = nullptr;
@@ -57,6 +63,11 @@ struct UpdateReport {
   std::int64_t optimizer_step = 0;  // counts from 1
 };
 
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, UpdateReport& x) {
+  return f(x.sums, x.gradient_norm, x.learning_rate, x.optimizer_step);
+}
+
 /// Trains one model.
 ///
 /// A batch: `begin_batch`, `add` for each sequence, `step` until it reports no more, `update`. The
@@ -71,7 +82,7 @@ public:
   virtual ~TrainEngine() = default;
 
   /// Starts a batch whose logits are divided by `temperature`; `loss` must outlive it. With a null
-  /// `loss` the batch is only scored: `logprobs` answers, no gradients, no `update`.
+  /// `loss` the batch is only scored: `logprobs` answers, no gradients, and `update` only ends it.
   [[nodiscard]] virtual Status begin_batch(TokenLoss* loss, float temperature) = 0;
 
   /// Adds a sequence.
@@ -87,6 +98,11 @@ public:
 
   /// Returns the log-probabilities (T) of a sequence of the current batch, once stepped.
   [[nodiscard]] virtual Result<std::vector<float>> logprobs(SampleId id) const = 0;
+
+  /// Returns, for each of `sequences`, the log-probabilities (T) of its targets under `weights`, by
+  /// the training path. For probes: it lays `weights` out anew unless they are the working ones.
+  [[nodiscard]] virtual Result<std::vector<std::vector<float>>> score(
+      const Snapshot& weights, std::span<const TrainSequence> sequences, float temperature) = 0;
 
   /// Clips, applies the optimizer, zeroes the gradients, ends the batch.
   /// Errors: `kInternal` naming the tensor for a non-finite gradient; the weights are unchanged
