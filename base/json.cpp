@@ -169,6 +169,11 @@ std::string Json::to_text() const {
   return to_library(*this).dump(2, ' ', false, kReplace) + "\n";
 }
 
+std::string Json::to_line() const {
+  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+  return to_library(*this).dump(-1, ' ', false, kReplace) + "\n";
+}
+
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes) {
     return invalid_argument(std::to_string(text.size()) + " bytes of JSON; at most " +

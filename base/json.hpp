@@ -59,6 +59,8 @@ public:
   /// Returns the document as text, indented by two spaces, with a final newline. Bytes that are not
   /// UTF-8 become U+FFFD; reals that are not finite become null.
   [[nodiscard]] std::string to_text() const;
+  /// Returns the document as one line with a final newline; otherwise as `to_text`.
+  [[nodiscard]] std::string to_line() const;
 
 private:
   std::variant<std::monostate, bool, std::int64_t, double, std::string, Array, Object> value_;

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The advantage worker: one lease at a time, decided at once.
+#include <map>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/advantage/spawn.hpp"
+#include "actors/stream/sample_columns.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+constexpr Duration kRetryDelay = std::chrono::milliseconds(100);
+constexpr Duration kAnswerMargin = std::chrono::seconds(30);
+
+struct AdvantageWorkerState {
+  static inline const char* name = "advantage_worker";
+  AdvantageWorkerState() = default;  // not an aggregate: CAF would build it from `self`
+
+  AdvantageWorkerDeps deps;
+};
+
+using Self = AdvantageWorkerActor::stateful_pointer<AdvantageWorkerState>;
+
+void lease(Self self);
+
+void try_again_later(Self self) {
+  self->delayed_send(self, kRetryDelay, atom::wake_v);
+}
+
+Result<GroupMember> read_member(const storage::LeasedRow& row) {
+  TIDEMILL_ASSIGN_OR_RETURN(const Buffer reward, find_cell(row, SampleColumn::kReward));
+  TIDEMILL_ASSIGN_OR_RETURN(const Buffer response, find_cell(row, SampleColumn::kResponseIds));
+  TIDEMILL_ASSIGN_OR_RETURN(const Buffer finish, find_cell(row, SampleColumn::kFinish));
+  GroupMember member;
+  member.id = row.row.id;
+  member.reward = reward.as<double>()[0];
+  member.response_tokens = static_cast<std::uint32_t>(response.size_bytes() / sizeof(std::int32_t));
+  member.truncated =
+      finish.as<std::uint8_t>()[0] == static_cast<std::uint8_t>(engines::FinishReason::kLength);
+  return member;
+}
+
+Result<GroupDecision> decide(const DecideGroup& algorithm,
+                             std::span<const storage::LeasedRow> rows) {
+  std::vector<GroupMember> members;
+  for (const storage::LeasedRow& row : rows) {
+    TIDEMILL_ASSIGN_OR_RETURN(GroupMember member, read_member(row));
+    members.push_back(member);
+  }
+  return algorithm(members);
+}
+
+void retire(Self self, GroupId group, storage::VerdictKind kind, std::string reason) {
+  self->request(self->state.deps.stream, kAnswerMargin, atom::retire_v,
+                GroupVerdict{group, {kind, std::move(reason)}})
+      .then([](const storage::Settlement&) {},
+            [](const caf::error&) {});  // the lease runs out and the group is decided again
+}
+
+void on_lease(Self self, const LeaseReply& reply) {
+  auto& deps = self->state.deps;
+  Completion completion{task_id(SampleTask::kAdvantage), deps.name, {}};
+  std::map<GroupId, std::vector<storage::LeasedRow>> groups;
+  for (const storage::LeasedRow& row : reply.rows) {
+    groups[row.row.group].push_back(row);
+  }
+  for (const auto& [group, rows] : groups) {
+    const auto decision = decide(deps.decide, rows);
+    if (!decision.ok()) {
+      retire(self, group, storage::VerdictKind::kFail, "advantage: " + decision.status().message());
+      continue;
+    }
+    if (!decision.value().filtered.empty()) {
+      retire(self, group, storage::VerdictKind::kFilter, decision.value().filtered);
+      continue;
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      completion.rows.push_back({rows[i].lease,
+                                 {make_cell(SampleColumn::kAdvantage,
+                                            std::vector<float>{decision.value().advantages[i]})},
+                                 {}});
+    }
+  }
+  if (completion.rows.empty()) {
+    if (!reply.ended) {
+      lease(self);
+    }
+    return;
+  }
+  self->request(deps.stream, kAnswerMargin, atom::ack_v, std::move(completion))
+      .then([self](const storage::Settlement&) { lease(self); },
+            [self](const caf::error&) { try_again_later(self); });
+}
+
+void lease(Self self) {
+  auto& deps = self->state.deps;
+  LeaseRequest request;
+  request.task = task_id(SampleTask::kAdvantage);
+  request.consumer = deps.name;
+  request.max_units = deps.max_groups;
+  request.wait = deps.lease_wait;
+  self->request(deps.stream, deps.lease_wait + kAnswerMargin, atom::lease_v, std::move(request))
+      .then([self](const LeaseReply& reply) { on_lease(self, reply); },
+            [self](const caf::error&) { try_again_later(self); });
+}
+
+AdvantageWorkerActor::behavior_type advantage_worker(Self self, AdvantageWorkerDeps deps) {
+  self->state.deps = std::move(deps);
+  self->send(self, atom::wake_v);
+  return {
+      [self](atom::wake) { lease(self); },
+  };
+}
+
+}  // namespace
+
+AdvantageWorkerActor spawn_advantage_worker(caf::actor_system& system, AdvantageWorkerDeps deps) {
+  return system.spawn(advantage_worker, std::move(deps));
+}
+
+}  // namespace tidemill::actors

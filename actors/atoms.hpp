@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verbs of the actor protocols. At most 10 characters, [a-z0-9_] only; arguments are structs.
+#pragma once
+
+#include <caf/atom.hpp>
+
+namespace tidemill::atom {
+
+#define TIDEMILL_ATOM(name)                          \
+  using name = caf::atom_constant<caf::atom(#name)>; \
+  inline constexpr name name##_v {}
+
+TIDEMILL_ATOM(ack);
+TIDEMILL_ATOM(admit);
+TIDEMILL_ATOM(cancel);
+TIDEMILL_ATOM(capture);
+TIDEMILL_ATOM(commit);
+TIDEMILL_ATOM(finish);
+TIDEMILL_ATOM(forfeit);
+TIDEMILL_ATOM(generate);
+TIDEMILL_ATOM(lease);
+TIDEMILL_ATOM(load);
+TIDEMILL_ATOM(nack);
+TIDEMILL_ATOM(poll);
+TIDEMILL_ATOM(publish);
+TIDEMILL_ATOM(put);
+TIDEMILL_ATOM(record);
+TIDEMILL_ATOM(release);
+TIDEMILL_ATOM(renew);
+TIDEMILL_ATOM(retire);
+TIDEMILL_ATOM(start);
+TIDEMILL_ATOM(status);
+TIDEMILL_ATOM(stop);
+TIDEMILL_ATOM(train);
+TIDEMILL_ATOM(waits);
+TIDEMILL_ATOM(wake);
+TIDEMILL_ATOM(worked);
+
+#undef TIDEMILL_ATOM
+
+}  // namespace tidemill::atom

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one commit of a run holds, and where commits are kept.
+#pragma once
+
+#include <optional>
+
+#include "actors/recorder/messages.hpp"
+#include "actors/stream/messages.hpp"
+#include "base/ids.hpp"
+#include "base/result.hpp"
+#include "engines/snapshot.hpp"
+
+namespace tidemill::actors {
+
+/// A consistent cut through a run between two steps: everything that a resumed run starts from.
+/// Random numbers are keyed by sample, and the keeper's ledger follows from version and rows, so
+/// neither needs a place here.
+struct RunCommit {
+  engines::Snapshot weights;  // its version is the commit's
+  TensorMap optimizer;
+  StreamImage stream;  // empty for workflows without a stream
+  RecordMarks records;
+  std::uint64_t data_position = 0;  // of workflows that read data without a stream
+};
+
+/// Where a run's commits are kept.
+///
+/// Threads: one call at a time. Calls block: they are made through a `WorkPort`.
+class CommitStore {
+public:
+  CommitStore() = default;
+  CommitStore(const CommitStore&) = delete;
+  CommitStore& operator=(const CommitStore&) = delete;
+  virtual ~CommitStore() = default;
+
+  /// Makes `commit` the last one, durably and in one step.
+  /// Errors: those of the file system; the previous commit stands then.
+  [[nodiscard]] virtual Status save(const RunCommit& commit) = 0;
+
+  /// Returns the last commit; nothing for a run that has none yet.
+  /// Errors: `kCorruptData` naming the file.
+  [[nodiscard]] virtual Result<std::optional<RunCommit>> load() = 0;
+};
+
+}  // namespace tidemill::actors

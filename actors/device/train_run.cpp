@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/device/train_run.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace tidemill::actors {
+
+using engines::TrainSequence;
+
+TrainRun::TrainRun(engines::TrainEngine& engine, LossFactory make_loss, TrainJob job)
+    : engine_(engine), make_loss_(std::move(make_loss)), job_(std::move(job)) {}
+
+Status TrainRun::advance() {
+  while (!finished_ && !engine_.has_work()) {
+    switch (stage_) {
+      case Stage::kStart:
+        TIDEMILL_RETURN_IF_ERROR(probe());
+        TIDEMILL_RETURN_IF_ERROR(job_.recompute_proximal ? begin_scoring() : begin_minibatch());
+        break;
+      case Stage::kScoring:
+        TIDEMILL_RETURN_IF_ERROR(end_scoring());
+        TIDEMILL_RETURN_IF_ERROR(begin_minibatch());
+        break;
+      case Stage::kTraining:
+        TIDEMILL_RETURN_IF_ERROR(end_minibatch());
+        TIDEMILL_RETURN_IF_ERROR(begin_minibatch());
+        break;
+    }
+  }
+  return {};
+}
+
+Status TrainRun::probe() {
+  if (job_.probe.empty()) {
+    return {};
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(const auto scored,
+                            engine_.score(job_.probe_weights, job_.probe, job_.temperature));
+  for (std::size_t i = 0; i < scored.size(); ++i) {
+    compare(scored[i], job_.probe[i]);
+  }
+  return {};
+}
+
+void TrainRun::compare(std::span<const float> trained, const TrainSequence& sequence) {
+  for (std::size_t t = 1; t < sequence.ids.size(); ++t) {
+    if (sequence.response_mask[t] != 0) {
+      const double difference =
+          std::abs(static_cast<double>(trained[t]) - sequence.behavior_logprobs[t]);
+      // Written so that a NaN shows instead of hiding behind the largest number.
+      outcome_.gap.max = difference <= outcome_.gap.max ? outcome_.gap.max : difference;
+      ++outcome_.gap.num_tokens;
+    }
+  }
+}
+
+Status TrainRun::begin_scoring() {
+  stage_ = Stage::kScoring;
+  TIDEMILL_RETURN_IF_ERROR(engine_.begin_batch(nullptr, job_.temperature));
+  for (const TrainMinibatch& minibatch : job_.minibatches) {
+    for (const TrainSequence& sequence : minibatch.sequences) {
+      TIDEMILL_RETURN_IF_ERROR(engine_.add(sequence));
+    }
+  }
+  return {};
+}
+
+Status TrainRun::end_scoring() {
+  for (TrainMinibatch& minibatch : job_.minibatches) {
+    for (TrainSequence& sequence : minibatch.sequences) {
+      TIDEMILL_ASSIGN_OR_RETURN(sequence.proximal_logprobs, engine_.logprobs(sequence.id));
+    }
+  }
+  return engine_.update().status();
+}
+
+Status TrainRun::begin_minibatch() {
+  stage_ = Stage::kTraining;
+  // A minibatch whose groups were all dropped trains nothing.
+  while (epoch_ < job_.epochs && (minibatch_ == job_.minibatches.size() ||
+                                  job_.minibatches[minibatch_].sequences.empty())) {
+    if (minibatch_ < job_.minibatches.size()) {
+      ++minibatch_;
+    } else {
+      minibatch_ = 0;
+      ++epoch_;
+    }
+  }
+  if (epoch_ >= job_.epochs) {
+    TIDEMILL_ASSIGN_OR_RETURN(outcome_.snapshot, engine_.commit(job_.publish_as));
+    finished_ = true;
+    return {};
+  }
+  const auto& sequences = job_.minibatches[minibatch_].sequences;
+  TIDEMILL_ASSIGN_OR_RETURN(loss_, make_loss_(sequences));
+  TIDEMILL_RETURN_IF_ERROR(engine_.begin_batch(loss_.get(), job_.temperature));
+  for (const TrainSequence& sequence : sequences) {
+    TIDEMILL_RETURN_IF_ERROR(engine_.add(sequence));
+  }
+  return {};
+}
+
+Status TrainRun::compare_on_policy() {
+  const TrainMinibatch& minibatch = job_.minibatches[minibatch_];
+  for (const SampleId id : minibatch.on_policy) {
+    const auto sequence = std::find_if(minibatch.sequences.begin(), minibatch.sequences.end(),
+                                       [id](const TrainSequence& s) { return s.id == id; });
+    TIDEMILL_CHECK(sequence != minibatch.sequences.end()) << "sample=" << id.value;
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<float> trained, engine_.logprobs(id));
+    compare(trained, *sequence);
+  }
+  return {};
+}
+
+Status TrainRun::end_minibatch() {
+  if (outcome_.updates.empty()) {  // the weights are still those the job started from
+    TIDEMILL_RETURN_IF_ERROR(compare_on_policy());
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(engines::UpdateReport report, engine_.update());
+  outcome_.updates.push_back(std::move(report));
+  ++minibatch_;
+  return {};
+}
+
+}  // namespace tidemill::actors

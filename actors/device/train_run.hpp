@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// One training job as a sequence of engine iterations, private to the device.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "actors/device/messages.hpp"
+#include "actors/device/spawn.hpp"
+#include "base/result.hpp"
+
+namespace tidemill::actors {
+
+/// Drives a `TrainEngine` through a `TrainJob`.
+///
+/// Between two calls of `advance` the engine has iterations to run (or, once `finished`, none). The
+/// states: probe and proximal passes score; then each minibatch of each epoch is stepped and
+/// updated; then the weights are committed.
+/// Threads: one call at a time; all calls may take as long as an iteration.
+class TrainRun {
+public:
+  /// Borrows `engine` and copies what it needs of `job`.
+  TrainRun(engines::TrainEngine& engine, LossFactory make_loss, TrainJob job);
+
+  /// Does what can be done between iterations, until the engine has some to run or all is done.
+  /// Errors: of the engine and the loss; the run is over then and the batch abandoned.
+  [[nodiscard]] Status advance();
+
+  [[nodiscard]] bool finished() const noexcept { return finished_; }
+
+  /// Returns the outcome. Requires `finished()`.
+  [[nodiscard]] TrainOutcome take_outcome() { return std::move(outcome_); }
+
+private:
+  [[nodiscard]] Status probe();
+  [[nodiscard]] Status begin_scoring();
+  [[nodiscard]] Status end_scoring();
+  [[nodiscard]] Status begin_minibatch();
+  [[nodiscard]] Status end_minibatch();
+  [[nodiscard]] Status compare_on_policy();
+  void compare(std::span<const float> trained, const engines::TrainSequence& sequence);
+
+  enum class Stage { kStart, kScoring, kTraining };
+
+  engines::TrainEngine& engine_;
+  LossFactory make_loss_;
+  TrainJob job_;
+  TrainOutcome outcome_;
+  std::unique_ptr<engines::TokenLoss> loss_;
+  Stage stage_ = Stage::kStart;
+  std::uint32_t epoch_ = 0;
+  std::size_t minibatch_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace tidemill::actors

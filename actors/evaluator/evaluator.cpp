@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// The evaluator: all answers first, then all rewards.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/errors.hpp"
+#include "actors/evaluator/spawn.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+using engines::RewardRequest;
+using engines::RewardResult;
+using engines::RolloutRequest;
+using engines::RolloutResult;
+
+// Evaluation's sample ids keep clear of the stream's.
+constexpr std::uint64_t kFirstEvalId = std::uint64_t{1} << 62U;
+
+// What the work at the port touches; shared with it.
+struct Bench : engines::RewardSink {
+  void on_reward(RewardResult result) override { results.push_back(std::move(result)); }
+
+  std::shared_ptr<engines::RewardEngine> engine;
+  std::vector<RewardResult> results;
+  Status status;
+};
+
+struct EvaluatorState {
+  static inline const char* name = "evaluator";
+  EvaluatorState() = default;  // not an aggregate: CAF would build it from `self`
+
+  EvaluatorDeps deps;
+  std::shared_ptr<Bench> bench;
+  std::optional<caf::typed_response_promise<EvalReport>> asker;
+  EvalReport report;
+  std::vector<double> rewards;  // by prompt, then sample
+  std::size_t unanswered = 0;
+  std::vector<RewardRequest> answers;
+};
+
+using Self = EvaluatorActor::stateful_pointer<EvaluatorState>;
+
+void report(Self self) {
+  auto& state = self->state;
+  const std::size_t samples = state.deps.samples;
+  EvalReport& found = state.report;
+  found.num_prompts = state.deps.prompts.size();
+  found.num_samples = samples;
+  for (std::size_t p = 0; p < state.deps.prompts.size(); ++p) {
+    const auto first = state.rewards.begin() + static_cast<std::ptrdiff_t>(p * samples);
+    const auto last = first + static_cast<std::ptrdiff_t>(samples);
+    for (auto it = first; it != last; ++it) {
+      found.mean_at_k += *it;
+    }
+    found.pass_at_k += *std::max_element(first, last) >= 1.0 ? 1.0 : 0.0;
+  }
+  const auto prompts = std::max(static_cast<double>(state.deps.prompts.size()), 1.0);
+  found.mean_at_k /= prompts * static_cast<double>(samples);
+  found.pass_at_k /= prompts;
+  state.asker->deliver(found);
+  state.asker.reset();
+}
+
+void score(Self self) {
+  auto& state = self->state;
+  for (const RewardResult& result : std::exchange(state.bench->results, {})) {
+    if (result.error.empty() && std::isfinite(result.reward)) {
+      state.rewards[result.id.value - kFirstEvalId] = result.reward;
+    } else {
+      ++state.report.num_failed;
+    }
+  }
+  for (RewardRequest& answer : std::exchange(state.answers, {})) {
+    if (!state.bench->engine->submit(std::move(answer), *state.bench).ok()) {
+      ++state.report.num_failed;
+    }
+  }
+  if (!state.bench->engine->has_work()) {
+    report(self);
+    return;
+  }
+  state.deps.port->run(
+      [bench = state.bench, patience = state.deps.patience] {
+        bench->status = bench->engine->step(patience);
+        return Duration{0};
+      },
+      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
+}
+
+void on_answer(Self self, std::size_t index, const RolloutResult* result) {
+  auto& state = self->state;
+  if (result != nullptr && result->finish_reason != engines::FinishReason::kFailed &&
+      result->finish_reason != engines::FinishReason::kCancelled) {
+    const Prompt& prompt = state.deps.prompts[index / state.deps.samples];
+    RewardRequest request;
+    request.id = {kFirstEvalId + index};
+    request.prompt = prompt.prompt;
+    request.answer = prompt.answer;
+    request.fields = prompt.fields;
+    request.response = state.deps.decode(result->response_ids);
+    state.answers.push_back(std::move(request));
+    for (const engines::VersionSpan& span : result->versions) {
+      state.report.step = std::min(state.report.step, span.version.step);
+    }
+  } else {
+    ++state.report.num_failed;
+  }
+  if (--state.unanswered == 0) {
+    score(self);
+  }
+}
+
+void generate(Self self, std::uint64_t step) {
+  auto& state = self->state;
+  const std::size_t total = state.deps.prompts.size() * state.deps.samples;
+  state.report = {};
+  state.report.step = ~std::uint64_t{0};
+  state.rewards.assign(total, 0.0);
+  state.unanswered = total;
+  for (std::size_t index = 0; index < total; ++index) {
+    RolloutRequest request;
+    request.id = {kFirstEvalId + index};
+    request.prompt_ids = state.deps.prompts[index / state.deps.samples].ids;
+    request.sampling = state.deps.sampling;
+    request.seed = state.deps.seed;
+    request.max_new_tokens = state.deps.max_new_tokens;
+    request.stop_ids = state.deps.stop_ids;
+    request.stop_strings = state.deps.stop_strings;
+    request.min_step = step;
+    self->request(state.deps.device, state.deps.response_deadline, atom::generate_v,
+                  std::move(request))
+        .then([self, index](const RolloutResult& result) { on_answer(self, index, &result); },
+              [self, index](const caf::error&) { on_answer(self, index, nullptr); });
+  }
+  if (total == 0) {
+    report(self);
+  }
+}
+
+EvaluatorActor::behavior_type evaluator(Self self, EvaluatorDeps deps) {
+  self->state.bench = std::make_shared<Bench>();
+  self->state.bench->engine = deps.engine;
+  self->state.deps = std::move(deps);
+  return {
+      [self](atom::start, std::uint64_t step) -> caf::result<EvalReport> {
+        if (self->state.asker.has_value()) {
+          return to_caf_error({Errc::kUnavailable, "an evaluation is running"});
+        }
+        auto promise = self->make_response_promise<EvalReport>();
+        self->state.asker = promise;
+        generate(self, step);
+        return promise;
+      },
+      [self](atom::worked) {
+        if (!self->state.bench->status.ok()) {
+          self->quit(to_caf_error(self->state.bench->status));
+          return;
+        }
+        score(self);
+      },
+  };
+}
+
+}  // namespace
+
+EvaluatorActor spawn_evaluator(caf::actor_system& system, EvaluatorDeps deps) {
+  return system.spawn(evaluator, std::move(deps));
+}
+
+}  // namespace tidemill::actors

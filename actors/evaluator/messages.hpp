@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an evaluation found.
+#pragma once
+
+#include <cstdint>
+
+namespace tidemill::actors {
+
+/// Scores over the held-out prompts, k samples each. An answer is right when its reward is at
+/// least 1.
+struct EvalReport {
+  std::uint64_t step = 0;  // smallest step that answered
+  std::uint64_t num_prompts = 0;
+  std::uint64_t num_samples = 0;  // k
+  double mean_at_k = 0.0;         // mean reward over all answers
+  double pass_at_k = 0.0;         // share of prompts with a right answer
+  std::uint64_t num_failed = 0;   // answers that could not be generated or scored; they count as 0
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, EvalReport& x) {
+  return f(x.step, x.num_prompts, x.num_samples, x.mean_at_k, x.pass_at_k, x.num_failed);
+}
+
+}  // namespace tidemill::actors

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run writes down about itself.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/ids.hpp"
+#include "engines/rollout_engine.hpp"
+
+namespace tidemill::actors {
+
+/// One trained rollout, as `samples.jsonl` keeps it.
+struct SampleRecord {
+  SampleId id;
+  GroupId group;
+  std::string prompt;
+  std::string response;
+  std::string answer;
+  double reward = 0.0;
+  float advantage = 0.0F;
+  std::string finish_reason;
+  std::vector<engines::VersionSpan> versions;
+  std::vector<std::int32_t> response_ids;
+  std::vector<float> behavior_logprobs;
+};
+
+/// The figures of one step, and its rollouts.
+struct StepRecord {
+  std::string kind;  // "train" or "eval"
+  std::uint64_t step = 0;
+  std::map<std::string, double> figures;  // name with unit suffix -> value
+  std::vector<SampleRecord> samples;
+};
+
+/// Sizes of the record files at a commit; a resumed run cuts them back to these.
+struct RecordMarks {
+  std::uint64_t metrics_bytes = 0;
+  std::uint64_t samples_bytes = 0;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, SampleRecord& x) {
+  return f(x.id, x.group, x.prompt, x.response, x.answer, x.reward, x.advantage, x.finish_reason,
+           x.versions, x.response_ids, x.behavior_logprobs);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, StepRecord& x) {
+  return f(x.kind, x.step, x.figures, x.samples);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RecordMarks& x) {
+  return f(x.metrics_bytes, x.samples_bytes);
+}
+
+}  // namespace tidemill::actors

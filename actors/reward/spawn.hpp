@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting a reward worker.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <caf/fwd.hpp>
+
+#include "actors/stream/handles.hpp"
+#include "actors/work/work_port.hpp"
+#include "base/clock.hpp"
+#include "engines/reward_engine.hpp"
+
+namespace tidemill::actors {
+
+/// REWARD WORKER: leases rows of the task "reward", has an engine score their answers, writes the
+/// rewards back. Stateless: what it held when it dies comes back to the stream.
+using RewardWorkerActor = caf::typed_actor<
+    // Time to ask for rows: at the start, or some time after a failure.
+    caf::reacts_to<atom::wake>,
+    // The engine has run for a while.
+    caf::reacts_to<atom::worked>>;
+
+/// Turns response tokens into text.
+using DecodeText = std::function<std::string(const std::vector<std::int32_t>&)>;
+
+/// What a reward worker is made of.
+struct RewardWorkerDeps {
+  std::string name = "reward-0";
+  std::uint32_t max_in_flight = 64;  // rows
+  Duration lease_wait = std::chrono::seconds(1);
+  /// Longest wait for an outside program in one piece of work.
+  Duration patience = std::chrono::milliseconds(200);
+  StreamConsumerActor stream;
+  std::shared_ptr<engines::RewardEngine> engine;
+  DecodeText decode;
+  WorkPort* port = nullptr;  // outlives the worker
+};
+
+/// Spawns a reward worker.
+[[nodiscard]] RewardWorkerActor spawn_reward_worker(caf::actor_system& system,
+                                                    RewardWorkerDeps deps);
+
+}  // namespace tidemill::actors

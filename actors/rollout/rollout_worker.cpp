@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rollout worker. It asks for rows whenever it has room, so at most one lease request is out;
+// every row it holds has one request out at the device and ends in one `ack` or `nack`.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/errors.hpp"
+#include "actors/rollout/spawn.hpp"
+#include "actors/stream/sample_columns.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+using engines::RolloutRequest;
+using engines::RolloutResult;
+
+constexpr Duration kRetryDelay = std::chrono::milliseconds(100);
+constexpr Duration kAnswerMargin = std::chrono::seconds(30);
+
+struct RolloutWorkerState {
+  static inline const char* name = "rollout_worker";
+  RolloutWorkerState() = default;  // not an aggregate: CAF would build it from `self`
+
+  RolloutWorkerDeps deps;
+  std::map<SampleId, storage::LeaseToken> held;
+  Duration lease_time{0};
+  bool leasing = false;
+  bool ended = false;
+};
+
+using Self = RolloutWorkerActor::stateful_pointer<RolloutWorkerState>;
+
+void lease_more(Self self);
+
+void try_again_later(Self self) {
+  self->delayed_send(self, kRetryDelay, atom::wake_v);
+}
+
+void give_back(Self self, SampleId id, const std::string& reason) {
+  auto& state = self->state;
+  const auto it = state.held.find(id);
+  if (it == state.held.end()) {
+    return;
+  }
+  Return rows{task_id(SampleTask::kRollout), state.deps.name, {}, reason};
+  rows.rows.push_back(it->second);
+  state.held.erase(it);
+  self->request(state.deps.stream, kAnswerMargin, atom::nack_v, std::move(rows))
+      .then([self](const storage::Settlement&) { lease_more(self); },
+            [self](const caf::error&) { try_again_later(self); });
+}
+
+void write_back(Self self, RolloutResult& result) {
+  auto& state = self->state;
+  const auto it = state.held.find(result.id);
+  if (it == state.held.end()) {
+    return;  // the lease was lost meanwhile
+  }
+  storage::FinishedRow row;
+  row.lease = it->second;
+  row.facts.tokens = result.response_ids.size();
+  for (const engines::VersionSpan& span : result.versions) {
+    row.facts.oldest_step = std::min(row.facts.oldest_step, span.version.step);
+  }
+  row.columns.push_back(make_versions_cell(result.versions));
+  row.columns.push_back(make_cell(SampleColumn::kResponseIds, std::move(result.response_ids)));
+  row.columns.push_back(
+      make_cell(SampleColumn::kBehaviorLogprobs, std::move(result.behavior_logprobs)));
+  row.columns.push_back(
+      make_cell(SampleColumn::kFinish,
+                std::vector<std::uint8_t>{static_cast<std::uint8_t>(result.finish_reason)}));
+  state.held.erase(it);
+  Completion completion{task_id(SampleTask::kRollout), state.deps.name, {}};
+  completion.rows.push_back(std::move(row));
+  self->request(state.deps.stream, kAnswerMargin, atom::ack_v, std::move(completion))
+      .then([self](const storage::Settlement&) { lease_more(self); },
+            [self](const caf::error&) { try_again_later(self); });
+}
+
+void generate(Self self, const storage::LeasedRow& row) {
+  auto& state = self->state;
+  auto prompt = read_cell<std::int32_t>(row, SampleColumn::kPromptIds);
+  state.held.insert_or_assign(row.row.id, row.lease);
+  if (!prompt.ok()) {
+    give_back(self, row.row.id, prompt.status().message());
+    return;
+  }
+  RolloutRequest request;
+  request.id = row.row.id;
+  request.prompt_ids = std::move(prompt).value();
+  request.sampling = state.deps.sampling;
+  request.seed = state.deps.seed;
+  request.max_new_tokens = state.deps.max_new_tokens;
+  request.stop_ids = state.deps.stop_ids;
+  request.stop_strings = state.deps.stop_strings;
+  request.min_step = row.row.min_step;
+  self->request(state.deps.device, state.deps.response_deadline, atom::generate_v,
+                std::move(request))
+      .then(
+          [self, id = row.row.id](RolloutResult& result) {
+            if (result.finish_reason == engines::FinishReason::kStop ||
+                result.finish_reason == engines::FinishReason::kLength) {
+              write_back(self, result);
+            } else {
+              give_back(self, id,
+                        "rollout " + std::string(finish_reason_name(result.finish_reason)) +
+                            (result.error.empty() ? "" : ": " + result.error));
+            }
+          },
+          [self, id = row.row.id](const caf::error& error) {
+            self->send(self->state.deps.device, atom::cancel_v, id);
+            give_back(self, id, "rollout: " + from_caf_error(error).message());
+          });
+}
+
+void on_lease(Self self, const LeaseReply& reply) {
+  auto& state = self->state;
+  state.leasing = false;
+  state.ended = reply.ended;
+  if (!reply.rows.empty()) {
+    state.lease_time = reply.lease_time;
+  }
+  for (const storage::LeasedRow& row : reply.rows) {
+    generate(self, row);
+  }
+  lease_more(self);
+}
+
+void lease_more(Self self) {
+  auto& state = self->state;
+  const auto held = static_cast<std::uint32_t>(state.held.size());
+  if (state.leasing || state.ended || held >= state.deps.max_in_flight) {
+    return;
+  }
+  state.leasing = true;
+  LeaseRequest request;
+  request.task = task_id(SampleTask::kRollout);
+  request.consumer = state.deps.name;
+  request.max_units = state.deps.max_in_flight - held;
+  request.wait = state.deps.lease_wait;
+  self->request(state.deps.stream, state.deps.lease_wait + kAnswerMargin, atom::lease_v,
+                std::move(request))
+      .then([self](const LeaseReply& reply) { on_lease(self, reply); },
+            [self](const caf::error&) {
+              self->state.leasing = false;
+              try_again_later(self);
+            });
+}
+
+void renew_leases(Self self) {
+  auto& state = self->state;
+  if (state.held.empty()) {
+    return;
+  }
+  Return rows{task_id(SampleTask::kRollout), state.deps.name, {}, {}};
+  for (const auto& [id, lease] : state.held) {
+    rows.rows.push_back(lease);
+  }
+  self->request(state.deps.stream, kAnswerMargin, atom::renew_v, std::move(rows))
+      .then(
+          [self](const storage::Settlement& reply) {
+            for (const storage::RefusedRow& row : reply.refused) {  // no longer ours
+              if (self->state.held.erase(row.row) != 0) {
+                self->send(self->state.deps.device, atom::cancel_v, row.row);
+              }
+            }
+          },
+          [](const caf::error&) {});  // the next round asks again
+}
+
+void schedule_renewal(Self self) {
+  const Duration third = self->state.lease_time / 3;
+  self->delayed_send(self, std::max<Duration>(third, std::chrono::milliseconds(500)),
+                     atom::renew_v);
+}
+
+RolloutWorkerActor::behavior_type rollout_worker(Self self, RolloutWorkerDeps deps) {
+  self->state.deps = std::move(deps);
+  self->send(self, atom::wake_v);
+  self->send(self, atom::renew_v);
+  return {
+      [self](atom::wake) { lease_more(self); },
+      [self](atom::renew) {
+        renew_leases(self);
+        schedule_renewal(self);
+      },
+  };
+}
+
+}  // namespace
+
+RolloutWorkerActor spawn_rollout_worker(caf::actor_system& system, RolloutWorkerDeps deps) {
+  return system.spawn(rollout_worker, std::move(deps));
+}
+
+}  // namespace tidemill::actors

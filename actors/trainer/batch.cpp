@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/trainer/batch.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "actors/stream/sample_columns.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+using engines::TrainSequence;
+
+constexpr std::size_t kProbeSequences = 2;
+
+TrainSequence make_sequence(const TrainRow& row, bool mask_truncated) {
+  const std::size_t prompt = row.prompt_ids.size();
+  const std::size_t total = prompt + row.response_ids.size();
+  TrainSequence sequence;
+  sequence.id = row.lease.row;
+  sequence.ids = row.prompt_ids;
+  sequence.ids.insert(sequence.ids.end(), row.response_ids.begin(), row.response_ids.end());
+  sequence.response_mask.assign(total, 0);
+  sequence.advantages.assign(total, 0.0F);
+  sequence.behavior_logprobs.assign(total, 0.0F);
+  const bool trained = !(mask_truncated && row.truncated);
+  for (std::size_t t = prompt; t < total; ++t) {
+    sequence.response_mask[t] = trained ? 1 : 0;
+    sequence.advantages[t] = row.advantage;
+    sequence.behavior_logprobs[t] = row.behavior_logprobs[t - prompt];
+  }
+  return sequence;
+}
+
+// Picks rows whose behavior log-probabilities the training path can compute again: those sampled by
+// one snapshot that is still here.
+void choose_probe(const std::vector<TrainRow>& rows, const std::deque<engines::Snapshot>& behind,
+                  TrainJob& job) {
+  for (const TrainRow& row : rows) {
+    if (!row.of_one_version() || job.probe.size() == kProbeSequences) {
+      continue;
+    }
+    const PolicyVersion& version = row.versions.front().version;
+    if (job.probe.empty()) {
+      const auto sampled_by = std::find_if(
+          behind.begin(), behind.end(),
+          [&](const engines::Snapshot& snapshot) { return snapshot.version.step == version.step; });
+      if (sampled_by == behind.end()) {
+        continue;
+      }
+      job.probe_weights = *sampled_by;
+    } else if (job.probe_weights.version.step != version.step) {
+      continue;
+    }
+    job.probe.push_back(make_sequence(row, /*mask_truncated=*/false));
+  }
+}
+
+}  // namespace
+
+Result<TrainRow> read_train_row(const storage::LeasedRow& leased) {
+  TrainRow row;
+  row.lease = leased.lease;
+  row.group = leased.row.group;
+  TIDEMILL_ASSIGN_OR_RETURN(row.prompt_ids,
+                            read_cell<std::int32_t>(leased, SampleColumn::kPromptIds));
+  TIDEMILL_ASSIGN_OR_RETURN(row.response_ids,
+                            read_cell<std::int32_t>(leased, SampleColumn::kResponseIds));
+  TIDEMILL_ASSIGN_OR_RETURN(row.behavior_logprobs,
+                            read_cell<float>(leased, SampleColumn::kBehaviorLogprobs));
+  TIDEMILL_ASSIGN_OR_RETURN(const Buffer versions, find_cell(leased, SampleColumn::kVersions));
+  TIDEMILL_ASSIGN_OR_RETURN(const auto finish,
+                            read_cell<std::uint8_t>(leased, SampleColumn::kFinish));
+  TIDEMILL_ASSIGN_OR_RETURN(const auto reward, read_cell<double>(leased, SampleColumn::kReward));
+  TIDEMILL_ASSIGN_OR_RETURN(const auto advantage,
+                            read_cell<float>(leased, SampleColumn::kAdvantage));
+  TIDEMILL_ASSIGN_OR_RETURN(const Buffer prompt, find_cell(leased, SampleColumn::kPrompt));
+  TIDEMILL_ASSIGN_OR_RETURN(const Buffer answer, find_cell(leased, SampleColumn::kAnswer));
+  row.versions = cell_versions(versions);
+  if (row.behavior_logprobs.size() != row.response_ids.size() || row.versions.empty() ||
+      finish.size() != 1 || reward.size() != 1 || advantage.size() != 1) {
+    return Status(Errc::kInternal,
+                  "columns of different lengths row=" + std::to_string(leased.row.id.value));
+  }
+  row.truncated = finish[0] == static_cast<std::uint8_t>(engines::FinishReason::kLength);
+  row.reward = reward[0];
+  row.advantage = advantage[0];
+  row.prompt = cell_text(prompt);
+  row.answer = cell_text(answer);
+  row.oldest_step = row.versions.front().version.step;
+  for (const engines::VersionSpan& span : row.versions) {
+    row.oldest_step = std::min(row.oldest_step, span.version.step);
+  }
+  return row;
+}
+
+TrainJob make_train_job(const std::vector<TrainRow>& rows, const TrainerOptions& options,
+                        const PolicyVersion& now, const std::deque<engines::Snapshot>& behind) {
+  TrainJob job;
+  job.epochs = options.epochs;
+  job.temperature = options.temperature;
+  job.recompute_proximal = options.recompute_proximal;
+  job.publish_as = {now.line, now.incarnation, now.step + 1};
+  job.minibatches.resize(options.minibatches);
+  std::map<GroupId, std::size_t> place;  // groups are dealt in admission order
+  for (const TrainRow& row : rows) {
+    place.try_emplace(row.group, 0);
+  }
+  std::size_t next = 0;
+  for (auto& [group, minibatch] : place) {
+    minibatch = next * options.minibatches / place.size();
+    ++next;
+  }
+  for (const TrainRow& row : rows) {
+    TrainMinibatch& minibatch = job.minibatches[place[row.group]];
+    minibatch.sequences.push_back(make_sequence(row, options.mask_truncated));
+    if (row.of_one_version() && row.oldest_step == now.step) {
+      minibatch.on_policy.push_back(row.lease.row);
+    }
+  }
+  if (job.minibatches.front().on_policy.empty()) {
+    choose_probe(rows, behind, job);
+  }
+  return job;
+}
+
+std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,
+                                            const TrainOutcome& outcome, std::uint64_t step) {
+  std::map<std::string, double> figures;
+  const auto count = std::max(static_cast<double>(rows.size()), 1.0);
+  std::map<GroupId, std::pair<double, double>> range;  // of the rewards of each group
+  double rewards = 0.0;
+  double squares = 0.0;
+  double tokens = 0.0;
+  double truncated = 0.0;
+  double staleness = 0.0;
+  double oldest = 0.0;
+  for (const TrainRow& row : rows) {
+    rewards += row.reward;
+    squares += row.reward * row.reward;
+    tokens += static_cast<double>(row.response_ids.size());
+    truncated += row.truncated ? 1.0 : 0.0;
+    const double age = static_cast<double>(step) - static_cast<double>(row.oldest_step);
+    staleness += age;
+    oldest = std::max(oldest, age);
+    auto [it, fresh] = range.try_emplace(row.group, row.reward, row.reward);
+    it->second.first = std::min(it->second.first, row.reward);
+    it->second.second = std::max(it->second.second, row.reward);
+  }
+  const double mean = rewards / count;
+  const auto flat = std::count_if(range.begin(), range.end(), [](const auto& entry) {
+    return entry.second.first == entry.second.second;
+  });
+  figures["reward_mean"] = mean;
+  figures["reward_std"] = std::sqrt(std::max(squares / count - mean * mean, 0.0));
+  figures["response_tokens_mean"] = tokens / count;
+  figures["response_tokens"] = tokens;
+  figures["truncated_share"] = truncated / count;
+  figures["staleness_mean"] = staleness / count;
+  figures["staleness_max"] = oldest;
+  figures["groups"] = static_cast<double>(range.size());
+  figures["groups_without_signal"] = static_cast<double>(flat);
+  figures["rows"] = static_cast<double>(rows.size());
+  figures["logprob_gap_max"] = outcome.gap.max;
+  figures["logprob_gap_tokens"] = static_cast<double>(outcome.gap.num_tokens);
+  const auto updates = std::max(static_cast<double>(outcome.updates.size()), 1.0);
+  for (const engines::UpdateReport& update : outcome.updates) {
+    for (const auto& [name, value] : update.sums) {
+      figures[name] += value / updates;
+    }
+    figures["gradient_norm"] += update.gradient_norm / updates;
+    figures["learning_rate"] = update.learning_rate;
+  }
+  return figures;
+}
+
+SampleRecord sample_record(const TrainRow& row, std::string response) {
+  SampleRecord record;
+  record.id = row.lease.row;
+  record.group = row.group;
+  record.prompt = row.prompt;
+  record.response = std::move(response);
+  record.answer = row.answer;
+  record.reward = row.reward;
+  record.advantage = row.advantage;
+  record.finish_reason = row.truncated ? "length" : "stop";
+  record.versions = row.versions;
+  record.response_ids = row.response_ids;
+  record.behavior_logprobs = row.behavior_logprobs;
+  return record;
+}
+
+}  // namespace tidemill::actors

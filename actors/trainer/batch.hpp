@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// From leased rows to a training job: pure functions, private to the trainer.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "actors/device/messages.hpp"
+#include "actors/recorder/messages.hpp"
+#include "actors/trainer/spawn.hpp"
+#include "base/result.hpp"
+#include "storage/records/lease.hpp"
+
+namespace tidemill::actors {
+
+/// One leased row, read.
+struct TrainRow {
+  storage::LeaseToken lease;
+  GroupId group;
+  std::vector<std::int32_t> prompt_ids;
+  std::vector<std::int32_t> response_ids;
+  std::vector<float> behavior_logprobs;
+  std::vector<engines::VersionSpan> versions;
+  bool truncated = false;
+  double reward = 0.0;
+  float advantage = 0.0F;
+  std::string prompt;
+  std::string answer;
+  std::uint64_t oldest_step = 0;
+
+  /// Whether one version produced all its tokens.
+  [[nodiscard]] bool of_one_version() const noexcept { return versions.size() == 1; }
+};
+
+/// Reads the columns of a row leased for training.
+/// Errors: `kInternal` for columns that are missing or whose lengths disagree, naming the row.
+[[nodiscard]] Result<TrainRow> read_train_row(const storage::LeasedRow& row);
+
+/// Makes the job of one batch, whose weights before it have the version `now`. `behind` holds the
+/// snapshots that may have sampled the rows, oldest first.
+[[nodiscard]] TrainJob make_train_job(const std::vector<TrainRow>& rows,
+                                      const TrainerOptions& options, const PolicyVersion& now,
+                                      const std::deque<engines::Snapshot>& behind);
+
+/// Returns the figures of a trained batch, by metric name.
+[[nodiscard]] std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,
+                                                          const TrainOutcome& outcome,
+                                                          std::uint64_t step);
+
+/// Returns what `samples.jsonl` keeps of a row; `response` is its text.
+[[nodiscard]] SampleRecord sample_record(const TrainRow& row, std::string response);
+
+}  // namespace tidemill::actors

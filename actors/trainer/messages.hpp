@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a training run ended.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/ids.hpp"
+#include "engines/snapshot.hpp"
+
+namespace tidemill::actors {
+
+/// Why a trainer stopped training.
+enum class RunEnd : std::uint8_t {
+  kSteps,    // all steps are done
+  kData,     // the data ended first
+  kStopped,  // somebody asked for it
+};
+
+/// The last words of a trainer.
+struct RunSummary {
+  RunEnd end = RunEnd::kSteps;
+  std::uint64_t steps = 0;
+  engines::Snapshot weights;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RunSummary& x) {
+  return f(x.end, x.steps, x.weights);
+}
+
+}  // namespace tidemill::actors

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starting a trainer of rollouts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <caf/fwd.hpp>
+
+#include "actors/commit/run_commit.hpp"
+#include "actors/device/handles.hpp"
+#include "actors/evaluator/handles.hpp"
+#include "actors/keeper/handles.hpp"
+#include "actors/recorder/handles.hpp"
+#include "actors/stream/handles.hpp"
+#include "actors/trainer/handles.hpp"
+#include "actors/work/work_port.hpp"
+
+namespace tidemill::actors {
+
+/// How rollouts are trained on.
+struct TrainerOptions {
+  std::uint32_t groups_per_step = 1;
+  std::uint64_t total_steps = 1;
+  std::uint64_t max_staleness = 0;
+  /// Batch k is the groups [k, k + 1) * groups_per_step, whatever is left of them; see
+  /// ScheduleKind.
+  bool fixed_batches = false;
+  std::uint32_t minibatches = 1;  // optimizer steps a batch is cut into, by whole groups
+  std::uint32_t epochs = 1;
+  float temperature = 1.0F;  // of the rollouts; 1 when greedy
+  bool recompute_proximal = false;
+  bool mask_truncated = false;     // answers cut by length carry no loss
+  std::uint64_t commit_every = 0;  // steps; 0: only at the end
+  std::uint64_t eval_every = 0;    // steps; 0: never
+  Duration batch_wait = std::chrono::seconds(5);
+  Duration train_deadline = std::chrono::minutes(60);
+};
+
+/// What a trainer is made of.
+struct TrainerDeps {
+  TrainerOptions options;
+  StreamActor stream;
+  DeviceActor device;
+  KeeperActor keeper;
+  RecorderActor recorder;
+  EvaluatorActor evaluator;  // null: none
+  RunOwnerActor owner;
+  std::shared_ptr<CommitStore> commits;
+  WorkPort* commit_port = nullptr;  // outlives the trainer
+  std::function<std::string(const std::vector<std::int32_t>&)> decode;
+  /// The weights training starts from; their version is where the run stands.
+  engines::Snapshot weights;
+};
+
+/// Spawns a trainer. Whatever it cannot do ends it, with the failure as its exit reason: the run
+/// then goes back to its last commit.
+[[nodiscard]] TrainerActor spawn_trainer(caf::actor_system& system, TrainerDeps deps);
+
+}  // namespace tidemill::actors

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trainer. One step is a chain of requests, each continuing in the next function below:
+//
+//   fetch -> train -> acknowledge -> publish -> record -> (evaluate) -> (commit) -> fetch
+//
+// No version is published while a batch is leased: the acknowledgement comes first. A commit
+// captures stream, optimizer and record marks before the next step begins; only its writing goes on
+// beside it, and the next commit waits for that. Evaluation never holds a step up.
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/errors.hpp"
+#include "actors/stream/sample_columns.hpp"
+#include "actors/trainer/batch.hpp"
+#include "actors/trainer/spawn.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+constexpr Duration kAnswerDeadline = std::chrono::minutes(2);
+constexpr Duration kEvalDeadline = std::chrono::minutes(60);
+constexpr const char* kConsumer = "trainer";
+
+// A commit on its way to the store; shared with the port.
+struct CommitInWork {
+  RunCommit commit;
+  Status status;
+};
+
+struct TrainerState {
+  static inline const char* name = "trainer";
+  TrainerState() = default;  // not an aggregate: CAF would build it from `self`
+
+  TrainerDeps deps;
+  PolicyVersion now;                     // of the weights in the trainer
+  std::deque<engines::Snapshot> recent;  // as far back as rows may be stale, oldest first
+  std::vector<TrainRow> batch;
+  std::map<std::string, double> figures;
+  Duration lease_time{0};
+  TimePoint asked;    // when the batch was asked for
+  TimePoint fetched;  // when it came
+  RecordMarks marks;
+  std::uint64_t committed_step = 0;
+  std::shared_ptr<CommitInWork> writing;  // handed to the port
+  std::shared_ptr<CommitInWork> next;     // being captured
+  std::optional<RunEnd> end;              // set: after the step in work, commit and finish
+  bool ending = false;                    // that step is done
+  bool commit_waits = false;              // for `writing`
+};
+
+using Self = TrainerActor::stateful_pointer<TrainerState>;
+
+void fetch(Self self);
+void after_step(Self self);
+void begin_commit(Self self);
+
+void fail(Self self, const Status& status) {
+  self->quit(to_caf_error(status));
+}
+
+// An error lambda that ends the trainer, saying what it was doing.
+auto or_fail(Self self, const char* doing) {
+  return [self, doing](const caf::error& error) {
+    fail(self, from_caf_error(error).with_context(doing));
+  };
+}
+
+double seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+void finish(Self self) {
+  auto& state = self->state;
+  RunSummary summary;
+  summary.end = *state.end;
+  summary.steps = state.now.step;
+  summary.weights = state.recent.back();
+  self->send(state.deps.owner, atom::finish_v, std::move(summary));
+  self->quit();
+}
+
+void evaluate(Self self) {
+  auto& state = self->state;
+  if (!state.deps.evaluator) {
+    return;
+  }
+  self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, state.now.step)
+      .then(
+          [self](const EvalReport& report) {
+            StepRecord record{"eval", report.step, {}, {}};
+            record.figures["eval_mean_at_k"] = report.mean_at_k;
+            record.figures["eval_pass_at_k"] = report.pass_at_k;
+            record.figures["eval_prompts"] = static_cast<double>(report.num_prompts);
+            record.figures["eval_samples"] = static_cast<double>(report.num_samples);
+            record.figures["eval_failed"] = static_cast<double>(report.num_failed);
+            self->request(self->state.deps.recorder, kAnswerDeadline, atom::record_v,
+                          std::move(record))
+                .then([](const RecordMarks&) {}, or_fail(self, "recording an evaluation"));
+          },
+          [](const caf::error&) {});  // the last one is still running: this one is left out
+}
+
+void record(Self self) {
+  auto& state = self->state;
+  StepRecord record{"train", state.now.step, std::move(state.figures), {}};
+  for (const TrainRow& row : state.batch) {
+    record.samples.push_back(sample_record(row, state.deps.decode(row.response_ids)));
+  }
+  state.batch.clear();
+  self->request(state.deps.recorder, kAnswerDeadline, atom::record_v, std::move(record))
+      .then([self](const RecordMarks&) { after_step(self); }, or_fail(self, "recording a step"));
+}
+
+void publish(Self self, engines::Snapshot snapshot) {
+  auto& state = self->state;
+  state.now = snapshot.version;
+  state.recent.push_back(snapshot);
+  while (state.recent.size() > state.deps.options.max_staleness + 2) {
+    state.recent.pop_front();
+  }
+  self->send(state.deps.stream, atom::publish_v, state.now.step);
+  self->request(state.deps.keeper, kAnswerDeadline, atom::publish_v, std::move(snapshot))
+      .then([self](const PolicyVersion&) { record(self); }, or_fail(self, "publishing weights"));
+}
+
+void acknowledge(Self self, TrainOutcome& outcome) {
+  auto& state = self->state;
+  state.figures = batch_figures(state.batch, outcome, state.now.step);
+  state.figures["wait_seconds"] = seconds(state.fetched - state.asked);
+  state.figures["train_seconds"] = seconds(TimePoint(self->clock().now()) - state.fetched);
+  Completion completion{task_id(SampleTask::kTrain), kConsumer, {}};
+  for (const TrainRow& row : state.batch) {
+    completion.rows.push_back({row.lease, {}, {}});
+  }
+  self->request(state.deps.stream, kAnswerDeadline, atom::ack_v, std::move(completion))
+      .then(
+          [self,
+           snapshot = std::move(outcome.snapshot)](const storage::Settlement& settlement) mutable {
+            if (!settlement.refused.empty()) {
+              // Trained on rows that were no longer ours: only the last commit is clean.
+              fail(self, {Errc::kInternal, "the stream refused " +
+                                               std::to_string(settlement.refused.size()) +
+                                               " trained rows"});
+              return;
+            }
+            publish(self, std::move(snapshot));
+          },
+          or_fail(self, "acknowledging a batch"));
+}
+
+void train(Self self) {
+  auto& state = self->state;
+  state.fetched = self->clock().now();
+  for (const TrainRow& row : state.batch) {
+    if (row.oldest_step + state.deps.options.max_staleness < state.now.step) {
+      fail(self, {Errc::kStaleVersion, "row=" + std::to_string(row.lease.row.value) + " of step " +
+                                           std::to_string(row.oldest_step) + " delivered at step " +
+                                           std::to_string(state.now.step)});
+      return;
+    }
+  }
+  TrainJob job = make_train_job(state.batch, state.deps.options, state.now, state.recent);
+  self->request(state.deps.device, state.deps.options.train_deadline, atom::train_v, std::move(job))
+      .then([self](TrainOutcome& outcome) { acknowledge(self, outcome); },
+            or_fail(self, "training"));
+}
+
+void on_lease(Self self, const LeaseReply& reply) {
+  auto& state = self->state;
+  if (reply.rows.empty() && !reply.whole) {
+    if (reply.ended) {
+      state.end = RunEnd::kData;
+    }
+    fetch(self);
+    return;
+  }
+  state.lease_time = reply.lease_time;
+  state.batch.clear();
+  for (const storage::LeasedRow& leased : reply.rows) {
+    auto row = read_train_row(leased);
+    if (!row.ok()) {
+      fail(self, row.status());
+      return;
+    }
+    state.batch.push_back(std::move(row).value());
+  }
+  train(self);
+}
+
+void fetch(Self self) {
+  auto& state = self->state;
+  const TrainerOptions& options = state.deps.options;
+  if (!state.end.has_value() && state.now.step >= options.total_steps) {
+    state.end = RunEnd::kSteps;
+  }
+  if (state.end.has_value()) {
+    state.ending = true;
+    begin_commit(self);
+    return;
+  }
+  LeaseRequest request;
+  request.task = task_id(SampleTask::kTrain);
+  request.consumer = kConsumer;
+  request.max_units = options.groups_per_step;
+  request.min_units = options.groups_per_step;
+  request.wait = options.batch_wait;
+  if (options.fixed_batches) {
+    request.before_group = (state.now.step + 1) * options.groups_per_step;
+  }
+  self->request(state.deps.stream, options.batch_wait + kAnswerDeadline, atom::lease_v,
+                std::move(request))
+      .then([self](const LeaseReply& reply) { on_lease(self, reply); },
+            or_fail(self, "leasing a batch"));
+}
+
+void after_step(Self self) {
+  auto& state = self->state;
+  const TrainerOptions& options = state.deps.options;
+  const std::uint64_t step = state.now.step;
+  if (options.eval_every != 0 && step % options.eval_every == 0) {
+    evaluate(self);
+  }
+  state.asked = self->clock().now();
+  const bool due = options.commit_every != 0 && step % options.commit_every == 0;
+  if (due && step < options.total_steps) {
+    begin_commit(self);  // the last step's commit is made by `fetch`
+  } else {
+    fetch(self);
+  }
+}
+
+// -- commits --------------------------------------------------------------------------------------
+
+void write_commit(Self self) {
+  auto& state = self->state;
+  state.committed_step = state.now.step;
+  state.writing = std::exchange(state.next, nullptr);
+  state.deps.commit_port->run(
+      [work = state.writing, store = state.deps.commits] {
+        work->status = store->save(work->commit);
+        return Duration{0};
+      },
+      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
+  if (!state.ending) {
+    fetch(self);
+  }
+}
+
+void capture_records(Self self) {
+  self->request(self->state.deps.recorder, kAnswerDeadline, atom::capture_v)
+      .then(
+          [self](const RecordMarks& marks) {
+            self->state.next->commit.records = marks;
+            write_commit(self);
+          },
+          or_fail(self, "committing: record files"));
+}
+
+void capture_optimizer(Self self) {
+  self->request(self->state.deps.device, kAnswerDeadline, atom::capture_v)
+      .then(
+          [self](OptimizerState& state) {
+            self->state.next->commit.optimizer = std::move(state.tensors);
+            capture_records(self);
+          },
+          or_fail(self, "committing: optimizer"));
+}
+
+void capture_stream(Self self) {
+  self->request(self->state.deps.stream, kAnswerDeadline, atom::capture_v)
+      .then(
+          [self](StreamImage& image) {
+            self->state.next->commit.stream = std::move(image);
+            capture_optimizer(self);
+          },
+          or_fail(self, "committing: stream"));
+}
+
+void begin_commit(Self self) {
+  auto& state = self->state;
+  if (state.writing != nullptr) {
+    state.commit_waits = true;
+    return;
+  }
+  if (state.ending && state.committed_step == state.now.step) {
+    finish(self);
+    return;
+  }
+  state.next = std::make_shared<CommitInWork>();
+  state.next->commit.weights = state.recent.back();
+  if (!state.deps.options.fixed_batches) {
+    capture_stream(self);
+    return;
+  }
+  // One weight set is enough only once every row of an older version is finished.
+  self->request(state.deps.keeper, kAnswerDeadline, atom::waits_v, state.now.step)
+      .then([self](const PolicyVersion&) { capture_stream(self); },
+            or_fail(self, "committing: rows of older versions"));
+}
+
+void on_written(Self self) {
+  auto& state = self->state;
+  const Status status = std::exchange(state.writing, nullptr)->status;
+  if (!status.ok()) {
+    fail(self, status.with_context("commit of step " + std::to_string(state.committed_step)));
+    return;
+  }
+  if (std::exchange(state.commit_waits, false) || state.ending) {
+    begin_commit(self);
+  }
+}
+
+void renew(Self self) {
+  auto& state = self->state;
+  Return rows{task_id(SampleTask::kTrain), kConsumer, {}, {}};
+  for (const TrainRow& row : state.batch) {
+    rows.rows.push_back(row.lease);
+  }
+  if (!rows.rows.empty()) {
+    self->request(state.deps.stream, kAnswerDeadline, atom::renew_v, std::move(rows))
+        .then([](const storage::Settlement&) {}, [](const caf::error&) {});
+  }
+  const Duration third = state.lease_time / 3;
+  self->delayed_send(self, std::max<Duration>(third, std::chrono::milliseconds(500)),
+                     atom::renew_v);
+}
+
+TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
+  auto& state = self->state;
+  state.now = deps.weights.version;
+  state.committed_step = state.now.step;
+  state.recent.push_back(deps.weights);
+  state.deps = std::move(deps);
+  return {
+      [self](atom::start) {
+        self->state.asked = self->clock().now();
+        self->send(self, atom::renew_v);
+        fetch(self);
+      },
+      [self](atom::stop) { self->state.end = RunEnd::kStopped; },
+      [self](atom::renew) { renew(self); },
+      [self](atom::worked) { on_written(self); },
+  };
+}
+
+}  // namespace
+
+TrainerActor spawn_trainer(caf::actor_system& system, TrainerDeps deps) {
+  return system.spawn(trainer, std::move(deps));
+}
+
+}  // namespace tidemill::actors

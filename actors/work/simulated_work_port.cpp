@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The port of simulated runs: no thread, virtual time.
+#include <algorithm>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/work/work_port.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+class SimulatedWorkPort final : public WorkPort {
+public:
+  SimulatedWorkPort(caf::actor_system& system, std::function<Duration()> latency)
+      : system_(system), latency_(std::move(latency)) {}
+
+  void run(Work work, caf::strong_actor_ptr receiver, caf::message done) override {
+    auto& clock = system_.clock();
+    // One piece at a time: later work starts when earlier work has ended.
+    const TimePoint start = std::max(TimePoint(clock.now()), busy_until_);
+    busy_until_ = start + work() + latency_();
+    clock.schedule_message(
+        busy_until_, std::move(receiver),
+        caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(done)));
+  }
+
+private:
+  caf::actor_system& system_;
+  std::function<Duration()> latency_;
+  TimePoint busy_until_{};
+};
+
+}  // namespace
+
+std::unique_ptr<WorkPort> make_simulated_work_port(caf::actor_system& system,
+                                                   std::function<Duration()> latency) {
+  return std::make_unique<SimulatedWorkPort>(system, std::move(latency));
+}
+
+}  // namespace tidemill::actors

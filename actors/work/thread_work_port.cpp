@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// The port of real runs: one thread and a queue.
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <pthread.h>
+#include <thread>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/work/work_port.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+class ThreadWorkPort final : public WorkPort {
+public:
+  explicit ThreadWorkPort(const std::string& name) : thread_([this] { serve(); }) {
+    constexpr std::size_t kLongestThreadName = 15;
+    pthread_setname_np(thread_.native_handle(), name.substr(0, kLongestThreadName).c_str());
+  }
+
+  ~ThreadWorkPort() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+  void run(Work work, caf::strong_actor_ptr receiver, caf::message done) override {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back({std::move(work), std::move(receiver), std::move(done)});
+    }
+    wake_.notify_one();
+  }
+
+private:
+  struct Item {
+    Work work;
+    caf::strong_actor_ptr receiver;
+    caf::message done;
+  };
+
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+      if (queue_.empty()) {
+        return;
+      }
+      Item item = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      item.work();
+      item.work = nullptr;  // what it holds may be destroyed before its receiver runs
+      caf::anon_send(caf::actor_cast<caf::actor>(item.receiver), std::move(item.done));
+      item = {};
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Item> queue_;  // bounded by its users: each actor has one piece of work out at a time
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<WorkPort> make_thread_work_port(const std::string& name) {
+  return std::make_unique<ThreadWorkPort>(name);
+}
+
+}  // namespace tidemill::actors

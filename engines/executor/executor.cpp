@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/executor/executor.hpp"
+
+namespace tidemill::engines {
+
+bool Executor::has_work() const {
+  return (rollout_ != nullptr && rollout_->has_work()) || (train_ != nullptr && train_->has_work());
+}
+
+Result<StepReport> Executor::iterate() {
+  const bool can_roll = rollout_ != nullptr && rollout_->has_work();
+  const bool can_train = train_ != nullptr && train_->has_work();
+  TIDEMILL_CHECK(can_roll || can_train) << "an idle executor was asked to iterate";
+  if (!can_roll || !can_train) {
+    train_debt_ = 0.0;  // nobody competes: what one view did alone is not held against it
+  }
+  if (can_train && (!can_roll || train_debt_ >= 0.0)) {
+    auto report = train_->step({options_.train_tokens});
+    if (!report.ok()) {
+      return report.status().with_context("training step");
+    }
+    train_debt_ -= static_cast<double>(report.value().train_tokens);
+    return report;
+  }
+  auto report = rollout_->step({options_.rollout_tokens});
+  if (!report.ok()) {
+    return report.status().with_context("rollout step");
+  }
+  train_debt_ += options_.train_share *
+                 static_cast<double>(report.value().prefill_tokens + report.value().decode_tokens);
+  return report;
+}
+
+}  // namespace tidemill::engines

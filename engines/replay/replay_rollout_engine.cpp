@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generation by hash and virtual time.
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/digest.hpp"
+#include "base/random.hpp"
+#include "engines/replay/factory.hpp"
+#include "engines/replay/replay_tokens.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+class ReplayRolloutEngine final : public RolloutEngine {
+public:
+  ReplayRolloutEngine(const ReplayOptions& options, Snapshot initial)
+      : options_(options), version_(initial.version) {
+    weight_bits_ = replay_weight_bits(initial.base_digest);
+  }
+
+  Status submit(RolloutRequest request, RolloutSink& sink) override {
+    if (request.prompt_ids.empty()) {
+      return invalid_argument("empty prompt sample_id=" + std::to_string(request.id.value));
+    }
+    if (running_.contains(request.id) ||
+        std::any_of(waiting_.begin(), waiting_.end(),
+                    [&](const Job& job) { return job.request.id == request.id; })) {
+      return invalid_argument("already queued sample_id=" + std::to_string(request.id.value));
+    }
+    waiting_.push_back({std::move(request), &sink, {}, {}, 0});
+    waiting_.back().length = length_of(waiting_.back().request);
+    return {};
+  }
+
+  void cancel(SampleId id) override {
+    if (const auto it = running_.find(id); it != running_.end()) {
+      finish(it->second, FinishReason::kCancelled);
+      running_.erase(it);
+      activate_pending();
+      return;
+    }
+    const auto it = std::find_if(waiting_.begin(), waiting_.end(),
+                                 [&](const Job& job) { return job.request.id == id; });
+    if (it != waiting_.end()) {
+      finish(*it, FinishReason::kCancelled);
+      waiting_.erase(it);
+    }
+  }
+
+  Status load(Snapshot snapshot, WeightArrival /*arrival*/) override {
+    if (digest_tensors(snapshot.base) != snapshot.base_digest) {
+      return corrupt_data("snapshot " + to_string(snapshot.version) + ": digest does not match");
+    }
+    const PolicyVersion& newest = pending_.has_value() ? pending_->version : version_;
+    if (snapshot.version < newest) {
+      return {Errc::kStaleVersion,
+              "snapshot " + to_string(snapshot.version) + " is older than " + to_string(newest)};
+    }
+    pending_ = std::move(snapshot);
+    activate_pending();
+    return {};
+  }
+
+  PolicyVersion serving() const override { return version_; }
+
+  bool has_work() const override {
+    return !running_.empty() ||
+           (!pending_.has_value() && std::any_of(waiting_.begin(), waiting_.end(),
+                                                 [&](const Job& job) { return may_start(job); }));
+  }
+
+  Result<StepReport> step(const StepBudget& /*budget*/) override {
+    start_waiting();
+    StepReport report;
+    // One call stands for as many decode iterations as pass until a response ends.
+    std::uint32_t iterations = 0;
+    for (const auto& [id, job] : running_) {
+      const auto left = job.length - static_cast<std::uint32_t>(job.tokens.size());
+      iterations = iterations == 0 ? left : std::min(iterations, left);
+    }
+    for (auto it = running_.begin(); it != running_.end();) {
+      Job& job = it->second;
+      for (std::uint32_t i = 0; i < iterations; ++i) {
+        grow(job);
+      }
+      report.decode_tokens += iterations;
+      if (job.tokens.size() == job.length) {
+        finish(job, job.length == static_cast<std::uint32_t>(job.request.max_new_tokens)
+                        ? FinishReason::kLength
+                        : FinishReason::kStop);
+        it = running_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+    report.virtual_duration = options_.decode_time * iterations;
+    activate_pending();
+    report.more = has_work();
+    return report;
+  }
+
+private:
+  struct Job {
+    RolloutRequest request;
+    RolloutSink* sink;
+    std::vector<std::int32_t> tokens;
+    std::vector<float> logprobs;
+    std::uint32_t length;
+  };
+
+  std::uint32_t length_of(const RolloutRequest& request) const {
+    const std::uint32_t wanted =
+        options_.length_of ? options_.length_of(request.id)
+                           : 1 + static_cast<std::uint32_t>(
+                                     keyed_bits(options_.seed, request.id.value, 1U << 20U) % 8);
+    return std::clamp(wanted, 1U, static_cast<std::uint32_t>(std::max(request.max_new_tokens, 1)));
+  }
+
+  bool may_start(const Job& job) const { return job.request.min_step <= version_.step; }
+
+  void start_waiting() {
+    if (pending_.has_value()) {
+      return;  // new weights first
+    }
+    for (auto it = waiting_.begin();
+         it != waiting_.end() && static_cast<std::int64_t>(running_.size()) < options_.slots;) {
+      if (may_start(*it)) {
+        running_.emplace(it->request.id, std::move(*it));
+        it = waiting_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+
+  void grow(Job& job) const {
+    const std::int32_t token =
+        replay_token(job.request.seed, weight_bits_, job.request.id, job.tokens.size());
+    const std::uint64_t t = job.request.prompt_ids.size() + job.tokens.size();
+    job.tokens.push_back(token);
+    job.logprobs.push_back(replay_logprob(weight_bits_, token, t));
+  }
+
+  void finish(Job& job, FinishReason reason) const {
+    RolloutResult result;
+    result.id = job.request.id;
+    result.versions = {{version_, static_cast<std::uint32_t>(job.tokens.size())}};
+    result.response_ids = std::move(job.tokens);
+    result.behavior_logprobs = std::move(job.logprobs);
+    result.finish_reason = reason;
+    job.sink->on_rollout(std::move(result));
+  }
+
+  void activate_pending() {
+    if (pending_.has_value() && running_.empty()) {
+      version_ = pending_->version;
+      weight_bits_ = replay_weight_bits(pending_->base_digest);
+      pending_.reset();
+    }
+  }
+
+  ReplayOptions options_;
+  PolicyVersion version_;
+  std::uint64_t weight_bits_ = 0;
+  std::optional<Snapshot> pending_;
+  std::map<SampleId, Job> running_;
+  std::deque<Job> waiting_;
+};
+
+}  // namespace
+
+std::unique_ptr<RolloutEngine> make_replay_rollout_engine(const ReplayOptions& options,
+                                                          Snapshot initial) {
+  return std::make_unique<ReplayRolloutEngine>(options, std::move(initial));
+}
+
+}  // namespace tidemill::engines
