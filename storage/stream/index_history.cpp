@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stream index as a value: taking it, and going back to it.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "storage/stream/stream_index.hpp"
+
+namespace tidemill::storage {
+namespace {
+
+constexpr std::uint64_t kMaxRowBytes = std::uint64_t{1} << 46U;  // all columns at their largest
+
+template <class Options>
+std::vector<std::string> names_of(const std::vector<Options>& declared) {
+  std::vector<std::string> names;
+  names.reserve(declared.size());
+  for (const Options& one : declared) {
+    names.push_back(one.name);
+  }
+  return names;
+}
+
+Status corrupt(const std::string& what) {
+  return corrupt_data("stream snapshot: " + what);
+}
+
+}  // namespace
+
+// -- taking -------------------------------------------------------------------
+
+IndexSnapshot StreamIndex::snapshot() const {
+  IndexSnapshot stored;
+  stored.columns = names_of(options_.columns);
+  stored.tasks = names_of(options_.tasks);
+  stored.version = version_;
+  stored.next_row = next_row_;
+  stored.next_group = next_group_;
+  stored.generation = generation_;
+  stored.totals = totals_;
+  for (const Task& task : tasks_) {
+    stored.task_totals.push_back(task.totals);
+  }
+  for (const auto& [id, group] : groups_) {
+    stored.groups.push_back(
+        {id, group.size, group.first, group.judged, group.trained, group.accepted, group.admitted});
+  }
+  std::sort(stored.groups.begin(), stored.groups.end(),
+            [](const GroupSnapshot& a, const GroupSnapshot& b) { return a.first < b.first; });
+  for (const auto& [id, row] : rows_) {
+    stored.rows.push_back(store_row(row));
+  }
+  std::sort(stored.rows.begin(), stored.rows.end(),
+            [](const RowSnapshot& a, const RowSnapshot& b) { return a.row.id < b.row.id; });
+  return stored;
+}
+
+RowSnapshot StreamIndex::store_row(const Row& row) const {
+  RowSnapshot stored;
+  stored.row = row.info;
+  stored.columns = row.columns;
+  stored.bytes = row.bytes;
+  stored.facts = row.facts;
+  stored.accepted = row.accepted ? 1 : 0;
+  for (const Cell& cell : row.cells) {
+    const bool leased = cell.state == CellState::kLeased;
+    stored.cells.push_back({leased ? CellState::kReady : cell.state, cell.deliveries});
+  }
+  return stored;
+}
+
+// -- going back ---------------------------------------------------------------
+
+Status StreamIndex::restore(const IndexSnapshot& snapshot) {
+  if (snapshot.columns != names_of(options_.columns) ||
+      snapshot.tasks != names_of(options_.tasks)) {
+    return refuse(Refusal::kForeignSnapshot, "the snapshot has other columns or tasks");
+  }
+  StreamIndex fresh(options_);
+  TIDEMILL_RETURN_IF_ERROR(fresh.load(snapshot));
+  if (const Status sound = fresh.check_invariants(); !sound.ok()) {
+    return corrupt(sound.message());
+  }
+  // Tokens of the undone future must never match a lease of the new one.
+  fresh.generation_ = std::max(generation_, snapshot.generation);
+  fresh.now_ = now_;
+  fresh.refused_ = refused_;
+  fresh.work_ = work_;
+  *this = std::move(fresh);
+  return {};
+}
+
+Status StreamIndex::load(const IndexSnapshot& snapshot) {
+  if (snapshot.task_totals.size() != tasks_.size()) {
+    return corrupt("totals of " + std::to_string(snapshot.task_totals.size()) + " tasks");
+  }
+  for (std::size_t task = 0; task < tasks_.size(); ++task) {
+    tasks_[task].totals = snapshot.task_totals[task];
+  }
+  restore_version(snapshot.version);
+  next_row_ = snapshot.next_row;
+  next_group_ = snapshot.next_group;
+  totals_ = snapshot.totals;
+  committed_ = snapshot.totals;
+  for (const GroupSnapshot& group : snapshot.groups) {
+    TIDEMILL_RETURN_IF_ERROR(load_group(group));
+  }
+  for (std::size_t i = 0; i < snapshot.rows.size(); ++i) {
+    const SampleId id = snapshot.rows[i].row.id;
+    if (id.value >= next_row_ || (i > 0 && id <= snapshot.rows[i - 1].row.id)) {
+      return corrupt("sample " + std::to_string(id.value) + " is out of order");
+    }
+    TIDEMILL_RETURN_IF_ERROR(load_row(snapshot.rows[i]));
+  }
+  for (auto& [id, group] : groups_) {
+    for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
+      if (tasks_[task].options.unit == DeliveryUnit::kGroup) {
+        sync_group(group, task);  // a group none of whose rows is live has its place in the order
+      }
+    }
+  }
+  return {};
+}
+
+Status StreamIndex::load_group(const GroupSnapshot& stored) {
+  const std::string where = "group " + std::to_string(stored.id.value);
+  const auto is_flag = [](std::uint8_t flag) { return flag <= 1; };
+  if (stored.id.value >= next_group_ || stored.first.value >= next_row_ ||
+      groups_.contains(stored.id)) {
+    return corrupt(where + " is out of order, or there twice");
+  }
+  if (stored.size == 0 || stored.size > options_.max_group_size ||
+      stored.admitted.size() != stored.size ||
+      !std::all_of(stored.admitted.begin(), stored.admitted.end(), is_flag) ||
+      stored.judged > stored.size || stored.trained > stored.size ||
+      stored.accepted > stored.size) {
+    return corrupt(where + ": counts contradict its size " + std::to_string(stored.size));
+  }
+  Group& group = groups_[stored.id];
+  group.id = stored.id;
+  group.size = stored.size;
+  group.first = stored.first;
+  group.num_admitted =
+      static_cast<std::uint32_t>(std::count(stored.admitted.begin(), stored.admitted.end(), 1));
+  group.judged = stored.judged;
+  group.trained = stored.trained;
+  group.accepted = stored.accepted;
+  group.admitted = stored.admitted;
+  group.cells.resize(tasks_.size());
+  bytes_reserved_ += reservation(group);
+  if (accept_bit_ != 0) {
+    held_.running += std::int64_t{group.size} - group.accepted;
+    held_.accepted += group.accepted;
+  }
+  return {};
+}
+
+Status StreamIndex::load_row(const RowSnapshot& stored) {
+  const std::string where = "sample " + std::to_string(stored.row.id.value);
+  const bool solo = stored.row.group_size == 0;
+  if (!solo && !groups_.contains(stored.row.group)) {
+    return corrupt(where + ": its group is missing");
+  }
+  if (stored.cells.size() != tasks_.size() || stored.bytes > kMaxRowBytes || stored.accepted > 1) {
+    return corrupt(where + ": cells, bytes or flags are out of range");
+  }
+  Group& group = group_for(stored.row);  // makes the stand-in of a row without a group
+  group.num_admitted = solo ? 1 : group.num_admitted;
+  group.live.push_back(stored.row.id);
+  Row& row = rows_[stored.row.id];
+  row.info = stored.row;
+  row.group = &group;
+  row.columns = stored.columns;
+  row.bytes = stored.bytes;
+  row.facts = stored.facts;
+  row.accepted = stored.accepted == 1;
+  if (solo && row.accepted) {
+    group.accepted = 1;
+    --held_.running;
+    ++held_.accepted;
+  }
+  add_bytes(group, row.bytes);
+  row.cells.resize(tasks_.size());
+  for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
+    const CellSnapshot& cell = stored.cells[task];
+    if (cell.state != CellState::kPending && cell.state != CellState::kReady &&
+        cell.state != CellState::kAcked && cell.state != CellState::kStale) {
+      return corrupt(where + ": task " + options_.tasks[task].name + " has no such state");
+    }
+    row.cells[task].deliveries = cell.deliveries;
+    row.any_stale = row.any_stale || cell.state == CellState::kStale;
+    row.num_open += cell.state == CellState::kPending || cell.state == CellState::kReady ? 1 : 0;
+    set_state(row, task, cell.state);
+  }
+  return {};
+}
+
+}  // namespace tidemill::storage

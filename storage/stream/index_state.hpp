@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records behind a stream index. Private to storage/stream.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "storage/records/sample.hpp"
+#include "storage/stream/index_snapshot.hpp"
+#include "storage/stream/ready_set.hpp"
+#include "storage/stream/stream_options.hpp"
+
+namespace tidemill::storage::internal {
+
+/// One task's view of one live row.
+struct Cell {
+  CellState state = CellState::kPending;
+  std::uint32_t deliveries = 0;
+};
+
+/// What one task knows of one group.
+struct GroupCell {
+  std::uint32_t ready = 0;  // rows that are ready
+  std::uint32_t taken = 0;  // rows that are leased, acked or stale
+};
+
+/// A live group, or the stand-in for one of a row that has none (`solo`).
+///
+/// A group lives until all its rows were admitted and have left, or until it is closed by a verdict
+/// and its rows have left.
+struct Group {
+  GroupId id;
+  bool solo = false;
+  bool closed = false;
+  std::uint32_t size = 1;
+  SampleId first;  // its place in the order, also after that row has left
+  std::uint32_t num_admitted = 0;
+  std::uint32_t judged = 0;
+  std::uint32_t trained = 0;
+  std::uint32_t accepted = 0;
+  std::uint64_t bytes = 0;
+  std::vector<SampleId> live;          // in admission order
+  std::vector<std::uint8_t> admitted;  // by index in group; empty when solo
+  std::vector<GroupCell> cells;        // by task
+
+  [[nodiscard]] Unit unit() const noexcept { return {first.value, id.value}; }
+  [[nodiscard]] bool all_admitted() const noexcept { return num_admitted == size; }
+};
+
+/// A live row.
+struct Row {
+  SampleRow info;
+  std::uint64_t columns = 0;  // bit c: column c is there
+  std::uint64_t bytes = 0;
+  RowFacts facts;
+  bool accepted = false;
+  bool any_stale = false;
+  std::uint32_t num_open = 0;  // tasks that have neither acked it nor given it up as stale
+  Group* group = nullptr;
+  std::vector<Cell> cells;  // by task
+
+  [[nodiscard]] Unit unit() const noexcept { return {info.id.value, info.id.value}; }
+};
+
+/// A task with its sets of units.
+struct Task {
+  explicit Task(const TaskOptions& task) : options(task), ready(task.max_staleness) {}
+
+  TaskOptions options;
+  std::uint64_t inputs = 0;   // column bits
+  std::uint64_t outputs = 0;  // column bits
+  ReadySet ready;
+  // Units that are neither leased nor done, ready or not. Kept only for strict order.
+  std::set<Unit> waiting;
+  std::uint64_t num_ready = 0;  // rows
+  TaskTotals totals;
+};
+
+}  // namespace tidemill::storage::internal

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who holds which row for which task, and until when.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "storage/records/sample.hpp"
+
+namespace tidemill::storage {
+
+/// A row as one task sees it.
+struct TaskRow {
+  TaskId task;
+  SampleId row;
+  friend auto operator<=>(const TaskRow&, const TaskRow&) = default;
+};
+
+/// All leases of a stream, found by row, by deadline and by consumer.
+///
+/// Cost: O(log n) per lease touched.
+class LeaseTable {
+public:
+  struct Lease {
+    std::uint64_t generation = 0;
+    TimePoint deadline;
+    const std::string* consumer = nullptr;  // a key of `consumers_`
+  };
+
+  /// Enters a lease. Requires that the row is not leased for the task.
+  void add(TaskRow row, std::string_view consumer, std::uint64_t generation, TimePoint deadline);
+  /// Removes a lease if it is there.
+  void remove(TaskRow row);
+  /// Moves the deadline of a lease. Requires that it is there.
+  void renew(TaskRow row, TimePoint deadline);
+  void clear();
+
+  /// Returns a lease, or null. Borrowed until the next change.
+  [[nodiscard]] const Lease* find(TaskRow row) const;
+  /// Returns the leases whose deadline is not after `now`, by task and admission order.
+  [[nodiscard]] std::vector<TaskRow> due(TimePoint now) const;
+  /// Returns the leases of a consumer, by task and admission order.
+  [[nodiscard]] std::vector<TaskRow> held_by(std::string_view consumer) const;
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const;
+  [[nodiscard]] std::size_t size() const noexcept { return leases_.size(); }
+
+private:
+  struct TaskRowHash {
+    std::size_t operator()(const TaskRow& x) const noexcept {
+      // Tasks are few: their bits go above those of any row id in use.
+      return std::hash<std::uint64_t>{}(x.row.value ^ (std::uint64_t{x.task.value} << 56U));
+    }
+  };
+
+  std::unordered_map<TaskRow, Lease, TaskRowHash> leases_;
+  std::set<std::pair<TimePoint, TaskRow>> deadlines_;
+  std::map<std::string, std::set<TaskRow>, std::less<>> consumers_;
+};
+
+}  // namespace tidemill::storage
