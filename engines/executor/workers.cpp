@@ -100,7 +100,9 @@ Workers::~Workers() {
   }
 }
 
-int Workers::size() const noexcept { return static_cast<int>(team_->seats.size()); }
+int Workers::size() const noexcept {
+  return static_cast<int>(team_->seats.size());
+}
 
 void Workers::parallel_for(std::int64_t n, std::int64_t grain,
                            const std::function<void(std::int64_t, std::int64_t)>& body) {

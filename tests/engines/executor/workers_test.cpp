@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <dnnl.hpp>
 #include <filesystem>
 #include <iterator>
 #include <mutex>
@@ -12,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include <dnnl.hpp>
 #include <gtest/gtest.h>
 
 namespace tidemill::engines {
@@ -95,7 +95,8 @@ TEST(Workers, CallersMayChange) {
   std::atomic<std::int64_t> sum{0};
   for (int i = 0; i < 10; ++i) {
     std::thread([&] {
-      workers.parallel_for(10, 1, [&](std::int64_t begin, std::int64_t end) { sum += end - begin; });
+      workers.parallel_for(10, 1,
+                           [&](std::int64_t begin, std::int64_t end) { sum += end - begin; });
     }).join();
   }
   EXPECT_EQ(sum.load(), 100);
