@@ -30,7 +30,7 @@ Status unsupported(const std::string& field, const std::string& what) {
 }
 
 Status wrong(const std::string& field, const std::string& why) {
-  return corrupt_data(field + ": " + why);
+  return corrupt_data(field.empty() ? why : field + ": " + why);
 }
 
 // What an error may show of a value.

@@ -135,7 +135,9 @@ struct Folder {
   Counts counts;
 };
 
-std::ostream& operator<<(std::ostream& out, const Folder& folder) { return out << folder.name; }
+std::ostream& operator<<(std::ostream& out, const Folder& folder) {
+  return out << folder.name;
+}
 
 class TokenizerFolder : public ::testing::TestWithParam<Folder> {};
 
