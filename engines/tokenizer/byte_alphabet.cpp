@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The byte-level alphabet and its inverse, computed at compile time.
+#include "engines/tokenizer/byte_alphabet.hpp"
+
+#include <array>
+#include <cstdint>
+
+#include "base/utf8.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr std::size_t kNumBytes = 256;
+constexpr char32_t kFirstUnprintable = 0x100;
+constexpr std::size_t kNumCharacters = 0x100 + 68;
+
+constexpr bool stands_for_itself(std::size_t byte) {
+  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) ||
+         (byte >= 0xAE && byte <= 0xFF);
+}
+
+constexpr std::array<char32_t, kNumBytes> make_alphabet() {
+  std::array<char32_t, kNumBytes> alphabet{};
+  char32_t next = kFirstUnprintable;
+  for (std::size_t byte = 0; byte < kNumBytes; ++byte) {
+    alphabet[byte] = stands_for_itself(byte) ? static_cast<char32_t>(byte) : next++;
+  }
+  return alphabet;
+}
+
+constexpr std::array<char32_t, kNumBytes> kAlphabet = make_alphabet();
+
+// Byte of each character below kNumCharacters; -1 for characters outside the alphabet.
+constexpr std::array<std::int16_t, kNumCharacters> make_inverse() {
+  std::array<std::int16_t, kNumCharacters> inverse{};
+  for (auto& byte : inverse) {
+    byte = -1;
+  }
+  for (std::size_t byte = 0; byte < kNumBytes; ++byte) {
+    inverse[kAlphabet[byte]] = static_cast<std::int16_t>(byte);
+  }
+  return inverse;
+}
+
+constexpr std::array<std::int16_t, kNumCharacters> kInverse = make_inverse();
+static_assert(kAlphabet[' '] == 0x120 && kInverse[0x143] == 0xAD);
+
+}  // namespace
+
+char32_t byte_alphabet_character(unsigned char byte) noexcept {
+  return kAlphabet[byte];
+}
+
+std::optional<std::string> bytes_of_token(std::string_view token) {
+  std::string bytes;
+  for (std::size_t i = 0; i < token.size();) {
+    const Utf8Step step = read_utf8(token, i);
+    if (step.code_point >= kNumCharacters || kInverse[step.code_point] < 0) return std::nullopt;
+    bytes.push_back(static_cast<char>(kInverse[step.code_point]));
+    i += step.length;
+  }
+  return bytes;
+}
+
+}  // namespace tidemill::engines

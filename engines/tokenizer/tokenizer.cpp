@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tokenizer: the pipeline from text to ids, the table from ids to bytes, and named tokens.
+#include "engines/tokenizer/tokenizer.hpp"
+
+#include <unordered_map>
+#include <utility>
+
+#include "base/utf8.hpp"
+#include "engines/tokenizer/byte_alphabet.hpp"
+#include "engines/tokenizer/pipeline.hpp"
+#include "engines/tokenizer/tokenizer_spec.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = std::size_t{128} << 20U;
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+// What decoding knows of one id.
+struct TokenText {
+  std::string bytes;
+  bool exists = false;
+  bool special = false;
+};
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  Impl(const TokenizerSpec& spec, Pipeline the_pipeline);
+
+  // Resolves the tokens that `the_config` names.
+  [[nodiscard]] Status adopt(TokenizerConfig the_config);
+  [[nodiscard]] std::optional<std::int32_t> find(std::string_view token) const;
+  [[nodiscard]] const TokenText* text_of(std::int32_t id) const noexcept;
+
+  Pipeline pipeline;
+  std::vector<std::int32_t> prefix_ids;
+  std::vector<std::int32_t> suffix_ids;
+  std::unordered_map<std::string, std::int32_t> ids;  // vocabulary and added tokens
+  std::vector<TokenText> texts;                       // by id
+  TokenizerConfig config;
+  std::optional<std::int32_t> bos;
+  std::optional<std::int32_t> eos;
+  std::optional<std::int32_t> pad;
+};
+
+Tokenizer::Impl::Impl(const TokenizerSpec& spec, Pipeline the_pipeline)
+    : pipeline(std::move(the_pipeline)),
+      prefix_ids(spec.prefix_ids),
+      suffix_ids(spec.suffix_ids),
+      ids(spec.vocabulary) {
+  // A token whose characters all lie in the byte alphabet is read back through it, an added token
+  // too, as the reference does. Any other token is its own text.
+  const auto put = [this](std::int32_t id, const std::string& content, bool special) {
+    const auto index = static_cast<std::size_t>(id);
+    if (index >= texts.size()) texts.resize(index + 1);
+    texts[index] = {bytes_of_token(content).value_or(content), true, special};
+  };
+  for (const auto& [token, id] : spec.vocabulary) {
+    put(id, token, false);
+  }
+  for (const AddedToken& token : spec.added_tokens) {
+    put(token.id, token.content, token.special);
+    ids.emplace(token.content, token.id);
+  }
+}
+
+std::optional<std::int32_t> Tokenizer::Impl::find(std::string_view token) const {
+  const auto found = ids.find(std::string(token));
+  if (found == ids.end()) return std::nullopt;
+  return found->second;
+}
+
+const TokenText* Tokenizer::Impl::text_of(std::int32_t id) const noexcept {
+  const auto index = static_cast<std::size_t>(id);
+  return id >= 0 && index < texts.size() && texts[index].exists ? &texts[index] : nullptr;
+}
+
+Status Tokenizer::Impl::adopt(TokenizerConfig the_config) {
+  config = std::move(the_config);
+  const auto resolve = [this](const std::optional<std::string>& token, const char* key,
+                              std::optional<std::int32_t>& id) -> Status {
+    if (!token.has_value()) return {};
+    id = find(*token);
+    if (id.has_value()) return {};
+    return corrupt_data(std::string(key) + ": \"" + *token + "\" is not a token of tokenizer.json");
+  };
+  TIDEMILL_RETURN_IF_ERROR(resolve(config.bos_token, "bos_token", bos));
+  TIDEMILL_RETURN_IF_ERROR(resolve(config.eos_token, "eos_token", eos));
+  TIDEMILL_RETURN_IF_ERROR(resolve(config.pad_token, "pad_token", pad));
+  for (const DeclaredToken& token : config.declared_tokens) {
+    if (find(token.content) == token.id) continue;
+    return corrupt_data("added_tokens_decoder[\"" + std::to_string(token.id) + "\"]: \"" +
+                        token.content + "\" does not have this id in tokenizer.json");
+  }
+  return {};
+}
+
+Result<std::shared_ptr<Tokenizer::Impl>> Tokenizer::build(std::string_view tokenizer_json) {
+  TIDEMILL_ASSIGN_OR_RETURN(const TokenizerSpec spec, parse_tokenizer_json(tokenizer_json));
+  TIDEMILL_ASSIGN_OR_RETURN(Pipeline pipeline, Pipeline::build(spec));
+  return std::make_shared<Impl>(spec, std::move(pipeline));
+}
+
+Result<Tokenizer> Tokenizer::load(const std::filesystem::path& directory) {
+  const auto path = directory / "tokenizer.json";
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxFileBytes));
+  TIDEMILL_ASSIGN_OR_RETURN(TokenizerConfig config, load_tokenizer_config(directory));
+  const auto impl = build(text);
+  if (!impl.ok()) return impl.status().with_context(path.string());
+  TIDEMILL_RETURN_IF_ERROR(impl.value()
+                               ->adopt(std::move(config))
+                               .with_context((directory / "tokenizer_config.json").string()));
+  return Tokenizer(impl.value());
+}
+
+Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, TokenizerConfig config) {
+  TIDEMILL_ASSIGN_OR_RETURN(const auto impl, build(tokenizer_json));
+  TIDEMILL_RETURN_IF_ERROR(impl->adopt(std::move(config)));
+  return Tokenizer(impl);
+}
+
+Result<Encoding> Tokenizer::run(std::string_view text, AddSpecialTokens special,
+                                WantSpans spans) const {
+  if (text.size() > kMaxTextBytes) {
+    return invalid_argument("text of " + std::to_string(text.size()) + " bytes is longer than " +
+                            std::to_string(kMaxTextBytes));
+  }
+  if (const auto bad = find_invalid_utf8(text)) {
+    return invalid_argument("text is not valid UTF-8 at byte " + std::to_string(*bad));
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(
+      Encoding encoding,
+      impl_->pipeline.encode(
+          text, spans == WantSpans::kYes ? Pipeline::Spans::kYes : Pipeline::Spans::kNo));
+  if (special == AddSpecialTokens::kYes) {
+    const auto& prefix = impl_->prefix_ids;
+    const auto& suffix = impl_->suffix_ids;
+    encoding.ids.insert(encoding.ids.begin(), prefix.begin(), prefix.end());
+    encoding.ids.insert(encoding.ids.end(), suffix.begin(), suffix.end());
+    if (spans == WantSpans::kYes) {
+      encoding.spans.insert(encoding.spans.begin(), prefix.size(), TextSpan{});
+      encoding.spans.insert(encoding.spans.end(), suffix.size(), TextSpan{});
+    }
+  }
+  return encoding;
+}
+
+Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text,
+                                                    AddSpecialTokens special) const {
+  TIDEMILL_ASSIGN_OR_RETURN(Encoding encoding, run(text, special, WantSpans::kNo));
+  return std::move(encoding.ids);
+}
+
+Result<Encoding> Tokenizer::encode_with_spans(std::string_view text,
+                                              AddSpecialTokens special) const {
+  return run(text, special, WantSpans::kYes);
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, SpecialTokenText special) const {
+  StreamDecoder decoder(*this, special);
+  std::string text;
+  for (const std::int32_t id : ids) {
+    text += decoder.push(id);
+  }
+  return text + decoder.finish();
+}
+
+std::string_view Tokenizer::token_bytes(std::int32_t id) const noexcept {
+  const TokenText* text = impl_->text_of(id);
+  return text == nullptr ? std::string_view() : std::string_view(text->bytes);
+}
+
+bool Tokenizer::contains(std::int32_t id) const noexcept {
+  return impl_->text_of(id) != nullptr;
+}
+
+bool Tokenizer::is_special(std::int32_t id) const noexcept {
+  const TokenText* text = impl_->text_of(id);
+  return text != nullptr && text->special;
+}
+
+std::optional<std::int32_t> Tokenizer::find(std::string_view token) const {
+  return impl_->find(token);
+}
+
+std::int32_t Tokenizer::vocabulary_size() const noexcept {
+  return static_cast<std::int32_t>(impl_->texts.size());
+}
+
+std::optional<std::int32_t> Tokenizer::bos_id() const noexcept {
+  return impl_->bos;
+}
+std::optional<std::int32_t> Tokenizer::eos_id() const noexcept {
+  return impl_->eos;
+}
+std::optional<std::int32_t> Tokenizer::pad_id() const noexcept {
+  return impl_->pad;
+}
+const TokenizerConfig& Tokenizer::config() const noexcept {
+  return impl_->config;
+}
+
+std::string StreamDecoder::push(std::int32_t id) {
+  if (special_ == SpecialTokenText::kDrop && tokenizer_.is_special(id)) return {};
+  held_.append(tokenizer_.token_bytes(id));
+  std::string text;
+  held_.erase(0, append_repaired_utf8(held_, text));
+  return text;
+}
+
+std::string StreamDecoder::finish() {
+  std::string text(held_.empty() ? std::string_view() : kReplacement);
+  held_.clear();
+  return text;
+}
+
+}  // namespace tidemill::engines

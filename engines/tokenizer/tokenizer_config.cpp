@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the small files beside tokenizer.json.
+#include "engines/tokenizer/tokenizer_config.hpp"
+
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/utf8.hpp"
+#include "engines/tokenizer/json_check.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20U;
+constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20U;
+constexpr std::size_t kMaxDepth = 32;
+
+// Returns the JSON object in `path`, or an empty one if there is no such file.
+Result<Json> read_object(const std::filesystem::path& path) {
+  const auto text = read_text_file(path, kMaxConfigBytes);
+  if (text.status().code() == Errc::kNotFound) return Json::object();
+  if (!text.ok()) return text.status();
+  TIDEMILL_RETURN_IF_ERROR(check_json(text.value(), kMaxDepth).with_context(path.string()));
+  Json root = Json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object()) return corrupt_data(path.string() + ": should be an object");
+  return root;
+}
+
+// A token is a string, or an object with `content` (older files).
+Status read_token(const Json& root, const char* key, std::optional<std::string>& out) {
+  const auto found = root.find(key);
+  if (found == root.end() || found->is_null() || out.has_value()) return {};
+  const Json* value = &*found;
+  if (value->is_object() && value->contains("content")) value = &(*value)["content"];
+  if (!value->is_string()) return corrupt_data(std::string(key) + ": should be a token");
+  out = value->get<std::string>();
+  return {};
+}
+
+Status read_tokens(const Json& root, TokenizerConfig& out) {
+  TIDEMILL_RETURN_IF_ERROR(read_token(root, "bos_token", out.bos_token));
+  TIDEMILL_RETURN_IF_ERROR(read_token(root, "eos_token", out.eos_token));
+  return read_token(root, "pad_token", out.pad_token);
+}
+
+Status read_declared_tokens(const Json& root, TokenizerConfig& out) {
+  const auto found = root.find("added_tokens_decoder");
+  if (found == root.end() || found->is_null()) return {};
+  if (!found->is_object()) return corrupt_data("added_tokens_decoder: should be an object");
+  for (const auto& item : found->items()) {
+    const std::string& key = item.key();
+    const std::string path = "added_tokens_decoder[\"" + key + "\"]";
+    DeclaredToken token;
+    const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token.id);
+    if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token.id < 0) {
+      return corrupt_data(path + ": should be an id");
+    }
+    const Json& value = item.value();
+    if (!value.is_object() || !value.contains("content") || !value["content"].is_string()) {
+      return corrupt_data(path + ".content: should be a string");
+    }
+    token.content = value["content"].get<std::string>();
+    out.declared_tokens.push_back(std::move(token));
+  }
+  return {};
+}
+
+// `chat_template` is one template, or a list of {name, template}.
+Status read_templates(const Json& root, TokenizerConfig& out) {
+  const auto found = root.find("chat_template");
+  if (found == root.end() || found->is_null()) return {};
+  if (found->is_string()) {
+    out.chat_templates["default"] = found->get<std::string>();
+    return {};
+  }
+  if (!found->is_array()) return corrupt_data("chat_template: should be a string or a list");
+  for (std::size_t i = 0; i < found->size(); ++i) {
+    const Json& entry = (*found)[i];
+    const std::string path = "chat_template[" + std::to_string(i) + "]";
+    for (const char* key : {"name", "template"}) {
+      if (!entry.is_object() || !entry.contains(key) || !entry[key].is_string()) {
+        return corrupt_data(path + "." + key + ": should be a string");
+      }
+    }
+    const auto name = entry["name"].get<std::string>();
+    if (!out.chat_templates.emplace(name, entry["template"].get<std::string>()).second) {
+      return corrupt_data(path + ".name: \"" + name + "\" comes twice");
+    }
+  }
+  return {};
+}
+
+Status read_template_file(const std::filesystem::path& path, TokenizerConfig& out) {
+  auto text = read_text_file(path, kMaxTemplateBytes);
+  if (text.status().code() == Errc::kNotFound) return {};
+  if (!text.ok()) return text.status();
+  if (const auto bad = find_invalid_utf8(text.value())) {
+    return corrupt_data(path.string() + ": invalid UTF-8 at byte " + std::to_string(*bad));
+  }
+  out.chat_templates["default"] = std::move(text).value();
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> read_text_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    return Status(Errc::kNotFound, path.string() + ": no such file");
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file || std::filesystem::is_directory(path, error)) {
+    return Status(Errc::kUnavailable, path.string() + ": cannot be read");
+  }
+  // Read in blocks: the size that the file system reports need not be what can be read.
+  std::string text;
+  std::array<char, 1 << 16> block{};
+  while (file.read(block.data(), block.size()), file.gcount() > 0) {
+    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
+    if (text.size() > max_bytes) {
+      return Status(Errc::kResourceExhausted,
+                    path.string() + ": larger than " + std::to_string(max_bytes) + " bytes");
+    }
+  }
+  if (file.bad()) return Status(Errc::kUnavailable, path.string() + ": cannot be read");
+  return text;
+}
+
+Result<TokenizerConfig> load_tokenizer_config(const std::filesystem::path& directory) {
+  TokenizerConfig config;
+  const auto config_path = directory / "tokenizer_config.json";
+  TIDEMILL_ASSIGN_OR_RETURN(const Json root, read_object(config_path));
+  TIDEMILL_RETURN_IF_ERROR(read_tokens(root, config).with_context(config_path.string()));
+  TIDEMILL_RETURN_IF_ERROR(read_declared_tokens(root, config).with_context(config_path.string()));
+  TIDEMILL_RETURN_IF_ERROR(read_templates(root, config).with_context(config_path.string()));
+  const auto map_path = directory / "special_tokens_map.json";
+  TIDEMILL_ASSIGN_OR_RETURN(const Json map, read_object(map_path));
+  TIDEMILL_RETURN_IF_ERROR(read_tokens(map, config).with_context(map_path.string()));
+  TIDEMILL_RETURN_IF_ERROR(read_template_file(directory / "chat_template.jinja", config));
+  return config;
+}
+
+}  // namespace tidemill::engines

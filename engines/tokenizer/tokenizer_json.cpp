@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+// From tokenizer.json to a `TokenizerSpec`. All that is not understood is refused by name.
+#include <algorithm>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_set>
+#include <utility>
+
+#include "base/utf8.hpp"
+#include "engines/tokenizer/byte_alphabet.hpp"
+#include "engines/tokenizer/json_check.hpp"
+#include "engines/tokenizer/tokenizer_spec.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMaxDepth = 32;
+constexpr std::size_t kMaxTemplateTokens = 16;
+constexpr std::size_t kMaxPreTokenizers = 8;
+// How GPT-2 splits text; what ByteLevel does when use_regex is set. In words: reference tables of
+// the tokenizers library, pre_tokenizers/byte_level.
+constexpr const char* kGpt2Split =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+Status unsupported(const std::string& field, const std::string& what) {
+  return {Errc::kUnimplemented, field + ": " + what + " is not supported"};
+}
+
+Status wrong(const std::string& field, const std::string& why) {
+  return corrupt_data(field.empty() ? why : field + ": " + why);
+}
+
+// What an error may show of a value.
+std::string shown(const Json& value) {
+  constexpr std::size_t kMaxShown = 60;
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
+  return text;
+}
+
+// A JSON object and the path that leads to it.
+class Node {
+public:
+  static Result<Node> of(const Json& value, std::string path) {
+    if (!value.is_object()) return wrong(path, "should be an object, is " + shown(value));
+    return Node(&value, std::move(path));
+  }
+
+  [[nodiscard]] std::string path_of(const char* key) const {
+    return path_.empty() ? std::string(key) : path_ + "." + key;
+  }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  // Returns the member, or nullptr if it is absent or null.
+  [[nodiscard]] const Json* find(const char* key) const {
+    const auto found = value_->find(key);
+    return found == value_->end() || found->is_null() ? nullptr : &*found;
+  }
+
+  [[nodiscard]] Result<const Json*> require(const char* key) const {
+    const Json* found = find(key);
+    if (found == nullptr) return wrong(path_of(key), "is missing");
+    return found;
+  }
+
+  [[nodiscard]] Result<Node> object(const char* key) const {
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
+    return Node::of(*value, path_of(key));
+  }
+
+  [[nodiscard]] Result<const Json*> array(const char* key) const {
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
+    if (!value->is_array()) return wrong(path_of(key), "should be a list, is " + shown(*value));
+    return value;
+  }
+
+  [[nodiscard]] Result<std::string> string(const char* key) const {
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
+    if (!value->is_string()) return wrong(path_of(key), "should be a string, is " + shown(*value));
+    return value->get<std::string>();
+  }
+
+  [[nodiscard]] Result<bool> boolean(const char* key, bool when_absent) const {
+    const Json* value = find(key);
+    if (value == nullptr) return when_absent;
+    if (!value->is_boolean()) {
+      return wrong(path_of(key), "should be true or false, is " + shown(*value));
+    }
+    return value->get<bool>();
+  }
+
+  [[nodiscard]] Result<std::string> type() const { return string("type"); }
+
+  // Refuses members that this reader does not know: they could change what the tokenizer does.
+  [[nodiscard]] Status only(std::initializer_list<const char*> known) const {
+    for (const auto& item : value_->items()) {
+      const auto is_key = [&item](const char* key) { return item.key() == key; };
+      if (std::none_of(known.begin(), known.end(), is_key)) {
+        return unsupported(path_of(item.key().c_str()), "this field");
+      }
+    }
+    return {};
+  }
+
+private:
+  Node(const Json* value, std::string path) : value_(value), path_(std::move(path)) {}
+
+  const Json* value_;
+  std::string path_;
+};
+
+std::string indexed(const std::string& path, std::size_t index) {
+  return path + "[" + std::to_string(index) + "]";
+}
+
+Result<std::int32_t> read_id(const Json& value, const std::string& path) {
+  if (!value.is_number_integer())
+    return wrong(path, "should be a whole number, is " + shown(value));
+  if (value.is_number_unsigned() ? value.get<std::uint64_t>() >= kMaxTokenId : true) {
+    return wrong(path,
+                 "id " + shown(value) + " is outside [0, " + std::to_string(kMaxTokenId) + ")");
+  }
+  return value.get<std::int32_t>();
+}
+
+class Reader {
+public:
+  Result<TokenizerSpec> read(const Json& root) {
+    TIDEMILL_ASSIGN_OR_RETURN(const Node top, Node::of(root, ""));
+    TIDEMILL_RETURN_IF_ERROR(
+        top.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                  "post_processor", "decoder", "model"}));
+    for (const char* key : {"truncation", "padding"}) {
+      if (top.find(key) != nullptr) return unsupported(key, "anything but null");
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const Node model, top.object("model"));
+    TIDEMILL_RETURN_IF_ERROR(read_model(model));
+    TIDEMILL_RETURN_IF_ERROR(read_added_tokens(top));
+    TIDEMILL_RETURN_IF_ERROR(read_normalizer(top));
+    TIDEMILL_ASSIGN_OR_RETURN(const Node pre_tokenizer, top.object("pre_tokenizer"));
+    TIDEMILL_RETURN_IF_ERROR(read_pre_tokenizer(pre_tokenizer));
+    TIDEMILL_RETURN_IF_ERROR(read_post_processor(top));
+    TIDEMILL_ASSIGN_OR_RETURN(const Node decoder, top.object("decoder"));
+    TIDEMILL_RETURN_IF_ERROR(read_byte_level(decoder, nullptr));
+    return std::move(spec_);
+  }
+
+private:
+  Status read_model(const Node& model) {
+    TIDEMILL_RETURN_IF_ERROR(model.only(
+        {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+         "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
+    if (model.find("type") != nullptr) {
+      TIDEMILL_ASSIGN_OR_RETURN(const std::string type, model.type());
+      if (type != "BPE") return unsupported("model.type", "\"" + type + "\"");
+    }
+    if (const Json* dropout = model.find("dropout"); dropout != nullptr && *dropout != 0) {
+      return unsupported("model.dropout", shown(*dropout));
+    }
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      const Json* affix = model.find(key);
+      if (affix != nullptr && *affix != "") return unsupported(model.path_of(key), shown(*affix));
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const bool byte_fallback, model.boolean("byte_fallback", false));
+    if (byte_fallback) return unsupported("model.byte_fallback", "true");
+    TIDEMILL_ASSIGN_OR_RETURN(spec_.ignore_merges, model.boolean("ignore_merges", false));
+    TIDEMILL_RETURN_IF_ERROR(read_vocabulary(model));
+    TIDEMILL_RETURN_IF_ERROR(read_merges(model));
+    return check_unknown_token(model);
+  }
+
+  Status read_vocabulary(const Node& model) {
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* entries, model.require("vocab"));
+    if (!entries->is_object()) return wrong("model.vocab", "should be an object");
+    spec_.vocabulary.reserve(entries->size());
+    for (const auto& [token, value] : entries->items()) {
+      const std::string path = "model.vocab[" + shown(token) + "]";
+      TIDEMILL_ASSIGN_OR_RETURN(const std::int32_t id, read_id(value, path));
+      const auto [owner, is_new] = token_of_id_.emplace(id, token);
+      if (!is_new) {
+        return wrong(path,
+                     "id " + std::to_string(id) + " already belongs to " + shown(owner->second));
+      }
+      spec_.vocabulary.emplace(token, id);
+    }
+    return {};
+  }
+
+  Status read_merges(const Node& model) {
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* merges, model.array("merges"));
+    spec_.merges.reserve(merges->size());
+    std::set<std::pair<std::int32_t, std::int32_t>> seen;
+    for (std::size_t i = 0; i < merges->size(); ++i) {
+      const std::string path = indexed("model.merges", i);
+      TIDEMILL_ASSIGN_OR_RETURN(const MergeRule rule, read_merge((*merges)[i], path));
+      if (!seen.emplace(rule.left, rule.right).second) return wrong(path, "comes twice");
+      spec_.merges.push_back(rule);
+    }
+    return {};
+  }
+
+  // A merge is "left right" in older files and ["left", "right"] in newer ones.
+  Result<MergeRule> read_merge(const Json& value, const std::string& path) const {
+    std::string left;
+    std::string right;
+    if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string()) {
+      left = value[0].get<std::string>();
+      right = value[1].get<std::string>();
+    } else if (value.is_string()) {
+      const auto text = value.get<std::string>();
+      const std::size_t space = text.find(' ');
+      if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
+        left = text.substr(0, space);
+        right = text.substr(space + 1);
+      }
+    }
+    if (left.empty() || right.empty()) {
+      return wrong(path, "should be two tokens, is " + shown(value));
+    }
+    MergeRule rule;
+    for (const auto& [token, id] : {std::pair{left, &rule.left}, std::pair{right, &rule.right},
+                                    std::pair{left + right, &rule.merged}}) {
+      const auto found = spec_.vocabulary.find(token);
+      if (found == spec_.vocabulary.end()) {
+        return wrong(path, shown(token) + " is not in the vocabulary");
+      }
+      *id = found->second;
+    }
+    return rule;
+  }
+
+  // An unknown token can only come up where the vocabulary lacks a byte.
+  Status check_unknown_token(const Node& model) const {
+    if (model.find("unk_token") == nullptr) return {};
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      std::string spelled;
+      append_utf8(byte_alphabet_character(static_cast<unsigned char>(byte)), spelled);
+      if (spec_.vocabulary.count(spelled) == 0) {
+        return unsupported(
+            "model.unk_token",
+            "an unknown token with a vocabulary that lacks byte " + std::to_string(byte));
+      }
+    }
+    return {};
+  }
+
+  Status read_added_tokens(const Node& top) {
+    if (top.find("added_tokens") == nullptr) return {};
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* tokens, top.array("added_tokens"));
+    std::unordered_set<std::string> contents;
+    for (std::size_t i = 0; i < tokens->size(); ++i) {
+      TIDEMILL_ASSIGN_OR_RETURN(const Node node,
+                                Node::of((*tokens)[i], indexed("added_tokens", i)));
+      TIDEMILL_ASSIGN_OR_RETURN(AddedToken token, read_added_token(node));
+      if (!contents.insert(token.content).second) {
+        return wrong(node.path_of("content"), shown(token.content) + " comes twice");
+      }
+      TIDEMILL_RETURN_IF_ERROR(claim_id(token, node.path_of("id")));
+      spec_.added_tokens.push_back(std::move(token));
+    }
+    return {};
+  }
+
+  static Result<AddedToken> read_added_token(const Node& node) {
+    TIDEMILL_RETURN_IF_ERROR(
+        node.only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
+    AddedToken token;
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* id, node.require("id"));
+    TIDEMILL_ASSIGN_OR_RETURN(token.id, read_id(*id, node.path_of("id")));
+    TIDEMILL_ASSIGN_OR_RETURN(token.content, node.string("content"));
+    if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes) {
+      return unsupported(node.path_of("content"),
+                         "a token of " + std::to_string(token.content.size()) + " bytes");
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(token.single_word, node.boolean("single_word", false));
+    TIDEMILL_ASSIGN_OR_RETURN(token.lstrip, node.boolean("lstrip", false));
+    TIDEMILL_ASSIGN_OR_RETURN(token.rstrip, node.boolean("rstrip", false));
+    TIDEMILL_ASSIGN_OR_RETURN(token.special, node.boolean("special", false));
+    TIDEMILL_ASSIGN_OR_RETURN(token.normalized, node.boolean("normalized", !token.special));
+    return token;
+  }
+
+  // An added token may also stand in the vocabulary, then with the same id.
+  Status claim_id(const AddedToken& token, const std::string& path) {
+    const auto in_vocabulary = spec_.vocabulary.find(token.content);
+    if (in_vocabulary != spec_.vocabulary.end() && in_vocabulary->second != token.id) {
+      return wrong(path, shown(token.content) + " has id " + std::to_string(token.id) +
+                             " here and " + std::to_string(in_vocabulary->second) +
+                             " in model.vocab");
+    }
+    const auto [owner, is_new] = token_of_id_.emplace(token.id, token.content);
+    if (!is_new && owner->second != token.content) {
+      return wrong(
+          path, "id " + std::to_string(token.id) + " already belongs to " + shown(owner->second));
+    }
+    return {};
+  }
+
+  Status read_normalizer(const Node& top) {
+    if (top.find("normalizer") == nullptr) return {};
+    TIDEMILL_ASSIGN_OR_RETURN(const Node normalizer, top.object("normalizer"));
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string type, normalizer.type());
+    if (type != "NFC") return unsupported("normalizer.type", "\"" + type + "\"");
+    TIDEMILL_RETURN_IF_ERROR(normalizer.only({"type"}));
+    spec_.normalizer = TokenizerSpec::Normalizer::kNfc;
+    return {};
+  }
+
+  // ByteLevel alone, or a Sequence of Splits that ends in ByteLevel.
+  Status read_pre_tokenizer(const Node& node) {
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
+    if (type == "ByteLevel") return read_byte_level(node, &spec_);
+    if (type != "Sequence") return unsupported(node.path_of("type"), "\"" + type + "\"");
+    TIDEMILL_RETURN_IF_ERROR(node.only({"type", "pretokenizers"}));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* parts, node.array("pretokenizers"));
+    const std::string list = node.path_of("pretokenizers");
+    if (parts->empty() || parts->size() > kMaxPreTokenizers) {
+      return unsupported(list, "a list of " + std::to_string(parts->size()));
+    }
+    for (std::size_t i = 0; i < parts->size(); ++i) {
+      TIDEMILL_ASSIGN_OR_RETURN(const Node part, Node::of((*parts)[i], indexed(list, i)));
+      TIDEMILL_RETURN_IF_ERROR(i + 1 == parts->size() ? read_byte_level(part, &spec_)
+                                                      : read_split(part));
+    }
+    return {};
+  }
+
+  Status read_split(const Node& split) {
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string type, split.type());
+    if (type != "Split") return unsupported(split.path_of("type"), "\"" + type + "\" here");
+    TIDEMILL_RETURN_IF_ERROR(split.only({"type", "pattern", "behavior", "invert"}));
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string behavior, split.string("behavior"));
+    if (behavior != "Isolated")
+      return unsupported(split.path_of("behavior"), "\"" + behavior + "\"");
+    TIDEMILL_ASSIGN_OR_RETURN(const bool invert, split.boolean("invert", false));
+    if (invert) return unsupported(split.path_of("invert"), "true");
+    TIDEMILL_ASSIGN_OR_RETURN(const Node pattern, split.object("pattern"));
+    TIDEMILL_RETURN_IF_ERROR(pattern.only({"Regex"}));
+    TIDEMILL_ASSIGN_OR_RETURN(std::string regex, pattern.string("Regex"));
+    spec_.split_patterns.push_back(std::move(regex));
+    return {};
+  }
+
+  // ByteLevel as a pre-tokenizer changes `spec`; as decoder and post-processor it has no options
+  // that change ids or text.
+  static Status read_byte_level(const Node& node, TokenizerSpec* spec) {
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
+    if (type != "ByteLevel") return unsupported(node.path_of("type"), "\"" + type + "\" here");
+    TIDEMILL_RETURN_IF_ERROR(node.only({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
+    TIDEMILL_ASSIGN_OR_RETURN(const bool add_prefix_space, node.boolean("add_prefix_space", true));
+    TIDEMILL_ASSIGN_OR_RETURN(const bool use_regex, node.boolean("use_regex", true));
+    if (spec == nullptr) return {};
+    // After a Split the space would come before every piece.
+    if (add_prefix_space && !spec->split_patterns.empty()) {
+      return unsupported(node.path_of("add_prefix_space"), "true after a Split");
+    }
+    spec->add_prefix_space = add_prefix_space;
+    if (use_regex) spec->split_patterns.emplace_back(kGpt2Split);
+    return {};
+  }
+
+  Status read_post_processor(const Node& top) {
+    if (top.find("post_processor") == nullptr) return {};
+    TIDEMILL_ASSIGN_OR_RETURN(const Node node, top.object("post_processor"));
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
+    if (type != "Sequence") return read_processor(node, type);
+    TIDEMILL_RETURN_IF_ERROR(node.only({"type", "processors"}));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* parts, node.array("processors"));
+    for (std::size_t i = 0; i < parts->size(); ++i) {
+      TIDEMILL_ASSIGN_OR_RETURN(const Node part,
+                                Node::of((*parts)[i], indexed(node.path_of("processors"), i)));
+      TIDEMILL_ASSIGN_OR_RETURN(const std::string part_type, part.type());
+      TIDEMILL_RETURN_IF_ERROR(read_processor(part, part_type));
+    }
+    return {};
+  }
+
+  Status read_processor(const Node& node, const std::string& type) {
+    if (type == "ByteLevel") return read_byte_level(node, nullptr);
+    if (type != "TemplateProcessing") return unsupported(node.path_of("type"), "\"" + type + "\"");
+    if (has_template_) return unsupported(node.path(), "a second TemplateProcessing");
+    has_template_ = true;
+    TIDEMILL_RETURN_IF_ERROR(node.only({"type", "single", "pair", "special_tokens"}));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* single, node.array("single"));
+    std::size_t num_sequences = 0;
+    for (std::size_t i = 0; i < single->size(); ++i) {
+      const std::string path = indexed(node.path_of("single"), i);
+      TIDEMILL_ASSIGN_OR_RETURN(const Node piece, Node::of((*single)[i], path));
+      TIDEMILL_RETURN_IF_ERROR(piece.only({"SpecialToken", "Sequence"}));
+      if (piece.find("Sequence") != nullptr) {
+        ++num_sequences;
+        continue;
+      }
+      TIDEMILL_ASSIGN_OR_RETURN(const Node special, piece.object("SpecialToken"));
+      TIDEMILL_ASSIGN_OR_RETURN(const std::string name, special.string("id"));
+      auto& ids = num_sequences == 0 ? spec_.prefix_ids : spec_.suffix_ids;
+      TIDEMILL_RETURN_IF_ERROR(append_template_ids(node, name, ids));
+    }
+    if (num_sequences != 1) {
+      return unsupported(node.path_of("single"), std::to_string(num_sequences) + " sequences");
+    }
+    return {};
+  }
+
+  Status append_template_ids(const Node& node, const std::string& name,
+                             std::vector<std::int32_t>& out) const {
+    TIDEMILL_ASSIGN_OR_RETURN(const Node tokens, node.object("special_tokens"));
+    TIDEMILL_ASSIGN_OR_RETURN(const Node token, tokens.object(name.c_str()));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json* ids, token.array("ids"));
+    for (std::size_t i = 0; i < ids->size(); ++i) {
+      const std::string path = indexed(token.path_of("ids"), i);
+      TIDEMILL_ASSIGN_OR_RETURN(const std::int32_t id, read_id((*ids)[i], path));
+      if (token_of_id_.count(id) == 0) return wrong(path, "no token has id " + std::to_string(id));
+      if (out.size() == kMaxTemplateTokens) {
+        return unsupported(path, "more than " + std::to_string(kMaxTemplateTokens) + " tokens");
+      }
+      out.push_back(id);
+    }
+    return {};
+  }
+
+  TokenizerSpec spec_;
+  std::unordered_map<std::int32_t, std::string> token_of_id_;
+  bool has_template_ = false;
+};
+
+}  // namespace
+
+Result<TokenizerSpec> parse_tokenizer_json(std::string_view text) {
+  TIDEMILL_RETURN_IF_ERROR(check_json(text, kMaxDepth));
+  const Json root = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  return Reader().read(root);
+}
+
+}  // namespace tidemill::engines

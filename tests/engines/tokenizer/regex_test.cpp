@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Oniguruma patterns become, which are refused, and the match limit.
+#include "engines/tokenizer/regex.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace tidemill::engines {
+namespace {
+
+TEST(Regex, RewritesWhatMeansSomethingElseInPcre2) {
+  const std::vector<std::pair<const char*, const char*>> patterns = {
+      {R"(\s+(?!\S))", R"(\p{White_Space}+(?!\P{White_Space}))"},
+      {R"([^\s\p{L}]|[\S])", R"([^\p{White_Space}\p{L}]|[\P{White_Space}])"},
+      {R"(\w)", R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}])"},
+      {R"([\w-])", R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}-])"},
+      {R"(\W)", R"([^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}])"},
+      {R"(\p{Han}\P{Lu}\p{^N})", R"(\p{sc:Han}\P{Lu}\p{^N})"},
+      {R"(\u0041\x{1F600}\x41)", R"(\x{0041}\x{1F600}\x{41})"},
+      {R"((?i:'s)|\p{N}{1,3}| ?[\\\]\[]+)", R"((?i:'s)|\p{N}{1,3}| ?[\\\]\[]+)"},
+  };
+  for (const auto& [from, to] : patterns) {
+    const auto translated = translate_regex(from);
+    ASSERT_TRUE(translated.ok()) << from << ": " << translated.status().to_string();
+    EXPECT_EQ(translated.value(), to);
+    EXPECT_TRUE(Regex::compile(from).ok()) << Regex::compile(from).status().to_string();
+  }
+}
+
+TEST(Regex, RefusesWhatItCannotRewrite) {
+  const std::vector<std::pair<const char*, const char*>> patterns = {
+      {R"(a\b)", R"(\b at offset 1)"},
+      {R"((a)\1)", R"(\1 at offset 3)"},
+      {R"(\h)", R"(\h at offset 0)"},
+      {R"([\W])", R"(\W inside a class at offset 1)"},
+      {"[a&&b]", "&& inside a class at offset 2"},
+      {"[[:alpha:]]", "a [ inside a class at offset 1"},
+      {"a{,3}", "{,n} at offset 1"},
+      {"a{1,3}+", "{n,m}+ at offset 5"},
+      {"(?m:.)", "this kind of (?...) group at offset 0"},
+      {"(*ACCEPT)", "(* at offset 0"},
+      {"[a", "an unclosed [ at offset 2"},
+      {"[]a]", "] first in a class at offset 1"},
+      {"a\\", "a final backslash at offset 1"},
+      {R"(\pL)", R"(\p without {...} at offset 0)"},
+      {R"(\p{a-b})", R"(this \p{...} at offset 0)"},
+      {R"(\xFF)", R"(\x above 7F at offset 0)"},
+      {R"(\u12)", R"(this \u at offset 0)"},
+  };
+  for (const auto& [pattern, what] : patterns) {
+    const auto result = Regex::compile(pattern);
+    ASSERT_FALSE(result.ok()) << pattern;
+    EXPECT_EQ(result.status().message(),
+              "regular expression: " + std::string(what) + " is not supported");
+  }
+  EXPECT_EQ(Regex::compile("a)").status().code(), Errc::kInvalidArgument);
+  EXPECT_FALSE(Regex::compile(R"(\p{Nonsense})").ok());
+}
+
+TEST(Regex, WhiteSpaceIsTheUnicodeProperty) {
+  const auto regex = Regex::compile(R"(\s)");
+  ASSERT_TRUE(regex.ok());
+  Regex::Workspace workspace = regex.value().make_workspace();
+  for (const char* yes : {"\u0085", "\u00A0", "\u3000", "\u2028", "\v"}) {
+    EXPECT_TRUE(regex.value().find(yes, 0, workspace).value().has_value());
+  }
+  for (const char* no : {"\u180E", "\u200B", "\uFEFF", "\x1C", "\x1F"}) {
+    EXPECT_FALSE(regex.value().find(no, 0, workspace).value().has_value());
+  }
+}
+
+TEST(Regex, MatchLimitIsAnErrorThatNamesTheOffset) {
+  const auto regex = Regex::compile("b(?:a|aa)+[cd]");
+  ASSERT_TRUE(regex.ok());
+  Regex::Workspace workspace = regex.value().make_workspace();
+  const auto result = regex.value().find("xb" + std::string(2000, 'a'), 1, workspace);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), Errc::kResourceExhausted);
+  EXPECT_EQ(result.status().message(), "regular expression: match limit exceeded at byte 1");
+  EXPECT_EQ(regex.value().find("baac", 0, workspace).value()->end, 4U) << "and it goes on";
+}
+
+// The JIT's small stack must not decide what can be matched.
+TEST(Regex, DeepBacktrackingFallsBackToTheInterpreter) {
+  const auto regex = Regex::compile("(?:ab|cd)+");
+  ASSERT_TRUE(regex.ok());
+  Regex::Workspace workspace = regex.value().make_workspace();
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += i % 2 == 0 ? "ab" : "cd";
+  const auto result = regex.value().find(text, 0, workspace);
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  EXPECT_EQ(result.value()->end, text.size());
+}
+
+}  // namespace
+}  // namespace tidemill::engines

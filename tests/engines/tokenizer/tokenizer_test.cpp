@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tokenizer written by hand, bounds, spans, and files that must be refused.
+#include "engines/tokenizer/tokenizer.hpp"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tidemill::engines {
+namespace {
+
+using Json = nlohmann::json;
+using Ids = std::vector<std::int32_t>;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// The smallest tokenizer.json that a person would write: one token a character, chat tokens.
+constexpr const char* kHandWritten = R"({
+  "added_tokens": [
+    {"id": 16, "content": "<|end|>", "special": true},
+    {"id": 17, "content": "<|user|>", "special": true},
+    {"id": 18, "content": "<|assistant|>", "special": true}
+  ],
+  "normalizer": null,
+  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+  "post_processor": null,
+  "decoder": {"type": "ByteLevel"},
+  "model": {
+    "type": "BPE",
+    "vocab": {"0": 0, "1": 1, "2": 2, "3": 3, "4": 4, "5": 5, "6": 6, "7": 7, "8": 8, "9": 9,
+              "+": 10, "=": 11, "-": 12, "\u0120": 13, "\u010a": 14, "?": 15},
+    "merges": []
+  }
+})";
+
+Tokenizer hand_written() {
+  auto tokenizer = Tokenizer::from_json(kHandWritten);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+  return std::move(tokenizer).value();
+}
+
+Ids encode(const Tokenizer& tokenizer, std::string_view text) {
+  auto ids = tokenizer.encode(text, AddSpecialTokens::kYes);
+  EXPECT_TRUE(ids.ok()) << ids.status().to_string();
+  return ids.ok() ? std::move(ids).value() : Ids();
+}
+
+// A vocabulary of all single bytes that are letters, digits or space, with room for more.
+Json letters() {
+  Json root = Json::parse(kHandWritten);
+  root["added_tokens"] = Json::array();
+  root["model"]["vocab"] = Json::object();
+  int id = 0;
+  for (const char c : std::string("abcdefghijklmnopqrstuvwxyz")) {
+    root["model"]["vocab"][std::string(1, c)] = id++;
+  }
+  root["model"]["vocab"]["\u0120"] = id;
+  return root;
+}
+
+Tokenizer from(const Json& root) {
+  auto tokenizer = Tokenizer::from_json(root.dump());
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+  return std::move(tokenizer).value();
+}
+
+TEST(Tokenizer, HandWrittenFileGivesOneTokenPerCharacter) {
+  const Tokenizer tokenizer = hand_written();
+  EXPECT_EQ(tokenizer.vocabulary_size(), 19);
+  EXPECT_THAT(encode(tokenizer, "<|user|>12+30=?<|assistant|>42<|end|>"),
+              ElementsAre(17, 1, 2, 10, 3, 0, 11, 15, 18, 4, 2, 16));
+  const Ids ids = {17, 1, 2, 13, 14, 16};
+  EXPECT_EQ(tokenizer.decode(ids, SpecialTokenText::kKeep), "<|user|>12 \n<|end|>");
+  EXPECT_EQ(tokenizer.decode(ids, SpecialTokenText::kDrop), "12 \n");
+  EXPECT_EQ(tokenizer.find("<|end|>"), 16);
+  EXPECT_EQ(tokenizer.find("<|other|>"), std::nullopt);
+  EXPECT_TRUE(tokenizer.is_special(16));
+  EXPECT_FALSE(tokenizer.is_special(15));
+  EXPECT_TRUE(encode(tokenizer, "").empty());
+}
+
+TEST(Tokenizer, IdsWithoutTokenDecodeToNothing) {
+  const Tokenizer tokenizer = hand_written();
+  const Ids ids = {1, 19, 1 << 30, -1, 2};
+  EXPECT_EQ(tokenizer.decode(ids, SpecialTokenText::kKeep), "12");
+  EXPECT_FALSE(tokenizer.contains(19));
+  EXPECT_FALSE(tokenizer.contains(-1));
+  EXPECT_TRUE(tokenizer.contains(18));
+}
+
+TEST(Tokenizer, TextThatCannotBeEncodedIsRefusedWithItsPlace) {
+  const Tokenizer tokenizer = hand_written();
+  const auto message = [&tokenizer](std::string_view text) {
+    return tokenizer.encode(text, AddSpecialTokens::kNo).status().message();
+  };
+  EXPECT_EQ(message("12 \xC3\x28"), "text is not valid UTF-8 at byte 3");
+  EXPECT_EQ(message("12<|end|>3 abc"),
+            "no token spells byte 97 at byte 1 of the piece that begins at byte 10");
+  EXPECT_THAT(message(std::string(Tokenizer::kMaxTextBytes + 1, '1')), HasSubstr("longer than"));
+}
+
+TEST(Tokenizer, LeftmostLowestRankMergesFirst) {
+  Json root = letters();
+  root["model"]["vocab"].update({{"ab", 50}, {"bc", 51}, {"abc", 52}, {"aa", 53}, {"aaa", 54}});
+  root["model"]["merges"] = {"b c", "a b", "a a", "a bc", "aa a"};
+  const Tokenizer tokenizer = from(root);
+  EXPECT_THAT(encode(tokenizer, "abc"), ElementsAre(52));
+  EXPECT_THAT(encode(tokenizer, "abab"), ElementsAre(50, 50));
+  EXPECT_THAT(encode(tokenizer, "aaaaa"), ElementsAre(53, 54)) << "aa aa a, then aa aaa";
+}
+
+// A million letters merge to tokens of 64: quadratic merging would run into the test's time limit.
+TEST(Tokenizer, OneHugeWordTakesNearLinearTime) {
+  Json root = letters();
+  root["model"]["merges"] = Json::array();
+  std::string token = "a";
+  for (int id = 50; token.size() < 64; ++id) {
+    root["model"]["merges"].push_back({token, token});
+    token += token;
+    root["model"]["vocab"][token] = id;
+  }
+  const Tokenizer tokenizer = from(root);
+  const std::string word(std::size_t{1} << 20U, 'a');
+  const Ids ids = encode(tokenizer, word);
+  EXPECT_EQ(ids, Ids(word.size() / 64, 55));
+  EXPECT_EQ(tokenizer.decode(ids, SpecialTokenText::kKeep), word);
+  // Whole megabytes of what the split patterns backtrack over.
+  for (const std::string unit : {" ", "ab ", " \t"}) {
+    std::string text;
+    while (text.size() < (std::size_t{1} << 20U)) text += unit;
+    const auto result = tokenizer.encode(text, AddSpecialTokens::kNo);
+    EXPECT_EQ(result.ok(), unit != " \t") << "a tab has no token";
+  }
+}
+
+TEST(Tokenizer, ManyThreadsShareOne) {
+  const Tokenizer tokenizer = hand_written();
+  std::vector<std::thread> threads;
+  std::vector<int> equal(4);
+  for (std::size_t t = 0; t < equal.size(); ++t) {
+    threads.emplace_back([&tokenizer, &equal, t] {
+      for (int i = 0; i < 200; ++i) {
+        equal[t] += encode(tokenizer, "<|user|>1 + 2") == Ids{17, 1, 13, 10, 13, 2} ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(equal, ElementsAre(200, 200, 200, 200));
+}
+
+TEST(Tokenizer, SpansCoverWholeCharactersThroughNormalization) {
+  Json root = Json::parse(kHandWritten);
+  root["normalizer"] = {{"type", "NFC"}};
+  for (const auto& [token, id] : {std::pair{"\u00C3", 30}, {"\u00A9", 31}, {"\u00C2", 32}}) {
+    root["model"]["vocab"][token] = id;
+  }
+  root["model"]["vocab"]["\u00AA"] = 33;
+  const Tokenizer tokenizer = from(root);
+  // "1", e + acute (becomes U+00E9: two byte tokens), "2", U+00AA.
+  const auto encoding = tokenizer.encode_with_spans("1e\u03012\u00AA", AddSpecialTokens::kNo);
+  ASSERT_TRUE(encoding.ok()) << encoding.status().to_string();
+  EXPECT_THAT(encoding.value().ids, ElementsAre(1, 30, 31, 2, 32, 33));
+  EXPECT_THAT(encoding.value().spans, ElementsAre(TextSpan{0, 1}, TextSpan{1, 4}, TextSpan{1, 4},
+                                                  TextSpan{4, 5}, TextSpan{5, 7}, TextSpan{5, 7}));
+}
+
+TEST(Tokenizer, RunsOfMarksAreBounded) {
+  Json root = letters();
+  root["normalizer"] = {{"type", "NFC"}};
+  const Tokenizer tokenizer = from(root);
+  std::string text = "ab";
+  for (int i = 0; i < 1100; ++i) text += "\u0301\u0316";
+  const auto ids = tokenizer.encode(text, AddSpecialTokens::kNo);
+  EXPECT_EQ(ids.status().message(),
+            "more than 1024 combining marks in a row at byte 2 of the piece that begins at byte 0");
+}
+
+TEST(Tokenizer, WhiteSpaceOfTokensIsUnicode) {
+  Json root = letters();
+  root["added_tokens"] = Json::array({{{"id", 40}, {"content", "<l>"}, {"lstrip", true}},
+                                      {{"id", 41}, {"content", "<r>"}, {"rstrip", true}},
+                                      {{"id", 42}, {"content", "w"}, {"single_word", true}}});
+  for (auto& token : root["added_tokens"]) token["normalized"] = false;
+  root["model"]["vocab"].erase("w");
+  const Tokenizer tokenizer = from(root);
+  EXPECT_THAT(encode(tokenizer, "a \u3000\n<l>b<r>\u2028 c"), ElementsAre(0, 40, 1, 41, 2));
+  EXPECT_THAT(encode(tokenizer, "<r> <l>"), ElementsAre(41, 40)) << "taken once";
+  EXPECT_THAT(encode(tokenizer, "w w"), ElementsAre(42, 26, 42));
+  EXPECT_FALSE(tokenizer.encode("wa", AddSpecialTokens::kNo).ok()) << "no match, and no letter w";
+}
+
+// A file that must be refused: what to change in the hand-written one, and the whole message.
+struct BadFile {
+  const char* pointer;  // JSON pointer of the value to replace
+  const char* value;    // nullptr: remove it
+  const char* message;
+};
+
+TEST(Tokenizer, RefusesWhatItDoesNotDo) {
+  const std::vector<BadFile> files = {
+      {"/model/merges", R"(["1 2"])", R"(model.merges[0]: "12" is not in the vocabulary)"},
+      {"/model/merges", R"(["1 x"])", R"(model.merges[0]: "x" is not in the vocabulary)"},
+      {"/model/merges", R"([["1","2","3"]])",
+       R"(model.merges[0]: should be two tokens, is ["1","2","3"])"},
+      {"/model/merges", R"(["1"])", R"(model.merges[0]: should be two tokens, is "1")"},
+      {"/model/merges", R"(["1 2 3"])", R"(model.merges[0]: should be two tokens, is "1 2 3")"},
+      {"/model/merges", R"([" 2"])", R"(model.merges[0]: should be two tokens, is " 2")"},
+      {"/model/merges", R"([7])", R"(model.merges[0]: should be two tokens, is 7)"},
+      {"/model/merges", R"("1 2")", R"(model.merges: should be a list, is "1 2")"},
+      {"/model/merges", nullptr, "model.merges: is missing"},
+      {"/model/vocab/5", "4", R"(model.vocab["5"]: id 4 already belongs to "4")"},
+      {"/model/vocab/5", "-1", R"(model.vocab["5"]: id -1 is outside [0, 4194304))"},
+      {"/model/vocab/5", "4194304", R"(model.vocab["5"]: id 4194304 is outside [0, 4194304))"},
+      {"/model/vocab/5", "18446744073709551615",
+       R"(model.vocab["5"]: id 18446744073709551615 is outside [0, 4194304))"},
+      {"/model/vocab/5", "5.5", R"(model.vocab["5"]: should be a whole number, is 5.5)"},
+      {"/model/vocab", "[]", "model.vocab: should be an object"},
+      {"/model", "[]", "model: should be an object, is []"},
+      {"/model/type", R"("Unigram")", R"(model.type: "Unigram" is not supported)"},
+      {"/model/byte_fallback", "true", "model.byte_fallback: true is not supported"},
+      {"/model/dropout", "0.1", "model.dropout: 0.1 is not supported"},
+      {"/model/unk_token", R"("?")",
+       "model.unk_token: an unknown token with a vocabulary that lacks byte 0 is not supported"},
+      {"/model/continuing_subword_prefix", R"("##")",
+       R"(model.continuing_subword_prefix: "##" is not supported)"},
+      {"/model/ignore_merges", "1", "model.ignore_merges: should be true or false, is 1"},
+      {"/model/special", "1", "model.special: this field is not supported"},
+      {"/added_tokens/0/id", "17", R"(added_tokens[1].id: id 17 already belongs to "<|end|>")"},
+      {"/added_tokens/1/content", R"("<|end|>")",
+       R"(added_tokens[1].content: "<|end|>" comes twice)"},
+      {"/added_tokens/1/content", R"("3")",
+       R"(added_tokens[1].id: "3" has id 17 here and 3 in model.vocab)"},
+      {"/added_tokens/1/content", R"("")",
+       "added_tokens[1].content: a token of 0 bytes is not supported"},
+      {"/added_tokens/1/id", R"("a")", R"(added_tokens[1].id: should be a whole number, is "a")"},
+      {"/added_tokens/1/special", "0", "added_tokens[1].special: should be true or false, is 0"},
+      {"/normalizer", R"({"type":"NFKC"})", R"(normalizer.type: "NFKC" is not supported)"},
+      {"/pre_tokenizer", nullptr, "pre_tokenizer: is missing"},
+      {"/pre_tokenizer/type", R"("Metaspace")",
+       R"(pre_tokenizer.type: "Metaspace" is not supported)"},
+      {"/pre_tokenizer/type", R"("Sequence")",
+       "pre_tokenizer.add_prefix_space: this field is not supported"},
+      {"/pre_tokenizer", R"({"type":"Sequence","pretokenizers":[]})",
+       "pre_tokenizer.pretokenizers: a list of 0 is not supported"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"ByteLevel"}]})",
+       R"(pre_tokenizer.pretokenizers[0].type: "Digits" here is not supported)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Removed","pattern":{"Regex":"a"}},{"type":"ByteLevel"}]})",
+       R"(pre_tokenizer.pretokenizers[0].behavior: "Removed" is not supported)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"String":"a"}},{"type":"ByteLevel"}]})",
+       "pre_tokenizer.pretokenizers[0].pattern.String: this field is not supported"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":"(a"}},{"type":"ByteLevel","add_prefix_space":false}]})",
+       "pre_tokenizer: regular expression: missing closing parenthesis (offset 2 of (a)"},
+      {"/post_processor", R"({"type":"BertProcessing"})",
+       R"(post_processor.type: "BertProcessing" is not supported)"},
+      {"/post_processor", R"({"type":"TemplateProcessing","single":[],"special_tokens":{}})",
+       "post_processor.single: 0 sequences is not supported"},
+      {"/post_processor",
+       R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}}],"special_tokens":{}})",
+       "post_processor.special_tokens.<s>: is missing"},
+      {"/post_processor",
+       R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"s"}}],"special_tokens":{"s":{"ids":[99]}}})",
+       "post_processor.special_tokens.s.ids[0]: no token has id 99"},
+      {"/decoder", "null", "decoder: is missing"},
+      {"/decoder/type", R"("WordPiece")", R"(decoder.type: "WordPiece" here is not supported)"},
+      {"/truncation", R"({"max_length": 5})", "truncation: anything but null is not supported"},
+      {"/padding", "1", "padding: anything but null is not supported"},
+      {"/extra", "1", "extra: this field is not supported"},
+  };
+  for (const BadFile& file : files) {
+    Json root = Json::parse(kHandWritten);
+    const Json::json_pointer pointer(file.pointer);
+    if (file.value == nullptr) {
+      root.at(pointer.parent_pointer()).erase(pointer.back());
+    } else {
+      root[pointer] = Json::parse(file.value);
+    }
+    const auto result = Tokenizer::from_json(root.dump());
+    ASSERT_FALSE(result.ok()) << file.pointer << " " << file.message;
+    EXPECT_EQ(result.status().message(), file.message) << file.pointer;
+  }
+}
+
+TEST(Tokenizer, RefusesTextThatIsNoJsonOrTooDeep) {
+  const auto message = [](std::string_view text) {
+    return Tokenizer::from_json(text).status().message();
+  };
+  EXPECT_EQ(message(""), "not JSON at byte 1");
+  EXPECT_EQ(message("{\"a\": }"), "not JSON at byte 7");
+  EXPECT_EQ(message("{\"a\": 1, \"a\": 2}"), "key \"a\" comes twice in one object");
+  EXPECT_EQ(message("[]"), "should be an object, is []");
+  EXPECT_EQ(message(std::string(1'000'000, '[')), "nested deeper than 32");
+  EXPECT_EQ(message("\xFF"), "not JSON at byte 1");
+}
+
+// Files in a folder of their own.
+class TokenizerFiles : public ::testing::Test {
+protected:
+  TokenizerFiles() {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::path(::testing::TempDir()) /
+              ("tokenizer_files_" + std::string(info->name()));
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    write("tokenizer.json", kHandWritten);
+  }
+  ~TokenizerFiles() override { std::filesystem::remove_all(folder_); }
+
+  void write(const char* name, std::string_view text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+  // The failure of loading, without the folder.
+  [[nodiscard]] std::string message() const {
+    const std::string text = Tokenizer::load(folder_).status().message();
+    EXPECT_EQ(text.rfind(folder_.string() + "/", 0), 0U) << text;
+    return text.substr(std::min(text.size(), folder_.string().size() + 1));
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(TokenizerFiles, TokenizerJsonAloneIsEnough) {
+  const auto tokenizer = Tokenizer::load(folder_);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+  EXPECT_EQ(tokenizer.value().eos_id(), std::nullopt);
+  EXPECT_TRUE(tokenizer.value().config().chat_templates.empty());
+}
+
+TEST_F(TokenizerFiles, ReadsTokensAndTemplates) {
+  write("tokenizer_config.json",
+        R"({"eos_token": {"content": "<|end|>"}, "bos_token": null, "model_max_length": 1e30,
+            "chat_template": [{"name": "default", "template": "A"}, {"name": "tool_use", "template": "B"}]})");
+  write("special_tokens_map.json", R"({"eos_token": "<|user|>", "pad_token": "?"})");
+  auto tokenizer = Tokenizer::load(folder_);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+  EXPECT_EQ(tokenizer.value().eos_id(), 16) << "tokenizer_config.json wins";
+  EXPECT_EQ(tokenizer.value().pad_id(), 15);
+  EXPECT_EQ(tokenizer.value().bos_id(), std::nullopt);
+  EXPECT_EQ(tokenizer.value().config().chat_templates.at("default"), "A");
+  EXPECT_EQ(tokenizer.value().config().chat_templates.at("tool_use"), "B");
+  write("chat_template.jinja", "C");
+  tokenizer = Tokenizer::load(folder_);
+  ASSERT_TRUE(tokenizer.ok());
+  EXPECT_EQ(tokenizer.value().config().chat_templates.at("default"), "C");
+}
+
+TEST_F(TokenizerFiles, RefusesBadNeighbours) {
+  const std::vector<std::pair<const char*, const char*>> files = {
+      {R"({"eos_token": "</s>"})",
+       R"(tokenizer_config.json: eos_token: "</s>" is not a token of tokenizer.json)"},
+      {R"({"eos_token": 5})", "tokenizer_config.json: eos_token: should be a token"},
+      {R"({"chat_template": 5})",
+       "tokenizer_config.json: chat_template: should be a string or a list"},
+      {R"({"chat_template": [{"name": "a"}]})",
+       "tokenizer_config.json: chat_template[0].template: should be a string"},
+      {R"({"added_tokens_decoder": {"16": {"content": "<|user|>"}}})",
+       R"(tokenizer_config.json: added_tokens_decoder["16"]: "<|user|>" does not have this id in tokenizer.json)"},
+      {R"({"added_tokens_decoder": {"x": {"content": "a"}}})",
+       R"(tokenizer_config.json: added_tokens_decoder["x"]: should be an id)"},
+      {"{", "tokenizer_config.json: not JSON at byte 2"},
+      {"[]", "tokenizer_config.json: should be an object"},
+  };
+  for (const auto& [text, expected] : files) {
+    write("tokenizer_config.json", text);
+    EXPECT_EQ(message(), expected);
+  }
+  write("tokenizer_config.json", "{}");
+  write("chat_template.jinja", "a\xFF");
+  EXPECT_EQ(message(), "chat_template.jinja: invalid UTF-8 at byte 1");
+  write("chat_template.jinja", std::string((std::size_t{1} << 20U) + 1, 'a'));
+  EXPECT_EQ(message(), "chat_template.jinja: larger than 1048576 bytes");
+  std::filesystem::remove(folder_ / "chat_template.jinja");
+  write("tokenizer.json", "{}");
+  EXPECT_EQ(message(), "tokenizer.json: model: is missing");
+  std::filesystem::remove(folder_ / "tokenizer.json");
+  EXPECT_EQ(message(), "tokenizer.json: no such file");
+  std::filesystem::create_directory(folder_ / "tokenizer.json");
+  EXPECT_EQ(message(), "tokenizer.json: cannot be read");
+}
+
+TEST(StreamDecoder, HoldsBackOnlyTheUnfinishedCharacter) {
+  Json root = letters();
+  root["model"]["vocab"].update({{"a\u00C3", 50}, {"\u00A9b", 51}, {"\u0122", 52}});
+  const Tokenizer tokenizer = from(root);
+  StreamDecoder decoder(tokenizer, SpecialTokenText::kKeep);
+  EXPECT_EQ(decoder.push(50), "a");
+  EXPECT_EQ(decoder.push(51), "\u00E9b");
+  EXPECT_EQ(decoder.push(50), "a");
+  EXPECT_EQ(decoder.finish(), "\uFFFD");
+  EXPECT_EQ(decoder.push(0), "a") << "finish starts over";
+  EXPECT_EQ(decoder.finish(), "");
+}
+
+}  // namespace
+}  // namespace tidemill::engines
