@@ -18,9 +18,11 @@ constexpr std::size_t kMaxShownBytes = 200;
 // the value can exhaust the stack.
 std::optional<Json> parse_shallow(std::string_view text) {
   bool too_deep = false;
-  const auto keep = [&too_deep](int depth, Json::parse_event_t, const Json&) {
-    too_deep = too_deep || depth > kMaxDepth;
-    return depth <= kMaxDepth;
+  const auto keep = [&too_deep](int depth, Json::parse_event_t event, const Json&) {
+    const bool opens =
+        event == Json::parse_event_t::array_start || event == Json::parse_event_t::object_start;
+    too_deep = too_deep || (opens && depth >= kMaxDepth);
+    return !too_deep;
   };
   Json value = Json::parse(text.begin(), text.end(), keep, /*allow_exceptions=*/false);
   if (too_deep || value.is_discarded()) {
