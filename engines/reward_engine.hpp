@@ -29,6 +29,16 @@ struct RewardResult {
   std::string error;  // not empty: the sample could not be scored
 };
 
+/// What an engine had to put up with so far; all zero where no outside program is asked.
+struct RewardStats {
+  std::uint64_t starts = 0;         // of the program, the first one included
+  std::uint64_t ends = 0;           // unasked-for: it died, or closed its output
+  std::uint64_t hangs = 0;          // it was killed because a sample's time was over
+  std::uint64_t bad_answers = 0;    // for a sample in flight, without a finite reward
+  std::uint64_t unknown_ids = 0;    // answers for no sample in flight
+  std::uint64_t garbage_lines = 0;  // lines that are no answer at all
+};
+
 /// Receives results; called from inside `RewardEngine::step`.
 class RewardSink {
 public:
@@ -51,7 +61,9 @@ public:
   [[nodiscard]] virtual Status submit(RewardRequest request, RewardSink& sink) = 0;
   [[nodiscard]] virtual bool has_work() const = 0;
   /// Delivers the results that are there; waits for one at most `patience`.
+  /// Fails when the engine has given up; all samples it held then got their error before.
   [[nodiscard]] virtual Status step(Duration patience) = 0;
+  [[nodiscard]] virtual RewardStats stats() const { return {}; }
 };
 
 }  // namespace tidemill::engines

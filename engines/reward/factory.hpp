@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes reward engines.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/result.hpp"
+#include "engines/reward/reward_options.hpp"
+#include "engines/reward_engine.hpp"
+
+namespace tidemill::engines {
+
+/// Makes the engine of one reward. A `command` program is started here, so that a program that
+/// cannot be run is known before the run begins.
+///
+/// `clock` must outlive the engine; it alone decides time limits and pauses before restarts.
+/// Errors: `kInvalidArgument` naming the option (`pattern`, `tolerance`, `command`, ...);
+/// `kUnavailable` when the program cannot be started.
+[[nodiscard]] Result<std::unique_ptr<RewardEngine>> make_reward_engine(const RewardOptions& options,
+                                                                       const Clock& clock);
+
+/// Makes an engine whose reward is the sum of weight times reward over `parts`, in their order. A
+/// sample that one part cannot score has no reward; its error is that part's.
+///
+/// Errors: as above, with the part's place ("reward 2: ...") before it; `kInvalidArgument` when
+/// `parts` is empty.
+[[nodiscard]] Result<std::unique_ptr<RewardEngine>> make_reward_engine(
+    const std::vector<RewardOptions>& parts, const Clock& clock);
+
+}  // namespace tidemill::engines

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/reward/rule_engine.hpp"
+
+#include <string>
+
+namespace tidemill::engines {
+namespace {
+
+// Bounds a step also for patterns that use up their match limit.
+constexpr int kSamplesPerStep = 64;
+
+}  // namespace
+
+Status RuleRewardEngine::submit(RewardRequest request, RewardSink& sink) {
+  queue_.push_back({std::move(request), &sink});
+  return {};
+}
+
+Status RuleRewardEngine::step(Duration /*patience*/) {
+  for (int judged = 0; judged < kSamplesPerStep && !queue_.empty(); ++judged) {
+    const Pending next = std::move(queue_.front());
+    queue_.pop_front();  // before the sink is called: it may submit
+    RewardResult result{.id = next.request.id, .reward = 0.0, .error = {}};
+    const Result<double> reward = rule_->judge(next.request);
+    if (reward.ok()) {
+      result.reward = reward.value();
+    } else {
+      result.error = "sample " + std::to_string(result.id.value) + ": " + reward.status().message();
+    }
+    next.sink->on_reward(std::move(result));
+  }
+  return {};
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of JSONL files in an order that a position alone decides.
+//
+// A run counts the rows it has drawn; the count is its *position*. Which row a position names is a
+// pure function of (files, seed, position), so a run that stored its position continues with
+// exactly the row that comes next, also when that is the first of an epoch. Rows are checked once,
+// when the set is opened; memory then holds where they are, and each is read again when it is
+// drawn.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "storage/dataset/dataset_options.hpp"
+#include "storage/dataset/rows.hpp"
+
+namespace tidemill::storage {
+
+class EpochOrder;
+class RowIndex;
+
+/// An opened data set of `Row`: `PromptRow` or `SupervisedRow`.
+///
+/// Threads: one call at a time.
+template <class Row>
+class Dataset {
+public:
+  /// Reads and checks every row.
+  /// Errors: `kInvalidArgument` naming file and line ("data/train.jsonl:17: answer: ...") for a
+  /// row that cannot be used; naming the path for a glob without a match, a path that is no
+  /// regular file, or no row at all; `kNotFound`, `kUnavailable` for a file that cannot be read;
+  /// `kResourceExhausted` for more rows than allowed.
+  [[nodiscard]] static Result<std::unique_ptr<Dataset>> open(const DatasetOptions& options);
+
+  Dataset(const Dataset&) = delete;
+  Dataset& operator=(const Dataset&) = delete;
+  ~Dataset();
+
+  /// Returns the number of rows of an epoch; > 0.
+  [[nodiscard]] std::uint64_t num_rows() const noexcept;
+  /// Returns how many positions there are, or nothing when the data repeats without end.
+  [[nodiscard]] std::optional<std::uint64_t> num_positions() const noexcept;
+  /// Returns the files, ordered as they are read.
+  [[nodiscard]] const std::vector<std::string>& files() const noexcept;
+  /// Returns how many rows `OnRowError::kSkip` left out.
+  [[nodiscard]] std::uint64_t num_skipped() const noexcept;
+  /// Returns why the first ten of them were left out, one line each.
+  [[nodiscard]] const std::vector<std::string>& first_skipped() const noexcept;
+
+  /// Returns the digest that tells whether a run goes on with the data it began with: of each
+  /// file's name (without its folder), size and content, in order, and of the numbers of rows used
+  /// and skipped.
+  [[nodiscard]] const std::string& digest() const noexcept;
+
+  /// Returns the row at `position`.
+  /// Errors: `kNotFound` behind the last position: the end of the data; `kCorruptData` naming file
+  /// and line when the file has changed since `open`; as `open` when it cannot be read any more.
+  [[nodiscard]] Result<Row> row_at(std::uint64_t position);
+
+private:
+  Dataset(const DatasetOptions& options, std::unique_ptr<RowIndex> index);
+
+  DatasetOptions options_;
+  std::unique_ptr<RowIndex> index_;
+  std::unique_ptr<EpochOrder> order_;
+};
+
+extern template class Dataset<PromptRow>;
+extern template class Dataset<SupervisedRow>;
+
+/// Rows to generate answers for.
+using PromptDataset = Dataset<PromptRow>;
+/// Rows to learn from.
+using SupervisedDataset = Dataset<SupervisedRow>;
+
+}  // namespace tidemill::storage

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/dataset/row_index.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <glob.h>
+#include <limits>
+#include <span>
+
+namespace tidemill::storage {
+namespace {
+
+constexpr std::size_t kReadBytes = 1U << 20U;
+constexpr std::size_t kMaxFiles = 100'000;
+constexpr std::size_t kSkippedKept = 10;
+constexpr std::uint64_t kMaxIndexed = std::numeric_limits<std::uint32_t>::max() - 1;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+// 32 bits of the digest: a row that was changed in place is told with odds of 4 billion to one.
+std::uint32_t fingerprint(std::string_view text) {
+  const std::string digest = digest_bytes(bytes_of(text));
+  std::uint32_t bits = 0;
+  std::from_chars(digest.data(), digest.data() + 8, bits, 16);
+  return bits;
+}
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
+Status add_matches(const std::string& pattern, std::vector<std::string>& files) {
+  glob_t found{};
+  const int outcome = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
+  const std::span<char*> paths(found.gl_pathv, outcome == 0 ? found.gl_pathc : 0);
+  files.insert(files.end(), paths.begin(), paths.end());
+  ::globfree(&found);
+  if (outcome == GLOB_NOMATCH) {
+    return invalid_argument("`" + pattern + "` matches no file");
+  }
+  if (outcome != 0) {
+    return {Errc::kUnavailable, "`" + pattern + "`: a folder cannot be read"};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> find_data_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code ignored;
+    if (path.find('\0') != std::string::npos) {
+      return invalid_argument("a path holds a zero byte");
+    }
+    if (std::filesystem::exists(path, ignored)) {
+      files.push_back(path);
+    } else {
+      TIDEMILL_RETURN_IF_ERROR(add_matches(path, files));
+    }
+  }
+  std::sort(files.begin(), files.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  if (files.size() > kMaxFiles) {
+    return invalid_argument("more than 100000 files");
+  }
+  return files;
+}
+
+/// Reads the files and takes in their lines.
+class RowIndex::Builder {
+public:
+  Builder(const DatasetOptions& options, const RowCheck& check, RowIndex& index)
+      : options_(options), check_(check), index_(index) {}
+
+  Status add_file(const std::string& path) {
+    TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(path));
+    index_.files_.push_back(path);
+    begin_file();
+    DigestHasher content;
+    std::string chunk(kReadBytes, '\0');
+    for (std::uint64_t offset = 0; offset < file.size_bytes();) {
+      const std::size_t size = std::min<std::uint64_t>(kReadBytes, file.size_bytes() - offset);
+      const std::span<char> bytes(chunk.data(), size);
+      TIDEMILL_RETURN_IF_ERROR(file.read_at(offset, std::as_writable_bytes(bytes)));
+      content.update(std::as_bytes(bytes));
+      TIDEMILL_RETURN_IF_ERROR(take(std::string_view(chunk).substr(0, size)));
+      offset += size;
+    }
+    if (line_bytes_ > 0) {
+      TIDEMILL_RETURN_IF_ERROR(end_line());  // the last line has no newline
+    }
+    digest_part(std::filesystem::path(path).filename().string());
+    digest_part(std::to_string(file.size_bytes()));
+    digest_part(content.digest());
+    return {};
+  }
+
+  void finish() {
+    digest_part(std::to_string(index_.rows_.size()));
+    digest_part(std::to_string(index_.num_skipped_));
+    index_.digest_ = digest_.digest();
+    index_.rows_.shrink_to_fit();
+  }
+
+private:
+  void begin_file() {
+    line_ = 1;
+    line_start_ = 0;
+    line_bytes_ = 0;
+    text_.clear();
+  }
+
+  // Cuts `bytes` into lines; of a line that is too long only its length is kept.
+  Status take(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const std::size_t newline = bytes.find('\n');
+      const std::string_view part = bytes.substr(0, newline);
+      line_bytes_ += part.size();
+      if (line_bytes_ <= options_.max_line_bytes) {
+        text_.append(part);
+      }
+      if (newline == std::string_view::npos) {
+        return {};
+      }
+      TIDEMILL_RETURN_IF_ERROR(end_line());
+      line_start_ += line_bytes_ + 1;
+      line_bytes_ = 0;
+      ++line_;
+      text_.clear();
+      bytes.remove_prefix(newline + 1);
+    }
+    return {};
+  }
+
+  Status end_line() {
+    if (line_bytes_ > options_.max_line_bytes) {
+      return refuse(invalid_argument("line is longer than " +
+                                     std::to_string(options_.max_line_bytes) + " bytes"));
+    }
+    if (is_blank(text_)) {
+      return {};
+    }
+    if (Status checked = check_(text_); !checked.ok()) {
+      return refuse(std::move(checked));
+    }
+    const std::uint64_t most = std::min(options_.max_rows, kMaxIndexed);
+    if (index_.rows_.size() >= most || line_ > kMaxIndexed) {
+      return {Errc::kResourceExhausted,
+              place() + ": more than " + std::to_string(most) + " rows or lines"};
+    }
+    index_.rows_.push_back({.offset = line_start_,
+                            .size_bytes = static_cast<std::uint32_t>(line_bytes_),
+                            .fingerprint = fingerprint(text_),
+                            .line = static_cast<std::uint32_t>(line_),
+                            .file = static_cast<std::uint32_t>(index_.files_.size() - 1)});
+    return {};
+  }
+
+  Status refuse(Status why) {
+    why = why.with_context(place());
+    if (options_.on_error == OnRowError::kError) {
+      return why;
+    }
+    ++index_.num_skipped_;
+    if (index_.first_skipped_.size() < kSkippedKept) {
+      index_.first_skipped_.push_back(why.message());
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::string place() const {
+    return RowPlace{index_.files_.back(), line_}.to_string();
+  }
+
+  // Parts are separated by their lengths: no two lists of parts digest the same bytes.
+  void digest_part(std::string_view part) {
+    const std::string size = std::to_string(part.size()) + ":";
+    digest_.update(bytes_of(size));
+    digest_.update(bytes_of(part));
+  }
+
+  const DatasetOptions& options_;
+  const RowCheck& check_;
+  RowIndex& index_;
+  DigestHasher digest_;
+  std::string text_;  // the present line
+  std::uint64_t line_ = 1;
+  std::uint64_t line_start_ = 0;
+  std::uint64_t line_bytes_ = 0;
+};
+
+Result<std::unique_ptr<RowIndex>> RowIndex::build(const DatasetOptions& options,
+                                                  const RowCheck& check) {
+  if (options.paths.empty()) {
+    return invalid_argument("no data file given");
+  }
+  if (options.max_line_bytes == 0 || options.max_line_bytes > kMaxIndexed) {
+    return invalid_argument("max_line_bytes: must be from 1 to " + std::to_string(kMaxIndexed));
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> files, find_data_files(options.paths));
+  std::unique_ptr<RowIndex> index(new RowIndex);
+  Builder builder(options, check, *index);
+  for (const std::string& file : files) {
+    TIDEMILL_RETURN_IF_ERROR(builder.add_file(file));
+  }
+  builder.finish();
+  if (index->rows_.empty()) {
+    return invalid_argument(
+        files.front() + ": no usable row" + (files.size() > 1 ? " in it and the other files" : "") +
+        (index->first_skipped_.empty() ? ""
+                                       : "; the first skipped: " + index->first_skipped_.front()));
+  }
+  return index;
+}
+
+RowPlace RowIndex::place(std::uint64_t number) const {
+  const RowEntry& row = rows_[number];
+  return {files_[row.file], row.line};
+}
+
+Result<std::string> RowIndex::read(std::uint64_t number) {
+  const RowEntry& row = rows_[number];
+  const std::string& path = files_[row.file];
+  if (!open_file_ || open_file_->path() != path) {
+    TIDEMILL_ASSIGN_OR_RETURN(open_file_, ReadableFile::open(path));
+  }
+  std::string text(row.size_bytes, '\0');
+  const Status read = open_file_->read_at(row.offset, std::as_writable_bytes(std::span(text)));
+  if (read.code() == Errc::kUnavailable) {
+    return read;
+  }
+  if (!read.ok() || fingerprint(text) != row.fingerprint) {
+    return corrupt_data(place(number).to_string() +
+                        ": the file has changed since the data was read");
+  }
+  return text;
+}
+
+}  // namespace tidemill::storage

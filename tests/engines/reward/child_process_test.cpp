@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a child process leaves behind: nothing.
+#include "engines/reward/child_process.hpp"
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+
+#include "engines/reward/command_engine.hpp"
+#include "tests/engines/reward/reward_fixture.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+bool has_children() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+// Reads stdout until a newline; the program is known to write one.
+std::string read_line(ChildProcess& child) {
+  std::string line;
+  while (line.empty() || line.back() != '\n') {
+    child.wait(false, std::chrono::seconds(1));
+    std::array<char, 64> bytes{};
+    const PipeResult result = child.read_stdout(bytes);
+    line.append(bytes.data(), result.bytes);
+    if (result.state == PipeState::kClosed) {
+      break;
+    }
+  }
+  return line;
+}
+
+std::unique_ptr<ChildProcess> start_shell(const std::string& script) {
+  auto started = ChildProcess::start({"sh", "-c", script});
+  EXPECT_TRUE(started.ok()) << started.status().to_string();
+  return std::move(started).value();
+}
+
+class ChildProcessTest : public ::testing::Test {
+protected:
+  // Orphans of a test become its own children, so that it can see them die.
+  void SetUp() override { ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0); }
+  void TearDown() override { ::prctl(PR_SET_CHILD_SUBREAPER, 0); }
+};
+
+TEST_F(ChildProcessTest, SaysHowTheProgramEnded) {
+  auto child = start_shell("exit 3");
+  while (!child->ended()) {
+    child->wait(false, std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(child->stop().how, "exit status 3");
+  child = start_shell("kill -ABRT $$");
+  while (!child->ended()) {
+    child->wait(false, std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(child->stop().how, "killed by signal 6 (Aborted)");
+  child = start_shell("exec sleep 100000");
+  EXPECT_FALSE(child->ended());
+  EXPECT_EQ(child->stop().how, "killed by signal 9 (Killed)");
+  EXPECT_TRUE(child->ended());
+}
+
+TEST_F(ChildProcessTest, LeavesNoDescriptorAndNoZombie) {
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < 20; ++i) {
+    const auto child = start_shell("exit 0");
+    EXPECT_FALSE(ChildProcess::start({"/no/such/program"}).ok());
+  }
+  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_FALSE(has_children());
+}
+
+TEST_F(ChildProcessTest, AWriteToADeadProgramIsNotDeadlyToUs) {
+  auto child = start_shell("exec <&-; echo closed; exec sleep 100000");
+  EXPECT_EQ(read_line(*child), "closed\n");
+  EXPECT_EQ(child->write_stdin("x").state, PipeState::kClosed);
+}
+
+TEST_F(ChildProcessTest, ItsWholeGroupGoesWithIt) {
+  // The grandchild keeps stdout open: the end of the child alone must be noticed.
+  auto child = start_shell("sleep 100000 & echo $!; exit 5");
+  const pid_t grandchild = std::stoi(read_line(*child));
+  while (!child->ended()) {
+    child->wait(false, std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(child->stop().how, "exit status 5");
+  int status = 0;
+  ASSERT_EQ(::waitpid(grandchild, &status, 0), grandchild);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+TEST_F(ChildProcessTest, ItDiesWithUs) {
+  std::array<int, 2> report{};
+  ASSERT_EQ(::pipe(report.data()), 0);
+  const pid_t parent = ::fork();
+  ASSERT_GE(parent, 0);
+  if (parent == 0) {
+    auto child = start_shell("echo $$; trap '' HUP TERM INT; exec sleep 100000");
+    const std::string line = read_line(*child);
+    [[maybe_unused]] const ssize_t written = ::write(report[1], line.data(), line.size());
+    ::kill(::getpid(), SIGKILL);
+  }
+  ::close(report[1]);
+  std::array<char, 32> text{};
+  ASSERT_GT(::read(report[0], text.data(), text.size() - 1), 0);
+  ::close(report[0]);
+  ASSERT_EQ(::waitpid(parent, nullptr, 0), parent);
+  const pid_t orphan = std::stoi(text.data());
+  int status = 0;
+  ASSERT_EQ(::waitpid(orphan, &status, 0), orphan);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+TEST_F(ChildProcessTest, ItEndsByItselfWhenItsInputEnds) {
+  auto child = start_shell("cat >/dev/null; echo bye >&2");
+  const pid_t group_before = ::getpgrp();
+  child.reset();  // a deadline of half a second is behind this; a program that reads needs less
+  EXPECT_EQ(::getpgrp(), group_before);
+  EXPECT_FALSE(has_children());
+}
+
+TEST_F(ChildProcessTest, InheritsNoPipeOfAnother) {
+  const ManualClock clock;
+  RewardOptions options;
+  options.kind = RewardKind::kCommand;
+  options.command = {"python3", TIDEMILL_TEST_DIR "/engines/reward/programs/judge.py", "pipes"};
+  std::vector<double> pipes;
+  std::vector<std::unique_ptr<CommandRewardEngine>> alive;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    alive.push_back(CommandRewardEngine::start(options, clock).value());
+    KeepingSink sink;
+    ASSERT_TRUE(alive.back()->submit(ask(i, "x"), sink).ok());
+    ASSERT_TRUE(drive(*alive.back(), [&] { return sink.count() == 1; }));
+    pipes.push_back(sink.reward(i));
+  }
+  EXPECT_GE(pipes[0], 3.0);
+  EXPECT_EQ(pipes, std::vector<double>(3, pipes[0]));
+}
+
+}  // namespace
+}  // namespace tidemill::engines

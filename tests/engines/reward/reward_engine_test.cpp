@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines that judge by rules, alone and summed.
+#include <cmath>
+
+#include "tests/engines/reward/reward_fixture.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+std::unique_ptr<RewardEngine> make(const std::vector<RewardOptions>& parts, const Clock& clock) {
+  auto made = make_reward_engine(parts, clock);
+  EXPECT_TRUE(made.ok()) << made.status().to_string();
+  return std::move(made).value();
+}
+
+TEST(RuleRewardEngine, AnswersEveryRequestOnceInOrder) {
+  const ManualClock clock;
+  const auto engine = make({RewardOptions{}}, clock);
+  KeepingSink sink;
+  EXPECT_FALSE(engine->has_work());
+  for (std::uint64_t id = 0; id < 200; ++id) {
+    ASSERT_TRUE(engine->submit(ask(id, id % 3 == 0 ? "42" : "41"), sink).ok());
+  }
+  ASSERT_TRUE(engine->step(Duration::zero()).ok());
+  EXPECT_LT(sink.count(), 200U) << "a step is bounded";
+  ASSERT_TRUE(drive(*engine, [&] { return !engine->has_work(); }));
+  ASSERT_EQ(sink.count(), 200U);
+  for (std::uint64_t id = 0; id < 200; ++id) {
+    EXPECT_EQ(sink.reward(id), id % 3 == 0 ? 1.0 : 0.0);
+    EXPECT_EQ(sink.order()[id], id);
+  }
+}
+
+TEST(RuleRewardEngine, NamesTheSampleItCannotJudge) {
+  const ManualClock clock;
+  const auto engine = make({RewardOptions{}}, clock);
+  KeepingSink sink;
+  RewardRequest bare = ask(9, "42");
+  bare.answer = "";
+  ASSERT_TRUE(engine->submit(bare, sink).ok());
+  ASSERT_TRUE(engine->step(Duration::zero()).ok());
+  EXPECT_EQ(sink.error(9), "sample 9: the row has no reference answer");
+}
+
+TEST(RuleRewardEngine, ASinkMaySubmitAgain) {
+  class Resubmitting final : public RewardSink {
+  public:
+    explicit Resubmitting(RewardEngine& engine) : engine_(engine) {}
+    void on_reward(RewardResult result) override {
+      ++seen;
+      if (seen < 10) {
+        EXPECT_TRUE(engine_.submit(ask(result.id.value, "42"), *this).ok());
+      }
+    }
+    int seen = 0;
+
+  private:
+    RewardEngine& engine_;
+  };
+  const ManualClock clock;
+  const auto engine = make({RewardOptions{}}, clock);
+  Resubmitting sink(*engine);
+  ASSERT_TRUE(engine->submit(ask(1, "42"), sink).ok());
+  ASSERT_TRUE(drive(*engine, [&] { return !engine->has_work(); }));
+  EXPECT_EQ(sink.seen, 10);
+}
+
+TEST(WeightedRewardEngine, SumsItsParts) {
+  const ManualClock clock;
+  RewardOptions number;
+  number.kind = RewardKind::kNumber;
+  number.weight = 2.0;
+  RewardOptions form;
+  form.kind = RewardKind::kRegex;
+  form.pattern = "^answer: ";
+  form.weight = -0.25;
+  const auto engine = make({number, form}, clock);
+  KeepingSink sink;
+  ASSERT_TRUE(engine->submit(ask(1, "answer: 42"), sink).ok());
+  ASSERT_TRUE(engine->submit(ask(2, "42"), sink).ok());
+  ASSERT_TRUE(engine->submit(ask(3, "answer: 41"), sink).ok());
+  RewardRequest bare = ask(4, "answer: 42");
+  bare.answer = "none";
+  ASSERT_TRUE(engine->submit(bare, sink).ok());
+  ASSERT_TRUE(drive(*engine, [&] { return !engine->has_work(); }));
+  EXPECT_EQ(sink.reward(1), 1.75);
+  EXPECT_EQ(sink.reward(2), 2.0);
+  EXPECT_EQ(sink.reward(3), -0.25);
+  EXPECT_EQ(sink.error(4), "reward 1: sample 4: the row's reference answer has no number");
+}
+
+TEST(WeightedRewardEngine, APartThatGivesUpStillAnswersForEverySample) {
+  const ManualClock clock;
+  RewardOptions program;
+  program.kind = RewardKind::kCommand;
+  program.command = {"true"};
+  program.max_failures_in_a_row = 2;
+  program.first_backoff = Duration::zero();
+  const auto engine = make({RewardOptions{}, program}, clock);
+  KeepingSink sink;
+  for (std::uint64_t id = 0; id < 100; ++id) {
+    ASSERT_TRUE(engine->submit(ask(id, "42"), sink).ok());
+  }
+  Status last;
+  for (int i = 0; i < 100'000 && engine->has_work(); ++i) {
+    last = engine->step(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(last.code(), Errc::kUnavailable) << last.to_string();
+  ASSERT_EQ(sink.count(), 100U);
+  for (std::uint64_t id = 0; id < 100; ++id) {
+    EXPECT_NE(sink.error(id), "");
+  }
+  EXPECT_EQ(engine->stats().starts, 2U);
+}
+
+TEST(MakeRewardEngine, NamesTheWrongOption) {
+  const ManualClock clock;
+  EXPECT_EQ(make_reward_engine(std::vector<RewardOptions>{}, clock).status().message(),
+            "no reward given");
+  RewardOptions options;
+  options.weight = std::nan("");
+  EXPECT_EQ(make_reward_engine(options, clock).status().message(), "weight: must be finite");
+  options = {};
+  options.kind = RewardKind::kRegex;
+  EXPECT_EQ(make_reward_engine({RewardOptions{}, options}, clock).status().message(),
+            "reward 2: pattern: is missing");
+  options.kind = RewardKind::kCommand;
+  EXPECT_EQ(make_reward_engine(options, clock).status().message(), "command: is missing");
+  options.command = {"cat"};
+  options.max_in_flight = 0;
+  EXPECT_EQ(make_reward_engine(options, clock).status().message(),
+            "max_in_flight: must be above 0");
+  options.max_in_flight = 1;
+  options.timeout = Duration::zero();
+  EXPECT_EQ(make_reward_engine(options, clock).status().message(), "timeout: must be above 0");
+  options.timeout = std::chrono::seconds(1);
+  options.stderr_path = "/nowhere/log";
+  EXPECT_EQ(make_reward_engine(options, clock).status().message(),
+            "stderr_path: cannot open `/nowhere/log`: No such file or directory");
+}
+
+}  // namespace
+}  // namespace tidemill::engines

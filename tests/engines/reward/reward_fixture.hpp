@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of reward engines share: a sink that keeps results, and a driver.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engines/reward/factory.hpp"
+
+namespace tidemill::engines {
+
+/// Keeps every result; a second one for a sample is a failure unless `forget` came between.
+class KeepingSink final : public RewardSink {
+public:
+  void on_reward(RewardResult result) override {
+    const std::uint64_t id = result.id.value;
+    EXPECT_TRUE(results_.emplace(id, std::move(result)).second) << "two results for sample " << id;
+    order_.push_back(id);
+  }
+
+  [[nodiscard]] std::size_t count() const { return results_.size(); }
+  [[nodiscard]] double reward(std::uint64_t id) const {
+    EXPECT_EQ(results_.at(id).error, "");
+    return results_.at(id).reward;
+  }
+  [[nodiscard]] const std::string& error(std::uint64_t id) const { return results_.at(id).error; }
+  [[nodiscard]] const std::vector<std::uint64_t>& order() const { return order_; }
+  void forget() {
+    results_.clear();
+    order_.clear();
+  }
+
+private:
+  std::map<std::uint64_t, RewardResult> results_;
+  std::vector<std::uint64_t> order_;
+};
+
+/// Returns a request whose reference answer is "42" and whose row holds one key.
+inline RewardRequest ask(std::uint64_t id, std::string response) {
+  return {.id = {id},
+          .prompt = "6 * 7",
+          .response = std::move(response),
+          .answer = "42",
+          .fields = R"({"level": 2, "tags": ["a", "b"], "prompt": "the row's own"})"};
+}
+
+/// Steps until `done()`; the deadline is a safety net no passing test comes near.
+template <class Done>
+::testing::AssertionResult drive(RewardEngine& engine, Done&& done) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(40);
+  while (!done()) {
+    const Status stepped = engine.step(std::chrono::milliseconds(20));
+    if (!stepped.ok()) {
+      return ::testing::AssertionFailure() << stepped.to_string();
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      return ::testing::AssertionFailure() << "nothing came of it in 40 s";
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace tidemill::engines

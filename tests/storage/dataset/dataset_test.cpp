@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/dataset/dataset.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sys/stat.h>
+
+#include <gmock/gmock.h>
+
+namespace tidemill::storage {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+std::string prompt_line(const std::string& prompt) {
+  return R"({"prompt": ")" + prompt + R"("})";
+}
+
+class DatasetTest : public ::testing::Test {
+protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "tidemill-dataset-XXXXXX";
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    options_.order = RowOrder::kAsFiled;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << text;
+    return folder_ + "/" + name;
+  }
+  [[nodiscard]] Result<std::unique_ptr<PromptDataset>> open(std::vector<std::string> paths) {
+    options_.paths = std::move(paths);
+    return PromptDataset::open(options_);
+  }
+  [[nodiscard]] std::string failure(std::vector<std::string> paths) {
+    return open(std::move(paths)).status().message();
+  }
+  static std::vector<std::string> prompts(PromptDataset& data, std::uint64_t from,
+                                          std::uint64_t count) {
+    std::vector<std::string> all;
+    for (std::uint64_t position = from; position < from + count; ++position) {
+      all.push_back(data.row_at(position).value().prompt);
+    }
+    return all;
+  }
+
+  std::string folder_;
+  DatasetOptions options_;
+};
+
+TEST_F(DatasetTest, ReadsSeveralFilesInTheOrderOfTheirNames) {
+  write("b.jsonl", prompt_line("b1") + "\n" + prompt_line("b2"));
+  write("a.jsonl", prompt_line("a1") + "\r\n\n  \t\n" + prompt_line("a2") + "\n");
+  const std::string other = write("other.txt", prompt_line("o") + "\n");
+  const auto data =
+      open({other, folder_ + "/*.jsonl", folder_ + "/b.jsonl", folder_ + "/[ab].jsonl"}).value();
+  EXPECT_EQ(data->num_rows(), 5U);
+  EXPECT_THAT(data->files(),
+              ElementsAre(EndsWith("/a.jsonl"), EndsWith("/b.jsonl"), EndsWith("/other.txt")));
+  EXPECT_THAT(prompts(*data, 0, 7), ElementsAre("a1", "a2", "b1", "b2", "o", "a1", "a2"));
+  EXPECT_EQ(data->row_at(1).value().place.line, 4U);
+  EXPECT_EQ(data->row_at(3).value().place.to_string(), folder_ + "/b.jsonl:2");
+  EXPECT_EQ(data->num_positions(), std::nullopt);
+}
+
+TEST_F(DatasetTest, APathThatExistsIsNoGlob) {
+  const std::string odd = write("[x]*.jsonl", prompt_line("odd") + "\n");
+  write("x.jsonl", prompt_line("x") + "\n");
+  const auto data = open({odd}).value();
+  EXPECT_THAT(prompts(*data, 0, 1), ElementsAre("odd"));
+}
+
+TEST_F(DatasetTest, NamesFileAndLineOfABrokenRow) {
+  const std::string path = write("a.jsonl", prompt_line("1") + "\n\n{\"prompt\": 3}\n");
+  EXPECT_EQ(failure({path}), path + ":3: prompt: must be a string");
+  const std::string broken = write("b.jsonl", prompt_line("1") + "\n{\"prompt\": \"x\n");
+  EXPECT_EQ(failure({broken}), broken + ":2: not JSON at byte 14");
+}
+
+TEST_F(DatasetTest, NamesWhatIsNoDataFile) {
+  EXPECT_EQ(failure({}), "no data file given");
+  EXPECT_EQ(failure({folder_ + "/no*.jsonl"}), "`" + folder_ + "/no*.jsonl` matches no file");
+  EXPECT_THAT(failure({folder_}), HasSubstr(folder_));
+  const std::string fifo = folder_ + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(failure({fifo}), HasSubstr(fifo)) << "and does not wait for a writer";
+  EXPECT_EQ(failure({std::string("a\0b", 3)}), "a path holds a zero byte");
+  const std::string empty = write("empty.jsonl", "\n  \n");
+  EXPECT_EQ(failure({empty}), empty + ": no usable row");
+}
+
+TEST_F(DatasetTest, SkipsAndCountsBrokenRowsWhenAsked) {
+  std::string text;
+  for (int i = 0; i < 25; ++i) {
+    text += i % 2 == 0 ? prompt_line(std::to_string(i)) + "\n" : "broken\n";
+  }
+  options_.on_error = OnRowError::kSkip;
+  const std::string path = write("a.jsonl", text);
+  const auto data = open({path}).value();
+  EXPECT_EQ(data->num_rows(), 13U);
+  EXPECT_EQ(data->num_skipped(), 12U);
+  ASSERT_EQ(data->first_skipped().size(), 10U);
+  EXPECT_EQ(data->first_skipped()[0], path + ":2: not JSON at byte 1");
+  EXPECT_EQ(data->row_at(1).value().place.line, 3U);
+  const std::string hopeless = write("b.jsonl", "broken\n");
+  EXPECT_EQ(failure({hopeless}), hopeless + ": no usable row; the first skipped: " + hopeless +
+                                     ":1: not JSON at byte 1");
+}
+
+TEST_F(DatasetTest, BoundsLinesAndRows) {
+  options_.max_line_bytes = 40;
+  const std::string long_line = prompt_line(std::string(3 << 20, 'x'));
+  const std::string path = write(
+      "a.jsonl", prompt_line("1") + "\n" + long_line + "\n" + prompt_line("2") + "\n" + long_line);
+  EXPECT_EQ(failure({path}), path + ":2: line is longer than 40 bytes");
+  options_.on_error = OnRowError::kSkip;
+  const auto data = open({path}).value();
+  EXPECT_EQ(data->num_skipped(), 2U);
+  EXPECT_THAT(prompts(*data, 0, 2), ElementsAre("1", "2"));
+  options_.max_rows = 1;
+  EXPECT_EQ(open({path}).status().code(), Errc::kResourceExhausted);
+  options_.max_line_bytes = 0;
+  EXPECT_THAT(failure({path}), HasSubstr("max_line_bytes: must be from 1"));
+}
+
+TEST_F(DatasetTest, LinesMayCrossAnyBlockBorder) {
+  // Lines of many lengths over several blocks of 1 MiB.
+  std::string text;
+  std::vector<std::string> expected;
+  for (std::size_t i = 0; text.size() < (3U << 20U); ++i) {
+    expected.push_back(std::to_string(i) + std::string((i * 7919) % 5000, 'x'));
+    text += prompt_line(expected.back()) + "\n";
+  }
+  const auto data = open({write("a.jsonl", text)}).value();
+  EXPECT_EQ(data->num_rows(), expected.size());
+  EXPECT_EQ(prompts(*data, 0, expected.size()), expected);
+}
+
+TEST_F(DatasetTest, AResumedRunDrawsWhatTheUndisturbedOneDraws) {
+  std::string text;
+  for (int i = 0; i < 10; ++i) {
+    text += prompt_line(std::to_string(i)) + "\n";
+  }
+  const std::string path = write("a.jsonl", text);
+  options_.order = RowOrder::kShuffled;
+  options_.seed = 3;
+  const std::vector<std::string> whole = prompts(*open({path}).value(), 0, 35);
+  // Batches of four cross the ends of epochs at 10, 20 and 30; a resume may fall on any of them.
+  for (std::uint64_t stopped = 0; stopped <= 35; ++stopped) {
+    const auto resumed = open({path}).value();
+    const std::vector<std::string> rest = prompts(*resumed, stopped, 35 - stopped);
+    EXPECT_TRUE(std::equal(rest.begin(), rest.end(), whole.begin() + static_cast<long>(stopped)));
+  }
+  for (std::size_t epoch = 0; epoch < 3; ++epoch) {
+    const auto begin = whole.begin() + static_cast<long>(10 * epoch);
+    EXPECT_EQ(std::set<std::string>(begin, begin + 10).size(), 10U);
+  }
+}
+
+TEST_F(DatasetTest, EpochsEndTheData) {
+  options_.epochs = 2;
+  const auto data = open({write("a.jsonl", prompt_line("1") + "\n" + prompt_line("2"))}).value();
+  EXPECT_EQ(data->num_positions(), 4U);
+  EXPECT_TRUE(data->row_at(3).ok());
+  const Status end = data->row_at(4).status();
+  EXPECT_EQ(end.code(), Errc::kNotFound);
+  EXPECT_EQ(end.message(), "end of data: 2 epochs of 2 rows are used up");
+  EXPECT_FALSE(data->row_at(~std::uint64_t{0}).ok());
+}
+
+TEST_F(DatasetTest, AFileChangedBehindOurBackIsAnError) {
+  const std::string path = write("a.jsonl", prompt_line("1") + "\n" + prompt_line("2") + "\n");
+  const auto data = open({path}).value();
+  write("a.jsonl", prompt_line("1") + "\n" + prompt_line("3") + "\n");  // same size
+  EXPECT_TRUE(data->row_at(0).ok()) << "this row is as it was";
+  const Status changed = data->row_at(1).status();
+  EXPECT_EQ(changed.code(), Errc::kCorruptData);
+  EXPECT_EQ(changed.message(), path + ":2: the file has changed since the data was read");
+  write("a.jsonl", "");
+  EXPECT_EQ(data->row_at(0).status().code(), Errc::kCorruptData);
+
+  const auto other = open({write("b.jsonl", prompt_line("1"))}).value();
+  std::filesystem::remove(folder_ + "/b.jsonl");
+  EXPECT_EQ(other->row_at(0).status().code(), Errc::kNotFound);
+}
+
+TEST_F(DatasetTest, TheDigestTellsDataApart) {
+  const std::string text = prompt_line("1") + "\n" + prompt_line("2") + "\n";
+  const std::string path = write("a.jsonl", text);
+  const std::string digest = open({path}).value()->digest();
+  EXPECT_EQ(digest.size(), 32U);
+  EXPECT_EQ(open({path}).value()->digest(), digest);
+  std::filesystem::create_directory(folder_ + "/moved");
+  EXPECT_EQ(open({write("moved/a.jsonl", text)}).value()->digest(), digest) << "only moved";
+  std::set<std::string> digests = {digest};
+  digests.insert(open({write("b.jsonl", text)}).value()->digest());
+  digests.insert(open({write("a.jsonl", text + "\n")}).value()->digest());
+  digests.insert(open({write("a.jsonl", prompt_line("1") + "\n" + prompt_line("3") + "\n")})
+                     .value()
+                     ->digest());
+  digests.insert(open({folder_ + "/a.jsonl", folder_ + "/b.jsonl"}).value()->digest());
+  EXPECT_EQ(digests.size(), 5U);
+}
+
+TEST_F(DatasetTest, ReadsSupervisedRows) {
+  options_.paths = {write("a.jsonl", R"({"input_ids": [1, 2], "loss_mask": [0, 1]})"
+                                     "\n"
+                                     R"({"prompt": "p", "answer": "a"})")};
+  const auto data = SupervisedDataset::open(options_).value();
+  EXPECT_EQ(data->row_at(0).value().input_ids, (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(data->row_at(1).value().answer, "a");
+  EXPECT_EQ(data->row_at(1).value().place.line, 2U);
+  const std::string prompts_only = write("b.jsonl", prompt_line("p"));
+  options_.paths = {prompts_only};
+  EXPECT_EQ(SupervisedDataset::open(options_).status().message(),
+            prompts_only + ":1: answer: is missing or empty, so there is nothing to learn");
+}
+
+}  // namespace
+}  // namespace tidemill::storage
