@@ -36,10 +36,7 @@ public:
   [[nodiscard]] std::vector<std::byte> take() { return std::exchange(bytes_, {}); }
 
 private:
-  void append(const void* data, std::size_t size) {
-    const auto* first = static_cast<const std::byte*>(data);
-    bytes_.insert(bytes_.end(), first, first + size);
-  }
+  void append(const void* data, std::size_t size);
   void write_size(std::size_t size) {
     const std::uint64_t wide = size;
     append(&wide, sizeof(wide));

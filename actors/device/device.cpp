@@ -92,8 +92,8 @@ void deliver_results(Self self) {
 void settle_training(Self self) {
   auto& state = self->state;
   Bench& bench = *state.bench;
-  if (!state.trainer.has_value()) {
-    return;
+  if (!bench.train.has_value()) {
+    return;  // no job, or one that still waits in the inbox
   }
   if (!bench.train_status.ok()) {
     state.trainer->deliver(to_caf_error(bench.train_status));

@@ -43,7 +43,8 @@ void fail(Self self, const Status& status) {
   self->quit(to_caf_error(status));
 }
 
-std::optional<Result<Admission>> try_admit(Self self, const AdmissionRequest& request, bool last_chance) {
+std::optional<Result<Admission>> try_admit(Self self, const AdmissionRequest& request,
+                                           bool last_chance) {
   auto& state = self->state;
   const storage::AdmissionState& places = state.ledger->state();
   // No more rows than the run will train, whatever the capacity: the rest would be thrown away.
@@ -141,6 +142,15 @@ caf::result<PolicyVersion> publish(Self self, Snapshot& snapshot) {
   return version;
 }
 
+// A fixed batch is not filled up again: a group that leaves keeps its places, and they count as
+// used, until its batch is trained without it.
+storage::PlaceChanges counted(const storage::PlaceChanges& changes, ScheduleKind schedule) {
+  if (schedule == ScheduleKind::kFree) {
+    return changes;
+  }
+  return {changes.accepted + changes.aborted + changes.rejected, 0, 0, 0};
+}
+
 // Takes back the places of groups that were granted but will never be put.
 void end_data(Self self, std::uint64_t groups) {
   auto& state = self->state;
@@ -172,7 +182,14 @@ AdmissionLedger restored_ledger(const KeeperOptions& options) {
       {options.max_concurrent, options.batch_rows, options.max_staleness, 0});
   TIDEMILL_CHECK(ledger.ok()) << ledger.status().to_string();
   AdmissionLedger places = std::move(ledger).value();
-  Status status = places.restart(static_cast<std::int64_t>(options.step), options.finished_rows);
+  std::int64_t finished = options.finished_rows;
+  if (options.schedule == ScheduleKind::kFixed) {
+    // Groups that have left keep their places until their batch is trained; see `counted`.
+    finished = static_cast<std::int64_t>(options.first_group * options.group_size) -
+               static_cast<std::int64_t>(options.step) * options.batch_rows -
+               options.unfinished_rows;
+  }
+  Status status = places.restart(static_cast<std::int64_t>(options.step), finished);
   TIDEMILL_CHECK(status.ok()) << status.to_string();
   status = places.force_submit(options.unfinished_rows);
   TIDEMILL_CHECK(status.ok()) << status.to_string();
@@ -197,7 +214,9 @@ KeeperActor::behavior_type keeper(Self self, KeeperDeps deps) {
         return promise;
       },
       [self](atom::record, const storage::PlaceChanges& changes) {
-        if (const Status applied = self->state.ledger->apply(changes); !applied.ok()) {
+        const Status applied =
+            self->state.ledger->apply(counted(changes, self->state.options.schedule));
+        if (!applied.ok()) {
           fail(self, applied);
           return;
         }

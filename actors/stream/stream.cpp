@@ -103,7 +103,8 @@ std::string reason_to_wait(const StreamState& state, const LeaseRequest& request
   return state.stream->index().waiting_for(request.task);
 }
 
-std::optional<Result<LeaseReply>> try_lease(Self self, const LeaseRequest& request, bool last_chance) {
+std::optional<Result<LeaseReply>> try_lease(Self self, const LeaseRequest& request,
+                                            bool last_chance) {
   auto& state = self->state;
   const TimePoint now = self->clock().now();
   LeaseReply reply;

@@ -25,6 +25,22 @@ struct Preparation {
   Result<std::shared_ptr<void>> prepared = std::shared_ptr<void>{};
 };
 
+// Actors by address in the order in which they were spawned: exits go out in that order, whatever
+// the addresses are.
+using Roster = std::vector<std::pair<caf::actor_addr, std::string>>;
+
+// Takes the name of the actor at `address` out of `roster`.
+std::optional<std::string> strike(Roster& roster, const caf::actor_addr& address) {
+  const auto it = std::find_if(roster.begin(), roster.end(),
+                               [&](const auto& entry) { return entry.first == address; });
+  if (it == roster.end()) {
+    return std::nullopt;
+  }
+  std::string name = std::move(it->second);
+  roster.erase(it);
+  return name;
+}
+
 enum class Phase { kPreparing, kRunning, kEnding, kOver };
 
 struct SupervisorState {
@@ -35,8 +51,8 @@ struct SupervisorState {
   Phase phase = Phase::kPreparing;
   std::shared_ptr<Preparation> preparation;
   RunParts parts;
-  std::map<caf::actor_addr, std::string> core;     // alive
-  std::map<caf::actor_addr, std::string> workers;  // alive
+  Roster core;     // alive
+  Roster workers;  // alive
   std::map<std::string, std::uint32_t> worker_deaths;
   std::uint32_t incarnation = 0;
   std::uint32_t failures = 0;  // in a row, without a commit in between
@@ -77,7 +93,7 @@ void end_run(Self self, Result<RunSummary> result) {
 
 void spawn_worker(Self self, const WorkerSpec& spec) {
   const caf::actor worker = spec.spawn();
-  self->state.workers.emplace(worker.address(), spec.name);
+  self->state.workers.emplace_back(worker.address(), spec.name);
   self->monitor(worker);
 }
 
@@ -96,7 +112,7 @@ void on_prepared(Self self) {
       state.deps.spawn(work->origin, work->prepared.value(), caf::actor_cast<RunOwnerActor>(self));
   state.worker_deaths.clear();
   for (const auto& [name, part] : state.parts.core) {
-    state.core.emplace(part.address(), name);
+    state.core.emplace_back(part.address(), name);
     self->monitor(part);
   }
   for (const WorkerSpec& spec : state.parts.workers) {
@@ -181,10 +197,10 @@ void on_worker_down(Self self, const std::string& name, const caf::error& reason
 
 void on_down(Self self, const caf::down_msg& down) {
   auto& state = self->state;
-  if (auto core = state.core.extract(down.source)) {
-    on_core_down(self, core.mapped(), down.reason);
-  } else if (auto worker = state.workers.extract(down.source)) {
-    on_worker_down(self, worker.mapped(), down.reason);
+  if (const auto part = strike(state.core, down.source); part.has_value()) {
+    on_core_down(self, *part, down.reason);
+  } else if (const auto worker = strike(state.workers, down.source); worker.has_value()) {
+    on_worker_down(self, *worker, down.reason);
   }
 }
 

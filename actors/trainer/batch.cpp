@@ -13,6 +13,8 @@ namespace {
 using engines::TrainSequence;
 
 constexpr std::size_t kProbeSequences = 2;
+constexpr std::int32_t kProbeTokens = 8;
+constexpr std::uint64_t kProbeId = std::uint64_t{1} << 61U;  // clear of the stream's ids
 
 TrainSequence make_sequence(const TrainRow& row, bool mask_truncated) {
   const std::size_t prompt = row.prompt_ids.size();
@@ -123,6 +125,33 @@ TrainJob make_train_job(const std::vector<TrainRow>& rows, const TrainerOptions&
     choose_probe(rows, behind, job);
   }
   return job;
+}
+
+bool has_comparison(const TrainJob& job) {
+  return !job.probe.empty() || !job.minibatches.front().on_policy.empty();
+}
+
+engines::RolloutRequest probe_request(const std::vector<TrainRow>& rows,
+                                      const TrainerOptions& options,
+                                      const std::deque<engines::Snapshot>& behind) {
+  engines::RolloutRequest request;
+  request.id = {kProbeId};
+  request.prompt_ids = rows.front().prompt_ids;
+  request.sampling.temperature = options.temperature;
+  request.max_new_tokens = kProbeTokens;
+  request.min_step = behind.front().version.step;
+  return request;
+}
+
+void add_probe(const engines::RolloutRequest& request, const engines::RolloutResult& result,
+               const std::deque<engines::Snapshot>& behind, TrainJob& job) {
+  TrainRow row;
+  row.lease.row = request.id;
+  row.prompt_ids = request.prompt_ids;
+  row.response_ids = result.response_ids;
+  row.behavior_logprobs = result.behavior_logprobs;
+  row.versions = result.versions;
+  choose_probe({row}, behind, job);
 }
 
 std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,

@@ -44,6 +44,19 @@ struct TrainRow {
                                       const TrainerOptions& options, const PolicyVersion& now,
                                       const std::deque<engines::Snapshot>& behind);
 
+/// Whether the job compares any log-probabilities of rollout and training.
+[[nodiscard]] bool has_comparison(const TrainJob& job);
+
+/// Returns a request for a short response to be compared instead, after a restart: the snapshots
+/// that sampled the batch are gone then, but the one that is served is among `behind`.
+[[nodiscard]] engines::RolloutRequest probe_request(const std::vector<TrainRow>& rows,
+                                                    const TrainerOptions& options,
+                                                    const std::deque<engines::Snapshot>& behind);
+
+/// Makes the answer to `probe_request` the job's probe, if one of `behind` sampled it.
+void add_probe(const engines::RolloutRequest& request, const engines::RolloutResult& result,
+               const std::deque<engines::Snapshot>& behind, TrainJob& job);
+
 /// Returns the figures of a trained batch, by metric name.
 [[nodiscard]] std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,
                                                           const TrainOutcome& outcome,

@@ -151,6 +151,25 @@ void acknowledge(Self self, TrainOutcome& outcome) {
           or_fail(self, "acknowledging a batch"));
 }
 
+void send_job(Self self, TrainJob job) {
+  auto& state = self->state;
+  self->request(state.deps.device, state.deps.options.train_deadline, atom::train_v, std::move(job))
+      .then([self](TrainOutcome& outcome) { acknowledge(self, outcome); },
+            or_fail(self, "training"));
+}
+
+void send_with_probe(Self self, TrainJob job) {
+  auto& state = self->state;
+  engines::RolloutRequest request = probe_request(state.batch, state.deps.options, state.recent);
+  self->request(state.deps.device, kAnswerDeadline, atom::generate_v, request)
+      .then(
+          [self, request, job = std::move(job)](const engines::RolloutResult& result) mutable {
+            add_probe(request, result, self->state.recent, job);
+            send_job(self, std::move(job));
+          },
+          or_fail(self, "generating a probe"));
+}
+
 void train(Self self) {
   auto& state = self->state;
   state.fetched = self->clock().now();
@@ -163,9 +182,11 @@ void train(Self self) {
     }
   }
   TrainJob job = make_train_job(state.batch, state.deps.options, state.now, state.recent);
-  self->request(state.deps.device, state.deps.options.train_deadline, atom::train_v, std::move(job))
-      .then([self](TrainOutcome& outcome) { acknowledge(self, outcome); },
-            or_fail(self, "training"));
+  if (state.batch.empty() || has_comparison(job)) {
+    send_job(self, std::move(job));
+  } else {
+    send_with_probe(self, std::move(job));
+  }
 }
 
 void on_lease(Self self, const LeaseReply& reply) {

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop that a run must agree with: generate a batch, score it, train on it, again.
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "base/check.hpp"
+#include "tests/sim/simulated_parts.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using engines::RewardResult;
+using engines::RolloutResult;
+using engines::Snapshot;
+using engines::TrainSequence;
+
+struct Results : engines::RolloutSink, engines::RewardSink {
+  void on_rollout(RolloutResult result) override { rollouts.emplace(result.id, std::move(result)); }
+  void on_reward(RewardResult result) override { rewards.emplace(result.id, std::move(result)); }
+  std::map<SampleId, RolloutResult> rollouts;
+  std::map<SampleId, RewardResult> rewards;
+};
+
+class PlainLoop {
+public:
+  explicit PlainLoop(const SimulationOptions& options)
+      : options_(options),
+        prompts_(options.prompts),
+        rewards_(engines::make_replay_reward_engine(options.data_seed, options.one_in_fails)) {}
+
+  std::string run() {
+    const auto replay = replay_options(options_);
+    Snapshot weights = engines::replay_initial_snapshot(options_.data_seed);
+    const auto trainer = engines::make_replay_train_engine(replay, weights);
+    std::deque<Snapshot> versions{weights};
+    SimulatedLoss loss;
+    for (std::uint64_t step = 0; step < options_.steps; ++step) {
+      const std::uint64_t behind = std::min(step, options_.max_staleness);
+      const std::vector<TrainSequence> batch = make_batch(versions[step - behind], step);
+      if (!batch.empty()) {
+        TIDEMILL_CHECK(trainer->begin_batch(&loss, 1.0F).ok());
+        for (const TrainSequence& sequence : batch) {
+          TIDEMILL_CHECK(trainer->add(sequence).ok());
+        }
+        while (trainer->has_work()) {
+          TIDEMILL_CHECK(trainer->step({}).ok());
+        }
+        TIDEMILL_CHECK(trainer->update().ok());
+      }
+      weights = trainer->commit({0, 0, step + 1}).value();
+      versions.push_back(weights);
+    }
+    return weights.base_digest;
+  }
+
+private:
+  // Fixed batches hold what is left of their own groups; others are filled up with the next ones.
+  std::vector<TrainSequence> make_batch(const Snapshot& weights, std::uint64_t step) {
+    std::vector<TrainSequence> batch;
+    std::uint32_t kept = 0;
+    const bool fixed = options_.schedule == actors::ScheduleKind::kFixed;
+    while (fixed ? next_group_ < (step + 1) * options_.groups_per_step
+                 : kept < options_.groups_per_step) {
+      const auto group = make_group(weights, next_group_++);
+      kept += group.empty() ? 0 : 1;
+      batch.insert(batch.end(), group.begin(), group.end());
+    }
+    return batch;
+  }
+
+  std::vector<TrainSequence> make_group(const Snapshot& weights, std::uint64_t group) {
+    const auto engine = engines::make_replay_rollout_engine(replay_options(options_), weights);
+    const actors::Prompt prompt = prompts_.read(group, 1).value().front();
+    Results results;
+    for (std::uint32_t i = 0; i < options_.group_size; ++i) {
+      engines::RolloutRequest request;
+      request.id = {group * options_.group_size + i};
+      request.prompt_ids = prompt.ids;
+      request.seed = options_.data_seed;
+      request.max_new_tokens = kMaxNewTokens;
+      TIDEMILL_CHECK(engine->submit(std::move(request), results).ok());
+    }
+    while (engine->has_work()) {
+      TIDEMILL_CHECK(engine->step({}).ok());
+    }
+    for (const auto& [id, rollout] : results.rollouts) {
+      TIDEMILL_CHECK(
+          rewards_->submit({id, "", simulated_text(rollout.response_ids), "", ""}, results).ok());
+    }
+    TIDEMILL_CHECK(rewards_->step({}).ok());
+    return decide(prompt, results);
+  }
+
+  std::vector<TrainSequence> decide(const actors::Prompt& prompt, const Results& results) const {
+    std::vector<actors::GroupMember> members;
+    for (const auto& [id, reward] : results.rewards) {
+      if (!reward.error.empty()) {
+        if (options_.on_failed == storage::OnFailedRow::kDropGroup) {
+          return {};
+        }
+        continue;
+      }
+      members.push_back({id, reward.reward, 0, false});
+    }
+    if (members.empty()) {
+      return {};
+    }
+    const auto decision = simulated_decision(members, options_.filter).value();
+    if (!decision.filtered.empty()) {
+      return {};
+    }
+    std::vector<TrainSequence> sequences;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      sequences.push_back(
+          sequence_of(prompt, results.rollouts.at(members[i].id), decision.advantages[i]));
+    }
+    return sequences;
+  }
+
+  static TrainSequence sequence_of(const actors::Prompt& prompt, const RolloutResult& rollout,
+                                   float advantage) {
+    TrainSequence sequence;
+    sequence.id = rollout.id;
+    sequence.ids = prompt.ids;
+    sequence.response_mask.assign(prompt.ids.size(), 0);
+    sequence.advantages.assign(prompt.ids.size(), 0.0F);
+    sequence.behavior_logprobs.assign(prompt.ids.size(), 0.0F);
+    for (std::size_t t = 0; t < rollout.response_ids.size(); ++t) {
+      sequence.ids.push_back(rollout.response_ids[t]);
+      sequence.response_mask.push_back(1);
+      sequence.advantages.push_back(advantage);
+      sequence.behavior_logprobs.push_back(rollout.behavior_logprobs[t]);
+    }
+    return sequence;
+  }
+
+  SimulationOptions options_;
+  SimulatedPrompts prompts_;
+  std::unique_ptr<engines::RewardEngine> rewards_;
+  std::uint64_t next_group_ = 0;
+};
+
+}  // namespace
+
+std::string plain_loop_digest(const SimulationOptions& options) {
+  return PlainLoop(options).run();
+}
+
+}  // namespace tidemill::test

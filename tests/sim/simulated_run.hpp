@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A whole reinforcement-learning run in simulation: the real actors, replayed engines, virtual
+// time, faults from a seed, and the invariants checked after every event.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "actors/keeper/spawn.hpp"
+#include "storage/stream/stream_options.hpp"
+
+namespace tidemill::test {
+
+/// What is run. Two runs with equal options but other fault seeds train the same data.
+struct SimulationOptions {
+  std::uint64_t data_seed = 1;
+  std::uint64_t steps = 5;
+  std::uint32_t groups_per_step = 3;
+  std::uint32_t group_size = 3;
+  std::uint64_t max_staleness = 0;
+  actors::ScheduleKind schedule = actors::ScheduleKind::kFree;
+  std::uint32_t rollout_workers = 2;
+  std::uint64_t commit_every = 2;
+  std::uint64_t prompts = 7;       // rows of the data; passes repeat
+  std::uint64_t one_in_fails = 0;  // rewards that can never be computed
+  bool filter = false;             // groups without signal leave untrained
+  storage::OnFailedRow on_failed = storage::OnFailedRow::kDropGroup;
+};
+
+/// What goes wrong.
+struct FaultOptions {
+  std::uint64_t seed = 0;            // also of the scheduler's choices
+  std::uint32_t kills = 0;           // actors killed, at random moments
+  std::uint32_t failed_commits = 0;  // commits that the disk refuses
+};
+
+/// What came of it.
+struct SimulationReport {
+  std::vector<std::string> violations;  // of invariants; empty: all held
+  std::string end_error;                // empty: the run ended well
+  std::uint64_t steps = 0;
+  std::string weights_digest;
+  std::uint64_t events = 0;
+  std::uint32_t restarts = 0;
+  std::uint32_t worker_deaths = 0;
+  std::uint64_t rows_trained = 0;
+  std::uint64_t rows_redelivered = 0;
+  std::uint64_t stream_checks = 0;
+};
+
+/// Runs to the end, or until too many events have passed (a violation: something waits for ever).
+[[nodiscard]] SimulationReport simulate(const SimulationOptions& options,
+                                        const FaultOptions& faults);
+
+/// Computes the weights that the plain synchronous loop ends with: no actors, no stream, one step
+/// after the other. `max_staleness` batches are generated ahead, as `ScheduleKind::kFixed` says.
+[[nodiscard]] std::string plain_loop_digest(const SimulationOptions& options);
+
+}  // namespace tidemill::test

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real actors under a scheduler that a seed drives: one thread, virtual time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <caf/all.hpp>
+#include <caf/scheduler/test_coordinator.hpp>
+
+#include "actors/type_ids.hpp"
+#include "base/random.hpp"
+
+namespace tidemill::test {
+
+/// An actor system on CAF's test scheduler, in which the seed chooses which runnable actor goes
+/// next.
+class DeterministicSystem {
+public:
+  explicit DeterministicSystem(std::uint64_t seed) : random_(seed, 1) {}
+  DeterministicSystem(const DeterministicSystem&) = delete;
+  DeterministicSystem& operator=(const DeterministicSystem&) = delete;
+  // Pending jobs hold actor references; ~actor_system() would wait for them forever.
+  ~DeterministicSystem() {
+    while (scheduler().has_job()) {
+      scheduler().run_once();
+    }
+  }
+
+  [[nodiscard]] caf::actor_system& system() { return system_; }
+
+  /// Delivers one message to an actor of the seed's choice, or, when nobody has one (and now and
+  /// then before), lets time pass until the next timeout. Returns false when nothing is left to
+  /// happen.
+  bool step() {
+    auto& jobs = scheduler().jobs;
+    const bool hurry = random_.below(32) == 0;  // a timeout comes before messages on their way
+    if (!jobs.empty() && !(hurry && scheduler().has_pending_timeout())) {
+      const auto chosen = static_cast<std::ptrdiff_t>(random_.below(jobs.size()));
+      std::rotate(jobs.begin(), jobs.begin() + chosen, jobs.begin() + chosen + 1);
+      scheduler().run_once();
+      return true;
+    }
+    return scheduler().trigger_timeout() || scheduler().has_job();
+  }
+
+private:
+  static caf::actor_system_config& configure(caf::actor_system_config& config) {
+    config.add_message_types<caf::id_block::tidemill_types>();
+    config.set("scheduler.policy", caf::atom("testing"));
+    return config;
+  }
+  caf::scheduler::test_coordinator& scheduler() {
+    return dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler());
+  }
+
+  RandomStream random_;
+  caf::actor_system_config config_;
+  caf::actor_system system_{configure(config_)};
+};
+
+}  // namespace tidemill::test
