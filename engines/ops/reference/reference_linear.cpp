@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers of the reference backend.
+#include <cstddef>
+#include <string>
+
+#include "base/check.hpp"
+#include "engines/ops/reference/factory.hpp"
+#include "engines/ops/reference/reference_ops.hpp"
+#include "engines/ops/shapes.hpp"
+#include "engines/ops/weight_elements.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+const ReferenceWeight& own(const PreparedWeight& weight) {
+  const auto* mine = dynamic_cast<const ReferenceWeight*>(&weight);
+  TIDEMILL_CHECK(mine != nullptr) << "a weight of another backend";
+  return *mine;
+}
+
+float as_operand(float x, DType compute) {
+  return compute == DType::kBF16 ? bf16_to_float(float_to_bf16(x)) : x;
+}
+
+}  // namespace
+
+ReferenceWeight::ReferenceWeight(const WeightView& view, DType compute, WeightUse use)
+    : out_features_(view.out_features),
+      in_features_(view.in_features),
+      compute_(compute),
+      use_(use),
+      values_(static_cast<std::size_t>(view.out_features * view.in_features)) {
+  for (std::size_t i = 0; i < values_.size(); ++i) {
+    values_[i] = as_operand(weight_element(view, static_cast<std::int64_t>(i)), compute);
+  }
+}
+
+Result<std::unique_ptr<PreparedWeight>> ReferenceOps::prepare_weight(const WeightView& weight,
+                                                                     DType compute, WeightUse use) {
+  check_weight(weight);
+  TIDEMILL_RETURN_IF_ERROR(check_weight_types(weight.dtype, compute));
+  return std::unique_ptr<PreparedWeight>(std::make_unique<ReferenceWeight>(weight, compute, use));
+}
+
+void ReferenceOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
+                          Store store, Matrix y) {
+  const ReferenceWeight& w = own(weight);
+  check_linear(x, w.in_features(), w.out_features(), bias, y);
+  for (std::int64_t t = 0; t < y.rows; ++t) {
+    for (std::int64_t o = 0; o < y.cols; ++o) {
+      double sum = 0.0;
+      for (std::int64_t i = 0; i < x.cols; ++i) {
+        sum += double{as_operand(x.row(t)[i], w.compute())} * double{w.at(o, i)};
+      }
+      const double total = bias.empty() ? sum : sum + bias[static_cast<std::size_t>(o)];
+      float& out = y.row(t)[o];
+      out = static_cast<float>(store == Store::kAdd ? out + total : total);
+    }
+  }
+}
+
+void ReferenceOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
+                                         Matrix dx) {
+  const ReferenceWeight& w = own(weight);
+  TIDEMILL_CHECK(w.use() == WeightUse::kForwardAndBackward) << "prepared for forward alone";
+  check_linear(dy, w.out_features(), w.in_features(), {}, dx);
+  for (std::int64_t t = 0; t < dx.rows; ++t) {
+    for (std::int64_t i = 0; i < dx.cols; ++i) {
+      double sum = 0.0;
+      for (std::int64_t o = 0; o < dy.cols; ++o) {
+        sum += double{as_operand(dy.row(t)[o], w.compute())} * double{w.at(o, i)};
+      }
+      float& out = dx.row(t)[i];
+      out = static_cast<float>(store == Store::kAdd ? out + sum : sum);
+    }
+  }
+}
+
+void ReferenceOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
+  check_linear_backward_weight(dy, x, dw);
+  // Rounded after every row: a later call must go on where an earlier one stopped (R2).
+  for (std::int64_t t = 0; t < x.rows; ++t) {
+    for (std::int64_t o = 0; o < dw.rows; ++o) {
+      for (std::int64_t i = 0; i < dw.cols; ++i) {
+        dw.row(o)[i] += dy.row(t)[o] * x.row(t)[i];
+      }
+    }
+  }
+}
+
+void ReferenceOps::bias_backward(ConstMatrix dy, std::span<float> dbias) {
+  check_bias_backward(dy, dbias);
+  for (std::int64_t t = 0; t < dy.rows; ++t) {
+    for (std::int64_t o = 0; o < dy.cols; ++o) {
+      dbias[static_cast<std::size_t>(o)] += dy.row(t)[o];
+    }
+  }
+}
+
+std::unique_ptr<Ops> make_reference_ops() {
+  return std::make_unique<ReferenceOps>();
+}
+
+}  // namespace tidemill::engines

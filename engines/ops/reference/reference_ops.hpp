@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reference implementation of every operation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engines/ops/ops.hpp"
+
+namespace tidemill::engines {
+
+/// A weight as plain floats, O x I, rounded to bfloat16 when that is how it computes.
+class ReferenceWeight final : public PreparedWeight {
+public:
+  ReferenceWeight(const WeightView& view, DType compute, WeightUse use);
+
+  [[nodiscard]] std::int64_t out_features() const noexcept override { return out_features_; }
+  [[nodiscard]] std::int64_t in_features() const noexcept override { return in_features_; }
+  [[nodiscard]] std::int64_t size_bytes() const noexcept override {
+    return std::ssize(values_) * static_cast<std::int64_t>(sizeof(float));
+  }
+  [[nodiscard]] DType compute() const noexcept { return compute_; }
+  [[nodiscard]] WeightUse use() const noexcept { return use_; }
+  [[nodiscard]] float at(std::int64_t out, std::int64_t in) const {
+    return values_[static_cast<std::size_t>(out * in_features_ + in)];
+  }
+
+private:
+  std::int64_t out_features_;
+  std::int64_t in_features_;
+  DType compute_;
+  WeightUse use_;
+  std::vector<float> values_;
+};
+
+/// Plain loops. A page of the cache holds keys, then values, each [K][page_tokens][C].
+class ReferenceOps final : public Ops {
+public:
+  [[nodiscard]] std::string_view description() const noexcept override {
+    return "reference (plain loops, one thread)";
+  }
+  [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
+                                                                       DType compute,
+                                                                       WeightUse use) override;
+  void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias, Store store,
+              Matrix y) override;
+  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
+                             Matrix dx) override;
+  void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) override;
+  void bias_backward(ConstMatrix dy, std::span<float> dbias) override;
+  void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) override;
+  void embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout, Matrix dtable) override;
+  void rms_norm(ConstMatrix x, std::span<const float> gain, float eps, Matrix out,
+                std::span<float> rstd) override;
+  void rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> gain,
+                         std::span<const float> rstd, Store store, Matrix dx,
+                         std::span<float> dgain) override;
+  void rope(Matrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
+            const RopeTables& tables, RopeDirection direction) override;
+  void swiglu(ConstMatrix gate, ConstMatrix up, Matrix out) override;
+  void swiglu_backward(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, Matrix dgate,
+                       Matrix dup) override;
+  void add_scaled(ConstMatrix x, float factor, Matrix y) override;
+  [[nodiscard]] std::int64_t kv_page_bytes(const AttentionShape& shape) const noexcept override;
+  void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                 ConstMatrix k, ConstMatrix v, KvLayer cache) override;
+  void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                 ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) override;
+  void attention_backward(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                          ConstMatrix q, KvLayer cache, ConstMatrix out, ConstMatrix lse,
+                          ConstMatrix dout, Matrix dq, Matrix dk, Matrix dv) override;
+  void log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
+                          float inv_temperature, std::span<float> logprobs,
+                          std::span<float> entropies) override;
+  void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
+                            float inv_temperature, std::span<const float> dlogprobs,
+                            std::span<const float> dentropies) override;
+};
+
+}  // namespace tidemill::engines

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shape checks: all of them abort, since only model code calls the operations.
+#include "engines/ops/shapes.hpp"
+
+#include <cstddef>
+
+#include "base/check.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+void check_matrix(ConstMatrix m) {
+  TIDEMILL_CHECK(m.rows >= 0 && m.cols >= 0 && (m.rows <= 1 || m.stride >= m.cols))
+      << m.rows << " x " << m.cols << " stride " << m.stride;
+  TIDEMILL_CHECK(m.rows == 0 || m.cols == 0 || m.data != nullptr) << m.rows << " x " << m.cols;
+}
+
+void check_shape(ConstMatrix m, std::int64_t rows, std::int64_t cols) {
+  check_matrix(m);
+  TIDEMILL_CHECK(m.rows == rows && m.cols == cols)
+      << m.rows << " x " << m.cols << ", expected " << rows << " x " << cols;
+}
+
+template <class T>
+void check_size(std::span<T> values, std::int64_t size) {
+  TIDEMILL_CHECK(std::ssize(values) == size) << values.size() << ", expected " << size;
+}
+
+template <class T>
+void check_size_or_empty(std::span<T> values, std::int64_t size) {
+  TIDEMILL_CHECK(values.empty() || std::ssize(values) == size)
+      << values.size() << ", expected 0 or " << size;
+}
+
+}  // namespace
+
+void check_weight(const WeightView& weight) {
+  TIDEMILL_CHECK(weight.out_features > 0 && weight.in_features > 0 && weight.data != nullptr)
+      << weight.out_features << " x " << weight.in_features;
+}
+
+void check_linear(ConstMatrix x, std::int64_t in_features, std::int64_t out_features,
+                  std::span<const float> bias, ConstMatrix y) {
+  check_shape(x, y.rows, in_features);
+  check_shape(y, y.rows, out_features);
+  check_size_or_empty(bias, out_features);
+}
+
+void check_linear_backward_weight(ConstMatrix dy, ConstMatrix x, ConstMatrix dw) {
+  check_shape(dy, x.rows, dw.rows);
+  check_shape(x, x.rows, dw.cols);
+  check_matrix(dw);
+}
+
+void check_bias_backward(ConstMatrix dy, std::span<const float> dbias) {
+  check_matrix(dy);
+  check_size(dbias, dy.cols);
+}
+
+void check_embed(std::span<const std::int32_t> ids, std::int64_t vocabulary, std::int64_t width,
+                 ConstMatrix rows) {
+  check_shape(rows, std::ssize(ids), width);
+  for (const std::int32_t id : ids) {
+    TIDEMILL_CHECK(id >= 0 && id < vocabulary) << "id " << id << " of " << vocabulary;
+  }
+}
+
+void check_rms_norm(ConstMatrix x, std::span<const float> gain, ConstMatrix out,
+                    std::span<const float> rstd) {
+  check_matrix(x);
+  check_shape(out, x.rows, x.cols);
+  TIDEMILL_CHECK(x.cols > 0) << x.cols;
+  check_size(gain, x.cols);
+  check_size_or_empty(rstd, x.rows);
+}
+
+void check_rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> gain,
+                             std::span<const float> rstd, ConstMatrix dx,
+                             std::span<const float> dgain) {
+  check_rms_norm(x, gain, dx, rstd);
+  check_shape(dout, x.rows, x.cols);
+  check_size(rstd, x.rows);
+  check_size_or_empty(dgain, x.cols);
+}
+
+void check_rope(ConstMatrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
+                const RopeTables& tables) {
+  check_matrix(x);
+  TIDEMILL_CHECK(head_dim > 0 && head_dim % 2 == 0 && x.cols % head_dim == 0)
+      << x.cols << " / " << head_dim;
+  check_size(positions, x.rows);
+  check_matrix(tables.cosine);
+  check_shape(tables.sine, tables.cosine.rows, head_dim / 2);
+  TIDEMILL_CHECK(tables.cosine.cols == head_dim / 2) << tables.cosine.cols;
+  for (const std::int32_t position : positions) {
+    TIDEMILL_CHECK(position >= 0 && position < tables.cosine.rows) << position;
+  }
+}
+
+void check_same_shape(ConstMatrix a, ConstMatrix b) {
+  check_matrix(a);
+  check_shape(b, a.rows, a.cols);
+}
+
+void check_attention_shape(const AttentionShape& shape) {
+  TIDEMILL_CHECK(shape.num_kv_heads > 0 && shape.num_heads > 0 &&
+                 shape.num_heads % shape.num_kv_heads == 0)
+      << shape.num_heads << " heads, " << shape.num_kv_heads << " kv heads";
+  TIDEMILL_CHECK(shape.head_dim > 0 && shape.page_tokens > 0 && shape.window >= 0)
+      << shape.head_dim << " " << shape.page_tokens << " " << shape.window;
+  TIDEMILL_CHECK(shape.kv_dtype == DType::kF32 || shape.kv_dtype == DType::kBF16)
+      << dtype_name(shape.kv_dtype);
+}
+
+void check_segments(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                    std::int64_t rows) {
+  for (const AttentionSegment& segment : segments) {
+    TIDEMILL_CHECK(segment.first_row >= 0 && segment.num_tokens >= 0 &&
+                   segment.first_row + segment.num_tokens <= rows)
+        << segment.first_row << " + " << segment.num_tokens << " of " << rows;
+    TIDEMILL_CHECK(segment.first_position >= 0) << segment.first_position;
+    TIDEMILL_CHECK(std::ssize(segment.pages) * shape.page_tokens >=
+                   segment.first_position + segment.num_tokens)
+        << segment.pages.size() << " pages of " << shape.page_tokens << " for "
+        << segment.first_position << " + " << segment.num_tokens;
+  }
+}
+
+void check_kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                     ConstMatrix k, ConstMatrix v) {
+  check_attention_shape(shape);
+  check_shape(k, v.rows, shape.num_kv_heads * shape.head_dim);
+  check_shape(v, v.rows, shape.num_kv_heads * shape.head_dim);
+  check_segments(shape, segments, k.rows);
+}
+
+void check_attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                     ConstMatrix q, ConstMatrix out, ConstMatrix lse) {
+  check_attention_shape(shape);
+  check_shape(q, out.rows, shape.num_heads * shape.head_dim);
+  check_shape(out, out.rows, shape.num_heads * shape.head_dim);
+  if (lse.data != nullptr) {
+    check_shape(lse, out.rows, shape.num_heads);
+  }
+  check_segments(shape, segments, q.rows);
+}
+
+void check_attention_backward(const AttentionShape& shape,
+                              std::span<const AttentionSegment> segments, ConstMatrix q,
+                              ConstMatrix out, ConstMatrix lse, ConstMatrix dout, ConstMatrix dq,
+                              ConstMatrix dk, ConstMatrix dv) {
+  TIDEMILL_CHECK(lse.data != nullptr) << "attention must have kept its lse";
+  check_attention(shape, segments, q, out, lse);
+  check_same_shape(q, dout);
+  check_same_shape(q, dq);
+  check_shape(dk, q.rows, shape.num_kv_heads * shape.head_dim);
+  check_shape(dv, q.rows, shape.num_kv_heads * shape.head_dim);
+  for (const AttentionSegment& segment : segments) {
+    TIDEMILL_CHECK(segment.first_position == 0) << segment.first_position;
+  }
+}
+
+void check_log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
+                              std::span<const float> logprobs, std::span<const float> entropies) {
+  check_matrix(logits);
+  check_size(targets, logits.rows);
+  check_size(logprobs, logits.rows);
+  check_size_or_empty(entropies, logits.rows);
+  for (const std::int32_t target : targets) {
+    TIDEMILL_CHECK(target >= -1 && target < logits.cols) << target << " of " << logits.cols;
+  }
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading weights as files hold them: which types a backend may be given, and one element of them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/dtype.hpp"
+#include "base/status.hpp"
+#include "engines/ops/ops.hpp"
+
+namespace tidemill::engines {
+
+/// Refuses types that no backend computes with.
+/// Errors: `kUnimplemented` naming the type.
+[[nodiscard]] inline Status check_weight_types(DType stored, DType compute) {
+  if (stored != DType::kF32 && stored != DType::kF16 && stored != DType::kBF16) {
+    return {Errc::kUnimplemented, "weights of type " + std::string(dtype_name(stored))};
+  }
+  if (compute != DType::kF32 && compute != DType::kBF16) {
+    return {Errc::kUnimplemented, "products in type " + std::string(dtype_name(compute))};
+  }
+  return {};
+}
+
+/// Returns element `index` of the flat weight, widened exactly. Requires a type that
+/// `check_weight_types` accepts.
+[[nodiscard]] inline float weight_element(const WeightView& weight, std::int64_t index) noexcept {
+  switch (weight.dtype) {
+    case DType::kF16: return f16_to_float(static_cast<const std::uint16_t*>(weight.data)[index]);
+    case DType::kBF16: return bf16_to_float(static_cast<const std::uint16_t*>(weight.data)[index]);
+    default: return static_cast<const float*>(weight.data)[index];
+  }
+}
+
+}  // namespace tidemill::engines
