@@ -35,7 +35,8 @@ public:
   /// Adds the gradients of A and B, row after row (R2 of ops.hpp), for dy (T, O) and the x (T, I)
   /// of the forward. With `dx` (T, I), dx += the input gradient through the bypass alone.
   /// Requires preparation for backward.
-  void backward(ConstMatrix dy, ConstMatrix x, LoraGradient gradient, Matrix* dx, Ops& ops) const;
+  void backward(ConstMatrix dy, ConstMatrix x, LoraGradient gradient, const Matrix* dx,
+                Ops& ops) const;
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 

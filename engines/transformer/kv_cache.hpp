@@ -22,6 +22,10 @@ struct KvCacheOptions {
   DType dtype = DType::kF32;  // kF32 or kBF16: what keys and values are rounded to
 };
 
+/// Returns the fixed quantities of attention in decoder layer `layer`, over a cache of `options`.
+[[nodiscard]] AttentionShape attention_shape(const ModelConfig& config, std::int64_t layer,
+                                             const KvCacheOptions& options);
+
 /// Pages of `page_tokens` positions. One page number stands for a page in every layer.
 ///
 /// A sequence owns its page table: position p lives in pages[p / page_tokens]. Sequences that begin
