@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON of foreign files: parsed within limits, members in file order, no name twice.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace tidemill {
+
+/// A JSON value.
+///
+/// Numbers written without fraction and exponent that fit 64 signed bits are integers, all others
+/// are reals. Objects keep the order of the file.
+class Json {
+public:
+  struct Member;
+  using Array = std::vector<Json>;
+  using Object = std::vector<Member>;
+
+  /// Makes null.
+  Json() noexcept;
+  // Conversions are implicit so that documents can be written as nested braces.
+  Json(bool value);          // NOLINT(google-explicit-constructor)
+  Json(int value);           // NOLINT(google-explicit-constructor)
+  Json(std::int64_t value);  // NOLINT(google-explicit-constructor)
+  Json(double value);        // NOLINT(google-explicit-constructor)
+  Json(std::string value);   // NOLINT(google-explicit-constructor)
+  Json(const char* value);   // NOLINT(google-explicit-constructor)
+  Json(Array value);         // NOLINT(google-explicit-constructor)
+  Json(Object value);        // NOLINT(google-explicit-constructor)
+
+  [[nodiscard]] bool is_null() const noexcept {
+    return std::holds_alternative<std::monostate>(value_);
+  }
+  /// Each returns the value if it is of that kind, else null.
+  [[nodiscard]] const bool* if_bool() const noexcept { return std::get_if<bool>(&value_); }
+  [[nodiscard]] const std::int64_t* if_integer() const noexcept {
+    return std::get_if<std::int64_t>(&value_);
+  }
+  [[nodiscard]] const std::string* if_string() const noexcept {
+    return std::get_if<std::string>(&value_);
+  }
+  [[nodiscard]] const Array* if_array() const noexcept { return std::get_if<Array>(&value_); }
+  [[nodiscard]] const Object* if_object() const noexcept { return std::get_if<Object>(&value_); }
+  /// Returns the value of an integer or a real.
+  [[nodiscard]] std::optional<double> number() const noexcept;
+
+  /// Returns the member `name` of an object; null if there is none or this is no object.
+  [[nodiscard]] const Json* find(std::string_view name) const noexcept;
+
+  /// Returns the document as text, indented by two spaces, with a final newline. Bytes that are not
+  /// UTF-8 become U+FFFD; reals that are not finite become null.
+  [[nodiscard]] std::string to_text() const;
+
+private:
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, Array, Object> value_;
+};
+
+/// One member of an object.
+struct Json::Member {
+  std::string name;
+  Json value;
+};
+
+/// What a document may hold.
+struct JsonLimits {
+  std::size_t max_bytes = std::size_t{1} << 20U;
+  std::size_t max_depth = 32;
+  std::size_t max_values = 300'000;  // arrays, objects and all they hold
+};
+
+/// Parses `text`, one JSON document.
+/// Errors: `kCorruptData` naming the byte: broken JSON, a name twice in one object;
+/// `kInvalidArgument` when a limit is passed.
+[[nodiscard]] Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
+
+}  // namespace tidemill

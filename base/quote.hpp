@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// How foreign text appears in messages: quoted, on one line, and cut.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tidemill {
+
+/// Returns `text` in double quotes with quotes, backslashes, control characters and bytes outside
+/// ASCII escaped, cut after 80 bytes, so that a message holding it stays one short line.
+[[nodiscard]] std::string quote(std::string_view text);
+
+}  // namespace tidemill
