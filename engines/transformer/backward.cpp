@@ -19,6 +19,7 @@ public:
                const ModelWeights& weights, const BatchPlan& plan, const RopeTables& rope,
                const KvCache& cache, Activations& activations, Gradients& gradients)
       : config_(config),
+        epsilon_(static_cast<float>(config.rms_norm_eps)),
         ops_(ops),
         b_(buffers),
         weights_(weights),
@@ -66,7 +67,7 @@ private:
     const Matrix normed = b_.normed.reshape(num_rows_, config_.hidden_size);
     const Matrix dnormed = b_.dnormed.reshape(num_rows_, config_.hidden_size);
     if (needs_input(index, LinearKind::kGate) || needs_input(index, LinearKind::kUp)) {
-      ops_.rms_norm(kept.residual.view(), weights.attention_gain, config_.rms_norm_eps, normed, {});
+      ops_.rms_norm(kept.residual.view(), weights.attention_gain, epsilon_, normed, {});
     }
     linear(index, LinearKind::kGate, gate, normed, Store::kOverwrite, &dnormed);
     linear(index, LinearKind::kUp, up, normed, Store::kAdd, &dnormed);
@@ -110,7 +111,7 @@ private:
     const Matrix dnormed = b_.dnormed.view();
     if (needs_input(index, LinearKind::kQuery) || needs_input(index, LinearKind::kKey) ||
         needs_input(index, LinearKind::kValue)) {
-      ops_.rms_norm(kept.input.view(), weights.input_gain, config_.rms_norm_eps, normed, {});
+      ops_.rms_norm(kept.input.view(), weights.input_gain, epsilon_, normed, {});
     }
     const bool stop = index == gradients_.first_layer() && !gradients_.trains_model();
     const Matrix* dx = stop ? nullptr : &dnormed;
@@ -153,7 +154,7 @@ private:
       return kept.query.view();
     }
     const Matrix query = b_.query.reshape(num_rows_, kept.query.view().cols);
-    ops_.rms_norm(kept.query.as_rows_of(config_.head_dim), weights.query_gain, config_.rms_norm_eps,
+    ops_.rms_norm(kept.query.as_rows_of(config_.head_dim), weights.query_gain, epsilon_,
                   b_.query.as_rows_of(config_.head_dim), {});
     ops_.rope(query, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
     return query;
@@ -170,6 +171,7 @@ private:
   }
 
   const ModelConfig& config_;
+  float epsilon_;
   Ops& ops_;
   BackwardBuffers& b_;
   const ModelWeights& weights_;

@@ -16,6 +16,7 @@ public:
               const ModelWeights& weights, const BatchPlan& plan, const RopeTables& rope,
               const KvCache& cache, Activations* activations, std::int64_t num_training_rows)
       : config_(config),
+        epsilon_(static_cast<float>(config.rms_norm_eps)),
         ops_(ops),
         b_(buffers),
         weights_(weights),
@@ -113,7 +114,7 @@ private:
   }
 
   void norm(ConstMatrix x, std::span<const float> gain, Matrix out, OwnedMatrix* kept_rstd) {
-    ops_.rms_norm(x, gain, config_.rms_norm_eps, out, rstd_buffer(kept_rstd, 1));
+    ops_.rms_norm(x, gain, epsilon_, out, rstd_buffer(kept_rstd, 1));
     if (kept_rstd != nullptr) {
       keep(b_.rstd, *kept_rstd);
     }
@@ -122,8 +123,7 @@ private:
   // Normalises each head of x (T, n*C) in place.
   void head_norm(OwnedMatrix& x, std::span<const float> gain, OwnedMatrix* kept_rstd) {
     const Matrix heads = x.as_rows_of(config_.head_dim);
-    ops_.rms_norm(heads, gain, config_.rms_norm_eps, heads,
-                  rstd_buffer(kept_rstd, heads.rows / num_rows_));
+    ops_.rms_norm(heads, gain, epsilon_, heads, rstd_buffer(kept_rstd, heads.rows / num_rows_));
     if (kept_rstd != nullptr) {
       keep(b_.rstd, *kept_rstd);
     }
@@ -151,6 +151,7 @@ private:
   }
 
   const ModelConfig& config_;
+  float epsilon_;
   Ops& ops_;
   ForwardBuffers& b_;
   const ModelWeights& weights_;

@@ -17,7 +17,7 @@ AttentionShape attention_shape(const ModelConfig& config, std::int64_t layer,
   shape.num_kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
   shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
-  shape.window = config.windows[static_cast<std::size_t>(layer)];
+  shape.window = config.sliding_windows[static_cast<std::size_t>(layer)];
   shape.page_tokens = options.page_tokens;
   shape.kv_dtype = options.dtype;
   return shape;

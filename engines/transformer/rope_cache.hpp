@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engines/formats/model_config.hpp"
+#include "engines/formats/rope.hpp"
 #include "engines/ops/ops.hpp"
 
 namespace tidemill::engines {
@@ -23,8 +24,7 @@ public:
   [[nodiscard]] RopeTables tables(std::int64_t num_positions);
 
 private:
-  std::vector<float> inverse_frequencies_;  // (C/2)
-  double scaling_;
+  RopeFrequencies frequencies_;
   std::vector<float> cosine_;  // (positions, C/2)
   std::vector<float> sine_;
 };
