@@ -35,18 +35,6 @@ std::vector<TestSequence> random_sequences(const ModelConfig& config,
   return sequences;
 }
 
-double objective(const std::vector<TestSequence>& sequences, const TokenScores& scores) {
-  double sum = 0.0;
-  std::size_t row = 0;
-  for (const TestSequence& sequence : sequences) {
-    for (std::size_t t = 0; t < sequence.ids.size(); ++t, ++row) {
-      sum += double{sequence.dlogprobs[t]} * double{scores.logprobs[row]} +
-             double{sequence.dentropies[t]} * double{scores.entropies[row]};
-    }
-  }
-  return sum;
-}
-
 // Moves the tensor `name` by `step` along `direction`.
 TensorMap moved(const TensorMap& tensors, const std::string& name, std::span<const float> direction,
                 double step) {

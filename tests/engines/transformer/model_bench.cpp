@@ -15,6 +15,18 @@ void Rows::append(ConstMatrix rows) {
   }
 }
 
+double objective(const std::vector<TestSequence>& sequences, const TokenScores& scores) {
+  double sum = 0.0;
+  std::size_t row = 0;
+  for (const TestSequence& sequence : sequences) {
+    for (std::size_t t = 0; t < sequence.ids.size(); ++t, ++row) {
+      sum += double{sequence.dlogprobs[t]} * double{scores.logprobs[row]} +
+             double{sequence.dentropies[t]} * double{scores.entropies[row]};
+    }
+  }
+  return sum;
+}
+
 ModelBench::ModelBench(const Backend& backend, const ModelConfig& model_config,
                        const TensorMap& tensors, const BenchOptions& bench_options)
     : options(bench_options), config(model_config), ops(backend.make()), model(config, *ops) {

@@ -37,6 +37,10 @@ struct TokenScores {
   std::vector<float> entropies;
 };
 
+/// Returns sum dlogprobs * logprob + dentropies * entropy: the loss whose gradients `train` adds.
+[[nodiscard]] double objective(const std::vector<TestSequence>& sequences,
+                               const TokenScores& scores);
+
 /// Types of weights and cache, and what the weights are for.
 struct BenchOptions {
   WeightOptions weights{DType::kF32, WeightUse::kForwardAndBackward};
