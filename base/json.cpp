@@ -174,6 +174,10 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
     return invalid_argument(std::to_string(text.size()) + " bytes of JSON; at most " +
                             std::to_string(limits.max_bytes) + " are read");
   }
+  // The library takes a NUL byte for the end of the text.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return corrupt_data("not valid JSON at byte " + std::to_string(nul + 1));
+  }
   Builder builder(limits);
   if (!nlohmann::json::sax_parse(text, &builder)) {
     return builder.status().ok() ? corrupt_data("not valid JSON") : builder.status();

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model is: Hugging Face `config.json` and `generation_config.json` as checked values.
+//
+// Later code trusts these structs: sizes are positive and small enough that products of two or
+// three of them fit 63 bits, heads divide as they must, per-layer lists have one entry a layer.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.hpp"
+#include "base/file.hpp"
+#include "base/result.hpp"
+
+namespace tidemill::engines {
+
+enum class ModelFamily : std::uint8_t { kLlama, kQwen2, kQwen3 };
+
+/// How rotation frequencies are derived from theta; `rope_frequencies` has the formulas.
+enum class RopeKind : std::uint8_t { kDefault, kLinear, kLlama3, kYarn };
+
+/// Rotary position embedding. Fields that its kind does not use keep their defaults.
+struct RopeConfig {
+  RopeKind kind = RopeKind::kDefault;
+  double theta = 10000.0;
+  double factor = 1.0;                      // linear, llama3, yarn
+  std::int64_t original_max_positions = 0;  // llama3, yarn: context before scaling
+  double low_freq_factor = 1.0;             // llama3
+  double high_freq_factor = 4.0;            // llama3
+  double beta_fast = 32.0;                  // yarn
+  double beta_slow = 1.0;                   // yarn
+  std::optional<double> attention_factor;   // yarn; absent: from factor and mscale
+  std::optional<double> mscale;             // yarn
+  std::optional<double> mscale_all_dim;     // yarn
+  bool truncate = true;                     // yarn: round the ends of the ramp outwards
+  friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
+};
+
+/// The architecture of a decoder-only transformer of the Llama kind.
+struct ModelConfig {
+  ModelFamily family = ModelFamily::kLlama;
+  std::int64_t vocab_size = 0;
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_layers = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;  // divides num_heads
+  std::int64_t head_dim = 0;      // even; need not be hidden_size / num_heads
+  std::int64_t max_positions = 0;
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;  // the output projection is the embedding table
+  bool qkv_bias = false;
+  bool output_bias = false;  // of o_proj
+  bool mlp_bias = false;
+  bool qk_norm = false;  // RMS norm per head of queries and keys, before the rotation
+  RopeConfig rope;
+  std::vector<std::int64_t>
+      sliding_windows;  // per layer: keys a query sees, its own included; 0: all
+  std::vector<std::int32_t> eos_token_ids;  // may be empty
+  std::optional<std::int32_t> bos_token_id;
+  std::optional<std::int32_t> pad_token_id;
+  DType dtype = DType::kF32;  // what the config says weights are stored as: kF32, kF16 or kBF16
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+};
+
+/// What `generation_config.json` asks for; absent: not said.
+struct GenerationConfig {
+  std::vector<std::int32_t> eos_token_ids;  // empty: those of the model
+  std::optional<bool> do_sample;
+  std::optional<double> temperature;
+  std::optional<std::int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<std::int64_t> max_new_tokens;
+  friend bool operator==(const GenerationConfig&, const GenerationConfig&) = default;
+};
+
+/// Returns the name in `model_type`: "llama", "qwen2" or "qwen3".
+[[nodiscard]] std::string_view family_name(ModelFamily family) noexcept;
+
+/// Parses the text of a `config.json`, of Transformers 4 (`rope_theta`, `rope_scaling`,
+/// `torch_dtype`) or 5 (`rope_parameters`, `dtype`); `place` names the file in messages.
+/// Errors: `kUnimplemented` for what is known but not supported, `kInvalidArgument` or
+/// `kCorruptData` for the rest, each in one line naming file and field.
+[[nodiscard]] Result<ModelConfig> parse_model_config(std::string_view text,
+                                                     const std::string& place);
+/// Reads and parses the file `path`. Errors: as `parse_model_config` and `read_text_file`.
+[[nodiscard]] Result<ModelConfig> read_model_config(const std::filesystem::path& path);
+
+/// Parses the text of a `generation_config.json`. Errors: as `parse_model_config`.
+[[nodiscard]] Result<GenerationConfig> parse_generation_config(std::string_view text,
+                                                               const std::string& place);
+/// Reads and parses the file `path`. Errors: as `parse_generation_config` and `read_text_file`.
+[[nodiscard]] Result<GenerationConfig> read_generation_config(const std::filesystem::path& path);
+
+/// Returns `config` as the text of a `config.json` with the keys of Transformers 4, which 5 reads
+/// too. Parsing it gives an equal config.
+[[nodiscard]] std::string model_config_text(const ModelConfig& config);
+/// Writes `config` as `path`, durably. Errors: as `DurableFile`.
+[[nodiscard]] Status write_model_config(FileSystem& files, const std::filesystem::path& path,
+                                        const ModelConfig& config);
+
+}  // namespace tidemill::engines

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/json.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/json_fields.hpp"
+#include "base/quote.hpp"
+
+namespace tidemill {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(Json, KeepsOrderAndKinds) {
+  const Json json = parse_json(R"({"z":1,"a":[true,null,-2.5,"x"],"big":18446744073709551615,
+                                   "exp":1e3})")
+                        .value();
+  const Json::Object& members = *json.if_object();
+  ASSERT_EQ(members.size(), 4U);
+  EXPECT_EQ(members[0].name, "z");
+  EXPECT_EQ(members[1].name, "a");
+  EXPECT_EQ(*json.find("z")->if_integer(), 1);
+  EXPECT_EQ(json.find("big")->if_integer(), nullptr);
+  EXPECT_EQ(json.find("exp")->if_integer(), nullptr);
+  EXPECT_EQ(json.find("exp")->number(), 1000.0);
+  const Json::Array& items = *json.find("a")->if_array();
+  EXPECT_TRUE(*items[0].if_bool());
+  EXPECT_TRUE(items[1].is_null());
+  EXPECT_EQ(items[2].number(), -2.5);
+  EXPECT_EQ(*items[3].if_string(), "x");
+  EXPECT_EQ(json.find("none"), nullptr);
+}
+
+TEST(Json, RefusesWhatIsNotOneDocument) {
+  struct Case {
+    const char* text;
+    const char* message;
+  };
+  for (const Case& c :
+       std::vector<Case>{{"", "not valid JSON"},
+                         {"{", "not valid JSON"},
+                         {"{} x", "not valid JSON at byte 4"},
+                         {"[1,]", "not valid JSON"},
+                         {"// c\n1", "not valid JSON"},
+                         {"\"\xFF\"", "not valid JSON"},
+                         {"[NaN]", "not valid JSON"},
+                         {"1e999", "not valid JSON"},
+                         {R"({"a":1,"b":{"c":1,"c":2}})", "the name \"c\" occurs twice"},
+                         {R"({"a":1,"\u0061":2})", "the name \"a\" occurs twice"}}) {
+    const auto json = parse_json(c.text);
+    ASSERT_FALSE(json.ok()) << c.text;
+    EXPECT_EQ(json.status().code(), Errc::kCorruptData);
+    EXPECT_THAT(json.status().message(), HasSubstr(c.message));
+  }
+}
+
+TEST(Json, ANulByteDoesNotEndTheText) {
+  EXPECT_EQ(parse_json(std::string_view("{}\0{", 4)).status().message(),
+            "not valid JSON at byte 3");
+}
+
+TEST(Json, KeepsItsLimits) {
+  JsonLimits limits;
+  limits.max_bytes = 10;
+  EXPECT_THAT(parse_json("[1,2,3,4,5]", limits).status().message(), HasSubstr("at most 10"));
+  limits = {};
+  limits.max_depth = 2;
+  EXPECT_TRUE(parse_json("[[1]]", limits).ok());
+  EXPECT_THAT(parse_json("[[[1]]]", limits).status().message(), HasSubstr("deeper than 2"));
+  limits = {};
+  limits.max_values = 3;
+  EXPECT_TRUE(parse_json("[1,2]", limits).ok());
+  EXPECT_THAT(parse_json("[1,2,3]", limits).status().message(), HasSubstr("more than 3"));
+  EXPECT_FALSE(parse_json(std::string(1'000'000, '[')).ok());
+}
+
+TEST(Json, WritesWhatItReads) {
+  const Json json(Json::Object{{"name", "t\u00FC\n"},
+                               {"list", Json::Array{1, 2.5, true, Json()}},
+                               {"eps", 1e-05},
+                               {"theta", 10000.0},
+                               {"empty", Json::Object{}}});
+  EXPECT_EQ(json.to_text(),
+            "{\n  \"name\": \"t\u00FC\\n\",\n  \"list\": [\n    1,\n    2.5,\n    true,\n    null\n"
+            "  ],\n  \"eps\": 1e-05,\n  \"theta\": 10000.0,\n  \"empty\": {}\n}\n");
+  EXPECT_EQ(parse_json(json.to_text()).value().to_text(), json.to_text());
+}
+
+TEST(JsonFields, TheFirstRefusalSticksAndNamesThePlace) {
+  const Json json = parse_json(R"({"n":3,"r":2.5,"s":"x","l":["a","b"],"i":[1,2],"b":false,
+                                   "null":null,"bad":"5","sub":{"deep":-1}})")
+                        .value();
+  JsonFields good(json, "config.json");
+  EXPECT_EQ(good.required_integer("n", {1, 3}), 3);
+  EXPECT_EQ(good.required_real("r", {}), 2.5);
+  EXPECT_EQ(good.real("n", {}), 3.0);
+  EXPECT_EQ(good.string("s"), "x");
+  EXPECT_EQ(good.boolean("b"), false);
+  EXPECT_THAT(*good.strings("l"), ElementsAre("a", "b"));
+  EXPECT_THAT(*good.strings("s"), ElementsAre("x"));
+  EXPECT_THAT(*good.integers("i", {}), ElementsAre(1, 2));
+  EXPECT_THAT(*good.integers("n", {}), ElementsAre(3));
+  EXPECT_FALSE(good.has("null"));
+  EXPECT_EQ(good.integer("null", {}), std::nullopt);
+  EXPECT_TRUE(good.status().ok());
+
+  JsonFields bad(json, "config.json");
+  EXPECT_EQ(bad.integer("bad", {1, 9}), std::nullopt);
+  EXPECT_EQ(bad.required_integer("missing", {}), 0);
+  EXPECT_EQ(bad.status().message(), "config.json: bad: must be an integer from 1 to 9");
+
+  JsonFields missing(json, "config.json");
+  EXPECT_EQ(missing.required_integer("missing", {1}), 0);
+  EXPECT_EQ(missing.status().message(),
+            "config.json: missing: missing; must be an integer of at least 1");
+
+  JsonFields sub(*json.find("sub"), "config.json", "sub.");
+  EXPECT_EQ(sub.real("deep", {0.0, 1.0}), std::nullopt);
+  EXPECT_EQ(sub.status().message(),
+            "config.json: sub.deep: must be a number of at least 0 and at most 1");
+  EXPECT_EQ(JsonFields(*json.find("n"), "config.json", "n.").status().message(),
+            "config.json: n: must be a JSON object");
+  EXPECT_EQ(JsonFields(*json.find("n"), "config.json").status().message(),
+            "config.json: must be a JSON object");
+}
+
+TEST(JsonFields, EveryKindIsChecked) {
+  const Json json = parse_json(R"({"o":{},"mixed":["a",1],"f":1.0,"n":1})").value();
+  const auto refusal = [&json](auto read) {
+    JsonFields fields(json, "f");
+    EXPECT_FALSE(read(fields).has_value());
+    return fields.status().message();
+  };
+  EXPECT_EQ(refusal([](JsonFields& f) { return f.boolean("n"); }), "f: n: must be true or false");
+  EXPECT_EQ(refusal([](JsonFields& f) { return f.string("n"); }), "f: n: must be a string");
+  EXPECT_EQ(refusal([](JsonFields& f) { return f.real("o", {}); }), "f: o: must be a number");
+  EXPECT_EQ(refusal([](JsonFields& f) { return f.integer("f", {}); }),
+            "f: f: must be an integer of at least 0");
+  EXPECT_EQ(refusal([](JsonFields& f) { return f.strings("mixed"); }),
+            "f: mixed: must be a list of strings");
+  EXPECT_EQ(refusal([](JsonFields& f) { return f.strings("o"); }),
+            "f: o: must be a list of strings");
+  EXPECT_EQ(refusal([](JsonFields& f) { return f.integers("mixed", {}); }),
+            "f: mixed: must be an integer of at least 0, or a list of such");
+}
+
+TEST(Quote, KeepsMessagesShortAndOnOneLine) {
+  EXPECT_EQ(quote("plain"), "\"plain\"");
+  EXPECT_EQ(quote("a\"\\\n\xC3\xA9"), R"("a\"\\\x0a\xc3\xa9")");
+  EXPECT_EQ(quote(std::string(81, 'a')), "\"" + std::string(80, 'a') + "...\"");
+}
+
+}  // namespace
+}  // namespace tidemill
