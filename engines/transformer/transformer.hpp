@@ -96,7 +96,10 @@ public:
   void backward(const ModelWeights& weights, const Batch& batch, const KvCache& cache,
                 Activations& activations, ConstMatrix dhidden, Gradients& gradients);
 
-  /// Returns the workspace that one row of a batch takes: for memory plans.
+  /// Returns the memory of its workspace now, rotation tables apart.
+  [[nodiscard]] std::int64_t workspace_bytes() const noexcept;
+  /// Returns the workspace that one row of a batch takes, for memory plans. The chunk of the head
+  /// comes on top: `chunk_rows` x (V + 2 D) floats.
   [[nodiscard]] static std::int64_t workspace_bytes_per_row(const ModelConfig& config,
                                                             WeightUse use) noexcept;
 

@@ -23,6 +23,12 @@ struct ForwardBuffers {
   OwnedMatrix rstd;       // (T, 1), and of heads (T, H) and (T, K)
   OwnedMatrix lse;        // (T, H), when there are training rows
   OwnedMatrix hidden;     // (T, D), the result
+
+  [[nodiscard]] std::int64_t size_bytes() const noexcept {
+    return residual.size_bytes() + normed.size_bytes() + query.size_bytes() + key.size_bytes() +
+           value.size_bytes() + attention.size_bytes() + gate.size_bytes() + up.size_bytes() +
+           activated.size_bytes() + rstd.size_bytes() + lse.size_bytes() + hidden.size_bytes();
+  }
 };
 
 /// Buffers of a backward pass, N rows each.
@@ -37,6 +43,12 @@ struct BackwardBuffers {
   OwnedMatrix dkey;        // (N, K*C)
   OwnedMatrix dvalue;      // (N, K*C)
   OwnedMatrix dattention;  // (N, H*C)
+
+  [[nodiscard]] std::int64_t size_bytes() const noexcept {
+    return dresidual.size_bytes() + normed.size_bytes() + dnormed.size_bytes() +
+           activated.size_bytes() + dactivated.size_bytes() + query.size_bytes() +
+           dquery.size_bytes() + dkey.size_bytes() + dvalue.size_bytes() + dattention.size_bytes();
+  }
 };
 
 /// Buffers of the head, one chunk of rows each.
@@ -44,6 +56,10 @@ struct HeadBuffers {
   OwnedMatrix hidden;   // (chunk, D)
   OwnedMatrix dhidden;  // (chunk, D)
   OwnedMatrix logits;   // (chunk, V)
+
+  [[nodiscard]] std::int64_t size_bytes() const noexcept {
+    return hidden.size_bytes() + dhidden.size_bytes() + logits.size_bytes();
+  }
 };
 
 struct Transformer::State {

@@ -167,6 +167,37 @@ TEST_P(GradientBitsTest, AreTheSameForEveryCutBetweenSequences) {
   }
 }
 
+TEST_P(GradientBitsTest, AreTheSameBesideInferenceRows) {
+  RandomStream random(51);
+  for (const Case& c : cases()) {
+    const ModelConfig config = small_config(c.features);
+    ModelBench bench(GetParam(), config, random_weights(config, 52));
+    const LoraSpec spec = lora_on_all(config, 0);
+    const auto adapter = bench.adapter(spec, random_lora(spec, 53));
+    const auto sequences = random_sequences(config, {9, 20, 5}, 54);
+    for (const Adapter* trained : {static_cast<const Adapter*>(nullptr), adapter.get()}) {
+      bench.passengers.clear();
+      const auto alone = gradient_values(bench, sequences, {3}, trained, 64);
+      bench.passengers = {random_ids(config, 1, random), random_ids(config, 33, random)};
+      EXPECT_EQ(gradient_values(bench, sequences, {1, 3}, trained, 64), alone) << c.name;
+    }
+  }
+}
+
+TEST(GradientsTest, OfAnAdapterHoldNothingElse) {
+  const ModelConfig config = small_config({});
+  const LoraSpec spec = lora_on_all(config, 1);
+  std::int64_t floats = 0;
+  for (const LoraModule& module : spec) {
+    floats += module.rank * (module.in_features + module.out_features);
+  }
+  Gradients gradients = Gradients::for_adapter(config, spec);
+  EXPECT_EQ(gradients.size_bytes(), 4 * floats);
+  EXPECT_FALSE(gradients.trains_model());
+  EXPECT_EQ(gradients.head().data, nullptr);
+  EXPECT_EQ(gradients.layer(2).linears[LinearKind::kDown].weight.data, nullptr);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, GradientBitsTest, ::testing::ValuesIn(backends()),
                          [](const auto& test) { return test.param.name; });
 

@@ -81,6 +81,11 @@ TokenScores ModelBench::train(const std::vector<TestSequence>& sequences, const 
   std::vector<std::int32_t> targets;
   std::vector<float> dlogprobs;
   std::vector<float> dentropies;
+  for (const auto& ids : passengers) {
+    batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
+    pages.push_back(pages_for(static_cast<std::int64_t>(ids.size())));
+  }
+  const std::int64_t passenger_rows = batch.num_rows();
   for (const TestSequence& sequence : sequences) {
     const std::size_t length = sequence.ids.size();
     batch.ids.insert(batch.ids.end(), sequence.ids.begin(), sequence.ids.end());
@@ -93,12 +98,17 @@ TokenScores ModelBench::train(const std::vector<TestSequence>& sequences, const 
       dentropies.push_back(target ? sequence.dentropies[t] : 0.0F);
     }
   }
+  for (std::size_t i = 0; i < passengers.size(); ++i) {
+    batch.segments.push_back({static_cast<std::int64_t>(passengers[i].size()), 0, pages[i]});
+  }
   for (std::size_t i = 0; i < sequences.size(); ++i) {
-    batch.segments.push_back({static_cast<std::int64_t>(sequences[i].ids.size()), 0, pages[i],
-                              adapter, SegmentMode::kTraining});
+    batch.segments.push_back({static_cast<std::int64_t>(sequences[i].ids.size()), 0,
+                              pages[passengers.size() + i], adapter, SegmentMode::kTraining});
   }
   Activations activations(config, gradients != nullptr ? gradients->first_layer() : 0);
-  const ConstMatrix hidden = model.forward(*weights, batch, *cache, {&activations, {}});
+  const ConstMatrix all_hidden = model.forward(*weights, batch, *cache, {&activations, {}});
+  const ConstMatrix hidden =
+      all_hidden.slice_rows(passenger_rows, all_hidden.rows - passenger_rows);
   std::vector<float> logprobs(targets.size());
   std::vector<float> entropies(targets.size());
   model.token_logprobs(*weights, hidden, targets, head, logprobs, entropies);
@@ -111,16 +121,18 @@ TokenScores ModelBench::train(const std::vector<TestSequence>& sequences, const 
   }
   TokenScores scores;
   std::size_t row = 0;
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
+  for (const TestSequence& sequence : sequences) {
     scores.logprobs.push_back(0.0F);
     scores.entropies.push_back(0.0F);
-    for (std::size_t t = 1; t < sequences[i].ids.size(); ++t) {
+    for (std::size_t t = 1; t < sequence.ids.size(); ++t) {
       scores.logprobs.push_back(logprobs[row]);
       scores.entropies.push_back(entropies[row]);
       ++row;
     }
     ++row;
-    cache->release(pages[i]);
+  }
+  for (const auto& used : pages) {
+    cache->release(used);
   }
   return scores;
 }

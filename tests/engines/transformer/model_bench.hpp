@@ -78,6 +78,8 @@ public:
   Transformer model;
   std::shared_ptr<const ModelWeights> weights;
   std::unique_ptr<KvCache> cache;
+  /// Sequences that `train` puts before its own, as inference segments.
+  std::vector<std::vector<std::int32_t>> passengers;
 };
 
 }  // namespace tidemill::engines
