@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading weights as files hold them: which types a backend may be given, and one element of them.
+// Elements of the types that weights and caches have: reading, rounding, and which are supported.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,14 @@ namespace tidemill::engines {
     case DType::kBF16: return bf16_to_float(static_cast<const std::uint16_t*>(weight.data)[index]);
     default: return static_cast<const float*>(weight.data)[index];
   }
+}
+
+/// Stores `value` in the type of the destination: float, or rounded to bfloat16.
+inline void store_element(float value, float* to) noexcept {
+  *to = value;
+}
+inline void store_element(float value, std::uint16_t* to) noexcept {
+  *to = float_to_bf16(value);
 }
 
 }  // namespace tidemill::engines

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// The paged cache and attention of the CPU backend.
+#include <algorithm>
+#include <vector>
+
+#include "base/check.hpp"
+#include "engines/ops/cpu/cpu_ops.hpp"
+#include "engines/ops/shapes.hpp"
+#include "engines/ops/weight_elements.hpp"
+
+namespace tidemill::engines::cpu {
+namespace {
+
+// Rows of a tile: enough to use each loaded key several times, few enough for their scores to stay
+// near the processor.
+constexpr std::int64_t kTileRows = 24;
+
+std::int64_t tile_tokens(const AttentionShape& shape) {
+  return std::max<std::int64_t>(1, kTileRows * shape.num_kv_heads / shape.num_heads);
+}
+
+std::int64_t page_bytes(const AttentionShape& shape) noexcept {
+  const std::int64_t elements =
+      2 * shape.num_kv_heads * shape.page_tokens * shape.head_dim + kPanel;
+  const std::int64_t bytes = elements * static_cast<std::int64_t>(dtype_bytes(shape.kv_dtype));
+  return (bytes + 63) / 64 * 64;
+}
+
+// One kernel call: consecutive tokens of a segment over one kv head.
+struct Task {
+  const AttentionSegment* segment;
+  std::int64_t first_token;
+  std::int64_t tokens;
+  std::int64_t kv_head;
+};
+
+AttentionJob job_for(const AttentionShape& shape, KvLayer cache, const Task& task, ConstMatrix q) {
+  const std::int64_t ratio = shape.num_heads / shape.num_kv_heads;
+  const std::int64_t row = task.segment->first_row + task.first_token;
+  AttentionJob job;
+  job.layout = {shape.page_tokens, page_bytes(shape), shape.head_dim};
+  job.cache = cache.data;
+  job.pages = task.segment->pages.data();
+  job.kv_head = task.kv_head;
+  job.ratio = ratio;
+  job.window = shape.window;
+  job.scale = shape.scale;
+  job.tokens = task.tokens;
+  job.first_position = task.segment->first_position + task.first_token;
+  job.q = q.row(row) + task.kv_head * ratio * shape.head_dim;
+  job.q_stride = q.stride;
+  return job;
+}
+
+// Stores one token's keys and values of all heads.
+template <class Element>
+void store_token(const AttentionShape& shape, std::byte* page, std::int64_t place, const float* k,
+                 const float* v) {
+  for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
+    Element* keys =
+        reinterpret_cast<Element*>(page) + head * 2 * shape.page_tokens * shape.head_dim;
+    Element* values = keys + shape.page_tokens * shape.head_dim;
+    for (std::int64_t c = 0; c < shape.head_dim; ++c) {
+      store_element(k[head * shape.head_dim + c], keys + c * shape.page_tokens + place);
+      store_element(v[head * shape.head_dim + c], values + place * shape.head_dim + c);
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t CpuOps::kv_page_bytes(const AttentionShape& shape) const noexcept {
+  return page_bytes(shape);
+}
+
+void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                       ConstMatrix k, ConstMatrix v, KvLayer cache) {
+  check_kv_append(shape, segments, k, v);
+  const std::int64_t bytes = page_bytes(shape);
+  // Tokens of all segments in one numbering; a part looks up the segment that its first lies in.
+  std::int64_t tokens = 0;
+  for (const AttentionSegment& segment : segments) {
+    tokens += segment.num_tokens;
+  }
+  const auto store_range = [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t before = 0;
+    for (const AttentionSegment& segment : segments) {
+      const std::int64_t first = std::max(begin, before) - before;
+      const std::int64_t last = std::min(end, before + segment.num_tokens) - before;
+      for (std::int64_t i = first; i < last; ++i) {
+        const std::int64_t position = segment.first_position + i;
+        const auto page = static_cast<std::size_t>(position / shape.page_tokens);
+        std::byte* at = cache.data + segment.pages[page] * bytes;
+        const std::int64_t place = position % shape.page_tokens;
+        const std::int64_t row = segment.first_row + i;
+        if (shape.kv_dtype == DType::kBF16) {
+          store_token<std::uint16_t>(shape, at, place, k.row(row), v.row(row));
+        } else {
+          store_token<float>(shape, at, place, k.row(row), v.row(row));
+        }
+      }
+      before += segment.num_tokens;
+    }
+  };
+  team_.share(tokens, 4 * k.cols,
+              [&](std::int64_t, std::int64_t begin, std::int64_t end) { store_range(begin, end); });
+}
+
+void CpuOps::attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                       ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) {
+  check_attention(shape, segments, q, out, lse);
+  const std::int64_t tile = tile_tokens(shape);
+  std::vector<Task> tasks;
+  std::vector<std::int64_t> costs;
+  for (const AttentionSegment& segment : segments) {
+    for (std::int64_t token = 0; token < segment.num_tokens; token += tile) {
+      const std::int64_t tokens = std::min(tile, segment.num_tokens - token);
+      const std::int64_t position = segment.first_position + token + tokens;
+      const std::int64_t seen = shape.window == 0 ? position : std::min(position, shape.window);
+      for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
+        tasks.push_back({&segment, token, tokens, head});
+        // Two products of head_dim, and an exponential, for every row and position.
+        costs.push_back(tokens * shape.num_heads / shape.num_kv_heads *
+                        ((seen + kPanel) * (shape.head_dim / 6 + 2) + 200));
+      }
+    }
+  }
+  const auto kernel =
+      shape.kv_dtype == DType::kBF16 ? kernels_.attention_bf16 : kernels_.attention_f32;
+  team_.share(costs, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Task& task = tasks[static_cast<std::size_t>(i)];
+      AttentionJob job = job_for(shape, cache, task, q);
+      const std::int64_t row = task.segment->first_row + task.first_token;
+      job.out = out.row(row) + task.kv_head * job.ratio * shape.head_dim;
+      job.out_stride = out.stride;
+      if (lse.data != nullptr) {
+        job.lse = lse.row(row) + task.kv_head * job.ratio;
+        job.lse_stride = lse.stride;
+      }
+      kernel(job, team_.scratch(part).floats(kernels_.attention_scratch(job)));
+    }
+  });
+}
+
+void CpuOps::attention_backward(const AttentionShape& shape,
+                                std::span<const AttentionSegment> segments, ConstMatrix q,
+                                KvLayer cache, ConstMatrix out, ConstMatrix lse, ConstMatrix dout,
+                                Matrix dq, Matrix dk, Matrix dv) {
+  check_attention_backward(shape, segments, q, out, lse, dout, dq, dk, dv);
+  std::vector<Task> tasks;
+  std::vector<std::int64_t> costs;
+  for (const AttentionSegment& segment : segments) {
+    if (segment.num_tokens == 0) {
+      continue;
+    }
+    const std::int64_t seen =
+        shape.window == 0 ? segment.num_tokens : std::min(segment.num_tokens, 2 * shape.window);
+    for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
+      tasks.push_back({&segment, 0, segment.num_tokens, head});
+      costs.push_back(segment.num_tokens * shape.num_heads / shape.num_kv_heads *
+                          (seen / 2 + kPanel) * (shape.head_dim / 3 + 3) +
+                      segment.num_tokens * shape.head_dim * 8);
+    }
+  }
+  const auto kernel = shape.kv_dtype == DType::kBF16 ? kernels_.attention_backward_bf16
+                                                     : kernels_.attention_backward_f32;
+  team_.share(costs, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Task& task = tasks[static_cast<std::size_t>(i)];
+      const std::int64_t row = task.segment->first_row;
+      AttentionBackwardJob in;
+      in.job = job_for(shape, cache, task, q);
+      const std::int64_t column = task.kv_head * in.job.ratio * shape.head_dim;
+      const std::int64_t kv_column = task.kv_head * shape.head_dim;
+      in.out = out.row(row) + column;
+      in.out_stride = out.stride;
+      in.lse = lse.row(row) + task.kv_head * in.job.ratio;
+      in.lse_stride = lse.stride;
+      in.tile_tokens = tile_tokens(shape);
+      in.dout = dout.row(row) + column;
+      in.dout_stride = dout.stride;
+      in.dq = dq.row(row) + column;
+      in.dq_stride = dq.stride;
+      in.dk = dk.row(row) + kv_column;
+      in.dk_stride = dk.stride;
+      in.dv = dv.row(row) + kv_column;
+      in.dv_stride = dv.stride;
+      kernel(in, team_.scratch(part).floats(kernels_.attention_backward_scratch(in)));
+    }
+  });
+}
+
+}  // namespace tidemill::engines::cpu

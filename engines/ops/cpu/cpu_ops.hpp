@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU implementation of every operation: checks, sharing among workers, and calls of kernels.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/onednn_matmul.hpp"
+#include "engines/ops/cpu/packed_weight.hpp"
+#include "engines/ops/cpu/team.hpp"
+#include "engines/ops/ops.hpp"
+
+namespace tidemill::engines::cpu {
+
+class CpuOps final : public Ops {
+public:
+  /// `onednn` may be null: then the built-in kernels do all products.
+  CpuOps(Workers& workers, const KernelTable& kernels, std::unique_ptr<OneDnnMatmul> onednn,
+         std::string description)
+      : team_(workers),
+        kernels_(kernels),
+        onednn_(std::move(onednn)),
+        description_(std::move(description)) {}
+
+  [[nodiscard]] std::string_view description() const noexcept override { return description_; }
+  [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
+                                                                       DType compute,
+                                                                       WeightUse use) override;
+  void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias, Store store,
+              Matrix y) override;
+  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
+                             Matrix dx) override;
+  void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) override;
+  void bias_backward(ConstMatrix dy, std::span<float> dbias) override;
+  void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) override;
+  void embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout, Matrix dtable) override;
+  void rms_norm(ConstMatrix x, std::span<const float> gain, float eps, Matrix out,
+                std::span<float> rstd) override;
+  void rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> gain,
+                         std::span<const float> rstd, Store store, Matrix dx,
+                         std::span<float> dgain) override;
+  void rope(Matrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
+            const RopeTables& tables, RopeDirection direction) override;
+  void swiglu(ConstMatrix gate, ConstMatrix up, Matrix out) override;
+  void swiglu_backward(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, Matrix dgate,
+                       Matrix dup) override;
+  void add_scaled(ConstMatrix x, float factor, Matrix y) override;
+  [[nodiscard]] std::int64_t kv_page_bytes(const AttentionShape& shape) const noexcept override;
+  void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                 ConstMatrix k, ConstMatrix v, KvLayer cache) override;
+  void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                 ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) override;
+  void attention_backward(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                          ConstMatrix q, KvLayer cache, ConstMatrix out, ConstMatrix lse,
+                          ConstMatrix dout, Matrix dq, Matrix dk, Matrix dv) override;
+  void log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
+                          float inv_temperature, std::span<float> logprobs,
+                          std::span<float> entropies) override;
+  void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
+                            float inv_temperature, std::span<const float> dlogprobs,
+                            std::span<const float> dentropies) override;
+
+private:
+  [[nodiscard]] LinearOperand prepare_operand(const WeightView& weight, DType compute,
+                                              Direction direction);
+  // y = or += x B + bias.
+  void multiply(ConstMatrix x, const LinearOperand& operand, DType compute,
+                std::span<const float> bias, Store store, Matrix y);
+
+  Team team_;
+  const KernelTable& kernels_;
+  std::unique_ptr<OneDnnMatmul> onednn_;
+  std::string description_;
+  Scratch rounded_;  // rows of x as bfloat16 values
+  Scratch packed_a_;
+  Scratch packed_b_;
+  std::vector<std::int64_t> costs_;
+};
+
+}  // namespace tidemill::engines::cpu

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row-wise operations and token losses of the CPU backend.
+#include <algorithm>
+
+#include "base/check.hpp"
+#include "engines/ops/cpu/cpu_ops.hpp"
+#include "engines/ops/shapes.hpp"
+#include "engines/ops/weight_elements.hpp"
+
+namespace tidemill::engines::cpu {
+namespace {
+
+const float* data_or_null(std::span<const float> values) {
+  return values.empty() ? nullptr : values.data();
+}
+float* data_or_null(std::span<float> values) {
+  return values.empty() ? nullptr : values.data();
+}
+
+}  // namespace
+
+void CpuOps::embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) {
+  check_weight(table);
+  TIDEMILL_CHECK(check_weight_types(table.dtype, DType::kF32).ok()) << dtype_name(table.dtype);
+  check_embed(ids, table.out_features, table.in_features, out);
+  team_.share(out.rows, out.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const std::int64_t first = ids[static_cast<std::size_t>(t)] * out.cols;
+      for (std::int64_t j = 0; j < out.cols; ++j) {
+        out.row(t)[j] = weight_element(table, first + j);
+      }
+    }
+  });
+}
+
+void CpuOps::embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout, Matrix dtable) {
+  check_embed(ids, dtable.rows, dtable.cols, dout);
+  // Over columns: rows may meet in one place of the table.
+  team_.share(panels_for(dout.cols), 4 * dout.rows,
+              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                const std::int64_t last = std::min(end * kPanel, dout.cols);
+                for (std::int64_t t = 0; t < dout.rows; ++t) {
+                  float* row = dtable.row(ids[static_cast<std::size_t>(t)]);
+                  for (std::int64_t j = begin * kPanel; j < last; ++j) {
+                    row[j] += dout.row(t)[j];
+                  }
+                }
+              });
+}
+
+void CpuOps::rms_norm(ConstMatrix x, std::span<const float> gain, float eps, Matrix out,
+                      std::span<float> rstd) {
+  check_rms_norm(x, gain, out, rstd);
+  team_.share(x.rows, x.cols / 2 + 40, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.rms_norm(x, gain.data(), eps, {begin, end}, out, data_or_null(rstd));
+  });
+}
+
+void CpuOps::rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> gain,
+                               std::span<const float> rstd, Store store, Matrix dx,
+                               std::span<float> dgain) {
+  check_rms_norm_backward(dout, x, gain, rstd, dx, dgain);
+  team_.share(x.rows, x.cols + 40, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.rms_norm_backward(dout, x, gain.data(), rstd.data(), store, {begin, end}, dx);
+  });
+  if (dgain.empty()) {
+    return;
+  }
+  team_.share(
+      panels_for(x.cols), 4 * x.rows, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        kernels_.gain_backward(dout, x, rstd.data(),
+                               {begin * kPanel, std::min(end * kPanel, x.cols)}, dgain.data());
+      });
+}
+
+void CpuOps::rope(Matrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
+                  const RopeTables& tables, RopeDirection direction) {
+  check_rope(x, head_dim, positions, tables);
+  team_.share(x.rows, x.cols / 2, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.rope(x, head_dim, positions.data(), tables, direction, {begin, end});
+  });
+}
+
+void CpuOps::swiglu(ConstMatrix gate, ConstMatrix up, Matrix out) {
+  check_same_shape(gate, up);
+  check_same_shape(gate, out);
+  team_.share(out.rows, 2 * out.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.swiglu(gate, up, {begin, end}, out);
+  });
+}
+
+void CpuOps::swiglu_backward(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, Matrix dgate,
+                             Matrix dup) {
+  check_same_shape(gate, up);
+  check_same_shape(gate, dout);
+  check_same_shape(gate, dgate);
+  check_same_shape(gate, dup);
+  team_.share(gate.rows, 3 * gate.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.swiglu_backward(dout, gate, up, {begin, end}, dgate, dup);
+  });
+}
+
+void CpuOps::add_scaled(ConstMatrix x, float factor, Matrix y) {
+  check_same_shape(x, y);
+  team_.share(y.rows, y.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.add_scaled(x, factor, {begin, end}, y);
+  });
+}
+
+void CpuOps::log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
+                                float inv_temperature, std::span<float> logprobs,
+                                std::span<float> entropies) {
+  check_log_softmax_gather(logits, targets, logprobs, entropies);
+  team_.share(logits.rows, 2 * logits.cols,
+              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                kernels_.log_softmax_gather(logits, targets.data(), inv_temperature, {begin, end},
+                                            logprobs.data(), data_or_null(entropies));
+              });
+}
+
+void CpuOps::log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
+                                  float inv_temperature, std::span<const float> dlogprobs,
+                                  std::span<const float> dentropies) {
+  check_log_softmax_gather(logits, targets, dlogprobs, dentropies);
+  team_.share(
+      logits.rows, 4 * logits.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        kernels_.log_softmax_backward(logits, targets.data(), inv_temperature, dlogprobs.data(),
+                                      data_or_null(dentropies), {begin, end});
+      });
+}
+
+}  // namespace tidemill::engines::cpu

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the kernel files of one instruction set enter their functions into its table.
+#pragma once
+
+#include "engines/ops/cpu/isa.hpp"
+#include "engines/ops/cpu/kernels.hpp"
+
+namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
+
+void add_product_kernels(KernelTable& table) noexcept;
+void add_row_kernels(KernelTable& table) noexcept;
+void add_loss_kernels(KernelTable& table) noexcept;
+void add_attention_kernels(KernelTable& table) noexcept;
+void add_attention_backward_kernels(KernelTable& table) noexcept;
+
+}  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

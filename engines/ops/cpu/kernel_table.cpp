@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of one instruction set.
+#include "engines/ops/cpu/isa_kernels.hpp"
+#include "engines/ops/cpu/vec.hpp"
+
+namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
+namespace {
+
+KernelTable make_table() noexcept {
+  KernelTable table;
+  table.isa = kRegisterFloats == 16 ? "AVX-512" : kRegisterFloats == 8 ? "AVX2" : "no FMA";
+  add_product_kernels(table);
+  add_row_kernels(table);
+  add_loss_kernels(table);
+  add_attention_kernels(table);
+  add_attention_backward_kernels(table);
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& kernels() noexcept {
+  static const KernelTable table = make_table();
+  return table;
+}
+
+}  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

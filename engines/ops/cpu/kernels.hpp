@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops of the CPU backend: one table of functions for each instruction set.
+//
+// A job is one worker's share of an operation. How the work is cut into jobs never changes a bit:
+// each element of a result is made by one fixed chain of operations.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engines/ops/matrix.hpp"
+#include "engines/ops/ops.hpp"
+
+namespace tidemill::engines::cpu {
+
+/// Columns of one panel of a packed matrix.
+inline constexpr std::int64_t kPanel = 16;
+
+/// Returns how many panels hold `cols` columns.
+[[nodiscard]] constexpr std::int64_t panels_for(std::int64_t cols) noexcept {
+  return (cols + kPanel - 1) / kPanel;
+}
+
+/// y = or += x B + bias, for columns [first_panel, end_panel) * 16 of y.
+///
+/// B is packed in panels of 16 columns, each `x.cols` x 16, its last one padded with zeros. Every
+/// element is one chain of multiply-adds over the depth, from 0 upwards.
+struct ProductJob {
+  ConstMatrix x;
+  const void* panels = nullptr;  // float or bfloat16, by the kernel called
+  std::int64_t first_panel = 0;
+  std::int64_t end_panel = 0;
+  const float* bias = nullptr;  // y.cols, or null
+  Store store = Store::kOverwrite;
+  Matrix y;
+};
+
+/// out += a^T b for the columns of panels [first_panel, end_panel), row after row.
+///
+/// Both operands are packed: a in panels of `KernelTable::outer_rows` columns, b in panels of 16,
+/// each panel `depth` rows long.
+struct OuterJob {
+  const float* a_panels = nullptr;
+  const float* b_panels = nullptr;
+  std::int64_t depth = 0;
+  std::int64_t first_panel = 0;
+  std::int64_t end_panel = 0;
+  Matrix out;
+};
+
+/// The shape of one layer's cache as kernels walk it.
+///
+/// A page holds, for each kv head, its keys transposed (head_dim x page_tokens: lanes are
+/// positions) and then its values (page_tokens x head_dim: lanes are features). The last loads of a
+/// page may run `kPanel` elements past it, which `page_bytes` allows for.
+struct PageLayout {
+  std::int64_t page_tokens = 0;
+  std::int64_t page_bytes = 0;
+  std::int64_t head_dim = 0;
+
+  /// Returns the elements of one kv head in a page.
+  [[nodiscard]] std::int64_t head_elements() const noexcept { return 2 * page_tokens * head_dim; }
+};
+
+/// Attention of consecutive tokens of one sequence over one kv head.
+struct AttentionJob {
+  PageLayout layout;
+  const std::byte* cache = nullptr;  // the layer's pages
+  const std::int32_t* pages = nullptr;
+  std::int64_t kv_head = 0;
+  std::int64_t ratio = 0;  // query heads that share the kv head
+  std::int64_t window = 0;
+  float scale = 0.0F;
+  std::int64_t tokens = 0;
+  std::int64_t first_position = 0;
+  // Each begins at the job's first token and at the first of the `ratio` heads.
+  const float* q = nullptr;
+  std::int64_t q_stride = 0;
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  float* lse = nullptr;  // may be null
+  std::int64_t lse_stride = 0;
+};
+
+/// The gradients of one whole sequence over one kv head.
+struct AttentionBackwardJob {
+  AttentionJob job;  // the whole sequence, without results
+  std::int64_t tile_tokens = 0;
+  const float* out = nullptr;  // what the forward pass gave
+  std::int64_t out_stride = 0;
+  const float* lse = nullptr;
+  std::int64_t lse_stride = 0;
+  const float* dout = nullptr;
+  std::int64_t dout_stride = 0;
+  float* dq = nullptr;
+  std::int64_t dq_stride = 0;
+  float* dk = nullptr;  // at the kv head
+  std::int64_t dk_stride = 0;
+  float* dv = nullptr;
+  std::int64_t dv_stride = 0;
+};
+
+/// One operation on rows [first, end) or, where said, on columns [first, end).
+struct RowRange {
+  std::int64_t first = 0;
+  std::int64_t end = 0;
+};
+
+/// The kernels of one instruction set. Threads: concurrent calls on disjoint results are safe.
+struct KernelTable {
+  const char* isa = "";
+  std::int64_t outer_rows = 0;
+
+  void (*product_f32)(const ProductJob& job) = nullptr;
+  void (*product_bf16)(const ProductJob& job) = nullptr;
+  void (*outer_product)(const OuterJob& job) = nullptr;
+  /// Rounds each element of `x` to bfloat16 and back, row after row, densely, into `out`.
+  void (*round_to_bf16)(ConstMatrix x, RowRange rows, float* out) = nullptr;
+  /// Adds rows of dy to dbias, columns of the range.
+  void (*bias_backward)(ConstMatrix dy, RowRange columns, float* dbias) = nullptr;
+
+  void (*rms_norm)(ConstMatrix x, const float* gain, float eps, RowRange rows, Matrix out,
+                   float* rstd) = nullptr;
+  void (*rms_norm_backward)(ConstMatrix dout, ConstMatrix x, const float* gain, const float* rstd,
+                            Store store, RowRange rows, Matrix dx) = nullptr;
+  /// Adds to dgain, columns of the range.
+  void (*gain_backward)(ConstMatrix dout, ConstMatrix x, const float* rstd, RowRange columns,
+                        float* dgain) = nullptr;
+  void (*rope)(Matrix x, std::int64_t head_dim, const std::int32_t* positions,
+               const RopeTables& tables, RopeDirection direction, RowRange rows) = nullptr;
+  void (*swiglu)(ConstMatrix gate, ConstMatrix up, RowRange rows, Matrix out) = nullptr;
+  void (*swiglu_backward)(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, RowRange rows,
+                          Matrix dgate, Matrix dup) = nullptr;
+  void (*add_scaled)(ConstMatrix x, float factor, RowRange rows, Matrix y) = nullptr;
+
+  void (*log_softmax_gather)(ConstMatrix logits, const std::int32_t* targets, float inv_temperature,
+                             RowRange rows, float* logprobs, float* entropies) = nullptr;
+  void (*log_softmax_backward)(Matrix logits, const std::int32_t* targets, float inv_temperature,
+                               const float* dlogprobs, const float* dentropies,
+                               RowRange rows) = nullptr;
+
+  /// Returns the floats of scratch that the attention kernels need for a job.
+  std::int64_t (*attention_scratch)(const AttentionJob& job) = nullptr;
+  std::int64_t (*attention_backward_scratch)(const AttentionBackwardJob& job) = nullptr;
+  void (*attention_f32)(const AttentionJob& job, float* scratch) = nullptr;
+  void (*attention_bf16)(const AttentionJob& job, float* scratch) = nullptr;
+  void (*attention_backward_f32)(const AttentionBackwardJob& job, float* scratch) = nullptr;
+  void (*attention_backward_bf16)(const AttentionBackwardJob& job, float* scratch) = nullptr;
+};
+
+// One table per instruction set of the build; `choose_kernels` picks.
+namespace isa_baseline {
+[[nodiscard]] const KernelTable& kernels() noexcept;
+}
+namespace isa_avx2 {
+[[nodiscard]] const KernelTable& kernels() noexcept;
+}
+namespace isa_avx512 {
+[[nodiscard]] const KernelTable& kernels() noexcept;
+}
+
+}  // namespace tidemill::engines::cpu

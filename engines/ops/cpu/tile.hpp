@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The register tile that every product of the backend is made of.
+//
+// A tile holds kRows x (kVectors registers) of results and adds a[r][k] * b[k][lane] for k upwards:
+// each element is one chain of multiply-adds, so neither the tile's size nor an element's place in
+// it touches its bits.
+#pragma once
+
+#include <cstdint>
+
+#include "engines/ops/cpu/vec.hpp"
+
+namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
+
+// The most rows of one panel that fit the register file beside one row of b and a broadcast.
+#if defined(__AVX512F__)
+inline constexpr int kTileRows = 12;
+#elif defined(__AVX2__) && defined(__FMA__)
+inline constexpr int kTileRows = 6;
+#else
+inline constexpr int kTileRows = 3;
+#endif
+
+/// Where a tile's operands lie. `b` is read in registers: register v at
+/// b + v / kRegisters * panel_step + v % kRegisters * kRegisterFloats.
+template <class Element>
+struct TileOperands {
+  const float* a = nullptr;
+  std::int64_t a_row = 0;   // floats between the rows of a
+  std::int64_t a_step = 0;  // floats between the steps of a
+  const Element* b = nullptr;
+  std::int64_t b_step = 0;      // elements between the steps of b
+  std::int64_t panel_step = 0;  // elements between panels of b
+  std::int64_t depth = 0;
+};
+
+template <int kRows, int kVectors>
+struct Accumulators {
+  Register value[kRows][kVectors];
+};
+
+template <int kRows, int kVectors, class Element>
+inline void accumulate(const TileOperands<Element>& in, Accumulators<kRows, kVectors>& acc) {
+  // A local copy: the compiler keeps it in registers.
+  Accumulators<kRows, kVectors> sum = acc;
+  const float* a = in.a;
+  const Element* b = in.b;
+  for (std::int64_t k = 0; k < in.depth; ++k) {
+    Register row[kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      row[v] = load_register(b + v / kRegisters * in.panel_step + v % kRegisters * kRegisterFloats);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Register x = broadcast_register(a[r * in.a_row]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        sum.value[r][v] = multiply_add(x, row[v], sum.value[r][v]);
+      }
+    }
+    a += in.a_step;
+    b += in.b_step;
+  }
+  acc = sum;
+}
+
+/// Adds to kRows x 16 results in memory, `c_row` floats between rows.
+template <int kRows, class Element>
+inline void accumulate_in_memory(const TileOperands<Element>& in, float* c, std::int64_t c_row) {
+  Accumulators<kRows, kRegisters> acc;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kRegisters; ++v) {
+      acc.value[r][v] = load_register(c + r * c_row + v * kRegisterFloats);
+    }
+  }
+  accumulate(in, acc);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kRegisters; ++v) {
+      store_register(c + r * c_row + v * kRegisterFloats, acc.value[r][v]);
+    }
+  }
+}
+
+/// Calls f.template operator()<rows>() with the compile-time constant `rows` in [1, kTileRows].
+template <int kRows = kTileRows, class F>
+inline void with_rows(std::int64_t rows, F f) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) {
+      with_rows<kRows - 1>(rows, f);
+      return;
+    }
+  }
+  f.template operator()<kRows>();
+}
+
+/// Returns how many rows the next tile takes of `left`, so that tiles are of even height.
+inline std::int64_t next_rows(std::int64_t left) {
+  const std::int64_t tiles = (left + kTileRows - 1) / kTileRows;
+  return (left + tiles - 1) / tiles;
+}
+
+/// Adds a (rows x depth) b (depth x 16) to `rows` x 16 results in memory.
+template <class Element>
+inline void accumulate_rows(TileOperands<Element> in, std::int64_t rows, float* c,
+                            std::int64_t c_row) {
+  while (rows > 0) {
+    const std::int64_t count = next_rows(rows);
+    with_rows(count, [&]<int kRows>() { accumulate_in_memory<kRows>(in, c, c_row); });
+    in.a += count * in.a_row;
+    c += count * c_row;
+    rows -= count;
+  }
+}
+
+}  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sixteen floats at a time, on every instruction set.
+//
+// Kernels are written once against `Vec` and compiled once per instruction set, each time in a
+// namespace of its own (TIDEMILL_CPU_ISA), so that no function compiled for a newer processor is
+// ever linked into the path of an older one. For that reason kernel files instantiate nothing from
+// the standard library.
+//
+// A `Vec` is always 16 lanes, whatever the registers: the order of every sum over lanes is then the
+// same on AVX2 and AVX-512, and with it every bit. Without FMA the products are rounded before they
+// are added, so the baseline build agrees with the others only within rounding.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
+
+#include "engines/ops/cpu/isa.hpp"
+
+namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kRegisterFloats = 16;
+#elif defined(__AVX2__) && defined(__FMA__)
+inline constexpr int kRegisterFloats = 8;
+#else
+inline constexpr int kRegisterFloats = 4;
+#endif
+
+inline constexpr int kLanes = 16;
+inline constexpr int kRegisters = kLanes / kRegisterFloats;  // registers in one `Vec`
+
+using Register = float __attribute__((vector_size(kRegisterFloats * 4)));
+using IntRegister = std::int32_t __attribute__((vector_size(kRegisterFloats * 4)));
+using WordRegister = std::uint32_t __attribute__((vector_size(kRegisterFloats * 4)));
+using HalfRegister = std::uint16_t __attribute__((vector_size(kRegisterFloats * 2)));
+
+/// Returns a * b + c, in one rounding where the processor has FMA.
+inline Register multiply_add(Register a, Register b, Register c) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Register>(_mm512_fmadd_ps(
+      reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+#elif defined(__AVX2__) && defined(__FMA__)
+  return reinterpret_cast<Register>(_mm256_fmadd_ps(
+      reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#else
+  return a * b + c;
+#endif
+}
+
+inline Register broadcast_register(float x) {
+  return Register{} + x;
+}
+
+inline Register load_register(const float* from) {
+  Register out;
+  std::memcpy(&out, from, sizeof(out));
+  return out;
+}
+
+/// Widens bfloat16 elements; exact.
+inline Register load_register(const std::uint16_t* from) {
+  HalfRegister half;
+  std::memcpy(&half, from, sizeof(half));
+  return reinterpret_cast<Register>(__builtin_convertvector(half, WordRegister) << 16U);
+}
+
+inline void store_register(float* to, Register value) {
+  std::memcpy(to, &value, sizeof(value));
+}
+
+/// Sixteen floats.
+struct Vec {
+  Register part[kRegisters];
+};
+
+/// Sixteen truths: all bits of a lane set, or none.
+struct Mask {
+  IntRegister part[kRegisters];
+};
+
+template <class F>
+inline Vec each_part(F f) {
+  Vec out;
+#pragma GCC unroll 4
+  for (int i = 0; i < kRegisters; ++i) {
+    out.part[i] = f(i);
+  }
+  return out;
+}
+
+inline Vec broadcast(float x) {
+  return each_part([&](int) { return broadcast_register(x); });
+}
+template <class Element>
+inline Vec load(const Element* from) {
+  return each_part([&](int i) { return load_register(from + i * kRegisterFloats); });
+}
+inline void store(float* to, const Vec& value) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kRegisters; ++i) {
+    store_register(to + i * kRegisterFloats, value.part[i]);
+  }
+}
+/// Loads min(count, 16) elements; the other lanes are 0.
+template <class Element>
+inline Vec load_some(const Element* from, std::int64_t count) {
+  if (count >= kLanes) {
+    return load(from);
+  }
+  Element lanes[kLanes] = {};
+  for (std::int64_t i = 0; i < count; ++i) {
+    lanes[i] = from[i];
+  }
+  return load(lanes);
+}
+/// Stores the first min(count, 16) lanes.
+inline void store_some(float* to, const Vec& value, std::int64_t count) {
+  if (count >= kLanes) {
+    store(to, value);
+    return;
+  }
+  float lanes[kLanes];
+  store(lanes, value);
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = lanes[i];
+  }
+}
+
+inline Vec operator+(const Vec& a, const Vec& b) {
+  return each_part([&](int i) { return a.part[i] + b.part[i]; });
+}
+inline Vec operator-(const Vec& a, const Vec& b) {
+  return each_part([&](int i) { return a.part[i] - b.part[i]; });
+}
+inline Vec operator*(const Vec& a, const Vec& b) {
+  return each_part([&](int i) { return a.part[i] * b.part[i]; });
+}
+inline Vec operator/(const Vec& a, const Vec& b) {
+  return each_part([&](int i) { return a.part[i] / b.part[i]; });
+}
+inline Vec operator-(const Vec& a) {
+  return each_part([&](int i) { return -a.part[i]; });
+}
+/// Returns a * b + c.
+inline Vec multiply_add(const Vec& a, const Vec& b, const Vec& c) {
+  return each_part([&](int i) { return multiply_add(a.part[i], b.part[i], c.part[i]); });
+}
+
+template <class F>
+inline Mask each_mask(F f) {
+  Mask out;
+#pragma GCC unroll 4
+  for (int i = 0; i < kRegisters; ++i) {
+    out.part[i] = f(i);
+  }
+  return out;
+}
+inline Mask operator<(const Vec& a, const Vec& b) {
+  return each_mask([&](int i) { return a.part[i] < b.part[i]; });
+}
+inline Mask operator!=(const Vec& a, const Vec& b) {
+  return each_mask([&](int i) { return a.part[i] != b.part[i]; });
+}
+/// Returns the lanes whose number lies in [first, last].
+inline Mask lanes_between(std::int64_t first, std::int64_t last) {
+  std::int32_t lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    lanes[i] = i >= first && i <= last ? -1 : 0;
+  }
+  Mask out;
+  std::memcpy(&out, lanes, sizeof(out));
+  return out;
+}
+/// Returns `a` where the mask is set, else `b`.
+inline Vec select(const Mask& mask, const Vec& a, const Vec& b) {
+  return each_part([&](int i) {
+    return reinterpret_cast<Register>((mask.part[i] & reinterpret_cast<IntRegister>(a.part[i])) |
+                                      (~mask.part[i] & reinterpret_cast<IntRegister>(b.part[i])));
+  });
+}
+/// Returns the larger lanes; a NaN in `b` stays.
+inline Vec maximum(const Vec& a, const Vec& b) {
+  return select(b < a, a, b);
+}
+/// Returns the smaller lanes; a NaN in `b` stays.
+inline Vec minimum(const Vec& a, const Vec& b) {
+  return select(a < b, a, b);
+}
+
+/// Adds the lanes: i and i + 8, then i and i + 4, and so on.
+inline float sum_lanes(const Vec& value) {
+  float lanes[kLanes];
+  store(lanes, value);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) {
+      lanes[i] += lanes[i + width];
+    }
+  }
+  return lanes[0];
+}
+
+/// Returns the largest lane; a NaN in any lane gives a NaN.
+inline float max_lane(const Vec& value) {
+  float lanes[kLanes];
+  store(lanes, value);
+  float top = lanes[0];
+  for (int i = 1; i < kLanes; ++i) {
+    top = lanes[i] > top || lanes[i] != lanes[i] ? lanes[i] : top;
+  }
+  return top;
+}
+
+}  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// A paged cache for tests: sequences with shuffled pages in memory that starts as NaN, so that
+// reading a position nobody wrote shows in the result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "tests/engines/ops/fixtures.hpp"
+
+namespace tidemill::engines::ops_test {
+
+class TestCache {
+public:
+  /// Makes room for sequences of `lengths` tokens; `random` deals the pages out.
+  TestCache(const Ops& ops, const AttentionShape& shape, std::span<const std::int64_t> lengths,
+            RandomStream& random) {
+    std::int64_t total = 1;
+    for (const std::int64_t length : lengths) {
+      total += pages_for(shape, length);
+    }
+    std::vector<std::int32_t> numbers(static_cast<std::size_t>(total));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    shuffle(std::span<std::int32_t>(numbers), random);
+    auto next = numbers.begin();
+    for (const std::int64_t length : lengths) {
+      const auto end = next + pages_for(shape, length);
+      pages_.emplace_back(next, end);
+      next = end;
+    }
+    // Bytes of ones are NaN as float and as bfloat16.
+    memory_.resize(static_cast<std::size_t>(total * ops.kv_page_bytes(shape)), std::byte{0xFF});
+  }
+
+  [[nodiscard]] KvLayer layer() { return {memory_.data()}; }
+  [[nodiscard]] std::span<const std::int32_t> pages(std::size_t sequence) const {
+    return pages_[sequence];
+  }
+
+private:
+  static std::int64_t pages_for(const AttentionShape& shape, std::int64_t length) {
+    return (length + shape.page_tokens - 1) / shape.page_tokens;
+  }
+  std::vector<std::vector<std::int32_t>> pages_;
+  std::vector<std::byte> memory_;
+};
+
+/// The operands of one sequence's attention.
+struct Sequence {
+  Rows q;
+  Rows k;
+  Rows v;
+  Rows dout;
+
+  Sequence(const AttentionShape& shape, std::int64_t tokens, std::uint64_t seed)
+      : q(Rows::random(tokens, shape.num_heads * shape.head_dim, seed, 1.0F)),
+        k(Rows::random(tokens, shape.num_kv_heads * shape.head_dim, seed + 1000, 1.0F)),
+        v(Rows::random(tokens, shape.num_kv_heads * shape.head_dim, seed + 2000, 1.0F)),
+        dout(Rows::random(tokens, shape.num_heads * shape.head_dim, seed + 3000, 1.0F)) {}
+};
+
+/// What attention and its gradients gave for one sequence.
+struct AttentionRows {
+  Rows out;
+  Rows lse;
+  Rows dq;
+  Rows dk;
+  Rows dv;
+
+  AttentionRows(const AttentionShape& shape, std::int64_t tokens, std::int64_t gap = 0)
+      : out(tokens, shape.num_heads * shape.head_dim, gap),
+        lse(tokens, shape.num_heads, gap),
+        dq(tokens, shape.num_heads * shape.head_dim, gap),
+        dk(tokens, shape.num_kv_heads * shape.head_dim, gap),
+        dv(tokens, shape.num_kv_heads * shape.head_dim, gap) {}
+};
+
+/// Runs one sequence alone, as one segment, forward and backward.
+inline AttentionRows run_alone(Ops& ops, const AttentionShape& shape, const Sequence& in,
+                               RandomStream& random) {
+  const std::int64_t tokens = in.q.rows();
+  AttentionRows result(shape, tokens, 1);
+  TestCache cache(ops, shape, std::span(&tokens, 1), random);
+  const AttentionSegment segment{0, tokens, 0, cache.pages(0)};
+  const std::span segments(&segment, 1);
+  ops.kv_append(shape, segments, in.k.view(), in.v.view(), cache.layer());
+  ops.attention(shape, segments, in.q.view(), cache.layer(), result.out.view(), result.lse.view());
+  ops.attention_backward(shape, segments, in.q.view(), cache.layer(), result.out.view(),
+                         result.lse.view(), in.dout.view(), result.dq.view(), result.dk.view(),
+                         result.dv.view());
+  return result;
+}
+
+/// Returns an attention shape with the usual scale.
+inline AttentionShape attention_shape(std::int64_t heads, std::int64_t kv_heads,
+                                      std::int64_t head_dim, std::int64_t window,
+                                      std::int64_t page_tokens, DType dtype) {
+  return {heads,  kv_heads,    head_dim, 1.0F / std::sqrt(static_cast<float>(head_dim)),
+          window, page_tokens, dtype};
+}
+
+}  // namespace tidemill::engines::ops_test

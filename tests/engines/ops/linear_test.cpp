@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers against double precision.
+#include <cmath>
+
+#include "tests/engines/ops/fixtures.hpp"
+#include "tests/engines/ops/oracle.hpp"
+
+namespace tidemill::engines::ops_test {
+namespace {
+
+// A chain of n multiply-adds errs by at most n half-units; errors cancel as a random walk, so that
+// this many units of the terms' absolute sum are far above what a right kernel shows.
+constexpr double kTolerance = 2e-6;
+
+struct Shape {
+  std::int64_t rows;
+  std::int64_t in;
+  std::int64_t out;
+};
+
+const Shape kShapes[] = {{1, 1, 1},     {1, 64, 64},  {2, 7, 5},     {3, 16, 33},
+                         {5, 100, 17},  {13, 31, 48}, {64, 128, 96}, {130, 65, 40},
+                         {7, 300, 129}, {200, 96, 8}, {1, 344, 128}, {33, 8, 70}};
+
+std::string name(const Shape& shape, DType dtype) {
+  return std::to_string(shape.rows) + " x " + std::to_string(shape.in) + " x " +
+         std::to_string(shape.out) + " " + std::string(dtype_name(dtype));
+}
+
+float rounded(float x, DType dtype) {
+  return dtype == DType::kBF16 ? bf16_to_float(float_to_bf16(x)) : x;
+}
+
+Rows rounded(const Rows& x, DType dtype) {
+  Rows out(x.rows(), x.cols());
+  for (std::int64_t t = 0; t < x.rows(); ++t) {
+    for (std::int64_t j = 0; j < x.cols(); ++j) {
+      out.at(t, j) = rounded(x.at(t, j), dtype);
+    }
+  }
+  return out;
+}
+
+// Compares y with before + x w^T + bias, element by element.
+void expect_product(const Rows& y, const Rows& before, const Rows& x, const Rows& w,
+                    const Rows& bias, bool transposed, const std::string& what) {
+  for (std::int64_t t = 0; t < y.rows(); ++t) {
+    for (std::int64_t o = 0; o < y.cols(); ++o) {
+      double expected = before.at(t, o) + (bias.rows() > 0 ? double{bias.at(0, o)} : 0.0);
+      double scale = std::abs(expected) + 1e-3;
+      for (std::int64_t k = 0; k < x.cols(); ++k) {
+        const double term = double{x.at(t, k)} * (transposed ? w.at(k, o) : w.at(o, k));
+        expected += term;
+        scale += std::abs(term);
+      }
+      expect_close(y.at(t, o), expected, kTolerance, scale, what);
+      if (::testing::Test::HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
+void check_products(Ops& ops, DType dtype) {
+  for (const Shape& shape : kShapes) {
+    const std::string what = name(shape, dtype);
+    const Rows w = Rows::random(shape.out, shape.in, 1, 0.2F);
+    const Rows x = Rows::random(shape.rows, shape.in, 2, 1.0F, 3);
+    const Rows dy = Rows::random(shape.rows, shape.out, 3, 1.0F, 5);
+    const Rows bias = Rows::random(1, shape.out, 4);
+    const Rows w_used = rounded(w, dtype);
+    const auto weight =
+        ops.prepare_weight(f32_weight(w), dtype, WeightUse::kForwardAndBackward).value();
+    EXPECT_EQ(weight->out_features(), shape.out);
+    EXPECT_EQ(weight->in_features(), shape.in);
+    EXPECT_GE(weight->size_bytes(),
+              shape.in * shape.out * static_cast<std::int64_t>(dtype_bytes(dtype)));
+    for (const Store store : {Store::kOverwrite, Store::kAdd}) {
+      const bool add = store == Store::kAdd;
+      const Rows y_before = Rows::random(shape.rows, shape.out, 5, 1.0F, 2);
+      Rows y = y_before;
+      ops.linear(x.view(), *weight, add ? std::span<const float>() : bias.span(), store, y.view());
+      expect_product(y, add ? y_before : Rows(shape.rows, shape.out), rounded(x, dtype), w_used,
+                     add ? Rows() : bias, false, what + " forward");
+      const Rows dx_before = Rows::random(shape.rows, shape.in, 6, 1.0F, 1);
+      Rows dx = dx_before;
+      ops.linear_backward_input(dy.view(), *weight, store, dx.view());
+      expect_product(dx, add ? dx_before : Rows(shape.rows, shape.in), rounded(dy, dtype), w_used,
+                     Rows(), true, what + " backward");
+      if (::testing::Test::HasFatalFailure()) {
+        return;
+      }
+    }
+  }
+}
+
+class LinearTest : public OpsTest {};
+
+TEST_P(LinearTest, F32ProductsAgreeWithDoublePrecision) {
+  check_products(ops(), DType::kF32);
+}
+
+TEST_P(LinearTest, Bf16ProductsRoundTheirOperandsAndNothingElse) {
+  check_products(ops(), DType::kBF16);
+}
+
+TEST_P(LinearTest, WeightGradientsAddToWhatIsThere) {
+  for (const Shape& shape : kShapes) {
+    const Rows x = Rows::random(shape.rows, shape.in, 1, 1.0F, 2);
+    const Rows dy = Rows::random(shape.rows, shape.out, 2, 1.0F, 1);
+    const Rows before = Rows::random(shape.out, shape.in, 3, 1.0F, 4);
+    const Rows bias_before = Rows::random(1, shape.out, 4);
+    Rows dw = before;
+    Rows dbias = bias_before;
+    ops().linear_backward_weight(dy.view(), x.view(), dw.view());
+    ops().bias_backward(dy.view(), dbias.span());
+    for (std::int64_t o = 0; o < shape.out; ++o) {
+      double bias = bias_before.at(0, o);
+      double bias_scale = std::abs(bias);
+      for (std::int64_t t = 0; t < shape.rows; ++t) {
+        bias += dy.at(t, o);
+        bias_scale += std::abs(dy.at(t, o));
+      }
+      expect_close(dbias.at(0, o), bias, kTolerance, bias_scale, "bias");
+      for (std::int64_t i = 0; i < shape.in; ++i) {
+        double expected = before.at(o, i);
+        double scale = std::abs(expected);
+        for (std::int64_t t = 0; t < shape.rows; ++t) {
+          expected += double{dy.at(t, o)} * double{x.at(t, i)};
+          scale += std::abs(double{dy.at(t, o)} * double{x.at(t, i)});
+        }
+        expect_close(dw.at(o, i), expected, kTolerance, scale, name(shape, DType::kF32));
+        ASSERT_FALSE(::testing::Test::HasFatalFailure());
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, SixteenBitFilesAreWidenedExactly) {
+  constexpr std::int64_t kOut = 19;
+  constexpr std::int64_t kIn = 21;
+  const Rows w = Rows::random(kOut, kIn, 1);
+  const Rows x = Rows::random(9, kIn, 2);
+  for (const DType stored : {DType::kF16, DType::kBF16}) {
+    std::vector<std::uint16_t> bits;
+    Rows widened(kOut, kIn);
+    for (std::int64_t o = 0; o < kOut; ++o) {
+      for (std::int64_t i = 0; i < kIn; ++i) {
+        const bool half = stored == DType::kF16;
+        bits.push_back(half ? float_to_f16(w.at(o, i)) : float_to_bf16(w.at(o, i)));
+        widened.at(o, i) = half ? f16_to_float(bits.back()) : bf16_to_float(bits.back());
+      }
+    }
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      const auto from_file =
+          ops().prepare_weight({bits.data(), stored, kOut, kIn}, compute, WeightUse::kForward);
+      const auto from_f32 = ops().prepare_weight(f32_weight(widened), compute, WeightUse::kForward);
+      Rows a(9, kOut);
+      Rows b(9, kOut);
+      ops().linear(x.view(), *from_file.value(), {}, Store::kOverwrite, a.view());
+      ops().linear(x.view(), *from_f32.value(), {}, Store::kOverwrite, b.view());
+      expect_same_bits(a, b, std::string(dtype_name(stored)));
+    }
+  }
+}
+
+TEST_P(LinearTest, NoRowsIsNoWork) {
+  const Rows w = Rows::random(8, 4, 1);
+  const auto weight =
+      ops().prepare_weight(f32_weight(w), DType::kF32, WeightUse::kForwardAndBackward).value();
+  Rows y(0, 8);
+  Rows x(0, 4);
+  Rows dw(8, 4);
+  ops().linear(x.view(), *weight, {}, Store::kOverwrite, y.view());
+  ops().linear_backward_input(y.view(), *weight, Store::kAdd, x.view());
+  ops().linear_backward_weight(y.view(), x.view(), dw.view());
+  expect_same_bits(dw, Rows(8, 4), "dw");
+}
+
+TEST_P(LinearTest, RefusesOtherTypes) {
+  const Rows w = Rows::random(8, 4, 1);
+  WeightView view = f32_weight(w);
+  EXPECT_EQ(ops().prepare_weight(view, DType::kF16, WeightUse::kForward).status().code(),
+            Errc::kUnimplemented);
+  view.dtype = DType::kF64;
+  EXPECT_EQ(ops().prepare_weight(view, DType::kF32, WeightUse::kForward).status().code(),
+            Errc::kUnimplemented);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, LinearTest, ::testing::ValuesIn(backends()), backend_name);
+// Right, whatever its bits: on processors where `kAuto` leaves it out, too.
+INSTANTIATE_TEST_SUITE_P(OneDnn, LinearTest,
+                         ::testing::Values(cpu_backend("cpu_onednn",
+                                                       {.matmul = MatmulChoice::kOneDnn})),
+                         backend_name);
+
+}  // namespace
+}  // namespace tidemill::engines::ops_test
