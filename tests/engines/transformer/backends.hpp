@@ -8,23 +8,20 @@
 #include <vector>
 
 #include "engines/ops/ops.hpp"
-#include "engines/ops/reference/factory.hpp"
 
 namespace tidemill::engines {
 
 /// A backend to test, made afresh for each test.
 struct Backend {
   std::string name;
-  std::unique_ptr<Ops> (*make)();
+  std::shared_ptr<Ops> (*make)();
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Backend& backend) {
   return out << backend.name;
 }
 
-/// Returns every backend.
-[[nodiscard]] inline std::vector<Backend> backends() {
-  return {{"reference", make_reference_ops}};
-}
+/// Returns every backend: the reference, and the CPU backend with two threads.
+[[nodiscard]] std::vector<Backend> backends();
 
 }  // namespace tidemill::engines

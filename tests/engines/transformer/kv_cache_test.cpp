@@ -25,7 +25,7 @@ protected:
     return config_.num_layers * ops_->kv_page_bytes(attention_shape(config_, 0, {}));
   }
 
-  std::unique_ptr<Ops> ops_ = backends()[0].make();
+  std::shared_ptr<Ops> ops_ = backends()[0].make();
   ModelConfig config_ = small_config({});
 };
 

@@ -74,7 +74,7 @@ public:
 
   BenchOptions options;
   ModelConfig config;
-  std::unique_ptr<Ops> ops;
+  std::shared_ptr<Ops> ops;
   Transformer model;
   std::shared_ptr<const ModelWeights> weights;
   std::unique_ptr<KvCache> cache;

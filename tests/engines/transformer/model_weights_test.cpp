@@ -25,7 +25,7 @@ protected:
     return Adapter::create(config_, spec, tensors, WeightUse::kForward, *ops_).status();
   }
 
-  std::unique_ptr<Ops> ops_ = backends()[0].make();
+  std::shared_ptr<Ops> ops_ = backends()[0].make();
   ModelConfig config_ = small_config({true, true, true, false, false});
   TensorMap tensors_ = random_weights(config_, 1);
 };
