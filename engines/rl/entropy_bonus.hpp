@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// A bonus for policies that keep their options open.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/result.hpp"
+#include "engines/rl/aggregate.hpp"
+#include "engines/rl/token_rows.hpp"
+
+namespace tidemill::engines {
+
+template <class Real>
+struct EntropyInputs {
+  TokenRows rows;
+  std::span<const Real> logits;  // (N, V), finite where the mask is set
+  std::size_t vocabulary = 0;    // V >= 1
+};
+
+struct EntropyOptions {
+  double coefficient = 0.01;
+  AggregateOptions aggregate;
+};
+
+template <class Real>
+struct EntropyOutputs {
+  std::span<Real> entropy;   // (N) in nats
+  std::span<Real> gradient;  // (N, V) of the loss, with respect to the logits
+};
+
+/// Computes `H = -sum p log p` per token and returns `-coefficient * aggregate(H)`.
+/// Errors: `bad_shape`, `bad_mask`, `bad_option`, `non_finite` naming row and token,
+/// `non_finite_result`.
+template <class Real>
+[[nodiscard]] Result<double> entropy_bonus(const EntropyInputs<Real>& inputs,
+                                           const EntropyOptions& options,
+                                           const EntropyOutputs<Real>& out);
+
+}  // namespace tidemill::engines

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to rewards and groups before advantages: penalties for over-long answers, and the
+// groups that teach nothing.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.hpp"
+#include "base/result.hpp"
+
+namespace tidemill::engines {
+
+/// Where the penalty for long answers begins and how it grows.
+struct OverlongOptions {
+  /// Units: response tokens.
+  std::int64_t max_response = 0;
+  /// The last `buffer` tokens before `max_response` are penalised; in 1..max_response.
+  std::int64_t buffer = 0;
+  double factor = 1.0;
+  /// Counts at most `buffer` tokens of excess.
+  bool cap = false;
+};
+
+/// Checks ranges.
+/// Errors: `bad_option`.
+[[nodiscard]] Status validate(const OverlongOptions& options);
+
+template <class Real>
+struct OverlongInputs {
+  std::span<const Real> rewards;          // (N)
+  std::span<const std::int64_t> lengths;  // (N) response tokens
+  std::span<const SampleId> ids;          // (N) or empty: names samples in refusals
+};
+
+template <class Real>
+struct OverlongOutputs {
+  std::span<Real> penalty;  // (N) <= 0
+  std::span<Real> rewards;  // (N) reward + penalty; may alias the input
+};
+
+/// Computes `penalty = min(-excess / buffer * factor, 0)`,
+/// `excess = length - (max_response - buffer)`.
+/// Source: Yu et al. 2025, arXiv:2503.14476, section 3.4 (DAPO).
+/// Errors: `bad_shape`, `bad_option`, `bad_length`, `non_finite` naming the sample,
+/// `non_finite_result`.
+template <class Real>
+[[nodiscard]] Status shape_overlong(const OverlongInputs<Real>& inputs,
+                                    const OverlongOptions& options,
+                                    const OverlongOutputs<Real>& out);
+
+/// Which groups stay.
+enum class GroupFilterRule : std::uint8_t {
+  kNotAllEqual,      // some metric differs from another
+  kMeanInOpenRange,  // low < mean < high
+};
+
+struct GroupFilterOptions {
+  GroupFilterRule rule = GroupFilterRule::kNotAllEqual;
+  /// What `kNotAllEqual` does with groups of one.
+  bool keep_singletons = true;
+  double low = 0.0;
+  double high = 1.0;
+};
+
+template <class Real>
+struct GroupFilterInputs {
+  std::span<const Real> metric;     // (N)
+  std::span<const GroupId> groups;  // (N), in any order
+  std::span<const SampleId> ids;    // (N) or empty: names samples in refusals
+};
+
+struct GroupFilterResult {
+  std::vector<std::uint8_t> keep;    // (N) 0 or 1
+  std::vector<GroupId> kept_groups;  // in order of first appearance
+};
+
+/// Decides which groups have something to teach.
+/// Source: Yu et al. 2025, arXiv:2503.14476, section 3.2 (dynamic sampling).
+/// Errors: `bad_shape`, `bad_option`, `non_finite` naming the sample.
+template <class Real>
+[[nodiscard]] Result<GroupFilterResult> filter_groups(const GroupFilterInputs<Real>& inputs,
+                                                      const GroupFilterOptions& options);
+
+}  // namespace tidemill::engines

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whitening of a column over the valid tokens of a batch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engines/rl/token_rows.hpp"
+
+namespace tidemill::engines {
+
+/// How `eps` guards the variance.
+enum class EpsMode : std::uint8_t {
+  kAdd,  // var + eps
+  kMax,  // max(var, eps)
+};
+
+struct WhitenOptions {
+  /// The variance divides by n - ddof; 0 or 1.
+  int ddof = 1;
+  double eps = 1e-8;
+  EpsMode eps_mode = EpsMode::kAdd;
+};
+
+/// Checks ranges.
+/// Errors: `bad_option`.
+[[nodiscard]] Status validate(const WhitenOptions& options);
+
+/// Replaces valid values by `(x - mean) / sqrt(var + eps)`, or `sqrt(max(var, eps))`.
+///
+/// A constant column, or a single valid value, becomes exactly 0. Masked positions become 0.
+/// Shapes: `values` (N). Requires valid `rows` and `options`, and finite valid values.
+template <class Real>
+void whiten(const TokenRows& rows, const WhitenOptions& options, std::span<Real> values);
+
+}  // namespace tidemill::engines
