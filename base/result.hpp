@@ -32,7 +32,8 @@ public:
     TIDEMILL_CHECK(ok()) << status_.to_string();
     return *value_;
   }
-  [[nodiscard]] T&& value() && {
+  // By value: a reference into the temporary would dangle in `for (auto& x : list().value())`.
+  [[nodiscard]] T value() && {
     TIDEMILL_CHECK(ok()) << status_.to_string();
     return std::move(*value_);
   }
