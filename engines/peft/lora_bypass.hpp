@@ -24,7 +24,8 @@ struct LoraGradient {
 class LoraBypass {
 public:
   /// Prepares the matrices of `module` found in `tensors`.
-  /// Errors: those of `Ops::prepare_weight`. Requires `check_lora_tensors` to have passed.
+  /// Errors: those of `Ops::prepare_weight`. Requires `tensors` to have the shapes of
+  /// `lora_shapes`.
   [[nodiscard]] static Result<LoraBypass> create(const LoraModule& module, const TensorMap& tensors,
                                                  WeightUse use, Ops& ops);
 

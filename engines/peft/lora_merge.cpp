@@ -40,7 +40,7 @@ void add_product(const LoraModule& module, const std::vector<float>& a, const st
 
 Result<TensorMap> merge_lora(const LoraSpec& spec, const TensorMap& adapter,
                              const TensorMap& base) {
-  TIDEMILL_RETURN_IF_ERROR(check_lora_tensors(spec, adapter));
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(lora_shapes(spec), adapter, "adapter"));
   TensorMap merged = base;
   for (const LoraModule& module : spec) {
     const std::string name = module.path + ".weight";

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/peft/lora_spec.hpp"
 
-#include <array>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "base/float_tensor.hpp"
 #include "base/random.hpp"
+#include "engines/formats/adapter_files.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -24,30 +23,59 @@ std::uint64_t stream_of(std::string_view path) {
 }  // namespace
 
 std::string lora_a_name(std::string_view path) {
-  return "base_model.model." + std::string(path) + ".lora_A.weight";
+  return std::string(kAdapterPrefix) + std::string(path) + ".lora_A.weight";
 }
 
 std::string lora_b_name(std::string_view path) {
-  return "base_model.model." + std::string(path) + ".lora_B.weight";
+  return std::string(kAdapterPrefix) + std::string(path) + ".lora_B.weight";
 }
 
-Status check_lora_tensors(const LoraSpec& spec, const TensorMap& tensors) {
-  std::set<std::string> known;
-  for (const LoraModule& module : spec) {
-    const std::string a = lora_a_name(module.path);
-    const std::string b = lora_b_name(module.path);
-    const std::array a_shape = {module.rank, module.in_features};
-    const std::array b_shape = {module.out_features, module.rank};
-    TIDEMILL_RETURN_IF_ERROR(check_float_tensor(tensors, a, a_shape));
-    TIDEMILL_RETURN_IF_ERROR(check_float_tensor(tensors, b, b_shape));
-    known.insert({a, b});
+Result<LoraSpec> lora_spec(const AdapterConfig& config, const std::vector<AdapterModule>& modules) {
+  const auto unsupported = [](const std::string& what) {
+    return Status(Errc::kUnimplemented, "adapter: " + what + " is not supported yet");
+  };
+  if (config.kind != AdapterKind::kLora) {
+    return unsupported("peft_type IA3");
   }
-  for (const auto& [name, tensor] : tensors) {
-    if (!known.contains(name)) {
-      return invalid_argument("adapter tensor " + name + " is no LoRA matrix of a target module");
+  if (config.use_dora) {
+    return unsupported("use_dora");
+  }
+  if (config.bias != AdapterBias::kNone) {
+    return unsupported("bias other than \"none\"");
+  }
+  if (config.lora_bias) {
+    return unsupported("lora_bias");
+  }
+  if (!config.modules_to_save.empty()) {
+    return unsupported("modules_to_save");
+  }
+  LoraSpec spec;
+  for (const AdapterModule& adapted : modules) {
+    const ModelModule& module = adapted.module;
+    if (module.is_embedding || module.path == "lm_head") {
+      return unsupported("target module " + module.path);
     }
+    spec.push_back({module.path, module.in_features, module.out_features, adapted.rank,
+                    static_cast<float>(adapted.scale)});
+  }
+  return spec;
+}
+
+Status check_lora_training(const AdapterConfig& config) {
+  if (config.dropout != 0.0) {
+    return {Errc::kUnimplemented,
+            "adapter: training with lora_dropout other than 0 is not supported; set it to 0"};
   }
   return {};
+}
+
+TensorShapes lora_shapes(const LoraSpec& spec) {
+  TensorShapes shapes;
+  for (const LoraModule& module : spec) {
+    shapes[lora_a_name(module.path)] = {module.rank, module.in_features};
+    shapes[lora_b_name(module.path)] = {module.out_features, module.rank};
+  }
+  return shapes;
 }
 
 TensorMap init_lora(const LoraSpec& spec, std::uint64_t seed) {

@@ -13,6 +13,8 @@
 
 #include "base/result.hpp"
 #include "base/tensor.hpp"
+#include "engines/formats/adapter_config.hpp"
+#include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {
 
@@ -34,11 +36,18 @@ using LoraSpec = std::vector<LoraModule>;
 /// Returns the checkpoint name of the B matrix of the module at `path`.
 [[nodiscard]] std::string lora_b_name(std::string_view path);
 
-/// Checks that `tensors` holds exactly the matrices of `spec`, in the right shapes and a float
-/// type.
-/// Errors: `kInvalidArgument` naming the first tensor that is missing, unknown or misshapen. The
-/// parts of other adapter kinds (DoRA, IA3, embeddings, biases, saved modules) are unknown here.
-[[nodiscard]] Status check_lora_tensors(const LoraSpec& spec, const TensorMap& tensors);
+/// Returns what `config` comes to on the modules that `resolve_adapter` chose.
+/// Errors: `kUnimplemented` naming the field, for what LoRA on the decoder's linear layers does not
+/// cover: IA3, DoRA, biases, embeddings, the head, saved modules.
+[[nodiscard]] Result<LoraSpec> lora_spec(const AdapterConfig& config,
+                                         const std::vector<AdapterModule>& modules);
+
+/// Checks that training `config` means what it says.
+/// Errors: `kUnimplemented` for a dropout other than 0, which inference ignores.
+[[nodiscard]] Status check_lora_training(const AdapterConfig& config);
+
+/// Returns the tensors of an adapter by checkpoint name.
+[[nodiscard]] TensorShapes lora_shapes(const LoraSpec& spec);
 
 /// Makes the matrices of a fresh adapter, f32: A uniform in +-1 / sqrt(in_features) (what Kaiming
 /// initialisation with a = sqrt(5) comes to), B zero, so that it changes nothing at first. Draws
@@ -47,7 +56,8 @@ using LoraSpec = std::vector<LoraModule>;
 
 /// Returns a copy of `base` with W + scale * B A in place of every bypassed W: the sum is taken in
 /// f32 and rounded once to the type of W. Other tensors are shared, not copied.
-/// Errors: those of `check_lora_tensors`; `kInvalidArgument` naming a weight that `base` lacks.
+/// Errors: `kInvalidArgument` naming a tensor of `adapter` that is missing, unknown or misshapen,
+/// or a weight that `base` lacks.
 [[nodiscard]] Result<TensorMap> merge_lora(const LoraSpec& spec, const TensorMap& adapter,
                                            const TensorMap& base);
 

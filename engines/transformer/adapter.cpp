@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.hpp"
+#include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -32,7 +32,7 @@ Result<std::shared_ptr<const Adapter>> Adapter::create(const ModelConfig& config
   if (spec.empty()) {
     return invalid_argument("the adapter has no target module");
   }
-  TIDEMILL_RETURN_IF_ERROR(check_lora_tensors(spec, tensors));
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(lora_shapes(spec), tensors, "adapter"));
   const std::vector<LinearModule> modules = linear_modules(config);
   std::shared_ptr<Adapter> adapter(new Adapter);
   adapter->spec_ = spec;

@@ -20,7 +20,7 @@ Gradients Gradients::for_model(const ModelConfig& config) {
   Gradients gradients;
   gradients.trains_model_ = true;
   ParameterSet& sums = gradients.sums_;
-  sums = ParameterSet(model_parameters(config));
+  sums = ParameterSet(expected_tensors(config));
   for (std::int64_t index = 0; index < config.num_layers; ++index) {
     LayerGradients& layer = gradients.layers_.emplace_back();
     const std::string prefix = "model.layers." + std::to_string(index) + ".";
@@ -49,12 +49,7 @@ Gradients Gradients::for_model(const ModelConfig& config) {
 Gradients Gradients::for_adapter(const ModelConfig& config, const LoraSpec& spec) {
   TIDEMILL_CHECK(!spec.empty());
   Gradients gradients;
-  std::vector<ParameterSpec> specs;
-  for (const LoraModule& module : spec) {
-    specs.push_back({lora_a_name(module.path), {module.rank, module.in_features}});
-    specs.push_back({lora_b_name(module.path), {module.out_features, module.rank}});
-  }
-  gradients.sums_ = ParameterSet(std::move(specs));
+  gradients.sums_ = ParameterSet(lora_shapes(spec));
   gradients.layers_.resize(static_cast<std::size_t>(config.num_layers));
   gradients.first_layer_ = config.num_layers;
   const std::vector<LinearModule> modules = linear_modules(config);

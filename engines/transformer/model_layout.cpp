@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/transformer/model_layout.hpp"
 
-#include <algorithm>
-#include <cmath>
-
 #include "base/check.hpp"
 
 namespace tidemill::engines {
@@ -59,32 +56,6 @@ std::vector<LinearModule> linear_modules(const ModelConfig& config) {
     }
   }
   return modules;
-}
-
-std::vector<ParameterSpec> model_parameters(const ModelConfig& config) {
-  std::vector<ParameterSpec> specs;
-  specs.push_back({"model.embed_tokens.weight", {config.vocab_size, config.hidden_size}});
-  specs.push_back({"model.norm.weight", {config.hidden_size}});
-  if (!config.tie_word_embeddings) {
-    specs.push_back({"lm_head.weight", {config.vocab_size, config.hidden_size}});
-  }
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-    specs.push_back({prefix + "input_layernorm.weight", {config.hidden_size}});
-    specs.push_back({prefix + "post_attention_layernorm.weight", {config.hidden_size}});
-    if (config.qk_norm) {
-      specs.push_back({prefix + "self_attn.q_norm.weight", {config.head_dim}});
-      specs.push_back({prefix + "self_attn.k_norm.weight", {config.head_dim}});
-    }
-  }
-  for (const LinearModule& module : linear_modules(config)) {
-    specs.push_back({module.path + ".weight", {module.out_features, module.in_features}});
-    if (module.bias) {
-      specs.push_back({module.path + ".bias", {module.out_features}});
-    }
-  }
-  std::ranges::sort(specs, {}, &ParameterSpec::name);
-  return specs;
 }
 
 }  // namespace tidemill::engines

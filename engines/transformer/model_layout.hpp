@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a decoder-only transformer by name: its linear layers and its parameters.
+// The linear layers of a decoder-only transformer, by layer and kind.
 #pragma once
 
 #include <array>
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "engines/formats/model_config.hpp"
-#include "engines/transformer/parameter_set.hpp"
 
 namespace tidemill::engines {
 
@@ -48,9 +47,5 @@ struct LinearModule {
 
 /// Returns the linear layers of all decoder layers, what adapters may target; layer by layer.
 [[nodiscard]] std::vector<LinearModule> linear_modules(const ModelConfig& config);
-
-/// Returns every parameter by its Hugging Face name, in name order. A tied model has no
-/// `lm_head.weight`.
-[[nodiscard]] std::vector<ParameterSpec> model_parameters(const ModelConfig& config);
 
 }  // namespace tidemill::engines

@@ -6,25 +6,10 @@
 
 #include "base/check.hpp"
 #include "base/float_tensor.hpp"
+#include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {
 namespace {
-
-Status check_tensors(const ModelConfig& config, const TensorMap& tensors) {
-  const std::vector<ParameterSpec> specs = model_parameters(config);
-  for (const ParameterSpec& expected : specs) {
-    TIDEMILL_RETURN_IF_ERROR(check_float_tensor(tensors, expected.name, expected.shape));
-  }
-  // Both are in name order, and every spec has its tensor: walk them together.
-  auto spec = specs.begin();
-  for (const auto& [name, tensor] : tensors) {
-    if (spec == specs.end() || spec->name != name) {
-      return invalid_argument("tensor " + name + " is unknown to this architecture");
-    }
-    ++spec;
-  }
-  return {};
-}
 
 // Prepares the parts of one model, adding up what they take.
 class Preparer {
@@ -88,7 +73,7 @@ Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(const ModelConf
                                                                  const TensorMap& tensors,
                                                                  const WeightOptions& options,
                                                                  Ops& ops) {
-  TIDEMILL_RETURN_IF_ERROR(check_tensors(config, tensors));
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, "model"));
   std::shared_ptr<ModelWeights> weights(new ModelWeights);
   weights->options_ = options;
   Preparer preparer(tensors, options, ops);

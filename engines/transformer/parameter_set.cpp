@@ -2,22 +2,20 @@
 #include "engines/transformer/parameter_set.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/check.hpp"
 #include "base/float_tensor.hpp"
 
 namespace tidemill::engines {
 
-ParameterSet::ParameterSet(std::vector<ParameterSpec> specs) {
-  std::ranges::sort(specs, {}, &ParameterSpec::name);
+ParameterSet::ParameterSet(const TensorShapes& shapes) {
   std::int64_t total = 0;
-  for (ParameterSpec& spec : specs) {
+  for (const auto& [name, shape] : shapes) {
     std::int64_t size = 1;
-    for (const std::int64_t extent : spec.shape) {
+    for (const std::int64_t extent : shape) {
       size *= extent;
     }
-    entries_.push_back({std::move(spec), total, size});
+    entries_.push_back({name, shape, total, size});
     total += size;
   }
   values_.resize(static_cast<std::size_t>(total));
@@ -35,8 +33,8 @@ std::span<const float> ParameterSet::values(const Entry& entry) const noexcept {
 
 const ParameterSet::Entry* ParameterSet::find(std::string_view name) const noexcept {
   const auto found = std::ranges::lower_bound(
-      entries_, name, {}, [](const Entry& entry) { return std::string_view(entry.spec.name); });
-  return found != entries_.end() && found->spec.name == name ? &*found : nullptr;
+      entries_, name, {}, [](const Entry& entry) { return std::string_view(entry.name); });
+  return found != entries_.end() && found->name == name ? &*found : nullptr;
 }
 
 std::span<float> ParameterSet::vector(std::string_view name) {
@@ -47,9 +45,9 @@ std::span<float> ParameterSet::vector(std::string_view name) {
 
 Matrix ParameterSet::matrix(std::string_view name) {
   const Entry* entry = find(name);
-  TIDEMILL_CHECK(entry != nullptr && entry->spec.shape.size() == 2) << name;
-  const std::int64_t cols = entry->spec.shape[1];
-  return {values(*entry).data(), entry->spec.shape[0], cols, cols};
+  TIDEMILL_CHECK(entry != nullptr && entry->shape.size() == 2) << name;
+  const std::int64_t cols = entry->shape[1];
+  return {values(*entry).data(), entry->shape[0], cols, cols};
 }
 
 void ParameterSet::set_zero() noexcept {
@@ -58,8 +56,8 @@ void ParameterSet::set_zero() noexcept {
 
 Status ParameterSet::load(const TensorMap& tensors) {
   for (const Entry& entry : entries_) {
-    TIDEMILL_RETURN_IF_ERROR(check_float_tensor(tensors, entry.spec.name, entry.spec.shape));
-    widen_floats(tensors.at(entry.spec.name), values(entry));
+    TIDEMILL_RETURN_IF_ERROR(check_float_tensor(tensors, entry.name, entry.shape));
+    widen_floats(tensors.at(entry.name), values(entry));
   }
   return {};
 }
@@ -67,7 +65,7 @@ Status ParameterSet::load(const TensorMap& tensors) {
 TensorMap ParameterSet::to_tensors(DType dtype) const {
   TensorMap tensors;
   for (const Entry& entry : entries_) {
-    tensors[entry.spec.name] = make_float_tensor(values(entry), entry.spec.shape, dtype);
+    tensors[entry.name] = make_float_tensor(values(entry), entry.shape, dtype);
   }
   return tensors;
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,29 +10,25 @@
 
 #include "base/result.hpp"
 #include "base/tensor.hpp"
+#include "engines/formats/model_files.hpp"
 #include "engines/ops/matrix.hpp"
 
 namespace tidemill::engines {
 
-/// The name and shape of one parameter.
-struct ParameterSpec {
-  std::string name;
-  std::vector<std::int64_t> shape;
-};
-
-/// Float32 tensors by name. Two sets made from the same specs have the same layout, so that an
+/// Float32 tensors by name. Two sets made from the same shapes have the same layout, so that an
 /// optimizer may walk weights and gradients side by side.
 class ParameterSet {
 public:
   struct Entry {
-    ParameterSpec spec;
+    std::string name;
+    std::vector<std::int64_t> shape;
     std::int64_t offset = 0;  // of its first element in `values`
     std::int64_t size = 0;    // elements
   };
 
   ParameterSet() = default;
   /// Makes zeros, in name order.
-  explicit ParameterSet(std::vector<ParameterSpec> specs);
+  explicit ParameterSet(const TensorShapes& shapes);
 
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
   /// Returns all elements, entry after entry.

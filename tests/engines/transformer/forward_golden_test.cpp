@@ -61,7 +61,7 @@ protected:
 
   [[nodiscard]] ModelBench bench(const std::string& config_file = "config.json",
                                  const BenchOptions& options = {}) const {
-    const GoldenModel model = golden_model(GetParam().model, config_file);
+    const ModelFiles model = golden_model(GetParam().model, config_file);
     return {GetParam().backend, model.config, model.tensors, options};
   }
 

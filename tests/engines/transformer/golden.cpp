@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 
 #include "base/check.hpp"
@@ -25,15 +24,10 @@ TensorMap golden_tensors(const std::string& name) {
   return read_tensor_file(golden_path(name), TensorPlacement::kCopied).value().tensors;
 }
 
-GoldenModel golden_model(const std::string& name, const std::string& config_file) {
-  const std::string folder = "models/" + name + "/";
-  GoldenModel model;
-  model.config = read_model_config(golden_path(folder + config_file)).value();
-  for (const auto& entry : std::filesystem::directory_iterator(golden_path(folder))) {
-    if (entry.path().extension() == ".safetensors") {
-      model.tensors.merge(golden_tensors(folder + entry.path().filename().string()));
-    }
-  }
+ModelFiles golden_model(const std::string& name, const std::string& config_file) {
+  const std::string folder = golden_path("models/" + name);
+  ModelFiles model = open_model(folder).value();
+  model.config = read_model_config(folder + "/" + config_file).value();
   return model;
 }
 

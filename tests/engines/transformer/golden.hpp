@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/tensor.hpp"
-#include "engines/formats/model_config.hpp"
+#include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {
 
@@ -24,14 +24,9 @@ inline const std::vector<std::string> kGoldenModels = {
     "llama-bf16-sharded", "llama-linear", "llama-tiny", "qwen2-sliding",
     "qwen2-tiny",         "qwen2-yarn",   "qwen3-tiny"};
 
-struct GoldenModel {
-  ModelConfig config;
-  TensorMap tensors;
-};
-
 /// Loads a model; `config_file` chooses the spelling of its configuration.
-[[nodiscard]] GoldenModel golden_model(const std::string& name,
-                                       const std::string& config_file = "config.json");
+[[nodiscard]] ModelFiles golden_model(const std::string& name,
+                                      const std::string& config_file = "config.json");
 
 /// Returns the values of an F32 tensor.
 [[nodiscard]] std::span<const float> values_of(const TensorMap& tensors, const std::string& name);

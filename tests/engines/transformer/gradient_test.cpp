@@ -61,12 +61,12 @@ void expect_slopes(const TensorMap& tensors, const ParameterSet& gradients,
       square += double{g} * double{g};
     }
     const double norm = std::sqrt(square);
-    ASSERT_GT(norm, 1e-3) << entry.spec.name << " has no gradient";
+    ASSERT_GT(norm, 1e-3) << entry.name << " has no gradient";
     // Small against the weights, large against the rounding of an objective of about 50.
     const double step = 2e-3 / norm;
-    const double up = objective_at(moved(tensors, entry.spec.name, gradient, step));
-    const double down = objective_at(moved(tensors, entry.spec.name, gradient, -step));
-    EXPECT_NEAR((up - down) / (2.0 * step * norm), norm, 0.01 * norm) << entry.spec.name;
+    const double up = objective_at(moved(tensors, entry.name, gradient, step));
+    const double down = objective_at(moved(tensors, entry.name, gradient, -step));
+    EXPECT_NEAR((up - down) / (2.0 * step * norm), norm, 0.01 * norm) << entry.name;
   }
 }
 

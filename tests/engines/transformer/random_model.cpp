@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/float_tensor.hpp"
+#include "engines/formats/model_files.hpp"
 #include "engines/transformer/model_layout.hpp"
 
 namespace tidemill::engines {
@@ -49,17 +50,17 @@ ModelConfig small_config(const ModelFeatures& features) {
 TensorMap random_weights(const ModelConfig& config, std::uint64_t seed) {
   RandomStream random(seed);
   TensorMap tensors;
-  for (const ParameterSpec& spec : model_parameters(config)) {
+  for (const auto& [name, shape] : expected_tensors(config)) {
     std::int64_t count = 1;
-    for (const std::int64_t extent : spec.shape) {
+    for (const std::int64_t extent : shape) {
       count *= extent;
     }
-    const bool matrix = spec.shape.size() == 2;
-    const bool bias = spec.name.ends_with(".bias");
+    const bool is_matrix = shape.size() == 2;
+    const bool is_bias = name.ends_with(".bias");
     const double deviation =
-        matrix ? 1.0 / std::sqrt(static_cast<double>(spec.shape[1])) : (bias ? 0.5 : 0.3);
-    tensors[spec.name] = make_float_tensor(
-        normals(count, matrix || bias ? 0.0 : 1.0, deviation, random), spec.shape, DType::kF32);
+        is_matrix ? 1.0 / std::sqrt(static_cast<double>(shape[1])) : (is_bias ? 0.5 : 0.3);
+    tensors[name] = make_float_tensor(
+        normals(count, is_matrix || is_bias ? 0.0 : 1.0, deviation, random), shape, DType::kF32);
   }
   return tensors;
 }

@@ -192,14 +192,14 @@ protected:
     ASSERT_EQ(expected.size(), sums.entries().size());
     double worst = 0.0;
     for (const ParameterSet::Entry& entry : sums.entries()) {
-      const std::span<const float> values = values_of(expected, entry.spec.name);
+      const std::span<const float> values = values_of(expected, entry.name);
       float largest = 0.0F;
       for (const float value : values) {
         largest = std::max(largest, std::abs(value));
       }
       const double relative =
           difference(sums.values(entry), values).max / std::max(double{largest}, 1e-30);
-      EXPECT_LE(relative, 1e-4) << entry.spec.name;
+      EXPECT_LE(relative, 1e-4) << entry.name;
       worst = std::max(worst, relative);
     }
     std::cout << "[ checked  ] " << GetParam() << ": " << expected.size() << " gradients of "
@@ -218,8 +218,8 @@ protected:
     std::size_t far = 0;
     for (const ParameterSet::Entry& entry : weights_.entries()) {
       const std::span<const float> actual = weights_.values(entry);
-      const std::span<const float> values = values_of(expected, entry.spec.name);
-      const auto mask = stable.at(entry.spec.name).data.as<std::uint8_t>();
+      const std::span<const float> values = values_of(expected, entry.name);
+      const auto mask = stable.at(entry.name).data.as<std::uint8_t>();
       ASSERT_EQ(mask.size(), values.size());
       for (std::size_t i = 0; i < values.size(); ++i) {
         all.add(double{actual[i]}, double{values[i]});
@@ -242,7 +242,7 @@ protected:
 
   json golden_;
   TensorMap tensors_;
-  GoldenModel model_;
+  ModelFiles model_;
   ModelBench bench_;
   LoraSpec spec_;
   ParameterSet weights_;
