@@ -118,7 +118,8 @@ private:
     }
     shuffle(std::span<Journey*>(waiting), random_);
     waiting.resize(1 + random_.below(waiting.size()));
-    std::ranges::stable_partition(waiting, [](const Journey* j) { return !j->training; });
+    std::stable_partition(waiting.begin(), waiting.end(),
+                          [](const Journey* j) { return !j->training; });
     Batch batch;
     for (const Journey* journey : waiting) {
       const std::int64_t left = journey->length() - journey->done;
