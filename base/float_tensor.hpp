@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Float tensors of any width as float32, and back.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.hpp"
+#include "base/status.hpp"
+#include "base/tensor.hpp"
+
+namespace tidemill {
+
+/// Returns whether `widen_floats` reads this type: kF32, kF16 or kBF16.
+[[nodiscard]] bool is_float_type(DType dtype) noexcept;
+
+/// Checks that `tensors` holds a tensor of that name and shape, of a type of `is_float_type`.
+/// Errors: `kInvalidArgument` naming the tensor and what is wrong with it.
+[[nodiscard]] Status check_float_tensor(const TensorMap& tensors, const std::string& name,
+                                        std::span<const std::int64_t> shape);
+
+/// Copies the elements of `tensor` to `out`, widening 16-bit floats (exact).
+/// Requires a type of `is_float_type` and `out` of the same number of elements.
+void widen_floats(const Tensor& tensor, std::span<float> out);
+
+/// Makes a tensor of `dtype` (one of `is_float_type`) from `values`, rounding to nearest, ties to
+/// even. Requires as many values as `shape` has elements.
+[[nodiscard]] Tensor make_float_tensor(std::span<const float> values,
+                                       std::vector<std::int64_t> shape, DType dtype);
+
+}  // namespace tidemill

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening model directories; `model_files_write.cpp` makes and exports them.
+#include "engines/formats/model_files.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/json.hpp"
+#include "base/quote.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr std::string_view kWeightsName = "model.safetensors";
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
+constexpr std::string_view kHeadName = "lm_head.weight";
+constexpr std::string_view kTableName = "model.embed_tokens.weight";
+
+using Shape = std::vector<std::int64_t>;
+
+std::string shape_text(const Shape& shape) {
+  std::string text = "[";
+  for (const std::int64_t extent : shape) {
+    text += (text.size() == 1 ? "" : ", ") + std::to_string(extent);
+  }
+  return text + "]";
+}
+
+// A linear layer's tensors.
+void add_linear(TensorShapes& shapes, const std::string& name, Shape weight, bool bias) {
+  if (bias) {
+    shapes[name + ".bias"] = {weight[0]};
+  }
+  shapes[name + ".weight"] = std::move(weight);
+}
+
+// Which file holds each tensor.
+using WeightMap = std::map<std::string, std::string>;
+
+Result<WeightMap> read_index(const std::filesystem::path& path) {
+  constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{16} << 20U;
+  const std::string place = path.string();
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxIndexBytes));
+  JsonLimits limits;
+  limits.max_bytes = kMaxIndexBytes;
+  const Result<Json> json = parse_json(text, limits);
+  TIDEMILL_RETURN_IF_ERROR(json.status().with_context(place));
+  const Json* map = json.value().find("weight_map");
+  const Json::Object* members = map == nullptr ? nullptr : map->if_object();
+  if (members == nullptr || members->empty()) {
+    return invalid_argument(place + ": weight_map: must be an object that names tensors");
+  }
+  WeightMap weights;
+  for (const Json::Member& member : *members) {
+    const std::string* file = member.value.if_string();
+    if (file == nullptr) {
+      return invalid_argument(place + ": weight_map: tensor " + quote(member.name) +
+                              ": must be a file name");
+    }
+    const Status name = check_name(*file);
+    TIDEMILL_RETURN_IF_ERROR(
+        name.with_context(place + ": weight_map: tensor " + quote(member.name)));
+    weights.emplace(member.name, *file);
+  }
+  return weights;
+}
+
+Result<TensorMap> read_shards(const std::filesystem::path& directory, TensorPlacement placement) {
+  const std::filesystem::path index = directory / kIndexName;
+  TIDEMILL_ASSIGN_OR_RETURN(const WeightMap weights, read_index(index));
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : weights) {
+    names.insert(file);
+  }
+  TensorMap tensors;
+  for (const std::string& name : names) {
+    Result<TensorFile> file = read_tensor_file(directory / name, placement);
+    TIDEMILL_RETURN_IF_ERROR(file.status().with_context(std::string(kIndexName)));
+    for (auto& [tensor, value] : file.value().tensors) {
+      const auto place = weights.find(tensor);
+      if (place == weights.end() || place->second != name) {
+        return corrupt_data((directory / name).string() + ": tensor " + quote(tensor) + ": " +
+                            std::string(kIndexName) + " places it " +
+                            (place == weights.end() ? "nowhere" : "in " + place->second));
+      }
+      tensors.emplace(tensor, std::move(value));
+    }
+  }
+  for (const auto& [tensor, file] : weights) {
+    if (!tensors.contains(tensor)) {
+      return corrupt_data((directory / file).string() + ": tensor " + quote(tensor) +
+                          ": missing, though " + std::string(kIndexName) + " places it here");
+    }
+  }
+  return tensors;
+}
+
+struct Weights {
+  TensorMap tensors;
+  std::string place;  // the file to name in messages
+};
+
+Result<Weights> read_weights(const std::filesystem::path& directory, TensorPlacement placement) {
+  Result<TensorFile> single = read_tensor_file(directory / kWeightsName, placement);
+  if (single.ok()) {
+    return Weights{std::move(single.value().tensors), (directory / kWeightsName).string()};
+  }
+  std::error_code ignored;
+  if (std::filesystem::exists(directory / kWeightsName, ignored)) {
+    return single.status();
+  }
+  if (!std::filesystem::exists(directory / kIndexName, ignored)) {
+    return Status(Errc::kNotFound,
+                  directory.string() + ": holds neither " + std::string(kWeightsName) + " nor " +
+                      std::string(kIndexName) + "; other weight files are not read");
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(TensorMap tensors, read_shards(directory, placement));
+  return Weights{std::move(tensors), (directory / kIndexName).string()};
+}
+
+// Removes what published files hold beyond the model; see `open_model`.
+void drop_tolerated(const ModelConfig& config, TensorMap& tensors) {
+  std::erase_if(tensors,
+                [](const auto& entry) { return entry.first.ends_with(".rotary_emb.inv_freq"); });
+  const auto head = tensors.find(std::string(kHeadName));
+  const auto table = tensors.find(std::string(kTableName));
+  if (config.tie_word_embeddings && head != tensors.end() && table != tensors.end() &&
+      head->second.shape == table->second.shape) {
+    tensors.erase(head);
+  }
+}
+
+}  // namespace
+
+TensorShapes expected_tensors(const ModelConfig& config) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t queries = config.num_heads * config.head_dim;
+  const std::int64_t keys = config.num_kv_heads * config.head_dim;
+  const std::int64_t inner = config.intermediate_size;
+  TensorShapes shapes;
+  shapes[std::string(kTableName)] = {config.vocab_size, hidden};
+  shapes["model.norm.weight"] = {hidden};
+  if (!config.tie_word_embeddings) {
+    shapes[std::string(kHeadName)] = {config.vocab_size, hidden};
+  }
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    shapes[prefix + "input_layernorm.weight"] = {hidden};
+    shapes[prefix + "post_attention_layernorm.weight"] = {hidden};
+    add_linear(shapes, prefix + "self_attn.q_proj", {queries, hidden}, config.qkv_bias);
+    add_linear(shapes, prefix + "self_attn.k_proj", {keys, hidden}, config.qkv_bias);
+    add_linear(shapes, prefix + "self_attn.v_proj", {keys, hidden}, config.qkv_bias);
+    add_linear(shapes, prefix + "self_attn.o_proj", {hidden, queries}, config.output_bias);
+    add_linear(shapes, prefix + "mlp.gate_proj", {inner, hidden}, config.mlp_bias);
+    add_linear(shapes, prefix + "mlp.up_proj", {inner, hidden}, config.mlp_bias);
+    add_linear(shapes, prefix + "mlp.down_proj", {hidden, inner}, config.mlp_bias);
+    if (config.qk_norm) {
+      shapes[prefix + "self_attn.q_norm.weight"] = {config.head_dim};
+      shapes[prefix + "self_attn.k_norm.weight"] = {config.head_dim};
+    }
+  }
+  return shapes;
+}
+
+std::int64_t num_parameters(const ModelConfig& config) {
+  std::int64_t total = 0;
+  for (const auto& [name, shape] : expected_tensors(config)) {
+    total += shape.size() == 1 ? shape[0] : shape[0] * shape[1];
+  }
+  return total;
+}
+
+Status check_tensors(const TensorShapes& expected, const TensorMap& tensors,
+                     const std::string& place) {
+  for (const auto& [name, tensor] : tensors) {
+    const std::string here = place + ": tensor " + quote(name) + ": ";
+    const auto shape = expected.find(name);
+    if (shape == expected.end()) {
+      return invalid_argument(here + "unexpected: the config asks for no such tensor");
+    }
+    if (tensor.shape != shape->second) {
+      return invalid_argument(here + "shape " + shape_text(tensor.shape) +
+                              ", but the config asks for " + shape_text(shape->second));
+    }
+    if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 &&
+        tensor.dtype != DType::kBF16) {
+      return invalid_argument(here + "type " + std::string(dtype_name(tensor.dtype)) +
+                              "; only F32, F16 and BF16 are supported");
+    }
+  }
+  for (const auto& [name, shape] : expected) {
+    if (!tensors.contains(name)) {
+      const std::size_t others = expected.size() - tensors.size() - 1;
+      return invalid_argument(place + ": tensor " + quote(name) + ": missing" +
+                              (others == 0 ? "" : ", and " + std::to_string(others) + " others"));
+    }
+  }
+  return {};
+}
+
+Result<ModelFiles> open_model(const std::filesystem::path& path, TensorPlacement placement) {
+  ModelFiles model;
+  TIDEMILL_ASSIGN_OR_RETURN(model.config, read_model_config(path / "config.json"));
+  Result<GenerationConfig> generation = read_generation_config(path / "generation_config.json");
+  if (generation.ok()) {
+    model.generation = std::move(generation).value();
+  } else if (generation.status().code() != Errc::kNotFound) {
+    return generation.status();
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(Weights weights, read_weights(path, placement));
+  drop_tolerated(model.config, weights.tensors);
+  TIDEMILL_RETURN_IF_ERROR(
+      check_tensors(expected_tensors(model.config), weights.tensors, weights.place));
+  model.tensors = std::move(weights.tensors);
+  return model;
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "base/random.hpp"
+#include "engines/formats/model_files.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// Beside config and weights, what makes a directory usable.
+constexpr std::array<std::string_view, 9> kCopiedNames{"tokenizer.json",
+                                                       "tokenizer_config.json",
+                                                       "special_tokens_map.json",
+                                                       "added_tokens.json",
+                                                       "vocab.json",
+                                                       "merges.txt",
+                                                       "chat_template.jinja",
+                                                       "chat_template.json",
+                                                       "generation_config.json"};
+
+template <class T, class Convert>
+Buffer filled(std::size_t count, DType dtype, Convert convert) {
+  std::vector<T> values(count);
+  for (T& value : values) {
+    value = convert();
+  }
+  return Buffer::adopt(std::move(values), dtype);
+}
+
+// `count` elements of `dtype`, each from `next`.
+template <class Next>
+Buffer filled_as(DType dtype, std::size_t count, Next next) {
+  switch (dtype) {
+    case DType::kBF16:
+      return filled<std::uint16_t>(count, dtype, [&next] { return float_to_bf16(next()); });
+    case DType::kF16:
+      return filled<std::uint16_t>(count, dtype, [&next] { return float_to_f16(next()); });
+    default: return filled<float>(count, DType::kF32, next);
+  }
+}
+
+// Copies a file durably. A source that does not exist is no error.
+Status copy_if_there(FileSystem& files, const std::filesystem::path& from,
+                     const std::filesystem::path& to) {
+  constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20U;
+  const Result<std::string> text = read_text_file(from, kMaxBytes);
+  if (text.status().code() == Errc::kNotFound) {
+    return {};
+  }
+  TIDEMILL_RETURN_IF_ERROR(text.status());
+  return write_file(files, to, text.value());
+}
+
+Status remove_if_there(FileSystem& files, const std::filesystem::path& path) {
+  Status status = remove_file(files, path);
+  return status.code() == Errc::kNotFound ? Status() : status;
+}
+
+Status export_config(FileSystem& files, const std::filesystem::path& path,
+                     const ModelConfig& config,
+                     const std::optional<std::filesystem::path>& source) {
+  if (source) {
+    const Result<ModelConfig> theirs = read_model_config(*source / "config.json");
+    if (theirs.ok() && theirs.value() == config) {
+      return copy_if_there(files, *source / "config.json", path / "config.json");
+    }
+  }
+  return write_model_config(files, path / "config.json", config);
+}
+
+}  // namespace
+
+TensorMap random_model_tensors(const ModelConfig& config, std::uint64_t seed) {
+  constexpr double kDeviation = 0.02;
+  TensorMap tensors;
+  std::uint64_t stream = 0;
+  for (const auto& [name, shape] : expected_tensors(config)) {
+    Tensor tensor{config.dtype, shape, {}};
+    const auto count = static_cast<std::size_t>(tensor.num_elements());
+    if (shape.size() == 2) {
+      RandomStream random(seed, stream);
+      tensor.data = filled_as(config.dtype, count, [&random] {
+        return static_cast<float>(kDeviation * random.normal());
+      });
+    } else {
+      const float value = name.ends_with(".bias") ? 0.0F : 1.0F;
+      tensor.data = filled_as(config.dtype, count, [value] { return value; });
+    }
+    tensors.emplace(name, std::move(tensor));
+    ++stream;
+  }
+  return tensors;
+}
+
+Status export_model(FileSystem& files, const std::filesystem::path& path, const ModelConfig& config,
+                    const TensorMap& tensors, const std::optional<std::filesystem::path>& source) {
+  const std::filesystem::path weights = path / "model.safetensors";
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, weights.string()));
+  std::error_code ignored;
+  if (source && std::filesystem::equivalent(*source, path, ignored)) {
+    return invalid_argument(path.string() + ": a model cannot be exported over its own source");
+  }
+  TIDEMILL_RETURN_IF_ERROR(make_directory(files, path));
+  TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, weights));
+  TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, path / "model.safetensors.index.json"));
+  TIDEMILL_RETURN_IF_ERROR(export_config(files, path, config, source));
+  for (const std::string_view name : kCopiedNames) {
+    TIDEMILL_RETURN_IF_ERROR(source ? copy_if_there(files, *source / name, path / name) : Status());
+  }
+  return write_tensor_file(files, weights, tensors);
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW: Adam with decoupled weight decay.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/status.hpp"
+
+namespace tidemill::engines {
+
+struct AdamWOptions {
+  double beta1 = 0.9;    // in [0, 1)
+  double beta2 = 0.999;  // in [0, 1)
+  double eps = 1e-8;     // > 0
+};
+
+/// Checks ranges.
+/// Errors: `kInvalidArgument` naming the option.
+[[nodiscard]] Status validate(const AdamWOptions& options);
+
+/// What one optimizer step applies to one group of tensors.
+struct AdamWStep {
+  double learning_rate = 0.0;
+  double weight_decay = 0.0;    // of this group; 0 for tensors that do not decay
+  double gradient_scale = 1.0;  // of `clip_scale`
+  std::int64_t step = 1;        // counts from 1
+};
+
+/// A tensor's weights, gradient and moments, or the same part of each.
+/// Shapes: all (n).
+template <class Real>
+struct AdamWTensor {
+  std::span<Real> weights;
+  std::span<const Real> gradient;
+  std::span<Real> first_moment;   // zero before step 1
+  std::span<Real> second_moment;  // zero before step 1
+};
+
+/// Applies one step in place, t = `step.step`, g = the scaled gradient:
+///
+///     w *= 1 - lr * decay;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
+///     w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
+///
+/// Elements are independent of each other: calling it on parts of a tensor, from any number of
+/// threads, gives the same bits.
+///
+/// Source: Loshchilov & Hutter 2019, arXiv:1711.05101; order of operations as in PyTorch.
+/// Requires valid options, equal sizes, `step.step` >= 1.
+template <class Real>
+void adamw_update(const AdamWOptions& options, const AdamWStep& step,
+                  const AdamWTensor<Real>& tensor);
+
+}  // namespace tidemill::engines

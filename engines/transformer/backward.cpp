@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass over the training rows of a batch, from the final norm to the embeddings.
+//
+// Layer by layer, downwards; within a layer MLP, then attention. What the forward did not keep is
+// computed again, and only where something trained needs it: the input of a linear layer matters to
+// its own gradients alone, and nothing below the lowest trained layer is visited.
+#include <algorithm>
+#include <span>
+
+#include "base/check.hpp"
+#include "engines/transformer/transformer_state.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+class BackwardPass {
+public:
+  BackwardPass(const ModelConfig& config, Ops& ops, BackwardBuffers& buffers,
+               const ModelWeights& weights, const BatchPlan& plan, const RopeTables& rope,
+               const KvCache& cache, Activations& activations, Gradients& gradients)
+      : config_(config),
+        epsilon_(static_cast<float>(config.rms_norm_eps)),
+        ops_(ops),
+        b_(buffers),
+        weights_(weights),
+        plan_(plan),
+        rope_(rope),
+        cache_(cache),
+        activations_(activations),
+        gradients_(gradients),
+        num_rows_(static_cast<std::int64_t>(plan.positions.size())) {}
+
+  void final_norm(ConstMatrix dhidden) {
+    const Matrix dresidual = b_.dresidual.reshape(num_rows_, config_.hidden_size);
+    ops_.rms_norm_backward(dhidden, activations_.final_input().view(), weights_.final_gain(),
+                           activations_.final_rstd().elements(), Store::kOverwrite, dresidual,
+                           gradients_.final_gain());
+  }
+
+  void layer(std::int64_t index) {
+    mlp_block(index);
+    attention_block(index);
+  }
+
+  void embedding(std::span<const std::int32_t> ids) {
+    if (gradients_.trains_model()) {
+      ops_.embed_backward(ids, b_.dresidual.view(), gradients_.embedding());
+    }
+  }
+
+private:
+  void mlp_block(std::int64_t index) {
+    const LayerWeights& weights = weights_.layer(index);
+    LayerActivations& kept = activations_.layer(index);
+    const Matrix gate = kept.gate.view();
+    const Matrix up = kept.up.view();
+    const Matrix dresidual = b_.dresidual.view();
+
+    const Matrix activated = b_.activated.reshape(num_rows_, config_.intermediate_size);
+    const Matrix dactivated = b_.dactivated.reshape(num_rows_, config_.intermediate_size);
+    if (needs_input(index, LinearKind::kDown)) {
+      ops_.swiglu(gate, up, activated);
+    }
+    linear(index, LinearKind::kDown, dresidual, activated, Store::kOverwrite, &dactivated);
+    ops_.swiglu_backward(dactivated, gate, up, gate, up);
+
+    const Matrix normed = b_.normed.reshape(num_rows_, config_.hidden_size);
+    const Matrix dnormed = b_.dnormed.reshape(num_rows_, config_.hidden_size);
+    if (needs_input(index, LinearKind::kGate) || needs_input(index, LinearKind::kUp)) {
+      ops_.rms_norm(kept.residual.view(), weights.attention_gain, epsilon_, normed, {});
+    }
+    linear(index, LinearKind::kGate, gate, normed, Store::kOverwrite, &dnormed);
+    linear(index, LinearKind::kUp, up, normed, Store::kAdd, &dnormed);
+    ops_.rms_norm_backward(dnormed, kept.residual.view(), weights.attention_gain,
+                           kept.residual_rstd.elements(), Store::kAdd, dresidual,
+                           gradients_.layer(index).attention_gain);
+  }
+
+  void attention_block(std::int64_t index) {
+    const LayerWeights& weights = weights_.layer(index);
+    LayerActivations& kept = activations_.layer(index);
+    const AttentionShape shape = attention_shape(config_, index, cache_.options());
+    const std::int64_t query_cols = config_.num_heads * config_.head_dim;
+    const std::int64_t key_cols = config_.num_kv_heads * config_.head_dim;
+    const Matrix dresidual = b_.dresidual.view();
+
+    const Matrix dattention = b_.dattention.reshape(num_rows_, query_cols);
+    linear(index, LinearKind::kOutput, dresidual, kept.attention.view(), Store::kOverwrite,
+           &dattention);
+    const Matrix dquery = b_.dquery.reshape(num_rows_, query_cols);
+    const Matrix dkey = b_.dkey.reshape(num_rows_, key_cols);
+    const Matrix dvalue = b_.dvalue.reshape(num_rows_, key_cols);
+    ops_.attention_backward(shape, plan_.segments, rotated_query(weights, kept),
+                            cache_.layer(index), kept.attention.view(), kept.lse.view(), dattention,
+                            dquery, dkey, dvalue);
+    ops_.rope(dquery, config_.head_dim, plan_.positions, rope_, RopeDirection::kBackward);
+    ops_.rope(dkey, config_.head_dim, plan_.positions, rope_, RopeDirection::kBackward);
+    if (config_.qk_norm) {
+      LayerGradients& gradients = gradients_.layer(index);
+      head_norm(b_.dquery, kept.query, kept.query_rstd, weights.query_gain, gradients.query_gain);
+      head_norm(b_.dkey, kept.key, kept.key_rstd, weights.key_gain, gradients.key_gain);
+    }
+    projections(index);
+  }
+
+  // The query, key and value layers and the norm before them.
+  void projections(std::int64_t index) {
+    const LayerWeights& weights = weights_.layer(index);
+    LayerActivations& kept = activations_.layer(index);
+    const Matrix normed = b_.normed.view();
+    const Matrix dnormed = b_.dnormed.view();
+    if (needs_input(index, LinearKind::kQuery) || needs_input(index, LinearKind::kKey) ||
+        needs_input(index, LinearKind::kValue)) {
+      ops_.rms_norm(kept.input.view(), weights.input_gain, epsilon_, normed, {});
+    }
+    const bool stop = index == gradients_.first_layer() && !gradients_.trains_model();
+    const Matrix* dx = stop ? nullptr : &dnormed;
+    linear(index, LinearKind::kQuery, b_.dquery.view(), normed, Store::kOverwrite, dx);
+    linear(index, LinearKind::kKey, b_.dkey.view(), normed, Store::kAdd, dx);
+    linear(index, LinearKind::kValue, b_.dvalue.view(), normed, Store::kAdd, dx);
+    if (!stop) {
+      ops_.rms_norm_backward(dnormed, kept.input.view(), weights.input_gain,
+                             kept.input_rstd.elements(), Store::kAdd, b_.dresidual.view(),
+                             gradients_.layer(index).input_gain);
+    }
+  }
+
+  // Gradients of a linear layer and its bypass; `dx` null: the input's is not wanted.
+  void linear(std::int64_t index, LinearKind kind, ConstMatrix dy, ConstMatrix x, Store store,
+              const Matrix* dx) {
+    LinearGradient& gradient = gradients_.layer(index).linears[kind];
+    if (dx != nullptr) {
+      ops_.linear_backward_input(dy, *weights_.layer(index).linears[kind].weight, store, *dx);
+    }
+    if (gradient.weight.data != nullptr) {
+      ops_.linear_backward_weight(dy, x, gradient.weight);
+    }
+    if (!gradient.bias.empty()) {
+      ops_.bias_backward(dy, gradient.bias);
+    }
+    if (gradient.lora.has_value()) {
+      const LoraBypass* bypass = plan_.adapter_runs.front().adapter->bypass(index, kind);
+      bypass->backward(dy, x, *gradient.lora, dx, ops_);
+    }
+  }
+
+  [[nodiscard]] bool needs_input(std::int64_t index, LinearKind kind) {
+    const LinearGradient& gradient = gradients_.layer(index).linears[kind];
+    return gradient.weight.data != nullptr || gradient.lora.has_value();
+  }
+
+  ConstMatrix rotated_query(const LayerWeights& weights, LayerActivations& kept) {
+    if (!config_.qk_norm) {
+      return kept.query.view();
+    }
+    const Matrix query = b_.query.reshape(num_rows_, kept.query.view().cols);
+    ops_.rms_norm(kept.query.as_rows_of(config_.head_dim), weights.query_gain, epsilon_,
+                  b_.query.as_rows_of(config_.head_dim), {});
+    ops_.rope(query, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
+    return query;
+  }
+
+  // Replaces dx (N, n*C), the gradient of a per-head norm's output, by that of its input.
+  void head_norm(OwnedMatrix& dx, OwnedMatrix& x, OwnedMatrix& rstd, std::span<const float> gain,
+                 std::span<float> dgain) {
+    const Matrix heads = dx.as_rows_of(config_.head_dim);
+    const Matrix result = b_.query.reshape(heads.rows, heads.cols);
+    ops_.rms_norm_backward(heads, x.as_rows_of(config_.head_dim), gain, rstd.elements(),
+                           Store::kOverwrite, result, dgain);
+    std::ranges::copy(b_.query.elements(), dx.elements().begin());
+  }
+
+  const ModelConfig& config_;
+  float epsilon_;
+  Ops& ops_;
+  BackwardBuffers& b_;
+  const ModelWeights& weights_;
+  const BatchPlan& plan_;
+  const RopeTables& rope_;
+  const KvCache& cache_;
+  Activations& activations_;
+  Gradients& gradients_;
+  std::int64_t num_rows_;
+};
+
+// Whether `gradients` are those of everything that the training rows train.
+bool fits(const Gradients& gradients, const BatchPlan& plan) {
+  if (gradients.trains_model()) {
+    return plan.adapter_runs.empty();
+  }
+  return plan.adapter_runs.size() == 1 &&
+         plan.adapter_runs.front().adapter->first_layer() == gradients.first_layer();
+}
+
+}  // namespace
+
+void Transformer::backward(const ModelWeights& weights, const Batch& batch, const KvCache& cache,
+                           Activations& activations, ConstMatrix dhidden, Gradients& gradients) {
+  State& s = *state_;
+  const BatchPlan plan = plan_training_rows(batch, cache);
+  const std::int64_t num_rows = batch.num_training_rows();
+  TIDEMILL_CHECK(num_rows > 0 && dhidden.rows == num_rows) << dhidden.rows << " of " << num_rows;
+  TIDEMILL_CHECK(fits(gradients, plan)) << "gradients of other weights than the rows train";
+  TIDEMILL_CHECK(activations.first_layer() <= gradients.first_layer());
+  const RopeTables rope = s.rope.tables(plan.num_positions);
+  BackwardPass pass(s.config, s.ops, s.backward, weights, plan, rope, cache, activations,
+                    gradients);
+  pass.final_norm(dhidden);
+  for (std::int64_t index = s.config.num_layers; index-- > gradients.first_layer();) {
+    pass.layer(index);
+  }
+  pass.embedding(std::span(batch.ids).last(static_cast<std::size_t>(num_rows)));
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flat ragged batch: runs of tokens of many sequences, laid end to end, without padding.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engines/transformer/adapter.hpp"
+
+namespace tidemill::engines {
+
+/// What a segment's rows are for.
+enum class SegmentMode : std::uint8_t {
+  kInference,  // nothing is kept but the keys and values in the cache
+  kTraining,   // what `backward` needs is kept too
+};
+
+/// A run of consecutive tokens of one sequence: a decode step (one token), a prefill chunk, or a
+/// training window.
+struct Segment {
+  std::int64_t num_tokens = 0;
+  std::int64_t first_position = 0;  // position of its first token in the sequence
+  /// Cache pages of the sequence, for at least positions [0, first_position + num_tokens). Those
+  /// below `first_position` hold what earlier segments stored; a segment stores its own.
+  std::span<const std::int32_t> pages;
+  /// Bypasses of its rows, or null. Neighbours with the same adapter are computed together.
+  const Adapter* adapter = nullptr;
+  SegmentMode mode = SegmentMode::kInference;
+};
+
+/// Tokens and how they are cut. Segments cover the rows in order; inference segments come first.
+/// No two segments belong to one sequence. A training segment is a whole sequence
+/// (`first_position` = 0), and all training segments have the same adapter.
+struct Batch {
+  std::vector<std::int32_t> ids;  // (T), each within the vocabulary
+  std::vector<Segment> segments;
+
+  [[nodiscard]] std::int64_t num_rows() const noexcept {
+    return static_cast<std::int64_t>(ids.size());
+  }
+  /// Returns the number of rows in training segments; they are the last ones.
+  [[nodiscard]] std::int64_t num_training_rows() const noexcept;
+};
+
+}  // namespace tidemill::engines

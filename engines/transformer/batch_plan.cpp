@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/transformer/batch_plan.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+
+#include "base/check.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+void check_segment(const Segment& segment, const KvCache& cache) {
+  TIDEMILL_CHECK(segment.num_tokens > 0 && segment.first_position >= 0);
+  const std::int64_t end = segment.first_position + segment.num_tokens;
+  TIDEMILL_CHECK(end <= std::numeric_limits<std::int32_t>::max()) << end;
+  TIDEMILL_CHECK(static_cast<std::int64_t>(segment.pages.size()) >= cache.pages_for(end))
+      << segment.pages.size() << " pages for " << end << " tokens";
+  TIDEMILL_CHECK(segment.mode == SegmentMode::kInference || segment.first_position == 0)
+      << "a training segment is a whole sequence";
+}
+
+void add_segment(const Segment& segment, BatchPlan& plan) {
+  const auto first_row = static_cast<std::int64_t>(plan.positions.size());
+  for (std::int64_t i = 0; i < segment.num_tokens; ++i) {
+    plan.positions.push_back(static_cast<std::int32_t>(segment.first_position + i));
+  }
+  plan.num_positions = std::max(plan.num_positions, segment.first_position + segment.num_tokens);
+  plan.segments.push_back({first_row, segment.num_tokens, segment.first_position, segment.pages});
+  if (segment.adapter == nullptr) {
+    return;
+  }
+  if (!plan.adapter_runs.empty()) {
+    AdapterRun& last = plan.adapter_runs.back();
+    if (last.adapter == segment.adapter && last.first_row + last.num_rows == first_row) {
+      last.num_rows += segment.num_tokens;
+      return;
+    }
+  }
+  plan.adapter_runs.push_back({segment.adapter, first_row, segment.num_tokens});
+}
+
+// The segments from the first training segment on.
+std::span<const Segment> training_segments(const Batch& batch) {
+  const auto first = std::ranges::find(batch.segments, SegmentMode::kTraining, &Segment::mode);
+  return {first, batch.segments.end()};
+}
+
+}  // namespace
+
+std::int64_t Batch::num_training_rows() const noexcept {
+  std::int64_t rows = 0;
+  for (const Segment& segment : training_segments(*this)) {
+    rows += segment.num_tokens;
+  }
+  return rows;
+}
+
+BatchPlan plan_batch(const Batch& batch, const KvCache& cache) {
+  TIDEMILL_CHECK(!batch.segments.empty());
+  BatchPlan plan;
+  for (const Segment& segment : batch.segments) {
+    check_segment(segment, cache);
+    add_segment(segment, plan);
+  }
+  TIDEMILL_CHECK(static_cast<std::int64_t>(plan.positions.size()) == batch.num_rows())
+      << plan.positions.size() << " rows in segments, " << batch.num_rows() << " tokens";
+  for (const Segment& segment : training_segments(batch)) {
+    TIDEMILL_CHECK(segment.mode == SegmentMode::kTraining) << "inference segments come first";
+  }
+  return plan;
+}
+
+BatchPlan plan_training_rows(const Batch& batch, const KvCache& cache) {
+  BatchPlan plan;
+  for (const Segment& segment : training_segments(batch)) {
+    check_segment(segment, cache);
+    add_segment(segment, plan);
+  }
+  TIDEMILL_CHECK(
+      plan.adapter_runs.empty() ||
+      (plan.adapter_runs.size() == 1 &&
+       plan.adapter_runs[0].num_rows == static_cast<std::int64_t>(plan.positions.size())))
+      << "training segments share one adapter";
+  return plan;
+}
+
+}  // namespace tidemill::engines

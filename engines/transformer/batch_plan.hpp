@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a pass over a batch needs beside its tokens, worked out once for all layers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engines/ops/ops.hpp"
+#include "engines/transformer/batch.hpp"
+#include "engines/transformer/kv_cache.hpp"
+
+namespace tidemill::engines {
+
+/// Consecutive rows that share an adapter.
+struct AdapterRun {
+  const Adapter* adapter = nullptr;  // never null
+  std::int64_t first_row = 0;
+  std::int64_t num_rows = 0;
+};
+
+/// Rows count from the first row planned.
+struct BatchPlan {
+  std::vector<std::int32_t> positions;  // of each row
+  std::int64_t num_positions = 0;       // one more than the largest
+  std::vector<AttentionSegment> segments;
+  std::vector<AdapterRun> adapter_runs;
+};
+
+/// Plans all rows of `batch`. A batch that breaks the rules of `Batch` is a programmer error.
+[[nodiscard]] BatchPlan plan_batch(const Batch& batch, const KvCache& cache);
+
+/// Plans the training rows of `batch` alone.
+[[nodiscard]] BatchPlan plan_training_rows(const Batch& batch, const KvCache& cache);
+
+}  // namespace tidemill::engines

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The language-model head: logits, log-probabilities of given tokens, and their gradients, a chunk
+// of rows at a time.
+#include <algorithm>
+#include <vector>
+
+#include "base/check.hpp"
+#include "engines/transformer/transformer_state.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// The rows with a target, cut in chunks: rows without one cost nothing.
+class TargetChunks {
+public:
+  TargetChunks(std::span<const std::int32_t> targets, std::int64_t chunk_rows)
+      : chunk_rows_(static_cast<std::size_t>(chunk_rows)) {
+    TIDEMILL_CHECK(chunk_rows > 0) << chunk_rows;
+    for (std::size_t row = 0; row < targets.size(); ++row) {
+      if (targets[row] >= 0) {
+        rows_.push_back(row);
+        targets_.push_back(targets[row]);
+      }
+    }
+  }
+
+  struct Chunk {
+    std::span<const std::size_t> rows;
+    std::span<const std::int32_t> targets;
+    [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(rows.size()); }
+  };
+
+  [[nodiscard]] std::size_t num_chunks() const {
+    return (rows_.size() + chunk_rows_ - 1) / chunk_rows_;
+  }
+  [[nodiscard]] Chunk chunk(std::size_t index) const {
+    const std::size_t first = index * chunk_rows_;
+    const std::size_t count = std::min(chunk_rows_, rows_.size() - first);
+    return {std::span(rows_).subspan(first, count), std::span(targets_).subspan(first, count)};
+  }
+
+private:
+  std::size_t chunk_rows_;
+  std::vector<std::size_t> rows_;
+  std::vector<std::int32_t> targets_;
+};
+
+std::vector<float> gather(std::span<const float> values, std::span<const std::size_t> rows) {
+  std::vector<float> gathered;
+  if (!values.empty()) {
+    gathered.reserve(rows.size());
+    for (const std::size_t row : rows) {
+      gathered.push_back(values[row]);
+    }
+  }
+  return gathered;
+}
+
+// Copies the chunk's rows of `hidden` together and computes their logits.
+Matrix chunk_logits(const ModelWeights& weights, ConstMatrix hidden,
+                    const TargetChunks::Chunk& chunk, Ops& ops, HeadBuffers& buffers) {
+  const Matrix rows = buffers.hidden.reshape(chunk.size(), hidden.cols);
+  for (std::int64_t i = 0; i < chunk.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(chunk.rows[static_cast<std::size_t>(i)]);
+    std::copy_n(hidden.row(row), hidden.cols, rows.row(i));
+  }
+  const Matrix logits = buffers.logits.reshape(chunk.size(), weights.head().out_features());
+  ops.linear(rows, weights.head(), {}, Store::kOverwrite, logits);
+  return logits;
+}
+
+}  // namespace
+
+void Transformer::logits(const ModelWeights& weights, ConstMatrix hidden, Matrix logits) {
+  state_->ops.linear(hidden, weights.head(), {}, Store::kOverwrite, logits);
+}
+
+void Transformer::token_logprobs(const ModelWeights& weights, ConstMatrix hidden,
+                                 std::span<const std::int32_t> targets, const HeadOptions& options,
+                                 std::span<float> logprobs, std::span<float> entropies) {
+  TIDEMILL_CHECK(static_cast<std::int64_t>(targets.size()) == hidden.rows);
+  TIDEMILL_CHECK(logprobs.size() == targets.size());
+  TIDEMILL_CHECK(entropies.empty() || entropies.size() == targets.size());
+  std::ranges::fill(logprobs, 0.0F);
+  std::ranges::fill(entropies, 0.0F);
+  const TargetChunks chunks(targets, options.chunk_rows);
+  for (std::size_t index = 0; index < chunks.num_chunks(); ++index) {
+    const TargetChunks::Chunk chunk = chunks.chunk(index);
+    const Matrix logits = chunk_logits(weights, hidden, chunk, state_->ops, state_->head);
+    std::vector<float> chunk_logprobs(chunk.rows.size());
+    std::vector<float> chunk_entropies(entropies.empty() ? 0 : chunk.rows.size());
+    state_->ops.log_softmax_gather(logits, chunk.targets, 1.0F / options.temperature,
+                                   chunk_logprobs, chunk_entropies);
+    for (std::size_t i = 0; i < chunk.rows.size(); ++i) {
+      logprobs[chunk.rows[i]] = chunk_logprobs[i];
+      if (!entropies.empty()) {
+        entropies[chunk.rows[i]] = chunk_entropies[i];
+      }
+    }
+  }
+}
+
+void Transformer::token_logprobs_backward(const ModelWeights& weights, ConstMatrix hidden,
+                                          std::span<const std::int32_t> targets,
+                                          const HeadOptions& options,
+                                          const TokenGradients& upstream, Matrix dhidden,
+                                          Gradients& gradients) {
+  TIDEMILL_CHECK(static_cast<std::int64_t>(targets.size()) == hidden.rows);
+  TIDEMILL_CHECK(upstream.dlogprobs.size() == targets.size());
+  TIDEMILL_CHECK(upstream.dentropies.empty() || upstream.dentropies.size() == targets.size());
+  TIDEMILL_CHECK(dhidden.rows == hidden.rows && dhidden.cols == hidden.cols);
+  Ops& ops = state_->ops;
+  for (std::int64_t row = 0; row < dhidden.rows; ++row) {
+    std::fill_n(dhidden.row(row), dhidden.cols, 0.0F);
+  }
+  const TargetChunks chunks(targets, options.chunk_rows);
+  for (std::size_t index = 0; index < chunks.num_chunks(); ++index) {
+    const TargetChunks::Chunk chunk = chunks.chunk(index);
+    const Matrix dlogits = chunk_logits(weights, hidden, chunk, ops, state_->head);
+    ops.log_softmax_backward(dlogits, chunk.targets, 1.0F / options.temperature,
+                             gather(upstream.dlogprobs, chunk.rows),
+                             gather(upstream.dentropies, chunk.rows));
+    if (gradients.head().data != nullptr) {
+      ops.linear_backward_weight(dlogits, state_->head.hidden.view(), gradients.head());
+    }
+    const Matrix drows = state_->head.dhidden.reshape(chunk.size(), hidden.cols);
+    ops.linear_backward_input(dlogits, weights.head(), Store::kOverwrite, drows);
+    for (std::int64_t i = 0; i < chunk.size(); ++i) {
+      const auto row = static_cast<std::int64_t>(chunk.rows[static_cast<std::size_t>(i)]);
+      std::copy_n(drows.row(i), hidden.cols, dhidden.row(row));
+    }
+  }
+}
+
+}  // namespace tidemill::engines

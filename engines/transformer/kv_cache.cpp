@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/transformer/kv_cache.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "base/check.hpp"
+
+namespace tidemill::engines {
+
+AttentionShape attention_shape(const ModelConfig& config, std::int64_t layer,
+                               const KvCacheOptions& options) {
+  AttentionShape shape;
+  shape.num_heads = config.num_heads;
+  shape.num_kv_heads = config.num_kv_heads;
+  shape.head_dim = config.head_dim;
+  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  shape.window = config.sliding_windows[static_cast<std::size_t>(layer)];
+  shape.page_tokens = options.page_tokens;
+  shape.kv_dtype = options.dtype;
+  return shape;
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config,
+                                                 const KvCacheOptions& options, Ops& ops) {
+  TIDEMILL_CHECK(options.page_tokens > 0 && options.byte_limit >= 0);
+  const std::int64_t page_bytes = ops.kv_page_bytes(attention_shape(config, 0, options));
+  const std::int64_t all_layers_bytes = page_bytes * config.num_layers;
+  const std::int64_t num_pages = std::min<std::int64_t>(options.byte_limit / all_layers_bytes,
+                                                        std::numeric_limits<std::int32_t>::max());
+  if (num_pages == 0) {
+    return Status(Errc::kResourceExhausted,
+                  "a key/value cache of " + std::to_string(options.byte_limit) +
+                      " bytes is too small: one page of " + std::to_string(options.page_tokens) +
+                      " tokens takes " + std::to_string(all_layers_bytes));
+  }
+  std::unique_ptr<KvCache> cache(new KvCache);
+  cache->options_ = options;
+  cache->num_pages_ = num_pages;
+  cache->num_layers_ = config.num_layers;
+  cache->layer_bytes_ = num_pages * page_bytes;
+  cache->data_ =
+      std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(cache->size_bytes()));
+  cache->owners_.resize(static_cast<std::size_t>(num_pages));
+  for (std::int64_t page = num_pages; page > 0; --page) {
+    cache->free_.push_back(static_cast<std::int32_t>(page - 1));
+  }
+  return cache;
+}
+
+bool KvCache::allocate(std::int64_t count, std::vector<std::int32_t>& pages) {
+  if (count > num_free_pages()) {
+    return false;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t page = free_.back();
+    free_.pop_back();
+    owners_[static_cast<std::size_t>(page)] = 1;
+    pages.push_back(page);
+  }
+  return true;
+}
+
+void KvCache::share(std::span<const std::int32_t> pages) {
+  for (const std::int32_t page : pages) {
+    TIDEMILL_CHECK(owners_[static_cast<std::size_t>(page)] > 0) << page;
+    ++owners_[static_cast<std::size_t>(page)];
+  }
+}
+
+void KvCache::release(std::span<const std::int32_t> pages) {
+  for (const std::int32_t page : pages) {
+    std::int32_t& owners = owners_[static_cast<std::size_t>(page)];
+    TIDEMILL_CHECK(owners > 0) << page;
+    if (--owners == 0) {
+      free_.push_back(page);
+    }
+  }
+}
+
+KvLayer KvCache::layer(std::int64_t index) const {
+  TIDEMILL_CHECK(index >= 0 && index < num_layers_) << index;
+  return {data_.get() + index * layer_bytes_};
+}
+
+std::int64_t KvCache::size_bytes() const noexcept {
+  return num_layers_ * layer_bytes_;
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pool of pages that hold cached keys and values of all layers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/dtype.hpp"
+#include "base/result.hpp"
+#include "engines/formats/model_config.hpp"
+#include "engines/ops/ops.hpp"
+
+namespace tidemill::engines {
+
+/// Sizes of a cache.
+struct KvCacheOptions {
+  std::int64_t byte_limit = 0;  // of all pages of all layers
+  std::int64_t page_tokens = 16;
+  DType dtype = DType::kF32;  // kF32 or kBF16: what keys and values are rounded to
+};
+
+/// Returns the fixed quantities of attention in decoder layer `layer`, over a cache of `options`.
+[[nodiscard]] AttentionShape attention_shape(const ModelConfig& config, std::int64_t layer,
+                                             const KvCacheOptions& options);
+
+/// Pages of `page_tokens` positions. One page number stands for a page in every layer.
+///
+/// A sequence owns its page table: position p lives in pages[p / page_tokens]. Sequences that begin
+/// alike may share their first pages: only whole pages, since a page is written by one sequence
+/// while it fills. Which pages a sequence gets never changes a bit of its results.
+/// Memory is reserved at once and touched as pages are first used.
+/// Threads: one call at a time.
+class KvCache {
+public:
+  /// Makes a pool of as many pages as fit the byte limit.
+  /// Errors: `kResourceExhausted` when not even one page fits, naming both sizes.
+  [[nodiscard]] static Result<std::unique_ptr<KvCache>> create(const ModelConfig& config,
+                                                               const KvCacheOptions& options,
+                                                               Ops& ops);
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+  ~KvCache() = default;
+
+  [[nodiscard]] const KvCacheOptions& options() const noexcept { return options_; }
+  [[nodiscard]] std::int64_t num_pages() const noexcept { return num_pages_; }
+  [[nodiscard]] std::int64_t num_free_pages() const noexcept {
+    return static_cast<std::int64_t>(free_.size());
+  }
+  /// Returns the number of pages that `tokens` positions need.
+  [[nodiscard]] std::int64_t pages_for(std::int64_t tokens) const noexcept {
+    return (tokens + options_.page_tokens - 1) / options_.page_tokens;
+  }
+
+  /// Appends `count` fresh pages to `pages`. Returns false, changing nothing, when fewer are free.
+  [[nodiscard]] bool allocate(std::int64_t count, std::vector<std::int32_t>& pages);
+  /// Counts one more owner for each of `pages`.
+  void share(std::span<const std::int32_t> pages);
+  /// Counts one owner less for each of `pages`; the last one frees the page.
+  void release(std::span<const std::int32_t> pages);
+
+  /// Returns the memory of one layer.
+  [[nodiscard]] KvLayer layer(std::int64_t index) const;
+  [[nodiscard]] std::int64_t size_bytes() const noexcept;
+
+private:
+  KvCache() = default;
+
+  KvCacheOptions options_;
+  std::int64_t num_pages_ = 0;
+  std::int64_t num_layers_ = 0;
+  std::int64_t layer_bytes_ = 0;
+  std::unique_ptr<std::byte[]> data_;
+  std::vector<std::int32_t> free_;    // the next to hand out at the back
+  std::vector<std::int32_t> owners_;  // of each page
+};
+
+}  // namespace tidemill::engines

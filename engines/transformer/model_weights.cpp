@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/transformer/model_weights.hpp"
+
+#include <string>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/float_tensor.hpp"
+#include "engines/formats/model_files.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// Prepares the parts of one model, adding up what they take.
+class Preparer {
+public:
+  Preparer(const TensorMap& tensors, const WeightOptions& options, Ops& ops)
+      : tensors_(tensors), options_(options), ops_(ops) {}
+
+  Result<std::unique_ptr<PreparedWeight>> matrix(const std::string& name) {
+    const Tensor& tensor = tensors_.at(name);
+    auto prepared = ops_.prepare_weight(
+        {tensor.data.bytes().data(), tensor.dtype, tensor.shape[0], tensor.shape[1]},
+        options_.compute, options_.use);
+    if (!prepared.ok()) {
+      return prepared.status().with_context("tensor " + name);
+    }
+    size_bytes_ += prepared.value()->size_bytes();
+    return prepared;
+  }
+
+  std::vector<float> vector(const std::string& name) {
+    const Tensor& tensor = tensors_.at(name);
+    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+    widen_floats(tensor, values);
+    size_bytes_ += static_cast<std::int64_t>(values.size() * sizeof(float));
+    return values;
+  }
+
+  [[nodiscard]] std::int64_t size_bytes() const noexcept { return size_bytes_; }
+
+private:
+  const TensorMap& tensors_;
+  const WeightOptions& options_;
+  Ops& ops_;
+  std::int64_t size_bytes_ = 0;
+};
+
+Result<LayerWeights> prepare_layer(const ModelConfig& config, std::int64_t index,
+                                   Preparer& preparer) {
+  const std::string prefix = "model.layers." + std::to_string(index) + ".";
+  LayerWeights layer;
+  layer.input_gain = preparer.vector(prefix + "input_layernorm.weight");
+  layer.attention_gain = preparer.vector(prefix + "post_attention_layernorm.weight");
+  if (config.qk_norm) {
+    layer.query_gain = preparer.vector(prefix + "self_attn.q_norm.weight");
+    layer.key_gain = preparer.vector(prefix + "self_attn.k_norm.weight");
+  }
+  for (const LinearKind kind : kLinearKinds) {
+    const LinearModule module = linear_module(config, index, kind);
+    LinearWeights& linear = layer.linears[kind];
+    TIDEMILL_ASSIGN_OR_RETURN(linear.weight, preparer.matrix(module.path + ".weight"));
+    if (module.bias) {
+      linear.bias = preparer.vector(module.path + ".bias");
+    }
+  }
+  return layer;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(const ModelConfig& config,
+                                                                 const TensorMap& tensors,
+                                                                 const WeightOptions& options,
+                                                                 Ops& ops) {
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, "model"));
+  std::shared_ptr<ModelWeights> weights(new ModelWeights);
+  weights->options_ = options;
+  Preparer preparer(tensors, options, ops);
+  for (std::int64_t index = 0; index < config.num_layers; ++index) {
+    TIDEMILL_ASSIGN_OR_RETURN(LayerWeights layer, prepare_layer(config, index, preparer));
+    weights->layers_.push_back(std::move(layer));
+  }
+  weights->embedding_ = tensors.at("model.embed_tokens.weight");
+  weights->final_gain_ = preparer.vector("model.norm.weight");
+  TIDEMILL_ASSIGN_OR_RETURN(
+      weights->head_,
+      preparer.matrix(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"));
+  weights->size_bytes_ =
+      preparer.size_bytes() + static_cast<std::int64_t>(weights->embedding_.data.size_bytes());
+  return std::shared_ptr<const ModelWeights>(std::move(weights));
+}
+
+const LayerWeights& ModelWeights::layer(std::int64_t index) const {
+  return layers_[static_cast<std::size_t>(index)];
+}
+
+WeightView ModelWeights::embedding() const noexcept {
+  return {embedding_.data.bytes().data(), embedding_.dtype, embedding_.shape[0],
+          embedding_.shape[1]};
+}
+
+}  // namespace tidemill::engines

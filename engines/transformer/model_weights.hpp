@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights of a model, laid out for a device: what `Transformer` computes with.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/result.hpp"
+#include "base/tensor.hpp"
+#include "engines/formats/model_config.hpp"
+#include "engines/ops/ops.hpp"
+#include "engines/transformer/model_layout.hpp"
+
+namespace tidemill::engines {
+
+/// How weights are prepared.
+struct WeightOptions {
+  /// kF32, or kBF16 (products round each input element to bfloat16 and accumulate in float32).
+  DType compute = DType::kF32;
+  WeightUse use = WeightUse::kForward;
+};
+
+/// A linear layer. `bias` is empty when there is none.
+struct LinearWeights {
+  std::unique_ptr<PreparedWeight> weight;
+  std::vector<float> bias;
+};
+
+/// One decoder layer. The query and key gains are empty when the model has no q/k norms.
+struct LayerWeights {
+  std::vector<float> input_gain;      // (D)
+  std::vector<float> attention_gain;  // (D), of the norm between attention and MLP
+  std::vector<float> query_gain;      // (C)
+  std::vector<float> key_gain;        // (C)
+  PerLinear<LinearWeights> linears;
+};
+
+/// All weights of one version of one model.
+///
+/// Immutable and shareable: the rollout view holds the snapshot's, the trainer makes its own after
+/// every optimizer step. Holds the embedding table's buffer (not a copy of it) and, for a tied
+/// model, a second, prepared copy that serves as the head.
+/// Threads: safe to use concurrently.
+class ModelWeights {
+public:
+  /// Prepares `tensors`, which must be exactly the parameters of `config`.
+  /// Errors: `kInvalidArgument` naming a tensor that is missing, unknown, misshapen or not of a
+  /// float type; those of `Ops::prepare_weight`.
+  [[nodiscard]] static Result<std::shared_ptr<const ModelWeights>> create(
+      const ModelConfig& config, const TensorMap& tensors, const WeightOptions& options, Ops& ops);
+
+  [[nodiscard]] const WeightOptions& options() const noexcept { return options_; }
+  [[nodiscard]] const LayerWeights& layer(std::int64_t index) const;
+  [[nodiscard]] WeightView embedding() const noexcept;
+  [[nodiscard]] const std::vector<float>& final_gain() const noexcept { return final_gain_; }
+  [[nodiscard]] const PreparedWeight& head() const noexcept { return *head_; }
+  /// Returns the memory it keeps alive, the embedding table's included.
+  [[nodiscard]] std::int64_t size_bytes() const noexcept { return size_bytes_; }
+
+private:
+  ModelWeights() = default;
+
+  WeightOptions options_;
+  Tensor embedding_;
+  std::vector<LayerWeights> layers_;
+  std::vector<float> final_gain_;
+  std::unique_ptr<PreparedWeight> head_;
+  std::int64_t size_bytes_ = 0;
+};
+
+}  // namespace tidemill::engines

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A matrix that owns its memory and keeps it when it shrinks, for buffers reused every iteration.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engines/ops/matrix.hpp"
+
+namespace tidemill::engines {
+
+/// A growable row-major float matrix without gaps between rows.
+class OwnedMatrix {
+public:
+  /// Gives it this shape and returns it. The content is undefined; memory grows but never shrinks.
+  Matrix reshape(std::int64_t rows, std::int64_t cols) {
+    rows_ = rows;
+    cols_ = cols;
+    if (rows * cols > capacity_) {
+      // Let go of the old memory first: the content is not kept, and both at once could be much.
+      data_.reset();
+      capacity_ = rows * cols;
+      data_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(capacity_));
+    }
+    return view();
+  }
+
+  [[nodiscard]] Matrix view() noexcept { return {data_.get(), rows_, cols_, cols_}; }
+  [[nodiscard]] ConstMatrix view() const noexcept { return {data_.get(), rows_, cols_, cols_}; }
+  /// Returns all elements, row after row.
+  [[nodiscard]] std::span<float> elements() noexcept {
+    return {data_.get(), static_cast<std::size_t>(rows_ * cols_)};
+  }
+  [[nodiscard]] std::span<const float> elements() const noexcept {
+    return {data_.get(), static_cast<std::size_t>(rows_ * cols_)};
+  }
+  /// Returns the same elements as rows of `cols` floats. Requires `cols` to divide their number.
+  [[nodiscard]] Matrix as_rows_of(std::int64_t cols) noexcept {
+    return {data_.get(), rows_ * cols_ / cols, cols, cols};
+  }
+  [[nodiscard]] std::int64_t size_bytes() const noexcept {
+    return capacity_ * static_cast<std::int64_t>(sizeof(float));
+  }
+
+private:
+  std::unique_ptr<float[]> data_;
+  std::int64_t rows_ = 0;
+  std::int64_t cols_ = 0;
+  std::int64_t capacity_ = 0;
+};
+
+}  // namespace tidemill::engines

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/transformer/rope_cache.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tidemill::engines {
+
+RopeCache::RopeCache(const ModelConfig& config) : frequencies_(rope_frequencies(config)) {}
+
+RopeTables RopeCache::tables(std::int64_t num_positions) {
+  const auto half = static_cast<std::int64_t>(frequencies_.inverse.size());
+  const auto present = static_cast<std::int64_t>(cosine_.size()) / half;
+  if (num_positions > present) {
+    // Doubling keeps the cost of a sequence that grows token by token linear.
+    const std::int64_t wanted = std::max(num_positions, 2 * present);
+    cosine_.reserve(static_cast<std::size_t>(wanted * half));
+    sine_.reserve(static_cast<std::size_t>(wanted * half));
+    const double scaling = double{frequencies_.attention_scaling};
+    for (std::int64_t position = present; position < wanted; ++position) {
+      for (const float frequency : frequencies_.inverse) {
+        const double angle = static_cast<double>(position) * double{frequency};
+        cosine_.push_back(static_cast<float>(std::cos(angle) * scaling));
+        sine_.push_back(static_cast<float>(std::sin(angle) * scaling));
+      }
+    }
+  }
+  return {{cosine_.data(), num_positions, half, half}, {sine_.data(), num_positions, half, half}};
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/transformer/transformer.hpp"
+
+#include <utility>
+
+#include "engines/transformer/transformer_state.hpp"
+
+namespace tidemill::engines {
+
+Transformer::Transformer(ModelConfig config, Ops& ops)
+    : state_(std::make_unique<State>(std::move(config), ops)) {}
+
+Transformer::~Transformer() = default;
+
+const ModelConfig& Transformer::config() const noexcept {
+  return state_->config;
+}
+
+std::int64_t Transformer::workspace_bytes() const noexcept {
+  return state_->forward.size_bytes() + state_->backward.size_bytes() + state_->head.size_bytes();
+}
+
+std::int64_t Transformer::workspace_bytes_per_row(const ModelConfig& config,
+                                                  WeightUse use) noexcept {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t inner = config.intermediate_size;
+  const std::int64_t query = config.num_heads * config.head_dim;
+  const std::int64_t key = config.num_kv_heads * config.head_dim;
+  std::int64_t floats = 3 * hidden + 2 * query + 2 * key + 3 * inner;
+  if (use == WeightUse::kForwardAndBackward) {
+    floats += config.num_heads + (config.qk_norm ? config.num_heads : 1);  // lse, rstd
+    floats += 3 * hidden + 2 * query + 2 * key + 2 * inner;
+    floats += config.qk_norm ? query : 0;
+  }
+  return floats * static_cast<std::int64_t>(sizeof(float));
+}
+
+}  // namespace tidemill::engines

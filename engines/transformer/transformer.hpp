@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one model code: forward for inference and training, and backward, of a Llama, Qwen2 or Qwen3
+// decoder over a flat ragged batch.
+//
+// A row's result has the same bits in a decode step, a prefill chunk and a training window, and
+// whatever else is in the batch (DESIGN I7): every operation treats rows alone (R1 of ops.hpp),
+// keys and values are rounded to the cache's type before attention in every mode, and adapters are
+// never merged. Residual, norms, softmax and logits are f32.
+//
+// Legend: T rows of the batch, N its training rows, D hidden size, V vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "engines/formats/model_config.hpp"
+#include "engines/ops/ops.hpp"
+#include "engines/transformer/activations.hpp"
+#include "engines/transformer/batch.hpp"
+#include "engines/transformer/gradients.hpp"
+#include "engines/transformer/kv_cache.hpp"
+#include "engines/transformer/model_weights.hpp"
+
+namespace tidemill::engines {
+
+/// Sees the residual stream (T, D): layer 0 is the embeddings, layer k the raw output of the k-th
+/// decoder layer. Borrowed until return.
+using HiddenObserver = std::function<void(std::int64_t layer, ConstMatrix hidden)>;
+
+/// What a forward pass does beside its result.
+struct ForwardOptions {
+  /// Required when the batch has training rows, whose activations it receives.
+  Activations* activations = nullptr;
+  HiddenObserver observer;
+};
+
+/// How log-probabilities are taken from logits.
+struct HeadOptions {
+  float temperature = 1.0F;      // log_softmax(logits / temperature)
+  std::int64_t chunk_rows = 64;  // logits held at once: chunk_rows x V floats; changes no bit
+};
+
+/// What a loss sends back: d loss / d logprob and d loss / d entropy of each target.
+struct TokenGradients {
+  std::span<const float> dlogprobs;
+  std::span<const float> dentropies;  // empty: zero
+};
+
+/// Runs one model architecture on one device. Weights are passed to each call, so that one object,
+/// with one workspace, serves rollout, scoring and training.
+///
+/// Memory: a workspace that grows with the rows of the largest batch (`workspace_bytes_per_row`)
+/// and rotation tables that grow with the largest position.
+/// Threads: one call at a time, on the thread that may use `ops`.
+class Transformer {
+public:
+  /// `ops` must outlive it.
+  Transformer(ModelConfig config, Ops& ops);
+  Transformer(const Transformer&) = delete;
+  Transformer& operator=(const Transformer&) = delete;
+  ~Transformer();
+
+  [[nodiscard]] const ModelConfig& config() const noexcept;
+
+  /// Runs the decoder over `batch`, storing its keys and values in `cache`. Returns the hidden
+  /// states after the final norm (T, D), borrowed until the next call of `forward`.
+  [[nodiscard]] ConstMatrix forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
+                                    const ForwardOptions& options = {});
+
+  /// logits (R, V) of hidden states (R, D). The caller picks the rows it needs.
+  void logits(const ModelWeights& weights, ConstMatrix hidden, Matrix logits);
+
+  /// logprobs[t] = log-probability of targets[t] given hidden[t] (the state of the token before
+  /// it), entropies[t] = entropy of that distribution in nats (skipped when empty); both 0 where
+  /// the target is -1. Rows without a target cost nothing.
+  void token_logprobs(const ModelWeights& weights, ConstMatrix hidden,
+                      std::span<const std::int32_t> targets, const HeadOptions& options,
+                      std::span<float> logprobs, std::span<float> entropies);
+
+  /// Continues the gradient of a loss on `token_logprobs` to the hidden states: dhidden (N, D) is
+  /// overwritten, the head's gradient is added to `gradients` when it is trained. Computes the
+  /// logits again, chunk by chunk. Spans are as long as `targets`.
+  /// Requires weights prepared for backward.
+  void token_logprobs_backward(const ModelWeights& weights, ConstMatrix hidden,
+                               std::span<const std::int32_t> targets, const HeadOptions& options,
+                               const TokenGradients& upstream, Matrix dhidden,
+                               Gradients& gradients);
+
+  /// Adds the gradients of the batch's training rows to `gradients`, for `dhidden` (N, D), the
+  /// gradient of the normalised hidden states of those rows. `batch`, its pages in `cache` and
+  /// `activations` must be those of the forward; `activations` are used up, `dhidden` is not.
+  /// Requires weights (and the trained adapter) prepared for backward. When `gradients` are an
+  /// adapter's, it must be the training segments' adapter.
+  void backward(const ModelWeights& weights, const Batch& batch, const KvCache& cache,
+                Activations& activations, ConstMatrix dhidden, Gradients& gradients);
+
+  /// Returns the memory of its workspace now, rotation tables apart.
+  [[nodiscard]] std::int64_t workspace_bytes() const noexcept;
+  /// Returns the workspace that one row of a batch takes, for memory plans. The chunk of the head
+  /// comes on top: `chunk_rows` x (V + 2 D) floats.
+  [[nodiscard]] static std::int64_t workspace_bytes_per_row(const ModelConfig& config,
+                                                            WeightUse use) noexcept;
+
+private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tidemill::engines

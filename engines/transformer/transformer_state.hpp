@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a `Transformer` holds between calls: the device, rotation tables and reused buffers.
+#pragma once
+
+#include "engines/transformer/batch_plan.hpp"
+#include "engines/transformer/owned_matrix.hpp"
+#include "engines/transformer/rope_cache.hpp"
+#include "engines/transformer/transformer.hpp"
+
+namespace tidemill::engines {
+
+/// Buffers of a forward pass, T rows each.
+struct ForwardBuffers {
+  OwnedMatrix residual;   // (T, D)
+  OwnedMatrix normed;     // (T, D)
+  OwnedMatrix query;      // (T, H*C)
+  OwnedMatrix key;        // (T, K*C)
+  OwnedMatrix value;      // (T, K*C)
+  OwnedMatrix attention;  // (T, H*C)
+  OwnedMatrix gate;       // (T, F)
+  OwnedMatrix up;         // (T, F)
+  OwnedMatrix activated;  // (T, F)
+  OwnedMatrix rstd;       // (T, 1), and of heads (T, H) and (T, K)
+  OwnedMatrix lse;        // (T, H), when there are training rows
+  OwnedMatrix hidden;     // (T, D), the result
+
+  [[nodiscard]] std::int64_t size_bytes() const noexcept {
+    return residual.size_bytes() + normed.size_bytes() + query.size_bytes() + key.size_bytes() +
+           value.size_bytes() + attention.size_bytes() + gate.size_bytes() + up.size_bytes() +
+           activated.size_bytes() + rstd.size_bytes() + lse.size_bytes() + hidden.size_bytes();
+  }
+};
+
+/// Buffers of a backward pass, N rows each.
+struct BackwardBuffers {
+  OwnedMatrix dresidual;   // (N, D)
+  OwnedMatrix normed;      // (N, D), computed again
+  OwnedMatrix dnormed;     // (N, D)
+  OwnedMatrix activated;   // (N, F), computed again
+  OwnedMatrix dactivated;  // (N, F)
+  OwnedMatrix query;       // (N, H*C), computed again when the model has q/k norms
+  OwnedMatrix dquery;      // (N, H*C)
+  OwnedMatrix dkey;        // (N, K*C)
+  OwnedMatrix dvalue;      // (N, K*C)
+  OwnedMatrix dattention;  // (N, H*C)
+
+  [[nodiscard]] std::int64_t size_bytes() const noexcept {
+    return dresidual.size_bytes() + normed.size_bytes() + dnormed.size_bytes() +
+           activated.size_bytes() + dactivated.size_bytes() + query.size_bytes() +
+           dquery.size_bytes() + dkey.size_bytes() + dvalue.size_bytes() + dattention.size_bytes();
+  }
+};
+
+/// Buffers of the head, one chunk of rows each.
+struct HeadBuffers {
+  OwnedMatrix hidden;   // (chunk, D)
+  OwnedMatrix dhidden;  // (chunk, D)
+  OwnedMatrix logits;   // (chunk, V)
+
+  [[nodiscard]] std::int64_t size_bytes() const noexcept {
+    return hidden.size_bytes() + dhidden.size_bytes() + logits.size_bytes();
+  }
+};
+
+struct Transformer::State {
+  State(ModelConfig config_in, Ops& ops_in)
+      : config(std::move(config_in)), ops(ops_in), rope(config) {}
+
+  ModelConfig config;
+  Ops& ops;
+  RopeCache rope;
+  ForwardBuffers forward;
+  BackwardBuffers backward;
+  HeadBuffers head;
+};
+
+}  // namespace tidemill::engines

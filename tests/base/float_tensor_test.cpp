@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Float tensors: what is refused, and that widening and rounding meet in the middle.
+#include "base/float_tensor.hpp"
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace tidemill {
+namespace {
+
+TEST(FloatTensorTest, RoundTripsThroughEveryWidth) {
+  const std::vector<float> exact = {0.0F, -1.5F, 0.25F, 96.0F, -0.125F, 2.0F};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const Tensor tensor = make_float_tensor(exact, {2, 3}, dtype);
+    EXPECT_EQ(tensor.dtype, dtype);
+    EXPECT_EQ(tensor.data.size_bytes(), 6 * dtype_bytes(dtype));
+    std::vector<float> back(6);
+    widen_floats(tensor, back);
+    EXPECT_EQ(back, exact) << dtype_name(dtype);
+  }
+}
+
+TEST(FloatTensorTest, RoundsToNearest) {
+  const std::vector<float> values = {1.0F + 1.0F / 512.0F, 1.0F + 3.0F / 512.0F};
+  std::vector<float> back(2);
+  widen_floats(make_float_tensor(values, {2}, DType::kBF16), back);
+  EXPECT_EQ(back, (std::vector<float>{1.0F, 1.0F + 1.0F / 128.0F}));
+}
+
+TEST(FloatTensorTest, NamesWhatIsWrong) {
+  TensorMap tensors;
+  tensors["w"] = make_float_tensor(std::vector<float>(6), {2, 3}, DType::kF32);
+  tensors["i"] = {DType::kI32, {1}, Buffer::adopt(std::vector<std::int32_t>{7}, DType::kI32)};
+  const std::array<std::int64_t, 2> shape = {2, 3};
+  const std::array<std::int64_t, 2> other = {3, 2};
+  const std::array<std::int64_t, 1> one = {1};
+  EXPECT_TRUE(check_float_tensor(tensors, "w", shape).ok());
+  EXPECT_EQ(check_float_tensor(tensors, "v", shape).message(), "tensor v is missing");
+  EXPECT_EQ(check_float_tensor(tensors, "w", other).message(),
+            "tensor w has shape [2, 3], expected [3, 2]");
+  EXPECT_EQ(check_float_tensor(tensors, "i", one).message(),
+            "tensor i has type I32, expected F32, F16 or BF16");
+}
+
+}  // namespace
+}  // namespace tidemill

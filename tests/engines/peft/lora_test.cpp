@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// LoRA: initialisation, the bypass and its gradients by hand, and merging.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/float_tensor.hpp"
+#include "engines/ops/reference/factory.hpp"
+#include "engines/peft/lora_bypass.hpp"
+#include "engines/peft/lora_spec.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+const std::string kPath = "model.layers.0.mlp.up_proj";
+
+std::vector<float> floats_of(const Tensor& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+  widen_floats(tensor, values);
+  return values;
+}
+
+Tensor matrix(const std::vector<float>& values, std::int64_t rows, std::int64_t cols,
+              DType dtype = DType::kF32) {
+  return make_float_tensor(values, {rows, cols}, dtype);
+}
+
+// A (1, 2) = [1 2], B (3, 1) = [3 0 -1], scale 0.5.
+const LoraSpec kSmall = {{kPath, 2, 3, 1, 0.5F}};
+TensorMap small_lora() {
+  return {{lora_a_name(kPath), matrix({1, 2}, 1, 2)},
+          {lora_b_name(kPath), matrix({3, 0, -1}, 3, 1)}};
+}
+
+TEST(LoraInitTest, IsKaimingUniformAndZero) {
+  const LoraSpec spec = {{kPath, 400, 30, 16, 1.0F}};
+  const TensorMap tensors = init_lora(spec, 7);
+  EXPECT_TRUE(check_tensors(lora_shapes(spec), tensors, "adapter").ok());
+  const std::vector<float> a = floats_of(tensors.at(lora_a_name(kPath)));
+  double sum = 0.0;
+  double square = 0.0;
+  for (const float value : a) {
+    ASSERT_LE(std::abs(value), 1.0F / 20.0F);
+    sum += double{value};
+    square += double{value} * double{value};
+  }
+  const auto count = static_cast<double>(a.size());
+  // A uniform variable on +-b has variance b^2 / 3; 6400 draws are within 5 % of it.
+  EXPECT_NEAR(square / count, 1.0 / 400.0 / 3.0, 0.05 / 1200.0);
+  EXPECT_NEAR(sum / count, 0.0, 0.002);
+  EXPECT_TRUE(std::ranges::all_of(floats_of(tensors.at(lora_b_name(kPath))),
+                                  [](float value) { return value == 0.0F; }));
+}
+
+TEST(LoraInitTest, DependsOnSeedAndModuleAlone) {
+  const LoraModule other = {"model.layers.0.mlp.gate_proj", 2, 3, 1, 0.5F};
+  const auto alone = floats_of(init_lora(kSmall, 7).at(lora_a_name(kPath)));
+  const TensorMap both = init_lora({other, kSmall[0]}, 7);
+  EXPECT_EQ(floats_of(both.at(lora_a_name(kPath))), alone);
+  EXPECT_NE(floats_of(both.at(lora_a_name(other.path))), alone);
+  EXPECT_NE(floats_of(init_lora(kSmall, 8).at(lora_a_name(kPath))), alone);
+}
+
+TEST(LoraBypassTest, ForwardAddsToItsRows) {
+  const auto ops = make_reference_ops();
+  const auto bypass =
+      LoraBypass::create(kSmall[0], small_lora(), WeightUse::kForward, *ops).value();
+  std::vector<float> x = {1, 1, 2, -1};  // A x = 3, 0
+  std::vector<float> y = {10, 20, 30, 40, 50, 60};
+  bypass.forward({x.data(), 2, 2, 2}, {y.data(), 2, 3, 3}, *ops);
+  EXPECT_EQ(y, (std::vector<float>{14.5F, 20, 28.5F, 40, 50, 60}));
+}
+
+TEST(LoraBypassTest, BackwardAccumulates) {
+  const auto ops = make_reference_ops();
+  const auto bypass =
+      LoraBypass::create(kSmall[0], small_lora(), WeightUse::kForwardAndBackward, *ops).value();
+  const std::vector<float> x = {1, 1};      // u = 3
+  const std::vector<float> dy = {2, 5, 4};  // dy B = 2
+  std::vector<float> da = {100, 100};
+  std::vector<float> db = {100, 100, 100};
+  std::vector<float> dx = {1, 1};
+  const LoraGradient gradient = {{da.data(), 1, 2, 2}, {db.data(), 3, 1, 1}};
+  const Matrix dx_view = {dx.data(), 1, 2, 2};
+  bypass.backward({dy.data(), 1, 3, 3}, {x.data(), 1, 2, 2}, gradient, &dx_view, *ops);
+  EXPECT_EQ(db, (std::vector<float>{103, 107.5F, 106}));  // scale * dy u
+  EXPECT_EQ(da, (std::vector<float>{101, 101}));          // scale * (dy B) x
+  EXPECT_EQ(dx, (std::vector<float>{2, 3}));              // scale * (dy B) A
+  bypass.backward({dy.data(), 1, 3, 3}, {x.data(), 1, 2, 2}, gradient, nullptr, *ops);
+  EXPECT_EQ(da, (std::vector<float>{102, 102}));
+}
+
+TEST(LoraMergeTest, AddsTheScaledProduct) {
+  const TensorMap base = {{kPath + ".weight", matrix({1, 2, 3, 4, 5, 6}, 3, 2)},
+                          {"model.norm.weight", matrix({1, 1}, 1, 2)}};
+  const TensorMap merged = merge_lora(kSmall, small_lora(), base).value();
+  EXPECT_EQ(floats_of(merged.at(kPath + ".weight")), (std::vector<float>{2.5F, 5, 3, 4, 4.5F, 5}));
+  EXPECT_EQ(merged.at("model.norm.weight").data.identity(),
+            base.at("model.norm.weight").data.identity());
+  EXPECT_EQ(floats_of(base.at(kPath + ".weight")), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+}
+
+TEST(LoraMergeTest, RoundsOnceToTheBaseType) {
+  // The change of 3/512 is lost neither before the sum nor twice: 1 + 3/512 rounds up to 1 + 1/128.
+  const LoraSpec spec = {{kPath, 1, 1, 1, 1.0F}};
+  const TensorMap adapter = {{lora_a_name(kPath), matrix({3.0F / 512.0F}, 1, 1)},
+                             {lora_b_name(kPath), matrix({1}, 1, 1)}};
+  const TensorMap base = {{kPath + ".weight", matrix({1}, 1, 1, DType::kBF16)}};
+  const Tensor merged = merge_lora(spec, adapter, base).value().at(kPath + ".weight");
+  EXPECT_EQ(merged.dtype, DType::kBF16);
+  EXPECT_EQ(floats_of(merged), (std::vector<float>{1.0F + 1.0F / 128.0F}));
+}
+
+TEST(LoraMergeTest, NamesAMissingWeight) {
+  const auto merged = merge_lora(kSmall, small_lora(), {});
+  EXPECT_EQ(merged.status().message(),
+            "base model: tensor model.layers.0.mlp.up_proj.weight is missing");
+}
+
+}  // namespace
+}  // namespace tidemill::engines

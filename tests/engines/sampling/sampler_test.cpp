@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/sampling/sampler.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::vector<float> random_logits(std::size_t size, std::uint64_t seed) {
+  RandomStream random(seed);
+  std::vector<float> logits(size);
+  for (float& logit : logits) {
+    logit = static_cast<float>(3.0 * random.normal());
+  }
+  return logits;
+}
+
+/// Options that take the general path yet change nothing: a bias of 0.
+SamplingOptions general(SamplingOptions options) {
+  options.logit_bias.emplace_back(0, 0.0F);
+  return options;
+}
+
+TEST(Sampler, PlainAndGeneralPathDrawTheSameToken) {
+  Sampler sampler;
+  int draws = 0;
+  for (const std::size_t size : {1UL, 7UL, 512UL, 513UL, 3001UL}) {
+    for (const float temperature : {0.0F, 0.3F, 1.0F, 1.7F}) {
+      const std::vector<float> logits = random_logits(size, size);
+      SamplingOptions options;
+      options.temperature = temperature;
+      for (std::uint64_t position = 0; position < 200; ++position) {
+        const DrawKey key{11, SampleId{size}, position};
+        ASSERT_EQ(sampler.draw(logits, options, {}, key).value(),
+                  sampler.draw(logits, general(options), {}, key).value());
+        ++draws;
+      }
+    }
+  }
+  EXPECT_EQ(draws, 5 * 4 * 200);
+}
+
+TEST(Sampler, DrawDependsOnItsKeyAlone) {
+  const std::vector<float> logits = random_logits(100, 1);
+  SamplingOptions options;
+  options.temperature = 3.0F;
+  Sampler first;
+  std::vector<std::int32_t> tokens;
+  for (std::uint64_t position = 0; position < 50; ++position) {
+    tokens.push_back(first.draw(logits, options, {}, {5, SampleId{9}, position}).value());
+  }
+  Sampler second;
+  for (std::uint64_t position = 50; position-- > 0;) {  // other order, other calls in between
+    (void)second.draw(random_logits(300, position), {}, {}, {1, SampleId{2}, 3});
+    EXPECT_EQ(second.draw(logits, options, {}, {5, SampleId{9}, position}).value(),
+              tokens[position]);
+  }
+  EXPECT_GT(std::set<std::int32_t>(tokens.begin(), tokens.end()).size(), 10U);
+}
+
+TEST(Sampler, FrequenciesFollowTheDistribution) {
+  const std::vector<float> logits = random_logits(40, 3);
+  SamplingOptions options;
+  options.temperature = 0.8F;
+  options.top_p = 0.9F;
+  Sampler sampler;
+  std::vector<float> probabilities(logits.size());
+  ASSERT_TRUE(sampler.distribution(logits, options, {}, probabilities).ok());
+  constexpr int kDraws = 40000;
+  std::vector<int> counts(logits.size(), 0);
+  for (int i = 0; i < kDraws; ++i) {
+    const DrawKey key{1, SampleId{4}, static_cast<std::uint64_t>(i)};
+    ++counts[static_cast<std::size_t>(sampler.draw(logits, options, {}, key).value())];
+  }
+  for (std::size_t t = 0; t < counts.size(); ++t) {
+    const double p = static_cast<double>(probabilities[t]);
+    // Five standard deviations of a binomial count; exactly 0 for dropped tokens.
+    EXPECT_LE(std::abs(counts[t] - kDraws * p), 5.0 * std::sqrt(kDraws * p * (1.0 - p))) << t;
+  }
+}
+
+TEST(Sampler, UniformNumbersAtTheEndsTakeTheFirstAndLastKeptToken) {
+  const std::vector<float> logits = {-kInfinity, 0.0F, 1.0F, 0.5F, -kInfinity};
+  Sampler sampler;
+  EXPECT_EQ(sampler.draw_by(logits, {}, {}, 0.0).value(), 1);
+  EXPECT_EQ(sampler.draw_by(logits, {}, {}, std::nextafter(1.0, 0.0)).value(), 3);
+}
+
+TEST(Sampler, GreedyTakesTheFirstLargest) {
+  const std::vector<float> logits = {1.0F, 3.0F, 3.0F, 2.0F};
+  SamplingOptions options;
+  options.temperature = 0.0F;
+  Sampler sampler;
+  EXPECT_EQ(sampler.draw_by(logits, options, {}, 0.9).value(), 1);
+  options.top_k = 1;  // filters do not act
+  EXPECT_EQ(sampler.draw_by(logits, options, {}, 0.9).value(), 1);
+  options.logit_bias = {{3, 5.0F}};
+  EXPECT_EQ(sampler.draw_by(logits, options, {}, 0.9).value(), 3);
+}
+
+TEST(Sampler, PenaltiesCountOutputAndSeePromptOnce) {
+  const std::vector<float> logits = {2.0F, -1.0F, 2.0F, 2.0F};
+  const std::vector<std::int32_t> prompt = {0, 0, 1};
+  const std::vector<std::int32_t> output = {2, 2, 0};
+  SamplingOptions options;
+  options.repetition_penalty = 2.0F;
+  options.frequency_penalty = 0.25F;
+  options.presence_penalty = 0.5F;
+  Sampler sampler;
+  std::vector<float> got(4);
+  ASSERT_TRUE(sampler.distribution(logits, options, {prompt, output}, got).ok());
+  const double want[] = {2.0 / 2 - 0.25 - 0.5, -1.0 * 2, 2.0 / 2 - 2 * 0.25 - 0.5, 2.0};
+  double total = 0.0;
+  for (const double logit : want) {
+    total += std::exp(logit);
+  }
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(got[i], std::exp(want[i]) / total, 1e-7);
+  }
+}
+
+TEST(Sampler, TopPOfAFlatDistributionKeepsTheShareItNames) {
+  const std::vector<float> logits(10000, 1.0F);
+  SamplingOptions options;
+  options.top_p = 0.5F;
+  Sampler sampler;
+  std::vector<float> probabilities(logits.size());
+  EXPECT_EQ(sampler.distribution(logits, options, {}, probabilities).value(), 5000);
+  EXPECT_EQ(probabilities.front(), 0.0F);  // of equal tokens the first is dropped first
+  EXPECT_GT(probabilities.back(), 0.0F);
+}
+
+TEST(Sampler, TopPAgreesWithASortOfAllTokens) {
+  const std::vector<float> logits = random_logits(5000, 12);
+  Sampler sampler;
+  std::vector<float> full(logits.size());
+  std::vector<float> got(logits.size());
+  ASSERT_TRUE(sampler.distribution(logits, {}, {}, full).ok());
+  std::vector<float> sorted = full;
+  std::sort(sorted.begin(), sorted.end(), std::greater<>());
+  for (const float top_p : {0.01F, 0.1F, 0.5F, 0.9F, 0.99F, 0.999F}) {
+    double mass = 0.0;
+    std::int64_t want = 0;
+    while (mass < static_cast<double>(top_p)) {
+      mass += static_cast<double>(sorted[static_cast<std::size_t>(want++)]);
+    }
+    SamplingOptions options;
+    options.top_p = top_p;
+    EXPECT_EQ(sampler.distribution(logits, options, {}, got).value(), want) << top_p;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i] > 0.0F, full[i] >= sorted[static_cast<std::size_t>(want - 1)]);
+    }
+  }
+}
+
+TEST(Sampler, RefusesLogitsItCannotDrawFrom) {
+  Sampler sampler;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const std::vector<float>& logits :
+       {std::vector<float>{0.0F, nan}, {0.0F, kInfinity}, {-kInfinity, -kInfinity}}) {
+    for (const float temperature : {0.0F, 1.0F}) {
+      SamplingOptions options;
+      options.temperature = temperature;
+      const Result<std::int32_t> token = sampler.draw(logits, options, {}, {0, SampleId{17}, 4});
+      EXPECT_EQ(token.status().code(), Errc::kInternal);
+      EXPECT_EQ(token.status().message().find("sample 17, position 4: "), 0U);
+      EXPECT_FALSE(sampler.draw_by(logits, general(options), {}, 0.5).ok());
+    }
+  }
+}
+
+TEST(Sampler, RefusesHistoryOutsideTheVocabulary) {
+  const std::vector<float> logits(4, 0.0F);
+  const std::vector<std::int32_t> output = {4};
+  SamplingOptions options;
+  options.presence_penalty = 1.0F;
+  Sampler sampler;
+  EXPECT_EQ(sampler.draw_by(logits, options, {{}, output}, 0.5).status().message(),
+            "token 4 is outside the vocabulary");
+}
+
+TEST(SamplingOptions, RefusalsNameTheOption) {
+  const auto message = [](auto change) {
+    SamplingOptions options;
+    change(options);
+    return validate(options, 10).message();
+  };
+  EXPECT_EQ(message([](auto& o) { o.temperature = -1.0F; }),
+            "sampling.temperature must be finite and at least 0");
+  EXPECT_EQ(message([](auto& o) { o.top_k = -1; }), "sampling.top_k must be at least 0");
+  EXPECT_EQ(message([](auto& o) { o.top_p = 0.0F; }), "sampling.top_p must be in (0, 1]");
+  EXPECT_EQ(message([](auto& o) { o.min_p = std::nanf(""); }), "sampling.min_p must be in [0, 1]");
+  EXPECT_EQ(message([](auto& o) { o.repetition_penalty = 0.0F; }),
+            "sampling.repetition_penalty must be finite and above 0");
+  EXPECT_EQ(message([](auto& o) { o.presence_penalty = kInfinity; }),
+            "sampling.frequency_penalty and presence_penalty must be finite");
+  EXPECT_EQ(message([](auto& o) {
+              o.logit_bias = {{10, 1.0F}};
+            }),
+            "sampling.logit_bias must be on tokens in 0..9, not 10");
+  EXPECT_EQ(message([](auto& o) {
+              o.logit_bias = {{3, kInfinity}};
+            }),
+            "sampling.logit_bias must be finite (token 3)");
+  EXPECT_EQ(message([](auto&) {}), "");
+}
+
+}  // namespace
+}  // namespace tidemill::engines

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations that model tests run on, one after the other.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "engines/ops/ops.hpp"
+
+namespace tidemill::engines {
+
+/// A backend to test, made afresh for each test.
+struct Backend {
+  std::string name;
+  std::shared_ptr<Ops> (*make)();
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Backend& backend) {
+  return out << backend.name;
+}
+
+/// Returns every backend: the reference, and the CPU backend with two threads.
+[[nodiscard]] std::vector<Backend> backends();
+
+}  // namespace tidemill::engines

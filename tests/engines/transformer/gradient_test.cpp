@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients against numerical derivatives on random models with every feature on, and their bits
+// for every cut of a batch.
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/float_tensor.hpp"
+#include "engines/transformer/gradients.hpp"
+#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/random_model.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr HeadOptions kHead{0.8F, 5};
+
+std::vector<TestSequence> random_sequences(const ModelConfig& config,
+                                           const std::vector<std::int64_t>& lengths,
+                                           std::uint64_t seed) {
+  RandomStream random(seed);
+  std::vector<TestSequence> sequences;
+  for (const std::int64_t length : lengths) {
+    TestSequence& sequence = sequences.emplace_back();
+    sequence.ids = random_ids(config, length, random);
+    for (std::int64_t t = 0; t < length; ++t) {
+      sequence.mask.push_back(random.uniform() < 0.7 ? 1 : 0);
+      sequence.dlogprobs.push_back(static_cast<float>(random.normal()));
+      sequence.dentropies.push_back(static_cast<float>(random.normal()));
+    }
+  }
+  return sequences;
+}
+
+// Moves the tensor `name` by `step` along `direction`.
+TensorMap moved(const TensorMap& tensors, const std::string& name, std::span<const float> direction,
+                double step) {
+  TensorMap result = tensors;
+  Tensor& tensor = result.at(name);
+  std::vector<float> values(direction.size());
+  widen_floats(tensor, values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] += static_cast<float>(step * double{direction[i]});
+  }
+  tensor = make_float_tensor(values, tensor.shape, DType::kF32);
+  return result;
+}
+
+// Compares |gradient|, the slope along the gradient's own direction, with a central difference for
+// every tensor. `objective_at` evaluates the objective at given tensors.
+template <class Objective>
+void expect_slopes(const TensorMap& tensors, const ParameterSet& gradients,
+                   const Objective& objective_at) {
+  for (const ParameterSet::Entry& entry : gradients.entries()) {
+    const std::span<const float> gradient = gradients.values(entry);
+    double square = 0.0;
+    for (const float g : gradient) {
+      square += double{g} * double{g};
+    }
+    const double norm = std::sqrt(square);
+    ASSERT_GT(norm, 1e-3) << entry.name << " has no gradient";
+    // Small against the weights, large against the rounding of an objective of about 50.
+    const double step = 2e-3 / norm;
+    const double up = objective_at(moved(tensors, entry.name, gradient, step));
+    const double down = objective_at(moved(tensors, entry.name, gradient, -step));
+    EXPECT_NEAR((up - down) / (2.0 * step * norm), norm, 0.01 * norm) << entry.name;
+  }
+}
+
+struct Case {
+  std::string name;
+  ModelFeatures features;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.name;
+}
+
+std::vector<Case> cases() {
+  return {{"plain", {}},
+          {"tied_biases_sliding", {true, true, false, true, false}},
+          {"qk_norm_scaled_rope", {false, false, true, false, true}},
+          {"everything", {true, true, true, true, true}}};
+}
+
+class GradientTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(GradientTest, OfAllParametersMatchesNumericalSlopes) {
+  const ModelConfig config = small_config(GetParam().features);
+  const TensorMap tensors = random_weights(config, 11);
+  ModelBench bench(backends()[0], config, tensors);
+  const auto sequences = random_sequences(config, {9, 1, 14}, 12);
+  Gradients gradients = Gradients::for_model(config);
+  bench.train(sequences, nullptr, kHead, &gradients);
+  expect_slopes(tensors, gradients.collect(), [&](const TensorMap& at) {
+    bench.load(at);
+    return objective(sequences, bench.train(sequences, nullptr, kHead, nullptr));
+  });
+}
+
+TEST_P(GradientTest, OfAnAdapterMatchesNumericalSlopes) {
+  const ModelConfig config = small_config(GetParam().features);
+  ModelBench bench(backends()[0], config, random_weights(config, 21));
+  const auto sequences = random_sequences(config, {9, 1, 14}, 22);
+  for (const std::int64_t first_layer : {0, 2}) {
+    const LoraSpec spec = lora_on_all(config, first_layer);
+    const TensorMap tensors = random_lora(spec, 23);
+    Gradients gradients = Gradients::for_adapter(config, spec);
+    EXPECT_EQ(gradients.first_layer(), first_layer);
+    const auto adapter = bench.adapter(spec, tensors);
+    bench.train(sequences, adapter.get(), kHead, &gradients);
+    expect_slopes(tensors, gradients.collect(), [&](const TensorMap& at) {
+      const auto there = bench.adapter(spec, at);
+      return objective(sequences, bench.train(sequences, there.get(), kHead, nullptr));
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Features, GradientTest, ::testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name; });
+
+class GradientBitsTest : public ::testing::TestWithParam<Backend> {};
+
+// Adds the gradients of `sequences` in micro-batches that end before the indices in `cuts`.
+std::vector<float> gradient_values(ModelBench& bench, const std::vector<TestSequence>& sequences,
+                                   const std::vector<std::size_t>& cuts, const Adapter* adapter,
+                                   std::int64_t chunk_rows) {
+  Gradients gradients = adapter != nullptr ? Gradients::for_adapter(bench.config, adapter->spec())
+                                           : Gradients::for_model(bench.config);
+  std::size_t first = 0;
+  for (const std::size_t end : cuts) {
+    const std::vector<TestSequence> part(sequences.begin() + static_cast<std::ptrdiff_t>(first),
+                                         sequences.begin() + static_cast<std::ptrdiff_t>(end));
+    bench.train(part, adapter, {0.8F, chunk_rows}, &gradients);
+    first = end;
+  }
+  const std::span<const float> values = gradients.collect().values();
+  return {values.begin(), values.end()};
+}
+
+TEST_P(GradientBitsTest, AreTheSameForEveryCutBetweenSequences) {
+  RandomStream random(31);
+  for (const Case& c : cases()) {
+    const ModelConfig config = small_config(c.features);
+    ModelBench bench(GetParam(), config, random_weights(config, 32));
+    const LoraSpec spec = lora_on_all(config, 1);
+    const auto adapter = bench.adapter(spec, random_lora(spec, 33));
+    const auto sequences = random_sequences(config, {9, 1, 30, 2, 17, 5}, 34);
+    for (const Adapter* trained : {static_cast<const Adapter*>(nullptr), adapter.get()}) {
+      const auto whole = gradient_values(bench, sequences, {6}, trained, 64);
+      for (int trial = 0; trial < 6; ++trial) {
+        std::vector<std::size_t> cuts;
+        for (std::size_t end = 1; end < 6; ++end) {
+          if (random.uniform() < 0.5) {
+            cuts.push_back(end);
+          }
+        }
+        cuts.push_back(6);
+        const auto chunk_rows = static_cast<std::int64_t>(1 + random.below(40));
+        ASSERT_EQ(gradient_values(bench, sequences, cuts, trained, chunk_rows), whole)
+            << c.name << " in " << cuts.size() << " parts, chunks of " << chunk_rows;
+      }
+    }
+  }
+}
+
+TEST_P(GradientBitsTest, AreTheSameBesideInferenceRows) {
+  RandomStream random(51);
+  for (const Case& c : cases()) {
+    const ModelConfig config = small_config(c.features);
+    ModelBench bench(GetParam(), config, random_weights(config, 52));
+    const LoraSpec spec = lora_on_all(config, 0);
+    const auto adapter = bench.adapter(spec, random_lora(spec, 53));
+    const auto sequences = random_sequences(config, {9, 20, 5}, 54);
+    for (const Adapter* trained : {static_cast<const Adapter*>(nullptr), adapter.get()}) {
+      bench.passengers.clear();
+      const auto alone = gradient_values(bench, sequences, {3}, trained, 64);
+      bench.passengers = {random_ids(config, 1, random), random_ids(config, 33, random)};
+      EXPECT_EQ(gradient_values(bench, sequences, {1, 3}, trained, 64), alone) << c.name;
+    }
+  }
+}
+
+TEST(GradientsTest, OfAnAdapterHoldNothingElse) {
+  const ModelConfig config = small_config({});
+  const LoraSpec spec = lora_on_all(config, 1);
+  std::int64_t floats = 0;
+  for (const LoraModule& module : spec) {
+    floats += module.rank * (module.in_features + module.out_features);
+  }
+  Gradients gradients = Gradients::for_adapter(config, spec);
+  EXPECT_EQ(gradients.size_bytes(), 4 * floats);
+  EXPECT_FALSE(gradients.trains_model());
+  EXPECT_EQ(gradients.head().data, nullptr);
+  EXPECT_EQ(gradients.layer(2).linears[LinearKind::kDown].weight.data, nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, GradientBitsTest, ::testing::ValuesIn(backends()),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace tidemill::engines

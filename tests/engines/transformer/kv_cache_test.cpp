@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The page pool: limits, owners, and what is refused.
+#include "engines/transformer/kv_cache.hpp"
+
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/engines/transformer/backends.hpp"
+#include "tests/engines/transformer/random_model.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+class KvCacheTest : public ::testing::Test {
+protected:
+  // A cache of `pages` pages, and a few bytes that do not make another.
+  [[nodiscard]] std::unique_ptr<KvCache> cache_of(std::int64_t pages) const {
+    KvCacheOptions options;
+    options.byte_limit = pages * page_bytes() + 5;
+    return KvCache::create(config_, options, *ops_).value();
+  }
+  [[nodiscard]] std::int64_t page_bytes() const {
+    return config_.num_layers * ops_->kv_page_bytes(attention_shape(config_, 0, {}));
+  }
+
+  std::shared_ptr<Ops> ops_ = backends()[0].make();
+  ModelConfig config_ = small_config({});
+};
+
+TEST_F(KvCacheTest, HoldsAsManyPagesAsFitTheLimit) {
+  const auto cache = cache_of(4);
+  EXPECT_EQ(cache->num_pages(), 4);
+  EXPECT_EQ(cache->size_bytes(), 4 * page_bytes());
+  EXPECT_EQ(cache->pages_for(0), 0);
+  EXPECT_EQ(cache->pages_for(16), 1);
+  EXPECT_EQ(cache->pages_for(17), 2);
+}
+
+TEST_F(KvCacheTest, RefusesALimitBelowOnePage) {
+  KvCacheOptions options;
+  options.byte_limit = page_bytes() - 1;
+  const auto cache = KvCache::create(config_, options, *ops_);
+  EXPECT_EQ(cache.status().code(), Errc::kResourceExhausted);
+  EXPECT_EQ(cache.status().message(), "a key/value cache of " + std::to_string(page_bytes() - 1) +
+                                          " bytes is too small: one page of 16 tokens takes " +
+                                          std::to_string(page_bytes()));
+}
+
+TEST_F(KvCacheTest, AllocatesAllOrNothing) {
+  const auto cache = cache_of(4);
+  std::vector<std::int32_t> pages;
+  ASSERT_TRUE(cache->allocate(3, pages));
+  EXPECT_FALSE(cache->allocate(2, pages));
+  EXPECT_EQ(pages.size(), 3U);
+  EXPECT_EQ(cache->num_free_pages(), 1);
+  EXPECT_EQ(std::set(pages.begin(), pages.end()).size(), 3U);
+  cache->release(pages);
+  EXPECT_EQ(cache->num_free_pages(), 4);
+}
+
+TEST_F(KvCacheTest, FreesAPageWithItsLastOwner) {
+  const auto cache = cache_of(2);
+  std::vector<std::int32_t> pages;
+  ASSERT_TRUE(cache->allocate(1, pages));
+  cache->share(pages);
+  cache->release(pages);
+  EXPECT_EQ(cache->num_free_pages(), 1);
+  cache->release(pages);
+  EXPECT_EQ(cache->num_free_pages(), 2);
+  EXPECT_DEATH(cache->release(pages), "owners > 0");
+}
+
+}  // namespace
+}  // namespace tidemill::engines

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/engines/transformer/model_bench.hpp"
+
+#include <algorithm>
+#include <span>
+
+#include "base/check.hpp"
+
+namespace tidemill::engines {
+
+void Rows::append(ConstMatrix rows) {
+  cols = rows.cols;
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    values.insert(values.end(), rows.row(row), rows.row(row) + rows.cols);
+  }
+}
+
+double objective(const std::vector<TestSequence>& sequences, const TokenScores& scores) {
+  double sum = 0.0;
+  std::size_t row = 0;
+  for (const TestSequence& sequence : sequences) {
+    for (std::size_t t = 0; t < sequence.ids.size(); ++t, ++row) {
+      sum += double{sequence.dlogprobs[t]} * double{scores.logprobs[row]} +
+             double{sequence.dentropies[t]} * double{scores.entropies[row]};
+    }
+  }
+  return sum;
+}
+
+ModelBench::ModelBench(const Backend& backend, const ModelConfig& model_config,
+                       const TensorMap& tensors, const BenchOptions& bench_options)
+    : options(bench_options), config(model_config), ops(backend.make()), model(config, *ops) {
+  load(tensors);
+  KvCacheOptions cache_options;
+  cache_options.dtype = options.kv;
+  const std::int64_t page = ops->kv_page_bytes(attention_shape(config, 0, cache_options));
+  cache_options.byte_limit =
+      page * config.num_layers * (options.cache_tokens / cache_options.page_tokens);
+  cache = KvCache::create(config, cache_options, *ops).value();
+}
+
+void ModelBench::load(const TensorMap& tensors) {
+  weights = ModelWeights::create(config, tensors, options.weights, *ops).value();
+}
+
+std::shared_ptr<const Adapter> ModelBench::adapter(const LoraSpec& spec,
+                                                   const TensorMap& tensors) const {
+  return Adapter::create(config, spec, tensors, options.weights.use, *ops).value();
+}
+
+std::vector<std::int32_t> ModelBench::pages_for(std::int64_t tokens) const {
+  std::vector<std::int32_t> pages;
+  TIDEMILL_CHECK(cache->allocate(cache->pages_for(tokens), pages));
+  return pages;
+}
+
+Rows ModelBench::hidden(const std::vector<std::int32_t>& ids, const Adapter* adapter) {
+  const auto length = static_cast<std::int64_t>(ids.size());
+  const std::vector<std::int32_t> pages = pages_for(length);
+  Rows rows;
+  rows.append(model.forward(*weights, {ids, {{length, 0, pages, adapter}}}, *cache));
+  cache->release(pages);
+  return rows;
+}
+
+Rows ModelBench::logits(ConstMatrix hidden) {
+  Rows rows{config.vocab_size,
+            std::vector<float>(static_cast<std::size_t>(hidden.rows * config.vocab_size))};
+  model.logits(*weights, hidden, {rows.values.data(), hidden.rows, rows.cols, rows.cols});
+  return rows;
+}
+
+Rows ModelBench::logits_of(const std::vector<std::int32_t>& ids, const Adapter* adapter) {
+  return logits(hidden(ids, adapter).view());
+}
+
+TokenScores ModelBench::train(const std::vector<TestSequence>& sequences, const Adapter* adapter,
+                              const HeadOptions& head, Gradients* gradients) {
+  Batch batch;
+  std::vector<std::vector<std::int32_t>> pages;
+  std::vector<std::int32_t> targets;
+  std::vector<float> dlogprobs;
+  std::vector<float> dentropies;
+  for (const auto& ids : passengers) {
+    batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
+    pages.push_back(pages_for(static_cast<std::int64_t>(ids.size())));
+  }
+  const std::int64_t passenger_rows = batch.num_rows();
+  for (const TestSequence& sequence : sequences) {
+    const std::size_t length = sequence.ids.size();
+    batch.ids.insert(batch.ids.end(), sequence.ids.begin(), sequence.ids.end());
+    pages.push_back(pages_for(static_cast<std::int64_t>(length)));
+    // The row of token t predicts token t + 1; the last row predicts nothing.
+    for (std::size_t t = 1; t <= length; ++t) {
+      const bool target = t < length && sequence.mask[t] != 0;
+      targets.push_back(target ? sequence.ids[t] : -1);
+      dlogprobs.push_back(target ? sequence.dlogprobs[t] : 0.0F);
+      dentropies.push_back(target ? sequence.dentropies[t] : 0.0F);
+    }
+  }
+  for (std::size_t i = 0; i < passengers.size(); ++i) {
+    batch.segments.push_back({static_cast<std::int64_t>(passengers[i].size()), 0, pages[i]});
+  }
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    batch.segments.push_back({static_cast<std::int64_t>(sequences[i].ids.size()), 0,
+                              pages[passengers.size() + i], adapter, SegmentMode::kTraining});
+  }
+  Activations activations(config, gradients != nullptr ? gradients->first_layer() : 0);
+  const ConstMatrix all_hidden = model.forward(*weights, batch, *cache, {&activations, {}});
+  const ConstMatrix hidden =
+      all_hidden.slice_rows(passenger_rows, all_hidden.rows - passenger_rows);
+  std::vector<float> logprobs(targets.size());
+  std::vector<float> entropies(targets.size());
+  model.token_logprobs(*weights, hidden, targets, head, logprobs, entropies);
+  if (gradients != nullptr) {
+    OwnedMatrix dhidden;
+    dhidden.reshape(hidden.rows, hidden.cols);
+    model.token_logprobs_backward(*weights, hidden, targets, head, {dlogprobs, dentropies},
+                                  dhidden.view(), *gradients);
+    model.backward(*weights, batch, *cache, activations, dhidden.view(), *gradients);
+  }
+  TokenScores scores;
+  std::size_t row = 0;
+  for (const TestSequence& sequence : sequences) {
+    scores.logprobs.push_back(0.0F);
+    scores.entropies.push_back(0.0F);
+    for (std::size_t t = 1; t < sequence.ids.size(); ++t) {
+      scores.logprobs.push_back(logprobs[row]);
+      scores.entropies.push_back(entropies[row]);
+      ++row;
+    }
+    ++row;
+  }
+  for (const auto& used : pages) {
+    cache->release(used);
+  }
+  return scores;
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// One model on one backend with a cache, and the passes tests make over whole sequences.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/tensor.hpp"
+#include "engines/transformer/transformer.hpp"
+#include "tests/engines/transformer/backends.hpp"
+
+namespace tidemill::engines {
+
+/// A matrix by value.
+struct Rows {
+  std::int64_t cols = 0;
+  std::vector<float> values;
+  [[nodiscard]] std::int64_t size() const {
+    return static_cast<std::int64_t>(values.size()) / cols;
+  }
+  [[nodiscard]] ConstMatrix view() const { return {values.data(), size(), cols, cols}; }
+  void append(ConstMatrix rows);
+  friend bool operator==(const Rows&, const Rows&) = default;
+};
+
+/// One sequence to train on; index t of a column belongs to token t, index 0 is unused.
+struct TestSequence {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> mask;  // 1: a target
+  std::vector<float> dlogprobs;
+  std::vector<float> dentropies;
+};
+
+struct TokenScores {
+  std::vector<float> logprobs;  // of each sequence's tokens, one sequence after the other
+  std::vector<float> entropies;
+};
+
+/// Returns sum dlogprobs * logprob + dentropies * entropy: the loss whose gradients `train` adds.
+[[nodiscard]] double objective(const std::vector<TestSequence>& sequences,
+                               const TokenScores& scores);
+
+/// Types of weights and cache, and what the weights are for.
+struct BenchOptions {
+  WeightOptions weights{DType::kF32, WeightUse::kForwardAndBackward};
+  DType kv = DType::kF32;
+  std::int64_t cache_tokens = 4096;
+};
+
+/// A model ready to run. Public members: it exists for tests to take apart.
+class ModelBench {
+public:
+  ModelBench(const Backend& backend, const ModelConfig& config, const TensorMap& tensors,
+             const BenchOptions& options = {});
+
+  /// Replaces the weights.
+  void load(const TensorMap& tensors);
+  [[nodiscard]] std::shared_ptr<const Adapter> adapter(const LoraSpec& spec,
+                                                       const TensorMap& tensors) const;
+  /// Returns fresh pages for a sequence.
+  [[nodiscard]] std::vector<std::int32_t> pages_for(std::int64_t tokens) const;
+
+  /// Hidden states of one sequence, run alone in one chunk.
+  [[nodiscard]] Rows hidden(const std::vector<std::int32_t>& ids, const Adapter* adapter = nullptr);
+  [[nodiscard]] Rows logits(ConstMatrix hidden);
+  [[nodiscard]] Rows logits_of(const std::vector<std::int32_t>& ids,
+                               const Adapter* adapter = nullptr);
+
+  /// Scores the targets of `sequences` in one training batch; with `gradients`, also adds the
+  /// gradients of sum dlogprobs * logprob + dentropies * entropy.
+  TokenScores train(const std::vector<TestSequence>& sequences, const Adapter* adapter,
+                    const HeadOptions& head, Gradients* gradients);
+
+  BenchOptions options;
+  ModelConfig config;
+  std::shared_ptr<Ops> ops;
+  Transformer model;
+  std::shared_ptr<const ModelWeights> weights;
+  std::unique_ptr<KvCache> cache;
+  /// Sequences that `train` puts before its own, as inference segments.
+  std::vector<std::vector<std::int32_t>> passengers;
+};
+
+}  // namespace tidemill::engines

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loading of weights, adapters and parameter sets: names, shapes, and what is refused.
+#include "engines/transformer/model_weights.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/float_tensor.hpp"
+#include "engines/formats/adapter_config.hpp"
+#include "engines/formats/model_files.hpp"
+#include "engines/transformer/adapter.hpp"
+#include "engines/transformer/parameter_set.hpp"
+#include "engines/transformer/rope_cache.hpp"
+#include "tests/engines/transformer/backends.hpp"
+#include "tests/engines/transformer/random_model.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+class ModelWeightsTest : public ::testing::Test {
+protected:
+  [[nodiscard]] Status weights_status(const TensorMap& tensors) {
+    return ModelWeights::create(config_, tensors, {}, *ops_).status();
+  }
+  [[nodiscard]] Status adapter_status(const LoraSpec& spec, const TensorMap& tensors) {
+    return Adapter::create(config_, spec, tensors, WeightUse::kForward, *ops_).status();
+  }
+
+  std::shared_ptr<Ops> ops_ = backends()[0].make();
+  ModelConfig config_ = small_config({true, true, true, false, false});
+  TensorMap tensors_ = random_weights(config_, 1);
+};
+
+TEST_F(ModelWeightsTest, TakesExactlyTheParametersOfTheConfig) {
+  EXPECT_TRUE(weights_status(tensors_).ok());
+}
+
+TEST_F(ModelWeightsTest, LinearLayersAreTheModulesThatAdaptersMayTarget) {
+  const std::vector<LinearModule> linears = linear_modules(config_);
+  const std::vector<ModelModule> modules = model_modules(config_);
+  ASSERT_EQ(linears.size() + 2, modules.size()) << "beside them: embed_tokens and lm_head";
+  for (std::size_t i = 0; i < linears.size(); ++i) {
+    EXPECT_EQ(linears[i].path, modules[i + 1].path);
+    EXPECT_EQ(linears[i].in_features, modules[i + 1].in_features);
+    EXPECT_EQ(linears[i].out_features, modules[i + 1].out_features);
+    EXPECT_EQ(linears[i].bias, modules[i + 1].has_bias);
+  }
+}
+
+TEST_F(ModelWeightsTest, NamesTheTensorItRefuses) {
+  TensorMap missing = tensors_;
+  missing.erase("model.layers.1.self_attn.q_norm.weight");
+  EXPECT_EQ(weights_status(missing).message(),
+            "model: tensor \"model.layers.1.self_attn.q_norm.weight\": missing");
+
+  TensorMap unknown = tensors_;
+  unknown["lm_head.bias"] = make_float_tensor(std::vector<float>(53), {53}, DType::kF32);
+  EXPECT_EQ(weights_status(unknown).message(),
+            "model: tensor \"lm_head.bias\": unexpected: the config asks for no such tensor");
+
+  TensorMap misshapen = tensors_;
+  misshapen["model.norm.weight"] = make_float_tensor(std::vector<float>(25), {25}, DType::kF32);
+  EXPECT_EQ(weights_status(misshapen).message(),
+            "model: tensor \"model.norm.weight\": shape [25], but the config asks for [24]");
+}
+
+TEST_F(ModelWeightsTest, CountsItsBytes) {
+  const auto weights = ModelWeights::create(config_, tensors_, {}, *ops_).value();
+  std::int64_t expected = 0;
+  for (const auto& [name, tensor] : tensors_) {
+    expected += tensor.num_elements() * 4;
+  }
+  // Tied: the head is a second copy of the embedding.
+  EXPECT_EQ(weights->size_bytes(), expected + 53 * 24 * 4);
+}
+
+TEST_F(ModelWeightsTest, AdapterMustFitTheModel) {
+  LoraSpec spec = lora_on_all(config_, 1);
+  const TensorMap tensors = random_lora(spec, 2);
+  EXPECT_TRUE(adapter_status(spec, tensors).ok());
+  EXPECT_EQ(
+      Adapter::create(config_, spec, tensors, WeightUse::kForward, *ops_).value()->first_layer(),
+      1);
+
+  EXPECT_EQ(adapter_status({}, {}).message(), "the adapter has no target module");
+  TensorMap missing = tensors;
+  missing.erase(lora_b_name(spec[0].path));
+  EXPECT_EQ(adapter_status(spec, missing).message(),
+            "adapter: tensor \"base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight\": "
+            "missing");
+
+  LoraSpec elsewhere = {{"model.layers.3.mlp.up_proj", 24, 40, 2, 1.0F}};
+  EXPECT_EQ(adapter_status(elsewhere, random_lora(elsewhere, 2)).message(),
+            "adapter module model.layers.3.mlp.up_proj is no linear layer of the model");
+  LoraSpec wider = {{"model.layers.0.mlp.up_proj", 24, 41, 2, 1.0F}};
+  EXPECT_EQ(adapter_status(wider, random_lora(wider, 2)).message(),
+            "adapter module model.layers.0.mlp.up_proj is 24 -> 41, but the model's layer is "
+            "24 -> 40");
+}
+
+TEST_F(ModelWeightsTest, ParameterSetsRoundTripInNameOrder) {
+  ParameterSet set(expected_tensors(config_));
+  ASSERT_TRUE(set.load(tensors_).ok());
+  const TensorMap back = set.to_tensors(DType::kF32);
+  ASSERT_EQ(back.size(), tensors_.size());
+  std::int64_t offset = 0;
+  auto expected = tensors_.begin();
+  for (const ParameterSet::Entry& entry : set.entries()) {
+    EXPECT_EQ(entry.offset, offset);
+    EXPECT_EQ(entry.name, expected->first);
+    EXPECT_TRUE(std::ranges::equal(back.at(entry.name).data.as<float>(),
+                                   expected->second.data.as<float>()));
+    offset += entry.size;
+    ++expected;
+  }
+  EXPECT_EQ(static_cast<std::int64_t>(set.values().size()), offset);
+  EXPECT_EQ(set.find("model.norm"), nullptr);
+
+  TensorMap missing = tensors_;
+  missing.erase("model.norm.weight");
+  EXPECT_EQ(set.load(missing).message(), "tensor model.norm.weight is missing");
+}
+
+TEST(RopeCacheTest, EntriesDoNotDependOnWhenTheyWereMade) {
+  const ModelConfig config = small_config({false, false, false, false, true});
+  RopeCache grown(config);
+  for (const std::int64_t positions : {1, 2, 5, 40, 41}) {
+    static_cast<void>(grown.tables(positions));
+  }
+  RopeCache at_once(config);
+  const RopeTables expected = at_once.tables(97);
+  const RopeTables actual = grown.tables(97);
+  for (std::int64_t position = 0; position < 97; ++position) {
+    for (std::int64_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(actual.cosine.row(position)[i], expected.cosine.row(position)[i]);
+      EXPECT_EQ(actual.sine.row(position)[i], expected.sine.row(position)[i]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tidemill::engines

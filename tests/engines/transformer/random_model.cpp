@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/engines/transformer/random_model.hpp"
+
+#include <cmath>
+#include <string>
+
+#include "base/float_tensor.hpp"
+#include "engines/formats/model_files.hpp"
+#include "engines/transformer/model_layout.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+std::vector<float> normals(std::int64_t count, double mean, double deviation,
+                           RandomStream& random) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) {
+    value = static_cast<float>(mean + deviation * random.normal());
+  }
+  return values;
+}
+
+}  // namespace
+
+ModelConfig small_config(const ModelFeatures& features) {
+  ModelConfig config;
+  config.vocab_size = 53;
+  config.hidden_size = 24;
+  config.intermediate_size = 40;
+  config.num_layers = 3;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 8;
+  config.tie_word_embeddings = features.tied;
+  config.qkv_bias = features.biases;
+  config.output_bias = features.biases;
+  config.mlp_bias = features.biases;
+  config.qk_norm = features.qk_norm;
+  config.max_positions = 4096;
+  config.sliding_windows = {0, features.sliding ? 7 : 0, features.sliding ? 7 : 0};
+  config.rope.theta = 100.0;
+  if (features.scaled_rope) {
+    config.rope.kind = RopeKind::kYarn;
+    config.rope.factor = 4.0;
+    config.rope.original_max_positions = 16;
+  }
+  return config;
+}
+
+TensorMap random_weights(const ModelConfig& config, std::uint64_t seed) {
+  RandomStream random(seed);
+  TensorMap tensors;
+  for (const auto& [name, shape] : expected_tensors(config)) {
+    std::int64_t count = 1;
+    for (const std::int64_t extent : shape) {
+      count *= extent;
+    }
+    const bool is_matrix = shape.size() == 2;
+    const bool is_bias = name.ends_with(".bias");
+    const double deviation =
+        is_matrix ? 1.0 / std::sqrt(static_cast<double>(shape[1])) : (is_bias ? 0.5 : 0.3);
+    tensors[name] = make_float_tensor(
+        normals(count, is_matrix || is_bias ? 0.0 : 1.0, deviation, random), shape, DType::kF32);
+  }
+  return tensors;
+}
+
+LoraSpec lora_on_all(const ModelConfig& config, std::int64_t first_layer) {
+  LoraSpec spec;
+  for (const LinearModule& module : linear_modules(config)) {
+    if (module.layer >= first_layer) {
+      spec.push_back({module.path, module.in_features, module.out_features, 2 + module.layer,
+                      0.5F + static_cast<float>(module.layer)});
+    }
+  }
+  return spec;
+}
+
+TensorMap random_lora(const LoraSpec& spec, std::uint64_t seed) {
+  TensorMap tensors = init_lora(spec, seed);
+  RandomStream random(seed, 1);
+  for (const LoraModule& module : spec) {
+    tensors[lora_b_name(module.path)] =
+        make_float_tensor(normals(module.out_features * module.rank, 0.0, 0.3, random),
+                          {module.out_features, module.rank}, DType::kF32);
+  }
+  return tensors;
+}
+
+std::vector<std::int32_t> random_ids(const ModelConfig& config, std::int64_t length,
+                                     RandomStream& random) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(length));
+  for (std::int32_t& id : ids) {
+    id = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(config.vocab_size)));
+  }
+  return ids;
+}
+
+}  // namespace tidemill::engines

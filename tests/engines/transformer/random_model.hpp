@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small random models with chosen features, for tests without files.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/random.hpp"
+#include "base/tensor.hpp"
+#include "engines/formats/model_config.hpp"
+#include "engines/peft/lora_spec.hpp"
+
+namespace tidemill::engines {
+
+/// The features that change which code runs.
+struct ModelFeatures {
+  bool tied = false;
+  bool biases = false;  // on every linear layer
+  bool qk_norm = false;
+  bool sliding = false;  // a window of 7 on the last layers
+  bool scaled_rope = false;
+};
+
+/// A configuration of 3 layers, hidden size 24, 4 heads over 2 key/value heads of size 8.
+[[nodiscard]] ModelConfig small_config(const ModelFeatures& features);
+
+/// Weights large enough that every part matters: gains around 1, biases, all nonzero.
+[[nodiscard]] TensorMap random_weights(const ModelConfig& config, std::uint64_t seed);
+
+/// LoRA on every linear layer from `first_layer` on, ranks and scales differing by layer.
+[[nodiscard]] LoraSpec lora_on_all(const ModelConfig& config, std::int64_t first_layer);
+/// Matrices A and B for `spec`, both nonzero.
+[[nodiscard]] TensorMap random_lora(const LoraSpec& spec, std::uint64_t seed);
+
+/// Returns `length` random tokens.
+[[nodiscard]] std::vector<std::int32_t> random_ids(const ModelConfig& config, std::int64_t length,
+                                                   RandomStream& random);
+
+}  // namespace tidemill::engines

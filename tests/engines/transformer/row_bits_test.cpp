@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// DESIGN I7: a row has the same bits in a decode step, a prefill chunk and a training window,
+// whatever shares its batch, however its sequence is cut, and whichever pages hold its keys.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/random_model.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// A sequence on its way through random batches.
+struct Journey {
+  std::vector<std::int32_t> ids;
+  const Adapter* adapter = nullptr;
+  bool training = false;  // in one window
+  std::vector<std::int32_t> pages;
+  std::int64_t done = 0;
+  Rows hidden;    // of the positions done, from `reused` on
+  Rows expected;  // the whole sequence alone, as one inference chunk
+
+  [[nodiscard]] std::int64_t length() const { return static_cast<std::int64_t>(ids.size()); }
+};
+
+class Fleet {
+public:
+  Fleet(ModelBench& bench, const Adapter* first, const Adapter* second, RandomStream& random)
+      : bench_(bench), random_(random) {
+    const Adapter* const adapters[] = {nullptr, first, second};
+    for (int i = 0; i < 7; ++i) {
+      Journey journey;
+      journey.ids =
+          random_ids(bench.config, static_cast<std::int64_t>(1 + random.below(45)), random);
+      journey.adapter = adapters[random.below(3)];
+      add(std::move(journey));
+    }
+    for (int i = 0; i < 3; ++i) {
+      Journey journey;
+      journey.ids =
+          random_ids(bench.config, static_cast<std::int64_t>(1 + random.below(45)), random);
+      journey.adapter = first;
+      journey.training = true;
+      add(std::move(journey));
+    }
+  }
+
+  // Runs batches of random sequences and chunks until all have arrived.
+  void run() {
+    while (step()) {
+      ++steps;
+    }
+  }
+
+  // Lets new sequences begin with the full pages of a finished one, then diverge.
+  void run_with_reused_prefixes() {
+    std::vector<Journey> followers;
+    for (const Journey& donor : journeys) {
+      const std::int64_t shared_pages = donor.length() / 16;
+      if (donor.training || shared_pages == 0) {
+        continue;
+      }
+      Journey follower;
+      follower.ids.assign(donor.ids.begin(), donor.ids.begin() + shared_pages * 16);
+      const auto tail = random_ids(bench_.config, 9, random_);
+      follower.ids.insert(follower.ids.end(), tail.begin(), tail.end());
+      follower.adapter = donor.adapter;
+      follower.pages.assign(donor.pages.begin(), donor.pages.begin() + shared_pages);
+      bench_.cache->share(follower.pages);
+      follower.done = shared_pages * 16;
+      followers.push_back(std::move(follower));
+    }
+    for (Journey& follower : followers) {
+      reused += follower.done;
+      add(std::move(follower));
+    }
+    run();
+  }
+
+  void expect_same_bits() const {
+    for (const Journey& journey : journeys) {
+      const std::int64_t rows = journey.hidden.size();
+      const auto skipped =
+          static_cast<std::ptrdiff_t>((journey.length() - rows) * journey.expected.cols);
+      ASSERT_TRUE(std::equal(journey.hidden.values.begin(), journey.hidden.values.end(),
+                             journey.expected.values.begin() + skipped,
+                             journey.expected.values.end()))
+          << "a sequence of " << journey.length() << (journey.training ? ", training" : "");
+    }
+  }
+
+  std::vector<Journey> journeys;
+  int steps = 0;
+  std::int64_t reused = 0;
+
+private:
+  void add(Journey journey) {
+    journey.expected = bench_.hidden(journey.ids, journey.adapter);
+    const std::int64_t missing =
+        bench_.cache->pages_for(journey.length()) - static_cast<std::int64_t>(journey.pages.size());
+    EXPECT_TRUE(bench_.cache->allocate(missing, journey.pages));
+    journeys.push_back(std::move(journey));
+  }
+
+  bool step() {
+    std::vector<Journey*> waiting;
+    for (Journey& journey : journeys) {
+      if (journey.done < journey.length()) {
+        waiting.push_back(&journey);
+      }
+    }
+    if (waiting.empty()) {
+      return false;
+    }
+    shuffle(std::span<Journey*>(waiting), random_);
+    waiting.resize(1 + random_.below(waiting.size()));
+    std::stable_partition(waiting.begin(), waiting.end(),
+                          [](const Journey* j) { return !j->training; });
+    Batch batch;
+    for (const Journey* journey : waiting) {
+      const std::int64_t left = journey->length() - journey->done;
+      // Often one token, as in decoding.
+      const auto drawn = static_cast<std::int64_t>(
+          random_.uniform() < 0.3 ? 1 : 1 + random_.below(static_cast<std::uint64_t>(left)));
+      const std::int64_t count = journey->training ? left : drawn;
+      batch.ids.insert(batch.ids.end(), journey->ids.begin() + journey->done,
+                       journey->ids.begin() + journey->done + count);
+      batch.segments.push_back(
+          {count, journey->done, journey->pages, journey->adapter,
+           journey->training ? SegmentMode::kTraining : SegmentMode::kInference});
+    }
+    Activations activations(bench_.config, 0);
+    const ConstMatrix hidden =
+        bench_.model.forward(*bench_.weights, batch, *bench_.cache, {&activations, {}});
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < waiting.size(); ++i) {
+      const std::int64_t count = batch.segments[i].num_tokens;
+      waiting[i]->hidden.append(hidden.slice_rows(row, count));
+      waiting[i]->done += count;
+      row += count;
+    }
+    return true;
+  }
+
+  ModelBench& bench_;
+  RandomStream& random_;
+};
+
+struct Case {
+  Backend backend;
+  DType dtype = DType::kF32;
+  ModelFeatures features;
+  std::string name;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.name;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const std::string prefix = backend.name + (dtype == DType::kF32 ? "_f32" : "_bf16");
+      all.push_back({backend, dtype, {false, false, false, true, false}, prefix + "_sliding"});
+      all.push_back({backend, dtype, {true, true, true, false, true}, prefix + "_biases_norms"});
+    }
+  }
+  return all;
+}
+
+class RowBitsTest : public ::testing::TestWithParam<Case> {
+protected:
+  RowBitsTest() : bench_(GetParam().backend, config_, random_weights(config_, 5), options()) {}
+
+  static BenchOptions options() {
+    const bool bf16 = GetParam().dtype == DType::kBF16;
+    return {{GetParam().dtype, bf16 ? WeightUse::kForward : WeightUse::kForwardAndBackward},
+            GetParam().dtype};
+  }
+
+  ModelConfig config_ = small_config(GetParam().features);
+  ModelBench bench_;
+};
+
+TEST_P(RowBitsTest, DependOnTheSequenceAlone) {
+  const LoraSpec spec = lora_on_all(config_, 0);
+  const LoraSpec upper = lora_on_all(config_, 2);
+  const auto first = bench_.adapter(spec, random_lora(spec, 6));
+  const auto second = bench_.adapter(upper, random_lora(upper, 7));
+  int steps = 0;
+  std::int64_t reused = 0;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    RandomStream random(seed);
+    bench_.cache = KvCache::create(config_, bench_.cache->options(), *bench_.ops).value();
+    Fleet fleet(bench_, first.get(), second.get(), random);
+    fleet.run();
+    fleet.run_with_reused_prefixes();
+    ASSERT_NO_FATAL_FAILURE(fleet.expect_same_bits()) << "seed " << seed;
+    steps += fleet.steps;
+    reused += fleet.reused;
+  }
+  EXPECT_GT(steps, 100);
+  EXPECT_GT(reused, 100);
+}
+
+TEST_P(RowBitsTest, OfLogprobsAgreeBetweenScoringAndGenerating) {
+  RandomStream random(41);
+  const auto ids = random_ids(config_, 40, random);
+  const Rows hidden = bench_.hidden(ids);
+  std::vector<std::int32_t> targets(ids.begin() + 1, ids.end());
+  targets.push_back(-1);
+  targets[7] = -1;
+  std::vector<float> whole(ids.size());
+  std::vector<float> entropies(ids.size());
+  bench_.model.token_logprobs(*bench_.weights, hidden.view(), targets, {0.7F, 64}, whole,
+                              entropies);
+  for (const std::int64_t chunk_rows : {1, 3, 17}) {
+    std::vector<float> part(ids.size());
+    bench_.model.token_logprobs(*bench_.weights, hidden.view(), targets, {0.7F, chunk_rows}, part,
+                                {});
+    EXPECT_EQ(part, whole) << chunk_rows;
+  }
+  // As a sampler does: one row of logits, then the log-probability of the token it drew.
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    const Rows logits = bench_.logits(hidden.view().slice_rows(static_cast<std::int64_t>(t), 1));
+    std::vector<float> one(1);
+    bench_.ops->log_softmax_gather(logits.view(), std::span(targets).subspan(t, 1), 1.0F / 0.7F,
+                                   one, {});
+    EXPECT_EQ(one[0], whole[t]) << t;
+  }
+  EXPECT_EQ(whole[7], 0.0F);
+  EXPECT_EQ(entropies[7], 0.0F);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, RowBitsTest, ::testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace tidemill::engines
