@@ -31,8 +31,8 @@ struct LeasedRow {
 /// A row as a task hands it back: all its output columns.
 struct FinishedRow {
   LeaseToken lease;
-  std::vector<ColumnValue> columns;
-  RowFacts facts;
+  std::vector<ColumnValue> columns = {};
+  RowFacts facts = {};
 };
 
 /// A row that was refused, and why.

@@ -31,8 +31,8 @@ struct TaskId {
 
 /// The identity of a row. Nothing here changes after admission.
 struct SampleRow {
-  SampleId id;  // grows from row to row in admission order
-  GroupId group;
+  SampleId id = {};  // grows from row to row in admission order
+  GroupId group = {};
   std::uint32_t index_in_group = 0;  // below group_size
   std::uint32_t group_size = 0;      // 0: the row belongs to no group
   std::uint64_t epoch = 0;           // passes over the data before the one that gave this row

@@ -20,7 +20,7 @@ enum class VerdictKind : std::uint8_t {
 /// A decision and its reason, as a user reads it.
 struct Verdict {
   VerdictKind kind = VerdictKind::kDrop;
-  std::string reason;
+  std::string reason = {};
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
@@ -35,7 +35,7 @@ struct RetiredRow {
   SampleId id;
   GroupId group;
   RowOutcome outcome = RowOutcome::kTrained;
-  std::string reason;  // empty when trained
+  std::string reason = {};  // empty when trained
   friend bool operator==(const RetiredRow&, const RetiredRow&) = default;
 };
 

@@ -53,7 +53,7 @@ struct CellInfo {
 /// Asks for ready units.
 struct LeaseRequest {
   TaskId task;
-  std::string consumer;
+  std::string consumer = {};
   std::uint32_t count = 1;      // units, at least 1
   std::uint32_t min_count = 1;  // nothing is leased when fewer are there
 };
@@ -82,8 +82,8 @@ struct Grant {
 /// A row as a task hands it back.
 struct Completion {
   LeaseToken lease;
-  std::vector<CellInfo> columns;  // all outputs of the task
-  RowFacts facts;
+  std::vector<CellInfo> columns = {};  // all outputs of the task
+  RowFacts facts = {};
 };
 
 /// The places that live groups hold in the admission ledger.

@@ -62,15 +62,15 @@ enum class StalePolicy : std::uint8_t {
 /// Declares a task: who leases which rows, and what it writes.
 struct TaskOptions {
   std::string name;
-  std::vector<std::string> inputs;   // columns that make a row ready; at least one
-  std::vector<std::string> outputs;  // columns that a completion writes, all of them
+  std::vector<std::string> inputs;        // columns that make a row ready; at least one
+  std::vector<std::string> outputs = {};  // columns that a completion writes, all of them
   DeliveryUnit unit = DeliveryUnit::kRow;
   DeliveryOrder order = DeliveryOrder::kOldestReady;
   /// 0: one list of at most the asked number of units. Above: exactly the asked number, dealt to so
   /// many ranks in equal shares with balanced token sums.
   std::uint32_t ranks = 0;
   Duration lease = std::chrono::seconds(60);
-  std::optional<std::uint64_t> max_staleness;  // versions; none: not judged
+  std::optional<std::uint64_t> max_staleness = std::nullopt;  // versions; none: not judged
   StalePolicy stale_policy = StalePolicy::kDrop;
 };
 
