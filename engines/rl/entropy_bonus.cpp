@@ -91,7 +91,7 @@ Result<double> entropy_bonus(const EntropyInputs<Real>& inputs, const EntropyOpt
   if (!std::isfinite(static_cast<Real>(loss))) {
     return refuse(kNonFiniteResult, "the loss overflows");
   }
-  TIDEMILL_RETURN_IF_ERROR(check_result<Real>("entropy", out.entropy));
+  TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "entropy", out.entropy));
   TIDEMILL_RETURN_IF_ERROR(check_result<Real>("gradient", out.gradient));
   return loss;
 }

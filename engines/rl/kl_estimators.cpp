@@ -103,8 +103,8 @@ Result<double> estimate_kl(const KlInputs<Real>& inputs, const KlOptions& option
     out.gradient[t] = static_cast<Real>(term.by_logprob + term.by_ratio * ratio);
     sum += term.value;
   }
-  TIDEMILL_RETURN_IF_ERROR(check_result<Real>("kl", out.kl));
-  TIDEMILL_RETURN_IF_ERROR(check_result<Real>("gradient", out.gradient));
+  TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "kl", out.kl));
+  TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "gradient", out.gradient));
   if (!std::isfinite(static_cast<Real>(sum))) {
     return refuse(kNonFiniteResult, "the sum overflows");
   }

@@ -214,11 +214,11 @@ Result<PolicyLossReport> policy_loss(const PolicyLossInputs<Real>& inputs,
     const double scale = correction * aggregator.row_scale(count_valid(rows, counted, row));
     compute_row(batch, row, scale, out, report);
   }
+  TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "gradient", out.gradient));
+  TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "per_token", out.per_token));
   if (!std::isfinite(static_cast<Real>(report.loss))) {
     return refuse(kNonFiniteResult, "the loss overflows");
   }
-  TIDEMILL_RETURN_IF_ERROR(check_result<Real>("gradient", out.gradient));
-  TIDEMILL_RETURN_IF_ERROR(check_result<Real>("per_token", out.per_token));
   return report;
 }
 

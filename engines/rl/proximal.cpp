@@ -33,7 +33,7 @@ Status proximal_log_linear(const LogLinearInputs<Real>& inputs, const LogLinearO
     out.proximal_logprobs[t] =
         static_cast<Real>(behavior + alpha * (inputs.logprobs[t] - behavior));
   }
-  return check_result<Real>("proximal_logprobs", out.proximal_logprobs);
+  return check_token_result<Real>(rows, "proximal_logprobs", out.proximal_logprobs);
 }
 
 template Status proximal_log_linear(const LogLinearInputs<float>&, const LogLinearOutputs<float>&);

@@ -201,7 +201,7 @@ Status rollout_correction(const RolloutCorrectionInputs<Real>& inputs,
   if (options.batch_normalize) {
     normalize(rows, options.level, out);
   }
-  return check_result<Real>("weights", out.weights);
+  return check_token_result<Real>(rows, "weights", out.weights);
 }
 
 template Status rollout_correction(const RolloutCorrectionInputs<float>&,

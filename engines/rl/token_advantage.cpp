@@ -42,9 +42,9 @@ Status check_out(const TokenRows& rows, const ReturnsAndAdvantages<Real>& out) {
 }
 
 template <class Real>
-Status check_results(const ReturnsAndAdvantages<Real>& out) {
-  TIDEMILL_RETURN_IF_ERROR(check_result<Real>("returns", out.returns));
-  return check_result<Real>("advantages", out.advantages);
+Status check_results(const TokenRows& rows, const ReturnsAndAdvantages<Real>& out) {
+  TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "returns", out.returns));
+  return check_token_result<Real>(rows, "advantages", out.advantages);
 }
 
 template <class Real>
@@ -77,7 +77,7 @@ Status token_rewards(const TokenRewardInputs<Real>& inputs, const TokenRewardOpt
       reward = 0.0;  // it belongs to the last valid token, the first one met here
     }
   }
-  return check_result<Real>("token rewards", out);
+  return check_token_result<Real>(rows, "token rewards", out);
 }
 
 template <class Real>
@@ -101,12 +101,12 @@ Status reinforce_advantages(const ReinforceInputs<Real>& inputs, const Reinforce
       }
     }
   }
-  TIDEMILL_RETURN_IF_ERROR(check_result<Real>("returns", out.returns));
+  TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "returns", out.returns));
   std::copy(out.returns.begin(), out.returns.end(), out.advantages.begin());
   if (options.whiten) {
     whiten(rows, options.whitening, out.advantages);
   }
-  return check_result<Real>("advantages", out.advantages);
+  return check_token_result<Real>(rows, "advantages", out.advantages);
 }
 
 template <class Real>
@@ -128,7 +128,7 @@ Status group_baseline_advantages(const GroupBaselineInputs<Real>& inputs,
   if (options.whiten) {
     whiten(rows, options.whitening, out.advantages);
   }
-  return check_result<Real>("advantages", out.advantages);
+  return check_token_result<Real>(rows, "advantages", out.advantages);
 }
 
 template <class Real>
@@ -148,7 +148,7 @@ Status remax_reward_to_go(const RemaxRewardToGoInputs<Real>& inputs,
       out.advantages[t] = valid ? static_cast<Real>(sum - inputs.baseline[row]) : Real{0};
     }
   }
-  return check_results(out);
+  return check_results(rows, out);
 }
 
 template <class Real>
@@ -178,7 +178,7 @@ Status remax_advantages(const RemaxInputs<Real>& inputs, const RemaxOptions& opt
       discounted *= options.gamma;
     }
   }
-  return check_result<Real>("advantages", advantages);
+  return check_token_result<Real>(rows, "advantages", advantages);
 }
 
 namespace {
@@ -244,11 +244,11 @@ Status gae(const GaeInputs<Real>& inputs, const GaeOptions& options,
       out.returns[t] = valid ? static_cast<Real>(advantage + next_value) : Real{0};
     }
   }
-  TIDEMILL_RETURN_IF_ERROR(check_results(out));
+  TIDEMILL_RETURN_IF_ERROR(check_results(rows, out));
   if (options.whiten) {
     whiten(rows, options.whitening, out.advantages);
   }
-  return check_result<Real>("advantages", out.advantages);
+  return check_token_result<Real>(rows, "advantages", out.advantages);
 }
 
 #define TIDEMILL_INSTANTIATE(Real)                                                            \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/rl/token_rows.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <sstream>
 
@@ -127,6 +128,21 @@ Status check_result(std::string_view name, std::span<const Real> column) {
 }
 
 template <class Real>
+Status check_token_result(const TokenRows& rows, std::string_view name,
+                          std::span<const Real> column) {
+  for (std::size_t row = 0; row < rows.num_rows(); ++row) {
+    for (std::size_t t = rows.begin(row); t < std::min(rows.end(row), column.size()); ++t) {
+      if (!std::isfinite(column[t])) {
+        std::ostringstream text;
+        text << name << token_place(rows, row, t) << " is " << column[t];
+        return refuse(kNonFiniteResult, text.str());
+      }
+    }
+  }
+  return {};
+}
+
+template <class Real>
 void broadcast_rows(const TokenRows& rows, std::span<const Real> per_row,
                     std::span<Real> per_token) {
   for (std::size_t row = 0; row < rows.num_rows(); ++row) {
@@ -142,6 +158,7 @@ void broadcast_rows(const TokenRows& rows, std::span<const Real> per_row,
   template Status check_values(std::string_view, std::span<const Real>, std::size_t,             \
                                std::span<const SampleId>);                                       \
   template Status check_result(std::string_view, std::span<const Real>);                         \
+  template Status check_token_result(const TokenRows&, std::string_view, std::span<const Real>); \
   template void broadcast_rows(const TokenRows&, std::span<const Real>, std::span<Real>);
 TIDEMILL_INSTANTIATE(float)
 TIDEMILL_INSTANTIATE(double)

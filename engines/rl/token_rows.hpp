@@ -76,6 +76,12 @@ template <class Real>
 template <class Real>
 [[nodiscard]] Status check_result(std::string_view name, std::span<const Real> column);
 
+/// Checks that a computed token column is finite.
+/// Errors: `non_finite_result` naming the column, row and position.
+template <class Real>
+[[nodiscard]] Status check_token_result(const TokenRows& rows, std::string_view name,
+                                        std::span<const Real> column);
+
 /// Copies one value per row to every valid position of the row; masked positions become 0.
 /// Shapes: `per_row` (B), `per_token` (N).
 template <class Real>

@@ -64,7 +64,7 @@ Result<ValueLossReport> value_loss(const ValueLossInputs<Real>& inputs,
   if (!std::isfinite(static_cast<Real>(report.loss))) {
     return refuse(kNonFiniteResult, "the loss overflows");
   }
-  TIDEMILL_RETURN_IF_ERROR(check_result<Real>("gradient", gradient));
+  TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "gradient", gradient));
   return report;
 }
 

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/rl/policy_token_loss.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "engines/rl/policy_loss.hpp"
+#include "engines/rl/refusal.hpp"
+#include "engines/rl/train_targets.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr double kLogRatioClamp = 20.0;
+
+Status check_options(const PolicyTokenLossOptions& options) {
+  TIDEMILL_RETURN_IF_ERROR(validate(options.policy));
+  const PolicyLossOptions& policy = options.policy;
+  if (policy.reject_denominator == RejectDenominator::kKept) {
+    return refuse(kBadOption, "a denominator of kept tokens needs the whole batch at once");
+  }
+  if (policy.weight_denominator == WeightDenominator::kWeights) {
+    return refuse(kBadOption, "a denominator of token weights needs the whole batch at once");
+  }
+  if (policy.rollout_correction && policy.rollout_correction->batch_normalize) {
+    return refuse(kBadOption, "batch_normalize needs the whole batch at once");
+  }
+  if (policy.rollout_correction && options.old_logprobs == OldLogprobs::kBehavior) {
+    return refuse(kBadOption, "rollout_correction needs proximal log-probabilities");
+  }
+  if (!std::isfinite(options.entropy_coefficient) || options.entropy_coefficient < 0.0) {
+    return refuse(kBadOption, "entropy_coefficient must be finite and at least 0");
+  }
+  return {};
+}
+
+/// Checks that the columns the loss reads have one value per token.
+Status check_sizes(const LossRow& row, const PolicyTokenLossOptions& options) {
+  const TrainSequence& sequence = *row.sequence;
+  const bool proximal = options.old_logprobs == OldLogprobs::kProximal;
+  const bool reference = options.policy.kl_coefficient != 0.0;
+  const bool entropy = options.entropy_coefficient != 0.0;
+  const std::size_t tokens = sequence.ids.size();
+  const std::array<std::pair<const char*, std::size_t>, 8> columns = {{
+      {"logprobs", row.logprobs.size()},
+      {"dlogprobs", row.dlogprobs.size()},
+      {"advantages", sequence.advantages.size()},
+      {"behavior_logprobs", sequence.behavior_logprobs.size()},
+      {"proximal_logprobs", proximal ? sequence.proximal_logprobs.size() : tokens},
+      {"reference_logprobs", reference ? sequence.reference_logprobs.size() : tokens},
+      {"entropies", entropy || !row.entropies.empty() ? row.entropies.size() : tokens},
+      {"dentropies", entropy ? row.dentropies.size() : tokens},
+  }};
+  for (const auto& [name, size] : columns) {
+    if (size != tokens) {
+      return refuse(kBadShape, std::string(name) + " has " + std::to_string(size) + " values; " +
+                                   std::to_string(tokens) + " are needed (sample " +
+                                   std::to_string(sequence.id.value) + ")");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<PolicyTokenLoss> PolicyTokenLoss::create(PolicyTokenLossOptions options,
+                                                const BatchCounts& totals) {
+  TIDEMILL_RETURN_IF_ERROR(check_options(options));
+  PolicyLossOptions& policy = options.policy;
+  policy.aggregate.global_tokens = totals.tokens;
+  policy.aggregate.global_seqs = totals.seqs;
+  policy.aggregate.global_rows = totals.rows;
+  if (!policy.aggregate.horizon) {
+    policy.aggregate.horizon = totals.longest;
+  }
+  if (options.old_logprobs == OldLogprobs::kProximal && !policy.rollout_correction) {
+    policy.rollout_correction = RolloutCorrectionOptions();
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(const Aggregator aggregator,
+                            Aggregator::create(policy.aggregate, totals));
+  return PolicyTokenLoss(std::move(options), aggregator);
+}
+
+Status PolicyTokenLoss::evaluate(std::span<const LossRow> rows, LossSums& sums) {
+  for (const LossRow& row : rows) {
+    TIDEMILL_RETURN_IF_ERROR(evaluate_row(row, sums));
+  }
+  return {};
+}
+
+Status PolicyTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
+  const TrainSequence& sequence = *row.sequence;
+  TIDEMILL_RETURN_IF_ERROR(read_targets(sequence, mask_));
+  TIDEMILL_RETURN_IF_ERROR(check_sizes(row, options_));
+  const std::array<std::size_t, 2> offsets = {0, mask_.size()};
+  const TokenRows token_rows{offsets, mask_, {&sequence.id, 1}};
+  PolicyLossInputs<float> inputs;
+  inputs.rows = token_rows;
+  inputs.logprobs = row.logprobs;
+  inputs.proximal_logprobs = options_.old_logprobs == OldLogprobs::kProximal
+                                 ? std::span<const float>(sequence.proximal_logprobs)
+                                 : std::span<const float>(sequence.behavior_logprobs);
+  inputs.advantages = sequence.advantages;
+  inputs.behavior_logprobs = sequence.behavior_logprobs;
+  inputs.reference_logprobs = sequence.reference_logprobs;
+  TIDEMILL_RETURN_IF_ERROR(
+      check_token_column(token_rows, "behavior_logprobs", inputs.behavior_logprobs));
+  TIDEMILL_ASSIGN_OR_RETURN(const PolicyLossReport report,
+                            policy_loss<float>(inputs, options_.policy, {row.dlogprobs, {}}));
+
+  const double entropy_scale = options_.entropy_coefficient * aggregator_.row_scale(report.tokens);
+  double entropy = 0.0;
+  double k1 = 0.0;
+  double k3 = 0.0;
+  for (std::size_t t = 0; t < mask_.size(); ++t) {
+    if (mask_[t] == 0) {
+      continue;
+    }
+    const double log_ratio = std::clamp(
+        static_cast<double>(row.logprobs[t]) - static_cast<double>(sequence.behavior_logprobs[t]),
+        -kLogRatioClamp, kLogRatioClamp);
+    k1 -= log_ratio;
+    k3 += std::expm1(log_ratio) - log_ratio;
+    entropy += row.entropies.empty() ? 0.0 : static_cast<double>(row.entropies[t]);
+    if (entropy_scale != 0.0) {
+      row.dentropies[t] = static_cast<float>(-entropy_scale);
+    }
+  }
+  sums["loss"] += report.loss - entropy_scale * entropy;
+  sums["tokens"] += static_cast<double>(report.tokens);
+  sums["rejected_tokens"] += static_cast<double>(report.tokens - report.kept_tokens);
+  sums["clipped_tokens"] += static_cast<double>(report.clipped_tokens);
+  sums["ratio_sum"] += report.ratio_sum;
+  sums["kl_k1_sum"] += k1;
+  sums["kl_k3_sum"] += k3;
+  if (!row.entropies.empty()) {
+    sums["entropy_sum"] += entropy;
+  }
+  ratio_max_ = std::max(ratio_max_, report.ratio_max);
+  return {};
+}
+
+}  // namespace tidemill::engines

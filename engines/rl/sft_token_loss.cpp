@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/rl/sft_token_loss.hpp"
+
+#include <array>
+#include <string>
+
+#include "engines/rl/refusal.hpp"
+#include "engines/rl/token_rows.hpp"
+#include "engines/rl/train_targets.hpp"
+
+namespace tidemill::engines {
+
+Status SftTokenLoss::evaluate(std::span<const LossRow> rows, LossSums& sums) {
+  for (const LossRow& row : rows) {
+    TIDEMILL_RETURN_IF_ERROR(evaluate_row(row, sums));
+  }
+  return {};
+}
+
+Status SftTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
+  const SampleId id = row.sequence->id;
+  TIDEMILL_RETURN_IF_ERROR(read_targets(*row.sequence, mask_));
+  if (row.logprobs.size() != mask_.size() || row.dlogprobs.size() != mask_.size()) {
+    return refuse(kBadShape, "logprobs and dlogprobs need " + std::to_string(mask_.size()) +
+                                 " values (sample " + std::to_string(id.value) + ")");
+  }
+  const std::array<std::size_t, 2> offsets = {0, mask_.size()};
+  TIDEMILL_RETURN_IF_ERROR(
+      check_token_column<float>({offsets, mask_, {&id, 1}}, "logprobs", row.logprobs));
+  double logprobs = 0.0;
+  double entropy = 0.0;
+  std::int64_t targets = 0;
+  for (std::size_t t = 0; t < mask_.size(); ++t) {
+    if (mask_[t] == 0) {
+      continue;
+    }
+    if (total_targets_ < 1) {
+      return refuse(kBadOption, "sample " + std::to_string(id.value) +
+                                    " has targets, yet the loss was made for none");
+    }
+    ++targets;
+    logprobs += static_cast<double>(row.logprobs[t]);
+    entropy += row.entropies.empty() ? 0.0 : static_cast<double>(row.entropies[t]);
+    row.dlogprobs[t] = static_cast<float>(-1.0 / static_cast<double>(total_targets_));
+  }
+  sums["loss"] -= targets == 0 ? 0.0 : logprobs / static_cast<double>(total_targets_);
+  sums["tokens"] += static_cast<double>(targets);
+  if (!row.entropies.empty()) {
+    sums["entropy_sum"] += entropy;
+  }
+  return {};
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tokens of a training batch are targets, and how many: the denominators of its losses.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.hpp"
+#include "engines/rl/aggregate.hpp"
+#include "engines/train_engine.hpp"
+
+namespace tidemill::engines {
+
+/// Counts the targets of a whole batch. Token 0 is never a target, whatever its mask says: nothing
+/// predicts it.
+[[nodiscard]] BatchCounts count_targets(std::span<const TrainSequence> sequences);
+
+/// Adds one sequence to `counts`.
+void count_targets(const TrainSequence& sequence, BatchCounts& counts);
+
+/// Copies the sequence's mask to `mask`, with token 0 cleared.
+/// Errors: `bad_mask` and `bad_shape` naming the sample.
+[[nodiscard]] Status read_targets(const TrainSequence& sequence, std::vector<std::uint8_t>& mask);
+
+}  // namespace tidemill::engines
