@@ -96,16 +96,13 @@ struct Tile {
 void multiply_across(const Workspace& work, const Tile& tile, std::int64_t head_dim,
                      const float* from, const float* across, float* to) {
   for (std::int64_t column = tile.first_column; column < tile.end_column; column += kLanes) {
-    for (std::int64_t r = 0; r < tile.rows; ++r) {
-      store(to + r * work.columns + column, broadcast(0.0F));
-    }
-    accumulate_rows(TileOperands<float>{.a = from,
-                                        .a_row = work.width,
-                                        .a_step = 1,
-                                        .b = across + column,
-                                        .b_step = work.columns,
-                                        .depth = head_dim},
-                    tile.rows, to + column, work.columns);
+    accumulate_rows<Start::kZero>(TileOperands<float>{.a = from,
+                                                      .a_row = work.width,
+                                                      .a_step = 1,
+                                                      .b = across + column,
+                                                      .b_step = work.columns,
+                                                      .depth = head_dim},
+                                  tile.rows, to + column, work.columns);
   }
 }
 
@@ -128,10 +125,15 @@ void weights_and_dscores(const AttentionBackwardJob& in, const Workspace& work, 
     for (std::int64_t column = tile.first_column; column < tile.end_column; column += kLanes) {
       float* weight_at = work.weights + r * work.columns + column;
       float* dscore_at = work.dscores + r * work.columns + column;
-      const Mask mask = lanes_between(seen.first - column, seen.last - column);
-      const Vec weight = select(mask, exponential(load(weight_at) - lse), zero);
+      Vec weight = exponential(load(weight_at) - lse);
+      Vec dscore = weight * (load(dscore_at) - mean);
+      if (column < seen.first || column + kLanes - 1 > seen.last) {
+        const Mask mask = lanes_between(seen.first - column, seen.last - column);
+        weight = select(mask, weight, zero);
+        dscore = select(mask, dscore, zero);
+      }
       store(weight_at, weight);
-      store(dscore_at, select(mask, weight * (load(dscore_at) - mean), zero));
+      store(dscore_at, dscore);
     }
   }
 }
@@ -140,14 +142,14 @@ void weights_and_dscores(const AttentionBackwardJob& in, const Workspace& work, 
 void add_to_positions(const Workspace& work, const Tile& tile, const float* coefficients,
                       const float* from, float* to) {
   for (std::int64_t c = 0; c < work.width; c += kLanes) {
-    accumulate_rows(TileOperands<float>{.a = coefficients + tile.first_column,
-                                        .a_row = 1,
-                                        .a_step = work.columns,
-                                        .b = from + c,
-                                        .b_step = work.width,
-                                        .depth = tile.rows},
-                    tile.end_column - tile.first_column, to + tile.first_column * work.width + c,
-                    work.width);
+    accumulate_rows<Start::kMemory>(TileOperands<float>{.a = coefficients + tile.first_column,
+                                                        .a_row = 1,
+                                                        .a_step = work.columns,
+                                                        .b = from + c,
+                                                        .b_step = work.width,
+                                                        .depth = tile.rows},
+                                    tile.end_column - tile.first_column,
+                                    to + tile.first_column * work.width + c, work.width);
   }
 }
 
@@ -173,15 +175,15 @@ void backward_tile(const AttentionBackwardJob& in, const Workspace& work, const 
   multiply_across(work, tile, head_dim, work.q, work.keys_across, work.weights);
   multiply_across(work, tile, head_dim, work.dout, work.values_across, work.dscores);
   weights_and_dscores(in, work, tile);
-  fill_zero(work.dq, tile.rows * work.width);
   for (std::int64_t c = 0; c < work.width; c += kLanes) {
-    accumulate_rows(TileOperands<float>{.a = work.dscores + tile.first_column,
-                                        .a_row = work.columns,
-                                        .a_step = 1,
-                                        .b = work.keys + tile.first_column * work.width + c,
-                                        .b_step = work.width,
-                                        .depth = tile.end_column - tile.first_column},
-                    tile.rows, work.dq + c, work.width);
+    accumulate_rows<Start::kZero>(
+        TileOperands<float>{.a = work.dscores + tile.first_column,
+                            .a_row = work.columns,
+                            .a_step = 1,
+                            .b = work.keys + tile.first_column * work.width + c,
+                            .b_step = work.width,
+                            .depth = tile.end_column - tile.first_column},
+        tile.rows, work.dq + c, work.width);
   }
   store_queries(in, work, tile);
   add_to_positions(work, tile, work.dscores, work.q, work.dk);

@@ -61,16 +61,13 @@ void compute_scores(const AttentionJob& job, const Workspace& work) {
     const Element* keys = page_head<Element>(job, page).keys;
     for (std::int64_t lane = 0; lane < page_tokens; lane += kLanes) {
       float* to = work.scores + page * page_tokens + lane - work.origin;
-      for (std::int64_t r = 0; r < work.rows; ++r) {
-        store(to + r * work.columns, broadcast(0.0F));
-      }
-      accumulate_rows(TileOperands<Element>{.a = work.q,
-                                            .a_row = work.width,
-                                            .a_step = 1,
-                                            .b = keys + lane,
-                                            .b_step = page_tokens,
-                                            .depth = job.layout.head_dim},
-                      work.rows, to, work.columns);
+      accumulate_rows<Start::kZero>(TileOperands<Element>{.a = work.q,
+                                                          .a_row = work.width,
+                                                          .a_step = 1,
+                                                          .b = keys + lane,
+                                                          .b_step = page_tokens,
+                                                          .depth = job.layout.head_dim},
+                                    work.rows, to, work.columns);
     }
   }
 }
@@ -119,43 +116,44 @@ void add_values(const AttentionJob& job, const Workspace& work, std::int64_t fir
     const Element* values = page_head<Element>(job, page).values +
                             (position - page * page_tokens) * job.layout.head_dim;
     for (std::int64_t c = 0; c < job.layout.head_dim; c += kLanes) {
-      accumulate_rows(TileOperands<Element>{.a = work.scores + first_row * work.columns + position -
-                                                 work.origin,
-                                            .a_row = work.columns,
-                                            .a_step = 1,
-                                            .b = values + c,
-                                            .b_step = job.layout.head_dim,
-                                            .depth = end - position},
-                      rows, work.sums + first_row * work.width + c, work.width);
+      accumulate_rows<Start::kMemory>(
+          TileOperands<Element>{
+              .a = work.scores + first_row * work.columns + position - work.origin,
+              .a_row = work.columns,
+              .a_step = 1,
+              .b = values + c,
+              .b_step = job.layout.head_dim,
+              .depth = end - position},
+          rows, work.sums + first_row * work.width + c, work.width);
     }
     position = end;
   }
 }
 
-// The values of all rows: positions that every row sees are added for all rows at once, those
-// before and after them row by row.
+// The values of `tokens` tokens: positions that all of them see are added for all rows at once,
+// those before and after them token by token.
 template <class Element>
-void add_all_values(const AttentionJob& job, const Workspace& work) {
-  fill_zero(work.sums, work.rows * work.width);
-  const Span first = visible(job.window, job.first_position);
-  const Span last = visible(job.window, job.first_position + job.tokens - 1);
-  const Span shared{last.first, first.last};
-  const bool any_shared = shared.first <= shared.last;
-  const auto token_span = [&](std::int64_t t) {
-    return visible(job.window, job.first_position + t);
+void add_token_values(const AttentionJob& job, const Workspace& work, std::int64_t first_token,
+                      std::int64_t tokens) {
+  const auto seen = [&](std::int64_t t) { return visible(job.window, job.first_position + t); };
+  const auto add = [&](std::int64_t token, std::int64_t count, Span range) {
+    add_values<Element>(job, work, token * job.ratio, count * job.ratio, range);
   };
-  const auto each_token = [&](auto edge) {
-    for (std::int64_t t = 0; t < job.tokens; ++t) {
-      add_values<Element>(job, work, t * job.ratio, job.ratio, edge(token_span(t)));
+  const std::int64_t end = first_token + tokens;
+  const Span shared{seen(end - 1).first, seen(first_token).last};
+  if (shared.first > shared.last) {
+    for (std::int64_t t = first_token; t < end; ++t) {
+      add(t, 1, seen(t));
     }
-  };
-  if (!any_shared) {
-    each_token([](Span seen) { return seen; });
     return;
   }
-  each_token([&](Span seen) { return Span{seen.first, shared.first - 1}; });
-  add_values<Element>(job, work, 0, work.rows, shared);
-  each_token([&](Span seen) { return Span{shared.last + 1, seen.last}; });
+  for (std::int64_t t = first_token; t < end; ++t) {
+    add(t, 1, {seen(t).first, shared.first - 1});
+  }
+  add(first_token, tokens, shared);
+  for (std::int64_t t = first_token; t < end; ++t) {
+    add(t, 1, {shared.last + 1, seen(t).last});
+  }
 }
 
 template <class Element>
@@ -175,7 +173,12 @@ void attention(const AttentionJob& job, float* scratch) {
           static_cast<float>(double{softmax.top} + ::log(double{softmax.sum}));
     }
   }
-  add_all_values<Element>(job, work);
+  fill_zero(work.sums, work.rows * work.width);
+  // So many tokens as fill a tile: more would share fewer positions.
+  const std::int64_t group = larger(1, kTileRows / job.ratio);
+  for (std::int64_t t = 0; t < job.tokens; t += group) {
+    add_token_values<Element>(job, work, t, smaller(group, job.tokens - t));
+  }
   for (std::int64_t r = 0; r < work.rows; ++r) {
     const Vec sum = broadcast(work.q[r * work.width]);
     float* out = job.out + r / job.ratio * job.out_stride + r % job.ratio * head_dim;

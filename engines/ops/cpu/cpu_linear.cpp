@@ -25,18 +25,6 @@ const PackedWeight& own(const PreparedWeight& weight) {
   return *mine;
 }
 
-// Copies `from` to panels of `width` columns, the last one padded with zeros.
-void pack_rows(ConstMatrix from, std::int64_t width, float* to) {
-  for (std::int64_t column = 0; column < from.cols; column += width) {
-    const std::int64_t count = std::min(width, from.cols - column);
-    float* panel = to + column * from.rows;
-    for (std::int64_t t = 0; t < from.rows; ++t) {
-      std::copy_n(from.row(t) + column, count, panel + t * width);
-      std::fill_n(panel + t * width + count, width - count, 0.0F);
-    }
-  }
-}
-
 std::int64_t padded(std::int64_t cols, std::int64_t width) {
   return (cols + width - 1) / width * width;
 }
@@ -136,37 +124,36 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
 void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
   check_linear_backward_weight(dy, x, dw);
   const std::int64_t a_width = kernels_.outer_rows;
-  const std::int64_t a_cols = padded(dy.cols, a_width);
-  const std::int64_t b_cols = padded(x.cols, kPanel);
-  const std::int64_t panels = panels_for(x.cols);
+  // Packed steps lie one behind the other, each with the spare lanes that packing needs.
+  const std::int64_t a_step = padded(dy.cols, a_width) * kOuterStep + kPanel;
+  const std::int64_t b_step = padded(x.cols, kPanel) * kOuterStep + kPanel;
   for (std::int64_t block = 0; block < x.rows; block += kOuterBlock) {
     const std::int64_t rows = std::min(kOuterBlock, x.rows - block);
     const std::int64_t steps = (rows + kOuterStep - 1) / kOuterStep;
-    float* a = packed_a_.floats(rows * a_cols);
-    float* b = packed_b_.floats(rows * b_cols);
-    const auto step_rows = [&](std::int64_t step) {
-      return std::min(kOuterStep, rows - step * kOuterStep);
+    float* a = packed_a_.floats(steps * a_step);
+    float* b = packed_b_.floats(steps * b_step);
+    const auto rows_of = [&](ConstMatrix m, std::int64_t step) {
+      const std::int64_t first = step * kOuterStep;
+      return m.slice_rows(block + first, std::min(kOuterStep, rows - first));
     };
-    team_.share(steps, kOuterStep * (a_cols + b_cols) / 2,
+    team_.share(steps, kOuterStep * (dy.cols / 4 + x.cols / 8),
                 [&](std::int64_t, std::int64_t begin, std::int64_t end) {
                   for (std::int64_t step = begin; step < end; ++step) {
-                    const std::int64_t first = step * kOuterStep;
-                    const std::int64_t depth = step_rows(step);
-                    pack_rows(dy.slice_rows(block + first, depth), a_width, a + first * a_cols);
-                    pack_rows(x.slice_rows(block + first, depth), kPanel, b + first * b_cols);
+                    kernels_.pack_panels(rows_of(dy, step), a_width, a + step * a_step);
+                    kernels_.pack_panels(rows_of(x, step), kPanel, b + step * b_step);
                   }
                 });
-    team_.share(panels, rows * dy.cols, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-      for (std::int64_t step = 0; step < steps; ++step) {
-        const std::int64_t first = step * kOuterStep;
-        kernels_.outer_product({.a_panels = a + first * a_cols,
-                                .b_panels = b + first * b_cols,
-                                .depth = step_rows(step),
-                                .first_panel = begin,
-                                .end_panel = end,
-                                .out = dw});
-      }
-    });
+    team_.share(panels_for(x.cols), rows * dy.cols * kPanel / kRate,
+                [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                  for (std::int64_t step = 0; step < steps; ++step) {
+                    kernels_.outer_product({.a_panels = a + step * a_step,
+                                            .b_panels = b + step * b_step,
+                                            .depth = rows_of(x, step).rows,
+                                            .first_panel = begin,
+                                            .end_panel = end,
+                                            .out = dw});
+                  }
+                });
   }
 }
 

@@ -113,6 +113,9 @@ struct KernelTable {
 
   void (*product_f32)(const ProductJob& job) = nullptr;
   void (*product_bf16)(const ProductJob& job) = nullptr;
+  /// Copies `from` to panels of `width` <= 16 columns, `from.rows` rows long, the last one padded
+  /// with zeros. Needs 16 spare floats behind the last panel.
+  void (*pack_panels)(ConstMatrix from, std::int64_t width, float* to) = nullptr;
   void (*outer_product)(const OuterJob& job) = nullptr;
   /// Rounds each element of `x` to bfloat16 and back, row after row, densely, into `out`.
   void (*round_to_bf16)(ConstMatrix x, RowRange rows, float* out) = nullptr;

@@ -12,7 +12,7 @@ namespace {
 
 // Rows of x worked on together, in floats: they stay in the second-level cache while the panels
 // pass by.
-constexpr std::int64_t kRowBlockFloats = 48 * 1024;
+constexpr std::int64_t kRowBlockFloats = 24 * 1024;
 
 // Registers per row of a tile of `rows` rows. A multiply-add waits four cycles for the one before
 // it in its chain, so that low tiles take several panels at once.
@@ -105,43 +105,34 @@ void product(const ProductJob& job) {
 
 template <int kVectors>
 void outer_tile(const OuterJob& job, std::int64_t row, std::int64_t panel) {
-  constexpr int kWidth = kVectors / kRegisters;
-  const std::int64_t rows = job.out.rows - row < kTileRows ? job.out.rows - row : kTileRows;
+  constexpr std::int64_t kCols = kVectors * kRegisterFloats;
   const std::int64_t panel_size = job.depth * kPanel;
-  float sums[kTileRows][kWidth * kPanel] = {};
+  const TileOperands<float> in{.a = job.a_panels + row * job.depth,
+                               .a_row = 1,
+                               .a_step = kTileRows,
+                               .b = job.b_panels + panel * panel_size,
+                               .b_step = kPanel,
+                               .panel_step = panel_size,
+                               .depth = job.depth};
+  const std::int64_t column = panel * kPanel;
+  const std::int64_t rows = job.out.rows - row < kTileRows ? job.out.rows - row : kTileRows;
+  const std::int64_t cols = job.out.cols - column < kCols ? job.out.cols - column : kCols;
+  if (rows == kTileRows && cols == kCols) {
+    accumulate_in_memory<kTileRows, kVectors, Start::kMemory>(in, job.out.row(row) + column,
+                                                              job.out.stride);
+    return;
+  }
+  // At an edge the tile is worked on in a copy.
+  float sums[kTileRows * kCols] = {};
   for (std::int64_t r = 0; r < rows; ++r) {
-    for (int p = 0; p < kWidth; ++p) {
-      const std::int64_t column = (panel + p) * kPanel;
-      store(sums[r] + p * kPanel, load_some(job.out.row(row + r) + column, job.out.cols - column));
+    for (std::int64_t j = 0; j < cols; ++j) {
+      sums[r * kCols + j] = job.out.row(row + r)[column + j];
     }
   }
-  Accumulators<kTileRows, kVectors> acc;
-#pragma GCC unroll 16
-  for (int r = 0; r < kTileRows; ++r) {
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      acc.value[r][v] = load_register(sums[r] + v * kRegisterFloats);
-    }
-  }
-  accumulate(TileOperands<float>{.a = job.a_panels + row * job.depth,
-                                 .a_row = 1,
-                                 .a_step = kTileRows,
-                                 .b = job.b_panels + panel * panel_size,
-                                 .b_step = kPanel,
-                                 .panel_step = panel_size,
-                                 .depth = job.depth},
-             acc);
-#pragma GCC unroll 16
-  for (int r = 0; r < kTileRows; ++r) {
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      store_register(sums[r] + v * kRegisterFloats, acc.value[r][v]);
-    }
-  }
+  accumulate_in_memory<kTileRows, kVectors, Start::kMemory>(in, sums, kCols);
   for (std::int64_t r = 0; r < rows; ++r) {
-    for (int p = 0; p < kWidth; ++p) {
-      const std::int64_t column = (panel + p) * kPanel;
-      store_some(job.out.row(row + r) + column, load(sums[r] + p * kPanel), job.out.cols - column);
+    for (std::int64_t j = 0; j < cols; ++j) {
+      job.out.row(row + r)[column + j] = sums[r * kCols + j];
     }
   }
 }
@@ -158,6 +149,17 @@ void outer_product(const OuterJob& job) {
   for (; panel < job.end_panel; ++panel) {
     for (std::int64_t row = 0; row < job.out.rows; row += kTileRows) {
       outer_tile<kRegisters>(job, row, panel);
+    }
+  }
+}
+
+// Whole vectors are stored: what falls behind a row of the panel is overwritten by the next row,
+// and what falls behind the panel by the next panel or onto the spare lanes behind the last.
+void pack_panels(ConstMatrix from, std::int64_t width, float* to) {
+  for (std::int64_t column = 0; column < from.cols; column += width) {
+    float* panel = to + column * from.rows;
+    for (std::int64_t t = 0; t < from.rows; ++t) {
+      store(panel + t * width, load_some(from.row(t) + column, from.cols - column));
     }
   }
 }
@@ -197,6 +199,7 @@ void add_product_kernels(KernelTable& table) noexcept {
   table.outer_rows = kTileRows;
   table.product_f32 = product<float>;
   table.product_bf16 = product<std::uint16_t>;
+  table.pack_panels = pack_panels;
   table.outer_product = outer_product;
   table.round_to_bf16 = round_to_bf16;
   table.bias_backward = bias_backward;

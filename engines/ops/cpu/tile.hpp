@@ -65,22 +65,27 @@ inline void accumulate(const TileOperands<Element>& in, Accumulators<kRows, kVec
   acc = sum;
 }
 
-/// Adds to kRows x 16 results in memory, `c_row` floats between rows.
-template <int kRows, class Element>
+/// What the results of a tile start from.
+enum class Start { kZero, kMemory };
+
+/// Computes kRows x (kVectors registers) results in memory, `c_row` floats between rows.
+template <int kRows, int kVectors, Start kStart, class Element>
 inline void accumulate_in_memory(const TileOperands<Element>& in, float* c, std::int64_t c_row) {
-  Accumulators<kRows, kRegisters> acc;
+  Accumulators<kRows, kVectors> acc = {};
+  if constexpr (kStart == Start::kMemory) {
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int v = 0; v < kRegisters; ++v) {
-      acc.value[r][v] = load_register(c + r * c_row + v * kRegisterFloats);
+      for (int v = 0; v < kVectors; ++v) {
+        acc.value[r][v] = load_register(c + r * c_row + v * kRegisterFloats);
+      }
     }
   }
   accumulate(in, acc);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int v = 0; v < kRegisters; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
       store_register(c + r * c_row + v * kRegisterFloats, acc.value[r][v]);
     }
   }
@@ -104,13 +109,14 @@ inline std::int64_t next_rows(std::int64_t left) {
   return (left + tiles - 1) / tiles;
 }
 
-/// Adds a (rows x depth) b (depth x 16) to `rows` x 16 results in memory.
-template <class Element>
+/// Computes a (rows x depth) b (depth x 16) into, or adds it to, `rows` x 16 results in memory.
+template <Start kStart, class Element>
 inline void accumulate_rows(TileOperands<Element> in, std::int64_t rows, float* c,
                             std::int64_t c_row) {
   while (rows > 0) {
     const std::int64_t count = next_rows(rows);
-    with_rows(count, [&]<int kRows>() { accumulate_in_memory<kRows>(in, c, c_row); });
+    with_rows(count,
+              [&]<int kRows>() { accumulate_in_memory<kRows, kRegisters, kStart>(in, c, c_row); });
     in.a += count * in.a_row;
     c += count * c_row;
     rows -= count;

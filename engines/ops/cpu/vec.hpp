@@ -52,7 +52,13 @@ inline Register multiply_add(Register a, Register b, Register c) {
 }
 
 inline Register broadcast_register(float x) {
-  return Register{} + x;
+#if defined(__AVX512F__)
+  return reinterpret_cast<Register>(_mm512_set1_ps(x));
+#elif defined(__AVX2__) && defined(__FMA__)
+  return reinterpret_cast<Register>(_mm256_set1_ps(x));
+#else
+  return Register{x, x, x, x};
+#endif
 }
 
 inline Register load_register(const float* from) {
@@ -63,9 +69,15 @@ inline Register load_register(const float* from) {
 
 /// Widens bfloat16 elements; exact.
 inline Register load_register(const std::uint16_t* from) {
+#if !defined(__AVX512F__) && defined(__AVX2__) && defined(__FMA__)
+  // GCC widens eight halves in two steps where one instruction does.
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return reinterpret_cast<Register>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+#else
   HalfRegister half;
   std::memcpy(&half, from, sizeof(half));
   return reinterpret_cast<Register>(__builtin_convertvector(half, WordRegister) << 16U);
+#endif
 }
 
 inline void store_register(float* to, Register value) {
