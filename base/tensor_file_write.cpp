@@ -74,7 +74,9 @@ Result<std::string> header_bytes(const Ordered& order, const TensorMetadata& met
     json += json.size() == 1 ? "\"__metadata__\":{" : ",";
     TIDEMILL_ASSIGN_OR_RETURN(const std::string name_text, json_string(name));
     TIDEMILL_ASSIGN_OR_RETURN(const std::string value_text, json_string(value));
-    json += name_text + ":" + value_text;
+    json += name_text;
+    json += ':';
+    json += value_text;
   }
   json += metadata.empty() ? "" : "}";
   std::uint64_t position = 0;

@@ -220,10 +220,6 @@ Json selector_json(const ModuleSelector& selector) {
   return strings(selector.names);
 }
 
-Json selector_or_null(const ModuleSelector& selector) {
-  return selector == ModuleSelector() ? Json() : selector_json(selector);
-}
-
 std::string bias_name(AdapterBias bias) {
   switch (bias) {
     case AdapterBias::kNone: return "none";
@@ -289,8 +285,10 @@ std::string adapter_config_text(const AdapterConfig& config) {
       {"inference_mode", true},
       {"fan_in_fan_out", false},
       {"target_modules", selector_json(config.targets)},
-      {"exclude_modules", selector_or_null(config.excluded)},
       {"modules_to_save", strings_or_null(config.modules_to_save)}};
+  if (config.excluded != ModuleSelector()) {  // unknown to older versions of PEFT
+    object.push_back({"exclude_modules", selector_json(config.excluded)});
+  }
   if (lora) {
     add_lora(object, config);
   } else {

@@ -107,7 +107,6 @@ std::string model_config_text(const ModelConfig& config) {
                       {"num_hidden_layers", config.num_layers},
                       {"num_attention_heads", config.num_heads},
                       {"num_key_value_heads", config.num_kv_heads},
-                      {"head_dim", config.head_dim},
                       {"hidden_act", "silu"},
                       {"max_position_embeddings", config.max_positions},
                       {"rms_norm_eps", config.rms_norm_eps},
@@ -121,6 +120,11 @@ std::string model_config_text(const ModelConfig& config) {
                       {"attention_dropout", 0.0},
                       {"use_cache", true},
                       {"torch_dtype", std::string(dtype_word(config.dtype))}};
+  // Configs of Qwen2 have no such field, but its readers honour one.
+  if (config.family != ModelFamily::kQwen2 ||
+      config.head_dim * config.num_heads != config.hidden_size) {
+    object.push_back({"head_dim", config.head_dim});
+  }
   if (config.family != ModelFamily::kQwen2) {
     TIDEMILL_CHECK(config.qkv_bias == config.output_bias) << "one field stands for both";
     object.push_back({"attention_bias", config.qkv_bias});

@@ -2,6 +2,7 @@
 #include "base/tensor_file.hpp"
 
 #include <cstring>
+#include <iostream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -106,6 +107,25 @@ TEST_F(TensorFileTest, WritesTheLayoutOfTheReferenceWriter) {
   EXPECT_EQ(bytes.size(), 8 + length + 11);
   const std::string padding = bytes.substr(8 + header.size(), length - header.size());
   EXPECT_EQ(padding.find_first_not_of(' '), std::string::npos);
+}
+
+// Every file of the fixtures came from the safetensors library (version 0.8).
+TEST_F(TensorFileTest, WritesEveryFixtureAsTheReferenceWriterDid) {
+  int num_files = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(TIDEMILL_TEST_DIR "/golden/engine")) {
+    if (entry.path().extension() != ".safetensors") {
+      continue;
+    }
+    const auto file = read_tensor_file(entry.path(), TensorPlacement::kMapped);
+    ASSERT_TRUE(file.ok()) << file.status().to_string();
+    const auto original = read_text_file(entry.path(), std::uint64_t{1} << 30U);
+    EXPECT_TRUE(file_bytes(file.value().tensors, file.value().metadata) == original.value())
+        << entry.path();
+    ++num_files;
+  }
+  EXPECT_EQ(num_files, 49);
+  std::cout << num_files << " tensor files written bit for bit\n";
 }
 
 TEST_F(TensorFileTest, WritesNoTensorsAndNoMetadata) {
