@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// One process to a run directory.
+#pragma once
+
+#include <filesystem>
+
+#include "base/result.hpp"
+
+namespace tidemill::storage {
+
+/// Holds a run directory for this process until destroyed, or until the process dies in whatever
+/// way: the lock is the kernel's, on the file `lock`, which stays.
+class RunLock {
+public:
+  /// Takes the lock of `run_directory`, which must exist. Does not wait.
+  /// Errors: `kUnavailable` naming the process that holds it; as `ReadableFile::open`.
+  [[nodiscard]] static Result<RunLock> acquire(const std::filesystem::path& run_directory);
+
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&& other) noexcept;
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+  ~RunLock();
+
+private:
+  explicit RunLock(int descriptor) noexcept : descriptor_(descriptor) {}
+
+  int descriptor_ = -1;
+};
+
+}  // namespace tidemill::storage

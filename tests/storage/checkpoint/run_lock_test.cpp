@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "storage/checkpoint/run_lock.hpp"
+
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/temporary_directory.hpp"
+
+namespace tidemill::storage {
+namespace {
+
+TEST(RunLock, IsHeldByOne) {
+  const test::TemporaryDirectory run;
+  {
+    const auto lock = RunLock::acquire(run.path());
+    ASSERT_TRUE(lock.ok()) << lock.status().to_string();
+    const Status second = RunLock::acquire(run.path()).status();
+    EXPECT_EQ(second.code(), Errc::kUnavailable);
+    EXPECT_EQ(second.message(),
+              run.path().string() + ": in use by process " + std::to_string(::getpid()));
+  }
+  EXPECT_TRUE(RunLock::acquire(run.path()).ok());
+}
+
+TEST(RunLock, NamesTheProcessThatHoldsItAndEndsWithIt) {
+  const test::TemporaryDirectory run;
+  std::array<int, 2> ready{};
+  ASSERT_EQ(::pipe(ready.data()), 0);
+  const pid_t holder = ::fork();
+  ASSERT_GE(holder, 0);
+  if (holder == 0) {
+    const auto lock = RunLock::acquire(run.path());
+    [[maybe_unused]] const ssize_t told = ::write(ready[1], lock.ok() ? "y" : "n", 1);
+    ::pause();
+    ::_exit(0);
+  }
+  char answer = 0;
+  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  EXPECT_EQ(answer, 'y');
+  EXPECT_EQ(RunLock::acquire(run.path()).status().message(),
+            run.path().string() + ": in use by process " + std::to_string(holder));
+  ::kill(holder, SIGKILL);
+  ASSERT_EQ(::waitpid(holder, nullptr, 0), holder);
+  EXPECT_TRUE(RunLock::acquire(run.path()).ok());
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST(RunLock, NeedsADirectoryAndFollowsNoLink) {
+  const test::TemporaryDirectory run;
+  EXPECT_EQ(RunLock::acquire(run.path() / "none").status().code(), Errc::kNotFound);
+  std::filesystem::create_symlink(run.path() / "elsewhere", run.path() / "lock");
+  EXPECT_EQ(RunLock::acquire(run.path()).status().code(), Errc::kInvalidArgument);
+  EXPECT_FALSE(std::filesystem::exists(run.path() / "elsewhere"));
+}
+
+}  // namespace
+}  // namespace tidemill::storage
