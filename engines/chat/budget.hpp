@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Failures of templates, and the bounds on what one rendering may use.
+//
+// Inside engines/chat a template that fails throws `TemplateError`; chat_template.cpp catches it
+// and makes a Status. Nothing here throws across that border.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace tidemill::engines::chat {
+
+/// A template that cannot be parsed or rendered. The line is added where it is known.
+class TemplateError : public std::runtime_error {
+public:
+  enum class Kind : std::uint8_t {
+    kSyntax,  // the template cannot be parsed
+    kFailed,  // an operation failed
+    kRaised,  // the template called raise_exception
+    kLimit,   // a bound was reached
+  };
+  TemplateError(Kind kind, const std::string& message, int line = 0)
+      : std::runtime_error(message), kind_(kind), line_(line) {}
+
+  [[nodiscard]] Kind kind() const noexcept { return kind_; }
+  [[nodiscard]] int line() const noexcept { return line_; }
+
+private:
+  Kind kind_;
+  int line_;
+};
+
+/// Throws `kFailed`.
+[[noreturn]] inline void fail(const std::string& message) {
+  throw TemplateError(TemplateError::Kind::kFailed, message);
+}
+
+/// Counts what one rendering uses and throws `kLimit` at a bound. All bounds are far above what
+/// conversations need: they keep a hostile template from taking the machine.
+class Budget {
+public:
+  static constexpr std::uint64_t kMaxSteps = 5'000'000;              // evaluated nodes
+  static constexpr std::uint64_t kMaxAllocated = 256ULL << 20U;      // bytes, over all values made
+  static constexpr std::uint64_t kMaxScanned = 4ULL << 30U;          // bytes looked at
+  static constexpr std::size_t kMaxDepth = 500;                      // nested evaluations
+  static constexpr std::size_t kMaxValueDepth = 200;                 // nested containers
+  static constexpr std::size_t kMaxOutput = std::size_t{32} << 20U;  // bytes
+
+  /// Counts one evaluation.
+  void step() {
+    if (++steps_ > kMaxSteps) exceeded("more than " + std::to_string(kMaxSteps) + " steps");
+  }
+  /// Counts bytes before they are allocated.
+  void allocate(std::uint64_t bytes) {
+    if (bytes > kMaxAllocated - allocated_) {
+      exceeded("more than " + std::to_string(kMaxAllocated) + " bytes of values");
+    }
+    allocated_ += bytes;
+  }
+  /// Counts bytes that an operation walks over.
+  void scan(std::uint64_t bytes) {
+    scanned_ += bytes;
+    if (scanned_ > kMaxScanned) {
+      exceeded("more than " + std::to_string(kMaxScanned) + " bytes of work");
+    }
+  }
+  /// Throws unless containers nested this deep are allowed.
+  static void check_depth(std::size_t depth) {
+    if (depth > kMaxValueDepth) {
+      exceeded("values nested deeper than " + std::to_string(kMaxValueDepth));
+    }
+  }
+
+  /// Throws `kLimit`.
+  [[noreturn]] static void exceeded(const std::string& what) {
+    throw TemplateError(TemplateError::Kind::kLimit, what);
+  }
+
+private:
+  std::uint64_t steps_ = 0;
+  std::uint64_t allocated_ = 0;
+  std::uint64_t scanned_ = 0;
+};
+
+}  // namespace tidemill::engines::chat

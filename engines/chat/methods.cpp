@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+// The methods of strings, mappings, sequences and loops that templates may call. Methods that would
+// change their object do not exist: values never change.
+#include <algorithm>
+#include <array>
+#include <string.h>  // memmem: unlike std::string::find it is linear in the worst case
+#include <utility>
+
+#include "base/utf8.hpp"
+#include "engines/chat/builtins.hpp"
+#include "engines/chat/format.hpp"
+#include "engines/chat/operators.hpp"
+#include "engines/chat/string_search.hpp"
+#include "engines/chat/text.hpp"
+#include "engines/chat/unicode.hpp"
+
+namespace tidemill::engines::chat {
+namespace {
+
+using Method = Value (*)(Runtime& runtime, const Value& self, const Arguments& arguments);
+
+struct NamedMethod {
+  std::string_view name;
+  Method method;
+};
+
+template <std::size_t N>
+Method find_in(const std::array<NamedMethod, N>& methods, std::string_view name) {
+  const auto* found = std::find_if(methods.begin(), methods.end(),
+                                   [name](const NamedMethod& m) { return m.name == name; });
+  return found == methods.end() ? nullptr : found->method;
+}
+
+const std::string& string_argument(const BoundArguments& arguments, std::size_t i,
+                                   std::string_view method) {
+  const Value& value = arguments.require(i);
+  if (!value.is_string()) {
+    fail("str." + std::string(method) + ": the argument should be a str, is " +
+         std::string(value.type_name()));
+  }
+  return value.as_string();
+}
+
+void no_arguments(std::string_view method, const Arguments& arguments) {
+  const BoundArguments check(method, arguments, {});
+}
+
+// ---- Strings ------------------------------------------------------------------------------------
+
+// A method that maps the whole text and takes no arguments.
+template <std::string (*map)(std::string_view)>
+Value mapped(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  no_arguments("a str method", arguments);
+  runtime.budget.allocate(8 * self.as_string().size());
+  return make_string(runtime, map(self.as_string()));
+}
+
+template <StripEnds ends>
+Value stripped(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("strip", arguments, {"chars"});
+  runtime.budget.scan(self.as_string().size());
+  const Value* characters = bound.find(0);
+  if (characters == nullptr || characters->is_none()) {
+    return make_string(runtime, std::string(strip(self.as_string(), ends)));
+  }
+  const std::string& set = string_argument(bound, 0, "strip");
+  runtime.budget.scan(self.as_string().size() * (1 + set.size() / 8));
+  return make_string(runtime, std::string(strip(self.as_string(), set, ends)));
+}
+
+Value make_strings(Runtime& runtime, const std::vector<std::string_view>& parts) {
+  List items;
+  for (const std::string_view part : parts) {
+    runtime.budget.allocate(sizeof(Value) * 4);
+    items.push_back(make_string(runtime, std::string(part)));
+  }
+  return make_sequence(runtime, std::move(items));
+}
+
+// str.split and str.rsplit.
+Value split_from(Runtime& runtime, const Value& self, const Arguments& arguments,
+                 SplitFrom direction) {
+  const BoundArguments bound("split", arguments, {"sep", "maxsplit"});
+  const std::string& text = self.as_string();
+  runtime.budget.scan(text.size());
+  const std::int64_t max = bound.integer(1, -1);
+  if (bound.find(0) == nullptr || bound.find(0)->is_none()) {
+    return make_strings(runtime, split_at_space(text, max, direction));
+  }
+  const std::string& separator = string_argument(bound, 0, "split");
+  if (separator.empty()) fail("empty separator");
+  return make_strings(runtime, split_at(text, separator, max, direction));
+}
+
+Value split(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return split_from(runtime, self, arguments, SplitFrom::kLeft);
+}
+
+Value rsplit(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return split_from(runtime, self, arguments, SplitFrom::kRight);
+}
+
+Value splitlines(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("splitlines", arguments, {"keepends"});
+  runtime.budget.scan(self.as_string().size());
+  return make_strings(runtime, split_lines(self.as_string(), bound.flag(0, false)));
+}
+
+// str.startswith and str.endswith take one text or a tuple of them.
+template <class Matches>
+Value affix(const Value& self, const Arguments& arguments, std::string_view method,
+            const Matches& matches) {
+  const BoundArguments bound(method, arguments, {"affix"});
+  const Value& affixes = bound.require(0);
+  if (!affixes.is_sequence(SequenceKind::kTuple)) {
+    return matches(self.as_string(), string_argument(bound, 0, method));
+  }
+  const List& items = affixes.as_sequence().items;
+  return std::any_of(items.begin(), items.end(), [&](const Value& item) {
+    return item.is_string() && matches(self.as_string(), item.as_string());
+  });
+}
+
+Value startswith(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  runtime.budget.scan(self.as_string().size());
+  return affix(self, arguments, "startswith", [](std::string_view text, std::string_view part) {
+    return text.substr(0, part.size()) == part;
+  });
+}
+
+Value endswith(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  runtime.budget.scan(self.as_string().size());
+  return affix(self, arguments, "endswith", [](std::string_view text, std::string_view part) {
+    return text.size() >= part.size() && text.substr(text.size() - part.size()) == part;
+  });
+}
+
+Value remove_affix(Runtime& runtime, const Value& self, const Arguments& arguments, bool at_end) {
+  const BoundArguments bound(at_end ? "removesuffix" : "removeprefix", arguments, {"affix"});
+  const std::string& part = string_argument(bound, 0, "removeprefix");
+  std::string_view text = self.as_string();
+  if (text.size() >= part.size()) {
+    if (!at_end && text.substr(0, part.size()) == part) {
+      text.remove_prefix(part.size());
+    } else if (at_end && text.substr(text.size() - part.size()) == part) {
+      text.remove_suffix(part.size());
+    }
+  }
+  return make_string(runtime, std::string(text));
+}
+
+Value removeprefix(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return remove_affix(runtime, self, arguments, false);
+}
+
+Value removesuffix(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return remove_affix(runtime, self, arguments, true);
+}
+
+Value replace(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("replace", arguments, {"old", "new", "count"});
+  return Value(replace_all(runtime.budget, self.as_string(), string_argument(bound, 0, "replace"),
+                           string_argument(bound, 1, "replace"), bound.integer(2, -1)));
+}
+
+// The code point index of the first or last occurrence; -1 if there is none.
+std::int64_t position(Runtime& runtime, const Value& self, const Arguments& arguments,
+                      std::string_view method, SplitFrom direction) {
+  const BoundArguments bound(method, arguments, {"sub"});
+  const std::string& text = self.as_string();
+  const std::string& part = string_argument(bound, 0, method);
+  runtime.budget.scan(2 * text.size() + part.size());
+  const std::size_t at =
+      direction == SplitFrom::kLeft ? find_text(text, part, 0) : find_last_text(text, part);
+  if (at == std::string_view::npos) return -1;
+  return static_cast<std::int64_t>(count_code_points(std::string_view(text).substr(0, at)));
+}
+
+Value find(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return position(runtime, self, arguments, "find", SplitFrom::kLeft);
+}
+
+Value rfind(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return position(runtime, self, arguments, "rfind", SplitFrom::kRight);
+}
+
+Value index(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const std::int64_t at = position(runtime, self, arguments, "index", SplitFrom::kLeft);
+  if (at < 0) fail("substring not found");
+  return at;
+}
+
+Value count(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("count", arguments, {"sub"});
+  const std::string& text = self.as_string();
+  const std::string& part = string_argument(bound, 0, "count");
+  runtime.budget.scan(text.size());
+  if (part.empty()) return static_cast<std::int64_t>(count_code_points(text) + 1);
+  std::int64_t number = 0;
+  for (std::size_t at = find_text(text, part, 0); at != std::string_view::npos;
+       at = find_text(text, part, at + part.size())) {
+    ++number;
+  }
+  return number;
+}
+
+Value join(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("join", arguments, {"iterable"});
+  std::string out;
+  bool first = true;
+  for (const Value& item : iterate(runtime, bound.require(0))) {
+    if (!item.is_string()) {
+      fail("sequence item: expected str instance, " + std::string(item.type_name()) + " found");
+    }
+    if (!first) append_text(self, runtime.budget, out);
+    first = false;
+    append_text(item, runtime.budget, out);
+  }
+  return Value(std::move(out));
+}
+
+Value format(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return Value(format_braces(runtime, self.as_string(), arguments));
+}
+
+// Pads to a width with a fill character.
+Value padded(Runtime& runtime, const Value& self, const Arguments& arguments, char side) {
+  const BoundArguments bound("a padding method", arguments, {"width", "fillchar"});
+  const std::string& text = self.as_string();
+  const std::string fill = bound.find(1) == nullptr ? " " : string_argument(bound, 1, "center");
+  if (count_code_points(fill) != 1) fail("the fill character must be exactly one character long");
+  (void)bound.require(0);
+  const std::int64_t missing =
+      bound.integer(0, 0) - static_cast<std::int64_t>(count_code_points(text));
+  if (missing <= 0) return self;
+  runtime.budget.allocate(static_cast<std::uint64_t>(missing) * fill.size() + text.size());
+  // As Python's center: the odd one goes left when the width is odd.
+  const std::int64_t left = side == 'r'   ? missing
+                            : side == 'l' ? 0
+                                          : missing / 2 + (missing & bound.integer(0, 0) & 1);
+  std::string out;
+  for (std::int64_t i = 0; i < left; ++i) out += fill;
+  out += text;
+  for (std::int64_t i = left; i < missing; ++i) out += fill;
+  return Value(std::move(out));
+}
+
+Value ljust(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return padded(runtime, self, arguments, 'l');
+}
+
+Value rjust(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return padded(runtime, self, arguments, 'r');
+}
+
+Value center(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return padded(runtime, self, arguments, 'c');
+}
+
+Value zfill(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("zfill", arguments, {"width"});
+  (void)bound.require(0);
+  std::string text = self.as_string();
+  const std::int64_t missing =
+      bound.integer(0, 0) - static_cast<std::int64_t>(count_code_points(text));
+  if (missing <= 0) return self;
+  runtime.budget.allocate(static_cast<std::uint64_t>(missing) + text.size());
+  const bool has_sign = !text.empty() && (text[0] == '-' || text[0] == '+');
+  text.insert(has_sign ? 1 : 0, static_cast<std::size_t>(missing), '0');
+  return Value(std::move(text));
+}
+
+// A text before, at and after a separator.
+Value partition_at(Runtime& runtime, const Value& self, const Arguments& arguments,
+                   SplitFrom direction) {
+  const BoundArguments bound("partition", arguments, {"sep"});
+  const std::string& text = self.as_string();
+  const std::string& part = string_argument(bound, 0, "partition");
+  if (part.empty()) fail("empty separator");
+  runtime.budget.allocate(2 * text.size());
+  const std::size_t at =
+      direction == SplitFrom::kLeft ? find_text(text, part, 0) : find_last_text(text, part);
+  List items;
+  if (at != std::string_view::npos) {
+    items = {Value(text.substr(0, at)), Value(part), Value(text.substr(at + part.size()))};
+  } else if (direction == SplitFrom::kLeft) {
+    items = {self, Value(""), Value("")};
+  } else {
+    items = {Value(""), Value(""), self};
+  }
+  return make_sequence(runtime, std::move(items), SequenceKind::kTuple);
+}
+
+Value partition(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return partition_at(runtime, self, arguments, SplitFrom::kLeft);
+}
+
+Value rpartition(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  return partition_at(runtime, self, arguments, SplitFrom::kRight);
+}
+
+// Whether there are characters and all are of a class.
+template <bool (*in_class)(char32_t) noexcept>
+Value all_in(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  no_arguments("a str test", arguments);
+  const std::string& text = self.as_string();
+  runtime.budget.scan(text.size());
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Step step = read_utf8(text, i);
+    if (!in_class(step.code_point)) return false;
+    i += step.length;
+  }
+  return !text.empty();
+}
+
+bool is_alphanumeric(char32_t c) noexcept {
+  return is_alphabetic(c) || is_numeric(c);
+}
+
+template <bool (*wanted)(char32_t) noexcept, bool (*other)(char32_t) noexcept>
+Value all_cased(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  no_arguments("a str test", arguments);
+  const std::string& text = self.as_string();
+  runtime.budget.scan(text.size());
+  bool found = false;
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Step step = read_utf8(text, i);
+    if (other(step.code_point)) return false;
+    found = found || wanted(step.code_point);
+    i += step.length;
+  }
+  return found;
+}
+
+constexpr std::array<NamedMethod, 36> kStringMethods = {{
+    {"capitalize", mapped<capitalize>},
+    {"center", center},
+    {"count", count},
+    {"endswith", endswith},
+    {"find", find},
+    {"format", format},
+    {"index", index},
+    {"isalnum", all_in<is_alphanumeric>},
+    {"isalpha", all_in<is_alphabetic>},
+    {"isdecimal", all_in<is_decimal_digit>},
+    {"isdigit", all_in<is_decimal_digit>},
+    {"islower", all_cased<is_lower, is_upper>},
+    {"isnumeric", all_in<is_numeric>},
+    {"isspace", all_in<is_space>},
+    {"isupper", all_cased<is_upper, is_lower>},
+    {"join", join},
+    {"ljust", ljust},
+    {"lower", mapped<to_lower>},
+    {"lstrip", stripped<StripEnds::kLeft>},
+    {"partition", partition},
+    {"removeprefix", removeprefix},
+    {"removesuffix", removesuffix},
+    {"replace", replace},
+    {"rfind", rfind},
+    {"rjust", rjust},
+    {"rpartition", rpartition},
+    {"rsplit", rsplit},
+    {"rstrip", stripped<StripEnds::kRight>},
+    {"split", split},
+    {"splitlines", splitlines},
+    {"startswith", startswith},
+    {"strip", stripped<StripEnds::kBoth>},
+    {"swapcase", mapped<swap_case>},
+    {"title", mapped<to_title>},
+    {"upper", mapped<to_upper>},
+    {"zfill", zfill},
+}};
+
+// ---- Mappings -----------------------------------------------------------------------------------
+
+enum class DictPart : std::uint8_t { kKeys, kValues, kItems };
+
+template <DictPart part>
+Value view(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  no_arguments("a dict method", arguments);
+  List items;
+  for (const Dict::Entry& entry : self.as_dict().entries()) {
+    if (part == DictPart::kKeys) {
+      items.push_back(entry.key);
+    } else if (part == DictPart::kValues) {
+      items.push_back(entry.value);
+    } else {
+      items.push_back(make_sequence(runtime, {entry.key, entry.value}, SequenceKind::kTuple));
+    }
+  }
+  return make_sequence(runtime, std::move(items), SequenceKind::kView);
+}
+
+Value get(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("get", arguments, {"key", "default"});
+  if (const Value* found = self.as_dict().find(bound.require(0))) return *found;
+  return bound.find(1) == nullptr ? Value() : *bound.find(1);
+}
+
+Value copy(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  no_arguments("copy", arguments);
+  if (!self.is_sequence()) return self;
+  return make_sequence(runtime, self.as_sequence().items);
+}
+
+constexpr std::array<NamedMethod, 5> kDictMethods = {{
+    {"copy", copy},
+    {"get", get},
+    {"items", view<DictPart::kItems>},
+    {"keys", view<DictPart::kKeys>},
+    {"values", view<DictPart::kValues>},
+}};
+
+// ---- Sequences ----------------------------------------------------------------------------------
+
+Value count_item(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("count", arguments, {"value"});
+  const Value& wanted = bound.require(0);
+  const List& items = self.as_sequence().items;
+  return static_cast<std::int64_t>(std::count_if(
+      items.begin(), items.end(),
+      [&](const Value& item) { return apply(runtime, CompareOp::kEqual, item, wanted); }));
+}
+
+Value index_of_item(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("index", arguments, {"value"});
+  const Value& wanted = bound.require(0);
+  const List& items = self.as_sequence().items;
+  const auto found = std::find_if(items.begin(), items.end(), [&](const Value& item) {
+    return apply(runtime, CompareOp::kEqual, item, wanted);
+  });
+  if (found == items.end()) fail("the value is not in the list");
+  return static_cast<std::int64_t>(found - items.begin());
+}
+
+constexpr std::array<NamedMethod, 3> kListMethods = {
+    {{"copy", copy}, {"count", count_item}, {"index", index_of_item}}};
+
+// ---- Loops --------------------------------------------------------------------------------------
+
+Value cycle(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
+  if (arguments.positional.empty()) fail("no items for cycling given");
+  return arguments.positional[self.as_loop().index % arguments.positional.size()];
+}
+
+Value changed(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  std::optional<List>& last = *self.as_loop().last_changed;
+  const Value now = make_sequence(runtime, arguments.positional);
+  if (last && apply(runtime, CompareOp::kEqual, Value::sequence(*last), now)) return false;
+  last = arguments.positional;
+  return true;
+}
+
+constexpr std::array<NamedMethod, 2> kLoopMethods = {{{"changed", changed}, {"cycle", cycle}}};
+
+// An attribute of `loop` that is no method; undefined if there is none.
+Value loop_attribute(const Loop& loop, std::string_view name) {
+  const auto index = static_cast<std::int64_t>(loop.index);
+  const auto size = static_cast<std::int64_t>(loop.items.size());
+  const auto depth = static_cast<std::int64_t>(loop.depth);
+  if (name == "index") return index + 1;
+  if (name == "index0") return index;
+  if (name == "revindex") return size - index;
+  if (name == "revindex0") return size - index - 1;
+  if (name == "first") return index == 0;
+  if (name == "last") return index + 1 == size;
+  if (name == "length") return size;
+  if (name == "depth") return depth + 1;
+  if (name == "depth0") return depth;
+  if (name == "previtem") {
+    return index == 0 ? Value::undefined("there is no previous item") : loop.items[loop.index - 1];
+  }
+  if (name == "nextitem") {
+    return index + 1 == size ? Value::undefined("there is no next item")
+                             : loop.items[loop.index + 1];
+  }
+  return Value::undefined("");
+}
+
+Method find_method_of(const Value& object, std::string_view name) {
+  switch (object.kind()) {
+    case Value::Kind::kString: return find_in(kStringMethods, name);
+    case Value::Kind::kDict: return find_in(kDictMethods, name);
+    case Value::Kind::kSequence:
+      if (object.is_sequence(SequenceKind::kList) || object.is_sequence(SequenceKind::kTuple)) {
+        return find_in(kListMethods, name);
+      }
+      return nullptr;
+    case Value::Kind::kLoop: return find_in(kLoopMethods, name);
+    default: return nullptr;
+  }
+}
+
+}  // namespace
+
+Value find_method(Runtime& runtime, const Value& object, std::string_view name) {
+  if (object.is(Value::Kind::kLoop)) {
+    Value attribute = loop_attribute(object.as_loop(), name);
+    if (!attribute.is_undefined() || name == "previtem" || name == "nextitem") return attribute;
+  }
+  if (object.is(Value::Kind::kCallable) && name == "name") return object.as_callable().name;
+  const Method method = find_method_of(object, name);
+  if (method == nullptr) return Value::undefined("");
+  auto callable = std::make_shared<Callable>();
+  callable->name = name;
+  callable->depth = object.depth() + 1;
+  callable->call = [&runtime, object, method](const Arguments& arguments) {
+    return method(runtime, object, arguments);
+  };
+  return std::shared_ptr<const Callable>(std::move(callable));
+}
+
+}  // namespace tidemill::engines::chat

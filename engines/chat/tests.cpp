@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tests behind `is`.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/utf8.hpp"
+#include "engines/chat/builtins.hpp"
+#include "engines/chat/operators.hpp"
+#include "engines/chat/unicode.hpp"
+
+namespace tidemill::engines::chat {
+namespace {
+
+using Kind = Value::Kind;
+
+const Value& operand(const char* name, const Arguments& arguments) {
+  return BoundArguments(name, arguments, {"other"}).require(0);
+}
+
+template <CompareOp op>
+bool compare(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  return apply(runtime, op, input, operand("a comparison test", arguments));
+}
+
+template <Kind kind>
+bool of_kind(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+  return input.is(kind);
+}
+
+bool is_iterable(const Value& value) {
+  return value.is_sequence() || value.is_string() || value.is_dict() || value.is_undefined();
+}
+
+bool iterable(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+  return is_iterable(input);
+}
+
+// What has a length and items: strings, mappings and undefined values too.
+bool sequence(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+  return input.is_string() || input.is_dict() || input.is_undefined() ||
+         input.is_sequence(SequenceKind::kList) || input.is_sequence(SequenceKind::kTuple);
+}
+
+bool number(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+  return input.is_number();
+}
+
+bool defined(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+  return !input.is_undefined();
+}
+
+bool is_true(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+  return input.is(Kind::kBool) && input.as_bool();
+}
+
+bool is_false(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+  return input.is(Kind::kBool) && !input.as_bool();
+}
+
+bool divisible(Runtime& runtime, const Value& input, const Value& by) {
+  return equal(apply(runtime, BinaryOp::kModulo, input, by), Value(0));
+}
+
+bool divisibleby(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  return divisible(runtime, input, operand("divisibleby", arguments));
+}
+
+bool even(Runtime& runtime, const Value& input, const Arguments& /*arguments*/) {
+  return divisible(runtime, input, Value(2));
+}
+
+bool odd(Runtime& runtime, const Value& input, const Arguments& /*arguments*/) {
+  return equal(apply(runtime, BinaryOp::kModulo, input, Value(2)), Value(1));
+}
+
+bool callable(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+  return input.is(Kind::kCallable);
+}
+
+// Identity: for values without identity here, the same kind and equal.
+bool sameas(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  const Value& other = operand("sameas", arguments);
+  if (input.kind() != other.kind()) return false;
+  if (input.is_sequence()) return &input.as_sequence() == &other.as_sequence();
+  if (input.is_dict()) return &input.as_dict() == &other.as_dict();
+  return apply(runtime, CompareOp::kEqual, input, other);
+}
+
+// str.islower and str.isupper: a cased character, and none of the other case.
+template <bool (*wanted)(char32_t) noexcept, bool (*other)(char32_t) noexcept>
+bool all_cased(Runtime& runtime, const Value& input, const Arguments& /*arguments*/) {
+  const std::string text = text_of(runtime, input);
+  bool found = false;
+  for (const std::string_view character : characters_of(text)) {
+    const char32_t c = read_utf8(character, 0).code_point;
+    if (other(c)) return false;
+    found = found || wanted(c);
+  }
+  return found;
+}
+
+constexpr std::array<std::pair<std::string_view, Test>, 36> kTests = {{
+    {"!=", compare<CompareOp::kNotEqual>},
+    {"<", compare<CompareOp::kLess>},
+    {"<=", compare<CompareOp::kLessEqual>},
+    {"==", compare<CompareOp::kEqual>},
+    {">", compare<CompareOp::kGreater>},
+    {">=", compare<CompareOp::kGreaterEqual>},
+    {"boolean", of_kind<Kind::kBool>},
+    {"callable", callable},
+    {"defined", defined},
+    {"divisibleby", divisibleby},
+    {"eq", compare<CompareOp::kEqual>},
+    {"equalto", compare<CompareOp::kEqual>},
+    {"even", even},
+    {"false", is_false},
+    {"float", of_kind<Kind::kFloat>},
+    {"ge", compare<CompareOp::kGreaterEqual>},
+    {"greaterthan", compare<CompareOp::kGreater>},
+    {"gt", compare<CompareOp::kGreater>},
+    {"in", compare<CompareOp::kIn>},
+    {"integer", of_kind<Kind::kInt>},
+    {"iterable", iterable},
+    {"le", compare<CompareOp::kLessEqual>},
+    {"lessthan", compare<CompareOp::kLess>},
+    {"lower", all_cased<is_lower, is_upper>},
+    {"lt", compare<CompareOp::kLess>},
+    {"mapping", of_kind<Kind::kDict>},
+    {"ne", compare<CompareOp::kNotEqual>},
+    {"none", of_kind<Kind::kNone>},
+    {"number", number},
+    {"odd", odd},
+    {"sameas", sameas},
+    {"sequence", sequence},
+    {"string", of_kind<Kind::kString>},
+    {"true", is_true},
+    {"undefined", of_kind<Kind::kUndefined>},
+    {"upper", all_cased<is_upper, is_lower>},
+}};
+
+}  // namespace
+
+Test find_test(std::string_view name) {
+  const auto* found = std::find_if(kTests.begin(), kTests.end(),
+                                   [name](const auto& entry) { return entry.first == name; });
+  return found == kTests.end() ? nullptr : found->second;
+}
+
+}  // namespace tidemill::engines::chat
