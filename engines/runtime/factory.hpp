@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// One model on one device: base weights that exist once, and the two views that use them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.hpp"
+#include "base/result.hpp"
+#include "engines/formats/adapter_files.hpp"
+#include "engines/formats/model_files.hpp"
+#include "engines/optimizer/adamw.hpp"
+#include "engines/optimizer/schedule.hpp"
+#include "engines/rollout_engine.hpp"
+#include "engines/snapshot.hpp"
+#include "engines/train_engine.hpp"
+
+namespace tidemill::engines {
+
+/// Which tensors do not decay.
+enum class DecayExclude : std::uint8_t { kNone, kNormsAndBiases };
+
+/// How a model is trained.
+struct OptimizerOptions {
+  AdamWOptions adamw;
+  ScheduleOptions schedule;
+  std::int64_t total_steps = 1;  // optimizer steps, for the schedule
+  double weight_decay = 0.0;
+  DecayExclude weight_decay_exclude = DecayExclude::kNormsAndBiases;
+  double max_grad_norm = 1.0;  // 0: no clipping
+};
+
+/// Which implementation of the operations is used.
+enum class Backend : std::uint8_t { kCpu, kReference };
+
+/// What a runtime is opened with.
+struct RuntimeOptions {
+  Backend backend = Backend::kCpu;
+  int threads = 1;
+  /// kF32, or kBF16 (f32 accumulation; not for training).
+  DType compute = DType::kF32;
+  /// What cached keys and values are rounded to, in both views.
+  DType kv_dtype = DType::kF32;
+  /// Memory of cached keys and values, of both views together.
+  std::int64_t kv_bytes = std::int64_t{64} << 20U;
+  /// The most bytes of activations one training micro-batch may keep.
+  std::int64_t activation_bytes = std::int64_t{1} << 30U;
+  /// Sequences generated at the same time; more wait.
+  std::int64_t max_running = 256;
+  /// An adapter over the base: generated with, and trained when `optimizer` is given. Absent: the
+  /// bare model, whose parameters are all trained.
+  std::optional<AdapterFiles> adapter;
+  /// Absent: there is no training view.
+  std::optional<OptimizerOptions> optimizer;
+  /// Text of token ids appended to a stream, for stop strings: bytes of one token. May be empty
+  /// when no request has stop strings.
+  std::function<std::string(std::int32_t)> token_text;
+};
+
+/// A model that generates and trains on one device.
+///
+/// The base weights of a snapshot are laid out once; rollout and training run the same forward on
+/// the same operations, so their log-probabilities have the same bits for the same weights.
+/// Threads: one call at a time over runtime and views together; the runtime owns its own workers.
+class ModelRuntime {
+public:
+  ModelRuntime() = default;
+  ModelRuntime(const ModelRuntime&) = delete;
+  ModelRuntime& operator=(const ModelRuntime&) = delete;
+  virtual ~ModelRuntime() = default;
+
+  [[nodiscard]] virtual RolloutEngine& rollout() = 0;
+  /// Returns the training view, or null.
+  [[nodiscard]] virtual TrainEngine* train() = 0;
+  /// Returns the weights opened with, as version 0 of line 0: what both views start from.
+  [[nodiscard]] virtual const Snapshot& initial() const = 0;
+  /// Returns what the device is and how it computes, in one line.
+  [[nodiscard]] virtual std::string_view description() const = 0;
+};
+
+/// What a run will need, before it starts.
+struct MemoryEstimate {
+  std::int64_t weights_bytes = 0;  // of all copies
+  std::int64_t kv_bytes = 0;
+  std::int64_t gradient_bytes = 0;
+  std::int64_t optimizer_bytes = 0;
+  std::int64_t activation_bytes = 0;  // of the largest micro-batch allowed
+  [[nodiscard]] std::int64_t total() const noexcept {
+    return weights_bytes + kv_bytes + gradient_bytes + optimizer_bytes + activation_bytes;
+  }
+};
+
+/// Returns the memory a runtime of `options` on a model of `config` takes.
+[[nodiscard]] MemoryEstimate estimate_memory(const ModelConfig& config,
+                                             const RuntimeOptions& options);
+
+/// Opens a runtime on a model.
+/// Errors: `kInvalidArgument` (bf16 training, an adapter of another model), `kUnimplemented`
+/// (adapter kinds the engine lacks, by name), `kResourceExhausted` (a cache that holds not one
+/// page).
+[[nodiscard]] Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
+                                                                 const RuntimeOptions& options);
+
+}  // namespace tidemill::engines
