@@ -149,6 +149,10 @@ public:
   template <class Value>
   Field field(std::string name, Value T::*member, std::string help);
 
+  /// Adds the keys and rules of `member`, a described struct, at this level.
+  template <class Inner>
+  Schema& include(Inner T::*member);
+
   /// Adds the key that chooses which kind of value `member` holds; its kinds come by `kind`.
   Schema& one_of(std::string name, OneOf T::*member, std::string help);
   /// Adds a kind with K's keys to this struct's `one_of`. With `implied_by`, that key of K chooses

@@ -116,6 +116,27 @@ Field Schema<T>::field(std::string name, Value T::*member, std::string help) {
 }
 
 template <class T>
+template <class Inner>
+Schema<T>& Schema<T>::include(Inner T::*member) {
+  const Schema<Inner> inner = Schema<Inner>::described();
+  TIDEMILL_CHECK(!inner.structure().tag) << "a struct that chooses stands on its own";
+  for (schema::FieldSchema field : inner.structure().fields) {
+    TIDEMILL_CHECK(structure_->find(field.name) == nullptr) << "described twice: " << field.name;
+    field.member = [member, inside = field.member](void* object) {
+      return inside(&(static_cast<T*>(object)->*member));
+    };
+    structure_->fields.push_back(std::move(field));
+  }
+  for (schema::RuleSchema rule : inner.structure().rules) {
+    rule.test = [member, inside = rule.test](const void* object) {
+      return inside(&(static_cast<const T*>(object)->*member));
+    };
+    structure_->rules.push_back(std::move(rule));
+  }
+  return *this;
+}
+
+template <class T>
 Schema<T>& Schema<T>::one_of(std::string name, OneOf T::*member, std::string help) {
   TIDEMILL_CHECK(!structure_->tag) << "a struct chooses by one key";
   schema::TagSchema& tag = structure_->tag.emplace();

@@ -36,9 +36,14 @@ std::string number_text(double value) {
   std::array<char, 32> buffer{};
   const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
   std::string text(buffer.data(), end.ptr);
-  // `to_chars` pads exponents to two digits; people do not.
-  if (const std::size_t e = text.find('e'); e != std::string::npos && text.at(e + 2) == '0') {
-    text.erase(e + 2, 1);
+  // `to_chars` writes 1e-04 and 1e+09; people write 1e-4 and 1e9.
+  if (const std::size_t e = text.find('e'); e != std::string::npos) {
+    if (text.at(e + 2) == '0') {
+      text.erase(e + 2, 1);
+    }
+    if (text.at(e + 1) == '+') {
+      text.erase(e + 1, 1);
+    }
   }
   return text;
 }
