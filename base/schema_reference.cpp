@@ -155,6 +155,16 @@ std::string explanation(const KeyReference& key, const std::string& when) {
   return out;
 }
 
+// {"workflow: rl"} and {"workflow: sft"} make {"workflow: rl or sft"}.
+void add_choices(const std::vector<std::string>& from, std::vector<std::string>& to) {
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const std::string value = from[i].substr(from[i].find(": ") + 2);
+    if (!to[i].ends_with(' ' + value)) {
+      to[i] += " or " + value;
+    }
+  }
+}
+
 // Cells of a Markdown table end at a bar.
 std::string cell(std::string text) {
   for (std::size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2)) {
@@ -207,7 +217,7 @@ std::vector<KeyReference> list_keys(const StructSchema& root) {
 Result<std::string> explain_key(const StructSchema& root, std::string_view path) {
   const std::vector<KeyReference> keys = list_keys(root);
   // One key of several kinds is explained once when the explanations are equal.
-  std::vector<std::pair<KeyReference, std::vector<std::string>>> found;
+  std::vector<KeyReference> found;
   std::vector<std::string> paths;
   for (const KeyReference& key : keys) {
     paths.push_back(key.path);
@@ -216,14 +226,13 @@ Result<std::string> explain_key(const StructSchema& root, std::string_view path)
     if (key.path != path && !inside) {
       continue;
     }
-    const std::string when = joined(key.when, ", ");
     const auto same = std::find_if(found.begin(), found.end(), [&key](const auto& other) {
-      return explanation(other.first, "") == explanation(key, "");
+      return explanation(other, "") == explanation(key, "") && other.when.size() == key.when.size();
     });
     if (same == found.end()) {
-      found.push_back({key, {when}});
+      found.push_back(key);
     } else {
-      same->second.push_back(when);
+      add_choices(key.when, same->when);
     }
   }
   if (found.empty()) {
@@ -236,8 +245,8 @@ Result<std::string> explain_key(const StructSchema& root, std::string_view path)
                                        (meant.empty() ? "" : "; did you mean " + meant + '?'));
   }
   std::string out;
-  for (const auto& [key, when] : found) {
-    out += explanation(key, joined(when, " or "));
+  for (const KeyReference& key : found) {
+    out += explanation(key, joined(key.when, ", "));
   }
   return out;
 }
