@@ -4,7 +4,6 @@
 // Two passes. The first stores what is written, in the order of the file, so that the first mistake
 // of the file is the one reported. The second looks for what is not written and applies the rules,
 // which need the whole.
-#include <set>
 
 #include "base/schema.hpp"
 #include "base/schema_scalar.hpp"
@@ -14,10 +13,6 @@ namespace tidemill::schema {
 namespace {
 
 constexpr std::size_t kMaxListItems = 10'000;
-
-std::string joined(const std::string& path, std::string_view key) {
-  return path.empty() ? std::string(key) : path + '.' + std::string(key);
-}
 
 std::string line_for(const ConfigPlace& place, const std::string& path,
                      const std::string& problem) {
@@ -49,8 +44,6 @@ public:
 private:
   Status choose(const TagSchema& tag, const ConfigNode& node, const std::string& path,
                 void* object);
-  Status unknown_key(const StructSchema& structure, const KindSchema* kind,
-                     const ConfigEntry& entry, const std::string& path) const;
   Status read_value(const ValueSchema& value, const ConfigNode& node, const std::string& path,
                     void* target);
   Status read_list(const ValueSchema& value, const ConfigNode& node, const std::string& path,
@@ -63,59 +56,9 @@ private:
                      const void* object);
 
   const StructSchema& root_;
+  const KindSchema* root_kind_ = nullptr;
   std::vector<std::string>& warnings_;
 };
-
-// Paths of all keys called `name`, for people who wrote a key one level too high or too low.
-void paths_to(const StructSchema& structure, std::string_view name, const std::string& prefix,
-              std::set<std::string>& found) {
-  for (const FieldSchema& field : structure.fields) {
-    if (field.name == name) {
-      found.insert(joined(prefix, name));
-    }
-    if (field.value.members) {
-      paths_to(*field.value.members, name, joined(prefix, field.name), found);
-    }
-  }
-  if (structure.tag) {
-    for (const KindSchema& kind : structure.tag->kinds) {
-      if (kind.members) {
-        paths_to(*kind.members, name, prefix, found);
-      }
-    }
-  }
-}
-
-Status Reader::unknown_key(const StructSchema& structure, const KindSchema* kind,
-                           const ConfigEntry& entry, const std::string& path) const {
-  std::vector<std::string> names;
-  for (const FieldSchema& field : structure.fields) {
-    names.push_back(field.name);
-  }
-  if (structure.tag) {
-    names.push_back(structure.tag->name);
-    for (const KindSchema& other : structure.tag->kinds) {
-      if (&other != kind && other.members && other.members->find(entry.key) != nullptr) {
-        return problem(entry.place, joined(path, entry.key),
-                       "belongs to " + structure.tag->name + ' ' + other.name + ", not to " +
-                           (kind != nullptr ? kind->name : "this one"));
-      }
-    }
-  }
-  if (kind != nullptr && kind->members) {
-    for (const FieldSchema& field : kind->members->fields) {
-      names.push_back(field.name);
-    }
-  }
-  std::string meant = closest_name(entry.key, names);
-  if (meant.empty()) {
-    std::set<std::string> elsewhere;
-    paths_to(root_, entry.key, "", elsewhere);
-    meant = elsewhere.empty() ? "" : *elsewhere.begin();
-  }
-  return problem(entry.place, joined(path, entry.key),
-                 "unknown key" + (meant.empty() ? "" : "; did you mean " + meant + '?'));
-}
 
 Status Reader::choose(const TagSchema& tag, const ConfigNode& node, const std::string& path,
                       void* object) {
@@ -158,6 +101,9 @@ Status Reader::read(const StructSchema& structure, const ConfigNode& node, const
     TIDEMILL_RETURN_IF_ERROR(choose(*structure.tag, node, path, object));
   }
   const KindSchema* kind = structure.kind_of(object);
+  if (&structure == &root_) {
+    root_kind_ = kind;
+  }
   for (const ConfigEntry& entry : node.entries) {
     if (structure.tag && entry.key == structure.tag->name) {
       continue;
@@ -169,7 +115,8 @@ Status Reader::read(const StructSchema& structure, const ConfigNode& node, const
       owner = kind->value(object);
     }
     if (field == nullptr) {
-      return unknown_key(structure, kind, entry, path);
+      return problem(entry.place, joined(path, entry.key),
+                     unknown_key_phrase({root_, root_kind_}, {structure, kind}, path, entry.key));
     }
     TIDEMILL_RETURN_IF_ERROR(
         read_value(field->value, entry.value, joined(path, entry.key), field->member(owner)));

@@ -4,13 +4,20 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 
 namespace tidemill::schema {
 namespace {
 
+// Limits of integers are written out: 1000000, not 1e6.
+std::string limit_text(double value) {
+  const bool whole = std::abs(value) < 1e15 && value == std::floor(value);
+  return whole ? std::to_string(static_cast<std::int64_t>(value)) : number_text(value);
+}
+
 std::string limits_phrase(const Limits& limits) {
-  const std::string low = limits.low ? number_text(*limits.low) : "";
-  const std::string high = limits.high ? number_text(*limits.high) : "";
+  const std::string low = limits.low ? limit_text(*limits.low) : "";
+  const std::string high = limits.high ? limit_text(*limits.high) : "";
   if (limits.low && limits.high) {
     return limits.low_excluded ? " above " + low + ", at most " + high
                                : " from " + low + " to " + high;

@@ -23,6 +23,21 @@ struct Refusal {
   std::string problem;
 };
 
+constexpr const char* kAnchors = "anchors (&name) are not taken; quote a text that starts with &";
+constexpr const char* kAliases = "aliases (*name) are not taken; quote a text that starts with *";
+constexpr const char* kTags = "tags (!name) are not taken; quote a text that starts with !";
+
+// What is wrong with the character at `mark`, if it starts an anchor, an alias or a tag.
+const char* property_at(std::string_view text, const YAML::Mark& mark) {
+  const auto at = static_cast<std::size_t>(mark.pos);
+  switch (mark.pos >= 0 && at < text.size() ? text[at] : ' ') {
+    case '&': return kAnchors;
+    case '*': return kAliases;
+    case '!': return kTags;
+    default: return "";
+  }
+}
+
 // Builds the tree from parser events, which name anchors, aliases and tags before anything could
 // expand them.
 class TreeBuilder final : public YAML::EventHandler {
@@ -53,12 +68,15 @@ public:
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t /*anchor*/) override {
-    throw Refusal{mark.line, "aliases (*name) are not taken; quote a text that starts with *"};
+    refuse_properties(mark, "", YAML::NullAnchor);
   }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
     refuse_properties(mark, tag, anchor);
+    if (tag == "!" && !quote_is_closed(mark)) {
+      throw Refusal{mark.line, "a quote is not closed"};
+    }
     if (value.find('\0') != std::string::npos) {
       throw Refusal{mark.line, "holds a NUL character"};
     }
@@ -92,14 +110,37 @@ private:
   // Properties stand before what they belong to, so a node that has some is marked where they are.
   // The character there tells even where the library drops a tag, as it does before `null`.
   void refuse_properties(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
-    const auto at = static_cast<std::size_t>(mark.pos);
-    const char first = at < text_.size() ? text_[at] : ' ';
-    if (anchor != YAML::NullAnchor || first == '&') {
-      throw Refusal{mark.line, "anchors (&name) are not taken; quote a text that starts with &"};
+    std::string problem = property_at(text_, mark);
+    if (problem.empty() && anchor != YAML::NullAnchor) {
+      problem = kAnchors;
     }
-    if (first == '!' || !(tag.empty() || tag == "?" || tag == "!")) {
-      throw Refusal{mark.line, "tags (!name) are not taken; quote a text that starts with !"};
+    if (problem.empty() && !(tag.empty() || tag == "?" || tag == "!")) {
+      problem = kTags;
     }
+    if (!problem.empty()) {
+      throw Refusal{mark.line, problem};
+    }
+  }
+
+  // The library takes the end of the file for the end of a quote.
+  [[nodiscard]] bool quote_is_closed(const YAML::Mark& mark) const {
+    const auto start = static_cast<std::size_t>(mark.pos);
+    const char quote = start < text_.size() ? text_[start] : ' ';
+    if (quote != '"' && quote != '\'') {
+      return true;  // a block of lines
+    }
+    for (std::size_t i = start + 1; i < text_.size(); ++i) {
+      if (quote == '"' && text_[i] == '\\') {
+        ++i;
+      } else if (text_[i] == quote) {
+        const bool doubled = quote == '\'' && i + 1 < text_.size() && text_[i + 1] == quote;
+        if (!doubled) {
+          return true;
+        }
+        ++i;
+      }
+    }
+    return false;
   }
 
   void open(Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
@@ -159,7 +200,7 @@ private:
 
   void refuse_as_key(const YAML::Mark& mark) const {
     if (!open_.empty() && open_.back().node.kind == Kind::kMap && !open_.back().key) {
-      throw Refusal{mark.line, "a key needs to be a word"};
+      throw Refusal{mark.line, "a key needs to be a word (or a bracket is not closed)"};
     }
   }
 
@@ -273,7 +314,10 @@ Result<ConfigNode> parse_yaml(std::string_view text, const std::string& source, 
   } catch (const Refusal& refusal) {
     return refused(refusal.line, refusal.problem);
   } catch (const YAML::Exception& error) {
-    const std::string problem = "is not YAML: " + first_line(error.msg);
+    // An alias of nothing, as in `train: *.jsonl`, is an error of the library's own.
+    const std::string property = property_at(cleaned.text, error.mark);
+    const std::string problem =
+        property.empty() ? "is not YAML: " + first_line(error.msg) : property;
     return error.mark.is_null() ? invalid_argument(source + ": " + problem)
                                 : refused(error.mark.line, problem);
   } catch (const std::exception& error) {
