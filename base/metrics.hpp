@@ -64,7 +64,7 @@ private:
   static constexpr int kPerPower = 8;
   static constexpr int kLowestPower = -32;
   static constexpr int kHighestPower = 64;
-  static constexpr std::size_t kBuckets = (kHighestPower - kLowestPower) * kPerPower;
+  static constexpr std::size_t kBuckets = std::size_t{kHighestPower - kLowestPower} * kPerPower;
   static std::size_t bucket_of(double value);
   static double upper_bound(std::size_t bucket);
   [[nodiscard]] double quantile(double share) const;

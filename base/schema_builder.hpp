@@ -112,7 +112,7 @@ Field Schema<T>::field(std::string name, Value T::*member, std::string help) {
   field.value = schema::describe_value<Value>();
   field.member = [member](void* object) -> void* { return &(static_cast<T*>(object)->*member); };
   structure_->fields.push_back(std::move(field));
-  return Field(structure_->fields.back());
+  return Field{structure_->fields.back()};
 }
 
 template <class T>

@@ -11,7 +11,7 @@
 #include "base/log.hpp"
 #include "base/status.hpp"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's own name
 class App;
 }  // namespace CLI
 

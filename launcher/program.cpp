@@ -28,6 +28,7 @@ std::string one_line(std::string text) {
 std::string unknown_command(const std::string& word,
                             const std::vector<std::unique_ptr<Command>>& commands) {
   std::vector<std::string> names;
+  names.reserve(commands.size());
   for (const auto& command : commands) {
     names.push_back(command->name());
   }
@@ -85,7 +86,7 @@ ExitCode exit_code(const Status& status) {
 }
 
 int run_program(const std::vector<std::string>& arguments,
-                std::vector<std::unique_ptr<Command>> commands, std::ostream& out,
+                const std::vector<std::unique_ptr<Command>>& commands, std::ostream& out,
                 std::ostream& err) {
   CLI::App app("Post-training of language models on an actor-based dataflow.", "tidemill");
   Parsed parsed;

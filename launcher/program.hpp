@@ -16,7 +16,7 @@ namespace tidemill::launcher {
 /// Results go to `out`. On failure one line goes to `err`, and with `--json` also
 /// `{"error": "..."}` to `out`.
 [[nodiscard]] int run_program(const std::vector<std::string>& arguments,
-                              std::vector<std::unique_ptr<Command>> commands, std::ostream& out,
-                              std::ostream& err);
+                              const std::vector<std::unique_ptr<Command>>& commands,
+                              std::ostream& out, std::ostream& err);
 
 }  // namespace tidemill::launcher
