@@ -28,6 +28,7 @@ struct CheckVoidify {
 
 /// Aborts with file, line, condition and the streamed values unless `condition` holds. Only for
 /// errors of the program itself: input can never reach it.
+// NOLINTNEXTLINE(bugprone-macro-parentheses): parentheses would end the stream that callers go on.
 #define TIDEMILL_CHECK(condition)                    \
   (condition) ? static_cast<void>(0)                 \
               : ::tidemill::detail::CheckVoidify() & \

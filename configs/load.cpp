@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "configs/load.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "configs/yaml_tree.hpp"
+
+namespace tidemill::configs {
+namespace {
+
+Result<std::string> read_file(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) {
+    return Status(Errc::kNotFound, path + ": no such file");
+  }
+  if (!std::filesystem::is_regular_file(status)) {  // a pipe could make us wait for ever
+    return invalid_argument(path + ": is not a file");
+  }
+  std::ifstream stream(path, std::ios::binary);
+  // One byte more than is taken, so that a file that is too large shows.
+  std::string text(kMaxYamlBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (stream.bad() || (stream.fail() && !stream.eof())) {
+    return invalid_argument(path + ": cannot be read");
+  }
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  return text;
+}
+
+}  // namespace
+
+Result<Resolved<RunConfig>> load_run_config(const Schema<RunConfig>& schema,
+                                            const std::string& path,
+                                            std::span<const Override> overrides) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_file(path));
+  TIDEMILL_ASSIGN_OR_RETURN(ConfigNode root, parse_yaml(text, path));
+  if (root.kind == ConfigNode::Kind::kMap) {  // anything else the schema refuses
+    TIDEMILL_RETURN_IF_ERROR(apply_overrides(overrides, root));
+  }
+  return schema.read(root);
+}
+
+std::string resolved_text(const Schema<RunConfig>& schema, const RunConfig& config) {
+  return to_block_text(schema.print(config));
+}
+
+std::string default_run_name(const std::string& path) {
+  std::string name = std::filesystem::path(path).stem().string().substr(0, 100);
+  for (char& c : name) {
+    if (!workflows::is_run_name(std::string("x") + c)) {
+      c = '-';
+    }
+  }
+  return workflows::is_run_name(name) ? name : "run" + name;
+}
+
+}  // namespace tidemill::configs

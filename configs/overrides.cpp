@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "configs/overrides.hpp"
+
+#include <map>
+#include <vector>
+
+#include "base/schema_suggest.hpp"
+#include "configs/yaml_tree.hpp"
+
+namespace tidemill::configs {
+namespace {
+
+Result<ConfigNode> parse_value(const std::string& text, const Override& argument) {
+  constexpr std::string_view kYamlStarts = "[{\"'";
+  ConfigNode node;
+  if (!text.empty() && kYamlStarts.find(text.front()) != std::string_view::npos) {
+    TIDEMILL_ASSIGN_OR_RETURN(node, parse_yaml(text, argument.place, YamlLines::kNone));
+    return node;
+  }
+  node.place.source = std::make_shared<const std::string>(argument.place);
+  if (text.empty() || text == "null" || text == "~") {
+    return node;
+  }
+  node.kind = ConfigNode::Kind::kPlain;
+  node.text = text;
+  return node;
+}
+
+std::vector<std::string> split(const std::string& path) {
+  std::vector<std::string> words;
+  std::size_t begin = 0;
+  for (std::size_t dot = path.find('.'); dot != std::string::npos; dot = path.find('.', begin)) {
+    words.push_back(path.substr(begin, dot - begin));
+    begin = dot + 1;
+  }
+  words.push_back(path.substr(begin));
+  return words;
+}
+
+}  // namespace
+
+Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
+  std::map<std::string, std::string> given;  // path -> place
+  for (const Override& argument : overrides) {
+    const auto refused = [&argument](const std::string& problem) {
+      return invalid_argument(argument.place + ": " + problem);
+    };
+    const std::size_t equals = argument.text.find('=');
+    if (equals == std::string::npos) {
+      return refused("needs key=value, found " + schema::clipped(argument.text));
+    }
+    const std::string path = argument.text.substr(0, equals);
+    const std::vector<std::string> words = split(path);
+    if (words.size() > static_cast<std::size_t>(kMaxYamlDepth)) {
+      return refused("names a key deeper than " + std::to_string(kMaxYamlDepth) + " levels");
+    }
+    if (const auto [first, fresh] = given.emplace(path, argument.place); !fresh) {
+      return refused(schema::clipped(path) + ": is given twice, first in " + first->second);
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(ConfigNode value,
+                              parse_value(argument.text.substr(equals + 1), argument));
+    const ConfigPlace place{std::make_shared<const std::string>(argument.place), 0};
+    ConfigNode* at = &root;
+    std::string walked;
+    for (const std::string& word : words) {
+      if (word.empty()) {
+        return refused("needs key=value, found " + schema::clipped(argument.text));
+      }
+      if (at->kind == ConfigNode::Kind::kNull) {  // `key:` without a value, or a new key
+        at->kind = ConfigNode::Kind::kMap;
+        at->place = place;
+      }
+      if (at->kind != ConfigNode::Kind::kMap) {
+        return refused(schema::clipped(path) + ": " + schema::clipped(walked) + " has no keys");
+      }
+      if (at->find(word) == nullptr) {
+        at->entries.push_back({word, place, {}});
+      }
+      walked += (walked.empty() ? "" : ".") + word;
+      at = &at->find(word)->value;
+    }
+    *at = std::move(value);
+  }
+  return {};
+}
+
+}  // namespace tidemill::configs

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "configs/run_config.hpp"
+
+namespace tidemill::configs {
+
+void describe(Schema<RunConfig>& s) {
+  s.one_of("workflow", &RunConfig::workflow, "What the run does.")
+      .kind<workflows::RlOptions>("rl", "Reinforcement learning.")
+      .kind<workflows::SftOptions>("sft", "Supervised fine-tuning.")
+      .choice_required();
+}
+
+}  // namespace tidemill::configs

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/commands.hpp"
+
+namespace tidemill::launcher {
+
+std::vector<std::unique_ptr<Command>> all_commands() {
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(make_check_command());
+  commands.push_back(make_explain_command());
+  return commands;
+}
+
+}  // namespace tidemill::launcher

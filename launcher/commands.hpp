@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of all commands.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "launcher/command.hpp"
+
+namespace tidemill::launcher {
+
+[[nodiscard]] std::unique_ptr<Command> make_check_command();
+[[nodiscard]] std::unique_ptr<Command> make_explain_command();
+
+/// Makes one of each, in the order that `--help` shows.
+[[nodiscard]] std::vector<std::unique_ptr<Command>> all_commands();
+
+}  // namespace tidemill::launcher

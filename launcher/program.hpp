@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `tidemill` program without its `main`: finds the command, runs it, reports how it ended.
+#pragma once
+
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/command.hpp"
+
+namespace tidemill::launcher {
+
+/// Runs the program on `arguments` (without the program's name) and returns its exit code.
+///
+/// Results go to `out`. On failure one line goes to `err`, and with `--json` also
+/// `{"error": "..."}` to `out`.
+[[nodiscard]] int run_program(const std::vector<std::string>& arguments,
+                              const std::vector<std::unique_ptr<Command>>& commands,
+                              std::ostream& out, std::ostream& err);
+
+}  // namespace tidemill::launcher

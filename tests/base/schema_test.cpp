@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// Schemas: what is read, refused, printed and explained for structs of every shape.
+#include "base/schema.hpp"
+
+#include <initializer_list>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/schema_reference.hpp"
+
+namespace tidemill::harbour {
+
+enum class Tide { kEbb, kFlood };
+
+void describe(EnumSchema<Tide>& e) {
+  e.name("ebb", Tide::kEbb, "Water leaves.").name("flood", Tide::kFlood, "Water comes.");
+}
+
+struct Pier {
+  std::string name;
+  std::int32_t length = 10;
+  friend bool operator==(const Pier&, const Pier&) = default;
+};
+
+void describe(Schema<Pier>& s) {
+  s.field("name", &Pier::name, "What sailors call it.").required();
+  s.field("length", &Pier::length, "How long it is.").range(1, 500).unit("m");
+}
+
+struct Crane {
+  double load = 2.5;
+  std::int64_t rope_bytes = 0;
+};
+
+void describe(Schema<Crane>& s) {
+  s.field("load", &Crane::load, "What it lifts.").above(0).at_most(100);
+  s.field("rope_bytes", &Crane::rope_bytes, "Length of its log.").at_least(0).unit("bytes");
+  s.check("load", [](const Crane& c) { return c.load == 13 ? "is unlucky" : ""; });
+}
+
+struct Ferry {
+  std::vector<std::string> stops{"north"};
+};
+
+void describe(Schema<Ferry>& s) {
+  s.field("stops", &Ferry::stops, "Where it stops.").one_or_many();
+}
+
+struct Work {
+  OneOf gear{"crane", Crane{}};
+  bool paid = true;
+};
+
+void describe(Schema<Work>& s) {
+  s.one_of("kind", &Work::gear, "What works here.")
+      .kind<Crane>("crane", "Lifts.")
+      .kind<Ferry>("ferry", "Carries.", /*implied_by=*/"stops");
+  s.field("paid", &Work::paid, "Whether anybody pays.");
+}
+
+struct Recipe {
+  std::string name = "plain";
+  double salt = 0.1;
+  std::int32_t minutes = 5;
+};
+
+void describe(Schema<Recipe>& s) {
+  s.presets("name", &Recipe::name, "Which one.")
+      .preset("plain", "As it is.", {})
+      .preset("sea", "With sea water.", {.salt = 3.5});
+  s.field("salt", &Recipe::salt, "Grams.").range(0, 10);
+  s.field("minutes", &Recipe::minutes, "Time.").at_least(1);
+}
+
+struct Harbour {
+  std::string name = "old";
+  Tide tide = Tide::kEbb;
+  std::optional<std::uint64_t> seed;
+  std::optional<Pier> pier;
+  std::vector<Pier> moles;
+  Work work;
+  Recipe soup;
+  std::int8_t depth = 3;
+};
+
+void describe(Schema<Harbour>& s) {
+  s.field("name", &Harbour::name, "Its name.");
+  s.field("tide", &Harbour::tide, "Which way water flows.");
+  s.field("seed", &Harbour::seed, "Starts the waves.");
+  s.field("pier", &Harbour::pier, "The pier, if any.");
+  s.field("moles", &Harbour::moles, "Further piers.");
+  s.field("work", &Harbour::work, "What is done.");
+  s.field("soup", &Harbour::soup, "What is eaten.");
+  s.field("depth", &Harbour::depth, "Depth.").unit("m");
+  s.check("pier.length", [](const Harbour& h) {
+    return h.pier && h.pier->length > 10 * h.depth ? "is too long for the depth" : "";
+  });
+  s.warn("tide", [](const Harbour& h) {
+    return h.tide == Tide::kFlood && h.depth == 0 ? "floods a dry harbour" : "";
+  });
+}
+
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Trees built by hand; every node gets the next line, in the order of construction.
+struct Build {
+  std::shared_ptr<const std::string> source = std::make_shared<const std::string>("h.yaml");
+  int line = 0;
+
+  ConfigNode leaf(ConfigNode::Kind kind, std::string text) {
+    ConfigNode node;
+    node.kind = kind;
+    node.place = {source, ++line};
+    node.text = std::move(text);
+    return node;
+  }
+  ConfigNode plain(std::string text) { return leaf(ConfigNode::Kind::kPlain, std::move(text)); }
+  ConfigNode quoted(std::string text) { return leaf(ConfigNode::Kind::kQuoted, std::move(text)); }
+  ConfigNode null() { return leaf(ConfigNode::Kind::kNull, ""); }
+  ConfigNode list(std::initializer_list<ConfigNode> items) {
+    ConfigNode node = leaf(ConfigNode::Kind::kList, "");
+    node.items = items;
+    return node;
+  }
+  ConfigNode map(std::initializer_list<std::pair<std::string, ConfigNode>> entries) {
+    ConfigNode node;
+    node.kind = ConfigNode::Kind::kMap;
+    node.place = {source, entries.size() == 0 ? line : entries.begin()->second.place.line};
+    for (const auto& [key, value] : entries) {
+      node.entries.push_back({key, value.place, value});
+    }
+    return node;
+  }
+};
+
+class SchemaTest : public ::testing::Test {
+protected:
+  std::string error_of(const ConfigNode& node) {
+    const auto result = schema_.read(node);
+    return result.ok() ? "ok" : result.status().message();
+  }
+  Schema<Harbour> schema_ = Schema<Harbour>::described();
+  Build b_;
+};
+
+TEST_F(SchemaTest, EmptyMapGivesInitialValues) {
+  const auto result = schema_.read(b_.map({}));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  const Harbour& harbour = result.value().value;
+  EXPECT_EQ(harbour.name, "old");
+  EXPECT_EQ(harbour.depth, 3);
+  EXPECT_FALSE(harbour.seed);
+  EXPECT_FALSE(harbour.pier);
+  ASSERT_NE(harbour.work.gear.get<Crane>(), nullptr);
+  EXPECT_EQ(harbour.work.gear.get<Crane>()->load, 2.5);
+  EXPECT_EQ(harbour.work.gear.get<Ferry>(), nullptr);
+  EXPECT_TRUE(result.value().warnings.empty());
+}
+
+TEST_F(SchemaTest, ReadsEveryShape) {
+  const auto result = schema_.read(b_.map({
+      {"name", b_.quoted("3")},
+      {"tide", b_.plain("flood")},
+      {"seed", b_.plain("9223372036854775807")},
+      {"pier", b_.map({{"name", b_.plain("east")}, {"length", b_.plain("30")}})},
+      {"moles", b_.list({b_.map({{"name", b_.plain("a")}}), b_.map({{"name", b_.plain("b")}})})},
+      {"work", b_.map({{"stops", b_.plain("south")}, {"paid", b_.plain("false")}})},
+      {"soup", b_.map({{"minutes", b_.plain("+7")}, {"name", b_.plain("sea")}})},
+  }));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  const Harbour& harbour = result.value().value;
+  EXPECT_EQ(harbour.name, "3");
+  EXPECT_EQ(harbour.tide, Tide::kFlood);
+  EXPECT_EQ(harbour.seed, 9223372036854775807U);
+  EXPECT_EQ(harbour.pier, (Pier{"east", 30}));
+  EXPECT_THAT(harbour.moles, ElementsAre(Pier{"a", 10}, Pier{"b", 10}));
+  ASSERT_NE(harbour.work.gear.get<Ferry>(), nullptr);  // implied by `stops`
+  EXPECT_THAT(harbour.work.gear.get<Ferry>()->stops, ElementsAre("south"));
+  EXPECT_FALSE(harbour.work.paid);
+  // The row is chosen first, wherever its name stands; then keys override it.
+  EXPECT_EQ(harbour.soup.name, "sea");
+  EXPECT_EQ(harbour.soup.salt, 3.5);
+  EXPECT_EQ(harbour.soup.minutes, 7);
+}
+
+TEST_F(SchemaTest, NullEmptiesAnOptional) {
+  const auto result = schema_.read(b_.map({{"pier", b_.null()}, {"seed", b_.null()}}));
+  ASSERT_TRUE(result.ok());
+  EXPECT_FALSE(result.value().value.pier);
+}
+
+TEST_F(SchemaTest, RefusalsNamePlaceKeyAndProblem) {
+  struct Case {
+    ConfigNode node;
+    std::string message;
+  };
+  const auto one = [this](std::string key, ConfigNode value) {
+    return b_.map({{std::move(key), std::move(value)}});
+  };
+  const auto at = [this](std::string_view rest) {
+    return "h.yaml:" + std::to_string(b_.line) + ": " + std::string(rest);
+  };
+  std::vector<Case> cases;
+  const auto add = [&](ConfigNode node, std::string_view rest) {
+    cases.push_back({std::move(node), at(rest)});
+  };
+  add(one("nmae", b_.plain("x")), "nmae: unknown key; did you mean name?");
+  add(one("zzz", b_.plain("x")), "zzz: unknown key");
+  add(one("minutes", b_.plain("1")), "minutes: unknown key; did you mean soup.minutes?");
+  add(one("depth", b_.plain("1.0")), "depth: needs an integer, found 1.0");
+  add(one("depth", b_.plain("1e2")), "depth: needs an integer, found 1e2");
+  add(one("depth", b_.plain("007")), "depth: needs an integer, found 007");
+  add(one("depth", b_.plain("128")), "depth: needs an integer, found 128");
+  add(one("depth", b_.plain("-129")), "depth: needs an integer, found -129");
+  add(one("depth", b_.quoted("1")), "depth: needs an integer, found \"1\"");
+  add(one("depth", b_.null()), "depth: needs an integer, found nothing");
+  add(one("depth", b_.list({})), "depth: needs an integer, found a list");
+  add(one("seed", b_.plain("-1")), "seed: needs an integer, found -1");
+  add(one("seed", b_.plain("9223372036854775808")),
+      "seed: needs an integer, found 9223372036854775808");
+  add(one("tide", b_.plain("ebbb")),
+      "tide: needs one of: ebb, flood, found ebbb; did you mean ebb?");
+  add(one("work", b_.map({{"paid", b_.plain("yes")}})),
+      "work.paid: needs true or false, found yes");
+  add(one("work", b_.map({{"load", b_.plain(".nan")}})),
+      "work.load: needs a finite number above 0, at most 100, found .nan");
+  add(one("work", b_.map({{"load", b_.plain("inf")}})),
+      "work.load: needs a finite number above 0, at most 100, found inf");
+  add(one("work", b_.map({{"load", b_.plain("1e999")}})),
+      "work.load: needs a finite number above 0, at most 100, found 1e999");
+  add(one("work", b_.map({{"load", b_.plain("0")}})),
+      "work.load: needs a finite number above 0, at most 100, found 0");
+  add(one("work", b_.map({{"load", b_.plain("100.5")}})),
+      "work.load: needs a finite number above 0, at most 100, found 100.5");
+  add(one("work", b_.map({{"load", b_.plain("13")}})), "work.load: is unlucky");
+  add(one("work", b_.map({{"rope_bytes", b_.plain("9999999999TiB")}})),
+      "work.rope_bytes: needs a number of bytes of at least 0, found 9999999999TiB");
+  add(one("work", b_.map({{"kind", b_.plain("cran")}})),
+      "work.kind: needs one of: crane, ferry, found cran; did you mean crane?");
+  add(one("work", b_.plain("crane")), "work: needs keys and values, found crane");
+  add(one("pier", b_.map({{"length", b_.plain("30")}})), "pier.name: missing; needs text");
+  add(one("pier", b_.map({{"name", b_.plain("p")}, {"length", b_.plain("31")}})),
+      "pier.length: is too long for the depth");
+  add(one("moles", b_.list({b_.map({{"name", b_.list({})}})})), "");
+  cases.back().message =
+      "h.yaml:" + std::to_string(b_.line - 1) + ": moles[0].name: needs text, found a list";
+  add(one("soup", b_.map({{"name", b_.plain("stew")}})),
+      "soup.name: needs one of: plain, sea, found stew");
+  add(one(std::string(200, 'k') + "\n", b_.plain("1")), std::string(60, 'k') + "...: unknown key");
+  for (const Case& c : cases) {
+    EXPECT_EQ(error_of(c.node), c.message);
+  }
+}
+
+TEST_F(SchemaTest, KeyOfAnotherKindIsNamed) {
+  EXPECT_EQ(
+      error_of(b_.map({{"work", b_.map({{"kind", b_.plain("crane")}, {"stops", b_.plain("x")}})}})),
+      "h.yaml:2: work.stops: belongs to kind ferry, not to crane");
+}
+
+TEST_F(SchemaTest, FirstMistakeOfTheFileIsReported) {
+  EXPECT_EQ(error_of(b_.map({{"depth", b_.plain("x")}, {"nmae", b_.plain("x")}})),
+            "h.yaml:1: depth: needs an integer, found x");
+  b_.line = 0;
+  EXPECT_EQ(error_of(b_.map({{"nmae", b_.plain("x")}, {"depth", b_.plain("x")}})),
+            "h.yaml:1: nmae: unknown key; did you mean name?");
+}
+
+TEST_F(SchemaTest, WarningsAreCollected) {
+  const auto result = schema_.read(b_.map({{"depth", b_.plain("0")}, {"tide", b_.plain("flood")}}));
+  ASSERT_TRUE(result.ok());
+  EXPECT_THAT(result.value().warnings, ElementsAre("h.yaml:2: tide: floods a dry harbour"));
+}
+
+TEST_F(SchemaTest, PrintsWhatReadsBack) {
+  Harbour harbour;
+  harbour.name = "a \"b\"\n: #";
+  harbour.seed = 7;
+  harbour.pier = Pier{"true", 3};
+  harbour.moles = {{"x", 1}};
+  harbour.work.gear = OneOf("ferry", Ferry{{"n", "s"}});
+  harbour.soup.name = "sea";
+  const ConfigNode tree = schema_.print(harbour);
+  EXPECT_EQ(to_block_text(tree),
+            "name: \"a \\\"b\\\"\\n: #\"\n"
+            "tide: ebb\n"
+            "seed: 7\n"
+            "pier:\n"
+            "  name: \"true\"\n"
+            "  length: 3\n"
+            "moles: [{name: x, length: 1}]\n"
+            "work:\n"
+            "  kind: ferry\n"
+            "  paid: true\n"
+            "  stops: [n, s]\n"
+            "soup:\n"
+            "  name: sea\n"
+            "  salt: 0.1\n"
+            "  minutes: 5\n"
+            "depth: 3\n");
+  const auto again = schema_.read(tree);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(to_block_text(schema_.print(again.value().value)), to_block_text(tree));
+}
+
+struct Buoy {
+  std::int32_t bells = 1;
+};
+
+void describe(Schema<Buoy>& s) {
+  s.field("bells", &Buoy::bells, "How many.").range(0, 3);
+}
+
+TEST_F(SchemaTest, KindsAndPresetsCanBeAdded) {
+  ASSERT_TRUE(schema_.add_kind<Buoy>("work", "buoy", "Floats.").ok());
+  Recipe burnt;
+  burnt.minutes = 90;
+  ASSERT_TRUE(schema_.add_preset<Recipe>("soup", "burnt", "Forgotten.", burnt).ok());
+  const auto result =
+      schema_.read(b_.map({{"work", b_.map({{"kind", b_.plain("buoy")}, {"bells", b_.plain("2")}})},
+                           {"soup", b_.map({{"name", b_.plain("burnt")}})}}));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  ASSERT_NE(result.value().value.work.gear.get<Buoy>(), nullptr);
+  EXPECT_EQ(result.value().value.work.gear.get<Buoy>()->bells, 2);
+  EXPECT_EQ(result.value().value.soup.minutes, 90);
+  EXPECT_EQ(result.value().value.soup.name, "burnt");  // the row's own name was "plain"
+
+  EXPECT_EQ(schema_.add_kind<Buoy>("work", "buoy", "").code(), Errc::kInvalidArgument);
+  EXPECT_EQ(schema_.add_kind<Buoy>("soup", "buoy", "").code(), Errc::kNotFound);
+  EXPECT_EQ(schema_.add_kind<Buoy>("sea", "buoy", "").code(), Errc::kNotFound);
+  EXPECT_EQ(schema_.add_preset<Buoy>("soup", "x", "", {}).code(), Errc::kNotFound);
+  EXPECT_EQ(schema_.add_kind<Work>("work", "clash", "").message(),
+            "kind clash: has a key paid that all kinds have");
+}
+
+TEST_F(SchemaTest, ExplainsKeys) {
+  const auto explain = [this](std::string_view key) {
+    const auto text = explain_key(schema_.structure(), key);
+    return text.ok() ? text.value() : text.status().message();
+  };
+  EXPECT_EQ(explain("pier.length"),
+            "pier.length: an integer from 1 to 500 (m), default 10\n  How long it is.\n");
+  EXPECT_EQ(explain("tide"),
+            "tide: one of: ebb, flood, default ebb\n  Which way water flows.\n"
+            "    ebb: Water leaves.\n    flood: Water comes.\n");
+  EXPECT_EQ(explain("work.stops"),
+            "work.stops: text, or a list of such, default [north]  [work.kind: ferry]\n"
+            "  Where it stops.\n");
+  EXPECT_EQ(explain("soup.name"),
+            "soup.name: one of: plain, sea, default plain\n  Which one.\n"
+            "    plain: As it is.\n    sea: With sea water. Sets salt 3.5.\n");
+  EXPECT_EQ(explain("moles[].name"), "moles[].name: text, required\n  What sailors call it.\n");
+  EXPECT_THAT(explain("pier"), HasSubstr("pier.name: text, required"));
+  EXPECT_EQ(explain("work.lod"), "work.lod: unknown key; did you mean work.load?");
+  EXPECT_EQ(explain("bread"), "bread: unknown key");
+  EXPECT_EQ(explain("length"), "length: unknown key; did you mean pier.length?");
+}
+
+TEST_F(SchemaTest, ListsEveryKeyOnce) {
+  std::vector<std::string> paths;
+  for (const KeyReference& key : list_keys(schema_.structure())) {
+    paths.push_back(key.path);
+  }
+  EXPECT_THAT(paths, ElementsAre("name", "tide", "seed", "pier", "pier.name", "pier.length",
+                                 "moles", "moles[].name", "moles[].length", "work", "work.kind",
+                                 "work.paid", "work.load", "work.rope_bytes", "work.stops", "soup",
+                                 "soup.name", "soup.salt", "soup.minutes", "depth"));
+}
+
+TEST_F(SchemaTest, ReferencePageHasASectionForEachStruct) {
+  const std::string page = reference_page(schema_.structure(), "Harbour");
+  EXPECT_THAT(page, HasSubstr("# Harbour\n\n## Top level\n"));
+  EXPECT_THAT(page, HasSubstr("\n## `work`\n"));
+  EXPECT_THAT(page,
+              HasSubstr("| `length` | an integer from 1 to 500, in m | `10` | How long it is. |"));
+  EXPECT_THAT(page, HasSubstr("Where it stops. (work.kind: ferry)"));
+}
+
+TEST(EnumNameTest, SpellsAsFilesDo) {
+  EXPECT_EQ(enum_name(Tide::kFlood), "flood");
+}
+
+}  // namespace
+}  // namespace tidemill::harbour

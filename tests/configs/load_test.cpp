@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that are taken: what they mean, what is warned of, and that the resolved text reads back.
+#include "configs/load.hpp"
+
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/schema_reference.hpp"
+#include "configs/yaml_tree.hpp"
+
+namespace tidemill::configs {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using workflows::AdvantageScale;
+using workflows::AlgorithmOptions;
+using workflows::Baseline;
+using workflows::LossAggregation;
+using workflows::RlOptions;
+using workflows::SftOptions;
+
+class LoadTest : public ::testing::Test {
+protected:
+  Resolved<RunConfig> read(std::string_view text) {
+    auto tree = parse_yaml(text, "run.yaml");
+    EXPECT_TRUE(tree.ok()) << tree.status().message();
+    auto resolved = schema_.read(tree.value());
+    EXPECT_TRUE(resolved.ok()) << resolved.status().message();
+    return std::move(resolved).value();
+  }
+  RlOptions read_rl(const std::string& more) {
+    return *read("workflow: rl\nmodel: {path: m}\ndata: {train: t}\n" + more)
+                .value.workflow.get<RlOptions>();
+  }
+  Schema<RunConfig> schema_ = Schema<RunConfig>::described();
+};
+
+TEST_F(LoadTest, AWholeGrpoRunIsShort) {
+  const std::string text = R"(workflow: rl
+model: {path: models/my-model}
+data: {train: data/train.jsonl, eval: data/eval.jsonl}
+rollout: {group_size: 8, max_new_tokens: 64, temperature: 1.0, workers: 2}
+reward: {kind: exact_match}
+algorithm: {name: grpo}
+staleness: {max: 1, policy: pace}
+train: {steps: 100, prompts_per_step: 16, learning_rate: 1e-4, adapter: {kind: lora, rank: 16}}
+checkpoint: {every_steps: 20}
+)";
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 20);
+  const Resolved<RunConfig> run = read(text);
+  EXPECT_THAT(run.warnings, IsEmpty());
+  const auto* rl = run.value.workflow.get<RlOptions>();
+  ASSERT_NE(rl, nullptr);
+  EXPECT_EQ(rl->model.path, "models/my-model");
+  EXPECT_FALSE(rl->model.dtype);
+  EXPECT_THAT(rl->data.train, ElementsAre("data/train.jsonl"));
+  EXPECT_EQ(rl->rollout.max_new_tokens, 64);
+  EXPECT_NE(rl->reward.scoring.get<workflows::ExactMatchReward>(), nullptr);
+  EXPECT_EQ(rl->reward.on_failed, workflows::OnFailedSample::kDropGroup);
+  EXPECT_EQ(rl->staleness.max, 1);
+  EXPECT_EQ(rl->train.common.steps, 100);
+  EXPECT_EQ(rl->train.common.learning_rate, 1e-4);
+  ASSERT_TRUE(rl->train.common.adapter);
+  EXPECT_EQ(rl->train.common.adapter->source.get<workflows::NewLora>()->rank, 16);
+  EXPECT_EQ(rl->run.checkpoint.every_steps, 20);
+  EXPECT_EQ(rl->run.checkpoint.keep, 2);
+}
+
+TEST_F(LoadTest, ASupervisedRunOnReadyTokensReadsAsOtherProgramsWriteIt) {
+  const Resolved<RunConfig> run = read(
+      "workflow: sft\n"
+      "model: {path: DIR, dtype: f32}                                   # f32 | bf16\n"
+      "data: {train: rows.jsonl, shuffle: false}                        # rows\n"
+      "train: {steps: 3, sequences_per_step: 4, learning_rate: 1e-2, schedule: constant, "
+      "weight_decay: 0.1,\n"
+      "        weight_decay_exclude: none, max_grad_norm: 1.0, adapter: {path: ADAPTER_DIR}}\n");
+  EXPECT_THAT(run.warnings, IsEmpty());
+  const auto* sft = run.value.workflow.get<SftOptions>();
+  ASSERT_NE(sft, nullptr);
+  EXPECT_EQ(sft->model.dtype, workflows::ModelDType::kF32);
+  EXPECT_FALSE(sft->data.shuffle);
+  EXPECT_EQ(sft->train.sequences_per_step, 4);
+  const workflows::TrainOptions& train = sft->train.common;
+  EXPECT_EQ(train.steps, 3);
+  EXPECT_EQ(train.learning_rate, 1e-2);
+  EXPECT_EQ(train.schedule, workflows::LearningRateSchedule::kConstant);
+  EXPECT_EQ(train.weight_decay, 0.1);
+  EXPECT_EQ(train.weight_decay_exclude, workflows::WeightDecayExclude::kNone);
+  EXPECT_EQ(train.max_grad_norm, 1.0);
+  EXPECT_EQ(train.warmup_steps, 0);
+  EXPECT_EQ(train.beta1, 0.9);
+  EXPECT_EQ(train.beta2, 0.999);
+  EXPECT_EQ(train.epsilon, 1e-8);
+  ASSERT_TRUE(train.adapter);
+  ASSERT_NE(train.adapter->source.get<workflows::GivenAdapter>(), nullptr);
+  EXPECT_EQ(train.adapter->source.get<workflows::GivenAdapter>()->path, "ADAPTER_DIR");
+}
+
+TEST_F(LoadTest, SupervisedDefaultsArePublishedOnes) {
+  const auto run = read("workflow: sft\nmodel: {path: m}\ndata: {train: t}\n");
+  const workflows::TrainOptions& train = run.value.workflow.get<SftOptions>()->train.common;
+  EXPECT_EQ(train.weight_decay, 0.0);
+  EXPECT_EQ(train.weight_decay_exclude, workflows::WeightDecayExclude::kNormsAndBiases);
+  EXPECT_FALSE(train.adapter);
+  EXPECT_FALSE(train.steps);
+}
+
+TEST_F(LoadTest, AlgorithmRowsHoldTheirPublishedValues) {
+  const AlgorithmOptions grpo = read_rl("").algorithm;
+  EXPECT_EQ(grpo.name, "grpo");
+  EXPECT_EQ(grpo.baseline, Baseline::kGroupMean);
+  EXPECT_EQ(grpo.scale, AdvantageScale::kGroupStd);
+  EXPECT_EQ(grpo.scale_epsilon, 1e-6);
+  EXPECT_EQ(grpo.clip_low, 0.2);
+  EXPECT_EQ(grpo.clip_high, 0.2);
+  EXPECT_EQ(grpo.aggregation, LossAggregation::kSeqMeanTokenMean);
+  EXPECT_EQ(grpo.kl_coef, 0.0);
+  EXPECT_EQ(grpo.proximal, workflows::ProximalPolicy::kBehavior);
+  EXPECT_FALSE(grpo.filter_groups);
+
+  const AlgorithmOptions dr_grpo = read_rl("algorithm: {name: dr_grpo}\n").algorithm;
+  EXPECT_EQ(dr_grpo.scale, AdvantageScale::kNone);
+  EXPECT_EQ(dr_grpo.aggregation, LossAggregation::kFixedLength);
+
+  const AlgorithmOptions dapo = read_rl("algorithm: {name: dapo}\n").algorithm;
+  EXPECT_EQ(dapo.clip_low, 0.2);
+  EXPECT_EQ(dapo.clip_high, 0.28);
+  EXPECT_EQ(dapo.aggregation, LossAggregation::kTokenMean);
+  EXPECT_TRUE(dapo.filter_groups);
+  EXPECT_FALSE(dapo.overlong);
+
+  const AlgorithmOptions rloo = read_rl("algorithm: {name: rloo}\n").algorithm;
+  EXPECT_EQ(rloo.baseline, Baseline::kLeaveOneOut);
+  EXPECT_EQ(rloo.scale, AdvantageScale::kNone);
+}
+
+TEST_F(LoadTest, KeysOverrideTheRowOfTheTable) {
+  const AlgorithmOptions options =
+      read_rl("algorithm: {clip_high: 0.3, overlong: {buffer: 16}, name: dapo}\n").algorithm;
+  EXPECT_EQ(options.name, "dapo");
+  EXPECT_EQ(options.clip_high, 0.3);
+  EXPECT_TRUE(options.filter_groups);
+  ASSERT_TRUE(options.overlong);
+  EXPECT_EQ(options.overlong->buffer, 16);
+  EXPECT_EQ(options.overlong->factor, 1.0);
+}
+
+TEST_F(LoadTest, EveryRewardKindHasItsKeys) {
+  EXPECT_EQ(read_rl("reward: {kind: number, tolerance: 0.5}\n")
+                .reward.scoring.get<workflows::NumberReward>()
+                ->tolerance,
+            0.5);
+  EXPECT_EQ(read_rl("reward: {kind: regex, pattern: '^a{2}$'}\n")
+                .reward.scoring.get<workflows::RegexReward>()
+                ->pattern,
+            "^a{2}$");
+  const auto command = read_rl(
+      "reward: {kind: command, command: [python3, r.py], timeout_ms: 5, on_failed: shrink}\n");
+  EXPECT_THAT(command.reward.scoring.get<workflows::CommandReward>()->command,
+              ElementsAre("python3", "r.py"));
+  EXPECT_EQ(command.reward.scoring.get<workflows::CommandReward>()->timeout_ms, 5);
+  EXPECT_EQ(command.reward.on_failed, workflows::OnFailedSample::kShrink);
+}
+
+TEST_F(LoadTest, BytesTakeSuffixes) {
+  EXPECT_EQ(read_rl("rollout: {kv_bytes: 64MiB}\n").rollout.kv_bytes, 64 << 20);
+  EXPECT_EQ(read_rl("stream: {bytes: 4096}\n").stream.bytes, 4096);
+}
+
+TEST_F(LoadTest, WarnsOfWhatDoesNotGoTogether) {
+  const auto warnings = [this](const std::string& more) {
+    return read("workflow: rl\nmodel: {path: m}\ndata: {train: t}\n" + more).warnings;
+  };
+  const std::string filter =
+      "changes what is drawn but not the log-probabilities that training sees";
+  EXPECT_THAT(
+      warnings("rollout:\n  top_k: 5\n  top_p: 0.9\n  min_p: 0.1\n"
+               "  repetition_penalty: 1.1\n  frequency_penalty: 0.1\n"
+               "  presence_penalty: 0.1\n"),
+      ElementsAre("run.yaml:5: rollout.top_k: " + filter, "run.yaml:6: rollout.top_p: " + filter,
+                  "run.yaml:7: rollout.min_p: " + filter,
+                  "run.yaml:8: rollout.repetition_penalty: " + filter,
+                  "run.yaml:9: rollout.frequency_penalty: " + filter,
+                  "run.yaml:10: rollout.presence_penalty: " + filter));
+  EXPECT_THAT(warnings("algorithm: {proximal: recompute}\n"),
+              ElementsAre("run.yaml:4: algorithm.proximal: costs a forward pass and changes "
+                          "nothing with staleness.max 0"));
+  EXPECT_THAT(warnings("staleness: {max: 1}\nalgorithm: {proximal: recompute}\n"), IsEmpty());
+  EXPECT_THAT(warnings("staleness: {schedule: fixed}\n").size(), 1U);
+  EXPECT_THAT(warnings("rollout: {temperature: 0}\n").size(), 1U);
+  EXPECT_THAT(warnings("rollout: {max_new_tokens: 5000}\n"),
+              ElementsAre("run.yaml: train.micro_batch_tokens: is less than the longest sample, "
+                          "which then makes a micro-batch of its own"));
+}
+
+TEST_F(LoadTest, ResolvedTextReadsBack) {
+  for (const std::string text :
+       {"workflow: rl\nmodel: {path: 'a b'}\ndata: {train: ['*.jsonl', \"é\\n\"], seed: 3}\n"
+        "algorithm: {name: dapo, overlong: {buffer: 4, factor: 0.5}}\n"
+        "rollout: {stop: ['null', '- x', '#'], stop_ids: [1, 2]}\n"
+        "reward: {kind: command, command: [sh, -c, 'exit 1']}\n"
+        "train: {steps: 5, adapter: {rank: 4, target_modules: [q_proj]}}\nname: '1e3'\n",
+        "workflow: sft\nmodel: {path: m, dtype: bf16}\ndata: {train: t, epochs: 2}\n"
+        "train: {adapter: {path: a}, learning_rate: 3e-5}\n"}) {
+    const std::string resolved = resolved_text(schema_, read(text).value);
+    EXPECT_EQ(resolved_text(schema_, read(resolved).value), resolved);
+    EXPECT_EQ(resolved.find("nan"), std::string::npos);
+  }
+}
+
+TEST_F(LoadTest, PresetsAreTakenWithoutWarnings) {
+  for (const char* name : {"quickstart.yaml", "quickstart-sft.yaml"}) {
+    const auto run = load_run_config(schema_, std::string(TIDEMILL_SOURCE_DIR "/configs/") + name);
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    EXPECT_THAT(run.value().warnings, IsEmpty());
+  }
+}
+
+TEST_F(LoadTest, OverridesStandOverTheFile) {
+  const std::string path = TIDEMILL_SOURCE_DIR "/configs/quickstart.yaml";
+  const std::vector<Override> overrides{
+      {"train.steps=7", "argument 3"},
+      {"train.adapter={rank: 2}", "argument 4"},
+      {"data.train=*.jsonl", "argument 5"},
+      {"rollout.stop=a: #b", "argument 6"},
+      {"algorithm.overlong=null", "argument 7"},
+      {"stream.lease_ms=5", "argument 8"},
+      {"name=\"x\"", "argument 9"},
+  };
+  const auto run = load_run_config(schema_, path, overrides);
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  const auto* rl = run.value().value.workflow.get<RlOptions>();
+  EXPECT_EQ(rl->train.common.steps, 7);
+  EXPECT_EQ(rl->train.common.adapter->source.get<workflows::NewLora>()->rank, 2);
+  EXPECT_THAT(rl->data.train, ElementsAre("*.jsonl"));
+  EXPECT_THAT(rl->rollout.stop, ElementsAre("a: #b"));
+  EXPECT_EQ(rl->stream.lease_ms, 5);
+  EXPECT_EQ(rl->run.name, "x");
+}
+
+TEST_F(LoadTest, AnRlRunHasAtMostEightyKeysOutsideTheAlgorithm) {
+  std::size_t num_keys = 0;
+  for (const KeyReference& key : list_keys(schema_.structure())) {
+    const bool rl = key.when.empty() || key.when.front() == "workflow: rl";
+    if (rl && !key.has_keys && !key.path.starts_with("algorithm.")) {
+      ++num_keys;
+    }
+  }
+  std::printf("an rl run has %zu keys outside algorithm\n", num_keys);
+  EXPECT_LE(num_keys, 80U);
+  EXPECT_GE(num_keys, 50U);
+}
+
+TEST_F(LoadTest, EveryKeyHasHelpAndExplainsItself) {
+  for (const KeyReference& key : list_keys(schema_.structure())) {
+    EXPECT_TRUE(!key.help.empty() && key.help.ends_with('.')) << key.path << ": " << key.help;
+    const auto text = explain_key(schema_.structure(), key.path);
+    ASSERT_TRUE(text.ok()) << key.path;
+    EXPECT_TRUE(text.value().starts_with(key.path + ": ")) << text.value();
+  }
+}
+
+struct LengthReward {
+  std::int32_t target = 10;
+};
+
+void describe(Schema<LengthReward>& s) {
+  s.field("target", &LengthReward::target, "Wanted length.").at_least(0);
+}
+
+TEST_F(LoadTest, ProgramsAddRewardsAndAlgorithms) {
+  ASSERT_TRUE(schema_.add_kind<LengthReward>("reward", "length", "Likes a length.").ok());
+  AlgorithmOptions mine;
+  mine.clip_high = 0.4;
+  ASSERT_TRUE(schema_.add_preset("algorithm", "mine", "My own.", mine).ok());
+  const RlOptions rl = read_rl("reward: {kind: length, target: 3}\nalgorithm: {name: mine}\n");
+  ASSERT_NE(rl.reward.scoring.get<LengthReward>(), nullptr);
+  EXPECT_EQ(rl.reward.scoring.get<LengthReward>()->target, 3);
+  EXPECT_EQ(rl.algorithm.clip_high, 0.4);
+}
+
+TEST(RunNameTest, DefaultIsTheStem) {
+  EXPECT_EQ(default_run_name("configs/quickstart.yaml"), "quickstart");
+  EXPECT_EQ(default_run_name("a b/c d.yaml"), "c-d");
+  EXPECT_EQ(default_run_name(".hidden"), "run.hidden");
+  EXPECT_EQ(default_run_name(""), "run");
+  EXPECT_TRUE(workflows::is_run_name(default_run_name(std::string(500, 'x') + ".yaml")));
+}
+
+}  // namespace
+}  // namespace tidemill::configs

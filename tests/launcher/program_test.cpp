@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program as its users see it: what goes to which stream, and how it ends.
+#include "launcher/program.hpp"
+
+#include <CLI/App.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/commands.hpp"
+#include "launcher/log_sinks.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int code = 0;
+  std::string out;
+  std::string err;
+};
+
+Outcome run(const std::vector<std::string>& arguments,
+            std::vector<std::unique_ptr<Command>> commands = all_commands()) {
+  std::ostringstream out;
+  std::ostringstream err;
+  const int code = run_program(arguments, std::move(commands), out, err);
+  return {code, out.str(), err.str()};
+}
+
+const std::string kPreset = TIDEMILL_SOURCE_DIR "/configs/quickstart.yaml";
+
+TEST(ProgramTest, WithoutACommandItShowsHelp) {
+  const Outcome outcome = run({});
+  EXPECT_EQ(outcome.code, kRefused);
+  EXPECT_THAT(outcome.err, HasSubstr("Usage: tidemill"));
+}
+
+TEST(ProgramTest, HelpAndVersionSucceed) {
+  EXPECT_EQ(run({"--version"}).out, "tidemill 0.1.0\n");
+  const Outcome help = run({"--help"});
+  EXPECT_EQ(help.code, kDone);
+  EXPECT_THAT(help.out, HasSubstr("Exit codes: 0 done; 1 the work failed; 2 the command line"));
+}
+
+TEST(ProgramTest, EveryCommandHasHelpWithAnExampleThatParses) {
+  for (const auto& command : all_commands()) {
+    const Outcome help = run({command->name(), "--help"});
+    EXPECT_EQ(help.code, kDone) << command->name();
+    EXPECT_THAT(help.out, HasSubstr("--json"));
+    EXPECT_THAT(help.out, HasSubstr("Example: " + command->example()));
+    EXPECT_TRUE(command->example().starts_with("tidemill " + command->name())) << command->name();
+    EXPECT_THAT(run({"--help"}).out, HasSubstr(command->summary()));
+  }
+}
+
+TEST(ProgramTest, WrongCommandLinesGetOneLine) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"chekc", "x"}, "tidemill: chekc: unknown command; did you mean check?\n"},
+      {{"fly"}, "tidemill: fly: unknown command; tidemill --help lists them\n"},
+      {{"check"}, "tidemill: FILE is required\n"},
+      {{"check", kPreset, "--fast"}, "tidemill: The following argument was not expected: --fast\n"},
+      {{"check", kPreset, "--log-level", "loud"},
+       "log level needs one of: debug, info, warning, error\n"},
+      {{"check", "/nowhere.yaml"}, "/nowhere.yaml: no such file\n"},
+      {{"explain", "rollout.group_sise"},
+       "rollout.group_sise: unknown key; did you mean rollout.group_size?\n"},
+  };
+  for (const auto& [arguments, line] : cases) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, kRefused) << line;
+    EXPECT_EQ(outcome.err, line);
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+TEST(ProgramTest, AnOverrideIsNamedByItsNumber) {
+  const Outcome outcome =
+      run({"check", "--print", kPreset, "seed=1", "--log-level", "error", "train.stpes=3"});
+  EXPECT_EQ(outcome.code, kRefused);
+  EXPECT_EQ(outcome.err, "argument 7: train.stpes: unknown key; did you mean steps?\n");
+  EXPECT_EQ(run({"check", kPreset, "seed=1", "seed=1"}).err,
+            "argument 4: seed: is given twice, first in argument 3\n");
+}
+
+TEST(ProgramTest, CheckSaysOkWarnsAndPrints) {
+  const Outcome ok = run({"check", kPreset});
+  EXPECT_EQ(ok.code, kDone);
+  EXPECT_EQ(ok.out, kPreset + ": ok, workflow rl\n");
+  EXPECT_EQ(ok.err, "");
+  const Outcome warned = run({"check", kPreset, "rollout.top_k=5", "--print"});
+  EXPECT_EQ(warned.code, kDone);
+  EXPECT_THAT(warned.err, HasSubstr("warning: argument 3: rollout.top_k: "));
+  EXPECT_THAT(warned.out, HasSubstr("workflow: rl\nmodel:\n  path: "));
+  EXPECT_THAT(warned.out, HasSubstr("  top_k: 5\n"));
+}
+
+TEST(ProgramTest, JsonIsOneObjectALine) {
+  const Outcome ok = run({"check", kPreset, "rollout.top_k=5", "--json"});
+  const auto line = nlohmann::json::parse(ok.out);
+  EXPECT_EQ(line.at("ok"), true);
+  EXPECT_EQ(line.at("warnings").size(), 1U);
+  EXPECT_EQ(line.at("config").at("rollout").at("top_k"), 5);
+  EXPECT_EQ(line.at("config").at("data").at("shuffle"), true);
+  EXPECT_TRUE(line.at("config").at("train").at("adapter").is_null());
+
+  const Outcome bad = run({"check", kPreset, "seed=x", "--json"});
+  EXPECT_EQ(bad.code, kRefused);
+  EXPECT_EQ(nlohmann::json::parse(bad.out).at("error"),
+            "argument 3: seed: needs an integer, found x");
+  EXPECT_EQ(bad.err, "argument 3: seed: needs an integer, found x\n");
+
+  std::istringstream lines(run({"explain", "--json"}).out);
+  std::size_t num_keys = 0;
+  for (std::string text; std::getline(lines, text); ++num_keys) {
+    EXPECT_TRUE(nlohmann::json::parse(text).contains("key"));
+  }
+  EXPECT_GT(num_keys, 80U);
+}
+
+TEST(ProgramTest, ExplainShowsAKeyOrThePage) {
+  EXPECT_EQ(run({"explain", "rollout.group_size"}).out,
+            "rollout.group_size: an integer from 1 to 1024, default 8  [workflow: rl]\n"
+            "  Samples drawn for each prompt.\n");
+  EXPECT_EQ(run({"explain", "train.adapter.rank"}).out,
+            "train.adapter.rank: an integer from 1 to 1024, default 16  [workflow: rl or sft, "
+            "train.adapter.kind: lora]\n  Rank of the update.\n");
+  EXPECT_THAT(run({"explain", "--markdown"}).out, HasSubstr("## `rollout` (workflow: rl)"));
+}
+
+class EndingCommand final : public Command {
+public:
+  explicit EndingCommand(Status status) : status_(std::move(status)) {}
+  [[nodiscard]] std::string name() const override { return "end"; }
+  [[nodiscard]] std::string summary() const override { return "Ends"; }
+  [[nodiscard]] std::string example() const override { return "tidemill end"; }
+  void declare(CLI::App& /*app*/) override {}
+  [[nodiscard]] Status run(Session& /*session*/) override {
+    if (status_.ok()) {
+      throw std::runtime_error("two\nlines");
+    }
+    return status_;
+  }
+
+private:
+  Status status_;
+};
+
+TEST(ProgramTest, ExitCodesTellInputFromWork) {
+  const auto code_of = [](Status status) {
+    std::vector<std::unique_ptr<Command>> commands;
+    commands.push_back(std::make_unique<EndingCommand>(std::move(status)));
+    return run({"end"}, std::move(commands));
+  };
+  EXPECT_EQ(code_of(corrupt_data("a file: torn")).code, kRefused);
+  EXPECT_EQ(code_of(corrupt_data("a file: torn")).err, "a file: torn\n");
+  EXPECT_EQ(code_of(Status(Errc::kResourceExhausted, "disk full")).code, kFailed);
+  const Outcome thrown = code_of(Status());
+  EXPECT_EQ(thrown.code, kFailed);
+  EXPECT_EQ(thrown.err, "tidemill: two lines\n");
+}
+
+TEST(LogSinkTest, FileSinkAppendsLines) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("tidemill-log-" + std::to_string(::getpid()) + ".txt");
+  for (int round = 0; round < 2; ++round) {
+    const SystemClock clock;
+    Log log(clock);
+    auto sink = make_file_sink(path.string());
+    ASSERT_TRUE(sink.ok());
+    log.add_sink(std::move(sink).value());
+    log.warning("slow {}", {{"step", round}});
+  }
+  std::ifstream stream(path);
+  std::stringstream text;
+  text << stream.rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr(" warning slow {} step=0\n"));
+  EXPECT_THAT(text.str(), HasSubstr(" warning slow {} step=1\n"));
+  std::filesystem::remove(path);
+  EXPECT_EQ(make_file_sink("/proc/none/log.txt").status().message(),
+            "/proc/none/log.txt: cannot be opened for the log");
+}
+
+}  // namespace
+}  // namespace tidemill::launcher

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Checks sources that no test runs: form, headers, a second compiler, clang-tidy.
+
+Usage: lint.py CHECK ROOT BUILD
+
+  files    first line, length, names, words that do not belong in code
+  format   clang-format
+  headers  every header compiles alone
+  clang    every source passes clang++ (syntax only)
+  tidy     clang-tidy on what changed since the main branch (TIDEMILL_LINT_BASE names another base)
+
+Ends with 1 on a finding and with 77 when a tool is missing, which ctest reports as skipped.
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+MAX_LINES = 800
+SKIPPED = 77
+CODE = {".hpp", ".cpp", ".h", ".cu", ".cuh"}
+GRAB_BAGS = re.compile(r"(^|_)(utils?|helpers?|common|managers?)(_|$)")
+LEFTOVERS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+
+def tracked(root):
+    """Returns the project's files, without what is built or generated."""
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard"],
+                            capture_output=True, text=True)
+    if listed.returncode == 0:
+        paths = [root / name for name in listed.stdout.splitlines()]
+    else:  # an exported tree
+        paths = [path for path in root.rglob("*") if "build" not in path.relative_to(root).parts]
+    return sorted(path for path in paths if path.is_file())
+
+
+def sources(root):
+    return [path for path in tracked(root) if path.suffix in CODE]
+
+
+def tool(name):
+    """Returns the program's version 14, or ends the check as skipped."""
+    for candidate in (f"{name}-14", name):
+        found = shutil.which(candidate)
+        if found:
+            version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+            if "version 14." in version:
+                return found
+    print(f"not run: {name} 14 is not installed")
+    sys.exit(SKIPPED)
+
+
+def run_all(commands, root):
+    """Runs (label, command, stdin) on all cores; returns the output of those that failed."""
+    def run(job):
+        label, command, text = job
+        done = subprocess.run(command, cwd=root, input=text, capture_output=True, text=True)
+        return (label, done.stdout + done.stderr) if done.returncode else None
+
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        failed = [result for result in pool.map(run, commands) if result]
+    return [f"{label}: refused\n{output}" for label, output in failed]
+
+
+def check_files(root, _build):
+    findings = []
+    for path in sources(root):
+        where = path.relative_to(root)
+        lines = path.read_text().splitlines()
+        if not lines or "SPDX-License-Identifier: Apache-2.0" not in lines[0]:
+            findings.append(f"{where}:1: the first line is not the licence")
+        if len(lines) > MAX_LINES:
+            findings.append(f"{where}: has {len(lines)} lines; {MAX_LINES} are the most")
+        if GRAB_BAGS.search(path.stem):
+            findings.append(f"{where}: the name says nothing; say what the file is for")
+        for number, line in enumerate(lines, 1):
+            if LEFTOVERS.search(line):
+                findings.append(f"{where}:{number}: unfinished work belongs in an issue")
+    return findings
+
+
+def check_format(root, _build):
+    program = tool("clang-format")
+    return run_all([(path.relative_to(root), [program, "--dry-run", "-Werror", str(path)], None)
+                    for path in sources(root)], root)
+
+
+def check_headers(root, _build):
+    compiler = ["g++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{root}",
+                "-x", "c++", "-"]
+    headers = [path.relative_to(root) for path in sources(root)
+               if path.suffix == ".hpp" and path.relative_to(root).parts[0] != "tests"]
+    # Twice, so that a missing guard shows too.
+    return run_all([(header, compiler, f'#include "{header}"\n' * 2) for header in headers], root)
+
+
+def compile_commands(build):
+    """Returns {source: flags that say what is compiled, without those that say how}."""
+    path = build / "compile_commands.json"
+    if not path.exists():
+        print(f"not run: {path} is missing; configure first")
+        sys.exit(SKIPPED)
+    wanted = {}
+    for entry in json.loads(path.read_text()):
+        words = shlex.split(entry["command"])
+        flags = []
+        for i, word in enumerate(words):
+            if word.startswith(("-I", "-D", "-std=")):
+                flags.append(word)
+            elif word == "-isystem":
+                flags += [word, words[i + 1]]
+        wanted[entry["file"]] = flags
+    return wanted
+
+
+def check_clang(root, build):
+    program = tool("clang++")
+    return run_all([(pathlib.Path(source).relative_to(root),
+                     [program, "-fsyntax-only", *flags, source], None)
+                    for source, flags in sorted(compile_commands(build).items())
+                    if pathlib.Path(source).is_relative_to(root)], root)
+
+
+def changed_files(root):
+    """Returns the names changed since the base, or ends the check as skipped."""
+    def git(*words):
+        return subprocess.run(["git", "-C", root, *words], capture_output=True, text=True)
+
+    head = git("rev-parse", "HEAD").stdout.strip()
+    for base in (os.environ.get("TIDEMILL_LINT_BASE"), "origin/main", "main", "HEAD~1"):
+        if not base:
+            continue
+        fork = git("merge-base", base, "HEAD")
+        if fork.returncode == 0 and fork.stdout.strip() != head:
+            print(f"changed since {base}")
+            listed = git("diff", "--name-only", fork.stdout.strip()).stdout
+            new = git("ls-files", "-o", "--exclude-standard").stdout
+            return set(listed.splitlines()) | set(new.splitlines())
+    print("not run: there is no earlier commit to compare with")
+    sys.exit(SKIPPED)
+
+
+def check_tidy(root, build):
+    program = tool("clang-tidy")
+    commands = compile_commands(build)
+    # A changed header is checked through the source of its name, which includes it first.
+    names = {str(pathlib.Path(name).with_suffix(".cpp")) for name in changed_files(root)
+             if pathlib.Path(name).suffix in CODE and not name.startswith("tests/")}
+    chosen = sorted(name for name in names if str(root / name) in commands)
+    print(f"{len(chosen)} sources")
+    return run_all([(name, [program, "--quiet", str(root / name), "--", "-x", "c++",
+                            *commands[str(root / name)]], None) for name in chosen], root)
+
+
+CHECKS = {"files": check_files, "format": check_format, "headers": check_headers,
+          "clang": check_clang, "tidy": check_tidy}
+
+
+def main():
+    if len(sys.argv) != 4 or sys.argv[1] not in CHECKS:
+        print(__doc__)
+        return 2
+    findings = CHECKS[sys.argv[1]](pathlib.Path(sys.argv[2]).resolve(),
+                                   pathlib.Path(sys.argv[3]).resolve())
+    print("\n".join(findings) or f"{sys.argv[1]} ok")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

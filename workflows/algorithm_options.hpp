@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of reinforcement-learning algorithms: each is a row of values for the same keys, which
+// a run may override one by one. Meanings and rows: algorithm_options.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/schema.hpp"
+
+namespace tidemill::workflows {
+
+/// What is subtracted from a sample's reward.
+enum class Baseline : std::uint8_t { kGroupMean, kLeaveOneOut };
+/// What the difference is divided by.
+enum class AdvantageScale : std::uint8_t { kGroupStd, kBatchStd, kNone };
+/// How token losses become one number.
+enum class LossAggregation : std::uint8_t {
+  kTokenMean,
+  kSeqMeanTokenMean,
+  kSeqMeanTokenSum,
+  kFixedLength
+};
+/// Schulman's estimators of the divergence from the reference model.
+enum class KlKind : std::uint8_t { kK1, kK2, kK3 };
+/// Which policy importance ratios start from.
+enum class ProximalPolicy : std::uint8_t { kBehavior, kRecompute };
+/// What happens to weights pi_proximal / pi_behavior of the decoupled form above their cap.
+enum class BehaviorCorrection : std::uint8_t { kRaw, kTruncate, kMask };
+
+/// DAPO's penalty for answers near the length limit.
+struct OverlongOptions {
+  std::int64_t buffer = 0;
+  double factor = 1.0;
+};
+
+struct AlgorithmOptions {
+  std::string name = "grpo";
+  Baseline baseline = Baseline::kGroupMean;
+  AdvantageScale scale = AdvantageScale::kGroupStd;
+  double scale_epsilon = 1e-6;
+  LossAggregation aggregation = LossAggregation::kSeqMeanTokenMean;
+  double clip_low = 0.2;
+  double clip_high = 0.2;
+  double kl_coef = 0.0;
+  KlKind kl_kind = KlKind::kK3;
+  ProximalPolicy proximal = ProximalPolicy::kBehavior;
+  BehaviorCorrection correction = BehaviorCorrection::kTruncate;
+  double correction_cap = 2.0;
+  bool filter_groups = false;
+  std::optional<OverlongOptions> overlong;
+  bool mask_truncated = false;
+};
+
+void describe(EnumSchema<Baseline>& e);
+void describe(EnumSchema<AdvantageScale>& e);
+void describe(EnumSchema<LossAggregation>& e);
+void describe(EnumSchema<KlKind>& e);
+void describe(EnumSchema<ProximalPolicy>& e);
+void describe(EnumSchema<BehaviorCorrection>& e);
+void describe(Schema<OverlongOptions>& s);
+void describe(Schema<AlgorithmOptions>& s);
+
+}  // namespace tidemill::workflows

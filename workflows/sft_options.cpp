@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/sft_options.hpp"
+
+namespace tidemill::workflows {
+
+void describe(Schema<SftTrainOptions>& s) {
+  s.field("sequences_per_step", &SftTrainOptions::sequences_per_step,
+          "Sequences of a batch; those without a target count.")
+      .range(1, 65536);
+  s.include(&SftTrainOptions::common);
+}
+
+void describe(Schema<SftEvalOptions>& s) {
+  s.field("every_steps", &SftEvalOptions::every_steps,
+          "Steps between measurements of the loss on data.eval; 0: only before and after.")
+      .range(0, 1e9);
+}
+
+void describe(Schema<SftOptions>& s) {
+  s.field("model", &SftOptions::model, "The model to start from.");
+  s.field("data", &SftOptions::data,
+          R"(Rows: {"prompt": ..., "answer": ...}, {"messages": [...]}, )"
+          R"(or {"input_ids": [...], "loss_mask": [...]}.)");
+  s.field("train", &SftOptions::train, "How weights are changed.");
+  s.field("eval", &SftOptions::eval, "The loss on data.eval.");
+  s.include(&SftOptions::run);
+  s.check("data.epochs", [](const SftOptions& o) {
+    return o.data.epochs && o.train.common.steps ? "stands beside train.steps; give one of them"
+                                                 : "";
+  });
+  s.check("train.warmup_steps", [](const SftOptions& o) {
+    return o.train.common.steps && o.train.common.warmup_steps > *o.train.common.steps
+               ? "is more than train.steps"
+               : "";
+  });
+  s.check("eval.every_steps", [](const SftOptions& o) {
+    return o.eval.every_steps > 0 && o.data.eval.empty() ? "needs data.eval" : "";
+  });
+}
+
+}  // namespace tidemill::workflows

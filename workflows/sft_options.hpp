@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of supervised fine-tuning. Meanings: sft_options.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include "base/schema.hpp"
+#include "workflows/data_options.hpp"
+#include "workflows/run_options.hpp"
+#include "workflows/train_options.hpp"
+
+namespace tidemill::workflows {
+
+struct SftTrainOptions {
+  std::int32_t sequences_per_step = 32;
+  TrainOptions common;
+};
+
+struct SftEvalOptions {
+  std::int64_t every_steps = 0;
+};
+
+struct SftOptions {
+  ModelOptions model;
+  DataOptions data;
+  SftTrainOptions train;
+  SftEvalOptions eval;
+  RunOptions run;
+};
+
+void describe(Schema<SftTrainOptions>& s);
+void describe(Schema<SftEvalOptions>& s);
+void describe(Schema<SftOptions>& s);
+
+}  // namespace tidemill::workflows

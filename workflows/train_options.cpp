@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/train_options.hpp"
+
+namespace tidemill::workflows {
+
+void describe(EnumSchema<LearningRateSchedule>& e) {
+  e.name("constant", LearningRateSchedule::kConstant, "Stays.")
+      .name("linear", LearningRateSchedule::kLinear, "Falls to 0 on a line.")
+      .name("cosine", LearningRateSchedule::kCosine, "Falls to 0 on half a cosine.");
+}
+
+void describe(EnumSchema<WeightDecayExclude>& e) {
+  e.name("norms_and_biases", WeightDecayExclude::kNormsAndBiases, "Norm gains and biases.")
+      .name("none", WeightDecayExclude::kNone, "All weights decay.");
+}
+
+void describe(Schema<NewLora>& s) {
+  s.field("rank", &NewLora::rank, "Rank of the update.").range(1, 1024);
+  s.field("alpha", &NewLora::alpha, "Scale times rank; without it twice the rank.").above(0);
+  s.field("target_modules", &NewLora::target_modules,
+          "Names of the layers that get one; all-linear: every linear layer but the head.")
+      .one_or_many();
+  s.field("rslora", &NewLora::rslora, "Scales by alpha / sqrt(rank) in place of alpha / rank.");
+  s.check("target_modules",
+          [](const NewLora& o) { return o.target_modules.empty() ? "names no layer" : ""; });
+}
+
+void describe(Schema<GivenAdapter>& s) {
+  s.field("path", &GivenAdapter::path, "Directory of an adapter in PEFT layout.").required();
+  s.check("path", [](const GivenAdapter& o) { return o.path.empty() ? "is empty" : ""; });
+}
+
+void describe(Schema<AdapterOptions>& s) {
+  s.one_of("kind", &AdapterOptions::source, "Where the adapter comes from.")
+      .kind<NewLora>("lora", "A new LoRA adapter.")
+      .kind<GivenAdapter>("given", "One that is there already.", /*implied_by=*/"path");
+}
+
+void describe(Schema<TrainOptions>& s) {
+  s.field("steps", &TrainOptions::steps,
+          "Batches to train; data repeats as often as needed. Without it, data.epochs decides.")
+      .range(1, 1e9);
+  s.field("micro_batch_tokens", &TrainOptions::micro_batch_tokens,
+          "Tokens that go forward and backward together; bounds memory, never changes a bit.")
+      .range(1, 1e9)
+      .unit("tokens");
+  s.field("learning_rate", &TrainOptions::learning_rate, "The highest learning rate.").range(0, 10);
+  s.field("schedule", &TrainOptions::schedule, "How the learning rate goes on after warming up.");
+  s.field("warmup_steps", &TrainOptions::warmup_steps,
+          "Optimizer steps over which the learning rate rises from 0.")
+      .range(0, 1e9);
+  s.field("weight_decay", &TrainOptions::weight_decay, "Decoupled decay of AdamW.").range(0, 10);
+  s.field("weight_decay_exclude", &TrainOptions::weight_decay_exclude,
+          "Which weights do not decay.");
+  s.field("max_grad_norm", &TrainOptions::max_grad_norm,
+          "Gradients are scaled down to this global norm; 0: never.")
+      .at_least(0);
+  s.field("beta1", &TrainOptions::beta1, "Decay of AdamW's first moment.").range(0, 0.999999);
+  s.field("beta2", &TrainOptions::beta2, "Decay of AdamW's second moment.").range(0, 0.999999);
+  s.field("epsilon", &TrainOptions::epsilon, "Added to the root of AdamW's second moment.")
+      .above(0);
+  s.field("adapter", &TrainOptions::adapter, "What is trained instead of all parameters.");
+}
+
+}  // namespace tidemill::workflows

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// How weights are changed, in every workflow that trains. Meanings: train_options.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/schema.hpp"
+
+namespace tidemill::workflows {
+
+/// How the learning rate goes on after warming up.
+enum class LearningRateSchedule : std::uint8_t { kConstant, kLinear, kCosine };
+/// Which weights do not decay.
+enum class WeightDecayExclude : std::uint8_t { kNormsAndBiases, kNone };
+
+/// A new LoRA adapter.
+struct NewLora {
+  std::int32_t rank = 16;
+  std::optional<double> alpha;  // none: 2 * rank
+  std::vector<std::string> target_modules{"all-linear"};
+  bool rslora = false;
+};
+
+/// An adapter that is there already, in PEFT layout; training goes on from it.
+struct GivenAdapter {
+  std::string path;
+};
+
+struct AdapterOptions {
+  OneOf source{"lora", NewLora{}};
+};
+
+/// The optimizer and what it trains.
+struct TrainOptions {
+  std::optional<std::int64_t> steps;  // none: as many as data.epochs needs
+  std::int64_t micro_batch_tokens = 4096;
+  double learning_rate = 1e-5;
+  LearningRateSchedule schedule = LearningRateSchedule::kConstant;
+  std::int64_t warmup_steps = 0;
+  double weight_decay = 0.0;
+  WeightDecayExclude weight_decay_exclude = WeightDecayExclude::kNormsAndBiases;
+  double max_grad_norm = 1.0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  std::optional<AdapterOptions> adapter;  // none: all parameters
+};
+
+void describe(EnumSchema<LearningRateSchedule>& e);
+void describe(EnumSchema<WeightDecayExclude>& e);
+void describe(Schema<NewLora>& s);
+void describe(Schema<GivenAdapter>& s);
+void describe(Schema<AdapterOptions>& s);
+void describe(Schema<TrainOptions>& s);
+
+}  // namespace tidemill::workflows
