@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/commit/checkpoint_commits.hpp"
+
+#include <utility>
+
+#include "base/json.hpp"
+#include "base/json_fields.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+constexpr std::int64_t kFormat = 1;
+
+std::int64_t to_integer(std::uint64_t value) {
+  return static_cast<std::int64_t>(value);
+}
+
+std::string meta_text(const RunCommit& commit) {
+  const PolicyVersion& version = commit.weights.version;
+  return Json(Json::Object{{"format", kFormat},
+                           {"line", to_integer(version.line)},
+                           {"incarnation", to_integer(version.incarnation)},
+                           {"step", to_integer(version.step)},
+                           {"base_digest", commit.weights.base_digest},
+                           {"adapter_digest", commit.weights.adapter_digest},
+                           {"adapter", !commit.weights.adapter_digest.empty()},
+                           {"metrics_bytes", to_integer(commit.records.metrics_bytes)},
+                           {"samples_bytes", to_integer(commit.records.samples_bytes)},
+                           {"data_position", to_integer(commit.data_position)}})
+      .to_text();
+}
+
+Status read_meta(const std::string& text, RunCommit& commit) {
+  TIDEMILL_ASSIGN_OR_RETURN(const Json json, parse_json(text));
+  JsonFields fields(json, kMetaPart);
+  const std::int64_t format = fields.required_integer("format", {1});
+  if (fields.status().ok() && format != kFormat) {
+    return corrupt_data(std::string(kMetaPart) + ": format " + std::to_string(format) +
+                        "; this program reads format " + std::to_string(kFormat));
+  }
+  const auto count = [&fields](const char* name) {
+    return static_cast<std::uint64_t>(fields.required_integer(name, {0}));
+  };
+  PolicyVersion& version = commit.weights.version;
+  version.line = static_cast<std::uint32_t>(fields.required_integer("line", {0, 1 << 30}));
+  version.incarnation =
+      static_cast<std::uint32_t>(fields.required_integer("incarnation", {0, 1 << 30}));
+  version.step = count("step");
+  commit.weights.base_digest = fields.string("base_digest").value_or("");
+  commit.weights.adapter_digest = fields.string("adapter_digest").value_or("");
+  commit.records.metrics_bytes = count("metrics_bytes");
+  commit.records.samples_bytes = count("samples_bytes");
+  commit.data_position = count("data_position");
+  return fields.status();
+}
+
+class CheckpointCommits final : public CommitStore {
+public:
+  explicit CheckpointCommits(std::shared_ptr<storage::CheckpointStore> store)
+      : store_(std::move(store)) {}
+
+  Status save(const RunCommit& commit) override {
+    return store_->commit(to_checkpoint(commit)).status();
+  }
+
+  Result<std::optional<RunCommit>> load() override {
+    if (!store_->last().has_value()) {
+      return std::optional<RunCommit>();
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const storage::Checkpoint checkpoint, store_->load_last());
+    TIDEMILL_ASSIGN_OR_RETURN(RunCommit commit, from_checkpoint(checkpoint));
+    return std::optional<RunCommit>(std::move(commit));
+  }
+
+private:
+  std::shared_ptr<storage::CheckpointStore> store_;
+};
+
+}  // namespace
+
+storage::Checkpoint to_checkpoint(const RunCommit& commit) {
+  storage::Checkpoint checkpoint;
+  checkpoint.step = commit.weights.version.step;
+  checkpoint.tensors[kWeightsPart] =
+      commit.weights.adapter_digest.empty() ? commit.weights.base : commit.weights.adapter;
+  checkpoint.tensors[kOptimizerPart] = commit.optimizer;
+  const auto bytes = commit.stream.bytes.as<char>();
+  checkpoint.blobs[kStreamPart] = std::string(bytes.begin(), bytes.end());
+  checkpoint.blobs[kMetaPart] = meta_text(commit);
+  return checkpoint;
+}
+
+Result<RunCommit> from_checkpoint(const storage::Checkpoint& checkpoint) {
+  RunCommit commit;
+  for (const char* part : {kWeightsPart, kOptimizerPart}) {
+    if (!checkpoint.tensors.contains(part)) {
+      return corrupt_data(std::string("commit: no part \"") + part + "\"");
+    }
+  }
+  for (const char* part : {kStreamPart, kMetaPart}) {
+    if (!checkpoint.blobs.contains(part)) {
+      return corrupt_data(std::string("commit: no part \"") + part + "\"");
+    }
+  }
+  const Status meta = read_meta(checkpoint.blobs.at(kMetaPart), commit);
+  if (!meta.ok()) {
+    return corrupt_data("commit: " + meta.message());
+  }
+  const bool adapter = !commit.weights.adapter_digest.empty();
+  (adapter ? commit.weights.adapter : commit.weights.base) = checkpoint.tensors.at(kWeightsPart);
+  commit.optimizer = checkpoint.tensors.at(kOptimizerPart);
+  commit.stream.bytes = Buffer::copy_of(std::as_bytes(std::span(checkpoint.blobs.at(kStreamPart))));
+  return commit;
+}
+
+std::shared_ptr<CommitStore> make_checkpoint_commits(
+    std::shared_ptr<storage::CheckpointStore> store) {
+  return std::make_shared<CheckpointCommits>(std::move(store));
+}
+
+}  // namespace tidemill::actors

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commits of a run kept as checkpoints on disk.
+#pragma once
+
+#include <memory>
+
+#include "actors/commit/run_commit.hpp"
+#include "storage/checkpoint/checkpoint.hpp"
+#include "storage/checkpoint/checkpoint_store.hpp"
+
+namespace tidemill::actors {
+
+// Parts of a run's checkpoint.
+inline constexpr const char* kWeightsPart = "weights";  // base tensors, or the adapter's alone
+inline constexpr const char* kOptimizerPart = "optimizer";
+inline constexpr const char* kStreamPart = "stream";
+inline constexpr const char* kMetaPart = "meta.json";
+
+/// Returns a commit as the named parts of a checkpoint. A commit with an adapter keeps the adapter
+/// alone: its base is the model that the run started from, named by its digest.
+[[nodiscard]] storage::Checkpoint to_checkpoint(const RunCommit& commit);
+
+/// Returns the commit that a checkpoint holds.
+/// Errors: `kCorruptData` naming the part that is missing or cannot be read.
+[[nodiscard]] Result<RunCommit> from_checkpoint(const storage::Checkpoint& checkpoint);
+
+/// Keeps commits in `store`.
+[[nodiscard]] std::shared_ptr<CommitStore> make_checkpoint_commits(
+    std::shared_ptr<storage::CheckpointStore> store);
+
+}  // namespace tidemill::actors

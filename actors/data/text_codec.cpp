@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/data/text_codec.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace tidemill::actors {
+namespace {
+
+using engines::AddSpecialTokens;
+using engines::Tokenizer;
+using engines::chat::ChatRequest;
+using engines::chat::ChatTemplate;
+using engines::chat::Ending;
+using engines::chat::List;
+using engines::chat::Value;
+
+// Whether `whole` begins with `start`.
+bool begins_with(const std::vector<std::int32_t>& whole, const std::vector<std::int32_t>& start) {
+  return start.size() <= whole.size() && std::equal(start.begin(), start.end(), whole.begin());
+}
+
+// The messages before `end`, as a list of their own.
+Value first_messages(const List& messages, std::size_t end) {
+  return Value::sequence(
+      List(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(end)));
+}
+
+bool is_by_assistant(const Value& message) {
+  const Value* role = message.is_dict() ? message.as_dict().member("role") : nullptr;
+  return role != nullptr && role->is_string() && role->as_string() == "assistant";
+}
+
+}  // namespace
+
+Result<TextCodec> TextCodec::load(const std::filesystem::path& path, std::string now) {
+  TIDEMILL_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(path));
+  TextCodec codec(std::move(tokenizer), std::move(now));
+  const auto& templates = codec.tokenizer_.config().chat_templates;
+  if (const auto it = templates.find("default"); it != templates.end()) {
+    auto parsed = ChatTemplate::parse(it->second);
+    if (!parsed.ok()) {
+      return parsed.status().with_context(path.string() + ": chat template");
+    }
+    codec.template_ = std::move(parsed).value();
+  }
+  return codec;
+}
+
+Result<std::string> TextCodec::render(const Value& messages, Ending ending) const {
+  if (!template_.has_value()) {
+    return invalid_argument("the row has messages, but the model has no chat template");
+  }
+  ChatRequest request;
+  request.messages = messages;
+  request.ending = ending;
+  request.now = now_;
+  const engines::TokenizerConfig& config = tokenizer_.config();
+  for (const auto& [name, token] :
+       {std::pair{"bos_token", config.bos_token}, std::pair{"eos_token", config.eos_token},
+        std::pair{"pad_token", config.pad_token}}) {
+    if (token.has_value()) {
+      request.variables.emplace_back(name, Value(*token));
+    }
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(engines::chat::Rendering rendering, template_->render(request));
+  return std::move(rendering.text);
+}
+
+Result<std::vector<std::int32_t>> TextCodec::prompt_ids(const storage::PromptRow& row) const {
+  auto ids = [&]() -> Result<std::vector<std::int32_t>> {
+    if (row.messages.empty()) {
+      return tokenizer_.encode(row.prompt, AddSpecialTokens::kYes);
+    }
+    // A template writes the special tokens itself.
+    TIDEMILL_ASSIGN_OR_RETURN(const Value messages, Value::parse_json(row.messages));
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string text, render(messages, Ending::kGenerationPrompt));
+    return tokenizer_.encode(text, AddSpecialTokens::kNo);
+  }();
+  if (ids.ok() && ids.value().empty()) {
+    return invalid_argument(row.place.to_string() + ": the prompt has no tokens");
+  }
+  return ids.ok() ? std::move(ids) : ids.status().with_context(row.place.to_string());
+}
+
+Result<SupervisedTokens> TextCodec::supervised_answer(const std::string& prompt,
+                                                      const std::string& answer) const {
+  SupervisedTokens tokens;
+  TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, tokenizer_.encode(prompt, AddSpecialTokens::kYes));
+  tokens.loss_mask.assign(tokens.ids.size(), 0);
+  TIDEMILL_ASSIGN_OR_RETURN(std::vector<std::int32_t> ids,
+                            tokenizer_.encode(answer, AddSpecialTokens::kNo));
+  if (tokenizer_.eos_id().has_value()) {
+    ids.push_back(*tokenizer_.eos_id());
+  }
+  tokens.ids.insert(tokens.ids.end(), ids.begin(), ids.end());
+  tokens.loss_mask.resize(tokens.ids.size(), 1);
+  return tokens;
+}
+
+// What the assistant says is found by rendering twice for each of its turns: up to the header of
+// the answer, and up to its end. Templates whose earlier text depends on later messages cannot be
+// cut so and are refused.
+Result<SupervisedTokens> TextCodec::supervised_messages(const std::string& messages) const {
+  TIDEMILL_ASSIGN_OR_RETURN(const Value parsed, Value::parse_json(messages));
+  const List& list = parsed.as_sequence().items;
+  SupervisedTokens tokens;
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string whole, render(parsed, Ending::kPlain));
+  TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, tokenizer_.encode(whole, AddSpecialTokens::kNo));
+  tokens.loss_mask.assign(tokens.ids.size(), 0);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!is_by_assistant(list[i])) {
+      continue;
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string before,
+                              render(first_messages(list, i), Ending::kGenerationPrompt));
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string after,
+                              render(first_messages(list, i + 1), Ending::kPlain));
+    TIDEMILL_ASSIGN_OR_RETURN(const auto first, tokenizer_.encode(before, AddSpecialTokens::kNo));
+    TIDEMILL_ASSIGN_OR_RETURN(const auto last, tokenizer_.encode(after, AddSpecialTokens::kNo));
+    if (!begins_with(tokens.ids, first) || !begins_with(tokens.ids, last)) {
+      return invalid_argument("the chat template renders message " + std::to_string(i + 1) +
+                              " otherwise when more messages follow; give input_ids and loss_mask");
+    }
+    std::fill(tokens.loss_mask.begin() + static_cast<std::ptrdiff_t>(first.size()),
+              tokens.loss_mask.begin() + static_cast<std::ptrdiff_t>(last.size()), 1);
+  }
+  return tokens;
+}
+
+Result<SupervisedTokens> TextCodec::supervised(const storage::SupervisedRow& row) const {
+  using Kind = storage::SupervisedRow::Kind;
+  auto tokens = [&]() -> Result<SupervisedTokens> {
+    switch (row.kind) {
+      case Kind::kTokens: return SupervisedTokens{row.input_ids, row.loss_mask};
+      case Kind::kMessages: return supervised_messages(row.messages);
+      case Kind::kPromptAnswer: return supervised_answer(row.prompt, row.answer);
+    }
+    return Status(Errc::kInternal, "unknown kind of row");
+  }();
+  return tokens.ok() ? std::move(tokens) : tokens.status().with_context(row.place.to_string());
+}
+
+}  // namespace tidemill::actors

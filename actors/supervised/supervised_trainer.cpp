@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// The supervised trainer. One step is a chain: read -> train -> record -> (commit) -> read. The
+// next batch is read while the present one is trained on. Step k reads the draws from k *
+// sequences_per_step on, so a resumed run reads exactly what comes next.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/errors.hpp"
+#include "actors/supervised/spawn.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+constexpr Duration kAnswerDeadline = std::chrono::minutes(2);
+
+using Batch = std::vector<engines::TrainSequence>;
+
+// What the work at the port touches; shared with it.
+struct Reading {
+  std::shared_ptr<SequenceReader> reader;
+  Result<Batch> batch = Batch{};
+};
+
+struct CommitInWork {
+  RunCommit commit;
+  Status status;
+};
+
+struct SupervisedState {
+  static inline const char* name = "supervised_trainer";
+  SupervisedState() = default;  // not an aggregate: CAF would build it from `self`
+
+  SupervisedDeps deps;
+  engines::Snapshot weights;  // of the last step
+  std::uint64_t committed_step = 0;
+  std::shared_ptr<Reading> reading;  // at the port
+  std::optional<Batch> ready;        // read, not yet trained on
+  bool training = false;             // or recording, or capturing a commit
+  TimePoint begun;
+  std::shared_ptr<CommitInWork> writing;
+  std::optional<RunEnd> end;  // set: after the step in work, commit and finish
+  bool commit_waits = false;  // for `writing`
+};
+
+using Self = SupervisedTrainerActor::stateful_pointer<SupervisedState>;
+
+void next_step(Self self);
+void begin_commit(Self self);
+
+void fail(Self self, const Status& status) {
+  self->quit(to_caf_error(status));
+}
+
+auto or_fail(Self self, const char* doing) {
+  return [self, doing](const caf::error& error) {
+    fail(self, from_caf_error(error).with_context(doing));
+  };
+}
+
+std::uint64_t step_of(const SupervisedState& state) {
+  return state.weights.version.step;
+}
+
+void read_ahead(Self self, std::uint64_t step) {
+  auto& state = self->state;
+  if (step >= state.deps.total_steps || state.ready.has_value() || state.reading != nullptr) {
+    return;
+  }
+  state.reading = std::make_shared<Reading>();
+  state.reading->reader = state.deps.reader;
+  state.deps.read_port->run(
+      [work = state.reading, draw = step * state.deps.sequences_per_step,
+       count = state.deps.sequences_per_step] {
+        work->batch = work->reader->read(draw, count);
+        return Duration{0};
+      },
+      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::load_v));
+}
+
+void after_step(Self self) {
+  auto& state = self->state;
+  const std::uint64_t every = state.deps.commit_every;
+  if (every != 0 && step_of(state) % every == 0 && step_of(state) < state.deps.total_steps) {
+    begin_commit(self);
+  } else {
+    next_step(self);
+  }
+}
+
+void record(Self self, const TrainOutcome& outcome, const Batch& batch) {
+  auto& state = self->state;
+  StepRecord record{"train", step_of(state), {}, {}};
+  const engines::UpdateReport& update = outcome.updates.front();
+  for (const auto& [name, value] : update.sums) {
+    record.figures[name] = value;
+  }
+  double tokens = 0.0;
+  for (const engines::TrainSequence& sequence : batch) {
+    tokens += static_cast<double>(sequence.ids.size());
+  }
+  record.figures["gradient_norm"] = update.gradient_norm;
+  record.figures["learning_rate"] = update.learning_rate;
+  record.figures["sequences"] = static_cast<double>(batch.size());
+  record.figures["batch_tokens"] = tokens;
+  record.figures["train_seconds"] =
+      std::chrono::duration<double>(TimePoint(self->clock().now()) - state.begun).count();
+  self->request(state.deps.recorder, kAnswerDeadline, atom::record_v, std::move(record))
+      .then([self](const RecordMarks&) { after_step(self); }, or_fail(self, "recording a step"));
+}
+
+void train(Self self, Batch batch) {
+  auto& state = self->state;
+  state.training = true;
+  state.begun = self->clock().now();
+  const PolicyVersion now = state.weights.version;
+  TrainJob job;
+  job.publish_as = {now.line, now.incarnation, now.step + 1};
+  job.minibatches.push_back({batch, {}});
+  self->request(state.deps.device, state.deps.train_deadline, atom::train_v, std::move(job))
+      .then(
+          [self, batch = std::move(batch)](TrainOutcome& outcome) {
+            self->state.weights = std::move(outcome.snapshot);
+            record(self, outcome, batch);
+          },
+          or_fail(self, "training"));
+  read_ahead(self, now.step + 1);
+}
+
+// Trains on the next batch once it has been read, or ends.
+void next_step(Self self) {
+  auto& state = self->state;
+  state.training = false;
+  if (!state.end.has_value() && step_of(state) >= state.deps.total_steps) {
+    state.end = RunEnd::kSteps;
+  }
+  if (state.end.has_value()) {
+    begin_commit(self);
+  } else if (state.ready.has_value()) {
+    Batch batch = std::move(*state.ready);
+    state.ready.reset();
+    train(self, std::move(batch));
+  } else {
+    read_ahead(self, step_of(state));
+  }
+}
+
+void on_read(Self self) {
+  auto& state = self->state;
+  const auto reading = std::exchange(state.reading, nullptr);
+  if (!reading->batch.ok()) {
+    fail(self, reading->batch.status());
+    return;
+  }
+  state.ready = std::move(reading->batch).value();
+  if (!state.training && state.ready->size() < state.deps.sequences_per_step) {
+    state.end = RunEnd::kData;
+  }
+  if (!state.training) {
+    next_step(self);
+  }
+}
+
+// -- commits --------------------------------------------------------------------------------------
+
+void finish(Self self) {
+  auto& state = self->state;
+  self->send(state.deps.owner, atom::finish_v,
+             RunSummary{*state.end, step_of(state), state.weights});
+  self->quit();
+}
+
+void write_commit(Self self, std::shared_ptr<CommitInWork> work) {
+  auto& state = self->state;
+  state.committed_step = step_of(state);
+  state.writing = std::move(work);
+  state.deps.commit_port->run(
+      [work = state.writing, store = state.deps.commits] {
+        work->status = store->save(work->commit);
+        return Duration{0};
+      },
+      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
+  if (!state.end.has_value()) {
+    next_step(self);
+  }
+}
+
+void begin_commit(Self self) {
+  auto& state = self->state;
+  state.training = true;
+  if (state.writing != nullptr) {
+    state.commit_waits = true;
+    return;
+  }
+  if (state.end.has_value() && state.committed_step == step_of(state)) {
+    finish(self);
+    return;
+  }
+  auto work = std::make_shared<CommitInWork>();
+  work->commit.weights = state.weights;
+  work->commit.data_position = step_of(state) * state.deps.sequences_per_step;
+  self->request(state.deps.device, kAnswerDeadline, atom::capture_v)
+      .then(
+          [self, work](OptimizerState& optimizer) {
+            work->commit.optimizer = std::move(optimizer.tensors);
+            self->request(self->state.deps.recorder, kAnswerDeadline, atom::capture_v)
+                .then(
+                    [self, work](const RecordMarks& marks) {
+                      work->commit.records = marks;
+                      write_commit(self, work);
+                    },
+                    or_fail(self, "committing: record files"));
+          },
+          or_fail(self, "committing: optimizer"));
+}
+
+void on_written(Self self) {
+  auto& state = self->state;
+  const Status status = std::exchange(state.writing, nullptr)->status;
+  if (!status.ok()) {
+    fail(self, status.with_context("commit of step " + std::to_string(state.committed_step)));
+    return;
+  }
+  if (std::exchange(state.commit_waits, false) ||
+      (state.end.has_value() && state.committed_step == step_of(state))) {
+    begin_commit(self);
+  }
+}
+
+SupervisedTrainerActor::behavior_type supervised_trainer(Self self, SupervisedDeps deps) {
+  auto& state = self->state;
+  state.weights = deps.weights;
+  state.committed_step = deps.weights.version.step;
+  state.deps = std::move(deps);
+  return {
+      [self](atom::start) { next_step(self); },
+      [self](atom::stop) {
+        auto& state = self->state;
+        state.end = state.end.value_or(RunEnd::kStopped);
+        if (!state.training) {
+          next_step(self);
+        }
+      },
+      [self](atom::load) { on_read(self); },
+      [self](atom::worked) { on_written(self); },
+  };
+}
+
+}  // namespace
+
+SupervisedTrainerActor spawn_supervised_trainer(caf::actor_system& system, SupervisedDeps deps) {
+  return system.spawn(supervised_trainer, std::move(deps));
+}
+
+}  // namespace tidemill::actors
