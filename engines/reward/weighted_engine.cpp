@@ -30,6 +30,7 @@ void WeightedRewardEngine::deliver(std::uint64_t key) {
 }
 
 Status WeightedRewardEngine::submit(RewardRequest request, RewardSink& sink) {
+  TIDEMILL_RETURN_IF_ERROR(given_up_);
   const std::uint64_t key = next_key_++;
   Pending& pending = pending_[key];
   pending.id = request.id;
@@ -55,18 +56,17 @@ Status WeightedRewardEngine::submit(RewardRequest request, RewardSink& sink) {
 
 Status WeightedRewardEngine::step(Duration patience) {
   const Duration share = patience / static_cast<Duration::rep>(parts_.size());
-  Status outcome;
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     if (!parts_[part].engine->has_work()) {
       continue;
     }
     const Status stepped = parts_[part].engine->step(share);
     // The others go on: they hold the rest of what a part that gave up has answered for.
-    if (!stepped.ok() && outcome.ok()) {
-      outcome = stepped.with_context("reward " + std::to_string(part + 1));
+    if (!stepped.ok() && given_up_.ok()) {
+      given_up_ = stepped.with_context("reward " + std::to_string(part + 1));
     }
   }
-  return outcome;
+  return given_up_;
 }
 
 RewardStats WeightedRewardEngine::stats() const {

@@ -58,6 +58,7 @@ private:
   // Behind `parts_`: their sinks lie in here and are only called by a part's `step`.
   std::map<std::uint64_t, Pending> pending_;
   std::uint64_t next_key_ = 0;
+  Status given_up_;  // of the first part that gave up; stays
 };
 
 }  // namespace tidemill::engines

@@ -111,6 +111,8 @@ TEST(WeightedRewardEngine, APartThatGivesUpStillAnswersForEverySample) {
     EXPECT_NE(sink.error(id), "");
   }
   EXPECT_EQ(engine->stats().starts, 2U);
+  EXPECT_EQ(engine->step(Duration::zero()).code(), Errc::kUnavailable) << "it stays given up";
+  EXPECT_EQ(engine->submit(ask(100, "42"), sink).code(), Errc::kUnavailable);
 }
 
 TEST(MakeRewardEngine, NamesTheWrongOption) {

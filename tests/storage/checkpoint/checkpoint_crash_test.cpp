@@ -113,34 +113,38 @@ TEST_F(CheckpointCrashTest, ACommitThatAlsoRemovesAnOlderOne) {
   sweep(3);
 }
 
-// A disk call fails, the store goes on and commits again, and then the power fails: an object whose
-// directory was never synced must not be taken for durable.
+// One or two calls fail, the store goes on and commits the same content again, and then the power
+// fails: a file whose folder was never synced must not be taken for durable.
 TEST_F(CheckpointCrashTest, ACrashAfterAFailedCommitOfTheSameContent) {
+  prepare(1);
+  CrashingFileSystem undisturbed(run(), kNever);
+  ASSERT_TRUE(run_until_crash(undisturbed, run(), 2));
   int cases = 0;
-  bool behind_the_last_call = false;
-  for (int failed = 1; !behind_the_last_call; ++failed) {
-    for (const UnsyncedNames names : {UnsyncedNames::kNone, UnsyncedNames::kAll}) {
+  for (int first = 1; first <= undisturbed.num_calls(); ++first) {
+    for (int second = first;; ++second) {
       prepare(1);
       CrashingFileSystem files(run(), kNever);
       auto store = CheckpointStore::open({run(), "run-1", OnDamage::kRefuse}, files).value();
-      files.fail_at({failed});
+      files.fail_at({first, second});
       (void)store->commit(state_at(2));
-      if (files.num_calls() < failed) {
-        behind_the_last_call = true;
+      if (files.num_calls() < second) {
         break;
       }
-      ASSERT_TRUE(store->commit(state_at(2)).ok()) << failed;
+      ASSERT_TRUE(store->commit(state_at(2)).ok()) << first << "," << second;
       store.reset();
-      files.survive(names, UnsyncedBytes::kNone, 0);
-      auto reopened = try_open();
-      ASSERT_TRUE(reopened.ok()) << failed << ": " << reopened.status().to_string();
-      ASSERT_EQ(fingerprint(reopened.value()->load_last().value()), fingerprint(state_at(2)))
-          << failed;
-      ++cases;
+      for (const UnsyncedNames names : {UnsyncedNames::kNone, UnsyncedNames::kAll}) {
+        files.survive(names, UnsyncedBytes::kNone, 0);
+        auto reopened = try_open();
+        ASSERT_TRUE(reopened.ok())
+            << first << "," << second << ": " << reopened.status().to_string();
+        ASSERT_EQ(fingerprint(reopened.value()->load_last().value()), fingerprint(state_at(2)))
+            << first << "," << second;
+        ++cases;
+      }
     }
   }
-  EXPECT_GT(cases, 30);
-  std::cout << "crash after a failed commit: " << cases << " cases\n";
+  EXPECT_GT(cases, 100);
+  std::cout << "crash after a failed commit of the same content: " << cases << " disks\n";
 }
 
 // Two calls of a commit fail, so that it may be unable to undo what it has begun, and then the
