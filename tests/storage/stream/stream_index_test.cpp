@@ -290,7 +290,7 @@ TEST(StreamIndex, IdentitiesAreNotUsedAgain) {
 TEST(StreamIndex, StrictOrderWaitsForTheOldestGroup) {
   IndexUnderTest index(pipeline(2));
   index.put_groups(3, 2);
-  for (const std::uint64_t id : {2, 3, 4, 5}) {
+  for (const std::uint64_t id : {2U, 3U, 4U, 5U}) {
     index.finish(id);
   }
   EXPECT_EQ(index->num_deliverable(kTrain), 2U);
@@ -308,7 +308,7 @@ TEST(StreamIndex, StrictOrderWaitsForAGroupStillBeingAdmitted) {
   ASSERT_TRUE(index.put(0, 0, 2, 0).ok());
   ASSERT_TRUE(index.put(1, 1, 2, 0).ok());
   ASSERT_TRUE(index.put(2, 1, 2, 1).ok());
-  for (const std::uint64_t id : {0, 1, 2}) {
+  for (const std::uint64_t id : {0U, 1U, 2U}) {
     index.finish(id);
   }
   EXPECT_THAT(index.lease(kTrain, 2, at(0)), IsEmpty());
@@ -449,7 +449,7 @@ TEST(StreamIndex, PlacesFollowTheGroup) {
   index.finish(3);
   ASSERT_TRUE(index->judge_group({1}, {VerdictKind::kFilter, ""}).ok());
   EXPECT_EQ(index->take_effects().places, (PlaceChanges{1, 0, 2, 1}));
-  for (const std::uint64_t id : {6, 7, 8}) {
+  for (const std::uint64_t id : {6U, 7U, 8U}) {
     ASSERT_TRUE(index->judge({id}, {VerdictKind::kFail, ""}).ok());
   }
   EXPECT_EQ(index->take_effects().places, (PlaceChanges{2, 1, 0, 2}));

@@ -15,6 +15,7 @@
 
 #include "base/random.hpp"
 #include "storage/stream/stream.hpp"
+#include "storage/versions/admission.hpp"
 
 namespace tidemill::storage {
 namespace {
@@ -424,12 +425,35 @@ private:
     }
     EXPECT_EQ(returned, model_.returned);
     EXPECT_EQ(effects.places, model_.places);
+    tell_ledger(effects.places);
     seen["places/forfeited"] += static_cast<int>(effects.places.forfeited);
     seen["places/aborted"] += static_cast<int>(effects.places.aborted);
     seen["places/rejected"] += static_cast<int>(effects.places.rejected);
     model_.retired.clear();
     model_.returned.clear();
     model_.places = {};
+  }
+
+  /// What the stream reports is what an admission ledger can take, and both agree on the places.
+  void tell_ledger(const PlaceChanges& places) {
+    if (!model_.counts_places()) {
+      return;
+    }
+    std::int64_t started = 0;
+    for (const auto& [key, group] : model_.groups) {
+      started += group.size;
+    }
+    if (last_ == "restore") {
+      const HeldPlaces held = stream_->index().held_places();
+      EXPECT_TRUE(ledger_.restart(0, held.accepted).ok());
+      EXPECT_TRUE(ledger_.force_submit(held.running).ok());
+    } else {
+      EXPECT_TRUE(ledger_.force_submit(started - started_).ok());
+    }
+    started_ = started;
+    const Status told = ledger_.apply(places);
+    EXPECT_TRUE(told.ok()) << told.to_string();
+    EXPECT_EQ(ledger_.state().running, stream_->index().held_places().running);
   }
 
   struct OpenGroup {
@@ -444,6 +468,8 @@ private:
   StreamModel saved_model_;
   std::unique_ptr<Stream> stream_;
   StreamSnapshot saved_;
+  AdmissionLedger ledger_ = AdmissionLedger::create({}).value();
+  std::int64_t started_ = 0;  // places of all groups that were ever started
   std::int64_t seconds_ = 0;
   std::uint64_t next_row_ = 0;
   std::uint64_t next_group_ = 0;
