@@ -237,9 +237,8 @@ SupervisedTrainerActor::behavior_type supervised_trainer(Self self, SupervisedDe
   return {
       [self](atom::start) { next_step(self); },
       [self](atom::stop) {
-        auto& state = self->state;
-        state.end = state.end.value_or(RunEnd::kStopped);
-        if (!state.training) {
+        self->state.end = self->state.end.value_or(RunEnd::kStopped);
+        if (!self->state.training) {
           next_step(self);
         }
       },

@@ -82,6 +82,11 @@ public:
   [[nodiscard]] virtual std::string_view description() const = 0;
 };
 
+/// Makes a fresh LoRA adapter for a model: A random by the seed, B zero.
+/// Errors: those of `resolve_adapter` and `lora_spec`.
+[[nodiscard]] Result<AdapterFiles> make_lora_adapter(const AdapterConfig& config,
+                                                     const ModelConfig& model, std::uint64_t seed);
+
 /// What a run will need, before it starts.
 struct MemoryEstimate {
   std::int64_t weights_bytes = 0;  // of all copies

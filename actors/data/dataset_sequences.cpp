@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "actors/data/dataset_sequences.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace tidemill::actors {
+namespace {
+
+using engines::TrainSequence;
+using storage::SupervisedRow;
+
+class DatasetSequences final : public SequenceReader {
+public:
+  DatasetSequences(std::shared_ptr<storage::SupervisedDataset> data, DatasetSequenceOptions options)
+      : data_(std::move(data)), options_(std::move(options)) {}
+
+  Result<std::vector<TrainSequence>> read(std::uint64_t draw, std::uint32_t count) override {
+    std::vector<TrainSequence> sequences;
+    for (std::uint64_t end = draw + count; draw < end; ++draw) {
+      const auto row = data_->row_at(draw);
+      if (row.status().code() == Errc::kNotFound) {
+        break;  // the end of the data
+      }
+      TIDEMILL_RETURN_IF_ERROR(row.status());
+      TIDEMILL_ASSIGN_OR_RETURN(TrainSequence sequence, read_row(row.value()));
+      sequence.id = {draw};
+      sequences.push_back(std::move(sequence));
+    }
+    return sequences;
+  }
+
+  // Loads the tokenizer if `row` needs it.
+  Status prepare(const SupervisedRow& row) {
+    if (row.kind == SupervisedRow::Kind::kTokens || codec_.has_value()) {
+      return {};
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(codec_, TextCodec::load(options_.model_path, options_.now));
+    return {};
+  }
+
+private:
+  Result<TrainSequence> read_row(const SupervisedRow& row) {
+    SupervisedTokens tokens;
+    if (row.kind == SupervisedRow::Kind::kTokens) {
+      tokens = {row.input_ids, row.loss_mask};
+    } else {
+      TIDEMILL_RETURN_IF_ERROR(prepare(row));
+      TIDEMILL_ASSIGN_OR_RETURN(tokens, codec_->supervised(row));
+    }
+    const auto size = static_cast<std::int64_t>(tokens.ids.size());
+    if (size > options_.max_tokens) {
+      if (!options_.skip_long) {
+        return invalid_argument(row.place.to_string() + ": the sequence has " +
+                                std::to_string(size) + " tokens; at most " +
+                                std::to_string(options_.max_tokens) +
+                                " are trained on (data.on_long_prompt: skip masks it)");
+      }
+      // A draw keeps its place in the step: what is too long counts, but teaches nothing.
+      tokens.ids.resize(1);
+      tokens.loss_mask.assign(1, 0);
+    }
+    const auto outside = std::find_if(tokens.ids.begin(), tokens.ids.end(), [&](std::int32_t id) {
+      return id < 0 || id >= options_.vocab_size;
+    });
+    if (outside != tokens.ids.end()) {
+      return invalid_argument(row.place.to_string() + ": token " + std::to_string(*outside) +
+                              " is outside the vocabulary of " +
+                              std::to_string(options_.vocab_size));
+    }
+    TrainSequence sequence;
+    sequence.ids = std::move(tokens.ids);
+    sequence.response_mask = std::move(tokens.loss_mask);
+    return sequence;
+  }
+
+  std::shared_ptr<storage::SupervisedDataset> data_;
+  DatasetSequenceOptions options_;
+  std::optional<TextCodec> codec_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<SequenceReader>> make_dataset_sequence_reader(
+    std::shared_ptr<storage::SupervisedDataset> data, DatasetSequenceOptions options) {
+  auto reader = std::make_shared<DatasetSequences>(data, std::move(options));
+  TIDEMILL_ASSIGN_OR_RETURN(const SupervisedRow first, data->row_at(0));
+  TIDEMILL_RETURN_IF_ERROR(reader->prepare(first));
+  return std::shared_ptr<SequenceReader>(std::move(reader));
+}
+
+}  // namespace tidemill::actors

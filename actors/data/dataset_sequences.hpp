@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequences for the supervised trainer, read from a data set.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "actors/data/text_codec.hpp"
+#include "actors/supervised/spawn.hpp"
+#include "storage/dataset/dataset.hpp"
+
+namespace tidemill::actors {
+
+/// How sequences are read.
+struct DatasetSequenceOptions {
+  std::int64_t max_tokens = 0;
+  bool skip_long = false;  // pass over longer ones instead of refusing them
+  std::int64_t vocab_size = 0;
+  /// Where the tokenizer is; loaded only when a row needs one.
+  std::string model_path;
+  std::string now;
+};
+
+/// Makes a reader of `data`, whose positions are the draws.
+/// Errors: of the tokenizer, when the first row needs one. Of `read`: naming file and line.
+[[nodiscard]] Result<std::shared_ptr<SequenceReader>> make_dataset_sequence_reader(
+    std::shared_ptr<storage::SupervisedDataset> data, DatasetSequenceOptions options);
+
+}  // namespace tidemill::actors

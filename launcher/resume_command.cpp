@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tidemill resume`: goes on with a run from its last commit.
+#include <CLI/App.hpp>
+
+#include "configs/load.hpp"
+#include "launcher/commands.hpp"
+#include "launcher/run_session.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+class ResumeCommand final : public Command {
+public:
+  [[nodiscard]] std::string name() const override { return "resume"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Goes on with a run from its last commit";
+  }
+  [[nodiscard]] std::string example() const override { return "tidemill resume runs/quickstart"; }
+
+  void declare(CLI::App& app) override {
+    app.add_option("RUN", directory_, "The run's directory")->required();
+  }
+
+  [[nodiscard]] Status run(Session& session) override {
+    const auto schema = Schema<configs::RunConfig>::described();
+    const std::filesystem::path directory = directory_;
+    TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved,
+                              configs::load_run_config(schema, (directory / "run.yaml").string()));
+    return carry_out({directory, resolved.value}, session);
+  }
+
+private:
+  std::string directory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_resume_command() {
+  return std::make_unique<ResumeCommand>();
+}
+
+}  // namespace tidemill::launcher

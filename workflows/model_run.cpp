@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/model_run.hpp"
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "base/float_tensor.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+constexpr Duration kStopPollInterval = std::chrono::milliseconds(50);
+
+Result<engines::ModelFiles> open_files(const ModelOptions& model, std::uint64_t seed) {
+  if (model.init == ModelInit::kFiles) {
+    return engines::open_model(model.path);
+  }
+  const std::filesystem::path path = model.path;
+  engines::ModelFiles files;
+  TIDEMILL_ASSIGN_OR_RETURN(files.config, engines::read_model_config(path / "config.json"));
+  if (std::filesystem::exists(path / "generation_config.json")) {
+    TIDEMILL_ASSIGN_OR_RETURN(files.generation,
+                              engines::read_generation_config(path / "generation_config.json"));
+  }
+  files.tensors = engines::random_model_tensors(files.config, seed);
+  return files;
+}
+
+Result<engines::AdapterFiles> new_lora(const NewLora& options, const ModelOptions& model,
+                                       const engines::ModelConfig& config, std::uint64_t seed) {
+  engines::AdapterConfig adapter;
+  adapter.base_model = model.path;
+  adapter.rank = options.rank;
+  adapter.alpha = options.alpha.value_or(2.0 * options.rank);
+  adapter.use_rslora = options.rslora;
+  using Kind = engines::ModuleSelector::Kind;
+  const bool all_linear =
+      options.target_modules.size() == 1 && options.target_modules[0] == "all-linear";
+  adapter.targets = all_linear ? engines::ModuleSelector{Kind::kAllLinear, {}, {}}
+                               : engines::ModuleSelector{Kind::kNames, options.target_modules, {}};
+  return engines::make_lora_adapter(adapter, config, seed);
+}
+
+engines::ScheduleKind schedule_kind(LearningRateSchedule schedule) {
+  switch (schedule) {
+    case LearningRateSchedule::kConstant: return engines::ScheduleKind::kConstant;
+    case LearningRateSchedule::kLinear: return engines::ScheduleKind::kLinear;
+    case LearningRateSchedule::kCosine: return engines::ScheduleKind::kCosine;
+  }
+  return engines::ScheduleKind::kConstant;
+}
+
+// Rounds to the types that the files have.
+TensorMap in_file_types(const TensorMap& weights, const TensorMap& files) {
+  TensorMap rounded;
+  for (const auto& [name, tensor] : weights) {
+    const DType dtype = files.at(name).dtype;
+    if (tensor.dtype == dtype) {
+      rounded.emplace(name, tensor);
+      continue;
+    }
+    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+    widen_floats(tensor, values);
+    rounded.emplace(name, make_float_tensor(values, tensor.shape, dtype));
+  }
+  return rounded;
+}
+
+// Where the end of a run meets the thread that waits for it.
+struct Ending {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Result<actors::RunSummary>> result;
+};
+
+}  // namespace
+
+Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOptions& train,
+                                        std::uint64_t seed) {
+  TrainedModel opened;
+  TIDEMILL_ASSIGN_OR_RETURN(opened.files, open_files(model, seed));
+  if (!train.adapter.has_value()) {
+    return opened;
+  }
+  if (const auto* lora = train.adapter->source.get<NewLora>()) {
+    TIDEMILL_ASSIGN_OR_RETURN(opened.adapter, new_lora(*lora, model, opened.files.config, seed));
+  } else if (const auto* given = train.adapter->source.get<GivenAdapter>()) {
+    TIDEMILL_ASSIGN_OR_RETURN(opened.adapter,
+                              engines::open_adapter(given->path, opened.files.config));
+  }
+  return opened;
+}
+
+engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOptions& options,
+                                        const TrainOptions& train,
+                                        std::int64_t total_optimizer_steps,
+                                        const DeviceOptions& device) {
+  engines::RuntimeOptions runtime;
+  const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  runtime.threads = device.threads == 0 ? cores : device.threads;
+  const bool bf16_files = model.files.config.dtype == DType::kBF16;
+  const ModelDType dtype =
+      options.dtype.value_or(bf16_files ? ModelDType::kBf16 : ModelDType::kF32);
+  runtime.compute = dtype == ModelDType::kBf16 ? DType::kBF16 : DType::kF32;
+  runtime.kv_dtype = runtime.compute;
+  runtime.adapter = model.adapter;
+  engines::OptimizerOptions optimizer;
+  optimizer.adamw = {train.beta1, train.beta2, train.epsilon};
+  optimizer.schedule.kind = schedule_kind(train.schedule);
+  optimizer.schedule.learning_rate = train.learning_rate;
+  optimizer.schedule.warmup_steps = train.warmup_steps;
+  optimizer.total_steps = total_optimizer_steps;
+  optimizer.weight_decay = train.weight_decay;
+  optimizer.weight_decay_exclude = train.weight_decay_exclude == WeightDecayExclude::kNone
+                                       ? engines::DecayExclude::kNone
+                                       : engines::DecayExclude::kNormsAndBiases;
+  optimizer.max_grad_norm = train.max_grad_norm;
+  runtime.optimizer = optimizer;
+  return runtime;
+}
+
+Result<OpenedRuntime> open_runtime_at(const TrainedModel& model,
+                                      const engines::RuntimeOptions& options,
+                                      const actors::RunOrigin& origin) {
+  OpenedRuntime opened;
+  TIDEMILL_ASSIGN_OR_RETURN(opened.runtime, engines::open_runtime(model.files, options));
+  opened.weights = opened.runtime->initial();
+  if (origin.commit.has_value()) {
+    const engines::Snapshot& committed = origin.commit->weights;
+    if (committed.base.empty() && committed.base_digest != opened.weights.base_digest) {
+      return invalid_argument("model.path: not the model that the run began with");
+    }
+    opened.weights = committed;
+  }
+  opened.weights.version.incarnation = origin.incarnation;
+  if (origin.commit.has_value()) {
+    TIDEMILL_RETURN_IF_ERROR(
+        opened.runtime->train()->restore(opened.weights, origin.commit->optimizer));
+  }
+  if (origin.commit.has_value() || origin.incarnation != 0) {
+    TIDEMILL_RETURN_IF_ERROR(
+        opened.runtime->rollout().load(opened.weights, engines::WeightArrival::kFinish));
+  }
+  return opened;
+}
+
+Status export_weights(const TrainedModel& model, const ModelOptions& options,
+                      const engines::Snapshot& weights, const RunEnvironment& run) {
+  const std::filesystem::path target = run.directory / "export";
+  if (!weights.adapter_digest.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(target, error);
+    return engines::write_adapter(run.files, target / "adapter", model.adapter->config,
+                                  model.files.config, weights.adapter);
+  }
+  return engines::export_model(run.files, target, model.files.config,
+                               in_file_types(weights.base, model.files.tensors), options.path);
+}
+
+Result<actors::RunSummary> run_to_end(
+    const RunEnvironment& run,
+    const std::function<actors::SupervisorActor(std::function<void(Result<actors::RunSummary>)>)>&
+        spawn) {
+  const auto ending = std::make_shared<Ending>();
+  const actors::SupervisorActor supervisor = spawn([ending](Result<actors::RunSummary> result) {
+    {
+      const std::lock_guard lock(ending->mutex);
+      ending->result = std::move(result);
+    }
+    ending->changed.notify_one();
+  });
+  caf::anon_send(supervisor, atom::start_v);
+  bool told = false;
+  std::unique_lock lock(ending->mutex);
+  while (!ending->changed.wait_for(lock, kStopPollInterval,
+                                   [&] { return ending->result.has_value(); })) {
+    if (!told && run.stop_asked && run.stop_asked()) {
+      told = true;
+      caf::anon_send(supervisor, atom::stop_v);
+    }
+  }
+  return std::move(*ending->result);
+}
+
+}  // namespace tidemill::workflows

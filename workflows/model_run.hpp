@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every workflow that trains a model shares: opening it, restoring it, exporting it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "actors/commit/run_commit.hpp"
+#include "actors/recorder/spawn.hpp"
+#include "actors/supervisor/spawn.hpp"
+#include "base/clock.hpp"
+#include "base/file.hpp"
+#include "base/result.hpp"
+#include "engines/runtime/factory.hpp"
+#include "workflows/data_options.hpp"
+#include "workflows/run_options.hpp"
+#include "workflows/train_options.hpp"
+
+namespace tidemill::workflows {
+
+/// What a run is given beside its options; all borrowed until it ends.
+struct RunEnvironment {
+  caf::actor_system& system;
+  const Clock& clock;
+  FileSystem& files;
+  /// Where metrics, samples, checkpoints and the export go; exists.
+  std::filesystem::path directory;
+  std::shared_ptr<actors::CommitStore> commits;
+  /// The incarnation after the last commit's.
+  std::uint32_t first_incarnation = 0;
+  std::string now;  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
+  actors::RecordObserver observer;
+  std::function<void(const std::string&)> log;
+  /// Asked several times a second; true ends the run after the step in work.
+  std::function<bool()> stop_asked;
+};
+
+/// A model to be trained, and the adapter that is trained over it, if one is.
+struct TrainedModel {
+  engines::ModelFiles files;
+  std::optional<engines::AdapterFiles> adapter;
+};
+
+/// Opens, or makes from random weights, what the options name.
+/// Errors: one line naming file and field.
+[[nodiscard]] Result<TrainedModel> open_trained_model(const ModelOptions& model,
+                                                      const TrainOptions& train,
+                                                      std::uint64_t seed);
+
+/// Returns the runtime's options for the training part of a run.
+[[nodiscard]] engines::RuntimeOptions runtime_options(const TrainedModel& model,
+                                                      const ModelOptions& options,
+                                                      const TrainOptions& train,
+                                                      std::int64_t total_optimizer_steps,
+                                                      const DeviceOptions& device);
+
+/// A runtime that stands where `origin` says, and its weights under the origin's incarnation.
+struct OpenedRuntime {
+  std::unique_ptr<engines::ModelRuntime> runtime;
+  engines::Snapshot weights;
+};
+
+/// Opens a runtime at the origin of an incarnation.
+/// Errors: of `open_runtime`; `kInvalidArgument` when the commit was made from another model.
+[[nodiscard]] Result<OpenedRuntime> open_runtime_at(const TrainedModel& model,
+                                                    const engines::RuntimeOptions& options,
+                                                    const actors::RunOrigin& origin);
+
+/// Writes `weights` as `directory`/export: a model directory in the files' dtype, or
+/// `directory`/export/adapter in PEFT layout.
+/// Errors: those of `export_model` and `write_adapter`.
+[[nodiscard]] Status export_weights(const TrainedModel& model, const ModelOptions& options,
+                                    const engines::Snapshot& weights, const RunEnvironment& run);
+
+/// Starts what `spawn` makes, and waits until it ends.
+/// Errors: why it ended otherwise than by finishing.
+[[nodiscard]] Result<actors::RunSummary> run_to_end(
+    const RunEnvironment& run,
+    const std::function<actors::SupervisorActor(std::function<void(Result<actors::RunSummary>)>)>&
+        spawn);
+
+}  // namespace tidemill::workflows

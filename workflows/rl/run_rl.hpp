@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reinforcement learning from options: opens what they name, runs the actors, exports the result.
+#pragma once
+
+#include "base/result.hpp"
+#include "workflows/model_run.hpp"
+#include "workflows/rl_options.hpp"
+
+namespace tidemill::workflows {
+
+/// Runs a reinforcement-learning run to its end, from its last commit if it has one.
+///
+/// Blocks until the run is over; `run.directory`/export then holds the trained model.
+/// Errors: one line naming file, key or row for what cannot be used; why the run ended otherwise.
+[[nodiscard]] Result<actors::RunSummary> run_rl(const RlOptions& options,
+                                                const RunEnvironment& run);
+
+/// Returns how many batches the options and `num_prompts` rows of data come to.
+/// Errors: `kInvalidArgument` when the data does not fill one batch.
+[[nodiscard]] Result<std::uint64_t> total_steps(const RlOptions& options,
+                                                std::uint64_t num_prompts);
+
+}  // namespace tidemill::workflows

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/sft/run_sft.hpp"
+
+#include <utility>
+
+#include <caf/all.hpp>
+
+#include "actors/algorithm/algorithm.hpp"
+#include "actors/data/dataset_sequences.hpp"
+#include "actors/device/spawn.hpp"
+#include "actors/supervised/spawn.hpp"
+#include "actors/supervisor/spawn.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+// The engines and record files of one incarnation.
+struct SftEngines {
+  OpenedRuntime opened;
+  std::shared_ptr<actors::RecordFiles> records;
+};
+
+// What a run opens once and keeps through its incarnations.
+struct SftRun {
+  TrainedModel model;
+  std::shared_ptr<actors::SequenceReader> reader;
+  std::uint64_t steps = 0;
+  std::unique_ptr<actors::WorkPort> device_port;
+  std::unique_ptr<actors::WorkPort> io_port;
+  std::unique_ptr<actors::WorkPort> read_port;
+};
+
+Status open_data(const SftOptions& options, const RunEnvironment& run, SftRun& opened) {
+  storage::DatasetOptions data;
+  data.paths = options.data.train;
+  data.on_error = options.data.on_error == OnBadRow::kSkip ? storage::OnRowError::kSkip
+                                                           : storage::OnRowError::kError;
+  data.order = options.data.shuffle ? storage::RowOrder::kShuffled : storage::RowOrder::kAsFiled;
+  data.seed = options.data.seed.value_or(options.run.seed);
+  TIDEMILL_ASSIGN_OR_RETURN(auto rows, storage::SupervisedDataset::open(data));
+  const auto per_step = static_cast<std::uint64_t>(options.train.sequences_per_step);
+  if (options.train.common.steps.has_value()) {
+    opened.steps = static_cast<std::uint64_t>(*options.train.common.steps);
+  } else {
+    const auto epochs = static_cast<std::uint64_t>(options.data.epochs.value_or(1));
+    opened.steps = epochs * rows->num_rows() / per_step;
+    if (opened.steps == 0) {
+      return invalid_argument("train.sequences_per_step: the data has " +
+                              std::to_string(rows->num_rows()) + " rows, fewer than one batch");
+    }
+  }
+  actors::DatasetSequenceOptions sequences;
+  sequences.max_tokens =
+      options.data.max_prompt_tokens.value_or(opened.model.files.config.max_positions);
+  sequences.skip_long = options.data.on_long_prompt == OnBadRow::kSkip;
+  sequences.vocab_size = opened.model.files.config.vocab_size;
+  sequences.model_path = options.model.path;
+  sequences.now = run.now;
+  TIDEMILL_ASSIGN_OR_RETURN(
+      opened.reader, actors::make_dataset_sequence_reader(std::move(rows), std::move(sequences)));
+  return {};
+}
+
+Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& opened,
+                                      const RunEnvironment& run, const actors::RunOrigin& origin) {
+  auto engines = std::make_shared<SftEngines>();
+  engines::RuntimeOptions runtime =
+      runtime_options(opened.model, options.model, options.train.common,
+                      static_cast<std::int64_t>(opened.steps), options.run.device);
+  TIDEMILL_ASSIGN_OR_RETURN(engines->opened, open_runtime_at(opened.model, runtime, origin));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      engines->records,
+      actors::open_record_files(run.directory.string(), origin.commit.has_value()
+                                                            ? origin.commit->records
+                                                            : actors::RecordMarks{}));
+  return std::shared_ptr<void>(std::move(engines));
+}
+
+actors::RunParts compose(const SftOptions& options, const SftRun& opened, const RunEnvironment& run,
+                         const actors::RunOrigin& origin,
+                         const std::shared_ptr<SftEngines>& engines,
+                         const actors::RunOwnerActor& owner) {
+  actors::DeviceDeps device;
+  device.runtime = engines;
+  device.rollout = &engines->opened.runtime->rollout();
+  device.train = engines->opened.runtime->train();
+  device.make_loss = actors::make_sft_loss();
+  device.port = opened.device_port.get();
+  device.executor.train_tokens = options.train.common.micro_batch_tokens;
+  actors::SupervisedDeps deps;
+  deps.total_steps = opened.steps;
+  deps.sequences_per_step = static_cast<std::uint32_t>(options.train.sequences_per_step);
+  deps.commit_every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
+  deps.device = actors::spawn_device(run.system, std::move(device));
+  deps.recorder = actors::spawn_recorder(
+      run.system,
+      {engines->records, origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
+       run.observer, opened.io_port.get()});
+  deps.owner = owner;
+  deps.reader = opened.reader;
+  deps.commits = run.commits;
+  deps.read_port = opened.read_port.get();
+  deps.commit_port = opened.io_port.get();
+  deps.weights = engines->opened.weights;
+  actors::RunParts parts;
+  parts.core = {{"device", caf::actor_cast<caf::actor>(deps.device)},
+                {"recorder", caf::actor_cast<caf::actor>(deps.recorder)}};
+  const auto trainer = actors::spawn_supervised_trainer(run.system, std::move(deps));
+  parts.core.emplace_back("trainer", caf::actor_cast<caf::actor>(trainer));
+  parts.start = [trainer] { caf::anon_send(trainer, atom::start_v); };
+  parts.stop = [trainer] { caf::anon_send(trainer, atom::stop_v); };
+  return parts;
+}
+
+}  // namespace
+
+Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironment& run) {
+  SftRun opened;
+  TIDEMILL_ASSIGN_OR_RETURN(
+      opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
+  TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
+  opened.device_port = actors::make_thread_work_port("device");
+  opened.io_port = actors::make_thread_work_port("io");
+  opened.read_port = actors::make_thread_work_port("read");
+  const auto spawn = [&](std::function<void(Result<actors::RunSummary>)> on_end) {
+    actors::SupervisorDeps deps;
+    deps.commits = run.commits;
+    deps.prepare = [&](const actors::RunOrigin& origin) {
+      return prepare(options, opened, run, origin);
+    };
+    deps.spawn = [&](const actors::RunOrigin& origin, const std::shared_ptr<void>& prepared,
+                     const actors::RunOwnerActor& owner) {
+      return compose(options, opened, run, origin, std::static_pointer_cast<SftEngines>(prepared),
+                     owner);
+    };
+    deps.on_end = std::move(on_end);
+    deps.log = run.log;
+    deps.port = opened.io_port.get();
+    deps.first_incarnation = run.first_incarnation;
+    return actors::spawn_supervisor(run.system, std::move(deps));
+  };
+  TIDEMILL_ASSIGN_OR_RETURN(actors::RunSummary summary, run_to_end(run, spawn));
+  TIDEMILL_RETURN_IF_ERROR(export_weights(opened.model, options.model, summary.weights, run));
+  return summary;
+}
+
+}  // namespace tidemill::workflows

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Supervised fine-tuning from options: opens what they name, runs the actors, exports the result.
+#pragma once
+
+#include "base/result.hpp"
+#include "workflows/model_run.hpp"
+#include "workflows/sft_options.hpp"
+
+namespace tidemill::workflows {
+
+/// Runs a supervised run to its end, from its last commit if it has one.
+///
+/// Blocks until the run is over; `run.directory`/export then holds the trained model.
+/// Errors: one line naming file, key or row for what cannot be used; why the run ended otherwise.
+[[nodiscard]] Result<actors::RunSummary> run_sft(const SftOptions& options,
+                                                 const RunEnvironment& run);
+
+}  // namespace tidemill::workflows
