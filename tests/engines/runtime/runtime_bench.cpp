@@ -9,6 +9,7 @@
 
 #include "base/check.hpp"
 #include "engines/executor/workers.hpp"
+#include "engines/ops/cpu/factory.hpp"
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/lora_spec.hpp"
 #include "tests/engines/transformer/random_model.hpp"
@@ -24,6 +25,15 @@ void expect_same_bits(const std::vector<float>& actual, const std::vector<float>
         << what << " " << i << " of sample " << id.value << ": " << actual[i] << " is not "
         << expected[i];
   }
+}
+
+// Backends lay pages out as they like.
+std::int64_t page_bytes(Backend backend, const AttentionShape& shape) {
+  if (backend == Backend::kReference) {
+    return make_reference_ops()->kv_page_bytes(shape);
+  }
+  Workers workers(1);
+  return make_cpu_ops(workers).value()->kv_page_bytes(shape);
 }
 
 }  // namespace
@@ -68,9 +78,8 @@ RuntimeOptions small_options(const ModelConfig& model, Backend backend, std::int
   options.backend = backend;
   options.threads = backend == Backend::kCpu ? 2 : 1;
   const KvCacheOptions cache;
-  // Both backends keep a page of keys and a page of values, row after row.
   const std::int64_t page =
-      make_reference_ops()->kv_page_bytes(attention_shape(model, 0, cache)) * model.num_layers;
+      page_bytes(backend, attention_shape(model, 0, cache)) * model.num_layers;
   options.kv_bytes = page * (cache_tokens / cache.page_tokens);
   if (training == Training::kYes) {
     OptimizerOptions optimizer;
