@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/runtime/device.hpp"
+
+#include <string_view>
+#include <utility>
+
+#include "engines/ops/cpu/factory.hpp"
+#include "engines/ops/reference/factory.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+Status check_type(std::string_view option, DType type) {
+  if (type != DType::kF32 && type != DType::kBF16) {
+    return invalid_argument(std::string(option) + ": " + std::string(dtype_name(type)) +
+                            " is not F32 or BF16");
+  }
+  return {};
+}
+
+std::string describe(const Ops& ops, const RuntimeOptions& options) {
+  std::string text(ops.description());
+  text += ", " + std::to_string(options.threads) + (options.threads == 1 ? " thread" : " threads");
+  text += ", weights " + std::string(dtype_name(options.compute));
+  return text + ", cache " + std::string(dtype_name(options.kv_dtype));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> Device::create(const ModelConfig& config,
+                                               const RuntimeOptions& options) {
+  if (options.threads < 1 || options.threads > kMaxThreads) {
+    return invalid_argument("threads: " + std::to_string(options.threads) + " is not in [1, " +
+                            std::to_string(kMaxThreads) + "]");
+  }
+  TIDEMILL_RETURN_IF_ERROR(check_type("compute", options.compute));
+  TIDEMILL_RETURN_IF_ERROR(check_type("kv_dtype", options.kv_dtype));
+  auto device = std::make_unique<Device>();
+  device->config = config;
+  device->workers = std::make_unique<Workers>(options.threads);
+  if (options.backend == Backend::kReference) {
+    device->ops = make_reference_ops();
+  } else {
+    TIDEMILL_ASSIGN_OR_RETURN(device->ops, make_cpu_ops(*device->workers));
+  }
+  device->transformer = std::make_unique<Transformer>(config, *device->ops);
+  KvCacheOptions cache;
+  cache.byte_limit = options.kv_bytes;
+  cache.dtype = options.kv_dtype;
+  TIDEMILL_ASSIGN_OR_RETURN(device->cache, KvCache::create(config, cache, *device->ops));
+  device->description = describe(*device->ops, options);
+  return device;
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory a runtime will take.
+#include <algorithm>
+
+#include "engines/runtime/device.hpp"
+#include "engines/transformer/activations.hpp"
+#include "engines/transformer/transformer.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr std::int64_t kFloat = 4;
+
+std::int64_t bytes_of(const TensorMap& tensors) {
+  std::int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) {
+    bytes += tensor.num_elements() * kFloat;
+  }
+  return bytes;
+}
+
+// One laid-out model: prepared matrices, once for each use, and the embedding table it keeps.
+std::int64_t laid_out_bytes(const ModelConfig& config, DType compute, WeightUse use) {
+  const std::int64_t table = config.vocab_size * config.hidden_size;
+  const std::int64_t prepared = num_parameters(config) - (config.tie_word_embeddings ? 0 : table);
+  const std::int64_t layouts = use == WeightUse::kForward ? 1 : 2;
+  return prepared * layouts * static_cast<std::int64_t>(dtype_bytes(compute)) + table * kFloat;
+}
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& options) {
+  const bool trains = options.optimizer.has_value();
+  const bool trains_base = trains && !options.adapter.has_value();
+  const WeightUse use = trains ? WeightUse::kForwardAndBackward : WeightUse::kForward;
+  const std::int64_t base = num_parameters(config) * kFloat;
+  const std::int64_t adapter = options.adapter.has_value() ? bytes_of(options.adapter->tensors) : 0;
+  const std::int64_t laid_out = laid_out_bytes(config, options.compute, use);
+  const std::int64_t layouts = trains ? 2 : 1;
+
+  MemoryEstimate estimate;
+  estimate.kv_bytes = options.kv_bytes;
+  if (trains_base) {
+    // Opened with, working, published; laid out for the trainer, served, and about to be served.
+    estimate.weights_bytes = 3 * base + 3 * laid_out;
+    estimate.gradient_bytes =
+        base + (config.tie_word_embeddings ? config.vocab_size * config.hidden_size * kFloat : 0);
+    estimate.optimizer_bytes = 2 * base;
+  } else {
+    const std::int64_t file =
+        num_parameters(config) * static_cast<std::int64_t>(dtype_bytes(config.dtype));
+    // The base once; of the adapter what there is of the base above.
+    estimate.weights_bytes = file + laid_out + (trains ? 3 + 3 * layouts : 2) * adapter;
+    estimate.gradient_bytes = trains ? adapter : 0;
+    estimate.optimizer_bytes = trains ? 2 * adapter : 0;
+  }
+  std::int64_t rows = StepBudget{}.tokens;
+  if (trains) {
+    const std::int64_t per_row = Activations::bytes_per_row(config, 0);
+    const std::int64_t longest = options.activation_bytes / per_row;
+    estimate.activation_bytes = options.activation_bytes + longest * config.hidden_size * kFloat;
+    rows = std::max(rows, longest);
+  }
+  estimate.activation_bytes +=
+      rows * Transformer::workspace_bytes_per_row(config, use) +
+      2 * Device::kLogitRows * (config.vocab_size + 2 * config.hidden_size) * kFloat;
+  return estimate;
+}
+
+}  // namespace tidemill::engines

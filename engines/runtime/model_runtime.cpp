@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens a model: checks, the device, the weights once, the two views.
+#include <optional>
+#include <utility>
+
+#include "base/digest.hpp"
+#include "base/float_tensor.hpp"
+#include "engines/peft/lora_spec.hpp"
+#include "engines/runtime/device.hpp"
+#include "engines/runtime/rollout_view.hpp"
+#include "engines/runtime/train_view.hpp"
+#include "engines/runtime/weight_shelf.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+Status check_options(const RuntimeOptions& options) {
+  if (options.max_running < 1) {
+    return invalid_argument("max_running: " + std::to_string(options.max_running) +
+                            " is less than 1");
+  }
+  if (!options.optimizer.has_value()) {
+    return {};
+  }
+  TIDEMILL_RETURN_IF_ERROR(validate(*options.optimizer));
+  if (options.compute != DType::kF32) {
+    return invalid_argument("compute: training needs F32, not " +
+                            std::string(dtype_name(options.compute)));
+  }
+  if (options.activation_bytes < 1) {
+    return invalid_argument("activation_bytes: " + std::to_string(options.activation_bytes) +
+                            " is less than 1");
+  }
+  return {};
+}
+
+// Returns what of the adapter is computed; empty without one.
+Result<LoraSpec> read_spec(const RuntimeOptions& options) {
+  if (!options.adapter.has_value()) {
+    return LoraSpec{};
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(LoraSpec spec,
+                            lora_spec(options.adapter->config, options.adapter->modules));
+  if (options.optimizer.has_value()) {
+    TIDEMILL_RETURN_IF_ERROR(check_lora_training(options.adapter->config));
+  }
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(lora_shapes(spec), options.adapter->tensors, "adapter"));
+  return spec;
+}
+
+// Returns `tensors` in f32; those that are already are shared.
+TensorMap widened(const TensorMap& tensors) {
+  TensorMap wide;
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.dtype == DType::kF32) {
+      wide.emplace(name, tensor);
+      continue;
+    }
+    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+    widen_floats(tensor, values);
+    wide.emplace(name,
+                 Tensor{DType::kF32, tensor.shape, Buffer::adopt(std::move(values), DType::kF32)});
+  }
+  return wide;
+}
+
+// Weights that are trained are f32 from the start; a frozen base stays as the file has it.
+Snapshot initial_snapshot(const ModelFiles& model, const RuntimeOptions& options) {
+  Snapshot snapshot;
+  const bool trains_base = options.optimizer.has_value() && !options.adapter.has_value();
+  snapshot.base = trains_base ? widened(model.tensors) : model.tensors;
+  snapshot.base_digest = digest_tensors(snapshot.base);
+  if (options.adapter.has_value()) {
+    snapshot.adapter = widened(options.adapter->tensors);
+    snapshot.adapter_digest = digest_tensors(snapshot.adapter);
+  }
+  return snapshot;
+}
+
+class DeviceRuntime final : public ModelRuntime {
+public:
+  DeviceRuntime(std::unique_ptr<Device> device, LoraSpec spec, const RuntimeOptions& options,
+                Snapshot initial)
+      : device_(std::move(device)),
+        shelf_(device_->config, std::move(spec), options.compute, *device_->ops),
+        initial_(std::move(initial)) {}
+
+  // Lays the weights out, once for both views.
+  Status open_views(const RuntimeOptions& options) {
+    const WeightUse use =
+        options.optimizer.has_value() ? WeightUse::kForwardAndBackward : WeightUse::kForward;
+    TIDEMILL_ASSIGN_OR_RETURN(const LaidOutWeights weights, shelf_.lay_out(initial_, use));
+    rollout_.emplace(*device_, shelf_, options, weights, initial_.version);
+    if (options.optimizer.has_value()) {
+      train_.emplace(*device_, shelf_, options, initial_, weights);
+    }
+    return {};
+  }
+
+  RolloutEngine& rollout() override { return *rollout_; }
+  TrainEngine* train() override { return train_.has_value() ? &*train_ : nullptr; }
+  const Snapshot& initial() const override { return initial_; }
+  std::string_view description() const override { return device_->description; }
+
+private:
+  std::unique_ptr<Device> device_;
+  WeightShelf shelf_;
+  Snapshot initial_;
+  std::optional<RolloutView> rollout_;
+  std::optional<TrainView> train_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
+                                                   const RuntimeOptions& options) {
+  TIDEMILL_RETURN_IF_ERROR(check_options(options));
+  TIDEMILL_ASSIGN_OR_RETURN(LoraSpec spec, read_spec(options));
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(model.config), model.tensors, "model"));
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(model.config, options));
+  auto runtime = std::make_unique<DeviceRuntime>(std::move(device), std::move(spec), options,
+                                                 initial_snapshot(model, options));
+  TIDEMILL_RETURN_IF_ERROR(runtime->open_views(options));
+  return std::unique_ptr<ModelRuntime>(std::move(runtime));
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/runtime/rollout_view.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace tidemill::engines {
+namespace {
+
+std::string sample(SampleId id) {
+  return " sample_id=" + std::to_string(id.value);
+}
+
+Status check_ids(const std::vector<std::int32_t>& ids, const char* what, std::int64_t vocabulary,
+                 SampleId id) {
+  for (const std::int32_t token : ids) {
+    if (token < 0 || token >= vocabulary) {
+      return invalid_argument(std::string(what) + ": token " + std::to_string(token) +
+                              " is outside the vocabulary of " + std::to_string(vocabulary) +
+                              sample(id));
+    }
+  }
+  return {};
+}
+
+// Adds one token to the versions that produced a response.
+void count_version(std::vector<VersionSpan>& spans, PolicyVersion version) {
+  if (spans.empty() || spans.back().version != version) {
+    spans.push_back({version, 0});
+  }
+  ++spans.back().num_tokens;
+}
+
+}  // namespace
+
+RolloutView::RolloutView(Device& device, WeightShelf& shelf, const RuntimeOptions& options,
+                         LaidOutWeights weights, PolicyVersion version)
+    : device_(device),
+      shelf_(shelf),
+      token_text_(options.token_text),
+      queue_(*device.cache, options.max_running),
+      drawer_(device),
+      weights_(std::move(weights)),
+      version_(version) {
+  device.make_room = [this](std::int64_t pages) { queue_.make_room(pages); };
+}
+
+Status RolloutView::check(const RolloutRequest& request) const {
+  const std::int64_t vocabulary = device_.config.vocab_size;
+  const SampleId id = request.id;
+  if (request.prompt_ids.empty()) {
+    return invalid_argument("empty prompt" + sample(id));
+  }
+  if (queue_.contains(id)) {
+    return invalid_argument("already queued" + sample(id));
+  }
+  if (request.max_new_tokens < 0) {
+    return invalid_argument("max_new_tokens: " + std::to_string(request.max_new_tokens) +
+                            " is negative" + sample(id));
+  }
+  TIDEMILL_RETURN_IF_ERROR(check_ids(request.prompt_ids, "prompt_ids", vocabulary, id));
+  TIDEMILL_RETURN_IF_ERROR(check_ids(request.stop_ids, "stop_ids", vocabulary, id));
+  if (const Status status = validate(request.sampling, vocabulary); !status.ok()) {
+    return {status.code(), status.message() + sample(id)};
+  }
+  if (!request.stop_strings.empty() && !token_text_) {
+    return invalid_argument("stop_strings need the text of tokens, which this runtime lacks" +
+                            sample(id));
+  }
+  const auto prompt = static_cast<std::int64_t>(request.prompt_ids.size());
+  const std::string tokens = std::to_string(prompt) + " prompt tokens and " +
+                             std::to_string(request.max_new_tokens) + " new ones";
+  if (prompt + request.max_new_tokens > device_.config.max_positions) {
+    return {Errc::kResourceExhausted, tokens + " exceed the context of " +
+                                          std::to_string(device_.config.max_positions) +
+                                          sample(id)};
+  }
+  const KvCache& cache = *device_.cache;
+  if (cache.pages_for(most_cached_tokens(request)) > cache.num_pages()) {
+    return {Errc::kResourceExhausted,
+            tokens + " exceed the cache of " +
+                std::to_string(cache.num_pages() * cache.options().page_tokens) + " tokens" +
+                sample(id)};
+  }
+  return {};
+}
+
+Status RolloutView::submit(RolloutRequest request, RolloutSink& sink) {
+  TIDEMILL_RETURN_IF_ERROR(check(request));
+  RolloutSequence sequence;
+  if (!request.stop_strings.empty()) {
+    auto stops = StopMatcher::create(request.stop_strings);
+    if (!stops.ok()) {
+      return {stops.status().code(), stops.status().message() + sample(request.id)};
+    }
+    sequence.stops = std::move(stops).value();
+  }
+  sequence.sink = &sink;
+  sequence.tokens = request.prompt_ids;
+  sequence.request = std::move(request);
+  queue_.push(std::move(sequence));
+  return {};
+}
+
+void RolloutView::cancel(SampleId id) {
+  if (auto sequence = queue_.take(id)) {
+    deliver({std::move(*sequence), FinishReason::kCancelled});
+    activate_pending();
+  }
+}
+
+Status RolloutView::load(Snapshot snapshot, WeightArrival /*arrival*/) {
+  const PolicyVersion newest = pending_.has_value() ? pending_->version : version_;
+  if (snapshot.version < newest) {
+    return {Errc::kStaleVersion,
+            "snapshot " + to_string(snapshot.version) + " is older than " + to_string(newest)};
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(LaidOutWeights weights, shelf_.lay_out(snapshot, WeightUse::kForward));
+  pending_ = Pending{std::move(weights), snapshot.version};
+  activate_pending();
+  return {};
+}
+
+bool RolloutView::has_work() const {
+  return queue_.any_in_flight() || queue_.any_admissible(admission());
+}
+
+AdmissionRule RolloutView::admission() const {
+  return {!pending_.has_value(), version_.step};  // new weights first
+}
+
+Result<StepReport> RolloutView::step(const StepBudget& budget) {
+  StepReport report;
+  const std::vector<RolloutChunk> chunks = queue_.plan(budget.tokens, admission());
+  if (!chunks.empty()) {
+    // Results go out when the queue is done with all of them: a sink may submit or cancel.
+    for (Finished& finished : compute(chunks, report)) {
+      deliver(std::move(finished));
+    }
+    activate_pending();
+  }
+  report.more = has_work();
+  return report;
+}
+
+std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<RolloutChunk>& chunks,
+                                                        StepReport& report) {
+  Batch batch;
+  for (const RolloutChunk& chunk : chunks) {
+    const RolloutSequence& sequence = *chunk.sequence;
+    const auto first = sequence.tokens.begin() + sequence.num_cached;
+    batch.ids.insert(batch.ids.end(), first, first + chunk.num_tokens);
+    batch.segments.push_back(
+        {chunk.num_tokens, sequence.num_cached, sequence.pages, weights_.adapter.get()});
+    const bool decodes = sequence.has_response() && sequence.num_uncached() == 1;
+    (decodes ? report.decode_tokens : report.prefill_tokens) += chunk.num_tokens;
+  }
+  const ConstMatrix hidden =
+      device_.transformer->forward(*weights_.base, batch, *device_.cache, {});
+  const std::vector<Draw> draws = drawer_.run(*weights_.base, hidden, chunks);
+  for (const RolloutChunk& chunk : chunks) {
+    RolloutSequence& sequence = *chunk.sequence;
+    sequence.num_cached += chunk.num_tokens;
+    sequence.num_scored =
+        std::max(sequence.num_scored, std::min(sequence.num_cached, sequence.prompt_length()));
+  }
+  std::vector<Finished> finished;
+  for (const Draw& draw : draws) {
+    if (const auto reason = apply(draw)) {
+      finished.push_back({*queue_.take(draw.sequence->request.id), *reason});
+    }
+  }
+  return finished;
+}
+
+// Appends what was drawn; returns why the sequence has ended, if it has.
+std::optional<FinishReason> RolloutView::apply(const Draw& draw) {
+  RolloutSequence& sequence = *draw.sequence;
+  if (!draw.error.empty()) {
+    sequence.result.error = draw.error;
+    sequence.result.prompt_logprobs.clear();  // they would end in the middle
+    sequence.result.prompt_logits.clear();
+    return FinishReason::kFailed;
+  }
+  if (draw.token >= 0) {
+    sequence.tokens.push_back(draw.token);
+    sequence.result.behavior_logprobs.push_back(draw.logprob);
+    count_version(sequence.result.versions, version_);
+    if (std::ranges::find(sequence.request.stop_ids, draw.token) !=
+        sequence.request.stop_ids.end()) {
+      return FinishReason::kStop;
+    }
+    if (sequence.stops.has_value() && sequence.stops->feed(token_text_(draw.token)).has_value()) {
+      return FinishReason::kStop;
+    }
+  }
+  const bool full = sequence.length() - sequence.prompt_length() >= sequence.request.max_new_tokens;
+  return full ? std::optional(FinishReason::kLength) : std::nullopt;
+}
+
+void RolloutView::deliver(Finished finished) {
+  RolloutSequence& sequence = finished.sequence;
+  RolloutResult result = std::move(sequence.result);
+  result.id = sequence.request.id;
+  result.finish_reason = finished.reason;
+  const auto response = sequence.response();
+  result.response_ids.assign(response.begin(), response.end());
+  sequence.sink->on_rollout(std::move(result));
+}
+
+void RolloutView::activate_pending() {
+  if (pending_.has_value() && !queue_.any_in_flight()) {
+    weights_ = std::move(pending_->weights);
+    version_ = pending_->version;
+    pending_.reset();
+  }
+}
+
+}  // namespace tidemill::engines

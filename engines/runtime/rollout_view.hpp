@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rollout view: continuous batching over one model and one paged cache.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engines/runtime/device.hpp"
+#include "engines/runtime/rollout_queue.hpp"
+#include "engines/runtime/token_drawer.hpp"
+#include "engines/runtime/weight_shelf.hpp"
+
+namespace tidemill::engines {
+
+/// Generates with weights that come as snapshots.
+///
+/// One call of `step` is one flat batch: a token of each sequence that is decoding, and prefill
+/// chunks. What a request gets does not depend on what else is there, nor on budgets, cache size or
+/// preemption: not in a single bit.
+class RolloutView final : public RolloutEngine {
+public:
+  /// `device` and `shelf` must outlive it.
+  RolloutView(Device& device, WeightShelf& shelf, const RuntimeOptions& options,
+              LaidOutWeights weights, PolicyVersion version);
+
+  Status submit(RolloutRequest request, RolloutSink& sink) override;
+  void cancel(SampleId id) override;
+  Status load(Snapshot snapshot, WeightArrival arrival) override;
+  PolicyVersion serving() const override { return version_; }
+  bool has_work() const override;
+  Result<StepReport> step(const StepBudget& budget) override;
+
+private:
+  struct Pending {
+    LaidOutWeights weights;
+    PolicyVersion version;
+  };
+  struct Finished {
+    RolloutSequence sequence;
+    FinishReason reason = FinishReason::kFailed;
+  };
+
+  [[nodiscard]] Status check(const RolloutRequest& request) const;
+  [[nodiscard]] AdmissionRule admission() const;
+  std::vector<Finished> compute(const std::vector<RolloutChunk>& chunks, StepReport& report);
+  [[nodiscard]] std::optional<FinishReason> apply(const Draw& draw);
+  static void deliver(Finished finished);
+  void activate_pending();
+
+  Device& device_;
+  WeightShelf& shelf_;
+  std::function<std::string(std::int32_t)> token_text_;
+  RolloutQueue queue_;
+  TokenDrawer drawer_;
+  LaidOutWeights weights_;
+  PolicyVersion version_;
+  std::optional<Pending> pending_;
+};
+
+}  // namespace tidemill::engines

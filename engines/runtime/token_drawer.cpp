@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/runtime/token_drawer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace tidemill::engines {
+namespace {
+
+// What logits are multiplied by; the same expression as `HeadOptions::temperature` comes to.
+float inverse_temperature(const RolloutSequence& sequence) {
+  const float temperature = sequence.request.sampling.temperature;
+  return temperature == 0.0F ? 1.0F : 1.0F / temperature;
+}
+
+// Returns the prompt token that the row at `position` is scored for, or -1.
+std::int32_t prompt_target(const RolloutSequence& sequence, std::int64_t position) {
+  const bool scored = sequence.request.prompt_logprobs && position >= sequence.num_scored &&
+                      position + 1 < sequence.prompt_length();
+  return scored ? sequence.tokens[static_cast<std::size_t>(position + 1)] : -1;
+}
+
+bool wants_logits(const RolloutSequence& sequence, std::int64_t position) {
+  return sequence.request.prompt_logits && position >= sequence.num_scored &&
+         position < sequence.prompt_length();
+}
+
+std::string not_finite(const RolloutSequence& sequence, std::int64_t position) {
+  return "logits after token " + std::to_string(position) +
+         " are not finite sample_id=" + std::to_string(sequence.request.id.value);
+}
+
+}  // namespace
+
+std::vector<Draw> TokenDrawer::run(const ModelWeights& weights, ConstMatrix hidden,
+                                   std::span<const RolloutChunk> chunks) {
+  std::vector<Draw> draws(chunks.size());
+  std::vector<Row> rows;
+  std::int64_t index = 0;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const RolloutSequence& sequence = *chunks[i].sequence;
+    draws[i].sequence = chunks[i].sequence;
+    for (std::int64_t k = 0; k < chunks[i].num_tokens; ++k, ++index) {
+      const std::int64_t position = sequence.num_cached + k;
+      const bool last = position + 1 == sequence.length();
+      const bool draws_token = last && sequence.request.max_new_tokens > 0;
+      if (draws_token || prompt_target(sequence, position) >= 0 ||
+          wants_logits(sequence, position)) {
+        rows.push_back({index, position, &draws[i], last});
+      }
+    }
+  }
+  for (std::size_t first = 0; first < rows.size(); first += Device::kLogitRows) {
+    const auto part = std::span(rows).subspan(
+        first, std::min<std::size_t>(Device::kLogitRows, rows.size() - first));
+    const auto count = static_cast<std::int64_t>(part.size());
+    const Matrix gathered = hidden_.reshape(count, hidden.cols);
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::copy_n(hidden.row(part[static_cast<std::size_t>(i)].index), hidden.cols,
+                  gathered.row(i));
+    }
+    const Matrix logits = logits_.reshape(count, device_.config.vocab_size);
+    device_.transformer->logits(weights, gathered, logits);
+    score_prompts(part, logits);
+    draw_tokens(part, logits);
+  }
+  // What neither drew nor failed has an outcome only if its prompt alone was wanted, and is done.
+  std::vector<Draw> outcomes;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const RolloutSequence& sequence = *chunks[i].sequence;
+    const bool prompt_done =
+        sequence.request.max_new_tokens == 0 && sequence.num_uncached() == chunks[i].num_tokens;
+    if (prompt_done || draws[i].token >= 0 || !draws[i].error.empty()) {
+      outcomes.push_back(std::move(draws[i]));
+    }
+  }
+  return outcomes;
+}
+
+void TokenDrawer::score_prompts(std::span<const Row> rows, ConstMatrix logits) {
+  std::vector<std::int32_t> targets;
+  for (const Row& row : rows) {
+    targets.push_back(prompt_target(*row.draw->sequence, row.position));
+  }
+  std::vector<float> logprobs(rows.size());
+  if (std::ranges::any_of(targets, [](std::int32_t target) { return target >= 0; })) {
+    device_.ops->log_softmax_gather(logits, targets, 1.0F, logprobs, {});
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    RolloutSequence& sequence = *rows[i].draw->sequence;
+    const std::span row(logits.row(static_cast<std::int64_t>(i)),
+                        static_cast<std::size_t>(logits.cols));
+    const bool keep_logits = wants_logits(sequence, rows[i].position);
+    if ((targets[i] >= 0 && !std::isfinite(logprobs[i])) ||
+        (keep_logits && !std::ranges::all_of(row, [](float x) { return std::isfinite(x); }))) {
+      rows[i].draw->error = not_finite(sequence, rows[i].position);
+      continue;
+    }
+    if (targets[i] >= 0) {
+      sequence.result.prompt_logprobs.push_back(logprobs[i]);
+    }
+    if (keep_logits) {
+      auto& kept = sequence.result.prompt_logits;
+      kept.insert(kept.end(), row.begin(), row.end());
+    }
+  }
+}
+
+void TokenDrawer::draw_tokens(std::span<const Row> rows, ConstMatrix logits) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].last && rows[i].draw->sequence->request.max_new_tokens > 0 &&
+        rows[i].draw->error.empty()) {
+      draw_token(rows[i],
+                 {logits.row(static_cast<std::int64_t>(i)), static_cast<std::size_t>(logits.cols)});
+    }
+  }
+  // Rows of one temperature that follow each other are scored in one call.
+  for (std::size_t first = 0, end = 0; first < rows.size(); first = end) {
+    const float inverse = inverse_temperature(*rows[first].draw->sequence);
+    std::vector<std::int32_t> targets;
+    for (; end < rows.size() && inverse_temperature(*rows[end].draw->sequence) == inverse; ++end) {
+      targets.push_back(rows[end].last ? rows[end].draw->token : -1);
+    }
+    std::vector<float> logprobs(targets.size());
+    device_.ops->log_softmax_gather(
+        logits.slice_rows(static_cast<std::int64_t>(first), static_cast<std::int64_t>(end - first)),
+        targets, inverse, logprobs, {});
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      if (targets[i] < 0) {
+        continue;
+      }
+      Draw& draw = *rows[first + i].draw;
+      draw.logprob = logprobs[i];
+      if (!std::isfinite(draw.logprob)) {
+        draw.error = not_finite(*draw.sequence, rows[first + i].position);
+      }
+    }
+  }
+}
+
+void TokenDrawer::draw_token(const Row& row, std::span<const float> logits) {
+  const RolloutSequence& sequence = *row.draw->sequence;
+  const TokenHistory history{sequence.request.prompt_ids, sequence.response()};
+  const DrawKey key{sequence.request.seed, sequence.request.id,
+                    static_cast<std::uint64_t>(sequence.length())};
+  const auto token = sampler_.draw(logits, sequence.request.sampling, history, key);
+  if (token.ok()) {
+    row.draw->token = token.value();
+  } else {
+    row.draw->error = token.status().message();
+  }
+}
+
+}  // namespace tidemill::engines

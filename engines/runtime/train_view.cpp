@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/runtime/train_view.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/digest.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+std::string sample(SampleId id) {
+  return " sample_id=" + std::to_string(id.value);
+}
+
+bool all_finite(std::span<const float> values) {
+  return std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
+}
+
+// Names the first sequence whose column is not finite.
+Status check_finite(std::span<const TrainSequence* const> sequences,
+                    const std::vector<std::vector<float>>& columns, const char* what) {
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if (!all_finite(columns[i])) {
+      return {Errc::kInternal, std::string(what) + " not finite" + sample(sequences[i]->id)};
+    }
+  }
+  return {};
+}
+
+Status check_temperature(float temperature) {
+  if (!std::isfinite(temperature) || temperature <= 0.0F) {
+    return invalid_argument("temperature: " + std::to_string(temperature) +
+                            " is not positive and finite");
+  }
+  return {};
+}
+
+Status check_columns(const TrainSequence& sequence) {
+  const std::size_t length = sequence.ids.size();
+  if (length == 0) {
+    return invalid_argument("empty sequence" + sample(sequence.id));
+  }
+  if (sequence.response_mask.size() != length) {
+    return invalid_argument("response_mask has " + std::to_string(sequence.response_mask.size()) +
+                            " entries for " + std::to_string(length) + " tokens" +
+                            sample(sequence.id));
+  }
+  for (const auto& [name, column] :
+       {std::pair("advantages", &sequence.advantages),
+        std::pair("behavior_logprobs", &sequence.behavior_logprobs),
+        std::pair("proximal_logprobs", &sequence.proximal_logprobs),
+        std::pair("reference_logprobs", &sequence.reference_logprobs)}) {
+    if (!column->empty() && column->size() != length) {
+      return invalid_argument(std::string(name) + " has " + std::to_string(column->size()) +
+                              " entries for " + std::to_string(length) + " tokens" +
+                              sample(sequence.id));
+    }
+  }
+  return {};
+}
+
+TensorShapes trained_shapes(const ModelConfig& config, const LoraSpec& spec) {
+  return spec.empty() ? expected_tensors(config) : lora_shapes(spec);
+}
+
+}  // namespace
+
+TrainView::TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& options,
+                     const Snapshot& initial, LaidOutWeights weights)
+    : device_(device),
+      shelf_(shelf),
+      parameters_(trained_shapes(device.config, shelf.spec()), *options.optimizer),
+      gradients_(shelf.spec().empty() ? Gradients::for_model(device.config)
+                                      : Gradients::for_adapter(device.config, shelf.spec())),
+      activations_(device.config, gradients_.first_layer()),
+      activation_rows_(options.activation_bytes /
+                       Activations::bytes_per_row(device.config, gradients_.first_layer())),
+      working_(std::move(weights)) {
+  const Status loaded = parameters_.load(trains_adapter() ? initial.adapter : initial.base);
+  TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // they have been laid out
+}
+
+Status TrainView::begin_batch(TokenLoss* loss, float temperature) {
+  TIDEMILL_RETURN_IF_ERROR(check_temperature(temperature));
+  end_batch();
+  batch_.emplace();
+  batch_->loss = loss;
+  batch_->head.temperature = temperature;
+  return {};
+}
+
+Status TrainView::check(const TrainSequence& sequence) const {
+  TIDEMILL_RETURN_IF_ERROR(check_columns(sequence));
+  for (const std::int32_t token : sequence.ids) {
+    if (token < 0 || token >= device_.config.vocab_size) {
+      return invalid_argument("token " + std::to_string(token) + " is outside the vocabulary of " +
+                              std::to_string(device_.config.vocab_size) + sample(sequence.id));
+    }
+  }
+  const std::string length = std::to_string(sequence.ids.size()) + " tokens exceed ";
+  if (static_cast<std::int64_t>(sequence.ids.size()) > device_.config.max_positions) {
+    return {Errc::kResourceExhausted, length + "the context of " +
+                                          std::to_string(device_.config.max_positions) +
+                                          sample(sequence.id)};
+  }
+  const std::int64_t rows = num_rows(sequence);
+  if (rows > activation_rows_) {
+    return {Errc::kResourceExhausted, length + "the activation budget of " +
+                                          std::to_string(activation_rows_) + " rows" +
+                                          sample(sequence.id)};
+  }
+  const KvCache& cache = *device_.cache;
+  if (cache.pages_for(rows) > cache.num_pages()) {
+    return {Errc::kResourceExhausted,
+            length + "the cache of " +
+                std::to_string(cache.num_pages() * cache.options().page_tokens) + " tokens" +
+                sample(sequence.id)};
+  }
+  return {};
+}
+
+Status TrainView::add(TrainSequence sequence) {
+  const SampleId id = sequence.id;
+  if (!batch_.has_value()) {
+    return invalid_argument("no batch to add to" + sample(id));
+  }
+  TIDEMILL_RETURN_IF_ERROR(check(sequence));
+  if (batch_->entries.contains(id)) {
+    return invalid_argument("sequence added twice" + sample(id));
+  }
+  if (batch_->stepped.has_value() && id < *batch_->stepped) {
+    return invalid_argument("a sequence of a higher id has been stepped already" + sample(id));
+  }
+  batch_->entries.emplace(id, Entry{std::move(sequence), {}});
+  return {};
+}
+
+bool TrainView::has_work() const {
+  return batch_.has_value() && !batch_->entries.empty() &&
+         batch_->stepped != batch_->entries.rbegin()->first;
+}
+
+std::map<SampleId, TrainView::Entry>::iterator TrainView::next_entry() {
+  auto& entries = batch_->entries;
+  return batch_->stepped.has_value() ? entries.upper_bound(*batch_->stepped) : entries.begin();
+}
+
+bool TrainView::fits(const MicroBatch& micro, const TrainSequence& sequence,
+                     std::int64_t max_rows) const {
+  const std::int64_t rows = num_rows(sequence);
+  return rows == 0 || micro.rows() == 0 ||
+         micro.rows() + rows <= std::min(max_rows, activation_rows_);
+}
+
+Result<StepReport> TrainView::step(const StepBudget& budget) {
+  StepReport report;
+  if (!has_work()) {
+    return report;
+  }
+  Status status;
+  {
+    MicroBatch micro(device_);
+    for (auto it = next_entry(); it != batch_->entries.end(); ++it) {
+      if (!fits(micro, it->second.sequence, budget.tokens) || !micro.add(it->second.sequence)) {
+        break;
+      }
+    }
+    // Generation has made room, and `add` has checked that the whole cache is enough.
+    TIDEMILL_CHECK(!micro.empty());
+    report.train_tokens = micro.rows();
+    status = run(micro);
+    batch_->stepped = micro.sequences().back()->id;
+  }
+  if (!status.ok()) {
+    end_batch();
+    return status;
+  }
+  report.more = has_work();
+  return report;
+}
+
+Status TrainView::run(MicroBatch& micro) {
+  std::vector<float> logprobs(static_cast<std::size_t>(micro.rows()));
+  std::vector<float> entropies(batch_->loss != nullptr ? logprobs.size() : 0);
+  ConstMatrix hidden;
+  if (micro.rows() > 0) {
+    hidden = micro.forward(working_, activations_);
+    device_.transformer->token_logprobs(*working_.base, hidden, micro.targets(), batch_->head,
+                                        logprobs, entropies);
+  }
+  const auto columns = micro.to_columns(logprobs);
+  TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), columns, "log-probability"));
+  if (batch_->loss != nullptr) {
+    TIDEMILL_RETURN_IF_ERROR(run_loss(micro, hidden, columns, entropies));
+  }
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    batch_->entries.at(micro.sequences()[i]->id).logprobs = columns[i];
+  }
+  return {};
+}
+
+Status TrainView::run_loss(MicroBatch& micro, ConstMatrix hidden,
+                           const std::vector<std::vector<float>>& logprobs,
+                           std::span<const float> entropies) {
+  const auto entropy_columns = micro.to_columns(entropies);
+  std::vector<std::vector<float>> dlogprobs;
+  std::vector<std::vector<float>> dentropies;
+  for (const auto& column : logprobs) {
+    dlogprobs.emplace_back(column.size());
+    dentropies.emplace_back(column.size());
+  }
+  std::vector<LossRow> rows;
+  for (std::size_t i = 0; i < logprobs.size(); ++i) {
+    rows.push_back(
+        {micro.sequences()[i], logprobs[i], entropy_columns[i], dlogprobs[i], dentropies[i]});
+  }
+  TIDEMILL_RETURN_IF_ERROR(batch_->loss->evaluate(rows, batch_->sums));
+  TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), dlogprobs, "gradient of the loss"));
+  TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), dentropies, "gradient of the loss"));
+  if (micro.rows() == 0) {
+    return {};
+  }
+  // Entropy gradients are always given, zero or not: a choice by micro-batch could change bits.
+  const std::vector<float> row_dlogprobs = micro.to_rows(dlogprobs);
+  const std::vector<float> row_dentropies = micro.to_rows(dentropies);
+  const Matrix dhidden = dhidden_.reshape(hidden.rows, hidden.cols);
+  device_.transformer->token_logprobs_backward(*working_.base, hidden, micro.targets(),
+                                               batch_->head, {row_dlogprobs, row_dentropies},
+                                               dhidden, gradients_);
+  device_.transformer->backward(*working_.base, micro.batch(), *device_.cache, activations_,
+                                dhidden, gradients_);
+  return {};
+}
+
+Result<std::vector<float>> TrainView::logprobs(SampleId id) const {
+  if (batch_.has_value()) {
+    const auto found = batch_->entries.find(id);
+    if (found != batch_->entries.end() && !found->second.logprobs.empty()) {
+      return found->second.logprobs;
+    }
+  }
+  return Status(Errc::kNotFound, "not stepped in this batch" + sample(id));
+}
+
+Status TrainView::score_micro(MicroBatch& micro, const LaidOutWeights& weights,
+                              const HeadOptions& head, std::vector<std::vector<float>>& columns) {
+  std::vector<float> logprobs(static_cast<std::size_t>(micro.rows()));
+  if (micro.rows() > 0) {
+    const ConstMatrix hidden = micro.forward(weights, activations_);
+    device_.transformer->token_logprobs(*weights.base, hidden, micro.targets(), head, logprobs, {});
+  }
+  auto added = micro.to_columns(logprobs);
+  TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), added, "log-probability"));
+  columns.insert(columns.end(), std::make_move_iterator(added.begin()),
+                 std::make_move_iterator(added.end()));
+  return {};
+}
+
+Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights,
+                                                         std::span<const TrainSequence> sequences,
+                                                         float temperature) {
+  TIDEMILL_RETURN_IF_ERROR(check_temperature(temperature));
+  for (const TrainSequence& sequence : sequences) {
+    TIDEMILL_RETURN_IF_ERROR(check(sequence));
+  }
+  LaidOutWeights laid_out = working_;
+  if (!published_ || weights.base_digest != working_.base_digest ||
+      weights.adapter_digest != working_.adapter_digest) {
+    TIDEMILL_ASSIGN_OR_RETURN(laid_out, shelf_.lay_out(weights, WeightUse::kForward));
+  }
+  const HeadOptions head{temperature, Device::kLogitRows};
+  std::vector<std::vector<float>> columns;
+  while (columns.size() < sequences.size()) {
+    MicroBatch micro(device_);
+    for (const TrainSequence& sequence : sequences.subspan(columns.size())) {
+      if (!fits(micro, sequence, StepBudget{}.tokens) || !micro.add(sequence)) {
+        break;
+      }
+    }
+    TIDEMILL_CHECK(!micro.empty());
+    TIDEMILL_RETURN_IF_ERROR(score_micro(micro, laid_out, head, columns));
+  }
+  return columns;
+}
+
+Result<UpdateReport> TrainView::update() {
+  if (!batch_.has_value()) {
+    return invalid_argument("no batch to update by");
+  }
+  if (has_work()) {
+    return invalid_argument("the batch has sequences that were not stepped");
+  }
+  UpdateReport report;
+  if (batch_->loss == nullptr) {
+    report.optimizer_step = parameters_.step();
+    end_batch();
+    return report;
+  }
+  report.sums = std::move(batch_->sums);
+  auto applied = parameters_.apply(gradients_.collect(), *device_.workers);
+  end_batch();
+  if (!applied.ok()) {
+    return applied.status();
+  }
+  report.gradient_norm = applied.value().gradient_norm;
+  report.learning_rate = applied.value().learning_rate;
+  report.optimizer_step = applied.value().optimizer_step;
+  lay_out_working();
+  return report;
+}
+
+void TrainView::end_batch() {
+  if (batch_.has_value() && batch_->loss != nullptr && batch_->stepped.has_value()) {
+    gradients_.set_zero();
+  }
+  batch_.reset();
+}
+
+// Lays the working weights out again. Cannot fail: tensors of the same shapes have been laid out.
+void TrainView::lay_out_working() {
+  published_ = false;
+  const TensorMap tensors = parameters_.to_tensors();
+  if (trains_adapter()) {
+    working_.adapter.reset();  // both at once could be much
+    working_.adapter = shelf_.lay_out_adapter(tensors, WeightUse::kForwardAndBackward).value();
+  } else {
+    working_.base.reset();
+    working_.base = shelf_.lay_out_base(tensors, WeightUse::kForwardAndBackward).value();
+  }
+}
+
+Result<Snapshot> TrainView::commit(PolicyVersion version) {
+  Snapshot snapshot;
+  snapshot.version = version;
+  if (trains_adapter()) {
+    snapshot.adapter = parameters_.to_tensors();
+    snapshot.adapter_digest = digest_tensors(snapshot.adapter);
+    snapshot.base_digest = working_.base_digest;
+    working_.adapter_digest = snapshot.adapter_digest;
+  } else {
+    snapshot.base = parameters_.to_tensors();
+    snapshot.base_digest = digest_tensors(snapshot.base);
+    working_.base_digest = snapshot.base_digest;
+  }
+  published_ = true;
+  shelf_.remember(working_, WeightUse::kForwardAndBackward);
+  return snapshot;
+}
+
+Status TrainView::restore(const Snapshot& snapshot, const TensorMap& optimizer_state) {
+  const TensorMap& tensors = trains_adapter() ? snapshot.adapter : snapshot.base;
+  if (tensors.empty()) {
+    return invalid_argument("snapshot " + to_string(snapshot.version) + " does not carry the " +
+                            (trains_adapter() ? "adapter" : "base") + " that is trained");
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(LaidOutWeights weights,
+                            shelf_.lay_out(snapshot, WeightUse::kForwardAndBackward));
+  TIDEMILL_RETURN_IF_ERROR(parameters_.restore(tensors, optimizer_state));
+  end_batch();
+  working_ = std::move(weights);
+  published_ = true;
+  return {};
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/runtime/trained_parameters.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "base/float_tensor.hpp"
+#include "engines/optimizer/gradient_norm.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr const char* kFirstMoment = "first_moment.";
+constexpr const char* kSecondMoment = "second_moment.";
+constexpr const char* kStep = "step";
+// Elements below which a piece of an update is not worth a thread.
+constexpr std::int64_t kUpdateGrain = 16384;
+
+// Returns the tensors whose name begins with `prefix`, without it.
+TensorMap without_prefix(const TensorMap& tensors, const std::string& prefix) {
+  TensorMap found;
+  for (auto it = tensors.lower_bound(prefix); it != tensors.end() && it->first.starts_with(prefix);
+       ++it) {
+    found.emplace(it->first.substr(prefix.size()), it->second);
+  }
+  return found;
+}
+
+// Checks that `tensors` are exactly those of `set`.
+Status check_tensors_of(const ParameterSet& set, const TensorMap& tensors) {
+  for (const ParameterSet::Entry& entry : set.entries()) {
+    TIDEMILL_RETURN_IF_ERROR(check_float_tensor(tensors, entry.name, entry.shape));
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (set.find(name) == nullptr) {
+      return invalid_argument("tensor " + name + " is not a trained parameter");
+    }
+  }
+  return {};
+}
+
+Result<std::int64_t> step_of(const TensorMap& state) {
+  const auto found = state.find(kStep);
+  if (found == state.end() || found->second.dtype != DType::kI64 ||
+      found->second.shape != std::vector<std::int64_t>{1} ||
+      found->second.data.size_bytes() != sizeof(std::int64_t) ||
+      found->second.data.as<std::int64_t>()[0] < 0) {
+    return invalid_argument("optimizer state: no tensor \"step\" of one I64 that counts from 0");
+  }
+  return found->second.data.as<std::int64_t>()[0];
+}
+
+std::string first_not_finite(const ParameterSet& set) {
+  for (const ParameterSet::Entry& entry : set.entries()) {
+    if (!std::ranges::all_of(set.values(entry), [](float x) { return std::isfinite(x); })) {
+      return entry.name;
+    }
+  }
+  return "";
+}
+
+double global_norm(std::span<const float> values, Workers& workers) {
+  std::vector<double> sums(norm_blocks(values.size()));
+  workers.parallel_for(
+      static_cast<std::int64_t>(sums.size()), 4, [&](std::int64_t begin, std::int64_t end) {
+        const std::size_t first = static_cast<std::size_t>(begin) * kNormBlock;
+        const std::size_t last =
+            std::min(static_cast<std::size_t>(end) * kNormBlock, values.size());
+        block_squares<float>(values.subspan(first, last - first),
+                             std::span(sums).subspan(static_cast<std::size_t>(begin),
+                                                     static_cast<std::size_t>(end - begin)));
+      });
+  return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
+}
+
+}  // namespace
+
+Status validate(const OptimizerOptions& options) {
+  TIDEMILL_RETURN_IF_ERROR(validate(options.adamw));
+  TIDEMILL_RETURN_IF_ERROR(validate(options.schedule));
+  if (options.total_steps < 1) {
+    return invalid_argument("total_steps: " + std::to_string(options.total_steps) +
+                            " is less than 1");
+  }
+  if (!std::isfinite(options.weight_decay) || options.weight_decay < 0.0) {
+    return invalid_argument("weight_decay: " + std::to_string(options.weight_decay) +
+                            " is negative or not finite");
+  }
+  if (!std::isfinite(options.max_grad_norm) || options.max_grad_norm < 0.0) {
+    return invalid_argument("max_grad_norm: " + std::to_string(options.max_grad_norm) +
+                            " is negative or not finite");
+  }
+  return {};
+}
+
+TrainedParameters::TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options)
+    : options_(options), weights_(shapes), first_moment_(shapes), second_moment_(shapes) {}
+
+Result<UpdateReport> TrainedParameters::apply(const ParameterSet& gradient, Workers& workers) {
+  UpdateReport report;
+  report.gradient_norm = global_norm(gradient.values(), workers);
+  if (!std::isfinite(report.gradient_norm)) {
+    return Status(Errc::kInternal,
+                  "gradient of tensor " + first_not_finite(gradient) + " is not finite");
+  }
+  report.optimizer_step = ++step_;
+  report.learning_rate = learning_rate_at(options_.schedule, step_, options_.total_steps);
+  AdamWStep step;
+  step.learning_rate = report.learning_rate;
+  step.gradient_scale = clip_scale(report.gradient_norm, options_.max_grad_norm);
+  step.step = step_;
+  for (const ParameterSet::Entry& entry : weights_.entries()) {
+    // Gains and biases are the vectors; everything that multiplies is a matrix.
+    const bool decays =
+        options_.weight_decay_exclude == DecayExclude::kNone || entry.shape.size() > 1;
+    step.weight_decay = decays ? options_.weight_decay : 0.0;
+    workers.parallel_for(entry.size, kUpdateGrain, [&](std::int64_t begin, std::int64_t end) {
+      const auto first = static_cast<std::size_t>(begin);
+      const auto count = static_cast<std::size_t>(end - begin);
+      adamw_update<float>(options_.adamw, step,
+                          {weights_.values(entry).subspan(first, count),
+                           gradient.values(entry).subspan(first, count),
+                           first_moment_.values(entry).subspan(first, count),
+                           second_moment_.values(entry).subspan(first, count)});
+    });
+  }
+  return report;
+}
+
+Status TrainedParameters::load(const TensorMap& tensors) {
+  TIDEMILL_RETURN_IF_ERROR(check_tensors_of(weights_, tensors));
+  return weights_.load(tensors);
+}
+
+TensorMap TrainedParameters::state() const {
+  TensorMap state;
+  for (const auto& [prefix, moments] :
+       {std::pair(kFirstMoment, &first_moment_), std::pair(kSecondMoment, &second_moment_)}) {
+    for (auto& [name, tensor] : moments->to_tensors(DType::kF32)) {
+      state.emplace(prefix + name, tensor);
+    }
+  }
+  Tensor step;
+  step.dtype = DType::kI64;
+  step.shape = {1};
+  step.data = Buffer::adopt(std::vector<std::int64_t>{step_}, DType::kI64);
+  state.emplace(kStep, std::move(step));
+  return state;
+}
+
+Status TrainedParameters::restore(const TensorMap& tensors, const TensorMap& state) {
+  const TensorMap first = without_prefix(state, kFirstMoment);
+  const TensorMap second = without_prefix(state, kSecondMoment);
+  TIDEMILL_RETURN_IF_ERROR(check_tensors_of(weights_, tensors));
+  TIDEMILL_RETURN_IF_ERROR(
+      check_tensors_of(first_moment_, first).with_context("optimizer state: first moment"));
+  TIDEMILL_RETURN_IF_ERROR(
+      check_tensors_of(second_moment_, second).with_context("optimizer state: second moment"));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t step, step_of(state));
+  if (state.size() != first.size() + second.size() + 1) {
+    return invalid_argument("optimizer state: holds tensors beside moments and \"step\"");
+  }
+  TIDEMILL_RETURN_IF_ERROR(weights_.load(tensors));
+  TIDEMILL_RETURN_IF_ERROR(first_moment_.load(first));
+  TIDEMILL_RETURN_IF_ERROR(second_moment_.load(second));
+  step_ = step;
+  return {};
+}
+
+}  // namespace tidemill::engines

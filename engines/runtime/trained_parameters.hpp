@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an optimizer changes: working weights in f32, their moments, and the number of steps.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "base/tensor.hpp"
+#include "engines/executor/workers.hpp"
+#include "engines/runtime/factory.hpp"
+#include "engines/transformer/parameter_set.hpp"
+
+namespace tidemill::engines {
+
+/// Working weights under AdamW.
+///
+/// Every result has the same bits for any number of workers. Threads: one call at a time.
+class TrainedParameters {
+public:
+  /// Makes zeros. `options` must be valid.
+  TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options);
+
+  /// Clips `gradient`, whose layout is that of the weights, and takes one step.
+  /// Errors: `kInternal` naming the tensor for a gradient that is not finite; nothing is changed.
+  [[nodiscard]] Result<UpdateReport> apply(const ParameterSet& gradient, Workers& workers);
+
+  /// Replaces the weights.
+  /// Errors: `kInvalidArgument` naming a tensor that is missing, misshapen, unknown or not of a
+  /// float type; nothing is changed.
+  [[nodiscard]] Status load(const TensorMap& tensors);
+  [[nodiscard]] TensorMap to_tensors() const { return weights_.to_tensors(DType::kF32); }
+
+  /// Returns the moments as "first_moment.<name>" and "second_moment.<name>", F32, and the counter
+  /// "step", one I64.
+  [[nodiscard]] TensorMap state() const;
+  /// Replaces the weights, and all else by what `state` returned.
+  /// Errors: as `load`.
+  [[nodiscard]] Status restore(const TensorMap& tensors, const TensorMap& state);
+
+  [[nodiscard]] std::int64_t step() const noexcept { return step_; }
+
+private:
+  OptimizerOptions options_;
+  ParameterSet weights_;
+  ParameterSet first_moment_;
+  ParameterSet second_moment_;
+  std::int64_t step_ = 0;
+};
+
+/// Checks the ranges of all options.
+/// Errors: `kInvalidArgument` naming the option.
+[[nodiscard]] Status validate(const OptimizerOptions& options);
+
+}  // namespace tidemill::engines

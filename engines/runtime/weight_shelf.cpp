@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/runtime/weight_shelf.hpp"
+
+#include <utility>
+
+#include "base/digest.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// Returns the entry of `digest` if it is alive and laid out for `use`, or null.
+template <class Shelf>
+auto find_alive(const Shelf& shelf, const std::string& digest, WeightUse use) {
+  const auto found = shelf.find(digest);
+  const bool serves =
+      found != shelf.end() && (found->second.use == use || use == WeightUse::kForward);
+  return serves ? found->second.weights.lock() : nullptr;
+}
+
+template <class Shelf>
+void forget_dead(Shelf& shelf) {
+  std::erase_if(shelf, [](const auto& entry) { return entry.second.weights.expired(); });
+}
+
+Status check_digest(const Snapshot& snapshot, const std::string& part, const TensorMap& tensors,
+                    const std::string& digest) {
+  if (digest_tensors(tensors) != digest) {
+    return corrupt_data("snapshot " + to_string(snapshot.version) + ": digest of the " + part +
+                        " does not match");
+  }
+  return {};
+}
+
+}  // namespace
+
+WeightShelf::WeightShelf(ModelConfig config, LoraSpec spec, DType compute, Ops& ops)
+    : config_(std::move(config)), spec_(std::move(spec)), compute_(compute), ops_(ops) {}
+
+Result<LaidOutWeights> WeightShelf::lay_out(const Snapshot& snapshot, WeightUse use) {
+  const std::string place = "snapshot " + to_string(snapshot.version);
+  if (!snapshot.base.empty()) {
+    TIDEMILL_RETURN_IF_ERROR(check_digest(snapshot, "base", snapshot.base, snapshot.base_digest));
+  }
+  if (!snapshot.adapter.empty() || !snapshot.adapter_digest.empty()) {
+    TIDEMILL_RETURN_IF_ERROR(
+        check_digest(snapshot, "adapter", snapshot.adapter, snapshot.adapter_digest));
+    if (spec_.empty()) {
+      return invalid_argument(place + " has an adapter, but the runtime was opened without one");
+    }
+  }
+  LaidOutWeights weights;
+  weights.base_digest = snapshot.base_digest;
+  weights.adapter_digest = snapshot.adapter_digest;
+  weights.base = find_alive(bases_, snapshot.base_digest, use);
+  if (weights.base == nullptr) {
+    if (snapshot.base.empty()) {
+      return invalid_argument(place + " carries no base, and base " + snapshot.base_digest +
+                              " is not loaded");
+    }
+    auto base = lay_out_base(snapshot.base, use);
+    if (!base.ok()) {
+      return base.status().with_context(place);
+    }
+    weights.base = std::move(base).value();
+  }
+  if (!snapshot.adapter.empty()) {
+    weights.adapter = find_alive(adapters_, snapshot.adapter_digest, use);
+    if (weights.adapter == nullptr) {
+      auto adapter = lay_out_adapter(snapshot.adapter, use);
+      if (!adapter.ok()) {
+        return adapter.status().with_context(place);
+      }
+      weights.adapter = std::move(adapter).value();
+    }
+  }
+  remember(weights, use);
+  return weights;
+}
+
+Result<std::shared_ptr<const ModelWeights>> WeightShelf::lay_out_base(const TensorMap& tensors,
+                                                                      WeightUse use) {
+  return ModelWeights::create(config_, tensors, {compute_, use}, ops_);
+}
+
+Result<std::shared_ptr<const Adapter>> WeightShelf::lay_out_adapter(const TensorMap& tensors,
+                                                                    WeightUse use) {
+  return Adapter::create(config_, spec_, tensors, use, ops_);
+}
+
+void WeightShelf::remember(const LaidOutWeights& weights, WeightUse use) {
+  forget_dead(bases_);
+  forget_dead(adapters_);
+  // Never replaces weights that serve more uses by the same ones for fewer.
+  if (!weights.base_digest.empty() && find_alive(bases_, weights.base_digest, use) == nullptr) {
+    bases_[weights.base_digest] = {weights.base, use};
+  }
+  if (weights.adapter != nullptr && !weights.adapter_digest.empty() &&
+      find_alive(adapters_, weights.adapter_digest, use) == nullptr) {
+    adapters_[weights.adapter_digest] = {weights.adapter, use};
+  }
+}
+
+}  // namespace tidemill::engines
