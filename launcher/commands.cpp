@@ -7,6 +7,11 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   std::vector<std::unique_ptr<Command>> commands;
   commands.push_back(make_check_command());
   commands.push_back(make_explain_command());
+  commands.push_back(make_generate_command());
+  commands.push_back(make_score_command());
+  commands.push_back(make_tokenize_command());
+  commands.push_back(make_template_command());
+  commands.push_back(make_export_command());
   return commands;
 }
 

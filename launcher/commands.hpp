@@ -11,6 +11,11 @@ namespace tidemill::launcher {
 
 [[nodiscard]] std::unique_ptr<Command> make_check_command();
 [[nodiscard]] std::unique_ptr<Command> make_explain_command();
+[[nodiscard]] std::unique_ptr<Command> make_export_command();
+[[nodiscard]] std::unique_ptr<Command> make_generate_command();
+[[nodiscard]] std::unique_ptr<Command> make_score_command();
+[[nodiscard]] std::unique_ptr<Command> make_template_command();
+[[nodiscard]] std::unique_ptr<Command> make_tokenize_command();
 
 /// Makes one of each, in the order that `--help` shows.
 [[nodiscard]] std::vector<std::unique_ptr<Command>> all_commands();

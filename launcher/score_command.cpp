@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tidemill score`: the log-probabilities that a model gives to token sequences.
+#include <CLI/App.hpp>
+
+#include "launcher/commands.hpp"
+#include "launcher/logits_file.hpp"
+#include "launcher/model_arguments.hpp"
+#include "launcher/ordered_rollouts.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+class ScoreCommand final : public Command {
+public:
+  [[nodiscard]] std::string name() const override { return "score"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Gives the log-probability of every token of sequences";
+  }
+  [[nodiscard]] std::string example() const override {
+    return "tidemill score models/my-model --input ids.jsonl --logits logits.safetensors";
+  }
+
+  void declare(CLI::App& app) override {
+    model_.declare(app);
+    app.add_option("--input", input_, "JSON lines {\"ids\": [...]}; - is stdin")
+        ->required()
+        ->type_name("FILE");
+    app.add_option("--logits", logits_,
+                   "Also write the raw logits: f32 tensors 0, 1, ... (tokens, vocabulary), one a "
+                   "line of the input")
+        ->type_name("OUT.safetensors");
+  }
+
+  [[nodiscard]] Status run(Session& session) override {
+    TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> lines, LineReader::open(input_));
+    TIDEMILL_ASSIGN_OR_RETURN(const OpenedModel model, model_.open());
+    PosixFileSystem files;
+    std::optional<LogitsFile> logits;
+    if (!logits_.empty()) {
+      logits.emplace(files, logits_);
+    }
+    RolloutWindow window;
+    window.vocab_size = model.config.vocab_size;
+    RolloutWork work;
+    work.request = [&](const InputLine& line) { return request(line); };
+    work.answer = [&](std::uint64_t /*index*/, const engines::RolloutResult& result) -> Status {
+      if (logits.has_value()) {
+        TIDEMILL_RETURN_IF_ERROR(logits->add(result.prompt_logits, window.vocab_size));
+      }
+      return write_line(session.out, answer(result));
+    };
+    TIDEMILL_RETURN_IF_ERROR(run_in_order(model.runtime->rollout(), *lines, window, work));
+    return logits.has_value() ? logits->finish() : Status();
+  }
+
+private:
+  [[nodiscard]] Result<engines::RolloutRequest> request(const InputLine& line) const {
+    TIDEMILL_ASSIGN_OR_RETURN(const Json object, parse_line(line));
+    TIDEMILL_ASSIGN_OR_RETURN(auto ids, read_ids(object, line.place));
+    if (!ids.has_value() || ids->empty()) {
+      return invalid_argument(line.place + ": ids: at least one token is required");
+    }
+    engines::RolloutRequest made;
+    made.prompt_ids = std::move(*ids);
+    made.prompt_logprobs = true;
+    made.prompt_logits = !logits_.empty();
+    return made;
+  }
+
+  // Nothing comes before the first token, so it has no probability.
+  [[nodiscard]] static Json answer(const engines::RolloutResult& result) {
+    Json::Array logprobs;
+    logprobs.reserve(result.prompt_logprobs.size() + 1);
+    logprobs.emplace_back();
+    for (const float value : result.prompt_logprobs) {
+      logprobs.emplace_back(double{value});
+    }
+    return Json::Object{{"logprobs", std::move(logprobs)}};
+  }
+
+  ModelArguments model_;
+  std::string input_;
+  std::string logits_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_score_command() {
+  return std::make_unique<ScoreCommand>();
+}
+
+}  // namespace tidemill::launcher

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// `export`: what a run or a merge leaves on disk is the model it came from.
+#include <gmock/gmock.h>
+
+#include "base/file.hpp"
+#include "base/float_tensor.hpp"
+#include "engines/formats/adapter_files.hpp"
+#include "engines/formats/model_files.hpp"
+#include "storage/checkpoint/checkpoint_store.hpp"
+#include "tests/launcher/command_run.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kGolden = TIDEMILL_TEST_DIR "/golden/engine/";
+
+std::string bytes_of(const Tensor& tensor) {
+  const auto bytes = tensor.data.bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void expect_equal(const TensorMap& a, const TensorMap& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    ASSERT_TRUE(b.contains(name)) << name;
+    EXPECT_EQ(tensor.dtype, b.at(name).dtype) << name;
+    EXPECT_EQ(tensor.shape, b.at(name).shape) << name;
+    EXPECT_EQ(bytes_of(tensor), bytes_of(b.at(name))) << name;
+  }
+}
+
+class ExportTest : public CommandTest {
+protected:
+  // Commits as a run does, and returns the run's directory.
+  std::string commit(storage::Checkpoint state, const std::string& model, const char* adapter) {
+    state.blobs["meta.json"] =
+        R"({"format": 1, "model": ")" + model + R"(", "adapter": )" + adapter + R"(, "step": 3})";
+    return commit(std::move(state));
+  }
+  std::string commit(storage::Checkpoint state) {
+    PosixFileSystem files;
+    const std::string run = path("run");
+    EXPECT_TRUE(make_directory(files, run).ok());
+    auto store = storage::CheckpointStore::open({run, "run-1"}, files);
+    EXPECT_TRUE(store.ok()) << store.status().message();
+    state.step = 3;
+    const auto report = store.value()->commit(state);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return run;
+  }
+};
+
+TEST_F(ExportTest, AModelRunGivesTheFilesTypesBack) {
+  const std::string model = kGolden + "models/llama-bf16-sharded";
+  const auto base = engines::open_model(model);
+  ASSERT_TRUE(base.ok());
+  storage::Checkpoint state;
+  for (const auto& [name, tensor] : base.value().tensors) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+    widen_floats(tensor, values);
+    state.tensors["weights"][name] = make_float_tensor(values, tensor.shape, DType::kF32);
+  }
+  const std::string run_path = commit(std::move(state), model, "false");
+  const Outcome outcome = run({"export", run_path, path("out")});
+  EXPECT_EQ(outcome.code, kDone) << outcome.err;
+  EXPECT_EQ(outcome.out, path("out") + ": model\n");
+  const auto exported = engines::open_model(path("out"));
+  ASSERT_TRUE(exported.ok()) << exported.status().message();
+  expect_equal(base.value().tensors, exported.value().tensors);
+  EXPECT_TRUE(std::filesystem::exists(path("out/tokenizer.json")));
+
+  // One commit by its manifest.
+  std::string manifest;
+  for (const auto& entry : std::filesystem::directory_iterator(run_path + "/checkpoints")) {
+    if (entry.path().filename().string().starts_with("commit-")) {
+      manifest = entry.path();
+    }
+  }
+  const Outcome again = run({"export", manifest, path("again"), "--json"});
+  EXPECT_EQ(again.code, kDone) << again.err;
+  EXPECT_EQ(again.lines().at(0), nlohmann::json({{"path", path("again")}, {"kind", "model"}}));
+  EXPECT_TRUE(engines::open_model(path("again")).ok());
+  EXPECT_EQ(run({"export", run_path, path("merged"), "--merge"}).err,
+            "--merge: " + run_path + " trained no adapter\n");
+}
+
+TEST_F(ExportTest, AnAdapterRunGivesAnAdapterOrAMergedModel) {
+  const std::string model = kGolden + "models/llama-tiny";
+  const std::string source = kGolden + "adapters/lora-qv";
+  const auto base = engines::open_model(model);
+  ASSERT_TRUE(base.ok());
+  const auto adapter = engines::open_adapter(source, base.value().config);
+  ASSERT_TRUE(adapter.ok()) << adapter.status().message();
+  storage::Checkpoint state;
+  state.tensors["weights"] = adapter.value().tensors;
+  state.blobs["adapter_config.json"] = engines::adapter_config_text(adapter.value().config);
+  const std::string run_path = commit(std::move(state), model, "true");
+
+  const Outcome outcome = run({"export", run_path, path("out")});
+  EXPECT_EQ(outcome.code, kDone) << outcome.err;
+  EXPECT_EQ(outcome.out, path("out") + ": adapter\n");
+  const auto exported = engines::open_adapter(path("out"), base.value().config);
+  ASSERT_TRUE(exported.ok()) << exported.status().message();
+  expect_equal(adapter.value().tensors, exported.value().tensors);
+
+  // The run's merge and that of the adapter's directory are the same model, and not the base.
+  ASSERT_EQ(run({"export", run_path, path("a"), "--merge"}).code, kDone);
+  ASSERT_EQ(run({"export", model, path("b"), "--merge", "--adapter", source}).code, kDone);
+  const auto a = engines::open_model(path("a"));
+  const auto b = engines::open_model(path("b"));
+  ASSERT_TRUE(a.ok() && b.ok());
+  expect_equal(a.value().tensors, b.value().tensors);
+  const std::string changed = "model.layers.0.self_attn.q_proj.weight";
+  const std::string kept = "model.layers.0.self_attn.k_proj.weight";
+  EXPECT_NE(bytes_of(a.value().tensors.at(changed)), bytes_of(base.value().tensors.at(changed)));
+  EXPECT_EQ(bytes_of(a.value().tensors.at(kept)), bytes_of(base.value().tensors.at(kept)));
+}
+
+TEST_F(ExportTest, RefusesWhatItCannotExport) {
+  const std::string model = kGolden + "models/llama-tiny";
+  const Outcome none = run({"export", path("none"), path("out")});
+  EXPECT_EQ(none.code, kRefused);
+  EXPECT_EQ(none.err, path("none") + ": no such run or commit\n");
+  EXPECT_EQ(run({"export", model, path("out"), "--adapter", kGolden + "adapters/lora-qv"}).code,
+            kRefused);
+  const Outcome dora = run({"export", kGolden + "models/qwen2-tiny", path("out"), "--merge",
+                            "--adapter", kGolden + "adapters/dora"});
+  EXPECT_EQ(dora.code, kRefused);
+  EXPECT_THAT(dora.err, HasSubstr("dora"));
+  EXPECT_FALSE(std::filesystem::exists(path("out")));
+
+  storage::Checkpoint state;
+  state.tensors["weights"] = {};
+  state.blobs["meta.json"] = R"({"format": 2, "model": "m", "adapter": false, "step": 1})";
+  const std::string newer = commit(std::move(state));
+  EXPECT_EQ(run({"export", newer, path("out")}).err,
+            newer + ": meta.json: format 2 is of a newer version of tidemill\n");
+}
+
+TEST_F(ExportTest, NeverWritesOverTheBase) {
+  const std::string base = path("base");
+  std::filesystem::copy(kGolden + "models/llama-tiny", base);
+  const Outcome outcome =
+      run({"export", base, base, "--merge", "--adapter", kGolden + "adapters/lora-qv"});
+  EXPECT_EQ(outcome.code, kRefused);
+  EXPECT_EQ(outcome.err, base + ": is the base model itself; name another directory\n");
+  EXPECT_TRUE(engines::open_model(base).ok());
+}
+
+}  // namespace
+}  // namespace tidemill::launcher

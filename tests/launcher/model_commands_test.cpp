@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+// `score` and `generate` on the golden models, as a program that drives them sees it.
+#include <cmath>
+#include <iostream>
+
+#include <gmock/gmock.h>
+
+#include "base/tensor_file.hpp"
+#include "tests/launcher/command_run.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+const std::string kGolden = TIDEMILL_TEST_DIR "/golden/engine/";
+const std::vector<std::string> kModels{"llama-bf16-sharded", "llama-linear", "llama-tiny",
+                                       "qwen2-sliding",      "qwen2-tiny",   "qwen2-yarn",
+                                       "qwen3-tiny"};
+
+struct Difference {
+  double max_abs = 0.0;
+  double sum_squares = 0.0;
+  std::size_t count = 0;
+
+  void add(double a, double b) {
+    max_abs = std::max(max_abs, std::abs(a - b));
+    sum_squares += (a - b) * (a - b);
+    ++count;
+  }
+  [[nodiscard]] double rms() const { return std::sqrt(sum_squares / static_cast<double>(count)); }
+};
+
+// Logits "0", "1", ... against those of a golden file.
+Difference compare_logits(const std::string& file, const std::string& golden,
+                          const std::string& prefix, std::size_t num_tensors) {
+  Difference difference;
+  const auto ours = read_tensor_file(file, TensorPlacement::kCopied);
+  const auto theirs = read_tensor_file(golden, TensorPlacement::kCopied);
+  EXPECT_TRUE(ours.ok()) << ours.status().message();
+  EXPECT_TRUE(theirs.ok()) << theirs.status().message();
+  if (!ours.ok() || !theirs.ok()) {
+    return difference;
+  }
+  EXPECT_EQ(ours.value().tensors.size(), num_tensors);
+  for (const auto& [name, tensor] : ours.value().tensors) {
+    const auto found = theirs.value().tensors.find(prefix + name);
+    if (found == theirs.value().tensors.end()) {
+      ADD_FAILURE() << name;
+      continue;
+    }
+    EXPECT_EQ(tensor.dtype, DType::kF32);
+    EXPECT_EQ(tensor.shape, found->second.shape) << name;
+    const auto a = tensor.data.as<float>();
+    const auto b = found->second.data.as<float>();
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+      difference.add(a[i], b[i]);
+    }
+  }
+  return difference;
+}
+
+std::vector<json> prompts_of(const json& golden) {
+  std::vector<json> lines;
+  for (const json& prompt : golden.at("prompts")) {
+    lines.push_back({{"ids", prompt.is_object() ? prompt.at("ids") : prompt}});
+  }
+  return lines;
+}
+
+using ScoreTest = CommandTest;
+
+TEST_F(ScoreTest, GivesTheGoldenLogprobsAndLogits) {
+  std::size_t num_prompts = 0;
+  std::size_t num_logprobs = 0;
+  double worst = 0.0;
+  for (const std::string& name : kModels) {
+    SCOPED_TRACE(name);
+    const json golden = read_json(kGolden + "forward/" + name + ".json");
+    const std::vector<json> lines = prompts_of(golden);
+    const Outcome outcome =
+        run({"score", kGolden + "models/" + name, "--input", write_lines("in.jsonl", lines),
+             "--logits", path(name + ".safetensors"), "--threads", "1"});
+    ASSERT_EQ(outcome.code, kDone) << outcome.err;
+    const std::vector<json> answers = outcome.lines();
+    ASSERT_EQ(answers.size(), lines.size());
+    for (std::size_t i = 0; i < answers.size(); ++i, ++num_prompts) {
+      const json& expected = golden.at("prompts")[i].at("prompt_logprobs");
+      const json& logprobs = answers[i].at("logprobs");
+      ASSERT_EQ(logprobs.size(), expected.size());
+      EXPECT_TRUE(logprobs[0].is_null());
+      for (std::size_t t = 1; t < logprobs.size(); ++t, ++num_logprobs) {
+        const double gap = std::abs(logprobs[t].get<double>() - expected[t].get<double>());
+        worst = std::max(worst, gap);
+        EXPECT_LE(gap, 2e-4) << "prompt " << i << " token " << t;
+      }
+    }
+    const Difference logits =
+        compare_logits(path(name + ".safetensors"), kGolden + "forward/" + name + ".safetensors",
+                       "logits.", lines.size());
+    EXPECT_LE(logits.max_abs, 2e-4);
+    EXPECT_LE(logits.rms(), 2e-5);
+  }
+  std::cout << "score f32: " << num_prompts << " prompts, " << num_logprobs
+            << " log-probabilities, the farthest " << worst << " from its golden\n";
+  EXPECT_EQ(num_prompts, 49U);
+  EXPECT_EQ(num_logprobs, 7U * (0 + 1 + 6 + 32 + 119 + 20 + 35));
+}
+
+TEST_F(ScoreTest, GivesLogitsInBf16WithinTwiceTheReferencesError) {
+  std::size_t num_models = 0;
+  for (const std::string& name : kModels) {
+    SCOPED_TRACE(name);
+    const json golden = read_json(kGolden + "forward/" + name + ".json");
+    const std::vector<json> lines = prompts_of(golden);
+    const Outcome outcome =
+        run({"score", kGolden + "models/" + name, "--dtype", "bf16", "--input",
+             write_lines("in.jsonl", lines), "--logits", path(name + ".safetensors")});
+    ASSERT_EQ(outcome.code, kDone) << outcome.err;
+    EXPECT_EQ(outcome.lines().size(), lines.size());
+    const Difference logits =
+        compare_logits(path(name + ".safetensors"), kGolden + "forward/" + name + ".safetensors",
+                       "logits.", lines.size());
+    const double reference = golden.at("stats").at("hf_bfloat16_vs_golden_rms");
+    std::cout << "score bf16: " << name << " rms " << logits.rms() << ", reference " << reference
+              << '\n';
+    EXPECT_LE(logits.rms(), 2.0 * reference);
+    ++num_models;
+  }
+  EXPECT_EQ(num_models, 7U);
+}
+
+TEST_F(ScoreTest, TakesAdaptersOverTheBaseAndMergedIntoIt) {
+  std::size_t num_adapters = 0;
+  for (const std::string name : {"lora-all-linear", "lora-bf16-base", "lora-layers",
+                                 "lora-patterns", "lora-qv", "lora-regex", "lora-rslora"}) {
+    SCOPED_TRACE(name);
+    const std::string adapter = kGolden + "adapters/" + name;
+    const json golden = read_json(adapter + "/golden.json");
+    const std::string model = kGolden + "models/" + golden.at("base_model").get<std::string>();
+    const std::string input = write_lines("in.jsonl", prompts_of(golden));
+    const Outcome adapted = run({"score", model, "--adapter", adapter, "--input", input, "--logits",
+                                 path("adapted.safetensors")});
+    ASSERT_EQ(adapted.code, kDone) << adapted.err;
+    EXPECT_LE(
+        compare_logits(path("adapted.safetensors"), adapter + "/golden.safetensors", "adapted.", 2)
+            .max_abs,
+        2e-4);
+
+    const Outcome exported = run({"export", model, path(name), "--merge", "--adapter", adapter});
+    ASSERT_EQ(exported.code, kDone) << exported.err;
+    const Outcome merged =
+        run({"score", path(name), "--input", input, "--logits", path("merged.safetensors")});
+    ASSERT_EQ(merged.code, kDone) << merged.err;
+    const Difference logits =
+        compare_logits(path("merged.safetensors"), adapter + "/golden.safetensors", "merged.", 2);
+    // A sum that rounds to bf16 may fall on either side.
+    if (name == std::string("lora-bf16-base")) {
+      EXPECT_LE(logits.rms(), 5e-3);
+    } else {
+      EXPECT_LE(logits.max_abs, 2e-4);
+    }
+    ++num_adapters;
+  }
+  std::cout << "score: " << num_adapters << " adapters, over the base and merged\n";
+  EXPECT_EQ(num_adapters, 7U);
+}
+
+TEST_F(ScoreTest, RefusesAdaptersThatTheEngineLacks) {
+  const std::string input = write_lines("in.jsonl", {{{"ids", {1, 2}}}});
+  for (const std::string name :
+       {"dora", "ia3", "lora-bias-only", "lora-embedding", "lora-lm-head-saved"}) {
+    const std::string adapter = kGolden + "adapters/" + name;
+    const json golden = read_json(adapter + "/golden.json");
+    const std::string model = kGolden + "models/" + golden.at("base_model").get<std::string>();
+    const Outcome outcome = run({"score", model, "--adapter", adapter, "--input", input});
+    EXPECT_EQ(outcome.code, kRefused) << name;
+    EXPECT_EQ(outcome.out, "") << name;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+}
+
+using GenerateTest = CommandTest;
+
+TEST_F(GenerateTest, FollowsTheGoldenGreedyPath) {
+  std::size_t num_prompts = 0;
+  std::size_t num_tokens = 0;
+  std::size_t num_flips = 0;
+  for (const std::string& name : kModels) {
+    const json golden = read_json(kGolden + "forward/" + name + ".json");
+    const std::vector<json> lines = prompts_of(golden);
+    const Outcome outcome =
+        run({"generate", kGolden + "models/" + name, "--greedy", "--max-new-tokens", "32",
+             "--input", write_lines("in.jsonl", lines)});
+    ASSERT_EQ(outcome.code, kDone) << outcome.err;
+    const std::vector<json> answers = outcome.lines();
+    ASSERT_EQ(answers.size(), lines.size());
+    for (std::size_t i = 0; i < answers.size(); ++i, ++num_prompts) {
+      SCOPED_TRACE(name + " prompt " + std::to_string(i));
+      const json& greedy = golden.at("prompts")[i].at("greedy");
+      const json& ids = answers[i].at("ids");
+      const bool stops = !greedy.at("eos_stop_after").is_null();
+      const std::size_t expected = stops ? greedy.at("eos_stop_after").get<std::size_t>() : 32;
+      ASSERT_EQ(ids.size(), answers[i].at("logprobs").size());
+      bool flipped = false;
+      for (std::size_t t = 0; t < expected && !flipped; ++t) {
+        ASSERT_LT(t, ids.size());
+        flipped = ids[t] != greedy.at("ids")[t];
+        if (flipped) {
+          // Two logits this near may change places.
+          EXPECT_LT(greedy.at("margins")[t].get<double>(), 1e-3);
+          ++num_flips;
+          continue;
+        }
+        EXPECT_NEAR(answers[i].at("logprobs")[t].get<double>(),
+                    greedy.at("logprobs")[t].get<double>(), 2e-4);
+        ++num_tokens;
+      }
+      if (!flipped) {
+        EXPECT_EQ(ids.size(), expected);
+        EXPECT_EQ(answers[i].at("finish_reason"), stops ? "stop" : "length");
+      }
+    }
+  }
+  std::cout << "generate: " << num_prompts << " greedy prompts, " << num_tokens << " tokens equal, "
+            << num_flips << " prompts left at a near tie\n";
+  EXPECT_EQ(num_prompts, 49U);
+  EXPECT_GT(num_tokens, 1400U);
+}
+
+TEST_F(GenerateTest, ScoreGivesTheSampledTokensTheSameBits) {
+  std::size_t num_tokens = 0;
+  for (const std::string dtype : {"f32", "bf16"}) {
+    for (const std::string& name : kModels) {
+      SCOPED_TRACE(name + ' ' + dtype);
+      const std::string model = kGolden + "models/" + name;
+      std::vector<json> lines = prompts_of(read_json(kGolden + "forward/" + name + ".json"));
+      const Outcome generated =
+          run({"generate", model, "--dtype", dtype, "--seed", "5", "--ignore-eos",
+               "--max-new-tokens", "24", "--input", write_lines("in.jsonl", lines)});
+      ASSERT_EQ(generated.code, kDone) << generated.err;
+      const std::vector<json> answers = generated.lines();
+      ASSERT_EQ(answers.size(), lines.size());
+      std::vector<std::size_t> prompt_sizes;
+      for (std::size_t i = 0; i < lines.size(); ++i) {
+        json& ids = lines[i].at("ids");
+        prompt_sizes.push_back(ids.size());
+        ids.insert(ids.end(), answers[i].at("ids").begin(), answers[i].at("ids").end());
+      }
+      const Outcome scored =
+          run({"score", model, "--dtype", dtype, "--input", write_lines("scored.jsonl", lines)});
+      ASSERT_EQ(scored.code, kDone) << scored.err;
+      const std::vector<json> scores = scored.lines();
+      ASSERT_EQ(scores.size(), lines.size());
+      for (std::size_t i = 0; i < lines.size(); ++i) {
+        const json& logprobs = answers[i].at("logprobs");
+        ASSERT_EQ(logprobs.size(), 24U);
+        for (std::size_t t = 0; t < logprobs.size(); ++t, ++num_tokens) {
+          EXPECT_EQ(scores[i].at("logprobs").at(prompt_sizes[i] + t), logprobs[t]);
+        }
+      }
+    }
+  }
+  std::cout << "generate and score: " << num_tokens << " log-probabilities of equal bits\n";
+  EXPECT_EQ(num_tokens, 2U * 7U * 7U * 24U);
+}
+
+TEST_F(GenerateTest, ALineGetsTheSameTokensWhateverTheOthersAre) {
+  const std::string model = kGolden + "models/qwen3-tiny";
+  std::vector<json> lines = prompts_of(read_json(kGolden + "forward/qwen3-tiny.json"));
+  const std::vector<std::string> command{
+      "generate", model,  "--seed",  "9",    "--max-new-tokens", "20",  "--top-k", "50",
+      "--top-p",  "0.95", "--min-p", "0.01", "--temperature",    "1.3", "--input"};
+  const auto answers_to = [&](const std::vector<json>& input) {
+    std::vector<std::string> arguments = command;
+    arguments.push_back(write_lines("in.jsonl", input));
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, kDone) << outcome.err;
+    return outcome.lines();
+  };
+  const auto first = answers_to(lines);
+  ASSERT_EQ(first.size(), 7U);
+  const auto again = answers_to({lines[4], {{"prompt", "Hello"}}, lines[2]});
+  ASSERT_EQ(again.size(), 3U);
+  EXPECT_EQ(again[2], first[2]);
+  const auto repeated = answers_to({lines[4], lines[4]});
+  EXPECT_NE(repeated.at(0), repeated.at(1));
+}
+
+TEST_F(GenerateTest, AnswersPromptsAndConversations) {
+  const std::string model = kGolden + "models/llama-tiny";
+  const json messages = json::array({{{"role", "user"}, {"content", "Hello"}}});
+  const json rendered = {
+      {"messages", messages}, {"add_generation_prompt", true}, {"now", "2026-01-31T12:00:00"}};
+  const std::string text = run({"template", model, "--input", write_lines("t.jsonl", {rendered})})
+                               .lines()
+                               .at(0)
+                               .at("text");
+  const json ids = run({"tokenize", model, "--no-special", "--input",
+                        write_lines("k.jsonl", {{{"text", text}}})})
+                       .lines()
+                       .at(0)
+                       .at("ids");
+  const json prompt_ids = run({"tokenize", model, "Hello", "--json"}).lines().at(0).at("ids");
+  const std::string input =
+      write_lines("in.jsonl", {{{"messages", messages}, {"now", "2026-01-31T12:00:00"}},
+                               {{"ids", ids}},
+                               {{"prompt", "Hello"}, {"answer", "unused"}},
+                               {{"ids", prompt_ids}}});
+  const Outcome outcome =
+      run({"generate", model, "--greedy", "--max-new-tokens", "8", "--input", input});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  const auto answers = outcome.lines();
+  ASSERT_EQ(answers.size(), 4U);
+  EXPECT_EQ(answers[0], answers[1]);
+  EXPECT_EQ(answers[2], answers[3]);
+
+  // One prompt prints its text, or one object.
+  const std::string shown =
+      run({"generate", model, "Hello", "--greedy", "--max-new-tokens", "8"}).out;
+  EXPECT_EQ(shown, answers[2].at("text").get<std::string>() + "\n");
+  EXPECT_EQ(run({"generate", model, "Hello", "--greedy", "--max-new-tokens", "8", "--json"})
+                .lines()
+                .at(0),
+            answers[2]);
+}
+
+TEST_F(GenerateTest, StopStringsEndAnAnswer) {
+  const std::string model = kGolden + "models/qwen3-tiny";
+  const std::vector<std::string> plain{"generate",         model, "Hello",        "--greedy",
+                                       "--max-new-tokens", "16",  "--ignore-eos", "--json"};
+  const json whole = run(plain).lines().at(0);
+  const std::string text = whole.at("text");
+  ASSERT_GE(text.size(), 4U);
+  // An ASCII character of the answer, so that the text can be cut before it.
+  const auto at = std::find_if(text.begin() + 1, text.end(), [](char c) { return c > ' '; });
+  ASSERT_NE(at, text.end());
+  std::vector<std::string> stopped = plain;
+  stopped.insert(stopped.end(), {"--stop", std::string(1, *at)});
+  const json answer = run(stopped).lines().at(0);
+  EXPECT_EQ(answer.at("finish_reason"), "stop");
+  EXPECT_LE(answer.at("ids").size(), whole.at("ids").size());
+  EXPECT_THAT(answer.at("text").get<std::string>(), HasSubstr(std::string(1, *at)));
+}
+
+TEST_F(GenerateTest, AnAnswerEndsWithTheContext) {
+  std::vector<int> ids(510, 5);
+  const std::string input = write_lines("in.jsonl", {{{"ids", ids}}});
+  const Outcome outcome = run({"generate", kGolden + "models/llama-tiny", "--greedy",
+                               "--ignore-eos", "--max-new-tokens", "9", "--input", input});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  EXPECT_EQ(outcome.lines().at(0).at("ids").size(), 2U);
+  EXPECT_EQ(outcome.lines().at(0).at("finish_reason"), "length");
+}
+
+TEST_F(CommandTest, LinesThatTheModelCannotTakeAreNamed) {
+  const std::string model = kGolden + "models/llama-tiny";
+  struct Case {
+    std::string command;
+    std::string line;
+    std::string message;
+  };
+  const std::string long_ids = json({{"ids", std::vector<int>(600, 5)}}).dump();
+  const std::vector<Case> cases{
+      {"score", "{\"ids\": []}", "in.jsonl:2: ids: at least one token is required"},
+      {"score", "{}", "in.jsonl:2: ids: at least one token is required"},
+      {"score", "{\"ids\": [1, 527]}", "in.jsonl:2: "},
+      {"score", "{\"ids\": [1", "in.jsonl:2: "},
+      {"score", long_ids, "in.jsonl:2: "},
+      {"generate", "{\"ids\": [527]}", "in.jsonl:2: "},
+      {"generate", "{}", "in.jsonl:2: needs one of ids, prompt and messages"},
+      {"generate", "{\"ids\": [1], \"prompt\": \"a\"}", "in.jsonl:2: needs one of"},
+      {"generate", "{\"ids\": []}", "in.jsonl:2: the prompt has no tokens"},
+      {"generate", "{\"prompt\": 7}", "in.jsonl:2: prompt: must be a string"},
+      {"generate", "{\"messages\": 7}", "in.jsonl:2: messages"},
+      {"generate", long_ids, "in.jsonl:2: the prompt has 600 tokens, but the context"},
+  };
+  for (const Case& item : cases) {
+    SCOPED_TRACE(item.command + ' ' + item.line.substr(0, 40));
+    const std::string input =
+        write("in.jsonl", "{\"ids\": [1, 2]}\n" + item.line + "\n{\"ids\": [1, 2]}\n");
+    const Outcome outcome = run({item.command, model, "--input", input});
+    EXPECT_NE(outcome.code, kDone);
+    EXPECT_THAT(outcome.err, HasSubstr(item.message));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_EQ(outcome.lines().size(), 1U) << outcome.out;
+  }
+}
+
+TEST_F(CommandTest, ArgumentsThatCannotBeUsedAreNamed) {
+  const std::string model = kGolden + "models/llama-tiny";
+  const std::string input = write_lines("in.jsonl", {{{"ids", {1, 2}}}});
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"score", model, "--input", input, "--dtype", "f64"},
+       "--dtype: must be f32 or bf16, not \"f64\"\n"},
+      {{"score", model, "--input", input, "--threads", "-1"}, "--threads: must be from 0 to 256\n"},
+      {{"score", model, "--input", input, "--cache-mib", "0"},
+       "--cache-mib: must be from 1 to 1048576\n"},
+      {{"generate", model}, "generate: needs PROMPT or --input FILE\n"},
+      {{"generate", model, "x", "--max-new-tokens", "0"}, "--max-new-tokens: must be at least 1\n"},
+      {{"generate", path("none"), "x"}, path("none")},
+      {{"score", path("none"), "--input", input}, path("none")},
+      {{"generate", model, "x", "--temperature", "-1"}, "temperature"},
+      {{"generate", model, "x", "--top-p", "0"}, "top_p"},
+      {{"generate", model, "x", "--stop", ""}, "--stop: "},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, kRefused) << message;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+}  // namespace
+}  // namespace tidemill::launcher
