@@ -5,6 +5,8 @@ namespace tidemill::launcher {
 
 std::vector<std::unique_ptr<Command>> all_commands() {
   std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(make_run_command());
+  commands.push_back(make_resume_command());
   commands.push_back(make_check_command());
   commands.push_back(make_explain_command());
   commands.push_back(make_generate_command());
