@@ -87,9 +87,10 @@ TrainView::TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& o
 Status TrainView::begin_batch(TokenLoss* loss, float temperature) {
   TIDEMILL_RETURN_IF_ERROR(check_temperature(temperature));
   end_batch();
-  batch_.emplace();
-  batch_->loss = loss;
-  batch_->head.temperature = temperature;
+  OpenBatch batch;
+  batch.loss = loss;
+  batch.head = {temperature, Device::kLogitRows};
+  batch_ = std::move(batch);
   return {};
 }
 

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening a model, sharing its weights, and what is refused before anything starts.
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/digest.hpp"
+#include "engines/ops/reference/factory.hpp"
+#include "engines/peft/lora_spec.hpp"
+#include "engines/runtime/weight_shelf.hpp"
+#include "tests/engines/runtime/runtime_bench.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+class ModelRuntimeTest : public ::testing::Test {
+protected:
+  void expect_refused(const RuntimeOptions& options, Errc code, const std::string& message) {
+    const auto runtime = open_runtime(model_, options);
+    ASSERT_FALSE(runtime.ok());
+    EXPECT_EQ(runtime.status().code(), code) << runtime.status().to_string();
+    EXPECT_NE(runtime.status().message().find(message), std::string::npos)
+        << runtime.status().message();
+  }
+
+  [[nodiscard]] RuntimeOptions options(Training training) const {
+    return small_options(model_.config, Backend::kCpu, 64, training);
+  }
+
+  ModelFiles model_ = small_model(1);
+};
+
+TEST_F(ModelRuntimeTest, SaysWhatItIs) {
+  const auto runtime = open_runtime(model_, options(Training::kNo)).value();
+  EXPECT_EQ(runtime->train(), nullptr);
+  EXPECT_EQ(runtime->initial().version, PolicyVersion{});
+  EXPECT_EQ(runtime->initial().base_digest, digest_tensors(model_.tensors));
+  const std::string description(runtime->description());
+  EXPECT_NE(description.find("2 threads, weights F32, cache F32"), std::string::npos)
+      << description;
+}
+
+TEST_F(ModelRuntimeTest, BadOptionsAreRefused) {
+  RuntimeOptions bad = options(Training::kNo);
+  bad.threads = 0;
+  expect_refused(bad, Errc::kInvalidArgument, "threads: 0");
+  bad = options(Training::kNo);
+  bad.compute = DType::kF16;
+  expect_refused(bad, Errc::kInvalidArgument, "compute: F16");
+  bad = options(Training::kNo);
+  bad.kv_dtype = DType::kI8;
+  expect_refused(bad, Errc::kInvalidArgument, "kv_dtype: I8");
+  bad = options(Training::kNo);
+  bad.max_running = 0;
+  expect_refused(bad, Errc::kInvalidArgument, "max_running: 0");
+  bad = options(Training::kNo);
+  bad.kv_bytes = 100;
+  expect_refused(bad, Errc::kResourceExhausted, "100");
+  bad = options(Training::kYes);
+  bad.compute = DType::kBF16;
+  expect_refused(bad, Errc::kInvalidArgument, "training needs F32, not BF16");
+  bad = options(Training::kYes);
+  bad.optimizer->total_steps = 0;
+  expect_refused(bad, Errc::kInvalidArgument, "total_steps: 0");
+  bad = options(Training::kYes);
+  bad.optimizer->weight_decay = -1.0;
+  expect_refused(bad, Errc::kInvalidArgument, "weight_decay");
+  bad = options(Training::kYes);
+  bad.optimizer->max_grad_norm = -1.0;
+  expect_refused(bad, Errc::kInvalidArgument, "max_grad_norm");
+  bad = options(Training::kYes);
+  bad.optimizer->adamw.beta1 = 2.0;
+  expect_refused(bad, Errc::kInvalidArgument, "beta1");
+  bad = options(Training::kYes);
+  bad.activation_bytes = 0;
+  expect_refused(bad, Errc::kInvalidArgument, "activation_bytes");
+}
+
+TEST_F(ModelRuntimeTest, AdaptersThatDoNotFitAreRefused) {
+  RuntimeOptions bad = options(Training::kNo);
+  bad.adapter = small_adapter(model_.config, 1);
+  bad.adapter->config.use_dora = true;
+  expect_refused(bad, Errc::kUnimplemented, "use_dora");
+  bad.adapter = small_adapter(model_.config, 1);
+  bad.adapter->tensors.erase(bad.adapter->tensors.begin());
+  expect_refused(bad, Errc::kInvalidArgument, "lora_A");
+  bad.adapter = small_adapter(model_.config, 1);
+  bad.adapter->modules[0].module.path = "model.layers.9.self_attn.q_proj";
+  expect_refused(bad, Errc::kInvalidArgument, "model.layers.");
+  bad = options(Training::kYes);
+  bad.adapter = small_adapter(model_.config, 1);
+  bad.adapter->config.dropout = 0.1;
+  expect_refused(bad, Errc::kUnimplemented, "lora_dropout");
+}
+
+TEST_F(ModelRuntimeTest, AModelOfAnotherShapeIsRefused) {
+  model_.tensors.erase("model.norm.weight");
+  expect_refused(options(Training::kNo), Errc::kInvalidArgument, "model.norm.weight");
+}
+
+TEST_F(ModelRuntimeTest, Bf16Generates) {
+  RuntimeOptions half = options(Training::kNo);
+  half.compute = DType::kBF16;
+  half.kv_dtype = DType::kBF16;
+  const auto runtime = open_runtime(model_, half).value();
+  RolloutRequest request = sampling_request(1, model_.config, 9, 12);
+  request.sampling.temperature = 0.0F;
+  ResultKeeper first;
+  run_requests(runtime->rollout(), {request}, first, 4);
+  // The response, scored in one chunk, has the bits it was drawn with.
+  RolloutRequest scored = request;
+  const RolloutResult& result = first.at(1);
+  scored.prompt_ids.insert(scored.prompt_ids.end(), result.response_ids.begin(),
+                           result.response_ids.end());
+  scored.max_new_tokens = 0;
+  scored.prompt_logprobs = true;
+  ResultKeeper second;
+  run_requests(runtime->rollout(), {scored}, second);
+  ASSERT_EQ(result.response_ids.size(), 12U);
+  for (std::size_t t = 0; t < 12; ++t) {
+    EXPECT_EQ(second.at(1).prompt_logprobs[8 + t], result.behavior_logprobs[t]) << t;
+  }
+}
+
+TEST_F(ModelRuntimeTest, AnAdapterRunPublishesTheAdapterAlone) {
+  RuntimeOptions adapted = options(Training::kYes);
+  adapted.adapter = small_adapter(model_.config, 1);
+  const auto runtime = open_runtime(model_, adapted).value();
+  const Snapshot snapshot = runtime->train()->commit({0, 0, 1}).value();
+  EXPECT_TRUE(snapshot.base.empty());
+  EXPECT_EQ(snapshot.base_digest, runtime->initial().base_digest);
+  EXPECT_EQ(snapshot.adapter_digest, runtime->initial().adapter_digest);
+  EXPECT_TRUE(runtime->rollout().load(snapshot, WeightArrival::kFinish).ok());
+  EXPECT_EQ(runtime->rollout().serving().step, 1U);
+}
+
+TEST_F(ModelRuntimeTest, EstimatesGrowWithWhatIsAskedFor) {
+  const MemoryEstimate generating = estimate_memory(model_.config, options(Training::kNo));
+  const MemoryEstimate training = estimate_memory(model_.config, options(Training::kYes));
+  const std::int64_t parameters = 4 * num_parameters(model_.config);
+  EXPECT_EQ(generating.kv_bytes, options(Training::kNo).kv_bytes);
+  EXPECT_GE(generating.weights_bytes, 2 * parameters);
+  EXPECT_EQ(generating.gradient_bytes + generating.optimizer_bytes, 0);
+  EXPECT_EQ(training.gradient_bytes, parameters);
+  EXPECT_EQ(training.optimizer_bytes, 2 * parameters);
+  EXPECT_GT(training.weights_bytes, generating.weights_bytes);
+  EXPECT_GE(training.activation_bytes, options(Training::kYes).activation_bytes);
+  RuntimeOptions adapted = options(Training::kYes);
+  adapted.adapter = small_adapter(model_.config, 1);
+  EXPECT_LT(estimate_memory(model_.config, adapted).total(), training.total());
+}
+
+TEST(WeightShelfTest, LaysWeightsOutOnce) {
+  const ModelFiles model = small_model(1);
+  const auto ops = make_reference_ops();
+  const AdapterFiles files = small_adapter(model.config, 1);
+  WeightShelf shelf(model.config, lora_spec(files.config, files.modules).value(), DType::kF32,
+                    *ops);
+  Snapshot snapshot;
+  snapshot.base = model.tensors;
+  snapshot.base_digest = digest_tensors(snapshot.base);
+  snapshot.adapter = files.tensors;
+  snapshot.adapter_digest = digest_tensors(snapshot.adapter);
+  auto both = shelf.lay_out(snapshot, WeightUse::kForwardAndBackward).value();
+  const auto forward = shelf.lay_out(snapshot, WeightUse::kForward).value();
+  EXPECT_EQ(forward.base, both.base);
+  EXPECT_EQ(forward.adapter, both.adapter);
+  snapshot.base.clear();
+  EXPECT_EQ(shelf.lay_out(snapshot, WeightUse::kForward).value().base, both.base);
+}
+
+TEST(WeightShelfTest, KeepsNothingAlive) {
+  const ModelFiles model = small_model(1);
+  const auto ops = make_reference_ops();
+  WeightShelf shelf(model.config, {}, DType::kF32, *ops);
+  Snapshot snapshot;
+  snapshot.base = model.tensors;
+  snapshot.base_digest = digest_tensors(snapshot.base);
+  const std::weak_ptr<const ModelWeights> gone =
+      shelf.lay_out(snapshot, WeightUse::kForward).value().base;
+  EXPECT_TRUE(gone.expired());
+  snapshot.base.clear();
+  EXPECT_EQ(shelf.lay_out(snapshot, WeightUse::kForward).status().code(), Errc::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tidemill::engines

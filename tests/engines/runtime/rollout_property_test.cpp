@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever arrives when, however small budget and cache are: a request gets what it gets alone.
+#include <iostream>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.hpp"
+#include "tests/engines/runtime/runtime_bench.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr std::uint64_t kRequests = 10;
+
+RolloutRequest random_request(std::uint64_t id, const ModelConfig& model, RandomStream& random) {
+  RolloutRequest request =
+      sampling_request(id, model, 1 + static_cast<std::int64_t>(random.below(40)),
+                       static_cast<std::int32_t>(random.below(24)));
+  request.sampling.temperature = random.below(3) == 0 ? 0.0F : 0.7F + 0.1F * static_cast<float>(id);
+  request.sampling.top_k = random.below(2) == 0 ? 0 : 20;
+  request.sampling.repetition_penalty = random.below(2) == 0 ? 1.0F : 1.1F;
+  request.prompt_logprobs = random.below(2) == 0;
+  request.prompt_logits = random.below(4) == 0;
+  if (random.below(2) == 0) {
+    request.stop_strings = {"qx", "k"};
+  }
+  return request;
+}
+
+class RolloutPropertyTest : public ::testing::TestWithParam<Backend> {};
+
+TEST_P(RolloutPropertyTest, EveryRequestGetsWhatItGetsAlone) {
+  const ModelFiles model = small_model(1);
+  const int rounds = GetParam() == Backend::kCpu ? 60 : 15;
+  RuntimeOptions roomy = small_options(model.config, GetParam(), 1024, Training::kNo);
+  const auto alone_runtime = open_runtime(model, roomy).value();
+  int compared = 0;
+  int cancelled = 0;
+  for (int round = 0; round < rounds; ++round) {
+    RandomStream random(31, static_cast<std::uint64_t>(round));
+    // 4 pages hold the longest request; with a few at a time, sequences are preempted.
+    RuntimeOptions options =
+        small_options(model.config, GetParam(),
+                      64 + 16 * static_cast<std::int64_t>(random.below(6)), Training::kNo);
+    options.max_running = 1 + static_cast<std::int64_t>(random.below(6));
+    const auto runtime = open_runtime(model, options).value();
+    RolloutEngine& engine = runtime->rollout();
+    ResultKeeper mixed;
+    std::vector<RolloutRequest> requests;
+    std::uint64_t to_cancel = kRequests;
+    while (requests.size() < kRequests || engine.has_work()) {
+      if (requests.size() < kRequests && random.below(3) == 0) {
+        requests.push_back(random_request(requests.size(), model.config, random));
+        ASSERT_TRUE(engine.submit(requests.back(), mixed).ok());
+      }
+      if (!requests.empty() && random.below(25) == 0) {
+        to_cancel = random.below(requests.size());
+        engine.cancel({to_cancel});
+      }
+      const auto budget = 1 + static_cast<std::int64_t>(random.below(30));
+      const auto report = engine.step({budget});
+      ASSERT_TRUE(report.ok());
+      EXPECT_LE(report.value().prefill_tokens + report.value().decode_tokens, budget);
+    }
+    ASSERT_EQ(mixed.size(), kRequests);
+    for (const RolloutRequest& request : requests) {
+      ResultKeeper alone;
+      run_requests(alone_runtime->rollout(), {request}, alone, 1000);
+      const RolloutResult& expected = alone.at(request.id.value);
+      const RolloutResult& actual = mixed.at(request.id.value);
+      if (actual.finish_reason == FinishReason::kCancelled) {
+        ++cancelled;
+        ASSERT_LE(actual.response_ids.size(), expected.response_ids.size());
+        for (std::size_t t = 0; t < actual.response_ids.size(); ++t) {
+          EXPECT_EQ(actual.response_ids[t], expected.response_ids[t]);
+          EXPECT_EQ(actual.behavior_logprobs[t], expected.behavior_logprobs[t]);
+        }
+      } else {
+        ++compared;
+        expect_same_result(actual, expected);
+      }
+    }
+  }
+  std::cout << "[ checked  ] " << backend_name(GetParam()) << ": " << compared << " requests, "
+            << cancelled << " cancelled ones\n";
+  EXPECT_GT(compared, rounds * 5);
+  EXPECT_GT(cancelled, 0);
+}
+
+// The cache holds the longest request alone, so that others must give way again and again.
+TEST_P(RolloutPropertyTest, PreemptionNeitherDeadlocksNorChangesABit) {
+  const ModelFiles model = small_model(2);
+  std::vector<RolloutRequest> requests;
+  for (std::uint64_t id = 0; id < 6; ++id) {
+    requests.push_back(sampling_request(id, model.config, 5, 43));
+  }
+  const auto tight =
+      open_runtime(model, small_options(model.config, GetParam(), 48, Training::kNo)).value();
+  const auto roomy =
+      open_runtime(model, small_options(model.config, GetParam(), 1024, Training::kNo)).value();
+  ResultKeeper preempted;
+  ResultKeeper undisturbed;
+  for (const RolloutRequest& request : requests) {
+    ASSERT_TRUE(tight->rollout().submit(request, preempted).ok());
+  }
+  std::int64_t prefilled = 0;
+  while (tight->rollout().has_work()) {
+    prefilled += tight->rollout().step({64}).value().prefill_tokens;
+  }
+  EXPECT_GT(prefilled, 6 * 5) << "nothing was computed twice, so nothing was preempted";
+  run_requests(roomy->rollout(), requests, undisturbed);
+  for (const RolloutRequest& request : requests) {
+    EXPECT_EQ(preempted.at(request.id.value).response_ids.size(), 43U);
+    expect_same_result(preempted.at(request.id.value), undisturbed.at(request.id.value));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, RolloutPropertyTest,
+                         ::testing::Values(Backend::kCpu, Backend::kReference),
+                         [](const auto& test) { return backend_name(test.param); });
+
+}  // namespace
+}  // namespace tidemill::engines

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// How responses end, how weights arrive, what is refused.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/digest.hpp"
+#include "base/float_tensor.hpp"
+#include "tests/engines/runtime/runtime_bench.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+Snapshot snapshot_of(const ModelFiles& model, std::uint64_t step) {
+  Snapshot snapshot;
+  snapshot.version.step = step;
+  snapshot.base = model.tensors;
+  snapshot.base_digest = digest_tensors(snapshot.base);
+  return snapshot;
+}
+
+class RolloutViewTest : public ::testing::Test {
+protected:
+  RolloutViewTest() : model_(small_model(3)), runtime_(open(model_)) {}
+
+  static std::unique_ptr<ModelRuntime> open(const ModelFiles& model) {
+    return open_runtime(model, small_options(model.config, Backend::kCpu, 256, Training::kNo))
+        .value();
+  }
+
+  RolloutRequest request(std::uint64_t id, std::int32_t max_new_tokens) const {
+    return sampling_request(id, model_.config, 6, max_new_tokens);
+  }
+
+  RolloutResult run(const RolloutRequest& request) {
+    ResultKeeper results;
+    run_requests(engine(), {request}, results);
+    return results.at(request.id.value);
+  }
+
+  void expect_refused(const RolloutRequest& request, Errc code, const std::string& message) {
+    const Status status = engine().submit(request, keeper_);
+    EXPECT_EQ(status.code(), code) << status.to_string();
+    EXPECT_NE(status.message().find(message), std::string::npos) << status.message();
+    EXPECT_FALSE(engine().has_work());
+  }
+
+  RolloutEngine& engine() { return runtime_->rollout(); }
+
+  ModelFiles model_;
+  std::unique_ptr<ModelRuntime> runtime_;
+  ResultKeeper keeper_;
+};
+
+TEST_F(RolloutViewTest, EndsAtTheLength) {
+  const RolloutResult result = run(request(1, 12));
+  EXPECT_EQ(result.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(result.response_ids.size(), 12U);
+  EXPECT_EQ(result.behavior_logprobs.size(), 12U);
+  EXPECT_EQ(result.versions, (std::vector<VersionSpan>{{PolicyVersion{}, 12}}));
+}
+
+TEST_F(RolloutViewTest, StopIdIsTheLastToken) {
+  const RolloutResult whole = run(request(1, 12));
+  RolloutRequest stopped = request(1, 12);
+  stopped.stop_ids = {whole.response_ids[5]};
+  const RolloutResult result = run(stopped);
+  const auto first =
+      std::ranges::find(whole.response_ids, whole.response_ids[5]) - whole.response_ids.begin();
+  EXPECT_EQ(result.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(result.response_ids, std::vector<std::int32_t>(whole.response_ids.begin(),
+                                                           whole.response_ids.begin() + first + 1));
+}
+
+TEST_F(RolloutViewTest, StopStringIsFoundAcrossTokens) {
+  const RolloutResult whole = run(request(1, 12));
+  const auto text = small_options(model_.config, Backend::kCpu, 64, Training::kNo).token_text;
+  RolloutRequest stopped = request(1, 12);
+  std::string stop;
+  for (int t = 4; t < 7; ++t) {
+    stop += text(whole.response_ids[static_cast<std::size_t>(t)]);
+  }
+  stopped.stop_strings = {stop};
+  const RolloutResult result = run(stopped);
+  EXPECT_EQ(result.finish_reason, FinishReason::kStop);
+  std::string seen;
+  for (const std::int32_t token : result.response_ids) {
+    seen += text(token);
+  }
+  EXPECT_TRUE(seen.ends_with(stop)) << seen;
+  EXPECT_LE(result.response_ids.size(), 7U);
+}
+
+TEST_F(RolloutViewTest, ScoresAPromptWithoutGenerating) {
+  RolloutRequest scored = request(1, 0);
+  scored.prompt_logprobs = true;
+  scored.prompt_logits = true;
+  const RolloutResult result = run(scored);
+  EXPECT_EQ(result.finish_reason, FinishReason::kLength);
+  EXPECT_TRUE(result.response_ids.empty());
+  EXPECT_TRUE(result.versions.empty());
+  EXPECT_EQ(result.prompt_logprobs.size(), 5U);
+  EXPECT_EQ(result.prompt_logits.size(), 6U * static_cast<std::size_t>(model_.config.vocab_size));
+}
+
+TEST_F(RolloutViewTest, CancelReturnsTheTokensSoFar) {
+  ASSERT_TRUE(engine().submit(request(1, 12), keeper_).ok());
+  ASSERT_TRUE(engine().submit(request(2, 12), keeper_).ok());
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(engine().step({64}).ok());
+  }
+  engine().cancel({1});
+  engine().cancel({99});
+  EXPECT_EQ(keeper_.at(1).finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(keeper_.at(1).response_ids.size(), 4U);
+  run_to_end(engine());
+  EXPECT_EQ(keeper_.at(2).response_ids.size(), 12U);
+  EXPECT_EQ(keeper_.size(), 2U);
+}
+
+TEST_F(RolloutViewTest, ARequestWaitsForItsStep) {
+  RolloutRequest later = request(1, 3);
+  later.min_step = 2;
+  ASSERT_TRUE(engine().submit(later, keeper_).ok());
+  EXPECT_FALSE(engine().has_work());
+  ASSERT_TRUE(engine().submit(request(2, 3), keeper_).ok());
+  run_to_end(engine());
+  EXPECT_TRUE(keeper_.has(2));
+  ASSERT_TRUE(engine().load(snapshot_of(small_model(4), 1), WeightArrival::kFinish).ok());
+  EXPECT_FALSE(engine().has_work());
+  ASSERT_TRUE(engine().load(snapshot_of(small_model(4), 2), WeightArrival::kFinish).ok());
+  EXPECT_TRUE(engine().has_work());
+  run_to_end(engine());
+  EXPECT_EQ(keeper_.at(1).versions, (std::vector<VersionSpan>{{PolicyVersion{0, 0, 2}, 3}}));
+}
+
+TEST_F(RolloutViewTest, NewWeightsServeOnceSequencesInFlightHaveEnded) {
+  const RolloutResult before = run(request(1, 8));
+  ASSERT_TRUE(engine().submit(request(1, 8), keeper_).ok());
+  ASSERT_TRUE(engine().step({64}).ok());
+  ASSERT_TRUE(engine().load(snapshot_of(small_model(4), 1), WeightArrival::kFinish).ok());
+  ASSERT_TRUE(engine().submit(request(2, 8), keeper_).ok());
+  EXPECT_EQ(engine().serving(), PolicyVersion{});
+  run_to_end(engine());
+  EXPECT_EQ(engine().serving(), (PolicyVersion{0, 0, 1}));
+  expect_same_result(keeper_.at(1), before);
+  EXPECT_EQ(keeper_.at(2).versions, (std::vector<VersionSpan>{{PolicyVersion{0, 0, 1}, 8}}));
+  // The same as in an engine that was opened with the new weights.
+  const auto fresh = open(small_model(4));
+  ResultKeeper results;
+  run_requests(fresh->rollout(), {request(2, 8)}, results);
+  EXPECT_EQ(results.at(2).response_ids, keeper_.at(2).response_ids);
+  EXPECT_EQ(results.at(2).behavior_logprobs, keeper_.at(2).behavior_logprobs);
+}
+
+TEST_F(RolloutViewTest, CancellingTheLastInFlightLetsNewWeightsServe) {
+  ASSERT_TRUE(engine().submit(request(1, 8), keeper_).ok());
+  ASSERT_TRUE(engine().step({2}).ok());
+  ASSERT_TRUE(engine().load(snapshot_of(small_model(4), 1), WeightArrival::kFinish).ok());
+  EXPECT_EQ(engine().serving().step, 0U);
+  engine().cancel({1});
+  EXPECT_EQ(engine().serving().step, 1U);
+}
+
+TEST_F(RolloutViewTest, SnapshotsAreChecked) {
+  Snapshot damaged = snapshot_of(small_model(4), 1);
+  damaged.base_digest[0] = damaged.base_digest[0] == '0' ? '1' : '0';
+  EXPECT_EQ(engine().load(damaged, WeightArrival::kFinish).code(), Errc::kCorruptData);
+
+  Snapshot partial = snapshot_of(small_model(4), 1);
+  partial.base.erase("model.norm.weight");
+  partial.base_digest = digest_tensors(partial.base);
+  const Status missing = engine().load(partial, WeightArrival::kFinish);
+  EXPECT_EQ(missing.code(), Errc::kInvalidArgument);
+  EXPECT_NE(missing.message().find("model.norm.weight"), std::string::npos);
+
+  Snapshot adapted = snapshot_of(model_, 1);
+  adapted.adapter = small_adapter(model_.config, 1).tensors;
+  adapted.adapter_digest = digest_tensors(adapted.adapter);
+  EXPECT_EQ(engine().load(adapted, WeightArrival::kFinish).code(), Errc::kInvalidArgument);
+
+  Snapshot unknown = snapshot_of(small_model(4), 1);
+  unknown.base.clear();
+  EXPECT_EQ(engine().load(unknown, WeightArrival::kFinish).code(), Errc::kInvalidArgument);
+
+  ASSERT_TRUE(engine().load(snapshot_of(model_, 5), WeightArrival::kFinish).ok());
+  const Status stale = engine().load(snapshot_of(model_, 4), WeightArrival::kFinish);
+  EXPECT_EQ(stale.code(), Errc::kStaleVersion);
+  Snapshot same = snapshot_of(model_, 6);
+  same.base.clear();  // an equal digest keeps the base
+  EXPECT_TRUE(engine().load(same, WeightArrival::kFinish).ok());
+  EXPECT_EQ(engine().serving().step, 6U);
+}
+
+TEST_F(RolloutViewTest, LogitsThatAreNotFiniteFailTheirSampleAlone) {
+  const std::int32_t poison = 7;
+  ModelFiles broken = model_;
+  Tensor& table = broken.tensors.at("model.embed_tokens.weight");
+  std::vector<float> values(static_cast<std::size_t>(table.num_elements()));
+  widen_floats(table, values);
+  std::fill_n(values.begin() + poison * model_.config.hidden_size, model_.config.hidden_size,
+              std::numeric_limits<float>::quiet_NaN());
+  table = make_float_tensor(values, table.shape, DType::kF32);
+  const auto runtime = open(broken);
+  std::vector<RolloutRequest> requests;
+  for (std::uint64_t id = 0; id < 4; ++id) {
+    RolloutRequest r = request(id, 8);
+    std::ranges::replace(r.prompt_ids, poison, 8);
+    r.sampling.logit_bias = {{poison, -std::numeric_limits<float>::max()}};
+    requests.push_back(r);
+  }
+  ResultKeeper sound;
+  for (const std::uint64_t id : {0U, 1U, 3U}) {
+    run_requests(runtime->rollout(), {requests[id]}, sound);
+  }
+  requests[2].prompt_ids[3] = poison;
+  requests[2].prompt_logprobs = true;
+  ResultKeeper mixed;
+  run_requests(runtime->rollout(), requests, mixed);
+  EXPECT_EQ(mixed.at(2).finish_reason, FinishReason::kFailed);
+  EXPECT_NE(mixed.at(2).error.find("finite"), std::string::npos) << mixed.at(2).error;
+  EXPECT_NE(mixed.at(2).error.find("2"), std::string::npos) << mixed.at(2).error;
+  for (const std::uint64_t id : {0U, 1U, 3U}) {
+    EXPECT_EQ(mixed.at(id).finish_reason, FinishReason::kLength);
+    expect_same_result(mixed.at(id), sound.at(id));
+  }
+  // Pages that held what is not finite do no harm to those who get them next.
+  ResultKeeper again;
+  run_requests(runtime->rollout(), {requests[0]}, again);
+  expect_same_result(again.at(0), sound.at(0));
+}
+
+TEST_F(RolloutViewTest, BadRequestsAreRefused) {
+  RolloutRequest bad = request(1, 4);
+  bad.prompt_ids.clear();
+  expect_refused(bad, Errc::kInvalidArgument, "empty prompt sample_id=1");
+  bad = request(1, 4);
+  bad.prompt_ids[2] = static_cast<std::int32_t>(model_.config.vocab_size);
+  expect_refused(bad, Errc::kInvalidArgument, "prompt_ids: token");
+  bad.prompt_ids[2] = -1;
+  expect_refused(bad, Errc::kInvalidArgument, "outside the vocabulary");
+  bad = request(1, -1);
+  expect_refused(bad, Errc::kInvalidArgument, "max_new_tokens");
+  bad = request(1, 4);
+  bad.sampling.temperature = -1.0F;
+  expect_refused(bad, Errc::kInvalidArgument, "temperature");
+  bad = request(1, 4);
+  bad.stop_strings = {""};
+  expect_refused(bad, Errc::kInvalidArgument, "stop");
+  bad = request(1, std::numeric_limits<std::int32_t>::max());
+  expect_refused(bad, Errc::kResourceExhausted, "exceed the context of");
+  bad = request(1, 251);
+  ASSERT_GE(model_.config.max_positions, 257);
+  EXPECT_TRUE(engine().submit(bad, keeper_).ok()) << "256 tokens are cached";
+  EXPECT_EQ(engine().submit(bad, keeper_).code(), Errc::kInvalidArgument) << "already queued";
+  engine().cancel({1});
+  bad = request(1, 252);
+  expect_refused(bad, Errc::kResourceExhausted, "exceed the cache of 256 tokens sample_id=1");
+}
+
+TEST_F(RolloutViewTest, StopStringsNeedTheTextOfTokens) {
+  RuntimeOptions options = small_options(model_.config, Backend::kCpu, 64, Training::kNo);
+  options.token_text = nullptr;
+  const auto runtime = open_runtime(model_, options).value();
+  RolloutRequest bad = request(1, 4);
+  bad.stop_strings = {"x"};
+  EXPECT_EQ(runtime->rollout().submit(bad, keeper_).code(), Errc::kInvalidArgument);
+}
+
+// A sink may submit and cancel from inside a step.
+TEST_F(RolloutViewTest, ASinkMaySubmitAndCancel) {
+  class Chain final : public RolloutSink {
+  public:
+    Chain(RolloutEngine& engine, const ModelConfig& model) : engine_(engine), model_(model) {}
+    void on_rollout(RolloutResult result) override {
+      const std::uint64_t id = result.id.value;
+      ids.push_back(id);
+      engine_.cancel({id + 100});
+      if (id < 5) {
+        ASSERT_TRUE(engine_.submit(sampling_request(id + 1, model_, 6, 2), *this).ok());
+      }
+    }
+    std::vector<std::uint64_t> ids;
+
+  private:
+    RolloutEngine& engine_;
+    const ModelConfig& model_;
+  };
+  Chain chain(engine(), model_.config);
+  ASSERT_TRUE(engine().submit(request(1, 2), chain).ok());
+  ASSERT_TRUE(engine().submit(request(101, 2), keeper_).ok());
+  run_to_end(engine());
+  EXPECT_EQ(chain.ids, (std::vector<std::uint64_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(keeper_.at(101).finish_reason, FinishReason::kLength)
+      << "it had ended in the same step";
+}
+
+}  // namespace
+}  // namespace tidemill::engines

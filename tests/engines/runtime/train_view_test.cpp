@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training: the same bits for every cut, exact restoring, agreement with rollout, refusals.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/digest.hpp"
+#include "base/float_tensor.hpp"
+#include "base/random.hpp"
+#include "tests/engines/runtime/runtime_bench.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// A loss with gradients of every size: sum of weight * logprob^2 and of entropies.
+class SquareLoss final : public TokenLoss {
+public:
+  Status evaluate(std::span<const LossRow> rows, LossSums& sums) override {
+    for (const LossRow& row : rows) {
+      ++num_rows;
+      for (std::size_t t = 1; t < row.logprobs.size(); ++t) {
+        if (row.sequence->response_mask[t] == 0) {
+          EXPECT_EQ(row.logprobs[t], 0.0F);
+          continue;
+        }
+        const float weight = 0.01F * static_cast<float>(row.sequence->id.value % 5 + 1);
+        sums["loss"] += double{weight} * double{row.logprobs[t]} * double{row.logprobs[t]};
+        row.dlogprobs[t] = 2.0F * weight * row.logprobs[t] * scale;
+        row.dentropies[t] = row.sequence->id.value % 2 == 0 ? 0.0F : 0.02F;
+        EXPECT_GT(row.entropies[t], 0.0F);
+      }
+    }
+    return status;
+  }
+
+  std::size_t num_rows = 0;
+  float scale = 1.0F;
+  Status status;
+};
+
+struct Kind {
+  Backend backend;
+  bool adapter = false;
+};
+
+std::string kind_name(const ::testing::TestParamInfo<Kind>& test) {
+  return backend_name(test.param.backend) + (test.param.adapter ? "_adapter" : "_full");
+}
+
+class TrainViewTest : public ::testing::TestWithParam<Kind> {
+protected:
+  TrainViewTest() : model_(small_model(5)), runtime_(open()) {}
+
+  [[nodiscard]] RuntimeOptions options(std::int64_t cache_tokens = 512) const {
+    RuntimeOptions options =
+        small_options(model_.config, GetParam().backend, cache_tokens, Training::kYes);
+    if (GetParam().adapter) {
+      options.adapter = small_adapter(model_.config, 9);
+    }
+    return options;
+  }
+
+  [[nodiscard]] std::unique_ptr<ModelRuntime> open() const {
+    return open_runtime(model_, options()).value();
+  }
+
+  [[nodiscard]] std::vector<TrainSequence> sequences(std::uint64_t seed) const {
+    RandomStream random(seed);
+    std::vector<TrainSequence> all;
+    for (std::uint64_t id = 0; id < 9; ++id) {
+      RolloutRequest request =
+          sampling_request(id, model_.config, 2 + static_cast<std::int64_t>(random.below(30)), 1);
+      TrainSequence sequence;
+      sequence.id = request.id;
+      sequence.ids = request.prompt_ids;
+      for (std::size_t t = 0; t < sequence.ids.size(); ++t) {
+        sequence.response_mask.push_back(id != 4 && random.below(2) == 0 ? 1 : 0);
+      }
+      all.push_back(std::move(sequence));
+    }
+    return all;
+  }
+
+  // Trains on one batch, in micro-batches of `budget` tokens.
+  static UpdateReport train(TrainEngine& engine, std::vector<TrainSequence> batch,
+                            std::int64_t budget) {
+    SquareLoss loss;
+    EXPECT_TRUE(engine.begin_batch(&loss, 0.8F).ok());
+    const std::size_t size = batch.size();
+    for (TrainSequence& sequence : batch) {
+      EXPECT_TRUE(engine.add(std::move(sequence)).ok());
+    }
+    while (engine.has_work()) {
+      const auto report = engine.step({budget});
+      EXPECT_TRUE(report.ok()) << report.status().to_string();
+      EXPECT_EQ(report.value().more, engine.has_work());
+    }
+    EXPECT_EQ(loss.num_rows, size);
+    const auto report = engine.update();
+    EXPECT_TRUE(report.ok()) << report.status().to_string();
+    return report.value();
+  }
+
+  static TensorMap weights(TrainEngine& engine, std::uint64_t step) {
+    const Snapshot snapshot = engine.commit({0, 0, step}).value();
+    return GetParam().adapter ? snapshot.adapter : snapshot.base;
+  }
+
+  void expect_refused(const TrainSequence& sequence, Errc code, const std::string& message) {
+    const Status status = engine().add(sequence);
+    EXPECT_EQ(status.code(), code) << status.to_string();
+    EXPECT_NE(status.message().find(message), std::string::npos) << status.message();
+  }
+
+  TrainEngine& engine() { return *runtime_->train(); }
+
+  ModelFiles model_;
+  std::unique_ptr<ModelRuntime> runtime_;
+};
+
+TEST_P(TrainViewTest, AnyCutAndOrderGivesTheSameBits) {
+  const UpdateReport expected = train(engine(), sequences(1), 100000);
+  const TensorMap whole = weights(engine(), 1);
+  const TensorMap initial =
+      GetParam().adapter ? runtime_->initial().adapter : runtime_->initial().base;
+  EXPECT_FALSE(same_tensors(whole, initial));
+  for (const std::int64_t budget : {1, 7, 20, 33, 64}) {
+    const auto other = open();
+    std::vector<TrainSequence> batch = sequences(1);
+    RandomStream random(static_cast<std::uint64_t>(budget));
+    shuffle(std::span(batch), random);
+    const UpdateReport report = train(*other->train(), std::move(batch), budget);
+    EXPECT_EQ(report.sums, expected.sums);
+    EXPECT_EQ(report.gradient_norm, expected.gradient_norm);
+    EXPECT_TRUE(same_tensors(weights(*other->train(), 1), whole)) << budget;
+  }
+}
+
+TEST_P(TrainViewTest, SmallCachesAndActivationBudgetsCutToo) {
+  train(engine(), sequences(1), 100000);
+  RuntimeOptions tight = options(32);
+  tight.activation_bytes = 300000;
+  tight.threads = 1;
+  const auto other = open_runtime(model_, tight).value();
+  train(*other->train(), sequences(1), 100000);
+  EXPECT_TRUE(same_tensors(weights(*other->train(), 1), weights(engine(), 1)));
+}
+
+TEST_P(TrainViewTest, TrainingOnFromRestoredStateIsExact) {
+  train(engine(), sequences(1), 50);
+  train(engine(), sequences(2), 50);
+  const Snapshot snapshot = engine().commit({0, 0, 2}).value();
+  const TensorMap state = engine().optimizer_state().value();
+  const auto restored = open();
+  ASSERT_TRUE(restored->train()->restore(snapshot, state).ok());
+  EXPECT_TRUE(same_tensors(weights(*restored->train(), 2), weights(engine(), 2)));
+  for (const std::uint64_t seed : {3U, 4U}) {
+    const UpdateReport on = train(engine(), sequences(seed), 50);
+    const UpdateReport again = train(*restored->train(), sequences(seed), 30);
+    EXPECT_EQ(on.optimizer_step, again.optimizer_step);
+    EXPECT_EQ(on.learning_rate, again.learning_rate);
+    EXPECT_EQ(on.gradient_norm, again.gradient_norm);
+  }
+  EXPECT_TRUE(same_tensors(weights(*restored->train(), 4), weights(engine(), 4)));
+  EXPECT_TRUE(same_tensors(restored->train()->optimizer_state().value(),
+                           engine().optimizer_state().value()));
+}
+
+TEST_P(TrainViewTest, DamagedStateIsRefusedAndChangesNothing) {
+  train(engine(), sequences(1), 50);
+  const Snapshot snapshot = engine().commit({0, 0, 1}).value();
+  const TensorMap state = engine().optimizer_state().value();
+  const auto other = open();
+  const TensorMap before = weights(*other->train(), 0);
+  Snapshot damaged = snapshot;
+  std::string& digest = GetParam().adapter ? damaged.adapter_digest : damaged.base_digest;
+  digest[3] = digest[3] == '0' ? '1' : '0';
+  EXPECT_EQ(other->train()->restore(damaged, state).code(), Errc::kCorruptData);
+  for (const auto& [name, tensor] : state) {
+    TensorMap partial = state;
+    partial.erase(name);
+    EXPECT_EQ(other->train()->restore(snapshot, partial).code(), Errc::kInvalidArgument) << name;
+  }
+  TensorMap more = state;
+  more.emplace("else", state.at("step"));
+  EXPECT_EQ(other->train()->restore(snapshot, more).code(), Errc::kInvalidArgument);
+  EXPECT_EQ(other->train()->restore(Snapshot{}, state).code(), Errc::kInvalidArgument);
+  EXPECT_TRUE(same_tensors(weights(*other->train(), 0), before));
+}
+
+// DESIGN I7: what rollout says of its tokens is what training says of them, to the bit.
+TEST_P(TrainViewTest, RolloutAndTrainingAgreeToTheBit) {
+  train(engine(), sequences(1), 50);
+  const Snapshot snapshot = engine().commit({0, 0, 1}).value();
+  ASSERT_TRUE(runtime_->rollout().load(snapshot, WeightArrival::kFinish).ok());
+  const float temperature = 0.8F;
+  std::vector<RolloutRequest> requests;
+  for (std::uint64_t id = 0; id < 12; ++id) {
+    RolloutRequest request =
+        sampling_request(id, model_.config, 1 + static_cast<std::int64_t>(3 * id), 20);
+    request.sampling.temperature = temperature;
+    request.sampling.top_p = id % 2 == 0 ? 1.0F : 0.9F;
+    requests.push_back(request);
+  }
+  ResultKeeper results;
+  run_requests(runtime_->rollout(), requests, results, 17);
+  std::vector<TrainSequence> batch;
+  ASSERT_TRUE(engine().begin_batch(nullptr, temperature).ok());
+  for (const RolloutRequest& request : requests) {
+    batch.push_back(to_sequence(request, results.at(request.id.value)));
+    ASSERT_TRUE(engine().add(batch.back()).ok());
+  }
+  while (engine().has_work()) {
+    ASSERT_TRUE(engine().step({70}).ok());
+  }
+  const auto scored = engine().score(snapshot, batch, temperature).value();
+  std::size_t tokens = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const RolloutResult& result = results.at(requests[i].id.value);
+    const std::vector<float> stepped = engine().logprobs(requests[i].id).value();
+    ASSERT_EQ(stepped.size(), batch[i].ids.size());
+    ASSERT_EQ(scored[i].size(), batch[i].ids.size());
+    EXPECT_EQ(result.response_ids.size(), 20U);
+    for (std::size_t t = 0; t < result.response_ids.size(); ++t, ++tokens) {
+      const auto bits = std::bit_cast<std::uint32_t>(result.behavior_logprobs[t]);
+      const std::size_t at = requests[i].prompt_ids.size() + t;
+      ASSERT_EQ(bits, std::bit_cast<std::uint32_t>(stepped[at])) << i << " " << t;
+      ASSERT_EQ(bits, std::bit_cast<std::uint32_t>(scored[i][at])) << i << " " << t;
+    }
+  }
+  EXPECT_EQ(tokens, 240U);
+  ASSERT_TRUE(engine().update().ok());
+  EXPECT_TRUE(
+      same_tensors(weights(engine(), 1), GetParam().adapter ? snapshot.adapter : snapshot.base))
+      << "a batch without a loss changes nothing";
+}
+
+TEST_P(TrainViewTest, ScoresWeightsOtherThanItsOwn) {
+  const Snapshot initial = runtime_->initial();
+  const std::vector<TrainSequence> batch = sequences(1);
+  const auto before = engine().score(initial, batch, 1.0F).value();
+  train(engine(), sequences(1), 50);
+  EXPECT_EQ(engine().score(initial, batch, 1.0F).value(), before);
+  const Snapshot trained = engine().commit({0, 0, 1}).value();
+  EXPECT_NE(engine().score(trained, batch, 1.0F).value(), before);
+  const auto other = open();
+  EXPECT_EQ(other->train()->score(trained, batch, 1.0F).value(),
+            engine().score(trained, batch, 1.0F).value());
+}
+
+// The cache is one: training takes pages from generation, which loses time, but not a bit.
+TEST_P(TrainViewTest, TrainingAndGenerationShareTheCache) {
+  const auto shared = open_runtime(model_, options(64)).value();
+  const auto apart = open();
+  std::vector<RolloutRequest> requests;
+  for (std::uint64_t id = 0; id < 5; ++id) {
+    requests.push_back(sampling_request(id, model_.config, 8, 40));
+  }
+  ResultKeeper expected;
+  run_requests(apart->rollout(), requests, expected);
+  train(*apart->train(), sequences(1), 60);
+
+  SquareLoss loss;
+  ResultKeeper results;
+  TrainEngine& trainer = *shared->train();
+  ASSERT_TRUE(trainer.begin_batch(&loss, 0.8F).ok());
+  for (const TrainSequence& sequence : sequences(1)) {
+    ASSERT_TRUE(trainer.add(sequence).ok());
+  }
+  for (const RolloutRequest& request : requests) {
+    ASSERT_TRUE(shared->rollout().submit(request, results).ok());
+  }
+  while (trainer.has_work() || shared->rollout().has_work()) {
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(shared->rollout().step({64}).ok());
+    }
+    ASSERT_TRUE(trainer.step({10}).ok());
+  }
+  ASSERT_TRUE(trainer.update().ok());
+  for (const RolloutRequest& request : requests) {
+    expect_same_result(results.at(request.id.value), expected.at(request.id.value));
+  }
+  EXPECT_TRUE(same_tensors(weights(trainer, 1), weights(*apart->train(), 1)));
+}
+
+TEST_P(TrainViewTest, AFailedBatchLeavesTheWeights) {
+  const TensorMap before = weights(engine(), 0);
+  SquareLoss loss;
+  loss.scale = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(engine().begin_batch(&loss, 1.0F).ok());
+  for (const TrainSequence& sequence : sequences(1)) {
+    ASSERT_TRUE(engine().add(sequence).ok());
+  }
+  const auto step = engine().step({100000});
+  EXPECT_EQ(step.status().code(), Errc::kInternal);
+  EXPECT_NE(step.status().message().find("sample_id="), std::string::npos)
+      << step.status().message();
+  EXPECT_FALSE(engine().has_work());
+  EXPECT_EQ(engine().update().status().code(), Errc::kInvalidArgument);
+
+  // Finite for each token, yet not when multiplied through the model.
+  loss.scale = 1e38F;
+  ASSERT_TRUE(engine().begin_batch(&loss, 1.0F).ok());
+  for (const TrainSequence& sequence : sequences(1)) {
+    ASSERT_TRUE(engine().add(sequence).ok());
+  }
+  ASSERT_TRUE(engine().step({100000}).ok());
+  const auto update = engine().update();
+  EXPECT_EQ(update.status().code(), Errc::kInternal);
+  EXPECT_NE(update.status().message().find("gradient of tensor "), std::string::npos)
+      << update.status().message();
+  EXPECT_TRUE(same_tensors(weights(engine(), 0), before));
+
+  loss.scale = 1.0F;
+  loss.status = invalid_argument("no advantage");
+  ASSERT_TRUE(engine().begin_batch(&loss, 1.0F).ok());
+  ASSERT_TRUE(engine().add(sequences(1)[0]).ok());
+  EXPECT_EQ(engine().step({10}).status().message(), "no advantage");
+
+  // Nothing of all that is left in the gradients.
+  train(engine(), sequences(1), 50);
+  const auto fresh = open();
+  train(*fresh->train(), sequences(1), 50);
+  EXPECT_TRUE(same_tensors(weights(engine(), 1), weights(*fresh->train(), 1)));
+}
+
+TEST_P(TrainViewTest, BadBatchesAreRefused) {
+  TrainSequence sequence = sequences(1)[0];
+  expect_refused(sequence, Errc::kInvalidArgument, "no batch");
+  EXPECT_EQ(engine().update().status().code(), Errc::kInvalidArgument);
+  for (const float temperature : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_EQ(engine().begin_batch(nullptr, temperature).code(), Errc::kInvalidArgument);
+  }
+  ASSERT_TRUE(engine().begin_batch(nullptr, 1.0F).ok());
+  expect_refused({}, Errc::kInvalidArgument, "empty sequence");
+  TrainSequence bad = sequence;
+  bad.response_mask.pop_back();
+  expect_refused(bad, Errc::kInvalidArgument, "response_mask");
+  bad = sequence;
+  bad.advantages = {1.0F};
+  expect_refused(bad, Errc::kInvalidArgument, "advantages has 1 entries");
+  bad = sequence;
+  bad.ids[0] = -3;
+  expect_refused(bad, Errc::kInvalidArgument, "token -3 is outside the vocabulary");
+  bad = sequence;
+  bad.ids.assign(5000, 1);
+  bad.response_mask.assign(5000, 1);
+  expect_refused(bad, Errc::kResourceExhausted, "the context of 4096");
+  bad.ids.resize(600);
+  bad.response_mask.resize(600);
+  expect_refused(bad, Errc::kResourceExhausted, "the cache of 512 tokens");
+  ASSERT_TRUE(engine().add(sequence).ok());
+  expect_refused(sequence, Errc::kInvalidArgument, "added twice");
+  EXPECT_EQ(engine().update().status().code(), Errc::kInvalidArgument) << "not stepped";
+  EXPECT_EQ(engine().logprobs(sequence.id).status().code(), Errc::kNotFound);
+  EXPECT_EQ(engine().logprobs({77}).status().code(), Errc::kNotFound);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, TrainViewTest,
+                         ::testing::Values(Kind{Backend::kCpu, false}, Kind{Backend::kCpu, true},
+                                           Kind{Backend::kReference, false},
+                                           Kind{Backend::kReference, true}),
+                         kind_name);
+
+}  // namespace
+}  // namespace tidemill::engines
