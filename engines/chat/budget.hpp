@@ -41,9 +41,9 @@ private:
 /// conversations need: they keep a hostile template from taking the machine.
 class Budget {
 public:
-  static constexpr std::uint64_t kMaxSteps = 5'000'000;              // evaluated nodes
+  static constexpr std::uint64_t kMaxSteps = 2'000'000;              // evaluated nodes
   static constexpr std::uint64_t kMaxAllocated = 256ULL << 20U;      // bytes, over all values made
-  static constexpr std::uint64_t kMaxScanned = 4ULL << 30U;          // bytes looked at
+  static constexpr std::uint64_t kMaxScanned = 1ULL << 30U;          // bytes looked at
   static constexpr std::size_t kMaxDepth = 500;                      // nested evaluations
   static constexpr std::size_t kMaxValueDepth = 200;                 // nested containers
   static constexpr std::size_t kMaxOutput = std::size_t{32} << 20U;  // bytes

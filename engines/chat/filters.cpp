@@ -84,7 +84,8 @@ Value format(Runtime& runtime, const Value& input, const Arguments& arguments) {
   if (!arguments.positional.empty() && !arguments.named.empty()) {
     fail("format takes positional or named arguments, not both");
   }
-  return Value(format_percent(runtime, text_of(runtime, input), arguments));
+  return Value(
+      format_percent(runtime, text_of(runtime, input), arguments, UnusedArguments::kRefused));
 }
 
 Value center(Runtime& runtime, const Value& input, const Arguments& arguments) {

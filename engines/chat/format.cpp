@@ -137,8 +137,9 @@ std::string put_float(double value, const Spec& spec) {
 
 class PercentFormatter {
 public:
-  PercentFormatter(Runtime& runtime, std::string_view format, const Arguments& arguments)
-      : runtime_(runtime), cursor_{format}, arguments_(arguments) {}
+  PercentFormatter(Runtime& runtime, std::string_view format, const Arguments& arguments,
+                   UnusedArguments unused)
+      : runtime_(runtime), cursor_{format}, arguments_(arguments), unused_(unused) {}
 
   std::string run() {
     while (!cursor_.done()) {
@@ -148,7 +149,7 @@ public:
       cursor_.pos = percent;
       if (cursor_.skip('%')) conversion();
     }
-    if (next_ < arguments_.positional.size() && arguments_.named.empty()) {
+    if (next_ < arguments_.positional.size() && unused_ == UnusedArguments::kRefused) {
       fail("not all arguments converted during string formatting");
     }
     return std::move(out_);
@@ -265,6 +266,7 @@ private:
   Runtime& runtime_;
   Cursor cursor_;
   const Arguments& arguments_;
+  UnusedArguments unused_;
   std::size_t next_ = 0;
   std::string out_;
 };
@@ -418,8 +420,9 @@ private:
 
 }  // namespace
 
-std::string format_percent(Runtime& runtime, std::string_view format, const Arguments& arguments) {
-  return PercentFormatter(runtime, format, arguments).run();
+std::string format_percent(Runtime& runtime, std::string_view format, const Arguments& arguments,
+                           UnusedArguments unused) {
+  return PercentFormatter(runtime, format, arguments, unused).run();
 }
 
 std::string format_braces(Runtime& runtime, std::string_view format, const Arguments& arguments) {

@@ -4,6 +4,9 @@
 // Scopes live on the stack of the statement that opens them, and macros point to the scope they
 // were defined in. That is safe because a macro cannot leave its scope: assignments in an inner
 // scope do not reach an outer one, macros return text, and namespaces refuse macros.
+//
+// One difference from Jinja, which decides statically what a name refers to: a name that is only
+// assigned further down in a scope still means the outer variable in blocks before that.
 #include "engines/chat/interpreter.hpp"
 
 #include <memory>
@@ -159,11 +162,11 @@ private:
   Flow run_statement(const For& node, int line) {
     const Value iterable = evaluate(*node.iterable);
     line_ = line;
-    run_loop(node, iterable, /*depth=*/0, scope_, line);
-    return Flow::kNormal;
+    return run_loop(node, iterable, /*depth=*/0, scope_, line);
   }
 
-  void run_loop(const For& node, const Value& iterable, std::size_t depth, const Scope* parent,
+  // Returns how `else` ended: a break in it leaves the loop around this one.
+  Flow run_loop(const For& node, const Value& iterable, std::size_t depth, const Scope* parent,
                 int line) {
     auto loop = std::make_shared<Loop>();
     loop->depth = depth;
@@ -179,19 +182,21 @@ private:
         return Value(text.take());
       };
     }
-    if (loop->items.empty()) {
-      const ScopeGuard scope(*this, parent);
-      run_body(node.otherwise);
-      return;
-    }
+    bool reached_end = false;
     for (loop->index = 0; loop->index < loop->items.size(); ++loop->index) {
       runtime_.budget.step();
       ScopeGuard scope(*this, parent);
       scope.scope().names.emplace("loop", Value(std::shared_ptr<const Loop>(loop)));
       line_ = line;
       assign(node.target, loop->items[loop->index]);
-      if (run_body(node.body) == Flow::kBreak) return;
+      const Flow flow = run_body(node.body);
+      if (flow == Flow::kBreak) break;
+      reached_end = reached_end || flow == Flow::kNormal;
     }
+    // As in Jinja, else also runs if every iteration left by break or continue.
+    if (reached_end) return Flow::kNormal;
+    const ScopeGuard scope(*this, parent);
+    return run_body(node.otherwise);
   }
 
   List filtered(const For& node, List items, const Scope* parent, int line) {

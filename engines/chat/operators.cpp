@@ -8,6 +8,7 @@
 #include <string.h>  // memmem: unlike std::string::find it is linear in the worst case
 
 #include "base/utf8.hpp"
+#include "engines/chat/format.hpp"
 #include "engines/chat/text.hpp"
 #include "engines/chat/unicode.hpp"
 
@@ -191,6 +192,7 @@ bool contains(Runtime& runtime, const Value& container, const Value& item) {
     return memmem(text.data(), text.size(), part.data(), part.size()) != nullptr;
   }
   if (container.is_dict()) {
+    if (item.is_undefined()) return false;
     if (!key_identity(item)) fail("unhashable type: " + quoted(item.type_name()));
     runtime.budget.scan(item.is_string() ? item.as_string().size() : 1);
     return container.as_dict().find(item) != nullptr;
@@ -374,7 +376,11 @@ Value apply(Runtime& runtime, BinaryOp op, const Value& left, const Value& right
     } else {
       arguments.positional.push_back(right);
     }
-    return find_filter("format")(runtime, left, arguments);
+    // A list or mapping need not be used: Python takes it for the mapping of named conversions.
+    return Value(format_percent(runtime, left.as_string(), arguments,
+                                right.is_dict() || right.is_sequence(SequenceKind::kList)
+                                    ? UnusedArguments::kAllowed
+                                    : UnusedArguments::kRefused));
   }
   unsupported(op, left, right);
 }
@@ -468,8 +474,9 @@ Value get_slice(Runtime& runtime, const Value& object, const SliceBounds& bounds
                   [&](std::size_t i) { out.append(characters[i]); });
     return Value(std::move(out));
   }
-  // Jinja turns Python's failure to slice into an undefined value.
-  if (!is_indexable(object)) return no_item(object, "element of a slice");
+  if (!is_indexable(object)) {
+    fail(quoted(object.type_name()) + " object is not subscriptable by a slice");
+  }
   const Sequence& sequence = object.as_sequence();
   List items;
   slice_indices(bounds, static_cast<std::int64_t>(sequence.items.size()),
@@ -477,8 +484,13 @@ Value get_slice(Runtime& runtime, const Value& object, const SliceBounds& bounds
   return make_sequence(runtime, std::move(items), sequence.kind);
 }
 
-Value get_path(Runtime& runtime, const Value& object, const Value& path) {
-  if (path.integer()) return get_item(runtime, object, path);
+Value get_path(Runtime& runtime, const Value& object, const Value& path,
+               const Value* when_undefined) {
+  const auto item_of = [&](const Value& owner, const Value& key) {
+    Value item = get_item(runtime, owner, key);
+    return item.is_undefined() && when_undefined != nullptr ? *when_undefined : item;
+  };
+  if (path.integer()) return item_of(object, path);
   if (!path.is_string()) fail("an attribute should be a name or an index");
   Value value = object;
   std::string_view rest = path.as_string();
@@ -488,7 +500,7 @@ Value get_path(Runtime& runtime, const Value& object, const Value& path) {
     const bool is_index =
         !part.empty() && part.size() < 10 &&
         std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-    value = get_item(runtime, value, is_index ? Value(std::stoi(std::string(part))) : Value(part));
+    value = item_of(value, is_index ? Value(std::stoi(std::string(part))) : Value(part));
     if (dot == rest.size()) return value;
     rest.remove_prefix(dot + 1);
   }

@@ -49,8 +49,10 @@ struct SliceBounds {
 /// Returns `len(value)`.
 [[nodiscard]] std::int64_t length(Runtime& runtime, const Value& value);
 
-/// Returns the item of an object under "a.b.0", as the `attribute` of filters names it.
-[[nodiscard]] Value get_path(Runtime& runtime, const Value& object, const Value& path);
+/// Returns the item of an object under "a.b.0", as the `attribute` of filters names it. Where a
+/// step finds nothing, `when_undefined` takes its place unless it is null.
+[[nodiscard]] Value get_path(Runtime& runtime, const Value& object, const Value& path,
+                             const Value* when_undefined = nullptr);
 
 /// Returns the UTF-8 text of a value, or of an undefined one the empty text.
 [[nodiscard]] std::string text_of(Runtime& runtime, const Value& value);

@@ -142,6 +142,7 @@ Value filter_reverse(Runtime& runtime, const Value& input, const Arguments& argu
   const BoundArguments bound("reverse", arguments, {});
   List items = iterate(runtime, input);
   std::reverse(items.begin(), items.end());
+  if (input.is_sequence(SequenceKind::kGenerator)) return make_sequence(runtime, std::move(items));
   if (!input.is_string()) return generator(runtime, std::move(items));
   std::string text;
   for (const Value& item : items) {
@@ -267,9 +268,7 @@ Value filter_map(Runtime& runtime, const Value& input, const Arguments& argument
     const Value& attribute = bound.require(0);
     for (const Value& item : iterate(runtime, input)) {
       runtime.budget.step();
-      Value value = get_path(runtime, item, attribute);
-      if (value.is_undefined() && bound.find(1) != nullptr) value = *bound.find(1);
-      mapped.push_back(std::move(value));
+      mapped.push_back(get_path(runtime, item, attribute, bound.find(1)));
     }
     return generator(runtime, std::move(mapped));
   }

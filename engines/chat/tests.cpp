@@ -18,13 +18,18 @@ const Value& operand(const char* name, const Arguments& arguments) {
   return BoundArguments(name, arguments, {"other"}).require(0);
 }
 
+void no_arguments(const Arguments& arguments) {
+  const BoundArguments none("this test", arguments, {});
+}
+
 template <CompareOp op>
 bool compare(Runtime& runtime, const Value& input, const Arguments& arguments) {
   return apply(runtime, op, input, operand("a comparison test", arguments));
 }
 
 template <Kind kind>
-bool of_kind(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+bool of_kind(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
   return input.is(kind);
 }
 
@@ -32,29 +37,35 @@ bool is_iterable(const Value& value) {
   return value.is_sequence() || value.is_string() || value.is_dict() || value.is_undefined();
 }
 
-bool iterable(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+bool iterable(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
   return is_iterable(input);
 }
 
 // What has a length and items: strings, mappings and undefined values too.
-bool sequence(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+bool sequence(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
   return input.is_string() || input.is_dict() || input.is_undefined() ||
          input.is_sequence(SequenceKind::kList) || input.is_sequence(SequenceKind::kTuple);
 }
 
-bool number(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+bool number(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
   return input.is_number();
 }
 
-bool defined(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+bool defined(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
   return !input.is_undefined();
 }
 
-bool is_true(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+bool is_true(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
   return input.is(Kind::kBool) && input.as_bool();
 }
 
-bool is_false(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
+bool is_false(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
   return input.is(Kind::kBool) && !input.as_bool();
 }
 
@@ -66,16 +77,20 @@ bool divisibleby(Runtime& runtime, const Value& input, const Arguments& argument
   return divisible(runtime, input, operand("divisibleby", arguments));
 }
 
-bool even(Runtime& runtime, const Value& input, const Arguments& /*arguments*/) {
+bool even(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
   return divisible(runtime, input, Value(2));
 }
 
-bool odd(Runtime& runtime, const Value& input, const Arguments& /*arguments*/) {
+bool odd(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
   return equal(apply(runtime, BinaryOp::kModulo, input, Value(2)), Value(1));
 }
 
-bool callable(Runtime& /*runtime*/, const Value& input, const Arguments& /*arguments*/) {
-  return input.is(Kind::kCallable);
+// Undefined values count: Jinja's have a method that makes them so.
+bool callable(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
+  return input.is(Kind::kCallable) || input.is_undefined();
 }
 
 // Identity: for values without identity here, the same kind and equal.
@@ -89,7 +104,8 @@ bool sameas(Runtime& runtime, const Value& input, const Arguments& arguments) {
 
 // str.islower and str.isupper: a cased character, and none of the other case.
 template <bool (*wanted)(char32_t) noexcept, bool (*other)(char32_t) noexcept>
-bool all_cased(Runtime& runtime, const Value& input, const Arguments& /*arguments*/) {
+bool all_cased(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
   const std::string text = text_of(runtime, input);
   bool found = false;
   for (const std::string_view character : characters_of(text)) {

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Templates that fail or go on for ever, requests that are none, and what happens around rendering.
+#include "engines/chat/chat_template.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engines/chat/budget.hpp"
+#include "engines/chat/generation_mask.hpp"
+
+namespace tidemill::engines::chat {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kOneMessage = R"({"messages": [{"role": "user", "content": "hi"}]})";
+
+Result<Rendering> render(std::string_view source, std::string_view request = kOneMessage) {
+  TIDEMILL_ASSIGN_OR_RETURN(const ChatTemplate parsed, ChatTemplate::parse(source));
+  TIDEMILL_ASSIGN_OR_RETURN(const ChatRequest chat, ChatRequest::from_json(request));
+  return parsed.render(chat);
+}
+
+std::string text_of(std::string_view source, std::string_view request = kOneMessage) {
+  const auto result = render(source, request);
+  EXPECT_TRUE(result.ok()) << source << ": " << result.status().to_string();
+  return result.ok() ? result.value().text : std::string();
+}
+
+std::string failure_of(std::string_view source, std::string_view request = kOneMessage) {
+  const auto result = render(source, request);
+  EXPECT_FALSE(result.ok()) << source << " gave " << result.value().text;
+  return result.status().message();
+}
+
+TEST(ChatTemplate, BadTemplatesNameTheirLine) {
+  const std::vector<std::pair<const char*, const char*>> templates = {
+      // They cannot be parsed.
+      {"a\n{{ x", "line 2: unexpected end of template, expected '}}'"},
+      {"{% if x\n", "line 1: unexpected end of template, expected '%}'"},
+      {"\n{# never closed", "line 2: missing end of comment tag"},
+      {"\n\n{% raw %}\n{{", "line 3: missing end of raw directive"},
+      {"{% if x %}\na", "line 2: unexpected end of template, expected {% endif %}"},
+      {"{% for m in messages %}", "line 1: unexpected end of template, expected {% endfor %}"},
+      {"a\n{% endfor %}", "line 2: unknown tag 'endfor'"},
+      {"{% include 'x' %}", "line 1: unknown tag 'include'"},
+      {"{{ x | nosuch }}", "line 1: no filter named 'nosuch'"},
+      {"\n{{ x is nosuch }}", "line 2: no test named 'nosuch'"},
+      {"{{ 'abc }}", "line 1: a string is not closed"},
+      {"{{ (1, 2] }}", "line 1: unexpected ']', expected ')'"},
+      {"{{ 1 +\n }}", "line 2: unexpected '}}'"},
+      {"{{ a b }}", "line 1: expected '}}', got 'b'"},
+      {"{{ a ? b }}", "line 1: unexpected character '?'"},
+      {"{{ 99999999999999999999 }}", "line 1: integer 99999999999999999999 does not fit 64 bits"},
+      {"{% set true = 1 %}", "line 1: can't assign to 'true'"},
+      {"{% break %}", "line 1: 'break' outside a loop"},
+      {"{% for i in x %}{% generation %}{% continue %}{% endgeneration %}{% endfor %}",
+       "line 1: 'continue' outside a loop"},
+      {"{% macro m(a=1, b) %}{% endmacro %}",
+       "line 1: a parameter without default follows one with a default"},
+      {"{{ f(a=1, 2) }}", "line 1: a positional argument after named ones"},
+      {"a\xFF", "line 1: not valid UTF-8"},
+      // They fail while rendering.
+      {"\n{{ raise_exception('no system role') }}", "line 2: no system role"},
+      {"{{ nothing.at.all }}", "line 1: 'nothing' is undefined"},
+      {"\n{{ messages[0].name.first }}", "line 2: 'dict object' has no attribute 'name'"},
+      {"{% for m in messages %}\n{{ 'x' + loop.index }}\n{% endfor %}",
+       "line 2: can only concatenate str (not \"int\") to str"},
+      {"{{ messages.append(1) }}", "line 1: 'list object' has no attribute 'append'"},
+      {"{{ 1 / 0 }}", "line 1: division by zero"},
+      {"{{ 9223372036854775807 + 1 }}", "line 1: an integer result does not fit 64 bits"},
+      {"{{ messages | tojson(indent='a', separators=1) }}", "line 1: 'int' object is not iterable"},
+      {"{% for a, b in [[1]] %}{% endfor %}",
+       "line 1: not enough values to unpack (expected 2, got 1)"},
+      {"{% macro m(a) %}{% endmacro %}\n{{ m(1, 2) }}",
+       "line 2: macro 'm' takes not more than 1 argument(s)"},
+      {"{{ strftime_now('%d') }}", "line 1: strftime_now: the request names no time"},
+      {"{% set ns = namespace() %}{% set ns.__x = 1 %}",
+       "line 1: attributes of a namespace are names that do not begin with _"},
+      {"{% set messages.x = 1 %}", "line 1: cannot assign attribute on non-namespace object"},
+      {"{% set ns = namespace() %}{% set ns.self = ns %}",
+       "line 1: a namespace cannot hold namespaces, macros or loops"},
+  };
+  for (const auto& [source, message] : templates) {
+    EXPECT_EQ(failure_of(source), message) << source;
+  }
+}
+
+// Each of these would take the machine, or the stack, if nothing stopped it.
+TEST(ChatTemplate, HostileTemplatesReachABound) {
+  const auto repeated = [](const std::string& text, int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i) out += text;
+    return out;
+  };
+  const std::vector<std::pair<std::string, const char*>> templates = {
+      {"{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+       "line 1: more than 2000000 steps"},
+      {"{{ range(1000000) }}", "line 1: a range of more than 100000 items"},
+      {"\n{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+       "line 2: evaluation nested deeper than 500"},
+      {"{{ 'a' * 1000000000 }}", "line 1: a repetition of 1000000000 times"},
+      {"{{ [0] * 1000000000 }}", "line 1: a repetition of 1000000000 times"},
+      {"{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(64) %}"
+       "{% set ns.s = ns.s + ns.s %}{% endfor %}",
+       "line 1: more than 268435456 bytes of values"},
+      {"{% set ns = namespace(l=[1, 2, 3, 4]) %}{% for i in range(64) %}"
+       "{% set ns.l = ns.l + ns.l %}{% endfor %}",
+       "line 1: more than 268435456 bytes of values"},
+      {"{% set s = 'a' * 1000000 %}{% for i in range(1000) %}{{ s }}{% endfor %}",
+       "line 1: more than 33554432 bytes of output"},
+      {"{% set s = 'a' * 1000000 %}{{ s | replace('a', s) }}",
+       "line 1: more than 268435456 bytes of values"},
+      {"{% set s = 'a' * 1000000 %}{{ ([s] * 1000) | join }}",
+       "line 1: more than 268435456 bytes of values"},
+      {"{% set s = 'a' * 1000000 %}{% for i in range(100000) %}{% set n = s | length %}{% endfor "
+       "%}",
+       "line 1: more than 1073741824 bytes of work"},
+      {"{{ '%999999999d' | format(1) }}", "line 1: a width in a format is too large"},
+      {"{{ 'a'.center(9999999999) }}", "line 1: more than 268435456 bytes of values"},
+      {"{% set ns = namespace(l=[]) %}{% for i in range(300) %}{% set ns.l = [ns.l] %}{% endfor %}",
+       "line 1: values nested deeper than 200"},
+      {"{{ 2 ** 63 }}", "line 1: an integer result does not fit 64 bits"},
+      {"{{ " + repeated("(", 100) + "1" + repeated(")", 100) + " }}",
+       "line 1: expressions nested deeper than 60"},
+      {"{{ " + repeated("[", 100000), "line 1: unexpected end of template, expected '}}'"},
+      {"{{ " + repeated("[", 100000) + repeated("]", 100000) + " }}",
+       "line 1: expressions nested deeper than 60"},
+      {"{{ 1" + repeated(" + 1", 100000) + " }}", "line 1: an expression of more than 200 levels"},
+      {"{{ x" + repeated(".x", 100000) + " }}", "line 1: an expression of more than 200 levels"},
+      {"{{ x" + repeated(" | trim", 100000) + " }}",
+       "line 1: an expression of more than 200 levels"},
+      {"{{ " + repeated("not ", 100000) + "1 }}", "line 1: 'not' nested too deep"},
+      {"{{ " + repeated("-", 3) + repeated(" -", 100000) + "1 }}", "line 1: signs nested too deep"},
+      {repeated("{% if 1 %}", 10000), "line 1: tags nested deeper than 100"},
+      {std::string(ChatTemplate::kMaxBytes + 1, 'a'),
+       "line 1: a template of more than 1048576 bytes"},
+  };
+  for (const auto& [source, message] : templates) {
+    EXPECT_EQ(failure_of(source), message) << source.substr(0, 100);
+  }
+}
+
+TEST(ChatTemplate, RequestsAreChecked) {
+  const std::vector<std::pair<const char*, const char*>> requests = {
+      {"[]", "a request should be an object"},
+      {"{", "not JSON at byte 2"},
+      {R"({"a": 1, "a": 2})", "key \"a\" comes twice in one object"},
+      {R"({"messages": [], "x": 18446744073709551616})",
+       "integer 18446744073709551616 does not fit 64 bits"},
+      {R"({"messages": [], "x": 9223372036854775808})",
+       "integer 9223372036854775808 does not fit 64 bits"},
+      {R"({})", "messages: should be a list of at least one message"},
+      {R"({"messages": []})", "messages: should be a list of at least one message"},
+      {R"({"messages": "hi"})", "messages: should be a list of at least one message"},
+      {R"({"messages": [{}, 1]})", "messages[1]: should be an object"},
+      {R"({"messages": [{}], "now": 5})", "now: should be a string"},
+      {R"({"messages": [{}], "add_generation_prompt": 1})",
+       "add_generation_prompt: should be true or false"},
+      {R"({"messages": [{}], "add_generation_prompt": true, "continue_final_message": true})",
+       "continue_final_message: cannot go with add_generation_prompt"},
+      {R"({"messages": [{}], "continue_final_message": true})",
+       "continue_final_message: the last message has no text to continue"},
+      {R"({"messages": [{"content": "x"}], "continue_final_message": true})",
+       "continue_final_message: the template does not show the whole last message"},
+      {R"({"messages": [{"content": "x"}], "now": "yesterday"})",
+       "line 1: strftime_now: 'yesterday' is not a time like 2026-01-31T12:00:00"},
+      {R"({"messages": [{"content": "x"}], "now": "2023-02-29T00:00:00"})",
+       "line 1: strftime_now: '2023-02-29T00:00:00' is not a time like 2026-01-31T12:00:00"},
+  };
+  for (const auto& [request, message] : requests) {
+    EXPECT_EQ(
+        failure_of("{% if now_wanted is not defined and messages[0].content == 'x' and not "
+                   "messages[0].content.endswith('TAG ') %}{{ strftime_now('%d') }}{% endif %}",
+                   request),
+        message)
+        << request;
+  }
+  const std::string deep = R"({"messages": )" + std::string(100000, '[');
+  EXPECT_EQ(failure_of("", deep), "nested deeper than 64");
+}
+
+TEST(ChatTemplate, MessagesAreCleaned) {
+  constexpr const char* kRequest = R"({"messages": [
+      {"role": "a", "content": null, "reasoning": "r"}, {"thinking": "t", "reasoning_content": null}]})";
+  EXPECT_EQ(text_of("{% for m in messages %}{{ m | tojson }}{% endfor %}", kRequest),
+            R"({"thinking": "r", "role": "a", "reasoning": "r", "reasoning_content": "r"})"
+            R"({"thinking": "t", "reasoning_content": "t"})");
+}
+
+TEST(ChatTemplate, LaterVariablesWin) {
+  ChatRequest request = ChatRequest::from_json(kOneMessage).value();
+  request.variables = {{"eos_token", Value("</s>")}, {"eos_token", Value("<end>")}};
+  const auto parsed = ChatTemplate::parse("{{ eos_token }}{{ bos_token }}{{ tools }}");
+  EXPECT_EQ(parsed.value().render(request).value().text, "<end>None");
+}
+
+TEST(ChatTemplate, ContinuesTheFinalMessage) {
+  const auto continued = [](const char* source, const char* content) {
+    return text_of(source,
+                   std::string(R"({"continue_final_message": true, "messages": [{"content": )") +
+                       content + "}]}");
+  };
+  EXPECT_EQ(continued("<{{ messages[0].content }}>", R"("so  ")"), "<so  ");
+  EXPECT_EQ(continued("<{{ messages[0].content | trim }}>", R"("so  ")"), "<so");
+  EXPECT_EQ(continued("{{ messages[0].content[1].text }}!",
+                      R"([{"text": "a"}, {"text": "b"}, {"image": 1}])"),
+            "b");
+}
+
+TEST(ChatTemplate, GenerationSpansCountCodePoints) {
+  const auto result = render(
+      "\u6C34{% generation %}\u00E9\u00E9{% endgeneration %}"
+      "{% for i in [1, 2] %}-{% generation %}{{ i }}{% endgeneration %}{% endfor %}");
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result.value().text, "\u6C34\u00E9\u00E9-1-2");
+  EXPECT_THAT(result.value().generation_spans,
+              ElementsAre(CodePointSpan{1, 3}, CodePointSpan{4, 5}, CodePointSpan{6, 7}));
+}
+
+TEST(GenerationMask, MarksEveryTokenThatOverlaps) {
+  // Two tokens for each half of a two-byte character cover the whole of it.
+  const Encoding encoding = {{1, 2, 3, 4, 5}, {{0, 0}, {0, 1}, {1, 3}, {1, 3}, {3, 5}}};
+  const std::vector<CodePointSpan> spans = {{1, 2}};
+  EXPECT_THAT(generation_mask("a\u00E9bc", spans, encoding), ElementsAre(0, 0, 1, 1, 0));
+  EXPECT_THAT(generation_mask("a\u00E9bc", {}, encoding), ElementsAre(0, 0, 0, 0, 0));
+}
+
+TEST(ChatTemplate, StrftimeReadsTheGivenClock) {
+  constexpr const char* kRequest = R"({"messages": [{}], "now": "2028-12-31 23:05:09.5"})";
+  EXPECT_EQ(text_of("{{ strftime_now('%A %d %B %Y, %j %H:%M:%S %f%z%Z %-d %e %%') }}", kRequest),
+            "Sunday 31 December 2028, 366 23:05:09 000000 31 31 %");
+  EXPECT_EQ(failure_of("{{ strftime_now('%Q') }}", kRequest),
+            "line 1: strftime_now: the directive %Q is not supported");
+}
+
+TEST(Value, ReadsJsonInOrder) {
+  const auto value = Value::parse_json(R"({"z": 1, "a": [9007199254740993, -0.0, 1e-7, 1E22]})");
+  ASSERT_TRUE(value.ok());
+  ChatRequest request = ChatRequest::from_json(kOneMessage).value();
+  request.variables = {{"v", value.value()}};
+  EXPECT_EQ(ChatTemplate::parse("{{ v | tojson }}").value().render(request).value().text,
+            R"({"z": 1, "a": [9007199254740993, -0.0, 1e-07, 1e+22]})");
+}
+
+TEST(Value, EqualKeysAreOneKey) {
+  Dict dict;
+  EXPECT_TRUE(dict.insert(Value(1), Value("int")));
+  EXPECT_TRUE(dict.insert(Value(1.0), Value("float")));
+  EXPECT_TRUE(dict.insert(Value(true), Value("bool")));
+  EXPECT_TRUE(dict.insert(Value("1"), Value("str")));
+  EXPECT_FALSE(dict.insert(Value::sequence({}), Value(0)));
+  ASSERT_EQ(dict.size(), 2U);
+  EXPECT_EQ(dict.find(Value(1))->as_string(), "bool");
+  EXPECT_FALSE(equal(Value(std::int64_t{9007199254740993}), Value(9007199254740992.0)));
+}
+
+}  // namespace
+}  // namespace tidemill::engines::chat
