@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The quickstart's committed data files: made by the generator, right, and kept apart.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/file.hpp"
+#include "examples/arithmetic/addition.hpp"
+#include "storage/dataset/row_parser.hpp"
+
+namespace tidemill::examples {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// A problem, its numbers in order: the same for a problem and its mirror image.
+using PairName = std::pair<int, int>;
+
+// One line, read back from the text alone.
+struct Row {
+  int left = 0;
+  int right = 0;
+  std::string answer;
+  [[nodiscard]] PairName pair() const { return {std::min(left, right), std::max(left, right)}; }
+  [[nodiscard]] bool is_right() const { return answer == std::to_string(left + right); }
+  [[nodiscard]] bool carries() const { return left % 10 + right % 10 > 9; }
+  // Adds tens and ones apart, and loses what the ones carry over.
+  [[nodiscard]] bool forgets_carry() const {
+    const int tens = left / 10 + right / 10;
+    const int ones = (left % 10 + right % 10) % 10;
+    return carries() && answer == std::to_string(tens * 10 + ones);
+  }
+};
+
+std::string committed(const std::string& name) {
+  Result<std::string> text =
+      read_text_file(TIDEMILL_SOURCE_DIR "/examples/arithmetic/data/" + name, 16U << 20U);
+  EXPECT_TRUE(text.ok()) << text.status().message();
+  return text.ok() ? std::move(text).value() : "";
+}
+
+std::vector<Row> rows_of(const std::string& name) {
+  std::vector<Row> rows;
+  const std::string text = committed(name);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    const auto parsed = storage::parse_supervised_row(text.substr(begin, end - begin));
+    EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+    if (!parsed.ok()) return {};
+    const std::string& prompt = parsed.value().prompt;
+    EXPECT_THAT(prompt, SizeIs(6));
+    EXPECT_EQ(prompt[2], '+');
+    EXPECT_EQ(prompt[5], '=');
+    rows.push_back(
+        {std::stoi(prompt.substr(0, 2)), std::stoi(prompt.substr(3, 2)), parsed.value().answer});
+    begin = end + 1;
+  }
+  return rows;
+}
+
+std::set<PairName> pairs_of(const std::vector<Row>& rows) {
+  std::set<PairName> pairs;
+  for (const Row& row : rows) pairs.insert(row.pair());
+  return pairs;
+}
+
+TEST(ArithmeticDataTest, CommittedFilesAreWhatTheGeneratorWrites) {
+  const AdditionTask task = AdditionTask::of_seed(kTaskSeed);
+  EXPECT_TRUE(committed("eval.jsonl") == prompt_rows(task.eval));
+  EXPECT_TRUE(committed("train.jsonl") == prompt_rows(task.train));
+  EXPECT_TRUE(committed("sft.jsonl") == supervised_rows(task.train));
+}
+
+TEST(ArithmeticDataTest, AnotherSeedHoldsOutOtherProblems) {
+  EXPECT_NE(AdditionTask::of_seed(kTaskSeed).eval, AdditionTask::of_seed(kTaskSeed + 1).eval);
+}
+
+TEST(ArithmeticDataTest, EvaluationSharesNoProblemWithTrainingInEitherOrder) {
+  const std::vector<Row> eval = rows_of("eval.jsonl");
+  const std::set<PairName> held_out = pairs_of(eval);
+  EXPECT_THAT(eval, SizeIs(200));
+  EXPECT_THAT(held_out, SizeIs(200));  // no problem is there in both orders
+  for (const char* name : {"train.jsonl", "sft.jsonl"}) {
+    const std::set<PairName> trained = pairs_of(rows_of(name));
+    std::vector<PairName> both;
+    std::set_intersection(held_out.begin(), held_out.end(), trained.begin(), trained.end(),
+                          std::back_inserter(both));
+    EXPECT_THAT(both, IsEmpty()) << name;
+    EXPECT_EQ(held_out.size() + trained.size(), 90U * 91U / 2U) << name;  // and none is left out
+  }
+}
+
+TEST(ArithmeticDataTest, PromptsHaveTheRightAnswer) {
+  for (const char* name : {"train.jsonl", "eval.jsonl"}) {
+    for (const Row& row : rows_of(name)) {
+      ASSERT_TRUE(row.is_right()) << name << ": " << row.left << "+" << row.right;
+    }
+  }
+}
+
+TEST(ArithmeticDataTest, EveryProblemIsTrainedOnce) {
+  std::set<std::pair<int, int>> problems;
+  const std::vector<Row> rows = rows_of("train.jsonl");
+  for (const Row& row : rows) problems.emplace(row.left, row.right);
+  EXPECT_EQ(problems.size(), rows.size());
+}
+
+TEST(ArithmeticDataTest, ThreeOfFiveSupervisedRowsForgetTheCarryAndTheOthersAreRight) {
+  struct Count {
+    int rows = 0;
+    int slips = 0;
+  };
+  std::map<std::pair<int, int>, Count> problems;
+  for (const Row& row : rows_of("sft.jsonl")) {
+    ASSERT_TRUE(row.is_right() || row.forgets_carry()) << row.left << "+" << row.right;
+    Count& count = problems[{row.left, row.right}];
+    ++count.rows;
+    count.slips += row.forgets_carry() ? 1 : 0;
+  }
+  ASSERT_EQ(problems.size(), rows_of("train.jsonl").size());
+  for (const auto& [problem, count] : problems) {
+    const bool carries = problem.first % 10 + problem.second % 10 > 9;
+    ASSERT_EQ(count.rows, 5);
+    ASSERT_EQ(count.slips, carries ? 3 : 0) << problem.first << "+" << problem.second;
+  }
+}
+
+// A share far from the 45% of all problems would make the task easier or harder than it is.
+TEST(ArithmeticDataTest, EvaluationHoldsItsShareOfCarries) {
+  const std::vector<Row> eval = rows_of("eval.jsonl");
+  const auto carries =
+      std::count_if(eval.begin(), eval.end(), [](const Row& row) { return row.carries(); });
+  EXPECT_NEAR(static_cast<double>(carries) / 200.0, 0.45, 0.05);
+}
+
+}  // namespace
+}  // namespace tidemill::examples
