@@ -373,7 +373,7 @@ TEST_F(CommandTest, LinesThatTheModelCannotTakeAreNamed) {
       {"generate", "{\"ids\": [1], \"prompt\": \"a\"}", "in.jsonl:2: needs one of"},
       {"generate", "{\"ids\": []}", "in.jsonl:2: the prompt has no tokens"},
       {"generate", "{\"prompt\": 7}", "in.jsonl:2: prompt: must be a string"},
-      {"generate", "{\"messages\": 7}", "in.jsonl:2: messages"},
+      {"generate", "{\"messages\": 7}", "in.jsonl:2: chat template: messages"},
       {"generate", long_ids, "in.jsonl:2: the prompt has 600 tokens, but the context"},
   };
   for (const Case& item : cases) {

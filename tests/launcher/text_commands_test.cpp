@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tokenize` and `template` on the golden cases, and lines that no command can use.
+#include <array>
 #include <iostream>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 
@@ -137,7 +139,7 @@ TEST_F(TemplateTest, TokensOfTheModelAreVariablesUnlessTheLineHasThem) {
             "{\"text\":\"<|begin_of_text|>|E|\"}\n");
 }
 
-TEST_F(TemplateTest, TemplatesThatLoopOrRaiseAreAnswersNotEnds) {
+TEST_F(TemplateTest, WhatCannotBeRenderedIsAnAnswerToo) {
   const std::string file = write(
       "t.jinja",
       "{% if messages[0].content == 'raise' %}{{ raise_exception('no such thing') }}{% endif %}\n"
@@ -147,11 +149,13 @@ TEST_F(TemplateTest, TemplatesThatLoopOrRaiseAreAnswersNotEnds) {
   for (const char* content : {"raise", "loop", "fine"}) {
     lines.push_back({{"messages", json::array({{{"role", "user"}, {"content", content}}})}});
   }
+  lines.push_back({{"messages", 3}});
   const Outcome outcome = run({"template", kGolden + "models/llama-tiny", "--template", file,
                                "--input", write_lines("in.jsonl", lines)});
   EXPECT_EQ(outcome.code, kDone) << outcome.err;
   const auto answers = outcome.lines();
-  ASSERT_EQ(answers.size(), 3U);
+  ASSERT_EQ(answers.size(), 4U);
+  EXPECT_EQ(answers[3], json({{"error", "messages: should be a list of at least one message"}}));
   EXPECT_EQ(answers[0], json({{"error", "no such thing"}, {"line", 1}}));
   EXPECT_EQ(answers[1].at("line"), 2);
   EXPECT_EQ(answers[2], json({{"text", "ok"}}));
@@ -187,7 +191,7 @@ TEST_F(CommandTest, ABrokenLineIsNamed) {
       {{"tokenize", "--decode"}, "{\"ids\": [1, -1]}", "in.jsonl:3: ids[1]: must be an integer"},
       {{"tokenize", "--decode"}, "{\"ids\": [4294967296]}", "in.jsonl:3: ids[0]: must be"},
       {{"tokenize", "--decode"}, "{\"ids\": [1.5]}", "in.jsonl:3: ids[0]: must be an integer"},
-      {{"template"}, "{\"messages\": 3}", "in.jsonl:3: messages"},
+      {{"template"}, "{\"messages\": [], \"now\": 5}", "in.jsonl:3: now"},
       {{"template"}, "{\"messages\"", "in.jsonl:3: not JSON at byte"},
   };
   for (const Case& item : cases) {
@@ -233,6 +237,29 @@ TEST_F(CommandTest, LinesAreReadWhereverTheFileEnds) {
   EXPECT_EQ(line->index, 1U);
   EXPECT_FALSE(lines.next().value().has_value());
   EXPECT_FALSE(lines.next().value().has_value());
+}
+
+TEST_F(CommandTest, APipeIsReadyOnceALineIsWhole) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const auto send = [&](const std::string& text) {
+    EXPECT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  };
+  auto reader = LineReader::open("/dev/fd/" + std::to_string(ends[0]));
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  LineReader& lines = *reader.value();
+  EXPECT_FALSE(lines.ready());
+  send("{\"a\"");
+  EXPECT_FALSE(lines.ready());
+  send(":1}\n{");
+  EXPECT_TRUE(lines.ready());
+  EXPECT_EQ(lines.next().value()->text, "{\"a\":1}");
+  EXPECT_FALSE(lines.ready());
+  ::close(ends[1]);
+  EXPECT_TRUE(lines.ready());
+  EXPECT_EQ(lines.next().value()->text, "{");
+  EXPECT_FALSE(lines.next().value().has_value());
+  ::close(ends[0]);
 }
 
 TEST_F(CommandTest, AnEndlessLineIsRefused) {
