@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What templates can call by name: filters, tests, methods of values, and functions.
 //
-// They behave as Jinja 3.1's and Python's do, with two differences. Nothing marks text as safe
+// They behave as Jinja 3.1's and Python's do, with these differences. Nothing marks text as safe
 // HTML, since nothing escapes: `safe` returns its input. Numbers are 64-bit integers and doubles:
-// a result that does not fit is an error.
+// a result that does not fit is an error. Filters that Jinja runs lazily run at once, so that they
+// fail where they stand. `isdigit` knows decimal digits only. What Python prints with an address,
+// such as a method, is an error.
 #pragma once
 
 #include <initializer_list>
