@@ -8,13 +8,11 @@
 #include <unistd.h>
 #include <utility>
 
-#include <caf/all.hpp>
-
 #include "actors/commit/checkpoint_commits.hpp"
-#include "actors/type_ids.hpp"
 #include "base/file.hpp"
 #include "launcher/log_sinks.hpp"
 #include "launcher/progress.hpp"
+#include "workflows/actor_world.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/sft/run_sft.hpp"
 
@@ -39,13 +37,6 @@ void catch_interrupts() {
   action.sa_handler = on_interrupt;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
-}
-
-caf::actor_system_config& configure(caf::actor_system_config& config) {
-  config.add_message_types<caf::id_block::tidemill_types>();
-  // Actors only pass messages on: one thread does, and leaves the cores to the device.
-  config.set("scheduler.max-threads", 1);
-  return config;
 }
 
 std::string local_time() {
@@ -121,10 +112,9 @@ Status carry_out(const RunPlace& place, Session& session) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::uint32_t incarnation, next_incarnation(*commits));
   interrupts = 0;
   catch_interrupts();
-  caf::actor_system_config config;
-  caf::actor_system system(configure(config));
+  workflows::ActorWorld world;
   Progress progress(session.err, session.form, session.clock);
-  workflows::RunEnvironment run{system,
+  workflows::RunEnvironment run{world.system(),
                                 session.clock,
                                 files,
                                 place.directory,

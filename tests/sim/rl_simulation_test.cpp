@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many seeds of a simulated run under faults. TIDEMILL_SIM_FIRST and TIDEMILL_SIM_COUNT choose
+// Many seeds of a simulated run under faults. TIDEMILL_SIM_FIRST and TIDEMILL_SIM_SEEDS choose
 // them; a failing seed is printed with the command that replays it.
 #include <cstdlib>
 #include <iostream>
@@ -77,9 +77,9 @@ struct Totals {
 void run_seed(std::uint64_t seed, Totals& totals) {
   const SimulationOptions options = options_of(seed);
   const SimulationReport report = simulate(options, faults_of(seed));
-  const std::string replay =
-      describe(options) +
-      "; replay with TIDEMILL_SIM_FIRST=" + std::to_string(seed) + " TIDEMILL_SIM_COUNT=1";
+  const std::string replay = describe(options) +
+                             "; replay with TIDEMILL_SIM_FIRST=" + std::to_string(seed) +
+                             " TIDEMILL_SIM_SEEDS=1";
   for (const std::string& violation : report.violations) {
     ADD_FAILURE() << "seed " << seed << ": " << violation << "; " << replay;
   }
@@ -99,7 +99,7 @@ void run_seed(std::uint64_t seed, Totals& totals) {
 
 TEST(RlSimulation, InvariantsHoldUnderFaultsForEverySeed) {
   const std::uint64_t first = from_environment("TIDEMILL_SIM_FIRST", 1);
-  const std::uint64_t count = from_environment("TIDEMILL_SIM_COUNT", 200);
+  const std::uint64_t count = from_environment("TIDEMILL_SIM_SEEDS", 200);
   Totals totals;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     run_seed(seed, totals);

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/actor_world.hpp"
+
+#include <caf/all.hpp>
+
+#include "actors/type_ids.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+caf::actor_system_config& configure(caf::actor_system_config& config) {
+  config.add_message_types<caf::id_block::tidemill_types>();
+  // Actors only pass messages on: one thread does, and leaves the cores to the device.
+  config.set("scheduler.max-threads", 1);
+  return config;
+}
+
+}  // namespace
+
+struct ActorWorld::Parts {
+  caf::actor_system_config config;
+  caf::actor_system system{configure(config)};
+};
+
+ActorWorld::ActorWorld() : parts_(std::make_unique<Parts>()) {}
+ActorWorld::~ActorWorld() = default;
+
+caf::actor_system& ActorWorld::system() noexcept {
+  return parts_->system;
+}
+
+}  // namespace tidemill::workflows
