@@ -58,7 +58,8 @@ TEST(Archive, RefusesEveryTruncationAndTrailingBytes) {
   auto bytes = example();
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     Outer outer;
-    ArchiveReader reader(std::span(bytes).first(size));
+    const auto part = std::span<const std::byte>(bytes).first(size);
+    ArchiveReader reader(part);
     reader(outer);
     EXPECT_EQ(reader.finish().code(), Errc::kCorruptData) << size;
   }
