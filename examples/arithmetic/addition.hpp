@@ -52,8 +52,9 @@ struct AdditionTask {
   [[nodiscard]] static AdditionTask of_seed(std::uint64_t seed);
 };
 
-/// The seed of the committed files.
-inline constexpr std::uint64_t kTaskSeed = 1;
+/// The seed of the committed files: the first that holds out carries in their true share, 45%, so
+/// that the evaluation is neither easier nor harder than the task.
+inline constexpr std::uint64_t kTaskSeed = 3;
 
 /// Returns JSON lines {"prompt": ..., "answer": ...} with the right answers.
 [[nodiscard]] std::string prompt_rows(std::span<const Problem> problems);
