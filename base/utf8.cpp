@@ -15,13 +15,25 @@ struct LeadRule {
 };
 
 LeadRule lead_rule(unsigned lead) noexcept {
-  if (lead >= 0xC2 && lead <= 0xDF) return {1};
-  if (lead == 0xE0) return {2, 0xA0, 0xBF};
+  if (lead >= 0xC2 && lead <= 0xDF) {
+    return {1};
+  }
+  if (lead == 0xE0) {
+    return {2, 0xA0, 0xBF};
+  }
   if (lead == 0xED) return {2, 0x80, 0x9F};  // the rest would be surrogates
-  if (lead >= 0xE1 && lead <= 0xEF) return {2};
-  if (lead == 0xF0) return {3, 0x90, 0xBF};
-  if (lead == 0xF4) return {3, 0x80, 0x8F};
-  if (lead >= 0xF1 && lead <= 0xF3) return {3};
+  if (lead >= 0xE1 && lead <= 0xEF) {
+    return {2};
+  }
+  if (lead == 0xF0) {
+    return {3, 0x90, 0xBF};
+  }
+  if (lead == 0xF4) {
+    return {3, 0x80, 0x8F};
+  }
+  if (lead >= 0xF1 && lead <= 0xF3) {
+    return {3};
+  }
   return {};
 }
 
@@ -32,16 +44,24 @@ Utf8Step read_utf8(std::string_view bytes, std::size_t offset) noexcept {
     return static_cast<unsigned>(static_cast<unsigned char>(bytes[i]));
   };
   const unsigned lead = byte_at(offset);
-  if (lead < 0x80) return {Utf8Step::Kind::kCharacter, 1, lead};
+  if (lead < 0x80) {
+    return {Utf8Step::Kind::kCharacter, 1, lead};
+  }
   const LeadRule rule = lead_rule(lead);
-  if (rule.num_continuations == 0) return {Utf8Step::Kind::kInvalid, 1, 0};
+  if (rule.num_continuations == 0) {
+    return {Utf8Step::Kind::kInvalid, 1, 0};
+  }
   char32_t code_point = lead & (0x3FU >> rule.num_continuations);
   for (std::size_t i = 1; i <= rule.num_continuations; ++i) {
-    if (offset + i == bytes.size()) return {Utf8Step::Kind::kUnfinished, i, 0};
+    if (offset + i == bytes.size()) {
+      return {Utf8Step::Kind::kUnfinished, i, 0};
+    }
     const unsigned byte = byte_at(offset + i);
     const unsigned low = i == 1 ? rule.first_low : 0x80;
     const unsigned high = i == 1 ? rule.first_high : 0xBF;
-    if (byte < low || byte > high) return {Utf8Step::Kind::kInvalid, i, 0};
+    if (byte < low || byte > high) {
+      return {Utf8Step::Kind::kInvalid, i, 0};
+    }
     code_point = (code_point << 6U) | (byte & 0x3FU);
   }
   return {Utf8Step::Kind::kCharacter, rule.num_continuations + 1, code_point};
@@ -50,7 +70,9 @@ Utf8Step read_utf8(std::string_view bytes, std::size_t offset) noexcept {
 std::optional<std::size_t> find_invalid_utf8(std::string_view bytes) noexcept {
   for (std::size_t i = 0; i < bytes.size();) {
     const Utf8Step step = read_utf8(bytes, i);
-    if (step.kind != Utf8Step::Kind::kCharacter) return i;
+    if (step.kind != Utf8Step::Kind::kCharacter) {
+      return i;
+    }
     i += step.length;
   }
   return std::nullopt;
@@ -87,7 +109,9 @@ std::size_t append_repaired_utf8(std::string_view bytes, std::string& out) {
   std::size_t i = 0;
   while (i < bytes.size()) {
     const Utf8Step step = read_utf8(bytes, i);
-    if (step.kind == Utf8Step::Kind::kUnfinished) return i;
+    if (step.kind == Utf8Step::Kind::kUnfinished) {
+      return i;
+    }
     if (step.kind == Utf8Step::Kind::kCharacter) {
       out.append(bytes.substr(i, step.length));
     } else {

@@ -50,7 +50,9 @@ public:
 
   /// Counts one evaluation.
   void step() {
-    if (++steps_ > kMaxSteps) exceeded("more than " + std::to_string(kMaxSteps) + " steps");
+    if (++steps_ > kMaxSteps) {
+      exceeded("more than " + std::to_string(kMaxSteps) + " steps");
+    }
   }
   /// Counts bytes before they are allocated.
   void allocate(std::uint64_t bytes) {

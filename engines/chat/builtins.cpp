@@ -30,9 +30,13 @@ Value range(Runtime& runtime, const Arguments& arguments) {
     }
     bounds[i] = *integer;
   }
-  if (given.size() == 1) std::swap(bounds[0], bounds[1]);
+  if (given.size() == 1) {
+    std::swap(bounds[0], bounds[1]);
+  }
   const auto [begin, end, step] = bounds;
-  if (step == 0) fail("range() arg 3 must not be zero");
+  if (step == 0) {
+    fail("range() arg 3 must not be zero");
+  }
   List items;
   std::int64_t i = begin;
   while (step > 0 ? i < end : i > end) {
@@ -40,14 +44,18 @@ Value range(Runtime& runtime, const Arguments& arguments) {
       Budget::exceeded("a range of more than " + std::to_string(kMaxRange) + " items");
     }
     items.emplace_back(i);
-    if (__builtin_add_overflow(i, step, &i)) break;
+    if (__builtin_add_overflow(i, step, &i)) {
+      break;
+    }
   }
   return make_sequence(runtime, std::move(items));
 }
 
 Value dict(Runtime& runtime, const Arguments& arguments) {
   Dict result;
-  if (arguments.positional.size() > 1) fail("dict expected at most 1 argument");
+  if (arguments.positional.size() > 1) {
+    fail("dict expected at most 1 argument");
+  }
   if (!arguments.positional.empty()) {
     const Value& from = arguments.positional.front();
     if (from.is_dict()) {
@@ -57,7 +65,9 @@ Value dict(Runtime& runtime, const Arguments& arguments) {
     } else {
       for (const Value& item : iterate(runtime, from)) {
         const List pair = iterate(runtime, item);
-        if (pair.size() != 2) fail("dict needs pairs");
+        if (pair.size() != 2) {
+          fail("dict needs pairs");
+        }
         insert(runtime, result, pair[0], pair[1]);
       }
     }
@@ -91,7 +101,9 @@ Value raise_exception(Runtime& runtime, const Arguments& arguments) {
 // Reads the clock of the request: YYYY-MM-DDTHH:MM:SS, with an optional fraction that is ignored.
 std::tm parse_clock(const std::string& now) {
   std::tm time{};
-  if (now.empty()) fail("strftime_now: the request names no time");
+  if (now.empty()) {
+    fail("strftime_now: the request names no time");
+  }
   const int fields = std::sscanf(
       now.c_str(), "%4d-%2d-%2d%*1[T ]%2d:%2d:%2d", &time.tm_year,  // NOLINT(cert-err34-c)
       &time.tm_mon, &time.tm_mday, &time.tm_hour, &time.tm_min, &time.tm_sec);
@@ -120,7 +132,9 @@ std::tm parse_clock(const std::string& now) {
 
 Value strftime_now(Runtime& runtime, const Arguments& arguments) {
   const BoundArguments bound("strftime_now", arguments, {"format"});
-  if (!bound.require(0).is_string()) fail("strftime_now: the format should be a string");
+  if (!bound.require(0).is_string()) {
+    fail("strftime_now: the format should be a string");
+  }
   const std::tm time = parse_clock(runtime.now);
   std::string out;
   std::string_view format = bound.require(0).as_string();
@@ -191,9 +205,13 @@ BoundArguments::BoundArguments(std::string_view function, const Arguments& argum
   }
   for (const auto& [name, value] : arguments.named) {
     const auto found = std::find(parameters_.begin(), parameters_.end(), name);
-    if (found == parameters_.end()) fail(function_ + " has no argument '" + name + "'");
+    if (found == parameters_.end()) {
+      fail(function_ + " has no argument '" + name + "'");
+    }
     const Value*& slot = values_[static_cast<std::size_t>(found - parameters_.begin())];
-    if (slot != nullptr) fail(function_ + " got the argument '" + name + "' twice");
+    if (slot != nullptr) {
+      fail(function_ + " got the argument '" + name + "' twice");
+    }
     slot = &value;
   }
 }
@@ -210,7 +228,9 @@ bool BoundArguments::flag(std::size_t parameter, bool when_absent) const {
 }
 
 std::int64_t BoundArguments::integer(std::size_t parameter, std::int64_t when_absent) const {
-  if (values_[parameter] == nullptr) return when_absent;
+  if (values_[parameter] == nullptr) {
+    return when_absent;
+  }
   require_defined(*values_[parameter]);
   const auto integer = values_[parameter]->integer();
   if (!integer) {

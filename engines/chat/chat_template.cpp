@@ -35,14 +35,22 @@ Value clean_message(const Dict& message) {
   const Value* reasoning = nullptr;
   for (const std::string_view key : kReasoningKeys) {
     const Value* value = message.member(key);
-    if (reasoning == nullptr && value != nullptr && !value->is_none()) reasoning = value;
+    if (reasoning == nullptr && value != nullptr && !value->is_none()) {
+      reasoning = value;
+    }
   }
   Dict cleaned;
-  if (reasoning != nullptr) cleaned.insert(Value("thinking"), *reasoning);
-  for (const Dict::Entry& entry : message.entries()) {
-    if (!entry.value.is_none()) cleaned.insert(entry.key, entry.value);
+  if (reasoning != nullptr) {
+    cleaned.insert(Value("thinking"), *reasoning);
   }
-  if (reasoning != nullptr) cleaned.insert(Value("reasoning_content"), *reasoning);
+  for (const Dict::Entry& entry : message.entries()) {
+    if (!entry.value.is_none()) {
+      cleaned.insert(entry.key, entry.value);
+    }
+  }
+  if (reasoning != nullptr) {
+    cleaned.insert(Value("reasoning_content"), *reasoning);
+  }
   return Value(std::move(cleaned));
 }
 
@@ -73,17 +81,23 @@ Result<std::string> mark_content(Value& message) {
   const Value* content = message.as_dict().member("content");
   const Status nothing =
       invalid_argument("continue_final_message: the last message has no text to continue");
-  if (content == nullptr) return nothing;
+  if (content == nullptr) {
+    return nothing;
+  }
   if (content->is_string()) {
     std::string text = content->as_string();
     message = with_member(message.as_dict(), "content", Value(text + std::string(kContinueMark)));
     return text;
   }
-  if (!content->is_sequence()) return nothing;
+  if (!content->is_sequence()) {
+    return nothing;
+  }
   List parts = content->as_sequence().items;
   for (std::size_t i = parts.size(); i-- > 0;) {
     const Value* text = parts[i].is_dict() ? parts[i].as_dict().member("text") : nullptr;
-    if (text == nullptr || !text->is_string()) continue;
+    if (text == nullptr || !text->is_string()) {
+      continue;
+    }
     std::string before = text->as_string();
     parts[i] = with_member(parts[i].as_dict(), "text", Value(before + std::string(kContinueMark)));
     message = with_member(message.as_dict(), "content", Value::sequence(std::move(parts)));
@@ -103,7 +117,9 @@ Status cut_at_mark(const std::string& content, Rendering& rendering) {
   }
   const bool keeps_space = rendering.text.compare(at, kContinueMark.size(), kContinueMark) == 0;
   rendering.text.resize(at);
-  if (!keeps_space) rendering.text.resize(strip(rendering.text, StripEnds::kRight).size());
+  if (!keeps_space) {
+    rendering.text.resize(strip(rendering.text, StripEnds::kRight).size());
+  }
   const std::size_t length = count_code_points(rendering.text);
   for (CodePointSpan& span : rendering.generation_spans) {
     span.begin = std::min(span.begin, length);
@@ -113,7 +129,9 @@ Status cut_at_mark(const std::string& content, Rendering& rendering) {
 }
 
 Result<std::string> string_member(const Value& value, std::string_view name) {
-  if (!value.is_string()) return invalid_argument(std::string(name) + ": should be a string");
+  if (!value.is_string()) {
+    return invalid_argument(std::string(name) + ": should be a string");
+  }
   return value.as_string();
 }
 
@@ -132,7 +150,9 @@ struct ChatTemplate::Parsed {
 
 Result<ChatRequest> ChatRequest::from_json(std::string_view text) {
   TIDEMILL_ASSIGN_OR_RETURN(const Value root, Value::parse_json(text));
-  if (!root.is_dict()) return invalid_argument("a request should be an object");
+  if (!root.is_dict()) {
+    return invalid_argument("a request should be an object");
+  }
   ChatRequest request;
   bool add_generation_prompt = false;
   bool continue_final = false;

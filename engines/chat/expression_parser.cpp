@@ -92,7 +92,9 @@ struct DepthBelow {
 
 const Token& ExpressionParser::next() {
   const Token& token = current();
-  if (token.kind != Token::Kind::kEnd) ++position_;
+  if (token.kind != Token::Kind::kEnd) {
+    ++position_;
+  }
   return token;
 }
 
@@ -101,13 +103,17 @@ const Token& ExpressionParser::ahead() const {
 }
 
 bool ExpressionParser::skip_name(std::string_view name) {
-  if (!is_name(name)) return false;
+  if (!is_name(name)) {
+    return false;
+  }
   next();
   return true;
 }
 
 bool ExpressionParser::skip_operator(std::string_view op) {
-  if (!is_operator(op)) return false;
+  if (!is_operator(op)) {
+    return false;
+  }
   next();
   return true;
 }
@@ -120,11 +126,15 @@ void ExpressionParser::expect(Token::Kind kind, std::string_view what) {
 }
 
 void ExpressionParser::expect_name(std::string_view name) {
-  if (!skip_name(name)) syntax("expected '" + std::string(name) + "', got " + describe(current()));
+  if (!skip_name(name)) {
+    syntax("expected '" + std::string(name) + "', got " + describe(current()));
+  }
 }
 
 void ExpressionParser::expect_operator(std::string_view op) {
-  if (!skip_operator(op)) syntax("expected '" + std::string(op) + "', got " + describe(current()));
+  if (!skip_operator(op)) {
+    syntax("expected '" + std::string(op) + "', got " + describe(current()));
+  }
 }
 
 bool ExpressionParser::names_since(std::size_t first, std::string_view name) const {
@@ -179,14 +189,24 @@ ExprPtr ExpressionParser::tuple(Conditions conditions, std::string_view end, boo
   items.kind = SequenceKind::kTuple;
   bool is_tuple = false;
   while (true) {
-    if (!items.items.empty()) expect_operator(",");
-    if (at_tuple_end(end)) break;
+    if (!items.items.empty()) {
+      expect_operator(",");
+    }
+    if (at_tuple_end(end)) {
+      break;
+    }
     items.items.push_back(conditions == Conditions::kYes ? expression() : or_chain());
-    if (!is_operator(",")) break;
+    if (!is_operator(",")) {
+      break;
+    }
     is_tuple = true;
   }
-  if (!is_tuple && !items.items.empty()) return std::move(items.items.front());
-  if (!is_tuple && !may_be_empty) syntax("expected an expression, got " + describe(current()));
+  if (!is_tuple && !items.items.empty()) {
+    return std::move(items.items.front());
+  }
+  if (!is_tuple && !may_be_empty) {
+    syntax("expected an expression, got " + describe(current()));
+  }
   return make(at_line, std::move(items));
 }
 
@@ -201,7 +221,9 @@ ExprPtr ExpressionParser::tuple_without_condition(std::string_view end) {
 std::string ExpressionParser::name_to_assign() {
   static constexpr std::array<std::string_view, 6> kConstants = {"true", "false", "none",
                                                                  "True", "False", "None"};
-  if (!current_is(Token::Kind::kName)) syntax("expected a name, got " + describe(current()));
+  if (!current_is(Token::Kind::kName)) {
+    syntax("expected a name, got " + describe(current()));
+  }
   const std::string& name = current().text;
   if (std::find(kConstants.begin(), kConstants.end(), name) != kConstants.end()) {
     syntax("can't assign to '" + name + "'");
@@ -218,20 +240,26 @@ Target ExpressionParser::simple_target(NamespaceTargets namespaces) {
   }
   to.name = name_to_assign();
   if (namespaces == NamespaceTargets::kYes && skip_operator(".")) {
-    if (!current_is(Token::Kind::kName)) syntax("expected a name, got " + describe(current()));
+    if (!current_is(Token::Kind::kName)) {
+      syntax("expected a name, got " + describe(current()));
+    }
     to.attribute = next().text;
   }
   return to;
 }
 
 Target ExpressionParser::target(NamespaceTargets namespaces, std::string_view end) {
-  if (++nesting_ > kMaxNesting) syntax("targets nested too deep");
+  if (++nesting_ > kMaxNesting) {
+    syntax("targets nested too deep");
+  }
   Target first = simple_target(namespaces);
   if (is_operator(",")) {
     Target tuple_target;
     tuple_target.parts.push_back(std::move(first));
     while (skip_operator(",")) {
-      if (at_tuple_end(end) || is_operator("=")) break;
+      if (at_tuple_end(end) || is_operator("=")) {
+        break;
+      }
       tuple_target.parts.push_back(simple_target(namespaces));
     }
     first = std::move(tuple_target);
@@ -259,7 +287,9 @@ ExprPtr ExpressionParser::conditional() {
     Conditional conditional_node;
     conditional_node.then = std::move(node);
     conditional_node.condition = or_chain();
-    if (skip_name("else")) conditional_node.otherwise = expression();
+    if (skip_name("else")) {
+      conditional_node.otherwise = expression();
+    }
     node = make(at_line, std::move(conditional_node));
   }
   return node;
@@ -288,10 +318,14 @@ ExprPtr ExpressionParser::and_chain() {
 }
 
 ExprPtr ExpressionParser::not_chain() {
-  if (!is_name("not")) return comparison();
+  if (!is_name("not")) {
+    return comparison();
+  }
   const int at_line = line();
   next();
-  if (++nesting_ > kMaxNesting) syntax("'not' nested too deep");
+  if (++nesting_ > kMaxNesting) {
+    syntax("'not' nested too deep");
+  }
   ExprPtr operand = not_chain();
   --nesting_;
   return make(at_line, Unary{UnaryOp::kNot, std::move(operand)});
@@ -325,7 +359,9 @@ ExprPtr ExpressionParser::comparison() {
       break;
     }
   }
-  if (compare.rest.empty()) return std::move(compare.first);
+  if (compare.rest.empty()) {
+    return std::move(compare.first);
+  }
   return make(at_line, std::move(compare));
 }
 
@@ -347,7 +383,9 @@ ExprPtr ExpressionParser::concatenation() {
   while (skip_operator("~")) {
     concat.parts.push_back(product());
   }
-  if (concat.parts.size() == 1) return std::move(concat.parts.front());
+  if (concat.parts.size() == 1) {
+    return std::move(concat.parts.front());
+  }
   return make(at_line, std::move(concat));
 }
 
@@ -362,7 +400,9 @@ ExprPtr ExpressionParser::product() {
   while (true) {
     const auto* op = std::find_if(kOperators.begin(), kOperators.end(),
                                   [this](const auto& entry) { return is_operator(entry.first); });
-    if (op == kOperators.end()) return node;
+    if (op == kOperators.end()) {
+      return node;
+    }
     const int at_line = line();
     next();
     ExprPtr right = power();
@@ -386,7 +426,9 @@ ExprPtr ExpressionParser::unary(bool with_filters) {
   if (is_operator("-") || is_operator("+")) {
     const int at_line = line();
     const UnaryOp op = next().text == "-" ? UnaryOp::kNegate : UnaryOp::kPlus;
-    if (++nesting_ > kMaxNesting) syntax("signs nested too deep");
+    if (++nesting_ > kMaxNesting) {
+      syntax("signs nested too deep");
+    }
     ExprPtr operand = unary(/*with_filters=*/false);
     --nesting_;
     node = make(at_line, Unary{op, std::move(operand)});
@@ -403,9 +445,15 @@ ExprPtr ExpressionParser::primary() {
   const int at_line = line();
   if (current_is(Token::Kind::kName)) {
     const std::string name = next().text;
-    if (name == "true" || name == "True") return make(at_line, Constant{true});
-    if (name == "false" || name == "False") return make(at_line, Constant{false});
-    if (name == "none" || name == "None") return make(at_line, Constant{});
+    if (name == "true" || name == "True") {
+      return make(at_line, Constant{true});
+    }
+    if (name == "false" || name == "False") {
+      return make(at_line, Constant{false});
+    }
+    if (name == "none" || name == "None") {
+      return make(at_line, Constant{});
+    }
     return make(at_line, Name{name});
   }
   if (current_is(Token::Kind::kLiteral)) {
@@ -420,14 +468,20 @@ ExprPtr ExpressionParser::primary() {
     return make(at_line, Constant{Value(std::move(text))});
   }
   if (skip_operator("(")) {
-    if (++nesting_ > kMaxNesting) syntax("parentheses nested too deep");
+    if (++nesting_ > kMaxNesting) {
+      syntax("parentheses nested too deep");
+    }
     ExprPtr node = tuple(Conditions::kYes, "", /*may_be_empty=*/true);
     --nesting_;
     expect_operator(")");
     return node;
   }
-  if (is_operator("[")) return list();
-  if (is_operator("{")) return dict();
+  if (is_operator("[")) {
+    return list();
+  }
+  if (is_operator("{")) {
+    return dict();
+  }
   syntax("unexpected " + describe(current()));
 }
 
@@ -436,8 +490,12 @@ ExprPtr ExpressionParser::list() {
   expect_operator("[");
   SequenceLiteral literal;
   while (!is_operator("]")) {
-    if (!literal.items.empty()) expect_operator(",");
-    if (is_operator("]")) break;
+    if (!literal.items.empty()) {
+      expect_operator(",");
+    }
+    if (is_operator("]")) {
+      break;
+    }
     literal.items.push_back(expression());
   }
   expect_operator("]");
@@ -449,8 +507,12 @@ ExprPtr ExpressionParser::dict() {
   expect_operator("{");
   DictLiteral literal;
   while (!is_operator("}")) {
-    if (!literal.entries.empty()) expect_operator(",");
-    if (is_operator("}")) break;
+    if (!literal.entries.empty()) {
+      expect_operator(",");
+    }
+    if (is_operator("}")) {
+      break;
+    }
     ExprPtr key = expression();
     expect_operator(":");
     ExprPtr value = expression();
@@ -488,9 +550,15 @@ ExprPtr ExpressionParser::subscript(ExprPtr object) {
   }
   expect_operator("[");
   ExprPtr index;
-  if (!is_operator(":")) index = expression();
-  if (is_operator(":")) return slice(std::move(object), std::move(index), at_line);
-  if (is_operator(",")) syntax("a subscript of several values is not supported");
+  if (!is_operator(":")) {
+    index = expression();
+  }
+  if (is_operator(":")) {
+    return slice(std::move(object), std::move(index), at_line);
+  }
+  if (is_operator(",")) {
+    syntax("a subscript of several values is not supported");
+  }
   expect_operator("]");
   return make(at_line, Subscript{std::move(object), std::move(index)});
 }
@@ -500,8 +568,12 @@ ExprPtr ExpressionParser::slice(ExprPtr object, ExprPtr begin, int at_line) {
   node.object = std::move(object);
   node.begin = std::move(begin);
   expect_operator(":");
-  if (!is_operator(":") && !is_operator("]")) node.end = expression();
-  if (skip_operator(":") && !is_operator("]")) node.step = expression();
+  if (!is_operator(":") && !is_operator("]")) {
+    node.end = expression();
+  }
+  if (skip_operator(":") && !is_operator("]")) {
+    node.step = expression();
+  }
   expect_operator("]");
   return make(at_line, std::move(node));
 }
@@ -513,18 +585,26 @@ CallArguments ExpressionParser::call_arguments() {
   while (!is_operator(")")) {
     if (!first) {
       expect_operator(",");
-      if (is_operator(")")) break;
+      if (is_operator(")")) {
+        break;
+      }
     }
     first = false;
     if (skip_operator("*")) {
-      if (arguments.splat || arguments.named_splat) syntax("a second * in a call");
+      if (arguments.splat || arguments.named_splat) {
+        syntax("a second * in a call");
+      }
       arguments.splat = expression();
     } else if (skip_operator("**")) {
-      if (arguments.named_splat) syntax("a second ** in a call");
+      if (arguments.named_splat) {
+        syntax("a second ** in a call");
+      }
       arguments.named_splat = expression();
     } else if (current_is(Token::Kind::kName) && ahead().kind == Token::Kind::kOperator &&
                ahead().text == "=") {
-      if (arguments.named_splat) syntax("an argument after **");
+      if (arguments.named_splat) {
+        syntax("an argument after **");
+      }
       const std::string name = next().text;
       next();
       arguments.named.emplace_back(name, expression());
@@ -544,7 +624,9 @@ CallArguments ExpressionParser::call_arguments() {
 ExprPtr ExpressionParser::filter_chain(ExprPtr input, FilterStart start) {
   bool is_inline = start == FilterStart::kInline;
   while (is_inline || is_operator("|")) {
-    if (!is_inline) next();
+    if (!is_inline) {
+      next();
+    }
     is_inline = false;
     const int at_line = line();
     if (!current_is(Token::Kind::kName)) {
@@ -553,9 +635,13 @@ ExprPtr ExpressionParser::filter_chain(ExprPtr input, FilterStart start) {
     const std::string name = next().text;
     FilterCall call;
     call.filter = find_filter(name);
-    if (call.filter == nullptr) syntax("no filter named '" + name + "'", at_line);
+    if (call.filter == nullptr) {
+      syntax("no filter named '" + name + "'", at_line);
+    }
     call.input = std::move(input);
-    if (is_operator("(")) call.arguments = call_arguments();
+    if (is_operator("(")) {
+      call.arguments = call_arguments();
+    }
     input = make(at_line, std::move(call));
   }
   return input;
@@ -587,7 +673,9 @@ ExprPtr ExpressionParser::test(ExprPtr input) {
   const std::string name = next().text;
   TestCall call;
   call.test = find_test(name);
-  if (call.test == nullptr) syntax("no test named '" + name + "'", at_line);
+  if (call.test == nullptr) {
+    syntax("no test named '" + name + "'", at_line);
+  }
   call.input = std::move(input);
   const bool has_operand =
       current_is(Token::Kind::kLiteral) || is_operator("[") || is_operator("{") ||
@@ -595,7 +683,9 @@ ExprPtr ExpressionParser::test(ExprPtr input) {
   if (is_operator("(")) {
     call.arguments = call_arguments();
   } else if (has_operand) {
-    if (is_name("is")) syntax("tests with 'is' cannot be chained");
+    if (is_name("is")) {
+      syntax("tests with 'is' cannot be chained");
+    }
     call.arguments.positional.push_back(postfix(primary()));
   }
   ExprPtr node = make(at_line, std::move(call));

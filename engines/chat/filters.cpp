@@ -38,7 +38,9 @@ std::string title(std::string_view text) {
   std::string out;
   std::size_t begin = 0;
   const auto put_word = [&](std::size_t end) {
-    if (begin == end) return;
+    if (begin == end) {
+      return;
+    }
     const std::string_view word = text.substr(begin, end - begin);
     const std::size_t first = read_utf8(word, 0).length;
     out += to_upper(word.substr(0, first)) + to_lower(word.substr(first));
@@ -62,7 +64,9 @@ std::string title(std::string_view text) {
 Value trim(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("trim", arguments, {"chars"});
   Arguments rest;
-  if (bound.find(0) != nullptr) rest.positional.push_back(*bound.find(0));
+  if (bound.find(0) != nullptr) {
+    rest.positional.push_back(*bound.find(0));
+  }
   const Value text = make_string(runtime, text_of(runtime, input));
   return find_method(runtime, text, "strip").as_callable().call(rest);
 }
@@ -107,14 +111,20 @@ Value indent(Runtime& runtime, const Value& input, const Arguments& arguments) {
     indention.assign(static_cast<std::size_t>(width), ' ');
   }
   require_defined(input);
-  if (!input.is_string()) fail("indent: the input should be a str");
+  if (!input.is_string()) {
+    fail("indent: the input should be a str");
+  }
   const std::string text = input.as_string() + "\n";
   const auto lines = split_lines(text, /*keep_ends=*/false);
   std::string out = bound.flag(1, false) ? indention : "";
   for (std::size_t i = 0; i < lines.size(); ++i) {
     runtime.budget.allocate(lines[i].size() + indention.size() + 1);
-    if (i > 0) out += '\n';
-    if (i > 0 && (bound.flag(2, false) || !lines[i].empty())) out += indention;
+    if (i > 0) {
+      out += '\n';
+    }
+    if (i > 0 && (bound.flag(2, false) || !lines[i].empty())) {
+      out += indention;
+    }
     out += lines[i];
   }
   return Value(std::move(out));
@@ -140,21 +150,35 @@ Value wordcount(Runtime& runtime, const Value& input, const Arguments& arguments
 std::optional<double> parse_float(std::string_view text) {
   std::string plain(strip(text));
   for (std::size_t i = 0; i < plain.size(); ++i) {
-    if (plain[i] != '_') continue;
+    if (plain[i] != '_') {
+      continue;
+    }
     const auto digit = [&plain](std::size_t k) {
       return k < plain.size() && plain[k] >= '0' && plain[k] <= '9';
     };
-    if (i == 0 || !digit(i - 1) || !digit(i + 1)) return std::nullopt;
+    if (i == 0 || !digit(i - 1) || !digit(i + 1)) {
+      return std::nullopt;
+    }
   }
   plain.erase(std::remove(plain.begin(), plain.end(), '_'), plain.end());
   const bool has_plus = !plain.empty() && plain.front() == '+';
-  if (has_plus) plain.erase(0, 1);
-  if (has_plus && !plain.empty() && plain.front() == '-') return std::nullopt;
+  if (has_plus) {
+    plain.erase(0, 1);
+  }
+  if (has_plus && !plain.empty() && plain.front() == '-') {
+    return std::nullopt;
+  }
   double value = 0;
   const auto parsed = std::from_chars(plain.data(), plain.data() + plain.size(), value);
-  if (parsed.ptr != plain.data() + plain.size() || plain.empty()) return std::nullopt;
-  if (parsed.ec == std::errc::result_out_of_range) return std::strtod(plain.c_str(), nullptr);
-  if (parsed.ec != std::errc()) return std::nullopt;
+  if (parsed.ptr != plain.data() + plain.size() || plain.empty()) {
+    return std::nullopt;
+  }
+  if (parsed.ec == std::errc::result_out_of_range) {
+    return std::strtod(plain.c_str(), nullptr);
+  }
+  if (parsed.ec != std::errc()) {
+    return std::nullopt;
+  }
   return value;
 }
 
@@ -165,7 +189,9 @@ IntParse parse_int(std::string_view text, int base, std::int64_t& value) {
   std::string plain(strip(text));
   std::string sign;
   if (!plain.empty() && (plain[0] == '-' || plain[0] == '+')) {
-    if (plain[0] == '-') sign = "-";
+    if (plain[0] == '-') {
+      sign = "-";
+    }
     plain.erase(0, 1);
   }
   const auto has_prefix = [&plain](char letter) {
@@ -178,11 +204,15 @@ IntParse parse_int(std::string_view text, int base, std::int64_t& value) {
   const bool bad_underscore = plain.empty() || plain.front() == '_' || plain.back() == '_' ||
                               plain.find("__") != std::string::npos || plain.front() == '-' ||
                               plain.front() == '+';
-  if (bad_underscore) return IntParse::kNoInteger;
+  if (bad_underscore) {
+    return IntParse::kNoInteger;
+  }
   plain.erase(std::remove(plain.begin(), plain.end(), '_'), plain.end());
   plain.insert(0, sign);
   const auto parsed = std::from_chars(plain.data(), plain.data() + plain.size(), value, base);
-  if (parsed.ptr != plain.data() + plain.size()) return IntParse::kNoInteger;
+  if (parsed.ptr != plain.data() + plain.size()) {
+    return IntParse::kNoInteger;
+  }
   return parsed.ec == std::errc() ? IntParse::kOk : IntParse::kTooLarge;
 }
 
@@ -197,15 +227,23 @@ Value to_int(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("int", arguments, {"default", "base"});
   const Value when_none = bound.find(0) == nullptr ? Value(0) : *bound.find(0);
   require_defined(input);
-  if (const auto integer = input.integer()) return *integer;
+  if (const auto integer = input.integer()) {
+    return *integer;
+  }
   if (input.is(Kind::kFloat)) {
-    if (!std::isfinite(input.as_float())) return when_none;
+    if (!std::isfinite(input.as_float())) {
+      return when_none;
+    }
     return truncated(input.as_float());
   }
-  if (!input.is_string()) return when_none;
+  if (!input.is_string()) {
+    return when_none;
+  }
   runtime.budget.scan(input.as_string().size());
   const std::int64_t base = bound.integer(1, 10);
-  if (base < 2 || base > 36) fail("int: the base should be from 2 to 36");
+  if (base < 2 || base > 36) {
+    fail("int: the base should be from 2 to 36");
+  }
   std::int64_t value = 0;
   switch (parse_int(input.as_string(), static_cast<int>(base), value)) {
     case IntParse::kOk: return value;
@@ -213,7 +251,9 @@ Value to_int(Runtime& runtime, const Value& input, const Arguments& arguments) {
     case IntParse::kNoInteger: break;
   }
   const auto number = parse_float(input.as_string());
-  if (!number || !std::isfinite(*number)) return when_none;
+  if (!number || !std::isfinite(*number)) {
+    return when_none;
+  }
   return truncated(*number);
 }
 
@@ -221,8 +261,12 @@ Value to_float(Runtime& runtime, const Value& input, const Arguments& arguments)
   const BoundArguments bound("float", arguments, {"default"});
   const Value when_none = bound.find(0) == nullptr ? Value(0.0) : *bound.find(0);
   require_defined(input);
-  if (const auto number = input.number()) return *number;
-  if (!input.is_string()) return when_none;
+  if (const auto number = input.number()) {
+    return *number;
+  }
+  if (!input.is_string()) {
+    return when_none;
+  }
   runtime.budget.scan(input.as_string().size());
   const auto number = parse_float(input.as_string());
   return number ? Value(*number) : when_none;
@@ -230,7 +274,9 @@ Value to_float(Runtime& runtime, const Value& input, const Arguments& arguments)
 
 // Rounds a decimal expansion, half to even, as Python's round() does. glibc prints exactly.
 double round_decimal(double value, std::int64_t precision) {
-  if (!std::isfinite(value) || precision > 300) return value;
+  if (!std::isfinite(value) || precision > 300) {
+    return value;
+  }
   if (precision < 0) {
     const double scale = std::pow(10.0, static_cast<double>(-precision));
     return std::isinf(scale) ? 0.0 : std::nearbyint(value / scale) * scale;
@@ -242,12 +288,20 @@ double round_decimal(double value, std::int64_t precision) {
 }
 
 std::int64_t round_integer(std::int64_t value, std::int64_t precision) {
-  if (precision >= 0) return value;
-  if (precision < -18) return 0;
+  if (precision >= 0) {
+    return value;
+  }
+  if (precision < -18) {
+    return 0;
+  }
   std::int64_t scale = 1;
-  for (std::int64_t i = precision; i < 0; ++i) scale *= 10;
+  for (std::int64_t i = precision; i < 0; ++i) {
+    scale *= 10;
+  }
   std::int64_t rest = value % scale;
-  if (rest < 0) rest += scale;
+  if (rest < 0) {
+    rest += scale;
+  }
   const std::int64_t floor = value - rest;
   const bool up = rest > scale - rest || (rest == scale - rest && (floor / scale) % 2 != 0);
   std::int64_t result = 0;
@@ -265,12 +319,18 @@ Value round(Runtime& /*runtime*/, const Value& input, const Arguments& arguments
                                  : "common";
   require_defined(input);
   const auto number = input.number();
-  if (!number) fail("round: the input should be a number, is " + std::string(input.type_name()));
+  if (!number) {
+    fail("round: the input should be a number, is " + std::string(input.type_name()));
+  }
   if (method == "common") {
-    if (const auto integer = input.integer()) return round_integer(*integer, precision);
+    if (const auto integer = input.integer()) {
+      return round_integer(*integer, precision);
+    }
     return round_decimal(*number, precision);
   }
-  if (method != "ceil" && method != "floor") fail("method must be common, ceil or floor");
+  if (method != "ceil" && method != "floor") {
+    fail("method must be common, ceil or floor");
+  }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   return (method == "ceil" ? std::ceil(*number * scale) : std::floor(*number * scale)) / scale;
 }
@@ -278,8 +338,12 @@ Value round(Runtime& /*runtime*/, const Value& input, const Arguments& arguments
 Value absolute(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("abs", arguments, {});
   require_defined(input);
-  if (!input.is_number()) fail("bad operand type for abs()");
-  if (input.is(Kind::kFloat)) return std::fabs(input.as_float());
+  if (!input.is_number()) {
+    fail("bad operand type for abs()");
+  }
+  if (input.is(Kind::kFloat)) {
+    return std::fabs(input.as_float());
+  }
   const std::int64_t value = *input.integer();
   return value < 0 ? apply(runtime, UnaryOp::kNegate, Value(value)) : Value(value);
 }
@@ -288,17 +352,25 @@ Value absolute(Runtime& runtime, const Value& input, const Arguments& arguments)
 
 Value default_value(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("default", arguments, {"default_value", "boolean"});
-  if (!input.is_undefined() && (!bound.flag(1, false) || input.truthy())) return input;
+  if (!input.is_undefined() && (!bound.flag(1, false) || input.truthy())) {
+    return input;
+  }
   return bound.find(0) == nullptr ? Value("") : *bound.find(0);
 }
 
 Value attr(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("attr", arguments, {"name"});
-  if (!bound.require(0).is_string()) fail("attr: the name should be a string");
+  if (!bound.require(0).is_string()) {
+    fail("attr: the name should be a string");
+  }
   const std::string& name = bound.require(0).as_string();
-  if (input.is(Kind::kNamespace)) return get_attribute(runtime, input, name);
+  if (input.is(Kind::kNamespace)) {
+    return get_attribute(runtime, input, name);
+  }
   Value method = find_method(runtime, input, name);
-  if (!method.is_undefined()) return method;
+  if (!method.is_undefined()) {
+    return method;
+  }
   return Value::undefined("'" + std::string(input.type_name()) + " object' has no attribute '" +
                           name + "'");
 }

@@ -41,7 +41,9 @@ struct Cursor {
   [[nodiscard]] bool done() const { return pos >= text.size(); }
   [[nodiscard]] char peek() const { return done() ? '\0' : text[pos]; }
   bool skip(char c) {
-    if (peek() != c || done()) return false;
+    if (peek() != c || done()) {
+      return false;
+    }
     ++pos;
     return true;
   }
@@ -50,14 +52,18 @@ struct Cursor {
     std::int64_t value = -1;
     while (!done() && peek() >= '0' && peek() <= '9') {
       value = std::max<std::int64_t>(value, 0) * 10 + (text[pos++] - '0');
-      if (value > kMaxWidth) fail("a width in a format is too large");
+      if (value > kMaxWidth) {
+        fail("a width in a format is too large");
+      }
     }
     return value;
   }
 };
 
 std::string sign_of(bool negative, const Spec& spec) {
-  if (negative) return "-";
+  if (negative) {
+    return "-";
+  }
   return spec.sign == '-' ? std::string() : std::string(1, spec.sign);
 }
 
@@ -69,19 +75,31 @@ std::string integer_digits(std::int64_t value, const Spec& spec) {
       value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
   const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), magnitude, base).ptr;
   std::string digits(buffer.data(), end);
-  if (spec.type == 'X') digits = to_upper(digits);
+  if (spec.type == 'X') {
+    digits = to_upper(digits);
+  }
   const auto precision = static_cast<std::size_t>(std::max<std::int64_t>(spec.precision, 0));
-  if (digits.size() < precision) digits.insert(0, precision - digits.size(), '0');
-  if (spec.alternate && base == 16) digits.insert(0, spec.type == 'x' ? "0x" : "0X");
-  if (spec.alternate && base == 8) digits.insert(0, "0o");
+  if (digits.size() < precision) {
+    digits.insert(0, precision - digits.size(), '0');
+  }
+  if (spec.alternate && base == 16) {
+    digits.insert(0, spec.type == 'x' ? "0x" : "0X");
+  }
+  if (spec.alternate && base == 8) {
+    digits.insert(0, "0o");
+  }
   return digits;
 }
 
 // The digits of a float, without sign. glibc rounds exactly, as Python does.
 std::string float_digits(double value, const Spec& spec) {
   const bool upper = spec.type == 'F' || spec.type == 'E' || spec.type == 'G';
-  if (std::isnan(value)) return upper ? "NAN" : "nan";
-  if (std::isinf(value)) return upper ? "INF" : "inf";
+  if (std::isnan(value)) {
+    return upper ? "NAN" : "nan";
+  }
+  if (std::isinf(value)) {
+    return upper ? "INF" : "inf";
+  }
   const auto precision = static_cast<int>(spec.precision < 0 ? 6 : spec.precision);
   const std::string format = std::string(spec.alternate ? "%#.*" : "%.*") + spec.type;
   std::array<char, 1024> buffer{};
@@ -95,7 +113,9 @@ std::string pad(const std::string& sign, const std::string& body, const Spec& sp
                 char default_align) {
   const auto size = static_cast<std::int64_t>(count_code_points(sign) + count_code_points(body));
   const std::int64_t missing = spec.width - size;
-  if (missing <= 0) return sign + body;
+  if (missing <= 0) {
+    return sign + body;
+  }
   const auto fill = [&spec](std::int64_t count) {
     std::string text;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -147,7 +167,9 @@ public:
           std::min(cursor_.text.find('%', cursor_.pos), cursor_.text.size());
       append(std::string(cursor_.text.substr(cursor_.pos, percent - cursor_.pos)));
       cursor_.pos = percent;
-      if (cursor_.skip('%')) conversion();
+      if (cursor_.skip('%')) {
+        conversion();
+      }
     }
     if (next_ < arguments_.positional.size() && unused_ == UnusedArguments::kRefused) {
       fail("not all arguments converted during string formatting");
@@ -162,30 +184,42 @@ private:
   }
 
   const Value& next_argument() {
-    if (next_ >= arguments_.positional.size()) fail("not enough arguments for format string");
+    if (next_ >= arguments_.positional.size()) {
+      fail("not enough arguments for format string");
+    }
     return arguments_.positional[next_++];
   }
 
   const Value& named_argument() {
     const std::size_t close = cursor_.text.find(')', cursor_.pos);
-    if (close == std::string_view::npos) fail("incomplete format key");
+    if (close == std::string_view::npos) {
+      fail("incomplete format key");
+    }
     const std::string_view name = cursor_.text.substr(cursor_.pos, close - cursor_.pos);
     cursor_.pos = close + 1;
     for (const auto& argument : arguments_.named) {
-      if (argument.first == name) return argument.second;
+      if (argument.first == name) {
+        return argument.second;
+      }
     }
     fail("no argument '" + std::string(name) + "' for a format");
   }
 
   std::int64_t width_or_star() {
-    if (!cursor_.skip('*')) return cursor_.number();
+    if (!cursor_.skip('*')) {
+      return cursor_.number();
+    }
     const auto value = next_argument().integer();
-    if (!value || std::abs(*value) > kMaxWidth) fail("* wants int");
+    if (!value || std::abs(*value) > kMaxWidth) {
+      fail("* wants int");
+    }
     return *value;
   }
 
   void conversion() {
-    if (cursor_.skip('%')) return append("%");
+    if (cursor_.skip('%')) {
+      return append("%");
+    }
     const Value* value = cursor_.skip('(') ? &named_argument() : nullptr;
     Spec spec;
     bool zero = false;
@@ -197,7 +231,9 @@ private:
       } else if (cursor_.skip('+')) {
         spec.sign = '+';
       } else if (cursor_.skip(' ')) {
-        if (spec.sign == '-') spec.sign = ' ';
+        if (spec.sign == '-') {
+          spec.sign = ' ';
+        }
       } else if (cursor_.skip('#')) {
         spec.alternate = true;
       } else {
@@ -209,10 +245,14 @@ private:
       spec.align = '<';
       spec.width = -spec.width;
     }
-    if (cursor_.skip('.')) spec.precision = std::max<std::int64_t>(width_or_star(), 0);
+    if (cursor_.skip('.')) {
+      spec.precision = std::max<std::int64_t>(width_or_star(), 0);
+    }
     while (cursor_.skip('l') || cursor_.skip('h') || cursor_.skip('L')) {
     }
-    if (cursor_.done()) fail("incomplete format");
+    if (cursor_.done()) {
+      fail("incomplete format");
+    }
     spec.type = cursor_.text[cursor_.pos++];
     check(spec);
     if (zero && spec.align == 0 &&
@@ -245,7 +285,9 @@ private:
       case 'g':
       case 'G': {
         const auto number = value.number();
-        if (!number) fail("must be real number, not " + std::string(value.type_name()));
+        if (!number) {
+          fail("must be real number, not " + std::string(value.type_name()));
+        }
         return put_float(*number, spec);
       }
       default: fail(std::string("unsupported format character '") + spec.type + "'");
@@ -253,13 +295,17 @@ private:
   }
 
   static std::int64_t integer_of(const Value& value, char type) {
-    if (const auto integer = value.integer()) return *integer;
+    if (const auto integer = value.integer()) {
+      return *integer;
+    }
     const bool truncates = type == 'd' || type == 'i' || type == 'u';
     if (!truncates || !value.is(Kind::kFloat)) {
       fail(std::string("%") + type + " format: a number is required, not " +
            std::string(value.type_name()));
     }
-    if (!(std::fabs(value.as_float()) < 9.2e18)) fail("an integer result does not fit 64 bits");
+    if (!(std::fabs(value.as_float()) < 9.2e18)) {
+      fail("an integer result does not fit 64 bits");
+    }
     return static_cast<std::int64_t>(value.as_float());
   }
 
@@ -300,7 +346,9 @@ private:
 
   void field() {
     const std::size_t close = cursor_.text.find('}', cursor_.pos);
-    if (close == std::string_view::npos) fail("expected '}' before end of string");
+    if (close == std::string_view::npos) {
+      fail("expected '}' before end of string");
+    }
     std::string_view name = cursor_.text.substr(cursor_.pos, close - cursor_.pos);
     cursor_.pos = close + 1;
     std::string_view spec_text;
@@ -310,7 +358,9 @@ private:
     }
     bool repr = false;
     if (name.size() >= 2 && name[name.size() - 2] == '!') {
-      if (name.back() != 'r' && name.back() != 's') fail("Unknown conversion specifier");
+      if (name.back() != 'r' && name.back() != 's') {
+        fail("Unknown conversion specifier");
+      }
       repr = name.back() == 'r';
       name.remove_suffix(2);
     }
@@ -333,7 +383,9 @@ private:
     } else {
       value = named(first);
     }
-    if (dot == name.size()) return value;
+    if (dot == name.size()) {
+      return value;
+    }
     return get_path(runtime_, value, Value(name.substr(dot + 1)));
   }
 
@@ -347,7 +399,9 @@ private:
 
   Value named(std::string_view name) const {
     for (const auto& argument : arguments_.named) {
-      if (argument.first == name) return argument.second;
+      if (argument.first == name) {
+        return argument.second;
+      }
     }
     fail("no argument '" + std::string(name) + "' for a format");
   }
@@ -380,10 +434,16 @@ private:
     spec.width = cursor.number();
     if (cursor.skip('.')) {
       spec.precision = cursor.number();
-      if (spec.precision < 0) fail("Format specifier missing precision");
+      if (spec.precision < 0) {
+        fail("Format specifier missing precision");
+      }
     }
-    if (!cursor.done()) spec.type = cursor.text[cursor.pos++];
-    if (!cursor.done()) fail("Invalid format specifier");
+    if (!cursor.done()) {
+      spec.type = cursor.text[cursor.pos++];
+    }
+    if (!cursor.done()) {
+      fail("Invalid format specifier");
+    }
     check(spec);
     return spec;
   }
@@ -406,7 +466,9 @@ private:
     if (for_integer && value.integer() && spec.precision < 0) {
       return put_integer(*value.integer(), spec);
     }
-    if (for_float && value.number()) return put_float(*value.number(), spec);
+    if (for_float && value.number()) {
+      return put_float(*value.number(), spec);
+    }
     fail("this format specification is not supported for a value of type " +
          std::string(value.type_name()));
   }

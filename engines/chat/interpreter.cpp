@@ -119,7 +119,9 @@ private:
       line_ = statement->line;
       const Flow flow = std::visit(
           [&](const auto& node) { return run_statement(node, statement->line); }, statement->node);
-      if (flow != Flow::kNormal) return flow;
+      if (flow != Flow::kNormal) {
+        return flow;
+      }
     }
     return Flow::kNormal;
   }
@@ -154,7 +156,9 @@ private:
 
   Flow run_statement(const If& node, int /*line*/) {
     for (const auto& [condition, body] : node.branches) {
-      if (evaluate(*condition).truthy()) return run_body(body);
+      if (evaluate(*condition).truthy()) {
+        return run_body(body);
+      }
     }
     return run_body(node.otherwise);
   }
@@ -172,7 +176,9 @@ private:
     loop->depth = depth;
     loop->last_changed = std::make_shared<std::optional<List>>();
     loop->items = iterate(runtime_, iterable);
-    if (node.filter != nullptr) loop->items = filtered(node, std::move(loop->items), parent, line);
+    if (node.filter != nullptr) {
+      loop->items = filtered(node, std::move(loop->items), parent, line);
+    }
     if (node.recursive) {
       loop->recurse = [this, &node, depth, parent, line](const Arguments& arguments) {
         const BoundArguments bound("loop", arguments, {"iterable"});
@@ -190,11 +196,15 @@ private:
       line_ = line;
       assign(node.target, loop->items[loop->index]);
       const Flow flow = run_body(node.body);
-      if (flow == Flow::kBreak) break;
+      if (flow == Flow::kBreak) {
+        break;
+      }
       reached_end = reached_end || flow == Flow::kNormal;
     }
     // As in Jinja, else also runs if every iteration left by break or continue.
-    if (reached_end) return Flow::kNormal;
+    if (reached_end) {
+      return Flow::kNormal;
+    }
     const ScopeGuard scope(*this, parent);
     return run_body(node.otherwise);
   }
@@ -206,7 +216,9 @@ private:
       const ScopeGuard scope(*this, parent);
       line_ = line;
       assign(node.target, item);
-      if (evaluate(*node.filter).truthy()) kept.push_back(std::move(item));
+      if (evaluate(*node.filter).truthy()) {
+        kept.push_back(std::move(item));
+      }
     }
     return kept;
   }
@@ -220,7 +232,9 @@ private:
 
   Flow run_statement(const SetBlock& node, int line) {
     Value value(capture(node.body));
-    if (node.filters != nullptr) value = filter_through(*node.filters, std::move(value));
+    if (node.filters != nullptr) {
+      value = filter_through(*node.filters, std::move(value));
+    }
     line_ = line;
     assign(node.target, std::move(value));
     return Flow::kNormal;
@@ -282,7 +296,9 @@ private:
   }
 
   void assign(const Target& target, Value value) {
-    if (!target.parts.empty()) return assign_parts(target, value);
+    if (!target.parts.empty()) {
+      return assign_parts(target, value);
+    }
     if (target.attribute.empty()) {
       scope_->names.insert_or_assign(target.name, std::move(value));
       return;
@@ -295,7 +311,9 @@ private:
     if (target.attribute.front() == '_') {
       fail("attributes of a namespace are names that do not begin with _");
     }
-    if (value.holds_reference()) fail("a namespace cannot hold namespaces, macros or loops");
+    if (value.holds_reference()) {
+      fail("a namespace cannot hold namespaces, macros or loops");
+    }
     owner.as_namespace().attributes.insert_or_assign(target.attribute, std::move(value));
   }
 
@@ -354,7 +372,9 @@ private:
                                    make_sequence(runtime_, std::move(rest), SequenceKind::kTuple));
     }
     for (const Parameter& parameter : macro.parameters) {
-      if (scope.names.count(parameter.name) > 0) continue;
+      if (scope.names.count(parameter.name) > 0) {
+        continue;
+      }
       scope.names.emplace(parameter.name, parameter.default_value != nullptr
                                               ? evaluate(*parameter.default_value)
                                               : Value::undefined("parameter '" + parameter.name +
@@ -367,7 +387,9 @@ private:
     for (const auto& [name, value] : arguments.named) {
       const Parameter* parameter = nullptr;
       for (const Parameter& candidate : macro.parameters) {
-        if (candidate.name == name) parameter = &candidate;
+        if (candidate.name == name) {
+          parameter = &candidate;
+        }
       }
       if (parameter != nullptr) {
         if (!scope.names.emplace(parameter->name, value).second) {
@@ -388,7 +410,9 @@ private:
 
   Value invoke(const Value& callee, const Arguments& arguments) {
     require_defined(callee);
-    if (callee.is(Value::Kind::kCallable)) return callee.as_callable().call(arguments);
+    if (callee.is(Value::Kind::kCallable)) {
+      return callee.as_callable().call(arguments);
+    }
     if (callee.is(Value::Kind::kLoop)) {
       const Loop& loop = callee.as_loop();
       if (loop.recurse == nullptr) {
@@ -414,9 +438,13 @@ private:
     }
     if (from.named_splat != nullptr) {
       const Value named = evaluate(*from.named_splat);
-      if (!named.is_dict()) fail("the argument after ** must be a mapping");
+      if (!named.is_dict()) {
+        fail("the argument after ** must be a mapping");
+      }
       for (const Dict::Entry& entry : named.as_dict().entries()) {
-        if (!entry.key.is_string()) fail("keywords must be strings");
+        if (!entry.key.is_string()) {
+          fail("keywords must be strings");
+        }
         arguments.named.emplace_back(entry.key.as_string(), entry.value);
       }
     }
@@ -426,7 +454,9 @@ private:
   // Sends a value through a chain of filters whose innermost input is missing.
   Value filter_through(const Expr& chain, Value value) {
     const auto& call = std::get<FilterCall>(chain.node);
-    if (call.input != nullptr) value = filter_through(*call.input, std::move(value));
+    if (call.input != nullptr) {
+      value = filter_through(*call.input, std::move(value));
+    }
     const Arguments arguments = evaluate_arguments(call.arguments);
     line_ = chain.line;
     return call.filter(runtime_, value, arguments);
@@ -437,7 +467,9 @@ private:
   Value look_up(const std::string& name) const {
     for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
       const auto found = scope->names.find(name);
-      if (found != scope->names.end()) return found->second;
+      if (found != scope->names.end()) {
+        return found->second;
+      }
     }
     return Value::undefined("'" + name + "' is undefined");
   }
@@ -487,12 +519,18 @@ private:
   Value evaluate_node(const SliceOf& node, int line) {
     const Value object = evaluate(*node.object);
     const auto bound = [&](const ExprPtr& expr) -> std::optional<std::int64_t> {
-      if (expr == nullptr) return std::nullopt;
+      if (expr == nullptr) {
+        return std::nullopt;
+      }
       const Value value = evaluate(*expr);
-      if (value.is_none()) return std::nullopt;
+      if (value.is_none()) {
+        return std::nullopt;
+      }
       line_ = line;
       require_defined(value);
-      if (!value.integer()) fail("slice indices must be integers");
+      if (!value.integer()) {
+        fail("slice indices must be integers");
+      }
       return value.integer();
     };
     SliceBounds bounds;
@@ -539,7 +577,9 @@ private:
 
   Value evaluate_node(const Logical& node, int /*line*/) {
     Value left = evaluate(*node.left);
-    if (left.truthy() == (node.op == LogicalOp::kOr)) return left;
+    if (left.truthy() == (node.op == LogicalOp::kOr)) {
+      return left;
+    }
     return evaluate(*node.right);
   }
 
@@ -548,7 +588,9 @@ private:
     for (const auto& [op, operand] : node.rest) {
       Value right = evaluate(*operand);
       line_ = line;
-      if (!apply(runtime_, op, left, right)) return false;
+      if (!apply(runtime_, op, left, right)) {
+        return false;
+      }
       left = std::move(right);
     }
     return true;
@@ -565,8 +607,12 @@ private:
   }
 
   Value evaluate_node(const Conditional& node, int /*line*/) {
-    if (evaluate(*node.condition).truthy()) return evaluate(*node.then);
-    if (node.otherwise != nullptr) return evaluate(*node.otherwise);
+    if (evaluate(*node.condition).truthy()) {
+      return evaluate(*node.then);
+    }
+    if (node.otherwise != nullptr) {
+      return evaluate(*node.otherwise);
+    }
     return Value::undefined("the inline if-expression evaluated to false and no else was given");
   }
 

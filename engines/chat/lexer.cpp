@@ -25,10 +25,14 @@ std::string normalize_newlines(std::string_view source) {
       out.push_back(source[i]);
     } else {
       out.push_back('\n');
-      if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
+      if (i + 1 < source.size() && source[i + 1] == '\n') {
+        ++i;
+      }
     }
   }
-  if (!out.empty() && out.back() == '\n') out.pop_back();
+  if (!out.empty() && out.back() == '\n') {
+    out.pop_back();
+  }
   return out;
 }
 
@@ -76,13 +80,17 @@ private:
     const std::string_view skipped = text_.substr(pos_, count);
     line_ += static_cast<int>(std::count(skipped.begin(), skipped.end(), '\n'));
     pos_ += skipped.size();
-    if (!skipped.empty()) line_starting_ = skipped.back() == '\n';
+    if (!skipped.empty()) {
+      line_starting_ = skipped.back() == '\n';
+    }
   }
 
   [[nodiscard]] std::size_t space_end(std::size_t from) const {
     while (from < text_.size()) {
       const Utf8Step step = read_utf8(text_, from);
-      if (!is_space(step.code_point)) break;
+      if (!is_space(step.code_point)) {
+        break;
+      }
       from += step.length;
     }
     return from;
@@ -91,13 +99,19 @@ private:
   // Returns the byte after `raw` or `endraw` and white space around it, if it stands at `from`.
   [[nodiscard]] std::size_t word_end(std::size_t from, std::string_view word) const {
     from = space_end(from);
-    if (text_.substr(from, word.size()) != word) return kNowhere;
+    if (text_.substr(from, word.size()) != word) {
+      return kNowhere;
+    }
     return space_end(from + word.size());
   }
 
   [[nodiscard]] Sign sign_at(std::size_t offset) const {
-    if (text_.substr(offset, 1) == "-") return Sign::kStrip;
-    if (text_.substr(offset, 1) == "+") return Sign::kKeep;
+    if (text_.substr(offset, 1) == "-") {
+      return Sign::kStrip;
+    }
+    if (text_.substr(offset, 1) == "+") {
+      return Sign::kKeep;
+    }
     return Sign::kNone;
   }
 
@@ -113,7 +127,9 @@ private:
         data = data.substr(0, begin);
       }
     }
-    if (!data.empty()) push(Token::Kind::kData, std::string(data));
+    if (!data.empty()) {
+      push(Token::Kind::kData, std::string(data));
+    }
     advance(tag - pos_);
   }
 
@@ -127,14 +143,20 @@ private:
         return;
       }
       const std::string_view opener = text_.substr(tag, 2);
-      if (opener == "{%" || opener == "{{" || opener == "{#") break;
+      if (opener == "{%" || opener == "{{" || opener == "{#") {
+        break;
+      }
     }
     const char kind = text_[tag + 1];
     const Sign sign = sign_at(tag + 2);
     data_until(tag, sign, kind == '{');
     const std::size_t opener_size = sign == Sign::kNone ? 2 : 3;
-    if (kind == '#') return comment(opener_size);
-    if (kind == '%' && raw(opener_size)) return;
+    if (kind == '#') {
+      return comment(opener_size);
+    }
+    if (kind == '%' && raw(opener_size)) {
+      return;
+    }
     push(kind == '{' ? Token::Kind::kVariableBegin : Token::Kind::kBlockBegin);
     advance(opener_size);
     inside_tag(kind == '{');
@@ -165,20 +187,30 @@ private:
   // {% raw %}...{% endraw %}. Returns whether one stood here.
   bool raw(std::size_t opener_size) {
     const std::size_t word = word_end(pos_ + opener_size, "raw");
-    if (word == kNowhere) return false;
+    if (word == kNowhere) {
+      return false;
+    }
     const bool strips = text_.substr(word, 3) == "-%}";
-    if (!strips && text_.substr(word, 2) != "%}") return false;
+    if (!strips && text_.substr(word, 2) != "%}") {
+      return false;
+    }
     const int begin_line = line_;
     advance(word + (strips ? 3 : 2) - pos_);
-    if (strips) advance(space_end(pos_) - pos_);
+    if (strips) {
+      advance(space_end(pos_) - pos_);
+    }
     for (std::size_t tag = text_.find("{%", pos_); tag != kNowhere;
          tag = text_.find("{%", tag + 1)) {
       const Sign sign = sign_at(tag + 2);
       const std::size_t end = word_end(tag + (sign == Sign::kNone ? 2U : 3U), "endraw");
-      if (end == kNowhere) continue;
+      if (end == kNowhere) {
+        continue;
+      }
       const Sign end_sign = sign_at(end);
       const std::size_t close = end + (end_sign == Sign::kNone ? 0U : 1U);
-      if (text_.substr(close, 2) != "%}") continue;
+      if (text_.substr(close, 2) != "%}") {
+        continue;
+      }
       data_until(tag, sign, /*is_variable=*/false);
       advance(close + 2 - pos_);
       after_block(end_sign);
@@ -199,7 +231,9 @@ private:
       }
       if (brackets.empty()) {
         Sign sign = sign_at(pos_);
-        if (is_variable && sign == Sign::kKeep) sign = Sign::kNone;
+        if (is_variable && sign == Sign::kKeep) {
+          sign = Sign::kNone;
+        }
         const std::size_t offset = sign == Sign::kNone ? 0 : 1;
         if (at(close, offset)) {
           push(is_variable ? Token::Kind::kVariableEnd : Token::Kind::kBlockEnd);
@@ -226,7 +260,9 @@ private:
 
   void name() {
     std::size_t end = pos_;
-    while (end < text_.size() && is_name_character(text_[end])) ++end;
+    while (end < text_.size() && is_name_character(text_[end])) {
+      ++end;
+    }
     push(Token::Kind::kName, std::string(text_.substr(pos_, end - pos_)));
     advance(end - pos_);
   }
@@ -241,11 +277,15 @@ private:
       }
     }
     const char c = text_[pos_];
-    if (kSingle.find(c) == kNowhere) syntax(std::string("unexpected character '") + c + "'");
+    if (kSingle.find(c) == kNowhere) {
+      syntax(std::string("unexpected character '") + c + "'");
+    }
     if (c == '(' || c == '[' || c == '{') {
       brackets.push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
     } else if (c == ')' || c == ']' || c == '}') {
-      if (brackets.empty()) syntax(std::string("unexpected '") + c + "'");
+      if (brackets.empty()) {
+        syntax(std::string("unexpected '") + c + "'");
+      }
       if (brackets.back() != c) {
         syntax(std::string("unexpected '") + c + "', expected '" + brackets.back() + "'");
       }
@@ -260,7 +300,9 @@ private:
   [[nodiscard]] std::size_t digits_end(std::size_t from, const IsDigit& is_one) const {
     while (from < text_.size()) {
       const bool separated = text_[from] == '_' && from + 1 < text_.size();
-      if (!is_one(text_[from]) && !(separated && is_one(text_[from + 1]))) break;
+      if (!is_one(text_[from]) && !(separated && is_one(text_[from + 1]))) {
+        break;
+      }
       ++from;
     }
     return from;
@@ -275,9 +317,13 @@ private:
   void number() {
     const auto based = [this](std::string_view lower, std::string_view upper, int base,
                               auto is_one) {
-      if (!at(lower) && !at(upper)) return false;
+      if (!at(lower) && !at(upper)) {
+        return false;
+      }
       const std::size_t end = digits_end(pos_ + 2, is_one);
-      if (end == pos_ + 2) return false;
+      if (end == pos_ + 2) {
+        return false;
+      }
       integer(text_.substr(pos_ + 2, end - pos_ - 2), base, end - pos_);
       return true;
     };
@@ -299,14 +345,18 @@ private:
     }
     if (!after_dot && end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
       std::size_t digits = end + 1;
-      if (digits < text_.size() && (text_[digits] == '+' || text_[digits] == '-')) ++digits;
+      if (digits < text_.size() && (text_[digits] == '+' || text_[digits] == '-')) {
+        ++digits;
+      }
       if (digit_at(digits)) {
         end = digits_end(digits, is_digit);
         is_float = true;
       }
     }
     const std::string_view spelled = text_.substr(pos_, end - pos_);
-    if (!is_float) return integer(spelled, 10, spelled.size());
+    if (!is_float) {
+      return integer(spelled, 10, spelled.size());
+    }
     std::string plain(spelled);
     plain.erase(std::remove(plain.begin(), plain.end(), '_'), plain.end());
     double value = 0;
@@ -340,26 +390,42 @@ private:
         value.push_back(text_[i++]);
       }
     }
-    if (i >= text_.size()) syntax("a string is not closed");
+    if (i >= text_.size()) {
+      syntax("a string is not closed");
+    }
     push_literal(Value(std::move(value)), i + 1 - pos_);
   }
 
   // Appends what the escape behind the backslash means and returns the offset after it.
   std::size_t escape(std::size_t i, std::string& value) const {
-    if (i >= text_.size()) syntax("a string is not closed");
+    if (i >= text_.size()) {
+      syntax("a string is not closed");
+    }
     const char c = text_[i];
     static constexpr std::string_view kLetters = "\\'\"abfnrtv";
     static constexpr std::string_view kMeanings = "\\'\"\a\b\f\n\r\t\v";
-    if (c == '\n') return i + 1;
+    if (c == '\n') {
+      return i + 1;
+    }
     if (const std::size_t known = kLetters.find(c); known != kNowhere) {
       value.push_back(kMeanings[known]);
       return i + 1;
     }
-    if (c == 'x') return numeric_escape(i + 1, 2, 2, 16, value);
-    if (c == 'u') return numeric_escape(i + 1, 4, 4, 16, value);
-    if (c == 'U') return numeric_escape(i + 1, 8, 8, 16, value);
-    if (c >= '0' && c <= '7') return numeric_escape(i, 1, 3, 8, value);
-    if (c == 'N') syntax("\\N escapes are not supported");
+    if (c == 'x') {
+      return numeric_escape(i + 1, 2, 2, 16, value);
+    }
+    if (c == 'u') {
+      return numeric_escape(i + 1, 4, 4, 16, value);
+    }
+    if (c == 'U') {
+      return numeric_escape(i + 1, 8, 8, 16, value);
+    }
+    if (c >= '0' && c <= '7') {
+      return numeric_escape(i, 1, 3, 8, value);
+    }
+    if (c == 'N') {
+      syntax("\\N escapes are not supported");
+    }
     value.push_back('\\');  // as Python: an unknown escape stays
     return i;
   }
@@ -370,7 +436,9 @@ private:
     std::uint32_t code = 0;
     const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), code, base);
     const auto count = static_cast<std::size_t>(parsed.ptr - digits.data());
-    if (count < min) syntax("a truncated escape in a string");
+    if (count < min) {
+      syntax("a truncated escape in a string");
+    }
     if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) {
       syntax("an escape in a string is no character");
     }

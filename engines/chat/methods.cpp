@@ -88,7 +88,9 @@ Value split_from(Runtime& runtime, const Value& self, const Arguments& arguments
     return make_strings(runtime, split_at_space(text, max, direction));
   }
   const std::string& separator = string_argument(bound, 0, "split");
-  if (separator.empty()) fail("empty separator");
+  if (separator.empty()) {
+    fail("empty separator");
+  }
   return make_strings(runtime, split_at(text, separator, max, direction));
 }
 
@@ -172,7 +174,9 @@ std::int64_t position(Runtime& runtime, const Value& self, const Arguments& argu
   runtime.budget.scan(2 * text.size() + part.size());
   const std::size_t at =
       direction == SplitFrom::kLeft ? find_text(text, part, 0) : find_last_text(text, part);
-  if (at == std::string_view::npos) return -1;
+  if (at == std::string_view::npos) {
+    return -1;
+  }
   return static_cast<std::int64_t>(count_code_points(std::string_view(text).substr(0, at)));
 }
 
@@ -186,7 +190,9 @@ Value rfind(Runtime& runtime, const Value& self, const Arguments& arguments) {
 
 Value index(Runtime& runtime, const Value& self, const Arguments& arguments) {
   const std::int64_t at = position(runtime, self, arguments, "index", SplitFrom::kLeft);
-  if (at < 0) fail("substring not found");
+  if (at < 0) {
+    fail("substring not found");
+  }
   return at;
 }
 
@@ -195,7 +201,9 @@ Value count(Runtime& runtime, const Value& self, const Arguments& arguments) {
   const std::string& text = self.as_string();
   const std::string& part = string_argument(bound, 0, "count");
   runtime.budget.scan(text.size());
-  if (part.empty()) return static_cast<std::int64_t>(count_code_points(text) + 1);
+  if (part.empty()) {
+    return static_cast<std::int64_t>(count_code_points(text) + 1);
+  }
   std::int64_t number = 0;
   for (std::size_t at = find_text(text, part, 0); at != std::string_view::npos;
        at = find_text(text, part, at + part.size())) {
@@ -212,7 +220,9 @@ Value join(Runtime& runtime, const Value& self, const Arguments& arguments) {
     if (!item.is_string()) {
       fail("sequence item: expected str instance, " + std::string(item.type_name()) + " found");
     }
-    if (!first) append_text(self, runtime.budget, out);
+    if (!first) {
+      append_text(self, runtime.budget, out);
+    }
     first = false;
     append_text(item, runtime.budget, out);
   }
@@ -228,20 +238,28 @@ Value padded(Runtime& runtime, const Value& self, const Arguments& arguments, ch
   const BoundArguments bound("a padding method", arguments, {"width", "fillchar"});
   const std::string& text = self.as_string();
   const std::string fill = bound.find(1) == nullptr ? " " : string_argument(bound, 1, "center");
-  if (count_code_points(fill) != 1) fail("the fill character must be exactly one character long");
+  if (count_code_points(fill) != 1) {
+    fail("the fill character must be exactly one character long");
+  }
   (void)bound.require(0);
   const std::int64_t missing =
       bound.integer(0, 0) - static_cast<std::int64_t>(count_code_points(text));
-  if (missing <= 0) return self;
+  if (missing <= 0) {
+    return self;
+  }
   runtime.budget.allocate(static_cast<std::uint64_t>(missing) * fill.size() + text.size());
   // As Python's center: the odd one goes left when the width is odd.
   const std::int64_t left = side == 'r'   ? missing
                             : side == 'l' ? 0
                                           : missing / 2 + (missing & bound.integer(0, 0) & 1);
   std::string out;
-  for (std::int64_t i = 0; i < left; ++i) out += fill;
+  for (std::int64_t i = 0; i < left; ++i) {
+    out += fill;
+  }
   out += text;
-  for (std::int64_t i = left; i < missing; ++i) out += fill;
+  for (std::int64_t i = left; i < missing; ++i) {
+    out += fill;
+  }
   return Value(std::move(out));
 }
 
@@ -263,7 +281,9 @@ Value zfill(Runtime& runtime, const Value& self, const Arguments& arguments) {
   std::string text = self.as_string();
   const std::int64_t missing =
       bound.integer(0, 0) - static_cast<std::int64_t>(count_code_points(text));
-  if (missing <= 0) return self;
+  if (missing <= 0) {
+    return self;
+  }
   runtime.budget.allocate(static_cast<std::uint64_t>(missing) + text.size());
   const bool has_sign = !text.empty() && (text[0] == '-' || text[0] == '+');
   text.insert(has_sign ? 1 : 0, static_cast<std::size_t>(missing), '0');
@@ -276,7 +296,9 @@ Value partition_at(Runtime& runtime, const Value& self, const Arguments& argumen
   const BoundArguments bound("partition", arguments, {"sep"});
   const std::string& text = self.as_string();
   const std::string& part = string_argument(bound, 0, "partition");
-  if (part.empty()) fail("empty separator");
+  if (part.empty()) {
+    fail("empty separator");
+  }
   runtime.budget.allocate(2 * text.size());
   const std::size_t at =
       direction == SplitFrom::kLeft ? find_text(text, part, 0) : find_last_text(text, part);
@@ -307,7 +329,9 @@ Value all_in(Runtime& runtime, const Value& self, const Arguments& arguments) {
   runtime.budget.scan(text.size());
   for (std::size_t i = 0; i < text.size();) {
     const Utf8Step step = read_utf8(text, i);
-    if (!in_class(step.code_point)) return false;
+    if (!in_class(step.code_point)) {
+      return false;
+    }
     i += step.length;
   }
   return !text.empty();
@@ -325,7 +349,9 @@ Value all_cased(Runtime& runtime, const Value& self, const Arguments& arguments)
   bool found = false;
   for (std::size_t i = 0; i < text.size();) {
     const Utf8Step step = read_utf8(text, i);
-    if (other(step.code_point)) return false;
+    if (other(step.code_point)) {
+      return false;
+    }
     found = found || wanted(step.code_point);
     i += step.length;
   }
@@ -393,13 +419,17 @@ Value view(Runtime& runtime, const Value& self, const Arguments& arguments) {
 
 Value get(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
   const BoundArguments bound("get", arguments, {"key", "default"});
-  if (const Value* found = self.as_dict().find(bound.require(0))) return *found;
+  if (const Value* found = self.as_dict().find(bound.require(0))) {
+    return *found;
+  }
   return bound.find(1) == nullptr ? Value() : *bound.find(1);
 }
 
 Value copy(Runtime& runtime, const Value& self, const Arguments& arguments) {
   no_arguments("copy", arguments);
-  if (!self.is_sequence()) return self;
+  if (!self.is_sequence()) {
+    return self;
+  }
   return make_sequence(runtime, self.as_sequence().items);
 }
 
@@ -429,7 +459,9 @@ Value index_of_item(Runtime& runtime, const Value& self, const Arguments& argume
   const auto found = std::find_if(items.begin(), items.end(), [&](const Value& item) {
     return apply(runtime, CompareOp::kEqual, item, wanted);
   });
-  if (found == items.end()) fail("the value is not in the list");
+  if (found == items.end()) {
+    fail("the value is not in the list");
+  }
   return static_cast<std::int64_t>(found - items.begin());
 }
 
@@ -439,14 +471,18 @@ constexpr std::array<NamedMethod, 3> kListMethods = {
 // ---- Loops --------------------------------------------------------------------------------------
 
 Value cycle(Runtime& /*runtime*/, const Value& self, const Arguments& arguments) {
-  if (arguments.positional.empty()) fail("no items for cycling given");
+  if (arguments.positional.empty()) {
+    fail("no items for cycling given");
+  }
   return arguments.positional[self.as_loop().index % arguments.positional.size()];
 }
 
 Value changed(Runtime& runtime, const Value& self, const Arguments& arguments) {
   std::optional<List>& last = *self.as_loop().last_changed;
   const Value now = make_sequence(runtime, arguments.positional);
-  if (last && apply(runtime, CompareOp::kEqual, Value::sequence(*last), now)) return false;
+  if (last && apply(runtime, CompareOp::kEqual, Value::sequence(*last), now)) {
+    return false;
+  }
   last = arguments.positional;
   return true;
 }
@@ -458,15 +494,33 @@ Value loop_attribute(const Loop& loop, std::string_view name) {
   const auto index = static_cast<std::int64_t>(loop.index);
   const auto size = static_cast<std::int64_t>(loop.items.size());
   const auto depth = static_cast<std::int64_t>(loop.depth);
-  if (name == "index") return index + 1;
-  if (name == "index0") return index;
-  if (name == "revindex") return size - index;
-  if (name == "revindex0") return size - index - 1;
-  if (name == "first") return index == 0;
-  if (name == "last") return index + 1 == size;
-  if (name == "length") return size;
-  if (name == "depth") return depth + 1;
-  if (name == "depth0") return depth;
+  if (name == "index") {
+    return index + 1;
+  }
+  if (name == "index0") {
+    return index;
+  }
+  if (name == "revindex") {
+    return size - index;
+  }
+  if (name == "revindex0") {
+    return size - index - 1;
+  }
+  if (name == "first") {
+    return index == 0;
+  }
+  if (name == "last") {
+    return index + 1 == size;
+  }
+  if (name == "length") {
+    return size;
+  }
+  if (name == "depth") {
+    return depth + 1;
+  }
+  if (name == "depth0") {
+    return depth;
+  }
   if (name == "previtem") {
     return index == 0 ? Value::undefined("there is no previous item") : loop.items[loop.index - 1];
   }
@@ -496,11 +550,17 @@ Method find_method_of(const Value& object, std::string_view name) {
 Value find_method(Runtime& runtime, const Value& object, std::string_view name) {
   if (object.is(Value::Kind::kLoop)) {
     Value attribute = loop_attribute(object.as_loop(), name);
-    if (!attribute.is_undefined() || name == "previtem" || name == "nextitem") return attribute;
+    if (!attribute.is_undefined() || name == "previtem" || name == "nextitem") {
+      return attribute;
+    }
   }
-  if (object.is(Value::Kind::kCallable) && name == "name") return object.as_callable().name;
+  if (object.is(Value::Kind::kCallable) && name == "name") {
+    return object.as_callable().name;
+  }
   const Method method = find_method_of(object, name);
-  if (method == nullptr) return Value::undefined("");
+  if (method == nullptr) {
+    return Value::undefined("");
+  }
   auto callable = std::make_shared<Callable>();
   callable->name = name;
   callable->depth = object.depth() + 1;

@@ -48,35 +48,49 @@ std::string_view symbol(BinaryOp op) {
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   if (b == -1) {
     std::int64_t negated = 0;
-    if (__builtin_sub_overflow(std::int64_t{0}, a, &negated)) overflow();
+    if (__builtin_sub_overflow(std::int64_t{0}, a, &negated)) {
+      overflow();
+    }
     return negated;
   }
   return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
 }
 
 std::int64_t modulo(std::int64_t a, std::int64_t b) {
-  if (b == -1) return 0;
+  if (b == -1) {
+    return 0;
+  }
   const std::int64_t rest = a % b;
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
 double modulo(double a, double b) {
   const double rest = std::fmod(a, b);
-  if (rest == 0.0) return std::copysign(0.0, b);
+  if (rest == 0.0) {
+    return std::copysign(0.0, b);
+  }
   return (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
 Value power(std::int64_t base, std::int64_t exponent) {
   if (exponent < 0) {
-    if (base == 0) fail("0.0 cannot be raised to a negative power");
+    if (base == 0) {
+      fail("0.0 cannot be raised to a negative power");
+    }
     return std::pow(static_cast<double>(base), static_cast<double>(exponent));
   }
   std::int64_t result = 1;
   while (true) {
-    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) overflow();
+    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) {
+      overflow();
+    }
     exponent >>= 1;
-    if (exponent == 0) return result;
-    if (__builtin_mul_overflow(base, base, &base)) overflow();
+    if (exponent == 0) {
+      return result;
+    }
+    if (__builtin_mul_overflow(base, base, &base)) {
+      overflow();
+    }
   }
 }
 
@@ -88,17 +102,25 @@ Value of_integers(BinaryOp op, std::int64_t a, std::int64_t b) {
     case BinaryOp::kSubtract: too_large = __builtin_sub_overflow(a, b, &result); break;
     case BinaryOp::kMultiply: too_large = __builtin_mul_overflow(a, b, &result); break;
     case BinaryOp::kDivide:
-      if (b == 0) fail("division by zero");
+      if (b == 0) {
+        fail("division by zero");
+      }
       return static_cast<double>(a) / static_cast<double>(b);
     case BinaryOp::kFloorDivide:
-      if (b == 0) fail("integer division or modulo by zero");
+      if (b == 0) {
+        fail("integer division or modulo by zero");
+      }
       return floor_divide(a, b);
     case BinaryOp::kModulo:
-      if (b == 0) fail("integer modulo by zero");
+      if (b == 0) {
+        fail("integer modulo by zero");
+      }
       return modulo(a, b);
     case BinaryOp::kPower: return power(a, b);
   }
-  if (too_large) overflow();
+  if (too_large) {
+    overflow();
+  }
   return result;
 }
 
@@ -108,19 +130,31 @@ Value of_floats(BinaryOp op, double a, double b) {
     case BinaryOp::kSubtract: return a - b;
     case BinaryOp::kMultiply: return a * b;
     case BinaryOp::kDivide:
-      if (b == 0) fail("float division by zero");
+      if (b == 0) {
+        fail("float division by zero");
+      }
       return a / b;
     case BinaryOp::kFloorDivide:
-      if (b == 0) fail("float floor division by zero");
+      if (b == 0) {
+        fail("float floor division by zero");
+      }
       return std::floor((a - modulo(a, b)) / b + 0.5);
     case BinaryOp::kModulo:
-      if (b == 0) fail("float modulo");
+      if (b == 0) {
+        fail("float modulo");
+      }
       return modulo(a, b);
     case BinaryOp::kPower: {
-      if (a == 0 && b < 0) fail("0.0 cannot be raised to a negative power");
+      if (a == 0 && b < 0) {
+        fail("0.0 cannot be raised to a negative power");
+      }
       const double result = std::pow(a, b);
-      if (std::isnan(result) && !std::isnan(a) && !std::isnan(b)) fail("a complex power");
-      if (std::isinf(result) && !std::isinf(a) && !std::isinf(b)) fail("a power is out of range");
+      if (std::isnan(result) && !std::isnan(a) && !std::isnan(b)) {
+        fail("a complex power");
+      }
+      if (std::isinf(result) && !std::isinf(a) && !std::isinf(b)) {
+        fail("a power is out of range");
+      }
       return result;
     }
   }
@@ -192,8 +226,12 @@ bool contains(Runtime& runtime, const Value& container, const Value& item) {
     return memmem(text.data(), text.size(), part.data(), part.size()) != nullptr;
   }
   if (container.is_dict()) {
-    if (item.is_undefined()) return false;
-    if (!key_identity(item)) fail("unhashable type: " + quoted(item.type_name()));
+    if (item.is_undefined()) {
+      return false;
+    }
+    if (!key_identity(item)) {
+      fail("unhashable type: " + quoted(item.type_name()));
+    }
     runtime.budget.scan(item.is_string() ? item.as_string().size() : 1);
     return container.as_dict().find(item) != nullptr;
   }
@@ -208,9 +246,15 @@ bool contains(Runtime& runtime, const Value& container, const Value& item) {
 
 // Bytes that comparing may walk over.
 std::uint64_t comparison_cost(const Value& value) {
-  if (value.is_string()) return value.as_string().size();
-  if (value.is_sequence()) return value.as_sequence().items.size() * sizeof(Value);
-  if (value.is_dict()) return value.as_dict().size() * sizeof(Value);
+  if (value.is_string()) {
+    return value.as_string().size();
+  }
+  if (value.is_sequence()) {
+    return value.as_sequence().items.size() * sizeof(Value);
+  }
+  if (value.is_dict()) {
+    return value.as_dict().size() * sizeof(Value);
+  }
   return 1;
 }
 
@@ -219,16 +263,22 @@ bool equal_charged(Runtime& runtime, const Value& a, const Value& b) {
   if (a.is_sequence() && b.is_sequence() && a.as_sequence().kind == b.as_sequence().kind) {
     const List& left = a.as_sequence().items;
     const List& right = b.as_sequence().items;
-    if (!is_indexable(a)) return equal(a, b);
+    if (!is_indexable(a)) {
+      return equal(a, b);
+    }
     return left.size() == right.size() &&
            std::equal(left.begin(), left.end(), right.begin(),
                       [&](const Value& x, const Value& y) { return equal_charged(runtime, x, y); });
   }
   if (a.is_dict() && b.is_dict()) {
-    if (a.as_dict().size() != b.as_dict().size()) return false;
+    if (a.as_dict().size() != b.as_dict().size()) {
+      return false;
+    }
     for (const Dict::Entry& entry : a.as_dict().entries()) {
       const Value* other = b.as_dict().find(entry.key);
-      if (other == nullptr || !equal_charged(runtime, entry.value, *other)) return false;
+      if (other == nullptr || !equal_charged(runtime, entry.value, *other)) {
+        return false;
+      }
     }
     return true;
   }
@@ -248,7 +298,9 @@ Value python_attribute(Runtime& runtime, const Value& object, std::string_view n
   if (object.is(Kind::kNamespace)) {
     const auto& attributes = object.as_namespace().attributes;
     const auto found = attributes.find(std::string(name));
-    if (found != attributes.end()) return found->second;
+    if (found != attributes.end()) {
+      return found->second;
+    }
   }
   return find_method(runtime, object, name);
 }
@@ -257,24 +309,34 @@ Value python_attribute(Runtime& runtime, const Value& object, std::string_view n
 std::optional<Value> find_item(const Value& object, const Value& key) {
   if (object.is_dict()) {
     const Value* found = object.as_dict().find(key);
-    if (found == nullptr) return std::nullopt;
+    if (found == nullptr) {
+      return std::nullopt;
+    }
     return *found;
   }
   const auto index = key.integer();
-  if (!index) return std::nullopt;
+  if (!index) {
+    return std::nullopt;
+  }
   if (object.is_string()) {
     const std::string& text = object.as_string();
     const auto count = static_cast<std::int64_t>(count_code_points(text));
     const std::int64_t at = *index < 0 ? *index + count : *index;
-    if (at < 0 || at >= count) return std::nullopt;
+    if (at < 0 || at >= count) {
+      return std::nullopt;
+    }
     const std::size_t begin = byte_offset(text, static_cast<std::size_t>(at));
     return Value(text.substr(begin, read_utf8(text, begin).length));
   }
-  if (!is_indexable(object)) return std::nullopt;
+  if (!is_indexable(object)) {
+    return std::nullopt;
+  }
   const List& items = object.as_sequence().items;
   const auto count = static_cast<std::int64_t>(items.size());
   const std::int64_t at = *index < 0 ? *index + count : *index;
-  if (at < 0 || at >= count) return std::nullopt;
+  if (at < 0 || at >= count) {
+    return std::nullopt;
+  }
   return items[static_cast<std::size_t>(at)];
 }
 
@@ -282,11 +344,15 @@ std::optional<Value> find_item(const Value& object, const Value& key) {
 template <class Take>
 void slice_indices(const SliceBounds& bounds, std::int64_t count, const Take& take) {
   const std::int64_t step = bounds.step;
-  if (step == 0) fail("slice step cannot be zero");
+  if (step == 0) {
+    fail("slice step cannot be zero");
+  }
   const std::int64_t low = step > 0 ? 0 : -1;
   const std::int64_t high = step > 0 ? count : count - 1;
   const auto clamp = [&](const std::optional<std::int64_t>& bound, std::int64_t when_absent) {
-    if (!bound) return when_absent;
+    if (!bound) {
+      return when_absent;
+    }
     const std::int64_t at = *bound < 0 ? *bound + count : *bound;
     return std::clamp(at, low, high);
   };
@@ -294,7 +360,9 @@ void slice_indices(const SliceBounds& bounds, std::int64_t count, const Take& ta
   const std::int64_t end = clamp(bounds.end, step > 0 ? high : low);
   while (step > 0 ? i < end : i > end) {
     take(static_cast<std::size_t>(i));
-    if (__builtin_add_overflow(i, step, &i)) return;
+    if (__builtin_add_overflow(i, step, &i)) {
+      return;
+    }
   }
 }
 
@@ -318,7 +386,9 @@ Value make_dict(Runtime& /*runtime*/, Dict dict) {
 void insert(Runtime& runtime, Dict& dict, Value key, Value value) {
   runtime.budget.allocate(4 * sizeof(Value) + comparison_cost(key));
   const std::string type(key.type_name());
-  if (!dict.insert(std::move(key), std::move(value))) fail("unhashable type: " + quoted(type));
+  if (!dict.insert(std::move(key), std::move(value))) {
+    fail("unhashable type: " + quoted(type));
+  }
 }
 
 Value make_string(Runtime& runtime, std::string text) {
@@ -331,23 +401,33 @@ std::string text_of(Runtime& runtime, const Value& value) {
 }
 
 void require_defined(const Value& value) {
-  if (value.is_undefined()) fail(value.undefined_why());
+  if (value.is_undefined()) {
+    fail(value.undefined_why());
+  }
 }
 
 // ---- Operators ----------------------------------------------------------------------------------
 
 Value apply(Runtime& /*runtime*/, UnaryOp op, const Value& operand) {
-  if (op == UnaryOp::kNot) return !operand.truthy();
+  if (op == UnaryOp::kNot) {
+    return !operand.truthy();
+  }
   require_defined(operand);
-  if (operand.is(Kind::kFloat)) return op == UnaryOp::kNegate ? -operand.as_float() : operand;
+  if (operand.is(Kind::kFloat)) {
+    return op == UnaryOp::kNegate ? -operand.as_float() : operand;
+  }
   const auto integer = operand.integer();
   if (!integer) {
     fail("bad operand type for unary " + std::string(op == UnaryOp::kNegate ? "-" : "+") + ": " +
          quoted(operand.type_name()));
   }
-  if (op == UnaryOp::kPlus) return *integer;
+  if (op == UnaryOp::kPlus) {
+    return *integer;
+  }
   std::int64_t negated = 0;
-  if (__builtin_sub_overflow(std::int64_t{0}, *integer, &negated)) overflow();
+  if (__builtin_sub_overflow(std::int64_t{0}, *integer, &negated)) {
+    overflow();
+  }
   return negated;
 }
 
@@ -359,11 +439,17 @@ Value apply(Runtime& runtime, BinaryOp op, const Value& left, const Value& right
     const auto b = right.integer();
     return a && b ? of_integers(op, *a, *b) : of_floats(op, *left.number(), *right.number());
   }
-  if (op == BinaryOp::kAdd) return add(runtime, left, right);
+  if (op == BinaryOp::kAdd) {
+    return add(runtime, left, right);
+  }
   if (op == BinaryOp::kMultiply) {
     const auto is_repeatable = [](const Value& v) { return v.is_string() || is_indexable(v); };
-    if (is_repeatable(left) && right.integer()) return repeat(runtime, left, *right.integer());
-    if (is_repeatable(right) && left.integer()) return repeat(runtime, right, *left.integer());
+    if (is_repeatable(left) && right.integer()) {
+      return repeat(runtime, left, *right.integer());
+    }
+    if (is_repeatable(right) && left.integer()) {
+      return repeat(runtime, right, *left.integer());
+    }
   }
   if (op == BinaryOp::kModulo && left.is_string()) {
     Arguments arguments;
@@ -371,7 +457,9 @@ Value apply(Runtime& runtime, BinaryOp op, const Value& left, const Value& right
       arguments.positional = right.as_sequence().items;
     } else if (right.is_dict()) {
       for (const Dict::Entry& entry : right.as_dict().entries()) {
-        if (entry.key.is_string()) arguments.named.emplace_back(entry.key.as_string(), entry.value);
+        if (entry.key.is_string()) {
+          arguments.named.emplace_back(entry.key.as_string(), entry.value);
+        }
       }
     } else {
       arguments.positional.push_back(right);
@@ -420,16 +508,22 @@ int order(Runtime& runtime, const Value& left, const Value& right) {
   runtime.budget.scan(std::min(comparison_cost(left), comparison_cost(right)));
   const auto sign = [](const auto& a, const auto& b) { return a < b ? -1 : b < a ? 1 : 0; };
   if (left.is_number() && right.is_number()) {
-    if (left.integer() && right.integer()) return sign(*left.integer(), *right.integer());
+    if (left.integer() && right.integer()) {
+      return sign(*left.integer(), *right.integer());
+    }
     return sign(*left.number(), *right.number());
   }
   // Byte order of UTF-8 is code point order.
-  if (left.is_string() && right.is_string()) return sign(left.as_string(), right.as_string());
+  if (left.is_string() && right.is_string()) {
+    return sign(left.as_string(), right.as_string());
+  }
   if (is_indexable(left) && right.is_sequence(left.as_sequence().kind)) {
     const List& a = left.as_sequence().items;
     const List& b = right.as_sequence().items;
     for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-      if (!equal_charged(runtime, a[i], b[i])) return order(runtime, a[i], b[i]);
+      if (!equal_charged(runtime, a[i], b[i])) {
+        return order(runtime, a[i], b[i]);
+      }
     }
     return sign(a.size(), b.size());
   }
@@ -442,17 +536,25 @@ int order(Runtime& runtime, const Value& left, const Value& right) {
 Value get_attribute(Runtime& runtime, const Value& object, std::string_view name) {
   require_defined(object);
   Value attribute = python_attribute(runtime, object, name);
-  if (!attribute.is_undefined()) return attribute;
+  if (!attribute.is_undefined()) {
+    return attribute;
+  }
   if (object.is_dict()) {
-    if (const Value* item = object.as_dict().member(name)) return *item;
+    if (const Value* item = object.as_dict().member(name)) {
+      return *item;
+    }
   }
   return no_item(object, "attribute " + quoted(name));
 }
 
 Value get_item(Runtime& runtime, const Value& object, const Value& key) {
   require_defined(object);
-  if (object.is_string()) runtime.budget.scan(object.as_string().size());
-  if (auto item = find_item(object, key)) return *std::move(item);
+  if (object.is_string()) {
+    runtime.budget.scan(object.as_string().size());
+  }
+  if (auto item = find_item(object, key)) {
+    return *std::move(item);
+  }
   if (!key.is_string()) {
     return no_item(object, "element " + (key.is_undefined() ? std::string("Undefined")
                                                             : to_repr(key, runtime.budget)));
@@ -490,8 +592,12 @@ Value get_path(Runtime& runtime, const Value& object, const Value& path,
     Value item = get_item(runtime, owner, key);
     return item.is_undefined() && when_undefined != nullptr ? *when_undefined : item;
   };
-  if (path.integer()) return item_of(object, path);
-  if (!path.is_string()) fail("an attribute should be a name or an index");
+  if (path.integer()) {
+    return item_of(object, path);
+  }
+  if (!path.is_string()) {
+    fail("an attribute should be a name or an index");
+  }
   Value value = object;
   std::string_view rest = path.as_string();
   while (true) {
@@ -501,7 +607,9 @@ Value get_path(Runtime& runtime, const Value& object, const Value& path,
         !part.empty() && part.size() < 10 &&
         std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
     value = item_of(value, is_index ? Value(std::stoi(std::string(part))) : Value(part));
-    if (dot == rest.size()) return value;
+    if (dot == rest.size()) {
+      return value;
+    }
     rest.remove_prefix(dot + 1);
   }
 }
@@ -510,7 +618,9 @@ Value get_path(Runtime& runtime, const Value& object, const Value& path,
 
 List iterate(Runtime& runtime, const Value& value) {
   List items;
-  if (value.is_undefined()) return items;
+  if (value.is_undefined()) {
+    return items;
+  }
   if (value.is_string()) {
     const auto characters = characters_of(value.as_string());
     runtime.budget.allocate(characters.size() * 4 * sizeof(Value));
@@ -524,20 +634,28 @@ List iterate(Runtime& runtime, const Value& value) {
     }
     return items;
   }
-  if (!value.is_sequence()) fail(quoted(value.type_name()) + " object is not iterable");
+  if (!value.is_sequence()) {
+    fail(quoted(value.type_name()) + " object is not iterable");
+  }
   Sequence& sequence = value.as_sequence();
-  if (sequence.kind == SequenceKind::kGenerator) return std::exchange(sequence.items, {});
+  if (sequence.kind == SequenceKind::kGenerator) {
+    return std::exchange(sequence.items, {});
+  }
   runtime.budget.allocate(sequence.items.size() * sizeof(Value));
   return sequence.items;
 }
 
 std::int64_t length(Runtime& runtime, const Value& value) {
-  if (value.is_undefined()) return 0;
+  if (value.is_undefined()) {
+    return 0;
+  }
   if (value.is_string()) {
     runtime.budget.scan(value.as_string().size());
     return static_cast<std::int64_t>(count_code_points(value.as_string()));
   }
-  if (value.is_dict()) return static_cast<std::int64_t>(value.as_dict().size());
+  if (value.is_dict()) {
+    return static_cast<std::int64_t>(value.as_dict().size());
+  }
   if (!value.is_sequence() || value.is_sequence(SequenceKind::kGenerator)) {
     fail("object of type " + quoted(value.type_name()) + " has no len()");
   }

@@ -20,7 +20,9 @@ public:
 
   Body run() {
     Body body = statements({});
-    if (!current_is(Token::Kind::kEnd)) syntax("unexpected " + describe(current()));
+    if (!current_is(Token::Kind::kEnd)) {
+      syntax("unexpected " + describe(current()));
+    }
     return body;
   }
 
@@ -53,7 +55,9 @@ private:
         next();  // {%
         const bool is_end = std::any_of(ends.begin(), ends.end(),
                                         [this](std::string_view tag) { return is_name(tag); });
-        if (is_end) return body;
+        if (is_end) {
+          return body;
+        }
         body.push_back(statement());
         expect(Token::Kind::kBlockEnd, "'%}'");
       }
@@ -87,24 +91,44 @@ private:
 
   std::unique_ptr<const Stmt> statement() {
     const int at_line = line();
-    if (!current_is(Token::Kind::kName)) syntax("expected the name of a tag");
+    if (!current_is(Token::Kind::kName)) {
+      syntax("expected the name of a tag");
+    }
     const std::string tag = next().text;
-    if (tag == "for") return for_loop(at_line);
-    if (tag == "if") return if_chain(at_line);
-    if (tag == "set") return assignment(at_line);
-    if (tag == "macro") return macro(at_line);
-    if (tag == "call") return call_block(at_line);
+    if (tag == "for") {
+      return for_loop(at_line);
+    }
+    if (tag == "if") {
+      return if_chain(at_line);
+    }
+    if (tag == "set") {
+      return assignment(at_line);
+    }
+    if (tag == "macro") {
+      return macro(at_line);
+    }
+    if (tag == "call") {
+      return call_block(at_line);
+    }
     if (tag == "filter") {
       FilterBlock block;
       block.filters = filter_chain(nullptr, FilterStart::kInline);
       block.body = body_and_end("endfilter");
       return make(at_line, std::move(block));
     }
-    if (tag == "with") return with(at_line);
-    if (tag == "generation") return make(at_line, Generation{outside_loops("endgeneration")});
+    if (tag == "with") {
+      return with(at_line);
+    }
+    if (tag == "generation") {
+      return make(at_line, Generation{outside_loops("endgeneration")});
+    }
     if (tag == "break" || tag == "continue") {
-      if (loops_ == 0) syntax("'" + tag + "' outside a loop");
-      if (tag == "break") return make(at_line, Break{});
+      if (loops_ == 0) {
+        syntax("'" + tag + "' outside a loop");
+      }
+      if (tag == "break") {
+        return make(at_line, Break{});
+      }
       return make(at_line, Continue{});
     }
     syntax("unknown tag '" + tag + "'", at_line);
@@ -123,12 +147,16 @@ private:
     loop.target = target(NamespaceTargets::kNo, "in");
     expect_name("in");
     loop.iterable = tuple_without_condition("recursive");
-    if (skip_name("if")) loop.filter = expression();
+    if (skip_name("if")) {
+      loop.filter = expression();
+    }
     loop.recursive = skip_name("recursive");
     ++loops_;
     loop.body = body_until({"else", "endfor"});
     --loops_;
-    if (next().text == "else") loop.otherwise = body_and_end("endfor");
+    if (next().text == "else") {
+      loop.otherwise = body_and_end("endfor");
+    }
     return make(at_line, std::move(loop));
   }
 
@@ -139,8 +167,12 @@ private:
       Body body = body_until({"elif", "else", "endif"});
       chain.branches.emplace_back(std::move(condition), std::move(body));
       const std::string tag = next().text;
-      if (tag == "elif") continue;
-      if (tag == "else") chain.otherwise = body_and_end("endif");
+      if (tag == "elif") {
+        continue;
+      }
+      if (tag == "else") {
+        chain.otherwise = body_and_end("endif");
+      }
       return make(at_line, std::move(chain));
     }
   }
@@ -164,7 +196,9 @@ private:
     std::vector<Parameter> list;
     expect_operator("(");
     while (!is_operator(")")) {
-      if (!list.empty()) expect_operator(",");
+      if (!list.empty()) {
+        expect_operator(",");
+      }
       Parameter parameter;
       parameter.name = name_to_assign();
       if (skip_operator("=")) {
@@ -197,9 +231,13 @@ private:
   std::unique_ptr<const Stmt> call_block(int at_line) {
     CallBlock block;
     block.caller.name = "caller";
-    if (is_operator("(")) block.caller.parameters = parameters();
+    if (is_operator("(")) {
+      block.caller.parameters = parameters();
+    }
     block.call = expression();
-    if (!std::holds_alternative<Call>(block.call->node)) syntax("expected a call", at_line);
+    if (!std::holds_alternative<Call>(block.call->node)) {
+      syntax("expected a call", at_line);
+    }
     macro_body(block.caller, "endcall");
     return make(at_line, std::move(block));
   }
@@ -207,7 +245,9 @@ private:
   std::unique_ptr<const Stmt> with(int at_line) {
     With block;
     while (!current_is(Token::Kind::kBlockEnd)) {
-      if (!block.assignments.empty()) expect_operator(",");
+      if (!block.assignments.empty()) {
+        expect_operator(",");
+      }
       Target to = target(NamespaceTargets::kNo, "");
       expect_operator("=");
       block.assignments.emplace_back(std::move(to), expression());

@@ -19,12 +19,16 @@ class KeyOf {
 public:
   KeyOf(Runtime& runtime, const Value* attribute, bool case_sensitive)
       : runtime_(runtime), case_sensitive_(case_sensitive) {
-    if (attribute != nullptr && !attribute->is_none()) attribute_ = *attribute;
+    if (attribute != nullptr && !attribute->is_none()) {
+      attribute_ = *attribute;
+    }
   }
 
   Value operator()(const Value& item) const {
     Value key = attribute_ ? get_path(runtime_, item, *attribute_) : item;
-    if (case_sensitive_ || !key.is_string()) return key;
+    if (case_sensitive_ || !key.is_string()) {
+      return key;
+    }
     return make_string(runtime_, to_lower(key.as_string()));
   }
 
@@ -56,7 +60,9 @@ List sorted(Runtime& runtime, List items, const List& keys, bool downward) {
 Value extreme(Runtime& runtime, const Value& input, const Arguments& arguments, int wanted_sign) {
   const BoundArguments bound("min or max", arguments, {"case_sensitive", "attribute"});
   const List items = iterate(runtime, input);
-  if (items.empty()) return Value::undefined("No aggregated item, sequence was empty.");
+  if (items.empty()) {
+    return Value::undefined("No aggregated item, sequence was empty.");
+  }
   const KeyOf key_of(runtime, bound.find(1), bound.flag(0, false));
   const Value* best = &items.front();
   Value best_key = key_of(*best);
@@ -79,10 +85,14 @@ enum class Subject : std::uint8_t { kItem, kAttribute };
 
 Value choose(Runtime& runtime, const Value& input, Arguments arguments, Subject subject,
              bool wanted) {
-  if (!input.truthy()) return generator(runtime, {});
+  if (!input.truthy()) {
+    return generator(runtime, {});
+  }
   List& given = arguments.positional;
   const auto take_first = [&given]() -> std::optional<Value> {
-    if (given.empty()) return std::nullopt;
+    if (given.empty()) {
+      return std::nullopt;
+    }
     Value first = std::move(given.front());
     given.erase(given.begin());
     return first;
@@ -90,25 +100,33 @@ Value choose(Runtime& runtime, const Value& input, Arguments arguments, Subject 
   std::optional<Value> attribute;
   if (subject == Subject::kAttribute) {
     attribute = take_first();
-    if (!attribute) fail("Missing parameter for attribute name");
+    if (!attribute) {
+      fail("Missing parameter for attribute name");
+    }
   }
   Test test = nullptr;
   if (const auto name = take_first()) {
     test = name->is_string() ? find_test(name->as_string()) : nullptr;
-    if (test == nullptr) fail("no test named '" + text_of(runtime, *name) + "'");
+    if (test == nullptr) {
+      fail("no test named '" + text_of(runtime, *name) + "'");
+    }
   }
   List chosen;
   for (const Value& item : iterate(runtime, input)) {
     runtime.budget.step();
     const Value value = attribute ? get_path(runtime, item, *attribute) : item;
     const bool holds = test == nullptr ? value.truthy() : test(runtime, value, arguments);
-    if (holds == wanted) chosen.push_back(item);
+    if (holds == wanted) {
+      chosen.push_back(item);
+    }
   }
   return generator(runtime, std::move(chosen));
 }
 
 List ordered_items(Runtime& runtime, const Value& input) {
-  if (input.is_sequence(SequenceKind::kGenerator)) fail("a generator has no order to take from");
+  if (input.is_sequence(SequenceKind::kGenerator)) {
+    fail("a generator has no order to take from");
+  }
   return iterate(runtime, input);
 }
 
@@ -127,14 +145,18 @@ Value filter_list(Runtime& runtime, const Value& input, const Arguments& argumen
 Value filter_first(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("first", arguments, {});
   const List items = iterate(runtime, input);
-  if (items.empty()) return Value::undefined("No first item, sequence was empty.");
+  if (items.empty()) {
+    return Value::undefined("No first item, sequence was empty.");
+  }
   return items.front();
 }
 
 Value filter_last(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("last", arguments, {});
   const List items = ordered_items(runtime, input);
-  if (items.empty()) return Value::undefined("No last item, sequence was empty.");
+  if (items.empty()) {
+    return Value::undefined("No last item, sequence was empty.");
+  }
   return items.back();
 }
 
@@ -142,8 +164,12 @@ Value filter_reverse(Runtime& runtime, const Value& input, const Arguments& argu
   const BoundArguments bound("reverse", arguments, {});
   List items = iterate(runtime, input);
   std::reverse(items.begin(), items.end());
-  if (input.is_sequence(SequenceKind::kGenerator)) return make_sequence(runtime, std::move(items));
-  if (!input.is_string()) return generator(runtime, std::move(items));
+  if (input.is_sequence(SequenceKind::kGenerator)) {
+    return make_sequence(runtime, std::move(items));
+  }
+  if (!input.is_string()) {
+    return generator(runtime, std::move(items));
+  }
   std::string text;
   for (const Value& item : items) {
     text += item.as_string();
@@ -153,8 +179,12 @@ Value filter_reverse(Runtime& runtime, const Value& input, const Arguments& argu
 
 Value filter_items(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("items", arguments, {});
-  if (input.is_undefined()) return generator(runtime, {});
-  if (!input.is_dict()) fail("Can only get item pairs from a mapping.");
+  if (input.is_undefined()) {
+    return generator(runtime, {});
+  }
+  if (!input.is_dict()) {
+    fail("Can only get item pairs from a mapping.");
+  }
   List pairs;
   for (const Dict::Entry& entry : input.as_dict().entries()) {
     pairs.push_back(make_sequence(runtime, {entry.key, entry.value}, SequenceKind::kTuple));
@@ -165,9 +195,13 @@ Value filter_items(Runtime& runtime, const Value& input, const Arguments& argume
 Value filter_dictsort(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("dictsort", arguments, {"case_sensitive", "by", "reverse"});
   require_defined(input);
-  if (!input.is_dict()) fail("dictsort: the input should be a mapping");
+  if (!input.is_dict()) {
+    fail("dictsort: the input should be a mapping");
+  }
   const std::string by = bound.find(1) == nullptr ? "key" : text_of(runtime, *bound.find(1));
-  if (by != "key" && by != "value") fail("You can only sort by either \"key\" or \"value\"");
+  if (by != "key" && by != "value") {
+    fail("You can only sort by either \"key\" or \"value\"");
+  }
   const KeyOf key_of(runtime, nullptr, bound.flag(0, false));
   List pairs;
   List keys;
@@ -189,7 +223,9 @@ Value filter_sort(Runtime& runtime, const Value& input, const Arguments& argumen
       const std::size_t comma = std::min(rest.find(','), rest.size());
       const Value attribute(rest.substr(0, comma));
       keys_of.emplace_back(runtime, &attribute, case_sensitive);
-      if (comma == rest.size()) break;
+      if (comma == rest.size()) {
+        break;
+      }
       rest.remove_prefix(comma + 1);
     }
   } else {
@@ -214,9 +250,13 @@ Value filter_unique(Runtime& runtime, const Value& input, const Arguments& argum
   List unique;
   for (const Value& item : iterate(runtime, input)) {
     auto identity = key_identity(key_of(item));
-    if (!identity) fail("unhashable type: '" + std::string(item.type_name()) + "'");
+    if (!identity) {
+      fail("unhashable type: '" + std::string(item.type_name()) + "'");
+    }
     runtime.budget.allocate(identity->size());
-    if (seen.insert(*std::move(identity)).second) unique.push_back(item);
+    if (seen.insert(*std::move(identity)).second) {
+      unique.push_back(item);
+    }
   }
   return generator(runtime, std::move(unique));
 }
@@ -232,7 +272,9 @@ Value filter_max(Runtime& runtime, const Value& input, const Arguments& argument
 Value filter_sum(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("sum", arguments, {"attribute", "start"});
   Value total = bound.find(1) == nullptr ? Value(0) : *bound.find(1);
-  if (total.is_string()) fail("sum() can't sum strings");
+  if (total.is_string()) {
+    fail("sum() can't sum strings");
+  }
   const KeyOf value_of(runtime, bound.find(0), /*case_sensitive=*/true);
   for (const Value& item : iterate(runtime, input)) {
     runtime.budget.step();
@@ -260,7 +302,9 @@ Value filter_join(Runtime& runtime, const Value& input, const Arguments& argumen
 }
 
 Value filter_map(Runtime& runtime, const Value& input, const Arguments& arguments) {
-  if (!input.truthy()) return generator(runtime, {});
+  if (!input.truthy()) {
+    return generator(runtime, {});
+  }
   List mapped;
   if (arguments.positional.empty()) {
     // map(attribute=..., default=...)
@@ -274,7 +318,9 @@ Value filter_map(Runtime& runtime, const Value& input, const Arguments& argument
   }
   const Value& name = arguments.positional.front();
   const Filter filter = name.is_string() ? find_filter(name.as_string()) : nullptr;
-  if (filter == nullptr) fail("no filter named '" + text_of(runtime, name) + "'");
+  if (filter == nullptr) {
+    fail("no filter named '" + text_of(runtime, name) + "'");
+  }
   Arguments rest = arguments;
   rest.positional.erase(rest.positional.begin());
   for (const Value& item : iterate(runtime, input)) {

@@ -42,15 +42,21 @@ bool is_line_end(char32_t c) {
 }  // namespace
 
 std::size_t find_text(std::string_view text, std::string_view part, std::size_t from) {
-  if (from > text.size()) return kNone;
-  if (part.empty()) return from;
+  if (from > text.size()) {
+    return kNone;
+  }
+  if (part.empty()) {
+    return from;
+  }
   const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
   return found == nullptr ? kNone
                           : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
 }
 
 std::size_t find_last_text(std::string_view text, std::string_view part) {
-  if (part.empty()) return text.size();
+  if (part.empty()) {
+    return text.size();
+  }
   const std::string mirrored(text.rbegin(), text.rend());
   const std::string mirrored_part(part.rbegin(), part.rend());
   const std::size_t at = find_text(mirrored, mirrored_part, 0);
@@ -65,7 +71,9 @@ std::vector<std::string_view> split_at(std::string_view text, std::string_view s
   if (max >= 0 && places.size() > static_cast<std::size_t>(max)) {
     places.resize(static_cast<std::size_t>(max));
   }
-  if (direction == SplitFrom::kRight) std::reverse(places.begin(), places.end());
+  if (direction == SplitFrom::kRight) {
+    std::reverse(places.begin(), places.end());
+  }
   std::vector<std::string_view> parts;
   std::size_t begin = 0;
   for (const std::size_t place : places) {
@@ -85,14 +93,18 @@ std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t
     const bool at_end = i == text.size();
     const Utf8Step step = at_end ? Utf8Step{} : read_utf8(text, i);
     if (at_end || is_space(step.code_point)) {
-      if (begin != kNone) words.push_back(text.substr(begin, i - begin));
+      if (begin != kNone) {
+        words.push_back(text.substr(begin, i - begin));
+      }
       begin = kNone;
     } else if (begin == kNone) {
       begin = i;
     }
     i += at_end ? 1 : step.length;
   }
-  if (max < 0 || words.size() <= static_cast<std::size_t>(max) + 1) return words;
+  if (max < 0 || words.size() <= static_cast<std::size_t>(max) + 1) {
+    return words;
+  }
   const auto keep = static_cast<std::size_t>(max);
   const auto offset_of = [&text](std::string_view word) {
     return static_cast<std::size_t>(word.data() - text.data());
@@ -117,12 +129,18 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
     const Utf8Step step = read_utf8(text, i);
     const std::size_t at = i;
     i += step.length;
-    if (!is_line_end(step.code_point)) continue;
-    if (step.code_point == U'\r' && i < text.size() && text[i] == '\n') ++i;
+    if (!is_line_end(step.code_point)) {
+      continue;
+    }
+    if (step.code_point == U'\r' && i < text.size() && text[i] == '\n') {
+      ++i;
+    }
     lines.push_back(text.substr(begin, (keep_ends ? i : at) - begin));
     begin = i;
   }
-  if (begin < text.size()) lines.push_back(text.substr(begin));
+  if (begin < text.size()) {
+    lines.push_back(text.substr(begin));
+  }
   return lines;
 }
 
@@ -139,7 +157,9 @@ std::string replace_all(Budget& budget, std::string_view text, std::string_view 
     // An empty part next comes after one more character.
     std::size_t from = done;
     if (part.empty()) {
-      if (at == text.size()) break;
+      if (at == text.size()) {
+        break;
+      }
       from += read_utf8(text, at).length;
     }
     at = find_text(text, part, from);

@@ -96,9 +96,15 @@ bool callable(Runtime& /*runtime*/, const Value& input, const Arguments& argumen
 // Identity: for values without identity here, the same kind and equal.
 bool sameas(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const Value& other = operand("sameas", arguments);
-  if (input.kind() != other.kind()) return false;
-  if (input.is_sequence()) return &input.as_sequence() == &other.as_sequence();
-  if (input.is_dict()) return &input.as_dict() == &other.as_dict();
+  if (input.kind() != other.kind()) {
+    return false;
+  }
+  if (input.is_sequence()) {
+    return &input.as_sequence() == &other.as_sequence();
+  }
+  if (input.is_dict()) {
+    return &input.as_dict() == &other.as_dict();
+  }
   return apply(runtime, CompareOp::kEqual, input, other);
 }
 
@@ -110,7 +116,9 @@ bool all_cased(Runtime& runtime, const Value& input, const Arguments& arguments)
   bool found = false;
   for (const std::string_view character : characters_of(text)) {
     const char32_t c = read_utf8(character, 0).code_point;
-    if (other(c)) return false;
+    if (other(c)) {
+      return false;
+    }
     found = found || wanted(c);
   }
   return found;

@@ -62,7 +62,9 @@ void append_repr(const Value& value, Budget& budget, std::string& out);
 void append_items(const List& items, Budget& budget, std::string& out) {
   bool first = true;
   for (const Value& item : items) {
-    if (!first) append(", ", budget, out);
+    if (!first) {
+      append(", ", budget, out);
+    }
     first = false;
     append_repr(item, budget, out);
   }
@@ -93,7 +95,9 @@ void append_dict(const Dict& dict, Budget& budget, std::string& out) {
   out.push_back('{');
   bool first = true;
   for (const Dict::Entry& entry : dict.entries()) {
-    if (!first) append(", ", budget, out);
+    if (!first) {
+      append(", ", budget, out);
+    }
     first = false;
     append_repr(entry.key, budget, out);
     append(": ", budget, out);
@@ -104,8 +108,12 @@ void append_dict(const Dict& dict, Budget& budget, std::string& out) {
 
 void append_repr(const Value& value, Budget& budget, std::string& out) {
   budget.step();
-  if (value.is_undefined()) return append("Undefined", budget, out);
-  if (!value.is_string()) return append_text(value, budget, out);
+  if (value.is_undefined()) {
+    return append("Undefined", budget, out);
+  }
+  if (!value.is_string()) {
+    return append_text(value, budget, out);
+  }
   budget.allocate(value.as_string().size());
   append(string_repr(value.as_string()), budget, out);
 }
@@ -142,8 +150,12 @@ std::string json_string(const std::string& text, bool ensure_ascii) {
 }
 
 std::string json_float(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  if (std::isnan(value)) {
+    return "NaN";
+  }
+  if (std::isinf(value)) {
+    return value > 0 ? "Infinity" : "-Infinity";
+  }
   return float_repr(value);
 }
 
@@ -188,7 +200,9 @@ private:
   }
 
   void put_line(std::size_t level) {
-    if (!format_.indent) return;
+    if (!format_.indent) {
+      return;
+    }
     put("\n");
     for (std::size_t i = 0; i < level; ++i) {
       put(*format_.indent);
@@ -196,11 +210,15 @@ private:
   }
 
   void put_list(const List& items, std::size_t level) {
-    if (items.empty()) return put("[]");
+    if (items.empty()) {
+      return put("[]");
+    }
     put("[");
     bool first = true;
     for (const Value& item : items) {
-      if (!first) put(item_separator_);
+      if (!first) {
+        put(item_separator_);
+      }
       first = false;
       put_line(level + 1);
       put(item, level + 1);
@@ -221,7 +239,9 @@ private:
   }
 
   void put_dict(const Dict& dict, std::size_t level) {
-    if (dict.size() == 0) return put("{}");
+    if (dict.size() == 0) {
+      return put("{}");
+    }
     std::vector<std::pair<std::string, const Value*>> entries;
     for (const Dict::Entry& entry : dict.entries()) {
       entries.emplace_back(key_text(entry.key), &entry.value);
@@ -233,7 +253,9 @@ private:
     put("{");
     bool first = true;
     for (const auto& entry : entries) {
-      if (!first) put(item_separator_);
+      if (!first) {
+        put(item_separator_);
+      }
       first = false;
       put_line(level + 1);
       put(json_string(entry.first, format_.ensure_ascii));
@@ -254,8 +276,12 @@ private:
 }  // namespace
 
 std::string float_repr(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  if (std::isnan(value)) {
+    return "nan";
+  }
+  if (std::isinf(value)) {
+    return value > 0 ? "inf" : "-inf";
+  }
   std::array<char, 40> buffer{};
   const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
                                  std::chars_format::scientific)
@@ -264,7 +290,9 @@ std::string float_repr(double value) {
   std::string text(buffer.data(), end);
   const std::size_t e = text.find('e');
   const int exponent = std::atoi(text.c_str() + e + 1);  // NOLINT(cert-err34-c): always a number
-  if (exponent < -4 || exponent >= 16) return text;
+  if (exponent < -4 || exponent >= 16) {
+    return text;
+  }
   const bool negative = text[0] == '-';
   std::string digits = text.substr(negative ? 1 : 0, e - (negative ? 1 : 0));
   digits.erase(std::remove(digits.begin(), digits.end(), '.'), digits.end());
@@ -272,9 +300,13 @@ std::string float_repr(double value) {
     digits = "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
   } else {
     const auto whole = static_cast<std::size_t>(exponent) + 1;
-    if (digits.size() < whole) digits.append(whole - digits.size(), '0');
+    if (digits.size() < whole) {
+      digits.append(whole - digits.size(), '0');
+    }
     digits.insert(whole, ".");
-    if (digits.back() == '.') digits.push_back('0');
+    if (digits.back() == '.') {
+      digits.push_back('0');
+    }
   }
   return negative ? "-" + digits : digits;
 }

@@ -175,10 +175,16 @@ std::u32string decode(std::string_view text) {
 // A sigma is final after a cased letter and before none, looking past ignorable characters.
 bool is_final_sigma(const std::u32string& text, std::size_t i) {
   std::size_t before = i;
-  while (before > 0 && is_case_ignorable(text[before - 1])) --before;
-  if (before == 0 || !is_cased(text[before - 1])) return false;
+  while (before > 0 && is_case_ignorable(text[before - 1])) {
+    --before;
+  }
+  if (before == 0 || !is_cased(text[before - 1])) {
+    return false;
+  }
   std::size_t after = i + 1;
-  while (after < text.size() && is_case_ignorable(text[after])) ++after;
+  while (after < text.size() && is_case_ignorable(text[after])) {
+    ++after;
+  }
   return after == text.size() || !is_cased(text[after]);
 }
 
@@ -213,13 +219,19 @@ template <class InSet>
 std::string_view strip_while(std::string_view text, StripEnds ends, const InSet& in_set) {
   while (ends != StripEnds::kRight && !text.empty()) {
     const Utf8Step step = read_utf8(text, 0);
-    if (!in_set(step.code_point)) break;
+    if (!in_set(step.code_point)) {
+      break;
+    }
     text.remove_prefix(step.length);
   }
   while (ends != StripEnds::kLeft && !text.empty()) {
     std::size_t begin = text.size() - 1;
-    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0U) == 0x80U) --begin;
-    if (!in_set(read_utf8(text, begin).code_point)) break;
+    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0U) == 0x80U) {
+      --begin;
+    }
+    if (!in_set(read_utf8(text, begin).code_point)) {
+      break;
+    }
     text.remove_suffix(text.size() - begin);
   }
   return text;
@@ -232,7 +244,9 @@ bool is_space(char32_t c) noexcept {
 }
 
 bool is_printable(char32_t c) noexcept {
-  if (c == U' ') return true;
+  if (c == U' ') {
+    return true;
+  }
   switch (category(c)) {
     case UTF8PROC_CATEGORY_CC:
     case UTF8PROC_CATEGORY_CF:

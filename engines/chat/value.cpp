@@ -14,17 +14,25 @@ namespace {
 // Returns the integer that a float is, if it is one.
 std::optional<std::int64_t> whole(double value) {
   constexpr double kLimit = 9223372036854775808.0;  // 2^63
-  if (!(value >= -kLimit && value < kLimit) || value != std::trunc(value)) return std::nullopt;
+  if (!(value >= -kLimit && value < kLimit) || value != std::trunc(value)) {
+    return std::nullopt;
+  }
   return static_cast<std::int64_t>(value);
 }
 
 bool equal_numbers(const Value& a, const Value& b) {
   const auto left = a.integer();
   const auto right = b.integer();
-  if (left && right) return *left == *right;
+  if (left && right) {
+    return *left == *right;
+  }
   // An integer beyond 2^53 must not equal its rounding.
-  if (left) return whole(b.as_float()) == left;
-  if (right) return whole(a.as_float()) == right;
+  if (left) {
+    return whole(b.as_float()) == left;
+  }
+  if (right) {
+    return whole(a.as_float()) == right;
+  }
   return a.as_float() == b.as_float();
 }
 
@@ -32,13 +40,17 @@ bool equal_sequences(const Sequence& a, const Sequence& b) {
   const auto comparable = [](SequenceKind kind) {
     return kind == SequenceKind::kList || kind == SequenceKind::kTuple;
   };
-  if (a.kind != b.kind || !comparable(a.kind)) return &a == &b;
+  if (a.kind != b.kind || !comparable(a.kind)) {
+    return &a == &b;
+  }
   return a.items.size() == b.items.size() &&
          std::equal(a.items.begin(), a.items.end(), b.items.begin(), equal);
 }
 
 bool equal_dicts(const Dict& a, const Dict& b) {
-  if (a.size() != b.size()) return false;
+  if (a.size() != b.size()) {
+    return false;
+  }
   return std::all_of(a.entries().begin(), a.entries().end(), [&b](const Dict::Entry& entry) {
     const Value* other = b.find(entry.key);
     return other != nullptr && equal(entry.value, *other);
@@ -80,15 +92,23 @@ bool Value::is_number() const noexcept {
 }
 
 std::optional<std::int64_t> Value::integer() const noexcept {
-  if (is(Kind::kBool)) return as_bool() ? 1 : 0;
-  if (is(Kind::kInt)) return as_int();
+  if (is(Kind::kBool)) {
+    return as_bool() ? 1 : 0;
+  }
+  if (is(Kind::kInt)) {
+    return as_int();
+  }
   return std::nullopt;
 }
 
 std::optional<double> Value::number() const noexcept {
-  if (is(Kind::kFloat)) return as_float();
+  if (is(Kind::kFloat)) {
+    return as_float();
+  }
   const auto value = integer();
-  if (!value) return std::nullopt;
+  if (!value) {
+    return std::nullopt;
+  }
   return static_cast<double>(*value);
 }
 
@@ -134,21 +154,33 @@ std::string_view Value::type_name() const {
 }
 
 std::size_t Value::depth() const noexcept {
-  if (is_sequence()) return as_sequence().depth;
-  if (is_dict()) return as_dict().depth();
-  if (is(Kind::kCallable)) return as_callable().depth;
+  if (is_sequence()) {
+    return as_sequence().depth;
+  }
+  if (is_dict()) {
+    return as_dict().depth();
+  }
+  if (is(Kind::kCallable)) {
+    return as_callable().depth;
+  }
   return 0;
 }
 
 bool Value::holds_reference() const noexcept {
-  if (is_sequence()) return as_sequence().holds_reference;
-  if (is_dict()) return as_dict().holds_reference();
+  if (is_sequence()) {
+    return as_sequence().holds_reference;
+  }
+  if (is_dict()) {
+    return as_dict().holds_reference();
+  }
   return is(Kind::kNamespace) || is(Kind::kCallable) || is(Kind::kLoop);
 }
 
 bool Dict::insert(Value key, Value value) {
   auto identity = key_identity(key);
-  if (!identity) return false;
+  if (!identity) {
+    return false;
+  }
   depth_ = std::max(depth_, value.depth() + 1);
   holds_reference_ = holds_reference_ || value.holds_reference();
   const auto [place, is_new] = index_.emplace(*std::move(identity), entries_.size());
@@ -162,7 +194,9 @@ bool Dict::insert(Value key, Value value) {
 
 const Value* Dict::find(const Value& key) const {
   const auto identity = key_identity(key);
-  if (!identity) return nullptr;
+  if (!identity) {
+    return nullptr;
+  }
   const auto found = index_.find(*identity);
   return found == index_.end() ? nullptr : &entries_[found->second].value;
 }
@@ -173,26 +207,42 @@ const Value* Dict::member(std::string_view name) const {
 }
 
 std::optional<std::string> key_identity(const Value& key) {
-  if (key.is_string()) return "s" + key.as_string();
-  if (key.is_none()) return "n";
-  if (const auto integer = key.integer()) return "i" + std::to_string(*integer);
+  if (key.is_string()) {
+    return "s" + key.as_string();
+  }
+  if (key.is_none()) {
+    return "n";
+  }
+  if (const auto integer = key.integer()) {
+    return "i" + std::to_string(*integer);
+  }
   if (key.is(Value::Kind::kFloat)) {
-    if (const auto integer = whole(key.as_float())) return "i" + std::to_string(*integer);
+    if (const auto integer = whole(key.as_float())) {
+      return "i" + std::to_string(*integer);
+    }
     return "f" + float_repr(key.as_float());
   }
-  if (!key.is_sequence(SequenceKind::kTuple)) return std::nullopt;
+  if (!key.is_sequence(SequenceKind::kTuple)) {
+    return std::nullopt;
+  }
   std::string identity = "t";
   for (const Value& item : key.as_sequence().items) {
     const auto part = key_identity(item);
-    if (!part) return std::nullopt;
+    if (!part) {
+      return std::nullopt;
+    }
     identity += std::to_string(part->size()) + ":" + *part;
   }
   return identity;
 }
 
 bool equal(const Value& a, const Value& b) {
-  if (a.is_number() && b.is_number()) return equal_numbers(a, b);
-  if (a.kind() != b.kind()) return false;
+  if (a.is_number() && b.is_number()) {
+    return equal_numbers(a, b);
+  }
+  if (a.kind() != b.kind()) {
+    return false;
+  }
   switch (a.kind()) {
     case Value::Kind::kNone:
     case Value::Kind::kUndefined: return true;

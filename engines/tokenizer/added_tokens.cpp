@@ -25,7 +25,9 @@ std::size_t previous_character(std::string_view text, std::size_t end) {
 std::size_t white_space_begin(std::string_view text, std::size_t end, std::size_t not_before) {
   while (end > not_before) {
     const std::size_t i = previous_character(text, end);
-    if (!is_white_space(read_utf8(text, i).code_point)) break;
+    if (!is_white_space(read_utf8(text, i).code_point)) {
+      break;
+    }
     end = i;
   }
   return end;
@@ -34,7 +36,9 @@ std::size_t white_space_begin(std::string_view text, std::size_t end, std::size_
 std::size_t white_space_end(std::string_view text, std::size_t begin) {
   while (begin < text.size()) {
     const Utf8Step step = read_utf8(text, begin);
-    if (!is_white_space(step.code_point)) break;
+    if (!is_white_space(step.code_point)) {
+      break;
+    }
     begin += step.length;
   }
   return begin;
@@ -56,7 +60,9 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens, Regex word)
             [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     Range& range = by_first_byte_[byte_at(tokens_[i].content, 0)];
-    if (range.begin == range.end) range.begin = i;
+    if (range.begin == range.end) {
+      range.begin = i;
+    }
     range.end = i + 1;
   }
 }
@@ -67,8 +73,12 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, std::size
   for (std::size_t depth = 1; range.begin < range.end; ++depth) {
     // All contents of the range share their first `depth` bytes with the text; the shortest is
     // first.
-    if (tokens_[range.begin].content.size() == depth) longest = &tokens_[range.begin++];
-    if (offset + depth == text.size()) break;
+    if (tokens_[range.begin].content.size() == depth) {
+      longest = &tokens_[range.begin++];
+    }
+    if (offset + depth == text.size()) {
+      break;
+    }
     const unsigned char byte = byte_at(text, offset + depth);
     const auto at = [this](std::size_t i) {
       return tokens_.begin() + static_cast<std::ptrdiff_t>(i);
@@ -111,17 +121,27 @@ Result<std::vector<TextSection>> AddedTokenMatcher::cut(std::string_view text) c
       if (!touched && end < text.size()) {
         TIDEMILL_ASSIGN_OR_RETURN(touched, is_word(end, end + read_utf8(text, end).length));
       }
-      if (touched) continue;
+      if (touched) {
+        continue;
+      }
     }
-    if (token->lstrip) begin = white_space_begin(text, begin, std::min(begin, done));
-    if (token->rstrip) end = white_space_end(text, end);
-    if (done < begin) sections.push_back({done, begin, -1});
+    if (token->lstrip) {
+      begin = white_space_begin(text, begin, std::min(begin, done));
+    }
+    if (token->rstrip) {
+      end = white_space_end(text, end);
+    }
+    if (done < begin) {
+      sections.push_back({done, begin, -1});
+    }
     // A token may lie inside the white space that the one before took along. As in the reference,
     // the text then goes on behind the later one.
     sections.push_back({begin, end, token->id});
     done = end;
   }
-  if (done < text.size()) sections.push_back({done, text.size(), -1});
+  if (done < text.size()) {
+    sections.push_back({done, text.size(), -1});
+  }
   return sections;
 }
 

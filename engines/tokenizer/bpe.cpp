@@ -30,7 +30,9 @@ Bpe::Bpe(const TokenizerSpec& spec) {
   for (const MergeRule& rule : spec.merges) {
     merges_.emplace(pair_key(rule.left, rule.right), Merge{rank++, rule.merged});
   }
-  if (!spec.ignore_merges) return;
+  if (!spec.ignore_merges) {
+    return;
+  }
   whole_pieces_.reserve(spec.vocabulary.size());
   for (const auto& [token, id] : spec.vocabulary) {
     if (auto bytes = bytes_of_token(token)) {
@@ -82,9 +84,13 @@ void Bpe::apply_merges(Workspace& workspace) const {
   const auto note_pair = [&](std::uint32_t i) {
     Workspace::Symbol& symbol = symbols[i];
     symbol.rank = Workspace::kNone;
-    if (symbol.next == Workspace::kNone) return false;
+    if (symbol.next == Workspace::kNone) {
+      return false;
+    }
     const Merge* merge = find_merge(symbol.id, symbols[symbol.next].id);
-    if (merge == nullptr) return false;
+    if (merge == nullptr) {
+      return false;
+    }
     symbol.rank = merge->rank;
     heap.push_back((std::uint64_t{merge->rank} << 32U) | i);
     return true;
@@ -94,7 +100,9 @@ void Bpe::apply_merges(Workspace& workspace) const {
   }
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
   const auto push_pair = [&](std::uint32_t i) {
-    if (note_pair(i)) std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    if (note_pair(i)) {
+      std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    }
   };
   while (!heap.empty()) {
     const auto rank = static_cast<std::uint32_t>(heap.front() >> 32U);
@@ -103,14 +111,20 @@ void Bpe::apply_merges(Workspace& workspace) const {
     heap.pop_back();
     Workspace::Symbol& left = symbols[i];
     // An entry is stale once either of its symbols took part in another merge.
-    if (left.id < 0 || left.rank != rank) continue;
+    if (left.id < 0 || left.rank != rank) {
+      continue;
+    }
     Workspace::Symbol& right = symbols[left.next];
     left.id = find_merge(left.id, right.id)->merged;
     left.next = right.next;
     right.id = -1;
-    if (left.next != Workspace::kNone) symbols[left.next].previous = i;
+    if (left.next != Workspace::kNone) {
+      symbols[left.next].previous = i;
+    }
     push_pair(i);
-    if (left.previous != Workspace::kNone) push_pair(left.previous);
+    if (left.previous != Workspace::kNone) {
+      push_pair(left.previous);
+    }
   }
 }
 

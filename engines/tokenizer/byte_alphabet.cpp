@@ -55,7 +55,9 @@ std::optional<std::string> bytes_of_token(std::string_view token) {
   std::string bytes;
   for (std::size_t i = 0; i < token.size();) {
     const Utf8Step step = read_utf8(token, i);
-    if (step.code_point >= kNumCharacters || kInverse[step.code_point] < 0) return std::nullopt;
+    if (step.code_point >= kNumCharacters || kInverse[step.code_point] < 0) {
+      return std::nullopt;
+    }
     bytes.push_back(static_cast<char>(kInverse[step.code_point]));
     i += step.length;
   }

@@ -30,7 +30,9 @@ public:
   bool end_object() { return close(); }
   bool end_array() { return close(); }
   bool key(std::string& name) {
-    if (keys_.back().insert(name).second) return true;
+    if (keys_.back().insert(name).second) {
+      return true;
+    }
     failure_ = corrupt_data("key \"" + name + "\" comes twice in one object");
     return false;
   }
@@ -63,7 +65,9 @@ private:
 
 Status check_json(std::string_view text, std::size_t max_depth) {
   Checker checker(max_depth);
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &checker)) return checker.take_failure();
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &checker)) {
+    return checker.take_failure();
+  }
   return {};
 }
 

@@ -79,7 +79,9 @@ std::size_t cluster_end(std::string_view text, std::size_t begin) {
 }  // namespace
 
 Result<std::string> normalize_nfc(std::string_view text) {
-  if (is_ascii(text)) return std::string(text);
+  if (is_ascii(text)) {
+    return std::string(text);
+  }
   TIDEMILL_RETURN_IF_ERROR(check_mark_runs(text));
   return compose(text);
 }

@@ -42,7 +42,9 @@ public:
 private:
   void add_token(std::int32_t id, TextSpan span) {
     out_.ids.push_back(id);
-    if (wants_spans_) out_.spans.push_back(span);
+    if (wants_spans_) {
+      out_.spans.push_back(span);
+    }
   }
 
   // Encodes a section in which no raw added token is left.
@@ -55,10 +57,14 @@ private:
     std::string_view section = raw;
     if (pipeline_.normalizer_ == TokenizerSpec::Normalizer::kNfc) {
       auto result = normalize_nfc(raw);
-      if (!result.ok()) return located(result.status(), 0);
+      if (!result.ok()) {
+        return located(result.status(), 0);
+      }
       normalized = std::move(result).value();
       section = normalized;
-      if (normalized != raw) origin_ = align_nfc(raw, normalized);
+      if (normalized != raw) {
+        origin_ = align_nfc(raw, normalized);
+      }
     }
     TIDEMILL_ASSIGN_OR_RETURN(const auto parts, pipeline_.normalized_tokens_.cut(section));
     for (const TextSection& part : parts) {
@@ -89,22 +95,32 @@ private:
   // Cuts `text`, which begins at `at` of the whole, by the split at `level` and those after it.
   // Matches and what lies between them become pieces.
   Status split(std::string_view text, std::size_t at, std::size_t level) {
-    if (level == pipeline_.splits_.size()) return encode_piece(text, at);
+    if (level == pipeline_.splits_.size()) {
+      return encode_piece(text, at);
+    }
     std::size_t done = 0;
     const auto emit = [&](std::size_t end) -> Status {
       const std::size_t begin = std::exchange(done, end);
-      if (begin == end) return {};
+      if (begin == end) {
+        return {};
+      }
       return split(text.substr(begin, end - begin), at + begin, level + 1);
     };
     for (std::size_t from = 0; from < text.size();) {
       const auto found = pipeline_.splits_[level].find(text, from, workspaces_[level]);
-      if (!found.ok()) return located(found.status(), at);
-      if (!found.value().has_value()) break;
+      if (!found.ok()) {
+        return located(found.status(), at);
+      }
+      if (!found.value().has_value()) {
+        break;
+      }
       const Regex::Match match = *found.value();
       TIDEMILL_RETURN_IF_ERROR(emit(match.begin));
       TIDEMILL_RETURN_IF_ERROR(emit(match.end));
       from = match.end;
-      if (match.begin == match.end && from < text.size()) from += read_utf8(text, from).length;
+      if (match.begin == match.end && from < text.size()) {
+        from += read_utf8(text, from).length;
+      }
     }
     return emit(text.size());
   }
@@ -112,7 +128,9 @@ private:
   Status encode_piece(std::string_view piece, std::size_t at) {
     tokens_.clear();
     const Status status = pipeline_.bpe_.encode(piece, bpe_workspace_, tokens_);
-    if (!status.ok()) return located(status, at);
+    if (!status.ok()) {
+      return located(status, at);
+    }
     for (const BpeToken& token : tokens_) {
       const std::size_t end = at + token.num_bytes;
       add_token(token.id, span_of(section_offset(at), section_offset(end)));
@@ -136,16 +154,24 @@ private:
 
   // Returns the text behind [begin, end) of the normalized section, widened to characters.
   [[nodiscard]] TextSpan span_of(std::size_t begin, std::size_t end) const {
-    if (!wants_spans_) return {};
+    if (!wants_spans_) {
+      return {};
+    }
     if (!origin_.empty()) {
       // Where normalization changed a character, all its bytes have the same origin.
-      while (end > begin && end + 1 < origin_.size() && origin_[end] == origin_[end - 1]) ++end;
+      while (end > begin && end + 1 < origin_.size() && origin_[end] == origin_[end - 1]) {
+        ++end;
+      }
       begin = origin_[begin];
       end = origin_[end];
     }
     TextSpan span{section_begin_ + begin, section_begin_ + end};
-    while (span.begin > 0 && is_continuation(text_, span.begin)) --span.begin;
-    while (is_continuation(text_, span.end)) ++span.end;
+    while (span.begin > 0 && is_continuation(text_, span.begin)) {
+      --span.begin;
+    }
+    while (is_continuation(text_, span.end)) {
+      ++span.end;
+    }
     return span;
   }
 
@@ -169,7 +195,9 @@ Result<Pipeline> Pipeline::build(const TokenizerSpec& spec) {
   std::vector<Regex> splits;
   for (const std::string& pattern : spec.split_patterns) {
     auto split = Regex::compile(pattern);
-    if (!split.ok()) return split.status().with_context("pre_tokenizer");
+    if (!split.ok()) {
+      return split.status().with_context("pre_tokenizer");
+    }
     splits.push_back(std::move(split).value());
   }
   std::vector<AddedToken> raw;
@@ -184,7 +212,9 @@ Result<Pipeline> Pipeline::build(const TokenizerSpec& spec) {
     const std::string path = "added_tokens[" + std::to_string(i) + "].content";
     if (spec.normalizer == TokenizerSpec::Normalizer::kNfc) {
       auto content = normalize_nfc(token.content);
-      if (!content.ok()) return content.status().with_context(path);
+      if (!content.ok()) {
+        return content.status().with_context(path);
+      }
       token.content = std::move(content).value();
     }
     if (!contents.insert(token.content).second) {

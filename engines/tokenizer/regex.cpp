@@ -94,8 +94,12 @@ Result<std::optional<Regex::Match>> Regex::find(std::string_view subject, std::s
   };
   int rc = match(0);
   // The JIT has 32 KiB for backtracking; the interpreter has the heap limit.
-  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match(PCRE2_NO_JIT);
-  if (rc == PCRE2_ERROR_NOMATCH) return std::optional<Match>();
+  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
+    rc = match(PCRE2_NO_JIT);
+  }
+  if (rc == PCRE2_ERROR_NOMATCH) {
+    return std::optional<Match>();
+  }
   if (rc < 0) {
     return Status(Errc::kResourceExhausted,
                   "regular expression: " + pcre2_message(rc) + " at byte " + std::to_string(from));

@@ -30,7 +30,9 @@ public:
     while (pos_ < pattern_.size()) {
       TIDEMILL_RETURN_IF_ERROR(in_class_ ? class_item() : item());
     }
-    if (in_class_) return unsupported("an unclosed [");
+    if (in_class_) {
+      return unsupported("an unclosed [");
+    }
     return std::move(out_);
   }
 
@@ -55,18 +57,26 @@ private:
       case '[':
         in_class_ = true;
         copy(1);
-        if (at("^")) copy(1);
-        if (at("]")) return unsupported("] first in a class");
+        if (at("^")) {
+          copy(1);
+        }
+        if (at("]")) {
+          return unsupported("] first in a class");
+        }
         return {};
       case '(': return group();
       case '{':
         // Oniguruma reads {,n} as {0,n}; PCRE2 10.42 reads it as text.
-        if (at("{,")) return unsupported("{,n}");
+        if (at("{,")) {
+          return unsupported("{,n}");
+        }
         copy(1);
         return {};
       case '}':
         // In Ruby's syntax {n,m}+ repeats; in PCRE2 it is possessive.
-        if (at("}+")) return unsupported("{n,m}+");
+        if (at("}+")) {
+          return unsupported("{n,m}+");
+        }
         copy(1);
         return {};
       default: copy(1); return {};
@@ -75,7 +85,9 @@ private:
 
   Status group() {
     if (!at("(?")) {
-      if (at("(*")) return unsupported("(*");
+      if (at("(*")) {
+        return unsupported("(*");
+      }
       copy(1);
       return {};
     }
@@ -91,16 +103,26 @@ private:
   }
 
   Status class_item() {
-    if (at("\\")) return escape();
-    if (at("[")) return unsupported("a [ inside a class");
-    if (at("&&")) return unsupported("&& inside a class");
-    if (at("]")) in_class_ = false;
+    if (at("\\")) {
+      return escape();
+    }
+    if (at("[")) {
+      return unsupported("a [ inside a class");
+    }
+    if (at("&&")) {
+      return unsupported("&& inside a class");
+    }
+    if (at("]")) {
+      in_class_ = false;
+    }
     copy(1);
     return {};
   }
 
   Status escape() {
-    if (pos_ + 1 == pattern_.size()) return unsupported("a final backslash");
+    if (pos_ + 1 == pattern_.size()) {
+      return unsupported("a final backslash");
+    }
     const char c = pattern_[pos_ + 1];
     switch (c) {
       // PCRE2's own \s also takes U+180E.
@@ -110,7 +132,9 @@ private:
         return replace(2,
                        in_class_ ? std::string(kWordClass) : "[" + std::string(kWordClass) + "]");
       case 'W':
-        if (in_class_) return unsupported("\\W inside a class");
+        if (in_class_) {
+          return unsupported("\\W inside a class");
+        }
         return replace(2, "[^" + std::string(kWordClass) + "]");
       case 'd':
       case 'D':
@@ -150,14 +174,20 @@ private:
       inside = "^";
       name.remove_prefix(1);
     }
-    if (name.empty()) return unsupported("\\p{}");
+    if (name.empty()) {
+      return unsupported("\\p{}");
+    }
     for (const char c : name) {
-      if (!is_letter(c) && c != '_') return unsupported("this \\p{...}");
+      if (!is_letter(c) && c != '_') {
+        return unsupported("this \\p{...}");
+      }
     }
     static constexpr std::array<std::string_view, 5> kBinary = {"Alphabetic", "Any", "Emoji",
                                                                 "Join_Control", "White_Space"};
     const bool is_binary = std::find(kBinary.begin(), kBinary.end(), name) != kBinary.end();
-    if (name.size() > 2 && !is_binary) inside += "sc:";
+    if (name.size() > 2 && !is_binary) {
+      inside += "sc:";
+    }
     inside += name;
     out_.append(pattern_.substr(pos_, 2)).append("{").append(inside).append("}");
     pos_ = close + 1;
@@ -170,16 +200,26 @@ private:
     std::size_t end = digits;
     if (kind == 'x' && pattern_.substr(digits, 1) == "{") {
       end = digits + 1;
-      while (end < pattern_.size() && is_hex_digit(pattern_[end])) ++end;
-      if (end == digits + 1 || pattern_.substr(end, 1) != "}") return unsupported("this \\x{...}");
+      while (end < pattern_.size() && is_hex_digit(pattern_[end])) {
+        ++end;
+      }
+      if (end == digits + 1 || pattern_.substr(end, 1) != "}") {
+        return unsupported("this \\x{...}");
+      }
       copy(end + 1 - pos_);
       return {};
     }
     const std::size_t want = kind == 'u' ? 4 : 2;
-    while (end < pattern_.size() && end - digits < want && is_hex_digit(pattern_[end])) ++end;
-    if (end - digits != want) return unsupported(std::string("this \\") + kind);
+    while (end < pattern_.size() && end - digits < want && is_hex_digit(pattern_[end])) {
+      ++end;
+    }
+    if (end - digits != want) {
+      return unsupported(std::string("this \\") + kind);
+    }
     // A byte above 0x7F would be a byte to Oniguruma and a character to PCRE2.
-    if (kind == 'x' && pattern_[digits] > '7') return unsupported("\\x above 7F");
+    if (kind == 'x' && pattern_[digits] > '7') {
+      return unsupported("\\x above 7F");
+    }
     return replace(2 + want, "\\x{" + std::string(pattern_.substr(digits, want)) + "}");
   }
 

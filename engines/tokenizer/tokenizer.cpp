@@ -53,7 +53,9 @@ Tokenizer::Impl::Impl(const TokenizerSpec& spec, Pipeline the_pipeline)
   // too, as the reference does. Any other token is its own text.
   const auto put = [this](std::int32_t id, const std::string& content, bool special) {
     const auto index = static_cast<std::size_t>(id);
-    if (index >= texts.size()) texts.resize(index + 1);
+    if (index >= texts.size()) {
+      texts.resize(index + 1);
+    }
     texts[index] = {bytes_of_token(content).value_or(content), true, special};
   };
   for (const auto& [token, id] : spec.vocabulary) {
@@ -67,7 +69,9 @@ Tokenizer::Impl::Impl(const TokenizerSpec& spec, Pipeline the_pipeline)
 
 std::optional<std::int32_t> Tokenizer::Impl::find(std::string_view token) const {
   const auto found = ids.find(std::string(token));
-  if (found == ids.end()) return std::nullopt;
+  if (found == ids.end()) {
+    return std::nullopt;
+  }
   return found->second;
 }
 
@@ -80,16 +84,22 @@ Status Tokenizer::Impl::adopt(TokenizerConfig the_config) {
   config = std::move(the_config);
   const auto resolve = [this](const std::optional<std::string>& token, const char* key,
                               std::optional<std::int32_t>& id) -> Status {
-    if (!token.has_value()) return {};
+    if (!token.has_value()) {
+      return {};
+    }
     id = find(*token);
-    if (id.has_value()) return {};
+    if (id.has_value()) {
+      return {};
+    }
     return corrupt_data(std::string(key) + ": \"" + *token + "\" is not a token of tokenizer.json");
   };
   TIDEMILL_RETURN_IF_ERROR(resolve(config.bos_token, "bos_token", bos));
   TIDEMILL_RETURN_IF_ERROR(resolve(config.eos_token, "eos_token", eos));
   TIDEMILL_RETURN_IF_ERROR(resolve(config.pad_token, "pad_token", pad));
   for (const DeclaredToken& token : config.declared_tokens) {
-    if (find(token.content) == token.id) continue;
+    if (find(token.content) == token.id) {
+      continue;
+    }
     return corrupt_data("added_tokens_decoder[\"" + std::to_string(token.id) + "\"]: \"" +
                         token.content + "\" does not have this id in tokenizer.json");
   }
@@ -107,7 +117,9 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& directory) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxFileBytes));
   TIDEMILL_ASSIGN_OR_RETURN(TokenizerConfig config, load_tokenizer_config(directory));
   const auto impl = build(text);
-  if (!impl.ok()) return impl.status().with_context(path.string());
+  if (!impl.ok()) {
+    return impl.status().with_context(path.string());
+  }
   TIDEMILL_RETURN_IF_ERROR(impl.value()
                                ->adopt(std::move(config))
                                .with_context((directory / "tokenizer_config.json").string()));
@@ -202,7 +214,9 @@ const TokenizerConfig& Tokenizer::config() const noexcept {
 }
 
 std::string StreamDecoder::push(std::int32_t id) {
-  if (special_ == SpecialTokenText::kDrop && tokenizer_.is_special(id)) return {};
+  if (special_ == SpecialTokenText::kDrop && tokenizer_.is_special(id)) {
+    return {};
+  }
   held_.append(tokenizer_.token_bytes(id));
   std::string text;
   held_.erase(0, append_repaired_utf8(held_, text));

@@ -23,21 +23,33 @@ constexpr std::size_t kMaxDepth = 32;
 // Returns the JSON object in `path`, or an empty one if there is no such file.
 Result<Json> read_object(const std::filesystem::path& path) {
   const auto text = read_text_file(path, kMaxConfigBytes);
-  if (text.status().code() == Errc::kNotFound) return Json::object();
-  if (!text.ok()) return text.status();
+  if (text.status().code() == Errc::kNotFound) {
+    return Json::object();
+  }
+  if (!text.ok()) {
+    return text.status();
+  }
   TIDEMILL_RETURN_IF_ERROR(check_json(text.value(), kMaxDepth).with_context(path.string()));
   Json root = Json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) return corrupt_data(path.string() + ": should be an object");
+  if (!root.is_object()) {
+    return corrupt_data(path.string() + ": should be an object");
+  }
   return root;
 }
 
 // A token is a string, or an object with `content` (older files).
 Status read_token(const Json& root, const char* key, std::optional<std::string>& out) {
   const auto found = root.find(key);
-  if (found == root.end() || found->is_null() || out.has_value()) return {};
+  if (found == root.end() || found->is_null() || out.has_value()) {
+    return {};
+  }
   const Json* value = &*found;
-  if (value->is_object() && value->contains("content")) value = &(*value)["content"];
-  if (!value->is_string()) return corrupt_data(std::string(key) + ": should be a token");
+  if (value->is_object() && value->contains("content")) {
+    value = &(*value)["content"];
+  }
+  if (!value->is_string()) {
+    return corrupt_data(std::string(key) + ": should be a token");
+  }
   out = value->get<std::string>();
   return {};
 }
@@ -50,8 +62,12 @@ Status read_tokens(const Json& root, TokenizerConfig& out) {
 
 Status read_declared_tokens(const Json& root, TokenizerConfig& out) {
   const auto found = root.find("added_tokens_decoder");
-  if (found == root.end() || found->is_null()) return {};
-  if (!found->is_object()) return corrupt_data("added_tokens_decoder: should be an object");
+  if (found == root.end() || found->is_null()) {
+    return {};
+  }
+  if (!found->is_object()) {
+    return corrupt_data("added_tokens_decoder: should be an object");
+  }
   for (const auto& item : found->items()) {
     const std::string& key = item.key();
     const std::string path = "added_tokens_decoder[\"" + key + "\"]";
@@ -73,12 +89,16 @@ Status read_declared_tokens(const Json& root, TokenizerConfig& out) {
 // `chat_template` is one template, or a list of {name, template}.
 Status read_templates(const Json& root, TokenizerConfig& out) {
   const auto found = root.find("chat_template");
-  if (found == root.end() || found->is_null()) return {};
+  if (found == root.end() || found->is_null()) {
+    return {};
+  }
   if (found->is_string()) {
     out.chat_templates["default"] = found->get<std::string>();
     return {};
   }
-  if (!found->is_array()) return corrupt_data("chat_template: should be a string or a list");
+  if (!found->is_array()) {
+    return corrupt_data("chat_template: should be a string or a list");
+  }
   for (std::size_t i = 0; i < found->size(); ++i) {
     const Json& entry = (*found)[i];
     const std::string path = "chat_template[" + std::to_string(i) + "]";
@@ -97,8 +117,12 @@ Status read_templates(const Json& root, TokenizerConfig& out) {
 
 Status read_template_file(const std::filesystem::path& path, TokenizerConfig& out) {
   auto text = read_text_file(path, kMaxTemplateBytes);
-  if (text.status().code() == Errc::kNotFound) return {};
-  if (!text.ok()) return text.status();
+  if (text.status().code() == Errc::kNotFound) {
+    return {};
+  }
+  if (!text.ok()) {
+    return text.status();
+  }
   if (const auto bad = find_invalid_utf8(text.value())) {
     return corrupt_data(path.string() + ": invalid UTF-8 at byte " + std::to_string(*bad));
   }
@@ -127,7 +151,9 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
                     path.string() + ": larger than " + std::to_string(max_bytes) + " bytes");
     }
   }
-  if (file.bad()) return Status(Errc::kUnavailable, path.string() + ": cannot be read");
+  if (file.bad()) {
+    return Status(Errc::kUnavailable, path.string() + ": cannot be read");
+  }
   return text;
 }
 

@@ -37,7 +37,9 @@ Status wrong(const std::string& field, const std::string& why) {
 std::string shown(const Json& value) {
   constexpr std::size_t kMaxShown = 60;
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
+  if (text.size() > kMaxShown) {
+    text = text.substr(0, kMaxShown) + "...";
+  }
   return text;
 }
 
@@ -45,7 +47,9 @@ std::string shown(const Json& value) {
 class Node {
 public:
   static Result<Node> of(const Json& value, std::string path) {
-    if (!value.is_object()) return wrong(path, "should be an object, is " + shown(value));
+    if (!value.is_object()) {
+      return wrong(path, "should be an object, is " + shown(value));
+    }
     return Node(&value, std::move(path));
   }
 
@@ -62,7 +66,9 @@ public:
 
   [[nodiscard]] Result<const Json*> require(const char* key) const {
     const Json* found = find(key);
-    if (found == nullptr) return wrong(path_of(key), "is missing");
+    if (found == nullptr) {
+      return wrong(path_of(key), "is missing");
+    }
     return found;
   }
 
@@ -73,19 +79,25 @@ public:
 
   [[nodiscard]] Result<const Json*> array(const char* key) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
-    if (!value->is_array()) return wrong(path_of(key), "should be a list, is " + shown(*value));
+    if (!value->is_array()) {
+      return wrong(path_of(key), "should be a list, is " + shown(*value));
+    }
     return value;
   }
 
   [[nodiscard]] Result<std::string> string(const char* key) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
-    if (!value->is_string()) return wrong(path_of(key), "should be a string, is " + shown(*value));
+    if (!value->is_string()) {
+      return wrong(path_of(key), "should be a string, is " + shown(*value));
+    }
     return value->get<std::string>();
   }
 
   [[nodiscard]] Result<bool> boolean(const char* key, bool when_absent) const {
     const Json* value = find(key);
-    if (value == nullptr) return when_absent;
+    if (value == nullptr) {
+      return when_absent;
+    }
     if (!value->is_boolean()) {
       return wrong(path_of(key), "should be true or false, is " + shown(*value));
     }
@@ -117,8 +129,9 @@ std::string indexed(const std::string& path, std::size_t index) {
 }
 
 Result<std::int32_t> read_id(const Json& value, const std::string& path) {
-  if (!value.is_number_integer())
+  if (!value.is_number_integer()) {
     return wrong(path, "should be a whole number, is " + shown(value));
+  }
   if (value.is_number_unsigned() ? value.get<std::uint64_t>() >= kMaxTokenId : true) {
     return wrong(path,
                  "id " + shown(value) + " is outside [0, " + std::to_string(kMaxTokenId) + ")");
@@ -134,7 +147,9 @@ public:
         top.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                   "post_processor", "decoder", "model"}));
     for (const char* key : {"truncation", "padding"}) {
-      if (top.find(key) != nullptr) return unsupported(key, "anything but null");
+      if (top.find(key) != nullptr) {
+        return unsupported(key, "anything but null");
+      }
     }
     TIDEMILL_ASSIGN_OR_RETURN(const Node model, top.object("model"));
     TIDEMILL_RETURN_IF_ERROR(read_model(model));
@@ -155,17 +170,23 @@ private:
          "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
     if (model.find("type") != nullptr) {
       TIDEMILL_ASSIGN_OR_RETURN(const std::string type, model.type());
-      if (type != "BPE") return unsupported("model.type", "\"" + type + "\"");
+      if (type != "BPE") {
+        return unsupported("model.type", "\"" + type + "\"");
+      }
     }
     if (const Json* dropout = model.find("dropout"); dropout != nullptr && *dropout != 0) {
       return unsupported("model.dropout", shown(*dropout));
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json* affix = model.find(key);
-      if (affix != nullptr && *affix != "") return unsupported(model.path_of(key), shown(*affix));
+      if (affix != nullptr && *affix != "") {
+        return unsupported(model.path_of(key), shown(*affix));
+      }
     }
     TIDEMILL_ASSIGN_OR_RETURN(const bool byte_fallback, model.boolean("byte_fallback", false));
-    if (byte_fallback) return unsupported("model.byte_fallback", "true");
+    if (byte_fallback) {
+      return unsupported("model.byte_fallback", "true");
+    }
     TIDEMILL_ASSIGN_OR_RETURN(spec_.ignore_merges, model.boolean("ignore_merges", false));
     TIDEMILL_RETURN_IF_ERROR(read_vocabulary(model));
     TIDEMILL_RETURN_IF_ERROR(read_merges(model));
@@ -174,7 +195,9 @@ private:
 
   Status read_vocabulary(const Node& model) {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* entries, model.require("vocab"));
-    if (!entries->is_object()) return wrong("model.vocab", "should be an object");
+    if (!entries->is_object()) {
+      return wrong("model.vocab", "should be an object");
+    }
     spec_.vocabulary.reserve(entries->size());
     for (const auto& [token, value] : entries->items()) {
       const std::string path = "model.vocab[" + shown(token) + "]";
@@ -196,7 +219,9 @@ private:
     for (std::size_t i = 0; i < merges->size(); ++i) {
       const std::string path = indexed("model.merges", i);
       TIDEMILL_ASSIGN_OR_RETURN(const MergeRule rule, read_merge((*merges)[i], path));
-      if (!seen.emplace(rule.left, rule.right).second) return wrong(path, "comes twice");
+      if (!seen.emplace(rule.left, rule.right).second) {
+        return wrong(path, "comes twice");
+      }
       spec_.merges.push_back(rule);
     }
     return {};
@@ -234,7 +259,9 @@ private:
 
   // An unknown token can only come up where the vocabulary lacks a byte.
   Status check_unknown_token(const Node& model) const {
-    if (model.find("unk_token") == nullptr) return {};
+    if (model.find("unk_token") == nullptr) {
+      return {};
+    }
     for (unsigned byte = 0; byte < 256; ++byte) {
       std::string spelled;
       append_utf8(byte_alphabet_character(static_cast<unsigned char>(byte)), spelled);
@@ -248,7 +275,9 @@ private:
   }
 
   Status read_added_tokens(const Node& top) {
-    if (top.find("added_tokens") == nullptr) return {};
+    if (top.find("added_tokens") == nullptr) {
+      return {};
+    }
     TIDEMILL_ASSIGN_OR_RETURN(const Json* tokens, top.array("added_tokens"));
     std::unordered_set<std::string> contents;
     for (std::size_t i = 0; i < tokens->size(); ++i) {
@@ -300,10 +329,14 @@ private:
   }
 
   Status read_normalizer(const Node& top) {
-    if (top.find("normalizer") == nullptr) return {};
+    if (top.find("normalizer") == nullptr) {
+      return {};
+    }
     TIDEMILL_ASSIGN_OR_RETURN(const Node normalizer, top.object("normalizer"));
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, normalizer.type());
-    if (type != "NFC") return unsupported("normalizer.type", "\"" + type + "\"");
+    if (type != "NFC") {
+      return unsupported("normalizer.type", "\"" + type + "\"");
+    }
     TIDEMILL_RETURN_IF_ERROR(normalizer.only({"type"}));
     spec_.normalizer = TokenizerSpec::Normalizer::kNfc;
     return {};
@@ -312,8 +345,12 @@ private:
   // ByteLevel alone, or a Sequence of Splits that ends in ByteLevel.
   Status read_pre_tokenizer(const Node& node) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
-    if (type == "ByteLevel") return read_byte_level(node, &spec_);
-    if (type != "Sequence") return unsupported(node.path_of("type"), "\"" + type + "\"");
+    if (type == "ByteLevel") {
+      return read_byte_level(node, &spec_);
+    }
+    if (type != "Sequence") {
+      return unsupported(node.path_of("type"), "\"" + type + "\"");
+    }
     TIDEMILL_RETURN_IF_ERROR(node.only({"type", "pretokenizers"}));
     TIDEMILL_ASSIGN_OR_RETURN(const Json* parts, node.array("pretokenizers"));
     const std::string list = node.path_of("pretokenizers");
@@ -330,13 +367,18 @@ private:
 
   Status read_split(const Node& split) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, split.type());
-    if (type != "Split") return unsupported(split.path_of("type"), "\"" + type + "\" here");
+    if (type != "Split") {
+      return unsupported(split.path_of("type"), "\"" + type + "\" here");
+    }
     TIDEMILL_RETURN_IF_ERROR(split.only({"type", "pattern", "behavior", "invert"}));
     TIDEMILL_ASSIGN_OR_RETURN(const std::string behavior, split.string("behavior"));
-    if (behavior != "Isolated")
+    if (behavior != "Isolated") {
       return unsupported(split.path_of("behavior"), "\"" + behavior + "\"");
+    }
     TIDEMILL_ASSIGN_OR_RETURN(const bool invert, split.boolean("invert", false));
-    if (invert) return unsupported(split.path_of("invert"), "true");
+    if (invert) {
+      return unsupported(split.path_of("invert"), "true");
+    }
     TIDEMILL_ASSIGN_OR_RETURN(const Node pattern, split.object("pattern"));
     TIDEMILL_RETURN_IF_ERROR(pattern.only({"Regex"}));
     TIDEMILL_ASSIGN_OR_RETURN(std::string regex, pattern.string("Regex"));
@@ -348,25 +390,35 @@ private:
   // that change ids or text.
   static Status read_byte_level(const Node& node, TokenizerSpec* spec) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
-    if (type != "ByteLevel") return unsupported(node.path_of("type"), "\"" + type + "\" here");
+    if (type != "ByteLevel") {
+      return unsupported(node.path_of("type"), "\"" + type + "\" here");
+    }
     TIDEMILL_RETURN_IF_ERROR(node.only({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
     TIDEMILL_ASSIGN_OR_RETURN(const bool add_prefix_space, node.boolean("add_prefix_space", true));
     TIDEMILL_ASSIGN_OR_RETURN(const bool use_regex, node.boolean("use_regex", true));
-    if (spec == nullptr) return {};
+    if (spec == nullptr) {
+      return {};
+    }
     // After a Split the space would come before every piece.
     if (add_prefix_space && !spec->split_patterns.empty()) {
       return unsupported(node.path_of("add_prefix_space"), "true after a Split");
     }
     spec->add_prefix_space = add_prefix_space;
-    if (use_regex) spec->split_patterns.emplace_back(kGpt2Split);
+    if (use_regex) {
+      spec->split_patterns.emplace_back(kGpt2Split);
+    }
     return {};
   }
 
   Status read_post_processor(const Node& top) {
-    if (top.find("post_processor") == nullptr) return {};
+    if (top.find("post_processor") == nullptr) {
+      return {};
+    }
     TIDEMILL_ASSIGN_OR_RETURN(const Node node, top.object("post_processor"));
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
-    if (type != "Sequence") return read_processor(node, type);
+    if (type != "Sequence") {
+      return read_processor(node, type);
+    }
     TIDEMILL_RETURN_IF_ERROR(node.only({"type", "processors"}));
     TIDEMILL_ASSIGN_OR_RETURN(const Json* parts, node.array("processors"));
     for (std::size_t i = 0; i < parts->size(); ++i) {
@@ -379,9 +431,15 @@ private:
   }
 
   Status read_processor(const Node& node, const std::string& type) {
-    if (type == "ByteLevel") return read_byte_level(node, nullptr);
-    if (type != "TemplateProcessing") return unsupported(node.path_of("type"), "\"" + type + "\"");
-    if (has_template_) return unsupported(node.path(), "a second TemplateProcessing");
+    if (type == "ByteLevel") {
+      return read_byte_level(node, nullptr);
+    }
+    if (type != "TemplateProcessing") {
+      return unsupported(node.path_of("type"), "\"" + type + "\"");
+    }
+    if (has_template_) {
+      return unsupported(node.path(), "a second TemplateProcessing");
+    }
     has_template_ = true;
     TIDEMILL_RETURN_IF_ERROR(node.only({"type", "single", "pair", "special_tokens"}));
     TIDEMILL_ASSIGN_OR_RETURN(const Json* single, node.array("single"));
@@ -413,7 +471,9 @@ private:
     for (std::size_t i = 0; i < ids->size(); ++i) {
       const std::string path = indexed(token.path_of("ids"), i);
       TIDEMILL_ASSIGN_OR_RETURN(const std::int32_t id, read_id((*ids)[i], path));
-      if (token_of_id_.count(id) == 0) return wrong(path, "no token has id " + std::to_string(id));
+      if (token_of_id_.count(id) == 0) {
+        return wrong(path, "no token has id " + std::to_string(id));
+      }
       if (out.size() == kMaxTemplateTokens) {
         return unsupported(path, "more than " + std::to_string(kMaxTemplateTokens) + " tokens");
       }

@@ -23,8 +23,9 @@ std::vector<Pair> all_pairs(std::uint64_t seed) {
   std::vector<Pair> pairs;
   for (int smaller = kSmallest; smaller <= kLargest; ++smaller) {
     for (int larger = smaller; larger <= kLargest; ++larger) {
-      const auto name = static_cast<std::uint64_t>(smaller * 100 + larger);
-      pairs.push_back({keyed_bits(seed, kHashStream, name), smaller, larger});
+      const int name = smaller * 100 + larger;
+      pairs.push_back(
+          {keyed_bits(seed, kHashStream, static_cast<std::uint64_t>(name)), smaller, larger});
     }
   }
   return pairs;
@@ -66,7 +67,9 @@ AdditionTask AdditionTask::of_seed(std::uint64_t seed) {
       continue;
     }
     task.train.push_back(straight);
-    if (straight != mirrored) task.train.push_back(mirrored);
+    if (straight != mirrored) {
+      task.train.push_back(mirrored);
+    }
   }
   for (std::vector<Problem>* problems : {&task.train, &task.eval}) {
     std::sort(problems->begin(), problems->end(), [](const Problem& a, const Problem& b) {
@@ -78,7 +81,9 @@ AdditionTask AdditionTask::of_seed(std::uint64_t seed) {
 
 std::string prompt_rows(std::span<const Problem> problems) {
   std::string text;
-  for (const Problem& problem : problems) text += row(problem, right_answer(problem));
+  for (const Problem& problem : problems) {
+    text += row(problem, right_answer(problem));
+  }
   return text;
 }
 
