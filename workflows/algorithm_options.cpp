@@ -1,7 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/algorithm_options.hpp"
 
+#include <algorithm>
+#include <array>
+
+#include "base/check.hpp"
+
 namespace tidemill::workflows {
+namespace {
+
+struct AggregationName {
+  LossAggregation key;
+  engines::Aggregation value;
+};
+
+constexpr std::array kAggregations = {
+    AggregationName{LossAggregation::kTokenMean, engines::Aggregation::kTokenMean},
+    AggregationName{LossAggregation::kSeqMeanTokenMean, engines::Aggregation::kSeqMeanTokenMean},
+    AggregationName{LossAggregation::kSeqMeanTokenSum, engines::Aggregation::kSeqMeanTokenSum},
+    AggregationName{LossAggregation::kFixedLength, engines::Aggregation::kBatchFixedLength},
+};
+
+LossAggregation aggregation_key(engines::Aggregation value) {
+  const auto* found = std::find_if(kAggregations.begin(), kAggregations.end(),
+                                   [&](const AggregationName& row) { return row.value == value; });
+  TIDEMILL_CHECK(found != kAggregations.end()) << "an algorithm's aggregation has no key";
+  return found->key;
+}
+
+engines::Aggregation aggregation_value(LossAggregation key) {
+  const auto* found = std::find_if(kAggregations.begin(), kAggregations.end(),
+                                   [&](const AggregationName& row) { return row.key == key; });
+  TIDEMILL_CHECK(found != kAggregations.end()) << "a key of aggregations has no value";
+  return found->value;
+}
+
+}  // namespace
+
+AlgorithmOptions algorithm_keys(const engines::Algorithm& row) {
+  AlgorithmOptions keys;
+  keys.name = row.name;
+  const bool leave_one_out = row.advantage == engines::AdvantageKind::kRloo;
+  keys.baseline = leave_one_out ? Baseline::kLeaveOneOut : Baseline::kGroupMean;
+  const bool scaled = !leave_one_out && row.grpo.scale == engines::AdvantageScale::kGroupStd;
+  keys.scale = scaled ? AdvantageScale::kGroupStd : AdvantageScale::kNone;
+  keys.scale_epsilon = row.grpo.eps;
+  keys.aggregation = aggregation_key(row.policy.aggregate.kind);
+  keys.clip_low = row.policy.clip_low;
+  keys.clip_high = row.policy.clip_high;
+  keys.filter_groups = row.group_filter.has_value();
+  return keys;
+}
+
+engines::Algorithm chosen_algorithm(const AlgorithmOptions& options, std::int64_t max_new_tokens) {
+  engines::Algorithm algorithm;
+  algorithm.name = options.name;
+  algorithm.advantage = options.baseline == Baseline::kLeaveOneOut ? engines::AdvantageKind::kRloo
+                                                                   : engines::AdvantageKind::kGrpo;
+  algorithm.grpo.scale = options.scale == AdvantageScale::kGroupStd
+                             ? engines::AdvantageScale::kGroupStd
+                             : engines::AdvantageScale::kNone;
+  algorithm.grpo.eps = options.scale_epsilon;
+  algorithm.policy.aggregate.kind = aggregation_value(options.aggregation);
+  if (options.aggregation == LossAggregation::kFixedLength) {
+    algorithm.policy.aggregate.horizon = max_new_tokens;
+  }
+  algorithm.policy.clip_low = options.clip_low;
+  algorithm.policy.clip_high = options.clip_high;
+  if (options.filter_groups) {
+    algorithm.group_filter = engines::GroupFilterOptions{};
+  }
+  if (options.overlong.has_value()) {
+    algorithm.overlong = engines::OverlongOptions{max_new_tokens, options.overlong->buffer,
+                                                  options.overlong->factor, false};
+  }
+  return algorithm;
+}
 
 void describe(EnumSchema<Baseline>& e) {
   e.name("group_mean", Baseline::kGroupMean, "The mean reward of the group.")
@@ -10,7 +84,6 @@ void describe(EnumSchema<Baseline>& e) {
 
 void describe(EnumSchema<AdvantageScale>& e) {
   e.name("group_std", AdvantageScale::kGroupStd, "The group's deviation (n - 1).")
-      .name("batch_std", AdvantageScale::kBatchStd, "The batch's deviation (n - 1).")
       .name("none", AdvantageScale::kNone, "1.");
 }
 
@@ -22,12 +95,6 @@ void describe(EnumSchema<LossAggregation>& e) {
             "The mean over sequences of their sum over tokens.")
       .name("fixed_length", LossAggregation::kFixedLength,
             "The sum over all tokens by rows times rollout.max_new_tokens.");
-}
-
-void describe(EnumSchema<KlKind>& e) {
-  e.name("k1", KlKind::kK1, "d = log pi - log pi_reference.")
-      .name("k2", KlKind::kK2, "d^2 / 2.")
-      .name("k3", KlKind::kK3, "exp(-d) - 1 + d.");
 }
 
 void describe(EnumSchema<ProximalPolicy>& e) {
@@ -52,27 +119,10 @@ void describe(Schema<OverlongOptions>& s) {
 }
 
 void describe(Schema<AlgorithmOptions>& s) {
-  const AlgorithmOptions grpo;
-
-  AlgorithmOptions dr_grpo;
-  dr_grpo.scale = AdvantageScale::kNone;
-  dr_grpo.aggregation = LossAggregation::kFixedLength;
-
-  AlgorithmOptions dapo;
-  dapo.clip_high = 0.28;
-  dapo.aggregation = LossAggregation::kTokenMean;
-  dapo.filter_groups = true;
-
-  AlgorithmOptions rloo;
-  rloo.baseline = Baseline::kLeaveOneOut;
-  rloo.scale = AdvantageScale::kNone;
-  rloo.aggregation = LossAggregation::kTokenMean;
-
-  s.presets("name", &AlgorithmOptions::name, "The row the other keys start from.")
-      .preset("grpo", "Group relative policy optimization, arXiv:2402.03300.", grpo)
-      .preset("dr_grpo", "GRPO done right, arXiv:2503.20783.", dr_grpo)
-      .preset("dapo", "Clip-higher, token mean and group filter, arXiv:2503.14476.", dapo)
-      .preset("rloo", "REINFORCE with a leave-one-out baseline, arXiv:2402.14740.", rloo);
+  s.presets("name", &AlgorithmOptions::name, "The row the other keys start from.");
+  for (const engines::Algorithm& row : engines::algorithms()) {
+    s.preset(row.name, row.summary, algorithm_keys(row));
+  }
   s.field("baseline", &AlgorithmOptions::baseline, "What is subtracted from a reward.");
   s.field("scale", &AlgorithmOptions::scale, "What the difference is divided by.");
   s.field("scale_epsilon", &AlgorithmOptions::scale_epsilon, "Added to a deviation.").above(0);
@@ -81,10 +131,6 @@ void describe(Schema<AlgorithmOptions>& s) {
       .range(0, 1);
   s.field("clip_high", &AlgorithmOptions::clip_high, "Ratios above 1 + clip_high are clipped.")
       .range(0, 100);
-  s.field("kl_coef", &AlgorithmOptions::kl_coef,
-          "Weight of the divergence from the model that the run started from; 0: none.")
-      .range(0, 100);
-  s.field("kl_kind", &AlgorithmOptions::kl_kind, "How that divergence is estimated.");
   s.field("proximal", &AlgorithmOptions::proximal, "Which policy importance ratios start from.");
   s.field("correction", &AlgorithmOptions::correction,
           "What happens to weights pi_proximal / pi_behavior above correction_cap (with "

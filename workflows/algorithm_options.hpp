@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of reinforcement-learning algorithms: each is a row of values for the same keys, which
-// a run may override one by one. Meanings and rows: algorithm_options.cpp.
+// The keys of a reinforcement-learning algorithm. `name` chooses a row of engines/rl/algorithm.hpp,
+// which a run may override key by key. Meanings: algorithm_options.cpp.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,14 @@
 #include <string>
 
 #include "base/schema.hpp"
+#include "engines/rl/algorithm.hpp"
 
 namespace tidemill::workflows {
 
 /// What is subtracted from a sample's reward.
 enum class Baseline : std::uint8_t { kGroupMean, kLeaveOneOut };
 /// What the difference is divided by.
-enum class AdvantageScale : std::uint8_t { kGroupStd, kBatchStd, kNone };
+enum class AdvantageScale : std::uint8_t { kGroupStd, kNone };
 /// How token losses become one number.
 enum class LossAggregation : std::uint8_t {
   kTokenMean,
@@ -22,8 +23,6 @@ enum class LossAggregation : std::uint8_t {
   kSeqMeanTokenSum,
   kFixedLength
 };
-/// Schulman's estimators of the divergence from the reference model.
-enum class KlKind : std::uint8_t { kK1, kK2, kK3 };
 /// Which policy importance ratios start from.
 enum class ProximalPolicy : std::uint8_t { kBehavior, kRecompute };
 /// What happens to weights pi_proximal / pi_behavior of the decoupled form above their cap.
@@ -43,8 +42,6 @@ struct AlgorithmOptions {
   LossAggregation aggregation = LossAggregation::kSeqMeanTokenMean;
   double clip_low = 0.2;
   double clip_high = 0.2;
-  double kl_coef = 0.0;
-  KlKind kl_kind = KlKind::kK3;
   ProximalPolicy proximal = ProximalPolicy::kBehavior;
   BehaviorCorrection correction = BehaviorCorrection::kTruncate;
   double correction_cap = 2.0;
@@ -53,10 +50,15 @@ struct AlgorithmOptions {
   bool mask_truncated = false;
 };
 
+/// Returns the keys' values that say what `row` says.
+[[nodiscard]] AlgorithmOptions algorithm_keys(const engines::Algorithm& row);
+/// Returns what the keys say, for answers of up to `max_new_tokens` tokens.
+[[nodiscard]] engines::Algorithm chosen_algorithm(const AlgorithmOptions& options,
+                                                  std::int64_t max_new_tokens);
+
 void describe(EnumSchema<Baseline>& e);
 void describe(EnumSchema<AdvantageScale>& e);
 void describe(EnumSchema<LossAggregation>& e);
-void describe(EnumSchema<KlKind>& e);
 void describe(EnumSchema<ProximalPolicy>& e);
 void describe(EnumSchema<BehaviorCorrection>& e);
 void describe(Schema<OverlongOptions>& s);

@@ -27,6 +27,12 @@ void add_rules(Schema<RlOptions>& s) {
                ? "needs at least 2: " + o.algorithm.name + " compares the samples of a group"
                : "";
   });
+  s.check("algorithm.scale", [](const RlOptions& o) {
+    return o.algorithm.baseline == Baseline::kLeaveOneOut &&
+                   o.algorithm.scale != AdvantageScale::kNone
+               ? "goes with baseline: group_mean; leave_one_out divides by nothing"
+               : "";
+  });
   s.check("algorithm.overlong.buffer", [](const RlOptions& o) {
     return o.algorithm.overlong && o.algorithm.overlong->buffer > o.rollout.max_new_tokens
                ? "is more than rollout.max_new_tokens"

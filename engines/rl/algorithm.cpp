@@ -1,30 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/rl/algorithm.hpp"
 
-#include <algorithm>
-#include <numeric>
 #include <string>
 
 namespace tidemill::engines {
 namespace {
 
 constexpr std::size_t kLongestName = 32;
-
-/// Returns how many letters must be inserted, removed or replaced to make `a` into `b`.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 Algorithm grpo() {
   Algorithm row;
@@ -69,26 +51,15 @@ std::vector<Algorithm> algorithms() {
 }
 
 Result<Algorithm> find_algorithm(std::string_view name) {
-  const std::vector<Algorithm> table = algorithms();
-  const std::string shown(name.substr(0, kLongestName));
   std::string known;
-  std::string_view nearest;
-  std::size_t distance = shown.size() / 2 + 1;  // farther ones would be guesses
-  for (const Algorithm& row : table) {
+  for (const Algorithm& row : algorithms()) {
     if (row.name == name) {
       return row;
     }
-    known += (known.empty() ? "" : ", ") + std::string(row.name);
-    if (const std::size_t edits = edit_distance(shown, row.name); edits < distance) {
-      distance = edits;
-      nearest = row.name;
-    }
+    known += (known.empty() ? "" : ", ") + row.name;
   }
-  std::string text = "unknown algorithm " + shown + "; known: " + known;
-  if (!nearest.empty()) {
-    text += "; did you mean " + std::string(nearest) + "?";
-  }
-  return invalid_argument(std::move(text));
+  return invalid_argument("unknown algorithm " + std::string(name.substr(0, kLongestName)) +
+                          "; known: " + known);
 }
 
 template <class Real>

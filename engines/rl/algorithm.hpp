@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,8 +22,8 @@ enum class AdvantageKind : std::uint8_t { kGrpo, kRloo };
 
 /// One algorithm with its published defaults. A copy may be changed freely.
 struct Algorithm {
-  std::string_view name;
-  std::string_view summary;  // one line for `explain`
+  std::string name;
+  std::string summary;  // one line for `explain`
   AdvantageKind advantage = AdvantageKind::kGrpo;
   GrpoAdvantageOptions grpo;  // read by kGrpo
   RlooAdvantageOptions rloo;  // read by kRloo
@@ -49,7 +50,7 @@ struct Algorithm {
 [[nodiscard]] std::vector<Algorithm> algorithms();
 
 /// Returns the row called `name`.
-/// Errors: `kInvalidArgument` with the known names, and the nearest if one is near.
+/// Errors: `kInvalidArgument` with the known names.
 [[nodiscard]] Result<Algorithm> find_algorithm(std::string_view name);
 
 /// Computes one advantage per sample as `algorithm` says.

@@ -117,7 +117,6 @@ TEST_F(LoadTest, AlgorithmRowsHoldTheirPublishedValues) {
   EXPECT_EQ(grpo.clip_low, 0.2);
   EXPECT_EQ(grpo.clip_high, 0.2);
   EXPECT_EQ(grpo.aggregation, LossAggregation::kSeqMeanTokenMean);
-  EXPECT_EQ(grpo.kl_coef, 0.0);
   EXPECT_EQ(grpo.proximal, workflows::ProximalPolicy::kBehavior);
   EXPECT_FALSE(grpo.filter_groups);
 
@@ -135,6 +134,24 @@ TEST_F(LoadTest, AlgorithmRowsHoldTheirPublishedValues) {
   const AlgorithmOptions rloo = read_rl("algorithm: {name: rloo}\n").algorithm;
   EXPECT_EQ(rloo.baseline, Baseline::kLeaveOneOut);
   EXPECT_EQ(rloo.scale, AdvantageScale::kNone);
+  EXPECT_EQ(rloo.aggregation, LossAggregation::kSeqMeanTokenSum);
+}
+
+TEST_F(LoadTest, KeysSayAllThatTheTableSays) {
+  for (const engines::Algorithm& row : engines::algorithms()) {
+    const engines::Algorithm said = workflows::chosen_algorithm(workflows::algorithm_keys(row), 7);
+    EXPECT_EQ(said.name, row.name);
+    EXPECT_EQ(said.advantage, row.advantage) << row.name;
+    if (row.advantage == engines::AdvantageKind::kGrpo) {
+      EXPECT_EQ(said.grpo.scale, row.grpo.scale) << row.name;
+    }
+    EXPECT_EQ(said.grpo.eps, row.grpo.eps) << row.name;
+    EXPECT_EQ(said.policy.aggregate.kind, row.policy.aggregate.kind) << row.name;
+    EXPECT_EQ(said.policy.clip_low, row.policy.clip_low) << row.name;
+    EXPECT_EQ(said.policy.clip_high, row.policy.clip_high) << row.name;
+    EXPECT_EQ(said.group_filter.has_value(), row.group_filter.has_value()) << row.name;
+    EXPECT_FALSE(said.overlong.has_value()) << row.name;
+  }
 }
 
 TEST_F(LoadTest, KeysOverrideTheRowOfTheTable) {
