@@ -332,7 +332,7 @@ TEST_F(CommandRewardEngineTest, AFloodOfLinesIsBoundedAndEndsWithTheTimeLimit) {
 }
 
 TEST_F(CommandRewardEngineTest, ALineWithoutEndIsBoundedAndEndsWithTheTimeLimit) {
-  start_shell("exec tr '\\0' x </dev/zero");
+  start_shell("exec 3<&0 tr '\\0' x </dev/zero");  // 3: its input stays open
   submit(1, "x");
   const std::int64_t before = peak_mib();
   ASSERT_TRUE(drive(*engine_, [&] { return engine_->stats().garbage_lines == 1; }));
