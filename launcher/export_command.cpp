@@ -27,9 +27,9 @@ constexpr std::int64_t kMetaFormat = 1;
 
 /// What `meta.json` of a commit says.
 struct CommitMeta {
-  std::string model;  // the directory that the run started from
+  std::string model;            // the directory that the run started from
+  bool random_weights = false;  // its config alone was read
   bool adapter = false;
-  std::int64_t step = 0;
 };
 
 Result<std::string> blob_of(const Checkpoint& commit, const std::string& name,
@@ -58,7 +58,7 @@ Result<CommitMeta> read_meta(const Checkpoint& commit, const std::string& place)
   CommitMeta meta;
   meta.model = fields.string("model").value_or("");
   meta.adapter = fields.boolean("adapter").value_or(false);
-  meta.step = fields.required_integer("step", {0});
+  meta.random_weights = fields.boolean("random_weights").value_or(false);
   TIDEMILL_RETURN_IF_ERROR(fields.status());
   if (meta.model.empty()) {
     return corrupt_data(name + ": model: is missing");
@@ -82,6 +82,17 @@ Result<Checkpoint> read_commit(const std::filesystem::path& path) {
   TIDEMILL_ASSIGN_OR_RETURN(const storage::StoredManifest commit,
                             commits.read(path.filename().string()));
   return commits.load(commit);
+}
+
+// The model that a run started from; one that started from random weights has no tensors.
+Result<ModelFiles> open_base(const CommitMeta& meta) {
+  if (!meta.random_weights) {
+    return engines::open_model(meta.model);
+  }
+  ModelFiles base;
+  TIDEMILL_ASSIGN_OR_RETURN(
+      base.config, engines::read_model_config(std::filesystem::path(meta.model) / "config.json"));
+  return base;
 }
 
 // A run may keep weights wider than the file they came from; an export has the file's types.
@@ -167,7 +178,7 @@ private:
     if (weights == commit.tensors.end()) {
       return corrupt_data(source_ + ": the commit has no weights");
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles base, engines::open_model(meta.model));
+    TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles base, open_base(meta));
     if (!meta.adapter) {
       if (merge_) {
         return invalid_argument("--merge: " + source_ + " trained no adapter");

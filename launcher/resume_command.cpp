@@ -26,7 +26,7 @@ public:
     const std::filesystem::path directory = directory_;
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved,
                               configs::load_run_config(schema, (directory / "run.yaml").string()));
-    return carry_out({directory, resolved.value}, session);
+    return carry_out({directory, resolved.value, false, local_time()}, session);
   }
 
 private:

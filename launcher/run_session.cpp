@@ -10,6 +10,8 @@
 
 #include "actors/commit/checkpoint_commits.hpp"
 #include "base/file.hpp"
+#include "base/json.hpp"
+#include "launcher/before_after.hpp"
 #include "launcher/log_sinks.hpp"
 #include "launcher/progress.hpp"
 #include "workflows/actor_world.hpp"
@@ -39,15 +41,6 @@ void catch_interrupts() {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
-std::string local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::localtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
-  return text;
-}
-
 Result<std::uint32_t> next_incarnation(actors::CommitStore& commits) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits.load());
   return last.has_value() ? last->weights.version.incarnation + 1 : 0U;
@@ -64,7 +57,36 @@ Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
   return Status(Errc::kUnimplemented, "this program cannot run the workflow");
 }
 
+void print_end(const actors::RunSummary& summary, const std::filesystem::path& directory,
+               Session& session) {
+  const bool stopped = summary.end == actors::RunEnd::kStopped;
+  const std::string exported = (directory / "export").string();
+  if (session.form == OutputForm::kJson) {
+    session.out << Json(Json::Object{{"kind", "end"},
+                                     {"stopped", stopped},
+                                     {"step", static_cast<std::int64_t>(summary.steps)},
+                                     {"run", directory.string()},
+                                     {"export", exported}})
+                       .to_line();
+    return;
+  }
+  session.out << (stopped ? "stopped after step " : "done: step ") << summary.steps
+              << "; the model is in " << exported << '\n';
+  if (stopped) {
+    session.out << "go on with: tidemill resume " << directory.string() << '\n';
+  }
+}
+
 }  // namespace
+
+std::string local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::localtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
+  return text;
+}
 
 Result<std::filesystem::path> make_run_directory(const Schema<configs::RunConfig>& schema,
                                                  const configs::RunConfig& config,
@@ -98,7 +120,10 @@ Result<std::filesystem::path> make_run_directory(const Schema<configs::RunConfig
   return invalid_argument(std::string(kRunsFolder) + "/" + stem + "-*: too many runs");
 }
 
-Status carry_out(const RunPlace& place, Session& session) {
+namespace {
+
+// Runs in the directory of `place`; `begun` tells whether anything happened in it.
+Status run_there(const RunPlace& place, Session& session, bool& begun) {
   PosixFileSystem files;
   TIDEMILL_ASSIGN_OR_RETURN(
       std::unique_ptr<storage::CheckpointStore> store,
@@ -113,25 +138,41 @@ Status carry_out(const RunPlace& place, Session& session) {
   interrupts = 0;
   catch_interrupts();
   workflows::ActorWorld world;
-  Progress progress(session.err, session.form, session.clock);
+  const bool json = session.form == OutputForm::kJson;
+  Progress progress(json ? session.out : session.err, session.form, session.clock);
   workflows::RunEnvironment run{world.system(),
                                 session.clock,
                                 files,
                                 place.directory,
                                 commits,
                                 incarnation,
-                                local_time(),
+                                place.now,
                                 [&](const actors::StepRecord& record) { progress.show(record); },
+                                [&](const workflows::RunFacts& facts) {
+                                  begun = true;
+                                  progress.begin(facts.steps);
+                                },
                                 [&](const std::string& line) { session.log.warning(line); },
                                 [] { return interrupts > 0; }};
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(place.config, run));
-  session.out << (summary.end == actors::RunEnd::kStopped ? "stopped after step " : "done: step ")
-              << summary.steps << "; the model is in " << (place.directory / "export").string()
-              << '\n';
-  if (summary.end == actors::RunEnd::kStopped) {
-    session.out << "go on with: tidemill resume " << place.directory.string() << '\n';
+  progress.end();
+  if (summary.end != actors::RunEnd::kStopped) {
+    TIDEMILL_RETURN_IF_ERROR(print_before_and_after(place, session));
   }
+  print_end(summary, place.directory, session);
   return {};
+}
+
+}  // namespace
+
+Status carry_out(const RunPlace& place, Session& session) {
+  bool begun = false;
+  Status status = run_there(place, session, begun);
+  if (!status.ok() && !begun && place.fresh) {
+    std::error_code ignored;
+    std::filesystem::remove_all(place.directory, ignored);
+  }
+  return status;
 }
 
 }  // namespace tidemill::launcher

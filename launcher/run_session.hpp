@@ -14,7 +14,13 @@ namespace tidemill::launcher {
 struct RunPlace {
   std::filesystem::path directory;  // exists
   configs::RunConfig config;
+  /// Made for this run: removed again when the run is refused before its first step.
+  bool fresh = false;
+  std::string now;  // local time, "YYYY-MM-DDTHH:MM:SS", for chat templates
 };
+
+/// Returns the local time as `RunPlace::now` has it.
+[[nodiscard]] std::string local_time();
 
 /// Makes the directory of a new run under `runs/`: the name of the options, which must be free, or
 /// the file's stem, stem-2, ...; writes `run.yaml`, the resolved configuration, into it.
@@ -24,7 +30,8 @@ struct RunPlace {
     const std::string& file);
 
 /// Runs to the end, or until the user interrupts: SIGINT or SIGTERM once ends the run after its
-/// step and commits, a second time at once. Shows progress, and ends with where the result is.
+/// step and commits, a second time at once. Shows progress, and ends with what the run came to and
+/// where the result is.
 /// Errors: one line saying what went wrong; the last commit stands.
 [[nodiscard]] Status carry_out(const RunPlace& place, Session& session);
 

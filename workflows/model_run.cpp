@@ -95,6 +95,17 @@ Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOp
   return opened;
 }
 
+actors::ModelOrigin origin_of(const TrainedModel& model, const ModelOptions& options) {
+  actors::ModelOrigin origin;
+  std::error_code unresolved;
+  origin.model = std::filesystem::absolute(options.path, unresolved).lexically_normal().string();
+  origin.random_weights = options.init == ModelInit::kRandom;
+  if (model.adapter.has_value()) {
+    origin.adapter_config = engines::adapter_config_text(model.adapter->config);
+  }
+  return origin;
+}
+
 engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOptions& options,
                                         const TrainOptions& train,
                                         std::int64_t total_optimizer_steps,

@@ -16,10 +16,17 @@
 #include "base/result.hpp"
 #include "engines/runtime/factory.hpp"
 #include "workflows/data_options.hpp"
+#include "workflows/memory_plan.hpp"
 #include "workflows/run_options.hpp"
 #include "workflows/train_options.hpp"
 
 namespace tidemill::workflows {
+
+/// What is known of a run once its files are open.
+struct RunFacts {
+  std::uint64_t steps = 0;      // at its end
+  std::int64_t parameters = 0;  // of the model
+};
 
 /// What a run is given beside its options; all borrowed until it ends.
 struct RunEnvironment {
@@ -33,6 +40,8 @@ struct RunEnvironment {
   std::uint32_t first_incarnation = 0;
   std::string now;  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
   actors::RecordObserver observer;
+  /// Told once, when everything is open and the first step is about to begin. May be empty.
+  std::function<void(const RunFacts&)> on_begin;
   std::function<void(const std::string&)> log;
   /// Asked several times a second; true ends the run after the step in work.
   std::function<bool()> stop_asked;
@@ -49,6 +58,9 @@ struct TrainedModel {
 [[nodiscard]] Result<TrainedModel> open_trained_model(const ModelOptions& model,
                                                       const TrainOptions& train,
                                                       std::uint64_t seed);
+
+/// Returns what commits of a run say about its model.
+[[nodiscard]] actors::ModelOrigin origin_of(const TrainedModel& model, const ModelOptions& options);
 
 /// Returns the runtime's options for the training part of a run.
 [[nodiscard]] engines::RuntimeOptions runtime_options(const TrainedModel& model,

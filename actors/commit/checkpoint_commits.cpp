@@ -15,9 +15,11 @@ std::int64_t to_integer(std::uint64_t value) {
   return static_cast<std::int64_t>(value);
 }
 
-std::string meta_text(const RunCommit& commit) {
+std::string meta_text(const RunCommit& commit, const ModelOrigin& origin) {
   const PolicyVersion& version = commit.weights.version;
   return Json(Json::Object{{"format", kFormat},
+                           {"model", origin.model},
+                           {"random_weights", origin.random_weights},
                            {"line", to_integer(version.line)},
                            {"incarnation", to_integer(version.incarnation)},
                            {"step", to_integer(version.step)},
@@ -59,8 +61,10 @@ public:
   explicit CheckpointCommits(std::shared_ptr<storage::CheckpointStore> store)
       : store_(std::move(store)) {}
 
+  void set_origin(ModelOrigin origin) override { origin_ = std::move(origin); }
+
   Status save(const RunCommit& commit) override {
-    return store_->commit(to_checkpoint(commit)).status();
+    return store_->commit(to_checkpoint(commit, origin_)).status();
   }
 
   Result<std::optional<RunCommit>> load() override {
@@ -74,11 +78,12 @@ public:
 
 private:
   std::shared_ptr<storage::CheckpointStore> store_;
+  ModelOrigin origin_;
 };
 
 }  // namespace
 
-storage::Checkpoint to_checkpoint(const RunCommit& commit) {
+storage::Checkpoint to_checkpoint(const RunCommit& commit, const ModelOrigin& origin) {
   storage::Checkpoint checkpoint;
   checkpoint.step = commit.weights.version.step;
   checkpoint.tensors[kWeightsPart] =
@@ -86,7 +91,10 @@ storage::Checkpoint to_checkpoint(const RunCommit& commit) {
   checkpoint.tensors[kOptimizerPart] = commit.optimizer;
   const auto bytes = commit.stream.bytes.as<char>();
   checkpoint.blobs[kStreamPart] = std::string(bytes.begin(), bytes.end());
-  checkpoint.blobs[kMetaPart] = meta_text(commit);
+  checkpoint.blobs[kMetaPart] = meta_text(commit, origin);
+  if (!origin.adapter_config.empty()) {
+    checkpoint.blobs[kAdapterConfigPart] = origin.adapter_config;
+  }
   return checkpoint;
 }
 

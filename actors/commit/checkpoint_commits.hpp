@@ -15,10 +15,11 @@ inline constexpr const char* kWeightsPart = "weights";  // base tensors, or the 
 inline constexpr const char* kOptimizerPart = "optimizer";
 inline constexpr const char* kStreamPart = "stream";
 inline constexpr const char* kMetaPart = "meta.json";
+inline constexpr const char* kAdapterConfigPart = "adapter_config.json";  // of adapter runs
 
 /// Returns a commit as the named parts of a checkpoint. A commit with an adapter keeps the adapter
-/// alone: its base is the model that the run started from, named by its digest.
-[[nodiscard]] storage::Checkpoint to_checkpoint(const RunCommit& commit);
+/// alone: its base is the model that the run started from, named by its digest and in `origin`.
+[[nodiscard]] storage::Checkpoint to_checkpoint(const RunCommit& commit, const ModelOrigin& origin);
 
 /// Returns the commit that a checkpoint holds.
 /// Errors: `kCorruptData` naming the part that is missing or cannot be read.

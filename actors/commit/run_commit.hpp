@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "actors/recorder/messages.hpp"
 #include "actors/stream/messages.hpp"
@@ -23,6 +24,13 @@ struct RunCommit {
   std::uint64_t data_position = 0;  // of workflows that read data without a stream
 };
 
+/// Where the weights of a run come from: what a commit needs beside them to become a model again.
+struct ModelOrigin {
+  std::string model;            // the model's directory
+  bool random_weights = false;  // only its config was read
+  std::string adapter_config;   // as `adapter_config.json` has it; empty without an adapter
+};
+
 /// Where a run's commits are kept.
 ///
 /// Threads: one call at a time. Calls block: they are made through a `WorkPort`.
@@ -32,6 +40,9 @@ public:
   CommitStore(const CommitStore&) = delete;
   CommitStore& operator=(const CommitStore&) = delete;
   virtual ~CommitStore() = default;
+
+  /// Tells what every later commit is to say about its model. May be ignored.
+  virtual void set_origin(ModelOrigin /*origin*/) {}
 
   /// Makes `commit` the last one, durably and in one step.
   /// Errors: those of the file system; the previous commit stands then.

@@ -92,6 +92,8 @@ struct StreamStatus {
   std::uint64_t bytes = 0;
   std::uint64_t redelivered = 0;
   std::uint64_t refused = 0;
+  /// By task, since the stream began: time in which no row was leased for it.
+  std::vector<double> idle_seconds;
 };
 
 template <class Inspector>
@@ -129,7 +131,7 @@ typename Inspector::result_type inspect(Inspector& f, StreamImage& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StreamStatus& x) {
   return f(x.admitted, x.trained, x.dropped, x.filtered, x.failed, x.live, x.bytes, x.redelivered,
-           x.refused);
+           x.refused, x.idle_seconds);
 }
 
 }  // namespace tidemill::actors

@@ -20,6 +20,26 @@ namespace {
 using storage::Settlement;
 using storage::TaskId;
 
+// How long each task had nothing in work.
+struct IdleTimes {
+  std::vector<double> seconds;
+  std::vector<bool> idle;  // since `looked`
+  TimePoint looked;
+
+  void look(const storage::StreamIndex& index, TimePoint now) {
+    const std::size_t tasks = index.options().tasks.size();
+    seconds.resize(tasks, 0.0);
+    idle.resize(tasks, false);
+    for (std::uint32_t task = 0; task < tasks; ++task) {
+      if (idle[task]) {
+        seconds[task] += std::chrono::duration<double>(now - looked).count();
+      }
+      idle[task] = index.num_leased({task}) == 0;
+    }
+    looked = now;
+  }
+};
+
 struct StreamState {
   static inline const char* name = "stream";
   StreamState() = default;  // not an aggregate: CAF would build it from `self`
@@ -32,6 +52,7 @@ struct StreamState {
   bool producer_done = false;
   WaitingRoom<LeaseRequest, LeaseReply> consumers;
   WaitingRoom<NewGroup, Settlement> producers;
+  IdleTimes idle;
   std::optional<TimePoint> alarm;  // when the next `wake` for expiring leases is due
 };
 
@@ -58,6 +79,7 @@ StreamStatus status_of(const StreamState& state) {
   for (std::size_t reason = 0; reason < storage::kNumRefusals; ++reason) {
     status.refused += index.refused(static_cast<storage::Refusal>(reason));
   }
+  status.idle_seconds = state.idle.seconds;
   return status;
 }
 
@@ -192,6 +214,7 @@ void settle(Self self) {
   });
   tell_effects(self);  // a lease may have dropped stale rows
   set_alarm(self);
+  state.idle.look(state.stream->index(), now);
   if (state.deps.inspector) {
     state.deps.inspector(state.stream->check_invariants(), status_of(state));
   }
@@ -281,7 +304,10 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
         auto& state = self->state;
         return encode_stream_image(*state.stream, state.next_group, state.next_draw);
       },
-      [self](atom::status) { return status_of(self->state); },
+      [self](atom::status) {
+        self->state.idle.look(self->state.stream->index(), self->clock().now());
+        return status_of(self->state);
+      },
       [self](atom::wake) {
         auto& state = self->state;
         const TimePoint now = self->clock().now();

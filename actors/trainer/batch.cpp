@@ -204,6 +204,24 @@ std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,
   return figures;
 }
 
+void add_stream_figures(const StreamStatus& status, const std::vector<double>& idle_before,
+                        std::map<std::string, double>& figures) {
+  for (const SampleTask task : {SampleTask::kRollout, SampleTask::kReward}) {
+    const std::size_t index = task_id(task).value;
+    if (index < status.idle_seconds.size()) {
+      const double before = index < idle_before.size() ? idle_before[index] : 0.0;
+      figures[std::string(kSampleTaskNames[index]) + "_idle_seconds"] =
+          status.idle_seconds[index] - before;
+    }
+  }
+  figures["rows_admitted"] = static_cast<double>(status.admitted);
+  figures["rows_trained"] = static_cast<double>(status.trained);
+  figures["rows_dropped"] = static_cast<double>(status.dropped);
+  figures["rows_filtered"] = static_cast<double>(status.filtered);
+  figures["rows_failed"] = static_cast<double>(status.failed);
+  figures["rows_redelivered"] = static_cast<double>(status.redelivered);
+}
+
 SampleRecord sample_record(const TrainRow& row, std::string response) {
   SampleRecord record;
   record.id = row.lease.row;

@@ -9,6 +9,7 @@
 
 #include "actors/device/messages.hpp"
 #include "actors/recorder/messages.hpp"
+#include "actors/stream/messages.hpp"
 #include "actors/trainer/spawn.hpp"
 #include "base/result.hpp"
 #include "storage/records/lease.hpp"
@@ -61,6 +62,11 @@ void add_probe(const engines::RolloutRequest& request, const engines::RolloutRes
 [[nodiscard]] std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,
                                                           const TrainOutcome& outcome,
                                                           std::uint64_t step);
+
+/// Adds a stream's row counts, and how long rollout and reward had nothing to do since
+/// `idle_before` was its `idle_seconds`.
+void add_stream_figures(const StreamStatus& status, const std::vector<double>& idle_before,
+                        std::map<std::string, double>& figures);
 
 /// Returns what `samples.jsonl` keeps of a row; `response` is its text.
 [[nodiscard]] SampleRecord sample_record(const TrainRow& row, std::string response);

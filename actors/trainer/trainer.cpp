@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trainer. One step is a chain of requests, each continuing in the next function below:
 //
-//   fetch -> train -> acknowledge -> publish -> record -> (evaluate) -> (commit) -> fetch
+//   fetch -> train -> acknowledge -> publish -> observe -> record -> (evaluate) -> (commit) ->
+//   fetch
 //
 // No version is published while a batch is leased: the acknowledgement comes first. A commit
 // captures stream, optimizer and record marks before the next step begins; only its writing goes on
@@ -39,6 +40,7 @@ struct TrainerState {
   std::deque<engines::Snapshot> recent;  // as far back as rows may be stale, oldest first
   std::vector<TrainRow> batch;
   std::map<std::string, double> figures;
+  std::vector<double> idle_seconds;  // of the stream's tasks, at the last step
   Duration lease_time{0};
   TimePoint asked;    // when the batch was asked for
   TimePoint fetched;  // when it came
@@ -114,6 +116,19 @@ void record(Self self) {
       .then([self](const RecordMarks&) { after_step(self); }, or_fail(self, "recording a step"));
 }
 
+// Adds what the stream counts: rows in all, and since the last step what the stages waited.
+void observe(Self self) {
+  self->request(self->state.deps.stream, kAnswerDeadline, atom::status_v)
+      .then(
+          [self](StreamStatus& status) {
+            auto& state = self->state;
+            add_stream_figures(status, state.idle_seconds, state.figures);
+            state.idle_seconds = std::move(status.idle_seconds);
+            record(self);
+          },
+          or_fail(self, "asking the stream for its counts"));
+}
+
 void publish(Self self, engines::Snapshot snapshot) {
   auto& state = self->state;
   state.now = snapshot.version;
@@ -123,7 +138,7 @@ void publish(Self self, engines::Snapshot snapshot) {
   }
   self->send(state.deps.stream, atom::publish_v, state.now.step);
   self->request(state.deps.keeper, kAnswerDeadline, atom::publish_v, std::move(snapshot))
-      .then([self](const PolicyVersion&) { record(self); }, or_fail(self, "publishing weights"));
+      .then([self](const PolicyVersion&) { observe(self); }, or_fail(self, "publishing weights"));
 }
 
 void acknowledge(Self self, TrainOutcome& outcome) {

@@ -99,9 +99,11 @@ struct MemoryEstimate {
   }
 };
 
-/// Returns the memory a runtime of `options` on a model of `config` takes.
+/// Returns the memory that a runtime of `options` on a model of `config` takes when no micro-batch
+/// has more than `train_tokens` tokens.
 [[nodiscard]] MemoryEstimate estimate_memory(const ModelConfig& config,
-                                             const RuntimeOptions& options);
+                                             const RuntimeOptions& options,
+                                             std::int64_t train_tokens);
 
 /// Opens a runtime on a model.
 /// Errors: `kInvalidArgument` (bf16 training, an adapter of another model), `kUnimplemented`

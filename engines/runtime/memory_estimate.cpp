@@ -29,7 +29,8 @@ std::int64_t laid_out_bytes(const ModelConfig& config, DType compute, WeightUse 
 
 }  // namespace
 
-MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& options) {
+MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& options,
+                               std::int64_t train_tokens) {
   const bool trains = options.optimizer.has_value();
   const bool trains_base = trains && !options.adapter.has_value();
   const WeightUse use = trains ? WeightUse::kForwardAndBackward : WeightUse::kForward;
@@ -57,8 +58,8 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& 
   std::int64_t rows = StepBudget{}.tokens;
   if (trains) {
     const std::int64_t per_row = Activations::bytes_per_row(config, 0);
-    const std::int64_t longest = options.activation_bytes / per_row;
-    estimate.activation_bytes = options.activation_bytes + longest * config.hidden_size * kFloat;
+    const std::int64_t longest = std::min(train_tokens, options.activation_bytes / per_row);
+    estimate.activation_bytes = longest * (per_row + config.hidden_size * kFloat);
     rows = std::max(rows, longest);
   }
   estimate.activation_bytes +=

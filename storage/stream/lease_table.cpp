@@ -18,6 +18,7 @@ void LeaseTable::add(TaskRow row, std::string_view consumer, std::uint64_t gener
   TIDEMILL_CHECK(added) << "task " << row.task.value << " row " << row.row.value;
   holder->second.insert(row);
   deadlines_.emplace(deadline, row);
+  ++sizes_[row.task];
 }
 
 void LeaseTable::remove(TaskRow row) {
@@ -28,6 +29,7 @@ void LeaseTable::remove(TaskRow row) {
   deadlines_.erase({lease->second.deadline, row});
   const auto holder = consumers_.find(*lease->second.consumer);
   leases_.erase(lease);
+  --sizes_[row.task];
   holder->second.erase(row);
   if (holder->second.empty()) {
     consumers_.erase(holder);  // consumers come and go: nothing is kept of one without leases
@@ -45,6 +47,12 @@ void LeaseTable::clear() {
   leases_.clear();
   deadlines_.clear();
   consumers_.clear();
+  sizes_.clear();
+}
+
+std::size_t LeaseTable::size(TaskId task) const {
+  const auto found = sizes_.find(task);
+  return found == sizes_.end() ? 0 : found->second;
 }
 
 const LeaseTable::Lease* LeaseTable::find(TaskRow row) const {

@@ -52,6 +52,8 @@ public:
   [[nodiscard]] std::vector<TaskRow> held_by(std::string_view consumer) const;
   [[nodiscard]] std::optional<TimePoint> next_deadline() const;
   [[nodiscard]] std::size_t size() const noexcept { return leases_.size(); }
+  /// Returns how many rows are leased for a task.
+  [[nodiscard]] std::size_t size(TaskId task) const;
 
 private:
   struct TaskRowHash {
@@ -64,6 +66,7 @@ private:
   std::unordered_map<TaskRow, Lease, TaskRowHash> leases_;
   std::set<std::pair<TimePoint, TaskRow>> deadlines_;
   std::map<std::string, std::set<TaskRow>, std::less<>> consumers_;
+  std::map<TaskId, std::size_t> sizes_;
 };
 
 }  // namespace tidemill::storage

@@ -223,6 +223,7 @@ public:
   [[nodiscard]] HeldPlaces held_places() const noexcept { return held_; }
   [[nodiscard]] std::uint64_t num_live() const noexcept { return rows_.size(); }
   [[nodiscard]] std::uint64_t num_leased() const noexcept { return leases_.size(); }
+  [[nodiscard]] std::uint64_t num_leased(TaskId task) const { return leases_.size(task); }
   [[nodiscard]] std::uint64_t num_ready(TaskId task) const;
   /// Returns how many units are fresh and ready, in whatever order the task takes them.
   [[nodiscard]] std::uint64_t num_deliverable(TaskId task) const;

@@ -2,7 +2,6 @@
 #include "workflows/rl/run_rl.hpp"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -11,6 +10,7 @@
 #include "actors/data/dataset_prompts.hpp"
 #include "engines/reward/factory.hpp"
 #include "workflows/rl/composition.hpp"
+#include "workflows/rl/rl_settings.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -42,151 +42,35 @@ private:
   Status why_;
 };
 
-storage::DatasetOptions dataset_options(const DataOptions& data, std::uint64_t run_seed) {
-  storage::DatasetOptions options;
-  options.paths = data.train;
-  options.on_error =
-      data.on_error == OnBadRow::kSkip ? storage::OnRowError::kSkip : storage::OnRowError::kError;
-  options.order = data.shuffle ? storage::RowOrder::kShuffled : storage::RowOrder::kAsFiled;
-  options.seed = data.seed.value_or(run_seed);
-  options.epochs = static_cast<std::uint64_t>(data.epochs.value_or(0));
-  return options;
-}
-
-std::int64_t max_prompt_tokens(const RlOptions& options, const engines::ModelConfig& config) {
-  const std::int64_t room = config.max_positions - options.rollout.max_new_tokens;
-  return std::min(options.data.max_prompt_tokens.value_or(room), room);
-}
-
-engines::RewardOptions reward_options(const RewardOptions& options,
-                                      const std::filesystem::path& directory) {
-  engines::RewardOptions reward;
-  if (const auto* number = options.scoring.get<NumberReward>()) {
-    reward.kind = engines::RewardKind::kNumber;
-    reward.tolerance = number->tolerance;
-  } else if (const auto* regex = options.scoring.get<RegexReward>()) {
-    reward.kind = engines::RewardKind::kRegex;
-    reward.pattern = regex->pattern;
-  } else if (const auto* command = options.scoring.get<CommandReward>()) {
-    reward.kind = engines::RewardKind::kCommand;
-    reward.command = command->command;
-    reward.timeout = std::chrono::milliseconds(command->timeout_ms);
-    reward.stderr_path = (directory / "reward-stderr.txt").string();
-  }
-  return reward;
-}
-
-engines::Algorithm algorithm_of(const RlOptions& options) {
-  const AlgorithmOptions& chosen = options.algorithm;
-  engines::Algorithm algorithm;
-  algorithm.name = chosen.name;
-  algorithm.advantage = chosen.baseline == Baseline::kLeaveOneOut ? engines::AdvantageKind::kRloo
-                                                                  : engines::AdvantageKind::kGrpo;
-  algorithm.grpo.scale = chosen.scale == AdvantageScale::kGroupStd
-                             ? engines::AdvantageScale::kGroupStd
-                             : engines::AdvantageScale::kNone;
-  algorithm.grpo.eps = chosen.scale_epsilon;
-  engines::AggregateOptions& aggregate = algorithm.policy.aggregate;
-  switch (chosen.aggregation) {
-    case LossAggregation::kTokenMean: aggregate.kind = engines::Aggregation::kTokenMean; break;
-    case LossAggregation::kSeqMeanTokenMean:
-      aggregate.kind = engines::Aggregation::kSeqMeanTokenMean;
-      break;
-    case LossAggregation::kSeqMeanTokenSum:
-      aggregate.kind = engines::Aggregation::kSeqMeanTokenSum;
-      break;
-    case LossAggregation::kFixedLength:
-      aggregate.kind = engines::Aggregation::kBatchFixedLength;
-      aggregate.horizon = options.rollout.max_new_tokens;
-      break;
-  }
-  algorithm.policy.clip_low = chosen.clip_low;
-  algorithm.policy.clip_high = chosen.clip_high;
-  if (chosen.filter_groups) {
-    algorithm.group_filter = engines::GroupFilterOptions{};
-  }
-  if (chosen.overlong.has_value()) {
-    algorithm.overlong = engines::OverlongOptions{
-        options.rollout.max_new_tokens, chosen.overlong->buffer, chosen.overlong->factor, false};
-  }
-  return algorithm;
-}
-
-engines::PolicyTokenLossOptions loss_options(const RlOptions& options) {
-  engines::PolicyTokenLossOptions loss;
-  loss.policy = algorithm_of(options).policy;
-  if (options.algorithm.proximal == ProximalPolicy::kRecompute) {
-    loss.old_logprobs = engines::OldLogprobs::kProximal;
-    engines::RolloutCorrectionOptions correction;
-    correction.upper = options.algorithm.correction_cap;
-    switch (options.algorithm.correction) {
-      case BehaviorCorrection::kRaw: correction.rule = engines::CorrectionRule::kRaw; break;
-      case BehaviorCorrection::kTruncate:
-        correction.rule = engines::CorrectionRule::kTruncate;
-        break;
-      case BehaviorCorrection::kMask: correction.rule = engines::CorrectionRule::kMask; break;
-    }
-    loss.policy.rollout_correction = correction;
-  }
-  return loss;
-}
-
-// The tokens that end a response: the files' and the options'.
-std::vector<std::int32_t> stop_ids(const RlOptions& options, const engines::ModelFiles& files) {
-  std::vector<std::int32_t> ids = files.generation.eos_token_ids.empty()
-                                      ? files.config.eos_token_ids
-                                      : files.generation.eos_token_ids;
-  ids.insert(ids.end(), options.rollout.stop_ids.begin(), options.rollout.stop_ids.end());
-  return ids;
-}
-
-engines::SamplingOptions sampling_options(const RolloutOptions& rollout) {
-  engines::SamplingOptions sampling;
-  sampling.temperature = static_cast<float>(rollout.temperature);
-  sampling.top_k = rollout.top_k;
-  sampling.top_p = static_cast<float>(rollout.top_p);
-  sampling.min_p = static_cast<float>(rollout.min_p);
-  sampling.repetition_penalty = static_cast<float>(rollout.repetition_penalty);
-  sampling.frequency_penalty = static_cast<float>(rollout.frequency_penalty);
-  sampling.presence_penalty = static_cast<float>(rollout.presence_penalty);
-  return sampling;
-}
-
 Status open_data(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
   TIDEMILL_ASSIGN_OR_RETURN(opened.codec, actors::TextCodec::load(options.model.path, run.now));
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.data, storage::PromptDataset::open(dataset_options(options.data, options.run.seed)));
   if (options.eval.every_steps > 0 && !options.data.eval.empty()) {
-    storage::DatasetOptions eval;
-    eval.paths = options.data.eval;
-    eval.order = storage::RowOrder::kAsFiled;
-    TIDEMILL_ASSIGN_OR_RETURN(const auto data, storage::PromptDataset::open(eval));
-    TIDEMILL_ASSIGN_OR_RETURN(
-        opened.eval_prompts,
-        actors::read_all_prompts(*data, *opened.codec,
-                                 max_prompt_tokens(options, opened.model.files.config)));
+    TIDEMILL_ASSIGN_OR_RETURN(opened.eval_prompts,
+                              read_eval_prompts(options, *opened.codec, opened.model.files.config));
   }
   return {};
 }
 
-engines::RuntimeOptions rl_runtime_options(const RlOptions& options, const RlRun& opened) {
+engines::RuntimeOptions rl_runtime_options(const RlOptions& options, const TrainedModel& model,
+                                           std::uint64_t steps) {
   const std::int64_t updates =
-      static_cast<std::int64_t>(opened.steps) * options.train.minibatches * options.train.epochs;
-  engines::RuntimeOptions runtime = runtime_options(
-      opened.model, options.model, options.train.common, updates, options.run.device);
+      static_cast<std::int64_t>(steps) * options.train.minibatches * options.train.epochs;
+  engines::RuntimeOptions runtime =
+      runtime_options(model, options.model, options.train.common, updates, options.run.device);
   runtime.kv_bytes = options.rollout.kv_bytes;
-  runtime.token_text = [codec = *opened.codec](std::int32_t id) {
-    return std::string(codec.tokenizer().token_bytes(id));
-  };
   return runtime;
 }
 
 Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const RlRun& opened,
                                                 const RunEnvironment& run,
                                                 const actors::RunOrigin& origin) {
-  TIDEMILL_ASSIGN_OR_RETURN(
-      OpenedRuntime runtime,
-      open_runtime_at(opened.model, rl_runtime_options(options, opened), origin));
+  engines::RuntimeOptions wanted = rl_runtime_options(options, opened.model, opened.steps);
+  wanted.token_text = [codec = *opened.codec](std::int32_t id) {
+    return std::string(codec.tokenizer().token_bytes(id));
+  };
+  TIDEMILL_ASSIGN_OR_RETURN(OpenedRuntime runtime, open_runtime_at(opened.model, wanted, origin));
   auto engines = std::make_shared<RlEngines>();
   engines->rollout = &runtime.runtime->rollout();
   engines->train = runtime.runtime->train();
@@ -198,41 +82,6 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
                                                             ? origin.commit->records
                                                             : actors::RecordMarks{}));
   return engines;
-}
-
-actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t steps) {
-  actors::TrainerOptions trainer;
-  trainer.groups_per_step = static_cast<std::uint32_t>(options.train.prompts_per_step);
-  trainer.total_steps = steps;
-  trainer.max_staleness = static_cast<std::uint64_t>(options.staleness.max);
-  trainer.fixed_batches = options.staleness.schedule == StalenessSchedule::kFixed;
-  trainer.minibatches = static_cast<std::uint32_t>(options.train.minibatches);
-  trainer.epochs = static_cast<std::uint32_t>(options.train.epochs);
-  trainer.temperature =
-      options.rollout.temperature > 0.0 ? static_cast<float>(options.rollout.temperature) : 1.0F;
-  trainer.recompute_proximal = options.algorithm.proximal == ProximalPolicy::kRecompute;
-  trainer.mask_truncated = options.algorithm.mask_truncated;
-  trainer.commit_every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
-  trainer.eval_every = static_cast<std::uint64_t>(options.eval.every_steps);
-  return trainer;
-}
-
-actors::SampleStreamOptions stream_options(const RlOptions& options,
-                                           const engines::ModelConfig& config) {
-  actors::SampleStreamOptions stream;
-  stream.group_size = static_cast<std::uint32_t>(options.rollout.group_size);
-  stream.max_staleness = static_cast<std::uint64_t>(options.staleness.max);
-  stream.max_deliveries = static_cast<std::uint32_t>(options.stream.max_deliveries);
-  stream.on_failed = options.reward.on_failed == OnFailedSample::kShrink
-                         ? storage::OnFailedRow::kShrink
-                         : storage::OnFailedRow::kDropGroup;
-  stream.lease = std::chrono::milliseconds(options.stream.lease_ms);
-  stream.limit_bytes = static_cast<std::uint64_t>(options.stream.bytes);
-  // Prompt and response ids and log-probabilities take 4 bytes each; texts and the rest are small.
-  const auto row_tokens = static_cast<std::uint64_t>(max_prompt_tokens(options, config)) +
-                          2 * static_cast<std::uint64_t>(options.rollout.max_new_tokens);
-  stream.group_bytes = stream.group_size * (4 * row_tokens + 1024);
-  return stream;
 }
 
 actors::EvaluatorDeps evaluator(const RlOptions& options, const RlRun& opened) {
@@ -251,9 +100,7 @@ actors::EvaluatorDeps evaluator(const RlOptions& options, const RlRun& opened) {
 RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRun& opened) {
   RlPlan plan;
   plan.rollout_workers = static_cast<std::uint32_t>(options.rollout.workers);
-  const std::int64_t batch =
-      std::int64_t{options.train.prompts_per_step} * options.rollout.group_size;
-  plan.max_concurrent_rows = batch * (options.staleness.max + 1);
+  plan.max_concurrent_rows = max_concurrent_rows(options);
   plan.stream = stream_options(options, opened.model.files.config);
   plan.trainer = trainer_options(options, opened.steps);
   plan.rollout.max_in_flight = static_cast<std::uint32_t>(
@@ -264,7 +111,8 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   plan.rollout.stop_ids = stop_ids(options, opened.model.files);
   plan.rollout.stop_strings = options.rollout.stop;
   plan.executor.train_tokens = options.train.common.micro_batch_tokens;
-  plan.rewards_in_flight = static_cast<std::uint32_t>(batch);
+  plan.rewards_in_flight =
+      static_cast<std::uint32_t>(options.train.prompts_per_step * options.rollout.group_size);
   plan.open_engines = [&options, &opened, &run](const actors::RunOrigin& origin) {
     return open_engines(options, opened, run, origin);
   };
@@ -283,7 +131,8 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   prompts.log = run.log;
   plan.reader = actors::make_dataset_prompt_reader(opened.data, *opened.codec, std::move(prompts));
   plan.commits = run.commits;
-  plan.decide = actors::make_group_decision(algorithm_of(options));
+  plan.decide = actors::make_group_decision(
+      chosen_algorithm(options.algorithm, options.rollout.max_new_tokens));
   plan.make_loss = actors::make_policy_loss(loss_options(options));
   plan.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
   plan.observer = run.observer;
@@ -313,15 +162,35 @@ Result<std::uint64_t> total_steps(const RlOptions& options, std::uint64_t num_pr
   return steps;
 }
 
+MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
+  const engines::ModelConfig& config = model.files.config;
+  MemoryPlan plan;
+  plan.engine = engines::estimate_memory(
+      config, rl_runtime_options(options, model, 1),
+      std::max(options.train.common.micro_batch_tokens, config.max_positions));
+  // What is admitted, and what waits at the door.
+  const actors::SampleStreamOptions stream = stream_options(options, config);
+  const auto groups =
+      static_cast<std::uint64_t>(2 * max_concurrent_rows(options) / options.rollout.group_size);
+  plan.stream_bytes =
+      static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes));
+  return plan;
+}
+
 Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment& run) {
   RlRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
+  TIDEMILL_RETURN_IF_ERROR(check_memory(plan_memory(options, opened.model), options.run.device));
   TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
   TIDEMILL_ASSIGN_OR_RETURN(opened.steps, total_steps(options, opened.data->num_rows()));
   TIDEMILL_RETURN_IF_ERROR(
       engines::make_reward_engine(reward_options(options.reward, run.directory), run.clock)
           .status());
+  run.commits->set_origin(origin_of(opened.model, options.model));
+  if (run.on_begin) {
+    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config)});
+  }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");
   opened.reward_port = actors::make_thread_work_port("reward");

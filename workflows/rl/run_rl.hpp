@@ -20,4 +20,7 @@ namespace tidemill::workflows {
 [[nodiscard]] Result<std::uint64_t> total_steps(const RlOptions& options,
                                                 std::uint64_t num_prompts);
 
+/// Returns what a run of these options on `model` holds in memory at most.
+[[nodiscard]] MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model);
+
 }  // namespace tidemill::workflows

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/sft/run_sft.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -114,11 +115,25 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
 
 }  // namespace
 
+MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model) {
+  MemoryPlan plan;
+  plan.engine = engines::estimate_memory(
+      model.files.config,
+      runtime_options(model, options.model, options.train.common, 1, options.run.device),
+      std::max(options.train.common.micro_batch_tokens, model.files.config.max_positions));
+  return plan;
+}
+
 Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironment& run) {
   SftRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
+  TIDEMILL_RETURN_IF_ERROR(check_memory(plan_memory(options, opened.model), options.run.device));
   TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
+  run.commits->set_origin(origin_of(opened.model, options.model));
+  if (run.on_begin) {
+    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config)});
+  }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");
   opened.read_port = actors::make_thread_work_port("read");

@@ -15,4 +15,7 @@ namespace tidemill::workflows {
 [[nodiscard]] Result<actors::RunSummary> run_sft(const SftOptions& options,
                                                  const RunEnvironment& run);
 
+/// Returns what a run of these options on `model` holds in memory at most.
+[[nodiscard]] MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model);
+
 }  // namespace tidemill::workflows

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/memory_plan.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <unistd.h>
+
+namespace tidemill::workflows {
+namespace {
+
+constexpr const char* kGroupRoot = "/sys/fs/cgroup";
+
+std::string mebibytes(std::int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f", static_cast<double>(bytes) / (1U << 20U));
+  return text;
+}
+
+std::int64_t machine_memory() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? std::int64_t{pages} * page
+                               : std::numeric_limits<std::int64_t>::max();
+}
+
+std::string first_line(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// The limit of the control group in `folder`; none for "max" or where there is no such file.
+std::optional<std::int64_t> group_limit(const std::filesystem::path& folder) {
+  const std::string text = first_line(folder / "memory.max");
+  std::int64_t bytes = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(bytes)
+                                                                  : std::nullopt;
+}
+
+// The least limit of the process's control group and those above it.
+std::int64_t group_memory() {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  const std::string line = first_line("/proc/self/cgroup");
+  if (!line.starts_with("0::/")) {
+    return least;
+  }
+  for (std::filesystem::path group = line.substr(4);; group = group.parent_path()) {
+    least = std::min(least, group_limit(kGroupRoot / group).value_or(least));
+    if (group.empty()) {
+      return least;
+    }
+  }
+}
+
+}  // namespace
+
+std::string to_text(const MemoryPlan& plan) {
+  const engines::MemoryEstimate& engine = plan.engine;
+  std::string text = mebibytes(plan.total()) + " MiB: weights " + mebibytes(engine.weights_bytes) +
+                     ", cached keys and values " + mebibytes(engine.kv_bytes) + ", activations " +
+                     mebibytes(engine.activation_bytes) + ", gradients " +
+                     mebibytes(engine.gradient_bytes) + ", optimizer " +
+                     mebibytes(engine.optimizer_bytes);
+  if (plan.stream_bytes > 0) {
+    text += ", stream " + mebibytes(plan.stream_bytes);
+  }
+  return text;
+}
+
+std::int64_t allowed_memory(const DeviceOptions& device) {
+  return device.memory_bytes > 0 ? device.memory_bytes : std::min(machine_memory(), group_memory());
+}
+
+Status check_memory(const MemoryPlan& plan, const DeviceOptions& device) {
+  const std::int64_t allowed = allowed_memory(device);
+  if (plan.total() <= allowed) {
+    return {};
+  }
+  return {Errc::kResourceExhausted, "device.memory_bytes: " + mebibytes(allowed) +
+                                        " MiB are allowed, and the run may need " + to_text(plan)};
+}
+
+}  // namespace tidemill::workflows

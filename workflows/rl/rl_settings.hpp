@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the options of reinforcement learning mean to data sets, engines and actors.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "actors/data/dataset_prompts.hpp"
+#include "actors/stream/spawn.hpp"
+#include "actors/trainer/spawn.hpp"
+#include "engines/formats/model_files.hpp"
+#include "engines/reward/factory.hpp"
+#include "engines/rl/policy_token_loss.hpp"
+#include "engines/sampling/sampler.hpp"
+#include "storage/dataset/dataset.hpp"
+#include "workflows/rl_options.hpp"
+
+namespace tidemill::workflows {
+
+[[nodiscard]] storage::DatasetOptions dataset_options(const DataOptions& data,
+                                                      std::uint64_t run_seed);
+
+/// Returns the longest prompt that leaves room for a whole answer, or the option if that is less.
+[[nodiscard]] std::int64_t max_prompt_tokens(const RlOptions& options,
+                                             const engines::ModelConfig& config);
+
+/// `directory`, the run's, takes what a reward program writes to stderr.
+[[nodiscard]] engines::RewardOptions reward_options(const RewardOptions& options,
+                                                    const std::filesystem::path& directory);
+
+[[nodiscard]] engines::PolicyTokenLossOptions loss_options(const RlOptions& options);
+
+/// Returns the tokens that end a response: the model files' and the options'.
+[[nodiscard]] std::vector<std::int32_t> stop_ids(const RlOptions& options,
+                                                 const engines::ModelFiles& files);
+
+[[nodiscard]] engines::SamplingOptions sampling_options(const RolloutOptions& rollout);
+
+[[nodiscard]] actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t steps);
+
+[[nodiscard]] actors::SampleStreamOptions stream_options(const RlOptions& options,
+                                                         const engines::ModelConfig& config);
+
+/// Returns the rows that may be admitted and untrained at the same time.
+[[nodiscard]] std::int64_t max_concurrent_rows(const RlOptions& options);
+
+/// Reads all prompts of `data.eval`, in the order of the files.
+/// Errors: naming file and line.
+[[nodiscard]] Result<std::vector<actors::Prompt>> read_eval_prompts(
+    const RlOptions& options, const actors::TextCodec& codec, const engines::ModelConfig& config);
+
+}  // namespace tidemill::workflows
