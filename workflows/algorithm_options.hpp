@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of a reinforcement-learning algorithm. `name` chooses a row of engines/rl/algorithm.hpp,
-// which a run may override key by key. Meanings: algorithm_options.cpp.
+// The keys of a reinforcement-learning algorithm. `name` chooses a row of
+// engines/rl/algorithm_options.hpp, which a run may override key by key. Meanings:
+// algorithm_options.cpp.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 #include <string>
 
 #include "base/schema.hpp"
-#include "engines/rl/algorithm.hpp"
+#include "engines/rl/algorithm_options.hpp"
 
 namespace tidemill::workflows {
 

@@ -6,14 +6,13 @@
 #include <filesystem>
 #include <vector>
 
+#include "actors/algorithm/algorithm.hpp"
 #include "actors/data/dataset_prompts.hpp"
 #include "actors/stream/spawn.hpp"
 #include "actors/trainer/spawn.hpp"
-#include "engines/formats/model_files.hpp"
 #include "engines/reward/factory.hpp"
-#include "engines/rl/policy_token_loss.hpp"
-#include "engines/sampling/sampler.hpp"
-#include "storage/dataset/dataset.hpp"
+#include "engines/runtime/factory.hpp"
+#include "engines/sampling/sampling_options.hpp"
 #include "workflows/rl_options.hpp"
 
 namespace tidemill::workflows {
