@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/run_session.hpp"
 
-#include <atomic>
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <ctime>
 #include <ostream>
+#include <string_view>
 #include <unistd.h>
 #include <utility>
 
@@ -12,6 +14,8 @@
 #include "base/file.hpp"
 #include "launcher/log_sinks.hpp"
 #include "launcher/progress.hpp"
+#include "storage/checkpoint/checkpoint_store.hpp"
+#include "storage/checkpoint/run_lock.hpp"
 #include "workflows/actor_world.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/sft/run_sft.hpp"
@@ -30,6 +34,10 @@ void on_interrupt(int signal) {
   if (interrupts > 1) {
     ::_exit(128 + signal);  // commits are atomic: nothing is torn
   }
+  constexpr std::string_view kSaid = "stopping after this step; once more stops at once\n";
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+  errno = error;
 }
 
 void catch_interrupts() {
@@ -48,6 +56,24 @@ std::string local_time() {
   return text;
 }
 
+// A refusal of damage says how to go on in spite of it, where that is possible.
+Result<std::unique_ptr<storage::CheckpointStore>> open_store(const RunPlace& place,
+                                                             FileSystem& files) {
+  storage::CheckpointStoreOptions options{place.directory, place.directory.filename().string(),
+                                          place.on_damage};
+  auto store = storage::CheckpointStore::open(options, files);
+  if (store.status().code() != Errc::kCorruptData ||
+      place.on_damage == storage::OnDamage::kUseCommitBefore) {
+    return store;
+  }
+  options.on_damage = storage::OnDamage::kUseCommitBefore;
+  if (!storage::CheckpointStore::open(options, files).ok()) {
+    return store;
+  }
+  return corrupt_data(store.status().message() + "; to go on from there: tidemill resume " +
+                      place.directory.string() + " --use-commit-before");
+}
+
 Result<std::uint32_t> next_incarnation(actors::CommitStore& commits) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits.load());
   return last.has_value() ? last->weights.version.incarnation + 1 : 0U;
@@ -62,6 +88,38 @@ Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
     return workflows::run_sft(*sft, run);
   }
   return Status(Errc::kUnimplemented, "this program cannot run the workflow");
+}
+
+// Takes `directory` for a new run and writes run.yaml, which makes it one; false when it is taken.
+// One without a run.yaml and with nothing of anybody else's was left by a process that was killed
+// here, and is free.
+Result<bool> take_directory(FileSystem& files, const std::filesystem::path& directory,
+                            const std::string& run_yaml) {
+  std::error_code error;
+  const bool was_there = !std::filesystem::create_directory(directory, error);
+  if (error) {
+    return Status(Errc::kUnavailable, directory.string() + ": " + error.message());
+  }
+  const auto is_leftover = [](const std::string& name) {
+    return name == "lock" || name.starts_with('.');  // as temporary files do
+  };
+  if (was_there) {
+    TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(directory));
+    if (!std::all_of(names.begin(), names.end(), is_leftover)) {
+      return false;
+    }
+  }
+  auto lock = storage::RunLock::acquire(directory);
+  if (lock.status().code() == Errc::kUnavailable) {
+    return false;  // somebody else is beginning a run in it
+  }
+  TIDEMILL_RETURN_IF_ERROR(lock.status());
+  if (std::filesystem::exists(directory / "run.yaml", error)) {
+    return false;  // somebody else has begun one before the lock was ours
+  }
+  TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files, directory));
+  TIDEMILL_RETURN_IF_ERROR(write_file(files, directory / "run.yaml", run_yaml));
+  return true;
 }
 
 }  // namespace
@@ -81,14 +139,10 @@ Result<std::filesystem::path> make_run_directory(const Schema<configs::RunConfig
     const std::string name =
         given.value_or(number == 1 ? stem : stem + "-" + std::to_string(number));
     const std::filesystem::path directory = std::filesystem::path(kRunsFolder) / name;
-    std::error_code error;
-    if (std::filesystem::create_directory(directory, error)) {
-      TIDEMILL_RETURN_IF_ERROR(
-          write_file(files, directory / "run.yaml", configs::resolved_text(schema, config)));
+    TIDEMILL_ASSIGN_OR_RETURN(
+        const bool taken, take_directory(files, directory, configs::resolved_text(schema, config)));
+    if (taken) {
       return directory;
-    }
-    if (error) {
-      return Status(Errc::kUnavailable, directory.string() + ": " + error.message());
     }
     if (given.has_value()) {
       return invalid_argument(directory.string() +
@@ -100,13 +154,13 @@ Result<std::filesystem::path> make_run_directory(const Schema<configs::RunConfig
 
 Status carry_out(const RunPlace& place, Session& session) {
   PosixFileSystem files;
-  TIDEMILL_ASSIGN_OR_RETURN(
-      std::unique_ptr<storage::CheckpointStore> store,
-      storage::CheckpointStore::open(
-          {place.directory, place.directory.filename().string(), storage::OnDamage::kRefuse},
-          files));
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<storage::CheckpointStore> store,
+                            open_store(place, files));
   TIDEMILL_ASSIGN_OR_RETURN(auto log_file, make_file_sink((place.directory / "log.txt").string()));
   session.log.add_sink(std::move(log_file));
+  for (const std::string& damage : store->damage()) {
+    session.log.warning("passed over: " + damage);
+  }
   const auto commits =
       actors::make_checkpoint_commits(std::shared_ptr<storage::CheckpointStore>(std::move(store)));
   TIDEMILL_ASSIGN_OR_RETURN(const std::uint32_t incarnation, next_incarnation(*commits));

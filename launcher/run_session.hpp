@@ -7,6 +7,7 @@
 
 #include "configs/load.hpp"
 #include "launcher/command.hpp"
+#include "storage/checkpoint/commit_folder.hpp"
 
 namespace tidemill::launcher {
 
@@ -14,11 +15,13 @@ namespace tidemill::launcher {
 struct RunPlace {
   std::filesystem::path directory;  // exists
   configs::RunConfig config;
+  storage::OnDamage on_damage = storage::OnDamage::kRefuse;
 };
 
 /// Makes the directory of a new run under `runs/`: the name of the options, which must be free, or
-/// the file's stem, stem-2, ...; writes `run.yaml`, the resolved configuration, into it.
-/// Errors: `kInvalidArgument` for a name that is taken; those of the file system.
+/// the file's stem, stem-2, ...; writes `run.yaml`, the resolved configuration, into it. A
+/// directory that a killed process left before its `run.yaml` was there is free. Errors:
+/// `kInvalidArgument` for a name that is taken; those of the file system.
 [[nodiscard]] Result<std::filesystem::path> make_run_directory(
     const Schema<configs::RunConfig>& schema, const configs::RunConfig& config,
     const std::string& file);
