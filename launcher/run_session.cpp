@@ -40,11 +40,13 @@ void on_interrupt(int signal) {
   errno = error;
 }
 
-void catch_interrupts() {
+void set_signals() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = SIG_IGN;  // a limit on file sizes is the write's error, not our death
+  ::sigaction(SIGXFSZ, &action, nullptr);
 }
 
 std::string local_time() {
@@ -165,7 +167,7 @@ Status carry_out(const RunPlace& place, Session& session) {
       actors::make_checkpoint_commits(std::shared_ptr<storage::CheckpointStore>(std::move(store)));
   TIDEMILL_ASSIGN_OR_RETURN(const std::uint32_t incarnation, next_incarnation(*commits));
   interrupts = 0;
-  catch_interrupts();
+  set_signals();
   workflows::ActorWorld world;
   Progress progress(session.err, session.form, session.clock);
   workflows::RunEnvironment run{world.system(),
