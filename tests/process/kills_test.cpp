@@ -9,6 +9,7 @@
 // only how many kills fell where is printed.
 //
 // TIDEMILL_KILL_SEED=N replays the moments of another seed, as far as a machine can.
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -75,18 +76,25 @@ private:
   Tally tally_;
 };
 
+// Twice: a machine that was busy for a while must not make the length too long.
 void KillsTest::run_undisturbed(const std::string& config, std::uint64_t steps) {
-  RunFolder folder;
-  folder.write_rows();
-  folder.write("run.yaml", config);
-  const auto start = SteadyClock::now();
-  const auto ended = folder.run({"run", "run.yaml"});
-  length_ = std::chrono::duration_cast<microseconds>(SteadyClock::now() - start);
-  ASSERT_TRUE(ended.has_value()) << "hangs";
-  ASSERT_EQ(ended->code, 0) << ended->describe();
-  undisturbed_ = look_at(folder, kRun);
-  ASSERT_FALSE(undisturbed_.weights.empty());
-  ASSERT_EQ(undisturbed_.steps, steps_up_to(steps));
+  length_ = microseconds::max();
+  for (int time = 0; time < 2; ++time) {
+    RunFolder folder;
+    folder.write_rows();
+    folder.write("run.yaml", config);
+    const auto start = SteadyClock::now();
+    const auto ended = folder.run({"run", "run.yaml"});
+    length_ =
+        std::min(length_, std::chrono::duration_cast<microseconds>(SteadyClock::now() - start));
+    ASSERT_TRUE(ended.has_value()) << "hangs";
+    ASSERT_EQ(ended->code, 0) << ended->describe();
+    const Undisturbed seen = look_at(folder, kRun);
+    ASSERT_FALSE(seen.weights.empty());
+    ASSERT_EQ(seen.steps, steps_up_to(steps));
+    ASSERT_EQ(difference(time == 0 ? seen : undisturbed_, seen), "");
+    undisturbed_ = seen;
+  }
   steps_ = steps;
 }
 

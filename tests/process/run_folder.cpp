@@ -120,6 +120,18 @@ std::vector<std::filesystem::path> RunFolder::manifests(const std::string& name)
   return found;
 }
 
+std::string RunFolder::object_of(const std::filesystem::path& manifest, const std::string& part) {
+  const auto content = nlohmann::json::parse(read_file(manifest));
+  for (const auto& object : content.at("objects")) {
+    if (object.at("name") == part) {
+      const bool tensors = object.at("kind") == "tensors";
+      return object.at("digest").get<std::string>() + (tensors ? ".safetensors" : ".blob");
+    }
+  }
+  TIDEMILL_CHECK(false) << part;
+  return {};
+}
+
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;

@@ -48,6 +48,9 @@ public:
   [[nodiscard]] CommitState commits(const std::string& name) const;
   /// Returns the manifests of a run's commits, newest first.
   [[nodiscard]] std::vector<std::filesystem::path> manifests(const std::string& name) const;
+  /// Returns the name of the file that holds the part `part` of a commit.
+  [[nodiscard]] static std::string object_of(const std::filesystem::path& manifest,
+                                             const std::string& part);
 
 private:
   std::filesystem::path path_;
