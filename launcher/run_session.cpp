@@ -25,6 +25,8 @@ namespace {
 
 constexpr const char* kRunsFolder = "runs";
 constexpr int kMaxNames = 10'000;
+// When the run began: prompts whose template shows the date must not change when it is resumed.
+constexpr const char* kStartedFile = "started";
 
 // Set by the signal handler; a process has one.
 volatile std::sig_atomic_t interrupts = 0;
@@ -76,6 +78,13 @@ Result<std::unique_ptr<storage::CheckpointStore>> open_store(const RunPlace& pla
                       place.directory.string() + " --use-commit-before");
 }
 
+Result<std::string> read_started(const std::filesystem::path& directory) {
+  constexpr std::uint64_t kMaxBytes = 64;
+  TIDEMILL_ASSIGN_OR_RETURN(std::string text, read_text_file(directory / kStartedFile, kMaxBytes));
+  text.erase(text.find_last_not_of('\n') + 1);
+  return text;
+}
+
 Result<std::uint32_t> next_incarnation(actors::CommitStore& commits) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits.load());
   return last.has_value() ? last->weights.version.incarnation + 1 : 0U;
@@ -103,7 +112,7 @@ Result<bool> take_directory(FileSystem& files, const std::filesystem::path& dire
     return Status(Errc::kUnavailable, directory.string() + ": " + error.message());
   }
   const auto is_leftover = [](const std::string& name) {
-    return name == "lock" || name.starts_with('.');  // as temporary files do
+    return name == "lock" || name == kStartedFile || name.starts_with('.');  // temporary files
   };
   if (was_there) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(directory));
@@ -120,6 +129,7 @@ Result<bool> take_directory(FileSystem& files, const std::filesystem::path& dire
     return false;  // somebody else has begun one before the lock was ours
   }
   TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files, directory));
+  TIDEMILL_RETURN_IF_ERROR(write_file(files, directory / kStartedFile, local_time() + "\n"));
   TIDEMILL_RETURN_IF_ERROR(write_file(files, directory / "run.yaml", run_yaml));
   return true;
 }
@@ -166,6 +176,7 @@ Status carry_out(const RunPlace& place, Session& session) {
   const auto commits =
       actors::make_checkpoint_commits(std::shared_ptr<storage::CheckpointStore>(std::move(store)));
   TIDEMILL_ASSIGN_OR_RETURN(const std::uint32_t incarnation, next_incarnation(*commits));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string started, read_started(place.directory));
   interrupts = 0;
   set_signals();
   workflows::ActorWorld world;
@@ -176,7 +187,7 @@ Status carry_out(const RunPlace& place, Session& session) {
                                 place.directory,
                                 commits,
                                 incarnation,
-                                local_time(),
+                                started,
                                 [&](const actors::StepRecord& record) { progress.show(record); },
                                 [&](const std::string& line) { session.log.warning(line); },
                                 [] { return interrupts > 0; }};
