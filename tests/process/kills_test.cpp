@@ -170,7 +170,7 @@ void KillsTest::kill_often(const std::string& config, std::uint64_t steps, int k
 // Random weights answer with random bytes; the pattern rewards about every other answer.
 std::string rl_config(const std::string& more) {
   return "workflow: rl\nname: " + std::string(kRun) + "\nseed: 7\n" + random_model() +
-         "data: {train: rows.jsonl}\n"
+         "data: {train: rows.jsonl, eval: rows.jsonl}\n"
          "rollout: {group_size: 4, max_new_tokens: 8, workers: 2}\n"
          "reward: {kind: regex, pattern: '[A-Z]'}\n"
          "device: {threads: 1}\n" +
@@ -180,13 +180,14 @@ std::string rl_config(const std::string& more) {
 TEST_F(KillsTest, SynchronousRunWithACommitEveryStep) {
   kill_often(rl_config("train: {steps: 24, prompts_per_step: 4, learning_rate: 1e-3}\n"
                        "checkpoint: {every_steps: 1}\n"),
-             24, 70);
+             24, 60);
 }
 
-TEST_F(KillsTest, SynchronousRunWithACommitEverySecondStep) {
+TEST_F(KillsTest, SynchronousRunWithEvaluations) {
   kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
+                       "eval: {every_steps: 4}\n"
                        "checkpoint: {every_steps: 2}\n"),
-             30, 45);
+             30, 35);
 }
 
 TEST_F(KillsTest, FixedScheduleOfStalenessOne) {
@@ -201,6 +202,13 @@ TEST_F(KillsTest, FixedScheduleOfStalenessTwo) {
                        "staleness: {max: 2, schedule: fixed}\n"
                        "checkpoint: {every_steps: 1}\n"),
              24, 25);
+}
+
+TEST_F(KillsTest, SynchronousRunThatTrainsAnAdapter) {
+  kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-2,\n"
+                       "        adapter: {kind: lora, rank: 4}}\n"
+                       "checkpoint: {every_steps: 2}\n"),
+             30, 20);
 }
 
 TEST_F(KillsTest, SupervisedRun) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "base/check.hpp"
 
@@ -24,6 +25,17 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+// The lines of metrics.jsonl; half a line is an object without any key, which equals no record.
+std::vector<nlohmann::json> metrics(const std::filesystem::path& run) {
+  std::vector<nlohmann::json> records;
+  std::ifstream file(run / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    records.push_back(record.is_object() ? std::move(record) : nlohmann::json::object());
+  }
+  return records;
 }
 
 }  // namespace
@@ -61,25 +73,41 @@ std::optional<Ended> RunFolder::run(const std::vector<std::string>& arguments) c
 }
 
 std::string RunFolder::exported_weights(const std::string& name) const {
-  return read_file(path_ / "runs" / name / "export" / "model.safetensors");
+  const std::filesystem::path target = path_ / "runs" / name / "export";
+  const std::string model = read_file(target / "model.safetensors");
+  return model.empty() ? read_file(target / "adapter" / "adapter_model.safetensors") : model;
 }
 
 std::vector<std::string> RunFolder::exported_files(const std::string& name) const {
-  return names_in(path_ / "runs" / name / "export");
+  const std::filesystem::path target = path_ / "runs" / name / "export";
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(target, error)) {
+    names.push_back(std::filesystem::relative(entry.path(), target).string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::vector<std::uint64_t> RunFolder::metrics_steps(const std::string& name) const {
   std::vector<std::uint64_t> steps;
-  std::ifstream file(path_ / "runs" / name / "metrics.jsonl");
-  for (std::string line; std::getline(file, line);) {
-    const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (record.is_discarded()) {
-      steps.push_back(0);  // no step has this number: half a line shows as a difference
-    } else if (record.at("kind") == "train") {
-      steps.push_back(record.at("step").get<std::uint64_t>());
+  for (const nlohmann::json& record : metrics(path_ / "runs" / name)) {
+    if (record.value("kind", "") != "eval") {
+      steps.push_back(record.value("step", std::uint64_t{0}));
     }
   }
   return steps;
+}
+
+std::vector<std::string> RunFolder::evaluations(const std::string& name) const {
+  std::vector<std::string> lines;
+  for (const nlohmann::json& record : metrics(path_ / "runs" / name)) {
+    if (record.value("kind", "") == "eval") {
+      lines.push_back(record.dump());
+    }
+  }
+  std::sort(lines.begin(), lines.end());
+  return lines;
 }
 
 std::string RunFolder::samples(const std::string& name) const {
@@ -149,7 +177,7 @@ std::vector<std::uint64_t> steps_up_to(std::uint64_t last) {
 
 Undisturbed look_at(const RunFolder& folder, const std::string& name) {
   return {folder.exported_weights(name), folder.samples(name), folder.metrics_steps(name),
-          folder.exported_files(name)};
+          folder.evaluations(name), folder.exported_files(name)};
 }
 
 std::string difference(const Undisturbed& expected, const Undisturbed& run) {
@@ -160,6 +188,7 @@ std::string difference(const Undisturbed& expected, const Undisturbed& run) {
   add(!expected.weights.empty() && run.weights == expected.weights, "the exported weights");
   add(run.samples == expected.samples, "samples.jsonl");
   add(run.steps == expected.steps, "the steps of metrics.jsonl");
+  add(run.evaluations == expected.evaluations, "the evaluations of metrics.jsonl");
   add(run.exported_files == expected.exported_files, "the files in export/");
   return text;
 }

@@ -37,12 +37,15 @@ public:
   /// Runs the program to its end. Nothing when it hangs.
   [[nodiscard]] std::optional<Ended> run(const std::vector<std::string>& arguments) const;
 
-  /// Returns the bytes of `runs/NAME/export/model.safetensors`; empty when there are none.
+  /// Returns the bytes of the model, or else the adapter, in `runs/NAME/export`; empty: there is
+  /// none.
   [[nodiscard]] std::string exported_weights(const std::string& name) const;
-  /// Returns the names of all files in `runs/NAME/export`, sorted.
+  /// Returns the names of all that lies below `runs/NAME/export`, sorted.
   [[nodiscard]] std::vector<std::string> exported_files(const std::string& name) const;
   /// Returns the `step` of each training line of `metrics.jsonl`, in the file's order.
   [[nodiscard]] std::vector<std::uint64_t> metrics_steps(const std::string& name) const;
+  /// Returns the evaluations of `metrics.jsonl`, sorted: the file's order is not fixed.
+  [[nodiscard]] std::vector<std::string> evaluations(const std::string& name) const;
   /// Returns the bytes of `samples.jsonl`.
   [[nodiscard]] std::string samples(const std::string& name) const;
   [[nodiscard]] CommitState commits(const std::string& name) const;
@@ -68,6 +71,7 @@ struct Undisturbed {
   std::string weights;
   std::string samples;
   std::vector<std::uint64_t> steps;
+  std::vector<std::string> evaluations;
   std::vector<std::string> exported_files;
 };
 
@@ -75,7 +79,7 @@ struct Undisturbed {
 [[nodiscard]] Undisturbed look_at(const RunFolder& folder, const std::string& name);
 
 /// Returns how `run` differs from `expected`; empty when it does not: same weights, same samples,
-/// each step recorded once, same files exported.
+/// each step and each evaluation recorded once, same files exported.
 [[nodiscard]] std::string difference(const Undisturbed& expected, const Undisturbed& run);
 
 /// Returns the YAML of a model with random weights, the arithmetic example's in shape.

@@ -226,5 +226,22 @@ TEST_F(RunsWithoutModelTest, AModelThatIsGoneOrBroken) {
   expect_ends_as_undisturbed({"resume", "runs/gated"});
 }
 
+// The date that a template shows is that of the run's first start, so that a resumed run has the
+// prompts of an undisturbed one.
+TEST_F(RunsWithoutModelTest, TheDateInPromptsIsTheFirstStarts) {
+  folder_.write("model/chat_template.jinja",
+                "{% if strftime_now('%Y') == '1999' %}{{ raise_exception('it is 1999') }}"
+                "{% endif %}{{ messages[0].content }}");
+  std::string rows;
+  for (const char* text : {"one", "two", "three", "four"}) {
+    rows += R"({"messages": [{"role": "user", "content": ")" + std::string(text) +
+            R"("}], "answer": ""})" + "\n";
+  }
+  folder_.write("rows.jsonl", rows);
+  ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+  folder_.write("runs/gated/started", "1999-12-31T23:59:59\n");
+  expect_refused(HasSubstr("it is 1999"));
+}
+
 }  // namespace
 }  // namespace tidemill::test
