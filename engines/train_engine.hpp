@@ -73,7 +73,7 @@ typename Inspector::result_type inspect(Inspector& f, UpdateReport& x) {
 /// A batch: `begin_batch`, `add` for each sequence, `step` until it reports no more, `update`. The
 /// engine orders sequences by id, so the order of `add` does not matter. `commit` publishes.
 /// Threads: one call at a time; no call blocks longer than one iteration, but `update`, `commit`
-/// and `state` take time in the number of trained weights.
+/// and `optimizer_state` take time in the number of trained weights.
 class TrainEngine {
 public:
   TrainEngine() = default;

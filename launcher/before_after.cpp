@@ -93,7 +93,7 @@ void print_json(const std::optional<Grades>& before, const Grades& after, std::o
 
 }  // namespace
 
-Status print_before_and_after(const RunPlace& place, Session& session) {
+Status print_before_and_after(const RunPlace& place, const std::string& started, Session& session) {
   const auto* rl = place.config.workflow.get<RlOptions>();
   if (rl == nullptr || rl->eval.every_steps == 0 || rl->data.eval.empty()) {
     return {};
@@ -107,11 +107,11 @@ Status print_before_and_after(const RunPlace& place, Session& session) {
       adapter = given != nullptr ? std::optional<std::filesystem::path>(given->path) : std::nullopt;
     }
     TIDEMILL_ASSIGN_OR_RETURN(
-        before, workflows::grade_model(*rl, {rl->model.path, adapter, place.directory, place.now},
+        before, workflows::grade_model(*rl, {rl->model.path, adapter, place.directory, started},
                                        session.clock));
   }
   const bool trains_adapter = rl->train.common.adapter.has_value();
-  workflows::GradedModel result{exported, std::nullopt, place.directory, place.now};
+  workflows::GradedModel result{exported, std::nullopt, place.directory, started};
   if (trains_adapter) {
     result.model = rl->model.path;
     result.adapter = exported / "adapter";

@@ -8,8 +8,9 @@
 namespace tidemill::launcher {
 
 /// Grades the model that a finished run started from and the one it exported on `data.eval`, and
-/// prints both accuracies and five answers of each. Does nothing for a run without evaluation.
-/// Errors: of `grade_model`.
-[[nodiscard]] Status print_before_and_after(const RunPlace& place, Session& session);
+/// prints both accuracies and five answers of each. `started` is for chat templates. Does nothing
+/// for a run without evaluation. Errors: of `grade_model`.
+[[nodiscard]] Status print_before_and_after(const RunPlace& place, const std::string& started,
+                                            Session& session);
 
 }  // namespace tidemill::launcher

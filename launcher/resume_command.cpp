@@ -18,7 +18,9 @@ public:
   [[nodiscard]] std::string example() const override { return "tidemill resume runs/quickstart"; }
 
   void declare(CLI::App& app) override {
-    app.add_option("RUN", directory_, "The run's directory")->required();
+    app.add_option("RUN", directory_, "The run's directory")->required()->type_name("");
+    app.add_flag("--use-commit-before", use_commit_before_,
+                 "When the last commit is damaged, go on from the newest that is not");
   }
 
   [[nodiscard]] Status run(Session& session) override {
@@ -26,11 +28,16 @@ public:
     const std::filesystem::path directory = directory_;
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved,
                               configs::load_run_config(schema, (directory / "run.yaml").string()));
-    return carry_out({directory, resolved.value, false, local_time()}, session);
+    RunPlace place{directory, resolved.value};
+    if (use_commit_before_) {
+      place.on_damage = storage::OnDamage::kUseCommitBefore;
+    }
+    return carry_out(place, session);
   }
 
 private:
   std::string directory_;
+  bool use_commit_before_ = false;
 };
 
 }  // namespace

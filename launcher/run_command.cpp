@@ -5,6 +5,7 @@
 
 #include "configs/load.hpp"
 #include "launcher/commands.hpp"
+#include "launcher/run_directory.hpp"
 #include "launcher/run_file.hpp"
 #include "launcher/run_session.hpp"
 #include "workflows/rl/run_rl.hpp"
@@ -60,7 +61,6 @@ public:
       return print_memory(resolved.value, session);
     }
     RunPlace place;
-    place.now = local_time();
     place.fresh = true;
     place.config = resolved.value;
     TIDEMILL_ASSIGN_OR_RETURN(place.directory,

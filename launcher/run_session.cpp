@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/run_session.hpp"
 
-#include <atomic>
+#include <cerrno>
 #include <csignal>
-#include <ctime>
 #include <ostream>
+#include <string_view>
 #include <unistd.h>
 #include <utility>
 
@@ -14,15 +14,14 @@
 #include "launcher/before_after.hpp"
 #include "launcher/log_sinks.hpp"
 #include "launcher/progress.hpp"
+#include "launcher/run_directory.hpp"
+#include "storage/checkpoint/checkpoint_store.hpp"
 #include "workflows/actor_world.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/sft/run_sft.hpp"
 
 namespace tidemill::launcher {
 namespace {
-
-constexpr const char* kRunsFolder = "runs";
-constexpr int kMaxNames = 10'000;
 
 // Set by the signal handler; a process has one.
 volatile std::sig_atomic_t interrupts = 0;
@@ -32,13 +31,37 @@ void on_interrupt(int signal) {
   if (interrupts > 1) {
     ::_exit(128 + signal);  // commits are atomic: nothing is torn
   }
+  constexpr std::string_view kSaid = "stopping after this step; once more stops at once\n";
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+  errno = error;
 }
 
-void catch_interrupts() {
+void set_signals() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = SIG_IGN;  // a limit on file sizes is the write's error, not our death
+  ::sigaction(SIGXFSZ, &action, nullptr);
+}
+
+// A refusal of damage says how to go on in spite of it, where that is possible.
+Result<std::unique_ptr<storage::CheckpointStore>> open_store(const RunPlace& place,
+                                                             FileSystem& files) {
+  storage::CheckpointStoreOptions options{place.directory, place.directory.filename().string(),
+                                          place.on_damage};
+  auto store = storage::CheckpointStore::open(options, files);
+  if (store.status().code() != Errc::kCorruptData ||
+      place.on_damage == storage::OnDamage::kUseCommitBefore) {
+    return store;
+  }
+  options.on_damage = storage::OnDamage::kUseCommitBefore;
+  if (!storage::CheckpointStore::open(options, files).ok()) {
+    return store;
+  }
+  return corrupt_data(store.status().message() + "; to go on from there: tidemill resume " +
+                      place.directory.string() + " --use-commit-before");
 }
 
 Result<std::uint32_t> next_incarnation(actors::CommitStore& commits) {
@@ -77,66 +100,22 @@ void print_end(const actors::RunSummary& summary, const std::filesystem::path& d
   }
 }
 
-}  // namespace
-
-std::string local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::localtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
-  return text;
-}
-
-Result<std::filesystem::path> make_run_directory(const Schema<configs::RunConfig>& schema,
-                                                 const configs::RunConfig& config,
-                                                 const std::string& file) {
-  PosixFileSystem files;
-  const auto* rl = config.workflow.get<workflows::RlOptions>();
-  const auto* sft = config.workflow.get<workflows::SftOptions>();
-  const std::optional<std::string> given = rl != nullptr    ? rl->run.name
-                                           : sft != nullptr ? sft->run.name
-                                                            : std::nullopt;
-  TIDEMILL_RETURN_IF_ERROR(make_directory(files, kRunsFolder));
-  const std::string stem = configs::default_run_name(file);
-  for (int number = 1; number < kMaxNames; ++number) {
-    const std::string name =
-        given.value_or(number == 1 ? stem : stem + "-" + std::to_string(number));
-    const std::filesystem::path directory = std::filesystem::path(kRunsFolder) / name;
-    std::error_code error;
-    if (std::filesystem::create_directory(directory, error)) {
-      TIDEMILL_RETURN_IF_ERROR(
-          write_file(files, directory / "run.yaml", configs::resolved_text(schema, config)));
-      return directory;
-    }
-    if (error) {
-      return Status(Errc::kUnavailable, directory.string() + ": " + error.message());
-    }
-    if (given.has_value()) {
-      return invalid_argument(directory.string() +
-                              ": the run exists; resume it, or give another name");
-    }
-  }
-  return invalid_argument(std::string(kRunsFolder) + "/" + stem + "-*: too many runs");
-}
-
-namespace {
-
 // Runs in the directory of `place`; `begun` tells whether anything happened in it.
 Status run_there(const RunPlace& place, Session& session, bool& begun) {
   PosixFileSystem files;
-  TIDEMILL_ASSIGN_OR_RETURN(
-      std::unique_ptr<storage::CheckpointStore> store,
-      storage::CheckpointStore::open(
-          {place.directory, place.directory.filename().string(), storage::OnDamage::kRefuse},
-          files));
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<storage::CheckpointStore> store,
+                            open_store(place, files));
   TIDEMILL_ASSIGN_OR_RETURN(auto log_file, make_file_sink((place.directory / "log.txt").string()));
   session.log.add_sink(std::move(log_file));
+  for (const std::string& damage : store->damage()) {
+    session.log.warning("passed over: " + damage);
+  }
   const auto commits =
       actors::make_checkpoint_commits(std::shared_ptr<storage::CheckpointStore>(std::move(store)));
   TIDEMILL_ASSIGN_OR_RETURN(const std::uint32_t incarnation, next_incarnation(*commits));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string started, read_started(place.directory));
   interrupts = 0;
-  catch_interrupts();
+  set_signals();
   workflows::ActorWorld world;
   const bool json = session.form == OutputForm::kJson;
   Progress progress(json ? session.out : session.err, session.form, session.clock);
@@ -146,7 +125,7 @@ Status run_there(const RunPlace& place, Session& session, bool& begun) {
                                 place.directory,
                                 commits,
                                 incarnation,
-                                place.now,
+                                started,
                                 [&](const actors::StepRecord& record) { progress.show(record); },
                                 [&](const workflows::RunFacts& facts) {
                                   begun = true;
@@ -157,7 +136,10 @@ Status run_there(const RunPlace& place, Session& session, bool& begun) {
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(place.config, run));
   progress.end();
   if (summary.end != actors::RunEnd::kStopped) {
-    TIDEMILL_RETURN_IF_ERROR(print_before_and_after(place, session));
+    const Status graded = print_before_and_after(place, started, session);
+    if (!graded.ok()) {
+      session.log.warning("the result could not be graded: " + graded.message());
+    }
   }
   print_end(summary, place.directory, session);
   return {};
@@ -168,7 +150,8 @@ Status run_there(const RunPlace& place, Session& session, bool& begun) {
 Status carry_out(const RunPlace& place, Session& session) {
   bool begun = false;
   Status status = run_there(place, session, begun);
-  if (!status.ok() && !begun && place.fresh) {
+  const bool refused = !status.ok() && !begun && status.code() != Errc::kUnavailable;
+  if (refused && place.fresh) {
     std::error_code ignored;
     std::filesystem::remove_all(place.directory, ignored);
   }

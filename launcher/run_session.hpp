@@ -7,6 +7,7 @@
 
 #include "configs/load.hpp"
 #include "launcher/command.hpp"
+#include "storage/checkpoint/commit_folder.hpp"
 
 namespace tidemill::launcher {
 
@@ -14,20 +15,10 @@ namespace tidemill::launcher {
 struct RunPlace {
   std::filesystem::path directory;  // exists
   configs::RunConfig config;
+  storage::OnDamage on_damage = storage::OnDamage::kRefuse;
   /// Made for this run: removed again when the run is refused before its first step.
   bool fresh = false;
-  std::string now;  // local time, "YYYY-MM-DDTHH:MM:SS", for chat templates
 };
-
-/// Returns the local time as `RunPlace::now` has it.
-[[nodiscard]] std::string local_time();
-
-/// Makes the directory of a new run under `runs/`: the name of the options, which must be free, or
-/// the file's stem, stem-2, ...; writes `run.yaml`, the resolved configuration, into it.
-/// Errors: `kInvalidArgument` for a name that is taken; those of the file system.
-[[nodiscard]] Result<std::filesystem::path> make_run_directory(
-    const Schema<configs::RunConfig>& schema, const configs::RunConfig& config,
-    const std::string& file);
 
 /// Runs to the end, or until the user interrupts: SIGINT or SIGTERM once ends the run after its
 /// step and commits, a second time at once. Shows progress, and ends with what the run came to and

@@ -40,11 +40,12 @@ void describe(Schema<DataOptions>& s) {
           "Passes over the rows; without it one, or as many as train.steps needs.")
       .at_least(1);
   s.field("max_prompt_tokens", &DataOptions::max_prompt_tokens,
-          "Prompts above this are too long; without it, those that leave no room for an answer in "
-          "the model's context.")
+          "Prompts (sft: whole sequences) above this are too long; without it, those that leave no "
+          "room for an answer in the model's context.")
       .at_least(1)
       .unit("tokens");
-  s.field("on_long_prompt", &DataOptions::on_long_prompt, "What a prompt that is too long does.");
+  s.field("on_long_prompt", &DataOptions::on_long_prompt,
+          "What a prompt (sft: a sequence, whose loss is then masked) that is too long does.");
   s.field("on_error", &DataOptions::on_error, "What a row that cannot be read does.");
   s.check("train", [](const DataOptions& o) -> std::string {
     return o.train.empty() || std::count(o.train.begin(), o.train.end(), "") > 0

@@ -30,6 +30,14 @@ Result<engines::ModelFiles> open_files(const ModelOptions& model, std::uint64_t 
   return files;
 }
 
+// What the options ask for, or what the files hold; f16 is computed in f32.
+DType compute_type(const ModelOptions& options, const engines::ModelConfig& config) {
+  const bool bf16_files = config.dtype == DType::kBF16;
+  const ModelDType dtype =
+      options.dtype.value_or(bf16_files ? ModelDType::kBf16 : ModelDType::kF32);
+  return dtype == ModelDType::kBf16 ? DType::kBF16 : DType::kF32;
+}
+
 Result<engines::AdapterFiles> new_lora(const NewLora& options, const ModelOptions& model,
                                        const engines::ModelConfig& config, std::uint64_t seed) {
   engines::AdapterConfig adapter;
@@ -83,6 +91,12 @@ Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOp
                                         std::uint64_t seed) {
   TrainedModel opened;
   TIDEMILL_ASSIGN_OR_RETURN(opened.files, open_files(model, seed));
+  if (compute_type(model, opened.files.config) != DType::kF32) {
+    return invalid_argument(
+        model.path +
+        ": model.dtype: " + (model.dtype.has_value() ? "" : "the files hold bf16, and ") +
+        "training needs f32; give dtype: f32 (the export keeps the files' type)");
+  }
   if (!train.adapter.has_value()) {
     return opened;
   }
@@ -95,15 +109,17 @@ Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOp
   return opened;
 }
 
-actors::ModelOrigin origin_of(const TrainedModel& model, const ModelOptions& options) {
-  actors::ModelOrigin origin;
+actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
+                            std::string data_digest) {
+  actors::RunInputs inputs;
+  inputs.data_digest = std::move(data_digest);
   std::error_code unresolved;
-  origin.model = std::filesystem::absolute(options.path, unresolved).lexically_normal().string();
-  origin.random_weights = options.init == ModelInit::kRandom;
+  inputs.model = std::filesystem::absolute(options.path, unresolved).lexically_normal().string();
+  inputs.random_weights = options.init == ModelInit::kRandom;
   if (model.adapter.has_value()) {
-    origin.adapter_config = engines::adapter_config_text(model.adapter->config);
+    inputs.adapter_config = engines::adapter_config_text(model.adapter->config);
   }
-  return origin;
+  return inputs;
 }
 
 engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOptions& options,
@@ -113,10 +129,7 @@ engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOp
   engines::RuntimeOptions runtime;
   const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   runtime.threads = device.threads == 0 ? cores : device.threads;
-  const bool bf16_files = model.files.config.dtype == DType::kBF16;
-  const ModelDType dtype =
-      options.dtype.value_or(bf16_files ? ModelDType::kBf16 : ModelDType::kF32);
-  runtime.compute = dtype == ModelDType::kBf16 ? DType::kBF16 : DType::kF32;
+  runtime.compute = compute_type(options, model.files.config);
   runtime.kv_dtype = runtime.compute;
   runtime.adapter = model.adapter;
   engines::OptimizerOptions optimizer;

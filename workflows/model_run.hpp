@@ -59,8 +59,21 @@ struct TrainedModel {
                                                       const TrainOptions& train,
                                                       std::uint64_t seed);
 
-/// Returns what commits of a run say about its model.
-[[nodiscard]] actors::ModelOrigin origin_of(const TrainedModel& model, const ModelOptions& options);
+/// Returns what commits of a run say about it.
+[[nodiscard]] actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
+                                          std::string data_digest);
+
+/// Logs how many rows of an opened data set were left out, and why the first were.
+template <class Data>
+void log_skipped(const Data& data, const std::function<void(const std::string&)>& log) {
+  if (data.num_skipped() == 0) {
+    return;
+  }
+  log("data.train: " + std::to_string(data.num_skipped()) + " rows left out, the first:");
+  for (const std::string& why : data.first_skipped()) {
+    log(why);
+  }
+}
 
 /// Returns the runtime's options for the training part of a run.
 [[nodiscard]] engines::RuntimeOptions runtime_options(const TrainedModel& model,

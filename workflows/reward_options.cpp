@@ -17,7 +17,7 @@ void describe(Schema<NumberReward>& s) {
 
 void describe(Schema<RegexReward>& s) {
   s.field("pattern", &RegexReward::pattern,
-          "A PCRE2 pattern. With a capture, the capture must equal the reference answer.")
+          "A PCRE2 pattern. A group named answer must capture the reference answer.")
       .required();
   s.check("pattern", [](const RegexReward& o) { return o.pattern.empty() ? "is empty" : ""; });
 }

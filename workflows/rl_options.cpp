@@ -158,7 +158,7 @@ void describe(Schema<RlTrainOptions>& s) {
 
 void describe(Schema<EvalOptions>& s) {
   s.field("every_steps", &EvalOptions::every_steps,
-          "Steps between evaluations on data.eval; 0: only before and after.")
+          "Steps between evaluations on data.eval; 0: none, not even at the end.")
       .range(0, 1e9);
   s.field("samples", &EvalOptions::samples, "Answers drawn for each prompt: the k of mean@k.")
       .range(1, 1024);

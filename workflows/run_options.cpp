@@ -17,7 +17,6 @@ void describe(Schema<CheckpointOptions>& s) {
   s.field("every_steps", &CheckpointOptions::every_steps,
           "Steps between commits; 0: only at the end.")
       .range(0, 1e9);
-  s.field("keep", &CheckpointOptions::keep, "How many of the latest stay.").range(2, 1000);
 }
 
 void describe(Schema<DeviceOptions>& s) {

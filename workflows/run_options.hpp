@@ -13,7 +13,6 @@ namespace tidemill::workflows {
 
 struct CheckpointOptions {
   std::int64_t every_steps = 10;
-  std::int32_t keep = 2;
 };
 
 struct DeviceOptions {

@@ -10,19 +10,12 @@ void describe(Schema<SftTrainOptions>& s) {
   s.include(&SftTrainOptions::common);
 }
 
-void describe(Schema<SftEvalOptions>& s) {
-  s.field("every_steps", &SftEvalOptions::every_steps,
-          "Steps between measurements of the loss on data.eval; 0: only before and after.")
-      .range(0, 1e9);
-}
-
 void describe(Schema<SftOptions>& s) {
   s.field("model", &SftOptions::model, "The model to start from.");
   s.field("data", &SftOptions::data,
           R"(Rows: {"prompt": ..., "answer": ...}, {"messages": [...]}, )"
           R"(or {"input_ids": [...], "loss_mask": [...]}.)");
   s.field("train", &SftOptions::train, "How weights are changed.");
-  s.field("eval", &SftOptions::eval, "The loss on data.eval.");
   s.include(&SftOptions::run);
   s.check("data.epochs", [](const SftOptions& o) {
     return o.data.epochs && o.train.common.steps ? "stands beside train.steps; give one of them"
@@ -33,9 +26,8 @@ void describe(Schema<SftOptions>& s) {
                ? "is more than train.steps"
                : "";
   });
-  s.check("eval.every_steps", [](const SftOptions& o) {
-    return o.eval.every_steps > 0 && o.data.eval.empty() ? "needs data.eval" : "";
-  });
+  s.check("data.eval",
+          [](const SftOptions& o) { return o.data.eval.empty() ? "" : "goes with workflow: rl"; });
 }
 
 }  // namespace tidemill::workflows

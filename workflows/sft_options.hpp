@@ -16,20 +16,14 @@ struct SftTrainOptions {
   TrainOptions common;
 };
 
-struct SftEvalOptions {
-  std::int64_t every_steps = 0;
-};
-
 struct SftOptions {
   ModelOptions model;
   DataOptions data;
   SftTrainOptions train;
-  SftEvalOptions eval;
   RunOptions run;
 };
 
 void describe(Schema<SftTrainOptions>& s);
-void describe(Schema<SftEvalOptions>& s);
 void describe(Schema<SftOptions>& s);
 
 }  // namespace tidemill::workflows

@@ -15,11 +15,12 @@ std::int64_t to_integer(std::uint64_t value) {
   return static_cast<std::int64_t>(value);
 }
 
-std::string meta_text(const RunCommit& commit, const ModelOrigin& origin) {
+std::string meta_text(const RunCommit& commit, const RunInputs& inputs) {
   const PolicyVersion& version = commit.weights.version;
   return Json(Json::Object{{"format", kFormat},
-                           {"model", origin.model},
-                           {"random_weights", origin.random_weights},
+                           {"model", inputs.model},
+                           {"random_weights", inputs.random_weights},
+                           {"data_digest", inputs.data_digest},
                            {"line", to_integer(version.line)},
                            {"incarnation", to_integer(version.incarnation)},
                            {"step", to_integer(version.step)},
@@ -53,6 +54,7 @@ Status read_meta(const std::string& text, RunCommit& commit) {
   commit.records.metrics_bytes = count("metrics_bytes");
   commit.records.samples_bytes = count("samples_bytes");
   commit.data_position = count("data_position");
+  commit.data_digest = fields.string("data_digest").value_or("");
   return fields.status();
 }
 
@@ -61,10 +63,10 @@ public:
   explicit CheckpointCommits(std::shared_ptr<storage::CheckpointStore> store)
       : store_(std::move(store)) {}
 
-  void set_origin(ModelOrigin origin) override { origin_ = std::move(origin); }
+  void set_inputs(RunInputs inputs) override { inputs_ = std::move(inputs); }
 
   Status save(const RunCommit& commit) override {
-    return store_->commit(to_checkpoint(commit, origin_)).status();
+    return store_->commit(to_checkpoint(commit, inputs_)).status();
   }
 
   Result<std::optional<RunCommit>> load() override {
@@ -73,17 +75,20 @@ public:
     }
     TIDEMILL_ASSIGN_OR_RETURN(const storage::Checkpoint checkpoint, store_->load_last());
     TIDEMILL_ASSIGN_OR_RETURN(RunCommit commit, from_checkpoint(checkpoint));
+    if (!inputs_.data_digest.empty() && commit.data_digest != inputs_.data_digest) {
+      return invalid_argument("data.train: not the data that the run began with");
+    }
     return std::optional<RunCommit>(std::move(commit));
   }
 
 private:
   std::shared_ptr<storage::CheckpointStore> store_;
-  ModelOrigin origin_;
+  RunInputs inputs_;
 };
 
 }  // namespace
 
-storage::Checkpoint to_checkpoint(const RunCommit& commit, const ModelOrigin& origin) {
+storage::Checkpoint to_checkpoint(const RunCommit& commit, const RunInputs& inputs) {
   storage::Checkpoint checkpoint;
   checkpoint.step = commit.weights.version.step;
   checkpoint.tensors[kWeightsPart] =
@@ -91,9 +96,9 @@ storage::Checkpoint to_checkpoint(const RunCommit& commit, const ModelOrigin& or
   checkpoint.tensors[kOptimizerPart] = commit.optimizer;
   const auto bytes = commit.stream.bytes.as<char>();
   checkpoint.blobs[kStreamPart] = std::string(bytes.begin(), bytes.end());
-  checkpoint.blobs[kMetaPart] = meta_text(commit, origin);
-  if (!origin.adapter_config.empty()) {
-    checkpoint.blobs[kAdapterConfigPart] = origin.adapter_config;
+  checkpoint.blobs[kMetaPart] = meta_text(commit, inputs);
+  if (!inputs.adapter_config.empty()) {
+    checkpoint.blobs[kAdapterConfigPart] = inputs.adapter_config;
   }
   return checkpoint;
 }

@@ -18,8 +18,8 @@ inline constexpr const char* kMetaPart = "meta.json";
 inline constexpr const char* kAdapterConfigPart = "adapter_config.json";  // of adapter runs
 
 /// Returns a commit as the named parts of a checkpoint. A commit with an adapter keeps the adapter
-/// alone: its base is the model that the run started from, named by its digest and in `origin`.
-[[nodiscard]] storage::Checkpoint to_checkpoint(const RunCommit& commit, const ModelOrigin& origin);
+/// alone: its base is the model that the run started from, named by its digest and in `inputs`.
+[[nodiscard]] storage::Checkpoint to_checkpoint(const RunCommit& commit, const RunInputs& inputs);
 
 /// Returns the commit that a checkpoint holds.
 /// Errors: `kCorruptData` naming the part that is missing or cannot be read.

@@ -22,12 +22,15 @@ struct RunCommit {
   StreamImage stream;  // empty for workflows without a stream
   RecordMarks records;
   std::uint64_t data_position = 0;  // of workflows that read data without a stream
+  std::string data_digest;          // read from a commit; `RunInputs` has what is written
 };
 
-/// Where the weights of a run come from: what a commit needs beside them to become a model again.
-struct ModelOrigin {
+/// What a run was made from: with it a commit becomes a model again, and a resumed run can tell
+/// that it goes on with what it began with.
+struct RunInputs {
   std::string model;            // the model's directory
   bool random_weights = false;  // only its config was read
+  std::string data_digest;      // of the training data
   std::string adapter_config;   // as `adapter_config.json` has it; empty without an adapter
 };
 
@@ -41,15 +44,15 @@ public:
   CommitStore& operator=(const CommitStore&) = delete;
   virtual ~CommitStore() = default;
 
-  /// Tells what every later commit is to say about its model. May be ignored.
-  virtual void set_origin(ModelOrigin /*origin*/) {}
+  /// Tells what every later commit is to say about its run. May be ignored.
+  virtual void set_inputs(RunInputs /*inputs*/) {}
 
   /// Makes `commit` the last one, durably and in one step.
   /// Errors: those of the file system; the previous commit stands then.
   [[nodiscard]] virtual Status save(const RunCommit& commit) = 0;
 
   /// Returns the last commit; nothing for a run that has none yet.
-  /// Errors: `kCorruptData` naming the file.
+  /// Errors: `kCorruptData` naming the file; `kInvalidArgument` when the commit is of other inputs.
   [[nodiscard]] virtual Result<std::optional<RunCommit>> load() = 0;
 };
 

@@ -15,8 +15,8 @@ namespace {
 
 Status failure(const std::string& path, const char* doing) {
   const int error = errno;
-  const Errc code =
-      error == ENOSPC || error == EDQUOT ? Errc::kResourceExhausted : Errc::kUnavailable;
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  const Errc code = full ? Errc::kResourceExhausted : Errc::kUnavailable;
   return {code,
           path + ": " + doing + ": " + std::strerror(error)};  // NOLINT(concurrency-mt-unsafe)
 }

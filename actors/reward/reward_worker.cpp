@@ -41,6 +41,8 @@ struct RewardWorkerState {
   bool working = false;
   bool leasing = false;
   bool ended = false;
+  bool has_scored = false;
+  std::uint32_t unscored = 0;  // deliveries in a row
 };
 
 using Self = RewardWorkerActor::stateful_pointer<RewardWorkerState>;
@@ -79,12 +81,20 @@ void settle(Self self, std::vector<RewardResult> results) {
     const storage::LeaseToken lease = it->second;
     state.held.erase(it);
     if (result.error.empty() && std::isfinite(result.reward)) {
+      state.has_scored = true;
+      state.unscored = 0;
       scored.rows.push_back(
           {lease, {make_cell(SampleColumn::kReward, std::vector<double>{result.reward})}, {}});
       continue;
     }
     const std::string reason =
         "reward: " + (result.error.empty() ? "not a finite number" : result.error);
+    if (++state.unscored >= state.deps.max_unscored) {
+      self->quit(to_caf_error(
+          invalid_argument(std::to_string(state.unscored) +
+                           " samples in a row without a reward; the last: " + reason)));
+      return;
+    }
     auto [entry, fresh] = refused.try_emplace(
         reason, Return{task_id(SampleTask::kReward), state.deps.name, {}, reason});
     entry->second.rows.push_back(lease);
@@ -177,8 +187,10 @@ RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps)
       [self](atom::worked) {
         auto& state = self->state;
         state.working = false;
-        if (!state.bench->status.ok()) {
-          self->quit(to_caf_error(state.bench->status));
+        if (const Status& gave_up = state.bench->status; !gave_up.ok()) {
+          // One that never scored anything would give up again.
+          self->quit(
+              to_caf_error(state.has_scored ? gave_up : invalid_argument(gave_up.message())));
           return;
         }
         settle(self, std::exchange(state.bench->results, {}));

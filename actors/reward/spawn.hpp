@@ -18,7 +18,10 @@
 namespace tidemill::actors {
 
 /// REWARD WORKER: leases rows of the task "reward", has an engine score their answers, writes the
-/// rewards back. Stateless: what it held when it dies comes back to the stream.
+/// rewards back. Stateless: what it held when it dies comes back to the stream. Dies with the
+/// engine's error when that gives up; with `kInvalidArgument`, so that it is not started again,
+/// when nothing at all can be scored: the engine gives up before its first score, or `max_unscored`
+/// deliveries in a row end without one.
 using RewardWorkerActor = caf::typed_actor<
     // Time to ask for rows: at the start, or some time after a failure.
     caf::reacts_to<atom::wake>,
@@ -32,6 +35,7 @@ using DecodeText = std::function<std::string(const std::vector<std::int32_t>&)>;
 struct RewardWorkerDeps {
   std::string name = "reward-0";
   std::uint32_t max_in_flight = 64;  // rows
+  std::uint32_t max_unscored = 256;  // deliveries
   Duration lease_wait = std::chrono::seconds(1);
   /// Longest wait for an outside program in one piece of work.
   Duration patience = std::chrono::milliseconds(200);

@@ -2,10 +2,10 @@
 // Starting the supervisor of a run.
 //
 // A run is a core and workers. Workers are stateless: one that dies is started again, its leases
-// come back, the run goes on. The core (device, stream, keeper, source, trainer, recorder) is one
-// state: when a part of it dies the rest is ended too, and the run starts again from its last
-// commit, as a new incarnation. Failures that would only repeat (bad data, a full disk) end the run
-// at once.
+// come back, the run goes on; one whose failure would only repeat ends the run. The core (device,
+// stream, keeper, source, trainer, recorder) is one state: when a part of it dies the rest is ended
+// too, and the run starts again from its last commit, as a new incarnation. Failures that would
+// only repeat (bad data, a full disk) end the run at once.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +77,7 @@ struct SupervisorDeps {
   std::function<void(const std::string&)> log;
   WorkPort* port = nullptr;  // outlives the supervisor
   std::uint32_t first_incarnation = 0;
-  /// Starts of the run, and of one worker, that may fail in a row without a commit in between.
+  /// Starts of the run that may fail in a row without a commit in between.
   std::uint32_t max_restarts = 3;
   Duration worker_delay = std::chrono::milliseconds(200);
 };

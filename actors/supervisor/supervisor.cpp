@@ -2,7 +2,8 @@
 // The supervisor. Its states and what moves it:
 //
 //   preparing  -> running    the port has loaded the last commit and opened the model
-//   running    -> ending     a part of the core has died: the rest is told to end
+//   running    -> ending     a part of the core has died, or a worker that would only die again:
+//                            the rest is told to end
 //   ending     -> preparing  all parts are gone, and the failure may pass
 //   ending     -> over       all parts are gone, and it may not, or failed too often
 //   running    -> ending     the trainer is done: the rest is told to end
@@ -125,6 +126,13 @@ void on_prepared(Self self) {
   }
 }
 
+// Whether another start would end in the same way.
+bool would_repeat(const Status& failure) {
+  const Errc code = failure.code();
+  return code == Errc::kInvalidArgument || code == Errc::kCorruptData ||
+         code == Errc::kResourceExhausted || code == Errc::kUnimplemented;
+}
+
 // Goes on once nothing of the incarnation is left.
 void when_all_gone(Self self) {
   auto& state = self->state;
@@ -135,15 +143,12 @@ void when_all_gone(Self self) {
     end_run(self, std::move(*state.summary));
     return;
   }
-  const Errc code = state.failure.code();
-  const bool would_repeat = code == Errc::kInvalidArgument || code == Errc::kCorruptData ||
-                            code == Errc::kResourceExhausted || code == Errc::kUnimplemented;
-  if (would_repeat || ++state.failures > state.deps.max_restarts) {
+  if (would_repeat(state.failure) || ++state.failures > state.deps.max_restarts) {
     end_run(self, state.failure);
     return;
   }
   ++state.incarnation;
-  state.deps.log("starting again from the last commit incarnation=" +
+  state.deps.log(state.failure.message() + "; starting again from the last commit incarnation=" +
                  std::to_string(state.incarnation));
   state.parts = {};
   prepare(self);
@@ -162,6 +167,11 @@ void end_parts(Self self, caf::exit_reason reason) {
   when_all_gone(self);
 }
 
+void end_for(Self self, Status failure) {
+  self->state.failure = std::move(failure);
+  end_parts(self, caf::exit_reason::kill);
+}
+
 void on_core_down(Self self, const std::string& name, const caf::error& reason) {
   auto& state = self->state;
   if (state.phase != Phase::kRunning) {
@@ -172,12 +182,11 @@ void on_core_down(Self self, const std::string& name, const caf::error& reason) 
     end_parts(self, caf::exit_reason::user_shutdown);
     return;
   }
-  state.failure = from_caf_error(reason).with_context(name);
-  if (state.failure.ok()) {
-    state.failure = {Errc::kInternal, name + " ended before the run did"};
+  Status failure = from_caf_error(reason).with_context(name);
+  if (failure.ok()) {
+    failure = {Errc::kInternal, name + " ended before the run did"};
   }
-  state.deps.log(state.failure.message());
-  end_parts(self, caf::exit_reason::kill);
+  end_for(self, std::move(failure));
 }
 
 void on_worker_down(Self self, const std::string& name, const caf::error& reason) {
@@ -186,7 +195,12 @@ void on_worker_down(Self self, const std::string& name, const caf::error& reason
     when_all_gone(self);
     return;
   }
-  state.deps.log(name + " has died and is started again: " + from_caf_error(reason).message());
+  const Status failure = from_caf_error(reason);
+  if (would_repeat(failure)) {
+    end_for(self, failure.with_context(name));
+    return;
+  }
+  state.deps.log(name + " has died and is started again: " + failure.message());
   if (state.parts.release) {
     state.parts.release(name);
   }

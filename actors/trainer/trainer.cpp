@@ -6,7 +6,8 @@
 //
 // No version is published while a batch is leased: the acknowledgement comes first. A commit
 // captures stream, optimizer and record marks before the next step begins; only its writing goes on
-// beside it, and the next commit waits for that. Evaluation never holds a step up.
+// beside it, and the next commit waits for that. Evaluation goes on beside the steps; only a commit
+// waits for it, so that what a run restored from there would not evaluate again is on record.
 #include <deque>
 #include <optional>
 #include <utility>
@@ -50,7 +51,8 @@ struct TrainerState {
   std::shared_ptr<CommitInWork> next;     // being captured
   std::optional<RunEnd> end;              // set: after the step in work, commit and finish
   bool ending = false;                    // that step is done
-  bool commit_waits = false;              // for `writing`
+  bool commit_waits = false;              // for `writing` or `evaluations`
+  std::uint32_t evaluations = 0;          // asked for, not yet recorded
 };
 
 using Self = TrainerActor::stateful_pointer<TrainerState>;
@@ -84,11 +86,20 @@ void finish(Self self) {
   self->quit();
 }
 
+void on_evaluated(Self self) {
+  auto& state = self->state;
+  if (--state.evaluations == 0 && state.writing == nullptr &&
+      std::exchange(state.commit_waits, false)) {
+    begin_commit(self);
+  }
+}
+
 void evaluate(Self self) {
   auto& state = self->state;
   if (!state.deps.evaluator) {
     return;
   }
+  ++state.evaluations;
   self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, state.now.step)
       .then(
           [self](const EvalReport& report) {
@@ -100,9 +111,11 @@ void evaluate(Self self) {
             record.figures["eval_failed"] = static_cast<double>(report.num_failed);
             self->request(self->state.deps.recorder, kAnswerDeadline, atom::record_v,
                           std::move(record))
-                .then([](const RecordMarks&) {}, or_fail(self, "recording an evaluation"));
+                .then([self](const RecordMarks&) { on_evaluated(self); },
+                      or_fail(self, "recording an evaluation"));
           },
-          [](const caf::error&) {});  // the last one is still running: this one is left out
+          // The last one is still running: this one is left out.
+          [self](const caf::error&) { on_evaluated(self); });
 }
 
 void record(Self self) {
@@ -317,7 +330,7 @@ void capture_stream(Self self) {
 
 void begin_commit(Self self) {
   auto& state = self->state;
-  if (state.writing != nullptr) {
+  if (state.writing != nullptr || state.evaluations != 0) {
     state.commit_waits = true;
     return;
   }

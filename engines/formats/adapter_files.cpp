@@ -101,6 +101,7 @@ Status write_adapter(FileSystem& files, const std::filesystem::path& path,
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_adapter_tensors(config, modules, model), tensors,
                                          weights_path.string()));
   TIDEMILL_RETURN_IF_ERROR(make_directory(files, path));
+  TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files, path));
   const Status removed = remove_file(files, weights_path);
   if (removed.code() != Errc::kNotFound) {
     TIDEMILL_RETURN_IF_ERROR(removed);

@@ -60,8 +60,9 @@ struct ModelFiles {
 /// `config.json` is the text of the directory `source`, if that stands for an equal config (it may
 /// say more than this project reads), else written anew. The tokenizer, chat template and
 /// generation files that `source` has are copied. Weights come last and go first when a model is
-/// replaced: an export that was cut off is a directory without weights, never a mixture. Requires
-/// tensors as `check_tensors` wants them. Errors: as `DurableFile` and `ReadableFile`.
+/// replaced: an export that was cut off is a directory without weights, never a mixture; what it
+/// left half written goes with the next one. Requires tensors as `check_tensors` wants them.
+/// Errors: as `DurableFile` and `ReadableFile`.
 [[nodiscard]] Status export_model(FileSystem& files, const std::filesystem::path& path,
                                   const ModelConfig& config, const TensorMap& tensors,
                                   const std::optional<std::filesystem::path>& source);

@@ -103,6 +103,7 @@ Status export_model(FileSystem& files, const std::filesystem::path& path, const 
     return invalid_argument(path.string() + ": a model cannot be exported over its own source");
   }
   TIDEMILL_RETURN_IF_ERROR(make_directory(files, path));
+  TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files, path));
   TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, weights));
   TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, path / "model.safetensors.index.json"));
   TIDEMILL_RETURN_IF_ERROR(export_config(files, path, config, source));

@@ -66,7 +66,6 @@ checkpoint: {every_steps: 20}
   ASSERT_TRUE(rl->train.common.adapter);
   EXPECT_EQ(rl->train.common.adapter->source.get<workflows::NewLora>()->rank, 16);
   EXPECT_EQ(rl->run.checkpoint.every_steps, 20);
-  EXPECT_EQ(rl->run.checkpoint.keep, 2);
 }
 
 TEST_F(LoadTest, ASupervisedRunOnReadyTokensReadsAsOtherProgramsWriteIt) {

@@ -38,6 +38,7 @@ public:
     const auto latency = [this] { return std::chrono::microseconds(random_.below(2000)); };
     device_port_ = actors::make_simulated_work_port(world_.system(), latency);
     io_port_ = actors::make_simulated_work_port(world_.system(), latency);
+    commit_port_ = actors::make_simulated_work_port(world_.system(), latency);
     reward_port_ = actors::make_simulated_work_port(world_.system(), latency);
     for (std::uint32_t i = 0; i < faults.kills; ++i) {
       kill_at_.insert(random_.below(kTypicalEvents));
@@ -133,6 +134,7 @@ private:
     };
     plan.device_port = device_port_.get();
     plan.io_port = io_port_.get();
+    plan.commit_port = commit_port_.get();
     plan.reward_ports = {reward_port_.get()};
     return plan;
   }
@@ -278,6 +280,7 @@ private:
   // The ports outlive the actors, which the world's destructor ends.
   std::unique_ptr<actors::WorkPort> device_port_;
   std::unique_ptr<actors::WorkPort> io_port_;
+  std::unique_ptr<actors::WorkPort> commit_port_;
   std::unique_ptr<actors::WorkPort> reward_port_;
   DeterministicSystem world_;
 };

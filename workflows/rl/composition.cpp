@@ -50,7 +50,7 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RlEngines& engines, const Cor
   deps.evaluator = core.evaluator;
   deps.owner = std::move(owner);
   deps.commits = plan.commits;
-  deps.commit_port = plan.io_port;
+  deps.commit_port = plan.commit_port;
   deps.decode = plan.decode;
   deps.weights = engines.weights;
   return deps;

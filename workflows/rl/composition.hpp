@@ -69,7 +69,8 @@ struct RlPlan {
 
   // Ports; they outlive the run.
   actors::WorkPort* device_port = nullptr;
-  actors::WorkPort* io_port = nullptr;          // data, records, commits, starts
+  actors::WorkPort* io_port = nullptr;          // data, records, starts
+  actors::WorkPort* commit_port = nullptr;      // long writes, which nothing may wait behind
   std::vector<actors::WorkPort*> reward_ports;  // one per worker
   actors::WorkPort* eval_port = nullptr;
 };

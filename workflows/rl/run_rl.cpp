@@ -24,6 +24,7 @@ struct RlRun {
   std::uint64_t steps = 0;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
+  std::unique_ptr<actors::WorkPort> commit_port;
   std::unique_ptr<actors::WorkPort> reward_port;
   std::unique_ptr<actors::WorkPort> eval_port;
 };
@@ -46,6 +47,7 @@ Status open_data(const RlOptions& options, const RunEnvironment& run, RlRun& ope
   TIDEMILL_ASSIGN_OR_RETURN(opened.codec, actors::TextCodec::load(options.model.path, run.now));
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.data, storage::PromptDataset::open(dataset_options(options.data, options.run.seed)));
+  log_skipped(*opened.data, run.log);
   if (options.eval.every_steps > 0 && !options.data.eval.empty()) {
     TIDEMILL_ASSIGN_OR_RETURN(opened.eval_prompts,
                               read_eval_prompts(options, *opened.codec, opened.model.files.config));
@@ -141,6 +143,7 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   }
   plan.device_port = opened.device_port.get();
   plan.io_port = opened.io_port.get();
+  plan.commit_port = opened.commit_port.get();
   plan.reward_ports = {opened.reward_port.get()};
   plan.eval_port = opened.eval_port.get();
   return plan;
@@ -187,12 +190,13 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_RETURN_IF_ERROR(
       engines::make_reward_engine(reward_options(options.reward, run.directory), run.clock)
           .status());
-  run.commits->set_origin(origin_of(opened.model, options.model));
+  run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data->digest()));
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config)});
   }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");
+  opened.commit_port = actors::make_thread_work_port("commit");
   opened.reward_port = actors::make_thread_work_port("reward");
   opened.eval_port = actors::make_thread_work_port("eval");
   TIDEMILL_ASSIGN_OR_RETURN(actors::RunSummary summary, run_to_end(run, [&](auto on_end) {

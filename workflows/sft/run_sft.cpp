@@ -25,9 +25,11 @@ struct SftEngines {
 struct SftRun {
   TrainedModel model;
   std::shared_ptr<actors::SequenceReader> reader;
+  std::string data_digest;
   std::uint64_t steps = 0;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
+  std::unique_ptr<actors::WorkPort> commit_port;
   std::unique_ptr<actors::WorkPort> read_port;
 };
 
@@ -39,6 +41,8 @@ Status open_data(const SftOptions& options, const RunEnvironment& run, SftRun& o
   data.order = options.data.shuffle ? storage::RowOrder::kShuffled : storage::RowOrder::kAsFiled;
   data.seed = options.data.seed.value_or(options.run.seed);
   TIDEMILL_ASSIGN_OR_RETURN(auto rows, storage::SupervisedDataset::open(data));
+  opened.data_digest = rows->digest();
+  log_skipped(*rows, run.log);
   const auto per_step = static_cast<std::uint64_t>(options.train.sequences_per_step);
   if (options.train.common.steps.has_value()) {
     opened.steps = static_cast<std::uint64_t>(*options.train.common.steps);
@@ -101,7 +105,7 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   deps.reader = opened.reader;
   deps.commits = run.commits;
   deps.read_port = opened.read_port.get();
-  deps.commit_port = opened.io_port.get();
+  deps.commit_port = opened.commit_port.get();
   deps.weights = engines->opened.weights;
   actors::RunParts parts;
   parts.core = {{"device", caf::actor_cast<caf::actor>(deps.device)},
@@ -130,12 +134,13 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
   TIDEMILL_RETURN_IF_ERROR(check_memory(plan_memory(options, opened.model), options.run.device));
   TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
-  run.commits->set_origin(origin_of(opened.model, options.model));
+  run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data_digest));
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config)});
   }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");
+  opened.commit_port = actors::make_thread_work_port("commit");
   opened.read_port = actors::make_thread_work_port("read");
   const auto spawn = [&](std::function<void(Result<actors::RunSummary>)> on_end) {
     actors::SupervisorDeps deps;

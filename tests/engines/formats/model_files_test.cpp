@@ -235,6 +235,29 @@ TEST_F(ModelFilesTest, AnInterruptedExportIsNeverAMixture) {
   EXPECT_GT(num_refused, 0);
 }
 
+// A process that dies while it exports leaves a temporary file; the next export takes it away.
+TEST_F(ModelFilesTest, AnExportLeavesNothingOfAnInterruptedOne) {
+  const ModelConfig config = small_config();
+  const TensorMap tensors = random_model_tensors(config, 1);
+  test::FaultyFileSystem counting({});
+  ASSERT_TRUE(export_model(counting, at("out"), config, tensors, std::nullopt).ok());
+  const auto whole = list_directory(at("out"));
+  int num_leftovers = 0;
+  for (int call = 1; call <= counting.num_calls(); ++call) {
+    std::filesystem::remove_all(at("out"));
+    test::FaultyFileSystem dying({.at = call, .error = EIO, .dead = true});
+    (void)export_model(dying, at("out"), config, tensors, std::nullopt);
+    if (std::filesystem::exists(at("out"))) {
+      for (const std::string& name : list_directory(at("out")).value()) {
+        num_leftovers += name.starts_with('.') ? 1 : 0;
+      }
+    }
+    ASSERT_TRUE(export_model(files_, at("out"), config, tensors, std::nullopt).ok());
+    EXPECT_EQ(list_directory(at("out")).value(), whole.value()) << call;
+  }
+  EXPECT_GT(num_leftovers, 0);
+}
+
 TEST_F(ModelFilesTest, ToleratesWhatPublishedFilesHold) {
   ModelConfig config = small_config();
   config.tie_word_embeddings = true;

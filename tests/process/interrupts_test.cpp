@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// SIGINT and SIGTERM: once ends a run after its step with a commit, twice at once; either way it
+// goes on to the same bits.
+#include <csignal>
+#include <memory>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/process/reward_gate.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kGateStep = 4;
+constexpr const char* kAnswer = "stopping after this step; once more stops at once\n";
+
+class InterruptsTest : public ::testing::TestWithParam<int> {
+protected:
+  InterruptsTest() {
+    folder_.write_rows();
+    folder_.write("run.yaml", gated_config(random_model()));
+  }
+  ~InterruptsTest() override {
+    if (HasFailure()) {
+      folder_.keep();
+    }
+  }
+
+  // Resumes the run to its end and compares it with one that nobody interrupted.
+  void expect_resumes_to_same_bits();
+
+  // The run waits in the middle of step kGateStep for rewards that come once `gate_` is opened.
+  void start_and_wait_for_gate(std::unique_ptr<ProgramRun>& run) {
+    gate_.set_behaviour("gate " + std::to_string((kGateStep - 1) * kGatedRows + kGatedRows / 2));
+    run = std::make_unique<ProgramRun>(folder_.path(), tidemill({"run", "run.yaml"}));
+    ASSERT_TRUE(gate_.wait_reached());
+    gate_.clear_behaviour();
+  }
+
+  RunFolder folder_;
+  RewardGate gate_{folder_};
+};
+
+void InterruptsTest::expect_resumes_to_same_bits() {
+  const auto resumed = folder_.run({"resume", "runs/gated"});
+  ASSERT_TRUE(resumed.has_value()) << "hangs";
+  ASSERT_EQ(resumed->code, 0) << resumed->describe();
+  RunFolder other;
+  other.write_rows();
+  other.write("run.yaml", gated_config(random_model()));
+  const auto undisturbed = other.run({"run", "run.yaml"});
+  ASSERT_TRUE(undisturbed.has_value()) << "hangs";
+  ASSERT_EQ(undisturbed->code, 0) << undisturbed->describe();
+  EXPECT_EQ(difference(look_at(other, kGatedRun), look_at(folder_, kGatedRun)), "");
+  EXPECT_EQ(folder_.metrics_steps(kGatedRun), steps_up_to(kGatedSteps));
+}
+
+// The rewards of the step come after the interrupt: the run takes them and ends at a whole step.
+TEST_P(InterruptsTest, OnceEndsAfterTheStepAndCommits) {
+  std::unique_ptr<ProgramRun> run;
+  ASSERT_NO_FATAL_FAILURE(start_and_wait_for_gate(run));
+  run->send(GetParam());
+  ASSERT_TRUE(run->wait_for_error_text(kAnswer));
+  gate_.open();
+  const auto ended = run->finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+  const CommitState found = folder_.commits(kGatedRun);
+  ASSERT_TRUE(found.last_step.has_value());
+  EXPECT_GE(*found.last_step, kGateStep - 1U);
+  EXPECT_FALSE(found.leftovers);
+  EXPECT_EQ(folder_.metrics_steps(kGatedRun), steps_up_to(*found.last_step));
+  expect_resumes_to_same_bits();
+}
+
+// The rewards never come: nobody waits for them when the run is to end.
+TEST_P(InterruptsTest, OnceEndsARunThatWaitsForRewards) {
+  std::unique_ptr<ProgramRun> run;
+  ASSERT_NO_FATAL_FAILURE(start_and_wait_for_gate(run));
+  run->send(GetParam());
+  const auto ended = run->finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_THAT(ended->out, HasSubstr("stopped after step 3; the model is in runs/gated/export\n"
+                                    "go on with: tidemill resume runs/gated\n"));
+  EXPECT_EQ(folder_.commits(kGatedRun).last_step, kGateStep - 1U);
+  expect_resumes_to_same_bits();
+}
+
+TEST_P(InterruptsTest, TwiceEndsAtOnceAndTearsNothing) {
+  std::unique_ptr<ProgramRun> run;
+  ASSERT_NO_FATAL_FAILURE(start_and_wait_for_gate(run));
+  run->send(GetParam());
+  ASSERT_TRUE(run->wait_for_error_text(kAnswer));
+  run->send(GetParam());
+  const auto ended = run->finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 128 + GetParam()) << ended->describe();
+  EXPECT_LE(folder_.commits(kGatedRun).last_step, kGateStep - 1U);
+  expect_resumes_to_same_bits();
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, InterruptsTest, ::testing::Values(SIGINT, SIGTERM),
+                         [](const auto& tested) {
+                           return std::string(tested.param == SIGINT ? "Interrupt" : "Terminate");
+                         });
+
+}  // namespace
+}  // namespace tidemill::test

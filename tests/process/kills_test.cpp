@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole runs are killed at random moments and resumed; what they end with must be, to the bit, what
+// the undisturbed run ended with.
+//
+// A life is one run: it is started, killed after a random time, resumed, perhaps killed again, and
+// in the end resumed to its end. Moments are uniform over the length of the undisturbed run, its
+// start included. A process that has ended before its moment was not killed and is not counted;
+// lives go on until the kills are there. No outcome depends on a moment, and none is demanded:
+// only how many kills fell where is printed.
+//
+// TIDEMILL_KILL_SEED=N replays the moments of another seed, as far as a machine can.
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/random.hpp"
+#include "tests/process/run_folder.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using std::chrono::microseconds;
+using SteadyClock = std::chrono::steady_clock;
+
+/// Where kills fell, and what became of their runs.
+struct Tally {
+  int kills = 0;
+  int before_directory = 0;     // no run to resume: started again
+  int before_first_commit = 0;  // resumed from the beginning
+  int in_commit = 0;            // a commit was half written
+  int after_last_commit = 0;    // while exporting
+  int lives = 0;
+  int bit_equal = 0;
+  int ended_before_kill = 0;
+
+  [[nodiscard]] std::string to_text() const {
+    return "kills " + std::to_string(kills) + " (before the run directory " +
+           std::to_string(before_directory) + ", before the first commit " +
+           std::to_string(before_first_commit) + ", during a commit " + std::to_string(in_commit) +
+           ", after the last commit " + std::to_string(after_last_commit) +
+           "); ended before its kill, not counted " + std::to_string(ended_before_kill) +
+           "; runs resumed to their end " + std::to_string(lives) + ", bit-equal " +
+           std::to_string(bit_equal);
+  }
+};
+
+constexpr const char* kRun = "victim";
+constexpr std::uint64_t kDefaultSeed = 20'260'101;
+// Of the resumed processes every second one is killed again.
+constexpr std::uint64_t kMercy = 2;
+
+std::uint64_t seed() {
+  const char* given = std::getenv("TIDEMILL_KILL_SEED");  // NOLINT(concurrency-mt-unsafe)
+  return given != nullptr ? std::strtoull(given, nullptr, 10) : kDefaultSeed;
+}
+
+class KillsTest : public ::testing::Test {
+protected:
+  void kill_often(const std::string& config, std::uint64_t steps, int kills);
+
+private:
+  void run_undisturbed(const std::string& config, std::uint64_t steps);
+  void live_once(const std::string& config, RandomStream& random);
+  [[nodiscard]] std::vector<std::string> next_command(const RunFolder& folder) const;
+  void count_kill(const RunFolder& folder);
+
+  Undisturbed undisturbed_;
+  microseconds length_{0};
+  std::uint64_t steps_ = 0;
+  int wanted_ = 0;
+  Tally tally_;
+};
+
+// Twice: a machine that was busy for a while must not make the length too long.
+void KillsTest::run_undisturbed(const std::string& config, std::uint64_t steps) {
+  length_ = microseconds::max();
+  for (int time = 0; time < 2; ++time) {
+    RunFolder folder;
+    folder.write_rows();
+    folder.write("run.yaml", config);
+    const auto start = SteadyClock::now();
+    const auto ended = folder.run({"run", "run.yaml"});
+    length_ =
+        std::min(length_, std::chrono::duration_cast<microseconds>(SteadyClock::now() - start));
+    ASSERT_TRUE(ended.has_value()) << "hangs";
+    ASSERT_EQ(ended->code, 0) << ended->describe();
+    const Undisturbed seen = look_at(folder, kRun);
+    ASSERT_FALSE(seen.weights.empty());
+    ASSERT_EQ(seen.steps, steps_up_to(steps));
+    ASSERT_EQ(difference(time == 0 ? seen : undisturbed_, seen), "");
+    undisturbed_ = seen;
+  }
+  steps_ = steps;
+}
+
+// A run without a run.yaml has not begun: `run` must begin it, under its name.
+std::vector<std::string> KillsTest::next_command(const RunFolder& folder) const {
+  const std::filesystem::path run = std::filesystem::path("runs") / kRun;
+  return std::filesystem::exists(folder.path() / run / "run.yaml")
+             ? std::vector<std::string>{"resume", run.string()}
+             : std::vector<std::string>{"run", "run.yaml"};
+}
+
+void KillsTest::count_kill(const RunFolder& folder) {
+  ++tally_.kills;
+  const CommitState found = folder.commits(kRun);
+  if (next_command(folder).front() == "run") {
+    ++tally_.before_directory;
+  } else if (!found.last_step.has_value()) {
+    ++tally_.before_first_commit;
+  } else if (*found.last_step == steps_) {
+    ++tally_.after_last_commit;
+  }
+  tally_.in_commit += found.leftovers ? 1 : 0;
+}
+
+void KillsTest::live_once(const std::string& config, RandomStream& random) {
+  RunFolder folder;
+  folder.write_rows();
+  folder.write("run.yaml", config);
+  for (bool first = true;; first = false) {
+    ProgramRun run(folder.path(), tidemill(next_command(folder)));
+    const bool mercy = tally_.kills >= wanted_ || (!first && random.below(kMercy) == 0);
+    const microseconds moment(random.below(static_cast<std::uint64_t>(length_.count())));
+    if (!mercy && !run.ended_within(moment)) {
+      run.send(SIGKILL);
+    }
+    const auto ended = run.finish();
+    if (!ended.has_value() || (ended->signal != SIGKILL && ended->code != 0)) {
+      folder.keep();
+      FAIL() << (ended.has_value() ? ended->describe() : "hangs") << "\nkept " << folder.path();
+    }
+    if (ended->signal == SIGKILL) {
+      count_kill(folder);
+      continue;
+    }
+    tally_.ended_before_kill += mercy ? 0 : 1;
+    break;
+  }
+  ++tally_.lives;
+  const std::string differs = difference(undisturbed_, look_at(folder, kRun));
+  if (!differs.empty()) {
+    folder.keep();
+    FAIL() << "differs from the undisturbed run: " << differs << "\nkept " << folder.path();
+  }
+  ++tally_.bit_equal;
+}
+
+void KillsTest::kill_often(const std::string& config, std::uint64_t steps, int kills) {
+  std::cout << "seed " << seed() << '\n';
+  wanted_ = kills;
+  ASSERT_NO_FATAL_FAILURE(run_undisturbed(config, steps));
+  RandomStream random(seed());
+  const auto start = SteadyClock::now();
+  while (tally_.kills < kills && !HasFatalFailure()) {
+    live_once(config, random);
+  }
+  const auto spent = std::chrono::duration_cast<std::chrono::seconds>(SteadyClock::now() - start);
+  std::cout << "undisturbed run " << length_.count() / 1000 << " ms; " << tally_.to_text() << "; "
+            << spent.count() << " s\n";
+  EXPECT_EQ(tally_.kills, kills);
+  EXPECT_EQ(tally_.bit_equal, tally_.lives);
+}
+
+// Random weights answer with random bytes; the pattern rewards about every other answer.
+std::string rl_config(const std::string& more) {
+  return "workflow: rl\nname: " + std::string(kRun) + "\nseed: 7\n" + random_model() +
+         "data: {train: rows.jsonl, eval: rows.jsonl}\n"
+         "rollout: {group_size: 4, max_new_tokens: 8, workers: 2}\n"
+         "reward: {kind: regex, pattern: '[A-Z]'}\n"
+         "device: {threads: 1}\n" +
+         more;
+}
+
+TEST_F(KillsTest, SynchronousRunWithACommitEveryStep) {
+  kill_often(rl_config("train: {steps: 24, prompts_per_step: 4, learning_rate: 1e-3}\n"
+                       "checkpoint: {every_steps: 1}\n"),
+             24, 60);
+}
+
+TEST_F(KillsTest, SynchronousRunWithEvaluations) {
+  kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
+                       "eval: {every_steps: 4}\n"
+                       "checkpoint: {every_steps: 2}\n"),
+             30, 35);
+}
+
+TEST_F(KillsTest, FixedScheduleOfStalenessOne) {
+  kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
+                       "staleness: {max: 1, schedule: fixed}\n"
+                       "checkpoint: {every_steps: 2}\n"),
+             30, 25);
+}
+
+TEST_F(KillsTest, FixedScheduleOfStalenessTwo) {
+  kill_often(rl_config("train: {steps: 24, prompts_per_step: 4, learning_rate: 1e-3}\n"
+                       "staleness: {max: 2, schedule: fixed}\n"
+                       "checkpoint: {every_steps: 1}\n"),
+             24, 25);
+}
+
+TEST_F(KillsTest, SynchronousRunThatTrainsAnAdapter) {
+  kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-2,\n"
+                       "        adapter: {kind: lora, rank: 4}}\n"
+                       "checkpoint: {every_steps: 2}\n"),
+             30, 20);
+}
+
+TEST_F(KillsTest, SupervisedRun) {
+  kill_often("workflow: sft\nname: " + std::string(kRun) + "\nseed: 7\n" + random_model() +
+                 "data: {train: rows.jsonl}\n"
+                 "train: {steps: 40, sequences_per_step: 16, learning_rate: 1e-3}\n"
+                 "checkpoint: {every_steps: 2}\n"
+                 "device: {threads: 1}\n",
+             40, 35);
+}
+
+}  // namespace
+}  // namespace tidemill::test

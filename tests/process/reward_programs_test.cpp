@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs whose reward program hangs, dies, prints garbage or NaN: once, for some samples, or always.
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/process/reward_gate.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class RewardProgramsTest : public ::testing::Test {
+protected:
+  RewardProgramsTest() { folder_.write_rows(); }
+  ~RewardProgramsTest() override {
+    if (HasFailure()) {
+      folder_.keep();
+    }
+  }
+
+  // Runs with a program that misbehaves; `more` are further keys of `reward`.
+  Ended run(const std::string& behaviour, const std::string& more) {
+    folder_.write("run.yaml", gated_config(random_model(), more));
+    RewardGate(folder_).set_behaviour(behaviour);
+    const auto ended = folder_.run({"run", "run.yaml"});
+    EXPECT_TRUE(ended.has_value()) << "hangs";
+    return ended.value_or(Ended{});
+  }
+
+  // Exactly one line says why the run ended, after which the user mends the program and goes on.
+  void expect_one_line_and_resume(const Ended& ended, const std::string& start) {
+    EXPECT_EQ(ended.code, 2) << ended.describe();
+    EXPECT_THAT(ended.last_error_line(), StartsWith(start)) << ended.describe();
+    EXPECT_FALSE(folder_.commits(kGatedRun).leftovers);
+    RewardGate(folder_).clear_behaviour();
+    const auto resumed = folder_.run({"resume", "runs/gated"});
+    ASSERT_TRUE(resumed.has_value()) << "hangs";
+    EXPECT_EQ(resumed->code, 0) << resumed->describe();
+    EXPECT_EQ(folder_.metrics_steps(kGatedRun), steps_up_to(kGatedSteps));
+  }
+
+  void expect_done(const Ended& ended) {
+    EXPECT_EQ(ended.code, 0) << ended.describe();
+    EXPECT_EQ(folder_.metrics_steps(kGatedRun), steps_up_to(kGatedSteps));
+  }
+
+  [[nodiscard]] std::size_t trained_samples() const {
+    const std::string text = folder_.samples(kGatedRun);
+    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  }
+
+  RunFolder folder_;
+};
+
+constexpr std::size_t kAllSamples = kGatedSteps * kGatedRows;
+
+// Once: the sample is delivered again, and nothing is lost.
+
+TEST_F(RewardProgramsTest, OneHangCostsNoSample) {
+  expect_done(run("hang-once", "  timeout_ms: 5000\n"));
+  EXPECT_EQ(trained_samples(), kAllSamples);
+}
+
+TEST_F(RewardProgramsTest, OneDeathCostsNoSample) {
+  expect_done(run("die-once", ""));
+  EXPECT_EQ(trained_samples(), kAllSamples);
+  EXPECT_THAT(read_file(folder_.path() / "runs/gated/reward-stderr.txt"),
+              HasSubstr("out of cheese\n"));
+}
+
+TEST_F(RewardProgramsTest, OneLineOfGarbageCostsNoSample) {
+  expect_done(run("garbage-once", "  timeout_ms: 5000\n"));
+  EXPECT_EQ(trained_samples(), kAllSamples);
+}
+
+TEST_F(RewardProgramsTest, OneNanCostsNoSample) {
+  expect_done(run("nan-once", ""));
+  EXPECT_EQ(trained_samples(), kAllSamples);
+}
+
+// For some samples: those fail after all deliveries. A dropped group's place is taken by another; a
+// shrunk one is trained without them.
+
+TEST_F(RewardProgramsTest, GroupsThatCannotBeScoredAreDropped) {
+  expect_done(run("nan-for 15+", "  on_failed: drop_group\n"));
+  EXPECT_EQ(trained_samples(), kAllSamples);
+  EXPECT_THAT(folder_.samples(kGatedRun), Not(HasSubstr("\"prompt\":\"15+")));
+}
+
+TEST_F(RewardProgramsTest, ShrunkGroupsGoOnWithoutThem) {
+  expect_done(run("nan-zero", "  on_failed: shrink\n"));
+  EXPECT_GT(trained_samples(), 0U);
+  EXPECT_LT(trained_samples(), kAllSamples);
+  EXPECT_THAT(folder_.samples(kGatedRun), Not(HasSubstr("\"reward\":0.0")));
+}
+
+// Always: the run ends, soon, with one line that names the trouble.
+
+TEST_F(RewardProgramsTest, AlwaysDying) {
+  expect_one_line_and_resume(
+      run("die", ""), "reward-0: command: given up after 5 failures in a row without an answer: ");
+}
+
+TEST_F(RewardProgramsTest, AlwaysHanging) {
+  expect_one_line_and_resume(
+      run("hang", "  timeout_ms: 300\n"),
+      "reward-0: command: given up after 5 failures in a row without an answer: ");
+}
+
+TEST_F(RewardProgramsTest, AlwaysGarbage) {
+  const Ended ended = run("garbage", "");
+  EXPECT_THAT(ended.last_error_line(), HasSubstr("I like this one"));
+  expect_one_line_and_resume(
+      ended, "reward-0: command: given up after 5 failures in a row without an answer: ");
+}
+
+TEST_F(RewardProgramsTest, AlwaysNan) {
+  expect_one_line_and_resume(run("nan", ""),
+                             "reward-0: 256 samples in a row without a reward; the last: reward: ");
+}
+
+TEST_F(RewardProgramsTest, AlwaysAnErrorEvenWhenGroupsShrink) {
+  const Ended ended = run("error", "  on_failed: shrink\n");
+  EXPECT_THAT(ended.last_error_line(), HasSubstr("no opinion"));
+  expect_one_line_and_resume(ended,
+                             "reward-0: 256 samples in a row without a reward; the last: reward: ");
+}
+
+TEST_F(RewardProgramsTest, NotThere) {
+  folder_.write("run.yaml", gated_config(random_model()));
+  const std::string config = read_file(folder_.path() / "run.yaml");
+  folder_.write("run.yaml",
+                config.substr(0, config.find("  command: [")) + "  command: [no-such-program]\n");
+  const auto ended = folder_.run({"run", "run.yaml"});
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 2);
+  EXPECT_EQ(ended->err, "command: cannot run `no-such-program`: not found in PATH\n");
+}
+
+}  // namespace
+}  // namespace tidemill::test

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that cannot go on: held by another process, made by a newer program, damaged, their model
+// gone. Each is refused with one line that names the place, and nothing of it is lost.
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/process/reward_gate.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// The commits of the first two steps are whole by then.
+constexpr int kKilledInStep = 5;
+constexpr const char* kCheckpoints = "runs/gated/checkpoints/";
+
+class UnusableRunsTest : public ::testing::Test {
+protected:
+  explicit UnusableRunsTest(const std::string& model = random_model()) : model_(model) {
+    folder_.write_rows();
+    folder_.write("run.yaml", gated_config(model_));
+  }
+  ~UnusableRunsTest() override {
+    if (HasFailure()) {
+      folder_.keep();
+    }
+  }
+
+  [[nodiscard]] std::filesystem::path at(const std::string& name) const {
+    return folder_.path() / name;
+  }
+
+  Ended run(const std::vector<std::string>& arguments) const {
+    const auto ended = folder_.run(arguments);
+    EXPECT_TRUE(ended.has_value()) << "hangs";
+    return ended.value_or(Ended{});
+  }
+
+  // Expects that resuming is refused with one line like this.
+  void expect_refused(const ::testing::Matcher<std::string>& line) const {
+    const Ended ended = run({"resume", "runs/gated"});
+    EXPECT_NE(ended.code, 0) << ended.describe();
+    EXPECT_EQ(ended.signal, 0) << ended.describe();
+    EXPECT_THAT(ended.err, line);
+    EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+  }
+
+  // Resumes and expects what the same run without any trouble ends with.
+  void expect_ends_as_undisturbed(const std::vector<std::string>& arguments) const {
+    const Ended resumed = run(arguments);
+    ASSERT_EQ(resumed.code, 0) << resumed.describe();
+    expect_as_undisturbed();
+  }
+  void expect_as_undisturbed() const {
+    RunFolder other;
+    other.write_rows();
+    if (std::filesystem::exists(at("model"))) {
+      std::filesystem::copy(at("model"), other.path() / "model");
+    }
+    other.write("run.yaml", gated_config(model_));
+    const auto undisturbed = other.run({"run", "run.yaml"});
+    ASSERT_TRUE(undisturbed.has_value()) << "hangs";
+    ASSERT_EQ(undisturbed->code, 0) << undisturbed->describe();
+    EXPECT_EQ(difference(look_at(other, kGatedRun), look_at(folder_, kGatedRun)), "");
+  }
+
+  void flip_byte_in_middle(const std::filesystem::path& file) const {
+    std::string bytes = read_file(file);
+    ASSERT_FALSE(bytes.empty()) << file;
+    bytes[bytes.size() / 2] ^= 1;
+    folder_.write(std::filesystem::relative(file, folder_.path()).string(), bytes);
+  }
+
+  // Returns the file that holds a part of a commit.
+  [[nodiscard]] std::filesystem::path part_of(const std::filesystem::path& manifest,
+                                              const std::string& part) const {
+    return at(std::string(kCheckpoints) + "objects") / folder_.object_of(manifest, part);
+  }
+
+  std::string model_;
+  RunFolder folder_;
+};
+
+TEST_F(UnusableRunsTest, ASecondProcessIsRefusedWhileTheFirstGoesOn) {
+  const RewardGate gate(folder_);
+  gate.set_behaviour("gate " + std::to_string(kGatedRows));
+  ProgramRun first(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(gate.wait_reached());
+  expect_refused("runs/gated: in use by process " + std::to_string(first.pid()) + "\n");
+  const Ended again = run({"run", "run.yaml"});
+  EXPECT_EQ(again.code, 2);
+  EXPECT_EQ(again.err, "runs/gated: the run exists; resume it, or give another name\n");
+  gate.open();
+  const auto ended = first.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+  gate.clear_behaviour();
+  expect_as_undisturbed();
+}
+
+TEST_F(UnusableRunsTest, ADirectoryLeftBeforeTheRunBeganIsTaken) {
+  std::filesystem::create_directories(at("runs/gated"));
+  folder_.write("runs/gated/.tmp-1-0", "workflow: rl\nna");
+  folder_.write("runs/gated/lock", "1\n");
+  expect_refused("runs/gated/run.yaml: no such file\n");
+  expect_ends_as_undisturbed({"run", "run.yaml"});
+}
+
+TEST_F(UnusableRunsTest, ADirectoryOfSomebodyElseIsNotTaken) {
+  std::filesystem::create_directories(at("runs/gated"));
+  folder_.write("runs/gated/notes.txt", "mine");
+  const Ended ended = run({"run", "run.yaml"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_EQ(ended.err, "runs/gated: the run exists; resume it, or give another name\n");
+  EXPECT_EQ(read_file(at("runs/gated/notes.txt")), "mine");
+}
+
+TEST_F(UnusableRunsTest, ARunOfANewerProgram) {
+  ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+  const std::string store = read_file(at(std::string(kCheckpoints) + "store.json"));
+  folder_.write(std::string(kCheckpoints) + "store.json", R"({"format": 2, "run": "gated"})");
+  expect_refused(
+      "runs/gated/checkpoints/store.json: made by a newer version of tidemill (format 2; this one "
+      "reads up to 1)\n");
+  folder_.write(std::string(kCheckpoints) + "store.json", store);
+  const std::string config = read_file(at("runs/gated/run.yaml"));
+  folder_.write("runs/gated/run.yaml", config + "teleport: {max: 3}\n");
+  expect_refused(AllOf(StartsWith("runs/gated/run.yaml:"), EndsWith("teleport: unknown key\n")));
+  folder_.write("runs/gated/run.yaml", config);
+  expect_ends_as_undisturbed({"resume", "runs/gated"});
+}
+
+TEST_F(UnusableRunsTest, ADamagedLastCommitIsPassedOverOnlyWhenTold) {
+  for (const char* part : {"weights", "optimizer", "stream", "meta.json"}) {
+    SCOPED_TRACE(part);
+    std::filesystem::remove_all(at("runs"));
+    ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+    const auto manifests = folder_.manifests(kGatedRun);
+    ASSERT_GE(manifests.size(), 2U);
+    const std::filesystem::path file = part_of(manifests.front(), part);
+    flip_byte_in_middle(file);
+    expect_refused(AllOf(StartsWith(std::string(part) + ": runs/gated/checkpoints/objects/" +
+                                    file.filename().string() + ": damaged: "),
+                         EndsWith(" is intact; to go on from there: tidemill resume runs/gated "
+                                  "--use-commit-before\n")));
+    expect_ends_as_undisturbed({"resume", "runs/gated", "--use-commit-before"});
+  }
+}
+
+TEST_F(UnusableRunsTest, AManifestCutShort) {
+  ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+  const std::filesystem::path manifest = folder_.manifests(kGatedRun).front();
+  std::filesystem::resize_file(manifest, std::filesystem::file_size(manifest) / 2);
+  expect_refused(HasSubstr(manifest.filename().string() + ": damaged: "));
+  expect_ends_as_undisturbed({"resume", "runs/gated", "--use-commit-before"});
+}
+
+TEST_F(UnusableRunsTest, APartThatIsGone) {
+  ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+  std::filesystem::remove(part_of(folder_.manifests(kGatedRun).front(), "weights"));
+  expect_refused(HasSubstr(": missing; the commit before it, of step "));
+  expect_ends_as_undisturbed({"resume", "runs/gated", "--use-commit-before"});
+}
+
+TEST_F(UnusableRunsTest, BothCommitsDamaged) {
+  ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+  const auto manifests = folder_.manifests(kGatedRun);
+  for (const auto& manifest : manifests) {
+    flip_byte_in_middle(part_of(manifest, "weights"));
+  }
+  expect_refused(EndsWith("; no intact commit is before it\n"));
+  const Ended ended = run({"resume", "runs/gated", "--use-commit-before"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.err, EndsWith("; no intact commit is before it\n"));
+  EXPECT_EQ(folder_.manifests(kGatedRun), manifests) << "nothing may be removed";
+}
+
+TEST_F(UnusableRunsTest, RecordsShorterThanTheCommitSays) {
+  ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+  const std::string samples = folder_.samples(kGatedRun);
+  folder_.write("runs/gated/samples.jsonl", samples.substr(0, 10));
+  expect_refused(StartsWith("runs/gated/samples.jsonl: 10 bytes, but the last commit recorded "));
+  folder_.write("runs/gated/samples.jsonl", samples);
+  expect_ends_as_undisturbed({"resume", "runs/gated"});
+}
+
+TEST_F(UnusableRunsTest, NoRunThere) {
+  const Ended ended = run({"resume", "runs/nobody"});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_EQ(ended.err, "runs/nobody/run.yaml: no such file\n");
+}
+
+class RunsWithoutModelTest : public UnusableRunsTest {
+protected:
+  RunsWithoutModelTest() : UnusableRunsTest("model: {path: model}\n") {
+    std::filesystem::copy(TIDEMILL_TEST_DIR "/golden/engine/models/llama-tiny", at("model"));
+  }
+};
+
+TEST_F(RunsWithoutModelTest, AModelThatIsGoneOrBroken) {
+  ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+  const std::string config = read_file(at("model/config.json"));
+  const std::string weights = read_file(at("model/model.safetensors"));
+
+  std::filesystem::rename(at("model"), at("elsewhere"));
+  expect_refused(StartsWith("model/config.json: "));
+  std::filesystem::rename(at("elsewhere"), at("model"));
+
+  folder_.write("model/config.json", config.substr(0, config.size() / 2));
+  expect_refused(StartsWith("model/config.json: "));
+  folder_.write("model/config.json", config);
+
+  folder_.write("model/model.safetensors", weights.substr(0, weights.size() / 2));
+  expect_refused(StartsWith("model/model.safetensors: "));
+  folder_.write("model/model.safetensors", weights);
+
+  expect_ends_as_undisturbed({"resume", "runs/gated"});
+}
+
+// The date that a template shows is that of the run's first start, so that a resumed run has the
+// prompts of an undisturbed one.
+TEST_F(RunsWithoutModelTest, TheDateInPromptsIsTheFirstStarts) {
+  folder_.write("model/chat_template.jinja",
+                "{% if strftime_now('%Y') == '1999' %}{{ raise_exception('it is 1999') }}"
+                "{% endif %}{{ messages[0].content }}");
+  std::string rows;
+  for (const char* text : {"one", "two", "three", "four"}) {
+    rows += R"({"messages": [{"role": "user", "content": ")" + std::string(text) +
+            R"("}], "answer": ""})" + "\n";
+  }
+  folder_.write("rows.jsonl", rows);
+  ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+  folder_.write("runs/gated/started", "1999-12-31T23:59:59\n");
+  expect_refused(HasSubstr("it is 1999"));
+}
+
+}  // namespace
+}  // namespace tidemill::test
