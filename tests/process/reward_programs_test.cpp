@@ -16,6 +16,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
+constexpr const char* kShortLimit = "timeout_ms: 300";
+
 class RewardProgramsTest : public ::testing::Test {
 protected:
   RewardProgramsTest() { folder_.write_rows(); }
@@ -40,10 +42,20 @@ protected:
     EXPECT_THAT(ended.last_error_line(), StartsWith(start)) << ended.describe();
     EXPECT_FALSE(folder_.commits(kGatedRun).leftovers);
     RewardGate(folder_).clear_behaviour();
+    give_more_time();
     const auto resumed = folder_.run({"resume", "runs/gated"});
     ASSERT_TRUE(resumed.has_value()) << "hangs";
     EXPECT_EQ(resumed->code, 0) << resumed->describe();
     EXPECT_EQ(folder_.metrics_steps(kGatedRun), steps_up_to(kGatedSteps));
+  }
+
+  // The limit that a hang is tested with is too short for a program that has yet to start.
+  void give_more_time() {
+    std::string config = read_file(folder_.path() / "runs/gated/run.yaml");
+    if (const std::size_t at = config.find(kShortLimit); at != std::string::npos) {
+      config.replace(at, std::string(kShortLimit).size(), "timeout_ms: 60000");
+      folder_.write("runs/gated/run.yaml", config);
+    }
   }
 
   void expect_done(const Ended& ended) {
@@ -110,7 +122,7 @@ TEST_F(RewardProgramsTest, AlwaysDying) {
 
 TEST_F(RewardProgramsTest, AlwaysHanging) {
   expect_one_line_and_resume(
-      run("hang", "  timeout_ms: 300\n"),
+      run("hang", "  " + std::string(kShortLimit) + "\n"),
       "reward-0: command: given up after 5 failures in a row without an answer: ");
 }
 
