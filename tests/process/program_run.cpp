@@ -139,8 +139,8 @@ bool ProgramRun::wait_for_error_text(const std::string& text) {
   return true;
 }
 
-std::optional<Ended> ProgramRun::finish() {
-  const auto deadline = SteadyClock::now() + kHang;
+std::optional<Ended> ProgramRun::finish(std::chrono::seconds hang) {
+  const auto deadline = SteadyClock::now() + hang;
   while (read_some(milliseconds_until(deadline))) {
   }
   if (!ended_within(std::chrono::milliseconds(milliseconds_until(deadline)))) {

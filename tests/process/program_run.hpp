@@ -48,8 +48,8 @@ public:
   /// Reads its standard error until `text` has appeared in it; false when it ended without, or
   /// hangs.
   [[nodiscard]] bool wait_for_error_text(const std::string& text);
-  /// Waits for its end; nothing when it hangs. Call once.
-  [[nodiscard]] std::optional<Ended> finish();
+  /// Waits for its end; nothing when it takes longer than `hang`. Call once.
+  [[nodiscard]] std::optional<Ended> finish(std::chrono::seconds hang = kHang);
 
 private:
   bool read_some(int timeout_ms);

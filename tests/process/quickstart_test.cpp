@@ -21,6 +21,9 @@ namespace {
 constexpr double kShippedGreedy = 0.555;
 constexpr double kShippedPassAt8 = 0.985;
 
+// Trainings take minutes on a busy machine.
+constexpr std::chrono::seconds kLongRun{900};
+
 const std::filesystem::path kSource = TIDEMILL_SOURCE_DIR;
 const std::filesystem::path kShipped = kSource / "examples/models/arithmetic";
 
@@ -116,7 +119,7 @@ TEST(QuickstartTest, TheShippedModelHasTheStatedAccuracy) {
 TEST(QuickstartTest, TheRecipeMakesTheShippedModelAgain) {
   const RunFolder folder;
   lend_repository(folder);
-  const std::optional<Ended> ended = folder.run({"run", "configs/quickstart-sft.yaml"});
+  const std::optional<Ended> ended = folder.run({"run", "configs/quickstart-sft.yaml"}, kLongRun);
   ASSERT_TRUE(ended.has_value());
   ASSERT_EQ(ended->code, 0) << ended->describe();
   const std::string made = folder.exported_weights("quickstart-sft");
@@ -133,7 +136,8 @@ TEST(QuickstartTest, TheRecipeMakesTheShippedModelAgain) {
 TEST(QuickstartTest, ReinforcementLearningMendsTheSlips) {
   const RunFolder folder;
   lend_repository(folder);
-  const std::optional<Ended> ended = folder.run({"run", "configs/quickstart.yaml", "--json"});
+  const std::optional<Ended> ended =
+      folder.run({"run", "configs/quickstart.yaml", "--json"}, kLongRun);
   ASSERT_TRUE(ended.has_value());
   ASSERT_EQ(ended->code, 0) << ended->describe();
   const double after = greedy_accuracy(folder, folder.path() / "runs/quickstart/export");

@@ -68,8 +68,9 @@ void RunFolder::write_rows() const {
   write("rows.jsonl", rows);
 }
 
-std::optional<Ended> RunFolder::run(const std::vector<std::string>& arguments) const {
-  return ProgramRun(path_, tidemill(arguments)).finish();
+std::optional<Ended> RunFolder::run(const std::vector<std::string>& arguments,
+                                    std::chrono::seconds hang) const {
+  return ProgramRun(path_, tidemill(arguments)).finish(hang);
 }
 
 std::string RunFolder::exported_weights(const std::string& name) const {

@@ -34,8 +34,9 @@ public:
   /// Writes `rows.jsonl`: 40 sums, as prompts with answers.
   void write_rows() const;
 
-  /// Runs the program to its end. Nothing when it hangs.
-  [[nodiscard]] std::optional<Ended> run(const std::vector<std::string>& arguments) const;
+  /// Runs the program to its end. Nothing when it takes longer than `hang`.
+  [[nodiscard]] std::optional<Ended> run(const std::vector<std::string>& arguments,
+                                         std::chrono::seconds hang = kHang) const;
 
   /// Returns the bytes of the model, or else the adapter, in `runs/NAME/export`; empty: there is
   /// none.
