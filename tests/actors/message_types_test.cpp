@@ -93,14 +93,14 @@ TIDEMILL_EXAMPLE(Completion, {{1}, "consumer", {{{{6}, 2}, {some_cell()}, {3, 40
 TIDEMILL_EXAMPLE(Return, {{1}, "consumer", {{{6}, 2}}, "reason"});
 TIDEMILL_EXAMPLE(GroupVerdict, {{2}, {storage::VerdictKind::kFilter, "no signal"}});
 TIDEMILL_EXAMPLE(StreamImage, {some_buffer()});
-TIDEMILL_EXAMPLE(StreamStatus, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+TIDEMILL_EXAMPLE(StreamStatus, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, "why"});
 TIDEMILL_EXAMPLE(AdmissionRequest, {3, Duration{4}});
 TIDEMILL_EXAMPLE(Admission, {1, 2, 3, "version 4"});
 TIDEMILL_EXAMPLE(KeeperStatus, {1, 2, 3, 4, 5, 6, 7});
 TIDEMILL_EXAMPLE(StepRecord, {"train", 5, {{"reward_mean", 0.5}}, {some_sample()}});
 TIDEMILL_EXAMPLE(RecordMarks, {1, 2});
 TIDEMILL_EXAMPLE(EvalReport, {1, 2, 3, 0.5, 0.75, 4});
-TIDEMILL_EXAMPLE(RunSummary, {RunEnd::kData, 7, some_snapshot()});
+TIDEMILL_EXAMPLE(RunSummary, {RunEnd::kData, 7, some_snapshot(), "why"});
 
 // -- what an `inspect` names, against what the struct has -----------------------------------------
 

@@ -52,8 +52,9 @@ private:
 class ActorTest : public ::testing::Test {
 protected:
   ActorTest() : port_(actors::make_simulated_work_port(system_, [] { return Duration{0}; })) {}
-  // Actors that live, or messages on their way, would keep ~actor_system() waiting for ever.
-  ~ActorTest() override {
+  // Actors that live, or messages on their way, would keep ~actor_system() waiting for ever. Not in
+  // the destructor: what the actors call back lives in the derived test.
+  void TearDown() override {
     for (const caf::actor& actor : kept_) {
       caf::anon_send_exit(actor, caf::exit_reason::kill);
     }
@@ -87,22 +88,22 @@ protected:
   }
   [[nodiscard]] TimePoint now() { return system_.clock().now(); }
 
-  /// Ends `handle` with the test, and watches it for `exit_of`.
+  /// Ends the actor with the test.
   template <class Handle>
   Handle keep(const Handle& handle) {
     kept_.push_back(caf::actor_cast<caf::actor>(handle));
     return handle;
   }
 
-  /// Sends a request that has an hour; its answer appears once messages are delivered.
+  /// Sends a request that has a hundred hours; its answer appears once messages are delivered.
   template <class Answer, class Handle, class... Ts>
   Asked<Answer> ask(const Handle& handle, Ts... message) {
     Asked<Answer> asked;
-    system_.spawn([asked, handle, message...](caf::event_based_actor* self) {
-      self->request(handle, caf::duration(std::chrono::hours(1)), message...)
+    keep(system_.spawn([asked, handle, message...](caf::event_based_actor* self) {
+      self->request(handle, Duration(std::chrono::hours(100)), message...)
           .then([asked](const Answer& answer) { asked.settle(answer); },
                 [asked](const caf::error& error) { asked.settle(actors::from_caf_error(error)); });
-    });
+    }));
     return asked;
   }
 
@@ -110,14 +111,14 @@ protected:
   template <class Handle>
   std::shared_ptr<std::optional<Status>> exit_of(const Handle& handle) {
     auto exit = std::make_shared<std::optional<Status>>();
-    system_.spawn([exit, handle](caf::event_based_actor* self) {
+    keep(system_.spawn([exit, handle](caf::event_based_actor* self) {
       self->set_down_handler([self, exit](const caf::down_msg& down) {
         *exit = actors::from_caf_error(down.reason);
         self->quit();
       });
       self->monitor(handle);
       return caf::behavior{[](caf::unit_t) {}};
-    });
+    }));
     drain();
     return exit;
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,13 +24,46 @@
 
 namespace tidemill::test {
 
-/// A request that waits for the test's answer.
+/// What a fake is still to do: a promise can be kept by its actor alone, while it runs.
+struct Errands {
+  std::deque<std::function<void()>> todo;
+  std::function<void()> wake;
+
+  void add(std::function<void()> errand) {
+    todo.push_back(std::move(errand));
+    wake();
+  }
+  void run() {
+    for (const auto& errand : std::exchange(todo, {})) {
+      errand();
+    }
+  }
+};
+
+/// Has `errands` run by `handle`, which does so at `verb`.
+template <class Handle, class Verb>
+Handle runs_errands(const Handle& handle, const std::shared_ptr<Errands>& errands, Verb verb) {
+  errands->wake = [address = caf::actor_cast<caf::actor_addr>(handle), verb] {
+    if (const auto actor = caf::actor_cast<caf::actor>(address)) {
+      caf::anon_send(actor, verb);
+    }
+  };
+  return handle;
+}
+
+/// A request that waits for the test's answer, which arrives once messages are delivered.
 template <class Request, class Answer>
 struct Pending {
   Request request;
   caf::typed_response_promise<Answer> promise;
-  void answer(Answer value) { promise.deliver(std::move(value)); }
-  void fail(const Status& status) { promise.deliver(actors::to_caf_error(status)); }
+  std::shared_ptr<Errands> errands;
+  void answer(Answer value) {
+    errands->add(
+        [p = promise, value = std::move(value)]() mutable { p.deliver(std::move(value)); });
+  }
+  void fail(const Status& status) {
+    errands->add([p = promise, status]() mutable { p.deliver(actors::to_caf_error(status)); });
+  }
 };
 template <class Request, class Answer>
 using Inbox = std::deque<Pending<Request, Answer>>;
@@ -82,48 +116,51 @@ struct FakeStream {
 inline actors::StreamActor spawn_fake_stream(caf::actor_system& system,
                                              const std::shared_ptr<FakeStream>& fake) {
   using namespace actors;  // NOLINT(google-build-using-namespace)
-  return system.spawn([fake](StreamActor::pointer self) -> StreamActor::behavior_type {
-    return {
-        [fake](atom::put, NewGroup& group) -> caf::result<storage::Settlement> {
-          fake->puts.push_back(std::move(group));
-          return fake->settle({});
-        },
-        [fake](atom::finish) { ++fake->finished; },
-        [self, fake](atom::lease, LeaseRequest& request) {
-          auto promise = self->make_response_promise<LeaseReply>();
-          fake->leases.push_back({std::move(request), promise});
-          return promise;
-        },
-        [fake](atom::ack, Completion& completion) -> caf::result<storage::Settlement> {
-          std::vector<storage::LeaseToken> rows;
-          for (const storage::FinishedRow& row : completion.rows) {
-            rows.push_back(row.lease);
-          }
-          fake->acks.push_back(std::move(completion));
-          return fake->settle(rows);
-        },
-        [fake](atom::nack, Return& rows) -> caf::result<storage::Settlement> {
-          fake->nacks.push_back(rows);
-          return fake->settle(rows.rows);
-        },
-        [fake](atom::renew, Return& rows) -> caf::result<storage::Settlement> {
-          fake->renewals.push_back(rows);
-          return fake->settle(rows.rows);
-        },
-        [fake](atom::retire, GroupVerdict& verdict) -> caf::result<storage::Settlement> {
-          fake->verdicts.push_back(std::move(verdict));
-          return fake->settle({});
-        },
-        [fake](atom::publish, std::uint64_t step) { fake->published.push_back(step); },
-        [fake](atom::release, const std::string& name) { fake->released.push_back(name); },
-        [fake](atom::capture) {
-          ++fake->captured;
-          return StreamImage{};
-        },
-        [fake](atom::status) { return fake->counts; },
-        [](atom::wake) {},
-    };
-  });
+  const auto errands = std::make_shared<Errands>();
+  const auto handle =
+      system.spawn([fake, errands](StreamActor::pointer self) -> StreamActor::behavior_type {
+        return {
+            [fake](atom::put, NewGroup& group) -> caf::result<storage::Settlement> {
+              fake->puts.push_back(std::move(group));
+              return fake->settle({});
+            },
+            [fake](atom::finish) { ++fake->finished; },
+            [self, fake, errands](atom::lease, LeaseRequest& request) {
+              auto promise = self->make_response_promise<LeaseReply>();
+              fake->leases.push_back({std::move(request), promise, errands});
+              return promise;
+            },
+            [fake](atom::ack, Completion& completion) -> caf::result<storage::Settlement> {
+              std::vector<storage::LeaseToken> rows;
+              for (const storage::FinishedRow& row : completion.rows) {
+                rows.push_back(row.lease);
+              }
+              fake->acks.push_back(std::move(completion));
+              return fake->settle(rows);
+            },
+            [fake](atom::nack, Return& rows) -> caf::result<storage::Settlement> {
+              fake->nacks.push_back(rows);
+              return fake->settle(rows.rows);
+            },
+            [fake](atom::renew, Return& rows) -> caf::result<storage::Settlement> {
+              fake->renewals.push_back(rows);
+              return fake->settle(rows.rows);
+            },
+            [fake](atom::retire, GroupVerdict& verdict) -> caf::result<storage::Settlement> {
+              fake->verdicts.push_back(std::move(verdict));
+              return fake->settle({});
+            },
+            [fake](atom::publish, std::uint64_t step) { fake->published.push_back(step); },
+            [fake](atom::release, const std::string& name) { fake->released.push_back(name); },
+            [fake](atom::capture) {
+              ++fake->captured;
+              return StreamImage{};
+            },
+            [fake](atom::status) { return fake->counts; },
+            [errands](atom::wake) { errands->run(); },
+        };
+      });
+  return runs_errands(handle, errands, atom::wake_v);
 }
 
 /// A device that answers nothing by itself.
@@ -139,31 +176,34 @@ struct FakeDevice {
 inline actors::DeviceActor spawn_fake_device(caf::actor_system& system,
                                              const std::shared_ptr<FakeDevice>& fake) {
   using namespace actors;  // NOLINT(google-build-using-namespace)
-  return system.spawn([fake](DeviceActor::pointer self) -> DeviceActor::behavior_type {
-    return {
-        [self, fake](atom::generate, engines::RolloutRequest& request) {
-          auto promise = self->make_response_promise<engines::RolloutResult>();
-          fake->generations.push_back({std::move(request), promise});
-          return promise;
-        },
-        [fake](atom::cancel, SampleId id) { fake->cancelled.push_back(id); },
-        [self, fake](atom::load, engines::Snapshot& snapshot) {
-          auto promise = self->make_response_promise<PolicyVersion>();
-          fake->loads.push_back({std::move(snapshot), promise});
-          return promise;
-        },
-        [self, fake](atom::train, TrainJob& job) {
-          auto promise = self->make_response_promise<TrainOutcome>();
-          fake->jobs.push_back({std::move(job), promise});
-          return promise;
-        },
-        [fake](atom::capture) {
-          ++fake->captured;
-          return fake->optimizer;
-        },
-        [](atom::worked) {},
-    };
-  });
+  const auto errands = std::make_shared<Errands>();
+  const auto handle =
+      system.spawn([fake, errands](DeviceActor::pointer self) -> DeviceActor::behavior_type {
+        return {
+            [self, fake, errands](atom::generate, engines::RolloutRequest& request) {
+              auto promise = self->make_response_promise<engines::RolloutResult>();
+              fake->generations.push_back({std::move(request), promise, errands});
+              return promise;
+            },
+            [fake](atom::cancel, SampleId id) { fake->cancelled.push_back(id); },
+            [self, fake, errands](atom::load, engines::Snapshot& snapshot) {
+              auto promise = self->make_response_promise<PolicyVersion>();
+              fake->loads.push_back({std::move(snapshot), promise, errands});
+              return promise;
+            },
+            [self, fake, errands](atom::train, TrainJob& job) {
+              auto promise = self->make_response_promise<TrainOutcome>();
+              fake->jobs.push_back({std::move(job), promise, errands});
+              return promise;
+            },
+            [fake](atom::capture) {
+              ++fake->captured;
+              return fake->optimizer;
+            },
+            [errands](atom::worked) { errands->run(); },
+        };
+      });
+  return runs_errands(handle, errands, atom::worked_v);
 }
 
 /// A version keeper that takes every version and answers admissions when the test says so.
@@ -179,30 +219,33 @@ struct FakeKeeper {
 inline actors::KeeperActor spawn_fake_keeper(caf::actor_system& system,
                                              const std::shared_ptr<FakeKeeper>& fake) {
   using namespace actors;  // NOLINT(google-build-using-namespace)
-  return system.spawn([fake](KeeperActor::pointer self) -> KeeperActor::behavior_type {
-    return {
-        [self, fake](atom::admit, AdmissionRequest& request) {
-          auto promise = self->make_response_promise<Admission>();
-          fake->admissions.push_back({request, promise});
-          return promise;
-        },
-        [fake](atom::record, const storage::PlaceChanges& c) { fake->changes.push_back(c); },
-        [fake](atom::publish, engines::Snapshot& snapshot) -> caf::result<PolicyVersion> {
-          if (!fake->publish_failure.ok()) {
-            return to_caf_error(fake->publish_failure);
-          }
-          fake->published.push_back(snapshot);
-          return snapshot.version;
-        },
-        [fake](atom::waits, std::uint64_t step) {
-          fake->waits.push_back(step);
-          return PolicyVersion{0, 0, step};
-        },
-        [fake](atom::finish, std::uint64_t groups) { fake->finished.push_back(groups); },
-        [](atom::status) { return KeeperStatus{}; },
-        [](atom::wake) {},
-    };
-  });
+  const auto errands = std::make_shared<Errands>();
+  const auto handle =
+      system.spawn([fake, errands](KeeperActor::pointer self) -> KeeperActor::behavior_type {
+        return {
+            [self, fake, errands](atom::admit, AdmissionRequest& request) {
+              auto promise = self->make_response_promise<Admission>();
+              fake->admissions.push_back({request, promise, errands});
+              return promise;
+            },
+            [fake](atom::record, const storage::PlaceChanges& c) { fake->changes.push_back(c); },
+            [fake](atom::publish, engines::Snapshot& snapshot) -> caf::result<PolicyVersion> {
+              if (!fake->publish_failure.ok()) {
+                return to_caf_error(fake->publish_failure);
+              }
+              fake->published.push_back(snapshot);
+              return snapshot.version;
+            },
+            [fake](atom::waits, std::uint64_t step) {
+              fake->waits.push_back(step);
+              return PolicyVersion{0, 0, step};
+            },
+            [fake](atom::finish, std::uint64_t groups) { fake->finished.push_back(groups); },
+            [](atom::status) { return KeeperStatus{}; },
+            [errands](atom::wake) { errands->run(); },
+        };
+      });
+  return runs_errands(handle, errands, atom::wake_v);
 }
 
 /// A recorder that keeps records in memory; a failure may be set.
@@ -239,16 +282,19 @@ struct FakeEvaluator {
 inline actors::EvaluatorActor spawn_fake_evaluator(caf::actor_system& system,
                                                    const std::shared_ptr<FakeEvaluator>& fake) {
   using namespace actors;  // NOLINT(google-build-using-namespace)
-  return system.spawn([fake](EvaluatorActor::pointer self) -> EvaluatorActor::behavior_type {
-    return {
-        [self, fake](atom::start, std::uint64_t step) {
-          auto promise = self->make_response_promise<EvalReport>();
-          fake->asked.push_back({step, promise});
-          return promise;
-        },
-        [](atom::worked) {},
-    };
-  });
+  const auto errands = std::make_shared<Errands>();
+  const auto handle =
+      system.spawn([fake, errands](EvaluatorActor::pointer self) -> EvaluatorActor::behavior_type {
+        return {
+            [self, fake, errands](atom::start, std::uint64_t step) {
+              auto promise = self->make_response_promise<EvalReport>();
+              fake->asked.push_back({step, promise, errands});
+              return promise;
+            },
+            [errands](atom::worked) { errands->run(); },
+        };
+      });
+  return runs_errands(handle, errands, atom::worked_v);
 }
 
 /// Whom a trainer reports to.
