@@ -30,15 +30,18 @@ void try_again_later(Self self) {
 }
 
 Result<GroupMember> read_member(const storage::LeasedRow& row) {
-  TIDEMILL_ASSIGN_OR_RETURN(const Buffer reward, find_cell(row, SampleColumn::kReward));
+  TIDEMILL_ASSIGN_OR_RETURN(const auto reward, read_cell<double>(row, SampleColumn::kReward));
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer response, find_cell(row, SampleColumn::kResponseIds));
-  TIDEMILL_ASSIGN_OR_RETURN(const Buffer finish, find_cell(row, SampleColumn::kFinish));
+  TIDEMILL_ASSIGN_OR_RETURN(const auto finish, read_cell<std::uint8_t>(row, SampleColumn::kFinish));
+  if (reward.size() != 1 || finish.size() != 1) {
+    return Status(Errc::kInternal,
+                  "not one value in a cell row=" + std::to_string(row.row.id.value));
+  }
   GroupMember member;
   member.id = row.row.id;
-  member.reward = reward.as<double>()[0];
+  member.reward = reward[0];
   member.response_tokens = static_cast<std::uint32_t>(response.size_bytes() / sizeof(std::int32_t));
-  member.truncated =
-      finish.as<std::uint8_t>()[0] == static_cast<std::uint8_t>(engines::FinishReason::kLength);
+  member.truncated = finish[0] == static_cast<std::uint8_t>(engines::FinishReason::kLength);
   return member;
 }
 

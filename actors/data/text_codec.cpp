@@ -118,7 +118,8 @@ Result<SupervisedTokens> TextCodec::supervised_messages(const std::string& messa
                               render(first_messages(list, i + 1), Ending::kPlain));
     TIDEMILL_ASSIGN_OR_RETURN(const auto first, tokenizer_.encode(before, AddSpecialTokens::kNo));
     TIDEMILL_ASSIGN_OR_RETURN(const auto last, tokenizer_.encode(after, AddSpecialTokens::kNo));
-    if (!begins_with(tokens.ids, first) || !begins_with(tokens.ids, last)) {
+    if (!begins_with(tokens.ids, first) || !begins_with(tokens.ids, last) ||
+        last.size() < first.size()) {
       return invalid_argument("the chat template renders message " + std::to_string(i + 1) +
                               " otherwise when more messages follow; give input_ids and loss_mask");
     }

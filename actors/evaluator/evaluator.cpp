@@ -20,6 +20,7 @@ using engines::RolloutResult;
 
 // Evaluation's sample ids keep clear of the stream's.
 constexpr std::uint64_t kFirstEvalId = std::uint64_t{1} << 62U;
+constexpr std::uint64_t kNoStep = ~std::uint64_t{0};
 
 // What the work at the port touches; shared with it.
 struct Bench : engines::RewardSink {
@@ -38,6 +39,7 @@ struct EvaluatorState {
   std::shared_ptr<Bench> bench;
   std::optional<caf::typed_response_promise<EvalReport>> asker;
   EvalReport report;
+  std::uint64_t asked_step = 0;
   std::vector<double> rewards;  // by prompt, then sample
   std::size_t unanswered = 0;
   std::vector<RewardRequest> answers;
@@ -51,6 +53,9 @@ void report(Self self) {
   EvalReport& found = state.report;
   found.num_prompts = state.deps.prompts.size();
   found.num_samples = samples;
+  if (found.step == kNoStep) {
+    found.step = state.asked_step;
+  }
   for (std::size_t p = 0; p < state.deps.prompts.size(); ++p) {
     const auto first = state.rewards.begin() + static_cast<std::ptrdiff_t>(p * samples);
     const auto last = first + static_cast<std::ptrdiff_t>(samples);
@@ -119,7 +124,8 @@ void generate(Self self, std::uint64_t step) {
   auto& state = self->state;
   const std::size_t total = state.deps.prompts.size() * state.deps.samples;
   state.report = {};
-  state.report.step = ~std::uint64_t{0};
+  state.report.step = kNoStep;
+  state.asked_step = step;
   state.rewards.assign(total, 0.0);
   state.unanswered = total;
   for (std::size_t index = 0; index < total; ++index) {

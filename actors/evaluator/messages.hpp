@@ -9,7 +9,7 @@ namespace tidemill::actors {
 /// Scores over the held-out prompts, k samples each. An answer is right when its reward is at
 /// least 1.
 struct EvalReport {
-  std::uint64_t step = 0;  // smallest step that answered
+  std::uint64_t step = 0;  // smallest step that answered; the one asked for when none did
   std::uint64_t num_prompts = 0;
   std::uint64_t num_samples = 0;  // k
   double mean_at_k = 0.0;         // mean reward over all answers

@@ -31,7 +31,8 @@ struct EvaluatorDeps {
   std::int32_t max_new_tokens = 1;
   std::vector<std::int32_t> stop_ids;
   std::vector<std::string> stop_strings;
-  Duration response_deadline = std::chrono::minutes(10);
+  /// Of each answer; all are asked for at once, so the last one waits for the others.
+  Duration response_deadline = std::chrono::minutes(60);
   Duration patience = std::chrono::milliseconds(200);
   WorkPort* port = nullptr;  // outlives the evaluator
 };

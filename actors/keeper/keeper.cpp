@@ -154,10 +154,18 @@ storage::PlaceChanges counted(const storage::PlaceChanges& changes, ScheduleKind
 // Takes back the places of groups that were granted but will never be put.
 void end_data(Self self, std::uint64_t groups) {
   auto& state = self->state;
+  if (groups > state.next_group) {
+    fail(self,
+         {Errc::kInternal, "the data ends at group " + std::to_string(groups) + ", but only " +
+                               std::to_string(state.next_group) + " were granted"});
+    return;
+  }
   const auto unused =
       static_cast<std::int64_t>((state.next_group - groups) * state.options.group_size);
-  const Status aborted = state.ledger->abort(unused);
-  TIDEMILL_CHECK(aborted.ok()) << aborted.to_string();
+  if (const Status aborted = state.ledger->abort(unused); !aborted.ok()) {
+    fail(self, aborted);
+    return;
+  }
   state.next_group = groups;
   state.total_rows =
       std::min(state.total_rows, static_cast<std::int64_t>(groups * state.options.group_size));

@@ -2,6 +2,7 @@
 // The reward worker. The engine belongs to the port while a piece of work is out; what is leased
 // meanwhile waits. A sample that cannot be scored is given back with its reason: the stream
 // delivers it again, and fails it after too many deliveries.
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -37,6 +38,7 @@ struct RewardWorkerState {
   RewardWorkerDeps deps;
   std::shared_ptr<Bench> bench;
   std::map<SampleId, storage::LeaseToken> held;
+  Duration lease_time{0};
   std::vector<RewardRequest> waiting;  // leased while the engine was at the port
   bool working = false;
   bool leasing = false;
@@ -139,6 +141,9 @@ void on_lease(Self self, const LeaseReply& reply) {
   auto& state = self->state;
   state.leasing = false;
   state.ended = reply.ended;
+  if (!reply.rows.empty()) {
+    state.lease_time = reply.lease_time;
+  }
   std::vector<RewardResult> refused;
   for (const storage::LeasedRow& row : reply.rows) {
     state.held.insert_or_assign(row.row.id, row.lease);
@@ -177,13 +182,38 @@ void lease_more(Self self) {
             });
 }
 
+// A slow program with a long queue is no reason to deliver rows again.
+void renew_leases(Self self) {
+  auto& state = self->state;
+  const Duration third = state.lease_time / 3;
+  self->delayed_send(self, std::max<Duration>(third, std::chrono::milliseconds(500)),
+                     atom::renew_v);
+  if (state.held.empty()) {
+    return;
+  }
+  Return rows{task_id(SampleTask::kReward), state.deps.name, {}, {}};
+  for (const auto& [id, lease] : state.held) {
+    rows.rows.push_back(lease);
+  }
+  self->request(state.deps.stream, kAnswerMargin, atom::renew_v, std::move(rows))
+      .then(
+          [self](const storage::Settlement& reply) {
+            for (const storage::RefusedRow& row : reply.refused) {  // no longer ours
+              self->state.held.erase(row.row);
+            }
+          },
+          [](const caf::error&) {});  // the next round asks again
+}
+
 RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps) {
   self->state.bench = std::make_shared<Bench>();
   self->state.bench->engine = deps.engine;
   self->state.deps = std::move(deps);
   self->send(self, atom::wake_v);
+  self->send(self, atom::renew_v);
   return {
       [self](atom::wake) { lease_more(self); },
+      [self](atom::renew) { renew_leases(self); },
       [self](atom::worked) {
         auto& state = self->state;
         state.working = false;

@@ -25,6 +25,8 @@ namespace tidemill::actors {
 using RewardWorkerActor = caf::typed_actor<
     // Time to ask for rows: at the start, or some time after a failure.
     caf::reacts_to<atom::wake>,
+    // Time to extend the leases of rows that are not scored yet.
+    caf::reacts_to<atom::renew>,
     // The engine has run for a while.
     caf::reacts_to<atom::worked>>;
 

@@ -39,28 +39,37 @@ void try_again_later(Self self) {
   self->delayed_send(self, kRetryDelay, atom::wake_v);
 }
 
-void give_back(Self self, SampleId id, const std::string& reason) {
+// Forgets a row. Returns whether `lease` was the one held: an answer may come late, when the row
+// was lost, or lost and leased again.
+bool let_go(Self self, const storage::LeaseToken& lease) {
+  auto& held = self->state.held;
+  const auto it = held.find(lease.row);
+  if (it == held.end() || it->second != lease) {
+    return false;
+  }
+  held.erase(it);
+  return true;
+}
+
+void give_back(Self self, const storage::LeaseToken& lease, const std::string& reason) {
   auto& state = self->state;
-  const auto it = state.held.find(id);
-  if (it == state.held.end()) {
+  if (!let_go(self, lease)) {
     return;
   }
   Return rows{task_id(SampleTask::kRollout), state.deps.name, {}, reason};
-  rows.rows.push_back(it->second);
-  state.held.erase(it);
+  rows.rows.push_back(lease);
   self->request(state.deps.stream, kAnswerMargin, atom::nack_v, std::move(rows))
       .then([self](const storage::Settlement&) { lease_more(self); },
             [self](const caf::error&) { try_again_later(self); });
 }
 
-void write_back(Self self, RolloutResult& result) {
+void write_back(Self self, const storage::LeaseToken& lease, RolloutResult& result) {
   auto& state = self->state;
-  const auto it = state.held.find(result.id);
-  if (it == state.held.end()) {
-    return;  // the lease was lost meanwhile
+  if (!let_go(self, lease)) {
+    return;
   }
   storage::FinishedRow row;
-  row.lease = it->second;
+  row.lease = lease;
   row.facts.tokens = result.response_ids.size();
   for (const engines::VersionSpan& span : result.versions) {
     row.facts.oldest_step = std::min(row.facts.oldest_step, span.version.step);
@@ -72,7 +81,6 @@ void write_back(Self self, RolloutResult& result) {
   row.columns.push_back(
       make_cell(SampleColumn::kFinish,
                 std::vector<std::uint8_t>{static_cast<std::uint8_t>(result.finish_reason)}));
-  state.held.erase(it);
   Completion completion{task_id(SampleTask::kRollout), state.deps.name, {}};
   completion.rows.push_back(std::move(row));
   self->request(state.deps.stream, kAnswerMargin, atom::ack_v, std::move(completion))
@@ -85,7 +93,7 @@ void generate(Self self, const storage::LeasedRow& row) {
   auto prompt = read_cell<std::int32_t>(row, SampleColumn::kPromptIds);
   state.held.insert_or_assign(row.row.id, row.lease);
   if (!prompt.ok()) {
-    give_back(self, row.row.id, prompt.status().message());
+    give_back(self, row.lease, prompt.status().message());
     return;
   }
   RolloutRequest request;
@@ -100,19 +108,19 @@ void generate(Self self, const storage::LeasedRow& row) {
   self->request(state.deps.device, state.deps.response_deadline, atom::generate_v,
                 std::move(request))
       .then(
-          [self, id = row.row.id](RolloutResult& result) {
+          [self, lease = row.lease](RolloutResult& result) {
             if (result.finish_reason == engines::FinishReason::kStop ||
                 result.finish_reason == engines::FinishReason::kLength) {
-              write_back(self, result);
+              write_back(self, lease, result);
             } else {
-              give_back(self, id,
+              give_back(self, lease,
                         "rollout " + std::string(finish_reason_name(result.finish_reason)) +
                             (result.error.empty() ? "" : ": " + result.error));
             }
           },
-          [self, id = row.row.id](const caf::error& error) {
-            self->send(self->state.deps.device, atom::cancel_v, id);
-            give_back(self, id, "rollout: " + from_caf_error(error).message());
+          [self, lease = row.lease](const caf::error& error) {
+            self->send(self->state.deps.device, atom::cancel_v, lease.row);
+            give_back(self, lease, "rollout: " + from_caf_error(error).message());
           });
 }
 

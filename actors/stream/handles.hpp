@@ -16,14 +16,15 @@ namespace tidemill::actors {
 /// STREAM PRODUCER: takes new groups.
 using StreamProducerActor = caf::typed_actor<
     // Puts one group. Answers once it is in; waits while the byte limit is reached (back-pressure).
-    // Fails with `kInvalidArgument`.
+    // Fails with `kInvalidArgument` for what is no whole, new group; nothing of it stays then.
     caf::replies_to<atom::put, NewGroup>::with<storage::Settlement>,
     // No group will follow.
     caf::reacts_to<atom::finish>>;
 
 /// STREAM CONSUMER: hands out rows of a task and takes their results.
 using StreamConsumerActor = caf::typed_actor<
-    // Leases rows. Answers when `min_units` are ready, or empty-handed after `wait`.
+    // Leases rows. Answers when `min_units` are ready, or empty-handed after `wait`. Fails at once
+    // with `kInvalidArgument` for an unknown task or numbers that no lease can have.
     caf::replies_to<atom::lease, LeaseRequest>::with<LeaseReply>,
     // Writes output columns and acknowledges in one step. Refused rows are unchanged.
     caf::replies_to<atom::ack, Completion>::with<storage::Settlement>,
@@ -38,7 +39,7 @@ using StreamConsumerActor = caf::typed_actor<
 using StreamActor = StreamProducerActor::extend_with<StreamConsumerActor>::extend<
     // The policy is at this step now: staleness is judged against it.
     caf::reacts_to<atom::publish, std::uint64_t>,
-    // Takes back the leases of a consumer that has died.
+    // Takes back the leases of a consumer that has died, and forgets what it waited for.
     caf::reacts_to<atom::release, std::string>,
     // Answers all rows as a checkpoint keeps them.
     caf::replies_to<atom::capture>::with<StreamImage>,

@@ -81,7 +81,8 @@ struct StreamImage {
   Buffer bytes;
 };
 
-/// Counts of a stream, in rows; admitted = trained + dropped + filtered + failed + live.
+/// Counts of a stream, in rows unless named otherwise; admitted = trained + dropped + filtered +
+/// failed + live.
 struct StreamStatus {
   std::uint64_t admitted = 0;
   std::uint64_t trained = 0;
@@ -94,6 +95,11 @@ struct StreamStatus {
   std::uint64_t refused = 0;
   /// By task, since the stream began: time in which no row was leased for it.
   std::vector<double> idle_seconds;
+  /// Whole groups that left without a trained row, since the stream was started: by a filter, or
+  /// for any other reason, of which the last one is kept.
+  std::uint64_t filtered_groups = 0;
+  std::uint64_t lost_groups = 0;
+  std::string last_loss;
 };
 
 template <class Inspector>
@@ -131,7 +137,7 @@ typename Inspector::result_type inspect(Inspector& f, StreamImage& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StreamStatus& x) {
   return f(x.admitted, x.trained, x.dropped, x.filtered, x.failed, x.live, x.bytes, x.redelivered,
-           x.refused, x.idle_seconds);
+           x.refused, x.idle_seconds, x.filtered_groups, x.lost_groups, x.last_loss);
 }
 
 }  // namespace tidemill::actors

@@ -40,13 +40,23 @@ struct IdleTimes {
   }
 };
 
+// What the actor knows of a group that has not left.
+struct LiveGroup {
+  std::uint32_t rows = 0;  // left of it
+  bool trained = false;    // some of it were
+  bool filtered = false;
+};
+
 struct StreamState {
   static inline const char* name = "stream";
   StreamState() = default;  // not an aggregate: CAF would build it from `self`
 
   StreamDeps deps;
   std::unique_ptr<storage::Stream> stream;
-  std::map<GroupId, std::uint32_t> live_groups;  // rows left of each
+  std::map<GroupId, LiveGroup> live_groups;
+  std::uint64_t filtered_groups = 0;
+  std::uint64_t lost_groups = 0;
+  std::string last_loss;
   std::uint64_t next_group = 0;
   std::uint64_t next_draw = 0;
   bool producer_done = false;
@@ -80,6 +90,9 @@ StreamStatus status_of(const StreamState& state) {
     status.refused += index.refused(static_cast<storage::Refusal>(reason));
   }
   status.idle_seconds = state.idle.seconds;
+  status.filtered_groups = state.filtered_groups;
+  status.lost_groups = state.lost_groups;
+  status.last_loss = state.last_loss;
   return status;
 }
 
@@ -131,15 +144,14 @@ std::optional<Result<LeaseReply>> try_lease(Self self, const LeaseRequest& reque
   const TimePoint now = self->clock().now();
   LeaseReply reply;
   if (const auto size = lease_size(state, request); size.has_value()) {
-    if (size->at_most == 0) {
+    if (size->at_most == 0 && request.before_group != kAnyGroup) {
       reply.whole = true;
       return reply;
     }
     auto leased =
         state.stream->lease({request.task, request.consumer, size->at_most, size->at_least}, now);
     if (!leased.ok()) {
-      reply.waiting_for = leased.status().message();
-      return reply;
+      return leased.status();  // it would be refused for ever
     }
     if (!leased.value().empty()) {
       reply.rows = std::move(leased.value().shares.front().rows);
@@ -156,8 +168,26 @@ std::optional<Result<LeaseReply>> try_lease(Self self, const LeaseRequest& reque
   return reply;
 }
 
+// A group is put whole or not at all.
+Status check_group(const StreamState& state, const NewGroup& group) {
+  const std::uint32_t size = state.deps.options.group_size;
+  if (group.rows.size() != size) {
+    return invalid_argument("a group of " + std::to_string(group.rows.size()) + " rows, not " +
+                            std::to_string(size));
+  }
+  for (const NewRow& row : group.rows) {
+    if (row.row.group != group.rows.front().row.group) {
+      return invalid_argument("rows of the groups " +
+                              std::to_string(group.rows.front().row.group.value) + " and " +
+                              std::to_string(row.row.group.value) + " put as one");
+    }
+  }
+  return {};
+}
+
 std::optional<Result<Settlement>> try_put(Self self, const NewGroup& group, bool last_chance) {
   auto& state = self->state;
+  const GroupId id = group.rows.front().row.group;
   Settlement settlement;
   for (const NewRow& row : group.rows) {
     const Status put = state.stream->put(row.row, row.columns, {});
@@ -165,12 +195,16 @@ std::optional<Result<Settlement>> try_put(Self self, const NewGroup& group, bool
       return std::nullopt;  // room comes back when rows leave
     }
     if (!put.ok()) {
-      return put;
+      // What has gone in already would wait for the rest for ever.
+      if (!settlement.done.empty()) {
+        static_cast<void>(
+            state.stream->judge_group(id, {storage::VerdictKind::kFail, put.message()}));
+      }
+      return put.code() == Errc::kNotFound ? invalid_argument(put.message()) : put;
     }
     settlement.done.push_back(row.row.id);
   }
-  const GroupId id = group.rows.front().row.group;
-  state.live_groups[id] = static_cast<std::uint32_t>(group.rows.size());
+  state.live_groups[id].rows = static_cast<std::uint32_t>(group.rows.size());
   state.next_group = std::max(state.next_group, id.value + 1);
   state.next_draw = std::max(state.next_draw, group.draw + 1);
   return settlement;
@@ -178,14 +212,35 @@ std::optional<Result<Settlement>> try_put(Self self, const NewGroup& group, bool
 
 // -- after every operation ------------------------------------------------------------------------
 
+// Takes a row that has left off its group, and counts a group that leaves without a trained row.
+void count_retired(StreamState& state, const storage::RetiredRow& row) {
+  const auto it = state.live_groups.find(row.group);
+  if (it == state.live_groups.end()) {
+    return;
+  }
+  LiveGroup& group = it->second;
+  group.trained = group.trained || row.outcome == storage::RowOutcome::kTrained;
+  group.filtered = group.filtered || row.outcome == storage::RowOutcome::kFiltered;
+  if (row.outcome == storage::RowOutcome::kFailed) {
+    state.last_loss = row.reason;
+  }
+  if (--group.rows > 0) {
+    return;
+  }
+  if (!group.trained) {
+    ++(group.filtered ? state.filtered_groups : state.lost_groups);
+    if (state.last_loss.empty() && !group.filtered) {
+      state.last_loss = row.reason;
+    }
+  }
+  state.live_groups.erase(it);
+}
+
 void tell_effects(Self self) {
   auto& state = self->state;
   const storage::StreamEffects effects = state.stream->take_effects();
   for (const storage::RetiredRow& row : effects.retired) {
-    const auto it = state.live_groups.find(row.group);
-    if (it != state.live_groups.end() && --it->second == 0) {
-      state.live_groups.erase(it);
-    }
+    count_retired(state, row);
   }
   if (effects.places != storage::PlaceChanges{}) {
     self->send(state.deps.keeper, atom::record_v, effects.places);
@@ -238,7 +293,7 @@ Status open(Self self, StreamDeps deps) {
     state.next_group = decoded.origin.next_group;
     state.next_draw = decoded.origin.next_draw;
     for (const storage::RowSnapshot& row : decoded.snapshot.index.rows) {
-      ++state.live_groups[row.row.group];
+      ++state.live_groups[row.row.group].rows;
     }
   }
   state.deps = std::move(deps);
@@ -251,8 +306,8 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
   }
   return {
       [self](atom::put, NewGroup& group) -> caf::result<Settlement> {
-        if (group.rows.empty()) {
-          return to_caf_error(invalid_argument("a group without rows"));
+        if (const Status checked = check_group(self->state, group); !checked.ok()) {
+          return to_caf_error(checked);
         }
         auto promise = self->make_response_promise<Settlement>();
         self->state.producers.enter(std::move(group), promise, TimePoint::max());
@@ -298,6 +353,8 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       },
       [self](atom::release, const std::string& consumer) {
         self->state.stream->drop_consumer(consumer);
+        self->state.consumers.forget(
+            [&](const LeaseRequest& request) { return request.consumer == consumer; });
         settle(self);
       },
       [self](atom::capture) {

@@ -136,6 +136,10 @@ void next_step(Self self) {
   if (!state.end.has_value() && step_of(state) >= state.deps.total_steps) {
     state.end = RunEnd::kSteps;
   }
+  if (!state.end.has_value() && state.ready.has_value() &&
+      state.ready->size() < state.deps.sequences_per_step) {
+    state.end = RunEnd::kData;  // what is left is no batch
+  }
   if (state.end.has_value()) {
     begin_commit(self);
   } else if (state.ready.has_value()) {
@@ -150,14 +154,14 @@ void next_step(Self self) {
 void on_read(Self self) {
   auto& state = self->state;
   const auto reading = std::exchange(state.reading, nullptr);
+  if (state.end.has_value()) {
+    return;  // nobody will train on it
+  }
   if (!reading->batch.ok()) {
     fail(self, reading->batch.status());
     return;
   }
   state.ready = std::move(reading->batch).value();
-  if (!state.training && state.ready->size() < state.deps.sequences_per_step) {
-    state.end = RunEnd::kData;
-  }
   if (!state.training) {
     next_step(self);
   }
@@ -168,7 +172,7 @@ void on_read(Self self) {
 void finish(Self self) {
   auto& state = self->state;
   self->send(state.deps.owner, atom::finish_v,
-             RunSummary{*state.end, step_of(state), state.weights});
+             RunSummary{*state.end, step_of(state), state.weights, {}});
   self->quit();
 }
 

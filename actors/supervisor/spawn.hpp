@@ -2,10 +2,11 @@
 // Starting the supervisor of a run.
 //
 // A run is a core and workers. Workers are stateless: one that dies is started again, its leases
-// come back, the run goes on; one whose failure would only repeat ends the run. The core (device,
-// stream, keeper, source, trainer, recorder) is one state: when a part of it dies the rest is ended
-// too, and the run starts again from its last commit, as a new incarnation. Failures that would
-// only repeat (bad data, a full disk) end the run at once.
+// come back, the run goes on. The core (device, stream, keeper, source, trainer, recorder) is one
+// state: when a part of it dies the rest is ended too, and the run starts again from its last
+// commit, as a new incarnation. A worker that dies too often in a row is a failure of the run too.
+// Failures that would only repeat (bad data, a full disk, rewards that can never be computed) end
+// the run at once.
 #pragma once
 
 #include <cstdint>
@@ -73,11 +74,12 @@ struct SupervisorDeps {
   std::function<RunParts(const RunOrigin&, std::shared_ptr<void>, RunOwnerActor owner)> spawn;
   /// Called once, on the supervisor's actor, after all parts have ended.
   std::function<void(Result<RunSummary>)> on_end;
-  /// Called for every death and restart, with one line.
+  /// Called for every death and restart, and for an early end that needs explaining, with one line.
   std::function<void(const std::string&)> log;
   WorkPort* port = nullptr;  // outlives the supervisor
   std::uint32_t first_incarnation = 0;
-  /// Starts of the run that may fail in a row without a commit in between.
+  /// Starts of the run that may fail in a row without a commit in between; and deaths of one worker
+  /// in a row, each within a minute of its start, after which the run counts as failed.
   std::uint32_t max_restarts = 3;
   Duration worker_delay = std::chrono::milliseconds(200);
 };

@@ -2,8 +2,8 @@
 // The supervisor. Its states and what moves it:
 //
 //   preparing  -> running    the port has loaded the last commit and opened the model
-//   running    -> ending     a part of the core has died, or a worker that would only die again:
-//                            the rest is told to end
+//   running    -> ending     a part of the core has died, or a worker that would only die again or
+//                            too often in a row: the rest is told to end
 //   ending     -> preparing  all parts are gone, and the failure may pass
 //   ending     -> over       all parts are gone, and it may not, or failed too often
 //   running    -> ending     the trainer is done: the rest is told to end
@@ -42,6 +42,14 @@ std::optional<std::string> strike(Roster& roster, const caf::actor_addr& address
   return name;
 }
 
+// A worker that has lived this long is well: what it died of before does not count any more.
+constexpr Duration kWorkerIsWell = std::chrono::minutes(1);
+
+struct WorkerLife {
+  TimePoint begun;
+  std::uint32_t deaths = 0;  // in a row
+};
+
 enum class Phase { kPreparing, kRunning, kEnding, kOver };
 
 struct SupervisorState {
@@ -52,9 +60,9 @@ struct SupervisorState {
   Phase phase = Phase::kPreparing;
   std::shared_ptr<Preparation> preparation;
   RunParts parts;
-  Roster core;     // alive
-  Roster workers;  // alive
-  std::map<std::string, std::uint32_t> worker_deaths;
+  Roster core;                              // alive
+  Roster workers;                           // alive
+  std::map<std::string, WorkerLife> lives;  // by worker
   std::uint32_t incarnation = 0;
   std::uint32_t failures = 0;  // in a row, without a commit in between
   std::uint64_t last_commit = 0;
@@ -94,6 +102,7 @@ void end_run(Self self, Result<RunSummary> result) {
 
 void spawn_worker(Self self, const WorkerSpec& spec) {
   const caf::actor worker = spec.spawn();
+  self->state.lives[spec.name].begun = self->clock().now();
   self->state.workers.emplace_back(worker.address(), spec.name);
   self->monitor(worker);
 }
@@ -111,7 +120,7 @@ void on_prepared(Self self) {
   state.last_commit = committed;
   state.parts =
       state.deps.spawn(work->origin, work->prepared.value(), caf::actor_cast<RunOwnerActor>(self));
-  state.worker_deaths.clear();
+  state.lives.clear();
   for (const auto& [name, part] : state.parts.core) {
     state.core.emplace_back(part.address(), name);
     self->monitor(part);
@@ -200,13 +209,25 @@ void on_worker_down(Self self, const std::string& name, const caf::error& reason
     end_for(self, failure.with_context(name));
     return;
   }
+  WorkerLife& life = state.lives[name];
+  if (TimePoint(self->clock().now()) - life.begun >= kWorkerIsWell) {
+    life.deaths = 0;
+  }
+  ++life.deaths;
+  if (life.deaths > state.deps.max_restarts) {
+    const Status why =
+        failure.ok() ? Status(Errc::kInternal, "it ended before the run did") : failure;
+    const std::string often = " died " + std::to_string(life.deaths) + " times in a row";
+    end_for(self, why.with_context(name + often));
+    return;
+  }
   state.deps.log(name + " has died and is started again: " + failure.message());
   if (state.parts.release) {
     state.parts.release(name);
   }
   // Each death in a row waits twice as long, so that a worker that cannot live costs little.
-  const std::uint32_t deaths = std::min(state.worker_deaths[name]++, 6U);
-  self->delayed_send(self, state.deps.worker_delay * (1U << deaths), atom::wake_v, name);
+  const std::uint32_t doublings = std::min(life.deaths - 1, 6U);
+  self->delayed_send(self, state.deps.worker_delay * (1U << doublings), atom::wake_v, name);
 }
 
 void on_down(Self self, const caf::down_msg& down) {
@@ -224,6 +245,9 @@ SupervisorActor::behavior_type supervisor(Self self, SupervisorDeps deps) {
   self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });
   return {
       [self](atom::finish, RunSummary& summary) {
+        if (!summary.reason.empty()) {
+          self->state.deps.log(summary.reason);
+        }
         self->state.summary = std::move(summary);  // the trainer's own end follows
       },
       [self](atom::start) { prepare(self); },

@@ -20,7 +20,7 @@ using RunOwnerActor = caf::typed_actor<
 using TrainerActor = caf::typed_actor<
     // Begins.
     caf::reacts_to<atom::start>,
-    // Finish the step in work, commit, and end.
+    // Finish the step in work, commit, and end; an evaluation in work is given up.
     caf::reacts_to<atom::stop>,
     // Time to renew the leases of the batch in work.
     caf::reacts_to<atom::renew>,

@@ -12,9 +12,10 @@ namespace tidemill::actors {
 
 /// Why a trainer stopped training.
 enum class RunEnd : std::uint8_t {
-  kSteps,    // all steps are done
-  kData,     // the data ended first
-  kStopped,  // somebody asked for it
+  kSteps,     // all steps are done
+  kData,      // the data ended first
+  kStopped,   // somebody asked for it
+  kNoSignal,  // group after group was filtered: there is nothing left to learn from
 };
 
 /// The last words of a trainer.
@@ -22,11 +23,12 @@ struct RunSummary {
   RunEnd end = RunEnd::kSteps;
   std::uint64_t steps = 0;
   engines::Snapshot weights;
+  std::string reason;  // in one line, when the run ended before its steps without being asked to
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RunSummary& x) {
-  return f(x.end, x.steps, x.weights);
+  return f(x.end, x.steps, x.weights, x.reason);
 }
 
 }  // namespace tidemill::actors

@@ -36,6 +36,10 @@ struct TrainerOptions {
   bool mask_truncated = false;     // answers cut by length carry no loss
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
   std::uint64_t eval_every = 0;    // steps; 0: never
+  /// A run whose groups all leave untrained ends after this many batches' worth of them without a
+  /// step: well (`RunEnd::kNoSignal`) when they were filtered, with `kUnavailable` when they were
+  /// lost. Looked at whenever no batch was ready for `batch_wait`.
+  std::uint32_t max_untrained_batches = 100;
   Duration batch_wait = std::chrono::seconds(5);
   Duration train_deadline = std::chrono::minutes(60);
 };

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trainer. One step is a chain of requests, each continuing in the next function below:
 //
-//   fetch -> train -> acknowledge -> publish -> observe -> record -> (evaluate) -> (commit) ->
-//   fetch
+//   fetch -> train -> acknowledge -> publish -> observe -> record -> (evaluate) -> (commit)
+//     -> fetch
 //
 // No version is published while a batch is leased: the acknowledgement comes first. A commit
 // captures stream, optimizer and record marks before the next step begins; only its writing goes on
 // beside it, and the next commit waits for that. Evaluation goes on beside the steps; only a commit
-// waits for it, so that what a run restored from there would not evaluate again is on record.
+// waits for it, so that what a run restored from there would not evaluate again is on record. A run
+// that is asked to stop waits for none.
 #include <deque>
 #include <optional>
 #include <utility>
@@ -23,7 +24,7 @@ namespace tidemill::actors {
 namespace {
 
 constexpr Duration kAnswerDeadline = std::chrono::minutes(2);
-constexpr Duration kEvalDeadline = std::chrono::minutes(60);
+constexpr Duration kEvalDeadline = std::chrono::hours(4);
 constexpr const char* kConsumer = "trainer";
 
 // A commit on its way to the store; shared with the port.
@@ -50,9 +51,12 @@ struct TrainerState {
   std::shared_ptr<CommitInWork> writing;  // handed to the port
   std::shared_ptr<CommitInWork> next;     // being captured
   std::optional<RunEnd> end;              // set: after the step in work, commit and finish
+  std::string end_reason;                 // for the summary
   bool ending = false;                    // that step is done
-  bool commit_waits = false;              // for `writing` or `evaluations`
-  std::uint32_t evaluations = 0;          // asked for, not yet recorded
+  bool commit_waits = false;              // for `writing` or the evaluation
+  bool evaluating = false;                // until its report is recorded
+  bool stop_asked = false;
+  std::optional<StreamStatus> at_step;  // the stream's counts when the next step was begun
 };
 
 using Self = TrainerActor::stateful_pointer<TrainerState>;
@@ -82,24 +86,26 @@ void finish(Self self) {
   summary.end = *state.end;
   summary.steps = state.now.step;
   summary.weights = state.recent.back();
+  summary.reason = state.end_reason;
   self->send(state.deps.owner, atom::finish_v, std::move(summary));
   self->quit();
 }
 
-void on_evaluated(Self self) {
+// The evaluation in work is recorded, or left out.
+void end_evaluation(Self self) {
   auto& state = self->state;
-  if (--state.evaluations == 0 && state.writing == nullptr &&
-      std::exchange(state.commit_waits, false)) {
+  state.evaluating = false;
+  if (state.writing == nullptr && std::exchange(state.commit_waits, false)) {
     begin_commit(self);
   }
 }
 
 void evaluate(Self self) {
   auto& state = self->state;
-  if (!state.deps.evaluator) {
-    return;
+  if (!state.deps.evaluator || state.evaluating) {
+    return;  // the last one is still running: this one is left out
   }
-  ++state.evaluations;
+  state.evaluating = true;
   self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, state.now.step)
       .then(
           [self](const EvalReport& report) {
@@ -111,11 +117,10 @@ void evaluate(Self self) {
             record.figures["eval_failed"] = static_cast<double>(report.num_failed);
             self->request(self->state.deps.recorder, kAnswerDeadline, atom::record_v,
                           std::move(record))
-                .then([self](const RecordMarks&) { on_evaluated(self); },
+                .then([self](const RecordMarks&) { end_evaluation(self); },
                       or_fail(self, "recording an evaluation"));
           },
-          // The last one is still running: this one is left out.
-          [self](const caf::error&) { on_evaluated(self); });
+          [self](const caf::error&) { end_evaluation(self); });
 }
 
 void record(Self self) {
@@ -145,6 +150,7 @@ void observe(Self self) {
 void publish(Self self, engines::Snapshot snapshot) {
   auto& state = self->state;
   state.now = snapshot.version;
+  state.at_step.reset();
   state.recent.push_back(snapshot);
   while (state.recent.size() > state.deps.options.max_staleness + 2) {
     state.recent.pop_front();
@@ -189,7 +195,7 @@ void send_job(Self self, TrainJob job) {
 void send_with_probe(Self self, TrainJob job) {
   auto& state = self->state;
   engines::RolloutRequest request = probe_request(state.batch, state.deps.options, state.recent);
-  self->request(state.deps.device, kAnswerDeadline, atom::generate_v, request)
+  self->request(state.deps.device, state.deps.options.train_deadline, atom::generate_v, request)
       .then(
           [self, request, job = std::move(job)](const engines::RolloutResult& result) mutable {
             add_probe(request, result, self->state.recent, job);
@@ -217,13 +223,47 @@ void train(Self self) {
   }
 }
 
+// Ends a run that trains nothing any more: `counts` against those when the step was begun.
+void judge_progress(Self self, const StreamStatus& counts) {
+  auto& state = self->state;
+  const std::uint64_t filtered = counts.filtered_groups - state.at_step->filtered_groups;
+  const std::uint64_t lost = counts.lost_groups - state.at_step->lost_groups;
+  const std::uint64_t limit =
+      std::uint64_t{state.deps.options.max_untrained_batches} * state.deps.options.groups_per_step;
+  if (filtered + lost < limit || state.end.has_value()) {
+    fetch(self);
+    return;
+  }
+  const std::string untrained = std::to_string(filtered + lost) +
+                                " groups left untrained since step " +
+                                std::to_string(state.now.step);
+  if (lost > filtered) {
+    fail(self, {Errc::kUnavailable, untrained + ", " + std::to_string(lost) +
+                                        " of them lost; the last one: " + counts.last_loss});
+    return;
+  }
+  state.end = RunEnd::kNoSignal;
+  state.end_reason = untrained + ", " + std::to_string(filtered) +
+                     " of them filtered for want of a signal; a higher rollout.temperature, or "
+                     "other data, gives rewards that differ within a group";
+  fetch(self);
+}
+
+void ask_progress(Self self) {
+  self->request(self->state.deps.stream, kAnswerDeadline, atom::status_v)
+      .then([self](const StreamStatus& counts) { judge_progress(self, counts); },
+            or_fail(self, "asking for the stream's counts"));
+}
+
 void on_lease(Self self, const LeaseReply& reply) {
   auto& state = self->state;
   if (reply.rows.empty() && !reply.whole) {
     if (reply.ended) {
-      state.end = RunEnd::kData;
+      state.end = state.end.value_or(RunEnd::kData);
+      fetch(self);
+    } else {
+      ask_progress(self);
     }
-    fetch(self);
     return;
   }
   state.lease_time = reply.lease_time;
@@ -248,6 +288,16 @@ void fetch(Self self) {
   if (state.end.has_value()) {
     state.ending = true;
     begin_commit(self);
+    return;
+  }
+  if (!state.at_step.has_value()) {
+    self->request(state.deps.stream, kAnswerDeadline, atom::status_v)
+        .then(
+            [self](const StreamStatus& counts) {
+              self->state.at_step = counts;
+              fetch(self);
+            },
+            or_fail(self, "asking for the stream's counts"));
     return;
   }
   LeaseRequest request;
@@ -330,7 +380,7 @@ void capture_stream(Self self) {
 
 void begin_commit(Self self) {
   auto& state = self->state;
-  if (state.writing != nullptr || state.evaluations != 0) {
+  if (state.writing != nullptr || (state.evaluating && !state.stop_asked)) {
     state.commit_waits = true;
     return;
   }
@@ -345,7 +395,8 @@ void begin_commit(Self self) {
     return;
   }
   // One weight set is enough only once every row of an older version is finished.
-  self->request(state.deps.keeper, kAnswerDeadline, atom::waits_v, state.now.step)
+  // They may take as long as any response, so this is no short request.
+  self->request(state.deps.keeper, state.deps.options.train_deadline, atom::waits_v, state.now.step)
       .then([self](const PolicyVersion&) { capture_stream(self); },
             or_fail(self, "committing: rows of older versions"));
 }
@@ -377,6 +428,15 @@ void renew(Self self) {
                      atom::renew_v);
 }
 
+void stop(Self self) {
+  auto& state = self->state;
+  state.stop_asked = true;
+  state.end = state.end.value_or(RunEnd::kStopped);
+  if (state.writing == nullptr && std::exchange(state.commit_waits, false)) {
+    begin_commit(self);  // it waited for an evaluation, which is given up now
+  }
+}
+
 TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
   auto& state = self->state;
   state.now = deps.weights.version;
@@ -389,7 +449,7 @@ TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
         self->send(self, atom::renew_v);
         fetch(self);
       },
-      [self](atom::stop) { self->state.end = RunEnd::kStopped; },
+      [self](atom::stop) { stop(self); },
       [self](atom::renew) { renew(self); },
       [self](atom::worked) { on_written(self); },
   };

@@ -27,6 +27,12 @@ public:
 
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
 
+  /// Drops the requests of a requester that has ended; nobody waits for their answers.
+  template <class Predicate>
+  void forget(Predicate of_requester) {
+    waiting_.remove_if([&](const Entry& entry) { return of_requester(entry.request); });
+  }
+
   /// Goes through the waiting requests in order. `try_answer(request, last_chance)` returns a
   /// `std::optional<Result<Answer>>`: an answer, or a failure, ends the wait. `last_chance` says
   /// that the deadline has passed: then it must return one.

@@ -2,6 +2,7 @@
 // The loop that a run must agree with: generate a batch, score it, train on it, again.
 #include <deque>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/check.hpp"
@@ -26,18 +27,23 @@ class PlainLoop {
 public:
   explicit PlainLoop(const SimulationOptions& options)
       : options_(options),
-        prompts_(options.prompts),
+        prompts_(options.prompts, options.data_groups),
         rewards_(engines::make_replay_reward_engine(options.data_seed, options.one_in_fails)) {}
 
-  std::string run() {
+  PlainLoopEnd run() {
     const auto replay = replay_options(options_);
     Snapshot weights = engines::replay_initial_snapshot(options_.data_seed);
     const auto trainer = engines::make_replay_train_engine(replay, weights);
     std::deque<Snapshot> versions{weights};
     SimulatedLoss loss;
-    for (std::uint64_t step = 0; step < options_.steps; ++step) {
+    std::uint64_t step = 0;
+    for (; step < options_.steps; ++step) {
       const std::uint64_t behind = std::min(step, options_.max_staleness);
-      const std::vector<TrainSequence> batch = make_batch(versions[step - behind], step);
+      const auto next = make_batch(versions[step - behind], step);
+      if (!next.has_value()) {
+        break;
+      }
+      const std::vector<TrainSequence>& batch = *next;
       if (!batch.empty()) {
         TIDEMILL_CHECK(trainer->begin_batch(&loss, 1.0F).ok());
         for (const TrainSequence& sequence : batch) {
@@ -51,17 +57,22 @@ public:
       weights = trainer->commit({0, 0, step + 1}).value();
       versions.push_back(weights);
     }
-    return weights.base_digest;
+    return {step, weights.base_digest};
   }
 
 private:
   // Fixed batches hold what is left of their own groups; others are filled up with the next ones.
-  std::vector<TrainSequence> make_batch(const Snapshot& weights, std::uint64_t step) {
+  // Nothing when the data ends before the batch is whole.
+  std::optional<std::vector<TrainSequence>> make_batch(const Snapshot& weights,
+                                                       std::uint64_t step) {
     std::vector<TrainSequence> batch;
     std::uint32_t kept = 0;
     const bool fixed = options_.schedule == actors::ScheduleKind::kFixed;
     while (fixed ? next_group_ < (step + 1) * options_.groups_per_step
                  : kept < options_.groups_per_step) {
+      if (options_.data_groups != 0 && next_group_ == options_.data_groups) {
+        return std::nullopt;
+      }
       const auto group = make_group(weights, next_group_++);
       kept += group.empty() ? 0 : 1;
       batch.insert(batch.end(), group.begin(), group.end());
@@ -106,7 +117,7 @@ private:
     if (members.empty()) {
       return {};
     }
-    const auto decision = simulated_decision(members, options_.filter).value();
+    const auto decision = simulated_decision(members, options_).value();
     if (!decision.filtered.empty()) {
       return {};
     }
@@ -143,7 +154,7 @@ private:
 
 }  // namespace
 
-std::string plain_loop_digest(const SimulationOptions& options) {
+PlainLoopEnd run_plain_loop(const SimulationOptions& options) {
   return PlainLoop(options).run();
 }
 

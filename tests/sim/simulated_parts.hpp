@@ -3,8 +3,10 @@
 // the simulation and the plain loop it is compared with.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,14 +23,15 @@
 namespace tidemill::test {
 
 inline constexpr std::int32_t kMaxNewTokens = 6;
+inline constexpr std::uint64_t kPromptTokens = 3;
 
-/// Prompts made from their draw.
+/// Prompts made from their draw, until `end` of them (0: without end) have been drawn.
 class SimulatedPrompts final : public actors::PromptReader {
 public:
-  explicit SimulatedPrompts(std::uint64_t prompts) : prompts_(prompts) {}
+  SimulatedPrompts(std::uint64_t prompts, std::uint64_t end) : prompts_(prompts), end_(end) {}
   Result<std::vector<actors::Prompt>> read(std::uint64_t draw, std::uint32_t count) override {
     std::vector<actors::Prompt> prompts;
-    for (std::uint64_t d = draw; d < draw + count; ++d) {
+    for (std::uint64_t d = draw; d < draw + count && (end_ == 0 || d < end_); ++d) {
       actors::Prompt prompt;
       prompt.draw = d;
       prompt.epoch = d / prompts_;
@@ -42,25 +45,7 @@ public:
 
 private:
   std::uint64_t prompts_;
-};
-
-/// Commits in memory. The first `failures` saves are refused.
-class SimulatedCommits final : public actors::CommitStore {
-public:
-  explicit SimulatedCommits(std::uint32_t failures) : failures_(failures) {}
-  Status save(const actors::RunCommit& commit) override {
-    if (failures_ > 0) {
-      --failures_;
-      return {Errc::kUnavailable, "simulated: cannot write"};
-    }
-    last_ = commit;
-    return {};
-  }
-  Result<std::optional<actors::RunCommit>> load() override { return last_; }
-
-private:
-  std::uint32_t failures_;
-  std::optional<actors::RunCommit> last_;
+  std::uint64_t end_;
 };
 
 /// Record files in memory; cut back when opened again.
@@ -68,22 +53,75 @@ struct SimulatedRecordText {
   std::string metrics;
   std::string samples;
 };
+
+/// Digests of weights by the version's incarnation and step.
+using PublishedDigests = std::map<std::pair<std::uint32_t, std::uint64_t>, std::string>;
+
+struct SimulatedDisk {
+  std::optional<actors::RunCommit> last;
+  PublishedDigests published;  // beside the commit, for the checks alone
+  SimulatedRecordText text;
+};
+
+/// Commits in memory. Saves are refused whose numbers, from 1, are in `refused`; and all from
+/// `full_from` on, for want of space.
+class SimulatedCommits final : public actors::CommitStore {
+public:
+  SimulatedCommits(std::shared_ptr<SimulatedDisk> disk, std::set<std::uint64_t> refused,
+                   std::uint64_t full_from)
+      : disk_(std::move(disk)), refused_(std::move(refused)), full_from_(full_from) {}
+  Status save(const actors::RunCommit& commit) override {
+    ++saves_;
+    if (full_from_ != 0 && saves_ >= full_from_) {
+      ++num_refused_;
+      return {Errc::kResourceExhausted, "simulated: no space left"};
+    }
+    if (refused_.contains(saves_)) {
+      ++num_refused_;
+      return {Errc::kUnavailable, "simulated: cannot write"};
+    }
+    disk_->last = commit;
+    return {};
+  }
+  Result<std::optional<actors::RunCommit>> load() override { return disk_->last; }
+  [[nodiscard]] std::uint64_t num_refused() const { return num_refused_; }
+
+private:
+  std::shared_ptr<SimulatedDisk> disk_;
+  std::set<std::uint64_t> refused_;
+  std::uint64_t full_from_;
+  std::uint64_t saves_ = 0;
+  std::uint64_t num_refused_ = 0;
+};
+
+/// Which appends fail, counted over all incarnations of a run.
+struct AppendFaults {
+  std::set<std::uint64_t> refused;
+  std::uint64_t appends = 0;
+  std::uint64_t num_refused = 0;
+};
 class SimulatedRecords final : public actors::RecordFiles {
 public:
-  SimulatedRecords(std::shared_ptr<SimulatedRecordText> text, const actors::RecordMarks& marks)
-      : text_(std::move(text)) {
-    text_->metrics.resize(marks.metrics_bytes);
-    text_->samples.resize(marks.samples_bytes);
+  SimulatedRecords(std::shared_ptr<SimulatedDisk> disk, std::shared_ptr<AppendFaults> faults,
+                   const actors::RecordMarks& marks)
+      : disk_(std::move(disk)), faults_(std::move(faults)) {
+    disk_->text.metrics.resize(marks.metrics_bytes);
+    disk_->text.samples.resize(marks.samples_bytes);
   }
   Result<actors::RecordMarks> append(const std::string& metrics,
                                      const std::string& samples) override {
-    text_->metrics += metrics;
-    text_->samples += samples;
-    return actors::RecordMarks{text_->metrics.size(), text_->samples.size()};
+    disk_->text.samples += samples;
+    if (faults_->refused.contains(++faults_->appends)) {
+      ++faults_->num_refused;
+      return Status(Errc::kUnavailable, "simulated: cannot append");
+    }
+    disk_->text.metrics += metrics;
+    return actors::RecordMarks{disk_->text.metrics.size(), disk_->text.samples.size()};
   }
 
 private:
-  std::shared_ptr<SimulatedRecordText> text_;
+  std::shared_ptr<SimulatedDisk> disk_;
+  std::shared_ptr<AppendFaults> faults_;
 };
 
 /// A loss that computes nothing: the replayed trainer hashes its sequences.
@@ -112,9 +150,10 @@ inline std::string simulated_text(const std::vector<std::int32_t>& ids) {
   return text;
 }
 
-/// Rewards less their group's mean; with `filter`, groups of equal rewards leave.
+/// Rewards less their group's mean; with `filter`, groups of equal rewards leave, and all of them
+/// with `never_signal`.
 inline Result<actors::GroupDecision> simulated_decision(std::span<const actors::GroupMember> group,
-                                                        bool filter) {
+                                                        const SimulationOptions& options) {
   double mean = 0.0;
   bool equal = true;
   for (const actors::GroupMember& member : group) {
@@ -122,7 +161,7 @@ inline Result<actors::GroupDecision> simulated_decision(std::span<const actors::
     equal = equal && member.reward == group.front().reward;
   }
   actors::GroupDecision decision;
-  if (filter && equal) {
+  if (options.never_signal || (options.filter && equal)) {
     decision.filtered = "all rewards are equal";
   }
   for (const actors::GroupMember& member : group) {

@@ -7,6 +7,7 @@
 
 #include "base/json.hpp"
 #include "tests/sim/simulated_parts.hpp"
+#include "tests/sim/version_witness.hpp"
 #include "tests/support/deterministic_system.hpp"
 #include "workflows/rl/composition.hpp"
 
@@ -20,6 +21,11 @@ using workflows::RlEngines;
 
 constexpr std::uint64_t kMaxEvents = 200'000;
 constexpr std::uint64_t kTypicalEvents = 1'500;  // kills fall within this many
+constexpr std::uint64_t kTypicalCommits = 3;     // and refusals within this many saves
+constexpr std::uint64_t kTypicalAppends = 5;     // or appends
+constexpr std::uint32_t kUntrainedBatches = 4;   // after which a run without signal ends
+
+constexpr const char* kTrainLine = R"({"kind":"train")";
 
 struct OwnedEngines {
   std::unique_ptr<engines::RolloutEngine> rollout;
@@ -28,18 +34,30 @@ struct OwnedEngines {
 
 class Simulation {
 public:
-  Simulation(const SimulationOptions& options, const FaultOptions& faults)
+  Simulation(const SimulationOptions& options, const FaultOptions& faults,
+             std::shared_ptr<SimulatedDisk> disk)
       : options_(options),
         faults_(faults),
         random_(faults.seed, 2),
-        commits_(std::make_shared<SimulatedCommits>(faults.failed_commits)),
-        text_(std::make_shared<SimulatedRecordText>()),
+        disk_(std::move(disk)),
+        append_faults_(std::make_shared<AppendFaults>()),
+        witness_(replay_options(options), disk_->published,
+                 [this](const std::string& what) { violate(what); }),
         world_(faults.seed) {
+    commits_ = std::make_shared<SimulatedCommits>(
+        disk_, choose(faults.failed_commits, kTypicalCommits), faults.full_from);
+    // What ran after the last commit is forgotten, and its versions are named anew.
+    std::erase_if(disk_->published, [this](const auto& entry) {
+      return !disk_->last.has_value() ||
+             entry.first.first > disk_->last->weights.version.incarnation;
+    });
+    append_faults_->refused = choose(faults.failed_records, kTypicalAppends);
     const auto latency = [this] { return std::chrono::microseconds(random_.below(2000)); };
     device_port_ = actors::make_simulated_work_port(world_.system(), latency);
     io_port_ = actors::make_simulated_work_port(world_.system(), latency);
     commit_port_ = actors::make_simulated_work_port(world_.system(), latency);
     reward_port_ = actors::make_simulated_work_port(world_.system(), latency);
+    eval_port_ = actors::make_simulated_work_port(world_.system(), latency);
     for (std::uint32_t i = 0; i < faults.kills; ++i) {
       kill_at_.insert(random_.below(kTypicalEvents));
     }
@@ -66,10 +84,22 @@ public:
       ++report_.events;
     }
     check_records();
+    report_.commits_refused = commits_->num_refused();
+    report_.appends_refused = append_faults_->num_refused;
+    report_.tokens_checked = witness_.tokens_checked();
     return std::move(report_);
   }
 
 private:
+  // Returns up to `count` different numbers from 1 to `below`.
+  std::set<std::uint64_t> choose(std::uint32_t count, std::uint64_t below) {
+    std::set<std::uint64_t> numbers;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      numbers.insert(1 + random_.below(below));
+    }
+    return numbers;
+  }
+
   void violate(const std::string& what) {
     if (report_.violations.size() < 5) {
       report_.violations.push_back("event " + std::to_string(report_.events) + ": " + what);
@@ -82,7 +112,8 @@ private:
                                     : engines::replay_initial_snapshot(options_.data_seed);
     auto owned = std::make_shared<OwnedEngines>();
     weights.version.incarnation = origin.incarnation;
-    owned->rollout = engines::make_replay_rollout_engine(replay_options(options_), weights);
+    owned->rollout = witness_.watch(
+        engines::make_replay_rollout_engine(replay_options(options_), weights), weights);
     owned->train = engines::make_replay_train_engine(replay_options(options_), weights);
     if (origin.commit.has_value()) {
       TIDEMILL_RETURN_IF_ERROR(owned->train->restore(weights, origin.commit->optimizer));
@@ -91,9 +122,11 @@ private:
     opened->rollout = owned->rollout.get();
     opened->train = owned->train.get();
     opened->runtime = owned;
+    last_step_ = weights.version.step;
     opened->weights = std::move(weights);
     opened->records = std::make_shared<SimulatedRecords>(
-        text_, origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{});
+        disk_, append_faults_,
+        origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{});
     return opened;
   }
 
@@ -110,6 +143,13 @@ private:
     plan.trainer.max_staleness = options_.max_staleness;
     plan.trainer.fixed_batches = options_.schedule == actors::ScheduleKind::kFixed;
     plan.trainer.commit_every = options_.commit_every;
+    plan.trainer.eval_every = options_.eval_every;
+    if (options_.never_signal) {
+      plan.trainer.max_untrained_batches = kUntrainedBatches;
+    }
+    if (options_.eval_every != 0) {
+      plan.evaluator = evaluator();
+    }
     plan.rollout.max_in_flight = 8;
     plan.rollout.seed = options_.data_seed;
     plan.rollout.max_new_tokens = kMaxNewTokens;
@@ -118,10 +158,10 @@ private:
       return std::shared_ptr<engines::RewardEngine>(
           engines::make_replay_reward_engine(options_.data_seed, options_.one_in_fails));
     };
-    plan.reader = std::make_shared<SimulatedPrompts>(options_.prompts);
+    plan.reader = std::make_shared<SimulatedPrompts>(options_.prompts, options_.data_groups);
     plan.commits = commits_;
-    plan.decide = [filter = options_.filter](std::span<const actors::GroupMember> group) {
-      return simulated_decision(group, filter);
+    plan.decide = [options = options_](std::span<const actors::GroupMember> group) {
+      return simulated_decision(group, options);
     };
     plan.make_loss =
         [](std::span<const engines::TrainSequence>) -> Result<std::unique_ptr<engines::TokenLoss>> {
@@ -136,15 +176,30 @@ private:
     plan.io_port = io_port_.get();
     plan.commit_port = commit_port_.get();
     plan.reward_ports = {reward_port_.get()};
+    plan.eval_port = eval_port_.get();
     return plan;
+  }
+
+  actors::EvaluatorDeps evaluator() const {
+    actors::EvaluatorDeps deps;
+    deps.decode = simulated_text;
+    deps.prompts = SimulatedPrompts(options_.prompts, 0).read(0, 2).value();
+    deps.samples = 2;
+    deps.max_new_tokens = kMaxNewTokens;
+    return deps;
   }
 
   workflows::RlHooks hooks() {
     workflows::RlHooks hooks;
     hooks.max_restarts = 1000;  // only a run that makes no progress at all may give up
+    if (disk_->last.has_value()) {
+      hooks.first_incarnation = disk_->last->weights.version.incarnation + 1;
+    }
     hooks.on_end = [this](Result<actors::RunSummary> summary) {
       ended_ = true;
       if (summary.ok()) {
+        report_.end = summary.value().end;
+        report_.end_reason = summary.value().reason;
         report_.steps = summary.value().steps;
         report_.weights_digest = summary.value().weights.base_digest;
       } else {
@@ -212,14 +267,28 @@ private:
     report_.rows_redelivered = std::max(report_.rows_redelivered, counts.redelivered);
   }
 
-  // I2 (staleness) and I3 (no version from the future) of every trained batch.
+  // I2 (staleness) and I3 (versions) of every trained batch.
   void check_step(const StepRecord& record) {
+    if (record.kind == "eval") {
+      ++report_.evaluations;
+      if (record.step > last_step_) {
+        violate("an evaluation of weights that were not published yet");
+      }
+      return;
+    }
+    if (record.step != ++last_step_) {
+      violate("step " + std::to_string(record.step) + " was recorded after step " +
+              std::to_string(last_step_ - 1));
+      last_step_ = record.step;
+    }
     const auto staleness = record.figures.find("staleness_max");
     if (staleness != record.figures.end() &&
         staleness->second > static_cast<double>(options_.max_staleness)) {
       violate("a batch was staler than allowed: " + std::to_string(staleness->second));
     }
     for (const actors::SampleRecord& sample : record.samples) {
+      witness_.check_sample(sample.id, sample.versions, sample.response_ids,
+                            sample.behavior_logprobs);
       for (const engines::VersionSpan& span : sample.versions) {
         if (span.version.step >= record.step) {
           violate("sample " + std::to_string(sample.id.value) + " is of a later step");
@@ -248,9 +317,10 @@ private:
   void check_records() {
     std::set<std::int64_t> samples;
     std::size_t begin = 0;
-    while (begin < text_->samples.size()) {
-      const std::size_t end = text_->samples.find('\n', begin);
-      const auto line = parse_json(std::string_view(text_->samples).substr(begin, end - begin));
+    const std::string& text = disk_->text.samples;
+    while (begin < text.size()) {
+      const std::size_t end = text.find('\n', begin);
+      const auto line = parse_json(std::string_view(text).substr(begin, end - begin));
       if (!line.ok()) {
         violate("a sample line cannot be read: " + line.status().message());
         return;
@@ -262,8 +332,13 @@ private:
       begin = end + 1;
     }
     report_.rows_trained = samples.size();
-    const auto lines = std::count(text_->metrics.begin(), text_->metrics.end(), '\n');
-    if (report_.end_error.empty() && ended_ && static_cast<std::uint64_t>(lines) != report_.steps) {
+    const std::string& metrics = disk_->text.metrics;
+    std::uint64_t lines = 0;
+    for (std::size_t at = metrics.find(kTrainLine); at != std::string::npos;
+         at = metrics.find(kTrainLine, at + 1)) {
+      ++lines;
+    }
+    if (report_.end_error.empty() && ended_ && lines != report_.steps) {
       violate("steps recorded: " + std::to_string(lines) + " of " + std::to_string(report_.steps));
     }
   }
@@ -275,20 +350,29 @@ private:
   bool ended_ = false;
   std::vector<caf::actor_addr> alive_;
   std::multiset<std::uint64_t> kill_at_;
+  std::shared_ptr<SimulatedDisk> disk_;
   std::shared_ptr<SimulatedCommits> commits_;
-  std::shared_ptr<SimulatedRecordText> text_;
+  std::shared_ptr<AppendFaults> append_faults_;
+  VersionWitness witness_;
+  std::uint64_t last_step_ = 0;  // recorded, of this incarnation
   // The ports outlive the actors, which the world's destructor ends.
   std::unique_ptr<actors::WorkPort> device_port_;
   std::unique_ptr<actors::WorkPort> io_port_;
   std::unique_ptr<actors::WorkPort> commit_port_;
   std::unique_ptr<actors::WorkPort> reward_port_;
+  std::unique_ptr<actors::WorkPort> eval_port_;
   DeterministicSystem world_;
 };
 
 }  // namespace
 
-SimulationReport simulate(const SimulationOptions& options, const FaultOptions& faults) {
-  return Simulation(options, faults).run();
+std::shared_ptr<SimulatedDisk> make_simulated_disk() {
+  return std::make_shared<SimulatedDisk>();
+}
+
+SimulationReport simulate(const SimulationOptions& options, const FaultOptions& faults,
+                          const std::shared_ptr<SimulatedDisk>& disk) {
+  return Simulation(options, faults, disk).run();
 }
 
 }  // namespace tidemill::test

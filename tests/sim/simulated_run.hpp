@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "actors/keeper/spawn.hpp"
+#include "actors/trainer/messages.hpp"
 #include "storage/stream/stream_options.hpp"
 
 namespace tidemill::test {
@@ -22,9 +24,12 @@ struct SimulationOptions {
   actors::ScheduleKind schedule = actors::ScheduleKind::kFree;
   std::uint32_t rollout_workers = 2;
   std::uint64_t commit_every = 2;
+  std::uint64_t eval_every = 0;
   std::uint64_t prompts = 7;       // rows of the data; passes repeat
+  std::uint64_t data_groups = 0;   // draws before the data ends; 0: it never does
   std::uint64_t one_in_fails = 0;  // rewards that can never be computed
   bool filter = false;             // groups without signal leave untrained
+  bool never_signal = false;       // and no group ever has one
   storage::OnFailedRow on_failed = storage::OnFailedRow::kDropGroup;
 };
 
@@ -32,13 +37,21 @@ struct SimulationOptions {
 struct FaultOptions {
   std::uint64_t seed = 0;            // also of the scheduler's choices
   std::uint32_t kills = 0;           // actors killed, at random moments
-  std::uint32_t failed_commits = 0;  // commits that the disk refuses
+  std::uint32_t failed_commits = 0;  // commits that the disk refuses, at random
+  std::uint32_t failed_records = 0;  // appends to the record files that stop half-way, at random
+  std::uint32_t full_from = 0;       // from this commit on the disk is full; 0: never
 };
+
+/// What a run leaves behind: a run started with the disk of an earlier one resumes it.
+struct SimulatedDisk;
+[[nodiscard]] std::shared_ptr<SimulatedDisk> make_simulated_disk();
 
 /// What came of it.
 struct SimulationReport {
   std::vector<std::string> violations;  // of invariants; empty: all held
   std::string end_error;                // empty: the run ended well
+  actors::RunEnd end = actors::RunEnd::kSteps;
+  std::string end_reason;
   std::uint64_t steps = 0;
   std::string weights_digest;
   std::uint64_t events = 0;
@@ -47,14 +60,26 @@ struct SimulationReport {
   std::uint64_t rows_trained = 0;
   std::uint64_t rows_redelivered = 0;
   std::uint64_t stream_checks = 0;
+  std::uint64_t commits_refused = 0;
+  std::uint64_t appends_refused = 0;
+  std::uint64_t evaluations = 0;     // recorded
+  std::uint64_t tokens_checked = 0;  // against the weights that their version names
 };
 
 /// Runs to the end, or until too many events have passed (a violation: something waits for ever).
-[[nodiscard]] SimulationReport simulate(const SimulationOptions& options,
-                                        const FaultOptions& faults);
+[[nodiscard]] SimulationReport simulate(
+    const SimulationOptions& options, const FaultOptions& faults,
+    const std::shared_ptr<SimulatedDisk>& disk = make_simulated_disk());
 
-/// Computes the weights that the plain synchronous loop ends with: no actors, no stream, one step
-/// after the other. `max_staleness` batches are generated ahead, as `ScheduleKind::kFixed` says.
-[[nodiscard]] std::string plain_loop_digest(const SimulationOptions& options);
+/// Where the plain loop ends.
+struct PlainLoopEnd {
+  std::uint64_t steps = 0;
+  std::string weights_digest;
+};
+
+/// Runs the plain synchronous loop: no actors, no stream, one step after the other, until the steps
+/// are done or the data ends. `max_staleness` batches are generated ahead, as
+/// `ScheduleKind::kFixed` says.
+[[nodiscard]] PlainLoopEnd run_plain_loop(const SimulationOptions& options);
 
 }  // namespace tidemill::test

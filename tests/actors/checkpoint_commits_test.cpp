@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/commit: a commit makes the way to disk and back.
+#include "actors/commit/checkpoint_commits.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/digest.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::RunCommit;
+using ::testing::HasSubstr;
+
+TensorMap tensors(const std::string& name, float value) {
+  Tensor tensor;
+  tensor.shape = {1};
+  tensor.data = Buffer::adopt(std::vector<float>{value}, DType::kF32);
+  return {{name, tensor}};
+}
+
+RunCommit some_commit() {
+  RunCommit commit;
+  commit.weights.version = {1, 2, 3};
+  commit.weights.base = tensors("w", 0.5F);
+  commit.weights.base_digest = digest_tensors(commit.weights.base);
+  commit.optimizer = tensors("m", 0.25F);
+  commit.stream.bytes = Buffer::adopt(std::vector<std::uint8_t>{1, 0, 2}, DType::kU8);
+  commit.records = {100, 200};
+  commit.data_position = 17;
+  return commit;
+}
+
+TEST(CheckpointCommits, ACommitSurvivesTheWayIntoPartsAndBack) {
+  const RunCommit commit = some_commit();
+  const auto back = actors::from_checkpoint(actors::to_checkpoint(commit));
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(back.value().weights.version, commit.weights.version);
+  EXPECT_EQ(back.value().weights.base_digest, commit.weights.base_digest);
+  EXPECT_EQ(digest_tensors(back.value().weights.base), commit.weights.base_digest);
+  EXPECT_TRUE(back.value().weights.adapter.empty());
+  EXPECT_EQ(digest_tensors(back.value().optimizer), digest_tensors(commit.optimizer));
+  EXPECT_EQ(back.value().stream.bytes.as<std::uint8_t>()[2], 2);
+  EXPECT_EQ(back.value().stream.bytes.size_bytes(), 3U);
+  EXPECT_EQ(back.value().records.metrics_bytes, 100U);
+  EXPECT_EQ(back.value().records.samples_bytes, 200U);
+  EXPECT_EQ(back.value().data_position, 17U);
+}
+
+TEST(CheckpointCommits, AnAdapterIsKeptAloneAndItsBaseByDigest) {
+  RunCommit commit = some_commit();
+  commit.weights.adapter = tensors("a", 2.0F);
+  commit.weights.adapter_digest = digest_tensors(commit.weights.adapter);
+  const storage::Checkpoint checkpoint = actors::to_checkpoint(commit);
+  EXPECT_TRUE(checkpoint.tensors.at(actors::kWeightsPart).contains("a"));
+  EXPECT_FALSE(checkpoint.tensors.at(actors::kWeightsPart).contains("w"));
+  const auto back = actors::from_checkpoint(checkpoint);
+  ASSERT_TRUE(back.ok());
+  EXPECT_TRUE(back.value().weights.base.empty());
+  EXPECT_EQ(back.value().weights.base_digest, commit.weights.base_digest);
+  EXPECT_EQ(digest_tensors(back.value().weights.adapter), commit.weights.adapter_digest);
+}
+
+TEST(CheckpointCommits, AMissingPartIsNamed) {
+  const storage::Checkpoint whole = actors::to_checkpoint(some_commit());
+  for (const char* part :
+       {actors::kWeightsPart, actors::kOptimizerPart, actors::kStreamPart, actors::kMetaPart}) {
+    storage::Checkpoint lacking = whole;
+    lacking.tensors.erase(part);
+    lacking.blobs.erase(part);
+    const auto back = actors::from_checkpoint(lacking);
+    ASSERT_FALSE(back.ok()) << part;
+    EXPECT_EQ(back.status().code(), Errc::kCorruptData);
+    EXPECT_THAT(back.status().message(), HasSubstr(std::string("\"") + part + "\""));
+  }
+}
+
+TEST(CheckpointCommits, MetaThatCannotBeReadIsNamed) {
+  for (const char* text : {"", "[]", "{\"format\": 1}", "{\"format\": 99}", "{\"format\": -1}"}) {
+    storage::Checkpoint checkpoint = actors::to_checkpoint(some_commit());
+    checkpoint.blobs[actors::kMetaPart] = text;
+    const auto back = actors::from_checkpoint(checkpoint);
+    ASSERT_FALSE(back.ok()) << text;
+    EXPECT_EQ(back.status().code(), Errc::kCorruptData);
+    EXPECT_THAT(back.status().message(), HasSubstr("commit")) << text;
+  }
+}
+
+}  // namespace
+}  // namespace tidemill::test

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contracts of actors/data: what rows of a data set become for a model.
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/data/dataset_prompts.hpp"
+#include "actors/data/dataset_sequences.hpp"
+#include "actors/data/text_codec.hpp"
+#include "base/json.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::SupervisedTokens;
+using actors::TextCodec;
+using ::testing::HasSubstr;
+
+constexpr const char* kPlainTemplate =
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}";
+// Earlier text depends on later messages: it cannot be cut into turns.
+constexpr const char* kForgetfulTemplate =
+    "{% for m in messages %}{% if loop.last or m['role'] == 'user' %}<{{ m['role'] }}>"
+    "{{ m['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+// What the assistant says is not written at all, but what the user says may look like its header.
+constexpr const char* kDeafTemplate =
+    "{% for m in messages %}{% if m['role'] == 'user' %}{{ m['content'] }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}";
+
+class DataTest : public ::testing::Test {
+protected:
+  // The tokenizer of the example model, with a chat template of the test's.
+  TextCodec codec(const std::string& chat_template = kPlainTemplate) {
+    std::filesystem::copy_file(TIDEMILL_SOURCE_DIR "/examples/models/arithmetic/tokenizer.json",
+                               directory_.path() / "tokenizer.json",
+                               std::filesystem::copy_options::overwrite_existing);
+    Json::Object config{{"eos_token", "<|end|>"}};
+    if (!chat_template.empty()) {
+      config.push_back({"chat_template", chat_template});
+    }
+    write("tokenizer_config.json", Json(std::move(config)).to_text());
+    auto loaded = TextCodec::load(directory_.path(), "2026-01-31T12:00:00");
+    EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
+    return std::move(loaded).value();
+  }
+  std::string write(const std::string& name, const std::string& text) {
+    const std::filesystem::path path = directory_.path() / name;
+    std::ofstream(path, std::ios::binary) << text;
+    return path.string();
+  }
+  // Text of all ids, special tokens kept.
+  static std::string text_of(const TextCodec& codec, const std::vector<std::int32_t>& ids) {
+    return codec.tokenizer().decode(ids, engines::SpecialTokenText::kKeep);
+  }
+  // Text of the targets.
+  static std::string taught(const TextCodec& codec, const SupervisedTokens& tokens) {
+    std::vector<std::int32_t> ids;
+    for (std::size_t t = 0; t < tokens.ids.size(); ++t) {
+      if (tokens.loss_mask[t] != 0) {
+        ids.push_back(tokens.ids[t]);
+      }
+    }
+    return text_of(codec, ids);
+  }
+  static storage::PromptRow prompt_row(std::string prompt, std::string messages = "") {
+    return {std::move(prompt), std::move(messages), "4", "{}", {"train.jsonl", 3}};
+  }
+  static storage::SupervisedRow message_row(std::string messages) {
+    storage::SupervisedRow row;
+    row.kind = storage::SupervisedRow::Kind::kMessages;
+    row.messages = std::move(messages);
+    row.place = {"train.jsonl", 3};
+    return row;
+  }
+
+  TemporaryDirectory directory_;
+};
+
+// -- text codec -----------------------------------------------------------------------------------
+
+TEST_F(DataTest, APromptIsEncodedAsItIs) {
+  const TextCodec model = codec();
+  const auto ids = model.prompt_ids(prompt_row("2+2="));
+  ASSERT_TRUE(ids.ok()) << ids.status().to_string();
+  EXPECT_EQ(text_of(model, ids.value()), "2+2=");
+}
+
+TEST_F(DataTest, MessagesAreRenderedUpToTheAnswer) {
+  const TextCodec model = codec();
+  const auto ids = model.prompt_ids(prompt_row("", R"([{"role": "user", "content": "2+2="}])"));
+  ASSERT_TRUE(ids.ok()) << ids.status().to_string();
+  EXPECT_EQ(text_of(model, ids.value()), "<user>2+2=<|end|><assistant>");
+}
+
+TEST_F(DataTest, PromptErrorsBeginWithTheRowsPlace) {
+  const auto empty = codec().prompt_ids(prompt_row(""));
+  EXPECT_EQ(empty.status().message(), "train.jsonl:3: the prompt has no tokens");
+  const auto invalid = codec().prompt_ids(prompt_row("\xff"));
+  EXPECT_EQ(invalid.status().code(), Errc::kInvalidArgument);
+  EXPECT_THAT(invalid.status().message(), ::testing::StartsWith("train.jsonl:3: "));
+  const auto no_template =
+      codec("").prompt_ids(prompt_row("", R"([{"role": "user", "content": "x"}])"));
+  EXPECT_THAT(no_template.status().message(), HasSubstr("train.jsonl:3: "));
+  EXPECT_THAT(no_template.status().message(), HasSubstr("no chat template"));
+}
+
+TEST_F(DataTest, AnAnswerAndTheEndTokenAreTaught) {
+  const TextCodec model = codec();
+  storage::SupervisedRow row;
+  row.prompt = "2+2=";
+  row.answer = "4";
+  const auto tokens = model.supervised(row);
+  ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
+  EXPECT_EQ(text_of(model, tokens.value().ids), "2+2=4<|end|>");
+  EXPECT_EQ(taught(model, tokens.value()), "4<|end|>");
+}
+
+TEST_F(DataTest, WhatTheAssistantSaysIsTaughtInEveryTurn) {
+  const TextCodec model = codec();
+  const auto tokens = model.supervised(message_row(
+      R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "one"},)"
+      R"( {"role": "user", "content": "b"}, {"role": "assistant", "content": "two"}])"));
+  ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
+  EXPECT_EQ(text_of(model, tokens.value().ids),
+            "<user>a<|end|><assistant>one<|end|><user>b<|end|><assistant>two<|end|>");
+  EXPECT_EQ(taught(model, tokens.value()), "one<|end|>two<|end|>");
+}
+
+TEST_F(DataTest, ATemplateThatCannotBeCutIntoTurnsIsRefused) {
+  const std::string two_turns =
+      R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "one"},)"
+      R"( {"role": "user", "content": "b"}, {"role": "assistant", "content": "two"}])";
+  const auto tokens = codec(kForgetfulTemplate).supervised(message_row(two_turns));
+  ASSERT_FALSE(tokens.ok());
+  EXPECT_THAT(tokens.status().message(), HasSubstr("train.jsonl:3: "));
+  EXPECT_THAT(tokens.status().message(), HasSubstr("message 2"));
+}
+
+TEST_F(DataTest, ATurnThatEndsBeforeItBeginsIsRefused) {
+  const auto tokens =
+      codec(kDeafTemplate)
+          .supervised(message_row(R"([{"role": "user", "content": "a"},)"
+                                  R"( {"role": "assistant", "content": "one"},)"
+                                  R"( {"role": "user", "content": "<assistant>"}])"));
+  ASSERT_FALSE(tokens.ok());
+  EXPECT_THAT(tokens.status().message(), HasSubstr("message 2"));
+}
+
+TEST_F(DataTest, ReadyTokensAreTakenAsTheyAre) {
+  storage::SupervisedRow row;
+  row.kind = storage::SupervisedRow::Kind::kTokens;
+  row.input_ids = {5, 6};
+  row.loss_mask = {0, 1};
+  const auto tokens = codec().supervised(row);
+  ASSERT_TRUE(tokens.ok());
+  EXPECT_EQ(tokens.value().ids, row.input_ids);
+  EXPECT_EQ(tokens.value().loss_mask, row.loss_mask);
+}
+
+TEST_F(DataTest, DecodingDropsSpecialTokens) {
+  const TextCodec model = codec();
+  const auto ids = model.tokenizer().encode("4<|end|>", engines::AddSpecialTokens::kNo);
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(model.decode(ids.value()), "4");
+}
+
+// -- prompts --------------------------------------------------------------------------------------
+
+class PromptReaderTest : public DataTest {
+protected:
+  std::shared_ptr<actors::PromptReader> reader(const std::string& lines, std::uint64_t epochs,
+                                               actors::OnLongPrompt on_long,
+                                               std::int64_t max_tokens = 8) {
+    storage::DatasetOptions options;
+    options.paths = {write("train.jsonl", lines)};
+    options.order = storage::RowOrder::kAsFiled;
+    options.epochs = epochs;
+    auto data = storage::PromptDataset::open(options);
+    EXPECT_TRUE(data.ok()) << data.status().to_string();
+    data_ = std::move(data).value();
+    return actors::make_dataset_prompt_reader(
+        data_, codec(),
+        {max_tokens, on_long, [this](const std::string& line) { log_.push_back(line); }});
+  }
+  static constexpr const char* kThree =
+      "{\"prompt\": \"one\", \"answer\": \"1\", \"level\": 7}\n"
+      "{\"prompt\": \"much too long for this\"}\n"
+      "{\"prompt\": \"three\"}\n";
+
+  std::shared_ptr<storage::PromptDataset> data_;
+  std::vector<std::string> log_;
+};
+
+TEST_F(PromptReaderTest, ReadsByDrawAcrossEpochs) {
+  const auto prompts = reader(kThree, 0, actors::OnLongPrompt::kSkip)->read(2, 3);
+  ASSERT_TRUE(prompts.ok()) << prompts.status().to_string();
+  ASSERT_EQ(prompts.value().size(), 3U);
+  EXPECT_EQ(prompts.value()[0].prompt, "three");
+  EXPECT_EQ(prompts.value()[0].draw, 2U);
+  EXPECT_EQ(prompts.value()[1].prompt, "one");
+  EXPECT_EQ(prompts.value()[1].draw, 3U);
+  EXPECT_EQ(prompts.value()[1].epoch, 1U);
+  EXPECT_EQ(prompts.value()[1].position, 0U);
+  EXPECT_EQ(prompts.value()[1].answer, "1");
+  EXPECT_THAT(prompts.value()[1].fields, HasSubstr("\"level\""));
+  EXPECT_EQ(prompts.value()[2].draw, 5U);  // draw 4 was passed over
+  ASSERT_EQ(log_.size(), 1U);
+  EXPECT_THAT(log_[0], HasSubstr("train.jsonl:2: the prompt has"));
+}
+
+TEST_F(PromptReaderTest, AnswersFewerOnlyWhenTheDataEnds) {
+  const auto prompts = reader(kThree, 1, actors::OnLongPrompt::kSkip)->read(0, 9);
+  ASSERT_TRUE(prompts.ok());
+  EXPECT_EQ(prompts.value().size(), 2U);
+}
+
+TEST_F(PromptReaderTest, ALongPromptIsAnErrorThatNamesItsLine) {
+  const auto prompts = reader(kThree, 1, actors::OnLongPrompt::kError)->read(0, 9);
+  EXPECT_EQ(prompts.status().code(), Errc::kInvalidArgument);
+  EXPECT_THAT(prompts.status().message(), HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
+}
+
+TEST_F(PromptReaderTest, WhenEveryPromptIsTooLongTheSearchEnds) {
+  const auto prompts = reader(kThree, 0, actors::OnLongPrompt::kSkip, 1)->read(0, 1);
+  EXPECT_EQ(prompts.status().code(), Errc::kInvalidArgument);
+  EXPECT_THAT(prompts.status().message(), HasSubstr("every prompt is longer than 1 tokens"));
+}
+
+TEST_F(PromptReaderTest, AllPromptsAreReadOnceInTheOrderOfTheFile) {
+  reader(kThree, 0, actors::OnLongPrompt::kError);
+  const auto prompts = actors::read_all_prompts(*data_, codec(), 100);
+  ASSERT_TRUE(prompts.ok());
+  ASSERT_EQ(prompts.value().size(), 3U);
+  EXPECT_EQ(prompts.value()[2].prompt, "three");
+  EXPECT_FALSE(actors::read_all_prompts(*data_, codec(), 8).ok());
+}
+
+// -- sequences ------------------------------------------------------------------------------------
+
+class SequenceReaderTest : public DataTest {
+protected:
+  Result<std::shared_ptr<actors::SequenceReader>> reader(const std::string& lines,
+                                                         bool skip_long = false,
+                                                         const std::string& model = "") {
+    storage::DatasetOptions options;
+    options.paths = {write("train.jsonl", lines)};
+    options.order = storage::RowOrder::kAsFiled;
+    options.epochs = 1;
+    auto data = storage::SupervisedDataset::open(options);
+    EXPECT_TRUE(data.ok()) << data.status().to_string();
+    actors::DatasetSequenceOptions sequences;
+    sequences.max_tokens = 6;
+    sequences.skip_long = skip_long;
+    sequences.vocab_size = 300;
+    sequences.model_path = model;
+    return actors::make_dataset_sequence_reader(std::move(data).value(), sequences);
+  }
+};
+
+TEST_F(SequenceReaderTest, ReadyTokensNeedNoTokenizer) {
+  const auto sequences = reader(
+      "{\"input_ids\": [1, 2], \"loss_mask\": [0, 1]}\n"
+      "{\"input_ids\": [3], \"loss_mask\": [0]}\n",
+      false, "/nonexistent");
+  ASSERT_TRUE(sequences.ok()) << sequences.status().to_string();
+  const auto batch = sequences.value()->read(0, 4);
+  ASSERT_TRUE(batch.ok());
+  ASSERT_EQ(batch.value().size(), 2U);  // the data ends
+  EXPECT_EQ(batch.value()[1].id, SampleId{1});
+  EXPECT_EQ(batch.value()[0].ids, (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(batch.value()[0].response_mask, (std::vector<std::uint8_t>{0, 1}));
+}
+
+TEST_F(SequenceReaderTest, TextNeedsTheTokenizerAtOnce) {
+  const auto missing = reader("{\"prompt\": \"1+\", \"answer\": \"2\"}\n", false, "/nonexistent");
+  EXPECT_FALSE(missing.ok());
+  codec();
+  const auto sequences =
+      reader("{\"prompt\": \"1+\", \"answer\": \"2\"}\n", false, directory_.path().string());
+  ASSERT_TRUE(sequences.ok()) << sequences.status().to_string();
+  EXPECT_EQ(sequences.value()->read(0, 1).value().at(0).ids.size(), 4U);
+}
+
+TEST_F(SequenceReaderTest, ALongSequenceIsRefusedOrTeachesNothingInItsPlace) {
+  const std::string lines =
+      "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7], \"loss_mask\": [0, 1, 1, 1, 1, 1, 1]}\n"
+      "{\"input_ids\": [8, 9], \"loss_mask\": [0, 1]}\n";
+  const auto refused = reader(lines).value()->read(0, 2);
+  EXPECT_EQ(refused.status().code(), Errc::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(), HasSubstr("train.jsonl:1: the sequence has 7 tokens"));
+  const auto masked = reader(lines, /*skip_long=*/true).value()->read(0, 2);
+  ASSERT_TRUE(masked.ok());
+  ASSERT_EQ(masked.value().size(), 2U);
+  EXPECT_EQ(masked.value()[0].response_mask, (std::vector<std::uint8_t>{0}));
+  EXPECT_EQ(masked.value()[1].id, SampleId{1});
+}
+
+TEST_F(SequenceReaderTest, ATokenOutsideTheVocabularyIsNamed) {
+  const auto batch =
+      reader("{\"input_ids\": [1, 300], \"loss_mask\": [0, 1]}\n").value()->read(0, 1);
+  EXPECT_THAT(batch.status().message(),
+              HasSubstr("train.jsonl:1: token 300 is outside the vocabulary of 300"));
+}
+
+}  // namespace
+}  // namespace tidemill::test

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/device/handles.hpp, on replayed engines.
+#include <chrono>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/device/spawn.hpp"
+#include "engines/replay/factory.hpp"
+#include "tests/support/actor_test.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::TrainJob;
+using actors::TrainOutcome;
+using engines::FinishReason;
+using engines::RolloutResult;
+using engines::TrainSequence;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class NoLoss final : public engines::TokenLoss {
+public:
+  Status evaluate(std::span<const engines::LossRow> /*rows*/,
+                  engines::LossSums& /*sums*/) override {
+    return {};
+  }
+};
+
+// A rollout engine whose steps fail when told to.
+class FailingRollout final : public engines::RolloutEngine {
+public:
+  explicit FailingRollout(std::unique_ptr<engines::RolloutEngine> inner)
+      : inner_(std::move(inner)) {}
+  Status submit(engines::RolloutRequest request, engines::RolloutSink& sink) override {
+    return inner_->submit(std::move(request), sink);
+  }
+  void cancel(SampleId id) override { inner_->cancel(id); }
+  Status load(engines::Snapshot snapshot, engines::WeightArrival arrival) override {
+    return inner_->load(std::move(snapshot), arrival);
+  }
+  PolicyVersion serving() const override { return inner_->serving(); }
+  bool has_work() const override { return inner_->has_work(); }
+  Result<engines::StepReport> step(const engines::StepBudget& budget) override {
+    ++steps;
+    if (!failure.ok()) {
+      return failure;
+    }
+    return inner_->step(budget);
+  }
+  Status failure;
+  int steps = 0;
+
+private:
+  std::unique_ptr<engines::RolloutEngine> inner_;
+};
+
+class DeviceTest : public ActorTest {
+protected:
+  void SetUp() override {
+    replay_.length_of = [](SampleId id) { return static_cast<std::uint32_t>(1 + id.value % 4); };
+    initial_ = engines::replay_initial_snapshot(1);
+    rollout_ =
+        std::make_unique<FailingRollout>(engines::make_replay_rollout_engine(replay_, initial_));
+    train_ = engines::make_replay_train_engine(replay_, initial_);
+  }
+  void start(bool trains = true) {
+    actors::DeviceDeps deps;
+    deps.rollout = rollout_.get();
+    deps.train = trains ? train_.get() : nullptr;
+    deps.make_loss =
+        [this](
+            std::span<const TrainSequence> batch) -> Result<std::unique_ptr<engines::TokenLoss>> {
+      minibatches_.push_back(batch.size());
+      if (minibatches_.size() == failing_loss_) {
+        return Status(Errc::kInvalidArgument, "advantage is not finite");
+      }
+      return std::unique_ptr<engines::TokenLoss>(std::make_unique<NoLoss>());
+    };
+    deps.port = &port();
+    device_ = keep(actors::spawn_device(system(), std::move(deps)));
+    exit_ = exit_of(device_);
+  }
+  static engines::RolloutRequest request(std::uint64_t id, std::uint64_t min_step = 0) {
+    engines::RolloutRequest request;
+    request.id = {id};
+    request.prompt_ids = {1, 2};
+    request.max_new_tokens = 8;
+    request.min_step = min_step;
+    return request;
+  }
+  Asked<RolloutResult> generate(const engines::RolloutRequest& request) {
+    auto asked = ask<RolloutResult>(device_, atom::generate_v, request);
+    drain();
+    return asked;
+  }
+  static TrainSequence sequence(std::uint64_t id) {
+    TrainSequence sequence;
+    sequence.id = {id};
+    sequence.ids = {1, 2, 3, 4};
+    sequence.response_mask = {0, 0, 1, 1};
+    sequence.advantages = {0, 0, 1, 1};
+    sequence.behavior_logprobs = {0, 0, -1, -1};
+    return sequence;
+  }
+  static TrainJob job(std::vector<std::vector<std::uint64_t>> minibatches, std::uint64_t step = 1) {
+    TrainJob job;
+    job.publish_as = {0, 0, step};
+    for (const auto& ids : minibatches) {
+      job.minibatches.emplace_back();
+      for (const std::uint64_t id : ids) {
+        job.minibatches.back().sequences.push_back(sequence(id));
+      }
+    }
+    return job;
+  }
+  Asked<TrainOutcome> train(const TrainJob& job) {
+    auto asked = ask<TrainOutcome>(device_, atom::train_v, job);
+    drain();
+    return asked;
+  }
+  Asked<PolicyVersion> load(engines::Snapshot snapshot) {
+    auto asked = ask<PolicyVersion>(device_, atom::load_v, std::move(snapshot));
+    drain();
+    return asked;
+  }
+  template <class Answer>
+  bool until(const Asked<Answer>& asked) {
+    return run_until([&] { return asked.answered(); });
+  }
+
+  engines::ReplayOptions replay_;
+  engines::Snapshot initial_;
+  std::unique_ptr<FailingRollout> rollout_;
+  std::unique_ptr<engines::TrainEngine> train_;
+  std::vector<std::size_t> minibatches_;  // sizes, as the losses were made
+  std::size_t failing_loss_ = 0;          // counts from 1
+  actors::DeviceActor device_;
+  std::shared_ptr<std::optional<Status>> exit_;
+};
+
+// -- generating -----------------------------------------------------------------------------------
+
+TEST_F(DeviceTest, GenerateAnswersWhenTheResponseHasEnded) {
+  start();
+  const auto shorter = generate(request(0));
+  const auto longer = generate(request(3));
+  EXPECT_FALSE(shorter.answered());
+  ASSERT_TRUE(until(shorter));
+  EXPECT_FALSE(longer.answered());
+  ASSERT_TRUE(until(longer));
+  EXPECT_EQ(longer.value().response_ids.size(), 4U);
+  EXPECT_EQ(longer.value().versions.at(0).version, initial_.version);
+  EXPECT_EQ(longer.count(), 1);
+  EXPECT_GT(now(), TimePoint{});  // iterations take virtual time
+}
+
+TEST_F(DeviceTest, AnIdleDeviceStepsNothing) {
+  start();
+  advance(1min);
+  EXPECT_EQ(rollout_->steps, 0);
+}
+
+TEST_F(DeviceTest, GenerateFailsWithTheEnginesWords) {
+  start();
+  auto empty = request(0);
+  empty.prompt_ids.clear();
+  const auto asked = generate(empty);
+  EXPECT_EQ(asked.status().code(), Errc::kInvalidArgument);
+  EXPECT_THAT(asked.status().message(), HasSubstr("empty prompt"));
+}
+
+TEST_F(DeviceTest, CancelEndsARequestAndIgnoresUnknownOnes) {
+  start();
+  caf::anon_send(device_, atom::cancel_v, SampleId{77});
+  generate(request(0));  // keeps the engine at the port
+  const auto asked = generate(request(3));
+  caf::anon_send(device_, atom::cancel_v, SampleId{3});
+  ASSERT_TRUE(until(asked));
+  EXPECT_EQ(asked.value().finish_reason, FinishReason::kCancelled);
+  EXPECT_FALSE(exit_->has_value());
+}
+
+TEST_F(DeviceTest, WhoAsksAgainForASampleTakesItsPlace) {
+  start();
+  generate(request(0));  // keeps the engine at the port
+  const auto first = generate(request(3));
+  const auto second = generate(request(3));
+  ASSERT_TRUE(until(second));
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first.value().finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(second.value().response_ids.size(), 4U);
+}
+
+TEST_F(DeviceTest, AnEngineThatFailsEndsTheDevice) {
+  start();
+  rollout_->failure = {Errc::kInternal, "logits are not finite sample_id=3"};
+  generate(request(3));
+  advance(1s);
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_THAT((*exit_)->message(), HasSubstr("logits are not finite sample_id=3"));
+}
+
+// -- loading --------------------------------------------------------------------------------------
+
+TEST_F(DeviceTest, LoadedWeightsServeOnceTheResponsesInFlightHaveEnded) {
+  start();
+  const auto trained = train(job({{0}}));
+  ASSERT_TRUE(until(trained));
+  const auto before = generate(request(3));
+  const auto loaded = load(trained.value().snapshot);
+  const auto after = generate(request(2, /*min_step=*/1));
+  ASSERT_TRUE(until(loaded));
+  EXPECT_EQ(loaded.value(), (PolicyVersion{0, 0, 1}));
+  ASSERT_TRUE(until(after));
+  EXPECT_EQ(before.value().versions.at(0).version.step, 0U);
+  EXPECT_EQ(after.value().versions.at(0).version.step, 1U);
+}
+
+TEST_F(DeviceTest, LoadRefusesWeightsThatDoNotMatchTheirDigest) {
+  start();
+  engines::Snapshot lying = initial_;
+  lying.version.step = 1;
+  lying.base_digest = "0123";
+  const auto asked = load(lying);
+  EXPECT_EQ(asked.status().code(), Errc::kCorruptData);
+  EXPECT_FALSE(exit_->has_value());
+}
+
+TEST_F(DeviceTest, LoadRefusesOlderWeights) {
+  start();
+  const auto trained = train(job({{0}}));
+  ASSERT_TRUE(until(trained));
+  ASSERT_TRUE(until(load(trained.value().snapshot)));
+  advance(1s);
+  EXPECT_EQ(load(initial_).status().code(), Errc::kStaleVersion);
+}
+
+// -- training -------------------------------------------------------------------------------------
+
+TEST_F(DeviceTest, TrainAnswersWithNewWeightsAndOneUpdatePerMinibatchAndEpoch) {
+  start();
+  TrainJob twice = job({{0, 1}, {2}});
+  twice.epochs = 2;
+  const auto asked = train(twice);
+  ASSERT_TRUE(until(asked));
+  EXPECT_EQ(asked.value().updates.size(), 4U);
+  EXPECT_EQ(minibatches_, (std::vector<std::size_t>{2, 1, 2, 1}));
+  EXPECT_EQ(asked.value().snapshot.version, (PolicyVersion{0, 0, 1}));
+  EXPECT_NE(asked.value().snapshot.base_digest, initial_.base_digest);
+}
+
+TEST_F(DeviceTest, EmptyMinibatchesTrainNothing) {
+  start();
+  const auto asked = train(job({{}, {}}));
+  ASSERT_TRUE(until(asked));
+  EXPECT_TRUE(asked.value().updates.empty());
+  EXPECT_EQ(asked.value().snapshot.base_digest, initial_.base_digest);
+  EXPECT_EQ(asked.value().snapshot.version.step, 1U);
+}
+
+TEST_F(DeviceTest, OneJobAtATime) {
+  start();
+  const auto first = train(job({{0}}));
+  EXPECT_EQ(train(job({{1}})).status().code(), Errc::kUnavailable);
+  ASSERT_TRUE(until(first));
+  EXPECT_TRUE(until(train(job({{1}}, 2))));
+}
+
+TEST_F(DeviceTest, AJobWaitsForTheIterationInWork) {
+  start();
+  const auto rollout = generate(request(3));
+  const auto trained = train(job({{0}}));
+  EXPECT_TRUE(minibatches_.empty());
+  ASSERT_TRUE(until(trained));
+  ASSERT_TRUE(until(rollout));
+}
+
+TEST_F(DeviceTest, AJobThatFailsTellsItsAskerAndTheDeviceLives) {
+  start();
+  failing_loss_ = 1;
+  const auto failed = train(job({{0}}));
+  ASSERT_TRUE(until(failed));
+  EXPECT_EQ(failed.status().message(), "advantage is not finite");
+  EXPECT_FALSE(exit_->has_value());
+  const auto again = train(job({{0}}));
+  ASSERT_TRUE(until(again));
+  EXPECT_TRUE(again.ok());
+}
+
+TEST_F(DeviceTest, ADeviceThatOnlyGeneratesRefusesJobs) {
+  start(/*trains=*/false);
+  EXPECT_EQ(train(job({{0}})).status().code(), Errc::kUnavailable);
+  const auto captured = ask<actors::OptimizerState>(device_, atom::capture_v);
+  drain();
+  EXPECT_EQ(captured.status().code(), Errc::kUnavailable);
+}
+
+TEST_F(DeviceTest, OnPolicyRowsAndProbesAreComparedAndTheirTokensCounted) {
+  start();
+  const auto sampled = generate(request(3));
+  ASSERT_TRUE(until(sampled));
+  TrainSequence row;
+  row.id = {3};
+  row.ids = {1, 2};
+  row.ids.insert(row.ids.end(), sampled.value().response_ids.begin(),
+                 sampled.value().response_ids.end());
+  row.response_mask = {0, 0, 1, 1, 1, 1};
+  row.behavior_logprobs = {0, 0};
+  for (const float logprob : sampled.value().behavior_logprobs) {
+    row.behavior_logprobs.push_back(logprob);
+  }
+  row.advantages.assign(6, 1.0F);
+  TrainJob on_policy;
+  on_policy.publish_as.step = 1;
+  on_policy.minibatches = {{{row}, {row.id}}};
+  const auto first = train(on_policy);
+  ASSERT_TRUE(until(first));
+  EXPECT_EQ(first.value().gap.num_tokens, 4U);
+  EXPECT_EQ(first.value().gap.max, 0.0);
+
+  TrainJob probed;
+  probed.publish_as.step = 2;
+  probed.minibatches = {{{row}, {}}};
+  probed.probe = {row};
+  probed.probe.front().behavior_logprobs.back() -= 0.5F;  // a gap that must show
+  probed.probe_weights = initial_;
+  const auto second = train(probed);
+  ASSERT_TRUE(until(second));
+  EXPECT_EQ(second.value().gap.num_tokens, 4U);
+  EXPECT_NEAR(second.value().gap.max, 0.5, 1e-6);
+}
+
+TEST_F(DeviceTest, ProximalLogprobsComeFromTheWeightsBeforeTheFirstUpdate) {
+  start();
+  TrainJob recompute = job({{0}, {1}});
+  recompute.recompute_proximal = true;
+  const auto asked = train(recompute);
+  ASSERT_TRUE(until(asked));
+  EXPECT_EQ(asked.value().updates.size(), 2U);
+  // The scoring pass updates nothing.
+  EXPECT_EQ(asked.value().updates.back().optimizer_step, 2);
+}
+
+TEST_F(DeviceTest, CaptureAnswersBetweenJobsOnly) {
+  start();
+  const auto job_in_work = train(job({{0}}));
+  const auto during = ask<actors::OptimizerState>(device_, atom::capture_v);
+  drain();
+  EXPECT_EQ(during.status().code(), Errc::kUnavailable);
+  ASSERT_TRUE(until(job_in_work));
+  const auto after = ask<actors::OptimizerState>(device_, atom::capture_v);
+  drain();
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after.value().tensors.at("step").data.as<std::int64_t>()[0], 1);
+}
+
+}  // namespace
+}  // namespace tidemill::test

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/evaluator/handles.hpp.
+#include <chrono>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "actors/evaluator/spawn.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+#include "tests/support/fake_reward_engine.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::EvalReport;
+using engines::FinishReason;
+using namespace std::chrono_literals;
+
+class EvaluatorTest : public ActorTest {
+protected:
+  void SetUp() override {
+    device_handle_ = keep(spawn_fake_device(system(), device_));
+    deps_.device = device_handle_;
+    deps_.engine = engine_;
+    deps_.decode = [](const std::vector<std::int32_t>& ids) { return std::to_string(ids.size()); };
+    deps_.samples = 2;
+    deps_.seed = 5;
+    deps_.max_new_tokens = 7;
+    deps_.port = &port();
+    for (std::int32_t i = 0; i < 2; ++i) {
+      actors::Prompt prompt;
+      prompt.ids = {i};
+      prompt.prompt = "p" + std::to_string(i);
+      prompt.answer = "a" + std::to_string(i);
+      deps_.prompts.push_back(prompt);
+    }
+  }
+  Asked<EvalReport> evaluate(std::uint64_t step) {
+    if (!evaluator_) {
+      evaluator_ = keep(actors::spawn_evaluator(system(), deps_));
+      exit_ = exit_of(evaluator_);
+    }
+    auto asked = ask<EvalReport>(evaluator_, atom::start_v, step);
+    drain();
+    return asked;
+  }
+  void respond(std::uint64_t step, FinishReason reason = FinishReason::kStop) {
+    auto pending = take(device_->generations);
+    engines::RolloutResult result;
+    result.id = pending.request.id;
+    result.response_ids = {1, 2};
+    result.versions = {{{0, 0, step}, 2}};
+    result.finish_reason = reason;
+    pending.answer(std::move(result));
+    drain();
+  }
+
+  std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
+  std::shared_ptr<FakeRewardEngine> engine_ = std::make_shared<FakeRewardEngine>();
+  actors::DeviceActor device_handle_;
+  actors::EvaluatorDeps deps_;
+  actors::EvaluatorActor evaluator_;
+  std::shared_ptr<std::optional<Status>> exit_;
+};
+
+TEST_F(EvaluatorTest, AnswersEveryPromptKTimesAndScoresTheAnswers) {
+  const auto asked = evaluate(3);
+  ASSERT_EQ(device_->generations.size(), 4U);
+  const engines::RolloutRequest& third = device_->generations[2].request;
+  EXPECT_EQ(third.prompt_ids, (std::vector<std::int32_t>{1}));
+  EXPECT_EQ(third.min_step, 3U);  // weights of this step or newer
+  EXPECT_EQ(third.seed, 5U);
+  EXPECT_EQ(third.max_new_tokens, 7);
+  const std::uint64_t first_id = device_->generations[0].request.id.value;
+  engine_->reward = 0.0;
+  engine_->reward_of[first_id + 1] = 1.0;
+  respond(4);
+  respond(4);
+  respond(3);
+  EXPECT_TRUE(engine_->asked.empty());  // all answers first
+  respond(5);
+  EXPECT_EQ(engine_->asked.size(), 4U);
+  advance(0s);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked.value().step, 3U);  // the smallest that answered
+  EXPECT_EQ(asked.value().num_prompts, 2U);
+  EXPECT_EQ(asked.value().num_samples, 2U);
+  EXPECT_EQ(asked.value().mean_at_k, 0.25);
+  EXPECT_EQ(asked.value().pass_at_k, 0.5);
+  EXPECT_EQ(asked.value().num_failed, 0U);
+  EXPECT_EQ(engine_->asked[3].answer, "a1");
+  EXPECT_EQ(engine_->asked[3].response, "2");
+}
+
+TEST_F(EvaluatorTest, OneEvaluationAtATime) {
+  const auto first = evaluate(1);
+  EXPECT_EQ(evaluate(2).status().code(), Errc::kUnavailable);
+  for (int i = 0; i < 4; ++i) {
+    respond(1);
+  }
+  advance(0s);
+  EXPECT_TRUE(first.ok());
+  evaluate(2);
+  EXPECT_EQ(device_->generations.size(), 4U);
+}
+
+TEST_F(EvaluatorTest, WhatCannotBeGeneratedOrScoredCountsAsZero) {
+  const auto asked = evaluate(1);
+  const std::uint64_t first_id = device_->generations[0].request.id.value;
+  engine_->error_of[first_id] = "no number";
+  respond(1);
+  respond(1, FinishReason::kFailed);
+  take(device_->generations).fail({Errc::kResourceExhausted, "too long"});
+  respond(1);
+  advance(0s);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked.value().num_failed, 3U);
+  EXPECT_EQ(asked.value().mean_at_k, 0.25);
+}
+
+TEST_F(EvaluatorTest, AnEvaluationWithoutAnyAnswerNamesTheStepItWasAskedFor) {
+  const auto asked = evaluate(6);
+  for (int i = 0; i < 4; ++i) {
+    respond(6, FinishReason::kFailed);
+  }
+  advance(0s);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked.value().step, 6U);
+  EXPECT_EQ(asked.value().num_failed, 4U);
+  EXPECT_EQ(asked.value().mean_at_k, 0.0);
+}
+
+TEST_F(EvaluatorTest, ADeviceThatNeverAnswersFailsTheSamplesAtTheDeadline) {
+  const auto asked = evaluate(1);
+  advance(59min);
+  EXPECT_FALSE(asked.answered());
+  advance(2min);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked.value().num_failed, 4U);
+  EXPECT_FALSE(exit_->has_value());
+}
+
+TEST_F(EvaluatorTest, ADeviceThatDiesFailsTheSamples) {
+  const auto asked = evaluate(1);
+  kill(device_handle_);
+  EXPECT_TRUE(run_until([&] { return asked.answered(); }));
+  EXPECT_EQ(asked.value().num_failed, 4U);
+}
+
+TEST_F(EvaluatorTest, ARewardEngineThatGivesUpEndsItWithItsWords) {
+  engine_->failure = {Errc::kUnavailable, "the program died"};
+  evaluate(1);
+  for (int i = 0; i < 4; ++i) {
+    respond(1);
+  }
+  advance(0s);
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->message(), "the program died");
+}
+
+TEST_F(EvaluatorTest, WithoutPromptsItAnswersAtOnce) {
+  deps_.prompts.clear();
+  const auto asked = evaluate(2);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked.value().step, 2U);
+  EXPECT_EQ(asked.value().num_prompts, 0U);
+}
+
+}  // namespace
+}  // namespace tidemill::test

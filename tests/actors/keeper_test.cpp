@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/keeper/handles.hpp, handler by handler.
+#include <chrono>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/keeper/spawn.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::Admission;
+using actors::KeeperStatus;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class KeeperTest : public ActorTest {
+protected:
+  void SetUp() override {
+    options_.group_size = 2;
+    options_.batch_rows = 4;
+    options_.max_concurrent = 100;
+    options_.total_steps = 10;
+  }
+  void start() {
+    device_handle_ = keep(spawn_fake_device(system(), device_));
+    keeper_ = keep(actors::spawn_keeper(system(), {device_handle_, options_}));
+    exit_ = exit_of(keeper_);
+  }
+  Asked<Admission> admit(std::uint32_t groups, Duration wait = 5s) {
+    auto asked = ask<Admission>(keeper_, atom::admit_v, actors::AdmissionRequest{groups, wait});
+    drain();
+    return asked;
+  }
+  Asked<PolicyVersion> publish(std::uint64_t step, std::uint32_t incarnation = 0) {
+    engines::Snapshot snapshot;
+    snapshot.version = {0, incarnation, step};
+    auto asked = ask<PolicyVersion>(keeper_, atom::publish_v, snapshot);
+    drain();
+    return asked;
+  }
+  // The device accepts the oldest weights it was given.
+  PolicyVersion load() {
+    auto pending = take(device_->loads);
+    const PolicyVersion version = pending.request.version;
+    pending.answer(version);
+    drain();
+    return version;
+  }
+  void tell(const storage::PlaceChanges& changes) {
+    caf::anon_send(keeper_, atom::record_v, changes);
+    drain();
+  }
+  KeeperStatus status() {
+    const auto asked = ask<KeeperStatus>(keeper_, atom::status_v);
+    drain();
+    EXPECT_TRUE(asked.ok());
+    return asked.value();
+  }
+
+  actors::KeeperOptions options_;
+  std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
+  actors::DeviceActor device_handle_;
+  actors::KeeperActor keeper_;
+  std::shared_ptr<std::optional<Status>> exit_;
+};
+
+// -- admit ----------------------------------------------------------------------------------------
+
+TEST_F(KeeperTest, AdmitGrantsWholeGroupsUpToTheCapacity) {
+  start();
+  const auto first = admit(1);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first.value().groups, 1U);
+  EXPECT_EQ(first.value().first_group, 0U);
+  const auto rest = admit(8);
+  ASSERT_TRUE(rest.ok());
+  EXPECT_EQ(rest.value().groups, 1U);  // one batch may be in flight: max_staleness is 0
+  EXPECT_EQ(rest.value().first_group, 1U);
+  EXPECT_EQ(status().running, 4);
+  EXPECT_EQ(status().capacity, 0);
+}
+
+TEST_F(KeeperTest, AdmitNeverGrantsAPartOfAGroup) {
+  options_.max_concurrent = 3;
+  start();
+  EXPECT_EQ(admit(8).value().groups, 1U);
+  EXPECT_EQ(status().capacity, 1);
+  EXPECT_FALSE(admit(8).answered());
+}
+
+TEST_F(KeeperTest, AdmitAnswersNoneWithTheReasonAfterItsWait) {
+  start();
+  admit(8);
+  const auto asked = admit(1, 5s);
+  advance(4s);
+  EXPECT_FALSE(asked.answered());
+  advance(1s);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked.value().groups, 0U);
+  EXPECT_THAT(asked.value().waiting_for, HasSubstr("version 1"));
+}
+
+TEST_F(KeeperTest, AdmitGoesOnWithTheNextVersion) {
+  start();
+  admit(8);
+  const auto asked = admit(8, 1h);
+  tell({4, 0, 0, 0});
+  EXPECT_FALSE(asked.answered());
+  publish(1);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked.value().groups, 2U);
+  EXPECT_EQ(asked.value().first_group, 2U);
+  EXPECT_EQ(asked.value().min_step, 1U);
+}
+
+TEST_F(KeeperTest, AdmitNeverGrantsMoreThanTheRunWillTrain) {
+  options_.total_steps = 1;
+  options_.max_staleness = 5;
+  start();
+  EXPECT_EQ(admit(8).value().groups, 2U);
+  const auto asked = admit(8, 1s);
+  advance(1s);
+  EXPECT_THAT(asked.value().waiting_for, HasSubstr("last batches"));
+}
+
+// -- record ---------------------------------------------------------------------------------------
+
+TEST_F(KeeperTest, RecordFreesThePlacesOfGroupsThatLeave) {
+  start();
+  admit(8);
+  const auto aborted = admit(8, 1h);
+  tell({0, 2, 0, 0});
+  EXPECT_EQ(aborted.value().groups, 1U);
+  const auto rejected = admit(8, 1h);
+  tell({0, 0, 2, 0});
+  EXPECT_EQ(rejected.value().groups, 1U);
+  const auto forfeited = admit(8, 1h);
+  tell({2, 0, 0, 0});
+  EXPECT_FALSE(forfeited.answered());  // finished rows keep their places
+  tell({0, 0, 0, 2});
+  EXPECT_EQ(forfeited.value().groups, 1U);
+  EXPECT_EQ(forfeited.value().first_group, 4U);
+}
+
+TEST_F(KeeperTest, RecordThatContradictsTheLedgerEndsTheKeeper) {
+  start();
+  admit(1);
+  tell({3, 0, 0, 0});  // only two are in flight
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_THAT((*exit_)->message(), HasSubstr("underflow"));
+}
+
+// -- publish, load --------------------------------------------------------------------------------
+
+TEST_F(KeeperTest, PublishRaisesTheVersionAndHasTheDeviceLoadIt) {
+  start();
+  const auto asked = publish(1);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked.value(), (PolicyVersion{0, 0, 1}));
+  EXPECT_EQ(status().step, 1U);
+  EXPECT_EQ(status().serving_step, 0U);  // not accepted yet
+  load();
+  EXPECT_EQ(status().serving_step, 1U);
+}
+
+TEST_F(KeeperTest, PublishRefusesAnyOtherThanTheNextStep) {
+  start();
+  EXPECT_EQ(publish(2).status().code(), Errc::kStaleVersion);
+  EXPECT_EQ(publish(0).status().code(), Errc::kStaleVersion);
+  EXPECT_EQ(publish(1, /*incarnation=*/1).status().code(), Errc::kStaleVersion);
+  EXPECT_TRUE(publish(1).ok());
+  EXPECT_EQ(publish(1).status().code(), Errc::kStaleVersion);
+  EXPECT_FALSE(exit_->has_value());
+  EXPECT_EQ(status().step, 1U);
+}
+
+TEST_F(KeeperTest, WhileOneVersionIsLoadedOnlyTheNewestWaits) {
+  start();
+  publish(1);
+  publish(2);
+  publish(3);
+  ASSERT_EQ(device_->loads.size(), 1U);
+  EXPECT_EQ(load().step, 1U);
+  EXPECT_EQ(load().step, 3U);
+  EXPECT_TRUE(device_->loads.empty());
+}
+
+TEST_F(KeeperTest, WeightsThatADeviceRefusesEndTheKeeper) {
+  start();
+  publish(1);
+  take(device_->loads).fail({Errc::kCorruptData, "digest does not match"});
+  drain();
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kCorruptData);
+  EXPECT_THAT((*exit_)->message(), HasSubstr("loading new weights"));
+}
+
+TEST_F(KeeperTest, ADeviceThatDiesOrNeverAnswersEndsTheKeeper) {
+  start();
+  publish(1);
+  advance(6min);
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kTimeout);
+
+  start();
+  kill(device_handle_);
+  publish(1);
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
+}
+
+TEST_F(KeeperTest, AFixedScheduleLoadsOnceOlderVersionsHaveGeneratedTheirRows) {
+  options_.schedule = actors::ScheduleKind::kFixed;
+  options_.max_staleness = 1;
+  start();
+  EXPECT_EQ(admit(8).value().groups, 4U);
+  tell({4, 0, 0, 0});  // batch 0; batch 1 is also generated by version 0
+  publish(1);
+  EXPECT_TRUE(device_->loads.empty());
+  tell({2, 2, 0, 0});  // a group that leaves counts as used: no other takes its place
+  EXPECT_EQ(load().step, 1U);
+  EXPECT_EQ(status().accepted, 8);
+}
+
+// -- waits ----------------------------------------------------------------------------------------
+
+TEST_F(KeeperTest, WaitsAnswersOnceTheStepIsServed) {
+  start();
+  const auto now = ask<PolicyVersion>(keeper_, atom::waits_v, std::uint64_t{0});
+  const auto later = ask<PolicyVersion>(keeper_, atom::waits_v, std::uint64_t{1});
+  drain();
+  EXPECT_TRUE(now.ok());
+  publish(1);
+  EXPECT_FALSE(later.answered());
+  load();
+  ASSERT_TRUE(later.ok());
+  EXPECT_EQ(later.value().step, 1U);
+}
+
+// -- finish, restart ------------------------------------------------------------------------------
+
+TEST_F(KeeperTest, FinishTakesBackThePlacesOfGroupsThatWereNeverPut) {
+  start();
+  EXPECT_EQ(admit(8).value().groups, 2U);
+  caf::anon_send(keeper_, atom::finish_v, std::uint64_t{1});
+  drain();
+  EXPECT_EQ(status().running, 2);
+  EXPECT_EQ(status().admitted_groups, 1U);
+  const auto none = admit(8, 1s);
+  advance(1s);
+  EXPECT_EQ(none.value().groups, 0U);  // none will follow
+}
+
+TEST_F(KeeperTest, FinishLetsAFixedScheduleLoadItsLastVersion) {
+  options_.schedule = actors::ScheduleKind::kFixed;
+  start();
+  admit(8);
+  tell({2, 0, 0, 0});
+  publish(1);
+  tell({2, 0, 0, 0});
+  load();
+  EXPECT_EQ(admit(8).value().groups, 2U);
+  publish(2);
+  EXPECT_TRUE(device_->loads.empty());
+  tell({2, 0, 0, 0});
+  caf::anon_send(keeper_, atom::finish_v, std::uint64_t{3});  // the second group was never put
+  drain();
+  EXPECT_EQ(load().step, 2U);
+}
+
+TEST_F(KeeperTest, FinishBeyondWhatWasGrantedEndsTheKeeper) {
+  start();
+  admit(8);
+  caf::anon_send(keeper_, atom::finish_v, std::uint64_t{3});
+  drain();
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kInternal);
+}
+
+TEST_F(KeeperTest, ARestartedKeeperCountsTheRowsThatItsCommitHeld) {
+  options_.max_staleness = 1;
+  options_.step = 3;
+  options_.incarnation = 2;
+  options_.first_group = 9;
+  options_.finished_rows = 3;
+  options_.unfinished_rows = 3;
+  start();
+  const KeeperStatus stands = status();
+  EXPECT_EQ(stands.step, 3U);
+  EXPECT_EQ(stands.incarnation, 2U);
+  EXPECT_EQ(stands.running, 3);
+  EXPECT_EQ(stands.capacity, 2);  // two batches of 4, less the 6 rows that live
+  const auto asked = admit(8);
+  EXPECT_EQ(asked.value().groups, 1U);
+  EXPECT_EQ(asked.value().first_group, 9U);
+  EXPECT_EQ(asked.value().min_step, 3U);
+  EXPECT_EQ(publish(4, /*incarnation=*/0).status().code(), Errc::kStaleVersion);
+  EXPECT_TRUE(publish(4, /*incarnation=*/2).ok());
+}
+
+}  // namespace
+}  // namespace tidemill::test

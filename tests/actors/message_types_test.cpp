@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every type of the actors' messages makes the way into bytes and back. CAF 0.17 reports success
+// with no bytes for a type it does not know how to write, and nothing warns of an `inspect` that
+// leaves out a field: both are looked for here. A type without an example does not compile.
+#include <iostream>
+#include <limits>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <caf/all.hpp>
+#include <gtest/gtest.h>
+
+#include "actors/type_ids.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): names all its messages
+
+// -- one filled example of each type
+// ---------------------------------------------------------------
+
+template <class T>
+struct Example;  // a new message type needs one below
+
+Buffer some_buffer() {
+  return Buffer::adopt(std::vector<float>{1.0F, 2.0F}, DType::kF32);
+}
+Tensor some_tensor() {
+  return {DType::kF32, {2}, some_buffer()};
+}
+engines::VersionSpan some_span() {
+  return {{1, 2, 3}, 4};
+}
+engines::Snapshot some_snapshot() {
+  return {
+      {1, 2, 3}, "base digest", "adapter digest", {{"w", some_tensor()}}, {{"a", some_tensor()}}};
+}
+engines::SamplingOptions some_sampling() {
+  return {0.5F, 10, 0.9F, 0.1F, 1.5F, 0.25F, 0.125F, {{7, -1.0F}}};
+}
+engines::TrainSequence some_sequence() {
+  return {{5}, {1, 2}, {0, 1}, {0.0F, 0.5F}, {0.0F, -1.0F}, {0.0F, -2.0F}, {0.0F, -3.0F}};
+}
+storage::SampleRow some_row() {
+  return {{6}, {2}, 1, 3, 4, 5, 7};
+}
+storage::ColumnValue some_cell() {
+  return {{3}, some_buffer()};
+}
+SampleRecord some_sample() {
+  return {{8},   {4},    "prompt",      "response", "answer",       0.5,
+          -0.5F, "stop", {some_span()}, {1, 2},     {-0.5F, -0.25F}};
+}
+
+// NOLINTBEGIN(bugprone-macro-parentheses): `type` is a type's name
+#define TIDEMILL_EXAMPLE(type, ...)                 \
+  template <>                                       \
+  struct Example<type> {                            \
+    static type make() { return type __VA_ARGS__; } \
+  }
+// NOLINTEND(bugprone-macro-parentheses)
+
+TIDEMILL_EXAMPLE(SampleId, {17});
+TIDEMILL_EXAMPLE(PolicyVersion, {1, 2, 3});
+TIDEMILL_EXAMPLE(engines::RolloutRequest,
+                 {{9}, {1, 2}, some_sampling(), 11, 12, {2}, {"stop"}, 3, true, true});
+TIDEMILL_EXAMPLE(engines::RolloutResult, {{9},
+                                          {4, 5},
+                                          {-1.0F, -2.0F},
+                                          {some_span()},
+                                          engines::FinishReason::kLength,
+                                          "why",
+                                          {-3.0F},
+                                          {0.5F}});
+TIDEMILL_EXAMPLE(engines::Snapshot, (some_snapshot()));
+TIDEMILL_EXAMPLE(storage::PlaceChanges, {1, 2, 3, 4});
+TIDEMILL_EXAMPLE(storage::Settlement, {{{1}, {2}}, {{{3}, storage::Refusal::kOldLease}}});
+TIDEMILL_EXAMPLE(
+    TrainJob,
+    {{{{some_sequence()}, {{5}}}}, 2, 0.5F, true, {1, 2, 4}, {some_sequence()}, some_snapshot()});
+TIDEMILL_EXAMPLE(TrainOutcome, {{{{{"loss", 0.5}}, 1.5, 0.001, 3}}, some_snapshot(), {0.25, 99}});
+TIDEMILL_EXAMPLE(OptimizerState, {{{"m", some_tensor()}}});
+TIDEMILL_EXAMPLE(NewGroup, {21, {{some_row(), {some_cell()}}}});
+TIDEMILL_EXAMPLE(LeaseRequest, {{1}, "consumer", 4, 2, 77, Duration{5}});
+TIDEMILL_EXAMPLE(
+    LeaseReply,
+    {{{some_row(), {{6}, 2}, 1, {3, 40}, {some_cell()}}}, Duration{9}, "reward", true, true});
+TIDEMILL_EXAMPLE(Completion, {{1}, "consumer", {{{{6}, 2}, {some_cell()}, {3, 40}}}});
+TIDEMILL_EXAMPLE(Return, {{1}, "consumer", {{{6}, 2}}, "reason"});
+TIDEMILL_EXAMPLE(GroupVerdict, {{2}, {storage::VerdictKind::kFilter, "no signal"}});
+TIDEMILL_EXAMPLE(StreamImage, {some_buffer()});
+TIDEMILL_EXAMPLE(StreamStatus, {1, 2, 3, 4, 5, 6, 7, 8, 9, {0.5, 1.5}, 10, 11, "why"});
+TIDEMILL_EXAMPLE(AdmissionRequest, {3, Duration{4}});
+TIDEMILL_EXAMPLE(Admission, {1, 2, 3, "version 4"});
+TIDEMILL_EXAMPLE(KeeperStatus, {1, 2, 3, 4, 5, 6, 7});
+TIDEMILL_EXAMPLE(StepRecord, {"train", 5, {{"reward_mean", 0.5}}, {some_sample()}});
+TIDEMILL_EXAMPLE(RecordMarks, {1, 2});
+TIDEMILL_EXAMPLE(EvalReport, {1, 2, 3, 0.5, 0.75, 4});
+TIDEMILL_EXAMPLE(RunSummary, {RunEnd::kData, 7, some_snapshot(), "why"});
+
+// -- what an `inspect` names, against what the struct has -----------------------------------------
+
+// Converts into any field, so that an aggregate can be made of as many as it has.
+struct AnyField {
+  template <class T>
+  operator T() const;  // NOLINT(google-explicit-constructor): never called
+};
+
+template <class T, class... Fields>
+concept MadeOf = requires {
+  T{std::declval<Fields>()...};
+};
+
+template <class T, class... Fields>
+constexpr std::size_t num_fields() {
+  if constexpr (MadeOf<T, Fields..., AnyField>) {
+    return num_fields<T, Fields..., AnyField>();
+  } else {
+    return sizeof...(Fields);
+  }
+}
+
+class FieldCounter;
+template <class T>
+concept Inspected = std::is_class_v<T> && requires(FieldCounter& f, T& x) {
+  inspect(f, x);
+};
+
+// An inspector that compares the number of fields named with the number there are, all the way
+// down.
+class FieldCounter {
+public:
+  using result_type = void;
+
+  template <class... Ts>
+  void operator()(Ts&... fields) {
+    named_ = sizeof...(Ts);
+    (visit(fields), ...);
+  }
+
+  // Returns the types in which a field was left out, and how many types were looked at.
+  [[nodiscard]] const std::vector<std::string>& left_out() const { return left_out_; }
+  [[nodiscard]] std::size_t num_structs() const { return num_structs_; }
+
+  template <class T>
+  void check(T& value) {
+    FieldCounter inner;
+    inspect(inner, value);
+    ++num_structs_;
+    if constexpr (std::is_aggregate_v<T>) {
+      if (inner.named_ != num_fields<T>()) {
+        left_out_.push_back(std::string(typeid(T).name()) + ": " + std::to_string(inner.named_) +
+                            " of " + std::to_string(num_fields<T>()) + " fields");
+      }
+    }
+    left_out_.insert(left_out_.end(), inner.left_out_.begin(), inner.left_out_.end());
+    num_structs_ += inner.num_structs_;
+  }
+
+private:
+  template <class T>
+  void visit(T& field) {
+    if constexpr (Inspected<T>) {
+      check(field);
+    }
+  }
+  void visit(std::string& /*text*/) {}
+  template <class T>
+  void visit(std::vector<T>& values) {
+    ASSERT_FALSE(values.empty()) << "the example leaves a list empty: its elements are unseen";
+    visit(values.front());
+  }
+  template <class K, class V>
+  void visit(std::map<K, V>& values) {
+    ASSERT_FALSE(values.empty()) << "the example leaves a map empty: its elements are unseen";
+    visit(values.begin()->second);
+  }
+  template <class A, class B>
+  void visit(std::pair<A, B>& values) {
+    visit(values.first);
+    visit(values.second);
+  }
+
+  std::size_t named_ = 0;
+  std::vector<std::string> left_out_;
+  std::size_t num_structs_ = 0;
+};
+
+// -- the way into bytes and back
+// -------------------------------------------------------------------
+
+std::vector<char> bytes_of(caf::actor_system& system, const caf::message& message) {
+  std::vector<char> bytes;
+  caf::binary_serializer sink(system, bytes);
+  EXPECT_FALSE(sink(const_cast<caf::message&>(message)));  // NOLINT: an inspector takes no const
+  return bytes;
+}
+
+template <class T>
+std::vector<char> bytes_of_value(caf::actor_system& system, T value) {
+  std::vector<char> bytes;
+  caf::binary_serializer sink(system, bytes);
+  EXPECT_FALSE(sink(value));
+  return bytes;
+}
+
+template <class T>
+void check_type(caf::actor_system& system) {
+  const std::string name = caf::type_name<T>::value;
+  SCOPED_TRACE(name);
+  T example = Example<T>::make();
+
+  // As the one element of a message: how it crosses a process border, under its registered name.
+  const std::vector<char> bytes = bytes_of(system, caf::make_message(example));
+  EXPECT_GT(bytes.size(), bytes_of(system, caf::message{}).size());
+  EXPECT_NE(std::string(bytes.begin(), bytes.end()).find(name), std::string::npos);
+  caf::message back;
+  caf::binary_deserializer source(system, bytes);
+  ASSERT_FALSE(source(back));
+  EXPECT_EQ(source.remaining(), 0U);
+  ASSERT_TRUE(back.match_elements<T>());
+
+  // Equal: the same text, the same bytes again; and not merely what an empty one looks like.
+  EXPECT_EQ(caf::deep_to_string(back.get_as<T>(0)), caf::deep_to_string(example));
+  EXPECT_EQ(bytes_of(system, back), bytes);
+  EXPECT_GT(bytes_of_value(system, example).size(), 0U);
+  EXPECT_NE(bytes_of_value(system, example), bytes_of_value(system, T{}));
+
+  FieldCounter counter;
+  counter.check(example);
+  for (const std::string& type : counter.left_out()) {
+    ADD_FAILURE() << "inspect leaves out fields of " << type;
+  }
+}
+
+template <caf::type_id_t... Offsets>
+std::size_t check_types(caf::actor_system& system,
+                        std::integer_sequence<caf::type_id_t, Offsets...> /*offsets*/) {
+  using Block = caf::id_block::tidemill_types;
+  (check_type<typename caf::type_by_id<Block::begin + Offsets>::type>(system), ...);
+  return sizeof...(Offsets);
+}
+
+TEST(MessageTypes, EveryRegisteredTypeMakesTheWayIntoBytesAndBack) {
+  using Block = caf::id_block::tidemill_types;
+  caf::actor_system_config config;
+  config.add_message_types<Block>();
+  config.set("scheduler.policy", caf::atom("testing"));
+  caf::actor_system system(config);
+  const std::size_t count =
+      check_types(system, std::make_integer_sequence<caf::type_id_t, Block::end - Block::begin>{});
+  std::cout << "message types checked: " << count << '\n';
+  EXPECT_EQ(count, 25U);  // of actors/type_ids.hpp
+}
+
+// The counter must see what it looks for.
+struct Forgetful {
+  int kept = 0;
+  int forgotten = 0;
+};
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, Forgetful& x) {
+  return f(x.kept);
+}
+
+TEST(MessageTypes, AFieldThatInspectForgetsIsFound) {
+  Forgetful value;
+  FieldCounter counter;
+  counter.check(value);
+  EXPECT_EQ(counter.left_out().size(), 1U);
+  SampleRecord whole = some_sample();
+  FieldCounter all;
+  all.check(whole);
+  EXPECT_TRUE(all.left_out().empty());
+  EXPECT_GT(all.num_structs(), 3U);
+}
+
+}  // namespace
+}  // namespace tidemill::test

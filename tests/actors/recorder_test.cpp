@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/recorder/handles.hpp, and of the record files.
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <sys/resource.h>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/recorder/spawn.hpp"
+#include "base/json.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::RecordMarks;
+using actors::StepRecord;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+// Lines in memory.
+class Lines final : public actors::RecordFiles {
+public:
+  Result<RecordMarks> append(const std::string& metrics, const std::string& samples) override {
+    ++appends;
+    if (!failure.ok()) {
+      return failure;
+    }
+    metrics_text += metrics;
+    samples_text += samples;
+    return RecordMarks{metrics_text.size(), samples_text.size()};
+  }
+  int appends = 0;
+  Status failure;
+  std::string metrics_text;
+  std::string samples_text;
+};
+
+StepRecord some_record(std::uint64_t step) {
+  actors::SampleRecord sample;
+  sample.id = {3};
+  sample.group = {1};
+  sample.prompt = "2+2=\n";
+  sample.response = "4";
+  sample.answer = "4";
+  sample.reward = 1.0;
+  sample.advantage = -0.5F;
+  sample.finish_reason = "stop";
+  sample.versions = {{{0, 2, 4}, 2}};
+  sample.response_ids = {7, 8};
+  sample.behavior_logprobs = {-0.5F, -0.25F};
+  return {"train", step, {{"reward_mean", 0.5}}, {sample}};
+}
+
+class RecorderTest : public ActorTest {
+protected:
+  void start(RecordMarks marks = {}) {
+    recorder_ = keep(actors::spawn_recorder(
+        system(), {lines_, marks,
+                   [this](const StepRecord& record) { seen_.push_back(record.step); }, &port()}));
+  }
+  Asked<RecordMarks> record(std::uint64_t step) {
+    auto asked = ask<RecordMarks>(recorder_, atom::record_v, some_record(step));
+    drain();
+    return asked;
+  }
+  Asked<RecordMarks> capture() {
+    auto asked = ask<RecordMarks>(recorder_, atom::capture_v);
+    drain();
+    return asked;
+  }
+
+  std::shared_ptr<Lines> lines_ = std::make_shared<Lines>();
+  std::vector<std::uint64_t> seen_;
+  actors::RecorderActor recorder_;
+};
+
+TEST_F(RecorderTest, AnswersTheSizesOnceTheLinesAreInTheFiles) {
+  start();
+  const auto asked = record(5);
+  EXPECT_FALSE(asked.answered());
+  EXPECT_EQ(seen_, (std::vector<std::uint64_t>{5}));  // shown as it is taken in
+  advance(0s);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked.value().metrics_bytes, lines_->metrics_text.size());
+  EXPECT_EQ(asked.value().samples_bytes, lines_->samples_text.size());
+}
+
+TEST_F(RecorderTest, WritesOneJsonObjectALine) {
+  start();
+  record(5);
+  advance(0s);
+  EXPECT_EQ(lines_->metrics_text.back(), '\n');
+  const auto metrics = parse_json(lines_->metrics_text);
+  ASSERT_TRUE(metrics.ok());
+  EXPECT_EQ(*metrics.value().find("step")->if_integer(), 5);
+  EXPECT_EQ(lines_->samples_text.find('\n'), lines_->samples_text.size() - 1);
+  const auto sample = parse_json(lines_->samples_text);
+  ASSERT_TRUE(sample.ok()) << sample.status().to_string();
+  EXPECT_EQ(*sample.value().find("step")->if_integer(), 5);
+  EXPECT_EQ(*sample.value().find("sample")->if_integer(), 3);
+  EXPECT_THAT(lines_->samples_text, HasSubstr(R"("prompt":"2+2=\n")"));
+  EXPECT_THAT(lines_->samples_text, HasSubstr(R"("versions":[{"step":4,"tokens":2}])"));
+  EXPECT_THAT(lines_->samples_text, HasSubstr(R"("behavior_logprobs":[-0.5,-0.25])"));
+}
+
+TEST_F(RecorderTest, WhatComesDuringAWriteGoesOutTogetherInOrder) {
+  start();
+  record(1);
+  const auto second = record(2);
+  const auto third = record(3);
+  EXPECT_EQ(lines_->appends, 1);
+  EXPECT_TRUE(run_until([&] { return third.answered(); }));
+  EXPECT_EQ(lines_->appends, 2);
+  EXPECT_EQ(second.value().metrics_bytes, third.value().metrics_bytes);
+  std::istringstream lines(lines_->metrics_text);
+  std::string line;
+  for (const std::int64_t step : {1, 2, 3}) {
+    ASSERT_TRUE(std::getline(lines, line));
+    EXPECT_EQ(*parse_json(line).value().find("step")->if_integer(), step);
+  }
+}
+
+TEST_F(RecorderTest, CaptureWaitsForTheWriteInWork) {
+  start({100, 200});
+  const auto before = capture();
+  ASSERT_TRUE(before.ok());
+  EXPECT_EQ(before.value().metrics_bytes, 100U);
+  EXPECT_EQ(before.value().samples_bytes, 200U);
+  record(1);
+  const auto during = capture();
+  EXPECT_FALSE(during.answered());
+  EXPECT_TRUE(run_until([&] { return during.answered(); }));
+  EXPECT_EQ(during.value().metrics_bytes, lines_->metrics_text.size());
+}
+
+TEST_F(RecorderTest, AFailureIsToldToThoseItConcernsAndTheRecorderLives) {
+  start();
+  lines_->failure = {Errc::kResourceExhausted, "metrics.jsonl: no space left"};
+  const auto lost = record(1);
+  advance(0s);
+  EXPECT_EQ(lost.status().code(), Errc::kResourceExhausted);
+  EXPECT_EQ(lost.status().message(), "metrics.jsonl: no space left");
+  lines_->failure = {};
+  const auto kept = record(2);
+  advance(0s);
+  EXPECT_TRUE(kept.ok());
+  EXPECT_EQ(lines_->metrics_text.find("\"step\":1"), std::string::npos);
+}
+
+// -- files ----------------------------------------------------------------------------------------
+
+std::string content(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class RecordFilesTest : public ::testing::Test {
+protected:
+  auto open(RecordMarks marks = {}) {
+    return actors::open_record_files(directory_.path().string(), marks);
+  }
+  std::filesystem::path metrics() const { return directory_.path() / "metrics.jsonl"; }
+  std::filesystem::path samples() const { return directory_.path() / "samples.jsonl"; }
+  TemporaryDirectory directory_;
+};
+
+TEST_F(RecordFilesTest, AppendsAndAnswersBothSizes) {
+  const auto files = open();
+  ASSERT_TRUE(files.ok()) << files.status().to_string();
+  ASSERT_TRUE(files.value()->append("a\n", "bb\n").ok());
+  const auto marks = files.value()->append("c\n", "");
+  ASSERT_TRUE(marks.ok());
+  EXPECT_EQ(marks.value().metrics_bytes, 4U);
+  EXPECT_EQ(marks.value().samples_bytes, 3U);
+  EXPECT_EQ(content(metrics()), "a\nc\n");
+  EXPECT_EQ(content(samples()), "bb\n");
+}
+
+TEST_F(RecordFilesTest, OpensCutBackToTheMarksOfTheCommit) {
+  ASSERT_TRUE(open().value()->append("one\ntwo\n", "x\ny\n").ok());
+  const auto files = open({4, 2});
+  ASSERT_TRUE(files.ok());
+  EXPECT_EQ(content(metrics()), "one\n");
+  EXPECT_EQ(content(samples()), "x\n");
+  ASSERT_TRUE(files.value()->append("three\n", "").ok());
+  EXPECT_EQ(content(metrics()), "one\nthree\n");
+}
+
+TEST_F(RecordFilesTest, AFileShorterThanItsMarkIsNamed) {
+  ASSERT_TRUE(open().value()->append("one\n", "x\n").ok());
+  const auto files = open({4, 3});
+  ASSERT_FALSE(files.ok());
+  EXPECT_EQ(files.status().code(), Errc::kCorruptData);
+  EXPECT_THAT(files.status().message(), HasSubstr("samples.jsonl: 2 bytes"));
+  EXPECT_EQ(content(metrics()), "one\n");  // nothing is lost by the attempt
+}
+
+TEST_F(RecordFilesTest, ADirectoryThatDoesNotExistIsNamed) {
+  const auto files = actors::open_record_files("/nonexistent", {});
+  ASSERT_FALSE(files.ok());
+  EXPECT_THAT(files.status().message(), HasSubstr("/nonexistent/metrics.jsonl: cannot open"));
+}
+
+// A limit on file sizes fails a write half-way, as a full disk does.
+TEST_F(RecordFilesTest, AnAppendThatFailsHalfWayLeavesWholeLines) {
+  const auto files = open();
+  ASSERT_TRUE(files.value()->append("0123456\n", "").ok());
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit small = before;
+  small.rlim_cur = 12;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto failed = files.value()->append("89abcdef\n", "s\n");
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_THAT(failed.status().message(), HasSubstr("metrics.jsonl: cannot append"));
+  EXPECT_EQ(content(metrics()), "0123456\n");
+  EXPECT_EQ(content(samples()), "s\n");
+  const auto again = files.value()->append("ok\n", "");
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(content(metrics()), "0123456\nok\n");
+}
+
+}  // namespace
+}  // namespace tidemill::test

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/reward/spawn.hpp.
+#include <chrono>
+#include <limits>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/reward/spawn.hpp"
+#include "tests/actors/sample_rows.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+#include "tests/support/fake_reward_engine.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::LeaseReply;
+using actors::SampleTask;
+using namespace std::chrono_literals;
+
+class RewardWorkerTest : public ActorTest {
+protected:
+  void SetUp() override {
+    stream_handle_ = keep(spawn_fake_stream(system(), stream_));
+    actors::RewardWorkerDeps deps;
+    deps.stream = stream_handle_;
+    deps.max_in_flight = 4;
+    deps.engine = engine_;
+    deps.decode = [](const std::vector<std::int32_t>& ids) { return std::to_string(ids.size()); };
+    deps.port = &port();
+    worker_ = keep(actors::spawn_reward_worker(system(), std::move(deps)));
+    exit_ = exit_of(worker_);
+  }
+  static storage::LeasedRow row(std::uint64_t id) { return trainable_row(id, 0); }
+  void lease(std::vector<storage::LeasedRow> rows, bool ended = false) {
+    LeaseReply reply;
+    reply.rows = std::move(rows);
+    reply.lease_time = 60s;
+    reply.ended = ended;
+    take(stream_->leases).answer(std::move(reply));
+    drain();
+  }
+
+  std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
+  std::shared_ptr<FakeRewardEngine> engine_ = std::make_shared<FakeRewardEngine>();
+  actors::StreamActor stream_handle_;
+  actors::RewardWorkerActor worker_;
+  std::shared_ptr<std::optional<Status>> exit_;
+};
+
+TEST_F(RewardWorkerTest, ScoresWhatItLeasesAndWritesTheRewardsBack) {
+  ASSERT_EQ(stream_->leases.size(), 1U);
+  EXPECT_EQ(stream_->leases.front().request.task, actors::task_id(SampleTask::kReward));
+  EXPECT_EQ(stream_->leases.front().request.max_units, 4U);
+  engine_->reward = 0.75;
+  lease({row(0), row(1)});
+  ASSERT_EQ(engine_->asked.size(), 2U);
+  EXPECT_EQ(engine_->asked[0].prompt, "prompt 0");
+  EXPECT_EQ(engine_->asked[0].answer, "answer");
+  EXPECT_EQ(engine_->asked[0].fields, "{}");
+  EXPECT_EQ(engine_->asked[0].response, "2");  // as decoded
+  advance(0s);
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  ASSERT_EQ(stream_->acks[0].rows.size(), 2U);
+  storage::LeasedRow read;
+  read.columns = stream_->acks[0].rows[1].columns;
+  EXPECT_EQ(actors::read_cell<double>(read, actors::SampleColumn::kReward).value(),
+            (std::vector<double>{0.75}));
+}
+
+TEST_F(RewardWorkerTest, GivesBackWhatCannotBeScoredByReason) {
+  engine_->error_of[1] = "no number in the answer";
+  engine_->reward_of[2] = std::numeric_limits<double>::quiet_NaN();
+  lease({row(0), row(1), row(2)});
+  advance(0s);
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  EXPECT_EQ(stream_->acks[0].rows.size(), 1U);
+  ASSERT_EQ(stream_->nacks.size(), 2U);
+  EXPECT_EQ(stream_->nacks[0].reason, "reward: no number in the answer");
+  EXPECT_EQ(stream_->nacks[1].reason, "reward: not a finite number");
+  EXPECT_EQ(stream_->nacks[1].rows.at(0).row, SampleId{2});
+}
+
+TEST_F(RewardWorkerTest, GivesBackWhatTheEngineRefusesAndGoesOn) {
+  engine_->refusal = {Errc::kUnavailable, "the program does not start"};
+  lease({row(0)});
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_EQ(stream_->nacks[0].reason, "reward: the program does not start");
+  EXPECT_FALSE(exit_->has_value());
+  EXPECT_EQ(stream_->leases.size(), 1U);
+}
+
+TEST_F(RewardWorkerTest, GivesBackARowThatLacksAColumn) {
+  storage::LeasedRow broken = row(0);
+  broken.columns.clear();
+  lease({broken, row(1)});
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_EQ(stream_->nacks[0].rows.at(0).row, SampleId{0});
+  EXPECT_EQ(engine_->asked.size(), 1U);
+}
+
+TEST_F(RewardWorkerTest, RenewsTheLeasesOfSamplesThatAreNotScoredYet) {
+  engine_->thinking = true;
+  lease({row(0), row(1)});
+  advance(30s);
+  ASSERT_FALSE(stream_->renewals.empty());
+  EXPECT_EQ(stream_->renewals.front().rows.size(), 2U);
+  EXPECT_EQ(stream_->renewals.front().task, actors::task_id(SampleTask::kReward));
+  engine_->thinking = false;
+  advance(1s);
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  const std::size_t renewals = stream_->renewals.size();
+  advance(5min);
+  EXPECT_EQ(stream_->renewals.size(), renewals);  // nothing is held
+}
+
+TEST_F(RewardWorkerTest, WhatIsLeasedDuringAPieceOfWorkWaitsForIt) {
+  lease({row(0)});
+  ASSERT_EQ(engine_->asked.size(), 1U);
+  lease({row(1)});  // the engine is at the port
+  EXPECT_EQ(engine_->asked.size(), 1U);
+  advance(0s);
+  EXPECT_EQ(engine_->asked.size(), 2U);
+}
+
+TEST_F(RewardWorkerTest, AnEngineThatGivesUpEndsItWithItsWords) {
+  engine_->failure = {Errc::kUnavailable, "the program died 3 times in a row"};
+  lease({row(0)});
+  advance(0s);
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->message(), "the program died 3 times in a row");
+}
+
+TEST_F(RewardWorkerTest, AsksAgainAfterAFailureOfTheStream) {
+  take(stream_->leases).fail({Errc::kUnavailable, "not now"});
+  drain();
+  EXPECT_TRUE(stream_->leases.empty());
+  advance(200ms);
+  EXPECT_EQ(stream_->leases.size(), 1U);
+}
+
+TEST_F(RewardWorkerTest, AStreamThatDiesLeavesItAlive) {
+  kill(stream_handle_);
+  advance(10s);
+  EXPECT_FALSE(exit_->has_value());  // the supervisor ends it with the rest
+}
+
+TEST_F(RewardWorkerTest, AsksNoMoreOnceTheTaskHasEnded) {
+  lease({}, /*ended=*/true);
+  advance(1min);
+  EXPECT_TRUE(stream_->leases.empty());
+}
+
+}  // namespace
+}  // namespace tidemill::test

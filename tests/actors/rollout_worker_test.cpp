@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/rollout/spawn.hpp.
+#include <chrono>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/rollout/spawn.hpp"
+#include "tests/actors/sample_rows.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::LeaseReply;
+using actors::SampleTask;
+using engines::FinishReason;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class RolloutWorkerTest : public ActorTest {
+protected:
+  void SetUp() override {
+    stream_handle_ = keep(spawn_fake_stream(system(), stream_));
+    device_handle_ = keep(spawn_fake_device(system(), device_));
+    actors::RolloutWorkerDeps deps;
+    deps.stream = stream_handle_;
+    deps.device = device_handle_;
+    deps.max_in_flight = 4;
+    deps.seed = 11;
+    deps.max_new_tokens = 9;
+    deps.stop_ids = {2};
+    deps.stop_strings = {"end"};
+    deps.sampling.temperature = 0.5F;
+    worker_ = keep(actors::spawn_rollout_worker(system(), std::move(deps)));
+    exit_ = exit_of(worker_);
+  }
+  static storage::LeasedRow row(std::uint64_t id, std::uint64_t generation = 1) {
+    storage::LeasedRow leased;
+    leased.row.id = {id};
+    leased.row.min_step = 3;
+    leased.lease = {{id}, generation};
+    leased.columns = sample_group(0, 1).rows.front().columns;
+    return leased;
+  }
+  void lease(std::vector<storage::LeasedRow> rows, bool ended = false) {
+    LeaseReply reply;
+    reply.rows = std::move(rows);
+    reply.lease_time = 60s;
+    reply.ended = ended;
+    take(stream_->leases).answer(std::move(reply));
+    drain();
+  }
+  static engines::RolloutResult result(std::uint64_t id, FinishReason reason) {
+    return {{id}, {7, 8}, {-0.5F, -0.25F}, {{{0, 0, 5}, 1}, {{0, 0, 4}, 1}}, reason, "", {}, {}};
+  }
+  void respond(FinishReason reason = FinishReason::kStop) {
+    auto pending = take(device_->generations);
+    pending.answer(result(pending.request.id.value, reason));
+    drain();
+  }
+
+  std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
+  std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
+  actors::StreamActor stream_handle_;
+  actors::DeviceActor device_handle_;
+  actors::RolloutWorkerActor worker_;
+  std::shared_ptr<std::optional<Status>> exit_;
+};
+
+TEST_F(RolloutWorkerTest, AsksForAsManyRowsAsItHasRoomFor) {
+  ASSERT_EQ(stream_->leases.size(), 1U);
+  EXPECT_EQ(stream_->leases.front().request.task, actors::task_id(SampleTask::kRollout));
+  EXPECT_EQ(stream_->leases.front().request.max_units, 4U);
+  lease({row(0), row(1), row(2)});
+  ASSERT_EQ(stream_->leases.size(), 1U);
+  EXPECT_EQ(stream_->leases.front().request.max_units, 1U);
+  lease({row(3)});
+  EXPECT_TRUE(stream_->leases.empty());  // full
+  respond();
+  ASSERT_EQ(stream_->leases.size(), 1U);
+  EXPECT_EQ(stream_->leases.front().request.max_units, 1U);
+}
+
+TEST_F(RolloutWorkerTest, HasTheDeviceContinueEachPromptAsItWasTold) {
+  lease({row(6)});
+  ASSERT_EQ(device_->generations.size(), 1U);
+  const engines::RolloutRequest& request = device_->generations.front().request;
+  EXPECT_EQ(request.id, SampleId{6});
+  EXPECT_EQ(request.prompt_ids, (std::vector<std::int32_t>{1, 2, 3}));
+  EXPECT_EQ(request.seed, 11U);
+  EXPECT_EQ(request.max_new_tokens, 9);
+  EXPECT_EQ(request.stop_ids, (std::vector<std::int32_t>{2}));
+  EXPECT_EQ(request.stop_strings, (std::vector<std::string>{"end"}));
+  EXPECT_EQ(request.min_step, 3U);
+  EXPECT_EQ(request.sampling.temperature, 0.5F);
+}
+
+TEST_F(RolloutWorkerTest, WritesAResponseBackInOneMessage) {
+  lease({row(6)});
+  respond(FinishReason::kLength);
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  const storage::FinishedRow& written = stream_->acks.front().rows.at(0);
+  EXPECT_EQ(written.lease, (storage::LeaseToken{{6}, 1}));
+  EXPECT_EQ(written.facts.tokens, 2U);
+  EXPECT_EQ(written.facts.oldest_step, 4U);  // the smallest of its spans
+  EXPECT_EQ(written.columns.size(), 4U);
+  storage::LeasedRow read;
+  read.columns = written.columns;
+  EXPECT_EQ(actors::read_cell<std::int32_t>(read, actors::SampleColumn::kResponseIds).value(),
+            (std::vector<std::int32_t>{7, 8}));
+  EXPECT_EQ(actors::cell_versions(actors::find_cell(read, actors::SampleColumn::kVersions).value())
+                .size(),
+            2U);
+  EXPECT_TRUE(stream_->nacks.empty());
+}
+
+TEST_F(RolloutWorkerTest, GivesBackWhatFailedOrWasCancelled) {
+  lease({row(0), row(1)});
+  auto failed = take(device_->generations);
+  auto answer = result(0, FinishReason::kFailed);
+  answer.error = "no room";
+  failed.answer(answer);
+  respond(FinishReason::kCancelled);
+  ASSERT_EQ(stream_->nacks.size(), 2U);
+  EXPECT_EQ(stream_->nacks[0].reason, "rollout failed: no room");
+  EXPECT_EQ(stream_->nacks[1].reason, "rollout cancelled");
+  EXPECT_TRUE(stream_->acks.empty());
+}
+
+TEST_F(RolloutWorkerTest, GivesBackWhatTheDeviceRefuses) {
+  lease({row(0)});
+  take(device_->generations).fail(invalid_argument("token outside the vocabulary"));
+  drain();
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_THAT(stream_->nacks[0].reason, HasSubstr("token outside the vocabulary"));
+}
+
+TEST_F(RolloutWorkerTest, GivesBackARowWithoutAPrompt) {
+  storage::LeasedRow broken = row(0);
+  broken.columns.clear();
+  lease({broken});
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_THAT(stream_->nacks[0].reason, HasSubstr("prompt_ids"));
+  EXPECT_TRUE(device_->generations.empty());
+}
+
+TEST_F(RolloutWorkerTest, GivesBackAndCancelsAfterTheResponseDeadline) {
+  lease({row(0)});
+  advance(10min);
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_EQ(device_->cancelled, (std::vector<SampleId>{{0}}));
+  EXPECT_FALSE(exit_->has_value());
+}
+
+TEST_F(RolloutWorkerTest, GivesBackAllWhenTheDeviceDiesAndLives) {
+  lease({row(0), row(1)});
+  kill(device_handle_);
+  EXPECT_TRUE(run_until([&] { return stream_->nacks.size() == 2; }));
+  EXPECT_FALSE(exit_->has_value());
+}
+
+TEST_F(RolloutWorkerTest, RenewsTheLeasesItHolds) {
+  lease({row(0), row(1)});
+  advance(30s);
+  ASSERT_FALSE(stream_->renewals.empty());
+  EXPECT_EQ(stream_->renewals.front().rows.size(), 2U);
+  EXPECT_EQ(stream_->renewals.front().task, actors::task_id(SampleTask::kRollout));
+  respond();
+  respond();
+  const std::size_t renewals = stream_->renewals.size();
+  advance(5min);
+  EXPECT_EQ(stream_->renewals.size(), renewals);  // nothing is held
+}
+
+TEST_F(RolloutWorkerTest, StopsWorkOnARowItHasLost) {
+  lease({row(0)});
+  stream_->refused = {{{0}, storage::Refusal::kNotLeased}};
+  advance(30s);
+  EXPECT_EQ(device_->cancelled, (std::vector<SampleId>{{0}}));
+  stream_->refused.clear();
+  respond(FinishReason::kCancelled);
+  EXPECT_TRUE(stream_->nacks.empty());
+  EXPECT_TRUE(stream_->acks.empty());
+}
+
+TEST_F(RolloutWorkerTest, TheLateAnswerForALostLeaseDoesNotTouchTheNextOne) {
+  lease({row(0, 1)});
+  stream_->refused = {{{0}, storage::Refusal::kNotLeased}};
+  advance(30s);
+  stream_->refused.clear();
+  while (!stream_->leases.empty() && stream_->leases.size() > 1) {
+    take(stream_->leases);
+  }
+  lease({row(0, 2)});  // delivered again, to the same worker
+  ASSERT_EQ(device_->generations.size(), 2U);
+  respond(FinishReason::kCancelled);  // the first request, cancelled
+  EXPECT_TRUE(stream_->nacks.empty());
+  respond(FinishReason::kStop);
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  EXPECT_EQ(stream_->acks.front().rows.at(0).lease.generation, 2U);
+}
+
+TEST_F(RolloutWorkerTest, AsksAgainAfterAFailureOfTheStream) {
+  take(stream_->leases).fail({Errc::kUnavailable, "not now"});
+  drain();
+  EXPECT_TRUE(stream_->leases.empty());
+  advance(200ms);
+  EXPECT_EQ(stream_->leases.size(), 1U);
+  EXPECT_FALSE(exit_->has_value());
+}
+
+TEST_F(RolloutWorkerTest, GoesOnAfterAWriteThatFailed) {
+  lease({row(0), row(1), row(2), row(3)});
+  stream_->failure = {Errc::kUnavailable, "not now"};
+  respond();
+  EXPECT_TRUE(stream_->leases.empty());
+  stream_->failure = {};
+  advance(200ms);
+  EXPECT_EQ(stream_->leases.size(), 1U);  // the lost row comes back by its lease
+}
+
+TEST_F(RolloutWorkerTest, AsksNoMoreOnceTheTaskHasEnded) {
+  lease({}, /*ended=*/true);
+  EXPECT_TRUE(stream_->leases.empty());
+  advance(1min);
+  EXPECT_TRUE(stream_->leases.empty());
+}
+
+}  // namespace
+}  // namespace tidemill::test

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/supervised/spawn.hpp.
+#include <chrono>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/supervised/spawn.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::RunEnd;
+using engines::TrainSequence;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+// Sequences by draw, as many as there are.
+class Sequences final : public actors::SequenceReader {
+public:
+  explicit Sequences(std::uint64_t end) : end_(end) {}
+  Result<std::vector<TrainSequence>> read(std::uint64_t draw, std::uint32_t count) override {
+    draws.push_back(draw);
+    if (draw >= broken_from) {
+      return invalid_argument("train.jsonl:9: no field \"answer\"");
+    }
+    std::vector<TrainSequence> sequences;
+    for (; sequences.size() < count && draw < end_; ++draw) {
+      TrainSequence sequence;
+      sequence.id = {draw};
+      sequence.ids = {1, 2};
+      sequence.response_mask = {0, 1};
+      sequences.push_back(sequence);
+    }
+    return sequences;
+  }
+  std::vector<std::uint64_t> draws;
+  std::uint64_t broken_from = ~std::uint64_t{0};
+
+private:
+  std::uint64_t end_;
+};
+
+class SupervisedTrainerTest : public ActorTest {
+protected:
+  void start(std::uint64_t sequences, std::uint64_t step = 0) {
+    reader_ = std::make_shared<Sequences>(sequences);
+    reader_->broken_from = broken_from_;
+    device_handle_ = keep(spawn_fake_device(system(), device_));
+    recorder_handle_ = keep(spawn_fake_recorder(system(), recorder_));
+    owner_handle_ = keep(spawn_fake_owner(system(), owner_));
+    actors::SupervisedDeps deps;
+    deps.total_steps = total_steps_;
+    deps.sequences_per_step = 2;
+    deps.commit_every = commit_every_;
+    deps.device = device_handle_;
+    deps.recorder = recorder_handle_;
+    deps.owner = owner_handle_;
+    deps.reader = reader_;
+    deps.commits = commits_;
+    deps.read_port = &port();
+    deps.commit_port = &port();
+    deps.weights.version = {0, 1, step};
+    trainer_ = keep(actors::spawn_supervised_trainer(system(), std::move(deps)));
+    exit_ = exit_of(trainer_);
+    caf::anon_send(trainer_, atom::start_v);
+    advance(0s);
+  }
+  void stop() {
+    caf::anon_send(trainer_, atom::stop_v);
+    drain();
+  }
+  void trained() {
+    auto pending = take(device_->jobs);
+    actors::TrainOutcome outcome;
+    outcome.snapshot.version = pending.request.publish_as;
+    outcome.updates.resize(1);
+    outcome.updates.front().sums["loss"] = 0.5;
+    outcome.updates.front().learning_rate = 0.25;
+    pending.answer(std::move(outcome));
+    advance(0s);
+  }
+  bool ended() const { return exit_->has_value(); }
+
+  std::uint64_t total_steps_ = 3;
+  std::uint64_t commit_every_ = 0;
+  std::uint64_t broken_from_ = ~std::uint64_t{0};
+  std::shared_ptr<Sequences> reader_;
+  std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
+  std::shared_ptr<FakeRecorder> recorder_ = std::make_shared<FakeRecorder>();
+  std::shared_ptr<FakeOwner> owner_ = std::make_shared<FakeOwner>();
+  std::shared_ptr<MemoryCommits> commits_ = std::make_shared<MemoryCommits>();
+  actors::DeviceActor device_handle_;
+  actors::RecorderActor recorder_handle_;
+  actors::RunOwnerActor owner_handle_;
+  actors::SupervisedTrainerActor trainer_;
+  std::shared_ptr<std::optional<Status>> exit_;
+};
+
+TEST_F(SupervisedTrainerTest, TrainsStepAfterStepAndReadsAhead) {
+  start(100);
+  ASSERT_EQ(device_->jobs.size(), 1U);
+  const actors::TrainJob& job = device_->jobs.front().request;
+  EXPECT_EQ(job.publish_as, (PolicyVersion{0, 1, 1}));
+  ASSERT_EQ(job.minibatches.at(0).sequences.size(), 2U);
+  EXPECT_EQ(job.minibatches[0].sequences[1].id, SampleId{1});
+  EXPECT_EQ(reader_->draws, (std::vector<std::uint64_t>{0, 2}));  // the next one already
+  trained();
+  ASSERT_EQ(recorder_->records.size(), 1U);
+  EXPECT_EQ(recorder_->records[0].kind, "train");
+  EXPECT_EQ(recorder_->records[0].step, 1U);
+  EXPECT_EQ(recorder_->records[0].figures.at("loss"), 0.5);
+  EXPECT_EQ(recorder_->records[0].figures.at("learning_rate"), 0.25);
+  EXPECT_EQ(recorder_->records[0].figures.at("batch_tokens"), 4.0);
+  EXPECT_EQ(device_->jobs.front().request.minibatches[0].sequences[0].id, SampleId{2});
+}
+
+TEST_F(SupervisedTrainerTest, AfterTheLastStepItCommitsAndTellsItsOwner) {
+  start(100);
+  trained();
+  trained();
+  trained();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_TRUE((*exit_)->ok());
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kSteps);
+  EXPECT_EQ(owner_->summaries.at(0).steps, 3U);
+  EXPECT_EQ(commits_->saves, 1);
+  EXPECT_EQ(commits_->last->weights.version.step, 3U);
+  EXPECT_EQ(commits_->last->data_position, 6U);
+  EXPECT_EQ(reader_->draws, (std::vector<std::uint64_t>{0, 2, 4}));  // nothing beyond the end
+}
+
+TEST_F(SupervisedTrainerTest, AResumedRunReadsWhatComesNext) {
+  start(100, /*step=*/2);
+  EXPECT_EQ(reader_->draws, (std::vector<std::uint64_t>{4}));
+  trained();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).steps, 3U);
+}
+
+TEST_F(SupervisedTrainerTest, DataThatEndsInsideABatchEndsTheRunWell) {
+  total_steps_ = 9;
+  start(5);  // two batches and a half
+  trained();
+  trained();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_TRUE((*exit_)->ok());
+  EXPECT_TRUE(device_->jobs.empty());  // half a batch is not trained on
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kData);
+  EXPECT_EQ(owner_->summaries.at(0).steps, 2U);
+  EXPECT_EQ(commits_->last->weights.version.step, 2U);
+}
+
+TEST_F(SupervisedTrainerTest, DataThatEndsWithABatchEndsTheRunWell) {
+  total_steps_ = 9;
+  start(4);
+  trained();
+  trained();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kData);
+  EXPECT_EQ(owner_->summaries.at(0).steps, 2U);
+}
+
+TEST_F(SupervisedTrainerTest, StopFinishesTheStepInWorkCommitsAndEnds) {
+  start(100);
+  stop();
+  EXPECT_FALSE(ended());
+  trained();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
+  EXPECT_EQ(owner_->summaries.at(0).steps, 1U);
+  EXPECT_EQ(commits_->last->weights.version.step, 1U);
+}
+
+TEST_F(SupervisedTrainerTest, StopTwiceIsStop) {
+  start(100);
+  stop();
+  stop();
+  trained();
+  stop();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.size(), 1U);
+  EXPECT_EQ(commits_->saves, 1);
+}
+
+TEST_F(SupervisedTrainerTest, AStoppedRunDoesNotMindDataItWillNotRead) {
+  broken_from_ = 2;  // the batch that is read ahead
+  start(100);
+  stop();
+  trained();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_TRUE((*exit_)->ok());
+  EXPECT_EQ(owner_->summaries.at(0).steps, 1U);
+}
+
+TEST_F(SupervisedTrainerTest, UnreadableDataEndsItWithTheReadersWords) {
+  broken_from_ = 0;
+  start(100);
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->code(), Errc::kInvalidArgument);
+  EXPECT_TRUE(device_->jobs.empty());
+}
+
+TEST_F(SupervisedTrainerTest, CommitsBesideTheNextStep) {
+  commit_every_ = 1;
+  start(100);
+  trained();
+  EXPECT_EQ(device_->captured, 1);
+  EXPECT_EQ(device_->jobs.size(), 1U);
+  advance(0s);
+  EXPECT_EQ(commits_->last->weights.version.step, 1U);
+  EXPECT_EQ(commits_->last->data_position, 2U);
+  EXPECT_EQ(commits_->last->records.metrics_bytes, 1U);
+}
+
+TEST_F(SupervisedTrainerTest, ACommitThatCannotBeWrittenEndsItNamingTheStep) {
+  commit_every_ = 1;
+  commits_->failure = {Errc::kResourceExhausted, "no space left"};
+  start(100);
+  trained();
+  advance(0s);
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->message(), "commit of step 1: no space left");
+}
+
+TEST_F(SupervisedTrainerTest, WhatAPeerRefusesEndsItSayingWhatItWasDoing) {
+  start(100);
+  take(device_->jobs).fail({Errc::kInternal, "not finite"});
+  drain();
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->message(), "training: not finite");
+
+  recorder_->failure = {Errc::kResourceExhausted, "no space left"};
+  start(100);
+  trained();
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->message(), "recording a step: no space left");
+}
+
+TEST_F(SupervisedTrainerTest, ADeviceThatDiesOrNeverAnswersEndsIt) {
+  start(100);
+  kill(device_handle_);
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_THAT((*exit_)->message(), HasSubstr("training"));
+
+  start(100);
+  advance(61min);
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->code(), Errc::kTimeout);
+}
+
+}  // namespace
+}  // namespace tidemill::test

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/supervisor/spawn.hpp: every transition of its table.
+#include <chrono>
+#include <map>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/supervisor/spawn.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::RunEnd;
+using actors::RunOrigin;
+using actors::RunParts;
+using actors::RunSummary;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class SupervisorTest : public ActorTest {
+protected:
+  void start() {
+    actors::SupervisorDeps deps;
+    deps.commits = commits_;
+    deps.prepare = [this](const RunOrigin& origin) -> Result<std::shared_ptr<void>> {
+      ++prepared_;
+      origin_ = origin;
+      if (!prepare_failure_.ok()) {
+        return prepare_failure_;
+      }
+      return std::shared_ptr<void>{};
+    };
+    deps.spawn = [this](const RunOrigin& /*origin*/, const std::shared_ptr<void>& /*prepared*/,
+                        actors::RunOwnerActor owner) { return spawn_parts(std::move(owner)); };
+    deps.on_end = [this](Result<RunSummary> result) { ends_.push_back(std::move(result)); };
+    deps.log = [this](const std::string& line) { log_.push_back(line); };
+    deps.port = &port();
+    deps.first_incarnation = 4;
+    deps.max_restarts = 2;
+    supervisor_ = keep(actors::spawn_supervisor(system(), std::move(deps)));
+    exit_ = exit_of(supervisor_);
+    caf::anon_send(supervisor_, atom::start_v);
+    advance(0s);
+  }
+
+  // A part that lives until it is told why not.
+  caf::actor spawn_part() {
+    return keep(system().spawn([](caf::event_based_actor* self) {
+      return caf::behavior{[self](const caf::error& why) { self->quit(why); }};
+    }));
+  }
+  RunParts spawn_parts(actors::RunOwnerActor owner) {
+    ++spawned_;
+    owner_ = std::move(owner);
+    parts_["trainer"] = spawn_part();
+    parts_["stream"] = spawn_part();
+    RunParts parts;
+    parts.core = {{"trainer", parts_["trainer"]}, {"stream", parts_["stream"]}};
+    parts.workers = {{"worker", [this] {
+                        ++workers_spawned_;
+                        return parts_["worker"] = spawn_part();
+                      }}};
+    parts.start = [this] { ++started_; };
+    parts.stop = [this] { ++stopped_; };
+    parts.release = [this](const std::string& name) { released_.push_back(name); };
+    return parts;
+  }
+  void end(const std::string& part, const Status& why) {
+    caf::anon_send(parts_[part], why.ok() ? caf::error{} : actors::to_caf_error(why));
+    drain();
+  }
+  void finish(RunEnd how, std::string reason = "") {
+    RunSummary summary;
+    summary.end = how;
+    summary.steps = 7;
+    summary.reason = std::move(reason);
+    caf::anon_send(owner_, atom::finish_v, summary);
+    drain();
+    end("trainer", {});
+  }
+  // Whether anything of the run is alive.
+  bool alive(const std::string& part) {
+    const auto exit = exit_of(parts_[part]);
+    return !exit->has_value();
+  }
+
+  std::shared_ptr<MemoryCommits> commits_ = std::make_shared<MemoryCommits>();
+  Status prepare_failure_;
+  int prepared_ = 0;
+  int spawned_ = 0;
+  int started_ = 0;
+  int stopped_ = 0;
+  int workers_spawned_ = 0;
+  RunOrigin origin_;
+  std::map<std::string, caf::actor> parts_;
+  actors::RunOwnerActor owner_;
+  std::vector<std::string> released_;
+  std::vector<std::string> log_;
+  std::vector<Result<RunSummary>> ends_;
+  actors::SupervisorActor supervisor_;
+  std::shared_ptr<std::optional<Status>> exit_;
+};
+
+TEST_F(SupervisorTest, PreparesSpawnsAndStarts) {
+  start();
+  EXPECT_EQ(prepared_, 1);
+  EXPECT_EQ(origin_.incarnation, 4U);
+  EXPECT_FALSE(origin_.commit.has_value());
+  EXPECT_EQ(started_, 1);
+  EXPECT_EQ(workers_spawned_, 1);
+  EXPECT_TRUE(ends_.empty());
+}
+
+TEST_F(SupervisorTest, EndsTheRestWhenTheTrainerIsDoneAndSaysSoOnce) {
+  start();
+  finish(RunEnd::kSteps);
+  ASSERT_EQ(ends_.size(), 1U);
+  ASSERT_TRUE(ends_[0].ok());
+  EXPECT_EQ(ends_[0].value().steps, 7U);
+  EXPECT_FALSE(alive("stream"));
+  EXPECT_FALSE(alive("worker"));
+  EXPECT_TRUE(exit_->has_value());
+  EXPECT_TRUE(log_.empty());
+}
+
+TEST_F(SupervisorTest, LogsWhyARunEndedBeforeItsSteps) {
+  start();
+  finish(RunEnd::kNoSignal, "6 groups left untrained since step 7");
+  ASSERT_EQ(ends_.size(), 1U);
+  EXPECT_TRUE(ends_[0].ok());
+  EXPECT_EQ(log_, (std::vector<std::string>{"6 groups left untrained since step 7"}));
+}
+
+TEST_F(SupervisorTest, APartOfTheCoreThatDiesStartsTheRunAgainFromItsLastCommit) {
+  start();
+  commits_->last.emplace();
+  commits_->last->weights.version.step = 5;
+  end("stream", {Errc::kInternal, "broken"});
+  EXPECT_FALSE(alive("trainer"));  // the rest is ended first
+  EXPECT_FALSE(alive("worker"));
+  advance(0s);
+  EXPECT_EQ(prepared_, 2);
+  EXPECT_EQ(origin_.incarnation, 5U);
+  EXPECT_EQ(origin_.commit->weights.version.step, 5U);
+  EXPECT_EQ(started_, 2);
+  EXPECT_EQ(workers_spawned_, 2);
+  EXPECT_TRUE(ends_.empty());
+  ASSERT_EQ(log_.size(), 2U);
+  EXPECT_EQ(log_[0], "stream: broken");
+  EXPECT_THAT(log_[1], HasSubstr("starting again from the last commit incarnation=5"));
+}
+
+TEST_F(SupervisorTest, FailuresThatWouldOnlyRepeatEndTheRunAtOnce) {
+  for (const Errc code : {Errc::kInvalidArgument, Errc::kCorruptData, Errc::kResourceExhausted,
+                          Errc::kUnimplemented}) {
+    ends_.clear();
+    start();
+    end("trainer", {code, "no space left"});
+    ASSERT_EQ(ends_.size(), 1U);
+    EXPECT_EQ(ends_[0].status().code(), code);
+    EXPECT_EQ(ends_[0].status().message(), "trainer: no space left");
+  }
+}
+
+TEST_F(SupervisorTest, GivesUpAfterTooManyFailuresWithoutACommitInBetween) {
+  start();
+  for (int i = 0; i < 2; ++i) {
+    end("stream", {Errc::kInternal, "broken"});
+    advance(0s);
+    EXPECT_TRUE(ends_.empty());
+  }
+  end("stream", {Errc::kInternal, "broken"});
+  advance(0s);
+  ASSERT_EQ(ends_.size(), 1U);
+  EXPECT_EQ(ends_[0].status().message(), "stream: broken");
+  EXPECT_EQ(spawned_, 3);
+}
+
+TEST_F(SupervisorTest, ACommitStartsTheCountOfFailuresAnew) {
+  start();
+  for (std::uint64_t step = 1; step <= 10; ++step) {
+    commits_->last.emplace();
+    commits_->last->weights.version.step = step;
+    end("stream", {Errc::kInternal, "broken"});
+    advance(0s);
+  }
+  EXPECT_TRUE(ends_.empty());
+  EXPECT_EQ(spawned_, 11);
+}
+
+TEST_F(SupervisorTest, ATrainerThatEndsWithoutASummaryHasFailed) {
+  start();
+  end("trainer", {});
+  advance(0s);
+  EXPECT_TRUE(ends_.empty());
+  EXPECT_EQ(spawned_, 2);
+}
+
+TEST_F(SupervisorTest, AWorkerThatDiesIsStartedAgainAndItsLeasesComeBack) {
+  start();
+  end("worker", {Errc::kInternal, "broken"});
+  EXPECT_EQ(released_, (std::vector<std::string>{"worker"}));
+  EXPECT_EQ(workers_spawned_, 1);
+  advance(200ms);
+  EXPECT_EQ(workers_spawned_, 2);
+  EXPECT_EQ(spawned_, 1);  // the run goes on
+  ASSERT_EQ(log_.size(), 1U);
+  EXPECT_EQ(log_[0], "worker has died and is started again: broken");
+}
+
+TEST_F(SupervisorTest, EachDeathInARowWaitsTwiceAsLong) {
+  start();
+  end("worker", {Errc::kInternal, "broken"});
+  advance(200ms);
+  end("worker", {Errc::kInternal, "broken"});
+  advance(200ms);
+  EXPECT_EQ(workers_spawned_, 2);
+  advance(200ms);
+  EXPECT_EQ(workers_spawned_, 3);
+}
+
+TEST_F(SupervisorTest, AWorkerThatCannotLiveIsAFailureOfTheRun) {
+  start();
+  for (int i = 0; i < 100 && ends_.empty(); ++i) {
+    end("worker", {Errc::kUnavailable, "the program does not start"});
+    advance(20s);
+  }
+  ASSERT_EQ(ends_.size(), 1U);
+  EXPECT_EQ(ends_[0].status().message(),
+            "worker died 3 times in a row: the program does not start");
+}
+
+TEST_F(SupervisorTest, AWorkerThatLivedForAWhileStartsTheCountAnew) {
+  start();
+  for (int i = 0; i < 20; ++i) {
+    end("worker", {Errc::kUnavailable, "killed"});
+    advance(1s);
+    advance(5min);
+  }
+  EXPECT_TRUE(ends_.empty());
+  EXPECT_EQ(spawned_, 1);
+  EXPECT_EQ(workers_spawned_, 21);
+}
+
+TEST_F(SupervisorTest, AWorkerIsNotStartedIntoARunThatEnds) {
+  start();
+  end("worker", {Errc::kInternal, "broken"});
+  end("stream", {Errc::kInternal, "broken"});
+  advance(0s);
+  EXPECT_EQ(workers_spawned_, 2);  // that of the next incarnation
+  advance(1s);
+  EXPECT_EQ(workers_spawned_, 2);
+}
+
+TEST_F(SupervisorTest, StopIsPassedOnToTheTrainer) {
+  start();
+  caf::anon_send(supervisor_, atom::stop_v);
+  drain();
+  EXPECT_EQ(stopped_, 1);
+  finish(RunEnd::kStopped);
+  EXPECT_EQ(ends_.at(0).value().end, RunEnd::kStopped);
+}
+
+TEST_F(SupervisorTest, AStopDuringARestartIsNotForgotten) {
+  start();
+  end("stream", {Errc::kInternal, "broken"});
+  caf::anon_send(supervisor_, atom::stop_v);
+  drain();
+  EXPECT_EQ(stopped_, 0);
+  advance(0s);
+  EXPECT_EQ(started_, 2);
+  EXPECT_EQ(stopped_, 1);
+}
+
+TEST_F(SupervisorTest, APreparationThatFailsEndsTheRunWithItsWords) {
+  prepare_failure_ = {Errc::kCorruptData, "model.safetensors: truncated"};
+  start();
+  ASSERT_EQ(ends_.size(), 1U);
+  EXPECT_EQ(ends_[0].status().message(), "model.safetensors: truncated");
+  EXPECT_EQ(spawned_, 0);
+}
+
+TEST_F(SupervisorTest, ACommitThatCannotBeLoadedEndsTheRunNamingIt) {
+  commits_->load_failure = {Errc::kCorruptData, "checkpoints/step-4: digest does not match"};
+  start();
+  ASSERT_EQ(ends_.size(), 1U);
+  EXPECT_EQ(ends_[0].status().message(), "checkpoints/step-4: digest does not match");
+  EXPECT_EQ(prepared_, 0);
+}
+
+}  // namespace
+}  // namespace tidemill::test

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of actors/trainer/handles.hpp: the chain of one step, commits, evaluations, ends.
+#include <chrono>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "actors/trainer/spawn.hpp"
+#include "tests/actors/sample_rows.hpp"
+#include "tests/support/actor_test.hpp"
+#include "tests/support/fake_actors.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::LeaseReply;
+using actors::RunEnd;
+using actors::SampleTask;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+class TrainerTest : public ActorTest {
+protected:
+  void SetUp() override {
+    options_.groups_per_step = 2;
+    options_.total_steps = 2;
+    options_.max_staleness = 1;
+  }
+  void start(std::uint64_t step = 0) {
+    stream_handle_ = keep(spawn_fake_stream(system(), stream_));
+    device_handle_ = keep(spawn_fake_device(system(), device_));
+    keeper_handle_ = keep(spawn_fake_keeper(system(), keeper_));
+    recorder_handle_ = keep(spawn_fake_recorder(system(), recorder_));
+    evaluator_handle_ = keep(spawn_fake_evaluator(system(), evaluator_));
+    owner_handle_ = keep(spawn_fake_owner(system(), owner_));
+    actors::TrainerDeps deps;
+    deps.options = options_;
+    deps.stream = stream_handle_;
+    deps.device = device_handle_;
+    deps.keeper = keeper_handle_;
+    deps.recorder = recorder_handle_;
+    deps.evaluator = evaluator_handle_;
+    deps.owner = owner_handle_;
+    deps.commits = commits_;
+    deps.commit_port = &port();
+    deps.decode = [](const std::vector<std::int32_t>& ids) { return std::to_string(ids.size()); };
+    deps.weights.version = {0, 3, step};
+    deps.weights.base_digest = "initial";
+    trainer_ = keep(actors::spawn_trainer(system(), std::move(deps)));
+    exit_ = exit_of(trainer_);
+    caf::anon_send(trainer_, atom::start_v);
+    drain();
+  }
+  // Two groups of one row each, sampled by `step`.
+  static LeaseReply batch(std::uint64_t first, std::uint64_t step) {
+    LeaseReply reply;
+    reply.rows = {trainable_row(first, first, step),
+                  trainable_row(first + 1, first + 1, step, 0.0)};
+    reply.lease_time = 60s;
+    return reply;
+  }
+  void deliver(LeaseReply reply) {
+    take(stream_->leases).answer(std::move(reply));
+    drain();
+  }
+  void deliver_none(bool ended = false, bool whole = false) {
+    LeaseReply reply;
+    reply.ended = ended;
+    reply.whole = whole;
+    deliver(std::move(reply));
+  }
+  // The device has trained.
+  void trained() {
+    auto pending = take(device_->jobs);
+    actors::TrainOutcome outcome;
+    outcome.snapshot.version = pending.request.publish_as;
+    outcome.snapshot.base_digest = "step " + std::to_string(pending.request.publish_as.step);
+    outcome.updates.resize(1);
+    outcome.updates.front().sums["loss"] = 0.5;
+    outcome.gap = {0.0, 4};
+    pending.answer(std::move(outcome));
+    drain();
+  }
+  void run_step(std::uint64_t step) {
+    deliver(batch(2 * step, step));
+    trained();
+  }
+  bool ended() const { return exit_->has_value(); }
+
+  actors::TrainerOptions options_;
+  std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
+  std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
+  std::shared_ptr<FakeKeeper> keeper_ = std::make_shared<FakeKeeper>();
+  std::shared_ptr<FakeRecorder> recorder_ = std::make_shared<FakeRecorder>();
+  std::shared_ptr<FakeEvaluator> evaluator_ = std::make_shared<FakeEvaluator>();
+  std::shared_ptr<FakeOwner> owner_ = std::make_shared<FakeOwner>();
+  std::shared_ptr<MemoryCommits> commits_ = std::make_shared<MemoryCommits>();
+  actors::StreamActor stream_handle_;
+  actors::DeviceActor device_handle_;
+  actors::KeeperActor keeper_handle_;
+  actors::RecorderActor recorder_handle_;
+  actors::EvaluatorActor evaluator_handle_;
+  actors::RunOwnerActor owner_handle_;
+  actors::TrainerActor trainer_;
+  std::shared_ptr<std::optional<Status>> exit_;
+};
+
+// -- one step -------------------------------------------------------------------------------------
+
+TEST_F(TrainerTest, OneStepGoesFromLeaseToRecord) {
+  start();
+  ASSERT_EQ(stream_->leases.size(), 1U);
+  const actors::LeaseRequest& lease = stream_->leases.front().request;
+  EXPECT_EQ(lease.task, actors::task_id(SampleTask::kTrain));
+  EXPECT_EQ(lease.max_units, 2U);
+  EXPECT_EQ(lease.min_units, 2U);
+  EXPECT_EQ(lease.before_group, actors::kAnyGroup);
+
+  deliver(batch(0, 0));
+  ASSERT_EQ(device_->jobs.size(), 1U);
+  const actors::TrainJob& job = device_->jobs.front().request;
+  EXPECT_EQ(job.publish_as, (PolicyVersion{0, 3, 1}));
+  ASSERT_EQ(job.minibatches.size(), 1U);
+  EXPECT_EQ(job.minibatches[0].sequences.size(), 2U);
+  EXPECT_EQ(job.minibatches[0].on_policy.size(), 2U);
+  EXPECT_TRUE(stream_->acks.empty());
+
+  trained();
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  EXPECT_EQ(stream_->acks[0].rows.size(), 2U);
+  EXPECT_EQ(stream_->published, (std::vector<std::uint64_t>{1}));
+  ASSERT_EQ(keeper_->published.size(), 1U);
+  EXPECT_EQ(keeper_->published[0].base_digest, "step 1");
+  ASSERT_EQ(recorder_->records.size(), 1U);
+  const actors::StepRecord& record = recorder_->records[0];
+  EXPECT_EQ(record.kind, "train");
+  EXPECT_EQ(record.step, 1U);
+  EXPECT_EQ(record.figures.at("reward_mean"), 0.5);
+  EXPECT_EQ(record.figures.at("loss"), 0.5);
+  EXPECT_EQ(record.figures.at("logprob_gap_tokens"), 4.0);
+  ASSERT_EQ(record.samples.size(), 2U);
+  EXPECT_EQ(record.samples[0].response, "2");  // as decoded
+  EXPECT_EQ(stream_->leases.size(), 1U);       // the next step
+}
+
+TEST_F(TrainerTest, NothingIsPublishedWhileABatchIsLeased) {
+  start();
+  deliver(batch(0, 0));
+  EXPECT_TRUE(stream_->published.empty());
+  stream_->refused = {{{0}, storage::Refusal::kNotLeased}};
+  trained();
+  // Trained on rows that were no longer ours: only the last commit is clean.
+  EXPECT_TRUE(stream_->published.empty());
+  EXPECT_TRUE(keeper_->published.empty());
+  ASSERT_TRUE(ended());
+  EXPECT_THAT((*exit_)->message(), HasSubstr("refused 1 trained rows"));
+}
+
+TEST_F(TrainerTest, ABatchThatIsTooStaleEndsIt) {
+  options_.total_steps = 9;
+  start(/*step=*/2);
+  deliver(batch(0, 0));
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->code(), Errc::kStaleVersion);
+  EXPECT_THAT((*exit_)->message(), HasSubstr("row=0 of step 0 delivered at step 2"));
+  EXPECT_TRUE(device_->jobs.empty());
+}
+
+TEST_F(TrainerTest, ABatchOfOlderWeightsIsComparedUnderThoseWeights) {
+  start();
+  run_step(0);
+  deliver(batch(2, 0));  // step 1 trains what step 0 sampled
+  ASSERT_EQ(device_->jobs.size(), 1U);
+  const actors::TrainJob& job = device_->jobs.front().request;
+  EXPECT_TRUE(job.minibatches[0].on_policy.empty());
+  EXPECT_EQ(job.probe.size(), 2U);
+  EXPECT_EQ(job.probe_weights.base_digest, "initial");
+}
+
+TEST_F(TrainerTest, AfterARestartAProbeIsGeneratedToCompare) {
+  options_.total_steps = 9;
+  start(/*step=*/2);  // the snapshots before are gone
+  deliver(batch(0, 1));
+  EXPECT_TRUE(device_->jobs.empty());
+  ASSERT_EQ(device_->generations.size(), 1U);
+  auto probe = take(device_->generations);
+  EXPECT_EQ(probe.request.min_step, 2U);
+  probe.answer({probe.request.id,
+                {5},
+                {-0.5F},
+                {{{0, 3, 2}, 1}},
+                engines::FinishReason::kLength,
+                "",
+                {},
+                {}});
+  drain();
+  ASSERT_EQ(device_->jobs.size(), 1U);
+  EXPECT_EQ(device_->jobs.front().request.probe.size(), 1U);
+}
+
+TEST_F(TrainerTest, RenewsTheLeasesOfTheBatchInWork) {
+  start();
+  deliver(batch(0, 0));
+  advance(30s);
+  ASSERT_FALSE(stream_->renewals.empty());
+  EXPECT_EQ(stream_->renewals.back().rows.size(), 2U);
+  trained();
+  const std::size_t renewals = stream_->renewals.size();
+  advance(1min);
+  EXPECT_EQ(stream_->renewals.size(), renewals);
+}
+
+TEST_F(TrainerTest, AsksAgainWhenNoBatchIsReady) {
+  start();
+  deliver_none();
+  EXPECT_EQ(stream_->leases.size(), 1U);
+  EXPECT_FALSE(ended());
+}
+
+TEST_F(TrainerTest, AFixedBatchTakesWhatIsLeftOfItEvenNothing) {
+  options_.fixed_batches = true;
+  start();
+  EXPECT_EQ(stream_->leases.front().request.before_group, 2U);
+  deliver_none(/*ended=*/false, /*whole=*/true);
+  ASSERT_EQ(device_->jobs.size(), 1U);  // a step all the same
+  EXPECT_TRUE(device_->jobs.front().request.minibatches[0].sequences.empty());
+  trained();
+  EXPECT_EQ(recorder_->records.at(0).figures.at("rows"), 0.0);
+  EXPECT_EQ(stream_->leases.front().request.before_group, 4U);
+}
+
+// -- ends -----------------------------------------------------------------------------------------
+
+TEST_F(TrainerTest, AfterTheLastStepItCommitsAndTellsItsOwner) {
+  start();
+  run_step(0);
+  EXPECT_EQ(commits_->saves, 0);
+  run_step(1);
+  EXPECT_TRUE(owner_->summaries.empty());  // not before the commit is written
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_TRUE((*exit_)->ok());
+  ASSERT_TRUE(commits_->last.has_value());
+  EXPECT_EQ(commits_->last->weights.base_digest, "step 2");
+  EXPECT_EQ(commits_->last->records.metrics_bytes, 2U);
+  ASSERT_EQ(owner_->summaries.size(), 1U);
+  EXPECT_EQ(owner_->summaries[0].end, RunEnd::kSteps);
+  EXPECT_EQ(owner_->summaries[0].steps, 2U);
+  EXPECT_EQ(owner_->summaries[0].weights.base_digest, "step 2");
+}
+
+TEST_F(TrainerTest, StopFinishesTheStepInWorkCommitsAndEnds) {
+  options_.total_steps = 9;
+  start();
+  deliver(batch(0, 0));
+  caf::anon_send(trainer_, atom::stop_v);
+  drain();
+  trained();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  ASSERT_EQ(owner_->summaries.size(), 1U);
+  EXPECT_EQ(owner_->summaries[0].end, RunEnd::kStopped);
+  EXPECT_EQ(owner_->summaries[0].steps, 1U);
+  EXPECT_EQ(commits_->last->weights.base_digest, "step 1");
+}
+
+TEST_F(TrainerTest, StopBetweenStepsEndsWithTheNextAnswer) {
+  options_.total_steps = 9;
+  start();
+  caf::anon_send(trainer_, atom::stop_v);
+  drain();
+  deliver_none();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).steps, 0U);
+  EXPECT_EQ(commits_->saves, 0);  // nothing new to commit
+}
+
+TEST_F(TrainerTest, ARunThatHasDoneAllItsStepsWasNotStopped) {
+  start();
+  run_step(0);
+  run_step(1);  // the last commit is being written
+  caf::anon_send(trainer_, atom::stop_v);
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kSteps);
+}
+
+TEST_F(TrainerTest, DataThatEndsEarlyEndsTheRunWell) {
+  options_.total_steps = 9;
+  start();
+  run_step(0);
+  deliver_none(/*ended=*/true);
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kData);
+  EXPECT_EQ(owner_->summaries.at(0).steps, 1U);
+  EXPECT_EQ(commits_->last->weights.base_digest, "step 1");
+}
+
+// -- groups that all leave untrained --------------------------------------------------------------
+
+TEST_F(TrainerTest, GroupsFilteredForEverEndTheRunWithTheReason) {
+  options_.total_steps = 9;
+  options_.max_untrained_batches = 3;
+  start();
+  run_step(0);
+  stream_->counts.filtered_groups = 5;
+  deliver_none();
+  EXPECT_FALSE(ended());
+  stream_->counts.filtered_groups = 6;  // three batches of two groups
+  deliver_none();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  ASSERT_EQ(owner_->summaries.size(), 1U);
+  EXPECT_EQ(owner_->summaries[0].end, RunEnd::kNoSignal);
+  EXPECT_EQ(owner_->summaries[0].steps, 1U);
+  EXPECT_THAT(owner_->summaries[0].reason, HasSubstr("6 groups left untrained since step 1"));
+  EXPECT_THAT(owner_->summaries[0].reason, HasSubstr("rollout.temperature"));
+  EXPECT_EQ(commits_->last->weights.base_digest, "step 1");  // what was learned is kept
+}
+
+TEST_F(TrainerTest, AStepStartsTheCountOfUntrainedGroupsAnew) {
+  options_.total_steps = 9;
+  options_.max_untrained_batches = 3;
+  start();
+  stream_->counts.filtered_groups = 5;
+  deliver_none();
+  run_step(0);
+  stream_->counts.filtered_groups = 10;
+  deliver_none();
+  EXPECT_FALSE(ended());
+  EXPECT_EQ(stream_->leases.size(), 1U);
+}
+
+TEST_F(TrainerTest, GroupsThatAllFailEndItAsAFailure) {
+  options_.total_steps = 9;
+  options_.max_untrained_batches = 3;
+  start();
+  stream_->counts.filtered_groups = 1;
+  stream_->counts.lost_groups = 5;
+  stream_->counts.last_loss = "reward: the program died";
+  deliver_none();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
+  EXPECT_THAT((*exit_)->message(), HasSubstr("6 groups left untrained since step 0"));
+  EXPECT_THAT((*exit_)->message(), HasSubstr("reward: the program died"));
+  EXPECT_TRUE(owner_->summaries.empty());
+}
+
+// -- commits --------------------------------------------------------------------------------------
+
+TEST_F(TrainerTest, CommitsEverySoManyStepsBesideTheNextStep) {
+  options_.total_steps = 9;
+  options_.commit_every = 2;
+  start();
+  run_step(0);
+  EXPECT_EQ(stream_->captured, 0);
+  run_step(1);
+  EXPECT_EQ(stream_->captured, 1);
+  EXPECT_EQ(device_->captured, 1);
+  EXPECT_EQ(stream_->leases.size(), 1U);  // only its writing goes on beside the next step
+  advance(0s);
+  EXPECT_EQ(commits_->saves, 1);
+  EXPECT_EQ(commits_->last->weights.base_digest, "step 2");
+}
+
+TEST_F(TrainerTest, ACommitWaitsForTheOneBeingWritten) {
+  options_.total_steps = 9;
+  options_.commit_every = 1;
+  start();
+  run_step(0);  // its commit is at the port
+  run_step(1);
+  EXPECT_EQ(stream_->captured, 1);
+  EXPECT_TRUE(stream_->leases.empty());
+  advance(0s);
+  EXPECT_EQ(stream_->captured, 2);
+  EXPECT_EQ(stream_->leases.size(), 1U);
+}
+
+TEST_F(TrainerTest, ACommitThatCannotBeWrittenEndsItNamingTheStep) {
+  options_.total_steps = 9;
+  options_.commit_every = 1;
+  commits_->failure = {Errc::kResourceExhausted, "checkpoints: no space left"};
+  start();
+  run_step(0);
+  advance(0s);
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->code(), Errc::kResourceExhausted);
+  EXPECT_EQ((*exit_)->message(), "commit of step 1: checkpoints: no space left");
+}
+
+TEST_F(TrainerTest, AFixedScheduleCommitsOnceOlderVersionsHaveGenerated) {
+  options_.total_steps = 9;
+  options_.commit_every = 1;
+  options_.fixed_batches = true;
+  start();
+  LeaseReply reply = batch(0, 0);
+  reply.whole = true;
+  deliver(reply);
+  trained();
+  EXPECT_EQ(keeper_->waits, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(stream_->captured, 1);
+}
+
+// -- evaluations ----------------------------------------------------------------------------------
+
+TEST_F(TrainerTest, EvaluatesEverySoManyStepsAndNeverHoldsAStepUp) {
+  options_.total_steps = 9;
+  options_.eval_every = 2;
+  start();
+  run_step(0);
+  EXPECT_TRUE(evaluator_->asked.empty());
+  run_step(1);
+  ASSERT_EQ(evaluator_->asked.size(), 1U);
+  EXPECT_EQ(stream_->leases.size(), 1U);
+  auto pending = take(evaluator_->asked);
+  EXPECT_EQ(pending.request, 2U);
+  pending.answer({2, 10, 4, 0.25, 0.5, 1});
+  drain();
+  const actors::StepRecord& record = recorder_->records.back();
+  EXPECT_EQ(record.kind, "eval");
+  EXPECT_EQ(record.step, 2U);
+  EXPECT_EQ(record.figures.at("eval_mean_at_k"), 0.25);
+  EXPECT_EQ(record.figures.at("eval_failed"), 1.0);
+}
+
+TEST_F(TrainerTest, AnEvaluationThatIsRefusedIsLeftOut) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  start();
+  run_step(0);
+  take(evaluator_->asked).fail({Errc::kUnavailable, "an evaluation is running"});
+  drain();
+  EXPECT_FALSE(ended());
+  EXPECT_EQ(recorder_->records.size(), 1U);
+}
+
+TEST_F(TrainerTest, TheLastEvaluationIsRecordedBeforeTheLastCommit) {
+  options_.eval_every = 2;
+  start();
+  run_step(0);
+  run_step(1);
+  advance(1min);
+  EXPECT_FALSE(ended());
+  EXPECT_EQ(commits_->saves, 0);
+  take(evaluator_->asked).answer({2, 10, 4, 0.25, 0.5, 0});
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_TRUE((*exit_)->ok());
+  EXPECT_EQ(recorder_->records.back().kind, "eval");
+  EXPECT_EQ(commits_->last->records.metrics_bytes, 3U);  // it lies below the commit's mark
+}
+
+TEST_F(TrainerTest, AStopWaitsForNoEvaluation) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  start();
+  run_step(0);
+  caf::anon_send(trainer_, atom::stop_v);
+  drain();
+  deliver_none();
+  EXPECT_TRUE(run_until([&] { return ended(); }, 20));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
+}
+
+TEST_F(TrainerTest, AStopLetsGoOfTheEvaluationThatHoldsUpTheEnd) {
+  options_.eval_every = 2;
+  start();
+  run_step(0);
+  run_step(1);
+  EXPECT_EQ(commits_->saves, 0);
+  caf::anon_send(trainer_, atom::stop_v);
+  EXPECT_TRUE(run_until([&] { return ended(); }, 20));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kSteps);
+}
+
+// -- peers that fail, die, or never answer --------------------------------------------------------
+
+TEST_F(TrainerTest, WhatAPeerRefusesEndsItSayingWhatItWasDoing) {
+  start();
+  take(stream_->leases).fail({Errc::kInternal, "broken"});
+  drain();
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->message(), "leasing a batch: broken");
+
+  start();
+  deliver(batch(0, 0));
+  take(device_->jobs).fail({Errc::kInternal, "not finite"});
+  drain();
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->message(), "training: not finite");
+
+  keeper_->publish_failure = {Errc::kStaleVersion, "not the next"};
+  start();
+  run_step(0);
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->message(), "publishing weights: not the next");
+  keeper_->publish_failure = {};
+
+  recorder_->failure = {Errc::kResourceExhausted, "no space left"};
+  start();
+  run_step(0);
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->message(), "recording a step: no space left");
+}
+
+TEST_F(TrainerTest, APeerThatDiesEndsIt) {
+  start();
+  deliver(batch(0, 0));
+  kill(device_handle_);
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_THAT((*exit_)->message(), HasSubstr("training"));
+}
+
+TEST_F(TrainerTest, ADeviceThatNeverAnswersEndsItAtTheDeadline) {
+  start();
+  deliver(batch(0, 0));
+  advance(59min);
+  EXPECT_FALSE(ended());
+  advance(2min);
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->code(), Errc::kTimeout);
+}
+
+TEST_F(TrainerTest, ARowWithoutItsColumnsEndsItNamingTheRow) {
+  start();
+  LeaseReply reply = batch(4, 0);
+  reply.rows[1].columns.pop_back();
+  deliver(reply);
+  ASSERT_TRUE(ended());
+  EXPECT_THAT((*exit_)->message(), HasSubstr("row=5"));
+}
+
+}  // namespace
+}  // namespace tidemill::test

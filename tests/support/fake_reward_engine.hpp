@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A reward engine that says what a test tells it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engines/reward_engine.hpp"
+
+namespace tidemill::test {
+
+class FakeRewardEngine final : public engines::RewardEngine {
+public:
+  Status submit(engines::RewardRequest request, engines::RewardSink& sink) override {
+    if (!refusal.ok()) {
+      return refusal;
+    }
+    queue_.emplace_back(request.id, &sink);
+    asked.push_back(std::move(request));
+    return {};
+  }
+  [[nodiscard]] bool has_work() const override { return !queue_.empty(); }
+  Status step(Duration /*patience*/) override {
+    if (!failure.ok()) {
+      queue_.clear();
+      return failure;
+    }
+    if (thinking) {
+      return {};
+    }
+    for (const auto& [id, sink] : std::exchange(queue_, {})) {
+      engines::RewardResult result;
+      result.id = id;
+      result.reward = reward_of.contains(id.value) ? reward_of[id.value] : reward;
+      result.error = error_of.contains(id.value) ? error_of[id.value] : "";
+      sink->on_reward(std::move(result));
+    }
+    return {};
+  }
+
+  double reward = 1.0;
+  std::map<std::uint64_t, double> reward_of;      // by sample; else `reward`
+  std::map<std::uint64_t, std::string> error_of;  // by sample
+  Status refusal;                                 // of every sample
+  Status failure;                                 // of every step
+  bool thinking = false;                          // answers nothing yet
+  std::vector<engines::RewardRequest> asked;
+
+private:
+  std::vector<std::pair<SampleId, engines::RewardSink*>> queue_;
+};
+
+}  // namespace tidemill::test
