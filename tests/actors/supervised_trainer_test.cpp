@@ -73,6 +73,8 @@ protected:
     caf::anon_send(trainer_, atom::stop_v);
     drain();
   }
+  // The batch read ahead arrives, during the step in work.
+  void read_ahead() { advance(0s); }
   void trained() {
     auto pending = take(device_->jobs);
     actors::TrainOutcome outcome;
@@ -144,7 +146,9 @@ TEST_F(SupervisedTrainerTest, AResumedRunReadsWhatComesNext) {
 TEST_F(SupervisedTrainerTest, DataThatEndsInsideABatchEndsTheRunWell) {
   total_steps_ = 9;
   start(5);  // two batches and a half
+  read_ahead();
   trained();
+  read_ahead();
   trained();
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_TRUE((*exit_)->ok());
@@ -157,7 +161,9 @@ TEST_F(SupervisedTrainerTest, DataThatEndsInsideABatchEndsTheRunWell) {
 TEST_F(SupervisedTrainerTest, DataThatEndsWithABatchEndsTheRunWell) {
   total_steps_ = 9;
   start(4);
+  read_ahead();
   trained();
+  read_ahead();
   trained();
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kData);
