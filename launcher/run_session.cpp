@@ -88,13 +88,17 @@ void print_end(const actors::RunSummary& summary, const std::filesystem::path& d
     session.out << Json(Json::Object{{"kind", "end"},
                                      {"stopped", stopped},
                                      {"step", static_cast<std::int64_t>(summary.steps)},
+                                     {"reason", summary.reason},
                                      {"run", directory.string()},
                                      {"export", exported}})
                        .to_line();
     return;
   }
-  session.out << (stopped ? "stopped after step " : "done: step ") << summary.steps
-              << "; the model is in " << exported << '\n';
+  const bool early = summary.end == actors::RunEnd::kNoSignal;
+  session.out << (stopped ? "stopped after step "
+                  : early ? "ended early, after step "
+                          : "done: step ")
+              << summary.steps << "; the model is in " << exported << '\n';
   if (stopped) {
     session.out << "go on with: tidemill resume " << directory.string() << '\n';
   }

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "base/digest.hpp"
+#include "base/file.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -32,9 +34,13 @@ RunCommit some_commit() {
   return commit;
 }
 
+actors::RunInputs some_inputs() {
+  return {"/models/small", false, "0123abcd", ""};
+}
+
 TEST(CheckpointCommits, ACommitSurvivesTheWayIntoPartsAndBack) {
   const RunCommit commit = some_commit();
-  const auto back = actors::from_checkpoint(actors::to_checkpoint(commit));
+  const auto back = actors::from_checkpoint(actors::to_checkpoint(commit, some_inputs()));
   ASSERT_TRUE(back.ok()) << back.status().to_string();
   EXPECT_EQ(back.value().weights.version, commit.weights.version);
   EXPECT_EQ(back.value().weights.base_digest, commit.weights.base_digest);
@@ -46,13 +52,40 @@ TEST(CheckpointCommits, ACommitSurvivesTheWayIntoPartsAndBack) {
   EXPECT_EQ(back.value().records.metrics_bytes, 100U);
   EXPECT_EQ(back.value().records.samples_bytes, 200U);
   EXPECT_EQ(back.value().data_position, 17U);
+  EXPECT_EQ(back.value().data_digest, "0123abcd");
+}
+
+TEST(CheckpointCommits, AnAdaptersConfigAndBaseStandBesideIt) {
+  RunCommit commit = some_commit();
+  commit.weights.adapter = tensors("a", 2.0F);
+  commit.weights.adapter_digest = digest_tensors(commit.weights.adapter);
+  actors::RunInputs inputs = some_inputs();
+  inputs.adapter_config = R"({"r": 8})";
+  const storage::Checkpoint checkpoint = actors::to_checkpoint(commit, inputs);
+  EXPECT_EQ(checkpoint.blobs.at(actors::kAdapterConfigPart), R"({"r": 8})");
+  EXPECT_THAT(checkpoint.blobs.at(actors::kMetaPart), HasSubstr("/models/small"));
+}
+
+TEST(CheckpointCommits, ACommitOfOtherDataIsRefused) {
+  const TemporaryDirectory folder;
+  PosixFileSystem files;
+  auto store = storage::CheckpointStore::open({folder.path(), "run"}, files);
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  const auto commits = actors::make_checkpoint_commits(std::move(store).value());
+  commits->set_inputs(some_inputs());
+  ASSERT_TRUE(commits->save(some_commit()).ok());
+  ASSERT_TRUE(commits->load().ok());
+  actors::RunInputs changed = some_inputs();
+  changed.data_digest = "4567";
+  commits->set_inputs(changed);
+  EXPECT_EQ(commits->load().status().message(), "data.train: not the data that the run began with");
 }
 
 TEST(CheckpointCommits, AnAdapterIsKeptAloneAndItsBaseByDigest) {
   RunCommit commit = some_commit();
   commit.weights.adapter = tensors("a", 2.0F);
   commit.weights.adapter_digest = digest_tensors(commit.weights.adapter);
-  const storage::Checkpoint checkpoint = actors::to_checkpoint(commit);
+  const storage::Checkpoint checkpoint = actors::to_checkpoint(commit, some_inputs());
   EXPECT_TRUE(checkpoint.tensors.at(actors::kWeightsPart).contains("a"));
   EXPECT_FALSE(checkpoint.tensors.at(actors::kWeightsPart).contains("w"));
   const auto back = actors::from_checkpoint(checkpoint);
@@ -63,7 +96,7 @@ TEST(CheckpointCommits, AnAdapterIsKeptAloneAndItsBaseByDigest) {
 }
 
 TEST(CheckpointCommits, AMissingPartIsNamed) {
-  const storage::Checkpoint whole = actors::to_checkpoint(some_commit());
+  const storage::Checkpoint whole = actors::to_checkpoint(some_commit(), some_inputs());
   for (const char* part :
        {actors::kWeightsPart, actors::kOptimizerPart, actors::kStreamPart, actors::kMetaPart}) {
     storage::Checkpoint lacking = whole;
@@ -78,7 +111,7 @@ TEST(CheckpointCommits, AMissingPartIsNamed) {
 
 TEST(CheckpointCommits, MetaThatCannotBeReadIsNamed) {
   for (const char* text : {"", "[]", "{\"format\": 1}", "{\"format\": 99}", "{\"format\": -1}"}) {
-    storage::Checkpoint checkpoint = actors::to_checkpoint(some_commit());
+    storage::Checkpoint checkpoint = actors::to_checkpoint(some_commit(), some_inputs());
     checkpoint.blobs[actors::kMetaPart] = text;
     const auto back = actors::from_checkpoint(checkpoint);
     ASSERT_FALSE(back.ok()) << text;

@@ -109,8 +109,7 @@ TEST_F(RewardWorkerTest, RenewsTheLeasesOfSamplesThatAreNotScoredYet) {
   EXPECT_EQ(stream_->renewals.front().rows.size(), 2U);
   EXPECT_EQ(stream_->renewals.front().task, actors::task_id(SampleTask::kReward));
   engine_->thinking = false;
-  advance(1s);
-  ASSERT_EQ(stream_->acks.size(), 1U);
+  ASSERT_TRUE(run_until([&] { return stream_->acks.size() == 1; }));
   const std::size_t renewals = stream_->renewals.size();
   advance(5min);
   EXPECT_EQ(stream_->renewals.size(), renewals);  // nothing is held
