@@ -63,7 +63,7 @@ public:
   explicit CheckpointCommits(std::shared_ptr<storage::CheckpointStore> store)
       : store_(std::move(store)) {}
 
-  void set_inputs(RunInputs inputs) override { inputs_ = std::move(inputs); }
+  void set_inputs(const RunInputs& inputs) override { inputs_ = inputs; }
 
   Status save(const RunCommit& commit) override {
     return store_->commit(to_checkpoint(commit, inputs_)).status();

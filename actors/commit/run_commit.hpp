@@ -45,7 +45,7 @@ public:
   virtual ~CommitStore() = default;
 
   /// Tells what every later commit is to say about its run. May be ignored.
-  virtual void set_inputs(RunInputs /*inputs*/) {}
+  virtual void set_inputs(const RunInputs& /*inputs*/) {}
 
   /// Makes `commit` the last one, durably and in one step.
   /// Errors: those of the file system; the previous commit stands then.
