@@ -8,6 +8,7 @@
 #include <caf/all.hpp>
 
 #include "actors/errors.hpp"
+#include "actors/evaluator/scores.hpp"
 #include "actors/evaluator/spawn.hpp"
 
 namespace tidemill::actors {
@@ -56,17 +57,9 @@ void report(Self self) {
   if (found.step == kNoStep) {
     found.step = state.asked_step;
   }
-  for (std::size_t p = 0; p < state.deps.prompts.size(); ++p) {
-    const auto first = state.rewards.begin() + static_cast<std::ptrdiff_t>(p * samples);
-    const auto last = first + static_cast<std::ptrdiff_t>(samples);
-    for (auto it = first; it != last; ++it) {
-      found.mean_at_k += *it;
-    }
-    found.pass_at_k += *std::max_element(first, last) >= 1.0 ? 1.0 : 0.0;
-  }
-  const auto prompts = std::max(static_cast<double>(state.deps.prompts.size()), 1.0);
-  found.mean_at_k /= prompts * static_cast<double>(samples);
-  found.pass_at_k /= prompts;
+  const EvalScores scores = eval_scores(state.rewards, samples);
+  found.mean_at_k = scores.mean_at_k;
+  found.pass_at_k = scores.pass_at_k;
   state.asker->deliver(found);
   state.asker.reset();
 }

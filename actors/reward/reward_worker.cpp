@@ -2,7 +2,6 @@
 // The reward worker. The engine belongs to the port while a piece of work is out; what is leased
 // meanwhile waits. A sample that cannot be scored is given back with its reason: the stream
 // delivers it again, and fails it after too many deliveries.
-#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/reward/spawn.hpp"
+#include "actors/stream/lease_renewal.hpp"
 #include "actors/stream/sample_columns.hpp"
 
 namespace tidemill::actors {
@@ -71,7 +71,7 @@ Result<RewardRequest> read_request(const storage::LeasedRow& row, const DecodeTe
 }
 
 // Tells the stream what is decided about each row, then asks for more.
-void settle(Self self, std::vector<RewardResult> results) {
+void settle(Self self, const std::vector<RewardResult>& results) {
   auto& state = self->state;
   Completion scored{task_id(SampleTask::kReward), state.deps.name, {}};
   std::map<std::string, Return> refused;  // by reason
@@ -124,7 +124,7 @@ void work(Self self) {
       refused.push_back({id, 0.0, status.message()});
     }
   }
-  settle(self, std::move(refused));
+  settle(self, refused);
   if (!state.bench->engine->has_work()) {
     return;
   }
@@ -154,7 +154,7 @@ void on_lease(Self self, const LeaseReply& reply) {
       refused.push_back({row.row.id, 0.0, request.status().message()});
     }
   }
-  settle(self, std::move(refused));
+  settle(self, refused);
   if (!state.working) {
     work(self);
   }
@@ -182,29 +182,6 @@ void lease_more(Self self) {
             });
 }
 
-// A slow program with a long queue is no reason to deliver rows again.
-void renew_leases(Self self) {
-  auto& state = self->state;
-  const Duration third = state.lease_time / 3;
-  self->delayed_send(self, std::max<Duration>(third, std::chrono::milliseconds(500)),
-                     atom::renew_v);
-  if (state.held.empty()) {
-    return;
-  }
-  Return rows{task_id(SampleTask::kReward), state.deps.name, {}, {}};
-  for (const auto& [id, lease] : state.held) {
-    rows.rows.push_back(lease);
-  }
-  self->request(state.deps.stream, kAnswerMargin, atom::renew_v, std::move(rows))
-      .then(
-          [self](const storage::Settlement& reply) {
-            for (const storage::RefusedRow& row : reply.refused) {  // no longer ours
-              self->state.held.erase(row.row);
-            }
-          },
-          [](const caf::error&) {});  // the next round asks again
-}
-
 RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps) {
   self->state.bench = std::make_shared<Bench>();
   self->state.bench->engine = deps.engine;
@@ -213,7 +190,10 @@ RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps)
   self->send(self, atom::renew_v);
   return {
       [self](atom::wake) { lease_more(self); },
-      [self](atom::renew) { renew_leases(self); },
+      [self](atom::renew) {
+        // A slow program with a long queue is no reason to deliver rows again.
+        renew_held_leases(self, task_id(SampleTask::kReward), kAnswerMargin, [](SampleId) {});
+      },
       [self](atom::worked) {
         auto& state = self->state;
         state.working = false;

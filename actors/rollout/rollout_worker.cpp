@@ -9,6 +9,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/rollout/spawn.hpp"
+#include "actors/stream/lease_renewal.hpp"
 #include "actors/stream/sample_columns.hpp"
 
 namespace tidemill::actors {
@@ -158,33 +159,6 @@ void lease_more(Self self) {
             });
 }
 
-void renew_leases(Self self) {
-  auto& state = self->state;
-  if (state.held.empty()) {
-    return;
-  }
-  Return rows{task_id(SampleTask::kRollout), state.deps.name, {}, {}};
-  for (const auto& [id, lease] : state.held) {
-    rows.rows.push_back(lease);
-  }
-  self->request(state.deps.stream, kAnswerMargin, atom::renew_v, std::move(rows))
-      .then(
-          [self](const storage::Settlement& reply) {
-            for (const storage::RefusedRow& row : reply.refused) {  // no longer ours
-              if (self->state.held.erase(row.row) != 0) {
-                self->send(self->state.deps.device, atom::cancel_v, row.row);
-              }
-            }
-          },
-          [](const caf::error&) {});  // the next round asks again
-}
-
-void schedule_renewal(Self self) {
-  const Duration third = self->state.lease_time / 3;
-  self->delayed_send(self, std::max<Duration>(third, std::chrono::milliseconds(500)),
-                     atom::renew_v);
-}
-
 RolloutWorkerActor::behavior_type rollout_worker(Self self, RolloutWorkerDeps deps) {
   self->state.deps = std::move(deps);
   self->send(self, atom::wake_v);
@@ -192,8 +166,9 @@ RolloutWorkerActor::behavior_type rollout_worker(Self self, RolloutWorkerDeps de
   return {
       [self](atom::wake) { lease_more(self); },
       [self](atom::renew) {
-        renew_leases(self);
-        schedule_renewal(self);
+        renew_held_leases(self, task_id(SampleTask::kRollout), kAnswerMargin, [self](SampleId row) {
+          self->send(self->state.deps.device, atom::cancel_v, row);
+        });
       },
   };
 }

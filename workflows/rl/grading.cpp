@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/data/dataset_prompts.hpp"
+#include "actors/evaluator/scores.hpp"
 #include "engines/runtime/factory.hpp"
 #include "workflows/rl/rl_settings.hpp"
 
@@ -98,7 +99,7 @@ Status score(const Examination& exam, std::size_t samples, engines::RewardEngine
 Grades grades_of(const Examination& exam, std::size_t samples, const Desk& desk) {
   Grades grades;
   grades.samples = samples;
-  double best = 0.0;
+  std::vector<double> rewards;
   for (std::size_t i = 0; i < desk.responses.size(); ++i) {
     const actors::Prompt& prompt = exam.prompts[i / samples];
     GradedAnswer graded{prompt.prompt, {}, prompt.answer, 0.0};
@@ -111,16 +112,12 @@ Grades grades_of(const Examination& exam, std::size_t samples, const Desk& desk)
     } else {
       ++grades.failed;
     }
-    grades.mean_at_k += graded.reward;
-    best = i % samples == 0 ? graded.reward : std::max(best, graded.reward);
-    if (i % samples == samples - 1) {
-      grades.pass_at_k += best >= 1.0 ? 1.0 : 0.0;
-    }
+    rewards.push_back(graded.reward);
     grades.answers.push_back(std::move(graded));
   }
-  const auto answers = std::max(static_cast<double>(grades.answers.size()), 1.0);
-  grades.mean_at_k /= answers;
-  grades.pass_at_k /= answers / static_cast<double>(samples);
+  const actors::EvalScores scores = actors::eval_scores(rewards, samples);
+  grades.mean_at_k = scores.mean_at_k;
+  grades.pass_at_k = scores.pass_at_k;
   return grades;
 }
 
