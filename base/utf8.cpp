@@ -21,7 +21,9 @@ LeadRule lead_rule(unsigned lead) noexcept {
   if (lead == 0xE0) {
     return {2, 0xA0, 0xBF};
   }
-  if (lead == 0xED) return {2, 0x80, 0x9F};  // the rest would be surrogates
+  if (lead == 0xED) {
+    return {2, 0x80, 0x9F};  // the rest would be surrogates
+  }
   if (lead >= 0xE1 && lead <= 0xEF) {
     return {2};
   }

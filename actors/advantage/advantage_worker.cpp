@@ -7,12 +7,10 @@
 
 #include "actors/advantage/spawn.hpp"
 #include "actors/stream/sample_columns.hpp"
+#include "actors/stream/worker_leases.hpp"
 
 namespace tidemill::actors {
 namespace {
-
-constexpr Duration kRetryDelay = std::chrono::milliseconds(100);
-constexpr Duration kAnswerMargin = std::chrono::seconds(30);
 
 struct AdvantageWorkerState {
   static inline const char* name = "advantage_worker";
@@ -24,10 +22,6 @@ struct AdvantageWorkerState {
 using Self = AdvantageWorkerActor::stateful_pointer<AdvantageWorkerState>;
 
 void lease(Self self);
-
-void try_again_later(Self self) {
-  self->delayed_send(self, kRetryDelay, atom::wake_v);
-}
 
 Result<GroupMember> read_member(const storage::LeasedRow& row) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto reward, read_cell<double>(row, SampleColumn::kReward));

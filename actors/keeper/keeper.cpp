@@ -204,7 +204,7 @@ AdmissionLedger restored_ledger(const KeeperOptions& options) {
   return places;
 }
 
-KeeperActor::behavior_type keeper(Self self, KeeperDeps deps) {
+KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   auto& state = self->state;
   state.device = deps.device;
   const KeeperOptions& options = deps.options;

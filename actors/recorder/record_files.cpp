@@ -55,7 +55,7 @@ public:
         continue;
       }
       if (count < 0) {
-        const Status status = failure(path_, "cannot append");
+        Status status = failure(path_, "cannot append");
         // A file that cannot be cut either ends with part of a line; the next open cuts it.
         static_cast<void>(cut());
         return status;

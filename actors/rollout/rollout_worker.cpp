@@ -9,17 +9,14 @@
 
 #include "actors/errors.hpp"
 #include "actors/rollout/spawn.hpp"
-#include "actors/stream/lease_renewal.hpp"
 #include "actors/stream/sample_columns.hpp"
+#include "actors/stream/worker_leases.hpp"
 
 namespace tidemill::actors {
 namespace {
 
 using engines::RolloutRequest;
 using engines::RolloutResult;
-
-constexpr Duration kRetryDelay = std::chrono::milliseconds(100);
-constexpr Duration kAnswerMargin = std::chrono::seconds(30);
 
 struct RolloutWorkerState {
   static inline const char* name = "rollout_worker";
@@ -35,10 +32,6 @@ struct RolloutWorkerState {
 using Self = RolloutWorkerActor::stateful_pointer<RolloutWorkerState>;
 
 void lease_more(Self self);
-
-void try_again_later(Self self) {
-  self->delayed_send(self, kRetryDelay, atom::wake_v);
-}
 
 // Forgets a row. Returns whether `lease` was the one held: an answer may come late, when the row
 // was lost, or lost and leased again.
@@ -125,38 +118,14 @@ void generate(Self self, const storage::LeasedRow& row) {
           });
 }
 
-void on_lease(Self self, const LeaseReply& reply) {
-  auto& state = self->state;
-  state.leasing = false;
-  state.ended = reply.ended;
-  if (!reply.rows.empty()) {
-    state.lease_time = reply.lease_time;
-  }
-  for (const storage::LeasedRow& row : reply.rows) {
-    generate(self, row);
-  }
-  lease_more(self);
-}
-
 void lease_more(Self self) {
-  auto& state = self->state;
-  const auto held = static_cast<std::uint32_t>(state.held.size());
-  if (state.leasing || state.ended || held >= state.deps.max_in_flight) {
-    return;
-  }
-  state.leasing = true;
-  LeaseRequest request;
-  request.task = task_id(SampleTask::kRollout);
-  request.consumer = state.deps.name;
-  request.max_units = state.deps.max_in_flight - held;
-  request.wait = state.deps.lease_wait;
-  self->request(state.deps.stream, state.deps.lease_wait + kAnswerMargin, atom::lease_v,
-                std::move(request))
-      .then([self](const LeaseReply& reply) { on_lease(self, reply); },
-            [self](const caf::error&) {
-              self->state.leasing = false;
-              try_again_later(self);
-            });
+  lease_more_rows(self, task_id(SampleTask::kRollout),
+                  [self](const std::vector<storage::LeasedRow>& rows) {
+                    for (const storage::LeasedRow& row : rows) {
+                      generate(self, row);
+                    }
+                    lease_more(self);
+                  });
 }
 
 RolloutWorkerActor::behavior_type rollout_worker(Self self, RolloutWorkerDeps deps) {
@@ -166,7 +135,7 @@ RolloutWorkerActor::behavior_type rollout_worker(Self self, RolloutWorkerDeps de
   return {
       [self](atom::wake) { lease_more(self); },
       [self](atom::renew) {
-        renew_held_leases(self, task_id(SampleTask::kRollout), kAnswerMargin, [self](SampleId row) {
+        renew_held_leases(self, task_id(SampleTask::kRollout), [self](SampleId row) {
           self->send(self->state.deps.device, atom::cancel_v, row);
         });
       },

@@ -18,7 +18,6 @@ namespace tidemill::actors {
 namespace {
 
 using storage::Settlement;
-using storage::TaskId;
 
 // How long each task had nothing in work.
 struct IdleTimes {
@@ -254,7 +253,7 @@ void set_alarm(Self self) {
     return;
   }
   state.alarm = due;
-  self->delayed_send(self, *due - TimePoint(self->clock().now()), atom::wake_v);
+  self->delayed_send(self, *due - TimePoint{self->clock().now()}, atom::wake_v);
 }
 
 void settle(Self self) {
@@ -322,7 +321,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
         auto promise = self->make_response_promise<LeaseReply>();
         const Duration wait = request.wait;
         self->state.consumers.enter(std::move(request), promise,
-                                    TimePoint(self->clock().now()) + wait);
+                                    TimePoint{self->clock().now()} + wait);
         settle(self);
         self->delayed_send(self, wait, atom::wake_v);
         return promise;

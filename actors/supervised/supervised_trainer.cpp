@@ -106,7 +106,7 @@ void record(Self self, const TrainOutcome& outcome, const Batch& batch) {
   record.figures["sequences"] = static_cast<double>(batch.size());
   record.figures["batch_tokens"] = tokens;
   record.figures["train_seconds"] =
-      std::chrono::duration<double>(TimePoint(self->clock().now()) - state.begun).count();
+      std::chrono::duration<double>(TimePoint{self->clock().now()} - state.begun).count();
   self->request(state.deps.recorder, kAnswerDeadline, atom::record_v, std::move(record))
       .then([self](const RecordMarks&) { after_step(self); }, or_fail(self, "recording a step"));
 }

@@ -210,7 +210,7 @@ void on_worker_down(Self self, const std::string& name, const caf::error& reason
     return;
   }
   WorkerLife& life = state.lives[name];
-  if (TimePoint(self->clock().now()) - life.begun >= kWorkerIsWell) {
+  if (TimePoint{self->clock().now()} - life.begun >= kWorkerIsWell) {
     life.deaths = 0;
   }
   ++life.deaths;

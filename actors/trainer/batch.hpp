@@ -37,7 +37,7 @@ struct TrainRow {
 
 /// Reads the columns of a row leased for training.
 /// Errors: `kInternal` for columns that are missing or whose lengths disagree, naming the row.
-[[nodiscard]] Result<TrainRow> read_train_row(const storage::LeasedRow& row);
+[[nodiscard]] Result<TrainRow> read_train_row(const storage::LeasedRow& leased);
 
 /// Makes the job of one batch, whose weights before it have the version `now`. `behind` holds the
 /// snapshots that may have sampled the rows, oldest first.

@@ -164,7 +164,7 @@ void acknowledge(Self self, TrainOutcome& outcome) {
   auto& state = self->state;
   state.figures = batch_figures(state.batch, outcome, state.now.step);
   state.figures["wait_seconds"] = seconds(state.fetched - state.asked);
-  state.figures["train_seconds"] = seconds(TimePoint(self->clock().now()) - state.fetched);
+  state.figures["train_seconds"] = seconds(TimePoint{self->clock().now()} - state.fetched);
   Completion completion{task_id(SampleTask::kTrain), kConsumer, {}};
   for (const TrainRow& row : state.batch) {
     completion.rows.push_back({row.lease, {}, {}});

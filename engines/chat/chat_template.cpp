@@ -215,7 +215,7 @@ Result<Rendering> ChatTemplate::render(const ChatRequest& request) const {
   variables.emplace_back("documents", request.documents);
   variables.emplace_back("add_generation_prompt", request.ending == Ending::kGenerationPrompt);
   try {
-    Rendering rendering = run_template(parsed_->body, std::move(variables), request.now);
+    Rendering rendering = run_template(parsed_->body, variables, request.now);
     if (request.ending == Ending::kContinueFinal) {
       TIDEMILL_RETURN_IF_ERROR(cut_at_mark(content, rendering));
     }

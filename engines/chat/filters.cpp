@@ -225,7 +225,7 @@ std::int64_t truncated(double value) {
 
 Value to_int(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("int", arguments, {"default", "base"});
-  const Value when_none = bound.find(0) == nullptr ? Value(0) : *bound.find(0);
+  Value when_none = bound.find(0) == nullptr ? Value(0) : *bound.find(0);
   require_defined(input);
   if (const auto integer = input.integer()) {
     return *integer;
@@ -259,7 +259,7 @@ Value to_int(Runtime& runtime, const Value& input, const Arguments& arguments) {
 
 Value to_float(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("float", arguments, {"default"});
-  const Value when_none = bound.find(0) == nullptr ? Value(0.0) : *bound.find(0);
+  Value when_none = bound.find(0) == nullptr ? Value(0.0) : *bound.find(0);
   require_defined(input);
   if (const auto number = input.number()) {
     return *number;

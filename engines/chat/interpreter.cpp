@@ -289,7 +289,7 @@ private:
 
   // Returns the code points of the output so far. Each byte is counted once.
   std::size_t rendered_code_points() {
-    const std::string_view fresh = std::string_view(rendering_.text).substr(counted_bytes_);
+    const std::string_view fresh = std::string_view{rendering_.text}.substr(counted_bytes_);
     counted_code_points_ += count_code_points(fresh);
     counted_bytes_ += fresh.size();
     return counted_code_points_;
@@ -631,7 +631,8 @@ private:
 
 }  // namespace
 
-Rendering run_template(const Body& body, std::vector<std::pair<std::string, Value>> variables,
+Rendering run_template(const Body& body,
+                       const std::vector<std::pair<std::string, Value>>& variables,
                        std::string now) {
   return Interpreter(variables, std::move(now)).run(body);
 }

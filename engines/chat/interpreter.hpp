@@ -28,7 +28,7 @@ struct Rendering {
 /// Runs `body` with the given variables; `now` is the time that strftime_now reads.
 /// Throws `TemplateError` with the line.
 [[nodiscard]] Rendering run_template(const Body& body,
-                                     std::vector<std::pair<std::string, Value>> variables,
+                                     const std::vector<std::pair<std::string, Value>>& variables,
                                      std::string now);
 
 }  // namespace tidemill::engines::chat

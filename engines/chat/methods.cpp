@@ -61,11 +61,11 @@ Value stripped(Runtime& runtime, const Value& self, const Arguments& arguments) 
   runtime.budget.scan(self.as_string().size());
   const Value* characters = bound.find(0);
   if (characters == nullptr || characters->is_none()) {
-    return make_string(runtime, std::string(strip(self.as_string(), ends)));
+    return make_string(runtime, std::string{strip(self.as_string(), ends)});
   }
   const std::string& set = string_argument(bound, 0, "strip");
   runtime.budget.scan(self.as_string().size() * (1 + set.size() / 8));
-  return make_string(runtime, std::string(strip(self.as_string(), set, ends)));
+  return make_string(runtime, std::string{strip(self.as_string(), set, ends)});
 }
 
 Value make_strings(Runtime& runtime, const std::vector<std::string_view>& parts) {
@@ -177,7 +177,7 @@ std::int64_t position(Runtime& runtime, const Value& self, const Arguments& argu
   if (at == std::string_view::npos) {
     return -1;
   }
-  return static_cast<std::int64_t>(count_code_points(std::string_view(text).substr(0, at)));
+  return static_cast<std::int64_t>(count_code_points(std::string_view{text}.substr(0, at)));
 }
 
 Value find(Runtime& runtime, const Value& self, const Arguments& arguments) {

@@ -180,7 +180,7 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, SpecialTokenTex
 
 std::string_view Tokenizer::token_bytes(std::int32_t id) const noexcept {
   const TokenText* text = impl_->text_of(id);
-  return text == nullptr ? std::string_view() : std::string_view(text->bytes);
+  return text == nullptr ? std::string_view() : std::string_view{text->bytes};
 }
 
 bool Tokenizer::contains(std::int32_t id) const noexcept {

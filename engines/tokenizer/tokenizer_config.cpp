@@ -109,7 +109,7 @@ Status read_templates(const Json& root, TokenizerConfig& out) {
     }
     const auto name = entry["name"].get<std::string>();
     if (!out.chat_templates.emplace(name, entry["template"].get<std::string>()).second) {
-      return corrupt_data(path + ".name: \"" + name + "\" comes twice");
+      return corrupt_data(std::string(path).append(".name: \"" + name + "\" comes twice"));
     }
   }
   return {};

@@ -179,7 +179,8 @@ private:
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json* affix = model.find(key);
-      if (affix != nullptr && *affix != "") {
+      if (affix != nullptr &&
+          (!affix->is_string() || !affix->get_ref<const std::string&>().empty())) {
         return unsupported(model.path_of(key), shown(*affix));
       }
     }

@@ -274,7 +274,7 @@ private:
   [[nodiscard]] Status check_new_row(const SampleRow& row);
   [[nodiscard]] Status check_group_place(const Group& group, const SampleRow& row);
   [[nodiscard]] Status check_room(const SampleRow& row);
-  Row& admit(const SampleRow& row);
+  Row& admit(const SampleRow& info);
   Group& group_for(const SampleRow& row);
   void write(Row& row, std::span<const CellInfo> columns, const RowFacts& facts);
   void add_bytes(Group& group, std::uint64_t bytes);
