@@ -68,4 +68,20 @@ Tensor make_float_tensor(std::span<const float> values, std::vector<std::int64_t
   return tensor;
 }
 
+TensorMap with_types_of(const TensorMap& tensors, const TensorMap& like) {
+  TensorMap converted;
+  for (const auto& [name, tensor] : tensors) {
+    const auto found = like.find(name);
+    if (found == like.end() || found->second.dtype == tensor.dtype ||
+        !is_float_type(found->second.dtype) || !is_float_type(tensor.dtype)) {
+      converted.emplace(name, tensor);
+      continue;
+    }
+    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+    widen_floats(tensor, values);
+    converted.emplace(name, make_float_tensor(values, tensor.shape, found->second.dtype));
+  }
+  return converted;
+}
+
 }  // namespace tidemill

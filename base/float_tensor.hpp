@@ -30,4 +30,8 @@ void widen_floats(const Tensor& tensor, std::span<float> out);
 [[nodiscard]] Tensor make_float_tensor(std::span<const float> values,
                                        std::vector<std::int64_t> shape, DType dtype);
 
+/// Returns `tensors` with the types that their namesakes in `like` have. Floats are rounded as by
+/// `make_float_tensor`; what is not a float, or has no namesake, stays as it is.
+[[nodiscard]] TensorMap with_types_of(const TensorMap& tensors, const TensorMap& like);
+
 }  // namespace tidemill

@@ -95,23 +95,6 @@ Result<ModelFiles> open_base(const CommitMeta& meta) {
   return base;
 }
 
-// A run may keep weights wider than the file they came from; an export has the file's types.
-TensorMap with_types_of(const TensorMap& weights, const TensorMap& base) {
-  TensorMap converted;
-  for (const auto& [name, tensor] : weights) {
-    const auto found = base.find(name);
-    if (found == base.end() || found->second.dtype == tensor.dtype ||
-        !is_float_type(tensor.dtype)) {
-      converted.emplace(name, tensor);
-      continue;
-    }
-    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-    widen_floats(tensor, values);
-    converted.emplace(name, make_float_tensor(values, tensor.shape, found->second.dtype));
-  }
-  return converted;
-}
-
 Result<TensorMap> merged(const AdapterConfig& config, const TensorMap& adapter,
                          const ModelFiles& base, const std::string& place) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto modules,
@@ -208,6 +191,7 @@ private:
     if (std::filesystem::equivalent(source, target_, ignored)) {
       return invalid_argument(target_ + ": is the base model itself; name another directory");
     }
+    // A run may keep weights wider than the file they came from.
     const TensorMap tensors = with_types_of(weights, base.tensors);
     TIDEMILL_RETURN_IF_ERROR(engines::check_tensors(engines::expected_tensors(base.config), tensors,
                                                     source_ + ": weights"));

@@ -2,8 +2,6 @@
 #include "launcher/model_arguments.hpp"
 
 #include <CLI/App.hpp>
-#include <algorithm>
-#include <thread>
 
 #include "base/quote.hpp"
 
@@ -49,8 +47,7 @@ Result<OpenedModel> ModelArguments::open(
   if (threads_ < 0 || threads_ > kMaxThreads) {
     return invalid_argument("--threads: must be from 0 to " + std::to_string(kMaxThreads));
   }
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  options.threads = threads_ > 0 ? threads_ : std::clamp(cores, 1, kMaxThreads);
+  options.threads = threads_;
   if (cache_mib_ < 1 || cache_mib_ > kMaxCacheMib) {
     return invalid_argument("--cache-mib: must be from 1 to " + std::to_string(kMaxCacheMib));
   }

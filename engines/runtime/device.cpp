@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/runtime/device.hpp"
 
+#include <algorithm>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "engines/ops/cpu/factory.hpp"
@@ -20,9 +22,14 @@ Status check_type(std::string_view option, DType type) {
   return {};
 }
 
-std::string describe(const Ops& ops, const RuntimeOptions& options) {
+int num_threads(const RuntimeOptions& options) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());  // 0: not known
+  return options.threads == 0 ? std::clamp(cores, 1, kMaxThreads) : options.threads;
+}
+
+std::string describe(const Ops& ops, const Workers& workers, const RuntimeOptions& options) {
   std::string text(ops.description());
-  text += ", " + std::to_string(options.threads) + (options.threads == 1 ? " thread" : " threads");
+  text += ", " + std::to_string(workers.size()) + (workers.size() == 1 ? " thread" : " threads");
   text += ", weights " + std::string(dtype_name(options.compute));
   return text + ", cache " + std::string(dtype_name(options.kv_dtype));
 }
@@ -31,15 +38,15 @@ std::string describe(const Ops& ops, const RuntimeOptions& options) {
 
 Result<std::unique_ptr<Device>> Device::create(const ModelConfig& config,
                                                const RuntimeOptions& options) {
-  if (options.threads < 1 || options.threads > kMaxThreads) {
-    return invalid_argument("threads: " + std::to_string(options.threads) + " is not in [1, " +
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return invalid_argument("threads: " + std::to_string(options.threads) + " is not in [0, " +
                             std::to_string(kMaxThreads) + "]");
   }
   TIDEMILL_RETURN_IF_ERROR(check_type("compute", options.compute));
   TIDEMILL_RETURN_IF_ERROR(check_type("kv_dtype", options.kv_dtype));
   auto device = std::make_unique<Device>();
   device->config = config;
-  device->workers = std::make_unique<Workers>(options.threads);
+  device->workers = std::make_unique<Workers>(num_threads(options));
   if (options.backend == Backend::kReference) {
     device->ops = make_reference_ops();
   } else {
@@ -50,7 +57,7 @@ Result<std::unique_ptr<Device>> Device::create(const ModelConfig& config,
   cache.byte_limit = options.kv_bytes;
   cache.dtype = options.kv_dtype;
   TIDEMILL_ASSIGN_OR_RETURN(device->cache, KvCache::create(config, cache, *device->ops));
-  device->description = describe(*device->ops, options);
+  device->description = describe(*device->ops, *device->workers, options);
   return device;
 }
 

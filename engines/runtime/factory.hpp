@@ -40,7 +40,7 @@ enum class Backend : std::uint8_t { kCpu, kReference };
 /// What a runtime is opened with.
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
-  int threads = 1;
+  int threads = 1;  // at most 1,024; 0: as many as cores that the process may use
   /// kF32, or kBF16 (f32 accumulation; not for training).
   DType compute = DType::kF32;
   /// What cached keys and values are rounded to, in both views.

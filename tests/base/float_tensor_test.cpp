@@ -30,6 +30,33 @@ TEST(FloatTensorTest, RoundsToNearest) {
   EXPECT_EQ(back, (std::vector<float>{1.0F, 1.0F + 1.0F / 128.0F}));
 }
 
+TEST(FloatTensorTest, TakesTheTypesOfNamesakes) {
+  const std::vector<float> exact = {1.0F, -0.5F};
+  const Tensor number = {
+      DType::kI32, {1}, Buffer::adopt(std::vector<std::int32_t>{7}, DType::kI32)};
+  const TensorMap like = {{"a", make_float_tensor(exact, {2}, DType::kBF16)},
+                          {"b", make_float_tensor(exact, {2}, DType::kF32)},
+                          {"n", make_float_tensor(exact, {2}, DType::kF16)},
+                          {"m", number}};
+  const TensorMap converted = with_types_of({{"a", make_float_tensor(exact, {2}, DType::kF32)},
+                                             {"b", make_float_tensor(exact, {2}, DType::kF16)},
+                                             {"m", make_float_tensor(exact, {2}, DType::kF16)},
+                                             {"n", number},
+                                             {"alone", make_float_tensor(exact, {2}, DType::kF16)}},
+                                            like);
+  ASSERT_EQ(converted.size(), 5U);
+  EXPECT_EQ(converted.at("a").dtype, DType::kBF16);
+  EXPECT_EQ(converted.at("b").dtype, DType::kF32);
+  EXPECT_EQ(converted.at("m").dtype, DType::kF16);
+  EXPECT_EQ(converted.at("n").dtype, DType::kI32);
+  EXPECT_EQ(converted.at("alone").dtype, DType::kF16);
+  for (const char* name : {"a", "b"}) {
+    std::vector<float> back(2);
+    widen_floats(converted.at(name), back);
+    EXPECT_EQ(back, exact) << name;
+  }
+}
+
 TEST(FloatTensorTest, NamesWhatIsWrong) {
   TensorMap tensors;
   tensors["w"] = make_float_tensor(std::vector<float>(6), {2, 3}, DType::kF32);

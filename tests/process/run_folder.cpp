@@ -2,7 +2,6 @@
 #include "tests/process/run_folder.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -40,21 +39,8 @@ std::vector<nlohmann::json> metrics(const std::filesystem::path& run) {
 
 }  // namespace
 
-RunFolder::RunFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "tidemill-run-XXXXXX").string();
-  TIDEMILL_CHECK(::mkdtemp(pattern.data()) != nullptr) << pattern;
-  path_ = pattern;
-}
-
-RunFolder::~RunFolder() {
-  if (!kept_) {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-}
-
 void RunFolder::write(const std::string& name, const std::string& text) const {
-  std::ofstream(path_ / name, std::ios::binary) << text;
+  std::ofstream(path() / name, std::ios::binary) << text;
 }
 
 void RunFolder::write_rows() const {
@@ -70,17 +56,17 @@ void RunFolder::write_rows() const {
 
 std::optional<Ended> RunFolder::run(const std::vector<std::string>& arguments,
                                     std::chrono::seconds hang) const {
-  return ProgramRun(path_, tidemill(arguments)).finish(hang);
+  return ProgramRun(path(), tidemill(arguments)).finish(hang);
 }
 
 std::string RunFolder::exported_weights(const std::string& name) const {
-  const std::filesystem::path target = path_ / "runs" / name / "export";
+  const std::filesystem::path target = path() / "runs" / name / "export";
   const std::string model = read_file(target / "model.safetensors");
   return model.empty() ? read_file(target / "adapter" / "adapter_model.safetensors") : model;
 }
 
 std::vector<std::string> RunFolder::exported_files(const std::string& name) const {
-  const std::filesystem::path target = path_ / "runs" / name / "export";
+  const std::filesystem::path target = path() / "runs" / name / "export";
   std::vector<std::string> names;
   std::error_code error;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(target, error)) {
@@ -92,7 +78,7 @@ std::vector<std::string> RunFolder::exported_files(const std::string& name) cons
 
 std::vector<std::uint64_t> RunFolder::metrics_steps(const std::string& name) const {
   std::vector<std::uint64_t> steps;
-  for (const nlohmann::json& record : metrics(path_ / "runs" / name)) {
+  for (const nlohmann::json& record : metrics(path() / "runs" / name)) {
     if (record.value("kind", "") != "eval") {
       steps.push_back(record.value("step", std::uint64_t{0}));
     }
@@ -102,7 +88,7 @@ std::vector<std::uint64_t> RunFolder::metrics_steps(const std::string& name) con
 
 std::vector<std::string> RunFolder::evaluations(const std::string& name) const {
   std::vector<std::string> lines;
-  for (const nlohmann::json& record : metrics(path_ / "runs" / name)) {
+  for (const nlohmann::json& record : metrics(path() / "runs" / name)) {
     if (record.value("kind", "") == "eval") {
       lines.push_back(record.dump());
     }
@@ -112,7 +98,7 @@ std::vector<std::string> RunFolder::evaluations(const std::string& name) const {
 }
 
 std::string RunFolder::samples(const std::string& name) const {
-  return read_file(path_ / "runs" / name / "samples.jsonl");
+  return read_file(path() / "runs" / name / "samples.jsonl");
 }
 
 CommitState RunFolder::commits(const std::string& name) const {
@@ -127,7 +113,7 @@ CommitState RunFolder::commits(const std::string& name) const {
       named.insert(object.at("digest").get<std::string>());
     }
   }
-  const std::filesystem::path checkpoints = path_ / "runs" / name / "checkpoints";
+  const std::filesystem::path checkpoints = path() / "runs" / name / "checkpoints";
   for (const std::string& file : names_in(checkpoints / "objects")) {
     state.leftovers = state.leftovers || !named.contains(file.substr(0, file.find('.')));
   }
@@ -138,7 +124,7 @@ CommitState RunFolder::commits(const std::string& name) const {
 }
 
 std::vector<std::filesystem::path> RunFolder::manifests(const std::string& name) const {
-  const std::filesystem::path checkpoints = path_ / "runs" / name / "checkpoints";
+  const std::filesystem::path checkpoints = path() / "runs" / name / "checkpoints";
   std::vector<std::filesystem::path> found;
   for (const std::string& file : names_in(checkpoints)) {
     if (file.starts_with("commit-") && file.ends_with(".json")) {

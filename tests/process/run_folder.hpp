@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/process/program_run.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::test {
 
@@ -18,17 +19,9 @@ struct CommitState {
   bool leftovers = false;                  // files of a commit that did not come to its manifest
 };
 
-/// A temporary folder in which the program is run. Removed with the object unless `keep` is called.
-class RunFolder {
+/// A temporary directory in which the program is run.
+class RunFolder : public TemporaryDirectory {
 public:
-  RunFolder();
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
-  ~RunFolder();
-
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  void keep() noexcept { kept_ = true; }
-
   /// Writes a file below the folder.
   void write(const std::string& name, const std::string& text) const;
   /// Writes `rows.jsonl`: 40 sums, as prompts with answers.
@@ -55,10 +48,6 @@ public:
   /// Returns the name of the file that holds the part `part` of a commit.
   [[nodiscard]] static std::string object_of(const std::filesystem::path& manifest,
                                              const std::string& part);
-
-private:
-  std::filesystem::path path_;
-  bool kept_ = false;
 };
 
 /// Reads a whole file; empty when it is not there.

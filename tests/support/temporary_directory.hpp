@@ -19,7 +19,7 @@ inline std::filesystem::path memory_directory_path() {
                                                     : std::filesystem::temp_directory_path();
 }
 
-/// Creates an empty directory; removes it with all it holds when destroyed.
+/// Creates an empty directory; removes it with all it holds when destroyed, unless it is kept.
 class TemporaryDirectory {
 public:
   explicit TemporaryDirectory(
@@ -31,14 +31,19 @@ public:
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
   ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    if (!kept_) {
+      std::error_code ignored;
+      std::filesystem::remove_all(path_, ignored);
+    }
   }
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  /// Leaves it there, to be looked at.
+  void keep() noexcept { kept_ = true; }
 
 private:
   std::filesystem::path path_;
+  bool kept_ = false;
 };
 
 }  // namespace tidemill::test

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening a model, sharing its weights, and what is refused before anything starts.
+#include <algorithm>
 #include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -40,10 +42,19 @@ TEST_F(ModelRuntimeTest, SaysWhatItIs) {
       << description;
 }
 
+TEST_F(ModelRuntimeTest, NoNumberOfThreadsMeansAllCores) {
+  RuntimeOptions all = options(Training::kNo);
+  all.threads = 0;
+  const std::string description(open_runtime(model_, all).value()->description());
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  EXPECT_NE(description.find(", " + std::to_string(cores) + " thread"), std::string::npos)
+      << description;
+}
+
 TEST_F(ModelRuntimeTest, BadOptionsAreRefused) {
   RuntimeOptions bad = options(Training::kNo);
-  bad.threads = 0;
-  expect_refused(bad, Errc::kInvalidArgument, "threads: 0");
+  bad.threads = -1;
+  expect_refused(bad, Errc::kInvalidArgument, "threads: -1");
   bad = options(Training::kNo);
   bad.compute = DType::kF16;
   expect_refused(bad, Errc::kInvalidArgument, "compute: F16");

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// `export` of runs as the program left them: the model or adapter of the last commit is the one
+// that the run exported at its end, and a merged model answers as the adapter over its base does.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/process/run_folder.hpp"
+
+namespace tidemill::test {
+namespace {
+
+const std::string kModel = TIDEMILL_SOURCE_DIR "/examples/models/arithmetic";
+
+class ExportedRunsTest : public ::testing::Test {
+protected:
+  ExportedRunsTest() { folder_.write_rows(); }
+  ~ExportedRunsTest() override {
+    if (HasFailure()) {
+      folder_.keep();
+    }
+  }
+
+  // Runs a command that must end well, and returns what it printed.
+  [[nodiscard]] std::string done(const std::vector<std::string>& arguments) const {
+    const auto ended = folder_.run(arguments);
+    if (!ended.has_value() || ended->code != 0) {
+      ADD_FAILURE() << arguments[0] << ": " << (ended.has_value() ? ended->describe() : "hangs");
+      return {};
+    }
+    return ended->out;
+  }
+
+  // Trains for two steps by the workflow and ending of `train` given.
+  [[nodiscard]] std::string train(const std::string& name, const std::string& rest) const {
+    folder_.write(name + ".yaml",
+                  "model: {path: " + kModel + "}\ndata: {train: rows.jsonl}\n" + rest);
+    return done({"run", name + ".yaml"});
+  }
+
+  // The log-probabilities that `score` gives to three rows of tokens, one after the other.
+  [[nodiscard]] std::vector<double> scores(const std::vector<std::string>& model) const {
+    folder_.write("ids.jsonl",
+                  "{\"ids\": [4, 8, 3, 9, 1]}\n{\"ids\": [1, 2]}\n{\"ids\": [12, 5, 5]}\n");
+    std::vector<std::string> command{"score", "--input", "ids.jsonl"};
+    command.insert(command.end(), model.begin(), model.end());
+    std::istringstream lines(done(command));
+    std::vector<double> values;
+    for (std::string line; std::getline(lines, line);) {
+      for (const auto& value : nlohmann::json::parse(line).at("logprobs")) {
+        if (!value.is_null()) {
+          values.push_back(value.get<double>());
+        }
+      }
+    }
+    EXPECT_EQ(values.size(), 7U);
+    return values;
+  }
+
+  RunFolder folder_;
+};
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    largest = std::max(largest, std::abs(a[i] - b[i]));
+  }
+  return largest;
+}
+
+constexpr const char* kReinforced =
+    "workflow: rl\nrollout: {group_size: 4, max_new_tokens: 4}\nreward: {kind: number}\n";
+
+TEST_F(ExportedRunsTest, AModelIsTheOneOfTheRunsEnd) {
+  std::ignore = train("all", std::string(kReinforced) +
+                                 "train: {steps: 2, prompts_per_step: 4, learning_rate: 1e-3}\n");
+  EXPECT_EQ(done({"export", "runs/all", "out"}), "out: model\n");
+  const std::string weights = read_file(folder_.path() / "out/model.safetensors");
+  EXPECT_FALSE(weights.empty());
+  EXPECT_EQ(weights, folder_.exported_weights("all"));
+  EXPECT_NE(weights, read_file(kModel + "/model.safetensors"));
+}
+
+TEST_F(ExportedRunsTest, AnAdapterIsTheOneOfTheRunsEndAndMerges) {
+  const std::string adapter = "learning_rate: 1e-2, adapter: {rank: 4, alpha: 8}}\n";
+  for (const auto& [name, rest] : std::map<std::string, std::string>{
+           {"supervised", "workflow: sft\ntrain: {steps: 2, sequences_per_step: 8, " + adapter},
+           {"reinforced",
+            std::string(kReinforced) + "train: {steps: 2, prompts_per_step: 4, " + adapter}}) {
+    SCOPED_TRACE(name);
+    std::ignore = train(name, rest);
+    EXPECT_EQ(done({"export", "runs/" + name, name}), name + ": adapter\n");
+    EXPECT_EQ(read_file(folder_.path() / name / "adapter_model.safetensors"),
+              folder_.exported_weights(name));
+    EXPECT_EQ(read_file(folder_.path() / name / "adapter_config.json"),
+              read_file(folder_.path() / "runs" / name / "export/adapter/adapter_config.json"));
+    EXPECT_EQ(done({"export", "runs/" + name, name + "-merged", "--merge"}),
+              name + "-merged: model\n");
+
+    const auto base = scores({kModel});
+    const auto with_adapter = scores({kModel, "--adapter", name});
+    const auto merged = scores({name + "-merged"});
+    EXPECT_GT(largest_difference(base, with_adapter), 1e-2);    // it was trained
+    EXPECT_LT(largest_difference(merged, with_adapter), 1e-4);  // another order of the same sums
+  }
+}
+
+}  // namespace
+}  // namespace tidemill::test
