@@ -89,6 +89,7 @@ Result<AdapterFiles> open_adapter(const std::filesystem::path& path, const Model
   const TensorShapes expected = expected_adapter_tensors(adapter.config, adapter.modules, model);
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected, file.tensors, weights_path.string()));
   adapter.tensors = std::move(file.tensors);
+  adapter.place = config_path.string();
   return adapter;
 }
 

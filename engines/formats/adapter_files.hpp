@@ -22,6 +22,7 @@ struct AdapterFiles {
   AdapterConfig config;
   std::vector<AdapterModule> modules;
   TensorMap tensors;  // exactly those of `expected_adapter_tensors`; each kF32, kF16 or kBF16
+  std::string place = "adapter";  // what an error about `config` names: a file, or a key
 };
 
 /// Returns the tensors that the file of an adapter on `model` holds, with `modules` from

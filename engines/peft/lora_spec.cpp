@@ -32,7 +32,7 @@ std::string lora_b_name(std::string_view path) {
 
 Result<LoraSpec> lora_spec(const AdapterConfig& config, const std::vector<AdapterModule>& modules) {
   const auto unsupported = [](const std::string& what) {
-    return Status(Errc::kUnimplemented, "adapter: " + what + " is not supported yet");
+    return Status(Errc::kUnimplemented, what + " is not supported yet");
   };
   if (config.kind != AdapterKind::kLora) {
     return unsupported("peft_type IA3");
@@ -64,7 +64,7 @@ Result<LoraSpec> lora_spec(const AdapterConfig& config, const std::vector<Adapte
 Status check_lora_training(const AdapterConfig& config) {
   if (config.dropout != 0.0) {
     return {Errc::kUnimplemented,
-            "adapter: training with lora_dropout other than 0 is not supported; set it to 0"};
+            "lora_dropout: training with other than 0 is not supported; set it to 0"};
   }
   return {};
 }

@@ -28,10 +28,13 @@ std::size_t count_digits(std::string_view text, std::size_t from) {
 }
 
 // Reads the whole part that starts at `from`: "1234" or "1,234"; appends its digits to `plain`.
-std::size_t read_whole_part(std::string_view text, std::size_t from, std::string& plain) {
+// Commas before `ungrouped_until` are known to group nothing: without that, a long row of groups
+// that ends badly would be read to its end from each of them.
+std::size_t read_whole_part(std::string_view text, std::size_t from, std::size_t& ungrouped_until,
+                            std::string& plain) {
   std::size_t at = from + count_digits(text, from);
   plain.append(text.substr(from, at - from));
-  if (at - from < 1 || at - from > 3) {
+  if (at - from < 1 || at - from > 3 || at < ungrouped_until) {
     return at;
   }
   // Commas count only when every group behind them has exactly three digits.
@@ -40,6 +43,7 @@ std::size_t read_whole_part(std::string_view text, std::size_t from, std::string
     end += 4;
   }
   if (end < text.size() && text[end] == ',' && count_digits(text, end + 1) > 0) {
+    ungrouped_until = end;
     return at;
   }
   for (; at < end; at += 4) {
@@ -53,10 +57,21 @@ struct Scanned {
   std::size_t end;
 };
 
+bool negated(std::string_view text, std::size_t number) {
+  std::size_t sign = number;
+  if (number >= 1 && text[number - 1] == '-') {
+    sign = number - 1;
+  } else if (number >= kUnicodeMinus.size() &&
+             text.substr(number - kUnicodeMinus.size(), kUnicodeMinus.size()) == kUnicodeMinus) {
+    sign = number - kUnicodeMinus.size();
+  }
+  return sign < number && (sign == 0 || !ends_operand(text[sign - 1]));
+}
+
 // Reads the number that starts at `from` with a digit or with a point before a digit.
-Scanned scan_number(std::string_view text, std::size_t from, bool negative) {
-  std::string plain = negative ? "-" : "";
-  std::size_t at = read_whole_part(text, from, plain);
+Scanned scan_number(std::string_view text, std::size_t from, std::size_t& ungrouped_until) {
+  std::string plain = negated(text, from) ? "-" : "";
+  std::size_t at = read_whole_part(text, from, ungrouped_until, plain);
   if (at < text.size() && text[at] == '.' && count_digits(text, at + 1) > 0) {
     const std::size_t end = at + 1 + count_digits(text, at + 1);
     plain.append(text.substr(at, end - at));
@@ -78,17 +93,6 @@ Scanned scan_number(std::string_view text, std::size_t from, bool negative) {
     value = std::numeric_limits<double>::quiet_NaN();
   }
   return {value, at};
-}
-
-bool negated(std::string_view text, std::size_t number) {
-  std::size_t sign = number;
-  if (number >= 1 && text[number - 1] == '-') {
-    sign = number - 1;
-  } else if (number >= kUnicodeMinus.size() &&
-             text.substr(number - kUnicodeMinus.size(), kUnicodeMinus.size()) == kUnicodeMinus) {
-    sign = number - kUnicodeMinus.size();
-  }
-  return sign < number && (sign == 0 || !ends_operand(text[sign - 1]));
 }
 
 class ExactMatchRule final : public RewardRule {
@@ -132,13 +136,14 @@ std::string_view trim(std::string_view text) noexcept {
 
 std::optional<double> last_number(std::string_view text) {
   std::optional<double> last;
+  std::size_t ungrouped_until = 0;
   for (std::size_t at = 0; at < text.size();) {
     const bool starts = is_digit(text[at]) || (text[at] == '.' && count_digits(text, at + 1) > 0);
     if (!starts) {
       ++at;
       continue;
     }
-    const Scanned number = scan_number(text, at, negated(text, at));
+    const Scanned number = scan_number(text, at, ungrouped_until);
     last = number.value;
     at = number.end;
   }

@@ -39,12 +39,16 @@ Result<LoraSpec> read_spec(const RuntimeOptions& options) {
   if (!options.adapter.has_value()) {
     return LoraSpec{};
   }
-  TIDEMILL_ASSIGN_OR_RETURN(LoraSpec spec,
-                            lora_spec(options.adapter->config, options.adapter->modules));
-  if (options.optimizer.has_value()) {
-    TIDEMILL_RETURN_IF_ERROR(check_lora_training(options.adapter->config));
+  const AdapterFiles& adapter = *options.adapter;
+  auto spec = lora_spec(adapter.config, adapter.modules);
+  if (!spec.ok()) {
+    return spec.status().with_context(adapter.place);
   }
-  TIDEMILL_RETURN_IF_ERROR(check_tensors(lora_shapes(spec), options.adapter->tensors, "adapter"));
+  if (options.optimizer.has_value()) {
+    const Status trainable = check_lora_training(adapter.config);
+    TIDEMILL_RETURN_IF_ERROR(trainable.with_context(adapter.place));
+  }
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(lora_shapes(spec.value()), adapter.tensors, "adapter"));
   return spec;
 }
 

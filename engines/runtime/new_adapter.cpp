@@ -8,7 +8,8 @@ Result<AdapterFiles> make_lora_adapter(const AdapterConfig& config, const ModelC
                                        std::uint64_t seed) {
   AdapterFiles adapter;
   adapter.config = config;
-  TIDEMILL_ASSIGN_OR_RETURN(adapter.modules, resolve_adapter(config, model, "train.adapter"));
+  adapter.place = "train.adapter";
+  TIDEMILL_ASSIGN_OR_RETURN(adapter.modules, resolve_adapter(config, model, adapter.place));
   TIDEMILL_ASSIGN_OR_RETURN(const LoraSpec spec, lora_spec(config, adapter.modules));
   adapter.tensors = init_lora(spec, seed);
   return adapter;

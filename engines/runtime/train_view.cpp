@@ -32,9 +32,9 @@ Status check_finite(std::span<const TrainSequence* const> sequences,
 }
 
 Status check_temperature(float temperature) {
-  if (!std::isfinite(temperature) || temperature <= 0.0F) {
+  if (!std::isfinite(temperature) || temperature < kLeastTemperature) {
     return invalid_argument("temperature: " + std::to_string(temperature) +
-                            " is not positive and finite");
+                            " is not finite and at least 0.001");
   }
   return {};
 }

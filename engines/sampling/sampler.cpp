@@ -51,6 +51,9 @@ Status validate(const SamplingOptions& options, std::int64_t vocabulary) {
   if (!std::isfinite(options.temperature) || options.temperature < 0.0F) {
     return out_of_range("temperature", "finite and at least 0");
   }
+  if (options.temperature > 0.0F && options.temperature < kLeastTemperature) {
+    return out_of_range("temperature", "0 or at least 0.001");
+  }
   if (options.top_k < 0) {
     return out_of_range("top_k", "at least 0");
   }

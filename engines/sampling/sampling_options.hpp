@@ -8,10 +8,14 @@
 
 namespace tidemill::engines {
 
+/// The least temperature above 0; logits divided by less could leave the floats.
+inline constexpr float kLeastTemperature = 1e-3F;
+
 /// How one request's next tokens are drawn. Filters act in Hugging Face's order: bias, penalties,
 /// temperature, top-k, top-p, min-p.
 struct SamplingOptions {
-  /// Divides the logits; 0 is greedy: the first largest logit after bias and penalties.
+  /// Divides the logits, at least by `kLeastTemperature`; 0 is greedy: the first largest logit
+  /// after bias and penalties.
   float temperature = 1.0F;
   /// Keeps the k most probable tokens, ties with the k-th included; 0: all.
   std::int32_t top_k = 0;

@@ -27,11 +27,11 @@ const std::vector<std::string> kLoraAdapters = {"lora-all-linear", "lora-bf16-ba
                                                 "lora-rslora"};
 // What each of the others is refused for.
 const std::map<std::string, std::string> kOtherAdapters = {
-    {"dora", "adapter: use_dora is not supported yet"},
-    {"ia3", "adapter: peft_type IA3 is not supported yet"},
-    {"lora-bias-only", "adapter: bias other than \"none\" is not supported yet"},
-    {"lora-embedding", "adapter: target module model.embed_tokens is not supported yet"},
-    {"lora-lm-head-saved", "adapter: modules_to_save is not supported yet"},
+    {"dora", "use_dora is not supported yet"},
+    {"ia3", "peft_type IA3 is not supported yet"},
+    {"lora-bias-only", "bias other than \"none\" is not supported yet"},
+    {"lora-embedding", "target module model.embed_tokens is not supported yet"},
+    {"lora-lm-head-saved", "modules_to_save is not supported yet"},
 };
 
 struct Case {
@@ -132,7 +132,7 @@ TEST(AdapterGoldenFilesTest, DropoutIsIgnoredAtInferenceAndRefusedForTraining) {
   AdapterConfig config =
       open_adapter(golden_path("adapters/lora-all-linear"), model.config).value().config;
   EXPECT_EQ(check_lora_training(config).message(),
-            "adapter: training with lora_dropout other than 0 is not supported; set it to 0");
+            "lora_dropout: training with other than 0 is not supported; set it to 0");
   config.dropout = 0.0;
   EXPECT_TRUE(check_lora_training(config).ok());
 }

@@ -26,6 +26,17 @@ struct NumberCase {
   std::optional<double> expected;
 };
 
+// Half a mebibyte of groups that end badly: read again from each of them it would take minutes.
+TEST(LastNumber, TakesLinearTimeForLongRowsOfGroups) {
+  std::string groups = "1";
+  while (groups.size() < (1U << 19U)) {
+    groups += ",234";
+  }
+  EXPECT_EQ(last_number(groups + ",12"), 12.0);
+  EXPECT_EQ(last_number(groups + ",12 7,654"), 7654.0);  // what follows groups again
+  EXPECT_EQ(last_number("1,234,56 1,234,567"), 1234567.0);
+}
+
 TEST(LastNumber, ReadsWhatItsDefinitionSays) {
   const std::vector<NumberCase> cases = {
       {"", std::nullopt},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever arrives when, however small budget and cache are: a request gets what it gets alone.
+// Whatever arrives when, however small budget and cache are: a request gets what it gets alone, and
+// scoring its tokens gives the bits that generating them gave.
 #include <iostream>
 #include <vector>
 
@@ -28,21 +29,32 @@ RolloutRequest random_request(std::uint64_t id, const ModelConfig& model, Random
   return request;
 }
 
-class RolloutPropertyTest : public ::testing::TestWithParam<Backend> {};
+struct Arithmetic {
+  Backend backend;
+  DType dtype;  // of weights and cache
+};
+
+class RolloutPropertyTest : public ::testing::TestWithParam<Arithmetic> {
+protected:
+  // Options of a runtime whose cache holds so many tokens.
+  [[nodiscard]] static RuntimeOptions options_for(const ModelFiles& model,
+                                                  std::int64_t cache_tokens) {
+    return small_options(model.config, GetParam().backend, cache_tokens, Training::kNo,
+                         GetParam().dtype);
+  }
+};
 
 TEST_P(RolloutPropertyTest, EveryRequestGetsWhatItGetsAlone) {
   const ModelFiles model = small_model(1);
-  const int rounds = GetParam() == Backend::kCpu ? 60 : 15;
-  RuntimeOptions roomy = small_options(model.config, GetParam(), 1024, Training::kNo);
-  const auto alone_runtime = open_runtime(model, roomy).value();
+  const int rounds = GetParam().backend == Backend::kCpu ? 60 : 15;
+  const auto alone_runtime = open_runtime(model, options_for(model, 1024)).value();
   int compared = 0;
   int cancelled = 0;
   for (int round = 0; round < rounds; ++round) {
     RandomStream random(31, static_cast<std::uint64_t>(round));
     // 4 pages hold the longest request; with a few at a time, sequences are preempted.
     RuntimeOptions options =
-        small_options(model.config, GetParam(),
-                      64 + 16 * static_cast<std::int64_t>(random.below(6)), Training::kNo);
+        options_for(model, 64 + 16 * static_cast<std::int64_t>(random.below(6)));
     options.max_running = 1 + static_cast<std::int64_t>(random.below(6));
     const auto runtime = open_runtime(model, options).value();
     RolloutEngine& engine = runtime->rollout();
@@ -82,8 +94,8 @@ TEST_P(RolloutPropertyTest, EveryRequestGetsWhatItGetsAlone) {
       }
     }
   }
-  std::cout << "[ checked  ] " << backend_name(GetParam()) << ": " << compared << " requests, "
-            << cancelled << " cancelled ones\n";
+  std::cout << "[ checked  ] " << backend_name(GetParam().backend) << ": " << compared
+            << " requests, " << cancelled << " cancelled ones\n";
   EXPECT_GT(compared, rounds * 5);
   EXPECT_GT(cancelled, 0);
 }
@@ -95,10 +107,8 @@ TEST_P(RolloutPropertyTest, PreemptionNeitherDeadlocksNorChangesABit) {
   for (std::uint64_t id = 0; id < 6; ++id) {
     requests.push_back(sampling_request(id, model.config, 5, 43));
   }
-  const auto tight =
-      open_runtime(model, small_options(model.config, GetParam(), 48, Training::kNo)).value();
-  const auto roomy =
-      open_runtime(model, small_options(model.config, GetParam(), 1024, Training::kNo)).value();
+  const auto tight = open_runtime(model, options_for(model, 48)).value();
+  const auto roomy = open_runtime(model, options_for(model, 1024)).value();
   ResultKeeper preempted;
   ResultKeeper undisturbed;
   for (const RolloutRequest& request : requests) {
@@ -116,9 +126,51 @@ TEST_P(RolloutPropertyTest, PreemptionNeitherDeadlocksNorChangesABit) {
   }
 }
 
+// Generated together in a cache that makes them give way; scored in pieces of other sizes.
+TEST_P(RolloutPropertyTest, ScoringGivesTheBitsOfGenerating) {
+  const ModelFiles model = small_model(3);
+  std::vector<RolloutRequest> requests;
+  for (std::uint64_t id = 0; id < 6; ++id) {
+    requests.push_back(
+        sampling_request(id, model.config, 3 + 5 * static_cast<std::int64_t>(id), 20));
+  }
+  const auto generating = open_runtime(model, options_for(model, 96)).value();
+  ResultKeeper generated;
+  run_requests(generating->rollout(), requests, generated, 7);
+  for (const std::int64_t budget : {1, 5, 1000}) {
+    const auto scoring = open_runtime(model, options_for(model, 1024)).value();
+    std::vector<RolloutRequest> scored;
+    for (RolloutRequest request : requests) {
+      const auto& response = generated.at(request.id.value).response_ids;
+      request.prompt_ids.insert(request.prompt_ids.end(), response.begin(), response.end());
+      request.max_new_tokens = 0;
+      request.prompt_logprobs = true;
+      scored.push_back(std::move(request));
+    }
+    ResultKeeper scores;
+    run_requests(scoring->rollout(), scored, scores, budget);
+    for (const RolloutRequest& request : requests) {
+      const RolloutResult& result = generated.at(request.id.value);
+      const std::vector<float>& given = scores.at(request.id.value).prompt_logprobs;
+      ASSERT_EQ(result.response_ids.size(), 20U);
+      ASSERT_EQ(given.size(), request.prompt_ids.size() + 20 - 1);
+      for (std::size_t t = 0; t < 20; ++t) {
+        EXPECT_EQ(given[request.prompt_ids.size() - 1 + t], result.behavior_logprobs[t])
+            << "request " << request.id.value << ", token " << t << ", budget " << budget;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, RolloutPropertyTest,
-                         ::testing::Values(Backend::kCpu, Backend::kReference),
-                         [](const auto& test) { return backend_name(test.param); });
+                         ::testing::Values(Arithmetic{Backend::kCpu, DType::kF32},
+                                           Arithmetic{Backend::kCpu, DType::kBF16},
+                                           Arithmetic{Backend::kReference, DType::kF32},
+                                           Arithmetic{Backend::kReference, DType::kBF16}),
+                         [](const auto& test) {
+                           return backend_name(test.param.backend) +
+                                  std::string(dtype_name(test.param.dtype));
+                         });
 
 }  // namespace
 }  // namespace tidemill::engines

@@ -73,11 +73,14 @@ AdapterFiles small_adapter(const ModelConfig& model, std::uint64_t seed) {
 }
 
 RuntimeOptions small_options(const ModelConfig& model, Backend backend, std::int64_t cache_tokens,
-                             Training training) {
+                             Training training, DType dtype) {
   RuntimeOptions options;
   options.backend = backend;
+  options.compute = dtype;
+  options.kv_dtype = dtype;
   options.threads = backend == Backend::kCpu ? 2 : 1;
-  const KvCacheOptions cache;
+  KvCacheOptions cache;
+  cache.dtype = dtype;
   const std::int64_t page =
       page_bytes(backend, attention_shape(model, 0, cache)) * model.num_layers;
   options.kv_bytes = page * (cache_tokens / cache.page_tokens);

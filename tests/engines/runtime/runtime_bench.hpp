@@ -34,10 +34,12 @@ private:
 /// LoRA on all linear layers of `model`, both matrices nonzero.
 [[nodiscard]] AdapterFiles small_adapter(const ModelConfig& model, std::uint64_t seed);
 
-/// Options with two threads, a cache of `cache_tokens` tokens and, if wanted, an optimizer.
 enum class Training : std::uint8_t { kNo, kYes };
+/// Options with two threads, a cache of `cache_tokens` tokens and, if wanted, an optimizer; weights
+/// and cache of `dtype`.
 [[nodiscard]] RuntimeOptions small_options(const ModelConfig& model, Backend backend,
-                                           std::int64_t cache_tokens, Training training);
+                                           std::int64_t cache_tokens, Training training,
+                                           DType dtype = DType::kF32);
 
 /// Steps until there is no more work; returns the number of steps.
 int run_to_end(RolloutEngine& engine, std::int64_t budget_tokens = 64);

@@ -198,6 +198,8 @@ TEST(SamplingOptions, RefusalsNameTheOption) {
   };
   EXPECT_EQ(message([](auto& o) { o.temperature = -1.0F; }),
             "sampling.temperature must be finite and at least 0");
+  EXPECT_EQ(message([](auto& o) { o.temperature = 1e-39F; }),
+            "sampling.temperature must be 0 or at least 0.001");
   EXPECT_EQ(message([](auto& o) { o.top_k = -1; }), "sampling.top_k must be at least 0");
   EXPECT_EQ(message([](auto& o) { o.top_p = 0.0F; }), "sampling.top_p must be in (0, 1]");
   EXPECT_EQ(message([](auto& o) { o.min_p = std::nanf(""); }), "sampling.min_p must be in [0, 1]");

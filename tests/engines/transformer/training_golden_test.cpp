@@ -118,14 +118,12 @@ class Optimizer {
 public:
   Optimizer(const json& hyper, std::size_t size) : hyper_(hyper), first_(size), second_(size) {}
 
-  // Returns the norm before clipping.
-  double step(std::span<const float> gradient, std::span<float> weights) {
+  void step(std::span<const float> gradient, std::span<float> weights) {
     const double norm = std::sqrt(squared_norm(gradient));
     const AdamWOptions options{hyper_["betas"][0], hyper_["betas"][1], hyper_["eps"]};
     const AdamWStep step{hyper_["lr"], hyper_["weight_decay"],
                          clip_scale(norm, hyper_["clip_global_norm"]), ++steps_};
     adamw_update<float>(options, step, {weights, gradient, first_, second_});
-    return norm;
   }
 
 private:
@@ -204,6 +202,30 @@ protected:
     }
     std::cout << "[ checked  ] " << GetParam() << ": " << expected.size() << " gradients of "
               << loss << ", worst " << worst << "\n";
+  }
+
+  // The gradients of the first step, but the golden ones where these are next to nothing (`stable`
+  // is 0). Adam's first step is nearly the sign of a gradient: rounding noise would decide those
+  // weights, and a single one (llama-tiny, lora_r4: o_proj.lora_A[48] of layer 0) turns later norms
+  // by more than 1e-4, in any float32 implementation.
+  [[nodiscard]] std::vector<float> without_noise(const ParameterSet& sums) const {
+    const TensorMap golden = part(lora() ? "grad_sft" : "grad");
+    const TensorMap stable = part("stable");
+    std::vector<float> gradient;
+    std::size_t replaced = 0;
+    for (const ParameterSet::Entry& entry : sums.entries()) {
+      const std::span<const float> values = sums.values(entry);
+      const std::span<const float> given = values_of(golden, entry.name);
+      const auto mask = stable.at(entry.name).data.as<std::uint8_t>();
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        gradient.push_back(mask[i] != 0 ? values[i] : given[i]);
+        replaced += mask[i] != 0 ? 0 : 1;
+      }
+    }
+    EXPECT_EQ(gradient.size(), sums.values().size());
+    std::cout << "[ checked  ] " << GetParam() << ": " << replaced << " of " << gradient.size()
+              << " gradients are below the noise\n";
+    return gradient;
   }
 
   // Compares the weights after 1 or 3 steps. Where a gradient is next to nothing, Adam makes a full
@@ -294,15 +316,17 @@ TEST_P(TrainingGoldenTest, ThreeOptimizerSteps) {
   ASSERT_EQ(steps.size(), 4U);
   const auto batch = batch_of(golden_, "sft");
   Optimizer optimizer(golden_["hyper"], weights_.values().size());
-  // The first norm says how good the gradients are. Later ones also feel single weights that Adam
-  // moved by noise; the reference backend, which sums in double, still holds the line there.
-  const double later_norm = GetParam().backend.name == "reference" ? 1e-4 : 1e-3;
   for (std::size_t step = 0; step < 3; ++step) {
     Gradients computed = gradients();
     expect_near_relative(objective(batch, run(batch, &computed)), steps[step]["loss"],
                          step == 0 ? 1e-5 : 1e-3);
-    const double norm = optimizer.step(computed.collect().values(), weights_.values());
-    expect_near_relative(norm, steps[step]["grad_norm"], step == 0 ? 1e-4 : later_norm);
+    const ParameterSet& sums = computed.collect();
+    expect_near_relative(std::sqrt(squared_norm(sums.values())), steps[step]["grad_norm"], 1e-4);
+    if (step == 0) {
+      optimizer.step(without_noise(sums), weights_.values());
+    } else {
+      optimizer.step(sums.values(), weights_.values());
+    }
     if (step == 0 && lora()) {
       expect_weights("adamw1");
     }
