@@ -49,7 +49,9 @@ void Progress::show(const actors::StepRecord& record) {
     return;
   }
   if (record.kind == "eval") {
-    accuracy_ = figure(record, "eval_mean_at_k");
+    const double asked = figure(record, "eval_prompts") * figure(record, "eval_samples");
+    const bool none_scored = figure(record, "eval_failed") >= asked;
+    accuracy_ = none_scored ? -1.0 : figure(record, "eval_mean_at_k");
     return;  // the next step's line has it
   }
   const TimePoint now = clock_.now();

@@ -44,7 +44,7 @@ private:
   TimePoint shown_{};
   std::optional<actors::StepRecord> passed_over_;
   bool has_head_ = false;
-  double accuracy_ = -1.0;  // of the last evaluation
+  double accuracy_ = -1.0;  // of the last evaluation; below 0: none, or nothing could be scored
 };
 
 /// Returns a duration as people read it: "43s", "1m05s", "2h07m".

@@ -23,18 +23,26 @@
 namespace tidemill::launcher {
 namespace {
 
-// Set by the signal handler; a process has one.
+// Of the signal handler; a process has one.
 volatile std::sig_atomic_t interrupts = 0;
+volatile std::sig_atomic_t comparing = 0;  // all is committed and exported; the rest is for the eye
+
+void say(std::string_view text) {
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  errno = error;
+}
 
 void on_interrupt(int signal) {
   interrupts = interrupts + 1;
+  if (comparing != 0) {
+    say("the run is complete and exported; the comparison is left out\n");
+    ::_exit(0);
+  }
   if (interrupts > 1) {
     ::_exit(128 + signal);  // commits are atomic: nothing is torn
   }
-  constexpr std::string_view kSaid = "stopping after this step; once more stops at once\n";
-  const int error = errno;
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
-  errno = error;
+  say("stopping after this step; once more stops at once\n");
 }
 
 void set_signals() {
@@ -42,8 +50,14 @@ void set_signals() {
   action.sa_handler = on_interrupt;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
-  action.sa_handler = SIG_IGN;  // a limit on file sizes is the write's error, not our death
+  struct sigaction hangup {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) {  // not under nohup
+    ::sigaction(SIGHUP, &action, nullptr);
+  }
+  action.sa_handler = SIG_IGN;  // a limit on file sizes, a reader that leaves: the write's errors
   ::sigaction(SIGXFSZ, &action, nullptr);
+  ::sigaction(SIGPIPE, &action, nullptr);
 }
 
 // A refusal of damage says how to go on in spite of it, where that is possible.
@@ -119,6 +133,7 @@ Status run_there(const RunPlace& place, Session& session, bool& begun) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::uint32_t incarnation, next_incarnation(*commits));
   TIDEMILL_ASSIGN_OR_RETURN(const std::string started, read_started(place.directory));
   interrupts = 0;
+  comparing = 0;
   set_signals();
   workflows::ActorWorld world;
   const bool json = session.form == OutputForm::kJson;
@@ -136,10 +151,12 @@ Status run_there(const RunPlace& place, Session& session, bool& begun) {
                                   progress.begin(facts.steps);
                                 },
                                 [&](const std::string& line) { session.log.warning(line); },
+                                [&](const std::string& line) { session.log.info(line); },
                                 [] { return interrupts > 0; }};
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(place.config, run));
   progress.end();
   if (summary.end != actors::RunEnd::kStopped) {
+    comparing = 1;
     const Status graded = print_before_and_after(place, started, session);
     if (!graded.ok()) {
       session.log.warning("the result could not be graded: " + graded.message());
@@ -147,6 +164,15 @@ Status run_there(const RunPlace& place, Session& session, bool& begun) {
   }
   print_end(summary, place.directory, session);
   return {};
+}
+
+// The last line of a run's log says why it failed; on the terminal the program says it.
+void log_failure(const RunPlace& place, const Status& status, const Clock& clock) {
+  const auto sink = make_file_sink((place.directory / "log.txt").string());
+  if (sink.ok()) {
+    sink.value()->write({LogLevel::kError, clock.now(), status.message(), {}});
+    sink.value()->flush();
+  }
 }
 
 }  // namespace
@@ -158,6 +184,8 @@ Status carry_out(const RunPlace& place, Session& session) {
   if (refused && place.fresh) {
     std::error_code ignored;
     std::filesystem::remove_all(place.directory, ignored);
+  } else if (!status.ok()) {
+    log_failure(place, status, session.clock);
   }
   return status;
 }

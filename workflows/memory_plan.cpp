@@ -83,8 +83,8 @@ Status check_memory(const MemoryPlan& plan, const DeviceOptions& device) {
   if (plan.total() <= allowed) {
     return {};
   }
-  return {Errc::kResourceExhausted, "device.memory_bytes: " + mebibytes(allowed) +
-                                        " MiB are allowed, and the run may need " + to_text(plan)};
+  return invalid_argument("device.memory_bytes: " + mebibytes(allowed) +
+                          " MiB are allowed, and the run may need " + to_text(plan));
 }
 
 }  // namespace tidemill::workflows

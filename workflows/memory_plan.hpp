@@ -26,7 +26,7 @@ struct MemoryPlan {
 [[nodiscard]] std::int64_t allowed_memory(const DeviceOptions& device);
 
 /// Refuses a run that would not fit, before it starts.
-/// Errors: `kResourceExhausted` naming `device.memory_bytes`, what is needed and for what.
+/// Errors: `kInvalidArgument` naming `device.memory_bytes`, what is needed and for what.
 [[nodiscard]] Status check_memory(const MemoryPlan& plan, const DeviceOptions& device);
 
 }  // namespace tidemill::workflows

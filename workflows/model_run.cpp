@@ -3,7 +3,6 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -62,22 +61,6 @@ engines::ScheduleKind schedule_kind(LearningRateSchedule schedule) {
   return engines::ScheduleKind::kConstant;
 }
 
-// Rounds to the types that the files have.
-TensorMap in_file_types(const TensorMap& weights, const TensorMap& files) {
-  TensorMap rounded;
-  for (const auto& [name, tensor] : weights) {
-    const DType dtype = files.at(name).dtype;
-    if (tensor.dtype == dtype) {
-      rounded.emplace(name, tensor);
-      continue;
-    }
-    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-    widen_floats(tensor, values);
-    rounded.emplace(name, make_float_tensor(values, tensor.shape, dtype));
-  }
-  return rounded;
-}
-
 // Where the end of a run meets the thread that waits for it.
 struct Ending {
   std::mutex mutex;
@@ -109,6 +92,16 @@ Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOp
   return opened;
 }
 
+storage::DatasetOptions dataset_options(const DataOptions& data, std::uint64_t run_seed) {
+  storage::DatasetOptions options;
+  options.paths = data.train;
+  options.on_error =
+      data.on_error == OnBadRow::kSkip ? storage::OnRowError::kSkip : storage::OnRowError::kError;
+  options.order = data.shuffle ? storage::RowOrder::kShuffled : storage::RowOrder::kAsFiled;
+  options.seed = data.seed.value_or(run_seed);
+  return options;
+}
+
 actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
                             std::string data_digest) {
   actors::RunInputs inputs;
@@ -127,8 +120,7 @@ engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOp
                                         std::int64_t total_optimizer_steps,
                                         const DeviceOptions& device) {
   engines::RuntimeOptions runtime;
-  const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  runtime.threads = device.threads == 0 ? cores : device.threads;
+  runtime.threads = device.threads;
   runtime.compute = compute_type(options, model.files.config);
   runtime.kv_dtype = runtime.compute;
   runtime.adapter = model.adapter;
@@ -172,6 +164,10 @@ Result<OpenedRuntime> open_runtime_at(const TrainedModel& model,
   return opened;
 }
 
+void inform_of_device(const engines::ModelRuntime& runtime, const RunEnvironment& run) {
+  run.inform("device: " + std::string(runtime.description()));
+}
+
 Status export_weights(const TrainedModel& model, const ModelOptions& options,
                       const engines::Snapshot& weights, const RunEnvironment& run) {
   const std::filesystem::path target = run.directory / "export";
@@ -182,7 +178,7 @@ Status export_weights(const TrainedModel& model, const ModelOptions& options,
                                   model.files.config, weights.adapter);
   }
   return engines::export_model(run.files, target, model.files.config,
-                               in_file_types(weights.base, model.files.tensors), options.path);
+                               with_types_of(weights.base, model.files.tensors), options.path);
 }
 
 Result<actors::RunSummary> run_to_end(

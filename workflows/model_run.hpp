@@ -15,6 +15,7 @@
 #include "base/file.hpp"
 #include "base/result.hpp"
 #include "engines/runtime/factory.hpp"
+#include "storage/dataset/dataset.hpp"
 #include "workflows/data_options.hpp"
 #include "workflows/memory_plan.hpp"
 #include "workflows/run_options.hpp"
@@ -42,7 +43,9 @@ struct RunEnvironment {
   actors::RecordObserver observer;
   /// Told once, when everything is open and the first step is about to begin. May be empty.
   std::function<void(const RunFacts&)> on_begin;
+  /// Told of accidents, and of what a user should know, a line each.
   std::function<void(const std::string&)> log;
+  std::function<void(const std::string&)> inform;
   /// Asked several times a second; true ends the run after the step in work.
   std::function<bool()> stop_asked;
 };
@@ -63,16 +66,30 @@ struct TrainedModel {
 [[nodiscard]] actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
                                           std::string data_digest);
 
-/// Logs how many rows of an opened data set were left out, and why the first were.
+/// Returns how rows of `data.train` are read, but for `epochs`.
+[[nodiscard]] storage::DatasetOptions dataset_options(const DataOptions& data,
+                                                      std::uint64_t run_seed);
+
+/// Opens a data set; logs how many rows were left out, and why the first were.
+/// Errors: those of `Data::open`; `key` stands before a path that matches no file.
 template <class Data>
-void log_skipped(const Data& data, const std::function<void(const std::string&)>& log) {
-  if (data.num_skipped() == 0) {
-    return;
+[[nodiscard]] Result<std::shared_ptr<Data>> open_data_set(
+    const storage::DatasetOptions& options, const std::string& key,
+    const std::function<void(const std::string&)>& log) {
+  auto opened = Data::open(options);
+  if (!opened.ok()) {
+    return opened.status().code() == Errc::kNotFound ? opened.status().with_context(key)
+                                                     : opened.status();
   }
-  log("data.train: " + std::to_string(data.num_skipped()) + " rows left out, the first:");
-  for (const std::string& why : data.first_skipped()) {
-    log(why);
+  std::shared_ptr<Data> data = std::move(opened).value();
+  if (data->num_skipped() > 0) {
+    std::string line = key + ": rows left out: " + std::to_string(data->num_skipped());
+    for (const std::string& why : data->first_skipped()) {
+      line += "; " + why;
+    }
+    log(line);
   }
+  return data;
 }
 
 /// Returns the runtime's options for the training part of a run.
@@ -93,6 +110,9 @@ struct OpenedRuntime {
 [[nodiscard]] Result<OpenedRuntime> open_runtime_at(const TrainedModel& model,
                                                     const engines::RuntimeOptions& options,
                                                     const actors::RunOrigin& origin);
+
+/// Says what a runtime computes with, in one line.
+void inform_of_device(const engines::ModelRuntime& runtime, const RunEnvironment& run);
 
 /// Writes `weights` as `directory`/export: a model directory in the files' dtype, or
 /// `directory`/export/adapter in PEFT layout.

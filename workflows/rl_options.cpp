@@ -3,11 +3,18 @@
 
 #include <algorithm>
 
+#include "engines/sampling/sampling_options.hpp"
+
 namespace tidemill::workflows {
 namespace {
 
 bool has_empty(const std::vector<std::string>& texts) {
   return std::count(texts.begin(), texts.end(), "") > 0;
+}
+
+std::string too_cold(double temperature) {
+  return temperature > 0 && temperature < engines::kLeastTemperature ? "must be 0 or at least 0.001"
+                                                                     : "";
 }
 
 // Rules over several sections. Those that refuse come first.
@@ -129,6 +136,7 @@ void describe(Schema<RolloutOptions>& s) {
   s.field("kv_bytes", &RolloutOptions::kv_bytes, "Memory of cached keys and values.")
       .at_least(1)
       .unit("bytes");
+  s.check("temperature", [](const RolloutOptions& o) { return too_cold(o.temperature); });
   s.check("stop", [](const RolloutOptions& o) {
     return has_empty(o.stop) ? "holds an empty text, which would end every answer" : "";
   });
@@ -163,6 +171,7 @@ void describe(Schema<EvalOptions>& s) {
   s.field("samples", &EvalOptions::samples, "Answers drawn for each prompt: the k of mean@k.")
       .range(1, 1024);
   s.field("temperature", &EvalOptions::temperature, "Divides the logits; 0: greedy.").range(0, 100);
+  s.check("temperature", [](const EvalOptions& o) { return too_cold(o.temperature); });
   s.check("samples", [](const EvalOptions& o) {
     return o.samples > 1 && o.temperature == 0 ? "needs eval.temperature above 0 to differ" : "";
   });

@@ -22,6 +22,11 @@ Result<Prompt> make_prompt(const storage::PromptRow& row, const TextCodec& codec
   return prompt;
 }
 
+Status all_too_long(const DatasetPromptOptions& options) {
+  return invalid_argument("data.train: every prompt is longer than " +
+                          std::to_string(options.max_prompt_tokens) + " tokens");
+}
+
 class DatasetPrompts final : public PromptReader {
 public:
   DatasetPrompts(std::shared_ptr<storage::PromptDataset> data, TextCodec codec,
@@ -41,10 +46,8 @@ public:
       if (prompt.status().code() == Errc::kResourceExhausted &&
           options_.on_long_prompt == OnLongPrompt::kSkip) {
         if (++skipped_in_a_row > data_->num_rows()) {
-          return invalid_argument("data.train: every prompt is longer than " +
-                                  std::to_string(options_.max_prompt_tokens) + " tokens");
+          return all_too_long(options_);
         }
-        options_.log(prompt.status().message());
         continue;
       }
       if (!prompt.ok()) {
@@ -72,14 +75,42 @@ std::shared_ptr<PromptReader> make_dataset_prompt_reader(
   return std::make_shared<DatasetPrompts>(std::move(data), std::move(codec), std::move(options));
 }
 
+Result<LongPrompts> check_prompts(storage::PromptDataset& data, const TextCodec& codec,
+                                  const DatasetPromptOptions& options,
+                                  const AnswerCheck& check_answer) {
+  LongPrompts too_long;
+  for (std::uint64_t draw = 0; draw < data.num_rows(); ++draw) {
+    TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.row_at(draw));
+    const auto prompt = make_prompt(row, codec, options.max_prompt_tokens);
+    if (prompt.status().code() == Errc::kResourceExhausted &&
+        options.on_long_prompt == OnLongPrompt::kSkip) {
+      too_long.first = too_long.count++ == 0 ? prompt.status().message() : too_long.first;
+      continue;
+    }
+    if (!prompt.ok()) {
+      return invalid_argument(prompt.status().message());
+    }
+    if (const Status answer = check_answer ? check_answer(row.answer) : Status(); !answer.ok()) {
+      return answer.with_context(row.place.to_string());
+    }
+  }
+  if (too_long.count == data.num_rows()) {
+    return all_too_long(options);
+  }
+  return too_long;
+}
+
 Result<std::vector<Prompt>> read_all_prompts(storage::PromptDataset& data, const TextCodec& codec,
                                              std::int64_t max_prompt_tokens) {
   std::vector<Prompt> prompts;
   for (std::uint64_t i = 0; i < data.num_rows(); ++i) {
     TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.row_at(i));
-    TIDEMILL_ASSIGN_OR_RETURN(Prompt prompt, make_prompt(row, codec, max_prompt_tokens));
-    prompt.draw = i;
-    prompts.push_back(std::move(prompt));
+    auto prompt = make_prompt(row, codec, max_prompt_tokens);
+    if (!prompt.ok()) {
+      return invalid_argument(prompt.status().message());
+    }
+    prompt.value().draw = i;
+    prompts.push_back(std::move(prompt).value());
   }
   return prompts;
 }

@@ -20,8 +20,15 @@ enum class OnLongPrompt : std::uint8_t { kError, kSkip };
 struct DatasetPromptOptions {
   std::int64_t max_prompt_tokens = 0;
   OnLongPrompt on_long_prompt = OnLongPrompt::kError;
-  /// Told each time a prompt is skipped.
-  std::function<void(const std::string&)> log;
+};
+
+/// What is wrong with a row's reference answer; may be empty.
+using AnswerCheck = std::function<Status(const std::string& answer)>;
+
+/// Prompts that are too long and will be passed over.
+struct LongPrompts {
+  std::uint64_t count = 0;
+  std::string first;  // its place, and how long it is
 };
 
 /// Makes a reader of `data`, whose positions are the draws.
@@ -29,8 +36,16 @@ struct DatasetPromptOptions {
 [[nodiscard]] std::shared_ptr<PromptReader> make_dataset_prompt_reader(
     std::shared_ptr<storage::PromptDataset> data, TextCodec codec, DatasetPromptOptions options);
 
+/// Reads every row of `data` once, so that a bad one is known before the first step. Cost:
+/// tokenizes all prompts. Errors: `kInvalidArgument` naming file and line, or that no prompt is
+/// short enough.
+[[nodiscard]] Result<LongPrompts> check_prompts(storage::PromptDataset& data,
+                                                const TextCodec& codec,
+                                                const DatasetPromptOptions& options,
+                                                const AnswerCheck& check_answer);
+
 /// Reads every row of `data` once, in the order of the files, e.g. for evaluation.
-/// Errors: as above.
+/// Errors: as of the reader.
 [[nodiscard]] Result<std::vector<Prompt>> read_all_prompts(storage::PromptDataset& data,
                                                            const TextCodec& codec,
                                                            std::int64_t max_prompt_tokens);

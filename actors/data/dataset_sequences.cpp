@@ -31,22 +31,15 @@ public:
     return sequences;
   }
 
-  // Loads the tokenizer if `row` needs it.
-  Status prepare(const SupervisedRow& row) {
-    if (row.kind == SupervisedRow::Kind::kTokens || codec_.has_value()) {
-      return {};
-    }
-    TIDEMILL_ASSIGN_OR_RETURN(codec_, TextCodec::load(options_.model_path, options_.now));
-    return {};
-  }
-
 private:
   Result<TrainSequence> read_row(const SupervisedRow& row) {
     SupervisedTokens tokens;
     if (row.kind == SupervisedRow::Kind::kTokens) {
       tokens = {row.input_ids, row.loss_mask};
     } else {
-      TIDEMILL_RETURN_IF_ERROR(prepare(row));
+      if (!codec_.has_value()) {
+        TIDEMILL_ASSIGN_OR_RETURN(codec_, TextCodec::load(options_.model_path, options_.now));
+      }
       TIDEMILL_ASSIGN_OR_RETURN(tokens, codec_->supervised(row));
     }
     const auto size = static_cast<std::int64_t>(tokens.ids.size());
@@ -85,8 +78,9 @@ private:
 Result<std::shared_ptr<SequenceReader>> make_dataset_sequence_reader(
     std::shared_ptr<storage::SupervisedDataset> data, DatasetSequenceOptions options) {
   auto reader = std::make_shared<DatasetSequences>(data, std::move(options));
-  TIDEMILL_ASSIGN_OR_RETURN(const SupervisedRow first, data->row_at(0));
-  TIDEMILL_RETURN_IF_ERROR(reader->prepare(first));
+  for (std::uint64_t draw = 0; draw < data->num_rows(); ++draw) {
+    TIDEMILL_RETURN_IF_ERROR(reader->read(draw, 1).status());
+  }
   return std::shared_ptr<SequenceReader>(std::move(reader));
 }
 

@@ -22,8 +22,9 @@ struct DatasetSequenceOptions {
   std::string now;
 };
 
-/// Makes a reader of `data`, whose positions are the draws.
-/// Errors: of the tokenizer, when the first row needs one. Of `read`: naming file and line.
+/// Makes a reader of `data`, whose positions are the draws. Reads every row once, so that a bad one
+/// is known before the first step; cost: tokenizes all rows.
+/// Errors: of the tokenizer, when a row needs one; of rows, as of `read`: naming file and line.
 [[nodiscard]] Result<std::shared_ptr<SequenceReader>> make_dataset_sequence_reader(
     std::shared_ptr<storage::SupervisedDataset> data, DatasetSequenceOptions options);
 

@@ -4,14 +4,15 @@
 // delivers it again, and fails it after too many deliveries.
 #include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <caf/all.hpp>
 
 #include "actors/errors.hpp"
 #include "actors/reward/spawn.hpp"
-#include "actors/stream/lease_renewal.hpp"
 #include "actors/stream/sample_columns.hpp"
+#include "actors/stream/worker_leases.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -19,8 +20,7 @@ namespace {
 using engines::RewardRequest;
 using engines::RewardResult;
 
-constexpr Duration kRetryDelay = std::chrono::milliseconds(100);
-constexpr Duration kAnswerMargin = std::chrono::seconds(30);
+constexpr Duration kReportPause = std::chrono::seconds(10);
 
 // What the work at the port touches; shared with it, so that it survives the actor's death.
 struct Bench : engines::RewardSink {
@@ -44,16 +44,14 @@ struct RewardWorkerState {
   bool leasing = false;
   bool ended = false;
   bool has_scored = false;
-  std::uint32_t unscored = 0;  // deliveries in a row
+  std::uint32_t unscored = 0;    // deliveries in a row
+  std::uint32_t unreported = 0;  // deliveries without a reward since the last line of the log
+  std::optional<TimePoint> reported;
 };
 
 using Self = RewardWorkerActor::stateful_pointer<RewardWorkerState>;
 
 void lease_more(Self self);
-
-void try_again_later(Self self) {
-  self->delayed_send(self, kRetryDelay, atom::wake_v);
-}
 
 Result<RewardRequest> read_request(const storage::LeasedRow& row, const DecodeText& decode) {
   RewardRequest request;
@@ -68,6 +66,23 @@ Result<RewardRequest> read_request(const storage::LeasedRow& row, const DecodeTe
   request.fields = cell_text(fields);
   request.response = decode(ids);
   return request;
+}
+
+// A program in trouble may fail every sample: one line says how many, and why the last.
+void report(Self self, const std::map<std::string, Return>& refused) {
+  auto& state = self->state;
+  for (const auto& [reason, rows] : refused) {
+    state.unreported += static_cast<std::uint32_t>(rows.rows.size());
+  }
+  const TimePoint now = self->clock().now();
+  if (refused.empty() || !state.deps.log ||
+      (state.reported.has_value() && now - *state.reported < kReportPause)) {
+    return;
+  }
+  state.deps.log(state.deps.name + ": samples without a reward, to be delivered again or failed: " +
+                 std::to_string(state.unreported) + "; the last: " + refused.rbegin()->first);
+  state.reported = now;
+  state.unreported = 0;
 }
 
 // Tells the stream what is decided about each row, then asks for more.
@@ -101,6 +116,7 @@ void settle(Self self, const std::vector<RewardResult>& results) {
         reason, Return{task_id(SampleTask::kReward), state.deps.name, {}, reason});
     entry->second.rows.push_back(lease);
   }
+  report(self, refused);
   const auto go_on = [self](const storage::Settlement&) { lease_more(self); };
   const auto retry = [self](const caf::error&) { try_again_later(self); };
   if (!scored.rows.empty()) {
@@ -137,15 +153,10 @@ void work(Self self) {
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
 }
 
-void on_lease(Self self, const LeaseReply& reply) {
+void take(Self self, const std::vector<storage::LeasedRow>& rows) {
   auto& state = self->state;
-  state.leasing = false;
-  state.ended = reply.ended;
-  if (!reply.rows.empty()) {
-    state.lease_time = reply.lease_time;
-  }
   std::vector<RewardResult> refused;
-  for (const storage::LeasedRow& row : reply.rows) {
+  for (const storage::LeasedRow& row : rows) {
     state.held.insert_or_assign(row.row.id, row.lease);
     auto request = read_request(row, state.deps.decode);
     if (request.ok()) {
@@ -162,24 +173,8 @@ void on_lease(Self self, const LeaseReply& reply) {
 }
 
 void lease_more(Self self) {
-  auto& state = self->state;
-  const auto held = static_cast<std::uint32_t>(state.held.size());
-  if (state.leasing || state.ended || held >= state.deps.max_in_flight) {
-    return;
-  }
-  state.leasing = true;
-  LeaseRequest request;
-  request.task = task_id(SampleTask::kReward);
-  request.consumer = state.deps.name;
-  request.max_units = state.deps.max_in_flight - held;
-  request.wait = state.deps.lease_wait;
-  self->request(state.deps.stream, state.deps.lease_wait + kAnswerMargin, atom::lease_v,
-                std::move(request))
-      .then([self](const LeaseReply& reply) { on_lease(self, reply); },
-            [self](const caf::error&) {
-              self->state.leasing = false;
-              try_again_later(self);
-            });
+  lease_more_rows(self, task_id(SampleTask::kReward),
+                  [self](const std::vector<storage::LeasedRow>& rows) { take(self, rows); });
 }
 
 RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps) {
@@ -192,7 +187,7 @@ RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps)
       [self](atom::wake) { lease_more(self); },
       [self](atom::renew) {
         // A slow program with a long queue is no reason to deliver rows again.
-        renew_held_leases(self, task_id(SampleTask::kReward), kAnswerMargin, [](SampleId) {});
+        renew_held_leases(self, task_id(SampleTask::kReward), [](SampleId) {});
       },
       [self](atom::worked) {
         auto& state = self->state;

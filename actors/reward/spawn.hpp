@@ -45,6 +45,8 @@ struct RewardWorkerDeps {
   std::shared_ptr<engines::RewardEngine> engine;
   DecodeText decode;
   WorkPort* port = nullptr;  // outlives the worker
+  /// Told when samples could not be scored, in one line for those of ten seconds; may be empty.
+  std::function<void(const std::string&)> log;
 };
 
 /// Spawns a reward worker.

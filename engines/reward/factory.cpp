@@ -13,27 +13,24 @@ namespace {
 
 using Engine = std::unique_ptr<RewardEngine>;
 
-Engine by_rule(std::unique_ptr<RewardRule> rule) {
-  return std::make_unique<RuleRewardEngine>(std::move(rule));
+// The rule of a kind that judges by text; null for kCommand.
+Result<std::unique_ptr<RewardRule>> make_rule(const RewardOptions& options) {
+  switch (options.kind) {
+    case RewardKind::kExactMatch: return make_exact_match_rule();
+    case RewardKind::kNumber: return make_number_rule(options.tolerance);
+    case RewardKind::kRegex: return make_regex_rule(options.pattern);
+    case RewardKind::kCommand: return std::unique_ptr<RewardRule>();
+  }
+  return invalid_argument("kind: is not one of the known ones");
 }
 
 Result<Engine> make_unweighted(const RewardOptions& options, const Clock& clock) {
-  switch (options.kind) {
-    case RewardKind::kExactMatch: return by_rule(make_exact_match_rule());
-    case RewardKind::kNumber: {
-      TIDEMILL_ASSIGN_OR_RETURN(auto rule, make_number_rule(options.tolerance));
-      return by_rule(std::move(rule));
-    }
-    case RewardKind::kRegex: {
-      TIDEMILL_ASSIGN_OR_RETURN(auto rule, make_regex_rule(options.pattern));
-      return by_rule(std::move(rule));
-    }
-    case RewardKind::kCommand: {
-      TIDEMILL_ASSIGN_OR_RETURN(auto engine, CommandRewardEngine::start(options, clock));
-      return Engine(std::move(engine));
-    }
+  if (options.kind == RewardKind::kCommand) {
+    TIDEMILL_ASSIGN_OR_RETURN(auto engine, CommandRewardEngine::start(options, clock));
+    return Engine(std::move(engine));
   }
-  return invalid_argument("kind: is not one of the known ones");
+  TIDEMILL_ASSIGN_OR_RETURN(auto rule, make_rule(options));
+  return Engine(std::make_unique<RuleRewardEngine>(std::move(rule)));
 }
 
 }  // namespace
@@ -70,6 +67,16 @@ Result<Engine> make_reward_engine(const std::vector<RewardOptions>& parts, const
     engines.push_back({parts[i].weight, std::move(engine).value()});
   }
   return Engine(std::make_unique<WeightedRewardEngine>(std::move(engines)));
+}
+
+Result<AnswerCheck> make_answer_check(const RewardOptions& options) {
+  TIDEMILL_ASSIGN_OR_RETURN(auto made, make_rule(options));
+  const std::shared_ptr<RewardRule> rule = std::move(made);
+  return AnswerCheck([rule](const std::string& answer) {
+    RewardRequest request;
+    request.answer = answer;
+    return rule == nullptr ? Status() : rule->judge(request).status();
+  });
 }
 
 }  // namespace tidemill::engines

@@ -39,7 +39,7 @@ Status add_matches(const std::string& pattern, std::vector<std::string>& files) 
   files.insert(files.end(), paths.begin(), paths.end());
   ::globfree(&found);
   if (outcome == GLOB_NOMATCH) {
-    return invalid_argument("`" + pattern + "` matches no file");
+    return {Errc::kNotFound, "`" + pattern + "` matches no file"};
   }
   if (outcome != 0) {
     return {Errc::kUnavailable, "`" + pattern + "`: a folder cannot be read"};

@@ -23,7 +23,7 @@ using RowCheck = std::function<Status(std::string_view text)>;
 
 /// Finds the files that `paths` name: files, or globs with at least one match. Sorted, each once.
 /// A path that exists is taken as it is, whatever characters it holds.
-/// Errors: `kInvalidArgument` naming the path that matches no file; `kUnavailable`.
+/// Errors: `kNotFound` naming the path that matches no file; `kUnavailable`.
 [[nodiscard]] Result<std::vector<std::string>> find_data_files(
     const std::vector<std::string>& paths);
 

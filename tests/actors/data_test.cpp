@@ -184,9 +184,7 @@ protected:
     auto data = storage::PromptDataset::open(options);
     EXPECT_TRUE(data.ok()) << data.status().to_string();
     data_ = std::move(data).value();
-    return actors::make_dataset_prompt_reader(
-        data_, codec(),
-        {max_tokens, on_long, [this](const std::string& line) { log_.push_back(line); }});
+    return actors::make_dataset_prompt_reader(data_, codec(), {max_tokens, on_long});
   }
   static constexpr const char* kThree =
       "{\"prompt\": \"one\", \"answer\": \"1\", \"level\": 7}\n"
@@ -194,7 +192,6 @@ protected:
       "{\"prompt\": \"three\"}\n";
 
   std::shared_ptr<storage::PromptDataset> data_;
-  std::vector<std::string> log_;
 };
 
 TEST_F(PromptReaderTest, ReadsByDrawAcrossEpochs) {
@@ -210,8 +207,32 @@ TEST_F(PromptReaderTest, ReadsByDrawAcrossEpochs) {
   EXPECT_EQ(prompts.value()[1].answer, "1");
   EXPECT_THAT(prompts.value()[1].fields, HasSubstr("\"level\""));
   EXPECT_EQ(prompts.value()[2].draw, 5U);  // draw 4 was passed over
-  ASSERT_EQ(log_.size(), 1U);
-  EXPECT_THAT(log_[0], HasSubstr("train.jsonl:2: the prompt has"));
+}
+
+TEST_F(PromptReaderTest, TheCheckCountsWhatIsPassedOver) {
+  reader(kThree, 0, actors::OnLongPrompt::kSkip);
+  const auto skip =
+      actors::check_prompts(*data_, codec(), {8, actors::OnLongPrompt::kSkip}, nullptr);
+  ASSERT_TRUE(skip.ok()) << skip.status().to_string();
+  EXPECT_EQ(skip.value().count, 1U);
+  EXPECT_THAT(skip.value().first, HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
+}
+
+TEST_F(PromptReaderTest, TheCheckRefusesRowsByTheirLine) {
+  reader(kThree, 0, actors::OnLongPrompt::kError);
+  const auto long_prompt =
+      actors::check_prompts(*data_, codec(), {8, actors::OnLongPrompt::kError}, nullptr);
+  EXPECT_EQ(long_prompt.status().code(), Errc::kInvalidArgument);
+  EXPECT_THAT(long_prompt.status().message(), HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
+  const auto none =
+      actors::check_prompts(*data_, codec(), {1, actors::OnLongPrompt::kSkip}, nullptr);
+  EXPECT_EQ(none.status().message(), "data.train: every prompt is longer than 1 tokens");
+  const auto answer = actors::check_prompts(
+      *data_, codec(), {100, actors::OnLongPrompt::kError}, [](const std::string& text) {
+        return text.empty() ? invalid_argument("no answer") : Status();
+      });
+  EXPECT_EQ(answer.status().code(), Errc::kInvalidArgument);
+  EXPECT_THAT(answer.status().message(), HasSubstr("train.jsonl:2: no answer"));
 }
 
 TEST_F(PromptReaderTest, AnswersFewerOnlyWhenTheDataEnds) {
@@ -291,7 +312,7 @@ TEST_F(SequenceReaderTest, ALongSequenceIsRefusedOrTeachesNothingInItsPlace) {
   const std::string lines =
       "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7], \"loss_mask\": [0, 1, 1, 1, 1, 1, 1]}\n"
       "{\"input_ids\": [8, 9], \"loss_mask\": [0, 1]}\n";
-  const auto refused = reader(lines).value()->read(0, 2);
+  const auto refused = reader(lines);  // at once, not when its turn comes
   EXPECT_EQ(refused.status().code(), Errc::kInvalidArgument);
   EXPECT_THAT(refused.status().message(), HasSubstr("train.jsonl:1: the sequence has 7 tokens"));
   const auto masked = reader(lines, /*skip_long=*/true).value()->read(0, 2);
@@ -302,10 +323,11 @@ TEST_F(SequenceReaderTest, ALongSequenceIsRefusedOrTeachesNothingInItsPlace) {
 }
 
 TEST_F(SequenceReaderTest, ATokenOutsideTheVocabularyIsNamed) {
-  const auto batch =
-      reader("{\"input_ids\": [1, 300], \"loss_mask\": [0, 1]}\n").value()->read(0, 1);
-  EXPECT_THAT(batch.status().message(),
-              HasSubstr("train.jsonl:1: token 300 is outside the vocabulary of 300"));
+  const auto refused =
+      reader("{\"input_ids\": [1], \"loss_mask\": [0]}\n"
+             "{\"input_ids\": [1, 300], \"loss_mask\": [0, 1]}\n");
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("train.jsonl:2: token 300 is outside the vocabulary of 300"));
 }
 
 }  // namespace

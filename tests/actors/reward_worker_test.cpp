@@ -30,6 +30,7 @@ protected:
     deps.engine = engine_;
     deps.decode = [](const std::vector<std::int32_t>& ids) { return std::to_string(ids.size()); };
     deps.port = &port();
+    deps.log = [this](const std::string& line) { log_.push_back(line); };
     worker_ = keep(actors::spawn_reward_worker(system(), std::move(deps)));
     exit_ = exit_of(worker_);
   }
@@ -48,6 +49,7 @@ protected:
   actors::StreamActor stream_handle_;
   actors::RewardWorkerActor worker_;
   std::shared_ptr<std::optional<Status>> exit_;
+  std::vector<std::string> log_;
 };
 
 TEST_F(RewardWorkerTest, ScoresWhatItLeasesAndWritesTheRewardsBack) {
@@ -81,6 +83,20 @@ TEST_F(RewardWorkerTest, GivesBackWhatCannotBeScoredByReason) {
   EXPECT_EQ(stream_->nacks[0].reason, "reward: no number in the answer");
   EXPECT_EQ(stream_->nacks[1].reason, "reward: not a finite number");
   EXPECT_EQ(stream_->nacks[1].rows.at(0).row, SampleId{2});
+}
+
+TEST_F(RewardWorkerTest, LogsWhatHasNoRewardOnceInTenSeconds) {
+  engine_->refusal = {Errc::kUnavailable, "the program does not start"};
+  lease({row(0), row(1)});
+  EXPECT_THAT(log_, ::testing::ElementsAre(
+                        "reward-0: samples without a reward, to be delivered again or failed: 2; "
+                        "the last: reward: the program does not start"));
+  lease({row(2)});
+  EXPECT_EQ(log_.size(), 1U);
+  advance(10s);
+  lease({row(3), row(4)});
+  ASSERT_EQ(log_.size(), 2U);
+  EXPECT_THAT(log_[1], ::testing::HasSubstr("failed: 3; the last:"));
 }
 
 TEST_F(RewardWorkerTest, GivesBackWhatTheEngineRefusesAndGoesOn) {

@@ -153,7 +153,7 @@ TEST_F(RewardProgramsTest, NotThere) {
   const auto ended = folder_.run({"run", "run.yaml"});
   ASSERT_TRUE(ended.has_value()) << "hangs";
   EXPECT_EQ(ended->code, 2);
-  EXPECT_EQ(ended->err, "command: cannot run `no-such-program`: not found in PATH\n");
+  EXPECT_EQ(ended->err, "reward.command: cannot run `no-such-program`: not found in PATH\n");
 }
 
 }  // namespace

@@ -132,6 +132,13 @@ private:
 
   workflows::RlPlan plan() {
     workflows::RlPlan plan;
+    plan.log = [this](const std::string& line) {
+      if (line.find("starting again from the last commit") != std::string::npos) {
+        ++report_.restarts;
+      } else if (line.find("is started again") != std::string::npos) {
+        ++report_.worker_deaths;
+      }
+    };
     plan.rollout_workers = options_.rollout_workers;
     plan.max_concurrent_rows = 1000;
     plan.stream.group_size = options_.group_size;
@@ -204,13 +211,6 @@ private:
         report_.weights_digest = summary.value().weights.base_digest;
       } else {
         report_.end_error = summary.status().to_string();
-      }
-    };
-    hooks.log = [this](const std::string& line) {
-      if (line.find("starting again from the last commit") != std::string::npos) {
-        ++report_.restarts;
-      } else if (line.find("is started again") != std::string::npos) {
-        ++report_.worker_deaths;
       }
     };
     hooks.on_spawn = [this](RunParts& parts) {

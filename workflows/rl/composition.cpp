@@ -108,6 +108,7 @@ std::vector<WorkerSpec> worker_specs(caf::actor_system& system,
     deps.stream = core.stream;
     deps.decode = plan->decode;
     deps.port = plan->reward_ports[i];
+    deps.log = plan->log;
     workers.push_back({deps.name, [&system, plan, deps, i]() mutable {
                          deps.engine = plan->make_reward(i);  // a fresh one: the old one may hang
                          return caf::actor_cast<caf::actor>(spawn_reward_worker(system, deps));
@@ -169,7 +170,7 @@ SupervisorActor spawn_rl_run(caf::actor_system& system, RlPlan plan, RlHooks hoo
     return parts;
   };
   deps.on_end = std::move(hooks.on_end);
-  deps.log = std::move(hooks.log);
+  deps.log = shared->log;
   deps.port = shared->io_port;
   deps.first_incarnation = hooks.first_incarnation;
   deps.max_restarts = hooks.max_restarts;

@@ -64,6 +64,8 @@ struct RlPlan {
   actors::DecodeText decode;
   actors::RecordObserver observer;
   actors::StreamInspector inspector;  // simulation
+  /// Told of accidents, a line each; from any thread.
+  std::function<void(const std::string&)> log;
   /// Template of the evaluator; handle, engine and port are filled in. None: no evaluation.
   std::optional<actors::EvaluatorDeps> evaluator;
 
@@ -75,10 +77,9 @@ struct RlPlan {
   actors::WorkPort* eval_port = nullptr;
 };
 
-/// How a run's end and its accidents are made known.
+/// How a run's end is made known, and how it begins.
 struct RlHooks {
   std::function<void(Result<actors::RunSummary>)> on_end;
-  std::function<void(const std::string&)> log;
   /// Sees the actors of every incarnation before they begin, and may wrap how workers are spawned;
   /// for simulation.
   std::function<void(actors::RunParts&)> on_spawn;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/rl/grading.hpp"
 
-#include <algorithm>
 #include <cmath>
-#include <thread>
 #include <utility>
 
 #include "actors/data/dataset_prompts.hpp"
@@ -43,9 +41,7 @@ Result<Examination> prepare(const RlOptions& options, const GradedModel& graded)
   TIDEMILL_ASSIGN_OR_RETURN(exam.prompts, read_eval_prompts(options, *exam.codec, files.config));
   exam.stop_ids = stop_ids(options, files);
   engines::RuntimeOptions runtime;
-  runtime.threads = options.run.device.threads > 0
-                        ? options.run.device.threads
-                        : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  runtime.threads = options.run.device.threads;
   runtime.kv_bytes = options.rollout.kv_bytes;
   runtime.token_text = [codec = *exam.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));

@@ -3,22 +3,20 @@
 
 #include <algorithm>
 
-namespace tidemill::workflows {
+#include "workflows/model_run.hpp"
 
-storage::DatasetOptions dataset_options(const DataOptions& data, std::uint64_t run_seed) {
-  storage::DatasetOptions options;
-  options.paths = data.train;
-  options.on_error =
-      data.on_error == OnBadRow::kSkip ? storage::OnRowError::kSkip : storage::OnRowError::kError;
-  options.order = data.shuffle ? storage::RowOrder::kShuffled : storage::RowOrder::kAsFiled;
-  options.seed = data.seed.value_or(run_seed);
-  options.epochs = static_cast<std::uint64_t>(data.epochs.value_or(0));
-  return options;
-}
+namespace tidemill::workflows {
 
 std::int64_t max_prompt_tokens(const RlOptions& options, const engines::ModelConfig& config) {
   const std::int64_t room = config.max_positions - options.rollout.max_new_tokens;
   return std::min(options.data.max_prompt_tokens.value_or(room), room);
+}
+
+actors::DatasetPromptOptions prompt_options(const RlOptions& options,
+                                            const engines::ModelConfig& config) {
+  return {max_prompt_tokens(options, config), options.data.on_long_prompt == OnBadRow::kSkip
+                                                  ? actors::OnLongPrompt::kSkip
+                                                  : actors::OnLongPrompt::kError};
 }
 
 engines::RewardOptions reward_options(const RewardOptions& options,
@@ -113,6 +111,22 @@ actors::SampleStreamOptions stream_options(const RlOptions& options,
   return stream;
 }
 
+Status check_fit(const RlOptions& options, const engines::ModelConfig& config) {
+  if (options.rollout.max_new_tokens >= config.max_positions) {
+    return invalid_argument(
+        "rollout.max_new_tokens: " + std::to_string(options.rollout.max_new_tokens) +
+        " leaves no room for a prompt in the model's context of " +
+        std::to_string(config.max_positions));
+  }
+  const actors::SampleStreamOptions stream = stream_options(options, config);
+  if (stream.limit_bytes < stream.group_bytes) {
+    return invalid_argument("stream.bytes: " + std::to_string(stream.limit_bytes) +
+                            " cannot hold one group, which may take " +
+                            std::to_string(stream.group_bytes));
+  }
+  return {};
+}
+
 std::int64_t max_concurrent_rows(const RlOptions& options) {
   return std::int64_t{options.train.prompts_per_step} * options.rollout.group_size *
          (options.staleness.max + 1);
@@ -124,7 +138,8 @@ Result<std::vector<actors::Prompt>> read_eval_prompts(const RlOptions& options,
   storage::DatasetOptions eval;
   eval.paths = options.data.eval;
   eval.order = storage::RowOrder::kAsFiled;
-  TIDEMILL_ASSIGN_OR_RETURN(const auto data, storage::PromptDataset::open(eval));
+  TIDEMILL_ASSIGN_OR_RETURN(const auto data, open_data_set<storage::PromptDataset>(
+                                                 eval, "data.eval", [](const auto&) {}));
   return actors::read_all_prompts(*data, codec, max_prompt_tokens(options, config));
 }
 

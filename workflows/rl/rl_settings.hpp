@@ -17,12 +17,12 @@
 
 namespace tidemill::workflows {
 
-[[nodiscard]] storage::DatasetOptions dataset_options(const DataOptions& data,
-                                                      std::uint64_t run_seed);
-
 /// Returns the longest prompt that leaves room for a whole answer, or the option if that is less.
 [[nodiscard]] std::int64_t max_prompt_tokens(const RlOptions& options,
                                              const engines::ModelConfig& config);
+
+[[nodiscard]] actors::DatasetPromptOptions prompt_options(const RlOptions& options,
+                                                          const engines::ModelConfig& config);
 
 /// `directory`, the run's, takes what a reward program writes to stderr.
 [[nodiscard]] engines::RewardOptions reward_options(const RewardOptions& options,
@@ -40,6 +40,10 @@ namespace tidemill::workflows {
 
 [[nodiscard]] actors::SampleStreamOptions stream_options(const RlOptions& options,
                                                          const engines::ModelConfig& config);
+
+/// Checks what the options ask of a model: room for prompts, and a stream that holds a group.
+/// Errors: `kInvalidArgument` naming the key.
+[[nodiscard]] Status check_fit(const RlOptions& options, const engines::ModelConfig& config);
 
 /// Returns the rows that may be admitted and untrained at the same time.
 [[nodiscard]] std::int64_t max_concurrent_rows(const RlOptions& options);

@@ -43,16 +43,41 @@ private:
   Status why_;
 };
 
+// Reads all rows before anything happens: a run must not end in its tenth hour for a long prompt.
+Status check_data(const RlOptions& options, const RunEnvironment& run, const RlRun& opened) {
+  const actors::DatasetPromptOptions prompts = prompt_options(options, opened.model.files.config);
+  auto check_answer = engines::make_answer_check(reward_options(options.reward, run.directory));
+  if (!check_answer.ok()) {
+    return invalid_argument("reward." + check_answer.status().message());
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(
+      const actors::LongPrompts too_long,
+      actors::check_prompts(*opened.data, *opened.codec, prompts, check_answer.value()));
+  if (too_long.count > 0) {
+    run.log("data.train: " + std::to_string(too_long.count) + " of " +
+            std::to_string(opened.data->num_rows()) +
+            " prompts are too long and passed over; the first: " + too_long.first);
+  }
+  return {};
+}
+
 Status open_data(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
   TIDEMILL_ASSIGN_OR_RETURN(opened.codec, actors::TextCodec::load(options.model.path, run.now));
-  TIDEMILL_ASSIGN_OR_RETURN(
-      opened.data, storage::PromptDataset::open(dataset_options(options.data, options.run.seed)));
-  log_skipped(*opened.data, run.log);
+  storage::DatasetOptions train = dataset_options(options.data, options.run.seed);
+  train.epochs = static_cast<std::uint64_t>(options.data.epochs.value_or(0));
+  TIDEMILL_ASSIGN_OR_RETURN(opened.data,
+                            open_data_set<storage::PromptDataset>(train, "data.train", run.log));
+  TIDEMILL_RETURN_IF_ERROR(check_data(options, run, opened));
   if (options.eval.every_steps > 0 && !options.data.eval.empty()) {
     TIDEMILL_ASSIGN_OR_RETURN(opened.eval_prompts,
                               read_eval_prompts(options, *opened.codec, opened.model.files.config));
   }
   return {};
+}
+
+Result<std::unique_ptr<engines::RewardEngine>> make_reward(const RlOptions& options,
+                                                           const RunEnvironment& run) {
+  return engines::make_reward_engine(reward_options(options.reward, run.directory), run.clock);
 }
 
 engines::RuntimeOptions rl_runtime_options(const RlOptions& options, const TrainedModel& model,
@@ -77,12 +102,14 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   engines->rollout = &runtime.runtime->rollout();
   engines->train = runtime.runtime->train();
   engines->weights = std::move(runtime.weights);
-  engines->runtime = std::shared_ptr<void>(std::move(runtime.runtime));
+  const std::shared_ptr<engines::ModelRuntime> device = std::move(runtime.runtime);
+  engines->runtime = device;
   TIDEMILL_ASSIGN_OR_RETURN(
       engines->records,
       actors::open_record_files(run.directory.string(), origin.commit.has_value()
                                                             ? origin.commit->records
                                                             : actors::RecordMarks{}));
+  inform_of_device(*device, run);
   return engines;
 }
 
@@ -120,24 +147,19 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   };
   plan.make_reward = [&options, &run](std::optional<std::uint32_t>) {
     // The options were tried before the run began; what fails now is a worker that cannot start.
-    auto engine =
-        engines::make_reward_engine(reward_options(options.reward, run.directory), run.clock);
+    auto engine = make_reward(options, run);
     return engine.ok() ? std::shared_ptr<engines::RewardEngine>(std::move(engine).value())
                        : std::make_shared<UnstartableReward>(engine.status());
   };
-  actors::DatasetPromptOptions prompts;
-  prompts.max_prompt_tokens = max_prompt_tokens(options, opened.model.files.config);
-  prompts.on_long_prompt = options.data.on_long_prompt == OnBadRow::kSkip
-                               ? actors::OnLongPrompt::kSkip
-                               : actors::OnLongPrompt::kError;
-  prompts.log = run.log;
-  plan.reader = actors::make_dataset_prompt_reader(opened.data, *opened.codec, std::move(prompts));
+  plan.reader = actors::make_dataset_prompt_reader(
+      opened.data, *opened.codec, prompt_options(options, opened.model.files.config));
   plan.commits = run.commits;
   plan.decide = actors::make_group_decision(
       chosen_algorithm(options.algorithm, options.rollout.max_new_tokens));
   plan.make_loss = actors::make_policy_loss(loss_options(options));
   plan.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
   plan.observer = run.observer;
+  plan.log = run.log;
   if (!opened.eval_prompts.empty()) {
     plan.evaluator = evaluator(options, opened);
   }
@@ -185,11 +207,12 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
   TIDEMILL_RETURN_IF_ERROR(check_memory(plan_memory(options, opened.model), options.run.device));
+  TIDEMILL_RETURN_IF_ERROR(check_fit(options, opened.model.files.config));
   TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
   TIDEMILL_ASSIGN_OR_RETURN(opened.steps, total_steps(options, opened.data->num_rows()));
-  TIDEMILL_RETURN_IF_ERROR(
-      engines::make_reward_engine(reward_options(options.reward, run.directory), run.clock)
-          .status());
+  if (const auto tried = make_reward(options, run); !tried.ok()) {
+    return Status(tried.status().code(), "reward." + tried.status().message());
+  }
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data->digest()));
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config)});
@@ -202,7 +225,6 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_ASSIGN_OR_RETURN(actors::RunSummary summary, run_to_end(run, [&](auto on_end) {
                               RlHooks hooks;
                               hooks.on_end = std::move(on_end);
-                              hooks.log = run.log;
                               hooks.first_incarnation = run.first_incarnation;
                               return spawn_rl_run(run.system, make_plan(options, run, opened),
                                                   std::move(hooks));

@@ -34,15 +34,10 @@ struct SftRun {
 };
 
 Status open_data(const SftOptions& options, const RunEnvironment& run, SftRun& opened) {
-  storage::DatasetOptions data;
-  data.paths = options.data.train;
-  data.on_error = options.data.on_error == OnBadRow::kSkip ? storage::OnRowError::kSkip
-                                                           : storage::OnRowError::kError;
-  data.order = options.data.shuffle ? storage::RowOrder::kShuffled : storage::RowOrder::kAsFiled;
-  data.seed = options.data.seed.value_or(options.run.seed);
-  TIDEMILL_ASSIGN_OR_RETURN(auto rows, storage::SupervisedDataset::open(data));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      auto rows, open_data_set<storage::SupervisedDataset>(
+                     dataset_options(options.data, options.run.seed), "data.train", run.log));
   opened.data_digest = rows->digest();
-  log_skipped(*rows, run.log);
   const auto per_step = static_cast<std::uint64_t>(options.train.sequences_per_step);
   if (options.train.common.steps.has_value()) {
     opened.steps = static_cast<std::uint64_t>(*options.train.common.steps);
@@ -78,6 +73,7 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
       actors::open_record_files(run.directory.string(), origin.commit.has_value()
                                                             ? origin.commit->records
                                                             : actors::RecordMarks{}));
+  inform_of_device(*engines->opened.runtime, run);
   return std::shared_ptr<void>(std::move(engines));
 }
 

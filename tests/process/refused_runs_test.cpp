@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that cannot begin: one line that names the key or the row, exit status 2, and no directory
+// that would hold the name.
+#include <algorithm>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/process/run_folder.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kModel =
+    "model: {path: " TIDEMILL_SOURCE_DIR "/examples/models/arithmetic}\n";
+
+class RefusedRunsTest : public ::testing::Test {
+protected:
+  RefusedRunsTest() { folder_.write_rows(); }
+
+  // Expects one line that is like `line` for the run of this YAML.
+  void expect_refused(const std::string& yaml, const ::testing::Matcher<std::string>& line) const {
+    folder_.write("run.yaml", kModel + yaml);
+    const auto ended = folder_.run({"run", "run.yaml"});
+    ASSERT_TRUE(ended.has_value()) << "hangs";
+    EXPECT_EQ(ended->code, 2) << ended->describe();
+    EXPECT_THAT(ended->err, line);
+    EXPECT_EQ(std::count(ended->err.begin(), ended->err.end(), '\n'), 1) << ended->err;
+    EXPECT_FALSE(std::filesystem::exists(folder_.path() / "runs/run"));
+  }
+  void expect_rl_refused(const std::string& yaml,
+                         const ::testing::Matcher<std::string>& line) const {
+    expect_refused("workflow: rl\ntrain: {steps: 2, prompts_per_step: 4}\n" + yaml, line);
+  }
+
+  RunFolder folder_;
+};
+
+constexpr const char* kData = "data: {train: rows.jsonl}\n";
+constexpr const char* kRollout = "rollout: {group_size: 4, max_new_tokens: 4}\n";
+constexpr const char* kReward = "reward: {kind: number}\n";
+
+TEST_F(RefusedRunsTest, KeysThatDoNotFitTheModel) {
+  expect_rl_refused(std::string(kData) + kReward + "rollout: {group_size: 4, max_new_tokens: 64}\n",
+                    "rollout.max_new_tokens: 64 leaves no room for a prompt in the model's context "
+                    "of 64\n");
+  expect_rl_refused(std::string(kData) + kReward + kRollout + "stream: {bytes: 100}\n",
+                    HasSubstr("stream.bytes: 100 cannot hold one group"));
+  expect_rl_refused(std::string(kData) + kReward + kRollout + "device: {memory_bytes: 1MiB}\n",
+                    HasSubstr("device.memory_bytes: 1.0 MiB are allowed"));
+}
+
+TEST_F(RefusedRunsTest, RewardsThatCannotBeMade) {
+  expect_rl_refused(std::string(kData) + kRollout + "reward: {kind: regex, pattern: '(1'}\n",
+                    HasSubstr("reward.pattern: offset 2: "));
+  expect_rl_refused(std::string(kData) + kRollout + "reward: {kind: command, command: [/none/x]}\n",
+                    HasSubstr("reward.command: cannot run `/none/x`"));
+}
+
+TEST_F(RefusedRunsTest, DataThatIsNotThere) {
+  expect_rl_refused(std::string("data: {train: none*.jsonl}\n") + kRollout + kReward,
+                    "data.train: `none*.jsonl` matches no file\n");
+  expect_rl_refused(std::string("data: {train: rows.jsonl, eval: none.jsonl}\n") + kRollout +
+                        kReward + "eval: {every_steps: 1}\n",
+                    "data.eval: `none.jsonl` matches no file\n");
+}
+
+TEST_F(RefusedRunsTest, RowsFarBehindTheFirstBatch) {
+  std::string rows = read_file(folder_.path() / "rows.jsonl");
+  folder_.write("no-answer.jsonl", rows + "{\"prompt\": \"1+1=\", \"answer\": \"two\"}\n");
+  expect_rl_refused(std::string("data: {train: no-answer.jsonl}\n") + kRollout + kReward,
+                    "no-answer.jsonl:41: the row's reference answer has no number\n");
+  folder_.write("long.jsonl",
+                rows + "{\"prompt\": \"" + std::string(61, '1') + "\", \"answer\": \"2\"}\n");
+  expect_rl_refused(std::string("data: {train: long.jsonl}\n") + kRollout + kReward,
+                    HasSubstr("long.jsonl:41: the prompt has"));
+  folder_.write("long-eval.jsonl",
+                "{\"prompt\": \"" + std::string(61, '1') + "\", \"answer\": \"2\"}\n");
+  expect_rl_refused(std::string("data: {train: rows.jsonl, eval: long-eval.jsonl}\n") + kRollout +
+                        kReward + "eval: {every_steps: 1}\n",
+                    HasSubstr("long-eval.jsonl:1: the prompt has"));
+  folder_.write("tokens.jsonl", rows + "{\"input_ids\": [1, 30000], \"loss_mask\": [0, 1]}\n");
+  expect_refused(
+      "workflow: sft\ndata: {train: tokens.jsonl}\n"
+      "train: {steps: 2, sequences_per_step: 2}\n",
+      HasSubstr("tokens.jsonl:41: token 30000 is outside the vocabulary"));
+}
+
+TEST_F(RefusedRunsTest, LongPromptsThatArePassedOverAreCountedInOneLine) {
+  std::string rows = read_file(folder_.path() / "rows.jsonl");
+  for (int i = 0; i < 3; ++i) {
+    rows += "{\"prompt\": \"" + std::string(61, '1') + "\", \"answer\": \"2\"}\n";
+  }
+  folder_.write("rows.jsonl", rows);
+  folder_.write("run.yaml",
+                std::string(kModel) + "workflow: rl\ntrain: {steps: 2, prompts_per_step: 4}\n" +
+                    "data: {train: rows.jsonl, on_long_prompt: skip}\n" + kRollout + kReward);
+  const auto ended = folder_.run({"run", "run.yaml"});
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_THAT(ended->err, HasSubstr("data.train: 3 of 43 prompts are too long and passed over; the "
+                                    "first: rows.jsonl:4"));
+}
+
+}  // namespace
+}  // namespace tidemill::test
