@@ -14,6 +14,7 @@
 #include "engines/formats/model_files.hpp"
 #include "engines/peft/lora_spec.hpp"
 #include "launcher/commands.hpp"
+#include "launcher/export_target.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
 
 namespace tidemill::launcher {
@@ -75,7 +76,7 @@ Result<Checkpoint> read_commit(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, ignored)) {
     return Status(Errc::kNotFound, path.string() + ": no such run or commit");
   }
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   PosixFileSystem files;
   const storage::ObjectFolder objects(files, folder / "objects");
   const storage::CommitFolder commits(folder, objects);
@@ -140,7 +141,10 @@ public:
                    "model directory")
         ->required()
         ->type_name("");
-    app.add_option("DIR", target_, "The directory to write")->required()->type_name("");
+    app.add_option("DIR", target_,
+                   "The directory to write: a new one, or an export of the same kind")
+        ->required()
+        ->type_name("");
     auto* merge =
         app.add_flag("--merge", merge_, "Write the model with its adapter merged into it");
     app.add_option("--adapter", adapter_, "An adapter directory to merge into the model SOURCE")
@@ -195,6 +199,7 @@ private:
                                 merged(config, weights->second, base, place));
       return write_model(base, tensors, meta.model);
     }
+    TIDEMILL_RETURN_IF_ERROR(check_export_target(target_, ExportKind::kAdapter));
     PosixFileSystem files;
     TIDEMILL_RETURN_IF_ERROR(
         engines::write_adapter(files, target_, config, base.config, weights->second));
@@ -208,6 +213,7 @@ private:
     if (std::filesystem::equivalent(source, target_, ignored)) {
       return invalid_argument(target_ + ": is the base model itself; name another directory");
     }
+    TIDEMILL_RETURN_IF_ERROR(check_export_target(target_, ExportKind::kModel));
     const TensorMap tensors = with_types_of(weights, base.tensors);
     TIDEMILL_RETURN_IF_ERROR(engines::check_tensors(engines::expected_tensors(base.config), tensors,
                                                     source_ + ": weights"));

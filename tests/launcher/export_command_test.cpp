@@ -139,6 +139,58 @@ TEST_F(ExportTest, RefusesWhatItCannotExport) {
             newer + ": meta.json: format 2 is of a newer version of tidemill\n");
 }
 
+TEST_F(ExportTest, AFileThatIsNoManifestIsNamed) {
+  const std::string file = write("run.yaml", "workflow: rl\n");
+  const Outcome outcome = run({"export", file, path("out")});
+  EXPECT_EQ(outcome.code, kRefused);
+  EXPECT_EQ(outcome.err, file + ": not the manifest of a commit\n");
+}
+
+TEST_F(ExportTest, WritesOnlyOverItsOwnKind) {
+  const std::string model = kGolden + "models/llama-tiny";
+  const std::string source = kGolden + "adapters/lora-qv";
+  const auto base = engines::open_model(model);
+  ASSERT_TRUE(base.ok());
+  const auto adapter = engines::open_adapter(source, base.value().config);
+  ASSERT_TRUE(adapter.ok()) << adapter.status().message();
+  storage::Checkpoint state;
+  state.tensors["weights"] = adapter.value().tensors;
+  state.blobs["adapter_config.json"] = engines::adapter_config_text(adapter.value().config);
+  const std::string run_path = commit(std::move(state), model, "true");
+
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(run({"export", run_path, path("adapter")}).code, kDone);
+    EXPECT_EQ(run({"export", run_path, path("model"), "--merge"}).code, kDone);
+    std::filesystem::create_directory(path("empty"));
+    EXPECT_EQ(run({"export", run_path, path("empty")}).code, kDone);
+  }
+  std::filesystem::create_directory(path("notes"));
+  write("notes/mine.txt", "kept");
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string line;
+  };
+  const std::vector<Case> cases{
+      {{"export", run_path, path("model")},
+       path("model") + ": holds chat_template.jinja, which is no part of an exported adapter"},
+      {{"export", run_path, path("adapter"), "--merge"},
+       path("adapter") + ": holds adapter_config.json, which is no part of an exported model"},
+      {{"export", model, path("adapter"), "--merge", "--adapter", source},
+       path("adapter") + ": holds adapter_config.json, which is no part of an exported model"},
+      {{"export", run_path, path("notes")},
+       path("notes") + ": holds mine.txt, which is no part of an exported adapter"},
+      {{"export", run_path, run_path},
+       run_path + ": holds checkpoints, which is no part of an exported adapter"},
+  };
+  for (const Case& item : cases) {
+    const Outcome outcome = run(item.arguments);
+    EXPECT_EQ(outcome.code, kRefused) << item.line;
+    EXPECT_EQ(outcome.err, item.line + "; name another directory\n");
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("model/adapter_config.json")));
+  EXPECT_FALSE(std::filesystem::exists(path("adapter/model.safetensors")));
+}
+
 TEST_F(ExportTest, NeverWritesOverTheBase) {
   const std::string base = path("base");
   std::filesystem::copy(kGolden + "models/llama-tiny", base);
