@@ -67,7 +67,7 @@ TEST(ProgramTest, WrongCommandLinesGetOneLine) {
       {{"check"}, "tidemill: FILE is required\n"},
       {{"check", kPreset, "--fast"}, "tidemill: The following argument was not expected: --fast\n"},
       {{"check", kPreset, "--log-level", "loud"},
-       "log level needs one of: debug, info, warning, error\n"},
+       "--log-level: must be one of debug, info, warning, error, not \"loud\"\n"},
       {{"check", "/nowhere.yaml"}, "/nowhere.yaml: no such file\n"},
       {{"explain", "rollout.group_sise"},
        "rollout.group_sise: unknown key; did you mean rollout.group_size?\n"},
@@ -77,6 +77,56 @@ TEST(ProgramTest, WrongCommandLinesGetOneLine) {
     EXPECT_EQ(outcome.code, kRefused) << line;
     EXPECT_EQ(outcome.err, line);
     EXPECT_EQ(outcome.out, "");
+  }
+}
+
+TEST(ProgramTest, AWrongCommandLineIsJsonToo) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"chekc", "x", "--json"}, "tidemill: chekc: unknown command; did you mean check?"},
+      {{"check", "--json"}, "tidemill: FILE is required"},
+      {{"check", kPreset, "--json", "--bogus"},
+       "tidemill: The following argument was not expected: --bogus"},
+      {{"check", kPreset, "--log-level", "x", "--json"},
+       "--log-level: must be one of debug, info, warning, error, not \"x\""},
+  };
+  for (const auto& [arguments, line] : cases) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, kRefused) << line;
+    EXPECT_EQ(outcome.err, line + '\n');
+    EXPECT_EQ(outcome.out, "{\"error\":" + nlohmann::json(line).dump() + "}\n");
+  }
+  EXPECT_EQ(run({"check", kPreset, "--bogus"}).out, "");
+}
+
+// Takes a few bytes, as a disk that is nearly full does.
+class FullBuffer final : public std::streambuf {
+protected:
+  int_type overflow(int_type byte) override {
+    return taken_++ < 3 ? traits_type::not_eof(byte) : traits_type::eof();
+  }
+
+private:
+  int taken_ = 0;
+};
+
+TEST(ProgramTest, AResultThatCannotBeWrittenIsAFailure) {
+  const std::string model = TIDEMILL_TEST_DIR "/golden/engine/models/llama-tiny";
+  const std::vector<std::vector<std::string>> lines{
+      {"check", kPreset},
+      {"check", kPreset, "--print"},
+      {"explain"},
+      {"explain", "seed", "--json"},
+      {"tokenize", model, "Hi"},
+      {"generate", model, "Hi", "--greedy", "--max-new-tokens", "4"},
+      {"--help"},
+      {"--version"},
+  };
+  for (const std::vector<std::string>& arguments : lines) {
+    FullBuffer buffer;
+    std::ostream out(&buffer);
+    std::ostringstream err;
+    EXPECT_EQ(run_program(arguments, all_commands(), out, err), kFailed) << arguments[0];
+    EXPECT_EQ(err.str(), "stdout: cannot be written\n") << arguments[0];
   }
 }
 
