@@ -5,7 +5,9 @@
 #include <CLI/App.hpp>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <unistd.h>
 
@@ -172,6 +174,53 @@ TEST(ProgramTest, JsonIsOneObjectALine) {
     EXPECT_TRUE(nlohmann::json::parse(text).contains("key"));
   }
   EXPECT_GT(num_keys, 80U);
+}
+
+TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
+  const std::string text = run({"explain"}).out;
+  std::map<std::string, std::set<std::string>> headings;  // of each key
+  std::set<std::string> seen;
+  std::string heading;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.starts_with("Keys of ")) {
+      heading = line;
+    } else if (!line.empty()) {
+      EXPECT_TRUE(seen.insert(line).second) << "twice: " << line;
+      headings[line.substr(0, line.find(": "))].insert(heading);
+    }
+  }
+  const std::set<std::string> both{"Keys of rl and sft:"};
+  EXPECT_TRUE(text.starts_with("Keys of rl and sft:\nworkflow: What the run does.\n")) << text;
+  EXPECT_EQ(headings["model.path"], both);
+  EXPECT_EQ(headings["data.train"], both);
+  EXPECT_EQ(headings["train.adapter.rank"], both);
+  EXPECT_EQ(headings["rollout.group_size"], std::set<std::string>{"Keys of rl:"});
+  EXPECT_EQ(headings["train.sequences_per_step"], std::set<std::string>{"Keys of sft:"});
+
+  std::map<std::string, std::set<std::string>> workflows;
+  std::istringstream lines(run({"explain", "--json"}).out);
+  std::set<std::string> objects;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_TRUE(objects.insert(line).second) << "twice: " << line;
+    const auto key = nlohmann::json::parse(line);
+    for (const auto& name : key.at("workflows")) {
+      workflows[key.at("key")].insert(name);
+    }
+  }
+  EXPECT_EQ(workflows["workflow"], (std::set<std::string>{"rl", "sft"}));
+  EXPECT_EQ(workflows["model.path"], (std::set<std::string>{"rl", "sft"}));
+  EXPECT_EQ(workflows["rollout.group_size"], std::set<std::string>{"rl"});
+}
+
+TEST(ProgramTest, ExplainListsNoKeyThatTheWorkflowRefuses) {
+  const std::string preset = TIDEMILL_SOURCE_DIR "/configs/quickstart-sft.yaml";
+  ASSERT_EQ(run({"check", preset, "data.eval=x.jsonl"}).code, kRefused);
+  EXPECT_THAT(run({"explain", "data.eval"}).out, HasSubstr("[workflow: rl]"));
+  const auto line = nlohmann::json::parse(run({"explain", "data.eval", "--json"}).out);
+  EXPECT_EQ(line.at("workflows").dump(), "[\"rl\"]");
+  // Refused only beside others.
+  EXPECT_THAT(run({"explain", "data.epochs"}).out, HasSubstr("[workflow: rl or sft]"));
 }
 
 TEST(ProgramTest, ExplainShowsAKeyOrThePage) {
