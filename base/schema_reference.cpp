@@ -15,12 +15,63 @@ using schema::StructSchema;
 using schema::TagSchema;
 using schema::ValueSchema;
 
+// Gives the key at `path` a value, as a file would that has it; false when it always has one, or
+// lies in what may be absent itself.
+bool give(const StructSchema& structure, std::string_view path, void* object) {
+  const std::size_t dot = path.find('.');
+  const FieldSchema* field = structure.find(path.substr(0, dot));
+  if (field == nullptr) {
+    return false;
+  }
+  const ValueSchema& value = field->value;
+  void* held = field->member(object);
+  if (dot != std::string_view::npos) {
+    return value.shape == schema::Shape::kStruct && !value.optional &&
+           give(*value.members, path.substr(dot + 1), held);
+  }
+  if (value.shape == schema::Shape::kList) {
+    void* item = value.append(held);
+    if (value.item->shape == schema::Shape::kText) {
+      value.item->set(item, std::string("x"));  // rules refuse empty texts
+    }
+    return true;
+  }
+  if (value.optional) {
+    value.emplace(held);
+  }
+  return value.optional;
+}
+
+// Whether a rule refuses the key at `path` as soon as a file has it, as one kind does with a key
+// that it shares a struct with another kind for.
+bool is_refused(const StructSchema& structure, const std::string& path) {
+  return std::any_of(structure.rules.begin(), structure.rules.end(), [&](const auto& rule) {
+    if (rule.key != path || rule.severity != schema::Severity::kError) {
+      return false;
+    }
+    const std::shared_ptr<void> object = structure.make();
+    return give(structure, path, object.get()) && !rule.test(object.get()).empty();
+  });
+}
+
 class Lister {
 public:
   std::vector<KeyReference> take() && { return std::move(keys_); }
 
   // `object` holds the values that count as defaults here.
   void list(const StructSchema& structure, const std::string& prefix, void* object) {
+    const std::size_t first = keys_.size();
+    list_all(structure, prefix, object);
+    const auto refused = [&](const KeyReference& key) {
+      return is_refused(structure, key.path.substr(prefix.size()));
+    };
+    keys_.erase(
+        std::remove_if(keys_.begin() + static_cast<std::ptrdiff_t>(first), keys_.end(), refused),
+        keys_.end());
+  }
+
+private:
+  void list_all(const StructSchema& structure, const std::string& prefix, void* object) {
     if (structure.tag) {
       list_tag(structure, prefix, object);
     }
@@ -39,7 +90,6 @@ public:
     }
   }
 
-private:
   void list_tag(const StructSchema& structure, const std::string& prefix, void* object) {
     const TagSchema& tag = *structure.tag;
     KeyReference key;

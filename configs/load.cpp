@@ -54,6 +54,8 @@ std::string default_run_name(const std::string& path) {
       c = '-';
     }
   }
+  // A dash first is a name that reads as an option; one of dashes alone says nothing.
+  name.erase(0, name.find_first_not_of('-'));
   return workflows::is_run_name(name) ? name : "run" + name;
 }
 

@@ -25,7 +25,7 @@ namespace tidemill::configs {
 [[nodiscard]] std::string resolved_text(const Schema<RunConfig>& schema, const RunConfig& config);
 
 /// Returns the name that a run of the file at `path` has when its options give none: the stem, with
-/// `-` for what a name cannot hold.
+/// `-` for what a name cannot hold, or `run` when nothing of it is left.
 [[nodiscard]] std::string default_run_name(const std::string& path);
 
 }  // namespace tidemill::configs

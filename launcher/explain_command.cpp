@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tidemill explain`: says what a configuration key means, or what all of them mean.
 #include <CLI/App.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -24,6 +25,67 @@ nlohmann::ordered_json key_json(const KeyReference& key) {
   line["names"] = key.names;
   line["when"] = key.when;
   return line;
+}
+
+nlohmann::ordered_json key_text(const KeyReference& key) {
+  return key.path + ": " + key.help;
+}
+
+using Workflows = std::vector<std::string>;
+
+// What is said of a key, and the workflows of which it holds.
+struct Line {
+  nlohmann::ordered_json said;
+  Workflows workflows;
+};
+
+// Takes out of `key` the choice of workflow that it depends on; of a key of all, `all` are.
+Workflows take_workflows(KeyReference& key, const Workflows& all) {
+  constexpr std::string_view kChoice = "workflow: ";
+  const auto choice = std::find_if(key.when.begin(), key.when.end(), [&](const std::string& when) {
+    return when.starts_with(kChoice);
+  });
+  if (choice == key.when.end()) {
+    return all;
+  }
+  Workflows one{choice->substr(kChoice.size())};
+  key.when.erase(choice);
+  return one;
+}
+
+// Says each thing once, whatever workflows have the key and however often.
+std::vector<Line> list_lines(const schema::StructSchema& root,
+                             nlohmann::ordered_json (*say)(const KeyReference&)) {
+  Workflows all;
+  for (const schema::KindSchema& kind : root.tag->kinds) {
+    all.push_back(kind.name);
+  }
+  std::vector<Line> lines;
+  for (KeyReference& key : list_keys(root)) {
+    Workflows workflows = take_workflows(key, all);
+    nlohmann::ordered_json said = say(key);
+    const auto same = std::find_if(lines.begin(), lines.end(),
+                                   [&](const Line& line) { return line.said == said; });
+    if (same == lines.end()) {
+      lines.push_back({std::move(said), std::move(workflows)});
+      continue;
+    }
+    for (std::string& name : workflows) {
+      if (std::find(same->workflows.begin(), same->workflows.end(), name) ==
+          same->workflows.end()) {
+        same->workflows.push_back(std::move(name));
+      }
+    }
+  }
+  return lines;
+}
+
+std::string joined(const Workflows& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  }
+  return text;
 }
 
 class ExplainCommand final : public Command {
@@ -55,18 +117,46 @@ public:
       session.out << text;
       return {};
     }
-    for (const KeyReference& key : list_keys(schema.structure())) {
-      const bool wanted = key_.empty() || key.path == key_ || key.path.starts_with(key_ + '.');
-      if (wanted && session.form == OutputForm::kJson) {
-        session.out << key_json(key).dump() << '\n';
-      } else if (wanted) {
-        session.out << key.path << ": " << key.help << '\n';
-      }
+    if (session.form == OutputForm::kJson) {
+      print_objects(list_lines(schema.structure(), key_json), session);
+    } else {
+      print_list(list_lines(schema.structure(), key_text), session);
     }
     return {};
   }
 
 private:
+  void print_objects(const std::vector<Line>& lines, Session& session) const {
+    for (const Line& line : lines) {
+      const std::string path = line.said.at("key");
+      if (key_.empty() || path == key_ || path.starts_with(key_ + '.')) {
+        nlohmann::ordered_json object = line.said;
+        object["workflows"] = line.workflows;
+        session.out << object.dump() << '\n';
+      }
+    }
+  }
+
+  // The keys that most workflows share come first.
+  static void print_list(const std::vector<Line>& lines, Session& session) {
+    std::vector<Workflows> groups;
+    for (const Line& line : lines) {
+      if (std::find(groups.begin(), groups.end(), line.workflows) == groups.end()) {
+        groups.push_back(line.workflows);
+      }
+    }
+    std::stable_sort(groups.begin(), groups.end(),
+                     [](const Workflows& a, const Workflows& b) { return a.size() > b.size(); });
+    for (const Workflows& group : groups) {
+      session.out << (group == groups.front() ? "" : "\n") << "Keys of " << joined(group) << ":\n";
+      for (const Line& line : lines) {
+        if (line.workflows == group) {
+          session.out << line.said.get<std::string>() << '\n';
+        }
+      }
+    }
+  }
+
   std::string key_;
   bool markdown_ = false;
 };

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/digest.hpp"
 #include "base/file.hpp"
 #include "base/float_tensor.hpp"
 #include "base/json_fields.hpp"
@@ -14,6 +15,7 @@
 #include "engines/formats/model_files.hpp"
 #include "engines/peft/lora_spec.hpp"
 #include "launcher/commands.hpp"
+#include "launcher/export_target.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
 
 namespace tidemill::launcher {
@@ -30,6 +32,7 @@ struct CommitMeta {
   std::string model;            // the directory that the run started from
   bool random_weights = false;  // its config alone was read
   bool adapter = false;
+  std::string base_digest;  // of an adapter run: of the weights under the adapter
 };
 
 Result<std::string> blob_of(const Checkpoint& commit, const std::string& name,
@@ -59,6 +62,7 @@ Result<CommitMeta> read_meta(const Checkpoint& commit, const std::string& place)
   meta.model = fields.string("model").value_or("");
   meta.adapter = fields.boolean("adapter").value_or(false);
   meta.random_weights = fields.boolean("random_weights").value_or(false);
+  meta.base_digest = fields.string("base_digest").value_or("");
   TIDEMILL_RETURN_IF_ERROR(fields.status());
   if (meta.model.empty()) {
     return corrupt_data(name + ": model: is missing");
@@ -75,7 +79,7 @@ Result<Checkpoint> read_commit(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, ignored)) {
     return Status(Errc::kNotFound, path.string() + ": no such run or commit");
   }
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   PosixFileSystem files;
   const storage::ObjectFolder objects(files, folder / "objects");
   const storage::CommitFolder commits(folder, objects);
@@ -93,6 +97,19 @@ Result<ModelFiles> open_base(const CommitMeta& meta) {
   TIDEMILL_ASSIGN_OR_RETURN(
       base.config, engines::read_model_config(std::filesystem::path(meta.model) / "config.json"));
   return base;
+}
+
+// An adapter is merged into the weights that it was trained over, and no others.
+Status check_base(const CommitMeta& meta, const ModelFiles& base) {
+  if (meta.random_weights) {
+    return invalid_argument(
+        "--merge: the run began with random weights under its adapter, which "
+        "are not kept");
+  }
+  if (digest_tensors(base.tensors) != meta.base_digest) {
+    return invalid_argument(meta.model + ": not the model that the run began with");
+  }
+  return {};
 }
 
 Result<TensorMap> merged(const AdapterConfig& config, const TensorMap& adapter,
@@ -123,7 +140,10 @@ public:
                    "model directory")
         ->required()
         ->type_name("");
-    app.add_option("DIR", target_, "The directory to write")->required()->type_name("");
+    app.add_option("DIR", target_,
+                   "The directory to write: a new one, or an export of the same kind")
+        ->required()
+        ->type_name("");
     auto* merge =
         app.add_flag("--merge", merge_, "Write the model with its adapter merged into it");
     app.add_option("--adapter", adapter_, "An adapter directory to merge into the model SOURCE")
@@ -174,10 +194,12 @@ private:
     TIDEMILL_ASSIGN_OR_RETURN(const AdapterConfig config,
                               engines::parse_adapter_config(text, place));
     if (merge_) {
+      TIDEMILL_RETURN_IF_ERROR(check_base(meta, base));
       TIDEMILL_ASSIGN_OR_RETURN(const TensorMap tensors,
                                 merged(config, weights->second, base, place));
       return write_model(base, tensors, meta.model);
     }
+    TIDEMILL_RETURN_IF_ERROR(check_export_target(target_, ExportKind::kAdapter));
     PosixFileSystem files;
     TIDEMILL_RETURN_IF_ERROR(
         engines::write_adapter(files, target_, config, base.config, weights->second));
@@ -191,6 +213,7 @@ private:
     if (std::filesystem::equivalent(source, target_, ignored)) {
       return invalid_argument(target_ + ": is the base model itself; name another directory");
     }
+    TIDEMILL_RETURN_IF_ERROR(check_export_target(target_, ExportKind::kModel));
     // A run may keep weights wider than the file they came from.
     const TensorMap tensors = with_types_of(weights, base.tensors);
     TIDEMILL_RETURN_IF_ERROR(engines::check_tensors(engines::expected_tensors(base.config), tensors,

@@ -5,12 +5,12 @@
 #include <limits>
 #include <ostream>
 
-#include "engines/sampling/sampler.hpp"
 #include "engines/sampling/stop_matcher.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
 #include "launcher/chat_renderer.hpp"
 #include "launcher/commands.hpp"
 #include "launcher/model_arguments.hpp"
+#include "launcher/option_checks.hpp"
 #include "launcher/ordered_rollouts.hpp"
 
 namespace tidemill::launcher {
@@ -24,11 +24,13 @@ using engines::Tokenizer;
 using engines::chat::ChatRequest;
 using engines::chat::Ending;
 
+constexpr std::uint64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+
 /// Turns lines into token ids: of ids, of a prompt, or of a conversation.
 class PromptReader {
 public:
-  PromptReader(std::string model, Tokenizer tokenizer)
-      : model_(std::move(model)), tokenizer_(std::move(tokenizer)) {}
+  PromptReader(std::string model, Tokenizer tokenizer, std::int64_t vocab_size)
+      : model_(std::move(model)), tokenizer_(std::move(tokenizer)), vocab_size_(vocab_size) {}
 
   /// Errors: naming the line.
   [[nodiscard]] Result<std::vector<std::int32_t>> read(const InputLine& line) {
@@ -39,7 +41,9 @@ public:
     if (int{ids.has_value()} + int{prompt != nullptr} + int{messages != nullptr} != 1) {
       return invalid_argument(line.place + ": needs one of ids, prompt and messages");
     }
-    if (messages != nullptr) {
+    if (ids.has_value()) {
+      TIDEMILL_RETURN_IF_ERROR(check_ids(*ids, vocab_size_, line.place));
+    } else if (messages != nullptr) {
       TIDEMILL_ASSIGN_OR_RETURN(ids, from_messages(line, object));
     } else if (prompt != nullptr) {
       if (prompt->if_string() == nullptr) {
@@ -87,6 +91,7 @@ private:
 
   std::string model_;
   Tokenizer tokenizer_;
+  std::int64_t vocab_size_;
   std::optional<ChatRenderer> renderer_;
 };
 
@@ -107,10 +112,11 @@ public:
                    "stdin")
         ->type_name("FILE")
         ->excludes(prompt);
-    app.add_option("--max-new-tokens", max_new_tokens_,
-                   "The longest answer, within the model's context")
-        ->type_name("N")
-        ->capture_default_str();
+    auto* longest = app.add_option("--max-new-tokens", max_new_tokens_,
+                                   "The longest answer, within the model's context")
+                        ->type_name("N")
+                        ->capture_default_str();
+    take_integers(*longest, {1, kMaxInt32});
     declare_sampling(app);
     app.add_option("--stop", stops_, "End an answer once it contains this text; may be repeated")
         ->type_name("TEXT")
@@ -128,7 +134,7 @@ public:
     TIDEMILL_ASSIGN_OR_RETURN(const OpenedModel model, model_.open([tokenizer](std::int32_t id) {
       return std::string(tokenizer.token_bytes(id));
     }));
-    PromptReader prompts(model_.path(), tokenizer);
+    PromptReader prompts(model_.path(), tokenizer, model.config.vocab_size);
     RolloutWindow window;
     window.vocab_size = model.config.vocab_size;
     RolloutWork work;
@@ -145,39 +151,34 @@ public:
 private:
   void declare_sampling(CLI::App& app) {
     auto* greedy = app.add_flag("--greedy", greedy_, "Take the most probable token every time");
-    app.add_option("--temperature", sampling_.temperature, "Divides the logits; 0 is greedy")
-        ->type_name("T")
-        ->capture_default_str()
-        ->excludes(greedy);
-    app.add_option("--top-k", sampling_.top_k, "Only the K most probable tokens; 0: all")
-        ->type_name("K")
-        ->capture_default_str();
-    app.add_option("--top-p", sampling_.top_p, "Only the most probable tokens of this mass; 1: all")
-        ->type_name("P")
-        ->capture_default_str();
-    app.add_option("--min-p", sampling_.min_p,
-                   "Only tokens of at least this share of the best one's probability; 0: all")
-        ->type_name("P")
-        ->capture_default_str();
-    app.add_option("--seed", seed_,
-                   "Line N of the input gets the same tokens for the same seed, whatever the other "
-                   "lines are")
-        ->type_name("S")
-        ->capture_default_str();
+    const auto add = [&app](const char* name, auto& value, const char* help) {
+      return app.add_option(name, value, help)->capture_default_str();
+    };
+    auto* temperature =
+        add("--temperature", sampling_.temperature, "Divides the logits; 0 is greedy");
+    take_numbers(*temperature->type_name("T")->excludes(greedy), {.least = 0.0F});
+    auto* top_k = add("--top-k", sampling_.top_k, "Only the K most probable tokens; 0: all");
+    take_integers(*top_k->type_name("K"), {0, kMaxInt32});
+    auto* top_p =
+        add("--top-p", sampling_.top_p, "Only the most probable tokens of this mass; 1: all");
+    take_numbers(*top_p->type_name("P"), {.least = 0.0F, .least_excluded = true, .most = 1.0F});
+    auto* min_p = add("--min-p", sampling_.min_p,
+                      "Only tokens of at least this share of the best one's probability; 0: all");
+    take_numbers(*min_p->type_name("P"), {.least = 0.0F, .most = 1.0F});
+    auto* seed = add("--seed", seed_,
+                     "Line N of the input gets the same tokens for the same seed, whatever the "
+                     "other lines are");
+    take_integers(*seed->type_name("S"), {0, std::numeric_limits<std::uint64_t>::max()});
   }
 
   [[nodiscard]] Status check_options() {
     if (greedy_) {
       sampling_.temperature = 0.0F;
     }
-    if (max_new_tokens_ < 1) {
-      return invalid_argument("--max-new-tokens: must be at least 1");
-    }
     if (const auto stops = engines::StopMatcher::create(stops_); !stops.ok()) {
       return stops.status().with_context("--stop");
     }
-    return engines::validate(sampling_, std::numeric_limits<std::int32_t>::max())
-        .with_context("generate");
+    return {};
   }
 
   [[nodiscard]] Result<std::unique_ptr<LineReader>> open_lines() const {

@@ -160,6 +160,18 @@ Result<std::optional<std::vector<std::int32_t>>> read_ids(const Json& object,
   return std::optional<std::vector<std::int32_t>>(std::move(ids));
 }
 
+Status check_ids(const std::vector<std::int32_t>& ids, std::int64_t vocab_size,
+                 const std::string& place) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= vocab_size) {
+      return invalid_argument(place + ": ids[" + std::to_string(i) + "]: token " +
+                              std::to_string(ids[i]) + " is outside the vocabulary of " +
+                              std::to_string(vocab_size));
+    }
+  }
+  return {};
+}
+
 Json ids_json(const std::vector<std::int32_t>& ids) {
   Json::Array items;
   items.reserve(ids.size());

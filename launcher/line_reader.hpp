@@ -73,6 +73,11 @@ private:
 [[nodiscard]] Result<std::optional<std::vector<std::int32_t>>> read_ids(const Json& object,
                                                                         const std::string& place);
 
+/// Checks that a vocabulary of `vocab_size` tokens has all `ids`.
+/// Errors: `kInvalidArgument` beginning with `place` and naming the first that it lacks.
+[[nodiscard]] Status check_ids(const std::vector<std::int32_t>& ids, std::int64_t vocab_size,
+                               const std::string& place);
+
 /// Returns `ids` as JSON.
 [[nodiscard]] Json ids_json(const std::vector<std::int32_t>& ids);
 

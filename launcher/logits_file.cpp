@@ -24,11 +24,20 @@ Status LogitsFile::add(std::span<const float> values, std::int64_t columns) {
                             std::to_string(kMaxTensors) + " lines");
   }
   shapes_.push_back({static_cast<std::int64_t>(values.size()) / columns, columns});
-  return rows_->write(std::as_bytes(values));
+  return with_target(rows_->write(std::as_bytes(values)));
+}
+
+Status LogitsFile::with_target(const Status& status) const {
+  std::string message = status.message();
+  const std::string rows = rows_path_.string();
+  if (const std::size_t at = message.find(rows); at != std::string::npos) {
+    message.replace(at, rows.size(), target_.string());
+  }
+  return Status(status.code(), std::move(message));
 }
 
 Status LogitsFile::finish() {
-  TIDEMILL_RETURN_IF_ERROR(rows_->commit());
+  TIDEMILL_RETURN_IF_ERROR(with_target(rows_->commit()));
   Buffer all;
   if (!shapes_.empty()) {
     TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(rows_path_));

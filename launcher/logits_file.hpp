@@ -35,6 +35,9 @@ public:
   [[nodiscard]] Status finish();
 
 private:
+  // The file of rows is ours; whoever gave the target knows that one alone.
+  [[nodiscard]] Status with_target(const Status& status) const;
+
   FileSystem& files_;
   std::filesystem::path target_;
   std::filesystem::path rows_path_;

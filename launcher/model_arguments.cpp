@@ -4,6 +4,8 @@
 #include <CLI/App.hpp>
 
 #include "base/quote.hpp"
+#include "launcher/option_checks.hpp"
+#include "workflows/memory_plan.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -31,12 +33,16 @@ void ModelArguments::declare(CLI::App& app) {
   app.add_option("--dtype", dtype_, "What the model computes in: f32, or bf16 with f32 sums")
       ->type_name("TYPE")
       ->capture_default_str();
-  app.add_option("--threads", threads_, "Threads; 0: as many as the machine has cores")
-      ->type_name("N")
-      ->capture_default_str();
-  app.add_option("--cache-mib", cache_mib_, "Memory of cached keys and values, in MiB")
-      ->type_name("N")
-      ->capture_default_str();
+  auto* threads =
+      app.add_option("--threads", threads_, "Threads; 0: as many as the machine has cores")
+          ->type_name("N")
+          ->capture_default_str();
+  take_integers(*threads, {0, kMaxThreads});
+  auto* cache =
+      app.add_option("--cache-mib", cache_mib_, "Memory of cached keys and values, in MiB")
+          ->type_name("N")
+          ->capture_default_str();
+  take_integers(*cache, {1, kMaxCacheMib});
 }
 
 Result<OpenedModel> ModelArguments::open(
@@ -44,12 +50,12 @@ Result<OpenedModel> ModelArguments::open(
   engines::RuntimeOptions options;
   TIDEMILL_ASSIGN_OR_RETURN(options.compute, parse_compute(dtype_));
   options.kv_dtype = options.compute;
-  if (threads_ < 0 || threads_ > kMaxThreads) {
-    return invalid_argument("--threads: must be from 0 to " + std::to_string(kMaxThreads));
-  }
   options.threads = threads_;
-  if (cache_mib_ < 1 || cache_mib_ > kMaxCacheMib) {
-    return invalid_argument("--cache-mib: must be from 1 to " + std::to_string(kMaxCacheMib));
+  const std::int64_t allowed_mib = workflows::allowed_memory({}) >> 20U;
+  if (cache_mib_ > allowed_mib) {
+    return invalid_argument("--cache-mib: " + std::to_string(cache_mib_) +
+                            " MiB are more than the " + std::to_string(allowed_mib) +
+                            " MiB that this process may use");
   }
   options.kv_bytes = cache_mib_ << 20U;
   options.token_text = std::move(token_text);
@@ -59,11 +65,17 @@ Result<OpenedModel> ModelArguments::open(
     TIDEMILL_ASSIGN_OR_RETURN(options.adapter, engines::open_adapter(adapter_, files.config));
   }
   OpenedModel opened{files.config, files.generation, nullptr};
-  auto runtime = engines::open_runtime(files, options);
-  if (!runtime.ok()) {
-    return runtime.status().with_context(path_);
+  try {
+    auto runtime = engines::open_runtime(files, options);
+    if (!runtime.ok()) {
+      return runtime.status().with_context(path_);
+    }
+    opened.runtime = std::move(runtime).value();
+  } catch (const std::bad_alloc&) {
+    return Status(Errc::kResourceExhausted, "--cache-mib: the model and " +
+                                                std::to_string(cache_mib_) +
+                                                " MiB beside it do not fit into memory");
   }
-  opened.runtime = std::move(runtime).value();
   return opened;
 }
 

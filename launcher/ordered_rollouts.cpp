@@ -11,6 +11,12 @@ using engines::FinishReason;
 using engines::RolloutRequest;
 using engines::RolloutResult;
 
+// An engine names a request by its id; whoever wrote the lines knows their places.
+std::string without_id(const std::string& message, SampleId id) {
+  const std::string name = " sample_id=" + std::to_string(id.value);
+  return message.ends_with(name) ? message.substr(0, message.size() - name.size()) : message;
+}
+
 class OrderedRun final : public engines::RolloutSink {
 public:
   OrderedRun(engines::RolloutEngine& engine, LineReader& lines, const RolloutWindow& window,
@@ -88,7 +94,7 @@ private:
       waiting_.push_back({id, line->place, values, std::nullopt});
       if (const Status status = engine_.submit(std::move(request), *this); !status.ok()) {
         waiting_.pop_back();
-        return status.with_context(line->place);
+        return Status(status.code(), line->place + ": " + without_id(status.message(), id));
       }
       values_ += values;
     }
@@ -101,7 +107,8 @@ private:
       const RolloutResult& result = *first.result;
       if (result.finish_reason == FinishReason::kFailed ||
           result.finish_reason == FinishReason::kCancelled) {
-        const std::string why = result.error.empty() ? "was cancelled" : result.error;
+        const std::string why =
+            result.error.empty() ? "was cancelled" : without_id(result.error, first.id);
         return Status(Errc::kUnavailable, first.place + ": " + why);
       }
       TIDEMILL_RETURN_IF_ERROR(work_.answer(first.id.value, result));

@@ -10,6 +10,7 @@
 
 #include "base/schema_suggest.hpp"
 #include "launcher/log_sinks.hpp"
+#include "launcher/option_checks.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -54,8 +55,9 @@ void declare(CLI::App& app, const std::vector<std::unique_ptr<Command>>& command
     CLI::App* sub = app.add_subcommand(command->name(), command->summary());
     sub->footer("Example: " + command->example());
     sub->add_flag("--json", parsed.json, "Print one JSON object a line");
-    sub->add_option("--log-level", parsed.log_level, "debug, info, warning or error")
-        ->capture_default_str();
+    auto* level = sub->add_option("--log-level", parsed.log_level, "debug, info, warning or error")
+                      ->capture_default_str();
+    take_names(*level, {"debug", "info", "warning", "error"});
     command->declare(*sub);
     sub->callback([&parsed, chosen = command.get()] { parsed.command = chosen; });
   }
@@ -71,6 +73,40 @@ Status run_command(const Parsed& parsed, const std::vector<std::string>& argumen
                   arguments};
   return parsed.command->run(session);
 }
+
+bool wants_json(const std::vector<std::string>& arguments) {
+  const auto options_end = std::find(arguments.begin(), arguments.end(), "--");
+  return std::find(arguments.begin(), options_end, "--json") != options_end;
+}
+
+// How the program ends.
+class Reporter {
+public:
+  Reporter(bool json, std::ostream& out, std::ostream& err) : json_(json), out_(out), err_(err) {}
+
+  // Says what went wrong, if anything did, and returns the exit code. A result that was lost on its
+  // way out is a failure like any other.
+  [[nodiscard]] int end(Status status) const {
+    out_.flush();
+    if (status.ok() && !out_.good()) {
+      status = Status(Errc::kUnavailable, "stdout: cannot be written");
+    }
+    if (!status.ok()) {
+      if (json_) {
+        const auto replace = nlohmann::json::error_handler_t::replace;
+        out_ << nlohmann::json{{"error", status.message()}}.dump(-1, ' ', false, replace) << '\n';
+        out_.flush();
+      }
+      err_ << status.message() << '\n';
+    }
+    return exit_code(status);
+  }
+
+private:
+  bool json_;
+  std::ostream& out_;
+  std::ostream& err_;
+};
 
 }  // namespace
 
@@ -95,17 +131,20 @@ int run_program(const std::vector<std::string>& arguments,
     err << app.help();
     return kRefused;
   }
+  // Known before the parser is done, for what it refuses is reported too.
+  const Reporter reporter(wants_json(arguments), out, err);
   if (const std::string problem = unknown_command(arguments.front(), commands); !problem.empty()) {
-    err << "tidemill: " << problem << '\n';
-    return kRefused;
+    return reporter.end(invalid_argument("tidemill: " + problem));
   }
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // last one first
   } catch (const CLI::Success& wish) {                                          // --help, --version
-    return app.exit(wish, out, err);
+    app.exit(wish, out, err);
+    return reporter.end(Status());
+  } catch (const CLI::ValidationError& error) {  // names the option
+    return reporter.end(invalid_argument(one_line(error.what())));
   } catch (const CLI::Error& error) {
-    err << "tidemill: " << one_line(error.what()) << '\n';
-    return kRefused;
+    return reporter.end(invalid_argument("tidemill: " + one_line(error.what())));
   }
   Status status;
   try {
@@ -115,15 +154,7 @@ int run_program(const std::vector<std::string>& arguments,
   } catch (const std::exception& error) {
     status = Status(Errc::kInternal, "tidemill: " + one_line(error.what()));
   }
-  if (!status.ok()) {
-    if (parsed.json) {
-      const auto replace = nlohmann::json::error_handler_t::replace;
-      out << nlohmann::json{{"error", status.message()}}.dump(-1, ' ', false, replace) << '\n';
-    }
-    err << status.message() << '\n';
-  }
-  out.flush();
-  return exit_code(status);
+  return reporter.end(std::move(status));
 }
 
 }  // namespace tidemill::launcher

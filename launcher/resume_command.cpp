@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tidemill resume`: goes on with a run from its last commit.
 #include <CLI/App.hpp>
+#include <filesystem>
 
 #include "configs/load.hpp"
 #include "launcher/commands.hpp"
@@ -26,6 +27,7 @@ public:
   [[nodiscard]] Status run(Session& session) override {
     const auto schema = Schema<configs::RunConfig>::described();
     const std::filesystem::path directory = directory_;
+    TIDEMILL_RETURN_IF_ERROR(check_there(directory));
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved,
                               configs::load_run_config(schema, (directory / "run.yaml").string()));
     RunPlace place{directory, resolved.value};
@@ -36,6 +38,18 @@ public:
   }
 
 private:
+  // A run is known by its name, which is not its path.
+  [[nodiscard]] static Status check_there(const std::filesystem::path& directory) {
+    std::error_code ignored;
+    const std::filesystem::path meant = "runs" / directory;
+    if (!std::filesystem::exists(directory, ignored) &&
+        std::filesystem::exists(meant / "run.yaml", ignored)) {
+      return Status(Errc::kNotFound,
+                    directory.string() + ": no such run; did you mean " + meant.string() + '?');
+    }
+    return {};
+  }
+
   std::string directory_;
   bool use_commit_before_ = false;
 };

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tidemill run`: carries a run out.
 #include <CLI/App.hpp>
+#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "configs/load.hpp"
 #include "launcher/commands.hpp"
+#include "launcher/json_form.hpp"
 #include "launcher/run_directory.hpp"
 #include "launcher/run_file.hpp"
 #include "launcher/run_session.hpp"
@@ -14,25 +16,35 @@
 namespace tidemill::launcher {
 namespace {
 
+// What the run may hold; refused as the run itself would be.
+template <class Options>
+Result<workflows::MemoryPlan> fitting_memory(const Options& options) {
+  TIDEMILL_ASSIGN_OR_RETURN(
+      const auto model,
+      workflows::open_trained_model(options.model, options.train.common, options.run.seed));
+  const workflows::MemoryPlan plan = workflows::plan_memory(options, model);
+  TIDEMILL_RETURN_IF_ERROR(workflows::check_memory(plan, options.run.device));
+  return plan;
+}
+
 Result<workflows::MemoryPlan> plan_memory(const configs::RunConfig& config) {
   if (const auto* rl = config.workflow.get<workflows::RlOptions>()) {
-    TIDEMILL_ASSIGN_OR_RETURN(
-        const auto model, workflows::open_trained_model(rl->model, rl->train.common, rl->run.seed));
-    return workflows::plan_memory(*rl, model);
+    return fitting_memory(*rl);
   }
   if (const auto* sft = config.workflow.get<workflows::SftOptions>()) {
-    TIDEMILL_ASSIGN_OR_RETURN(const auto model, workflows::open_trained_model(
-                                                    sft->model, sft->train.common, sft->run.seed));
-    return workflows::plan_memory(*sft, model);
+    return fitting_memory(*sft);
   }
   return Status(Errc::kUnimplemented, "this program cannot run the workflow");
 }
 
-// A comment, so that what is printed is still a run's file.
-Status print_memory(const configs::RunConfig& config, Session& session) {
-  TIDEMILL_ASSIGN_OR_RETURN(const workflows::MemoryPlan plan, plan_memory(config));
-  session.out << "# memory, at most: " << workflows::to_text(plan) << '\n';
-  return {};
+nlohmann::ordered_json memory_json(const workflows::MemoryPlan& plan) {
+  return {{"total", plan.total()},
+          {"weights", plan.engine.weights_bytes},
+          {"kv", plan.engine.kv_bytes},
+          {"activations", plan.engine.activation_bytes},
+          {"gradients", plan.engine.gradient_bytes},
+          {"optimizer", plan.engine.optimizer_bytes},
+          {"stream", plan.stream_bytes}};
 }
 
 class RunCommand final : public Command {
@@ -53,12 +65,14 @@ public:
 
   [[nodiscard]] Status run(Session& session) override {
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved, file_.load(session));
+    if (dry_run_ && session.form == OutputForm::kJson) {
+      return print_object(resolved, session);
+    }
     for (const std::string& warning : resolved.warnings) {
       session.err << "warning: " << warning << '\n';
     }
     if (dry_run_) {
-      session.out << configs::resolved_text(file_.schema(), resolved.value);
-      return print_memory(resolved.value, session);
+      return print_file(resolved.value, session);
     }
     RunPlace place;
     place.fresh = true;
@@ -69,6 +83,27 @@ public:
   }
 
 private:
+  [[nodiscard]] Status print_object(const Resolved<configs::RunConfig>& resolved,
+                                    Session& session) const {
+    TIDEMILL_ASSIGN_OR_RETURN(const workflows::MemoryPlan plan, plan_memory(resolved.value));
+    nlohmann::ordered_json object{{"config", to_json(file_.schema().print(resolved.value))},
+                                  {"memory_bytes", memory_json(plan)}};
+    if (!resolved.warnings.empty()) {
+      object["warnings"] = resolved.warnings;
+    }
+    const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+    session.out << object.dump(-1, ' ', false, replace) << '\n';
+    return {};
+  }
+
+  // Memory is a comment, so that what is printed is still a run's file.
+  [[nodiscard]] Status print_file(const configs::RunConfig& config, Session& session) const {
+    TIDEMILL_ASSIGN_OR_RETURN(const workflows::MemoryPlan plan, plan_memory(config));
+    session.out << configs::resolved_text(file_.schema(), config)
+                << "# memory, at most: " << workflows::to_text(plan) << '\n';
+    return {};
+  }
+
   RunFile file_;
   bool dry_run_ = false;
 };

@@ -63,8 +63,11 @@ void set_signals() {
 // A refusal of damage says how to go on in spite of it, where that is possible.
 Result<std::unique_ptr<storage::CheckpointStore>> open_store(const RunPlace& place,
                                                              FileSystem& files) {
-  storage::CheckpointStoreOptions options{place.directory, place.directory.filename().string(),
-                                          place.on_damage};
+  // "." and "runs/x/" end in no name.
+  std::error_code ignored;
+  const std::string run_id =
+      std::filesystem::canonical(place.directory, ignored).filename().string();
+  storage::CheckpointStoreOptions options{place.directory, run_id, place.on_damage};
   auto store = storage::CheckpointStore::open(options, files);
   if (store.status().code() != Errc::kCorruptData ||
       place.on_damage == storage::OnDamage::kUseCommitBefore) {

@@ -27,7 +27,8 @@ public:
         ->type_name("FILE");
     app.add_option("--logits", logits_,
                    "Also write the raw logits: f32 tensors 0, 1, ... (tokens, vocabulary), one a "
-                   "line of the input")
+                   "line of the input, of at most " +
+                       std::to_string(LogitsFile::kMaxTensors) + " lines")
         ->type_name("OUT.safetensors");
   }
 
@@ -42,7 +43,7 @@ public:
     RolloutWindow window;
     window.vocab_size = model.config.vocab_size;
     RolloutWork work;
-    work.request = [&](const InputLine& line) { return request(line); };
+    work.request = [&](const InputLine& line) { return request(line, window.vocab_size); };
     work.answer = [&](std::uint64_t /*index*/, const engines::RolloutResult& result) -> Status {
       if (logits.has_value()) {
         TIDEMILL_RETURN_IF_ERROR(logits->add(result.prompt_logits, window.vocab_size));
@@ -54,12 +55,14 @@ public:
   }
 
 private:
-  [[nodiscard]] Result<engines::RolloutRequest> request(const InputLine& line) const {
+  [[nodiscard]] Result<engines::RolloutRequest> request(const InputLine& line,
+                                                        std::int64_t vocab_size) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json object, parse_line(line));
     TIDEMILL_ASSIGN_OR_RETURN(auto ids, read_ids(object, line.place));
     if (!ids.has_value() || ids->empty()) {
       return invalid_argument(line.place + ": ids: at least one token is required");
     }
+    TIDEMILL_RETURN_IF_ERROR(check_ids(*ids, vocab_size, line.place));
     engines::RolloutRequest made;
     made.prompt_ids = std::move(*ids);
     made.prompt_logprobs = true;

@@ -80,10 +80,13 @@ Result<std::vector<std::string>> CommitFolder::manifest_names() const {
 
 Result<StoredManifest> CommitFolder::read(const std::string& file_name) const {
   const std::filesystem::path path = folder_ / file_name;
+  const auto name = parse_manifest_name(file_name);
+  if (!name.has_value()) {
+    return invalid_argument(path.string() + ": not the manifest of a commit");
+  }
   TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text(path, kMaxManifestBytes));
-  const ManifestName name = *parse_manifest_name(file_name);
-  TIDEMILL_ASSIGN_OR_RETURN(Manifest manifest, parse_manifest(text, name, path.string()));
-  CommitInfo info{name.sequence, manifest.step, name.digest};
+  TIDEMILL_ASSIGN_OR_RETURN(Manifest manifest, parse_manifest(text, *name, path.string()));
+  CommitInfo info{name->sequence, manifest.step, name->digest};
   return StoredManifest{std::move(info), file_name, std::move(manifest)};
 }
 

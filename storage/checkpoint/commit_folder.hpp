@@ -52,7 +52,8 @@ public:
   /// Returns the file names of all manifests, newest first.
   /// Errors: `kCorruptData` for a file that is named almost like one.
   [[nodiscard]] Result<std::vector<std::string>> manifest_names() const;
-  /// Reads one manifest. Errors: `kCorruptData`; `kInvalidArgument` for a newer format.
+  /// Reads one manifest. Errors: `kCorruptData`; `kInvalidArgument` for a newer format, and for a
+  /// name that no manifest has.
   [[nodiscard]] Result<StoredManifest> read(const std::string& file_name) const;
   /// Finds the last commit of run `run_id` and verifies all its objects.
   /// Errors: as `read`; `kCorruptData` naming the damaged file.

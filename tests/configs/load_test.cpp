@@ -303,6 +303,9 @@ TEST(RunNameTest, DefaultIsTheStem) {
   EXPECT_EQ(default_run_name("a b/c d.yaml"), "c-d");
   EXPECT_EQ(default_run_name(".hidden"), "run.hidden");
   EXPECT_EQ(default_run_name(""), "run");
+  EXPECT_EQ(default_run_name("\xC3\xBC.yaml"), "run");
+  EXPECT_EQ(default_run_name("gr\xC3\xBCn.yaml"), "gr--n");
+  EXPECT_EQ(default_run_name("-n.yaml"), "n");
   EXPECT_TRUE(workflows::is_run_name(default_run_name(std::string(500, 'x') + ".yaml")));
 }
 

@@ -2,6 +2,7 @@
 // `export`: what a run or a merge leaves on disk is the model it came from.
 #include <gmock/gmock.h>
 
+#include "base/digest.hpp"
 #include "base/file.hpp"
 #include "base/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
@@ -35,8 +36,11 @@ class ExportTest : public CommandTest {
 protected:
   // Commits as a run does, and returns the run's directory.
   std::string commit(storage::Checkpoint state, const std::string& model, const char* adapter) {
-    state.blobs["meta.json"] =
-        R"({"format": 1, "model": ")" + model + R"(", "adapter": )" + adapter + R"(, "step": 3})";
+    const auto base = engines::open_model(model);
+    EXPECT_TRUE(base.ok()) << base.status().message();
+    state.blobs["meta.json"] = R"({"format": 1, "model": ")" + model + R"(", "adapter": )" +
+                               adapter + R"(, "base_digest": ")" +
+                               digest_tensors(base.value().tensors) + R"(", "step": 3})";
     return commit(std::move(state));
   }
   std::string commit(storage::Checkpoint state) {
@@ -118,6 +122,30 @@ TEST_F(ExportTest, AnAdapterRunGivesAnAdapterOrAMergedModel) {
   EXPECT_EQ(bytes_of(a.value().tensors.at(kept)), bytes_of(base.value().tensors.at(kept)));
 }
 
+TEST_F(ExportTest, MergesIntoNoOtherBaseThanTheRuns) {
+  const std::string model = path("base");
+  std::filesystem::copy(kGolden + "models/llama-tiny", model);
+  const auto base = engines::open_model(model);
+  ASSERT_TRUE(base.ok());
+  const auto adapter = engines::open_adapter(kGolden + "adapters/lora-qv", base.value().config);
+  ASSERT_TRUE(adapter.ok()) << adapter.status().message();
+  storage::Checkpoint state;
+  state.tensors["weights"] = adapter.value().tensors;
+  state.blobs["adapter_config.json"] = engines::adapter_config_text(adapter.value().config);
+  const std::string run_path = commit(std::move(state), model, "true");
+  EXPECT_EQ(run({"export", run_path, path("a"), "--merge"}).code, kDone);
+
+  PosixFileSystem files;
+  ASSERT_TRUE(engines::export_model(files, model, base.value().config,
+                                    engines::random_model_tensors(base.value().config, 1),
+                                    std::nullopt)
+                  .ok());
+  const Outcome changed = run({"export", run_path, path("b"), "--merge"});
+  EXPECT_EQ(changed.code, kRefused);
+  EXPECT_EQ(changed.err, model + ": not the model that the run began with\n");
+  EXPECT_EQ(run({"export", run_path, path("c")}).code, kDone);  // the adapter alone
+}
+
 TEST_F(ExportTest, RefusesWhatItCannotExport) {
   const std::string model = kGolden + "models/llama-tiny";
   const Outcome none = run({"export", path("none"), path("out")});
@@ -137,6 +165,58 @@ TEST_F(ExportTest, RefusesWhatItCannotExport) {
   const std::string newer = commit(std::move(state));
   EXPECT_EQ(run({"export", newer, path("out")}).err,
             newer + ": meta.json: format 2 is of a newer version of tidemill\n");
+}
+
+TEST_F(ExportTest, AFileThatIsNoManifestIsNamed) {
+  const std::string file = write("run.yaml", "workflow: rl\n");
+  const Outcome outcome = run({"export", file, path("out")});
+  EXPECT_EQ(outcome.code, kRefused);
+  EXPECT_EQ(outcome.err, file + ": not the manifest of a commit\n");
+}
+
+TEST_F(ExportTest, WritesOnlyOverItsOwnKind) {
+  const std::string model = kGolden + "models/llama-tiny";
+  const std::string source = kGolden + "adapters/lora-qv";
+  const auto base = engines::open_model(model);
+  ASSERT_TRUE(base.ok());
+  const auto adapter = engines::open_adapter(source, base.value().config);
+  ASSERT_TRUE(adapter.ok()) << adapter.status().message();
+  storage::Checkpoint state;
+  state.tensors["weights"] = adapter.value().tensors;
+  state.blobs["adapter_config.json"] = engines::adapter_config_text(adapter.value().config);
+  const std::string run_path = commit(std::move(state), model, "true");
+
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(run({"export", run_path, path("adapter")}).code, kDone);
+    EXPECT_EQ(run({"export", run_path, path("model"), "--merge"}).code, kDone);
+    std::filesystem::create_directory(path("empty"));
+    EXPECT_EQ(run({"export", run_path, path("empty")}).code, kDone);
+  }
+  std::filesystem::create_directory(path("notes"));
+  write("notes/mine.txt", "kept");
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string line;
+  };
+  const std::vector<Case> cases{
+      {{"export", run_path, path("model")},
+       path("model") + ": holds chat_template.jinja, which is no part of an exported adapter"},
+      {{"export", run_path, path("adapter"), "--merge"},
+       path("adapter") + ": holds adapter_config.json, which is no part of an exported model"},
+      {{"export", model, path("adapter"), "--merge", "--adapter", source},
+       path("adapter") + ": holds adapter_config.json, which is no part of an exported model"},
+      {{"export", run_path, path("notes")},
+       path("notes") + ": holds mine.txt, which is no part of an exported adapter"},
+      {{"export", run_path, run_path},
+       run_path + ": holds checkpoints, which is no part of an exported adapter"},
+  };
+  for (const Case& item : cases) {
+    const Outcome outcome = run(item.arguments);
+    EXPECT_EQ(outcome.code, kRefused) << item.line;
+    EXPECT_EQ(outcome.err, item.line + "; name another directory\n");
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("model/adapter_config.json")));
+  EXPECT_FALSE(std::filesystem::exists(path("adapter/model.safetensors")));
 }
 
 TEST_F(ExportTest, NeverWritesOverTheBase) {

@@ -7,12 +7,14 @@
 
 #include "base/tensor_file.hpp"
 #include "tests/launcher/command_run.hpp"
+#include "workflows/memory_plan.hpp"
 
 namespace tidemill::launcher {
 namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kGolden = TIDEMILL_TEST_DIR "/golden/engine/";
 const std::vector<std::string> kModels{"llama-bf16-sharded", "llama-linear", "llama-tiny",
@@ -365,10 +367,12 @@ TEST_F(CommandTest, LinesThatTheModelCannotTakeAreNamed) {
   const std::vector<Case> cases{
       {"score", "{\"ids\": []}", "in.jsonl:2: ids: at least one token is required"},
       {"score", "{}", "in.jsonl:2: ids: at least one token is required"},
-      {"score", "{\"ids\": [1, 527]}", "in.jsonl:2: "},
+      {"score", "{\"ids\": [1, 527]}",
+       "in.jsonl:2: ids[1]: token 527 is outside the vocabulary of 527\n"},
       {"score", "{\"ids\": [1", "in.jsonl:2: "},
-      {"score", long_ids, "in.jsonl:2: "},
-      {"generate", "{\"ids\": [527]}", "in.jsonl:2: "},
+      {"score", long_ids, "in.jsonl:2: 600 prompt tokens and 0 new ones exceed the context"},
+      {"generate", "{\"ids\": [1, 2, 3000000]}",
+       "in.jsonl:2: ids[2]: token 3000000 is outside the vocabulary of 527\n"},
       {"generate", "{}", "in.jsonl:2: needs one of ids, prompt and messages"},
       {"generate", "{\"ids\": [1], \"prompt\": \"a\"}", "in.jsonl:2: needs one of"},
       {"generate", "{\"ids\": []}", "in.jsonl:2: the prompt has no tokens"},
@@ -383,6 +387,7 @@ TEST_F(CommandTest, LinesThatTheModelCannotTakeAreNamed) {
     const Outcome outcome = run({item.command, model, "--input", input});
     EXPECT_NE(outcome.code, kDone);
     EXPECT_THAT(outcome.err, HasSubstr(item.message));
+    EXPECT_THAT(outcome.err, Not(HasSubstr("sample_id")));
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_EQ(outcome.lines().size(), 1U) << outcome.out;
   }
@@ -394,23 +399,78 @@ TEST_F(CommandTest, ArgumentsThatCannotBeUsedAreNamed) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"score", model, "--input", input, "--dtype", "f64"},
        "--dtype: must be f32 or bf16, not \"f64\"\n"},
-      {{"score", model, "--input", input, "--threads", "-1"}, "--threads: must be from 0 to 256\n"},
+      {{"score", model, "--input", input, "--threads", "-1"},
+       "--threads: must be an integer from 0 to 256, not \"-1\"\n"},
+      {{"score", model, "--input", input, "--threads", "two"},
+       "--threads: must be an integer from 0 to 256, not \"two\"\n"},
       {{"score", model, "--input", input, "--cache-mib", "0"},
-       "--cache-mib: must be from 1 to 1048576\n"},
+       "--cache-mib: must be an integer from 1 to 1048576, not \"0\"\n"},
+      {{"score", model, "--input", input, "--log-level", "loud"},
+       "--log-level: must be one of debug, info, warning, error, not \"loud\"\n"},
       {{"generate", model}, "generate: needs PROMPT or --input FILE\n"},
-      {{"generate", model, "x", "--max-new-tokens", "0"}, "--max-new-tokens: must be at least 1\n"},
+      {{"generate", model, "x", "--max-new-tokens", "0"},
+       "--max-new-tokens: must be an integer from 1 to 2147483647, not \"0\"\n"},
+      {{"generate", model, "x", "--seed", "-1"},
+       "--seed: must be an integer from 0 to 18446744073709551615, not \"-1\"\n"},
+      {{"generate", model, "x", "--seed", "99999999999999999999999"},
+       "--seed: must be an integer from 0 to 18446744073709551615, not "
+       "\"99999999999999999999999\"\n"},
+      {{"generate", model, "x", "--seed", "abc"},
+       "--seed: must be an integer from 0 to 18446744073709551615, not \"abc\"\n"},
+      {{"generate", model, "x", "--seed", "5x"}, "--seed: must be an integer"},
       {{"generate", path("none"), "x"}, path("none")},
       {{"score", path("none"), "--input", input}, path("none")},
-      {{"generate", model, "x", "--temperature", "-1"}, "temperature"},
-      {{"generate", model, "x", "--top-p", "0"}, "top_p"},
+      {{"generate", model, "x", "--temperature", "-1"},
+       "--temperature: must be a number, at least 0, not \"-1\"\n"},
+      {{"generate", model, "x", "--temperature", "nan"},
+       "--temperature: must be a number, at least 0, not \"nan\"\n"},
+      {{"generate", model, "x", "--temperature", "inf"}, "--temperature: must be a number"},
+      {{"generate", model, "x", "--top-k", "-1"},
+       "--top-k: must be an integer from 0 to 2147483647, not \"-1\"\n"},
+      {{"generate", model, "x", "--top-p", "0"},
+       "--top-p: must be a number, above 0 and at most 1, not \"0\"\n"},
+      {{"generate", model, "x", "--min-p", "1.5"},
+       "--min-p: must be a number, at least 0 and at most 1, not \"1.5\"\n"},
       {{"generate", model, "x", "--stop", ""}, "--stop: "},
   };
   for (const auto& [arguments, message] : cases) {
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.code, kRefused) << message;
     EXPECT_THAT(outcome.err, HasSubstr(message));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_EQ(outcome.out, "");
   }
+}
+
+TEST_F(CommandTest, ACacheThatTheMachineCannotHoldIsNamed) {
+  ASSERT_LT(workflows::allowed_memory({}), std::int64_t{1} << 40U) << "needs a larger option";
+  const Outcome outcome =
+      run({"generate", kGolden + "models/llama-tiny", "x", "--cache-mib", "1048576"});
+  EXPECT_EQ(outcome.code, kRefused);
+  EXPECT_THAT(outcome.err, ::testing::MatchesRegex(
+                               "--cache-mib: 1048576 MiB are more than the [0-9]+ MiB that this "
+                               "process may use\n"));
+}
+
+TEST_F(GenerateTest, TheLargestSeedIsTaken) {
+  const std::string model = kGolden + "models/llama-tiny";
+  const auto text_of = [&](const std::string& seed) {
+    const Outcome outcome =
+        run({"generate", model, "Hello", "--seed", seed, "--max-new-tokens", "12"});
+    EXPECT_EQ(outcome.code, kDone) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_NE(text_of("18446744073709551615"), text_of("9223372036854775807"));
+}
+
+TEST_F(CommandTest, LogitsThatCannotBeWrittenNameThePathGiven) {
+  const std::string input = write_lines("in.jsonl", {{{"ids", {1, 2}}}});
+  const std::string target = path("none/x.safetensors");
+  const Outcome outcome =
+      run({"score", kGolden + "models/llama-tiny", "--input", input, "--logits", target});
+  EXPECT_NE(outcome.code, kDone);
+  EXPECT_TRUE(outcome.err.starts_with(target + ": ")) << outcome.err;
+  EXPECT_THAT(run({"score", "--help"}).out, HasSubstr("at most 8000 lines"));
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <CLI/App.hpp>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <unistd.h>
 
@@ -67,7 +69,7 @@ TEST(ProgramTest, WrongCommandLinesGetOneLine) {
       {{"check"}, "tidemill: FILE is required\n"},
       {{"check", kPreset, "--fast"}, "tidemill: The following argument was not expected: --fast\n"},
       {{"check", kPreset, "--log-level", "loud"},
-       "log level needs one of: debug, info, warning, error\n"},
+       "--log-level: must be one of debug, info, warning, error, not \"loud\"\n"},
       {{"check", "/nowhere.yaml"}, "/nowhere.yaml: no such file\n"},
       {{"explain", "rollout.group_sise"},
        "rollout.group_sise: unknown key; did you mean rollout.group_size?\n"},
@@ -77,6 +79,56 @@ TEST(ProgramTest, WrongCommandLinesGetOneLine) {
     EXPECT_EQ(outcome.code, kRefused) << line;
     EXPECT_EQ(outcome.err, line);
     EXPECT_EQ(outcome.out, "");
+  }
+}
+
+TEST(ProgramTest, AWrongCommandLineIsJsonToo) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"chekc", "x", "--json"}, "tidemill: chekc: unknown command; did you mean check?"},
+      {{"check", "--json"}, "tidemill: FILE is required"},
+      {{"check", kPreset, "--json", "--bogus"},
+       "tidemill: The following argument was not expected: --bogus"},
+      {{"check", kPreset, "--log-level", "x", "--json"},
+       "--log-level: must be one of debug, info, warning, error, not \"x\""},
+  };
+  for (const auto& [arguments, line] : cases) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, kRefused) << line;
+    EXPECT_EQ(outcome.err, line + '\n');
+    EXPECT_EQ(outcome.out, "{\"error\":" + nlohmann::json(line).dump() + "}\n");
+  }
+  EXPECT_EQ(run({"check", kPreset, "--bogus"}).out, "");
+}
+
+// Takes a few bytes, as a disk that is nearly full does.
+class FullBuffer final : public std::streambuf {
+protected:
+  int_type overflow(int_type byte) override {
+    return taken_++ < 3 ? traits_type::not_eof(byte) : traits_type::eof();
+  }
+
+private:
+  int taken_ = 0;
+};
+
+TEST(ProgramTest, AResultThatCannotBeWrittenIsAFailure) {
+  const std::string model = TIDEMILL_TEST_DIR "/golden/engine/models/llama-tiny";
+  const std::vector<std::vector<std::string>> lines{
+      {"check", kPreset},
+      {"check", kPreset, "--print"},
+      {"explain"},
+      {"explain", "seed", "--json"},
+      {"tokenize", model, "Hi"},
+      {"generate", model, "Hi", "--greedy", "--max-new-tokens", "4"},
+      {"--help"},
+      {"--version"},
+  };
+  for (const std::vector<std::string>& arguments : lines) {
+    FullBuffer buffer;
+    std::ostream out(&buffer);
+    std::ostringstream err;
+    EXPECT_EQ(run_program(arguments, all_commands(), out, err), kFailed) << arguments[0];
+    EXPECT_EQ(err.str(), "stdout: cannot be written\n") << arguments[0];
   }
 }
 
@@ -122,6 +174,53 @@ TEST(ProgramTest, JsonIsOneObjectALine) {
     EXPECT_TRUE(nlohmann::json::parse(text).contains("key"));
   }
   EXPECT_GT(num_keys, 80U);
+}
+
+TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
+  const std::string text = run({"explain"}).out;
+  std::map<std::string, std::set<std::string>> headings;  // of each key
+  std::set<std::string> seen;
+  std::string heading;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.starts_with("Keys of ")) {
+      heading = line;
+    } else if (!line.empty()) {
+      EXPECT_TRUE(seen.insert(line).second) << "twice: " << line;
+      headings[line.substr(0, line.find(": "))].insert(heading);
+    }
+  }
+  const std::set<std::string> both{"Keys of rl and sft:"};
+  EXPECT_TRUE(text.starts_with("Keys of rl and sft:\nworkflow: What the run does.\n")) << text;
+  EXPECT_EQ(headings["model.path"], both);
+  EXPECT_EQ(headings["data.train"], both);
+  EXPECT_EQ(headings["train.adapter.rank"], both);
+  EXPECT_EQ(headings["rollout.group_size"], std::set<std::string>{"Keys of rl:"});
+  EXPECT_EQ(headings["train.sequences_per_step"], std::set<std::string>{"Keys of sft:"});
+
+  std::map<std::string, std::set<std::string>> workflows;
+  std::istringstream lines(run({"explain", "--json"}).out);
+  std::set<std::string> objects;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_TRUE(objects.insert(line).second) << "twice: " << line;
+    const auto key = nlohmann::json::parse(line);
+    for (const auto& name : key.at("workflows")) {
+      workflows[key.at("key")].insert(name);
+    }
+  }
+  EXPECT_EQ(workflows["workflow"], (std::set<std::string>{"rl", "sft"}));
+  EXPECT_EQ(workflows["model.path"], (std::set<std::string>{"rl", "sft"}));
+  EXPECT_EQ(workflows["rollout.group_size"], std::set<std::string>{"rl"});
+}
+
+TEST(ProgramTest, ExplainListsNoKeyThatTheWorkflowRefuses) {
+  const std::string preset = TIDEMILL_SOURCE_DIR "/configs/quickstart-sft.yaml";
+  ASSERT_EQ(run({"check", preset, "data.eval=x.jsonl"}).code, kRefused);
+  EXPECT_THAT(run({"explain", "data.eval"}).out, HasSubstr("[workflow: rl]"));
+  const auto line = nlohmann::json::parse(run({"explain", "data.eval", "--json"}).out);
+  EXPECT_EQ(line.at("workflows").dump(), "[\"rl\"]");
+  // Refused only beside others.
+  EXPECT_THAT(run({"explain", "data.epochs"}).out, HasSubstr("[workflow: rl or sft]"));
 }
 
 TEST(ProgramTest, ExplainShowsAKeyOrThePage) {

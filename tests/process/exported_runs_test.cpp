@@ -54,7 +54,8 @@ protected:
     std::istringstream lines(done(command));
     std::vector<double> values;
     for (std::string line; std::getline(lines, line);) {
-      for (const auto& value : nlohmann::json::parse(line).at("logprobs")) {
+      const auto answer = nlohmann::json::parse(line);
+      for (const auto& value : answer.at("logprobs")) {
         if (!value.is_null()) {
           values.push_back(value.get<double>());
         }

@@ -250,5 +250,15 @@ TEST_F(CheckpointDamageTest, ACommitMendsWhatItSharesWithDamagedOnes) {
   EXPECT_EQ(fingerprint(store->load_last().value()), fingerprint(state_at(3)));
 }
 
+TEST_F(CheckpointDamageTest, AFileOfAnotherNameIsNoManifest) {
+  const ObjectFolder kept(files_, objects());
+  const CommitFolder folder(commits(), kept);
+  for (const char* name : {"store.json", "run.yaml", "commit-", ""}) {
+    const Status status = folder.read(name).status();
+    EXPECT_EQ(status.code(), Errc::kInvalidArgument) << name;
+    EXPECT_EQ(status.message(), (commits() / name).string() + ": not the manifest of a commit");
+  }
+}
+
 }  // namespace
 }  // namespace tidemill::storage

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// `run` and `resume` in a folder of their own: what a dry run tells, and how a run is found again.
+#include <filesystem>
+
+#include <gmock/gmock.h>
+
+#include "tests/launcher/command_run.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kSource = TIDEMILL_SOURCE_DIR;
+
+// Runs go to `runs/` of the working directory.
+class RunTest : public CommandTest {
+protected:
+  void SetUp() override {
+    before_ = std::filesystem::current_path();
+    std::filesystem::current_path(path(""));
+    write("small.yaml",
+          "workflow: rl\n"
+          "model: {path: " +
+              kSource +
+              "/examples/models/arithmetic}\n"
+              "data: {train: " +
+              kSource +
+              "/examples/arithmetic/data/train.jsonl}\n"
+              "rollout: {group_size: 2, max_new_tokens: 4, workers: 1}\n"
+              "reward: {kind: number}\n"
+              "train: {steps: 1, prompts_per_step: 2}\n");
+  }
+  void TearDown() override { std::filesystem::current_path(before_); }
+
+private:
+  std::filesystem::path before_;
+};
+
+TEST_F(RunTest, ADryRunIsARunsFileOrOneObject) {
+  const Outcome text = run({"run", "small.yaml", "--dry-run", "rollout.top_k=5"});
+  EXPECT_EQ(text.code, kDone) << text.err;
+  EXPECT_THAT(text.err, HasSubstr("warning: argument 4: rollout.top_k: "));
+  EXPECT_THAT(text.out, HasSubstr("# memory, at most: "));
+  EXPECT_EQ(run({"check", write("printed.yaml", text.out)}).code, kDone);
+
+  const Outcome warned = run({"run", "small.yaml", "--dry-run", "rollout.top_k=5", "--json"});
+  EXPECT_EQ(warned.code, kDone);
+  EXPECT_EQ(warned.err, "");
+  ASSERT_EQ(warned.lines().size(), 1U);
+  EXPECT_EQ(warned.lines()[0].at("warnings").size(), 1U);
+
+  const Outcome outcome = run({"run", "small.yaml", "--dry-run", "--json"});
+  EXPECT_EQ(outcome.code, kDone) << outcome.err;
+  ASSERT_EQ(outcome.lines().size(), 1U);
+  const nlohmann::json object = outcome.lines()[0];
+  EXPECT_FALSE(object.contains("warnings"));
+  EXPECT_EQ(object.at("config").at("rollout").at("group_size"), 2);
+  EXPECT_EQ(object.at("config").at("workflow"), "rl");
+  std::int64_t sum = 0;
+  for (const char* part : {"weights", "kv", "activations", "gradients", "optimizer", "stream"}) {
+    sum += object.at("memory_bytes").at(part).get<std::int64_t>();
+  }
+  EXPECT_GT(sum, 0);
+  EXPECT_EQ(object.at("memory_bytes").at("total"), sum);
+  EXPECT_FALSE(std::filesystem::exists("runs"));
+}
+
+TEST_F(RunTest, ADryRunRefusesTheMemoryThatTheRunRefuses) {
+  const Outcome real = run({"run", "small.yaml", "device.memory_bytes=1MiB"});
+  EXPECT_EQ(real.code, kRefused);
+  EXPECT_THAT(real.err,
+              HasSubstr("device.memory_bytes: 1.0 MiB are allowed, and the run may need"));
+  const Outcome dry = run({"run", "small.yaml", "device.memory_bytes=1MiB", "--dry-run"});
+  EXPECT_EQ(dry.code, real.code);
+  EXPECT_EQ(dry.err, real.err);
+  EXPECT_EQ(dry.out, "");
+}
+
+TEST_F(RunTest, ARunIsResumedFromItsOwnDirectory) {
+  ASSERT_EQ(run({"run", "small.yaml"}).code, kDone);
+  for (const char* directory : {"runs/small", "runs/small/", "runs/../runs/small/."}) {
+    const Outcome outcome = run({"resume", directory});
+    EXPECT_EQ(outcome.code, kDone) << directory << ": " << outcome.err;
+  }
+  const Outcome hinted = run({"resume", "small"});
+  EXPECT_EQ(hinted.code, kRefused);
+  EXPECT_EQ(hinted.err, "small: no such run; did you mean runs/small?\n");
+  EXPECT_EQ(run({"resume", "smal"}).err, "smal/run.yaml: no such file\n");
+
+  std::filesystem::current_path("runs/small");
+  const Outcome outcome = run({"resume", "."});
+  EXPECT_EQ(outcome.code, kDone) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("done: step 1; the model is in ./export\n"));
+}
+
+}  // namespace
+}  // namespace tidemill::launcher
