@@ -9,13 +9,14 @@
 #include <string>
 
 #include "actors/commit/run_commit.hpp"
+#include "actors/data/dataset_prompts.hpp"
+#include "actors/data/dataset_sequences.hpp"
 #include "actors/recorder/spawn.hpp"
 #include "actors/supervisor/spawn.hpp"
 #include "base/clock.hpp"
 #include "base/file.hpp"
 #include "base/result.hpp"
 #include "engines/runtime/factory.hpp"
-#include "storage/dataset/dataset.hpp"
 #include "workflows/data_options.hpp"
 #include "workflows/memory_plan.hpp"
 #include "workflows/run_options.hpp"

@@ -323,9 +323,9 @@ TEST_F(SequenceReaderTest, ALongSequenceIsRefusedOrTeachesNothingInItsPlace) {
 }
 
 TEST_F(SequenceReaderTest, ATokenOutsideTheVocabularyIsNamed) {
-  const auto refused =
-      reader("{\"input_ids\": [1], \"loss_mask\": [0]}\n"
-             "{\"input_ids\": [1, 300], \"loss_mask\": [0, 1]}\n");
+  const auto refused = reader(
+      "{\"input_ids\": [1], \"loss_mask\": [0]}\n"
+      "{\"input_ids\": [1, 300], \"loss_mask\": [0, 1]}\n");
   EXPECT_THAT(refused.status().message(),
               HasSubstr("train.jsonl:2: token 300 is outside the vocabulary of 300"));
 }
