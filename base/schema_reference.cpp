@@ -50,7 +50,8 @@ bool is_refused(const StructSchema& structure, const std::string& path) {
       return false;
     }
     const std::shared_ptr<void> object = structure.make();
-    return give(structure, path, object.get()) && !rule.test(object.get()).empty();
+    void* values = object.get();
+    return give(structure, path, values) && !rule.test(values).empty();
   });
 }
 

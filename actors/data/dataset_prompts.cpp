@@ -31,7 +31,7 @@ class DatasetPrompts final : public PromptReader {
 public:
   DatasetPrompts(std::shared_ptr<storage::PromptDataset> data, TextCodec codec,
                  DatasetPromptOptions options)
-      : data_(std::move(data)), codec_(std::move(codec)), options_(std::move(options)) {}
+      : data_(std::move(data)), codec_(std::move(codec)), options_(options) {}
 
   Result<std::vector<Prompt>> read(std::uint64_t draw, std::uint32_t count) override {
     std::vector<Prompt> prompts;
@@ -72,7 +72,7 @@ private:
 
 std::shared_ptr<PromptReader> make_dataset_prompt_reader(
     std::shared_ptr<storage::PromptDataset> data, TextCodec codec, DatasetPromptOptions options) {
-  return std::make_shared<DatasetPrompts>(std::move(data), std::move(codec), std::move(options));
+  return std::make_shared<DatasetPrompts>(std::move(data), std::move(codec), options);
 }
 
 Result<LongPrompts> check_prompts(storage::PromptDataset& data, const TextCodec& codec,

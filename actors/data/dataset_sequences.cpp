@@ -31,6 +31,14 @@ public:
     return sequences;
   }
 
+  // Reads every row once.
+  Status check() {
+    for (std::uint64_t draw = 0; draw < data_->num_rows(); ++draw) {
+      TIDEMILL_RETURN_IF_ERROR(read(draw, 1).status());
+    }
+    return {};
+  }
+
 private:
   Result<TrainSequence> read_row(const SupervisedRow& row) {
     SupervisedTokens tokens;
@@ -77,10 +85,8 @@ private:
 
 Result<std::shared_ptr<SequenceReader>> make_dataset_sequence_reader(
     std::shared_ptr<storage::SupervisedDataset> data, DatasetSequenceOptions options) {
-  auto reader = std::make_shared<DatasetSequences>(data, std::move(options));
-  for (std::uint64_t draw = 0; draw < data->num_rows(); ++draw) {
-    TIDEMILL_RETURN_IF_ERROR(reader->read(draw, 1).status());
-  }
+  auto reader = std::make_shared<DatasetSequences>(std::move(data), std::move(options));
+  TIDEMILL_RETURN_IF_ERROR(reader->check());
   return std::shared_ptr<SequenceReader>(std::move(reader));
 }
 

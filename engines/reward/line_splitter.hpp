@@ -32,7 +32,7 @@ public:
         return;
       }
       if (!skipping_) {
-        on_line(std::string_view(line_));
+        on_line(std::string_view{line_});
       }
       skipping_ = false;
       line_.clear();
