@@ -2,9 +2,9 @@
 // Every type that travels in a message. Names are what crosses the wire: never rename one.
 #pragma once
 
-#include <string>
-#include <vector>
-
+#include <caf/detail/stringification_inspector.hpp>
+#include <caf/deserializer.hpp>
+#include <caf/serializer.hpp>
 #include <caf/type_id.hpp>
 
 #include "actors/device/messages.hpp"
@@ -15,30 +15,56 @@
 #include "actors/trainer/messages.hpp"
 #include "base/ids.hpp"
 
+/// Calls `X(namespace, type)` for each of them.
+#define TIDEMILL_MESSAGE_TYPES(X) \
+  X(tidemill, SampleId) \
+  X(tidemill, PolicyVersion) \
+  X(tidemill::engines, RolloutRequest) \
+  X(tidemill::engines, RolloutResult) \
+  X(tidemill::engines, Snapshot) \
+  X(tidemill::storage, PlaceChanges) \
+  X(tidemill::storage, Settlement) \
+  X(tidemill::actors, TrainJob) \
+  X(tidemill::actors, TrainOutcome) \
+  X(tidemill::actors, OptimizerState) \
+  X(tidemill::actors, NewGroup) \
+  X(tidemill::actors, LeaseRequest) \
+  X(tidemill::actors, LeaseReply) \
+  X(tidemill::actors, Completion) \
+  X(tidemill::actors, Return) \
+  X(tidemill::actors, GroupVerdict) \
+  X(tidemill::actors, StreamImage) \
+  X(tidemill::actors, StreamStatus) \
+  X(tidemill::actors, AdmissionRequest) \
+  X(tidemill::actors, Admission) \
+  X(tidemill::actors, KeeperStatus) \
+  X(tidemill::actors, StepRecord) \
+  X(tidemill::actors, RecordMarks) \
+  X(tidemill::actors, EvalReport) \
+  X(tidemill::actors, RunSummary)
+
 CAF_BEGIN_TYPE_ID_BLOCK(tidemill_types, caf::first_custom_type_id)
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::SampleId))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::PolicyVersion))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::engines::RolloutRequest))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::engines::RolloutResult))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::engines::Snapshot))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::storage::PlaceChanges))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::storage::Settlement))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::TrainJob))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::TrainOutcome))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::OptimizerState))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::NewGroup))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::LeaseRequest))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::LeaseReply))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::Completion))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::Return))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::GroupVerdict))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::StreamImage))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::StreamStatus))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::AdmissionRequest))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::Admission))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::KeeperStatus))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::StepRecord))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::RecordMarks))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::EvalReport))
-  CAF_ADD_TYPE_ID(tidemill_types, (tidemill::actors::RunSummary))
+#define TIDEMILL_ADD_TYPE_ID(ns, type) CAF_ADD_TYPE_ID(tidemill_types, (ns::type))
+  TIDEMILL_MESSAGE_TYPES(TIDEMILL_ADD_TYPE_ID)
+#undef TIDEMILL_ADD_TYPE_ID
 CAF_END_TYPE_ID_BLOCK(tidemill_types)
+
+// CAF asks for all three ways through a message wherever one is sent: `message_types.cpp` has them.
+#define TIDEMILL_INSPECT(specifier, ns, type)                                                     \
+  specifier template caf::error ns::inspect(caf::serializer&, ns::type&);                         \
+  specifier template caf::error ns::inspect(caf::deserializer&, ns::type&);                       \
+  specifier template void ns::inspect(caf::detail::stringification_inspector&, ns::type&);
+#define TIDEMILL_EXTERN_INSPECT(ns, type) TIDEMILL_INSPECT(extern, ns, type)
+TIDEMILL_MESSAGE_TYPES(TIDEMILL_EXTERN_INSPECT)
+#undef TIDEMILL_EXTERN_INSPECT
+
+namespace caf {
+class actor_system_config;
+}
+
+namespace tidemill::actors {
+
+/// Makes the types known to an actor system; every one needs it before its first message.
+void add_message_types(caf::actor_system_config& config);
+
+}  // namespace tidemill::actors

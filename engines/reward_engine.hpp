@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ struct RewardStats {
   std::uint64_t unknown_ids = 0;    // answers for no sample in flight
   std::uint64_t garbage_lines = 0;  // lines that are no answer at all
 };
+
+/// Says what a row's reference answer lacks to be judged against; empty: all answers are good.
+using AnswerCheck = std::function<Status(const std::string& answer)>;
 
 /// Receives results; called from inside `RewardEngine::step`.
 class RewardSink {

@@ -2,31 +2,18 @@
 #include "launcher/export_target.hpp"
 
 #include <algorithm>
-#include <array>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/file.hpp"
+#include "engines/formats/adapter_files.hpp"
+#include "engines/formats/model_files.hpp"
 
 namespace tidemill::launcher {
 namespace {
 
-// What `engines::export_model` and `engines::write_adapter` write.
-constexpr std::array<std::string_view, 11> kModelNames{"config.json",
-                                                       "model.safetensors",
-                                                       "tokenizer.json",
-                                                       "tokenizer_config.json",
-                                                       "special_tokens_map.json",
-                                                       "added_tokens.json",
-                                                       "vocab.json",
-                                                       "merges.txt",
-                                                       "chat_template.jinja",
-                                                       "chat_template.json",
-                                                       "generation_config.json"};
-constexpr std::array<std::string_view, 2> kAdapterNames{"adapter_config.json",
-                                                        "adapter_model.safetensors"};
 // What a process that was killed leaves; the next export removes it.
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 
@@ -39,8 +26,7 @@ Status check_export_target(const std::filesystem::path& directory, ExportKind ki
   }
   const bool model = kind == ExportKind::kModel;
   const std::span<const std::string_view> ours =
-      model ? std::span<const std::string_view>(kModelNames)
-            : std::span<const std::string_view>(kAdapterNames);
+      model ? engines::exported_model_names() : engines::exported_adapter_names();
   TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(directory));
   for (const std::string& name : names) {
     if (!name.starts_with(kTemporaryPrefix) &&

@@ -9,7 +9,7 @@ namespace tidemill::workflows {
 namespace {
 
 caf::actor_system_config& configure(caf::actor_system_config& config) {
-  config.add_message_types<caf::id_block::tidemill_types>();
+  actors::add_message_types(config);
   // Actors only pass messages on: one thread does, and leaves the cores to the device.
   config.set("scheduler.max-threads", 1);
   return config;

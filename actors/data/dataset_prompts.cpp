@@ -77,7 +77,7 @@ std::shared_ptr<PromptReader> make_dataset_prompt_reader(
 
 Result<LongPrompts> check_prompts(storage::PromptDataset& data, const TextCodec& codec,
                                   const DatasetPromptOptions& options,
-                                  const AnswerCheck& check_answer) {
+                                  const engines::AnswerCheck& check_answer) {
   LongPrompts too_long;
   for (std::uint64_t draw = 0; draw < data.num_rows(); ++draw) {
     TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.row_at(draw));

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "actors/data/text_codec.hpp"
 #include "actors/source/spawn.hpp"
+#include "engines/reward_engine.hpp"
 #include "storage/dataset/dataset.hpp"
 
 namespace tidemill::actors {
@@ -21,9 +21,6 @@ struct DatasetPromptOptions {
   std::int64_t max_prompt_tokens = 0;
   OnLongPrompt on_long_prompt = OnLongPrompt::kError;
 };
-
-/// What is wrong with a row's reference answer; may be empty.
-using AnswerCheck = std::function<Status(const std::string& answer)>;
 
 /// Prompts that are too long and will be passed over.
 struct LongPrompts {
@@ -42,7 +39,7 @@ struct LongPrompts {
 [[nodiscard]] Result<LongPrompts> check_prompts(storage::PromptDataset& data,
                                                 const TextCodec& codec,
                                                 const DatasetPromptOptions& options,
-                                                const AnswerCheck& check_answer);
+                                                const engines::AnswerCheck& check_answer);
 
 /// Reads every row of `data` once, in the order of the files, e.g. for evaluation.
 /// Errors: as of the reader.

@@ -69,18 +69,16 @@ Result<RewardRequest> read_request(const storage::LeasedRow& row, const DecodeTe
 }
 
 // A program in trouble may fail every sample: one line says how many, and why the last.
-void report(Self self, const std::map<std::string, Return>& refused) {
+void report(Self self, std::uint32_t num_refused, const std::string& last_reason) {
   auto& state = self->state;
-  for (const auto& [reason, rows] : refused) {
-    state.unreported += static_cast<std::uint32_t>(rows.rows.size());
-  }
+  state.unreported += num_refused;
   const TimePoint now = self->clock().now();
-  if (refused.empty() || !state.deps.log ||
+  if (num_refused == 0 || !state.deps.log ||
       (state.reported.has_value() && now - *state.reported < kReportPause)) {
     return;
   }
   state.deps.log(state.deps.name + ": samples without a reward, to be delivered again or failed: " +
-                 std::to_string(state.unreported) + "; the last: " + refused.rbegin()->first);
+                 std::to_string(state.unreported) + "; the last: " + last_reason);
   state.reported = now;
   state.unreported = 0;
 }
@@ -90,6 +88,8 @@ void settle(Self self, const std::vector<RewardResult>& results) {
   auto& state = self->state;
   Completion scored{task_id(SampleTask::kReward), state.deps.name, {}};
   std::map<std::string, Return> refused;  // by reason
+  std::uint32_t num_refused = 0;
+  std::string last_reason;
   for (const RewardResult& result : results) {
     const auto it = state.held.find(result.id);
     if (it == state.held.end()) {
@@ -115,8 +115,10 @@ void settle(Self self, const std::vector<RewardResult>& results) {
     auto [entry, fresh] = refused.try_emplace(
         reason, Return{task_id(SampleTask::kReward), state.deps.name, {}, reason});
     entry->second.rows.push_back(lease);
+    ++num_refused;
+    last_reason = reason;
   }
-  report(self, refused);
+  report(self, num_refused, last_reason);
   const auto go_on = [self](const storage::Settlement&) { lease_more(self); };
   const auto retry = [self](const caf::error&) { try_again_later(self); };
   if (!scored.rows.empty()) {

@@ -2,6 +2,7 @@
 #include "engines/formats/adapter_files.hpp"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 
@@ -10,8 +11,10 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr std::string_view kConfigName = "adapter_config.json";
-constexpr std::string_view kWeightsName = "adapter_model.safetensors";
+constexpr std::array<std::string_view, 2> kNames{"adapter_config.json",
+                                                 "adapter_model.safetensors"};
+constexpr std::string_view kConfigName = kNames[0];
+constexpr std::string_view kWeightsName = kNames[1];
 
 void add_module(TensorShapes& shapes, const AdapterConfig& config, const AdapterModule& entry) {
   const ModelModule& module = entry.module;
@@ -91,6 +94,10 @@ Result<AdapterFiles> open_adapter(const std::filesystem::path& path, const Model
   adapter.tensors = std::move(file.tensors);
   adapter.place = config_path.string();
   return adapter;
+}
+
+std::span<const std::string_view> exported_adapter_names() {
+  return kNames;
 }
 
 Status write_adapter(FileSystem& files, const std::filesystem::path& path,

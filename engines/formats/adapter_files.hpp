@@ -3,7 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/file.hpp"
@@ -44,6 +46,9 @@ struct AdapterFiles {
 /// `kInvalidArgument`, `kUnimplemented`, `kUnavailable`.
 [[nodiscard]] Result<AdapterFiles> open_adapter(const std::filesystem::path& path,
                                                 const ModelConfig& model);
+
+/// Returns the names of the files that `write_adapter` writes.
+[[nodiscard]] std::span<const std::string_view> exported_adapter_names();
 
 /// Writes an adapter as the directory `path`, which is created unless it exists (its parent must):
 /// the config first, the tensors last. When an adapter is replaced its tensors go first, so that a

@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/file.hpp"
@@ -54,6 +56,9 @@ struct ModelFiles {
 /// numbered by its place in name order, so that the same seed gives the same bits.
 /// Source: `_init_weights` in huggingface/transformers, modeling_utils.py, with its default range.
 [[nodiscard]] TensorMap random_model_tensors(const ModelConfig& config, std::uint64_t seed);
+
+/// Returns the names of the files that `export_model` writes.
+[[nodiscard]] std::span<const std::string_view> exported_model_names();
 
 /// Writes a model as the directory `path`, which is created unless it exists (its parent must).
 ///

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -9,16 +10,21 @@
 namespace tidemill::engines {
 namespace {
 
+constexpr std::array<std::string_view, 11> kNames{"config.json",
+                                                  "model.safetensors",
+                                                  "tokenizer.json",
+                                                  "tokenizer_config.json",
+                                                  "special_tokens_map.json",
+                                                  "added_tokens.json",
+                                                  "vocab.json",
+                                                  "merges.txt",
+                                                  "chat_template.jinja",
+                                                  "chat_template.json",
+                                                  "generation_config.json"};
+constexpr std::string_view kConfigName = kNames[0];
+constexpr std::string_view kWeightsName = kNames[1];
 // Beside config and weights, what makes a directory usable.
-constexpr std::array<std::string_view, 9> kCopiedNames{"tokenizer.json",
-                                                       "tokenizer_config.json",
-                                                       "special_tokens_map.json",
-                                                       "added_tokens.json",
-                                                       "vocab.json",
-                                                       "merges.txt",
-                                                       "chat_template.jinja",
-                                                       "chat_template.json",
-                                                       "generation_config.json"};
+constexpr std::span<const std::string_view> kCopiedNames = std::span(kNames).subspan<2>();
 
 template <class T, class Convert>
 Buffer filled(std::size_t count, DType dtype, Convert convert) {
@@ -62,12 +68,12 @@ Status export_config(FileSystem& files, const std::filesystem::path& path,
                      const ModelConfig& config,
                      const std::optional<std::filesystem::path>& source) {
   if (source) {
-    const Result<ModelConfig> theirs = read_model_config(*source / "config.json");
+    const Result<ModelConfig> theirs = read_model_config(*source / kConfigName);
     if (theirs.ok() && theirs.value() == config) {
-      return copy_if_there(files, *source / "config.json", path / "config.json");
+      return copy_if_there(files, *source / kConfigName, path / kConfigName);
     }
   }
-  return write_model_config(files, path / "config.json", config);
+  return write_model_config(files, path / kConfigName, config);
 }
 
 }  // namespace
@@ -94,9 +100,13 @@ TensorMap random_model_tensors(const ModelConfig& config, std::uint64_t seed) {
   return tensors;
 }
 
+std::span<const std::string_view> exported_model_names() {
+  return kNames;
+}
+
 Status export_model(FileSystem& files, const std::filesystem::path& path, const ModelConfig& config,
                     const TensorMap& tensors, const std::optional<std::filesystem::path>& source) {
-  const std::filesystem::path weights = path / "model.safetensors";
+  const std::filesystem::path weights = path / kWeightsName;
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, weights.string()));
   std::error_code ignored;
   if (source && std::filesystem::equivalent(*source, path, ignored)) {

@@ -72,10 +72,13 @@ Result<Engine> make_reward_engine(const std::vector<RewardOptions>& parts, const
 Result<AnswerCheck> make_answer_check(const RewardOptions& options) {
   TIDEMILL_ASSIGN_OR_RETURN(auto made, make_rule(options));
   const std::shared_ptr<RewardRule> rule = std::move(made);
+  if (rule == nullptr) {
+    return AnswerCheck();
+  }
   return AnswerCheck([rule](const std::string& answer) {
     RewardRequest request;
     request.answer = answer;
-    return rule == nullptr ? Status() : rule->judge(request).status();
+    return rule->judge(request).status();
   });
 }
 

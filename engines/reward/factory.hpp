@@ -2,7 +2,6 @@
 // Makes reward engines.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,11 +30,9 @@ namespace tidemill::engines {
 [[nodiscard]] Result<std::unique_ptr<RewardEngine>> make_reward_engine(
     const std::vector<RewardOptions>& parts, const Clock& clock);
 
-/// Says what a reference answer lacks.
-using AnswerCheck = std::function<Status(const std::string& answer)>;
-
 /// Makes a check that a row's reference answer is one the reward can judge against, so that a row
-/// without is known before anything is generated for it. Of a `command` all answers are good.
+/// without is known before anything is generated for it. Empty for a `command`: all answers are
+/// good.
 /// Errors: as `make_reward_engine`; no program is started. Of the check: `kInvalidArgument`.
 [[nodiscard]] Result<AnswerCheck> make_answer_check(const RewardOptions& options);
 

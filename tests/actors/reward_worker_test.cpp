@@ -99,6 +99,15 @@ TEST_F(RewardWorkerTest, LogsWhatHasNoRewardOnceInTenSeconds) {
   EXPECT_THAT(log_[1], ::testing::HasSubstr("failed: 3; the last:"));
 }
 
+TEST_F(RewardWorkerTest, TheLogNamesTheLastReasonOfSeveral) {
+  engine_->error_of[0] = "z: first";
+  engine_->error_of[1] = "a: last";
+  lease({row(0), row(1)});
+  advance(0s);
+  ASSERT_EQ(log_.size(), 1U);
+  EXPECT_THAT(log_[0], ::testing::EndsWith("failed: 2; the last: reward: a: last"));
+}
+
 TEST_F(RewardWorkerTest, GivesBackWhatTheEngineRefusesAndGoesOn) {
   engine_->refusal = {Errc::kUnavailable, "the program does not start"};
   lease({row(0)});

@@ -43,6 +43,17 @@ protected:
                                digest_tensors(base.value().tensors) + R"(", "step": 3})";
     return commit(std::move(state));
   }
+  // Commits as a run does that trained the adapter of the directory `source`.
+  std::string commit_adapter(const std::string& model, const std::string& source) {
+    const auto base = engines::open_model(model);
+    EXPECT_TRUE(base.ok()) << base.status().message();
+    const auto adapter = engines::open_adapter(source, base.value().config);
+    EXPECT_TRUE(adapter.ok()) << adapter.status().message();
+    storage::Checkpoint state;
+    state.tensors["weights"] = adapter.value().tensors;
+    state.blobs["adapter_config.json"] = engines::adapter_config_text(adapter.value().config);
+    return commit(std::move(state), model, "true");
+  }
   std::string commit(storage::Checkpoint state) {
     PosixFileSystem files;
     const std::string run = path("run");
@@ -95,19 +106,16 @@ TEST_F(ExportTest, AnAdapterRunGivesAnAdapterOrAMergedModel) {
   const std::string source = kGolden + "adapters/lora-qv";
   const auto base = engines::open_model(model);
   ASSERT_TRUE(base.ok());
-  const auto adapter = engines::open_adapter(source, base.value().config);
-  ASSERT_TRUE(adapter.ok()) << adapter.status().message();
-  storage::Checkpoint state;
-  state.tensors["weights"] = adapter.value().tensors;
-  state.blobs["adapter_config.json"] = engines::adapter_config_text(adapter.value().config);
-  const std::string run_path = commit(std::move(state), model, "true");
+  const std::string run_path = commit_adapter(model, source);
 
   const Outcome outcome = run({"export", run_path, path("out")});
   EXPECT_EQ(outcome.code, kDone) << outcome.err;
   EXPECT_EQ(outcome.out, path("out") + ": adapter\n");
   const auto exported = engines::open_adapter(path("out"), base.value().config);
   ASSERT_TRUE(exported.ok()) << exported.status().message();
-  expect_equal(adapter.value().tensors, exported.value().tensors);
+  const auto trained = engines::open_adapter(source, base.value().config);
+  ASSERT_TRUE(trained.ok()) << trained.status().message();
+  expect_equal(trained.value().tensors, exported.value().tensors);
 
   // The run's merge and that of the adapter's directory are the same model, and not the base.
   ASSERT_EQ(run({"export", run_path, path("a"), "--merge"}).code, kDone);
@@ -127,12 +135,7 @@ TEST_F(ExportTest, MergesIntoNoOtherBaseThanTheRuns) {
   std::filesystem::copy(kGolden + "models/llama-tiny", model);
   const auto base = engines::open_model(model);
   ASSERT_TRUE(base.ok());
-  const auto adapter = engines::open_adapter(kGolden + "adapters/lora-qv", base.value().config);
-  ASSERT_TRUE(adapter.ok()) << adapter.status().message();
-  storage::Checkpoint state;
-  state.tensors["weights"] = adapter.value().tensors;
-  state.blobs["adapter_config.json"] = engines::adapter_config_text(adapter.value().config);
-  const std::string run_path = commit(std::move(state), model, "true");
+  const std::string run_path = commit_adapter(model, kGolden + "adapters/lora-qv");
   EXPECT_EQ(run({"export", run_path, path("a"), "--merge"}).code, kDone);
 
   PosixFileSystem files;
@@ -179,12 +182,7 @@ TEST_F(ExportTest, WritesOnlyOverItsOwnKind) {
   const std::string source = kGolden + "adapters/lora-qv";
   const auto base = engines::open_model(model);
   ASSERT_TRUE(base.ok());
-  const auto adapter = engines::open_adapter(source, base.value().config);
-  ASSERT_TRUE(adapter.ok()) << adapter.status().message();
-  storage::Checkpoint state;
-  state.tensors["weights"] = adapter.value().tensors;
-  state.blobs["adapter_config.json"] = engines::adapter_config_text(adapter.value().config);
-  const std::string run_path = commit(std::move(state), model, "true");
+  const std::string run_path = commit_adapter(model, source);
 
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(run({"export", run_path, path("adapter")}).code, kDone);

@@ -131,7 +131,7 @@ protected:
 
 private:
   static caf::actor_system_config& configure(caf::actor_system_config& config) {
-    config.add_message_types<caf::id_block::tidemill_types>();
+    actors::add_message_types(config);
     config.set("scheduler.policy", caf::atom("testing"));
     return config;
   }

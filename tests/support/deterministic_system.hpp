@@ -46,7 +46,7 @@ public:
 
 private:
   static caf::actor_system_config& configure(caf::actor_system_config& config) {
-    config.add_message_types<caf::id_block::tidemill_types>();
+    actors::add_message_types(config);
     config.set("scheduler.policy", caf::atom("testing"));
     return config;
   }
