@@ -27,7 +27,8 @@ struct RewardRequest {
 struct RewardResult {
   SampleId id;
   double reward = 0.0;
-  std::string error;  // not empty: the sample could not be scored
+  std::string error;          // not empty: the sample could not be scored
+  std::vector<double> parts;  // of a sum of rewards: each before its weight, in order; else empty
 };
 
 /// What an engine had to put up with so far; all zero where no outside program is asked.

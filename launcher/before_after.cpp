@@ -99,6 +99,7 @@ Status print_before_and_after(const RunPlace& place, const std::string& started,
     return {};
   }
   const std::filesystem::path exported = place.directory / "export";
+  const workflows::RewardContext rewards{session.clock, place.directory, {}};
   std::optional<Grades> before;
   if (rl->model.init == workflows::ModelInit::kFiles) {
     std::optional<std::filesystem::path> adapter;
@@ -107,16 +108,15 @@ Status print_before_and_after(const RunPlace& place, const std::string& started,
       adapter = given != nullptr ? std::optional<std::filesystem::path>(given->path) : std::nullopt;
     }
     TIDEMILL_ASSIGN_OR_RETURN(
-        before, workflows::grade_model(*rl, {rl->model.path, adapter, place.directory, started},
-                                       session.clock));
+        before, workflows::grade_model(*rl, {rl->model.path, adapter, started}, rewards));
   }
   const bool trains_adapter = rl->train.common.adapter.has_value();
-  workflows::GradedModel result{exported, std::nullopt, place.directory, started};
+  workflows::GradedModel result{exported, std::nullopt, started};
   if (trains_adapter) {
     result.model = rl->model.path;
     result.adapter = exported / "adapter";
   }
-  TIDEMILL_ASSIGN_OR_RETURN(const Grades after, workflows::grade_model(*rl, result, session.clock));
+  TIDEMILL_ASSIGN_OR_RETURN(const Grades after, workflows::grade_model(*rl, result, rewards));
   if (session.form == OutputForm::kJson) {
     print_json(before, after, session.out);
   } else {

@@ -146,9 +146,12 @@ public:
         ->type_name("");
     auto* merge =
         app.add_flag("--merge", merge_, "Write the model with its adapter merged into it");
+    auto* best = app.add_flag(
+        "--best", best_, "The weights of the best evaluation (runs with eval.keep_best)");
     app.add_option("--adapter", adapter_, "An adapter directory to merge into the model SOURCE")
         ->type_name("DIR")
-        ->needs(merge);
+        ->needs(merge)
+        ->excludes(best);
   }
 
   [[nodiscard]] Status run(Session& session) override {
@@ -177,7 +180,11 @@ private:
   [[nodiscard]] Result<std::string> export_commit() {
     TIDEMILL_ASSIGN_OR_RETURN(const Checkpoint commit, read_commit(source_));
     TIDEMILL_ASSIGN_OR_RETURN(const CommitMeta meta, read_meta(commit, source_));
-    const auto weights = commit.tensors.find("weights");
+    const auto weights = commit.tensors.find(best_ ? "best" : "weights");
+    if (best_ && weights == commit.tensors.end()) {
+      return invalid_argument("--best: " + source_ +
+                              " keeps none: it has no eval.keep_best, or no evaluation yet");
+    }
     if (weights == commit.tensors.end()) {
       return corrupt_data(source_ + ": the commit has no weights");
     }
@@ -227,6 +234,7 @@ private:
   std::string target_;
   std::string adapter_;
   bool merge_ = false;
+  bool best_ = false;
 };
 
 }  // namespace

@@ -105,17 +105,24 @@ void print_end(const actors::RunSummary& summary, const std::filesystem::path& d
     session.out << Json(Json::Object{{"kind", "end"},
                                      {"stopped", stopped},
                                      {"step", static_cast<std::int64_t>(summary.steps)},
+                                     {"exported_step", static_cast<std::int64_t>(
+                                                           summary.weights.version.step)},
                                      {"reason", summary.reason},
                                      {"run", directory.string()},
                                      {"export", exported}})
                        .to_line();
     return;
   }
-  const bool early = summary.end == actors::RunEnd::kNoSignal;
+  const bool early = summary.end == actors::RunEnd::kNoSignal ||
+                     summary.end == actors::RunEnd::kPlateau;
   session.out << (stopped ? "stopped after step "
                   : early ? "ended early, after step "
                           : "done: step ")
-              << summary.steps << "; the model is in " << exported << '\n';
+              << summary.steps << "; the model"
+              << (summary.weights.version.step < summary.steps
+                      ? " of step " + std::to_string(summary.weights.version.step) + ", the best,"
+                      : "")
+              << " is in " << exported << '\n';
   if (stopped) {
     session.out << "go on with: tidemill resume " << directory.string() << '\n';
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,7 @@
 #include "engines/runtime/factory.hpp"
 #include "workflows/data_options.hpp"
 #include "workflows/memory_plan.hpp"
+#include "workflows/rewards.hpp"
 #include "workflows/run_options.hpp"
 #include "workflows/train_options.hpp"
 
@@ -49,6 +51,8 @@ struct RunEnvironment {
   std::function<void(const std::string&)> inform;
   /// Asked several times a second; true ends the run after the step in work.
   std::function<bool()> stop_asked;
+  /// Reward kinds that an embedding program added to the schema.
+  std::map<std::string, MakeReward> reward_kinds;
 };
 
 /// A model to be trained, and the adapter that is trained over it, if one is.

@@ -2,10 +2,17 @@
 #include "workflows/reward_options.hpp"
 
 namespace tidemill::workflows {
+namespace {
 
-void describe(EnumSchema<OnFailedSample>& e) {
-  e.name("drop_group", OnFailedSample::kDropGroup, "The whole group is left out.")
-      .name("shrink", OnFailedSample::kShrink, "The rest of the group goes on without it.");
+bool is_reward_name(std::string_view name) {
+  return !name.empty() && name.size() <= 64 &&
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string_view::npos;
+}
+
+}  // namespace
+
+std::string reward_name(const RewardOptions& options) {
+  return options.name.value_or(options.scoring.name());
 }
 
 void describe(Schema<ExactMatchReward>& /*s*/) {}
@@ -40,8 +47,12 @@ void describe(Schema<RewardOptions>& s) {
       .kind<NumberReward>("number", "1 if the answer's last number is the reference, else 0.")
       .kind<RegexReward>("regex", "1 if the answer matches a pattern, else 0.")
       .kind<CommandReward>("command", "What a program of yours says.");
-  s.field("on_failed", &RewardOptions::on_failed,
-          "What becomes of a group when a sample could not be scored after all deliveries.");
+  s.field("name", &RewardOptions::name,
+          "What records call it; needed when two rewards are of one kind.");
+  s.field("weight", &RewardOptions::weight, "Its factor in the sum.").range(-1e9, 1e9);
+  s.check("name", [](const RewardOptions& o) {
+    return o.name && !is_reward_name(*o.name) ? "takes up to 64 of a-z, 0-9 and _" : "";
+  });
 }
 
 }  // namespace tidemill::workflows

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,15 +30,16 @@ struct CommandReward {
   std::int64_t timeout_ms = 30'000;
 };
 
-/// What becomes of a group when one of its samples cannot be scored.
-enum class OnFailedSample : std::uint8_t { kDropGroup, kShrink };
-
+/// One reward, or a part of a weighted sum.
 struct RewardOptions {
   OneOf scoring{"exact_match", ExactMatchReward{}};
-  OnFailedSample on_failed = OnFailedSample::kDropGroup;
+  std::optional<std::string> name;  // none: the kind's
+  double weight = 1.0;
 };
 
-void describe(EnumSchema<OnFailedSample>& e);
+/// Returns what records and errors call a reward.
+[[nodiscard]] std::string reward_name(const RewardOptions& options);
+
 void describe(Schema<ExactMatchReward>& s);
 void describe(Schema<NumberReward>& s);
 void describe(Schema<RegexReward>& s);

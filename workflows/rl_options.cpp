@@ -2,6 +2,7 @@
 #include "workflows/rl_options.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "engines/sampling/sampling_options.hpp"
 
@@ -17,8 +18,19 @@ std::string too_cold(double temperature) {
                                                                      : "";
 }
 
+std::string unfit_list(const std::vector<RewardOptions>& rewards) {
+  std::set<std::string> names;
+  for (const RewardOptions& reward : rewards) {
+    if (const std::string name = reward_name(reward); !names.insert(name).second) {
+      return "two rewards are called " + name + "; give one of them a name";
+    }
+  }
+  return rewards.empty() ? "needs at least one" : "";
+}
+
 // Rules over several sections. Those that refuse come first.
 void add_rules(Schema<RlOptions>& s) {
+  s.check("reward", [](const RlOptions& o) { return unfit_list(o.reward); });
   s.check("data.epochs", [](const RlOptions& o) {
     return o.data.epochs && o.train.common.steps ? "stands beside train.steps; give one of them"
                                                  : "";
@@ -171,10 +183,29 @@ void describe(Schema<EvalOptions>& s) {
   s.field("samples", &EvalOptions::samples, "Answers drawn for each prompt: the k of mean@k.")
       .range(1, 1024);
   s.field("temperature", &EvalOptions::temperature, "Divides the logits; 0: greedy.").range(0, 100);
+  s.field("keep_best", &EvalOptions::keep_best,
+          "Keeps the weights of the best evaluation (by mean@k); the run ends with them.");
+  s.field("patience", &EvalOptions::patience,
+          "Evaluations in a row without a better one that end the run; 0: none do.")
+      .range(0, 1e6);
+  s.field("min_improvement", &EvalOptions::min_improvement,
+          "By how much more than the best an evaluation must give to be better.")
+      .range(0, 1e9);
+  s.check("keep_best", [](const EvalOptions& o) {
+    return o.keep_best && o.every_steps == 0 ? "needs eval.every_steps" : "";
+  });
+  s.check("patience", [](const EvalOptions& o) {
+    return o.patience > 0 && o.every_steps == 0 ? "needs eval.every_steps" : "";
+  });
   s.check("temperature", [](const EvalOptions& o) { return too_cold(o.temperature); });
   s.check("samples", [](const EvalOptions& o) {
     return o.samples > 1 && o.temperature == 0 ? "needs eval.temperature above 0 to differ" : "";
   });
+}
+
+void describe(EnumSchema<OnFailedSample>& e) {
+  e.name("drop_group", OnFailedSample::kDropGroup, "The whole group is left out.")
+      .name("shrink", OnFailedSample::kShrink, "The rest of the group goes on without it.");
 }
 
 void describe(Schema<StreamLimits>& s) {
@@ -188,6 +219,8 @@ void describe(Schema<StreamLimits>& s) {
   s.field("max_deliveries", &StreamLimits::max_deliveries,
           "Times a row is given out before it counts as failed.")
       .range(1, 1000);
+  s.field("on_failed", &StreamLimits::on_failed,
+          "What becomes of a group when one of its samples has failed.");
 }
 
 void describe(Schema<RlOptions>& s) {
@@ -195,7 +228,9 @@ void describe(Schema<RlOptions>& s) {
   s.field("data", &RlOptions::data,
           R"(Rows: {"prompt": ..., "answer": ...} or {"messages": [...], "answer": ...}.)");
   s.field("rollout", &RlOptions::rollout, "How answers are drawn.");
-  s.field("reward", &RlOptions::reward, "How answers are rewarded.");
+  s.field("reward", &RlOptions::reward,
+          "How answers are rewarded; of a list, the weighted sum counts.")
+      .one_or_many();
   s.field("algorithm", &RlOptions::algorithm, "How rewards become a loss.");
   s.field("staleness", &RlOptions::staleness, "How far rollout may run ahead of training.");
   s.field("train", &RlOptions::train, "How weights are changed.");

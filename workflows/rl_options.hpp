@@ -54,19 +54,26 @@ struct EvalOptions {
   std::int64_t every_steps = 0;
   std::int32_t samples = 1;
   double temperature = 0.0;
+  bool keep_best = false;
+  std::int32_t patience = 0;
+  double min_improvement = 0.0;
 };
+
+/// What becomes of a group when one of its samples fails.
+enum class OnFailedSample : std::uint8_t { kDropGroup, kShrink };
 
 struct StreamLimits {
   std::int64_t bytes = 256LL << 20U;
   std::int64_t lease_ms = 60'000;
   std::int32_t max_deliveries = 3;
+  OnFailedSample on_failed = OnFailedSample::kDropGroup;
 };
 
 struct RlOptions {
   ModelOptions model;
   DataOptions data;
   RolloutOptions rollout;
-  RewardOptions reward;
+  std::vector<RewardOptions> reward{RewardOptions{}};  // at least one; their weighted sum counts
   AlgorithmOptions algorithm;
   StalenessOptions staleness;
   RlTrainOptions train;
@@ -81,6 +88,7 @@ void describe(Schema<RolloutOptions>& s);
 void describe(Schema<StalenessOptions>& s);
 void describe(Schema<RlTrainOptions>& s);
 void describe(Schema<EvalOptions>& s);
+void describe(EnumSchema<OnFailedSample>& e);
 void describe(Schema<StreamLimits>& s);
 void describe(Schema<RlOptions>& s);
 

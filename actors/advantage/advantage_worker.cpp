@@ -27,9 +27,9 @@ Result<GroupMember> read_member(const storage::LeasedRow& row) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto reward, read_cell<double>(row, SampleColumn::kReward));
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer response, find_cell(row, SampleColumn::kResponseIds));
   TIDEMILL_ASSIGN_OR_RETURN(const auto finish, read_cell<std::uint8_t>(row, SampleColumn::kFinish));
-  if (reward.size() != 1 || finish.size() != 1) {
+  if (reward.empty() || finish.size() != 1) {
     return Status(Errc::kInternal,
-                  "not one value in a cell row=" + std::to_string(row.row.id.value));
+                  "not the values of a reward and a finish row=" + std::to_string(row.row.id.value));
   }
   GroupMember member;
   member.id = row.row.id;

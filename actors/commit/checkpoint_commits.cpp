@@ -15,9 +15,13 @@ std::int64_t to_integer(std::uint64_t value) {
   return static_cast<std::int64_t>(value);
 }
 
+const TensorMap& trained_tensors(const engines::Snapshot& weights) {
+  return weights.adapter_digest.empty() ? weights.base : weights.adapter;
+}
+
 std::string meta_text(const RunCommit& commit, const RunInputs& inputs) {
   const PolicyVersion& version = commit.weights.version;
-  return Json(Json::Object{{"format", kFormat},
+  Json::Object meta{{"format", kFormat},
                            {"model", inputs.model},
                            {"random_weights", inputs.random_weights},
                            {"data_digest", inputs.data_digest},
@@ -29,8 +33,29 @@ std::string meta_text(const RunCommit& commit, const RunInputs& inputs) {
                            {"adapter", !commit.weights.adapter_digest.empty()},
                            {"metrics_bytes", to_integer(commit.records.metrics_bytes)},
                            {"samples_bytes", to_integer(commit.records.samples_bytes)},
-                           {"data_position", to_integer(commit.data_position)}})
-      .to_text();
+                           {"data_position", to_integer(commit.data_position)}};
+  if (commit.best.has_value()) {
+    const BestSoFar& best = *commit.best;
+    meta.push_back({"best", Json::Object{{"value", best.value},
+                                         {"step", to_integer(best.step)},
+                                         {"num_worse", to_integer(best.num_worse)},
+                                         {"base_digest", best.weights.base_digest},
+                                         {"adapter_digest", best.weights.adapter_digest}}});
+  }
+  return Json(std::move(meta)).to_text();
+}
+
+Result<BestSoFar> read_best(const Json& json) {
+  BestSoFar best;
+  JsonFields fields(json, kMetaPart, "best.");
+  best.value = fields.required_real("value", {});
+  best.step = static_cast<std::uint64_t>(fields.required_integer("step", {0}));
+  best.num_worse = static_cast<std::uint32_t>(fields.required_integer("num_worse", {0, 1 << 30}));
+  best.weights.version.step = best.step;
+  best.weights.base_digest = fields.string("base_digest").value_or("");
+  best.weights.adapter_digest = fields.string("adapter_digest").value_or("");
+  TIDEMILL_RETURN_IF_ERROR(fields.status());
+  return best;
 }
 
 Status read_meta(const std::string& text, RunCommit& commit) {
@@ -55,6 +80,9 @@ Status read_meta(const std::string& text, RunCommit& commit) {
   commit.records.samples_bytes = count("samples_bytes");
   commit.data_position = count("data_position");
   commit.data_digest = fields.string("data_digest").value_or("");
+  if (const Json* best = fields.find("best"); best != nullptr) {
+    TIDEMILL_ASSIGN_OR_RETURN(commit.best, read_best(*best));
+  }
   return fields.status();
 }
 
@@ -91,8 +119,10 @@ private:
 storage::Checkpoint to_checkpoint(const RunCommit& commit, const RunInputs& inputs) {
   storage::Checkpoint checkpoint;
   checkpoint.step = commit.weights.version.step;
-  checkpoint.tensors[kWeightsPart] =
-      commit.weights.adapter_digest.empty() ? commit.weights.base : commit.weights.adapter;
+  checkpoint.tensors[kWeightsPart] = trained_tensors(commit.weights);
+  if (commit.best.has_value() && !trained_tensors(commit.best->weights).empty()) {
+    checkpoint.tensors[kBestPart] = trained_tensors(commit.best->weights);
+  }
   checkpoint.tensors[kOptimizerPart] = commit.optimizer;
   const auto bytes = commit.stream.bytes.as<char>();
   checkpoint.blobs[kStreamPart] = std::string(bytes.begin(), bytes.end());
@@ -121,6 +151,14 @@ Result<RunCommit> from_checkpoint(const storage::Checkpoint& checkpoint) {
   }
   const bool adapter = !commit.weights.adapter_digest.empty();
   (adapter ? commit.weights.adapter : commit.weights.base) = checkpoint.tensors.at(kWeightsPart);
+  if (const auto best = checkpoint.tensors.find(kBestPart); best != checkpoint.tensors.end()) {
+    if (!commit.best.has_value()) {
+      return corrupt_data(std::string("commit: part \"") + kBestPart + "\" that " + kMetaPart +
+                          " says nothing of");
+    }
+    engines::Snapshot& weights = commit.best->weights;
+    (weights.adapter_digest.empty() ? weights.base : weights.adapter) = best->second;
+  }
   commit.optimizer = checkpoint.tensors.at(kOptimizerPart);
   commit.stream.bytes = Buffer::copy_of(std::as_bytes(std::span(checkpoint.blobs.at(kStreamPart))));
   return commit;

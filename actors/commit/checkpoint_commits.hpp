@@ -12,6 +12,7 @@ namespace tidemill::actors {
 
 // Parts of a run's checkpoint.
 inline constexpr const char* kWeightsPart = "weights";  // base tensors, or the adapter's alone
+inline constexpr const char* kBestPart = "best";        // likewise, of the best evaluation
 inline constexpr const char* kOptimizerPart = "optimizer";
 inline constexpr const char* kStreamPart = "stream";
 inline constexpr const char* kMetaPart = "meta.json";

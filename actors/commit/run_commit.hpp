@@ -13,6 +13,14 @@
 
 namespace tidemill::actors {
 
+/// The best evaluation so far.
+struct BestSoFar {
+  double value = 0.0;         // `eval_mean_at_k`
+  std::uint64_t step = 0;     // of the weights it was of
+  std::uint32_t num_worse = 0;  // evaluations since, none of them better
+  engines::Snapshot weights;  // empty unless they are kept
+};
+
 /// A consistent cut through a run between two steps: everything that a resumed run starts from.
 /// Random numbers are keyed by sample, and the keeper's ledger follows from version and rows, so
 /// neither needs a place here.
@@ -21,6 +29,7 @@ struct RunCommit {
   TensorMap optimizer;
   StreamImage stream;  // empty for workflows without a stream
   RecordMarks records;
+  std::optional<BestSoFar> best;    // of runs that look for it
   std::uint64_t data_position = 0;  // of workflows that read data without a stream
   std::string data_digest;          // read from a commit; `RunInputs` has what is written
 };

@@ -60,6 +60,9 @@ void report(Self self) {
   const EvalScores scores = eval_scores(state.rewards, samples);
   found.mean_at_k = scores.mean_at_k;
   found.pass_at_k = scores.pass_at_k;
+  for (double& sum : found.part_means) {
+    sum /= static_cast<double>(state.rewards.size());
+  }
   state.asker->deliver(found);
   state.asker.reset();
 }
@@ -69,6 +72,11 @@ void score(Self self) {
   for (const RewardResult& result : std::exchange(state.bench->results, {})) {
     if (result.error.empty() && std::isfinite(result.reward)) {
       state.rewards[result.id.value - kFirstEvalId] = result.reward;
+      std::vector<double>& sums = state.report.part_means;  // until `report`
+      sums.resize(std::max(sums.size(), result.parts.size()));
+      for (std::size_t part = 0; part < result.parts.size(); ++part) {
+        sums[part] += result.parts[part];
+      }
     } else {
       ++state.report.num_failed;
     }

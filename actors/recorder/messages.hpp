@@ -20,6 +20,7 @@ struct SampleRecord {
   std::string response;
   std::string answer;
   double reward = 0.0;
+  std::map<std::string, double> reward_parts;  // of a sum of rewards, before their weights
   float advantage = 0.0F;
   std::string finish_reason;
   std::vector<engines::VersionSpan> versions;
@@ -43,8 +44,8 @@ struct RecordMarks {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, SampleRecord& x) {
-  return f(x.id, x.group, x.prompt, x.response, x.answer, x.reward, x.advantage, x.finish_reason,
-           x.versions, x.response_ids, x.behavior_logprobs);
+  return f(x.id, x.group, x.prompt, x.response, x.answer, x.reward, x.reward_parts, x.advantage,
+           x.finish_reason, x.versions, x.response_ids, x.behavior_logprobs);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StepRecord& x) {

@@ -51,6 +51,10 @@ std::string sample_line(const SampleRecord& sample, std::uint64_t step) {
     versions.push_back(Json::Object{{"step", static_cast<std::int64_t>(span.version.step)},
                                     {"tokens", static_cast<std::int64_t>(span.num_tokens)}});
   }
+  Json::Object parts;
+  for (const auto& [name, value] : sample.reward_parts) {
+    parts.push_back({name, value});
+  }
   Json::Array ids;
   for (const std::int32_t id : sample.response_ids) {
     ids.push_back(Json(id));
@@ -59,19 +63,22 @@ std::string sample_line(const SampleRecord& sample, std::uint64_t step) {
   for (const float logprob : sample.behavior_logprobs) {
     logprobs.push_back(Json(static_cast<double>(logprob)));
   }
-  return Json(Json::Object{{"step", static_cast<std::int64_t>(step)},
-                           {"sample", static_cast<std::int64_t>(sample.id.value)},
-                           {"group", static_cast<std::int64_t>(sample.group.value)},
-                           {"prompt", sample.prompt},
-                           {"response", sample.response},
-                           {"answer", sample.answer},
-                           {"reward", sample.reward},
-                           {"advantage", static_cast<double>(sample.advantage)},
-                           {"finish_reason", sample.finish_reason},
-                           {"versions", std::move(versions)},
-                           {"response_ids", std::move(ids)},
-                           {"behavior_logprobs", std::move(logprobs)}})
-      .to_line();
+  Json::Object line{{"step", static_cast<std::int64_t>(step)},
+                    {"sample", static_cast<std::int64_t>(sample.id.value)},
+                    {"group", static_cast<std::int64_t>(sample.group.value)},
+                    {"prompt", sample.prompt},
+                    {"response", sample.response},
+                    {"answer", sample.answer},
+                    {"reward", sample.reward}};
+  if (!parts.empty()) {
+    line.push_back({"rewards", Json(std::move(parts))});
+  }
+  line.push_back({"advantage", static_cast<double>(sample.advantage)});
+  line.push_back({"finish_reason", sample.finish_reason});
+  line.push_back({"versions", std::move(versions)});
+  line.push_back({"response_ids", std::move(ids)});
+  line.push_back({"behavior_logprobs", std::move(logprobs)});
+  return Json(std::move(line)).to_line();
 }
 
 void write_next(Self self) {

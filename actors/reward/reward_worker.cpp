@@ -100,8 +100,9 @@ void settle(Self self, const std::vector<RewardResult>& results) {
     if (result.error.empty() && std::isfinite(result.reward)) {
       state.has_scored = true;
       state.unscored = 0;
-      scored.rows.push_back(
-          {lease, {make_cell(SampleColumn::kReward, std::vector<double>{result.reward})}, {}});
+      std::vector<double> rewards{result.reward};
+      rewards.insert(rewards.end(), result.parts.begin(), result.parts.end());
+      scored.rows.push_back({lease, {make_cell(SampleColumn::kReward, std::move(rewards))}, {}});
       continue;
     }
     const std::string reason =

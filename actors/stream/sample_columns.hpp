@@ -24,7 +24,7 @@ enum class SampleColumn : std::uint32_t {
   kBehaviorLogprobs,  // float (R)
   kVersions,          // (incarnation, step, tokens) uint64 triples
   kFinish,            // one byte: FinishReason
-  kReward,            // one double
+  kReward,            // double (1 + N): the reward, then those of its N parts
   kAdvantage,         // one float
 };
 

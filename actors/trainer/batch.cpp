@@ -81,12 +81,13 @@ Result<TrainRow> read_train_row(const storage::LeasedRow& leased) {
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer answer, find_cell(leased, SampleColumn::kAnswer));
   row.versions = cell_versions(versions);
   if (row.behavior_logprobs.size() != row.response_ids.size() || row.versions.empty() ||
-      finish.size() != 1 || reward.size() != 1 || advantage.size() != 1) {
+      finish.size() != 1 || reward.empty() || advantage.size() != 1) {
     return Status(Errc::kInternal,
                   "columns of different lengths row=" + std::to_string(leased.row.id.value));
   }
   row.truncated = finish[0] == static_cast<std::uint8_t>(engines::FinishReason::kLength);
   row.reward = reward[0];
+  row.reward_parts.assign(reward.begin() + 1, reward.end());
   row.advantage = advantage[0];
   row.prompt = cell_text(prompt);
   row.answer = cell_text(answer);
@@ -204,6 +205,17 @@ std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,
   return figures;
 }
 
+void add_part_figures(const std::vector<TrainRow>& rows, const std::vector<std::string>& names,
+                      std::map<std::string, double>& figures) {
+  for (std::size_t part = 0; part < names.size() && !rows.empty(); ++part) {
+    double sum = 0.0;
+    for (const TrainRow& row : rows) {
+      sum += part < row.reward_parts.size() ? row.reward_parts[part] : 0.0;
+    }
+    figures["reward_" + names[part] + "_mean"] = sum / static_cast<double>(rows.size());
+  }
+}
+
 void add_stream_figures(const StreamStatus& status, const std::vector<double>& idle_before,
                         std::map<std::string, double>& figures) {
   for (const SampleTask task : {SampleTask::kRollout, SampleTask::kReward}) {
@@ -222,7 +234,8 @@ void add_stream_figures(const StreamStatus& status, const std::vector<double>& i
   figures["rows_redelivered"] = static_cast<double>(status.redelivered);
 }
 
-SampleRecord sample_record(const TrainRow& row, std::string response) {
+SampleRecord sample_record(const TrainRow& row, std::string response,
+                           const std::vector<std::string>& part_names) {
   SampleRecord record;
   record.id = row.lease.row;
   record.group = row.group;
@@ -230,6 +243,9 @@ SampleRecord sample_record(const TrainRow& row, std::string response) {
   record.response = std::move(response);
   record.answer = row.answer;
   record.reward = row.reward;
+  for (std::size_t part = 0; part < std::min(part_names.size(), row.reward_parts.size()); ++part) {
+    record.reward_parts[part_names[part]] = row.reward_parts[part];
+  }
   record.advantage = row.advantage;
   record.finish_reason = row.truncated ? "length" : "stop";
   record.versions = row.versions;

@@ -26,6 +26,7 @@ struct TrainRow {
   std::vector<engines::VersionSpan> versions;
   bool truncated = false;
   double reward = 0.0;
+  std::vector<double> reward_parts;  // of a sum of rewards, before their weights
   float advantage = 0.0F;
   std::string prompt;
   std::string answer;
@@ -63,12 +64,18 @@ void add_probe(const engines::RolloutRequest& request, const engines::RolloutRes
                                                           const TrainOutcome& outcome,
                                                           std::uint64_t step);
 
+/// Adds the means of the parts of a sum of rewards, called `names`.
+void add_part_figures(const std::vector<TrainRow>& rows, const std::vector<std::string>& names,
+                      std::map<std::string, double>& figures);
+
 /// Adds a stream's row counts, and how long rollout and reward had nothing to do since
 /// `idle_before` was its `idle_seconds`.
 void add_stream_figures(const StreamStatus& status, const std::vector<double>& idle_before,
                         std::map<std::string, double>& figures);
 
-/// Returns what `samples.jsonl` keeps of a row; `response` is its text.
-[[nodiscard]] SampleRecord sample_record(const TrainRow& row, std::string response);
+/// Returns what `samples.jsonl` keeps of a row; `response` is its text, `part_names` those of the
+/// parts of its reward.
+[[nodiscard]] SampleRecord sample_record(const TrainRow& row, std::string response,
+                                         const std::vector<std::string>& part_names);
 
 }  // namespace tidemill::actors

@@ -16,13 +16,14 @@ enum class RunEnd : std::uint8_t {
   kData,      // the data ended first
   kStopped,   // somebody asked for it
   kNoSignal,  // group after group was filtered: there is nothing left to learn from
+  kPlateau,   // evaluation after evaluation was no better than one before
 };
 
 /// The last words of a trainer.
 struct RunSummary {
   RunEnd end = RunEnd::kSteps;
   std::uint64_t steps = 0;
-  engines::Snapshot weights;
+  engines::Snapshot weights;  // those to be exported
   std::string reason;  // in one line, when the run ended before its steps without being asked to
 };
 

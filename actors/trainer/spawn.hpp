@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "actors/keeper/handles.hpp"
 #include "actors/recorder/handles.hpp"
 #include "actors/stream/handles.hpp"
+#include "actors/trainer/best_weights.hpp"
 #include "actors/trainer/handles.hpp"
 #include "actors/work/work_port.hpp"
 
@@ -36,6 +38,7 @@ struct TrainerOptions {
   bool mask_truncated = false;     // answers cut by length carry no loss
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
   std::uint64_t eval_every = 0;    // steps; 0: never
+  BestOptions best;
   /// A run whose groups all leave untrained ends after this many batches' worth of them without a
   /// step: well (`RunEnd::kNoSignal`) when they were filtered, with `kUnavailable` when they were
   /// lost. Looked at whenever no batch was ready for `batch_wait`.
@@ -56,8 +59,11 @@ struct TrainerDeps {
   std::shared_ptr<CommitStore> commits;
   WorkPort* commit_port = nullptr;  // outlives the trainer
   std::function<std::string(const std::vector<std::int32_t>&)> decode;
+  /// Names of the parts of a sum of rewards, for the records; empty for a single reward.
+  std::vector<std::string> reward_parts;
   /// The weights training starts from; their version is where the run stands.
   engines::Snapshot weights;
+  std::optional<BestSoFar> best;  // of the commit it goes on from
 };
 
 /// Spawns a trainer. Whatever it cannot do ends it, with the failure as its exit reason: the run

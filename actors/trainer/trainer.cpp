@@ -7,8 +7,9 @@
 // No version is published while a batch is leased: the acknowledgement comes first. A commit
 // captures stream, optimizer and record marks before the next step begins; only its writing goes on
 // beside it, and the next commit waits for that. Evaluation goes on beside the steps; only a commit
-// waits for it, so that what a run restored from there would not evaluate again is on record. A run
-// that is asked to stop waits for none.
+// waits for it, so that what a run restored from there would not evaluate again is on record. Where
+// the best weights are looked for, the next step waits too: an evaluation is then of one version. A
+// run that is asked to stop waits for none.
 #include <deque>
 #include <optional>
 #include <utility>
@@ -55,6 +56,8 @@ struct TrainerState {
   bool ending = false;                    // that step is done
   bool commit_waits = false;              // for `writing` or the evaluation
   bool evaluating = false;                // until its report is recorded
+  bool step_waits = false;                // for the evaluation of its weights
+  std::optional<BestSoFar> best;
   bool stop_asked = false;
   std::optional<StreamStatus> at_step;  // the stream's counts when the next step was begun
 };
@@ -64,6 +67,7 @@ using Self = TrainerActor::stateful_pointer<TrainerState>;
 void fetch(Self self);
 void after_step(Self self);
 void begin_commit(Self self);
+void after_evaluation(Self self);
 
 void fail(Self self, const Status& status) {
   self->quit(to_caf_error(status));
@@ -85,7 +89,8 @@ void finish(Self self) {
   RunSummary summary;
   summary.end = *state.end;
   summary.steps = state.now.step;
-  summary.weights = state.recent.back();
+  const bool kept = state.best.has_value() && state.deps.options.best.keep;
+  summary.weights = kept ? state.best->weights : state.recent.back();
   summary.reason = state.end_reason;
   self->send(state.deps.owner, atom::finish_v, std::move(summary));
   self->quit();
@@ -95,8 +100,25 @@ void finish(Self self) {
 void end_evaluation(Self self) {
   auto& state = self->state;
   state.evaluating = false;
-  if (state.writing == nullptr && std::exchange(state.commit_waits, false)) {
+  if (std::exchange(state.step_waits, false)) {
+    after_evaluation(self);
+  } else if (state.writing == nullptr && std::exchange(state.commit_waits, false)) {
     begin_commit(self);
+  }
+}
+
+// Judges the weights that the trainer stands still for. Where nothing could be scored there is
+// nothing to judge.
+void judge_weights(Self self, const EvalReport& report) {
+  auto& state = self->state;
+  const BestOptions& options = state.deps.options.best;
+  if (!state.step_waits || report.num_failed == report.num_prompts * report.num_samples) {
+    return;
+  }
+  take_evaluation(options, report.mean_at_k, state.recent.back(), state.best);
+  if (const auto why = plateau(options, state.best); why.has_value() && !state.end.has_value()) {
+    state.end = RunEnd::kPlateau;
+    state.end_reason = *why;
   }
 }
 
@@ -109,12 +131,21 @@ void evaluate(Self self) {
   self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, state.now.step)
       .then(
           [self](const EvalReport& report) {
+            judge_weights(self, report);
             StepRecord record{"eval", report.step, {}, {}};
             record.figures["eval_mean_at_k"] = report.mean_at_k;
             record.figures["eval_pass_at_k"] = report.pass_at_k;
             record.figures["eval_prompts"] = static_cast<double>(report.num_prompts);
             record.figures["eval_samples"] = static_cast<double>(report.num_samples);
+            const auto& parts = self->state.deps.reward_parts;
+            for (std::size_t i = 0; i < std::min(parts.size(), report.part_means.size()); ++i) {
+              record.figures["eval_" + parts[i] + "_mean"] = report.part_means[i];
+            }
             record.figures["eval_failed"] = static_cast<double>(report.num_failed);
+            if (const auto& best = self->state.best; best.has_value()) {
+              record.figures["eval_best"] = best->value;
+              record.figures["eval_best_step"] = static_cast<double>(best->step);
+            }
             self->request(self->state.deps.recorder, kAnswerDeadline, atom::record_v,
                           std::move(record))
                 .then([self](const RecordMarks&) { end_evaluation(self); },
@@ -127,7 +158,7 @@ void record(Self self) {
   auto& state = self->state;
   StepRecord record{"train", state.now.step, std::move(state.figures), {}};
   for (const TrainRow& row : state.batch) {
-    record.samples.push_back(sample_record(row, state.deps.decode(row.response_ids)));
+    record.samples.push_back(sample_record(row, state.deps.decode(row.response_ids), state.deps.reward_parts));
   }
   state.batch.clear();
   self->request(state.deps.recorder, kAnswerDeadline, atom::record_v, std::move(record))
@@ -163,6 +194,7 @@ void publish(Self self, engines::Snapshot snapshot) {
 void acknowledge(Self self, TrainOutcome& outcome) {
   auto& state = self->state;
   state.figures = batch_figures(state.batch, outcome, state.now.step);
+  add_part_figures(state.batch, state.deps.reward_parts, state.figures);
   state.figures["wait_seconds"] = seconds(state.fetched - state.asked);
   state.figures["train_seconds"] = seconds(TimePoint{self->clock().now()} - state.fetched);
   Completion completion{task_id(SampleTask::kTrain), kConsumer, {}};
@@ -321,7 +353,18 @@ void after_step(Self self) {
   const std::uint64_t step = state.now.step;
   if (options.eval_every != 0 && step % options.eval_every == 0) {
     evaluate(self);
+    if (options.best.watches() && state.deps.evaluator) {
+      state.step_waits = true;
+      return;
+    }
   }
+  after_evaluation(self);
+}
+
+void after_evaluation(Self self) {
+  auto& state = self->state;
+  const TrainerOptions& options = state.deps.options;
+  const std::uint64_t step = state.now.step;
   state.asked = self->clock().now();
   const bool due = options.commit_every != 0 && step % options.commit_every == 0;
   if (due && step < options.total_steps) {
@@ -390,6 +433,7 @@ void begin_commit(Self self) {
   }
   state.next = std::make_shared<CommitInWork>();
   state.next->commit.weights = state.recent.back();
+  state.next->commit.best = state.best;
   if (!state.deps.options.fixed_batches) {
     capture_stream(self);
     return;
@@ -432,8 +476,11 @@ void stop(Self self) {
   auto& state = self->state;
   state.stop_asked = true;
   state.end = state.end.value_or(RunEnd::kStopped);
-  if (state.writing == nullptr && std::exchange(state.commit_waits, false)) {
-    begin_commit(self);  // it waited for an evaluation, which is given up now
+  // Who waits for an evaluation gives it up.
+  if (std::exchange(state.step_waits, false)) {
+    after_evaluation(self);
+  } else if (state.writing == nullptr && std::exchange(state.commit_waits, false)) {
+    begin_commit(self);
   }
 }
 
@@ -442,6 +489,7 @@ TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
   state.now = deps.weights.version;
   state.committed_step = state.now.step;
   state.recent.push_back(deps.weights);
+  state.best = std::move(deps.best);
   state.deps = std::move(deps);
   return {
       [self](atom::start) {

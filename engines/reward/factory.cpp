@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/reward/factory.hpp"
 
-#include <cmath>
-
+#include "base/check.hpp"
 #include "engines/reward/command_engine.hpp"
 #include "engines/reward/rule_engine.hpp"
 #include "engines/reward/rules.hpp"
@@ -24,7 +23,9 @@ Result<std::unique_ptr<RewardRule>> make_rule(const RewardOptions& options) {
   return invalid_argument("kind: is not one of the known ones");
 }
 
-Result<Engine> make_unweighted(const RewardOptions& options, const Clock& clock) {
+}  // namespace
+
+Result<Engine> make_reward_engine(const RewardOptions& options, const Clock& clock) {
   if (options.kind == RewardKind::kCommand) {
     TIDEMILL_ASSIGN_OR_RETURN(auto engine, CommandRewardEngine::start(options, clock));
     return Engine(std::move(engine));
@@ -33,40 +34,9 @@ Result<Engine> make_unweighted(const RewardOptions& options, const Clock& clock)
   return Engine(std::make_unique<RuleRewardEngine>(std::move(rule)));
 }
 
-}  // namespace
-
-Result<Engine> make_reward_engine(const RewardOptions& options, const Clock& clock) {
-  if (!std::isfinite(options.weight)) {
-    return invalid_argument("weight: must be finite");
-  }
-  TIDEMILL_ASSIGN_OR_RETURN(Engine engine, make_unweighted(options, clock));
-  if (options.weight == 1.0) {
-    return engine;
-  }
-  std::vector<WeightedPart> parts;
-  parts.push_back({options.weight, std::move(engine)});
-  return Engine(std::make_unique<WeightedRewardEngine>(std::move(parts)));
-}
-
-Result<Engine> make_reward_engine(const std::vector<RewardOptions>& parts, const Clock& clock) {
-  if (parts.empty()) {
-    return invalid_argument("no reward given");
-  }
-  if (parts.size() == 1) {
-    return make_reward_engine(parts.front(), clock);
-  }
-  std::vector<WeightedPart> engines;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (!std::isfinite(parts[i].weight)) {
-      return invalid_argument("reward " + std::to_string(i + 1) + ": weight: must be finite");
-    }
-    auto engine = make_unweighted(parts[i], clock);
-    if (!engine.ok()) {
-      return engine.status().with_context("reward " + std::to_string(i + 1));
-    }
-    engines.push_back({parts[i].weight, std::move(engine).value()});
-  }
-  return Engine(std::make_unique<WeightedRewardEngine>(std::move(engines)));
+Engine make_reward_sum(std::vector<RewardPart> parts) {
+  TIDEMILL_CHECK(!parts.empty());
+  return std::make_unique<WeightedRewardEngine>(std::move(parts));
 }
 
 Result<AnswerCheck> make_answer_check(const RewardOptions& options) {

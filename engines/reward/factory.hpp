@@ -22,13 +22,17 @@ namespace tidemill::engines {
 [[nodiscard]] Result<std::unique_ptr<RewardEngine>> make_reward_engine(const RewardOptions& options,
                                                                        const Clock& clock);
 
-/// Makes an engine whose reward is the sum of weight times reward over `parts`, in their order. A
-/// sample that one part cannot score has no reward; its error is that part's.
-///
-/// Errors: as above, with the part's place ("reward 2: ...") before it; `kInvalidArgument` when
-/// `parts` is empty.
-[[nodiscard]] Result<std::unique_ptr<RewardEngine>> make_reward_engine(
-    const std::vector<RewardOptions>& parts, const Clock& clock);
+/// One reward of several.
+struct RewardPart {
+  std::string name;     // what its errors begin with
+  double weight = 1.0;  // finite
+  std::unique_ptr<RewardEngine> engine;
+};
+
+/// Makes an engine that asks every part about every sample: the reward is the sum of weight times
+/// reward, in their order, and the results hold each part's own. A sample that one part cannot
+/// score has no reward; its error is that part's. Requires at least one part.
+[[nodiscard]] std::unique_ptr<RewardEngine> make_reward_sum(std::vector<RewardPart> parts);
 
 /// Makes a check that a row's reference answer is one the reward can judge against, so that a row
 /// without is known before anything is generated for it. Empty for a `command`: all answers are

@@ -23,9 +23,6 @@ enum class RewardKind : std::uint8_t {
 /// Describes one reward. Fields that a kind does not name are ignored by it.
 struct RewardOptions {
   RewardKind kind = RewardKind::kExactMatch;
-  /// Factor of this reward in a sum of several; finite.
-  double weight = 1.0;
-
   /// kNumber: largest absolute difference that still counts as equal; finite, >= 0.
   double tolerance = 1e-6;
 

@@ -20,7 +20,8 @@ Status RuleRewardEngine::step(Duration /*patience*/) {
   for (int judged = 0; judged < kSamplesPerStep && !queue_.empty(); ++judged) {
     const Pending next = std::move(queue_.front());
     queue_.pop_front();  // before the sink is called: it may submit
-    RewardResult result{.id = next.request.id, .reward = 0.0, .error = {}};
+    RewardResult result;
+    result.id = next.request.id;
     const Result<double> reward = rule_->judge(next.request);
     if (reward.ok()) {
       result.reward = reward.value();

@@ -16,14 +16,17 @@ void WeightedRewardEngine::PartSink::on_reward(RewardResult result) {
 
 void WeightedRewardEngine::deliver(std::uint64_t key) {
   const Pending pending = std::move(pending_.extract(key).mapped());
-  RewardResult result{.id = pending.id, .reward = 0.0, .error = {}};
+  RewardResult result;
+  result.id = pending.id;
   for (std::size_t part = 0; part < parts_.size(); ++part) {
     result.reward += parts_[part].weight * pending.rewards[part];
     if (result.error.empty() && !pending.errors[part].empty()) {
-      result.error = "reward " + std::to_string(part + 1) + ": " + pending.errors[part];
+      result.error = parts_[part].name + ": " + pending.errors[part];
     }
   }
-  if (!result.error.empty()) {
+  if (result.error.empty()) {
+    result.parts = pending.rewards;
+  } else {
     result.reward = 0.0;
   }
   pending.sink->on_reward(std::move(result));
@@ -44,7 +47,7 @@ Status WeightedRewardEngine::submit(RewardRequest request, RewardSink& sink) {
     if (!accepted.ok()) {
       if (part == 0) {
         pending_.erase(key);
-        return accepted.with_context("reward 1");
+        return accepted.with_context(parts_.front().name);
       }
       // Earlier parts hold the request already: the refusal becomes its result.
       pending.errors[part] = accepted.message();
@@ -63,7 +66,7 @@ Status WeightedRewardEngine::step(Duration patience) {
     const Status stepped = parts_[part].engine->step(share);
     // The others go on: they hold the rest of what a part that gave up has answered for.
     if (!stepped.ok() && given_up_.ok()) {
-      given_up_ = stepped.with_context("reward " + std::to_string(part + 1));
+      given_up_ = stepped.with_context(parts_[part].name);
     }
   }
   return given_up_;
@@ -71,7 +74,7 @@ Status WeightedRewardEngine::step(Duration patience) {
 
 RewardStats WeightedRewardEngine::stats() const {
   RewardStats sum;
-  for (const WeightedPart& part : parts_) {
+  for (const RewardPart& part : parts_) {
     const RewardStats stats = part.engine->stats();
     sum.starts += stats.starts;
     sum.ends += stats.ends;

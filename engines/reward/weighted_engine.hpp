@@ -7,20 +7,14 @@
 #include <memory>
 #include <vector>
 
-#include "engines/reward_engine.hpp"
+#include "engines/reward/factory.hpp"
 
 namespace tidemill::engines {
-
-/// One summand.
-struct WeightedPart {
-  double weight = 1.0;
-  std::unique_ptr<RewardEngine> engine;
-};
 
 /// Asks every part about every request; the result is there when the last part has answered.
 class WeightedRewardEngine final : public RewardEngine {
 public:
-  explicit WeightedRewardEngine(std::vector<WeightedPart> parts) : parts_(std::move(parts)) {}
+  explicit WeightedRewardEngine(std::vector<RewardPart> parts) : parts_(std::move(parts)) {}
 
   [[nodiscard]] Status submit(RewardRequest request, RewardSink& sink) override;
   [[nodiscard]] bool has_work() const override { return !pending_.empty(); }
@@ -54,7 +48,7 @@ private:
 
   void deliver(std::uint64_t key);
 
-  std::vector<WeightedPart> parts_;
+  std::vector<RewardPart> parts_;
   // Behind `parts_`: their sinks lie in here and are only called by a part's `step`.
   std::map<std::uint64_t, Pending> pending_;
   std::uint64_t next_key_ = 0;

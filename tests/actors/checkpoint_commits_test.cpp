@@ -95,6 +95,32 @@ TEST(CheckpointCommits, AnAdapterIsKeptAloneAndItsBaseByDigest) {
   EXPECT_EQ(digest_tensors(back.value().weights.adapter), commit.weights.adapter_digest);
 }
 
+TEST(CheckpointCommits, TheBestWeightsComeBackToo) {
+  RunCommit commit = some_commit();
+  EXPECT_FALSE(actors::from_checkpoint(actors::to_checkpoint(commit, {})).value().best.has_value());
+  commit.best = actors::BestSoFar{0.1, 2, 5, {}};
+  auto back = actors::from_checkpoint(actors::to_checkpoint(commit, {}));
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  ASSERT_TRUE(back.value().best.has_value());
+  EXPECT_EQ(back.value().best->value, 0.1);
+  EXPECT_EQ(back.value().best->step, 2U);
+  EXPECT_EQ(back.value().best->num_worse, 5U);
+  EXPECT_TRUE(back.value().best->weights.base.empty());
+
+  commit.best->weights.base = tensors("w", 0.75F);
+  commit.best->weights.base_digest = digest_tensors(commit.best->weights.base);
+  storage::Checkpoint checkpoint = actors::to_checkpoint(commit, {});
+  back = actors::from_checkpoint(checkpoint);
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(back.value().best->weights.base_digest, commit.best->weights.base_digest);
+  EXPECT_EQ(digest_tensors(back.value().best->weights.base), commit.best->weights.base_digest);
+  EXPECT_EQ(digest_tensors(back.value().weights.base), commit.weights.base_digest);
+
+  checkpoint.blobs[actors::kMetaPart] =
+      actors::to_checkpoint(some_commit(), {}).blobs[actors::kMetaPart];
+  EXPECT_THAT(actors::from_checkpoint(checkpoint).status().message(), HasSubstr("\"best\""));
+}
+
 TEST(CheckpointCommits, AMissingPartIsNamed) {
   const storage::Checkpoint whole = actors::to_checkpoint(some_commit(), some_inputs());
   for (const char* part :

@@ -93,6 +93,19 @@ TEST_F(EvaluatorTest, AnswersEveryPromptKTimesAndScoresTheAnswers) {
   EXPECT_EQ(engine_->asked[3].response, "2");
 }
 
+TEST_F(EvaluatorTest, ThePartsOfASumHaveMeansOverAllAnswers) {
+  const auto asked = evaluate(1);
+  const std::uint64_t first_id = device_->generations[0].request.id.value;
+  engine_->parts = {1.0, 0.5};
+  engine_->error_of[first_id] = "no opinion";  // counts as 0
+  for (int i = 0; i < 4; ++i) {
+    respond(1);
+  }
+  advance(0s);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked.value().part_means, (std::vector<double>{0.75, 0.375}));
+}
+
 TEST_F(EvaluatorTest, OneEvaluationAtATime) {
   const auto first = evaluate(1);
   EXPECT_EQ(evaluate(2).status().code(), Errc::kUnavailable);

@@ -72,6 +72,17 @@ TEST_F(RewardWorkerTest, ScoresWhatItLeasesAndWritesTheRewardsBack) {
             (std::vector<double>{0.75}));
 }
 
+TEST_F(RewardWorkerTest, WritesThePartsOfASumBehindIt) {
+  engine_->parts = {1.0, -0.25};
+  lease({row(0)});
+  advance(0s);
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  storage::LeasedRow read;
+  read.columns = stream_->acks[0].rows.at(0).columns;
+  EXPECT_EQ(actors::read_cell<double>(read, actors::SampleColumn::kReward).value(),
+            (std::vector<double>{1.0, 1.0, -0.25}));
+}
+
 TEST_F(RewardWorkerTest, GivesBackWhatCannotBeScoredByReason) {
   engine_->error_of[1] = "no number in the answer";
   engine_->reward_of[2] = std::numeric_limits<double>::quiet_NaN();

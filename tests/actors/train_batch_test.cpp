@@ -217,10 +217,40 @@ TEST(TrainBatch, FiguresOfAnEmptyBatchAreFinite) {
   }
 }
 
+TEST(TrainBatch, PartsOfARewardHaveMeansAndNames) {
+  std::vector<TrainRow> rows{row_of(0, 0), row_of(1, 0)};
+  rows[0].reward_parts = {1.0, 0.5};
+  rows[1].reward_parts = {0.0, 1.0};
+  std::map<std::string, double> figures;
+  actors::add_part_figures(rows, {"number", "form"}, figures);
+  EXPECT_EQ(figures,
+            (std::map<std::string, double>{{"reward_form_mean", 0.75}, {"reward_number_mean", 0.5}}));
+  const actors::SampleRecord record = actors::sample_record(rows[0], "text", {"number", "form"});
+  EXPECT_EQ(record.reward_parts,
+            (std::map<std::string, double>{{"form", 0.5}, {"number", 1.0}}));
+  figures.clear();
+  actors::add_part_figures({}, {"number"}, figures);
+  EXPECT_TRUE(figures.empty());
+}
+
+TEST(TrainBatch, ReadsThePartsOfAReward) {
+  storage::LeasedRow leased = trainable_row(3, 1);
+  for (storage::ColumnValue& cell : leased.columns) {
+    if (cell.column.value == static_cast<std::uint32_t>(actors::SampleColumn::kReward)) {
+      cell = actors::make_cell(actors::SampleColumn::kReward, std::vector<double>{0.75, 1.0, -0.25});
+    }
+  }
+  const auto row = actors::read_train_row(leased);
+  ASSERT_TRUE(row.ok()) << row.status().to_string();
+  EXPECT_EQ(row.value().reward, 0.75);
+  EXPECT_THAT(row.value().reward_parts, ElementsAre(1.0, -0.25));
+}
+
 TEST(TrainBatch, ASampleRecordKeepsWhatWasTrained) {
   TrainRow row = row_of(3, 1, 5);
   row.truncated = true;
-  const actors::SampleRecord record = actors::sample_record(row, "text");
+  const actors::SampleRecord record = actors::sample_record(row, "text", {});
+  EXPECT_TRUE(record.reward_parts.empty());
   EXPECT_EQ(record.id, SampleId{3});
   EXPECT_EQ(record.response, "text");
   EXPECT_EQ(record.finish_reason, "length");

@@ -47,6 +47,8 @@ protected:
     deps.decode = [](const std::vector<std::int32_t>& ids) { return std::to_string(ids.size()); };
     deps.weights.version = {0, 3, step};
     deps.weights.base_digest = "initial";
+    deps.best = best_;
+    deps.reward_parts = {"number", "form"};
     trainer_ = keep(actors::spawn_trainer(system(), std::move(deps)));
     exit_ = exit_of(trainer_);
     caf::anon_send(trainer_, atom::start_v);
@@ -86,9 +88,16 @@ protected:
     deliver(batch(2 * step, step));
     trained();
   }
+  // The evaluation that the trainer waits for.
+  void evaluated(double value) {
+    auto pending = take(evaluator_->asked);
+    pending.answer({pending.request, 10, 1, value, 0.5, 0, {1.0, 0.25}});
+    drain();
+  }
   bool ended() const { return exit_->has_value(); }
 
   actors::TrainerOptions options_;
+  std::optional<actors::BestSoFar> best_;
   std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
   std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   std::shared_ptr<FakeKeeper> keeper_ = std::make_shared<FakeKeeper>();
@@ -411,7 +420,7 @@ TEST_F(TrainerTest, EvaluatesEverySoManyStepsAndNeverHoldsAStepUp) {
   EXPECT_EQ(stream_->leases.size(), 1U);
   auto pending = take(evaluator_->asked);
   EXPECT_EQ(pending.request, 2U);
-  pending.answer({2, 10, 4, 0.25, 0.5, 1});
+  pending.answer({2, 10, 4, 0.25, 0.5, 1, {}});
   drain();
   const actors::StepRecord& record = recorder_->records.back();
   EXPECT_EQ(record.kind, "eval");
@@ -439,7 +448,7 @@ TEST_F(TrainerTest, TheLastEvaluationIsRecordedBeforeTheLastCommit) {
   advance(1min);
   EXPECT_FALSE(ended());
   EXPECT_EQ(commits_->saves, 0);
-  take(evaluator_->asked).answer({2, 10, 4, 0.25, 0.5, 0});
+  take(evaluator_->asked).answer({2, 10, 4, 0.25, 0.5, 0, {}});
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_TRUE((*exit_)->ok());
   EXPECT_EQ(recorder_->records.back().kind, "eval");
@@ -467,6 +476,102 @@ TEST_F(TrainerTest, AStopLetsGoOfTheEvaluationThatHoldsUpTheEnd) {
   caf::anon_send(trainer_, atom::stop_v);
   EXPECT_TRUE(run_until([&] { return ended(); }, 20));
   EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kSteps);
+}
+
+// -- the best weights -----------------------------------------------------------------------------
+
+TEST_F(TrainerTest, WhoLooksForTheBestWaitsForEachEvaluation) {
+  options_.total_steps = 4;
+  options_.eval_every = 1;
+  options_.best.keep = true;
+  start();
+  run_step(0);
+  EXPECT_TRUE(stream_->leases.empty());  // no next step before the answer
+  evaluated(0.25);
+  EXPECT_EQ(recorder_->records.back().figures.at("eval_best"), 0.25);
+  EXPECT_EQ(recorder_->records.back().figures.at("eval_best_step"), 1.0);
+  EXPECT_EQ(recorder_->records.back().figures.at("eval_form_mean"), 0.25);
+  run_step(1);
+  evaluated(0.75);
+  run_step(2);
+  evaluated(0.75);  // equal ones are not better
+  run_step(3);
+  evaluated(0.5);
+  ASSERT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(recorder_->records.back().figures.at("eval_best_step"), 2.0);
+  const actors::RunSummary& summary = owner_->summaries.at(0);
+  EXPECT_EQ(summary.end, RunEnd::kSteps);
+  EXPECT_EQ(summary.steps, 4U);
+  EXPECT_EQ(summary.weights.base_digest, "step 2");
+  ASSERT_TRUE(commits_->last->best.has_value());
+  EXPECT_EQ(commits_->last->best->step, 2U);
+  EXPECT_EQ(commits_->last->best->num_worse, 2U);
+  EXPECT_EQ(commits_->last->best->weights.base_digest, "step 2");
+  EXPECT_EQ(commits_->last->weights.base_digest, "step 4");
+}
+
+TEST_F(TrainerTest, APlateauEndsTheRun) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  options_.best.patience = 2;
+  options_.best.min_improvement = 0.1;
+  start();
+  run_step(0);
+  evaluated(0.5);
+  run_step(1);
+  evaluated(0.55);  // not by enough
+  EXPECT_EQ(stream_->leases.size(), 1U);
+  run_step(2);
+  evaluated(0.6);
+  ASSERT_TRUE(run_until([&] { return ended(); }));
+  const actors::RunSummary& summary = owner_->summaries.at(0);
+  EXPECT_EQ(summary.end, RunEnd::kPlateau);
+  EXPECT_EQ(summary.steps, 3U);
+  EXPECT_EQ(summary.weights.base_digest, "step 3");  // the best is not kept
+  EXPECT_EQ(summary.reason, "no evaluation since step 1 was better than its 0.5 (2 in a row)");
+  EXPECT_EQ(commits_->last->best->weights.base_digest, "");
+}
+
+TEST_F(TrainerTest, TheBestOfTheCommitIsGoneOnFrom) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  options_.best = {true, 2, 0.0};
+  best_ = actors::BestSoFar{0.75, 3, 1, {}};
+  best_->weights.base_digest = "of the commit";
+  start(/*step=*/4);
+  run_step(4);
+  evaluated(0.7);
+  ASSERT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kPlateau);
+  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "of the commit");
+}
+
+TEST_F(TrainerTest, AnEvaluationWithoutAnyScoreJudgesNothing) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  options_.best.patience = 1;
+  start();
+  run_step(0);
+  take(evaluator_->asked).answer({1, 10, 4, 0.0, 0.0, 40, {}});
+  drain();
+  EXPECT_EQ(stream_->leases.size(), 1U);
+  EXPECT_FALSE(recorder_->records.back().figures.contains("eval_best"));
+  run_step(1);
+  take(evaluator_->asked).fail({Errc::kUnavailable, "gone"});
+  drain();
+  EXPECT_EQ(stream_->leases.size(), 1U);  // and the run goes on
+}
+
+TEST_F(TrainerTest, AStopLetsGoOfTheEvaluationThatHoldsUpTheStep) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  options_.best.keep = true;
+  start();
+  run_step(0);
+  caf::anon_send(trainer_, atom::stop_v);
+  EXPECT_TRUE(run_until([&] { return ended(); }, 20));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
+  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 1");
 }
 
 // -- peers that fail, die, or never answer --------------------------------------------------------

@@ -58,8 +58,8 @@ checkpoint: {every_steps: 20}
   EXPECT_FALSE(rl->model.dtype);
   EXPECT_THAT(rl->data.train, ElementsAre("data/train.jsonl"));
   EXPECT_EQ(rl->rollout.max_new_tokens, 64);
-  EXPECT_NE(rl->reward.scoring.get<workflows::ExactMatchReward>(), nullptr);
-  EXPECT_EQ(rl->reward.on_failed, workflows::OnFailedSample::kDropGroup);
+  EXPECT_NE(rl->reward.at(0).scoring.get<workflows::ExactMatchReward>(), nullptr);
+  EXPECT_EQ(rl->stream.on_failed, workflows::OnFailedSample::kDropGroup);
   EXPECT_EQ(rl->staleness.max, 1);
   EXPECT_EQ(rl->train.common.steps, 100);
   EXPECT_EQ(rl->train.common.learning_rate, 1e-4);
@@ -166,19 +166,35 @@ TEST_F(LoadTest, KeysOverrideTheRowOfTheTable) {
 
 TEST_F(LoadTest, EveryRewardKindHasItsKeys) {
   EXPECT_EQ(read_rl("reward: {kind: number, tolerance: 0.5}\n")
-                .reward.scoring.get<workflows::NumberReward>()
+                .reward.at(0)
+                .scoring.get<workflows::NumberReward>()
                 ->tolerance,
             0.5);
   EXPECT_EQ(read_rl("reward: {kind: regex, pattern: '^a{2}$'}\n")
-                .reward.scoring.get<workflows::RegexReward>()
+                .reward.at(0)
+                .scoring.get<workflows::RegexReward>()
                 ->pattern,
             "^a{2}$");
   const auto command = read_rl(
-      "reward: {kind: command, command: [python3, r.py], timeout_ms: 5, on_failed: shrink}\n");
-  EXPECT_THAT(command.reward.scoring.get<workflows::CommandReward>()->command,
+      "reward: {kind: command, command: [python3, r.py], timeout_ms: 5}\n"
+      "stream: {on_failed: shrink}\n");
+  EXPECT_THAT(command.reward.at(0).scoring.get<workflows::CommandReward>()->command,
               ElementsAre("python3", "r.py"));
-  EXPECT_EQ(command.reward.scoring.get<workflows::CommandReward>()->timeout_ms, 5);
-  EXPECT_EQ(command.reward.on_failed, workflows::OnFailedSample::kShrink);
+  EXPECT_EQ(command.reward.at(0).scoring.get<workflows::CommandReward>()->timeout_ms, 5);
+  EXPECT_EQ(command.stream.on_failed, workflows::OnFailedSample::kShrink);
+}
+
+TEST_F(LoadTest, RewardsMayBeAWeightedList) {
+  const auto rewards = read_rl(
+                           "reward:\n  - {kind: number, weight: 2}\n"
+                           "  - {kind: regex, pattern: x, name: form, weight: -0.5}\n")
+                           .reward;
+  ASSERT_EQ(rewards.size(), 2U);
+  EXPECT_EQ(rewards[0].weight, 2.0);
+  EXPECT_EQ(workflows::reward_name(rewards[0]), "number");
+  EXPECT_EQ(rewards[1].weight, -0.5);
+  EXPECT_EQ(workflows::reward_name(rewards[1]), "form");
+  EXPECT_EQ(rewards[1].scoring.get<workflows::RegexReward>()->pattern, "x");
 }
 
 TEST_F(LoadTest, BytesTakeSuffixes) {

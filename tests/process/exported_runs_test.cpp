@@ -41,7 +41,9 @@ protected:
   // Trains for two steps by the workflow and ending of `train` given.
   [[nodiscard]] std::string train(const std::string& name, const std::string& rest) const {
     folder_.write(name + ".yaml",
-                  "model: {path: " + kModel + "}\ndata: {train: rows.jsonl}\n" + rest);
+                  "model: {path: " + kModel + "}\n" +
+                      (rest.find("data:") == std::string::npos ? "data: {train: rows.jsonl}\n" : "") +
+                      rest);
     return done({"run", name + ".yaml"});
   }
 
@@ -111,6 +113,48 @@ TEST_F(ExportedRunsTest, AnAdapterIsTheOneOfTheRunsEndAndMerges) {
     EXPECT_GT(largest_difference(base, with_adapter), 1e-2);    // it was trained
     EXPECT_LT(largest_difference(merged, with_adapter), 1e-4);  // another order of the same sums
   }
+}
+
+TEST_F(ExportedRunsTest, TheBestModelIsExportedAndItsWeightsAreKept) {
+  // So high a rate that the model gets worse: the first evaluations are the best.
+  std::ignore = train("best",
+                      "workflow: rl\ndata: {train: rows.jsonl, eval: rows.jsonl}\n"
+                      "rollout: {group_size: 4, max_new_tokens: 4}\n"
+                      "reward:\n  - {kind: number}\n"
+                      "  - {kind: regex, pattern: '^\\d+$', name: form, weight: 0.125}\n"
+                      "train: {steps: 20, prompts_per_step: 4, learning_rate: 0.05}\n"
+                      "eval: {every_steps: 1, keep_best: true, patience: 3}\n"
+                      "checkpoint: {every_steps: 2}\n");
+  double best = -1;
+  std::int64_t best_step = 0;
+  std::vector<std::int64_t> evaluated;
+  for (const std::string& line : folder_.evaluations("best")) {
+    const auto record = nlohmann::json::parse(line);
+    evaluated.push_back(record.at("step"));
+    const double value = record.at("eval_mean_at_k");
+    if (value > best || (value == best && evaluated.back() < best_step)) {
+      best = value;
+      best_step = evaluated.back();
+    }
+    EXPECT_NEAR(value,
+                record.at("eval_number_mean").get<double>() +
+                    0.125 * record.at("eval_form_mean").get<double>(),
+                1e-12);
+  }
+  const std::int64_t last = *std::max_element(evaluated.begin(), evaluated.end());
+  EXPECT_EQ(last, best_step + 3) << "it ends at a plateau";
+  const std::string weights = folder_.exported_weights("best");
+  EXPECT_EQ(done({"export", "runs/best", "kept", "--best"}), "kept: model\n");
+  EXPECT_EQ(read_file(folder_.path() / "kept/model.safetensors"), weights);
+  EXPECT_EQ(done({"export", "runs/best", "last"}), "last: model\n");
+  EXPECT_NE(read_file(folder_.path() / "last/model.safetensors"), weights);
+  std::istringstream samples(folder_.samples("best"));
+  std::string line;
+  ASSERT_TRUE(std::getline(samples, line));
+  const auto sample = nlohmann::json::parse(line);
+  EXPECT_EQ(sample.at("reward").get<double>(),
+            sample.at("rewards").at("number").get<double>() +
+                0.125 * sample.at("rewards").at("form").get<double>());
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ protected:
     }
   }
 
-  // Runs with a program that misbehaves; `more` are further keys of `reward`.
+  // Runs with a program that misbehaves; `more` are further keys of `reward`, or further sections.
   Ended run(const std::string& behaviour, const std::string& more) {
     folder_.write("run.yaml", gated_config(random_model(), more));
     RewardGate(folder_).set_behaviour(behaviour);
@@ -101,13 +101,13 @@ TEST_F(RewardProgramsTest, OneNanCostsNoSample) {
 // shrunk one is trained without them.
 
 TEST_F(RewardProgramsTest, GroupsThatCannotBeScoredAreDropped) {
-  expect_done(run("nan-for 15+", "  on_failed: drop_group\n"));
+  expect_done(run("nan-for 15+", "stream: {on_failed: drop_group}\n"));
   EXPECT_EQ(trained_samples(), kAllSamples);
   EXPECT_THAT(folder_.samples(kGatedRun), Not(HasSubstr("\"prompt\":\"15+")));
 }
 
 TEST_F(RewardProgramsTest, ShrunkGroupsGoOnWithoutThem) {
-  expect_done(run("nan-zero", "  on_failed: shrink\n"));
+  expect_done(run("nan-zero", "stream: {on_failed: shrink}\n"));
   EXPECT_GT(trained_samples(), 0U);
   EXPECT_LT(trained_samples(), kAllSamples);
   EXPECT_THAT(folder_.samples(kGatedRun), Not(HasSubstr("\"reward\":0.0")));
@@ -139,7 +139,7 @@ TEST_F(RewardProgramsTest, AlwaysNan) {
 }
 
 TEST_F(RewardProgramsTest, AlwaysAnErrorEvenWhenGroupsShrink) {
-  const Ended ended = run("error", "  on_failed: shrink\n");
+  const Ended ended = run("error", "stream: {on_failed: shrink}\n");
   EXPECT_THAT(ended.last_error_line(), HasSubstr("no opinion"));
   expect_one_line_and_resume(ended,
                              "reward-0: 256 samples in a row without a reward; the last: reward: ");

@@ -35,6 +35,7 @@ public:
       engines::RewardResult result;
       result.id = id;
       result.reward = reward_of.contains(id.value) ? reward_of[id.value] : reward;
+      result.parts = parts;
       result.error = error_of.contains(id.value) ? error_of[id.value] : "";
       sink->on_reward(std::move(result));
     }
@@ -44,6 +45,7 @@ public:
   double reward = 1.0;
   std::map<std::uint64_t, double> reward_of;      // by sample; else `reward`
   std::map<std::uint64_t, std::string> error_of;  // by sample
+  std::vector<double> parts;                      // of every reward
   Status refusal;                                 // of every sample
   Status failure;                                 // of every step
   bool thinking = false;                          // answers nothing yet

@@ -39,8 +39,8 @@ struct Core {
   TrainerActor trainer;
 };
 
-TrainerDeps trainer_deps(const RlPlan& plan, const RlEngines& engines, const Core& core,
-                         RunOwnerActor owner) {
+TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, const RlEngines& engines,
+                         const Core& core, RunOwnerActor owner) {
   TrainerDeps deps;
   deps.options = plan.trainer;
   deps.stream = core.stream;
@@ -52,7 +52,9 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RlEngines& engines, const Cor
   deps.commits = plan.commits;
   deps.commit_port = plan.commit_port;
   deps.decode = plan.decode;
+  deps.reward_parts = plan.reward_parts;
   deps.weights = engines.weights;
+  deps.best = origin.commit.has_value() ? origin.commit->best : std::nullopt;
   return deps;
 }
 
@@ -85,7 +87,7 @@ Core spawn_core(caf::actor_system& system, const RlPlan& plan, const RunOrigin& 
   source.reader = plan.reader;
   source.port = plan.io_port;
   core.source = spawn_prompt_source(system, std::move(source));
-  core.trainer = spawn_trainer(system, trainer_deps(plan, *engines, core, std::move(owner)));
+  core.trainer = spawn_trainer(system, trainer_deps(plan, origin, *engines, core, std::move(owner)));
   return core;
 }
 

@@ -62,6 +62,7 @@ struct RlPlan {
   actors::DecideGroup decide;
   actors::LossFactory make_loss;
   actors::DecodeText decode;
+  std::vector<std::string> reward_parts;  // names of the parts of a sum of rewards
   actors::RecordObserver observer;
   actors::StreamInspector inspector;  // simulation
   /// Told of accidents, a line each; from any thread.

@@ -120,11 +120,10 @@ Grades grades_of(const Examination& exam, std::size_t samples, const Desk& desk)
 }  // namespace
 
 Result<Grades> grade_model(const RlOptions& options, const GradedModel& graded,
-                           const Clock& clock) {
+                           const RewardContext& context) {
   TIDEMILL_ASSIGN_OR_RETURN(const Examination exam, prepare(options, graded));
-  TIDEMILL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<engines::RewardEngine> reward,
-      engines::make_reward_engine(reward_options(options.reward, graded.directory), clock));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<engines::RewardEngine> reward,
+                            make_rewards(options.reward, context));
   const auto samples = static_cast<std::size_t>(options.eval.samples);
   Desk desk;
   desk.responses.resize(exam.prompts.size() * samples);

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.hpp"
 #include "base/result.hpp"
+#include "workflows/rewards.hpp"
 #include "workflows/rl_options.hpp"
 
 namespace tidemill::workflows {
@@ -34,14 +34,13 @@ struct Grades {
 struct GradedModel {
   std::filesystem::path model;
   std::optional<std::filesystem::path> adapter;
-  std::filesystem::path directory;  // takes what a reward program writes to stderr
-  std::string now;                  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
+  std::string now;  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
 };
 
 /// Lets a model answer `data.eval` as `eval` says (greedily by default) and scores the answers with
 /// `reward`. Blocks until it is done.
 /// Errors: of the files, naming them; `kUnavailable` when the reward engine gives up.
 [[nodiscard]] Result<Grades> grade_model(const RlOptions& options, const GradedModel& graded,
-                                         const Clock& clock);
+                                         const RewardContext& context);
 
 }  // namespace tidemill::workflows

@@ -19,24 +19,6 @@ actors::DatasetPromptOptions prompt_options(const RlOptions& options,
                                                   : actors::OnLongPrompt::kError};
 }
 
-engines::RewardOptions reward_options(const RewardOptions& options,
-                                      const std::filesystem::path& directory) {
-  engines::RewardOptions reward;
-  if (const auto* number = options.scoring.get<NumberReward>()) {
-    reward.kind = engines::RewardKind::kNumber;
-    reward.tolerance = number->tolerance;
-  } else if (const auto* regex = options.scoring.get<RegexReward>()) {
-    reward.kind = engines::RewardKind::kRegex;
-    reward.pattern = regex->pattern;
-  } else if (const auto* command = options.scoring.get<CommandReward>()) {
-    reward.kind = engines::RewardKind::kCommand;
-    reward.command = command->command;
-    reward.timeout = std::chrono::milliseconds(command->timeout_ms);
-    reward.stderr_path = (directory / "reward-stderr.txt").string();
-  }
-  return reward;
-}
-
 engines::PolicyTokenLossOptions loss_options(const RlOptions& options) {
   engines::PolicyTokenLossOptions loss;
   loss.policy = chosen_algorithm(options.algorithm, options.rollout.max_new_tokens).policy;
@@ -90,6 +72,9 @@ actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t s
   trainer.mask_truncated = options.algorithm.mask_truncated;
   trainer.commit_every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
   trainer.eval_every = static_cast<std::uint64_t>(options.eval.every_steps);
+  trainer.best.keep = options.eval.keep_best;
+  trainer.best.patience = static_cast<std::uint32_t>(options.eval.patience);
+  trainer.best.min_improvement = options.eval.min_improvement;
   return trainer;
 }
 
@@ -99,7 +84,7 @@ actors::SampleStreamOptions stream_options(const RlOptions& options,
   stream.group_size = static_cast<std::uint32_t>(options.rollout.group_size);
   stream.max_staleness = static_cast<std::uint64_t>(options.staleness.max);
   stream.max_deliveries = static_cast<std::uint32_t>(options.stream.max_deliveries);
-  stream.on_failed = options.reward.on_failed == OnFailedSample::kShrink
+  stream.on_failed = options.stream.on_failed == OnFailedSample::kShrink
                          ? storage::OnFailedRow::kShrink
                          : storage::OnFailedRow::kDropGroup;
   stream.lease = std::chrono::milliseconds(options.stream.lease_ms);

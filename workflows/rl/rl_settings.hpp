@@ -3,14 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <vector>
 
 #include "actors/algorithm/algorithm.hpp"
 #include "actors/data/dataset_prompts.hpp"
 #include "actors/stream/spawn.hpp"
 #include "actors/trainer/spawn.hpp"
-#include "engines/reward/factory.hpp"
 #include "engines/runtime/factory.hpp"
 #include "engines/sampling/sampling_options.hpp"
 #include "workflows/rl_options.hpp"
@@ -23,10 +21,6 @@ namespace tidemill::workflows {
 
 [[nodiscard]] actors::DatasetPromptOptions prompt_options(const RlOptions& options,
                                                           const engines::ModelConfig& config);
-
-/// `directory`, the run's, takes what a reward program writes to stderr.
-[[nodiscard]] engines::RewardOptions reward_options(const RewardOptions& options,
-                                                    const std::filesystem::path& directory);
 
 [[nodiscard]] engines::PolicyTokenLossOptions loss_options(const RlOptions& options);
 

@@ -8,7 +8,7 @@
 
 #include "actors/algorithm/algorithm.hpp"
 #include "actors/data/dataset_prompts.hpp"
-#include "engines/reward/factory.hpp"
+#include "workflows/rewards.hpp"
 #include "workflows/rl/composition.hpp"
 #include "workflows/rl/rl_settings.hpp"
 
@@ -46,13 +46,11 @@ private:
 // Reads all rows before anything happens: a run must not end in its tenth hour for a long prompt.
 Status check_data(const RlOptions& options, const RunEnvironment& run, const RlRun& opened) {
   const actors::DatasetPromptOptions prompts = prompt_options(options, opened.model.files.config);
-  auto check_answer = engines::make_answer_check(reward_options(options.reward, run.directory));
-  if (!check_answer.ok()) {
-    return invalid_argument("reward." + check_answer.status().message());
-  }
+  TIDEMILL_ASSIGN_OR_RETURN(const engines::AnswerCheck check_answer,
+                            make_answer_check(options.reward));
   TIDEMILL_ASSIGN_OR_RETURN(
       const actors::LongPrompts too_long,
-      actors::check_prompts(*opened.data, *opened.codec, prompts, check_answer.value()));
+      actors::check_prompts(*opened.data, *opened.codec, prompts, check_answer));
   if (too_long.count > 0) {
     run.log("data.train: " + std::to_string(too_long.count) + " of " +
             std::to_string(opened.data->num_rows()) +
@@ -77,7 +75,7 @@ Status open_data(const RlOptions& options, const RunEnvironment& run, RlRun& ope
 
 Result<std::unique_ptr<engines::RewardEngine>> make_reward(const RlOptions& options,
                                                            const RunEnvironment& run) {
-  return engines::make_reward_engine(reward_options(options.reward, run.directory), run.clock);
+  return make_rewards(options.reward, {run.clock, run.directory, run.reward_kinds});
 }
 
 engines::RuntimeOptions rl_runtime_options(const RlOptions& options, const TrainedModel& model,
@@ -158,6 +156,7 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
       chosen_algorithm(options.algorithm, options.rollout.max_new_tokens));
   plan.make_loss = actors::make_policy_loss(loss_options(options));
   plan.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
+  plan.reward_parts = part_names(options.reward);
   plan.observer = run.observer;
   plan.log = run.log;
   if (!opened.eval_prompts.empty()) {
@@ -211,7 +210,7 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
   TIDEMILL_ASSIGN_OR_RETURN(opened.steps, total_steps(options, opened.data->num_rows()));
   if (const auto tried = make_reward(options, run); !tried.ok()) {
-    return Status(tried.status().code(), "reward." + tried.status().message());
+    return tried.status();
   }
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data->digest()));
   if (run.on_begin) {

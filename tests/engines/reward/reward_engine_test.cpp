@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engines that judge by rules, alone and summed.
-#include <cmath>
-
 #include "tests/engines/reward/reward_fixture.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-std::unique_ptr<RewardEngine> make(const std::vector<RewardOptions>& parts, const Clock& clock) {
-  auto made = make_reward_engine(parts, clock);
+std::unique_ptr<RewardEngine> make(const RewardOptions& options, const Clock& clock) {
+  auto made = make_reward_engine(options, clock);
   EXPECT_TRUE(made.ok()) << made.status().to_string();
   return std::move(made).value();
 }
 
 TEST(RuleRewardEngine, AnswersEveryRequestOnceInOrder) {
   const ManualClock clock;
-  const auto engine = make({RewardOptions{}}, clock);
+  const auto engine = make(RewardOptions{}, clock);
   KeepingSink sink;
   EXPECT_FALSE(engine->has_work());
   for (std::uint64_t id = 0; id < 200; ++id) {
@@ -33,7 +31,7 @@ TEST(RuleRewardEngine, AnswersEveryRequestOnceInOrder) {
 
 TEST(RuleRewardEngine, NamesTheSampleItCannotJudge) {
   const ManualClock clock;
-  const auto engine = make({RewardOptions{}}, clock);
+  const auto engine = make(RewardOptions{}, clock);
   KeepingSink sink;
   RewardRequest bare = ask(9, "42");
   bare.answer = "";
@@ -58,7 +56,7 @@ TEST(RuleRewardEngine, ASinkMaySubmitAgain) {
     RewardEngine& engine_;
   };
   const ManualClock clock;
-  const auto engine = make({RewardOptions{}}, clock);
+  const auto engine = make(RewardOptions{}, clock);
   Resubmitting sink(*engine);
   ASSERT_TRUE(engine->submit(ask(1, "42"), sink).ok());
   ASSERT_TRUE(drive(*engine, [&] { return !engine->has_work(); }));
@@ -69,12 +67,13 @@ TEST(WeightedRewardEngine, SumsItsParts) {
   const ManualClock clock;
   RewardOptions number;
   number.kind = RewardKind::kNumber;
-  number.weight = 2.0;
   RewardOptions form;
   form.kind = RewardKind::kRegex;
   form.pattern = "^answer: ";
-  form.weight = -0.25;
-  const auto engine = make({number, form}, clock);
+  std::vector<RewardPart> parts;
+  parts.push_back({"sum", 2.0, make(number, clock)});
+  parts.push_back({"form", -0.25, make(form, clock)});
+  const auto engine = make_reward_sum(std::move(parts));
   KeepingSink sink;
   ASSERT_TRUE(engine->submit(ask(1, "answer: 42"), sink).ok());
   ASSERT_TRUE(engine->submit(ask(2, "42"), sink).ok());
@@ -86,7 +85,11 @@ TEST(WeightedRewardEngine, SumsItsParts) {
   EXPECT_EQ(sink.reward(1), 1.75);
   EXPECT_EQ(sink.reward(2), 2.0);
   EXPECT_EQ(sink.reward(3), -0.25);
-  EXPECT_EQ(sink.error(4), "reward 1: sample 4: the row's reference answer has no number");
+  EXPECT_EQ(sink.parts(1), (std::vector<double>{1.0, 1.0}));
+  EXPECT_EQ(sink.parts(2), (std::vector<double>{1.0, 0.0}));
+  EXPECT_EQ(sink.parts(3), (std::vector<double>{0.0, 1.0}));
+  EXPECT_EQ(sink.error(4), "sum: sample 4: the row's reference answer has no number");
+  EXPECT_TRUE(sink.parts(4).empty());
 }
 
 TEST(WeightedRewardEngine, APartThatGivesUpStillAnswersForEverySample) {
@@ -96,7 +99,10 @@ TEST(WeightedRewardEngine, APartThatGivesUpStillAnswersForEverySample) {
   program.command = {"true"};
   program.max_failures_in_a_row = 2;
   program.first_backoff = Duration::zero();
-  const auto engine = make({RewardOptions{}, program}, clock);
+  std::vector<RewardPart> parts;
+  parts.push_back({"exact_match", 1.0, make(RewardOptions{}, clock)});
+  parts.push_back({"command", 1.0, make(program, clock)});
+  const auto engine = make_reward_sum(std::move(parts));
   KeepingSink sink;
   for (std::uint64_t id = 0; id < 100; ++id) {
     ASSERT_TRUE(engine->submit(ask(id, "42"), sink).ok());
@@ -117,15 +123,9 @@ TEST(WeightedRewardEngine, APartThatGivesUpStillAnswersForEverySample) {
 
 TEST(MakeRewardEngine, NamesTheWrongOption) {
   const ManualClock clock;
-  EXPECT_EQ(make_reward_engine(std::vector<RewardOptions>{}, clock).status().message(),
-            "no reward given");
   RewardOptions options;
-  options.weight = std::nan("");
-  EXPECT_EQ(make_reward_engine(options, clock).status().message(), "weight: must be finite");
-  options = {};
   options.kind = RewardKind::kRegex;
-  EXPECT_EQ(make_reward_engine({RewardOptions{}, options}, clock).status().message(),
-            "reward 2: pattern: is missing");
+  EXPECT_EQ(make_reward_engine(options, clock).status().message(), "pattern: is missing");
   options.kind = RewardKind::kCommand;
   EXPECT_EQ(make_reward_engine(options, clock).status().message(), "command: is missing");
   options.command = {"cat"};

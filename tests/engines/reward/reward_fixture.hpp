@@ -28,6 +28,9 @@ public:
     EXPECT_EQ(results_.at(id).error, "");
     return results_.at(id).reward;
   }
+  [[nodiscard]] const std::vector<double>& parts(std::uint64_t id) const {
+    return results_.at(id).parts;
+  }
   [[nodiscard]] const std::string& error(std::uint64_t id) const { return results_.at(id).error; }
   [[nodiscard]] const std::vector<std::uint64_t>& order() const { return order_; }
   void forget() {
