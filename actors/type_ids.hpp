@@ -2,8 +2,8 @@
 // Every type that travels in a message. Names are what crosses the wire: never rename one.
 #pragma once
 
-#include <caf/detail/stringification_inspector.hpp>
 #include <caf/deserializer.hpp>
+#include <caf/detail/stringification_inspector.hpp>
 #include <caf/serializer.hpp>
 #include <caf/type_id.hpp>
 
@@ -16,31 +16,31 @@
 #include "base/ids.hpp"
 
 /// Calls `X(namespace, type)` for each of them.
-#define TIDEMILL_MESSAGE_TYPES(X) \
-  X(tidemill, SampleId) \
-  X(tidemill, PolicyVersion) \
-  X(tidemill::engines, RolloutRequest) \
-  X(tidemill::engines, RolloutResult) \
-  X(tidemill::engines, Snapshot) \
-  X(tidemill::storage, PlaceChanges) \
-  X(tidemill::storage, Settlement) \
-  X(tidemill::actors, TrainJob) \
-  X(tidemill::actors, TrainOutcome) \
-  X(tidemill::actors, OptimizerState) \
-  X(tidemill::actors, NewGroup) \
-  X(tidemill::actors, LeaseRequest) \
-  X(tidemill::actors, LeaseReply) \
-  X(tidemill::actors, Completion) \
-  X(tidemill::actors, Return) \
-  X(tidemill::actors, GroupVerdict) \
-  X(tidemill::actors, StreamImage) \
-  X(tidemill::actors, StreamStatus) \
+#define TIDEMILL_MESSAGE_TYPES(X)       \
+  X(tidemill, SampleId)                 \
+  X(tidemill, PolicyVersion)            \
+  X(tidemill::engines, RolloutRequest)  \
+  X(tidemill::engines, RolloutResult)   \
+  X(tidemill::engines, Snapshot)        \
+  X(tidemill::storage, PlaceChanges)    \
+  X(tidemill::storage, Settlement)      \
+  X(tidemill::actors, TrainJob)         \
+  X(tidemill::actors, TrainOutcome)     \
+  X(tidemill::actors, OptimizerState)   \
+  X(tidemill::actors, NewGroup)         \
+  X(tidemill::actors, LeaseRequest)     \
+  X(tidemill::actors, LeaseReply)       \
+  X(tidemill::actors, Completion)       \
+  X(tidemill::actors, Return)           \
+  X(tidemill::actors, GroupVerdict)     \
+  X(tidemill::actors, StreamImage)      \
+  X(tidemill::actors, StreamStatus)     \
   X(tidemill::actors, AdmissionRequest) \
-  X(tidemill::actors, Admission) \
-  X(tidemill::actors, KeeperStatus) \
-  X(tidemill::actors, StepRecord) \
-  X(tidemill::actors, RecordMarks) \
-  X(tidemill::actors, EvalReport) \
+  X(tidemill::actors, Admission)        \
+  X(tidemill::actors, KeeperStatus)     \
+  X(tidemill::actors, StepRecord)       \
+  X(tidemill::actors, RecordMarks)      \
+  X(tidemill::actors, EvalReport)       \
   X(tidemill::actors, RunSummary)
 
 CAF_BEGIN_TYPE_ID_BLOCK(tidemill_types, caf::first_custom_type_id)
@@ -50,9 +50,9 @@ CAF_BEGIN_TYPE_ID_BLOCK(tidemill_types, caf::first_custom_type_id)
 CAF_END_TYPE_ID_BLOCK(tidemill_types)
 
 // CAF asks for all three ways through a message wherever one is sent: `message_types.cpp` has them.
-#define TIDEMILL_INSPECT(specifier, ns, type)                                                     \
-  specifier template caf::error ns::inspect(caf::serializer&, ns::type&);                         \
-  specifier template caf::error ns::inspect(caf::deserializer&, ns::type&);                       \
+#define TIDEMILL_INSPECT(specifier, ns, type)                               \
+  specifier template caf::error ns::inspect(caf::serializer&, ns::type&);   \
+  specifier template caf::error ns::inspect(caf::deserializer&, ns::type&); \
   specifier template void ns::inspect(caf::detail::stringification_inspector&, ns::type&);
 #define TIDEMILL_EXTERN_INSPECT(ns, type) TIDEMILL_INSPECT(extern, ns, type)
 TIDEMILL_MESSAGE_TYPES(TIDEMILL_EXTERN_INSPECT)

@@ -146,8 +146,8 @@ public:
         ->type_name("");
     auto* merge =
         app.add_flag("--merge", merge_, "Write the model with its adapter merged into it");
-    auto* best = app.add_flag(
-        "--best", best_, "The weights of the best evaluation (runs with eval.keep_best)");
+    auto* best = app.add_flag("--best", best_,
+                              "The weights of the best evaluation (runs with eval.keep_best)");
     app.add_option("--adapter", adapter_, "An adapter directory to merge into the model SOURCE")
         ->type_name("DIR")
         ->needs(merge)

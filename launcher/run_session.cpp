@@ -105,16 +105,16 @@ void print_end(const actors::RunSummary& summary, const std::filesystem::path& d
     session.out << Json(Json::Object{{"kind", "end"},
                                      {"stopped", stopped},
                                      {"step", static_cast<std::int64_t>(summary.steps)},
-                                     {"exported_step", static_cast<std::int64_t>(
-                                                           summary.weights.version.step)},
+                                     {"exported_step",
+                                      static_cast<std::int64_t>(summary.weights.version.step)},
                                      {"reason", summary.reason},
                                      {"run", directory.string()},
                                      {"export", exported}})
                        .to_line();
     return;
   }
-  const bool early = summary.end == actors::RunEnd::kNoSignal ||
-                     summary.end == actors::RunEnd::kPlateau;
+  const bool early =
+      summary.end == actors::RunEnd::kNoSignal || summary.end == actors::RunEnd::kPlateau;
   session.out << (stopped ? "stopped after step "
                   : early ? "ended early, after step "
                           : "done: step ")
@@ -162,7 +162,8 @@ Status run_there(const RunPlace& place, Session& session, bool& begun) {
                                 },
                                 [&](const std::string& line) { session.log.warning(line); },
                                 [&](const std::string& line) { session.log.info(line); },
-                                [] { return interrupts > 0; }};
+                                [] { return interrupts > 0; },
+                                {}};
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(place.config, run));
   progress.end();
   if (summary.end != actors::RunEnd::kStopped) {

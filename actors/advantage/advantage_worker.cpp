@@ -28,8 +28,8 @@ Result<GroupMember> read_member(const storage::LeasedRow& row) {
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer response, find_cell(row, SampleColumn::kResponseIds));
   TIDEMILL_ASSIGN_OR_RETURN(const auto finish, read_cell<std::uint8_t>(row, SampleColumn::kFinish));
   if (reward.empty() || finish.size() != 1) {
-    return Status(Errc::kInternal,
-                  "not the values of a reward and a finish row=" + std::to_string(row.row.id.value));
+    return Status(Errc::kInternal, "not the values of a reward and a finish row=" +
+                                       std::to_string(row.row.id.value));
   }
   GroupMember member;
   member.id = row.row.id;

@@ -22,18 +22,18 @@ const TensorMap& trained_tensors(const engines::Snapshot& weights) {
 std::string meta_text(const RunCommit& commit, const RunInputs& inputs) {
   const PolicyVersion& version = commit.weights.version;
   Json::Object meta{{"format", kFormat},
-                           {"model", inputs.model},
-                           {"random_weights", inputs.random_weights},
-                           {"data_digest", inputs.data_digest},
-                           {"line", to_integer(version.line)},
-                           {"incarnation", to_integer(version.incarnation)},
-                           {"step", to_integer(version.step)},
-                           {"base_digest", commit.weights.base_digest},
-                           {"adapter_digest", commit.weights.adapter_digest},
-                           {"adapter", !commit.weights.adapter_digest.empty()},
-                           {"metrics_bytes", to_integer(commit.records.metrics_bytes)},
-                           {"samples_bytes", to_integer(commit.records.samples_bytes)},
-                           {"data_position", to_integer(commit.data_position)}};
+                    {"model", inputs.model},
+                    {"random_weights", inputs.random_weights},
+                    {"data_digest", inputs.data_digest},
+                    {"line", to_integer(version.line)},
+                    {"incarnation", to_integer(version.incarnation)},
+                    {"step", to_integer(version.step)},
+                    {"base_digest", commit.weights.base_digest},
+                    {"adapter_digest", commit.weights.adapter_digest},
+                    {"adapter", !commit.weights.adapter_digest.empty()},
+                    {"metrics_bytes", to_integer(commit.records.metrics_bytes)},
+                    {"samples_bytes", to_integer(commit.records.samples_bytes)},
+                    {"data_position", to_integer(commit.data_position)}};
   if (commit.best.has_value()) {
     const BestSoFar& best = *commit.best;
     meta.push_back({"best", Json::Object{{"value", best.value},

@@ -140,7 +140,7 @@ void work(Self self) {
     const SampleId id = request.id;
     const Status status = state.bench->engine->submit(std::move(request), *state.bench);
     if (!status.ok()) {
-      refused.push_back({id, 0.0, status.message()});
+      refused.push_back({id, 0.0, status.message(), {}});
     }
   }
   settle(self, refused);
@@ -165,7 +165,7 @@ void take(Self self, const std::vector<storage::LeasedRow>& rows) {
     if (request.ok()) {
       state.waiting.push_back(std::move(request).value());
     } else {
-      refused.push_back({row.row.id, 0.0, request.status().message()});
+      refused.push_back({row.row.id, 0.0, request.status().message(), {}});
     }
   }
   settle(self, refused);

@@ -242,7 +242,7 @@ void CommandRewardEngine::finish(std::map<std::uint64_t, Sample>::iterator sampl
   if (!error.empty()) {
     error = "sample " + std::to_string(sample->second.id.value) + ": " + error;
   }
-  done_.push_back({sample->second.sink, {sample->second.id, reward, std::move(error)}});
+  done_.push_back({sample->second.sink, {sample->second.id, reward, std::move(error), {}}});
   if (sample == flying_.begin()) {
     oldest_since_ = clock_.now();  // the next one's time begins
   }

@@ -52,8 +52,8 @@ storage::ColumnValue some_cell() {
   return {{3}, some_buffer()};
 }
 SampleRecord some_sample() {
-  return {{8},   {4},    "prompt",      "response", "answer",       0.5,
-          {{"form", 0.25}}, -0.5F, "stop", {some_span()}, {1, 2},     {-0.5F, -0.25F}};
+  return {{8},   {4},    "prompt",      "response", "answer",       0.5, {{"form", 0.25}},
+          -0.5F, "stop", {some_span()}, {1, 2},     {-0.5F, -0.25F}};
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): `type` is a type's name

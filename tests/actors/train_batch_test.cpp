@@ -223,11 +223,10 @@ TEST(TrainBatch, PartsOfARewardHaveMeansAndNames) {
   rows[1].reward_parts = {0.0, 1.0};
   std::map<std::string, double> figures;
   actors::add_part_figures(rows, {"number", "form"}, figures);
-  EXPECT_EQ(figures,
-            (std::map<std::string, double>{{"reward_form_mean", 0.75}, {"reward_number_mean", 0.5}}));
+  EXPECT_EQ(figures, (std::map<std::string, double>{{"reward_form_mean", 0.75},
+                                                    {"reward_number_mean", 0.5}}));
   const actors::SampleRecord record = actors::sample_record(rows[0], "text", {"number", "form"});
-  EXPECT_EQ(record.reward_parts,
-            (std::map<std::string, double>{{"form", 0.5}, {"number", 1.0}}));
+  EXPECT_EQ(record.reward_parts, (std::map<std::string, double>{{"form", 0.5}, {"number", 1.0}}));
   figures.clear();
   actors::add_part_figures({}, {"number"}, figures);
   EXPECT_TRUE(figures.empty());
@@ -237,7 +236,8 @@ TEST(TrainBatch, ReadsThePartsOfAReward) {
   storage::LeasedRow leased = trainable_row(3, 1);
   for (storage::ColumnValue& cell : leased.columns) {
     if (cell.column.value == static_cast<std::uint32_t>(actors::SampleColumn::kReward)) {
-      cell = actors::make_cell(actors::SampleColumn::kReward, std::vector<double>{0.75, 1.0, -0.25});
+      cell =
+          actors::make_cell(actors::SampleColumn::kReward, std::vector<double>{0.75, 1.0, -0.25});
     }
   }
   const auto row = actors::read_train_row(leased);

@@ -309,8 +309,8 @@ TEST_F(LoadTest, ProgramsAddRewardsAndAlgorithms) {
   mine.clip_high = 0.4;
   ASSERT_TRUE(schema_.add_preset("algorithm", "mine", "My own.", mine).ok());
   const RlOptions rl = read_rl("reward: {kind: length, target: 3}\nalgorithm: {name: mine}\n");
-  ASSERT_NE(rl.reward.scoring.get<LengthReward>(), nullptr);
-  EXPECT_EQ(rl.reward.scoring.get<LengthReward>()->target, 3);
+  ASSERT_NE(rl.reward.at(0).scoring.get<LengthReward>(), nullptr);
+  EXPECT_EQ(rl.reward.at(0).scoring.get<LengthReward>()->target, 3);
   EXPECT_EQ(rl.algorithm.clip_high, 0.4);
 }
 

@@ -40,10 +40,10 @@ protected:
 
   // Trains for two steps by the workflow and ending of `train` given.
   [[nodiscard]] std::string train(const std::string& name, const std::string& rest) const {
-    folder_.write(name + ".yaml",
-                  "model: {path: " + kModel + "}\n" +
-                      (rest.find("data:") == std::string::npos ? "data: {train: rows.jsonl}\n" : "") +
-                      rest);
+    folder_.write(
+        name + ".yaml",
+        "model: {path: " + kModel + "}\n" +
+            (rest.find("data:") == std::string::npos ? "data: {train: rows.jsonl}\n" : "") + rest);
     return done({"run", name + ".yaml"});
   }
 

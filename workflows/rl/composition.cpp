@@ -87,7 +87,8 @@ Core spawn_core(caf::actor_system& system, const RlPlan& plan, const RunOrigin& 
   source.reader = plan.reader;
   source.port = plan.io_port;
   core.source = spawn_prompt_source(system, std::move(source));
-  core.trainer = spawn_trainer(system, trainer_deps(plan, origin, *engines, core, std::move(owner)));
+  core.trainer =
+      spawn_trainer(system, trainer_deps(plan, origin, *engines, core, std::move(owner)));
   return core;
 }
 
