@@ -59,6 +59,21 @@ ConfigNode leaf(ConfigNode::Kind kind, std::string text = {}) {
   return node;
 }
 
+// A struct of which only the key that may stand for it differs from a new one is that key's value.
+ConfigNode print_shortest(const StructSchema& schema, void* object) {
+  ConfigNode map = print_struct(schema, object);
+  if (schema.short_for.empty()) {
+    return map;
+  }
+  const std::shared_ptr<void> fresh = schema.make();
+  const ConfigNode initial = print_struct(schema, fresh.get());
+  const bool plain = std::all_of(map.entries.begin(), map.entries.end(), [&](const auto& entry) {
+    return entry.key == schema.short_for ||
+           to_flow_text(entry.value) == to_flow_text(initial.find(entry.key)->value);
+  });
+  return plain ? map.find(schema.short_for)->value : map;
+}
+
 ConfigNode print_value(const ValueSchema& value, void* source);
 
 ConfigNode print_scalar(const ValueSchema& value, const void* source) {
@@ -95,7 +110,7 @@ ConfigNode print_value(const ValueSchema& value, void* source) {
     }
   }
   if (value.shape == Shape::kStruct) {
-    return print_struct(*value.members, source);
+    return print_shortest(*value.members, source);
   }
   if (value.shape != Shape::kList) {
     return print_scalar(value, source);

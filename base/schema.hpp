@@ -165,6 +165,9 @@ public:
   /// Adds a row to this struct's `presets`: the values that `values` holds.
   Schema& preset(std::string name, std::string help, T values);
 
+  /// Lets a value without braces stand for the struct whose key `name` has it.
+  Schema& short_for(std::string name);
+
   /// Refuses a file that does not choose.
   Schema& choice_required();
 

@@ -206,6 +206,13 @@ Schema<T>& Schema<T>::preset(std::string name, std::string help, T values) {
 }
 
 template <class T>
+Schema<T>& Schema<T>::short_for(std::string name) {
+  TIDEMILL_CHECK(structure_->find(name) != nullptr) << "short_for() comes after its field";
+  structure_->short_for = std::move(name);
+  return *this;
+}
+
+template <class T>
 Schema<T>& Schema<T>::choice_required() {
   TIDEMILL_CHECK(structure_->tag.has_value());
   structure_->tag->required = true;

@@ -31,6 +31,12 @@ Status mistyped(const ValueSchema& value, const ConfigNode& node, const std::str
   return problem(node.place, path, mistyped_phrase(value, node));
 }
 
+// Whether a single value stands for the whole struct.
+bool is_short(const StructSchema& structure, const ConfigNode& node) {
+  return !structure.short_for.empty() &&
+         (node.kind == ConfigNode::Kind::kPlain || node.kind == ConfigNode::Kind::kQuoted);
+}
+
 class Reader {
 public:
   Reader(const StructSchema& root, std::vector<std::string>& warnings)
@@ -94,6 +100,10 @@ Status Reader::choose(const TagSchema& tag, const ConfigNode& node, const std::s
 
 Status Reader::read(const StructSchema& structure, const ConfigNode& node, const std::string& path,
                     void* object) {
+  if (is_short(structure, node)) {
+    const FieldSchema& field = *structure.find(structure.short_for);
+    return read_value(field.value, node, path, field.member(object));
+  }
   if (node.kind != ConfigNode::Kind::kMap) {
     return problem(node.place, path, "needs keys and values, found " + found_phrase(node));
   }
@@ -176,7 +186,8 @@ Status Reader::complete(const StructSchema& structure, const ConfigNode& node,
     for (const FieldSchema& field : owner_schema.fields) {
       const ConfigEntry* entry = node.find(field.name);
       const std::string key = joined(path, field.name);
-      if (entry == nullptr && field.required) {
+      if (entry == nullptr && field.required &&
+          !(is_short(owner_schema, node) && field.name == owner_schema.short_for)) {
         return problem(node.place, key, "missing; needs " + type_phrase(field.value));
       }
       // What was not written is as if an empty map stood where its parent does.

@@ -84,7 +84,12 @@ std::string type_phrase(const ValueSchema& value) {
       const std::string item = type_phrase(*value.item);
       return value.one_or_many ? item + ", or a list of such" : "a list, each " + item;
     }
-    case Shape::kStruct: return "keys and values";
+    case Shape::kStruct: {
+      const StructSchema& members = *value.members;
+      return members.short_for.empty()
+                 ? "keys and values"
+                 : type_phrase(members.find(members.short_for)->value) + ", or keys and values";
+    }
   }
   return {};
 }
@@ -101,8 +106,11 @@ std::vector<StructSchema*> find_structs(StructSchema& root, std::string_view pat
   const std::string_view head = path.substr(0, dot);
   const std::string_view rest = dot == std::string_view::npos ? "" : path.substr(dot + 1);
   std::vector<StructSchema*> found;
-  if (const FieldSchema* field = root.find(head); field != nullptr && field->value.members) {
-    found = find_structs(*field->value.members, rest);
+  if (const FieldSchema* field = root.find(head); field != nullptr) {
+    const ValueSchema& value = field->value.item ? *field->value.item : field->value;
+    if (value.members) {
+      found = find_structs(*value.members, rest);
+    }
   }
   if (root.tag) {
     for (const KindSchema& kind : root.tag->kinds) {

@@ -142,6 +142,7 @@ struct RuleSchema {
 /// One option struct.
 struct StructSchema {
   std::optional<TagSchema> tag;
+  std::string short_for;  // a key whose value may stand for the struct; empty: none
   std::vector<FieldSchema> fields;
   std::vector<RuleSchema> rules;
   std::function<std::shared_ptr<void>()> make;  // a new object with the initial values

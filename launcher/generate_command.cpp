@@ -7,93 +7,21 @@
 
 #include "engines/sampling/stop_matcher.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
-#include "launcher/chat_renderer.hpp"
 #include "launcher/commands.hpp"
 #include "launcher/model_arguments.hpp"
 #include "launcher/option_checks.hpp"
 #include "launcher/ordered_rollouts.hpp"
+#include "launcher/prompt_reader.hpp"
 
 namespace tidemill::launcher {
 namespace {
 
-using engines::AddSpecialTokens;
 using engines::RolloutRequest;
 using engines::RolloutResult;
 using engines::SpecialTokenText;
 using engines::Tokenizer;
-using engines::chat::ChatRequest;
-using engines::chat::Ending;
 
 constexpr std::uint64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
-
-/// Turns lines into token ids: of ids, of a prompt, or of a conversation.
-class PromptReader {
-public:
-  PromptReader(std::string model, Tokenizer tokenizer, std::int64_t vocab_size)
-      : model_(std::move(model)), tokenizer_(std::move(tokenizer)), vocab_size_(vocab_size) {}
-
-  /// Errors: naming the line.
-  [[nodiscard]] Result<std::vector<std::int32_t>> read(const InputLine& line) {
-    TIDEMILL_ASSIGN_OR_RETURN(const Json object, parse_line(line));
-    TIDEMILL_ASSIGN_OR_RETURN(auto ids, read_ids(object, line.place));
-    const Json* prompt = object.find("prompt");
-    const Json* messages = object.find("messages");
-    if (int{ids.has_value()} + int{prompt != nullptr} + int{messages != nullptr} != 1) {
-      return invalid_argument(line.place + ": needs one of ids, prompt and messages");
-    }
-    if (ids.has_value()) {
-      TIDEMILL_RETURN_IF_ERROR(check_ids(*ids, vocab_size_, line.place));
-    } else if (messages != nullptr) {
-      TIDEMILL_ASSIGN_OR_RETURN(ids, from_messages(line, object));
-    } else if (prompt != nullptr) {
-      if (prompt->if_string() == nullptr) {
-        return invalid_argument(line.place + ": prompt: must be a string");
-      }
-      TIDEMILL_ASSIGN_OR_RETURN(
-          ids, encode(*prompt->if_string(), AddSpecialTokens::kYes, line.place + ": prompt"));
-    }
-    if (ids->empty()) {
-      return invalid_argument(line.place + ": the prompt has no tokens");
-    }
-    return std::move(*ids);
-  }
-
-private:
-  [[nodiscard]] Result<std::vector<std::int32_t>> encode(const std::string& text,
-                                                         AddSpecialTokens special,
-                                                         const std::string& place) const {
-    auto ids = tokenizer_.encode(text, special);
-    return ids.ok() ? std::move(ids) : ids.status().with_context(place);
-  }
-
-  [[nodiscard]] Result<std::vector<std::int32_t>> from_messages(const InputLine& line,
-                                                                const Json& object) {
-    // Most inputs have no conversations, and then the model needs no template.
-    if (!renderer_.has_value()) {
-      TIDEMILL_ASSIGN_OR_RETURN(renderer_,
-                                ChatRenderer::open(model_, tokenizer_.config(), std::nullopt));
-    }
-    auto request = ChatRequest::from_json(line.text);
-    if (!request.ok()) {
-      return request.status().with_context(line.place);
-    }
-    ChatRequest chat = std::move(request).value();
-    if (chat.ending == Ending::kPlain && object.find("add_generation_prompt") == nullptr) {
-      chat.ending = Ending::kGenerationPrompt;
-    }
-    const auto text = renderer_->render(std::move(chat));
-    if (!text.ok()) {
-      return text.status().with_context(line.place + ": chat template");
-    }
-    // A template writes the special tokens itself.
-    return encode(text.value(), AddSpecialTokens::kNo, line.place + ": messages");
-  }
-
-  std::string model_;
-  Tokenizer tokenizer_;
-  std::int64_t vocab_size_;
-  std::optional<ChatRenderer> renderer_;
-};
 
 class GenerateCommand final : public Command {
 public:
@@ -112,6 +40,7 @@ public:
                    "stdin")
         ->type_name("FILE")
         ->excludes(prompt);
+    form_.declare(app);
     auto* longest = app.add_option("--max-new-tokens", max_new_tokens_,
                                    "The longest answer, within the model's context")
                         ->type_name("N")
@@ -134,7 +63,7 @@ public:
     TIDEMILL_ASSIGN_OR_RETURN(const OpenedModel model, model_.open([tokenizer](std::int32_t id) {
       return std::string(tokenizer.token_bytes(id));
     }));
-    PromptReader prompts(model_.path(), tokenizer, model.config.vocab_size);
+    PromptReader prompts(model_.path(), tokenizer, model.config.vocab_size, form_);
     RolloutWindow window;
     window.vocab_size = model.config.vocab_size;
     RolloutWork work;
@@ -232,6 +161,7 @@ private:
 
   ModelArguments model_;
   std::string prompt_;
+  PromptForm form_;
   std::string input_;
   std::int32_t max_new_tokens_ = 256;
   engines::SamplingOptions sampling_;

@@ -6,6 +6,7 @@
 #include "launcher/logits_file.hpp"
 #include "launcher/model_arguments.hpp"
 #include "launcher/ordered_rollouts.hpp"
+#include "launcher/prompt_reader.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -22,9 +23,13 @@ public:
 
   void declare(CLI::App& app) override {
     model_.declare(app);
-    app.add_option("--input", input_, "JSON lines {\"ids\": [...]}; - is stdin")
+    app.add_option("--input", input_,
+                   "JSON lines {\"ids\": [...]}, {\"prompt\": ...} or {\"messages\": [...]}; - is "
+                   "stdin")
         ->required()
         ->type_name("FILE");
+    form_.ending = engines::chat::Ending::kPlain;
+    form_.declare(app);
     app.add_option("--logits", logits_,
                    "Also write the raw logits: f32 tensors 0, 1, ... (tokens, vocabulary), one a "
                    "line of the input, of at most " +
@@ -42,8 +47,9 @@ public:
     }
     RolloutWindow window;
     window.vocab_size = model.config.vocab_size;
+    std::optional<PromptReader> texts;  // many inputs are ids, which need no tokenizer
     RolloutWork work;
-    work.request = [&](const InputLine& line) { return request(line, window.vocab_size); };
+    work.request = [&](const InputLine& line) { return request(line, window.vocab_size, texts); };
     work.answer = [&](std::uint64_t /*index*/, const engines::RolloutResult& result) -> Status {
       if (logits.has_value()) {
         TIDEMILL_RETURN_IF_ERROR(logits->add(result.prompt_logits, window.vocab_size));
@@ -56,15 +62,24 @@ public:
 
 private:
   [[nodiscard]] Result<engines::RolloutRequest> request(const InputLine& line,
-                                                        std::int64_t vocab_size) const {
+                                                        std::int64_t vocab_size,
+                                                        std::optional<PromptReader>& texts) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json object, parse_line(line));
-    TIDEMILL_ASSIGN_OR_RETURN(auto ids, read_ids(object, line.place));
-    if (!ids.has_value() || ids->empty()) {
-      return invalid_argument(line.place + ": ids: at least one token is required");
-    }
-    TIDEMILL_RETURN_IF_ERROR(check_ids(*ids, vocab_size, line.place));
     engines::RolloutRequest made;
-    made.prompt_ids = std::move(*ids);
+    if (object.find("prompt") != nullptr || object.find("messages") != nullptr) {
+      if (!texts.has_value()) {
+        TIDEMILL_ASSIGN_OR_RETURN(auto tokenizer, engines::Tokenizer::load(model_.path()));
+        texts.emplace(model_.path(), std::move(tokenizer), vocab_size, form_);
+      }
+      TIDEMILL_ASSIGN_OR_RETURN(made.prompt_ids, texts->read(line));
+    } else {
+      TIDEMILL_ASSIGN_OR_RETURN(auto ids, read_ids(object, line.place));
+      if (!ids.has_value() || ids->empty()) {
+        return invalid_argument(line.place + ": ids: at least one token is required");
+      }
+      TIDEMILL_RETURN_IF_ERROR(check_ids(*ids, vocab_size, line.place));
+      made.prompt_ids = std::move(*ids);
+    }
     made.prompt_logprobs = true;
     made.prompt_logits = !logits_.empty();
     return made;
@@ -83,6 +98,7 @@ private:
 
   ModelArguments model_;
   std::string input_;
+  PromptForm form_;
   std::string logits_;
 };
 

@@ -21,6 +21,23 @@ void describe(EnumSchema<OnBadRow>& e) {
       .name("skip", OnBadRow::kSkip, "The row is left out and counted.");
 }
 
+void describe(EnumSchema<OnLongPrompt>& e) {
+  e.name("error", OnLongPrompt::kError, "The run does not begin, naming file and line.")
+      .name("skip", OnLongPrompt::kSkip,
+            "It is passed over (sft: its loss is masked), and such ones are counted.")
+      .name("truncate_left", OnLongPrompt::kTruncateLeft, "Its last tokens are kept.");
+}
+
+void describe(Schema<DataSource>& s) {
+  s.field("path", &DataSource::path, "A JSONL file, or a glob.").required();
+  s.field("weight", &DataSource::weight,
+          "Rows are drawn in proportion to it, whatever their number; all sources have one, or "
+          "none.")
+      .above(0)
+      .at_most(1e9);
+  s.short_for("path");
+}
+
 void describe(Schema<ModelOptions>& s) {
   s.field("path", &ModelOptions::path, "A Hugging Face directory.").required();
   s.field("init", &ModelOptions::init, "Where the first weights come from.");
@@ -30,7 +47,8 @@ void describe(Schema<ModelOptions>& s) {
 }
 
 void describe(Schema<DataOptions>& s) {
-  s.field("train", &DataOptions::train, "JSONL files, or globs, to train on.")
+  s.field("train", &DataOptions::train,
+          "JSONL files, or globs, to train on; with weights: a list of {path: ..., weight: ...}.")
       .required()
       .one_or_many();
   s.field("eval", &DataOptions::eval, "JSONL files, or globs, to evaluate on.").one_or_many();
@@ -45,11 +63,26 @@ void describe(Schema<DataOptions>& s) {
       .at_least(1)
       .unit("tokens");
   s.field("on_long_prompt", &DataOptions::on_long_prompt,
-          "What a prompt (sft: a sequence, whose loss is then masked) that is too long does.");
+          "What a prompt (sft: a sequence) that is too long does.");
   s.field("on_error", &DataOptions::on_error, "What a row that cannot be read does.");
+  s.field(
+      "chat", &DataOptions::chat,
+      "A row's prompt is what the user says, through the model's chat template (sft: its answer "
+      "what the assistant says); else both are text as they stand.");
+  s.field(
+      "system", &DataOptions::system,
+      "A system message before all messages that have none; needs chat, or rows with messages.");
   s.check("train", [](const DataOptions& o) -> std::string {
-    return o.train.empty() || std::count(o.train.begin(), o.train.end(), "") > 0
+    const auto unnamed = [](const DataSource& source) { return source.path.empty(); };
+    return o.train.empty() || std::any_of(o.train.begin(), o.train.end(), unnamed)
                ? "needs at least one file, and no empty name"
+               : "";
+  });
+  s.check("train", [](const DataOptions& o) {
+    const auto weighted = std::count_if(o.train.begin(), o.train.end(),
+                                        [](const DataSource& source) { return source.weight; });
+    return weighted != 0 && weighted != static_cast<std::ptrdiff_t>(o.train.size())
+               ? "gives a weight to some of the paths; give one to all, or to none"
                : "";
   });
   s.check("eval", [](const DataOptions& o) {

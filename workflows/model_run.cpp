@@ -94,12 +94,30 @@ Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOp
 
 storage::DatasetOptions dataset_options(const DataOptions& data, std::uint64_t run_seed) {
   storage::DatasetOptions options;
-  options.paths = data.train;
+  for (const DataSource& source : data.train) {
+    options.paths.push_back(source.path);
+    if (source.weight.has_value()) {
+      options.weights.push_back(*source.weight);
+    }
+  }
   options.on_error =
       data.on_error == OnBadRow::kSkip ? storage::OnRowError::kSkip : storage::OnRowError::kError;
   options.order = data.shuffle ? storage::RowOrder::kShuffled : storage::RowOrder::kAsFiled;
   options.seed = data.seed.value_or(run_seed);
   return options;
+}
+
+actors::OnLongPrompt on_long_prompt(const DataOptions& data) {
+  switch (data.on_long_prompt) {
+    case OnLongPrompt::kError: return actors::OnLongPrompt::kError;
+    case OnLongPrompt::kSkip: return actors::OnLongPrompt::kSkip;
+    case OnLongPrompt::kTruncateLeft: return actors::OnLongPrompt::kTruncateLeft;
+  }
+  return actors::OnLongPrompt::kError;
+}
+
+actors::ChatForm chat_form(const DataOptions& data) {
+  return {data.chat, data.system};
 }
 
 actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,

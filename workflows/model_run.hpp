@@ -75,6 +75,11 @@ struct TrainedModel {
 [[nodiscard]] storage::DatasetOptions dataset_options(const DataOptions& data,
                                                       std::uint64_t run_seed);
 
+[[nodiscard]] actors::OnLongPrompt on_long_prompt(const DataOptions& data);
+
+/// Returns how rows become conversations.
+[[nodiscard]] actors::ChatForm chat_form(const DataOptions& data);
+
 /// Opens a data set; logs how many rows were left out, and why the first were.
 /// Errors: those of `Data::open`; `key` stands before a path that matches no file.
 template <class Data>

@@ -6,20 +6,37 @@
 namespace tidemill::actors {
 namespace {
 
-Result<Prompt> make_prompt(const storage::PromptRow& row, const TextCodec& codec,
-                           std::int64_t max_tokens) {
+// What is said of a prompt that is too long; empty when it is not.
+std::string excess(const storage::PromptRow& row, std::size_t tokens, std::int64_t max_tokens) {
+  return static_cast<std::int64_t>(tokens) <= max_tokens
+             ? ""
+             : row.place.to_string() + ": the prompt has " + std::to_string(tokens) +
+                   " tokens; at most " + std::to_string(max_tokens) + " leave room for an answer";
+}
+
+struct MadePrompt {
   Prompt prompt;
+  std::string cut;  // why it was cut; empty when it was not
+};
+
+// Errors: `kResourceExhausted` when it is too long and is not to be cut.
+Result<MadePrompt> make_prompt(const storage::PromptRow& row, const TextCodec& codec,
+                               const DatasetPromptOptions& options) {
+  MadePrompt made;
+  Prompt& prompt = made.prompt;
   TIDEMILL_ASSIGN_OR_RETURN(prompt.ids, codec.prompt_ids(row));
-  if (static_cast<std::int64_t>(prompt.ids.size()) > max_tokens) {
-    return Status(Errc::kResourceExhausted,
-                  row.place.to_string() + ": the prompt has " + std::to_string(prompt.ids.size()) +
-                      " tokens; at most " + std::to_string(max_tokens) +
-                      " leave room for an answer (data.on_long_prompt: skip passes over it)");
+  if (std::string why = excess(row, prompt.ids.size(), options.max_prompt_tokens); !why.empty()) {
+    if (options.on_long_prompt != OnLongPrompt::kTruncateLeft) {
+      return Status(Errc::kResourceExhausted,
+                    std::move(why) + " (data.on_long_prompt: skip or truncate_left)");
+    }
+    prompt.ids.erase(prompt.ids.begin(), prompt.ids.end() - options.max_prompt_tokens);
+    made.cut = std::move(why);
   }
   prompt.prompt = row.prompt.empty() ? row.messages : row.prompt;
   prompt.answer = row.answer;
   prompt.fields = row.fields;
-  return prompt;
+  return made;
 }
 
 Status all_too_long(const DatasetPromptOptions& options) {
@@ -42,22 +59,22 @@ public:
         break;  // the end of the data
       }
       TIDEMILL_RETURN_IF_ERROR(row.status());
-      auto prompt = make_prompt(row.value(), codec_, options_.max_prompt_tokens);
-      if (prompt.status().code() == Errc::kResourceExhausted &&
+      auto made = make_prompt(row.value(), codec_, options_);
+      if (made.status().code() == Errc::kResourceExhausted &&
           options_.on_long_prompt == OnLongPrompt::kSkip) {
         if (++skipped_in_a_row > data_->num_rows()) {
           return all_too_long(options_);
         }
         continue;
       }
-      if (!prompt.ok()) {
-        return invalid_argument(prompt.status().message());
+      if (!made.ok()) {
+        return invalid_argument(made.status().message());
       }
       skipped_in_a_row = 0;
-      prompt.value().draw = draw;
-      prompt.value().epoch = draw / data_->num_rows();
-      prompt.value().position = draw % data_->num_rows();
-      prompts.push_back(std::move(prompt).value());
+      prompts.push_back(std::move(made.value().prompt));
+      prompts.back().draw = draw;
+      prompts.back().epoch = draw / data_->num_rows();
+      prompts.back().position = draw % data_->num_rows();
     }
     return prompts;
   }
@@ -79,38 +96,41 @@ Result<LongPrompts> check_prompts(storage::PromptDataset& data, const TextCodec&
                                   const DatasetPromptOptions& options,
                                   const engines::AnswerCheck& check_answer) {
   LongPrompts too_long;
-  for (std::uint64_t draw = 0; draw < data.num_rows(); ++draw) {
-    TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.row_at(draw));
-    const auto prompt = make_prompt(row, codec, options.max_prompt_tokens);
-    if (prompt.status().code() == Errc::kResourceExhausted &&
+  for (std::uint64_t number = 0; number < data.num_rows(); ++number) {
+    TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.filed_row(number));
+    const auto made = make_prompt(row, codec, options);
+    if (made.status().code() == Errc::kResourceExhausted &&
         options.on_long_prompt == OnLongPrompt::kSkip) {
-      too_long.first = too_long.count++ == 0 ? prompt.status().message() : too_long.first;
+      too_long.first = too_long.count++ == 0 ? made.status().message() : too_long.first;
       continue;
     }
-    if (!prompt.ok()) {
-      return invalid_argument(prompt.status().message());
+    if (!made.ok()) {
+      return invalid_argument(made.status().message());
+    }
+    if (!made.value().cut.empty()) {
+      too_long.first = too_long.count++ == 0 ? made.value().cut : too_long.first;
     }
     if (const Status answer = check_answer ? check_answer(row.answer) : Status(); !answer.ok()) {
       return answer.with_context(row.place.to_string());
     }
   }
-  if (too_long.count == data.num_rows()) {
+  if (too_long.count == data.num_rows() && options.on_long_prompt == OnLongPrompt::kSkip) {
     return all_too_long(options);
   }
   return too_long;
 }
 
 Result<std::vector<Prompt>> read_all_prompts(storage::PromptDataset& data, const TextCodec& codec,
-                                             std::int64_t max_prompt_tokens) {
+                                             const DatasetPromptOptions& options) {
   std::vector<Prompt> prompts;
   for (std::uint64_t i = 0; i < data.num_rows(); ++i) {
-    TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.row_at(i));
-    auto prompt = make_prompt(row, codec, max_prompt_tokens);
-    if (!prompt.ok()) {
-      return invalid_argument(prompt.status().message());
+    TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.filed_row(i));
+    auto made = make_prompt(row, codec, options);
+    if (!made.ok()) {
+      return invalid_argument(made.status().message());
     }
-    prompt.value().draw = i;
-    prompts.push_back(std::move(prompt).value());
+    prompts.push_back(std::move(made.value().prompt));
+    prompts.back().draw = i;
   }
   return prompts;
 }

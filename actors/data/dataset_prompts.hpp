@@ -14,7 +14,11 @@
 namespace tidemill::actors {
 
 /// What happens to a prompt that leaves no room for an answer.
-enum class OnLongPrompt : std::uint8_t { kError, kSkip };
+enum class OnLongPrompt : std::uint8_t {
+  kError,
+  kSkip,
+  kTruncateLeft,  // its last tokens are kept
+};
 
 /// How prompts are read.
 struct DatasetPromptOptions {
@@ -22,7 +26,7 @@ struct DatasetPromptOptions {
   OnLongPrompt on_long_prompt = OnLongPrompt::kError;
 };
 
-/// Prompts that are too long and will be passed over.
+/// Prompts that are too long and will be passed over or cut.
 struct LongPrompts {
   std::uint64_t count = 0;
   std::string first;  // its place, and how long it is
@@ -41,10 +45,10 @@ struct LongPrompts {
                                                 const DatasetPromptOptions& options,
                                                 const engines::AnswerCheck& check_answer);
 
-/// Reads every row of `data` once, in the order of the files, e.g. for evaluation.
-/// Errors: as of the reader.
+/// Reads every row of `data` once, in the order of the files, e.g. for evaluation. None is passed
+/// over: where that is what happens to long prompts they are refused. Errors: as of the reader.
 [[nodiscard]] Result<std::vector<Prompt>> read_all_prompts(storage::PromptDataset& data,
                                                            const TextCodec& codec,
-                                                           std::int64_t max_prompt_tokens);
+                                                           const DatasetPromptOptions& options);
 
 }  // namespace tidemill::actors

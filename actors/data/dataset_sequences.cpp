@@ -33,35 +33,54 @@ public:
 
   // Reads every row once.
   Status check() {
-    for (std::uint64_t draw = 0; draw < data_->num_rows(); ++draw) {
-      TIDEMILL_RETURN_IF_ERROR(read(draw, 1).status());
+    for (std::uint64_t number = 0; number < data_->num_rows(); ++number) {
+      TIDEMILL_ASSIGN_OR_RETURN(const SupervisedRow row, data_->filed_row(number));
+      TIDEMILL_RETURN_IF_ERROR(read_row(row).status());
     }
     return {};
   }
 
 private:
+  // Makes a sequence that is too long what the options say.
+  Status fit(const SupervisedRow& row, SupervisedTokens& tokens) const {
+    const auto size = static_cast<std::int64_t>(tokens.ids.size());
+    if (size <= options_.max_tokens) {
+      return {};
+    }
+    switch (options_.on_long) {
+      case OnLongPrompt::kError:
+        return invalid_argument(row.place.to_string() + ": the sequence has " +
+                                std::to_string(size) + " tokens; at most " +
+                                std::to_string(options_.max_tokens) +
+                                " are trained on (data.on_long_prompt: skip masks it, "
+                                "truncate_left cuts it)");
+      case OnLongPrompt::kSkip:
+        // A draw keeps its place in the step: what is too long counts, but teaches nothing.
+        tokens.ids.resize(1);
+        tokens.loss_mask.assign(1, 0);
+        break;
+      case OnLongPrompt::kTruncateLeft:
+        tokens.ids.erase(tokens.ids.begin(), tokens.ids.end() - options_.max_tokens);
+        tokens.loss_mask.erase(tokens.loss_mask.begin(),
+                               tokens.loss_mask.end() - options_.max_tokens);
+        tokens.loss_mask.front() = 0;  // what came before it is gone
+        break;
+    }
+    return {};
+  }
+
   Result<TrainSequence> read_row(const SupervisedRow& row) {
     SupervisedTokens tokens;
     if (row.kind == SupervisedRow::Kind::kTokens) {
       tokens = {row.input_ids, row.loss_mask};
     } else {
       if (!codec_.has_value()) {
-        TIDEMILL_ASSIGN_OR_RETURN(codec_, TextCodec::load(options_.model_path, options_.now));
+        TIDEMILL_ASSIGN_OR_RETURN(
+            codec_, TextCodec::load(options_.model_path, options_.now, options_.chat));
       }
       TIDEMILL_ASSIGN_OR_RETURN(tokens, codec_->supervised(row));
     }
-    const auto size = static_cast<std::int64_t>(tokens.ids.size());
-    if (size > options_.max_tokens) {
-      if (!options_.skip_long) {
-        return invalid_argument(row.place.to_string() + ": the sequence has " +
-                                std::to_string(size) + " tokens; at most " +
-                                std::to_string(options_.max_tokens) +
-                                " are trained on (data.on_long_prompt: skip masks it)");
-      }
-      // A draw keeps its place in the step: what is too long counts, but teaches nothing.
-      tokens.ids.resize(1);
-      tokens.loss_mask.assign(1, 0);
-    }
+    TIDEMILL_RETURN_IF_ERROR(fit(row, tokens));
     const auto outside = std::find_if(tokens.ids.begin(), tokens.ids.end(), [&](std::int32_t id) {
       return id < 0 || id >= options_.vocab_size;
     });

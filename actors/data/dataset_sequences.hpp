@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "actors/data/dataset_prompts.hpp"
 #include "actors/data/text_codec.hpp"
 #include "actors/supervised/spawn.hpp"
 #include "storage/dataset/dataset.hpp"
@@ -15,11 +16,12 @@ namespace tidemill::actors {
 /// How sequences are read.
 struct DatasetSequenceOptions {
   std::int64_t max_tokens = 0;
-  bool skip_long = false;  // pass over longer ones instead of refusing them
+  OnLongPrompt on_long = OnLongPrompt::kError;  // kSkip: masks them
   std::int64_t vocab_size = 0;
   /// Where the tokenizer is; loaded only when a row needs one.
   std::string model_path;
   std::string now;
+  ChatForm chat;
 };
 
 /// Makes a reader of `data`, whose positions are the draws. Reads every row once, so that a bad one

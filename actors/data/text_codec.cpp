@@ -11,6 +11,7 @@ using engines::AddSpecialTokens;
 using engines::Tokenizer;
 using engines::chat::ChatRequest;
 using engines::chat::ChatTemplate;
+using engines::chat::Dict;
 using engines::chat::Ending;
 using engines::chat::List;
 using engines::chat::Value;
@@ -26,16 +27,24 @@ Value first_messages(const List& messages, std::size_t end) {
       List(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(end)));
 }
 
-bool is_by_assistant(const Value& message) {
+bool is_by(const Value& message, std::string_view speaker) {
   const Value* role = message.is_dict() ? message.as_dict().member("role") : nullptr;
-  return role != nullptr && role->is_string() && role->as_string() == "assistant";
+  return role != nullptr && role->is_string() && role->as_string() == speaker;
+}
+
+Value message(const char* role, const std::string& content) {
+  Dict fields;
+  fields.insert("role", role);
+  fields.insert("content", content);
+  return fields;
 }
 
 }  // namespace
 
-Result<TextCodec> TextCodec::load(const std::filesystem::path& path, std::string now) {
+Result<TextCodec> TextCodec::load(const std::filesystem::path& path, std::string now,
+                                  ChatForm form) {
   TIDEMILL_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(path));
-  TextCodec codec(std::move(tokenizer), std::move(now));
+  TextCodec codec(std::move(tokenizer), std::move(now), std::move(form));
   const auto& templates = codec.tokenizer_.config().chat_templates;
   if (const auto it = templates.find("default"); it != templates.end()) {
     auto parsed = ChatTemplate::parse(it->second);
@@ -43,6 +52,9 @@ Result<TextCodec> TextCodec::load(const std::filesystem::path& path, std::string
       return parsed.status().with_context(path.string() + ": chat template");
     }
     codec.template_ = std::move(parsed).value();
+  } else if (codec.form_.prompts_as_messages) {
+    return invalid_argument(path.string() +
+                            ": has no chat template, which prompts should go through");
   }
   return codec;
 }
@@ -67,14 +79,27 @@ Result<std::string> TextCodec::render(const Value& messages, Ending ending) cons
   return std::move(rendering.text);
 }
 
+Value TextCodec::conversation(List messages) const {
+  if (!form_.system.empty() && (messages.empty() || !is_by(messages.front(), "system"))) {
+    messages.insert(messages.begin(), message("system", form_.system));
+  }
+  return Value::sequence(std::move(messages));
+}
+
 Result<std::vector<std::int32_t>> TextCodec::prompt_ids(const storage::PromptRow& row) const {
   auto ids = [&]() -> Result<std::vector<std::int32_t>> {
-    if (row.messages.empty()) {
+    List messages;
+    if (!row.messages.empty()) {
+      TIDEMILL_ASSIGN_OR_RETURN(const Value parsed, Value::parse_json(row.messages));
+      messages = parsed.as_sequence().items;
+    } else if (form_.prompts_as_messages) {
+      messages.push_back(message("user", row.prompt));
+    } else {
       return tokenizer_.encode(row.prompt, AddSpecialTokens::kYes);
     }
     // A template writes the special tokens itself.
-    TIDEMILL_ASSIGN_OR_RETURN(const Value messages, Value::parse_json(row.messages));
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string text, render(messages, Ending::kGenerationPrompt));
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string text,
+                              render(conversation(std::move(messages)), Ending::kGenerationPrompt));
     return tokenizer_.encode(text, AddSpecialTokens::kNo);
   }();
   if (ids.ok() && ids.value().empty()) {
@@ -101,15 +126,14 @@ Result<SupervisedTokens> TextCodec::supervised_answer(const std::string& prompt,
 // What the assistant says is found by rendering twice for each of its turns: up to the header of
 // the answer, and up to its end. Templates whose earlier text depends on later messages cannot be
 // cut so and are refused.
-Result<SupervisedTokens> TextCodec::supervised_messages(const std::string& messages) const {
-  TIDEMILL_ASSIGN_OR_RETURN(const Value parsed, Value::parse_json(messages));
-  const List& list = parsed.as_sequence().items;
+Result<SupervisedTokens> TextCodec::supervised_messages(const Value& messages) const {
+  const List& list = messages.as_sequence().items;
   SupervisedTokens tokens;
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string whole, render(parsed, Ending::kPlain));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string whole, render(messages, Ending::kPlain));
   TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, tokenizer_.encode(whole, AddSpecialTokens::kNo));
   tokens.loss_mask.assign(tokens.ids.size(), 0);
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (!is_by_assistant(list[i])) {
+    if (!is_by(list[i], "assistant")) {
       continue;
     }
     TIDEMILL_ASSIGN_OR_RETURN(const std::string before,
@@ -134,8 +158,15 @@ Result<SupervisedTokens> TextCodec::supervised(const storage::SupervisedRow& row
   auto tokens = [&]() -> Result<SupervisedTokens> {
     switch (row.kind) {
       case Kind::kTokens: return SupervisedTokens{row.input_ids, row.loss_mask};
-      case Kind::kMessages: return supervised_messages(row.messages);
-      case Kind::kPromptAnswer: return supervised_answer(row.prompt, row.answer);
+      case Kind::kMessages: {
+        TIDEMILL_ASSIGN_OR_RETURN(const Value messages, Value::parse_json(row.messages));
+        return supervised_messages(conversation(messages.as_sequence().items));
+      }
+      case Kind::kPromptAnswer:
+        return form_.prompts_as_messages
+                   ? supervised_messages(conversation(
+                         {message("user", row.prompt), message("assistant", row.answer)}))
+                   : supervised_answer(row.prompt, row.answer);
     }
     return Status(Errc::kInternal, "unknown kind of row");
   }();

@@ -21,6 +21,15 @@ struct SupervisedTokens {
   std::vector<std::uint8_t> loss_mask;  // 1: a target; index 0 is unused
 };
 
+/// How rows become a conversation.
+struct ChatForm {
+  /// A row's prompt is what the user says, through the chat template, and its answer what the
+  /// assistant says; else both are text as they stand.
+  bool prompts_as_messages = false;
+  /// Stands before messages that do not begin with a system message; empty: nothing does.
+  std::string system;
+};
+
 /// A model's tokenizer and chat template.
 ///
 /// Threads: safe to use concurrently.
@@ -29,7 +38,8 @@ public:
   /// Loads the tokenizer files of the model directory `path`. `now` is the clock that templates
   /// read, "YYYY-MM-DDTHH:MM:SS".
   /// Errors: naming file and field.
-  [[nodiscard]] static Result<TextCodec> load(const std::filesystem::path& path, std::string now);
+  [[nodiscard]] static Result<TextCodec> load(const std::filesystem::path& path, std::string now,
+                                              ChatForm form = {});
 
   /// Returns the ids that stand before an answer: of the prompt as it is, with the special tokens
   /// that the tokenizer puts around texts; or of the rendered messages.
@@ -49,18 +59,21 @@ public:
   [[nodiscard]] const engines::Tokenizer& tokenizer() const noexcept { return tokenizer_; }
 
 private:
-  TextCodec(engines::Tokenizer tokenizer, std::string now)
-      : tokenizer_(std::move(tokenizer)), now_(std::move(now)) {}
+  TextCodec(engines::Tokenizer tokenizer, std::string now, ChatForm form)
+      : tokenizer_(std::move(tokenizer)), now_(std::move(now)), form_(std::move(form)) {}
 
   [[nodiscard]] Result<std::string> render(const engines::chat::Value& messages,
                                            engines::chat::Ending ending) const;
-  [[nodiscard]] Result<SupervisedTokens> supervised_messages(const std::string& messages) const;
+  [[nodiscard]] engines::chat::Value conversation(engines::chat::List messages) const;
+  [[nodiscard]] Result<SupervisedTokens> supervised_messages(
+      const engines::chat::Value& messages) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_answer(const std::string& prompt,
                                                            const std::string& answer) const;
 
   engines::Tokenizer tokenizer_;
   std::optional<engines::chat::ChatTemplate> template_;
   std::string now_;
+  ChatForm form_;
 };
 
 }  // namespace tidemill::actors

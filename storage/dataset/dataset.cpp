@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/dataset/dataset.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <span>
 #include <type_traits>
 
+#include "base/digest.hpp"
 #include "storage/dataset/epoch_order.hpp"
+#include "storage/dataset/mixture_order.hpp"
 #include "storage/dataset/row_index.hpp"
 #include "storage/dataset/row_parser.hpp"
 
@@ -20,27 +25,73 @@ Result<Row> parse(std::string_view text) {
   }
 }
 
+Status check_weights(const DatasetOptions& options) {
+  if (options.weights.empty()) {
+    return {};
+  }
+  if (options.weights.size() != options.paths.size()) {
+    return invalid_argument("weights: needs one for each path");
+  }
+  const auto bad = std::find_if(options.weights.begin(), options.weights.end(), [](double weight) {
+    return !std::isfinite(weight) || weight <= 0.0;
+  });
+  return bad == options.weights.end() ? Status() : invalid_argument("weights: must be above 0");
+}
+
+// Rows of a file that stands under two weights would have neither.
+Status check_overlap(std::vector<std::string> files) {
+  std::sort(files.begin(), files.end());
+  const auto twice = std::adjacent_find(files.begin(), files.end());
+  return twice == files.end() ? Status() : invalid_argument(*twice + ": stands under two weights");
+}
+
+std::string digest_text(const std::string& text) {
+  DigestHasher hasher;
+  hasher.update(std::as_bytes(std::span(text)));
+  return hasher.digest();
+}
+
 }  // namespace
 
 template <class Row>
 Result<std::unique_ptr<Dataset<Row>>> Dataset<Row>::open(const DatasetOptions& options) {
+  TIDEMILL_RETURN_IF_ERROR(check_weights(options));
   const RowCheck check = [](std::string_view text) { return parse<Row>(text).status(); };
-  TIDEMILL_ASSIGN_OR_RETURN(auto index, RowIndex::build(options, check));
-  return std::unique_ptr<Dataset>(new Dataset(options, std::move(index)));
+  std::unique_ptr<Dataset> data(new Dataset(options));
+  const std::size_t num_sources = std::max<std::size_t>(options.weights.size(), 1);
+  for (std::size_t i = 0; i < num_sources; ++i) {
+    DatasetOptions part = options;
+    if (!options.weights.empty()) {
+      part.paths = {options.paths[i]};
+    }
+    Source source;
+    TIDEMILL_ASSIGN_OR_RETURN(source.index, RowIndex::build(part, check));
+    source.order =
+        std::make_unique<EpochOrder>(source.index->num_rows(), options.order, options.seed + i);
+    data->num_rows_ += source.index->num_rows();
+    data->digest_ += source.index->digest();
+    data->sources_.push_back(std::move(source));
+  }
+  if (!options.weights.empty()) {
+    TIDEMILL_RETURN_IF_ERROR(check_overlap(data->files()));
+    data->mixture_ = std::make_unique<MixtureOrder>(options.weights);
+    for (const double weight : options.weights) {
+      data->digest_ += ' ' + std::to_string(weight);
+    }
+    data->digest_ = digest_text(data->digest_);
+  }
+  return data;
 }
 
 template <class Row>
-Dataset<Row>::Dataset(const DatasetOptions& options, std::unique_ptr<RowIndex> index)
-    : options_(options),
-      index_(std::move(index)),
-      order_(std::make_unique<EpochOrder>(index_->num_rows(), options.order, options.seed)) {}
+Dataset<Row>::Dataset(const DatasetOptions& options) : options_(options) {}
 
 template <class Row>
 Dataset<Row>::~Dataset() = default;
 
 template <class Row>
 std::uint64_t Dataset<Row>::num_rows() const noexcept {
-  return index_->num_rows();
+  return num_rows_;
 }
 
 template <class Row>
@@ -53,23 +104,37 @@ std::optional<std::uint64_t> Dataset<Row>::num_positions() const noexcept {
 }
 
 template <class Row>
-const std::vector<std::string>& Dataset<Row>::files() const noexcept {
-  return index_->files();
+std::vector<std::string> Dataset<Row>::files() const {
+  std::vector<std::string> files;
+  for (const Source& source : sources_) {
+    files.insert(files.end(), source.index->files().begin(), source.index->files().end());
+  }
+  return files;
 }
 
 template <class Row>
 std::uint64_t Dataset<Row>::num_skipped() const noexcept {
-  return index_->num_skipped();
+  std::uint64_t sum = 0;
+  for (const Source& source : sources_) {
+    sum += source.index->num_skipped();
+  }
+  return sum;
 }
 
 template <class Row>
-const std::vector<std::string>& Dataset<Row>::first_skipped() const noexcept {
-  return index_->first_skipped();
+std::vector<std::string> Dataset<Row>::first_skipped() const {
+  std::vector<std::string> lines;
+  for (const Source& source : sources_) {
+    const auto& more = source.index->first_skipped();
+    lines.insert(lines.end(), more.begin(), more.end());
+  }
+  lines.resize(std::min<std::size_t>(lines.size(), 10));
+  return lines;
 }
 
 template <class Row>
 const std::string& Dataset<Row>::digest() const noexcept {
-  return index_->digest();
+  return digest_;
 }
 
 template <class Row>
@@ -79,9 +144,27 @@ Result<Row> Dataset<Row>::row_at(std::uint64_t position) {
                                        " epochs of " + std::to_string(num_rows()) +
                                        " rows are used up");
   }
-  const std::uint64_t number = order_->row_of(position);
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, index_->read(number));
-  RowPlace place = index_->place(number);
+  const MixtureOrder::Draw draw =
+      mixture_ == nullptr ? MixtureOrder::Draw{0, position} : mixture_->at(position);
+  Source& source = sources_[draw.source];
+  return read_row(*source.index, source.order->row_of(draw.position));
+}
+
+template <class Row>
+Result<Row> Dataset<Row>::filed_row(std::uint64_t number) {
+  for (Source& source : sources_) {
+    if (number < source.index->num_rows()) {
+      return read_row(*source.index, number);
+    }
+    number -= source.index->num_rows();
+  }
+  return Status(Errc::kInternal, "no row of that number");
+}
+
+template <class Row>
+Result<Row> Dataset<Row>::read_row(RowIndex& index, std::uint64_t number) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, index.read(number));
+  RowPlace place = index.place(number);
   auto row = parse<Row>(text);
   if (!row.ok()) {
     return row.status().with_context(place.to_string());

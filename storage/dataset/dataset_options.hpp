@@ -24,6 +24,9 @@ enum class RowOrder : std::uint8_t {
 struct DatasetOptions {
   /// JSONL files or globs. All matching files are read, each once, ordered by path.
   std::vector<std::string> paths;
+  /// Empty, or a weight for each of `paths`, finite and > 0: rows are then drawn from what each
+  /// path names in proportion to the weights, whatever the numbers of their rows.
+  std::vector<double> weights;
   OnRowError on_error = OnRowError::kError;
   RowOrder order = RowOrder::kShuffled;
   std::uint64_t seed = 0;

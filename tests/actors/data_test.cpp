@@ -36,7 +36,7 @@ constexpr const char* kDeafTemplate =
 class DataTest : public ::testing::Test {
 protected:
   // The tokenizer of the example model, with a chat template of the test's.
-  TextCodec codec(const std::string& chat_template = kPlainTemplate) {
+  TextCodec codec(const std::string& chat_template = kPlainTemplate, actors::ChatForm form = {}) {
     std::filesystem::copy_file(TIDEMILL_SOURCE_DIR "/examples/models/arithmetic/tokenizer.json",
                                directory_.path() / "tokenizer.json",
                                std::filesystem::copy_options::overwrite_existing);
@@ -45,7 +45,7 @@ protected:
       config.push_back({"chat_template", chat_template});
     }
     write("tokenizer_config.json", Json(std::move(config)).to_text());
-    auto loaded = TextCodec::load(directory_.path(), "2026-01-31T12:00:00");
+    auto loaded = TextCodec::load(directory_.path(), "2026-01-31T12:00:00", std::move(form));
     EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
     return std::move(loaded).value();
   }
@@ -96,6 +96,39 @@ TEST_F(DataTest, MessagesAreRenderedUpToTheAnswer) {
   const auto ids = model.prompt_ids(prompt_row("", R"([{"role": "user", "content": "2+2="}])"));
   ASSERT_TRUE(ids.ok()) << ids.status().to_string();
   EXPECT_EQ(text_of(model, ids.value()), "<user>2+2=<|end|><assistant>");
+}
+
+TEST_F(DataTest, PromptsMayBeWhatTheUserSays) {
+  const TextCodec model = codec(kPlainTemplate, {true, "be brief"});
+  const auto ids = model.prompt_ids(prompt_row("2+2="));
+  ASSERT_TRUE(ids.ok()) << ids.status().to_string();
+  EXPECT_EQ(text_of(model, ids.value()), "<system>be brief<|end|><user>2+2=<|end|><assistant>");
+  storage::SupervisedRow row;
+  row.prompt = "2+2=";
+  row.answer = "4";
+  const auto tokens = model.supervised(row);
+  ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
+  EXPECT_EQ(text_of(model, tokens.value().ids),
+            "<system>be brief<|end|><user>2+2=<|end|><assistant>4<|end|>");
+  EXPECT_EQ(taught(model, tokens.value()), "4<|end|>");
+}
+
+TEST_F(DataTest, ASystemMessageStandsBeforeMessagesThatHaveNone) {
+  const TextCodec model = codec(kPlainTemplate, {false, "be brief"});
+  const auto added = model.prompt_ids(prompt_row("", R"([{"role": "user", "content": "a"}])"));
+  ASSERT_TRUE(added.ok()) << added.status().to_string();
+  EXPECT_EQ(text_of(model, added.value()), "<system>be brief<|end|><user>a<|end|><assistant>");
+  const auto own = model.prompt_ids(
+      prompt_row("", R"([{"role": "system", "content": "s"}, {"role": "user", "content": "a"}])"));
+  ASSERT_TRUE(own.ok());
+  EXPECT_EQ(text_of(model, own.value()), "<system>s<|end|><user>a<|end|><assistant>");
+  EXPECT_EQ(text_of(model, model.prompt_ids(prompt_row("2+2=")).value()), "2+2=");
+}
+
+TEST_F(DataTest, PromptsAsMessagesNeedAChatTemplate) {
+  codec("");
+  const auto loaded = TextCodec::load(directory_.path(), "", {true, ""});
+  EXPECT_THAT(loaded.status().message(), HasSubstr("no chat template"));
 }
 
 TEST_F(DataTest, PromptErrorsBeginWithTheRowsPlace) {
@@ -218,6 +251,26 @@ TEST_F(PromptReaderTest, TheCheckCountsWhatIsPassedOver) {
   EXPECT_THAT(skip.value().first, HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
 }
 
+TEST_F(PromptReaderTest, ALongPromptMayLoseItsFirstTokens) {
+  const auto whole = reader(kThree, 1, actors::OnLongPrompt::kError, 100)->read(1, 1);
+  const auto cut = reader(kThree, 1, actors::OnLongPrompt::kTruncateLeft)->read(0, 9);
+  ASSERT_TRUE(whole.ok() && cut.ok()) << cut.status().to_string();
+  ASSERT_EQ(cut.value().size(), 3U);
+  const auto& ids = whole.value()[0].ids;
+  ASSERT_EQ(ids.size(), 22U);
+  EXPECT_EQ(cut.value()[1].ids, (std::vector<std::int32_t>(ids.end() - 8, ids.end())));
+  EXPECT_EQ(cut.value()[1].prompt, "much too long for this");
+  EXPECT_LT(cut.value()[0].ids.size(), 8U);
+  const auto counted =
+      actors::check_prompts(*data_, codec(), {8, actors::OnLongPrompt::kTruncateLeft}, nullptr);
+  ASSERT_TRUE(counted.ok()) << counted.status().to_string();
+  EXPECT_EQ(counted.value().count, 1U);
+  EXPECT_THAT(counted.value().first, HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
+  EXPECT_TRUE(
+      actors::check_prompts(*data_, codec(), {1, actors::OnLongPrompt::kTruncateLeft}, nullptr)
+          .ok());
+}
+
 TEST_F(PromptReaderTest, TheCheckRefusesRowsByTheirLine) {
   reader(kThree, 0, actors::OnLongPrompt::kError);
   const auto long_prompt =
@@ -255,20 +308,21 @@ TEST_F(PromptReaderTest, WhenEveryPromptIsTooLongTheSearchEnds) {
 
 TEST_F(PromptReaderTest, AllPromptsAreReadOnceInTheOrderOfTheFile) {
   reader(kThree, 0, actors::OnLongPrompt::kError);
-  const auto prompts = actors::read_all_prompts(*data_, codec(), 100);
+  const auto prompts =
+      actors::read_all_prompts(*data_, codec(), {100, actors::OnLongPrompt::kError});
   ASSERT_TRUE(prompts.ok());
   ASSERT_EQ(prompts.value().size(), 3U);
   EXPECT_EQ(prompts.value()[2].prompt, "three");
-  EXPECT_FALSE(actors::read_all_prompts(*data_, codec(), 8).ok());
+  EXPECT_FALSE(actors::read_all_prompts(*data_, codec(), {8, actors::OnLongPrompt::kSkip}).ok());
 }
 
 // -- sequences ------------------------------------------------------------------------------------
 
 class SequenceReaderTest : public DataTest {
 protected:
-  Result<std::shared_ptr<actors::SequenceReader>> reader(const std::string& lines,
-                                                         bool skip_long = false,
-                                                         const std::string& model = "") {
+  Result<std::shared_ptr<actors::SequenceReader>> reader(
+      const std::string& lines, actors::OnLongPrompt on_long = actors::OnLongPrompt::kError,
+      const std::string& model = "") {
     storage::DatasetOptions options;
     options.paths = {write("train.jsonl", lines)};
     options.order = storage::RowOrder::kAsFiled;
@@ -277,7 +331,7 @@ protected:
     EXPECT_TRUE(data.ok()) << data.status().to_string();
     actors::DatasetSequenceOptions sequences;
     sequences.max_tokens = 6;
-    sequences.skip_long = skip_long;
+    sequences.on_long = on_long;
     sequences.vocab_size = 300;
     sequences.model_path = model;
     return actors::make_dataset_sequence_reader(std::move(data).value(), sequences);
@@ -288,7 +342,7 @@ TEST_F(SequenceReaderTest, ReadyTokensNeedNoTokenizer) {
   const auto sequences = reader(
       "{\"input_ids\": [1, 2], \"loss_mask\": [0, 1]}\n"
       "{\"input_ids\": [3], \"loss_mask\": [0]}\n",
-      false, "/nonexistent");
+      actors::OnLongPrompt::kError, "/nonexistent");
   ASSERT_TRUE(sequences.ok()) << sequences.status().to_string();
   const auto batch = sequences.value()->read(0, 4);
   ASSERT_TRUE(batch.ok());
@@ -299,11 +353,12 @@ TEST_F(SequenceReaderTest, ReadyTokensNeedNoTokenizer) {
 }
 
 TEST_F(SequenceReaderTest, TextNeedsTheTokenizerAtOnce) {
-  const auto missing = reader("{\"prompt\": \"1+\", \"answer\": \"2\"}\n", false, "/nonexistent");
+  const auto missing = reader("{\"prompt\": \"1+\", \"answer\": \"2\"}\n",
+                              actors::OnLongPrompt::kError, "/nonexistent");
   EXPECT_FALSE(missing.ok());
   codec();
-  const auto sequences =
-      reader("{\"prompt\": \"1+\", \"answer\": \"2\"}\n", false, directory_.path().string());
+  const auto sequences = reader("{\"prompt\": \"1+\", \"answer\": \"2\"}\n",
+                                actors::OnLongPrompt::kError, directory_.path().string());
   ASSERT_TRUE(sequences.ok()) << sequences.status().to_string();
   EXPECT_EQ(sequences.value()->read(0, 1).value().at(0).ids.size(), 4U);
 }
@@ -315,11 +370,16 @@ TEST_F(SequenceReaderTest, ALongSequenceIsRefusedOrTeachesNothingInItsPlace) {
   const auto refused = reader(lines);  // at once, not when its turn comes
   EXPECT_EQ(refused.status().code(), Errc::kInvalidArgument);
   EXPECT_THAT(refused.status().message(), HasSubstr("train.jsonl:1: the sequence has 7 tokens"));
-  const auto masked = reader(lines, /*skip_long=*/true).value()->read(0, 2);
+  const auto masked = reader(lines, actors::OnLongPrompt::kSkip).value()->read(0, 2);
   ASSERT_TRUE(masked.ok());
   ASSERT_EQ(masked.value().size(), 2U);
   EXPECT_EQ(masked.value()[0].response_mask, (std::vector<std::uint8_t>{0}));
   EXPECT_EQ(masked.value()[1].id, SampleId{1});
+  const auto cut = reader(lines, actors::OnLongPrompt::kTruncateLeft).value()->read(0, 2);
+  ASSERT_TRUE(cut.ok());
+  EXPECT_EQ(cut.value()[0].ids, (std::vector<std::int32_t>{2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(cut.value()[0].response_mask, (std::vector<std::uint8_t>{0, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(cut.value()[1].ids, (std::vector<std::int32_t>{8, 9}));
 }
 
 TEST_F(SequenceReaderTest, ATokenOutsideTheVocabularyIsNamed) {

@@ -56,7 +56,9 @@ checkpoint: {every_steps: 20}
   ASSERT_NE(rl, nullptr);
   EXPECT_EQ(rl->model.path, "models/my-model");
   EXPECT_FALSE(rl->model.dtype);
-  EXPECT_THAT(rl->data.train, ElementsAre("data/train.jsonl"));
+  ASSERT_EQ(rl->data.train.size(), 1U);
+  EXPECT_EQ(rl->data.train[0].path, "data/train.jsonl");
+  EXPECT_FALSE(rl->data.train[0].weight);
   EXPECT_EQ(rl->rollout.max_new_tokens, 64);
   EXPECT_NE(rl->reward.at(0).scoring.get<workflows::ExactMatchReward>(), nullptr);
   EXPECT_EQ(rl->stream.on_failed, workflows::OnFailedSample::kDropGroup);
@@ -197,6 +199,20 @@ TEST_F(LoadTest, RewardsMayBeAWeightedList) {
   EXPECT_EQ(rewards[1].scoring.get<workflows::RegexReward>()->pattern, "x");
 }
 
+TEST_F(LoadTest, DataMayComeFromWeightedSources) {
+  const Resolved<RunConfig> run = read(
+      "workflow: rl\nmodel: {path: m}\n"
+      "data:\n  train:\n    - {path: a.jsonl, weight: 0.25}\n    - {weight: 3, path: "
+      "'b*.jsonl'}\n");
+  const auto& train = run.value.workflow.get<RlOptions>()->data.train;
+  ASSERT_EQ(train.size(), 2U);
+  EXPECT_EQ(train[0].weight, 0.25);
+  EXPECT_EQ(train[1].path, "b*.jsonl");
+  EXPECT_EQ(train[1].weight, 3.0);
+  const auto plain = read_rl("").data.train;
+  EXPECT_EQ(plain.at(0).path, "t");
+}
+
 TEST_F(LoadTest, BytesTakeSuffixes) {
   EXPECT_EQ(read_rl("rollout: {kv_bytes: 64MiB}\n").rollout.kv_bytes, 64 << 20);
   EXPECT_EQ(read_rl("stream: {bytes: 4096}\n").stream.bytes, 4096);
@@ -267,7 +283,7 @@ TEST_F(LoadTest, OverridesStandOverTheFile) {
   const auto* rl = run.value().value.workflow.get<RlOptions>();
   EXPECT_EQ(rl->train.common.steps, 7);
   EXPECT_EQ(rl->train.common.adapter->source.get<workflows::NewLora>()->rank, 2);
-  EXPECT_THAT(rl->data.train, ElementsAre("*.jsonl"));
+  EXPECT_EQ(rl->data.train.at(0).path, "*.jsonl");
   EXPECT_THAT(rl->rollout.stop, ElementsAre("a: #b"));
   EXPECT_EQ(rl->stream.lease_ms, 5);
   EXPECT_EQ(rl->run.name, "x");

@@ -346,6 +346,52 @@ TEST_F(GenerateTest, StopStringsEndAnAnswer) {
   EXPECT_THAT(answer.at("text").get<std::string>(), HasSubstr(std::string(1, *at)));
 }
 
+TEST_F(GenerateTest, PromptsMayBeWhatTheUserSaysBehindASystemMessage) {
+  const json system{{"role", "system"}, {"content", "be brief"}};
+  const json user{{"role", "user"}, {"content", "2 + 2"}};
+  const std::string model = kGolden + "models/llama-tiny";
+  const std::vector<std::string> more{"--greedy", "--max-new-tokens", "8", "--input"};
+  const auto answers = [&](std::vector<std::string> command, const json& line) {
+    command.insert(command.begin(), {"generate", model});
+    command.insert(command.end(), more.begin(), more.end());
+    command.push_back(write_lines("in.jsonl", {line}));
+    const Outcome outcome = run(command);
+    EXPECT_EQ(outcome.code, kDone) << outcome.err;
+    return outcome.out;
+  };
+  const std::string whole = answers({}, {{"messages", {system, user}}});
+  EXPECT_EQ(answers({"--system", "be brief"}, {{"messages", {user}}}), whole);
+  EXPECT_EQ(answers({"--system", "other"}, {{"messages", {system, user}}}), whole);
+  EXPECT_EQ(answers({"--chat", "--system", "be brief"}, {{"prompt", "2 + 2"}}), whole);
+  EXPECT_NE(answers({"--system", "be brief"}, {{"prompt", "2 + 2"}}), whole);
+}
+
+TEST_F(ScoreTest, TextsAreScoredAsTheirTokensAre) {
+  const std::string model = kGolden + "models/llama-tiny";
+  const json messages{{{"role", "user"}, {"content", "2 + 2"}},
+                      {{"role", "assistant"}, {"content", "4"}}};
+  const auto tokens = [&](const std::string& text, const std::vector<std::string>& flags) {
+    std::vector<std::string> command{"tokenize", model, "--input",
+                                     write_lines("in.jsonl", {{{"text", text}}})};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const Outcome outcome = run(command);
+    EXPECT_EQ(outcome.code, kDone) << outcome.err;
+    return outcome.lines().at(0).at("ids");
+  };
+  const Outcome rendered =
+      run({"template", model, "--input", write_lines("in.jsonl", {{{"messages", messages}}})});
+  ASSERT_EQ(rendered.code, kDone) << rendered.err;
+  const std::string conversation = rendered.lines().at(0).at("text");
+  const std::string as_text =
+      write_lines("text.jsonl", {{{"messages", messages}}, {{"prompt", "2 + 2"}}});
+  const Outcome scored = run({"score", model, "--input", as_text});
+  ASSERT_EQ(scored.code, kDone) << scored.err;
+  const std::string as_ids = write_lines(
+      "ids.jsonl",
+      {{{"ids", tokens(conversation, {"--no-special"})}}, {{"ids", tokens("2 + 2", {})}}});
+  EXPECT_EQ(scored.out, run({"score", model, "--input", as_ids}).out);
+}
+
 TEST_F(GenerateTest, AnAnswerEndsWithTheContext) {
   std::vector<int> ids(510, 5);
   const std::string input = write_lines("in.jsonl", {{{"ids", ids}}});

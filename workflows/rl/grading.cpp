@@ -36,7 +36,8 @@ struct Examination {
 
 Result<Examination> prepare(const RlOptions& options, const GradedModel& graded) {
   Examination exam;
-  TIDEMILL_ASSIGN_OR_RETURN(exam.codec, actors::TextCodec::load(graded.model, graded.now));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      exam.codec, actors::TextCodec::load(graded.model, graded.now, chat_form(options.data)));
   TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles files, engines::open_model(graded.model));
   TIDEMILL_ASSIGN_OR_RETURN(exam.prompts, read_eval_prompts(options, *exam.codec, files.config));
   exam.stop_ids = stop_ids(options, files);

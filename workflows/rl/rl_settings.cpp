@@ -14,9 +14,7 @@ std::int64_t max_prompt_tokens(const RlOptions& options, const engines::ModelCon
 
 actors::DatasetPromptOptions prompt_options(const RlOptions& options,
                                             const engines::ModelConfig& config) {
-  return {max_prompt_tokens(options, config), options.data.on_long_prompt == OnBadRow::kSkip
-                                                  ? actors::OnLongPrompt::kSkip
-                                                  : actors::OnLongPrompt::kError};
+  return {max_prompt_tokens(options, config), on_long_prompt(options.data)};
 }
 
 engines::PolicyTokenLossOptions loss_options(const RlOptions& options) {
@@ -125,7 +123,7 @@ Result<std::vector<actors::Prompt>> read_eval_prompts(const RlOptions& options,
   eval.order = storage::RowOrder::kAsFiled;
   TIDEMILL_ASSIGN_OR_RETURN(const auto data, open_data_set<storage::PromptDataset>(
                                                  eval, "data.eval", [](const auto&) {}));
-  return actors::read_all_prompts(*data, codec, max_prompt_tokens(options, config));
+  return actors::read_all_prompts(*data, codec, prompt_options(options, config));
 }
 
 }  // namespace tidemill::workflows

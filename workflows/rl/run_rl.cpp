@@ -53,14 +53,16 @@ Status check_data(const RlOptions& options, const RunEnvironment& run, const RlR
       actors::check_prompts(*opened.data, *opened.codec, prompts, check_answer));
   if (too_long.count > 0) {
     run.log("data.train: " + std::to_string(too_long.count) + " of " +
-            std::to_string(opened.data->num_rows()) +
-            " prompts are too long and passed over; the first: " + too_long.first);
+            std::to_string(opened.data->num_rows()) + " prompts are too long and " +
+            (options.data.on_long_prompt == OnLongPrompt::kSkip ? "passed over" : "cut") +
+            "; the first: " + too_long.first);
   }
   return {};
 }
 
 Status open_data(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
-  TIDEMILL_ASSIGN_OR_RETURN(opened.codec, actors::TextCodec::load(options.model.path, run.now));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      opened.codec, actors::TextCodec::load(options.model.path, run.now, chat_form(options.data)));
   storage::DatasetOptions train = dataset_options(options.data, options.run.seed);
   train.epochs = static_cast<std::uint64_t>(options.data.epochs.value_or(0));
   TIDEMILL_ASSIGN_OR_RETURN(opened.data,

@@ -52,7 +52,8 @@ Status open_data(const SftOptions& options, const RunEnvironment& run, SftRun& o
   actors::DatasetSequenceOptions sequences;
   sequences.max_tokens =
       options.data.max_prompt_tokens.value_or(opened.model.files.config.max_positions);
-  sequences.skip_long = options.data.on_long_prompt == OnBadRow::kSkip;
+  sequences.on_long = on_long_prompt(options.data);
+  sequences.chat = chat_form(options.data);
   sequences.vocab_size = opened.model.files.config.vocab_size;
   sequences.model_path = options.model.path;
   sequences.now = run.now;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/dataset/dataset.hpp"
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sys/stat.h>
 
@@ -205,6 +207,46 @@ TEST_F(DatasetTest, TheDigestTellsDataApart) {
                      ->digest());
   digests.insert(open({folder_ + "/a.jsonl", folder_ + "/b.jsonl"}).value()->digest());
   EXPECT_EQ(digests.size(), 5U);
+}
+
+TEST_F(DatasetTest, WeightsSayHowOftenEachPathIsDrawnFrom) {
+  const std::string large = write("large.jsonl", prompt_line("l1") + "\n" + prompt_line("l2") +
+                                                     "\n" + prompt_line("l3") + "\n");
+  const std::string small = write("small.jsonl", prompt_line("s1") + "\n");
+  options_.weights = {1.0, 3.0};
+  const auto data = open({large, small}).value();
+  EXPECT_EQ(data->num_rows(), 4U);
+  std::map<std::string, int> drawn;
+  for (const std::string& prompt : prompts(*data, 0, 400)) {
+    ++drawn[prompt];
+  }
+  EXPECT_NEAR(drawn["s1"], 300, 3);
+  EXPECT_NEAR(drawn["l1"], 33, 2);
+  EXPECT_NEAR(drawn["l3"], 33, 2);
+  EXPECT_EQ(prompts(*open({large, small}).value(), 123, 9), prompts(*data, 123, 9));
+  std::vector<std::string> filed;
+  for (std::uint64_t number = 0; number < 4; ++number) {
+    filed.push_back(data->filed_row(number).value().prompt);
+  }
+  EXPECT_THAT(filed, ElementsAre("l1", "l2", "l3", "s1"));
+  EXPECT_THAT(data->files(), ElementsAre(large, small));
+
+  options_.weights = {1.0, 2.0};
+  EXPECT_NE(open({large, small}).value()->digest(), data->digest());
+  options_.epochs = 2;
+  EXPECT_EQ(open({large, small}).value()->num_positions(), 8U);
+}
+
+TEST_F(DatasetTest, RefusesWeightsThatMeanNothing) {
+  const std::string a = write("a.jsonl", prompt_line("a") + "\n");
+  const std::string b = write("b.jsonl", prompt_line("b") + "\n");
+  options_.weights = {1.0, 2.0};
+  EXPECT_EQ(failure({folder_ + "/*.jsonl", b}), b + ": stands under two weights");
+  EXPECT_EQ(failure({a}), "weights: needs one for each path");
+  options_.weights = {1.0, 0.0};
+  EXPECT_EQ(failure({a, b}), "weights: must be above 0");
+  options_.weights = {1.0, std::nan("")};
+  EXPECT_EQ(failure({a, b}), "weights: must be above 0");
 }
 
 TEST_F(DatasetTest, ReadsSupervisedRows) {
