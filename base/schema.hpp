@@ -173,6 +173,9 @@ public:
 
   /// Adds a rule: a text other than "" says what is wrong with `key` ("a.b" reaches inside).
   Schema& check(std::string key, Rule rule);
+  /// Adds a rule that refuses `key`, which a shared struct brings, whenever a file has it. Lists of
+  /// keys leave it out.
+  Schema& exclude(std::string key, Rule rule);
   /// Adds a rule whose text is a warning.
   Schema& warn(std::string key, Rule rule);
 

@@ -221,14 +221,22 @@ Schema<T>& Schema<T>::choice_required() {
 
 template <class T>
 void Schema<T>::add_rule(std::string key, schema::Severity severity, Rule rule) {
-  structure_->rules.push_back({std::move(key), severity, [rule = std::move(rule)](const void* o) {
-                                 return rule(*static_cast<const T*>(o));
-                               }});
+  const auto test = [rule = std::move(rule)](const void* o) {
+    return rule(*static_cast<const T*>(o));
+  };
+  structure_->rules.push_back({std::move(key), severity, test});
 }
 
 template <class T>
 Schema<T>& Schema<T>::check(std::string key, Rule rule) {
   add_rule(std::move(key), schema::Severity::kError, std::move(rule));
+  return *this;
+}
+
+template <class T>
+Schema<T>& Schema<T>::exclude(std::string key, Rule rule) {
+  check(std::move(key), std::move(rule));
+  structure_->rules.back().excludes = true;
   return *this;
 }
 

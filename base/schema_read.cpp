@@ -190,6 +190,9 @@ Status Reader::complete(const StructSchema& structure, const ConfigNode& node,
           !(is_short(owner_schema, node) && field.name == owner_schema.short_for)) {
         return problem(node.place, key, "missing; needs " + type_phrase(field.value));
       }
+      if (entry == nullptr && field.value.shape == Shape::kList) {
+        continue;  // its initial elements stand as they are
+      }
       // What was not written is as if an empty map stood where its parent does.
       ConfigNode empty;
       empty.kind = ConfigNode::Kind::kMap;
@@ -221,10 +224,12 @@ Status Reader::complete_value(const ValueSchema& value, const ConfigNode& node,
     return complete(*value.members, node, path, target);
   }
   if (value.shape == Shape::kList && value.item->shape == Shape::kStruct) {
+    // A single element may stand without brackets, and then has no number.
+    const bool listed = node.kind == ConfigNode::Kind::kList;
     for (std::size_t i = 0; i < value.size(target); ++i) {
-      const ConfigNode& element = i < node.items.size() ? node.items[i] : node;
-      TIDEMILL_RETURN_IF_ERROR(complete_value(
-          *value.item, element, path + '[' + std::to_string(i) + ']', value.at(target, i)));
+      const ConfigNode& element = listed && i < node.items.size() ? node.items[i] : node;
+      const std::string key = listed ? path + '[' + std::to_string(i) + ']' : path;
+      TIDEMILL_RETURN_IF_ERROR(complete_value(*value.item, element, key, value.at(target, i)));
     }
   }
   return {};

@@ -15,44 +15,10 @@ using schema::StructSchema;
 using schema::TagSchema;
 using schema::ValueSchema;
 
-// Gives the key at `path` a value, as a file would that has it; false when it always has one, or
-// lies in what may be absent itself.
-bool give(const StructSchema& structure, std::string_view path, void* object) {
-  const std::size_t dot = path.find('.');
-  const FieldSchema* field = structure.find(path.substr(0, dot));
-  if (field == nullptr) {
-    return false;
-  }
-  const ValueSchema& value = field->value;
-  void* held = field->member(object);
-  if (dot != std::string_view::npos) {
-    return value.shape == schema::Shape::kStruct && !value.optional &&
-           give(*value.members, path.substr(dot + 1), held);
-  }
-  if (value.shape == schema::Shape::kList) {
-    void* item = value.append(held);
-    if (value.item->shape == schema::Shape::kText) {
-      value.item->set(item, std::string("x"));  // rules refuse empty texts
-    }
-    return true;
-  }
-  if (value.optional) {
-    value.emplace(held);
-  }
-  return value.optional;
-}
-
-// Whether a rule refuses the key at `path` as soon as a file has it, as one kind does with a key
-// that it shares a struct with another kind for.
-bool is_refused(const StructSchema& structure, const std::string& path) {
-  return std::any_of(structure.rules.begin(), structure.rules.end(), [&](const auto& rule) {
-    if (rule.key != path || rule.severity != schema::Severity::kError) {
-      return false;
-    }
-    const std::shared_ptr<void> object = structure.make();
-    void* values = object.get();
-    return give(structure, path, values) && !rule.test(values).empty();
-  });
+// Whether a struct refuses the key at `path`, which it shares a struct with others for.
+bool is_excluded(const StructSchema& structure, const std::string& path) {
+  return std::any_of(structure.rules.begin(), structure.rules.end(),
+                     [&](const auto& rule) { return rule.excludes && rule.key == path; });
 }
 
 class Lister {
@@ -63,11 +29,11 @@ public:
   void list(const StructSchema& structure, const std::string& prefix, void* object) {
     const std::size_t first = keys_.size();
     list_all(structure, prefix, object);
-    const auto refused = [&](const KeyReference& key) {
-      return is_refused(structure, key.path.substr(prefix.size()));
+    const auto excluded = [&](const KeyReference& key) {
+      return is_excluded(structure, key.path.substr(prefix.size()));
     };
     keys_.erase(
-        std::remove_if(keys_.begin() + static_cast<std::ptrdiff_t>(first), keys_.end(), refused),
+        std::remove_if(keys_.begin() + static_cast<std::ptrdiff_t>(first), keys_.end(), excluded),
         keys_.end());
   }
 

@@ -26,8 +26,8 @@ struct KeyReference {
   std::vector<std::string> names;
 };
 
-/// Lists all keys, those of every kind included, in the order of their description. A key that a
-/// kind's rule refuses whenever a file has it is none of that kind's.
+/// Lists all keys, those of every kind included, in the order of their description. Keys
+/// that a kind excludes are none of its own.
 [[nodiscard]] std::vector<KeyReference> list_keys(const schema::StructSchema& root);
 
 /// Returns a few lines about the key at `path`; for a struct, about its keys too.

@@ -137,6 +137,7 @@ struct RuleSchema {
   std::string key;
   Severity severity = Severity::kError;
   std::function<std::string(const void*)> test;
+  bool excludes = false;  // refuses `key` whenever a file has it: it is none of this struct's
 };
 
 /// One option struct.

@@ -26,8 +26,9 @@ void describe(Schema<SftOptions>& s) {
                ? "is more than train.steps"
                : "";
   });
-  s.check("data.eval",
-          [](const SftOptions& o) { return o.data.eval.empty() ? "" : "goes with workflow: rl"; });
+  s.exclude("data.eval", [](const SftOptions& o) {
+    return o.data.eval.empty() ? "" : "goes with workflow: rl";
+  });
 }
 
 }  // namespace tidemill::workflows

@@ -195,6 +195,7 @@ TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
   EXPECT_EQ(headings["model.path"], both);
   EXPECT_EQ(headings["data.train"], both);
   EXPECT_EQ(headings["train.adapter.rank"], both);
+  EXPECT_EQ(headings["data.eval"], std::set<std::string>{"Keys of rl:"});
   EXPECT_EQ(headings["rollout.group_size"], std::set<std::string>{"Keys of rl:"});
   EXPECT_EQ(headings["train.sequences_per_step"], std::set<std::string>{"Keys of sft:"});
 

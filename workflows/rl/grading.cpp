@@ -7,6 +7,7 @@
 #include "actors/data/dataset_prompts.hpp"
 #include "actors/evaluator/scores.hpp"
 #include "engines/runtime/factory.hpp"
+#include "workflows/model_run.hpp"
 #include "workflows/rl/rl_settings.hpp"
 
 namespace tidemill::workflows {
