@@ -25,6 +25,7 @@ TIDEMILL_ATOM(record);
 TIDEMILL_ATOM(release);
 TIDEMILL_ATOM(renew);
 TIDEMILL_ATOM(retire);
+TIDEMILL_ATOM(score);
 TIDEMILL_ATOM(start);
 TIDEMILL_ATOM(status);
 TIDEMILL_ATOM(stop);

@@ -14,11 +14,14 @@
 #include "actors/stream/messages.hpp"
 #include "actors/trainer/messages.hpp"
 #include "base/ids.hpp"
+#include "engines/reward_engine.hpp"
 
 /// Calls `X(namespace, type)` for each of them.
 #define TIDEMILL_MESSAGE_TYPES(X)       \
   X(tidemill, SampleId)                 \
   X(tidemill, PolicyVersion)            \
+  X(tidemill::engines, RewardRequest)   \
+  X(tidemill::engines, RewardResult)    \
   X(tidemill::engines, RolloutRequest)  \
   X(tidemill::engines, RolloutResult)   \
   X(tidemill::engines, Snapshot)        \

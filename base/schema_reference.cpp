@@ -133,7 +133,9 @@ private:
     }
     const bool list = value.shape == schema::Shape::kList;
     const std::shared_ptr<void> fresh = held == nullptr || list ? members.make() : nullptr;
-    this->list(members, prefix + field.name + (list ? "[]." : "."), fresh ? fresh.get() : held);
+    // A single element may stand without brackets.
+    const char* inside = list && !value.one_or_many ? "[]." : ".";
+    this->list(members, prefix + field.name + inside, fresh ? fresh.get() : held);
   }
 
   std::vector<KeyReference> keys_;

@@ -1,9 +1,9 @@
-# tidemill_add_library(name [DEPS ...] [PRIVATE_DEPS ...] [HEADERS ...] [SOURCES ...])
+# tidemill_add_library(name [NOT_INSTALLED] [DEPS ...] [PRIVATE_DEPS ...] [HEADERS ...] [SOURCES ...])
 #
 # Adds one module library `tidemill::name`. DEPS are what its headers need, PRIVATE_DEPS what only its
 # sources need. Every header belongs to exactly one library. Without SOURCES it is header-only.
 function(tidemill_add_library name)
-  cmake_parse_arguments(A "" "" "DEPS;PRIVATE_DEPS;HEADERS;SOURCES" ${ARGN})
+  cmake_parse_arguments(A "NOT_INSTALLED" "" "DEPS;PRIVATE_DEPS;HEADERS;SOURCES" ${ARGN})
   if(A_SOURCES)
     add_library(tidemill_${name} STATIC)
     set(scope PUBLIC)
@@ -21,6 +21,22 @@ function(tidemill_add_library name)
   target_compile_features(tidemill_${name} ${scope} cxx_std_20)
   target_link_libraries(tidemill_${name} ${scope} ${A_DEPS})
   if(A_SOURCES)
-    target_link_libraries(tidemill_${name} PRIVATE tidemill_warnings ${A_PRIVATE_DEPS})
+    target_link_libraries(tidemill_${name} PRIVATE $<BUILD_INTERFACE:tidemill_warnings> ${A_PRIVATE_DEPS})
   endif()
+  if(NOT A_NOT_INSTALLED)
+    tidemill_install_library(${name} "${A_HEADERS}")
+  endif()
+endfunction()
+
+# Installs a module library and its headers. Installed headers live below include/tidemill and name
+# each other `<tidemill/base/status.hpp>`, so that programs may have folders of the same names.
+function(tidemill_install_library name headers)
+  set_target_properties(tidemill_${name} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS tidemill_${name} EXPORT tidemillTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/tidemill)
+  foreach(header IN LISTS headers)
+    cmake_path(ABSOLUTE_PATH header NORMALIZE OUTPUT_VARIABLE path)
+    cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE inside)
+    cmake_path(GET inside PARENT_PATH folder)
+    install(FILES ${path} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tidemill/${folder})
+  endforeach()
 endfunction()

@@ -31,6 +31,15 @@ struct RewardResult {
   std::vector<double> parts;  // of a sum of rewards: each before its weight, in order; else empty
 };
 
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RewardRequest& x) {
+  return f(x.id, x.prompt, x.response, x.answer, x.fields);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RewardResult& x) {
+  return f(x.id, x.reward, x.error, x.parts);
+}
+
 /// What an engine had to put up with so far; all zero where no outside program is asked.
 struct RewardStats {
   std::uint64_t starts = 0;         // of the program, the first one included

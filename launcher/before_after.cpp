@@ -93,13 +93,14 @@ void print_json(const std::optional<Grades>& before, const Grades& after, std::o
 
 }  // namespace
 
-Status print_before_and_after(const RunPlace& place, const std::string& started, Session& session) {
+Status print_before_and_after(const RunPlace& place, const std::string& started,
+                              const workflows::RunEnvironment& run, Session& session) {
   const auto* rl = place.config.workflow.get<RlOptions>();
   if (rl == nullptr || rl->eval.every_steps == 0 || rl->data.eval.empty()) {
     return {};
   }
   const std::filesystem::path exported = place.directory / "export";
-  const workflows::RewardContext rewards{session.clock, place.directory, {}};
+  const workflows::RewardContext rewards{{run.system, run.clock, run.directory}, run.extensions};
   std::optional<Grades> before;
   if (rl->model.init == workflows::ModelInit::kFiles) {
     std::optional<std::filesystem::path> adapter;

@@ -4,6 +4,7 @@
 
 #include "base/result.hpp"
 #include "launcher/run_session.hpp"
+#include "workflows/model_run.hpp"
 
 namespace tidemill::launcher {
 
@@ -11,6 +12,6 @@ namespace tidemill::launcher {
 /// prints both accuracies and five answers of each. `started` is for chat templates. Does nothing
 /// for a run without evaluation. Errors: of `grade_model`.
 [[nodiscard]] Status print_before_and_after(const RunPlace& place, const std::string& started,
-                                            Session& session);
+                                            const workflows::RunEnvironment& run, Session& session);
 
 }  // namespace tidemill::launcher

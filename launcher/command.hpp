@@ -30,12 +30,15 @@ enum ExitCode : int {
 /// Whether results are texts for people or one JSON object a line for programs.
 enum class OutputForm : std::uint8_t { kText, kJson };
 
+struct Additions;
+
 /// What a command works with. Built by the program, borrowed by the command.
 struct Session {
   std::ostream& out;  // results
   std::ostream& err;  // warnings and progress
   Log& log;
   const Clock& clock;
+  const Additions& additions;  // of an embedding program; see additions.hpp
   OutputForm form = OutputForm::kText;
   std::vector<std::string> arguments;  // as typed; the first is number 1
 };

@@ -7,6 +7,7 @@
 
 #include "base/schema_reference.hpp"
 #include "configs/run_config.hpp"
+#include "launcher/additions.hpp"
 #include "launcher/commands.hpp"
 
 namespace tidemill::launcher {
@@ -104,7 +105,7 @@ public:
   }
 
   [[nodiscard]] Status run(Session& session) override {
-    const auto schema = Schema<configs::RunConfig>::described();
+    TIDEMILL_ASSIGN_OR_RETURN(const auto schema, run_schema(session));
     if (markdown_) {
       session.out << reference_page(schema.structure(), "Configuration keys");
       return {};

@@ -64,12 +64,13 @@ void declare(CLI::App& app, const std::vector<std::unique_ptr<Command>>& command
 }
 
 Status run_command(const Parsed& parsed, const std::vector<std::string>& arguments,
-                   std::ostream& out, std::ostream& err) {
+                   std::ostream& out, std::ostream& err, const Additions& additions) {
   TIDEMILL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(parsed.log_level));
   const SystemClock clock;
   Log log(clock, level);
   log.add_sink(make_stderr_sink());
-  Session session{out,      err, log, clock, parsed.json ? OutputForm::kJson : OutputForm::kText,
+  Session session{out,      err,       log,
+                  clock,    additions, parsed.json ? OutputForm::kJson : OutputForm::kText,
                   arguments};
   return parsed.command->run(session);
 }
@@ -123,7 +124,7 @@ ExitCode exit_code(const Status& status) {
 
 int run_program(const std::vector<std::string>& arguments,
                 const std::vector<std::unique_ptr<Command>>& commands, std::ostream& out,
-                std::ostream& err) {
+                std::ostream& err, const Additions& additions) {
   CLI::App app("Post-training of language models on an actor-based dataflow.", "tidemill");
   Parsed parsed;
   declare(app, commands, parsed);
@@ -148,7 +149,7 @@ int run_program(const std::vector<std::string>& arguments,
   }
   Status status;
   try {
-    status = run_command(parsed, arguments, out, err);
+    status = run_command(parsed, arguments, out, err, additions);
   } catch (const std::bad_alloc&) {
     status = Status(Errc::kResourceExhausted, "tidemill: out of memory");
   } catch (const std::exception& error) {

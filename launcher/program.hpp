@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/additions.hpp"
 #include "launcher/command.hpp"
 
 namespace tidemill::launcher {
@@ -14,9 +15,10 @@ namespace tidemill::launcher {
 /// Runs the program on `arguments` (without the program's name) and returns its exit code.
 ///
 /// Results go to `out`. On failure one line goes to `err`, and with `--json` also
-/// `{"error": "..."}` to `out`.
+/// `{"error": "..."}` to `out`. `additions` are those of a program that embeds this one.
 [[nodiscard]] int run_program(const std::vector<std::string>& arguments,
                               const std::vector<std::unique_ptr<Command>>& commands,
-                              std::ostream& out, std::ostream& err);
+                              std::ostream& out, std::ostream& err,
+                              const Additions& additions = {});
 
 }  // namespace tidemill::launcher

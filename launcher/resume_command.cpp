@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "configs/load.hpp"
+#include "launcher/additions.hpp"
 #include "launcher/commands.hpp"
 #include "launcher/run_session.hpp"
 
@@ -25,7 +26,7 @@ public:
   }
 
   [[nodiscard]] Status run(Session& session) override {
-    const auto schema = Schema<configs::RunConfig>::described();
+    TIDEMILL_ASSIGN_OR_RETURN(const auto schema, run_schema(session));
     const std::filesystem::path directory = directory_;
     TIDEMILL_RETURN_IF_ERROR(check_there(directory));
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved,

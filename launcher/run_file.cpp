@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "configs/load.hpp"
+#include "launcher/additions.hpp"
 
 namespace tidemill::launcher {
 
@@ -14,7 +15,8 @@ void RunFile::declare(CLI::App& app) {
       ->type_name("");
 }
 
-Result<Resolved<configs::RunConfig>> RunFile::load(const Session& session) const {
+Result<Resolved<configs::RunConfig>> RunFile::load(const Session& session) {
+  TIDEMILL_ASSIGN_OR_RETURN(schema_, run_schema(session));
   std::vector<configs::Override> overrides;
   auto typed = session.arguments.begin();
   for (const std::string& text : overrides_) {

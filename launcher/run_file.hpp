@@ -19,9 +19,10 @@ public:
 
   /// Reads the run; an override's errors name it by its number on the command line.
   /// Errors: of `configs::load_run_config`.
-  [[nodiscard]] Result<Resolved<configs::RunConfig>> load(const Session& session) const;
+  [[nodiscard]] Result<Resolved<configs::RunConfig>> load(const Session& session);
 
   [[nodiscard]] const std::string& path() const { return path_; }
+  /// Returns the schema that it was read by.
   [[nodiscard]] const Schema<configs::RunConfig>& schema() const { return schema_; }
 
 private:

@@ -11,6 +11,7 @@
 #include "actors/commit/checkpoint_commits.hpp"
 #include "base/file.hpp"
 #include "base/json.hpp"
+#include "launcher/additions.hpp"
 #include "launcher/before_after.hpp"
 #include "launcher/log_sinks.hpp"
 #include "launcher/progress.hpp"
@@ -163,12 +164,12 @@ Status run_there(const RunPlace& place, Session& session, bool& begun) {
                                 [&](const std::string& line) { session.log.warning(line); },
                                 [&](const std::string& line) { session.log.info(line); },
                                 [] { return interrupts > 0; },
-                                {}};
+                                session.additions.run};
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(place.config, run));
   progress.end();
   if (summary.end != actors::RunEnd::kStopped) {
     comparing = 1;
-    const Status graded = print_before_and_after(place, started, session);
+    const Status graded = print_before_and_after(place, started, run, session);
     if (!graded.ok()) {
       session.log.warning("the result could not be graded: " + graded.message());
     }

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -19,8 +18,8 @@
 #include "base/result.hpp"
 #include "engines/runtime/factory.hpp"
 #include "workflows/data_options.hpp"
+#include "workflows/extensions.hpp"
 #include "workflows/memory_plan.hpp"
-#include "workflows/rewards.hpp"
 #include "workflows/run_options.hpp"
 #include "workflows/train_options.hpp"
 
@@ -51,8 +50,8 @@ struct RunEnvironment {
   std::function<void(const std::string&)> inform;
   /// Asked several times a second; true ends the run after the step in work.
   std::function<bool()> stop_asked;
-  /// Reward kinds that an embedding program added to the schema.
-  std::map<std::string, MakeReward> reward_kinds;
+  /// What an embedding program adds.
+  Extensions extensions;
 };
 
 /// A model to be trained, and the adapter that is trained over it, if one is.

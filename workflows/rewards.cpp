@@ -46,14 +46,14 @@ std::optional<engines::RewardOptions> engine_options(const OneOf& scoring) {
 Result<Engine> make_one(const RewardOptions& options, const RewardContext& context, bool alone) {
   std::optional<engines::RewardOptions> wanted = engine_options(options.scoring);
   if (!wanted.has_value()) {
-    const auto own = context.own_kinds.find(options.scoring.name());
-    return own == context.own_kinds.end()
+    const auto own = context.extensions.rewards.find(options.scoring.name());
+    return own == context.extensions.rewards.end()
                ? invalid_argument("kind: nothing makes " + options.scoring.name())
-               : own->second(options.scoring, context.clock);
+               : own->second(options.scoring, context.place);
   }
   const std::string file = "reward" + (alone ? "" : '-' + reward_name(options)) + "-stderr.txt";
-  wanted->stderr_path = (context.directory / file).string();
-  return engines::make_reward_engine(*wanted, context.clock);
+  wanted->stderr_path = (context.place.directory / file).string();
+  return engines::make_reward_engine(*wanted, context.place.clock);
 }
 
 }  // namespace

@@ -2,30 +2,21 @@
 // From the `reward` section to engines.
 #pragma once
 
-#include <filesystem>
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "base/clock.hpp"
 #include "base/result.hpp"
 #include "engines/reward_engine.hpp"
+#include "workflows/extensions.hpp"
 #include "workflows/reward_options.hpp"
 
 namespace tidemill::workflows {
 
-/// Makes the engine of a kind that an embedding program added to the schema, from that kind's
-/// options. Errors: naming the option ("pattern: is missing").
-using MakeReward = std::function<Result<std::unique_ptr<engines::RewardEngine>>(
-    const OneOf& scoring, const Clock& clock)>;
-
 /// How rewards are made.
 struct RewardContext {
-  const Clock& clock;               // outlives the engines
-  std::filesystem::path directory;  // the run's; takes what reward programs write to stderr
-  std::map<std::string, MakeReward> own_kinds;  // by name
+  RewardPlace place;             // what reward programs write to stderr goes to its directory
+  const Extensions& extensions;  // borrowed until the engines are made
 };
 
 /// Makes the engine of a run's rewards: of the one, or of their weighted sum.

@@ -48,8 +48,10 @@ Result<GroupDecision> decide(const Algorithm& algorithm, std::span<const GroupMe
         {group.rewards, group.lengths, group.ids}, *algorithm.overlong, {penalty, group.rewards}));
   }
   std::vector<double> advantages(group.rewards.size());
-  TIDEMILL_RETURN_IF_ERROR(engines::algorithm_advantages<double>(
-      algorithm, {group.rewards, group.groups, group.ids}, advantages));
+  const engines::GroupRewards<double> samples{group.rewards, group.groups, group.ids};
+  TIDEMILL_RETURN_IF_ERROR(algorithm.own_advantages ? algorithm.own_advantages(samples, advantages)
+                                                    : engines::algorithm_advantages<double>(
+                                                          algorithm, samples, advantages));
   for (const double advantage : advantages) {
     decision.advantages.push_back(static_cast<float>(advantage));
   }

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,13 +21,20 @@ namespace tidemill::engines {
 /// How rewards of a group become advantages.
 enum class AdvantageKind : std::uint8_t { kGrpo, kRloo };
 
+/// Computes one advantage per sample of a group: a pure function.
+/// Shapes: `samples` (G), advantages (G).
+/// Errors: naming the sample, e.g. for a reward that is not finite.
+using AdvantageFunction =
+    std::function<Status(const GroupRewards<double>& samples, std::span<double> advantages)>;
+
 /// One algorithm with its published defaults. A copy may be changed freely.
 struct Algorithm {
   std::string name;
   std::string summary;  // one line for `explain`
   AdvantageKind advantage = AdvantageKind::kGrpo;
-  GrpoAdvantageOptions grpo;  // read by kGrpo
-  RlooAdvantageOptions rloo;  // read by kRloo
+  AdvantageFunction own_advantages;  // of an embedding program, in place of `advantage`
+  GrpoAdvantageOptions grpo;         // read by kGrpo
+  RlooAdvantageOptions rloo;         // read by kRloo
   /// Clipping, KL and aggregation. An aggregation with a horizon takes the largest number of
   /// response tokens: `policy.aggregate.horizon`, which the caller sets.
   PolicyLossOptions policy;

@@ -47,6 +47,25 @@ Result<engines::LossSums> evaluate(engines::TokenLoss& loss, const engines::Trai
   return sums;
 }
 
+TEST(GroupDecision, AFunctionOfTheUsersMayMakeTheAdvantages) {
+  engines::Algorithm algorithm;
+  algorithm.own_advantages = [](const engines::GroupRewards<double>& samples,
+                                std::span<double> advantages) -> Status {
+    for (std::size_t i = 0; i < advantages.size(); ++i) {
+      if (samples.rewards[i] < 0) {
+        return invalid_argument("negative: sample " + std::to_string(samples.ids[i].value));
+      }
+      advantages[i] = samples.rewards[i] - 0.25;
+    }
+    return {};
+  };
+  const auto decide = actors::make_group_decision(algorithm);
+  const auto decided = decide(group_of({1.0, 0.0}));
+  ASSERT_TRUE(decided.ok());
+  EXPECT_EQ(decided.value().advantages, (std::vector<float>{0.75F, -0.25F}));
+  EXPECT_EQ(decide(group_of({1.0, -1.0})).status().message(), "negative: sample 11");
+}
+
 TEST(GroupDecision, AdvantagesAreRelativeToTheGroupInItsOrder) {
   engines::Algorithm algorithm;
   const auto decision = actors::make_group_decision(algorithm)(group_of({1.0, 0.0, 1.0, 0.0}));

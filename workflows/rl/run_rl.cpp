@@ -77,7 +77,7 @@ Status open_data(const RlOptions& options, const RunEnvironment& run, RlRun& ope
 
 Result<std::unique_ptr<engines::RewardEngine>> make_reward(const RlOptions& options,
                                                            const RunEnvironment& run) {
-  return make_rewards(options.reward, {run.clock, run.directory, run.reward_kinds});
+  return make_rewards(options.reward, {{run.system, run.clock, run.directory}, run.extensions});
 }
 
 engines::RuntimeOptions rl_runtime_options(const RlOptions& options, const TrainedModel& model,
@@ -154,8 +154,13 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   plan.reader = actors::make_dataset_prompt_reader(
       opened.data, *opened.codec, prompt_options(options, opened.model.files.config));
   plan.commits = run.commits;
-  plan.decide = actors::make_group_decision(
-      chosen_algorithm(options.algorithm, options.rollout.max_new_tokens));
+  engines::Algorithm algorithm =
+      chosen_algorithm(options.algorithm, options.rollout.max_new_tokens);
+  if (const auto own = run.extensions.advantages.find(algorithm.name);
+      own != run.extensions.advantages.end()) {
+    algorithm.own_advantages = own->second;
+  }
+  plan.decide = actors::make_group_decision(algorithm);
   plan.make_loss = actors::make_policy_loss(loss_options(options));
   plan.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
   plan.reward_parts = part_names(options.reward);
