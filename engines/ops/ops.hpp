@@ -10,9 +10,9 @@
 //  R1. Row independence. A row's result has the same bits whatever other rows are in the call and
 //      wherever it stands among them. Attention gives a token the same bits however its sequence
 //      is cut into segments and whatever pages hold its keys.
-//  R2. Ordered accumulation. `linear_backward_weight`, `bias_backward`, the gain gradient and the
-//      embedding gradient add row after row into the destination: calling once with rows [0, n) or
-//      twice with [0, k) and [k, n) gives the same bits.
+//  R2. Ordered accumulation. `linear_backward_weight`, `bias_backward`, `scale_columns_backward`,
+//      the gain gradient and the embedding gradient add row after row into the destination: calling
+//      once with rows [0, n) or twice with [0, k) and [k, n) gives the same bits.
 //  R3. Thread independence. The number of workers never changes a bit.
 //
 // Activations are float32 always. Only weights and cached keys and values may be bfloat16; a
@@ -169,6 +169,15 @@ public:
 
   /// y += factor * x, both (T, D).
   virtual void add_scaled(ConstMatrix x, float factor, Matrix y) = 0;
+
+  /// out (T, D) = or += x * factors + bias, column by column; `factors` (D), `bias` (D) or empty.
+  /// `out` may alias `x`.
+  virtual void scale_columns(ConstMatrix x, std::span<const float> factors,
+                             std::span<const float> bias, Store store, Matrix out) = 0;
+
+  /// dfactors (D) += the sum of the rows of dout * x, both (T, D), row after row (R2).
+  virtual void scale_columns_backward(ConstMatrix dout, ConstMatrix x,
+                                      std::span<float> dfactors) = 0;
 
   // -- attention -------------------------------------------------------------------------------
 

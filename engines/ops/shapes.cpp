@@ -102,6 +102,20 @@ void check_same_shape(ConstMatrix a, ConstMatrix b) {
   check_shape(b, a.rows, a.cols);
 }
 
+void check_scale_columns(ConstMatrix x, std::span<const float> factors, std::span<const float> bias,
+                         ConstMatrix out) {
+  check_same_shape(x, out);
+  TIDEMILL_CHECK(static_cast<std::int64_t>(factors.size()) == x.cols)
+      << factors.size() << " factors of " << x.cols << " columns";
+  TIDEMILL_CHECK(bias.empty() || bias.size() == factors.size())
+      << bias.size() << " biases of " << x.cols << " columns";
+}
+
+void check_scale_columns_backward(ConstMatrix dout, ConstMatrix x,
+                                  std::span<const float> dfactors) {
+  check_scale_columns(dout, dfactors, {}, x);
+}
+
 void check_attention_shape(const AttentionShape& shape) {
   TIDEMILL_CHECK(shape.num_kv_heads > 0 && shape.num_heads > 0 &&
                  shape.num_heads % shape.num_kv_heads == 0)

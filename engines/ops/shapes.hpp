@@ -27,6 +27,9 @@ void check_rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const fl
 void check_rope(ConstMatrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
                 const RopeTables& tables);
 void check_same_shape(ConstMatrix a, ConstMatrix b);
+void check_scale_columns(ConstMatrix x, std::span<const float> factors, std::span<const float> bias,
+                         ConstMatrix out);
+void check_scale_columns_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> dfactors);
 void check_attention_shape(const AttentionShape& shape);
 void check_segments(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                     std::int64_t rows);

@@ -107,6 +107,23 @@ void CpuOps::add_scaled(ConstMatrix x, float factor, Matrix y) {
   });
 }
 
+void CpuOps::scale_columns(ConstMatrix x, std::span<const float> factors,
+                           std::span<const float> bias, Store store, Matrix out) {
+  check_scale_columns(x, factors, bias, out);
+  team_.share(out.rows, out.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.scale_columns(x, factors.data(), data_or_null(bias), store, {begin, end}, out);
+  });
+}
+
+void CpuOps::scale_columns_backward(ConstMatrix dout, ConstMatrix x, std::span<float> dfactors) {
+  check_scale_columns_backward(dout, x, dfactors);
+  team_.share(panels_for(x.cols), 4 * x.rows,
+              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                kernels_.scale_columns_backward(
+                    dout, x, {begin * kPanel, std::min(end * kPanel, x.cols)}, dfactors.data());
+              });
+}
+
 void CpuOps::log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
                                 float inv_temperature, std::span<float> logprobs,
                                 std::span<float> entropies) {

@@ -135,6 +135,11 @@ struct KernelTable {
   void (*swiglu_backward)(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, RowRange rows,
                           Matrix dgate, Matrix dup) = nullptr;
   void (*add_scaled)(ConstMatrix x, float factor, RowRange rows, Matrix y) = nullptr;
+  void (*scale_columns)(ConstMatrix x, const float* factors, const float* bias, Store store,
+                        RowRange rows, Matrix out) = nullptr;
+  /// Adds to dfactors, columns of the range.
+  void (*scale_columns_backward)(ConstMatrix dout, ConstMatrix x, RowRange columns,
+                                 float* dfactors) = nullptr;
 
   void (*log_softmax_gather)(ConstMatrix logits, const std::int32_t* targets, float inv_temperature,
                              RowRange rows, float* logprobs, float* entropies) = nullptr;

@@ -136,6 +136,31 @@ void add_scaled(ConstMatrix x, float factor, RowRange rows, Matrix y) {
   }
 }
 
+void scale_columns(ConstMatrix x, const float* factors, const float* bias, Store store,
+                   RowRange rows, Matrix out) {
+  for (std::int64_t t = rows.first; t < rows.end; ++t) {
+    for (std::int64_t j = 0; j < out.cols; j += kLanes) {
+      const std::int64_t count = out.cols - j;
+      const Vec factor = load_some(factors + j, count);
+      const Vec added = bias != nullptr ? load_some(bias + j, count) : broadcast(0.0F);
+      const Vec sum = multiply_add(load_some(x.row(t) + j, count), factor, added);
+      store_some(out.row(t) + j,
+                 store == Store::kAdd ? load_some(out.row(t) + j, count) + sum : sum, count);
+    }
+  }
+}
+
+void scale_columns_backward(ConstMatrix dout, ConstMatrix x, RowRange columns, float* dfactors) {
+  for (std::int64_t j = columns.first; j < columns.end; j += kLanes) {
+    const std::int64_t count = columns.end - j;
+    Vec sum = load_some(dfactors + j, count);
+    for (std::int64_t t = 0; t < x.rows; ++t) {
+      sum = multiply_add(load_some(dout.row(t) + j, count), load_some(x.row(t) + j, count), sum);
+    }
+    store_some(dfactors + j, sum, count);
+  }
+}
+
 }  // namespace
 
 void add_row_kernels(KernelTable& table) noexcept {
@@ -146,6 +171,8 @@ void add_row_kernels(KernelTable& table) noexcept {
   table.swiglu = swiglu;
   table.swiglu_backward = swiglu_backward;
   table.add_scaled = add_scaled;
+  table.scale_columns = scale_columns;
+  table.scale_columns_backward = scale_columns_backward;
 }
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

@@ -64,6 +64,9 @@ public:
   void swiglu_backward(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, Matrix dgate,
                        Matrix dup) override;
   void add_scaled(ConstMatrix x, float factor, Matrix y) override;
+  void scale_columns(ConstMatrix x, std::span<const float> factors, std::span<const float> bias,
+                     Store store, Matrix out) override;
+  void scale_columns_backward(ConstMatrix dout, ConstMatrix x, std::span<float> dfactors) override;
   [[nodiscard]] std::int64_t kv_page_bytes(const AttentionShape& shape) const noexcept override;
   void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                  ConstMatrix k, ConstMatrix v, KvLayer cache) override;

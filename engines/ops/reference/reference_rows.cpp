@@ -176,6 +176,29 @@ void ReferenceOps::add_scaled(ConstMatrix x, float factor, Matrix y) {
   }
 }
 
+void ReferenceOps::scale_columns(ConstMatrix x, std::span<const float> factors,
+                                 std::span<const float> bias, Store store, Matrix out) {
+  check_scale_columns(x, factors, bias, out);
+  for (std::int64_t t = 0; t < x.rows; ++t) {
+    for (std::int64_t j = 0; j < x.cols; ++j) {
+      const auto column = static_cast<std::size_t>(j);
+      const float sum = x.row(t)[j] * factors[column] + (bias.empty() ? 0.0F : bias[column]);
+      float& to = out.row(t)[j];
+      to = store == Store::kAdd ? to + sum : sum;
+    }
+  }
+}
+
+void ReferenceOps::scale_columns_backward(ConstMatrix dout, ConstMatrix x,
+                                          std::span<float> dfactors) {
+  check_scale_columns_backward(dout, x, dfactors);
+  for (std::int64_t t = 0; t < x.rows; ++t) {
+    for (std::int64_t j = 0; j < x.cols; ++j) {
+      dfactors[static_cast<std::size_t>(j)] += dout.row(t)[j] * x.row(t)[j];
+    }
+  }
+}
+
 void ReferenceOps::log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
                                       float inv_temperature, std::span<float> logprobs,
                                       std::span<float> entropies) {

@@ -122,6 +122,15 @@ TEST_P(BitsTest, NormAndActivationRowsAreIndependent) {
         return up;
       },
       "swiglu_backward and add_scaled");
+  expect_rows_independent(
+      [&](std::span<const std::int64_t> rows, std::int64_t gap) {
+        Rows out = y.gather(rows, gap);
+        const Rows factors = Rows::random(1, kWidth, 9);
+        ops().scale_columns(x.gather(rows, gap).view(), factors.span(), factors.span(), Store::kAdd,
+                            out.view());
+        return out;
+      },
+      "scale_columns");
 }
 
 TEST_P(BitsTest, RopeAndEmbedRowsAreIndependent) {
@@ -367,6 +376,7 @@ std::vector<Rows> accumulate(Ops& ops, std::span<const std::int64_t> cuts) {
   Rows dbias = Rows::random(1, kOut, 6);
   Rows dgain = Rows::random(1, kIn, 7);
   Rows dtable = Rows::random(13, kIn, 8);
+  Rows dfactors = Rows::random(1, kIn, 9);
   std::int64_t first = 0;
   for (const std::int64_t end : cuts) {
     const std::int64_t count = end - first;
@@ -381,10 +391,11 @@ std::vector<Rows> accumulate(Ops& ops, std::span<const std::int64_t> cuts) {
     ops.rms_norm_backward(y_part, x_part, gain.span(), rstd.span().subspan(from, size),
                           Store::kOverwrite, dx.view(), dgain.span());
     ops.embed_backward(std::span(ids).subspan(from, size), x_part, dtable.view());
+    ops.scale_columns_backward(y_part, x_part, dfactors.span());
     first = end;
   }
   EXPECT_EQ(first, kRows);
-  return {dw, dbias, dgain, dtable};
+  return {dw, dbias, dgain, dtable, dfactors};
 }
 
 TEST_P(BitsTest, GradientsDoNotDependOnHowRowsAreSplit) {
@@ -455,6 +466,9 @@ std::vector<Rows> run_everything(Ops& ops) {
            RopeDirection::kForward);
   Rows sum = x;
   ops.add_scaled(normed.view(), 0.5F, sum.view());
+  ops.scale_columns(normed.view(), gain.span(), gain.span(), Store::kAdd, sum.view());
+  Rows dfactors(1, kIn);
+  ops.scale_columns_backward(normed.view(), x.view(), dfactors.span());
   Rows embedded(kRows, kIn);
   Rows dtable(kRows, kIn);
   ops.embed(positions, f32_weight(x), embedded.view());
@@ -466,7 +480,7 @@ std::vector<Rows> run_everything(Ops& ops) {
   Rows dlogits = dy;
   ops.log_softmax_backward(dlogits.view(), targets, 1.0F, logprobs.span(), entropies.span());
   results.insert(results.end(), {dw, dbias, normed, rstd, dx, dgain, activated, dgate, dup, rotated,
-                                 sum, embedded, dtable, logprobs, entropies, dlogits});
+                                 sum, dfactors, embedded, dtable, logprobs, entropies, dlogits});
   RandomStream random(8);
   for (const auto& [heads, kv_heads] : {std::pair{4, 2}, {5, 1}}) {
     const AttentionShape shape = attention_shape(heads, kv_heads, kHeadDim, 0, 16, DType::kF32);
@@ -479,7 +493,7 @@ std::vector<Rows> run_everything(Ops& ops) {
 TEST_P(BitsTest, TheNumberOfWorkersChangesNothing) {
   Workers one(1);
   const std::vector<Rows> expected = run_everything(*make(one));
-  EXPECT_EQ(expected.size(), 38U);
+  EXPECT_EQ(expected.size(), 39U);
   for (const int count : {2, 3, 7}) {
     Workers workers(count);
     const std::vector<Rows> actual = run_everything(*make(workers));

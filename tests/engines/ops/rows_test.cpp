@@ -167,6 +167,33 @@ TEST_P(RowsTest, AddScaledAdds) {
   expect_table(y, expected, kTolerance, "add_scaled");
 }
 
+TEST_P(RowsTest, ScaleColumnsAndItsGradientAgree) {
+  const Rows x = Rows::random(3, 37, 1, 1.0F, 1);
+  const Rows factors = Rows::random(1, 37, 2);
+  const Rows bias = Rows::random(1, 37, 5);
+  const Rows before = Rows::random(3, 37, 3, 1.0F, 2);
+  const Rows dfactors_before = Rows::random(1, 37, 4);
+  Rows sum = before;
+  Rows product = x;
+  Rows dfactors = dfactors_before;
+  ops().scale_columns(x.view(), factors.span(), bias.span(), Store::kAdd, sum.view());
+  ops().scale_columns(product.view(), factors.span(), {}, Store::kOverwrite, product.view());
+  ops().scale_columns_backward(before.view(), x.view(), dfactors.span());
+  Table expected_sum(before);
+  Table expected_product(before);
+  Table expected_dfactors(dfactors_before);
+  for (std::int64_t t = 0; t < 3; ++t) {
+    for (std::int64_t j = 0; j < 37; ++j) {
+      expected_product(t, j) = double{x.at(t, j)} * double{factors.at(0, j)};
+      expected_sum(t, j) += expected_product(t, j) + double{bias.at(0, j)};
+      expected_dfactors(0, j) += double{before.at(t, j)} * double{x.at(t, j)};
+    }
+  }
+  expect_table(sum, expected_sum, kTolerance, "scale_columns added");
+  expect_table(product, expected_product, kTolerance, "scale_columns in place");
+  expect_table(dfactors, expected_dfactors, kTolerance, "scale_columns_backward");
+}
+
 TEST_P(RowsTest, LogSoftmaxAgrees) {
   for (const std::int64_t vocabulary : {1, 2, 16, 29, 1000, 40000}) {
     for (const float inverse : {1.0F, 0.5F, 1.7F}) {
