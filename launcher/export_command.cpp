@@ -13,7 +13,7 @@
 #include "base/json_fields.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/formats/model_files.hpp"
-#include "engines/peft/lora_spec.hpp"
+#include "engines/peft/adapter_spec.hpp"
 #include "launcher/commands.hpp"
 #include "launcher/export_target.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
@@ -112,16 +112,21 @@ Status check_base(const CommitMeta& meta, const ModelFiles& base) {
   return {};
 }
 
-Result<TensorMap> merged(const AdapterConfig& config, const TensorMap& adapter,
-                         const ModelFiles& base, const std::string& place) {
+// The base with an adapter merged into it.
+Result<ModelFiles> merged(const AdapterConfig& config, const TensorMap& adapter,
+                          const ModelFiles& base, const std::string& place) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto modules,
                             engines::resolve_adapter(config, base.config, place));
-  const auto spec = engines::lora_spec(config, modules);
+  const auto spec = engines::adapter_spec(config, modules, base.config);
   if (!spec.ok()) {
     return spec.status().with_context(place);
   }
-  auto tensors = engines::merge_lora(spec.value(), adapter, base.tensors);
-  return tensors.ok() ? std::move(tensors) : tensors.status().with_context(place);
+  auto model = engines::merge_adapter(spec.value(), adapter, base.config, base.tensors);
+  if (!model.ok()) {
+    return model.status().with_context(place);
+  }
+  return ModelFiles{std::move(model.value().config), base.generation,
+                    std::move(model.value().tensors)};
 }
 
 class ExportCommand final : public Command {
@@ -172,9 +177,9 @@ private:
   [[nodiscard]] Result<std::string> merge_directory() {
     TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles base, engines::open_model(source_));
     TIDEMILL_ASSIGN_OR_RETURN(const auto adapter, engines::open_adapter(adapter_, base.config));
-    TIDEMILL_ASSIGN_OR_RETURN(const TensorMap tensors,
+    TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles model,
                               merged(adapter.config, adapter.tensors, base, adapter_));
-    return write_model(base, tensors, source_);
+    return write_model(model, model.tensors, source_);
   }
 
   [[nodiscard]] Result<std::string> export_commit() {
@@ -202,9 +207,9 @@ private:
                               engines::parse_adapter_config(text, place));
     if (merge_) {
       TIDEMILL_RETURN_IF_ERROR(check_base(meta, base));
-      TIDEMILL_ASSIGN_OR_RETURN(const TensorMap tensors,
+      TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles model,
                                 merged(config, weights->second, base, place));
-      return write_model(base, tensors, meta.model);
+      return write_model(model, model.tensors, meta.model);
     }
     TIDEMILL_RETURN_IF_ERROR(check_export_target(target_, ExportKind::kAdapter));
     PosixFileSystem files;

@@ -37,19 +37,47 @@ DType compute_type(const ModelOptions& options, const engines::ModelConfig& conf
   return dtype == ModelDType::kBf16 ? DType::kBF16 : DType::kF32;
 }
 
-Result<engines::AdapterFiles> new_lora(const NewLora& options, const ModelOptions& model,
-                                       const engines::ModelConfig& config, std::uint64_t seed) {
+engines::ModuleSelector selector_of(const std::vector<std::string>& names) {
+  using Kind = engines::ModuleSelector::Kind;
+  const bool all_linear = names.size() == 1 && names[0] == "all-linear";
+  return all_linear ? engines::ModuleSelector{Kind::kAllLinear, {}, {}}
+                    : engines::ModuleSelector{Kind::kNames, names, {}};
+}
+
+engines::AdapterBias bias_of(TrainedBias bias) {
+  switch (bias) {
+    case TrainedBias::kNone: return engines::AdapterBias::kNone;
+    case TrainedBias::kAll: return engines::AdapterBias::kAll;
+    case TrainedBias::kLoraOnly: return engines::AdapterBias::kTargets;
+  }
+  return engines::AdapterBias::kNone;
+}
+
+engines::AdapterConfig config_of(const NewLora& options) {
   engines::AdapterConfig adapter;
-  adapter.base_model = model.path;
   adapter.rank = options.rank;
   adapter.alpha = options.alpha.value_or(2.0 * options.rank);
   adapter.use_rslora = options.rslora;
-  using Kind = engines::ModuleSelector::Kind;
-  const bool all_linear =
-      options.target_modules.size() == 1 && options.target_modules[0] == "all-linear";
-  adapter.targets = all_linear ? engines::ModuleSelector{Kind::kAllLinear, {}, {}}
-                               : engines::ModuleSelector{Kind::kNames, options.target_modules, {}};
-  return engines::make_lora_adapter(adapter, config, seed);
+  adapter.use_dora = options.dora;
+  adapter.bias = bias_of(options.bias);
+  adapter.targets = selector_of(options.target_modules);
+  adapter.modules_to_save = options.modules_to_save;
+  return adapter;
+}
+
+engines::AdapterConfig config_of(const NewIa3& options) {
+  engines::AdapterConfig adapter;
+  adapter.kind = engines::AdapterKind::kIa3;
+  adapter.targets = selector_of(options.target_modules);
+  adapter.feedforward = selector_of(options.feedforward_modules);
+  adapter.modules_to_save = options.modules_to_save;
+  return adapter;
+}
+
+Result<engines::AdapterFiles> new_adapter(engines::AdapterConfig config, const std::string& path,
+                                          const engines::ModelFiles& model, std::uint64_t seed) {
+  config.base_model = path;
+  return engines::make_adapter(config, model, seed);
 }
 
 engines::ScheduleKind schedule_kind(LearningRateSchedule schedule) {
@@ -84,7 +112,11 @@ Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOp
     return opened;
   }
   if (const auto* lora = train.adapter->source.get<NewLora>()) {
-    TIDEMILL_ASSIGN_OR_RETURN(opened.adapter, new_lora(*lora, model, opened.files.config, seed));
+    TIDEMILL_ASSIGN_OR_RETURN(opened.adapter,
+                              new_adapter(config_of(*lora), model.path, opened.files, seed));
+  } else if (const auto* ia3 = train.adapter->source.get<NewIa3>()) {
+    TIDEMILL_ASSIGN_OR_RETURN(opened.adapter,
+                              new_adapter(config_of(*ia3), model.path, opened.files, seed));
   } else if (const auto* given = train.adapter->source.get<GivenAdapter>()) {
     TIDEMILL_ASSIGN_OR_RETURN(opened.adapter,
                               engines::open_adapter(given->path, opened.files.config));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workflows/train_options.hpp"
 
+#include <algorithm>
+
 namespace tidemill::workflows {
 
 void describe(EnumSchema<LearningRateSchedule>& e) {
@@ -14,6 +16,12 @@ void describe(EnumSchema<WeightDecayExclude>& e) {
       .name("none", WeightDecayExclude::kNone, "All weights decay.");
 }
 
+void describe(EnumSchema<TrainedBias>& e) {
+  e.name("none", TrainedBias::kNone, "None.")
+      .name("all", TrainedBias::kAll, "Those of all linear layers.")
+      .name("lora_only", TrainedBias::kLoraOnly, "Those of the layers that get an update.");
+}
+
 void describe(Schema<NewLora>& s) {
   s.field("rank", &NewLora::rank, "Rank of the update.").range(1, 1024);
   s.field("alpha", &NewLora::alpha, "Scale times rank; without it twice the rank.").above(0);
@@ -21,8 +29,33 @@ void describe(Schema<NewLora>& s) {
           "Names of the layers that get one; all-linear: every linear layer but the head.")
       .one_or_many();
   s.field("rslora", &NewLora::rslora, "Scales by alpha / sqrt(rank) in place of alpha / rank.");
+  s.field("dora", &NewLora::dora, "Trains the norm of each row apart from its direction (DoRA).");
+  s.field("bias", &NewLora::bias, "Which biases of the model are trained too.");
+  s.field("modules_to_save", &NewLora::modules_to_save,
+          "Names of layers, norms or tables that are trained whole, such as lm_head.")
+      .one_or_many();
   s.check("target_modules",
           [](const NewLora& o) { return o.target_modules.empty() ? "names no layer" : ""; });
+}
+
+void describe(Schema<NewIa3>& s) {
+  s.field("target_modules", &NewIa3::target_modules,
+          "Names of the layers whose outputs, or inputs, are scaled.")
+      .one_or_many();
+  s.field("feedforward_modules", &NewIa3::feedforward_modules,
+          "Those of them whose inputs are scaled.")
+      .one_or_many();
+  s.field("modules_to_save", &NewIa3::modules_to_save,
+          "Names of layers, norms or tables that are trained whole, such as lm_head.")
+      .one_or_many();
+  s.check("target_modules",
+          [](const NewIa3& o) { return o.target_modules.empty() ? "names no layer" : ""; });
+  s.check("feedforward_modules", [](const NewIa3& o) {
+    const bool part = std::ranges::all_of(o.feedforward_modules, [&o](const std::string& name) {
+      return std::ranges::find(o.target_modules, name) != o.target_modules.end();
+    });
+    return part ? "" : "names a layer that target_modules does not";
+  });
 }
 
 void describe(Schema<GivenAdapter>& s) {
@@ -33,6 +66,7 @@ void describe(Schema<GivenAdapter>& s) {
 void describe(Schema<AdapterOptions>& s) {
   s.one_of("kind", &AdapterOptions::source, "Where the adapter comes from.")
       .kind<NewLora>("lora", "A new LoRA adapter.")
+      .kind<NewIa3>("ia3", "A new IA3 adapter: a factor for each feature, nothing else.")
       .kind<GivenAdapter>("given", "One that is there already.", /*implied_by=*/"path");
 }
 

@@ -16,12 +16,25 @@ enum class LearningRateSchedule : std::uint8_t { kConstant, kLinear, kCosine };
 /// Which weights do not decay.
 enum class WeightDecayExclude : std::uint8_t { kNormsAndBiases, kNone };
 
+/// Which biases of the model are trained beside an adapter.
+enum class TrainedBias : std::uint8_t { kNone, kAll, kLoraOnly };
+
 /// A new LoRA adapter.
 struct NewLora {
   std::int32_t rank = 16;
   std::optional<double> alpha;  // none: 2 * rank
   std::vector<std::string> target_modules{"all-linear"};
   bool rslora = false;
+  bool dora = false;
+  TrainedBias bias = TrainedBias::kNone;
+  std::vector<std::string> modules_to_save;
+};
+
+/// A new IA3 adapter.
+struct NewIa3 {
+  std::vector<std::string> target_modules{"k_proj", "v_proj", "down_proj"};
+  std::vector<std::string> feedforward_modules{"down_proj"};
+  std::vector<std::string> modules_to_save;
 };
 
 /// An adapter that is there already, in PEFT layout; training goes on from it.
@@ -51,7 +64,9 @@ struct TrainOptions {
 
 void describe(EnumSchema<LearningRateSchedule>& e);
 void describe(EnumSchema<WeightDecayExclude>& e);
+void describe(EnumSchema<TrainedBias>& e);
 void describe(Schema<NewLora>& s);
+void describe(Schema<NewIa3>& s);
 void describe(Schema<GivenAdapter>& s);
 void describe(Schema<AdapterOptions>& s);
 void describe(Schema<TrainOptions>& s);

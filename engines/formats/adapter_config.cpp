@@ -21,8 +21,9 @@ constexpr std::string_view kAllLinear = "all-linear";
 
 // Features that change the computation and that nothing here represents. Null, false and empty
 // values mean absent.
-constexpr std::array<std::string_view, 10> kForeignFeatures{"alora_invocation_tokens",
+constexpr std::array<std::string_view, 11> kForeignFeatures{"alora_invocation_tokens",
                                                             "arrow_config",
+                                                            "ensure_weight_tying",
                                                             "kasa_config",
                                                             "layer_replication",
                                                             "monteclora_config",

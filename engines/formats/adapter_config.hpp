@@ -33,8 +33,7 @@ struct ModuleSelector {
   friend bool operator==(const ModuleSelector&, const ModuleSelector&) = default;
 };
 
-/// An adapter's description. A reader that cannot apply a part of it must refuse it by name: DoRA,
-/// IA3, biases, modules_to_save and embedding targets are all represented.
+/// An adapter's description; `adapter_spec` (engines/peft) says what it comes to on a model.
 struct AdapterConfig {
   AdapterKind kind = AdapterKind::kLora;
   std::string base_model;  // name or path; may be empty

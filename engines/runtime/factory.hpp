@@ -82,10 +82,10 @@ public:
   [[nodiscard]] virtual std::string_view description() const = 0;
 };
 
-/// Makes a fresh LoRA adapter for a model: A random by the seed, B zero.
-/// Errors: those of `resolve_adapter` and `lora_spec`.
-[[nodiscard]] Result<AdapterFiles> make_lora_adapter(const AdapterConfig& config,
-                                                     const ModelConfig& model, std::uint64_t seed);
+/// Makes a fresh adapter for a model, random by the seed, that changes nothing at first: see
+/// `init_adapter`. Errors: those of `resolve_adapter`, `adapter_spec` and `init_adapter`.
+[[nodiscard]] Result<AdapterFiles> make_adapter(const AdapterConfig& config,
+                                                const ModelFiles& model, std::uint64_t seed);
 
 /// What a run will need, before it starts.
 struct MemoryEstimate {
@@ -107,8 +107,7 @@ struct MemoryEstimate {
 
 /// Opens a runtime on a model.
 /// Errors: `kInvalidArgument` (bf16 training, an adapter of another model), `kUnimplemented`
-/// (adapter kinds the engine lacks, by name), `kResourceExhausted` (a cache that holds not one
-/// page).
+/// (training an adapter with dropout), `kResourceExhausted` (a cache that holds not one page).
 [[nodiscard]] Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
                                                                  const RuntimeOptions& options);
 

@@ -2,6 +2,7 @@
 // How much memory a runtime will take.
 #include <algorithm>
 
+#include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/device.hpp"
 #include "engines/transformer/activations.hpp"
 #include "engines/transformer/transformer.hpp"
@@ -17,6 +18,20 @@ std::int64_t bytes_of(const TensorMap& tensors) {
     bytes += tensor.num_elements() * kFloat;
   }
   return bytes;
+}
+
+// What kinds that scale whole layers hold for one row beside the workspace: copies of the input and
+// the output of a layer, and in training of the output's gradient.
+std::int64_t scaled_row_bytes(const AdapterFiles& adapter) {
+  const bool scales = adapter.config.kind == AdapterKind::kIa3 || adapter.config.use_dora;
+  std::int64_t widest = 0;
+  for (const AdapterModule& target : adapter.modules) {
+    const bool head = target.module.path == kHeadPath;  // logits go by chunks
+    widest = scales && !head
+                 ? std::max(widest, 2 * (target.module.in_features + target.module.out_features))
+                 : widest;
+  }
+  return widest * kFloat;
 }
 
 // One laid-out model: prepared matrices, once for each use, and the embedding table it keeps.
@@ -61,6 +76,9 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& 
     const std::int64_t longest = std::min(train_tokens, options.activation_bytes / per_row);
     estimate.activation_bytes = longest * (per_row + config.hidden_size * kFloat);
     rows = std::max(rows, longest);
+  }
+  if (options.adapter.has_value()) {
+    estimate.activation_bytes += rows * scaled_row_bytes(*options.adapter);
   }
   estimate.activation_bytes +=
       rows * Transformer::workspace_bytes_per_row(config, use) +

@@ -5,7 +5,7 @@
 
 #include "base/digest.hpp"
 #include "base/float_tensor.hpp"
-#include "engines/peft/lora_spec.hpp"
+#include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/device.hpp"
 #include "engines/runtime/rollout_view.hpp"
 #include "engines/runtime/train_view.hpp"
@@ -35,20 +35,20 @@ Status check_options(const RuntimeOptions& options) {
 }
 
 // Returns what of the adapter is computed; empty without one.
-Result<LoraSpec> read_spec(const RuntimeOptions& options) {
+Result<AdapterSpec> read_spec(const ModelConfig& model, const RuntimeOptions& options) {
   if (!options.adapter.has_value()) {
-    return LoraSpec{};
+    return AdapterSpec{};
   }
   const AdapterFiles& adapter = *options.adapter;
-  auto spec = lora_spec(adapter.config, adapter.modules);
+  auto spec = adapter_spec(adapter.config, adapter.modules, model);
   if (!spec.ok()) {
     return spec.status().with_context(adapter.place);
   }
   if (options.optimizer.has_value()) {
-    const Status trainable = check_lora_training(adapter.config);
+    const Status trainable = check_adapter_training(adapter.config);
     TIDEMILL_RETURN_IF_ERROR(trainable.with_context(adapter.place));
   }
-  TIDEMILL_RETURN_IF_ERROR(check_tensors(lora_shapes(spec.value()), adapter.tensors, "adapter"));
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(adapter_shapes(spec.value()), adapter.tensors, "adapter"));
   return spec;
 }
 
@@ -83,7 +83,7 @@ Snapshot initial_snapshot(const ModelFiles& model, const RuntimeOptions& options
 
 class DeviceRuntime final : public ModelRuntime {
 public:
-  DeviceRuntime(std::unique_ptr<Device> device, LoraSpec spec, const RuntimeOptions& options,
+  DeviceRuntime(std::unique_ptr<Device> device, AdapterSpec spec, const RuntimeOptions& options,
                 Snapshot initial)
       : device_(std::move(device)),
         shelf_(device_->config, std::move(spec), options.compute, *device_->ops),
@@ -119,7 +119,7 @@ private:
 Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
                                                    const RuntimeOptions& options) {
   TIDEMILL_RETURN_IF_ERROR(check_options(options));
-  TIDEMILL_ASSIGN_OR_RETURN(LoraSpec spec, read_spec(options));
+  TIDEMILL_ASSIGN_OR_RETURN(AdapterSpec spec, read_spec(model.config, options));
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(model.config), model.tensors, "model"));
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(model.config, options));
   auto runtime = std::make_unique<DeviceRuntime>(std::move(device), std::move(spec), options,

@@ -157,7 +157,7 @@ std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<Rollou
   }
   const ConstMatrix hidden =
       device_.transformer->forward(*weights_.base, batch, *device_.cache, {});
-  const std::vector<Draw> draws = drawer_.run(*weights_.base, hidden, chunks);
+  const std::vector<Draw> draws = drawer_.run(weights_, hidden, chunks);
   for (const RolloutChunk& chunk : chunks) {
     RolloutSequence& sequence = *chunk.sequence;
     sequence.num_cached += chunk.num_tokens;

@@ -33,7 +33,7 @@ std::string not_finite(const RolloutSequence& sequence, std::int64_t position) {
 
 }  // namespace
 
-std::vector<Draw> TokenDrawer::run(const ModelWeights& weights, ConstMatrix hidden,
+std::vector<Draw> TokenDrawer::run(const LaidOutWeights& weights, ConstMatrix hidden,
                                    std::span<const RolloutChunk> chunks) {
   std::vector<Draw> draws(chunks.size());
   std::vector<Row> rows;
@@ -61,7 +61,7 @@ std::vector<Draw> TokenDrawer::run(const ModelWeights& weights, ConstMatrix hidd
                   gathered.row(i));
     }
     const Matrix logits = logits_.reshape(count, device_.config.vocab_size);
-    device_.transformer->logits(weights, gathered, logits);
+    device_.transformer->logits(*weights.base, weights.adapter.get(), gathered, logits);
     score_prompts(part, logits);
     draw_tokens(part, logits);
   }

@@ -9,6 +9,7 @@
 
 #include "engines/runtime/device.hpp"
 #include "engines/runtime/rollout_queue.hpp"
+#include "engines/runtime/weight_shelf.hpp"
 #include "engines/sampling/sampler.hpp"
 #include "engines/transformer/owned_matrix.hpp"
 
@@ -33,7 +34,7 @@ public:
   /// Writes the prompt scores that `chunks` computed into their sequences, and returns one draw for
   /// each sequence that has its next token, needs none, or whose logits are not finite.
   /// Shapes: `hidden` (T, D), the rows of `chunks` one after the other, before `num_cached` moves.
-  [[nodiscard]] std::vector<Draw> run(const ModelWeights& weights, ConstMatrix hidden,
+  [[nodiscard]] std::vector<Draw> run(const LaidOutWeights& weights, ConstMatrix hidden,
                                       std::span<const RolloutChunk> chunks);
 
 private:

@@ -63,8 +63,8 @@ Status check_columns(const TrainSequence& sequence) {
   return {};
 }
 
-TensorShapes trained_shapes(const ModelConfig& config, const LoraSpec& spec) {
-  return spec.empty() ? expected_tensors(config) : lora_shapes(spec);
+TensorShapes trained_shapes(const ModelConfig& config, const AdapterSpec& spec) {
+  return spec.empty() ? expected_tensors(config) : adapter_shapes(spec);
 }
 
 }  // namespace
@@ -190,8 +190,8 @@ Status TrainView::run(MicroBatch& micro) {
   ConstMatrix hidden;
   if (micro.rows() > 0) {
     hidden = micro.forward(working_, activations_);
-    device_.transformer->token_logprobs(*working_.base, hidden, micro.targets(), batch_->head,
-                                        logprobs, entropies);
+    device_.transformer->token_logprobs(*working_.base, working_.adapter.get(), hidden,
+                                        micro.targets(), batch_->head, logprobs, entropies);
   }
   const auto columns = micro.to_columns(logprobs);
   TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), columns, "log-probability"));
@@ -229,9 +229,9 @@ Status TrainView::run_loss(MicroBatch& micro, ConstMatrix hidden,
   const std::vector<float> row_dlogprobs = micro.to_rows(dlogprobs);
   const std::vector<float> row_dentropies = micro.to_rows(dentropies);
   const Matrix dhidden = dhidden_.reshape(hidden.rows, hidden.cols);
-  device_.transformer->token_logprobs_backward(*working_.base, hidden, micro.targets(),
-                                               batch_->head, {row_dlogprobs, row_dentropies},
-                                               dhidden, gradients_);
+  device_.transformer->token_logprobs_backward(
+      *working_.base, working_.adapter.get(), hidden, micro.targets(), batch_->head,
+      {row_dlogprobs, row_dentropies}, dhidden, gradients_);
   device_.transformer->backward(*working_.base, micro.batch(), *device_.cache, activations_,
                                 dhidden, gradients_);
   return {};
@@ -252,7 +252,8 @@ Status TrainView::score_micro(MicroBatch& micro, const LaidOutWeights& weights,
   std::vector<float> logprobs(static_cast<std::size_t>(micro.rows()));
   if (micro.rows() > 0) {
     const ConstMatrix hidden = micro.forward(weights, activations_);
-    device_.transformer->token_logprobs(*weights.base, hidden, micro.targets(), head, logprobs, {});
+    device_.transformer->token_logprobs(*weights.base, weights.adapter.get(), hidden,
+                                        micro.targets(), head, logprobs, {});
   }
   auto added = micro.to_columns(logprobs);
   TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), added, "log-probability"));
@@ -327,7 +328,8 @@ void TrainView::lay_out_working() {
   const TensorMap tensors = parameters_.to_tensors();
   if (trains_adapter()) {
     working_.adapter.reset();  // both at once could be much
-    working_.adapter = shelf_.lay_out_adapter(tensors, WeightUse::kForwardAndBackward).value();
+    working_.adapter =
+        shelf_.lay_out_adapter(tensors, *working_.base, WeightUse::kForwardAndBackward).value();
   } else {
     working_.base.reset();
     working_.base = shelf_.lay_out_base(tensors, WeightUse::kForwardAndBackward).value();

@@ -113,9 +113,9 @@ Result<UpdateReport> TrainedParameters::apply(const ParameterSet& gradient, Work
   step.gradient_scale = clip_scale(report.gradient_norm, options_.max_grad_norm);
   step.step = step_;
   for (const ParameterSet::Entry& entry : weights_.entries()) {
-    // Gains and biases are the vectors; everything that multiplies is a matrix.
-    const bool decays =
-        options_.weight_decay_exclude == DecayExclude::kNone || entry.shape.size() > 1;
+    // Gains and biases are the vectors; IA3's are gains, filed as matrices of one row or column.
+    const bool matrix = entry.shape.size() > 1 && !entry.name.ends_with(".ia3_l");
+    const bool decays = options_.weight_decay_exclude == DecayExclude::kNone || matrix;
     step.weight_decay = decays ? options_.weight_decay : 0.0;
     workers.parallel_for(entry.size, kUpdateGrain, [&](std::int64_t begin, std::int64_t end) {
       const auto first = static_cast<std::size_t>(begin);

@@ -17,6 +17,11 @@ auto find_alive(const Shelf& shelf, const std::string& digest, WeightUse use) {
   return serves ? found->second.weights.lock() : nullptr;
 }
 
+// Adapters with magnitudes are laid out for one base.
+std::string adapter_key(const LaidOutWeights& weights) {
+  return weights.adapter_digest + " " + weights.base_digest;
+}
+
 template <class Shelf>
 void forget_dead(Shelf& shelf) {
   std::erase_if(shelf, [](const auto& entry) { return entry.second.weights.expired(); });
@@ -33,7 +38,7 @@ Status check_digest(const Snapshot& snapshot, const std::string& part, const Ten
 
 }  // namespace
 
-WeightShelf::WeightShelf(ModelConfig config, LoraSpec spec, DType compute, Ops& ops)
+WeightShelf::WeightShelf(ModelConfig config, AdapterSpec spec, DType compute, Ops& ops)
     : config_(std::move(config)), spec_(std::move(spec)), compute_(compute), ops_(ops) {}
 
 Result<LaidOutWeights> WeightShelf::lay_out(const Snapshot& snapshot, WeightUse use) {
@@ -64,9 +69,9 @@ Result<LaidOutWeights> WeightShelf::lay_out(const Snapshot& snapshot, WeightUse 
     weights.base = std::move(base).value();
   }
   if (!snapshot.adapter.empty()) {
-    weights.adapter = find_alive(adapters_, snapshot.adapter_digest, use);
+    weights.adapter = find_alive(adapters_, adapter_key(weights), use);
     if (weights.adapter == nullptr) {
-      auto adapter = lay_out_adapter(snapshot.adapter, use);
+      auto adapter = lay_out_adapter(snapshot.adapter, *weights.base, use);
       if (!adapter.ok()) {
         return adapter.status().with_context(place);
       }
@@ -79,12 +84,13 @@ Result<LaidOutWeights> WeightShelf::lay_out(const Snapshot& snapshot, WeightUse 
 
 Result<std::shared_ptr<const ModelWeights>> WeightShelf::lay_out_base(const TensorMap& tensors,
                                                                       WeightUse use) {
-  return ModelWeights::create(config_, tensors, {compute_, use}, ops_);
+  return ModelWeights::create(config_, tensors, {compute_, use, needs_base_tensors(spec_)}, ops_);
 }
 
 Result<std::shared_ptr<const Adapter>> WeightShelf::lay_out_adapter(const TensorMap& tensors,
+                                                                    const ModelWeights& base,
                                                                     WeightUse use) {
-  return Adapter::create(config_, spec_, tensors, use, ops_);
+  return Adapter::create(config_, spec_, tensors, base, use, ops_);
 }
 
 void WeightShelf::remember(const LaidOutWeights& weights, WeightUse use) {
@@ -95,8 +101,8 @@ void WeightShelf::remember(const LaidOutWeights& weights, WeightUse use) {
     bases_[weights.base_digest] = {weights.base, use};
   }
   if (weights.adapter != nullptr && !weights.adapter_digest.empty() &&
-      find_alive(adapters_, weights.adapter_digest, use) == nullptr) {
-    adapters_[weights.adapter_digest] = {weights.adapter, use};
+      find_alive(adapters_, adapter_key(weights), use) == nullptr) {
+    adapters_[adapter_key(weights)] = {weights.adapter, use};
   }
 }
 

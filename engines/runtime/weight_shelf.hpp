@@ -28,7 +28,7 @@ struct LaidOutWeights {
 class WeightShelf {
 public:
   /// `spec` is that of the runtime's adapter; empty: the runtime has none. `ops` must outlive it.
-  WeightShelf(ModelConfig config, LoraSpec spec, DType compute, Ops& ops);
+  WeightShelf(ModelConfig config, AdapterSpec spec, DType compute, Ops& ops);
 
   /// Verifies the digests of `snapshot` and lays it out for `use`. Parts that somebody still holds
   /// are shared; an empty base stands for one that somebody holds.
@@ -41,12 +41,13 @@ public:
   [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> lay_out_base(const TensorMap& tensors,
                                                                          WeightUse use);
   [[nodiscard]] Result<std::shared_ptr<const Adapter>> lay_out_adapter(const TensorMap& tensors,
+                                                                       const ModelWeights& base,
                                                                        WeightUse use);
 
   /// Remembers weights under their digests, laid out for `use`.
   void remember(const LaidOutWeights& weights, WeightUse use);
 
-  [[nodiscard]] const LoraSpec& spec() const noexcept { return spec_; }
+  [[nodiscard]] const AdapterSpec& spec() const noexcept { return spec_; }
 
 private:
   template <class T>
@@ -58,11 +59,11 @@ private:
   using Shelf = std::map<std::string, Entry<T>>;
 
   ModelConfig config_;
-  LoraSpec spec_;
+  AdapterSpec spec_;
   DType compute_;
   Ops& ops_;
   Shelf<ModelWeights> bases_;
-  Shelf<Adapter> adapters_;
+  Shelf<Adapter> adapters_;  // by the digests of adapter and base
 };
 
 }  // namespace tidemill::engines

@@ -7,7 +7,7 @@ namespace tidemill::engines {
 
 Activations::Activations(const ModelConfig& config, std::int64_t first_layer)
     : first_layer_(first_layer) {
-  TIDEMILL_CHECK(first_layer >= 0 && first_layer < config.num_layers) << first_layer;
+  TIDEMILL_CHECK(first_layer >= 0 && first_layer <= config.num_layers) << first_layer;
   layers_.resize(static_cast<std::size_t>(config.num_layers - first_layer));
 }
 

@@ -4,52 +4,88 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/float_tensor.hpp"
 #include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-Result<LinearModule> find_module(const std::vector<LinearModule>& modules, const LoraModule& lora) {
-  const auto found = std::ranges::find(modules, lora.path, &LinearModule::path);
-  if (found == modules.end()) {
-    return invalid_argument("adapter module " + lora.path + " is no linear layer of the model");
+std::string sizes_of(std::int64_t in, std::int64_t out) {
+  return std::to_string(in) + " -> " + std::to_string(out);
+}
+
+Status check_features(const AdaptedModule& module, const ModuleSite& site) {
+  if (module.in_features != site.in_features || module.out_features != site.out_features) {
+    return invalid_argument("adapter module " + module.path + " is " +
+                            sizes_of(module.in_features, module.out_features) +
+                            ", but the model's layer is " +
+                            sizes_of(site.in_features, site.out_features));
   }
-  if (found->in_features != lora.in_features || found->out_features != lora.out_features) {
-    return invalid_argument(
-        "adapter module " + lora.path + " is " + std::to_string(lora.in_features) + " -> " +
-        std::to_string(lora.out_features) + ", but the model's layer is " +
-        std::to_string(found->in_features) + " -> " + std::to_string(found->out_features));
-  }
-  return *found;
+  return {};
 }
 
 }  // namespace
 
 Result<std::shared_ptr<const Adapter>> Adapter::create(const ModelConfig& config,
-                                                       const LoraSpec& spec,
-                                                       const TensorMap& tensors, WeightUse use,
+                                                       const AdapterSpec& spec,
+                                                       const TensorMap& tensors,
+                                                       const ModelWeights& base, WeightUse use,
                                                        Ops& ops) {
   if (spec.empty()) {
     return invalid_argument("the adapter has no target module");
   }
-  TIDEMILL_RETURN_IF_ERROR(check_tensors(lora_shapes(spec), tensors, "adapter"));
-  const std::vector<LinearModule> modules = linear_modules(config);
+  TIDEMILL_RETURN_IF_ERROR(check_tensors(adapter_shapes(spec), tensors, "adapter"));
   std::shared_ptr<Adapter> adapter(new Adapter);
   adapter->spec_ = spec;
   adapter->layers_.resize(static_cast<std::size_t>(config.num_layers));
   adapter->first_layer_ = config.num_layers;
-  for (const LoraModule& lora : spec) {
-    TIDEMILL_ASSIGN_OR_RETURN(const LinearModule module, find_module(modules, lora));
-    TIDEMILL_ASSIGN_OR_RETURN(LoraBypass bypass, LoraBypass::create(lora, tensors, use, ops));
-    adapter->size_bytes_ += bypass.size_bytes();
-    adapter->first_layer_ = std::min(adapter->first_layer_, module.layer);
-    adapter->layers_[static_cast<std::size_t>(module.layer)][module.kind] = std::move(bypass);
+  const auto sites = module_sites(config);
+  for (const AdaptedModule& module : spec) {
+    const auto site = sites.find(module.path);
+    if (site == sites.end()) {
+      return invalid_argument("adapter module " + module.path + " is no layer of the model");
+    }
+    TIDEMILL_RETURN_IF_ERROR(check_features(module, site->second));
+    adapter->first_layer_ = std::min(adapter->first_layer_, site->second.layer);
+    const Tensor* base_weight = base.tensor(weight_name(config, module.path));
+    TIDEMILL_RETURN_IF_ERROR(adapter->add(module, site->second, tensors, base_weight, use, ops));
   }
   return std::shared_ptr<const Adapter>(std::move(adapter));
 }
 
-const LoraBypass* Adapter::bypass(std::int64_t layer, LinearKind kind) const {
-  const auto& bypass = layers_[static_cast<std::size_t>(layer)][kind];
+Status Adapter::add(const AdaptedModule& module, const ModuleSite& site, const TensorMap& tensors,
+                    const Tensor* base_weight, WeightUse use, Ops& ops) {
+  using Kind = ModuleSite::Kind;
+  const bool in_layer = site.kind == Kind::kLinear || site.kind == Kind::kNorm;
+  AdaptedLayer* layer = in_layer ? &layers_[static_cast<std::size_t>(site.layer)] : nullptr;
+  switch (site.kind) {
+    case Kind::kTable: {
+      TIDEMILL_ASSIGN_OR_RETURN(embedding_, EmbeddingBypass::create(module, tensors, use, ops));
+      size_bytes_ += embedding_->size_bytes();
+      break;
+    }
+    case Kind::kLinear:
+    case Kind::kHead: {
+      std::optional<LinearBypass>& bypass = in_layer ? layer->linears[site.linear] : head_;
+      TIDEMILL_ASSIGN_OR_RETURN(bypass,
+                                LinearBypass::create(module, tensors, base_weight, use, ops));
+      size_bytes_ += bypass->size_bytes();
+      break;
+    }
+    case Kind::kNorm:
+    case Kind::kFinalNorm: {
+      std::vector<float>& gain = in_layer ? gain_of(*layer, site.norm) : final_gain_;
+      gain.resize(static_cast<std::size_t>(site.out_features));
+      widen_floats(tensors.at(module.weight), gain);
+      size_bytes_ += site.out_features * static_cast<std::int64_t>(sizeof(float));
+      break;
+    }
+  }
+  return {};
+}
+
+const LinearBypass* Adapter::bypass(std::int64_t layer, LinearKind kind) const {
+  const auto& bypass = layers_[static_cast<std::size_t>(layer)].linears[kind];
   return bypass.has_value() ? &*bypass : nullptr;
 }
 

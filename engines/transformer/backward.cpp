@@ -6,6 +6,7 @@
 // its own gradients alone, and nothing below the lowest trained layer is visited.
 #include <algorithm>
 #include <span>
+#include <vector>
 
 #include "base/check.hpp"
 #include "engines/transformer/transformer_state.hpp"
@@ -28,11 +29,14 @@ public:
         cache_(cache),
         activations_(activations),
         gradients_(gradients),
+        adapter_(plan.adapter_runs.empty() ? nullptr : plan.adapter_runs.front().adapter),
         num_rows_(static_cast<std::int64_t>(plan.positions.size())) {}
 
   void final_norm(ConstMatrix dhidden) {
     const Matrix dresidual = b_.dresidual.reshape(num_rows_, config_.hidden_size);
-    ops_.rms_norm_backward(dhidden, activations_.final_input().view(), weights_.final_gain(),
+    const bool own = adapter_ != nullptr && !adapter_->final_gain().empty();
+    ops_.rms_norm_backward(dhidden, activations_.final_input().view(),
+                           own ? adapter_->final_gain() : weights_.final_gain(),
                            activations_.final_rstd().elements(), Store::kOverwrite, dresidual,
                            gradients_.final_gain());
   }
@@ -44,14 +48,16 @@ public:
 
   void embedding(std::span<const std::int32_t> ids) {
     if (gradients_.trains_model()) {
-      ops_.embed_backward(ids, b_.dresidual.view(), gradients_.embedding());
+      ops_.embed_backward(ids, b_.dresidual.view(), gradients_.embedding().table);
+    } else if (gradients_.trains_embedding()) {
+      adapter_->embedding()->backward(ids, b_.dresidual.view(), gradients_.embedding(), ops_);
     }
   }
 
 private:
   void mlp_block(std::int64_t index) {
-    const LayerWeights& weights = weights_.layer(index);
     LayerActivations& kept = activations_.layer(index);
+    const std::span<const float> norm_gain = gain(index, NormKind::kAttention);
     const Matrix gate = kept.gate.view();
     const Matrix up = kept.up.view();
     const Matrix dresidual = b_.dresidual.view();
@@ -67,17 +73,15 @@ private:
     const Matrix normed = b_.normed.reshape(num_rows_, config_.hidden_size);
     const Matrix dnormed = b_.dnormed.reshape(num_rows_, config_.hidden_size);
     if (needs_input(index, LinearKind::kGate) || needs_input(index, LinearKind::kUp)) {
-      ops_.rms_norm(kept.residual.view(), weights.attention_gain, epsilon_, normed, {});
+      ops_.rms_norm(kept.residual.view(), norm_gain, epsilon_, normed, {});
     }
     linear(index, LinearKind::kGate, gate, normed, Store::kOverwrite, &dnormed);
     linear(index, LinearKind::kUp, up, normed, Store::kAdd, &dnormed);
-    ops_.rms_norm_backward(dnormed, kept.residual.view(), weights.attention_gain,
-                           kept.residual_rstd.elements(), Store::kAdd, dresidual,
-                           gradients_.layer(index).attention_gain);
+    ops_.rms_norm_backward(dnormed, kept.residual.view(), norm_gain, kept.residual_rstd.elements(),
+                           Store::kAdd, dresidual, gradients_.layer(index).attention_gain);
   }
 
   void attention_block(std::int64_t index) {
-    const LayerWeights& weights = weights_.layer(index);
     LayerActivations& kept = activations_.layer(index);
     const AttentionShape shape = attention_shape(config_, index, cache_.options());
     const std::int64_t query_cols = config_.num_heads * config_.head_dim;
@@ -90,47 +94,53 @@ private:
     const Matrix dquery = b_.dquery.reshape(num_rows_, query_cols);
     const Matrix dkey = b_.dkey.reshape(num_rows_, key_cols);
     const Matrix dvalue = b_.dvalue.reshape(num_rows_, key_cols);
-    ops_.attention_backward(shape, plan_.segments, rotated_query(weights, kept),
-                            cache_.layer(index), kept.attention.view(), kept.lse.view(), dattention,
-                            dquery, dkey, dvalue);
+    ops_.attention_backward(shape, plan_.segments, rotated_query(index, kept), cache_.layer(index),
+                            kept.attention.view(), kept.lse.view(), dattention, dquery, dkey,
+                            dvalue);
     ops_.rope(dquery, config_.head_dim, plan_.positions, rope_, RopeDirection::kBackward);
     ops_.rope(dkey, config_.head_dim, plan_.positions, rope_, RopeDirection::kBackward);
     if (config_.qk_norm) {
       LayerGradients& gradients = gradients_.layer(index);
-      head_norm(b_.dquery, kept.query, kept.query_rstd, weights.query_gain, gradients.query_gain);
-      head_norm(b_.dkey, kept.key, kept.key_rstd, weights.key_gain, gradients.key_gain);
+      head_norm(b_.dquery, kept.query, kept.query_rstd, gain(index, NormKind::kQuery),
+                gradients.query_gain);
+      head_norm(b_.dkey, kept.key, kept.key_rstd, gain(index, NormKind::kKey), gradients.key_gain);
     }
     projections(index);
   }
 
   // The query, key and value layers and the norm before them.
   void projections(std::int64_t index) {
-    const LayerWeights& weights = weights_.layer(index);
     LayerActivations& kept = activations_.layer(index);
+    const std::span<const float> norm_gain = gain(index, NormKind::kInput);
     const Matrix normed = b_.normed.view();
     const Matrix dnormed = b_.dnormed.view();
     if (needs_input(index, LinearKind::kQuery) || needs_input(index, LinearKind::kKey) ||
         needs_input(index, LinearKind::kValue)) {
-      ops_.rms_norm(kept.input.view(), weights.input_gain, epsilon_, normed, {});
+      ops_.rms_norm(kept.input.view(), norm_gain, epsilon_, normed, {});
     }
-    const bool stop = index == gradients_.first_layer() && !gradients_.trains_model();
+    const bool stop = index == gradients_.first_layer() && !gradients_.trains_embedding() &&
+                      gradients_.layer(index).input_gain.empty();
     const Matrix* dx = stop ? nullptr : &dnormed;
     linear(index, LinearKind::kQuery, b_.dquery.view(), normed, Store::kOverwrite, dx);
     linear(index, LinearKind::kKey, b_.dkey.view(), normed, Store::kAdd, dx);
     linear(index, LinearKind::kValue, b_.dvalue.view(), normed, Store::kAdd, dx);
     if (!stop) {
-      ops_.rms_norm_backward(dnormed, kept.input.view(), weights.input_gain,
-                             kept.input_rstd.elements(), Store::kAdd, b_.dresidual.view(),
-                             gradients_.layer(index).input_gain);
+      ops_.rms_norm_backward(dnormed, kept.input.view(), norm_gain, kept.input_rstd.elements(),
+                             Store::kAdd, b_.dresidual.view(), gradients_.layer(index).input_gain);
     }
   }
 
-  // Gradients of a linear layer and its bypass; `dx` null: the input's is not wanted.
+  // Gradients of a linear layer and of what changes it; `dx` null: the input's is not wanted.
   void linear(std::int64_t index, LinearKind kind, ConstMatrix dy, ConstMatrix x, Store store,
               const Matrix* dx) {
-    LinearGradient& gradient = gradients_.layer(index).linears[kind];
+    const LinearWeights& layer = weights_.layer(index).linears[kind];
+    const LinearGradient& gradient = gradients_.layer(index).linears[kind];
+    if (const LinearBypass* changed = bypass(index, kind)) {
+      changed->backward({layer.weight.get(), layer.bias}, dy, x, store, dx, gradient, ops_);
+      return;
+    }
     if (dx != nullptr) {
-      ops_.linear_backward_input(dy, *weights_.layer(index).linears[kind].weight, store, *dx);
+      ops_.linear_backward_input(dy, *layer.weight, store, *dx);
     }
     if (gradient.weight.data != nullptr) {
       ops_.linear_backward_weight(dy, x, gradient.weight);
@@ -138,23 +148,33 @@ private:
     if (!gradient.bias.empty()) {
       ops_.bias_backward(dy, gradient.bias);
     }
-    if (gradient.lora.has_value()) {
-      const LoraBypass* bypass = plan_.adapter_runs.front().adapter->bypass(index, kind);
-      bypass->backward(dy, x, *gradient.lora, dx, ops_);
-    }
   }
 
   [[nodiscard]] bool needs_input(std::int64_t index, LinearKind kind) {
-    const LinearGradient& gradient = gradients_.layer(index).linears[kind];
-    return gradient.weight.data != nullptr || gradient.lora.has_value();
+    const LinearBypass* changed = bypass(index, kind);
+    return changed != nullptr ? changed->needs_input() : gradients_.trains_model();
   }
 
-  ConstMatrix rotated_query(const LayerWeights& weights, LayerActivations& kept) {
+  [[nodiscard]] const LinearBypass* bypass(std::int64_t index, LinearKind kind) const {
+    return adapter_ != nullptr ? adapter_->bypass(index, kind) : nullptr;
+  }
+
+  [[nodiscard]] std::span<const float> gain(std::int64_t index, NormKind kind) const {
+    if (adapter_ != nullptr) {
+      const std::vector<float>& own = gain_of(adapter_->layer(index), kind);
+      if (!own.empty()) {
+        return own;
+      }
+    }
+    return gain_of(weights_.layer(index), kind);
+  }
+
+  ConstMatrix rotated_query(std::int64_t index, LayerActivations& kept) {
     if (!config_.qk_norm) {
       return kept.query.view();
     }
     const Matrix query = b_.query.reshape(num_rows_, kept.query.view().cols);
-    ops_.rms_norm(kept.query.as_rows_of(config_.head_dim), weights.query_gain, epsilon_,
+    ops_.rms_norm(kept.query.as_rows_of(config_.head_dim), gain(index, NormKind::kQuery), epsilon_,
                   b_.query.as_rows_of(config_.head_dim), {});
     ops_.rope(query, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
     return query;
@@ -180,6 +200,7 @@ private:
   const KvCache& cache_;
   Activations& activations_;
   Gradients& gradients_;
+  const Adapter* adapter_;  // of all rows, or null
   std::int64_t num_rows_;
 };
 

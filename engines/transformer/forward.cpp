@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/check.hpp"
+#include "engines/transformer/adapter_rows.hpp"
 #include "engines/transformer/transformer_state.hpp"
 
 namespace tidemill::engines {
@@ -41,13 +42,15 @@ public:
       keep(b_.residual, activations_->final_input());
     }
     const Matrix hidden = b_.hidden.reshape(num_rows_, config_.hidden_size);
-    norm(b_.residual.view(), weights_.final_gain(), hidden,
+    const auto own = [](const Adapter& adapter) {
+      return adapter.final_gain().empty() ? nullptr : &adapter.final_gain();
+    };
+    norm(b_.residual.view(), weights_.final_gain(), own, hidden,
          activations_ != nullptr ? &activations_->final_rstd() : nullptr);
   }
 
 private:
   void attention_block(std::int64_t index) {
-    const LayerWeights& layer = weights_.layer(index);
     const AttentionShape shape = attention_shape(config_, index, cache_.options());
     const std::int64_t query_cols = config_.num_heads * config_.head_dim;
     const std::int64_t key_cols = config_.num_kv_heads * config_.head_dim;
@@ -58,16 +61,16 @@ private:
     const Matrix attention = b_.attention.reshape(num_rows_, query_cols);
 
     keep_if(kept_ != nullptr, b_.residual, &LayerActivations::input);
-    norm(b_.residual.view(), layer.input_gain, normed,
-         kept_ != nullptr ? &kept_->input_rstd : nullptr);
+    layer_norm(index, NormKind::kInput, b_.residual.view(), normed,
+               kept_ != nullptr ? &kept_->input_rstd : nullptr);
     linear(index, LinearKind::kQuery, normed, Store::kOverwrite, query);
     linear(index, LinearKind::kKey, normed, Store::kOverwrite, key);
     linear(index, LinearKind::kValue, normed, Store::kOverwrite, value);
     if (config_.qk_norm) {
       keep_if(kept_ != nullptr, b_.query, &LayerActivations::query);
       keep_if(kept_ != nullptr, b_.key, &LayerActivations::key);
-      head_norm(b_.query, layer.query_gain, kept_ != nullptr ? &kept_->query_rstd : nullptr);
-      head_norm(b_.key, layer.key_gain, kept_ != nullptr ? &kept_->key_rstd : nullptr);
+      head_norm(index, NormKind::kQuery, b_.query, kept_ != nullptr ? &kept_->query_rstd : nullptr);
+      head_norm(index, NormKind::kKey, b_.key, kept_ != nullptr ? &kept_->key_rstd : nullptr);
     }
     ops_.rope(query, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
     ops_.rope(key, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
@@ -91,8 +94,8 @@ private:
     const Matrix activated = b_.activated.reshape(num_rows_, config_.intermediate_size);
 
     keep_if(kept_ != nullptr, b_.residual, &LayerActivations::residual);
-    norm(b_.residual.view(), weights_.layer(index).attention_gain, normed,
-         kept_ != nullptr ? &kept_->residual_rstd : nullptr);
+    layer_norm(index, NormKind::kAttention, b_.residual.view(), normed,
+               kept_ != nullptr ? &kept_->residual_rstd : nullptr);
     linear(index, LinearKind::kGate, normed, Store::kOverwrite, gate);
     linear(index, LinearKind::kUp, normed, Store::kOverwrite, up);
     keep_if(kept_ != nullptr, b_.gate, &LayerActivations::gate);
@@ -101,29 +104,47 @@ private:
     linear(index, LinearKind::kDown, activated, Store::kAdd, b_.residual.view());
   }
 
-  // A linear layer and, on the rows that have one, its bypass.
   void linear(std::int64_t index, LinearKind kind, ConstMatrix x, Store store, Matrix y) {
     const LinearWeights& linear = weights_.layer(index).linears[kind];
-    ops_.linear(x, *linear.weight, linear.bias, store, y);
-    for (const AdapterRun& run : plan_.adapter_runs) {
-      if (const LoraBypass* bypass = run.adapter->bypass(index, kind)) {
-        bypass->forward(x.slice_rows(run.first_row, run.num_rows),
-                        y.slice_rows(run.first_row, run.num_rows), ops_);
-      }
-    }
+    adapted_linear(
+        {linear.weight.get(), linear.bias}, plan_.adapter_runs,
+        [index, kind](const Adapter& adapter) { return adapter.bypass(index, kind); }, x, store, y,
+        ops_);
   }
 
-  void norm(ConstMatrix x, std::span<const float> gain, Matrix out, OwnedMatrix* kept_rstd) {
-    ops_.rms_norm(x, gain, epsilon_, out, rstd_buffer(kept_rstd, 1));
-    if (kept_rstd != nullptr) {
-      keep(b_.rstd, *kept_rstd);
-    }
+  void layer_norm(std::int64_t index, NormKind kind, ConstMatrix x, Matrix out,
+                  OwnedMatrix* kept_rstd) {
+    const auto own = [index, kind](const Adapter& adapter) {
+      const std::vector<float>& gain = gain_of(adapter.layer(index), kind);
+      return gain.empty() ? nullptr : &gain;
+    };
+    norm(x, gain_of(weights_.layer(index), kind), own, out, kept_rstd);
   }
 
   // Normalises each head of x (T, n*C) in place.
-  void head_norm(OwnedMatrix& x, std::span<const float> gain, OwnedMatrix* kept_rstd) {
+  void head_norm(std::int64_t index, NormKind kind, OwnedMatrix& x, OwnedMatrix* kept_rstd) {
     const Matrix heads = x.as_rows_of(config_.head_dim);
-    ops_.rms_norm(heads, gain, epsilon_, heads, rstd_buffer(kept_rstd, heads.rows / num_rows_));
+    layer_norm(index, kind, heads, heads, kept_rstd);
+  }
+
+  // A norm of rows, or of parts of rows; `find` returns an adapter's own gain or null.
+  template <class Find>
+  void norm(ConstMatrix x, std::span<const float> gain, const Find& find, Matrix out,
+            OwnedMatrix* kept_rstd) {
+    const std::int64_t parts = x.rows / num_rows_;
+    const std::span<float> rstd = rstd_buffer(kept_rstd, parts);
+    const auto norm_rows = [&](std::span<const float> of_rows, std::int64_t first_row,
+                               std::int64_t num_rows) {
+      const std::int64_t first = first_row * parts;
+      const std::int64_t count = num_rows * parts;
+      ops_.rms_norm(x.slice_rows(first, count), of_rows, epsilon_, out.slice_rows(first, count),
+                    rstd.empty() ? rstd
+                                 : rstd.subspan(static_cast<std::size_t>(first),
+                                                static_cast<std::size_t>(count)));
+    };
+    split_rows(
+        plan_.adapter_runs, num_rows_, find,
+        [&](std::int64_t first, std::int64_t count) { norm_rows(gain, first, count); }, norm_rows);
     if (kept_rstd != nullptr) {
       keep(b_.rstd, *kept_rstd);
     }
@@ -164,6 +185,33 @@ private:
   std::int64_t num_training_rows_;
 };
 
+// Look-ups of all rows, each run by its adapter.
+void embed(std::span<const std::int32_t> ids, const ModelWeights& weights, const BatchPlan& plan,
+           Ops& ops, Matrix out) {
+  const auto ids_of = [ids](std::int64_t first, std::int64_t count) {
+    return ids.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  };
+  const auto find_whole = [](const Adapter& adapter) {
+    const EmbeddingBypass* bypass = adapter.embedding();
+    return bypass != nullptr && !bypass->only_adds() ? bypass : nullptr;
+  };
+  split_rows(
+      plan.adapter_runs, out.rows, find_whole,
+      [&](std::int64_t first, std::int64_t count) {
+        ops.embed(ids_of(first, count), weights.embedding(), out.slice_rows(first, count));
+      },
+      [&](const EmbeddingBypass& bypass, std::int64_t first, std::int64_t count) {
+        bypass.forward(ids_of(first, count), out.slice_rows(first, count), ops);
+      });
+  for (const AdapterRun& run : plan.adapter_runs) {
+    const EmbeddingBypass* bypass = run.adapter->embedding();
+    if (bypass != nullptr && bypass->only_adds()) {
+      bypass->add(ids_of(run.first_row, run.num_rows), out.slice_rows(run.first_row, run.num_rows),
+                  ops);
+    }
+  }
+}
+
 }  // namespace
 
 ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
@@ -174,7 +222,7 @@ ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch
   TIDEMILL_CHECK(num_training_rows == 0 || options.activations != nullptr)
       << "training rows need activations";
   const Matrix residual = s.forward.residual.reshape(batch.num_rows(), s.config.hidden_size);
-  s.ops.embed(batch.ids, weights.embedding(), residual);
+  embed(batch.ids, weights, plan, s.ops, residual);
   if (options.observer) {
     options.observer(0, residual);
   }

@@ -14,6 +14,27 @@ Matrix matrix_over(std::vector<float>& values, std::int64_t rows, std::int64_t c
   return {values.data(), rows, cols, cols};
 }
 
+// Views of the piece `name`; null or empty without one.
+Matrix matrix_of(const std::string& name, ParameterSet& sums) {
+  return name.empty() ? Matrix() : sums.matrix(name);
+}
+std::span<float> vector_of(const std::string& name, ParameterSet& sums) {
+  return name.empty() ? std::span<float>() : sums.vector(name);
+}
+
+LinearGradient linear_gradient(const AdaptedModule& module, ParameterSet& sums) {
+  LinearGradient gradient;
+  gradient.weight = matrix_of(module.weight, sums);
+  gradient.bias = vector_of(module.bias, sums);
+  gradient.a = matrix_of(module.a, sums);
+  gradient.b = matrix_of(module.b, sums);
+  gradient.c = vector_of(module.c, sums);
+  gradient.magnitude = vector_of(module.magnitude, sums);
+  gradient.input_scale = vector_of(module.input_scale, sums);
+  gradient.output_scale = vector_of(module.output_scale, sums);
+  return gradient;
+}
+
 }  // namespace
 
 Gradients Gradients::for_model(const ModelConfig& config) {
@@ -39,39 +60,68 @@ Gradients Gradients::for_model(const ModelConfig& config) {
     }
   }
   gradients.final_gain_ = sums.vector("model.norm.weight");
-  gradients.embedding_ = sums.matrix("model.embed_tokens.weight");
-  gradients.head_ = config.tie_word_embeddings
-                        ? matrix_over(gradients.tied_head_, config.vocab_size, config.hidden_size)
-                        : sums.matrix("lm_head.weight");
+  gradients.embedding_.table = sums.matrix("model.embed_tokens.weight");
+  gradients.head_.weight =
+      config.tie_word_embeddings
+          ? matrix_over(gradients.tied_head_, config.vocab_size, config.hidden_size)
+          : sums.matrix("lm_head.weight");
   return gradients;
 }
 
-Gradients Gradients::for_adapter(const ModelConfig& config, const LoraSpec& spec) {
+Gradients Gradients::for_adapter(const ModelConfig& config, const AdapterSpec& spec) {
   TIDEMILL_CHECK(!spec.empty());
+  using Kind = ModuleSite::Kind;
   Gradients gradients;
-  gradients.sums_ = ParameterSet(lora_shapes(spec));
+  ParameterSet& sums = gradients.sums_;
+  sums = ParameterSet(adapter_shapes(spec));
   gradients.layers_.resize(static_cast<std::size_t>(config.num_layers));
   gradients.first_layer_ = config.num_layers;
-  const std::vector<LinearModule> modules = linear_modules(config);
-  for (const LoraModule& lora : spec) {
-    const auto module = std::ranges::find(modules, lora.path, &LinearModule::path);
-    TIDEMILL_CHECK(module != modules.end()) << lora.path;
-    gradients.layer(module->layer).linears[module->kind].lora =
-        LoraGradient{gradients.sums_.matrix(lora_a_name(lora.path)),
-                     gradients.sums_.matrix(lora_b_name(lora.path))};
-    gradients.first_layer_ = std::min(gradients.first_layer_, module->layer);
+  const auto sites = module_sites(config);
+  for (const AdaptedModule& module : spec) {
+    const auto found = sites.find(module.path);
+    TIDEMILL_CHECK(found != sites.end()) << module.path;
+    const ModuleSite& site = found->second;
+    gradients.first_layer_ = std::min(gradients.first_layer_, site.layer);
+    switch (site.kind) {
+      case Kind::kLinear:
+        gradients.layer(site.layer).linears[site.linear] = linear_gradient(module, sums);
+        break;
+      case Kind::kHead: gradients.head_ = linear_gradient(module, sums); break;
+      case Kind::kNorm:
+        gain_of(gradients.layer(site.layer), site.norm) = sums.vector(module.weight);
+        break;
+      case Kind::kFinalNorm: gradients.final_gain_ = sums.vector(module.weight); break;
+      case Kind::kTable:
+        gradients.embedding_.table = matrix_of(module.weight, sums);
+        gradients.embedding_.b = matrix_of(module.b, sums);
+        if (module.rank > 0) {
+          gradients.embedding_a_ = sums.matrix(module.a);
+          gradients.embedding_.transposed_a =
+              matrix_over(gradients.transposed_a_, module.in_features, module.rank);
+        }
+        break;
+    }
   }
   return gradients;
 }
 
 ParameterSet& Gradients::collect() {
   if (!tied_head_.empty()) {
-    for (std::int64_t row = 0; row < embedding_.rows; ++row) {
-      for (std::int64_t col = 0; col < embedding_.cols; ++col) {
-        embedding_.row(row)[col] += head_.row(row)[col];
+    const Matrix table = embedding_.table;
+    for (std::int64_t row = 0; row < table.rows; ++row) {
+      for (std::int64_t col = 0; col < table.cols; ++col) {
+        table.row(row)[col] += head_.weight.row(row)[col];
       }
     }
     std::ranges::fill(tied_head_, 0.0F);
+  }
+  if (!transposed_a_.empty()) {
+    for (std::int64_t r = 0; r < embedding_a_.rows; ++r) {
+      for (std::int64_t v = 0; v < embedding_a_.cols; ++v) {
+        embedding_a_.row(r)[v] += embedding_.transposed_a.row(v)[r];
+      }
+    }
+    std::ranges::fill(transposed_a_, 0.0F);
   }
   return sums_;
 }
@@ -79,6 +129,7 @@ ParameterSet& Gradients::collect() {
 void Gradients::set_zero() noexcept {
   sums_.set_zero();
   std::ranges::fill(tied_head_, 0.0F);
+  std::ranges::fill(transposed_a_, 0.0F);
 }
 
 LayerGradients& Gradients::layer(std::int64_t index) {
@@ -86,7 +137,8 @@ LayerGradients& Gradients::layer(std::int64_t index) {
 }
 
 std::int64_t Gradients::size_bytes() const noexcept {
-  return static_cast<std::int64_t>((sums_.values().size() + tied_head_.size()) * sizeof(float));
+  return static_cast<std::int64_t>(
+      (sums_.values().size() + tied_head_.size() + transposed_a_.size()) * sizeof(float));
 }
 
 }  // namespace tidemill::engines

@@ -3,23 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "engines/formats/model_config.hpp"
-#include "engines/peft/lora_bypass.hpp"
+#include "engines/peft/adapter_spec.hpp"
+#include "engines/peft/embedding_bypass.hpp"
+#include "engines/peft/linear_bypass.hpp"
 #include "engines/transformer/model_layout.hpp"
 #include "engines/transformer/parameter_set.hpp"
 
 namespace tidemill::engines {
-
-/// The gradients of one linear layer. Null views: not trained.
-struct LinearGradient {
-  Matrix weight;          // (O, I)
-  std::span<float> bias;  // (O), empty when there is none
-  std::optional<LoraGradient> lora;
-};
 
 /// The gradients of one decoder layer. Gains are empty when not trained.
 struct LayerGradients {
@@ -34,13 +28,14 @@ struct LayerGradients {
 ///
 /// Sequences are added one by one in the order they are given, row after row, so that the sums have
 /// the same bits for every cut of the batch between sequences (DESIGN I6). For that the two uses of
-/// a tied embedding are summed apart and joined by `collect`.
+/// a tied embedding are summed apart and joined by `collect`, which also turns the A of LoRA on the
+/// table, summed by tokens.
 class Gradients {
 public:
   /// Makes zero gradients for every parameter of a model.
   [[nodiscard]] static Gradients for_model(const ModelConfig& config);
-  /// Makes zero gradients for the matrices of an adapter; nothing is computed for frozen weights.
-  [[nodiscard]] static Gradients for_adapter(const ModelConfig& config, const LoraSpec& spec);
+  /// Makes zero gradients for the pieces of an adapter; nothing is computed for frozen weights.
+  [[nodiscard]] static Gradients for_adapter(const ModelConfig& config, const AdapterSpec& spec);
   Gradients(Gradients&&) = default;
   Gradients& operator=(Gradients&&) = default;
   Gradients(const Gradients&) = delete;
@@ -52,13 +47,18 @@ public:
   [[nodiscard]] ParameterSet& collect();
   void set_zero() noexcept;
 
-  /// Returns the lowest layer that gradients must reach; 0 when all parameters are trained.
+  /// Returns the lowest layer that gradients must reach: 0 when all parameters are trained, else as
+  /// `Adapter::first_layer`.
   [[nodiscard]] std::int64_t first_layer() const noexcept { return first_layer_; }
   [[nodiscard]] bool trains_model() const noexcept { return trains_model_; }
+  /// Returns whether something of the table is trained.
+  [[nodiscard]] bool trains_embedding() const noexcept {
+    return embedding_.table.data != nullptr || embedding_.b.data != nullptr;
+  }
   [[nodiscard]] LayerGradients& layer(std::int64_t index);
-  /// The rest of the model; null or empty for an adapter.
-  [[nodiscard]] Matrix embedding() noexcept { return embedding_; }  // (V, D), look-ups
-  [[nodiscard]] Matrix head() noexcept { return head_; }            // (V, D)
+  /// The rest of the model; null or empty where it is not trained.
+  [[nodiscard]] const EmbeddingGradient& embedding() const noexcept { return embedding_; }
+  [[nodiscard]] const LinearGradient& head() const noexcept { return head_; }
   [[nodiscard]] std::span<float> final_gain() noexcept { return final_gain_; }
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 
@@ -66,10 +66,12 @@ private:
   Gradients() = default;
 
   ParameterSet sums_;
-  std::vector<float> tied_head_;  // the second use of a tied embedding
+  std::vector<float> tied_head_;     // the second use of a tied embedding
+  std::vector<float> transposed_a_;  // (V, R) of LoRA on the table
+  Matrix embedding_a_;               // where it goes, (R, V)
   std::vector<LayerGradients> layers_;
-  Matrix embedding_;
-  Matrix head_;
+  EmbeddingGradient embedding_;
+  LinearGradient head_;
   std::span<float> final_gain_;
   std::int64_t first_layer_ = 0;
   bool trains_model_ = false;

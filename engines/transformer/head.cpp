@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "engines/transformer/adapter_rows.hpp"
 #include "engines/transformer/transformer_state.hpp"
 
 namespace tidemill::engines {
@@ -56,8 +57,21 @@ std::vector<float> gather(std::span<const float> values, std::span<const std::si
   return gathered;
 }
 
+const LinearBypass* head_bypass(const Adapter* adapter) {
+  return adapter != nullptr ? adapter->head() : nullptr;
+}
+
+void compute_logits(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
+                    Ops& ops, Matrix logits) {
+  const AdapterRun whole{adapter, 0, hidden.rows};
+  const std::span<const AdapterRun> runs(&whole, adapter != nullptr ? 1 : 0);
+  adapted_linear(
+      {&weights.head(), {}}, runs, [](const Adapter& of_run) { return of_run.head(); }, hidden,
+      Store::kOverwrite, logits, ops);
+}
+
 // Copies the chunk's rows of `hidden` together and computes their logits.
-Matrix chunk_logits(const ModelWeights& weights, ConstMatrix hidden,
+Matrix chunk_logits(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
                     const TargetChunks::Chunk& chunk, Ops& ops, HeadBuffers& buffers) {
   const Matrix rows = buffers.hidden.reshape(chunk.size(), hidden.cols);
   for (std::int64_t i = 0; i < chunk.size(); ++i) {
@@ -65,19 +79,21 @@ Matrix chunk_logits(const ModelWeights& weights, ConstMatrix hidden,
     std::copy_n(hidden.row(row), hidden.cols, rows.row(i));
   }
   const Matrix logits = buffers.logits.reshape(chunk.size(), weights.head().out_features());
-  ops.linear(rows, weights.head(), {}, Store::kOverwrite, logits);
+  compute_logits(weights, adapter, rows, ops, logits);
   return logits;
 }
 
 }  // namespace
 
-void Transformer::logits(const ModelWeights& weights, ConstMatrix hidden, Matrix logits) {
-  state_->ops.linear(hidden, weights.head(), {}, Store::kOverwrite, logits);
+void Transformer::logits(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
+                         Matrix logits) {
+  compute_logits(weights, adapter, hidden, state_->ops, logits);
 }
 
-void Transformer::token_logprobs(const ModelWeights& weights, ConstMatrix hidden,
-                                 std::span<const std::int32_t> targets, const HeadOptions& options,
-                                 std::span<float> logprobs, std::span<float> entropies) {
+void Transformer::token_logprobs(const ModelWeights& weights, const Adapter* adapter,
+                                 ConstMatrix hidden, std::span<const std::int32_t> targets,
+                                 const HeadOptions& options, std::span<float> logprobs,
+                                 std::span<float> entropies) {
   TIDEMILL_CHECK(static_cast<std::int64_t>(targets.size()) == hidden.rows);
   TIDEMILL_CHECK(logprobs.size() == targets.size());
   TIDEMILL_CHECK(entropies.empty() || entropies.size() == targets.size());
@@ -86,7 +102,7 @@ void Transformer::token_logprobs(const ModelWeights& weights, ConstMatrix hidden
   const TargetChunks chunks(targets, options.chunk_rows);
   for (std::size_t index = 0; index < chunks.num_chunks(); ++index) {
     const TargetChunks::Chunk chunk = chunks.chunk(index);
-    const Matrix logits = chunk_logits(weights, hidden, chunk, state_->ops, state_->head);
+    const Matrix logits = chunk_logits(weights, adapter, hidden, chunk, state_->ops, state_->head);
     std::vector<float> chunk_logprobs(chunk.rows.size());
     std::vector<float> chunk_entropies(entropies.empty() ? 0 : chunk.rows.size());
     state_->ops.log_softmax_gather(logits, chunk.targets, 1.0F / options.temperature,
@@ -100,8 +116,8 @@ void Transformer::token_logprobs(const ModelWeights& weights, ConstMatrix hidden
   }
 }
 
-void Transformer::token_logprobs_backward(const ModelWeights& weights, ConstMatrix hidden,
-                                          std::span<const std::int32_t> targets,
+void Transformer::token_logprobs_backward(const ModelWeights& weights, const Adapter* adapter,
+                                          ConstMatrix hidden, std::span<const std::int32_t> targets,
                                           const HeadOptions& options,
                                           const TokenGradients& upstream, Matrix dhidden,
                                           Gradients& gradients) {
@@ -116,15 +132,21 @@ void Transformer::token_logprobs_backward(const ModelWeights& weights, ConstMatr
   const TargetChunks chunks(targets, options.chunk_rows);
   for (std::size_t index = 0; index < chunks.num_chunks(); ++index) {
     const TargetChunks::Chunk chunk = chunks.chunk(index);
-    const Matrix dlogits = chunk_logits(weights, hidden, chunk, ops, state_->head);
+    const Matrix dlogits = chunk_logits(weights, adapter, hidden, chunk, ops, state_->head);
     ops.log_softmax_backward(dlogits, chunk.targets, 1.0F / options.temperature,
                              gather(upstream.dlogprobs, chunk.rows),
                              gather(upstream.dentropies, chunk.rows));
-    if (gradients.head().data != nullptr) {
-      ops.linear_backward_weight(dlogits, state_->head.hidden.view(), gradients.head());
-    }
+    const ConstMatrix rows = state_->head.hidden.view();
     const Matrix drows = state_->head.dhidden.reshape(chunk.size(), hidden.cols);
-    ops.linear_backward_input(dlogits, weights.head(), Store::kOverwrite, drows);
+    if (const LinearBypass* bypass = head_bypass(adapter)) {
+      bypass->backward({&weights.head(), {}}, dlogits, rows, Store::kOverwrite, &drows,
+                       gradients.head(), ops);
+    } else {
+      if (gradients.head().weight.data != nullptr) {
+        ops.linear_backward_weight(dlogits, rows, gradients.head().weight);
+      }
+      ops.linear_backward_input(dlogits, weights.head(), Store::kOverwrite, drows);
+    }
     for (std::int64_t i = 0; i < chunk.size(); ++i) {
       const auto row = static_cast<std::int64_t>(chunk.rows[static_cast<std::size_t>(i)]);
       std::copy_n(drows.row(i), hidden.cols, dhidden.row(row));

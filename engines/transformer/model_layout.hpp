@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The linear layers of a decoder-only transformer, by layer and kind.
+// The layers of a decoder-only transformer that have weights: where each path stands.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,5 +48,37 @@ struct LinearModule {
 
 /// Returns the linear layers of all decoder layers, what adapters may target; layer by layer.
 [[nodiscard]] std::vector<LinearModule> linear_modules(const ModelConfig& config);
+
+/// The norms of one decoder layer.
+enum class NormKind : std::uint8_t { kInput, kAttention, kQuery, kKey };
+
+inline constexpr std::array kNormKinds = {NormKind::kInput, NormKind::kAttention, NormKind::kQuery,
+                                          NormKind::kKey};
+
+/// Returns what a struct of one decoder layer holds for the norm of that kind.
+template <class Layer>
+[[nodiscard]] auto& gain_of(Layer& layer, NormKind kind) noexcept {
+  switch (kind) {
+    case NormKind::kAttention: return layer.attention_gain;
+    case NormKind::kQuery: return layer.query_gain;
+    case NormKind::kKey: return layer.key_gain;
+    case NormKind::kInput: break;
+  }
+  return layer.input_gain;
+}
+
+/// Where a module stands in a model.
+struct ModuleSite {
+  enum class Kind : std::uint8_t { kTable, kLinear, kNorm, kFinalNorm, kHead };
+  Kind kind = Kind::kLinear;
+  std::int64_t layer = 0;  // the table stands before layer 0, final norm and head after the last
+  LinearKind linear = LinearKind::kQuery;  // of kLinear
+  NormKind norm = NormKind::kInput;        // of kNorm
+  std::int64_t in_features = 0;            // of the table: the vocabulary; of a norm: its size
+  std::int64_t out_features = 0;
+};
+
+/// Returns every module that has weights, by path.
+[[nodiscard]] std::map<std::string, ModuleSite> module_sites(const ModelConfig& config);
 
 }  // namespace tidemill::engines

@@ -76,6 +76,9 @@ Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(const ModelConf
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, "model"));
   std::shared_ptr<ModelWeights> weights(new ModelWeights);
   weights->options_ = options;
+  if (options.keep_tensors) {
+    weights->kept_ = tensors;
+  }
   Preparer preparer(tensors, options, ops);
   for (std::int64_t index = 0; index < config.num_layers; ++index) {
     TIDEMILL_ASSIGN_OR_RETURN(LayerWeights layer, prepare_layer(config, index, preparer));
@@ -93,6 +96,11 @@ Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(const ModelConf
 
 const LayerWeights& ModelWeights::layer(std::int64_t index) const {
   return layers_[static_cast<std::size_t>(index)];
+}
+
+const Tensor* ModelWeights::tensor(const std::string& name) const {
+  const auto found = kept_.find(name);
+  return found != kept_.end() ? &found->second : nullptr;
 }
 
 WeightView ModelWeights::embedding() const noexcept {

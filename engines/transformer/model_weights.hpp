@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/result.hpp"
@@ -18,6 +19,8 @@ struct WeightOptions {
   /// kF32, or kBF16 (products round each input element to bfloat16 and accumulate in float32).
   DType compute = DType::kF32;
   WeightUse use = WeightUse::kForward;
+  /// Keeps the tensors alive (no copies of them), for adapters that are made from them.
+  bool keep_tensors = false;
 };
 
 /// A linear layer. `bias` is empty when there is none.
@@ -54,13 +57,17 @@ public:
   [[nodiscard]] WeightView embedding() const noexcept;
   [[nodiscard]] const std::vector<float>& final_gain() const noexcept { return final_gain_; }
   [[nodiscard]] const PreparedWeight& head() const noexcept { return *head_; }
-  /// Returns the memory it keeps alive, the embedding table's included.
+  /// Returns a tensor that it was made from, or null: none unless they are kept.
+  [[nodiscard]] const Tensor* tensor(const std::string& name) const;
+  /// Returns the memory it keeps alive, the embedding table's included, other tensors that are kept
+  /// apart.
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return size_bytes_; }
 
 private:
   ModelWeights() = default;
 
   WeightOptions options_;
+  TensorMap kept_;
   Tensor embedding_;
   std::vector<LayerWeights> layers_;
   std::vector<float> final_gain_;

@@ -69,13 +69,15 @@ public:
   [[nodiscard]] ConstMatrix forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                     const ForwardOptions& options = {});
 
-  /// logits (R, V) of hidden states (R, D). The caller picks the rows it needs.
-  void logits(const ModelWeights& weights, ConstMatrix hidden, Matrix logits);
+  /// logits (R, V) of hidden states (R, D). The caller picks the rows it needs, all of one
+  /// `adapter` (null: of none): it may change the head.
+  void logits(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
+              Matrix logits);
 
   /// logprobs[t] = log-probability of targets[t] given hidden[t] (the state of the token before
   /// it), entropies[t] = entropy of that distribution in nats (skipped when empty); both 0 where
-  /// the target is -1. Rows without a target cost nothing.
-  void token_logprobs(const ModelWeights& weights, ConstMatrix hidden,
+  /// the target is -1. Rows without a target cost nothing. All rows are of one `adapter` or none.
+  void token_logprobs(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
                       std::span<const std::int32_t> targets, const HeadOptions& options,
                       std::span<float> logprobs, std::span<float> entropies);
 
@@ -83,10 +85,10 @@ public:
   /// overwritten, the head's gradient is added to `gradients` when it is trained. Computes the
   /// logits again, chunk by chunk. Spans are as long as `targets`.
   /// Requires weights prepared for backward.
-  void token_logprobs_backward(const ModelWeights& weights, ConstMatrix hidden,
-                               std::span<const std::int32_t> targets, const HeadOptions& options,
-                               const TokenGradients& upstream, Matrix dhidden,
-                               Gradients& gradients);
+  void token_logprobs_backward(const ModelWeights& weights, const Adapter* adapter,
+                               ConstMatrix hidden, std::span<const std::int32_t> targets,
+                               const HeadOptions& options, const TokenGradients& upstream,
+                               Matrix dhidden, Gradients& gradients);
 
   /// Adds the gradients of the batch's training rows to `gradients`, for `dhidden` (N, D), the
   /// gradient of the normalised hidden states of those rows. `batch`, its pages in `cache` and

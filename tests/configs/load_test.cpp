@@ -289,6 +289,23 @@ TEST_F(LoadTest, OverridesStandOverTheFile) {
   EXPECT_EQ(rl->run.name, "x");
 }
 
+TEST_F(LoadTest, AdaptersOfEveryKindAreRead) {
+  const auto source = [this](const std::string& adapter) {
+    return read_rl("train: {steps: 1, adapter: " + adapter + "}\n").train.common.adapter->source;
+  };
+  const OneOf plain = source("{kind: lora}");
+  EXPECT_FALSE(plain.get<workflows::NewLora>()->dora);
+  EXPECT_EQ(plain.get<workflows::NewLora>()->bias, workflows::TrainedBias::kNone);
+  const OneOf rich = source("{dora: true, bias: lora_only, modules_to_save: lm_head}");
+  EXPECT_TRUE(rich.get<workflows::NewLora>()->dora);
+  EXPECT_EQ(rich.get<workflows::NewLora>()->bias, workflows::TrainedBias::kLoraOnly);
+  EXPECT_THAT(rich.get<workflows::NewLora>()->modules_to_save, ElementsAre("lm_head"));
+  const OneOf ia3 = source("{kind: ia3}");
+  EXPECT_THAT(ia3.get<workflows::NewIa3>()->target_modules,
+              ElementsAre("k_proj", "v_proj", "down_proj"));
+  EXPECT_THAT(ia3.get<workflows::NewIa3>()->feedforward_modules, ElementsAre("down_proj"));
+}
+
 TEST_F(LoadTest, AnRlRunHasAtMostEightyKeysOutsideTheAlgorithm) {
   std::size_t num_keys = 0;
   for (const KeyReference& key : list_keys(schema_.structure())) {

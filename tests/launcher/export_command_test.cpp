@@ -7,6 +7,7 @@
 #include "base/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/formats/model_files.hpp"
+#include "engines/runtime/factory.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
 #include "tests/launcher/command_run.hpp"
 
@@ -130,6 +131,28 @@ TEST_F(ExportTest, AnAdapterRunGivesAnAdapterOrAMergedModel) {
   EXPECT_EQ(bytes_of(a.value().tensors.at(kept)), bytes_of(base.value().tensors.at(kept)));
 }
 
+TEST_F(ExportTest, ATiedModelWhoseHeadIsItsOwnIsWrittenUntied) {
+  const std::string model = kGolden + "models/qwen2-tiny";
+  auto base = engines::open_model(model);
+  ASSERT_TRUE(base.ok() && base.value().config.tie_word_embeddings);
+  engines::AdapterConfig config;
+  config.modules_to_save = {"lm_head"};
+  const auto adapter = engines::make_adapter(config, base.value(), 1);
+  ASSERT_TRUE(adapter.ok()) << adapter.status().message();
+  PosixFileSystem files;
+  ASSERT_TRUE(engines::write_adapter(files, path("adapter"), config, base.value().config,
+                                     adapter.value().tensors)
+                  .ok());
+  const Outcome outcome =
+      run({"export", model, path("out"), "--merge", "--adapter", path("adapter")});
+  EXPECT_EQ(outcome.code, kDone) << outcome.err;
+  const auto merged = engines::open_model(path("out"));
+  ASSERT_TRUE(merged.ok()) << merged.status().message();
+  EXPECT_FALSE(merged.value().config.tie_word_embeddings);
+  EXPECT_EQ(bytes_of(merged.value().tensors.at("lm_head.weight")),
+            bytes_of(base.value().tensors.at("model.embed_tokens.weight")));
+}
+
 TEST_F(ExportTest, MergesIntoNoOtherBaseThanTheRuns) {
   const std::string model = path("base");
   std::filesystem::copy(kGolden + "models/llama-tiny", model);
@@ -156,10 +179,10 @@ TEST_F(ExportTest, RefusesWhatItCannotExport) {
   EXPECT_EQ(none.err, path("none") + ": no such run or commit\n");
   EXPECT_EQ(run({"export", model, path("out"), "--adapter", kGolden + "adapters/lora-qv"}).code,
             kRefused);
-  const Outcome dora = run({"export", kGolden + "models/qwen2-tiny", path("out"), "--merge",
-                            "--adapter", kGolden + "adapters/dora"});
-  EXPECT_EQ(dora.code, kRefused);
-  EXPECT_THAT(dora.err, HasSubstr("dora"));
+  const Outcome other = run({"export", kGolden + "models/llama-linear", path("out"), "--merge",
+                             "--adapter", kGolden + "adapters/dora"});
+  EXPECT_EQ(other.code, kRefused);
+  EXPECT_THAT(other.err, HasSubstr("adapters/dora"));
   EXPECT_FALSE(std::filesystem::exists(path("out")));
 
   storage::Checkpoint state;

@@ -329,6 +329,7 @@ TEST(AdapterConfig, RefusesNamingFileAndField) {
       {R"("peft_type":"LORA","trainable_token_indices":[1])",
        "trainable_token_indices: not supported"},
       {R"("peft_type":"LORA","use_qalora":true)", "use_qalora: not supported"},
+      {R"("peft_type":"LORA","ensure_weight_tying":true)", "ensure_weight_tying: not supported"},
       {R"("peft_type":"IA3")", "target_modules: missing"},
       // refused when applied to a model
       {R"("peft_type":"LORA","target_modules":["nothing"])",
@@ -359,7 +360,7 @@ TEST(AdapterConfig, RefusesNamingFileAndField) {
     EXPECT_THAT(status.message(), HasSubstr(c.message)) << c.fields;
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
   }
-  EXPECT_EQ(cases.size(), 37U);
+  EXPECT_EQ(cases.size(), 38U);
   std::cout << cases.size() << " bad adapter configs refused\n";
 }
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// PEFT LoRA directories against tests/golden/engine/adapters: logits with the adapter as a bypass
-// and merged into the base. Other kinds are refused by name.
+// PEFT directories of every kind against tests/golden/engine/adapters: logits with the adapter
+// beside the base and merged into it, and of all adapters of one base in one batch.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -22,17 +21,10 @@ using nlohmann::json;
 constexpr std::size_t kPrompts = 2;
 constexpr double kMaxDifference = 2e-4;
 
-const std::vector<std::string> kLoraAdapters = {"lora-all-linear", "lora-bf16-base", "lora-layers",
-                                                "lora-patterns",   "lora-qv",        "lora-regex",
-                                                "lora-rslora"};
-// What each of the others is refused for.
-const std::map<std::string, std::string> kOtherAdapters = {
-    {"dora", "use_dora is not supported yet"},
-    {"ia3", "peft_type IA3 is not supported yet"},
-    {"lora-bias-only", "bias other than \"none\" is not supported yet"},
-    {"lora-embedding", "target module model.embed_tokens is not supported yet"},
-    {"lora-lm-head-saved", "modules_to_save is not supported yet"},
-};
+const std::vector<std::string> kAdapters = {
+    "dora",           "ia3",         "lora-all-linear",    "lora-bf16-base", "lora-bias-only",
+    "lora-embedding", "lora-layers", "lora-lm-head-saved", "lora-patterns",  "lora-qv",
+    "lora-regex",     "lora-rslora"};
 
 struct Case {
   Backend backend;
@@ -46,7 +38,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Backend& backend : backends()) {
-    for (const std::string& adapter : kLoraAdapters) {
+    for (const std::string& adapter : kAdapters) {
       all.push_back({backend, adapter});
     }
   }
@@ -61,7 +53,7 @@ protected:
         tensors_(golden_tensors(folder_ + "golden.safetensors")),
         model_(golden_model(golden_["base_model"])),
         files_(open_adapter(golden_path(folder_), model_.config).value()),
-        spec_(lora_spec(files_.config, files_.modules).value()) {}
+        spec_(adapter_spec(files_.config, files_.modules, model_.config).value()) {}
 
   void expect_logits(ModelBench& bench, const Adapter* adapter, const std::string& kind) {
     std::size_t checked = 0;
@@ -81,7 +73,7 @@ protected:
   TensorMap tensors_;
   ModelFiles model_;
   AdapterFiles files_;
-  LoraSpec spec_;
+  AdapterSpec spec_;
 };
 
 TEST_P(AdapterGoldenTest, BaseAndAdaptedLogits) {
@@ -92,8 +84,10 @@ TEST_P(AdapterGoldenTest, BaseAndAdaptedLogits) {
 }
 
 TEST_P(AdapterGoldenTest, MergedLogits) {
-  ModelBench bench(GetParam().backend, model_.config,
-                   merge_lora(spec_, files_.tensors, model_.tensors).value());
+  const MergedModel merged =
+      merge_adapter(spec_, files_.tensors, model_.config, model_.tensors).value();
+  EXPECT_EQ(merged.config, model_.config);
+  ModelBench bench(GetParam().backend, merged.config, merged.tensors);
   expect_logits(bench, nullptr, "merged");
 }
 
@@ -104,37 +98,87 @@ INSTANTIATE_TEST_SUITE_P(Adapters, AdapterGoldenTest, ::testing::ValuesIn(cases(
                            return name;
                          });
 
+// Segments of every adapter of a base and of the base itself, alternating in one batch.
+class AdapterMixTest : public ::testing::TestWithParam<Backend> {};
+
+TEST_P(AdapterMixTest, AdaptersOfEveryKindInOneBatchKeepTheirBits) {
+  std::size_t mixed = 0;
+  for (const std::string base : {"llama-tiny", "qwen2-tiny"}) {
+    const ModelFiles model = golden_model(base);
+    ModelBench bench(GetParam(), model.config, model.tensors);
+    struct Row {
+      std::shared_ptr<const Adapter> adapter;  // null: the base
+      std::vector<std::int32_t> ids;
+      std::vector<std::int32_t> pages;
+      std::span<const float> logits;
+      Rows alone;
+    };
+    std::vector<TensorMap> golden;
+    std::vector<Row> rows;
+    for (const std::string& name : kAdapters) {
+      const std::string folder = "adapters/" + name + "/";
+      const json about = golden_json(folder + "golden.json");
+      if (about["base_model"] != base) {
+        continue;
+      }
+      const AdapterFiles files = open_adapter(golden_path(folder), model.config).value();
+      const auto adapter = bench.adapter(
+          adapter_spec(files.config, files.modules, model.config).value(), files.tensors);
+      golden.push_back(golden_tensors(folder + "golden.safetensors"));
+      for (std::size_t i = 0; i < 2 * kPrompts; ++i) {
+        const bool adapted = i < kPrompts;
+        Row& row = rows.emplace_back();
+        row.adapter = adapted ? adapter : nullptr;
+        row.ids = about["prompts"][i % kPrompts].get<std::vector<std::int32_t>>();
+        row.logits = values_of(golden.back(),
+                               (adapted ? "adapted." : "base.") + std::to_string(i % kPrompts));
+      }
+      ++mixed;
+    }
+    Batch batch;
+    for (Row& row : rows) {
+      const auto length = static_cast<std::int64_t>(row.ids.size());
+      row.alone = bench.logits_of(row.ids, row.adapter.get());
+      row.pages = bench.pages_for(length);
+      batch.ids.insert(batch.ids.end(), row.ids.begin(), row.ids.end());
+      batch.segments.push_back({length, 0, row.pages, row.adapter.get()});
+    }
+    const ConstMatrix hidden = bench.model.forward(*bench.weights, batch, *bench.cache);
+    std::int64_t first = 0;
+    for (const Row& row : rows) {
+      const auto length = static_cast<std::int64_t>(row.ids.size());
+      const Rows logits = bench.logits(hidden.slice_rows(first, length), row.adapter.get());
+      EXPECT_TRUE(logits == row.alone) << base << " row " << first;
+      EXPECT_LE(difference(logits.values, row.logits).max, kMaxDifference);
+      first += length;
+    }
+  }
+  EXPECT_EQ(mixed, 10U) << "all but those on bases of their own";
+  std::cout << "[ checked  ] " << GetParam().name << ": " << mixed << " adapters in two batches\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AdapterMixTest, ::testing::ValuesIn(backends()),
+                         [](const auto& test) { return test.param.name; });
+
 TEST(AdapterGoldenFilesTest, NoDirectoryIsLeftOut) {
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator(golden_path("adapters"))) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && !kOtherAdapters.contains(name)) {
-      found.push_back(name);
+    if (entry.is_directory()) {
+      found.push_back(entry.path().filename().string());
     }
   }
   std::ranges::sort(found);
-  EXPECT_EQ(found, kLoraAdapters);
-}
-
-TEST(AdapterGoldenFilesTest, OtherKindsAreRefusedByName) {
-  for (const auto& [name, message] : kOtherAdapters) {
-    const std::string folder = "adapters/" + name + "/";
-    const ModelFiles model = golden_model(golden_json(folder + "golden.json")["base_model"]);
-    const AdapterFiles files = open_adapter(golden_path(folder), model.config).value();
-    const auto spec = lora_spec(files.config, files.modules);
-    EXPECT_EQ(spec.status().code(), Errc::kUnimplemented) << name;
-    EXPECT_EQ(spec.status().message(), message);
-  }
+  EXPECT_EQ(found, kAdapters);
 }
 
 TEST(AdapterGoldenFilesTest, DropoutIsIgnoredAtInferenceAndRefusedForTraining) {
   const ModelFiles model = golden_model("qwen3-tiny");
   AdapterConfig config =
       open_adapter(golden_path("adapters/lora-all-linear"), model.config).value().config;
-  EXPECT_EQ(check_lora_training(config).message(),
+  EXPECT_EQ(check_adapter_training(config).message(),
             "lora_dropout: training with other than 0 is not supported; set it to 0");
   config.dropout = 0.0;
-  EXPECT_TRUE(check_lora_training(config).ok());
+  EXPECT_TRUE(check_adapter_training(config).ok());
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 
 #include "base/float_tensor.hpp"
 #include "engines/ops/reference/factory.hpp"
-#include "engines/peft/lora_bypass.hpp"
-#include "engines/peft/lora_spec.hpp"
+#include "engines/peft/adapter_spec.hpp"
+#include "engines/peft/linear_bypass.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -30,16 +30,16 @@ Tensor matrix(const std::vector<float>& values, std::int64_t rows, std::int64_t 
 }
 
 // A (1, 2) = [1 2], B (3, 1) = [3 0 -1], scale 0.5.
-const LoraSpec kSmall = {{kPath, 2, 3, 1, 0.5F}};
+const AdapterSpec kSmall = {lora_module(kPath, 2, 3, 1, 0.5F)};
 TensorMap small_lora() {
   return {{lora_a_name(kPath), matrix({1, 2}, 1, 2)},
           {lora_b_name(kPath), matrix({3, 0, -1}, 3, 1)}};
 }
 
 TEST(LoraInitTest, IsKaimingUniformAndZero) {
-  const LoraSpec spec = {{kPath, 400, 30, 16, 1.0F}};
-  const TensorMap tensors = init_lora(spec, 7);
-  EXPECT_TRUE(check_tensors(lora_shapes(spec), tensors, "adapter").ok());
+  const AdapterSpec spec = {lora_module(kPath, 400, 30, 16, 1.0F)};
+  const TensorMap tensors = init_adapter(spec, {}, {}, 7).value();
+  EXPECT_TRUE(check_tensors(adapter_shapes(spec), tensors, "adapter").ok());
   const std::vector<float> a = floats_of(tensors.at(lora_a_name(kPath)));
   double sum = 0.0;
   double square = 0.0;
@@ -57,47 +57,58 @@ TEST(LoraInitTest, IsKaimingUniformAndZero) {
 }
 
 TEST(LoraInitTest, DependsOnSeedAndModuleAlone) {
-  const LoraModule other = {"model.layers.0.mlp.gate_proj", 2, 3, 1, 0.5F};
-  const auto alone = floats_of(init_lora(kSmall, 7).at(lora_a_name(kPath)));
-  const TensorMap both = init_lora({other, kSmall[0]}, 7);
+  const AdaptedModule other = lora_module("model.layers.0.mlp.gate_proj", 2, 3, 1, 0.5F);
+  const auto alone = floats_of(init_adapter(kSmall, {}, {}, 7).value().at(lora_a_name(kPath)));
+  const TensorMap both = init_adapter({other, kSmall[0]}, {}, {}, 7).value();
   EXPECT_EQ(floats_of(both.at(lora_a_name(kPath))), alone);
   EXPECT_NE(floats_of(both.at(lora_a_name(other.path))), alone);
-  EXPECT_NE(floats_of(init_lora(kSmall, 8).at(lora_a_name(kPath))), alone);
+  EXPECT_NE(floats_of(init_adapter(kSmall, {}, {}, 8).value().at(lora_a_name(kPath))), alone);
 }
 
 TEST(LoraBypassTest, ForwardAddsToItsRows) {
   const auto ops = make_reference_ops();
   const auto bypass =
-      LoraBypass::create(kSmall[0], small_lora(), WeightUse::kForward, *ops).value();
+      LinearBypass::create(kSmall[0], small_lora(), nullptr, WeightUse::kForward, *ops).value();
   std::vector<float> x = {1, 1, 2, -1};  // A x = 3, 0
   std::vector<float> y = {10, 20, 30, 40, 50, 60};
-  bypass.forward({x.data(), 2, 2, 2}, {y.data(), 2, 3, 3}, *ops);
+  ASSERT_TRUE(bypass.only_adds());
+  bypass.add({x.data(), 2, 2, 2}, {y.data(), 2, 3, 3}, *ops);
   EXPECT_EQ(y, (std::vector<float>{14.5F, 20, 28.5F, 40, 50, 60}));
 }
 
 TEST(LoraBypassTest, BackwardAccumulates) {
   const auto ops = make_reference_ops();
   const auto bypass =
-      LoraBypass::create(kSmall[0], small_lora(), WeightUse::kForwardAndBackward, *ops).value();
+      LinearBypass::create(kSmall[0], small_lora(), nullptr, WeightUse::kForwardAndBackward, *ops)
+          .value();
+  const std::vector<float> zeros(6);
+  const auto weight = ops->prepare_weight({zeros.data(), DType::kF32, 3, 2}, DType::kF32,
+                                          WeightUse::kForwardAndBackward)
+                          .value();
+  const BaseLinear base{weight.get(), {}};
   const std::vector<float> x = {1, 1};      // u = 3
   const std::vector<float> dy = {2, 5, 4};  // dy B = 2
   std::vector<float> da = {100, 100};
   std::vector<float> db = {100, 100, 100};
   std::vector<float> dx = {1, 1};
-  const LoraGradient gradient = {{da.data(), 1, 2, 2}, {db.data(), 3, 1, 1}};
+  LinearGradient gradient;
+  gradient.a = {da.data(), 1, 2, 2};
+  gradient.b = {db.data(), 3, 1, 1};
   const Matrix dx_view = {dx.data(), 1, 2, 2};
-  bypass.backward({dy.data(), 1, 3, 3}, {x.data(), 1, 2, 2}, gradient, &dx_view, *ops);
+  const ConstMatrix dy_view = {dy.data(), 1, 3, 3};
+  const ConstMatrix x_view = {x.data(), 1, 2, 2};
+  bypass.backward(base, dy_view, x_view, Store::kAdd, &dx_view, gradient, *ops);
   EXPECT_EQ(db, (std::vector<float>{103, 107.5F, 106}));  // scale * dy u
   EXPECT_EQ(da, (std::vector<float>{101, 101}));          // scale * (dy B) x
   EXPECT_EQ(dx, (std::vector<float>{2, 3}));              // scale * (dy B) A
-  bypass.backward({dy.data(), 1, 3, 3}, {x.data(), 1, 2, 2}, gradient, nullptr, *ops);
+  bypass.backward(base, dy_view, x_view, Store::kOverwrite, nullptr, gradient, *ops);
   EXPECT_EQ(da, (std::vector<float>{102, 102}));
 }
 
 TEST(LoraMergeTest, AddsTheScaledProduct) {
   const TensorMap base = {{kPath + ".weight", matrix({1, 2, 3, 4, 5, 6}, 3, 2)},
                           {"model.norm.weight", matrix({1, 1}, 1, 2)}};
-  const TensorMap merged = merge_lora(kSmall, small_lora(), base).value();
+  const TensorMap merged = merge_adapter(kSmall, small_lora(), {}, base).value().tensors;
   EXPECT_EQ(floats_of(merged.at(kPath + ".weight")), (std::vector<float>{2.5F, 5, 3, 4, 4.5F, 5}));
   EXPECT_EQ(merged.at("model.norm.weight").data.identity(),
             base.at("model.norm.weight").data.identity());
@@ -106,17 +117,18 @@ TEST(LoraMergeTest, AddsTheScaledProduct) {
 
 TEST(LoraMergeTest, RoundsOnceToTheBaseType) {
   // The change of 3/512 is lost neither before the sum nor twice: 1 + 3/512 rounds up to 1 + 1/128.
-  const LoraSpec spec = {{kPath, 1, 1, 1, 1.0F}};
+  const AdapterSpec spec = {lora_module(kPath, 1, 1, 1, 1.0F)};
   const TensorMap adapter = {{lora_a_name(kPath), matrix({3.0F / 512.0F}, 1, 1)},
                              {lora_b_name(kPath), matrix({1}, 1, 1)}};
   const TensorMap base = {{kPath + ".weight", matrix({1}, 1, 1, DType::kBF16)}};
-  const Tensor merged = merge_lora(spec, adapter, base).value().at(kPath + ".weight");
+  const Tensor merged =
+      merge_adapter(spec, adapter, {}, base).value().tensors.at(kPath + ".weight");
   EXPECT_EQ(merged.dtype, DType::kBF16);
   EXPECT_EQ(floats_of(merged), (std::vector<float>{1.0F + 1.0F / 128.0F}));
 }
 
 TEST(LoraMergeTest, NamesAMissingWeight) {
-  const auto merged = merge_lora(kSmall, small_lora(), {});
+  const auto merged = merge_adapter(kSmall, small_lora(), {}, {});
   EXPECT_EQ(merged.status().message(),
             "base model: tensor model.layers.0.mlp.up_proj.weight is missing");
 }

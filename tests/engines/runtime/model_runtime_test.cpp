@@ -8,7 +8,7 @@
 
 #include "base/digest.hpp"
 #include "engines/ops/reference/factory.hpp"
-#include "engines/peft/lora_spec.hpp"
+#include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/weight_shelf.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 
@@ -91,7 +91,15 @@ TEST_F(ModelRuntimeTest, AdaptersThatDoNotFitAreRefused) {
   RuntimeOptions bad = options(Training::kNo);
   bad.adapter = small_adapter(model_.config, 1);
   bad.adapter->config.use_dora = true;
-  expect_refused(bad, Errc::kUnimplemented, "use_dora");
+  expect_refused(bad, Errc::kInvalidArgument, "lora_magnitude_vector\": missing");
+  bad.adapter->config.lora_bias = true;
+  expect_refused(bad, Errc::kInvalidArgument, "lora_bias: cannot be used with use_dora");
+  bad.adapter = small_adapter(model_.config, 1);
+  bad.adapter->config.modules_to_save = {"mlp"};
+  expect_refused(bad, Errc::kInvalidArgument,
+                 "modules_to_save: \"mlp\" is no layer, norm or table of this model");
+  bad.adapter->config.modules_to_save = {"_proj"};
+  expect_refused(bad, Errc::kInvalidArgument, "_proj is a target module too");
   bad.adapter = small_adapter(model_.config, 1);
   bad.adapter->tensors.erase(bad.adapter->tensors.begin());
   expect_refused(bad, Errc::kInvalidArgument, "lora_A");
@@ -168,8 +176,8 @@ TEST(WeightShelfTest, LaysWeightsOutOnce) {
   const ModelFiles model = small_model(1);
   const auto ops = make_reference_ops();
   const AdapterFiles files = small_adapter(model.config, 1);
-  WeightShelf shelf(model.config, lora_spec(files.config, files.modules).value(), DType::kF32,
-                    *ops);
+  WeightShelf shelf(model.config, adapter_spec(files.config, files.modules, model.config).value(),
+                    DType::kF32, *ops);
   Snapshot snapshot;
   snapshot.base = model.tensors;
   snapshot.base_digest = digest_tensors(snapshot.base);

@@ -11,7 +11,7 @@
 #include "engines/executor/workers.hpp"
 #include "engines/ops/cpu/factory.hpp"
 #include "engines/ops/reference/factory.hpp"
-#include "engines/peft/lora_spec.hpp"
+#include "engines/peft/adapter_spec.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
@@ -68,7 +68,20 @@ AdapterFiles small_adapter(const ModelConfig& model, std::uint64_t seed) {
   adapter.config.targets.kind = ModuleSelector::Kind::kAllLinear;
   adapter.config.targets.names.clear();
   adapter.modules = resolve_adapter(adapter.config, model, "adapter").value();
-  adapter.tensors = random_lora(lora_spec(adapter.config, adapter.modules).value(), seed);
+  adapter.tensors = random_lora(adapter_spec(adapter.config, adapter.modules, model).value(), seed);
+  return adapter;
+}
+
+AdapterFiles sample_adapter(const ModelFiles& model, const std::string& name, std::uint64_t seed) {
+  AdapterFiles adapter;
+  for (const AdapterSample& sample : adapter_samples()) {
+    if (sample.name == name) {
+      adapter.config = sample.config;
+    }
+  }
+  adapter.modules = resolve_adapter(adapter.config, model.config, "adapter").value();
+  adapter.tensors =
+      random_adapter(spec_of(adapter.config, model.config), model.config, model.tensors, seed);
   return adapter;
 }
 

@@ -33,6 +33,9 @@ private:
 [[nodiscard]] ModelFiles small_model(std::uint64_t seed);
 /// LoRA on all linear layers of `model`, both matrices nonzero.
 [[nodiscard]] AdapterFiles small_adapter(const ModelConfig& model, std::uint64_t seed);
+/// The adapter of that name among `adapter_samples`, away from where a fresh one starts.
+[[nodiscard]] AdapterFiles sample_adapter(const ModelFiles& model, const std::string& name,
+                                          std::uint64_t seed);
 
 enum class Training : std::uint8_t { kNo, kYes };
 /// Options with two threads, a cache of `cache_tokens` tokens and, if wanted, an optimizer; weights

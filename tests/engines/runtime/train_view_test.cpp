@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,9 @@
 #include "base/digest.hpp"
 #include "base/float_tensor.hpp"
 #include "base/random.hpp"
+#include "engines/formats/adapter_files.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -45,22 +48,29 @@ public:
 
 struct Kind {
   Backend backend;
-  bool adapter = false;
+  std::string adapter;  // of `adapter_samples`; empty: all parameters are trained
 };
 
+std::ostream& operator<<(std::ostream& out, const Kind& kind) {
+  return out << backend_name(kind.backend) << " " << (kind.adapter.empty() ? "full" : kind.adapter);
+}
+
 std::string kind_name(const ::testing::TestParamInfo<Kind>& test) {
-  return backend_name(test.param.backend) + (test.param.adapter ? "_adapter" : "_full");
+  return backend_name(test.param.backend) + "_" +
+         (test.param.adapter.empty() ? "full" : test.param.adapter);
 }
 
 class TrainViewTest : public ::testing::TestWithParam<Kind> {
 protected:
   TrainViewTest() : model_(small_model(5)), runtime_(open()) {}
 
+  [[nodiscard]] static bool trains_adapter() { return !GetParam().adapter.empty(); }
+
   [[nodiscard]] RuntimeOptions options(std::int64_t cache_tokens = 512) const {
     RuntimeOptions options =
         small_options(model_.config, GetParam().backend, cache_tokens, Training::kYes);
-    if (GetParam().adapter) {
-      options.adapter = small_adapter(model_.config, 9);
+    if (trains_adapter()) {
+      options.adapter = sample_adapter(model_, GetParam().adapter, 9);
     }
     return options;
   }
@@ -108,7 +118,7 @@ protected:
 
   static TensorMap weights(TrainEngine& engine, std::uint64_t step) {
     const Snapshot snapshot = engine.commit({0, 0, step}).value();
-    return GetParam().adapter ? snapshot.adapter : snapshot.base;
+    return trains_adapter() ? snapshot.adapter : snapshot.base;
   }
 
   void expect_refused(const TrainSequence& sequence, Errc code, const std::string& message) {
@@ -127,7 +137,7 @@ TEST_P(TrainViewTest, AnyCutAndOrderGivesTheSameBits) {
   const UpdateReport expected = train(engine(), sequences(1), 100000);
   const TensorMap whole = weights(engine(), 1);
   const TensorMap initial =
-      GetParam().adapter ? runtime_->initial().adapter : runtime_->initial().base;
+      trains_adapter() ? runtime_->initial().adapter : runtime_->initial().base;
   EXPECT_FALSE(same_tensors(whole, initial));
   for (const std::int64_t budget : {1, 7, 20, 33, 64}) {
     const auto other = open();
@@ -178,7 +188,7 @@ TEST_P(TrainViewTest, DamagedStateIsRefusedAndChangesNothing) {
   const auto other = open();
   const TensorMap before = weights(*other->train(), 0);
   Snapshot damaged = snapshot;
-  std::string& digest = GetParam().adapter ? damaged.adapter_digest : damaged.base_digest;
+  std::string& digest = trains_adapter() ? damaged.adapter_digest : damaged.base_digest;
   digest[3] = digest[3] == '0' ? '1' : '0';
   EXPECT_EQ(other->train()->restore(damaged, state).code(), Errc::kCorruptData);
   for (const auto& [name, tensor] : state) {
@@ -236,7 +246,7 @@ TEST_P(TrainViewTest, RolloutAndTrainingAgreeToTheBit) {
   EXPECT_EQ(tokens, 240U);
   ASSERT_TRUE(engine().update().ok());
   EXPECT_TRUE(
-      same_tensors(weights(engine(), 1), GetParam().adapter ? snapshot.adapter : snapshot.base))
+      same_tensors(weights(engine(), 1), trains_adapter() ? snapshot.adapter : snapshot.base))
       << "a batch without a loss changes nothing";
 }
 
@@ -304,7 +314,7 @@ TEST_P(TrainViewTest, AFailedBatchLeavesTheWeights) {
   EXPECT_EQ(engine().update().status().code(), Errc::kInvalidArgument);
 
   // Finite for each token, yet not when multiplied through the model.
-  loss.scale = 1e38F;
+  loss.scale = 3e38F;
   ASSERT_TRUE(engine().begin_batch(&loss, 1.0F).ok());
   for (const TrainSequence& sequence : sequences(1)) {
     ASSERT_TRUE(engine().add(sequence).ok());
@@ -361,11 +371,73 @@ TEST_P(TrainViewTest, BadBatchesAreRefused) {
   EXPECT_EQ(engine().logprobs({77}).status().code(), Errc::kNotFound);
 }
 
+class AdapterTrainingTest : public TrainViewTest {};
+
+TEST_P(AdapterTrainingTest, AStepMovesTheAdapterWholeAndNothingElse) {
+  const Snapshot before = runtime_->initial();
+  train(engine(), sequences(1), 50);
+  const Snapshot after = engine().commit({0, 0, 1}).value();
+  EXPECT_TRUE(after.base.empty());
+  EXPECT_EQ(after.base_digest, before.base_digest);
+  EXPECT_EQ(digest_tensors(runtime_->initial().base), before.base_digest);
+  ASSERT_EQ(after.adapter.size(), before.adapter.size());
+  for (const auto& [name, tensor] : after.adapter) {
+    EXPECT_FALSE(same_tensors({{name, tensor}}, {{name, before.adapter.at(name)}})) << name;
+  }
+}
+
+TEST_P(AdapterTrainingTest, SavedAndOpenedAgainItGivesTheSameBits) {
+  train(engine(), sequences(1), 50);
+  const Snapshot trained = engine().commit({0, 0, 1}).value();
+  const auto expected = engine().score(trained, sequences(2), 0.9F).value();
+
+  const test::TemporaryDirectory directory;
+  const auto path = directory.path() / "adapter";
+  PosixFileSystem files;
+  RuntimeOptions saved = options();
+  ASSERT_TRUE(
+      write_adapter(files, path, saved.adapter->config, model_.config, trained.adapter).ok());
+  saved.adapter = open_adapter(path, model_.config).value();
+  const auto opened = open_runtime(model_, saved).value();
+  EXPECT_EQ(opened->initial().adapter_digest, trained.adapter_digest);
+  EXPECT_EQ(opened->train()->score(opened->initial(), sequences(2), 0.9F).value(), expected);
+}
+
+TEST_P(AdapterTrainingTest, AFreshOneTrains) {
+  RuntimeOptions fresh = options();
+  fresh.adapter = make_adapter(fresh.adapter->config, model_, 3).value();
+  const auto runtime = open_runtime(model_, fresh).value();
+  const auto before = runtime->train()->score(runtime->initial(), sequences(2), 1.0F).value();
+  RuntimeOptions bare = options();
+  bare.adapter.reset();
+  const auto base = open_runtime(model_, bare).value();
+  const auto expected = base->train()->score(base->initial(), sequences(2), 1.0F).value();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    for (std::size_t t = 0; t < expected[i].size(); ++t) {
+      ASSERT_NEAR(before[i][t], expected[i][t], 2e-5F) << "a fresh adapter changes nothing";
+    }
+  }
+  train(*runtime->train(), sequences(1), 50);
+  const Snapshot trained = runtime->train()->commit({0, 0, 1}).value();
+  EXPECT_NE(runtime->train()->score(trained, sequences(2), 1.0F).value(), before);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, TrainViewTest,
-                         ::testing::Values(Kind{Backend::kCpu, false}, Kind{Backend::kCpu, true},
-                                           Kind{Backend::kReference, false},
-                                           Kind{Backend::kReference, true}),
+                         ::testing::Values(Kind{Backend::kCpu, ""}, Kind{Backend::kCpu, "lora"},
+                                           Kind{Backend::kCpu, "biases"},
+                                           Kind{Backend::kCpu, "dora"}, Kind{Backend::kCpu, "ia3"},
+                                           Kind{Backend::kCpu, "ends"},
+                                           Kind{Backend::kCpu, "saved"},
+                                           Kind{Backend::kReference, ""},
+                                           Kind{Backend::kReference, "lora"}),
                          kind_name);
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, AdapterTrainingTest,
+    ::testing::Values(Kind{Backend::kCpu, "lora"}, Kind{Backend::kCpu, "biases"},
+                      Kind{Backend::kCpu, "dora"}, Kind{Backend::kCpu, "ia3"},
+                      Kind{Backend::kCpu, "ends"}, Kind{Backend::kCpu, "saved"},
+                      Kind{Backend::kReference, "dora"}, Kind{Backend::kReference, "ia3"}),
+    kind_name);
 
 }  // namespace
 }  // namespace tidemill::engines

@@ -83,7 +83,7 @@ std::vector<float> logprobs_of(ModelBench& bench, const std::vector<std::int32_t
   std::vector<std::int32_t> targets(ids.begin() + 1, ids.end());
   targets.push_back(-1);
   std::vector<float> logprobs(ids.size());
-  bench.model.token_logprobs(*bench.weights, hidden.view(), targets, {}, logprobs, {});
+  bench.model.token_logprobs(*bench.weights, nullptr, hidden.view(), targets, {}, logprobs, {});
   logprobs.pop_back();
   return logprobs;
 }

@@ -3,6 +3,7 @@
 // for every cut of a batch.
 #include <cmath>
 #include <cstdint>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -106,7 +107,7 @@ TEST_P(GradientTest, OfAnAdapterMatchesNumericalSlopes) {
   ModelBench bench(backends()[0], config, random_weights(config, 21));
   const auto sequences = random_sequences(config, {9, 1, 14}, 22);
   for (const std::int64_t first_layer : {0, 2}) {
-    const LoraSpec spec = lora_on_all(config, first_layer);
+    const AdapterSpec spec = lora_on_all(config, first_layer);
     const TensorMap tensors = random_lora(spec, 23);
     Gradients gradients = Gradients::for_adapter(config, spec);
     EXPECT_EQ(gradients.first_layer(), first_layer);
@@ -117,6 +118,54 @@ TEST_P(GradientTest, OfAnAdapterMatchesNumericalSlopes) {
       return objective(sequences, bench.train(sequences, there.get(), kHead, nullptr));
     });
   }
+}
+
+// DoRA's norms are constants to its gradients, so the slopes are taken with norms held: where A or
+// B move, m moves with the norm.
+TensorMap with_held_norms(const AdapterSpec& spec, const TensorMap& at, const TensorMap& origin,
+                          const ModelConfig& config, const TensorMap& base) {
+  TensorMap held = at;
+  for (const AdaptedModule& module : spec) {
+    if (module.magnitude.empty()) {
+      continue;
+    }
+    const Tensor& weight = base.at(weight_name(config, module.path));
+    const auto now = adapted_row_norms(module, weight, at.at(module.a), at.at(module.b));
+    const auto then = adapted_row_norms(module, weight, origin.at(module.a), origin.at(module.b));
+    Tensor& magnitude = held.at(module.magnitude);
+    std::vector<float> values(now.size());
+    widen_floats(magnitude, values);
+    for (std::size_t o = 0; o < values.size(); ++o) {
+      values[o] *= now[o] / then[o];
+    }
+    magnitude = make_float_tensor(values, magnitude.shape, DType::kF32);
+  }
+  return held;
+}
+
+TEST_P(GradientTest, OfEveryPieceOfAnAdapterMatchesNumericalSlopes) {
+  const ModelConfig config = small_config(GetParam().features);
+  const TensorMap base = random_weights(config, 41);
+  ModelBench bench(backends()[0], config, base);
+  const auto sequences = random_sequences(config, {9, 1, 14}, 42);
+  std::size_t pieces = 0;
+  for (const AdapterSample& sample : adapter_samples()) {
+    SCOPED_TRACE(sample.name);
+    const AdapterSpec spec = spec_of(sample.config, config);
+    const TensorMap tensors = random_adapter(spec, config, base, 43);
+    Gradients gradients = Gradients::for_adapter(config, spec);
+    const auto adapter = bench.adapter(spec, tensors);
+    EXPECT_EQ(gradients.first_layer(), adapter->first_layer());
+    bench.train(sequences, adapter.get(), kHead, &gradients);
+    ASSERT_EQ(gradients.collect().entries().size(), tensors.size());
+    pieces += tensors.size();
+    expect_slopes(tensors, gradients.collect(), [&](const TensorMap& at) {
+      const auto there = bench.adapter(spec, with_held_norms(spec, at, tensors, config, base));
+      return objective(sequences, bench.train(sequences, there.get(), kHead, nullptr));
+    });
+  }
+  EXPECT_GT(pieces, 150U);
+  std::cout << "[ checked  ] " << GetParam() << ": " << pieces << " pieces\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(Features, GradientTest, ::testing::ValuesIn(cases()),
@@ -146,7 +195,7 @@ TEST_P(GradientBitsTest, AreTheSameForEveryCutBetweenSequences) {
   for (const Case& c : cases()) {
     const ModelConfig config = small_config(c.features);
     ModelBench bench(GetParam(), config, random_weights(config, 32));
-    const LoraSpec spec = lora_on_all(config, 1);
+    const AdapterSpec spec = lora_on_all(config, 1);
     const auto adapter = bench.adapter(spec, random_lora(spec, 33));
     const auto sequences = random_sequences(config, {9, 1, 30, 2, 17, 5}, 34);
     for (const Adapter* trained : {static_cast<const Adapter*>(nullptr), adapter.get()}) {
@@ -167,12 +216,28 @@ TEST_P(GradientBitsTest, AreTheSameForEveryCutBetweenSequences) {
   }
 }
 
+TEST_P(GradientBitsTest, OfEveryKindOfAdapterAreTheSameForEveryCut) {
+  const ModelConfig config = small_config({true, true, true, true, true});
+  const TensorMap base = random_weights(config, 61);
+  ModelBench bench(GetParam(), config, base);
+  const auto sequences = random_sequences(config, {9, 1, 30, 2, 17, 5}, 62);
+  for (const AdapterSample& sample : adapter_samples()) {
+    const AdapterSpec spec = spec_of(sample.config, config);
+    const auto adapter = bench.adapter(spec, random_adapter(spec, config, base, 63));
+    const auto whole = gradient_values(bench, sequences, {6}, adapter.get(), 64);
+    for (const std::vector<std::size_t>& cuts :
+         {std::vector<std::size_t>{1, 2, 3, 4, 5, 6}, {2, 3, 6}, {5, 6}}) {
+      EXPECT_EQ(gradient_values(bench, sequences, cuts, adapter.get(), 7), whole) << sample.name;
+    }
+  }
+}
+
 TEST_P(GradientBitsTest, AreTheSameBesideInferenceRows) {
   RandomStream random(51);
   for (const Case& c : cases()) {
     const ModelConfig config = small_config(c.features);
     ModelBench bench(GetParam(), config, random_weights(config, 52));
-    const LoraSpec spec = lora_on_all(config, 0);
+    const AdapterSpec spec = lora_on_all(config, 0);
     const auto adapter = bench.adapter(spec, random_lora(spec, 53));
     const auto sequences = random_sequences(config, {9, 20, 5}, 54);
     for (const Adapter* trained : {static_cast<const Adapter*>(nullptr), adapter.get()}) {
@@ -186,15 +251,15 @@ TEST_P(GradientBitsTest, AreTheSameBesideInferenceRows) {
 
 TEST(GradientsTest, OfAnAdapterHoldNothingElse) {
   const ModelConfig config = small_config({});
-  const LoraSpec spec = lora_on_all(config, 1);
+  const AdapterSpec spec = lora_on_all(config, 1);
   std::int64_t floats = 0;
-  for (const LoraModule& module : spec) {
+  for (const AdaptedModule& module : spec) {
     floats += module.rank * (module.in_features + module.out_features);
   }
   Gradients gradients = Gradients::for_adapter(config, spec);
   EXPECT_EQ(gradients.size_bytes(), 4 * floats);
   EXPECT_FALSE(gradients.trains_model());
-  EXPECT_EQ(gradients.head().data, nullptr);
+  EXPECT_EQ(gradients.head().weight.data, nullptr);
   EXPECT_EQ(gradients.layer(2).linears[LinearKind::kDown].weight.data, nullptr);
 }
 

@@ -43,9 +43,9 @@ void ModelBench::load(const TensorMap& tensors) {
   weights = ModelWeights::create(config, tensors, options.weights, *ops).value();
 }
 
-std::shared_ptr<const Adapter> ModelBench::adapter(const LoraSpec& spec,
+std::shared_ptr<const Adapter> ModelBench::adapter(const AdapterSpec& spec,
                                                    const TensorMap& tensors) const {
-  return Adapter::create(config, spec, tensors, options.weights.use, *ops).value();
+  return Adapter::create(config, spec, tensors, *weights, options.weights.use, *ops).value();
 }
 
 std::vector<std::int32_t> ModelBench::pages_for(std::int64_t tokens) const {
@@ -63,15 +63,15 @@ Rows ModelBench::hidden(const std::vector<std::int32_t>& ids, const Adapter* ada
   return rows;
 }
 
-Rows ModelBench::logits(ConstMatrix hidden) {
+Rows ModelBench::logits(ConstMatrix hidden, const Adapter* adapter) {
   Rows rows{config.vocab_size,
             std::vector<float>(static_cast<std::size_t>(hidden.rows * config.vocab_size))};
-  model.logits(*weights, hidden, {rows.values.data(), hidden.rows, rows.cols, rows.cols});
+  model.logits(*weights, adapter, hidden, {rows.values.data(), hidden.rows, rows.cols, rows.cols});
   return rows;
 }
 
 Rows ModelBench::logits_of(const std::vector<std::int32_t>& ids, const Adapter* adapter) {
-  return logits(hidden(ids, adapter).view());
+  return logits(hidden(ids, adapter).view(), adapter);
 }
 
 TokenScores ModelBench::train(const std::vector<TestSequence>& sequences, const Adapter* adapter,
@@ -111,11 +111,11 @@ TokenScores ModelBench::train(const std::vector<TestSequence>& sequences, const 
       all_hidden.slice_rows(passenger_rows, all_hidden.rows - passenger_rows);
   std::vector<float> logprobs(targets.size());
   std::vector<float> entropies(targets.size());
-  model.token_logprobs(*weights, hidden, targets, head, logprobs, entropies);
+  model.token_logprobs(*weights, adapter, hidden, targets, head, logprobs, entropies);
   if (gradients != nullptr) {
     OwnedMatrix dhidden;
     dhidden.reshape(hidden.rows, hidden.cols);
-    model.token_logprobs_backward(*weights, hidden, targets, head, {dlogprobs, dentropies},
+    model.token_logprobs_backward(*weights, adapter, hidden, targets, head, {dlogprobs, dentropies},
                                   dhidden.view(), *gradients);
     model.backward(*weights, batch, *cache, activations, dhidden.view(), *gradients);
   }

@@ -43,7 +43,7 @@ struct TokenScores {
 
 /// Types of weights and cache, and what the weights are for.
 struct BenchOptions {
-  WeightOptions weights{DType::kF32, WeightUse::kForwardAndBackward};
+  WeightOptions weights{DType::kF32, WeightUse::kForwardAndBackward, /*keep_tensors=*/true};
   DType kv = DType::kF32;
   std::int64_t cache_tokens = 4096;
 };
@@ -56,14 +56,14 @@ public:
 
   /// Replaces the weights.
   void load(const TensorMap& tensors);
-  [[nodiscard]] std::shared_ptr<const Adapter> adapter(const LoraSpec& spec,
+  [[nodiscard]] std::shared_ptr<const Adapter> adapter(const AdapterSpec& spec,
                                                        const TensorMap& tensors) const;
   /// Returns fresh pages for a sequence.
   [[nodiscard]] std::vector<std::int32_t> pages_for(std::int64_t tokens) const;
 
   /// Hidden states of one sequence, run alone in one chunk.
   [[nodiscard]] Rows hidden(const std::vector<std::int32_t>& ids, const Adapter* adapter = nullptr);
-  [[nodiscard]] Rows logits(ConstMatrix hidden);
+  [[nodiscard]] Rows logits(ConstMatrix hidden, const Adapter* adapter = nullptr);
   [[nodiscard]] Rows logits_of(const std::vector<std::int32_t>& ids,
                                const Adapter* adapter = nullptr);
 

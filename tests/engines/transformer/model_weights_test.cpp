@@ -24,13 +24,15 @@ protected:
   [[nodiscard]] Status weights_status(const TensorMap& tensors) {
     return ModelWeights::create(config_, tensors, {}, *ops_).status();
   }
-  [[nodiscard]] Status adapter_status(const LoraSpec& spec, const TensorMap& tensors) {
-    return Adapter::create(config_, spec, tensors, WeightUse::kForward, *ops_).status();
+  [[nodiscard]] Status adapter_status(const AdapterSpec& spec, const TensorMap& tensors) {
+    return Adapter::create(config_, spec, tensors, *base_, WeightUse::kForward, *ops_).status();
   }
 
   std::shared_ptr<Ops> ops_ = backends()[0].make();
   ModelConfig config_ = small_config({true, true, true, false, false});
   TensorMap tensors_ = random_weights(config_, 1);
+  std::shared_ptr<const ModelWeights> base_ =
+      ModelWeights::create(config_, tensors_, {}, *ops_).value();
 };
 
 TEST_F(ModelWeightsTest, TakesExactlyTheParametersOfTheConfig) {
@@ -77,12 +79,13 @@ TEST_F(ModelWeightsTest, CountsItsBytes) {
 }
 
 TEST_F(ModelWeightsTest, AdapterMustFitTheModel) {
-  LoraSpec spec = lora_on_all(config_, 1);
+  AdapterSpec spec = lora_on_all(config_, 1);
   const TensorMap tensors = random_lora(spec, 2);
   EXPECT_TRUE(adapter_status(spec, tensors).ok());
-  EXPECT_EQ(
-      Adapter::create(config_, spec, tensors, WeightUse::kForward, *ops_).value()->first_layer(),
-      1);
+  EXPECT_EQ(Adapter::create(config_, spec, tensors, *base_, WeightUse::kForward, *ops_)
+                .value()
+                ->first_layer(),
+            1);
 
   EXPECT_EQ(adapter_status({}, {}).message(), "the adapter has no target module");
   TensorMap missing = tensors;
@@ -91,10 +94,10 @@ TEST_F(ModelWeightsTest, AdapterMustFitTheModel) {
             "adapter: tensor \"base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight\": "
             "missing");
 
-  LoraSpec elsewhere = {{"model.layers.3.mlp.up_proj", 24, 40, 2, 1.0F}};
+  const AdapterSpec elsewhere = {lora_module("model.layers.3.mlp.up_proj", 24, 40, 2, 1.0F)};
   EXPECT_EQ(adapter_status(elsewhere, random_lora(elsewhere, 2)).message(),
-            "adapter module model.layers.3.mlp.up_proj is no linear layer of the model");
-  LoraSpec wider = {{"model.layers.0.mlp.up_proj", 24, 41, 2, 1.0F}};
+            "adapter module model.layers.3.mlp.up_proj is no layer of the model");
+  const AdapterSpec wider = {lora_module("model.layers.0.mlp.up_proj", 24, 41, 2, 1.0F)};
   EXPECT_EQ(adapter_status(wider, random_lora(wider, 2)).message(),
             "adapter module model.layers.0.mlp.up_proj is 24 -> 41, but the model's layer is "
             "24 -> 40");

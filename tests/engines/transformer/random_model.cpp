@@ -65,24 +65,73 @@ TensorMap random_weights(const ModelConfig& config, std::uint64_t seed) {
   return tensors;
 }
 
-LoraSpec lora_on_all(const ModelConfig& config, std::int64_t first_layer) {
-  LoraSpec spec;
+AdapterSpec lora_on_all(const ModelConfig& config, std::int64_t first_layer) {
+  AdapterSpec spec;
   for (const LinearModule& module : linear_modules(config)) {
     if (module.layer >= first_layer) {
-      spec.push_back({module.path, module.in_features, module.out_features, 2 + module.layer,
-                      0.5F + static_cast<float>(module.layer)});
+      spec.push_back(lora_module(module.path, module.in_features, module.out_features,
+                                 2 + module.layer, 0.5F + static_cast<float>(module.layer)));
     }
   }
   return spec;
 }
 
-TensorMap random_lora(const LoraSpec& spec, std::uint64_t seed) {
-  TensorMap tensors = init_lora(spec, seed);
+TensorMap random_lora(const AdapterSpec& spec, std::uint64_t seed) {
+  TensorMap tensors = init_adapter(spec, {}, {}, seed).value();
   RandomStream random(seed, 1);
-  for (const LoraModule& module : spec) {
+  for (const AdaptedModule& module : spec) {
     tensors[lora_b_name(module.path)] =
         make_float_tensor(normals(module.out_features * module.rank, 0.0, 0.3, random),
                           {module.out_features, module.rank}, DType::kF32);
+  }
+  return tensors;
+}
+
+std::vector<AdapterSample> adapter_samples() {
+  using Kind = ModuleSelector::Kind;
+  AdapterConfig lora;
+  lora.rank = 3;
+  lora.alpha = 4.0;
+  lora.targets = {Kind::kAllLinear, {}, {}};
+  AdapterConfig biases = lora;
+  biases.bias = AdapterBias::kAll;
+  biases.lora_bias = true;
+  biases.targets = {Kind::kNames, {"q_proj", "o_proj", "up_proj"}, {}};
+  AdapterConfig dora = lora;
+  dora.use_dora = true;
+  dora.bias = AdapterBias::kTargets;
+  dora.targets = {
+      Kind::kNames, {"q_proj", "v_proj", "o_proj", "gate_proj", "down_proj", "lm_head"}, {}};
+  AdapterConfig ia3;
+  ia3.kind = AdapterKind::kIa3;
+  ia3.targets = {Kind::kNames,
+                 {"q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "lm_head"},
+                 {}};
+  ia3.feedforward = {Kind::kNames, {"v_proj", "o_proj", "down_proj"}, {}};
+  AdapterConfig ends = lora;
+  ends.targets = {Kind::kNames, {"embed_tokens", "lm_head", "k_proj"}, {}};
+  AdapterConfig saved = lora;
+  saved.targets = {Kind::kNames, {"q_proj"}, {}};
+  saved.modules_to_save = {"embed_tokens", "lm_head", "norm", "v_proj", "down_proj"};
+  return {{"lora", lora}, {"biases", biases}, {"dora", dora},
+          {"ia3", ia3},   {"ends", ends},     {"saved", saved}};
+}
+
+AdapterSpec spec_of(const AdapterConfig& config, const ModelConfig& model) {
+  return adapter_spec(config, resolve_adapter(config, model, "adapter").value(), model).value();
+}
+
+TensorMap random_adapter(const AdapterSpec& spec, const ModelConfig& model, const TensorMap& base,
+                         std::uint64_t seed) {
+  TensorMap tensors = init_adapter(spec, model, base, seed).value();
+  RandomStream random(seed, 1);
+  for (auto& [name, tensor] : tensors) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+    widen_floats(tensor, values);
+    for (float& value : values) {
+      value += static_cast<float>(0.2 * random.normal());
+    }
+    tensor = make_float_tensor(values, tensor.shape, DType::kF32);
   }
   return tensors;
 }

@@ -29,21 +29,22 @@ struct Journey {
 
 class Fleet {
 public:
-  Fleet(ModelBench& bench, const Adapter* first, const Adapter* second, RandomStream& random)
+  // Inference rows are of any of `adapters` (null: of none), training rows of `trained`.
+  Fleet(ModelBench& bench, const std::vector<const Adapter*>& adapters, const Adapter* trained,
+        RandomStream& random)
       : bench_(bench), random_(random) {
-    const Adapter* const adapters[] = {nullptr, first, second};
     for (int i = 0; i < 7; ++i) {
       Journey journey;
       journey.ids =
           random_ids(bench.config, static_cast<std::int64_t>(1 + random.below(45)), random);
-      journey.adapter = adapters[random.below(3)];
+      journey.adapter = adapters[random.below(adapters.size())];
       add(std::move(journey));
     }
     for (int i = 0; i < 3; ++i) {
       Journey journey;
       journey.ids =
           random_ids(bench.config, static_cast<std::int64_t>(1 + random.below(45)), random);
-      journey.adapter = first;
+      journey.adapter = trained;
       journey.training = true;
       add(std::move(journey));
     }
@@ -179,7 +180,8 @@ protected:
 
   static BenchOptions options() {
     const bool bf16 = GetParam().dtype == DType::kBF16;
-    return {{GetParam().dtype, bf16 ? WeightUse::kForward : WeightUse::kForwardAndBackward},
+    return {{GetParam().dtype, bf16 ? WeightUse::kForward : WeightUse::kForwardAndBackward,
+             /*keep_tensors=*/true},
             GetParam().dtype};
   }
 
@@ -188,8 +190,8 @@ protected:
 };
 
 TEST_P(RowBitsTest, DependOnTheSequenceAlone) {
-  const LoraSpec spec = lora_on_all(config_, 0);
-  const LoraSpec upper = lora_on_all(config_, 2);
+  const AdapterSpec spec = lora_on_all(config_, 0);
+  const AdapterSpec upper = lora_on_all(config_, 2);
   const auto first = bench_.adapter(spec, random_lora(spec, 6));
   const auto second = bench_.adapter(upper, random_lora(upper, 7));
   int steps = 0;
@@ -197,7 +199,7 @@ TEST_P(RowBitsTest, DependOnTheSequenceAlone) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     RandomStream random(seed);
     bench_.cache = KvCache::create(config_, bench_.cache->options(), *bench_.ops).value();
-    Fleet fleet(bench_, first.get(), second.get(), random);
+    Fleet fleet(bench_, {nullptr, first.get(), second.get()}, first.get(), random);
     fleet.run();
     fleet.run_with_reused_prefixes();
     ASSERT_NO_FATAL_FAILURE(fleet.expect_same_bits()) << "seed " << seed;
@@ -206,6 +208,28 @@ TEST_P(RowBitsTest, DependOnTheSequenceAlone) {
   }
   EXPECT_GT(steps, 100);
   EXPECT_GT(reused, 100);
+}
+
+TEST_P(RowBitsTest, DependOnTheirOwnAdapterAlone) {
+  const TensorMap base = random_weights(config_, 5);
+  std::vector<std::shared_ptr<const Adapter>> owned;
+  std::vector<const Adapter*> adapters = {nullptr};
+  for (const AdapterSample& sample : adapter_samples()) {
+    const AdapterSpec spec = spec_of(sample.config, config_);
+    owned.push_back(bench_.adapter(spec, random_adapter(spec, config_, base, 6)));
+    adapters.push_back(owned.back().get());
+  }
+  int steps = 0;
+  for (std::uint64_t seed = 0; seed < 14; ++seed) {
+    RandomStream random(seed);
+    bench_.cache = KvCache::create(config_, bench_.cache->options(), *bench_.ops).value();
+    Fleet fleet(bench_, adapters, adapters[seed % adapters.size()], random);
+    fleet.run();
+    fleet.run_with_reused_prefixes();
+    ASSERT_NO_FATAL_FAILURE(fleet.expect_same_bits()) << "seed " << seed;
+    steps += fleet.steps;
+  }
+  EXPECT_GT(steps, 100);
 }
 
 TEST_P(RowBitsTest, OfLogprobsAgreeBetweenScoringAndGenerating) {
@@ -217,12 +241,12 @@ TEST_P(RowBitsTest, OfLogprobsAgreeBetweenScoringAndGenerating) {
   targets[7] = -1;
   std::vector<float> whole(ids.size());
   std::vector<float> entropies(ids.size());
-  bench_.model.token_logprobs(*bench_.weights, hidden.view(), targets, {0.7F, 64}, whole,
+  bench_.model.token_logprobs(*bench_.weights, nullptr, hidden.view(), targets, {0.7F, 64}, whole,
                               entropies);
   for (const std::int64_t chunk_rows : {1, 3, 17}) {
     std::vector<float> part(ids.size());
-    bench_.model.token_logprobs(*bench_.weights, hidden.view(), targets, {0.7F, chunk_rows}, part,
-                                {});
+    bench_.model.token_logprobs(*bench_.weights, nullptr, hidden.view(), targets,
+                                {0.7F, chunk_rows}, part, {});
     EXPECT_EQ(part, whole) << chunk_rows;
   }
   // As a sampler does: one row of logits, then the log-probability of the token it drew.

@@ -143,8 +143,8 @@ protected:
     if (lora()) {
       const json& content = golden_["cases"][GetParam().name];
       for (const LinearModule& module : linear_modules(model_.config)) {
-        spec_.push_back(
-            {module.path, module.in_features, module.out_features, content["r"], content["scale"]});
+        spec_.push_back(lora_module(module.path, module.in_features, module.out_features,
+                                    content["r"], content["scale"]));
       }
     }
     if (!GetParam().name.empty()) {
@@ -266,7 +266,7 @@ protected:
   TensorMap tensors_;
   ModelFiles model_;
   ModelBench bench_;
-  LoraSpec spec_;
+  AdapterSpec spec_;
   ParameterSet weights_;
 };
 

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/peft/adapter_spec.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "base/float_tensor.hpp"
+#include "base/quote.hpp"
+#include "engines/formats/adapter_files.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// What follows a module's path in the name of a piece. The first that fits counts.
+struct PieceName {
+  std::string_view suffix;
+  std::string AdaptedModule::*piece;
+};
+constexpr std::array<PieceName, 10> kPieceNames = {{
+    {".lora_A.weight", &AdaptedModule::a},
+    {".lora_B.weight", &AdaptedModule::b},
+    {".lora_B.bias", &AdaptedModule::c},
+    {".lora_embedding_A", &AdaptedModule::a},
+    {".lora_embedding_B", &AdaptedModule::b},
+    {".lora_magnitude_vector", &AdaptedModule::magnitude},
+    {".ia3_l", &AdaptedModule::output_scale},
+    {".base_layer.bias", &AdaptedModule::bias},
+    {".bias", &AdaptedModule::bias},
+    {".weight", &AdaptedModule::weight},
+}};
+
+Status check_config(const AdapterConfig& config, const ModelConfig& model) {
+  if (config.lora_bias && config.use_dora) {
+    return invalid_argument("lora_bias: cannot be used with use_dora");
+  }
+  TensorShapes parts = expected_tensors(model);
+  parts[std::string(kHeadPath) + ".weight"] = {};
+  for (const std::string& saved : config.modules_to_save) {
+    const bool found = std::ranges::any_of(parts, [&saved](const auto& part) {
+      return part.first.substr(0, part.first.rfind('.')).ends_with(saved);
+    });
+    if (!found || saved.empty()) {
+      return invalid_argument("modules_to_save: " + quote(saved) +
+                              " is no layer, norm or table of this model");
+    }
+  }
+  return {};
+}
+
+// Makes the tensor `name` of the checkpoint a piece of the module that it belongs to.
+void add_piece(const std::string& name, const std::vector<std::int64_t>& shape,
+               std::map<std::string, AdaptedModule>& modules) {
+  const auto piece = std::ranges::find_if(
+      kPieceNames, [&name](const PieceName& known) { return name.ends_with(known.suffix); });
+  const std::string path = name.substr(kAdapterPrefix.size(),
+                                       name.size() - kAdapterPrefix.size() - piece->suffix.size());
+  AdaptedModule& module = modules[path];
+  if (module.path.empty()) {  // of no known layer: a norm
+    module.path = path;
+    module.in_features = shape[0];
+    module.out_features = shape[0];
+  }
+  module.*(piece->piece) = name;
+}
+
+std::vector<float> floats_of(const Tensor& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+  widen_floats(tensor, values);
+  return values;
+}
+
+}  // namespace
+
+std::string lora_a_name(std::string_view path) {
+  return std::string(kAdapterPrefix) + std::string(path) + ".lora_A.weight";
+}
+
+std::string lora_b_name(std::string_view path) {
+  return std::string(kAdapterPrefix) + std::string(path) + ".lora_B.weight";
+}
+
+AdaptedModule lora_module(const std::string& path, std::int64_t in_features,
+                          std::int64_t out_features, std::int64_t rank, float scale) {
+  AdaptedModule module{path, in_features, out_features, rank, scale};
+  module.a = lora_a_name(path);
+  module.b = lora_b_name(path);
+  return module;
+}
+
+Result<AdapterSpec> adapter_spec(const AdapterConfig& config,
+                                 const std::vector<AdapterModule>& modules,
+                                 const ModelConfig& model) {
+  TIDEMILL_RETURN_IF_ERROR(check_config(config, model));
+  std::map<std::string, AdaptedModule> by_path;
+  for (const ModelModule& module : model_modules(model)) {
+    by_path[module.path] = {module.path, module.in_features, module.out_features};
+  }
+  for (const auto& [name, shape] : expected_adapter_tensors(config, modules, model)) {
+    add_piece(name, shape, by_path);
+  }
+  for (const AdapterModule& target : modules) {
+    AdaptedModule& module = by_path.at(target.module.path);
+    if (!module.weight.empty()) {
+      return invalid_argument("modules_to_save: " + module.path + " is a target module too");
+    }
+    module.rank = target.rank;
+    module.scale = static_cast<float>(target.scale);
+    if (target.scales_input) {
+      std::swap(module.input_scale, module.output_scale);
+    }
+  }
+  AdapterSpec spec;
+  for (auto& [path, module] : by_path) {
+    if (module != AdaptedModule{path, module.in_features, module.out_features}) {
+      spec.push_back(std::move(module));
+    }
+  }
+  return spec;
+}
+
+Status check_adapter_training(const AdapterConfig& config) {
+  if (config.dropout != 0.0) {
+    return {Errc::kUnimplemented,
+            "lora_dropout: training with other than 0 is not supported; set it to 0"};
+  }
+  return {};
+}
+
+TensorShapes adapter_shapes(const AdapterSpec& spec) {
+  TensorShapes shapes;
+  const auto add = [&shapes](const std::string& name, std::vector<std::int64_t> shape) {
+    if (!name.empty()) {
+      shapes[name] = std::move(shape);
+    }
+  };
+  for (const AdaptedModule& module : spec) {
+    const std::int64_t in = module.in_features;
+    const std::int64_t out = module.out_features;
+    add(module.a, {module.rank, in});
+    add(module.b, {out, module.rank});
+    add(module.c, {out});
+    add(module.magnitude, {out});
+    add(module.input_scale, {1, in});
+    add(module.output_scale, {out, 1});
+    add(module.bias, {out});
+    add(module.weight, weight_shape(module));
+  }
+  return shapes;
+}
+
+std::vector<std::int64_t> weight_shape(const AdaptedModule& module) {
+  if (module.path == kTablePath) {
+    return {module.in_features, module.out_features};
+  }
+  if (module.path.ends_with("norm")) {
+    return {module.out_features};
+  }
+  return {module.out_features, module.in_features};
+}
+
+bool needs_base_tensors(const AdapterSpec& spec) {
+  return std::ranges::any_of(spec,
+                             [](const AdaptedModule& module) { return !module.magnitude.empty(); });
+}
+
+std::string weight_name(const ModelConfig& model, std::string_view path) {
+  const bool tied_head = path == kHeadPath && model.tie_word_embeddings;
+  return std::string(tied_head ? kTablePath : path) + ".weight";
+}
+
+std::vector<float> adapted_row_norms(const AdaptedModule& module, const Tensor& weight,
+                                     const Tensor& a, const Tensor& b) {
+  const std::vector<float> w = floats_of(weight);
+  const std::vector<float> a_values = floats_of(a);
+  const std::vector<float> b_values = floats_of(b);
+  const auto in = static_cast<std::size_t>(module.in_features);
+  const auto rank = static_cast<std::size_t>(module.rank);
+  std::vector<float> norms(static_cast<std::size_t>(module.out_features));
+  std::vector<float> product(in);
+  for (std::size_t o = 0; o < norms.size(); ++o) {
+    std::ranges::fill(product, 0.0F);
+    for (std::size_t r = 0; r < rank; ++r) {
+      const float factor = b_values[o * rank + r];
+      for (std::size_t i = 0; factor != 0.0F && i < in; ++i) {  // all of B is 0 at first
+        product[i] += factor * a_values[r * in + i];
+      }
+    }
+    double square = 0.0;
+    for (std::size_t i = 0; i < in; ++i) {
+      const double value = double{w[o * in + i] + module.scale * product[i]};
+      square += value * value;
+    }
+    norms[o] = static_cast<float>(std::sqrt(square));
+  }
+  return norms;
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/peft/linear_bypass.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.hpp"
+#include "base/float_tensor.hpp"
+#include "engines/peft/scratch_rows.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+Result<std::unique_ptr<PreparedWeight>> prepare(const Tensor& tensor, WeightUse use, Ops& ops) {
+  TIDEMILL_CHECK(tensor.shape.size() == 2);
+  return ops.prepare_weight(
+      {tensor.data.bytes().data(), tensor.dtype, tensor.shape[0], tensor.shape[1]}, DType::kF32,
+      use);
+}
+
+std::vector<float> floats_of(const TensorMap& tensors, const std::string& name) {
+  if (name.empty()) {
+    return {};
+  }
+  const Tensor& tensor = tensors.at(name);
+  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+  widen_floats(tensor, values);
+  return values;
+}
+
+std::int64_t bytes_of(const std::vector<float>& values) {
+  return static_cast<std::int64_t>(values.size() * sizeof(float));
+}
+
+}  // namespace
+
+Result<LowRank> LowRank::create(const Tensor& a, const Tensor& b, const Tensor* c, float scale,
+                                WeightUse use, Ops& ops) {
+  LowRank product;
+  product.scale_ = scale;
+  TIDEMILL_ASSIGN_OR_RETURN(product.a_, prepare(a, use, ops));
+  TIDEMILL_ASSIGN_OR_RETURN(product.b_, prepare(b, use, ops));
+  if (c != nullptr) {
+    product.scaled_c_.resize(static_cast<std::size_t>(c->num_elements()));
+    widen_floats(*c, product.scaled_c_);
+    std::ranges::for_each(product.scaled_c_, [scale](float& value) { value *= scale; });
+  }
+  return product;
+}
+
+void LowRank::forward(ConstMatrix x, Matrix y, Ops& ops) const {
+  ScratchRows u(x.rows, a_->out_features());
+  ScratchRows scaled_u(x.rows, a_->out_features());
+  ops.linear(x, *a_, {}, Store::kOverwrite, u.view());
+  ops.add_scaled(u.view(), scale_, scaled_u.view());
+  ops.linear(scaled_u.view(), *b_, scaled_c_, Store::kAdd, y);
+}
+
+void LowRank::backward(ConstMatrix dy, ConstMatrix x, const LinearGradient& gradient,
+                       const Matrix* dx, Ops& ops) const {
+  const std::int64_t rank = a_->out_features();
+  ScratchRows u(x.rows, rank);
+  ScratchRows scaled_u(x.rows, rank);
+  ops.linear(x, *a_, {}, Store::kOverwrite, u.view());
+  ops.add_scaled(u.view(), scale_, scaled_u.view());
+  ops.linear_backward_weight(dy, scaled_u.view(), gradient.b);
+  if (!scaled_c_.empty()) {
+    ScratchRows scaled_dy(dy.rows, dy.cols);
+    ops.add_scaled(dy, scale_, scaled_dy.view());
+    ops.bias_backward(scaled_dy.view(), gradient.c);
+  }
+
+  ScratchRows dscaled_u(x.rows, rank);
+  ScratchRows du(x.rows, rank);
+  ops.linear_backward_input(dy, *b_, Store::kOverwrite, dscaled_u.view());
+  ops.add_scaled(dscaled_u.view(), scale_, du.view());
+  ops.linear_backward_weight(du.view(), x, gradient.a);
+  if (dx != nullptr) {
+    ops.linear_backward_input(du.view(), *a_, Store::kAdd, *dx);
+  }
+}
+
+std::int64_t LowRank::size_bytes() const noexcept {
+  return a_->size_bytes() + b_->size_bytes() + bytes_of(scaled_c_);
+}
+
+Result<LinearBypass> LinearBypass::create(const AdaptedModule& module, const TensorMap& tensors,
+                                          const Tensor* base_weight, WeightUse use, Ops& ops) {
+  LinearBypass bypass;
+  if (!module.weight.empty()) {
+    TIDEMILL_ASSIGN_OR_RETURN(bypass.weight_, prepare(tensors.at(module.weight), use, ops));
+  }
+  bypass.bias_ = floats_of(tensors, module.bias);
+  bypass.input_scale_ = floats_of(tensors, module.input_scale);
+  bypass.output_scale_ = floats_of(tensors, module.output_scale);
+  if (!module.a.empty()) {
+    const Tensor& a = tensors.at(module.a);
+    const Tensor& b = tensors.at(module.b);
+    const Tensor* c = module.c.empty() ? nullptr : &tensors.at(module.c);
+    TIDEMILL_ASSIGN_OR_RETURN(LowRank product, LowRank::create(a, b, c, module.scale, use, ops));
+    bypass.low_rank_ = std::make_unique<LowRank>(std::move(product));
+  }
+  if (!module.magnitude.empty()) {
+    TIDEMILL_CHECK(base_weight != nullptr) << module.path << ": DoRA without the base's tensor";
+    bypass.output_scale_ = floats_of(tensors, module.magnitude);
+    bypass.inverse_norms_ =
+        adapted_row_norms(module, *base_weight, tensors.at(module.a), tensors.at(module.b));
+    for (std::size_t o = 0; o < bypass.output_scale_.size(); ++o) {
+      bypass.output_scale_[o] /= bypass.inverse_norms_[o];  // exactly 1 for a fresh adapter
+      bypass.inverse_norms_[o] = 1.0F / bypass.inverse_norms_[o];
+    }
+  }
+  return bypass;
+}
+
+bool LinearBypass::only_adds() const noexcept {
+  return low_rank_ != nullptr && weight_ == nullptr && bias_.empty() && input_scale_.empty() &&
+         output_scale_.empty();
+}
+
+bool LinearBypass::needs_input() const noexcept {
+  return low_rank_ != nullptr || weight_ != nullptr || !input_scale_.empty() ||
+         !output_scale_.empty();
+}
+
+void LinearBypass::product(const BaseLinear& base, ConstMatrix x, Store store, Matrix y,
+                           Ops& ops) const {
+  const bool bias_later = !inverse_norms_.empty();
+  ops.linear(x, weight(base), bias_later ? std::span<const float>() : bias(base), store, y);
+  if (low_rank_ != nullptr) {
+    low_rank_->forward(x, y, ops);
+  }
+}
+
+void LinearBypass::forward(const BaseLinear& base, ConstMatrix x, Store store, Matrix y,
+                           Ops& ops) const {
+  ScratchRows scaled_x;
+  if (!input_scale_.empty()) {
+    scaled_x = ScratchRows(x.rows, x.cols);
+    ops.scale_columns(x, input_scale_, {}, Store::kOverwrite, scaled_x.view());
+    x = scaled_x.view();
+  }
+  if (output_scale_.empty()) {
+    product(base, x, store, y, ops);
+    return;
+  }
+  ScratchRows unscaled(y.rows, y.cols);
+  product(base, x, Store::kOverwrite, unscaled.view(), ops);
+  const auto unscaled_bias = inverse_norms_.empty() ? std::span<const float>() : bias(base);
+  ops.scale_columns(unscaled.view(), output_scale_, unscaled_bias, store, y);
+}
+
+// The gradient of the output scale, for which the product is computed again.
+void LinearBypass::scale_backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix x,
+                                  const LinearGradient& gradient, Ops& ops) const {
+  ScratchRows unscaled(dy.rows, dy.cols);
+  product(base, x, Store::kOverwrite, unscaled.view(), ops);
+  if (inverse_norms_.empty()) {
+    ops.scale_columns_backward(dy, unscaled.view(), gradient.output_scale);
+    return;
+  }
+  ops.scale_columns(unscaled.view(), inverse_norms_, {}, Store::kOverwrite, unscaled.view());
+  ops.scale_columns_backward(dy, unscaled.view(), gradient.magnitude);
+}
+
+void LinearBypass::backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix x, Store store,
+                            const Matrix* dx, const LinearGradient& gradient, Ops& ops) const {
+  const ConstMatrix unscaled_x = x;
+  ScratchRows scaled_x;
+  ScratchRows dscaled_x;
+  Matrix inner_dx;
+  if (!input_scale_.empty()) {
+    scaled_x = ScratchRows(x.rows, x.cols);
+    ops.scale_columns(x, input_scale_, {}, Store::kOverwrite, scaled_x.view());
+    x = scaled_x.view();
+    dscaled_x = ScratchRows(x.rows, x.cols);
+    inner_dx = dscaled_x.view();
+  } else if (dx != nullptr) {
+    inner_dx = *dx;
+  }
+
+  if (!bias_.empty()) {
+    ops.bias_backward(dy, gradient.bias);
+  }
+  ScratchRows dproduct;
+  if (!output_scale_.empty()) {
+    scale_backward(base, dy, x, gradient, ops);
+    dproduct = ScratchRows(dy.rows, dy.cols);
+    ops.scale_columns(dy, output_scale_, {}, Store::kOverwrite, dproduct.view());
+    dy = dproduct.view();
+  }
+  if (inner_dx.data != nullptr) {
+    ops.linear_backward_input(dy, weight(base), input_scale_.empty() ? store : Store::kOverwrite,
+                              inner_dx);
+  }
+  if (weight_ != nullptr) {
+    ops.linear_backward_weight(dy, x, gradient.weight);
+  }
+  if (low_rank_ != nullptr) {
+    low_rank_->backward(dy, x, gradient, inner_dx.data != nullptr ? &inner_dx : nullptr, ops);
+  }
+  if (!input_scale_.empty()) {
+    ops.scale_columns_backward(inner_dx, unscaled_x, gradient.input_scale);
+    if (dx != nullptr) {
+      ops.scale_columns(inner_dx, input_scale_, {}, store, *dx);
+    }
+  }
+}
+
+std::int64_t LinearBypass::size_bytes() const noexcept {
+  return (weight_ != nullptr ? weight_->size_bytes() : 0) +
+         (low_rank_ != nullptr ? low_rank_->size_bytes() : 0) + bytes_of(bias_) +
+         bytes_of(input_scale_) + bytes_of(output_scale_) + bytes_of(inverse_norms_);
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers over rows of several adapters: what is the base's for all, what differs by run.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engines/peft/linear_bypass.hpp"
+#include "engines/transformer/batch_plan.hpp"
+
+namespace tidemill::engines {
+
+/// Cuts rows [0, num_rows) where an adapter has something in place of the base's: `find(adapter)`
+/// returns it or null. Calls `base(first_row, num_rows)` for the rows between, as few times as
+/// possible, and `own(what, first_row, num_rows)` for the others.
+template <class Find, class Base, class Own>
+void split_rows(std::span<const AdapterRun> runs, std::int64_t num_rows, const Find& find,
+                const Base& base, const Own& own) {
+  std::int64_t done = 0;
+  for (const AdapterRun& run : runs) {
+    if (const auto* found = find(*run.adapter)) {
+      if (done < run.first_row) {
+        base(done, run.first_row - done);
+      }
+      own(*found, run.first_row, run.num_rows);
+      done = run.first_row + run.num_rows;
+    }
+  }
+  if (done < num_rows) {
+    base(done, num_rows - done);
+  }
+}
+
+/// y (T, O) = or += a linear layer on x (T, I), each run by its adapter: `find(adapter)` returns
+/// what it has for the layer, or null. Runs that only add go through the base layer with all other
+/// rows; a row has the same bits either way (R1 of ops.hpp).
+template <class Find>
+void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, const Find& find,
+                    ConstMatrix x, Store store, Matrix y, Ops& ops) {
+  const auto find_whole = [&find](const Adapter& adapter) {
+    const LinearBypass* bypass = find(adapter);
+    return bypass != nullptr && !bypass->only_adds() ? bypass : nullptr;
+  };
+  split_rows(
+      runs, x.rows, find_whole,
+      [&](std::int64_t first, std::int64_t count) {
+        ops.linear(x.slice_rows(first, count), *layer.weight, layer.bias, store,
+                   y.slice_rows(first, count));
+      },
+      [&](const LinearBypass& bypass, std::int64_t first, std::int64_t count) {
+        bypass.forward(layer, x.slice_rows(first, count), store, y.slice_rows(first, count), ops);
+      });
+  for (const AdapterRun& run : runs) {
+    const LinearBypass* bypass = find(*run.adapter);
+    if (bypass != nullptr && bypass->only_adds()) {
+      bypass->add(x.slice_rows(run.first_row, run.num_rows),
+                  y.slice_rows(run.first_row, run.num_rows), ops);
+    }
+  }
+}
+
+}  // namespace tidemill::engines

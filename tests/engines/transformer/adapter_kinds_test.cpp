@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kind of adapter on random models with every feature: beside the base, merged, and fresh.
+#include <cstdint>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/float_tensor.hpp"
+#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/random_model.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// Merging rounds each weight once and adds in another order; logits are of size 1 to 10.
+constexpr float kMergeTolerance = 2e-4F;
+// A fresh adapter adds zeros and multiplies by ones: only the order of adding a bias differs.
+constexpr float kFreshTolerance = 2e-5F;
+
+float largest_difference(const Rows& a, const Rows& b) {
+  EXPECT_EQ(a.values.size(), b.values.size());
+  float largest = 0.0F;
+  for (std::size_t i = 0; i < a.values.size(); ++i) {
+    largest = std::max(largest, std::abs(a.values[i] - b.values[i]));
+  }
+  return largest;
+}
+
+struct Case {
+  Backend backend;
+  AdapterSample sample;
+  bool tied = false;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.backend.name << "_" << c.sample.name << (c.tied ? "_tied" : "");
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Backend& backend : backends()) {
+    for (const AdapterSample& sample : adapter_samples()) {
+      all.push_back({backend, sample, false});
+      all.push_back({backend, sample, true});
+    }
+  }
+  return all;
+}
+
+class AdapterKindsTest : public ::testing::TestWithParam<Case> {
+protected:
+  AdapterKindsTest() : bench_(GetParam().backend, config_, base_) {
+    RandomStream random(3);
+    ids_ = random_ids(config_, 25, random);
+  }
+
+  ModelConfig config_ = small_config({GetParam().tied, true, true, true, false});
+  TensorMap base_ = random_weights(config_, 1);
+  AdapterSpec spec_ = spec_of(GetParam().sample.config, config_);
+  ModelBench bench_;
+  std::vector<std::int32_t> ids_;
+};
+
+TEST_P(AdapterKindsTest, MergedIsBesideTheBase) {
+  const TensorMap tensors = random_adapter(spec_, config_, base_, 2);
+  const auto adapter = bench_.adapter(spec_, tensors);
+  const Rows adapted = bench_.logits_of(ids_, adapter.get());
+  const Rows plain = bench_.logits_of(ids_);
+  EXPECT_GT(largest_difference(adapted, plain), 0.1F);
+
+  const MergedModel merged = merge_adapter(spec_, tensors, config_, base_).value();
+  const std::string& sample = GetParam().sample.name;
+  const bool of_one_end =
+      sample == "ends" || sample == "saved" || sample == "dora" || sample == "ia3";
+  EXPECT_EQ(merged.config.tie_word_embeddings, GetParam().tied && !of_one_end);
+  ModelBench alone(GetParam().backend, merged.config, merged.tensors);
+  EXPECT_LT(largest_difference(alone.logits_of(ids_), adapted), kMergeTolerance);
+}
+
+TEST_P(AdapterKindsTest, AFreshOneChangesNothing) {
+  const TensorMap tensors = init_adapter(spec_, config_, base_, 7).value();
+  EXPECT_TRUE(check_tensors(adapter_shapes(spec_), tensors, "adapter").ok());
+  const auto adapter = bench_.adapter(spec_, tensors);
+  const float difference =
+      largest_difference(bench_.logits_of(ids_, adapter.get()), bench_.logits_of(ids_));
+  EXPECT_LT(difference, kFreshTolerance);
+  std::cout << "[ measured ] " << GetParam() << ": " << difference << "\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, AdapterKindsTest, ::testing::ValuesIn(cases()),
+                         ::testing::PrintToStringParamName());
+
+TEST(AdapterMergeTest, ABiasOfBNeedsABiasToGoTo) {
+  const ModelConfig config = small_config({});
+  const TensorMap base = random_weights(config, 1);
+  const AdapterSpec spec = spec_of(adapter_samples()[1].config, config);
+  const auto merged = merge_adapter(spec, random_adapter(spec, config, base, 2), config, base);
+  EXPECT_EQ(merged.status().message(),
+            "lora_bias: model.layers.0.mlp.up_proj has no bias to merge it into");
+}
+
+}  // namespace
+}  // namespace tidemill::engines
