@@ -68,18 +68,30 @@ Tensor make_float_tensor(std::span<const float> values, std::vector<std::int64_t
   return tensor;
 }
 
+Tensor to_float_type(const Tensor& tensor, DType dtype) {
+  if (tensor.dtype == dtype) {
+    return tensor;
+  }
+  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+  widen_floats(tensor, values);
+  return make_float_tensor(values, tensor.shape, dtype);
+}
+
+TensorMap to_float_type(const TensorMap& tensors, DType dtype) {
+  TensorMap converted;
+  for (const auto& [name, tensor] : tensors) {
+    converted.emplace(name, is_float_type(tensor.dtype) ? to_float_type(tensor, dtype) : tensor);
+  }
+  return converted;
+}
+
 TensorMap with_types_of(const TensorMap& tensors, const TensorMap& like) {
   TensorMap converted;
   for (const auto& [name, tensor] : tensors) {
     const auto found = like.find(name);
-    if (found == like.end() || found->second.dtype == tensor.dtype ||
-        !is_float_type(found->second.dtype) || !is_float_type(tensor.dtype)) {
-      converted.emplace(name, tensor);
-      continue;
-    }
-    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-    widen_floats(tensor, values);
-    converted.emplace(name, make_float_tensor(values, tensor.shape, found->second.dtype));
+    const bool floats =
+        found != like.end() && is_float_type(found->second.dtype) && is_float_type(tensor.dtype);
+    converted.emplace(name, floats ? to_float_type(tensor, found->second.dtype) : tensor);
   }
   return converted;
 }

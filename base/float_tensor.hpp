@@ -30,6 +30,13 @@ void widen_floats(const Tensor& tensor, std::span<float> out);
 [[nodiscard]] Tensor make_float_tensor(std::span<const float> values,
                                        std::vector<std::int64_t> shape, DType dtype);
 
+/// Returns `tensor` in `dtype`, both of `is_float_type`: widened exactly, or rounded as by
+/// `make_float_tensor`. One that has the type already is shared.
+[[nodiscard]] Tensor to_float_type(const Tensor& tensor, DType dtype);
+
+/// Returns `tensors` with all floats in `dtype`.
+[[nodiscard]] TensorMap to_float_type(const TensorMap& tensors, DType dtype);
+
 /// Returns `tensors` with the types that their namesakes in `like` have. Floats are rounded as by
 /// `make_float_tensor`; what is not a float, or has no namesake, stays as it is.
 [[nodiscard]] TensorMap with_types_of(const TensorMap& tensors, const TensorMap& like);

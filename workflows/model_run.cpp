@@ -102,12 +102,6 @@ Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOp
                                         std::uint64_t seed) {
   TrainedModel opened;
   TIDEMILL_ASSIGN_OR_RETURN(opened.files, open_files(model, seed));
-  if (compute_type(model, opened.files.config) != DType::kF32) {
-    return invalid_argument(
-        model.path +
-        ": model.dtype: " + (model.dtype.has_value() ? "" : "the files hold bf16, and ") +
-        "training needs f32; give dtype: f32 (the export keeps the files' type)");
-  }
   if (!train.adapter.has_value()) {
     return opened;
   }

@@ -57,8 +57,10 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& 
   MemoryEstimate estimate;
   estimate.kv_bytes = options.kv_bytes;
   if (trains_base) {
-    // Opened with, working, published; laid out for the trainer, served, and about to be served.
-    estimate.weights_bytes = 3 * base + 3 * laid_out;
+    // Opened with, published; trained; laid out for the trainer, served, and about to be served.
+    const std::int64_t published =
+        num_parameters(config) * static_cast<std::int64_t>(dtype_bytes(options.compute));
+    estimate.weights_bytes = 2 * published + base + 3 * laid_out;
     estimate.gradient_bytes =
         base + (config.tie_word_embeddings ? config.vocab_size * config.hidden_size * kFloat : 0);
     estimate.optimizer_bytes = 2 * base;

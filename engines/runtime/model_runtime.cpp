@@ -23,10 +23,6 @@ Status check_options(const RuntimeOptions& options) {
     return {};
   }
   TIDEMILL_RETURN_IF_ERROR(validate(*options.optimizer));
-  if (options.compute != DType::kF32) {
-    return invalid_argument("compute: training needs F32, not " +
-                            std::string(dtype_name(options.compute)));
-  }
   if (options.activation_bytes < 1) {
     return invalid_argument("activation_bytes: " + std::to_string(options.activation_bytes) +
                             " is less than 1");
@@ -52,30 +48,15 @@ Result<AdapterSpec> read_spec(const ModelConfig& model, const RuntimeOptions& op
   return spec;
 }
 
-// Returns `tensors` in f32; those that are already are shared.
-TensorMap widened(const TensorMap& tensors) {
-  TensorMap wide;
-  for (const auto& [name, tensor] : tensors) {
-    if (tensor.dtype == DType::kF32) {
-      wide.emplace(name, tensor);
-      continue;
-    }
-    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-    widen_floats(tensor, values);
-    wide.emplace(name,
-                 Tensor{DType::kF32, tensor.shape, Buffer::adopt(std::move(values), DType::kF32)});
-  }
-  return wide;
-}
-
-// Weights that are trained are f32 from the start; a frozen base stays as the file has it.
+// Weights that are trained are published in the type they are computed in; a frozen base stays as
+// the file has it, and an adapter is f32.
 Snapshot initial_snapshot(const ModelFiles& model, const RuntimeOptions& options) {
   Snapshot snapshot;
   const bool trains_base = options.optimizer.has_value() && !options.adapter.has_value();
-  snapshot.base = trains_base ? widened(model.tensors) : model.tensors;
+  snapshot.base = trains_base ? to_float_type(model.tensors, options.compute) : model.tensors;
   snapshot.base_digest = digest_tensors(snapshot.base);
   if (options.adapter.has_value()) {
-    snapshot.adapter = widened(options.adapter->tensors);
+    snapshot.adapter = to_float_type(options.adapter->tensors, DType::kF32);
     snapshot.adapter_digest = digest_tensors(snapshot.adapter);
   }
   return snapshot;
@@ -89,14 +70,15 @@ public:
         shelf_(device_->config, std::move(spec), options.compute, *device_->ops),
         initial_(std::move(initial)) {}
 
-  // Lays the weights out, once for both views.
-  Status open_views(const RuntimeOptions& options) {
+  // Lays the weights out, once for both views. `files` are those that training begins with.
+  Status open_views(const RuntimeOptions& options, const TensorMap& files) {
     const WeightUse use =
         options.optimizer.has_value() ? WeightUse::kForwardAndBackward : WeightUse::kForward;
     TIDEMILL_ASSIGN_OR_RETURN(const LaidOutWeights weights, shelf_.lay_out(initial_, use));
     rollout_.emplace(*device_, shelf_, options, weights, initial_.version);
     if (options.optimizer.has_value()) {
-      train_.emplace(*device_, shelf_, options, initial_, weights);
+      train_.emplace(*device_, shelf_, options,
+                     options.adapter.has_value() ? initial_.adapter : files, weights);
     }
     return {};
   }
@@ -124,7 +106,7 @@ Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(model.config, options));
   auto runtime = std::make_unique<DeviceRuntime>(std::move(device), std::move(spec), options,
                                                  initial_snapshot(model, options));
-  TIDEMILL_RETURN_IF_ERROR(runtime->open_views(options));
+  TIDEMILL_RETURN_IF_ERROR(runtime->open_views(options, model.tensors));
   return std::unique_ptr<ModelRuntime>(std::move(runtime));
 }
 

@@ -70,17 +70,18 @@ TensorShapes trained_shapes(const ModelConfig& config, const AdapterSpec& spec) 
 }  // namespace
 
 TrainView::TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& options,
-                     const Snapshot& initial, LaidOutWeights weights)
+                     const TensorMap& initial, LaidOutWeights weights)
     : device_(device),
       shelf_(shelf),
-      parameters_(trained_shapes(device.config, shelf.spec()), *options.optimizer),
+      parameters_(trained_shapes(device.config, shelf.spec()), *options.optimizer,
+                  shelf.spec().empty() ? options.compute : DType::kF32),
       gradients_(shelf.spec().empty() ? Gradients::for_model(device.config)
                                       : Gradients::for_adapter(device.config, shelf.spec())),
       activations_(device.config, gradients_.first_layer()),
       activation_rows_(options.activation_bytes /
                        Activations::bytes_per_row(device.config, gradients_.first_layer())),
       working_(std::move(weights)) {
-  const Status loaded = parameters_.load(trains_adapter() ? initial.adapter : initial.base);
+  const Status loaded = parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // they have been laid out
 }
 

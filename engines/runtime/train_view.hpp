@@ -23,10 +23,11 @@ namespace tidemill::engines {
 /// failed `step` or `update` the batch is over and the weights are those from before it.
 class TrainView final : public TrainEngine {
 public:
-  /// Trains the adapter if the shelf's spec has one, else the base. `device` and `shelf` must
-  /// outlive it; `weights` is `initial` laid out for backward.
+  /// Trains the adapter if the shelf's spec has one, else the base, beginning with `initial`, which
+  /// `weights` is, rounded to the type of computing, laid out for backward. `device` and `shelf`
+  /// must outlive it.
   TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& options,
-            const Snapshot& initial, LaidOutWeights weights);
+            const TensorMap& initial, LaidOutWeights weights);
 
   Status begin_batch(TokenLoss* loss, float temperature) override;
   Status add(TrainSequence sequence) override;

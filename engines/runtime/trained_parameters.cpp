@@ -15,6 +15,7 @@ namespace {
 
 constexpr const char* kFirstMoment = "first_moment.";
 constexpr const char* kSecondMoment = "second_moment.";
+constexpr const char* kWeight = "weight.";
 constexpr const char* kStep = "step";
 // Elements below which a piece of an update is not worth a thread.
 constexpr std::int64_t kUpdateGrain = 16384;
@@ -51,6 +52,18 @@ Result<std::int64_t> step_of(const TensorMap& state) {
     return invalid_argument("optimizer state: no tensor \"step\" of one I64 that counts from 0");
   }
   return found->second.data.as<std::int64_t>()[0];
+}
+
+// Checks that `tensors` are what `weights` are published as: the two belong to one step.
+Status check_rounded(const TensorMap& weights, const TensorMap& tensors, DType published) {
+  for (const auto& [name, weight] : weights) {
+    const Tensor rounded = to_float_type(weight, published);
+    if (!std::ranges::equal(rounded.data.bytes(), tensors.at(name).data.bytes())) {
+      return invalid_argument("optimizer state: the weights of tensor " + name +
+                              " are not those of the snapshot");
+    }
+  }
+  return {};
 }
 
 std::string first_not_finite(const ParameterSet& set) {
@@ -96,8 +109,13 @@ Status validate(const OptimizerOptions& options) {
   return {};
 }
 
-TrainedParameters::TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options)
-    : options_(options), weights_(shapes), first_moment_(shapes), second_moment_(shapes) {}
+TrainedParameters::TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options,
+                                     DType published)
+    : options_(options),
+      published_(published),
+      weights_(shapes),
+      first_moment_(shapes),
+      second_moment_(shapes) {}
 
 Result<UpdateReport> TrainedParameters::apply(const ParameterSet& gradient, Workers& workers) {
   UpdateReport report;
@@ -136,10 +154,14 @@ Status TrainedParameters::load(const TensorMap& tensors) {
 }
 
 TensorMap TrainedParameters::state() const {
+  std::vector<std::pair<const char*, const ParameterSet*>> parts{{kFirstMoment, &first_moment_},
+                                                                 {kSecondMoment, &second_moment_}};
+  if (published_ != DType::kF32) {
+    parts.emplace_back(kWeight, &weights_);
+  }
   TensorMap state;
-  for (const auto& [prefix, moments] :
-       {std::pair(kFirstMoment, &first_moment_), std::pair(kSecondMoment, &second_moment_)}) {
-    for (auto& [name, tensor] : moments->to_tensors(DType::kF32)) {
+  for (const auto& [prefix, values] : parts) {
+    for (auto& [name, tensor] : values->to_tensors(DType::kF32)) {
       state.emplace(prefix + name, tensor);
     }
   }
@@ -160,10 +182,18 @@ Status TrainedParameters::restore(const TensorMap& tensors, const TensorMap& sta
   TIDEMILL_RETURN_IF_ERROR(
       check_tensors_of(second_moment_, second).with_context("optimizer state: second moment"));
   TIDEMILL_ASSIGN_OR_RETURN(const std::int64_t step, step_of(state));
-  if (state.size() != first.size() + second.size() + 1) {
+  const TensorMap unrounded = without_prefix(state, kWeight);
+  const bool rounded = published_ != DType::kF32;
+  if (rounded) {
+    TIDEMILL_RETURN_IF_ERROR(
+        check_tensors_of(weights_, unrounded).with_context("optimizer state: weights"));
+    TIDEMILL_RETURN_IF_ERROR(check_rounded(unrounded, tensors, published_));
+  }
+  const std::size_t weights = rounded ? unrounded.size() : 0;
+  if (state.size() != first.size() + second.size() + weights + 1) {
     return invalid_argument("optimizer state: holds tensors beside moments and \"step\"");
   }
-  TIDEMILL_RETURN_IF_ERROR(weights_.load(tensors));
+  TIDEMILL_RETURN_IF_ERROR(weights_.load(rounded ? unrounded : tensors));
   TIDEMILL_RETURN_IF_ERROR(first_moment_.load(first));
   TIDEMILL_RETURN_IF_ERROR(second_moment_.load(second));
   step_ = step;

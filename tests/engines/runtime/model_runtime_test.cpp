@@ -68,9 +68,6 @@ TEST_F(ModelRuntimeTest, BadOptionsAreRefused) {
   bad.kv_bytes = 100;
   expect_refused(bad, Errc::kResourceExhausted, "100");
   bad = options(Training::kYes);
-  bad.compute = DType::kBF16;
-  expect_refused(bad, Errc::kInvalidArgument, "training needs F32, not BF16");
-  bad = options(Training::kYes);
   bad.optimizer->total_steps = 0;
   expect_refused(bad, Errc::kInvalidArgument, "total_steps: 0");
   bad = options(Training::kYes);

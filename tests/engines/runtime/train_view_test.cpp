@@ -49,15 +49,20 @@ public:
 struct Kind {
   Backend backend;
   std::string adapter;  // of `adapter_samples`; empty: all parameters are trained
+  DType dtype = DType::kF32;
 };
 
+std::string words_of(const Kind& kind) {
+  return backend_name(kind.backend) + "_" + (kind.adapter.empty() ? "full" : kind.adapter) +
+         (kind.dtype == DType::kBF16 ? "_bf16" : "");
+}
+
 std::ostream& operator<<(std::ostream& out, const Kind& kind) {
-  return out << backend_name(kind.backend) << " " << (kind.adapter.empty() ? "full" : kind.adapter);
+  return out << words_of(kind);
 }
 
 std::string kind_name(const ::testing::TestParamInfo<Kind>& test) {
-  return backend_name(test.param.backend) + "_" +
-         (test.param.adapter.empty() ? "full" : test.param.adapter);
+  return words_of(test.param);
 }
 
 class TrainViewTest : public ::testing::TestWithParam<Kind> {
@@ -67,8 +72,8 @@ protected:
   [[nodiscard]] static bool trains_adapter() { return !GetParam().adapter.empty(); }
 
   [[nodiscard]] RuntimeOptions options(std::int64_t cache_tokens = 512) const {
-    RuntimeOptions options =
-        small_options(model_.config, GetParam().backend, cache_tokens, Training::kYes);
+    RuntimeOptions options = small_options(model_.config, GetParam().backend, cache_tokens,
+                                           Training::kYes, GetParam().dtype);
     if (trains_adapter()) {
       options.adapter = sample_adapter(model_, GetParam().adapter, 9);
     }
@@ -371,6 +376,70 @@ TEST_P(TrainViewTest, BadBatchesAreRefused) {
   EXPECT_EQ(engine().logprobs({77}).status().code(), Errc::kNotFound);
 }
 
+class RoundedTrainingTest : public TrainViewTest {
+protected:
+  // The weights that the optimizer works on.
+  TensorMap unrounded() {
+    TensorMap found;
+    const TensorMap state = engine().optimizer_state().value();
+    for (const auto& [name, tensor] : state) {
+      if (name.starts_with("weight.")) {
+        found.emplace(name.substr(7), tensor);
+      }
+    }
+    return found;
+  }
+};
+
+TEST_P(RoundedTrainingTest, WhatIsPublishedIsTheRoundingOfWhatIsTrained) {
+  EXPECT_TRUE(same_tensors(unrounded(), to_float_type(model_.tensors, DType::kF32)));
+  train(engine(), sequences(1), 50);
+  const Snapshot snapshot = engine().commit({0, 0, 1}).value();
+  for (const auto& [name, tensor] : snapshot.base) {
+    EXPECT_EQ(tensor.dtype, DType::kBF16) << name;
+  }
+  EXPECT_TRUE(same_tensors(snapshot.base, to_float_type(unrounded(), DType::kBF16)));
+  EXPECT_FALSE(same_tensors(unrounded(), to_float_type(snapshot.base, DType::kF32)));
+}
+
+// Steps too small to show in bf16 add up in what is trained, until they do.
+TEST_P(RoundedTrainingTest, SmallStepsAddUp) {
+  RuntimeOptions slow = options();
+  slow.optimizer->schedule.learning_rate = 1e-6;
+  slow.optimizer->weight_decay = 0.0;
+  slow.optimizer->total_steps = 200;
+  runtime_ = open_runtime(model_, slow).value();
+  const TensorMap first = weights(engine(), 0);
+  const auto moved = [&](const TensorMap& now) {
+    std::size_t count = 0;
+    for (const auto& [name, tensor] : now) {
+      const auto a = tensor.data.as<std::uint16_t>();
+      const auto b = first.at(name).data.as<std::uint16_t>();
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        count += a[i] == b[i] ? 0 : 1;
+      }
+    }
+    return count;
+  };
+  train(engine(), sequences(1), 100000);
+  const std::size_t after_one = moved(weights(engine(), 1));
+  for (int step = 1; step < 40; ++step) {
+    train(engine(), sequences(1), 100000);
+  }
+  EXPECT_GT(moved(weights(engine(), 40)), 10 * after_one + 100);
+}
+
+TEST_P(RoundedTrainingTest, AStateOfOtherWeightsIsRefused) {
+  train(engine(), sequences(1), 50);
+  const TensorMap state = engine().optimizer_state().value();
+  train(engine(), sequences(2), 50);
+  const Snapshot later = engine().commit({0, 0, 2}).value();
+  const Status refused = open()->train()->restore(later, state);
+  EXPECT_EQ(refused.code(), Errc::kInvalidArgument);
+  EXPECT_NE(refused.message().find("are not those of the snapshot"), std::string::npos)
+      << refused.message();
+}
+
 class AdapterTrainingTest : public TrainViewTest {};
 
 TEST_P(AdapterTrainingTest, AStepMovesTheAdapterWholeAndNothingElse) {
@@ -422,14 +491,19 @@ TEST_P(AdapterTrainingTest, AFreshOneTrains) {
   EXPECT_NE(runtime->train()->score(trained, sequences(2), 1.0F).value(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, TrainViewTest,
-                         ::testing::Values(Kind{Backend::kCpu, ""}, Kind{Backend::kCpu, "lora"},
-                                           Kind{Backend::kCpu, "biases"},
-                                           Kind{Backend::kCpu, "dora"}, Kind{Backend::kCpu, "ia3"},
-                                           Kind{Backend::kCpu, "ends"},
-                                           Kind{Backend::kCpu, "saved"},
-                                           Kind{Backend::kReference, ""},
-                                           Kind{Backend::kReference, "lora"}),
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, TrainViewTest,
+    ::testing::Values(Kind{Backend::kCpu, ""}, Kind{Backend::kCpu, "lora"},
+                      Kind{Backend::kCpu, "biases"}, Kind{Backend::kCpu, "dora"},
+                      Kind{Backend::kCpu, "ia3"}, Kind{Backend::kCpu, "ends"},
+                      Kind{Backend::kCpu, "saved"}, Kind{Backend::kCpu, "", DType::kBF16},
+                      Kind{Backend::kCpu, "lora", DType::kBF16}, Kind{Backend::kReference, ""},
+                      Kind{Backend::kReference, "", DType::kBF16},
+                      Kind{Backend::kReference, "lora"}),
+    kind_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, RoundedTrainingTest,
+                         ::testing::Values(Kind{Backend::kCpu, "", DType::kBF16},
+                                           Kind{Backend::kReference, "", DType::kBF16}),
                          kind_name);
 INSTANTIATE_TEST_SUITE_P(
     Kinds, AdapterTrainingTest,
