@@ -107,19 +107,24 @@ void end_evaluation(Self self) {
   }
 }
 
+void look_for_plateau(Self self) {
+  auto& state = self->state;
+  const auto why = plateau(state.deps.options.best, state.best);
+  if (why.has_value() && !state.end.has_value()) {
+    state.end = RunEnd::kPlateau;
+    state.end_reason = *why;
+  }
+}
+
 // Judges the weights that the trainer stands still for. Where nothing could be scored there is
 // nothing to judge.
 void judge_weights(Self self, const EvalReport& report) {
   auto& state = self->state;
-  const BestOptions& options = state.deps.options.best;
   if (!state.step_waits || report.num_failed == report.num_prompts * report.num_samples) {
     return;
   }
-  take_evaluation(options, report.mean_at_k, state.recent.back(), state.best);
-  if (const auto why = plateau(options, state.best); why.has_value() && !state.end.has_value()) {
-    state.end = RunEnd::kPlateau;
-    state.end_reason = *why;
-  }
+  take_evaluation(state.deps.options.best, report.mean_at_k, state.recent.back(), state.best);
+  look_for_plateau(self);
 }
 
 void evaluate(Self self) {
@@ -131,6 +136,10 @@ void evaluate(Self self) {
   self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, state.now.step)
       .then(
           [self](const EvalReport& report) {
+            if (self->state.deps.options.best.watches() && !self->state.step_waits) {
+              end_evaluation(self);  // a stop let go of it: on record it would miss in the best
+              return;
+            }
             judge_weights(self, report);
             StepRecord record{"eval", report.step, {}, {}};
             record.figures["eval_mean_at_k"] = report.mean_at_k;
@@ -496,6 +505,7 @@ TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
       [self](atom::start) {
         self->state.asked = self->clock().now();
         self->send(self, atom::renew_v);
+        look_for_plateau(self);  // the commit that it goes on from may stand at one
         fetch(self);
       },
       [self](atom::stop) { stop(self); },

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engines without a model, for simulation and scheduling studies: lengths and times are given,
-// tokens and weights are hashes. Whoever trains on other rows, in another order, or on rows sampled
-// by other weights, ends with another digest.
+// tokens and weights are hashes. Whoever trains on other rows, in another order, on rows sampled by
+// other weights, or goes on with another optimizer state, ends with another digest.
 #pragma once
 
 #include <cstdint>

@@ -98,6 +98,7 @@ public:
     if (loss_ != nullptr) {
       DigestHasher hasher;
       hasher.update(std::as_bytes(std::span(chain_)));
+      hasher.update(std::as_bytes(std::span(&optimizer_step_, 1)));
       for (const auto& [id, sequence] : batch_) {
         hasher.update(std::as_bytes(std::span(&id.value, 1)));
         hash_values(hasher, sequence.ids);

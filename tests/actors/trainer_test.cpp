@@ -546,6 +546,22 @@ TEST_F(TrainerTest, TheBestOfTheCommitIsGoneOnFrom) {
   EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "of the commit");
 }
 
+TEST_F(TrainerTest, ACommitAtThePlateauIsNotGoneOnFrom) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  options_.best = {true, 2, 0.0};
+  best_ = actors::BestSoFar{0.75, 3, 2, {}};
+  best_->weights.base_digest = "of the commit";
+  start(/*step=*/5);
+  EXPECT_TRUE(stream_->leases.empty());
+  ASSERT_TRUE(run_until([&] { return ended(); }));
+  const actors::RunSummary& summary = owner_->summaries.at(0);
+  EXPECT_EQ(summary.end, RunEnd::kPlateau);
+  EXPECT_EQ(summary.steps, 5U);
+  EXPECT_EQ(summary.weights.base_digest, "of the commit");
+  EXPECT_THAT(summary.reason, HasSubstr("since step 3"));
+}
+
 TEST_F(TrainerTest, AnEvaluationWithoutAnyScoreJudgesNothing) {
   options_.total_steps = 9;
   options_.eval_every = 1;
@@ -571,6 +587,21 @@ TEST_F(TrainerTest, AStopLetsGoOfTheEvaluationThatHoldsUpTheStep) {
   caf::anon_send(trainer_, atom::stop_v);
   EXPECT_TRUE(run_until([&] { return ended(); }, 20));
   EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
+  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 1");
+}
+
+// Recorded, it would be in the committed history, but not in the commit's best.
+TEST_F(TrainerTest, AnEvaluationThatAStopLetGoOfIsNotRecorded) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  options_.best.keep = true;
+  start();
+  run_step(0);
+  caf::anon_send(trainer_, atom::stop_v);
+  evaluated(0.5);
+  ASSERT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(recorder_->records.back().kind, "train");
+  EXPECT_FALSE(commits_->last->best.has_value());
   EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 1");
 }
 

@@ -28,7 +28,7 @@ public:
   explicit PlainLoop(const SimulationOptions& options)
       : options_(options),
         prompts_(options.prompts, options.data_groups),
-        rewards_(engines::make_replay_reward_engine(options.data_seed, options.one_in_fails)) {}
+        rewards_(simulated_rewards(options)) {}
 
   PlainLoopEnd run() {
     const auto replay = replay_options(options_);
@@ -36,8 +36,9 @@ public:
     const auto trainer = engines::make_replay_train_engine(replay, weights);
     std::deque<Snapshot> versions{weights};
     SimulatedLoss loss;
+    Best best;
     std::uint64_t step = 0;
-    for (; step < options_.steps; ++step) {
+    for (; step < options_.steps && !best.is_plateau(options_.best); ++step) {
       const std::uint64_t behind = std::min(step, options_.max_staleness);
       const auto next = make_batch(versions[step - behind], step);
       if (!next.has_value()) {
@@ -56,11 +57,36 @@ public:
       }
       weights = trainer->commit({0, 0, step + 1}).value();
       versions.push_back(weights);
+      if (options_.best.watches() && (step + 1) % options_.eval_every == 0) {
+        best.judge(options_, weights.base_digest);
+      }
     }
-    return {step, weights.base_digest};
+    const bool other = options_.best.keep && best.value.has_value();
+    return {step, best.is_plateau(options_.best), other ? best.digest : weights.base_digest};
   }
 
 private:
+  // The best evaluation, in as few words as there are.
+  struct Best {
+    std::optional<double> value;
+    std::string digest;
+    std::uint32_t worse = 0;
+
+    void judge(const SimulationOptions& options, const std::string& weights) {
+      const auto found = simulated_evaluation(options, weights);
+      if (!found.has_value()) {
+        return;
+      }
+      ++worse;
+      if (!value.has_value() || *found > *value + options.best.min_improvement) {
+        *this = {found, weights, 0};
+      }
+    }
+    [[nodiscard]] bool is_plateau(const actors::BestOptions& options) const {
+      return options.patience != 0 && worse >= options.patience;
+    }
+  };
+
   // Fixed batches hold what is left of their own groups; others are filled up with the next ones.
   // Nothing when the data ends before the batch is whole.
   std::optional<std::vector<TrainSequence>> make_batch(const Snapshot& weights,
@@ -152,7 +178,44 @@ private:
   std::uint64_t next_group_ = 0;
 };
 
+// Clear of the stream's sample ids, as the evaluator's are.
+constexpr std::uint64_t kFirstEvalId = std::uint64_t{1} << 62U;
+
 }  // namespace
+
+std::optional<double> simulated_evaluation(const SimulationOptions& options,
+                                           const std::string& base_digest) {
+  engines::Snapshot weights;
+  weights.base_digest = base_digest;
+  const auto engine =
+      engines::make_replay_rollout_engine(replay_options(options), std::move(weights));
+  const auto rewards = simulated_rewards(options);
+  const auto prompts = SimulatedPrompts(options.prompts, 0).read(0, kEvalPrompts).value();
+  Results results;
+  for (std::uint64_t i = 0; i < kEvalPrompts * kEvalSamples; ++i) {
+    engines::RolloutRequest request;
+    request.id = {kFirstEvalId + i};
+    request.prompt_ids = prompts[i / kEvalSamples].ids;
+    request.seed = options.data_seed;
+    request.max_new_tokens = kMaxNewTokens;
+    TIDEMILL_CHECK(engine->submit(std::move(request), results).ok());
+  }
+  while (engine->has_work()) {
+    TIDEMILL_CHECK(engine->step({}).ok());
+  }
+  for (const auto& [id, rollout] : results.rollouts) {
+    TIDEMILL_CHECK(
+        rewards->submit({id, "", simulated_text(rollout.response_ids), "", ""}, results).ok());
+  }
+  TIDEMILL_CHECK(rewards->step({}).ok());
+  double sum = 0.0;  // what has no reward counts as 0
+  bool any = false;
+  for (const auto& [id, reward] : results.rewards) {
+    sum += reward.reward;
+    any = any || reward.error.empty();
+  }
+  return any ? std::optional(sum / static_cast<double>(results.rewards.size())) : std::nullopt;
+}
 
 PlainLoopEnd run_plain_loop(const SimulationOptions& options) {
   return PlainLoop(options).run();

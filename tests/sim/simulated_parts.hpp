@@ -3,6 +3,7 @@
 // the simulation and the plain loop it is compared with.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,11 +13,13 @@
 #include <vector>
 
 #include "actors/advantage/spawn.hpp"
+#include "actors/commit/checkpoint_commits.hpp"
 #include "actors/commit/run_commit.hpp"
 #include "actors/recorder/spawn.hpp"
 #include "actors/source/spawn.hpp"
 #include "base/random.hpp"
 #include "engines/replay/factory.hpp"
+#include "engines/reward/factory.hpp"
 #include "engines/train_engine.hpp"
 #include "tests/sim/simulated_run.hpp"
 
@@ -24,6 +27,9 @@ namespace tidemill::test {
 
 inline constexpr std::int32_t kMaxNewTokens = 6;
 inline constexpr std::uint64_t kPromptTokens = 3;
+inline constexpr std::uint64_t kEvalPrompts = 2;
+inline constexpr std::uint32_t kEvalSamples = 2;  // of each prompt
+inline constexpr const char* kRewardParts[] = {"first", "second", "third"};
 
 /// Prompts made from their draw, until `end` of them (0: without end) have been drawn.
 class SimulatedPrompts final : public actors::PromptReader {
@@ -59,17 +65,25 @@ using PublishedDigests = std::map<std::pair<std::uint32_t, std::uint64_t>, std::
 
 struct SimulatedDisk {
   std::optional<actors::RunCommit> last;
-  PublishedDigests published;  // beside the commit, for the checks alone
+  // Beside the commit, for the checks alone.
+  PublishedDigests published;
+  std::map<std::uint64_t, std::string> committed;  // digests of the committed history, by step
   SimulatedRecordText text;
 };
 
-/// Commits in memory. Saves are refused whose numbers, from 1, are in `refused`; and all from
-/// `full_from` on, for want of space.
+/// Commits in memory, on their way through the parts of a checkpoint. `check` sees each that is
+/// saved, before it is the last one. Saves are refused whose numbers, from 1, are in `refused`; and
+/// all from `full_from` on, for want of space.
 class SimulatedCommits final : public actors::CommitStore {
 public:
-  SimulatedCommits(std::shared_ptr<SimulatedDisk> disk, std::set<std::uint64_t> refused,
-                   std::uint64_t full_from)
-      : disk_(std::move(disk)), refused_(std::move(refused)), full_from_(full_from) {}
+  using Check = std::function<void(const actors::RunCommit&)>;
+
+  SimulatedCommits(std::shared_ptr<SimulatedDisk> disk, Check check,
+                   std::set<std::uint64_t> refused, std::uint64_t full_from)
+      : disk_(std::move(disk)),
+        check_(std::move(check)),
+        refused_(std::move(refused)),
+        full_from_(full_from) {}
   Status save(const actors::RunCommit& commit) override {
     ++saves_;
     if (full_from_ != 0 && saves_ >= full_from_) {
@@ -80,7 +94,10 @@ public:
       ++num_refused_;
       return {Errc::kUnavailable, "simulated: cannot write"};
     }
-    disk_->last = commit;
+    TIDEMILL_ASSIGN_OR_RETURN(actors::RunCommit stored,
+                              actors::from_checkpoint(actors::to_checkpoint(commit, {})));
+    check_(stored);
+    disk_->last = std::move(stored);
     return {};
   }
   Result<std::optional<actors::RunCommit>> load() override { return disk_->last; }
@@ -88,6 +105,7 @@ public:
 
 private:
   std::shared_ptr<SimulatedDisk> disk_;
+  Check check_;
   std::set<std::uint64_t> refused_;
   std::uint64_t full_from_;
   std::uint64_t saves_ = 0;
@@ -139,6 +157,21 @@ inline engines::ReplayOptions replay_options(const SimulationOptions& options) {
   replay.seed = options.data_seed;
   replay.slots = 8;
   return replay;
+}
+
+/// The reward of `options`, alone or as a sum of parts. Only the first part may fail.
+inline std::unique_ptr<engines::RewardEngine> simulated_rewards(const SimulationOptions& options) {
+  auto first = engines::make_replay_reward_engine(options.data_seed, options.one_in_fails);
+  if (options.reward_weights.empty()) {
+    return first;
+  }
+  std::vector<engines::RewardPart> parts;
+  parts.push_back({kRewardParts[0], options.reward_weights[0], std::move(first)});
+  for (std::size_t i = 1; i < options.reward_weights.size(); ++i) {
+    parts.push_back({kRewardParts[i], options.reward_weights[i],
+                     engines::make_replay_reward_engine(options.data_seed + 100 * i, 0)});
+  }
+  return engines::make_reward_sum(std::move(parts));
 }
 
 /// Response text of token ids, as rewards see it.

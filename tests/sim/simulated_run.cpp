@@ -5,7 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "base/json.hpp"
+#include "tests/sim/commit_witness.hpp"
+#include "tests/sim/sample_witness.hpp"
 #include "tests/sim/simulated_parts.hpp"
 #include "tests/sim/version_witness.hpp"
 #include "tests/support/deterministic_system.hpp"
@@ -25,8 +26,6 @@ constexpr std::uint64_t kTypicalCommits = 3;     // and refusals within this man
 constexpr std::uint64_t kTypicalAppends = 5;     // or appends
 constexpr std::uint32_t kUntrainedBatches = 4;   // after which a run without signal ends
 
-constexpr const char* kTrainLine = R"({"kind":"train")";
-
 struct OwnedEngines {
   std::unique_ptr<engines::RolloutEngine> rollout;
   std::unique_ptr<engines::TrainEngine> train;
@@ -41,11 +40,13 @@ public:
         random_(faults.seed, 2),
         disk_(std::move(disk)),
         append_faults_(std::make_shared<AppendFaults>()),
-        witness_(replay_options(options), disk_->published,
-                 [this](const std::string& what) { violate(what); }),
+        witness_(replay_options(options), disk_->published, violator()),
+        commit_witness_(options, *disk_, violator()),
+        sample_witness_(options, violator()),
         world_(faults.seed) {
     commits_ = std::make_shared<SimulatedCommits>(
-        disk_, choose(faults.failed_commits, kTypicalCommits), faults.full_from);
+        disk_, [this](const actors::RunCommit& commit) { commit_witness_.check_commit(commit); },
+        choose(faults.failed_commits, kTypicalCommits), faults.full_from);
     // What ran after the last commit is forgotten, and its versions are named anew.
     std::erase_if(disk_->published, [this](const auto& entry) {
       return !disk_->last.has_value() ||
@@ -56,7 +57,9 @@ public:
     device_port_ = actors::make_simulated_work_port(world_.system(), latency);
     io_port_ = actors::make_simulated_work_port(world_.system(), latency);
     commit_port_ = actors::make_simulated_work_port(world_.system(), latency);
-    reward_port_ = actors::make_simulated_work_port(world_.system(), latency);
+    for (std::uint32_t i = 0; i < options.reward_workers; ++i) {
+      reward_ports_.push_back(actors::make_simulated_work_port(world_.system(), latency));
+    }
     eval_port_ = actors::make_simulated_work_port(world_.system(), latency);
     for (std::uint32_t i = 0; i < faults.kills; ++i) {
       kill_at_.insert(random_.below(kTypicalEvents));
@@ -76,6 +79,9 @@ public:
       if (kill_at_.contains(report_.events)) {
         kill_one();
       }
+      if (faults_.stop_at != 0 && faults_.stop_at == report_.events) {
+        caf::anon_send(supervisor, atom::stop_v);
+      }
       if (!world_.step() && !ended_) {
         violate("nothing is left to happen, but the run has not ended");
         kill_all();
@@ -83,10 +89,16 @@ public:
       }
       ++report_.events;
     }
-    check_records();
+    if (ended_ && report_.end_error.empty()) {
+      commit_witness_.check_end(report_.steps, report_.weights_digest);
+      report_.all_evaluated = commit_witness_.all_evaluated(report_.steps);
+    }
     report_.commits_refused = commits_->num_refused();
     report_.appends_refused = append_faults_->num_refused;
     report_.tokens_checked = witness_.tokens_checked();
+    report_.rewards_checked = sample_witness_.rewards_checked();
+    report_.commits_checked = commit_witness_.commits_checked();
+    report_.bests_checked = commit_witness_.bests_checked();
     return std::move(report_);
   }
 
@@ -106,7 +118,12 @@ private:
     }
   }
 
+  std::function<void(const std::string&)> violator() {
+    return [this](const std::string& what) { violate(what); };
+  }
+
   Result<std::shared_ptr<RlEngines>> open_engines(const actors::RunOrigin& origin) {
+    commit_witness_.check_origin(origin.commit);
     engines::Snapshot weights = origin.commit.has_value()
                                     ? origin.commit->weights
                                     : engines::replay_initial_snapshot(options_.data_seed);
@@ -140,6 +157,7 @@ private:
       }
     };
     plan.rollout_workers = options_.rollout_workers;
+    plan.reward_workers = options_.reward_workers;
     plan.max_concurrent_rows = 1000;
     plan.stream.group_size = options_.group_size;
     plan.stream.max_staleness = options_.max_staleness;
@@ -151,6 +169,7 @@ private:
     plan.trainer.fixed_batches = options_.schedule == actors::ScheduleKind::kFixed;
     plan.trainer.commit_every = options_.commit_every;
     plan.trainer.eval_every = options_.eval_every;
+    plan.trainer.best = options_.best;
     if (options_.never_signal) {
       plan.trainer.max_untrained_batches = kUntrainedBatches;
     }
@@ -162,9 +181,9 @@ private:
     plan.rollout.max_new_tokens = kMaxNewTokens;
     plan.open_engines = [this](const actors::RunOrigin& origin) { return open_engines(origin); };
     plan.make_reward = [this](std::optional<std::uint32_t>) {
-      return std::shared_ptr<engines::RewardEngine>(
-          engines::make_replay_reward_engine(options_.data_seed, options_.one_in_fails));
+      return std::shared_ptr<engines::RewardEngine>(simulated_rewards(options_));
     };
+    plan.reward_parts.assign(kRewardParts, kRewardParts + options_.reward_weights.size());
     plan.reader = std::make_shared<SimulatedPrompts>(options_.prompts, options_.data_groups);
     plan.commits = commits_;
     plan.decide = [options = options_](std::span<const actors::GroupMember> group) {
@@ -182,7 +201,9 @@ private:
     plan.device_port = device_port_.get();
     plan.io_port = io_port_.get();
     plan.commit_port = commit_port_.get();
-    plan.reward_ports = {reward_port_.get()};
+    for (const auto& port : reward_ports_) {
+      plan.reward_ports.push_back(port.get());
+    }
     plan.eval_port = eval_port_.get();
     return plan;
   }
@@ -190,8 +211,9 @@ private:
   actors::EvaluatorDeps evaluator() const {
     actors::EvaluatorDeps deps;
     deps.decode = simulated_text;
-    deps.prompts = SimulatedPrompts(options_.prompts, 0).read(0, 2).value();
-    deps.samples = 2;
+    deps.prompts = SimulatedPrompts(options_.prompts, 0).read(0, kEvalPrompts).value();
+    deps.samples = kEvalSamples;
+    deps.seed = options_.data_seed;
     deps.max_new_tokens = kMaxNewTokens;
     return deps;
   }
@@ -281,29 +303,13 @@ private:
               std::to_string(last_step_ - 1));
       last_step_ = record.step;
     }
-    const auto staleness = record.figures.find("staleness_max");
-    if (staleness != record.figures.end() &&
-        staleness->second > static_cast<double>(options_.max_staleness)) {
-      violate("a batch was staler than allowed: " + std::to_string(staleness->second));
-    }
+    sample_witness_.check_batch(record);
     for (const actors::SampleRecord& sample : record.samples) {
       witness_.check_sample(sample.id, sample.versions, sample.response_ids,
                             sample.behavior_logprobs);
-      for (const engines::VersionSpan& span : sample.versions) {
-        if (span.version.step >= record.step) {
-          violate("sample " + std::to_string(sample.id.value) + " is of a later step");
-        }
-        if (options_.schedule == actors::ScheduleKind::kFixed) {
-          const std::uint64_t batch = record.step - 1;
-          const std::uint64_t due =
-              batch > options_.max_staleness ? batch - options_.max_staleness : 0;
-          if (span.version.step != due) {
-            violate("batch " + std::to_string(batch) + " holds a token of step " +
-                    std::to_string(span.version.step));
-          }
-        }
-      }
+      witness_.check_draws(sample.id, sample.versions, sample.response_ids);
     }
+    check_staleness_figure(record);
     const auto gap = record.figures.find("logprob_gap_max");
     const auto compared = record.figures.find("logprob_gap_tokens");
     if (gap != record.figures.end() && (gap->second != 0.0 || compared->second <= 0.0) &&
@@ -313,33 +319,18 @@ private:
     }
   }
 
-  // I1 in the committed history: every row is trained exactly once, every step recorded once.
-  void check_records() {
-    std::set<std::int64_t> samples;
-    std::size_t begin = 0;
-    const std::string& text = disk_->text.samples;
-    while (begin < text.size()) {
-      const std::size_t end = text.find('\n', begin);
-      const auto line = parse_json(std::string_view(text).substr(begin, end - begin));
-      if (!line.ok()) {
-        violate("a sample line cannot be read: " + line.status().message());
-        return;
+  // What a run tells its user of staleness is what its samples say.
+  void check_staleness_figure(const StepRecord& record) {
+    std::uint64_t stalest = 0;
+    for (const actors::SampleRecord& sample : record.samples) {
+      for (const engines::VersionSpan& span : sample.versions) {
+        stalest = std::max(stalest, record.step - 1 - std::min(span.version.step, record.step - 1));
       }
-      const std::int64_t id = *line.value().find("sample")->if_integer();
-      if (!samples.insert(id).second) {
-        violate("sample " + std::to_string(id) + " was trained twice");
-      }
-      begin = end + 1;
     }
-    report_.rows_trained = samples.size();
-    const std::string& metrics = disk_->text.metrics;
-    std::uint64_t lines = 0;
-    for (std::size_t at = metrics.find(kTrainLine); at != std::string::npos;
-         at = metrics.find(kTrainLine, at + 1)) {
-      ++lines;
-    }
-    if (report_.end_error.empty() && ended_ && lines != report_.steps) {
-      violate("steps recorded: " + std::to_string(lines) + " of " + std::to_string(report_.steps));
+    const auto told = record.figures.find("staleness_max");
+    if (told == record.figures.end() || told->second != static_cast<double>(stalest)) {
+      violate("staleness_max of step " + std::to_string(record.step) + " is not " +
+              std::to_string(stalest));
     }
   }
 
@@ -354,12 +345,14 @@ private:
   std::shared_ptr<SimulatedCommits> commits_;
   std::shared_ptr<AppendFaults> append_faults_;
   VersionWitness witness_;
+  CommitWitness commit_witness_;
+  SampleWitness sample_witness_;
   std::uint64_t last_step_ = 0;  // recorded, of this incarnation
   // The ports outlive the actors, which the world's destructor ends.
   std::unique_ptr<actors::WorkPort> device_port_;
   std::unique_ptr<actors::WorkPort> io_port_;
   std::unique_ptr<actors::WorkPort> commit_port_;
-  std::unique_ptr<actors::WorkPort> reward_port_;
+  std::vector<std::unique_ptr<actors::WorkPort>> reward_ports_;
   std::unique_ptr<actors::WorkPort> eval_port_;
   DeterministicSystem world_;
 };

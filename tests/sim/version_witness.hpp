@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engines/replay/factory.hpp"
+#include "engines/replay/replay_tokens.hpp"
 #include "engines/rollout_engine.hpp"
 #include "engines/train_engine.hpp"
 #include "tests/sim/simulated_parts.hpp"
@@ -27,7 +28,8 @@ public:
 
   /// `digests` names the weights of versions by incarnation and step; it outlives the witness.
   VersionWitness(const engines::ReplayOptions& replay, PublishedDigests& digests, Violate violate)
-      : digests_(digests),
+      : seed_(replay.seed),
+        digests_(digests),
         violate_(std::move(violate)),
         scorer_(engines::make_replay_train_engine(replay,
                                                   engines::replay_initial_snapshot(replay.seed))) {}
@@ -59,6 +61,25 @@ public:
     }
     if (begin != ids.size() || logprobs.size() != ids.size()) {
       violate_(sample_text(id) + ": its version spans do not cover its tokens");
+    }
+  }
+
+  /// Checks that a sample, which passes `check_sample`, was drawn by the random numbers of the
+  /// run's seed, its id and its positions (I6).
+  void check_draws(SampleId id, const std::vector<engines::VersionSpan>& versions,
+                   const std::vector<std::int32_t>& ids) {
+    std::size_t t = 0;
+    for (const engines::VersionSpan& span : versions) {
+      const auto known = digests_.find({span.version.incarnation, span.version.step});
+      for (std::uint32_t i = 0; known != digests_.end() && i < span.num_tokens && t < ids.size();
+           ++i, ++t) {
+        const std::uint64_t bits = engines::replay_weight_bits(known->second);
+        if (ids[t] != engines::replay_token(seed_, bits, id, t)) {
+          violate_(sample_text(id) + ": token " + std::to_string(t) +
+                   " was not drawn by the numbers of its sample and position");
+          return;
+        }
+      }
     }
   }
 
@@ -150,6 +171,7 @@ private:
     }
   }
 
+  std::uint64_t seed_;
   PublishedDigests& digests_;
   Violate violate_;
   std::unique_ptr<engines::TrainEngine> scorer_;

@@ -71,6 +71,14 @@ TEST_F(VersionWitnessTest, TokensOfOtherWeightsAreFound) {
   EXPECT_THAT(violations_, ElementsAre(HasSubstr("not of the weights that its version names")));
 }
 
+TEST_F(VersionWitnessTest, TokensDrawnByOtherNumbersAreFound) {
+  const auto honest = generate(1);
+  witness_.check_draws(honest.id, honest.versions, honest.response_ids);
+  EXPECT_TRUE(violations_.empty()) << violations_.front();
+  witness_.check_draws({2}, honest.versions, honest.response_ids);
+  EXPECT_THAT(violations_, ElementsAre(HasSubstr("not drawn by the numbers of its sample")));
+}
+
 TEST_F(VersionWitnessTest, AVersionThatNobodyPublishedIsFound) {
   auto lying = generate(1);
   lying.versions.front().version.step = 7;

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/sample_witness.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace tidemill::test {
+namespace {
+
+using actors::SampleRecord;
+
+std::string name_of(const SampleRecord& sample) {
+  return "sample " + std::to_string(sample.id.value);
+}
+
+}  // namespace
+
+SampleWitness::SampleWitness(const SimulationOptions& options, Violate violate)
+    : options_(options), violate_(std::move(violate)), rewards_(simulated_rewards(options)) {}
+
+void SampleWitness::check_batch(const actors::StepRecord& record) {
+  std::map<GroupId, std::vector<const SampleRecord*>> groups;
+  for (const SampleRecord& sample : record.samples) {
+    check_versions(record, sample);
+    check_reward(sample);
+    // Group g is the g-th draw, whatever happened since.
+    if (sample.group.value != sample.id.value / options_.group_size ||
+        sample.prompt != "p" + std::to_string(sample.group.value % options_.prompts)) {
+      violate_(name_of(sample) + " is of group " + std::to_string(sample.group.value) +
+               ", but has the prompt " + sample.prompt);
+    }
+    groups[sample.group].push_back(&sample);
+  }
+  for (const auto& [id, group] : groups) {
+    check_advantages(group);
+  }
+}
+
+void SampleWitness::check_versions(const actors::StepRecord& record,
+                                   const SampleRecord& sample) const {
+  const std::uint64_t batch = record.step - 1;  // the version it was trained at
+  for (const engines::VersionSpan& span : sample.versions) {
+    const std::uint64_t step = span.version.step;
+    if (step > batch) {
+      violate_(name_of(sample) + " is of a later step");
+    } else if (batch - step > options_.max_staleness) {
+      violate_(name_of(sample) + " of step " + std::to_string(step) + " was trained at step " +
+               std::to_string(batch));
+    }
+    const std::uint64_t due = batch > options_.max_staleness ? batch - options_.max_staleness : 0;
+    if (options_.schedule == actors::ScheduleKind::kFixed && step != due) {
+      violate_("batch " + std::to_string(batch) + " holds a token of step " + std::to_string(step));
+    }
+  }
+}
+
+void SampleWitness::check_reward(const SampleRecord& sample) {
+  ++rewards_checked_;
+  LastReward expected;
+  if (!rewards_->submit({sample.id, "", sample.response, "", ""}, expected).ok() ||
+      !rewards_->step({}).ok()) {
+    violate_(name_of(sample) + " cannot be scored again");
+    return;
+  }
+  std::map<std::string, double> parts;
+  for (std::size_t part = 0; part < expected.last.parts.size(); ++part) {
+    parts[kRewardParts[part]] = expected.last.parts[part];
+  }
+  if (!expected.last.error.empty() || sample.reward != expected.last.reward ||
+      sample.reward_parts != parts) {
+    violate_(name_of(sample) + " was trained with a reward that is not its own");
+  }
+  if (sample.response != simulated_text(sample.response_ids)) {
+    violate_(name_of(sample) + ": its response is not that of its tokens");
+  }
+}
+
+void SampleWitness::check_advantages(std::vector<const SampleRecord*> group) const {
+  std::sort(group.begin(), group.end(),
+            [](const SampleRecord* a, const SampleRecord* b) { return a->id < b->id; });
+  std::vector<actors::GroupMember> members;
+  for (const SampleRecord* sample : group) {
+    members.push_back({sample->id, sample->reward, 0, false});
+  }
+  const auto decision = simulated_decision(members, options_).value();
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    if (!decision.filtered.empty() || group[i]->advantage != decision.advantages[i]) {
+      violate_(name_of(*group[i]) + " was trained with an advantage that is not its own");
+    }
+  }
+}
+
+}  // namespace tidemill::test

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/seed_run.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/random.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using actors::RunEnd;
+using actors::ScheduleKind;
+
+// What was added to the first draws has streams of its own, so that a seed keeps its meaning.
+constexpr std::uint64_t kFirstOptions = 77;
+constexpr std::uint64_t kFirstFaults = 78;
+constexpr std::uint64_t kRewardsAndBest = 79;
+constexpr std::uint64_t kStops = 80;
+constexpr std::uint64_t kTypicalEvents = 1'500;  // stops fall within this many
+
+// Weights are exact in binary, so that sums do not depend on their order.
+std::vector<double> draw_weights(RandomStream& random) {
+  if (random.below(3) != 0) {
+    return {};
+  }
+  return random.below(2) == 0 ? std::vector{1.0, 0.5} : std::vector{0.25, -0.5, 2.0};
+}
+
+actors::BestOptions draw_best(RandomStream& random) {
+  actors::BestOptions best;
+  best.keep = random.below(3) != 0;
+  best.patience = static_cast<std::uint32_t>(random.below(2) == 0 ? 0 : 1 + random.below(3));
+  best.min_improvement = random.below(3) == 0 ? 0.25 : 0.0;
+  return best;
+}
+
+std::string describe(const SimulationOptions& options) {
+  std::string text =
+      "steps=" + std::to_string(options.steps) +
+      " groups=" + std::to_string(options.groups_per_step) +
+      " group_size=" + std::to_string(options.group_size) +
+      " max=" + std::to_string(options.max_staleness) +
+      (options.schedule == ScheduleKind::kFixed ? " fixed" : " free") +
+      " commit_every=" + std::to_string(options.commit_every) +
+      " one_in_fails=" + std::to_string(options.one_in_fails) +
+      (options.on_failed == storage::OnFailedRow::kShrink ? " shrink" : " drop_group") +
+      (options.filter ? " filter" : "") + (options.never_signal ? " never_signal" : "") +
+      " eval_every=" + std::to_string(options.eval_every) +
+      " data_groups=" + std::to_string(options.data_groups) +
+      " rewards=" + std::to_string(std::max<std::size_t>(options.reward_weights.size(), 1));
+  if (options.best.watches()) {
+    text += (options.best.keep ? " keep_best" : "") +
+            (" patience=" + std::to_string(options.best.patience));
+  }
+  return text;
+}
+
+// Whether the final weights are the plain loop's: synchronous runs and fixed schedules (I4, I6).
+bool is_reproducible(const SimulationOptions& options) {
+  const bool one_schedule = options.max_staleness == 0 || options.schedule == ScheduleKind::kFixed;
+  return one_schedule && !(options.never_signal && options.schedule == ScheduleKind::kFree);
+}
+
+class SeedRun {
+public:
+  explicit SeedRun(std::uint64_t seed)
+      : options_(options_of_seed(seed)), faults_(faults_of_seed(seed)), seed_(seed) {}
+
+  SeedOutcome run() {
+    const SimulationReport report = run_to_end();
+    outcome_.counts["seeds"] = 1;
+    outcome_.counts["steps"] = report.steps;
+    for (const std::string& violation : report.violations) {
+      fail(violation);
+    }
+    if (!report.violations.empty()) {
+      return std::move(outcome_);  // what follows from it would only hide it
+    }
+    check_end(report);
+    if (is_reproducible(options_) && report.all_evaluated) {
+      compare(report);
+    }
+    return std::move(outcome_);
+  }
+
+private:
+  void fail(const std::string& what) {
+    outcome_.failures.push_back(what + "; seed " + std::to_string(seed_) + ": " +
+                                describe(options_) + "; replay with TIDEMILL_SIM_FIRST=" +
+                                std::to_string(seed_) + " TIDEMILL_SIM_SEEDS=1 sim_test");
+  }
+  void require(bool condition, const std::string& what) {
+    if (!condition) {
+      fail(what);
+    }
+  }
+
+  SimulationReport run_once(const std::shared_ptr<SimulatedDisk>& disk) {
+    SimulationReport report = simulate(options_, faults_, disk);
+    SimulationCounts& counts = outcome_.counts;
+    counts["events"] += report.events;
+    counts["restarts"] += report.restarts;
+    counts["worker_deaths"] += report.worker_deaths;
+    counts["rows_redelivered"] += report.rows_redelivered;
+    counts["stream_checks"] += report.stream_checks;
+    counts["tokens_checked"] += report.tokens_checked;
+    counts["rewards_checked"] += report.rewards_checked;
+    counts["commits_checked"] += report.commits_checked;
+    counts["bests_checked"] += report.bests_checked;
+    counts["commits_refused"] += report.commits_refused;
+    counts["appends_refused"] += report.appends_refused;
+    counts["evaluations"] += report.evaluations;
+    count_end(report);
+    return report;
+  }
+
+  void count_end(const SimulationReport& report) {
+    const char* end = "end_failure";
+    if (report.end_error.empty()) {
+      switch (report.end) {
+        case RunEnd::kSteps: end = "end_steps"; break;
+        case RunEnd::kData: end = "end_data"; break;
+        case RunEnd::kStopped: end = "end_stopped"; break;
+        case RunEnd::kNoSignal: end = "end_no_signal"; break;
+        case RunEnd::kPlateau: end = "end_plateau"; break;
+      }
+    }
+    ++outcome_.counts[end];
+  }
+
+  // A full disk ends the run at once, with the last commit as it was; with room again it is
+  // resumed. So is one that was asked to stop.
+  SimulationReport run_to_end() {
+    const auto disk = make_simulated_disk();
+    SimulationReport report = run_once(disk);
+    while (report.violations.empty()) {
+      if (faults_.full_from != 0 && !report.end_error.empty()) {
+        check_full_disk(report.end_error);
+        faults_.full_from = 0;
+      } else if (faults_.stop_at != 0 && report.end == RunEnd::kStopped) {
+        faults_.stop_at = 0;
+      } else {
+        break;
+      }
+      ++outcome_.counts["resumed"];
+      report = run_once(disk);
+    }
+    return report;
+  }
+
+  void check_full_disk(const std::string& error) {
+    require(error.find("resource_exhausted: trainer: commit of step") != std::string::npos &&
+                error.find("no space left") != std::string::npos,
+            "a full disk ended the run with \"" + error + "\"");
+  }
+
+  // Checks how and where a run ended.
+  void check_end(const SimulationReport& report) {
+    require(report.end_error.empty(), "the run ended with \"" + report.end_error + "\"");
+    const std::string where = "the run ended after step " + std::to_string(report.steps);
+    require(report.end != RunEnd::kStopped, where + ": stopped, but nobody asked for it");
+    if (options_.never_signal && options_.schedule == ScheduleKind::kFree) {
+      require(report.steps == 0 && report.end != RunEnd::kSteps, where + " without a signal");
+      require(report.end != RunEnd::kNoSignal ||
+                  report.end_reason.find("groups left untrained since step 0") != std::string::npos,
+              where + " with the reason \"" + report.end_reason + "\"");
+      return;
+    }
+    if (report.end == RunEnd::kData) {
+      require(options_.data_groups != 0 && report.steps < options_.steps,
+              where + " for want of data");
+    } else if (report.end == RunEnd::kPlateau) {
+      require(options_.best.patience != 0, where + " at a plateau nobody looked for");
+    } else {
+      require(report.end == RunEnd::kSteps && report.steps == options_.steps,
+              where + " of " + std::to_string(options_.steps));
+    }
+  }
+
+  void compare(const SimulationReport& report) {
+    ++outcome_.counts["compared_with_plain_loop"];
+    const PlainLoopEnd plain = run_plain_loop(options_);
+    require(report.steps == plain.steps && (report.end == RunEnd::kPlateau) == plain.plateau,
+            "the run ended after step " + std::to_string(report.steps) +
+                ", the plain loop after step " + std::to_string(plain.steps) +
+                (plain.plateau ? " at a plateau" : ""));
+    require(report.weights_digest == plain.weights_digest,
+            "the run ended with other weights than the plain loop");
+  }
+
+  SimulationOptions options_;
+  FaultOptions faults_;
+  std::uint64_t seed_;
+  SeedOutcome outcome_;
+};
+
+}  // namespace
+
+void add_counts(const SimulationCounts& more, SimulationCounts& counts) {
+  for (const auto& [name, count] : more) {
+    counts[name] += count;
+  }
+}
+
+std::string counts_text(const SimulationCounts& counts) {
+  std::string text;
+  for (const auto& [name, count] : counts) {
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + name;
+  }
+  return text;
+}
+
+SimulationOptions options_of_seed(std::uint64_t seed) {
+  RandomStream random(seed, kFirstOptions);
+  SimulationOptions options;
+  options.data_seed = 1 + random.below(4);
+  options.steps = 3 + random.below(4);
+  options.groups_per_step = static_cast<std::uint32_t>(1 + random.below(3));
+  options.group_size = static_cast<std::uint32_t>(1 + random.below(4));
+  options.max_staleness = random.below(3);
+  options.schedule = random.below(2) == 0 ? ScheduleKind::kFree : ScheduleKind::kFixed;
+  options.rollout_workers = static_cast<std::uint32_t>(1 + random.below(3));
+  options.commit_every = random.below(4);
+  options.one_in_fails = random.below(3) == 0 ? 7 : 0;
+  options.on_failed =
+      random.below(2) == 0 ? storage::OnFailedRow::kDropGroup : storage::OnFailedRow::kShrink;
+  options.filter = random.below(4) == 0 && options.group_size > 1;
+  options.eval_every = random.below(3) == 0 ? 1 + random.below(2) : 0;
+  if (random.below(5) == 0) {  // the data ends before the steps do, inside a batch or with one
+    options.data_groups =
+        options.groups_per_step + random.below(options.groups_per_step * (options.steps - 1));
+  }
+  options.never_signal = random.below(10) == 0;
+  if (options.never_signal) {
+    options.one_in_fails = 0;  // else most groups may be lost instead, which is a failure
+  }
+  RandomStream later(seed, kRewardsAndBest);
+  options.reward_weights = draw_weights(later);
+  options.reward_workers = static_cast<std::uint32_t>(1 + later.below(2));
+  if (later.below(3) == 0) {
+    options.eval_every = std::max<std::uint64_t>(options.eval_every, 1);
+    options.best = draw_best(later);
+  }
+  return options;
+}
+
+FaultOptions faults_of_seed(std::uint64_t seed) {
+  RandomStream random(seed, kFirstFaults);
+  FaultOptions faults;
+  faults.seed = seed;
+  faults.kills = static_cast<std::uint32_t>(random.below(6));
+  faults.failed_commits = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 : 0);
+  faults.failed_records = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 : 0);
+  faults.full_from = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 + random.below(2) : 0);
+  RandomStream stops(seed, kStops);
+  faults.stop_at = stops.below(8) == 0 ? 1 + stops.below(kTypicalEvents) : 0;
+  return faults;
+}
+
+SeedOutcome run_seed(std::uint64_t seed) {
+  return SeedRun(seed).run();
+}
+
+}  // namespace tidemill::test

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs seeds of the simulation one after the other: so many, for so long, or until it is
+// interrupted. What was run goes into a ledger, and the next call goes on where the ledger ends.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <iostream>
+#include <string>
+#include <utility>
+
+#include "base/digest.hpp"
+#include "base/file.hpp"
+#include "tests/sim/seed_ledger.hpp"
+#include "tests/sim/seed_run.hpp"
+
+namespace tidemill::test {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kNoEnd = ~std::uint64_t{0};
+constexpr std::uint64_t kMaxFailures = 10;                   // of one call; then it stops
+constexpr std::chrono::seconds kLinePeriod{60};              // between ledger lines and progress
+constexpr std::uint64_t kMaxSeed = std::uint64_t{1} << 62U;  // all fit a JSON integer
+
+constexpr const char* kAbout =
+    R"(Runs seeds of the simulated run under faults, one after the other, until as many as asked are done,
+the time is over, or it is interrupted (SIGINT, SIGTERM: the seed in work is finished). With a ledger
+it goes on after the highest seed there, and appends what it ran; two processes at a time need two
+ledgers, and --first far apart. Ends with 0 when no seed failed, 1 when one did, others for what it
+cannot use.)";
+
+// Set by signals alone, read between seeds.
+std::atomic<bool> interrupted = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+struct SoakOptions {
+  std::uint64_t first = 1;
+  std::uint64_t seeds = kNoEnd;
+  std::uint64_t seconds = kNoEnd;
+  std::uint64_t max_failures = kMaxFailures;
+  std::string ledger;
+  bool report = false;
+};
+
+void declare(CLI::App& app, SoakOptions& options) {
+  app.add_option("--first", options.first, "the seed to begin with")
+      ->check(CLI::Range(std::uint64_t{0}, kMaxSeed));
+  app.add_option("--seeds", options.seeds, "how many to run");
+  app.add_option("--seconds", options.seconds, "for how long");
+  app.add_option("--max-failures", options.max_failures, "seeds that fail before it stops");
+  auto* ledger = app.add_option("--ledger", options.ledger, "file of JSON lines");
+  app.add_flag("--report", options.report, "print the ledger's sums and run nothing")
+      ->needs(ledger);
+}
+
+// Names the program that found what a ledger says.
+Result<std::string> program_digest() {
+  TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile program, ReadableFile::open("/proc/self/exe"));
+  TIDEMILL_ASSIGN_OR_RETURN(const Buffer bytes, program.map());
+  return digest_bytes(bytes.bytes());
+}
+
+class Soak {
+public:
+  Soak(SoakOptions options, std::string program, std::string name)
+      : options_(std::move(options)), program_(std::move(program)), name_(std::move(name)) {}
+
+  Result<bool> run() {
+    std::uint64_t seed = options_.first;
+    if (!options_.ledger.empty()) {
+      TIDEMILL_ASSIGN_OR_RETURN(const SeedLedger ledger, read_seed_ledger(options_.ledger));
+      seed = std::max(seed, ledger.next_seed(seed));
+    }
+    std::cout << "sim_soak: from seed " << seed << ", program " << program_ << std::endl;
+    begin_range(seed);
+    for (std::uint64_t done = 0; !is_over(done); ++done, ++seed) {
+      run_one(seed);
+      if (SteadyClock::now() - range_begun_ >= kLinePeriod) {
+        TIDEMILL_RETURN_IF_ERROR(end_range(seed + 1));
+      }
+    }
+    TIDEMILL_RETURN_IF_ERROR(end_range(seed));
+    std::cout << "sim_soak: " << counts_text(totals_) << "; " << num_failed_ << " failed"
+              << std::endl;
+    return num_failed_ == 0;
+  }
+
+private:
+  [[nodiscard]] bool is_over(std::uint64_t done) const {
+    const auto elapsed = SteadyClock::now() - begun_;
+    return interrupted || done == options_.seeds || num_failed_ >= options_.max_failures ||
+           (options_.seconds != kNoEnd && elapsed >= std::chrono::seconds(options_.seconds));
+  }
+
+  void run_one(std::uint64_t seed) {
+    const SeedOutcome outcome = run_seed(seed);
+    add_counts(outcome.counts, range_.counts);
+    if (outcome.failures.empty()) {
+      return;
+    }
+    ++num_failed_;
+    range_.failures.emplace_back(seed, outcome.failures.front());
+    for (const std::string& failure : outcome.failures) {
+      std::cout << "FAILED " << failure << "\n";
+    }
+    std::cout << "replay: " << name_ << " --first " << seed << " --seeds 1" << std::endl;
+  }
+
+  void begin_range(std::uint64_t first) {
+    range_ = {program_, first, first, 0.0, {}, {}};
+    range_begun_ = SteadyClock::now();
+  }
+
+  Status end_range(std::uint64_t end) {
+    if (end == range_.first) {
+      return {};
+    }
+    range_.end = end;
+    range_.seconds = std::chrono::duration<double>(SteadyClock::now() - range_begun_).count();
+    add_counts(range_.counts, totals_);
+    std::cout << "seeds " << range_.first << ".." << end - 1 << ": " << range_.failures.size()
+              << " failed, " << static_cast<std::uint64_t>(range_.seconds) << " s" << std::endl;
+    if (!options_.ledger.empty()) {
+      TIDEMILL_RETURN_IF_ERROR(append_to_ledger(options_.ledger, range_));
+    }
+    begin_range(end);
+    return {};
+  }
+
+  SoakOptions options_;
+  std::string program_;
+  std::string name_;  // of the program, as it was called
+  SteadyClock::time_point begun_ = SteadyClock::now();
+  SteadyClock::time_point range_begun_;
+  SeedRange range_;  // since the last ledger line
+  SimulationCounts totals_;
+  std::uint64_t num_failed_ = 0;
+};
+
+Result<bool> soak(const SoakOptions& options, const char* name) {
+  if (options.report) {
+    TIDEMILL_ASSIGN_OR_RETURN(const SeedLedger ledger, read_seed_ledger(options.ledger));
+    std::cout << ledger.to_text();
+    return std::all_of(ledger.ranges.begin(), ledger.ranges.end(),
+                       [](const SeedRange& range) { return range.failures.empty(); });
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(std::string program, program_digest());
+  return Soak(options, std::move(program), name).run();
+}
+
+}  // namespace
+}  // namespace tidemill::test
+
+int main(int argc, char** argv) {
+  using tidemill::test::interrupted;
+  CLI::App app{tidemill::test::kAbout};
+  tidemill::test::SoakOptions options;
+  tidemill::test::declare(app, options);
+  CLI11_PARSE(app, argc, argv);
+  struct sigaction action {};
+  action.sa_handler = [](int /*signal*/) { interrupted = true; };
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  const auto held = tidemill::test::soak(options, argv[0]);
+  if (!held.ok()) {
+    std::cerr << "sim_soak: " << held.status().message() << "\n";
+    return 2;
+  }
+  return held.value() ? 0 : 1;
+}
