@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plants each mistake of this folder in a copy of the tree and shows whether the tests see it.
+
+check.py                        copies the tree to build/mistakes and works there
+check.py --in-place             works in this tree itself, which must be a copy that nobody else uses
+check.py --only 04 --only lost  only those whose names contain one of these
+check.py --applies              builds nothing: every patch applies and is listed in README.md
+
+Each patch begins with what it gets wrong, `Breaks: ` the invariants, and `Suites: ` the test programs
+that are run beside the simulation. Ends with 0 when the tree without mistakes passes and at least
+nine in ten are caught.
+"""
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+ENOUGH = 0.9
+LIMIT_SECONDS = 600  # of one test program; what runs longer hangs, and is seen
+
+
+class Mistake:
+    def __init__(self, path):
+        self.path = path
+        self.name = path.stem
+        head = path.read_text().split("\n--- a/")[0].split("\n")
+        self.says = head[0]
+        self.fields = dict(re.findall(r"^(\w+): *(.*)$", "\n".join(head[1:]), re.MULTILINE))
+        self.breaks = self.fields.get("Breaks", "")
+        self.suites = self.fields.get("Suites", "").split()
+
+
+def mistakes(words):
+    found = [Mistake(path) for path in sorted(HERE.glob("*.patch"))]
+    return [one for one in found if not words or any(word in one.name for word in words)]
+
+
+def git_apply(tree, *words):
+    """Applies a patch to files alone, whatever repository lies around them."""
+    environment = dict(os.environ, GIT_CEILING_DIRECTORIES=str(tree.parent), GIT_DIR=str(tree / ".none"))
+    return subprocess.run(["git", "apply", *map(str, words)], cwd=tree, env=environment,
+                          capture_output=True, text=True)
+
+
+def check_applies():
+    findings = []
+    readme = (HERE / "README.md").read_text()
+    every = mistakes([])
+    for one in every:
+        done = git_apply(ROOT, "--check", one.path)
+        if done.returncode:
+            findings.append(f"{one.name}: does not apply: {done.stderr.strip()}")
+        if not one.says.endswith(".") or not one.breaks:
+            findings.append(f"{one.name}: does not begin with a sentence and `Breaks:`")
+        if f"`{one.name}`" not in readme:
+            findings.append(f"{one.name}: is not listed in README.md")
+    for name in re.findall(r"`(\d\d-[\w-]+)`", readme):
+        if not (HERE / f"{name}.patch").exists():
+            findings.append(f"{name}: listed in README.md, but not there")
+    if len(every) < 20:
+        findings.append(f"only {len(every)} mistakes")
+    print("\n".join(findings) or f"{len(every)} patches apply")
+    return 1 if findings else 0
+
+
+def copy_tree(target):
+    """Makes `target` the files of this tree, and touches only those that differ."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True,
+                            capture_output=True, text=True).stdout.splitlines()
+    for name in listed:
+        source, copy = ROOT / name, target / name
+        if not source.is_file():
+            continue
+        if not copy.exists() or copy.read_bytes() != source.read_bytes():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
+
+
+class Checker:
+    def __init__(self, tree, seeds, jobs):
+        self.tree = tree
+        self.build = tree / "build" / "release"
+        self.seeds = seeds
+        self.jobs = jobs
+
+    def configure(self):
+        if (self.build / "build.ninja").exists():
+            return
+        launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
+        subprocess.run(["cmake", "--preset", "release", *(launcher if shutil.which("ccache") else [])],
+                       cwd=self.tree, check=True, stdout=subprocess.DEVNULL)
+
+    def compile(self, suites):
+        """Returns what the compiler says against it, or nothing."""
+        done = subprocess.run(["ninja", "-C", str(self.build), f"-j{self.jobs}", "sim_soak", *suites],
+                              capture_output=True, text=True)
+        return done.stdout[-2000:] if done.returncode else ""
+
+    def run(self, suite):
+        """Returns the first failure of a test program, or nothing."""
+        program = next(path for path in self.build.glob(f"tests/**/{suite}") if path.is_file())
+        words = ([f"--seeds={self.seeds}", "--max-failures=1"] if suite == "sim_soak"
+                 else ["--gtest_brief=1"])
+        try:
+            done = subprocess.run([str(program), *words], capture_output=True, text=True,
+                                  errors="replace", timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"still running after {LIMIT_SECONDS} s"
+        if done.returncode == 0:
+            return ""
+        return first_failure(done.stdout + done.stderr) or f"ended with {done.returncode}"
+
+    def find(self, suites):
+        """Runs the simulation and the suites. Returns who failed, and how."""
+        found = [(suite, self.run(suite)) for suite in ["sim_soak", *suites]]
+        return [(suite, message) for suite, message in found if message]
+
+
+def first_failure(output):
+    lines = output.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("FAILED "):
+            return line[len("FAILED "):]
+        if line.endswith(": Failure"):
+            test = next((re.sub(r" \(.*", "", later[len("[  FAILED  ] "):])
+                         for later in lines[number:] if later.startswith("[  FAILED  ] ")), "")
+            told = " ".join(text.strip() for text in lines[number + 1:number + 4])
+            return f"{test}: {told}"
+    return ""
+
+
+def check_one(checker, one):
+    applied = git_apply(checker.tree, one.path)
+    if applied.returncode:
+        return [], f"does not apply: {applied.stderr.strip()}"
+    try:
+        broken = checker.compile(one.suites)
+        return ([], f"does not build: {broken}") if broken else (checker.find(one.suites), "")
+    finally:
+        git_apply(checker.tree, "-R", one.path)
+
+
+def report(one, found, trouble, seconds):
+    print(f"{'caught    ' if found else 'NOT CAUGHT'} {one.name} ({one.breaks}; {seconds:.0f} s)"
+          f"{': ' + trouble if trouble else ''}")
+    for suite, message in found:
+        print(f"             {suite}: {message[:200]}")
+    sys.stdout.flush()
+
+
+def check_all(arguments):
+    tree = ROOT if arguments.in_place else pathlib.Path(arguments.scratch).resolve()
+    if not arguments.in_place:
+        tree.mkdir(parents=True, exist_ok=True)
+        copy_tree(tree)
+    chosen = mistakes(arguments.only)
+    checker = Checker(tree, arguments.seeds, arguments.jobs)
+    checker.configure()
+    suites = sorted({suite for one in chosen for suite in one.suites})
+    broken = checker.compile(suites)
+    wrong = [] if broken else checker.find(suites)
+    if broken or wrong:
+        print(f"the tree without mistakes does not pass: {broken or wrong}")
+        return 1
+    print(f"without mistakes: {arguments.seeds} seeds and {', '.join(suites) or 'no suite'} pass")
+    sys.stdout.flush()
+    missed = []
+    for one in chosen:
+        begun = time.monotonic()
+        found, trouble = check_one(checker, one)
+        report(one, found, trouble, time.monotonic() - begun)
+        if not found:
+            missed.append(one.name)
+    print(f"caught {len(chosen) - len(missed)} of {len(chosen)}"
+          f"{'; not caught: ' + ', '.join(missed) if missed else ''}")
+    return 0 if len(chosen) - len(missed) >= ENOUGH * len(chosen) else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--applies", action="store_true", help="only check that the patches apply")
+    parser.add_argument("--in-place", action="store_true", help="work in this tree, not in a copy")
+    parser.add_argument("--scratch", default=str(ROOT / "build" / "mistakes"), help="where the copy goes")
+    parser.add_argument("--seeds", type=int, default=1000, help="of the simulation, for each mistake")
+    parser.add_argument("--jobs", "-j", type=int, default=1, help="compilers at a time")
+    parser.add_argument("--only", action="append", default=[], help="part of a name; may be repeated")
+    arguments = parser.parse_args()
+    return check_applies() if arguments.applies else check_all(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
