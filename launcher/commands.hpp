@@ -12,10 +12,14 @@ namespace tidemill::launcher {
 [[nodiscard]] std::unique_ptr<Command> make_run_command();
 [[nodiscard]] std::unique_ptr<Command> make_resume_command();
 [[nodiscard]] std::unique_ptr<Command> make_check_command();
+[[nodiscard]] std::unique_ptr<Command> make_completion_command();
 [[nodiscard]] std::unique_ptr<Command> make_explain_command();
 [[nodiscard]] std::unique_ptr<Command> make_export_command();
 [[nodiscard]] std::unique_ptr<Command> make_generate_command();
+[[nodiscard]] std::unique_ptr<Command> make_runs_command();
+[[nodiscard]] std::unique_ptr<Command> make_schema_command();
 [[nodiscard]] std::unique_ptr<Command> make_score_command();
+[[nodiscard]] std::unique_ptr<Command> make_show_command();
 [[nodiscard]] std::unique_ptr<Command> make_template_command();
 [[nodiscard]] std::unique_ptr<Command> make_tokenize_command();
 

@@ -63,9 +63,12 @@ void take_numbers(CLI::Option& option, NumberRange range) {
 
 void take_names(CLI::Option& option, std::vector<std::string> names) {
   std::string what = "one of ";
+  std::string type;
   for (const std::string& name : names) {
     what += (name == names.front() ? "" : ", ") + name;
+    type += (name == names.front() ? "" : "|") + name;
   }
+  option.type_name(type);
   take(option, std::move(what), [names = std::move(names)](const std::string& text) {
     return std::find(names.begin(), names.end(), text) != names.end();
   });

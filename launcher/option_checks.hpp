@@ -28,7 +28,7 @@ struct NumberRange {
 void take_integers(CLI::Option& option, IntegerRange range);
 /// Lets `option` take finite decimal numbers of `range` only.
 void take_numbers(CLI::Option& option, NumberRange range);
-/// Lets `option` take one of `names` only.
+/// Lets `option` take one of `names` only; help shows them as its type, "a|b|c".
 void take_names(CLI::Option& option, std::vector<std::string> names);
 
 }  // namespace tidemill::launcher

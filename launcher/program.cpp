@@ -43,8 +43,7 @@ std::string unknown_command(const std::string& word,
 
 struct Parsed {
   Command* command = nullptr;
-  bool json = false;
-  std::string log_level = "info";
+  SharedOptions shared;
 };
 
 void declare(CLI::App& app, const std::vector<std::unique_ptr<Command>>& commands, Parsed& parsed) {
@@ -54,23 +53,19 @@ void declare(CLI::App& app, const std::vector<std::unique_ptr<Command>>& command
   for (const auto& command : commands) {
     CLI::App* sub = app.add_subcommand(command->name(), command->summary());
     sub->footer("Example: " + command->example());
-    sub->add_flag("--json", parsed.json, "Print one JSON object a line");
-    auto* level = sub->add_option("--log-level", parsed.log_level, "debug, info, warning or error")
-                      ->capture_default_str();
-    take_names(*level, {"debug", "info", "warning", "error"});
-    command->declare(*sub);
+    declare_options(*command, parsed.shared, *sub);
     sub->callback([&parsed, chosen = command.get()] { parsed.command = chosen; });
   }
 }
 
 Status run_command(const Parsed& parsed, const std::vector<std::string>& arguments,
                    std::ostream& out, std::ostream& err, const Additions& additions) {
-  TIDEMILL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(parsed.log_level));
+  TIDEMILL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(parsed.shared.log_level));
   const SystemClock clock;
   Log log(clock, level);
   log.add_sink(make_stderr_sink());
   Session session{out,      err,       log,
-                  clock,    additions, parsed.json ? OutputForm::kJson : OutputForm::kText,
+                  clock,    additions, parsed.shared.json ? OutputForm::kJson : OutputForm::kText,
                   arguments};
   return parsed.command->run(session);
 }
@@ -120,6 +115,14 @@ ExitCode exit_code(const Status& status) {
     case Errc::kUnimplemented: return kRefused;
     default: return kFailed;
   }
+}
+
+void declare_options(Command& command, SharedOptions& shared, CLI::App& app) {
+  app.add_flag("--json", shared.json, "Print one JSON object a line");
+  auto* level = app.add_option("--log-level", shared.log_level, "How much is said on stderr")
+                    ->capture_default_str();
+  take_names(*level, {"debug", "info", "warning", "error"});
+  command.declare(app);
 }
 
 int run_program(const std::vector<std::string>& arguments,

@@ -12,6 +12,15 @@
 
 namespace tidemill::launcher {
 
+/// What every command takes beside its own options.
+struct SharedOptions {
+  bool json = false;
+  std::string log_level = "info";
+};
+
+/// Adds the options of `command` and the shared ones to `app`, bound to `command` and `shared`.
+void declare_options(Command& command, SharedOptions& shared, CLI::App& app);
+
 /// Runs the program on `arguments` (without the program's name) and returns its exit code.
 ///
 /// Results go to `out`. On failure one line goes to `err`, and with `--json` also

@@ -16,6 +16,7 @@
 #include "launcher/log_sinks.hpp"
 #include "launcher/progress.hpp"
 #include "launcher/run_directory.hpp"
+#include "launcher/run_state.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
 #include "workflows/actor_world.hpp"
 #include "workflows/rl/run_rl.hpp"
@@ -129,8 +130,23 @@ void print_end(const actors::RunSummary& summary, const std::filesystem::path& d
   }
 }
 
-// Runs in the directory of `place`; `begun` tells whether anything happened in it.
-Status run_there(const RunPlace& place, Session& session, bool& begun) {
+// Notes how the run stands, for those who look at it later.
+void note(const RunPlace& place, const RunStateNote& state, Session& session) {
+  PosixFileSystem files;
+  const Status written = write_run_state(files, place.directory, state);
+  if (!written.ok()) {
+    session.log.warning(written.message());
+  }
+}
+
+// What came of the run, once its first step had begun.
+struct Progressed {
+  bool begun = false;
+  std::uint64_t steps = 0;  // at its end
+};
+
+// Runs in the directory of `place`; `progressed` tells whether anything happened in it.
+Status run_there(const RunPlace& place, Session& session, Progressed& progressed) {
   PosixFileSystem files;
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<storage::CheckpointStore> store,
                             open_store(place, files));
@@ -158,7 +174,8 @@ Status run_there(const RunPlace& place, Session& session, bool& begun) {
                                 started,
                                 [&](const actors::StepRecord& record) { progress.show(record); },
                                 [&](const workflows::RunFacts& facts) {
-                                  begun = true;
+                                  progressed = {true, facts.steps};
+                                  note(place, {"running", facts.steps, ""}, session);
                                   progress.begin(facts.steps);
                                 },
                                 [&](const std::string& line) { session.log.warning(line); },
@@ -167,7 +184,9 @@ Status run_there(const RunPlace& place, Session& session, bool& begun) {
                                 session.additions.run};
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(place.config, run));
   progress.end();
-  if (summary.end != actors::RunEnd::kStopped) {
+  const bool stopped = summary.end == actors::RunEnd::kStopped;
+  note(place, {stopped ? "stopped" : "finished", progressed.steps, summary.reason}, session);
+  if (!stopped) {
     comparing = 1;
     const Status graded = print_before_and_after(place, started, run, session);
     if (!graded.ok()) {
@@ -190,14 +209,18 @@ void log_failure(const RunPlace& place, const Status& status, const Clock& clock
 }  // namespace
 
 Status carry_out(const RunPlace& place, Session& session) {
-  bool begun = false;
-  Status status = run_there(place, session, begun);
+  Progressed progressed;
+  Status status = run_there(place, session, progressed);
+  const bool begun = progressed.begun;
   const bool refused = !status.ok() && !begun && status.code() != Errc::kUnavailable;
   if (refused && place.fresh) {
     std::error_code ignored;
     std::filesystem::remove_all(place.directory, ignored);
   } else if (!status.ok()) {
     log_failure(place, status, session.clock);
+    if (begun) {
+      note(place, {"failed", progressed.steps, status.message()}, session);
+    }
   }
   return status;
 }

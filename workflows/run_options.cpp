@@ -19,6 +19,14 @@ void describe(Schema<CheckpointOptions>& s) {
       .range(0, 1e9);
 }
 
+void describe(Schema<RecordOptions>& s) {
+  s.field(
+       "samples_bytes", &RecordOptions::samples_bytes,
+       "Most bytes of samples.jsonl; samples for which it has no room are not kept; 0: none are.")
+      .at_least(0)
+      .unit("bytes");
+}
+
 void describe(Schema<DeviceOptions>& s) {
   s.field("threads", &DeviceOptions::threads, "Threads that compute; 0: one for each core.")
       .range(0, 1024);
@@ -33,6 +41,7 @@ void describe(Schema<RunOptions>& s) {
           "The run's directory is runs/NAME; without it the file's stem, then stem-2, ...");
   s.field("seed", &RunOptions::seed, "The same seed gives the same run.");
   s.field("checkpoint", &RunOptions::checkpoint, "Commits that a run can go on from.");
+  s.field("record", &RunOptions::record, "What a run writes down.");
   s.field("device", &RunOptions::device, "Where the run computes.");
   s.check("name", [](const RunOptions& o) {
     return o.name && !is_run_name(*o.name)

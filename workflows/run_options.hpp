@@ -20,10 +20,15 @@ struct DeviceOptions {
   std::int64_t memory_bytes = 0;  // 0: what the machine or its cgroup allows
 };
 
+struct RecordOptions {
+  std::int64_t samples_bytes = std::int64_t{4} << 30U;
+};
+
 struct RunOptions {
   std::optional<std::string> name;  // none: the file's stem, then stem-2, ...
   std::uint64_t seed = 0;
   CheckpointOptions checkpoint;
+  RecordOptions record;
   DeviceOptions device;
 };
 
@@ -31,6 +36,7 @@ struct RunOptions {
 [[nodiscard]] bool is_run_name(std::string_view name);
 
 void describe(Schema<CheckpointOptions>& s);
+void describe(Schema<RecordOptions>& s);
 void describe(Schema<DeviceOptions>& s);
 void describe(Schema<RunOptions>& s);
 

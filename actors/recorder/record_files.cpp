@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // The record files of a run directory.
+//
+// The event file is a view of metrics.jsonl, one record for each line after its own first one. So
+// it needs no mark of its own: whatever mark metrics.jsonl is cut back to, its lines say how many
+// records stay, and when some of those are not there, the lines give all of them again.
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
+#include "actors/recorder/metrics_events.hpp"
 #include "actors/recorder/spawn.hpp"
+#include "storage/events/event_file.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -81,32 +89,106 @@ private:
   std::uint64_t size_ = 0;
 };
 
+// For the axis of wall time; decides nothing.
+double wall_seconds() {
+  using Seconds = std::chrono::duration<double>;
+  return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The event file, which follows metrics.jsonl line by line.
+class EventLog {
+public:
+  explicit EventLog(const std::string& directory)
+      : path_(directory + '/' + kEventFileName), file_(path_) {}
+
+  // Keeps the records of the lines that the first `bytes` of `metrics` hold.
+  Status open(const std::string& metrics, std::uint64_t bytes) {
+    std::uint64_t lines = 0;
+    TIDEMILL_RETURN_IF_ERROR(for_each_block(metrics, bytes, [&lines](std::string_view block) {
+      lines += static_cast<std::uint64_t>(std::count(block.begin(), block.end(), '\n'));
+      return Status{};
+    }));
+    TIDEMILL_ASSIGN_OR_RETURN(const storage::EventExtent kept,
+                              storage::find_event_records(path_, lines + 1));
+    if (kept.num_records == lines + 1) {
+      return file_.open(kept.bytes);
+    }
+    TIDEMILL_RETURN_IF_ERROR(file_.open(0));
+    TIDEMILL_RETURN_IF_ERROR(file_.append(storage::first_event_record(wall_seconds())));
+    return for_each_block(metrics, bytes, [this](std::string_view block) {
+      return file_.append(event_records(block, wall_seconds()));
+    });
+  }
+
+  Status append(std::string_view lines) {
+    // What could not be written goes first the next time, so that records keep to their lines.
+    waiting_ += event_records(lines, wall_seconds());
+    TIDEMILL_RETURN_IF_ERROR(file_.append(waiting_));
+    waiting_.clear();
+    return {};
+  }
+
+private:
+  std::string path_;
+  AppendFile file_;
+  std::string waiting_;
+};
+
 class RunRecordFiles final : public RecordFiles {
 public:
-  explicit RunRecordFiles(const std::string& directory)
-      : metrics_(directory + "/metrics.jsonl"), samples_(directory + "/samples.jsonl") {}
+  RunRecordFiles(const std::string& directory, std::uint64_t most_samples_bytes)
+      : most_samples_bytes_(most_samples_bytes),
+        metrics_path_(directory + "/metrics.jsonl"),
+        metrics_(metrics_path_),
+        samples_(directory + "/samples.jsonl"),
+        events_(directory) {}
 
   Status open(const RecordMarks& marks) {
     TIDEMILL_RETURN_IF_ERROR(metrics_.open(marks.metrics_bytes));
-    return samples_.open(marks.samples_bytes);
+    TIDEMILL_RETURN_IF_ERROR(samples_.open(marks.samples_bytes));
+    return events_.open(metrics_path_, marks.metrics_bytes);
   }
 
   Result<RecordMarks> append(const std::string& metrics, const std::string& samples) override {
-    TIDEMILL_RETURN_IF_ERROR(samples_.append(samples));
+    TIDEMILL_RETURN_IF_ERROR(samples_.append(fitting(samples)));
     TIDEMILL_RETURN_IF_ERROR(metrics_.append(metrics));
+    TIDEMILL_RETURN_IF_ERROR(events_.append(metrics));
     return RecordMarks{metrics_.size(), samples_.size()};
   }
 
 private:
+  // The lines for which there is room. Judged one by one, so that it does not matter which lines
+  // come together: a resumed run leaves out the same.
+  [[nodiscard]] std::string fitting(const std::string& samples) const {
+    if (samples.size() <= most_samples_bytes_ - std::min(most_samples_bytes_, samples_.size())) {
+      return samples;
+    }
+    std::string fitting;
+    std::uint64_t room = most_samples_bytes_ - std::min(most_samples_bytes_, samples_.size());
+    for (std::string_view rest = samples; !rest.empty();) {
+      const std::string_view line = rest.substr(0, rest.find('\n') + 1);
+      if (line.size() <= room) {
+        fitting += line;
+        room -= line.size();
+      }
+      rest.remove_prefix(line.size());
+    }
+    return fitting;
+  }
+
+  std::uint64_t most_samples_bytes_;
+  std::string metrics_path_;
   AppendFile metrics_;
   AppendFile samples_;
+  EventLog events_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<RecordFiles>> open_record_files(const std::string& directory,
-                                                       const RecordMarks& marks) {
-  auto files = std::make_unique<RunRecordFiles>(directory);
+                                                       const RecordMarks& marks,
+                                                       std::uint64_t most_samples_bytes) {
+  auto files = std::make_unique<RunRecordFiles>(directory, most_samples_bytes);
   TIDEMILL_RETURN_IF_ERROR(files->open(marks));
   return std::unique_ptr<RecordFiles>(std::move(files));
 }

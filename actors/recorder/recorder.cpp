@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recorder: turns records into lines, and appends them in order, one write at a time.
+#include <array>
+#include <charconv>
 #include <deque>
 #include <utility>
 
@@ -45,6 +47,15 @@ std::string metrics_line(const StepRecord& record) {
   return Json(std::move(line)).to_line();
 }
 
+// The number with the fewest digits that is read back as `value`: half the bytes of a double's.
+double short_number(float value) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  double number = 0.0;
+  std::from_chars(text.data(), end, number);
+  return static_cast<float>(number) == value ? number : static_cast<double>(value);
+}
+
 std::string sample_line(const SampleRecord& sample, std::uint64_t step) {
   Json::Array versions;
   for (const engines::VersionSpan& span : sample.versions) {
@@ -61,7 +72,7 @@ std::string sample_line(const SampleRecord& sample, std::uint64_t step) {
   }
   Json::Array logprobs;
   for (const float logprob : sample.behavior_logprobs) {
-    logprobs.push_back(Json(static_cast<double>(logprob)));
+    logprobs.push_back(Json(short_number(logprob)));
   }
   Json::Object line{{"step", static_cast<std::int64_t>(step)},
                     {"sample", static_cast<std::int64_t>(sample.id.value)},
@@ -73,7 +84,7 @@ std::string sample_line(const SampleRecord& sample, std::uint64_t step) {
   if (!parts.empty()) {
     line.push_back({"rewards", Json(std::move(parts))});
   }
-  line.push_back({"advantage", static_cast<double>(sample.advantage)});
+  line.push_back({"advantage", short_number(sample.advantage)});
   line.push_back({"finish_reason", sample.finish_reason});
   line.push_back({"versions", std::move(versions)});
   line.push_back({"response_ids", std::move(ids)});

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -24,16 +25,19 @@ public:
   RecordFiles& operator=(const RecordFiles&) = delete;
   virtual ~RecordFiles() = default;
 
-  /// Appends whole lines to `metrics.jsonl` and `samples.jsonl`; returns both sizes afterwards.
+  /// Appends whole lines to `metrics.jsonl`, with what they say to the event file beside it, and to
+  /// `samples.jsonl`; returns the sizes of the two.
   /// Errors: those of the file system; a part of a line that was written is cut off again.
   [[nodiscard]] virtual Result<RecordMarks> append(const std::string& metrics,
                                                    const std::string& samples) = 0;
 };
 
-/// Opens the record files in `directory`, cut back to `marks`.
+/// Opens the record files in `directory`, cut back to `marks`. A sample with which `samples.jsonl`
+/// would hold more than `most_samples_bytes` is left out.
 /// Errors: those of the file system, and `kCorruptData` when a file is shorter than its mark.
-[[nodiscard]] Result<std::unique_ptr<RecordFiles>> open_record_files(const std::string& directory,
-                                                                     const RecordMarks& marks);
+[[nodiscard]] Result<std::unique_ptr<RecordFiles>> open_record_files(
+    const std::string& directory, const RecordMarks& marks,
+    std::uint64_t most_samples_bytes = std::numeric_limits<std::uint64_t>::max());
 
 /// Sees every record as it is taken in, e.g. to show a table. Called on the recorder's actor.
 using RecordObserver = std::function<void(const StepRecord&)>;

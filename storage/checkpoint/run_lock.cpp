@@ -3,9 +3,11 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <fcntl.h>
 #include <string>
 #include <sys/file.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -27,7 +29,32 @@ std::string holder_of(int descriptor) {
   return digits.empty() ? "another process" : "process " + digits;
 }
 
+constexpr int kPatience = 10;  // milliseconds
+
+int lock_now(int descriptor, int kind) {
+  int result = 0;
+  do {
+    result = ::flock(descriptor, kind | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  return result;
+}
+
 }  // namespace
+
+Result<bool> is_run_locked(const std::filesystem::path& run_directory) {
+  const std::filesystem::path path = run_directory / "lock";
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (descriptor < 0) {
+    return errno == ENOENT ? Result<bool>(false) : system_error(errno, "open", path);
+  }
+  const bool taken = lock_now(descriptor, LOCK_SH) == 0;
+  const int error = errno;
+  ::close(descriptor);  // and with it the lock
+  if (!taken && error != EWOULDBLOCK) {
+    return system_error(error, "lock", path);
+  }
+  return !taken;
+}
 
 Result<RunLock> RunLock::acquire(const std::filesystem::path& run_directory) {
   const std::filesystem::path path = run_directory / "lock";
@@ -38,10 +65,12 @@ Result<RunLock> RunLock::acquire(const std::filesystem::path& run_directory) {
     return system_error(errno, "open", path);
   }
   RunLock lock(descriptor);
-  int result = 0;
-  do {
-    result = ::flock(descriptor, LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
+  // Somebody who only looks whether the lock is held has it for a few microseconds.
+  int result = lock_now(descriptor, LOCK_EX);
+  for (int i = 0; i < kPatience && result != 0 && errno == EWOULDBLOCK; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    result = lock_now(descriptor, LOCK_EX);
+  }
   if (result != 0 && errno == EWOULDBLOCK) {
     return Status(Errc::kUnavailable,
                   run_directory.string() + ": in use by " + holder_of(descriptor));

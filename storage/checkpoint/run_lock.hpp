@@ -12,7 +12,7 @@ namespace tidemill::storage {
 /// way: the lock is the kernel's, on the file `lock`, which stays.
 class RunLock {
 public:
-  /// Takes the lock of `run_directory`, which must exist. Does not wait.
+  /// Takes the lock of `run_directory`, which must exist. Waits a moment at most.
   /// Errors: `kUnavailable` naming the process that holds it; as `ReadableFile::open`.
   [[nodiscard]] static Result<RunLock> acquire(const std::filesystem::path& run_directory);
 
@@ -27,5 +27,10 @@ private:
 
   int descriptor_ = -1;
 };
+
+/// Returns whether somebody holds the lock of `run_directory`. Takes it for a moment, shared, which
+/// one who acquires it then waits out.
+/// Errors: as `ReadableFile::open`.
+[[nodiscard]] Result<bool> is_run_locked(const std::filesystem::path& run_directory);
 
 }  // namespace tidemill::storage

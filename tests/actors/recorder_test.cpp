@@ -11,8 +11,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/recorder/metrics_events.hpp"
 #include "actors/recorder/spawn.hpp"
 #include "base/json.hpp"
+#include "storage/events/event_file.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -110,6 +112,22 @@ TEST_F(RecorderTest, WritesOneJsonObjectALine) {
   EXPECT_THAT(lines_->samples_text, HasSubstr(R"("behavior_logprobs":[-0.5,-0.25])"));
 }
 
+// Whoever reads them back gets the floats that were drawn with.
+TEST_F(RecorderTest, LogProbabilitiesAreShortAndExact) {
+  start();
+  StepRecord step = some_record(1);
+  step.samples[0].behavior_logprobs = {-0.1F, -1.17549435e-38F, -16777216.0F, -0.333333343F};
+  const auto asked = ask<RecordMarks>(recorder_, atom::record_v, step);
+  drain();
+  advance(0s);
+  EXPECT_THAT(lines_->samples_text, HasSubstr(R"("behavior_logprobs":[-0.1,)"));
+  const auto line = parse_json(lines_->samples_text);
+  const Json::Array& numbers = *line.value().find("behavior_logprobs")->if_array();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    EXPECT_EQ(static_cast<float>(*numbers[i].number()), step.samples[0].behavior_logprobs[i]);
+  }
+}
+
 TEST_F(RecorderTest, WhatComesDuringAWriteGoesOutTogetherInOrder) {
   start();
   record(1);
@@ -168,6 +186,10 @@ protected:
   }
   std::filesystem::path metrics() const { return directory_.path() / "metrics.jsonl"; }
   std::filesystem::path samples() const { return directory_.path() / "samples.jsonl"; }
+  std::filesystem::path events() const { return directory_.path() / actors::kEventFileName; }
+  std::uint64_t num_events() const {
+    return storage::find_event_records(events(), 1000).value().num_records;
+  }
   TemporaryDirectory directory_;
 };
 
@@ -191,6 +213,65 @@ TEST_F(RecordFilesTest, OpensCutBackToTheMarksOfTheCommit) {
   EXPECT_EQ(content(samples()), "x\n");
   ASSERT_TRUE(files.value()->append("three\n", "").ok());
   EXPECT_EQ(content(metrics()), "one\nthree\n");
+}
+
+TEST_F(RecordFilesTest, SamplesForWhichThereIsNoRoomAreLeftOut) {
+  const auto open_small = [this](RecordMarks marks) {
+    return actors::open_record_files(directory_.path().string(), marks, 8);
+  };
+  // However the lines come, the same are kept.
+  ASSERT_TRUE(open_small({}).value()->append("", "aaa\nbbbb\ncc\nd\n").ok());
+  EXPECT_EQ(content(samples()), "aaa\ncc\n");
+  const auto files = open_small({});
+  for (const char* line : {"aaa\n", "bbbb\n", "cc\n", "d\n"}) {
+    ASSERT_TRUE(files.value()->append("", line).ok());
+  }
+  EXPECT_EQ(content(samples()), "aaa\ncc\n");
+  ASSERT_TRUE(open_small({0, 4}).value()->append("m\n", "bbbb\n").ok());  // resumed
+  EXPECT_EQ(content(samples()), "aaa\n");
+  EXPECT_EQ(content(metrics()), "m\n");
+}
+
+const std::string kLine1 = R"({"kind":"train","step":1,"loss":0.5,"gap":null})"
+                           "\n";
+const std::string kLine2 = R"({"kind":"eval","step":2,"eval_mean_at_k":1})"
+                           "\n";
+
+TEST_F(RecordFilesTest, TheEventFileHasARecordForEachLine) {
+  const auto files = open();
+  ASSERT_TRUE(files.value()->append(kLine1 + kLine2, "").ok());
+  EXPECT_EQ(num_events(), 3U);  // the first names the file's version
+  const std::string bytes = content(events());
+  EXPECT_THAT(bytes, HasSubstr("train/loss"));
+  EXPECT_THAT(bytes, HasSubstr("eval/eval_mean_at_k"));
+  EXPECT_EQ(bytes.find("gap"), std::string::npos);
+  EXPECT_EQ(bytes.find("step"), std::string::npos);
+}
+
+TEST_F(RecordFilesTest, TheEventFileIsCutBackWithTheMetrics) {
+  ASSERT_TRUE(open().value()->append(kLine1 + kLine2, "").ok());
+  const std::string before = content(events());
+  const auto files = open({kLine1.size(), 0});
+  ASSERT_TRUE(files.ok());
+  EXPECT_EQ(num_events(), 2U);
+  EXPECT_TRUE(before.starts_with(content(events())));  // with the wall times that they had
+  ASSERT_TRUE(files.value()->append(kLine2, "").ok());
+  EXPECT_EQ(num_events(), 3U);
+}
+
+TEST_F(RecordFilesTest, AnEventFileThatLacksRecordsIsMadeAnewFromTheMetrics) {
+  ASSERT_TRUE(open().value()->append(kLine1 + kLine2, "").ok());
+  const RecordMarks marks{kLine1.size() + kLine2.size(), 0};
+  const std::string whole = content(events());
+  for (const std::size_t size : {whole.size() - 1, std::size_t{3}, std::size_t{0}}) {
+    std::filesystem::resize_file(events(), size);
+    ASSERT_TRUE(open(marks).ok());
+    EXPECT_EQ(num_events(), 3U) << size;
+    EXPECT_EQ(content(events()).size(), whole.size()) << size;
+  }
+  std::filesystem::remove(events());
+  ASSERT_TRUE(open(marks).ok());
+  EXPECT_EQ(num_events(), 3U);
 }
 
 TEST_F(RecordFilesTest, AFileShorterThanItsMarkIsNamed) {

@@ -77,6 +77,35 @@ TEST_F(RunTest, ADryRunRefusesTheMemoryThatTheRunRefuses) {
   EXPECT_EQ(dry.out, "");
 }
 
+TEST_F(RunTest, ARunIsSeenByThoseWhoLookAtRuns) {
+  ASSERT_EQ(run({"run", "small.yaml"}).code, kDone);
+  const Outcome finished = run({"runs", "--json"});
+  ASSERT_EQ(finished.lines().size(), 1U);
+  EXPECT_EQ(finished.lines()[0].at("state"), "finished");
+  EXPECT_EQ(finished.lines()[0].at("step"), 1);
+  EXPECT_EQ(finished.lines()[0].at("steps"), 1);
+  EXPECT_TRUE(finished.lines()[0].at("train").contains("reward_mean"));
+  EXPECT_THAT(run({"show", "small"}).out, HasSubstr("small: rl, finished, step 1 of 1\n"));
+  const Outcome samples = run({"show", "small", "--samples", "--json"});
+  EXPECT_EQ(samples.lines().size(), 4U);  // 2 prompts, 2 samples each
+  EXPECT_EQ(samples.lines()[0].at("response_ids").size(),
+            samples.lines()[0].at("behavior_logprobs").size());
+
+  ASSERT_EQ(run({"run", "small.yaml", "name=none", "record.samples_bytes=0"}).code, kDone);
+  EXPECT_EQ(run({"show", "none", "--samples"}).err, "runs/none/samples.jsonl: holds no sample\n");
+}
+
+TEST_F(RunTest, WhyARunFailedIsSeen) {
+  const Outcome failed =
+      run({"run", "small.yaml", "reward={kind: command, command: [/bin/false]}"});
+  EXPECT_EQ(failed.code, kRefused);
+  const Outcome runs = run({"runs", "--json"});
+  ASSERT_EQ(runs.lines().size(), 1U);
+  EXPECT_EQ(runs.lines()[0].at("state"), "failed");
+  EXPECT_EQ(runs.lines()[0].at("reason").get<std::string>() + '\n', failed.err);
+  EXPECT_THAT(run({"show", "small"}).out, HasSubstr("step 0 of 1; reward-0: command: given up"));
+}
+
 TEST_F(RunTest, ARunIsResumedFromItsOwnDirectory) {
   ASSERT_EQ(run({"run", "small.yaml"}).code, kDone);
   for (const char* directory : {"runs/small", "runs/small/", "runs/../runs/small/."}) {

@@ -106,9 +106,10 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   engines->runtime = device;
   TIDEMILL_ASSIGN_OR_RETURN(
       engines->records,
-      actors::open_record_files(run.directory.string(), origin.commit.has_value()
-                                                            ? origin.commit->records
-                                                            : actors::RecordMarks{}));
+      actors::open_record_files(
+          run.directory.string(),
+          origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
+          static_cast<std::uint64_t>(options.run.record.samples_bytes)));
   inform_of_device(*device, run);
   return engines;
 }

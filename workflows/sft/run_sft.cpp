@@ -71,9 +71,10 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
   TIDEMILL_ASSIGN_OR_RETURN(engines->opened, open_runtime_at(opened.model, runtime, origin));
   TIDEMILL_ASSIGN_OR_RETURN(
       engines->records,
-      actors::open_record_files(run.directory.string(), origin.commit.has_value()
-                                                            ? origin.commit->records
-                                                            : actors::RecordMarks{}));
+      actors::open_record_files(
+          run.directory.string(),
+          origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
+          static_cast<std::uint64_t>(options.run.record.samples_bytes)));
   inform_of_device(*engines->opened.runtime, run);
   return std::shared_ptr<void>(std::move(engines));
 }

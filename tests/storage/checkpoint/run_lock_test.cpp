@@ -2,10 +2,14 @@
 #include "storage/checkpoint/run_lock.hpp"
 
 #include <array>
+#include <chrono>
 #include <csignal>
+#include <fcntl.h>
 #include <filesystem>
 #include <string>
+#include <sys/file.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -50,6 +54,31 @@ TEST(RunLock, NamesTheProcessThatHoldsItAndEndsWithIt) {
   EXPECT_TRUE(RunLock::acquire(run.path()).ok());
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+TEST(RunLock, IsSeenByThoseWhoOnlyLook) {
+  const test::TemporaryDirectory run;
+  EXPECT_FALSE(is_run_locked(run.path()).value());
+  EXPECT_FALSE(std::filesystem::exists(run.path() / "lock"));  // looking leaves nothing
+  {
+    const auto lock = RunLock::acquire(run.path());
+    EXPECT_TRUE(is_run_locked(run.path()).value());
+  }
+  EXPECT_FALSE(is_run_locked(run.path()).value());
+}
+
+// Somebody who looks has the lock for a moment.
+TEST(RunLock, WaitsOutOneWhoLooks) {
+  const test::TemporaryDirectory run;
+  ASSERT_TRUE(RunLock::acquire(run.path()).ok());
+  const int looking = ::open((run.path() / "lock").c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(::flock(looking, LOCK_SH | LOCK_NB), 0);
+  std::thread leaves([looking] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ::close(looking);
+  });
+  EXPECT_TRUE(RunLock::acquire(run.path()).ok());
+  leaves.join();
 }
 
 TEST(RunLock, NeedsADirectoryAndFollowsNoLink) {
