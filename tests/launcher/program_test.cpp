@@ -176,6 +176,14 @@ TEST(ProgramTest, JsonIsOneObjectALine) {
   EXPECT_GT(num_keys, 80U);
 }
 
+TEST(ProgramTest, TheReferencePageIsWhatTheSchemaSays) {
+  std::ifstream page(TIDEMILL_SOURCE_DIR "/docs/configuration.md");
+  std::ostringstream text;
+  text << page.rdbuf();
+  EXPECT_EQ(text.str(), run({"explain", "--markdown"}).out)
+      << "make it anew: tidemill explain --markdown > docs/configuration.md";
+}
+
 TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
   const std::string text = run({"explain"}).out;
   std::map<std::string, std::set<std::string>> headings;  // of each key
