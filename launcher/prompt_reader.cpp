@@ -3,6 +3,7 @@
 
 #include <CLI/App.hpp>
 
+#include "engines/chat/conversation.hpp"
 #include "launcher/model_arguments.hpp"
 
 namespace tidemill::launcher {
@@ -10,24 +11,8 @@ namespace {
 
 using engines::AddSpecialTokens;
 using engines::chat::ChatRequest;
-using engines::chat::Dict;
 using engines::chat::Ending;
-using engines::chat::List;
 using engines::chat::Value;
-
-Value message(const char* role, const std::string& content) {
-  Dict fields;
-  fields.insert("role", role);
-  fields.insert("content", content);
-  return fields;
-}
-
-bool begins_with_system(const List& messages) {
-  const Value* role = messages.empty() || !messages.front().is_dict()
-                          ? nullptr
-                          : messages.front().as_dict().member("role");
-  return role != nullptr && role->is_string() && role->as_string() == "system";
-}
 
 }  // namespace
 
@@ -83,7 +68,7 @@ Result<std::vector<std::int32_t>> PromptReader::from_prompt(const std::string& p
     return encode(prompt, AddSpecialTokens::kYes, place + ": prompt");
   }
   ChatRequest chat;
-  chat.messages = Value::sequence({message("user", prompt)});
+  chat.messages = Value::sequence({engines::chat::make_message("user", prompt)});
   chat.ending = form_.ending;
   return from_chat(std::move(chat), place);
 }
@@ -94,11 +79,8 @@ Result<std::vector<std::int32_t>> PromptReader::from_chat(ChatRequest chat,
     TIDEMILL_ASSIGN_OR_RETURN(renderer_,
                               ChatRenderer::open(model_, tokenizer_.config(), std::nullopt));
   }
-  if (!form_.system.empty() && chat.messages.is_sequence() &&
-      !begins_with_system(chat.messages.as_sequence().items)) {
-    List messages = chat.messages.as_sequence().items;
-    messages.insert(messages.begin(), message("system", form_.system));
-    chat.messages = Value::sequence(std::move(messages));
+  if (chat.messages.is_sequence()) {
+    chat.messages = engines::chat::with_system(chat.messages.as_sequence().items, form_.system);
   }
   const auto text = renderer_->render(std::move(chat));
   if (!text.ok()) {

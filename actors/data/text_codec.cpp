@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engines/chat/conversation.hpp"
+
 namespace tidemill::actors {
 namespace {
 
@@ -11,10 +13,12 @@ using engines::AddSpecialTokens;
 using engines::Tokenizer;
 using engines::chat::ChatRequest;
 using engines::chat::ChatTemplate;
-using engines::chat::Dict;
 using engines::chat::Ending;
+using engines::chat::is_by;
 using engines::chat::List;
+using engines::chat::make_message;
 using engines::chat::Value;
+using engines::chat::with_system;
 
 // Whether `whole` begins with `start`.
 bool begins_with(const std::vector<std::int32_t>& whole, const std::vector<std::int32_t>& start) {
@@ -25,18 +29,6 @@ bool begins_with(const std::vector<std::int32_t>& whole, const std::vector<std::
 Value first_messages(const List& messages, std::size_t end) {
   return Value::sequence(
       List(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(end)));
-}
-
-bool is_by(const Value& message, std::string_view speaker) {
-  const Value* role = message.is_dict() ? message.as_dict().member("role") : nullptr;
-  return role != nullptr && role->is_string() && role->as_string() == speaker;
-}
-
-Value message(const char* role, const std::string& content) {
-  Dict fields;
-  fields.insert("role", role);
-  fields.insert("content", content);
-  return fields;
 }
 
 }  // namespace
@@ -79,13 +71,6 @@ Result<std::string> TextCodec::render(const Value& messages, Ending ending) cons
   return std::move(rendering.text);
 }
 
-Value TextCodec::conversation(List messages) const {
-  if (!form_.system.empty() && (messages.empty() || !is_by(messages.front(), "system"))) {
-    messages.insert(messages.begin(), message("system", form_.system));
-  }
-  return Value::sequence(std::move(messages));
-}
-
 Result<std::vector<std::int32_t>> TextCodec::prompt_ids(const storage::PromptRow& row) const {
   auto ids = [&]() -> Result<std::vector<std::int32_t>> {
     List messages;
@@ -93,13 +78,14 @@ Result<std::vector<std::int32_t>> TextCodec::prompt_ids(const storage::PromptRow
       TIDEMILL_ASSIGN_OR_RETURN(const Value parsed, Value::parse_json(row.messages));
       messages = parsed.as_sequence().items;
     } else if (form_.prompts_as_messages) {
-      messages.push_back(message("user", row.prompt));
+      messages.push_back(make_message("user", row.prompt));
     } else {
       return tokenizer_.encode(row.prompt, AddSpecialTokens::kYes);
     }
     // A template writes the special tokens itself.
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string text,
-                              render(conversation(std::move(messages)), Ending::kGenerationPrompt));
+    TIDEMILL_ASSIGN_OR_RETURN(
+        const std::string text,
+        render(with_system(std::move(messages), form_.system), Ending::kGenerationPrompt));
     return tokenizer_.encode(text, AddSpecialTokens::kNo);
   }();
   if (ids.ok() && ids.value().empty()) {
@@ -160,12 +146,13 @@ Result<SupervisedTokens> TextCodec::supervised(const storage::SupervisedRow& row
       case Kind::kTokens: return SupervisedTokens{row.input_ids, row.loss_mask};
       case Kind::kMessages: {
         TIDEMILL_ASSIGN_OR_RETURN(const Value messages, Value::parse_json(row.messages));
-        return supervised_messages(conversation(messages.as_sequence().items));
+        return supervised_messages(with_system(messages.as_sequence().items, form_.system));
       }
       case Kind::kPromptAnswer:
         return form_.prompts_as_messages
-                   ? supervised_messages(conversation(
-                         {message("user", row.prompt), message("assistant", row.answer)}))
+                   ? supervised_messages(with_system(
+                         {make_message("user", row.prompt), make_message("assistant", row.answer)},
+                         form_.system))
                    : supervised_answer(row.prompt, row.answer);
     }
     return Status(Errc::kInternal, "unknown kind of row");

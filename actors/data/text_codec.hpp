@@ -64,7 +64,6 @@ private:
 
   [[nodiscard]] Result<std::string> render(const engines::chat::Value& messages,
                                            engines::chat::Ending ending) const;
-  [[nodiscard]] engines::chat::Value conversation(engines::chat::List messages) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_messages(
       const engines::chat::Value& messages) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_answer(const std::string& prompt,

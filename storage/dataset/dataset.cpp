@@ -2,6 +2,8 @@
 #include "storage/dataset/dataset.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -76,7 +78,9 @@ Result<std::unique_ptr<Dataset<Row>>> Dataset<Row>::open(const DatasetOptions& o
     TIDEMILL_RETURN_IF_ERROR(check_overlap(data->files()));
     data->mixture_ = std::make_unique<MixtureOrder>(options.weights);
     for (const double weight : options.weights) {
-      data->digest_ += ' ' + std::to_string(weight);
+      std::array<char, 32> text{};
+      const auto end = std::to_chars(text.data(), text.data() + text.size(), weight).ptr;
+      data->digest_ += ' ' + std::string(text.data(), end);
     }
     data->digest_ = digest_text(data->digest_);
   }

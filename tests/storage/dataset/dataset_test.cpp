@@ -233,6 +233,10 @@ TEST_F(DatasetTest, WeightsSayHowOftenEachPathIsDrawnFrom) {
 
   options_.weights = {1.0, 2.0};
   EXPECT_NE(open({large, small}).value()->digest(), data->digest());
+  options_.weights = {1.0, 1e-8};
+  const std::string tiny = open({large, small}).value()->digest();
+  options_.weights = {1.0, 2e-8};
+  EXPECT_NE(open({large, small}).value()->digest(), tiny);
   options_.epochs = 2;
   EXPECT_EQ(open({large, small}).value()->num_positions(), 8U);
 }
