@@ -23,6 +23,18 @@ struct Results : engines::RolloutSink, engines::RewardSink {
   std::map<SampleId, RewardResult> rewards;
 };
 
+// Answers all that was submitted, and scores the answers.
+void finish(engines::RolloutEngine& engine, engines::RewardEngine& rewards, Results& results) {
+  while (engine.has_work()) {
+    TIDEMILL_CHECK(engine.step({}).ok());
+  }
+  for (const auto& [id, rollout] : results.rollouts) {
+    TIDEMILL_CHECK(
+        rewards.submit({id, "", simulated_text(rollout.response_ids), "", ""}, results).ok());
+  }
+  TIDEMILL_CHECK(rewards.step({}).ok());
+}
+
 class PlainLoop {
 public:
   explicit PlainLoop(const SimulationOptions& options)
@@ -118,14 +130,7 @@ private:
       request.max_new_tokens = kMaxNewTokens;
       TIDEMILL_CHECK(engine->submit(std::move(request), results).ok());
     }
-    while (engine->has_work()) {
-      TIDEMILL_CHECK(engine->step({}).ok());
-    }
-    for (const auto& [id, rollout] : results.rollouts) {
-      TIDEMILL_CHECK(
-          rewards_->submit({id, "", simulated_text(rollout.response_ids), "", ""}, results).ok());
-    }
-    TIDEMILL_CHECK(rewards_->step({}).ok());
+    finish(*engine, *rewards_, results);
     return decide(prompt, results);
   }
 
@@ -200,14 +205,7 @@ std::optional<double> simulated_evaluation(const SimulationOptions& options,
     request.max_new_tokens = kMaxNewTokens;
     TIDEMILL_CHECK(engine->submit(std::move(request), results).ok());
   }
-  while (engine->has_work()) {
-    TIDEMILL_CHECK(engine->step({}).ok());
-  }
-  for (const auto& [id, rollout] : results.rollouts) {
-    TIDEMILL_CHECK(
-        rewards->submit({id, "", simulated_text(rollout.response_ids), "", ""}, results).ok());
-  }
-  TIDEMILL_CHECK(rewards->step({}).ok());
+  finish(*engine, *rewards, results);
   double sum = 0.0;  // what has no reward counts as 0
   bool any = false;
   for (const auto& [id, reward] : results.rewards) {
