@@ -29,7 +29,7 @@ std::string holder_of(int descriptor) {
   return digits.empty() ? "another process" : "process " + digits;
 }
 
-constexpr int kPatience = 10;  // milliseconds
+constexpr int kPatience = 250;  // milliseconds
 
 int lock_now(int descriptor, int kind) {
   int result = 0;

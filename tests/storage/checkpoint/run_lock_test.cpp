@@ -73,6 +73,7 @@ TEST(RunLock, WaitsOutOneWhoLooks) {
   ASSERT_TRUE(RunLock::acquire(run.path()).ok());
   const int looking = ::open((run.path() / "lock").c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_EQ(::flock(looking, LOCK_SH | LOCK_NB), 0);
+  // The nap makes it likely that the lock is asked for before it is free; either way must do.
   std::thread leaves([looking] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ::close(looking);
