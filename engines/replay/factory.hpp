@@ -42,7 +42,7 @@ struct ReplayOptions {
 /// Makes a trainer whose weights are the digest of everything it has been trained on.
 /// `logprobs` and `score` answer what the replayed rollout engine reports for the same weights.
 [[nodiscard]] std::unique_ptr<TrainEngine> make_replay_train_engine(const ReplayOptions& options,
-                                                                    Snapshot initial);
+                                                                    const Snapshot& initial);
 
 /// Makes a reward engine that scores by a hash of the response: 0 or 1, and an error instead for
 /// one in `one_in_fails` samples (0: never), each time it is asked.

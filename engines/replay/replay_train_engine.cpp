@@ -177,7 +177,7 @@ Snapshot replay_initial_snapshot(std::uint64_t seed) {
 }
 
 std::unique_ptr<TrainEngine> make_replay_train_engine(const ReplayOptions& options,
-                                                      Snapshot initial) {
+                                                      const Snapshot& initial) {
   return std::make_unique<ReplayTrainEngine>(options, initial);
 }
 

@@ -170,7 +170,7 @@ bool CommandRewardEngine::write_out() {
   std::size_t written = 0;
   PipeResult result{PipeState::kMoved, 0};
   while (written < outbox_.size() && result.state == PipeState::kMoved) {
-    result = child_->write_stdin(std::string_view(outbox_).substr(written));
+    result = child_->write_stdin(std::string_view{outbox_}.substr(written));
     written += result.bytes;
   }
   outbox_.erase(0, written);

@@ -113,7 +113,7 @@ inline Vec load(const Element* from) {
 }
 inline void store(float* to, const Vec& value) {
 #pragma GCC unroll 4
-  for (int i = 0; i < kRegisters; ++i) {
+  for (std::ptrdiff_t i = 0; i < kRegisters; ++i) {
     store_register(to + i * kRegisterFloats, value.part[i]);
   }
 }
