@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/commands.hpp"
+#include "launcher/commands/commands.hpp"
 #include "launcher/program.hpp"
 
 int main(int argc, char** argv) {

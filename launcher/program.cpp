@@ -9,8 +9,8 @@
 #include <ostream>
 
 #include "base/schema_suggest.hpp"
-#include "launcher/log_sinks.hpp"
-#include "launcher/option_checks.hpp"
+#include "launcher/commands/option_checks.hpp"
+#include "launcher/runs/log_sinks.hpp"
 
 namespace tidemill::launcher {
 namespace {

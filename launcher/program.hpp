@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "launcher/additions.hpp"
-#include "launcher/command.hpp"
+#include "launcher/commands/command.hpp"
 
 namespace tidemill::launcher {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <tidemill/actors/reward/judge_engine.hpp>
 #include <tidemill/launcher/additions.hpp>
-#include <tidemill/launcher/commands.hpp>
+#include <tidemill/launcher/commands/commands.hpp>
 #include <tidemill/launcher/program.hpp>
 #include <vector>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Curves, character by character.
-#include "launcher/chart.hpp"
+#include "launcher/looking/chart.hpp"
 
 #include <array>
 #include <sstream>

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/commands.hpp"
+#include "launcher/commands/commands.hpp"
 #include "launcher/program.hpp"
 #include "tests/support/temporary_directory.hpp"
 

@@ -14,8 +14,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/commands.hpp"
-#include "launcher/log_sinks.hpp"
+#include "launcher/commands/commands.hpp"
+#include "launcher/runs/log_sinks.hpp"
 
 namespace tidemill::launcher {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/schema_reference.hpp"
 #include "configs/run_config.hpp"
 #include "configs/yaml_tree.hpp"
-#include "launcher/json_form.hpp"
+#include "launcher/commands/json_form.hpp"
 #include "tests/launcher/command_run.hpp"
 #include "tests/support/json_schema_check.hpp"
 

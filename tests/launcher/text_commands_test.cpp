@@ -6,7 +6,7 @@
 
 #include <gmock/gmock.h>
 
-#include "launcher/line_reader.hpp"
+#include "launcher/models/line_reader.hpp"
 #include "tests/launcher/command_run.hpp"
 
 namespace tidemill::launcher {

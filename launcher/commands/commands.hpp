@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of all commands.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "launcher/commands/command.hpp"
+
+namespace tidemill::launcher {
+
+[[nodiscard]] std::unique_ptr<Command> make_run_command();
+[[nodiscard]] std::unique_ptr<Command> make_resume_command();
+[[nodiscard]] std::unique_ptr<Command> make_check_command();
+[[nodiscard]] std::unique_ptr<Command> make_completion_command();
+[[nodiscard]] std::unique_ptr<Command> make_explain_command();
+[[nodiscard]] std::unique_ptr<Command> make_export_command();
+[[nodiscard]] std::unique_ptr<Command> make_generate_command();
+[[nodiscard]] std::unique_ptr<Command> make_runs_command();
+[[nodiscard]] std::unique_ptr<Command> make_schema_command();
+[[nodiscard]] std::unique_ptr<Command> make_score_command();
+[[nodiscard]] std::unique_ptr<Command> make_show_command();
+[[nodiscard]] std::unique_ptr<Command> make_template_command();
+[[nodiscard]] std::unique_ptr<Command> make_tokenize_command();
+
+/// Makes one of each, in the order that `--help` shows.
+[[nodiscard]] std::vector<std::unique_ptr<Command>> all_commands();
+
+}  // namespace tidemill::launcher

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tidemill completion`: a script that lets a shell complete the program's command lines.
+#include <CLI/App.hpp>
+#include <algorithm>
+#include <ostream>
+#include <sstream>
+
+#include "base/schema_reference.hpp"
+#include "launcher/additions.hpp"
+#include "launcher/commands/commands.hpp"
+#include "launcher/commands/completion_script.hpp"
+#include "launcher/commands/option_checks.hpp"
+#include "launcher/program.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+// The names of a list that a help text or a reference gives as "name: what it is".
+std::string name_of(const std::string& entry) {
+  return entry.substr(0, entry.find(": "));
+}
+
+// What an argument takes, by its name, or an option, by its value's.
+CompletedValue value_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const std::string word = option.nonpositional() ? type : option.get_name(/*positional=*/true);
+  if (option.nonpositional() && option.get_items_expected_max() == 0) {
+    return {CompletedKind::kNothing, {}};
+  }
+  if (type.find('|') != std::string::npos) {  // of `take_names`
+    CompletedValue value{CompletedKind::kNames, {}};
+    std::istringstream names(type);
+    for (std::string name; std::getline(names, name, '|');) {
+      value.names.push_back(name);
+    }
+    return value;
+  }
+  if (word == "FILE") {
+    return {option.nonpositional() ? CompletedKind::kFile : CompletedKind::kYaml, {}};
+  }
+  const CompletedKind kind = word == "DIR" || word == "MODEL"    ? CompletedKind::kFolder
+                             : word == "RUN" || word == "SOURCE" ? CompletedKind::kRun
+                             : word == "KEY"                     ? CompletedKind::kKey
+                             : word == "KEY=VALUE"               ? CompletedKind::kOverride
+                                                                 : CompletedKind::kText;
+  return {kind, {}};
+}
+
+CompletedCommand facts_of(Command& command) {
+  SharedOptions shared;
+  CLI::App app;
+  declare_options(command, shared, app);
+  CompletedCommand out{command.name(), command.summary(), {}, {}};
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->nonpositional()) {
+      out.places.push_back(value_of(*option));
+      continue;
+    }
+    for (const std::string& name : option->get_lnames()) {
+      out.options.push_back({"--" + name, option->get_description(), value_of(*option)});
+    }
+  }
+  return out;
+}
+
+std::vector<CompletedKey> all_keys(const schema::StructSchema& root) {
+  std::vector<std::string> workflows;
+  for (const schema::KindSchema& kind : root.tag->kinds) {
+    workflows.push_back(kind.name);
+  }
+  std::vector<CompletedKey> keys;
+  for (const KeyReference& key : list_keys(root)) {
+    if (key.has_keys || key.path.find("[]") != std::string::npos) {
+      continue;  // of what is inside an argument sets one key at a time
+    }
+    constexpr std::string_view kChoice = "workflow: ";
+    const auto choice = std::find_if(key.when.begin(), key.when.end(),
+                                     [&](const auto& when) { return when.starts_with(kChoice); });
+    const std::vector<std::string> of =
+        choice == key.when.end() ? workflows : std::vector{choice->substr(kChoice.size())};
+    auto known = std::find_if(keys.begin(), keys.end(),
+                              [&key](const CompletedKey& k) { return k.path == key.path; });
+    if (known == keys.end()) {
+      known = keys.insert(keys.end(), {key.path, key.help, {}, {}});
+      std::transform(key.names.begin(), key.names.end(), std::back_inserter(known->names), name_of);
+      if (key.type == "true or false") {
+        known->names = {"true", "false"};
+      }
+    }
+    for (const std::string& workflow : of) {
+      if (std::find(known->workflows.begin(), known->workflows.end(), workflow) ==
+          known->workflows.end()) {
+        known->workflows.push_back(workflow);
+      }
+    }
+  }
+  return keys;
+}
+
+class CompletionCommand final : public Command {
+public:
+  [[nodiscard]] std::string name() const override { return "completion"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Prints a script for a shell's completion";
+  }
+  [[nodiscard]] std::string example() const override {
+    return "tidemill completion bash > ~/.local/share/bash-completion/completions/tidemill";
+  }
+
+  void declare(CLI::App& app) override {
+    take_names(*app.add_option("SHELL", shell_, "bash, zsh or fish")->required()->type_name(""),
+               {"bash", "zsh", "fish"});
+  }
+
+  [[nodiscard]] Status run(Session& session) override {
+    TIDEMILL_ASSIGN_OR_RETURN(const auto schema, run_schema(session));
+    CompletionFacts facts;
+    for (const auto& command : all_commands()) {
+      facts.commands.push_back(facts_of(*command));
+    }
+    facts.keys = all_keys(schema.structure());
+    session.out << (shell_ == "bash"  ? bash_completion(facts)
+                    : shell_ == "zsh" ? zsh_completion(facts)
+                                      : fish_completion(facts));
+    return {};
+  }
+
+private:
+  std::string shell_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_completion_command() {
+  return std::make_unique<CompletionCommand>();
+}
+
+}  // namespace tidemill::launcher

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scripts. What differs from program to program is a few functions of `case` statements, which
+// bash and zsh share; what is done with their answers is each shell's own.
+#include "launcher/commands/completion_script.hpp"
+
+#include <algorithm>
+
+namespace tidemill::launcher {
+namespace {
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) {
+    out += (out.empty() ? "" : " ") + word;
+  }
+  return out;
+}
+
+// Single quotes keep everything but themselves.
+std::string quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) {
+    out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  }
+  return out + "'";
+}
+
+std::string kind_word(const CompletedValue& value) {
+  switch (value.kind) {
+    case CompletedKind::kNothing: return "nothing";
+    case CompletedKind::kText: return "text";
+    case CompletedKind::kNames: return "names " + joined(value.names);
+    case CompletedKind::kFile: return "file";
+    case CompletedKind::kYaml: return "yaml";
+    case CompletedKind::kFolder: return "folder";
+    case CompletedKind::kRun: return "run";
+    case CompletedKind::kKey: return "key";
+    case CompletedKind::kOverride: return "override";
+  }
+  return "text";
+}
+
+// What kind stands at a place: `COMMAND 0)`, and `COMMAND *)` for the last one and those after it.
+std::string places_text(const CompletedCommand& command) {
+  std::string out;
+  for (std::size_t i = 0; i < command.places.size(); ++i) {
+    const bool last = i + 1 == command.places.size();
+    out += "    " + quoted(command.name + " ") + (last ? "*" : std::to_string(i)) + ") echo " +
+           quoted(kind_word(command.places[i])) + " ;;\n";
+  }
+  return out;
+}
+
+std::string facts_text(const CompletionFacts& facts) {
+  std::string commands;
+  std::string options;
+  std::string values;
+  std::string places;
+  for (const CompletedCommand& command : facts.commands) {
+    commands += (commands.empty() ? "" : " ") + command.name;
+    options += "    " + command.name + ") echo '";
+    for (const CompletedOption& option : command.options) {
+      options += (&option == &command.options.front() ? "" : " ") + option.name;
+      values += "    " + quoted(command.name + ' ' + option.name) + ") echo " +
+                quoted(kind_word(option.value)) + " ;;\n";
+    }
+    options += "' ;;\n";
+    places += places_text(command);
+  }
+  std::vector<std::string> all_workflows;
+  std::vector<std::string> all_keys;
+  std::string names;
+  for (const CompletedKey& key : facts.keys) {
+    all_keys.push_back(key.path);
+    for (const std::string& workflow : key.workflows) {
+      if (std::find(all_workflows.begin(), all_workflows.end(), workflow) == all_workflows.end()) {
+        all_workflows.push_back(workflow);
+      }
+    }
+    if (!key.names.empty()) {
+      names += "    " + key.path + ") echo " + quoted(joined(key.names)) + " ;;\n";
+    }
+  }
+  std::string keys;
+  for (const std::string& workflow : all_workflows) {
+    std::vector<std::string> of_workflow;
+    for (const CompletedKey& key : facts.keys) {
+      if (std::find(key.workflows.begin(), key.workflows.end(), workflow) != key.workflows.end()) {
+        of_workflow.push_back(key.path);
+      }
+    }
+    keys += "    " + workflow + ") echo " + quoted(joined(of_workflow)) + " ;;\n";
+  }
+  return "_tidemill_commands='" + commands + "'\n" +
+         "# COMMAND: its options.\n_tidemill_options() {\n  case $1 in\n" + options +
+         "  esac\n}\n"
+         "# COMMAND OPTION: what follows the option.\n_tidemill_value() {\n  case \"$1 $2\" in\n" +
+         values +
+         "    *) echo nothing ;;\n  esac\n}\n"
+         "# COMMAND NUMBER: what stands at an argument's place.\n_tidemill_place() {\n"
+         "  case \"$1 $2\" in\n" +
+         places +
+         "    *) echo text ;;\n  esac\n}\n"
+         "# [WORKFLOW]: keys of a run's file.\n_tidemill_keys() {\n  case $1 in\n" +
+         keys + "    *) echo " + quoted(joined(all_keys)) +
+         " ;;\n  esac\n}\n"
+         "# KEY: the names it may have.\n_tidemill_names() {\n  case $1 in\n" +
+         names +
+         "  esac\n}\n"
+         "# FILE: the workflow it names.\n_tidemill_workflow() {\n"
+         "  sed -n 's/^workflow: *\\([a-z]*\\).*/\\1/p' \"$1\" 2>/dev/null | head -n 1\n}\n";
+}
+
+constexpr const char* kBash = R"SCRIPT(
+_tidemill() {
+  # Split by blanks alone: bash itself splits words at `=` too.
+  local line=${COMP_LINE:0:COMP_POINT} words word command='' want='' file='' place=0 kind
+  read -ra words <<< "$line"
+  [[ $line == *[[:space:]] ]] && words+=('')
+  local cur=${words[-1]}
+  for word in "${words[@]:1:${#words[@]}-2}"; do
+    if [[ -n $want ]]; then
+      want=''
+    elif [[ $word == -* ]]; then
+      [[ $word == *=* || $(_tidemill_value "$command" "$word") == nothing ]] || want=$word
+    elif [[ -z $command ]]; then
+      command=$word
+    else
+      file=${file:-$word}
+      place=$((place + 1))
+    fi
+  done
+  if [[ -n $want ]]; then
+    kind=$(_tidemill_value "$command" "$want")
+  elif [[ $cur == -* ]]; then
+    kind="names $(_tidemill_options "$command")"
+  elif [[ -z $command ]]; then
+    kind="names $_tidemill_commands"
+  else
+    kind=$(_tidemill_place "$command" "$place")
+  fi
+  COMPREPLY=()
+  case $kind in
+    names*) mapfile -t COMPREPLY < <(compgen -W "${kind#names}" -- "$cur") ;;
+    yaml)
+      compopt -o filenames 2> /dev/null
+      mapfile -t COMPREPLY < <(compgen -f -X '!*.y*ml' -- "$cur"; compgen -d -- "$cur") ;;
+    file)
+      compopt -o filenames 2> /dev/null
+      mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+    folder)
+      compopt -o filenames 2> /dev/null
+      mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
+    run)
+      local runs='' run
+      for run in runs/*/run.yaml; do
+        [[ -e $run ]] && runs+=" ${run%/run.yaml}"
+      done
+      mapfile -t COMPREPLY < <(compgen -W "$runs" -- "$cur")
+      if ((${#COMPREPLY[@]} == 0)); then
+        compopt -o filenames 2> /dev/null
+        mapfile -t COMPREPLY < <(compgen -d -- "$cur")
+      fi ;;
+    key) mapfile -t COMPREPLY < <(compgen -W "$(_tidemill_keys)" -- "$cur") ;;
+    override)
+      if [[ $cur == *=* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$(_tidemill_names "${cur%%=*}")" -- "${cur#*=}")
+        # Where `=` breaks words only what follows it is replaced.
+        [[ $COMP_WORDBREAKS == *=* ]] || COMPREPLY=("${COMPREPLY[@]/#/${cur%%=*}=}")
+      else
+        compopt -o nospace 2> /dev/null
+        mapfile -t COMPREPLY < <(compgen -S = -W "$(_tidemill_keys \
+          "$(_tidemill_workflow "$file")")" -- "$cur")
+      fi ;;
+  esac
+}
+complete -F _tidemill tidemill mill
+)SCRIPT";
+
+constexpr const char* kZsh = R"SCRIPT(
+_tidemill() {
+  local word command='' want='' file='' kind cur=${words[CURRENT]}
+  local -i place=0 i
+  for ((i = 2; i < CURRENT; ++i)); do
+    word=${words[i]}
+    if [[ -n $want ]]; then
+      want=''
+    elif [[ $word == -* ]]; then
+      [[ $word == *=* || $(_tidemill_value "$command" "$word") == nothing ]] || want=$word
+    elif [[ -z $command ]]; then
+      command=$word
+    else
+      file=${file:-$word}
+      place+=1
+    fi
+  done
+  if [[ -n $want ]]; then
+    kind=$(_tidemill_value "$command" "$want")
+  elif [[ $cur == -* ]]; then
+    kind="names $(_tidemill_options "$command")"
+  elif [[ -z $command ]]; then
+    kind="names $_tidemill_commands"
+  else
+    kind=$(_tidemill_place "$command" "$place")
+  fi
+  case $kind in
+    names*) compadd -- ${=kind#names} ;;
+    yaml) _files -g '*.(yaml|yml)' ;;
+    file) _files ;;
+    folder) _files -/ ;;
+    run)
+      local -a runs=(runs/*/run.yaml(N:h))
+      compadd -- $runs || _files -/ ;;
+    key) compadd -- ${=$(_tidemill_keys)} ;;
+    override)
+      if [[ $cur == *=* ]]; then
+        compset -P '*='
+        compadd -- ${=$(_tidemill_names "${cur%%=*}")}
+      else
+        compadd -S = -- ${=$(_tidemill_keys "$(_tidemill_workflow "$file")")}
+      fi ;;
+  esac
+}
+compdef _tidemill tidemill mill
+)SCRIPT";
+
+std::string first_sentence(const std::string& help) {
+  return help.substr(0, help.find(". "));
+}
+
+// What fish runs, or is told, to offer values.
+std::string fish_value(const CompletedValue& value) {
+  switch (value.kind) {
+    case CompletedKind::kNames: return " -x -a " + quoted(joined(value.names));
+    case CompletedKind::kFile:
+    case CompletedKind::kYaml: return " -r -F";
+    case CompletedKind::kFolder: return " -x -a '(__fish_complete_directories)'";
+    case CompletedKind::kRun: return " -x -a '(__tidemill_runs)'";
+    case CompletedKind::kKey: return " -x -a '(__tidemill_keys \"\" \"\")'";
+    case CompletedKind::kNothing: return "";
+    default: return " -x";
+  }
+}
+
+std::string fish_keys(const CompletionFacts& facts) {
+  std::string out =
+      "# WORKFLOW SUFFIX: keys of a run's file, with what they mean.\n"
+      "function __tidemill_keys\n";
+  for (const CompletedKey& key : facts.keys) {
+    out += "  contains -- \"$argv[1]\" ''";
+    for (const std::string& workflow : key.workflows) {
+      out += ' ' + workflow;
+    }
+    out += "; and printf '%s%s\\t%s\\n' " + key.path + " \"$argv[2]\" " +
+           quoted(first_sentence(key.help)) + '\n';
+  }
+  out += "end\n# KEY: `key=name` for each name it may have.\nfunction __tidemill_names\n";
+  for (const CompletedKey& key : facts.keys) {
+    if (!key.names.empty()) {
+      out += "  test \"$argv[1]\" = " + key.path + "; and printf '%s\\n' " + key.path + "=" +
+             [&key] {
+               std::string all;
+               for (const std::string& name : key.names) {
+                 all += (all.empty() ? "" : " " + key.path + "=") + name;
+               }
+               return all;
+             }() +
+             '\n';
+    }
+  }
+  return out + "end\n";
+}
+
+constexpr const char* kFish = R"SCRIPT(function __tidemill_runs
+  for run in runs/*/run.yaml
+    string replace /run.yaml '' $run
+  end
+end
+# The arguments behind the command, without options.
+function __tidemill_arguments
+  string match -v -- '-*' (commandline -opc)[3..]
+end
+function __tidemill_overrides
+  set -l current (commandline -ct)
+  if string match -q '*=*' -- $current
+    __tidemill_names (string split -m 1 = -- $current)[1]
+  else
+    set -l file (__tidemill_arguments)[1]
+    __tidemill_keys (sed -n 's/^workflow: *\([a-z]*\).*/\1/p' $file 2>/dev/null)[1] =
+  end
+end
+function __tidemill_at
+  test (count (__tidemill_arguments)) -eq $argv[1]
+end
+function __tidemill_from
+  test (count (__tidemill_arguments)) -ge $argv[1]
+end
+)SCRIPT";
+
+std::string fish_places(const CompletedCommand& command, const std::string& seen) {
+  std::string out;
+  for (std::size_t i = 0; i < command.places.size(); ++i) {
+    const CompletedValue& place = command.places[i];
+    const bool last = i + 1 == command.places.size();
+    const std::string when = " -n '" + seen + "; and " +
+                             (last ? "__tidemill_from " : "__tidemill_at ") + std::to_string(i) +
+                             "'";
+    switch (place.kind) {
+      case CompletedKind::kOverride:
+        out += "complete -c tidemill" + when + " -f -a '(__tidemill_overrides)'\n";
+        break;
+      case CompletedKind::kYaml:
+      case CompletedKind::kFile: out += "complete -c tidemill" + when + " -F\n"; break;
+      case CompletedKind::kText: break;
+      default: {
+        std::string value = fish_value(place);
+        value.replace(value.find("-x"), 2, "-f");  // it follows no option
+        out += "complete -c tidemill" + when + value + '\n';
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string bash_completion(const CompletionFacts& facts) {
+  return "# bash completion of tidemill: source it, or keep it as\n"
+         "# ~/.local/share/bash-completion/completions/tidemill\n" +
+         facts_text(facts) + kBash;
+}
+
+std::string zsh_completion(const CompletionFacts& facts) {
+  return "#compdef tidemill mill\n# zsh completion of tidemill: source it after compinit.\n" +
+         facts_text(facts) + kZsh;
+}
+
+std::string fish_completion(const CompletionFacts& facts) {
+  std::string out =
+      "# fish completion of tidemill; keep it as ~/.config/fish/completions/tidemill.fish\n" +
+      fish_keys(facts) + kFish + "complete -c tidemill -f\ncomplete -c mill -w tidemill\n";
+  for (const CompletedCommand& command : facts.commands) {
+    out += "complete -c tidemill -n __fish_use_subcommand -a " + command.name + " -d " +
+           quoted(command.help) + '\n';
+    const std::string seen = "__fish_seen_subcommand_from " + command.name;
+    for (const CompletedOption& option : command.options) {
+      out += "complete -c tidemill -n '" + seen + "' -l " + option.name.substr(2) +
+             fish_value(option.value) + " -d " + quoted(first_sentence(option.help)) + '\n';
+    }
+    out += fish_places(command, seen);
+  }
+  return out;
+}
+
+}  // namespace tidemill::launcher

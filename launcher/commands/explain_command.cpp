@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tidemill explain`: says what a configuration key means, or what all of them mean.
+#include <CLI/App.hpp>
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "base/schema_reference.hpp"
+#include "configs/run_config.hpp"
+#include "launcher/additions.hpp"
+#include "launcher/commands/commands.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+nlohmann::ordered_json key_json(const KeyReference& key) {
+  nlohmann::ordered_json line{{"key", key.path}, {"type", key.type}, {"required", key.required}};
+  // As a file would write it; null where nothing is given.
+  if (key.required || key.default_value == "null") {
+    line["default"] = nullptr;
+  } else {
+    line["default"] = key.default_value;
+  }
+  line["unit"] = key.unit;
+  line["help"] = key.help;
+  line["names"] = key.names;
+  line["when"] = key.when;
+  return line;
+}
+
+nlohmann::ordered_json key_text(const KeyReference& key) {
+  return key.path + ": " + key.help;
+}
+
+using Workflows = std::vector<std::string>;
+
+// What is said of a key, and the workflows of which it holds.
+struct Line {
+  nlohmann::ordered_json said;
+  Workflows workflows;
+};
+
+// Takes out of `key` the choice of workflow that it depends on; of a key of all, `all` are.
+Workflows take_workflows(KeyReference& key, const Workflows& all) {
+  constexpr std::string_view kChoice = "workflow: ";
+  const auto choice = std::find_if(key.when.begin(), key.when.end(), [&](const std::string& when) {
+    return when.starts_with(kChoice);
+  });
+  if (choice == key.when.end()) {
+    return all;
+  }
+  Workflows one{choice->substr(kChoice.size())};
+  key.when.erase(choice);
+  return one;
+}
+
+// Says each thing once, whatever workflows have the key and however often.
+std::vector<Line> list_lines(const schema::StructSchema& root,
+                             nlohmann::ordered_json (*say)(const KeyReference&)) {
+  Workflows all;
+  for (const schema::KindSchema& kind : root.tag->kinds) {
+    all.push_back(kind.name);
+  }
+  std::vector<Line> lines;
+  for (KeyReference& key : list_keys(root)) {
+    Workflows workflows = take_workflows(key, all);
+    nlohmann::ordered_json said = say(key);
+    const auto same = std::find_if(lines.begin(), lines.end(),
+                                   [&](const Line& line) { return line.said == said; });
+    if (same == lines.end()) {
+      lines.push_back({std::move(said), std::move(workflows)});
+      continue;
+    }
+    for (std::string& name : workflows) {
+      if (std::find(same->workflows.begin(), same->workflows.end(), name) ==
+          same->workflows.end()) {
+        same->workflows.push_back(std::move(name));
+      }
+    }
+  }
+  return lines;
+}
+
+std::string joined(const Workflows& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  }
+  return text;
+}
+
+class ExplainCommand final : public Command {
+public:
+  [[nodiscard]] std::string name() const override { return "explain"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Explains a configuration key, or lists all keys";
+  }
+  [[nodiscard]] std::string example() const override {
+    return "tidemill explain rollout.group_size";
+  }
+
+  void declare(CLI::App& app) override {
+    app.add_option("KEY", key_, "A key, e.g. train.adapter; all keys without it")->type_name("");
+    app.add_flag("--markdown", markdown_, "Print the reference page of all keys");
+  }
+
+  [[nodiscard]] Status run(Session& session) override {
+    TIDEMILL_ASSIGN_OR_RETURN(const auto schema, run_schema(session));
+    if (markdown_) {
+      session.out << reference_page(schema.structure(), "Configuration keys");
+      return {};
+    }
+    std::string text;
+    if (!key_.empty()) {
+      TIDEMILL_ASSIGN_OR_RETURN(text, explain_key(schema.structure(), key_));
+    }
+    if (session.form == OutputForm::kText && !key_.empty()) {
+      session.out << text;
+      return {};
+    }
+    if (session.form == OutputForm::kJson) {
+      print_objects(list_lines(schema.structure(), key_json), session);
+    } else {
+      print_list(list_lines(schema.structure(), key_text), session);
+    }
+    return {};
+  }
+
+private:
+  void print_objects(const std::vector<Line>& lines, Session& session) const {
+    for (const Line& line : lines) {
+      const std::string path = line.said.at("key");
+      if (key_.empty() || path == key_ || path.starts_with(key_ + '.')) {
+        nlohmann::ordered_json object = line.said;
+        object["workflows"] = line.workflows;
+        session.out << object.dump() << '\n';
+      }
+    }
+  }
+
+  // The keys that most workflows share come first.
+  static void print_list(const std::vector<Line>& lines, Session& session) {
+    std::vector<Workflows> groups;
+    for (const Line& line : lines) {
+      if (std::find(groups.begin(), groups.end(), line.workflows) == groups.end()) {
+        groups.push_back(line.workflows);
+      }
+    }
+    std::stable_sort(groups.begin(), groups.end(),
+                     [](const Workflows& a, const Workflows& b) { return a.size() > b.size(); });
+    for (const Workflows& group : groups) {
+      session.out << (group == groups.front() ? "" : "\n") << "Keys of " << joined(group) << ":\n";
+      for (const Line& line : lines) {
+        if (line.workflows == group) {
+          session.out << line.said.get<std::string>() << '\n';
+        }
+      }
+    }
+  }
+
+  std::string key_;
+  bool markdown_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_explain_command() {
+  return std::make_unique<ExplainCommand>();
+}
+
+}  // namespace tidemill::launcher

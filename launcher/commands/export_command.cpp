@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tidemill export`: the weights of a run, or of an adapter merged into its base, as a directory
+// that other programs load.
+#include <CLI/App.hpp>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "base/digest.hpp"
+#include "base/file.hpp"
+#include "base/float_tensor.hpp"
+#include "base/json_fields.hpp"
+#include "engines/formats/adapter_files.hpp"
+#include "engines/formats/model_files.hpp"
+#include "engines/peft/adapter_spec.hpp"
+#include "launcher/commands/commands.hpp"
+#include "launcher/commands/export_target.hpp"
+#include "storage/checkpoint/checkpoint_store.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+using engines::AdapterConfig;
+using engines::ModelFiles;
+using storage::Checkpoint;
+
+constexpr std::int64_t kMetaFormat = 1;
+
+/// What `meta.json` of a commit says.
+struct CommitMeta {
+  std::string model;            // the directory that the run started from
+  bool random_weights = false;  // its config alone was read
+  bool adapter = false;
+  std::string base_digest;  // of an adapter run: of the weights under the adapter
+};
+
+Result<std::string> blob_of(const Checkpoint& commit, const std::string& name,
+                            const std::string& place) {
+  const auto found = commit.blobs.find(name);
+  if (found == commit.blobs.end()) {
+    return corrupt_data(place + ": the commit has no " + name);
+  }
+  return found->second;
+}
+
+Result<CommitMeta> read_meta(const Checkpoint& commit, const std::string& place) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, blob_of(commit, "meta.json", place));
+  const std::string name = place + ": meta.json";
+  auto parsed = parse_json(text);
+  if (!parsed.ok()) {
+    return parsed.status().with_context(name);
+  }
+  const Json document = std::move(parsed).value();
+  JsonFields fields(document, name);
+  const std::int64_t format = fields.required_integer("format", {1});
+  if (fields.status().ok() && format != kMetaFormat) {
+    return invalid_argument(name + ": format " + std::to_string(format) +
+                            " is of a newer version of tidemill");
+  }
+  CommitMeta meta;
+  meta.model = fields.string("model").value_or("");
+  meta.adapter = fields.boolean("adapter").value_or(false);
+  meta.random_weights = fields.boolean("random_weights").value_or(false);
+  meta.base_digest = fields.string("base_digest").value_or("");
+  TIDEMILL_RETURN_IF_ERROR(fields.status());
+  if (meta.model.empty()) {
+    return corrupt_data(name + ": model: is missing");
+  }
+  return meta;
+}
+
+// Reads the last commit of a run, or the one whose manifest `path` is.
+Result<Checkpoint> read_commit(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return storage::read_last_checkpoint(path);
+  }
+  if (!std::filesystem::exists(path, ignored)) {
+    return Status(Errc::kNotFound, path.string() + ": no such run or commit");
+  }
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  PosixFileSystem files;
+  const storage::ObjectFolder objects(files, folder / "objects");
+  const storage::CommitFolder commits(folder, objects);
+  TIDEMILL_ASSIGN_OR_RETURN(const storage::StoredManifest commit,
+                            commits.read(path.filename().string()));
+  return commits.load(commit);
+}
+
+// The model that a run started from; one that started from random weights has no tensors.
+Result<ModelFiles> open_base(const CommitMeta& meta) {
+  if (!meta.random_weights) {
+    return engines::open_model(meta.model);
+  }
+  ModelFiles base;
+  TIDEMILL_ASSIGN_OR_RETURN(
+      base.config, engines::read_model_config(std::filesystem::path(meta.model) / "config.json"));
+  return base;
+}
+
+// An adapter is merged into the weights that it was trained over, and no others.
+Status check_base(const CommitMeta& meta, const ModelFiles& base) {
+  if (meta.random_weights) {
+    return invalid_argument(
+        "--merge: the run began with random weights under its adapter, which "
+        "are not kept");
+  }
+  if (digest_tensors(base.tensors) != meta.base_digest) {
+    return invalid_argument(meta.model + ": not the model that the run began with");
+  }
+  return {};
+}
+
+// The base with an adapter merged into it.
+Result<ModelFiles> merged(const AdapterConfig& config, const TensorMap& adapter,
+                          const ModelFiles& base, const std::string& place) {
+  TIDEMILL_ASSIGN_OR_RETURN(const auto modules,
+                            engines::resolve_adapter(config, base.config, place));
+  const auto spec = engines::adapter_spec(config, modules, base.config);
+  if (!spec.ok()) {
+    return spec.status().with_context(place);
+  }
+  auto model = engines::merge_adapter(spec.value(), adapter, base.config, base.tensors);
+  if (!model.ok()) {
+    return model.status().with_context(place);
+  }
+  return ModelFiles{std::move(model.value().config), base.generation,
+                    std::move(model.value().tensors)};
+}
+
+class ExportCommand final : public Command {
+public:
+  [[nodiscard]] std::string name() const override { return "export"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Writes a run's weights as a model or adapter directory";
+  }
+  [[nodiscard]] std::string example() const override {
+    return "tidemill export runs/quickstart exported-model";
+  }
+
+  void declare(CLI::App& app) override {
+    app.add_option("SOURCE", source_,
+                   "A run directory (its last commit), a commit's manifest, or, with --adapter, a "
+                   "model directory")
+        ->required()
+        ->type_name("");
+    app.add_option("DIR", target_,
+                   "The directory to write: a new one, or an export of the same kind")
+        ->required()
+        ->type_name("");
+    auto* merge =
+        app.add_flag("--merge", merge_, "Write the model with its adapter merged into it");
+    auto* best = app.add_flag("--best", best_,
+                              "The weights of the best evaluation (runs with eval.keep_best)");
+    app.add_option("--adapter", adapter_, "An adapter directory to merge into the model SOURCE")
+        ->type_name("DIR")
+        ->needs(merge)
+        ->excludes(best);
+  }
+
+  [[nodiscard]] Status run(Session& session) override {
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string kind,
+                              adapter_.empty() ? export_commit() : merge_directory());
+    if (session.form == OutputForm::kJson) {
+      const auto replace = nlohmann::json::error_handler_t::replace;
+      session.out << nlohmann::ordered_json{{"path", target_}, {"kind", kind}}.dump(-1, ' ', false,
+                                                                                    replace)
+                  << '\n';
+    } else {
+      session.out << target_ << ": " << kind << '\n';
+    }
+    return {};
+  }
+
+private:
+  [[nodiscard]] Result<std::string> merge_directory() {
+    TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles base, engines::open_model(source_));
+    TIDEMILL_ASSIGN_OR_RETURN(const auto adapter, engines::open_adapter(adapter_, base.config));
+    TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles model,
+                              merged(adapter.config, adapter.tensors, base, adapter_));
+    return write_model(model, model.tensors, source_);
+  }
+
+  [[nodiscard]] Result<std::string> export_commit() {
+    TIDEMILL_ASSIGN_OR_RETURN(const Checkpoint commit, read_commit(source_));
+    TIDEMILL_ASSIGN_OR_RETURN(const CommitMeta meta, read_meta(commit, source_));
+    const auto weights = commit.tensors.find(best_ ? "best" : "weights");
+    if (best_ && weights == commit.tensors.end()) {
+      return invalid_argument("--best: " + source_ +
+                              " keeps none: it has no eval.keep_best, or no evaluation yet");
+    }
+    if (weights == commit.tensors.end()) {
+      return corrupt_data(source_ + ": the commit has no weights");
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles base, open_base(meta));
+    if (!meta.adapter) {
+      if (merge_) {
+        return invalid_argument("--merge: " + source_ + " trained no adapter");
+      }
+      return write_model(base, weights->second, meta.model);
+    }
+    const std::string place = source_ + ": adapter_config.json";
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string text,
+                              blob_of(commit, "adapter_config.json", source_));
+    TIDEMILL_ASSIGN_OR_RETURN(const AdapterConfig config,
+                              engines::parse_adapter_config(text, place));
+    if (merge_) {
+      TIDEMILL_RETURN_IF_ERROR(check_base(meta, base));
+      TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles model,
+                                merged(config, weights->second, base, place));
+      return write_model(model, model.tensors, meta.model);
+    }
+    TIDEMILL_RETURN_IF_ERROR(check_export_target(target_, ExportKind::kAdapter));
+    PosixFileSystem files;
+    TIDEMILL_RETURN_IF_ERROR(
+        engines::write_adapter(files, target_, config, base.config, weights->second));
+    return std::string("adapter");
+  }
+
+  [[nodiscard]] Result<std::string> write_model(const ModelFiles& base, const TensorMap& weights,
+                                                const std::string& source) const {
+    // The base is mapped from the directory that would be replaced.
+    std::error_code ignored;
+    if (std::filesystem::equivalent(source, target_, ignored)) {
+      return invalid_argument(target_ + ": is the base model itself; name another directory");
+    }
+    TIDEMILL_RETURN_IF_ERROR(check_export_target(target_, ExportKind::kModel));
+    // A run may keep weights wider than the file they came from.
+    const TensorMap tensors = with_types_of(weights, base.tensors);
+    TIDEMILL_RETURN_IF_ERROR(engines::check_tensors(engines::expected_tensors(base.config), tensors,
+                                                    source_ + ": weights"));
+    PosixFileSystem files;
+    TIDEMILL_RETURN_IF_ERROR(engines::export_model(files, target_, base.config, tensors, source));
+    return std::string("model");
+  }
+
+  std::string source_;
+  std::string target_;
+  std::string adapter_;
+  bool merge_ = false;
+  bool best_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_export_command() {
+  return std::make_unique<ExportCommand>();
+}
+
+}  // namespace tidemill::launcher

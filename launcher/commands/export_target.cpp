@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/commands/export_target.hpp"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.hpp"
+#include "engines/formats/adapter_files.hpp"
+#include "engines/formats/model_files.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+// What a process that was killed leaves; the next export removes it.
+constexpr std::string_view kTemporaryPrefix = ".tmp-";
+
+}  // namespace
+
+Status check_export_target(const std::filesystem::path& directory, ExportKind kind) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(directory, ignored)) {
+    return {};
+  }
+  const bool model = kind == ExportKind::kModel;
+  const std::span<const std::string_view> ours =
+      model ? engines::exported_model_names() : engines::exported_adapter_names();
+  TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(directory));
+  for (const std::string& name : names) {
+    if (!name.starts_with(kTemporaryPrefix) &&
+        std::find(ours.begin(), ours.end(), name) == ours.end()) {
+      return invalid_argument(directory.string() + ": holds " + name +
+                              ", which is no part of an exported " + (model ? "model" : "adapter") +
+                              "; name another directory");
+    }
+  }
+  return {};
+}
+
+}  // namespace tidemill::launcher

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tidemill resume`: goes on with a run from its last commit.
+#include <CLI/App.hpp>
+#include <filesystem>
+
+#include "configs/load.hpp"
+#include "launcher/additions.hpp"
+#include "launcher/commands/commands.hpp"
+#include "launcher/runs/run_session.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+class ResumeCommand final : public Command {
+public:
+  [[nodiscard]] std::string name() const override { return "resume"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Goes on with a run from its last commit";
+  }
+  [[nodiscard]] std::string example() const override { return "tidemill resume runs/quickstart"; }
+
+  void declare(CLI::App& app) override {
+    app.add_option("RUN", directory_, "The run's directory")->required()->type_name("");
+    app.add_flag("--use-commit-before", use_commit_before_,
+                 "When the last commit is damaged, go on from the newest that is not");
+  }
+
+  [[nodiscard]] Status run(Session& session) override {
+    TIDEMILL_ASSIGN_OR_RETURN(const auto schema, run_schema(session));
+    const std::filesystem::path directory = directory_;
+    TIDEMILL_RETURN_IF_ERROR(check_there(directory));
+    TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved,
+                              configs::load_run_config(schema, (directory / "run.yaml").string()));
+    RunPlace place{directory, resolved.value};
+    if (use_commit_before_) {
+      place.on_damage = storage::OnDamage::kUseCommitBefore;
+    }
+    return carry_out(place, session);
+  }
+
+private:
+  // A run is known by its name, which is not its path.
+  [[nodiscard]] static Status check_there(const std::filesystem::path& directory) {
+    std::error_code ignored;
+    const std::filesystem::path meant = "runs" / directory;
+    if (!std::filesystem::exists(directory, ignored) &&
+        std::filesystem::exists(meant / "run.yaml", ignored)) {
+      return Status(Errc::kNotFound,
+                    directory.string() + ": no such run; did you mean " + meant.string() + '?');
+    }
+    return {};
+  }
+
+  std::string directory_;
+  bool use_commit_before_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_resume_command() {
+  return std::make_unique<ResumeCommand>();
+}
+
+}  // namespace tidemill::launcher

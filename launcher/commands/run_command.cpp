@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tidemill run`: carries a run out.
+#include <CLI/App.hpp>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "configs/load.hpp"
+#include "launcher/commands/commands.hpp"
+#include "launcher/commands/json_form.hpp"
+#include "launcher/runs/run_directory.hpp"
+#include "launcher/runs/run_file.hpp"
+#include "launcher/runs/run_session.hpp"
+#include "workflows/rl/run_rl.hpp"
+#include "workflows/sft/run_sft.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+// What the run may hold; refused as the run itself would be.
+template <class Options>
+Result<workflows::MemoryPlan> fitting_memory(const Options& options) {
+  TIDEMILL_ASSIGN_OR_RETURN(
+      const auto model,
+      workflows::open_trained_model(options.model, options.train.common, options.run.seed));
+  const workflows::MemoryPlan plan = workflows::plan_memory(options, model);
+  TIDEMILL_RETURN_IF_ERROR(workflows::check_memory(plan, options.run.device));
+  return plan;
+}
+
+Result<workflows::MemoryPlan> plan_memory(const configs::RunConfig& config) {
+  if (const auto* rl = config.workflow.get<workflows::RlOptions>()) {
+    return fitting_memory(*rl);
+  }
+  if (const auto* sft = config.workflow.get<workflows::SftOptions>()) {
+    return fitting_memory(*sft);
+  }
+  return Status(Errc::kUnimplemented, "this program cannot run the workflow");
+}
+
+nlohmann::ordered_json memory_json(const workflows::MemoryPlan& plan) {
+  return {{"total", plan.total()},
+          {"weights", plan.engine.weights_bytes},
+          {"kv", plan.engine.kv_bytes},
+          {"activations", plan.engine.activation_bytes},
+          {"gradients", plan.engine.gradient_bytes},
+          {"optimizer", plan.engine.optimizer_bytes},
+          {"stream", plan.stream_bytes}};
+}
+
+class RunCommand final : public Command {
+public:
+  [[nodiscard]] std::string name() const override { return "run"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Carries a run out, in a new directory under runs/";
+  }
+  [[nodiscard]] std::string example() const override {
+    return "tidemill run configs/quickstart.yaml train.steps=20";
+  }
+
+  void declare(CLI::App& app) override {
+    file_.declare(app);
+    app.add_flag("--dry-run", dry_run_,
+                 "Print the resolved configuration and what memory it takes, and do nothing");
+  }
+
+  [[nodiscard]] Status run(Session& session) override {
+    TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved, file_.load(session));
+    if (dry_run_ && session.form == OutputForm::kJson) {
+      return print_object(resolved, session);
+    }
+    for (const std::string& warning : resolved.warnings) {
+      session.err << "warning: " << warning << '\n';
+    }
+    if (dry_run_) {
+      return print_file(resolved.value, session);
+    }
+    RunPlace place;
+    place.fresh = true;
+    place.config = resolved.value;
+    TIDEMILL_ASSIGN_OR_RETURN(place.directory,
+                              make_run_directory(file_.schema(), resolved.value, file_.path()));
+    return carry_out(place, session);
+  }
+
+private:
+  [[nodiscard]] Status print_object(const Resolved<configs::RunConfig>& resolved,
+                                    Session& session) const {
+    TIDEMILL_ASSIGN_OR_RETURN(const workflows::MemoryPlan plan, plan_memory(resolved.value));
+    nlohmann::ordered_json object{{"config", to_json(file_.schema().print(resolved.value))},
+                                  {"memory_bytes", memory_json(plan)}};
+    if (!resolved.warnings.empty()) {
+      object["warnings"] = resolved.warnings;
+    }
+    const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+    session.out << object.dump(-1, ' ', false, replace) << '\n';
+    return {};
+  }
+
+  // Memory is a comment, so that what is printed is still a run's file.
+  [[nodiscard]] Status print_file(const configs::RunConfig& config, Session& session) const {
+    TIDEMILL_ASSIGN_OR_RETURN(const workflows::MemoryPlan plan, plan_memory(config));
+    session.out << configs::resolved_text(file_.schema(), config)
+                << "# memory, at most: " << workflows::to_text(plan) << '\n';
+    return {};
+  }
+
+  RunFile file_;
+  bool dry_run_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_run_command() {
+  return std::make_unique<RunCommand>();
+}
+
+}  // namespace tidemill::launcher

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tidemill runs`: all runs, how they stand, and what they last measured.
+#include <CLI/App.hpp>
+#include <algorithm>
+#include <array>
+#include <ostream>
+#include <vector>
+
+#include "base/json.hpp"
+#include "base/schema_suggest.hpp"
+#include "launcher/commands/commands.hpp"
+#include "launcher/looking/run_report.hpp"
+#include "launcher/looking/terminal.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+constexpr const char* kNone = "-";
+
+std::string time_text(std::time_t time, const char* format) {
+  std::tm parts{};
+  ::localtime_r(&time, &parts);
+  std::array<char, 32> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), format, &parts)};
+}
+
+std::string figure(const std::map<std::string, double>& figures, const char* name) {
+  const auto found = figures.find(name);
+  if (found == figures.end()) {
+    return kNone;
+  }
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.4g", found->second);
+  return text.data();
+}
+
+using Row = std::vector<std::string>;
+
+Row row_of(const RunReport& report) {
+  const std::string steps = report.steps ? std::to_string(*report.steps) : "?";
+  return {schema::clipped(report.name),
+          report.workflow.empty() ? kNone : report.workflow,
+          report.state,
+          report.state == "damaged" ? kNone : std::to_string(report.step) + '/' + steps,
+          figure(report.train, "reward_mean"),
+          figure(report.eval, "eval_mean_at_k"),
+          figure(report.train, "loss"),
+          time_text(report.written, "%Y-%m-%d %H:%M:%S"),
+          shown_text(report.reason, Letters::kUtf8)};
+}
+
+void print_table(const std::vector<Row>& rows, std::ostream& out) {
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += row[i] + std::string(widths[i] - row[i].size() + 2, ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out << line << '\n';
+  }
+}
+
+Json::Object figures_json(const std::map<std::string, double>& figures) {
+  Json::Object out;
+  for (const auto& [name, value] : figures) {
+    out.push_back({name, value});
+  }
+  return out;
+}
+
+Json report_json(const RunReport& report) {
+  return Json::Object{{"run", report.directory.string()},
+                      {"workflow", report.workflow},
+                      {"state", report.state},
+                      {"reason", report.reason},
+                      {"step", report.step},
+                      {"steps", report.steps ? Json(*report.steps) : Json()},
+                      {"train", figures_json(report.train)},
+                      {"eval", figures_json(report.eval)},
+                      {"written", time_text(report.written, "%Y-%m-%dT%H:%M:%S%z")}};
+}
+
+class RunsCommand final : public Command {
+public:
+  [[nodiscard]] std::string name() const override { return "runs"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Lists all runs: how they stand, and what they last measured";
+  }
+  [[nodiscard]] std::string example() const override { return "tidemill runs"; }
+
+  void declare(CLI::App& app) override {
+    app.add_option("--dir", folder_, "The folder of the runs")
+        ->type_name("DIR")
+        ->capture_default_str();
+  }
+
+  [[nodiscard]] Status run(Session& session) override {
+    std::error_code error;
+    if (!std::filesystem::is_directory(folder_, error)) {
+      return Status(Errc::kNotFound, folder_ +
+                                         ": no such folder; runs are made in runs/ of the "
+                                         "folder that tidemill is started in");
+    }
+    std::vector<RunReport> reports;
+    for (std::filesystem::directory_iterator entry(folder_, error), end; entry != end;
+         entry.increment(error)) {
+      if (entry->is_directory(error)) {
+        reports.push_back(look_at_run(entry->path()));
+      }
+    }
+    // The newest stands last, just above the prompt.
+    std::sort(reports.begin(), reports.end(), [](const RunReport& a, const RunReport& b) {
+      return a.written != b.written ? a.written < b.written : a.name < b.name;
+    });
+    if (session.form == OutputForm::kJson) {
+      for (const RunReport& report : reports) {
+        session.out << report_json(report).to_line();
+      }
+      return {};
+    }
+    std::vector<Row> rows{
+        {"run", "workflow", "state", "step", "reward", "accuracy", "loss", "written", ""}};
+    std::transform(reports.begin(), reports.end(), std::back_inserter(rows), row_of);
+    print_table(rows, session.out);
+    return {};
+  }
+
+private:
+  std::string folder_ = "runs";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_runs_command() {
+  return std::make_unique<RunsCommand>();
+}
+
+}  // namespace tidemill::launcher

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/models/chat_renderer.hpp"
+
+#include <array>
+#include <ctime>
+
+#include "base/file.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+using engines::chat::ChatRequest;
+using engines::chat::ChatTemplate;
+using engines::chat::Value;
+
+// The local time, as templates that print a date expect it.
+std::string present_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  std::array<char, 32> text{};
+  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &local);
+  return {text.data(), size};
+}
+
+}  // namespace
+
+Result<ChatRenderer> ChatRenderer::open(const std::string& model, engines::TokenizerConfig config,
+                                        const std::optional<std::string>& template_file) {
+  std::string text;
+  std::string place = model + ": chat template";
+  if (template_file.has_value()) {
+    place = *template_file;
+    TIDEMILL_ASSIGN_OR_RETURN(text, tidemill::read_text_file(place, ChatTemplate::kMaxBytes));
+  } else {
+    const auto found = config.chat_templates.find("default");
+    if (found == config.chat_templates.end()) {
+      return Status(Errc::kNotFound, model + ": has no chat template");
+    }
+    text = found->second;
+  }
+  auto parsed = ChatTemplate::parse(text);
+  if (!parsed.ok()) {
+    return parsed.status().with_context(place);
+  }
+  return ChatRenderer(std::move(config), std::move(parsed).value());
+}
+
+Result<std::string> ChatRenderer::render(ChatRequest request) const {
+  std::vector<std::pair<std::string, Value>> variables;
+  const auto offer = [&](const char* name, const std::optional<std::string>& token) {
+    if (token.has_value()) {
+      variables.emplace_back(name, *token);
+    }
+  };
+  offer("bos_token", config_.bos_token);
+  offer("eos_token", config_.eos_token);
+  offer("pad_token", config_.pad_token);
+  // The request's own come later, and so win.
+  variables.insert(variables.end(), request.variables.begin(), request.variables.end());
+  request.variables = std::move(variables);
+  if (request.now.empty()) {
+    request.now = present_time();
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(engines::chat::Rendering rendering, template_.render(request));
+  return std::move(rendering.text);
+}
+
+}  // namespace tidemill::launcher

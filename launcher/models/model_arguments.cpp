@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/models/model_arguments.hpp"
+
+#include <CLI/App.hpp>
+
+#include "base/quote.hpp"
+#include "launcher/commands/option_checks.hpp"
+#include "workflows/memory_plan.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+constexpr int kMaxThreads = 256;
+constexpr std::int64_t kMaxCacheMib = std::int64_t{1} << 20U;
+
+Result<DType> parse_compute(const std::string& name) {
+  if (name == "f32") {
+    return DType::kF32;
+  }
+  if (name == "bf16") {
+    return DType::kBF16;
+  }
+  return invalid_argument("--dtype: must be f32 or bf16, not " + quote(name));
+}
+
+}  // namespace
+
+void ModelArguments::declare(CLI::App& app) {
+  app.add_option("MODEL", path_, "A model directory in the Hugging Face layout")
+      ->required()
+      ->type_name("");
+  app.add_option("--adapter", adapter_, "An adapter directory in PEFT's layout")->type_name("DIR");
+  app.add_option("--dtype", dtype_, "What the model computes in: f32, or bf16 with f32 sums")
+      ->type_name("TYPE")
+      ->capture_default_str();
+  auto* threads =
+      app.add_option("--threads", threads_, "Threads; 0: as many as the machine has cores")
+          ->type_name("N")
+          ->capture_default_str();
+  take_integers(*threads, {0, kMaxThreads});
+  auto* cache =
+      app.add_option("--cache-mib", cache_mib_, "Memory of cached keys and values, in MiB")
+          ->type_name("N")
+          ->capture_default_str();
+  take_integers(*cache, {1, kMaxCacheMib});
+}
+
+Result<OpenedModel> ModelArguments::open(
+    std::function<std::string(std::int32_t)> token_text) const {
+  engines::RuntimeOptions options;
+  TIDEMILL_ASSIGN_OR_RETURN(options.compute, parse_compute(dtype_));
+  options.kv_dtype = options.compute;
+  options.threads = threads_;
+  const std::int64_t allowed_mib = workflows::allowed_memory({}) >> 20U;
+  if (cache_mib_ > allowed_mib) {
+    return invalid_argument("--cache-mib: " + std::to_string(cache_mib_) +
+                            " MiB are more than the " + std::to_string(allowed_mib) +
+                            " MiB that this process may use");
+  }
+  options.kv_bytes = cache_mib_ << 20U;
+  options.token_text = std::move(token_text);
+
+  TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles files, engines::open_model(path_));
+  if (!adapter_.empty()) {
+    TIDEMILL_ASSIGN_OR_RETURN(options.adapter, engines::open_adapter(adapter_, files.config));
+  }
+  OpenedModel opened{files.config, files.generation, nullptr};
+  try {
+    auto runtime = engines::open_runtime(files, options);
+    if (!runtime.ok()) {
+      return runtime.status().with_context(path_);
+    }
+    opened.runtime = std::move(runtime).value();
+  } catch (const std::bad_alloc&) {
+    return Status(Errc::kResourceExhausted, "--cache-mib: the model and " +
+                                                std::to_string(cache_mib_) +
+                                                " MiB beside it do not fit into memory");
+  }
+  return opened;
+}
+
+}  // namespace tidemill::launcher

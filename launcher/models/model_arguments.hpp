@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arguments `MODEL [--adapter DIR] [--dtype ...]` of the commands that run a model.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.hpp"
+#include "engines/formats/model_files.hpp"
+#include "engines/runtime/factory.hpp"
+#include "launcher/commands/command.hpp"
+
+namespace tidemill::launcher {
+
+/// A model that is ready to run.
+struct OpenedModel {
+  engines::ModelConfig config;
+  engines::GenerationConfig generation;
+  std::unique_ptr<engines::ModelRuntime> runtime;
+};
+
+/// Which model, and how it computes.
+class ModelArguments {
+public:
+  /// Adds the arguments to a command.
+  void declare(CLI::App& app);
+
+  /// Opens model and adapter. `token_text` may be empty; see `RuntimeOptions`.
+  /// Errors: of `open_model`, `open_adapter`, `open_runtime`; `kInvalidArgument` naming the option.
+  [[nodiscard]] Result<OpenedModel> open(
+      std::function<std::string(std::int32_t)> token_text = {}) const;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+private:
+  std::string path_;
+  std::string adapter_;
+  std::string dtype_ = "f32";
+  int threads_ = 0;
+  std::int64_t cache_mib_ = 256;
+};
+
+}  // namespace tidemill::launcher

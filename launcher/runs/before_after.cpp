@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/runs/before_after.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <ostream>
+#include <utility>
+
+#include "base/json.hpp"
+#include "workflows/rl/grading.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+using workflows::GradedAnswer;
+using workflows::Grades;
+using workflows::RlOptions;
+
+constexpr std::size_t kNumShown = 5;
+constexpr std::size_t kShownLetters = 24;
+
+// The start of a text, on one line, padded to a column.
+std::string cell(const std::string& text) {
+  std::string shown = text.substr(0, kShownLetters);
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  shown.resize(kShownLetters, ' ');
+  return shown;
+}
+
+std::string three_digits(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3f", value);
+  return text;
+}
+
+// Evenly spread over the prompts: not chosen.
+std::vector<std::size_t> shown_answers(const Grades& grades) {
+  const std::size_t prompts = grades.answers.size() / grades.samples;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < std::min(kNumShown, prompts); ++i) {
+    places.push_back((2 * i + 1) * prompts / (2 * std::min(kNumShown, prompts)) * grades.samples);
+  }
+  return places;
+}
+
+void print_table(const std::optional<Grades>& before, const Grades& after, std::ostream& out) {
+  const auto line = [&out, &after](const char* name, const Grades& grades) {
+    out << name << three_digits(grades.mean_at_k);
+    if (after.samples > 1) {
+      out << "   pass@" << after.samples << " " << three_digits(grades.pass_at_k);
+    }
+    if (grades.failed > 0) {
+      out << "   (" << grades.failed << " answers not scored)";
+    }
+    out << '\n';
+  };
+  out << '\n';
+  if (before.has_value()) {
+    line("accuracy before  ", *before);
+  }
+  line("accuracy after   ", after);
+  out << '\n'
+      << cell("prompt") << (before ? cell("answer before") : "") << cell("answer after")
+      << "right\n";
+  for (const std::size_t place : shown_answers(after)) {
+    const GradedAnswer& answer = after.answers[place];
+    out << cell(answer.prompt) << (before ? cell(before->answers[place].response) : "")
+        << cell(answer.response) << answer.answer << '\n';
+  }
+  out << '\n';
+}
+
+void print_json(const std::optional<Grades>& before, const Grades& after, std::ostream& out) {
+  Json::Object line{{"kind", "before_and_after"}, {"accuracy_after", after.mean_at_k}};
+  if (before.has_value()) {
+    line.push_back({"accuracy_before", before->mean_at_k});
+  }
+  Json::Array answers;
+  for (const std::size_t place : shown_answers(after)) {
+    const GradedAnswer& answer = after.answers[place];
+    Json::Object shown{{"prompt", answer.prompt}, {"after", answer.response}};
+    if (before.has_value()) {
+      shown.push_back({"before", before->answers[place].response});
+    }
+    shown.push_back({"right", answer.answer});
+    answers.push_back(Json(std::move(shown)));
+  }
+  line.push_back({"answers", Json(std::move(answers))});
+  out << Json(std::move(line)).to_line();
+}
+
+}  // namespace
+
+Status print_before_and_after(const RunPlace& place, const std::string& started,
+                              const workflows::RunEnvironment& run, Session& session) {
+  const auto* rl = place.config.workflow.get<RlOptions>();
+  if (rl == nullptr || rl->eval.every_steps == 0 || rl->data.eval.empty()) {
+    return {};
+  }
+  const std::filesystem::path exported = place.directory / "export";
+  const workflows::RewardContext rewards{{run.system, run.clock, run.directory}, run.extensions};
+  std::optional<Grades> before;
+  if (rl->model.init == workflows::ModelInit::kFiles) {
+    std::optional<std::filesystem::path> adapter;
+    if (rl->train.common.adapter.has_value()) {
+      const auto* given = rl->train.common.adapter->source.get<workflows::GivenAdapter>();
+      adapter = given != nullptr ? std::optional<std::filesystem::path>(given->path) : std::nullopt;
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(
+        before, workflows::grade_model(*rl, {rl->model.path, adapter, started}, rewards));
+  }
+  const bool trains_adapter = rl->train.common.adapter.has_value();
+  workflows::GradedModel result{exported, std::nullopt, started};
+  if (trains_adapter) {
+    result.model = rl->model.path;
+    result.adapter = exported / "adapter";
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(const Grades after, workflows::grade_model(*rl, result, rewards));
+  if (session.form == OutputForm::kJson) {
+    print_json(before, after, session.out);
+  } else {
+    print_table(before, after, session.out);
+  }
+  return {};
+}
+
+}  // namespace tidemill::launcher

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/runs/progress.hpp"
+
+#include <cstdio>
+#include <ostream>
+
+#include "base/json.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+constexpr Duration kShortestPause = std::chrono::milliseconds(250);
+
+double figure(const actors::StepRecord& record, const char* name) {
+  const auto it = record.figures.find(name);
+  return it == record.figures.end() ? 0.0 : it->second;
+}
+
+// Formats into a fixed buffer: a table's row is short.
+template <class... Values>
+std::string row(const char* format, Values... values) {
+  char text[160];
+  std::snprintf(text, sizeof(text), format, values...);
+  return text;
+}
+
+}  // namespace
+
+std::string readable(Duration duration) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration).count();
+  if (seconds < 60) {
+    return std::to_string(seconds) + "s";
+  }
+  if (seconds < 3600) {
+    return row("%lldm%02llds", static_cast<long long>(seconds / 60),
+               static_cast<long long>(seconds % 60));
+  }
+  return row("%lldh%02lldm", static_cast<long long>(seconds / 3600),
+             static_cast<long long>(seconds / 60 % 60));
+}
+
+void Progress::begin(std::uint64_t total_steps) {
+  total_steps_ = total_steps;
+}
+
+void Progress::show(const actors::StepRecord& record) {
+  if (form_ == OutputForm::kJson) {
+    show_json(record);
+    return;
+  }
+  if (record.kind == "eval") {
+    const double asked = figure(record, "eval_prompts") * figure(record, "eval_samples");
+    const bool none_scored = figure(record, "eval_failed") >= asked;
+    accuracy_ = none_scored ? -1.0 : figure(record, "eval_mean_at_k");
+    return;  // the next step's line has it
+  }
+  const TimePoint now = clock_.now();
+  if (!first_step_.has_value()) {
+    first_step_ = record.step;
+    first_shown_ = now;
+  }
+  if (has_head_ && now - shown_ < kShortestPause) {
+    passed_over_ = actors::StepRecord{record.kind, record.step, record.figures, {}};
+    return;
+  }
+  shown_ = now;
+  passed_over_.reset();
+  show_row(record);
+}
+
+void Progress::end() {
+  if (passed_over_.has_value()) {
+    show_row(*passed_over_);
+    passed_over_.reset();
+  }
+}
+
+void Progress::show_json(const actors::StepRecord& record) {
+  Json::Object line{{"kind", record.kind}, {"step", static_cast<std::int64_t>(record.step)}};
+  for (const auto& [name, value] : record.figures) {
+    line.push_back({name, value});
+  }
+  out_ << Json(std::move(line)).to_line();
+}
+
+void Progress::show_row(const actors::StepRecord& record) {
+  if (record.figures.contains("reward_mean")) {
+    show_rollouts(record);
+  } else {
+    show_supervised(record);
+  }
+}
+
+std::string Progress::time_left(std::uint64_t step) const {
+  if (step >= total_steps_ || step <= *first_step_) {
+    return step >= total_steps_ && total_steps_ > 0 ? "0s" : "-";
+  }
+  const auto done = static_cast<std::int64_t>(step - *first_step_);
+  const auto left = static_cast<std::int64_t>(total_steps_ - step);
+  return readable((clock_.now() - first_shown_) / done * left);
+}
+
+void Progress::show_rollouts(const actors::StepRecord& record) {
+  if (!has_head_) {
+    out_ << "                                            waited for, in seconds\n"
+            "                                            admission  answer  batch\n"
+            "  step  reward  accuracy  staleness  tokens/s    rollout  reward  train  training    "
+            "left\n";
+    has_head_ = true;
+  }
+  const double seconds = figure(record, "wait_seconds") + figure(record, "train_seconds");
+  const double rate = seconds > 0.0 ? figure(record, "response_tokens") / seconds : 0.0;
+  const std::string accuracy = accuracy_ < 0.0 ? "       -" : row("%8.3f", accuracy_);
+  out_ << row("%6llu  %6.3f  %s  %9.2f  %8.0f  %9.2f  %6.2f  %5.2f  %8.2f  %6s\n",
+              static_cast<unsigned long long>(record.step), figure(record, "reward_mean"),
+              accuracy.c_str(), figure(record, "staleness_mean"), rate,
+              figure(record, "rollout_idle_seconds"), figure(record, "reward_idle_seconds"),
+              figure(record, "wait_seconds"), figure(record, "train_seconds"),
+              time_left(record.step).c_str())
+       << std::flush;
+}
+
+void Progress::show_supervised(const actors::StepRecord& record) {
+  if (!has_head_) {
+    out_ << "  step      loss  gradient norm  learning rate  tokens/s    left\n";
+    has_head_ = true;
+  }
+  const double seconds = figure(record, "train_seconds");
+  const double rate = seconds > 0.0 ? figure(record, "batch_tokens") / seconds : 0.0;
+  out_ << row("%6llu  %8.5f  %13.4f  %13.3g  %8.0f  %6s\n",
+              static_cast<unsigned long long>(record.step), figure(record, "loss"),
+              figure(record, "gradient_norm"), figure(record, "learning_rate"), rate,
+              time_left(record.step).c_str())
+       << std::flush;
+}
+
+}  // namespace tidemill::launcher
