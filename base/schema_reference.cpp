@@ -68,8 +68,9 @@ private:
     key.required = tag.required;
     key.when = when_;
     for (const KindSchema& kind : tag.kinds) {
-      key.names.push_back(kind.name + ": " + kind.help +
-                          preset_differences(structure, kind, object));
+      const std::string sets = preset_differences(structure, kind, object);
+      const bool sentence = sets.empty() || kind.help.ends_with('.');
+      key.names.push_back(kind.name + ": " + kind.help + (sentence ? "" : ".") + sets);
     }
     keys_.push_back(std::move(key));
   }
@@ -178,7 +179,8 @@ std::string explanation(const KeyReference& key, const std::string& when) {
 void add_choices(const std::vector<std::string>& from, std::vector<std::string>& to) {
   for (std::size_t i = 0; i < to.size(); ++i) {
     const std::string value = from[i].substr(from[i].find(": ") + 2);
-    if (!to[i].ends_with(' ' + value)) {
+    const std::size_t known = (to[i] + ' ').find(' ' + value + ' ');
+    if (known == std::string::npos) {
       to[i] += " or " + value;
     }
   }
@@ -215,8 +217,9 @@ std::string row_text(const KeyReference& key, const std::string& parent) {
   for (const std::string& entry : key.names) {
     help += "<br>" + entry;
   }
-  const std::string type =
-      key.has_keys ? "keys below" : key.type + (key.unit.empty() ? "" : ", in " + key.unit);
+  const std::string type = !key.has_keys ? key.type + (key.unit.empty() ? "" : ", in " + key.unit)
+                           : key.type == "keys and values" ? "keys below"
+                                                           : key.type + "; keys below";
   const std::string value = key.required                  ? "required"
                             : key.default_value == "null" ? "none"
                             : key.has_keys                ? ""

@@ -61,6 +61,7 @@ Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
                               parse_value(argument.text.substr(equals + 1), argument));
     const ConfigPlace place{std::make_shared<const std::string>(argument.place), 0};
     ConfigNode* at = &root;
+    ConfigEntry* entry = nullptr;
     std::string walked;
     for (const std::string& word : words) {
       if (word.empty()) {
@@ -71,15 +72,18 @@ Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
         at->place = place;
       }
       if (at->kind != ConfigNode::Kind::kMap) {
-        return refused(schema::clipped(path) + ": " + schema::clipped(walked) + " has no keys");
+        return refused(schema::clipped(path) + ": " + schema::clipped(walked) +
+                       " has no keys here; give it whole: " + schema::clipped(walked) + "=...");
       }
       if (at->find(word) == nullptr) {
         at->entries.push_back({word, place, {}});
       }
       walked += (walked.empty() ? "" : ".") + word;
-      at = &at->find(word)->value;
+      entry = at->find(word);
+      at = &entry->value;
     }
-    *at = std::move(value);
+    entry->value = std::move(value);
+    entry->place = place;  // what is wrong with it is wrong with the argument
   }
   return {};
 }

@@ -67,9 +67,13 @@ std::string to_text(const MemoryPlan& plan) {
                      ", cached keys and values " + mebibytes(engine.kv_bytes) + ", activations " +
                      mebibytes(engine.activation_bytes) + ", gradients " +
                      mebibytes(engine.gradient_bytes) + ", optimizer " +
-                     mebibytes(engine.optimizer_bytes);
+                     mebibytes(engine.optimizer_bytes) + ", commits " +
+                     mebibytes(engine.capture_bytes);
   if (plan.stream_bytes > 0) {
     text += ", stream " + mebibytes(plan.stream_bytes);
+  }
+  if (plan.best_bytes > 0) {
+    text += ", best weights " + mebibytes(plan.best_bytes);
   }
   return text;
 }

@@ -15,7 +15,10 @@ namespace tidemill::workflows {
 struct MemoryPlan {
   engines::MemoryEstimate engine;
   std::int64_t stream_bytes = 0;  // rows between the stages
-  [[nodiscard]] std::int64_t total() const noexcept { return engine.total() + stream_bytes; }
+  std::int64_t best_bytes = 0;    // the best weights so far, where they are kept
+  [[nodiscard]] std::int64_t total() const noexcept {
+    return engine.total() + stream_bytes + best_bytes;
+  }
 };
 
 /// Returns the plan in one line: "26.4 MiB: weights 12.1, ...".

@@ -33,6 +33,7 @@ std::string meta_text(const RunCommit& commit, const RunInputs& inputs) {
                     {"adapter", !commit.weights.adapter_digest.empty()},
                     {"metrics_bytes", to_integer(commit.records.metrics_bytes)},
                     {"samples_bytes", to_integer(commit.records.samples_bytes)},
+                    {"evaluated_step", to_integer(commit.evaluated_step)},
                     {"data_position", to_integer(commit.data_position)}};
   if (commit.best.has_value()) {
     const BestSoFar& best = *commit.best;
@@ -78,6 +79,8 @@ Status read_meta(const std::string& text, RunCommit& commit) {
   commit.weights.adapter_digest = fields.string("adapter_digest").value_or("");
   commit.records.metrics_bytes = count("metrics_bytes");
   commit.records.samples_bytes = count("samples_bytes");
+  commit.evaluated_step =
+      static_cast<std::uint64_t>(fields.integer("evaluated_step", {0}).value_or(0));
   commit.data_position = count("data_position");
   commit.data_digest = fields.string("data_digest").value_or("");
   if (const Json* best = fields.find("best"); best != nullptr) {
@@ -103,6 +106,12 @@ public:
     }
     TIDEMILL_ASSIGN_OR_RETURN(const storage::Checkpoint checkpoint, store_->load_last());
     TIDEMILL_ASSIGN_OR_RETURN(RunCommit commit, from_checkpoint(checkpoint));
+    // Its config says by what the adapter's matrices are multiplied and where they belong.
+    const auto adapter = checkpoint.blobs.find(kAdapterConfigPart);
+    if (!inputs_.adapter_config.empty() && adapter != checkpoint.blobs.end() &&
+        adapter->second != inputs_.adapter_config) {
+      return invalid_argument("train.adapter: not the adapter that the run began with");
+    }
     if (!inputs_.data_digest.empty() && commit.data_digest != inputs_.data_digest) {
       return invalid_argument("data.train: not the data that the run began with");
     }

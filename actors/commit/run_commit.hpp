@@ -29,9 +29,10 @@ struct RunCommit {
   TensorMap optimizer;
   StreamImage stream;  // empty for workflows without a stream
   RecordMarks records;
-  std::optional<BestSoFar> best;    // of runs that look for it
-  std::uint64_t data_position = 0;  // of workflows that read data without a stream
-  std::string data_digest;          // read from a commit; `RunInputs` has what is written
+  std::optional<BestSoFar> best;     // of runs that look for it
+  std::uint64_t evaluated_step = 0;  // of the last evaluation on record; 0: none
+  std::uint64_t data_position = 0;   // of workflows that read data without a stream
+  std::string data_digest;           // read from a commit; `RunInputs` has what is written
 };
 
 /// What a run was made from: with it a commit becomes a model again, and a resumed run can tell

@@ -51,6 +51,14 @@ Result<TextCodec> TextCodec::load(const std::filesystem::path& path, std::string
   return codec;
 }
 
+// For rows that are no conversation.
+Status TextCodec::check_no_system() const {
+  return form_.system.empty() ? Status()
+                              : invalid_argument(
+                                    "is text, without the messages that data.system begins; set "
+                                    "data.chat, or leave data.system out");
+}
+
 Result<std::string> TextCodec::render(const Value& messages, Ending ending) const {
   if (!template_.has_value()) {
     return invalid_argument("the row has messages, but the model has no chat template");
@@ -67,8 +75,11 @@ Result<std::string> TextCodec::render(const Value& messages, Ending ending) cons
       request.variables.emplace_back(name, Value(*token));
     }
   }
-  TIDEMILL_ASSIGN_OR_RETURN(engines::chat::Rendering rendering, template_->render(request));
-  return std::move(rendering.text);
+  auto rendering = template_->render(request);
+  if (!rendering.ok()) {
+    return rendering.status().with_context("chat template");
+  }
+  return std::move(rendering.value().text);
 }
 
 Result<std::vector<std::int32_t>> TextCodec::prompt_ids(const storage::PromptRow& row) const {
@@ -80,6 +91,7 @@ Result<std::vector<std::int32_t>> TextCodec::prompt_ids(const storage::PromptRow
     } else if (form_.prompts_as_messages) {
       messages.push_back(make_message("user", row.prompt));
     } else {
+      TIDEMILL_RETURN_IF_ERROR(check_no_system());
       return tokenizer_.encode(row.prompt, AddSpecialTokens::kYes);
     }
     // A template writes the special tokens itself.
@@ -96,6 +108,7 @@ Result<std::vector<std::int32_t>> TextCodec::prompt_ids(const storage::PromptRow
 
 Result<SupervisedTokens> TextCodec::supervised_answer(const std::string& prompt,
                                                       const std::string& answer) const {
+  TIDEMILL_RETURN_IF_ERROR(check_no_system());
   SupervisedTokens tokens;
   TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, tokenizer_.encode(prompt, AddSpecialTokens::kYes));
   tokens.loss_mask.assign(tokens.ids.size(), 0);

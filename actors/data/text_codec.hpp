@@ -43,7 +43,8 @@ public:
 
   /// Returns the ids that stand before an answer: of the prompt as it is, with the special tokens
   /// that the tokenizer puts around texts; or of the rendered messages.
-  /// Errors: `kInvalidArgument` beginning with the row's place.
+  /// Errors: `kInvalidArgument` beginning with the row's place, so for a text without the
+  /// conversation that `ChatForm::system` is to begin.
   [[nodiscard]] Result<std::vector<std::int32_t>> prompt_ids(const storage::PromptRow& row) const;
 
   /// Returns what a row teaches: the answer and the end token behind it, or what the assistant says
@@ -62,6 +63,7 @@ private:
   TextCodec(engines::Tokenizer tokenizer, std::string now, ChatForm form)
       : tokenizer_(std::move(tokenizer)), now_(std::move(now)), form_(std::move(form)) {}
 
+  [[nodiscard]] Status check_no_system() const;
   [[nodiscard]] Result<std::string> render(const engines::chat::Value& messages,
                                            engines::chat::Ending ending) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_messages(

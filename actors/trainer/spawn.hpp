@@ -63,7 +63,9 @@ struct TrainerDeps {
   std::vector<std::string> reward_parts;
   /// The weights training starts from; their version is where the run stands.
   engines::Snapshot weights;
-  std::optional<BestSoFar> best;  // of the commit it goes on from
+  // Of the commit it goes on from.
+  std::optional<BestSoFar> best;
+  std::uint64_t evaluated_step = 0;
 };
 
 /// Spawns a trainer. Whatever it cannot do ends it, with the failure as its exit reason: the run

@@ -9,7 +9,7 @@
 // beside it, and the next commit waits for that. Evaluation goes on beside the steps; only a commit
 // waits for it, so that what a run restored from there would not evaluate again is on record. Where
 // the best weights are looked for, the next step waits too: an evaluation is then of one version. A
-// run that is asked to stop waits for none.
+// run that is asked to stop waits for none, and begins none: the resumed run makes up for it.
 #include <deque>
 #include <optional>
 #include <utility>
@@ -58,6 +58,8 @@ struct TrainerState {
   bool evaluating = false;                // until its report is recorded
   bool step_waits = false;                // for the evaluation of its weights
   std::optional<BestSoFar> best;
+  std::uint64_t evaluated_step = 0;        // of the last evaluation on record
+  std::uint64_t committed_evaluation = 0;  // what the last commit says of it
   bool stop_asked = false;
   std::optional<StreamStatus> at_step;  // the stream's counts when the next step was begun
 };
@@ -129,15 +131,16 @@ void judge_weights(Self self, const EvalReport& report) {
 
 void evaluate(Self self) {
   auto& state = self->state;
-  if (!state.deps.evaluator || state.evaluating) {
+  if (state.evaluating) {
     return;  // the last one is still running: this one is left out
   }
   state.evaluating = true;
-  self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, state.now.step)
+  const std::uint64_t step = state.now.step;
+  self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, step)
       .then(
-          [self](const EvalReport& report) {
-            if (self->state.deps.options.best.watches() && !self->state.step_waits) {
-              end_evaluation(self);  // a stop let go of it: on record it would miss in the best
+          [self, step](const EvalReport& report) {
+            if (self->state.stop_asked) {
+              end_evaluation(self);  // the commit may be without it: no record either
               return;
             }
             judge_weights(self, report);
@@ -157,10 +160,20 @@ void evaluate(Self self) {
             }
             self->request(self->state.deps.recorder, kAnswerDeadline, atom::record_v,
                           std::move(record))
-                .then([self](const RecordMarks&) { end_evaluation(self); },
-                      or_fail(self, "recording an evaluation"));
+                .then(
+                    [self, step](const RecordMarks&) {
+                      self->state.evaluated_step = step;
+                      end_evaluation(self);
+                    },
+                    or_fail(self, "recording an evaluation"));
           },
-          [self](const caf::error&) { end_evaluation(self); });
+          [self](const caf::error& error) {
+            if (self->state.stop_asked) {
+              end_evaluation(self);
+              return;
+            }
+            fail(self, from_caf_error(error).with_context("evaluating"));
+          });
 }
 
 void record(Self self) {
@@ -357,18 +370,31 @@ void fetch(Self self) {
             or_fail(self, "leasing a batch"));
 }
 
-void after_step(Self self) {
+// Begins the evaluation that is due at this step, if there is one. Returns whether to wait for it.
+bool evaluate_if_due(Self self) {
   auto& state = self->state;
   const TrainerOptions& options = state.deps.options;
   const std::uint64_t step = state.now.step;
-  if (options.eval_every != 0 && step % options.eval_every == 0) {
-    evaluate(self);
-    if (options.best.watches() && state.deps.evaluator) {
-      state.step_waits = true;
-      return;
-    }
+  const bool due = options.eval_every != 0 && step % options.eval_every == 0;
+  if (!due || state.evaluated_step == step || state.end.has_value() || !state.deps.evaluator) {
+    return false;
   }
-  after_evaluation(self);
+  evaluate(self);
+  state.step_waits = options.best.watches();
+  return state.step_waits;
+}
+
+void after_step(Self self) {
+  if (!evaluate_if_due(self)) {
+    after_evaluation(self);
+  }
+}
+
+// Makes up for the evaluation that a stop kept from the commit.
+void go_on(Self self) {
+  if (!evaluate_if_due(self)) {
+    fetch(self);
+  }
 }
 
 void after_evaluation(Self self) {
@@ -389,6 +415,8 @@ void after_evaluation(Self self) {
 void write_commit(Self self) {
   auto& state = self->state;
   state.committed_step = state.now.step;
+  state.committed_evaluation = state.evaluated_step;
+  state.next->commit.evaluated_step = state.evaluated_step;
   state.writing = std::exchange(state.next, nullptr);
   state.deps.commit_port->run(
       [work = state.writing, store = state.deps.commits] {
@@ -437,7 +465,8 @@ void begin_commit(Self self) {
     state.commit_waits = true;
     return;
   }
-  if (state.ending && state.committed_step == state.now.step) {
+  if (state.ending && state.committed_step == state.now.step &&
+      state.committed_evaluation == state.evaluated_step) {
     finish(self);
     return;
   }
@@ -499,14 +528,18 @@ TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
   state.now = deps.weights.version;
   state.committed_step = state.now.step;
   state.recent.push_back(deps.weights);
+  state.evaluated_step = state.committed_evaluation = deps.evaluated_step;
   state.best = std::move(deps.best);
+  if (deps.options.best.keep && state.best.has_value() && state.best->weights.base_digest.empty()) {
+    state.best.reset();  // of a run that did not keep them: the best is looked for from here on
+  }
   state.deps = std::move(deps);
   return {
       [self](atom::start) {
         self->state.asked = self->clock().now();
         self->send(self, atom::renew_v);
         look_for_plateau(self);  // the commit that it goes on from may stand at one
-        fetch(self);
+        go_on(self);
       },
       [self](atom::stop) { stop(self); },
       [self](atom::renew) { renew(self); },

@@ -41,7 +41,7 @@ enum class Backend : std::uint8_t { kCpu, kReference };
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
   int threads = 1;  // at most 1,024; 0: as many as cores that the process may use
-  /// kF32, or kBF16 (f32 accumulation; not for training).
+  /// kF32, or kBF16 (f32 accumulation; trained weights are kept in f32).
   DType compute = DType::kF32;
   /// What cached keys and values are rounded to, in both views.
   DType kv_dtype = DType::kF32;
@@ -93,10 +93,13 @@ struct MemoryEstimate {
   std::int64_t kv_bytes = 0;
   std::int64_t gradient_bytes = 0;
   std::int64_t optimizer_bytes = 0;
+  std::int64_t capture_bytes = 0;     // of the trainer's state, while a commit is written
   std::int64_t activation_bytes = 0;  // of the largest micro-batch allowed
   [[nodiscard]] std::int64_t total() const noexcept {
-    return weights_bytes + kv_bytes + gradient_bytes + optimizer_bytes + activation_bytes;
+    return weights_bytes + kv_bytes + gradient_bytes + optimizer_bytes + capture_bytes +
+           activation_bytes;
   }
+  std::int64_t published_bytes = 0;  // of one version's weights; a part of `weights_bytes`
 };
 
 /// Returns the memory that a runtime of `options` on a model of `config` takes when no micro-batch
@@ -106,7 +109,7 @@ struct MemoryEstimate {
                                              std::int64_t train_tokens);
 
 /// Opens a runtime on a model.
-/// Errors: `kInvalidArgument` (bf16 training, an adapter of another model), `kUnimplemented`
+/// Errors: `kInvalidArgument` (an adapter of another model), `kUnimplemented`
 /// (training an adapter with dropout), `kResourceExhausted` (a cache that holds not one page).
 [[nodiscard]] Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
                                                                  const RuntimeOptions& options);

@@ -64,6 +64,9 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& 
     estimate.gradient_bytes =
         base + (config.tie_word_embeddings ? config.vocab_size * config.hidden_size * kFloat : 0);
     estimate.optimizer_bytes = 2 * base;
+    // The moments, and beside bf16 the weights that were not rounded.
+    estimate.capture_bytes = (options.compute == DType::kBF16 ? 3 : 2) * base;
+    estimate.published_bytes = published;
   } else {
     const std::int64_t file =
         num_parameters(config) * static_cast<std::int64_t>(dtype_bytes(config.dtype));
@@ -71,6 +74,8 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& 
     estimate.weights_bytes = file + laid_out + (trains ? 3 + 3 * layouts : 2) * adapter;
     estimate.gradient_bytes = trains ? adapter : 0;
     estimate.optimizer_bytes = trains ? 2 * adapter : 0;
+    estimate.capture_bytes = estimate.optimizer_bytes;
+    estimate.published_bytes = adapter;
   }
   std::int64_t rows = StepBudget{}.tokens;
   if (trains) {

@@ -70,7 +70,8 @@ std::vector<CompletedKey> all_keys(const schema::StructSchema& root) {
   }
   std::vector<CompletedKey> keys;
   for (const KeyReference& key : list_keys(root)) {
-    if (key.has_keys || key.path.find("[]") != std::string::npos) {
+    const bool only_keys = key.has_keys && key.type == "keys and values";
+    if (only_keys || key.path.find("[]") != std::string::npos) {
       continue;  // of what is inside an argument sets one key at a time
     }
     constexpr std::string_view kChoice = "workflow: ";

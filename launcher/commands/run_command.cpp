@@ -44,7 +44,9 @@ nlohmann::ordered_json memory_json(const workflows::MemoryPlan& plan) {
           {"activations", plan.engine.activation_bytes},
           {"gradients", plan.engine.gradient_bytes},
           {"optimizer", plan.engine.optimizer_bytes},
-          {"stream", plan.stream_bytes}};
+          {"commits", plan.engine.capture_bytes},
+          {"stream", plan.stream_bytes},
+          {"best", plan.best_bytes}};
 }
 
 class RunCommand final : public Command {

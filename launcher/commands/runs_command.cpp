@@ -18,6 +18,9 @@ namespace {
 constexpr const char* kNone = "-";
 
 std::string time_text(std::time_t time, const char* format) {
+  if (time == 0) {
+    return kNone;
+  }
   std::tm parts{};
   ::localtime_r(&time, &parts);
   std::array<char, 32> text{};
@@ -110,7 +113,7 @@ public:
     std::vector<RunReport> reports;
     for (std::filesystem::directory_iterator entry(folder_, error), end; entry != end;
          entry.increment(error)) {
-      if (entry->is_directory(error)) {
+      if (is_run(entry->path())) {
         reports.push_back(look_at_run(entry->path()));
       }
     }

@@ -189,6 +189,9 @@ private:
 
   [[nodiscard]] static Status unknown_metric(const std::string& name,
                                              const std::vector<Curve>& curves) {
+    if (curves.empty()) {
+      return Status(Errc::kNotFound, "--metric: no step is recorded yet");
+    }
     std::vector<std::string> names;
     std::string list;
     for (const Curve& curve : curves) {

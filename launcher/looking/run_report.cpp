@@ -155,6 +155,12 @@ std::optional<MetricsLine> parse_metrics_line(std::string_view line) {
   return has_step && !out.kind.empty() ? std::optional(std::move(out)) : std::nullopt;
 }
 
+bool is_run(const std::filesystem::path& directory) {
+  std::error_code error;
+  return std::filesystem::exists(directory / "run.yaml", error) ||
+         std::filesystem::exists(directory / "metrics.jsonl", error);
+}
+
 RunReport look_at_run(const std::filesystem::path& directory) {
   RunReport report;
   report.directory = directory;

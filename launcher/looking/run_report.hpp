@@ -41,6 +41,9 @@ struct RunReport {
   std::time_t written = 0;              // when the run last wrote something down
 };
 
+/// Returns whether a folder is that of a run, damaged or not.
+[[nodiscard]] bool is_run(const std::filesystem::path& directory);
+
 /// Looks at one run. What is damaged is said in the report.
 [[nodiscard]] RunReport look_at_run(const std::filesystem::path& directory);
 

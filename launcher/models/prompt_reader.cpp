@@ -65,6 +65,10 @@ Result<std::vector<std::int32_t>> PromptReader::encode(const std::string& text,
 Result<std::vector<std::int32_t>> PromptReader::from_prompt(const std::string& prompt,
                                                             const std::string& place) {
   if (!form_.chat) {
+    if (!form_.system.empty()) {
+      return invalid_argument(place + ": prompt: stands without a conversation, which --system " +
+                              "needs; give --chat, or messages");
+    }
     return encode(prompt, AddSpecialTokens::kYes, place + ": prompt");
   }
   ChatRequest chat;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/json.hpp"
+#include "launcher/looking/terminal.hpp"
 #include "workflows/rl/grading.hpp"
 
 namespace tidemill::launcher {
@@ -20,13 +21,36 @@ using workflows::RlOptions;
 constexpr std::size_t kNumShown = 5;
 constexpr std::size_t kShownLetters = 24;
 
-// The start of a text, on one line, padded to a column.
-std::string cell(const std::string& text) {
-  std::string shown = text.substr(0, kShownLetters);
-  std::replace_if(
-      shown.begin(), shown.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
-  shown.resize(kShownLetters, ' ');
-  return shown;
+// What was asked: of messages what the user said last, for a prompt is kept as their JSON.
+std::string question(const std::string& prompt) {
+  const auto messages = parse_json(prompt);
+  const Json::Array* list = messages.ok() ? messages.value().if_array() : nullptr;
+  if (list == nullptr) {
+    return prompt;
+  }
+  for (auto message = list->rbegin(); message != list->rend(); ++message) {
+    const Json* role = message->find("role");
+    const Json* content = message->find("content");
+    if (role != nullptr && role->if_string() != nullptr && *role->if_string() == "user" &&
+        content != nullptr && content->if_string() != nullptr) {
+      return *content->if_string();
+    }
+  }
+  return prompt;
+}
+
+// The start of a text, on one line, padded to a column and the space behind it.
+std::string cell(const std::string& text, Letters letters) {
+  std::string shown = shown_text(text, letters);
+  if (shown_width(shown) > kShownLetters) {
+    const std::string dots = letters == Letters::kUtf8 ? "\u2026" : "...";
+    std::size_t end = 0;
+    for (std::size_t left = kShownLetters - shown_width(dots) + 1; left > 0; ++end) {
+      left -= (static_cast<unsigned char>(shown[end]) & 0xC0U) != 0x80U ? 1 : 0;
+    }
+    shown = shown.substr(0, end - 1) + dots;
+  }
+  return shown + std::string(kShownLetters + 2 - shown_width(shown), ' ');
 }
 
 std::string three_digits(double value) {
@@ -46,6 +70,8 @@ std::vector<std::size_t> shown_answers(const Grades& grades) {
 }
 
 void print_table(const std::optional<Grades>& before, const Grades& after, std::ostream& out) {
+  const Letters letters = look_at_terminal(out).letters;
+  const auto column = [letters](const std::string& text) { return cell(text, letters); };
   const auto line = [&out, &after](const char* name, const Grades& grades) {
     out << name << three_digits(grades.mean_at_k);
     if (after.samples > 1) {
@@ -62,12 +88,13 @@ void print_table(const std::optional<Grades>& before, const Grades& after, std::
   }
   line("accuracy after   ", after);
   out << '\n'
-      << cell("prompt") << (before ? cell("answer before") : "") << cell("answer after")
+      << column("prompt") << (before ? column("answer before") : "") << column("answer after")
       << "right\n";
   for (const std::size_t place : shown_answers(after)) {
     const GradedAnswer& answer = after.answers[place];
-    out << cell(answer.prompt) << (before ? cell(before->answers[place].response) : "")
-        << cell(answer.response) << answer.answer << '\n';
+    out << column(question(answer.prompt))
+        << (before ? column(before->answers[place].response) : "") << column(answer.response)
+        << shown_text(answer.answer, letters) << '\n';
   }
   out << '\n';
 }

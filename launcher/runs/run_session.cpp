@@ -102,7 +102,8 @@ Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
 void print_end(const actors::RunSummary& summary, const std::filesystem::path& directory,
                Session& session) {
   const bool stopped = summary.end == actors::RunEnd::kStopped;
-  const std::string exported = (directory / "export").string();
+  const bool adapter = !summary.weights.adapter_digest.empty();
+  const std::string exported = (directory / (adapter ? "export/adapter" : "export")).string();
   if (session.form == OutputForm::kJson) {
     session.out << Json(Json::Object{{"kind", "end"},
                                      {"stopped", stopped},
@@ -120,7 +121,7 @@ void print_end(const actors::RunSummary& summary, const std::filesystem::path& d
   session.out << (stopped ? "stopped after step "
                   : early ? "ended early, after step "
                           : "done: step ")
-              << summary.steps << "; the model"
+              << summary.steps << (adapter ? "; the adapter" : "; the model")
               << (summary.weights.version.step < summary.steps
                       ? " of step " + std::to_string(summary.weights.version.step) + ", the best,"
                       : "")
@@ -220,6 +221,8 @@ Status carry_out(const RunPlace& place, Session& session) {
     log_failure(place, status, session.clock);
     if (begun) {
       note(place, {"failed", progressed.steps, status.message()}, session);
+      // What was asked could be used: the work failed.
+      return {Errc::kUnavailable, status.message()};
     }
   }
   return status;

@@ -31,6 +31,7 @@ RunCommit some_commit() {
   commit.stream.bytes = Buffer::adopt(std::vector<std::uint8_t>{1, 0, 2}, DType::kU8);
   commit.records = {100, 200};
   commit.data_position = 17;
+  commit.evaluated_step = 2;
   return commit;
 }
 
@@ -52,6 +53,7 @@ TEST(CheckpointCommits, ACommitSurvivesTheWayIntoPartsAndBack) {
   EXPECT_EQ(back.value().records.metrics_bytes, 100U);
   EXPECT_EQ(back.value().records.samples_bytes, 200U);
   EXPECT_EQ(back.value().data_position, 17U);
+  EXPECT_EQ(back.value().evaluated_step, 2U);
   EXPECT_EQ(back.value().data_digest, "0123abcd");
 }
 
@@ -79,6 +81,23 @@ TEST(CheckpointCommits, ACommitOfOtherDataIsRefused) {
   changed.data_digest = "4567";
   commits->set_inputs(changed);
   EXPECT_EQ(commits->load().status().message(), "data.train: not the data that the run began with");
+}
+
+TEST(CheckpointCommits, ACommitOfAnotherAdapterIsRefused) {
+  const TemporaryDirectory folder;
+  PosixFileSystem files;
+  auto store = storage::CheckpointStore::open({folder.path(), "run"}, files);
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  const auto commits = actors::make_checkpoint_commits(std::move(store).value());
+  actors::RunInputs inputs = some_inputs();
+  inputs.adapter_config = R"({"lora_alpha": 8})";
+  commits->set_inputs(inputs);
+  ASSERT_TRUE(commits->save(some_commit()).ok());
+  ASSERT_TRUE(commits->load().ok());
+  inputs.adapter_config = R"({"lora_alpha": 400})";
+  commits->set_inputs(inputs);
+  EXPECT_EQ(commits->load().status().message(),
+            "train.adapter: not the adapter that the run began with");
 }
 
 TEST(CheckpointCommits, AnAdapterIsKeptAloneAndItsBaseByDigest) {

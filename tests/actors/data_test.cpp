@@ -122,7 +122,18 @@ TEST_F(DataTest, ASystemMessageStandsBeforeMessagesThatHaveNone) {
       prompt_row("", R"([{"role": "system", "content": "s"}, {"role": "user", "content": "a"}])"));
   ASSERT_TRUE(own.ok());
   EXPECT_EQ(text_of(model, own.value()), "<system>s<|end|><user>a<|end|><assistant>");
-  EXPECT_EQ(text_of(model, model.prompt_ids(prompt_row("2+2=")).value()), "2+2=");
+}
+
+TEST_F(DataTest, ASystemMessageBeforeNoMessagesIsRefused) {
+  const TextCodec model = codec(kPlainTemplate, {false, "be brief"});
+  const std::string problem =
+      "is text, without the messages that data.system begins; set data.chat, or leave data.system "
+      "out";
+  EXPECT_THAT(model.prompt_ids(prompt_row("2+2=")).status().message(), HasSubstr(problem));
+  storage::SupervisedRow row;
+  row.prompt = "2+2=";
+  row.answer = "4";
+  EXPECT_THAT(model.supervised(row).status().message(), HasSubstr(problem));
 }
 
 TEST_F(DataTest, PromptsAsMessagesNeedAChatTemplate) {

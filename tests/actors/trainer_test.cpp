@@ -48,6 +48,7 @@ protected:
     deps.weights.version = {0, 3, step};
     deps.weights.base_digest = "initial";
     deps.best = best_;
+    deps.evaluated_step = evaluated_step_.value_or(step);
     deps.reward_parts = {"number", "form"};
     trainer_ = keep(actors::spawn_trainer(system(), std::move(deps)));
     exit_ = exit_of(trainer_);
@@ -98,6 +99,7 @@ protected:
 
   actors::TrainerOptions options_;
   std::optional<actors::BestSoFar> best_;
+  std::optional<std::uint64_t> evaluated_step_;  // of the commit gone on from; else its own
   std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
   std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   std::shared_ptr<FakeKeeper> keeper_ = std::make_shared<FakeKeeper>();
@@ -429,17 +431,6 @@ TEST_F(TrainerTest, EvaluatesEverySoManyStepsAndNeverHoldsAStepUp) {
   EXPECT_EQ(record.figures.at("eval_failed"), 1.0);
 }
 
-TEST_F(TrainerTest, AnEvaluationThatIsRefusedIsLeftOut) {
-  options_.total_steps = 9;
-  options_.eval_every = 1;
-  start();
-  run_step(0);
-  take(evaluator_->asked).fail({Errc::kUnavailable, "an evaluation is running"});
-  drain();
-  EXPECT_FALSE(ended());
-  EXPECT_EQ(recorder_->records.size(), 1U);
-}
-
 TEST_F(TrainerTest, TheLastEvaluationIsRecordedBeforeTheLastCommit) {
   options_.eval_every = 2;
   start();
@@ -573,9 +564,22 @@ TEST_F(TrainerTest, AnEvaluationWithoutAnyScoreJudgesNothing) {
   EXPECT_EQ(stream_->leases.size(), 1U);
   EXPECT_FALSE(recorder_->records.back().figures.contains("eval_best"));
   run_step(1);
-  take(evaluator_->asked).fail({Errc::kUnavailable, "gone"});
-  drain();
-  EXPECT_EQ(stream_->leases.size(), 1U);  // and the run goes on
+  EXPECT_FALSE(ended());
+}
+
+TEST_F(TrainerTest, AnEvaluationThatFailsEndsItSayingSo) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  for (const bool keep : {false, true}) {
+    options_.best.keep = keep;
+    stream_->leases.clear();
+    start();
+    run_step(0);
+    take(evaluator_->asked).fail({Errc::kUnavailable, "gone"});
+    drain();
+    ASSERT_TRUE(ended());
+    EXPECT_EQ((*exit_)->message(), "evaluating: gone");
+  }
 }
 
 TEST_F(TrainerTest, AStopLetsGoOfTheEvaluationThatHoldsUpTheStep) {
@@ -588,6 +592,67 @@ TEST_F(TrainerTest, AStopLetsGoOfTheEvaluationThatHoldsUpTheStep) {
   EXPECT_TRUE(run_until([&] { return ended(); }, 20));
   EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
   EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 1");
+}
+
+TEST_F(TrainerTest, WhoIsAskedToStopDuringAStepEvaluatesNoMore) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  for (const bool keep : {false, true}) {
+    options_.best.keep = keep;
+    start();
+    caf::anon_send(trainer_, atom::stop_v);
+    drain();
+    run_step(0);
+    EXPECT_TRUE(evaluator_->asked.empty());
+    ASSERT_TRUE(run_until([&] { return ended(); }, 20));
+    EXPECT_EQ(commits_->last->evaluated_step, 0U);
+  }
+}
+
+TEST_F(TrainerTest, TheResumedRunMakesUpForTheEvaluation) {
+  options_.total_steps = 4;
+  options_.eval_every = 2;
+  options_.best.keep = true;
+  evaluated_step_ = 0;
+  start(/*step=*/2);
+  EXPECT_TRUE(stream_->leases.empty());
+  evaluated(0.5);
+  EXPECT_EQ(recorder_->records.back().figures.at("eval_best_step"), 2.0);
+  run_step(2);
+  run_step(3);
+  evaluated(0.25);
+  ASSERT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(commits_->last->best->step, 2U);
+  EXPECT_EQ(commits_->last->evaluated_step, 4U);
+
+  evaluated_step_ = 2;
+  start(/*step=*/2);
+  EXPECT_TRUE(evaluator_->asked.empty());  // it is on record
+}
+
+TEST_F(TrainerTest, WhatIsMadeUpForAtTheEndIsCommitted) {
+  options_.total_steps = 4;
+  options_.eval_every = 4;
+  options_.best.keep = true;
+  evaluated_step_ = 0;
+  start(/*step=*/4);
+  evaluated(0.5);
+  ASSERT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(commits_->saves, 1);
+  EXPECT_EQ(commits_->last->best->step, 4U);
+  EXPECT_EQ(owner_->summaries.back().end, RunEnd::kSteps);
+}
+
+TEST_F(TrainerTest, ABestWithoutWeightsIsLookedForAgainWhereTheyAreKept) {
+  options_.total_steps = 5;
+  options_.eval_every = 1;
+  options_.best.keep = true;
+  best_ = actors::BestSoFar{0.75, 3, 1, {}};
+  start(/*step=*/4);
+  run_step(4);
+  evaluated(0.25);
+  ASSERT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 5");
 }
 
 // Recorded, it would be in the committed history, but not in the commit's best.

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 using workflows::AdvantageScale;
 using workflows::AlgorithmOptions;
 using workflows::Baseline;
@@ -287,6 +288,17 @@ TEST_F(LoadTest, OverridesStandOverTheFile) {
   EXPECT_THAT(rl->rollout.stop, ElementsAre("a: #b"));
   EXPECT_EQ(rl->stream.lease_ms, 5);
   EXPECT_EQ(rl->run.name, "x");
+}
+
+TEST_F(LoadTest, WhatIsWrongWithAnOverrideIsSaidOfTheArgument) {
+  const std::string path = TIDEMILL_SOURCE_DIR "/configs/quickstart.yaml";
+  const std::vector<Override> overrides{{"rollout.group_size=1", "argument 3"}};
+  const auto run = load_run_config(schema_, path, overrides);
+  EXPECT_THAT(run.status().message(), StartsWith("argument 3: rollout.group_size: needs at least"));
+  const std::vector<Override> deeper{{"data.train.path=a", "argument 4"}};
+  EXPECT_EQ(load_run_config(schema_, path, deeper).status().message(),
+            "argument 4: data.train.path: data.train has no keys here; give it whole: "
+            "data.train=...");
 }
 
 TEST_F(LoadTest, AdaptersOfEveryKindAreRead) {

@@ -138,6 +138,7 @@ TEST_F(CompletionTest, EveryScriptHasAllCommandsAndKeys) {
       EXPECT_THAT(script.out, HasSubstr(key.has_keys ? key.path + '.' : key.path)) << shell;
     }
   }
+  EXPECT_THAT(run({"completion", "bash"}).out, HasSubstr(" data.train "));
   EXPECT_EQ(run({"completion", "csh"}).err, "SHELL: must be one of bash, zsh, fish, not \"csh\"\n");
 }
 

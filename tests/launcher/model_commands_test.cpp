@@ -363,7 +363,11 @@ TEST_F(GenerateTest, PromptsMayBeWhatTheUserSaysBehindASystemMessage) {
   EXPECT_EQ(answers({"--system", "be brief"}, {{"messages", {user}}}), whole);
   EXPECT_EQ(answers({"--system", "other"}, {{"messages", {system, user}}}), whole);
   EXPECT_EQ(answers({"--chat", "--system", "be brief"}, {{"prompt", "2 + 2"}}), whole);
-  EXPECT_NE(answers({"--system", "be brief"}, {{"prompt", "2 + 2"}}), whole);
+  const Outcome text = run({"generate", model, "--system", "be brief", "2 + 2"});
+  EXPECT_EQ(text.code, kRefused);
+  EXPECT_EQ(text.err,
+            "PROMPT: prompt: stands without a conversation, which --system needs; give "
+            "--chat, or messages\n");
 }
 
 TEST_F(ScoreTest, TextsAreScoredAsTheirTokensAre) {

@@ -58,7 +58,8 @@ TEST_F(RunTest, ADryRunIsARunsFileOrOneObject) {
   EXPECT_EQ(object.at("config").at("rollout").at("group_size"), 2);
   EXPECT_EQ(object.at("config").at("workflow"), "rl");
   std::int64_t sum = 0;
-  for (const char* part : {"weights", "kv", "activations", "gradients", "optimizer", "stream"}) {
+  for (const char* part :
+       {"weights", "kv", "activations", "gradients", "optimizer", "commits", "stream", "best"}) {
     sum += object.at("memory_bytes").at(part).get<std::int64_t>();
   }
   EXPECT_GT(sum, 0);
@@ -98,7 +99,7 @@ TEST_F(RunTest, ARunIsSeenByThoseWhoLookAtRuns) {
 TEST_F(RunTest, WhyARunFailedIsSeen) {
   const Outcome failed =
       run({"run", "small.yaml", "reward={kind: command, command: [/bin/false]}"});
-  EXPECT_EQ(failed.code, kRefused);
+  EXPECT_EQ(failed.code, kFailed);  // what was asked could be used
   const Outcome runs = run({"runs", "--json"});
   ASSERT_EQ(runs.lines().size(), 1U);
   EXPECT_EQ(runs.lines()[0].at("state"), "failed");

@@ -38,7 +38,7 @@ protected:
 
   // Exactly one line says why the run ended, after which the user mends the program and goes on.
   void expect_one_line_and_resume(const Ended& ended, const std::string& start) {
-    EXPECT_EQ(ended.code, 2) << ended.describe();
+    EXPECT_EQ(ended.code, 1) << ended.describe();
     EXPECT_THAT(ended.last_error_line(), StartsWith(start)) << ended.describe();
     EXPECT_FALSE(folder_.commits(kGatedRun).leftovers);
     RewardGate(folder_).clear_behaviour();

@@ -78,7 +78,8 @@ public:
       return std::move(outcome_);  // what follows from it would only hide it
     }
     check_end(report);
-    if (is_reproducible(options_) && report.all_evaluated) {
+    require(report.all_evaluated, "an evaluation that was due is not in the committed history");
+    if (is_reproducible(options_)) {
       compare(report);
     }
     return std::move(outcome_);

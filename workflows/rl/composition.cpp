@@ -54,7 +54,10 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, const RlEn
   deps.decode = plan.decode;
   deps.reward_parts = plan.reward_parts;
   deps.weights = engines.weights;
-  deps.best = origin.commit.has_value() ? origin.commit->best : std::nullopt;
+  if (origin.commit.has_value()) {
+    deps.best = origin.commit->best;
+    deps.evaluated_step = origin.commit->evaluated_step;
+  }
   return deps;
 }
 

@@ -206,6 +206,7 @@ MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
       static_cast<std::uint64_t>(2 * max_concurrent_rows(options) / options.rollout.group_size);
   plan.stream_bytes =
       static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes));
+  plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
   return plan;
 }
 
