@@ -5,6 +5,8 @@
 #include <sstream>
 #include <utility>
 
+#include "base/quote.hpp"
+
 namespace tidemill {
 namespace {
 
@@ -43,9 +45,7 @@ JsonFields::JsonFields(const Json& object, std::string place, std::string prefix
 }
 
 void JsonFields::refuse(std::string_view name, std::string_view problem) {
-  std::string text = place_ + ": " + prefix_;
-  text += name;
-  text += ": ";
+  std::string text = place_ + ": " + prefix_ + quote_unless_plain(name) + ": ";
   text += problem;
   refuse(invalid_argument(std::move(text)));
 }

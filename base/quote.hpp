@@ -11,4 +11,8 @@ namespace tidemill {
 /// ASCII escaped, cut after 80 bytes, so that a message holding it stays one short line.
 [[nodiscard]] std::string quote(std::string_view text);
 
+/// Returns `name` as it is if it is 1 to 80 printable characters of ASCII, else quoted: for keys
+/// that stand in a path.
+[[nodiscard]] std::string quote_unless_plain(std::string_view name);
+
 }  // namespace tidemill

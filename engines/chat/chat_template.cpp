@@ -24,10 +24,23 @@ constexpr std::array<std::string_view, 3> kReasoningKeys = {"reasoning_content",
 // keeps the white space at the end of a message.
 constexpr std::string_view kContinueMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
+// Failures show names and texts of the template: makes of them one short line.
+std::string on_one_line(std::string_view text) {
+  constexpr std::size_t kMaxBytes = 400;
+  std::string line;
+  static_cast<void>(append_repaired_utf8(text.substr(0, kMaxBytes), line));
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20U || c == 0x7F; };
+  std::replace_if(line.begin(), line.end(), is_control, '?');
+  return text.size() > kMaxBytes ? line + "..." : line;
+}
+
+// What raise_exception says is left as it is said.
 Status to_status(const TemplateError& error) {
   const bool is_limit = error.kind() == TemplateError::Kind::kLimit;
+  const bool is_raised = error.kind() == TemplateError::Kind::kRaised;
   return {is_limit ? Errc::kResourceExhausted : Errc::kInvalidArgument,
-          "line " + std::to_string(error.line()) + ": " + error.what()};
+          "line " + std::to_string(error.line()) + ": " +
+              (is_raised ? std::string(error.what()) : on_one_line(error.what()))};
 }
 
 // Removes null members, and fills in the names under which templates look for reasoning.

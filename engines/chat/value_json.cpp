@@ -3,6 +3,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/quote.hpp"
 #include "engines/chat/value.hpp"
 
 namespace tidemill::engines::chat {
@@ -39,7 +40,7 @@ public:
   bool key(std::string& name) {
     Open& object = open_.back();
     if (object.dict.member(name) != nullptr) {
-      return refuse("key \"" + name + "\" comes twice in one object");
+      return refuse("key " + quote(name) + " comes twice in one object");
     }
     object.key = std::move(name);
     return true;

@@ -7,6 +7,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/quote.hpp"
+
 namespace tidemill::engines {
 namespace {
 
@@ -33,7 +35,7 @@ public:
     if (keys_.back().insert(name).second) {
       return true;
     }
-    failure_ = corrupt_data("key \"" + name + "\" comes twice in one object");
+    failure_ = corrupt_data("key " + quote(name) + " comes twice in one object");
     return false;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {

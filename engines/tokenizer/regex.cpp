@@ -7,6 +7,8 @@
 #include <pcre2.h>
 #include <utility>
 
+#include "base/quote.hpp"
+
 namespace tidemill::engines {
 namespace {
 
@@ -67,7 +69,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
                                      context.get()));
   if (compiled->code == nullptr) {
     return invalid_argument("regular expression: " + pcre2_message(error) + " (offset " +
-                            std::to_string(offset) + " of " + translated + ")");
+                            std::to_string(offset) + " of " + quote(translated) + ")");
   }
   // Where the machine has no JIT the interpreter matches the same.
   (void)pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);

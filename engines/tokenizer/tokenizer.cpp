@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/quote.hpp"
 #include "base/utf8.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
 #include "engines/tokenizer/pipeline.hpp"
@@ -91,7 +92,8 @@ Status Tokenizer::Impl::adopt(TokenizerConfig the_config) {
     if (id.has_value()) {
       return {};
     }
-    return corrupt_data(std::string(key) + ": \"" + *token + "\" is not a token of tokenizer.json");
+    return corrupt_data(std::string(key) + ": " + quote(*token) +
+                        " is not a token of tokenizer.json");
   };
   TIDEMILL_RETURN_IF_ERROR(resolve(config.bos_token, "bos_token", bos));
   TIDEMILL_RETURN_IF_ERROR(resolve(config.eos_token, "eos_token", eos));
@@ -100,8 +102,8 @@ Status Tokenizer::Impl::adopt(TokenizerConfig the_config) {
     if (find(token.content) == token.id) {
       continue;
     }
-    return corrupt_data("added_tokens_decoder[\"" + std::to_string(token.id) + "\"]: \"" +
-                        token.content + "\" does not have this id in tokenizer.json");
+    return corrupt_data("added_tokens_decoder[\"" + std::to_string(token.id) + "\"]: " +
+                        quote(token.content) + " does not have this id in tokenizer.json");
   }
   return {};
 }

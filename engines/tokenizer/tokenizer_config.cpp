@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/quote.hpp"
 #include "base/utf8.hpp"
 #include "engines/tokenizer/json_check.hpp"
 
@@ -70,7 +71,7 @@ Status read_declared_tokens(const Json& root, TokenizerConfig& out) {
   }
   for (const auto& item : found->items()) {
     const std::string& key = item.key();
-    const std::string path = "added_tokens_decoder[\"" + key + "\"]";
+    const std::string path = "added_tokens_decoder[" + quote(key) + "]";
     DeclaredToken token;
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token.id);
     if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token.id < 0) {
@@ -109,7 +110,7 @@ Status read_templates(const Json& root, TokenizerConfig& out) {
     }
     const auto name = entry["name"].get<std::string>();
     if (!out.chat_templates.emplace(name, entry["template"].get<std::string>()).second) {
-      return corrupt_data(std::string(path).append(".name: \"" + name + "\" comes twice"));
+      return corrupt_data(std::string(path).append(".name: " + quote(name) + " comes twice"));
     }
   }
   return {};

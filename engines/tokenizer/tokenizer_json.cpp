@@ -4,9 +4,11 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
+#include "base/quote.hpp"
 #include "base/utf8.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
 #include "engines/tokenizer/json_check.hpp"
@@ -53,18 +55,19 @@ public:
     return Node(&value, std::move(path));
   }
 
-  [[nodiscard]] std::string path_of(const char* key) const {
-    return path_.empty() ? std::string(key) : path_ + "." + key;
+  [[nodiscard]] std::string path_of(std::string_view key) const {
+    const std::string shown_key = quote_unless_plain(key);
+    return path_.empty() ? shown_key : path_ + "." + shown_key;
   }
   [[nodiscard]] const std::string& path() const { return path_; }
 
   // Returns the member, or nullptr if it is absent or null.
-  [[nodiscard]] const Json* find(const char* key) const {
+  [[nodiscard]] const Json* find(std::string_view key) const {
     const auto found = value_->find(key);
     return found == value_->end() || found->is_null() ? nullptr : &*found;
   }
 
-  [[nodiscard]] Result<const Json*> require(const char* key) const {
+  [[nodiscard]] Result<const Json*> require(std::string_view key) const {
     const Json* found = find(key);
     if (found == nullptr) {
       return wrong(path_of(key), "is missing");
@@ -72,12 +75,12 @@ public:
     return found;
   }
 
-  [[nodiscard]] Result<Node> object(const char* key) const {
+  [[nodiscard]] Result<Node> object(std::string_view key) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
     return Node::of(*value, path_of(key));
   }
 
-  [[nodiscard]] Result<const Json*> array(const char* key) const {
+  [[nodiscard]] Result<const Json*> array(std::string_view key) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
     if (!value->is_array()) {
       return wrong(path_of(key), "should be a list, is " + shown(*value));
@@ -85,7 +88,7 @@ public:
     return value;
   }
 
-  [[nodiscard]] Result<std::string> string(const char* key) const {
+  [[nodiscard]] Result<std::string> string(std::string_view key) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
     if (!value->is_string()) {
       return wrong(path_of(key), "should be a string, is " + shown(*value));
@@ -93,7 +96,7 @@ public:
     return value->get<std::string>();
   }
 
-  [[nodiscard]] Result<bool> boolean(const char* key, bool when_absent) const {
+  [[nodiscard]] Result<bool> boolean(std::string_view key, bool when_absent) const {
     const Json* value = find(key);
     if (value == nullptr) {
       return when_absent;
@@ -111,7 +114,7 @@ public:
     for (const auto& item : value_->items()) {
       const auto is_key = [&item](const char* key) { return item.key() == key; };
       if (std::none_of(known.begin(), known.end(), is_key)) {
-        return unsupported(path_of(item.key().c_str()), "this field");
+        return unsupported(path_of(item.key()), "this field");
       }
     }
     return {};
@@ -171,7 +174,7 @@ private:
     if (model.find("type") != nullptr) {
       TIDEMILL_ASSIGN_OR_RETURN(const std::string type, model.type());
       if (type != "BPE") {
-        return unsupported("model.type", "\"" + type + "\"");
+        return unsupported("model.type", quote(type));
       }
     }
     if (const Json* dropout = model.find("dropout"); dropout != nullptr && *dropout != 0) {
@@ -336,7 +339,7 @@ private:
     TIDEMILL_ASSIGN_OR_RETURN(const Node normalizer, top.object("normalizer"));
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, normalizer.type());
     if (type != "NFC") {
-      return unsupported("normalizer.type", "\"" + type + "\"");
+      return unsupported("normalizer.type", quote(type));
     }
     TIDEMILL_RETURN_IF_ERROR(normalizer.only({"type"}));
     spec_.normalizer = TokenizerSpec::Normalizer::kNfc;
@@ -350,7 +353,7 @@ private:
       return read_byte_level(node, &spec_);
     }
     if (type != "Sequence") {
-      return unsupported(node.path_of("type"), "\"" + type + "\"");
+      return unsupported(node.path_of("type"), quote(type));
     }
     TIDEMILL_RETURN_IF_ERROR(node.only({"type", "pretokenizers"}));
     TIDEMILL_ASSIGN_OR_RETURN(const Json* parts, node.array("pretokenizers"));
@@ -369,12 +372,12 @@ private:
   Status read_split(const Node& split) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, split.type());
     if (type != "Split") {
-      return unsupported(split.path_of("type"), "\"" + type + "\" here");
+      return unsupported(split.path_of("type"), quote(type) + " here");
     }
     TIDEMILL_RETURN_IF_ERROR(split.only({"type", "pattern", "behavior", "invert"}));
     TIDEMILL_ASSIGN_OR_RETURN(const std::string behavior, split.string("behavior"));
     if (behavior != "Isolated") {
-      return unsupported(split.path_of("behavior"), "\"" + behavior + "\"");
+      return unsupported(split.path_of("behavior"), quote(behavior));
     }
     TIDEMILL_ASSIGN_OR_RETURN(const bool invert, split.boolean("invert", false));
     if (invert) {
@@ -392,7 +395,7 @@ private:
   static Status read_byte_level(const Node& node, TokenizerSpec* spec) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
     if (type != "ByteLevel") {
-      return unsupported(node.path_of("type"), "\"" + type + "\" here");
+      return unsupported(node.path_of("type"), quote(type) + " here");
     }
     TIDEMILL_RETURN_IF_ERROR(node.only({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
     TIDEMILL_ASSIGN_OR_RETURN(const bool add_prefix_space, node.boolean("add_prefix_space", true));
@@ -436,7 +439,7 @@ private:
       return read_byte_level(node, nullptr);
     }
     if (type != "TemplateProcessing") {
-      return unsupported(node.path_of("type"), "\"" + type + "\"");
+      return unsupported(node.path_of("type"), quote(type));
     }
     if (has_template_) {
       return unsupported(node.path(), "a second TemplateProcessing");
@@ -467,7 +470,7 @@ private:
   Status append_template_ids(const Node& node, const std::string& name,
                              std::vector<std::int32_t>& out) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Node tokens, node.object("special_tokens"));
-    TIDEMILL_ASSIGN_OR_RETURN(const Node token, tokens.object(name.c_str()));
+    TIDEMILL_ASSIGN_OR_RETURN(const Node token, tokens.object(name));
     TIDEMILL_ASSIGN_OR_RETURN(const Json* ids, token.array("ids"));
     for (std::size_t i = 0; i < ids->size(); ++i) {
       const std::string path = indexed(token.path_of("ids"), i);

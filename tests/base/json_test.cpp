@@ -150,6 +150,10 @@ TEST(Quote, KeepsMessagesShortAndOnOneLine) {
   EXPECT_EQ(quote("plain"), "\"plain\"");
   EXPECT_EQ(quote("a\"\\\n\xC3\xA9"), R"("a\"\\\x0a\xc3\xa9")");
   EXPECT_EQ(quote(std::string(81, 'a')), "\"" + std::string(80, 'a') + "...\"");
+  EXPECT_EQ(quote_unless_plain("model.layers[3]"), "model.layers[3]");
+  EXPECT_EQ(quote_unless_plain(""), "\"\"");
+  EXPECT_EQ(quote_unless_plain("a\nb"), R"("a\x0ab")");
+  EXPECT_EQ(quote_unless_plain(std::string(81, 'a')), quote(std::string(81, 'a')));
 }
 
 }  // namespace

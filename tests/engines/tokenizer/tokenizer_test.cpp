@@ -256,7 +256,7 @@ TEST(Tokenizer, RefusesWhatItDoesNotDo) {
        "pre_tokenizer.pretokenizers[0].pattern.String: this field is not supported"},
       {"/pre_tokenizer",
        R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":"(a"}},{"type":"ByteLevel","add_prefix_space":false}]})",
-       "pre_tokenizer: regular expression: missing closing parenthesis (offset 2 of (a)"},
+       "pre_tokenizer: regular expression: missing closing parenthesis (offset 2 of \"(a\")"},
       {"/post_processor", R"({"type":"BertProcessing"})",
        R"(post_processor.type: "BertProcessing" is not supported)"},
       {"/post_processor", R"({"type":"TemplateProcessing","single":[],"special_tokens":{}})",
