@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/dataset/row_parser.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -43,6 +44,76 @@ Result<Json> parse_object(std::string_view text) {
   return row;
 }
 
+// Looks for an integer among the messages of a row that no template value holds: the parser that
+// builds the row makes a real of it.
+class LargeIntegerFinder final : public nlohmann::json_sax<Json> {
+public:
+  [[nodiscard]] const std::string& found() const { return found_; }
+
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(number_integer_t /*value*/) override { return true; }
+  bool number_unsigned(number_unsigned_t value) override {
+    constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    return value <= kMax || take(std::to_string(value));
+  }
+  bool number_float(number_float_t /*value*/, const string_t& text) override {
+    return text.find_first_of(".eE") != std::string::npos || take(text);
+  }
+  bool string(string_t& /*value*/) override { return true; }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool start_object(std::size_t /*size*/) override { return open(); }
+  bool key(string_t& name) override {
+    in_messages_ = depth_ == 1 ? name == "messages" : in_messages_;
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t /*size*/) override { return open(); }
+  bool end_array() override { return close(); }
+  bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    return false;
+  }
+
+private:
+  bool open() {
+    ++depth_;
+    return true;
+  }
+  bool close() {
+    --depth_;
+    return true;
+  }
+  bool take(const std::string& digits) {
+    found_ = in_messages_ ? digits : found_;
+    return !in_messages_;
+  }
+
+  int depth_ = 0;
+  bool in_messages_ = false;
+  std::string found_;
+};
+
+// Messages become values of a template, whose integers have 64 bits.
+Status check_integers(std::string_view text) {
+  constexpr std::ptrdiff_t kFewDigits = 18;  // which 64 bits hold whatever they are
+  constexpr std::size_t kMaxShown = 40;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  for (auto begin = text.begin(); begin != text.end();) {
+    const auto end = std::find_if_not(begin, text.end(), is_digit);
+    if (end - begin > kFewDigits) {
+      LargeIntegerFinder finder;
+      Json::sax_parse(text.begin(), text.end(), &finder);
+      return finder.found().empty()
+                 ? Status()
+                 : invalid_argument("messages: integer " + finder.found().substr(0, kMaxShown) +
+                                    " does not fit 64 bits");
+    }
+    begin = std::find_if(end, text.end(), is_digit);
+  }
+  return {};
+}
+
 // Returns the value of `key`, or null when it is absent.
 const Json& value_or_null(const Json& object, const char* key) {
   static const Json kNull;
@@ -76,7 +147,8 @@ Result<std::string> read_answer(const Json& value) {
 
 enum class Assistant { kMayBeAbsent, kMustSpeak };
 
-Result<std::string> read_messages(const Json& value, Assistant assistant) {
+// `text` is that of the whole row.
+Result<std::string> read_messages(const Json& value, std::string_view text, Assistant assistant) {
   if (!value.is_array() || value.empty()) {
     return invalid_argument("messages: must be an array that is not empty");
   }
@@ -99,6 +171,7 @@ Result<std::string> read_messages(const Json& value, Assistant assistant) {
   if (assistant == Assistant::kMustSpeak && !assistant_speaks) {
     return invalid_argument("messages: none is by the assistant, so there is nothing to learn");
   }
+  TIDEMILL_RETURN_IF_ERROR(check_integers(text));
   return value.dump();
 }
 
@@ -146,7 +219,7 @@ Result<PromptRow> parse_prompt_row(std::string_view text) {
   if (!prompt.is_null()) {
     TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_prompt(prompt));
   } else if (!messages.is_null()) {
-    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, Assistant::kMayBeAbsent));
+    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, text, Assistant::kMayBeAbsent));
   } else {
     return invalid_argument("has neither prompt nor messages");
   }
@@ -172,7 +245,7 @@ Result<SupervisedRow> parse_supervised_row(std::string_view text) {
   SupervisedRow row;
   if (!messages.is_null()) {
     row.kind = SupervisedRow::Kind::kMessages;
-    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, Assistant::kMustSpeak));
+    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, text, Assistant::kMustSpeak));
     return row;
   }
   TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_prompt(prompt));

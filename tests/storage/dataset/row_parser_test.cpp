@@ -28,6 +28,13 @@ TEST(ParsePromptRow, ReadsPromptsAndMessages) {
   EXPECT_EQ(parse_prompt_row(R"({"prompt": "p", "messages": null})").value().prompt, "p");
 }
 
+TEST(ParsePromptRow, TakesLargeNumbersWhereNoTemplateReadsThem) {
+  const auto row = parse_prompt_row(
+      R"({"id": 18446744073709551615, "messages": [{"role": "user", "n": -9223372036854775808,
+          "content": "9223372036854775808", "x": 1e300, "y": 9223372036854775808.0}]})");
+  EXPECT_TRUE(row.ok()) << row.status().message();
+}
+
 TEST(ParseSupervisedRow, ReadsAllThreeForms) {
   using Kind = SupervisedRow::Kind;
   const SupervisedRow pair = parse_supervised_row(R"({"prompt": "p", "answer": "a"})").value();
@@ -88,6 +95,12 @@ TEST(ParsePromptRow, RefusesWhatItCannotUse) {
        "messages[1].role: must be a string that is not empty"},
       {R"({"messages": [{"role": "user", "content": 3}]})",
        "messages[0].content: must be a string, an array of parts, or null"},
+      {R"({"messages": [{"role": "user", "n": 9223372036854775808}]})",
+       "messages: integer 9223372036854775808 does not fit 64 bits"},
+      {R"({"messages": [{"role": "user", "n": [-9223372036854775809]}]})",
+       "messages: integer -9223372036854775809 does not fit 64 bits"},
+      {R"({"messages": [{"role": "user", "n": 123456789012345678901234567890}]})",
+       "messages: integer 123456789012345678901234567890 does not fit 64 bits"},
       {nested(64), "nested deeper than 64 levels"},
       {nested(1'000'000), "nested deeper than 64 levels"},
       {many, "more than 4 million values"},
