@@ -36,7 +36,13 @@ Result<Resolved<RunConfig>> load_run_config(const Schema<RunConfig>& schema,
                                             const std::string& path,
                                             std::span<const Override> overrides) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_file(path));
-  TIDEMILL_ASSIGN_OR_RETURN(ConfigNode root, parse_yaml(text, path));
+  return read_run_config(schema, text, path, overrides);
+}
+
+Result<Resolved<RunConfig>> read_run_config(const Schema<RunConfig>& schema, std::string_view text,
+                                            const std::string& source,
+                                            std::span<const Override> overrides) {
+  TIDEMILL_ASSIGN_OR_RETURN(ConfigNode root, parse_yaml(text, source));
   if (root.kind == ConfigNode::Kind::kMap) {  // anything else the schema refuses
     TIDEMILL_RETURN_IF_ERROR(apply_overrides(overrides, root));
   }

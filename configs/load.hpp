@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/result.hpp"
 #include "configs/overrides.hpp"
@@ -19,6 +20,12 @@ namespace tidemill::configs {
 /// go together. `kNotFound` if there is no such file, else `kInvalidArgument`.
 [[nodiscard]] Result<Resolved<RunConfig>> load_run_config(const Schema<RunConfig>& schema,
                                                           const std::string& path,
+                                                          std::span<const Override> overrides = {});
+
+/// Reads the run in `text`, which errors call `source`. Errors: as `load_run_config`.
+[[nodiscard]] Result<Resolved<RunConfig>> read_run_config(const Schema<RunConfig>& schema,
+                                                          std::string_view text,
+                                                          const std::string& source,
                                                           std::span<const Override> overrides = {});
 
 /// Returns `config` as YAML that reads back as the same run, every default spelled out.

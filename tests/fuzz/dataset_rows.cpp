@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// A JSONL file as prompts and as rows to learn from, and its first line as a request to a template.
+#include <string>
+
+#include "engines/chat/chat_template.hpp"
+#include "storage/dataset/dataset.hpp"
+#include "tests/fuzz/target.hpp"
+
+namespace tidemill::fuzz {
+namespace {
+
+using storage::Dataset;
+using storage::DatasetOptions;
+using storage::OnRowError;
+
+// What a template is given of a row must be readable there, long after the row was checked.
+void require_conversation(const std::string& messages) {
+  const auto value = engines::chat::Value::parse_json(messages);
+  require_ok(value.status(), "messages of a row can be rendered");
+  require(value.value().is_sequence() && !value.value().as_sequence().items.empty(),
+          "messages of a row are a list that is not empty");
+}
+
+void require_sound(const storage::PromptRow& row) {
+  require(row.prompt.empty() != row.messages.empty(), "a row has a prompt or messages");
+  if (!row.messages.empty()) {
+    require_conversation(row.messages);
+  }
+}
+
+void require_sound(const storage::SupervisedRow& row) {
+  switch (row.kind) {
+    case storage::SupervisedRow::Kind::kPromptAnswer:
+      require(!row.prompt.empty() && !row.answer.empty(), "a row has prompt and answer");
+      break;
+    case storage::SupervisedRow::Kind::kMessages: require_conversation(row.messages); break;
+    case storage::SupervisedRow::Kind::kTokens:
+      require(!row.input_ids.empty() && row.input_ids.size() == row.loss_mask.size(),
+              "each token has a mask");
+      break;
+  }
+}
+
+template <class Row>
+void read_as(const std::string& path) {
+  DatasetOptions options;
+  options.paths = {path};
+  options.max_line_bytes = 1024;
+  options.max_rows = 64;
+  options.on_error = OnRowError::kSkip;
+  const auto rows = Dataset<Row>::open(options);
+  if (!rows.ok()) {
+    require_refusal(rows.status(), "");
+    return;
+  }
+  for (std::uint64_t i = 0; i < rows.value()->num_rows(); ++i) {
+    const auto row = rows.value()->filed_row(i);
+    require_ok(row.status(), "a row that was checked can be read");
+    require_sound(row.value());
+    require(rows.value()->row_at(i).ok(), "every position of an epoch has its row");
+  }
+  if (rows.value()->num_skipped() > 0) {
+    options.on_error = OnRowError::kError;
+    require_refusal(Dataset<Row>::open(options).status(), path + ":");
+  }
+}
+
+}  // namespace
+
+void dataset_rows(std::string_view input) {
+  static MemoryFile file;
+  file.fill(input);
+  const auto request = engines::chat::ChatRequest::from_json(input.substr(0, input.find('\n')));
+  if (!request.ok()) {
+    require_refusal(request.status(), "");
+  }
+  read_as<storage::PromptRow>(file.path());
+  read_as<storage::SupervisedRow>(file.path());
+}
+
+}  // namespace tidemill::fuzz
