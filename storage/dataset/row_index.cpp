@@ -81,7 +81,7 @@ public:
     index_.files_.push_back(path);
     begin_file();
     DigestHasher content;
-    std::string chunk(kReadBytes, '\0');
+    std::string chunk(std::min<std::uint64_t>(kReadBytes, file.size_bytes()), '\0');
     for (std::uint64_t offset = 0; offset < file.size_bytes();) {
       const std::size_t size = std::min<std::uint64_t>(kReadBytes, file.size_bytes() - offset);
       const std::span<char> bytes(chunk.data(), size);
