@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/schema_suggest.hpp"
+#include "base/utf8.hpp"
 #include "configs/yaml_tree.hpp"
 
 namespace tidemill::configs {
@@ -45,6 +46,9 @@ Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
     const auto refused = [&argument](const std::string& problem) {
       return invalid_argument(argument.place + ": " + problem);
     };
+    if (find_invalid_utf8(argument.text)) {
+      return refused("is not UTF-8 text");
+    }
     const std::size_t equals = argument.text.find('=');
     if (equals == std::string::npos) {
       return refused("needs key=value, found " + schema::clipped(argument.text));

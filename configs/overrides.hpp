@@ -20,8 +20,8 @@ struct Override {
 ///
 /// A value that starts with `[`, `{` or a quote is YAML; everything else is taken as it stands, so
 /// that globs and stop strings need no second quoting. An empty value, `null` and `~` are nothing.
-/// Errors: `kInvalidArgument` naming the place: no `=`, an empty word in the path, a path through
-/// something that has no keys, a key given twice, broken YAML.
+/// Errors: `kInvalidArgument` naming the place: no UTF-8, no `=`, an empty word in the path, a path
+/// through something that has no keys, a key given twice, broken YAML.
 [[nodiscard]] Status apply_overrides(std::span<const Override> overrides, ConfigNode& root);
 
 }  // namespace tidemill::configs

@@ -116,9 +116,9 @@ Status check_integers(std::string_view text) {
 
 // Returns the value of `key`, or null when it is absent.
 const Json& value_or_null(const Json& object, const char* key) {
-  static const Json kNull;
+  static const Json nothing;
   const auto found = object.find(key);
-  return found == object.end() ? kNull : *found;
+  return found == object.end() ? nothing : *found;
 }
 
 Result<std::string> read_prompt(const Json& value) {

@@ -28,7 +28,7 @@ constexpr Row kRows[] = {
     {"dataset_rows", dataset_rows, 0, 9, 3},
     {"model_config", model_config, 18, 0, 0},
     {"own_files", own_files, 0, 8, 0},
-    {"run_file", run_file, 3, 5, 0},
+    {"run_file", run_file, 3, 5, 1},
     {"safetensors", safetensors, 1, 15, 0},
     {"shard_index", shard_index, 1, 7, 0},
     {"tokenizer", tokenizer, 1, 13, 13},
