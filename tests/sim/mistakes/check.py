@@ -7,9 +7,12 @@ check.py --in-place             works in this tree itself, which must be a copy 
 check.py --only 04 --only lost  only those whose names contain one of these
 check.py --applies              builds nothing: every patch applies and is listed in README.md
 
+check.py --self-test            builds nothing: shows that a test program's deadline is counted apart
+
 Each patch begins with what it gets wrong, `Breaks: ` the invariants, and `Suites: ` the test programs
-that are run beside the simulation. Ends with 0 when the tree without mistakes passes and at least
-nine in ten are caught.
+that are run beside the simulation. A program may take ten times as long as it does without mistakes;
+a mistake that nothing but such a deadline sees is caught, and counted apart. Ends with 0 when the tree
+without mistakes passes and at least nine in ten are caught.
 """
 import argparse
 import os
@@ -18,12 +21,29 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 ENOUGH = 0.9
-LIMIT_SECONDS = 600  # of one test program; what runs longer hangs, and is seen
+# How long a test program may run: without mistakes, and with one. A mistake may well make it slower,
+# and a busy machine does; only what hangs takes ten times as long.
+FIRST_LIMIT_SECONDS = 3600
+LEAST_LIMIT_SECONDS = 120
+TIMES_ITS_OWN = 10
+
+
+class Failure:
+    """What a test program that did not pass said; `hung`: nothing, as it was still running."""
+
+    def __init__(self, suite, message, hung=False):
+        self.suite = suite
+        self.message = message
+        self.hung = hung
+
+    def __repr__(self):
+        return f"{self.suite}: {self.message}"
 
 
 class Mistake:
@@ -89,6 +109,7 @@ class Checker:
         self.build = tree / "build" / "release"
         self.seeds = seeds
         self.jobs = jobs
+        self.took = {}  # seconds of a suite without mistakes
 
     def configure(self):
         if (self.build / "build.ninja").exists():
@@ -103,24 +124,43 @@ class Checker:
                               capture_output=True, text=True)
         return done.stdout[-2000:] if done.returncode else ""
 
+    def limit(self, suite):
+        if suite not in self.took:
+            return FIRST_LIMIT_SECONDS
+        return max(LEAST_LIMIT_SECONDS, TIMES_ITS_OWN * self.took[suite])
+
+    def words(self, suite):
+        program = next(path for path in self.build.glob(f"tests/**/{suite}") if path.is_file())
+        return [str(program), *([f"--seeds={self.seeds}", "--max-failures=1"] if suite == "sim_soak"
+                                else ["--gtest_brief=1"])]
+
     def run(self, suite):
         """Returns the first failure of a test program, or nothing."""
-        program = next(path for path in self.build.glob(f"tests/**/{suite}") if path.is_file())
-        words = ([f"--seeds={self.seeds}", "--max-failures=1"] if suite == "sim_soak"
-                 else ["--gtest_brief=1"])
+        limit = self.limit(suite)
         try:
-            done = subprocess.run([str(program), *words], capture_output=True, text=True,
-                                  errors="replace", timeout=LIMIT_SECONDS)
+            done = subprocess.run(self.words(suite), capture_output=True, text=True, errors="replace",
+                                  timeout=limit)
         except subprocess.TimeoutExpired:
-            return f"still running after {LIMIT_SECONDS} s"
+            return Failure(suite, f"still running after {limit:.0f} s", hung=True)
         if done.returncode == 0:
-            return ""
-        return first_failure(done.stdout + done.stderr) or f"ended with {done.returncode}"
+            return None
+        return Failure(suite, first_failure(done.stdout + done.stderr) or f"ended with {done.returncode}")
 
     def find(self, suites):
-        """Runs the simulation and the suites. Returns who failed, and how."""
-        found = [(suite, self.run(suite)) for suite in ["sim_soak", *suites]]
-        return [(suite, message) for suite, message in found if message]
+        """Runs the simulation and the suites. Returns the failures."""
+        return [found for found in (self.run(suite) for suite in ["sim_soak", *suites]) if found]
+
+    def measure(self, suites):
+        """Runs all without a mistake, and notes how long each takes. Returns the failures."""
+        wrong = []
+        for suite in ["sim_soak", *suites]:
+            begun = time.monotonic()
+            failure = self.run(suite)
+            if failure:
+                wrong.append(failure)
+            else:
+                self.took[suite] = time.monotonic() - begun
+        return wrong
 
 
 def first_failure(output):
@@ -147,12 +187,27 @@ def check_one(checker, one):
         git_apply(checker.tree, "-R", one.path)
 
 
+def verdict(found):
+    if not found:
+        return "NOT CAUGHT"
+    return "caught by its deadline" if all(one.hung for one in found) else "caught"
+
+
 def report(one, found, trouble, seconds):
-    print(f"{'caught    ' if found else 'NOT CAUGHT'} {one.name} ({one.breaks}; {seconds:.0f} s)"
+    print(f"{verdict(found):<10} {one.name} ({one.breaks}; {seconds:.0f} s)"
           f"{': ' + trouble if trouble else ''}")
-    for suite, message in found:
-        print(f"             {suite}: {message[:200]}")
+    for failure in found:
+        print(f"             {failure.suite}: {failure.message[:200]}")
     sys.stdout.flush()
+
+
+def summary(verdicts):
+    """`verdicts`: by the name of the mistake."""
+    missed = [name for name, found in verdicts.items() if found == "NOT CAUGHT"]
+    timed = [name for name, found in verdicts.items() if found == "caught by its deadline"]
+    return (f"caught {len(verdicts) - len(missed)} of {len(verdicts)}"
+            f"{f', {len(timed)} of them by a deadline alone: ' + ', '.join(timed) if timed else ''}"
+            f"{'; not caught: ' + ', '.join(missed) if missed else ''}")
 
 
 def check_all(arguments):
@@ -165,35 +220,66 @@ def check_all(arguments):
     checker.configure()
     suites = sorted({suite for one in chosen for suite in one.suites})
     broken = checker.compile(suites)
-    wrong = [] if broken else checker.find(suites)
+    wrong = [] if broken else checker.measure(suites)
     if broken or wrong:
         print(f"the tree without mistakes does not pass: {broken or wrong}")
         return 1
     print(f"without mistakes: {arguments.seeds} seeds and {', '.join(suites) or 'no suite'} pass")
     sys.stdout.flush()
-    missed = []
+    verdicts = {}
     for one in chosen:
         begun = time.monotonic()
         found, trouble = check_one(checker, one)
         report(one, found, trouble, time.monotonic() - begun)
-        if not found:
-            missed.append(one.name)
-    print(f"caught {len(chosen) - len(missed)} of {len(chosen)}"
-          f"{'; not caught: ' + ', '.join(missed) if missed else ''}")
-    return 0 if len(chosen) - len(missed) >= ENOUGH * len(chosen) else 1
+        verdicts[one.name] = verdict(found)
+    print(summary(verdicts))
+    missed = sum(found == "NOT CAUGHT" for found in verdicts.values())
+    return 0 if len(chosen) - missed >= ENOUGH * len(chosen) else 1
+
+
+def self_test():
+    """A program that fails is caught, one that hangs is caught by its deadline."""
+    with tempfile.TemporaryDirectory() as folder:
+        checker = Checker(pathlib.Path(folder), seeds=1, jobs=1)
+        programs = checker.build / "tests"
+        programs.mkdir(parents=True)
+        for name, text in {"sim_soak": "true", "fails": "echo FAILED here; exit 1",
+                           "hangs": "exec sleep 600"}.items():
+            (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+            (programs / name).chmod(0o755)
+        expected_wrong = [] if not checker.measure([]) else ["sim_soak did not pass"]
+        checker.took["hangs"] = 0.0
+        checker.took["slow"] = 100.0
+        limits = [checker.limit(suite) for suite in ("new", "hangs", "slow")]
+        checker.limit = lambda suite: 0.2 if suite == "hangs" else 60
+        verdicts = {"a": verdict(checker.find(["fails"])), "b": verdict(checker.find(["hangs"])),
+                    "c": verdict(checker.find(["hangs", "fails"])), "d": verdict(checker.find([]))}
+    findings = expected_wrong
+    for told, expected in [(limits, [3600, 120, 1000]),
+                           (list(verdicts.values()),
+                            ["caught", "caught by its deadline", "caught", "NOT CAUGHT"]),
+                           (summary(verdicts),
+                            "caught 3 of 4, 1 of them by a deadline alone: b; not caught: d")]:
+        if told != expected:
+            findings.append(f"{told}, not {expected}")
+    print("\n".join(findings) or "a deadline is counted apart")
+    return 1 if findings else 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--applies", action="store_true", help="only check that the patches apply")
+    parser.add_argument("--self-test", action="store_true", help="only check how deadlines are counted")
     parser.add_argument("--in-place", action="store_true", help="work in this tree, not in a copy")
     parser.add_argument("--scratch", default=str(ROOT / "build" / "mistakes"), help="where the copy goes")
     parser.add_argument("--seeds", type=int, default=1000, help="of the simulation, for each mistake")
     parser.add_argument("--jobs", "-j", type=int, default=1, help="compilers at a time")
     parser.add_argument("--only", action="append", default=[], help="part of a name; may be repeated")
     arguments = parser.parse_args()
-    return check_applies() if arguments.applies else check_all(arguments)
+    if arguments.applies or arguments.self_test:
+        return check_applies() if arguments.applies else self_test()
+    return check_all(arguments)
 
 
 if __name__ == "__main__":
