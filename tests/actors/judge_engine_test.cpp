@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reward engine that asks an actor, on a system with threads.
+// A reward engine that asks an actor: on a system with threads, and in virtual time.
 #include "actors/reward/judge_engine.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <deque>
 #include <map>
 
 #include <caf/all.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/actor_test.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -43,15 +47,13 @@ actors::JudgeActor::behavior_type patient_judge(actors::JudgeActor::pointer self
   }};
 }
 
-// Knows no answer, and dies of some.
+// Knows no answer.
 actors::JudgeActor::behavior_type bad_judge(actors::JudgeActor::pointer self) {
   return {[self](atom::score, const RewardRequest& request) {
     auto promise = self->make_response_promise<RewardResult>();
     RewardResult result;
     result.error = "no opinion";
-    if (request.response == "die") {
-      self->quit(caf::exit_reason::kill);
-    } else if (request.response != "never") {
+    if (request.response != "never") {
       promise.deliver(result);
     }
     return promise;
@@ -98,11 +100,6 @@ TEST_F(JudgeEngineTest, WhatTheJudgeDoesNotAnswerForSaysWhy) {
   drive(*engine);
   EXPECT_EQ(results.by_sample.at({1}).error, "no opinion");
   EXPECT_THAT(results.by_sample.at({2}).error, HasSubstr("the judge: "));
-  ask(*engine, results, 3, "die");
-  ask(*engine, results, 4, "behind it");
-  drive(*engine);
-  EXPECT_THAT(results.by_sample.at({3}).error, HasSubstr("the judge: "));
-  EXPECT_THAT(results.by_sample.at({4}).error, HasSubstr("the judge: "));
 }
 
 TEST_F(JudgeEngineTest, AnEngineThatGoesTakesItsJudgeWithIt) {
@@ -110,6 +107,134 @@ TEST_F(JudgeEngineTest, AnEngineThatGoesTakesItsJudgeWithIt) {
   Results results;
   const auto engine = actors::make_judge_engine(system_, system_.spawn(bad_judge), 1h);
   ask(*engine, results, 1, "never");
+}
+
+// -- in virtual time ------------------------------------------------------------------------------
+
+using Held = std::deque<caf::typed_response_promise<RewardResult>>;
+
+// Answers the first that it holds when somebody says "go".
+actors::JudgeActor::behavior_type led_judge(actors::JudgeActor::pointer self,
+                                            const std::shared_ptr<Held>& held) {
+  return {[self, held](atom::score, const RewardRequest& request) {
+    auto promise = self->make_response_promise<RewardResult>();
+    RewardResult result;
+    result.reward = 1.0;
+    if (request.response == "go") {
+      held->front().deliver(result);
+      held->pop_front();
+      promise.deliver(result);
+    } else {
+      held->push_back(promise);
+    }
+    return promise;
+  }};
+}
+
+class JudgeTimeTest : public ActorTest {
+protected:
+  JudgeTimeTest()
+      : judge_(system().spawn(led_judge, held_)),
+        engine_(actors::make_judge_engine(system(), judge_, 30s)) {}
+  void TearDown() override {
+    engine_.reset();
+    ActorTest::TearDown();
+  }
+  void ask(std::uint64_t count) {
+    for (; count > 0; --count) {
+      ASSERT_TRUE(engine_->submit({{next_++}, "p", "r", "a", "{}"}, results_).ok());
+    }
+    drain();
+  }
+  void answer_first() {
+    caf::anon_send(judge_, atom::score_v, RewardRequest{{0}, "p", "go", "a", "{}"});
+    drain();
+  }
+  [[nodiscard]] std::size_t num_failed() const {
+    std::size_t failed = 0;
+    for (const auto& [id, result] : results_.by_sample) {
+      failed += result.error.empty() ? 0 : 1;
+    }
+    return failed;
+  }
+
+  std::shared_ptr<Held> held_ = std::make_shared<Held>();
+  actors::JudgeActor judge_;
+  std::unique_ptr<engines::RewardEngine> engine_;
+  Results results_;
+  std::uint64_t next_ = 0;
+};
+
+TEST_F(JudgeTimeTest, NoSampleOfManyIsGivenUpWhileTheJudgeAnswers) {
+  ask(1000);
+  std::size_t most = 0;
+  for (int i = 0; i < 1000 && !held_->empty(); ++i) {
+    most = std::max(most, held_->size());
+    advance(1s);
+    answer_first();
+    ASSERT_TRUE(engine_->step(0ms).ok());
+  }
+  EXPECT_EQ(results_.by_sample.size(), 1000U);
+  EXPECT_EQ(num_failed(), 0U);
+  EXPECT_EQ(most, 64U);
+}
+
+TEST_F(JudgeTimeTest, ASilentJudgeLosesWhatItHasTheDeadlineAfterItsLastAnswer) {
+  ask(66);
+  advance(20s);
+  answer_first();  // the clock of the others begins anew; one more is asked
+  advance(29'999ms);
+  ASSERT_TRUE(engine_->step(0ms).ok());
+  EXPECT_EQ(results_.by_sample.size(), 1U);
+  advance(1ms);
+  ASSERT_TRUE(engine_->step(0ms).ok());
+  EXPECT_EQ(results_.by_sample.size(), 65U);
+  EXPECT_EQ(results_.by_sample.at({1}).error, "the judge: no answer within 30000 ms");
+  answer_first();  // too late
+  ASSERT_TRUE(engine_->step(0ms).ok());
+  EXPECT_EQ(results_.by_sample.size(), 65U);
+  advance(30s);
+  ASSERT_TRUE(engine_->step(0ms).ok());
+  EXPECT_EQ(num_failed(), 65U);
+  EXPECT_FALSE(engine_->has_work());
+}
+
+TEST_F(JudgeTimeTest, AnAnswerToALaterSampleDoesNotLengthenAnEarlierOne) {
+  ask(2);
+  advance(20s);
+  std::swap(held_->front(), held_->back());
+  answer_first();
+  advance(10s);
+  ASSERT_TRUE(engine_->step(0ms).ok());
+  EXPECT_EQ(results_.by_sample.at({0}).error, "the judge: no answer within 30000 ms");
+  EXPECT_EQ(results_.by_sample.at({1}).error, "");
+}
+
+TEST_F(JudgeTimeTest, AJudgeThatHasEndedIsAFailureOfTheEngine) {
+  ask(100);
+  answer_first();
+  const caf::error why = actors::to_caf_error(invalid_argument("out of opinions"));
+  caf::anon_send(caf::actor_cast<caf::actor>(judge_), caf::exit_msg{judge_->address(), why});
+  drain();
+  ASSERT_TRUE(engine_->step(0ms).ok());  // what it still said
+  EXPECT_EQ(results_.by_sample.size(), 1U);
+  const Status ended = engine_->step(0ms);
+  EXPECT_EQ(ended.code(), Errc::kUnavailable);
+  EXPECT_EQ(ended.message(), "the judge: it has ended: out of opinions");
+  EXPECT_EQ(results_.by_sample.size(), 100U);
+  EXPECT_EQ(results_.by_sample.at({99}).error, ended.message());
+  EXPECT_FALSE(engine_->has_work());
+}
+
+TEST_F(JudgeTimeTest, AJudgeThatEndedWithoutWorkIsNoticedAtTheNextSample) {
+  kill(judge_);
+  EXPECT_FALSE(engine_->has_work());
+  ask(1);
+  EXPECT_TRUE(engine_->has_work());
+  const Status ended = engine_->step(0ms);
+  EXPECT_EQ(ended.code(), Errc::kUnavailable);
+  EXPECT_EQ(ended.message(), "the judge: it has ended");
+  EXPECT_EQ(results_.by_sample.at({0}).error, ended.message());
 }
 
 }  // namespace
