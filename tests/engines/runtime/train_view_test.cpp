@@ -303,6 +303,26 @@ TEST_P(TrainViewTest, TrainingAndGenerationShareTheCache) {
   EXPECT_TRUE(same_tensors(weights(trainer, 1), weights(*apart->train(), 1)));
 }
 
+// By name and shape: a gain of IA3 is filed as a matrix, and yet no matrix.
+TEST_P(TrainViewTest, GainsAndBiasesDoNotDecay) {
+  const auto trained_with = [&](double decay, DecayExclude exclude) {
+    RuntimeOptions decaying = options();
+    decaying.optimizer->weight_decay = decay;
+    decaying.optimizer->weight_decay_exclude = exclude;
+    const auto runtime = open_runtime(model_, decaying).value();
+    train(*runtime->train(), sequences(1), 100000);
+    return weights(*runtime->train(), 1);
+  };
+  const TensorMap undecayed = trained_with(0.0, DecayExclude::kNormsAndBiases);
+  const TensorMap decayed = trained_with(10.0, DecayExclude::kNormsAndBiases);
+  const TensorMap all_decayed = trained_with(10.0, DecayExclude::kNone);
+  for (const auto& [name, tensor] : undecayed) {
+    const bool spared = tensor.shape.size() < 2 || name.ends_with(".ia3_l");
+    EXPECT_EQ(same_tensors({{name, tensor}}, {{name, decayed.at(name)}}), spared) << name;
+    EXPECT_FALSE(same_tensors({{name, tensor}}, {{name, all_decayed.at(name)}})) << name;
+  }
+}
+
 TEST_P(TrainViewTest, AFailedBatchLeavesTheWeights) {
   const TensorMap before = weights(engine(), 0);
   SquareLoss loss;
@@ -493,13 +513,15 @@ TEST_P(AdapterTrainingTest, AFreshOneTrains) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, TrainViewTest,
-    ::testing::Values(Kind{Backend::kCpu, ""}, Kind{Backend::kCpu, "lora"},
-                      Kind{Backend::kCpu, "biases"}, Kind{Backend::kCpu, "dora"},
-                      Kind{Backend::kCpu, "ia3"}, Kind{Backend::kCpu, "ends"},
-                      Kind{Backend::kCpu, "saved"}, Kind{Backend::kCpu, "", DType::kBF16},
-                      Kind{Backend::kCpu, "lora", DType::kBF16}, Kind{Backend::kReference, ""},
-                      Kind{Backend::kReference, "", DType::kBF16},
-                      Kind{Backend::kReference, "lora"}),
+    ::testing::Values(
+        Kind{Backend::kCpu, ""}, Kind{Backend::kCpu, "lora"}, Kind{Backend::kCpu, "biases"},
+        Kind{Backend::kCpu, "dora"}, Kind{Backend::kCpu, "ia3"}, Kind{Backend::kCpu, "ends"},
+        Kind{Backend::kCpu, "saved"}, Kind{Backend::kCpu, "", DType::kBF16},
+        Kind{Backend::kCpu, "lora", DType::kBF16}, Kind{Backend::kCpu, "biases", DType::kBF16},
+        Kind{Backend::kCpu, "dora", DType::kBF16}, Kind{Backend::kCpu, "ia3", DType::kBF16},
+        Kind{Backend::kCpu, "ends", DType::kBF16}, Kind{Backend::kCpu, "saved", DType::kBF16},
+        Kind{Backend::kReference, ""}, Kind{Backend::kReference, "", DType::kBF16},
+        Kind{Backend::kReference, "lora"}),
     kind_name);
 INSTANTIATE_TEST_SUITE_P(Kinds, RoundedTrainingTest,
                          ::testing::Values(Kind{Backend::kCpu, "", DType::kBF16},
@@ -507,10 +529,13 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RoundedTrainingTest,
                          kind_name);
 INSTANTIATE_TEST_SUITE_P(
     Kinds, AdapterTrainingTest,
-    ::testing::Values(Kind{Backend::kCpu, "lora"}, Kind{Backend::kCpu, "biases"},
-                      Kind{Backend::kCpu, "dora"}, Kind{Backend::kCpu, "ia3"},
-                      Kind{Backend::kCpu, "ends"}, Kind{Backend::kCpu, "saved"},
-                      Kind{Backend::kReference, "dora"}, Kind{Backend::kReference, "ia3"}),
+    ::testing::Values(
+        Kind{Backend::kCpu, "lora"}, Kind{Backend::kCpu, "biases"}, Kind{Backend::kCpu, "dora"},
+        Kind{Backend::kCpu, "ia3"}, Kind{Backend::kCpu, "ends"}, Kind{Backend::kCpu, "saved"},
+        Kind{Backend::kCpu, "lora", DType::kBF16}, Kind{Backend::kCpu, "biases", DType::kBF16},
+        Kind{Backend::kCpu, "dora", DType::kBF16}, Kind{Backend::kCpu, "ia3", DType::kBF16},
+        Kind{Backend::kCpu, "ends", DType::kBF16}, Kind{Backend::kCpu, "saved", DType::kBF16},
+        Kind{Backend::kReference, "dora"}, Kind{Backend::kReference, "ia3"}),
     kind_name);
 
 }  // namespace
