@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "actors/data/dataset_prompts.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace tidemill::actors {
@@ -44,11 +45,18 @@ Status all_too_long(const DatasetPromptOptions& options) {
                           std::to_string(options.max_prompt_tokens) + " tokens");
 }
 
+// Draws of prompts that are too long, minutes of them: what is short enough has next to no weight.
+constexpr std::uint64_t kMostSkipped = std::uint64_t{1} << 24U;
+
 class DatasetPrompts final : public PromptReader {
 public:
   DatasetPrompts(std::shared_ptr<storage::PromptDataset> data, TextCodec codec,
                  DatasetPromptOptions options)
-      : data_(std::move(data)), codec_(std::move(codec)), options_(options) {}
+      : data_(std::move(data)),
+        codec_(std::move(codec)),
+        options_(options),
+        most_skipped_(std::min(data_->positions_of_all_rows(),
+                               std::max(2 * data_->num_rows(), kMostSkipped))) {}
 
   Result<std::vector<Prompt>> read(std::uint64_t draw, std::uint32_t count) override {
     std::vector<Prompt> prompts;
@@ -62,8 +70,10 @@ public:
       auto made = make_prompt(row.value(), codec_, options_);
       if (made.status().code() == Errc::kResourceExhausted &&
           options_.on_long_prompt == OnLongPrompt::kSkip) {
-        if (++skipped_in_a_row > data_->num_rows()) {
-          return all_too_long(options_);
+        if (++skipped_in_a_row > most_skipped_) {
+          return invalid_argument("data.train: " + std::to_string(skipped_in_a_row) +
+                                  " prompts in a row are longer than " +
+                                  std::to_string(options_.max_prompt_tokens) + " tokens");
         }
         continue;
       }
@@ -83,6 +93,7 @@ private:
   std::shared_ptr<storage::PromptDataset> data_;
   TextCodec codec_;
   DatasetPromptOptions options_;
+  std::uint64_t most_skipped_;  // in a row; no more as long as one row is short enough
 };
 
 }  // namespace

@@ -108,6 +108,19 @@ std::optional<std::uint64_t> Dataset<Row>::num_positions() const noexcept {
 }
 
 template <class Row>
+std::uint64_t Dataset<Row>::positions_of_all_rows() const noexcept {
+  constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t most = 0;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    // A row that is first in one epoch may be last in the next.
+    const std::uint64_t draws = 2 * sources_[i].index->num_rows() - 1;
+    const std::uint64_t gap = mixture_ == nullptr ? 1 : mixture_->longest_gap(i);
+    most = std::max(most, gap > kMost / draws ? kMost : gap * draws);
+  }
+  return most;
+}
+
+template <class Row>
 std::vector<std::string> Dataset<Row>::files() const {
   std::vector<std::string> files;
   for (const Source& source : sources_) {

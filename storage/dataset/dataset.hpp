@@ -47,6 +47,9 @@ public:
   [[nodiscard]] std::uint64_t num_rows() const noexcept;
   /// Returns how many positions there are, or nothing when the data repeats without end.
   [[nodiscard]] std::optional<std::uint64_t> num_positions() const noexcept;
+  /// Returns a number of positions in a row among which every row stands at least once; the largest
+  /// number if a source is drawn too rarely to say.
+  [[nodiscard]] std::uint64_t positions_of_all_rows() const noexcept;
   /// Returns the files, ordered as they are read.
   [[nodiscard]] std::vector<std::string> files() const;
   /// Returns how many rows `OnRowError::kSkip` left out.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/check.hpp"
@@ -43,6 +44,17 @@ MixtureOrder::Draw MixtureOrder::at(std::uint64_t position) {
   }
   const std::size_t source = source_of(position);
   return {source, drawn_[source]};
+}
+
+std::uint64_t MixtureOrder::longest_gap(std::size_t source) const {
+  const std::uint64_t begin = source == 0 ? 0 : ends_[source - 1];
+  if (source == ends_.size() && begin == 0) {
+    return 1;  // nothing is left for others
+  }
+  // The last share goes on to 2^64, which is 0 here.
+  const std::uint64_t share = (source == ends_.size() ? 0 : ends_[source]) - begin;
+  return share == 0 ? std::numeric_limits<std::uint64_t>::max()
+                    : static_cast<std::uint64_t>(0x1p66 / static_cast<double>(share)) + 1;
 }
 
 }  // namespace tidemill::storage

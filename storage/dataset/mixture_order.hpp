@@ -27,6 +27,11 @@ public:
   };
   [[nodiscard]] Draw at(std::uint64_t position);
 
+  /// Returns a number of positions in a row among which `source` is drawn at least once: 4 divided
+  /// by its share, twice what the golden ratio asks for (three-gap theorem). A share that is
+  /// rounded away is never drawn: the largest number.
+  [[nodiscard]] std::uint64_t longest_gap(std::size_t source) const;
+
 private:
   [[nodiscard]] std::size_t source_of(std::uint64_t position) const;
 

@@ -314,7 +314,33 @@ TEST_F(PromptReaderTest, ALongPromptIsAnErrorThatNamesItsLine) {
 TEST_F(PromptReaderTest, WhenEveryPromptIsTooLongTheSearchEnds) {
   const auto prompts = reader(kThree, 0, actors::OnLongPrompt::kSkip, 1)->read(0, 1);
   EXPECT_EQ(prompts.status().code(), Errc::kInvalidArgument);
-  EXPECT_THAT(prompts.status().message(), HasSubstr("every prompt is longer than 1 tokens"));
+  EXPECT_THAT(prompts.status().message(), HasSubstr("6 prompts in a row are longer than 1 tokens"));
+}
+
+TEST_F(PromptReaderTest, LongPromptsInARowAreNoReasonToEnd) {
+  storage::DatasetOptions options;
+  options.paths = {write("good.jsonl", "{\"prompt\": \"one\"}\n{\"prompt\": \"two\"}\n"),
+                   write("long.jsonl", "{\"prompt\": \"much too long for this\"}\n")};
+  options.weights = {1.0, 100.0};
+  const auto read = [&] {
+    data_ = storage::PromptDataset::open(options).value();
+    return actors::make_dataset_prompt_reader(data_, codec(), {8, actors::OnLongPrompt::kSkip})
+        ->read(0, 50);
+  };
+  const auto weighted = read();
+  ASSERT_TRUE(weighted.ok()) << weighted.status().to_string();
+  EXPECT_EQ(weighted.value().size(), 50U);
+  // First in one epoch and last in the next: nearly two epochs lie between.
+  std::string lines = "{\"prompt\": \"one\"}\n";
+  for (int i = 0; i < 9; ++i) {
+    lines += "{\"prompt\": \"much too long for this\"}\n";
+  }
+  options.paths = {write("mixed.jsonl", lines)};
+  options.weights.clear();
+  options.order = storage::RowOrder::kShuffled;
+  const auto shuffled = read();
+  ASSERT_TRUE(shuffled.ok()) << shuffled.status().to_string();
+  EXPECT_EQ(shuffled.value().size(), 50U);
 }
 
 TEST_F(PromptReaderTest, AllPromptsAreReadOnceInTheOrderOfTheFile) {

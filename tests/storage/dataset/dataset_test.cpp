@@ -231,6 +231,13 @@ TEST_F(DatasetTest, WeightsSayHowOftenEachPathIsDrawnFrom) {
   EXPECT_THAT(filed, ElementsAre("l1", "l2", "l3", "s1"));
   EXPECT_THAT(data->files(), ElementsAre(large, small));
 
+  ASSERT_LT(data->positions_of_all_rows(), 100U);
+  const auto window = static_cast<int>(data->positions_of_all_rows());
+  for (std::uint64_t first = 0; first < 200; ++first) {
+    const auto seen = prompts(*data, first, window);
+    EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), 4U) << first;
+  }
+
   options_.weights = {1.0, 2.0};
   EXPECT_NE(open({large, small}).value()->digest(), data->digest());
   options_.weights = {1.0, 1e-8};

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/dataset/mixture_order.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,6 +48,29 @@ TEST(MixtureOrder, SharesOfAnySizeAreDealt) {
   EXPECT_EQ(extreme.at(100'000).source, 0U);
   MixtureOrder reversed({1e-300, 1e300});
   EXPECT_EQ(reversed.at(100'000).source, 1U);
+}
+
+TEST(MixtureOrder, NoSourceIsLeftOutForLong) {
+  for (const double weight : {1e-4, 0.003, 0.1, 0.5, 0.62, 0.99, 1.0, 3.0, 50.0}) {
+    const std::vector<double> weights{0.7, weight, 0.3};
+    MixtureOrder order(weights);
+    std::vector<std::uint64_t> next(weights.size());  // the first position behind the last draw
+    std::vector<std::uint64_t> longest(weights.size());
+    for (std::uint64_t position = 0; position < 1'000'000; ++position) {
+      const std::size_t source = order.at(position).source;
+      longest[source] = std::max(longest[source], position + 1 - next[source]);
+      next[source] = position + 1;
+    }
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      EXPECT_LE(longest[i], order.longest_gap(i)) << "source " << i << " beside " << weight;
+      EXPECT_LE(order.longest_gap(i), 8 * longest[i] + 8) << "a bound, but no idle one";
+      EXPECT_GT(longest[i], 0U) << "source " << i << " beside " << weight;
+    }
+  }
+  EXPECT_EQ(MixtureOrder({7.0}).longest_gap(0), 1U);
+  const MixtureOrder extreme({1e-300, 1e300});
+  EXPECT_EQ(extreme.longest_gap(0), std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(extreme.longest_gap(1), 1U);
 }
 
 }  // namespace
