@@ -2,6 +2,7 @@
 #include "actors/data/dataset_prompts.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace tidemill::actors {
@@ -40,9 +41,40 @@ Result<MadePrompt> make_prompt(const storage::PromptRow& row, const TextCodec& c
   return made;
 }
 
-Status all_too_long(const DatasetPromptOptions& options) {
-  return invalid_argument("data.train: every prompt is longer than " +
+Status all_too_long(const std::string& key, const DatasetPromptOptions& options) {
+  return invalid_argument(key + ": every prompt is longer than " +
                           std::to_string(options.max_prompt_tokens) + " tokens");
+}
+
+// As the prompt source puts it into a row, whose cells are counted for each row by itself.
+std::uint64_t bytes_in_row(const Prompt& prompt) {
+  return prompt.ids.size() * sizeof(prompt.ids.front()) + prompt.prompt.size() +
+         prompt.answer.size() + prompt.fields.size();
+}
+
+void count(LongPrompts& too_long, std::string what) {
+  if (too_long.count++ == 0) {
+    too_long.first = std::move(what);
+  }
+}
+
+// Makes the prompt of a row; nothing when it is passed over. Counts what is too long.
+Result<std::optional<Prompt>> make_counted(const storage::PromptRow& row, const TextCodec& codec,
+                                           const DatasetPromptOptions& options,
+                                           LongPrompts& too_long) {
+  auto made = make_prompt(row, codec, options);
+  if (made.status().code() == Errc::kResourceExhausted &&
+      options.on_long_prompt == OnLongPrompt::kSkip) {
+    count(too_long, made.status().message());
+    return std::optional<Prompt>();
+  }
+  if (!made.ok()) {
+    return invalid_argument(made.status().message());
+  }
+  if (!made.value().cut.empty()) {
+    count(too_long, std::move(made.value().cut));
+  }
+  return std::optional(std::move(made.value().prompt));
 }
 
 // Draws of prompts that are too long, minutes of them: what is short enough has next to no weight.
@@ -103,47 +135,49 @@ std::shared_ptr<PromptReader> make_dataset_prompt_reader(
   return std::make_shared<DatasetPrompts>(std::move(data), std::move(codec), options);
 }
 
-Result<LongPrompts> check_prompts(storage::PromptDataset& data, const TextCodec& codec,
+Result<PromptFacts> check_prompts(storage::PromptDataset& data, const TextCodec& codec,
                                   const DatasetPromptOptions& options,
                                   const engines::AnswerCheck& check_answer) {
-  LongPrompts too_long;
+  PromptFacts facts;
+  bool any = false;
   for (std::uint64_t number = 0; number < data.num_rows(); ++number) {
     TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.filed_row(number));
-    const auto made = make_prompt(row, codec, options);
-    if (made.status().code() == Errc::kResourceExhausted &&
-        options.on_long_prompt == OnLongPrompt::kSkip) {
-      too_long.first = too_long.count++ == 0 ? made.status().message() : too_long.first;
+    TIDEMILL_ASSIGN_OR_RETURN(const std::optional<Prompt> prompt,
+                              make_counted(row, codec, options, facts.too_long));
+    if (!prompt.has_value()) {
       continue;
     }
-    if (!made.ok()) {
-      return invalid_argument(made.status().message());
-    }
-    if (!made.value().cut.empty()) {
-      too_long.first = too_long.count++ == 0 ? made.value().cut : too_long.first;
-    }
+    any = true;
     if (const Status answer = check_answer ? check_answer(row.answer) : Status(); !answer.ok()) {
       return answer.with_context(row.place.to_string());
     }
+    if (const std::uint64_t bytes = bytes_in_row(*prompt); bytes > facts.most_bytes) {
+      facts.most_bytes = bytes;
+      facts.largest = row.place.to_string();
+    }
   }
-  if (too_long.count == data.num_rows() && options.on_long_prompt == OnLongPrompt::kSkip) {
-    return all_too_long(options);
+  if (!any) {
+    return all_too_long("data.train", options);
   }
-  return too_long;
+  return facts;
 }
 
-Result<std::vector<Prompt>> read_all_prompts(storage::PromptDataset& data, const TextCodec& codec,
-                                             const DatasetPromptOptions& options) {
-  std::vector<Prompt> prompts;
+Result<AllPrompts> read_all_prompts(storage::PromptDataset& data, const TextCodec& codec,
+                                    const DatasetPromptOptions& options) {
+  AllPrompts all;
   for (std::uint64_t i = 0; i < data.num_rows(); ++i) {
     TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.filed_row(i));
-    auto made = make_prompt(row, codec, options);
-    if (!made.ok()) {
-      return invalid_argument(made.status().message());
+    TIDEMILL_ASSIGN_OR_RETURN(std::optional<Prompt> prompt,
+                              make_counted(row, codec, options, all.too_long));
+    if (prompt.has_value()) {
+      all.prompts.push_back(std::move(*prompt));
+      all.prompts.back().draw = i;
     }
-    prompts.push_back(std::move(made.value().prompt));
-    prompts.back().draw = i;
   }
-  return prompts;
+  if (all.prompts.empty()) {
+    return all_too_long("data.eval", options);
+  }
+  return all;
 }
 
 }  // namespace tidemill::actors

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/data/text_codec.hpp"
 #include "actors/source/spawn.hpp"
@@ -32,6 +33,20 @@ struct LongPrompts {
   std::string first;  // its place, and how long it is
 };
 
+/// What is known of a data set once each of its prompts has been read.
+struct PromptFacts {
+  LongPrompts too_long;
+  /// The most that one prompt takes in a row of the stream: ids, text, answer and fields.
+  std::uint64_t most_bytes = 0;
+  std::string largest;  // the place of that prompt
+};
+
+/// All prompts of a data set, but for those that are passed over.
+struct AllPrompts {
+  std::vector<Prompt> prompts;  // at least one
+  LongPrompts too_long;
+};
+
 /// Makes a reader of `data`, whose positions are the draws.
 /// Errors, of `read`: naming file and line: a prompt that cannot be encoded, or is too long.
 [[nodiscard]] std::shared_ptr<PromptReader> make_dataset_prompt_reader(
@@ -40,15 +55,15 @@ struct LongPrompts {
 /// Reads every row of `data` once, so that a bad one is known before the first step. Cost:
 /// tokenizes all prompts. Errors: `kInvalidArgument` naming file and line, or that no prompt is
 /// short enough.
-[[nodiscard]] Result<LongPrompts> check_prompts(storage::PromptDataset& data,
+[[nodiscard]] Result<PromptFacts> check_prompts(storage::PromptDataset& data,
                                                 const TextCodec& codec,
                                                 const DatasetPromptOptions& options,
                                                 const engines::AnswerCheck& check_answer);
 
-/// Reads every row of `data` once, in the order of the files, e.g. for evaluation. None is passed
-/// over: where that is what happens to long prompts they are refused. Errors: as of the reader.
-[[nodiscard]] Result<std::vector<Prompt>> read_all_prompts(storage::PromptDataset& data,
-                                                           const TextCodec& codec,
-                                                           const DatasetPromptOptions& options);
+/// Reads every row of `data.eval` once, in the order of the files. Long prompts fare as in
+/// training. Errors: `kInvalidArgument` naming file and line, or that no prompt is short enough.
+[[nodiscard]] Result<AllPrompts> read_all_prompts(storage::PromptDataset& data,
+                                                  const TextCodec& codec,
+                                                  const DatasetPromptOptions& options);
 
 }  // namespace tidemill::actors

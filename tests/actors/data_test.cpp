@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contracts of actors/data: what rows of a data set become for a model.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -258,8 +259,8 @@ TEST_F(PromptReaderTest, TheCheckCountsWhatIsPassedOver) {
   const auto skip =
       actors::check_prompts(*data_, codec(), {8, actors::OnLongPrompt::kSkip}, nullptr);
   ASSERT_TRUE(skip.ok()) << skip.status().to_string();
-  EXPECT_EQ(skip.value().count, 1U);
-  EXPECT_THAT(skip.value().first, HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
+  EXPECT_EQ(skip.value().too_long.count, 1U);
+  EXPECT_THAT(skip.value().too_long.first, HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
 }
 
 TEST_F(PromptReaderTest, ALongPromptMayLoseItsFirstTokens) {
@@ -275,8 +276,8 @@ TEST_F(PromptReaderTest, ALongPromptMayLoseItsFirstTokens) {
   const auto counted =
       actors::check_prompts(*data_, codec(), {8, actors::OnLongPrompt::kTruncateLeft}, nullptr);
   ASSERT_TRUE(counted.ok()) << counted.status().to_string();
-  EXPECT_EQ(counted.value().count, 1U);
-  EXPECT_THAT(counted.value().first, HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
+  EXPECT_EQ(counted.value().too_long.count, 1U);
+  EXPECT_THAT(counted.value().too_long.first, HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
   EXPECT_TRUE(
       actors::check_prompts(*data_, codec(), {1, actors::OnLongPrompt::kTruncateLeft}, nullptr)
           .ok());
@@ -348,9 +349,53 @@ TEST_F(PromptReaderTest, AllPromptsAreReadOnceInTheOrderOfTheFile) {
   const auto prompts =
       actors::read_all_prompts(*data_, codec(), {100, actors::OnLongPrompt::kError});
   ASSERT_TRUE(prompts.ok());
-  ASSERT_EQ(prompts.value().size(), 3U);
-  EXPECT_EQ(prompts.value()[2].prompt, "three");
-  EXPECT_FALSE(actors::read_all_prompts(*data_, codec(), {8, actors::OnLongPrompt::kSkip}).ok());
+  ASSERT_EQ(prompts.value().prompts.size(), 3U);
+  EXPECT_EQ(prompts.value().prompts[2].prompt, "three");
+  EXPECT_EQ(prompts.value().too_long.count, 0U);
+}
+
+TEST_F(PromptReaderTest, LongPromptsOfAnEvaluationFareAsInTraining) {
+  reader(kThree, 0, actors::OnLongPrompt::kError);
+  const auto read = [&](actors::OnLongPrompt on_long, std::int64_t max_tokens) {
+    return actors::read_all_prompts(*data_, codec(), {max_tokens, on_long});
+  };
+  EXPECT_THAT(read(actors::OnLongPrompt::kError, 8).status().message(),
+              HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
+  const auto rest = read(actors::OnLongPrompt::kSkip, 8);
+  ASSERT_TRUE(rest.ok()) << rest.status().to_string();
+  ASSERT_EQ(rest.value().prompts.size(), 2U);
+  EXPECT_EQ(rest.value().prompts[1].prompt, "three");
+  EXPECT_EQ(rest.value().prompts[1].draw, 2U);
+  EXPECT_EQ(rest.value().too_long.count, 1U);
+  EXPECT_THAT(rest.value().too_long.first, HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
+  const auto cut = read(actors::OnLongPrompt::kTruncateLeft, 8);
+  ASSERT_TRUE(cut.ok()) << cut.status().to_string();
+  EXPECT_EQ(cut.value().prompts.size(), 3U);
+  EXPECT_EQ(cut.value().too_long.count, 1U);
+  EXPECT_EQ(read(actors::OnLongPrompt::kSkip, 1).status().message(),
+            "data.eval: every prompt is longer than 1 tokens");
+}
+
+TEST_F(PromptReaderTest, TheCheckMeasuresTheLargestPromptAsARowHoldsIt) {
+  const auto reading = reader(kThree, 1, actors::OnLongPrompt::kTruncateLeft);
+  const actors::DatasetPromptOptions cut{8, actors::OnLongPrompt::kTruncateLeft};
+  const auto facts = actors::check_prompts(*data_, codec(), cut, nullptr);
+  ASSERT_TRUE(facts.ok()) << facts.status().to_string();
+  EXPECT_EQ(facts.value().largest, data_->files().front() + ":2");
+  // Its ids are cut, its text and its fields are not.
+  EXPECT_EQ(facts.value().most_bytes,
+            8 * 4 + std::string("much too long for this").size() +
+                std::string(R"({"prompt": "much too long for this"})").size());
+  std::uint64_t most = 0;
+  for (const actors::Prompt& prompt : reading->read(0, 3).value()) {
+    most = std::max(most, 4 * prompt.ids.size() + prompt.prompt.size() + prompt.answer.size() +
+                              prompt.fields.size());
+  }
+  EXPECT_EQ(facts.value().most_bytes, most);
+  const auto skipped =
+      actors::check_prompts(*data_, codec(), {8, actors::OnLongPrompt::kSkip}, nullptr);
+  ASSERT_TRUE(skipped.ok());
+  EXPECT_EQ(skipped.value().largest, data_->files().front() + ":1") << "of those that are used";
 }
 
 // -- sequences ------------------------------------------------------------------------------------

@@ -48,9 +48,23 @@ TEST_F(RefusedRunsTest, KeysThatDoNotFitTheModel) {
                     "rollout.max_new_tokens: 64 leaves no room for a prompt in the model's context "
                     "of 64\n");
   expect_rl_refused(std::string(kData) + kReward + kRollout + "stream: {bytes: 100}\n",
-                    HasSubstr("stream.bytes: 100 cannot hold one group"));
+                    HasSubstr("stream.bytes: 100 cannot hold a batch; 4 prompts with 4 samples "
+                              "each may take "));
   expect_rl_refused(std::string(kData) + kReward + kRollout + "device: {memory_bytes: 1MiB}\n",
                     HasSubstr("device.memory_bytes: 1.0 MiB are allowed"));
+}
+
+// The trainer would wait for a batch, and its last prompts for room.
+TEST_F(RefusedRunsTest, AStreamThatHoldsPromptsButNoBatchOfThem) {
+  expect_rl_refused(std::string(kData) + kReward + kRollout + "stream: {bytes: 10000}\n",
+                    HasSubstr("stream.bytes: 10000 cannot hold a batch"));
+  folder_.write("documents.jsonl", read_file(folder_.path() / "rows.jsonl") + "{\"prompt\": \"" +
+                                       std::string(200'000, '1') + "\", \"answer\": \"2\"}\n");
+  expect_rl_refused(std::string("data: {train: documents.jsonl, max_prompt_tokens: 8, "
+                                "on_long_prompt: truncate_left}\n") +
+                        kReward + kRollout + "stream: {bytes: 500000}\n",
+                    ::testing::AllOf(HasSubstr("stream.bytes: 500000 cannot hold a batch"),
+                                     HasSubstr("(the largest prompt: documents.jsonl:41)")));
 }
 
 TEST_F(RefusedRunsTest, RewardsThatCannotBeMade) {
@@ -97,11 +111,14 @@ TEST_F(RefusedRunsTest, LongPromptsThatArePassedOverAreCountedInOneLine) {
   folder_.write("rows.jsonl", rows);
   folder_.write("run.yaml",
                 std::string(kModel) + "workflow: rl\ntrain: {steps: 2, prompts_per_step: 4}\n" +
-                    "data: {train: rows.jsonl, on_long_prompt: skip}\n" + kRollout + kReward);
+                    "data: {train: rows.jsonl, eval: rows.jsonl, on_long_prompt: skip}\n" +
+                    "eval: {every_steps: 2}\n" + kRollout + kReward);
   const auto ended = folder_.run({"run", "run.yaml"});
   ASSERT_TRUE(ended.has_value()) << "hangs";
   EXPECT_EQ(ended->code, 0) << ended->describe();
   EXPECT_THAT(ended->err, HasSubstr("data.train: 3 of 43 prompts are too long and passed over; the "
+                                    "first: rows.jsonl:4"));
+  EXPECT_THAT(ended->err, HasSubstr("data.eval: 3 of 43 prompts are too long and passed over; the "
                                     "first: rows.jsonl:4"));
 }
 

@@ -35,14 +35,29 @@ TEST(RlSettings, AnAnswerMustLeaveRoomForAPrompt) {
               HasSubstr("rollout.max_new_tokens: 64 leaves no room"));
 }
 
-TEST(RlSettings, TheStreamMustHoldAGroup) {
+TEST(RlSettings, TheStreamMustHoldABatch) {
   RlOptions options;
   options.rollout.max_new_tokens = 4;
-  const auto group = static_cast<std::int64_t>(stream_options(options, config_of(64)).group_bytes);
-  options.stream.bytes = group;
-  EXPECT_TRUE(check_fit(options, config_of(64)).ok());
-  options.stream.bytes = group - 1;
-  EXPECT_THAT(check_fit(options, config_of(64)).message(), HasSubstr("stream.bytes: "));
+  options.rollout.group_size = 2;
+  options.train.prompts_per_step = 3;
+  actors::PromptFacts facts;
+  facts.most_bytes = 100'000;
+  facts.largest = "train.jsonl:7";
+  EXPECT_TRUE(check_batch_fits(options, facts).ok()) << "with the default of stream.bytes";
+  options.stream.bytes = 3 * 2 * (100'000 + 4 * 8 + 1024);
+  EXPECT_EQ(static_cast<std::int64_t>(3 * stream_options(options, facts.most_bytes).group_bytes),
+            options.stream.bytes);
+  EXPECT_TRUE(check_batch_fits(options, facts).ok());
+  --options.stream.bytes;
+  EXPECT_EQ(check_batch_fits(options, facts).message(),
+            "stream.bytes: 606335 cannot hold a batch; 3 prompts with 2 samples each may take "
+            "606336 (the largest prompt: train.jsonl:7)");
+}
+
+TEST(RlSettings, TheDefaultsHoldAWholeContextOfAnOrdinaryModel) {
+  actors::PromptFacts facts;
+  facts.most_bytes = 4 * 32'768;
+  EXPECT_TRUE(check_batch_fits(RlOptions(), facts).ok());
 }
 
 }  // namespace

@@ -40,7 +40,9 @@ Result<Examination> prepare(const RlOptions& options, const GradedModel& graded)
   TIDEMILL_ASSIGN_OR_RETURN(
       exam.codec, actors::TextCodec::load(graded.model, graded.now, chat_form(options.data)));
   TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles files, engines::open_model(graded.model));
-  TIDEMILL_ASSIGN_OR_RETURN(exam.prompts, read_eval_prompts(options, *exam.codec, files.config));
+  // The run that trained the model has said what is passed over.
+  TIDEMILL_ASSIGN_OR_RETURN(
+      exam.prompts, read_eval_prompts(options, *exam.codec, files.config, [](const auto&) {}));
   exam.stop_ids = stop_ids(options, files);
   engines::RuntimeOptions runtime;
   runtime.threads = options.run.device.threads;

@@ -76,8 +76,7 @@ actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t s
   return trainer;
 }
 
-actors::SampleStreamOptions stream_options(const RlOptions& options,
-                                           const engines::ModelConfig& config) {
+actors::SampleStreamOptions stream_options(const RlOptions& options, std::uint64_t prompt_bytes) {
   actors::SampleStreamOptions stream;
   stream.group_size = static_cast<std::uint32_t>(options.rollout.group_size);
   stream.max_staleness = static_cast<std::uint64_t>(options.staleness.max);
@@ -87,10 +86,10 @@ actors::SampleStreamOptions stream_options(const RlOptions& options,
                          : storage::OnFailedRow::kDropGroup;
   stream.lease = std::chrono::milliseconds(options.stream.lease_ms);
   stream.limit_bytes = static_cast<std::uint64_t>(options.stream.bytes);
-  // Prompt and response ids and log-probabilities take 4 bytes each; texts and the rest are small.
-  const auto row_tokens = static_cast<std::uint64_t>(max_prompt_tokens(options, config)) +
-                          2 * static_cast<std::uint64_t>(options.rollout.max_new_tokens);
-  stream.group_bytes = stream.group_size * (4 * row_tokens + 1024);
+  // Ids and log-probabilities of a response take 4 bytes each; versions, rewards and the rest are
+  // small.
+  const auto new_tokens = static_cast<std::uint64_t>(options.rollout.max_new_tokens);
+  stream.group_bytes = stream.group_size * (prompt_bytes + 8 * new_tokens + 1024);
   return stream;
 }
 
@@ -101,11 +100,18 @@ Status check_fit(const RlOptions& options, const engines::ModelConfig& config) {
         " leaves no room for a prompt in the model's context of " +
         std::to_string(config.max_positions));
   }
-  const actors::SampleStreamOptions stream = stream_options(options, config);
-  if (stream.limit_bytes < stream.group_bytes) {
+  return {};
+}
+
+Status check_batch_fits(const RlOptions& options, const actors::PromptFacts& facts) {
+  const actors::SampleStreamOptions stream = stream_options(options, facts.most_bytes);
+  const auto groups = static_cast<std::uint64_t>(options.train.prompts_per_step);
+  if (stream.limit_bytes / groups < stream.group_bytes) {
     return invalid_argument("stream.bytes: " + std::to_string(stream.limit_bytes) +
-                            " cannot hold one group, which may take " +
-                            std::to_string(stream.group_bytes));
+                            " cannot hold a batch; " + std::to_string(groups) + " prompts with " +
+                            std::to_string(stream.group_size) + " samples each may take " +
+                            std::to_string(groups * stream.group_bytes) +
+                            " (the largest prompt: " + facts.largest + ")");
   }
   return {};
 }
@@ -115,15 +121,29 @@ std::int64_t max_concurrent_rows(const RlOptions& options) {
          (options.staleness.max + 1);
 }
 
-Result<std::vector<actors::Prompt>> read_eval_prompts(const RlOptions& options,
-                                                      const actors::TextCodec& codec,
-                                                      const engines::ModelConfig& config) {
+std::string long_prompts_text(const std::string& key, const DataOptions& data,
+                              const actors::LongPrompts& too_long, std::uint64_t num_rows) {
+  return key + ": " + std::to_string(too_long.count) + " of " + std::to_string(num_rows) +
+         " prompts are too long and " +
+         (data.on_long_prompt == OnLongPrompt::kSkip ? "passed over" : "cut") +
+         "; the first: " + too_long.first;
+}
+
+Result<std::vector<actors::Prompt>> read_eval_prompts(
+    const RlOptions& options, const actors::TextCodec& codec, const engines::ModelConfig& config,
+    const std::function<void(const std::string&)>& log) {
   storage::DatasetOptions eval;
   eval.paths = options.data.eval;
   eval.order = storage::RowOrder::kAsFiled;
   TIDEMILL_ASSIGN_OR_RETURN(const auto data, open_data_set<storage::PromptDataset>(
                                                  eval, "data.eval", [](const auto&) {}));
-  return actors::read_all_prompts(*data, codec, prompt_options(options, config));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      actors::AllPrompts all,
+      actors::read_all_prompts(*data, codec, prompt_options(options, config)));
+  if (all.too_long.count > 0) {
+    log(long_prompts_text("data.eval", options.data, all.too_long, data->num_rows()));
+  }
+  return std::move(all.prompts);
 }
 
 }  // namespace tidemill::workflows

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "actors/algorithm/algorithm.hpp"
@@ -32,19 +34,30 @@ namespace tidemill::workflows {
 
 [[nodiscard]] actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t steps);
 
+/// `prompt_bytes`: the most that a prompt takes in a row (`actors::PromptFacts::most_bytes`).
 [[nodiscard]] actors::SampleStreamOptions stream_options(const RlOptions& options,
-                                                         const engines::ModelConfig& config);
+                                                         std::uint64_t prompt_bytes);
 
-/// Checks what the options ask of a model: room for prompts, and a stream that holds a group.
+/// Checks what the options ask of a model: room for prompts.
 /// Errors: `kInvalidArgument` naming the key.
 [[nodiscard]] Status check_fit(const RlOptions& options, const engines::ModelConfig& config);
+
+/// Checks that the stream holds a whole batch of these prompts: the trainer takes it as one.
+/// Errors: `kInvalidArgument` naming the key, what is needed and the largest prompt.
+[[nodiscard]] Status check_batch_fits(const RlOptions& options, const actors::PromptFacts& facts);
 
 /// Returns the rows that may be admitted and untrained at the same time.
 [[nodiscard]] std::int64_t max_concurrent_rows(const RlOptions& options);
 
-/// Reads all prompts of `data.eval`, in the order of the files.
+/// Says in one line how many prompts of `key` are too long, and what becomes of them.
+[[nodiscard]] std::string long_prompts_text(const std::string& key, const DataOptions& data,
+                                            const actors::LongPrompts& too_long,
+                                            std::uint64_t num_rows);
+
+/// Reads all prompts of `data.eval`, in the order of the files; logs how many are too long.
 /// Errors: naming file and line.
 [[nodiscard]] Result<std::vector<actors::Prompt>> read_eval_prompts(
-    const RlOptions& options, const actors::TextCodec& codec, const engines::ModelConfig& config);
+    const RlOptions& options, const actors::TextCodec& codec, const engines::ModelConfig& config,
+    const std::function<void(const std::string&)>& log);
 
 }  // namespace tidemill::workflows

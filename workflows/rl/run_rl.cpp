@@ -20,6 +20,7 @@ struct RlRun {
   TrainedModel model;
   std::optional<actors::TextCodec> codec;
   std::shared_ptr<storage::PromptDataset> data;
+  std::uint64_t prompt_bytes = 0;  // of a row of the stream, at most
   std::vector<actors::Prompt> eval_prompts;
   std::uint64_t steps = 0;
   std::unique_ptr<actors::WorkPort> device_port;
@@ -44,19 +45,18 @@ private:
 };
 
 // Reads all rows before anything happens: a run must not end in its tenth hour for a long prompt.
-Status check_data(const RlOptions& options, const RunEnvironment& run, const RlRun& opened) {
+Status check_data(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
   const actors::DatasetPromptOptions prompts = prompt_options(options, opened.model.files.config);
   TIDEMILL_ASSIGN_OR_RETURN(const engines::AnswerCheck check_answer,
                             make_answer_check(options.reward));
   TIDEMILL_ASSIGN_OR_RETURN(
-      const actors::LongPrompts too_long,
+      const actors::PromptFacts facts,
       actors::check_prompts(*opened.data, *opened.codec, prompts, check_answer));
-  if (too_long.count > 0) {
-    run.log("data.train: " + std::to_string(too_long.count) + " of " +
-            std::to_string(opened.data->num_rows()) + " prompts are too long and " +
-            (options.data.on_long_prompt == OnLongPrompt::kSkip ? "passed over" : "cut") +
-            "; the first: " + too_long.first);
+  TIDEMILL_RETURN_IF_ERROR(check_batch_fits(options, facts));
+  if (facts.too_long.count > 0) {
+    run.log(long_prompts_text("data.train", options.data, facts.too_long, opened.data->num_rows()));
   }
+  opened.prompt_bytes = facts.most_bytes;
   return {};
 }
 
@@ -69,8 +69,9 @@ Status open_data(const RlOptions& options, const RunEnvironment& run, RlRun& ope
                             open_data_set<storage::PromptDataset>(train, "data.train", run.log));
   TIDEMILL_RETURN_IF_ERROR(check_data(options, run, opened));
   if (options.eval.every_steps > 0 && !options.data.eval.empty()) {
-    TIDEMILL_ASSIGN_OR_RETURN(opened.eval_prompts,
-                              read_eval_prompts(options, *opened.codec, opened.model.files.config));
+    TIDEMILL_ASSIGN_OR_RETURN(
+        opened.eval_prompts,
+        read_eval_prompts(options, *opened.codec, opened.model.files.config, run.log));
   }
   return {};
 }
@@ -131,7 +132,7 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   RlPlan plan;
   plan.rollout_workers = static_cast<std::uint32_t>(options.rollout.workers);
   plan.max_concurrent_rows = max_concurrent_rows(options);
-  plan.stream = stream_options(options, opened.model.files.config);
+  plan.stream = stream_options(options, opened.prompt_bytes);
   plan.trainer = trainer_options(options, opened.steps);
   plan.rollout.max_in_flight = static_cast<std::uint32_t>(
       std::max<std::int64_t>(1, plan.max_concurrent_rows / options.rollout.workers));
@@ -200,8 +201,9 @@ MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
   plan.engine = engines::estimate_memory(
       config, rl_runtime_options(options, model, 1),
       std::max(options.train.common.micro_batch_tokens, config.max_positions));
-  // What is admitted, and what waits at the door.
-  const actors::SampleStreamOptions stream = stream_options(options, config);
+  // What is admitted, and what waits at the door; the data, and with it the texts, is not read yet.
+  const actors::SampleStreamOptions stream =
+      stream_options(options, 4 * static_cast<std::uint64_t>(max_prompt_tokens(options, config)));
   const auto groups =
       static_cast<std::uint64_t>(2 * max_concurrent_rows(options) / options.rollout.group_size);
   plan.stream_bytes =
