@@ -52,6 +52,9 @@ TEST_F(RefusedRunsTest, KeysThatDoNotFitTheModel) {
                               "each may take "));
   expect_rl_refused(std::string(kData) + kReward + kRollout + "device: {memory_bytes: 1MiB}\n",
                     HasSubstr("device.memory_bytes: 1.0 MiB are allowed"));
+  expect_rl_refused(std::string(kData) + kReward +
+                        "rollout: {group_size: 4, max_new_tokens: 4, kv_bytes: 1000}\n",
+                    HasSubstr("rollout.kv_bytes: 1000 is too little for one page of 16 tokens"));
 }
 
 // The trainer would wait for a batch, and its last prompts for room.

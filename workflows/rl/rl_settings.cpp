@@ -100,6 +100,14 @@ Status check_fit(const RlOptions& options, const engines::ModelConfig& config) {
         " leaves no room for a prompt in the model's context of " +
         std::to_string(config.max_positions));
   }
+  // A page of keys and values of 16 tokens, in f32.
+  const std::int64_t page =
+      std::int64_t{16} * 2 * 4 * config.num_layers * config.num_kv_heads * config.head_dim;
+  if (options.rollout.kv_bytes < page) {
+    return invalid_argument("rollout.kv_bytes: " + std::to_string(options.rollout.kv_bytes) +
+                            " is too little for one page of 16 tokens, which takes " +
+                            std::to_string(page));
+  }
   return {};
 }
 
