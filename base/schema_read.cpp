@@ -31,6 +31,18 @@ Status mistyped(const ValueSchema& value, const ConfigNode& node, const std::str
   return problem(node.place, path, mistyped_phrase(value, node));
 }
 
+// What to say where keys and values should be.
+std::string no_keys_phrase(const StructSchema& structure, const ConfigNode& node) {
+  const std::string keys = keys_phrase({structure, nullptr});
+  const bool names_kind = structure.tag && structure.tag->find(node.text) != nullptr;
+  const std::string text = structure.short_for.empty()
+                               ? ""
+                               : type_phrase(structure.find(structure.short_for)->value) + ", or ";
+  return "needs " + text + "keys and values" + (keys.empty() ? "" : " (" + keys + ')') +
+         ", found " + found_phrase(node) +
+         (names_kind ? "; did you mean {" + structure.tag->name + ": " + node.text + "}?" : "");
+}
+
 // Whether a single value stands for the whole struct.
 bool is_short(const StructSchema& structure, const ConfigNode& node) {
   return !structure.short_for.empty() &&
@@ -105,7 +117,7 @@ Status Reader::read(const StructSchema& structure, const ConfigNode& node, const
     return read_value(field.value, node, path, field.member(object));
   }
   if (node.kind != ConfigNode::Kind::kMap) {
-    return problem(node.place, path, "needs keys and values, found " + found_phrase(node));
+    return problem(node.place, path, no_keys_phrase(structure, node));
   }
   if (structure.tag) {
     TIDEMILL_RETURN_IF_ERROR(choose(*structure.tag, node, path, object));

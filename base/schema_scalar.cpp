@@ -105,7 +105,10 @@ std::string mistyped_phrase(const ValueSchema& value, const ConfigNode& node) {
     names.push_back(name.name);
   }
   const std::string meant = closest_name(node.text, names);
-  return "needs " + type_phrase(value) + ", found " + found_phrase(node) +
+  const std::string unit = value.unit == "bytes" ? " (KiB, MiB, GiB or TiB may follow)"
+                           : value.unit.empty()  ? ""
+                                                 : " (" + value.unit + ')';
+  return "needs " + type_phrase(value) + unit + ", found " + found_phrase(node) +
          (meant.empty() ? "" : "; did you mean " + meant + '?');
 }
 

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 namespace tidemill::schema {
 namespace {
 
 constexpr std::size_t kMaxLength = 60;
+constexpr std::size_t kMostListedKeys = 12;
 
 // Optimal string alignment distance: Damerau-Levenshtein without editing a pair twice.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -30,6 +32,50 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     std::swap(last, row);
   }
   return last[b.size()];
+}
+
+// `text` with small letters, and with `_` for `-`.
+std::string folded(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c == '-' ? '_' : c;
+  }
+  return out;
+}
+
+std::vector<std::string_view> words_of(std::string_view name) {
+  std::vector<std::string_view> words;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('_', begin), name.size());
+    words.push_back(name.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+// How many words one name has more than the other when it holds all of the other's in order:
+// `timeout` and `timeout_ms`, `max_tokens` and `max_new_tokens`, `lora_alpha` and `alpha`.
+std::optional<std::size_t> words_between(std::string_view a, std::string_view b) {
+  std::vector<std::string_view> more = words_of(a);
+  std::vector<std::string_view> fewer = words_of(b);
+  if (more.size() < fewer.size()) {
+    std::swap(more, fewer);
+  }
+  std::size_t found = 0;
+  for (const std::string_view word : more) {
+    found += found < fewer.size() && word == fewer[found] && !word.empty() ? 1 : 0;
+  }
+  return found == fewer.size() ? std::optional(more.size() - found) : std::nullopt;
+}
+
+// The first letters of a name's words: `lr` of `learning_rate`. Empty for a single word.
+std::string initials(std::string_view name) {
+  std::string out;
+  const std::vector<std::string_view> words = words_of(name);
+  for (const std::string_view word : words) {
+    out += words.size() > 1 ? word.substr(0, 1) : "";
+  }
+  return out;
 }
 
 void append_names(const StructSchema& structure, std::vector<std::string>& names) {
@@ -93,16 +139,31 @@ std::string closest_name(std::string_view text, const std::vector<std::string>& 
   if (text.size() > kMaxLength) {
     return {};
   }
+  const std::string wanted = folded(text);
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(1, text.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(text, candidate);
+    const std::size_t distance = edit_distance(wanted, candidate);
     if (distance < best_distance && distance < candidate.size()) {
       best = candidate;
       best_distance = distance;
     }
   }
-  return best;
+  if (!best.empty()) {
+    return best;
+  }
+  std::optional<std::size_t> best_words;
+  for (const std::string& candidate : candidates) {
+    const std::optional<std::size_t> words = words_between(wanted, candidate);
+    if (words.has_value() && words < best_words.value_or(kMaxLength)) {
+      best = candidate;
+      best_words = words;
+    }
+  }
+  const auto short_for =
+      std::ranges::find(candidates, wanted, [](const auto& name) { return initials(name); });
+  const bool abbreviated = best.empty() && !wanted.empty() && short_for != candidates.end();
+  return abbreviated ? *short_for : best;
 }
 
 std::string clipped(std::string_view text) {
@@ -124,6 +185,23 @@ std::string clipped(std::string_view text) {
   return out;
 }
 
+std::string keys_phrase(const ChosenStruct& chosen) {
+  std::vector<std::string> names;
+  if (chosen.structure.tag) {
+    names.push_back(chosen.structure.tag->name);
+  }
+  append_names(chosen.structure, names);
+  if (chosen.kind != nullptr && chosen.kind->members) {
+    append_names(*chosen.kind->members, names);
+  }
+  std::string out;
+  for (const std::string& name : names) {
+    out += (out.empty() ? "" : ", ") + name;
+  }
+  const bool more = chosen.structure.tag && chosen.kind == nullptr;  // those of the kind
+  return names.size() > kMostListedKeys ? "" : out + (more ? ", ..." : "");
+}
+
 std::string unknown_key_phrase(const ChosenStruct& root, const ChosenStruct& structure,
                                std::string_view path, std::string_view key) {
   if (const KindSchema* owner = owner_of(structure, std::string(key), key)) {
@@ -134,20 +212,43 @@ std::string unknown_key_phrase(const ChosenStruct& root, const ChosenStruct& str
   }
   std::vector<std::string> names;
   append_names(structure.structure, names);
-  if (structure.structure.tag) {
-    names.push_back(structure.structure.tag->name);
+  const TagSchema* tag = structure.structure.tag ? &*structure.structure.tag : nullptr;
+  if (tag != nullptr) {
+    names.push_back(tag->name);
   }
   if (structure.kind != nullptr && structure.kind->members) {
     append_names(*structure.kind->members, names);
   }
   std::string meant = closest_name(key, names);
-  if (meant.empty()) {  // perhaps it was written one level too high or too low
-    std::vector<std::string> paths;
-    const bool chosen = root.kind != nullptr && root.kind->members;
-    append_paths(chosen ? *root.kind->members : root.structure, key, "", paths);
-    meant = paths.empty() ? "" : paths.front();
+  const std::size_t colon = key.find(':');
+  if (const std::string_view head = key.substr(0, colon);
+      colon != std::string_view::npos && std::ranges::find(names, head) != names.end()) {
+    meant = std::string(head) + ": " + clipped(key.substr(colon + 1));  // no blank after the colon
   }
-  return "unknown key" + (meant.empty() ? "" : "; did you mean " + meant + '?');
+  if (meant.empty() && tag != nullptr && tag->find(key) != nullptr) {
+    meant = tag->name + ": " + std::string(key);
+  }
+  const std::string keys = keys_phrase(structure);
+  if (meant.empty()) {  // perhaps it was written one level too high or too low, or turned round
+    const bool chosen = root.kind != nullptr && root.kind->members;
+    const StructSchema& all = chosen ? *root.kind->members : root.structure;
+    std::vector<std::string> paths;
+    append_paths(all, path, "", paths);
+    const auto turned = std::ranges::find(paths, joined(key, path));
+    meant = turned != paths.end() ? *turned : "";
+    paths.clear();
+    append_paths(all, key, "", paths);
+    if (meant.empty() && (paths.size() == 1 || (keys.empty() && !paths.empty()))) {
+      meant = paths.front();
+    }
+  }
+  if (!meant.empty()) {
+    return "unknown key; did you mean " + meant + '?';
+  }
+  if (!key.empty() && key.find_first_not_of("0123456789") == std::string_view::npos) {
+    return "unknown key; a number has no commas";
+  }
+  return "unknown key" + (keys.empty() ? "" : "; known here: " + keys);
 }
 
 }  // namespace tidemill::schema

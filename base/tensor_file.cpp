@@ -232,6 +232,10 @@ Result<TensorFile> read_checked(const ReadableFile& file, TensorPlacement placem
   std::array<std::byte, kLengthBytes> length_bytes{};
   TIDEMILL_RETURN_IF_ERROR(file.read_at(0, length_bytes));
   const auto length = std::bit_cast<std::uint64_t>(length_bytes);
+  constexpr std::array<char, kLengthBytes> kPointer{'v', 'e', 'r', 's', 'i', 'o', 'n', ' '};
+  if (length == std::bit_cast<std::uint64_t>(kPointer)) {
+    return invalid_argument("stands for a file of Git LFS that was not fetched (git lfs pull)");
+  }
   if (length > limits.max_header_bytes) {
     return invalid_argument("a header of " + std::to_string(length) + " bytes; at most " +
                             std::to_string(limits.max_header_bytes) + " are read");

@@ -75,6 +75,14 @@ Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
         at->kind = ConfigNode::Kind::kMap;
         at->place = place;
       }
+      if (at->kind == ConfigNode::Kind::kList || word.ends_with(']')) {
+        const std::string list =
+            at->kind == ConfigNode::Kind::kList
+                ? walked
+                : walked + (walked.empty() ? "" : ".") + word.substr(0, word.find('['));
+        return refused(schema::clipped(path) + ": a list is given whole: " + schema::clipped(list) +
+                       "=[...]");
+      }
       if (at->kind != ConfigNode::Kind::kMap) {
         return refused(schema::clipped(path) + ": " + schema::clipped(walked) +
                        " has no keys here; give it whole: " + schema::clipped(walked) + "=...");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "configs/yaml_tree.hpp"
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -26,6 +27,8 @@ struct Refusal {
 constexpr const char* kAnchors = "anchors (&name) are not taken; quote a text that starts with &";
 constexpr const char* kAliases = "aliases (*name) are not taken; quote a text that starts with *";
 constexpr const char* kTags = "tags (!name) are not taken; quote a text that starts with !";
+
+constexpr const char* kNoBreakSpace = "\xC2\xA0";
 
 // What is wrong with the character at `mark`, if it starts an anchor, an alias or a tag.
 const char* property_at(std::string_view text, const YAML::Mark& mark) {
@@ -79,6 +82,9 @@ public:
     }
     if (value.find('\0') != std::string::npos) {
       throw Refusal{mark.line, "holds a NUL character"};
+    }
+    if (tag != "!" && value.find(kNoBreakSpace) != std::string::npos) {
+      throw Refusal{mark.line, "holds a no-break space, which is none to YAML; write a plain one"};
     }
     ConfigNode node;
     node.kind = tag == "!" ? Kind::kQuoted : Kind::kPlain;
@@ -292,6 +298,37 @@ std::string first_line(const std::string& message) {
   return schema::clipped(message.substr(0, message.find('\n')));
 }
 
+// What the library's words come to for somebody who wrote a run's file.
+std::string advice(std::string_view text, const YAML::Exception& error) {
+  const std::string_view message = error.msg;
+  const std::size_t at =
+      std::min(static_cast<std::size_t>(std::max(error.mark.pos, 0)), text.size());
+  const std::size_t line_begin = text.rfind('\n', at == 0 ? 0 : at - 1) + 1;
+  const std::string_view before = text.substr(line_begin, at - std::min(line_begin, at));
+  if (before.starts_with('\t') || text.substr(line_begin).starts_with('\t')) {
+    return "; a tab indents, which only blanks may";
+  }
+  if (message.find("flow not found") != std::string_view::npos) {
+    return "; a bracket is not closed, or a text with brackets in it is not quoted";
+  }
+  if (message.find("unknown escape") != std::string_view::npos) {
+    return "; between single quotes a backslash is a backslash";
+  }
+  if (message.find("unknown token") != std::string_view::npos) {
+    return "; a text that starts with " + std::string(text.substr(at, 1)) + " needs quotes";
+  }
+  if (message.find("end of ") == 0) {
+    const bool indents = before.find_first_not_of(' ') == std::string_view::npos;
+    return indents ? "; it is indented unlike the lines above"
+                   : "; a text that starts with a bracket or a quote needs quotes around all of it";
+  }
+  if (message == "illegal map value") {
+    return "; this line may be indented too far, the one before lack its colon, or a text with "
+           "`: ` its quotes";
+  }
+  return "";
+}
+
 }  // namespace
 
 Result<ConfigNode> parse_yaml(std::string_view text, const std::string& source, YamlLines lines) {
@@ -317,7 +354,8 @@ Result<ConfigNode> parse_yaml(std::string_view text, const std::string& source, 
     // An alias of nothing, as in `train: *.jsonl`, is an error of the library's own.
     const std::string property = property_at(cleaned.text, error.mark);
     const std::string problem =
-        property.empty() ? "is not YAML: " + first_line(error.msg) : property;
+        property.empty() ? "is not YAML: " + first_line(error.msg) + advice(cleaned.text, error)
+                         : property;
     return error.mark.is_null() ? invalid_argument(source + ": " + problem)
                                 : refused(error.mark.line, problem);
   } catch (const std::exception& error) {

@@ -53,7 +53,8 @@ void describe(Schema<DataOptions>& s) {
       .one_or_many();
   s.field("eval", &DataOptions::eval, "JSONL files, or globs, to evaluate on.").one_or_many();
   s.field("shuffle", &DataOptions::shuffle, "Draws rows in a random order, a new one each epoch.");
-  s.field("seed", &DataOptions::seed, "Seeds the order of rows; without it the run's seed does.");
+  s.field("seed", &DataOptions::seed, "Seeds the order of rows; without it the run's seed does.")
+      .at_least(0);
   s.field("epochs", &DataOptions::epochs,
           "Passes over the rows; without it one, or as many as train.steps needs.")
       .at_least(1);

@@ -15,6 +15,11 @@ namespace {
 constexpr Duration kStopPollInterval = std::chrono::milliseconds(50);
 
 Result<engines::ModelFiles> open_files(const ModelOptions& model, std::uint64_t seed) {
+  std::error_code unseen;  // what cannot be looked at is told by who reads it
+  if (!std::filesystem::exists(model.path, unseen) && !unseen) {
+    return invalid_argument("model.path: no folder `" + model.path +
+                            "` (models are read from disk, not fetched by name)");
+  }
   if (model.init == ModelInit::kFiles) {
     return engines::open_model(model.path);
   }

@@ -197,6 +197,11 @@ void describe(Schema<EvalOptions>& s) {
   s.check("patience", [](const EvalOptions& o) {
     return o.patience > 0 && o.every_steps == 0 ? "needs eval.every_steps" : "";
   });
+  s.check("min_improvement", [](const EvalOptions& o) {
+    return o.min_improvement > 0 && !o.keep_best && o.patience == 0
+               ? "needs eval.keep_best or eval.patience"
+               : "";
+  });
   s.check("temperature", [](const EvalOptions& o) { return too_cold(o.temperature); });
   s.check("samples", [](const EvalOptions& o) {
     return o.samples > 1 && o.temperature == 0 ? "needs eval.temperature above 0 to differ" : "";

@@ -39,7 +39,7 @@ void describe(Schema<DeviceOptions>& s) {
 void describe(Schema<RunOptions>& s) {
   s.field("name", &RunOptions::name,
           "The run's directory is runs/NAME; without it the file's stem, then stem-2, ...");
-  s.field("seed", &RunOptions::seed, "The same seed gives the same run.");
+  s.field("seed", &RunOptions::seed, "The same seed gives the same run.").at_least(0);
   s.field("checkpoint", &RunOptions::checkpoint, "Commits that a run can go on from.");
   s.field("record", &RunOptions::record, "What a run writes down.");
   s.field("device", &RunOptions::device, "Where the run computes.");

@@ -1,14 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <set>
+
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/factory.hpp"
 
 namespace tidemill::engines {
+namespace {
+
+// A name that selects nothing is a slip that would train less than was asked for.
+Status check_targets(const ModuleSelector& targets, const ModelConfig& model) {
+  if (targets.kind != ModuleSelector::Kind::kNames) {
+    return {};
+  }
+  const std::vector<ModelModule> modules = model_modules(model);
+  for (const std::string& name : targets.names) {
+    if (std::ranges::any_of(modules, [&name](const ModelModule& module) {
+          return module.path == name || module.path.ends_with('.' + name);
+        })) {
+      continue;
+    }
+    std::string known;
+    std::set<std::string> listed;
+    for (const ModelModule& module : modules) {
+      const std::string last = module.path.substr(module.path.rfind('.') + 1);
+      known += listed.insert(last).second ? (known.empty() ? "" : ", ") + last : "";
+    }
+    return invalid_argument("target_modules: `" + name + "` is no layer of this model; it has " +
+                            known);
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<AdapterFiles> make_adapter(const AdapterConfig& config, const ModelFiles& model,
                                   std::uint64_t seed) {
   AdapterFiles adapter;
   adapter.config = config;
   adapter.place = "train.adapter";
+  if (const Status named = check_targets(config.targets, model.config); !named.ok()) {
+    return named.with_context(adapter.place);
+  }
   TIDEMILL_ASSIGN_OR_RETURN(adapter.modules, resolve_adapter(config, model.config, adapter.place));
   auto spec = adapter_spec(config, adapter.modules, model.config);
   if (!spec.ok()) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/schema_reference.hpp"
+#include "base/schema_suggest.hpp"
 
 namespace tidemill::harbour {
 
@@ -209,16 +210,17 @@ TEST_F(SchemaTest, RefusalsNamePlaceKeyAndProblem) {
     cases.push_back({std::move(node), at(rest)});
   };
   add(one("nmae", b_.plain("x")), "nmae: unknown key; did you mean name?");
-  add(one("zzz", b_.plain("x")), "zzz: unknown key");
+  add(one("zzz", b_.plain("x")),
+      "zzz: unknown key; known here: name, tide, seed, pier, moles, work, soup, depth");
   add(one("minutes", b_.plain("1")), "minutes: unknown key; did you mean soup.minutes?");
-  add(one("depth", b_.plain("1.0")), "depth: needs an integer, found 1.0");
-  add(one("depth", b_.plain("1e2")), "depth: needs an integer, found 1e2");
-  add(one("depth", b_.plain("007")), "depth: needs an integer, found 007");
-  add(one("depth", b_.plain("128")), "depth: needs an integer, found 128");
-  add(one("depth", b_.plain("-129")), "depth: needs an integer, found -129");
-  add(one("depth", b_.quoted("1")), "depth: needs an integer, found \"1\"");
-  add(one("depth", b_.null()), "depth: needs an integer, found nothing");
-  add(one("depth", b_.list({})), "depth: needs an integer, found a list");
+  add(one("depth", b_.plain("1.0")), "depth: needs an integer (m), found 1.0");
+  add(one("depth", b_.plain("1e2")), "depth: needs an integer (m), found 1e2");
+  add(one("depth", b_.plain("007")), "depth: needs an integer (m), found 007");
+  add(one("depth", b_.plain("128")), "depth: needs an integer (m), found 128");
+  add(one("depth", b_.plain("-129")), "depth: needs an integer (m), found -129");
+  add(one("depth", b_.quoted("1")), "depth: needs an integer (m), found \"1\"");
+  add(one("depth", b_.null()), "depth: needs an integer (m), found nothing");
+  add(one("depth", b_.list({})), "depth: needs an integer (m), found a list");
   add(one("seed", b_.plain("-1")), "seed: needs an integer, found -1");
   add(one("seed", b_.plain("9223372036854775808")),
       "seed: needs an integer, found 9223372036854775808");
@@ -238,10 +240,12 @@ TEST_F(SchemaTest, RefusalsNamePlaceKeyAndProblem) {
       "work.load: needs a finite number above 0, at most 100, found 100.5");
   add(one("work", b_.map({{"load", b_.plain("13")}})), "work.load: is unlucky");
   add(one("work", b_.map({{"rope_bytes", b_.plain("9999999999TiB")}})),
-      "work.rope_bytes: needs a number of bytes of at least 0, found 9999999999TiB");
+      "work.rope_bytes: needs a number of bytes of at least 0 (KiB, MiB, GiB or TiB may "
+      "follow), found 9999999999TiB");
   add(one("work", b_.map({{"kind", b_.plain("cran")}})),
       "work.kind: needs one of: crane, ferry, found cran; did you mean crane?");
-  add(one("work", b_.plain("crane")), "work: needs keys and values, found crane");
+  add(one("work", b_.plain("crane")),
+      "work: needs keys and values (kind, paid, ...), found crane; did you mean {kind: crane}?");
   add(one("pier", b_.map({{"length", b_.plain("30")}})), "pier.name: missing; needs text");
   add(one("pier", b_.map({{"name", b_.plain("p")}, {"length", b_.plain("31")}})),
       "pier.length: is too long for the depth");
@@ -250,10 +254,31 @@ TEST_F(SchemaTest, RefusalsNamePlaceKeyAndProblem) {
       "h.yaml:" + std::to_string(b_.line - 1) + ": moles[0].name: needs text, found a list";
   add(one("soup", b_.map({{"name", b_.plain("stew")}})),
       "soup.name: needs one of: plain, sea, found stew");
-  add(one(std::string(200, 'k') + "\n", b_.plain("1")), std::string(60, 'k') + "...: unknown key");
+  add(one(std::string(200, 'k') + "\n", b_.plain("1")),
+      std::string(60, 'k') +
+          "...: unknown key; known here: name, tide, seed, pier, moles, work, soup, depth");
   for (const Case& c : cases) {
     EXPECT_EQ(error_of(c.node), c.message);
   }
+}
+
+TEST(ClosestName, IsNearByLettersThenByWordsThenByInitials) {
+  const std::vector<std::string> names{"learning_rate", "max_new_tokens", "timeout_ms", "alpha",
+                                       "group_size"};
+  const auto closest = [&names](std::string_view text) {
+    return schema::closest_name(text, names);
+  };
+  EXPECT_EQ(closest("leraning_rate"), "learning_rate");
+  EXPECT_EQ(closest("learningRate"), "learning_rate");
+  EXPECT_EQ(closest("GROUP-SIZE"), "group_size");
+  EXPECT_EQ(closest("timeout"), "timeout_ms");
+  EXPECT_EQ(closest("max_tokens"), "max_new_tokens");
+  EXPECT_EQ(closest("lora_alpha"), "alpha");
+  EXPECT_EQ(closest("lr"), "learning_rate");
+  EXPECT_EQ(closest("tokens_max"), "");
+  EXPECT_EQ(closest("_"), "");
+  EXPECT_EQ(closest(""), "");
+  EXPECT_EQ(closest("banana"), "");
 }
 
 TEST_F(SchemaTest, KeyOfAnotherKindIsNamed) {
@@ -264,7 +289,7 @@ TEST_F(SchemaTest, KeyOfAnotherKindIsNamed) {
 
 TEST_F(SchemaTest, FirstMistakeOfTheFileIsReported) {
   EXPECT_EQ(error_of(b_.map({{"depth", b_.plain("x")}, {"nmae", b_.plain("x")}})),
-            "h.yaml:1: depth: needs an integer, found x");
+            "h.yaml:1: depth: needs an integer (m), found x");
   b_.line = 0;
   EXPECT_EQ(error_of(b_.map({{"nmae", b_.plain("x")}, {"depth", b_.plain("x")}})),
             "h.yaml:1: nmae: unknown key; did you mean name?");

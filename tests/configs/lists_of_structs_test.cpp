@@ -104,7 +104,7 @@ TEST_F(ListsOfStructsTest, MistakesAreNamedByTheirPlaceInTheList) {
   EXPECT_EQ(refusal(std::string("spices:\n  - a\n  - {name: b, grams: 0}\n") + kBoil),
             "dish.yaml:3: spices[1].grams: needs a finite number above 0, found 0");
   EXPECT_EQ(refusal(std::string("spices: [[a]]\n") + kBoil),
-            "dish.yaml:1: spices[0]: needs keys and values, found a list");
+            "dish.yaml:1: spices[0]: needs text, or keys and values (name, grams), found a list");
 }
 
 TEST_F(ListsOfStructsTest, PrintsTheShortFormWhereItSaysAll) {

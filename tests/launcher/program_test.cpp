@@ -165,8 +165,8 @@ TEST(ProgramTest, JsonIsOneObjectALine) {
   const Outcome bad = run({"check", kPreset, "seed=x", "--json"});
   EXPECT_EQ(bad.code, kRefused);
   EXPECT_EQ(nlohmann::json::parse(bad.out).at("error"),
-            "argument 3: seed: needs an integer, found x");
-  EXPECT_EQ(bad.err, "argument 3: seed: needs an integer, found x\n");
+            "argument 3: seed: needs an integer of at least 0, found x");
+  EXPECT_EQ(bad.err, "argument 3: seed: needs an integer of at least 0, found x\n");
 
   std::istringstream lines(run({"explain", "--json"}).out);
   std::size_t num_keys = 0;

@@ -106,6 +106,124 @@ TEST_F(RefusedRunsTest, RowsFarBehindTheFirstBatch) {
       HasSubstr("tokens.jsonl:41: token 30000 is outside the vocabulary"));
 }
 
+TEST_F(RefusedRunsTest, FilesThatHoldNoRowsOfOurs) {
+  struct Case {
+    const char* text;
+    const char* line;
+  };
+  const std::vector<Case> cases{
+      {"", "bad.jsonl: no usable row"},
+      {R"([{"prompt": "1+1=", "answer": "2"}])", "bad.jsonl:1: not a JSON object"},
+      {"{\n  \"prompt\": \"1+1=\",\n  \"answer\": \"2\"\n}", "bad.jsonl:1: not JSON at byte 2"},
+      {"prompt,answer\n1+1=,2\n", "bad.jsonl:1: not JSON at byte 1"},
+      {R"({"instruction": "Add.", "output": "2"})", "bad.jsonl:1: has neither prompt nor messages"},
+      {"{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n{\"prompt\": \"2+2=\", \"ans",
+       "bad.jsonl:2: not JSON at byte 24"},
+      {"{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n{\"prompt\": 22, \"answer\": \"4\"}",
+       "bad.jsonl:2: prompt: must be a string"},
+      {R"({"messages": [{"role": "human", "content": "1+1="}], "answer": "2"})",
+       "bad.jsonl:1: line 7: this model knows the roles user and assistant alone"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.text);
+    folder_.write("bad.jsonl", c.text);
+    expect_rl_refused(std::string("data: {train: bad.jsonl}\n") + kRollout + kReward,
+                      std::string(c.line) + "\n");
+  }
+  std::filesystem::create_directories(folder_.path() / "rows");
+  expect_rl_refused(std::string("data: {train: rows}\n") + kRollout + kReward,
+                    "rows: not a regular file\n");
+}
+
+// A model and an adapter that are copied and then bent.
+class RefusedModelsTest : public RefusedRunsTest {
+protected:
+  void expect_model_refused(const std::string& line, const std::string& train = "") {
+    folder_.write("run.yaml", "workflow: sft\nmodel: {path: model}\ndata: {train: rows.jsonl}\n" +
+                                  std::string("train: {steps: 1, sequences_per_step: 2") + train +
+                                  "}\n");
+    const auto ended = folder_.run({"run", "run.yaml"});
+    ASSERT_TRUE(ended.has_value()) << "hangs";
+    EXPECT_EQ(ended->code, 2) << ended->describe();
+    EXPECT_EQ(ended->err, line + "\n");
+    EXPECT_FALSE(std::filesystem::exists(folder_.path() / "runs/run"));
+  }
+
+  void copy(const std::string& golden, const std::string& name) const {
+    std::filesystem::remove_all(folder_.path() / name);
+    std::filesystem::copy(TIDEMILL_TEST_DIR "/golden/engine/" + golden, folder_.path() / name);
+  }
+  // Replaces `from`, which stands in the file once.
+  void bend(const std::string& name, const std::string& from, const std::string& to) const {
+    std::string text = read_file(folder_.path() / name);
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << name << " has no " << from;
+    folder_.write(name, text.replace(at, from.size(), to));
+  }
+};
+
+TEST_F(RefusedModelsTest, ModelsThatAreNoneOrLie) {
+  expect_model_refused(
+      "model.path: no folder `model` (models are read from disk, not fetched by name)");
+  std::filesystem::create_directories(folder_.path() / "model");
+  expect_model_refused("model/config.json: cannot open: No such file or directory");
+  copy("models/llama-tiny", "model");
+  bend("model/config.json", R"("model_type": "llama")", R"("model_type": "gpt2")");
+  expect_model_refused(
+      R"(model/config.json: model_type: "gpt2" is not supported; only "llama", "qwen2" and "qwen3")");
+  copy("models/llama-tiny", "model");
+  bend("model/config.json", R"("num_hidden_layers": 3)", R"("num_hidden_layers": 4)");
+  expect_model_refused(
+      R"(model/model.safetensors: tensor "model.layers.3.input_layernorm.weight": missing, and 8 others)");
+  copy("models/llama-tiny", "model");
+  folder_.write("model/model.safetensors",
+                "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
+  expect_model_refused(
+      "model/model.safetensors: stands for a file of Git LFS that was not fetched (git lfs pull)");
+  std::filesystem::remove(folder_.path() / "model/model.safetensors");
+  folder_.write("model/pytorch_model.bin", "x");
+  expect_model_refused(
+      "model: holds neither model.safetensors nor model.safetensors.index.json; other weight files "
+      "are not read");
+  copy("models/llama-tiny", "model");
+  std::filesystem::remove(folder_.path() / "model/tokenizer.json");
+  expect_model_refused("model/tokenizer.json: no such file");
+}
+
+TEST_F(RefusedModelsTest, AdaptersThatLie) {
+  copy("models/llama-tiny", "model");
+  const std::string given = ", adapter: {path: adapter}";
+  const std::string config = "adapter/adapter_config.json";
+  expect_model_refused("adapter/adapter_config.json: cannot open: No such file or directory",
+                       given);
+  copy("adapters/lora-qv", "adapter");
+  bend(config, R"("r": 4)", R"("r": 8)");
+  expect_model_refused(
+      R"(adapter/adapter_model.safetensors: tensor "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": shape [4, 64], but the config asks for [8, 64])",
+      given);
+  copy("adapters/lora-qv", "adapter");
+  bend(config, R"("use_dora": false)", R"("use_dora": true)");
+  expect_model_refused(
+      R"(adapter/adapter_model.safetensors: tensor "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": missing, and 5 others)",
+      given);
+  copy("adapters/lora-qv", "adapter");
+  bend(config, R"("peft_type": "LORA")", R"("peft_type": "PREFIX_TUNING")");
+  expect_model_refused(
+      R"(adapter/adapter_config.json: peft_type: "PREFIX_TUNING" is not supported; only "LORA" and "IA3")",
+      given);
+}
+
+TEST_F(RefusedModelsTest, NewAdaptersOfLayersThatTheModelHasNot) {
+  copy("models/llama-tiny", "model");
+  expect_model_refused(
+      "train.adapter: target_modules: `vproj` is no layer of this model; it has embed_tokens, "
+      "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head",
+      ", adapter: {target_modules: [q_proj, vproj]}");
+  expect_model_refused(
+      "train.adapter: modules_to_save: \"classifier\" is no layer, norm or table of this model",
+      ", adapter: {modules_to_save: [classifier]}");
+}
+
 TEST_F(RefusedRunsTest, LongPromptsThatArePassedOverAreCountedInOneLine) {
   std::string rows = read_file(folder_.path() / "rows.jsonl");
   for (int i = 0; i < 3; ++i) {
