@@ -147,6 +147,10 @@ actors::OnLongPrompt on_long_prompt(const DataOptions& data) {
   return actors::OnLongPrompt::kError;
 }
 
+actors::BestOptions best_options(const EvalOptions& eval, actors::Better better) {
+  return {eval.keep_best, static_cast<std::uint32_t>(eval.patience), eval.min_improvement, better};
+}
+
 actors::ChatForm chat_form(const DataOptions& data) {
   return {data.chat, data.system};
 }

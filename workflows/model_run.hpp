@@ -13,11 +13,13 @@
 #include "actors/data/dataset_sequences.hpp"
 #include "actors/recorder/spawn.hpp"
 #include "actors/supervisor/spawn.hpp"
+#include "actors/trainer/best_weights.hpp"
 #include "base/clock.hpp"
 #include "base/file.hpp"
 #include "base/result.hpp"
 #include "engines/runtime/factory.hpp"
 #include "workflows/data_options.hpp"
+#include "workflows/eval_options.hpp"
 #include "workflows/extensions.hpp"
 #include "workflows/memory_plan.hpp"
 #include "workflows/run_options.hpp"
@@ -75,6 +77,9 @@ struct TrainedModel {
                                                       std::uint64_t run_seed);
 
 [[nodiscard]] actors::OnLongPrompt on_long_prompt(const DataOptions& data);
+
+/// Returns what a trainer makes of evaluations.
+[[nodiscard]] actors::BestOptions best_options(const EvalOptions& eval, actors::Better better);
 
 /// Returns how rows become conversations.
 [[nodiscard]] actors::ChatForm chat_form(const DataOptions& data);

@@ -58,7 +58,7 @@ void add_rules(Schema<RlOptions>& s) {
                : "";
   });
   s.check("eval.every_steps", [](const RlOptions& o) {
-    return o.eval.every_steps > 0 && o.data.eval.empty() ? "needs data.eval" : "";
+    return o.eval.common.every_steps > 0 && o.data.eval.empty() ? "needs data.eval" : "";
   });
   s.warn("rollout.temperature", [](const RlOptions& o) {
     return o.rollout.temperature == 0 ? "is 0: the samples of a group are all equal" : "";
@@ -176,34 +176,14 @@ void describe(Schema<RlTrainOptions>& s) {
   });
 }
 
-void describe(Schema<EvalOptions>& s) {
-  s.field("every_steps", &EvalOptions::every_steps,
-          "Steps between evaluations on data.eval; 0: none, not even at the end.")
-      .range(0, 1e9);
-  s.field("samples", &EvalOptions::samples, "Answers drawn for each prompt: the k of mean@k.")
+void describe(Schema<RlEvalOptions>& s) {
+  s.include(&RlEvalOptions::common);
+  s.field("samples", &RlEvalOptions::samples, "Answers drawn for each prompt: the k of mean@k.")
       .range(1, 1024);
-  s.field("temperature", &EvalOptions::temperature, "Divides the logits; 0: greedy.").range(0, 100);
-  s.field("keep_best", &EvalOptions::keep_best,
-          "Keeps the weights of the best evaluation (by mean@k); the run ends with them.");
-  s.field("patience", &EvalOptions::patience,
-          "Evaluations in a row without a better one that end the run; 0: none do.")
-      .range(0, 1e6);
-  s.field("min_improvement", &EvalOptions::min_improvement,
-          "By how much more than the best an evaluation must give to be better.")
-      .range(0, 1e9);
-  s.check("keep_best", [](const EvalOptions& o) {
-    return o.keep_best && o.every_steps == 0 ? "needs eval.every_steps" : "";
-  });
-  s.check("patience", [](const EvalOptions& o) {
-    return o.patience > 0 && o.every_steps == 0 ? "needs eval.every_steps" : "";
-  });
-  s.check("min_improvement", [](const EvalOptions& o) {
-    return o.min_improvement > 0 && !o.keep_best && o.patience == 0
-               ? "needs eval.keep_best or eval.patience"
-               : "";
-  });
-  s.check("temperature", [](const EvalOptions& o) { return too_cold(o.temperature); });
-  s.check("samples", [](const EvalOptions& o) {
+  s.field("temperature", &RlEvalOptions::temperature, "Divides the logits; 0: greedy.")
+      .range(0, 100);
+  s.check("temperature", [](const RlEvalOptions& o) { return too_cold(o.temperature); });
+  s.check("samples", [](const RlEvalOptions& o) {
     return o.samples > 1 && o.temperature == 0 ? "needs eval.temperature above 0 to differ" : "";
   });
 }

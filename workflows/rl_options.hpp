@@ -9,6 +9,7 @@
 #include "base/schema.hpp"
 #include "workflows/algorithm_options.hpp"
 #include "workflows/data_options.hpp"
+#include "workflows/eval_options.hpp"
 #include "workflows/reward_options.hpp"
 #include "workflows/run_options.hpp"
 #include "workflows/train_options.hpp"
@@ -50,13 +51,10 @@ struct RlTrainOptions {
   TrainOptions common;
 };
 
-struct EvalOptions {
-  std::int64_t every_steps = 0;
+struct RlEvalOptions {
   std::int32_t samples = 1;
   double temperature = 0.0;
-  bool keep_best = false;
-  std::int32_t patience = 0;
-  double min_improvement = 0.0;
+  EvalOptions common;
 };
 
 /// What becomes of a group when one of its samples fails.
@@ -77,7 +75,7 @@ struct RlOptions {
   AlgorithmOptions algorithm;
   StalenessOptions staleness;
   RlTrainOptions train;
-  EvalOptions eval;
+  RlEvalOptions eval;
   StreamLimits stream;
   RunOptions run;
 };
@@ -87,7 +85,7 @@ void describe(EnumSchema<StalenessSchedule>& e);
 void describe(Schema<RolloutOptions>& s);
 void describe(Schema<StalenessOptions>& s);
 void describe(Schema<RlTrainOptions>& s);
-void describe(Schema<EvalOptions>& s);
+void describe(Schema<RlEvalOptions>& s);
 void describe(EnumSchema<OnFailedSample>& e);
 void describe(Schema<StreamLimits>& s);
 void describe(Schema<RlOptions>& s);

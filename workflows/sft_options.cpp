@@ -16,6 +16,7 @@ void describe(Schema<SftOptions>& s) {
           R"(Rows: {"prompt": ..., "answer": ...}, {"messages": [...]}, )"
           R"(or {"input_ids": [...], "loss_mask": [...]}.)");
   s.field("train", &SftOptions::train, "How weights are changed.");
+  s.field("eval", &SftOptions::eval, "Evaluation on data.eval: the loss on held-out rows.");
   s.include(&SftOptions::run);
   s.check("data.epochs", [](const SftOptions& o) {
     return o.data.epochs && o.train.common.steps ? "stands beside train.steps; give one of them"
@@ -26,8 +27,8 @@ void describe(Schema<SftOptions>& s) {
                ? "is more than train.steps"
                : "";
   });
-  s.exclude("data.eval", [](const SftOptions& o) {
-    return o.data.eval.empty() ? "" : "goes with workflow: rl";
+  s.check("eval.every_steps", [](const SftOptions& o) {
+    return o.eval.every_steps > 0 && o.data.eval.empty() ? "needs data.eval" : "";
   });
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/schema.hpp"
 #include "workflows/data_options.hpp"
+#include "workflows/eval_options.hpp"
 #include "workflows/run_options.hpp"
 #include "workflows/train_options.hpp"
 
@@ -20,6 +21,7 @@ struct SftOptions {
   ModelOptions model;
   DataOptions data;
   SftTrainOptions train;
+  EvalOptions eval;
   RunOptions run;
 };
 

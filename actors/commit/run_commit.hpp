@@ -15,7 +15,7 @@ namespace tidemill::actors {
 
 /// The best evaluation so far.
 struct BestSoFar {
-  double value = 0.0;           // `eval_mean_at_k`
+  double value = 0.0;           // `eval_mean_at_k`, or `eval_loss`
   std::uint64_t step = 0;       // of the weights it was of
   std::uint32_t num_worse = 0;  // evaluations since, none of them better
   engines::Snapshot weights;    // empty unless they are kept

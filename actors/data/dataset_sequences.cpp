@@ -11,6 +11,13 @@ namespace {
 using engines::TrainSequence;
 using storage::SupervisedRow;
 
+// Index 0 is predicted from nothing.
+bool has_target(const TrainSequence& sequence) {
+  const auto& mask = sequence.response_mask;
+  return std::any_of(mask.begin() + (mask.empty() ? 0 : 1), mask.end(),
+                     [](std::uint8_t target) { return target != 0; });
+}
+
 class DatasetSequences final : public SequenceReader {
 public:
   DatasetSequences(std::shared_ptr<storage::SupervisedDataset> data, DatasetSequenceOptions options)
@@ -33,11 +40,16 @@ public:
 
   // Reads every row once.
   Status check() {
+    bool teaches = false;
     for (std::uint64_t number = 0; number < data_->num_rows(); ++number) {
       TIDEMILL_ASSIGN_OR_RETURN(const SupervisedRow row, data_->filed_row(number));
-      TIDEMILL_RETURN_IF_ERROR(read_row(row).status());
+      TIDEMILL_ASSIGN_OR_RETURN(const TrainSequence sequence, read_row(row));
+      teaches = teaches || has_target(sequence);
     }
-    return {};
+    return teaches ? Status{}
+                   : invalid_argument(options_.key + ": no token of its " +
+                                      std::to_string(data_->num_rows()) +
+                                      " rows is to be learned (masked, or too long)");
   }
 
 private:

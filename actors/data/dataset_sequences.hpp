@@ -22,11 +22,14 @@ struct DatasetSequenceOptions {
   std::string model_path;
   std::string now;
   ChatForm chat;
+  /// What the data is called where none of it teaches anything.
+  std::string key = "data.train";
 };
 
 /// Makes a reader of `data`, whose positions are the draws. Reads every row once, so that a bad one
 /// is known before the first step; cost: tokenizes all rows.
-/// Errors: of the tokenizer, when a row needs one; of rows, as of `read`: naming file and line.
+/// Errors: of the tokenizer, when a row needs one; of rows, as of `read`: naming file and line;
+/// `kInvalidArgument` naming the key when no row has a target.
 [[nodiscard]] Result<std::shared_ptr<SequenceReader>> make_dataset_sequence_reader(
     std::shared_ptr<storage::SupervisedDataset> data, DatasetSequenceOptions options);
 

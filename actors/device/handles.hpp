@@ -24,9 +24,9 @@ using DeviceActor = GeneratingActor::extend<
     // Takes new weights for generation: digest checked, served once the responses in flight have
     // ended. Answers the version accepted. Fails with what `RolloutEngine::load` says.
     caf::replies_to<atom::load, engines::Snapshot>::with<PolicyVersion>,
-    // Trains on one batch and answers with the new weights. One job at a time: a second one fails
-    // with `kUnavailable`. A job that fails publishes nothing, but the trainer's own weights have
-    // made the updates of the minibatches before the failure: go back to a commit.
+    // Trains on one batch and answers with the new weights, or only scores it. One job at a time: a
+    // second one fails with `kUnavailable`. A job that fails publishes nothing, but the trainer's
+    // own weights have made the updates of the minibatches before the failure: go back to a commit.
     caf::replies_to<atom::train, TrainJob>::with<TrainOutcome>,
     // Answers the optimizer's state between two jobs. Fails with `kUnavailable` during one.
     caf::replies_to<atom::capture>::with<OptimizerState>,

@@ -28,6 +28,8 @@ struct TrainJob {
   std::uint32_t epochs = 1;
   /// Divides the logits, as it did when the responses were sampled.
   float temperature = 1.0F;
+  /// Trains and publishes nothing: tells how probable the targets are under the weights.
+  bool score_only = false;
   /// Fill `proximal_logprobs` from a forward pass under the weights before the first update.
   bool recompute_proximal = false;
   /// What the weights after the last update are called.
@@ -44,11 +46,18 @@ struct LogprobGap {
   std::uint64_t num_tokens = 0;  // tokens compared
 };
 
+/// How probable targets are.
+struct TargetScore {
+  double logprob_sum = 0.0;       // nats; by sequence, then by token
+  std::uint64_t num_targets = 0;  // tokens summed over
+};
+
 /// What became of a `TrainJob`.
 struct TrainOutcome {
   std::vector<engines::UpdateReport> updates;  // one per minibatch and epoch, in order
   engines::Snapshot snapshot;
   LogprobGap gap;
+  TargetScore score;  // of a job that only scores
 };
 
 /// What `restore` needs beside the last snapshot.
@@ -62,16 +71,20 @@ typename Inspector::result_type inspect(Inspector& f, TrainMinibatch& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, TrainJob& x) {
-  return f(x.minibatches, x.epochs, x.temperature, x.recompute_proximal, x.publish_as, x.probe,
-           x.probe_weights);
+  return f(x.minibatches, x.epochs, x.temperature, x.score_only, x.recompute_proximal, x.publish_as,
+           x.probe, x.probe_weights);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, LogprobGap& x) {
   return f(x.max, x.num_tokens);
 }
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, TargetScore& x) {
+  return f(x.logprob_sum, x.num_targets);
+}
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, TrainOutcome& x) {
-  return f(x.updates, x.snapshot, x.gap);
+  return f(x.updates, x.snapshot, x.gap, x.score);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, OptimizerState& x) {

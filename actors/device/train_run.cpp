@@ -17,11 +17,13 @@ Status TrainRun::advance() {
     switch (stage_) {
       case Stage::kStart:
         TIDEMILL_RETURN_IF_ERROR(probe());
-        TIDEMILL_RETURN_IF_ERROR(job_.recompute_proximal ? begin_scoring() : begin_minibatch());
+        TIDEMILL_RETURN_IF_ERROR(job_.recompute_proximal || job_.score_only ? begin_scoring()
+                                                                            : begin_minibatch());
         break;
       case Stage::kScoring:
         TIDEMILL_RETURN_IF_ERROR(end_scoring());
-        TIDEMILL_RETURN_IF_ERROR(begin_minibatch());
+        finished_ = job_.score_only;
+        TIDEMILL_RETURN_IF_ERROR(finished_ ? Status{} : begin_minibatch());
         break;
       case Stage::kTraining:
         TIDEMILL_RETURN_IF_ERROR(end_minibatch());
@@ -56,6 +58,15 @@ void TrainRun::compare(std::span<const float> trained, const TrainSequence& sequ
   }
 }
 
+void TrainRun::add_score(std::span<const float> logprobs, const TrainSequence& sequence) {
+  for (std::size_t t = 1; t < sequence.ids.size(); ++t) {
+    if (sequence.response_mask[t] != 0) {
+      outcome_.score.logprob_sum += logprobs[t];
+      ++outcome_.score.num_targets;
+    }
+  }
+}
+
 Status TrainRun::begin_scoring() {
   stage_ = Stage::kScoring;
   TIDEMILL_RETURN_IF_ERROR(engine_.begin_batch(nullptr, job_.temperature));
@@ -70,7 +81,12 @@ Status TrainRun::begin_scoring() {
 Status TrainRun::end_scoring() {
   for (TrainMinibatch& minibatch : job_.minibatches) {
     for (TrainSequence& sequence : minibatch.sequences) {
-      TIDEMILL_ASSIGN_OR_RETURN(sequence.proximal_logprobs, engine_.logprobs(sequence.id));
+      TIDEMILL_ASSIGN_OR_RETURN(std::vector<float> logprobs, engine_.logprobs(sequence.id));
+      if (job_.score_only) {
+        add_score(logprobs, sequence);
+      } else {
+        sequence.proximal_logprobs = std::move(logprobs);
+      }
     }
   }
   return engine_.update().status();

@@ -14,6 +14,7 @@ namespace tidemill::actors {
 
 /// Drives a `TrainEngine` through a `TrainJob`.
 ///
+/// A job that only scores has that one pass and nothing behind it.
 /// Between two calls of `advance` the engine has iterations to run (or, once `finished`, none). The
 /// states: probe and proximal passes score; then each minibatch of each epoch is stepped and
 /// updated; then the weights are committed.
@@ -39,6 +40,7 @@ private:
   [[nodiscard]] Status begin_minibatch();
   [[nodiscard]] Status end_minibatch();
   [[nodiscard]] Status compare_on_policy();
+  void add_score(std::span<const float> logprobs, const engines::TrainSequence& sequence);
   void compare(std::span<const float> trained, const engines::TrainSequence& sequence);
 
   enum class Stage { kStart, kScoring, kTraining };

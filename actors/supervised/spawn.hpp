@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <caf/fwd.hpp>
@@ -11,6 +12,7 @@
 #include "actors/commit/run_commit.hpp"
 #include "actors/device/handles.hpp"
 #include "actors/recorder/handles.hpp"
+#include "actors/trainer/best_weights.hpp"
 #include "actors/trainer/handles.hpp"
 #include "actors/work/work_port.hpp"
 #include "engines/train_engine.hpp"
@@ -50,6 +52,10 @@ struct SupervisedDeps {
   std::uint64_t total_steps = 1;
   std::uint32_t sequences_per_step = 1;
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
+  std::uint64_t eval_every = 0;    // steps; 0: never
+  BestOptions best_options;
+  /// Held-out sequences; each evaluation scores them all. Null: none.
+  std::shared_ptr<const std::vector<engines::TrainSequence>> eval_sequences;
   Duration train_deadline = std::chrono::minutes(60);
   DeviceActor device;
   RecorderActor recorder;
@@ -58,7 +64,8 @@ struct SupervisedDeps {
   std::shared_ptr<CommitStore> commits;
   WorkPort* read_port = nullptr;  // both outlive the trainer
   WorkPort* commit_port = nullptr;
-  engines::Snapshot weights;  // what training starts from
+  engines::Snapshot weights;      // what training starts from
+  std::optional<BestSoFar> best;  // of the commit it goes on from
 };
 
 /// Spawns a supervised trainer. Whatever it cannot do ends it, with the failure as its exit reason.

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supervised trainer. One step is a chain: read -> train -> record -> (commit) -> read. The
-// next batch is read while the present one is trained on. Step k reads the draws from k *
-// sequences_per_step on, so a resumed run reads exactly what comes next.
+// The supervised trainer. One step is a chain: read -> train -> record -> (evaluate) -> (commit) ->
+// read. The next batch is read while the present one is trained on. Step k reads the draws from k *
+// sequences_per_step on, so a resumed run reads exactly what comes next. An evaluation goes before
+// the commit of its step, so that what a run restored from there would not evaluate again is on
+// record. A run that is asked to stop gives the evaluation in work up.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -42,13 +45,18 @@ struct SupervisedState {
   TimePoint begun;
   std::shared_ptr<CommitInWork> writing;
   std::optional<RunEnd> end;  // set: after the step in work, commit and finish
+  std::string end_reason;     // for the summary
   bool commit_waits = false;  // for `writing`
+  std::optional<BestSoFar> best;
+  std::size_t evaluated = 0;  // sequences of the evaluation in work
+  TargetScore score;          // of those
 };
 
 using Self = SupervisedTrainerActor::stateful_pointer<SupervisedState>;
 
 void next_step(Self self);
 void begin_commit(Self self);
+void after_evaluation(Self self);
 
 void fail(Self self, const Status& status) {
   self->quit(to_caf_error(status));
@@ -80,7 +88,81 @@ void read_ahead(Self self, std::uint64_t step) {
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::load_v));
 }
 
+// -- evaluations ----------------------------------------------------------------------------------
+
+void look_for_plateau(Self self) {
+  auto& state = self->state;
+  const auto why = plateau(state.deps.best_options, state.best);
+  if (why.has_value() && !state.end.has_value()) {
+    state.end = RunEnd::kPlateau;
+    state.end_reason = *why;
+  }
+}
+
+void end_evaluation(Self self) {
+  auto& state = self->state;
+  const double loss = -state.score.logprob_sum / static_cast<double>(state.score.num_targets);
+  const double perplexity = std::exp(loss);
+  StepRecord record{"eval", step_of(state), {}, {}};
+  record.figures["eval_loss"] = loss;
+  if (std::isfinite(perplexity)) {
+    record.figures["eval_perplexity"] = perplexity;
+  }
+  record.figures["eval_tokens"] = static_cast<double>(state.score.num_targets);
+  record.figures["eval_sequences"] = static_cast<double>(state.evaluated);
+  if (state.deps.best_options.watches()) {
+    take_evaluation(state.deps.best_options, loss, state.weights, state.best);
+    record.figures["eval_best"] = state.best->value;
+    record.figures["eval_best_step"] = static_cast<double>(state.best->step);
+    look_for_plateau(self);
+  }
+  self->request(state.deps.recorder, kAnswerDeadline, atom::record_v, std::move(record))
+      .then([self](const RecordMarks&) { after_evaluation(self); },
+            or_fail(self, "recording an evaluation"));
+}
+
+// Scores the next held-out sequences, as many as a step has, or ends.
+void evaluate(Self self) {
+  auto& state = self->state;
+  const Batch& all = *state.deps.eval_sequences;
+  if (state.end.has_value()) {  // a stop came meanwhile
+    after_evaluation(self);
+    return;
+  }
+  if (state.evaluated == all.size()) {
+    end_evaluation(self);
+    return;
+  }
+  const std::size_t count =
+      std::min<std::size_t>(state.deps.sequences_per_step, all.size() - state.evaluated);
+  const auto first = all.begin() + static_cast<std::ptrdiff_t>(state.evaluated);
+  TrainJob job;
+  job.score_only = true;
+  job.minibatches.push_back({{first, first + static_cast<std::ptrdiff_t>(count)}, {}});
+  self->request(state.deps.device, state.deps.train_deadline, atom::train_v, std::move(job))
+      .then(
+          [self, count](const TrainOutcome& outcome) {
+            self->state.evaluated += count;
+            self->state.score.logprob_sum += outcome.score.logprob_sum;
+            self->state.score.num_targets += outcome.score.num_targets;
+            evaluate(self);
+          },
+          or_fail(self, "evaluating"));
+}
+
 void after_step(Self self) {
+  auto& state = self->state;
+  const std::uint64_t every = state.deps.eval_every;
+  if (every == 0 || step_of(state) % every != 0 || state.deps.eval_sequences == nullptr) {
+    after_evaluation(self);
+    return;
+  }
+  state.evaluated = 0;
+  state.score = {};
+  evaluate(self);
+}
+
+void after_evaluation(Self self) {
   auto& state = self->state;
   const std::uint64_t every = state.deps.commit_every;
   if (every != 0 && step_of(state) % every == 0 && step_of(state) < state.deps.total_steps) {
@@ -171,8 +253,10 @@ void on_read(Self self) {
 
 void finish(Self self) {
   auto& state = self->state;
+  const bool kept = state.best.has_value() && state.deps.best_options.keep;
   self->send(state.deps.owner, atom::finish_v,
-             RunSummary{*state.end, step_of(state), state.weights, {}});
+             RunSummary{*state.end, step_of(state), kept ? state.best->weights : state.weights,
+                        state.end_reason});
   self->quit();
 }
 
@@ -204,6 +288,7 @@ void begin_commit(Self self) {
   }
   auto work = std::make_shared<CommitInWork>();
   work->commit.weights = state.weights;
+  work->commit.best = state.best;
   work->commit.data_position = step_of(state) * state.deps.sequences_per_step;
   self->request(state.deps.device, kAnswerDeadline, atom::capture_v)
       .then(
@@ -237,9 +322,13 @@ SupervisedTrainerActor::behavior_type supervised_trainer(Self self, SupervisedDe
   auto& state = self->state;
   state.weights = deps.weights;
   state.committed_step = deps.weights.version.step;
+  state.best = std::move(deps.best);
   state.deps = std::move(deps);
   return {
-      [self](atom::start) { next_step(self); },
+      [self](atom::start) {
+        look_for_plateau(self);  // the commit that it goes on from may stand at one
+        next_step(self);
+      },
       [self](atom::stop) {
         self->state.end = self->state.end.value_or(RunEnd::kStopped);
         if (!self->state.training) {

@@ -7,9 +7,14 @@ namespace tidemill::actors {
 
 void take_evaluation(const BestOptions& options, double value, const engines::Snapshot& weights,
                      std::optional<BestSoFar>& best) {
-  if (best.has_value() && value <= best->value + options.min_improvement) {
-    ++best->num_worse;
-    return;
+  if (best.has_value()) {
+    const bool better = options.better == Better::kHigher
+                            ? value > best->value + options.min_improvement
+                            : value < best->value - options.min_improvement;
+    if (!better) {
+      ++best->num_worse;
+      return;
+    }
   }
   best = BestSoFar{value, weights.version.step, 0, {}};
   if (options.keep) {

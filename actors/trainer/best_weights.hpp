@@ -11,11 +11,15 @@
 
 namespace tidemill::actors {
 
+/// Which of two evaluations is the better one.
+enum class Better : std::uint8_t { kHigher, kLower };
+
 /// What a trainer makes of evaluations.
 struct BestOptions {
   bool keep = false;             // keeps the weights of the best one; the run ends with them
   std::uint32_t patience = 0;    // evaluations without a better one that end the run; 0: none does
   double min_improvement = 0.0;  // that makes one better, >= 0
+  Better better = Better::kHigher;
 
   /// Whether the trainer waits for evaluations, so that each is of one set of weights.
   [[nodiscard]] bool watches() const noexcept { return keep || patience > 0; }

@@ -48,6 +48,7 @@ Row row_of(const RunReport& report) {
           figure(report.train, "reward_mean"),
           figure(report.eval, "eval_mean_at_k"),
           figure(report.train, "loss"),
+          figure(report.eval, "eval_loss"),
           time_text(report.written, "%Y-%m-%d %H:%M:%S"),
           shown_text(report.reason, Letters::kUtf8)};
 }
@@ -127,8 +128,8 @@ public:
       }
       return {};
     }
-    std::vector<Row> rows{
-        {"run", "workflow", "state", "step", "reward", "accuracy", "loss", "written", ""}};
+    std::vector<Row> rows{{"run", "workflow", "state", "step", "reward", "accuracy", "loss",
+                           "eval loss", "written", ""}};
     std::transform(reports.begin(), reports.end(), std::back_inserter(rows), row_of);
     print_table(rows, session.out);
     return {};

@@ -75,7 +75,7 @@ std::vector<std::string> usual_metrics(const std::vector<Curve>& curves) {
   std::vector<std::string> names =
       rl ? std::vector<std::string>{"reward_mean", "eval_mean_at_k", "response_tokens_mean",
                                     "gradient_norm"}
-         : std::vector<std::string>{"loss", "gradient_norm", "learning_rate"};
+         : std::vector<std::string>{"loss", "eval_loss", "gradient_norm", "learning_rate"};
   names.erase(
       std::remove_if(names.begin(), names.end(),
                      [&curves](const auto& name) { return find_curve(curves, name) == nullptr; }),

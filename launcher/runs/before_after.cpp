@@ -123,7 +123,7 @@ void print_json(const std::optional<Grades>& before, const Grades& after, std::o
 Status print_before_and_after(const RunPlace& place, const std::string& started,
                               const workflows::RunEnvironment& run, Session& session) {
   const auto* rl = place.config.workflow.get<RlOptions>();
-  if (rl == nullptr || rl->eval.every_steps == 0 || rl->data.eval.empty()) {
+  if (rl == nullptr || rl->eval.common.every_steps == 0 || rl->data.eval.empty()) {
     return {};
   }
   const std::filesystem::path exported = place.directory / "export";

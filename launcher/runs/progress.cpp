@@ -49,6 +49,10 @@ void Progress::show(const actors::StepRecord& record) {
     return;
   }
   if (record.kind == "eval") {
+    if (const auto loss = record.figures.find("eval_loss"); loss != record.figures.end()) {
+      eval_loss_ = loss->second;
+      return;
+    }
     const double asked = figure(record, "eval_prompts") * figure(record, "eval_samples");
     const bool none_scored = figure(record, "eval_failed") >= asked;
     accuracy_ = none_scored ? -1.0 : figure(record, "eval_mean_at_k");
@@ -122,15 +126,16 @@ void Progress::show_rollouts(const actors::StepRecord& record) {
 
 void Progress::show_supervised(const actors::StepRecord& record) {
   if (!has_head_) {
-    out_ << "  step      loss  gradient norm  learning rate  tokens/s    left\n";
+    out_ << "  step      loss  eval loss  gradient norm  learning rate  tokens/s    left\n";
     has_head_ = true;
   }
   const double seconds = figure(record, "train_seconds");
   const double rate = seconds > 0.0 ? figure(record, "batch_tokens") / seconds : 0.0;
-  out_ << row("%6llu  %8.5f  %13.4f  %13.3g  %8.0f  %6s\n",
+  const std::string held_out = eval_loss_.has_value() ? row("%9.5f", *eval_loss_) : "        -";
+  out_ << row("%6llu  %8.5f  %s  %13.4f  %13.3g  %8.0f  %6s\n",
               static_cast<unsigned long long>(record.step), figure(record, "loss"),
-              figure(record, "gradient_norm"), figure(record, "learning_rate"), rate,
-              time_left(record.step).c_str())
+              held_out.c_str(), figure(record, "gradient_norm"), figure(record, "learning_rate"),
+              rate, time_left(record.step).c_str())
        << std::flush;
 }
 

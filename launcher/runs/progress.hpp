@@ -45,6 +45,7 @@ private:
   std::optional<actors::StepRecord> passed_over_;
   bool has_head_ = false;
   double accuracy_ = -1.0;  // of the last evaluation; below 0: none, or nothing could be scored
+  std::optional<double> eval_loss_;  // of the last evaluation of a supervised run
 };
 
 /// Returns a duration as people read it: "43s", "1m05s", "2h07m".

@@ -344,6 +344,37 @@ TEST_F(DeviceTest, ProximalLogprobsComeFromTheWeightsBeforeTheFirstUpdate) {
   EXPECT_EQ(asked.value().updates.back().optimizer_step, 2);
 }
 
+TEST_F(DeviceTest, AJobThatOnlyScoresSumsItsTargetsAndChangesNothing) {
+  start();
+  TrainJob scored = job({{1, 2, 3}});
+  scored.score_only = true;
+  scored.minibatches[0].sequences[1].response_mask = {1, 0, 0, 0};  // index 0 is no target
+  auto asked = train(scored);
+  ASSERT_TRUE(until(asked));
+  double sum = 0.0;
+  for (const TrainSequence& sequence : scored.minibatches[0].sequences) {
+    const auto logprobs = train_->score(initial_, {&sequence, 1}, 1.0F).value().at(0);
+    for (std::size_t t = 1; t < sequence.ids.size(); ++t) {
+      sum += sequence.response_mask[t] != 0 ? static_cast<double>(logprobs[t]) : 0.0;
+    }
+  }
+  EXPECT_NE(sum, 0.0);
+  EXPECT_EQ(asked.value().score.logprob_sum, sum);
+  EXPECT_EQ(asked.value().score.num_targets, 4U);
+  EXPECT_TRUE(asked.value().updates.empty());
+  EXPECT_TRUE(asked.value().snapshot.base.empty());
+  EXPECT_TRUE(minibatches_.empty());
+
+  // What is trained next is trained as if nobody had looked.
+  auto trained = train(job({{4}}));
+  ASSERT_TRUE(until(trained));
+  train_ = engines::make_replay_train_engine(replay_, initial_);
+  start();
+  auto undisturbed = train(job({{4}}));
+  ASSERT_TRUE(until(undisturbed));
+  EXPECT_EQ(trained.value().snapshot.base_digest, undisturbed.value().snapshot.base_digest);
+}
+
 TEST_F(DeviceTest, CaptureAnswersBetweenJobsOnly) {
   start();
   const auto job_in_work = train(job({{0}}));

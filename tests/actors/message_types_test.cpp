@@ -81,10 +81,16 @@ TIDEMILL_EXAMPLE(engines::RolloutResult, {{9},
 TIDEMILL_EXAMPLE(engines::Snapshot, (some_snapshot()));
 TIDEMILL_EXAMPLE(storage::PlaceChanges, {1, 2, 3, 4});
 TIDEMILL_EXAMPLE(storage::Settlement, {{{1}, {2}}, {{{3}, storage::Refusal::kOldLease}}});
-TIDEMILL_EXAMPLE(
-    TrainJob,
-    {{{{some_sequence()}, {{5}}}}, 2, 0.5F, true, {1, 2, 4}, {some_sequence()}, some_snapshot()});
-TIDEMILL_EXAMPLE(TrainOutcome, {{{{{"loss", 0.5}}, 1.5, 0.001, 3}}, some_snapshot(), {0.25, 99}});
+TIDEMILL_EXAMPLE(TrainJob, {{{{some_sequence()}, {{5}}}},
+                            2,
+                            0.5F,
+                            true,
+                            true,
+                            {1, 2, 4},
+                            {some_sequence()},
+                            some_snapshot()});
+TIDEMILL_EXAMPLE(TrainOutcome,
+                 {{{{{"loss", 0.5}}, 1.5, 0.001, 3}}, some_snapshot(), {0.25, 99}, {-1.5, 7}});
 TIDEMILL_EXAMPLE(OptimizerState, {{{"m", some_tensor()}}});
 TIDEMILL_EXAMPLE(NewGroup, {21, {{some_row(), {some_cell()}}}});
 TIDEMILL_EXAMPLE(LeaseRequest, {{1}, "consumer", 4, 2, 77, Duration{5}});

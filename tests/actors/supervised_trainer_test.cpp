@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of actors/supervised/spawn.hpp.
 #include <chrono>
+#include <cmath>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -56,6 +57,10 @@ protected:
     deps.total_steps = total_steps_;
     deps.sequences_per_step = 2;
     deps.commit_every = commit_every_;
+    deps.eval_every = eval_every_;
+    deps.best_options = best_options_;
+    deps.eval_sequences = eval_sequences_;
+    deps.best = best_;
     deps.device = device_handle_;
     deps.recorder = recorder_handle_;
     deps.owner = owner_handle_;
@@ -79,16 +84,44 @@ protected:
     auto pending = take(device_->jobs);
     actors::TrainOutcome outcome;
     outcome.snapshot.version = pending.request.publish_as;
+    outcome.snapshot.base_digest = "step " + std::to_string(pending.request.publish_as.step);
     outcome.updates.resize(1);
     outcome.updates.front().sums["loss"] = 0.5;
     outcome.updates.front().learning_rate = 0.25;
     pending.answer(std::move(outcome));
     advance(0s);
   }
+  // Answers the scoring of held-out sequences, one target each.
+  void scored(double logprob_sum) {
+    auto pending = take(device_->jobs);
+    ASSERT_TRUE(pending.request.score_only);
+    actors::TrainOutcome outcome;
+    outcome.score = {logprob_sum, pending.request.minibatches.at(0).sequences.size()};
+    pending.answer(std::move(outcome));
+    advance(0s);
+  }
+  void hold_out(std::size_t count) {
+    std::vector<TrainSequence> all(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      all[i].id = {i};
+      all[i].ids = {1, 2};
+      all[i].response_mask = {0, 1};
+    }
+    eval_sequences_ = std::make_shared<const std::vector<TrainSequence>>(std::move(all));
+  }
+  // One step, and its evaluation on two sequences.
+  void trained_to(double loss) {
+    trained();
+    scored(-2.0 * loss);
+  }
   bool ended() const { return exit_->has_value(); }
 
   std::uint64_t total_steps_ = 3;
   std::uint64_t commit_every_ = 0;
+  std::uint64_t eval_every_ = 0;
+  actors::BestOptions best_options_{false, 0, 0.0, actors::Better::kLower};
+  std::shared_ptr<const std::vector<TrainSequence>> eval_sequences_;
+  std::optional<actors::BestSoFar> best_;
   std::uint64_t broken_from_ = ~std::uint64_t{0};
   std::shared_ptr<Sequences> reader_;
   std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
@@ -220,6 +253,128 @@ TEST_F(SupervisedTrainerTest, CommitsBesideTheNextStep) {
   EXPECT_EQ(commits_->last->weights.version.step, 1U);
   EXPECT_EQ(commits_->last->data_position, 2U);
   EXPECT_EQ(commits_->last->records.metrics_bytes, 1U);
+}
+
+// -- evaluation -----------------------------------------------------------------------------------
+
+TEST_F(SupervisedTrainerTest, EvaluatesEveryFewStepsByAllHeldOutSequences) {
+  eval_every_ = 2;
+  hold_out(3);
+  start(100);
+  trained();
+  EXPECT_FALSE(device_->jobs.front().request.score_only);
+  trained();
+  ASSERT_TRUE(device_->jobs.front().request.score_only);
+  EXPECT_EQ(device_->jobs.front().request.minibatches.at(0).sequences.size(), 2U);
+  scored(-1.0);
+  EXPECT_EQ(device_->jobs.front().request.minibatches.at(0).sequences.at(0).id, SampleId{2});
+  EXPECT_EQ(recorder_->records.back().kind, "train");
+  scored(-0.5);
+  const actors::StepRecord& record = recorder_->records.back();
+  EXPECT_EQ(record.kind, "eval");
+  EXPECT_EQ(record.step, 2U);
+  EXPECT_EQ(record.figures.at("eval_loss"), 0.5);
+  EXPECT_EQ(record.figures.at("eval_perplexity"), std::exp(0.5));
+  EXPECT_EQ(record.figures.at("eval_tokens"), 3.0);
+  EXPECT_EQ(record.figures.at("eval_sequences"), 3.0);
+  EXPECT_FALSE(record.figures.contains("eval_best"));
+  EXPECT_FALSE(device_->jobs.front().request.score_only);  // training goes on
+}
+
+TEST_F(SupervisedTrainerTest, TheLowestLossIsTheBestAndIsInEveryCommit) {
+  total_steps_ = 3;
+  commit_every_ = 1;
+  eval_every_ = 1;
+  best_options_.keep = true;
+  hold_out(2);
+  start(100);
+  trained_to(0.5);
+  advance(0s);
+  ASSERT_TRUE(commits_->last->best.has_value());
+  EXPECT_EQ(commits_->last->best->value, 0.5);
+  EXPECT_EQ(commits_->last->best->weights.base_digest, "step 1");
+  trained_to(0.25);
+  trained_to(0.375);
+  EXPECT_EQ(recorder_->records.back().figures.at("eval_best"), 0.25);
+  EXPECT_EQ(recorder_->records.back().figures.at("eval_best_step"), 2.0);
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(commits_->last->weights.base_digest, "step 3");
+  EXPECT_EQ(commits_->last->best->step, 2U);
+  EXPECT_EQ(commits_->last->best->num_worse, 1U);
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kSteps);
+  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 2");
+}
+
+TEST_F(SupervisedTrainerTest, APlateauEndsTheRun) {
+  total_steps_ = 9;
+  eval_every_ = 1;
+  best_options_.patience = 2;
+  best_options_.min_improvement = 0.1;
+  hold_out(2);
+  start(100);
+  trained_to(0.5);
+  trained_to(0.45);  // lower, but by too little
+  trained_to(0.41);
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  const actors::RunSummary& summary = owner_->summaries.at(0);
+  EXPECT_EQ(summary.end, RunEnd::kPlateau);
+  EXPECT_EQ(summary.steps, 3U);
+  EXPECT_EQ(summary.reason, "no evaluation since step 1 was better than its 0.5 (2 in a row)");
+  EXPECT_EQ(summary.weights.base_digest, "step 3");  // the best is not kept
+  EXPECT_EQ(commits_->last->weights.version.step, 3U);
+}
+
+TEST_F(SupervisedTrainerTest, TheBestOfTheCommitIsGoneOnFrom) {
+  total_steps_ = 9;
+  eval_every_ = 1;
+  best_options_ = {true, 2, 0.0, actors::Better::kLower};
+  best_ = actors::BestSoFar{0.25, 3, 1, {}};
+  best_->weights.base_digest = "of the commit";
+  hold_out(2);
+  start(100, /*step=*/4);
+  trained_to(0.375);
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kPlateau);
+  EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "of the commit");
+}
+
+TEST_F(SupervisedTrainerTest, ACommitAtThePlateauIsNotGoneOnFrom) {
+  total_steps_ = 9;
+  eval_every_ = 1;
+  best_options_ = {true, 2, 0.0, actors::Better::kLower};
+  best_ = actors::BestSoFar{0.25, 3, 2, {}};
+  hold_out(2);
+  start(100, /*step=*/5);
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kPlateau);
+  EXPECT_TRUE(device_->jobs.empty());
+  EXPECT_EQ(commits_->saves, 0);
+}
+
+TEST_F(SupervisedTrainerTest, AStopGivesTheEvaluationUp) {
+  eval_every_ = 1;
+  best_options_.keep = true;
+  hold_out(4);
+  start(100);
+  trained();
+  stop();
+  scored(-1.0);
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
+  EXPECT_EQ(recorder_->records.back().kind, "train");
+  EXPECT_EQ(commits_->last->weights.version.step, 1U);
+  EXPECT_FALSE(commits_->last->best.has_value());
+}
+
+TEST_F(SupervisedTrainerTest, AnEvaluationThatFailsEndsItSayingSo) {
+  eval_every_ = 1;
+  hold_out(2);
+  start(100);
+  trained();
+  take(device_->jobs).fail({Errc::kInternal, "not finite"});
+  drain();
+  ASSERT_TRUE(ended());
+  EXPECT_EQ((*exit_)->message(), "evaluating: not finite");
 }
 
 TEST_F(SupervisedTrainerTest, ACommitThatCannotBeWrittenEndsItNamingTheStep) {

@@ -203,7 +203,8 @@ TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
   EXPECT_EQ(headings["model.path"], both);
   EXPECT_EQ(headings["data.train"], both);
   EXPECT_EQ(headings["train.adapter.rank"], both);
-  EXPECT_EQ(headings["data.eval"], std::set<std::string>{"Keys of rl:"});
+  EXPECT_EQ(headings["data.eval"], both);
+  EXPECT_EQ(headings["eval.keep_best"], both);
   EXPECT_EQ(headings["rollout.group_size"], std::set<std::string>{"Keys of rl:"});
   EXPECT_EQ(headings["train.sequences_per_step"], std::set<std::string>{"Keys of sft:"});
 
@@ -222,11 +223,9 @@ TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
   EXPECT_EQ(workflows["rollout.group_size"], std::set<std::string>{"rl"});
 }
 
-TEST(ProgramTest, ExplainListsNoKeyThatTheWorkflowRefuses) {
-  const std::string preset = TIDEMILL_SOURCE_DIR "/configs/quickstart-sft.yaml";
-  ASSERT_EQ(run({"check", preset, "data.eval=x.jsonl"}).code, kRefused);
-  EXPECT_THAT(run({"explain", "data.eval"}).out, HasSubstr("[workflow: rl]"));
-  const auto line = nlohmann::json::parse(run({"explain", "data.eval", "--json"}).out);
+TEST(ProgramTest, ExplainNamesTheWorkflowsOfAKey) {
+  EXPECT_THAT(run({"explain", "eval.samples"}).out, HasSubstr("[workflow: rl]"));
+  const auto line = nlohmann::json::parse(run({"explain", "eval.samples", "--json"}).out);
   EXPECT_EQ(line.at("workflows").dump(), "[\"rl\"]");
   // Refused only beside others.
   EXPECT_THAT(run({"explain", "data.epochs"}).out, HasSubstr("[workflow: rl or sft]"));

@@ -157,5 +157,44 @@ TEST_F(ExportedRunsTest, TheBestModelIsExportedAndItsWeightsAreKept) {
                 0.125 * sample.at("rewards").at("form").get<double>());
 }
 
+// The masks of these rows are not those of a whole text, and their lengths differ: a mean over rows
+// would be another number.
+constexpr const char* kHeldOut =
+    "{\"input_ids\": [4, 8, 3, 9, 1], \"loss_mask\": [1, 0, 1, 1, 0]}\n"
+    "{\"input_ids\": [1, 2], \"loss_mask\": [0, 1]}\n"
+    "{\"input_ids\": [12, 5, 5], \"loss_mask\": [0, 0, 1]}\n";
+
+TEST_F(ExportedRunsTest, TheLossOnHeldOutRowsIsThatOfTheirScoresAndFindsTheBest) {
+  folder_.write("held-out.jsonl", kHeldOut);
+  std::ignore = train("held",
+                      "workflow: sft\ndata: {train: rows.jsonl, eval: held-out.jsonl}\n"
+                      "train: {steps: 12, sequences_per_step: 2, learning_rate: 0.01}\n"
+                      "eval: {every_steps: 1, keep_best: true, patience: 3}\n"
+                      "checkpoint: {every_steps: 2}\n");
+  std::map<std::int64_t, double> losses;
+  for (const std::string& line : folder_.evaluations("held")) {
+    const auto record = nlohmann::json::parse(line);
+    const double loss = record.at("eval_loss");
+    losses[record.at("step")] = loss;
+    EXPECT_DOUBLE_EQ(record.at("eval_perplexity"), std::exp(loss));
+    EXPECT_EQ(record.at("eval_tokens"), 4);
+  }
+  const auto best = std::ranges::min_element(
+      losses, [](const auto& a, const auto& b) { return a.second < b.second; });
+  ASSERT_NE(best, losses.end());
+  EXPECT_EQ(losses.rbegin()->first, best->first + 3) << "it ends at a plateau";
+  EXPECT_EQ(done({"export", "runs/held", "kept", "--best"}), "kept: model\n");
+  EXPECT_EQ(read_file(folder_.path() / "kept/model.safetensors"), folder_.exported_weights("held"));
+  EXPECT_EQ(done({"export", "runs/held", "last"}), "last: model\n");
+  EXPECT_NE(read_file(folder_.path() / "last/model.safetensors"), folder_.exported_weights("held"));
+
+  // `scores` has the log-probabilities of tokens 1 to 4, of token 1, and of tokens 1 and 2.
+  for (const auto& [model, loss] :
+       {std::pair("last", losses.rbegin()->second), std::pair("kept", best->second)}) {
+    const std::vector<double> all = scores({model});
+    EXPECT_NEAR(loss, -(all[1] + all[2] + all[4] + all[6]) / 4, 1e-6) << model;
+  }
+}
+
 }  // namespace
 }  // namespace tidemill::test

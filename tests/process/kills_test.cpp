@@ -211,10 +211,11 @@ TEST_F(KillsTest, SynchronousRunThatTrainsAnAdapter) {
              30, 20);
 }
 
-TEST_F(KillsTest, SupervisedRun) {
+TEST_F(KillsTest, SupervisedRunThatKeepsItsBest) {
   kill_often("workflow: sft\nname: " + std::string(kRun) + "\nseed: 7\n" + random_model() +
-                 "data: {train: rows.jsonl}\n"
-                 "train: {steps: 40, sequences_per_step: 16, learning_rate: 1e-3}\n"
+                 "data: {train: rows.jsonl, eval: rows.jsonl}\n"
+                 "train: {steps: 40, sequences_per_step: 16, learning_rate: 1e-2}\n"
+                 "eval: {every_steps: 3, keep_best: true}\n"
                  "checkpoint: {every_steps: 2}\n"
                  "device: {threads: 1}\n",
              40, 35);

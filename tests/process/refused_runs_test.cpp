@@ -224,6 +224,24 @@ TEST_F(RefusedModelsTest, NewAdaptersOfLayersThatTheModelHasNot) {
       ", adapter: {modules_to_save: [classifier]}");
 }
 
+TEST_F(RefusedRunsTest, RowsThatTeachNothing) {
+  const std::string train = "train: {steps: 2, sequences_per_step: 2}\n";
+  folder_.write("masked.jsonl", "{\"input_ids\": [1, 2], \"loss_mask\": [1, 0]}\n");
+  expect_refused("workflow: sft\ndata: {train: masked.jsonl}\n" + train,
+                 "data.train: no token of its 1 rows is to be learned (masked, or too long)\n");
+  expect_refused(
+      "workflow: sft\ndata: {train: rows.jsonl, eval: masked.jsonl}\n"
+      "eval: {every_steps: 1}\n" +
+          train,
+      "data.eval: no token of its 1 rows is to be learned (masked, or too long)\n");
+  folder_.write("no-answer.jsonl", "{\"prompt\": \"1+1=\"}\n");
+  expect_refused(
+      "workflow: sft\ndata: {train: rows.jsonl, eval: no-answer.jsonl}\n"
+      "eval: {every_steps: 1}\n" +
+          train,
+      "no-answer.jsonl:1: answer: is missing or empty, so there is nothing to learn\n");
+}
+
 TEST_F(RefusedRunsTest, LongPromptsThatArePassedOverAreCountedInOneLine) {
   std::string rows = read_file(folder_.path() / "rows.jsonl");
   for (int i = 0; i < 3; ++i) {

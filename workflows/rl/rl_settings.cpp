@@ -69,10 +69,8 @@ actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t s
   trainer.recompute_proximal = options.algorithm.proximal == ProximalPolicy::kRecompute;
   trainer.mask_truncated = options.algorithm.mask_truncated;
   trainer.commit_every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
-  trainer.eval_every = static_cast<std::uint64_t>(options.eval.every_steps);
-  trainer.best.keep = options.eval.keep_best;
-  trainer.best.patience = static_cast<std::uint32_t>(options.eval.patience);
-  trainer.best.min_improvement = options.eval.min_improvement;
+  trainer.eval_every = static_cast<std::uint64_t>(options.eval.common.every_steps);
+  trainer.best = best_options(options.eval.common, actors::Better::kHigher);
   return trainer;
 }
 

@@ -68,7 +68,7 @@ Status open_data(const RlOptions& options, const RunEnvironment& run, RlRun& ope
   TIDEMILL_ASSIGN_OR_RETURN(opened.data,
                             open_data_set<storage::PromptDataset>(train, "data.train", run.log));
   TIDEMILL_RETURN_IF_ERROR(check_data(options, run, opened));
-  if (options.eval.every_steps > 0 && !options.data.eval.empty()) {
+  if (options.eval.common.every_steps > 0 && !options.data.eval.empty()) {
     TIDEMILL_ASSIGN_OR_RETURN(
         opened.eval_prompts,
         read_eval_prompts(options, *opened.codec, opened.model.files.config, run.log));
@@ -208,7 +208,7 @@ MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
       static_cast<std::uint64_t>(2 * max_concurrent_rows(options) / options.rollout.group_size);
   plan.stream_bytes =
       static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes));
-  plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
+  plan.best_bytes = options.eval.common.keep_best ? plan.engine.published_bytes : 0;
   return plan;
 }
 

@@ -25,6 +25,7 @@ struct SftEngines {
 struct SftRun {
   TrainedModel model;
   std::shared_ptr<actors::SequenceReader> reader;
+  std::shared_ptr<const std::vector<engines::TrainSequence>> eval_sequences;  // null: none
   std::string data_digest;
   std::uint64_t steps = 0;
   std::unique_ptr<actors::WorkPort> device_port;
@@ -32,6 +33,40 @@ struct SftRun {
   std::unique_ptr<actors::WorkPort> commit_port;
   std::unique_ptr<actors::WorkPort> read_port;
 };
+
+actors::DatasetSequenceOptions sequence_options(const SftOptions& options,
+                                                const RunEnvironment& run, const SftRun& opened) {
+  actors::DatasetSequenceOptions sequences;
+  sequences.max_tokens =
+      options.data.max_prompt_tokens.value_or(opened.model.files.config.max_positions);
+  sequences.on_long = on_long_prompt(options.data);
+  sequences.chat = chat_form(options.data);
+  sequences.vocab_size = opened.model.files.config.vocab_size;
+  sequences.model_path = options.model.path;
+  sequences.now = run.now;
+  return sequences;
+}
+
+// Reads all of `data.eval`, in the order of the files.
+Status open_eval_data(const SftOptions& options, const RunEnvironment& run, SftRun& opened) {
+  if (options.eval.every_steps == 0 || options.data.eval.empty()) {
+    return {};
+  }
+  storage::DatasetOptions eval;
+  eval.paths = options.data.eval;
+  eval.order = storage::RowOrder::kAsFiled;
+  TIDEMILL_ASSIGN_OR_RETURN(auto rows,
+                            open_data_set<storage::SupervisedDataset>(eval, "data.eval", run.log));
+  const auto num_rows = static_cast<std::uint32_t>(rows->num_rows());
+  actors::DatasetSequenceOptions sequences = sequence_options(options, run, opened);
+  sequences.key = "data.eval";
+  TIDEMILL_ASSIGN_OR_RETURN(const auto reader, actors::make_dataset_sequence_reader(
+                                                   std::move(rows), std::move(sequences)));
+  TIDEMILL_ASSIGN_OR_RETURN(std::vector<engines::TrainSequence> all, reader->read(0, num_rows));
+  opened.eval_sequences =
+      std::make_shared<const std::vector<engines::TrainSequence>>(std::move(all));
+  return {};
+}
 
 Status open_data(const SftOptions& options, const RunEnvironment& run, SftRun& opened) {
   TIDEMILL_ASSIGN_OR_RETURN(
@@ -49,17 +84,10 @@ Status open_data(const SftOptions& options, const RunEnvironment& run, SftRun& o
                               std::to_string(rows->num_rows()) + " rows, fewer than one batch");
     }
   }
-  actors::DatasetSequenceOptions sequences;
-  sequences.max_tokens =
-      options.data.max_prompt_tokens.value_or(opened.model.files.config.max_positions);
-  sequences.on_long = on_long_prompt(options.data);
-  sequences.chat = chat_form(options.data);
-  sequences.vocab_size = opened.model.files.config.vocab_size;
-  sequences.model_path = options.model.path;
-  sequences.now = run.now;
   TIDEMILL_ASSIGN_OR_RETURN(
-      opened.reader, actors::make_dataset_sequence_reader(std::move(rows), std::move(sequences)));
-  return {};
+      opened.reader, actors::make_dataset_sequence_reader(std::move(rows),
+                                                          sequence_options(options, run, opened)));
+  return open_eval_data(options, run, opened);
 }
 
 Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& opened,
@@ -94,6 +122,10 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   deps.total_steps = opened.steps;
   deps.sequences_per_step = static_cast<std::uint32_t>(options.train.sequences_per_step);
   deps.commit_every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
+  deps.eval_every = static_cast<std::uint64_t>(options.eval.every_steps);
+  deps.best_options = best_options(options.eval, actors::Better::kLower);
+  deps.eval_sequences = opened.eval_sequences;
+  deps.best = origin.commit.has_value() ? origin.commit->best : std::nullopt;
   deps.device = actors::spawn_device(run.system, std::move(device));
   deps.recorder = actors::spawn_recorder(
       run.system,
