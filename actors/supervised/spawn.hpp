@@ -64,8 +64,10 @@ struct SupervisedDeps {
   std::shared_ptr<CommitStore> commits;
   WorkPort* read_port = nullptr;  // both outlive the trainer
   WorkPort* commit_port = nullptr;
-  engines::Snapshot weights;      // what training starts from
-  std::optional<BestSoFar> best;  // of the commit it goes on from
+  engines::Snapshot weights;  // what training starts from
+  // Of the commit it goes on from.
+  std::optional<BestSoFar> best;
+  std::uint64_t evaluated_step = 0;
 };
 
 /// Spawns a supervised trainer. Whatever it cannot do ends it, with the failure as its exit reason.

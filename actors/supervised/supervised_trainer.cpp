@@ -3,7 +3,8 @@
 // read. The next batch is read while the present one is trained on. Step k reads the draws from k *
 // sequences_per_step on, so a resumed run reads exactly what comes next. An evaluation goes before
 // the commit of its step, so that what a run restored from there would not evaluate again is on
-// record. A run that is asked to stop gives the evaluation in work up.
+// record. A run that is asked to stop gives the evaluation in work up, and begins none: the resumed
+// run makes up for it.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -48,8 +49,10 @@ struct SupervisedState {
   std::string end_reason;     // for the summary
   bool commit_waits = false;  // for `writing`
   std::optional<BestSoFar> best;
-  std::size_t evaluated = 0;  // sequences of the evaluation in work
-  TargetScore score;          // of those
+  std::uint64_t evaluated_step = 0;        // of the last evaluation on record
+  std::uint64_t committed_evaluation = 0;  // what the last commit says of it
+  std::size_t evaluated = 0;               // sequences of the evaluation in work
+  TargetScore score;                       // of those
 };
 
 using Self = SupervisedTrainerActor::stateful_pointer<SupervisedState>;
@@ -117,8 +120,12 @@ void end_evaluation(Self self) {
     look_for_plateau(self);
   }
   self->request(state.deps.recorder, kAnswerDeadline, atom::record_v, std::move(record))
-      .then([self](const RecordMarks&) { after_evaluation(self); },
-            or_fail(self, "recording an evaluation"));
+      .then(
+          [self](const RecordMarks&) {
+            self->state.evaluated_step = step_of(self->state);
+            after_evaluation(self);
+          },
+          or_fail(self, "recording an evaluation"));
 }
 
 // Scores the next held-out sequences, as many as a step has, or ends.
@@ -150,16 +157,26 @@ void evaluate(Self self) {
           or_fail(self, "evaluating"));
 }
 
-void after_step(Self self) {
+// Begins the evaluation that is due at this step. Returns whether there is one.
+bool evaluate_if_due(Self self) {
   auto& state = self->state;
   const std::uint64_t every = state.deps.eval_every;
-  if (every == 0 || step_of(state) % every != 0 || state.deps.eval_sequences == nullptr) {
-    after_evaluation(self);
-    return;
+  const std::uint64_t step = step_of(state);
+  if (every == 0 || step % every != 0 || state.evaluated_step == step || state.end.has_value() ||
+      state.deps.eval_sequences == nullptr) {
+    return false;
   }
+  state.training = true;
   state.evaluated = 0;
   state.score = {};
   evaluate(self);
+  return true;
+}
+
+void after_step(Self self) {
+  if (!evaluate_if_due(self)) {
+    after_evaluation(self);
+  }
 }
 
 void after_evaluation(Self self) {
@@ -263,6 +280,7 @@ void finish(Self self) {
 void write_commit(Self self, std::shared_ptr<CommitInWork> work) {
   auto& state = self->state;
   state.committed_step = step_of(state);
+  state.committed_evaluation = work->commit.evaluated_step;
   state.writing = std::move(work);
   state.deps.commit_port->run(
       [work = state.writing, store = state.deps.commits] {
@@ -282,13 +300,15 @@ void begin_commit(Self self) {
     state.commit_waits = true;
     return;
   }
-  if (state.end.has_value() && state.committed_step == step_of(state)) {
+  if (state.end.has_value() && state.committed_step == step_of(state) &&
+      state.committed_evaluation == state.evaluated_step) {
     finish(self);
     return;
   }
   auto work = std::make_shared<CommitInWork>();
   work->commit.weights = state.weights;
   work->commit.best = state.best;
+  work->commit.evaluated_step = state.evaluated_step;
   work->commit.data_position = step_of(state) * state.deps.sequences_per_step;
   self->request(state.deps.device, kAnswerDeadline, atom::capture_v)
       .then(
@@ -322,12 +342,18 @@ SupervisedTrainerActor::behavior_type supervised_trainer(Self self, SupervisedDe
   auto& state = self->state;
   state.weights = deps.weights;
   state.committed_step = deps.weights.version.step;
+  state.evaluated_step = state.committed_evaluation = deps.evaluated_step;
   state.best = std::move(deps.best);
+  if (deps.best_options.keep && state.best.has_value() && state.best->weights.base_digest.empty()) {
+    state.best.reset();  // of a run that did not keep them: the best is looked for from here on
+  }
   state.deps = std::move(deps);
   return {
       [self](atom::start) {
-        look_for_plateau(self);  // the commit that it goes on from may stand at one
-        next_step(self);
+        look_for_plateau(self);        // the commit that it goes on from may stand at one
+        if (!evaluate_if_due(self)) {  // that a stop kept from the commit
+          next_step(self);
+        }
       },
       [self](atom::stop) {
         self->state.end = self->state.end.value_or(RunEnd::kStopped);

@@ -61,6 +61,7 @@ protected:
     deps.best_options = best_options_;
     deps.eval_sequences = eval_sequences_;
     deps.best = best_;
+    deps.evaluated_step = evaluated_step_;
     deps.device = device_handle_;
     deps.recorder = recorder_handle_;
     deps.owner = owner_handle_;
@@ -122,6 +123,7 @@ protected:
   actors::BestOptions best_options_{false, 0, 0.0, actors::Better::kLower};
   std::shared_ptr<const std::vector<TrainSequence>> eval_sequences_;
   std::optional<actors::BestSoFar> best_;
+  std::uint64_t evaluated_step_ = 0;
   std::uint64_t broken_from_ = ~std::uint64_t{0};
   std::shared_ptr<Sequences> reader_;
   std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
@@ -331,6 +333,7 @@ TEST_F(SupervisedTrainerTest, TheBestOfTheCommitIsGoneOnFrom) {
   best_ = actors::BestSoFar{0.25, 3, 1, {}};
   best_->weights.base_digest = "of the commit";
   hold_out(2);
+  evaluated_step_ = 4;
   start(100, /*step=*/4);
   trained_to(0.375);
   EXPECT_TRUE(run_until([&] { return ended(); }));
@@ -343,6 +346,7 @@ TEST_F(SupervisedTrainerTest, ACommitAtThePlateauIsNotGoneOnFrom) {
   eval_every_ = 1;
   best_options_ = {true, 2, 0.0, actors::Better::kLower};
   best_ = actors::BestSoFar{0.25, 3, 2, {}};
+  best_->weights.base_digest = "of the commit";
   hold_out(2);
   start(100, /*step=*/5);
   EXPECT_TRUE(run_until([&] { return ended(); }));
@@ -364,6 +368,21 @@ TEST_F(SupervisedTrainerTest, AStopGivesTheEvaluationUp) {
   EXPECT_EQ(recorder_->records.back().kind, "train");
   EXPECT_EQ(commits_->last->weights.version.step, 1U);
   EXPECT_FALSE(commits_->last->best.has_value());
+}
+
+TEST_F(SupervisedTrainerTest, AResumedRunMakesUpForTheEvaluationThatAStopGaveUp) {
+  total_steps_ = 2;
+  eval_every_ = 1;
+  best_options_.keep = true;
+  evaluated_step_ = 1;
+  hold_out(2);
+  start(100, /*step=*/2);
+  scored(-1.0);
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(recorder_->records.at(0).step, 2U);
+  EXPECT_EQ(commits_->saves, 1);
+  EXPECT_EQ(commits_->last->evaluated_step, 2U);
+  EXPECT_EQ(commits_->last->best->value, 0.5);
 }
 
 TEST_F(SupervisedTrainerTest, AnEvaluationThatFailsEndsItSayingSo) {

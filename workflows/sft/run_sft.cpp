@@ -125,7 +125,10 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   deps.eval_every = static_cast<std::uint64_t>(options.eval.every_steps);
   deps.best_options = best_options(options.eval, actors::Better::kLower);
   deps.eval_sequences = opened.eval_sequences;
-  deps.best = origin.commit.has_value() ? origin.commit->best : std::nullopt;
+  if (origin.commit.has_value()) {
+    deps.best = origin.commit->best;
+    deps.evaluated_step = origin.commit->evaluated_step;
+  }
   deps.device = actors::spawn_device(run.system, std::move(device));
   deps.recorder = actors::spawn_recorder(
       run.system,
@@ -155,6 +158,7 @@ MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model) {
       model.files.config,
       runtime_options(model, options.model, options.train.common, 1, options.run.device),
       std::max(options.train.common.micro_batch_tokens, model.files.config.max_positions));
+  plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
   return plan;
 }
 
