@@ -122,7 +122,7 @@ TEST_F(RefusedRunsTest, FilesThatHoldNoRowsOfOurs) {
       {"{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n{\"prompt\": 22, \"answer\": \"4\"}",
        "bad.jsonl:2: prompt: must be a string"},
       {R"({"messages": [{"role": "human", "content": "1+1="}], "answer": "2"})",
-       "bad.jsonl:1: line 7: this model knows the roles user and assistant alone"},
+       "bad.jsonl:1: chat template: line 7: this model knows the roles user and assistant alone"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.text);
