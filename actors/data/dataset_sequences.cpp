@@ -46,6 +46,13 @@ public:
       TIDEMILL_ASSIGN_OR_RETURN(const TrainSequence sequence, read_row(row));
       teaches = teaches || has_target(sequence);
     }
+    if (num_long_ > 0 && options_.log) {
+      options_.log(options_.key + ": " + std::to_string(num_long_) + " of " +
+                   std::to_string(data_->num_rows()) + " sequences have more than " +
+                   std::to_string(options_.max_tokens) + " tokens and " +
+                   (options_.on_long == OnLongPrompt::kSkip ? "teach nothing" : "are cut") +
+                   "; the first: " + first_long_);
+    }
     return teaches ? Status{}
                    : invalid_argument(options_.key + ": no token of its " +
                                       std::to_string(data_->num_rows()) +
@@ -54,10 +61,13 @@ public:
 
 private:
   // Makes a sequence that is too long what the options say.
-  Status fit(const SupervisedRow& row, SupervisedTokens& tokens) const {
+  Status fit(const SupervisedRow& row, SupervisedTokens& tokens) {
     const auto size = static_cast<std::int64_t>(tokens.ids.size());
     if (size <= options_.max_tokens) {
       return {};
+    }
+    if (num_long_++ == 0) {
+      first_long_ = row.place.to_string();
     }
     switch (options_.on_long) {
       case OnLongPrompt::kError:
@@ -107,6 +117,8 @@ private:
     return sequence;
   }
 
+  std::uint64_t num_long_ = 0;  // met so far
+  std::string first_long_;      // its place
   std::shared_ptr<storage::SupervisedDataset> data_;
   DatasetSequenceOptions options_;
   std::optional<TextCodec> codec_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,8 @@ struct DatasetSequenceOptions {
   ChatForm chat;
   /// What the data is called where none of it teaches anything.
   std::string key = "data.train";
+  /// Is told in one line how many sequences are too long, and what becomes of them; may be empty.
+  std::function<void(const std::string&)> log;
 };
 
 /// Makes a reader of `data`, whose positions are the draws. Reads every row once, so that a bad one

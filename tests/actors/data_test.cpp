@@ -416,8 +416,10 @@ protected:
     sequences.on_long = on_long;
     sequences.vocab_size = 300;
     sequences.model_path = model;
+    sequences.log = [this](const std::string& line) { log_.push_back(line); };
     return actors::make_dataset_sequence_reader(std::move(data).value(), sequences);
   }
+  std::vector<std::string> log_;
 };
 
 TEST_F(SequenceReaderTest, ReadyTokensNeedNoTokenizer) {
@@ -457,11 +459,16 @@ TEST_F(SequenceReaderTest, ALongSequenceIsRefusedOrTeachesNothingInItsPlace) {
   ASSERT_EQ(masked.value().size(), 2U);
   EXPECT_EQ(masked.value()[0].response_mask, (std::vector<std::uint8_t>{0}));
   EXPECT_EQ(masked.value()[1].id, SampleId{1});
+  ASSERT_EQ(log_.size(), 1U);  // said once, of all rows
+  EXPECT_THAT(log_[0], HasSubstr("data.train: 1 of 2 sequences have more than 6 tokens and teach "
+                                 "nothing; the first: "));
+  EXPECT_THAT(log_[0], HasSubstr("train.jsonl:1"));
   const auto cut = reader(lines, actors::OnLongPrompt::kTruncateLeft).value()->read(0, 2);
   ASSERT_TRUE(cut.ok());
   EXPECT_EQ(cut.value()[0].ids, (std::vector<std::int32_t>{2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(cut.value()[0].response_mask, (std::vector<std::uint8_t>{0, 1, 1, 1, 1, 1}));
   EXPECT_EQ(cut.value()[1].ids, (std::vector<std::int32_t>{8, 9}));
+  EXPECT_THAT(log_.at(1), HasSubstr("and are cut; the first: "));
 }
 
 TEST_F(SequenceReaderTest, ATokenOutsideTheVocabularyIsNamed) {

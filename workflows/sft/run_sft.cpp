@@ -44,6 +44,7 @@ actors::DatasetSequenceOptions sequence_options(const SftOptions& options,
   sequences.vocab_size = opened.model.files.config.vocab_size;
   sequences.model_path = options.model.path;
   sequences.now = run.now;
+  sequences.log = run.log;
   return sequences;
 }
 

@@ -494,16 +494,24 @@ TEST_P(AdapterTrainingTest, SavedAndOpenedAgainItGivesTheSameBits) {
 
 TEST_P(AdapterTrainingTest, AFreshOneTrains) {
   RuntimeOptions fresh = options();
-  fresh.adapter = make_adapter(fresh.adapter->config, model_, 3).value();
-  const auto runtime = open_runtime(model_, fresh).value();
+  // A base that is trained is rounded to what it is computed in, and a frozen one is as its file
+  // has it: here there is nothing to round.
+  ModelFiles model = model_;
+  model.tensors = to_float_type(model.tensors, fresh.compute);
+  fresh.adapter = make_adapter(fresh.adapter->config, model, 3).value();
+  const auto runtime = open_runtime(model, fresh).value();
   const auto before = runtime->train()->score(runtime->initial(), sequences(2), 1.0F).value();
   RuntimeOptions bare = options();
   bare.adapter.reset();
-  const auto base = open_runtime(model_, bare).value();
+  const auto base = open_runtime(model, bare).value();
   const auto expected = base->train()->score(base->initial(), sequences(2), 1.0F).value();
+  // A saved head is f32; that of a bf16 base may round what it multiplies (AVX-512 BF16): by 2^-9
+  // of logits below 6.
+  const bool f32_head = GetParam().adapter == "saved" && GetParam().dtype == DType::kBF16;
+  const float allowed = f32_head ? 6.0F / 512.0F : 2e-5F;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     for (std::size_t t = 0; t < expected[i].size(); ++t) {
-      ASSERT_NEAR(before[i][t], expected[i][t], 2e-5F) << "a fresh adapter changes nothing";
+      ASSERT_NEAR(before[i][t], expected[i][t], allowed) << "a fresh adapter changes nothing";
     }
   }
   train(*runtime->train(), sequences(1), 50);
