@@ -315,7 +315,7 @@ std::string fish_places(const CompletedCommand& command, const std::string& seen
       default: {
         std::string value = fish_value(place);
         value.replace(value.find("-x"), 2, "-f");  // it follows no option
-        out += "complete -c tidemill" + when + value + '\n';
+        out.append("complete -c tidemill").append(when).append(value).append("\n");
       }
     }
   }

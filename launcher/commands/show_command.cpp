@@ -44,7 +44,7 @@ Result<std::vector<Curve>> read_curves(const std::filesystem::path& path) {
       }
       for (const auto& [name, value] : line->figures) {
         auto curve = std::find_if(curves.begin(), curves.end(),
-                                  [&, n = std::string_view(name)](const Curve& c) {
+                                  [&, n = std::string_view{name}](const Curve& c) {
                                     return c.name == n && c.kind == line->kind;
                                   });
         if (curve == curves.end()) {
