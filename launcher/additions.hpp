@@ -6,7 +6,7 @@
 
 #include "base/result.hpp"
 #include "configs/run_config.hpp"
-#include "launcher/commands/command.hpp"
+#include "launcher/command.hpp"
 #include "workflows/extensions.hpp"
 
 namespace tidemill::launcher {

@@ -9,7 +9,7 @@
 #include <ostream>
 
 #include "base/schema_suggest.hpp"
-#include "launcher/commands/option_checks.hpp"
+#include "launcher/option_checks.hpp"
 #include "launcher/runs/log_sinks.hpp"
 
 namespace tidemill::launcher {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "launcher/additions.hpp"
-#include "launcher/commands/command.hpp"
+#include "launcher/command.hpp"
 
 namespace tidemill::launcher {
 

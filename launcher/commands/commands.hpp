@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "launcher/commands/command.hpp"
+#include "launcher/command.hpp"
 
 namespace tidemill::launcher {
 

@@ -9,7 +9,7 @@
 #include "launcher/additions.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/commands/completion_script.hpp"
-#include "launcher/commands/option_checks.hpp"
+#include "launcher/option_checks.hpp"
 #include "launcher/program.hpp"
 
 namespace tidemill::launcher {

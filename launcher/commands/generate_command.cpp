@@ -8,10 +8,10 @@
 #include "engines/sampling/stop_matcher.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
 #include "launcher/commands/commands.hpp"
-#include "launcher/commands/option_checks.hpp"
 #include "launcher/models/model_arguments.hpp"
 #include "launcher/models/ordered_rollouts.hpp"
 #include "launcher/models/prompt_reader.hpp"
+#include "launcher/option_checks.hpp"
 
 namespace tidemill::launcher {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/schema_suggest.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/looking/run_report.hpp"
-#include "launcher/looking/terminal.hpp"
+#include "launcher/terminal.hpp"
 
 namespace tidemill::launcher {
 namespace {

@@ -9,13 +9,13 @@
 #include "base/schema_suggest.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
 #include "launcher/commands/commands.hpp"
-#include "launcher/commands/option_checks.hpp"
 #include "launcher/looking/chart.hpp"
 #include "launcher/looking/pages.hpp"
 #include "launcher/looking/run_report.hpp"
 #include "launcher/looking/sample_file.hpp"
 #include "launcher/looking/sample_view.hpp"
-#include "launcher/looking/terminal.hpp"
+#include "launcher/option_checks.hpp"
+#include "launcher/terminal.hpp"
 
 namespace tidemill::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "launcher/looking/terminal.hpp"
+#include "launcher/terminal.hpp"
 
 namespace tidemill::launcher {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "launcher/looking/sample_file.hpp"
-#include "launcher/looking/terminal.hpp"
+#include "launcher/terminal.hpp"
 
 namespace tidemill::launcher {
 

@@ -4,7 +4,7 @@
 #include <CLI/App.hpp>
 
 #include "base/quote.hpp"
-#include "launcher/commands/option_checks.hpp"
+#include "launcher/option_checks.hpp"
 #include "workflows/memory_plan.hpp"
 
 namespace tidemill::launcher {

@@ -8,7 +8,7 @@
 #include "base/result.hpp"
 #include "engines/formats/model_files.hpp"
 #include "engines/runtime/factory.hpp"
-#include "launcher/commands/command.hpp"
+#include "launcher/command.hpp"
 
 namespace tidemill::launcher {
 

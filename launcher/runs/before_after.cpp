@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/json.hpp"
-#include "launcher/looking/terminal.hpp"
+#include "launcher/terminal.hpp"
 #include "workflows/rl/grading.hpp"
 
 namespace tidemill::launcher {

@@ -9,7 +9,7 @@
 
 #include "actors/recorder/messages.hpp"
 #include "base/clock.hpp"
-#include "launcher/commands/command.hpp"
+#include "launcher/command.hpp"
 
 namespace tidemill::launcher {
 

@@ -7,7 +7,7 @@
 
 #include "base/result.hpp"
 #include "configs/run_config.hpp"
-#include "launcher/commands/command.hpp"
+#include "launcher/command.hpp"
 
 namespace tidemill::launcher {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "configs/load.hpp"
-#include "launcher/commands/command.hpp"
+#include "launcher/command.hpp"
 #include "storage/checkpoint/commit_folder.hpp"
 
 namespace tidemill::launcher {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/looking/terminal.hpp"
+#include "launcher/terminal.hpp"
 
 #include <CLI/App.hpp>
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/utf8.hpp"
-#include "launcher/commands/option_checks.hpp"
+#include "launcher/option_checks.hpp"
 
 namespace tidemill::launcher {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/commands/option_checks.hpp"
+#include "launcher/option_checks.hpp"
 
 #include <CLI/Option.hpp>
 #include <algorithm>
