@@ -10,9 +10,6 @@
 
 #include "base/check.hpp"
 
-// OpenMP's own declaration, repeated because clang without its OpenMP runtime has no <omp.h>.
-extern "C" void omp_set_num_threads(int num_threads);
-
 namespace tidemill::engines {
 namespace {
 
@@ -51,7 +48,6 @@ struct Workers::Team {
   explicit Team(int count) : seats(static_cast<std::size_t>(count)) {}
 
   void serve(Seat& seat) {
-    omp_set_num_threads(1);
     std::uint32_t seen = 0;
     while (true) {
       wait_while_equal(seat.ticket, seen);
@@ -107,8 +103,6 @@ int Workers::size() const noexcept {
 void Workers::parallel_for(std::int64_t n, std::int64_t grain,
                            const std::function<void(std::int64_t, std::int64_t)>& body) {
   TIDEMILL_CHECK(n >= 0 && grain >= 1) << n << " " << grain;
-  // The caller may be another thread each time, and its setting is its own.
-  omp_set_num_threads(1);
   if (n == 0) {
     return;
   }

@@ -10,9 +10,7 @@ namespace tidemill::engines {
 
 /// A team of threads, the caller among them.
 ///
-/// Every member calls `omp_set_num_threads(1)` before its first piece of work, so that libgomp,
-/// which oneDNN brings along, never starts a team of its own (its spinning costs 10 to 40 times
-/// under contention). Threads: one `parallel_for` at a time; never called from inside a loop body.
+/// Threads: one `parallel_for` at a time; never called from inside a loop body.
 class Workers {
 public:
   /// Starts `count` - 1 threads. Requires `count` >= 1.

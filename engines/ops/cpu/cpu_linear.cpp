@@ -15,14 +15,28 @@ namespace {
 constexpr std::int64_t kRate = 16;
 // Below this many rows per worker the columns are shared out, so that each weight is read once.
 constexpr std::int64_t kRowsPerWorker = 64;
+// Panels turned round at a time: what a tall tile of any instruction set works on, or as many as
+// leave room for the rows in the second-level cache.
+constexpr std::int64_t kTurnedPanels = 3;
+constexpr std::int64_t kTurnedBytes = std::int64_t{192} * 1024;
+// A weight gradient with at most so many rows or columns is made without packing.
+constexpr std::int64_t kThin = 64;
 // Rows packed at once for a weight gradient, and rows between two visits of its accumulators.
 constexpr std::int64_t kOuterBlock = 1024;
 constexpr std::int64_t kOuterStep = 128;
 
-const PackedWeight& own(const PreparedWeight& weight) {
-  const auto* mine = dynamic_cast<const PackedWeight*>(&weight);
+const PanelWeight& own(const PreparedWeight& weight) {
+  const auto* mine = dynamic_cast<const PanelWeight*>(&weight);
   TIDEMILL_CHECK(mine != nullptr) << "a weight of another backend";
   return *mine;
+}
+
+void transpose(ConstMatrix from, Matrix to) {
+  for (std::int64_t i = 0; i < from.rows; ++i) {
+    for (std::int64_t j = 0; j < from.cols; ++j) {
+      to.row(j)[i] = from.row(i)[j];
+    }
+  }
 }
 
 std::int64_t padded(std::int64_t cols, std::int64_t width) {
@@ -31,98 +45,155 @@ std::int64_t padded(std::int64_t cols, std::int64_t width) {
 
 }  // namespace
 
-LinearOperand CpuOps::prepare_operand(const WeightView& weight, DType compute,
-                                      Direction direction) {
-  LinearOperand operand;
-  if (onednn_ != nullptr) {
-    operand.onednn =
-        onednn_->pack(weight, compute,
-                      direction == Direction::kForward ? OneDnnMatmul::Side::kTransposed
-                                                       : OneDnnMatmul::Side::kPlain);
-  }
-  if (operand.onednn == nullptr) {
-    operand.builtin = pack_matrix(weight, compute, direction, team_);
-  }
-  return operand;
-}
-
 Result<std::unique_ptr<PreparedWeight>> CpuOps::prepare_weight(const WeightView& weight,
-                                                               DType compute, WeightUse use) {
+                                                               DType compute, WeightUse /*use*/) {
   check_weight(weight);
   TIDEMILL_RETURN_IF_ERROR(check_weight_types(weight.dtype, compute));
-  auto packed = std::make_unique<PackedWeight>(weight.out_features, weight.in_features, compute);
-  packed->forward = prepare_operand(weight, compute, Direction::kForward);
-  if (use == WeightUse::kForwardAndBackward) {
-    packed->backward = prepare_operand(weight, compute, Direction::kBackward);
-  }
-  return std::unique_ptr<PreparedWeight>(std::move(packed));
+  return std::unique_ptr<PreparedWeight>(
+      std::make_unique<PanelWeight>(weight, compute, kernels_, team_));
 }
 
-void CpuOps::multiply(ConstMatrix x, const LinearOperand& operand, DType compute,
-                      std::span<const float> bias, Store store, Matrix y) {
-  if (y.rows == 0) {
-    return;
-  }
-  const float* bias_data = bias.empty() ? nullptr : bias.data();
-  if (operand.onednn != nullptr) {
-    onednn_->multiply(x, *operand.onednn, bias_data, store, y);
-    return;
-  }
-  const PackedMatrix& b = operand.builtin;
-  if (compute == DType::kBF16) {
-    float* rounded = rounded_.floats(x.rows * x.cols);
+// The rows of x and the result, as kernels for weights of type `dtype` take them.
+ProductJob CpuOps::product_of(ConstMatrix x, DType dtype, std::span<const float> bias, Store store,
+                              Matrix y) {
+  ProductJob job;
+  job.x = x.data;
+  job.x_stride = x.stride;
+  job.rows = y.rows;
+  job.depth = x.cols;
+  job.cols = y.cols;
+  job.bias = bias.empty() ? nullptr : bias.data();
+  job.store = store;
+  job.y = y.data;
+  job.y_stride = y.stride;
+  if (dtype == DType::kBF16) {
+    job.x_stride = padded(x.cols, 2);
+    auto* rounded = rounded_.bytes(x.rows * job.x_stride * kernels_.rounded_bytes);
     team_.share(x.rows, x.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-      kernels_.round_to_bf16(x, {begin, end}, rounded);
+      kernels_.round_to_bf16(x, {begin, end}, rounded, job.x_stride);
     });
-    x = {rounded, x.rows, x.cols, x.cols};
+    job.x = rounded;
   }
-  const auto kernel = compute == DType::kBF16 ? kernels_.product_bf16 : kernels_.product_f32;
-  const std::int64_t panels = panels_for(b.cols);
-  ProductJob whole;
-  whole.x = x;
-  whole.panels = b.panels.data();
-  whole.end_panel = panels;
-  whole.bias = bias_data;
-  whole.store = store;
-  whole.y = y;
-  if (y.rows >= kRowsPerWorker * team_.size() || panels < 2 * team_.size()) {
-    team_.share(y.rows, b.depth * b.cols / kRate,
-                [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                  ProductJob job = whole;
-                  job.x = x.slice_rows(begin, end - begin);
-                  job.y = y.slice_rows(begin, end - begin);
-                  kernel(job);
-                });
-  } else {
-    // Few rows: reading the panel takes about as long as multiplying six rows by it.
-    team_.share(panels, b.depth * (y.rows + 6) * kPanel / kRate,
-                [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                  ProductJob job = whole;
-                  job.first_panel = begin;
-                  job.end_panel = end;
-                  kernel(job);
-                });
-  }
+  return job;
 }
+
+namespace {
+
+// The rows [first, end) of a product.
+ProductJob rows_of(ProductJob job, std::int64_t x_bytes, std::int64_t first, std::int64_t end) {
+  job.x = static_cast<const std::byte*>(job.x) + first * job.x_stride * x_bytes;
+  job.y += first * job.y_stride;
+  job.rows = end - first;
+  return job;
+}
+
+// The columns of panels [first, end) of a product.
+ProductJob panels_of(ProductJob job, std::int64_t first, std::int64_t end) {
+  const std::int64_t column = first * kPanel;
+  job.y += column;
+  job.bias = job.bias == nullptr ? nullptr : job.bias + column;
+  job.cols = std::min(job.cols, end * kPanel) - column;
+  return job;
+}
+
+}  // namespace
 
 void CpuOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
                     Store store, Matrix y) {
-  const PackedWeight& w = own(weight);
+  const PanelWeight& w = own(weight);
   check_linear(x, w.in_features(), w.out_features(), bias, y);
-  multiply(x, w.forward, w.compute(), bias, store, y);
+  if (y.rows == 0) {
+    return;
+  }
+  const bool bf16 = w.dtype() == DType::kBF16;
+  const auto kernel = bf16 ? kernels_.product_bf16 : kernels_.product_f32;
+  ProductJob whole = product_of(x, w.dtype(), bias, store, y);
+  whole.panels = w.data();
+  whole.panel_stride = w.shape().panel_elements();
+  const std::int64_t panels = w.shape().num_panels();
+  const std::int64_t width = kernels_.product_width(y.rows);
+  const std::int64_t groups = (panels + width - 1) / width;
+  if (y.rows >= kRowsPerWorker * team_.size() || groups < 2 * team_.size()) {
+    const std::int64_t x_bytes = bf16 ? kernels_.rounded_bytes : 4;
+    team_.share(y.rows, x.cols * y.cols / kRate,
+                [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                  kernel(rows_of(whole, x_bytes, begin, end));
+                });
+    return;
+  }
+  // Few rows: reading a panel takes about as long as multiplying six rows by it.
+  team_.share(groups, x.cols * (y.rows + 6) * width * kPanel / kRate,
+              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                ProductJob job = panels_of(whole, begin * width, std::min(end * width, panels));
+                job.panels = w.data() + begin * width * w.shape().panel_bytes();
+                kernel(job);
+              });
 }
 
 void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
                                    Matrix dx) {
-  const PackedWeight& w = own(weight);
-  TIDEMILL_CHECK(w.backward.builtin.cols > 0 || w.backward.onednn != nullptr)
-      << "prepared for forward alone";
+  const PanelWeight& w = own(weight);
   check_linear(dy, w.out_features(), w.in_features(), {}, dx);
-  multiply(dy, w.backward, w.compute(), {}, store, dx);
+  if (dx.rows == 0) {
+    return;
+  }
+  const bool bf16 = w.dtype() == DType::kBF16;
+  const auto kernel = bf16 ? kernels_.product_bf16 : kernels_.product_f32;
+  const auto transpose = bf16 ? kernels_.transpose_bf16 : kernels_.transpose_f32;
+  const ProductJob whole = product_of(dy, w.dtype(), {}, store, dx);
+  const std::int64_t panels = panels_for(dx.cols);
+  const std::int64_t turned_elements = w.shape().num_panels() * kPanel * kPanel;
+  const std::int64_t turned_bytes = turned_elements * (bf16 ? 2 : 4);
+  const std::int64_t width =
+      std::max<std::int64_t>(1, kTurnedBytes / (kTurnedPanels * turned_bytes)) * kTurnedPanels;
+  const std::int64_t groups = (panels + width - 1) / width;
+  team_.share(groups, dy.cols * (dx.rows + 6) * width * kPanel / kRate,
+              [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+                std::byte* turned = team_.scratch(part).bytes(width * turned_bytes);
+                for (std::int64_t group = begin; group < end; ++group) {
+                  const std::int64_t first = group * width;
+                  const std::int64_t last = std::min(first + width, panels);
+                  transpose({.shape = w.shape(),
+                             .panels = w.data(),
+                             .first_panel = first,
+                             .num_panels = last - first,
+                             .out = turned,
+                             .out_stride = turned_elements});
+                  ProductJob job = panels_of(whole, first, last);
+                  job.panels = turned;
+                  job.panel_stride = turned_elements;
+                  kernel(job);
+                }
+              });
+}
+
+void CpuOps::thin_backward_weight(ConstMatrix thin, ConstMatrix wide, Matrix out) {
+  const std::int64_t columns = 3 * kPanel;
+  const std::int64_t items = (wide.cols + columns - 1) / columns;
+  team_.share(items, wide.rows * thin.cols * columns / kRate,
+              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                kernels_.thin_outer_product({.a = thin,
+                                             .b = wide,
+                                             .first = begin * columns,
+                                             .end = std::min(end * columns, wide.cols),
+                                             .out = out});
+              });
 }
 
 void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
   check_linear_backward_weight(dy, x, dw);
+  if (dy.cols <= kThin) {
+    thin_backward_weight(dy, x, dw);
+    return;
+  }
+  if (x.cols <= kThin) {
+    // dw^T = x^T dy has the same sums; it is worked on in a copy.
+    const Matrix across{packed_a_.floats(x.cols * dy.cols), x.cols, dy.cols, dy.cols};
+    transpose(dw, across);
+    thin_backward_weight(x, dy, across);
+    transpose(across, dw);
+    return;
+  }
   const std::int64_t a_width = kernels_.outer_rows;
   // Packed steps lie one behind the other, each with the spare lanes that packing needs.
   const std::int64_t a_step = padded(dy.cols, a_width) * kOuterStep + kPanel;

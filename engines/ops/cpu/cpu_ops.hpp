@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "engines/ops/cpu/kernels.hpp"
-#include "engines/ops/cpu/onednn_matmul.hpp"
-#include "engines/ops/cpu/packed_weight.hpp"
+#include "engines/ops/cpu/panels.hpp"
 #include "engines/ops/cpu/team.hpp"
 #include "engines/ops/ops.hpp"
 
@@ -19,13 +18,8 @@ namespace tidemill::engines::cpu {
 
 class CpuOps final : public Ops {
 public:
-  /// `onednn` may be null: then the built-in kernels do all products.
-  CpuOps(Workers& workers, const KernelTable& kernels, std::unique_ptr<OneDnnMatmul> onednn,
-         std::string description)
-      : team_(workers),
-        kernels_(kernels),
-        onednn_(std::move(onednn)),
-        description_(std::move(description)) {}
+  CpuOps(Workers& workers, const KernelTable& kernels, std::string description)
+      : team_(workers), kernels_(kernels), description_(std::move(description)) {}
 
   [[nodiscard]] std::string_view description() const noexcept override { return description_; }
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
@@ -69,17 +63,15 @@ public:
                             std::span<const float> dentropies) override;
 
 private:
-  [[nodiscard]] LinearOperand prepare_operand(const WeightView& weight, DType compute,
-                                              Direction direction);
-  // y = or += x B + bias.
-  void multiply(ConstMatrix x, const LinearOperand& operand, DType compute,
-                std::span<const float> bias, Store store, Matrix y);
+  [[nodiscard]] ProductJob product_of(ConstMatrix x, DType dtype, std::span<const float> bias,
+                                      Store store, Matrix y);
+  // out (thin.cols, wide.cols) += thin^T wide.
+  void thin_backward_weight(ConstMatrix thin, ConstMatrix wide, Matrix out);
 
   Team team_;
   const KernelTable& kernels_;
-  std::unique_ptr<OneDnnMatmul> onednn_;
   std::string description_;
-  Scratch rounded_;  // rows of x as bfloat16 values
+  Scratch rounded_;  // rows of x as bfloat16
   Scratch packed_a_;
   Scratch packed_b_;
   std::vector<std::int64_t> costs_;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend: vector kernels for AVX2 and AVX-512, oneDNN's products where they are better.
+// The CPU backend: vector kernels for AVX2, AVX-512 and AVX-512 BF16.
 #pragma once
 
-#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string_view>
 
 #include "base/result.hpp"
 #include "engines/executor/workers.hpp"
@@ -11,29 +12,29 @@
 
 namespace tidemill::engines {
 
-/// Who multiplies matrices in linear layers.
-enum class MatmulChoice : std::uint8_t {
-  kAuto,     // oneDNN where it is faster and row-independent, the built-in kernels elsewhere
-  kBuiltin,  // the built-in kernels
-  kOneDnn,   // oneDNN wherever it can compute the product; row independence is then not promised
-};
+/// Which instruction set the kernels use; `kAuto` is the best that the processor has.
+enum class IsaLevel : std::uint8_t { kAuto, kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
 
-/// Which instruction set the built-in kernels use.
-enum class KernelChoice : std::uint8_t { kAuto, kBaseline, kAvx2, kAvx512 };
+/// Returns "baseline", "avx2", "avx512", "avx512_bf16" or "auto".
+[[nodiscard]] std::string_view isa_level_name(IsaLevel level) noexcept;
+/// Returns the level of that name, or nothing.
+[[nodiscard]] std::optional<IsaLevel> isa_level(std::string_view name) noexcept;
 
 struct CpuOptions {
-  MatmulChoice matmul = MatmulChoice::kAuto;
-  KernelChoice kernels = KernelChoice::kAuto;
+  IsaLevel isa = IsaLevel::kAuto;
 };
 
 /// Makes the CPU backend on the threads of `workers`, which must outlive it.
 ///
-/// Bits: results of the built-in kernels are the same on every processor with FMA. oneDNN's
-/// products, used on AVX-512 (f32) and AVX-512 BF16 (bf16) alone, have other bits than the built-in
-/// ones, and keep rules R1 to R3; a self-check at start proves it on the machine at hand, or the
-/// built-in kernels take over. `description()` says what is used and why.
+/// The environment variable `TIDEMILL_ISA` names the level that `kAuto` stands for, so that any
+/// program can be made to run as on a lesser processor.
 ///
-/// Errors: `kUnimplemented` if `options.kernels` names instructions that this processor lacks.
+/// Bits: float32 results are the same on every processor with FMA; those of bfloat16 weights too,
+/// but for AVX-512 BF16, whose dot products of pairs flush denormals and round in their own way.
+/// `description()` says what is used.
+///
+/// Errors: `kUnimplemented` if the level needs instructions that this processor lacks,
+/// `kInvalidArgument` if `TIDEMILL_ISA` names none.
 [[nodiscard]] Result<std::unique_ptr<Ops>> make_cpu_ops(Workers& workers,
                                                         const CpuOptions& options = {});
 

@@ -6,16 +6,33 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
+#if defined(__AVX512BF16__)
+
+KernelTable make_table() noexcept {
+  KernelTable table = isa_avx512::kernels();
+  table.isa = "AVX-512 BF16";
+  add_peak_kernels(table);
+  add_product_kernels(table);
+  return table;
+}
+
+#else
+
 KernelTable make_table() noexcept {
   KernelTable table;
   table.isa = kRegisterFloats == 16 ? "AVX-512" : kRegisterFloats == 8 ? "AVX2" : "no FMA";
   add_product_kernels(table);
+  add_panel_kernels(table);
+  add_peak_kernels(table);
+  add_outer_kernels(table);
   add_row_kernels(table);
   add_loss_kernels(table);
   add_attention_kernels(table);
   add_attention_backward_kernels(table);
   return table;
 }
+
+#endif
 
 }  // namespace
 

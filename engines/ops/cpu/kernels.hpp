@@ -21,18 +21,62 @@ inline constexpr std::int64_t kPanel = 16;
   return (cols + kPanel - 1) / kPanel;
 }
 
-/// y = or += x B + bias, for columns [first_panel, end_panel) * 16 of y.
-///
-/// B is packed in panels of 16 columns, each `x.cols` x 16, its last one padded with zeros. Every
-/// element is one chain of multiply-adds over the depth, from 0 upwards.
-struct ProductJob {
-  ConstMatrix x;
-  const void* panels = nullptr;  // float or bfloat16, by the kernel called
+/// The shape of packed panels: a matrix B (depth x cols). See panels.hpp.
+struct PanelShape {
+  std::int64_t depth = 0;
+  std::int64_t cols = 0;
+  DType dtype = DType::kF32;  // kF32 or kBF16
+
+  [[nodiscard]] constexpr std::int64_t num_panels() const noexcept { return panels_for(cols); }
+  /// Returns the elements of one panel, a padded depth included.
+  [[nodiscard]] constexpr std::int64_t panel_elements() const noexcept {
+    return (dtype == DType::kBF16 ? (depth + 1) / 2 * 2 : depth) * kPanel;
+  }
+  [[nodiscard]] constexpr std::int64_t panel_bytes() const noexcept {
+    return panel_elements() * (dtype == DType::kBF16 ? 2 : 4);
+  }
+  [[nodiscard]] constexpr std::int64_t size_bytes() const noexcept {
+    return num_panels() * panel_bytes();
+  }
+};
+
+/// Packs up to 16 rows of W, each `depth` long, as one panel. Elements are of the panel's type.
+struct PackJob {
+  const void* rows = nullptr;
+  std::int64_t row_stride = 0;  // elements
+  std::int64_t num_rows = 0;
+  std::int64_t depth = 0;
+  void* panel = nullptr;
+};
+
+/// Makes `num_panels` panels of B^T (`shape.cols` deep) from the panels of B: those of its columns
+/// from 16 * `first_panel` on. Rows past `shape.cols` are written too, up to a multiple of 16.
+struct TransposeJob {
+  PanelShape shape;  // of B
+  const void* panels = nullptr;
   std::int64_t first_panel = 0;
-  std::int64_t end_panel = 0;
-  const float* bias = nullptr;  // y.cols, or null
+  std::int64_t num_panels = 0;
+  void* out = nullptr;
+  std::int64_t out_stride = 0;  // elements between the panels made
+};
+
+/// y = or += x B + bias, for the columns of consecutive panels of B.
+///
+/// Every element is one chain of multiply-adds over the depth, from 0 upwards, to which the bias
+/// and then the old value of y are added.
+struct ProductJob {
+  /// Rows as `KernelTable::product_f32` (floats) or `round_to_bf16` (its own type) want them.
+  const void* x = nullptr;
+  std::int64_t x_stride = 0;  // elements
+  std::int64_t rows = 0;
+  std::int64_t depth = 0;
+  const void* panels = nullptr;
+  std::int64_t panel_stride = 0;  // elements
+  std::int64_t cols = 0;          // of y: those of the panels given
+  const float* bias = nullptr;    // `cols`, or null
   Store store = Store::kOverwrite;
-  Matrix y;
+  float* y = nullptr;
+  std::int64_t y_stride = 0;
 };
 
 /// out += a^T b for the columns of panels [first_panel, end_panel), row after row.
@@ -45,6 +89,16 @@ struct OuterJob {
   std::int64_t depth = 0;
   std::int64_t first_panel = 0;
   std::int64_t end_panel = 0;
+  Matrix out;
+};
+
+/// out (a.cols x b.cols) += a^T b for the columns [first, end) of b and out, row after row. Meant
+/// for few columns of a: nothing is packed.
+struct ThinOuterJob {
+  ConstMatrix a;
+  ConstMatrix b;
+  std::int64_t first = 0;
+  std::int64_t end = 0;
   Matrix out;
 };
 
@@ -111,14 +165,30 @@ struct KernelTable {
   const char* isa = "";
   std::int64_t outer_rows = 0;
 
+  /// Multiply-adds on registers, for `rounds` rounds; returns how many operations that was.
+  double (*peak_f32)(std::int64_t rounds) = nullptr;
+  double (*peak_bf16)(std::int64_t rounds) = nullptr;
+  /// Reads memory front to back; returns a sum that means nothing.
+  double (*read_bytes)(const std::byte* from, std::int64_t bytes) = nullptr;
+
+  void (*pack_f32)(const PackJob& job) = nullptr;
+  void (*pack_bf16)(const PackJob& job) = nullptr;
+  void (*transpose_f32)(const TransposeJob& job) = nullptr;
+  void (*transpose_bf16)(const TransposeJob& job) = nullptr;
   void (*product_f32)(const ProductJob& job) = nullptr;
   void (*product_bf16)(const ProductJob& job) = nullptr;
+  /// Returns how many panels a product of `rows` rows works on side by side: what work is shared
+  /// out in multiples of.
+  std::int64_t (*product_width)(std::int64_t rows) = nullptr;
+  /// Rounds rows of x to bfloat16 as `product_bf16` reads them, `out_stride` elements of
+  /// `rounded_bytes` apart; an odd depth is padded with a zero.
+  void (*round_to_bf16)(ConstMatrix x, RowRange rows, void* out, std::int64_t out_stride) = nullptr;
+  std::int64_t rounded_bytes = 0;
   /// Copies `from` to panels of `width` <= 16 columns, `from.rows` rows long, the last one padded
   /// with zeros. Needs 16 spare floats behind the last panel.
   void (*pack_panels)(ConstMatrix from, std::int64_t width, float* to) = nullptr;
   void (*outer_product)(const OuterJob& job) = nullptr;
-  /// Rounds each element of `x` to bfloat16 and back, row after row, densely, into `out`.
-  void (*round_to_bf16)(ConstMatrix x, RowRange rows, float* out) = nullptr;
+  void (*thin_outer_product)(const ThinOuterJob& job) = nullptr;
   /// Adds rows of dy to dbias, columns of the range.
   void (*bias_backward)(ConstMatrix dy, RowRange columns, float* dbias) = nullptr;
 
@@ -164,6 +234,10 @@ namespace isa_avx2 {
 [[nodiscard]] const KernelTable& kernels() noexcept;
 }
 namespace isa_avx512 {
+[[nodiscard]] const KernelTable& kernels() noexcept;
+}
+/// The AVX-512 kernels, but for products of bfloat16 pairs.
+namespace isa_avx512_bf16 {
 [[nodiscard]] const KernelTable& kernels() noexcept;
 }
 

@@ -2,6 +2,13 @@
 // Run-time choice of the instruction set.
 #include "engines/ops/cpu/processor.hpp"
 
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace tidemill::engines::cpu {
 
 ProcessorFeatures processor_features() noexcept {
@@ -18,27 +25,81 @@ ProcessorFeatures processor_features() noexcept {
   return features;
 }
 
-Result<const KernelTable*> choose_kernels(KernelChoice choice) {
+namespace {
+
+constexpr const char* kIsaVariable = "TIDEMILL_ISA";
+
+struct Level {
+  IsaLevel level;
+  std::string_view name;
+  bool present;
+  const KernelTable* (*kernels)();
+};
+
+// Best first.
+std::vector<Level> levels() {
+  const ProcessorFeatures has = processor_features();
 #if defined(TIDEMILL_X86_KERNELS)
-  const ProcessorFeatures features = processor_features();
-  if (choice == KernelChoice::kAvx512 || (choice == KernelChoice::kAuto && features.avx512)) {
-    if (!features.avx512) {
-      return Status(Errc::kUnimplemented, "this processor has no AVX-512");
-    }
-    return &isa_avx512::kernels();
-  }
-  if (choice == KernelChoice::kAvx2 || (choice == KernelChoice::kAuto && features.avx2_fma)) {
-    if (!features.avx2_fma) {
-      return Status(Errc::kUnimplemented, "this processor has no AVX2 with FMA");
-    }
-    return &isa_avx2::kernels();
-  }
+  return {{IsaLevel::kAvx512Bf16, "AVX-512 BF16", has.avx512_bf16,
+           [] { return &isa_avx512_bf16::kernels(); }},
+          {IsaLevel::kAvx512, "AVX-512", has.avx512, [] { return &isa_avx512::kernels(); }},
+          {IsaLevel::kAvx2, "AVX2 with FMA", has.avx2_fma, [] { return &isa_avx2::kernels(); }},
+          {IsaLevel::kBaseline, "nothing", true, [] { return &isa_baseline::kernels(); }}};
 #else
-  if (choice == KernelChoice::kAvx512 || choice == KernelChoice::kAvx2) {
-    return Status(Errc::kUnimplemented, "this build has no x86 kernels");
-  }
+  (void)has;
+  return {{IsaLevel::kBaseline, "nothing", true, [] { return &isa_baseline::kernels(); }}};
 #endif
-  return &isa_baseline::kernels();
+}
+
+// What `kAuto` stands for: the environment's choice, if there is one.
+Result<IsaLevel> chosen_level(IsaLevel level) {
+  const char* forced = std::getenv(kIsaVariable);
+  if (level != IsaLevel::kAuto || forced == nullptr || *forced == '\0') {
+    return level;
+  }
+  if (const auto named = isa_level(forced)) {
+    return *named;
+  }
+  return invalid_argument(std::string(kIsaVariable) + ": \"" + forced +
+                          "\" is none of auto, baseline, avx2, avx512, avx512_bf16");
+}
+
+}  // namespace
+
+Result<const KernelTable*> choose_kernels(IsaLevel level) {
+  TIDEMILL_ASSIGN_OR_RETURN(const IsaLevel chosen, chosen_level(level));
+  for (const Level& one : levels()) {
+    if (chosen == IsaLevel::kAuto ? one.present : one.level == chosen) {
+      if (!one.present) {
+        return Status(Errc::kUnimplemented, "this processor has no " + std::string(one.name));
+      }
+      return one.kernels();
+    }
+  }
+  return Status(Errc::kUnimplemented,
+                "this build has no " + std::string(isa_level_name(chosen)) + " kernels");
 }
 
 }  // namespace tidemill::engines::cpu
+
+namespace tidemill::engines {
+namespace {
+
+constexpr std::pair<IsaLevel, std::string_view> kNames[] = {
+    {IsaLevel::kAuto, "auto"},       {IsaLevel::kBaseline, "baseline"},
+    {IsaLevel::kAvx2, "avx2"},       {IsaLevel::kAvx512, "avx512"},
+    {IsaLevel::kAvx512Bf16, "avx512_bf16"}};
+
+}  // namespace
+
+std::string_view isa_level_name(IsaLevel level) noexcept {
+  return std::ranges::find(kNames, level, &std::pair<IsaLevel, std::string_view>::first)->second;
+}
+
+std::optional<IsaLevel> isa_level(std::string_view name) noexcept {
+  const auto* found =
+      std::ranges::find(kNames, name, &std::pair<IsaLevel, std::string_view>::second);
+  return found != std::end(kNames) ? std::optional(found->first) : std::nullopt;
+}
+
+}  // namespace tidemill::engines

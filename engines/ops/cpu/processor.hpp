@@ -18,8 +18,8 @@ struct ProcessorFeatures {
 /// Asks the processor. Threads: pure function.
 [[nodiscard]] ProcessorFeatures processor_features() noexcept;
 
-/// Returns the kernels that `choice` names, the fastest for `kAuto`.
-/// Errors: `kUnimplemented` if this processor or this build lacks them.
-[[nodiscard]] Result<const KernelTable*> choose_kernels(KernelChoice choice);
+/// Returns the kernels of `level`, those of `TIDEMILL_ISA` or the fastest for `kAuto`.
+/// Errors: as `make_cpu_ops`.
+[[nodiscard]] Result<const KernelTable*> choose_kernels(IsaLevel level);
 
 }  // namespace tidemill::engines::cpu

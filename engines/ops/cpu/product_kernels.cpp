@@ -1,36 +1,190 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products over packed panels.
+// Matrix products over resident panels.
+//
+// A register tile holds a few rows of x times a few panels and walks the depth once; each element
+// is one chain of multiply-adds, so that neither the tile's size nor an element's place in it
+// touches its bits (R1 of ops.hpp). bfloat16 elements are multiplied exactly and added in float32:
+// pair by pair where the processor has such an instruction (AVX-512 BF16), which flushes denormals
+// and has bits of its own, else one after the other.
 #include <cstdint>
+#include <cstring>
 
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
-#include "engines/ops/cpu/tile.hpp"
 #include "engines/ops/cpu/vec.hpp"
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-// Rows of x worked on together, in floats: they stay in the second-level cache while the panels
-// pass by.
-constexpr std::int64_t kRowBlockFloats = 24 * 1024;
-
-// Registers per row of a tile of `rows` rows. A multiply-add waits four cycles for the one before
-// it in its chain, so that low tiles take several panels at once.
-constexpr int vectors_for(int rows) {
+// Rows of the tallest tile, and panels beside each other in a tile of `rows` rows: as many sums as
+// the register file holds beside one step of the panels and a broadcast. A multiply-add waits for
+// the one before it in its chain, so that low tiles take more panels.
 #if defined(__AVX512F__)
-  return rows == 1 ? 8 : rows <= 6 ? 4 : 2;
+constexpr int kMostRows = 8;
+constexpr int tile_panels(int rows) {
+  return rows <= 6 ? 4 : 3;
+}
 #elif defined(__AVX2__) && defined(__FMA__)
-  return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
+constexpr int kMostRows = 6;
+constexpr int tile_panels(int rows) {
+  return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+}
 #else
-  return rows > 0 ? kRegisters : 0;
+constexpr int kMostRows = 3;
+constexpr int tile_panels(int rows) {
+  return rows > 0 ? 1 : 0;
+}
 #endif
+
+// Bytes of x that stay in the second-level cache while the panels pass by; or of panels, when these
+// are so few that the rows of x pass by instead, and y is written row after row.
+constexpr std::int64_t kRowBlockBytes = std::int64_t{512} * 1024;
+constexpr std::int64_t kPanelBlockBytes = std::int64_t{256} * 1024;
+
+template <int kRows, int kPanels>
+struct Sums {
+  Register value[kRows][kPanels * kRegisters];
+};
+
+// Whether a tile asks for the panels that come after its own while it computes. The last tile of
+// several rows does: it leaves the memory idle, whose own look-ahead ends with a panel. One row
+// keeps the memory busy by itself.
+enum class Ahead { kNothing, kNextPanels };
+constexpr int kLeastRowsToFetch = 4;
+
+// Asks for one step of the next panels, to the second-level cache.
+template <int kPanels, Ahead kAhead, class Panel>
+inline void fetch_ahead(const Panel* panels, std::int64_t panel_stride) {
+  if constexpr (kAhead == Ahead::kNextPanels) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kPanels; ++v) {
+      __builtin_prefetch(panels + (kPanels + v) * panel_stride, 0, 2);
+    }
+  }
 }
 
-void finish_panel(const ProductJob& job, std::int64_t row, std::int64_t panel, const float* sums) {
+// float32 panels times float32 rows.
+struct PlainFloats {
+  using Row = float;
+  using Panel = float;
+
+  template <int kRows, int kPanels, Ahead kAhead>
+  static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
+                         Sums<kRows, kPanels>& out) {
+    Sums<kRows, kPanels> sums = out;
+    for (std::int64_t k = 0; k < job.depth; ++k) {
+      Register row[kPanels * kRegisters];
+#pragma GCC unroll 16
+      for (int v = 0; v < kPanels * kRegisters; ++v) {
+        row[v] = load_register(panels + v / kRegisters * job.panel_stride + k * kPanel +
+                               v % kRegisters * kRegisterFloats);
+      }
+      fetch_ahead<kPanels, kAhead>(panels + k * kPanel, job.panel_stride);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const Register factor = broadcast_register(x[r * job.x_stride + k]);
+#pragma GCC unroll 16
+        for (int v = 0; v < kPanels * kRegisters; ++v) {
+          sums.value[r][v] = multiply_add(factor, row[v], sums.value[r][v]);
+        }
+      }
+    }
+    out = sums;
+  }
+};
+
+#if defined(__AVX512BF16__)
+
+// Pairs of bfloat16 in panels and rows.
+struct Bf16Pairs {
+  using Row = std::uint16_t;
+  using Panel = std::uint16_t;
+
+  template <int kRows, int kPanels, Ahead kAhead>
+  static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
+                         Sums<kRows, kPanels>& out) {
+    Sums<kRows, kPanels> sums = out;
+    for (std::int64_t k = 0; k < job.depth; k += 2) {
+      __m512bh row[kPanels];
+#pragma GCC unroll 16
+      for (int v = 0; v < kPanels; ++v) {
+        row[v] = reinterpret_cast<__m512bh>(
+            _mm512_loadu_si512(panels + v * job.panel_stride + k * kPanel));
+      }
+      fetch_ahead<kPanels, kAhead>(panels + k * kPanel, job.panel_stride);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        std::int32_t pair = 0;
+        std::memcpy(&pair, x + r * job.x_stride + k, sizeof(pair));
+        const auto factor = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+#pragma GCC unroll 16
+        for (int v = 0; v < kPanels; ++v) {
+          sums.value[r][v] = reinterpret_cast<Register>(_mm512_dpbf16_ps(
+              reinterpret_cast<__m512>(sums.value[r][v]), row[v], factor));
+        }
+      }
+    }
+    out = sums;
+  }
+};
+
+#else
+
+// Pairs of bfloat16 in panels, rows of floats that hold bfloat16 values.
+struct Bf16Pairs {
+  using Row = float;
+  using Panel = std::uint16_t;
+
+  // Which element of each pair.
+  enum class Half { kFirst, kSecond };
+
+  template <Half kHalf>
+  static Register widen(const Panel* pairs) {
+    WordRegister words;
+    std::memcpy(&words, pairs, sizeof(words));
+    return reinterpret_cast<Register>(kHalf == Half::kFirst ? words << 16U : words & 0xFFFF0000U);
+  }
+
+  template <Half kHalf, int kRows, int kPanels>
+  static void add_half(const Row* x, const ProductJob& job, const Panel* panels, std::int64_t k,
+                       Sums<kRows, kPanels>& sums) {
+    Register row[kPanels * kRegisters];
+#pragma GCC unroll 16
+    for (int v = 0; v < kPanels * kRegisters; ++v) {
+      row[v] = widen<kHalf>(panels + v / kRegisters * job.panel_stride + k * kPanel +
+                            v % kRegisters * 2 * kRegisterFloats);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Register factor =
+          broadcast_register(x[r * job.x_stride + k + (kHalf == Half::kSecond ? 1 : 0)]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kPanels * kRegisters; ++v) {
+        sums.value[r][v] = multiply_add(factor, row[v], sums.value[r][v]);
+      }
+    }
+  }
+
+  template <int kRows, int kPanels, Ahead kAhead>
+  static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
+                         Sums<kRows, kPanels>& out) {
+    Sums<kRows, kPanels> sums = out;
+    for (std::int64_t k = 0; k < job.depth; k += 2) {
+      fetch_ahead<kPanels, kAhead>(panels + k * kPanel, job.panel_stride);
+      add_half<Half::kFirst>(x, job, panels, k, sums);
+      add_half<Half::kSecond>(x, job, panels, k, sums);
+    }
+    out = sums;
+  }
+};
+
+#endif
+
+// Adds bias and old value to 16 sums and stores those that have a column.
+void finish(const ProductJob& job, std::int64_t row, std::int64_t panel, Vec value) {
   const std::int64_t column = panel * kPanel;
-  const std::int64_t count = job.y.cols - column;
-  float* y = job.y.row(row) + column;
-  Vec value = load(sums);
+  const std::int64_t count = job.cols - column;
+  float* y = job.y + row * job.y_stride + column;
   if (job.bias != nullptr) {
     value = value + load_some(job.bias + column, count);
   }
@@ -40,131 +194,98 @@ void finish_panel(const ProductJob& job, std::int64_t row, std::int64_t panel, c
   store_some(y, value, count);
 }
 
-template <int kRows, int kVectors, class Element>
+template <int kRows, int kPanels, Ahead kAhead, class Elements>
 void product_tile(const ProductJob& job, std::int64_t row, std::int64_t panel) {
-  const std::int64_t panel_size = job.x.cols * kPanel;
-  Accumulators<kRows, kVectors> acc = {};
-  accumulate(
-      TileOperands<Element>{.a = job.x.row(row),
-                            .a_row = job.x.stride,
-                            .a_step = 1,
-                            .b = static_cast<const Element*>(job.panels) + panel * panel_size,
-                            .b_step = kPanel,
-                            .panel_step = panel_size,
-                            .depth = job.x.cols},
-      acc);
+  Sums<kRows, kPanels> sums = {};
+  Elements::template accumulate<kRows, kPanels, kAhead>(
+      static_cast<const typename Elements::Row*>(job.x) + row * job.x_stride, job,
+      static_cast<const typename Elements::Panel*>(job.panels) + panel * job.panel_stride, sums);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-    float sums[kVectors * kRegisterFloats];
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) {
-      store_register(sums + v * kRegisterFloats, acc.value[r][v]);
-    }
-    for (int p = 0; p < kVectors / kRegisters; ++p) {
-      finish_panel(job, row + r, panel + p, sums + p * kPanel);
+    for (int p = 0; p < kPanels; ++p) {
+      finish(job, row + r, panel + p,
+             each_part([&](int i) { return sums.value[r][p * kRegisters + i]; }));
     }
   }
 }
 
-// All rows of the range over the panels of one tile's width, in tiles of kRows and kRows - 1 rows.
-template <int kRows, int kVectors, class Element>
+// The rows of the range over the panels of one tile's width, in tiles of kRows and kRows - 1 rows:
+// the lower ones first.
+template <int kRows, int kPanels, class Elements>
 void product_column(const ProductJob& job, RowRange rows, std::int64_t panel) {
-  while (rows.first < rows.end) {
-    const std::int64_t left = rows.end - rows.first;
-    const std::int64_t tiles = (left + kRows - 1) / kRows;
-    if (left == tiles * kRows || kRows == 1) {
-      product_tile<kRows, kVectors, Element>(job, rows.first, panel);
-      rows.first += kRows;
-    } else {
-      constexpr int kLower = kRows > 1 ? kRows - 1 : 1;
-      product_tile<kLower, kVectors, Element>(job, rows.first, panel);
-      rows.first += kLower;
+  if constexpr (kRows > 1) {
+    const std::int64_t tiles = (rows.end - rows.first + kRows - 1) / kRows;
+    for (std::int64_t low = tiles * kRows - (rows.end - rows.first); low > 0; --low) {
+      product_tile<kRows - 1, kPanels, Ahead::kNothing, Elements>(job, rows.first, panel);
+      rows.first += kRows - 1;
     }
+  }
+  const bool fetch = kRows >= kLeastRowsToFetch && (panel + 2 * kPanels) * kPanel <= job.cols;
+  for (; rows.first + kRows + (fetch ? 1 : 0) <= rows.end; rows.first += kRows) {
+    product_tile<kRows, kPanels, Ahead::kNothing, Elements>(job, rows.first, panel);
+  }
+  if (fetch && rows.first < rows.end) {
+    product_tile<kRows, kPanels, Ahead::kNextPanels, Elements>(job, rows.first, panel);
   }
 }
 
-template <class Element>
+// Calls f.template operator()<n>() with the compile-time constant `n` in [1, kMost].
+template <int kMost, class F>
+void with_number(std::int64_t n, F f) {
+  if constexpr (kMost > 1) {
+    if (n < kMost) {
+      with_number<kMost - 1>(n, f);
+      return;
+    }
+  }
+  f.template operator()<kMost>();
+}
+
+// Rows of each tile when `rows` are cut into tiles of even height.
+std::int64_t even_height(std::int64_t rows) {
+  const std::int64_t tiles = (rows + kMostRows - 1) / kMostRows;
+  return (rows + tiles - 1) / tiles;
+}
+
+// Panels of the next tile: never one alone, which would leave most of the registers idle, after a
+// wider one.
+std::int64_t next_width(std::int64_t left, std::int64_t most) {
+  return left <= most ? left : left == most + 1 && most > 2 ? most - 1 : most;
+}
+
+template <class Elements>
 void product(const ProductJob& job) {
-  std::int64_t block = kRowBlockFloats / (job.x.cols > 0 ? job.x.cols : 1) / kTileRows * kTileRows;
-  block = block < 4 * kTileRows ? 4 * kTileRows : block;
-  for (std::int64_t first = 0; first < job.y.rows; first += block) {
-    const RowRange rows{first, first + block < job.y.rows ? first + block : job.y.rows};
-    with_rows(next_rows(rows.end - rows.first), [&]<int kRows>() {
-      constexpr int kVectors = vectors_for(kRows);
-      constexpr int kWidth = kVectors / kRegisters;
-      std::int64_t panel = job.first_panel;
-      for (; panel + kWidth <= job.end_panel; panel += kWidth) {
-        product_column<kRows, kVectors, Element>(job, rows, panel);
-      }
-      for (; panel < job.end_panel; ++panel) {
-        product_column<kRows, kRegisters, Element>(job, rows, panel);
+  const std::int64_t row_bytes =
+      job.depth * static_cast<std::int64_t>(sizeof(typename Elements::Row)) + 1;
+  const std::int64_t panels = panels_for(job.cols);
+  const bool few_panels = panels * job.panel_stride *
+                              static_cast<std::int64_t>(sizeof(typename Elements::Panel)) <=
+                          kPanelBlockBytes;
+  const std::int64_t fitting = kRowBlockBytes / row_bytes / kMostRows * kMostRows;
+  const std::int64_t block = few_panels                ? kMostRows
+                             : fitting < 12 * kMostRows ? 12 * kMostRows
+                                                        : fitting;
+  for (std::int64_t first = 0; first < job.rows; first += block) {
+    const RowRange rows{first, first + block < job.rows ? first + block : job.rows};
+    with_number<kMostRows>(even_height(rows.end - rows.first), [&]<int kRows>() {
+      constexpr int kWidth = tile_panels(kRows);
+      std::int64_t panel = 0;
+      while (panel < panels) {
+        const std::int64_t width = next_width(panels - panel, kWidth);
+        with_number<kWidth>(
+            width, [&]<int kPanels>() { product_column<kRows, kPanels, Elements>(job, rows, panel); });
+        panel += width;
       }
     });
   }
 }
 
-template <int kVectors>
-void outer_tile(const OuterJob& job, std::int64_t row, std::int64_t panel) {
-  constexpr std::int64_t kCols = kVectors * kRegisterFloats;
-  const std::int64_t panel_size = job.depth * kPanel;
-  const TileOperands<float> in{.a = job.a_panels + row * job.depth,
-                               .a_row = 1,
-                               .a_step = kTileRows,
-                               .b = job.b_panels + panel * panel_size,
-                               .b_step = kPanel,
-                               .panel_step = panel_size,
-                               .depth = job.depth};
-  const std::int64_t column = panel * kPanel;
-  const std::int64_t rows = job.out.rows - row < kTileRows ? job.out.rows - row : kTileRows;
-  const std::int64_t cols = job.out.cols - column < kCols ? job.out.cols - column : kCols;
-  if (rows == kTileRows && cols == kCols) {
-    accumulate_in_memory<kTileRows, kVectors, Start::kMemory>(in, job.out.row(row) + column,
-                                                              job.out.stride);
-    return;
-  }
-  // At an edge the tile is worked on in a copy.
-  float sums[kTileRows * kCols] = {};
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t j = 0; j < cols; ++j) {
-      sums[r * kCols + j] = job.out.row(row + r)[column + j];
-    }
-  }
-  accumulate_in_memory<kTileRows, kVectors, Start::kMemory>(in, sums, kCols);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t j = 0; j < cols; ++j) {
-      job.out.row(row + r)[column + j] = sums[r * kCols + j];
-    }
-  }
+std::int64_t product_width(std::int64_t rows) {
+  return tile_panels(static_cast<int>(even_height(rows)));
 }
 
-void outer_product(const OuterJob& job) {
-  constexpr int kVectors = vectors_for(kTileRows);
-  constexpr int kWidth = kVectors / kRegisters;
-  std::int64_t panel = job.first_panel;
-  for (; panel + kWidth <= job.end_panel; panel += kWidth) {
-    for (std::int64_t row = 0; row < job.out.rows; row += kTileRows) {
-      outer_tile<kVectors>(job, row, panel);
-    }
-  }
-  for (; panel < job.end_panel; ++panel) {
-    for (std::int64_t row = 0; row < job.out.rows; row += kTileRows) {
-      outer_tile<kRegisters>(job, row, panel);
-    }
-  }
-}
-
-// Whole vectors are stored: what falls behind a row of the panel is overwritten by the next row,
-// and what falls behind the panel by the next panel or onto the spare lanes behind the last.
-void pack_panels(ConstMatrix from, std::int64_t width, float* to) {
-  for (std::int64_t column = 0; column < from.cols; column += width) {
-    float* panel = to + column * from.rows;
-    for (std::int64_t t = 0; t < from.rows; ++t) {
-      store(panel + t * width, load_some(from.row(t) + column, from.cols - column));
-    }
-  }
-}
-
-// Ties to even, as `float_to_bf16`; a NaN stays one.
+// Ties to even, as `float_to_bf16`; a NaN stays one. The low half of each word is 0.
 Vec bf16_rounded(const Vec& x) {
   const Vec rounded = each_part([&](int i) {
     const auto bits = reinterpret_cast<WordRegister>(x.part[i]);
@@ -173,36 +294,54 @@ Vec bf16_rounded(const Vec& x) {
   return select(x != x, x, rounded);
 }
 
-void round_to_bf16(ConstMatrix x, RowRange rows, float* out) {
-  for (std::int64_t t = rows.first; t < rows.end; ++t) {
-    for (std::int64_t j = 0; j < x.cols; j += kLanes) {
-      const std::int64_t count = x.cols - j;
-      store_some(out + t * x.cols + j, bf16_rounded(load_some(x.row(t) + j, count)), count);
-    }
+#if defined(__AVX512BF16__)
+
+void store_rounded(std::uint16_t* to, const Vec& value, std::int64_t count) {
+  std::uint16_t halves[kLanes];
+#pragma GCC unroll 4
+  for (int i = 0; i < kRegisters; ++i) {
+    const auto words = reinterpret_cast<WordRegister>(value.part[i]) >> 16U;
+    const HalfRegister half = __builtin_convertvector(words, HalfRegister);
+    std::memcpy(halves + i * kRegisterFloats, &half, sizeof(half));
+  }
+  if (count >= kLanes) {
+    std::memcpy(to, halves, sizeof(halves));
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = halves[i];
   }
 }
 
-void bias_backward(ConstMatrix dy, RowRange columns, float* dbias) {
-  for (std::int64_t j = columns.first; j < columns.end; j += kLanes) {
-    const std::int64_t count = columns.end - j;
-    Vec sum = load_some(dbias + j, count);
-    for (std::int64_t t = 0; t < dy.rows; ++t) {
-      sum = sum + load_some(dy.row(t) + j, count);
+#else
+
+void store_rounded(float* to, const Vec& value, std::int64_t count) {
+  store_some(to, value, count);
+}
+
+#endif
+
+void round_to_bf16(ConstMatrix x, RowRange rows, void* out, std::int64_t out_stride) {
+  for (std::int64_t t = rows.first; t < rows.end; ++t) {
+    auto* to = static_cast<Bf16Pairs::Row*>(out) + t * out_stride;
+    for (std::int64_t j = 0; j < x.cols; j += kLanes) {
+      const std::int64_t count = x.cols - j;
+      store_rounded(to + j, bf16_rounded(load_some(x.row(t) + j, count)), count);
     }
-    store_some(dbias + j, sum, count);
+    if (x.cols % 2 != 0) {
+      to[x.cols] = Bf16Pairs::Row{0};
+    }
   }
 }
 
 }  // namespace
 
 void add_product_kernels(KernelTable& table) noexcept {
-  table.outer_rows = kTileRows;
-  table.product_f32 = product<float>;
-  table.product_bf16 = product<std::uint16_t>;
-  table.pack_panels = pack_panels;
-  table.outer_product = outer_product;
+  table.product_f32 = product<PlainFloats>;
+  table.product_bf16 = product<Bf16Pairs>;
+  table.product_width = product_width;
   table.round_to_bf16 = round_to_bf16;
-  table.bias_backward = bias_backward;
+  table.rounded_bytes = sizeof(Bf16Pairs::Row);
 }
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

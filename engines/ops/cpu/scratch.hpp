@@ -4,29 +4,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
-#include <new>
 
 namespace tidemill::engines::cpu {
 
-/// Bytes that begin on a cache line, uninitialised.
+/// Bytes that begin on a cache line, uninitialised; many of them begin on a large page, and ask
+/// the system for such pages: weights read front to back then cost fewer address translations.
 class AlignedBytes {
 public:
   AlignedBytes() = default;
-  explicit AlignedBytes(std::int64_t size)
-      : data_(static_cast<std::byte*>(
-            ::operator new (static_cast<std::size_t>(size), std::align_val_t{kAlignment}))),
-        size_(size) {}
+  explicit AlignedBytes(std::int64_t size);
 
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
 
 private:
-  static constexpr std::size_t kAlignment = 64;
   struct Free {
-    void operator()(std::byte* bytes) const noexcept {
-      ::operator delete (bytes, std::align_val_t{kAlignment});
-    }
+    void operator()(std::byte* bytes) const noexcept { std::free(bytes); }
   };
   std::unique_ptr<std::byte, Free> data_;
   std::int64_t size_ = 0;
@@ -36,12 +31,14 @@ private:
 /// that use them. What it held is lost when it grows.
 class Scratch {
 public:
-  [[nodiscard]] float* floats(std::int64_t count) {
-    const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(float));
-    if (bytes > bytes_.size()) {
-      bytes_ = AlignedBytes(bytes);
+  [[nodiscard]] std::byte* bytes(std::int64_t count) {
+    if (count > bytes_.size()) {
+      bytes_ = AlignedBytes(count);
     }
-    return reinterpret_cast<float*>(bytes_.data());
+    return bytes_.data();
+  }
+  [[nodiscard]] float* floats(std::int64_t count) {
+    return reinterpret_cast<float*>(bytes(count * static_cast<std::int64_t>(sizeof(float))));
   }
 
 private:

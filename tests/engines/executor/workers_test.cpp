@@ -4,9 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <dnnl.hpp>
 #include <filesystem>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -15,30 +15,14 @@
 
 #include <gtest/gtest.h>
 
+#include "engines/ops/cpu/factory.hpp"
+
 namespace tidemill::engines {
 namespace {
 
 std::ptrdiff_t process_threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return std::distance(tasks, std::filesystem::directory_iterator());
-}
-
-// A product large enough that oneDNN would want a team for it.
-void run_matmul() {
-  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  dnnl::stream stream(engine);
-  constexpr dnnl::memory::dim kSize = 256;
-  const dnnl::memory::desc desc({kSize, kSize}, dnnl::memory::data_type::f32,
-                                dnnl::memory::format_tag::ab);
-  std::vector<float> a(kSize * kSize, 1.0F);
-  std::vector<float> b(kSize * kSize, 2.0F);
-  std::vector<float> c(kSize * kSize, 0.0F);
-  const dnnl::matmul product({{desc, desc, desc}, engine});
-  product.execute(stream, {{DNNL_ARG_SRC, dnnl::memory(desc, engine, a.data())},
-                           {DNNL_ARG_WEIGHTS, dnnl::memory(desc, engine, b.data())},
-                           {DNNL_ARG_DST, dnnl::memory(desc, engine, c.data())}});
-  stream.wait();
-  EXPECT_EQ(c.back(), 2.0F * kSize);
 }
 
 TEST(Workers, RangesCoverEverythingOnceInWholeGrains) {
@@ -102,23 +86,25 @@ TEST(Workers, CallersMayChange) {
   EXPECT_EQ(sum.load(), 100);
 }
 
-TEST(Workers, OneDnnInsideAMemberStartsNoThread) {
+// The device's threads are its workers, and nothing that computes starts others.
+TEST(Workers, OperationsStartNoThread) {
   const std::ptrdiff_t before = process_threads();
   {
     Workers workers(3);
     EXPECT_EQ(process_threads(), before + 2);
-    std::atomic<int> members{0};
-    workers.parallel_for(3, 1, [&](std::int64_t, std::int64_t) {
-      run_matmul();
-      EXPECT_EQ(process_threads(), before + 2);
-      ++members;
-    });
-    EXPECT_EQ(members.load(), 3);
-    // A caller that never entered a loop before has its own OpenMP setting.
-    std::thread([&] {
-      workers.parallel_for(3, 1, [&](std::int64_t, std::int64_t) { run_matmul(); });
-      EXPECT_EQ(process_threads(), before + 3);
-    }).join();
+    const std::unique_ptr<Ops> ops = make_cpu_ops(workers).value();
+    constexpr std::int64_t kSize = 256;
+    const std::vector<float> ones(kSize * kSize, 1.0F);
+    std::vector<float> result(kSize * kSize);
+    const auto weight =
+        ops->prepare_weight({ones.data(), DType::kF32, kSize, kSize}, DType::kBF16,
+                            WeightUse::kForwardAndBackward)
+            .value();
+    const ConstMatrix x{ones.data(), kSize, kSize, kSize};
+    const Matrix y{result.data(), kSize, kSize, kSize};
+    ops->linear(x, *weight, {}, Store::kOverwrite, y);
+    ops->linear_backward_input(x, *weight, Store::kAdd, y);
+    EXPECT_EQ(result.back(), 2.0F * kSize);
     EXPECT_EQ(process_threads(), before + 2);
   }
   EXPECT_EQ(process_threads(), before);

@@ -507,14 +507,11 @@ TEST_P(BitsTest, TheNumberOfWorkersChangesNothing) {
 // Processors with FMA agree: what one trained another can replay.
 TEST(CpuBits, Avx512GivesTheBitsOfAvx2) {
   Workers workers(2);
-  const auto make = [&](KernelChoice kernels) {
-    return make_cpu_ops(workers, {.matmul = MatmulChoice::kBuiltin, .kernels = kernels});
-  };
-  auto avx512 = make(KernelChoice::kAvx512);
+  auto avx512 = make_cpu_ops(workers, {IsaLevel::kAvx512});
   if (!avx512.ok()) {
     GTEST_SKIP() << avx512.status().message();
   }
-  const std::vector<Rows> expected = run_everything(*make(KernelChoice::kAvx2).value());
+  const std::vector<Rows> expected = run_everything(*make_cpu_ops(workers, {IsaLevel::kAvx2}).value());
   const std::vector<Rows> actual = run_everything(*avx512.value());
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -1,88 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the CPU backend is put together, what it says of itself, and its exponential.
 #include <cmath>
+#include <cstdlib>
+#include <optional>
 #include <string>
 
-#include "engines/ops/cpu/onednn_matmul.hpp"
 #include "engines/ops/cpu/processor.hpp"
 #include "tests/engines/ops/fixtures.hpp"
 
 namespace tidemill::engines::ops_test {
 namespace {
 
-using ::testing::Test;
-
-TEST(CpuOps, SaysWhatItUsesAndWhy) {
-  Workers workers(1);
-  const cpu::ProcessorFeatures features = cpu::processor_features();
-  const std::string text(make_cpu_ops(workers).value()->description());
-  std::cout << text << '\n';
-  EXPECT_EQ(text.starts_with("cpu ("), true) << text;
-  if (!features.avx512) {
-    const std::string isa = features.avx2_fma ? "AVX2" : "no FMA";
-    EXPECT_EQ(text, "cpu (" + isa + "; built-in matrix kernels, oneDNN needs AVX-512)");
-  } else {
-    EXPECT_NE(text.find("AVX-512"), std::string::npos) << text;
+// The level that `kAuto` stands for is named by an environment variable of this process.
+class IsaVariable {
+public:
+  explicit IsaVariable(const char* value) {
+    if (const char* old = std::getenv(kName)) {
+      old_ = old;
+    }
+    setenv(kName, value, 1);
   }
-  const std::string forced(
-      make_cpu_ops(workers, {.matmul = MatmulChoice::kOneDnn}).value()->description());
-  EXPECT_NE(forced.find("as chosen, rows not proven independent"), std::string::npos) << forced;
+  IsaVariable(const IsaVariable&) = delete;
+  IsaVariable& operator=(const IsaVariable&) = delete;
+  ~IsaVariable() {
+    old_.has_value() ? setenv(kName, old_->c_str(), 1) : unsetenv(kName);
+  }
+
+private:
+  static constexpr const char* kName = "TIDEMILL_ISA";
+  std::optional<std::string> old_;
+};
+
+std::string description(IsaLevel isa) {
+  Workers workers(1);
+  auto ops = make_cpu_ops(workers, {isa});
+  return ops.ok() ? std::string(ops.value()->description()) : ops.status().message();
+}
+
+TEST(CpuOps, TakesTheBestThatTheProcessorHas) {
+  const IsaVariable unset("");
+  const cpu::ProcessorFeatures has = cpu::processor_features();
+  EXPECT_EQ(description(IsaLevel::kAuto), has.avx512_bf16 ? "cpu (AVX-512 BF16)"
+                                          : has.avx512    ? "cpu (AVX-512)"
+                                          : has.avx2_fma  ? "cpu (AVX2)"
+                                                          : "cpu (no FMA)");
 }
 
 TEST(CpuOps, RefusesKernelsTheProcessorLacks) {
   Workers workers(1);
-  const cpu::ProcessorFeatures features = cpu::processor_features();
-  EXPECT_EQ(make_cpu_ops(workers, {.kernels = KernelChoice::kAvx512}).ok(), features.avx512);
-  EXPECT_EQ(make_cpu_ops(workers, {.kernels = KernelChoice::kAvx2}).ok(), features.avx2_fma);
-  EXPECT_TRUE(make_cpu_ops(workers, {.kernels = KernelChoice::kBaseline}).ok());
+  const cpu::ProcessorFeatures has = cpu::processor_features();
+  EXPECT_EQ(make_cpu_ops(workers, {IsaLevel::kAvx512Bf16}).ok(), has.avx512_bf16);
+  EXPECT_EQ(make_cpu_ops(workers, {IsaLevel::kAvx512}).ok(), has.avx512);
+  EXPECT_EQ(make_cpu_ops(workers, {IsaLevel::kAvx2}).ok(), has.avx2_fma);
+  EXPECT_TRUE(make_cpu_ops(workers, {IsaLevel::kBaseline}).ok());
 }
 
-// Where a weight passes oneDNN's own trial, its rows are independent whatever the processor.
-TEST(OneDnnMatmul, ProvenShapesAreRowIndependent) {
-  Workers workers(2);
-  cpu::OneDnnMatmul onednn(workers, {.f32 = true, .bf16 = true, .only_proven = true});
-  int taken = 0;
-  int left = 0;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const bool trusted = onednn.self_check(dtype);
-    std::cout << dtype_name(dtype) << " self-check " << (trusted ? "passed" : "failed");
-    for (const auto& [in, out] :
-         {std::pair<std::int64_t, std::int64_t>{128, 128}, {128, 344}, {200, 600}, {96, 65}}) {
-      const Rows w = Rows::random(out, in, 1);
-      const Rows x = Rows::random(300, in, 2);
-      const auto weight = onednn.pack(f32_weight(w), dtype, cpu::OneDnnMatmul::Side::kTransposed);
-      std::cout << ", " << in << " x " << out << (weight ? " taken" : " left");
-      ++(weight ? taken : left);
-      if (weight == nullptr) {
-        continue;
-      }
-      EXPECT_GE(weight->size_bytes(), in * out * static_cast<std::int64_t>(dtype_bytes(dtype)));
-      Rows whole(300, out);
-      onednn.multiply(x.view(), *weight, nullptr, Store::kOverwrite, whole.view());
-      for (const std::int64_t count : {1, 2, 3, 7, 20, 64, 100, 129, 299}) {
-        for (const std::int64_t first : {std::int64_t{0}, 300 - count}) {
-          Rows some(count, out, 1);
-          onednn.multiply(x.view().slice_rows(first, count), *weight, nullptr, Store::kOverwrite,
-                          some.view());
-          for (std::int64_t t = 0; t < count; ++t) {
-            ASSERT_TRUE(same_bits(some, t, whole, first + t)) << count << " rows from " << first;
-          }
-        }
-      }
-    }
-    std::cout << '\n';
+TEST(CpuOps, TheEnvironmentNamesTheLevel) {
+  {
+    const IsaVariable baseline("baseline");
+    EXPECT_EQ(description(IsaLevel::kAuto), "cpu (no FMA)");
   }
-  EXPECT_EQ(taken + left, 8);
+  const IsaVariable wrong("avx3");
+  EXPECT_EQ(description(IsaLevel::kAuto),
+            "TIDEMILL_ISA: \"avx3\" is none of auto, baseline, avx2, avx512, avx512_bf16");
+  EXPECT_EQ(description(IsaLevel::kBaseline), "cpu (no FMA)");
 }
 
-TEST(OneDnnMatmul, SmallWeightsAndUntrustedTypesAreLeft) {
+TEST(CpuOps, OneCopyOfAWeightServesBothDirections) {
   Workers workers(1);
-  cpu::OneDnnMatmul onednn(workers, {.f32 = true, .bf16 = false, .only_proven = true});
-  const Rows small = Rows::random(16, 512, 1);
-  const Rows large = Rows::random(128, 128, 1);
-  EXPECT_EQ(onednn.pack(f32_weight(small), DType::kF32, cpu::OneDnnMatmul::Side::kTransposed),
-            nullptr);
-  EXPECT_EQ(onednn.pack(f32_weight(large), DType::kBF16, cpu::OneDnnMatmul::Side::kPlain), nullptr);
+  const Rows w = Rows::random(48, 64, 1);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(workers).value();
+  for (const auto& [dtype, bytes] : {std::pair{DType::kF32, 4}, std::pair{DType::kBF16, 2}}) {
+    const auto weight =
+        ops->prepare_weight(f32_weight(w), dtype, WeightUse::kForwardAndBackward).value();
+    EXPECT_EQ(weight->size_bytes(), 48 * 64 * bytes);
+  }
 }
 
 // e^x shows through silu: with up = 1, out = g / (1 + e^-g).

@@ -44,12 +44,10 @@ inline std::vector<Backend> backends() {
       {"reference", [](Workers&) -> Result<std::unique_ptr<Ops>> { return make_reference_ops(); }},
       cpu_backend("cpu_auto", {})};
   Workers one(1);
-  for (const auto& [name, kernels] : {std::pair{"cpu_baseline", KernelChoice::kBaseline},
-                                      std::pair{"cpu_avx2", KernelChoice::kAvx2},
-                                      std::pair{"cpu_avx512", KernelChoice::kAvx512}}) {
-    const CpuOptions options{.matmul = MatmulChoice::kBuiltin, .kernels = kernels};
-    if (make_cpu_ops(one, options).ok()) {
-      all.push_back(cpu_backend(name, options));
+  for (const IsaLevel isa :
+       {IsaLevel::kBaseline, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kAvx512Bf16}) {
+    if (make_cpu_ops(one, {isa}).ok()) {
+      all.push_back(cpu_backend("cpu_" + std::string(isa_level_name(isa)), {isa}));
     }
   }
   return all;

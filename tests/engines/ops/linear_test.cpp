@@ -188,11 +188,6 @@ TEST_P(LinearTest, RefusesOtherTypes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, LinearTest, ::testing::ValuesIn(backends()), backend_name);
-// Right, whatever its bits: on processors where `kAuto` leaves it out, too.
-INSTANTIATE_TEST_SUITE_P(OneDnn, LinearTest,
-                         ::testing::Values(cpu_backend("cpu_onednn",
-                                                       {.matmul = MatmulChoice::kOneDnn})),
-                         backend_name);
 
 }  // namespace
 }  // namespace tidemill::engines::ops_test

@@ -105,7 +105,6 @@ enum class Product { kForward, kBackwardInput, kBackwardWeight };
 struct ProductCase {
   Product product;
   DType dtype;
-  MatmulChoice matmul;
   std::int64_t rows;
   std::int64_t in;
   std::int64_t out;
@@ -114,7 +113,7 @@ struct ProductCase {
 
 void run_product(benchmark::State& state, const ProductCase& in, double peak_flops) {
   Workers workers(in.workers);
-  const std::unique_ptr<Ops> ops = make_cpu_ops(workers, {.matmul = in.matmul}).value();
+  const std::unique_ptr<Ops> ops = make_cpu_ops(workers).value();
   const Rows w = Rows::random(in.out, in.in, 1);
   const Rows x = Rows::random(in.rows, in.in, 2);
   const Rows dy = Rows::random(in.rows, in.out, 3);
@@ -202,18 +201,14 @@ void add_products(const std::map<int, double>& peaks) {
                                   {512, 512},
                                   {2048, 2048}}) {
       for (const std::int64_t rows : {1, 4, 16, 64, 512, 2048}) {
-        for (const auto& [dtype, matmul] : {std::pair{DType::kF32, MatmulChoice::kAuto},
-                                            {DType::kBF16, MatmulChoice::kAuto},
-                                            {DType::kF32, MatmulChoice::kOneDnn}}) {
-          const bool plain = dtype == DType::kF32 && matmul == MatmulChoice::kAuto;
-          if (product == Product::kBackwardWeight && !plain) {
+        for (const DType dtype : {DType::kF32, DType::kBF16}) {
+          if (product == Product::kBackwardWeight && dtype != DType::kF32) {
             continue;
           }
           for (const int workers : {1, 2}) {
-            const ProductCase one{product, dtype, matmul, rows, in, out, workers};
+            const ProductCase one{product, dtype, rows, in, out, workers};
             const std::string name = std::string(label) + "/" + std::string(dtype_name(dtype)) +
-                                     (matmul == MatmulChoice::kOneDnn ? "/onednn/" : "/auto/") +
-                                     std::to_string(rows) + "x" + std::to_string(in) + "x" +
+                                     "/" + std::to_string(rows) + "x" + std::to_string(in) + "x" +
                                      std::to_string(out) + "/workers:" + std::to_string(workers);
             benchmark::RegisterBenchmark(name.c_str(), run_product, one, peaks.at(workers))
                 ->UseRealTime();

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weight gradients: sums of outer products, row after row.
+#include <cstdint>
+
+#include "engines/ops/cpu/isa_kernels.hpp"
+#include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/tile.hpp"
+#include "engines/ops/cpu/vec.hpp"
+
+namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
+namespace {
+
+// Registers per row of a tile: two panels of 16 columns, or what fits the register file.
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+constexpr int kOuterVectors = 2;
+#else
+constexpr int kOuterVectors = kRegisters;
+#endif
+
+template <int kVectors>
+void outer_tile(const OuterJob& job, std::int64_t row, std::int64_t panel) {
+  constexpr std::int64_t kCols = kVectors * kRegisterFloats;
+  const std::int64_t panel_size = job.depth * kPanel;
+  const TileOperands<float> in{.a = job.a_panels + row * job.depth,
+                               .a_row = 1,
+                               .a_step = kTileRows,
+                               .b = job.b_panels + panel * panel_size,
+                               .b_step = kPanel,
+                               .panel_step = panel_size,
+                               .depth = job.depth};
+  const std::int64_t column = panel * kPanel;
+  const std::int64_t rows = job.out.rows - row < kTileRows ? job.out.rows - row : kTileRows;
+  const std::int64_t cols = job.out.cols - column < kCols ? job.out.cols - column : kCols;
+  if (rows == kTileRows && cols == kCols) {
+    accumulate_in_memory<kTileRows, kVectors, Start::kMemory>(in, job.out.row(row) + column,
+                                                              job.out.stride);
+    return;
+  }
+  // At an edge the tile is worked on in a copy.
+  float sums[kTileRows * kCols] = {};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t j = 0; j < cols; ++j) {
+      sums[r * kCols + j] = job.out.row(row + r)[column + j];
+    }
+  }
+  accumulate_in_memory<kTileRows, kVectors, Start::kMemory>(in, sums, kCols);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t j = 0; j < cols; ++j) {
+      job.out.row(row + r)[column + j] = sums[r * kCols + j];
+    }
+  }
+}
+
+void outer_product(const OuterJob& job) {
+  constexpr int kVectors = kOuterVectors;
+  constexpr int kWidth = kVectors / kRegisters;
+  std::int64_t panel = job.first_panel;
+  for (; panel + kWidth <= job.end_panel; panel += kWidth) {
+    for (std::int64_t row = 0; row < job.out.rows; row += kTileRows) {
+      outer_tile<kVectors>(job, row, panel);
+    }
+  }
+  for (; panel < job.end_panel; ++panel) {
+    for (std::int64_t row = 0; row < job.out.rows; row += kTileRows) {
+      outer_tile<kRegisters>(job, row, panel);
+    }
+  }
+}
+
+// Rows between two visits of the sums: they stay in the second-level cache while the columns pass by.
+constexpr std::int64_t kThinRows = 64;
+// Rows and sixteens of columns of a tile.
+#if defined(__AVX512F__)
+constexpr int kThinHeight = 8;
+constexpr int kThinWidth = 3;
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int kThinHeight = 6;
+constexpr int kThinWidth = 1;
+#else
+constexpr int kThinHeight = 3;
+constexpr int kThinWidth = 1;
+#endif
+
+// One tile of out: columns [a_first, a_first + kHeight) of a, [column, column + count) of b.
+template <int kHeight>
+void thin_tile(const ThinOuterJob& job, RowRange rows, std::int64_t a_first, std::int64_t column,
+               std::int64_t count) {
+  constexpr int kVectors = kThinWidth * kRegisters;
+  constexpr std::int64_t kCols = kThinWidth * kLanes;
+  const TileOperands<float> in{.a = job.a.row(rows.first) + a_first,
+                               .a_row = 1,
+                               .a_step = job.a.stride,
+                               .b = job.b.row(rows.first) + column,
+                               .b_step = job.b.stride,
+                               .panel_step = kLanes,
+                               .depth = rows.end - rows.first};
+  if (count >= kCols) {
+    accumulate_in_memory<kHeight, kVectors, Start::kMemory>(in, job.out.row(a_first) + column,
+                                                            job.out.stride);
+    return;
+  }
+  // At the right edge both operands are worked on in copies.
+  float b[kThinRows * kCols] = {};
+  float sums[kHeight * kCols] = {};
+  for (std::int64_t t = 0; t < in.depth; ++t) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      b[t * kCols + j] = in.b[t * in.b_step + j];
+    }
+  }
+  for (std::int64_t r = 0; r < kHeight; ++r) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      sums[r * kCols + j] = job.out.row(a_first + r)[column + j];
+    }
+  }
+  TileOperands<float> copied = in;
+  copied.b = b;
+  copied.b_step = kCols;
+  accumulate_in_memory<kHeight, kVectors, Start::kMemory>(copied, sums, kCols);
+  for (std::int64_t r = 0; r < kHeight; ++r) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      job.out.row(a_first + r)[column + j] = sums[r * kCols + j];
+    }
+  }
+}
+
+void thin_outer_product(const ThinOuterJob& job) {
+  for (std::int64_t first = 0; first < job.b.rows; first += kThinRows) {
+    const RowRange rows{first, first + kThinRows < job.b.rows ? first + kThinRows : job.b.rows};
+    for (std::int64_t column = job.first; column < job.end; column += kThinWidth * kLanes) {
+      for (std::int64_t a_first = 0; a_first < job.a.cols; a_first += kThinHeight) {
+        const std::int64_t height =
+            job.a.cols - a_first < kThinHeight ? job.a.cols - a_first : kThinHeight;
+        with_rows<kThinHeight>(height, [&]<int kHeight>() {
+          thin_tile<kHeight>(job, rows, a_first, column, job.end - column);
+        });
+      }
+    }
+  }
+}
+
+// Whole vectors are stored: what falls behind a row of the panel is overwritten by the next row,
+// and what falls behind the panel by the next panel or onto the spare lanes behind the last.
+void pack_panels(ConstMatrix from, std::int64_t width, float* to) {
+  for (std::int64_t column = 0; column < from.cols; column += width) {
+    float* panel = to + column * from.rows;
+    for (std::int64_t t = 0; t < from.rows; ++t) {
+      store(panel + t * width, load_some(from.row(t) + column, from.cols - column));
+    }
+  }
+}
+
+void bias_backward(ConstMatrix dy, RowRange columns, float* dbias) {
+  for (std::int64_t j = columns.first; j < columns.end; j += kLanes) {
+    const std::int64_t count = columns.end - j;
+    Vec sum = load_some(dbias + j, count);
+    for (std::int64_t t = 0; t < dy.rows; ++t) {
+      sum = sum + load_some(dy.row(t) + j, count);
+    }
+    store_some(dbias + j, sum, count);
+  }
+}
+
+}  // namespace
+
+void add_outer_kernels(KernelTable& table) noexcept {
+  table.outer_rows = kTileRows;
+  table.pack_panels = pack_panels;
+  table.outer_product = outer_product;
+  table.thin_outer_product = thin_outer_product;
+  table.bias_backward = bias_backward;
+}
+
+}  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

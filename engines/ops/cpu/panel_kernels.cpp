@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packing rows of a weight as panels, and turning panels round for the other direction.
+//
+// Both are transpositions of square blocks that fit the registers. bfloat16 pairs travel as words.
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "engines/ops/cpu/isa_kernels.hpp"
+#include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/vec.hpp"
+
+namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
+namespace {
+
+using Halves = std::uint16_t __attribute__((vector_size(kRegisterFloats * 4)));
+using DoubleWords = std::uint64_t __attribute__((vector_size(kRegisterFloats * 4)));
+
+constexpr int kWords = kRegisterFloats;
+constexpr int kDoubleWords = kRegisterFloats / 2;
+
+// Swaps the off-diagonal blocks of `step` lanes between two rows that stand `step` apart.
+template <int kStep, class V, int... lane>
+inline void swap_blocks(V& a, V& b, std::integer_sequence<int, lane...>) {
+  constexpr int n = sizeof...(lane);
+  const V upper =
+      __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane : n + lane - kStep)...);
+  const V lower = __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane + kStep : n + lane)...);
+  a = upper;
+  b = lower;
+}
+
+template <int n, int kStep, class V>
+inline void transpose_step(V (&rows)[n]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < n; ++i) {
+    if ((i & kStep) == 0) {
+      swap_blocks<kStep>(rows[i], rows[i + kStep], std::make_integer_sequence<int, n>());
+    }
+  }
+  if constexpr (kStep * 2 < n) {
+    transpose_step<n, kStep * 2>(rows);
+  }
+}
+
+// Transposes n rows of n lanes in registers.
+template <int n, class V>
+inline void transpose_square(V (&rows)[n]) {
+  transpose_step<n, 1>(rows);
+}
+
+// Loads at most `bytes` bytes; the others are 0.
+template <class V>
+inline V load_bytes(const std::byte* from, std::int64_t bytes) {
+  V out = {};
+  std::memcpy(&out, from, bytes >= static_cast<std::int64_t>(sizeof(V)) ? sizeof(V)
+                          : bytes > 0 ? static_cast<std::size_t>(bytes)
+                                      : 0);
+  return out;
+}
+
+// Packs rows of 32-bit words: panel[w][o] = row[o][w].
+void pack_words(const PackJob& job, std::int64_t element_bytes) {
+  const std::int64_t row_bytes = job.depth * element_bytes;
+  const std::int64_t num_words = (row_bytes + 3) / 4;
+  auto* panel = static_cast<std::byte*>(job.panel);
+  for (std::int64_t word = 0; word < num_words; word += kWords) {
+    for (std::int64_t first = 0; first < kPanel; first += kWords) {
+      WordRegister block[kWords];
+#pragma GCC unroll 16
+      for (int i = 0; i < kWords; ++i) {
+        const std::byte* row = static_cast<const std::byte*>(job.rows) +
+                               (first + i) * job.row_stride * element_bytes + word * 4;
+        block[i] = first + i < job.num_rows
+                       ? load_bytes<WordRegister>(row, row_bytes - word * 4)
+                       : WordRegister{};
+      }
+      transpose_square<kWords>(block);
+      const std::int64_t count = num_words - word < kWords ? num_words - word : kWords;
+      for (std::int64_t i = 0; i < count; ++i) {
+        std::memcpy(panel + ((word + i) * kPanel + first) * 4, &block[i], sizeof(block[i]));
+      }
+    }
+  }
+}
+
+void pack_f32(const PackJob& job) {
+  pack_words(job, 4);
+}
+void pack_bf16(const PackJob& job) {
+  pack_words(job, 2);
+}
+
+// One 16 x 16 block: out[o][i] = in[i][o] for the `count` rows of `in` that exist.
+void transpose_block_f32(const float* in, std::int64_t count, float* out) {
+  for (std::int64_t i = 0; i < kPanel; i += kWords) {
+    for (std::int64_t o = 0; o < kPanel; o += kWords) {
+      Register block[kWords];
+#pragma GCC unroll 16
+      for (int r = 0; r < kWords; ++r) {
+        block[r] = i + r < count ? load_register(in + (i + r) * kPanel + o) : Register{};
+      }
+      transpose_square<kWords>(block);
+#pragma GCC unroll 16
+      for (int r = 0; r < kWords; ++r) {
+        store_register(out + (o + r) * kPanel + i, block[r]);
+      }
+    }
+  }
+}
+
+// [a0 a1 b0 b1] to [a0 b0 a1 b1]: pairs of i for outputs a and b become pairs of outputs.
+template <int... quad>
+inline Halves pair_up(Halves x, std::integer_sequence<int, quad...>) {
+  return __builtin_shufflevector(
+      x, x, (quad % 4 == 1 ? quad + 1 : quad % 4 == 2 ? quad - 1 : quad)...);
+}
+
+// One 16 x 16 block of pairs: `in` holds 8 pairs of i for each of 16 o, `out` 8 pairs of o for each
+// of 16 i. Two pairs of o and of i are one double word, of which there are 8 x 8. `count` pairs of
+// `in` exist.
+void transpose_block_bf16(const std::uint16_t* in, std::int64_t count, std::uint16_t* out) {
+  constexpr std::int64_t kPairs = kPanel / 2;
+  for (std::int64_t i = 0; i < kPairs; i += kDoubleWords) {
+    for (std::int64_t o = 0; o < kPairs; o += kDoubleWords) {
+      DoubleWords block[kDoubleWords];
+#pragma GCC unroll 8
+      for (int r = 0; r < kDoubleWords; ++r) {
+        Halves row = {};
+        if (i + r < count) {
+          std::memcpy(&row, in + (i + r) * 2 * kPanel + o * 4, sizeof(row));
+        }
+        block[r] = reinterpret_cast<DoubleWords>(
+            pair_up(row, std::make_integer_sequence<int, 2 * kRegisterFloats>()));
+      }
+      transpose_square<kDoubleWords>(block);
+#pragma GCC unroll 8
+      for (int r = 0; r < kDoubleWords; ++r) {
+        std::memcpy(out + (o + r) * 2 * kPanel + i * 4, &block[r], sizeof(block[r]));
+      }
+    }
+  }
+}
+
+void transpose_f32(const TransposeJob& job) {
+  for (std::int64_t panel = 0; panel < job.num_panels; ++panel) {
+    const std::int64_t first = (job.first_panel + panel) * kPanel;
+    for (std::int64_t o = 0; o < job.shape.num_panels(); ++o) {
+      transpose_block_f32(static_cast<const float*>(job.panels) + o * job.shape.panel_elements() +
+                              first * kPanel,
+                          job.shape.depth - first,
+                          static_cast<float*>(job.out) + panel * job.out_stride + o * kPanel * kPanel);
+    }
+  }
+}
+
+void transpose_bf16(const TransposeJob& job) {
+  const std::int64_t pairs = (job.shape.depth + 1) / 2;
+  for (std::int64_t panel = 0; panel < job.num_panels; ++panel) {
+    const std::int64_t first = (job.first_panel + panel) * (kPanel / 2);
+    for (std::int64_t o = 0; o < job.shape.num_panels(); ++o) {
+      transpose_block_bf16(static_cast<const std::uint16_t*>(job.panels) +
+                               o * job.shape.panel_elements() + first * 2 * kPanel,
+                           pairs - first,
+                           static_cast<std::uint16_t*>(job.out) + panel * job.out_stride +
+                               o * kPanel * kPanel);
+    }
+  }
+}
+
+}  // namespace
+
+void add_panel_kernels(KernelTable& table) noexcept {
+  table.pack_f32 = pack_f32;
+  table.pack_bf16 = pack_bf16;
+  table.transpose_f32 = transpose_f32;
+  table.transpose_bf16 = transpose_bf16;
+}
+
+}  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

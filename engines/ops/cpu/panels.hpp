@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one layout in which a linear weight is resident.
+//
+// A weight W (O x I) is kept as panels of 16 output features, for y = x W^T: panel p holds, for
+// each input feature in turn, the weights of outputs [16 p, 16 p + 16). bfloat16 panels hold input
+// features in pairs (2k, 2k + 1 of one output lie side by side), which is what a dot product of
+// pairs reads. The last panel is padded with zero outputs, an odd depth with a zero feature.
+//
+// dx = dy W needs panels of input features instead. They are made on the fly, a few panels at a
+// time in the second-level cache, from 16 x 16 blocks transposed in registers: about 0.2
+// instructions for an element that is then multiplied with every row of dy. So one copy of the
+// weight serves both directions.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.hpp"
+#include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/scratch.hpp"
+#include "engines/ops/ops.hpp"
+
+namespace tidemill::engines::cpu {
+
+class Team;
+
+/// A linear weight of this backend, as panels. Immutable once packed.
+class PanelWeight final : public PreparedWeight {
+public:
+  /// Packs `weight` in element type `compute`, kF32 or kBF16.
+  PanelWeight(const WeightView& weight, DType compute, const KernelTable& kernels, Team& team);
+
+  [[nodiscard]] std::int64_t out_features() const noexcept override { return shape_.cols; }
+  [[nodiscard]] std::int64_t in_features() const noexcept override { return shape_.depth; }
+  [[nodiscard]] std::int64_t size_bytes() const noexcept override { return bytes_.size(); }
+  [[nodiscard]] DType dtype() const noexcept { return shape_.dtype; }
+  [[nodiscard]] const PanelShape& shape() const noexcept { return shape_; }
+  [[nodiscard]] const std::byte* data() const noexcept { return bytes_.data(); }
+
+private:
+  PanelShape shape_;
+  AlignedBytes bytes_;
+};
+
+}  // namespace tidemill::engines::cpu
