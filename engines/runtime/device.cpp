@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engines/ops/cpu/factory.hpp"
+#include "engines/ops/profile/op_profile.hpp"
 #include "engines/ops/reference/factory.hpp"
 
 namespace tidemill::engines {
@@ -51,6 +52,9 @@ Result<std::unique_ptr<Device>> Device::create(const ModelConfig& config,
     device->ops = make_reference_ops();
   } else {
     TIDEMILL_ASSIGN_OR_RETURN(device->ops, make_cpu_ops(*device->workers));
+  }
+  if (options.profile != nullptr) {
+    device->ops = make_profiled_ops(std::move(device->ops), *options.profile);
   }
   device->transformer = std::make_unique<Transformer>(config, *device->ops);
   KvCacheOptions cache;

@@ -21,6 +21,8 @@
 
 namespace tidemill::engines {
 
+struct OpProfile;  // engines/ops/profile/op_profile.hpp
+
 /// Which tensors do not decay.
 enum class DecayExclude : std::uint8_t { kNone, kNormsAndBiases };
 
@@ -56,6 +58,8 @@ struct RuntimeOptions {
   std::optional<AdapterFiles> adapter;
   /// Absent: there is no training view.
   std::optional<OptimizerOptions> optimizer;
+  /// Where each operation's time is written down, or null; must outlive the runtime.
+  OpProfile* profile = nullptr;
   /// Text of token ids appended to a stream, for stop strings: bytes of one token. May be empty
   /// when no request has stop strings.
   std::function<std::string(std::int32_t)> token_text;

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations that write down what they cost.
+#include <algorithm>
+#include <chrono>
+#include <type_traits>
+#include <utility>
+
+#include "engines/ops/profile/op_profile.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr double kFloat = sizeof(float);
+
+struct Cost {
+  double flops = 0.0;
+  double bytes = 0.0;
+};
+
+double count(ConstMatrix m) {
+  return static_cast<double>(m.rows) * static_cast<double>(m.cols);
+}
+
+template <class T>
+double count(std::span<T> values) {
+  return static_cast<double>(values.size());
+}
+
+// An operation that reads and writes whole matrices and does `flops` for each element of `m`.
+Cost row_cost(ConstMatrix m, double matrices, double flops) {
+  return {count(m) * flops, count(m) * matrices * kFloat};
+}
+
+// Positions seen by all queries of the segments, and cached positions read at least once.
+struct Seen {
+  double by_queries = 0.0;
+  double positions = 0.0;
+  double queries = 0.0;
+};
+
+Seen seen_by(const AttentionShape& shape, std::span<const AttentionSegment> segments) {
+  Seen seen;
+  for (const AttentionSegment& segment : segments) {
+    for (std::int64_t t = 0; t < segment.num_tokens; ++t) {
+      const std::int64_t all = segment.first_position + t + 1;
+      seen.by_queries +=
+          static_cast<double>(shape.window == 0 ? all : std::min(all, shape.window));
+    }
+    seen.positions += static_cast<double>(segment.first_position + segment.num_tokens);
+    seen.queries += static_cast<double>(segment.num_tokens);
+  }
+  return seen;
+}
+
+// `products` of a query with each position it sees.
+Cost attention_cost(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                    double products, double query_matrices) {
+  const Seen seen = seen_by(shape, segments);
+  const auto query_cols = static_cast<double>(shape.num_heads * shape.head_dim);
+  const auto key_cols = static_cast<double>(shape.num_kv_heads * shape.head_dim);
+  return {2.0 * products * seen.by_queries * query_cols,
+          2.0 * seen.positions * key_cols * static_cast<double>(dtype_bytes(shape.kv_dtype)) +
+              query_matrices * seen.queries * query_cols * kFloat};
+}
+
+class ProfiledOps final : public Ops {
+public:
+  ProfiledOps(std::unique_ptr<Ops> ops, OpProfile& profile)
+      : ops_(std::move(ops)), profile_(profile) {}
+
+  [[nodiscard]] std::string_view description() const noexcept override {
+    return ops_->description();
+  }
+  [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
+                                                                       DType compute,
+                                                                       WeightUse use) override {
+    return record("prepare_weight", {}, [&] { return ops_->prepare_weight(weight, compute, use); });
+  }
+  void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias, Store store,
+              Matrix y) override {
+    record(linear_name("linear", weight), linear_cost(x, weight, y),
+           [&] { ops_->linear(x, weight, bias, store, y); });
+  }
+  void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
+                             Matrix dx) override {
+    record(linear_name("linear dx", weight), linear_cost(dy, weight, dx),
+           [&] { ops_->linear_backward_input(dy, weight, store, dx); });
+  }
+  void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) override {
+    const std::string name =
+        "linear dw " + std::to_string(dw.cols) + " x " + std::to_string(dw.rows);
+    record(name,
+           {2.0 * count(dy) * static_cast<double>(x.cols),
+            (count(dy) + count(x) + 2.0 * count(dw)) * kFloat},
+           [&] { ops_->linear_backward_weight(dy, x, dw); });
+  }
+  void bias_backward(ConstMatrix dy, std::span<float> dbias) override {
+    record("bias_backward", row_cost(dy, 1.0, 1.0), [&] { ops_->bias_backward(dy, dbias); });
+  }
+  void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) override {
+    record("embed", row_cost(out, 2.0, 0.0), [&] { ops_->embed(ids, table, out); });
+  }
+  void embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout, Matrix dtable) override {
+    record("embed_backward", row_cost(dout, 3.0, 1.0),
+           [&] { ops_->embed_backward(ids, dout, dtable); });
+  }
+  void rms_norm(ConstMatrix x, std::span<const float> gain, float eps, Matrix out,
+                std::span<float> rstd) override {
+    record("rms_norm", row_cost(x, 2.0, 4.0), [&] { ops_->rms_norm(x, gain, eps, out, rstd); });
+  }
+  void rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> gain,
+                         std::span<const float> rstd, Store store, Matrix dx,
+                         std::span<float> dgain) override {
+    record("rms_norm_backward", row_cost(x, store == Store::kAdd ? 4.0 : 3.0, 8.0),
+           [&] { ops_->rms_norm_backward(dout, x, gain, rstd, store, dx, dgain); });
+  }
+  void rope(Matrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
+            const RopeTables& tables, RopeDirection direction) override {
+    record("rope", row_cost(x, 2.0, 3.0),
+           [&] { ops_->rope(x, head_dim, positions, tables, direction); });
+  }
+  void swiglu(ConstMatrix gate, ConstMatrix up, Matrix out) override {
+    record("swiglu", row_cost(gate, 3.0, 4.0), [&] { ops_->swiglu(gate, up, out); });
+  }
+  void swiglu_backward(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, Matrix dgate,
+                       Matrix dup) override {
+    record("swiglu_backward", row_cost(gate, 5.0, 10.0),
+           [&] { ops_->swiglu_backward(dout, gate, up, dgate, dup); });
+  }
+  void add_scaled(ConstMatrix x, float factor, Matrix y) override {
+    record("add_scaled", row_cost(x, 3.0, 2.0), [&] { ops_->add_scaled(x, factor, y); });
+  }
+  void scale_columns(ConstMatrix x, std::span<const float> factors, std::span<const float> bias,
+                     Store store, Matrix out) override {
+    record("scale_columns", row_cost(x, 2.0, 2.0),
+           [&] { ops_->scale_columns(x, factors, bias, store, out); });
+  }
+  void scale_columns_backward(ConstMatrix dout, ConstMatrix x, std::span<float> dfactors) override {
+    record("scale_columns_backward", row_cost(x, 2.0, 2.0),
+           [&] { ops_->scale_columns_backward(dout, x, dfactors); });
+  }
+  [[nodiscard]] std::int64_t kv_page_bytes(const AttentionShape& shape) const noexcept override {
+    return ops_->kv_page_bytes(shape);
+  }
+  void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                 ConstMatrix k, ConstMatrix v, KvLayer cache) override {
+    record("kv_append", row_cost(k, 4.0, 0.0),
+           [&] { ops_->kv_append(shape, segments, k, v, cache); });
+  }
+  void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                 ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) override {
+    record("attention", attention_cost(shape, segments, 2.0, 2.0),
+           [&] { ops_->attention(shape, segments, q, cache, out, lse); });
+  }
+  void attention_backward(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                          ConstMatrix q, KvLayer cache, ConstMatrix out, ConstMatrix lse,
+                          ConstMatrix dout, Matrix dq, Matrix dk, Matrix dv) override {
+    record("attention_backward", attention_cost(shape, segments, 5.0, 4.0), [&] {
+      ops_->attention_backward(shape, segments, q, cache, out, lse, dout, dq, dk, dv);
+    });
+  }
+  void log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
+                          float inv_temperature, std::span<float> logprobs,
+                          std::span<float> entropies) override {
+    record("log_softmax_gather", row_cost(logits, 1.0, 3.0), [&] {
+      ops_->log_softmax_gather(logits, targets, inv_temperature, logprobs, entropies);
+    });
+  }
+  void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
+                            float inv_temperature, std::span<const float> dlogprobs,
+                            std::span<const float> dentropies) override {
+    record("log_softmax_backward", row_cost(logits, 2.0, 4.0), [&] {
+      ops_->log_softmax_backward(logits, targets, inv_temperature, dlogprobs, dentropies);
+    });
+  }
+
+private:
+  static std::string linear_name(const char* kind, const PreparedWeight& weight) {
+    return std::string(kind) + " " + std::to_string(weight.in_features()) + " x " +
+           std::to_string(weight.out_features());
+  }
+  static Cost linear_cost(ConstMatrix x, const PreparedWeight& weight, ConstMatrix y) {
+    return {2.0 * count(x) * static_cast<double>(y.cols),
+            static_cast<double>(weight.size_bytes()) + (count(x) + count(y)) * kFloat};
+  }
+
+  template <class Body>
+  std::invoke_result_t<Body> record(const std::string& name, Cost cost, const Body& body) {
+    // Writes the call down when the body is done, whatever it returns.
+    struct Timer {
+      OpRecord& record;
+      std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+      ~Timer() {
+        record.seconds +=
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      }
+    };
+    OpRecord& to = profile_.records[name];
+    ++to.calls;
+    to.flops += cost.flops;
+    to.bytes += cost.bytes;
+    const Timer timer{to};
+    return body();
+  }
+
+  std::unique_ptr<Ops> ops_;
+  OpProfile& profile_;
+};
+
+}  // namespace
+
+double OpProfile::seconds() const noexcept {
+  double sum = 0.0;
+  for (const auto& [name, record] : records) {
+    sum += record.seconds;
+  }
+  return sum;
+}
+
+std::unique_ptr<Ops> make_profiled_ops(std::unique_ptr<Ops> ops, OpProfile& profile) {
+  return std::make_unique<ProfiledOps>(std::move(ops), profile);
+}
+
+}  // namespace tidemill::engines

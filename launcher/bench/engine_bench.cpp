@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/bench/engine_bench.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "engines/rl/sft_token_loss.hpp"
+#include "engines/runtime/factory.hpp"
+#include "launcher/bench/foreign_load.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+using engines::ModelConfig;
+using engines::ModelFiles;
+using engines::ModelRuntime;
+using engines::RolloutRequest;
+using engines::RuntimeOptions;
+using engines::TrainSequence;
+
+constexpr double kMostForeignLoad = 0.05;
+constexpr double kPeakSeconds = 0.4;
+constexpr int kRepetitions = 5;
+constexpr std::int64_t kPromptTokens = 16;
+constexpr std::int64_t kTrainTokens = 512;
+constexpr std::uint64_t kSeed = 7;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// -- what a step costs at least ------------------------------------------------------------------
+
+// Multiply-adds of one token through all linear layers, counted twice; the head apart.
+struct ModelCost {
+  double layers = 0.0;
+  double head = 0.0;
+  double query_cols = 0.0;
+  double num_layers = 0.0;
+  double weights = 0.0;  // elements read for one token
+
+  explicit ModelCost(const ModelConfig& config) {
+    const auto d = static_cast<double>(config.hidden_size);
+    const auto kv = static_cast<double>(config.num_kv_heads * config.head_dim);
+    const auto f = static_cast<double>(config.intermediate_size);
+    query_cols = static_cast<double>(config.num_heads * config.head_dim);
+    num_layers = static_cast<double>(config.num_layers);
+    const double parameters = num_layers * (2.0 * d * query_cols + 2.0 * d * kv + 3.0 * d * f);
+    head = 2.0 * d * static_cast<double>(config.vocab_size);
+    layers = 2.0 * parameters;
+    weights = parameters + head / 2.0;
+  }
+
+  // Causal attention over `tokens` tokens: `products` products with each position seen.
+  [[nodiscard]] double attention(double tokens, double products) const {
+    return 2.0 * products * query_cols * num_layers * tokens * (tokens + 1.0) / 2.0;
+  }
+};
+
+double flops_of(const engines::MachinePeaks& peaks, DType compute) {
+  return compute == DType::kBF16 ? peaks.bf16_flops : peaks.f32_flops;
+}
+
+// -- work ----------------------------------------------------------------------------------------
+
+class Discard final : public engines::RolloutSink {
+public:
+  void on_rollout(engines::RolloutResult result) override {
+    ++finished;
+    if (result.finish_reason == engines::FinishReason::kFailed) {
+      error = result.error;
+    }
+  }
+  int finished = 0;
+  std::string error;
+};
+
+std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t vocabulary,
+                                     std::uint64_t& state) {
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    ids.push_back(static_cast<std::int32_t>((state >> 33U) % static_cast<std::uint64_t>(vocabulary)));
+  }
+  return ids;
+}
+
+// A model that is open for one figure, and what of its steps is measured.
+class Bench {
+public:
+  Bench(const EngineBenchOptions& options, StepProfile& profile)
+      : options_(options), profile_(profile) {}
+
+  // `training`: of all parameters, or of a new adapter of rank 16 on all linear layers.
+  enum class Training { kNone, kAdapter, kAll };
+
+  Status open(DType compute, Training training, std::int64_t batch) {
+    TIDEMILL_ASSIGN_OR_RETURN(ModelFiles files, options_.model(compute));
+    RuntimeOptions runtime;
+    runtime.threads = options_.threads;
+    runtime.compute = compute;
+    runtime.kv_dtype = compute;
+    runtime.kv_bytes = std::int64_t{512} << 20U;
+    runtime.activation_bytes = std::int64_t{8} << 30U;
+    runtime.profile = &profile_.ops;
+    if (training == Training::kAdapter) {
+      engines::AdapterConfig adapter;
+      adapter.rank = 16;
+      adapter.alpha = 32.0;
+      adapter.targets = {engines::ModuleSelector::Kind::kAllLinear, {}, {}};
+      TIDEMILL_ASSIGN_OR_RETURN(runtime.adapter, engines::make_adapter(adapter, files, kSeed));
+    }
+    if (training != Training::kNone) {
+      runtime.optimizer.emplace();
+    }
+    config_ = files.config;
+    batch_ = batch;
+    TIDEMILL_ASSIGN_OR_RETURN(runtime_, engines::open_runtime(files, runtime));
+    return {};
+  }
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+
+  // Tokens per second of `batch` requests decoding together.
+  Result<double> decode(std::int64_t steps) {
+    TIDEMILL_RETURN_IF_ERROR(submit(kPromptTokens, steps + 2));
+    auto& rollout = runtime_->rollout();
+    std::int64_t timed = 0;
+    double seconds = 0.0;
+    while (rollout.has_work()) {
+      const double start = begin_step();
+      TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+      const bool counts = report.prefill_tokens == 0 && report.decode_tokens == batch_;
+      seconds += end_step(start, counts);
+      timed += counts ? report.decode_tokens : 0;
+    }
+    return finish(static_cast<double>(timed), seconds);
+  }
+
+  // Tokens per second of prompts of `tokens` tokens, up to their first new token.
+  Result<double> prefill(std::int64_t tokens) {
+    TIDEMILL_RETURN_IF_ERROR(submit(tokens, 1));
+    auto& rollout = runtime_->rollout();
+    double seconds = 0.0;
+    while (rollout.has_work()) {
+      const double start = begin_step();
+      TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+      seconds += end_step(start, true);
+      (void)report;
+    }
+    return finish(static_cast<double>(tokens * batch_), seconds);
+  }
+
+  // Tokens per second of an optimizer step on `batch` sequences of `kTrainTokens`.
+  Result<double> train() {
+    engines::TrainEngine& train = *runtime_->train();
+    engines::SftTokenLoss loss(batch_ * kTrainTokens);
+    std::vector<TrainSequence> sequences;
+    for (std::int64_t i = 0; i < batch_; ++i) {
+      TrainSequence sequence;
+      sequence.id = SampleId{static_cast<std::uint64_t>(i)};
+      sequence.ids = random_ids(kTrainTokens + 1, config_.vocab_size, state_);
+      sequence.response_mask.assign(sequence.ids.size(), 1);
+      sequence.response_mask[0] = 0;
+      sequences.push_back(std::move(sequence));
+    }
+    const double start = begin_step();
+    TIDEMILL_RETURN_IF_ERROR(train.begin_batch(&loss, 1.0F));
+    for (TrainSequence& sequence : sequences) {
+      TIDEMILL_RETURN_IF_ERROR(train.add(std::move(sequence)));
+    }
+    while (train.has_work()) {
+      const auto report = train.step({4096});
+      TIDEMILL_RETURN_IF_ERROR(report.status());
+    }
+    TIDEMILL_RETURN_IF_ERROR(train.update().status());
+    return static_cast<double>(batch_ * kTrainTokens) / end_step(start, true);
+  }
+
+private:
+  Status submit(std::int64_t prompt, std::int64_t new_tokens) {
+    sink_ = Discard{};
+    for (std::int64_t i = 0; i < batch_; ++i) {
+      RolloutRequest request;
+      request.id = SampleId{next_id_++};
+      request.prompt_ids = random_ids(prompt, config_.vocab_size, state_);
+      request.max_new_tokens = static_cast<std::int32_t>(new_tokens);
+      request.seed = kSeed;
+      TIDEMILL_RETURN_IF_ERROR(runtime_->rollout().submit(std::move(request), sink_));
+    }
+    return {};
+  }
+
+  double begin_step() {
+    kept_ = profile_.ops;
+    return now();
+  }
+
+  // Steps that do not count leave no trace in the profile.
+  double end_step(double start, bool counts) {
+    const double seconds = now() - start;
+    if (!counts) {
+      profile_.ops = kept_;
+      return 0.0;
+    }
+    profile_.seconds += seconds;
+    return seconds;
+  }
+
+  [[nodiscard]] Result<double> finish(double tokens, double seconds) const {
+    if (!sink_.error.empty()) {
+      return Status(Errc::kInternal, sink_.error);
+    }
+    return tokens / seconds;
+  }
+
+  const EngineBenchOptions& options_;
+  StepProfile& profile_;
+  engines::OpProfile kept_;
+  ModelConfig config_;
+  std::int64_t batch_ = 1;
+  std::unique_ptr<ModelRuntime> runtime_;
+  Discard sink_;
+  std::uint64_t next_id_ = 0;
+  std::uint64_t state_ = kSeed;
+};
+
+// -- figures -------------------------------------------------------------------------------------
+
+struct FigureSpec {
+  const char* name;
+  DType compute;
+  Bench::Training training;
+  std::int64_t batch;
+  const char* limit;
+  Result<double> (*run)(Bench& bench);
+  double (*limit_value)(const ModelCost& cost, const engines::MachinePeaks& peaks,
+                        const FigureSpec& spec);
+};
+
+constexpr const char* kReads = "memory bandwidth";
+constexpr const char* kMatmul = "matmul peak";
+
+Result<double> decode_few(Bench& bench) {
+  return bench.decode(48);
+}
+Result<double> decode_many(Bench& bench) {
+  return bench.decode(12);
+}
+Result<double> prefill(Bench& bench) {
+  return bench.prefill(kTrainTokens);
+}
+Result<double> train(Bench& bench) {
+  return bench.train();
+}
+
+double read_limit(const ModelCost& cost, const engines::MachinePeaks& peaks,
+                  const FigureSpec& spec) {
+  return peaks.bytes_per_second /
+         (cost.weights * static_cast<double>(dtype_bytes(spec.compute)));
+}
+
+double decode_limit(const ModelCost& cost, const engines::MachinePeaks& peaks,
+                    const FigureSpec& spec) {
+  return flops_of(peaks, spec.compute) / (cost.layers + cost.head);
+}
+
+double prefill_limit(const ModelCost& cost, const engines::MachinePeaks& peaks,
+                     const FigureSpec& spec) {
+  const double tokens = kTrainTokens;
+  const double flops = tokens * cost.layers + cost.head + cost.attention(tokens, 2.0);
+  return tokens * flops_of(peaks, spec.compute) / flops;
+}
+
+// 2N forward, 2N for input gradients, and 2N more for weights that are trained; attention has two
+// products forward and four backward.
+double train_limit(const ModelCost& cost, const engines::MachinePeaks& peaks,
+                   const FigureSpec& spec) {
+  const double tokens = kTrainTokens;
+  const double passes = spec.training == Bench::Training::kAll ? 3.0 : 2.0;
+  const double flops =
+      passes * tokens * (cost.layers + cost.head) + cost.attention(tokens, 6.0);
+  return tokens * flops_of(peaks, spec.compute) / flops;
+}
+
+constexpr auto kNone = Bench::Training::kNone;
+constexpr auto kAdapter = Bench::Training::kAdapter;
+constexpr auto kAll = Bench::Training::kAll;
+
+const FigureSpec kFigures[] = {
+    {"decode_b1_f32", DType::kF32, kNone, 1, kReads, decode_few, read_limit},
+    {"decode_b1_bf16", DType::kBF16, kNone, 1, kReads, decode_few, read_limit},
+    {"prefill_512_f32", DType::kF32, kNone, 1, kMatmul, prefill, prefill_limit},
+    {"prefill_512_bf16", DType::kBF16, kNone, 1, kMatmul, prefill, prefill_limit},
+    {"decode_16_bf16", DType::kBF16, kNone, 16, kMatmul, decode_many, decode_limit},
+    {"decode_64_bf16", DType::kBF16, kNone, 64, kMatmul, decode_many, decode_limit},
+    {"lora_step_f32_b1", DType::kF32, kAdapter, 1, kMatmul, train, train_limit},
+    {"lora_step_f32_b4", DType::kF32, kAdapter, 4, kMatmul, train, train_limit},
+    {"lora_step_bf16_b1", DType::kBF16, kAdapter, 1, kMatmul, train, train_limit},
+    {"lora_step_bf16_b4", DType::kBF16, kAdapter, 4, kMatmul, train, train_limit},
+    {"full_step_f32", DType::kF32, kAll, 1, kMatmul, train, train_limit},
+};
+
+// One repetition, and what the machine could do just before it.
+struct Repetition {
+  double value = 0.0;
+  double foreign_load = 0.0;
+};
+
+Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options,
+                       StepProfile& profile) {
+  engines::Workers workers(options.threads);
+  TIDEMILL_ASSIGN_OR_RETURN(profile.peaks, engines::measure_peaks(workers, kPeakSeconds));
+  Bench bench(options, profile);
+  TIDEMILL_RETURN_IF_ERROR(bench.open(spec.compute, spec.training, spec.batch));
+  TIDEMILL_RETURN_IF_ERROR(spec.run(bench).status());  // pages are touched, buffers grown
+  profile.ops = {};
+  profile.seconds = 0.0;
+  std::vector<Repetition> repetitions;
+  for (int disturbed = 0; repetitions.size() < kRepetitions;) {
+    const StepProfile before = profile;
+    const ForeignLoad watch;
+    TIDEMILL_ASSIGN_OR_RETURN(const double value, spec.run(bench));
+    const double load = watch.share();
+    if (load > kMostForeignLoad && disturbed < options.patience * kRepetitions) {
+      ++disturbed;
+      profile = before;
+      continue;
+    }
+    repetitions.push_back({value, load});
+  }
+  std::ranges::sort(repetitions, {}, &Repetition::value);
+  const Repetition& median = repetitions[repetitions.size() / 2];
+  Figure figure{spec.name, median.value, "tok/s", spec.limit, 0.0, options.threads,
+                median.foreign_load};
+  figure.peer_value = spec.limit_value(ModelCost(bench.config()), profile.peaks, spec);
+  return figure;
+}
+
+}  // namespace
+
+std::vector<std::string> engine_figures() {
+  std::vector<std::string> names;
+  for (const FigureSpec& spec : kFigures) {
+    names.emplace_back(spec.name);
+  }
+  return names;
+}
+
+Status run_engine_bench(const EngineBenchOptions& options,
+                        const std::function<void(const Figure&)>& report,
+                        const std::function<void(const Figure&, const StepProfile&)>& profiled) {
+  for (const std::string& name : options.figures) {
+    if (std::ranges::find(kFigures, name, &FigureSpec::name) == std::end(kFigures)) {
+      return invalid_argument("--figure: there is no figure \"" + name + "\"");
+    }
+  }
+  for (const FigureSpec& spec : kFigures) {
+    if (!options.figures.empty() &&
+        std::ranges::find(options.figures, spec.name) == options.figures.end()) {
+      continue;
+    }
+    StepProfile profile;
+    auto figure = measure(spec, options, profile);
+    if (!figure.ok()) {
+      return figure.status().with_context(spec.name);
+    }
+    report(figure.value());
+    if (profiled) {
+      profiled(figure.value(), profile);
+    }
+  }
+  return {};
+}
+
+}  // namespace tidemill::launcher

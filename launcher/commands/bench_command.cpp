@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tidemill bench`: what this machine makes of the engine.
+#include <CLI/App.hpp>
+#include <iomanip>
+#include <ostream>
+
+#include "base/json.hpp"
+#include "launcher/bench/engine_bench.hpp"
+#include "launcher/bench/profile_table.hpp"
+#include "launcher/bench/random_model.hpp"
+#include "launcher/commands/commands.hpp"
+#include "launcher/option_checks.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+class BenchCommand final : public Command {
+public:
+  [[nodiscard]] std::string name() const override { return "bench"; }
+  [[nodiscard]] std::string summary() const override {
+    return "Measures this machine, and the engine against it";
+  }
+  [[nodiscard]] std::string example() const override {
+    return "tidemill bench engine --preset 197m --figure decode_b1_bf16 --profile";
+  }
+
+  void declare(CLI::App& app) override {
+    take_names(*app.add_option("WHAT", what_, "What to measure")->required(), {"engine"});
+    auto* preset = app.add_option("--preset", preset_, "A model with random weights")
+                       ->capture_default_str();
+    take_names(*preset, preset_names());
+    app.add_option("--model", model_, "A model directory, in place of --preset")
+        ->type_name("DIR")
+        ->excludes(preset);
+    auto* threads = app.add_option("--threads", threads_, "Threads")
+                        ->type_name("N")
+                        ->capture_default_str();
+    take_integers(*threads, {1, kMaxThreads});
+    auto* figure = app.add_option("--figure", figures_, "Only this one; may be repeated")
+                       ->allow_extra_args(false);
+    take_names(*figure, engine_figures());
+    app.add_flag("--profile", profile_, "Also say where the time went, operation by operation");
+  }
+
+  [[nodiscard]] Status run(Session& session) override {
+    EngineBenchOptions options;
+    options.threads = threads_;
+    options.figures = figures_;
+    options.model = [this](DType dtype) { return open(dtype); };
+    const auto report = [&](const Figure& figure) { print(figure, session); };
+    const auto profiled = [&](const Figure& /*figure*/, const StepProfile& profile) {
+      (session.form == OutputForm::kJson ? session.err : session.out) << profile_table(profile);
+    };
+    return profile_ ? run_engine_bench(options, report, profiled)
+                    : run_engine_bench(options, report, {});
+  }
+
+private:
+  [[nodiscard]] Result<engines::ModelFiles> open(DType dtype) const {
+    if (!model_.empty()) {
+      return engines::open_model(model_);
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelConfig config, preset_config(preset_));
+    return random_model(config, dtype);
+  }
+
+  static void print(const Figure& figure, Session& session) {
+    if (session.form == OutputForm::kJson) {
+      session.out << Json(Json::Object{{"figure", figure.name},
+                                       {"value", figure.value},
+                                       {"unit", figure.unit},
+                                       {"peer", figure.peer},
+                                       {"peer_value", figure.peer_value},
+                                       {"ratio", figure.ratio()},
+                                       {"threads", figure.threads},
+                                       {"foreign_load", figure.foreign_load}})
+                         .to_line()
+                  << '\n';
+    } else {
+      session.out << std::fixed << std::setprecision(1) << figure.name << ": " << figure.value
+                  << ' ' << figure.unit << ", " << figure.ratio() * 100.0 << "% of "
+                  << figure.peer << '\n';
+    }
+    session.out.flush();
+  }
+
+  std::string what_;
+  std::string preset_ = "197m";
+  std::string model_;
+  int threads_ = 1;
+  std::vector<std::string> figures_;
+  bool profile_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_bench_command() {
+  return std::make_unique<BenchCommand>();
+}
+
+}  // namespace tidemill::launcher
