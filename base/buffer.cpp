@@ -2,6 +2,8 @@
 #include "base/buffer.hpp"
 
 #include <atomic>
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace tidemill {
 namespace {
@@ -20,12 +22,24 @@ Buffer Buffer::copy_of(std::span<const std::byte> bytes, DType dtype) {
 }
 
 Buffer Buffer::wrap(std::shared_ptr<const void> owner, std::span<const std::byte> bytes,
-                    DType dtype) {
+                    DType dtype, Backing backing) {
   Buffer buffer;
   buffer.owner_ = std::move(owner);
   buffer.bytes_ = bytes;
   buffer.identity_ = {next_segment(), 0, bytes.size(), dtype, 0};
+  buffer.backing_ = backing;
   return buffer;
+}
+
+void Buffer::release_pages() const noexcept {
+  if (backing_ != Backing::kFile || bytes_.empty()) {
+    return;
+  }
+  // Whole pages that overlap the range; neighbours find theirs in the file again.
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes_.data()) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes_.data() + bytes_.size());
+  (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // only a hint
 }
 
 Buffer Buffer::slice(std::size_t offset, std::size_t length, DType dtype) const {

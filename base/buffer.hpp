@@ -34,6 +34,9 @@ typename Inspector::result_type inspect(Inspector& f, BufferIdentity& x) {
   return f(x.segment, x.offset, x.length, x.dtype, x.generation);
 }
 
+/// Where the bytes of a buffer come from again when their memory is given up.
+enum class Backing : std::uint8_t { kNone, kFile };
+
 /// A shared, immutable range of bytes.
 ///
 /// Threads: distinct handles to one segment may be used concurrently.
@@ -56,11 +59,17 @@ public:
   }
 
   /// Makes a handle to `bytes`, which `owner` keeps alive and unchanged.
+  /// `backing` is kFile for a read-only private mapping of a file.
   [[nodiscard]] static Buffer wrap(std::shared_ptr<const void> owner,
-                                   std::span<const std::byte> bytes, DType dtype);
+                                   std::span<const std::byte> bytes, DType dtype,
+                                   Backing backing = Backing::kNone);
 
   /// Returns a handle to `length` bytes from `offset`. Requires the range to lie inside.
   [[nodiscard]] Buffer slice(std::size_t offset, std::size_t length, DType dtype) const;
+
+  /// Tells the system that the bytes will not be needed soon. A mapped file's pages leave the
+  /// process and are read again when somebody does need them; other buffers stay as they are.
+  void release_pages() const noexcept;
 
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.size(); }
@@ -86,6 +95,7 @@ private:
   std::shared_ptr<const void> owner_;
   std::span<const std::byte> bytes_;
   BufferIdentity identity_;
+  Backing backing_ = Backing::kNone;
 };
 
 }  // namespace tidemill

@@ -160,7 +160,7 @@ Result<Buffer> ReadableFile::map() const {
                         std::to_string(info.st_size) + " bytes while it was read");
   }
   const std::span<const std::byte> bytes = mapping->bytes();
-  return Buffer::wrap(std::move(mapping), bytes, DType::kU8);
+  return Buffer::wrap(std::move(mapping), bytes, DType::kU8, Backing::kFile);
 }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes) {

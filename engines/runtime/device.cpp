@@ -37,6 +37,12 @@ std::string describe(const Ops& ops, const Workers& workers, const RuntimeOption
 
 }  // namespace
 
+std::int64_t Device::logit_rows(const ModelConfig& config) noexcept {
+  constexpr std::int64_t kLogitBytes = std::int64_t{32} << 20U;
+  return std::clamp<std::int64_t>(
+      kLogitBytes / (config.vocab_size * static_cast<std::int64_t>(sizeof(float))), 16, 512);
+}
+
 Result<std::unique_ptr<Device>> Device::create(const ModelConfig& config,
                                                const RuntimeOptions& options) {
   if (options.threads < 0 || options.threads > kMaxThreads) {

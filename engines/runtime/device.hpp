@@ -20,8 +20,8 @@ namespace tidemill::engines {
 ///
 /// Threads: one call at a time, over everything that shares it.
 struct Device {
-  /// Logits held at once, in rows; changes no bit.
-  static constexpr std::int64_t kLogitRows = 64;
+  /// Returns the rows of logits held at once: what fits 32 MiB, in [16, 512]; changes no bit.
+  [[nodiscard]] static std::int64_t logit_rows(const ModelConfig& config) noexcept;
 
   ModelConfig config;
   std::unique_ptr<Workers> workers;

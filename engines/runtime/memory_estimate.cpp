@@ -89,7 +89,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& 
   }
   estimate.activation_bytes +=
       rows * Transformer::workspace_bytes_per_row(config, use) +
-      2 * Device::kLogitRows * (config.vocab_size + 2 * config.hidden_size) * kFloat;
+      2 * Device::logit_rows(config) * (config.vocab_size + 2 * config.hidden_size) * kFloat;
   return estimate;
 }
 

@@ -49,12 +49,15 @@ Result<AdapterSpec> read_spec(const ModelConfig& model, const RuntimeOptions& op
 }
 
 // Weights that are trained are published in the type they are computed in; a frozen base stays as
-// the file has it, and an adapter is f32.
+// the file has it, and an adapter is f32. Without training the base's digest is left for later:
+// most such runtimes are never asked for it, and it costs a pass over the file.
 Snapshot initial_snapshot(const ModelFiles& model, const RuntimeOptions& options) {
   Snapshot snapshot;
   const bool trains_base = options.optimizer.has_value() && !options.adapter.has_value();
   snapshot.base = trains_base ? to_float_type(model.tensors, options.compute) : model.tensors;
-  snapshot.base_digest = digest_tensors(snapshot.base);
+  if (options.optimizer.has_value()) {
+    snapshot.base_digest = digest_tensors(snapshot.base);
+  }
   if (options.adapter.has_value()) {
     snapshot.adapter = to_float_type(options.adapter->tensors, DType::kF32);
     snapshot.adapter_digest = digest_tensors(snapshot.adapter);
@@ -74,7 +77,9 @@ public:
   Status open_views(const RuntimeOptions& options, const TensorMap& files) {
     const WeightUse use =
         options.optimizer.has_value() ? WeightUse::kForwardAndBackward : WeightUse::kForward;
-    TIDEMILL_ASSIGN_OR_RETURN(const LaidOutWeights weights, shelf_.lay_out(initial_, use));
+    TIDEMILL_ASSIGN_OR_RETURN(const LaidOutWeights weights,
+                              shelf_.lay_out(initial_, use, SnapshotTrust::kOwn));
+    opened_ = weights.base;
     rollout_.emplace(*device_, shelf_, options, weights, initial_.version);
     if (options.optimizer.has_value()) {
       train_.emplace(*device_, shelf_, options,
@@ -85,13 +90,22 @@ public:
 
   RolloutEngine& rollout() override { return *rollout_; }
   TrainEngine* train() override { return train_.has_value() ? &*train_ : nullptr; }
-  const Snapshot& initial() const override { return initial_; }
+  const Snapshot& initial() const override {
+    if (initial_.base_digest.empty()) {
+      initial_.base_digest = digest_tensors(initial_.base);
+      if (auto base = opened_.lock()) {
+        shelf_.remember({std::move(base), nullptr, initial_.base_digest, ""}, WeightUse::kForward);
+      }
+    }
+    return initial_;
+  }
   std::string_view description() const override { return device_->description; }
 
 private:
   std::unique_ptr<Device> device_;
-  WeightShelf shelf_;
-  Snapshot initial_;
+  mutable WeightShelf shelf_;
+  std::weak_ptr<const ModelWeights> opened_;
+  mutable Snapshot initial_;  // the base's digest comes when it is first asked for
   std::optional<RolloutView> rollout_;
   std::optional<TrainView> train_;
 };

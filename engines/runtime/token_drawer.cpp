@@ -51,9 +51,9 @@ std::vector<Draw> TokenDrawer::run(const LaidOutWeights& weights, ConstMatrix hi
       }
     }
   }
-  for (std::size_t first = 0; first < rows.size(); first += Device::kLogitRows) {
-    const auto part = std::span(rows).subspan(
-        first, std::min<std::size_t>(Device::kLogitRows, rows.size() - first));
+  const auto most = static_cast<std::size_t>(Device::logit_rows(device_.config));
+  for (std::size_t first = 0; first < rows.size(); first += most) {
+    const auto part = std::span(rows).subspan(first, std::min(most, rows.size() - first));
     const auto count = static_cast<std::int64_t>(part.size());
     const Matrix gathered = hidden_.reshape(count, hidden.cols);
     for (std::int64_t i = 0; i < count; ++i) {

@@ -90,7 +90,7 @@ Status TrainView::begin_batch(TokenLoss* loss, float temperature) {
   end_batch();
   OpenBatch batch;
   batch.loss = loss;
-  batch.head = {temperature, Device::kLogitRows};
+  batch.head = {temperature, Device::logit_rows(device_.config)};
   batch_ = std::move(batch);
   return {};
 }
@@ -232,7 +232,7 @@ Status TrainView::run_loss(MicroBatch& micro, ConstMatrix hidden,
   const Matrix dhidden = dhidden_.reshape(hidden.rows, hidden.cols);
   device_.transformer->token_logprobs_backward(
       *working_.base, working_.adapter.get(), hidden, micro.targets(), batch_->head,
-      {row_dlogprobs, row_dentropies}, dhidden, gradients_);
+      {row_dlogprobs, row_dentropies, true}, dhidden, gradients_);
   device_.transformer->backward(*working_.base, micro.batch(), *device_.cache, activations_,
                                 dhidden, gradients_);
   return {};
@@ -275,7 +275,7 @@ Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights
       weights.adapter_digest != working_.adapter_digest) {
     TIDEMILL_ASSIGN_OR_RETURN(laid_out, shelf_.lay_out(weights, WeightUse::kForward));
   }
-  const HeadOptions head{temperature, Device::kLogitRows};
+  const HeadOptions head{temperature, Device::logit_rows(device_.config)};
   std::vector<std::vector<float>> columns;
   while (columns.size() < sequences.size()) {
     MicroBatch micro(device_);

@@ -22,6 +22,12 @@ struct LaidOutWeights {
   std::string adapter_digest;
 };
 
+/// Whether a snapshot's digests are checked.
+enum class SnapshotTrust : std::uint8_t {
+  kVerify,  // it came from elsewhere
+  kOwn,     // this process has just made it; an empty digest is then allowed
+};
+
 /// Lays weights out for one device and remembers, without keeping alive, what it laid out.
 ///
 /// Threads: one call at a time.
@@ -30,11 +36,12 @@ public:
   /// `spec` is that of the runtime's adapter; empty: the runtime has none. `ops` must outlive it.
   WeightShelf(ModelConfig config, AdapterSpec spec, DType compute, Ops& ops);
 
-  /// Verifies the digests of `snapshot` and lays it out for `use`. Parts that somebody still holds
+  /// Verifies the digests of `snapshot`, unless it is trusted, and lays it out for `use`. Parts that somebody still holds
   /// are shared; an empty base stands for one that somebody holds.
   /// Errors: `kCorruptData` (digest), `kInvalidArgument` (names or shapes, a base that nobody
   /// holds, an adapter for a runtime without one).
-  [[nodiscard]] Result<LaidOutWeights> lay_out(const Snapshot& snapshot, WeightUse use);
+  [[nodiscard]] Result<LaidOutWeights> lay_out(const Snapshot& snapshot, WeightUse use,
+                                               SnapshotTrust trust = SnapshotTrust::kVerify);
 
   /// Lays out tensors that have no digest yet.
   /// Errors: those of `ModelWeights::create` and `Adapter::create`.

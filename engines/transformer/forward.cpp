@@ -217,6 +217,7 @@ void embed(std::span<const std::int32_t> ids, const ModelWeights& weights, const
 ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                  const ForwardOptions& options) {
   State& s = *state_;
+  s.head.holds_pass = false;
   const BatchPlan plan = plan_batch(batch, cache);
   const std::int64_t num_training_rows = batch.num_training_rows();
   TIDEMILL_CHECK(num_training_rows == 0 || options.activations != nullptr)

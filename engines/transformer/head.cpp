@@ -100,6 +100,7 @@ void Transformer::token_logprobs(const ModelWeights& weights, const Adapter* ada
   std::ranges::fill(logprobs, 0.0F);
   std::ranges::fill(entropies, 0.0F);
   const TargetChunks chunks(targets, options.chunk_rows);
+  state_->head.holds_pass = chunks.num_chunks() == 1;
   for (std::size_t index = 0; index < chunks.num_chunks(); ++index) {
     const TargetChunks::Chunk chunk = chunks.chunk(index);
     const Matrix logits = chunk_logits(weights, adapter, hidden, chunk, state_->ops, state_->head);
@@ -126,13 +127,17 @@ void Transformer::token_logprobs_backward(const ModelWeights& weights, const Ada
   TIDEMILL_CHECK(upstream.dentropies.empty() || upstream.dentropies.size() == targets.size());
   TIDEMILL_CHECK(dhidden.rows == hidden.rows && dhidden.cols == hidden.cols);
   Ops& ops = state_->ops;
+  const bool held = upstream.follows && state_->head.holds_pass;
+  state_->head.holds_pass = false;  // the gradient replaces them
   for (std::int64_t row = 0; row < dhidden.rows; ++row) {
     std::fill_n(dhidden.row(row), dhidden.cols, 0.0F);
   }
   const TargetChunks chunks(targets, options.chunk_rows);
   for (std::size_t index = 0; index < chunks.num_chunks(); ++index) {
     const TargetChunks::Chunk chunk = chunks.chunk(index);
-    const Matrix dlogits = chunk_logits(weights, adapter, hidden, chunk, ops, state_->head);
+    const Matrix dlogits =
+        held ? state_->head.logits.view()
+             : chunk_logits(weights, adapter, hidden, chunk, ops, state_->head);
     ops.log_softmax_backward(dlogits, chunk.targets, 1.0F / options.temperature,
                              gather(upstream.dlogprobs, chunk.rows),
                              gather(upstream.dentropies, chunk.rows));

@@ -26,6 +26,7 @@ public:
       return prepared.status().with_context("tensor " + name);
     }
     size_bytes_ += prepared.value()->size_bytes();
+    tensor.data.release_pages();  // what is computed with is the prepared copy
     return prepared;
   }
 

@@ -46,6 +46,9 @@ struct HeadOptions {
 struct TokenGradients {
   std::span<const float> dlogprobs;
   std::span<const float> dentropies;  // empty: zero
+  /// The call follows `token_logprobs` of the same arguments, with no other call in between: logits
+  /// that fitted one chunk are then still there.
+  bool follows = false;
 };
 
 /// Runs one model architecture on one device. Weights are passed to each call, so that one object,
@@ -83,7 +86,7 @@ public:
 
   /// Continues the gradient of a loss on `token_logprobs` to the hidden states: dhidden (N, D) is
   /// overwritten, the head's gradient is added to `gradients` when it is trained. Computes the
-  /// logits again, chunk by chunk. Spans are as long as `targets`.
+  /// logits again, chunk by chunk, unless they are still there. Spans are as long as `targets`.
   /// Requires weights prepared for backward.
   void token_logprobs_backward(const ModelWeights& weights, const Adapter* adapter,
                                ConstMatrix hidden, std::span<const std::int32_t> targets,

@@ -56,6 +56,7 @@ struct HeadBuffers {
   OwnedMatrix hidden;   // (chunk, D)
   OwnedMatrix dhidden;  // (chunk, D)
   OwnedMatrix logits;   // (chunk, V)
+  bool holds_pass = false;  // the logits of all rows of the last `token_logprobs`
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
     return hidden.size_bytes() + dhidden.size_bytes() + logits.size_bytes();

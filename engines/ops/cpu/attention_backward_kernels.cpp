@@ -95,15 +95,14 @@ struct Tile {
 // to (rows x columns) = from (rows x head_dim) across (head_dim x columns).
 void multiply_across(const Workspace& work, const Tile& tile, std::int64_t head_dim,
                      const float* from, const float* across, float* to) {
-  for (std::int64_t column = tile.first_column; column < tile.end_column; column += kLanes) {
-    accumulate_rows<Start::kZero>(TileOperands<float>{.a = from,
-                                                      .a_row = work.width,
-                                                      .a_step = 1,
-                                                      .b = across + column,
-                                                      .b_step = work.columns,
-                                                      .depth = head_dim},
-                                  tile.rows, to + column, work.columns);
-  }
+  accumulate_columns<Start::kZero>(TileOperands<float>{.a = from,
+                                                       .a_row = work.width,
+                                                       .a_step = 1,
+                                                       .b = across + tile.first_column,
+                                                       .b_step = work.columns,
+                                                       .depth = head_dim},
+                                   tile.rows, tile.end_column - tile.first_column,
+                                   to + tile.first_column, work.columns);
 }
 
 // Turns scores into weights and their gradients into gradients of scores.
@@ -141,16 +140,14 @@ void weights_and_dscores(const AttentionBackwardJob& in, const Workspace& work, 
 // to (columns x width) += rows^T from: position p receives coefficient[row][p] * from[row].
 void add_to_positions(const Workspace& work, const Tile& tile, const float* coefficients,
                       const float* from, float* to) {
-  for (std::int64_t c = 0; c < work.width; c += kLanes) {
-    accumulate_rows<Start::kMemory>(TileOperands<float>{.a = coefficients + tile.first_column,
-                                                        .a_row = 1,
-                                                        .a_step = work.columns,
-                                                        .b = from + c,
-                                                        .b_step = work.width,
-                                                        .depth = tile.rows},
-                                    tile.end_column - tile.first_column,
-                                    to + tile.first_column * work.width + c, work.width);
-  }
+  accumulate_columns<Start::kMemory>(TileOperands<float>{.a = coefficients + tile.first_column,
+                                                         .a_row = 1,
+                                                         .a_step = work.columns,
+                                                         .b = from,
+                                                         .b_step = work.width,
+                                                         .depth = tile.rows},
+                                     tile.end_column - tile.first_column, work.width,
+                                     to + tile.first_column * work.width, work.width);
 }
 
 void store_queries(const AttentionBackwardJob& in, const Workspace& work, const Tile& tile) {
@@ -175,16 +172,14 @@ void backward_tile(const AttentionBackwardJob& in, const Workspace& work, const 
   multiply_across(work, tile, head_dim, work.q, work.keys_across, work.weights);
   multiply_across(work, tile, head_dim, work.dout, work.values_across, work.dscores);
   weights_and_dscores(in, work, tile);
-  for (std::int64_t c = 0; c < work.width; c += kLanes) {
-    accumulate_rows<Start::kZero>(
-        TileOperands<float>{.a = work.dscores + tile.first_column,
-                            .a_row = work.columns,
-                            .a_step = 1,
-                            .b = work.keys + tile.first_column * work.width + c,
-                            .b_step = work.width,
-                            .depth = tile.end_column - tile.first_column},
-        tile.rows, work.dq + c, work.width);
-  }
+  accumulate_columns<Start::kZero>(
+      TileOperands<float>{.a = work.dscores + tile.first_column,
+                          .a_row = work.columns,
+                          .a_step = 1,
+                          .b = work.keys + tile.first_column * work.width,
+                          .b_step = work.width,
+                          .depth = tile.end_column - tile.first_column},
+      tile.rows, work.width, work.dq, work.width);
   store_queries(in, work, tile);
   add_to_positions(work, tile, work.dscores, work.q, work.dk);
   add_to_positions(work, tile, work.weights, work.dout, work.dv);

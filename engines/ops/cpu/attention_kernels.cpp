@@ -50,25 +50,38 @@ std::int64_t attention_scratch(const AttentionJob& job) {
   return Workspace(job, nullptr).size();
 }
 
+// The keys of 16 positions: head_dim rows, a page's length apart.
+template <class Element>
+const Element* keys_at(const AttentionJob& job, std::int64_t position) {
+  const std::int64_t page = position / job.layout.page_tokens;
+  return page_head<Element>(job, page).keys + (position - page * job.layout.page_tokens);
+}
+
 // scores[row][position] = q[row] . key[position], in page order: a page's last vector may run into
 // the next page's columns, which are then overwritten.
 template <class Element>
 void compute_scores(const AttentionJob& job, const Workspace& work) {
   const std::int64_t page_tokens = job.layout.page_tokens;
-  const std::int64_t last_position = job.first_position + job.tokens - 1;
-  for (std::int64_t page = visible(job.window, job.first_position).first / page_tokens;
-       page <= last_position / page_tokens; ++page) {
-    const Element* keys = page_head<Element>(job, page).keys;
-    for (std::int64_t lane = 0; lane < page_tokens; lane += kLanes) {
-      float* to = work.scores + page * page_tokens + lane - work.origin;
-      accumulate_rows<Start::kZero>(TileOperands<Element>{.a = work.q,
-                                                          .a_row = work.width,
-                                                          .a_step = 1,
-                                                          .b = keys + lane,
-                                                          .b_step = page_tokens,
-                                                          .depth = job.layout.head_dim},
-                                    work.rows, to, work.columns);
+  const std::int64_t last_page = (job.first_position + job.tokens - 1) / page_tokens;
+  const std::int64_t end = (last_page + 1) * page_tokens;
+  TileOperands<Element> in{.a = work.q,
+                           .a_row = work.width,
+                           .a_step = 1,
+                           .b_step = page_tokens,
+                           .depth = job.layout.head_dim};
+  std::int64_t at = visible(job.window, job.first_position).first / page_tokens * page_tokens;
+  if (page_tokens % kLanes == 0) {
+    // Two sixteens of positions at a time, wherever their pages lie.
+    for (; at + kTileWidth * kLanes <= end; at += kTileWidth * kLanes) {
+      in.b = keys_at<Element>(job, at);
+      in.panel_step = keys_at<Element>(job, at + (kTileWidth - 1) * kLanes) - in.b;
+      accumulate_rows<Start::kZero, kTileWidth>(in, work.rows, work.scores + at - work.origin,
+                                                work.columns);
     }
+  }
+  for (; at < end; at += smaller(kLanes, page_tokens - at % page_tokens)) {
+    in.b = keys_at<Element>(job, at);
+    accumulate_rows<Start::kZero>(in, work.rows, work.scores + at - work.origin, work.columns);
   }
 }
 
@@ -105,28 +118,65 @@ SoftmaxSum exponentiate(float* scores, std::int64_t origin, Span seen) {
   return out;
 }
 
-// sums[row] += weight[row][p] * value[p] for the positions of `range`, in rising order.
-template <class Element>
-void add_values(const AttentionJob& job, const Workspace& work, std::int64_t first_row,
-                std::int64_t rows, Span range) {
+// sums[row] += weight[row][p] * value[p] for the positions of `range`, in rising order; the sums of
+// one tile of rows and columns stay in registers from page to page.
+template <int kRows, int kWidth, class Element>
+void add_values_tile(const AttentionJob& job, const Workspace& work, std::int64_t row,
+                     std::int64_t column, Span range) {
+  constexpr int kVectors = kWidth * kRegisters;
   const std::int64_t page_tokens = job.layout.page_tokens;
+  const std::int64_t head_dim = job.layout.head_dim;
+  float* sums = work.sums + row * work.width + column;
+  Accumulators<kRows, kVectors> acc;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      acc.value[r][v] = load_register(sums + r * work.width + v * kRegisterFloats);
+    }
+  }
   for (std::int64_t position = range.first; position <= range.last;) {
     const std::int64_t page = position / page_tokens;
     const std::int64_t end = smaller(range.last + 1, (page + 1) * page_tokens);
-    const Element* values = page_head<Element>(job, page).values +
-                            (position - page * page_tokens) * job.layout.head_dim;
-    for (std::int64_t c = 0; c < job.layout.head_dim; c += kLanes) {
-      accumulate_rows<Start::kMemory>(
-          TileOperands<Element>{
-              .a = work.scores + first_row * work.columns + position - work.origin,
-              .a_row = work.columns,
-              .a_step = 1,
-              .b = values + c,
-              .b_step = job.layout.head_dim,
-              .depth = end - position},
-          rows, work.sums + first_row * work.width + c, work.width);
-    }
+    accumulate(TileOperands<Element>{
+                   .a = work.scores + row * work.columns + position - work.origin,
+                   .a_row = work.columns,
+                   .a_step = 1,
+                   .b = page_head<Element>(job, page).values +
+                        (position - page * page_tokens) * head_dim + column,
+                   .b_step = head_dim,
+                   .panel_step = kLanes,
+                   .depth = end - position},
+               acc);
     position = end;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      store_register(sums + r * work.width + v * kRegisterFloats, acc.value[r][v]);
+    }
+  }
+}
+
+template <class Element>
+void add_values(const AttentionJob& job, const Workspace& work, std::int64_t first_row,
+                std::int64_t rows, Span range) {
+  if (range.first > range.last) {
+    return;
+  }
+  for (const std::int64_t end = first_row + rows; first_row < end;) {
+    const std::int64_t count = next_rows(end - first_row);
+    with_rows(count, [&]<int kRows>() {
+      std::int64_t column = 0;
+      for (; column + kTileWidth * kLanes <= work.width; column += kTileWidth * kLanes) {
+        add_values_tile<kRows, kTileWidth, Element>(job, work, first_row, column, range);
+      }
+      for (; column < work.width; column += kLanes) {
+        add_values_tile<kRows, 1, Element>(job, work, first_row, column, range);
+      }
+    });
+    first_row += count;
   }
 }
 

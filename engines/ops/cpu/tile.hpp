@@ -109,17 +109,45 @@ inline std::int64_t next_rows(std::int64_t left) {
   return (left + tiles - 1) / tiles;
 }
 
-/// Computes a (rows x depth) b (depth x 16) into, or adds it to, `rows` x 16 results in memory.
-template <Start kStart, class Element>
+// Sixteens of columns of the widest tile of kTileRows rows.
+#if defined(__AVX512F__)
+inline constexpr int kTileWidth = 2;
+#else
+inline constexpr int kTileWidth = 1;
+#endif
+
+/// Computes a (rows x depth) b (depth x 16 kWidth) into, or adds it to, `rows` rows of results in
+/// memory.
+template <Start kStart, int kWidth = 1, class Element>
 inline void accumulate_rows(TileOperands<Element> in, std::int64_t rows, float* c,
                             std::int64_t c_row) {
   while (rows > 0) {
     const std::int64_t count = next_rows(rows);
-    with_rows(count,
-              [&]<int kRows>() { accumulate_in_memory<kRows, kRegisters, kStart>(in, c, c_row); });
+    with_rows(count, [&]<int kRows>() {
+      accumulate_in_memory<kRows, kWidth * kRegisters, kStart>(in, c, c_row);
+    });
     in.a += count * in.a_row;
     c += count * c_row;
     rows -= count;
+  }
+}
+
+/// The same for any number of columns, a multiple of 16, with b's columns side by side.
+template <Start kStart, class Element>
+inline void accumulate_columns(const TileOperands<Element>& in, std::int64_t rows,
+                               std::int64_t columns, float* c, std::int64_t c_row) {
+  std::int64_t column = 0;
+  const auto at_column = [&] {
+    TileOperands<Element> from = in;
+    from.b += column;
+    from.panel_step = kLanes;
+    return from;
+  };
+  for (; column + kTileWidth * kLanes <= columns; column += kTileWidth * kLanes) {
+    accumulate_rows<kStart, kTileWidth>(at_column(), rows, c + column, c_row);
+  }
+  for (; column < columns; column += kLanes) {
+    accumulate_rows<kStart>(at_column(), rows, c + column, c_row);
   }
 }
 

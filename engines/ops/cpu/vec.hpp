@@ -89,9 +89,13 @@ struct Vec {
   Register part[kRegisters];
 };
 
-/// Sixteen truths: all bits of a lane set, or none.
+/// Sixteen truths: bits of a mask register, or all bits of a lane set or none.
 struct Mask {
+#if defined(__AVX512F__)
+  __mmask16 bits;
+#else
   IntRegister part[kRegisters];
+#endif
 };
 
 template <class F>
@@ -162,6 +166,45 @@ inline Vec multiply_add(const Vec& a, const Vec& b, const Vec& c) {
   return each_part([&](int i) { return multiply_add(a.part[i], b.part[i], c.part[i]); });
 }
 
+#if defined(__AVX512F__)
+
+inline __m512 native(const Vec& x) {
+  return reinterpret_cast<__m512>(x.part[0]);
+}
+inline Vec from_native(__m512 x) {
+  return {{reinterpret_cast<Register>(x)}};
+}
+inline Mask operator<(const Vec& a, const Vec& b) {
+  return {_mm512_cmp_ps_mask(native(a), native(b), _CMP_LT_OQ)};
+}
+inline Mask operator!=(const Vec& a, const Vec& b) {
+  return {_mm512_cmp_ps_mask(native(a), native(b), _CMP_NEQ_UQ)};
+}
+/// Returns the lanes whose number lies in [first, last].
+inline Mask lanes_between(std::int64_t first, std::int64_t last) {
+  const std::int64_t from = first < 0 ? 0 : first > kLanes ? kLanes : first;
+  const std::int64_t end = last < -1 ? 0 : last >= kLanes ? kLanes : last + 1;
+  const std::uint32_t below_end = (1U << static_cast<std::uint32_t>(end)) - 1U;
+  const std::uint32_t below_first = (1U << static_cast<std::uint32_t>(from)) - 1U;
+  return {static_cast<__mmask16>(below_end & ~below_first)};
+}
+/// Returns `a` where the mask is set, else `b`.
+inline Vec select(const Mask& mask, const Vec& a, const Vec& b) {
+  return from_native(_mm512_mask_blend_ps(mask.bits, native(b), native(a)));
+}
+// The masked forms, since GCC 12 warns of an uninitialised value inside the plain ones.
+inline constexpr __mmask16 kAllLanes = 0xFFFF;
+/// Returns the larger lanes; a NaN in `b` stays.
+inline Vec maximum(const Vec& a, const Vec& b) {
+  return from_native(_mm512_maskz_max_ps(kAllLanes, native(a), native(b)));
+}
+/// Returns the smaller lanes; a NaN in `b` stays.
+inline Vec minimum(const Vec& a, const Vec& b) {
+  return from_native(_mm512_maskz_min_ps(kAllLanes, native(a), native(b)));
+}
+
+#else
+
 template <class F>
 inline Mask each_mask(F f) {
   Mask out;
@@ -202,6 +245,8 @@ inline Vec maximum(const Vec& a, const Vec& b) {
 inline Vec minimum(const Vec& a, const Vec& b) {
   return select(a < b, a, b);
 }
+
+#endif
 
 /// Adds the lanes: i and i + 8, then i and i + 4, and so on.
 inline float sum_lanes(const Vec& value) {
