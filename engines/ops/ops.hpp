@@ -110,7 +110,7 @@ public:
   Ops& operator=(const Ops&) = delete;
   virtual ~Ops() = default;
 
-  /// Returns what a run prints about its device, e.g. "cpu (AVX-512 BF16, oneDNN 2.6.3)".
+  /// Returns what a run prints about its device, e.g. "cpu (AVX-512 BF16)".
   [[nodiscard]] virtual std::string_view description() const noexcept = 0;
 
   // -- linear layers ---------------------------------------------------------------------------

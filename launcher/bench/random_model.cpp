@@ -19,10 +19,10 @@ struct Preset {
   std::int64_t vocab_size;
 };
 
-constexpr Preset kPresets[] = {{"3.7m", 256, 4, 688, 4, 2, 1024},
+constexpr Preset kPresets[] = {{"3.7m", 256, 4, 688, 4, 4, 1024},
                                {"15m", 320, 8, 864, 5, 5, 8192},
                                {"197m", 1024, 16, 2816, 16, 4, 8192},
-                               {"600m", 1536, 20, 4096, 24, 8, 16384}};
+                               {"600m", 1536, 22, 4096, 24, 8, 16384}};
 
 // Standard deviation of a uniform distribution on [-h, h) is h / sqrt 3.
 constexpr float kHalfWidth = 0.0346F;

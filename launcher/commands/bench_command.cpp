@@ -76,8 +76,7 @@ private:
                                        {"ratio", figure.ratio()},
                                        {"threads", figure.threads},
                                        {"foreign_load", figure.foreign_load}})
-                         .to_line()
-                  << '\n';
+                         .to_line();
     } else {
       session.out << std::fixed << std::setprecision(1) << figure.name << ": " << figure.value
                   << ' ' << figure.unit << ", " << figure.ratio() * 100.0 << "% of "
