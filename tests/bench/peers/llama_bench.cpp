@@ -10,6 +10,7 @@
 //   first_token  --prompt P                      prints the first greedy token, for who watches
 //
 //   --threads N  --flash 0|1  --unified 0|1      flash attention; one KV buffer for all sequences
+//   --kv_f32 0|1                                 keys and values in f32, else in f16
 //   --repeat R                                   timed runs after one that is not
 //
 // Answers never end: ids are drawn by a fixed rule, and the end token is decoded on.
@@ -53,6 +54,7 @@ struct Options {
   int repeat = 3;
   bool flash = false;
   bool unified = false;
+  bool kv_f32 = false;
 };
 
 int number(const std::string& name, const std::string& text) {
@@ -86,8 +88,8 @@ Options parse(int argc, char** argv) {
                                      {"--prompt", &options.prompt},
                                      {"--sequences", &options.sequences},
                                      {"--repeat", &options.repeat}};
-  std::map<std::string, bool*> switches{{"--flash", &options.flash},
-                                        {"--unified", &options.unified}};
+  std::map<std::string, bool*> switches{
+      {"--flash", &options.flash}, {"--unified", &options.unified}, {"--kv_f32", &options.kv_f32}};
   for (std::size_t i = 2; i < words.size(); i += 2) {
     const std::string& name = words[i];
     const std::string& value = words[i + 1];
@@ -125,6 +127,8 @@ public:
     params.n_threads = options.threads;
     params.n_threads_batch = options.threads;
     params.kv_unified = options.unified;
+    params.type_k = options.kv_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
+    params.type_v = params.type_k;
     params.flash_attn_type =
         options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     context_.reset(llama_init_from_model(model_.get(), params));

@@ -14,7 +14,6 @@ process started, and a line of figures at the end: seconds of each step but the 
 import argparse
 import json
 import pathlib
-import resource
 import statistics
 import tempfile
 import time
@@ -24,6 +23,8 @@ from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoTokenizer, LlamaForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+
+from hf_bench import peak_rss, resident_cuda
 
 PROMPTS, SAMPLES, PROMPT_TOKENS, ANSWER_TOKENS = 8, 8, 16, 32
 
@@ -98,7 +99,7 @@ def main() -> None:
     print(json.dumps({
         "what": "grpo_step", "unit": "s", "dtype": args.dtype, "threads": args.threads,
         "runs": later, "best": min(later), "median": statistics.median(later),
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+        "peak_rss_bytes": peak_rss(), "rss_cuda_libraries": resident_cuda()}))
 
 
 if __name__ == "__main__":

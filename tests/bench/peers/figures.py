@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures, what measures them on each side, and what the engine is to reach."""
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+from pinned_run import Run
+
+HERE = pathlib.Path(__file__).resolve().parent
+DECODE = ["--prompt", "64", "--tokens", "64"]
+DECODE_MANY = ["--prompt", "32", "--tokens", "32"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """The folder of set_up.py, and our program."""
+    folder: pathlib.Path
+    tidemill: str
+
+    def model(self, preset: str) -> pathlib.Path:
+        return self.folder / "models" / preset
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One way to run a peer."""
+    name: str
+    command: list[str]  # {work}, {here}, {model} and {threads} are filled in
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A row of the table.
+
+    `read` returns what a run measured, in `unit`. The better value is the larger one of "tok/s",
+    else the smaller one. `ratio` is ours / peer, or with `speedup` peer / ours.
+    """
+    name: str
+    preset: str
+    unit: str
+    peers: dict[str, list[Variant]]
+    reach: dict[str, str]  # by peer, such as ">= 1.1"
+    read: Callable[[Run], list[float]]
+    directory: str = ""  # of our model, below the preset's
+    speedup: bool = False
+    settings: str = ""
+    ours: list[str] | None = None  # measures our side from outside, in place of the bench
+
+    def ratio(self, ours: float, peer: float) -> float:
+        return peer / ours if self.speedup else ours / peer
+
+    def best(self, values: list[float]) -> float:
+        return max(values) if self.unit == "tok/s" else min(values)
+
+
+# -- reading runs ----------------------------------------------------------------------------------
+
+def rates(run: Run) -> list[float]:
+    return run.lines[-1]["runs"]
+
+
+def first_line(run: Run) -> list[float]:
+    return [run.first_line_s]
+
+
+def peak(run: Run) -> list[float]:
+    """The peak of the process, without the CUDA libraries that a build for CPUs would not load."""
+    line = run.lines[-1]
+    return [line["peak_rss_bytes"] - line.get("rss_cuda_libraries", 0)]
+
+
+def activations(run: Run) -> list[float]:
+    return [line["activation_bytes"] for line in run.lines if "activation_bytes" in line]
+
+
+# -- the peers' commands ---------------------------------------------------------------------------
+
+def llama(dtype: str, what: str, *words: str, unified: bool = False) -> list[Variant]:
+    kind = {"int8": "q8_0"}.get(dtype, dtype)
+    command = ["{work}/llama_bench", "{model}/model-" + kind + ".gguf", what, "--threads",
+               "{threads}", *words]
+    variants = [Variant(f"flash={flash}", [*command, "--flash", str(flash)]) for flash in (0, 1)]
+    if unified:
+        variants.append(Variant("flash=1 unified", [*command, "--flash", "1", "--unified", "1"]))
+    return variants
+
+
+def hf(what: str, dtype: str, *words: str, variants: dict[str, list[str]]) -> list[Variant]:
+    command = ["{work}/venv/bin/python", "-W", "ignore", "{here}/hf_bench.py", "{model}", what,
+               "--dtype", dtype, "--threads", "{threads}", *words]
+    return [Variant(name, [*command, *more]) for name, more in variants.items()]
+
+
+def trl(dtype: str) -> list[Variant]:
+    names = {"f32": ["f32"], "bf16": ["bf16", "autocast"], "any": ["f32", "bf16", "autocast"]}
+    return [Variant(name, ["{work}/venv/bin/python", "-W", "ignore", "{here}/trl_bench.py",
+                           "{model}", "--threads", "{threads}", "--dtype", name])
+            for name in names[dtype]]
+
+
+SDPA = {"sdpa": []}
+ATTENTIONS = {**SDPA, "eager": ["--attention", "eager"]}
+CACHES = {"dynamic cache": [], "static cache": ["--static"],
+          "static cache, compiled": ["--static", "--compile"]}
+
+
+def steps(dtype: str) -> dict[str, list[str]]:
+    """Every way to train; PEFT holds adapters of bf16 models in f32 unless told otherwise."""
+    ways = {**ATTENTIONS, "sdpa, compiled": ["--compile"]}
+    if dtype == "bf16":
+        ways["sdpa, f32 adapter"] = ["--adapter-dtype", "f32"]
+    return ways
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+def generation_figures() -> list[Figure]:
+    figures = []
+    reach_decode = {"f32": ">= 1.0", "bf16": ">= 1.1", "int8": ">= 1.15"}
+    reach_prefill = {"f32": ">= 1.2", "bf16": ">= 1.35", "int8": ">= 1.6"}
+    for dtype in ("f32", "bf16", "int8"):
+        directory = "bf16" if dtype == "bf16" else ""
+        peers = {"llama.cpp": llama(dtype, "decode", *DECODE)}
+        if dtype != "int8":
+            peers["transformers"] = hf("decode", dtype, *DECODE, variants=CACHES)
+        figures.append(Figure(f"decode_b1_{dtype}", "197m", "tok/s", peers,
+                              {"llama.cpp": reach_decode[dtype]}, rates, directory,
+                              settings="64 tokens after 64"))
+        peers = {"llama.cpp": llama(dtype, "prefill", "--tokens", "512", "--prompt", "0")}
+        reach = {"llama.cpp": reach_prefill[dtype]}
+        if dtype != "int8":
+            peers["transformers"] = hf("prefill", dtype, "--tokens", "512", variants=ATTENTIONS)
+            reach["transformers"] = reach_prefill[dtype]
+        figures.append(Figure(f"prefill_512_{dtype}", "197m", "tok/s", peers, reach, rates,
+                              directory, settings="one prompt of 512"))
+    for count in ("16", "64"):
+        words = [*DECODE_MANY, "--sequences", count, "--repeat", "2" if count == "16" else "1"]
+        figures.append(Figure(
+            f"decode_{count}_bf16", "197m", "tok/s",
+            {"llama.cpp": llama("bf16", "decode", *words, unified=count == "16"),
+             "transformers": hf("decode", "bf16", *words, variants=SDPA)},
+            {"llama.cpp": ">= 2.2"}, rates, "bf16", settings="32 tokens after 32, each"))
+    generate = ["{tidemill}", "generate", "{model}/bf16", "--input", "{work}/prompt.jsonl",
+                "--json", "--dtype", "bf16", "--threads", "{threads}", "--greedy",
+                "--max-new-tokens", "1", "--ignore-eos"]
+    figures.append(Figure(
+        "start_to_first_token", "197m", "s",
+        {"llama.cpp": llama("bf16", "first_token", "--prompt", "64"),
+         "transformers": hf("first_token", "bf16", variants=SDPA)},
+        {"llama.cpp": "<= 1.0", "transformers": "<= 0.1"}, first_line, ours=generate,
+        settings="bf16, 64 tokens of prompt, from outside"))
+    return figures
+
+
+def training_figures() -> list[Figure]:
+    figures = []
+
+    def add(stem: str, what: str, preset: str, dtype: str, batch: int, reach_step: str) -> None:
+        """Adds a step's speed, and its memory measured in the same runs."""
+        words = ["--tokens", "512", "--batch", str(batch), "--repeat", "1" if batch > 1 else "2"]
+        if what == "full_step":
+            words[-1] = "4"
+        ways = steps(dtype) if what == "lora_step" else steps("f32")
+        peer = "peft" if what == "lora_step" else "transformers"
+        peers = {peer: hf(what, dtype, *words, variants=ways)}
+        directory = "bf16" if dtype == "bf16" else ""
+        settings = f"{batch} x 512"
+        less = "<= 0.4" if batch > 1 else "<= 0.6"
+        figures.extend([
+            Figure(f"{stem}_step_{dtype}_b{batch}", preset, "tok/s", peers, {peer: reach_step},
+                   rates, directory, settings=settings),
+            Figure(f"{stem}_peak_bytes_{dtype}_b{batch}", preset, "bytes", peers, {peer: less},
+                   peak, directory, settings=settings),
+            Figure(f"{stem}_activation_bytes_{dtype}_b{batch}", preset, "bytes", peers,
+                   {peer: "<= 0.25"}, activations, directory, settings=settings),
+        ])
+
+    for batch in (1, 4):
+        add("lora", "lora_step", "197m", "bf16", batch, ">= 1.7")
+        add("lora", "lora_step", "197m", "f32", batch, ">= 1.35")
+        add("full", "full_step", "15m", "f32", batch, ">= 1.35")
+    return figures
+
+
+def grpo_figures() -> list[Figure]:
+    def row(name: str, unit: str, dtype: str, reach: str, read: Callable[[Run], list[float]],
+            speedup: bool = True) -> Figure:
+        return Figure(name, "3.7m", unit, {"trl": trl(dtype)}, {"trl": reach}, read,
+                      speedup=speedup, settings="8 prompts x 8 samples, 16 + 32 tokens")
+
+    return [row("grpo_step_f32", "s", "f32", ">= 2.2", rates),
+            row("grpo_step_bf16", "s", "bf16", ">= 3.5", rates),
+            row("grpo_start", "s", "any", ">= 15", first_line),
+            row("grpo_rss", "bytes", "any", "<= 0.2", peak, speedup=False)]
+
+
+def all_figures() -> dict[str, Figure]:
+    rows = [*generation_figures(), *training_figures(), *grpo_figures()]
+    return {figure.name: figure for figure in rows}
