@@ -72,7 +72,8 @@ class Comparison:
                     chosen = figure.best(list(tried[name].values()))
                     best[name] = next(v for v in variants if tried[name].get(v.name) == chosen)
                     peers[name].variant = best[name].name
-        return [self._row(figure, ours, side, tried[name]) for name, side in peers.items()]
+        return [self._row(figure, ours, side, tried[name]) for name, side in peers.items()
+                if side.values or side.problem]
 
     def _fill(self, command: list[str], figure: Figure) -> list[str]:
         known = {"work": self._work.folder, "here": HERE, "threads": self._threads,
@@ -136,7 +137,7 @@ class Comparison:
         if peer.values:
             row |= {"peer_value": figure.best(peer.values),
                     "peer_median": statistics.median(peer.values)}
-        else:
+        if peer.problem:
             row["peer_problem"] = peer.problem
         if ours.values and peer.values:
             row["ratio"] = figure.ratio(row["value"], row["peer_value"])

@@ -74,6 +74,8 @@ def run_once(command: list[str], cores: list[int], environment: dict[str, str],
     error = None
     if process.returncode != 0:
         error = words[-1] if words else f"ended with {process.returncode}"
+        if wall >= timeout_s:
+            error = f"not done after {timeout_s:.0f} s"
     return Run(lines, first, wall, usage.ru_maxrss * 1024,
                max(0.0, others) / (wall * len(cores)), error)
 
