@@ -93,14 +93,14 @@ class Comparison:
             measured = self._run(self._fill(figure.ours, figure))
         else:
             measured = self._run([self._work.tidemill, "bench", "engine", "--model", str(model),
-                                  "--figure", figure.name, "--json", "--threads",
+                                  "--figure", figure.bench_name, "--json", "--threads",
                                   str(self._threads)])
         if measured.error:
             side.problem = f"missing: {measured.error}"
         elif figure.ours:
             side.add(figure.read(measured), measured)
         else:
-            lines = [line for line in measured.lines if line.get("figure") == figure.name]
+            lines = [line for line in measured.lines if line.get("figure") == figure.bench_name]
             for line in lines:
                 unit, factor = UNITS.get(line["unit"], (line["unit"], 1.0))
                 if unit != figure.unit:
@@ -108,7 +108,7 @@ class Comparison:
                     return
                 side.add([line["value"] * factor], measured)
             if not lines:
-                side.problem = f"missing: the bench does not print {figure.name}"
+                side.problem = f"missing: the bench does not print {figure.bench_name}"
 
     def _run_peer(self, figure: Figure, variant: Variant, side: Side, tried: dict[str, float],
                   again: bool) -> None:

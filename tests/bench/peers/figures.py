@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pinned_run import Run
 
 HERE = pathlib.Path(__file__).resolve().parent
-DECODE = ["--prompt", "64", "--tokens", "64"]
-DECODE_MANY = ["--prompt", "32", "--tokens", "32"]
+# Prompts and answers as `tidemill bench engine` has them.
+DECODE = ["--prompt", "16", "--tokens", "48"]
+DECODE_MANY = ["--prompt", "16", "--tokens", "12"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Figure:
     speedup: bool = False
     settings: str = ""
     ours: list[str] | None = None  # measures our side from outside, in place of the bench
+
+    @property
+    def bench_name(self) -> str:
+        """What `tidemill bench engine` calls it: full steps have one batch size there."""
+        return {"full_step_f32_b1": "full_step_f32"}.get(self.name, self.name)
 
     def ratio(self, ours: float, peer: float) -> float:
         return peer / ours if self.speedup else ours / peer
@@ -125,7 +131,7 @@ def generation_figures() -> list[Figure]:
             peers["transformers"] = hf("decode", dtype, *DECODE, variants=CACHES)
         figures.append(Figure(f"decode_b1_{dtype}", "197m", "tok/s", peers,
                               {"llama.cpp": reach_decode[dtype]}, rates, directory,
-                              settings="64 tokens after 64"))
+                              settings="48 tokens after 16"))
         peers = {"llama.cpp": llama(dtype, "prefill", "--tokens", "512", "--prompt", "0")}
         reach = {"llama.cpp": reach_prefill[dtype]}
         if dtype != "int8":
@@ -134,12 +140,12 @@ def generation_figures() -> list[Figure]:
         figures.append(Figure(f"prefill_512_{dtype}", "197m", "tok/s", peers, reach, rates,
                               directory, settings="one prompt of 512"))
     for count in ("16", "64"):
-        words = [*DECODE_MANY, "--sequences", count, "--repeat", "2" if count == "16" else "1"]
+        words = [*DECODE_MANY, "--sequences", count, "--repeat", "3"]
         figures.append(Figure(
             f"decode_{count}_bf16", "197m", "tok/s",
             {"llama.cpp": llama("bf16", "decode", *words, unified=count == "16"),
              "transformers": hf("decode", "bf16", *words, variants=SDPA)},
-            {"llama.cpp": ">= 2.2"}, rates, "bf16", settings="32 tokens after 32, each"))
+            {"llama.cpp": ">= 2.2"}, rates, "bf16", settings="12 tokens after 16, each"))
     generate = ["{tidemill}", "generate", "{model}/bf16", "--input", "{work}/prompt.jsonl",
                 "--json", "--dtype", "bf16", "--threads", "{threads}", "--greedy",
                 "--max-new-tokens", "1", "--ignore-eos"]

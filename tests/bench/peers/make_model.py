@@ -39,11 +39,12 @@ class Shape:
         return self.hidden // self.heads
 
 
+# 15m, 197m and 600m as `tidemill bench engine --preset` has them.
 PRESETS = {
     "3.7m": Shape(hidden=256, layers=4, ffn=688, heads=4, kv_heads=4, vocabulary=1024),
-    "15m": Shape(hidden=384, layers=6, ffn=1024, heads=6, kv_heads=2, vocabulary=8192),
+    "15m": Shape(hidden=320, layers=8, ffn=864, heads=5, kv_heads=5, vocabulary=8192),
     "197m": Shape(hidden=1024, layers=16, ffn=2816, heads=16, kv_heads=4, vocabulary=8192),
-    "600m": Shape(hidden=1536, layers=20, ffn=4096, heads=24, kv_heads=6, vocabulary=32768),
+    "600m": Shape(hidden=1536, layers=20, ffn=4096, heads=24, kv_heads=8, vocabulary=16384),
 }
 EPSILON = 1e-5
 ROPE_THETA = 10000.0

@@ -101,7 +101,7 @@ class MakeModelTest(unittest.TestCase):
     def test_presets_have_the_sizes_they_are_named_for(self) -> None:
         for name, shape in make_model.PRESETS.items():
             count = make_model.num_parameters(shape) / 1e6
-            self.assertAlmostEqual(count / float(name[:-1]), 1.0, delta=0.05, msg=name)
+            self.assertAlmostEqual(count / float(name[:-1]), 1.0, delta=0.08, msg=name)
 
     def test_the_same_seed_gives_the_same_weights_exact_in_bf16(self) -> None:
         again = make_model.random_weights(SMALL, seed=3)
