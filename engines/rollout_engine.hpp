@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/ids.hpp"
 #include "base/result.hpp"
 #include "engines/sampling/sampling_options.hpp"
@@ -42,6 +43,9 @@ struct RolloutRequest {
   std::vector<std::string> stop_strings;
   /// The request starts only once the engine serves this step of its line, or a later one.
   std::uint64_t min_step = 0;
+  /// The request ends with `kCancelled` and the tokens so far once this time has passed since it was
+  /// submitted. Zero: it may take as long as it takes.
+  Duration time_limit{0};
   /// Also return the log-probability of every prompt token but the first.
   bool prompt_logprobs = false;
   /// Also return the raw logits after every prompt token (tokens x vocabulary; for `score`).
@@ -57,7 +61,7 @@ struct RolloutResult {
   std::vector<float> behavior_logprobs;
   std::vector<VersionSpan> versions;  // covers response_ids
   FinishReason finish_reason = FinishReason::kFailed;
-  std::string error;                   // why, when kFailed
+  std::string error;                   // why, when kFailed, or when out of time
   std::vector<float> prompt_logprobs;  // entry t: of prompt token t + 1 given those before it
   std::vector<float> prompt_logits;    // prompt tokens x vocabulary
 };
@@ -69,7 +73,7 @@ typename Inspector::result_type inspect(Inspector& f, VersionSpan& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutRequest& x) {
   return f(x.id, x.prompt_ids, x.sampling, x.seed, x.max_new_tokens, x.stop_ids, x.stop_strings,
-           x.min_step, x.prompt_logprobs, x.prompt_logits);
+           x.min_step, x.time_limit, x.prompt_logprobs, x.prompt_logits);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutResult& x) {

@@ -22,7 +22,7 @@ Result<StepReport> Executor::iterate() {
     train_debt_ -= static_cast<double>(report.value().train_tokens);
     return report;
   }
-  auto report = rollout_->step({options_.rollout_tokens});
+  auto report = rollout_->step({options_.rollout_tokens, options_.prefill_tokens});
   if (!report.ok()) {
     return report.status().with_context("rollout step");
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "base/result.hpp"
 #include "engines/rollout_engine.hpp"
@@ -17,6 +18,8 @@ struct ExecutorOptions {
   /// The most tokens of one rollout iteration and of one training iteration.
   std::int64_t rollout_tokens = 2048;
   std::int64_t train_tokens = 4096;
+  /// Of the former, the most in prefill chunks.
+  std::int64_t prefill_tokens = std::numeric_limits<std::int64_t>::max();
   /// Tokens of training done for each token of rollout while both have work.
   double train_share = 1.0;
 };

@@ -16,6 +16,12 @@
 
 namespace tidemill::engines {
 
+/// What generation gives up for room in the cache.
+enum class RoomFrom : std::uint8_t {
+  kCached,   // what is kept for requests to come
+  kRunning,  // then sequences in flight too, which are preempted
+};
+
 /// One device with one model's architecture on it; weights are passed to each call.
 ///
 /// Threads: one call at a time, over everything that shares it.
@@ -30,7 +36,7 @@ struct Device {
   std::unique_ptr<KvCache> cache;
   /// Frees cache pages held by generation until this many are free, or nothing more can be freed.
   /// Set by the rollout view.
-  std::function<void(std::int64_t pages)> make_room;
+  std::function<void(std::int64_t pages, RoomFrom from)> make_room;
   std::string description;
 
   /// Starts the threads and reserves the cache.

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.hpp"
 #include "base/dtype.hpp"
 #include "base/result.hpp"
 #include "engines/formats/adapter_files.hpp"
@@ -53,6 +54,9 @@ struct RuntimeOptions {
   std::int64_t activation_bytes = std::int64_t{1} << 30U;
   /// Sequences generated at the same time; more wait.
   std::int64_t max_running = 256;
+  /// Measures the time limits of requests, and must outlive the runtime. Null: a request with a
+  /// time limit is refused.
+  const Clock* clock = nullptr;
   /// An adapter over the base: generated with, and trained when `optimizer` is given. Absent: the
   /// bare model, whose parameters are all trained.
   std::optional<AdapterFiles> adapter;

@@ -24,8 +24,8 @@ MicroBatch::~MicroBatch() {
 bool MicroBatch::add(const TrainSequence& sequence) {
   const std::int64_t count = num_rows(sequence);
   const std::int64_t needed = device_.cache->pages_for(count);
-  if (rows() == 0 && needed > device_.cache->num_free_pages()) {
-    device_.make_room(needed);
+  if (needed > device_.cache->num_free_pages()) {
+    device_.make_room(needed, rows() == 0 ? RoomFrom::kRunning : RoomFrom::kCached);
   }
   std::vector<std::int32_t> pages;
   if (!device_.cache->allocate(needed, pages)) {

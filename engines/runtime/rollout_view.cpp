@@ -2,7 +2,10 @@
 #include "engines/runtime/rollout_view.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
+
+#include "base/check.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -23,6 +26,12 @@ Status check_ids(const std::vector<std::int32_t>& ids, const char* what, std::in
   return {};
 }
 
+// Names weights by their content: what was computed with weights of one name is right for all.
+std::string name_of(const LaidOutWeights& weights) {
+  TIDEMILL_CHECK(!weights.base_digest.empty()) << "weights without a digest";
+  return weights.base_digest + " " + weights.adapter_digest;
+}
+
 // Adds one token to the versions that produced a response.
 void count_version(std::vector<VersionSpan>& spans, PolicyVersion version) {
   if (spans.empty() || spans.back().version != version) {
@@ -38,11 +47,20 @@ RolloutView::RolloutView(Device& device, WeightShelf& shelf, const RuntimeOption
     : device_(device),
       shelf_(shelf),
       token_text_(options.token_text),
-      queue_(*device.cache, options.max_running),
+      queue_(device.cache->pool(), {.page_tokens = device.cache->options().page_tokens,
+                                    .max_running = options.max_running}),
       drawer_(device),
+      clock_(options.clock),
       weights_(std::move(weights)),
+      weights_name_(name_of(weights_)),
       version_(version) {
-  device.make_room = [this](std::int64_t pages) { queue_.make_room(pages); };
+  device.make_room = [this](std::int64_t pages, RoomFrom from) {
+    if (from == RoomFrom::kCached) {
+      queue_.planner().drop_cached(pages);
+    } else {
+      preempted_between_ += queue_.planner().make_room(pages);
+    }
+  };
 }
 
 Status RolloutView::check(const RolloutRequest& request) const {
@@ -57,6 +75,12 @@ Status RolloutView::check(const RolloutRequest& request) const {
   if (request.max_new_tokens < 0) {
     return invalid_argument("max_new_tokens: " + std::to_string(request.max_new_tokens) +
                             " is negative" + sample(id));
+  }
+  if (request.time_limit < Duration::zero()) {
+    return invalid_argument("time_limit: is negative" + sample(id));
+  }
+  if (request.time_limit > Duration::zero() && clock_ == nullptr) {
+    return invalid_argument("time_limit: this runtime has no clock" + sample(id));
   }
   TIDEMILL_RETURN_IF_ERROR(check_ids(request.prompt_ids, "prompt_ids", vocabulary, id));
   TIDEMILL_RETURN_IF_ERROR(check_ids(request.stop_ids, "stop_ids", vocabulary, id));
@@ -87,26 +111,40 @@ Status RolloutView::check(const RolloutRequest& request) const {
 
 Status RolloutView::submit(RolloutRequest request, RolloutSink& sink) {
   TIDEMILL_RETURN_IF_ERROR(check(request));
-  RolloutSequence sequence;
-  if (!request.stop_strings.empty()) {
-    auto stops = StopMatcher::create(request.stop_strings);
+  auto sequence = make_sequence(std::move(request), sink);
+  const RolloutRequest& taken = sequence->request;
+  if (!taken.stop_strings.empty()) {
+    auto stops = StopMatcher::create(taken.stop_strings);
     if (!stops.ok()) {
-      return {stops.status().code(), stops.status().message() + sample(request.id)};
+      return {stops.status().code(), stops.status().message() + sample(taken.id)};
     }
-    sequence.stops = std::move(stops).value();
+    sequence->stops = std::move(stops).value();
   }
-  sequence.sink = &sink;
-  sequence.tokens = request.prompt_ids;
-  sequence.request = std::move(request);
+  if (taken.time_limit > Duration::zero()) {
+    sequence->deadline = clock_->now() + taken.time_limit;
+  }
   queue_.push(std::move(sequence));
   return {};
 }
 
 void RolloutView::cancel(SampleId id) {
   if (auto sequence = queue_.take(id)) {
-    deliver({std::move(*sequence), FinishReason::kCancelled});
+    deliver({std::move(sequence), FinishReason::kCancelled});
     activate_pending();
   }
+}
+
+void RolloutView::end_overdue() {
+  if (!queue_.any_deadline()) {
+    return;
+  }
+  for (auto& sequence : queue_.take_overdue(clock_->now())) {
+    const std::chrono::duration<double> limit = sequence->request.time_limit;
+    sequence->result.error =
+        "out of time after " + std::to_string(limit.count()) + " s" + sample(sequence->request.id);
+    deliver({std::move(sequence), FinishReason::kCancelled});
+  }
+  activate_pending();
 }
 
 Status RolloutView::load(Snapshot snapshot, WeightArrival /*arrival*/) {
@@ -122,19 +160,28 @@ Status RolloutView::load(Snapshot snapshot, WeightArrival /*arrival*/) {
 }
 
 bool RolloutView::has_work() const {
-  return queue_.any_in_flight() || queue_.any_admissible(admission());
+  return queue_.planner().any_in_flight() || queue_.planner().any_admissible(admission()) ||
+         (queue_.any_deadline() && queue_.any_overdue(clock_->now()));
 }
 
 AdmissionRule RolloutView::admission() const {
-  return {!pending_.has_value(), version_.step};  // new weights first
+  return {!pending_.has_value(), version_.step, weights_name_};  // new weights first
 }
 
 Result<StepReport> RolloutView::step(const StepBudget& budget) {
   StepReport report;
-  const std::vector<RolloutChunk> chunks = queue_.plan(budget.tokens, admission());
-  if (!chunks.empty()) {
+  end_overdue();
+  const RolloutPlan plan = queue_.plan({budget.tokens, budget.prefill_tokens}, admission());
+  report.cached_tokens = plan.cached_tokens;
+  report.preemptions = plan.preemptions + std::exchange(preempted_between_, 0);
+  report.kv_use = static_cast<double>(queue_.planner().num_pages_in_use()) /
+                  static_cast<double>(device_.cache->num_pages());
+  for (const PageCopy& copy : plan.copies) {
+    device_.cache->copy_page(copy.from, copy.to);
+  }
+  if (!plan.chunks.empty()) {
     // Results go out when the queue is done with all of them: a sink may submit or cancel.
-    for (Finished& finished : compute(chunks, report)) {
+    for (Finished& finished : compute(plan.chunks, report)) {
       deliver(std::move(finished));
     }
     activate_pending();
@@ -147,6 +194,9 @@ std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<Rollou
                                                         StepReport& report) {
   Batch batch;
   for (const RolloutChunk& chunk : chunks) {
+    if (chunk.num_tokens == 0) {
+      continue;  // its next token is drawn from a row that is there
+    }
     const RolloutSequence& sequence = *chunk.sequence;
     const auto first = sequence.tokens.begin() + sequence.num_cached;
     batch.ids.insert(batch.ids.end(), first, first + chunk.num_tokens);
@@ -155,22 +205,40 @@ std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<Rollou
     const bool decodes = sequence.has_response() && sequence.num_uncached() == 1;
     (decodes ? report.decode_tokens : report.prefill_tokens) += chunk.num_tokens;
   }
-  const ConstMatrix hidden =
-      device_.transformer->forward(*weights_.base, batch, *device_.cache, {});
-  const std::vector<Draw> draws = drawer_.run(weights_, hidden, chunks);
-  for (const RolloutChunk& chunk : chunks) {
-    RolloutSequence& sequence = *chunk.sequence;
-    sequence.num_cached += chunk.num_tokens;
-    sequence.num_scored =
-        std::max(sequence.num_scored, std::min(sequence.num_cached, sequence.prompt_length()));
+  ConstMatrix hidden;
+  if (!batch.segments.empty()) {
+    hidden = device_.transformer->forward(*weights_.base, batch, *device_.cache, {});
   }
+  const std::vector<Draw> draws = drawer_.run(weights_, hidden, chunks);
+  advance(chunks, hidden);
   std::vector<Finished> finished;
   for (const Draw& draw : draws) {
     if (const auto reason = apply(draw)) {
-      finished.push_back({*queue_.take(draw.sequence->request.id), *reason});
+      const SampleId id = draw.sequence->request.id;
+      finished.push_back(
+          {*reason == FinishReason::kFailed ? queue_.take(id) : queue_.take_finished(id), *reason});
     }
   }
   return finished;
+}
+
+// Moves on what was computed, and keeps the hidden states that others may draw from.
+void RolloutView::advance(const std::vector<RolloutChunk>& chunks, ConstMatrix hidden) {
+  std::int64_t first_row = 0;
+  for (const RolloutChunk& chunk : chunks) {
+    RolloutSequence& sequence = *chunk.sequence;
+    const std::int64_t last_of_prompt = sequence.prompt_length - 1 - sequence.num_cached;
+    HiddenRow row;
+    if (sequence.prefix_use == PrefixUse::kShared && last_of_prompt >= 0 &&
+        last_of_prompt < chunk.num_tokens) {
+      const float* begin = hidden.row(first_row + last_of_prompt);
+      row = std::make_shared<const std::vector<float>>(begin, begin + hidden.cols);
+    }
+    first_row += chunk.num_tokens;
+    queue_.advance(chunk, std::move(row));
+    sequence.num_scored =
+        std::max(sequence.num_scored, std::min(sequence.num_cached, sequence.prompt_length));
+  }
 }
 
 // Appends what was drawn; returns why the sequence has ended, if it has.
@@ -194,12 +262,12 @@ std::optional<FinishReason> RolloutView::apply(const Draw& draw) {
       return FinishReason::kStop;
     }
   }
-  const bool full = sequence.length() - sequence.prompt_length() >= sequence.request.max_new_tokens;
+  const bool full = sequence.length() - sequence.prompt_length >= sequence.max_new_tokens;
   return full ? std::optional(FinishReason::kLength) : std::nullopt;
 }
 
 void RolloutView::deliver(Finished finished) {
-  RolloutSequence& sequence = finished.sequence;
+  RolloutSequence& sequence = *finished.sequence;
   RolloutResult result = std::move(sequence.result);
   result.id = sequence.request.id;
   result.finish_reason = finished.reason;
@@ -209,10 +277,13 @@ void RolloutView::deliver(Finished finished) {
 }
 
 void RolloutView::activate_pending() {
-  if (pending_.has_value() && !queue_.any_in_flight()) {
+  if (pending_.has_value() && !queue_.planner().any_in_flight()) {
     weights_ = std::move(pending_->weights);
     version_ = pending_->version;
     pending_.reset();
+    weights_name_ = name_of(weights_);
+    // Nothing could find it any more: what is cached is found by the name of its weights.
+    queue_.planner().keep_only(weights_name_);
   }
 }
 

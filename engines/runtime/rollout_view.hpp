@@ -2,7 +2,9 @@
 // The rollout view: continuous batching over one model and one paged cache.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,8 +20,8 @@ namespace tidemill::engines {
 /// Generates with weights that come as snapshots.
 ///
 /// One call of `step` is one flat batch: a token of each sequence that is decoding, and prefill
-/// chunks. What a request gets does not depend on what else is there, nor on budgets, cache size or
-/// preemption: not in a single bit.
+/// chunks. What a request gets does not depend on what else is there, nor on budgets, cache size,
+/// preemption or what was cached before: not in a single bit.
 class RolloutView final : public RolloutEngine {
 public:
   /// `device` and `shelf` must outlive it.
@@ -39,13 +41,15 @@ private:
     PolicyVersion version;
   };
   struct Finished {
-    RolloutSequence sequence;
+    std::unique_ptr<RolloutSequence> sequence;
     FinishReason reason = FinishReason::kFailed;
   };
 
   [[nodiscard]] Status check(const RolloutRequest& request) const;
   [[nodiscard]] AdmissionRule admission() const;
+  void end_overdue();
   std::vector<Finished> compute(const std::vector<RolloutChunk>& chunks, StepReport& report);
+  void advance(const std::vector<RolloutChunk>& chunks, ConstMatrix hidden);
   [[nodiscard]] std::optional<FinishReason> apply(const Draw& draw);
   static void deliver(Finished finished);
   void activate_pending();
@@ -55,8 +59,11 @@ private:
   std::function<std::string(std::int32_t)> token_text_;
   RolloutQueue queue_;
   TokenDrawer drawer_;
+  const Clock* clock_;  // null: there are no time limits
   LaidOutWeights weights_;
+  std::string weights_name_;  // by content
   PolicyVersion version_;
+  std::int64_t preempted_between_ = 0;  // sequences preempted since the last iteration
   std::optional<Pending> pending_;
 };
 

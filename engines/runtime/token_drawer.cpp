@@ -17,13 +17,13 @@ float inverse_temperature(const RolloutSequence& sequence) {
 // Returns the prompt token that the row at `position` is scored for, or -1.
 std::int32_t prompt_target(const RolloutSequence& sequence, std::int64_t position) {
   const bool scored = sequence.request.prompt_logprobs && position >= sequence.num_scored &&
-                      position + 1 < sequence.prompt_length();
+                      position + 1 < sequence.prompt_length;
   return scored ? sequence.tokens[static_cast<std::size_t>(position + 1)] : -1;
 }
 
 bool wants_logits(const RolloutSequence& sequence, std::int64_t position) {
   return sequence.request.prompt_logits && position >= sequence.num_scored &&
-         position < sequence.prompt_length();
+         position < sequence.prompt_length;
 }
 
 std::string not_finite(const RolloutSequence& sequence, std::int64_t position) {
@@ -41,13 +41,16 @@ std::vector<Draw> TokenDrawer::run(const LaidOutWeights& weights, ConstMatrix hi
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const RolloutSequence& sequence = *chunks[i].sequence;
     draws[i].sequence = chunks[i].sequence;
+    if (chunks[i].num_tokens == 0 && sequence.request.max_new_tokens > 0) {
+      rows.push_back({sequence.row->data(), sequence.length() - 1, &draws[i], true});
+    }
     for (std::int64_t k = 0; k < chunks[i].num_tokens; ++k, ++index) {
       const std::int64_t position = sequence.num_cached + k;
       const bool last = position + 1 == sequence.length();
       const bool draws_token = last && sequence.request.max_new_tokens > 0;
       if (draws_token || prompt_target(sequence, position) >= 0 ||
           wants_logits(sequence, position)) {
-        rows.push_back({index, position, &draws[i], last});
+        rows.push_back({hidden.row(index), position, &draws[i], last});
       }
     }
   }
@@ -55,10 +58,9 @@ std::vector<Draw> TokenDrawer::run(const LaidOutWeights& weights, ConstMatrix hi
   for (std::size_t first = 0; first < rows.size(); first += most) {
     const auto part = std::span(rows).subspan(first, std::min(most, rows.size() - first));
     const auto count = static_cast<std::int64_t>(part.size());
-    const Matrix gathered = hidden_.reshape(count, hidden.cols);
+    const Matrix gathered = hidden_.reshape(count, device_.config.hidden_size);
     for (std::int64_t i = 0; i < count; ++i) {
-      std::copy_n(hidden.row(part[static_cast<std::size_t>(i)].index), hidden.cols,
-                  gathered.row(i));
+      std::copy_n(part[static_cast<std::size_t>(i)].hidden, gathered.cols, gathered.row(i));
     }
     const Matrix logits = logits_.reshape(count, device_.config.vocab_size);
     device_.transformer->logits(*weights.base, weights.adapter.get(), gathered, logits);

@@ -32,14 +32,15 @@ public:
   explicit TokenDrawer(Device& device) : device_(device) {}
 
   /// Writes the prompt scores that `chunks` computed into their sequences, and returns one draw for
-  /// each sequence that has its next token, needs none, or whose logits are not finite.
+  /// each sequence that has its next token, needs none, or whose logits are not finite. A chunk
+  /// without tokens is drawn for from its sequence's `row`.
   /// Shapes: `hidden` (T, D), the rows of `chunks` one after the other, before `num_cached` moves.
   [[nodiscard]] std::vector<Draw> run(const LaidOutWeights& weights, ConstMatrix hidden,
                                       std::span<const RolloutChunk> chunks);
 
 private:
   struct Row {
-    std::int64_t index = 0;     // in the batch
+    const float* hidden = nullptr;
     std::int64_t position = 0;  // in the sequence
     Draw* draw = nullptr;       // never null
     bool last = false;          // the sequence's last token

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -38,45 +39,25 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config,
   }
   std::unique_ptr<KvCache> cache(new KvCache);
   cache->options_ = options;
-  cache->num_pages_ = num_pages;
+  cache->pool_ = PagePool(num_pages);
   cache->num_layers_ = config.num_layers;
   cache->layer_bytes_ = num_pages * page_bytes;
   cache->data_ =
       std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(cache->size_bytes()));
-  cache->owners_.resize(static_cast<std::size_t>(num_pages));
-  for (std::int64_t page = num_pages; page > 0; --page) {
-    cache->free_.push_back(static_cast<std::int32_t>(page - 1));
-  }
   return cache;
 }
 
-bool KvCache::allocate(std::int64_t count, std::vector<std::int32_t>& pages) {
-  if (count > num_free_pages()) {
-    return false;
+void KvCache::copy_page(std::int32_t from, std::int32_t to) {
+  TIDEMILL_CHECK(from >= 0 && from < num_pages() && to >= 0 && to < num_pages())
+      << from << " " << to;
+  if (from == to) {
+    return;
   }
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t page = free_.back();
-    free_.pop_back();
-    owners_[static_cast<std::size_t>(page)] = 1;
-    pages.push_back(page);
-  }
-  return true;
-}
-
-void KvCache::share(std::span<const std::int32_t> pages) {
-  for (const std::int32_t page : pages) {
-    TIDEMILL_CHECK(owners_[static_cast<std::size_t>(page)] > 0) << page;
-    ++owners_[static_cast<std::size_t>(page)];
-  }
-}
-
-void KvCache::release(std::span<const std::int32_t> pages) {
-  for (const std::int32_t page : pages) {
-    std::int32_t& owners = owners_[static_cast<std::size_t>(page)];
-    TIDEMILL_CHECK(owners > 0) << page;
-    if (--owners == 0) {
-      free_.push_back(page);
-    }
+  const std::int64_t page_bytes = layer_bytes_ / num_pages();
+  for (std::int64_t index = 0; index < num_layers_; ++index) {
+    std::byte* data = layer(index).data;
+    std::memcpy(data + to * page_bytes, data + from * page_bytes,
+                static_cast<std::size_t>(page_bytes));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "base/result.hpp"
 #include "engines/formats/model_config.hpp"
 #include "engines/ops/ops.hpp"
+#include "engines/scheduler/page_pool.hpp"
 
 namespace tidemill::engines {
 
@@ -30,7 +31,7 @@ struct KvCacheOptions {
 ///
 /// A sequence owns its page table: position p lives in pages[p / page_tokens]. Sequences that begin
 /// alike may share their first pages: only whole pages, since a page is written by one sequence
-/// while it fills. Which pages a sequence gets never changes a bit of its results.
+/// while it fills (another may copy what is there already). Which pages a sequence gets never changes a bit of its results.
 /// Memory is reserved at once and touched as pages are first used.
 /// Threads: one call at a time.
 class KvCache {
@@ -45,21 +46,25 @@ public:
   ~KvCache() = default;
 
   [[nodiscard]] const KvCacheOptions& options() const noexcept { return options_; }
-  [[nodiscard]] std::int64_t num_pages() const noexcept { return num_pages_; }
-  [[nodiscard]] std::int64_t num_free_pages() const noexcept {
-    return static_cast<std::int64_t>(free_.size());
-  }
+  [[nodiscard]] std::int64_t num_pages() const noexcept { return pool_.num_pages(); }
+  [[nodiscard]] std::int64_t num_free_pages() const noexcept { return pool_.num_free(); }
+  /// Returns who owns which page; what schedules generation works on this alone.
+  [[nodiscard]] PagePool& pool() noexcept { return pool_; }
   /// Returns the number of pages that `tokens` positions need.
   [[nodiscard]] std::int64_t pages_for(std::int64_t tokens) const noexcept {
     return (tokens + options_.page_tokens - 1) / options_.page_tokens;
   }
 
   /// Appends `count` fresh pages to `pages`. Returns false, changing nothing, when fewer are free.
-  [[nodiscard]] bool allocate(std::int64_t count, std::vector<std::int32_t>& pages);
+  [[nodiscard]] bool allocate(std::int64_t count, std::vector<std::int32_t>& pages) {
+    return pool_.allocate(count, pages);
+  }
   /// Counts one more owner for each of `pages`.
-  void share(std::span<const std::int32_t> pages);
+  void share(std::span<const std::int32_t> pages) { pool_.share(pages); }
   /// Counts one owner less for each of `pages`; the last one frees the page.
-  void release(std::span<const std::int32_t> pages);
+  void release(std::span<const std::int32_t> pages) { pool_.release(pages); }
+  /// Copies what page `from` holds, in every layer, to page `to`.
+  void copy_page(std::int32_t from, std::int32_t to);
 
   /// Returns the memory of one layer.
   [[nodiscard]] KvLayer layer(std::int64_t index) const;
@@ -69,12 +74,10 @@ private:
   KvCache() = default;
 
   KvCacheOptions options_;
-  std::int64_t num_pages_ = 0;
+  PagePool pool_{0};
   std::int64_t num_layers_ = 0;
   std::int64_t layer_bytes_ = 0;
   std::unique_ptr<std::byte[]> data_;
-  std::vector<std::int32_t> free_;    // the next to hand out at the back
-  std::vector<std::int32_t> owners_;  // of each page
 };
 
 }  // namespace tidemill::engines
