@@ -43,8 +43,8 @@ struct RolloutRequest {
   std::vector<std::string> stop_strings;
   /// The request starts only once the engine serves this step of its line, or a later one.
   std::uint64_t min_step = 0;
-  /// The request ends with `kCancelled` and the tokens so far once this time has passed since it was
-  /// submitted. Zero: it may take as long as it takes.
+  /// The request ends with `kCancelled` and the tokens so far once this time has passed since it
+  /// was submitted. Zero: it may take as long as it takes.
   Duration time_limit{0};
   /// Also return the log-probability of every prompt token but the first.
   bool prompt_logprobs = false;

@@ -54,6 +54,8 @@ struct RuntimeOptions {
   std::int64_t activation_bytes = std::int64_t{1} << 30U;
   /// Sequences generated at the same time; more wait.
   std::int64_t max_running = 256;
+  /// Whether requests that begin alike compute what they share once; changes no bit of any result.
+  bool share_prefixes = true;
   /// Measures the time limits of requests, and must outlive the runtime. Null: a request with a
   /// time limit is refused.
   const Clock* clock = nullptr;

@@ -15,8 +15,8 @@ std::unique_ptr<RolloutSequence> make_sequence(RolloutRequest request, RolloutSi
   sequence->max_new_tokens = request.max_new_tokens;
   sequence->min_step = request.min_step;
   // What is wanted of every prompt token can only be had by computing it.
-  sequence->prefix_use = request.prompt_logprobs || request.prompt_logits ? PrefixUse::kNone
-                                                                          : PrefixUse::kShared;
+  sequence->prefix_use =
+      request.prompt_logprobs || request.prompt_logits ? PrefixUse::kNone : PrefixUse::kShared;
   sequence->sink = &sink;
   sequence->request = std::move(request);
   return sequence;

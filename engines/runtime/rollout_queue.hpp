@@ -24,7 +24,7 @@ struct RolloutSequence : PlannedSequence {
   std::optional<StopMatcher> stops;   // absent: no stop strings
   std::optional<TimePoint> deadline;  // absent: none
   std::int64_t num_scored = 0;        // prompt tokens whose scores are below
-  RolloutResult result;  // all but response_ids and finish_reason, as far as it is
+  RolloutResult result;               // all but response_ids and finish_reason, as far as it is
 
   [[nodiscard]] std::span<const std::int32_t> response() const {
     return std::span(tokens).subspan(request.prompt_ids.size());

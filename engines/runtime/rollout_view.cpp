@@ -47,6 +47,7 @@ RolloutView::RolloutView(Device& device, WeightShelf& shelf, const RuntimeOption
     : device_(device),
       shelf_(shelf),
       token_text_(options.token_text),
+      share_prefixes_(options.share_prefixes),
       queue_(device.cache->pool(), {.page_tokens = device.cache->options().page_tokens,
                                     .max_running = options.max_running}),
       drawer_(device),
@@ -112,6 +113,9 @@ Status RolloutView::check(const RolloutRequest& request) const {
 Status RolloutView::submit(RolloutRequest request, RolloutSink& sink) {
   TIDEMILL_RETURN_IF_ERROR(check(request));
   auto sequence = make_sequence(std::move(request), sink);
+  if (!share_prefixes_) {
+    sequence->prefix_use = PrefixUse::kNone;
+  }
   const RolloutRequest& taken = sequence->request;
   if (!taken.stop_strings.empty()) {
     auto stops = StopMatcher::create(taken.stop_strings);

@@ -57,6 +57,7 @@ private:
   Device& device_;
   WeightShelf& shelf_;
   std::function<std::string(std::int32_t)> token_text_;
+  bool share_prefixes_;
   RolloutQueue queue_;
   TokenDrawer drawer_;
   const Clock* clock_;  // null: there are no time limits

@@ -25,8 +25,7 @@ void insert_by_age(Sequences& list, PlannedSequence& sequence) {
 }
 
 bool erase_from(Sequences& list, const PlannedSequence& sequence) {
-  const auto found =
-      std::ranges::lower_bound(list, sequence.serial, {}, &PlannedSequence::serial);
+  const auto found = std::ranges::lower_bound(list, sequence.serial, {}, &PlannedSequence::serial);
   if (found == list.end() || *found != &sequence) {
     return false;
   }
@@ -113,7 +112,7 @@ private:
     }
     iterations_ = iterations;
     forecast_.emplace(planner_.options_.page_tokens, planner_.num_pages_in_use(), iterations,
-                      planner_.options_.margin);
+                      planner_.margin_);
     for (const PlannedSequence* sequence : planner_.running_) {
       forecast_->add(
           describe(*sequence, planner_.tree_.num_exclusive(sequence->hold, sequence->pages)));
@@ -123,8 +122,8 @@ private:
   [[nodiscard]] std::int64_t longest_rest() const {
     std::int64_t longest = 1;
     for (const PlannedSequence* sequence : planner_.running_) {
-      longest = std::max(longest, sequence->prompt_length + sequence->max_new_tokens -
-                                      sequence->length());
+      longest = std::max(longest,
+                         sequence->prompt_length + sequence->max_new_tokens - sequence->length());
     }
     return longest;
   }
@@ -141,8 +140,7 @@ IterationPlanner::IterationPlanner(PagePool& pool, const PlannerOptions& options
 }
 
 void IterationPlanner::submit(PlannedSequence& sequence) {
-  TIDEMILL_CHECK(!sequence.tokens.empty() &&
-                 pages_for(sequence.most_cached()) <= pool_.num_pages())
+  TIDEMILL_CHECK(!sequence.tokens.empty() && pages_for(sequence.most_cached()) <= pool_.num_pages())
       << sequence.most_cached() << " tokens never fit";
   sequence.serial = next_serial_++;
   waiting_.push_back(&sequence);
@@ -158,6 +156,7 @@ void IterationPlanner::remove(PlannedSequence& sequence) {
 
 void IterationPlanner::finish(PlannedSequence& sequence) {
   lengths_.add(sequence.max_new_tokens, sequence.length() - sequence.prompt_length);
+  margin_ = std::max(margin_ - kMarginStep * options_.preempted_share, 0.0);
   remove(sequence);
 }
 
@@ -234,6 +233,7 @@ bool IterationPlanner::grow(PlannedSequence& sequence, IterationPlan& plan) {
     const bool itself = running_.back() == &sequence;
     preempt_youngest();
     ++plan.preemptions;
+    margin_ = std::min(margin_ + kMarginStep, kMostMargin);
     if (itself) {
       return false;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who generates next: which sequences run, which tokens each iteration computes, and who holds which
-// pages. It knows tokens and page numbers; what they are computed with is not its concern.
+// Who generates next: which sequences run, which tokens each iteration computes, and who holds
+// which pages. It knows tokens and page numbers; what they are computed with is not its concern.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ enum class PrefixUse : std::uint8_t {
   kNone,  // all its tokens have to be computed, since something of each is wanted
 };
 
-/// A sequence as the planner sees it. The first part is its owner's, who appends to `tokens` what is
-/// drawn; the second part is the planner's alone.
+/// A sequence as the planner sees it. The first part is its owner's, who appends to `tokens` what
+/// is drawn; the second part is the planner's alone.
 struct PlannedSequence {
   std::vector<std::int32_t> tokens;  // the prompt, at least one; then what was generated
   std::int64_t prompt_length = 0;
@@ -31,10 +31,10 @@ struct PlannedSequence {
   std::uint64_t min_step = 0;  // starts once this step is served
   PrefixUse prefix_use = PrefixUse::kShared;
 
-  std::uint64_t serial = 0;          // submission order
-  std::string weights;               // what it is computed with, once it has started
-  std::int64_t num_cached = 0;       // tokens whose keys and values are in `pages`
-  std::vector<std::int32_t> pages;   // empty: not running
+  std::uint64_t serial = 0;         // submission order
+  std::string weights;              // what it is computed with, once it has started
+  std::int64_t num_cached = 0;      // tokens whose keys and values are in `pages`
+  std::vector<std::int32_t> pages;  // empty: not running
   PrefixTree::Hold hold;
   HiddenRow row;  // after the last token, when that was cached before the sequence started
 
@@ -61,9 +61,8 @@ struct AdmissionRule {
 struct PlannerOptions {
   std::int64_t page_tokens = 16;
   std::int64_t max_running = 256;
-  /// Standard deviations between the mean forecast of pages in use and all pages; see
-  /// `PageForecast`.
-  double margin = 3.0;
+  /// The share of sequences that are preempted which the margin of the forecast aims at.
+  double preempted_share = 0.005;
 };
 
 /// The most tokens of one iteration.
@@ -99,7 +98,7 @@ struct IterationPlan {
 /// first; then chunks of longer rests within what the budget leaves. Sequences start oldest first
 /// when the forecast of the pages that will be in use leaves room for them, or when nothing runs.
 /// One that begins as a running one does waits until that one has computed what they share; only
-/// for that may a younger one start before it.
+/// for that may a younger one start before it. How far the forecast may be trusted is learned too.
 ///
 /// When pages run out, what is cached and unused goes first, then the youngest running sequence is
 /// preempted. Sequences older than it never are for its sake, and one that alone would not fit is
@@ -148,6 +147,13 @@ public:
 
 private:
   using Sequences = std::vector<PlannedSequence*>;
+
+  // The margin follows what happens: a preemption widens it, and each sequence that ends narrows it
+  // by so much that the two balance at the share aimed at.
+  static constexpr double kFirstMargin = 0.75;
+  static constexpr double kMostMargin = 4.0;
+  static constexpr double kMarginStep = 0.02;  // of one preemption
+
   enum class Start : std::uint8_t { kStarted, kWaits, kNoRoom };
 
   class Outlook;
@@ -168,6 +174,7 @@ private:
   PlannerOptions options_;
   PrefixTree tree_;
   LengthForecast lengths_;
+  double margin_ = kFirstMargin;  // standard deviations, see `PageForecast`
   std::uint64_t next_serial_ = 0;
   Sequences running_;    // oldest first
   Sequences preempted_;  // oldest first

@@ -9,24 +9,29 @@ namespace tidemill::engines {
 
 Survival::Survival(std::span<const std::int64_t> ended, std::span<const std::int64_t> running,
                    double doubt) {
-  double share = 1.0;
+  while (!ended.empty() && ended.back() >> shift_ >= kMostEntries) {
+    ++shift_;
+  }
   for (std::size_t first = 0, end = 0; first < ended.size(); first = end) {
     const std::int64_t length = ended[first];
     while (end < ended.size() && ended[end] == length) {
       ++end;
     }
+    // Buckets that begin before this length.
+    const auto below =
+        static_cast<std::size_t>((length + (std::int64_t{1} << shift_) - 1) >> shift_);
+    shares_.resize(std::max(shares_.size(), below), beyond_);
     // Those that reached this length: they ended at it or later, or run on beyond it.
     const auto run_on = running.end() - std::ranges::lower_bound(running, length);
     const double reached =
         static_cast<double>(ended.size() - first) + static_cast<double>(run_on) + doubt;
-    share *= 1.0 - static_cast<double>(end - first) / reached;
-    steps_.push_back({length, share});
+    beyond_ *= 1.0 - static_cast<double>(end - first) / reached;
   }
 }
 
 double Survival::longer_than(std::int64_t length) const noexcept {
-  const auto after = std::ranges::upper_bound(steps_, length, {}, &Step::length);
-  return after == steps_.begin() ? 1.0 : std::prev(after)->share;
+  const auto bucket = static_cast<std::size_t>(length >> shift_);
+  return bucket < shares_.size() ? shares_[bucket] : beyond_;
 }
 
 std::size_t LengthForecast::class_of(std::int64_t max_new_tokens) noexcept {

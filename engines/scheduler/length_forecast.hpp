@@ -28,11 +28,11 @@ public:
   [[nodiscard]] double longer_than(std::int64_t length) const noexcept;
 
 private:
-  struct Step {
-    std::int64_t length = 0;  // from here on
-    double share = 1.0;
-  };
-  std::vector<Step> steps_;  // ascending
+  static constexpr std::int64_t kMostEntries = 4096;
+
+  int shift_ = 0;               // lengths are looked up in buckets of 2^shift_ tokens
+  std::vector<double> shares_;  // of the first length of each bucket
+  double beyond_ = 1.0;         // share of lengths behind the last bucket
 };
 
 /// Remembers the lengths of the last responses, apart for limits of different magnitude: what may
@@ -42,7 +42,7 @@ private:
 class LengthForecast {
 public:
   static constexpr std::size_t kWindow = 512;
-  static constexpr double kDoubt = 4.0;
+  static constexpr double kDoubt = 1.0;
   /// Limits in (2^(k-1), 2^k] are of class k.
   static constexpr std::size_t kNumClasses = 33;
 

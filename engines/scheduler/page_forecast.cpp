@@ -13,7 +13,7 @@ std::vector<std::int64_t> interval_starts(std::int64_t iterations) {
   std::vector<std::int64_t> starts{0};
   for (std::int64_t step = 4; starts.back() < iterations;) {
     starts.push_back(starts.back() + step);
-    if (starts.back() >= 8 * step) {
+    if (starts.back() >= 16 * step) {
       step *= 2;
     }
   }
@@ -44,8 +44,7 @@ PageForecast::Moment PageForecast::change(const ForecastSequence& sequence,
   const std::int64_t pages = (length + page_tokens_ - 1) / page_tokens_;
   const auto more = static_cast<double>(std::max<std::int64_t>(pages - sequence.pages_held, 0));
   const auto back = static_cast<double>(sequence.pages_given_back);
-  return {runs * more - (1.0 - runs) * back,
-          runs * (1.0 - runs) * (more + back) * (more + back)};
+  return {runs * more - (1.0 - runs) * back, runs * (1.0 - runs) * (more + back) * (more + back)};
 }
 
 void PageForecast::add(const ForecastSequence& sequence) {

@@ -11,8 +11,8 @@ namespace tidemill::engines {
 
 /// A sequence that runs, or might: how many pages it holds and gives back when it ends.
 struct ForecastSequence {
-  std::int64_t length = 0;             // tokens, prompt included
-  std::int64_t response_length = 0;    // of those, generated
+  std::int64_t length = 0;           // tokens, prompt included
+  std::int64_t response_length = 0;  // of those, generated
   std::int64_t max_response_length = 0;
   std::int64_t pages_held = 0;
   std::int64_t pages_given_back = 0;   // at its end; the others are shared
@@ -52,8 +52,9 @@ private:
   std::int64_t page_tokens_;
   double in_use_;
   double margin_;
-  std::vector<std::int64_t> starts_;  // of the intervals of time, in iterations; the last is the end
-  std::vector<Moment> moments_;       // of the change within each interval
+  std::vector<std::int64_t>
+      starts_;                   // of the intervals of time, in iterations; the last is the end
+  std::vector<Moment> moments_;  // of the change within each interval
 };
 
 }  // namespace tidemill::engines

@@ -148,8 +148,7 @@ PrefixTree::Node& PrefixTree::parent_of_next(const Sequence& sequence, const Hol
   return hold.path.empty() ? root_of(sequence.weights) : *hold.path.back();
 }
 
-void PrefixTree::expect(const Sequence& sequence, std::span<const std::int32_t> pages,
-                        Hold& hold) {
+void PrefixTree::expect(const Sequence& sequence, std::span<const std::int32_t> pages, Hold& hold) {
   const auto end = static_cast<std::size_t>(sequence.prompt_length);
   const std::size_t last_of_prompt = (end - 1) / page_tokens_;
   for (std::size_t i = hold.path.size(); i * page_tokens_ < sequence.tokens.size(); ++i) {
@@ -203,8 +202,7 @@ bool PrefixTree::complete_page(const Sequence& sequence, std::int64_t num_cached
     return false;
   }
   Tokens tokens = page_of(sequence.tokens, index);
-  Node& parent =
-      index == 0 ? root_of(sequence.weights) : *hold.path[index - 1];
+  Node& parent = index == 0 ? root_of(sequence.weights) : *hold.path[index - 1];
   if (const auto found = parent.children.find(tokens); found != parent.children.end()) {
     return take_over(*found->second, index, pages, hold);
   }

@@ -4,10 +4,10 @@
 // An edge is one page. A node at depth k therefore stands for k pages of tokens under one set of
 // weights, and whoever begins with those tokens may start from those pages: keys and values of a
 // position are a pure function of the weights and of the tokens up to it, and every operation gives
-// a row the same bits whatever is computed beside it (R1 in engines/ops/ops.hpp). What must be right
-// for that is the key, so it holds both parts: the roots are named by the digests of the weights,
-// the edges by the tokens themselves. Weights that are loaded again under another version have the
-// same digests, so what was cached under them may be used again.
+// a row the same bits whatever is computed beside it (R1 in engines/ops/ops.hpp). What must be
+// right for that is the key, so it holds both parts: the roots are named by the digests of the
+// weights, the edges by the tokens themselves. Weights that are loaded again under another version
+// have the same digests, so what was cached under them may be used again.
 //
 // A sequence that starts makes nodes for the pages it is going to compute. Until they are computed
 // whoever would share them waits, so that no token is computed twice: the samples of one prompt
@@ -45,7 +45,7 @@ public:
   struct Match {
     /// A running sequence is computing more of it: ask again when that is done. The rest is unset.
     bool wait = false;
-    std::vector<Node*> shared;   // whole pages to start from, in order
+    std::vector<Node*> shared;  // whole pages to start from, in order
     Node* partial = nullptr;    // its page begins with the rest of the tokens; to be copied
     std::int32_t partial_page = -1;
     std::int64_t num_tokens = 0;  // that need not be computed
@@ -141,7 +141,7 @@ private:
   std::size_t page_tokens_;
   std::map<std::string, std::unique_ptr<Node>, std::less<>> roots_;  // by the weights' digests
   std::map<Age, Node*> evictable_leaves_;
-  std::uint64_t now_ = 0;         // counts uses
+  std::uint64_t now_ = 0;  // counts uses
   std::uint64_t next_serial_ = 0;
   std::int64_t num_evictable_ = 0;
   std::int64_t num_nodes_ = 0;

@@ -31,8 +31,8 @@ struct KvCacheOptions {
 ///
 /// A sequence owns its page table: position p lives in pages[p / page_tokens]. Sequences that begin
 /// alike may share their first pages: only whole pages, since a page is written by one sequence
-/// while it fills (another may copy what is there already). Which pages a sequence gets never changes a bit of its results.
-/// Memory is reserved at once and touched as pages are first used.
+/// while it fills (another may copy what is there already). Which pages a sequence gets never
+/// changes a bit of its results. Memory is reserved at once and touched as pages are first used.
 /// Threads: one call at a time.
 class KvCache {
 public:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever arrives when, however small budget and cache are: a request gets what it gets alone, and
-// scoring its tokens gives the bits that generating them gave.
+// Whatever arrives when, however small budget and cache are, whatever is cached: a request gets
+// what it gets alone, where nothing is shared, and scoring its tokens gives the bits that
+// generating them gave.
 #include <iostream>
 #include <vector>
 
@@ -15,9 +16,13 @@ namespace {
 constexpr std::uint64_t kRequests = 10;
 
 RolloutRequest random_request(std::uint64_t id, const ModelConfig& model, RandomStream& random) {
+  // One of two prompts, or the beginning of one.
+  const std::uint64_t stem = random.below(2);
+  const std::int64_t length =
+      random.below(2) == 0 ? 40 : 1 + static_cast<std::int64_t>(random.below(40));
   RolloutRequest request =
-      sampling_request(id, model, 1 + static_cast<std::int64_t>(random.below(40)),
-                       static_cast<std::int32_t>(random.below(24)));
+      sampling_request(id, model, 1, static_cast<std::int32_t>(random.below(24)));
+  request.prompt_ids = sampling_request(stem, model, length, 0).prompt_ids;
   request.sampling.temperature = random.below(3) == 0 ? 0.0F : 0.7F + 0.1F * static_cast<float>(id);
   request.sampling.top_k = random.below(2) == 0 ? 0 : 20;
   request.sampling.repetition_penalty = random.below(2) == 0 ? 1.0F : 1.1F;
@@ -47,7 +52,10 @@ protected:
 TEST_P(RolloutPropertyTest, EveryRequestGetsWhatItGetsAlone) {
   const ModelFiles model = small_model(1);
   const int rounds = GetParam().backend == Backend::kCpu ? 60 : 15;
-  const auto alone_runtime = open_runtime(model, options_for(model, 1024)).value();
+  RuntimeOptions unshared = options_for(model, 1024);
+  unshared.share_prefixes = false;
+  const auto alone_runtime = open_runtime(model, unshared).value();
+  std::int64_t cached = 0;
   int compared = 0;
   int cancelled = 0;
   for (int round = 0; round < rounds; ++round) {
@@ -74,6 +82,7 @@ TEST_P(RolloutPropertyTest, EveryRequestGetsWhatItGetsAlone) {
       const auto report = engine.step({budget});
       ASSERT_TRUE(report.ok());
       EXPECT_LE(report.value().prefill_tokens + report.value().decode_tokens, budget);
+      cached += report.value().cached_tokens;
     }
     ASSERT_EQ(mixed.size(), kRequests);
     for (const RolloutRequest& request : requests) {
@@ -95,12 +104,14 @@ TEST_P(RolloutPropertyTest, EveryRequestGetsWhatItGetsAlone) {
     }
   }
   std::cout << "[ checked  ] " << backend_name(GetParam().backend) << ": " << compared
-            << " requests, " << cancelled << " cancelled ones\n";
+            << " requests, " << cancelled << " cancelled ones, " << cached << " cached tokens\n";
+  EXPECT_GT(cached, rounds * 10);
   EXPECT_GT(compared, rounds * 5);
   EXPECT_GT(cancelled, 0);
 }
 
-// The cache holds the longest request alone, so that others must give way again and again.
+// The cache holds the longest request alone, and those before it were short, so that others start
+// beside it and must give way again and again.
 TEST_P(RolloutPropertyTest, PreemptionNeitherDeadlocksNorChangesABit) {
   const ModelFiles model = small_model(2);
   std::vector<RolloutRequest> requests;
@@ -109,16 +120,25 @@ TEST_P(RolloutPropertyTest, PreemptionNeitherDeadlocksNorChangesABit) {
   }
   const auto tight = open_runtime(model, options_for(model, 48)).value();
   const auto roomy = open_runtime(model, options_for(model, 1024)).value();
+  ResultKeeper brief;
+  std::vector<RolloutRequest> brief_requests;
+  for (std::uint64_t id = 100; id < 200; ++id) {
+    brief_requests.push_back(sampling_request(id, model.config, 5, 43));
+    for (std::int32_t token = 0; token < model.config.vocab_size; ++token) {
+      brief_requests.back().stop_ids.push_back(token);
+    }
+  }
+  run_requests(tight->rollout(), brief_requests, brief);
   ResultKeeper preempted;
   ResultKeeper undisturbed;
   for (const RolloutRequest& request : requests) {
     ASSERT_TRUE(tight->rollout().submit(request, preempted).ok());
   }
-  std::int64_t prefilled = 0;
+  std::int64_t preemptions = 0;
   while (tight->rollout().has_work()) {
-    prefilled += tight->rollout().step({64}).value().prefill_tokens;
+    preemptions += tight->rollout().step({64}).value().preemptions;
   }
-  EXPECT_GT(prefilled, 6 * 5) << "nothing was computed twice, so nothing was preempted";
+  EXPECT_GT(preemptions, 0);
   run_requests(roomy->rollout(), requests, undisturbed);
   for (const RolloutRequest& request : requests) {
     EXPECT_EQ(preempted.at(request.id.value).response_ids.size(), 43U);

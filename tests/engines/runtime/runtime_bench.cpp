@@ -116,9 +116,9 @@ int run_to_end(RolloutEngine& engine, std::int64_t budget_tokens) {
     TIDEMILL_CHECK(++steps < 100000) << "does not come to an end";
     const auto report = engine.step({budget_tokens});
     TIDEMILL_CHECK(report.ok()) << report.status().to_string();
-    EXPECT_GT(report.value().prefill_tokens + report.value().decode_tokens +
-                  report.value().cached_tokens,
-              0);
+    EXPECT_GT(
+        report.value().prefill_tokens + report.value().decode_tokens + report.value().cached_tokens,
+        0);
     EXPECT_LE(report.value().prefill_tokens + report.value().decode_tokens, budget_tokens);
     EXPECT_EQ(report.value().more, engine.has_work());
   }

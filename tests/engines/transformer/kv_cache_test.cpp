@@ -2,6 +2,8 @@
 // The page pool: limits, owners, and what is refused.
 #include "engines/transformer/kv_cache.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <set>
 #include <vector>
 
@@ -70,6 +72,26 @@ TEST_F(KvCacheTest, FreesAPageWithItsLastOwner) {
   cache->release(pages);
   EXPECT_EQ(cache->num_free_pages(), 2);
   EXPECT_DEATH(cache->release(pages), "owners > 0");
+}
+
+TEST_F(KvCacheTest, CopiesAPageInEveryLayer) {
+  const auto cache = cache_of(3);
+  const auto layer_bytes = static_cast<std::size_t>(page_bytes() / config_.num_layers);
+  for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    std::byte* data = cache->layer(layer).data;
+    std::fill_n(data, 3 * layer_bytes, std::byte{0});
+    std::fill_n(data + layer_bytes, layer_bytes, std::byte{static_cast<unsigned char>(layer + 1)});
+  }
+  cache->copy_page(1, 2);
+  cache->copy_page(1, 1);
+  for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    const std::byte* data = cache->layer(layer).data;
+    for (std::size_t i = 0; i < layer_bytes; ++i) {
+      ASSERT_EQ(data[i], std::byte{0});
+      ASSERT_EQ(data[layer_bytes + i], std::byte{static_cast<unsigned char>(layer + 1)});
+      ASSERT_EQ(data[2 * layer_bytes + i], std::byte{static_cast<unsigned char>(layer + 1)});
+    }
+  }
 }
 
 }  // namespace

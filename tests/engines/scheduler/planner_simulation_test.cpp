@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Admission by forecast: with responses whose lengths nobody knows and some of which are very long,
+// the cache is used and hardly anything is computed twice.
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/random.hpp"
+#include "tests/engines/scheduler/simulated_generation.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr std::int64_t kMost = 2048;  // tokens of a response
+constexpr std::int64_t kRequests = 6000;
+
+double uniform(RandomStream& random) {
+  return (static_cast<double>(random.below(1U << 30U)) + 0.5) / (1U << 30U);
+}
+
+// Half of the responses are shorter than 120 tokens; the longest tenth holds half of all tokens.
+std::int64_t lognormal_length(RandomStream& random) {
+  const double normal = std::sqrt(-2.0 * std::log(uniform(random))) *
+                        std::cos(2.0 * 3.14159265358979 * uniform(random));
+  return static_cast<std::int64_t>(std::exp(std::log(120.0) + 1.2 * normal));
+}
+
+// Without the limit the variance would be infinite.
+std::int64_t pareto_length(RandomStream& random) {
+  return static_cast<std::int64_t>(60.0 * std::pow(uniform(random), -1.0 / 1.5));
+}
+
+struct Lengths {
+  const char* name;
+  std::int64_t (*draw)(RandomStream&);
+};
+
+class PlannerSimulation : public ::testing::TestWithParam<Lengths> {};
+
+TEST_P(PlannerSimulation, UsesTheCacheAndHardlyPreempts) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    PlannerOptions options;
+    options.max_running = 1 << 20;
+    SimulatedGeneration generation(4000, options, SimulatedGeneration::Pages::kCounted);
+    RandomStream random(41, seed);
+    for (std::int64_t i = 0; i < kRequests; ++i) {
+      SimulatedRequest request;
+      request.prompt.resize(20 + random.below(80));
+      for (std::int32_t& token : request.prompt) {
+        token = static_cast<std::int32_t>(random.below(50));
+      }
+      request.max_new_tokens = kMost;
+      request.response_length = std::clamp<std::int64_t>(GetParam().draw(random), 1, kMost);
+      request.seed = seed * kRequests + static_cast<std::uint64_t>(i);
+      generation.submit(std::move(request));
+    }
+    // From when the first have made room for others until too few wait to fill it.
+    double used = 0.0;
+    std::int64_t counted = 0;
+    while (generation.totals().finished < kRequests * 9 / 10) {
+      generation.step({2048, 2048});
+      if (generation.totals().finished > kRequests / 4) {
+        used += generation.utilisation();
+        ++counted;
+      }
+    }
+    const double utilisation = used / static_cast<double>(counted);
+    const double preempted = static_cast<double>(generation.totals().preempted_requests) /
+                             static_cast<double>(generation.totals().finished);
+    std::cout << "[ measured ] " << GetParam().name << " seed " << seed << ": " << utilisation
+              << " of the pages used, " << preempted << " of the requests preempted\n";
+    EXPECT_GE(utilisation, 0.90) << "seed " << seed;
+    EXPECT_LE(preempted, 0.01) << "seed " << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(HeavyTails, PlannerSimulation,
+                         ::testing::Values(Lengths{"lognormal", lognormal_length},
+                                           Lengths{"pareto", pareto_length}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace tidemill::engines
