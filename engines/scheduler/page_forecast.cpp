@@ -13,7 +13,7 @@ std::vector<std::int64_t> interval_starts(std::int64_t iterations) {
   std::vector<std::int64_t> starts{0};
   for (std::int64_t step = 4; starts.back() < iterations;) {
     starts.push_back(starts.back() + step);
-    if (starts.back() >= 16 * step) {
+    if (starts.back() >= 32 * step) {
       step *= 2;
     }
   }
