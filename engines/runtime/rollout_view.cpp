@@ -26,10 +26,11 @@ Status check_ids(const std::vector<std::int32_t>& ids, const char* what, std::in
   return {};
 }
 
-// Names weights by their content: what was computed with weights of one name is right for all.
+// Names weights by their content: what was computed with weights of one name is right for all. Only
+// the base that a runtime was opened with can be without a digest, and there is one.
 std::string name_of(const LaidOutWeights& weights) {
-  TIDEMILL_CHECK(!weights.base_digest.empty()) << "weights without a digest";
-  return weights.base_digest + " " + weights.adapter_digest;
+  return (weights.base_digest.empty() ? "as opened" : weights.base_digest) + " " +
+         weights.adapter_digest;
 }
 
 // Adds one token to the versions that produced a response.

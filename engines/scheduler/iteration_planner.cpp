@@ -156,7 +156,7 @@ void IterationPlanner::remove(PlannedSequence& sequence) {
 
 void IterationPlanner::finish(PlannedSequence& sequence) {
   lengths_.add(sequence.max_new_tokens, sequence.length() - sequence.prompt_length);
-  margin_ = std::max(margin_ - kMarginStep * options_.preempted_share, 0.0);
+  margin_ = std::max(margin_ - kMarginStep * options_.preempted_share, kLeastMargin);
   remove(sequence);
 }
 

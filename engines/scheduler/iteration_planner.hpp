@@ -62,7 +62,7 @@ struct PlannerOptions {
   std::int64_t page_tokens = 16;
   std::int64_t max_running = 256;
   /// The share of sequences that are preempted which the margin of the forecast aims at.
-  double preempted_share = 0.005;
+  double preempted_share = 0.006;
 };
 
 /// The most tokens of one iteration.
@@ -150,7 +150,8 @@ private:
 
   // The margin follows what happens: a preemption widens it, and each sequence that ends narrows it
   // by so much that the two balance at the share aimed at.
-  static constexpr double kFirstMargin = 0.75;
+  static constexpr double kFirstMargin = 0.85;
+  static constexpr double kLeastMargin = -0.5;
   static constexpr double kMostMargin = 4.0;
   static constexpr double kMarginStep = 0.02;  // of one preemption
 
