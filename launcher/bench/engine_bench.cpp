@@ -10,6 +10,7 @@
 #include "engines/rl/sft_token_loss.hpp"
 #include "engines/runtime/factory.hpp"
 #include "launcher/bench/foreign_load.hpp"
+#include "launcher/bench/peak_memory.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -98,9 +99,12 @@ public:
   // `training`: of all parameters, or of a new adapter of rank 16 on all linear layers.
   enum class Training { kNone, kAdapter, kAll };
 
-  Status open(DType compute, Training training, std::int64_t batch) {
-    TIDEMILL_ASSIGN_OR_RETURN(ModelFiles files, options_.model(compute));
+  Status open(DType compute, Training training, std::int64_t batch, bool share_prefixes = true) {
+    runtime_.reset();
+    reset_peak_memory();
+    TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles files, options_.model(compute));
     RuntimeOptions runtime;
+    runtime.share_prefixes = share_prefixes;
     runtime.threads = options_.threads;
     runtime.compute = compute;
     runtime.kv_dtype = compute;
@@ -155,6 +159,24 @@ public:
     return finish(static_cast<double>(tokens * batch_), seconds);
   }
 
+  // Tokens generated per second by `batch` samples of one prompt of `prompt` tokens, its computation
+  // included. `prompt_tokens` says how many tokens of prompts were computed.
+  Result<double> group(std::int64_t prompt, std::int64_t new_tokens, std::int64_t& prompt_tokens) {
+    sink_ = Discard{};
+    const std::vector<std::int32_t> ids = random_ids(prompt, config_.vocab_size, state_);
+    for (std::int64_t i = 0; i < batch_; ++i) {
+      TIDEMILL_RETURN_IF_ERROR(submit_one(ids, new_tokens));
+    }
+    auto& rollout = runtime_->rollout();
+    prompt_tokens = 0;
+    const double start = begin_step();
+    while (rollout.has_work()) {
+      TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+      prompt_tokens += report.prefill_tokens;
+    }
+    return finish(static_cast<double>(new_tokens * batch_), end_step(start, true));
+  }
+
   // Tokens per second of an optimizer step on `batch` sequences of `kTrainTokens`.
   Result<double> train() {
     engines::TrainEngine& train = *runtime_->train();
@@ -185,14 +207,19 @@ private:
   Status submit(std::int64_t prompt, std::int64_t new_tokens) {
     sink_ = Discard{};
     for (std::int64_t i = 0; i < batch_; ++i) {
-      RolloutRequest request;
-      request.id = SampleId{next_id_++};
-      request.prompt_ids = random_ids(prompt, config_.vocab_size, state_);
-      request.max_new_tokens = static_cast<std::int32_t>(new_tokens);
-      request.seed = kSeed;
-      TIDEMILL_RETURN_IF_ERROR(runtime_->rollout().submit(std::move(request), sink_));
+      TIDEMILL_RETURN_IF_ERROR(
+          submit_one(random_ids(prompt, config_.vocab_size, state_), new_tokens));
     }
     return {};
+  }
+
+  Status submit_one(std::vector<std::int32_t> prompt, std::int64_t new_tokens) {
+    RolloutRequest request;
+    request.id = SampleId{next_id_++};
+    request.prompt_ids = std::move(prompt);
+    request.max_new_tokens = static_cast<std::int32_t>(new_tokens);
+    request.seed = kSeed;
+    return runtime_->rollout().submit(std::move(request), sink_);
   }
 
   double begin_step() {
@@ -236,12 +263,15 @@ struct FigureSpec {
   DType compute;
   Bench::Training training;
   std::int64_t batch;
-  const char* limit;
+  const char* unit;
+  const char* peer;
   Result<double> (*run)(Bench& bench);
-  double (*limit_value)(const ModelCost& cost, const engines::MachinePeaks& peaks,
-                        const FigureSpec& spec);
+  // What it is compared with, once it has been measured.
+  Result<double> (*peer_value)(Bench& bench, const engines::MachinePeaks& peaks,
+                               const FigureSpec& spec);
 };
 
+constexpr const char* kSpeed = "tok/s";
 constexpr const char* kReads = "memory bandwidth";
 constexpr const char* kMatmul = "matmul peak";
 
@@ -258,19 +288,21 @@ Result<double> train(Bench& bench) {
   return bench.train();
 }
 
-double read_limit(const ModelCost& cost, const engines::MachinePeaks& peaks,
-                  const FigureSpec& spec) {
-  return peaks.bytes_per_second /
-         (cost.weights * static_cast<double>(dtype_bytes(spec.compute)));
+Result<double> read_limit(Bench& bench, const engines::MachinePeaks& peaks,
+                          const FigureSpec& spec) {
+  return peaks.bytes_per_second / (ModelCost(bench.config()).weights *
+                                   static_cast<double>(dtype_bytes(spec.compute)));
 }
 
-double decode_limit(const ModelCost& cost, const engines::MachinePeaks& peaks,
-                    const FigureSpec& spec) {
+Result<double> decode_limit(Bench& bench, const engines::MachinePeaks& peaks,
+                            const FigureSpec& spec) {
+  const ModelCost cost(bench.config());
   return flops_of(peaks, spec.compute) / (cost.layers + cost.head);
 }
 
-double prefill_limit(const ModelCost& cost, const engines::MachinePeaks& peaks,
-                     const FigureSpec& spec) {
+Result<double> prefill_limit(Bench& bench, const engines::MachinePeaks& peaks,
+                             const FigureSpec& spec) {
+  const ModelCost cost(bench.config());
   const double tokens = kTrainTokens;
   const double flops = tokens * cost.layers + cost.head + cost.attention(tokens, 2.0);
   return tokens * flops_of(peaks, spec.compute) / flops;
@@ -278,48 +310,89 @@ double prefill_limit(const ModelCost& cost, const engines::MachinePeaks& peaks,
 
 // 2N forward, 2N for input gradients, and 2N more for weights that are trained; attention has two
 // products forward and four backward.
-double train_limit(const ModelCost& cost, const engines::MachinePeaks& peaks,
-                   const FigureSpec& spec) {
+Result<double> train_limit(Bench& bench, const engines::MachinePeaks& peaks,
+                           const FigureSpec& spec) {
+  const ModelCost cost(bench.config());
   const double tokens = kTrainTokens;
   const double passes = spec.training == Bench::Training::kAll ? 3.0 : 2.0;
-  const double flops =
-      passes * tokens * (cost.layers + cost.head) + cost.attention(tokens, 6.0);
+  const double flops = passes * tokens * (cost.layers + cost.head) + cost.attention(tokens, 6.0);
   return tokens * flops_of(peaks, spec.compute) / flops;
+}
+
+constexpr std::int64_t kGroupPrompt = 256;
+constexpr std::int64_t kGroupNewTokens = 32;
+
+Result<double> run_group(Bench& bench, std::int64_t expected_prompt_tokens) {
+  std::int64_t prompt_tokens = 0;
+  auto speed = bench.group(kGroupPrompt, kGroupNewTokens, prompt_tokens);
+  if (speed.ok() && prompt_tokens != expected_prompt_tokens) {
+    return Status(Errc::kInternal, std::to_string(prompt_tokens) + " tokens of prompts computed, " +
+                                       std::to_string(expected_prompt_tokens) + " expected");
+  }
+  return speed;
+}
+
+Result<double> group(Bench& bench) {
+  return run_group(bench, kGroupPrompt);
+}
+
+Result<double> group_without_sharing(Bench& bench, const engines::MachinePeaks& /*peaks*/,
+                                     const FigureSpec& spec) {
+  TIDEMILL_RETURN_IF_ERROR(bench.open(spec.compute, spec.training, spec.batch, false));
+  double best = 0.0;
+  for (int i = 0; i < 3; ++i) {
+    TIDEMILL_ASSIGN_OR_RETURN(const double speed, run_group(bench, kGroupPrompt * spec.batch));
+    best = std::max(best, speed);
+  }
+  return best;
+}
+
+// The most memory of the process since the model was opened. For a process that measures nothing
+// else; weights that were made up count, those of files only as far as they are computed with.
+Result<double> peak_memory(Bench& bench) {
+  TIDEMILL_RETURN_IF_ERROR(bench.train().status());
+  return peak_memory_bytes();
+}
+
+Result<double> weight_bytes(Bench& bench, const engines::MachinePeaks& /*peaks*/,
+                            const FigureSpec& spec) {
+  return ModelCost(bench.config()).weights * static_cast<double>(dtype_bytes(spec.compute));
 }
 
 constexpr auto kNone = Bench::Training::kNone;
 constexpr auto kAdapter = Bench::Training::kAdapter;
 constexpr auto kAll = Bench::Training::kAll;
+constexpr auto kF32 = DType::kF32;
+constexpr auto kBF16 = DType::kBF16;
 
 const FigureSpec kFigures[] = {
-    {"decode_b1_f32", DType::kF32, kNone, 1, kReads, decode_few, read_limit},
-    {"decode_b1_bf16", DType::kBF16, kNone, 1, kReads, decode_few, read_limit},
-    {"prefill_512_f32", DType::kF32, kNone, 1, kMatmul, prefill, prefill_limit},
-    {"prefill_512_bf16", DType::kBF16, kNone, 1, kMatmul, prefill, prefill_limit},
-    {"decode_16_bf16", DType::kBF16, kNone, 16, kMatmul, decode_many, decode_limit},
-    {"decode_64_bf16", DType::kBF16, kNone, 64, kMatmul, decode_many, decode_limit},
-    {"lora_step_f32_b1", DType::kF32, kAdapter, 1, kMatmul, train, train_limit},
-    {"lora_step_f32_b4", DType::kF32, kAdapter, 4, kMatmul, train, train_limit},
-    {"lora_step_bf16_b1", DType::kBF16, kAdapter, 1, kMatmul, train, train_limit},
-    {"lora_step_bf16_b4", DType::kBF16, kAdapter, 4, kMatmul, train, train_limit},
-    {"full_step_f32", DType::kF32, kAll, 1, kMatmul, train, train_limit},
+    {"decode_b1_f32", kF32, kNone, 1, kSpeed, kReads, decode_few, read_limit},
+    {"decode_b1_bf16", kBF16, kNone, 1, kSpeed, kReads, decode_few, read_limit},
+    {"prefill_512_f32", kF32, kNone, 1, kSpeed, kMatmul, prefill, prefill_limit},
+    {"prefill_512_bf16", kBF16, kNone, 1, kSpeed, kMatmul, prefill, prefill_limit},
+    {"decode_16_bf16", kBF16, kNone, 16, kSpeed, kMatmul, decode_many, decode_limit},
+    {"decode_64_bf16", kBF16, kNone, 64, kSpeed, kMatmul, decode_many, decode_limit},
+    {"group_rollout", kBF16, kNone, 8, kSpeed, "without sharing", group, group_without_sharing},
+    {"lora_step_f32_b1", kF32, kAdapter, 1, kSpeed, kMatmul, train, train_limit},
+    {"lora_step_f32_b4", kF32, kAdapter, 4, kSpeed, kMatmul, train, train_limit},
+    {"lora_step_bf16_b1", kBF16, kAdapter, 1, kSpeed, kMatmul, train, train_limit},
+    {"lora_step_bf16_b4", kBF16, kAdapter, 4, kSpeed, kMatmul, train, train_limit},
+    {"full_step_f32", kF32, kAll, 1, kSpeed, kMatmul, train, train_limit},
+    {"lora_peak_bytes_f32_b1", kF32, kAdapter, 1, "bytes", "weights", peak_memory, weight_bytes},
+    {"lora_peak_bytes_bf16_b1", kBF16, kAdapter, 1, "bytes", "weights", peak_memory, weight_bytes},
+    {"lora_peak_bytes_bf16_b4", kBF16, kAdapter, 4, "bytes", "weights", peak_memory, weight_bytes},
+    {"full_peak_bytes_f32_b1", kF32, kAll, 1, "bytes", "weights", peak_memory, weight_bytes},
 };
 
-// One repetition, and what the machine could do just before it.
+// One repetition, and what others did meanwhile.
 struct Repetition {
   double value = 0.0;
   double foreign_load = 0.0;
 };
 
-Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options,
-                       StepProfile& profile) {
-  engines::Workers workers(options.threads);
-  TIDEMILL_ASSIGN_OR_RETURN(profile.peaks, engines::measure_peaks(workers, kPeakSeconds));
-  Bench bench(options, profile);
-  TIDEMILL_RETURN_IF_ERROR(bench.open(spec.compute, spec.training, spec.batch));
-  TIDEMILL_RETURN_IF_ERROR(spec.run(bench).status());  // pages are touched, buffers grown
-  profile.ops = {};
-  profile.seconds = 0.0;
+// Runs the figure until enough repetitions were undisturbed, or patience ends; their median.
+Result<Repetition> undisturbed_median(const FigureSpec& spec, const EngineBenchOptions& options,
+                                      Bench& bench, StepProfile& profile) {
   std::vector<Repetition> repetitions;
   for (int disturbed = 0; repetitions.size() < kRepetitions;) {
     const StepProfile before = profile;
@@ -334,10 +407,27 @@ Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options
     repetitions.push_back({value, load});
   }
   std::ranges::sort(repetitions, {}, &Repetition::value);
-  const Repetition& median = repetitions[repetitions.size() / 2];
-  Figure figure{spec.name, median.value, "tok/s", spec.limit, 0.0, options.threads,
+  return repetitions[repetitions.size() / 2];
+}
+
+Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options,
+                       StepProfile& profile) {
+  {
+    engines::Workers workers(options.threads);
+    TIDEMILL_ASSIGN_OR_RETURN(profile.peaks, engines::measure_peaks(workers, kPeakSeconds));
+  }
+  Bench bench(options, profile);
+  TIDEMILL_RETURN_IF_ERROR(bench.open(spec.compute, spec.training, spec.batch));
+  TIDEMILL_RETURN_IF_ERROR(spec.run(bench).status());  // pages are touched, buffers grown
+  profile.ops = {};
+  profile.seconds = 0.0;
+  TIDEMILL_ASSIGN_OR_RETURN(const Repetition median,
+                            undisturbed_median(spec, options, bench, profile));
+  Figure figure{spec.name, median.value, spec.unit, spec.peer, 0.0, options.threads,
                 median.foreign_load};
-  figure.peer_value = spec.limit_value(ModelCost(bench.config()), profile.peaks, spec);
+  const StepProfile own = profile;
+  TIDEMILL_ASSIGN_OR_RETURN(figure.peer_value, spec.peer_value(bench, profile.peaks, spec));
+  profile = own;
   return figure;
 }
 

@@ -44,7 +44,7 @@ PRESETS = {
     "3.7m": Shape(hidden=256, layers=4, ffn=688, heads=4, kv_heads=4, vocabulary=1024),
     "15m": Shape(hidden=320, layers=8, ffn=864, heads=5, kv_heads=5, vocabulary=8192),
     "197m": Shape(hidden=1024, layers=16, ffn=2816, heads=16, kv_heads=4, vocabulary=8192),
-    "600m": Shape(hidden=1536, layers=20, ffn=4096, heads=24, kv_heads=8, vocabulary=16384),
+    "600m": Shape(hidden=1536, layers=22, ffn=4096, heads=24, kv_heads=8, vocabulary=16384),
 }
 EPSILON = 1e-5
 ROPE_THETA = 10000.0
