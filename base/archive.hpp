@@ -143,7 +143,7 @@ private:
     DType dtype = DType::kU8;
     read(dtype);
     const auto bytes = take(read_size());
-    if (dtype > DType::kU64) {
+    if (dtype > kLastDType) {
       failed_ = true;
     } else if (!failed_) {
       buffer = Buffer::copy_of(bytes, dtype);

@@ -52,7 +52,7 @@ public:
   template <class T>
   requires std::is_trivially_copyable_v<T>
   [[nodiscard]] static Buffer adopt(std::vector<T> values, DType dtype) {
-    TIDEMILL_CHECK(sizeof(T) % dtype_bytes(dtype) == 0) << dtype_name(dtype);
+    TIDEMILL_CHECK(sizeof(T) % dtype_block_bytes(dtype) == 0) << dtype_name(dtype);
     auto owner = std::make_shared<const std::vector<T>>(std::move(values));
     const auto bytes = std::as_bytes(std::span<const T>(*owner));
     return wrap(std::shared_ptr<const void>(owner, owner->data()), bytes, dtype);

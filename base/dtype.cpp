@@ -3,16 +3,19 @@
 
 #include <array>
 
+#include "base/check.hpp"
+
 namespace tidemill {
 namespace {
 
 struct Row {
   DType dtype;
-  std::size_t bytes;
+  std::size_t bytes;  // of a block
   std::string_view name;
+  std::size_t block = 1;  // elements
 };
 
-constexpr std::array<Row, 13> kRows{{
+constexpr std::array<Row, 14> kRows{{
     {DType::kBool, 1, "BOOL"},
     {DType::kU8, 1, "U8"},
     {DType::kI8, 1, "I8"},
@@ -26,6 +29,7 @@ constexpr std::array<Row, 13> kRows{{
     {DType::kF64, 8, "F64"},
     {DType::kI64, 8, "I64"},
     {DType::kU64, 8, "U64"},
+    {DType::kBlockI8, 34, "Q8_0", 32},
 }};
 
 const Row& row(DType dtype) {
@@ -34,7 +38,16 @@ const Row& row(DType dtype) {
 
 }  // namespace
 
+std::size_t dtype_block_elements(DType dtype) noexcept {
+  return row(dtype).block;
+}
+
+std::size_t dtype_block_bytes(DType dtype) noexcept {
+  return row(dtype).bytes;
+}
+
 std::size_t dtype_bytes(DType dtype) noexcept {
+  TIDEMILL_CHECK(row(dtype).block == 1) << dtype_name(dtype);
   return row(dtype).bytes;
 }
 
@@ -44,7 +57,7 @@ std::string_view dtype_name(DType dtype) noexcept {
 
 std::optional<DType> parse_dtype(std::string_view name) noexcept {
   for (const Row& candidate : kRows) {
-    if (candidate.name == name) {
+    if (candidate.name == name && candidate.block == 1) {
       return candidate.dtype;
     }
   }

@@ -10,7 +10,7 @@
 
 namespace tidemill {
 
-/// Element types a tensor file may hold.
+/// Element types of tensors. All but `kBlockI8` may stand in a safetensors file.
 enum class DType : std::uint8_t {
   kBool,
   kU8,
@@ -24,14 +24,22 @@ enum class DType : std::uint8_t {
   kF32,
   kF64,
   kI64,
-  kU64
+  kU64,
+  /// Block int8: 32 consecutive elements of a row share a scale. The layout is `BlockI8`'s.
+  kBlockI8
 };
+/// The type with the largest value.
+inline constexpr DType kLastDType = DType::kBlockI8;
 
-/// Returns the size of one element in bytes.
+/// Returns how many consecutive elements of a row are stored as one: 1, or 32 for kBlockI8.
+[[nodiscard]] std::size_t dtype_block_elements(DType dtype) noexcept;
+/// Returns the size of what is stored as one, in bytes: an element, or a block.
+[[nodiscard]] std::size_t dtype_block_bytes(DType dtype) noexcept;
+/// Returns the size of one element in bytes. Requires another type than kBlockI8.
 [[nodiscard]] std::size_t dtype_bytes(DType dtype) noexcept;
-/// Returns the safetensors name, e.g. "BF16".
+/// Returns the name in tensor files: safetensors', e.g. "BF16", or GGUF's "Q8_0".
 [[nodiscard]] std::string_view dtype_name(DType dtype) noexcept;
-/// Returns the type a safetensors name stands for, if it is one of ours.
+/// Returns the type a safetensors name stands for, if it is one of ours. Q8_0 is none.
 [[nodiscard]] std::optional<DType> parse_dtype(std::string_view name) noexcept;
 
 /// Widens bfloat16 bits; exact.

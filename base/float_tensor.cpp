@@ -2,8 +2,10 @@
 #include "base/float_tensor.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "base/block_int8.hpp"
 #include "base/check.hpp"
 
 namespace tidemill {
@@ -17,10 +19,92 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + "]";
 }
 
+// Where element `flat` of a tensor stands: "[3, 17]".
+std::string place_text(std::span<const std::int64_t> shape, std::int64_t flat) {
+  std::vector<std::int64_t> place(shape.size());
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    place[i] = flat % shape[i];
+    flat /= shape[i];
+  }
+  return shape_text(place);
+}
+
+// Returns the first word whose bits of `exponent` are all set. A piece at a time, without a branch
+// for each word, so that the loop vectorises.
+template <class Word>
+std::optional<std::size_t> find_exponent(std::span<const Word> words, Word exponent) {
+  constexpr std::size_t kPiece = 4096;
+  for (std::size_t begin = 0; begin < words.size(); begin += kPiece) {
+    const auto piece = words.subspan(begin, std::min(kPiece, words.size() - begin));
+    Word found = 0;
+    for (const Word word : piece) {
+      found |= static_cast<Word>((word & exponent) == exponent ? 1 : 0);
+    }
+    if (found != 0) {
+      const auto at = std::ranges::find_if(
+          piece, [exponent](Word word) { return (word & exponent) == exponent; });
+      return begin + static_cast<std::size_t>(at - piece.begin());
+    }
+  }
+  return std::nullopt;
+}
+
+// An element that is NaN or infinite.
+struct NotFinite {
+  std::size_t element;
+  bool nan;
+};
+
+template <class Word>
+std::optional<NotFinite> find_not_finite(std::span<const Word> words, Word exponent,
+                                         Word mantissa) {
+  const auto at = find_exponent(words, exponent);
+  return at ? std::optional(NotFinite{*at, (words[*at] & mantissa) != 0}) : std::nullopt;
+}
+
+constexpr std::uint16_t kF16Exponent = 0x7C00;
+constexpr std::uint16_t kF16Mantissa = 0x03FF;
+
+std::optional<NotFinite> find_not_finite(std::span<const BlockI8> blocks) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if ((blocks[i].scale & kF16Exponent) == kF16Exponent) {
+      return NotFinite{i * BlockI8::kElements, (blocks[i].scale & kF16Mantissa) != 0};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<NotFinite> find_not_finite(const Tensor& tensor) {
+  switch (tensor.dtype) {
+    case DType::kF32:
+      return find_not_finite<std::uint32_t>(tensor.data.as<std::uint32_t>(), 0x7F800000U,
+                                            0x007FFFFFU);
+    case DType::kF16:
+      return find_not_finite<std::uint16_t>(tensor.data.as<std::uint16_t>(), kF16Exponent,
+                                            kF16Mantissa);
+    case DType::kBF16:
+      return find_not_finite<std::uint16_t>(tensor.data.as<std::uint16_t>(), 0x7F80, 0x007F);
+    default: return find_not_finite(tensor.data.as<BlockI8>());
+  }
+}
+
+void widen_blocks(std::span<const BlockI8> blocks, std::span<float> out) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const float scale = f16_to_float(blocks[i].scale);
+    for (std::size_t j = 0; j < BlockI8::kElements; ++j) {
+      out[i * BlockI8::kElements + j] = scale * static_cast<float>(blocks[i].values[j]);
+    }
+  }
+}
+
 }  // namespace
 
 bool is_float_type(DType dtype) noexcept {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+bool is_weight_type(DType dtype) noexcept {
+  return is_float_type(dtype) || dtype == DType::kBlockI8;
 }
 
 Status check_float_tensor(const TensorMap& tensors, const std::string& name,
@@ -34,16 +118,34 @@ Status check_float_tensor(const TensorMap& tensors, const std::string& name,
     return invalid_argument("tensor " + name + " has shape " + shape_text(tensor.shape) +
                             ", expected " + shape_text(shape));
   }
-  if (!is_float_type(tensor.dtype)) {
+  if (!is_weight_type(tensor.dtype)) {
     return invalid_argument("tensor " + name + " has type " +
-                            std::string(dtype_name(tensor.dtype)) + ", expected F32, F16 or BF16");
+                            std::string(dtype_name(tensor.dtype)) +
+                            ", expected F32, F16, BF16 or Q8_0");
   }
   return {};
 }
 
+Status check_finite(const Tensor& tensor) {
+  TIDEMILL_CHECK(is_weight_type(tensor.dtype)) << dtype_name(tensor.dtype);
+  const std::optional<NotFinite> found = find_not_finite(tensor);
+  if (!found.has_value()) {
+    return {};
+  }
+  return invalid_argument("element " +
+                          place_text(tensor.shape, static_cast<std::int64_t>(found->element)) +
+                          (found->nan ? " is NaN" : " is infinite"));
+}
+
 void widen_floats(const Tensor& tensor, std::span<float> out) {
-  TIDEMILL_CHECK(is_float_type(tensor.dtype)) << dtype_name(tensor.dtype);
-  TIDEMILL_CHECK(tensor.data.size_bytes() == out.size() * dtype_bytes(tensor.dtype)) << out.size();
+  TIDEMILL_CHECK(is_weight_type(tensor.dtype)) << dtype_name(tensor.dtype);
+  TIDEMILL_CHECK(tensor.data.size_bytes() * dtype_block_elements(tensor.dtype) ==
+                 out.size() * dtype_block_bytes(tensor.dtype))
+      << out.size();
+  if (tensor.dtype == DType::kBlockI8) {
+    widen_blocks(tensor.data.as<BlockI8>(), out);
+    return;
+  }
   if (tensor.dtype == DType::kF32) {
     std::ranges::copy(tensor.data.as<float>(), out.begin());
     return;
@@ -80,7 +182,16 @@ Tensor to_float_type(const Tensor& tensor, DType dtype) {
 TensorMap to_float_type(const TensorMap& tensors, DType dtype) {
   TensorMap converted;
   for (const auto& [name, tensor] : tensors) {
-    converted.emplace(name, is_float_type(tensor.dtype) ? to_float_type(tensor, dtype) : tensor);
+    converted.emplace(name, is_weight_type(tensor.dtype) ? to_float_type(tensor, dtype) : tensor);
+  }
+  return converted;
+}
+
+TensorMap without_blocks(const TensorMap& tensors) {
+  TensorMap converted;
+  for (const auto& [name, tensor] : tensors) {
+    const bool blocks = tensor.dtype == DType::kBlockI8;
+    converted.emplace(name, blocks ? to_float_type(tensor, DType::kF32) : tensor);
   }
   return converted;
 }
@@ -90,7 +201,7 @@ TensorMap with_types_of(const TensorMap& tensors, const TensorMap& like) {
   for (const auto& [name, tensor] : tensors) {
     const auto found = like.find(name);
     const bool floats =
-        found != like.end() && is_float_type(found->second.dtype) && is_float_type(tensor.dtype);
+        found != like.end() && is_float_type(found->second.dtype) && is_weight_type(tensor.dtype);
     converted.emplace(name, floats ? to_float_type(tensor, found->second.dtype) : tensor);
   }
   return converted;

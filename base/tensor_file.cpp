@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -63,21 +62,6 @@ Result<std::pair<std::uint64_t, std::uint64_t>> parse_offsets(const Json& value)
   return std::pair{static_cast<std::uint64_t>(begin), static_cast<std::uint64_t>(end)};
 }
 
-// The bytes that shape and type ask for. A later 0 does not excuse an overflow before it: no writer
-// makes such a shape.
-Result<std::uint64_t> data_bytes(const Entry& entry) {
-  std::uint64_t bytes = dtype_bytes(entry.dtype);
-  for (const std::int64_t extent : entry.shape) {
-    const auto factor = static_cast<std::uint64_t>(extent);
-    if (factor != 0 &&
-        bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) / factor) {
-      return corrupt_data("shape times element size is beyond 2^63-1 bytes");
-    }
-    bytes *= factor;
-  }
-  return bytes;
-}
-
 Result<Entry> parse_entry(const Json& value, const TensorFileLimits& limits) {
   const Json::Object* members = value.if_object();
   if (members == nullptr) {
@@ -107,9 +91,12 @@ Result<Entry> parse_entry(const Json& value, const TensorFileLimits& limits) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto range, parse_offsets(*offsets));
   entry.begin = range.first;
   entry.end = range.second;
-  TIDEMILL_ASSIGN_OR_RETURN(const std::uint64_t bytes, data_bytes(entry));
-  if (bytes != entry.end - entry.begin) {
-    return corrupt_data("shape and dtype need " + std::to_string(bytes) +
+  const std::optional<std::uint64_t> bytes = tensor_bytes(entry.dtype, entry.shape);
+  if (!bytes.has_value()) {  // a 0 is no excuse: no writer makes such a shape
+    return corrupt_data("shape times element size is beyond 2^63-1 bytes");
+  }
+  if (*bytes != entry.end - entry.begin) {
+    return corrupt_data("shape and dtype need " + std::to_string(*bytes) +
                         " bytes, data_offsets give " + std::to_string(entry.end - entry.begin));
   }
   return entry;

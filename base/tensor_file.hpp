@@ -71,8 +71,8 @@ using ByteSink = std::function<Status(std::span<const std::byte>)>;
 /// ordered by alignment of their type, largest first, then by name; the header is padded with
 /// spaces to 8 bytes, so that every tensor is aligned in the file.
 /// Requires every tensor's data to match its shape and type.
-/// Errors: the first failure of `sink`; `kInvalidArgument` for tensors beyond the limits, or a name
-/// that is empty, not UTF-8, or "__metadata__".
+/// Errors: the first failure of `sink`; `kInvalidArgument` for tensors beyond the limits or of type
+/// kBlockI8, or a name that is empty, not UTF-8, or "__metadata__".
 [[nodiscard]] Status stream_tensor_file(const TensorMap& tensors, const TensorMetadata& metadata,
                                         const ByteSink& sink);
 

@@ -33,7 +33,7 @@ Ordered in_file_order(const TensorMap& tensors) {
   }
   // Stable: the map already has name order.
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return dtype_bytes(a->second.dtype) > dtype_bytes(b->second.dtype);
+    return dtype_block_bytes(a->second.dtype) > dtype_block_bytes(b->second.dtype);
   });
   return order;
 }
@@ -46,8 +46,11 @@ Result<std::string> entry_text(const TensorMap::value_type& entry, std::uint64_t
     return invalid_argument("cannot write a tensor named " + quote(name) + " with " +
                             std::to_string(tensor.shape.size()) + " dimensions");
   }
-  TIDEMILL_CHECK(tensor.data.size_bytes() ==
-                 static_cast<std::size_t>(tensor.num_elements()) * dtype_bytes(tensor.dtype))
+  if (tensor.dtype == DType::kBlockI8) {
+    return invalid_argument("tensor " + quote(name) +
+                            ": type Q8_0 cannot stand in a safetensors file");
+  }
+  TIDEMILL_CHECK(tensor.data.size_bytes() == tensor_bytes(tensor.dtype, tensor.shape))
       << name << ": " << tensor.data.size_bytes() << " bytes";
   TIDEMILL_ASSIGN_OR_RETURN(std::string text, json_string(name));
   text += ":{\"dtype\":\"";

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "base/float_tensor.hpp"
 #include "base/json.hpp"
 #include "base/quote.hpp"
 
@@ -183,10 +184,9 @@ Status check_tensors(const TensorShapes& expected, const TensorMap& tensors,
       return invalid_argument(here + "shape " + shape_text(tensor.shape) +
                               ", but the config asks for " + shape_text(shape->second));
     }
-    if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 &&
-        tensor.dtype != DType::kBF16) {
+    if (!is_weight_type(tensor.dtype)) {
       return invalid_argument(here + "type " + std::string(dtype_name(tensor.dtype)) +
-                              "; only F32, F16 and BF16 are supported");
+                              "; only F32, F16, BF16 and Q8_0 are supported");
     }
   }
   for (const auto& [name, shape] : expected) {

@@ -43,7 +43,7 @@ enum class WeightUse : std::uint8_t { kForward, kForwardAndBackward };
 /// The weight of a linear layer as a file holds it: O x I, row-major, contiguous.
 struct WeightView {
   const void* data = nullptr;
-  DType dtype = DType::kF32;  // kF32, kF16 or kBF16
+  DType dtype = DType::kF32;  // kF32, kF16, kBF16, or kBlockI8 if I is a multiple of 32
   std::int64_t out_features = 0;
   std::int64_t in_features = 0;
 };
@@ -115,8 +115,8 @@ public:
 
   // -- linear layers ---------------------------------------------------------------------------
 
-  /// Lays `weight` out for this backend. `compute` is kF32 (16-bit files are widened, exactly) or
-  /// kBF16 (wider files are rounded).
+  /// Lays `weight` out for this backend. `compute` is kF32 (narrower files are widened, exactly)
+  /// or kBF16 (wider files are rounded, blocks after they were widened).
   /// Errors: `kUnimplemented` for types or uses this backend lacks.
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> prepare_weight(
       const WeightView& weight, DType compute, WeightUse use) = 0;
@@ -137,7 +137,7 @@ public:
 
   // -- rows ------------------------------------------------------------------------------------
 
-  /// out (T, D) = table[ids[t]]; the table (V, D) is `dtype` kF32, kF16 or kBF16, contiguous.
+  /// out (T, D) = table[ids[t]]; the table (V, D) is a `WeightView`, widened exactly.
   /// Requires 0 <= ids[t] < V.
   virtual void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) = 0;
 

@@ -37,6 +37,9 @@ void check_size_or_empty(std::span<T> values, std::int64_t size) {
 void check_weight(const WeightView& weight) {
   TIDEMILL_CHECK(weight.out_features > 0 && weight.in_features > 0 && weight.data != nullptr)
       << weight.out_features << " x " << weight.in_features;
+  const auto block = static_cast<std::int64_t>(dtype_block_elements(weight.dtype));
+  TIDEMILL_CHECK(weight.in_features % block == 0)
+      << dtype_name(weight.dtype) << " x " << weight.in_features;
 }
 
 void check_linear(ConstMatrix x, std::int64_t in_features, std::int64_t out_features,

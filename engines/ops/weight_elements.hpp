@@ -6,7 +6,9 @@
 #include <span>
 #include <string>
 
+#include "base/block_int8.hpp"
 #include "base/dtype.hpp"
+#include "base/float_tensor.hpp"
 #include "base/status.hpp"
 #include "engines/ops/ops.hpp"
 
@@ -15,7 +17,7 @@ namespace tidemill::engines {
 /// Refuses types that no backend computes with.
 /// Errors: `kUnimplemented` naming the type.
 [[nodiscard]] inline Status check_weight_types(DType stored, DType compute) {
-  if (stored != DType::kF32 && stored != DType::kF16 && stored != DType::kBF16) {
+  if (!is_weight_type(stored)) {
     return {Errc::kUnimplemented, "weights of type " + std::string(dtype_name(stored))};
   }
   if (compute != DType::kF32 && compute != DType::kBF16) {
@@ -30,6 +32,7 @@ namespace tidemill::engines {
   switch (weight.dtype) {
     case DType::kF16: return f16_to_float(static_cast<const std::uint16_t*>(weight.data)[index]);
     case DType::kBF16: return bf16_to_float(static_cast<const std::uint16_t*>(weight.data)[index]);
+    case DType::kBlockI8: return block_element(static_cast<const BlockI8*>(weight.data), index);
     default: return static_cast<const float*>(weight.data)[index];
   }
 }

@@ -40,6 +40,11 @@ void add_product(const AdaptedModule& module, const Floats& a, const Floats& b, 
   }
 }
 
+// What a merged tensor is stored as: sums of blocks are no blocks.
+DType merged_type(const Tensor& tensor) {
+  return is_float_type(tensor.dtype) ? tensor.dtype : DType::kF32;
+}
+
 class Merger {
 public:
   Merger(const ModelConfig& model, const TensorMap& adapter, const TensorMap& base)
@@ -101,7 +106,7 @@ private:
         weight[i] *= factors[i % in];
       }
     }
-    tensor = make_float_tensor(weight, shape, tensor.dtype);
+    tensor = make_float_tensor(weight, shape, merged_type(tensor));
     return {};
   }
 
@@ -127,7 +132,7 @@ private:
     if (scaled) {
       std::ranges::transform(bias, piece(module.output_scale), bias.begin(), std::multiplies<>());
     }
-    tensor = make_float_tensor(bias, shape, tensor.dtype);
+    tensor = make_float_tensor(bias, shape, merged_type(tensor));
     return {};
   }
 

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/tensor.hpp"
+
 namespace tidemill {
 namespace {
 
@@ -53,7 +55,29 @@ TEST(DType, NamesAndSizesAgree) {
     EXPECT_EQ(parse_dtype(dtype_name(dtype)), dtype);
   }
   EXPECT_EQ(dtype_bytes(DType::kBF16), 2U);
+  EXPECT_EQ(dtype_block_elements(DType::kBF16), 1U);
+  EXPECT_EQ(dtype_block_bytes(DType::kBF16), 2U);
+  EXPECT_EQ(dtype_block_elements(DType::kBlockI8), 32U);
+  EXPECT_EQ(dtype_block_bytes(DType::kBlockI8), 34U);
+  EXPECT_EQ(dtype_name(DType::kBlockI8), "Q8_0");
+  EXPECT_FALSE(parse_dtype("Q8_0").has_value());
   EXPECT_FALSE(parse_dtype("F8_E4M3").has_value());
+}
+
+TEST(DType, TensorsHaveTheBytesOfTheirBlocks) {
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(tensor_bytes(DType::kF16, Shape{3, 5}), 30U);
+  EXPECT_EQ(tensor_bytes(DType::kF32, Shape{}), 4U);
+  EXPECT_EQ(tensor_bytes(DType::kF32, Shape{3, 0}), 0U);
+  EXPECT_EQ(tensor_bytes(DType::kBlockI8, Shape{3, 64}), 3U * 2U * 34U);
+  EXPECT_EQ(tensor_bytes(DType::kBlockI8, Shape{3, 0}), 0U);
+  EXPECT_FALSE(tensor_bytes(DType::kBlockI8, Shape{64, 33}).has_value());
+  EXPECT_FALSE(tensor_bytes(DType::kBlockI8, Shape{}).has_value());
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(tensor_bytes(DType::kU8, Shape{most}), static_cast<std::uint64_t>(most));
+  EXPECT_FALSE(tensor_bytes(DType::kU16, Shape{most / 2 + 1}).has_value());
+  EXPECT_FALSE(tensor_bytes(DType::kU8, Shape{most, 2, 0}).has_value());
+  EXPECT_FALSE(tensor_bytes(DType::kBlockI8, Shape{most / 34 + 1, 32}).has_value());
 }
 
 }  // namespace

@@ -4,9 +4,12 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "base/block_int8.hpp"
 
 namespace tidemill {
 namespace {
@@ -57,6 +60,33 @@ TEST(FloatTensorTest, TakesTheTypesOfNamesakes) {
   }
 }
 
+TEST(FloatTensorTest, FindsWhatIsNotFinite) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  // Two pieces and a half of what is looked at together.
+  const std::vector<std::int64_t> shape{2, 5, 1024};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    std::vector<float> values(10'240, -60000.0F);
+    EXPECT_TRUE(check_finite(make_float_tensor(values, shape, dtype)).ok()) << dtype_name(dtype);
+    for (const std::size_t at : {0U, 4095U, 4096U, 10'239U}) {
+      std::vector<float> spoilt = values;
+      spoilt[10'239] = -infinity;
+      spoilt[at] = at == 10'239 ? -infinity : nan;
+      const std::string place = "[" + std::to_string(at / 5120) + ", " +
+                                std::to_string(at / 1024 % 5) + ", " + std::to_string(at % 1024) +
+                                "]";
+      EXPECT_EQ(check_finite(make_float_tensor(spoilt, shape, dtype)).message(),
+                "element " + place + (at == 10'239 ? " is infinite" : " is NaN"))
+          << dtype_name(dtype);
+    }
+  }
+  std::vector<BlockI8> blocks(4);
+  blocks[3].scale = 0x7C01;
+  const Tensor tensor{DType::kBlockI8, {2, 64}, Buffer::adopt(blocks, DType::kBlockI8)};
+  EXPECT_EQ(check_finite(tensor).message(), "element [1, 32] is NaN");
+  EXPECT_TRUE(check_finite(make_float_tensor({}, {0, 3}, DType::kF32)).ok());
+}
+
 TEST(FloatTensorTest, NamesWhatIsWrong) {
   TensorMap tensors;
   tensors["w"] = make_float_tensor(std::vector<float>(6), {2, 3}, DType::kF32);
@@ -69,7 +99,7 @@ TEST(FloatTensorTest, NamesWhatIsWrong) {
   EXPECT_EQ(check_float_tensor(tensors, "w", other).message(),
             "tensor w has shape [2, 3], expected [3, 2]");
   EXPECT_EQ(check_float_tensor(tensors, "i", one).message(),
-            "tensor i has type I32, expected F32, F16 or BF16");
+            "tensor i has type I32, expected F32, F16, BF16 or Q8_0");
 }
 
 }  // namespace

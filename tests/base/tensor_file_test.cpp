@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/block_int8.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill {
@@ -133,6 +134,15 @@ TEST_F(TensorFileTest, WritesNoTensorsAndNoMetadata) {
   const auto file = read_tensor_file(path, TensorPlacement::kMapped);
   ASSERT_TRUE(file.ok()) << file.status().to_string();
   EXPECT_TRUE(file.value().tensors.empty());
+}
+
+TEST_F(TensorFileTest, RefusesToWriteBlocks) {
+  TensorMap tensors;
+  tensors["w"] = {DType::kBlockI8, {32}, Buffer::adopt(std::vector<BlockI8>(1), DType::kBlockI8)};
+  const auto path = directory_.path() / "blocks.safetensors";
+  EXPECT_EQ(write_tensor_file(files_, path, tensors).message(),
+            "tensor \"w\": type Q8_0 cannot stand in a safetensors file");
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST_F(TensorFileTest, RefusesToWriteBadNames) {
