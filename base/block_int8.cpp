@@ -31,8 +31,8 @@ BlockI8 block_of(std::span<const float> x, float scale) {
   BlockI8 block;
   block.scale = float_to_f16(scale);
   for (std::size_t i = 0; i < x.size(); ++i) {
-    block.values[i] = static_cast<std::int8_t>(
-        std::clamp(std::round(x[i] * inverse), -kMostValue, kMostValue));
+    block.values[i] =
+        static_cast<std::int8_t>(std::clamp(std::round(x[i] * inverse), -kMostValue, kMostValue));
   }
   return block;
 }
@@ -64,8 +64,7 @@ Result<Tensor> quantize_blocks(const Tensor& tensor, const std::string& name) {
     }
     blocks[i] = block_of(x, scale);
   }
-  return Tensor{DType::kBlockI8, tensor.shape,
-                Buffer::adopt(std::move(blocks), DType::kBlockI8)};
+  return Tensor{DType::kBlockI8, tensor.shape, Buffer::adopt(std::move(blocks), DType::kBlockI8)};
 }
 
 }  // namespace tidemill

@@ -39,7 +39,7 @@ void describe(Schema<DataSource>& s) {
 }
 
 void describe(Schema<ModelOptions>& s) {
-  s.field("path", &ModelOptions::path, "A Hugging Face directory.").required();
+  s.field("path", &ModelOptions::path, "A Hugging Face directory, or a GGUF file.").required();
   s.field("init", &ModelOptions::init, "Where the first weights come from.");
   s.field("dtype", &ModelOptions::dtype,
           "What weights are computed in; without it as the files hold them, f16 as f32.");

@@ -17,19 +17,13 @@ constexpr Duration kStopPollInterval = std::chrono::milliseconds(50);
 Result<engines::ModelFiles> open_files(const ModelOptions& model, std::uint64_t seed) {
   std::error_code unseen;  // what cannot be looked at is told by who reads it
   if (!std::filesystem::exists(model.path, unseen) && !unseen) {
-    return invalid_argument("model.path: no folder `" + model.path +
+    return invalid_argument("model.path: no folder or GGUF file `" + model.path +
                             "` (models are read from disk, not fetched by name)");
   }
   if (model.init == ModelInit::kFiles) {
     return engines::open_model(model.path);
   }
-  const std::filesystem::path path = model.path;
-  engines::ModelFiles files;
-  TIDEMILL_ASSIGN_OR_RETURN(files.config, engines::read_model_config(path / "config.json"));
-  if (std::filesystem::exists(path / "generation_config.json")) {
-    TIDEMILL_ASSIGN_OR_RETURN(files.generation,
-                              engines::read_generation_config(path / "generation_config.json"));
-  }
+  TIDEMILL_ASSIGN_OR_RETURN(engines::ModelFiles files, engines::open_model_config(model.path));
   files.tensors = engines::random_model_tensors(files.config, seed);
   return files;
 }

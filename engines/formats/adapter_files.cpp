@@ -91,6 +91,7 @@ Result<AdapterFiles> open_adapter(const std::filesystem::path& path, const Model
                             read_tensor_file(weights_path, TensorPlacement::kCopied));
   const TensorShapes expected = expected_adapter_tensors(adapter.config, adapter.modules, model);
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected, file.tensors, weights_path.string()));
+  TIDEMILL_RETURN_IF_ERROR(check_finite_weights(file.tensors, weights_path.string()));
   adapter.tensors = std::move(file.tensors);
   adapter.place = config_path.string();
   return adapter;

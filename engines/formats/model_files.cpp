@@ -9,6 +9,7 @@
 #include "base/float_tensor.hpp"
 #include "base/json.hpp"
 #include "base/quote.hpp"
+#include "engines/formats/gguf_model.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -114,7 +115,7 @@ Result<Weights> read_weights(const std::filesystem::path& directory, TensorPlace
   if (!std::filesystem::exists(directory / kIndexName, ignored)) {
     return Status(Errc::kNotFound,
                   directory.string() + ": holds neither " + std::string(kWeightsName) + " nor " +
-                      std::string(kIndexName) + "; other weight files are not read");
+                      std::string(kIndexName) + " nor a GGUF file; others are not read");
   }
   TIDEMILL_ASSIGN_OR_RETURN(TensorMap tensors, read_shards(directory, placement));
   return Weights{std::move(tensors), (directory / kIndexName).string()};
@@ -130,6 +131,31 @@ void drop_tolerated(const ModelConfig& config, TensorMap& tensors) {
       head->second.shape == table->second.shape) {
     tensors.erase(head);
   }
+}
+
+// The config, and of a GGUF file, if `part` says so, the tensors.
+Result<ModelFiles> open_parts(const ModelPlace& place, GgufPart part, TensorPlacement placement) {
+  ModelFiles model;
+  Result<ModelConfig> config = read_model_config(place.directory / "config.json");
+  if (place.gguf.has_value()) {
+    if (!config.ok() && config.status().code() != Errc::kNotFound) {
+      return config.status();
+    }
+    const auto given = config.ok() ? std::optional(std::move(config).value()) : std::nullopt;
+    TIDEMILL_ASSIGN_OR_RETURN(GgufModel gguf, open_gguf_model(*place.gguf, part, given, placement));
+    model.config = std::move(gguf.config);
+    model.tensors = std::move(gguf.tensors);
+  } else {
+    TIDEMILL_ASSIGN_OR_RETURN(model.config, std::move(config));
+  }
+  Result<GenerationConfig> generation =
+      read_generation_config(place.directory / "generation_config.json");
+  if (generation.ok()) {
+    model.generation = std::move(generation).value();
+  } else if (generation.status().code() != Errc::kNotFound) {
+    return generation.status();
+  }
+  return model;
 }
 
 }  // namespace
@@ -199,20 +225,31 @@ Status check_tensors(const TensorShapes& expected, const TensorMap& tensors,
   return {};
 }
 
-Result<ModelFiles> open_model(const std::filesystem::path& path, TensorPlacement placement) {
-  ModelFiles model;
-  TIDEMILL_ASSIGN_OR_RETURN(model.config, read_model_config(path / "config.json"));
-  Result<GenerationConfig> generation = read_generation_config(path / "generation_config.json");
-  if (generation.ok()) {
-    model.generation = std::move(generation).value();
-  } else if (generation.status().code() != Errc::kNotFound) {
-    return generation.status();
+Status check_finite_weights(const TensorMap& tensors, const std::string& place) {
+  for (const auto& [name, tensor] : tensors) {
+    TIDEMILL_RETURN_IF_ERROR(check_finite(tensor).with_context(place + ": tensor " + quote(name)));
   }
-  TIDEMILL_ASSIGN_OR_RETURN(Weights weights, read_weights(path, placement));
-  drop_tolerated(model.config, weights.tensors);
+  return {};
+}
+
+Result<ModelFiles> open_model_config(const std::filesystem::path& path) {
+  TIDEMILL_ASSIGN_OR_RETURN(const ModelPlace place, find_model(path));
+  return open_parts(place, GgufPart::kConfig, TensorPlacement::kMapped);
+}
+
+Result<ModelFiles> open_model(const std::filesystem::path& path, TensorPlacement placement) {
+  TIDEMILL_ASSIGN_OR_RETURN(const ModelPlace place, find_model(path));
+  TIDEMILL_ASSIGN_OR_RETURN(ModelFiles model, open_parts(place, GgufPart::kWhole, placement));
+  std::string weights_place = place.gguf.has_value() ? place.gguf->string() : std::string();
+  if (!place.gguf.has_value()) {
+    TIDEMILL_ASSIGN_OR_RETURN(Weights weights, read_weights(place.directory, placement));
+    model.tensors = std::move(weights.tensors);
+    weights_place = std::move(weights.place);
+  }
+  drop_tolerated(model.config, model.tensors);
   TIDEMILL_RETURN_IF_ERROR(
-      check_tensors(expected_tensors(model.config), weights.tensors, weights.place));
-  model.tensors = std::move(weights.tensors);
+      check_tensors(expected_tensors(model.config), model.tensors, weights_place));
+  TIDEMILL_RETURN_IF_ERROR(check_finite_weights(model.tensors, weights_place));
   return model;
 }
 

@@ -4,7 +4,10 @@
 #include <string_view>
 #include <utility>
 
+#include "base/float_tensor.hpp"
 #include "base/random.hpp"
+#include "engines/formats/gguf_model.hpp"
+#include "engines/formats/gguf_tokenizer.hpp"
 #include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {
@@ -65,15 +68,41 @@ Status remove_if_there(FileSystem& files, const std::filesystem::path& path) {
 }
 
 Status export_config(FileSystem& files, const std::filesystem::path& path,
-                     const ModelConfig& config,
-                     const std::optional<std::filesystem::path>& source) {
-  if (source) {
-    const Result<ModelConfig> theirs = read_model_config(*source / kConfigName);
+                     const ModelConfig& config, const std::optional<ModelPlace>& origin) {
+  if (origin) {
+    const Result<ModelConfig> theirs = read_model_config(origin->directory / kConfigName);
     if (theirs.ok() && theirs.value() == config) {
-      return copy_if_there(files, *source / kConfigName, path / kConfigName);
+      return copy_if_there(files, origin->directory / kConfigName, path / kConfigName);
     }
   }
   return write_model_config(files, path / kConfigName, config);
+}
+
+Result<std::optional<ModelPlace>> place_of(const std::optional<std::filesystem::path>& source) {
+  if (!source) {
+    return std::optional<ModelPlace>();
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(ModelPlace place, find_model(*source));
+  return std::optional(std::move(place));
+}
+
+// Writes what a GGUF file says of its tokenizer, unless a tokenizer.json was copied. Of a tokenizer
+// that is not read nothing is written: the weights are good without it.
+Status export_gguf_tokenizer(FileSystem& files, const std::filesystem::path& path,
+                             const ModelPlace& origin) {
+  std::error_code ignored;
+  if (!origin.gguf.has_value() || std::filesystem::exists(path / "tokenizer.json", ignored)) {
+    return {};
+  }
+  const Result<TokenizerTexts> texts = read_gguf_tokenizer(*origin.gguf);
+  const Errc code = texts.status().code();
+  if (code == Errc::kUnimplemented || code == Errc::kNotFound) {
+    return {};
+  }
+  TIDEMILL_RETURN_IF_ERROR(texts.status());
+  TIDEMILL_RETURN_IF_ERROR(
+      write_file(files, path / "tokenizer.json", texts.value().tokenizer_json));
+  return write_file(files, path / "tokenizer_config.json", texts.value().tokenizer_config_json);
 }
 
 }  // namespace
@@ -107,20 +136,23 @@ std::span<const std::string_view> exported_model_names() {
 Status export_model(FileSystem& files, const std::filesystem::path& path, const ModelConfig& config,
                     const TensorMap& tensors, const std::optional<std::filesystem::path>& source) {
   const std::filesystem::path weights = path / kWeightsName;
+  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<ModelPlace> origin, place_of(source));
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, weights.string()));
   std::error_code ignored;
-  if (source && std::filesystem::equivalent(*source, path, ignored)) {
+  if (origin && std::filesystem::equivalent(origin->directory, path, ignored)) {
     return invalid_argument(path.string() + ": a model cannot be exported over its own source");
   }
   TIDEMILL_RETURN_IF_ERROR(make_directory(files, path));
   TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files, path));
   TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, weights));
   TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, path / "model.safetensors.index.json"));
-  TIDEMILL_RETURN_IF_ERROR(export_config(files, path, config, source));
+  TIDEMILL_RETURN_IF_ERROR(export_config(files, path, config, origin));
   for (const std::string_view name : kCopiedNames) {
-    TIDEMILL_RETURN_IF_ERROR(source ? copy_if_there(files, *source / name, path / name) : Status());
+    TIDEMILL_RETURN_IF_ERROR(origin ? copy_if_there(files, origin->directory / name, path / name)
+                                    : Status());
   }
-  return write_tensor_file(files, weights, tensors);
+  TIDEMILL_RETURN_IF_ERROR(origin ? export_gguf_tokenizer(files, path, *origin) : Status());
+  return write_tensor_file(files, weights, without_blocks(tensors));
 }
 
 }  // namespace tidemill::engines

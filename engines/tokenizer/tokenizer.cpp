@@ -14,7 +14,6 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr std::size_t kMaxFileBytes = std::size_t{128} << 20U;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 // What decoding knows of one id.
@@ -114,17 +113,14 @@ Result<std::shared_ptr<Tokenizer::Impl>> Tokenizer::build(std::string_view token
   return std::make_shared<Impl>(spec, std::move(pipeline));
 }
 
-Result<Tokenizer> Tokenizer::load(const std::filesystem::path& directory) {
-  const auto path = directory / "tokenizer.json";
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxFileBytes));
-  TIDEMILL_ASSIGN_OR_RETURN(TokenizerConfig config, load_tokenizer_config(directory));
-  const auto impl = build(text);
+Result<Tokenizer> Tokenizer::load(const std::filesystem::path& model) {
+  TIDEMILL_ASSIGN_OR_RETURN(TokenizerSource source, read_tokenizer_source(model));
+  const auto impl = build(source.tokenizer_json);
   if (!impl.ok()) {
-    return impl.status().with_context(path.string());
+    return impl.status().with_context(source.place);
   }
-  TIDEMILL_RETURN_IF_ERROR(impl.value()
-                               ->adopt(std::move(config))
-                               .with_context((directory / "tokenizer_config.json").string()));
+  TIDEMILL_RETURN_IF_ERROR(
+      impl.value()->adopt(std::move(source.config)).with_context(source.config_place));
   return Tokenizer(impl.value());
 }
 

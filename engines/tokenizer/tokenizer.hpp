@@ -28,11 +28,12 @@ public:
   /// A text to encode is at most this long.
   static constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20U;
 
-  /// Loads tokenizer.json and what lies beside it: tokenizer_config.json, special_tokens_map.json,
-  /// chat_template.jinja.
+  /// Loads the tokenizer of `model`: a directory with tokenizer.json and what lies beside it
+  /// (tokenizer_config.json, special_tokens_map.json, chat_template.jinja), or a GGUF file; see
+  /// `read_tokenizer_source`.
   /// Errors: `kNotFound`, `kCorruptData`, `kUnimplemented`, `kResourceExhausted`; messages name
   /// file and field.
-  [[nodiscard]] static Result<Tokenizer> load(const std::filesystem::path& directory);
+  [[nodiscard]] static Result<Tokenizer> load(const std::filesystem::path& model);
 
   /// Makes a tokenizer from the content of a tokenizer.json and a configuration.
   /// Errors: as `load`.

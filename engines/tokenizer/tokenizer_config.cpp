@@ -10,6 +10,8 @@
 
 #include "base/quote.hpp"
 #include "base/utf8.hpp"
+#include "engines/formats/gguf_model.hpp"
+#include "engines/formats/gguf_tokenizer.hpp"
 #include "engines/tokenizer/json_check.hpp"
 
 namespace tidemill::engines {
@@ -19,7 +21,10 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20U;
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20U;
+constexpr std::size_t kMaxTokenizerBytes = std::size_t{128} << 20U;
 constexpr std::size_t kMaxDepth = 32;
+constexpr const char* kTokenizerName = "tokenizer.json";
+constexpr const char* kConfigName = "tokenizer_config.json";
 
 // Returns the JSON object in `path`, or an empty one if there is no such file.
 Result<Json> read_object(const std::filesystem::path& path) {
@@ -131,6 +136,49 @@ Status read_template_file(const std::filesystem::path& path, TokenizerConfig& ou
   return {};
 }
 
+Result<TokenizerConfig> read_config_files(const std::filesystem::path& directory) {
+  TokenizerConfig config;
+  const auto config_path = directory / kConfigName;
+  TIDEMILL_ASSIGN_OR_RETURN(const Json root, read_object(config_path));
+  TIDEMILL_RETURN_IF_ERROR(read_tokens(root, config).with_context(config_path.string()));
+  TIDEMILL_RETURN_IF_ERROR(read_declared_tokens(root, config).with_context(config_path.string()));
+  TIDEMILL_RETURN_IF_ERROR(read_templates(root, config).with_context(config_path.string()));
+  const auto map_path = directory / "special_tokens_map.json";
+  TIDEMILL_ASSIGN_OR_RETURN(const Json map, read_object(map_path));
+  TIDEMILL_RETURN_IF_ERROR(read_tokens(map, config).with_context(map_path.string()));
+  TIDEMILL_RETURN_IF_ERROR(read_template_file(directory / "chat_template.jinja", config));
+  return config;
+}
+
+// What a tokenizer_config.json with the text `text` says.
+Result<TokenizerConfig> read_config_text(const std::string& text, const std::string& place) {
+  TIDEMILL_RETURN_IF_ERROR(check_json(text, kMaxDepth).with_context(place));
+  const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  TokenizerConfig config;
+  TIDEMILL_RETURN_IF_ERROR(read_tokens(root, config).with_context(place));
+  TIDEMILL_RETURN_IF_ERROR(read_templates(root, config).with_context(place));
+  return config;
+}
+
+// Where the tokenizer files of a model lie.
+std::filesystem::path directory_of(const std::filesystem::path& model) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(model, ignored)) {
+    return model;
+  }
+  return model.has_parent_path() ? model.parent_path() : std::filesystem::path(".");
+}
+
+// The GGUF file that a model's tokenizer is read from; none where a tokenizer.json is.
+Result<std::optional<std::filesystem::path>> tokenizer_gguf(const std::filesystem::path& model) {
+  std::error_code ignored;
+  if (std::filesystem::exists(directory_of(model) / kTokenizerName, ignored)) {
+    return std::optional<std::filesystem::path>();
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(ModelPlace place, find_model(model));
+  return std::move(place.gguf);
+}
+
 }  // namespace
 
 Result<std::string> read_text_file(const std::filesystem::path& path, std::size_t max_bytes) {
@@ -158,18 +206,34 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
   return text;
 }
 
-Result<TokenizerConfig> load_tokenizer_config(const std::filesystem::path& directory) {
-  TokenizerConfig config;
-  const auto config_path = directory / "tokenizer_config.json";
-  TIDEMILL_ASSIGN_OR_RETURN(const Json root, read_object(config_path));
-  TIDEMILL_RETURN_IF_ERROR(read_tokens(root, config).with_context(config_path.string()));
-  TIDEMILL_RETURN_IF_ERROR(read_declared_tokens(root, config).with_context(config_path.string()));
-  TIDEMILL_RETURN_IF_ERROR(read_templates(root, config).with_context(config_path.string()));
-  const auto map_path = directory / "special_tokens_map.json";
-  TIDEMILL_ASSIGN_OR_RETURN(const Json map, read_object(map_path));
-  TIDEMILL_RETURN_IF_ERROR(read_tokens(map, config).with_context(map_path.string()));
-  TIDEMILL_RETURN_IF_ERROR(read_template_file(directory / "chat_template.jinja", config));
-  return config;
+Result<TokenizerSource> read_tokenizer_source(const std::filesystem::path& model) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<std::filesystem::path> gguf, tokenizer_gguf(model));
+  TokenizerSource source;
+  if (gguf.has_value()) {
+    source.place = gguf->string();
+    source.config_place = source.place;
+    TIDEMILL_ASSIGN_OR_RETURN(TokenizerTexts texts, read_gguf_tokenizer(*gguf));
+    source.tokenizer_json = std::move(texts.tokenizer_json);
+    TIDEMILL_ASSIGN_OR_RETURN(source.config,
+                              read_config_text(texts.tokenizer_config_json, source.place));
+    return source;
+  }
+  const std::filesystem::path directory = directory_of(model);
+  source.place = (directory / kTokenizerName).string();
+  source.config_place = (directory / kConfigName).string();
+  TIDEMILL_ASSIGN_OR_RETURN(source.tokenizer_json,
+                            read_text_file(source.place, kMaxTokenizerBytes));
+  TIDEMILL_ASSIGN_OR_RETURN(source.config, read_config_files(directory));
+  return source;
+}
+
+Result<TokenizerConfig> load_tokenizer_config(const std::filesystem::path& model) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<std::filesystem::path> gguf, tokenizer_gguf(model));
+  if (!gguf.has_value()) {
+    return read_config_files(directory_of(model));
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(const TokenizerTexts texts, read_gguf_tokenizer(*gguf));
+  return read_config_text(texts.tokenizer_config_json, gguf->string());
 }
 
 }  // namespace tidemill::engines

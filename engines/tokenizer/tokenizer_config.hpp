@@ -37,12 +37,26 @@ struct TokenizerConfig {
   std::vector<DeclaredToken> declared_tokens;
 };
 
-/// Reads what is there of the three files in `directory`; all may be missing.
+/// Reads what is there of the three files in the directory of `model`; all may be missing. Of a
+/// model whose GGUF file has no tokenizer.json beside it, reads what the file says of the same.
 ///
 /// tokenizer_config.json wins over special_tokens_map.json, and chat_template.jinja over a template
 /// inside tokenizer_config.json. Unknown keys are ignored.
-/// Errors: `kCorruptData` (not JSON, wrong types, invalid UTF-8) and those of `read_text_file`;
-/// messages name file and field.
-[[nodiscard]] Result<TokenizerConfig> load_tokenizer_config(const std::filesystem::path& directory);
+/// Errors: `kCorruptData` (not JSON, wrong types, invalid UTF-8), those of `read_text_file` and
+/// `read_gguf_tokenizer`; messages name file and field.
+[[nodiscard]] Result<TokenizerConfig> load_tokenizer_config(const std::filesystem::path& model);
+
+/// The texts that a tokenizer is made from, and the files that messages name.
+struct TokenizerSource {
+  std::string tokenizer_json;
+  std::string place;
+  TokenizerConfig config;
+  std::string config_place;
+};
+
+/// Reads the tokenizer of `model`, a directory or a GGUF file: tokenizer.json and what lies beside
+/// it or, where there is none, what the GGUF file says of the same.
+/// Errors: as `load_tokenizer_config`.
+[[nodiscard]] Result<TokenizerSource> read_tokenizer_source(const std::filesystem::path& model);
 
 }  // namespace tidemill::engines

@@ -93,10 +93,7 @@ Result<ModelFiles> open_base(const CommitMeta& meta) {
   if (!meta.random_weights) {
     return engines::open_model(meta.model);
   }
-  ModelFiles base;
-  TIDEMILL_ASSIGN_OR_RETURN(
-      base.config, engines::read_model_config(std::filesystem::path(meta.model) / "config.json"));
-  return base;
+  return engines::open_model_config(meta.model);
 }
 
 // An adapter is merged into the weights that it was trained over, and no others.

@@ -51,8 +51,8 @@ public:
 
   [[nodiscard]] Status run(Session& session) override {
     std::error_code ignored;
-    if (!std::filesystem::is_directory(model_, ignored)) {
-      return Status(Errc::kNotFound, model_ + ": no such directory");
+    if (!std::filesystem::exists(model_, ignored)) {
+      return Status(Errc::kNotFound, model_ + ": no such directory or file");
     }
     TIDEMILL_ASSIGN_OR_RETURN(engines::TokenizerConfig config,
                               engines::load_tokenizer_config(model_));

@@ -25,7 +25,9 @@ public:
   }
 
   void declare(CLI::App& app) override {
-    app.add_option("MODEL", model_, "A directory with tokenizer.json")->required()->type_name("");
+    app.add_option("MODEL", model_, "A directory with tokenizer.json, or a GGUF file")
+        ->required()
+        ->type_name("");
     auto* text = app.add_option("TEXT", text_, "A text, in place of --input")->type_name("");
     app.add_option("--input", input_,
                    "JSON lines {\"text\": ...} or, to decode, {\"ids\": [...]}; - is stdin")

@@ -26,7 +26,7 @@ Result<DType> parse_compute(const std::string& name) {
 }  // namespace
 
 void ModelArguments::declare(CLI::App& app) {
-  app.add_option("MODEL", path_, "A model directory in the Hugging Face layout")
+  app.add_option("MODEL", path_, "A model directory in the Hugging Face layout, or a GGUF file")
       ->required()
       ->type_name("");
   app.add_option("--adapter", adapter_, "An adapter directory in PEFT's layout")->type_name("DIR");

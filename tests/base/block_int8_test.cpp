@@ -89,7 +89,7 @@ TEST(BlockInt8Test, OneLargeElementTakesTheSmallOnesAlong) {
   const std::vector<float> back =
       widened(quantize_blocks(floats(values, {2 * kBlock}), "w").value());
   EXPECT_EQ(back[3], -127.0F);
-  EXPECT_EQ(back[0], 0.0F);  // 0.01 of a scale of 1
+  EXPECT_EQ(back[0], 0.0F);                          // 0.01 of a scale of 1
   EXPECT_NEAR(back[kBlock], 0.01F, 0.01F * 0.001F);  // the other block keeps its own scale
 }
 
@@ -126,10 +126,9 @@ TEST(BlockInt8Test, NamesWhatCannotBeQuantized) {
   values[kBlock + 5] = 0.0F;
   values[3 * kBlock] = -std::numeric_limits<float>::infinity();
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    EXPECT_EQ(quantize_blocks(make_float_tensor(values, {2, 2 * kBlock}, dtype), "w")
-                  .status()
-                  .message(),
-              "tensor w: element [1, 32] is infinite");
+    EXPECT_EQ(
+        quantize_blocks(make_float_tensor(values, {2, 2 * kBlock}, dtype), "w").status().message(),
+        "tensor w: element [1, 32] is infinite");
   }
   EXPECT_EQ(quantize_blocks(floats(std::vector<float>(48), {2, 24}), "w").status().message(),
             "tensor w: rows of 24 elements cannot be cut into blocks of 32");
@@ -151,8 +150,7 @@ TEST(BlockInt8Test, ElementsOneByOneAreThoseOfTheWholeTensor) {
 }
 
 TEST(BlockInt8Test, BecomesFloatsAndNeverAgainBlocks) {
-  const Tensor blocks =
-      quantize_blocks(floats(normals(2 * kBlock, 1.0), {2, kBlock}), "w").value();
+  const Tensor blocks = quantize_blocks(floats(normals(2 * kBlock, 1.0), {2, kBlock}), "w").value();
   const Tensor wide = to_float_type(blocks, DType::kF32);
   EXPECT_EQ(widened(wide), widened(blocks));
   const TensorMap both{{"a", blocks}, {"b", wide}};

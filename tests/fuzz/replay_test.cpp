@@ -26,6 +26,7 @@ constexpr Row kRows[] = {
     {"adapter_config", adapter_config, 10, 0, 2},
     {"chat_template", chat_template, 5, 48, 3},
     {"dataset_rows", dataset_rows, 0, 9, 3},
+    {"gguf", gguf, 1, 20, 0},
     {"model_config", model_config, 18, 0, 0},
     {"own_files", own_files, 0, 8, 0},
     {"run_file", run_file, 3, 5, 1},

@@ -56,6 +56,7 @@ using Target = void (*)(std::string_view input);
 void adapter_config(std::string_view input);
 void chat_template(std::string_view input);
 void dataset_rows(std::string_view input);
+void gguf(std::string_view input);
 void model_config(std::string_view input);
 void own_files(std::string_view input);
 void run_file(std::string_view input);

@@ -163,7 +163,8 @@ TEST_F(TemplateTest, WhatCannotBeRenderedIsAnAnswerToo) {
 
 TEST_F(TemplateTest, RefusesWhatItCannotOpen) {
   const std::string input = write("in.jsonl", "");
-  EXPECT_EQ(run({"template", "/nowhere", "--input", input}).err, "/nowhere: no such directory\n");
+  EXPECT_EQ(run({"template", "/nowhere", "--input", input}).err,
+            "/nowhere: no such directory or file\n");
   const std::string model = kGolden + "tokenizers/gpt2-style";
   EXPECT_EQ(run({"template", model, "--input", input}).err, model + ": has no chat template\n");
   const std::string broken = write("broken.jinja", "a\n{% if %}");

@@ -164,7 +164,8 @@ protected:
 
 TEST_F(RefusedModelsTest, ModelsThatAreNoneOrLie) {
   expect_model_refused(
-      "model.path: no folder `model` (models are read from disk, not fetched by name)");
+      "model.path: no folder or GGUF file `model` (models are read from disk, not fetched by "
+      "name)");
   std::filesystem::create_directories(folder_.path() / "model");
   expect_model_refused("model/config.json: cannot open: No such file or directory");
   copy("models/llama-tiny", "model");
@@ -183,8 +184,8 @@ TEST_F(RefusedModelsTest, ModelsThatAreNoneOrLie) {
   std::filesystem::remove(folder_.path() / "model/model.safetensors");
   folder_.write("model/pytorch_model.bin", "x");
   expect_model_refused(
-      "model: holds neither model.safetensors nor model.safetensors.index.json; other weight files "
-      "are not read");
+      "model: holds neither model.safetensors nor model.safetensors.index.json nor a GGUF file; "
+      "others are not read");
   copy("models/llama-tiny", "model");
   std::filesystem::remove(folder_.path() / "model/tokenizer.json");
   expect_model_refused("model/tokenizer.json: no such file");

@@ -212,7 +212,7 @@ TEST_F(RunsWithoutModelTest, AModelThatIsGoneOrBroken) {
   const std::string weights = read_file(at("model/model.safetensors"));
 
   std::filesystem::rename(at("model"), at("elsewhere"));
-  expect_refused(StartsWith("model.path: no folder `model`"));
+  expect_refused(StartsWith("model.path: no folder or GGUF file `model`"));
   std::filesystem::rename(at("elsewhere"), at("model"));
 
   folder_.write("model/config.json", config.substr(0, config.size() / 2));

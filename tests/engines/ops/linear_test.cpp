@@ -2,6 +2,8 @@
 // Linear layers against double precision.
 #include <cmath>
 
+#include "base/block_int8.hpp"
+#include "base/float_tensor.hpp"
 #include "tests/engines/ops/fixtures.hpp"
 #include "tests/engines/ops/oracle.hpp"
 
@@ -162,6 +164,48 @@ TEST_P(LinearTest, SixteenBitFilesAreWidenedExactly) {
       expect_same_bits(a, b, std::string(dtype_name(stored)));
     }
   }
+}
+
+TEST_P(LinearTest, BlocksAreWidenedExactly) {
+  constexpr std::int64_t kOut = 19;
+  constexpr std::int64_t kIn = 96;
+  const Rows w = Rows::random(kOut, kIn, 1);
+  const Rows x = Rows::random(9, kIn, 2);
+  const Rows dy = Rows::random(9, kOut, 3);
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < kOut * kIn; ++i) {
+    values.push_back(w.at(i / kIn, i % kIn));
+  }
+  const Tensor blocks =
+      quantize_blocks(make_float_tensor(values, {kOut, kIn}, DType::kF32), "w").value();
+  widen_floats(blocks, values);
+  Rows widened(kOut, kIn);
+  for (std::int64_t i = 0; i < kOut * kIn; ++i) {
+    widened.at(i / kIn, i % kIn) = values[static_cast<std::size_t>(i)];
+  }
+  const WeightView view{blocks.data.bytes().data(), DType::kBlockI8, kOut, kIn};
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const auto use = WeightUse::kForwardAndBackward;
+    const auto from_file = ops().prepare_weight(view, compute, use);
+    const auto from_f32 = ops().prepare_weight(f32_weight(widened), compute, use);
+    ASSERT_TRUE(from_file.ok()) << from_file.status().to_string();
+    Rows a(9, kOut);
+    Rows b(9, kOut);
+    ops().linear(x.view(), *from_file.value(), {}, Store::kOverwrite, a.view());
+    ops().linear(x.view(), *from_f32.value(), {}, Store::kOverwrite, b.view());
+    expect_same_bits(a, b, "forward");
+    Rows da(9, kIn);
+    Rows db(9, kIn);
+    ops().linear_backward_input(dy.view(), *from_file.value(), Store::kOverwrite, da.view());
+    ops().linear_backward_input(dy.view(), *from_f32.value(), Store::kOverwrite, db.view());
+    expect_same_bits(da, db, "backward");
+  }
+  const std::vector<std::int32_t> ids{18, 0, 7, 0};
+  Rows rows(4, kIn);
+  Rows wide_rows(4, kIn);
+  ops().embed(ids, view, rows.view());
+  ops().embed(ids, f32_weight(widened), wide_rows.view());
+  expect_same_bits(rows, wide_rows, "table");
 }
 
 TEST_P(LinearTest, NoRowsIsNoWork) {
