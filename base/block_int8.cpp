@@ -39,6 +39,10 @@ BlockI8 block_of(std::span<const float> x, float scale) {
 
 }  // namespace
 
+BlockI8 quantize_block(std::span<const float, BlockI8::kElements> x) noexcept {
+  return block_of(x, scale_of(x));
+}
+
 Result<Tensor> quantize_blocks(const Tensor& tensor, const std::string& name) {
   const std::string place = "tensor " + name;
   if (!is_float_type(tensor.dtype)) {

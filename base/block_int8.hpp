@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/dtype.hpp"
@@ -32,6 +33,10 @@ static_assert(sizeof(BlockI8) == 34 && alignof(BlockI8) == 2);
   return f16_to_float(block.scale) *
          static_cast<float>(block.values[static_cast<std::size_t>(index % kElements)]);
 }
+
+/// Returns 32 elements as one block, by the formula below; none may be beyond what a half scale can
+/// hold.
+[[nodiscard]] BlockI8 quantize_block(std::span<const float, BlockI8::kElements> x) noexcept;
 
 /// Returns `tensor` (kF32, kF16 or kBF16; its last extent a multiple of 32) as kBlockI8.
 ///

@@ -7,7 +7,10 @@ namespace tidemill::workflows {
 
 void describe(EnumSchema<ModelDType>& e) {
   e.name("f32", ModelDType::kF32, "32-bit floats.")
-      .name("bf16", ModelDType::kBf16, "bfloat16 weights, 32-bit accumulation.");
+      .name("bf16", ModelDType::kBf16, "bfloat16 weights, 32-bit accumulation.")
+      .name("int8", ModelDType::kInt8,
+            "Blocks of 32 weights with a scale, as in GGUF's Q8_0; for adapters, over a base that "
+            "stays as it is.");
 }
 
 void describe(EnumSchema<ModelInit>& e) {

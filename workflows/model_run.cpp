@@ -33,7 +33,12 @@ DType compute_type(const ModelOptions& options, const engines::ModelConfig& conf
   const bool bf16_files = config.dtype == DType::kBF16;
   const ModelDType dtype =
       options.dtype.value_or(bf16_files ? ModelDType::kBf16 : ModelDType::kF32);
-  return dtype == ModelDType::kBf16 ? DType::kBF16 : DType::kF32;
+  switch (dtype) {
+    case ModelDType::kBf16: return DType::kBF16;
+    case ModelDType::kInt8: return DType::kBlockI8;
+    case ModelDType::kF32: break;
+  }
+  return DType::kF32;
 }
 
 engines::ModuleSelector selector_of(const std::vector<std::string>& names) {
@@ -169,7 +174,7 @@ engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOp
   engines::RuntimeOptions runtime;
   runtime.threads = device.threads;
   runtime.compute = compute_type(options, model.files.config);
-  runtime.kv_dtype = runtime.compute;
+  runtime.kv_dtype = engines::cache_type(runtime.compute);
   runtime.adapter = model.adapter;
   engines::OptimizerOptions optimizer;
   optimizer.adamw = {train.beta1, train.beta2, train.epsilon};

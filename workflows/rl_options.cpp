@@ -79,6 +79,8 @@ void add_rules(Schema<RlOptions>& s) {
                  [](const RolloutOptions& r) { return r.frequency_penalty != 0; });
   warn_of_filter("presence_penalty",
                  [](const RolloutOptions& r) { return r.presence_penalty != 0; });
+  s.check("model.dtype",
+          [](const RlOptions& o) { return untrainable_dtype(o.model.dtype, o.train.common); });
   s.warn("train.micro_batch_tokens", [](const RlOptions& o) {
     const std::int64_t longest = o.rollout.max_new_tokens + o.data.max_prompt_tokens.value_or(0);
     return longest > o.train.common.micro_batch_tokens

@@ -27,6 +27,8 @@ void describe(Schema<SftOptions>& s) {
                ? "is more than train.steps"
                : "";
   });
+  s.check("model.dtype",
+          [](const SftOptions& o) { return untrainable_dtype(o.model.dtype, o.train.common); });
   s.check("eval.every_steps", [](const SftOptions& o) {
     return o.eval.every_steps > 0 && o.data.eval.empty() ? "needs data.eval" : "";
   });

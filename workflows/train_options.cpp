@@ -5,6 +5,12 @@
 
 namespace tidemill::workflows {
 
+std::string untrainable_dtype(const std::optional<ModelDType>& dtype, const TrainOptions& train) {
+  return dtype == ModelDType::kInt8 && !train.adapter.has_value()
+             ? "int8 weights cannot be trained; give train.adapter, or choose f32 or bf16"
+             : "";
+}
+
 void describe(EnumSchema<LearningRateSchedule>& e) {
   e.name("constant", LearningRateSchedule::kConstant, "Stays.")
       .name("linear", LearningRateSchedule::kLinear, "Falls to 0 on a line.")

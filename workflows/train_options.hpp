@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/schema.hpp"
+#include "workflows/data_options.hpp"
 
 namespace tidemill::workflows {
 
@@ -61,6 +62,10 @@ struct TrainOptions {
   double epsilon = 1e-8;
   std::optional<AdapterOptions> adapter;  // none: all parameters
 };
+
+/// Returns why a model in `dtype` cannot be trained by `train`, or an empty text.
+[[nodiscard]] std::string untrainable_dtype(const std::optional<ModelDType>& dtype,
+                                            const TrainOptions& train);
 
 void describe(EnumSchema<LearningRateSchedule>& e);
 void describe(EnumSchema<WeightDecayExclude>& e);

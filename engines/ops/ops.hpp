@@ -115,9 +115,11 @@ public:
 
   // -- linear layers ---------------------------------------------------------------------------
 
-  /// Lays `weight` out for this backend. `compute` is kF32 (narrower files are widened, exactly)
-  /// or kBF16 (wider files are rounded, blocks after they were widened).
-  /// Errors: `kUnimplemented` for types or uses this backend lacks.
+  /// Lays `weight` out for this backend. `compute` is kF32 (what is narrower is widened, exactly),
+  /// kBF16 (what is wider is rounded), or kBlockI8: what is not in blocks yet is quantised, x is
+  /// rounded to blocks of 32 in `linear`, and gradients are not rounded.
+  /// Errors: `kUnimplemented` for types or uses this backend lacks, and for what cannot be cut into
+  /// blocks.
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> prepare_weight(
       const WeightView& weight, DType compute, WeightUse use) = 0;
 

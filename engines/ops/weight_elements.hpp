@@ -20,11 +20,16 @@ namespace tidemill::engines {
   if (!is_weight_type(stored)) {
     return {Errc::kUnimplemented, "weights of type " + std::string(dtype_name(stored))};
   }
-  if (compute != DType::kF32 && compute != DType::kBF16) {
+  if (compute != DType::kF32 && compute != DType::kBF16 && compute != DType::kBlockI8) {
     return {Errc::kUnimplemented, "products in type " + std::string(dtype_name(compute))};
   }
   return {};
 }
+
+/// Checks that `weight` can be laid out for products in `compute`.
+/// Errors: `kUnimplemented` naming the type; of block int8: rows that do not divide into blocks of
+/// 32, weights that are not finite or too large for a half scale.
+[[nodiscard]] Status check_preparable(const WeightView& weight, DType compute);
 
 /// Returns element `index` of the flat weight, widened exactly. Requires a type that
 /// `check_weight_types` accepts.

@@ -37,6 +37,10 @@ std::string describe(const Ops& ops, const Workers& workers, const RuntimeOption
 
 }  // namespace
 
+DType cache_type(DType compute) noexcept {
+  return compute == DType::kBlockI8 ? DType::kBF16 : compute;
+}
+
 std::int64_t Device::logit_rows(const ModelConfig& config) noexcept {
   constexpr std::int64_t kLogitBytes = std::int64_t{32} << 20U;
   return std::clamp<std::int64_t>(
@@ -49,7 +53,9 @@ Result<std::unique_ptr<Device>> Device::create(const ModelConfig& config,
     return invalid_argument("threads: " + std::to_string(options.threads) + " is not in [0, " +
                             std::to_string(kMaxThreads) + "]");
   }
-  TIDEMILL_RETURN_IF_ERROR(check_type("compute", options.compute));
+  if (options.compute != DType::kBlockI8) {
+    TIDEMILL_RETURN_IF_ERROR(check_type("compute", options.compute));
+  }
   TIDEMILL_RETURN_IF_ERROR(check_type("kv_dtype", options.kv_dtype));
   auto device = std::make_unique<Device>();
   device->config = config;

@@ -34,12 +34,18 @@ std::int64_t scaled_row_bytes(const AdapterFiles& adapter) {
   return widest * kFloat;
 }
 
-// One laid-out model: prepared matrices, once for each use, and the embedding table it keeps.
-std::int64_t laid_out_bytes(const ModelConfig& config, DType compute, WeightUse use) {
+// The memory of `count` weights in rows of whole blocks.
+std::int64_t bytes_in(DType dtype, std::int64_t count) {
+  return count * static_cast<std::int64_t>(dtype_block_bytes(dtype)) /
+         static_cast<std::int64_t>(dtype_block_elements(dtype));
+}
+
+// One laid-out model: prepared matrices, which serve both directions, and the embedding table it
+// keeps.
+std::int64_t laid_out_bytes(const ModelConfig& config, DType compute) {
   const std::int64_t table = config.vocab_size * config.hidden_size;
   const std::int64_t prepared = num_parameters(config) - (config.tie_word_embeddings ? 0 : table);
-  const std::int64_t layouts = use == WeightUse::kForward ? 1 : 2;
-  return prepared * layouts * static_cast<std::int64_t>(dtype_bytes(compute)) + table * kFloat;
+  return bytes_in(compute, prepared) + table * kFloat;
 }
 
 }  // namespace
@@ -51,15 +57,14 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& 
   const WeightUse use = trains ? WeightUse::kForwardAndBackward : WeightUse::kForward;
   const std::int64_t base = num_parameters(config) * kFloat;
   const std::int64_t adapter = options.adapter.has_value() ? bytes_of(options.adapter->tensors) : 0;
-  const std::int64_t laid_out = laid_out_bytes(config, options.compute, use);
+  const std::int64_t laid_out = laid_out_bytes(config, options.compute);
   const std::int64_t layouts = trains ? 2 : 1;
 
   MemoryEstimate estimate;
   estimate.kv_bytes = options.kv_bytes;
   if (trains_base) {
     // Opened with, published; trained; laid out for the trainer, served, and about to be served.
-    const std::int64_t published =
-        num_parameters(config) * static_cast<std::int64_t>(dtype_bytes(options.compute));
+    const std::int64_t published = bytes_in(options.compute, num_parameters(config));
     estimate.weights_bytes = 2 * published + base + 3 * laid_out;
     estimate.gradient_bytes =
         base + (config.tie_word_embeddings ? config.vocab_size * config.hidden_size * kFloat : 0);
@@ -68,8 +73,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& 
     estimate.capture_bytes = (options.compute == DType::kBF16 ? 3 : 2) * base;
     estimate.published_bytes = published;
   } else {
-    const std::int64_t file =
-        num_parameters(config) * static_cast<std::int64_t>(dtype_bytes(config.dtype));
+    const std::int64_t file = bytes_in(config.dtype, num_parameters(config));
     // The base once; of the adapter what there is of the base above.
     estimate.weights_bytes = file + laid_out + (trains ? 3 + 3 * layouts : 2) * adapter;
     estimate.gradient_bytes = trains ? adapter : 0;

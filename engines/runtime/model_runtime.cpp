@@ -22,6 +22,11 @@ Status check_options(const RuntimeOptions& options) {
   if (!options.optimizer.has_value()) {
     return {};
   }
+  if (options.compute == DType::kBlockI8 && !options.adapter.has_value()) {
+    return invalid_argument(
+        "compute: int8 weights cannot be trained; train an adapter over them, or choose f32 or "
+        "bf16");
+  }
   TIDEMILL_RETURN_IF_ERROR(validate(*options.optimizer));
   if (options.activation_bytes < 1) {
     return invalid_argument("activation_bytes: " + std::to_string(options.activation_bytes) +

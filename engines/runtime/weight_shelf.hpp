@@ -36,8 +36,8 @@ public:
   /// `spec` is that of the runtime's adapter; empty: the runtime has none. `ops` must outlive it.
   WeightShelf(ModelConfig config, AdapterSpec spec, DType compute, Ops& ops);
 
-  /// Verifies the digests of `snapshot`, unless it is trusted, and lays it out for `use`. Parts that somebody still holds
-  /// are shared; an empty base stands for one that somebody holds.
+  /// Verifies the digests of `snapshot`, unless it is trusted, and lays it out for `use`. Parts
+  /// that somebody still holds are shared; an empty base stands for one that somebody holds.
   /// Errors: `kCorruptData` (digest), `kInvalidArgument` (names or shapes, a base that nobody
   /// holds, an adapter for a runtime without one).
   [[nodiscard]] Result<LaidOutWeights> lay_out(const Snapshot& snapshot, WeightUse use,

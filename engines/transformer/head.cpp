@@ -135,9 +135,8 @@ void Transformer::token_logprobs_backward(const ModelWeights& weights, const Ada
   const TargetChunks chunks(targets, options.chunk_rows);
   for (std::size_t index = 0; index < chunks.num_chunks(); ++index) {
     const TargetChunks::Chunk chunk = chunks.chunk(index);
-    const Matrix dlogits =
-        held ? state_->head.logits.view()
-             : chunk_logits(weights, adapter, hidden, chunk, ops, state_->head);
+    const Matrix dlogits = held ? state_->head.logits.view()
+                                : chunk_logits(weights, adapter, hidden, chunk, ops, state_->head);
     ops.log_softmax_backward(dlogits, chunk.targets, 1.0F / options.temperature,
                              gather(upstream.dlogprobs, chunk.rows),
                              gather(upstream.dentropies, chunk.rows));

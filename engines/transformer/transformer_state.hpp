@@ -53,9 +53,9 @@ struct BackwardBuffers {
 
 /// Buffers of the head, one chunk of rows each.
 struct HeadBuffers {
-  OwnedMatrix hidden;   // (chunk, D)
-  OwnedMatrix dhidden;  // (chunk, D)
-  OwnedMatrix logits;   // (chunk, V)
+  OwnedMatrix hidden;       // (chunk, D)
+  OwnedMatrix dhidden;      // (chunk, D)
+  OwnedMatrix logits;       // (chunk, V)
   bool holds_pass = false;  // the logits of all rows of the last `token_logprobs`
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {

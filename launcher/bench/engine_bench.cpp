@@ -30,8 +30,7 @@ constexpr std::int64_t kTrainTokens = 512;
 constexpr std::uint64_t kSeed = 7;
 
 double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // -- what a step costs at least ------------------------------------------------------------------
@@ -62,8 +61,14 @@ struct ModelCost {
   }
 };
 
+// Whole numbers are compared with the peak of bf16 too.
 double flops_of(const engines::MachinePeaks& peaks, DType compute) {
-  return compute == DType::kBF16 ? peaks.bf16_flops : peaks.f32_flops;
+  return compute == DType::kF32 ? peaks.f32_flops : peaks.bf16_flops;
+}
+
+double bytes_of_weights(const ModelConfig& config, DType compute) {
+  return ModelCost(config).weights * static_cast<double>(dtype_block_bytes(compute)) /
+         static_cast<double>(dtype_block_elements(compute));
 }
 
 // -- work ----------------------------------------------------------------------------------------
@@ -85,7 +90,8 @@ std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t vocabulary
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < count; ++i) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    ids.push_back(static_cast<std::int32_t>((state >> 33U) % static_cast<std::uint64_t>(vocabulary)));
+    ids.push_back(
+        static_cast<std::int32_t>((state >> 33U) % static_cast<std::uint64_t>(vocabulary)));
   }
   return ids;
 }
@@ -102,12 +108,12 @@ public:
   Status open(DType compute, Training training, std::int64_t batch, bool share_prefixes = true) {
     runtime_.reset();
     reset_peak_memory();
-    TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles files, options_.model(compute));
+    TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles files, options_.model(engines::cache_type(compute)));
     RuntimeOptions runtime;
     runtime.share_prefixes = share_prefixes;
     runtime.threads = options_.threads;
     runtime.compute = compute;
-    runtime.kv_dtype = compute;
+    runtime.kv_dtype = engines::cache_type(compute);
     runtime.kv_bytes = std::int64_t{512} << 20U;
     runtime.activation_bytes = std::int64_t{8} << 30U;
     runtime.profile = &profile_.ops;
@@ -159,8 +165,8 @@ public:
     return finish(static_cast<double>(tokens * batch_), seconds);
   }
 
-  // Tokens generated per second by `batch` samples of one prompt of `prompt` tokens, its computation
-  // included. `prompt_tokens` says how many tokens of prompts were computed.
+  // Tokens generated per second by `batch` samples of one prompt of `prompt` tokens, its
+  // computation included. `prompt_tokens` says how many tokens of prompts were computed.
   Result<double> group(std::int64_t prompt, std::int64_t new_tokens, std::int64_t& prompt_tokens) {
     sink_ = Discard{};
     const std::vector<std::int32_t> ids = random_ids(prompt, config_.vocab_size, state_);
@@ -290,8 +296,7 @@ Result<double> train(Bench& bench) {
 
 Result<double> read_limit(Bench& bench, const engines::MachinePeaks& peaks,
                           const FigureSpec& spec) {
-  return peaks.bytes_per_second / (ModelCost(bench.config()).weights *
-                                   static_cast<double>(dtype_bytes(spec.compute)));
+  return peaks.bytes_per_second / bytes_of_weights(bench.config(), spec.compute);
 }
 
 Result<double> decode_limit(Bench& bench, const engines::MachinePeaks& peaks,
@@ -356,7 +361,7 @@ Result<double> peak_memory(Bench& bench) {
 
 Result<double> weight_bytes(Bench& bench, const engines::MachinePeaks& /*peaks*/,
                             const FigureSpec& spec) {
-  return ModelCost(bench.config()).weights * static_cast<double>(dtype_bytes(spec.compute));
+  return bytes_of_weights(bench.config(), spec.compute);
 }
 
 constexpr auto kNone = Bench::Training::kNone;
@@ -364,12 +369,15 @@ constexpr auto kAdapter = Bench::Training::kAdapter;
 constexpr auto kAll = Bench::Training::kAll;
 constexpr auto kF32 = DType::kF32;
 constexpr auto kBF16 = DType::kBF16;
+constexpr auto kInt8 = DType::kBlockI8;
 
 const FigureSpec kFigures[] = {
     {"decode_b1_f32", kF32, kNone, 1, kSpeed, kReads, decode_few, read_limit},
     {"decode_b1_bf16", kBF16, kNone, 1, kSpeed, kReads, decode_few, read_limit},
+    {"decode_b1_int8", kInt8, kNone, 1, kSpeed, kReads, decode_few, read_limit},
     {"prefill_512_f32", kF32, kNone, 1, kSpeed, kMatmul, prefill, prefill_limit},
     {"prefill_512_bf16", kBF16, kNone, 1, kSpeed, kMatmul, prefill, prefill_limit},
+    {"prefill_512_int8", kInt8, kNone, 1, kSpeed, "matmul peak in bf16", prefill, prefill_limit},
     {"decode_16_bf16", kBF16, kNone, 16, kSpeed, kMatmul, decode_many, decode_limit},
     {"decode_64_bf16", kBF16, kNone, 64, kSpeed, kMatmul, decode_many, decode_limit},
     {"group_rollout", kBF16, kNone, 8, kSpeed, "without sharing", group, group_without_sharing},
@@ -423,8 +431,8 @@ Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options
   profile.seconds = 0.0;
   TIDEMILL_ASSIGN_OR_RETURN(const Repetition median,
                             undisturbed_median(spec, options, bench, profile));
-  Figure figure{spec.name, median.value, spec.unit, spec.peer, 0.0, options.threads,
-                median.foreign_load};
+  Figure figure{spec.name, median.value,    spec.unit,          spec.peer,
+                0.0,       options.threads, median.foreign_load};
   const StepProfile own = profile;
   TIDEMILL_ASSIGN_OR_RETURN(figure.peer_value, spec.peer_value(bench, profile.peaks, spec));
   profile = own;

@@ -24,9 +24,9 @@ std::string profile_table(const StepProfile& profile) {
   std::vector<Entry> entries(profile.ops.records.begin(), profile.ops.records.end());
   std::ranges::sort(entries, std::ranges::greater{},
                     [](const Entry& entry) { return entry.second.seconds; });
-  std::string table = line("  peaks: f32 %.0f, bf16 %.0f GFLOP/s, read %.1f GB/s\n",
-                           profile.peaks.f32_flops / 1e9, profile.peaks.bf16_flops / 1e9,
-                           profile.peaks.bytes_per_second / 1e9);
+  std::string table =
+      line("  peaks: f32 %.0f, bf16 %.0f GFLOP/s, read %.1f GB/s\n", profile.peaks.f32_flops / 1e9,
+           profile.peaks.bf16_flops / 1e9, profile.peaks.bytes_per_second / 1e9);
   table += line("  %-26s %7s %9s %6s %9s %8s %7s\n", "operation", "calls", "ms", "share", "GFLOP/s",
                 "GB/s", "of f32");
   for (const auto& [name, record] : entries) {

@@ -71,8 +71,8 @@ std::vector<std::string> preset_names() {
 }
 
 Result<engines::ModelConfig> preset_config(const std::string& name) {
-  const auto* found = std::ranges::find_if(
-      kPresets, [&](const Preset& preset) { return name == preset.name; });
+  const auto* found =
+      std::ranges::find_if(kPresets, [&](const Preset& preset) { return name == preset.name; });
   if (found == std::end(kPresets)) {
     return invalid_argument("--preset: must be one of 3.7m, 15m, 197m, 600m");
   }

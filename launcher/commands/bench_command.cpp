@@ -28,15 +28,14 @@ public:
 
   void declare(CLI::App& app) override {
     take_names(*app.add_option("WHAT", what_, "What to measure")->required(), {"engine"});
-    auto* preset = app.add_option("--preset", preset_, "A model with random weights")
-                       ->capture_default_str();
+    auto* preset =
+        app.add_option("--preset", preset_, "A model with random weights")->capture_default_str();
     take_names(*preset, preset_names());
     app.add_option("--model", model_, "A model directory, in place of --preset")
         ->type_name("DIR")
         ->excludes(preset);
-    auto* threads = app.add_option("--threads", threads_, "Threads")
-                        ->type_name("N")
-                        ->capture_default_str();
+    auto* threads =
+        app.add_option("--threads", threads_, "Threads")->type_name("N")->capture_default_str();
     take_integers(*threads, {1, kMaxThreads});
     auto* figure = app.add_option("--figure", figures_, "Only this one; may be repeated")
                        ->allow_extra_args(false);
@@ -79,8 +78,8 @@ private:
                          .to_line();
     } else {
       session.out << std::fixed << std::setprecision(1) << figure.name << ": " << figure.value
-                  << ' ' << figure.unit << ", " << figure.ratio() * 100.0 << "% of "
-                  << figure.peer << '\n';
+                  << ' ' << figure.unit << ", " << figure.ratio() * 100.0 << "% of " << figure.peer
+                  << '\n';
     }
     session.out.flush();
   }

@@ -20,7 +20,10 @@ Result<DType> parse_compute(const std::string& name) {
   if (name == "bf16") {
     return DType::kBF16;
   }
-  return invalid_argument("--dtype: must be f32 or bf16, not " + quote(name));
+  if (name == "int8") {
+    return DType::kBlockI8;
+  }
+  return invalid_argument("--dtype: must be f32, bf16 or int8, not " + quote(name));
 }
 
 }  // namespace
@@ -30,7 +33,8 @@ void ModelArguments::declare(CLI::App& app) {
       ->required()
       ->type_name("");
   app.add_option("--adapter", adapter_, "An adapter directory in PEFT's layout")->type_name("DIR");
-  app.add_option("--dtype", dtype_, "What the model computes in: f32, or bf16 with f32 sums")
+  app.add_option("--dtype", dtype_,
+                 "What the model computes in: f32, bf16 with f32 sums, or int8 in blocks of 32")
       ->type_name("TYPE")
       ->capture_default_str();
   auto* threads =
@@ -49,7 +53,7 @@ Result<OpenedModel> ModelArguments::open(
     std::function<std::string(std::int32_t)> token_text) const {
   engines::RuntimeOptions options;
   TIDEMILL_ASSIGN_OR_RETURN(options.compute, parse_compute(dtype_));
-  options.kv_dtype = options.compute;
+  options.kv_dtype = engines::cache_type(options.compute);
   options.threads = threads_;
   const std::int64_t allowed_mib = workflows::allowed_memory({}) >> 20U;
   if (cache_mib_ > allowed_mib) {

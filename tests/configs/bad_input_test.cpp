@@ -16,7 +16,7 @@
 namespace tidemill::configs {
 namespace {
 
-constexpr std::size_t kNumCases = 166;
+constexpr std::size_t kNumCases = 168;
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);

@@ -37,8 +37,8 @@ TEST_F(BenchCommandTest, PrintsOneFigureALine) {
 }
 
 TEST_F(BenchCommandTest, TheProfileCoversTheSteps) {
-  const Outcome outcome = run(
-      {"bench", "engine", "--preset", "3.7m", "--figure", "prefill_512_f32", "--profile"});
+  const Outcome outcome =
+      run({"bench", "engine", "--preset", "3.7m", "--figure", "prefill_512_f32", "--profile"});
   ASSERT_EQ(outcome.code, kDone) << outcome.err;
   EXPECT_NE(outcome.out.find("prefill_512_f32: "), std::string::npos) << outcome.out;
   for (const char* operation : {"linear 256 x 688", "attention", "swiglu", "rms_norm"}) {
@@ -64,8 +64,8 @@ TEST_F(BenchCommandTest, RefusesWhatItDoesNotKnow) {
 }
 
 TEST(RandomModel, PresetsHaveTheSizesTheirNamesSay) {
-  for (const auto& [name, millions] : {std::pair{"3.7m", 3.7}, {"15m", 15.0}, {"197m", 197.0},
-                                       {"600m", 600.0}}) {
+  for (const auto& [name, millions] :
+       {std::pair{"3.7m", 3.7}, {"15m", 15.0}, {"197m", 197.0}, {"600m", 600.0}}) {
     const engines::ModelConfig config = preset_config(name).value();
     EXPECT_NEAR(static_cast<double>(engines::num_parameters(config)) / 1e6, millions,
                 0.05 * millions)

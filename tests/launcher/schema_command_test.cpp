@@ -119,9 +119,10 @@ TEST_F(SchemaCommandTest, RefusesWhatTheProgramRefuses) {
 // cannot say are named, so that no other slips through.
 TEST_F(SchemaCommandTest, RefusesEveryBadFileButThoseNamedHere) {
   const std::set<std::string> rules{
-      "adapter_scales_no_target", "adapter_without_layers", "min_improvement_alone",
-      "sft_eval_without_data", "keep_best_without_eval", "patience_without_eval",
-      "reward_list_is_empty", "reward_name_with_blank", "rewards_of_one_name", "some_data_weighted",
+      "dtype_int8_without_adapter", "rl_dtype_int8_without_adapter", "adapter_scales_no_target",
+      "adapter_without_layers", "min_improvement_alone", "sft_eval_without_data",
+      "keep_best_without_eval", "patience_without_eval", "reward_list_is_empty",
+      "reward_name_with_blank", "rewards_of_one_name", "some_data_weighted",
       "eval_samples_all_equal", "eval_without_data", "group_of_one", "list_is_empty",
       "minibatches_do_not_divide", "name_is_path", "overlong_buffer_too_long",
       "reward_command_is_empty", "scale_with_leave_one_out", "steps_and_epochs", "stop_is_empty",

@@ -138,15 +138,14 @@ void add_values_tile(const AttentionJob& job, const Workspace& work, std::int64_
   for (std::int64_t position = range.first; position <= range.last;) {
     const std::int64_t page = position / page_tokens;
     const std::int64_t end = smaller(range.last + 1, (page + 1) * page_tokens);
-    accumulate(TileOperands<Element>{
-                   .a = work.scores + row * work.columns + position - work.origin,
-                   .a_row = work.columns,
-                   .a_step = 1,
-                   .b = page_head<Element>(job, page).values +
-                        (position - page * page_tokens) * head_dim + column,
-                   .b_step = head_dim,
-                   .panel_step = kLanes,
-                   .depth = end - position},
+    accumulate(TileOperands<Element>{.a = work.scores + row * work.columns + position - work.origin,
+                                     .a_row = work.columns,
+                                     .a_step = 1,
+                                     .b = page_head<Element>(job, page).values +
+                                          (position - page * page_tokens) * head_dim + column,
+                                     .b_step = head_dim,
+                                     .panel_step = kLanes,
+                                     .depth = end - position},
                acc);
     position = end;
   }

@@ -48,7 +48,7 @@ std::int64_t padded(std::int64_t cols, std::int64_t width) {
 Result<std::unique_ptr<PreparedWeight>> CpuOps::prepare_weight(const WeightView& weight,
                                                                DType compute, WeightUse /*use*/) {
   check_weight(weight);
-  TIDEMILL_RETURN_IF_ERROR(check_weight_types(weight.dtype, compute));
+  TIDEMILL_RETURN_IF_ERROR(check_preparable(weight, compute));
   return std::unique_ptr<PreparedWeight>(
       std::make_unique<PanelWeight>(weight, compute, kernels_, team_));
 }
@@ -66,11 +66,13 @@ ProductJob CpuOps::product_of(ConstMatrix x, DType dtype, std::span<const float>
   job.store = store;
   job.y = y.data;
   job.y_stride = y.stride;
-  if (dtype == DType::kBF16) {
-    job.x_stride = padded(x.cols, 2);
-    auto* rounded = rounded_.bytes(x.rows * job.x_stride * kernels_.rounded_bytes);
-    team_.share(x.rows, x.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-      kernels_.round_to_bf16(x, {begin, end}, rounded, job.x_stride);
+  if (dtype != DType::kF32) {
+    const bool bf16 = dtype == DType::kBF16;
+    const auto round = bf16 ? kernels_.round_to_bf16 : kernels_.round_to_int8;
+    job.x_stride = bf16 ? padded(x.cols, 2) : x.cols + x.cols / 32 * 8;
+    auto* rounded = rounded_.bytes(x.rows * job.x_stride * (bf16 ? kernels_.rounded_bytes : 1));
+    team_.share(x.rows, x.cols / 2, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+      round(x, {begin, end}, rounded, job.x_stride);
     });
     job.x = rounded;
   }
@@ -78,6 +80,25 @@ ProductJob CpuOps::product_of(ConstMatrix x, DType dtype, std::span<const float>
 }
 
 namespace {
+
+// What multiplies by weights of one type.
+struct Products {
+  void (*product)(const ProductJob& job);
+  void (*transpose)(const TransposeJob& job);
+  std::int64_t (*width)(std::int64_t rows);
+  std::int64_t x_bytes;  // of one element of the rows that `product` takes
+};
+
+Products products_of(const KernelTable& kernels, DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return {kernels.product_bf16, kernels.transpose_bf16, kernels.product_width,
+              kernels.rounded_bytes};
+    case DType::kBlockI8:
+      return {kernels.product_int8, kernels.transpose_int8, kernels.product_width_int8, 1};
+    default: return {kernels.product_f32, kernels.transpose_f32, kernels.product_width, 4};
+  }
+}
 
 // The rows [first, end) of a product.
 ProductJob rows_of(ProductJob job, std::int64_t x_bytes, std::int64_t first, std::int64_t end) {
@@ -105,19 +126,18 @@ void CpuOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const
   if (y.rows == 0) {
     return;
   }
-  const bool bf16 = w.dtype() == DType::kBF16;
-  const auto kernel = bf16 ? kernels_.product_bf16 : kernels_.product_f32;
+  const Products products = products_of(kernels_, w.dtype());
+  const auto kernel = products.product;
   ProductJob whole = product_of(x, w.dtype(), bias, store, y);
   whole.panels = w.data();
   whole.panel_stride = w.shape().panel_elements();
   const std::int64_t panels = w.shape().num_panels();
-  const std::int64_t width = kernels_.product_width(y.rows);
+  const std::int64_t width = products.width(y.rows);
   const std::int64_t groups = (panels + width - 1) / width;
   if (y.rows >= kRowsPerWorker * team_.size() || groups < 2 * team_.size()) {
-    const std::int64_t x_bytes = bf16 ? kernels_.rounded_bytes : 4;
     team_.share(y.rows, x.cols * y.cols / kRate,
                 [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                  kernel(rows_of(whole, x_bytes, begin, end));
+                  kernel(rows_of(whole, products.x_bytes, begin, end));
                 });
     return;
   }
@@ -137,10 +157,11 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
   if (dx.rows == 0) {
     return;
   }
+  // Blocks are widened when they are turned round: gradients are not rounded to blocks.
   const bool bf16 = w.dtype() == DType::kBF16;
   const auto kernel = bf16 ? kernels_.product_bf16 : kernels_.product_f32;
-  const auto transpose = bf16 ? kernels_.transpose_bf16 : kernels_.transpose_f32;
-  const ProductJob whole = product_of(dy, w.dtype(), {}, store, dx);
+  const auto transpose = products_of(kernels_, w.dtype()).transpose;
+  const ProductJob whole = product_of(dy, bf16 ? DType::kBF16 : DType::kF32, {}, store, dx);
   const std::int64_t panels = panels_for(dx.cols);
   const std::int64_t turned_elements = w.shape().num_panels() * kPanel * kPanel;
   const std::int64_t turned_bytes = turned_elements * (bf16 ? 2 : 4);

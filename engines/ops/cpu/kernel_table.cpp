@@ -11,6 +11,7 @@ namespace {
 KernelTable make_table() noexcept {
   KernelTable table = isa_avx512::kernels();
   table.isa = "AVX-512 BF16";
+  add_int8_kernels(table);
   add_peak_kernels(table);
   add_product_kernels(table);
   return table;
@@ -22,6 +23,7 @@ KernelTable make_table() noexcept {
   KernelTable table;
   table.isa = kRegisterFloats == 16 ? "AVX-512" : kRegisterFloats == 8 ? "AVX2" : "no FMA";
   add_product_kernels(table);
+  add_int8_kernels(table);
   add_panel_kernels(table);
   add_peak_kernels(table);
   add_outer_kernels(table);

@@ -21,19 +21,33 @@ inline constexpr std::int64_t kPanel = 16;
   return (cols + kPanel - 1) / kPanel;
 }
 
+/// Where the parts of block `block` (32 features) begin in an int8 panel, in bytes: 512 values and
+/// 16 halves. Two blocks share a cache line of scales, so that a panel is one stream of lines.
+[[nodiscard]] constexpr std::int64_t int8_values_at(std::int64_t block) noexcept {
+  return block / 2 * (64 + 1024) + 64 + block % 2 * 512;
+}
+[[nodiscard]] constexpr std::int64_t int8_scales_at(std::int64_t block) noexcept {
+  return block / 2 * (64 + 1024) + block % 2 * 32;
+}
+
 /// The shape of packed panels: a matrix B (depth x cols). See panels.hpp.
 struct PanelShape {
   std::int64_t depth = 0;
   std::int64_t cols = 0;
-  DType dtype = DType::kF32;  // kF32 or kBF16
+  DType dtype = DType::kF32;  // kF32, kBF16 or kBlockI8 (depth is then a multiple of 32)
 
   [[nodiscard]] constexpr std::int64_t num_panels() const noexcept { return panels_for(cols); }
-  /// Returns the elements of one panel, a padded depth included.
+  /// Returns the elements of one panel, a padded depth included; of kBlockI8 its bytes: a byte for
+  /// each weight and a half for each block of 32.
   [[nodiscard]] constexpr std::int64_t panel_elements() const noexcept {
-    return (dtype == DType::kBF16 ? (depth + 1) / 2 * 2 : depth) * kPanel;
+    switch (dtype) {
+      case DType::kBF16: return (depth + 1) / 2 * 2 * kPanel;
+      case DType::kBlockI8: return (depth / 32 + 1) / 2 * 64 + depth * kPanel;
+      default: return depth * kPanel;
+    }
   }
   [[nodiscard]] constexpr std::int64_t panel_bytes() const noexcept {
-    return panel_elements() * (dtype == DType::kBF16 ? 2 : 4);
+    return panel_elements() * (dtype == DType::kBlockI8 ? 1 : dtype == DType::kBF16 ? 2 : 4);
   }
   [[nodiscard]] constexpr std::int64_t size_bytes() const noexcept {
     return num_panels() * panel_bytes();
@@ -65,9 +79,9 @@ struct TransposeJob {
 /// Every element is one chain of multiply-adds over the depth, from 0 upwards, to which the bias
 /// and then the old value of y are added.
 struct ProductJob {
-  /// Rows as `KernelTable::product_f32` (floats) or `round_to_bf16` (its own type) want them.
+  /// Rows of floats, or as `round_to_bf16` and `round_to_int8` write them.
   const void* x = nullptr;
-  std::int64_t x_stride = 0;  // elements
+  std::int64_t x_stride = 0;  // elements; of rounded blocks, bytes
   std::int64_t rows = 0;
   std::int64_t depth = 0;
   const void* panels = nullptr;
@@ -177,6 +191,7 @@ struct KernelTable {
   void (*transpose_bf16)(const TransposeJob& job) = nullptr;
   void (*product_f32)(const ProductJob& job) = nullptr;
   void (*product_bf16)(const ProductJob& job) = nullptr;
+  void (*product_int8)(const ProductJob& job) = nullptr;
   /// Returns how many panels a product of `rows` rows works on side by side: what work is shared
   /// out in multiples of.
   std::int64_t (*product_width)(std::int64_t rows) = nullptr;
@@ -184,6 +199,13 @@ struct KernelTable {
   /// `rounded_bytes` apart; an odd depth is padded with a zero.
   void (*round_to_bf16)(ConstMatrix x, RowRange rows, void* out, std::int64_t out_stride) = nullptr;
   std::int64_t rounded_bytes = 0;
+  /// The same of `product_int8`.
+  std::int64_t (*product_width_int8)(std::int64_t rows) = nullptr;
+  /// Rounds rows of x to blocks as `product_int8` reads them: x.cols values, a float and a 32-bit
+  /// number for each 32 of them; rows are `out_stride` bytes apart.
+  void (*round_to_int8)(ConstMatrix x, RowRange rows, void* out, std::int64_t out_stride) = nullptr;
+  /// Makes float panels of B^T.
+  void (*transpose_int8)(const TransposeJob& job) = nullptr;
   /// Copies `from` to panels of `width` <= 16 columns, `from.rows` rows long, the last one padded
   /// with zeros. Needs 16 spare floats behind the last panel.
   void (*pack_panels)(ConstMatrix from, std::int64_t width, float* to) = nullptr;

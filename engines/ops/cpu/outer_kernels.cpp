@@ -67,7 +67,8 @@ void outer_product(const OuterJob& job) {
   }
 }
 
-// Rows between two visits of the sums: they stay in the second-level cache while the columns pass by.
+// Rows between two visits of the sums: they stay in the second-level cache while the columns pass
+// by.
 constexpr std::int64_t kThinRows = 64;
 // Rows and sixteens of columns of a tile.
 #if defined(__AVX512F__)

@@ -23,8 +23,7 @@ constexpr int kDoubleWords = kRegisterFloats / 2;
 template <int kStep, class V, int... lane>
 inline void swap_blocks(V& a, V& b, std::integer_sequence<int, lane...>) {
   constexpr int n = sizeof...(lane);
-  const V upper =
-      __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane : n + lane - kStep)...);
+  const V upper = __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane : n + lane - kStep)...);
   const V lower = __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane + kStep : n + lane)...);
   a = upper;
   b = lower;
@@ -53,9 +52,10 @@ inline void transpose_square(V (&rows)[n]) {
 template <class V>
 inline V load_bytes(const std::byte* from, std::int64_t bytes) {
   V out = {};
-  std::memcpy(&out, from, bytes >= static_cast<std::int64_t>(sizeof(V)) ? sizeof(V)
-                          : bytes > 0 ? static_cast<std::size_t>(bytes)
-                                      : 0);
+  std::memcpy(&out, from,
+              bytes >= static_cast<std::int64_t>(sizeof(V)) ? sizeof(V)
+              : bytes > 0                                   ? static_cast<std::size_t>(bytes)
+                                                            : 0);
   return out;
 }
 
@@ -71,9 +71,8 @@ void pack_words(const PackJob& job, std::int64_t element_bytes) {
       for (int i = 0; i < kWords; ++i) {
         const std::byte* row = static_cast<const std::byte*>(job.rows) +
                                (first + i) * job.row_stride * element_bytes + word * 4;
-        block[i] = first + i < job.num_rows
-                       ? load_bytes<WordRegister>(row, row_bytes - word * 4)
-                       : WordRegister{};
+        block[i] = first + i < job.num_rows ? load_bytes<WordRegister>(row, row_bytes - word * 4)
+                                            : WordRegister{};
       }
       transpose_square<kWords>(block);
       const std::int64_t count = num_words - word < kWords ? num_words - word : kWords;
@@ -112,8 +111,10 @@ void transpose_block_f32(const float* in, std::int64_t count, float* out) {
 // [a0 a1 b0 b1] to [a0 b0 a1 b1]: pairs of i for outputs a and b become pairs of outputs.
 template <int... quad>
 inline Halves pair_up(Halves x, std::integer_sequence<int, quad...>) {
-  return __builtin_shufflevector(
-      x, x, (quad % 4 == 1 ? quad + 1 : quad % 4 == 2 ? quad - 1 : quad)...);
+  return __builtin_shufflevector(x, x,
+                                 (quad % 4 == 1   ? quad + 1
+                                  : quad % 4 == 2 ? quad - 1
+                                                  : quad)...);
 }
 
 // One 16 x 16 block of pairs: `in` holds 8 pairs of i for each of 16 o, `out` 8 pairs of o for each
@@ -146,10 +147,10 @@ void transpose_f32(const TransposeJob& job) {
   for (std::int64_t panel = 0; panel < job.num_panels; ++panel) {
     const std::int64_t first = (job.first_panel + panel) * kPanel;
     for (std::int64_t o = 0; o < job.shape.num_panels(); ++o) {
-      transpose_block_f32(static_cast<const float*>(job.panels) + o * job.shape.panel_elements() +
-                              first * kPanel,
-                          job.shape.depth - first,
-                          static_cast<float*>(job.out) + panel * job.out_stride + o * kPanel * kPanel);
+      transpose_block_f32(
+          static_cast<const float*>(job.panels) + o * job.shape.panel_elements() + first * kPanel,
+          job.shape.depth - first,
+          static_cast<float*>(job.out) + panel * job.out_stride + o * kPanel * kPanel);
     }
   }
 }
@@ -159,11 +160,11 @@ void transpose_bf16(const TransposeJob& job) {
   for (std::int64_t panel = 0; panel < job.num_panels; ++panel) {
     const std::int64_t first = (job.first_panel + panel) * (kPanel / 2);
     for (std::int64_t o = 0; o < job.shape.num_panels(); ++o) {
-      transpose_block_bf16(static_cast<const std::uint16_t*>(job.panels) +
-                               o * job.shape.panel_elements() + first * 2 * kPanel,
-                           pairs - first,
-                           static_cast<std::uint16_t*>(job.out) + panel * job.out_stride +
-                               o * kPanel * kPanel);
+      transpose_block_bf16(
+          static_cast<const std::uint16_t*>(job.panels) + o * job.shape.panel_elements() +
+              first * 2 * kPanel,
+          pairs - first,
+          static_cast<std::uint16_t*>(job.out) + panel * job.out_stride + o * kPanel * kPanel);
     }
   }
 }

@@ -2,7 +2,9 @@
 #include "engines/ops/cpu/panels.hpp"
 
 #include <algorithm>
+#include <array>
 
+#include "base/block_int8.hpp"
 #include "engines/ops/cpu/team.hpp"
 #include "engines/ops/weight_elements.hpp"
 
@@ -47,6 +49,39 @@ PanelRows rows_of(const WeightView& weight, const PanelShape& shape, std::int64_
   return {copy, weight.in_features};
 }
 
+// Returns block `index` of the flat weight: its own, or one made of its elements.
+BlockI8 block_of(const WeightView& weight, std::int64_t index) {
+  if (weight.dtype == DType::kBlockI8) {
+    return static_cast<const BlockI8*>(weight.data)[index];
+  }
+  constexpr std::int64_t kElements = BlockI8::kElements;
+  std::array<float, BlockI8::kElements> values{};
+  for (std::int64_t i = 0; i < kElements; ++i) {
+    values[static_cast<std::size_t>(i)] = weight_element(weight, index * kElements + i);
+  }
+  return quantize_block(values);
+}
+
+// Four features of an output side by side, outputs in turn. Outputs that are not there are 0.
+void pack_blocks(const WeightView& weight, const PanelShape& shape, std::int64_t panel,
+                 std::byte* to) {
+  constexpr std::int64_t kElements = BlockI8::kElements;
+  constexpr std::int64_t kGroup = 4;
+  const std::int64_t blocks = shape.depth / kElements;
+  for (std::int64_t lane = 0; lane < kPanel; ++lane) {
+    const std::int64_t row = panel * kPanel + lane;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const BlockI8 from = row < shape.cols ? block_of(weight, row * blocks + block) : BlockI8{};
+      auto* values = reinterpret_cast<std::uint8_t*>(to + int8_values_at(block));
+      reinterpret_cast<std::uint16_t*>(to + int8_scales_at(block))[lane] = from.scale;
+      for (std::int64_t i = 0; i < kElements; ++i) {
+        values[(i / kGroup * kPanel + lane) * kGroup + i % kGroup] =
+            static_cast<std::uint8_t>(from.values[static_cast<std::size_t>(i)] + 128);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 PanelWeight::PanelWeight(const WeightView& weight, DType compute, const KernelTable& kernels,
@@ -56,6 +91,10 @@ PanelWeight::PanelWeight(const WeightView& weight, DType compute, const KernelTa
   team.share(shape_.num_panels(), shape_.depth * kPanel / 2,
              [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
                for (std::int64_t panel = begin; panel < end; ++panel) {
+                 if (compute == DType::kBlockI8) {
+                   pack_blocks(weight, shape_, panel, bytes_.data() + panel * shape_.panel_bytes());
+                   continue;
+                 }
                  const PanelRows rows = rows_of(weight, shape_, panel, team.scratch(part));
                  pack({.rows = rows.data,
                        .row_stride = rows.stride,

@@ -4,7 +4,9 @@
 // A weight W (O x I) is kept as panels of 16 output features, for y = x W^T: panel p holds, for
 // each input feature in turn, the weights of outputs [16 p, 16 p + 16). bfloat16 panels hold input
 // features in pairs (2k, 2k + 1 of one output lie side by side), which is what a dot product of
-// pairs reads. The last panel is padded with zero outputs, an odd depth with a zero feature.
+// pairs reads. Panels of block int8 hold input features by four (what a dot product of bytes
+// reads), each weight with 128 added, and the scales of its blocks of 32. The last panel is padded
+// with zero outputs, an odd depth with a zero feature.
 //
 // dx = dy W needs panels of input features instead. They are made on the fly, a few panels at a
 // time in the second-level cache, from 16 x 16 blocks transposed in registers: about 0.2
@@ -26,7 +28,8 @@ class Team;
 /// A linear weight of this backend, as panels. Immutable once packed.
 class PanelWeight final : public PreparedWeight {
 public:
-  /// Packs `weight` in element type `compute`, kF32 or kBF16.
+  /// Packs `weight` in element type `compute`: kF32, kBF16 or kBlockI8. Blocks come as the weight
+  /// has them, or are made by `quantize_block`.
   PanelWeight(const WeightView& weight, DType compute, const KernelTable& kernels, Team& team);
 
   [[nodiscard]] std::int64_t out_features() const noexcept override { return shape_.cols; }

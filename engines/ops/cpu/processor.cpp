@@ -20,7 +20,8 @@ ProcessorFeatures processor_features() noexcept {
                     __builtin_cpu_supports("avx512bw") != 0 &&
                     __builtin_cpu_supports("avx512dq") != 0 &&
                     __builtin_cpu_supports("avx512vl") != 0;
-  features.avx512_bf16 = features.avx512 && __builtin_cpu_supports("avx512bf16") != 0;
+  features.avx512_bf16 = features.avx512 && __builtin_cpu_supports("avx512bf16") != 0 &&
+                         __builtin_cpu_supports("avx512vnni") != 0;
 #endif
   return features;
 }
@@ -85,10 +86,11 @@ Result<const KernelTable*> choose_kernels(IsaLevel level) {
 namespace tidemill::engines {
 namespace {
 
-constexpr std::pair<IsaLevel, std::string_view> kNames[] = {
-    {IsaLevel::kAuto, "auto"},       {IsaLevel::kBaseline, "baseline"},
-    {IsaLevel::kAvx2, "avx2"},       {IsaLevel::kAvx512, "avx512"},
-    {IsaLevel::kAvx512Bf16, "avx512_bf16"}};
+constexpr std::pair<IsaLevel, std::string_view> kNames[] = {{IsaLevel::kAuto, "auto"},
+                                                            {IsaLevel::kBaseline, "baseline"},
+                                                            {IsaLevel::kAvx2, "avx2"},
+                                                            {IsaLevel::kAvx512, "avx512"},
+                                                            {IsaLevel::kAvx512Bf16, "avx512_bf16"}};
 
 }  // namespace
 

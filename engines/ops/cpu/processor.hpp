@@ -12,7 +12,7 @@ namespace tidemill::engines::cpu {
 struct ProcessorFeatures {
   bool avx2_fma = false;
   bool avx512 = false;       // F, BW, DQ, VL
-  bool avx512_bf16 = false;  // dot products of bfloat16 pairs
+  bool avx512_bf16 = false;  // and dot products of bfloat16 pairs and of bytes
 };
 
 /// Asks the processor. Threads: pure function.

@@ -11,6 +11,7 @@
 
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/product_loops.hpp"
 #include "engines/ops/cpu/vec.hpp"
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
@@ -20,48 +21,26 @@ namespace {
 // the register file holds beside one step of the panels and a broadcast. A multiply-add waits for
 // the one before it in its chain, so that low tiles take more panels.
 #if defined(__AVX512F__)
-constexpr int kMostRows = 8;
+constexpr int kTallestTile = 8;
 constexpr int tile_panels(int rows) {
   return rows <= 6 ? 4 : 3;
 }
 #elif defined(__AVX2__) && defined(__FMA__)
-constexpr int kMostRows = 6;
+constexpr int kTallestTile = 6;
 constexpr int tile_panels(int rows) {
   return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
 }
 #else
-constexpr int kMostRows = 3;
+constexpr int kTallestTile = 3;
 constexpr int tile_panels(int rows) {
   return rows > 0 ? 1 : 0;
 }
 #endif
 
-// Bytes of x that stay in the second-level cache while the panels pass by; or of panels, when these
-// are so few that the rows of x pass by instead, and y is written row after row.
-constexpr std::int64_t kRowBlockBytes = std::int64_t{512} * 1024;
-constexpr std::int64_t kPanelBlockBytes = std::int64_t{256} * 1024;
-
 template <int kRows, int kPanels>
 struct Sums {
   Register value[kRows][kPanels * kRegisters];
 };
-
-// Whether a tile asks for the panels that come after its own while it computes. The last tile of
-// several rows does: it leaves the memory idle, whose own look-ahead ends with a panel. One row
-// keeps the memory busy by itself.
-enum class Ahead { kNothing, kNextPanels };
-constexpr int kLeastRowsToFetch = 4;
-
-// Asks for one step of the next panels, to the second-level cache.
-template <int kPanels, Ahead kAhead, class Panel>
-inline void fetch_ahead(const Panel* panels, std::int64_t panel_stride) {
-  if constexpr (kAhead == Ahead::kNextPanels) {
-#pragma GCC unroll 16
-    for (int v = 0; v < kPanels; ++v) {
-      __builtin_prefetch(panels + (kPanels + v) * panel_stride, 0, 2);
-    }
-  }
-}
 
 // float32 panels times float32 rows.
 struct PlainFloats {
@@ -119,8 +98,8 @@ struct Bf16Pairs {
         const auto factor = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
 #pragma GCC unroll 16
         for (int v = 0; v < kPanels; ++v) {
-          sums.value[r][v] = reinterpret_cast<Register>(_mm512_dpbf16_ps(
-              reinterpret_cast<__m512>(sums.value[r][v]), row[v], factor));
+          sums.value[r][v] = reinterpret_cast<Register>(
+              _mm512_dpbf16_ps(reinterpret_cast<__m512>(sums.value[r][v]), row[v], factor));
         }
       }
     }
@@ -180,109 +159,35 @@ struct Bf16Pairs {
 
 #endif
 
-// Adds bias and old value to 16 sums and stores those that have a column.
-void finish(const ProductJob& job, std::int64_t row, std::int64_t panel, Vec value) {
-  const std::int64_t column = panel * kPanel;
-  const std::int64_t count = job.cols - column;
-  float* y = job.y + row * job.y_stride + column;
-  if (job.bias != nullptr) {
-    value = value + load_some(job.bias + column, count);
-  }
-  if (job.store == Store::kAdd) {
-    value = load_some(y, count) + value;
-  }
-  store_some(y, value, count);
-}
+// The tile of a kind of elements that can `accumulate`.
+template <class Accumulate>
+struct Elements {
+  using Row = typename Accumulate::Row;
+  using Panel = typename Accumulate::Panel;
+  static constexpr int kMostRows = kTallestTile;
+  static constexpr std::int64_t kRowBytes = sizeof(Row);
+  static constexpr std::int64_t kPanelBytes = sizeof(Panel);
+  static constexpr int panels_beside(int rows) { return tile_panels(rows); }
 
-template <int kRows, int kPanels, Ahead kAhead, class Elements>
-void product_tile(const ProductJob& job, std::int64_t row, std::int64_t panel) {
-  Sums<kRows, kPanels> sums = {};
-  Elements::template accumulate<kRows, kPanels, kAhead>(
-      static_cast<const typename Elements::Row*>(job.x) + row * job.x_stride, job,
-      static_cast<const typename Elements::Panel*>(job.panels) + panel * job.panel_stride, sums);
+  template <int kRows, int kPanels, Ahead kAhead>
+  static void tile(const ProductJob& job, std::int64_t row, std::int64_t panel) {
+    Sums<kRows, kPanels> sums = {};
+    Accumulate::template accumulate<kRows, kPanels, kAhead>(
+        static_cast<const Row*>(job.x) + row * job.x_stride, job,
+        static_cast<const Panel*>(job.panels) + panel * job.panel_stride, sums);
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) {
-      finish(job, row + r, panel + p,
-             each_part([&](int i) { return sums.value[r][p * kRegisters + i]; }));
-    }
-  }
-}
-
-// The rows of the range over the panels of one tile's width, in tiles of kRows and kRows - 1 rows:
-// the lower ones first.
-template <int kRows, int kPanels, class Elements>
-void product_column(const ProductJob& job, RowRange rows, std::int64_t panel) {
-  if constexpr (kRows > 1) {
-    const std::int64_t tiles = (rows.end - rows.first + kRows - 1) / kRows;
-    for (std::int64_t low = tiles * kRows - (rows.end - rows.first); low > 0; --low) {
-      product_tile<kRows - 1, kPanels, Ahead::kNothing, Elements>(job, rows.first, panel);
-      rows.first += kRows - 1;
-    }
-  }
-  const bool fetch = kRows >= kLeastRowsToFetch && (panel + 2 * kPanels) * kPanel <= job.cols;
-  for (; rows.first + kRows + (fetch ? 1 : 0) <= rows.end; rows.first += kRows) {
-    product_tile<kRows, kPanels, Ahead::kNothing, Elements>(job, rows.first, panel);
-  }
-  if (fetch && rows.first < rows.end) {
-    product_tile<kRows, kPanels, Ahead::kNextPanels, Elements>(job, rows.first, panel);
-  }
-}
-
-// Calls f.template operator()<n>() with the compile-time constant `n` in [1, kMost].
-template <int kMost, class F>
-void with_number(std::int64_t n, F f) {
-  if constexpr (kMost > 1) {
-    if (n < kMost) {
-      with_number<kMost - 1>(n, f);
-      return;
-    }
-  }
-  f.template operator()<kMost>();
-}
-
-// Rows of each tile when `rows` are cut into tiles of even height.
-std::int64_t even_height(std::int64_t rows) {
-  const std::int64_t tiles = (rows + kMostRows - 1) / kMostRows;
-  return (rows + tiles - 1) / tiles;
-}
-
-// Panels of the next tile: never one alone, which would leave most of the registers idle, after a
-// wider one.
-std::int64_t next_width(std::int64_t left, std::int64_t most) {
-  return left <= most ? left : left == most + 1 && most > 2 ? most - 1 : most;
-}
-
-template <class Elements>
-void product(const ProductJob& job) {
-  const std::int64_t row_bytes =
-      job.depth * static_cast<std::int64_t>(sizeof(typename Elements::Row)) + 1;
-  const std::int64_t panels = panels_for(job.cols);
-  const bool few_panels = panels * job.panel_stride *
-                              static_cast<std::int64_t>(sizeof(typename Elements::Panel)) <=
-                          kPanelBlockBytes;
-  const std::int64_t fitting = kRowBlockBytes / row_bytes / kMostRows * kMostRows;
-  const std::int64_t block = few_panels                ? kMostRows
-                             : fitting < 12 * kMostRows ? 12 * kMostRows
-                                                        : fitting;
-  for (std::int64_t first = 0; first < job.rows; first += block) {
-    const RowRange rows{first, first + block < job.rows ? first + block : job.rows};
-    with_number<kMostRows>(even_height(rows.end - rows.first), [&]<int kRows>() {
-      constexpr int kWidth = tile_panels(kRows);
-      std::int64_t panel = 0;
-      while (panel < panels) {
-        const std::int64_t width = next_width(panels - panel, kWidth);
-        with_number<kWidth>(
-            width, [&]<int kPanels>() { product_column<kRows, kPanels, Elements>(job, rows, panel); });
-        panel += width;
+      for (int p = 0; p < kPanels; ++p) {
+        finish(job, row + r, panel + p,
+               each_part([&](int i) { return sums.value[r][p * kRegisters + i]; }));
       }
-    });
+    }
   }
-}
+};
 
 std::int64_t product_width(std::int64_t rows) {
-  return tile_panels(static_cast<int>(even_height(rows)));
+  return tile_panels(static_cast<int>(even_height(rows, kTallestTile)));
 }
 
 // Ties to even, as `float_to_bf16`; a NaN stays one. The low half of each word is 0.
@@ -337,8 +242,8 @@ void round_to_bf16(ConstMatrix x, RowRange rows, void* out, std::int64_t out_str
 }  // namespace
 
 void add_product_kernels(KernelTable& table) noexcept {
-  table.product_f32 = product<PlainFloats>;
-  table.product_bf16 = product<Bf16Pairs>;
+  table.product_f32 = product<Elements<PlainFloats>>;
+  table.product_bf16 = product<Elements<Bf16Pairs>>;
   table.product_width = product_width;
   table.round_to_bf16 = round_to_bf16;
   table.rounded_bytes = sizeof(Bf16Pairs::Row);

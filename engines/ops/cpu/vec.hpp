@@ -180,6 +180,10 @@ inline Mask operator<(const Vec& a, const Vec& b) {
 inline Mask operator!=(const Vec& a, const Vec& b) {
   return {_mm512_cmp_ps_mask(native(a), native(b), _CMP_NEQ_UQ)};
 }
+/// Returns whether a lane is set.
+inline bool any(const Mask& mask) {
+  return mask.bits != 0;
+}
 /// Returns the lanes whose number lies in [first, last].
 inline Mask lanes_between(std::int64_t first, std::int64_t last) {
   const std::int64_t from = first < 0 ? 0 : first > kLanes ? kLanes : first;
@@ -219,6 +223,18 @@ inline Mask operator<(const Vec& a, const Vec& b) {
 }
 inline Mask operator!=(const Vec& a, const Vec& b) {
   return each_mask([&](int i) { return a.part[i] != b.part[i]; });
+}
+/// Returns whether a lane is set.
+inline bool any(const Mask& mask) {
+  IntRegister all = mask.part[0];
+  for (int i = 1; i < kRegisters; ++i) {
+    all |= mask.part[i];
+  }
+  std::int32_t set = 0;
+  for (int i = 0; i < kRegisterFloats; ++i) {
+    set |= all[i];
+  }
+  return set != 0;
 }
 /// Returns the lanes whose number lies in [first, last].
 inline Mask lanes_between(std::int64_t first, std::int64_t last) {

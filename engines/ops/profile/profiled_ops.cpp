@@ -43,8 +43,7 @@ Seen seen_by(const AttentionShape& shape, std::span<const AttentionSegment> segm
   for (const AttentionSegment& segment : segments) {
     for (std::int64_t t = 0; t < segment.num_tokens; ++t) {
       const std::int64_t all = segment.first_position + t + 1;
-      seen.by_queries +=
-          static_cast<double>(shape.window == 0 ? all : std::min(all, shape.window));
+      seen.by_queries += static_cast<double>(shape.window == 0 ? all : std::min(all, shape.window));
     }
     seen.positions += static_cast<double>(segment.first_position + segment.num_tokens);
     seen.queries += static_cast<double>(segment.num_tokens);

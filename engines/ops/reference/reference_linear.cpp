@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers of the reference backend.
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/check.hpp"
 #include "engines/ops/reference/factory.hpp"
@@ -22,6 +26,35 @@ float as_operand(float x, DType compute) {
   return compute == DType::kBF16 ? bf16_to_float(float_to_bf16(x)) : x;
 }
 
+// A row as a product with weights of type `compute` takes it: rounded, for block int8 in blocks
+// whose scale is max|x| / 127.
+std::vector<float> row_operand(const float* row, std::int64_t size, DType compute) {
+  std::vector<float> operand(row, row + size);
+  for (float& x : operand) {
+    x = as_operand(x, compute);
+  }
+  constexpr std::size_t kBlock = BlockI8::kElements;
+  for (std::size_t first = 0; compute == DType::kBlockI8 && first < operand.size();
+       first += kBlock) {
+    const auto block = std::span(operand).subspan(first, kBlock);
+    float most = 0.0F;
+    for (const float x : block) {
+      most = std::max(most, std::abs(x));
+    }
+    const float scale = most / 127.0F;
+    const float inverse = std::isfinite(1.0F / scale) ? 1.0F / scale : 0.0F;
+    for (float& x : block) {
+      x = std::nearbyint(x * inverse) * scale;
+    }
+  }
+  return operand;
+}
+
+// The type that gradients are rounded to beside weights of type `compute`.
+DType gradient_operand(DType compute) {
+  return compute == DType::kBlockI8 ? DType::kF32 : compute;
+}
+
 }  // namespace
 
 ReferenceWeight::ReferenceWeight(const WeightView& view, DType compute, WeightUse use)
@@ -33,12 +66,21 @@ ReferenceWeight::ReferenceWeight(const WeightView& view, DType compute, WeightUs
   for (std::size_t i = 0; i < values_.size(); ++i) {
     values_[i] = as_operand(weight_element(view, static_cast<std::int64_t>(i)), compute);
   }
+  constexpr std::size_t kBlock = BlockI8::kElements;
+  const bool to_blocks = compute == DType::kBlockI8 && view.dtype != DType::kBlockI8;
+  for (std::size_t first = 0; to_blocks && first < values_.size(); first += kBlock) {
+    const auto values = std::span(values_).subspan(first).first<kBlock>();
+    const BlockI8 block = quantize_block(values);
+    for (std::size_t i = 0; i < kBlock; ++i) {
+      values[i] = block_element(&block, static_cast<std::int64_t>(i));
+    }
+  }
 }
 
 Result<std::unique_ptr<PreparedWeight>> ReferenceOps::prepare_weight(const WeightView& weight,
                                                                      DType compute, WeightUse use) {
   check_weight(weight);
-  TIDEMILL_RETURN_IF_ERROR(check_weight_types(weight.dtype, compute));
+  TIDEMILL_RETURN_IF_ERROR(check_preparable(weight, compute));
   return std::unique_ptr<PreparedWeight>(std::make_unique<ReferenceWeight>(weight, compute, use));
 }
 
@@ -47,10 +89,11 @@ void ReferenceOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span
   const ReferenceWeight& w = own(weight);
   check_linear(x, w.in_features(), w.out_features(), bias, y);
   for (std::int64_t t = 0; t < y.rows; ++t) {
+    const std::vector<float> row = row_operand(x.row(t), x.cols, w.compute());
     for (std::int64_t o = 0; o < y.cols; ++o) {
       double sum = 0.0;
       for (std::int64_t i = 0; i < x.cols; ++i) {
-        sum += double{as_operand(x.row(t)[i], w.compute())} * double{w.at(o, i)};
+        sum += double{row[static_cast<std::size_t>(i)]} * double{w.at(o, i)};
       }
       const double total = bias.empty() ? sum : sum + bias[static_cast<std::size_t>(o)];
       float& out = y.row(t)[o];
@@ -65,10 +108,11 @@ void ReferenceOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& w
   TIDEMILL_CHECK(w.use() == WeightUse::kForwardAndBackward) << "prepared for forward alone";
   check_linear(dy, w.out_features(), w.in_features(), {}, dx);
   for (std::int64_t t = 0; t < dx.rows; ++t) {
+    const std::vector<float> row = row_operand(dy.row(t), dy.cols, gradient_operand(w.compute()));
     for (std::int64_t i = 0; i < dx.cols; ++i) {
       double sum = 0.0;
       for (std::int64_t o = 0; o < dy.cols; ++o) {
-        sum += double{as_operand(dy.row(t)[o], w.compute())} * double{w.at(o, i)};
+        sum += double{row[static_cast<std::size_t>(o)]} * double{w.at(o, i)};
       }
       float& out = dx.row(t)[i];
       out = static_cast<float>(store == Store::kAdd ? out + sum : sum);

@@ -96,10 +96,9 @@ TEST(Workers, OperationsStartNoThread) {
     constexpr std::int64_t kSize = 256;
     const std::vector<float> ones(kSize * kSize, 1.0F);
     std::vector<float> result(kSize * kSize);
-    const auto weight =
-        ops->prepare_weight({ones.data(), DType::kF32, kSize, kSize}, DType::kBF16,
-                            WeightUse::kForwardAndBackward)
-            .value();
+    const auto weight = ops->prepare_weight({ones.data(), DType::kF32, kSize, kSize}, DType::kBF16,
+                                            WeightUse::kForwardAndBackward)
+                            .value();
     const ConstMatrix x{ones.data(), kSize, kSize, kSize};
     const Matrix y{result.data(), kSize, kSize, kSize};
     ops->linear(x, *weight, {}, Store::kOverwrite, y);

@@ -44,11 +44,12 @@ void expect_rows_independent(const RowFunction& compute, const std::string& what
 }
 
 void check_linear_rows(Ops& ops, DType dtype) {
-  for (const auto& [in, out] : {std::pair<std::int64_t, std::int64_t>{5, 3},
-                                {64, 80},
-                                {128, 344},
-                                {100, 129},
-                                {344, 128}}) {
+  for (const auto& [least_in, out] : {std::pair<std::int64_t, std::int64_t>{5, 3},
+                                      {64, 80},
+                                      {128, 344},
+                                      {100, 129},
+                                      {344, 128}}) {
+    const std::int64_t in = dtype == DType::kBlockI8 ? (least_in + 31) / 32 * 32 : least_in;
     const Rows w = Rows::random(out, in, 1);
     const Rows x = Rows::random(kBatch, in, 2);
     const Rows dy = Rows::random(kBatch, out, 3);
@@ -79,6 +80,10 @@ TEST_P(BitsTest, LinearRowsAreIndependentF32) {
 }
 TEST_P(BitsTest, LinearRowsAreIndependentBf16) {
   check_linear_rows(ops(), DType::kBF16);
+}
+
+TEST_P(BitsTest, LinearRowsAreIndependentInt8) {
+  check_linear_rows(ops(), DType::kBlockI8);
 }
 
 TEST_P(BitsTest, NormAndActivationRowsAreIndependent) {
@@ -442,6 +447,18 @@ std::vector<Rows> run_everything(Ops& ops) {
       results.insert(results.end(), {y, dx});
     }
   }
+  const Rows w_blocks = Rows::random(kOut, 192, 1);
+  const Rows x_blocks = Rows::random(kRows, 192, 2);
+  const auto blocks =
+      ops.prepare_weight(f32_weight(w_blocks), DType::kBlockI8, WeightUse::kForwardAndBackward)
+          .value();
+  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{9}, kRows}) {
+    Rows y(rows, kOut);
+    Rows dx(rows, 192);
+    ops.linear(x_blocks.view().slice_rows(0, rows), *blocks, {}, Store::kOverwrite, y.view());
+    ops.linear_backward_input(dy.view().slice_rows(0, rows), *blocks, Store::kOverwrite, dx.view());
+    results.insert(results.end(), {y, dx});
+  }
   Rows dw(kOut, kIn);
   Rows dbias(1, kOut);
   ops.linear_backward_weight(dy.view(), x.view(), dw.view());
@@ -493,7 +510,7 @@ std::vector<Rows> run_everything(Ops& ops) {
 TEST_P(BitsTest, TheNumberOfWorkersChangesNothing) {
   Workers one(1);
   const std::vector<Rows> expected = run_everything(*make(one));
-  EXPECT_EQ(expected.size(), 39U);
+  EXPECT_EQ(expected.size(), 45U);
   for (const int count : {2, 3, 7}) {
     Workers workers(count);
     const std::vector<Rows> actual = run_everything(*make(workers));
@@ -511,7 +528,8 @@ TEST(CpuBits, Avx512GivesTheBitsOfAvx2) {
   if (!avx512.ok()) {
     GTEST_SKIP() << avx512.status().message();
   }
-  const std::vector<Rows> expected = run_everything(*make_cpu_ops(workers, {IsaLevel::kAvx2}).value());
+  const std::vector<Rows> expected =
+      run_everything(*make_cpu_ops(workers, {IsaLevel::kAvx2}).value());
   const std::vector<Rows> actual = run_everything(*avx512.value());
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {

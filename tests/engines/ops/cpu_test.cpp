@@ -22,9 +22,7 @@ public:
   }
   IsaVariable(const IsaVariable&) = delete;
   IsaVariable& operator=(const IsaVariable&) = delete;
-  ~IsaVariable() {
-    old_.has_value() ? setenv(kName, old_->c_str(), 1) : unsetenv(kName);
-  }
+  ~IsaVariable() { old_.has_value() ? setenv(kName, old_->c_str(), 1) : unsetenv(kName); }
 
 private:
   static constexpr const char* kName = "TIDEMILL_ISA";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers against double precision.
+#include <array>
 #include <cmath>
 
 #include "base/block_int8.hpp"
@@ -38,6 +39,44 @@ Rows rounded(const Rows& x, DType dtype) {
   for (std::int64_t t = 0; t < x.rows(); ++t) {
     for (std::int64_t j = 0; j < x.cols(); ++j) {
       out.at(t, j) = rounded(x.at(t, j), dtype);
+    }
+  }
+  return out;
+}
+
+// Rows of weights as their blocks hold them.
+Rows quantized(const Rows& w) {
+  constexpr std::int64_t kBlock = BlockI8::kElements;
+  Rows out(w.rows(), w.cols());
+  for (std::int64_t o = 0; o < w.rows(); ++o) {
+    for (std::int64_t first = 0; first < w.cols(); first += kBlock) {
+      std::array<float, BlockI8::kElements> values{};
+      std::copy_n(w.view().row(o) + first, kBlock, values.begin());
+      const BlockI8 block = quantize_block(values);
+      for (std::int64_t i = 0; i < kBlock; ++i) {
+        out.at(o, first + i) = block_element(&block, i);
+      }
+    }
+  }
+  return out;
+}
+
+// Rows of x as a product with block int8 takes them: no element is further off than half a step.
+Rows rounded_to_blocks(const Rows& x) {
+  constexpr std::int64_t kBlock = BlockI8::kElements;
+  Rows out(x.rows(), x.cols());
+  for (std::int64_t t = 0; t < x.rows(); ++t) {
+    for (std::int64_t first = 0; first < x.cols(); first += kBlock) {
+      float most = 0.0F;
+      for (std::int64_t i = 0; i < kBlock; ++i) {
+        most = std::max(most, std::abs(x.at(t, first + i)));
+      }
+      const float scale = most / 127.0F;
+      for (std::int64_t i = 0; i < kBlock; ++i) {
+        const float whole =
+            most > 0.0F ? std::nearbyint(x.at(t, first + i) * (1.0F / scale)) : 0.0F;
+        out.at(t, first + i) = whole * scale;
+      }
     }
   }
   return out;
@@ -104,6 +143,93 @@ TEST_P(LinearTest, F32ProductsAgreeWithDoublePrecision) {
 
 TEST_P(LinearTest, Bf16ProductsRoundTheirOperandsAndNothingElse) {
   check_products(ops(), DType::kBF16);
+}
+
+TEST_P(LinearTest, Int8ProductsRoundRowsToBlocksAndNothingElse) {
+  for (const Shape& shape : {Shape{1, 32, 1},
+                             {1, 256, 70},
+                             {2, 64, 16},
+                             {5, 96, 33},
+                             {7, 320, 129},
+                             {64, 128, 96},
+                             {200, 64, 48}}) {
+    const std::string what = name(shape, DType::kBlockI8);
+    Rows x = Rows::random(shape.rows, shape.in, 2, 1.0F, 3);
+    std::fill_n(x.view().row(0), 32, 0.0F);  // a block without a scale
+    const Rows w = Rows::random(shape.out, shape.in, 1, 0.2F);
+    const Rows dy = Rows::random(shape.rows, shape.out, 3, 1.0F, 5);
+    const Rows bias = Rows::random(1, shape.out, 4);
+    const auto weight =
+        ops()
+            .prepare_weight(f32_weight(w), DType::kBlockI8, WeightUse::kForwardAndBackward)
+            .value();
+    const Rows y_before = Rows::random(shape.rows, shape.out, 5, 1.0F, 2);
+    Rows y = y_before;
+    ops().linear(x.view(), *weight, bias.span(), Store::kAdd, y.view());
+    expect_product(y, y_before, rounded_to_blocks(x), quantized(w), bias, false, what);
+    Rows dx(shape.rows, shape.in, 1);
+    ops().linear_backward_input(dy.view(), *weight, Store::kOverwrite, dx.view());
+    expect_product(dx, Rows(shape.rows, shape.in), dy, quantized(w), Rows(), true, what);
+    ASSERT_FALSE(::testing::Test::HasFatalFailure());
+  }
+}
+
+// Blocks of a file are taken as they are: the same bits as when they are made here.
+TEST_P(LinearTest, BlocksOfAFileAreKept) {
+  const Rows w = Rows::random(24, 96, 1, 0.2F);
+  const Rows x = Rows::random(9, 96, 2);
+  std::vector<BlockI8> blocks;
+  for (std::int64_t o = 0; o < w.rows(); ++o) {
+    for (std::int64_t first = 0; first < w.cols(); first += 32) {
+      std::array<float, BlockI8::kElements> values{};
+      std::copy_n(w.view().row(o) + first, 32, values.begin());
+      blocks.push_back(quantize_block(values));
+    }
+  }
+  const auto made =
+      ops().prepare_weight(f32_weight(w), DType::kBlockI8, WeightUse::kForward).value();
+  const auto taken = ops()
+                         .prepare_weight({blocks.data(), DType::kBlockI8, 24, 96}, DType::kBlockI8,
+                                         WeightUse::kForward)
+                         .value();
+  Rows from_made(9, 24);
+  Rows from_taken(9, 24);
+  ops().linear(x.view(), *made, {}, Store::kOverwrite, from_made.view());
+  ops().linear(x.view(), *taken, {}, Store::kOverwrite, from_taken.view());
+  expect_same_bits(from_taken, from_made, "blocks");
+}
+
+TEST_P(LinearTest, Int8RefusesWhatBlocksCannotHold) {
+  Rows w = Rows::random(8, 48, 1);
+  const auto refusal = [&](const Rows& weight) {
+    return ops()
+        .prepare_weight(f32_weight(weight), DType::kBlockI8, WeightUse::kForward)
+        .status()
+        .message();
+  };
+  EXPECT_EQ(refusal(w), "rows of 48 weights do not divide into blocks of 32 for int8");
+  w = Rows::random(8, 64, 1);
+  w.at(2, 5) = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(refusal(w), "element 133 is not finite or too large for a block of int8");
+  w.at(2, 5) = 9e6F;
+  EXPECT_EQ(refusal(w), "element 133 is not finite or too large for a block of int8");
+}
+
+TEST_P(LinearTest, Int8KeepsWhatIsNotANumberVisible) {
+  const Rows w = Rows::random(20, 64, 1);
+  const auto weight =
+      ops().prepare_weight(f32_weight(w), DType::kBlockI8, WeightUse::kForward).value();
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    Rows x = Rows::random(2, 64, 2);
+    x.at(0, 40) = bad;
+    Rows y(2, 20);
+    ops().linear(x.view(), *weight, {}, Store::kOverwrite, y.view());
+    for (std::int64_t o = 0; o < 20; ++o) {
+      EXPECT_FALSE(std::isfinite(y.at(0, o)));
+      EXPECT_TRUE(std::isfinite(y.at(1, o)));
+    }
+  }
 }
 
 TEST_P(LinearTest, WeightGradientsAddToWhatIsThere) {

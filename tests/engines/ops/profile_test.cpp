@@ -34,8 +34,7 @@ TEST(ProfiledOps, ComputeTheSameAndCountMultiplyAdds) {
   Workers workers(1);
   OpProfile profile;
   const std::unique_ptr<Ops> plain = make_cpu_ops(workers).value();
-  const std::unique_ptr<Ops> profiled =
-      make_profiled_ops(make_cpu_ops(workers).value(), profile);
+  const std::unique_ptr<Ops> profiled = make_profiled_ops(make_cpu_ops(workers).value(), profile);
   EXPECT_EQ(profiled->description(), plain->description());
   const Products expected = run_products(*plain);
   const Products actual = run_products(*profiled);
@@ -77,8 +76,8 @@ TEST(ProfiledOps, AttentionCountsWhatQueriesSee) {
     AttentionRows rows(shape, kTokens);
     ops->kv_append(shape, std::span(&segment, 1), sequence.k.view(), sequence.v.view(),
                    cache.layer());
-    ops->attention(shape, std::span(&segment, 1), sequence.q.view(), cache.layer(),
-                   rows.out.view(), rows.lse.view());
+    ops->attention(shape, std::span(&segment, 1), sequence.q.view(), cache.layer(), rows.out.view(),
+                   rows.lse.view());
     EXPECT_DOUBLE_EQ(profile.records.at("attention").flops, 4.0 * seen * 4 * 8) << window;
   }
 }

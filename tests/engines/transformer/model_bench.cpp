@@ -115,8 +115,8 @@ TokenScores ModelBench::train(const std::vector<TestSequence>& sequences, const 
   if (gradients != nullptr) {
     OwnedMatrix dhidden;
     dhidden.reshape(hidden.rows, hidden.cols);
-    model.token_logprobs_backward(*weights, adapter, hidden, targets, head, {dlogprobs, dentropies, true},
-                                  dhidden.view(), *gradients);
+    model.token_logprobs_backward(*weights, adapter, hidden, targets, head,
+                                  {dlogprobs, dentropies, true}, dhidden.view(), *gradients);
     model.backward(*weights, batch, *cache, activations, dhidden.view(), *gradients);
   }
   TokenScores scores;
