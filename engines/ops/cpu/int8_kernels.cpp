@@ -142,13 +142,10 @@ struct Int8Blocks {
   template <int kRows, int kPanels, Ahead kAhead>
   static void tile(const ProductJob& job, std::int64_t row, std::int64_t panel) {
     constexpr int kVectors = kPanels * kRegisters;
-    const std::int64_t blocks = job.depth / kBlock;
     const auto* x = static_cast<const std::byte*>(job.x) + row * job.x_stride;
     const auto* panels = static_cast<const std::byte*>(job.panels) + panel * job.panel_stride;
-    Register sums[kRows][kVectors] = {};
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      add_block<kRows, kPanels, kAhead>(job, x, panels, block, sums);
-    }
+    Register sums[kRows][kVectors];
+    add_blocks<kRows, kPanels, kAhead>(job, x, panels, sums);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
@@ -160,6 +157,18 @@ struct Int8Blocks {
   }
 
 private:
+  // A function of its own: see product_kernels.cpp.
+  template <int kRows, int kPanels, Ahead kAhead>
+  [[gnu::noinline]] static void add_blocks(const ProductJob& job, const std::byte* x,
+                                           const std::byte* panels,
+                                           Register (&out)[kRows][kPanels * kRegisters]) {
+    Register sums[kRows][kPanels * kRegisters] = {};
+    for (std::int64_t block = 0; block < job.depth / kBlock; ++block) {
+      add_block<kRows, kPanels, kAhead>(job, x, panels, block, sums);
+    }
+    std::memcpy(&out, &sums, sizeof(out));
+  }
+
   template <int kRows, int kPanels, Ahead kAhead>
   static void add_block(const ProductJob& job, const std::byte* x, const std::byte* panels,
                         std::int64_t block, Register (&sums)[kRows][kPanels * kRegisters]) {

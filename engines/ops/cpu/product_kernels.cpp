@@ -42,14 +42,17 @@ struct Sums {
   Register value[kRows][kPanels * kRegisters];
 };
 
+// The loops below stay functions of their own: where what comes after them is compiled in, GCC
+// keeps sums in memory for its sake, step after step.
+
 // float32 panels times float32 rows.
 struct PlainFloats {
   using Row = float;
   using Panel = float;
 
   template <int kRows, int kPanels, Ahead kAhead>
-  static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
-                         Sums<kRows, kPanels>& out) {
+  [[gnu::noinline]] static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
+                                           Sums<kRows, kPanels>& out) {
     Sums<kRows, kPanels> sums = out;
     for (std::int64_t k = 0; k < job.depth; ++k) {
       Register row[kPanels * kRegisters];
@@ -80,8 +83,8 @@ struct Bf16Pairs {
   using Panel = std::uint16_t;
 
   template <int kRows, int kPanels, Ahead kAhead>
-  static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
-                         Sums<kRows, kPanels>& out) {
+  [[gnu::noinline]] static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
+                                           Sums<kRows, kPanels>& out) {
     Sums<kRows, kPanels> sums = out;
     for (std::int64_t k = 0; k < job.depth; k += 2) {
       __m512bh row[kPanels];
@@ -145,8 +148,8 @@ struct Bf16Pairs {
   }
 
   template <int kRows, int kPanels, Ahead kAhead>
-  static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
-                         Sums<kRows, kPanels>& out) {
+  [[gnu::noinline]] static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
+                                           Sums<kRows, kPanels>& out) {
     Sums<kRows, kPanels> sums = out;
     for (std::int64_t k = 0; k < job.depth; k += 2) {
       fetch_ahead<kPanels, kAhead>(panels + k * kPanel, job.panel_stride);
