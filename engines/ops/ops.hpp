@@ -37,7 +37,7 @@ namespace tidemill::engines {
 /// Whether an operation replaces its destination or adds to it.
 enum class Store : std::uint8_t { kOverwrite, kAdd };
 
-/// What a prepared weight will be used for; backward needs a second layout.
+/// What a prepared weight will be used for. A backend may keep one layout for both.
 enum class WeightUse : std::uint8_t { kForward, kForwardAndBackward };
 
 /// The weight of a linear layer as a file holds it: O x I, row-major, contiguous.
