@@ -37,9 +37,9 @@ void Buffer::release_pages() const noexcept {
   }
   // Whole pages that overlap the range; neighbours find theirs in the file again.
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(bytes_.data()) / page * page;
-  const auto end = reinterpret_cast<std::uintptr_t>(bytes_.data() + bytes_.size());
-  (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // only a hint
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(bytes_.data()) % page;
+  auto* begin = const_cast<std::byte*>(bytes_.data() - before);   // its pages are only given up
+  (void)::madvise(begin, before + bytes_.size(), MADV_DONTNEED);  // only a hint
 }
 
 Buffer Buffer::slice(std::size_t offset, std::size_t length, DType dtype) const {

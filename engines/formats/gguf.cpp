@@ -124,7 +124,7 @@ public:
 private:
   // A count of things that take at least `least_bytes` each.
   Result<std::uint64_t> count(std::string_view what, std::uint64_t least_bytes, std::uint64_t most);
-  Status read_keys(std::uint64_t count);
+  Status read_keys(std::uint64_t num_keys);
   Result<Json> value(ValueType type, int depth);
   template <class T>
   Result<Json> integer();
@@ -132,7 +132,7 @@ private:
   Result<ValueType> value_type();
   Status check_whole() const;
   Result<std::uint64_t> alignment() const;
-  Status read_tensors(std::uint64_t count);
+  Status read_tensors(std::uint64_t num_tensors);
   Status read_tensor(GgufTensor& tensor);
   Status read_shape(GgufTensor& tensor);
   Status place_tensors(std::uint64_t alignment);
@@ -172,10 +172,10 @@ Result<Json> HeaderReader::integer() {
   TIDEMILL_ASSIGN_OR_RETURN(const T number, cursor_.number<T>());
   if constexpr (sizeof(T) == 8 && std::is_unsigned_v<T>) {
     if (number > static_cast<T>(std::numeric_limits<std::int64_t>::max())) {
-      return Json(static_cast<double>(number));
+      return Json{static_cast<double>(number)};
     }
   }
-  return Json(static_cast<std::int64_t>(number));
+  return Json{static_cast<std::int64_t>(number)};
 }
 
 Result<Json> HeaderReader::value(ValueType type, int depth) {

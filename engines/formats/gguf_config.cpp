@@ -132,7 +132,7 @@ void KeyReader::refuse_foreign_keys() {
     if (!member.name.starts_with(prefix)) {
       continue;
     }
-    const std::string_view name = std::string_view(member.name).substr(prefix.size());
+    const std::string_view name = std::string_view{member.name}.substr(prefix.size());
     if (std::find(kKnownKeys.begin(), kKnownKeys.end(), name) == kKnownKeys.end()) {
       refuse_unsupported(member.name, "this key is not supported");
     }

@@ -103,10 +103,11 @@ std::int64_t paired_heads(const ModelConfig& config, std::string_view name) {
   return name.find(".self_attn.k_proj.") != std::string_view::npos ? config.num_kv_heads : 0;
 }
 
-Result<TensorMap> under_our_names(const ModelConfig& config, TensorMap tensors,
+Result<TensorMap> under_our_names(const ModelConfig& config, const TensorMap& tensors,
                                   const std::string& place) {
   TensorMap ours;
-  for (auto& [name, tensor] : tensors) {
+  for (const auto& [name, stored] : tensors) {
+    Tensor tensor = stored;
     const std::string here = place + ": tensor " + quote(name) + ": ";
     if (name == kRopeFactorsName) {
       continue;
@@ -149,9 +150,8 @@ Result<GgufModel> open_gguf_model(const std::filesystem::path& path, GgufPart pa
   if (part == GgufPart::kConfig) {
     return model;
   }
-  TIDEMILL_ASSIGN_OR_RETURN(TensorMap tensors, read_gguf_tensors(file, header, placement));
-  TIDEMILL_ASSIGN_OR_RETURN(model.tensors,
-                            under_our_names(model.config, std::move(tensors), path.string()));
+  TIDEMILL_ASSIGN_OR_RETURN(const TensorMap tensors, read_gguf_tensors(file, header, placement));
+  TIDEMILL_ASSIGN_OR_RETURN(model.tensors, under_our_names(model.config, tensors, path.string()));
   return model;
 }
 

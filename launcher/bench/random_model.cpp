@@ -70,9 +70,9 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
-Result<engines::ModelConfig> preset_config(const std::string& name) {
+Result<engines::ModelConfig> preset_config(const std::string& preset) {
   const auto* found =
-      std::ranges::find_if(kPresets, [&](const Preset& preset) { return name == preset.name; });
+      std::ranges::find_if(kPresets, [&](const Preset& one) { return preset == one.name; });
   if (found == std::end(kPresets)) {
     return invalid_argument("--preset: must be one of 3.7m, 15m, 197m, 600m");
   }

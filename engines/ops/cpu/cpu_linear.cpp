@@ -134,7 +134,7 @@ void CpuOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const
   const std::int64_t panels = w.shape().num_panels();
   const std::int64_t width = products.width(y.rows);
   const std::int64_t groups = (panels + width - 1) / width;
-  if (y.rows >= kRowsPerWorker * team_.size() || groups < 2 * team_.size()) {
+  if (y.rows >= kRowsPerWorker * team_.size() || groups < std::int64_t{2} * team_.size()) {
     team_.share(y.rows, x.cols * y.cols / kRate,
                 [&](std::int64_t, std::int64_t begin, std::int64_t end) {
                   kernel(rows_of(whole, products.x_bytes, begin, end));

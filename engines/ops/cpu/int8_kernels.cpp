@@ -53,7 +53,8 @@ inline Four load_four(const std::int8_t* from) {
   four.odd = pair(from[1], from[3]);
 #else
   for (std::int64_t i = 0; i < kGroup; ++i) {
-    four.each[i] = from[i];
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): a number
+    four.each[i] = static_cast<std::int32_t>(from[i]);
   }
 #endif
   return four;

@@ -22,9 +22,11 @@ constexpr int kDoubleWords = kRegisterFloats / 2;
 // Swaps the off-diagonal blocks of `step` lanes between two rows that stand `step` apart.
 template <int kStep, class V, int... lane>
 inline void swap_blocks(V& a, V& b, std::integer_sequence<int, lane...>) {
-  constexpr int n = sizeof...(lane);
-  const V upper = __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane : n + lane - kStep)...);
-  const V lower = __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane + kStep : n + lane)...);
+  constexpr int kSize = sizeof...(lane);
+  const V upper =
+      __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane : kSize + lane - kStep)...);
+  const V lower =
+      __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane + kStep : kSize + lane)...);
   a = upper;
   b = lower;
 }

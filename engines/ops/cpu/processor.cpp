@@ -54,7 +54,8 @@ std::vector<Level> levels() {
 
 // What `kAuto` stands for: the environment's choice, if there is one.
 Result<IsaLevel> chosen_level(IsaLevel level) {
-  const char* forced = std::getenv(kIsaVariable);
+  // Nothing in this project changes the environment.
+  const char* forced = std::getenv(kIsaVariable);  // NOLINT(concurrency-mt-unsafe)
   if (level != IsaLevel::kAuto || forced == nullptr || *forced == '\0') {
     return level;
   }

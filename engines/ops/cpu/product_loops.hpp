@@ -61,7 +61,8 @@ void product_column(const ProductJob& job, RowRange rows, std::int64_t panel) {
       rows.first += kRows - 1;
     }
   }
-  const bool fetch = kRows >= kLeastRowsToFetch && (panel + 2 * kPanels) * kPanel <= job.cols;
+  const bool fetch =
+      kRows >= kLeastRowsToFetch && (panel + std::int64_t{2} * kPanels) * kPanel <= job.cols;
   for (; rows.first + kRows + (fetch ? 1 : 0) <= rows.end; rows.first += kRows) {
     Elements::template tile<kRows, kPanels, Ahead::kNothing>(job, rows.first, panel);
   }

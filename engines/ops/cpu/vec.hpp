@@ -23,15 +23,15 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
 #if defined(__AVX512F__)
-inline constexpr int kRegisterFloats = 16;
+inline constexpr std::int64_t kRegisterFloats = 16;
 #elif defined(__AVX2__) && defined(__FMA__)
-inline constexpr int kRegisterFloats = 8;
+inline constexpr std::int64_t kRegisterFloats = 8;
 #else
-inline constexpr int kRegisterFloats = 4;
+inline constexpr std::int64_t kRegisterFloats = 4;
 #endif
 
-inline constexpr int kLanes = 16;
-inline constexpr int kRegisters = kLanes / kRegisterFloats;  // registers in one `Vec`
+inline constexpr std::int64_t kLanes = 16;
+inline constexpr std::int64_t kRegisters = kLanes / kRegisterFloats;  // registers in one `Vec`
 
 using Register = float __attribute__((vector_size(kRegisterFloats * 4)));
 using IntRegister = std::int32_t __attribute__((vector_size(kRegisterFloats * 4)));

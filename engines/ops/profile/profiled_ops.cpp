@@ -191,7 +191,7 @@ private:
       std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
       ~Timer() {
         record.seconds +=
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+            std::chrono::duration<double>{std::chrono::steady_clock::now() - start}.count();
       }
     };
     OpRecord& to = profile_.records[name];
