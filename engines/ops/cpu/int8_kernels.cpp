@@ -60,28 +60,29 @@ inline Four load_four(const std::int8_t* from) {
   return four;
 }
 
+#if defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512VNNI__)
+// The dot product of two 16-bit numbers in each lane.
+inline IntRegister dot_of_pairs(WordRegister a, IntRegister b) {
+#if defined(__AVX512BW__)
+  return reinterpret_cast<IntRegister>(
+      _mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#else
+  return reinterpret_cast<IntRegister>(
+      _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#endif
+}
+#endif
+
 // sum + the dot product of four bytes without sign in each lane with four elements.
 inline IntRegister add_dot(IntRegister sum, WordRegister bytes, const Four& x) {
 #if defined(__AVX512VNNI__)
   return reinterpret_cast<IntRegister>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum),
                                                            reinterpret_cast<__m512i>(bytes),
                                                            reinterpret_cast<__m512i>(x.all)));
-#elif defined(__AVX512BW__)
-  const WordRegister even = bytes & 0x00FF00FFU;
-  const WordRegister odd = (bytes >> 8U) & 0x00FF00FFU;
-  return sum +
-         reinterpret_cast<IntRegister>(_mm512_madd_epi16(reinterpret_cast<__m512i>(even),
-                                                         reinterpret_cast<__m512i>(x.even))) +
-         reinterpret_cast<IntRegister>(
-             _mm512_madd_epi16(reinterpret_cast<__m512i>(odd), reinterpret_cast<__m512i>(x.odd)));
 #elif defined(__AVX2__) && defined(__FMA__)
   const WordRegister even = bytes & 0x00FF00FFU;
   const WordRegister odd = (bytes >> 8U) & 0x00FF00FFU;
-  return sum +
-         reinterpret_cast<IntRegister>(_mm256_madd_epi16(reinterpret_cast<__m256i>(even),
-                                                         reinterpret_cast<__m256i>(x.even))) +
-         reinterpret_cast<IntRegister>(
-             _mm256_madd_epi16(reinterpret_cast<__m256i>(odd), reinterpret_cast<__m256i>(x.odd)));
+  return sum + dot_of_pairs(even, x.even) + dot_of_pairs(odd, x.odd);
 #else
   for (std::uint32_t i = 0; i < kGroup; ++i) {
     sum += reinterpret_cast<IntRegister>((bytes >> (8U * i)) & 0xFFU) * x.each[i];

@@ -11,42 +11,31 @@
 namespace tidemill::engines::cpu {
 namespace {
 
-// Copies rows [first, first + count) of the weight, in the type of the panels, `stride` elements
-// apart; the rest of a row is left as it is.
+// Copies `count` elements of the flat weight from `first` on, in the type of the panels.
 template <class Element>
-void copy_rows(const WeightView& weight, std::int64_t first, std::int64_t count,
-               std::int64_t stride, Element* to) {
-  for (std::int64_t row = 0; row < count; ++row) {
-    const std::int64_t offset = (first + row) * weight.in_features;
-    for (std::int64_t k = 0; k < weight.in_features; ++k) {
-      store_element(weight_element(weight, offset + k), to + row * stride + k);
-    }
+void copy_elements(const WeightView& weight, std::int64_t first, std::int64_t count, Element* to) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    store_element(weight_element(weight, first + i), to + i);
   }
 }
 
-// Rows of a panel, as the packing kernel reads them.
-struct PanelRows {
-  const void* data = nullptr;
-  std::int64_t stride = 0;
-};
-
 // Returns the rows of panel `panel` in the panels' type: the weight's own where they already are.
-PanelRows rows_of(const WeightView& weight, const PanelShape& shape, std::int64_t panel,
-                  Scratch& scratch) {
-  const std::int64_t first = panel * kPanel;
+const void* rows_of(const WeightView& weight, const PanelShape& shape, std::int64_t panel,
+                    Scratch& scratch) {
+  const std::int64_t row = panel * kPanel;
+  const std::int64_t first = row * weight.in_features;
   if (weight.dtype == shape.dtype) {
-    const auto bytes = static_cast<std::int64_t>(dtype_bytes(weight.dtype));
-    return {static_cast<const std::byte*>(weight.data) + first * weight.in_features * bytes,
-            weight.in_features};
+    return static_cast<const std::byte*>(weight.data) +
+           first * static_cast<std::int64_t>(dtype_bytes(weight.dtype));
   }
-  const std::int64_t count = std::min(kPanel, weight.out_features - first);
+  const std::int64_t count = std::min(kPanel, weight.out_features - row) * weight.in_features;
   float* copy = scratch.floats(kPanel * weight.in_features);
   if (shape.dtype == DType::kBF16) {
-    copy_rows(weight, first, count, weight.in_features, reinterpret_cast<std::uint16_t*>(copy));
+    copy_elements(weight, first, count, reinterpret_cast<std::uint16_t*>(copy));
   } else {
-    copy_rows(weight, first, count, weight.in_features, copy);
+    copy_elements(weight, first, count, copy);
   }
-  return {copy, weight.in_features};
+  return copy;
 }
 
 // Returns block `index` of the flat weight: its own, or one made of its elements.
@@ -95,9 +84,8 @@ PanelWeight::PanelWeight(const WeightView& weight, DType compute, const KernelTa
                    pack_blocks(weight, shape_, panel, bytes_.data() + panel * shape_.panel_bytes());
                    continue;
                  }
-                 const PanelRows rows = rows_of(weight, shape_, panel, team.scratch(part));
-                 pack({.rows = rows.data,
-                       .row_stride = rows.stride,
+                 pack({.rows = rows_of(weight, shape_, panel, team.scratch(part)),
+                       .row_stride = shape_.depth,
                        .num_rows = std::min(kPanel, shape_.cols - panel * kPanel),
                        .depth = shape_.depth,
                        .panel = bytes_.data() + panel * shape_.panel_bytes()});
