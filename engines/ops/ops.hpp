@@ -15,7 +15,7 @@
 //      once with rows [0, n) or twice with [0, k) and [k, n) gives the same bits.
 //  R3. Thread independence. The number of workers never changes a bit.
 //
-// Activations are float32 always. Only weights and cached keys and values may be bfloat16; a
+// Activations are float32 where operations meet them. Only weights and cached keys and values may be bfloat16; a
 // product with a bfloat16 weight rounds each element of x to bfloat16 first and accumulates in
 // float32.
 //
@@ -30,6 +30,7 @@
 
 #include "base/dtype.hpp"
 #include "base/result.hpp"
+#include "engines/optimizer/adamw.hpp"
 #include "engines/ops/matrix.hpp"
 
 namespace tidemill::engines {
@@ -172,6 +173,9 @@ public:
   /// y += factor * x, both (T, D).
   virtual void add_scaled(ConstMatrix x, float factor, Matrix y) = 0;
 
+  /// x *= factor, (T, D).
+  virtual void scale(float factor, Matrix x) = 0;
+
   /// out (T, D) = or += x * factors + bias, column by column; `factors` (D), `bias` (D) or empty.
   /// `out` may alias `x`.
   virtual void scale_columns(ConstMatrix x, std::span<const float> factors,
@@ -180,6 +184,17 @@ public:
   /// dfactors (D) += the sum of the rows of dout * x, both (T, D), row after row (R2).
   virtual void scale_columns_backward(ConstMatrix dout, ConstMatrix x,
                                       std::span<float> dfactors) = 0;
+
+  /// out (T * D, row after row) = x (T, D) rounded to bfloat16, ties to even.
+  virtual void narrow(ConstMatrix x, std::span<std::uint16_t> out) = 0;
+
+  /// out (T, D) = the bfloat16 numbers x (T * D), exactly.
+  virtual void widen(std::span<const std::uint16_t> x, Matrix out) = 0;
+
+  // -- optimizer -------------------------------------------------------------------------------
+
+  /// One step of `adamw_update`, with its bits.
+  virtual void adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) = 0;
 
   // -- attention -------------------------------------------------------------------------------
 

@@ -105,6 +105,11 @@ void check_same_shape(ConstMatrix a, ConstMatrix b) {
   check_shape(b, a.rows, a.cols);
 }
 
+void check_halves(ConstMatrix wide, std::span<const std::uint16_t> narrow) {
+  check_matrix(wide);
+  TIDEMILL_CHECK(std::ssize(narrow) == wide.rows * wide.cols) << narrow.size();
+}
+
 void check_scale_columns(ConstMatrix x, std::span<const float> factors, std::span<const float> bias,
                          ConstMatrix out) {
   check_same_shape(x, out);

@@ -27,6 +27,7 @@ void check_rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const fl
 void check_rope(ConstMatrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
                 const RopeTables& tables);
 void check_same_shape(ConstMatrix a, ConstMatrix b);
+void check_halves(ConstMatrix wide, std::span<const std::uint16_t> narrow);
 void check_scale_columns(ConstMatrix x, std::span<const float> factors, std::span<const float> bias,
                          ConstMatrix out);
 void check_scale_columns_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> dfactors);

@@ -37,6 +37,26 @@ struct AdamWTensor {
   std::span<Real> second_moment;  // zero before step 1
 };
 
+/// The numbers of one step, worked out in double and rounded once. In the formulas below: keep = 1 -
+/// lr * decay, scale multiplies the gradient, rest = 1 - beta, rate = lr / (1 - b1^t), root2 =
+/// sqrt(1 - b2^t).
+template <class Real>
+struct AdamWFactors {
+  Real keep{};
+  Real scale{};
+  Real beta1{};
+  Real rest1{};
+  Real beta2{};
+  Real rest2{};
+  Real rate{};
+  Real root2{};
+  Real eps{};
+};
+
+/// Requires valid options and `step.step` >= 1.
+template <class Real>
+[[nodiscard]] AdamWFactors<Real> adamw_factors(const AdamWOptions& options, const AdamWStep& step);
+
 /// Applies one step in place, t = `step.step`, g = the scaled gradient:
 ///
 ///     w *= 1 - lr * decay;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
@@ -46,9 +66,8 @@ struct AdamWTensor {
 /// threads, gives the same bits.
 ///
 /// Source: Loshchilov & Hutter 2019, arXiv:1711.05101; order of operations as in PyTorch.
-/// Requires valid options, equal sizes, `step.step` >= 1.
+/// Requires equal sizes.
 template <class Real>
-void adamw_update(const AdamWOptions& options, const AdamWStep& step,
-                  const AdamWTensor<Real>& tensor);
+void adamw_update(const AdamWFactors<Real>& factors, const AdamWTensor<Real>& tensor);
 
 }  // namespace tidemill::engines

@@ -51,6 +51,13 @@ struct AdaptedModule {
   friend bool operator==(const AdaptedModule&, const AdaptedModule&) = default;
 };
 
+/// Returns whether the module has nothing but a low-rank product, which is added to the base's
+/// output.
+[[nodiscard]] inline bool only_adds(const AdaptedModule& module) noexcept {
+  return module.rank > 0 && module.magnitude.empty() && module.input_scale.empty() &&
+         module.output_scale.empty() && module.weight.empty() && module.bias.empty();
+}
+
 /// All modules of one adapter, each once, in path order. Empty: there is no adapter.
 using AdapterSpec = std::vector<AdaptedModule>;
 

@@ -49,32 +49,34 @@ Result<LowRank> LowRank::create(const Tensor& a, const Tensor& b, const Tensor* 
   return product;
 }
 
-void LowRank::forward(ConstMatrix x, Matrix y, Ops& ops) const {
-  ScratchRows u(x.rows, a_->out_features());
-  ScratchRows scaled_u(x.rows, a_->out_features());
-  ops.linear(x, *a_, {}, Store::kOverwrite, u.view());
-  ops.add_scaled(u.view(), scale_, scaled_u.view());
-  ops.linear(scaled_u.view(), *b_, scaled_c_, Store::kAdd, y);
+void LowRank::scaled_product(ConstMatrix x, Matrix scaled_u, Ops& ops) const {
+  ops.linear(x, *a_, {}, Store::kOverwrite, scaled_u);
+  ops.scale(scale_, scaled_u);
 }
 
-void LowRank::backward(ConstMatrix dy, ConstMatrix x, const LinearGradient& gradient,
-                       const Matrix* dx, Ops& ops) const {
-  const std::int64_t rank = a_->out_features();
-  ScratchRows u(x.rows, rank);
-  ScratchRows scaled_u(x.rows, rank);
-  ops.linear(x, *a_, {}, Store::kOverwrite, u.view());
-  ops.add_scaled(u.view(), scale_, scaled_u.view());
-  ops.linear_backward_weight(dy, scaled_u.view(), gradient.b);
+void LowRank::forward(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const {
+  scaled_product(x, scaled_u, ops);
+  ops.linear(scaled_u, *b_, scaled_c_, Store::kAdd, y);
+}
+
+void LowRank::backward(ConstMatrix dy, ConstMatrix x, ConstMatrix scaled_u,
+                       const LinearGradient& gradient, const Matrix* dx, Ops& ops) const {
+  ScratchRows again;
+  if (scaled_u.data == nullptr) {
+    again = ScratchRows(x.rows, rank());
+    scaled_product(x, again.view(), ops);
+    scaled_u = again.view();
+  }
+  ops.linear_backward_weight(dy, scaled_u, gradient.b);
   if (!scaled_c_.empty()) {
     ScratchRows scaled_dy(dy.rows, dy.cols);
     ops.add_scaled(dy, scale_, scaled_dy.view());
     ops.bias_backward(scaled_dy.view(), gradient.c);
   }
 
-  ScratchRows dscaled_u(x.rows, rank);
-  ScratchRows du(x.rows, rank);
-  ops.linear_backward_input(dy, *b_, Store::kOverwrite, dscaled_u.view());
-  ops.add_scaled(dscaled_u.view(), scale_, du.view());
+  ScratchRows du(x.rows, rank());
+  ops.linear_backward_input(dy, *b_, Store::kOverwrite, du.view());
+  ops.scale(scale_, du.view());
   ops.linear_backward_weight(du.view(), x, gradient.a);
   if (dx != nullptr) {
     ops.linear_backward_input(du.view(), *a_, Store::kAdd, *dx);
@@ -129,7 +131,8 @@ void LinearBypass::product(const BaseLinear& base, ConstMatrix x, Store store, M
   const bool bias_later = !inverse_norms_.empty();
   ops.linear(x, weight(base), bias_later ? std::span<const float>() : bias(base), store, y);
   if (low_rank_ != nullptr) {
-    low_rank_->forward(x, y, ops);
+    ScratchRows scaled_u(x.rows, low_rank_->rank());
+    low_rank_->forward(x, scaled_u.view(), y, ops);
   }
 }
 
@@ -164,8 +167,9 @@ void LinearBypass::scale_backward(const BaseLinear& base, ConstMatrix dy, ConstM
   ops.scale_columns_backward(dy, unscaled.view(), gradient.magnitude);
 }
 
-void LinearBypass::backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix x, Store store,
-                            const Matrix* dx, const LinearGradient& gradient, Ops& ops) const {
+void LinearBypass::backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix x,
+                            ConstMatrix scaled_u, Store store, const Matrix* dx,
+                            const LinearGradient& gradient, Ops& ops) const {
   const ConstMatrix unscaled_x = x;
   ScratchRows scaled_x;
   ScratchRows dscaled_x;
@@ -198,7 +202,7 @@ void LinearBypass::backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix 
     ops.linear_backward_weight(dy, x, gradient.weight);
   }
   if (low_rank_ != nullptr) {
-    low_rank_->backward(dy, x, gradient, inner_dx.data != nullptr ? &inner_dx : nullptr, ops);
+    low_rank_->backward(dy, x, scaled_u, gradient, inner_dx.data != nullptr ? &inner_dx : nullptr, ops);
   }
   if (!input_scale_.empty()) {
     ops.scale_columns_backward(inner_dx, unscaled_x, gradient.input_scale);

@@ -39,17 +39,21 @@ public:
   [[nodiscard]] static Result<LowRank> create(const Tensor& a, const Tensor& b, const Tensor* c,
                                               float scale, WeightUse use, Ops& ops);
 
-  /// y (T, O) += scale * (B (A x) + c), x (T, I).
-  void forward(ConstMatrix x, Matrix y, Ops& ops) const;
-  /// Adds the gradients of A, B and c for dy (T, O) and the x (T, I) of the forward; with `dx`
-  /// (T, I), dx += the input gradient through the product. Requires preparation for backward.
-  void backward(ConstMatrix dy, ConstMatrix x, const LinearGradient& gradient, const Matrix* dx,
-                Ops& ops) const;
+  /// scaled_u (T, R) = scale * A x, y (T, O) += B scaled_u + scale * c, x (T, I).
+  void forward(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const;
+  /// Adds the gradients of A, B and c for dy (T, O) and the x (T, I) and scaled_u (T, R) of the
+  /// forward, which is computed again when it has no data; with `dx` (T, I), dx += the input
+  /// gradient through the product. Requires preparation for backward.
+  void backward(ConstMatrix dy, ConstMatrix x, ConstMatrix scaled_u, const LinearGradient& gradient,
+                const Matrix* dx, Ops& ops) const;
 
+  [[nodiscard]] std::int64_t rank() const noexcept { return a_->out_features(); }
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 
 private:
   LowRank() = default;
+
+  void scaled_product(ConstMatrix x, Matrix scaled_u, Ops& ops) const;
 
   float scale_ = 0.0F;
   std::unique_ptr<PreparedWeight> a_;
@@ -75,18 +79,24 @@ public:
   /// Returns whether y = the base layer's output + `add`, so that its rows can go through the base
   /// layer together with all others.
   [[nodiscard]] bool only_adds() const noexcept;
-  /// y (T, O) += the low-rank product. Requires `only_adds`.
-  void add(ConstMatrix x, Matrix y, Ops& ops) const { low_rank_->forward(x, y, ops); }
+  /// y (T, O) += the low-rank product; scaled_u (T, R) as `LowRank::forward` makes it. Requires
+  /// `only_adds`.
+  void add(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const {
+    low_rank_->forward(x, scaled_u, y, ops);
+  }
+  /// Returns the rank of the low-rank product; requires `only_adds`.
+  [[nodiscard]] std::int64_t rank() const noexcept { return low_rank_->rank(); }
   /// y (T, O) = or += the whole layer with its pieces, on x (T, I).
   void forward(const BaseLinear& base, ConstMatrix x, Store store, Matrix y, Ops& ops) const;
 
   /// Returns whether `backward` reads x.
   [[nodiscard]] bool needs_input() const noexcept;
   /// Adds the gradients of all pieces, row after row (R2 of ops.hpp), for dy (T, O) and the x
-  /// (T, I) of the forward. With `dx` (T, I), dx = or += the input gradient of the whole layer.
-  /// Requires preparation of base and pieces for backward.
-  void backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix x, Store store,
-                const Matrix* dx, const LinearGradient& gradient, Ops& ops) const;
+  /// (T, I) of the forward; `scaled_u` is what `add` left, or has no data. With `dx` (T, I), dx =
+  /// or += the input gradient of the whole layer. Requires preparation of base and pieces for
+  /// backward.
+  void backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix x, ConstMatrix scaled_u,
+                Store store, const Matrix* dx, const LinearGradient& gradient, Ops& ops) const;
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 

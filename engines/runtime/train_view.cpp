@@ -304,7 +304,7 @@ Result<UpdateReport> TrainView::update() {
     return report;
   }
   report.sums = std::move(batch_->sums);
-  auto applied = parameters_.apply(gradients_.collect(), *device_.workers);
+  auto applied = parameters_.apply(gradients_.collect(), *device_.workers, *device_.ops);
   end_batch();
   if (!applied.ok()) {
     return applied.status();

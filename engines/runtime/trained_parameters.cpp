@@ -17,8 +17,6 @@ constexpr const char* kFirstMoment = "first_moment.";
 constexpr const char* kSecondMoment = "second_moment.";
 constexpr const char* kWeight = "weight.";
 constexpr const char* kStep = "step";
-// Elements below which a piece of an update is not worth a thread.
-constexpr std::int64_t kUpdateGrain = 16384;
 
 // Returns the tensors whose name begins with `prefix`, without it.
 TensorMap without_prefix(const TensorMap& tensors, const std::string& prefix) {
@@ -117,7 +115,29 @@ TrainedParameters::TrainedParameters(const TensorShapes& shapes, const Optimizer
       first_moment_(shapes),
       second_moment_(shapes) {}
 
-Result<UpdateReport> TrainedParameters::apply(const ParameterSet& gradient, Workers& workers) {
+// Calls `update(decays, first, count)` for runs of tensors, neighbours in memory, that decay alike.
+template <class Update>
+void TrainedParameters::for_each_group(const Update& update) const {
+  bool group_decays = false;
+  std::size_t first = 0;
+  std::size_t count = 0;
+  for (const ParameterSet::Entry& entry : weights_.entries()) {
+    // Gains and biases are the vectors; IA3's are gains, filed as matrices of one row or column.
+    const bool matrix = entry.shape.size() > 1 && !entry.name.ends_with(".ia3_l");
+    const bool decays = options_.weight_decay_exclude == DecayExclude::kNone || matrix;
+    if (decays != group_decays && count > 0) {
+      update(group_decays, first, count);
+      first += count;
+      count = 0;
+    }
+    group_decays = decays;
+    count += static_cast<std::size_t>(entry.size);
+  }
+  update(group_decays, first, count);
+}
+
+Result<UpdateReport> TrainedParameters::apply(const ParameterSet& gradient, Workers& workers,
+                                              Ops& ops) {
   UpdateReport report;
   report.gradient_norm = global_norm(gradient.values(), workers);
   if (!std::isfinite(report.gradient_norm)) {
@@ -130,21 +150,13 @@ Result<UpdateReport> TrainedParameters::apply(const ParameterSet& gradient, Work
   step.learning_rate = report.learning_rate;
   step.gradient_scale = clip_scale(report.gradient_norm, options_.max_grad_norm);
   step.step = step_;
-  for (const ParameterSet::Entry& entry : weights_.entries()) {
-    // Gains and biases are the vectors; IA3's are gains, filed as matrices of one row or column.
-    const bool matrix = entry.shape.size() > 1 && !entry.name.ends_with(".ia3_l");
-    const bool decays = options_.weight_decay_exclude == DecayExclude::kNone || matrix;
+  for_each_group([&](bool decays, std::size_t first, std::size_t count) {
     step.weight_decay = decays ? options_.weight_decay : 0.0;
-    workers.parallel_for(entry.size, kUpdateGrain, [&](std::int64_t begin, std::int64_t end) {
-      const auto first = static_cast<std::size_t>(begin);
-      const auto count = static_cast<std::size_t>(end - begin);
-      adamw_update<float>(options_.adamw, step,
-                          {weights_.values(entry).subspan(first, count),
-                           gradient.values(entry).subspan(first, count),
-                           first_moment_.values(entry).subspan(first, count),
-                           second_moment_.values(entry).subspan(first, count)});
-    });
-  }
+    ops.adamw(adamw_factors<float>(options_.adamw, step),
+              {weights_.values().subspan(first, count), gradient.values().subspan(first, count),
+               first_moment_.values().subspan(first, count),
+               second_moment_.values().subspan(first, count)});
+  });
   return report;
 }
 

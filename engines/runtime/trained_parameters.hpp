@@ -10,6 +10,7 @@
 #include "base/result.hpp"
 #include "base/tensor.hpp"
 #include "engines/executor/workers.hpp"
+#include "engines/ops/ops.hpp"
 #include "engines/runtime/factory.hpp"
 #include "engines/transformer/parameter_set.hpp"
 
@@ -28,7 +29,8 @@ public:
 
   /// Clips `gradient`, whose layout is that of the weights, and takes one step.
   /// Errors: `kInternal` naming the tensor for a gradient that is not finite; nothing is changed.
-  [[nodiscard]] Result<UpdateReport> apply(const ParameterSet& gradient, Workers& workers);
+  [[nodiscard]] Result<UpdateReport> apply(const ParameterSet& gradient, Workers& workers,
+                                           Ops& ops);
 
   /// Replaces the weights.
   /// Errors: `kInvalidArgument` naming a tensor that is missing, misshapen, unknown or not of a
@@ -47,6 +49,9 @@ public:
   [[nodiscard]] std::int64_t step() const noexcept { return step_; }
 
 private:
+  template <class Update>
+  void for_each_group(const Update& update) const;
+
   OptimizerOptions options_;
   DType published_;
   ParameterSet weights_;

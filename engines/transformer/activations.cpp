@@ -4,43 +4,139 @@
 #include "base/check.hpp"
 
 namespace tidemill::engines {
+namespace {
 
-Activations::Activations(const ModelConfig& config, std::int64_t first_layer)
-    : first_layer_(first_layer) {
-  TIDEMILL_CHECK(first_layer >= 0 && first_layer <= config.num_layers) << first_layer;
-  layers_.resize(static_cast<std::size_t>(config.num_layers - first_layer));
+// Floats, and numbers of the type kept in, of one row.
+struct RowSize {
+  std::int64_t floats = 0;
+  std::int64_t kept = 0;
+
+  [[nodiscard]] std::int64_t bytes(DType dtype) const noexcept {
+    return floats * static_cast<std::int64_t>(sizeof(float)) +
+           kept * static_cast<std::int64_t>(dtype_bytes(dtype));
+  }
+};
+
+RowSize attention_size(const ModelConfig& config) {
+  const std::int64_t query = config.num_heads * config.head_dim;
+  RowSize size{.floats = 1 + config.num_heads,  // rstd, lse
+               .kept = config.hidden_size + 2 * query};
+  if (config.qk_norm) {
+    size.floats += config.num_heads + config.num_kv_heads;
+    size.kept += config.num_kv_heads * config.head_dim;
+  }
+  return size;
 }
 
-LayerActivations& Activations::layer(std::int64_t index) {
+RowSize mlp_size(const ModelConfig& config) {
+  return {.floats = 1, .kept = config.hidden_size + 2 * config.intermediate_size};
+}
+
+// Floats of the A x that are kept of one row.
+std::int64_t low_rank_floats(const ModelConfig& config, const AdapterSpec& spec) {
+  const auto sites = spec.empty() ? decltype(module_sites(config)){} : module_sites(config);
+  std::int64_t floats = 0;
+  for (const AdaptedModule& module : spec) {
+    const ModuleSite& site = sites.at(module.path);
+    if (only_adds(module) && site.kind == ModuleSite::Kind::kLinear) {
+      floats += module.rank;
+    }
+  }
+  return floats;
+}
+
+}  // namespace
+
+const char* recompute_name(Recompute recompute) noexcept {
+  switch (recompute) {
+    case Recompute::kNone: return "none";
+    case Recompute::kCheap: return "cheap";
+    case Recompute::kLayer: break;
+  }
+  return "layer";
+}
+
+std::int64_t AttentionActivations::size_bytes() const noexcept {
+  return input.size_bytes() + input_rstd.size_bytes() + query.size_bytes() +
+         query_rstd.size_bytes() + key.size_bytes() + key_rstd.size_bytes() +
+         attention.size_bytes() + lse.size_bytes();
+}
+
+std::int64_t MlpActivations::size_bytes() const noexcept {
+  return residual.size_bytes() + residual_rstd.size_bytes() + gate.size_bytes() + up.size_bytes();
+}
+
+Activations::Activations(const ModelConfig& config, std::int64_t first_layer,
+                         const KeepOptions& options)
+    : options_(options), first_layer_(first_layer) {
+  TIDEMILL_CHECK(first_layer >= 0 && first_layer <= config.num_layers) << first_layer;
+  const auto layers = static_cast<std::size_t>(config.num_layers - first_layer);
+  for (std::size_t i = 0; i < (options.recompute == Recompute::kLayer ? 1 : layers); ++i) {
+    attention_.emplace_back(options.dtype);
+  }
+  for (std::size_t i = 0; i < (options.recompute == Recompute::kNone ? layers : 1); ++i) {
+    mlp_.emplace_back(options.dtype);
+  }
+  start_.resize(options.recompute == Recompute::kNone ? 0 : layers);
+  low_rank_.resize(layers);
+}
+
+std::size_t Activations::place(std::int64_t index) const {
   TIDEMILL_CHECK(index >= first_layer_) << index;
-  return layers_[static_cast<std::size_t>(index - first_layer_)];
+  return static_cast<std::size_t>(index - first_layer_);
+}
+
+AttentionActivations& Activations::attention(std::int64_t index) {
+  return attention_[options_.recompute == Recompute::kLayer ? 0 : place(index)];
+}
+
+MlpActivations& Activations::mlp(std::int64_t index) {
+  return mlp_[options_.recompute == Recompute::kNone ? place(index) : 0];
+}
+
+OwnedMatrix& Activations::start(std::int64_t index) {
+  TIDEMILL_CHECK(options_.recompute != Recompute::kNone);
+  return start_[place(index)];
+}
+
+OwnedMatrix& Activations::low_rank(std::int64_t index, LinearKind kind) {
+  return low_rank_[place(index)][kind];
 }
 
 std::int64_t Activations::size_bytes() const noexcept {
   std::int64_t bytes = final_input_.size_bytes() + final_rstd_.size_bytes();
-  for (const LayerActivations& layer : layers_) {
-    for (const OwnedMatrix* part :
-         {&layer.input, &layer.input_rstd, &layer.query, &layer.query_rstd, &layer.key,
-          &layer.key_rstd, &layer.attention, &layer.lse, &layer.residual, &layer.residual_rstd,
-          &layer.gate, &layer.up}) {
-      bytes += part->size_bytes();
+  for (const AttentionActivations& half : attention_) {
+    bytes += half.size_bytes();
+  }
+  for (const MlpActivations& half : mlp_) {
+    bytes += half.size_bytes();
+  }
+  for (const OwnedMatrix& start : start_) {
+    bytes += start.size_bytes();
+  }
+  for (const PerLinear<OwnedMatrix>& layer : low_rank_) {
+    for (const LinearKind kind : kLinearKinds) {
+      bytes += layer[kind].size_bytes();
     }
   }
   return bytes;
 }
 
-std::int64_t Activations::bytes_per_row(const ModelConfig& config,
-                                        std::int64_t first_layer) noexcept {
-  const std::int64_t query = config.num_heads * config.head_dim;
-  std::int64_t per_layer = 2 * (config.hidden_size + 1)    // input and residual, with rstd
-                           + 2 * query + config.num_heads  // query, attention, lse
-                           + 2 * config.intermediate_size;
-  if (config.qk_norm) {
-    per_layer += config.num_heads + config.num_kv_heads * (config.head_dim + 1);
+std::int64_t Activations::bytes_per_row(const ModelConfig& config, std::int64_t first_layer,
+                                        const KeepOptions& options, const AdapterSpec& spec) {
+  const std::int64_t layers = config.num_layers - first_layer;
+  const auto width = static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t attention = attention_size(config).bytes(options.dtype);
+  const std::int64_t mlp = mlp_size(config).bytes(options.dtype);
+  const std::int64_t last =
+      (config.hidden_size + 1 + low_rank_floats(config, spec)) * width;
+  const std::int64_t start = config.hidden_size * width;
+  switch (options.recompute) {
+    case Recompute::kNone: return layers * (attention + mlp) + last;
+    case Recompute::kCheap: return layers * (attention + start) + mlp + last;
+    case Recompute::kLayer: break;
   }
-  const std::int64_t floats =
-      (config.num_layers - first_layer) * per_layer + config.hidden_size + 1;
-  return floats * static_cast<std::int64_t>(sizeof(float));
+  return layers * start + attention + mlp + last;
 }
 
 }  // namespace tidemill::engines

@@ -1,58 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a forward pass keeps for the backward pass: the least that gives exact gradients.
+// What a forward pass keeps for the backward pass, and what is computed again instead.
 //
-// Kept per layer and training row: the layer's input and the residual after attention (D each)
-// with their rstd, the query after rotation (H*C), the attention output (H*C) and its log
-// denominators (H), gate and up (F each). A model with q/k norms keeps query and key before the
-// norm instead of the rotated query. Keys and values are in the cache pages. Norm outputs, SwiGLU
-// and the A x of adapters are computed again, bit for bit, by the same operations.
+// The least that gives exact gradients without a product computed twice is, per layer and training
+// row: the layer's input and the residual after attention (D each) with their rstd, the query after
+// rotation (H*C), the attention output (H*C) and its log denominators (H), gate and up (F each). A
+// model with q/k norms keeps query and key before the norm instead of the rotated query. Low-rank
+// adapters keep their scaled A x (rank each). Keys and values are in the cache pages. Norm outputs
+// and SwiGLU are computed again always, bit for bit, by the same operations.
+//
+// A policy trades products for memory. What the backward pass reads has the same bits whatever was
+// kept, since rounding to the type kept in happens to what is computed again too, and computing
+// again starts from rows kept in float32.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "base/dtype.hpp"
 #include "engines/formats/model_config.hpp"
+#include "engines/peft/adapter_spec.hpp"
+#include "engines/transformer/kept_rows.hpp"
+#include "engines/transformer/model_layout.hpp"
 #include "engines/transformer/owned_matrix.hpp"
 
 namespace tidemill::engines {
 
-/// One layer's part.
-struct LayerActivations {
-  OwnedMatrix input;          // (T, D)
-  OwnedMatrix input_rstd;     // (T, 1)
-  OwnedMatrix query;          // (T, H*C): rotated, or before its norm when there is one
-  OwnedMatrix query_rstd;     // (T, H), with q/k norms only
-  OwnedMatrix key;            // (T, K*C) before its norm, with q/k norms only
-  OwnedMatrix key_rstd;       // (T, K), with q/k norms only
-  OwnedMatrix attention;      // (T, H*C)
-  OwnedMatrix lse;            // (T, H)
-  OwnedMatrix residual;       // (T, D)
+/// What the backward pass computes again.
+enum class Recompute : std::uint8_t {
+  kNone,   // no product
+  kCheap,  // gate and up, from the residual after attention
+  kLayer,  // all of a layer, from its input
+};
+
+/// Returns "none", "cheap" or "layer".
+[[nodiscard]] const char* recompute_name(Recompute recompute) noexcept;
+
+/// How activations are kept.
+struct KeepOptions {
+  Recompute recompute = Recompute::kNone;
+  DType dtype = DType::kF32;  // kF32, or kBF16: rounded where nothing is computed from them again
+};
+
+/// The attention half of one layer.
+struct AttentionActivations {
+  explicit AttentionActivations(DType dtype)
+      : input(dtype), query(dtype), key(dtype), attention(dtype) {}
+
+  KeptRows input;          // (T, D)
+  OwnedMatrix input_rstd;  // (T, 1)
+  KeptRows query;          // (T, H*C): rotated, or before its norm when there is one
+  OwnedMatrix query_rstd;  // (T, H), with q/k norms only
+  KeptRows key;            // (T, K*C) before its norm, with q/k norms only
+  OwnedMatrix key_rstd;    // (T, K), with q/k norms only
+  KeptRows attention;      // (T, H*C)
+  OwnedMatrix lse;         // (T, H)
+
+  [[nodiscard]] std::int64_t size_bytes() const noexcept;
+};
+
+/// The MLP half of one layer.
+struct MlpActivations {
+  explicit MlpActivations(DType dtype) : residual(dtype), gate(dtype), up(dtype) {}
+
+  KeptRows residual;          // (T, D)
   OwnedMatrix residual_rstd;  // (T, 1)
-  OwnedMatrix gate;           // (T, F); `backward` overwrites gate and up
-  OwnedMatrix up;             // (T, F)
+  KeptRows gate;              // (T, F)
+  KeptRows up;                // (T, F)
+
+  [[nodiscard]] std::int64_t size_bytes() const noexcept;
 };
 
 /// Filled by `Transformer::forward`, consumed by one `backward`; reused from batch to batch.
 class Activations {
 public:
   /// Keeps what gradients down to `first_layer` need: `Gradients::first_layer()`.
-  Activations(const ModelConfig& config, std::int64_t first_layer);
+  Activations(const ModelConfig& config, std::int64_t first_layer, const KeepOptions& options = {});
 
   [[nodiscard]] std::int64_t first_layer() const noexcept { return first_layer_; }
-  [[nodiscard]] LayerActivations& layer(std::int64_t index);
+  [[nodiscard]] Recompute recompute() const noexcept { return options_.recompute; }
+
+  /// What the backward pass reads of a layer: its own, or one place for all layers, into which it
+  /// is computed again.
+  [[nodiscard]] AttentionActivations& attention(std::int64_t index);
+  [[nodiscard]] MlpActivations& mlp(std::int64_t index);
+  /// Rows in float32 that computing again starts from: the layer's input (kLayer) or its residual
+  /// after attention (kCheap). Requires one of the two.
+  [[nodiscard]] OwnedMatrix& start(std::int64_t index);
+  /// The scaled A x of an adapter that only adds a low-rank product (T, R). Kept always: it is
+  /// small, and was made of rows that had not been rounded.
+  [[nodiscard]] OwnedMatrix& low_rank(std::int64_t index, LinearKind kind);
   /// The last layer's raw output (T, D) and the final norm's rstd (T, 1).
   [[nodiscard]] OwnedMatrix& final_input() noexcept { return final_input_; }
   [[nodiscard]] OwnedMatrix& final_rstd() noexcept { return final_rstd_; }
 
   /// Returns the memory it owns now.
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
-  /// Returns the memory one training row takes.
+  /// Returns the memory that one training row takes with the adapter of `spec`.
   [[nodiscard]] static std::int64_t bytes_per_row(const ModelConfig& config,
-                                                  std::int64_t first_layer) noexcept;
+                                                  std::int64_t first_layer,
+                                                  const KeepOptions& options = {},
+                                                  const AdapterSpec& spec = {});
 
 private:
+  [[nodiscard]] std::size_t place(std::int64_t index) const;
+
+  KeepOptions options_;
   std::int64_t first_layer_;
-  std::vector<LayerActivations> layers_;  // from first_layer_ on
+  // From first_layer_ on, or one for all.
+  std::vector<AttentionActivations> attention_;
+  std::vector<MlpActivations> mlp_;
+  std::vector<OwnedMatrix> start_;
+  std::vector<PerLinear<OwnedMatrix>> low_rank_;
   OwnedMatrix final_input_;
   OwnedMatrix final_rstd_;
 };

@@ -2,11 +2,14 @@
 // Layers over rows of several adapters: what is the base's for all, what differs by run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
 #include "engines/peft/linear_bypass.hpp"
+#include "engines/peft/scratch_rows.hpp"
 #include "engines/transformer/batch_plan.hpp"
+#include "engines/transformer/owned_matrix.hpp"
 
 namespace tidemill::engines {
 
@@ -31,12 +34,18 @@ void split_rows(std::span<const AdapterRun> runs, std::int64_t num_rows, const F
   }
 }
 
+/// Where the scaled A x of the last `num_rows` rows goes, if they have an adapter that only adds.
+struct KeptLowRank {
+  OwnedMatrix* rows = nullptr;  // null: it is not kept
+  std::int64_t num_rows = 0;
+};
+
 /// y (T, O) = or += a linear layer on x (T, I), each run by its adapter: `find(adapter)` returns
 /// what it has for the layer, or null. Runs that only add go through the base layer with all other
 /// rows; a row has the same bits either way (R1 of ops.hpp).
 template <class Find>
 void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, const Find& find,
-                    ConstMatrix x, Store store, Matrix y, Ops& ops) {
+                    ConstMatrix x, Store store, Matrix y, const KeptLowRank& kept, Ops& ops) {
   const auto find_whole = [&find](const Adapter& adapter) {
     const LinearBypass* bypass = find(adapter);
     return bypass != nullptr && !bypass->only_adds() ? bypass : nullptr;
@@ -52,9 +61,20 @@ void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, c
       });
   for (const AdapterRun& run : runs) {
     const LinearBypass* bypass = find(*run.adapter);
-    if (bypass != nullptr && bypass->only_adds()) {
-      bypass->add(x.slice_rows(run.first_row, run.num_rows),
-                  y.slice_rows(run.first_row, run.num_rows), ops);
+    if (bypass == nullptr || !bypass->only_adds()) {
+      continue;
+    }
+    const std::int64_t end = run.first_row + run.num_rows;
+    const std::int64_t first_kept = kept.rows != nullptr ? x.rows - kept.num_rows : x.rows;
+    const std::int64_t cut = std::clamp(first_kept, run.first_row, end);
+    if (cut > run.first_row) {
+      ScratchRows scaled_u(cut - run.first_row, bypass->rank());
+      bypass->add(x.slice_rows(run.first_row, cut - run.first_row), scaled_u.view(),
+                  y.slice_rows(run.first_row, cut - run.first_row), ops);
+    }
+    if (cut < end) {
+      bypass->add(x.slice_rows(cut, end - cut), kept.rows->reshape(end - cut, bypass->rank()),
+                  y.slice_rows(cut, end - cut), ops);
     }
   }
 }

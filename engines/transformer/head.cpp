@@ -67,7 +67,7 @@ void compute_logits(const ModelWeights& weights, const Adapter* adapter, ConstMa
   const std::span<const AdapterRun> runs(&whole, adapter != nullptr ? 1 : 0);
   adapted_linear(
       {&weights.head(), {}}, runs, [](const Adapter& of_run) { return of_run.head(); }, hidden,
-      Store::kOverwrite, logits, ops);
+      Store::kOverwrite, logits, {}, ops);
 }
 
 // Copies the chunk's rows of `hidden` together and computes their logits.
@@ -143,7 +143,7 @@ void Transformer::token_logprobs_backward(const ModelWeights& weights, const Ada
     const ConstMatrix rows = state_->head.hidden.view();
     const Matrix drows = state_->head.dhidden.reshape(chunk.size(), hidden.cols);
     if (const LinearBypass* bypass = head_bypass(adapter)) {
-      bypass->backward({&weights.head(), {}}, dlogits, rows, Store::kOverwrite, &drows,
+      bypass->backward({&weights.head(), {}}, dlogits, rows, {}, Store::kOverwrite, &drows,
                        gradients.head(), ops);
     } else {
       if (gradients.head().weight.data != nullptr) {

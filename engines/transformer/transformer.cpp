@@ -29,7 +29,7 @@ std::int64_t Transformer::workspace_bytes_per_row(const ModelConfig& config,
   std::int64_t floats = 3 * hidden + 2 * query + 2 * key + 3 * inner;
   if (use == WeightUse::kForwardAndBackward) {
     floats += config.num_heads + (config.qk_norm ? config.num_heads : 1);  // lse, rstd
-    floats += 3 * hidden + 2 * query + 2 * key + 2 * inner;
+    floats += 2 * hidden + 2 * query + 2 * key + inner;
     floats += config.qk_norm ? query : 0;
   }
   return floats * static_cast<std::int64_t>(sizeof(float));

@@ -59,6 +59,8 @@ struct TokenGradients {
 /// Threads: one call at a time, on the thread that may use `ops`.
 class Transformer {
 public:
+  struct State;  // transformer_state.hpp
+
   /// `ops` must outlive it.
   Transformer(ModelConfig config, Ops& ops);
   Transformer(const Transformer&) = delete;
@@ -109,7 +111,6 @@ public:
                                                             WeightUse use) noexcept;
 
 private:
-  struct State;
   std::unique_ptr<State> state_;
 };
 

@@ -31,23 +31,21 @@ struct ForwardBuffers {
   }
 };
 
-/// Buffers of a backward pass, N rows each.
+/// Buffers of a backward pass, N rows each. What is kept in another type, or computed again, goes
+/// to its namesake among the buffers of the forward pass.
 struct BackwardBuffers {
   OwnedMatrix dresidual;   // (N, D)
-  OwnedMatrix normed;      // (N, D), computed again
   OwnedMatrix dnormed;     // (N, D)
-  OwnedMatrix activated;   // (N, F), computed again
   OwnedMatrix dactivated;  // (N, F)
-  OwnedMatrix query;       // (N, H*C), computed again when the model has q/k norms
+  OwnedMatrix query;       // (N, H*C), of rotations, when the model has q/k norms
   OwnedMatrix dquery;      // (N, H*C)
   OwnedMatrix dkey;        // (N, K*C)
   OwnedMatrix dvalue;      // (N, K*C)
   OwnedMatrix dattention;  // (N, H*C)
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
-    return dresidual.size_bytes() + normed.size_bytes() + dnormed.size_bytes() +
-           activated.size_bytes() + dactivated.size_bytes() + query.size_bytes() +
-           dquery.size_bytes() + dkey.size_bytes() + dvalue.size_bytes() + dattention.size_bytes();
+    return dresidual.size_bytes() + dnormed.size_bytes() + dactivated.size_bytes() +
+           query.size_bytes() + dquery.size_bytes() + dkey.size_bytes() + dvalue.size_bytes() + dattention.size_bytes();
   }
 };
 

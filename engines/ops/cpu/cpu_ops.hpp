@@ -44,9 +44,13 @@ public:
   void swiglu_backward(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, Matrix dgate,
                        Matrix dup) override;
   void add_scaled(ConstMatrix x, float factor, Matrix y) override;
+  void scale(float factor, Matrix x) override;
   void scale_columns(ConstMatrix x, std::span<const float> factors, std::span<const float> bias,
                      Store store, Matrix out) override;
   void scale_columns_backward(ConstMatrix dout, ConstMatrix x, std::span<float> dfactors) override;
+  void narrow(ConstMatrix x, std::span<std::uint16_t> out) override;
+  void widen(std::span<const std::uint16_t> x, Matrix out) override;
+  void adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) override;
   [[nodiscard]] std::int64_t kv_page_bytes(const AttentionShape& shape) const noexcept override;
   void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                  ConstMatrix k, ConstMatrix v, KvLayer cache) override;

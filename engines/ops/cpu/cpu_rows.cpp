@@ -107,6 +107,42 @@ void CpuOps::add_scaled(ConstMatrix x, float factor, Matrix y) {
   });
 }
 
+void CpuOps::narrow(ConstMatrix x, std::span<std::uint16_t> out) {
+  check_halves(x, out);
+  team_.share(x.rows, x.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.narrow(x, {begin, end}, out.data());
+  });
+}
+
+void CpuOps::widen(std::span<const std::uint16_t> x, Matrix out) {
+  check_halves(out, x);
+  team_.share(out.rows, out.cols / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.widen(x.data(), {begin, end}, out);
+  });
+}
+
+void CpuOps::adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) {
+  const std::size_t size = tensor.weights.size();
+  TIDEMILL_CHECK(tensor.gradient.size() == size && tensor.first_moment.size() == size &&
+                 tensor.second_moment.size() == size);
+  team_.share(panels_for(std::ssize(tensor.weights)), kPanel,
+              [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                const auto first = static_cast<std::size_t>(begin * kPanel);
+                const auto count = std::min(static_cast<std::size_t>(end * kPanel), size) - first;
+                kernels_.adamw(factors, {tensor.weights.subspan(first, count),
+                                         tensor.gradient.subspan(first, count),
+                                         tensor.first_moment.subspan(first, count),
+                                         tensor.second_moment.subspan(first, count)});
+              });
+}
+
+void CpuOps::scale(float factor, Matrix x) {
+  check_same_shape(x, x);
+  team_.share(x.rows, x.cols / 8, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+    kernels_.scale(factor, {begin, end}, x);
+  });
+}
+
 void CpuOps::scale_columns(ConstMatrix x, std::span<const float> factors,
                            std::span<const float> bias, Store store, Matrix out) {
   check_scale_columns(x, factors, bias, out);

@@ -12,6 +12,7 @@ void add_panel_kernels(KernelTable& table) noexcept;
 void add_int8_kernels(KernelTable& table) noexcept;
 void add_peak_kernels(KernelTable& table) noexcept;
 void add_outer_kernels(KernelTable& table) noexcept;
+void add_optimizer_kernels(KernelTable& table) noexcept;
 void add_row_kernels(KernelTable& table) noexcept;
 void add_loss_kernels(KernelTable& table) noexcept;
 void add_attention_kernels(KernelTable& table) noexcept;

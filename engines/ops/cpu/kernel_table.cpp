@@ -27,6 +27,7 @@ KernelTable make_table() noexcept {
   add_panel_kernels(table);
   add_peak_kernels(table);
   add_outer_kernels(table);
+  add_optimizer_kernels(table);
   add_row_kernels(table);
   add_loss_kernels(table);
   add_attention_kernels(table);

@@ -227,8 +227,13 @@ struct KernelTable {
   void (*swiglu_backward)(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, RowRange rows,
                           Matrix dgate, Matrix dup) = nullptr;
   void (*add_scaled)(ConstMatrix x, float factor, RowRange rows, Matrix y) = nullptr;
+  void (*scale)(float factor, RowRange rows, Matrix x) = nullptr;
   void (*scale_columns)(ConstMatrix x, const float* factors, const float* bias, Store store,
                         RowRange rows, Matrix out) = nullptr;
+  /// Rows of numbers rounded to bfloat16, one behind the other.
+  void (*narrow)(ConstMatrix x, RowRange rows, std::uint16_t* out) = nullptr;
+  void (*widen)(const std::uint16_t* x, RowRange rows, Matrix out) = nullptr;
+  void (*adamw)(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) = nullptr;
   /// Adds to dfactors, columns of the range.
   void (*scale_columns_backward)(ConstMatrix dout, ConstMatrix x, RowRange columns,
                                  float* dfactors) = nullptr;

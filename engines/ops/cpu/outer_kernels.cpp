@@ -72,8 +72,8 @@ void outer_product(const OuterJob& job) {
 constexpr std::int64_t kThinRows = 64;
 // Rows and sixteens of columns of a tile.
 #if defined(__AVX512F__)
-constexpr int kThinHeight = 8;
-constexpr int kThinWidth = 3;
+constexpr int kThinHeight = 16;
+constexpr int kThinWidth = 1;
 #elif defined(__AVX2__) && defined(__FMA__)
 constexpr int kThinHeight = 6;
 constexpr int kThinWidth = 1;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "engines/ops/cpu/halves.hpp"
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
 #include "engines/ops/cpu/product_loops.hpp"
@@ -193,32 +194,10 @@ std::int64_t product_width(std::int64_t rows) {
   return tile_panels(static_cast<int>(even_height(rows, kTallestTile)));
 }
 
-// Ties to even, as `float_to_bf16`; a NaN stays one. The low half of each word is 0.
-Vec bf16_rounded(const Vec& x) {
-  const Vec rounded = each_part([&](int i) {
-    const auto bits = reinterpret_cast<WordRegister>(x.part[i]);
-    return reinterpret_cast<Register>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) & 0xFFFF0000U);
-  });
-  return select(x != x, x, rounded);
-}
-
 #if defined(__AVX512BF16__)
 
 void store_rounded(std::uint16_t* to, const Vec& value, std::int64_t count) {
-  std::uint16_t halves[kLanes];
-#pragma GCC unroll 4
-  for (int i = 0; i < kRegisters; ++i) {
-    const auto words = reinterpret_cast<WordRegister>(value.part[i]) >> 16U;
-    const HalfRegister half = __builtin_convertvector(words, HalfRegister);
-    std::memcpy(halves + i * kRegisterFloats, &half, sizeof(half));
-  }
-  if (count >= kLanes) {
-    std::memcpy(to, halves, sizeof(halves));
-    return;
-  }
-  for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = halves[i];
-  }
+  store_halves(to, value, count);
 }
 
 #else

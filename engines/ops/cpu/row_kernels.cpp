@@ -3,6 +3,7 @@
 // so that its bits do not depend on its neighbours.
 #include <cstdint>
 
+#include "engines/ops/cpu/halves.hpp"
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
 #include "engines/ops/cpu/vec.hpp"
@@ -124,6 +125,34 @@ void swiglu_backward(ConstMatrix dout, ConstMatrix gate, ConstMatrix up, RowRang
   }
 }
 
+void narrow(ConstMatrix x, RowRange rows, std::uint16_t* out) {
+  for (std::int64_t t = rows.first; t < rows.end; ++t) {
+    for (std::int64_t j = 0; j < x.cols; j += kLanes) {
+      const std::int64_t count = x.cols - j;
+      store_halves(out + t * x.cols + j, bf16_rounded(load_some(x.row(t) + j, count)), count);
+    }
+  }
+}
+
+void widen(const std::uint16_t* x, RowRange rows, Matrix out) {
+  for (std::int64_t t = rows.first; t < rows.end; ++t) {
+    for (std::int64_t j = 0; j < out.cols; j += kLanes) {
+      const std::int64_t count = out.cols - j;
+      store_some(out.row(t) + j, load_some(x + t * out.cols + j, count), count);
+    }
+  }
+}
+
+void scale(float factor, RowRange rows, Matrix x) {
+  const Vec by = broadcast(factor);
+  for (std::int64_t t = rows.first; t < rows.end; ++t) {
+    for (std::int64_t j = 0; j < x.cols; j += kLanes) {
+      const std::int64_t count = x.cols - j;
+      store_some(x.row(t) + j, load_some(x.row(t) + j, count) * by, count);
+    }
+  }
+}
+
 void add_scaled(ConstMatrix x, float factor, RowRange rows, Matrix y) {
   const Vec scale = broadcast(factor);
   for (std::int64_t t = rows.first; t < rows.end; ++t) {
@@ -170,6 +199,9 @@ void add_row_kernels(KernelTable& table) noexcept {
   table.rope = rope;
   table.swiglu = swiglu;
   table.swiglu_backward = swiglu_backward;
+  table.narrow = narrow;
+  table.widen = widen;
+  table.scale = scale;
   table.add_scaled = add_scaled;
   table.scale_columns = scale_columns;
   table.scale_columns_backward = scale_columns_backward;

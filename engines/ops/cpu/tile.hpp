@@ -91,7 +91,7 @@ inline void accumulate_in_memory(const TileOperands<Element>& in, float* c, std:
   }
 }
 
-/// Calls f.template operator()<rows>() with the compile-time constant `rows` in [1, kTileRows].
+/// Calls f.template operator()<rows>() with the compile-time constant `rows` in [1, kRows].
 template <int kRows = kTileRows, class F>
 inline void with_rows(std::int64_t rows, F f) {
   if constexpr (kRows > 1) {

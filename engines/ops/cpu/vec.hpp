@@ -166,6 +166,21 @@ inline Vec multiply_add(const Vec& a, const Vec& b, const Vec& c) {
   return each_part([&](int i) { return multiply_add(a.part[i], b.part[i], c.part[i]); });
 }
 
+inline Vec square_root(const Vec& x) {
+  return each_part([&](int i) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Register>(
+        _mm512_maskz_sqrt_ps(0xFFFF, reinterpret_cast<__m512>(x.part[i])));
+#else
+    Register root = x.part[i];
+    for (int lane = 0; lane < kRegisterFloats; ++lane) {
+      root[lane] = __builtin_sqrtf(root[lane]);
+    }
+    return root;
+#endif
+  });
+}
+
 #if defined(__AVX512F__)
 
 inline __m512 native(const Vec& x) {

@@ -129,6 +129,9 @@ public:
   void add_scaled(ConstMatrix x, float factor, Matrix y) override {
     record("add_scaled", row_cost(x, 3.0, 2.0), [&] { ops_->add_scaled(x, factor, y); });
   }
+  void scale(float factor, Matrix x) override {
+    record("scale", row_cost(x, 2.0, 1.0), [&] { ops_->scale(factor, x); });
+  }
   void scale_columns(ConstMatrix x, std::span<const float> factors, std::span<const float> bias,
                      Store store, Matrix out) override {
     record("scale_columns", row_cost(x, 2.0, 2.0),
@@ -137,6 +140,16 @@ public:
   void scale_columns_backward(ConstMatrix dout, ConstMatrix x, std::span<float> dfactors) override {
     record("scale_columns_backward", row_cost(x, 2.0, 2.0),
            [&] { ops_->scale_columns_backward(dout, x, dfactors); });
+  }
+  void narrow(ConstMatrix x, std::span<std::uint16_t> out) override {
+    record("narrow", row_cost(x, 1.5, 1.0), [&] { ops_->narrow(x, out); });
+  }
+  void widen(std::span<const std::uint16_t> x, Matrix out) override {
+    record("widen", row_cost(out, 1.5, 1.0), [&] { ops_->widen(x, out); });
+  }
+  void adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) override {
+    const double size = count(tensor.weights);
+    record("adamw", {13.0 * size, 7.0 * size * kFloat}, [&] { ops_->adamw(factors, tensor); });
   }
   [[nodiscard]] std::int64_t kv_page_bytes(const AttentionShape& shape) const noexcept override {
     return ops_->kv_page_bytes(shape);

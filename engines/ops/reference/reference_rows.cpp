@@ -176,6 +176,37 @@ void ReferenceOps::add_scaled(ConstMatrix x, float factor, Matrix y) {
   }
 }
 
+void ReferenceOps::narrow(ConstMatrix x, std::span<std::uint16_t> out) {
+  check_halves(x, out);
+  for (std::int64_t t = 0; t < x.rows; ++t) {
+    for (std::int64_t j = 0; j < x.cols; ++j) {
+      out[static_cast<std::size_t>(t * x.cols + j)] = float_to_bf16(x.row(t)[j]);
+    }
+  }
+}
+
+void ReferenceOps::widen(std::span<const std::uint16_t> x, Matrix out) {
+  check_halves(out, x);
+  for (std::int64_t t = 0; t < out.rows; ++t) {
+    for (std::int64_t j = 0; j < out.cols; ++j) {
+      out.row(t)[j] = bf16_to_float(x[static_cast<std::size_t>(t * out.cols + j)]);
+    }
+  }
+}
+
+void ReferenceOps::adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) {
+  adamw_update(factors, tensor);
+}
+
+void ReferenceOps::scale(float factor, Matrix x) {
+  check_same_shape(x, x);
+  for (std::int64_t t = 0; t < x.rows; ++t) {
+    for (std::int64_t j = 0; j < x.cols; ++j) {
+      x.row(t)[j] *= factor;
+    }
+  }
+}
+
 void ReferenceOps::scale_columns(ConstMatrix x, std::span<const float> factors,
                                  std::span<const float> bias, Store store, Matrix out) {
   check_scale_columns(x, factors, bias, out);

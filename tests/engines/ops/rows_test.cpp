@@ -29,6 +29,65 @@ RopeTables make_rope(std::int64_t positions, std::int64_t half, Rows& cosine, Ro
   return {std::as_const(cosine).view(), std::as_const(sine).view()};
 }
 
+TEST_P(RowsTest, NarrowRoundsAndWidenIsExact) {
+  for (const std::int64_t width : {1, 12, 64, 100}) {
+    Rows x = Rows::random(7, width, 3);
+    x.at(2, 0) = 1.00390625F;  // halfway, to even: down
+    x.at(3, 0) = 1.01171875F;  // halfway, to even: up
+    x.at(4, 0) = -3.4e38F;     // to infinity
+    std::vector<std::uint16_t> halves(static_cast<std::size_t>(7 * width));
+    ops().narrow(x.view(), halves);
+    Rows back(7, width, 2);
+    ops().widen(halves, back.view());
+    std::size_t i = 0;
+    for (std::int64_t t = 0; t < 7; ++t) {
+      for (std::int64_t j = 0; j < width; ++j, ++i) {
+        EXPECT_EQ(halves[i], float_to_bf16(x.at(t, j))) << x.at(t, j);
+        EXPECT_EQ(back.at(t, j), bf16_to_float(halves[i]));
+      }
+    }
+  }
+}
+
+TEST_P(RowsTest, ScaleMultipliesInPlace) {
+  for (const std::int64_t width : {1, 12, 64, 100}) {
+    const Rows x = Rows::random(7, width, 3);
+    Rows y = x;
+    ops().scale(-0.75F, y.view());
+    for (std::int64_t t = 0; t < 7; ++t) {
+      for (std::int64_t j = 0; j < width; ++j) {
+        EXPECT_EQ(y.at(t, j), -0.75F * x.at(t, j));
+      }
+    }
+  }
+}
+
+// The oracle is `adamw_update`, which golden tests hold to PyTorch.
+TEST_P(RowsTest, AdamWHasTheBitsOfItsDefinition) {
+  for (const std::int64_t size : {1, 15, 16, 1000, 70001}) {
+    std::vector<Rows> parts;
+    for (int seed = 0; seed < 4; ++seed) {
+      parts.push_back(Rows::random(1, size, 10 + seed));
+    }
+    for (std::int64_t i = 0; i < size; ++i) {
+      parts[3].at(0, i) *= parts[3].at(0, i);  // a second moment
+    }
+    const auto values = [size](Rows& rows) {
+      return std::span<float>(&rows.at(0, 0), static_cast<std::size_t>(size));
+    };
+    std::vector<Rows> expected = parts;
+    const auto factors = adamw_factors<float>(
+        {}, {.learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.7, .step = 3});
+    adamw_update<float>(factors, {values(expected[0]), values(expected[1]), values(expected[2]),
+                                  values(expected[3])});
+    ops().adamw(factors,
+                {values(parts[0]), values(parts[1]), values(parts[2]), values(parts[3])});
+    for (const std::size_t part : {0UL, 1UL, 2UL, 3UL}) {
+      EXPECT_TRUE(same_bits(parts[part], 0, expected[part], 0)) << size << " " << part;
+    }
+  }
+}
+
 TEST_P(RowsTest, EmbedReadsAndItsGradientAdds) {
   const std::vector<std::int32_t> ids = {3, 0, 3, 6, 3};
   for (const std::int64_t width : {1, 12, 64, 100}) {

@@ -71,7 +71,7 @@ double run(const Json& description, const TensorMap& tensors, int& compared) {
                            clip_scale(std::sqrt(squares), max_norm), s + 1};
       for (auto& [name, parameter] : parameters) {
         adamw_update<Real>(
-            options, step,
+            adamw_factors<Real>(options, step),
             {parameter.weights, parameter.gradient, parameter.first, parameter.second});
         const std::string key = prefix + "step" + std::to_string(s) + "." + name;
         const auto want = [&](const std::string& suffix) {

@@ -35,7 +35,8 @@ void update(State& state, std::size_t begin, std::size_t end) {
   const AdamWStep step{
       .learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.7, .step = 3};
   adamw_update<float>(
-      {}, step, {part(state.weights), part(state.gradient), part(state.first), part(state.second)});
+      adamw_factors<float>({}, step),
+      {part(state.weights), part(state.gradient), part(state.first), part(state.second)});
 }
 
 TEST(AdamW, AnySplitGivesTheSameBits) {
@@ -58,7 +59,7 @@ TEST(AdamW, TheFirstStepMovesByTheLearningRateWhateverTheGradient) {
     double weight = 2.0;
     double first = 0.0;
     double second = 0.0;
-    adamw_update<double>({}, {.learning_rate = 0.01},
+    adamw_update<double>(adamw_factors<double>({}, {.learning_rate = 0.01}),
                          {{&weight, 1}, {&gradient, 1}, {&first, 1}, {&second, 1}});
     EXPECT_NEAR(weight, gradient > 0.0 ? 1.99 : 2.01, 0.01 * 1e-8 / std::abs(gradient) + 1e-15);
   }
@@ -69,7 +70,7 @@ TEST(AdamW, NoGradientLeavesOnlyDecay) {
   const double gradient = 0.0;
   double first = 0.0;
   double second = 0.0;
-  adamw_update<double>({}, {.learning_rate = 0.01, .weight_decay = 0.5},
+  adamw_update<double>(adamw_factors<double>({}, {.learning_rate = 0.01, .weight_decay = 0.5}),
                        {{&weight, 1}, {&gradient, 1}, {&first, 1}, {&second, 1}});
   EXPECT_EQ(weight, 2.0 * (1.0 - 0.01 * 0.5));
 }

@@ -249,6 +249,54 @@ TEST_P(GradientBitsTest, AreTheSameBesideInferenceRows) {
   }
 }
 
+// Gradients under each policy, of all parameters and of an adapter of each kind.
+TEST_P(GradientBitsTest, AreTheSameForEveryRecomputation) {
+  for (const Case& c : cases()) {
+    const ModelConfig config = small_config(c.features);
+    const TensorMap base = random_weights(config, 71);
+    ModelBench bench(GetParam(), config, base);
+    const auto sequences = random_sequences(config, {9, 1, 30, 17}, 72);
+    std::vector<std::shared_ptr<const Adapter>> trained{nullptr};
+    for (const AdapterSample& sample : adapter_samples()) {
+      const AdapterSpec spec = spec_of(sample.config, config);
+      trained.push_back(bench.adapter(spec, random_adapter(spec, config, base, 73)));
+    }
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const auto& adapter : trained) {
+        bench.keep = {Recompute::kNone, dtype};
+        const auto kept = gradient_values(bench, sequences, {4}, adapter.get(), 64);
+        for (const Recompute recompute : {Recompute::kCheap, Recompute::kLayer}) {
+          bench.keep.recompute = recompute;
+          RandomStream random(74);
+          bench.passengers = {random_ids(config, 5, random)};
+          ASSERT_EQ(gradient_values(bench, sequences, {1, 4}, adapter.get(), 64), kept)
+              << c.name << " " << recompute_name(recompute) << " " << dtype_name(dtype);
+          bench.passengers.clear();
+        }
+      }
+    }
+  }
+}
+
+// Rounding what is kept moves gradients by about its own size, and no further.
+TEST_P(GradientBitsTest, OfRoundedActivationsAreClose) {
+  const ModelConfig config = small_config({true, true, true, true, true});
+  ModelBench bench(GetParam(), config, random_weights(config, 81));
+  const auto sequences = random_sequences(config, {9, 1, 30, 17}, 82);
+  const auto exact = gradient_values(bench, sequences, {4}, nullptr, 64);
+  bench.keep.dtype = DType::kBF16;
+  const auto rounded = gradient_values(bench, sequences, {4}, nullptr, 64);
+  double difference = 0.0;
+  double size = 0.0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    difference += std::pow(double{rounded[i]} - double{exact[i]}, 2);
+    size += std::pow(double{exact[i]}, 2);
+  }
+  const double relative = std::sqrt(difference / size);
+  EXPECT_GT(relative, 0.0);
+  EXPECT_LT(relative, 1.0 / 256.0);
+}
+
 TEST(GradientsTest, OfAnAdapterHoldNothingElse) {
   const ModelConfig config = small_config({});
   const AdapterSpec spec = lora_on_all(config, 1);

@@ -10,32 +10,78 @@
 namespace tidemill::engines {
 namespace {
 
-TEST(MemoryTest, ActivationsAndWorkspaceTakeWhatTheyState) {
+constexpr std::int64_t kTokens = 30;
+
+TestSequence sequence_of(const ModelConfig& config) {
+  RandomStream random(2);
+  TestSequence sequence;
+  sequence.ids = random_ids(config, kTokens, random);
+  sequence.mask.assign(kTokens, 1);
+  sequence.dlogprobs.assign(kTokens, 1.0F);
+  sequence.dentropies.assign(kTokens, 0.0F);
+  return sequence;
+}
+
+TEST(MemoryTest, ActivationsTakeWhatTheyState) {
   for (const bool qk_norm : {false, true}) {
     const ModelConfig config = small_config({false, false, qk_norm, false, false});
-    ModelBench bench(backends()[0], config, random_weights(config, 1));
-    RandomStream random(2);
-    TestSequence sequence;
-    sequence.ids = random_ids(config, 30, random);
-    sequence.mask.assign(30, 1);
-    sequence.dlogprobs.assign(30, 1.0F);
-    sequence.dentropies.assign(30, 0.0F);
-
-    for (const std::int64_t first_layer : {0, 2}) {
-      const auto pages = bench.pages_for(30);
-      Activations activations(config, first_layer);
-      Batch batch{sequence.ids, {{30, 0, pages, nullptr, SegmentMode::kTraining}}};
-      static_cast<void>(
-          bench.model.forward(*bench.weights, batch, *bench.cache, {&activations, {}}));
-      EXPECT_EQ(activations.size_bytes(), 30 * Activations::bytes_per_row(config, first_layer));
-      bench.cache->release(pages);
+    const AdapterSpec spec = lora_on_all(config, 0);
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kCheap, Recompute::kLayer}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        const KeepOptions keep{recompute, dtype};
+        for (const bool adapted : {false, true}) {
+          ModelBench bench(backends()[0], config, random_weights(config, 1));
+          const auto adapter = adapted ? bench.adapter(spec, random_lora(spec, 3)) : nullptr;
+          const auto pages = bench.pages_for(kTokens);
+          Gradients gradients =
+              adapted ? Gradients::for_adapter(config, spec) : Gradients::for_model(config);
+          Activations activations(config, 0, keep);
+          const Batch batch{sequence_of(config).ids,
+                            {{kTokens, 0, pages, adapter.get(), SegmentMode::kTraining}}};
+          const ConstMatrix hidden =
+              bench.model.forward(*bench.weights, batch, *bench.cache, {&activations, {}});
+          const std::int64_t after_forward = activations.size_bytes();
+          OwnedMatrix dhidden;
+          dhidden.reshape(hidden.rows, hidden.cols);
+          std::ranges::fill(dhidden.elements(), 1.0F);
+          bench.model.backward(*bench.weights, batch, *bench.cache, activations, dhidden.view(),
+                               gradients);
+          const std::int64_t stated = kTokens * Activations::bytes_per_row(
+                                                    config, 0, keep, adapted ? spec : AdapterSpec());
+          EXPECT_EQ(activations.size_bytes(), stated)
+              << recompute_name(recompute) << " " << dtype_name(dtype) << " " << adapted;
+          EXPECT_EQ(after_forward == stated, recompute == Recompute::kNone);
+        }
+      }
     }
+  }
+}
 
-    Gradients gradients = Gradients::for_model(config);
-    bench.train({sequence}, nullptr, {1.0F, 8}, &gradients);
-    const std::int64_t head = 4 * 8 * (config.vocab_size + 2 * config.hidden_size);
-    EXPECT_EQ(bench.model.workspace_bytes() - head,
-              30 * Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward));
+TEST(MemoryTest, ActivationsOfUpperLayersTakeLess) {
+  const ModelConfig config = small_config({});
+  ModelBench bench(backends()[0], config, random_weights(config, 1));
+  const auto pages = bench.pages_for(kTokens);
+  Activations activations(config, 2);
+  const Batch batch{sequence_of(config).ids,
+                    {{kTokens, 0, pages, nullptr, SegmentMode::kTraining}}};
+  static_cast<void>(bench.model.forward(*bench.weights, batch, *bench.cache, {&activations, {}}));
+  EXPECT_EQ(activations.size_bytes(), kTokens * Activations::bytes_per_row(config, 2));
+  EXPECT_LT(Activations::bytes_per_row(config, 2), Activations::bytes_per_row(config, 0));
+}
+
+TEST(MemoryTest, WorkspaceOfTrainingTakesWhatItStates) {
+  for (const bool qk_norm : {false, true}) {
+    const ModelConfig config = small_config({false, false, qk_norm, false, false});
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kLayer}) {
+      ModelBench bench(backends()[0], config, random_weights(config, 1));
+      bench.keep = {recompute, DType::kBF16};
+      Gradients gradients = Gradients::for_model(config);
+      bench.train({sequence_of(config)}, nullptr, {1.0F, 8}, &gradients);
+      const std::int64_t head = 4 * 8 * (config.vocab_size + 2 * config.hidden_size);
+      EXPECT_EQ(bench.model.workspace_bytes() - head,
+                kTokens *
+                    Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward));
+    }
   }
 }
 
@@ -43,9 +89,9 @@ TEST(MemoryTest, InferenceTakesLessWorkspaceThanTraining) {
   const ModelConfig config = small_config({});
   ModelBench bench(backends()[0], config, random_weights(config, 1));
   RandomStream random(3);
-  static_cast<void>(bench.hidden(random_ids(config, 30, random)));
+  static_cast<void>(bench.hidden(random_ids(config, kTokens, random)));
   EXPECT_EQ(bench.model.workspace_bytes(),
-            30 * Transformer::workspace_bytes_per_row(config, WeightUse::kForward));
+            kTokens * Transformer::workspace_bytes_per_row(config, WeightUse::kForward));
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ TokenScores ModelBench::train(const std::vector<TestSequence>& sequences, const 
     batch.segments.push_back({static_cast<std::int64_t>(sequences[i].ids.size()), 0,
                               pages[passengers.size() + i], adapter, SegmentMode::kTraining});
   }
-  Activations activations(config, gradients != nullptr ? gradients->first_layer() : 0);
+  Activations activations(config, gradients != nullptr ? gradients->first_layer() : 0, keep);
   const ConstMatrix all_hidden = model.forward(*weights, batch, *cache, {&activations, {}});
   const ConstMatrix hidden =
       all_hidden.slice_rows(passenger_rows, all_hidden.rows - passenger_rows);

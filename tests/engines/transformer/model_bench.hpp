@@ -78,6 +78,7 @@ public:
   Transformer model;
   std::shared_ptr<const ModelWeights> weights;
   std::unique_ptr<KvCache> cache;
+  KeepOptions keep;  // of `train`
   /// Sequences that `train` puts before its own, as inference segments.
   std::vector<std::vector<std::int32_t>> passengers;
 };

@@ -123,7 +123,7 @@ public:
     const AdamWOptions options{hyper_["betas"][0], hyper_["betas"][1], hyper_["eps"]};
     const AdamWStep step{hyper_["lr"], hyper_["weight_decay"],
                          clip_scale(norm, hyper_["clip_global_norm"]), ++steps_};
-    adamw_update<float>(options, step, {weights, gradient, first_, second_});
+    adamw_update<float>(adamw_factors<float>(options, step), {weights, gradient, first_, second_});
   }
 
 private:

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/transformer/forward_pass.hpp"
+
+#include <algorithm>
+
+#include "engines/transformer/adapter_rows.hpp"
+
+namespace tidemill::engines {
+
+ForwardPass::ForwardPass(Transformer::State& state, const ModelWeights& weights,
+                         const BatchPlan& plan, const KvCache& cache, Activations* activations,
+                         std::int64_t num_training_rows)
+    : config_(state.config),
+      epsilon_(static_cast<float>(state.config.rms_norm_eps)),
+      ops_(state.ops),
+      b_(state.forward),
+      weights_(weights),
+      plan_(plan),
+      rope_(state.rope.tables(plan.num_positions)),
+      cache_(cache),
+      activations_(activations),
+      num_rows_(static_cast<std::int64_t>(plan.positions.size())),
+      num_training_rows_(num_training_rows) {}
+
+bool ForwardPass::keeps(std::int64_t index) const {
+  return activations_ != nullptr && index >= activations_->first_layer();
+}
+
+void ForwardPass::layer(std::int64_t index) {
+  const bool kept = keeps(index);
+  const Recompute recompute = kept ? activations_->recompute() : Recompute::kNone;
+  if (recompute == Recompute::kLayer) {
+    keep(b_.residual, activations_->start(index));
+  }
+  attention_half(index,
+                 kept && recompute != Recompute::kLayer ? &activations_->attention(index) : nullptr,
+                 Append::kYes);
+  if (recompute == Recompute::kCheap) {
+    keep(b_.residual, activations_->start(index));
+  }
+  mlp_input(index, kept && recompute == Recompute::kNone ? &activations_->mlp(index) : nullptr);
+  mlp_output(index);
+}
+
+void ForwardPass::recompute(std::int64_t index) {
+  const Recompute recompute = activations_->recompute();
+  if (recompute == Recompute::kNone) {
+    return;
+  }
+  const ConstMatrix start = activations_->start(index).view();
+  std::ranges::copy(activations_->start(index).elements(),
+                    b_.residual.reshape(start.rows, start.cols).data);
+  b_.normed.reshape(start.rows, start.cols);
+  if (recompute == Recompute::kLayer) {
+    attention_half(index, &activations_->attention(index), Append::kNo);
+  }
+  mlp_input(index, &activations_->mlp(index));
+}
+
+void ForwardPass::final_norm() {
+  if (activations_ != nullptr) {
+    keep(b_.residual, activations_->final_input());
+  }
+  const Matrix hidden = b_.hidden.reshape(num_rows_, config_.hidden_size);
+  const auto own = [](const Adapter& adapter) {
+    return adapter.final_gain().empty() ? nullptr : &adapter.final_gain();
+  };
+  norm(b_.residual.view(), weights_.final_gain(), own, hidden,
+       activations_ != nullptr ? &activations_->final_rstd() : nullptr);
+}
+
+void ForwardPass::attention_half(std::int64_t index, AttentionActivations* kept, Append append) {
+  const AttentionShape shape = attention_shape(config_, index, cache_.options());
+  const std::int64_t query_cols = config_.num_heads * config_.head_dim;
+  const std::int64_t key_cols = config_.num_kv_heads * config_.head_dim;
+  const Matrix normed = b_.normed.reshape(num_rows_, config_.hidden_size);
+  const Matrix query = b_.query.reshape(num_rows_, query_cols);
+  const Matrix key = b_.key.reshape(num_rows_, key_cols);
+  const Matrix value = b_.value.reshape(num_rows_, key_cols);
+  const Matrix attention = b_.attention.reshape(num_rows_, query_cols);
+
+  if (kept != nullptr) {
+    keep(b_.residual, kept->input);
+  }
+  layer_norm(index, NormKind::kInput, b_.residual.view(), normed,
+             kept != nullptr ? &kept->input_rstd : nullptr);
+  linear(index, LinearKind::kQuery, normed, Store::kOverwrite, query);
+  const bool wants_key = append == Append::kYes || config_.qk_norm;
+  if (wants_key) {
+    linear(index, LinearKind::kKey, normed, Store::kOverwrite, key);
+  }
+  if (append == Append::kYes) {
+    linear(index, LinearKind::kValue, normed, Store::kOverwrite, value);
+  }
+  if (config_.qk_norm) {
+    if (kept != nullptr) {
+      keep(b_.query, kept->query);
+      keep(b_.key, kept->key);
+    }
+    head_norm(index, NormKind::kQuery, b_.query, kept != nullptr ? &kept->query_rstd : nullptr);
+    head_norm(index, NormKind::kKey, b_.key, kept != nullptr ? &kept->key_rstd : nullptr);
+  }
+  ops_.rope(query, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
+  if (kept != nullptr && !config_.qk_norm) {
+    keep(b_.query, kept->query);
+  }
+  if (append == Append::kYes) {
+    ops_.rope(key, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
+    ops_.kv_append(shape, plan_.segments, key, value, cache_.layer(index));
+  }
+  const Matrix lse = kept != nullptr ? b_.lse.reshape(num_rows_, config_.num_heads) : Matrix();
+  ops_.attention(shape, plan_.segments, query, cache_.layer(index), attention, lse);
+  if (kept != nullptr) {
+    keep(b_.attention, kept->attention);
+    keep(b_.lse, kept->lse);
+  }
+  linear(index, LinearKind::kOutput, attention, Store::kAdd, b_.residual.view());
+}
+
+void ForwardPass::mlp_input(std::int64_t index, MlpActivations* kept) {
+  const Matrix normed = b_.normed.view();
+  const Matrix gate = b_.gate.reshape(num_rows_, config_.intermediate_size);
+  const Matrix up = b_.up.reshape(num_rows_, config_.intermediate_size);
+  if (kept != nullptr) {
+    keep(b_.residual, kept->residual);
+  }
+  layer_norm(index, NormKind::kAttention, b_.residual.view(), normed,
+             kept != nullptr ? &kept->residual_rstd : nullptr);
+  linear(index, LinearKind::kGate, normed, Store::kOverwrite, gate);
+  linear(index, LinearKind::kUp, normed, Store::kOverwrite, up);
+  if (kept != nullptr) {
+    keep(b_.gate, kept->gate);
+    keep(b_.up, kept->up);
+  }
+}
+
+void ForwardPass::mlp_output(std::int64_t index) {
+  const Matrix activated = b_.activated.reshape(num_rows_, config_.intermediate_size);
+  ops_.swiglu(b_.gate.view(), b_.up.view(), activated);
+  linear(index, LinearKind::kDown, activated, Store::kAdd, b_.residual.view());
+}
+
+void ForwardPass::linear(std::int64_t index, LinearKind kind, ConstMatrix x, Store store,
+                         Matrix y) {
+  const LinearWeights& linear = weights_.layer(index).linears[kind];
+  KeptLowRank kept;
+  if (keeps(index)) {
+    kept = {&activations_->low_rank(index, kind), num_training_rows_};
+  }
+  adapted_linear(
+      {linear.weight.get(), linear.bias}, plan_.adapter_runs,
+      [index, kind](const Adapter& adapter) { return adapter.bypass(index, kind); }, x, store, y,
+      kept, ops_);
+}
+
+void ForwardPass::layer_norm(std::int64_t index, NormKind kind, ConstMatrix x, Matrix out,
+                             OwnedMatrix* kept_rstd) {
+  const auto own = [index, kind](const Adapter& adapter) {
+    const std::vector<float>& gain = gain_of(adapter.layer(index), kind);
+    return gain.empty() ? nullptr : &gain;
+  };
+  norm(x, gain_of(weights_.layer(index), kind), own, out, kept_rstd);
+}
+
+// Normalises each head of x (T, n*C) in place.
+void ForwardPass::head_norm(std::int64_t index, NormKind kind, OwnedMatrix& x,
+                            OwnedMatrix* kept_rstd) {
+  const Matrix heads = x.as_rows_of(config_.head_dim);
+  layer_norm(index, kind, heads, heads, kept_rstd);
+}
+
+// A norm of rows, or of parts of rows; `find` returns an adapter's own gain or null.
+template <class Find>
+void ForwardPass::norm(ConstMatrix x, std::span<const float> gain, const Find& find, Matrix out,
+                       OwnedMatrix* kept_rstd) {
+  const std::int64_t parts = x.rows / num_rows_;
+  const std::span<float> rstd = rstd_buffer(kept_rstd, parts);
+  const auto norm_rows = [&](std::span<const float> of_rows, std::int64_t first_row,
+                             std::int64_t num_rows) {
+    const std::int64_t first = first_row * parts;
+    const std::int64_t count = num_rows * parts;
+    ops_.rms_norm(x.slice_rows(first, count), of_rows, epsilon_, out.slice_rows(first, count),
+                  rstd.empty() ? rstd
+                               : rstd.subspan(static_cast<std::size_t>(first),
+                                              static_cast<std::size_t>(count)));
+  };
+  split_rows(
+      plan_.adapter_runs, num_rows_, find,
+      [&](std::int64_t first, std::int64_t count) { norm_rows(gain, first, count); }, norm_rows);
+  if (kept_rstd != nullptr) {
+    keep(b_.rstd, *kept_rstd);
+  }
+}
+
+std::span<float> ForwardPass::rstd_buffer(const OwnedMatrix* wanted, std::int64_t per_row) {
+  if (wanted == nullptr) {
+    return {};
+  }
+  b_.rstd.reshape(num_rows_, per_row);
+  return b_.rstd.elements();
+}
+
+void ForwardPass::keep(const OwnedMatrix& source, KeptRows& target) {
+  target.keep(source.view().slice_rows(num_rows_ - num_training_rows_, num_training_rows_), ops_);
+}
+
+void ForwardPass::keep(const OwnedMatrix& source, OwnedMatrix& target) const {
+  const ConstMatrix from = source.view();
+  const Matrix to = target.reshape(num_training_rows_, from.cols);
+  std::copy_n(from.row(num_rows_ - num_training_rows_), num_training_rows_ * from.cols, to.data);
+}
+
+}  // namespace tidemill::engines

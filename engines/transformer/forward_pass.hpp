@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decoder layers of one forward pass, and the parts of them that a backward pass runs again.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engines/transformer/transformer_state.hpp"
+
+namespace tidemill::engines {
+
+/// One pass over the rows of one plan, whose training rows are the last. All it borrows must
+/// outlive it. The residual stream is `ForwardBuffers::residual` (T, D), set by the caller.
+class ForwardPass {
+public:
+  /// `activations` receive what is kept of the training rows; null: nothing is.
+  ForwardPass(Transformer::State& state, const ModelWeights& weights, const BatchPlan& plan,
+              const KvCache& cache, Activations* activations, std::int64_t num_training_rows);
+
+  void layer(std::int64_t index);
+  /// Leaves the normalised hidden states in `ForwardBuffers::hidden`.
+  void final_norm();
+
+  /// Fills, of rows that are all training rows, the halves of layer `index` that its policy does
+  /// not keep, from the rows it starts from.
+  void recompute(std::int64_t index);
+
+private:
+  // Whether keys and values go to the cache, or are there already.
+  enum class Append { kYes, kNo };
+
+  void attention_half(std::int64_t index, AttentionActivations* kept, Append append);
+  void mlp_input(std::int64_t index, MlpActivations* kept);
+  void mlp_output(std::int64_t index);
+  void linear(std::int64_t index, LinearKind kind, ConstMatrix x, Store store, Matrix y);
+  void layer_norm(std::int64_t index, NormKind kind, ConstMatrix x, Matrix out,
+                  OwnedMatrix* kept_rstd);
+  void head_norm(std::int64_t index, NormKind kind, OwnedMatrix& x, OwnedMatrix* kept_rstd);
+  template <class Find>
+  void norm(ConstMatrix x, std::span<const float> gain, const Find& find, Matrix out,
+            OwnedMatrix* kept_rstd);
+  [[nodiscard]] std::span<float> rstd_buffer(const OwnedMatrix* wanted, std::int64_t per_row);
+  [[nodiscard]] bool keeps(std::int64_t index) const;
+  // Copies the training rows.
+  void keep(const OwnedMatrix& source, KeptRows& target);
+  void keep(const OwnedMatrix& source, OwnedMatrix& target) const;
+
+  const ModelConfig& config_;
+  float epsilon_;
+  Ops& ops_;
+  ForwardBuffers& b_;
+  const ModelWeights& weights_;
+  const BatchPlan& plan_;
+  RopeTables rope_;
+  const KvCache& cache_;
+  Activations* activations_;  // null: nothing is kept
+  std::int64_t num_rows_;
+  std::int64_t num_training_rows_;
+};
+
+}  // namespace tidemill::engines

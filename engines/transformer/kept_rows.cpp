@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/transformer/kept_rows.hpp"
+
+#include <algorithm>
+
+#include "base/check.hpp"
+
+namespace tidemill::engines {
+
+KeptRows::KeptRows(DType dtype) : dtype_(dtype) {
+  TIDEMILL_CHECK(dtype == DType::kF32 || dtype == DType::kBF16) << dtype_name(dtype);
+}
+
+void KeptRows::keep(ConstMatrix rows, Ops& ops) {
+  rows_ = rows.rows;
+  cols_ = rows.cols;
+  if (dtype_ == DType::kF32) {
+    const Matrix to = wide_.reshape(rows_, cols_);
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      std::copy_n(rows.row(row), cols_, to.row(row));
+    }
+    return;
+  }
+  const auto count = static_cast<std::size_t>(rows_ * cols_);
+  if (count > narrow_.capacity()) {
+    narrow_ = {};  // both at once could be much
+  }
+  narrow_.resize(count);
+  ops.narrow(rows, narrow_);
+}
+
+Matrix KeptRows::floats(OwnedMatrix& buffer, Ops& ops) {
+  if (dtype_ == DType::kF32) {
+    return wide_.view();
+  }
+  const Matrix out = buffer.reshape(rows_, cols_);
+  ops.widen(narrow_, out);
+  return out;
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows that outlive the forward pass, in the type they are kept in.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.hpp"
+#include "engines/ops/ops.hpp"
+#include "engines/transformer/owned_matrix.hpp"
+
+namespace tidemill::engines {
+
+/// A growable matrix kept in float32, or rounded to bfloat16, which takes half of it.
+class KeptRows {
+public:
+  /// Requires kF32 or kBF16.
+  explicit KeptRows(DType dtype = DType::kF32);
+
+  /// Copies `rows`, rounded to the type kept in.
+  void keep(ConstMatrix rows, Ops& ops);
+  /// Returns what is kept as floats, in its own memory or, when that is narrower, in `buffer`.
+  /// What the caller writes there may or may not change what is kept.
+  [[nodiscard]] Matrix floats(OwnedMatrix& buffer, Ops& ops);
+
+  [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::int64_t size_bytes() const noexcept {
+    return wide_.size_bytes() + static_cast<std::int64_t>(narrow_.capacity() * sizeof(narrow_[0]));
+  }
+
+private:
+  DType dtype_;
+  std::int64_t rows_ = 0;
+  std::int64_t cols_ = 0;
+  OwnedMatrix wide_;
+  std::vector<std::uint16_t> narrow_;
+};
+
+}  // namespace tidemill::engines
