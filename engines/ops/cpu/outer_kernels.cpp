@@ -72,8 +72,8 @@ void outer_product(const OuterJob& job) {
 constexpr std::int64_t kThinRows = 64;
 // Rows and sixteens of columns of a tile.
 #if defined(__AVX512F__)
-constexpr int kThinHeight = 16;
-constexpr int kThinWidth = 1;
+constexpr int kThinHeight = 8;
+constexpr int kThinWidth = 3;
 #elif defined(__AVX2__) && defined(__FMA__)
 constexpr int kThinHeight = 6;
 constexpr int kThinWidth = 1;
@@ -95,6 +95,15 @@ void thin_tile(const ThinOuterJob& job, RowRange rows, std::int64_t a_first, std
                                .b_step = job.b.stride,
                                .panel_step = kLanes,
                                .depth = rows.end - rows.first};
+  if (a_first == 0) {
+    // The rows are far apart, so that no processor guesses that the next columns come next.
+    for (std::int64_t t = 0; t < in.depth; ++t) {
+#pragma GCC unroll 4
+      for (std::int64_t v = 0; v < kThinWidth; ++v) {
+        __builtin_prefetch(in.b + t * in.b_step + kCols + v * kLanes, 0, 2);
+      }
+    }
+  }
   if (count >= kCols) {
     accumulate_in_memory<kHeight, kVectors, Start::kMemory>(in, job.out.row(a_first) + column,
                                                             job.out.stride);
