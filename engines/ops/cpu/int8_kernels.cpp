@@ -147,15 +147,9 @@ struct Int8Blocks {
     const auto* x = static_cast<const std::byte*>(job.x) + row * job.x_stride;
     const auto* panels = static_cast<const std::byte*>(job.panels) + panel * job.panel_stride;
     Register sums[kRows][kVectors];
+    fetch_results<kRows, kPanels>(job, row, panel);
     add_blocks<kRows, kPanels, kAhead>(job, x, panels, sums);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-      for (int p = 0; p < kPanels; ++p) {
-        finish(job, row + r, panel + p,
-               each_part([&](int i) { return sums[r][p * kRegisters + i]; }));
-      }
-    }
+    finish_tile<kRows, kPanels>(job, row, panel, sums);
   }
 
 private:

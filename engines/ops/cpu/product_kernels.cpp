@@ -54,7 +54,7 @@ struct PlainFloats {
   template <int kRows, int kPanels, Ahead kAhead>
   [[gnu::noinline]] static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
                                            Sums<kRows, kPanels>& out) {
-    Sums<kRows, kPanels> sums = out;
+    Sums<kRows, kPanels> sums = {};
     for (std::int64_t k = 0; k < job.depth; ++k) {
       Register row[kPanels * kRegisters];
 #pragma GCC unroll 16
@@ -86,7 +86,7 @@ struct Bf16Pairs {
   template <int kRows, int kPanels, Ahead kAhead>
   [[gnu::noinline]] static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
                                            Sums<kRows, kPanels>& out) {
-    Sums<kRows, kPanels> sums = out;
+    Sums<kRows, kPanels> sums = {};
     for (std::int64_t k = 0; k < job.depth; k += 2) {
       __m512bh row[kPanels];
 #pragma GCC unroll 16
@@ -151,7 +151,7 @@ struct Bf16Pairs {
   template <int kRows, int kPanels, Ahead kAhead>
   [[gnu::noinline]] static void accumulate(const Row* x, const ProductJob& job, const Panel* panels,
                                            Sums<kRows, kPanels>& out) {
-    Sums<kRows, kPanels> sums = out;
+    Sums<kRows, kPanels> sums = {};
     for (std::int64_t k = 0; k < job.depth; k += 2) {
       fetch_ahead<kPanels, kAhead>(panels + k * kPanel, job.panel_stride);
       add_half<Half::kFirst>(x, job, panels, k, sums);
@@ -175,18 +175,12 @@ struct Elements {
 
   template <int kRows, int kPanels, Ahead kAhead>
   static void tile(const ProductJob& job, std::int64_t row, std::int64_t panel) {
-    Sums<kRows, kPanels> sums = {};
+    Sums<kRows, kPanels> sums;
+    fetch_results<kRows, kPanels>(job, row, panel);
     Accumulate::template accumulate<kRows, kPanels, kAhead>(
         static_cast<const Row*>(job.x) + row * job.x_stride, job,
         static_cast<const Panel*>(job.panels) + panel * job.panel_stride, sums);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 16
-      for (int p = 0; p < kPanels; ++p) {
-        finish(job, row + r, panel + p,
-               each_part([&](int i) { return sums.value[r][p * kRegisters + i]; }));
-      }
-    }
+    finish_tile<kRows, kPanels>(job, row, panel, sums.value);
   }
 };
 
