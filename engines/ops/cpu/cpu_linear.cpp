@@ -21,8 +21,7 @@ constexpr std::int64_t kTurnedPanels = 3;
 constexpr std::int64_t kTurnedBytes = std::int64_t{192} * 1024;
 // A weight gradient with at most so many rows or columns is made without packing.
 constexpr std::int64_t kThin = 64;
-// Rows packed at once for a weight gradient, and rows between two visits of its accumulators.
-constexpr std::int64_t kOuterBlock = 1024;
+// Rows packed at once for a weight gradient, between two visits of its sums.
 constexpr std::int64_t kOuterStep = 128;
 
 const PanelWeight& own(const PreparedWeight& weight) {
@@ -216,35 +215,30 @@ void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
     return;
   }
   const std::int64_t a_width = kernels_.outer_rows;
-  // Packed steps lie one behind the other, each with the spare lanes that packing needs.
-  const std::int64_t a_step = padded(dy.cols, a_width) * kOuterStep + kPanel;
-  const std::int64_t b_step = padded(x.cols, kPanel) * kOuterStep + kPanel;
-  for (std::int64_t block = 0; block < x.rows; block += kOuterBlock) {
-    const std::int64_t rows = std::min(kOuterBlock, x.rows - block);
-    const std::int64_t steps = (rows + kOuterStep - 1) / kOuterStep;
-    float* a = packed_a_.floats(steps * a_step);
-    float* b = packed_b_.floats(steps * b_step);
-    const auto rows_of = [&](ConstMatrix m, std::int64_t step) {
-      const std::int64_t first = step * kOuterStep;
-      return m.slice_rows(block + first, std::min(kOuterStep, rows - first));
+  // Packing needs spare lanes behind the last panel.
+  float* a = packed_a_.floats(padded(dy.cols, a_width) * kOuterStep + kPanel);
+  float* b = packed_b_.floats(padded(x.cols, kPanel) * kOuterStep + kPanel);
+  for (std::int64_t first = 0; first < x.rows; first += kOuterStep) {
+    const std::int64_t rows = std::min(kOuterStep, x.rows - first);
+    const ConstMatrix dy_rows = dy.slice_rows(first, rows);
+    const ConstMatrix x_rows = x.slice_rows(first, rows);
+    const auto pack = [&](ConstMatrix from, std::int64_t width, float* to) {
+      const std::int64_t panels = (from.cols + width - 1) / width;
+      team_.share(panels, rows * width / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+        const std::int64_t last = std::min(end * width, from.cols);
+        kernels_.pack_panels(from, {begin * width, last}, width, to);
+      });
     };
-    team_.share(steps, kOuterStep * (dy.cols / 4 + x.cols / 8),
-                [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                  for (std::int64_t step = begin; step < end; ++step) {
-                    kernels_.pack_panels(rows_of(dy, step), a_width, a + step * a_step);
-                    kernels_.pack_panels(rows_of(x, step), kPanel, b + step * b_step);
-                  }
-                });
+    pack(dy_rows, a_width, a);
+    pack(x_rows, kPanel, b);
     team_.share(panels_for(x.cols), rows * dy.cols * kPanel / kRate,
                 [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                  for (std::int64_t step = 0; step < steps; ++step) {
-                    kernels_.outer_product({.a_panels = a + step * a_step,
-                                            .b_panels = b + step * b_step,
-                                            .depth = rows_of(x, step).rows,
-                                            .first_panel = begin,
-                                            .end_panel = end,
-                                            .out = dw});
-                  }
+                  kernels_.outer_product({.a_panels = a,
+                                          .b_panels = b,
+                                          .depth = rows,
+                                          .first_panel = begin,
+                                          .end_panel = end,
+                                          .out = dw});
                 });
   }
 }

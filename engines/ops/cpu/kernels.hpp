@@ -206,9 +206,9 @@ struct KernelTable {
   void (*round_to_int8)(ConstMatrix x, RowRange rows, void* out, std::int64_t out_stride) = nullptr;
   /// Makes float panels of B^T.
   void (*transpose_int8)(const TransposeJob& job) = nullptr;
-  /// Copies `from` to panels of `width` <= 16 columns, `from.rows` rows long, the last one padded
-  /// with zeros. Needs 16 spare floats behind the last panel.
-  void (*pack_panels)(ConstMatrix from, std::int64_t width, float* to) = nullptr;
+  /// Copies columns of `from`, from a multiple of `width` <= 16 on, to panels of `width` columns,
+  /// `from.rows` rows long, the last one padded with zeros. `to` is the place of the first column.
+  void (*pack_panels)(ConstMatrix from, RowRange columns, std::int64_t width, float* to) = nullptr;
   void (*outer_product)(const OuterJob& job) = nullptr;
   void (*thin_outer_product)(const ThinOuterJob& job) = nullptr;
   /// Adds rows of dy to dbias, columns of the range.

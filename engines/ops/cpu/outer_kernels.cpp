@@ -17,6 +17,18 @@ constexpr int kOuterVectors = 2;
 constexpr int kOuterVectors = kRegisters;
 #endif
 
+// Asks for the sums of the next tile, to be written.
+template <int kVectors>
+inline void fetch_below(const OuterJob& job, std::int64_t row, std::int64_t column) {
+  const std::int64_t end = row + kTileRows < job.out.rows ? row + kTileRows : job.out.rows;
+  for (std::int64_t r = row; r < end; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      __builtin_prefetch(job.out.row(r) + column + v * kRegisterFloats, 1, 3);
+    }
+  }
+}
+
 template <int kVectors>
 void outer_tile(const OuterJob& job, std::int64_t row, std::int64_t panel) {
   constexpr std::int64_t kCols = kVectors * kRegisterFloats;
@@ -32,6 +44,7 @@ void outer_tile(const OuterJob& job, std::int64_t row, std::int64_t panel) {
   const std::int64_t rows = job.out.rows - row < kTileRows ? job.out.rows - row : kTileRows;
   const std::int64_t cols = job.out.cols - column < kCols ? job.out.cols - column : kCols;
   if (rows == kTileRows && cols == kCols) {
+    fetch_below<kVectors>(job, row + kTileRows, column);
     accumulate_in_memory<kTileRows, kVectors, Start::kMemory>(in, job.out.row(row) + column,
                                                               job.out.stride);
     return;
@@ -148,13 +161,30 @@ void thin_outer_product(const ThinOuterJob& job) {
   }
 }
 
-// Whole vectors are stored: what falls behind a row of the panel is overwritten by the next row,
-// and what falls behind the panel by the next panel or onto the spare lanes behind the last.
-void pack_panels(ConstMatrix from, std::int64_t width, float* to) {
-  for (std::int64_t column = 0; column < from.cols; column += width) {
-    float* panel = to + column * from.rows;
+// Panels packed side by side, so that a row's cache lines are read once: rows may be so far apart
+// that few of them fit a cache together.
+constexpr std::int64_t kPackedBeside = 4;
+// Rows asked for before they are packed: no processor guesses that the next row comes next.
+constexpr std::int64_t kRowsAhead = 16;
+
+// Whole vectors are stored: what falls behind a row of the panel is overwritten by the next row. The
+// last rows, which nothing follows, are stored in part: the next panel may be another worker's.
+void pack_panels(ConstMatrix from, RowRange columns, std::int64_t width, float* to) {
+  const std::int64_t in_part = (kLanes + width - 1) / width - 1;
+  const std::int64_t last = from.rows - 1;
+  for (std::int64_t first = columns.first; first < columns.end; first += kPackedBeside * width) {
+    const std::int64_t stop = first + kPackedBeside * width;
+    const std::int64_t end = stop < columns.end ? stop : columns.end;
     for (std::int64_t t = 0; t < from.rows; ++t) {
-      store(panel + t * width, load_some(from.row(t) + column, from.cols - column));
+      const float* ahead = from.row(t + kRowsAhead < last ? t + kRowsAhead : last);
+      for (std::int64_t column = first; column < end; column += kLanes) {
+        __builtin_prefetch(ahead + column);
+      }
+      const std::int64_t stored = t < from.rows - in_part ? kLanes : width;
+      for (std::int64_t column = first; column < end; column += width) {
+        store_some(to + column * from.rows + t * width,
+                   load_some(from.row(t) + column, from.cols - column), stored);
+      }
     }
   }
 }
