@@ -19,6 +19,7 @@
 #include "engines/rollout_engine.hpp"
 #include "engines/snapshot.hpp"
 #include "engines/train_engine.hpp"
+#include "engines/transformer/recompute.hpp"
 
 namespace tidemill::engines {
 
@@ -53,6 +54,8 @@ struct RuntimeOptions {
   std::int64_t kv_bytes = std::int64_t{64} << 20U;
   /// The most bytes of activations one training micro-batch may keep.
   std::int64_t activation_bytes = std::int64_t{1} << 30U;
+  /// What the backward pass computes again instead of keeping it; changes no bit of any gradient.
+  Recompute recompute = Recompute::kNone;
   /// Sequences generated at the same time; more wait.
   std::int64_t max_running = 256;
   /// Whether requests that begin alike compute what they share once; changes no bit of any result.

@@ -77,9 +77,12 @@ TrainView::TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& o
                   shelf.spec().empty() ? options.compute : DType::kF32),
       gradients_(shelf.spec().empty() ? Gradients::for_model(device.config)
                                       : Gradients::for_adapter(device.config, shelf.spec())),
-      activations_(device.config, gradients_.first_layer()),
+      activations_(device.config, gradients_.first_layer(),
+                   KeepOptions::beside(options.compute, options.recompute)),
       activation_rows_(options.activation_bytes /
-                       Activations::bytes_per_row(device.config, gradients_.first_layer())),
+                       Activations::bytes_per_row(
+                           device.config, gradients_.first_layer(),
+                           KeepOptions::beside(options.compute, options.recompute), shelf.spec())),
       working_(std::move(weights)) {
   const Status loaded = parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // they have been laid out

@@ -22,23 +22,19 @@
 #include "engines/transformer/kept_rows.hpp"
 #include "engines/transformer/model_layout.hpp"
 #include "engines/transformer/owned_matrix.hpp"
+#include "engines/transformer/recompute.hpp"
 
 namespace tidemill::engines {
-
-/// What the backward pass computes again.
-enum class Recompute : std::uint8_t {
-  kNone,   // no product
-  kCheap,  // gate and up, from the residual after attention
-  kLayer,  // all of a layer, from its input
-};
-
-/// Returns "none", "cheap" or "layer".
-[[nodiscard]] const char* recompute_name(Recompute recompute) noexcept;
 
 /// How activations are kept.
 struct KeepOptions {
   Recompute recompute = Recompute::kNone;
   DType dtype = DType::kF32;  // kF32, or kBF16: rounded where nothing is computed from them again
+
+  /// Returns how they are kept when products are computed in `compute`: rounded where x is.
+  [[nodiscard]] static KeepOptions beside(DType compute, Recompute recompute) noexcept {
+    return {recompute, compute == DType::kF32 ? DType::kF32 : DType::kBF16};
+  }
 };
 
 /// The attention half of one layer.
