@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launcher/bench/bench_model.hpp"
+
+#include <chrono>
+#include <utility>
+
+#include "engines/rl/sft_token_loss.hpp"
+#include "launcher/bench/peak_memory.hpp"
+
+namespace tidemill::launcher {
+namespace {
+
+using engines::ModelFiles;
+using engines::RolloutRequest;
+using engines::RuntimeOptions;
+using engines::TrainSequence;
+
+constexpr std::int64_t kPromptTokens = 16;
+constexpr std::uint64_t kSeed = 7;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t vocabulary,
+                                     std::uint64_t& state) {
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    ids.push_back(
+        static_cast<std::int32_t>((state >> 33U) % static_cast<std::uint64_t>(vocabulary)));
+  }
+  return ids;
+}
+
+}  // namespace
+
+BenchModel::BenchModel(const EngineBenchOptions& options, StepProfile& profile)
+    : options_(options), profile_(profile), state_(kSeed) {}
+
+void BenchModel::Discard::on_rollout(engines::RolloutResult result) {
+  if (result.finish_reason == engines::FinishReason::kFailed) {
+    error = result.error;
+  }
+}
+
+Status BenchModel::open(const BenchModelOptions& how) {
+  runtime_.reset();
+  reset_peak_memory();
+  TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles files,
+                            options_.model(engines::cache_type(how.compute)));
+  RuntimeOptions runtime;
+  runtime.share_prefixes = how.share_prefixes;
+  runtime.threads = options_.threads;
+  runtime.compute = how.compute;
+  runtime.kv_dtype = engines::cache_type(how.compute);
+  runtime.kv_bytes = std::int64_t{512} << 20U;
+  runtime.activation_bytes = std::int64_t{8} << 30U;
+  runtime.profile = &profile_.ops;
+  if (how.training == Training::kAdapter) {
+    engines::AdapterConfig adapter;
+    adapter.rank = 16;
+    adapter.alpha = 32.0;
+    adapter.targets = {engines::ModuleSelector::Kind::kAllLinear, {}, {}};
+    TIDEMILL_ASSIGN_OR_RETURN(runtime.adapter, engines::make_adapter(adapter, files, kSeed));
+  }
+  if (how.training != Training::kNone) {
+    runtime.optimizer.emplace();
+  }
+  config_ = files.config;
+  batch_ = how.batch;
+  TIDEMILL_ASSIGN_OR_RETURN(runtime_, engines::open_runtime(files, runtime));
+  return {};
+}
+
+Result<double> BenchModel::decode(std::int64_t steps) {
+  TIDEMILL_RETURN_IF_ERROR(submit(kPromptTokens, steps + 2));
+  auto& rollout = runtime_->rollout();
+  std::int64_t timed = 0;
+  double seconds = 0.0;
+  while (rollout.has_work()) {
+    const double start = begin_step();
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+    const bool counts = report.prefill_tokens == 0 && report.decode_tokens == batch_;
+    seconds += end_step(start, counts);
+    timed += counts ? report.decode_tokens : 0;
+  }
+  return finish(static_cast<double>(timed), seconds);
+}
+
+Result<double> BenchModel::prefill(std::int64_t tokens) {
+  TIDEMILL_RETURN_IF_ERROR(submit(tokens, 1));
+  auto& rollout = runtime_->rollout();
+  double seconds = 0.0;
+  while (rollout.has_work()) {
+    const double start = begin_step();
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+    seconds += end_step(start, true);
+    (void)report;
+  }
+  return finish(static_cast<double>(tokens * batch_), seconds);
+}
+
+Result<double> BenchModel::group(std::int64_t prompt, std::int64_t new_tokens,
+                                 std::int64_t& prompt_tokens) {
+  sink_ = Discard{};
+  const std::vector<std::int32_t> ids = random_ids(prompt, config_.vocab_size, state_);
+  for (std::int64_t i = 0; i < batch_; ++i) {
+    TIDEMILL_RETURN_IF_ERROR(submit_one(ids, new_tokens));
+  }
+  auto& rollout = runtime_->rollout();
+  prompt_tokens = 0;
+  const double start = begin_step();
+  while (rollout.has_work()) {
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+    prompt_tokens += report.prefill_tokens;
+  }
+  return finish(static_cast<double>(new_tokens * batch_), end_step(start, true));
+}
+
+Result<double> BenchModel::train() {
+  engines::TrainEngine& train = *runtime_->train();
+  engines::SftTokenLoss loss(batch_ * kTrainTokens);
+  std::vector<TrainSequence> sequences;
+  for (std::int64_t i = 0; i < batch_; ++i) {
+    TrainSequence sequence;
+    sequence.id = SampleId{static_cast<std::uint64_t>(i)};
+    sequence.ids = random_ids(kTrainTokens + 1, config_.vocab_size, state_);
+    sequence.response_mask.assign(sequence.ids.size(), 1);
+    sequence.response_mask[0] = 0;
+    sequences.push_back(std::move(sequence));
+  }
+  const double start = begin_step();
+  TIDEMILL_RETURN_IF_ERROR(train.begin_batch(&loss, 1.0F));
+  for (TrainSequence& sequence : sequences) {
+    TIDEMILL_RETURN_IF_ERROR(train.add(std::move(sequence)));
+  }
+  while (train.has_work()) {
+    const auto report = train.step({4096});
+    TIDEMILL_RETURN_IF_ERROR(report.status());
+  }
+  TIDEMILL_RETURN_IF_ERROR(train.update().status());
+  return static_cast<double>(batch_ * kTrainTokens) / end_step(start, true);
+}
+
+Status BenchModel::submit(std::int64_t prompt, std::int64_t new_tokens) {
+  sink_ = Discard{};
+  for (std::int64_t i = 0; i < batch_; ++i) {
+    TIDEMILL_RETURN_IF_ERROR(
+        submit_one(random_ids(prompt, config_.vocab_size, state_), new_tokens));
+  }
+  return {};
+}
+
+Status BenchModel::submit_one(std::vector<std::int32_t> prompt, std::int64_t new_tokens) {
+  RolloutRequest request;
+  request.id = SampleId{next_id_++};
+  request.prompt_ids = std::move(prompt);
+  request.max_new_tokens = static_cast<std::int32_t>(new_tokens);
+  request.seed = kSeed;
+  return runtime_->rollout().submit(std::move(request), sink_);
+}
+
+double BenchModel::begin_step() {
+  kept_ = profile_.ops;
+  return now();
+}
+
+// Steps that do not count leave no trace in the profile.
+double BenchModel::end_step(double start, bool counts) {
+  const double seconds = now() - start;
+  if (!counts) {
+    profile_.ops = kept_;
+    return 0.0;
+  }
+  profile_.seconds += seconds;
+  return seconds;
+}
+
+Result<double> BenchModel::finish(double tokens, double seconds) const {
+  if (!sink_.error.empty()) {
+    return Status(Errc::kInternal, sink_.error);
+  }
+  return tokens / seconds;
+}
+
+}  // namespace tidemill::launcher

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model that is open for one figure, the work it is given, and what of its steps is measured.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engines/runtime/factory.hpp"
+#include "launcher/bench/engine_bench.hpp"
+
+namespace tidemill::launcher {
+
+/// Which parameters are trained: none, a new adapter of rank 16 on all linear layers, or all.
+enum class Training { kNone, kAdapter, kAll };
+
+/// How a model is opened for a figure.
+struct BenchModelOptions {
+  DType compute = DType::kF32;
+  Training training = Training::kNone;
+  std::int64_t batch = 1;  // requests, or sequences of a training batch
+  bool share_prefixes = true;
+};
+
+/// Opens a model and gives it work; steps add to the profile it was made with.
+/// Threads: one at a time.
+class BenchModel {
+public:
+  /// Tokens of a training sequence, and of the prompts that prefill is measured on.
+  static constexpr std::int64_t kTrainTokens = 512;
+
+  /// Borrows both for its life.
+  BenchModel(const EngineBenchOptions& options, StepProfile& profile);
+
+  /// Opens the model anew. Errors: those of the engine.
+  [[nodiscard]] Status open(const BenchModelOptions& how);
+  [[nodiscard]] const engines::ModelConfig& config() const { return config_; }
+
+  /// Returns the tokens per second of `batch` requests that decode `steps` tokens together.
+  [[nodiscard]] Result<double> decode(std::int64_t steps);
+  /// Returns the tokens per second of prompts of `tokens` tokens, up to their first new token.
+  [[nodiscard]] Result<double> prefill(std::int64_t tokens);
+  /// Returns the tokens generated per second by `batch` samples of one prompt of `prompt` tokens,
+  /// its computation included. `prompt_tokens` says how many tokens of prompts were computed.
+  [[nodiscard]] Result<double> group(std::int64_t prompt, std::int64_t new_tokens,
+                                     std::int64_t& prompt_tokens);
+  /// Returns the tokens per second of an optimizer step on `batch` sequences of `kTrainTokens`.
+  [[nodiscard]] Result<double> train();
+
+private:
+  class Discard final : public engines::RolloutSink {
+  public:
+    void on_rollout(engines::RolloutResult result) override;
+    std::string error;
+  };
+
+  Status submit(std::int64_t prompt, std::int64_t new_tokens);
+  Status submit_one(std::vector<std::int32_t> prompt, std::int64_t new_tokens);
+  double begin_step();
+  double end_step(double start, bool counts);
+  [[nodiscard]] Result<double> finish(double tokens, double seconds) const;
+
+  const EngineBenchOptions& options_;
+  StepProfile& profile_;
+  engines::OpProfile kept_;
+  engines::ModelConfig config_;
+  std::int64_t batch_ = 1;
+  std::unique_ptr<engines::ModelRuntime> runtime_;
+  Discard sink_;
+  std::uint64_t next_id_ = 0;
+  std::uint64_t state_;
+};
+
+}  // namespace tidemill::launcher
