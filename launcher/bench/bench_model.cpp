@@ -48,7 +48,7 @@ Status BenchModel::open(const BenchModelOptions& how) {
   runtime_.reset();
   reset_peak_memory();
   TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles files,
-                            options_.model(engines::cache_type(how.compute)));
+                            options_.model(engines::cache_type(how.compute), how.preset));
   RuntimeOptions runtime;
   runtime.share_prefixes = how.share_prefixes;
   runtime.threads = options_.threads;

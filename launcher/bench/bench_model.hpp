@@ -21,6 +21,7 @@ struct BenchModelOptions {
   Training training = Training::kNone;
   std::int64_t batch = 1;  // requests, or sequences of a training batch
   bool share_prefixes = true;
+  const char* preset = "197m";  // where no model is asked for
 };
 
 /// Opens a model and gives it work; steps add to the profile it was made with.
@@ -36,6 +37,7 @@ public:
   /// Opens the model anew. Errors: those of the engine.
   [[nodiscard]] Status open(const BenchModelOptions& how);
   [[nodiscard]] const engines::ModelConfig& config() const { return config_; }
+  [[nodiscard]] const EngineBenchOptions& options() const { return options_; }
 
   /// Returns the tokens per second of `batch` requests that decode `steps` tokens together.
   [[nodiscard]] Result<double> decode(std::int64_t steps);

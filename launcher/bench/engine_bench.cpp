@@ -16,7 +16,7 @@ constexpr int kRepetitions = 5;
 
 std::vector<FigureSpec> all_figures() {
   std::vector<FigureSpec> figures;
-  for (const auto theme : {generation_figures, training_figures, memory_figures}) {
+  for (const auto theme : {generation_figures, training_figures, memory_figures, grpo_figures}) {
     std::ranges::move(theme(), std::back_inserter(figures));
   }
   return figures;
@@ -55,7 +55,9 @@ Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options
     TIDEMILL_ASSIGN_OR_RETURN(profile.peaks, engines::measure_peaks(workers, kPeakSeconds));
   }
   BenchModel bench(options, profile);
-  TIDEMILL_RETURN_IF_ERROR(bench.open(spec.model));
+  if (spec.place == Place::kHere) {
+    TIDEMILL_RETURN_IF_ERROR(bench.open(spec.model));
+  }
   TIDEMILL_RETURN_IF_ERROR(spec.run(bench).status());  // pages are touched, buffers grown
   profile.ops = {};
   profile.seconds = 0.0;
@@ -70,6 +72,13 @@ Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options
 }
 
 }  // namespace
+
+double Figure::ratio() const noexcept {
+  if (value <= 0.0 || peer_value <= 0.0) {
+    return 0.0;
+  }
+  return unit == "s" ? peer_value / value : value / peer_value;
+}
 
 std::vector<std::string> engine_figures() {
   std::vector<std::string> names;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -26,8 +27,9 @@ struct Figure {
   int threads = 1;
   double foreign_load = 0.0;  // the share of the cores that others used meanwhile
 
-  /// Returns value / peer_value; for memory less is better.
-  [[nodiscard]] double ratio() const noexcept { return peer_value > 0.0 ? value / peer_value : 0; }
+  /// Returns value / peer_value, for times its inverse: the share of a limit either way. For memory
+  /// less is better.
+  [[nodiscard]] double ratio() const noexcept;
 };
 
 /// Where the time of a figure's measured steps went.
@@ -39,8 +41,13 @@ struct StepProfile {
 
 /// What is measured, and on what.
 struct EngineBenchOptions {
-  /// Returns the model with its weights as `dtype`: called once for each figure.
-  std::function<Result<engines::ModelFiles>(DType dtype)> model;
+  /// Returns the model with its weights as `dtype`: called once for each figure. `preset` is
+  /// what the figure is defined for; the user may have asked for another model.
+  std::function<Result<engines::ModelFiles>(DType dtype, const char* preset)> model;
+  /// Where the model's tokenizer is; empty: it has none.
+  std::filesystem::path model_directory;
+  /// This program, for figures that are measured in processes of their own.
+  std::filesystem::path program;
   int threads = 1;
   /// Names of `engine_figures`; empty: all.
   std::vector<std::string> figures;

@@ -22,8 +22,8 @@ struct CoreTimes {
 class ForeignLoad {
 public:
   ForeignLoad();
-  /// Returns the share of those cores' time that was neither idle nor this process's own, since the
-  /// watch began; 0 where the machine does not say.
+  /// Returns the share of those cores' time that was neither idle nor this process's own (or its
+  /// ended children's), since the watch began; 0 where the machine does not say.
   [[nodiscard]] double share() const;
 
 private:

@@ -19,8 +19,10 @@ Result<double> weight_bytes(BenchModel& bench, const engines::MachinePeaks& /*pe
   return StepCost(bench.config()).weight_bytes(spec.model.compute);
 }
 
-FigureSpec peak(const char* name, DType compute, Training training, std::int64_t batch) {
-  return {name, {compute, training, batch}, "bytes", "weights", peak_memory, weight_bytes};
+FigureSpec peak(const char* name, DType compute, Training training, std::int64_t batch,
+                const char* preset = "197m") {
+  return {name,        {compute, training, batch, true, preset}, "bytes", "weights", peak_memory,
+          weight_bytes};
 }
 
 }  // namespace
@@ -30,7 +32,7 @@ std::vector<FigureSpec> memory_figures() {
       peak("lora_peak_bytes_f32_b1", DType::kF32, Training::kAdapter, 1),
       peak("lora_peak_bytes_bf16_b1", DType::kBF16, Training::kAdapter, 1),
       peak("lora_peak_bytes_bf16_b4", DType::kBF16, Training::kAdapter, 4),
-      peak("full_peak_bytes_f32_b1", DType::kF32, Training::kAll, 1),
+      peak("full_peak_bytes_f32_b1", DType::kF32, Training::kAll, 1, "15m"),
   };
 }
 

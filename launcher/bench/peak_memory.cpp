@@ -7,14 +7,10 @@
 #include <string>
 
 namespace tidemill::launcher {
+namespace {
 
-void reset_peak_memory() {
-  malloc_trim(0);  // what an earlier figure gave back to the allocator
-  std::ofstream("/proc/self/clear_refs") << "5";
-}
-
-double peak_memory_bytes() {
-  std::ifstream status("/proc/self/status");
+double read_peak(const std::string& path) {
+  std::ifstream status(path);
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("VmHWM:")) {
       double kib = 0.0;
@@ -23,6 +19,21 @@ double peak_memory_bytes() {
     }
   }
   return 0.0;
+}
+
+}  // namespace
+
+void reset_peak_memory() {
+  malloc_trim(0);  // what an earlier figure gave back to the allocator
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+double peak_memory_bytes() {
+  return read_peak("/proc/self/status");
+}
+
+double peak_memory_bytes(pid_t pid) {
+  return read_peak("/proc/" + std::to_string(pid) + "/status");
 }
 
 }  // namespace tidemill::launcher

@@ -22,8 +22,11 @@ Result<double> train_limit(BenchModel& bench, const engines::MachinePeaks& peaks
   return tokens * peak_flops(peaks, spec.model.compute) / flops;
 }
 
-FigureSpec step(const char* name, DType compute, Training training, std::int64_t batch) {
-  return {name, {compute, training, batch}, kTokensPerSecond, kMatmulPeak, train, train_limit};
+FigureSpec step(const char* name, DType compute, Training training, std::int64_t batch,
+                const char* preset = "197m") {
+  return {
+      name,       {compute, training, batch, true, preset}, kTokensPerSecond, kMatmulPeak, train,
+      train_limit};
 }
 
 }  // namespace
@@ -34,7 +37,7 @@ std::vector<FigureSpec> training_figures() {
       step("lora_step_f32_b4", DType::kF32, Training::kAdapter, 4),
       step("lora_step_bf16_b1", DType::kBF16, Training::kAdapter, 1),
       step("lora_step_bf16_b4", DType::kBF16, Training::kAdapter, 4),
-      step("full_step_f32", DType::kF32, Training::kAll, 1),
+      step("full_step_f32", DType::kF32, Training::kAll, 1, "15m"),
   };
 }
 

@@ -28,8 +28,8 @@ public:
 
   void declare(CLI::App& app) override {
     take_names(*app.add_option("WHAT", what_, "What to measure")->required(), {"engine"});
-    auto* preset =
-        app.add_option("--preset", preset_, "A model with random weights")->capture_default_str();
+    auto* preset = app.add_option("--preset", preset_, "A model with random weights")
+                       ->default_str("197m, or the figure's own");
     take_names(*preset, preset_names());
     app.add_option("--model", model_, "A model directory, in place of --preset")
         ->type_name("DIR")
@@ -47,7 +47,10 @@ public:
     EngineBenchOptions options;
     options.threads = threads_;
     options.figures = figures_;
-    options.model = [this](DType dtype) { return open(dtype); };
+    options.model = [this](DType dtype, const char* preset) { return open(dtype, preset); };
+    options.model_directory = model_;
+    std::error_code unknown;  // a figure that starts the program then says so
+    options.program = std::filesystem::read_symlink("/proc/self/exe", unknown);
     const auto report = [&](const Figure& figure) { print(figure, session); };
     const auto profiled = [&](const Figure& /*figure*/, const StepProfile& profile) {
       (session.form == OutputForm::kJson ? session.err : session.out) << profile_table(profile);
@@ -57,11 +60,12 @@ public:
   }
 
 private:
-  [[nodiscard]] Result<engines::ModelFiles> open(DType dtype) const {
+  [[nodiscard]] Result<engines::ModelFiles> open(DType dtype, const char* preset) const {
     if (!model_.empty()) {
       return engines::open_model(model_);
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelConfig config, preset_config(preset_));
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelConfig config,
+                              preset_config(preset_.empty() ? preset : preset_));
     return random_model(config, dtype);
   }
 
@@ -77,15 +81,16 @@ private:
                                        {"foreign_load", figure.foreign_load}})
                          .to_line();
     } else {
-      session.out << std::fixed << std::setprecision(1) << figure.name << ": " << figure.value
-                  << ' ' << figure.unit << ", " << figure.ratio() * 100.0 << "% of " << figure.peer
-                  << '\n';
+      session.out << std::fixed << figure.name << ": "
+                  << std::setprecision(figure.unit == "s" ? 3 : 1) << figure.value << ' '
+                  << figure.unit << ", " << std::setprecision(1) << figure.ratio() * 100.0
+                  << "% of " << figure.peer << '\n';
     }
     session.out.flush();
   }
 
   std::string what_;
-  std::string preset_ = "197m";
+  std::string preset_;  // empty: what each figure is defined for
   std::string model_;
   int threads_ = 1;
   std::vector<std::string> figures_;

@@ -84,7 +84,7 @@ void Progress::show_json(const actors::StepRecord& record) {
   for (const auto& [name, value] : record.figures) {
     line.push_back({name, value});
   }
-  out_ << Json(std::move(line)).to_line();
+  out_ << Json(std::move(line)).to_line() << std::flush;
 }
 
 void Progress::show_row(const actors::StepRecord& record) {
