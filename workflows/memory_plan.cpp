@@ -59,13 +59,13 @@ std::int64_t group_memory() {
   }
 }
 
-}  // namespace
-
-std::string to_text(const MemoryPlan& plan) {
+// "weights 12.1, ...".
+std::string parts_of(const MemoryPlan& plan) {
   const engines::MemoryEstimate& engine = plan.engine;
-  std::string text = mebibytes(plan.total()) + " MiB: weights " + mebibytes(engine.weights_bytes) +
-                     ", cached keys and values " + mebibytes(engine.kv_bytes) + ", activations " +
-                     mebibytes(engine.activation_bytes) + ", gradients " +
+  std::string text = "weights " + mebibytes(engine.weights_bytes) + ", cached keys and values " +
+                     mebibytes(engine.kv_bytes) + ", activations " +
+                     mebibytes(engine.activation_bytes) + " (recompute " +
+                     engines::recompute_name(plan.recompute) + "), gradients " +
                      mebibytes(engine.gradient_bytes) + ", optimizer " +
                      mebibytes(engine.optimizer_bytes) + ", commits " +
                      mebibytes(engine.capture_bytes);
@@ -78,6 +78,30 @@ std::string to_text(const MemoryPlan& plan) {
   return text;
 }
 
+}  // namespace
+
+std::string to_text(const MemoryPlan& plan) {
+  return mebibytes(plan.total()) + " MiB: " + parts_of(plan);
+}
+
+MemoryPlan choose_plan(RecomputeChoice choice, const DeviceOptions& device,
+                       const std::function<MemoryPlan(engines::Recompute)>& plan_of) {
+  switch (choice) {
+    case RecomputeChoice::kNone: return plan_of(engines::Recompute::kNone);
+    case RecomputeChoice::kCheap: return plan_of(engines::Recompute::kCheap);
+    case RecomputeChoice::kLayer: return plan_of(engines::Recompute::kLayer);
+    case RecomputeChoice::kAuto: break;
+  }
+  MemoryPlan plan;
+  for (const engines::Recompute recompute : engines::kRecomputes) {
+    plan = plan_of(recompute);
+    if (plan.total() <= allowed_memory(device)) {
+      break;
+    }
+  }
+  return plan;
+}
+
 std::int64_t allowed_memory(const DeviceOptions& device) {
   return device.memory_bytes > 0 ? device.memory_bytes : std::min(machine_memory(), group_memory());
 }
@@ -88,7 +112,9 @@ Status check_memory(const MemoryPlan& plan, const DeviceOptions& device) {
     return {};
   }
   return invalid_argument("device.memory_bytes: " + mebibytes(allowed) +
-                          " MiB are allowed, and the run may need " + to_text(plan));
+                          " MiB are allowed, and the run may need " + mebibytes(plan.total()) +
+                          " MiB, " + mebibytes(plan.total() - allowed) +
+                          " more: " + parts_of(plan));
 }
 
 }  // namespace tidemill::workflows

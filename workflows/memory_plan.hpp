@@ -3,17 +3,20 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/status.hpp"
 #include "engines/runtime/factory.hpp"
 #include "workflows/run_options.hpp"
+#include "workflows/train_options.hpp"
 
 namespace tidemill::workflows {
 
 /// The most that a run holds. Units: bytes.
 struct MemoryPlan {
   engines::MemoryEstimate engine;
+  engines::Recompute recompute = engines::Recompute::kNone;  // what `engine` rests on
   std::int64_t stream_bytes = 0;  // rows between the stages
   std::int64_t best_bytes = 0;    // the best weights so far, where they are kept
   [[nodiscard]] std::int64_t total() const noexcept {
@@ -28,8 +31,15 @@ struct MemoryPlan {
 /// (version 2) allow. Units: bytes.
 [[nodiscard]] std::int64_t allowed_memory(const DeviceOptions& device);
 
+/// Returns the plan of the policy chosen or, of kAuto, the first that may be taken of those that
+/// `plan_of` makes, or the last.
+[[nodiscard]] MemoryPlan choose_plan(
+    RecomputeChoice choice, const DeviceOptions& device,
+    const std::function<MemoryPlan(engines::Recompute)>& plan_of);
+
 /// Refuses a run that would not fit, before it starts.
-/// Errors: `kInvalidArgument` naming `device.memory_bytes`, what is needed and for what.
+/// Errors: `kInvalidArgument` naming `device.memory_bytes`, what is needed, how much more than
+/// allowed, and for what.
 [[nodiscard]] Status check_memory(const MemoryPlan& plan, const DeviceOptions& device);
 
 }  // namespace tidemill::workflows

@@ -22,6 +22,13 @@ void describe(EnumSchema<WeightDecayExclude>& e) {
       .name("none", WeightDecayExclude::kNone, "All weights decay.");
 }
 
+void describe(EnumSchema<RecomputeChoice>& e) {
+  e.name("auto", RecomputeChoice::kAuto, "As little as the memory allows.")
+      .name("none", RecomputeChoice::kNone, "Nothing that costs a product.")
+      .name("cheap", RecomputeChoice::kCheap, "The products before the activation.")
+      .name("layer", RecomputeChoice::kLayer, "Each layer from its input.");
+}
+
 void describe(EnumSchema<TrainedBias>& e) {
   e.name("none", TrainedBias::kNone, "None.")
       .name("all", TrainedBias::kAll, "Those of all linear layers.")
@@ -84,6 +91,8 @@ void describe(Schema<TrainOptions>& s) {
           "Tokens that go forward and backward together; bounds memory, never changes a bit.")
       .range(1, 1e9)
       .unit("tokens");
+  s.field("recompute", &TrainOptions::recompute,
+          "What going backward computes again instead of keeping it; never changes a bit.");
   s.field("learning_rate", &TrainOptions::learning_rate, "The highest learning rate.").range(0, 10);
   s.field("schedule", &TrainOptions::schedule, "How the learning rate goes on after warming up.");
   s.field("warmup_steps", &TrainOptions::warmup_steps,

@@ -47,10 +47,14 @@ struct AdapterOptions {
   OneOf source{"lora", NewLora{}};
 };
 
+/// What the backward pass computes again instead of keeping it: see `engines::Recompute`.
+enum class RecomputeChoice : std::uint8_t { kAuto, kNone, kCheap, kLayer };
+
 /// The optimizer and what it trains.
 struct TrainOptions {
   std::optional<std::int64_t> steps;  // none: as many as data.epochs needs
   std::int64_t micro_batch_tokens = 4096;
+  RecomputeChoice recompute = RecomputeChoice::kAuto;
   double learning_rate = 1e-5;
   LearningRateSchedule schedule = LearningRateSchedule::kConstant;
   std::int64_t warmup_steps = 0;
@@ -70,6 +74,7 @@ struct TrainOptions {
 void describe(EnumSchema<LearningRateSchedule>& e);
 void describe(EnumSchema<WeightDecayExclude>& e);
 void describe(EnumSchema<TrainedBias>& e);
+void describe(EnumSchema<RecomputeChoice>& e);
 void describe(Schema<NewLora>& s);
 void describe(Schema<NewIa3>& s);
 void describe(Schema<GivenAdapter>& s);

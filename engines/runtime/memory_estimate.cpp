@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much memory a runtime will take.
 #include <algorithm>
+#include <utility>
 
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/device.hpp"
@@ -48,6 +49,19 @@ std::int64_t laid_out_bytes(const ModelConfig& config, DType compute) {
   return bytes_in(compute, prepared) + table * kFloat;
 }
 
+// What the training view keeps of a row, gradients going down to the first layer.
+std::int64_t activation_bytes_per_row(const ModelConfig& config, const RuntimeOptions& options) {
+  AdapterSpec spec;
+  if (options.adapter.has_value()) {
+    auto resolved = adapter_spec(options.adapter->config, options.adapter->modules, config);
+    if (resolved.ok()) {  // one that is not is refused when the runtime opens
+      spec = std::move(resolved).value();
+    }
+  }
+  return Activations::bytes_per_row(
+      config, 0, KeepOptions::beside(options.compute, options.recompute), spec);
+}
+
 }  // namespace
 
 MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& options,
@@ -83,7 +97,7 @@ MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& 
   }
   std::int64_t rows = StepBudget{}.tokens;
   if (trains) {
-    const std::int64_t per_row = Activations::bytes_per_row(config, 0);
+    const std::int64_t per_row = activation_bytes_per_row(config, options);
     const std::int64_t longest = std::min(train_tokens, options.activation_bytes / per_row);
     estimate.activation_bytes = longest * (per_row + config.hidden_size * kFloat);
     rows = std::max(rows, longest);

@@ -42,6 +42,7 @@ nlohmann::ordered_json memory_json(const workflows::MemoryPlan& plan) {
           {"weights", plan.engine.weights_bytes},
           {"kv", plan.engine.kv_bytes},
           {"activations", plan.engine.activation_bytes},
+          {"recompute", engines::recompute_name(plan.recompute)},
           {"gradients", plan.engine.gradient_bytes},
           {"optimizer", plan.engine.optimizer_bytes},
           {"commits", plan.engine.capture_bytes},

@@ -23,6 +23,7 @@ struct RlRun {
   std::uint64_t prompt_bytes = 0;  // of a row of the stream, at most
   std::vector<actors::Prompt> eval_prompts;
   std::uint64_t steps = 0;
+  engines::Recompute recompute = engines::Recompute::kNone;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
   std::unique_ptr<actors::WorkPort> commit_port;
@@ -95,6 +96,7 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
                                                 const RunEnvironment& run,
                                                 const actors::RunOrigin& origin) {
   engines::RuntimeOptions wanted = rl_runtime_options(options, opened.model, opened.steps);
+  wanted.recompute = opened.recompute;
   wanted.token_text = [codec = *opened.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
   };
@@ -197,26 +199,33 @@ Result<std::uint64_t> total_steps(const RlOptions& options, std::uint64_t num_pr
 
 MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
   const engines::ModelConfig& config = model.files.config;
-  MemoryPlan plan;
-  plan.engine = engines::estimate_memory(
-      config, rl_runtime_options(options, model, 1),
-      std::max(options.train.common.micro_batch_tokens, config.max_positions));
   // What is admitted, and what waits at the door; the data, and with it the texts, is not read yet.
   const actors::SampleStreamOptions stream =
       stream_options(options, 4 * static_cast<std::uint64_t>(max_prompt_tokens(options, config)));
   const auto groups =
       static_cast<std::uint64_t>(2 * max_concurrent_rows(options) / options.rollout.group_size);
-  plan.stream_bytes =
-      static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes));
-  plan.best_bytes = options.eval.common.keep_best ? plan.engine.published_bytes : 0;
-  return plan;
+  const auto plan_of = [&](engines::Recompute recompute) {
+    engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
+    runtime.recompute = recompute;
+    MemoryPlan plan;
+    plan.recompute = recompute;
+    plan.engine = engines::estimate_memory(
+        config, runtime, std::max(options.train.common.micro_batch_tokens, config.max_positions));
+    plan.stream_bytes =
+        static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes));
+    plan.best_bytes = options.eval.common.keep_best ? plan.engine.published_bytes : 0;
+    return plan;
+  };
+  return choose_plan(options.train.common.recompute, options.run.device, plan_of);
 }
 
 Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment& run) {
   RlRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  TIDEMILL_RETURN_IF_ERROR(check_memory(plan_memory(options, opened.model), options.run.device));
+  const MemoryPlan plan = plan_memory(options, opened.model);
+  TIDEMILL_RETURN_IF_ERROR(check_memory(plan, options.run.device));
+  opened.recompute = plan.recompute;
   TIDEMILL_RETURN_IF_ERROR(check_fit(options, opened.model.files.config));
   TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
   TIDEMILL_ASSIGN_OR_RETURN(opened.steps, total_steps(options, opened.data->num_rows()));

@@ -28,6 +28,7 @@ struct SftRun {
   std::shared_ptr<const std::vector<engines::TrainSequence>> eval_sequences;  // null: none
   std::string data_digest;
   std::uint64_t steps = 0;
+  engines::Recompute recompute = engines::Recompute::kNone;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
   std::unique_ptr<actors::WorkPort> commit_port;
@@ -97,6 +98,7 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
   engines::RuntimeOptions runtime =
       runtime_options(opened.model, options.model, options.train.common,
                       static_cast<std::int64_t>(opened.steps), options.run.device);
+  runtime.recompute = opened.recompute;
   TIDEMILL_ASSIGN_OR_RETURN(engines->opened, open_runtime_at(opened.model, runtime, origin));
   TIDEMILL_ASSIGN_OR_RETURN(
       engines->records,
@@ -154,20 +156,28 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
 }  // namespace
 
 MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model) {
-  MemoryPlan plan;
-  plan.engine = engines::estimate_memory(
-      model.files.config,
-      runtime_options(model, options.model, options.train.common, 1, options.run.device),
-      std::max(options.train.common.micro_batch_tokens, model.files.config.max_positions));
-  plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
-  return plan;
+  const auto plan_of = [&](engines::Recompute recompute) {
+    engines::RuntimeOptions runtime =
+        runtime_options(model, options.model, options.train.common, 1, options.run.device);
+    runtime.recompute = recompute;
+    MemoryPlan plan;
+    plan.recompute = recompute;
+    plan.engine = engines::estimate_memory(
+        model.files.config, runtime,
+        std::max(options.train.common.micro_batch_tokens, model.files.config.max_positions));
+    plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
+    return plan;
+  };
+  return choose_plan(options.train.common.recompute, options.run.device, plan_of);
 }
 
 Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironment& run) {
   SftRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  TIDEMILL_RETURN_IF_ERROR(check_memory(plan_memory(options, opened.model), options.run.device));
+  const MemoryPlan plan = plan_memory(options, opened.model);
+  TIDEMILL_RETURN_IF_ERROR(check_memory(plan, options.run.device));
+  opened.recompute = plan.recompute;
   TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data_digest));
   if (run.on_begin) {
