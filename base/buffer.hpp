@@ -71,6 +71,7 @@ public:
   /// process and are read again when somebody does need them; other buffers stay as they are.
   void release_pages() const noexcept;
 
+  [[nodiscard]] Backing backing() const noexcept { return backing_; }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.size(); }
   [[nodiscard]] const BufferIdentity& identity() const noexcept { return identity_; }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -120,11 +121,19 @@ struct MemoryEstimate {
   std::int64_t published_bytes = 0;  // of one version's weights; a part of `weights_bytes`
 };
 
-/// Returns the memory that a runtime of `options` on a model of `config` takes when no micro-batch
-/// has more than `train_tokens` tokens.
-[[nodiscard]] MemoryEstimate estimate_memory(const ModelConfig& config,
-                                             const RuntimeOptions& options,
-                                             std::int64_t train_tokens);
+/// The most that a runtime is given to do at once.
+struct MemoryLoad {
+  std::int64_t train_tokens = 0;                      // of one micro-batch
+  std::int64_t rollout_tokens = StepBudget{}.tokens;  // of one iteration of generation; 0: none
+  /// Positions cached at a time.
+  std::int64_t kv_tokens = std::numeric_limits<std::int64_t>::max();
+  /// Versions are published while training goes on: one is served, one is about to be.
+  bool publishes = true;
+};
+
+/// Returns the memory that a runtime of `options` takes on `model` under `load`.
+[[nodiscard]] MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& options,
+                                             const MemoryLoad& load);
 
 /// Opens a runtime on a model.
 /// Errors: `kInvalidArgument` (an adapter of another model), `kUnimplemented`

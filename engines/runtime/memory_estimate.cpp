@@ -13,12 +13,39 @@ namespace {
 
 constexpr std::int64_t kFloat = 4;
 
-std::int64_t bytes_of(const TensorMap& tensors) {
+std::int64_t float_bytes(const TensorMap& tensors) {
   std::int64_t bytes = 0;
   for (const auto& [name, tensor] : tensors) {
     bytes += tensor.num_elements() * kFloat;
   }
   return bytes;
+}
+
+// What of `tensors` is memory of the process; a mapped file's pages come and go.
+std::int64_t heap_bytes(const TensorMap& tensors) {
+  std::int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) {
+    bytes += tensor.data.backing() == Backing::kNone
+                 ? static_cast<std::int64_t>(tensor.data.size_bytes())
+                 : 0;
+  }
+  return bytes;
+}
+
+// The memory of `count` weights in rows of whole blocks.
+std::int64_t bytes_in(DType dtype, std::int64_t count) {
+  return count * static_cast<std::int64_t>(dtype_block_bytes(dtype)) /
+         static_cast<std::int64_t>(dtype_block_elements(dtype));
+}
+
+std::int64_t table_elements(const ModelConfig& config) {
+  return config.vocab_size * config.hidden_size;
+}
+
+// One laid-out model: prepared matrices, which serve both directions, beside the table.
+std::int64_t laid_out_bytes(const ModelConfig& config, DType compute) {
+  return bytes_in(compute, num_parameters(config) -
+                               (config.tie_word_embeddings ? 0 : table_elements(config)));
 }
 
 // What kinds that scale whole layers hold for one row beside the workspace: copies of the input and
@@ -35,22 +62,9 @@ std::int64_t scaled_row_bytes(const AdapterFiles& adapter) {
   return widest * kFloat;
 }
 
-// The memory of `count` weights in rows of whole blocks.
-std::int64_t bytes_in(DType dtype, std::int64_t count) {
-  return count * static_cast<std::int64_t>(dtype_block_bytes(dtype)) /
-         static_cast<std::int64_t>(dtype_block_elements(dtype));
-}
-
-// One laid-out model: prepared matrices, which serve both directions, and the embedding table it
-// keeps.
-std::int64_t laid_out_bytes(const ModelConfig& config, DType compute) {
-  const std::int64_t table = config.vocab_size * config.hidden_size;
-  const std::int64_t prepared = num_parameters(config) - (config.tie_word_embeddings ? 0 : table);
-  return bytes_in(compute, prepared) + table * kFloat;
-}
-
-// What the training view keeps of a row, gradients going down to the first layer.
-std::int64_t activation_bytes_per_row(const ModelConfig& config, const RuntimeOptions& options) {
+// What the training view keeps of a row, gradients going down to the first layer, and the gradient
+// of its hidden state.
+std::int64_t kept_row_bytes(const ModelConfig& config, const RuntimeOptions& options) {
   AdapterSpec spec;
   if (options.adapter.has_value()) {
     auto resolved = adapter_spec(options.adapter->config, options.adapter->modules, config);
@@ -59,55 +73,97 @@ std::int64_t activation_bytes_per_row(const ModelConfig& config, const RuntimeOp
     }
   }
   return Activations::bytes_per_row(
-      config, 0, KeepOptions::beside(options.compute, options.recompute), spec);
+             config, 0, KeepOptions::beside(options.compute, options.recompute), spec) +
+         config.hidden_size * kFloat;
+}
+
+// What the operations hold for a row: its rounded copy, as wide as the widest layer is.
+std::int64_t rounded_row_bytes(const ModelConfig& config, DType compute) {
+  return compute == DType::kF32 ? 0 : 2 * std::max(config.intermediate_size, config.hidden_size);
+}
+
+// Pages hold whole positions; what is reserved and never used is no memory.
+std::int64_t kv_bytes(const ModelConfig& config, const RuntimeOptions& options,
+                      const MemoryLoad& load) {
+  const std::int64_t position = 2 * config.num_layers * config.num_kv_heads * config.head_dim *
+                                static_cast<std::int64_t>(dtype_bytes(options.kv_dtype));
+  const std::int64_t tokens = (std::min(load.kv_tokens, options.kv_bytes / position) + 15) / 16 * 16;
+  return std::min(options.kv_bytes, tokens * position);
+}
+
+// All parameters are trained.
+void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
+                      const MemoryLoad& load, MemoryEstimate& estimate) {
+  const ModelConfig& config = model.config;
+  const std::int64_t base = num_parameters(config) * kFloat;
+  const std::int64_t published = bytes_in(options.compute, num_parameters(config));
+  const std::int64_t converted = config.dtype == options.compute ? 0 : published;
+  // Trained, on their way to being laid out; laid out for the trainer and for generation.
+  const std::int64_t laid_out =
+      laid_out_bytes(config, options.compute) + bytes_in(options.compute, table_elements(config));
+  estimate.weights_bytes += converted + base + published + 2 * laid_out;
+  estimate.gradient_bytes =
+      base + (config.tie_word_embeddings ? table_elements(config) * kFloat : 0);
+  estimate.optimizer_bytes = 2 * base;
+  if (load.publishes) {
+    estimate.weights_bytes += 2 * published + laid_out;
+    // The moments, and beside bf16 the weights that were not rounded.
+    estimate.capture_bytes = (options.compute == DType::kBF16 ? 3 : 2) * base;
+    estimate.published_bytes = published;
+  }
+}
+
+// The base stays as it is.
+void add_frozen_base(const ModelFiles& model, const RuntimeOptions& options,
+                     const MemoryLoad& load, MemoryEstimate& estimate) {
+  const bool mapped = heap_bytes(model.tensors) == 0;
+  estimate.weights_bytes +=
+      laid_out_bytes(model.config, options.compute) +
+      (mapped ? bytes_in(model.config.dtype, table_elements(model.config)) : 0);
+  if (!options.adapter.has_value()) {
+    return;
+  }
+  const std::int64_t adapter = float_bytes(options.adapter->tensors);
+  estimate.weights_bytes += heap_bytes(options.adapter->tensors) + adapter;  // and laid out
+  if (options.optimizer.has_value()) {
+    // Trained, on their way to being laid out, and laid out for generation too.
+    estimate.weights_bytes += 3 * adapter + (load.publishes ? 3 * adapter : 0);
+    estimate.gradient_bytes = adapter;
+    estimate.optimizer_bytes = 2 * adapter;
+    estimate.capture_bytes = load.publishes ? estimate.optimizer_bytes : 0;
+    estimate.published_bytes = adapter;
+  }
 }
 
 }  // namespace
 
-MemoryEstimate estimate_memory(const ModelConfig& config, const RuntimeOptions& options,
-                               std::int64_t train_tokens) {
+MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& options,
+                               const MemoryLoad& load) {
+  const ModelConfig& config = model.config;
   const bool trains = options.optimizer.has_value();
-  const bool trains_base = trains && !options.adapter.has_value();
-  const WeightUse use = trains ? WeightUse::kForwardAndBackward : WeightUse::kForward;
-  const std::int64_t base = num_parameters(config) * kFloat;
-  const std::int64_t adapter = options.adapter.has_value() ? bytes_of(options.adapter->tensors) : 0;
-  const std::int64_t laid_out = laid_out_bytes(config, options.compute);
-  const std::int64_t layouts = trains ? 2 : 1;
-
   MemoryEstimate estimate;
-  estimate.kv_bytes = options.kv_bytes;
-  if (trains_base) {
-    // Opened with, published; trained; laid out for the trainer, served, and about to be served.
-    const std::int64_t published = bytes_in(options.compute, num_parameters(config));
-    estimate.weights_bytes = 2 * published + base + 3 * laid_out;
-    estimate.gradient_bytes =
-        base + (config.tie_word_embeddings ? config.vocab_size * config.hidden_size * kFloat : 0);
-    estimate.optimizer_bytes = 2 * base;
-    // The moments, and beside bf16 the weights that were not rounded.
-    estimate.capture_bytes = (options.compute == DType::kBF16 ? 3 : 2) * base;
-    estimate.published_bytes = published;
+  estimate.weights_bytes = heap_bytes(model.tensors);
+  estimate.kv_bytes = kv_bytes(config, options, load);
+  if (trains && !options.adapter.has_value()) {
+    add_trained_base(model, options, load, estimate);
   } else {
-    const std::int64_t file = bytes_in(config.dtype, num_parameters(config));
-    // The base once; of the adapter what there is of the base above.
-    estimate.weights_bytes = file + laid_out + (trains ? 3 + 3 * layouts : 2) * adapter;
-    estimate.gradient_bytes = trains ? adapter : 0;
-    estimate.optimizer_bytes = trains ? 2 * adapter : 0;
-    estimate.capture_bytes = estimate.optimizer_bytes;
-    estimate.published_bytes = adapter;
+    add_frozen_base(model, options, load, estimate);
   }
-  std::int64_t rows = StepBudget{}.tokens;
+  std::int64_t rows = load.rollout_tokens;
   if (trains) {
-    const std::int64_t per_row = activation_bytes_per_row(config, options);
-    const std::int64_t longest = std::min(train_tokens, options.activation_bytes / per_row);
-    estimate.activation_bytes = longest * (per_row + config.hidden_size * kFloat);
+    const std::int64_t per_row = kept_row_bytes(config, options);
+    const std::int64_t longest = std::min(load.train_tokens, options.activation_bytes / per_row);
+    estimate.activation_bytes = longest * per_row;
     rows = std::max(rows, longest);
   }
-  if (options.adapter.has_value()) {
-    estimate.activation_bytes += rows * scaled_row_bytes(*options.adapter);
-  }
+  const WeightUse use = trains ? WeightUse::kForwardAndBackward : WeightUse::kForward;
   estimate.activation_bytes +=
-      rows * Transformer::workspace_bytes_per_row(config, use) +
-      2 * Device::logit_rows(config) * (config.vocab_size + 2 * config.hidden_size) * kFloat;
+      rows * (Transformer::workspace_bytes_per_row(config, use) +
+              rounded_row_bytes(config, options.compute) +
+              (options.adapter.has_value() ? scaled_row_bytes(*options.adapter) : 0));
+  const std::int64_t heads = (trains ? 1 : 0) + (load.rollout_tokens > 0 ? 1 : 0);
+  estimate.activation_bytes += heads * std::min(rows, Device::logit_rows(config)) *
+                               (config.vocab_size + 2 * config.hidden_size) * kFloat;
   return estimate;
 }
 

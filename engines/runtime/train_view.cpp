@@ -86,6 +86,9 @@ TrainView::TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& o
       working_(std::move(weights)) {
   const Status loaded = parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // they have been laid out
+  for (const auto& [name, tensor] : initial) {
+    tensor.data.release_pages();  // what is trained is a copy
+  }
 }
 
 Status TrainView::begin_batch(TokenLoss* loss, float temperature) {

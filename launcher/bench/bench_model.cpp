@@ -47,6 +47,7 @@ void BenchModel::Discard::on_rollout(engines::RolloutResult result) {
 Status BenchModel::open(const BenchModelOptions& how) {
   runtime_.reset();
   reset_peak_memory();
+  const double before = peak_memory_bytes();
   TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles files,
                             options_.model(engines::cache_type(how.compute), how.preset));
   RuntimeOptions runtime;
@@ -56,6 +57,7 @@ Status BenchModel::open(const BenchModelOptions& how) {
   runtime.kv_dtype = engines::cache_type(how.compute);
   runtime.kv_bytes = std::int64_t{512} << 20U;
   runtime.activation_bytes = std::int64_t{8} << 30U;
+  runtime.recompute = how.recompute;
   runtime.profile = &profile_.ops;
   if (how.training == Training::kAdapter) {
     engines::AdapterConfig adapter;
@@ -69,6 +71,9 @@ Status BenchModel::open(const BenchModelOptions& how) {
   }
   config_ = files.config;
   batch_ = how.batch;
+  const engines::MemoryLoad load{how.batch * kTrainTokens, 0, how.batch * kTrainTokens, false};
+  expected_bytes_ =
+      before + static_cast<double>(engines::estimate_memory(files, runtime, load).total());
   TIDEMILL_ASSIGN_OR_RETURN(runtime_, engines::open_runtime(files, runtime));
   return {};
 }

@@ -22,6 +22,7 @@ struct BenchModelOptions {
   std::int64_t batch = 1;  // requests, or sequences of a training batch
   bool share_prefixes = true;
   const char* preset = "197m";  // where no model is asked for
+  engines::Recompute recompute = engines::Recompute::kNone;
 };
 
 /// Opens a model and gives it work; steps add to the profile it was made with.
@@ -38,6 +39,9 @@ public:
   [[nodiscard]] Status open(const BenchModelOptions& how);
   [[nodiscard]] const engines::ModelConfig& config() const { return config_; }
   [[nodiscard]] const EngineBenchOptions& options() const { return options_; }
+  /// Returns what training was expected to take, before the model was opened, the memory of the
+  /// process at that time included.
+  [[nodiscard]] double expected_bytes() const { return expected_bytes_; }
 
   /// Returns the tokens per second of `batch` requests that decode `steps` tokens together.
   [[nodiscard]] Result<double> decode(std::int64_t steps);
@@ -68,6 +72,7 @@ private:
   engines::OpProfile kept_;
   engines::ModelConfig config_;
   std::int64_t batch_ = 1;
+  double expected_bytes_ = 0.0;
   std::unique_ptr<engines::ModelRuntime> runtime_;
   Discard sink_;
   std::uint64_t next_id_ = 0;

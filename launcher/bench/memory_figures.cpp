@@ -2,7 +2,6 @@
 // The figures of memory.
 #include "launcher/bench/figure_spec.hpp"
 #include "launcher/bench/peak_memory.hpp"
-#include "launcher/bench/step_cost.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -14,25 +13,30 @@ Result<double> peak_memory(BenchModel& bench) {
   return peak_memory_bytes();
 }
 
-Result<double> weight_bytes(BenchModel& bench, const engines::MachinePeaks& /*peaks*/,
-                            const FigureSpec& spec) {
-  return StepCost(bench.config()).weight_bytes(spec.model.compute);
+Result<double> estimate(BenchModel& bench, const engines::MachinePeaks& /*peaks*/,
+                        const FigureSpec& /*spec*/) {
+  return bench.expected_bytes();
 }
 
-FigureSpec peak(const char* name, DType compute, Training training, std::int64_t batch,
-                const char* preset = "197m") {
-  return {name,        {compute, training, batch, true, preset}, "bytes", "weights", peak_memory,
-          weight_bytes};
+FigureSpec peak(const char* name, const BenchModelOptions& how) {
+  return {name, how, "bytes", "estimate", peak_memory, estimate};
+}
+
+BenchModelOptions lora(DType compute, std::int64_t batch,
+                       engines::Recompute recompute = engines::Recompute::kNone) {
+  return {compute, Training::kAdapter, batch, true, "197m", recompute};
 }
 
 }  // namespace
 
 std::vector<FigureSpec> memory_figures() {
   return {
-      peak("lora_peak_bytes_f32_b1", DType::kF32, Training::kAdapter, 1),
-      peak("lora_peak_bytes_bf16_b1", DType::kBF16, Training::kAdapter, 1),
-      peak("lora_peak_bytes_bf16_b4", DType::kBF16, Training::kAdapter, 4),
-      peak("full_peak_bytes_f32_b1", DType::kF32, Training::kAll, 1, "15m"),
+      peak("lora_peak_bytes_f32_b1", lora(DType::kF32, 1)),
+      peak("lora_peak_bytes_bf16_b1", lora(DType::kBF16, 1)),
+      peak("lora_peak_bytes_bf16_b4", lora(DType::kBF16, 4)),
+      peak("lora_peak_bytes_bf16_b4_cheap", lora(DType::kBF16, 4, engines::Recompute::kCheap)),
+      peak("lora_peak_bytes_bf16_b4_layer", lora(DType::kBF16, 4, engines::Recompute::kLayer)),
+      peak("full_peak_bytes_f32_b1", {DType::kF32, Training::kAll, 1, true, "15m"}),
   };
 }
 

@@ -163,8 +163,8 @@ MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model) {
     MemoryPlan plan;
     plan.recompute = recompute;
     plan.engine = engines::estimate_memory(
-        model.files.config, runtime,
-        std::max(options.train.common.micro_batch_tokens, model.files.config.max_positions));
+        model.files, runtime,
+        {std::max(options.train.common.micro_batch_tokens, model.files.config.max_positions)});
     plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
     return plan;
   };

@@ -72,7 +72,9 @@ TEST(LoraBypassTest, ForwardAddsToItsRows) {
   std::vector<float> x = {1, 1, 2, -1};  // A x = 3, 0
   std::vector<float> y = {10, 20, 30, 40, 50, 60};
   ASSERT_TRUE(bypass.only_adds());
-  bypass.add({x.data(), 2, 2, 2}, {y.data(), 2, 3, 3}, *ops);
+  std::vector<float> scaled_u(2);
+  bypass.add({x.data(), 2, 2, 2}, {scaled_u.data(), 2, 1, 1}, {y.data(), 2, 3, 3}, *ops);
+  EXPECT_EQ(scaled_u, (std::vector<float>{1.5F, 0}));
   EXPECT_EQ(y, (std::vector<float>{14.5F, 20, 28.5F, 40, 50, 60}));
 }
 
@@ -97,12 +99,15 @@ TEST(LoraBypassTest, BackwardAccumulates) {
   const Matrix dx_view = {dx.data(), 1, 2, 2};
   const ConstMatrix dy_view = {dy.data(), 1, 3, 3};
   const ConstMatrix x_view = {x.data(), 1, 2, 2};
-  bypass.backward(base, dy_view, x_view, Store::kAdd, &dx_view, gradient, *ops);
+  bypass.backward(base, dy_view, x_view, {}, Store::kAdd, &dx_view, gradient, *ops);
   EXPECT_EQ(db, (std::vector<float>{103, 107.5F, 106}));  // scale * dy u
   EXPECT_EQ(da, (std::vector<float>{101, 101}));          // scale * (dy B) x
   EXPECT_EQ(dx, (std::vector<float>{2, 3}));              // scale * (dy B) A
-  bypass.backward(base, dy_view, x_view, Store::kOverwrite, nullptr, gradient, *ops);
+  const std::vector<float> kept_u = {1.5F};
+  bypass.backward(base, dy_view, x_view, {kept_u.data(), 1, 1, 1}, Store::kOverwrite, nullptr,
+                  gradient, *ops);
   EXPECT_EQ(da, (std::vector<float>{102, 102}));
+  EXPECT_EQ(db, (std::vector<float>{106, 115, 112}));
 }
 
 TEST(LoraMergeTest, AddsTheScaledProduct) {

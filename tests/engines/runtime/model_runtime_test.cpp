@@ -152,8 +152,8 @@ TEST_F(ModelRuntimeTest, AnAdapterRunPublishesTheAdapterAlone) {
 
 TEST_F(ModelRuntimeTest, EstimatesGrowWithWhatIsAskedFor) {
   constexpr std::int64_t kTokens = 4096;
-  const MemoryEstimate generating = estimate_memory(model_.config, options(Training::kNo), kTokens);
-  const MemoryEstimate training = estimate_memory(model_.config, options(Training::kYes), kTokens);
+  const MemoryEstimate generating = estimate_memory(model_, options(Training::kNo), {kTokens});
+  const MemoryEstimate training = estimate_memory(model_, options(Training::kYes), {kTokens});
   const std::int64_t parameters = 4 * num_parameters(model_.config);
   EXPECT_EQ(generating.kv_bytes, options(Training::kNo).kv_bytes);
   EXPECT_GE(generating.weights_bytes, 2 * parameters);
@@ -162,11 +162,11 @@ TEST_F(ModelRuntimeTest, EstimatesGrowWithWhatIsAskedFor) {
   EXPECT_EQ(training.optimizer_bytes, 2 * parameters);
   EXPECT_GT(training.weights_bytes, generating.weights_bytes);
   EXPECT_GT(training.activation_bytes, generating.activation_bytes);
-  EXPECT_GT(estimate_memory(model_.config, options(Training::kYes), 2 * kTokens).activation_bytes,
+  EXPECT_GT(estimate_memory(model_, options(Training::kYes), {2 * kTokens}).activation_bytes,
             training.activation_bytes);
   RuntimeOptions adapted = options(Training::kYes);
   adapted.adapter = small_adapter(model_.config, 1);
-  EXPECT_LT(estimate_memory(model_.config, adapted, kTokens).total(), training.total());
+  EXPECT_LT(estimate_memory(model_, adapted, {kTokens}).total(), training.total());
 }
 
 TEST(WeightShelfTest, LaysWeightsOutOnce) {
