@@ -18,6 +18,7 @@
 #include "engines/optimizer/adamw.hpp"
 #include "engines/optimizer/schedule.hpp"
 #include "engines/rollout_engine.hpp"
+#include "engines/runtime/named_adapters.hpp"
 #include "engines/snapshot.hpp"
 #include "engines/train_engine.hpp"
 #include "engines/transformer/recompute.hpp"
@@ -67,6 +68,9 @@ struct RuntimeOptions {
   /// An adapter over the base: generated with, and trained when `optimizer` is given. Absent: the
   /// bare model, whose parameters are all trained.
   std::optional<AdapterFiles> adapter;
+  /// Memory for adapters that are loaded by name beside the policy, those included that requests
+  /// still finish under. 0: none can be loaded.
+  std::int64_t adapter_bytes = 0;
   /// Absent: there is no training view.
   std::optional<OptimizerOptions> optimizer;
   /// Where each operation's time is written down, or null; must outlive the runtime.
@@ -95,6 +99,8 @@ public:
   [[nodiscard]] virtual RolloutEngine& rollout() = 0;
   /// Returns the training view, or null.
   [[nodiscard]] virtual TrainEngine* train() = 0;
+  /// Returns the adapters that requests may name beside the policy.
+  [[nodiscard]] virtual NamedAdapters& adapters() = 0;
   /// Returns the weights opened with, as version 0 of line 0: what both views start from.
   [[nodiscard]] virtual const Snapshot& initial() const = 0;
   /// Returns what the device is and how it computes, in one line.

@@ -149,6 +149,7 @@ MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& op
   } else {
     add_frozen_base(model, options, load, estimate);
   }
+  estimate.weights_bytes += options.adapter_bytes;
   std::int64_t rows = load.rollout_tokens;
   if (trains) {
     const std::int64_t per_row = kept_row_bytes(config, options);

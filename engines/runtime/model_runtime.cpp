@@ -19,6 +19,10 @@ Status check_options(const RuntimeOptions& options) {
     return invalid_argument("max_running: " + std::to_string(options.max_running) +
                             " is less than 1");
   }
+  if (options.adapter_bytes < 0) {
+    return invalid_argument("adapter_bytes: " + std::to_string(options.adapter_bytes) +
+                            " is negative");
+  }
   if (!options.optimizer.has_value()) {
     return {};
   }
@@ -75,7 +79,8 @@ public:
   DeviceRuntime(std::unique_ptr<Device> device, AdapterSpec spec, const RuntimeOptions& options,
                 Snapshot initial)
       : device_(std::move(device)),
-        shelf_(device_->config, std::move(spec), options.compute, *device_->ops),
+        shelf_(device_->config, std::move(spec), options.compute,
+               options.adapter_bytes > 0 ? KeepBase::kAlways : KeepBase::kIfNeeded, *device_->ops),
         initial_(std::move(initial)) {}
 
   // Lays the weights out, once for both views. `files` are those that training begins with.
@@ -94,6 +99,7 @@ public:
   }
 
   RolloutEngine& rollout() override { return *rollout_; }
+  NamedAdapters& adapters() override { return rollout_->adapters(); }
   TrainEngine* train() override { return train_.has_value() ? &*train_ : nullptr; }
   const Snapshot& initial() const override {
     if (initial_.base_digest.empty()) {

@@ -22,6 +22,10 @@ std::unique_ptr<RolloutSequence> make_sequence(RolloutRequest request, RolloutSi
   return sequence;
 }
 
+const Adapter* adapter_of(const RolloutSequence& sequence, const LaidOutWeights& policy) noexcept {
+  return sequence.adapter != nullptr ? sequence.adapter->adapter.get() : policy.adapter.get();
+}
+
 std::int64_t most_cached_tokens(const RolloutRequest& request) noexcept {
   return static_cast<std::int64_t>(request.prompt_ids.size()) +
          std::max(request.max_new_tokens - 1, 0);
@@ -78,9 +82,15 @@ std::vector<std::unique_ptr<RolloutSequence>> RolloutQueue::take_overdue(TimePoi
 
 RolloutPlan RolloutQueue::plan(const IterationBudget& budget, const AdmissionRule& rule) {
   IterationPlan planned = planner_.plan(budget, rule);
-  RolloutPlan plan{std::move(planned.copies), {}, planned.cached_tokens, planned.preemptions};
+  RolloutPlan plan;
+  plan.copies = std::move(planned.copies);
+  plan.cached_tokens = planned.cached_tokens;
+  plan.preemptions = planned.preemptions;
   for (const PlannedChunk& chunk : planned.chunks) {
     plan.chunks.push_back({static_cast<RolloutSequence*>(chunk.sequence), chunk.num_tokens});
+  }
+  for (PlannedSequence* sequence : planned.started) {
+    plan.started.push_back(static_cast<RolloutSequence*>(sequence));
   }
   return plan;
 }

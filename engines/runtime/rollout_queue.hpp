@@ -12,6 +12,8 @@
 
 #include "base/clock.hpp"
 #include "engines/rollout_engine.hpp"
+#include "engines/runtime/adapter_table.hpp"
+#include "engines/runtime/weight_shelf.hpp"
 #include "engines/sampling/stop_matcher.hpp"
 #include "engines/scheduler/iteration_planner.hpp"
 
@@ -21,6 +23,8 @@ namespace tidemill::engines {
 struct RolloutSequence : PlannedSequence {
   RolloutRequest request;
   RolloutSink* sink = nullptr;
+  std::shared_ptr<const AdapterSlot> slot;       // null: the policy's weights
+  std::shared_ptr<const ServedAdapter> adapter;  // of the slot, once it has started
   std::optional<StopMatcher> stops;   // absent: no stop strings
   std::optional<TimePoint> deadline;  // absent: none
   std::int64_t num_scored = 0;        // prompt tokens whose scores are below
@@ -35,6 +39,11 @@ struct RolloutSequence : PlannedSequence {
 [[nodiscard]] std::unique_ptr<RolloutSequence> make_sequence(RolloutRequest request,
                                                              RolloutSink& sink);
 
+/// Returns the adapter that computes a sequence which has started, or null; `policy` are the weights
+/// of those without a named one.
+[[nodiscard]] const Adapter* adapter_of(const RolloutSequence& sequence,
+                                        const LaidOutWeights& policy) noexcept;
+
 /// Returns the most tokens of `request` that are ever in the cache: the last one is not fed back.
 [[nodiscard]] std::int64_t most_cached_tokens(const RolloutRequest& request) noexcept;
 
@@ -48,6 +57,7 @@ struct RolloutChunk {
 struct RolloutPlan {
   std::vector<PageCopy> copies;
   std::vector<RolloutChunk> chunks;
+  std::vector<RolloutSequence*> started;
   std::int64_t cached_tokens = 0;
   std::int64_t preemptions = 0;
 };

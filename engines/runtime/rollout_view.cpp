@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include "base/check.hpp"
@@ -28,9 +30,26 @@ Status check_ids(const std::vector<std::int32_t>& ids, const char* what, std::in
 
 // Names weights by their content: what was computed with weights of one name is right for all. Only
 // the base that a runtime was opened with can be without a digest, and there is one.
+std::string base_name_of(const LaidOutWeights& weights) {
+  return weights.base_digest.empty() ? "as opened" : weights.base_digest;
+}
+
 std::string name_of(const LaidOutWeights& weights) {
-  return (weights.base_digest.empty() ? "as opened" : weights.base_digest) + " " +
-         weights.adapter_digest;
+  return base_name_of(weights) + " " + weights.adapter_digest;
+}
+
+// Puts chunks of one adapter behind each other, in the order in which adapters first appear: few
+// large products in place of many small ones. No bit of a row depends on its place.
+void put_adapters_together(std::vector<RolloutChunk>& chunks) {
+  std::map<const ServedAdapter*, std::size_t> places;
+  for (const RolloutChunk& chunk : chunks) {
+    places.emplace(chunk.sequence->adapter.get(), places.size());
+  }
+  if (places.size() > 1) {
+    std::ranges::stable_sort(chunks, {}, [&places](const RolloutChunk& chunk) {
+      return places.at(chunk.sequence->adapter.get());
+    });
+  }
 }
 
 // Adds one token to the versions that produced a response.
@@ -55,7 +74,9 @@ RolloutView::RolloutView(Device& device, WeightShelf& shelf, const RuntimeOption
       clock_(options.clock),
       weights_(std::move(weights)),
       weights_name_(name_of(weights_)),
-      version_(version) {
+      version_(version),
+      adapters_(device.config, *device.ops, options.adapter_bytes) {
+  adapters_.set_base(weights_.base, base_name_of(weights_));
   device.make_room = [this](std::int64_t pages, RoomFrom from) {
     if (from == RoomFrom::kCached) {
       queue_.planner().drop_cached(pages);
@@ -118,6 +139,14 @@ Status RolloutView::submit(RolloutRequest request, RolloutSink& sink) {
     sequence->prefix_use = PrefixUse::kNone;
   }
   const RolloutRequest& taken = sequence->request;
+  if (!taken.adapter.empty()) {
+    auto slot = adapters_.find(taken.adapter);
+    if (!slot.ok()) {
+      return {slot.status().code(), slot.status().message() + sample(taken.id)};
+    }
+    sequence->slot = std::move(slot).value();
+    sequence->own_weights = &sequence->slot->weights;
+  }
   if (!taken.stop_strings.empty()) {
     auto stops = StopMatcher::create(taken.stop_strings);
     if (!stops.ok()) {
@@ -159,6 +188,13 @@ Status RolloutView::load(Snapshot snapshot, WeightArrival /*arrival*/) {
             "snapshot " + to_string(snapshot.version) + " is older than " + to_string(newest)};
   }
   TIDEMILL_ASSIGN_OR_RETURN(LaidOutWeights weights, shelf_.lay_out(snapshot, WeightUse::kForward));
+  if (weights.base != adapters_.base()) {
+    if (adapters_.in_use()) {
+      return {Errc::kUnavailable, "snapshot " + to_string(snapshot.version) +
+                                      " has another base than that of the adapters loaded by name"};
+    }
+    adapters_.set_base(weights.base, base_name_of(weights));
+  }
   pending_ = Pending{std::move(weights), snapshot.version};
   activate_pending();
   return {};
@@ -176,7 +212,8 @@ AdmissionRule RolloutView::admission() const {
 Result<StepReport> RolloutView::step(const StepBudget& budget) {
   StepReport report;
   end_overdue();
-  const RolloutPlan plan = queue_.plan({budget.tokens, budget.prefill_tokens}, admission());
+  forget_withdrawn();
+  RolloutPlan plan = queue_.plan({budget.tokens, budget.prefill_tokens}, admission());
   report.cached_tokens = plan.cached_tokens;
   report.preemptions = plan.preemptions + std::exchange(preempted_between_, 0);
   report.kv_use = static_cast<double>(queue_.planner().num_pages_in_use()) /
@@ -184,6 +221,10 @@ Result<StepReport> RolloutView::step(const StepBudget& budget) {
   for (const PageCopy& copy : plan.copies) {
     device_.cache->copy_page(copy.from, copy.to);
   }
+  for (RolloutSequence* sequence : plan.started) {
+    sequence->adapter = sequence->slot != nullptr ? sequence->slot->served : nullptr;
+  }
+  put_adapters_together(plan.chunks);
   if (!plan.chunks.empty()) {
     // Results go out when the queue is done with all of them: a sink may submit or cancel.
     for (Finished& finished : compute(plan.chunks, report)) {
@@ -206,7 +247,7 @@ std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<Rollou
     const auto first = sequence.tokens.begin() + sequence.num_cached;
     batch.ids.insert(batch.ids.end(), first, first + chunk.num_tokens);
     batch.segments.push_back(
-        {chunk.num_tokens, sequence.num_cached, sequence.pages, weights_.adapter.get()});
+        {chunk.num_tokens, sequence.num_cached, sequence.pages, adapter_of(sequence, weights_)});
     const bool decodes = sequence.has_response() && sequence.num_uncached() == 1;
     (decodes ? report.decode_tokens : report.prefill_tokens) += chunk.num_tokens;
   }
@@ -258,7 +299,8 @@ std::optional<FinishReason> RolloutView::apply(const Draw& draw) {
   if (draw.token >= 0) {
     sequence.tokens.push_back(draw.token);
     sequence.result.behavior_logprobs.push_back(draw.logprob);
-    count_version(sequence.result.versions, version_);
+    count_version(sequence.result.versions,
+                  sequence.adapter != nullptr ? sequence.adapter->version : version_);
     if (std::ranges::find(sequence.request.stop_ids, draw.token) !=
         sequence.request.stop_ids.end()) {
       return FinishReason::kStop;
@@ -278,6 +320,8 @@ void RolloutView::deliver(Finished finished) {
   result.finish_reason = finished.reason;
   const auto response = sequence.response();
   result.response_ids.assign(response.begin(), response.end());
+  sequence.slot = nullptr;  // it has ended, also for a sink that looks
+  sequence.adapter = nullptr;
   sequence.sink->on_rollout(std::move(result));
 }
 
@@ -287,8 +331,21 @@ void RolloutView::activate_pending() {
     version_ = pending_->version;
     pending_.reset();
     weights_name_ = name_of(weights_);
-    // Nothing could find it any more: what is cached is found by the name of its weights.
-    queue_.planner().keep_only(weights_name_);
+    keep_served();
+  }
+}
+
+// Drops what nothing could find any more: what is cached is found by the name of its weights.
+void RolloutView::keep_served() {
+  std::vector<std::string_view> names{weights_name_};
+  adapters_.append_weight_names(names);
+  queue_.planner().keep_only(names);
+}
+
+void RolloutView::forget_withdrawn() {
+  if (num_withdrawn_ != adapters_.num_withdrawn()) {
+    num_withdrawn_ = adapters_.num_withdrawn();
+    keep_served();
   }
 }
 

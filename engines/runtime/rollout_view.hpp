@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engines/runtime/adapter_table.hpp"
 #include "engines/runtime/device.hpp"
 #include "engines/runtime/rollout_queue.hpp"
 #include "engines/runtime/token_drawer.hpp"
@@ -17,7 +18,7 @@
 
 namespace tidemill::engines {
 
-/// Generates with weights that come as snapshots.
+/// Generates with weights that come as snapshots, and with named adapters over their base.
 ///
 /// One call of `step` is one flat batch: a token of each sequence that is decoding, and prefill
 /// chunks. What a request gets does not depend on what else is there, nor on budgets, cache size,
@@ -34,6 +35,9 @@ public:
   PolicyVersion serving() const override { return version_; }
   bool has_work() const override;
   Result<StepReport> step(const StepBudget& budget) override;
+
+  /// Returns the adapters that requests may name.
+  [[nodiscard]] NamedAdapters& adapters() noexcept { return adapters_; }
 
 private:
   struct Pending {
@@ -53,6 +57,8 @@ private:
   [[nodiscard]] std::optional<FinishReason> apply(const Draw& draw);
   static void deliver(Finished finished);
   void activate_pending();
+  void keep_served();
+  void forget_withdrawn();
 
   Device& device_;
   WeightShelf& shelf_;
@@ -66,6 +72,8 @@ private:
   PolicyVersion version_;
   std::int64_t preempted_between_ = 0;  // sequences preempted since the last iteration
   std::optional<Pending> pending_;
+  AdapterTable adapters_;
+  std::uint64_t num_withdrawn_ = 0;  // of `adapters_`, when it was last looked at
 };
 
 }  // namespace tidemill::engines

@@ -40,9 +40,10 @@ std::vector<Draw> TokenDrawer::run(const LaidOutWeights& weights, ConstMatrix hi
   std::int64_t index = 0;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     const RolloutSequence& sequence = *chunks[i].sequence;
+    const Adapter* adapter = adapter_of(sequence, weights);
     draws[i].sequence = chunks[i].sequence;
     if (chunks[i].num_tokens == 0 && sequence.request.max_new_tokens > 0) {
-      rows.push_back({sequence.row->data(), sequence.length() - 1, &draws[i], true});
+      rows.push_back({sequence.row->data(), sequence.length() - 1, &draws[i], adapter, true});
     }
     for (std::int64_t k = 0; k < chunks[i].num_tokens; ++k, ++index) {
       const std::int64_t position = sequence.num_cached + k;
@@ -50,7 +51,7 @@ std::vector<Draw> TokenDrawer::run(const LaidOutWeights& weights, ConstMatrix hi
       const bool draws_token = last && sequence.request.max_new_tokens > 0;
       if (draws_token || prompt_target(sequence, position) >= 0 ||
           wants_logits(sequence, position)) {
-        rows.push_back({hidden.row(index), position, &draws[i], last});
+        rows.push_back({hidden.row(index), position, &draws[i], adapter, last});
       }
     }
   }
@@ -63,7 +64,7 @@ std::vector<Draw> TokenDrawer::run(const LaidOutWeights& weights, ConstMatrix hi
       std::copy_n(part[static_cast<std::size_t>(i)].hidden, gathered.cols, gathered.row(i));
     }
     const Matrix logits = logits_.reshape(count, device_.config.vocab_size);
-    device_.transformer->logits(*weights.base, weights.adapter.get(), gathered, logits);
+    device_.transformer->logits(*weights.base, adapter_runs(part), gathered, logits);
     score_prompts(part, logits);
     draw_tokens(part, logits);
   }
@@ -78,6 +79,15 @@ std::vector<Draw> TokenDrawer::run(const LaidOutWeights& weights, ConstMatrix hi
     }
   }
   return outcomes;
+}
+
+std::vector<AdapterRun> TokenDrawer::adapter_runs(std::span<const Row> rows) {
+  std::vector<AdapterRun> runs;
+  std::int64_t num_rows = 0;
+  for (const Row& row : rows) {
+    append_adapter_rows(row.adapter, num_rows++, 1, runs);
+  }
+  return runs;
 }
 
 void TokenDrawer::score_prompts(std::span<const Row> rows, ConstMatrix logits) {

@@ -43,9 +43,11 @@ private:
     const float* hidden = nullptr;
     std::int64_t position = 0;  // in the sequence
     Draw* draw = nullptr;       // never null
+    const Adapter* adapter = nullptr;
     bool last = false;          // the sequence's last token
   };
 
+  [[nodiscard]] static std::vector<AdapterRun> adapter_runs(std::span<const Row> rows);
   void score_prompts(std::span<const Row> rows, ConstMatrix logits);
   void draw_tokens(std::span<const Row> rows, ConstMatrix logits);
   void draw_token(const Row& row, std::span<const float> logits);

@@ -38,8 +38,13 @@ Status check_digest(const Snapshot& snapshot, const std::string& part, const Ten
 
 }  // namespace
 
-WeightShelf::WeightShelf(ModelConfig config, AdapterSpec spec, DType compute, Ops& ops)
-    : config_(std::move(config)), spec_(std::move(spec)), compute_(compute), ops_(ops) {}
+WeightShelf::WeightShelf(ModelConfig config, AdapterSpec spec, DType compute, KeepBase keep_base,
+                         Ops& ops)
+    : config_(std::move(config)),
+      spec_(std::move(spec)),
+      compute_(compute),
+      keep_base_(keep_base == KeepBase::kAlways || needs_base_tensors(spec_)),
+      ops_(ops) {}
 
 Result<LaidOutWeights> WeightShelf::lay_out(const Snapshot& snapshot, WeightUse use,
                                             SnapshotTrust trust) {
@@ -88,7 +93,7 @@ Result<LaidOutWeights> WeightShelf::lay_out(const Snapshot& snapshot, WeightUse 
 
 Result<std::shared_ptr<const ModelWeights>> WeightShelf::lay_out_base(const TensorMap& tensors,
                                                                       WeightUse use) {
-  return ModelWeights::create(config_, tensors, {compute_, use, needs_base_tensors(spec_)}, ops_);
+  return ModelWeights::create(config_, tensors, {compute_, use, keep_base_}, ops_);
 }
 
 Result<std::shared_ptr<const Adapter>> WeightShelf::lay_out_adapter(const TensorMap& tensors,

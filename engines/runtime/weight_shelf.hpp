@@ -28,13 +28,19 @@ enum class SnapshotTrust : std::uint8_t {
   kOwn,     // this process has just made it; an empty digest is then allowed
 };
 
+/// Whether bases keep their tensors.
+enum class KeepBase : std::uint8_t {
+  kIfNeeded,  // by the runtime's own adapter
+  kAlways,    // others may come that need them
+};
+
 /// Lays weights out for one device and remembers, without keeping alive, what it laid out.
 ///
 /// Threads: one call at a time.
 class WeightShelf {
 public:
   /// `spec` is that of the runtime's adapter; empty: the runtime has none. `ops` must outlive it.
-  WeightShelf(ModelConfig config, AdapterSpec spec, DType compute, Ops& ops);
+  WeightShelf(ModelConfig config, AdapterSpec spec, DType compute, KeepBase keep_base, Ops& ops);
 
   /// Verifies the digests of `snapshot`, unless it is trusted, and lays it out for `use`. Parts
   /// that somebody still holds are shared; an empty base stands for one that somebody holds.
@@ -68,6 +74,7 @@ private:
   ModelConfig config_;
   AdapterSpec spec_;
   DType compute_;
+  bool keep_base_;
   Ops& ops_;
   Shelf<ModelWeights> bases_;
   Shelf<Adapter> adapters_;  // by the digests of adapter and base

@@ -13,8 +13,21 @@ namespace {
 
 using Sequences = std::vector<PlannedSequence*>;
 
+bool has_started(const PlannedSequence& sequence) {
+  return !sequence.weights.empty();
+}
+
+// One that has started goes on with what it has.
 bool may_start(const PlannedSequence& sequence, const AdmissionRule& rule) {
-  return rule.newcomers && sequence.min_step <= rule.step;
+  const std::uint64_t served =
+      sequence.own_weights != nullptr ? sequence.own_weights->step : rule.step;
+  return has_started(sequence) || (rule.newcomers && sequence.min_step <= served);
+}
+
+std::string_view weights_for(const PlannedSequence& sequence, const AdmissionRule& rule) {
+  return has_started(sequence)            ? sequence.weights
+         : sequence.own_weights != nullptr ? sequence.own_weights->name
+                                           : rule.weights;
 }
 
 // Puts `sequence` in its place by age.
@@ -292,7 +305,7 @@ IterationPlanner::Start IterationPlanner::start(PlannedSequence& sequence,
   }
   PrefixTree::Match match;
   if (sequence.prefix_use == PrefixUse::kShared) {
-    match = tree_.find(rule.weights, sequence.tokens);
+    match = tree_.find(weights_for(sequence, rule), sequence.tokens);
     if (match.wait) {
       return Start::kWaits;
     }
@@ -305,7 +318,10 @@ IterationPlanner::Start IterationPlanner::start(PlannedSequence& sequence,
       !outlook.has_room(sequence, pages - shared + idle)) {
     return Start::kNoRoom;
   }
-  sequence.weights = rule.weights;
+  if (!has_started(sequence)) {
+    sequence.weights = weights_for(sequence, rule);
+    plan.started.push_back(&sequence);
+  }
   tree_.use(match, sequence.pages, sequence.hold);
   TIDEMILL_CHECK(tree_.allocate(pages - shared, sequence.pages));
   if (match.partial != nullptr) {

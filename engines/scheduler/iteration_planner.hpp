@@ -22,6 +22,12 @@ enum class PrefixUse : std::uint8_t {
   kNone,  // all its tokens have to be computed, since something of each is wanted
 };
 
+/// Weights as the planner knows them.
+struct ServedWeights {
+  std::string name;        // by content
+  std::uint64_t step = 0;  // a sequence waits for its `min_step`
+};
+
 /// A sequence as the planner sees it. The first part is its owner's, who appends to `tokens` what
 /// is drawn; the second part is the planner's alone.
 struct PlannedSequence {
@@ -30,6 +36,8 @@ struct PlannedSequence {
   std::int64_t max_new_tokens = 0;
   std::uint64_t min_step = 0;  // starts once this step is served
   PrefixUse prefix_use = PrefixUse::kShared;
+  /// What it starts with in place of what `AdmissionRule` names; null: that. Read when it starts.
+  const ServedWeights* own_weights = nullptr;
 
   std::uint64_t serial = 0;         // submission order
   std::string weights;              // what it is computed with, once it has started
@@ -87,6 +95,7 @@ struct PageCopy {
 struct IterationPlan {
   std::vector<PageCopy> copies;  // to be made in this order: one's source may be another's target
   std::vector<PlannedChunk> chunks;
+  std::vector<PlannedSequence*> started;  // for the first time; with a chunk or without
   std::int64_t cached_tokens = 0;  // of the sequences that start: not to be computed
   std::int64_t preemptions = 0;
 };
@@ -128,8 +137,8 @@ public:
   void drop_cached(std::int64_t pages) { tree_.evict_until_free(pages); }
   /// The same, and then preempts running sequences, youngest first; returns how many.
   std::int64_t make_room(std::int64_t pages);
-  /// Drops what was computed with other weights than `weights`.
-  void keep_only(std::string_view weights) { tree_.keep_only(weights); }
+  /// Drops what was computed with other weights than those named.
+  void keep_only(std::span<const std::string_view> weights) { tree_.keep_only(weights); }
 
   [[nodiscard]] bool any_in_flight() const noexcept {
     return !running_.empty() || !preempted_.empty();

@@ -278,10 +278,10 @@ void PrefixTree::evict_until_free(std::int64_t count) {
   }
 }
 
-void PrefixTree::keep_only(std::string_view weights) {
+void PrefixTree::keep_only(std::span<const std::string_view> weights) {
   for (auto it = roots_.begin(); it != roots_.end();) {
     const auto root = it++;
-    if (root->first != weights) {
+    if (std::ranges::find(weights, root->first) == weights.end()) {
       evict_subtree(*root->second);
       if (root->second->children.empty()) {
         roots_.erase(root);

@@ -108,8 +108,8 @@ public:
   [[nodiscard]] bool allocate(std::int64_t count, std::vector<std::int32_t>& pages);
   /// Evicts until `count` pages are free or nothing more can be evicted.
   void evict_until_free(std::int64_t count);
-  /// Evicts what no sequence uses and was not computed by `weights`.
-  void keep_only(std::string_view weights);
+  /// Evicts what no sequence uses and was not computed by one of `weights`.
+  void keep_only(std::span<const std::string_view> weights);
 
   /// Returns the number of pages that can be allocated: free ones and evictable ones.
   [[nodiscard]] std::int64_t num_available() const noexcept {

@@ -43,4 +43,16 @@ struct Batch {
   [[nodiscard]] std::int64_t num_training_rows() const noexcept;
 };
 
+/// Consecutive rows that share an adapter.
+struct AdapterRun {
+  const Adapter* adapter = nullptr;  // never null
+  std::int64_t first_row = 0;
+  std::int64_t num_rows = 0;
+};
+
+/// Appends the rows [first_row, first_row + num_rows) of `adapter` to `runs`, which hold none
+/// behind them; neighbours with the same adapter become one run. Null: no rows of an adapter.
+void append_adapter_rows(const Adapter* adapter, std::int64_t first_row, std::int64_t num_rows,
+                         std::vector<AdapterRun>& runs);
+
 }  // namespace tidemill::engines

@@ -27,17 +27,7 @@ void add_segment(const Segment& segment, BatchPlan& plan) {
   }
   plan.num_positions = std::max(plan.num_positions, segment.first_position + segment.num_tokens);
   plan.segments.push_back({first_row, segment.num_tokens, segment.first_position, segment.pages});
-  if (segment.adapter == nullptr) {
-    return;
-  }
-  if (!plan.adapter_runs.empty()) {
-    AdapterRun& last = plan.adapter_runs.back();
-    if (last.adapter == segment.adapter && last.first_row + last.num_rows == first_row) {
-      last.num_rows += segment.num_tokens;
-      return;
-    }
-  }
-  plan.adapter_runs.push_back({segment.adapter, first_row, segment.num_tokens});
+  append_adapter_rows(segment.adapter, first_row, segment.num_tokens, plan.adapter_runs);
 }
 
 // The segments from the first training segment on.
@@ -47,6 +37,19 @@ std::span<const Segment> training_segments(const Batch& batch) {
 }
 
 }  // namespace
+
+void append_adapter_rows(const Adapter* adapter, std::int64_t first_row, std::int64_t num_rows,
+                         std::vector<AdapterRun>& runs) {
+  if (adapter == nullptr) {
+    return;
+  }
+  if (!runs.empty() && runs.back().adapter == adapter &&
+      runs.back().first_row + runs.back().num_rows == first_row) {
+    runs.back().num_rows += num_rows;
+    return;
+  }
+  runs.push_back({adapter, first_row, num_rows});
+}
 
 std::int64_t Batch::num_training_rows() const noexcept {
   std::int64_t rows = 0;

@@ -11,13 +11,6 @@
 
 namespace tidemill::engines {
 
-/// Consecutive rows that share an adapter.
-struct AdapterRun {
-  const Adapter* adapter = nullptr;  // never null
-  std::int64_t first_row = 0;
-  std::int64_t num_rows = 0;
-};
-
 /// Rows count from the first row planned.
 struct BatchPlan {
   std::vector<std::int32_t> positions;  // of each row

@@ -61,10 +61,8 @@ const LinearBypass* head_bypass(const Adapter* adapter) {
   return adapter != nullptr ? adapter->head() : nullptr;
 }
 
-void compute_logits(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
-                    Ops& ops, Matrix logits) {
-  const AdapterRun whole{adapter, 0, hidden.rows};
-  const std::span<const AdapterRun> runs(&whole, adapter != nullptr ? 1 : 0);
+void compute_logits(const ModelWeights& weights, std::span<const AdapterRun> runs,
+                    ConstMatrix hidden, Ops& ops, Matrix logits) {
   adapted_linear(
       {&weights.head(), {}}, runs, [](const Adapter& of_run) { return of_run.head(); }, hidden,
       Store::kOverwrite, logits, {}, ops);
@@ -79,15 +77,16 @@ Matrix chunk_logits(const ModelWeights& weights, const Adapter* adapter, ConstMa
     std::copy_n(hidden.row(row), hidden.cols, rows.row(i));
   }
   const Matrix logits = buffers.logits.reshape(chunk.size(), weights.head().out_features());
-  compute_logits(weights, adapter, rows, ops, logits);
+  const AdapterRun whole{adapter, 0, rows.rows};
+  compute_logits(weights, {&whole, adapter != nullptr ? 1U : 0U}, rows, ops, logits);
   return logits;
 }
 
 }  // namespace
 
-void Transformer::logits(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
-                         Matrix logits) {
-  compute_logits(weights, adapter, hidden, state_->ops, logits);
+void Transformer::logits(const ModelWeights& weights, std::span<const AdapterRun> runs,
+                         ConstMatrix hidden, Matrix logits) {
+  compute_logits(weights, runs, hidden, state_->ops, logits);
 }
 
 void Transformer::token_logprobs(const ModelWeights& weights, const Adapter* adapter,

@@ -74,9 +74,9 @@ public:
   [[nodiscard]] ConstMatrix forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                     const ForwardOptions& options = {});
 
-  /// logits (R, V) of hidden states (R, D). The caller picks the rows it needs, all of one
-  /// `adapter` (null: of none): it may change the head.
-  void logits(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
+  /// logits (R, V) of hidden states (R, D). The caller picks the rows it needs; `runs` are those
+  /// with an adapter, which may change the head.
+  void logits(const ModelWeights& weights, std::span<const AdapterRun> runs, ConstMatrix hidden,
               Matrix logits);
 
   /// logprobs[t] = log-probability of targets[t] given hidden[t] (the state of the token before

@@ -217,7 +217,7 @@ TEST(PrefixTreeTest, AgreesWithAListOfPrefixes) {
         running.erase(running.begin() + static_cast<std::ptrdiff_t>(index));
       }
       if (random.below(60) == 0) {
-        tree.keep_only("a");
+        tree.keep_only(std::vector<std::string_view>{"a"});
         oracle.keep_only("a");
       }
       ASSERT_EQ(tree.num_nodes(), static_cast<std::int64_t>(oracle.size())) << "seed " << seed;

@@ -63,7 +63,7 @@ void SimulatedGeneration::serve(std::string weights, std::uint64_t step) {
   TIDEMILL_CHECK(!planner_.any_in_flight());
   weights_ = std::move(weights);
   step_ = step;
-  planner_.keep_only(weights_);
+  planner_.keep_only(std::vector<std::string_view>{weights_});
 }
 
 bool SimulatedGeneration::has_work() const {

@@ -66,7 +66,9 @@ Rows ModelBench::hidden(const std::vector<std::int32_t>& ids, const Adapter* ada
 Rows ModelBench::logits(ConstMatrix hidden, const Adapter* adapter) {
   Rows rows{config.vocab_size,
             std::vector<float>(static_cast<std::size_t>(hidden.rows * config.vocab_size))};
-  model.logits(*weights, adapter, hidden, {rows.values.data(), hidden.rows, rows.cols, rows.cols});
+  std::vector<AdapterRun> runs;
+  append_adapter_rows(adapter, 0, hidden.rows, runs);
+  model.logits(*weights, runs, hidden, {rows.values.data(), hidden.rows, rows.cols, rows.cols});
   return rows;
 }
 
