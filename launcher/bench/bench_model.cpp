@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engines/rl/sft_token_loss.hpp"
+#include "launcher/bench/bench_adapters.hpp"
 #include "launcher/bench/peak_memory.hpp"
 
 namespace tidemill::launcher {
@@ -58,13 +59,11 @@ Status BenchModel::open(const BenchModelOptions& how) {
   runtime.kv_bytes = std::int64_t{512} << 20U;
   runtime.activation_bytes = std::int64_t{8} << 30U;
   runtime.recompute = how.recompute;
+  runtime.adapter_bytes = how.num_adapters > 0 ? std::int64_t{2} << 30U : 0;
   runtime.profile = &profile_.ops;
   if (how.training == Training::kAdapter) {
-    engines::AdapterConfig adapter;
-    adapter.rank = 16;
-    adapter.alpha = 32.0;
-    adapter.targets = {engines::ModuleSelector::Kind::kAllLinear, {}, {}};
-    TIDEMILL_ASSIGN_OR_RETURN(runtime.adapter, engines::make_adapter(adapter, files, kSeed));
+    TIDEMILL_ASSIGN_OR_RETURN(runtime.adapter,
+                              engines::make_adapter(bench_adapter_config(), files, kSeed));
   }
   if (how.training != Training::kNone) {
     runtime.optimizer.emplace();
@@ -75,11 +74,11 @@ Status BenchModel::open(const BenchModelOptions& how) {
   expected_bytes_ =
       before + static_cast<double>(engines::estimate_memory(files, runtime, load).total());
   TIDEMILL_ASSIGN_OR_RETURN(runtime_, engines::open_runtime(files, runtime));
-  return {};
+  return load_bench_adapters(files, how.num_adapters, runtime_->adapters());
 }
 
-Result<double> BenchModel::decode(std::int64_t steps) {
-  TIDEMILL_RETURN_IF_ERROR(submit(kPromptTokens, steps + 2));
+Result<double> BenchModel::decode(std::int64_t steps, std::int64_t num_adapters) {
+  TIDEMILL_RETURN_IF_ERROR(submit(kPromptTokens, steps + 2, num_adapters));
   auto& rollout = runtime_->rollout();
   std::int64_t timed = 0;
   double seconds = 0.0;
@@ -148,17 +147,21 @@ Result<double> BenchModel::train() {
   return static_cast<double>(batch_ * kTrainTokens) / end_step(start, true);
 }
 
-Status BenchModel::submit(std::int64_t prompt, std::int64_t new_tokens) {
+Status BenchModel::submit(std::int64_t prompt, std::int64_t new_tokens,
+                          std::int64_t num_adapters) {
   sink_ = Discard{};
   for (std::int64_t i = 0; i < batch_; ++i) {
     TIDEMILL_RETURN_IF_ERROR(
-        submit_one(random_ids(prompt, config_.vocab_size, state_), new_tokens));
+        submit_one(random_ids(prompt, config_.vocab_size, state_), new_tokens,
+                   num_adapters > 0 ? bench_adapter_name(i % num_adapters) : std::string()));
   }
   return {};
 }
 
-Status BenchModel::submit_one(std::vector<std::int32_t> prompt, std::int64_t new_tokens) {
+Status BenchModel::submit_one(std::vector<std::int32_t> prompt, std::int64_t new_tokens,
+                              std::string adapter) {
   RolloutRequest request;
+  request.adapter = std::move(adapter);
   request.id = SampleId{next_id_++};
   request.prompt_ids = std::move(prompt);
   request.max_new_tokens = static_cast<std::int32_t>(new_tokens);

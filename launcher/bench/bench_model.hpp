@@ -23,6 +23,7 @@ struct BenchModelOptions {
   bool share_prefixes = true;
   const char* preset = "197m";  // where no model is asked for
   engines::Recompute recompute = engines::Recompute::kNone;
+  std::int64_t num_adapters = 0;  // loaded by name, see `load_bench_adapters`
 };
 
 /// Opens a model and gives it work; steps add to the profile it was made with.
@@ -43,8 +44,14 @@ public:
   /// process at that time included.
   [[nodiscard]] double expected_bytes() const { return expected_bytes_; }
 
-  /// Returns the tokens per second of `batch` requests that decode `steps` tokens together.
-  [[nodiscard]] Result<double> decode(std::int64_t steps);
+  /// Returns where steps are written down.
+  [[nodiscard]] StepProfile& profile() { return profile_; }
+  /// Returns what a figure keeps of measurements that it takes in turn with its own.
+  [[nodiscard]] std::vector<double>& peer_values() { return peer_values_; }
+
+  /// Returns the tokens per second of `batch` requests that decode `steps` tokens together. They
+  /// name the first `num_adapters` adapters in turn; none if that is 0.
+  [[nodiscard]] Result<double> decode(std::int64_t steps, std::int64_t num_adapters = 0);
   /// Returns the tokens per second of prompts of `tokens` tokens, up to their first new token.
   [[nodiscard]] Result<double> prefill(std::int64_t tokens);
   /// Returns the tokens generated per second by `batch` samples of one prompt of `prompt` tokens,
@@ -61,14 +68,16 @@ private:
     std::string error;
   };
 
-  Status submit(std::int64_t prompt, std::int64_t new_tokens);
-  Status submit_one(std::vector<std::int32_t> prompt, std::int64_t new_tokens);
+  Status submit(std::int64_t prompt, std::int64_t new_tokens, std::int64_t num_adapters = 0);
+  Status submit_one(std::vector<std::int32_t> prompt, std::int64_t new_tokens,
+                    std::string adapter = {});
   double begin_step();
   double end_step(double start, bool counts);
   [[nodiscard]] Result<double> finish(double tokens, double seconds) const;
 
   const EngineBenchOptions& options_;
   StepProfile& profile_;
+  std::vector<double> peer_values_;
   engines::OpProfile kept_;
   engines::ModelConfig config_;
   std::int64_t batch_ = 1;

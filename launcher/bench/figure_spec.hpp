@@ -34,5 +34,6 @@ constexpr const char* kMatmulPeak = "matmul peak";
 [[nodiscard]] std::vector<FigureSpec> training_figures();
 [[nodiscard]] std::vector<FigureSpec> memory_figures();
 [[nodiscard]] std::vector<FigureSpec> grpo_figures();
+[[nodiscard]] std::vector<FigureSpec> adapter_figures();
 
 }  // namespace tidemill::launcher
