@@ -62,6 +62,16 @@ public:
   [[nodiscard]] virtual std::int64_t size_bytes() const noexcept = 0;
 };
 
+/// A low-rank product on some rows, scale * (B (A x) + c). Weights are prepared in f32.
+struct LowRankTerm {
+  std::int64_t first_row = 0;
+  std::int64_t num_rows = 0;
+  const PreparedWeight* a = nullptr;  // (R, I)
+  const PreparedWeight* b = nullptr;  // (O, R)
+  float scale = 0.0F;
+  std::span<const float> scaled_c;  // (O), scale * c; may be empty
+};
+
 /// The fixed quantities of one attention layer.
 struct AttentionShape {
   std::int64_t num_heads = 0;
@@ -137,6 +147,11 @@ public:
 
   /// dbias (O) += the sum of the rows of dy (T, O), row after row (R2).
   virtual void bias_backward(ConstMatrix dy, std::span<float> dbias) = 0;
+
+  /// y (T, O) += each term's product with its rows of x (T, I). Each gets the bits of three calls:
+  /// u = `linear` of x with A, `scale` of u, y += `linear` of u with B and scaled_c.
+  /// Requires terms with rows, in row order, that do not overlap.
+  virtual void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) = 0;
 
   // -- rows ------------------------------------------------------------------------------------
 

@@ -55,6 +55,22 @@ void check_linear_backward_weight(ConstMatrix dy, ConstMatrix x, ConstMatrix dw)
   check_matrix(dw);
 }
 
+void check_add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, ConstMatrix y) {
+  check_shape(x, y.rows, x.cols);
+  check_matrix(y);
+  std::int64_t done = 0;
+  for (const LowRankTerm& term : terms) {
+    TIDEMILL_CHECK(term.num_rows > 0 && term.first_row >= done &&
+                   term.first_row + term.num_rows <= y.rows)
+        << "rows " << term.first_row << " + " << term.num_rows << " of " << y.rows;
+    done = term.first_row + term.num_rows;
+    TIDEMILL_CHECK(term.a->in_features() == x.cols && term.b->out_features() == y.cols &&
+                   term.a->out_features() == term.b->in_features())
+        << "rank " << term.a->out_features() << " on " << x.cols << " -> " << y.cols;
+    check_size_or_empty(term.scaled_c, y.cols);
+  }
+}
+
 void check_bias_backward(ConstMatrix dy, std::span<const float> dbias) {
   check_matrix(dy);
   check_size(dbias, dy.cols);

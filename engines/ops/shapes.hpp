@@ -16,6 +16,7 @@ void check_weight(const WeightView& weight);
 void check_linear(ConstMatrix x, std::int64_t in_features, std::int64_t out_features,
                   std::span<const float> bias, ConstMatrix y);
 void check_linear_backward_weight(ConstMatrix dy, ConstMatrix x, ConstMatrix dw);
+void check_add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, ConstMatrix y);
 void check_bias_backward(ConstMatrix dy, std::span<const float> dbias);
 void check_embed(std::span<const std::int32_t> ids, std::int64_t vocabulary, std::int64_t width,
                  ConstMatrix rows);

@@ -41,6 +41,10 @@ public:
 
   /// scaled_u (T, R) = scale * A x, y (T, O) += B scaled_u + scale * c, x (T, I).
   void forward(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const;
+  /// Returns what `forward` adds, for the rows [first_row, first_row + num_rows) of a batch.
+  [[nodiscard]] LowRankTerm term(std::int64_t first_row, std::int64_t num_rows) const noexcept {
+    return {first_row, num_rows, a_.get(), b_.get(), scale_, scaled_c_};
+  }
   /// Adds the gradients of A, B and c for dy (T, O) and the x (T, I) and scaled_u (T, R) of the
   /// forward, which is computed again when it has no data; with `dx` (T, I), dx += the input
   /// gradient through the product. Requires preparation for backward.
@@ -83,6 +87,10 @@ public:
   /// `only_adds`.
   void add(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const {
     low_rank_->forward(x, scaled_u, y, ops);
+  }
+  /// Returns what `add` adds, for rows of a batch. Requires `only_adds`.
+  [[nodiscard]] LowRankTerm term(std::int64_t first_row, std::int64_t num_rows) const noexcept {
+    return low_rank_->term(first_row, num_rows);
   }
   /// Returns the rank of the low-rank product; requires `only_adds`.
   [[nodiscard]] std::int64_t rank() const noexcept { return low_rank_->rank(); }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engines/peft/linear_bypass.hpp"
-#include "engines/peft/scratch_rows.hpp"
 #include "engines/transformer/batch_plan.hpp"
 #include "engines/transformer/owned_matrix.hpp"
 
@@ -59,6 +59,7 @@ void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, c
       [&](const LinearBypass& bypass, std::int64_t first, std::int64_t count) {
         bypass.forward(layer, x.slice_rows(first, count), store, y.slice_rows(first, count), ops);
       });
+  std::vector<LowRankTerm> terms;
   for (const AdapterRun& run : runs) {
     const LinearBypass* bypass = find(*run.adapter);
     if (bypass == nullptr || !bypass->only_adds()) {
@@ -68,14 +69,15 @@ void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, c
     const std::int64_t first_kept = kept.rows != nullptr ? x.rows - kept.num_rows : x.rows;
     const std::int64_t cut = std::clamp(first_kept, run.first_row, end);
     if (cut > run.first_row) {
-      ScratchRows scaled_u(cut - run.first_row, bypass->rank());
-      bypass->add(x.slice_rows(run.first_row, cut - run.first_row), scaled_u.view(),
-                  y.slice_rows(run.first_row, cut - run.first_row), ops);
+      terms.push_back(bypass->term(run.first_row, cut - run.first_row));
     }
     if (cut < end) {
       bypass->add(x.slice_rows(cut, end - cut), kept.rows->reshape(end - cut, bypass->rank()),
                   y.slice_rows(cut, end - cut), ops);
     }
+  }
+  if (!terms.empty()) {
+    ops.add_low_rank(x, terms, y);
   }
 }
 

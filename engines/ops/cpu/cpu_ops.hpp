@@ -29,6 +29,7 @@ public:
               Matrix y) override;
   void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
                              Matrix dx) override;
+  void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override;
   void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) override;
   void bias_backward(ConstMatrix dy, std::span<float> dbias) override;
   void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) override;
@@ -69,6 +70,8 @@ public:
 private:
   [[nodiscard]] ProductJob product_of(ConstMatrix x, DType dtype, std::span<const float> bias,
                                       Store store, Matrix y);
+  // Adds a term to all rows of y.
+  void add_one_low_rank(ConstMatrix x, const LowRankTerm& term, Matrix y);
   // out (thin.cols, wide.cols) += thin^T wide.
   void thin_backward_weight(ConstMatrix thin, ConstMatrix wide, Matrix out);
 
@@ -79,6 +82,8 @@ private:
   Scratch packed_a_;
   Scratch packed_b_;
   std::vector<std::int64_t> costs_;
+  std::vector<LowRankJob> low_rank_jobs_;
+  Scratch low_rank_rows_;
 };
 
 }  // namespace tidemill::engines::cpu

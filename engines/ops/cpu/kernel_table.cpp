@@ -24,6 +24,7 @@ KernelTable make_table() noexcept {
   table.isa = kRegisterFloats == 16 ? "AVX-512" : kRegisterFloats == 8 ? "AVX2" : "no FMA";
   add_product_kernels(table);
   add_int8_kernels(table);
+  add_low_rank_kernels(table);
   add_panel_kernels(table);
   add_peak_kernels(table);
   add_outer_kernels(table);

@@ -93,6 +93,27 @@ struct ProductJob {
   std::int64_t y_stride = 0;
 };
 
+/// y += scale * ((x A^T) B^T) + c for a few rows. A and B are float panels, of `rank` and `cols`
+/// outputs.
+///
+/// Every element of u = x A^T is one chain of multiply-adds from 0 upwards, as that of
+/// `ProductJob`; it is scaled, and the same is done with B, c and y.
+struct LowRankJob {
+  const float* x = nullptr;
+  std::int64_t x_stride = 0;
+  std::int64_t rows = 0;
+  std::int64_t depth = 0;
+  const float* a = nullptr;
+  std::int64_t rank = 0;
+  float scale = 0.0F;
+  const float* b = nullptr;
+  std::int64_t cols = 0;
+  const float* c = nullptr;  // `cols`, or null
+  float* y = nullptr;
+  std::int64_t y_stride = 0;
+  float* u = nullptr;  // scratch: a row of whole panels of `rank` for each of 8 rows
+};
+
 /// out += a^T b for the columns of panels [first_panel, end_panel), row after row.
 ///
 /// Both operands are packed: a in panels of `KernelTable::outer_rows` columns, b in panels of 16,
@@ -192,6 +213,8 @@ struct KernelTable {
   void (*product_f32)(const ProductJob& job) = nullptr;
   void (*product_bf16)(const ProductJob& job) = nullptr;
   void (*product_int8)(const ProductJob& job) = nullptr;
+  /// Does jobs one after the other.
+  void (*low_rank)(const LowRankJob* jobs, std::int64_t count) = nullptr;
   /// Returns how many panels a product of `rows` rows works on side by side: what work is shared
   /// out in multiples of.
   std::int64_t (*product_width)(std::int64_t rows) = nullptr;

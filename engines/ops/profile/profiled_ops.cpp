@@ -80,6 +80,11 @@ public:
     record(linear_name("linear", weight), linear_cost(x, weight, y),
            [&] { ops_->linear(x, weight, bias, store, y); });
   }
+  void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override {
+    const std::string name =
+        "low rank " + std::to_string(x.cols) + " x " + std::to_string(y.cols);
+    record(name, low_rank_cost(terms, x, y), [&] { ops_->add_low_rank(x, terms, y); });
+  }
   void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
                              Matrix dx) override {
     record(linear_name("linear dx", weight), linear_cost(dy, weight, dx),
@@ -194,6 +199,18 @@ private:
   static Cost linear_cost(ConstMatrix x, const PreparedWeight& weight, ConstMatrix y) {
     return {2.0 * count(x) * static_cast<double>(y.cols),
             static_cast<double>(weight.size_bytes()) + (count(x) + count(y)) * kFloat};
+  }
+
+  static Cost low_rank_cost(std::span<const LowRankTerm> terms, ConstMatrix x, ConstMatrix y) {
+    Cost cost;
+    for (const LowRankTerm& term : terms) {
+      const auto rows = static_cast<double>(term.num_rows);
+      const auto features = static_cast<double>(x.cols + y.cols);
+      cost.flops += 2.0 * rows * features * static_cast<double>(term.a->out_features());
+      cost.bytes += static_cast<double>(term.a->size_bytes() + term.b->size_bytes()) +
+                    rows * (features + static_cast<double>(y.cols)) * kFloat;
+    }
+    return cost;
   }
 
   template <class Body>

@@ -102,6 +102,18 @@ void ReferenceOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span
   }
 }
 
+void ReferenceOps::add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) {
+  check_add_low_rank(x, terms, y);
+  for (const LowRankTerm& term : terms) {
+    const std::int64_t rank = term.a->out_features();
+    std::vector<float> products(static_cast<std::size_t>(term.num_rows * rank));
+    const Matrix u{products.data(), term.num_rows, rank, rank};
+    linear(x.slice_rows(term.first_row, term.num_rows), *term.a, {}, Store::kOverwrite, u);
+    scale(term.scale, u);
+    linear(u, *term.b, term.scaled_c, Store::kAdd, y.slice_rows(term.first_row, term.num_rows));
+  }
+}
+
 void ReferenceOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
                                          Matrix dx) {
   const ReferenceWeight& w = own(weight);

@@ -49,6 +49,7 @@ public:
               Matrix y) override;
   void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
                              Matrix dx) override;
+  void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override;
   void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) override;
   void bias_backward(ConstMatrix dy, std::span<float> dbias) override;
   void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) override;

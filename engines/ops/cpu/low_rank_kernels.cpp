@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Low-rank products of few rows each, one behind the other.
+//
+// Few rows use a weight as fast as it arrives, so that reading it is what it costs. What of the
+// weights comes next is asked for while the products of one line are made, across the ends of
+// weights too: the processor's own look-ahead starts anew with every page and every weight.
+//
+// Each element is the chain of multiply-adds of product_kernels.cpp, over A and then over B, and so
+// has the bits that two products with a scaling between them give it.
+#include <cstdint>
+
+#include "engines/ops/cpu/isa_kernels.hpp"
+#include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/vec.hpp"
+
+namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
+namespace {
+
+// Rows of the tallest tile: their sums, one step of a panel and a broadcast fill the registers.
+constexpr int kTallestTile = kRegisterFloats == 16 ? 8 : kRegisterFloats == 8 ? 4 : 2;
+
+// Asks for lines in the order in which jobs use them. A line is one step of a panel of floats.
+class LookAhead {
+public:
+  LookAhead(const LowRankJob* jobs, std::int64_t count) : job_(jobs), end_of_jobs_(jobs + count) {
+    enter();
+    for (int i = 0; i < kLinesAhead; ++i) {
+      next();
+    }
+  }
+
+  void next() {
+    __builtin_prefetch(line_);
+    line_ += step_;
+    if (line_ == end_) {
+      leave();
+    }
+  }
+
+private:
+  static constexpr int kLinesAhead = 48;
+
+  void enter() {
+    const LowRankJob& job = *job_;
+    line_ = in_b_ ? job.b : job.a;
+    end_ = line_ + (in_b_ ? panels_for(job.cols) * job.rank : panels_for(job.rank) * job.depth) *
+                       kPanel;
+  }
+
+  [[gnu::noinline]] void leave() {
+    job_ += in_b_ ? 1 : 0;
+    in_b_ = !in_b_;
+    if (job_ != end_of_jobs_) {
+      enter();
+      return;
+    }
+    line_ -= step_;  // stays at the last line
+    step_ = 0;
+  }
+
+  const LowRankJob* job_;
+  const LowRankJob* end_of_jobs_;
+  bool in_b_ = false;
+  const float* line_ = nullptr;
+  const float* end_ = nullptr;
+  std::int64_t step_ = kPanel;
+};
+
+// For rows whose weights have just been read.
+class NoLookAhead {
+public:
+  void next() {}
+};
+
+template <int kRows>
+struct Sums {
+  Vec row[kRows];
+};
+
+// sums = x (kRows, depth) times one panel. A function of its own: what comes after it would keep
+// sums in memory.
+template <int kRows, class Ahead>
+[[gnu::noinline]] void multiply(const float* x, std::int64_t x_stride, std::int64_t depth,
+                                const float* panel, Ahead& look_ahead, Sums<kRows>& out) {
+  Sums<kRows> sums = {};
+  Ahead ahead = look_ahead;
+  for (std::int64_t k = 0; k < depth; ++k) {
+    const Vec weights = load(panel + k * kPanel);
+    ahead.next();
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      sums.row[r] = multiply_add(broadcast(x[r * x_stride + k]), weights, sums.row[r]);
+    }
+  }
+  look_ahead = ahead;
+  out = sums;
+}
+
+// The rows [first, first + kRows) of a job.
+template <int kRows, class Ahead>
+void add_rows(const LowRankJob& job, std::int64_t first, Ahead& ahead) {
+  const std::int64_t u_stride = panels_for(job.rank) * kPanel;
+  const Vec scale = broadcast(job.scale);
+  Sums<kRows> sums;
+  for (std::int64_t p = 0; p < panels_for(job.rank); ++p) {
+    multiply(job.x + first * job.x_stride, job.x_stride, job.depth,
+             job.a + p * job.depth * kPanel, ahead, sums);
+    for (int r = 0; r < kRows; ++r) {
+      store(job.u + r * u_stride + p * kPanel, scale * sums.row[r]);
+    }
+  }
+  for (std::int64_t p = 0; p < panels_for(job.cols); ++p) {
+    multiply(job.u, u_stride, job.rank, job.b + p * job.rank * kPanel, ahead, sums);
+    const std::int64_t column = p * kPanel;
+    const std::int64_t count = job.cols - column;
+    for (int r = 0; r < kRows; ++r) {
+      float* y = job.y + (first + r) * job.y_stride + column;
+      const Vec value =
+          job.c != nullptr ? sums.row[r] + load_some(job.c + column, count) : sums.row[r];
+      store_some(y, load_some(y, count) + value, count);
+    }
+  }
+}
+
+// `count` rows from `first` on, at most kMost.
+template <int kMost, class Ahead>
+void add_few(const LowRankJob& job, std::int64_t first, std::int64_t count, Ahead& ahead) {
+  if constexpr (kMost > 1) {
+    if (count < kMost) {
+      add_few<kMost - 1>(job, first, count, ahead);
+      return;
+    }
+  }
+  add_rows<kMost>(job, first, ahead);
+}
+
+void low_rank(const LowRankJob* jobs, std::int64_t count) {
+  LookAhead ahead(jobs, count);
+  NoLookAhead nothing;
+  for (const LowRankJob* job = jobs; job != jobs + count; ++job) {
+    add_few<kTallestTile>(*job, 0, job->rows < kTallestTile ? job->rows : kTallestTile, ahead);
+    for (std::int64_t first = kTallestTile; first < job->rows; first += kTallestTile) {
+      const std::int64_t left = job->rows - first;
+      add_few<kTallestTile>(*job, first, left < kTallestTile ? left : kTallestTile, nothing);
+    }
+  }
+}
+
+}  // namespace
+
+void add_low_rank_kernels(KernelTable& table) noexcept {
+  table.low_rank = low_rank;
+}
+
+}  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA
