@@ -49,7 +49,7 @@ Result<std::unique_ptr<PreparedWeight>> CpuOps::prepare_weight(const WeightView&
   check_weight(weight);
   TIDEMILL_RETURN_IF_ERROR(check_preparable(weight, compute));
   return std::unique_ptr<PreparedWeight>(
-      std::make_unique<PanelWeight>(weight, compute, kernels_, team_));
+      std::make_unique<PanelWeight>(weight, compute, kernels_, weight_memory_, team_));
 }
 
 // The rows of x and the result, as kernels for weights of type `dtype` take them.

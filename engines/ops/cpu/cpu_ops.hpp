@@ -84,6 +84,7 @@ private:
   std::vector<std::int64_t> costs_;
   std::vector<LowRankJob> low_rank_jobs_;
   Scratch low_rank_rows_;
+  WeightMemory weight_memory_;
 };
 
 }  // namespace tidemill::engines::cpu

@@ -19,6 +19,12 @@ namespace {
 // Rows of the tallest tile: their sums, one step of a panel and a broadcast fill the registers.
 constexpr int kTallestTile = kRegisterFloats == 16 ? 8 : kRegisterFloats == 8 ? 4 : 2;
 
+// Panels of B that are worked on side by side, for more chains at a time; they have to be so short
+// that what is asked for ahead covers both.
+template <int kRows>
+constexpr int kPanelsOfB = 2 * kRows <= kTallestTile ? 2 : 1;
+constexpr std::int64_t kMostRankOfTwo = 32;
+
 // Asks for lines in the order in which jobs use them. A line is one step of a panel of floats.
 class LookAhead {
 public:
@@ -72,28 +78,58 @@ public:
   void next() {}
 };
 
-template <int kRows>
+template <int kRows, int kPanels>
 struct Sums {
-  Vec row[kRows];
+  Vec value[kRows][kPanels];
 };
 
-// sums = x (kRows, depth) times one panel. A function of its own: what comes after it would keep
-// sums in memory.
-template <int kRows, class Ahead>
+// sums = x (kRows, depth) times panels that lie one behind the other. A function of its own: what
+// comes after it would keep sums in memory.
+template <int kRows, int kPanels, class Ahead>
 [[gnu::noinline]] void multiply(const float* x, std::int64_t x_stride, std::int64_t depth,
-                                const float* panel, Ahead& look_ahead, Sums<kRows>& out) {
-  Sums<kRows> sums = {};
+                                const float* panels, Ahead& look_ahead,
+                                Sums<kRows, kPanels>& out) {
+  Sums<kRows, kPanels> sums = {};
   Ahead ahead = look_ahead;
   for (std::int64_t k = 0; k < depth; ++k) {
-    const Vec weights = load(panel + k * kPanel);
-    ahead.next();
+    Vec weights[kPanels];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      weights[p] = load(panels + (p * depth + k) * kPanel);
+      ahead.next();
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      sums.row[r] = multiply_add(broadcast(x[r * x_stride + k]), weights, sums.row[r]);
+      const Vec factor = broadcast(x[r * x_stride + k]);
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) {
+        sums.value[r][p] = multiply_add(factor, weights[p], sums.value[r][p]);
+      }
     }
   }
   look_ahead = ahead;
   out = sums;
+}
+
+// The columns of `kPanels` panels of B from `panel` on.
+template <int kRows, int kPanels, class Ahead>
+void add_columns(const LowRankJob& job, std::int64_t first, std::int64_t panel, Ahead& ahead) {
+  Sums<kRows, kPanels> sums;
+  multiply(job.u, panels_for(job.rank) * kPanel, job.rank, job.b + panel * job.rank * kPanel, ahead,
+           sums);
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      const std::int64_t column = (panel + p) * kPanel;
+      const std::int64_t count = job.cols - column;
+      float* y = job.y + (first + r) * job.y_stride + column;
+      Vec value = sums.value[r][p];
+      if (job.c != nullptr) {
+        value = value + load_some(job.c + column, count);
+      }
+      store_some(y, load_some(y, count) + value, count);
+    }
+  }
 }
 
 // The rows [first, first + kRows) of a job.
@@ -101,24 +137,21 @@ template <int kRows, class Ahead>
 void add_rows(const LowRankJob& job, std::int64_t first, Ahead& ahead) {
   const std::int64_t u_stride = panels_for(job.rank) * kPanel;
   const Vec scale = broadcast(job.scale);
-  Sums<kRows> sums;
+  Sums<kRows, 1> sums;
   for (std::int64_t p = 0; p < panels_for(job.rank); ++p) {
     multiply(job.x + first * job.x_stride, job.x_stride, job.depth,
              job.a + p * job.depth * kPanel, ahead, sums);
     for (int r = 0; r < kRows; ++r) {
-      store(job.u + r * u_stride + p * kPanel, scale * sums.row[r]);
+      store(job.u + r * u_stride + p * kPanel, scale * sums.value[r][0]);
     }
   }
-  for (std::int64_t p = 0; p < panels_for(job.cols); ++p) {
-    multiply(job.u, u_stride, job.rank, job.b + p * job.rank * kPanel, ahead, sums);
-    const std::int64_t column = p * kPanel;
-    const std::int64_t count = job.cols - column;
-    for (int r = 0; r < kRows; ++r) {
-      float* y = job.y + (first + r) * job.y_stride + column;
-      const Vec value =
-          job.c != nullptr ? sums.row[r] + load_some(job.c + column, count) : sums.row[r];
-      store_some(y, load_some(y, count) + value, count);
-    }
+  const std::int64_t panels = panels_for(job.cols);
+  const std::int64_t wide = job.rank <= kMostRankOfTwo ? panels / kPanelsOfB<kRows> : 0;
+  for (std::int64_t p = 0; p < wide; ++p) {
+    add_columns<kRows, kPanelsOfB<kRows>>(job, first, p * kPanelsOfB<kRows>, ahead);
+  }
+  for (std::int64_t p = wide * kPanelsOfB<kRows>; p < panels; ++p) {
+    add_columns<kRows, 1>(job, first, p, ahead);
   }
 }
 

@@ -74,8 +74,9 @@ void pack_blocks(const WeightView& weight, const PanelShape& shape, std::int64_t
 }  // namespace
 
 PanelWeight::PanelWeight(const WeightView& weight, DType compute, const KernelTable& kernels,
-                         Team& team)
-    : shape_{weight.in_features, weight.out_features, compute}, bytes_(shape_.size_bytes()) {
+                         WeightMemory& memory, Team& team)
+    : shape_{weight.in_features, weight.out_features, compute},
+      bytes_(memory.allocate(shape_.size_bytes())) {
   const auto pack = compute == DType::kBF16 ? kernels.pack_bf16 : kernels.pack_f32;
   team.share(shape_.num_panels(), shape_.depth * kPanel / 2,
              [&](std::int64_t part, std::int64_t begin, std::int64_t end) {

@@ -18,7 +18,7 @@
 
 #include "base/dtype.hpp"
 #include "engines/ops/cpu/kernels.hpp"
-#include "engines/ops/cpu/scratch.hpp"
+#include "engines/ops/cpu/weight_memory.hpp"
 #include "engines/ops/ops.hpp"
 
 namespace tidemill::engines::cpu {
@@ -30,7 +30,8 @@ class PanelWeight final : public PreparedWeight {
 public:
   /// Packs `weight` in element type `compute`: kF32, kBF16 or kBlockI8. Blocks come as the weight
   /// has them, or are made by `quantize_block`.
-  PanelWeight(const WeightView& weight, DType compute, const KernelTable& kernels, Team& team);
+  PanelWeight(const WeightView& weight, DType compute, const KernelTable& kernels,
+              WeightMemory& memory, Team& team);
 
   [[nodiscard]] std::int64_t out_features() const noexcept override { return shape_.cols; }
   [[nodiscard]] std::int64_t in_features() const noexcept override { return shape_.depth; }
@@ -41,7 +42,7 @@ public:
 
 private:
   PanelShape shape_;
-  AlignedBytes bytes_;
+  WeightBytes bytes_;
 };
 
 }  // namespace tidemill::engines::cpu

@@ -174,7 +174,7 @@ TEST(WeightShelfTest, LaysWeightsOutOnce) {
   const auto ops = make_reference_ops();
   const AdapterFiles files = small_adapter(model.config, 1);
   WeightShelf shelf(model.config, adapter_spec(files.config, files.modules, model.config).value(),
-                    DType::kF32, *ops);
+                    DType::kF32, KeepBase::kIfNeeded, *ops);
   Snapshot snapshot;
   snapshot.base = model.tensors;
   snapshot.base_digest = digest_tensors(snapshot.base);
@@ -191,7 +191,7 @@ TEST(WeightShelfTest, LaysWeightsOutOnce) {
 TEST(WeightShelfTest, KeepsNothingAlive) {
   const ModelFiles model = small_model(1);
   const auto ops = make_reference_ops();
-  WeightShelf shelf(model.config, {}, DType::kF32, *ops);
+  WeightShelf shelf(model.config, {}, DType::kF32, KeepBase::kIfNeeded, *ops);
   Snapshot snapshot;
   snapshot.base = model.tensors;
   snapshot.base_digest = digest_tensors(snapshot.base);

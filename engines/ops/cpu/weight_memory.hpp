@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of packed weights: small ones lie side by side on large pages.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "engines/ops/cpu/scratch.hpp"
+
+namespace tidemill::engines::cpu {
+
+/// The bytes of one weight, from a cache line on, uninitialised. Keeps the block alive that they
+/// are in.
+class WeightBytes {
+public:
+  WeightBytes(std::shared_ptr<const AlignedBytes> block, std::int64_t offset, std::int64_t size)
+      : data_(block->data() + offset), size_(size), block_(std::move(block)) {}
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+
+private:
+  std::byte* data_;
+  std::int64_t size_;
+  std::shared_ptr<const AlignedBytes> block_;
+};
+
+/// Cuts blocks of large pages into small weights, those that are made after each other from one
+/// block: an adapter's matrices are all small, and are read with fewer address translations so. A
+/// large weight gets a block of its own. A block is freed with the last weight in it.
+/// Threads: one call at a time.
+class WeightMemory {
+public:
+  [[nodiscard]] WeightBytes allocate(std::int64_t size);
+
+private:
+  std::shared_ptr<const AlignedBytes> block_;
+  std::int64_t used_ = 0;
+};
+
+}  // namespace tidemill::engines::cpu
