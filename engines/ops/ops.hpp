@@ -15,9 +15,9 @@
 //      once with rows [0, n) or twice with [0, k) and [k, n) gives the same bits.
 //  R3. Thread independence. The number of workers never changes a bit.
 //
-// Activations are float32 where operations meet them. Only weights and cached keys and values may be bfloat16; a
-// product with a bfloat16 weight rounds each element of x to bfloat16 first and accumulates in
-// float32.
+// Activations are float32 where operations meet them. Only weights and cached keys and values may
+// be bfloat16; a product with a bfloat16 weight rounds each element of x to bfloat16 first and
+// accumulates in float32.
 //
 // Legend: T tokens (rows of the flat batch), D hidden size, H heads, K key/value heads, C head
 // size, V vocabulary, O and I output and input features of a linear layer.
@@ -30,8 +30,8 @@
 
 #include "base/dtype.hpp"
 #include "base/result.hpp"
-#include "engines/optimizer/adamw.hpp"
 #include "engines/ops/matrix.hpp"
+#include "engines/optimizer/adamw.hpp"
 
 namespace tidemill::engines {
 

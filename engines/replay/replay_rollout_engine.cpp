@@ -26,8 +26,8 @@ public:
       return invalid_argument("empty prompt sample_id=" + std::to_string(request.id.value));
     }
     if (!request.adapter.empty()) {
-      return {Errc::kNotFound,
-              "adapter: the replay engine loads none sample_id=" + std::to_string(request.id.value)};
+      return {Errc::kNotFound, "adapter: the replay engine loads none sample_id=" +
+                                   std::to_string(request.id.value)};
     }
     if (running_.contains(request.id) ||
         std::any_of(waiting_.begin(), waiting_.end(),

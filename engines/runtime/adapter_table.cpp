@@ -47,8 +47,8 @@ Result<std::shared_ptr<const Adapter>> AdapterTable::lay_out(const AdapterFiles&
   }
   TIDEMILL_RETURN_IF_ERROR(check_tensors(adapter_shapes(spec.value()), files.tensors, files.place));
   TIDEMILL_RETURN_IF_ERROR(check_finite_weights(files.tensors, files.place));
-  auto adapter = Adapter::create(config_, spec.value(), files.tensors, *base_, WeightUse::kForward,
-                                 ops_);
+  auto adapter =
+      Adapter::create(config_, spec.value(), files.tensors, *base_, WeightUse::kForward, ops_);
   return adapter.ok() ? std::move(adapter) : adapter.status().with_context(files.place);
 }
 
@@ -84,17 +84,16 @@ Status AdapterTable::load(NamedAdapter adapter) {
   const auto slot = slots_.find(adapter.name);
   if (slot != slots_.end() && is_older(adapter.version, slot->second->served->version)) {
     return {Errc::kStaleVersion, place + ": version " + to_string(adapter.version) +
-                                     " is older than " +
-                                     to_string(slot->second->served->version)};
+                                     " is older than " + to_string(slot->second->served->version)};
   }
   auto laid_out = lay_out(adapter.files);
   if (!laid_out.ok()) {
     return laid_out.status().with_context(place);
   }
   TIDEMILL_RETURN_IF_ERROR(check_room(*laid_out.value()).with_context(place));
-  ServedWeights weights{base_name_ + " + " +
-                            content_name(laid_out.value()->spec(), adapter.files.tensors),
-                        adapter.version.step};
+  ServedWeights weights{
+      base_name_ + " + " + content_name(laid_out.value()->spec(), adapter.files.tensors),
+      adapter.version.step};
   auto served = std::make_shared<const ServedAdapter>(
       ServedAdapter{std::move(laid_out).value(), adapter.version});
   std::erase_if(laid_out_, [](const auto& weak) { return weak.expired(); });

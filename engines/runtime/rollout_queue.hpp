@@ -25,10 +25,10 @@ struct RolloutSequence : PlannedSequence {
   RolloutSink* sink = nullptr;
   std::shared_ptr<const AdapterSlot> slot;       // null: the policy's weights
   std::shared_ptr<const ServedAdapter> adapter;  // of the slot, once it has started
-  std::optional<StopMatcher> stops;   // absent: no stop strings
-  std::optional<TimePoint> deadline;  // absent: none
-  std::int64_t num_scored = 0;        // prompt tokens whose scores are below
-  RolloutResult result;               // all but response_ids and finish_reason, as far as it is
+  std::optional<StopMatcher> stops;              // absent: no stop strings
+  std::optional<TimePoint> deadline;             // absent: none
+  std::int64_t num_scored = 0;                   // prompt tokens whose scores are below
+  RolloutResult result;  // all but response_ids and finish_reason, as far as it is
 
   [[nodiscard]] std::span<const std::int32_t> response() const {
     return std::span(tokens).subspan(request.prompt_ids.size());
@@ -39,8 +39,8 @@ struct RolloutSequence : PlannedSequence {
 [[nodiscard]] std::unique_ptr<RolloutSequence> make_sequence(RolloutRequest request,
                                                              RolloutSink& sink);
 
-/// Returns the adapter that computes a sequence which has started, or null; `policy` are the weights
-/// of those without a named one.
+/// Returns the adapter that computes a sequence which has started, or null; `policy` are the
+/// weights of those without a named one.
 [[nodiscard]] const Adapter* adapter_of(const RolloutSequence& sequence,
                                         const LaidOutWeights& policy) noexcept;
 

@@ -44,7 +44,7 @@ private:
     std::int64_t position = 0;  // in the sequence
     Draw* draw = nullptr;       // never null
     const Adapter* adapter = nullptr;
-    bool last = false;          // the sequence's last token
+    bool last = false;  // the sequence's last token
   };
 
   [[nodiscard]] static std::vector<AdapterRun> adapter_runs(std::span<const Row> rows);

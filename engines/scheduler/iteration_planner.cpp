@@ -25,7 +25,7 @@ bool may_start(const PlannedSequence& sequence, const AdmissionRule& rule) {
 }
 
 std::string_view weights_for(const PlannedSequence& sequence, const AdmissionRule& rule) {
-  return has_started(sequence)            ? sequence.weights
+  return has_started(sequence)             ? sequence.weights
          : sequence.own_weights != nullptr ? sequence.own_weights->name
                                            : rule.weights;
 }

@@ -96,7 +96,7 @@ struct IterationPlan {
   std::vector<PageCopy> copies;  // to be made in this order: one's source may be another's target
   std::vector<PlannedChunk> chunks;
   std::vector<PlannedSequence*> started;  // for the first time; with a chunk or without
-  std::int64_t cached_tokens = 0;  // of the sequences that start: not to be computed
+  std::int64_t cached_tokens = 0;         // of the sequences that start: not to be computed
   std::int64_t preemptions = 0;
 };
 

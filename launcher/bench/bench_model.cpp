@@ -147,8 +147,7 @@ Result<double> BenchModel::train() {
   return static_cast<double>(batch_ * kTrainTokens) / end_step(start, true);
 }
 
-Status BenchModel::submit(std::int64_t prompt, std::int64_t new_tokens,
-                          std::int64_t num_adapters) {
+Status BenchModel::submit(std::int64_t prompt, std::int64_t new_tokens, std::int64_t num_adapters) {
   sink_ = Discard{};
   for (std::int64_t i = 0; i < batch_; ++i) {
     TIDEMILL_RETURN_IF_ERROR(

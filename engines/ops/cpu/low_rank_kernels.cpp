@@ -49,8 +49,8 @@ private:
   void enter() {
     const LowRankJob& job = *job_;
     line_ = in_b_ ? job.b : job.a;
-    end_ = line_ + (in_b_ ? panels_for(job.cols) * job.rank : panels_for(job.rank) * job.depth) *
-                       kPanel;
+    end_ = line_ +
+           (in_b_ ? panels_for(job.cols) * job.rank : panels_for(job.rank) * job.depth) * kPanel;
   }
 
   [[gnu::noinline]] void leave() {
@@ -87,8 +87,7 @@ struct Sums {
 // comes after it would keep sums in memory.
 template <int kRows, int kPanels, class Ahead>
 [[gnu::noinline]] void multiply(const float* x, std::int64_t x_stride, std::int64_t depth,
-                                const float* panels, Ahead& look_ahead,
-                                Sums<kRows, kPanels>& out) {
+                                const float* panels, Ahead& look_ahead, Sums<kRows, kPanels>& out) {
   Sums<kRows, kPanels> sums = {};
   Ahead ahead = look_ahead;
   for (std::int64_t k = 0; k < depth; ++k) {
@@ -139,8 +138,8 @@ void add_rows(const LowRankJob& job, std::int64_t first, Ahead& ahead) {
   const Vec scale = broadcast(job.scale);
   Sums<kRows, 1> sums;
   for (std::int64_t p = 0; p < panels_for(job.rank); ++p) {
-    multiply(job.x + first * job.x_stride, job.x_stride, job.depth,
-             job.a + p * job.depth * kPanel, ahead, sums);
+    multiply(job.x + first * job.x_stride, job.x_stride, job.depth, job.a + p * job.depth * kPanel,
+             ahead, sums);
     for (int r = 0; r < kRows; ++r) {
       store(job.u + r * u_stride + p * kPanel, scale * sums.value[r][0]);
     }

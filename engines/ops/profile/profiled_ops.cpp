@@ -81,8 +81,7 @@ public:
            [&] { ops_->linear(x, weight, bias, store, y); });
   }
   void add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Matrix y) override {
-    const std::string name =
-        "low rank " + std::to_string(x.cols) + " x " + std::to_string(y.cols);
+    const std::string name = "low rank " + std::to_string(x.cols) + " x " + std::to_string(y.cols);
     record(name, low_rank_cost(terms, x, y), [&] { ops_->add_low_rank(x, terms, y); });
   }
   void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,

@@ -56,8 +56,8 @@ protected:
     Rows expected = before;
     for (const LowRankTerm& term : terms) {
       Rows u(term.num_rows, term.a->out_features());
-      ops.linear(x.view().slice_rows(term.first_row, term.num_rows), *term.a, {},
-                 Store::kOverwrite, u.view());
+      ops.linear(x.view().slice_rows(term.first_row, term.num_rows), *term.a, {}, Store::kOverwrite,
+                 u.view());
       ops.scale(term.scale, u.view());
       ops.linear(u.view(), *term.b, term.scaled_c, Store::kAdd,
                  expected.view().slice_rows(term.first_row, term.num_rows));

@@ -285,7 +285,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, NamedAdaptersTest,
                                   std::string(dtype_name(test.param.dtype));
                          });
 
-// -- what is refused -------------------------------------------------------------------------------
+// -- what is refused
+// -------------------------------------------------------------------------------
 
 class RefusedAdapterTest : public ::testing::Test {
 protected:
