@@ -224,10 +224,11 @@ void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
     const ConstMatrix x_rows = x.slice_rows(first, rows);
     const auto pack = [&](ConstMatrix from, std::int64_t width, float* to) {
       const std::int64_t panels = (from.cols + width - 1) / width;
-      team_.share(panels, rows * width / 4, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-        const std::int64_t last = std::min(end * width, from.cols);
-        kernels_.pack_panels(from, {begin * width, last}, width, to);
-      });
+      team_.share(panels, rows * width / 4,
+                  [&](std::int64_t, std::int64_t begin, std::int64_t end) {
+                    const std::int64_t last = std::min(end * width, from.cols);
+                    kernels_.pack_panels(from, {begin * width, last}, width, to);
+                  });
     };
     pack(dy_rows, a_width, a);
     pack(x_rows, kPanel, b);
