@@ -15,7 +15,7 @@ struct Row {
   std::size_t block = 1;  // elements
 };
 
-constexpr std::array<Row, 14> kRows{{
+constexpr std::array<Row, 15> kRows{{
     {DType::kBool, 1, "BOOL"},
     {DType::kU8, 1, "U8"},
     {DType::kI8, 1, "I8"},
@@ -30,6 +30,7 @@ constexpr std::array<Row, 14> kRows{{
     {DType::kI64, 8, "I64"},
     {DType::kU64, 8, "U64"},
     {DType::kBlockI8, 34, "Q8_0", 32},
+    {DType::kNf4, 33, "NF4", 64},
 }};
 
 const Row& row(DType dtype) {

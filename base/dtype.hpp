@@ -10,7 +10,7 @@
 
 namespace tidemill {
 
-/// Element types of tensors. All but `kBlockI8` may stand in a safetensors file.
+/// Element types of tensors. All but `kBlockI8` and `kNf4` may stand in a safetensors file.
 enum class DType : std::uint8_t {
   kBool,
   kU8,
@@ -26,20 +26,25 @@ enum class DType : std::uint8_t {
   kI64,
   kU64,
   /// Block int8: 32 consecutive elements of a row share a scale. The layout is `BlockI8`'s.
-  kBlockI8
+  kBlockI8,
+  /// 4-bit NormalFloat, doubly quantised: see base/block_nf4.hpp.
+  kNf4
 };
 /// The type with the largest value.
-inline constexpr DType kLastDType = DType::kBlockI8;
+inline constexpr DType kLastDType = DType::kNf4;
 
-/// Returns how many consecutive elements of a row are stored as one: 1, or 32 for kBlockI8.
+/// Returns how many consecutive elements of a row are stored as one: 1, 32 for kBlockI8,
+/// 64 for kNf4.
 [[nodiscard]] std::size_t dtype_block_elements(DType dtype) noexcept;
-/// Returns the size of what is stored as one, in bytes: an element, or a block.
+/// Returns the size of what is stored as one, in bytes: an element, or a block. What blocks of kNf4
+/// share comes on top.
 [[nodiscard]] std::size_t dtype_block_bytes(DType dtype) noexcept;
-/// Returns the size of one element in bytes. Requires another type than kBlockI8.
+/// Returns the size of one element in bytes. Requires a type without blocks.
 [[nodiscard]] std::size_t dtype_bytes(DType dtype) noexcept;
-/// Returns the name in tensor files: safetensors', e.g. "BF16", or GGUF's "Q8_0".
+/// Returns the name in tensor files: safetensors', e.g. "BF16", GGUF's "Q8_0", "NF4".
 [[nodiscard]] std::string_view dtype_name(DType dtype) noexcept;
-/// Returns the type a safetensors name stands for, if it is one of ours. Q8_0 is none.
+/// Returns the type a safetensors name stands for, if it is one of ours. Q8_0 and NF4 are
+/// none.
 [[nodiscard]] std::optional<DType> parse_dtype(std::string_view name) noexcept;
 
 /// Widens bfloat16 bits; exact.

@@ -2,10 +2,12 @@
 #include "base/float_tensor.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "base/block_int8.hpp"
+#include "base/block_nf4.hpp"
 #include "base/check.hpp"
 
 namespace tidemill {
@@ -74,6 +76,16 @@ std::optional<NotFinite> find_not_finite(std::span<const BlockI8> blocks) {
   return std::nullopt;
 }
 
+std::optional<NotFinite> find_not_finite(const Nf4Parts& parts) {
+  for (std::size_t block = 0; block < parts.block_codes.size(); ++block) {
+    const float scale = nf4_block_scale(parts, static_cast<std::int64_t>(block));
+    if (!std::isfinite(scale)) {
+      return NotFinite{block * kNf4BlockElements, std::isnan(scale)};
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<NotFinite> find_not_finite(const Tensor& tensor) {
   switch (tensor.dtype) {
     case DType::kF32:
@@ -84,6 +96,7 @@ std::optional<NotFinite> find_not_finite(const Tensor& tensor) {
                                             kF16Mantissa);
     case DType::kBF16:
       return find_not_finite<std::uint16_t>(tensor.data.as<std::uint16_t>(), 0x7F80, 0x007F);
+    case DType::kNf4: return find_not_finite(nf4_parts(tensor));
     default: return find_not_finite(tensor.data.as<BlockI8>());
   }
 }
@@ -104,7 +117,7 @@ bool is_float_type(DType dtype) noexcept {
 }
 
 bool is_weight_type(DType dtype) noexcept {
-  return is_float_type(dtype) || dtype == DType::kBlockI8;
+  return is_float_type(dtype) || dtype == DType::kBlockI8 || dtype == DType::kNf4;
 }
 
 Status check_float_tensor(const TensorMap& tensors, const std::string& name,
@@ -139,9 +152,13 @@ Status check_finite(const Tensor& tensor) {
 
 void widen_floats(const Tensor& tensor, std::span<float> out) {
   TIDEMILL_CHECK(is_weight_type(tensor.dtype)) << dtype_name(tensor.dtype);
-  TIDEMILL_CHECK(tensor.data.size_bytes() * dtype_block_elements(tensor.dtype) ==
-                 out.size() * dtype_block_bytes(tensor.dtype))
+  TIDEMILL_CHECK(tensor.data.size_bytes() == tensor_bytes(tensor.dtype, tensor.shape) &&
+                 tensor.num_elements() == std::ssize(out))
       << out.size();
+  if (tensor.dtype == DType::kNf4) {
+    widen_nf4(nf4_parts(tensor), 0, out);
+    return;
+  }
   if (tensor.dtype == DType::kBlockI8) {
     widen_blocks(tensor.data.as<BlockI8>(), out);
     return;
@@ -190,7 +207,7 @@ TensorMap to_float_type(const TensorMap& tensors, DType dtype) {
 TensorMap without_blocks(const TensorMap& tensors) {
   TensorMap converted;
   for (const auto& [name, tensor] : tensors) {
-    const bool blocks = tensor.dtype == DType::kBlockI8;
+    const bool blocks = is_weight_type(tensor.dtype) && !is_float_type(tensor.dtype);
     converted.emplace(name, blocks ? to_float_type(tensor, DType::kF32) : tensor);
   }
   return converted;

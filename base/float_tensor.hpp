@@ -15,7 +15,8 @@ namespace tidemill {
 
 /// Returns whether the type's elements are floats of their own: kF32, kF16 or kBF16.
 [[nodiscard]] bool is_float_type(DType dtype) noexcept;
-/// Returns whether a weight may have this type and `widen_floats` reads it: a float, or kBlockI8.
+/// Returns whether a weight may have this type and `widen_floats` reads it: a float, kBlockI8
+/// or kNf4.
 [[nodiscard]] bool is_weight_type(DType dtype) noexcept;
 
 /// Checks that `tensors` holds a tensor of that name and shape, of a type of `is_weight_type`.
@@ -24,7 +25,8 @@ namespace tidemill {
                                         std::span<const std::int64_t> shape);
 
 /// Checks that no element is NaN or infinite.
-/// Errors: `kInvalidArgument`: "element [3, 17] is NaN"; of a block's scale, its first element.
+/// Errors: `kInvalidArgument`: "element [3, 17] is NaN"; of a block's scale, its first element; of
+/// what blocks of kNf4 share, the first element of the first block that is not finite.
 /// Requires a type of `is_weight_type`.
 [[nodiscard]] Status check_finite(const Tensor& tensor);
 
@@ -44,7 +46,7 @@ void widen_floats(const Tensor& tensor, std::span<float> out);
 /// Returns `tensors` with all weights in `dtype`.
 [[nodiscard]] TensorMap to_float_type(const TensorMap& tensors, DType dtype);
 
-/// Returns `tensors` with what is kBlockI8 as kF32 (exact), for files that cannot hold blocks.
+/// Returns `tensors` with what is in blocks as kF32 (exact), for files that cannot hold blocks.
 [[nodiscard]] TensorMap without_blocks(const TensorMap& tensors);
 
 /// Returns `tensors` with the types that their namesakes in `like` have. Weights are rounded as by

@@ -3,6 +3,8 @@
 
 #include <limits>
 
+#include "base/block_nf4.hpp"
+
 namespace tidemill {
 
 std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int64_t> shape) {
@@ -19,6 +21,12 @@ std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int6
       return std::nullopt;
     }
     bytes *= factor;
+  }
+  if (dtype == DType::kNf4) {
+    // An element takes less than a byte: their number overflows first.
+    const std::uint64_t blocks = bytes / dtype_block_bytes(dtype);
+    return blocks > kMost / kNf4BlockElements ? std::nullopt
+                                              : std::optional(bytes + nf4_shared_bytes(blocks));
   }
   return bytes;
 }

@@ -35,9 +35,10 @@ typename Inspector::result_type inspect(Inspector& f, Tensor& x) {
   return f(x.dtype, x.shape, x.data);
 }
 
-/// Returns the size of such a tensor's data: the product of `shape` in elements, or in blocks along
-/// the last dimension. None if that is beyond 2^63 - 1, a block would be cut, or a blocked type has
-/// no dimension. A 0 does not excuse an overflow before it. Requires extents of at least 0.
+/// Returns the size of such a tensor: the product of `shape` in elements or blocks of a row, and
+/// what blocks of kNf4 share. None: it or the number of elements is beyond 2^63 - 1 (a 0 excuses no
+/// such overflow before it), a block would be cut, or has no dimension. Requires extents of at
+/// least 0.
 [[nodiscard]] std::optional<std::uint64_t> tensor_bytes(DType dtype,
                                                         std::span<const std::int64_t> shape);
 

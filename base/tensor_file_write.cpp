@@ -46,9 +46,10 @@ Result<std::string> entry_text(const TensorMap::value_type& entry, std::uint64_t
     return invalid_argument("cannot write a tensor named " + quote(name) + " with " +
                             std::to_string(tensor.shape.size()) + " dimensions");
   }
-  if (tensor.dtype == DType::kBlockI8) {
-    return invalid_argument("tensor " + quote(name) +
-                            ": type Q8_0 cannot stand in a safetensors file");
+  if (dtype_block_elements(tensor.dtype) > 1) {
+    return invalid_argument("tensor " + quote(name) + ": type " +
+                            std::string(dtype_name(tensor.dtype)) +
+                            " cannot stand in a safetensors file");
   }
   TIDEMILL_CHECK(tensor.data.size_bytes() == tensor_bytes(tensor.dtype, tensor.shape))
       << name << ": " << tensor.data.size_bytes() << " bytes";

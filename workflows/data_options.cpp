@@ -10,7 +10,10 @@ void describe(EnumSchema<ModelDType>& e) {
       .name("bf16", ModelDType::kBf16, "bfloat16 weights, 32-bit accumulation.")
       .name("int8", ModelDType::kInt8,
             "Blocks of 32 weights with a scale, as in GGUF's Q8_0; for adapters, over a base that "
-            "stays as it is.");
+            "stays as it is.")
+      .name("nf4", ModelDType::kNf4,
+            "4-bit NormalFloat with double quantisation (QLoRA), computed in bf16; embedding table "
+            "and head in int8 blocks; for adapters, as int8.");
 }
 
 void describe(EnumSchema<ModelInit>& e) {

@@ -12,7 +12,7 @@
 namespace tidemill::workflows {
 
 /// The type weights are computed in.
-enum class ModelDType : std::uint8_t { kF32, kBf16, kInt8 };
+enum class ModelDType : std::uint8_t { kF32, kBf16, kInt8, kNf4 };
 
 /// Where a model's first weights come from.
 enum class ModelInit : std::uint8_t { kFiles, kRandom };

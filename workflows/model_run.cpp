@@ -36,6 +36,7 @@ DType compute_type(const ModelOptions& options, const engines::ModelConfig& conf
   switch (dtype) {
     case ModelDType::kBf16: return DType::kBF16;
     case ModelDType::kInt8: return DType::kBlockI8;
+    case ModelDType::kNf4: return DType::kNf4;
     case ModelDType::kF32: break;
   }
   return DType::kF32;

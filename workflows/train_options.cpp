@@ -6,8 +6,10 @@
 namespace tidemill::workflows {
 
 std::string untrainable_dtype(const std::optional<ModelDType>& dtype, const TrainOptions& train) {
-  return dtype == ModelDType::kInt8 && !train.adapter.has_value()
-             ? "int8 weights cannot be trained; give train.adapter, or choose f32 or bf16"
+  const bool nf4 = dtype == ModelDType::kNf4;
+  return (dtype == ModelDType::kInt8 || nf4) && !train.adapter.has_value()
+             ? std::string(nf4 ? "nf4" : "int8") +
+                   " weights cannot be trained; give train.adapter, or choose f32 or bf16"
              : "";
 }
 

@@ -109,11 +109,21 @@ void ConfigReader::read_family() {
   }
 }
 
+// Whether a member describes weights that `join_nf4_tensors` reads. What it says of other layers is
+// left to the tensors.
+bool is_bitsandbytes_nf4(const Json* member) {
+  const auto is = [member](const char* name, const char* expected) {
+    const Json* value = member->find(name);
+    return value != nullptr && value->if_string() != nullptr && *value->if_string() == expected;
+  };
+  return is("quant_method", "bitsandbytes") && is("bnb_4bit_quant_type", "nf4");
+}
+
 void ConfigReader::refuse_foreign_parts() {
   expect("hidden_act", "silu");
   for (const std::string_view name : {"quantization_config", "compression_config"}) {
-    if (fields_.has(name)) {
-      unsupported(name, "quantized weights are not supported");
+    if (fields_.has(name) && !is_bitsandbytes_nf4(fields_.find(name))) {
+      unsupported(name, "of quantized weights only the nf4 of bitsandbytes is supported");
     }
   }
   for (const std::string_view name : {"num_experts", "num_local_experts", "n_routed_experts"}) {

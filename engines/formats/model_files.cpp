@@ -10,6 +10,7 @@
 #include "base/json.hpp"
 #include "base/quote.hpp"
 #include "engines/formats/gguf_model.hpp"
+#include "engines/formats/nf4_tensors.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -212,7 +213,7 @@ Status check_tensors(const TensorShapes& expected, const TensorMap& tensors,
     }
     if (!is_weight_type(tensor.dtype)) {
       return invalid_argument(here + "type " + std::string(dtype_name(tensor.dtype)) +
-                              "; only F32, F16, BF16 and Q8_0 are supported");
+                              "; only F32, F16, BF16, Q8_0 and NF4 are supported");
     }
   }
   for (const auto& [name, shape] : expected) {
@@ -244,8 +245,9 @@ Result<ModelFiles> open_model(const std::filesystem::path& path, TensorPlacement
   std::string weights_place = place.gguf.has_value() ? place.gguf->string() : std::string();
   if (!place.gguf.has_value()) {
     TIDEMILL_ASSIGN_OR_RETURN(Weights weights, read_weights(place.directory, placement));
-    model.tensors = std::move(weights.tensors);
     weights_place = std::move(weights.place);
+    TIDEMILL_ASSIGN_OR_RETURN(model.tensors,
+                              join_nf4_tensors(std::move(weights.tensors), weights_place));
   }
   drop_tolerated(model.config, model.tensors);
   TIDEMILL_RETURN_IF_ERROR(

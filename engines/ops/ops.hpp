@@ -17,7 +17,8 @@
 //
 // Activations are float32 where operations meet them. Only weights and cached keys and values may
 // be bfloat16; a product with a bfloat16 weight rounds each element of x to bfloat16 first and
-// accumulates in float32.
+// accumulates in float32. A weight in NF4 stands for the bfloat16 weight that its elements round
+// to, bit for bit.
 //
 // Legend: T tokens (rows of the flat batch), D hidden size, H heads, K key/value heads, C head
 // size, V vocabulary, O and I output and input features of a linear layer.
@@ -44,7 +45,8 @@ enum class WeightUse : std::uint8_t { kForward, kForwardAndBackward };
 /// The weight of a linear layer as a file holds it: O x I, row-major, contiguous.
 struct WeightView {
   const void* data = nullptr;
-  DType dtype = DType::kF32;  // kF32, kF16, kBF16, or kBlockI8 if I is a multiple of 32
+  /// kF32, kF16, kBF16, kBlockI8 if I is a multiple of 32, or kNf4 if of 64.
+  DType dtype = DType::kF32;
   std::int64_t out_features = 0;
   std::int64_t in_features = 0;
 };
@@ -127,8 +129,9 @@ public:
   // -- linear layers ---------------------------------------------------------------------------
 
   /// Lays `weight` out for this backend. `compute` is kF32 (what is narrower is widened, exactly),
-  /// kBF16 (what is wider is rounded), or kBlockI8: what is not in blocks yet is quantised, x is
-  /// rounded to blocks of 32 in `linear`, and gradients are not rounded.
+  /// kBF16 (what is wider is rounded), kBlockI8 (what is not in blocks yet is quantised, x is
+  /// rounded to blocks of 32 in `linear`, and gradients are not rounded), or kNf4: quantised unless
+  /// it is, multiplied as the bfloat16 weight that it stands for.
   /// Errors: `kUnimplemented` for types or uses this backend lacks, and for what cannot be cut into
   /// blocks.
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> prepare_weight(

@@ -2,6 +2,7 @@
 #include "engines/ops/weight_elements.hpp"
 
 #include <cmath>
+#include <vector>
 
 namespace tidemill::engines {
 namespace {
@@ -13,25 +14,42 @@ constexpr float kTooLarge = 65520.0F * 127.0F;
 
 Status check_preparable(const WeightView& weight, DType compute) {
   TIDEMILL_RETURN_IF_ERROR(check_weight_types(weight.dtype, compute));
-  if (compute != DType::kBlockI8) {
+  if (compute != DType::kBlockI8 && compute != DType::kNf4) {
     return {};
   }
-  constexpr std::int64_t kElements = BlockI8::kElements;
-  if (weight.in_features % kElements != 0) {
+  const bool int8 = compute == DType::kBlockI8;
+  const std::string type = int8 ? "int8" : "nf4";
+  const auto block = static_cast<std::int64_t>(dtype_block_elements(compute));
+  if (weight.in_features % block != 0) {
     return {Errc::kUnimplemented, "rows of " + std::to_string(weight.in_features) +
-                                      " weights do not divide into blocks of 32 for int8"};
+                                      " weights do not divide into blocks of " +
+                                      std::to_string(block) + " for " + type};
   }
-  if (weight.dtype == DType::kBlockI8) {
+  if (weight.dtype == compute) {
     return {};
   }
+  const float limit = int8 ? kTooLarge : kNf4Most;
   const std::int64_t count = weight.out_features * weight.in_features;
   for (std::int64_t i = 0; i < count; ++i) {
-    if (!(std::abs(weight_element(weight, i)) < kTooLarge)) {
-      return {Errc::kUnimplemented,
-              "element " + std::to_string(i) + " is not finite or too large for a block of int8"};
+    if (!(std::abs(weight_element(weight, i)) < limit)) {
+      return {Errc::kUnimplemented, "element " + std::to_string(i) +
+                                        " is not finite or too large for a block of " + type};
     }
   }
   return {};
+}
+
+Buffer nf4_weight(const WeightView& weight) {
+  const std::int64_t count = weight.out_features * weight.in_features;
+  if (weight.dtype == DType::kNf4) {
+    const auto bytes = tensor_bytes(DType::kNf4, std::vector<std::int64_t>{count});
+    return Buffer::wrap(nullptr, {static_cast<const std::byte*>(weight.data), *bytes}, DType::kNf4);
+  }
+  return quantize_nf4(count, [&](std::int64_t first, std::span<float> out) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = weight_element(weight, first + static_cast<std::int64_t>(i));
+    }
+  });
 }
 
 }  // namespace tidemill::engines

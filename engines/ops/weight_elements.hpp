@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/block_int8.hpp"
+#include "base/block_nf4.hpp"
 #include "base/dtype.hpp"
 #include "base/float_tensor.hpp"
 #include "base/status.hpp"
@@ -20,15 +21,16 @@ namespace tidemill::engines {
   if (!is_weight_type(stored)) {
     return {Errc::kUnimplemented, "weights of type " + std::string(dtype_name(stored))};
   }
-  if (compute != DType::kF32 && compute != DType::kBF16 && compute != DType::kBlockI8) {
+  if (compute != DType::kF32 && compute != DType::kBF16 && compute != DType::kBlockI8 &&
+      compute != DType::kNf4) {
     return {Errc::kUnimplemented, "products in type " + std::string(dtype_name(compute))};
   }
   return {};
 }
 
 /// Checks that `weight` can be laid out for products in `compute`.
-/// Errors: `kUnimplemented` naming the type; of block int8: rows that do not divide into blocks of
-/// 32, weights that are not finite or too large for a half scale.
+/// Errors: `kUnimplemented` naming the type; of block int8 and NF4: rows that do not divide into
+/// blocks of 32 (64), weights that are not finite or too large for a block's scale.
 [[nodiscard]] Status check_preparable(const WeightView& weight, DType compute);
 
 /// Returns element `index` of the flat weight, widened exactly. Requires a type that
@@ -38,9 +40,15 @@ namespace tidemill::engines {
     case DType::kF16: return f16_to_float(static_cast<const std::uint16_t*>(weight.data)[index]);
     case DType::kBF16: return bf16_to_float(static_cast<const std::uint16_t*>(weight.data)[index]);
     case DType::kBlockI8: return block_element(static_cast<const BlockI8*>(weight.data), index);
+    case DType::kNf4:
+      return nf4_element(nf4_parts(weight.data, weight.out_features * weight.in_features), index);
     default: return static_cast<const float*>(weight.data)[index];
   }
 }
+
+/// Returns `weight` as NF4: its own bytes, without an owner, or quantised ones. Requires that
+/// `check_preparable` accepts it.
+[[nodiscard]] Buffer nf4_weight(const WeightView& weight);
 
 /// Stores `value` in the type of the destination: float, or rounded to bfloat16.
 inline void store_element(float value, float* to) noexcept {

@@ -38,7 +38,7 @@ std::string describe(const Ops& ops, const Workers& workers, const RuntimeOption
 }  // namespace
 
 DType cache_type(DType compute) noexcept {
-  return compute == DType::kBlockI8 ? DType::kBF16 : compute;
+  return compute == DType::kF32 ? DType::kF32 : DType::kBF16;
 }
 
 std::int64_t Device::logit_rows(const ModelConfig& config) noexcept {
@@ -53,7 +53,7 @@ Result<std::unique_ptr<Device>> Device::create(const ModelConfig& config,
     return invalid_argument("threads: " + std::to_string(options.threads) + " is not in [0, " +
                             std::to_string(kMaxThreads) + "]");
   }
-  if (options.compute != DType::kBlockI8) {
+  if (options.compute != DType::kBlockI8 && options.compute != DType::kNf4) {
     TIDEMILL_RETURN_IF_ERROR(check_type("compute", options.compute));
   }
   TIDEMILL_RETURN_IF_ERROR(check_type("kv_dtype", options.kv_dtype));

@@ -47,8 +47,8 @@ enum class Backend : std::uint8_t { kCpu, kReference };
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
   int threads = 1;  // at most 1,024; 0: as many as cores that the process may use
-  /// kF32, kBF16 (f32 accumulation; trained weights are kept in f32), or kBlockI8 for weights that
-  /// are not trained: the adapter alone, or nothing.
+  /// kF32, kBF16 (f32 accumulation; trained weights are kept in f32), kBlockI8 or kNf4 for weights
+  /// that are not trained: the adapter alone, or nothing.
   DType compute = DType::kF32;
   /// What cached keys and values are rounded to, in both views.
   DType kv_dtype = DType::kF32;
@@ -81,7 +81,7 @@ struct RuntimeOptions {
 };
 
 /// Returns what keys and values are cached in beside weights of type `compute`, unless somebody
-/// asks for another: the same, or kBF16 beside kBlockI8.
+/// asks for another: the same, or kBF16 beside blocks.
 [[nodiscard]] DType cache_type(DType compute) noexcept;
 
 /// A model that generates and trains on one device.

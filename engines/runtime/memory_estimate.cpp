@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/block_nf4.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/device.hpp"
 #include "engines/transformer/activations.hpp"
@@ -34,6 +35,11 @@ std::int64_t heap_bytes(const TensorMap& tensors) {
 
 // The memory of `count` weights in rows of whole blocks.
 std::int64_t bytes_in(DType dtype, std::int64_t count) {
+  if (dtype == DType::kNf4) {
+    const std::int64_t blocks = count / static_cast<std::int64_t>(kNf4BlockElements);
+    return blocks * static_cast<std::int64_t>(dtype_block_bytes(dtype)) +
+           static_cast<std::int64_t>(nf4_shared_bytes(static_cast<std::uint64_t>(blocks)));
+  }
   return count * static_cast<std::int64_t>(dtype_block_bytes(dtype)) /
          static_cast<std::int64_t>(dtype_block_elements(dtype));
 }
@@ -44,8 +50,18 @@ std::int64_t table_elements(const ModelConfig& config) {
 
 // One laid-out model: prepared matrices, which serve both directions, beside the table.
 std::int64_t laid_out_bytes(const ModelConfig& config, DType compute) {
-  return bytes_in(compute, num_parameters(config) -
-                               (config.tie_word_embeddings ? 0 : table_elements(config)));
+  const std::int64_t table = table_elements(config);
+  const std::int64_t layers = num_parameters(config) - (config.tie_word_embeddings ? 1 : 2) * table;
+  return bytes_in(compute, layers) + bytes_in(head_type(compute), table);
+}
+
+// The embedding table beside a frozen base: the file's, or, beside NF4, in blocks.
+std::int64_t frozen_table_bytes(const ModelFiles& model, DType compute) {
+  if (compute == DType::kNf4) {
+    return bytes_in(DType::kBlockI8, table_elements(model.config));
+  }
+  const bool mapped = heap_bytes(model.tensors) == 0;  // else counted with the file
+  return mapped ? bytes_in(model.config.dtype, table_elements(model.config)) : 0;
 }
 
 // What kinds that scale whole layers hold for one row beside the workspace: copies of the input and
@@ -116,10 +132,8 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
 // The base stays as it is.
 void add_frozen_base(const ModelFiles& model, const RuntimeOptions& options,
                      const MemoryLoad& load, MemoryEstimate& estimate) {
-  const bool mapped = heap_bytes(model.tensors) == 0;
   estimate.weights_bytes +=
-      laid_out_bytes(model.config, options.compute) +
-      (mapped ? bytes_in(model.config.dtype, table_elements(model.config)) : 0);
+      laid_out_bytes(model.config, options.compute) + frozen_table_bytes(model, options.compute);
   if (!options.adapter.has_value()) {
     return;
   }

@@ -26,9 +26,11 @@ Status check_options(const RuntimeOptions& options) {
   if (!options.optimizer.has_value()) {
     return {};
   }
-  if (options.compute == DType::kBlockI8 && !options.adapter.has_value()) {
+  const bool nf4 = options.compute == DType::kNf4;
+  if ((options.compute == DType::kBlockI8 || nf4) && !options.adapter.has_value()) {
     return invalid_argument(
-        "compute: int8 weights cannot be trained; train an adapter over them, or choose f32 or "
+        std::string("compute: ") + (nf4 ? "nf4" : "int8") +
+        " weights cannot be trained; train an adapter over them, or choose f32 or "
         "bf16");
   }
   TIDEMILL_RETURN_IF_ERROR(validate(*options.optimizer));

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/block_int8.hpp"
 #include "base/check.hpp"
 #include "base/float_tensor.hpp"
 #include "engines/formats/model_files.hpp"
@@ -18,16 +19,31 @@ public:
       : tensors_(tensors), options_(options), ops_(ops) {}
 
   Result<std::unique_ptr<PreparedWeight>> matrix(const std::string& name) {
+    return matrix(name, options_.compute);
+  }
+
+  Result<std::unique_ptr<PreparedWeight>> matrix(const std::string& name, DType compute) {
     const Tensor& tensor = tensors_.at(name);
     auto prepared = ops_.prepare_weight(
-        {tensor.data.bytes().data(), tensor.dtype, tensor.shape[0], tensor.shape[1]},
-        options_.compute, options_.use);
+        {tensor.data.bytes().data(), tensor.dtype, tensor.shape[0], tensor.shape[1]}, compute,
+        options_.use);
     if (!prepared.ok()) {
       return prepared.status().with_context("tensor " + name);
     }
     size_bytes_ += prepared.value()->size_bytes();
     tensor.data.release_pages();  // what is computed with is the prepared copy
     return prepared;
+  }
+
+  // The embedding table: the file's own, beside NF4 in blocks of int8.
+  Result<Tensor> table(const std::string& name) {
+    const Tensor& tensor = tensors_.at(name);
+    if (options_.compute != DType::kNf4 || !is_float_type(tensor.dtype)) {
+      return tensor;
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(Tensor blocks, quantize_blocks(tensor, name));
+    tensor.data.release_pages();
+    return blocks;
   }
 
   std::vector<float> vector(const std::string& name) {
@@ -85,14 +101,19 @@ Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(const ModelConf
     TIDEMILL_ASSIGN_OR_RETURN(LayerWeights layer, prepare_layer(config, index, preparer));
     weights->layers_.push_back(std::move(layer));
   }
-  weights->embedding_ = tensors.at("model.embed_tokens.weight");
+  TIDEMILL_ASSIGN_OR_RETURN(weights->embedding_, preparer.table("model.embed_tokens.weight"));
   weights->final_gain_ = preparer.vector("model.norm.weight");
   TIDEMILL_ASSIGN_OR_RETURN(
       weights->head_,
-      preparer.matrix(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"));
+      preparer.matrix(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
+                      head_type(options.compute)));
   weights->size_bytes_ =
       preparer.size_bytes() + static_cast<std::int64_t>(weights->embedding_.data.size_bytes());
   return std::shared_ptr<const ModelWeights>(std::move(weights));
+}
+
+DType head_type(DType compute) noexcept {
+  return compute == DType::kNf4 ? DType::kBlockI8 : compute;
 }
 
 const LayerWeights& ModelWeights::layer(std::int64_t index) const {

@@ -16,12 +16,16 @@ namespace tidemill::engines {
 
 /// How weights are prepared.
 struct WeightOptions {
-  /// kF32, or kBF16 (products round each input element to bfloat16 and accumulate in float32).
+  /// What `Ops::prepare_weight` takes. Beside kNf4 the embedding table and the head are kBlockI8:
+  /// they weigh too much to stay as they are, and the loss is more sensitive to them.
   DType compute = DType::kF32;
   WeightUse use = WeightUse::kForward;
   /// Keeps the tensors alive (no copies of them), for adapters that are made from them.
   bool keep_tensors = false;
 };
+
+/// Returns the type that the head computes in beside layers of type `compute`.
+[[nodiscard]] DType head_type(DType compute) noexcept;
 
 /// A linear layer. `bias` is empty when there is none.
 struct LinearWeights {
@@ -41,8 +45,8 @@ struct LayerWeights {
 /// All weights of one version of one model.
 ///
 /// Immutable and shareable: the rollout view holds the snapshot's, the trainer makes its own after
-/// every optimizer step. Holds the embedding table's buffer (not a copy of it) and, for a tied
-/// model, a second, prepared copy that serves as the head.
+/// every optimizer step. Holds the embedding table's buffer (beside NF4 its blocks, else no copy)
+/// and, for a tied model, a second, prepared copy that serves as the head.
 /// Threads: safe to use concurrently.
 class ModelWeights {
 public:

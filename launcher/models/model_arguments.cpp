@@ -23,7 +23,10 @@ Result<DType> parse_compute(const std::string& name) {
   if (name == "int8") {
     return DType::kBlockI8;
   }
-  return invalid_argument("--dtype: must be f32, bf16 or int8, not " + quote(name));
+  if (name == "nf4") {
+    return DType::kNf4;
+  }
+  return invalid_argument("--dtype: must be f32, bf16, int8 or nf4, not " + quote(name));
 }
 
 }  // namespace
@@ -33,8 +36,9 @@ void ModelArguments::declare(CLI::App& app) {
       ->required()
       ->type_name("");
   app.add_option("--adapter", adapter_, "An adapter directory in PEFT's layout")->type_name("DIR");
-  app.add_option("--dtype", dtype_,
-                 "What the model computes in: f32, bf16 with f32 sums, or int8 in blocks of 32")
+  app.add_option(
+         "--dtype", dtype_,
+         "What the model computes in: f32, bf16 with f32 sums, int8 in blocks of 32, or nf4")
       ->type_name("TYPE")
       ->capture_default_str();
   auto* threads =

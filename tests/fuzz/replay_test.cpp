@@ -28,6 +28,7 @@ constexpr Row kRows[] = {
     {"dataset_rows", dataset_rows, 0, 9, 3},
     {"gguf", gguf, 1, 20, 0},
     {"model_config", model_config, 18, 0, 0},
+    {"nf4_tensors", nf4_tensors, 0, 12, 0},
     {"own_files", own_files, 0, 8, 0},
     {"run_file", run_file, 3, 5, 1},
     {"safetensors", safetensors, 1, 15, 0},

@@ -58,6 +58,7 @@ void chat_template(std::string_view input);
 void dataset_rows(std::string_view input);
 void gguf(std::string_view input);
 void model_config(std::string_view input);
+void nf4_tensors(std::string_view input);
 void own_files(std::string_view input);
 void run_file(std::string_view input);
 void safetensors(std::string_view input);

@@ -448,7 +448,7 @@ TEST_F(CommandTest, ArgumentsThatCannotBeUsedAreNamed) {
   const std::string input = write_lines("in.jsonl", {{{"ids", {1, 2}}}});
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"score", model, "--input", input, "--dtype", "f64"},
-       "--dtype: must be f32, bf16 or int8, not \"f64\"\n"},
+       "--dtype: must be f32, bf16, int8 or nf4, not \"f64\"\n"},
       {{"score", model, "--input", input, "--threads", "-1"},
        "--threads: must be an integer from 0 to 256, not \"-1\"\n"},
       {{"score", model, "--input", input, "--threads", "two"},

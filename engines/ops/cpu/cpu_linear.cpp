@@ -125,6 +125,10 @@ void CpuOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const
   if (y.rows == 0) {
     return;
   }
+  if (w.dtype() == DType::kNf4) {
+    linear_nf4(x, w, bias, store, y);
+    return;
+  }
   const Products products = products_of(kernels_, w.dtype());
   const auto kernel = products.product;
   ProductJob whole = product_of(x, w.dtype(), bias, store, y);
@@ -154,6 +158,10 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
   const PanelWeight& w = own(weight);
   check_linear(dy, w.out_features(), w.in_features(), {}, dx);
   if (dx.rows == 0) {
+    return;
+  }
+  if (w.dtype() == DType::kNf4) {
+    linear_backward_input_nf4(dy, w, store, dx);
     return;
   }
   // Blocks are widened when they are turned round: gradients are not rounded to blocks.

@@ -68,6 +68,10 @@ public:
                             std::span<const float> dentropies) override;
 
 private:
+  // The same for weights in NF4: cpu_nf4.cpp.
+  void linear_nf4(ConstMatrix x, const PanelWeight& weight, std::span<const float> bias,
+                  Store store, Matrix y);
+  void linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight, Store store, Matrix dx);
   [[nodiscard]] ProductJob product_of(ConstMatrix x, DType dtype, std::span<const float> bias,
                                       Store store, Matrix y);
   // Adds a term to all rows of y.

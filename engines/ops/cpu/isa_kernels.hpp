@@ -11,6 +11,7 @@ void add_product_kernels(KernelTable& table) noexcept;
 void add_low_rank_kernels(KernelTable& table) noexcept;
 void add_panel_kernels(KernelTable& table) noexcept;
 void add_int8_kernels(KernelTable& table) noexcept;
+void add_nf4_kernels(KernelTable& table) noexcept;
 void add_peak_kernels(KernelTable& table) noexcept;
 void add_outer_kernels(KernelTable& table) noexcept;
 void add_optimizer_kernels(KernelTable& table) noexcept;

@@ -25,6 +25,7 @@ KernelTable make_table() noexcept {
   add_product_kernels(table);
   add_int8_kernels(table);
   add_low_rank_kernels(table);
+  add_nf4_kernels(table);
   add_panel_kernels(table);
   add_peak_kernels(table);
   add_outer_kernels(table);

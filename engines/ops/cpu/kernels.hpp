@@ -34,23 +34,31 @@ inline constexpr std::int64_t kPanel = 16;
 struct PanelShape {
   std::int64_t depth = 0;
   std::int64_t cols = 0;
-  DType dtype = DType::kF32;  // kF32, kBF16 or kBlockI8 (depth is then a multiple of 32)
+  /// kF32, kBF16, kBlockI8 (depth is then a multiple of 32) or kNf4 (of 64).
+  DType dtype = DType::kF32;
 
   [[nodiscard]] constexpr std::int64_t num_panels() const noexcept { return panels_for(cols); }
-  /// Returns the elements of one panel, a padded depth included; of kBlockI8 its bytes: a byte for
-  /// each weight and a half for each block of 32.
+  /// Returns the elements of one panel, a padded depth included; of blocks its bytes: of
+  /// kBlockI8 a byte for each weight and a half for each block of 32, of kNf4 half a byte for each
+  /// weight and a byte for each block of 64.
   [[nodiscard]] constexpr std::int64_t panel_elements() const noexcept {
     switch (dtype) {
       case DType::kBF16: return (depth + 1) / 2 * 2 * kPanel;
       case DType::kBlockI8: return (depth / 32 + 1) / 2 * 64 + depth * kPanel;
+      case DType::kNf4: return depth / 2 * kPanel + depth / 64 * kPanel;
       default: return depth * kPanel;
     }
   }
   [[nodiscard]] constexpr std::int64_t panel_bytes() const noexcept {
-    return panel_elements() * (dtype == DType::kBlockI8 ? 1 : dtype == DType::kBF16 ? 2 : 4);
+    return panel_elements() * (dtype == DType::kF32 ? 4 : dtype == DType::kBF16 ? 2 : 1);
+  }
+  /// Returns how many floats blocks of kNf4 share: one for each 256, counted row after row of W,
+  /// and their offset. They lie behind the last panel.
+  [[nodiscard]] constexpr std::int64_t num_shared() const noexcept {
+    return dtype == DType::kNf4 ? (cols * (depth / 64) + 255) / 256 + 1 : 0;
   }
   [[nodiscard]] constexpr std::int64_t size_bytes() const noexcept {
-    return num_panels() * panel_bytes();
+    return num_panels() * panel_bytes() + num_shared() * 4;
   }
 };
 
@@ -72,6 +80,20 @@ struct TransposeJob {
   std::int64_t num_panels = 0;
   void* out = nullptr;
   std::int64_t out_stride = 0;  // elements between the panels made
+};
+
+/// Makes bfloat16 panels, `num_rows` deep, of the panels of B (kNf4) from `first_panel` on: of its
+/// rows [first_row, first_row + num_rows), both multiples of 16. What lies past the columns is 0.
+struct ExpandJob {
+  PanelShape shape;                       // of B
+  const std::byte* panels = nullptr;      // all of them, and what blocks share
+  const float* scale_values = nullptr;    // 256: see base/block_nf4.hpp
+  const float* element_values = nullptr;  // 16
+  std::int64_t first_panel = 0;
+  std::int64_t num_panels = 0;
+  std::int64_t first_row = 0;
+  std::int64_t num_rows = 0;
+  std::uint16_t* out = nullptr;  // panels of num_rows * 16 elements, one behind the other
 };
 
 /// y = or += x B + bias, for the columns of consecutive panels of B.
@@ -229,6 +251,7 @@ struct KernelTable {
   void (*round_to_int8)(ConstMatrix x, RowRange rows, void* out, std::int64_t out_stride) = nullptr;
   /// Makes float panels of B^T.
   void (*transpose_int8)(const TransposeJob& job) = nullptr;
+  void (*expand_nf4)(const ExpandJob& job) = nullptr;
   /// Copies columns of `from`, from a multiple of `width` <= 16 on, to panels of `width` columns,
   /// `from.rows` rows long, the last one padded with zeros. `to` is the place of the first column.
   void (*pack_panels)(ConstMatrix from, RowRange columns, std::int64_t width, float* to) = nullptr;

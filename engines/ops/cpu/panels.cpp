@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/block_int8.hpp"
+#include "base/block_nf4.hpp"
 #include "engines/ops/cpu/team.hpp"
 #include "engines/ops/weight_elements.hpp"
 
@@ -71,18 +72,53 @@ void pack_blocks(const WeightView& weight, const PanelShape& shape, std::int64_t
   }
 }
 
+// One panel of NF4: pairs of features in turn, a byte for each output, then the blocks' codes.
+void pack_nf4(const Nf4Parts& parts, const PanelShape& shape, std::int64_t panel, std::byte* to) {
+  constexpr auto kElements = static_cast<std::int64_t>(kNf4BlockElements);
+  const std::int64_t pairs = shape.depth / 2;
+  const std::int64_t blocks = shape.depth / kElements;
+  auto* codes = reinterpret_cast<std::uint8_t*>(to);
+  for (std::int64_t lane = 0; lane < kPanel; ++lane) {
+    const std::int64_t row = panel * kPanel + lane;
+    const bool there = row < shape.cols;
+    for (std::int64_t pair = 0; pair < pairs; ++pair) {
+      codes[pair * kPanel + lane] = there
+                                        ? parts.codes[static_cast<std::size_t>(row * pairs + pair)]
+                                        : static_cast<std::uint8_t>(kNf4Zero << 4U | kNf4Zero);
+    }
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      codes[(pairs + block) * kPanel + lane] =
+          there ? parts.block_codes[static_cast<std::size_t>(row * blocks + block)] : 0;
+    }
+  }
+}
+
 }  // namespace
 
 PanelWeight::PanelWeight(const WeightView& weight, DType compute, const KernelTable& kernels,
                          WeightMemory& memory, Team& team)
     : shape_{weight.in_features, weight.out_features, compute},
       bytes_(memory.allocate(shape_.size_bytes())) {
+  Buffer quantized;
+  if (compute == DType::kNf4) {
+    quantized = nf4_weight(weight);
+    const Nf4Parts parts = nf4_parts(quantized.bytes().data(), shape_.cols * shape_.depth);
+    auto* shared =
+        reinterpret_cast<float*>(bytes_.data() + shape_.num_panels() * shape_.panel_bytes());
+    std::copy(parts.group_scales.begin(), parts.group_scales.end(), shared);
+    shared[parts.group_scales.size()] = parts.offset;
+  }
   const auto pack = compute == DType::kBF16 ? kernels.pack_bf16 : kernels.pack_f32;
   team.share(shape_.num_panels(), shape_.depth * kPanel / 2,
              [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
                for (std::int64_t panel = begin; panel < end; ++panel) {
                  if (compute == DType::kBlockI8) {
                    pack_blocks(weight, shape_, panel, bytes_.data() + panel * shape_.panel_bytes());
+                   continue;
+                 }
+                 if (compute == DType::kNf4) {
+                   pack_nf4(nf4_parts(quantized.bytes().data(), shape_.cols * shape_.depth), shape_,
+                            panel, bytes_.data() + panel * shape_.panel_bytes());
                    continue;
                  }
                  pack({.rows = rows_of(weight, shape_, panel, team.scratch(part)),

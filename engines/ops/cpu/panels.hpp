@@ -5,8 +5,10 @@
 // each input feature in turn, the weights of outputs [16 p, 16 p + 16). bfloat16 panels hold input
 // features in pairs (2k, 2k + 1 of one output lie side by side), which is what a dot product of
 // pairs reads. Panels of block int8 hold input features by four (what a dot product of bytes
-// reads), each weight with 128 added, and the scales of its blocks of 32. The last panel is padded
-// with zero outputs, an odd depth with a zero feature.
+// reads), each weight with 128 added, and the scales of its blocks of 32. Panels of NF4 hold what
+// bfloat16 panels would, a pair in a byte (its first element in the high half), and behind it a
+// code for each block of 64 of each output; they are expanded a few at a time in the cache. The
+// last panel is padded with zero outputs, an odd depth with a zero feature.
 //
 // dx = dy W needs panels of input features instead. They are made on the fly, a few panels at a
 // time in the second-level cache, from 16 x 16 blocks transposed in registers: about 0.2
@@ -28,8 +30,8 @@ class Team;
 /// A linear weight of this backend, as panels. Immutable once packed.
 class PanelWeight final : public PreparedWeight {
 public:
-  /// Packs `weight` in element type `compute`: kF32, kBF16 or kBlockI8. Blocks come as the weight
-  /// has them, or are made by `quantize_block`.
+  /// Packs `weight` in element type `compute`: kF32, kBF16, kBlockI8 or kNf4. Blocks come as the
+  /// weight has them, or are made by `quantize_block` or `quantize_nf4`.
   PanelWeight(const WeightView& weight, DType compute, const KernelTable& kernels,
               WeightMemory& memory, Team& team);
 

@@ -60,9 +60,18 @@ DType gradient_operand(DType compute) {
 ReferenceWeight::ReferenceWeight(const WeightView& view, DType compute, WeightUse use)
     : out_features_(view.out_features),
       in_features_(view.in_features),
-      compute_(compute),
+      // What NF4 stands for is a bfloat16 weight.
+      compute_(compute == DType::kNf4 ? DType::kBF16 : compute),
       use_(use),
       values_(static_cast<std::size_t>(view.out_features * view.in_features)) {
+  if (compute == DType::kNf4) {
+    const Buffer quantized = nf4_weight(view);
+    widen_nf4(nf4_parts(quantized.bytes().data(), std::ssize(values_)), 0, values_);
+    for (float& value : values_) {
+      value = as_operand(value, DType::kBF16);
+    }
+    return;
+  }
   for (std::size_t i = 0; i < values_.size(); ++i) {
     values_[i] = as_operand(weight_element(view, static_cast<std::int64_t>(i)), compute);
   }

@@ -452,7 +452,7 @@ TEST_F(ModelFilesTest, RefusesBadDirectories) {
          x["model.norm.weight"] = {
              DType::kI32, {8}, Buffer::adopt(std::vector<int>(8), DType::kI32)};
        },
-       "tensor \"model.norm.weight\": type I32; only F32, F16, BF16 and Q8_0 are supported"},
+       "tensor \"model.norm.weight\": type I32; only F32, F16, BF16, Q8_0 and NF4 are supported"},
       {"weights cut",
        [](Self t, TensorMap&) { std::filesystem::resize_file(t.at("m/model.safetensors"), 6000); },
        "m/model.safetensors: "},

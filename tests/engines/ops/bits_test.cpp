@@ -49,7 +49,8 @@ void check_linear_rows(Ops& ops, DType dtype) {
                                       {128, 344},
                                       {100, 129},
                                       {344, 128}}) {
-    const std::int64_t in = dtype == DType::kBlockI8 ? (least_in + 31) / 32 * 32 : least_in;
+    const auto block = static_cast<std::int64_t>(dtype_block_elements(dtype));
+    const std::int64_t in = (least_in + block - 1) / block * block;
     const Rows w = Rows::random(out, in, 1);
     const Rows x = Rows::random(kBatch, in, 2);
     const Rows dy = Rows::random(kBatch, out, 3);
@@ -84,6 +85,10 @@ TEST_P(BitsTest, LinearRowsAreIndependentBf16) {
 
 TEST_P(BitsTest, LinearRowsAreIndependentInt8) {
   check_linear_rows(ops(), DType::kBlockI8);
+}
+
+TEST_P(BitsTest, LinearRowsAreIndependentNf4) {
+  check_linear_rows(ops(), DType::kNf4);
 }
 
 TEST_P(BitsTest, NormAndActivationRowsAreIndependent) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/block_int8.hpp"
+#include "base/block_nf4.hpp"
 #include "base/float_tensor.hpp"
 #include "tests/engines/ops/fixtures.hpp"
 #include "tests/engines/ops/oracle.hpp"
@@ -229,6 +230,126 @@ TEST_P(LinearTest, Int8KeepsWhatIsNotANumberVisible) {
       EXPECT_FALSE(std::isfinite(y.at(0, o)));
       EXPECT_TRUE(std::isfinite(y.at(1, o)));
     }
+  }
+}
+
+// The bfloat16 weight that the NF4 of `w` stands for.
+Rows nf4_as_bf16(const Rows& w) {
+  std::vector<float> values;
+  for (std::int64_t o = 0; o < w.rows(); ++o) {
+    values.insert(values.end(), w.view().row(o), w.view().row(o) + w.cols());
+  }
+  const Tensor tensor =
+      quantize_nf4(make_float_tensor(values, {w.rows(), w.cols()}, DType::kF32), "w").value();
+  widen_floats(tensor, values);
+  Rows out(w.rows(), w.cols());
+  for (std::int64_t o = 0; o < w.rows(); ++o) {
+    for (std::int64_t i = 0; i < w.cols(); ++i) {
+      out.at(o, i) = rounded(values[static_cast<std::size_t>(o * w.cols() + i)], DType::kBF16);
+    }
+  }
+  return out;
+}
+
+// Bits, not tolerances: NF4 is a way to keep a bfloat16 weight. More than one group of 256 blocks,
+// rows of which some begin inside a group, and weights whose panels are not expanded at once.
+TEST_P(LinearTest, Nf4ProductsHaveTheBitsOfTheBf16WeightTheyStandFor) {
+  for (const Shape& shape : {Shape{1, 64, 1},
+                             {1, 256, 70},
+                             {2, 64, 16},
+                             {5, 192, 33},
+                             {3, 320, 129},
+                             {64, 128, 96},
+                             {9, 64, 600},
+                             {1, 2816, 80},
+                             {40, 2816, 40}}) {
+    const std::string what = name(shape, DType::kNf4);
+    Rows w = Rows::random(shape.out, shape.in, 1, 0.2F);
+    std::fill_n(w.view().row(0), 64, 0.0F);  // a block without a scale
+    const Rows x = Rows::random(shape.rows, shape.in, 2, 1.0F, 3);
+    const Rows dy = Rows::random(shape.rows, shape.out, 3, 1.0F, 5);
+    const Rows bias = Rows::random(1, shape.out, 4);
+    const auto use = WeightUse::kForwardAndBackward;
+    const auto nf4 = ops().prepare_weight(f32_weight(w), DType::kNf4, use).value();
+    const auto bf16 = ops().prepare_weight(f32_weight(nf4_as_bf16(w)), DType::kBF16, use).value();
+    EXPECT_EQ(nf4->in_features(), shape.in);
+    EXPECT_EQ(nf4->out_features(), shape.out);
+    for (const Store store : {Store::kOverwrite, Store::kAdd}) {
+      Rows y = Rows::random(shape.rows, shape.out, 5, 1.0F, 2);
+      Rows expected_y = y;
+      ops().linear(x.view(), *nf4, bias.span(), store, y.view());
+      ops().linear(x.view(), *bf16, bias.span(), store, expected_y.view());
+      expect_same_bits(y, expected_y, what + " forward");
+      Rows dx = Rows::random(shape.rows, shape.in, 6, 1.0F, 1);
+      Rows expected_dx = dx;
+      ops().linear_backward_input(dy.view(), *nf4, store, dx.view());
+      ops().linear_backward_input(dy.view(), *bf16, store, expected_dx.view());
+      expect_same_bits(dx, expected_dx, what + " backward");
+      ASSERT_FALSE(::testing::Test::HasFatalFailure());
+    }
+  }
+}
+
+// What a file holds in NF4 is taken as it is: the same bits as when it is made here.
+TEST_P(LinearTest, Nf4OfAFileIsKept) {
+  const Rows w = Rows::random(24, 128, 1, 0.2F);
+  const Rows x = Rows::random(9, 128, 2);
+  std::vector<float> values;
+  for (std::int64_t o = 0; o < w.rows(); ++o) {
+    values.insert(values.end(), w.view().row(o), w.view().row(o) + w.cols());
+  }
+  const Tensor file = quantize_nf4(make_float_tensor(values, {24, 128}, DType::kF32), "w").value();
+  const WeightView view{file.data.bytes().data(), DType::kNf4, 24, 128};
+  const auto made = ops().prepare_weight(f32_weight(w), DType::kNf4, WeightUse::kForward).value();
+  const auto taken = ops().prepare_weight(view, DType::kNf4, WeightUse::kForward).value();
+  const auto rounded = ops().prepare_weight(view, DType::kBF16, WeightUse::kForward).value();
+  Rows from_made(9, 24);
+  Rows from_taken(9, 24);
+  Rows from_rounded(9, 24);
+  ops().linear(x.view(), *made, {}, Store::kOverwrite, from_made.view());
+  ops().linear(x.view(), *taken, {}, Store::kOverwrite, from_taken.view());
+  ops().linear(x.view(), *rounded, {}, Store::kOverwrite, from_rounded.view());
+  expect_same_bits(from_taken, from_made, "taken");
+  expect_same_bits(from_rounded, from_made, "rounded to bfloat16 by the backend");
+  // And as a table, widened exactly.
+  widen_floats(file, values);
+  const std::vector<std::int32_t> ids{23, 0, 7};
+  Rows rows(3, 128);
+  ops().embed(ids, view, rows.view());
+  for (std::int64_t t = 0; t < 3; ++t) {
+    for (std::int64_t i = 0; i < 128; ++i) {
+      EXPECT_EQ(rows.at(t, i),
+                values[static_cast<std::size_t>(ids[static_cast<std::size_t>(t)] * 128 + i)]);
+    }
+  }
+}
+
+TEST_P(LinearTest, Nf4RefusesWhatBlocksCannotHold) {
+  Rows w = Rows::random(8, 96, 1);
+  const auto refusal = [&](const Rows& weight) {
+    return ops()
+        .prepare_weight(f32_weight(weight), DType::kNf4, WeightUse::kForward)
+        .status()
+        .message();
+  };
+  EXPECT_EQ(refusal(w), "rows of 96 weights do not divide into blocks of 64 for nf4");
+  w = Rows::random(8, 64, 1);
+  w.at(2, 5) = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(refusal(w), "element 133 is not finite or too large for a block of nf4");
+  w.at(2, 5) = 2e38F;
+  EXPECT_EQ(refusal(w), "element 133 is not finite or too large for a block of nf4");
+}
+
+TEST_P(LinearTest, Nf4KeepsWhatIsNotANumberVisible) {
+  const Rows w = Rows::random(20, 64, 1);
+  const auto weight = ops().prepare_weight(f32_weight(w), DType::kNf4, WeightUse::kForward).value();
+  Rows x = Rows::random(2, 64, 2);
+  x.at(0, 40) = std::numeric_limits<float>::quiet_NaN();
+  Rows y(2, 20);
+  ops().linear(x.view(), *weight, {}, Store::kOverwrite, y.view());
+  for (std::int64_t o = 0; o < 20; ++o) {
+    EXPECT_FALSE(std::isfinite(y.at(0, o)));
+    EXPECT_TRUE(std::isfinite(y.at(1, o)));
   }
 }
 
