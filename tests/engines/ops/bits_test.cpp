@@ -454,15 +454,17 @@ std::vector<Rows> run_everything(Ops& ops) {
   }
   const Rows w_blocks = Rows::random(kOut, 192, 1);
   const Rows x_blocks = Rows::random(kRows, 192, 2);
-  const auto blocks =
-      ops.prepare_weight(f32_weight(w_blocks), DType::kBlockI8, WeightUse::kForwardAndBackward)
-          .value();
-  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{9}, kRows}) {
-    Rows y(rows, kOut);
-    Rows dx(rows, 192);
-    ops.linear(x_blocks.view().slice_rows(0, rows), *blocks, {}, Store::kOverwrite, y.view());
-    ops.linear_backward_input(dy.view().slice_rows(0, rows), *blocks, Store::kOverwrite, dx.view());
-    results.insert(results.end(), {y, dx});
+  for (const DType dtype : {DType::kBlockI8, DType::kNf4}) {
+    const auto blocks =
+        ops.prepare_weight(f32_weight(w_blocks), dtype, WeightUse::kForwardAndBackward).value();
+    for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{9}, kRows}) {
+      Rows y(rows, kOut);
+      Rows dx(rows, 192);
+      ops.linear(x_blocks.view().slice_rows(0, rows), *blocks, {}, Store::kOverwrite, y.view());
+      ops.linear_backward_input(dy.view().slice_rows(0, rows), *blocks, Store::kOverwrite,
+                                dx.view());
+      results.insert(results.end(), {y, dx});
+    }
   }
   Rows dw(kOut, kIn);
   Rows dbias(1, kOut);
@@ -515,7 +517,7 @@ std::vector<Rows> run_everything(Ops& ops) {
 TEST_P(BitsTest, TheNumberOfWorkersChangesNothing) {
   Workers one(1);
   const std::vector<Rows> expected = run_everything(*make(one));
-  EXPECT_EQ(expected.size(), 45U);
+  EXPECT_EQ(expected.size(), 51U);
   for (const int count : {2, 3, 7}) {
     Workers workers(count);
     const std::vector<Rows> actual = run_everything(*make(workers));

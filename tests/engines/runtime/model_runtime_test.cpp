@@ -58,6 +58,13 @@ TEST_F(ModelRuntimeTest, BadOptionsAreRefused) {
   bad = options(Training::kNo);
   bad.compute = DType::kF16;
   expect_refused(bad, Errc::kInvalidArgument, "compute: F16");
+  for (const auto& [compute, name] : {std::pair{DType::kBlockI8, "int8"}, {DType::kNf4, "nf4"}}) {
+    bad = options(Training::kYes);
+    bad.compute = compute;
+    expect_refused(
+        bad, Errc::kInvalidArgument,
+        std::string("compute: ") + name + " weights cannot be trained; train an adapter");
+  }
   bad = options(Training::kNo);
   bad.kv_dtype = DType::kI8;
   expect_refused(bad, Errc::kInvalidArgument, "kv_dtype: I8");
