@@ -409,7 +409,7 @@ TEST(Adapter, RefusesBadDirectories) {
        [&q](const auto&, auto& t) {
          t[q] = {DType::kF64, {4, 64}, Buffer::adopt(std::vector<double>(256), DType::kF64)};
        },
-       "lora_A.weight\": type F64; only F32, F16, BF16 and Q8_0"},
+       "lora_A.weight\": type F64; only F32, F16, BF16, Q8_0 and NF4"},
   };
   const AdapterFiles adapter = adapter_of("lora-qv");
   const ModelConfig model = base_of("lora-qv");

@@ -307,7 +307,7 @@ TEST(ModelConfig, RefusesNamingFileAndField) {
     EXPECT_THAT(config.status().message(), ::testing::StartsWith("config.json: ")) << bad.changes;
     EXPECT_EQ(config.status().message().find('\n'), std::string::npos);
   }
-  EXPECT_EQ(cases.size(), 49U);
+  EXPECT_EQ(cases.size(), 50U);
   std::cout << cases.size() << " bad configs refused\n";
 }
 

@@ -211,7 +211,8 @@ TEST_P(QuantizedBaseTest, TrainsTheAdapterExactly) {
   ResultKeeper results;
   run_requests(whole->rollout(), {request}, results, 7);
   const RolloutResult& result = results.at(1);
-  const auto scored = whole->train()->score(after, {to_sequence(request, result)}, 1.0F).value();
+  const auto scored =
+      whole->train()->score(after, std::vector{to_sequence(request, result)}, 1.0F).value();
   ASSERT_FALSE(result.response_ids.empty());
   for (std::size_t t = 0; t < result.response_ids.size(); ++t) {
     EXPECT_EQ(std::bit_cast<std::uint32_t>(result.behavior_logprobs[t]),
