@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/quote.hpp"
+#include "engines/runtime/factory.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -72,6 +73,13 @@ void take_names(CLI::Option& option, std::vector<std::string> names) {
   take(option, std::move(what), [names = std::move(names)](const std::string& text) {
     return std::find(names.begin(), names.end(), text) != names.end();
   });
+}
+
+void warn_of_threads(int threads, Log& log) {
+  const std::string warning = engines::threads_warning(threads);
+  if (!warning.empty()) {
+    log.warning("--threads: " + warning);
+  }
 }
 
 }  // namespace tidemill::launcher

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/log.hpp"
+
 namespace CLI {  // NOLINT(readability-identifier-naming): the library's own name
 class Option;
 }  // namespace CLI
@@ -30,5 +32,8 @@ void take_integers(CLI::Option& option, IntegerRange range);
 void take_numbers(CLI::Option& option, NumberRange range);
 /// Lets `option` take one of `names` only; help shows them as its type, "a|b|c".
 void take_names(CLI::Option& option, std::vector<std::string> names);
+
+/// Warns, in one line, of more `--threads` than the process can keep busy.
+void warn_of_threads(int threads, Log& log);
 
 }  // namespace tidemill::launcher

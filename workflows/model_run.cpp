@@ -217,6 +217,13 @@ Result<OpenedRuntime> open_runtime_at(const TrainedModel& model,
   return opened;
 }
 
+void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run) {
+  const std::string warning = engines::threads_warning(device.threads);
+  if (!warning.empty()) {
+    run.log("device.threads: " + warning);
+  }
+}
+
 void inform_of_device(const engines::ModelRuntime& runtime, const RunEnvironment& run) {
   run.inform("device: " + std::string(runtime.description()));
 }

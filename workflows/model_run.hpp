@@ -125,6 +125,9 @@ struct OpenedRuntime {
                                                     const engines::RuntimeOptions& options,
                                                     const actors::RunOrigin& origin);
 
+/// Warns, in one line, of more threads than the process can keep busy.
+void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run);
+
 /// Says what a runtime computes with, in one line.
 void inform_of_device(const engines::ModelRuntime& runtime, const RunEnvironment& run);
 

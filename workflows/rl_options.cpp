@@ -92,6 +92,12 @@ void add_rules(Schema<RlOptions>& s) {
                ? "costs a forward pass and changes nothing with staleness.max 0"
                : "";
   });
+  s.warn("executor.priority", [](const RlOptions& o) {
+    return o.executor.priority != SharingPriority::kShares &&
+                   o.executor.rollout_weight != o.executor.train_weight
+               ? "goes before rollout_weight and train_weight, which change nothing"
+               : "";
+  });
   s.warn("staleness.schedule", [](const RlOptions& o) {
     return o.staleness.schedule == StalenessSchedule::kFixed && o.staleness.max == 0
                ? "changes nothing with staleness.max 0, which is fixed already"
@@ -210,6 +216,26 @@ void describe(Schema<StreamLimits>& s) {
           "What becomes of a group when one of its samples has failed.");
 }
 
+void describe(EnumSchema<SharingPriority>& e) {
+  e.name("shares", SharingPriority::kShares, "Whichever is behind its weight in tokens.")
+      .name("rollout", SharingPriority::kRollout,
+            "Rollout, until nothing more may be generated: staleness.max bounds it.")
+      .name("train", SharingPriority::kTrain, "Training, until its batch is done.");
+}
+
+void describe(Schema<ExecutorShareOptions>& s) {
+  s.field("priority", &ExecutorShareOptions::priority,
+          "Who computes while rollout and training both have work.");
+  s.field("rollout_weight", &ExecutorShareOptions::rollout_weight,
+          "Share of rollout: tokens computed against those of train_weight.")
+      .above(0)
+      .at_most(1e6);
+  s.field("train_weight", &ExecutorShareOptions::train_weight,
+          "Share of training: tokens trained on against those of rollout_weight.")
+      .above(0)
+      .at_most(1e6);
+}
+
 void describe(Schema<RlOptions>& s) {
   s.field("model", &RlOptions::model, "The model to start from.");
   s.field("data", &RlOptions::data,
@@ -223,6 +249,8 @@ void describe(Schema<RlOptions>& s) {
   s.field("train", &RlOptions::train, "How weights are changed.");
   s.field("eval", &RlOptions::eval, "Evaluation on data.eval, with mean@k and pass@k.");
   s.field("stream", &RlOptions::stream, "The store between rollout and training.");
+  s.field("executor", &RlOptions::executor,
+          "How rollout and training share the threads; a thread serves one of them at a time.");
   s.include(&RlOptions::run);
   add_rules(s);
 }

@@ -67,6 +67,16 @@ struct StreamLimits {
   OnFailedSample on_failed = OnFailedSample::kDropGroup;
 };
 
+/// Who computes while rollout and training both have work.
+enum class SharingPriority : std::uint8_t { kShares, kRollout, kTrain };
+
+/// How rollout and training share the threads of a device.
+struct ExecutorShareOptions {
+  SharingPriority priority = SharingPriority::kShares;
+  double rollout_weight = 1.0;
+  double train_weight = 1.0;
+};
+
 struct RlOptions {
   ModelOptions model;
   DataOptions data;
@@ -77,6 +87,7 @@ struct RlOptions {
   RlTrainOptions train;
   RlEvalOptions eval;
   StreamLimits stream;
+  ExecutorShareOptions executor;
   RunOptions run;
 };
 
@@ -88,6 +99,8 @@ void describe(Schema<RlTrainOptions>& s);
 void describe(Schema<RlEvalOptions>& s);
 void describe(EnumSchema<OnFailedSample>& e);
 void describe(Schema<StreamLimits>& s);
+void describe(EnumSchema<SharingPriority>& e);
+void describe(Schema<ExecutorShareOptions>& s);
 void describe(Schema<RlOptions>& s);
 
 }  // namespace tidemill::workflows

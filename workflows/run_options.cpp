@@ -28,7 +28,8 @@ void describe(Schema<RecordOptions>& s) {
 }
 
 void describe(Schema<DeviceOptions>& s) {
-  s.field("threads", &DeviceOptions::threads, "Threads that compute; 0: one for each core.")
+  s.field("threads", &DeviceOptions::threads,
+          "Threads that compute; 0: one for each core that affinity and control groups leave.")
       .range(0, 1024);
   s.field("memory_bytes", &DeviceOptions::memory_bytes,
           "Memory the run may take; 0: what the machine allows.")

@@ -53,7 +53,7 @@ enum class RecomputeChoice : std::uint8_t { kAuto, kNone, kCheap, kLayer };
 /// The optimizer and what it trains.
 struct TrainOptions {
   std::optional<std::int64_t> steps;  // none: as many as data.epochs needs
-  std::int64_t micro_batch_tokens = 4096;
+  std::int64_t micro_batch_tokens = 1024;
   RecomputeChoice recompute = RecomputeChoice::kAuto;
   double learning_rate = 1e-5;
   LearningRateSchedule schedule = LearningRateSchedule::kConstant;

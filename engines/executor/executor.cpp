@@ -7,6 +7,15 @@ bool Executor::has_work() const {
   return (rollout_ != nullptr && rollout_->has_work()) || (train_ != nullptr && train_->has_work());
 }
 
+bool Executor::training_goes_first() const noexcept {
+  switch (options_.precedence) {
+    case Precedence::kShares: return train_debt_ >= 0.0;
+    case Precedence::kRollout: return false;
+    case Precedence::kTrain: return true;
+  }
+  return false;
+}
+
 Result<StepReport> Executor::iterate() {
   const bool can_roll = rollout_ != nullptr && rollout_->has_work();
   const bool can_train = train_ != nullptr && train_->has_work();
@@ -14,7 +23,7 @@ Result<StepReport> Executor::iterate() {
   if (!can_roll || !can_train) {
     train_debt_ = 0.0;  // nobody competes: what one view did alone is not held against it
   }
-  if (can_train && (!can_roll || train_debt_ >= 0.0)) {
+  if (can_train && (!can_roll || training_goes_first())) {
     auto report = train_->step({options_.train_tokens});
     if (!report.ok()) {
       return report.status().with_context("training step");
@@ -26,7 +35,7 @@ Result<StepReport> Executor::iterate() {
   if (!report.ok()) {
     return report.status().with_context("rollout step");
   }
-  train_debt_ += options_.train_share *
+  train_debt_ += options_.train_weight / options_.rollout_weight *
                  static_cast<double>(report.value().prefill_tokens + report.value().decode_tokens);
   return report;
 }

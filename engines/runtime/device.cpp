@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <string_view>
-#include <thread>
 #include <utility>
 
+#include "engines/executor/cores.hpp"
 #include "engines/ops/cpu/factory.hpp"
 #include "engines/ops/profile/op_profile.hpp"
 #include "engines/ops/reference/factory.hpp"
@@ -24,8 +24,7 @@ Status check_type(std::string_view option, DType type) {
 }
 
 int num_threads(const RuntimeOptions& options) {
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());  // 0: not known
-  return options.threads == 0 ? std::clamp(cores, 1, kMaxThreads) : options.threads;
+  return options.threads == 0 ? std::min(usable_cores().cores, kMaxThreads) : options.threads;
 }
 
 std::string describe(const Ops& ops, const Workers& workers, const RuntimeOptions& options) {
@@ -36,6 +35,10 @@ std::string describe(const Ops& ops, const Workers& workers, const RuntimeOption
 }
 
 }  // namespace
+
+std::string threads_warning(int threads) {
+  return too_many_threads(threads, usable_cores());
+}
 
 DType cache_type(DType compute) noexcept {
   return compute == DType::kF32 ? DType::kF32 : DType::kBF16;

@@ -46,7 +46,7 @@ enum class Backend : std::uint8_t { kCpu, kReference };
 /// What a runtime is opened with.
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
-  int threads = 1;  // at most 1,024; 0: as many as cores that the process may use
+  int threads = 1;  // at most 1,024; 0: `usable_cores` (engines/executor/cores.hpp)
   /// kF32, kBF16 (f32 accumulation; trained weights are kept in f32), kBlockI8 or kNf4 for weights
   /// that are not trained: the adapter alone, or nothing.
   DType compute = DType::kF32;
@@ -79,6 +79,10 @@ struct RuntimeOptions {
   /// when no request has stop strings.
   std::function<std::string(std::int32_t)> token_text;
 };
+
+/// Returns one line about `threads` being more than the process can keep busy (`usable_cores` in
+/// engines/executor/cores.hpp), or "".
+[[nodiscard]] std::string threads_warning(int threads);
 
 /// Returns what keys and values are cached in beside weights of type `compute`, unless somebody
 /// asks for another: the same, or kBF16 beside blocks.

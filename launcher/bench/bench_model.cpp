@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "engines/rl/sft_token_loss.hpp"
+#include "engines/executor/executor.hpp"
 #include "launcher/bench/bench_adapters.hpp"
 #include "launcher/bench/peak_memory.hpp"
 
@@ -123,28 +123,79 @@ Result<double> BenchModel::group(std::int64_t prompt, std::int64_t new_tokens,
 }
 
 Result<double> BenchModel::train() {
-  engines::TrainEngine& train = *runtime_->train();
-  engines::SftTokenLoss loss(batch_ * kTrainTokens);
-  std::vector<TrainSequence> sequences;
-  for (std::int64_t i = 0; i < batch_; ++i) {
-    TrainSequence sequence;
-    sequence.id = SampleId{static_cast<std::uint64_t>(i)};
-    sequence.ids = random_ids(kTrainTokens + 1, config_.vocab_size, state_);
-    sequence.response_mask.assign(sequence.ids.size(), 1);
-    sequence.response_mask[0] = 0;
-    sequences.push_back(std::move(sequence));
-  }
   const double start = begin_step();
-  TIDEMILL_RETURN_IF_ERROR(train.begin_batch(&loss, 1.0F));
-  for (TrainSequence& sequence : sequences) {
-    TIDEMILL_RETURN_IF_ERROR(train.add(std::move(sequence)));
-  }
+  TIDEMILL_RETURN_IF_ERROR(begin_training(batch_));
+  engines::TrainEngine& train = *runtime_->train();
   while (train.has_work()) {
     const auto report = train.step({4096});
     TIDEMILL_RETURN_IF_ERROR(report.status());
   }
   TIDEMILL_RETURN_IF_ERROR(train.update().status());
   return static_cast<double>(batch_ * kTrainTokens) / end_step(start, true);
+}
+
+Result<double> BenchModel::share() {
+  constexpr std::int64_t kSequences = 2;
+  constexpr int kAlone = 24;  // iterations of decoding
+  constexpr auto kTrained = static_cast<double>(kSequences * kTrainTokens);
+  engines::RolloutEngine& rollout = runtime_->rollout();
+  engines::TrainEngine& train = *runtime_->train();
+  engines::ExecutorOptions shares;
+  shares.train_tokens = kTrainTokens;
+  engines::Executor executor(&rollout, &train, shares);
+  // Enough tokens for all of it: nothing ends before it is cancelled.
+  const std::uint64_t first_id = next_id_;
+  TIDEMILL_RETURN_IF_ERROR(submit(kPromptTokens, kAlone + 8 * kSequences * kTrainTokens / batch_));
+  for (bool all = false; !all;) {
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, executor.iterate());
+    all = report.prefill_tokens == 0 && report.decode_tokens == batch_;
+  }
+  double start = begin_step();
+  for (int i = 0; i < kAlone; ++i) {
+    TIDEMILL_RETURN_IF_ERROR(executor.iterate().status());
+  }
+  const double decode_alone = static_cast<double>(kAlone * batch_) / end_step(start, true);
+
+  std::int64_t decoded = 0;
+  start = begin_step();
+  TIDEMILL_RETURN_IF_ERROR(begin_training(kSequences));
+  while (train.has_work()) {
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, executor.iterate());
+    decoded += report.decode_tokens;
+  }
+  TIDEMILL_RETURN_IF_ERROR(train.update().status());
+  const double together = end_step(start, true);
+
+  for (std::uint64_t id = first_id; id < next_id_; ++id) {
+    rollout.cancel(SampleId{id});
+  }
+  while (rollout.has_work()) {
+    TIDEMILL_RETURN_IF_ERROR(rollout.step({4096}).status());
+  }
+  start = begin_step();
+  TIDEMILL_RETURN_IF_ERROR(begin_training(kSequences));
+  while (train.has_work()) {
+    TIDEMILL_RETURN_IF_ERROR(executor.iterate().status());
+  }
+  TIDEMILL_RETURN_IF_ERROR(train.update().status());
+  const double train_alone = kTrained / end_step(start, true);
+  return static_cast<double>(decoded) / together / decode_alone + kTrained / together / train_alone;
+}
+
+// Starts a batch of `sequences` of kTrainTokens.
+Status BenchModel::begin_training(std::int64_t sequences) {
+  engines::TrainEngine& train = *runtime_->train();
+  loss_ = std::make_unique<engines::SftTokenLoss>(sequences * kTrainTokens);
+  TIDEMILL_RETURN_IF_ERROR(train.begin_batch(loss_.get(), 1.0F));
+  for (std::int64_t i = 0; i < sequences; ++i) {
+    TrainSequence sequence;
+    sequence.id = SampleId{static_cast<std::uint64_t>(i)};
+    sequence.ids = random_ids(kTrainTokens + 1, config_.vocab_size, state_);
+    sequence.response_mask.assign(sequence.ids.size(), 1);
+    sequence.response_mask[0] = 0;
+    TIDEMILL_RETURN_IF_ERROR(train.add(std::move(sequence)));
+  }
+  return {};
 }
 
 Status BenchModel::submit(std::int64_t prompt, std::int64_t new_tokens, std::int64_t num_adapters) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engines/rl/sft_token_loss.hpp"
 #include "engines/runtime/factory.hpp"
 #include "launcher/bench/engine_bench.hpp"
 
@@ -60,6 +61,10 @@ public:
                                      std::int64_t& prompt_tokens);
   /// Returns the tokens per second of an optimizer step on `batch` sequences of `kTrainTokens`.
   [[nodiscard]] Result<double> train();
+  /// Lets `batch` requests decode while an optimizer step is made on two sequences of
+  /// `kTrainTokens`, one a micro-batch, with equal shares. Returns the sum of the two rates, each
+  /// divided by what it is alone: measured before (decoding) and after (training).
+  [[nodiscard]] Result<double> share();
 
 private:
   class Discard final : public engines::RolloutSink {
@@ -68,6 +73,7 @@ private:
     std::string error;
   };
 
+  Status begin_training(std::int64_t sequences);
   Status submit(std::int64_t prompt, std::int64_t new_tokens, std::int64_t num_adapters = 0);
   Status submit_one(std::vector<std::int32_t> prompt, std::int64_t new_tokens,
                     std::string adapter = {});
@@ -83,6 +89,7 @@ private:
   std::int64_t batch_ = 1;
   double expected_bytes_ = 0.0;
   std::unique_ptr<engines::ModelRuntime> runtime_;
+  std::unique_ptr<engines::SftTokenLoss> loss_;
   Discard sink_;
   std::uint64_t next_id_ = 0;
   std::uint64_t state_;

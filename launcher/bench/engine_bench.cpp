@@ -16,8 +16,8 @@ constexpr int kRepetitions = 5;
 
 std::vector<FigureSpec> all_figures() {
   std::vector<FigureSpec> figures;
-  for (const auto theme :
-       {generation_figures, training_figures, memory_figures, grpo_figures, adapter_figures}) {
+  for (const auto theme : {generation_figures, training_figures, memory_figures, grpo_figures,
+                           adapter_figures, sharing_figures}) {
     std::ranges::move(theme(), std::back_inserter(figures));
   }
   return figures;

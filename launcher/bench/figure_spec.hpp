@@ -35,5 +35,6 @@ constexpr const char* kMatmulPeak = "matmul peak";
 [[nodiscard]] std::vector<FigureSpec> memory_figures();
 [[nodiscard]] std::vector<FigureSpec> grpo_figures();
 [[nodiscard]] std::vector<FigureSpec> adapter_figures();
+[[nodiscard]] std::vector<FigureSpec> sharing_figures();
 
 }  // namespace tidemill::launcher

@@ -32,13 +32,13 @@ Result<double> step_bf16(BenchModel& bench) {
 
 Result<double> start(BenchModel& bench) {
   TIDEMILL_ASSIGN_OR_RETURN(const GrpoRun run,
-                            run_grpo(bench.options(), {}, DType::kF32, 1, kPreset));
+                            run_grpo(bench.options(), {}, DType::kBF16, 1, kPreset));
   return run.start_seconds;
 }
 
 Result<double> resident(BenchModel& bench) {
   TIDEMILL_ASSIGN_OR_RETURN(const GrpoRun run,
-                            run_grpo(bench.options(), {}, DType::kF32, kSteps, kPreset));
+                            run_grpo(bench.options(), {}, DType::kBF16, kSteps, kPreset));
   return run.peak_bytes;
 }
 
@@ -66,7 +66,7 @@ Result<double> at_matmul_peak(BenchModel& bench, const engines::MachinePeaks& pe
 
 Result<double> later_step(BenchModel& bench, const engines::MachinePeaks& /*peaks*/,
                           const FigureSpec& /*spec*/) {
-  return step_f32(bench);
+  return step_bf16(bench);
 }
 
 Result<double> weight_bytes(BenchModel& bench, const engines::MachinePeaks& /*peaks*/,
@@ -84,8 +84,8 @@ std::vector<FigureSpec> grpo_figures() {
   return {
       {"grpo_step_f32", f32, "s", kMatmulPeak, step_f32, at_matmul_peak, Place::kOwnProcess},
       {"grpo_step_bf16", bf16, "s", kMatmulPeak, step_bf16, at_matmul_peak, Place::kOwnProcess},
-      {"grpo_start", f32, "s", "a later step", start, later_step, Place::kOwnProcess},
-      {"grpo_rss", f32, "bytes", "weights", resident, weight_bytes, Place::kOwnProcess},
+      {"grpo_start", bf16, "s", "a later step", start, later_step, Place::kOwnProcess},
+      {"grpo_rss", bf16, "bytes", "weights", resident, weight_bytes, Place::kOwnProcess},
   };
 }
 

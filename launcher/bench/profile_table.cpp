@@ -20,6 +20,9 @@ std::string line(const char* format, const Values&... values) {
 }  // namespace
 
 std::string profile_table(const StepProfile& profile) {
+  if (profile.ops.records.empty()) {
+    return "  no profile: measured in a process of its own\n";
+  }
   using Entry = std::pair<std::string, engines::OpRecord>;
   std::vector<Entry> entries(profile.ops.records.begin(), profile.ops.records.end());
   std::ranges::sort(entries, std::ranges::greater{},

@@ -44,6 +44,7 @@ public:
   }
 
   [[nodiscard]] Status run(Session& session) override {
+    warn_of_threads(threads_, session.log);
     EngineBenchOptions options;
     options.threads = threads_;
     options.figures = figures_;

@@ -60,9 +60,10 @@ public:
     TIDEMILL_RETURN_IF_ERROR(check_options());
     TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> lines, open_lines());
     TIDEMILL_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(model_.path()));
-    TIDEMILL_ASSIGN_OR_RETURN(const OpenedModel model, model_.open([tokenizer](std::int32_t id) {
-      return std::string(tokenizer.token_bytes(id));
-    }));
+    TIDEMILL_ASSIGN_OR_RETURN(const OpenedModel model,
+                              model_.open(session.log, [tokenizer](std::int32_t id) {
+                                return std::string(tokenizer.token_bytes(id));
+                              }));
     PromptReader prompts(model_.path(), tokenizer, model.config.vocab_size, form_);
     RolloutWindow window;
     window.vocab_size = model.config.vocab_size;

@@ -39,7 +39,7 @@ public:
 
   [[nodiscard]] Status run(Session& session) override {
     TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> lines, LineReader::open(input_));
-    TIDEMILL_ASSIGN_OR_RETURN(const OpenedModel model, model_.open());
+    TIDEMILL_ASSIGN_OR_RETURN(const OpenedModel model, model_.open(session.log));
     PosixFileSystem files;
     std::optional<LogitsFile> logits;
     if (!logits_.empty()) {

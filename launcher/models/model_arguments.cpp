@@ -42,7 +42,7 @@ void ModelArguments::declare(CLI::App& app) {
       ->type_name("TYPE")
       ->capture_default_str();
   auto* threads =
-      app.add_option("--threads", threads_, "Threads; 0: as many as the machine has cores")
+      app.add_option("--threads", threads_, "Threads; 0: one for each core that may be used")
           ->type_name("N")
           ->capture_default_str();
   take_integers(*threads, {0, kMaxThreads});
@@ -54,7 +54,8 @@ void ModelArguments::declare(CLI::App& app) {
 }
 
 Result<OpenedModel> ModelArguments::open(
-    std::function<std::string(std::int32_t)> token_text) const {
+    Log& log, std::function<std::string(std::int32_t)> token_text) const {
+  warn_of_threads(threads_, log);
   engines::RuntimeOptions options;
   TIDEMILL_ASSIGN_OR_RETURN(options.compute, parse_compute(dtype_));
   options.kv_dtype = engines::cache_type(options.compute);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/log.hpp"
 #include "base/result.hpp"
 #include "engines/formats/model_files.hpp"
 #include "engines/runtime/factory.hpp"
@@ -25,10 +26,11 @@ public:
   /// Adds the arguments to a command.
   void declare(CLI::App& app);
 
-  /// Opens model and adapter. `token_text` may be empty; see `RuntimeOptions`.
+  /// Opens model and adapter; `log` is told of more threads than cores. `token_text` may be empty;
+  /// see `RuntimeOptions`.
   /// Errors: of `open_model`, `open_adapter`, `open_runtime`; `kInvalidArgument` naming the option.
   [[nodiscard]] Result<OpenedModel> open(
-      std::function<std::string(std::int32_t)> token_text = {}) const;
+      Log& log, std::function<std::string(std::int32_t)> token_text = {}) const;
 
   [[nodiscard]] const std::string& path() const { return path_; }
 

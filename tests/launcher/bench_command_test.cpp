@@ -7,7 +7,9 @@
 #include "launcher/bench/foreign_load.hpp"
 #include "launcher/bench/profile_table.hpp"
 #include "launcher/bench/random_model.hpp"
+#include "launcher/bench/timed_process.hpp"
 #include "tests/launcher/command_run.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -106,6 +108,42 @@ TEST(ForeignLoad, CountsTheCoresNamedAndNoGuestTwice) {
   EXPECT_DOUBLE_EQ(both.total, 9.9 + 5.93);
   const CoreTimes none = core_times("", {0});
   EXPECT_DOUBLE_EQ(none.total, 0.0);
+}
+
+TEST(Figure, IsAShareOfItsLimitForTimesToo) {
+  Figure figure{"x", 50.0, "tok/s", "a limit", 100.0};
+  EXPECT_DOUBLE_EQ(figure.ratio(), 0.5);
+  figure.unit = "s";
+  EXPECT_DOUBLE_EQ(figure.ratio(), 2.0);
+  figure.value = 0.0;
+  EXPECT_DOUBLE_EQ(figure.ratio(), 0.0);
+}
+
+TEST(TimedProcess, SaysWhenEachLineCame) {
+  const test::TemporaryDirectory directory;
+  const auto process = run_timed({"/bin/sh", "-c", "echo one; sleep 0.2; echo two; pwd"},
+                                 directory.path(), std::chrono::minutes(1));
+  ASSERT_TRUE(process.ok()) << process.status().message();
+  const std::vector<TimedLine>& lines = process.value().lines;
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0].text, "one");
+  EXPECT_EQ(lines[1].text, "two");
+  EXPECT_GE(lines[1].seconds - lines[0].seconds, 0.1);
+  EXPECT_EQ(std::filesystem::canonical(lines[2].text),
+            std::filesystem::canonical(directory.path()));
+  EXPECT_GT(process.value().peak_bytes, 0.0);
+}
+
+TEST(TimedProcess, FailuresSayWhy) {
+  const test::TemporaryDirectory directory;
+  const auto ran = [&](const std::vector<std::string>& command, Duration patience) {
+    return run_timed(command, directory.path(), patience).status();
+  };
+  const Status refused = ran({"/bin/sh", "-c", "echo wrong >&2; exit 3"}, std::chrono::minutes(1));
+  EXPECT_EQ(refused.message(), "/bin/sh: ended with 3: wrong");
+  const Status hung = ran({"/bin/sh", "-c", "exec sleep 600"}, std::chrono::milliseconds(200));
+  EXPECT_NE(hung.message().find("not done after"), std::string::npos) << hung.message();
+  EXPECT_FALSE(ran({"/no/such/program"}, std::chrono::minutes(1)).ok());
 }
 
 TEST(ProfileTable, ShowsTheDearestFirstAndWhatIsCovered) {

@@ -44,6 +44,19 @@ std::vector<std::int32_t> stop_ids(const RlOptions& options, const engines::Mode
   return ids;
 }
 
+engines::ExecutorOptions executor_options(const RlOptions& options) {
+  engines::ExecutorOptions executor;
+  executor.train_tokens = options.train.common.micro_batch_tokens;
+  executor.rollout_weight = options.executor.rollout_weight;
+  executor.train_weight = options.executor.train_weight;
+  switch (options.executor.priority) {
+    case SharingPriority::kShares: executor.precedence = engines::Precedence::kShares; break;
+    case SharingPriority::kRollout: executor.precedence = engines::Precedence::kRollout; break;
+    case SharingPriority::kTrain: executor.precedence = engines::Precedence::kTrain; break;
+  }
+  return executor;
+}
+
 engines::SamplingOptions sampling_options(const RolloutOptions& rollout) {
   engines::SamplingOptions sampling;
   sampling.temperature = static_cast<float>(rollout.temperature);

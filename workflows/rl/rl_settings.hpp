@@ -11,6 +11,7 @@
 #include "actors/data/dataset_prompts.hpp"
 #include "actors/stream/spawn.hpp"
 #include "actors/trainer/spawn.hpp"
+#include "engines/executor/executor_options.hpp"
 #include "engines/runtime/factory.hpp"
 #include "engines/sampling/sampling_options.hpp"
 #include "workflows/rl_options.hpp"
@@ -31,6 +32,8 @@ namespace tidemill::workflows {
                                                  const engines::ModelFiles& files);
 
 [[nodiscard]] engines::SamplingOptions sampling_options(const RolloutOptions& rollout);
+
+[[nodiscard]] engines::ExecutorOptions executor_options(const RlOptions& options);
 
 [[nodiscard]] actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t steps);
 

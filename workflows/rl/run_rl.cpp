@@ -143,7 +143,7 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   plan.rollout.max_new_tokens = options.rollout.max_new_tokens;
   plan.rollout.stop_ids = stop_ids(options, opened.model.files);
   plan.rollout.stop_strings = options.rollout.stop;
-  plan.executor.train_tokens = options.train.common.micro_batch_tokens;
+  plan.executor = executor_options(options);
   plan.rewards_in_flight =
       static_cast<std::uint32_t>(options.train.prompts_per_step * options.rollout.group_size);
   plan.open_engines = [&options, &opened, &run](const actors::RunOrigin& origin) {
@@ -227,6 +227,7 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   const MemoryPlan plan = plan_memory(options, opened.model);
   TIDEMILL_RETURN_IF_ERROR(check_memory(plan, options.run.device));
   opened.recompute = plan.recompute;
+  warn_of_threads(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(check_fit(options, opened.model.files.config));
   TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
   TIDEMILL_ASSIGN_OR_RETURN(opened.steps, total_steps(options, opened.data->num_rows()));

@@ -178,6 +178,7 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   const MemoryPlan plan = plan_memory(options, opened.model);
   TIDEMILL_RETURN_IF_ERROR(check_memory(plan, options.run.device));
   opened.recompute = plan.recompute;
+  warn_of_threads(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data_digest));
   if (run.on_begin) {

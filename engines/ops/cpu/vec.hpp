@@ -16,6 +16,8 @@
 
 #if defined(__FMA__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "engines/ops/cpu/isa.hpp"
@@ -46,6 +48,10 @@ inline Register multiply_add(Register a, Register b, Register c) {
 #elif defined(__AVX2__) && defined(__FMA__)
   return reinterpret_cast<Register>(_mm256_fmadd_ps(
       reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
+#elif defined(__aarch64__)
+  return reinterpret_cast<Register>(vfmaq_f32(reinterpret_cast<float32x4_t>(c),
+                                              reinterpret_cast<float32x4_t>(a),
+                                              reinterpret_cast<float32x4_t>(b)));
 #else
   return a * b + c;
 #endif

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/executor/cores.hpp"
+
+#include <fstream>
+#include <sched.h>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/temporary_directory.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// A tree of control groups, and what the process is told of its own.
+class ControlGroups : public ::testing::Test {
+protected:
+  void own(const std::string& lines) { write("cgroup", lines); }
+  void write(const std::string& name, const std::string& text) {
+    const std::filesystem::path path = directory_.path() / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  [[nodiscard]] ControlGroupFiles files() const {
+    return {directory_.path() / "cgroup", directory_.path() / "fs"};
+  }
+  [[nodiscard]] int quota() const { return group_quota(files()).cores; }
+
+  test::TemporaryDirectory directory_;
+};
+
+TEST_F(ControlGroups, NoFilesAreNoLimit) {
+  EXPECT_EQ(quota(), 0);
+  own("0::/a\n");
+  EXPECT_EQ(quota(), 0);
+  write("fs/a/cpu.max", "max 100000\n");
+  EXPECT_EQ(quota(), 0);
+}
+
+TEST_F(ControlGroups, TheOwnGroupOfVersion2) {
+  own("0::/a/b\n");
+  write("fs/a/b/cpu.max", "300000 100000\n");
+  EXPECT_EQ(quota(), 3);
+  EXPECT_TRUE(group_quota(files()).source.ends_with("fs/a/b/cpu.max"));
+}
+
+TEST_F(ControlGroups, TheLeastOfAllAncestorsCounts) {
+  own("0::/a/b/c\n");
+  write("fs/a/b/c/cpu.max", "max 100000\n");
+  write("fs/a/b/cpu.max", "800000 100000\n");
+  write("fs/a/cpu.max", "200000 100000\n");
+  EXPECT_EQ(quota(), 2);
+  EXPECT_TRUE(group_quota(files()).source.ends_with("fs/a/cpu.max"));
+  write("fs/cpu.max", "100000 100000\n");  // the root of a container's own tree
+  EXPECT_EQ(quota(), 1);
+}
+
+TEST_F(ControlGroups, OtherGroupsDoNotCount) {
+  own("0::/a/b\n");
+  write("fs/a/c/cpu.max", "100000 100000\n");
+  write("fs/a/b/inner/cpu.max", "100000 100000\n");
+  EXPECT_EQ(quota(), 0);
+}
+
+TEST_F(ControlGroups, PartsOfACoreAreRoundedUp) {
+  own("0::/a\n");
+  write("fs/a/cpu.max", "150000 100000\n");
+  EXPECT_EQ(quota(), 2);
+  write("fs/a/cpu.max", "10000 100000\n");
+  EXPECT_EQ(quota(), 1);
+  write("fs/a/cpu.max", "100000 50000\n");
+  EXPECT_EQ(quota(), 2);
+}
+
+TEST_F(ControlGroups, Version1) {
+  own("12:memory:/a\n5:cpu,cpuacct:/a/b\n1:name=systemd:/a\n");
+  write("fs/cpu,cpuacct/a/b/cpu.cfs_quota_us", "-1\n");
+  write("fs/cpu,cpuacct/a/b/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(quota(), 0);
+  write("fs/cpu,cpuacct/a/cpu.cfs_quota_us", "400000\n");
+  write("fs/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(quota(), 4);
+}
+
+TEST_F(ControlGroups, Version1MountedByTheControllersOwnName) {
+  own("5:cpuacct,cpu:/docker/1234\n0::/docker/1234\n");
+  // In the container its group is the root of the mount.
+  write("fs/cpu/cpu.cfs_quota_us", "200000\n");
+  write("fs/cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(quota(), 2);
+}
+
+TEST_F(ControlGroups, TheControllerCpusetHasNoQuota) {
+  own("5:cpuset,cpuacct:/a\n");
+  write("fs/cpu/a/cpu.cfs_quota_us", "200000\n");
+  write("fs/cpu/a/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(quota(), 0);
+}
+
+TEST_F(ControlGroups, BrokenFilesAreNoLimit) {
+  for (const char* text : {"", "200000\n", "0 100000\n", "200000 0\n", "-5 100000\n", "2e 100000\n",
+                           "200000 100000 1\n", "nan inf\n"}) {
+    own("0::/a\n");
+    write("fs/a/cpu.max", text);
+    EXPECT_EQ(quota(), 0) << text;
+  }
+  for (const char* lines : {"", "0", "0:", "junk\n"}) {
+    own(lines);
+    write("fs/cpu.max", "100000 100000\n");
+    EXPECT_EQ(quota(), 0) << lines;
+  }
+}
+
+// As a process sees it whose group lies outside the tree that its namespace shows.
+TEST_F(ControlGroups, AGroupOutsideTheTreeIsNotLookedUp) {
+  own("0::/../a\n");
+  write("a/cpu.max", "100000 100000\n");
+  EXPECT_EQ(quota(), 0);
+  write("fs/cpu.max", "300000 100000\n");
+  EXPECT_EQ(quota(), 3);
+}
+
+TEST_F(ControlGroups, TheLesserOfMaskAndQuotaIsUsable) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  const int cores = CPU_COUNT(&before);
+  EXPECT_EQ(usable_cores(files()).cores, cores);
+  own("0::/a\n");
+  write("fs/a/cpu.max", "100000000 100000\n");
+  EXPECT_EQ(usable_cores(files()).cores, cores);
+  write("fs/a/cpu.max", "50000 100000\n");
+  EXPECT_EQ(usable_cores(files()).cores, 1);
+
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  int first = 0;
+  while (!CPU_ISSET(static_cast<unsigned>(first), &before)) {
+    ++first;
+  }
+  CPU_SET(static_cast<unsigned>(first), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  write("fs/a/cpu.max", "800000 100000\n");
+  EXPECT_EQ(usable_cores(files()).cores, 1);
+  EXPECT_EQ(usable_cores(files()).source, "its affinity mask");
+  EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+}
+
+TEST(TooManyThreads, AreOneLineThatSaysWhy) {
+  EXPECT_EQ(too_many_threads(0, {2, "x"}), "");
+  EXPECT_EQ(too_many_threads(2, {2, "x"}), "");
+  EXPECT_EQ(too_many_threads(3, {2, "/sys/fs/cgroup/a/cpu.max"}),
+            "3 are asked for, and the process may use 2 cores (/sys/fs/cgroup/a/cpu.max): threads "
+            "that wait for each other are slower than fewer");
+  EXPECT_EQ(too_many_threads(2, {1, "its affinity mask"}).find('\n'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tidemill::engines

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/executor/executor.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace tidemill::engines {
+namespace {
+
+constexpr std::int64_t kRolloutTokens = 64;  // of an iteration: one of each sequence
+constexpr std::int64_t kTrainTokens = 1024;  // of a micro-batch
+
+// Views that have work for some iterations, and write down when they were stepped.
+class CountingRollout final : public RolloutEngine {
+public:
+  CountingRollout(std::string& order, std::int64_t iterations) : work(iterations), order_(order) {}
+  Status submit(RolloutRequest /*request*/, RolloutSink& /*sink*/) override { return {}; }
+  void cancel(SampleId /*id*/) override {}
+  Status load(Snapshot /*snapshot*/, WeightArrival /*arrival*/) override { return {}; }
+  PolicyVersion serving() const override { return {}; }
+  bool has_work() const override { return work > 0; }
+  Result<StepReport> step(const StepBudget& /*budget*/) override {
+    --work;
+    order_ += 'r';
+    StepReport report;
+    report.decode_tokens = kRolloutTokens;
+    return report;
+  }
+  std::int64_t work;
+
+private:
+  std::string& order_;
+};
+
+class CountingTrain final : public TrainEngine {
+public:
+  CountingTrain(std::string& order, std::int64_t iterations) : work(iterations), order_(order) {}
+  Status begin_batch(TokenLoss* /*loss*/, float /*temperature*/) override { return {}; }
+  Status add(TrainSequence /*sequence*/) override { return {}; }
+  bool has_work() const override { return work > 0; }
+  Result<StepReport> step(const StepBudget& budget) override {
+    --work;
+    order_ += 't';
+    StepReport report;
+    report.train_tokens = std::min(budget.tokens, kTrainTokens);
+    return report;
+  }
+  Result<std::vector<float>> logprobs(SampleId /*id*/) const override {
+    return Status(Errc::kUnimplemented, "");
+  }
+  Result<std::vector<std::vector<float>>> score(const Snapshot& /*weights*/,
+                                                std::span<const TrainSequence> /*sequences*/,
+                                                float /*temperature*/) override {
+    return Status(Errc::kUnimplemented, "");
+  }
+  Result<UpdateReport> update() override { return UpdateReport{}; }
+  Result<Snapshot> commit(PolicyVersion /*version*/) override { return Snapshot{}; }
+  Result<TensorMap> optimizer_state() const override { return TensorMap{}; }
+  Status restore(const Snapshot& /*snapshot*/, const TensorMap& /*state*/) override { return {}; }
+  std::int64_t work;
+
+private:
+  std::string& order_;
+};
+
+// Returns the order of `iterations` iterations, 'r' and 't', while there is work.
+std::string order_of(const ExecutorOptions& options, std::int64_t rollout, std::int64_t train,
+                     int iterations) {
+  std::string order;
+  CountingRollout rolls(order, rollout);
+  CountingTrain trains(order, train);
+  Executor executor(&rolls, &trains, options);
+  for (int i = 0; i < iterations && executor.has_work(); ++i) {
+    EXPECT_TRUE(executor.iterate().ok());
+  }
+  return order;
+}
+
+// Tokens of rollout for each token of training.
+double shares(const std::string& order) {
+  const auto of = [&](char view) { return static_cast<double>(std::ranges::count(order, view)); };
+  return of('r') * kRolloutTokens / (of('t') * kTrainTokens);
+}
+
+TEST(Executor, WhoeverHasWorkAloneGetsAllIterations) {
+  EXPECT_EQ(order_of({}, 3, 0, 9), "rrr");
+  EXPECT_EQ(order_of({}, 0, 3, 9), "ttt");
+}
+
+TEST(Executor, WeightsAreSharesOfTokensWhileBothHaveWork) {
+  constexpr std::int64_t kMuch = 1'000'000;
+  for (const auto& [rollout, train] :
+       {std::pair{1.0, 1.0}, {3.0, 1.0}, {1.0, 4.0}, {0.5, 0.25}, {1e6, 1e5}}) {
+    ExecutorOptions options;
+    options.rollout_weight = rollout;
+    options.train_weight = train;
+    const std::string order = order_of(options, kMuch, kMuch, 20000);
+    EXPECT_NEAR(shares(order) / (rollout / train), 1.0, 0.01) << rollout << " : " << train;
+  }
+}
+
+TEST(Executor, SharesInterleaveInsteadOfTakingLongTurns) {
+  const std::string order = order_of({}, 1000, 1000, 500);
+  EXPECT_EQ(order.find("tt"), std::string::npos);
+  EXPECT_EQ(order.find(std::string(17, 'r')), std::string::npos);  // 16 of 64 tokens make 1,024
+}
+
+TEST(Executor, PriorityLetsOneViewRunDryFirst) {
+  ExecutorOptions options;
+  options.precedence = Precedence::kRollout;
+  EXPECT_EQ(order_of(options, 40, 2, 100), std::string(40, 'r') + "tt");
+  options.precedence = Precedence::kTrain;
+  EXPECT_EQ(order_of(options, 2, 40, 100), std::string(40, 't') + "rr");
+}
+
+TEST(Executor, WhatOneViewDidAloneIsNotHeldAgainstIt) {
+  std::string order;
+  CountingRollout rolls(order, 1000);
+  CountingTrain trains(order, 0);
+  Executor executor(&rolls, &trains, {});
+  for (int i = 0; i < 500; ++i) {
+    ASSERT_TRUE(executor.iterate().ok());
+  }
+  trains.work = 100;
+  order.clear();
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(executor.iterate().ok());
+  }
+  EXPECT_LE(std::ranges::count(order, 't'), 7) << order;
+}
+
+}  // namespace
+}  // namespace tidemill::engines
