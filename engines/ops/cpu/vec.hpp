@@ -285,6 +285,39 @@ inline Vec minimum(const Vec& a, const Vec& b) {
 
 #endif
 
+#if defined(__AVX512F__)
+
+/// Returns the lanes [0, 8) or [8, 16).
+inline __m256 lower_lanes(const Vec& value) {
+  return reinterpret_cast<__m256>(
+      __builtin_shufflevector(value.part[0], value.part[0], 0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline __m256 upper_lanes(const Vec& value) {
+  return reinterpret_cast<__m256>(
+      __builtin_shufflevector(value.part[0], value.part[0], 8, 9, 10, 11, 12, 13, 14, 15));
+}
+
+/// Adds the lanes: i and i + 8, then i and i + 4, and so on.
+inline float sum_lanes(const Vec& value) {
+  const __m256 eight = _mm256_add_ps(lower_lanes(value), upper_lanes(value));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+/// Returns the largest lane; a NaN in any lane gives a NaN.
+inline float max_lane(const Vec& value) {
+  if (any(value != value)) {
+    return __builtin_nanf("");
+  }
+  const __m256 eight = _mm256_max_ps(lower_lanes(value), upper_lanes(value));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+#else
+
 /// Adds the lanes: i and i + 8, then i and i + 4, and so on.
 inline float sum_lanes(const Vec& value) {
   float lanes[kLanes];
@@ -307,5 +340,7 @@ inline float max_lane(const Vec& value) {
   }
   return top;
 }
+
+#endif
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA
