@@ -16,9 +16,13 @@
 //  R3. Thread independence. The number of workers never changes a bit.
 //
 // Activations are float32 where operations meet them. Only weights and cached keys and values may
-// be bfloat16; a product with a bfloat16 weight rounds each element of x to bfloat16 first and
-// accumulates in float32. A weight in NF4 stands for the bfloat16 weight that its elements round
-// to, bit for bit.
+// be bfloat16. A product with a bfloat16 weight rounds each element of x to bfloat16 first, ties to
+// even, and accumulates in float32. So does attention over bfloat16 keys and values: it rounds q
+// before q k^T, whose result then takes the scale, and exp(score - maximum) before the sum over v;
+// its gradient rounds q, dout, the weights P and scale * dS, each before its products. The
+// softmax's maximum, exponential and denominator (of weights that are not rounded), lse and the row
+// sums dout . out are float32, and so is all of attention over float32 keys and values. A
+// weight in NF4 stands for the bfloat16 weight that its elements round to, bit for bit.
 //
 // Legend: T tokens (rows of the flat batch), D hidden size, H heads, K key/value heads, C head
 // size, V vocabulary, O and I output and input features of a linear layer.
@@ -100,6 +104,13 @@ struct AttentionSegment {
   /// Cache pages of the sequence: position p lives in pages[p / page_tokens]. Covers at least
   /// positions [0, first_position + num_tokens).
   std::span<const std::int32_t> pages;
+};
+
+/// Where the gradients of one sequence's keys and values gather: both (positions, K*C), row p of
+/// position p. The memory is the caller's.
+struct KvGradient {
+  Matrix dk;
+  Matrix dv;
 };
 
 /// Rotation angles: entry (p, i) of each table belongs to position p and frequency i.
@@ -228,13 +239,23 @@ public:
   virtual void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                          ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) = 0;
 
-  /// Gradients of `attention` for segments that are whole sequences (first_position = 0).
-  /// dq (T, H*C), dk and dv (T, K*C) are overwritten. Rounding of stored keys and values is passed
-  /// straight through. Within a sequence, queries add to dk and dv in position order.
-  virtual void attention_backward(const AttentionShape& shape,
-                                  std::span<const AttentionSegment> segments, ConstMatrix q,
-                                  KvLayer cache, ConstMatrix out, ConstMatrix lse, ConstMatrix dout,
-                                  Matrix dq, Matrix dk, Matrix dv) = 0;
+  /// Gradients of `attention` for segments that are windows of sequences, no two of one sequence.
+  /// dq (T, H*C) is overwritten; what the window's queries give the keys and values that they see
+  /// is added to `gradients[i]` of segment i, which covers at least positions [0, first_position +
+  /// num_tokens). Windows processed from a sequence's last to its first leave the gradients of a
+  /// window's own positions complete once it is done. Rounding of operands is passed straight
+  /// through. Within a window, queries add in position order: the same windows give the same bits.
+  virtual void attention_backward_windows(const AttentionShape& shape,
+                                          std::span<const AttentionSegment> segments,
+                                          std::span<const KvGradient> gradients, ConstMatrix q,
+                                          KvLayer cache, ConstMatrix out, ConstMatrix lse,
+                                          ConstMatrix dout, Matrix dq) = 0;
+
+  /// The same for segments that are whole sequences (first_position = 0), each one window: dk and
+  /// dv (T, K*C) are overwritten like dq.
+  void attention_backward(const AttentionShape& shape, std::span<const AttentionSegment> segments,
+                          ConstMatrix q, KvLayer cache, ConstMatrix out, ConstMatrix lse,
+                          ConstMatrix dout, Matrix dq, Matrix dk, Matrix dv);
 
   // -- token losses ----------------------------------------------------------------------------
 

@@ -184,17 +184,22 @@ void check_attention(const AttentionShape& shape, std::span<const AttentionSegme
 }
 
 void check_attention_backward(const AttentionShape& shape,
-                              std::span<const AttentionSegment> segments, ConstMatrix q,
-                              ConstMatrix out, ConstMatrix lse, ConstMatrix dout, ConstMatrix dq,
-                              ConstMatrix dk, ConstMatrix dv) {
+                              std::span<const AttentionSegment> segments,
+                              std::span<const KvGradient> gradients, ConstMatrix q, ConstMatrix out,
+                              ConstMatrix lse, ConstMatrix dout, ConstMatrix dq) {
   TIDEMILL_CHECK(lse.data != nullptr) << "attention must have kept its lse";
   check_attention(shape, segments, q, out, lse);
   check_same_shape(q, dout);
   check_same_shape(q, dq);
-  check_shape(dk, q.rows, shape.num_kv_heads * shape.head_dim);
-  check_shape(dv, q.rows, shape.num_kv_heads * shape.head_dim);
-  for (const AttentionSegment& segment : segments) {
-    TIDEMILL_CHECK(segment.first_position == 0) << segment.first_position;
+  TIDEMILL_CHECK(gradients.size() == segments.size())
+      << gradients.size() << " gradients of keys and values for " << segments.size() << " segments";
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const std::int64_t positions = segments[i].first_position + segments[i].num_tokens;
+    for (const ConstMatrix gradient :
+         {ConstMatrix(gradients[i].dk), ConstMatrix(gradients[i].dv)}) {
+      TIDEMILL_CHECK(gradient.rows >= positions) << gradient.rows << " rows for " << positions;
+      check_shape(gradient, gradient.rows, shape.num_kv_heads * shape.head_dim);
+    }
   }
 }
 

@@ -40,9 +40,9 @@ void check_kv_append(const AttentionShape& shape, std::span<const AttentionSegme
 void check_attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                      ConstMatrix q, ConstMatrix out, ConstMatrix lse);
 void check_attention_backward(const AttentionShape& shape,
-                              std::span<const AttentionSegment> segments, ConstMatrix q,
-                              ConstMatrix out, ConstMatrix lse, ConstMatrix dout, ConstMatrix dq,
-                              ConstMatrix dk, ConstMatrix dv);
+                              std::span<const AttentionSegment> segments,
+                              std::span<const KvGradient> gradients, ConstMatrix q, ConstMatrix out,
+                              ConstMatrix lse, ConstMatrix dout, ConstMatrix dq);
 void check_log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
                               std::span<const float> logprobs, std::span<const float> entropies);
 

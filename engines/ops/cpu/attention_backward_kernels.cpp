@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of attention over one whole sequence.
+// Gradients of attention over one window of a sequence, float32 keys and values.
 //
 // With P the softmax weights, recomputed from the kept log-sums, and D[row] = dout . out:
 //   dP = dout V^T,  dS = P * (dP - D),  dq = scale * dS K,  dK += dS^T (scale * q),  dV += P^T
-//   dout.
+//   dout,
+// over the keys that the window sees.
 // Rows are worked on in tiles of a few tokens, from the first to the last, so that a tile needs
-// memory for its own rows alone and keys receive their queries in position order.
+// memory for its own rows alone and keys receive their queries in position order. Columns of keys
+// and scores are positions from `origin` on.
 #include <cstdint>
 
 #include "engines/ops/cpu/attention_tiles.hpp"
@@ -13,13 +15,13 @@
 #include "engines/ops/cpu/kernels.hpp"
 #include "engines/ops/cpu/tile.hpp"
 #include "engines/ops/cpu/vec.hpp"
-#include "engines/ops/cpu/vec_math.hpp"
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
 struct Workspace {
   std::int64_t width;    // head_dim in whole vectors
+  std::int64_t origin;   // the first position seen, rounded down to whole vectors
   std::int64_t columns;  // positions in whole vectors
   std::int64_t rows;     // (token, head) pairs of a tile
   float* keys;           // columns x width
@@ -35,7 +37,8 @@ struct Workspace {
 
   Workspace(const AttentionBackwardJob& in, float* scratch) {
     width = round_up(in.job.layout.head_dim);
-    columns = round_up(in.job.tokens);
+    origin = round_down(visible(in.job.window, in.job.first_position).first);
+    columns = round_up(in.job.first_position + in.job.tokens) - origin;
     rows = in.tile_tokens * in.job.ratio;
     keys = scratch;
     keys_across = keys + columns * width;
@@ -57,43 +60,30 @@ std::int64_t attention_backward_scratch(const AttentionBackwardJob& in) {
   return Workspace(in, nullptr).size();
 }
 
-float widened(float x) {
-  return x;
-}
-float widened(std::uint16_t x) {
-  return __builtin_bit_cast(float, std::uint32_t{x} << 16U);
-}
-
-// Copies the sequence's keys both ways round and its values across; what lies past them is 0.
-template <class Element>
-void unpack(const AttentionJob& job, const Workspace& work) {
+// Copies the keys seen both ways round, their values across, and their gradients so far; what lies
+// beside them is 0.
+void unpack(const AttentionBackwardJob& in, const Workspace& work) {
+  const AttentionJob& job = in.job;
   fill_zero(work.keys, 5 * work.columns * work.width);
   const std::int64_t page_tokens = job.layout.page_tokens;
   const std::int64_t head_dim = job.layout.head_dim;
-  for (std::int64_t position = 0; position < job.tokens; ++position) {
-    const PageHead<Element> page = page_head<Element>(job, position / page_tokens);
+  const Span seen = window_span(job);
+  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
+    const PageHead<float> page = page_head<float>(job, position / page_tokens);
     const std::int64_t place = position % page_tokens;
+    const std::int64_t column = position - work.origin;
     for (std::int64_t c = 0; c < head_dim; ++c) {
-      const float key = widened(page.keys[c * page_tokens + place]);
-      work.keys[position * work.width + c] = key;
-      work.keys_across[c * work.columns + position] = key;
-      work.values_across[c * work.columns + position] = widened(page.values[place * head_dim + c]);
+      const float key = page.keys[c * page_tokens + place];
+      work.keys[column * work.width + c] = key;
+      work.keys_across[c * work.columns + column] = key;
+      work.values_across[c * work.columns + column] = page.values[place * head_dim + c];
     }
   }
+  load_gradients(in, work.origin, work.width, work.dk, work.dv);
 }
 
-// One tile of queries.
-struct Tile {
-  std::int64_t first_token = 0;
-  std::int64_t tokens = 0;
-  std::int64_t rows = 0;
-  // Columns that some row sees, in whole vectors.
-  std::int64_t first_column = 0;
-  std::int64_t end_column = 0;
-};
-
 // to (rows x columns) = from (rows x head_dim) across (head_dim x columns).
-void multiply_across(const Workspace& work, const Tile& tile, std::int64_t head_dim,
+void multiply_across(const Workspace& work, const QueryTile& tile, std::int64_t head_dim,
                      const float* from, const float* across, float* to) {
   accumulate_columns<Start::kZero>(TileOperands<float>{.a = from,
                                                        .a_row = work.width,
@@ -106,39 +96,23 @@ void multiply_across(const Workspace& work, const Tile& tile, std::int64_t head_
 }
 
 // Turns scores into weights and their gradients into gradients of scores.
-void weights_and_dscores(const AttentionBackwardJob& in, const Workspace& work, const Tile& tile) {
-  const AttentionJob& job = in.job;
-  const Vec zero = broadcast(0.0F);
+void differentiate_softmax(const AttentionBackwardJob& in, const Workspace& work,
+                           const QueryTile& tile) {
   for (std::int64_t r = 0; r < tile.rows; ++r) {
-    const std::int64_t token = tile.first_token + r / job.ratio;
-    const std::int64_t head = r % job.ratio;
-    const float* out = in.out + token * in.out_stride + head * job.layout.head_dim;
-    Vec products = zero;
-    for (std::int64_t c = 0; c < job.layout.head_dim; c += kLanes) {
-      products = multiply_add(load(work.dout + r * work.width + c),
-                              load_some(out + c, job.layout.head_dim - c), products);
-    }
-    const Vec mean = broadcast(sum_lanes(products));
-    const Vec lse = broadcast(in.lse[token * in.lse_stride + head]);
-    const Span seen = visible(job.window, token);
+    const QueryRow row = query_row(in, tile, r);
     for (std::int64_t column = tile.first_column; column < tile.end_column; column += kLanes) {
       float* weight_at = work.weights + r * work.columns + column;
       float* dscore_at = work.dscores + r * work.columns + column;
-      Vec weight = exponential(load(weight_at) - lse);
-      Vec dscore = weight * (load(dscore_at) - mean);
-      if (column < seen.first || column + kLanes - 1 > seen.last) {
-        const Mask mask = lanes_between(seen.first - column, seen.last - column);
-        weight = select(mask, weight, zero);
-        dscore = select(mask, dscore, zero);
-      }
-      store(weight_at, weight);
-      store(dscore_at, dscore);
+      const WeightsAndDscores both =
+          weights_and_dscores(row, column, load(weight_at), load(dscore_at), 1.0F);
+      store(weight_at, both.weights);
+      store(dscore_at, both.dscores);
     }
   }
 }
 
 // to (columns x width) += rows^T from: position p receives coefficient[row][p] * from[row].
-void add_to_positions(const Workspace& work, const Tile& tile, const float* coefficients,
+void add_to_positions(const Workspace& work, const QueryTile& tile, const float* coefficients,
                       const float* from, float* to) {
   accumulate_columns<Start::kMemory>(TileOperands<float>{.a = coefficients + tile.first_column,
                                                          .a_row = 1,
@@ -150,28 +124,25 @@ void add_to_positions(const Workspace& work, const Tile& tile, const float* coef
                                      to + tile.first_column * work.width, work.width);
 }
 
-void store_queries(const AttentionBackwardJob& in, const Workspace& work, const Tile& tile) {
-  const AttentionJob& job = in.job;
-  const Vec scale = broadcast(job.scale);
-  for (std::int64_t r = 0; r < tile.rows; ++r) {
-    const std::int64_t token = tile.first_token + r / job.ratio;
-    float* to = in.dq + token * in.dq_stride + r % job.ratio * job.layout.head_dim;
-    for (std::int64_t c = 0; c < job.layout.head_dim; c += kLanes) {
-      store_some(to + c, load(work.dq + r * work.width + c) * scale, job.layout.head_dim - c);
-    }
-  }
+// Copies a tile's rows, times `factor`, to rows of `width`.
+void gather(const AttentionJob& job, const QueryTile& tile, const float* from, std::int64_t stride,
+            float factor, const Workspace& work, float* to) {
+  const Vec scale = broadcast(factor);
+  for_each_head(from + tile.first_token * stride, stride, tile.tokens, job.ratio,
+                job.layout.head_dim, [&](std::int64_t row, std::int64_t c, const Vec& value) {
+                  store(to + row * work.width + c, value * scale);
+                });
 }
 
-void backward_tile(const AttentionBackwardJob& in, const Workspace& work, const Tile& tile) {
+void backward_tile(const AttentionBackwardJob& in, const Workspace& work, const QueryTile& tile) {
   const AttentionJob& job = in.job;
   const std::int64_t head_dim = job.layout.head_dim;
-  gather_heads(job.q + tile.first_token * job.q_stride, job.q_stride, tile.tokens, job.ratio,
-               head_dim, job.scale, work.q, work.width);
-  gather_heads(in.dout + tile.first_token * in.dout_stride, in.dout_stride, tile.tokens, job.ratio,
-               head_dim, 1.0F, work.dout, work.width);
+  gather(job, tile, job.q, job.q_stride, job.scale, work, work.q);
+  gather(job, tile, in.dout, in.dout_stride, 1.0F, work, work.dout);
+  fetch_next_tile(in, tile);
   multiply_across(work, tile, head_dim, work.q, work.keys_across, work.weights);
   multiply_across(work, tile, head_dim, work.dout, work.values_across, work.dscores);
-  weights_and_dscores(in, work, tile);
+  differentiate_softmax(in, work, tile);
   accumulate_columns<Start::kZero>(
       TileOperands<float>{.a = work.dscores + tile.first_column,
                           .a_row = work.columns,
@@ -180,42 +151,23 @@ void backward_tile(const AttentionBackwardJob& in, const Workspace& work, const 
                           .b_step = work.width,
                           .depth = tile.end_column - tile.first_column},
       tile.rows, work.width, work.dq, work.width);
-  store_queries(in, work, tile);
+  store_queries(in, tile, job.scale, work.dq, work.width);
   add_to_positions(work, tile, work.dscores, work.q, work.dk);
   add_to_positions(work, tile, work.weights, work.dout, work.dv);
 }
 
-template <class Element>
 void attention_backward(const AttentionBackwardJob& in, float* scratch) {
-  const AttentionJob& job = in.job;
   const Workspace work(in, scratch);
-  unpack<Element>(job, work);
-  for (std::int64_t first = 0; first < job.tokens; first += in.tile_tokens) {
-    Tile tile;
-    tile.first_token = first;
-    tile.tokens = smaller(in.tile_tokens, job.tokens - first);
-    tile.rows = tile.tokens * job.ratio;
-    tile.first_column = round_down(visible(job.window, first).first);
-    tile.end_column = round_up(first + tile.tokens);
-    backward_tile(in, work, tile);
-  }
-  for (std::int64_t position = 0; position < job.tokens; ++position) {
-    for (std::int64_t c = 0; c < job.layout.head_dim; c += kLanes) {
-      const std::int64_t count = job.layout.head_dim - c;
-      store_some(in.dk + position * in.dk_stride + c, load(work.dk + position * work.width + c),
-                 count);
-      store_some(in.dv + position * in.dv_stride + c, load(work.dv + position * work.width + c),
-                 count);
-    }
-  }
+  unpack(in, work);
+  for_each_tile(in, work.origin, [&](const QueryTile& tile) { backward_tile(in, work, tile); });
+  store_gradients(in, work.origin, work.width, work.dk, work.dv);
 }
 
 }  // namespace
 
 void add_attention_backward_kernels(KernelTable& table) noexcept {
-  table.attention_backward_scratch = attention_backward_scratch;
-  table.attention_backward_f32 = attention_backward<float>;
-  table.attention_backward_bf16 = attention_backward<std::uint16_t>;
+  table.attention_backward_scratch_f32 = attention_backward_scratch;
+  table.attention_backward_f32 = attention_backward;
 }
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

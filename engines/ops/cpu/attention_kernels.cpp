@@ -4,15 +4,17 @@
 // A job's rows are (token, head) pairs that share one kv head. Scores of all rows are kept for all
 // positions, so that the softmax needs its maximum once and its sum in one fixed order: lane p % 16
 // of sixteen partial sums holds the positions p, in rising order. Values are then added position
-// after position. Both orders follow absolute positions alone: neither the cut into segments and
-// tiles nor the pages enter a bit (R1). A row never touches a position that it does not see, but
-// for scores that are then masked, so that not even a NaN crosses over.
+// after position; bfloat16 ones pair after pair of positions 2i, 2i + 1. These orders follow
+// absolute positions alone: neither the cut into segments and tiles nor the pages enter a bit (R1).
+// A row never touches a position that it does not see, but for scores that are then masked, so that
+// not even a NaN crosses over: of a pair of which it sees one half, the other is taken as 0.
 #include <cstdint>
 #include <math.h>  // NOLINT(modernize-deprecated-headers): <cmath> brings inline functions along.
 
 #include "engines/ops/cpu/attention_tiles.hpp"
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/pairs.hpp"
 #include "engines/ops/cpu/tile.hpp"
 #include "engines/ops/cpu/vec.hpp"
 #include "engines/ops/cpu/vec_math.hpp"
@@ -20,15 +22,42 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-// Where a job's scratch lies: queries, scores and sums of values, each a row per (token, head).
+// Products with a float32 cache.
+struct Floats {
+  using Unit = float;  // of a page
+  using Left = float;  // of queries and weights
+  using Operands = TileOperands<float>;
+  static constexpr std::int64_t kUnitElements = 1;
+  static void keep(Left* to, const Vec& value) { store(to, value); }
+  // What queries are multiplied by before their products, and scores after.
+  static float query_factor(float scale) { return scale; }
+  static float score_factor(float /*scale*/) { return 1.0F; }
+};
+
+// Products with a bfloat16 cache: queries and weights are rounded. So that no bits of a query are
+// lost to the scale, scores take it.
+struct Pairs {
+  using Unit = Pair;
+  using Left = Rounded;
+  using Operands = PairOperands;
+  static constexpr std::int64_t kUnitElements = 2;
+  static void keep(Left* to, const Vec& value) { store_rounded(to, value); }
+  static float query_factor(float /*scale*/) { return 1.0F; }
+  static float score_factor(float scale) { return scale; }
+};
+
+// Where a job's scratch lies: queries, scores and sums of values, each a row per (token, head), and
+// the sums of the weights.
+template <class Kind>
 struct Workspace {
   std::int64_t rows;
   std::int64_t width;   // head_dim in whole vectors
   std::int64_t origin;  // the position of score column 0, a multiple of 16
   std::int64_t columns;
-  float* q;
   float* scores;
   float* sums;
+  float* weight_sums;
+  typename Kind::Left* q;
 
   Workspace(const AttentionJob& job, float* scratch) {
     const std::int64_t page = job.layout.page_tokens;
@@ -39,48 +68,61 @@ struct Workspace {
     origin = round_down(first);
     // Whole vectors are stored from any position of the last page on.
     columns = round_up(end - origin) + kLanes;
-    q = scratch;
-    scores = q + rows * width;
+    scores = scratch;
     sums = scores + rows * columns;
+    weight_sums = sums + rows * width;
+    q = reinterpret_cast<typename Kind::Left*>(weight_sums + round_up(rows));
   }
-  [[nodiscard]] std::int64_t size() const { return rows * (2 * width + columns); }
+  // Floats, of the kind that needs most.
+  [[nodiscard]] std::int64_t size() const { return rows * (2 * width + columns) + round_up(rows); }
+
+  // A row's weights, which take the place of its scores: that of `position` on.
+  [[nodiscard]] typename Kind::Left* weights(std::int64_t row, std::int64_t position) const {
+    return reinterpret_cast<typename Kind::Left*>(scores + row * columns) + (position - origin);
+  }
+  // Elements between the rows of weights.
+  [[nodiscard]] std::int64_t weight_stride() const {
+    return columns * static_cast<std::int64_t>(sizeof(float) / sizeof(typename Kind::Left));
+  }
 };
 
 std::int64_t attention_scratch(const AttentionJob& job) {
-  return Workspace(job, nullptr).size();
+  return Workspace<Floats>(job, nullptr).size();
 }
 
-// The keys of 16 positions: head_dim rows, a page's length apart.
-template <class Element>
-const Element* keys_at(const AttentionJob& job, std::int64_t position) {
+// The keys of 16 positions: rows of units, a page's length apart.
+template <class Kind>
+const typename Kind::Unit* keys_at(const AttentionJob& job, std::int64_t position) {
   const std::int64_t page = position / job.layout.page_tokens;
-  return page_head<Element>(job, page).keys + (position - page * job.layout.page_tokens);
+  return page_head<typename Kind::Unit>(job, page).keys +
+         (position - page * job.layout.page_tokens);
 }
 
 // scores[row][position] = q[row] . key[position], in page order: a page's last vector may run into
 // the next page's columns, which are then overwritten.
-template <class Element>
-void compute_scores(const AttentionJob& job, const Workspace& work) {
+template <class Kind>
+void compute_scores(const AttentionJob& job, const Workspace<Kind>& work) {
   const std::int64_t page_tokens = job.layout.page_tokens;
   const std::int64_t last_page = (job.first_position + job.tokens - 1) / page_tokens;
   const std::int64_t end = (last_page + 1) * page_tokens;
-  TileOperands<Element> in{.a = work.q,
-                           .a_row = work.width,
-                           .a_step = 1,
-                           .b_step = page_tokens,
-                           .depth = job.layout.head_dim};
+  typename Kind::Operands in{
+      .a = work.q,
+      .a_row = work.width,
+      .a_step = Kind::kUnitElements,
+      .b_step = page_tokens,
+      .depth = (job.layout.head_dim + Kind::kUnitElements - 1) / Kind::kUnitElements};
   std::int64_t at = visible(job.window, job.first_position).first / page_tokens * page_tokens;
   if (page_tokens % kLanes == 0) {
     // Two sixteens of positions at a time, wherever their pages lie.
     for (; at + kTileWidth * kLanes <= end; at += kTileWidth * kLanes) {
-      in.b = keys_at<Element>(job, at);
-      in.panel_step = keys_at<Element>(job, at + (kTileWidth - 1) * kLanes) - in.b;
+      in.b = keys_at<Kind>(job, at);
+      in.panel_step = keys_at<Kind>(job, at + (kTileWidth - 1) * kLanes) - in.b;
       accumulate_rows<Start::kZero, kTileWidth>(in, work.rows, work.scores + at - work.origin,
                                                 work.columns);
     }
   }
   for (; at < end; at += smaller(kLanes, page_tokens - at % page_tokens)) {
-    in.b = keys_at<Element>(job, at);
+    in.b = keys_at<Kind>(job, at);
     accumulate_rows<Start::kZero>(in, work.rows, work.scores + at - work.origin, work.columns);
   }
 }
@@ -90,10 +132,14 @@ struct SoftmaxSum {
   float sum = 0.0F;
 };
 
-// Replaces the scores of the seen positions by exp(score - top).
-SoftmaxSum exponentiate(float* scores, std::int64_t origin, Span seen) {
+// Replaces the scores of the row's sixteens that it sees some of by exp(factor * score - top); the
+// positions it does not see weigh 0.
+template <class Kind>
+SoftmaxSum exponentiate(const Workspace<Kind>& work, std::int64_t row, float factor, Span seen) {
+  const float* scores = work.scores + row * work.columns;
   const Vec lowest = broadcast(-__builtin_inff());
   const Vec zero = broadcast(0.0F);
+  const Vec scale = broadcast(factor);
   const auto masked = [&](std::int64_t block, const Vec& value, const Vec& otherwise) {
     return block >= seen.first && block + kLanes - 1 <= seen.last
                ? value
@@ -102,30 +148,106 @@ SoftmaxSum exponentiate(float* scores, std::int64_t origin, Span seen) {
   const std::int64_t first = round_down(seen.first);
   Vec tops = lowest;
   for (std::int64_t block = first; block <= seen.last; block += kLanes) {
-    tops = maximum(tops, masked(block, load(scores + block - origin), lowest));
+    tops = maximum(tops, masked(block, load(scores + block - work.origin) * scale, lowest));
   }
   SoftmaxSum out;
   out.top = max_lane(tops);
-  const Vec top = broadcast(out.top);
+  const Vec minus_top = broadcast(-out.top);
   Vec sums = zero;
   for (std::int64_t block = first; block <= seen.last; block += kLanes) {
-    float* at = scores + block - origin;
-    const Vec weight = masked(block, exponential(load(at) - top), zero);
-    store(at, weight);
+    const Vec difference = multiply_add(load(scores + block - work.origin), scale, minus_top);
+    const Vec weight = masked(block, bounded_exponential(difference), zero);
+    // Never past scores that are still to be read: a weight is no larger than a score.
+    Kind::keep(work.weights(row, block), weight);
     sums = sums + weight;
   }
   out.sum = sum_lanes(sums);
   return out;
 }
 
-// sums[row] += weight[row][p] * value[p] for the positions of `range`, in rising order; the sums of
-// one tile of rows and columns stay in registers from page to page.
-template <int kRows, int kWidth, class Element>
-void add_values_tile(const AttentionJob& job, const Workspace& work, std::int64_t row,
-                     std::int64_t column, Span range) {
-  constexpr int kVectors = kWidth * kRegisters;
+// acc[row] += weight[row][p] * value[p] for the positions of `range`, in rising order; `column` is
+// the first feature.
+template <int kRows, int kVectors>
+void add_range(const AttentionJob& job, const Workspace<Floats>& work, std::int64_t row,
+               std::int64_t column, Span range, Accumulators<kRows, kVectors>& acc) {
   const std::int64_t page_tokens = job.layout.page_tokens;
   const std::int64_t head_dim = job.layout.head_dim;
+  for (std::int64_t position = range.first; position <= range.last;) {
+    const std::int64_t page = position / page_tokens;
+    const std::int64_t end = smaller(range.last + 1, (page + 1) * page_tokens);
+    accumulate(TileOperands<float>{.a = work.weights(row, position),
+                                   .a_row = work.weight_stride(),
+                                   .a_step = 1,
+                                   .b = page_head<float>(job, page).values +
+                                        (position - page * page_tokens) * head_dim + column,
+                                   .b_step = head_dim,
+                                   .panel_step = kLanes,
+                                   .depth = end - position},
+               acc);
+    position = end;
+  }
+}
+
+// The words of `position`'s pair in its page, of which `half` is kept.
+template <int kVectors>
+void load_half(const AttentionJob& job, std::int64_t position, std::int64_t column, Pair half,
+               WordRegister (&row)[kVectors]) {
+  const std::int64_t page = position / job.layout.page_tokens;
+  const std::int64_t first = page * job.layout.page_tokens / 2;
+  load_step(
+      page_head<Pair>(job, page).values + (position / 2 - first) * job.layout.head_dim + column,
+      kLanes, row);
+#pragma GCC unroll 16
+  for (int v = 0; v < kVectors; ++v) {
+    row[v] &= half;
+  }
+}
+
+// The same, pair after pair.
+template <int kRows, int kVectors>
+void add_range(const AttentionJob& job, const Workspace<Pairs>& work, std::int64_t row,
+               std::int64_t column, Span range, Accumulators<kRows, kVectors>& acc) {
+  const std::int64_t page_tokens = job.layout.page_tokens;
+  const std::int64_t head_dim = job.layout.head_dim;
+  Accumulators<kRows, kVectors> sums = acc;
+  for (std::int64_t position = range.first; position <= range.last;) {
+    const std::int64_t page = position / page_tokens;
+    const std::int64_t end = smaller(range.last + 1, (page + 1) * page_tokens);
+    if (position % 2 == 0 && position + 1 < end) {
+      const std::int64_t pairs = (end - position) / 2;
+      accumulate(PairOperands{.a = work.weights(row, position),
+                              .a_row = work.weight_stride(),
+                              .b = page_head<Pair>(job, page).values +
+                                   (position / 2 - page * page_tokens / 2) * head_dim + column,
+                              .b_step = head_dim,
+                              .panel_step = kLanes,
+                              .depth = pairs},
+                 sums);
+      position += 2 * pairs;
+      continue;
+    }
+    // A pair of which one half is not seen, or lies in the next page.
+    WordRegister pair[kVectors];
+    load_half(job, position, column, position % 2 == 0 ? kFirstOfPair : kSecondOfPair, pair);
+    if (position % 2 == 0 && position < range.last) {
+      WordRegister second[kVectors];
+      load_half(job, position + 1, column, kSecondOfPair, second);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        pair[v] |= second[v];
+      }
+    }
+    add_pairs(work.weights(row, position / 2 * 2), work.weight_stride(), pair, sums);
+    position = position / 2 * 2 + 2;
+  }
+  acc = sums;
+}
+
+// The sums of one tile of rows and columns stay in registers from page to page.
+template <int kRows, int kWidth, class Kind>
+[[gnu::noinline]] void add_values_tile(const AttentionJob& job, const Workspace<Kind>& work,
+                                       std::int64_t row, std::int64_t column, Span range) {
+  constexpr int kVectors = kWidth * kRegisters;
   float* sums = work.sums + row * work.width + column;
   Accumulators<kRows, kVectors> acc;
 #pragma GCC unroll 16
@@ -135,20 +257,7 @@ void add_values_tile(const AttentionJob& job, const Workspace& work, std::int64_
       acc.value[r][v] = load_register(sums + r * work.width + v * kRegisterFloats);
     }
   }
-  for (std::int64_t position = range.first; position <= range.last;) {
-    const std::int64_t page = position / page_tokens;
-    const std::int64_t end = smaller(range.last + 1, (page + 1) * page_tokens);
-    accumulate(TileOperands<Element>{.a = work.scores + row * work.columns + position - work.origin,
-                                     .a_row = work.columns,
-                                     .a_step = 1,
-                                     .b = page_head<Element>(job, page).values +
-                                          (position - page * page_tokens) * head_dim + column,
-                                     .b_step = head_dim,
-                                     .panel_step = kLanes,
-                                     .depth = end - position},
-               acc);
-    position = end;
-  }
+  add_range(job, work, row, column, range, acc);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
@@ -158,8 +267,8 @@ void add_values_tile(const AttentionJob& job, const Workspace& work, std::int64_
   }
 }
 
-template <class Element>
-void add_values(const AttentionJob& job, const Workspace& work, std::int64_t first_row,
+template <class Kind>
+void add_values(const AttentionJob& job, const Workspace<Kind>& work, std::int64_t first_row,
                 std::int64_t rows, Span range) {
   if (range.first > range.last) {
     return;
@@ -169,10 +278,10 @@ void add_values(const AttentionJob& job, const Workspace& work, std::int64_t fir
     with_rows(count, [&]<int kRows>() {
       std::int64_t column = 0;
       for (; column + kTileWidth * kLanes <= work.width; column += kTileWidth * kLanes) {
-        add_values_tile<kRows, kTileWidth, Element>(job, work, first_row, column, range);
+        add_values_tile<kRows, kTileWidth>(job, work, first_row, column, range);
       }
       for (; column < work.width; column += kLanes) {
-        add_values_tile<kRows, 1, Element>(job, work, first_row, column, range);
+        add_values_tile<kRows, 1>(job, work, first_row, column, range);
       }
     });
     first_row += count;
@@ -180,17 +289,19 @@ void add_values(const AttentionJob& job, const Workspace& work, std::int64_t fir
 }
 
 // The values of `tokens` tokens: positions that all of them see are added for all rows at once,
-// those before and after them token by token.
-template <class Element>
-void add_token_values(const AttentionJob& job, const Workspace& work, std::int64_t first_token,
-                      std::int64_t tokens) {
+// in whole pairs; those before and after them token by token.
+template <class Kind>
+void add_token_values(const AttentionJob& job, const Workspace<Kind>& work,
+                      std::int64_t first_token, std::int64_t tokens) {
+  constexpr std::int64_t kStep = Kind::kUnitElements;
   const auto seen = [&](std::int64_t t) { return visible(job.window, job.first_position + t); };
   const auto add = [&](std::int64_t token, std::int64_t count, Span range) {
-    add_values<Element>(job, work, token * job.ratio, count * job.ratio, range);
+    add_values(job, work, token * job.ratio, count * job.ratio, range);
   };
   const std::int64_t end = first_token + tokens;
-  const Span shared{seen(end - 1).first, seen(first_token).last};
-  if (shared.first > shared.last) {
+  const Span shared{(seen(end - 1).first + kStep - 1) / kStep * kStep,
+                    (seen(first_token).last + 1) / kStep * kStep - 1};
+  if (tokens == 1 || shared.first > shared.last) {
     for (std::int64_t t = first_token; t < end; ++t) {
       add(t, 1, seen(t));
     }
@@ -205,18 +316,24 @@ void add_token_values(const AttentionJob& job, const Workspace& work, std::int64
   }
 }
 
-template <class Element>
+template <class Kind>
 void attention(const AttentionJob& job, float* scratch) {
-  const Workspace work(job, scratch);
+  const Workspace<Kind> work(job, scratch);
   const std::int64_t head_dim = job.layout.head_dim;
-  gather_heads(job.q, job.q_stride, job.tokens, job.ratio, head_dim, job.scale, work.q, work.width);
-  compute_scores<Element>(job, work);
-  // The sums wait in the first float of a query, which has served.
+  const Vec factor = broadcast(Kind::query_factor(job.scale));
+  for_each_head(job.q, job.q_stride, job.tokens, job.ratio, head_dim,
+                [&](std::int64_t row, std::int64_t c, const Vec& value) {
+                  Kind::keep(work.q + row * work.width + c, value * factor);
+                });
+  // The next job is likely to be about the next kv head.
+  const std::int64_t floats = job.ratio * head_dim;
+  fetch_rows(job.q + floats, job.q_stride, job.tokens, floats);
+  compute_scores(job, work);
   for (std::int64_t r = 0; r < work.rows; ++r) {
     const std::int64_t token = r / job.ratio;
-    const SoftmaxSum softmax = exponentiate(work.scores + r * work.columns, work.origin,
+    const SoftmaxSum softmax = exponentiate(work, r, Kind::score_factor(job.scale),
                                             visible(job.window, job.first_position + token));
-    work.q[r * work.width] = softmax.sum;
+    work.weight_sums[r] = softmax.sum;
     if (job.lse != nullptr) {
       job.lse[token * job.lse_stride + r % job.ratio] =
           static_cast<float>(double{softmax.top} + ::log(double{softmax.sum}));
@@ -226,10 +343,10 @@ void attention(const AttentionJob& job, float* scratch) {
   // So many tokens as fill a tile: more would share fewer positions.
   const std::int64_t group = larger(1, kTileRows / job.ratio);
   for (std::int64_t t = 0; t < job.tokens; t += group) {
-    add_token_values<Element>(job, work, t, smaller(group, job.tokens - t));
+    add_token_values(job, work, t, smaller(group, job.tokens - t));
   }
   for (std::int64_t r = 0; r < work.rows; ++r) {
-    const Vec sum = broadcast(work.q[r * work.width]);
+    const Vec sum = broadcast(work.weight_sums[r]);
     float* out = job.out + r / job.ratio * job.out_stride + r % job.ratio * head_dim;
     for (std::int64_t c = 0; c < head_dim; c += kLanes) {
       store_some(out + c, load(work.sums + r * work.width + c) / sum, head_dim - c);
@@ -241,8 +358,8 @@ void attention(const AttentionJob& job, float* scratch) {
 
 void add_attention_kernels(KernelTable& table) noexcept {
   table.attention_scratch = attention_scratch;
-  table.attention_f32 = attention<float>;
-  table.attention_bf16 = attention<std::uint16_t>;
+  table.attention_f32 = attention<Floats>;
+  table.attention_bf16 = attention<Pairs>;
 }
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

@@ -7,6 +7,7 @@
 #include "engines/ops/cpu/kernels.hpp"
 #include "engines/ops/cpu/tile.hpp"
 #include "engines/ops/cpu/vec.hpp"
+#include "engines/ops/cpu/vec_math.hpp"
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
@@ -34,19 +35,18 @@ inline Span visible(std::int64_t window, std::int64_t position) {
   return {window == 0 ? 0 : larger(0, position - window + 1), position};
 }
 
-/// One page's keys (head_dim x page_tokens) and values (page_tokens x head_dim) of one kv head.
-template <class Element>
+/// One page's keys and values of one kv head, in units (see `PageLayout`): floats or pairs.
+template <class Unit>
 struct PageHead {
-  const Element* keys = nullptr;
-  const Element* values = nullptr;
+  const Unit* keys = nullptr;
+  const Unit* values = nullptr;
 };
 
-template <class Element>
-inline PageHead<Element> page_head(const AttentionJob& job, std::int64_t page) {
+template <class Unit>
+inline PageHead<Unit> page_head(const AttentionJob& job, std::int64_t page) {
   const std::byte* start = job.cache + job.pages[page] * job.layout.page_bytes;
-  const Element* keys =
-      reinterpret_cast<const Element*>(start) + job.kv_head * job.layout.head_elements();
-  return {keys, keys + job.layout.page_tokens * job.layout.head_dim};
+  const Unit* keys = reinterpret_cast<const Unit*>(start) + job.kv_head * job.layout.head_units();
+  return {keys, keys + job.layout.key_units()};
 }
 
 inline void fill_zero(float* to, std::int64_t count) {
@@ -55,19 +55,158 @@ inline void fill_zero(float* to, std::int64_t count) {
   }
 }
 
-/// Copies rows (token, head) of a (T, heads * head_dim) matrix, times `factor`, to dense rows of
-/// `to_row` floats.
-inline void gather_heads(const float* from, std::int64_t stride, std::int64_t tokens,
-                         std::int64_t ratio, std::int64_t head_dim, float factor, float* to,
-                         std::int64_t to_row) {
-  const Vec scale = broadcast(factor);
+/// Asks for `floats` floats of each of some rows, to the second-level cache: rows lie too far apart
+/// for the processor to foresee them.
+inline void fetch_rows(const float* from, std::int64_t stride, std::int64_t rows,
+                       std::int64_t floats) {
+  for (std::int64_t t = 0; t < rows; ++t) {
+    for (std::int64_t c = 0; c < floats; c += kLanes) {
+      __builtin_prefetch(from + t * stride + c, 0, 2);
+    }
+  }
+}
+
+/// Calls f(row, c, value) with every sixteen elements of rows (token, head) of a (T, heads *
+/// head_dim) matrix, from column c of the head on; what lies past the head is 0.
+template <class F>
+inline void for_each_head(const float* from, std::int64_t stride, std::int64_t tokens,
+                          std::int64_t ratio, std::int64_t head_dim, F f) {
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t h = 0; h < ratio; ++h) {
       for (std::int64_t c = 0; c < head_dim; c += kLanes) {
-        const std::int64_t count = head_dim - c;
-        store(to + (t * ratio + h) * to_row + c,
-              load_some(from + t * stride + h * head_dim + c, count) * scale);
+        f(t * ratio + h, c, load_some(from + t * stride + h * head_dim + c, head_dim - c));
       }
+    }
+  }
+}
+
+/// Returns the positions that a window of queries sees.
+inline Span window_span(const AttentionJob& job) {
+  return {visible(job.window, job.first_position).first, job.first_position + job.tokens - 1};
+}
+
+/// One tile of a window's queries, for the backward pass.
+struct QueryTile {
+  std::int64_t first_token = 0;
+  std::int64_t tokens = 0;
+  std::int64_t rows = 0;  // (token, head) pairs
+  /// Columns that some row sees, in whole vectors; column 0 is position `origin`.
+  std::int64_t first_column = 0;
+  std::int64_t end_column = 0;
+  std::int64_t origin = 0;
+};
+
+/// Calls f with every tile of the window, from the first to the last.
+template <class F>
+inline void for_each_tile(const AttentionBackwardJob& in, std::int64_t origin, F f) {
+  const AttentionJob& job = in.job;
+  for (std::int64_t first = 0; first < job.tokens; first += in.tile_tokens) {
+    QueryTile tile;
+    tile.first_token = first;
+    tile.tokens = smaller(in.tile_tokens, job.tokens - first);
+    tile.rows = tile.tokens * job.ratio;
+    const std::int64_t position = job.first_position + first;
+    tile.first_column = round_down(visible(job.window, position).first) - origin;
+    tile.end_column = round_up(position + tile.tokens) - origin;
+    tile.origin = origin;
+    f(tile);
+  }
+}
+
+/// Asks for the rows of the tile that comes after `tile`.
+inline void fetch_next_tile(const AttentionBackwardJob& in, const QueryTile& tile) {
+  const std::int64_t first = tile.first_token + tile.tokens;
+  const std::int64_t tokens = smaller(in.tile_tokens, in.job.tokens - first);
+  const std::int64_t floats = in.job.ratio * in.job.layout.head_dim;
+  fetch_rows(in.job.q + first * in.job.q_stride, in.job.q_stride, tokens, floats);
+  fetch_rows(in.dout + first * in.dout_stride, in.dout_stride, tokens, floats);
+  fetch_rows(in.out + first * in.out_stride, in.out_stride, tokens, floats);
+}
+
+/// What one query needs to turn scores into gradients of scores.
+struct QueryRow {
+  float lse = 0.0F;
+  float mean = 0.0F;  // dout . out
+  Span seen;          // columns
+};
+
+inline QueryRow query_row(const AttentionBackwardJob& in, const QueryTile& tile, std::int64_t row) {
+  const AttentionJob& job = in.job;
+  const std::int64_t token = tile.first_token + row / job.ratio;
+  const std::int64_t head = row % job.ratio;
+  const std::int64_t head_dim = job.layout.head_dim;
+  const float* out = in.out + token * in.out_stride + head * head_dim;
+  const float* dout = in.dout + token * in.dout_stride + head * head_dim;
+  Vec products = broadcast(0.0F);
+  for (std::int64_t c = 0; c < head_dim; c += kLanes) {
+    products =
+        multiply_add(load_some(dout + c, head_dim - c), load_some(out + c, head_dim - c), products);
+  }
+  const Span seen = visible(job.window, job.first_position + token);
+  return {in.lse[token * in.lse_stride + head],
+          sum_lanes(products),
+          {seen.first - tile.origin, seen.last - tile.origin}};
+}
+
+/// Weights of sixteen keys and the gradients of their scores.
+struct WeightsAndDscores {
+  Vec weights;
+  Vec dscores;
+};
+
+/// Turns the scores and the gradients of weights of the columns from `column` on into both, times
+/// `factor` the latter; what the row does not see is 0.
+inline WeightsAndDscores weights_and_dscores(const QueryRow& row, std::int64_t column,
+                                             const Vec& scores, const Vec& dweights, float factor) {
+  WeightsAndDscores out;
+  out.weights = bounded_exponential(scores - broadcast(row.lse));
+  out.dscores = out.weights * (dweights - broadcast(row.mean)) * broadcast(factor);
+  if (column < row.seen.first || column + kLanes - 1 > row.seen.last) {
+    const Vec zero = broadcast(0.0F);
+    const Mask mask = lanes_between(row.seen.first - column, row.seen.last - column);
+    out.weights = select(mask, out.weights, zero);
+    out.dscores = select(mask, out.dscores, zero);
+  }
+  return out;
+}
+
+/// Copies the gradients of the keys and values seen to rows of `width` floats, column after column,
+/// or, having been added to, back.
+inline void load_gradients(const AttentionBackwardJob& in, std::int64_t origin, std::int64_t width,
+                           float* dk, float* dv) {
+  const Span seen = window_span(in.job);
+  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
+    const std::int64_t at = (position - origin) * width;
+    for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
+      const std::int64_t count = in.job.layout.head_dim - c;
+      store(dk + at + c, load_some(in.dk + position * in.dk_stride + c, count));
+      store(dv + at + c, load_some(in.dv + position * in.dv_stride + c, count));
+    }
+  }
+}
+inline void store_gradients(const AttentionBackwardJob& in, std::int64_t origin, std::int64_t width,
+                            const float* dk, const float* dv) {
+  const Span seen = window_span(in.job);
+  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
+    const std::int64_t at = (position - origin) * width;
+    for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
+      const std::int64_t count = in.job.layout.head_dim - c;
+      store_some(in.dk + position * in.dk_stride + c, load(dk + at + c), count);
+      store_some(in.dv + position * in.dv_stride + c, load(dv + at + c), count);
+    }
+  }
+}
+
+/// Stores a tile's rows of dq, `from_row` floats apart, times `factor`.
+inline void store_queries(const AttentionBackwardJob& in, const QueryTile& tile, float factor,
+                          const float* from, std::int64_t from_row) {
+  const AttentionJob& job = in.job;
+  const Vec scale = broadcast(factor);
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    const std::int64_t token = tile.first_token + r / job.ratio;
+    float* to = in.dq + token * in.dq_stride + r % job.ratio * job.layout.head_dim;
+    for (std::int64_t c = 0; c < job.layout.head_dim; c += kLanes) {
+      store_some(to + c, load(from + r * from_row + c) * scale, job.layout.head_dim - c);
     }
   }
 }

@@ -14,16 +14,11 @@ namespace {
 // Rows of a tile: enough to use each loaded key several times, few enough for their scores to stay
 // near the processor.
 constexpr std::int64_t kTileRows = 24;
+// Of the backward pass over bfloat16: more, since a pair of rows is one step of a sum over rows.
+constexpr std::int64_t kBackwardPairRows = 64;
 
-std::int64_t tile_tokens(const AttentionShape& shape) {
-  return std::max<std::int64_t>(1, kTileRows * shape.num_kv_heads / shape.num_heads);
-}
-
-std::int64_t page_bytes(const AttentionShape& shape) noexcept {
-  const std::int64_t elements =
-      2 * shape.num_kv_heads * shape.page_tokens * shape.head_dim + kPanel;
-  const std::int64_t bytes = elements * static_cast<std::int64_t>(dtype_bytes(shape.kv_dtype));
-  return (bytes + 63) / 64 * 64;
+std::int64_t tile_tokens(const AttentionShape& shape, std::int64_t rows) {
+  return std::max<std::int64_t>(1, rows * shape.num_kv_heads / shape.num_heads);
 }
 
 // One kernel call: consecutive tokens of a segment over one kv head.
@@ -38,7 +33,7 @@ AttentionJob job_for(const AttentionShape& shape, KvLayer cache, const Task& tas
   const std::int64_t ratio = shape.num_heads / shape.num_kv_heads;
   const std::int64_t row = task.segment->first_row + task.first_token;
   AttentionJob job;
-  job.layout = {shape.page_tokens, page_bytes(shape), shape.head_dim};
+  job.layout = PageLayout(shape);
   job.cache = cache.data;
   job.pages = task.segment->pages.data();
   job.kv_head = task.kv_head;
@@ -52,17 +47,45 @@ AttentionJob job_for(const AttentionShape& shape, KvLayer cache, const Task& tas
   return job;
 }
 
-// Stores one token's keys and values of all heads.
-template <class Element>
-void store_token(const AttentionShape& shape, std::byte* page, std::int64_t place, const float* k,
+// Stores one head's key and value of the token at `place` of a page.
+void store_floats(const PageLayout& layout, std::byte* head, std::int64_t place, const float* k,
+                  const float* v) {
+  float* keys = reinterpret_cast<float*>(head);
+  float* values = keys + layout.key_units();
+  for (std::int64_t c = 0; c < layout.head_dim; ++c) {
+    keys[c * layout.page_tokens + place] = k[c];
+    values[place * layout.head_dim + c] = v[c];
+  }
+}
+
+// The same of the token at `position`: its halves of pairs.
+void store_pairs(const PageLayout& layout, std::byte* head, std::int64_t position, const float* k,
                  const float* v) {
-  for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
-    Element* keys =
-        reinterpret_cast<Element*>(page) + head * 2 * shape.page_tokens * shape.head_dim;
-    Element* values = keys + shape.page_tokens * shape.head_dim;
-    for (std::int64_t c = 0; c < shape.head_dim; ++c) {
-      store_element(k[head * shape.head_dim + c], keys + c * shape.page_tokens + place);
-      store_element(v[head * shape.head_dim + c], values + place * shape.head_dim + c);
+  const std::int64_t place = position % layout.page_tokens;
+  const std::int64_t pair = position / 2 - (position - place) / 2;
+  auto* keys = reinterpret_cast<std::uint16_t*>(head) + 2 * place;
+  auto* values = reinterpret_cast<std::uint16_t*>(head) +
+                 2 * (layout.key_units() + pair * layout.head_dim) + position % 2;
+  for (std::int64_t c = 0; c < layout.head_dim; ++c) {
+    keys[c / 2 * layout.page_tokens * 2 + c % 2] = float_to_bf16(k[c]);
+    values[2 * c] = float_to_bf16(v[c]);
+  }
+  if (layout.head_dim % 2 != 0) {
+    keys[layout.head_dim / 2 * layout.page_tokens * 2 + 1] = 0;
+  }
+}
+
+// Stores one token's keys and values of all heads.
+void store_token(const AttentionShape& shape, std::byte* page, std::int64_t position,
+                 const float* k, const float* v) {
+  const PageLayout layout(shape);
+  for (std::int64_t i = 0; i < shape.num_kv_heads; ++i) {
+    std::byte* head = page + i * layout.head_units() * 4;
+    if (layout.dtype == DType::kBF16) {
+      store_pairs(layout, head, position, k + i * layout.head_dim, v + i * layout.head_dim);
+    } else {
+      store_floats(layout, head, position % layout.page_tokens, k + i * layout.head_dim,
+                   v + i * layout.head_dim);
     }
   }
 }
@@ -70,13 +93,13 @@ void store_token(const AttentionShape& shape, std::byte* page, std::int64_t plac
 }  // namespace
 
 std::int64_t CpuOps::kv_page_bytes(const AttentionShape& shape) const noexcept {
-  return page_bytes(shape);
+  return PageLayout(shape).page_bytes;
 }
 
 void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                        ConstMatrix k, ConstMatrix v, KvLayer cache) {
   check_kv_append(shape, segments, k, v);
-  const std::int64_t bytes = page_bytes(shape);
+  const std::int64_t bytes = kv_page_bytes(shape);
   // Tokens of all segments in one numbering; a part looks up the segment that its first lies in.
   std::int64_t tokens = 0;
   for (const AttentionSegment& segment : segments) {
@@ -91,13 +114,8 @@ void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSeg
         const std::int64_t position = segment.first_position + i;
         const auto page = static_cast<std::size_t>(position / shape.page_tokens);
         std::byte* at = cache.data + segment.pages[page] * bytes;
-        const std::int64_t place = position % shape.page_tokens;
         const std::int64_t row = segment.first_row + i;
-        if (shape.kv_dtype == DType::kBF16) {
-          store_token<std::uint16_t>(shape, at, place, k.row(row), v.row(row));
-        } else {
-          store_token<float>(shape, at, place, k.row(row), v.row(row));
-        }
+        store_token(shape, at, position, k.row(row), v.row(row));
       }
       before += segment.num_tokens;
     }
@@ -109,7 +127,7 @@ void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSeg
 void CpuOps::attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                        ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) {
   check_attention(shape, segments, q, out, lse);
-  const std::int64_t tile = tile_tokens(shape);
+  const std::int64_t tile = tile_tokens(shape, kTileRows);
   std::vector<Task> tasks;
   std::vector<std::int64_t> costs;
   for (const AttentionSegment& segment : segments) {
@@ -143,19 +161,21 @@ void CpuOps::attention(const AttentionShape& shape, std::span<const AttentionSeg
   });
 }
 
-void CpuOps::attention_backward(const AttentionShape& shape,
-                                std::span<const AttentionSegment> segments, ConstMatrix q,
-                                KvLayer cache, ConstMatrix out, ConstMatrix lse, ConstMatrix dout,
-                                Matrix dq, Matrix dk, Matrix dv) {
-  check_attention_backward(shape, segments, q, out, lse, dout, dq, dk, dv);
+void CpuOps::attention_backward_windows(const AttentionShape& shape,
+                                        std::span<const AttentionSegment> segments,
+                                        std::span<const KvGradient> gradients, ConstMatrix q,
+                                        KvLayer cache, ConstMatrix out, ConstMatrix lse,
+                                        ConstMatrix dout, Matrix dq) {
+  check_attention_backward(shape, segments, gradients, q, out, lse, dout, dq);
   std::vector<Task> tasks;
   std::vector<std::int64_t> costs;
   for (const AttentionSegment& segment : segments) {
     if (segment.num_tokens == 0) {
       continue;
     }
-    const std::int64_t seen =
-        shape.window == 0 ? segment.num_tokens : std::min(segment.num_tokens, 2 * shape.window);
+    // Twice the positions that a query of the window sees on average.
+    const std::int64_t twice = 2 * segment.first_position + segment.num_tokens;
+    const std::int64_t seen = shape.window == 0 ? twice : std::min(twice, 2 * shape.window);
     for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
       tasks.push_back({&segment, 0, segment.num_tokens, head});
       costs.push_back(segment.num_tokens * shape.num_heads / shape.num_kv_heads *
@@ -163,11 +183,15 @@ void CpuOps::attention_backward(const AttentionShape& shape,
                       segment.num_tokens * shape.head_dim * 8);
     }
   }
-  const auto kernel = shape.kv_dtype == DType::kBF16 ? kernels_.attention_backward_bf16
-                                                     : kernels_.attention_backward_f32;
+  const bool pairs = shape.kv_dtype == DType::kBF16;
+  const auto kernel = pairs ? kernels_.attention_backward_bf16 : kernels_.attention_backward_f32;
+  const auto scratch_of =
+      pairs ? kernels_.attention_backward_scratch_bf16 : kernels_.attention_backward_scratch_f32;
   team_.share(costs, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Task& task = tasks[static_cast<std::size_t>(i)];
+      const KvGradient& gradient =
+          gradients[static_cast<std::size_t>(task.segment - segments.data())];
       const std::int64_t row = task.segment->first_row;
       AttentionBackwardJob in;
       in.job = job_for(shape, cache, task, q);
@@ -177,16 +201,16 @@ void CpuOps::attention_backward(const AttentionShape& shape,
       in.out_stride = out.stride;
       in.lse = lse.row(row) + task.kv_head * in.job.ratio;
       in.lse_stride = lse.stride;
-      in.tile_tokens = tile_tokens(shape);
+      in.tile_tokens = tile_tokens(shape, pairs ? kBackwardPairRows : kTileRows);
       in.dout = dout.row(row) + column;
       in.dout_stride = dout.stride;
       in.dq = dq.row(row) + column;
       in.dq_stride = dq.stride;
-      in.dk = dk.row(row) + kv_column;
-      in.dk_stride = dk.stride;
-      in.dv = dv.row(row) + kv_column;
-      in.dv_stride = dv.stride;
-      kernel(in, team_.scratch(part).floats(kernels_.attention_backward_scratch(in)));
+      in.dk = gradient.dk.data + kv_column;
+      in.dk_stride = gradient.dk.stride;
+      in.dv = gradient.dv.data + kv_column;
+      in.dv_stride = gradient.dv.stride;
+      kernel(in, team_.scratch(part).floats(scratch_of(in)));
     }
   });
 }

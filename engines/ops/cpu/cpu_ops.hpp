@@ -57,9 +57,11 @@ public:
                  ConstMatrix k, ConstMatrix v, KvLayer cache) override;
   void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                  ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) override;
-  void attention_backward(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                          ConstMatrix q, KvLayer cache, ConstMatrix out, ConstMatrix lse,
-                          ConstMatrix dout, Matrix dq, Matrix dk, Matrix dv) override;
+  void attention_backward_windows(const AttentionShape& shape,
+                                  std::span<const AttentionSegment> segments,
+                                  std::span<const KvGradient> gradients, ConstMatrix q,
+                                  KvLayer cache, ConstMatrix out, ConstMatrix lse, ConstMatrix dout,
+                                  Matrix dq) override;
   void log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
                           float inv_temperature, std::span<float> logprobs,
                           std::span<float> entropies) override;

@@ -14,6 +14,8 @@ KernelTable make_table() noexcept {
   add_int8_kernels(table);
   add_peak_kernels(table);
   add_product_kernels(table);
+  add_attention_kernels(table);
+  add_attention_backward_pairs_kernels(table);
   return table;
 }
 
@@ -34,6 +36,7 @@ KernelTable make_table() noexcept {
   add_loss_kernels(table);
   add_attention_kernels(table);
   add_attention_backward_kernels(table);
+  add_attention_backward_pairs_kernels(table);
   return table;
 }
 

@@ -161,16 +161,34 @@ struct ThinOuterJob {
 
 /// The shape of one layer's cache as kernels walk it.
 ///
-/// A page holds, for each kv head, its keys transposed (head_dim x page_tokens: lanes are
-/// positions) and then its values (page_tokens x head_dim: lanes are features). The last loads of a
-/// page may run `kPanel` elements past it, which `page_bytes` allows for.
+/// It is made of units of 4 bytes: floats, or pairs of bfloat16 whose first element is the low
+/// half. A page holds, for each kv head, its keys transposed (lanes are positions) and then its
+/// values (lanes are features):
+///   kF32   keys head_dim x page_tokens, values page_tokens x head_dim;
+///   kBF16  pairs of features i, i + 1 (i even; of an odd head_dim the last is paired with zeros) x
+///          page_tokens, pairs of positions p, p + 1 (p even) x head_dim.
+/// A page of an odd number of tokens shares a pair with its neighbour: each holds its own half.
+/// What no position was stored to may hold anything, NaN included. The last loads of a page may run
+/// `kPanel` units past it, which `page_bytes` allows for.
 struct PageLayout {
   std::int64_t page_tokens = 0;
-  std::int64_t page_bytes = 0;
   std::int64_t head_dim = 0;
+  DType dtype = DType::kF32;
+  std::int64_t page_bytes = 0;
 
-  /// Returns the elements of one kv head in a page.
-  [[nodiscard]] std::int64_t head_elements() const noexcept { return 2 * page_tokens * head_dim; }
+  PageLayout() = default;
+  explicit PageLayout(const AttentionShape& shape)
+      : page_tokens(shape.page_tokens), head_dim(shape.head_dim), dtype(shape.kv_dtype) {
+    page_bytes = ((shape.num_kv_heads * head_units() + kPanel) * 4 + 63) / 64 * 64;
+  }
+  /// Returns the units of one kv head's keys in a page.
+  [[nodiscard]] std::int64_t key_units() const noexcept {
+    return (dtype == DType::kBF16 ? (head_dim + 1) / 2 : head_dim) * page_tokens;
+  }
+  /// Returns the units of one kv head in a page.
+  [[nodiscard]] std::int64_t head_units() const noexcept {
+    return key_units() + (dtype == DType::kBF16 ? (page_tokens + 1) / 2 : page_tokens) * head_dim;
+  }
 };
 
 /// Attention of consecutive tokens of one sequence over one kv head.
@@ -193,9 +211,9 @@ struct AttentionJob {
   std::int64_t lse_stride = 0;
 };
 
-/// The gradients of one whole sequence over one kv head.
+/// The gradients of one window of a sequence over one kv head.
 struct AttentionBackwardJob {
-  AttentionJob job;  // the whole sequence, without results
+  AttentionJob job;  // the window, without results
   std::int64_t tile_tokens = 0;
   const float* out = nullptr;  // what the forward pass gave
   std::int64_t out_stride = 0;
@@ -205,7 +223,8 @@ struct AttentionBackwardJob {
   std::int64_t dout_stride = 0;
   float* dq = nullptr;
   std::int64_t dq_stride = 0;
-  float* dk = nullptr;  // at the kv head
+  // Of position 0, at the kv head; what the window sees of them is added to.
+  float* dk = nullptr;
   std::int64_t dk_stride = 0;
   float* dv = nullptr;
   std::int64_t dv_stride = 0;
@@ -292,7 +311,8 @@ struct KernelTable {
 
   /// Returns the floats of scratch that the attention kernels need for a job.
   std::int64_t (*attention_scratch)(const AttentionJob& job) = nullptr;
-  std::int64_t (*attention_backward_scratch)(const AttentionBackwardJob& job) = nullptr;
+  std::int64_t (*attention_backward_scratch_f32)(const AttentionBackwardJob& job) = nullptr;
+  std::int64_t (*attention_backward_scratch_bf16)(const AttentionBackwardJob& job) = nullptr;
   void (*attention_f32)(const AttentionJob& job, float* scratch) = nullptr;
   void (*attention_bf16)(const AttentionJob& job, float* scratch) = nullptr;
   void (*attention_backward_f32)(const AttentionBackwardJob& job, float* scratch) = nullptr;
@@ -309,7 +329,7 @@ namespace isa_avx2 {
 namespace isa_avx512 {
 [[nodiscard]] const KernelTable& kernels() noexcept;
 }
-/// The AVX-512 kernels, but for products of bfloat16 pairs.
+/// The AVX-512 kernels, but for products of bfloat16 pairs and of blocks.
 namespace isa_avx512_bf16 {
 [[nodiscard]] const KernelTable& kernels() noexcept;
 }

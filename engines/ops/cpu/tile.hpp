@@ -68,9 +68,10 @@ inline void accumulate(const TileOperands<Element>& in, Accumulators<kRows, kVec
 /// What the results of a tile start from.
 enum class Start { kZero, kMemory };
 
-/// Computes kRows x (kVectors registers) results in memory, `c_row` floats between rows.
-template <int kRows, int kVectors, Start kStart, class Element>
-inline void accumulate_in_memory(const TileOperands<Element>& in, float* c, std::int64_t c_row) {
+/// Computes kRows x (kVectors registers) results in memory, `c_row` floats between rows. `Operands`
+/// are `TileOperands`, or others that `accumulate` takes.
+template <int kRows, int kVectors, Start kStart, class Operands>
+inline void accumulate_in_memory(const Operands& in, float* c, std::int64_t c_row) {
   Accumulators<kRows, kVectors> acc = {};
   if constexpr (kStart == Start::kMemory) {
 #pragma GCC unroll 16
@@ -118,9 +119,8 @@ inline constexpr int kTileWidth = 1;
 
 /// Computes a (rows x depth) b (depth x 16 kWidth) into, or adds it to, `rows` rows of results in
 /// memory.
-template <Start kStart, int kWidth = 1, class Element>
-inline void accumulate_rows(TileOperands<Element> in, std::int64_t rows, float* c,
-                            std::int64_t c_row) {
+template <Start kStart, int kWidth = 1, class Operands>
+inline void accumulate_rows(Operands in, std::int64_t rows, float* c, std::int64_t c_row) {
   while (rows > 0) {
     const std::int64_t count = next_rows(rows);
     with_rows(count, [&]<int kRows>() {
@@ -133,12 +133,12 @@ inline void accumulate_rows(TileOperands<Element> in, std::int64_t rows, float* 
 }
 
 /// The same for any number of columns, a multiple of 16, with b's columns side by side.
-template <Start kStart, class Element>
-inline void accumulate_columns(const TileOperands<Element>& in, std::int64_t rows,
-                               std::int64_t columns, float* c, std::int64_t c_row) {
+template <Start kStart, class Operands>
+inline void accumulate_columns(const Operands& in, std::int64_t rows, std::int64_t columns,
+                               float* c, std::int64_t c_row) {
   std::int64_t column = 0;
   const auto at_column = [&] {
-    TileOperands<Element> from = in;
+    Operands from = in;
     from.b += column;
     from.panel_step = kLanes;
     return from;

@@ -168,11 +168,13 @@ public:
     record("attention", attention_cost(shape, segments, 2.0, 2.0),
            [&] { ops_->attention(shape, segments, q, cache, out, lse); });
   }
-  void attention_backward(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                          ConstMatrix q, KvLayer cache, ConstMatrix out, ConstMatrix lse,
-                          ConstMatrix dout, Matrix dq, Matrix dk, Matrix dv) override {
+  void attention_backward_windows(const AttentionShape& shape,
+                                  std::span<const AttentionSegment> segments,
+                                  std::span<const KvGradient> gradients, ConstMatrix q,
+                                  KvLayer cache, ConstMatrix out, ConstMatrix lse, ConstMatrix dout,
+                                  Matrix dq) override {
     record("attention_backward", attention_cost(shape, segments, 5.0, 4.0), [&] {
-      ops_->attention_backward(shape, segments, q, cache, out, lse, dout, dq, dk, dv);
+      ops_->attention_backward_windows(shape, segments, gradients, q, cache, out, lse, dout, dq);
     });
   }
   void log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,

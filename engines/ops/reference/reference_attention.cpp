@@ -57,6 +57,12 @@ private:
   KvLayer cache_;
 };
 
+// An operand of a product, as products over such keys and values take it.
+double operand(const AttentionShape& shape, double value) {
+  const auto single = static_cast<float>(value);
+  return shape.kv_dtype == DType::kBF16 ? bf16_to_float(float_to_bf16(single)) : value;
+}
+
 // The keys one query sees: [first, last] of its sequence.
 struct Visible {
   std::int64_t first;
@@ -108,7 +114,7 @@ void ReferenceOps::attention(const AttentionShape& shape,
         for (std::int64_t j = seen.first; j <= seen.last; ++j) {
           double score = 0.0;
           for (std::int64_t c = 0; c < shape.head_dim; ++c) {
-            score += query[c] * kv.load(segment, KvPart::kKeys, j, head / ratio, c);
+            score += operand(shape, query[c]) * kv.load(segment, KvPart::kKeys, j, head / ratio, c);
           }
           weights.push_back(score * double{shape.scale});
           top = std::max(top, weights.back());
@@ -117,6 +123,7 @@ void ReferenceOps::attention(const AttentionShape& shape,
         for (double& weight : weights) {
           weight = std::exp(weight - top);
           sum += weight;
+          weight = operand(shape, weight);
         }
         for (std::int64_t c = 0; c < shape.head_dim; ++c) {
           double value = 0.0;
@@ -134,45 +141,46 @@ void ReferenceOps::attention(const AttentionShape& shape,
   }
 }
 
-void ReferenceOps::attention_backward(const AttentionShape& shape,
-                                      std::span<const AttentionSegment> segments, ConstMatrix q,
-                                      KvLayer cache, ConstMatrix out, ConstMatrix lse,
-                                      ConstMatrix dout, Matrix dq, Matrix dk, Matrix dv) {
-  check_attention_backward(shape, segments, q, out, lse, dout, dq, dk, dv);
+void ReferenceOps::attention_backward_windows(const AttentionShape& shape,
+                                              std::span<const AttentionSegment> segments,
+                                              std::span<const KvGradient> gradients, ConstMatrix q,
+                                              KvLayer cache, ConstMatrix out, ConstMatrix lse,
+                                              ConstMatrix dout, Matrix dq) {
+  check_attention_backward(shape, segments, gradients, q, out, lse, dout, dq);
   const PagedKv kv(shape, kv_page_bytes(shape), cache);
   const std::int64_t ratio = shape.num_heads / shape.num_kv_heads;
-  for (const AttentionSegment& segment : segments) {
-    const std::int64_t base = segment.first_row;
+  for (std::size_t s = 0; s < segments.size(); ++s) {
+    const AttentionSegment& segment = segments[s];
     for (std::int64_t i = 0; i < segment.num_tokens; ++i) {
-      std::fill_n(dq.row(base + i), dq.cols, 0.0F);
-      std::fill_n(dk.row(base + i), dk.cols, 0.0F);
-      std::fill_n(dv.row(base + i), dv.cols, 0.0F);
-    }
-    for (std::int64_t i = 0; i < segment.num_tokens; ++i) {
-      const Visible seen(shape, i);
+      const Visible seen(shape, segment.first_position + i);
+      const std::int64_t row = segment.first_row + i;
+      std::fill_n(dq.row(row), dq.cols, 0.0F);
       for (std::int64_t head = 0; head < shape.num_heads; ++head) {
         const std::int64_t column = head * shape.head_dim;
         const std::int64_t kv_column = head / ratio * shape.head_dim;
-        const float* query = q.row(base + i) + column;
-        const float* gradient = dout.row(base + i) + column;
+        const float* query = q.row(row) + column;
+        const float* gradient = dout.row(row) + column;
         double mean = 0.0;  // of the gradient of the weights, under the weights
         for (std::int64_t c = 0; c < shape.head_dim; ++c) {
-          mean += double{gradient[c]} * double{out.row(base + i)[column + c]};
+          mean += double{gradient[c]} * double{out.row(row)[column + c]};
         }
         for (std::int64_t j = seen.first; j <= seen.last; ++j) {
           double score = 0.0;
           double dweight = 0.0;
           for (std::int64_t c = 0; c < shape.head_dim; ++c) {
-            score += query[c] * kv.load(segment, KvPart::kKeys, j, head / ratio, c);
-            dweight += gradient[c] * kv.load(segment, KvPart::kValues, j, head / ratio, c);
+            score += operand(shape, query[c]) * kv.load(segment, KvPart::kKeys, j, head / ratio, c);
+            dweight +=
+                operand(shape, gradient[c]) * kv.load(segment, KvPart::kValues, j, head / ratio, c);
           }
-          const double weight = std::exp(score * double{shape.scale} - lse.row(base + i)[head]);
-          const double dscore = weight * (dweight - mean) * double{shape.scale};
+          const double weight = std::exp(score * double{shape.scale} - lse.row(row)[head]);
+          const double dscore = operand(shape, weight * (dweight - mean) * double{shape.scale});
           for (std::int64_t c = 0; c < shape.head_dim; ++c) {
             const double key = kv.load(segment, KvPart::kKeys, j, head / ratio, c);
-            dq.row(base + i)[column + c] += static_cast<float>(dscore * key);
-            dk.row(base + j)[kv_column + c] += static_cast<float>(dscore * query[c]);
-            dv.row(base + j)[kv_column + c] += static_cast<float>(weight * gradient[c]);
+            dq.row(row)[column + c] += static_cast<float>(dscore * key);
+            gradients[s].dk.row(j)[kv_column + c] +=
+                static_cast<float>(dscore * operand(shape, query[c]));
+            gradients[s].dv.row(j)[kv_column + c] +=
+                static_cast<float>(operand(shape, weight) * operand(shape, gradient[c]));
           }
         }
       }

@@ -94,6 +94,28 @@ inline AttentionRows run_alone(Ops& ops, const AttentionShape& shape, const Sequ
   return result;
 }
 
+/// Runs one sequence as `run_alone`, but its gradients window after window, from the last to the
+/// first; `cuts` are the ends of the windows, rising.
+inline AttentionRows run_in_windows(Ops& ops, const AttentionShape& shape, const Sequence& in,
+                                    std::span<const std::int64_t> cuts, RandomStream& random) {
+  const std::int64_t tokens = in.q.rows();
+  AttentionRows result(shape, tokens, 1);
+  TestCache cache(ops, shape, std::span(&tokens, 1), random);
+  const AttentionSegment whole{0, tokens, 0, cache.pages(0)};
+  ops.kv_append(shape, std::span(&whole, 1), in.k.view(), in.v.view(), cache.layer());
+  ops.attention(shape, std::span(&whole, 1), in.q.view(), cache.layer(), result.out.view(),
+                result.lse.view());
+  const KvGradient gradient{result.dk.view(), result.dv.view()};
+  for (std::size_t i = cuts.size(); i-- > 0;) {
+    const std::int64_t first = i == 0 ? 0 : cuts[i - 1];
+    const AttentionSegment window{first, cuts[i] - first, first, cache.pages(0)};
+    ops.attention_backward_windows(shape, std::span(&window, 1), std::span(&gradient, 1),
+                                   in.q.view(), cache.layer(), result.out.view(), result.lse.view(),
+                                   in.dout.view(), result.dq.view());
+  }
+  return result;
+}
+
 /// Returns an attention shape with the usual scale.
 inline AttentionShape attention_shape(std::int64_t heads, std::int64_t kv_heads,
                                       std::int64_t head_dim, std::int64_t window,

@@ -94,7 +94,13 @@ struct AttentionResult {
   Table lse;
 };
 
-/// Attention of one whole sequence: q (T, H*C), k and v (T, K*C).
+/// Returns `value` as products over such keys and values take it.
+inline double operand(const AttentionShape& shape, double value) {
+  return shape.kv_dtype == DType::kBF16 ? bf16_to_float(float_to_bf16(static_cast<float>(value)))
+                                        : value;
+}
+
+/// Attention of one whole sequence: q (T, H*C), k and v (T, K*C), these as the cache keeps them.
 inline AttentionResult attention(const AttentionShape& shape, const Table& q, const Table& k,
                                  const Table& v) {
   AttentionResult result{Table(q.rows, q.cols), Table(q.rows, shape.num_heads)};
@@ -110,7 +116,7 @@ inline AttentionResult attention(const AttentionShape& shape, const Table& q, co
       for (std::int64_t j = first; j <= t; ++j) {
         double score = 0.0;
         for (std::int64_t c = 0; c < c_count; ++c) {
-          score += q(t, h * c_count + c) * k(j, kv * c_count + c);
+          score += operand(shape, q(t, h * c_count + c)) * k(j, kv * c_count + c);
         }
         scores.push_back(score * shape.scale);
         top = std::max(top, scores.back());
@@ -119,9 +125,9 @@ inline AttentionResult attention(const AttentionShape& shape, const Table& q, co
         sum += std::exp(score - top);
       }
       for (std::int64_t j = first; j <= t; ++j) {
-        const double weight = std::exp(scores[static_cast<std::size_t>(j - first)] - top) / sum;
+        const double weight = std::exp(scores[static_cast<std::size_t>(j - first)] - top);
         for (std::int64_t c = 0; c < c_count; ++c) {
-          result.out(t, h * c_count + c) += weight * v(j, kv * c_count + c);
+          result.out(t, h * c_count + c) += operand(shape, weight) * v(j, kv * c_count + c) / sum;
         }
       }
       result.lse(t, h) = top + std::log(sum);
