@@ -178,7 +178,7 @@ engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOp
   runtime.kv_dtype = engines::cache_type(runtime.compute);
   runtime.adapter = model.adapter;
   engines::OptimizerOptions optimizer;
-  optimizer.adamw = {train.beta1, train.beta2, train.epsilon};
+  optimizer.adamw = {train.betas[0], train.betas[1], train.epsilon};
   optimizer.schedule.kind = schedule_kind(train.schedule);
   optimizer.schedule.learning_rate = train.learning_rate;
   optimizer.schedule.warmup_steps = train.warmup_steps;

@@ -94,8 +94,8 @@ void add_rules(Schema<RlOptions>& s) {
   });
   s.warn("executor.priority", [](const RlOptions& o) {
     return o.executor.priority != SharingPriority::kShares &&
-                   o.executor.rollout_weight != o.executor.train_weight
-               ? "goes before rollout_weight and train_weight, which change nothing"
+                   o.executor.train_weight != 1.0
+               ? "goes before train_weight, which changes nothing"
                : "";
   });
   s.warn("staleness.schedule", [](const RlOptions& o) {
@@ -217,7 +217,7 @@ void describe(Schema<StreamLimits>& s) {
 }
 
 void describe(EnumSchema<SharingPriority>& e) {
-  e.name("shares", SharingPriority::kShares, "Whichever is behind its weight in tokens.")
+  e.name("shares", SharingPriority::kShares, "Whichever is behind its share of tokens: see train_weight.")
       .name("rollout", SharingPriority::kRollout,
             "Rollout, until nothing more may be generated: staleness.max bounds it.")
       .name("train", SharingPriority::kTrain, "Training, until its batch is done.");
@@ -226,12 +226,8 @@ void describe(EnumSchema<SharingPriority>& e) {
 void describe(Schema<ExecutorShareOptions>& s) {
   s.field("priority", &ExecutorShareOptions::priority,
           "Who computes while rollout and training both have work.");
-  s.field("rollout_weight", &ExecutorShareOptions::rollout_weight,
-          "Share of rollout: tokens computed against those of train_weight.")
-      .above(0)
-      .at_most(1e6);
   s.field("train_weight", &ExecutorShareOptions::train_weight,
-          "Share of training: tokens trained on against those of rollout_weight.")
+          "Weight of training against rollout's 1: tokens trained on for each token computed.")
       .above(0)
       .at_most(1e6);
 }

@@ -73,7 +73,6 @@ enum class SharingPriority : std::uint8_t { kShares, kRollout, kTrain };
 /// How rollout and training share the threads of a device.
 struct ExecutorShareOptions {
   SharingPriority priority = SharingPriority::kShares;
-  double rollout_weight = 1.0;
   double train_weight = 1.0;
 };
 

@@ -106,11 +106,14 @@ void describe(Schema<TrainOptions>& s) {
   s.field("max_grad_norm", &TrainOptions::max_grad_norm,
           "Gradients are scaled down to this global norm; 0: never.")
       .at_least(0);
-  s.field("beta1", &TrainOptions::beta1, "Decay of AdamW's first moment.").range(0, 0.999999);
-  s.field("beta2", &TrainOptions::beta2, "Decay of AdamW's second moment.").range(0, 0.999999);
+  s.field("betas", &TrainOptions::betas, "Decay of AdamW's first and second moment.")
+      .range(0, 0.999999);
   s.field("epsilon", &TrainOptions::epsilon, "Added to the root of AdamW's second moment.")
       .above(0);
   s.field("adapter", &TrainOptions::adapter, "What is trained instead of all parameters.");
+  s.check("betas", [](const TrainOptions& o) {
+    return o.betas.size() == 2 ? "" : "is not a list of two numbers, such as [0.9, 0.999]";
+  });
 }
 
 }  // namespace tidemill::workflows

@@ -61,8 +61,7 @@ struct TrainOptions {
   double weight_decay = 0.0;
   WeightDecayExclude weight_decay_exclude = WeightDecayExclude::kNormsAndBiases;
   double max_grad_norm = 1.0;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
+  std::vector<double> betas{0.9, 0.999};  // of the two moments
   double epsilon = 1e-8;
   std::optional<AdapterOptions> adapter;  // none: all parameters
 };

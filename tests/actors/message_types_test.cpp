@@ -70,7 +70,7 @@ TIDEMILL_EXAMPLE(engines::RewardRequest, {{5}, "prompt", "response", "answer", "
 TIDEMILL_EXAMPLE(engines::RewardResult, {{5}, 0.5, "error", {1.0, 2.0}});
 TIDEMILL_EXAMPLE(
     engines::RolloutRequest,
-    {{9}, {1, 2}, some_sampling(), 11, 12, {2}, {"stop"}, 3, Duration(99), true, true});
+    {{9}, {1, 2}, some_sampling(), 11, 12, {2}, {"stop"}, "tutor", 3, Duration(99), true, true});
 TIDEMILL_EXAMPLE(engines::RolloutResult, {{9},
                                           {4, 5},
                                           {-1.0F, -2.0F},

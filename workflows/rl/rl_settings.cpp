@@ -47,7 +47,6 @@ std::vector<std::int32_t> stop_ids(const RlOptions& options, const engines::Mode
 engines::ExecutorOptions executor_options(const RlOptions& options) {
   engines::ExecutorOptions executor;
   executor.train_tokens = options.train.common.micro_batch_tokens;
-  executor.rollout_weight = options.executor.rollout_weight;
   executor.train_weight = options.executor.train_weight;
   switch (options.executor.priority) {
     case SharingPriority::kShares: executor.precedence = engines::Precedence::kShares; break;
