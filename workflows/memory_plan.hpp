@@ -17,8 +17,8 @@ namespace tidemill::workflows {
 struct MemoryPlan {
   engines::MemoryEstimate engine;
   engines::Recompute recompute = engines::Recompute::kNone;  // what `engine` rests on
-  std::int64_t stream_bytes = 0;  // rows between the stages
-  std::int64_t best_bytes = 0;    // the best weights so far, where they are kept
+  std::int64_t stream_bytes = 0;                             // rows between the stages
+  std::int64_t best_bytes = 0;  // the best weights so far, where they are kept
   [[nodiscard]] std::int64_t total() const noexcept {
     return engine.total() + stream_bytes + best_bytes;
   }
@@ -33,9 +33,8 @@ struct MemoryPlan {
 
 /// Returns the plan of the policy chosen or, of kAuto, the first that may be taken of those that
 /// `plan_of` makes, or the last.
-[[nodiscard]] MemoryPlan choose_plan(
-    RecomputeChoice choice, const DeviceOptions& device,
-    const std::function<MemoryPlan(engines::Recompute)>& plan_of);
+[[nodiscard]] MemoryPlan choose_plan(RecomputeChoice choice, const DeviceOptions& device,
+                                     const std::function<MemoryPlan(engines::Recompute)>& plan_of);
 
 /// Refuses a run that would not fit, before it starts.
 /// Errors: `kInvalidArgument` naming `device.memory_bytes`, what is needed, how much more than

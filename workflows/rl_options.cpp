@@ -93,8 +93,7 @@ void add_rules(Schema<RlOptions>& s) {
                : "";
   });
   s.warn("executor.priority", [](const RlOptions& o) {
-    return o.executor.priority != SharingPriority::kShares &&
-                   o.executor.train_weight != 1.0
+    return o.executor.priority != SharingPriority::kShares && o.executor.train_weight != 1.0
                ? "goes before train_weight, which changes nothing"
                : "";
   });
@@ -217,7 +216,8 @@ void describe(Schema<StreamLimits>& s) {
 }
 
 void describe(EnumSchema<SharingPriority>& e) {
-  e.name("shares", SharingPriority::kShares, "Whichever is behind its share of tokens: see train_weight.")
+  e.name("shares", SharingPriority::kShares,
+         "Whichever is behind its share of tokens: see train_weight.")
       .name("rollout", SharingPriority::kRollout,
             "Rollout, until nothing more may be generated: staleness.max bounds it.")
       .name("train", SharingPriority::kTrain, "Training, until its batch is done.");

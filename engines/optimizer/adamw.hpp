@@ -37,8 +37,8 @@ struct AdamWTensor {
   std::span<Real> second_moment;  // zero before step 1
 };
 
-/// The numbers of one step, worked out in double and rounded once. In the formulas below: keep = 1 -
-/// lr * decay, scale multiplies the gradient, rest = 1 - beta, rate = lr / (1 - b1^t), root2 =
+/// The numbers of one step, worked out in double and rounded once. In the formulas below: keep = 1
+/// - lr * decay, scale multiplies the gradient, rest = 1 - beta, rate = lr / (1 - b1^t), root2 =
 /// sqrt(1 - b2^t).
 template <class Real>
 struct AdamWFactors {

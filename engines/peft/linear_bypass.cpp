@@ -202,7 +202,8 @@ void LinearBypass::backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix 
     ops.linear_backward_weight(dy, x, gradient.weight);
   }
   if (low_rank_ != nullptr) {
-    low_rank_->backward(dy, x, scaled_u, gradient, inner_dx.data != nullptr ? &inner_dx : nullptr, ops);
+    low_rank_->backward(dy, x, scaled_u, gradient, inner_dx.data != nullptr ? &inner_dx : nullptr,
+                        ops);
   }
   if (!input_scale_.empty()) {
     ops.scale_columns_backward(inner_dx, unscaled_x, gradient.input_scale);

@@ -88,8 +88,8 @@ std::int64_t kept_row_bytes(const ModelConfig& config, const RuntimeOptions& opt
       spec = std::move(resolved).value();
     }
   }
-  return Activations::bytes_per_row(
-             config, 0, KeepOptions::beside(options.compute, options.recompute), spec) +
+  return Activations::bytes_per_row(config, 0,
+                                    KeepOptions::beside(options.compute, options.recompute), spec) +
          config.hidden_size * kFloat;
 }
 
@@ -103,7 +103,8 @@ std::int64_t kv_bytes(const ModelConfig& config, const RuntimeOptions& options,
                       const MemoryLoad& load) {
   const std::int64_t position = 2 * config.num_layers * config.num_kv_heads * config.head_dim *
                                 static_cast<std::int64_t>(dtype_bytes(options.kv_dtype));
-  const std::int64_t tokens = (std::min(load.kv_tokens, options.kv_bytes / position) + 15) / 16 * 16;
+  const std::int64_t tokens =
+      (std::min(load.kv_tokens, options.kv_bytes / position) + 15) / 16 * 16;
   return std::min(options.kv_bytes, tokens * position);
 }
 
@@ -130,8 +131,8 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
 }
 
 // The base stays as it is.
-void add_frozen_base(const ModelFiles& model, const RuntimeOptions& options,
-                     const MemoryLoad& load, MemoryEstimate& estimate) {
+void add_frozen_base(const ModelFiles& model, const RuntimeOptions& options, const MemoryLoad& load,
+                     MemoryEstimate& estimate) {
   estimate.weights_bytes +=
       laid_out_bytes(model.config, options.compute) + frozen_table_bytes(model, options.compute);
   if (!options.adapter.has_value()) {

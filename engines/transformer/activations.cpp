@@ -128,8 +128,7 @@ std::int64_t Activations::bytes_per_row(const ModelConfig& config, std::int64_t 
   const auto width = static_cast<std::int64_t>(sizeof(float));
   const std::int64_t attention = attention_size(config).bytes(options.dtype);
   const std::int64_t mlp = mlp_size(config).bytes(options.dtype);
-  const std::int64_t last =
-      (config.hidden_size + 1 + low_rank_floats(config, spec)) * width;
+  const std::int64_t last = (config.hidden_size + 1 + low_rank_floats(config, spec)) * width;
   const std::int64_t start = config.hidden_size * width;
   switch (options.recompute) {
     case Recompute::kNone: return layers * (attention + mlp) + last;

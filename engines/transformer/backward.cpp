@@ -81,8 +81,8 @@ private:
     }
     linear(index, LinearKind::kGate, gate, normed, Store::kOverwrite, &dnormed);
     linear(index, LinearKind::kUp, up, normed, Store::kAdd, &dnormed);
-    ops_.rms_norm_backward(dnormed, residual, norm_gain, kept.residual_rstd.elements(),
-                           Store::kAdd, dresidual, gradients_.layer(index).attention_gain);
+    ops_.rms_norm_backward(dnormed, residual, norm_gain, kept.residual_rstd.elements(), Store::kAdd,
+                           dresidual, gradients_.layer(index).attention_gain);
   }
 
   void attention_block(std::int64_t index) {
@@ -129,8 +129,8 @@ private:
     linear(index, LinearKind::kKey, b_.dkey.view(), normed, Store::kAdd, dx);
     linear(index, LinearKind::kValue, b_.dvalue.view(), normed, Store::kAdd, dx);
     if (!stop) {
-      ops_.rms_norm_backward(dnormed, input, norm_gain, kept.input_rstd.elements(),
-                             Store::kAdd, b_.dresidual.view(), gradients_.layer(index).input_gain);
+      ops_.rms_norm_backward(dnormed, input, norm_gain, kept.input_rstd.elements(), Store::kAdd,
+                             b_.dresidual.view(), gradients_.layer(index).input_gain);
     }
   }
 

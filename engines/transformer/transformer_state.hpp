@@ -45,7 +45,8 @@ struct BackwardBuffers {
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
     return dresidual.size_bytes() + dnormed.size_bytes() + dactivated.size_bytes() +
-           query.size_bytes() + dquery.size_bytes() + dkey.size_bytes() + dvalue.size_bytes() + dattention.size_bytes();
+           query.size_bytes() + dquery.size_bytes() + dkey.size_bytes() + dvalue.size_bytes() +
+           dattention.size_bytes();
   }
 };
 

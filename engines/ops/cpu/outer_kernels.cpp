@@ -167,8 +167,8 @@ constexpr std::int64_t kPackedBeside = 4;
 // Rows asked for before they are packed: no processor guesses that the next row comes next.
 constexpr std::int64_t kRowsAhead = 16;
 
-// Whole vectors are stored: what falls behind a row of the panel is overwritten by the next row. The
-// last rows, which nothing follows, are stored in part: the next panel may be another worker's.
+// Whole vectors are stored: what falls behind a row of the panel is overwritten by the next row.
+// The last rows, which nothing follows, are stored in part: the next panel may be another worker's.
 void pack_panels(ConstMatrix from, RowRange columns, std::int64_t width, float* to) {
   const std::int64_t in_part = (kLanes + width - 1) / width - 1;
   const std::int64_t last = from.rows - 1;

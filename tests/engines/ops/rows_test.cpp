@@ -80,8 +80,7 @@ TEST_P(RowsTest, AdamWHasTheBitsOfItsDefinition) {
         {}, {.learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.7, .step = 3});
     adamw_update<float>(factors, {values(expected[0]), values(expected[1]), values(expected[2]),
                                   values(expected[3])});
-    ops().adamw(factors,
-                {values(parts[0]), values(parts[1]), values(parts[2]), values(parts[3])});
+    ops().adamw(factors, {values(parts[0]), values(parts[1]), values(parts[2]), values(parts[3])});
     for (const std::size_t part : {0UL, 1UL, 2UL, 3UL}) {
       EXPECT_TRUE(same_bits(parts[part], 0, expected[part], 0)) << size << " " << part;
     }

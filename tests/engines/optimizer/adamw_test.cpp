@@ -34,9 +34,8 @@ void update(State& state, std::size_t begin, std::size_t end) {
   };
   const AdamWStep step{
       .learning_rate = 1e-3, .weight_decay = 0.1, .gradient_scale = 0.7, .step = 3};
-  adamw_update<float>(
-      adamw_factors<float>({}, step),
-      {part(state.weights), part(state.gradient), part(state.first), part(state.second)});
+  adamw_update<float>(adamw_factors<float>({}, step), {part(state.weights), part(state.gradient),
+                                                       part(state.first), part(state.second)});
 }
 
 TEST(AdamW, AnySplitGivesTheSameBits) {

@@ -46,8 +46,8 @@ TEST(MemoryTest, ActivationsTakeWhatTheyState) {
           std::ranges::fill(dhidden.elements(), 1.0F);
           bench.model.backward(*bench.weights, batch, *bench.cache, activations, dhidden.view(),
                                gradients);
-          const std::int64_t stated = kTokens * Activations::bytes_per_row(
-                                                    config, 0, keep, adapted ? spec : AdapterSpec());
+          const std::int64_t stated =
+              kTokens * Activations::bytes_per_row(config, 0, keep, adapted ? spec : AdapterSpec());
           EXPECT_EQ(activations.size_bytes(), stated)
               << recompute_name(recompute) << " " << dtype_name(dtype) << " " << adapted;
           EXPECT_EQ(after_forward == stated, recompute == Recompute::kNone);
@@ -78,9 +78,9 @@ TEST(MemoryTest, WorkspaceOfTrainingTakesWhatItStates) {
       Gradients gradients = Gradients::for_model(config);
       bench.train({sequence_of(config)}, nullptr, {1.0F, 8}, &gradients);
       const std::int64_t head = 4 * 8 * (config.vocab_size + 2 * config.hidden_size);
-      EXPECT_EQ(bench.model.workspace_bytes() - head,
-                kTokens *
-                    Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward));
+      EXPECT_EQ(
+          bench.model.workspace_bytes() - head,
+          kTokens * Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward));
     }
   }
 }
