@@ -45,9 +45,9 @@ DType cache_type(DType compute) noexcept {
 }
 
 std::int64_t Device::logit_rows(const ModelConfig& config) noexcept {
-  constexpr std::int64_t kLogitBytes = std::int64_t{32} << 20U;
+  constexpr std::int64_t kLogitBytes = std::int64_t{64} << 20U;
   return std::clamp<std::int64_t>(
-      kLogitBytes / (config.vocab_size * static_cast<std::int64_t>(sizeof(float))), 16, 512);
+      kLogitBytes / (config.vocab_size * static_cast<std::int64_t>(sizeof(float))), 16, 2048);
 }
 
 Result<std::unique_ptr<Device>> Device::create(const ModelConfig& config,

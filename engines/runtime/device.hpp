@@ -26,7 +26,7 @@ enum class RoomFrom : std::uint8_t {
 ///
 /// Threads: one call at a time, over everything that shares it.
 struct Device {
-  /// Returns the rows of logits held at once: what fits 32 MiB, in [16, 512]; changes no bit.
+  /// Returns the rows of logits held at once: what fits 64 MiB, in [16, 2048]; changes no bit.
   [[nodiscard]] static std::int64_t logit_rows(const ModelConfig& config) noexcept;
 
   ModelConfig config;
