@@ -236,6 +236,20 @@ Result<StepReport> RolloutView::step(const StepBudget& budget) {
   return report;
 }
 
+// How many of a chunk's last hidden states somebody reads: a draw the last of a sequence, those who
+// share a prompt its last token's, scores of a prompt all.
+std::int64_t RolloutView::num_hidden(const RolloutChunk& chunk) {
+  const RolloutSequence& sequence = *chunk.sequence;
+  if (sequence.request.prompt_logprobs || sequence.request.prompt_logits) {
+    return chunk.num_tokens;
+  }
+  const std::int64_t of_draw = sequence.num_uncached() == chunk.num_tokens ? 1 : 0;
+  const std::int64_t last_of_prompt = sequence.prompt_length - 1 - sequence.num_cached;
+  const bool shares = sequence.prefix_use == PrefixUse::kShared && last_of_prompt >= 0 &&
+                      last_of_prompt < chunk.num_tokens;
+  return std::max(of_draw, shares ? chunk.num_tokens - last_of_prompt : 0);
+}
+
 std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<RolloutChunk>& chunks,
                                                         StepReport& report) {
   Batch batch;
@@ -246,8 +260,9 @@ std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<Rollou
     const RolloutSequence& sequence = *chunk.sequence;
     const auto first = sequence.tokens.begin() + sequence.num_cached;
     batch.ids.insert(batch.ids.end(), first, first + chunk.num_tokens);
-    batch.segments.push_back(
-        {chunk.num_tokens, sequence.num_cached, sequence.pages, adapter_of(sequence, weights_)});
+    batch.segments.push_back({chunk.num_tokens, sequence.num_cached, sequence.pages,
+                              adapter_of(sequence, weights_), SegmentMode::kInference,
+                              num_hidden(chunk)});
     const bool decodes = sequence.has_response() && sequence.num_uncached() == 1;
     (decodes ? report.decode_tokens : report.prefill_tokens) += chunk.num_tokens;
   }

@@ -52,6 +52,7 @@ private:
   [[nodiscard]] Status check(const RolloutRequest& request) const;
   [[nodiscard]] AdmissionRule admission() const;
   void end_overdue();
+  [[nodiscard]] static std::int64_t num_hidden(const RolloutChunk& chunk);
   std::vector<Finished> compute(const std::vector<RolloutChunk>& chunks, StepReport& report);
   void advance(const std::vector<RolloutChunk>& chunks, ConstMatrix hidden);
   [[nodiscard]] std::optional<FinishReason> apply(const Draw& draw);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct Segment {
   /// Bypasses of its rows, or null. Neighbours with the same adapter are computed together.
   const Adapter* adapter = nullptr;
   SegmentMode mode = SegmentMode::kInference;
+  /// Hidden states are wanted of its last so many tokens; those of the others are left undefined,
+  /// and what nobody needs for them is not computed. A training segment's are all wanted.
+  std::int64_t num_hidden = std::numeric_limits<std::int64_t>::max();
 };
 
 /// Tokens and how they are cut. Segments cover the rows in order; inference segments come first.

@@ -74,6 +74,26 @@ BatchPlan plan_batch(const Batch& batch, const KvCache& cache) {
   return plan;
 }
 
+HiddenPlan plan_hidden_rows(const Batch& batch, const BatchPlan& all) {
+  HiddenPlan hidden;
+  hidden.plan.num_positions = all.num_positions;
+  std::int64_t end = 0;
+  for (const Segment& segment : batch.segments) {
+    end += segment.num_tokens;
+    const std::int64_t count = std::min(segment.num_hidden, segment.num_tokens);
+    if (count == 0) {
+      continue;
+    }
+    const std::int64_t skipped = segment.num_tokens - count;
+    add_segment({count, segment.first_position + skipped, segment.pages, segment.adapter},
+                hidden.plan);
+    for (std::int64_t row = end - count; row < end; ++row) {
+      hidden.rows.push_back(row);
+    }
+  }
+  return hidden;
+}
+
 BatchPlan plan_training_rows(const Batch& batch, const KvCache& cache) {
   BatchPlan plan;
   for (const Segment& segment : training_segments(batch)) {

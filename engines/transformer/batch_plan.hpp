@@ -22,6 +22,16 @@ struct BatchPlan {
 /// Plans all rows of `batch`. A batch that breaks the rules of `Batch` is a programmer error.
 [[nodiscard]] BatchPlan plan_batch(const Batch& batch, const KvCache& cache);
 
+/// The rows whose hidden states are wanted, as a plan of their own; attention gives a row the same
+/// bits in it.
+struct HiddenPlan {
+  std::vector<std::int64_t> rows;  // ascending, of the plan they are taken from
+  BatchPlan plan;
+};
+
+/// Plans the rows of `batch`, planned as `all`, that hidden states are wanted of.
+[[nodiscard]] HiddenPlan plan_hidden_rows(const Batch& batch, const BatchPlan& all);
+
 /// Plans the training rows of `batch` alone.
 [[nodiscard]] BatchPlan plan_training_rows(const Batch& batch, const KvCache& cache);
 

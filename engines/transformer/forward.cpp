@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward pass: embeddings, decoder layers, final norm.
+#include <iterator>
 #include <span>
 
 #include "base/check.hpp"
@@ -37,6 +38,19 @@ void embed(std::span<const std::int32_t> ids, const ModelWeights& weights, const
   }
 }
 
+// The last layer behind its keys and values, and the final norm, for the rows wanted alone.
+void finish_rows(Transformer::State& state, const ModelWeights& weights, const HiddenPlan& wanted,
+                 const KvCache& cache) {
+  if (wanted.rows.empty()) {
+    return;
+  }
+  state.forward.residual.keep_rows(wanted.rows);
+  state.forward.normed.keep_rows(wanted.rows);
+  ForwardPass pass(state, weights, wanted.plan, cache, nullptr, 0);
+  pass.finish_layer(state.config.num_layers - 1);
+  pass.final_norm();
+}
+
 }  // namespace
 
 ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
@@ -54,13 +68,24 @@ ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch
   }
   ForwardPass pass(s, weights, plan, cache, num_training_rows > 0 ? options.activations : nullptr,
                    num_training_rows);
-  for (std::int64_t index = 0; index < s.config.num_layers; ++index) {
+  const std::int64_t last = s.config.num_layers - 1;
+  const bool trims = num_training_rows == 0 && !options.observer;
+  const HiddenPlan wanted = trims ? plan_hidden_rows(batch, plan) : HiddenPlan();
+  const bool trimmed = trims && std::ssize(wanted.rows) < batch.num_rows();
+  for (std::int64_t index = 0; index < (trimmed ? last : last + 1); ++index) {
     pass.layer(index);
     if (options.observer) {
       options.observer(index + 1, residual);
     }
   }
-  pass.final_norm();
+  if (trimmed) {
+    s.forward.hidden.reshape(batch.num_rows(), s.config.hidden_size);  // room for all rows
+    pass.append_keys(last);
+    finish_rows(s, weights, wanted, cache);
+    s.forward.hidden.spread_rows(wanted.rows, batch.num_rows());
+  } else {
+    pass.final_norm();
+  }
   return s.forward.hidden.view();
 }
 

@@ -69,44 +69,65 @@ void ForwardPass::final_norm() {
        activations_ != nullptr ? &activations_->final_rstd() : nullptr);
 }
 
+void ForwardPass::append_keys(std::int64_t index) {
+  keys_and_values(index, nullptr, Append::kYes);
+}
+
+void ForwardPass::finish_layer(std::int64_t index) {
+  attend(index, nullptr);
+  mlp_input(index, nullptr);
+  mlp_output(index);
+}
+
 void ForwardPass::attention_half(std::int64_t index, AttentionActivations* kept, Append append) {
-  const AttentionShape shape = attention_shape(config_, index, cache_.options());
-  const std::int64_t query_cols = config_.num_heads * config_.head_dim;
+  keys_and_values(index, kept, append);
+  attend(index, kept);
+}
+
+// The input's norm; keys and values, as far as somebody needs them.
+void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept, Append append) {
   const std::int64_t key_cols = config_.num_kv_heads * config_.head_dim;
   const Matrix normed = b_.normed.reshape(num_rows_, config_.hidden_size);
-  const Matrix query = b_.query.reshape(num_rows_, query_cols);
   const Matrix key = b_.key.reshape(num_rows_, key_cols);
   const Matrix value = b_.value.reshape(num_rows_, key_cols);
-  const Matrix attention = b_.attention.reshape(num_rows_, query_cols);
-
   if (kept != nullptr) {
     keep(b_.residual, kept->input);
   }
   layer_norm(index, NormKind::kInput, b_.residual.view(), normed,
              kept != nullptr ? &kept->input_rstd : nullptr);
-  linear(index, LinearKind::kQuery, normed, Store::kOverwrite, query);
-  const bool wants_key = append == Append::kYes || config_.qk_norm;
-  if (wants_key) {
+  if (append == Append::kYes || config_.qk_norm) {
     linear(index, LinearKind::kKey, normed, Store::kOverwrite, key);
-  }
-  if (append == Append::kYes) {
-    linear(index, LinearKind::kValue, normed, Store::kOverwrite, value);
   }
   if (config_.qk_norm) {
     if (kept != nullptr) {
-      keep(b_.query, kept->query);
       keep(b_.key, kept->key);
     }
-    head_norm(index, NormKind::kQuery, b_.query, kept != nullptr ? &kept->query_rstd : nullptr);
     head_norm(index, NormKind::kKey, b_.key, kept != nullptr ? &kept->key_rstd : nullptr);
+  }
+  if (append == Append::kYes) {
+    linear(index, LinearKind::kValue, normed, Store::kOverwrite, value);
+    ops_.rope(key, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
+    ops_.kv_append(attention_shape(config_, index, cache_.options()), plan_.segments, key, value,
+                   cache_.layer(index));
+  }
+}
+
+// Queries of the normalised input, attention, and its output onto the residual stream.
+void ForwardPass::attend(std::int64_t index, AttentionActivations* kept) {
+  const AttentionShape shape = attention_shape(config_, index, cache_.options());
+  const std::int64_t query_cols = config_.num_heads * config_.head_dim;
+  const Matrix query = b_.query.reshape(num_rows_, query_cols);
+  const Matrix attention = b_.attention.reshape(num_rows_, query_cols);
+  linear(index, LinearKind::kQuery, b_.normed.view(), Store::kOverwrite, query);
+  if (config_.qk_norm) {
+    if (kept != nullptr) {
+      keep(b_.query, kept->query);
+    }
+    head_norm(index, NormKind::kQuery, b_.query, kept != nullptr ? &kept->query_rstd : nullptr);
   }
   ops_.rope(query, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
   if (kept != nullptr && !config_.qk_norm) {
     keep(b_.query, kept->query);
-  }
-  if (append == Append::kYes) {
-    ops_.rope(key, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
-    ops_.kv_append(shape, plan_.segments, key, value, cache_.layer(index));
   }
   const Matrix lse = kept != nullptr ? b_.lse.reshape(num_rows_, config_.num_heads) : Matrix();
   ops_.attention(shape, plan_.segments, query, cache_.layer(index), attention, lse);

@@ -18,6 +18,10 @@ public:
               const KvCache& cache, Activations* activations, std::int64_t num_training_rows);
 
   void layer(std::int64_t index);
+  /// The two parts of a layer when nothing is kept: keys and values of all rows go to the cache,
+  /// and then all else is done, by a pass over as many of the rows as anybody needs.
+  void append_keys(std::int64_t index);
+  void finish_layer(std::int64_t index);
   /// Leaves the normalised hidden states in `ForwardBuffers::hidden`.
   void final_norm();
 
@@ -30,6 +34,8 @@ private:
   enum class Append { kYes, kNo };
 
   void attention_half(std::int64_t index, AttentionActivations* kept, Append append);
+  void keys_and_values(std::int64_t index, AttentionActivations* kept, Append append);
+  void attend(std::int64_t index, AttentionActivations* kept);
   void mlp_input(std::int64_t index, MlpActivations* kept);
   void mlp_output(std::int64_t index);
   void linear(std::int64_t index, LinearKind kind, ConstMatrix x, Store store, Matrix y);

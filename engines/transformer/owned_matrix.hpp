@@ -27,6 +27,22 @@ public:
     return view();
   }
 
+  /// Keeps those of its rows alone, which must ascend.
+  void keep_rows(std::span<const std::int64_t> rows) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      std::copy_n(view().row(rows[i]), cols_, view().row(static_cast<std::int64_t>(i)));
+    }
+    rows_ = static_cast<std::int64_t>(rows.size());
+  }
+  /// The opposite: puts its rows where they were among `count` rows; the others are undefined.
+  /// Requires room for them.
+  void spread_rows(std::span<const std::int64_t> rows, std::int64_t count) {
+    rows_ = count;
+    for (std::size_t i = rows.size(); i-- > 0;) {
+      std::copy_n(view().row(static_cast<std::int64_t>(i)), cols_, view().row(rows[i]));
+    }
+  }
+
   [[nodiscard]] Matrix view() noexcept { return {data_.get(), rows_, cols_, cols_}; }
   [[nodiscard]] ConstMatrix view() const noexcept { return {data_.get(), rows_, cols_, cols_}; }
   /// Returns all elements, row after row.

@@ -70,7 +70,8 @@ public:
   [[nodiscard]] const ModelConfig& config() const noexcept;
 
   /// Runs the decoder over `batch`, storing its keys and values in `cache`. Returns the hidden
-  /// states after the final norm (T, D), borrowed until the next call of `forward`.
+  /// states after the final norm (T, D), borrowed until the next call of `forward`; those that no
+  /// segment wants are undefined.
   [[nodiscard]] ConstMatrix forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                     const ForwardOptions& options = {});
 

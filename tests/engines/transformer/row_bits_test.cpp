@@ -232,6 +232,54 @@ TEST_P(RowBitsTest, DependOnTheirOwnAdapterAlone) {
   EXPECT_GT(steps, 100);
 }
 
+// What is not wanted is not computed; what is has the bits of the whole, and so has what the cache
+// gets.
+TEST_P(RowBitsTest, OfWantedHiddenStatesAreThoseOfAll) {
+  const AdapterSpec spec = lora_on_all(config_, 0);
+  const auto adapter = bench_.adapter(spec, random_lora(spec, 92));
+  RandomStream random(93);
+  for (int trial = 0; trial < 20; ++trial) {
+    Batch batch;
+    std::vector<std::vector<std::int32_t>> pages;
+    for (int i = 0; i < 4; ++i) {
+      const auto ids = random_ids(config_, static_cast<std::int64_t>(1 + random.below(40)), random);
+      batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
+      pages.push_back(bench_.pages_for(std::ssize(ids) + 1));
+      batch.segments.push_back({std::ssize(ids), 0, {}, i % 2 == 0 ? adapter.get() : nullptr});
+    }
+    Batch next;  // a step that reads what the cache got
+    for (std::size_t i = 0; i < 4; ++i) {
+      batch.segments[i].pages = pages[i];
+      next.ids.push_back(3);
+      next.segments.push_back(
+          {1, batch.segments[i].num_tokens, pages[i], batch.segments[i].adapter});
+    }
+    const auto run = [&](const Batch& of) {
+      const ConstMatrix hidden = bench_.model.forward(*bench_.weights, of, *bench_.cache);
+      return std::vector<float>(hidden.data, hidden.data + hidden.rows * hidden.cols);
+    };
+    const auto whole = run(batch);
+    const auto whole_next = run(next);
+    for (Segment& segment : batch.segments) {
+      segment.num_hidden = static_cast<std::int64_t>(
+          random.below(static_cast<std::uint64_t>(segment.num_tokens) + 1));
+    }
+    const auto trimmed = run(batch);
+    ASSERT_EQ(run(next), whole_next);
+    std::int64_t end = 0;
+    for (const Segment& segment : batch.segments) {
+      end += segment.num_tokens;
+      const auto first = (end - segment.num_hidden) * config_.hidden_size;
+      ASSERT_TRUE(std::equal(whole.begin() + first, whole.begin() + end * config_.hidden_size,
+                             trimmed.begin() + first))
+          << segment.num_hidden << " of " << segment.num_tokens;
+    }
+    for (const auto& used : pages) {
+      bench_.cache->release(used);
+    }
+  }
+}
+
 TEST_P(RowBitsTest, OfLogprobsAgreeBetweenScoringAndGenerating) {
   RandomStream random(41);
   const auto ids = random_ids(config_, 40, random);
