@@ -36,8 +36,7 @@ Result<double> prefill_limit(BenchModel& bench, const engines::MachinePeaks& pea
                              const FigureSpec& spec) {
   const StepCost cost(bench.config());
   const double tokens = BenchModel::kTrainTokens;
-  const double flops = tokens * cost.layers() + cost.head() + cost.attention(tokens, 2.0);
-  return tokens * peak_flops(peaks, spec.model.compute) / flops;
+  return tokens * peak_flops(peaks, spec.model.compute) / cost.prompt(tokens);
 }
 
 constexpr std::int64_t kGroupPrompt = 256;

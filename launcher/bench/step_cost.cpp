@@ -9,12 +9,20 @@ StepCost::StepCost(const engines::ModelConfig& config)
   const auto d = static_cast<double>(config.hidden_size);
   const auto kv = static_cast<double>(config.num_kv_heads * config.head_dim);
   const auto f = static_cast<double>(config.intermediate_size);
+  key_parameters_ = 2.0 * d * kv;
   parameters_ = num_layers_ * (2.0 * d * query_cols_ + 2.0 * d * kv + 3.0 * d * f);
   head_ = d * static_cast<double>(config.vocab_size);
 }
 
 double StepCost::attention(double tokens, double products) const noexcept {
   return 2.0 * products * query_cols_ * num_layers_ * tokens * (tokens + 1.0) / 2.0;
+}
+
+double StepCost::prompt(double tokens) const noexcept {
+  const double spared = 2.0 * (parameters_ / num_layers_ - key_parameters_);
+  const double seen = tokens * (tokens + 1.0) / 2.0 - tokens;  // by the others in the last layer
+  return tokens * layers() + head() + attention(tokens, 2.0) - (tokens - 1.0) * spared -
+         4.0 * query_cols_ * seen;
 }
 
 double StepCost::weight_bytes(DType compute) const {

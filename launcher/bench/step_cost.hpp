@@ -21,11 +21,15 @@ public:
   /// Returns the FLOP of causal attention over one sequence of `tokens` tokens: `products` products
   /// with each position that is seen, 2 forward and 4 backward.
   [[nodiscard]] double attention(double tokens, double products) const noexcept;
+  /// Returns the FLOP of a prompt of `tokens` tokens up to the logits of its last one. Of the last
+  /// layer, only keys and values are needed of the others.
+  [[nodiscard]] double prompt(double tokens) const noexcept;
   /// Returns the bytes of weights that computing one token in `compute` reads.
   [[nodiscard]] double weight_bytes(DType compute) const;
 
 private:
-  double parameters_ = 0.0;  // of the linear layers
+  double parameters_ = 0.0;      // of the linear layers
+  double key_parameters_ = 0.0;  // of one layer's keys and values
   double head_ = 0.0;
   double query_cols_ = 0.0;
   double num_layers_ = 0.0;
