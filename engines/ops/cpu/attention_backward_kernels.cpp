@@ -85,12 +85,12 @@ void unpack(const AttentionBackwardJob& in, const Workspace& work) {
 // to (rows x columns) = from (rows x head_dim) across (head_dim x columns).
 void multiply_across(const Workspace& work, const QueryTile& tile, std::int64_t head_dim,
                      const float* from, const float* across, float* to) {
-  accumulate_columns<Start::kZero>(TileOperands<float>{.a = from,
-                                                       .a_row = work.width,
-                                                       .a_step = 1,
-                                                       .b = across + tile.first_column,
-                                                       .b_step = work.columns,
-                                                       .depth = head_dim},
+  accumulate_columns<Start::kZero>(TileOperands{.a = from,
+                                                .a_row = work.width,
+                                                .a_step = 1,
+                                                .b = across + tile.first_column,
+                                                .b_step = work.columns,
+                                                .depth = head_dim},
                                    tile.rows, tile.end_column - tile.first_column,
                                    to + tile.first_column, work.columns);
 }
@@ -114,12 +114,12 @@ void differentiate_softmax(const AttentionBackwardJob& in, const Workspace& work
 // to (columns x width) += rows^T from: position p receives coefficient[row][p] * from[row].
 void add_to_positions(const Workspace& work, const QueryTile& tile, const float* coefficients,
                       const float* from, float* to) {
-  accumulate_columns<Start::kMemory>(TileOperands<float>{.a = coefficients + tile.first_column,
-                                                         .a_row = 1,
-                                                         .a_step = work.columns,
-                                                         .b = from,
-                                                         .b_step = work.width,
-                                                         .depth = tile.rows},
+  accumulate_columns<Start::kMemory>(TileOperands{.a = coefficients + tile.first_column,
+                                                  .a_row = 1,
+                                                  .a_step = work.columns,
+                                                  .b = from,
+                                                  .b_step = work.width,
+                                                  .depth = tile.rows},
                                      tile.end_column - tile.first_column, work.width,
                                      to + tile.first_column * work.width, work.width);
 }
@@ -143,14 +143,13 @@ void backward_tile(const AttentionBackwardJob& in, const Workspace& work, const 
   multiply_across(work, tile, head_dim, work.q, work.keys_across, work.weights);
   multiply_across(work, tile, head_dim, work.dout, work.values_across, work.dscores);
   differentiate_softmax(in, work, tile);
-  accumulate_columns<Start::kZero>(
-      TileOperands<float>{.a = work.dscores + tile.first_column,
-                          .a_row = work.columns,
-                          .a_step = 1,
-                          .b = work.keys + tile.first_column * work.width,
-                          .b_step = work.width,
-                          .depth = tile.end_column - tile.first_column},
-      tile.rows, work.width, work.dq, work.width);
+  accumulate_columns<Start::kZero>(TileOperands{.a = work.dscores + tile.first_column,
+                                                .a_row = work.columns,
+                                                .a_step = 1,
+                                                .b = work.keys + tile.first_column * work.width,
+                                                .b_step = work.width,
+                                                .depth = tile.end_column - tile.first_column},
+                                   tile.rows, work.width, work.dq, work.width);
   store_queries(in, tile, job.scale, work.dq, work.width);
   add_to_positions(work, tile, work.dscores, work.q, work.dk);
   add_to_positions(work, tile, work.weights, work.dout, work.dv);

@@ -26,7 +26,7 @@ namespace {
 struct Floats {
   using Unit = float;  // of a page
   using Left = float;  // of queries and weights
-  using Operands = TileOperands<float>;
+  using Operands = TileOperands;
   static constexpr std::int64_t kUnitElements = 1;
   static void keep(Left* to, const Vec& value) { store(to, value); }
   // What queries are multiplied by before their products, and scores after.
@@ -175,14 +175,14 @@ void add_range(const AttentionJob& job, const Workspace<Floats>& work, std::int6
   for (std::int64_t position = range.first; position <= range.last;) {
     const std::int64_t page = position / page_tokens;
     const std::int64_t end = smaller(range.last + 1, (page + 1) * page_tokens);
-    accumulate(TileOperands<float>{.a = work.weights(row, position),
-                                   .a_row = work.weight_stride(),
-                                   .a_step = 1,
-                                   .b = page_head<float>(job, page).values +
-                                        (position - page * page_tokens) * head_dim + column,
-                                   .b_step = head_dim,
-                                   .panel_step = kLanes,
-                                   .depth = end - position},
+    accumulate(TileOperands{.a = work.weights(row, position),
+                            .a_row = work.weight_stride(),
+                            .a_step = 1,
+                            .b = page_head<float>(job, page).values +
+                                 (position - page * page_tokens) * head_dim + column,
+                            .b_step = head_dim,
+                            .panel_step = kLanes,
+                            .depth = end - position},
                acc);
     position = end;
   }

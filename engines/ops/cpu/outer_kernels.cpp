@@ -33,13 +33,13 @@ template <int kVectors>
 void outer_tile(const OuterJob& job, std::int64_t row, std::int64_t panel) {
   constexpr std::int64_t kCols = kVectors * kRegisterFloats;
   const std::int64_t panel_size = job.depth * kPanel;
-  const TileOperands<float> in{.a = job.a_panels + row * job.depth,
-                               .a_row = 1,
-                               .a_step = kTileRows,
-                               .b = job.b_panels + panel * panel_size,
-                               .b_step = kPanel,
-                               .panel_step = panel_size,
-                               .depth = job.depth};
+  const TileOperands in{.a = job.a_panels + row * job.depth,
+                        .a_row = 1,
+                        .a_step = kTileRows,
+                        .b = job.b_panels + panel * panel_size,
+                        .b_step = kPanel,
+                        .panel_step = panel_size,
+                        .depth = job.depth};
   const std::int64_t column = panel * kPanel;
   const std::int64_t rows = job.out.rows - row < kTileRows ? job.out.rows - row : kTileRows;
   const std::int64_t cols = job.out.cols - column < kCols ? job.out.cols - column : kCols;
@@ -101,13 +101,13 @@ void thin_tile(const ThinOuterJob& job, RowRange rows, std::int64_t a_first, std
                std::int64_t count) {
   constexpr int kVectors = kThinWidth * kRegisters;
   constexpr std::int64_t kCols = kThinWidth * kLanes;
-  const TileOperands<float> in{.a = job.a.row(rows.first) + a_first,
-                               .a_row = 1,
-                               .a_step = job.a.stride,
-                               .b = job.b.row(rows.first) + column,
-                               .b_step = job.b.stride,
-                               .panel_step = kLanes,
-                               .depth = rows.end - rows.first};
+  const TileOperands in{.a = job.a.row(rows.first) + a_first,
+                        .a_row = 1,
+                        .a_step = job.a.stride,
+                        .b = job.b.row(rows.first) + column,
+                        .b_step = job.b.stride,
+                        .panel_step = kLanes,
+                        .depth = rows.end - rows.first};
   if (a_first == 0) {
     // The rows are far apart, so that no processor guesses that the next columns come next.
     for (std::int64_t t = 0; t < in.depth; ++t) {
@@ -135,7 +135,7 @@ void thin_tile(const ThinOuterJob& job, RowRange rows, std::int64_t a_first, std
       sums[r * kCols + j] = job.out.row(a_first + r)[column + j];
     }
   }
-  TileOperands<float> copied = in;
+  TileOperands copied = in;
   copied.b = b;
   copied.b_step = kCols;
   accumulate_in_memory<kHeight, kVectors, Start::kMemory>(copied, sums, kCols);

@@ -82,7 +82,7 @@ inline void store_rounded_pairs(Rounded* to, const Vec& first, const Vec& second
   float lanes[2][kLanes];
   store(lanes[0], bf16_rounded(first));
   store(lanes[1], bf16_rounded(second));
-  for (int i = 0; i < kLanes; ++i) {
+  for (std::int64_t i = 0; i < kLanes; ++i) {
     to[2 * i] = lanes[0][i];
     to[2 * i + 1] = lanes[1][i];
   }

@@ -23,14 +23,13 @@ inline constexpr int kTileRows = 3;
 
 /// Where a tile's operands lie. `b` is read in registers: register v at
 /// b + v / kRegisters * panel_step + v % kRegisters * kRegisterFloats.
-template <class Element>
 struct TileOperands {
   const float* a = nullptr;
   std::int64_t a_row = 0;   // floats between the rows of a
   std::int64_t a_step = 0;  // floats between the steps of a
-  const Element* b = nullptr;
-  std::int64_t b_step = 0;      // elements between the steps of b
-  std::int64_t panel_step = 0;  // elements between panels of b
+  const float* b = nullptr;
+  std::int64_t b_step = 0;      // floats between the steps of b
+  std::int64_t panel_step = 0;  // floats between panels of b
   std::int64_t depth = 0;
 };
 
@@ -39,12 +38,12 @@ struct Accumulators {
   Register value[kRows][kVectors];
 };
 
-template <int kRows, int kVectors, class Element>
-inline void accumulate(const TileOperands<Element>& in, Accumulators<kRows, kVectors>& acc) {
+template <int kRows, int kVectors>
+inline void accumulate(const TileOperands& in, Accumulators<kRows, kVectors>& acc) {
   // A local copy: the compiler keeps it in registers.
   Accumulators<kRows, kVectors> sum = acc;
   const float* a = in.a;
-  const Element* b = in.b;
+  const float* b = in.b;
   for (std::int64_t k = 0; k < in.depth; ++k) {
     Register row[kVectors];
 #pragma GCC unroll 16
