@@ -82,7 +82,7 @@ struct Workspace {
   }
   // Elements between the rows of weights.
   [[nodiscard]] std::int64_t weight_stride() const {
-    return columns * static_cast<std::int64_t>(sizeof(float) / sizeof(typename Kind::Left));
+    return columns * std::int64_t{sizeof(float)} / std::int64_t{sizeof(typename Kind::Left)};
   }
 };
 
