@@ -125,7 +125,7 @@ struct Int8Blocks {
 #if defined(__AVX512F__)
   static constexpr int kMostRows = 6;
   static constexpr int panels_beside(int rows) {
-    return rows <= 2 ? 4 : rows <= 4 ? 3 : 2;
+    return rows == 1 ? 1 : rows == 2 ? 4 : rows <= 4 ? 3 : 2;
   }
 #elif defined(__AVX2__) && defined(__FMA__)
   static constexpr int kMostRows = 3;

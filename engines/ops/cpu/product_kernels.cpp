@@ -20,11 +20,12 @@ namespace {
 
 // Rows of the tallest tile, and panels beside each other in a tile of `rows` rows: as many sums as
 // the register file holds beside one step of the panels and a broadcast. A multiply-add waits for
-// the one before it in its chain, so that low tiles take more panels.
+// the one before it in its chain, so that low tiles take more panels. One row waits for memory
+// instead: it takes one panel after the other, a single stream that the processor reads ahead of.
 #if defined(__AVX512F__)
 constexpr int kTallestTile = 8;
 constexpr int tile_panels(int rows) {
-  return rows <= 6 ? 4 : 3;
+  return rows == 1 ? 1 : rows <= 6 ? 4 : 3;
 }
 #elif defined(__AVX2__) && defined(__FMA__)
 constexpr int kTallestTile = 6;
