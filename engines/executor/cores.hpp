@@ -13,7 +13,7 @@ struct ControlGroupFiles {
   std::filesystem::path root = "/sys/fs/cgroup";
 };
 
-/// A number of cores, at least 1, and what it comes from, for people.
+/// A number of cores, and what it comes from, for people.
 struct CoreLimit {
   int cores = 1;
   std::string source;

@@ -195,8 +195,7 @@ void check_attention_backward(const AttentionShape& shape,
       << gradients.size() << " gradients of keys and values for " << segments.size() << " segments";
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const std::int64_t positions = segments[i].first_position + segments[i].num_tokens;
-    for (const ConstMatrix gradient :
-         {ConstMatrix(gradients[i].dk), ConstMatrix(gradients[i].dv)}) {
+    for (const Matrix& gradient : {gradients[i].dk, gradients[i].dv}) {
       TIDEMILL_CHECK(gradient.rows >= positions) << gradient.rows << " rows for " << positions;
       check_shape(gradient, gradient.rows, shape.num_kv_heads * shape.head_dim);
     }

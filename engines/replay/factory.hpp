@@ -37,7 +37,7 @@ struct ReplayOptions {
 /// Makes an engine whose tokens depend on (seed, sample id, position, serving weights).
 /// It loads, gates on `min_step` and finishes exactly as the transformer's engine does.
 [[nodiscard]] std::unique_ptr<RolloutEngine> make_replay_rollout_engine(
-    const ReplayOptions& options, Snapshot initial);
+    const ReplayOptions& options, const Snapshot& initial);
 
 /// Makes a trainer whose weights are the digest of everything it has been trained on.
 /// `logprobs` and `score` answer what the replayed rollout engine reports for the same weights.

@@ -16,7 +16,7 @@ namespace {
 
 class ReplayRolloutEngine final : public RolloutEngine {
 public:
-  ReplayRolloutEngine(const ReplayOptions& options, Snapshot initial)
+  ReplayRolloutEngine(const ReplayOptions& options, const Snapshot& initial)
       : options_(options), version_(initial.version) {
     weight_bits_ = replay_weight_bits(initial.base_digest);
   }
@@ -177,8 +177,8 @@ private:
 }  // namespace
 
 std::unique_ptr<RolloutEngine> make_replay_rollout_engine(const ReplayOptions& options,
-                                                          Snapshot initial) {
-  return std::make_unique<ReplayRolloutEngine>(options, std::move(initial));
+                                                          const Snapshot& initial) {
+  return std::make_unique<ReplayRolloutEngine>(options, initial);
 }
 
 }  // namespace tidemill::engines

@@ -314,8 +314,8 @@ std::optional<FinishReason> RolloutView::apply(const Draw& draw) {
   if (draw.token >= 0) {
     sequence.tokens.push_back(draw.token);
     sequence.result.behavior_logprobs.push_back(draw.logprob);
-    count_version(sequence.result.versions,
-                  sequence.adapter != nullptr ? sequence.adapter->version : version_);
+    const ServedAdapter* adapter = sequence.adapter.get();
+    count_version(sequence.result.versions, adapter != nullptr ? adapter->version : version_);
     if (std::ranges::find(sequence.request.stop_ids, draw.token) !=
         sequence.request.stop_ids.end()) {
       return FinishReason::kStop;

@@ -192,8 +192,7 @@ std::optional<double> simulated_evaluation(const SimulationOptions& options,
                                            const std::string& base_digest) {
   engines::Snapshot weights;
   weights.base_digest = base_digest;
-  const auto engine =
-      engines::make_replay_rollout_engine(replay_options(options), std::move(weights));
+  const auto engine = engines::make_replay_rollout_engine(replay_options(options), weights);
   const auto rewards = simulated_rewards(options);
   const auto prompts = SimulatedPrompts(options.prompts, 0).read(0, kEvalPrompts).value();
   Results results;
