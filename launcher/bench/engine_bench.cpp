@@ -49,12 +49,20 @@ Result<Repetition> undisturbed_median(const FigureSpec& spec, const EngineBenchO
   return repetitions[repetitions.size() / 2];
 }
 
+// What a shared machine can do changes from second to second: of two measurements the better
+// counts.
+Status raise_peaks(const EngineBenchOptions& options, engines::MachinePeaks& peaks) {
+  engines::Workers workers(options.threads);
+  TIDEMILL_ASSIGN_OR_RETURN(const engines::MachinePeaks now,
+                            engines::measure_peaks(workers, kPeakSeconds));
+  peaks = {std::max(peaks.f32_flops, now.f32_flops), std::max(peaks.bf16_flops, now.bf16_flops),
+           std::max(peaks.bytes_per_second, now.bytes_per_second)};
+  return {};
+}
+
 Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options,
                        StepProfile& profile) {
-  {
-    engines::Workers workers(options.threads);
-    TIDEMILL_ASSIGN_OR_RETURN(profile.peaks, engines::measure_peaks(workers, kPeakSeconds));
-  }
+  TIDEMILL_RETURN_IF_ERROR(raise_peaks(options, profile.peaks));
   BenchModel bench(options, profile);
   if (spec.place == Place::kHere) {
     TIDEMILL_RETURN_IF_ERROR(bench.open(spec.model));
@@ -66,6 +74,9 @@ Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options
                             undisturbed_median(spec, options, bench, profile));
   Figure figure{spec.name, median.value,    spec.unit,          spec.peer,
                 0.0,       options.threads, median.foreign_load};
+  if (spec.place == Place::kHere) {
+    TIDEMILL_RETURN_IF_ERROR(raise_peaks(options, profile.peaks));
+  }
   const StepProfile own = profile;
   TIDEMILL_ASSIGN_OR_RETURN(figure.peer_value, spec.peer_value(bench, profile.peaks, spec));
   profile = own;
