@@ -58,6 +58,9 @@ struct RuntimeOptions {
   std::int64_t activation_bytes = std::int64_t{1} << 30U;
   /// What the backward pass computes again instead of keeping it; changes no bit of any gradient.
   Recompute recompute = Recompute::kNone;
+  /// Rows that the backward pass takes through a layer together, longer sequences going window by
+  /// window (`BackwardOptions`); 0: all of a micro-batch.
+  std::int64_t window_tokens = 0;
   /// Sequences generated at the same time; more wait.
   std::int64_t max_running = 256;
   /// Whether requests that begin alike compute what they share once; changes no bit of any result.

@@ -165,17 +165,20 @@ MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& op
     add_frozen_base(model, options, load, estimate);
   }
   estimate.weights_bytes += options.adapter_bytes;
+  const WorkspaceRowBytes workspace = Transformer::workspace_bytes_per_row(
+      config, trains ? WeightUse::kForwardAndBackward : WeightUse::kForward);
   std::int64_t rows = load.rollout_tokens;
   if (trains) {
     const std::int64_t per_row = kept_row_bytes(config, options);
     const std::int64_t longest = std::min(load.train_tokens, options.activation_bytes / per_row);
-    estimate.activation_bytes = longest * per_row;
+    const std::int64_t window = options.window_tokens > 0 ? options.window_tokens : longest;
+    // One sequence may fill the micro-batch.
+    estimate.activation_bytes =
+        longest * (per_row + workspace.sequence) + std::min(longest, window) * workspace.group;
     rows = std::max(rows, longest);
   }
-  const WeightUse use = trains ? WeightUse::kForwardAndBackward : WeightUse::kForward;
   estimate.activation_bytes +=
-      rows * (Transformer::workspace_bytes_per_row(config, use) +
-              rounded_row_bytes(config, options.compute) +
+      rows * (workspace.batch + rounded_row_bytes(config, options.compute) +
               (options.adapter.has_value() ? scaled_row_bytes(*options.adapter) : 0));
   const std::int64_t heads = (trains ? 1 : 0) + (load.rollout_tokens > 0 ? 1 : 0);
   estimate.activation_bytes += heads * std::min(rows, Device::logit_rows(config)) *

@@ -38,6 +38,10 @@ Status check_options(const RuntimeOptions& options) {
     return invalid_argument("activation_bytes: " + std::to_string(options.activation_bytes) +
                             " is less than 1");
   }
+  if (options.window_tokens < 0) {
+    return invalid_argument("window_tokens: " + std::to_string(options.window_tokens) +
+                            " is negative");
+  }
   return {};
 }
 

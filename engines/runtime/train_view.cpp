@@ -83,6 +83,7 @@ TrainView::TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& o
                        Activations::bytes_per_row(
                            device.config, gradients_.first_layer(),
                            KeepOptions::beside(options.compute, options.recompute), shelf.spec())),
+      backward_{options.window_tokens},
       working_(std::move(weights)) {
   const Status loaded = parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // they have been laid out
@@ -240,7 +241,7 @@ Status TrainView::run_loss(MicroBatch& micro, ConstMatrix hidden,
       *working_.base, working_.adapter.get(), hidden, micro.targets(), batch_->head,
       {row_dlogprobs, row_dentropies, true}, dhidden, gradients_);
   device_.transformer->backward(*working_.base, micro.batch(), *device_.cache, activations_,
-                                dhidden, gradients_);
+                                dhidden, gradients_, backward_);
   return {};
 }
 

@@ -75,6 +75,7 @@ private:
   Gradients gradients_;
   Activations activations_;
   std::int64_t activation_rows_;  // the most that one micro-batch may keep
+  BackwardOptions backward_;
   OwnedMatrix dhidden_;
   LaidOutWeights working_;
   bool published_ = true;  // the digests of `working_` are those of the working weights

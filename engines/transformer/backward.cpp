@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass over the training rows of a batch, from the final norm to the embeddings.
 //
-// Layer by layer, downwards; within a layer MLP, then attention. What the forward did not keep is
-// computed again, and only where something trained needs it: the input of a linear layer matters to
-// its own gradients alone, and nothing below the lowest trained layer is visited.
+// Layer by layer, downwards; within a layer group by group of rows (backward_groups.hpp); within a
+// group MLP, then attention. What the forward did not keep is computed again, and only where
+// something trained needs it: the input of a linear layer matters to its own gradients alone, and
+// nothing below the lowest trained layer is visited.
 #include <algorithm>
 #include <span>
 #include <vector>
 
 #include "base/check.hpp"
+#include "engines/transformer/backward_groups.hpp"
 #include "engines/transformer/forward_pass.hpp"
 #include "engines/transformer/transformer_state.hpp"
 
@@ -18,7 +20,8 @@ namespace {
 class BackwardPass {
 public:
   BackwardPass(Transformer::State& state, const ModelWeights& weights, const BatchPlan& plan,
-               const KvCache& cache, Activations& activations, Gradients& gradients)
+               const KvCache& cache, Activations& activations, Gradients& gradients,
+               std::int64_t window_tokens)
       : config_(state.config),
         epsilon_(static_cast<float>(state.config.rms_norm_eps)),
         ops_(state.ops),
@@ -32,6 +35,7 @@ public:
         gradients_(gradients),
         adapter_(plan.adapter_runs.empty() ? nullptr : plan.adapter_runs.front().adapter),
         num_rows_(static_cast<std::int64_t>(plan.positions.size())),
+        groups_(plan_groups(plan, window_tokens)),
         forward_(state, weights, plan, cache, &activations, num_rows_) {}
 
   void final_norm(ConstMatrix dhidden) {
@@ -45,8 +49,11 @@ public:
 
   void layer(std::int64_t index) {
     forward_.recompute(index);
-    mlp_block(index);
-    attention_block(index);
+    for (const BackwardGroup& group : groups_) {
+      group_ = &group;
+      mlp_block(index);
+      attention_block(index);
+    }
   }
 
   void embedding(std::span<const std::int32_t> ids) {
@@ -61,28 +68,28 @@ private:
   void mlp_block(std::int64_t index) {
     MlpActivations& kept = activations_.mlp(index);
     const std::span<const float> norm_gain = gain(index, NormKind::kAttention);
-    const Matrix gate = kept.gate.floats(f_.gate, ops_);
-    const Matrix up = kept.up.floats(f_.up, ops_);
-    const ConstMatrix residual = kept.residual.floats(f_.residual, ops_);
-    const Matrix dresidual = b_.dresidual.view();
+    const Matrix gate = rows_of(kept.gate, f_.gate);
+    const Matrix up = rows_of(kept.up, f_.up);
+    const ConstMatrix residual = rows_of(kept.residual, f_.residual);
+    const Matrix dresidual = rows_of(b_.dresidual);
 
-    const Matrix activated = f_.activated.reshape(num_rows_, config_.intermediate_size);
-    const Matrix dactivated = b_.dactivated.reshape(num_rows_, config_.intermediate_size);
+    const Matrix activated = buffer(f_.activated, config_.intermediate_size);
+    const Matrix dactivated = buffer(b_.dactivated, config_.intermediate_size);
     if (needs_input(index, LinearKind::kDown)) {
       ops_.swiglu(gate, up, activated);
     }
     linear(index, LinearKind::kDown, dresidual, activated, Store::kOverwrite, &dactivated);
     ops_.swiglu_backward(dactivated, gate, up, gate, up);
 
-    const Matrix normed = f_.normed.reshape(num_rows_, config_.hidden_size);
-    const Matrix dnormed = b_.dnormed.reshape(num_rows_, config_.hidden_size);
+    const Matrix normed = buffer(f_.normed, config_.hidden_size);
+    const Matrix dnormed = buffer(b_.dnormed, config_.hidden_size);
     if (needs_input(index, LinearKind::kGate) || needs_input(index, LinearKind::kUp)) {
       ops_.rms_norm(residual, norm_gain, epsilon_, normed, {});
     }
     linear(index, LinearKind::kGate, gate, normed, Store::kOverwrite, &dnormed);
     linear(index, LinearKind::kUp, up, normed, Store::kAdd, &dnormed);
-    ops_.rms_norm_backward(dnormed, residual, norm_gain, kept.residual_rstd.elements(), Store::kAdd,
-                           dresidual, gradients_.layer(index).attention_gain);
+    ops_.rms_norm_backward(dnormed, residual, norm_gain, elements_of(kept.residual_rstd),
+                           Store::kAdd, dresidual, gradients_.layer(index).attention_gain);
   }
 
   void attention_block(std::int64_t index) {
@@ -90,34 +97,54 @@ private:
     const AttentionShape shape = attention_shape(config_, index, cache_.options());
     const std::int64_t query_cols = config_.num_heads * config_.head_dim;
     const std::int64_t key_cols = config_.num_kv_heads * config_.head_dim;
-    const Matrix dresidual = b_.dresidual.view();
+    const KvGradient dkv = key_value_gradients(key_cols);
 
-    const ConstMatrix attention = kept.attention.floats(f_.attention, ops_);
-    const Matrix dattention = b_.dattention.reshape(num_rows_, query_cols);
-    linear(index, LinearKind::kOutput, dresidual, attention, Store::kOverwrite, &dattention);
-    const Matrix dquery = b_.dquery.reshape(num_rows_, query_cols);
-    const Matrix dkey = b_.dkey.reshape(num_rows_, key_cols);
-    const Matrix dvalue = b_.dvalue.reshape(num_rows_, key_cols);
-    ops_.attention_backward(shape, plan_.segments, rotated_query(index, kept), cache_.layer(index),
-                            attention, kept.lse.view(), dattention, dquery, dkey, dvalue);
-    ops_.rope(dquery, config_.head_dim, plan_.positions, rope_, RopeDirection::kBackward);
-    ops_.rope(dkey, config_.head_dim, plan_.positions, rope_, RopeDirection::kBackward);
+    const ConstMatrix attention = rows_of(kept.attention, f_.attention);
+    const Matrix dattention = buffer(b_.dattention, query_cols);
+    linear(index, LinearKind::kOutput, rows_of(b_.dresidual), attention, Store::kOverwrite,
+           &dattention);
+    const Matrix dquery = buffer(b_.dquery, query_cols);
+    std::vector<KvGradient> of_sequences;
+    for (const AttentionSegment& segment : group_->segments) {
+      const std::int64_t first = group_->sequence_kv_row(segment);
+      const std::int64_t count = segment.first_position + segment.num_tokens;
+      of_sequences.push_back({dkv.dk.slice_rows(first, count), dkv.dv.slice_rows(first, count)});
+    }
+    ops_.attention_backward_windows(shape, group_->segments, of_sequences,
+                                    rotated_query(index, kept), cache_.layer(index), attention,
+                                    rows_of(kept.lse), dattention, dquery);
+    // From here on the gradients of the group's own keys and values alone: they are complete.
+    const KvGradient own = {dkv.dk.slice_rows(group_->first_kv_row, group_->num_rows),
+                            dkv.dv.slice_rows(group_->first_kv_row, group_->num_rows)};
+    ops_.rope(dquery, config_.head_dim, positions(), rope_, RopeDirection::kBackward);
+    ops_.rope(own.dk, config_.head_dim, positions(), rope_, RopeDirection::kBackward);
     if (config_.qk_norm) {
       LayerGradients& gradients = gradients_.layer(index);
-      head_norm(b_.dquery, kept.query, kept.query_rstd, gain(index, NormKind::kQuery),
+      head_norm(dquery, kept.query, kept.query_rstd, gain(index, NormKind::kQuery),
                 gradients.query_gain);
-      head_norm(b_.dkey, kept.key, kept.key_rstd, gain(index, NormKind::kKey), gradients.key_gain);
+      head_norm(own.dk, kept.key, kept.key_rstd, gain(index, NormKind::kKey), gradients.key_gain);
     }
-    projections(index);
+    projections(index, dquery, own);
+  }
+
+  // The gradients of keys and values that the group adds to.
+  [[nodiscard]] KvGradient key_value_gradients(std::int64_t cols) {
+    if (group_->opens) {
+      b_.dkey.reshape(group_->num_kv_rows, cols);
+      b_.dvalue.reshape(group_->num_kv_rows, cols);
+      std::ranges::fill(b_.dkey.elements(), 0.0F);
+      std::ranges::fill(b_.dvalue.elements(), 0.0F);
+    }
+    return {b_.dkey.view(), b_.dvalue.view()};
   }
 
   // The query, key and value layers and the norm before them.
-  void projections(std::int64_t index) {
+  void projections(std::int64_t index, ConstMatrix dquery, const KvGradient& dkv) {
     AttentionActivations& kept = activations_.attention(index);
-    const ConstMatrix input = kept.input.floats(f_.residual, ops_);
+    const ConstMatrix input = rows_of(kept.input, f_.residual);
     const std::span<const float> norm_gain = gain(index, NormKind::kInput);
-    const Matrix normed = f_.normed.view();
-    const Matrix dnormed = b_.dnormed.view();
+    const Matrix normed = buffer(f_.normed, config_.hidden_size);
+    const Matrix dnormed = buffer(b_.dnormed, config_.hidden_size);
     if (needs_input(index, LinearKind::kQuery) || needs_input(index, LinearKind::kKey) ||
         needs_input(index, LinearKind::kValue)) {
       ops_.rms_norm(input, norm_gain, epsilon_, normed, {});
@@ -125,12 +152,12 @@ private:
     const bool stop = index == gradients_.first_layer() && !gradients_.trains_embedding() &&
                       gradients_.layer(index).input_gain.empty();
     const Matrix* dx = stop ? nullptr : &dnormed;
-    linear(index, LinearKind::kQuery, b_.dquery.view(), normed, Store::kOverwrite, dx);
-    linear(index, LinearKind::kKey, b_.dkey.view(), normed, Store::kAdd, dx);
-    linear(index, LinearKind::kValue, b_.dvalue.view(), normed, Store::kAdd, dx);
+    linear(index, LinearKind::kQuery, dquery, normed, Store::kOverwrite, dx);
+    linear(index, LinearKind::kKey, dkv.dk, normed, Store::kAdd, dx);
+    linear(index, LinearKind::kValue, dkv.dv, normed, Store::kAdd, dx);
     if (!stop) {
-      ops_.rms_norm_backward(dnormed, input, norm_gain, kept.input_rstd.elements(), Store::kAdd,
-                             b_.dresidual.view(), gradients_.layer(index).input_gain);
+      ops_.rms_norm_backward(dnormed, input, norm_gain, elements_of(kept.input_rstd), Store::kAdd,
+                             rows_of(b_.dresidual), gradients_.layer(index).input_gain);
     }
   }
 
@@ -141,7 +168,7 @@ private:
     const LinearGradient& gradient = gradients_.layer(index).linears[kind];
     if (const LinearBypass* changed = bypass(index, kind)) {
       const ConstMatrix scaled_u =
-          changed->only_adds() ? activations_.low_rank(index, kind).view() : ConstMatrix();
+          changed->only_adds() ? rows_of(activations_.low_rank(index, kind)) : ConstMatrix();
       changed->backward({layer.weight.get(), layer.bias}, dy, x, scaled_u, store, dx, gradient,
                         ops_);
       return;
@@ -177,14 +204,34 @@ private:
   }
 
   ConstMatrix rotated_query(std::int64_t index, AttentionActivations& kept) {
-    const Matrix before = kept.query.floats(f_.query, ops_);
+    const Matrix before = rows_of(kept.query, f_.query);
     if (!config_.qk_norm) {
       return before;
     }
-    const Matrix query = b_.query.reshape(num_rows_, before.cols);
+    const Matrix query = buffer(b_.query, before.cols);
     ops_.rms_norm(heads_of(before), gain(index, NormKind::kQuery), epsilon_, heads_of(query), {});
-    ops_.rope(query, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
+    ops_.rope(query, config_.head_dim, positions(), rope_, RopeDirection::kForward);
     return query;
+  }
+
+  // The group's rows.
+  [[nodiscard]] Matrix rows_of(OwnedMatrix& all) const {
+    return all.view().slice_rows(group_->first_row, group_->num_rows);
+  }
+  [[nodiscard]] Matrix rows_of(KeptRows& all, OwnedMatrix& buffer) const {
+    return all.floats(group_->first_row, group_->num_rows, buffer, ops_);
+  }
+  [[nodiscard]] std::span<const float> elements_of(OwnedMatrix& all) const {
+    const Matrix rows = rows_of(all);
+    return {rows.data, static_cast<std::size_t>(rows.rows * rows.cols)};
+  }
+  [[nodiscard]] std::span<const std::int32_t> positions() const {
+    return std::span(plan_.positions)
+        .subspan(static_cast<std::size_t>(group_->first_row),
+                 static_cast<std::size_t>(group_->num_rows));
+  }
+  [[nodiscard]] Matrix buffer(OwnedMatrix& rows, std::int64_t cols) const {
+    return rows.reshape(group_->num_rows, cols);
   }
 
   // The heads (N*n, C) of x (N, n*C), which has no gaps between rows.
@@ -193,13 +240,13 @@ private:
   }
 
   // Replaces dx (N, n*C), the gradient of a per-head norm's output, by that of its input.
-  void head_norm(OwnedMatrix& dx, KeptRows& kept, OwnedMatrix& rstd, std::span<const float> gain,
+  void head_norm(Matrix dx, KeptRows& kept, OwnedMatrix& rstd, std::span<const float> gain,
                  std::span<float> dgain) {
-    const Matrix x = heads_of(kept.floats(f_.query, ops_));
-    const Matrix heads = dx.as_rows_of(config_.head_dim);
+    const Matrix x = heads_of(rows_of(kept, f_.query));
+    const Matrix heads = heads_of(dx);
     const Matrix result = b_.query.reshape(heads.rows, heads.cols);
-    ops_.rms_norm_backward(heads, x, gain, rstd.elements(), Store::kOverwrite, result, dgain);
-    std::ranges::copy(b_.query.elements(), dx.elements().begin());
+    ops_.rms_norm_backward(heads, x, gain, elements_of(rstd), Store::kOverwrite, result, dgain);
+    std::ranges::copy(b_.query.elements(), dx.data);
   }
 
   const ModelConfig& config_;
@@ -215,6 +262,8 @@ private:
   Gradients& gradients_;
   const Adapter* adapter_;  // of all rows, or null
   std::int64_t num_rows_;
+  std::vector<BackwardGroup> groups_;
+  const BackwardGroup* group_ = nullptr;  // whose rows are on their way through a layer
   ForwardPass forward_;
 };
 
@@ -230,14 +279,15 @@ bool fits(const Gradients& gradients, const BatchPlan& plan) {
 }  // namespace
 
 void Transformer::backward(const ModelWeights& weights, const Batch& batch, const KvCache& cache,
-                           Activations& activations, ConstMatrix dhidden, Gradients& gradients) {
+                           Activations& activations, ConstMatrix dhidden, Gradients& gradients,
+                           const BackwardOptions& options) {
   State& s = *state_;
   const BatchPlan plan = plan_training_rows(batch, cache);
   const std::int64_t num_rows = batch.num_training_rows();
   TIDEMILL_CHECK(num_rows > 0 && dhidden.rows == num_rows) << dhidden.rows << " of " << num_rows;
   TIDEMILL_CHECK(fits(gradients, plan)) << "gradients of other weights than the rows train";
   TIDEMILL_CHECK(activations.first_layer() <= gradients.first_layer());
-  BackwardPass pass(s, weights, plan, cache, activations, gradients);
+  BackwardPass pass(s, weights, plan, cache, activations, gradients, options.window_tokens);
   pass.final_norm(dhidden);
   for (std::int64_t index = s.config.num_layers; index-- > gradients.first_layer();) {
     pass.layer(index);

@@ -29,12 +29,16 @@ void KeptRows::keep(ConstMatrix rows, Ops& ops) {
   ops.narrow(rows, narrow_);
 }
 
-Matrix KeptRows::floats(OwnedMatrix& buffer, Ops& ops) {
+Matrix KeptRows::floats(std::int64_t first, std::int64_t count, OwnedMatrix& buffer, Ops& ops) {
+  TIDEMILL_CHECK(first >= 0 && count >= 0 && first + count <= rows_)
+      << first << " + " << count << " of " << rows_;
   if (dtype_ == DType::kF32) {
-    return wide_.view();
+    return wide_.view().slice_rows(first, count);
   }
-  const Matrix out = buffer.reshape(rows_, cols_);
-  ops.widen(narrow_, out);
+  const Matrix out = buffer.reshape(count, cols_);
+  ops.widen(std::span(narrow_).subspan(static_cast<std::size_t>(first * cols_),
+                                       static_cast<std::size_t>(count * cols_)),
+            out);
   return out;
 }
 

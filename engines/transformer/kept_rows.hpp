@@ -19,9 +19,11 @@ public:
 
   /// Copies `rows`, rounded to the type kept in.
   void keep(ConstMatrix rows, Ops& ops);
-  /// Returns what is kept as floats, in its own memory or, when that is narrower, in `buffer`.
-  /// What the caller writes there may or may not change what is kept.
-  [[nodiscard]] Matrix floats(OwnedMatrix& buffer, Ops& ops);
+  /// Returns the rows [first, first + count) of what is kept as floats, in its own memory or, when
+  /// that is narrower, in `buffer`. What the caller writes there may or may not change what is
+  /// kept.
+  [[nodiscard]] Matrix floats(std::int64_t first, std::int64_t count, OwnedMatrix& buffer,
+                              Ops& ops);
 
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::int64_t size_bytes() const noexcept {

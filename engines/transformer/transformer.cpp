@@ -20,19 +20,22 @@ std::int64_t Transformer::workspace_bytes() const noexcept {
   return state_->forward.size_bytes() + state_->backward.size_bytes() + state_->head.size_bytes();
 }
 
-std::int64_t Transformer::workspace_bytes_per_row(const ModelConfig& config,
-                                                  WeightUse use) noexcept {
+WorkspaceRowBytes Transformer::workspace_bytes_per_row(const ModelConfig& config,
+                                                       WeightUse use) noexcept {
+  const auto width = static_cast<std::int64_t>(sizeof(float));
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t inner = config.intermediate_size;
   const std::int64_t query = config.num_heads * config.head_dim;
   const std::int64_t key = config.num_kv_heads * config.head_dim;
-  std::int64_t floats = 3 * hidden + 2 * query + 2 * key + 3 * inner;
-  if (use == WeightUse::kForwardAndBackward) {
-    floats += config.num_heads + (config.qk_norm ? config.num_heads : 1);  // lse, rstd
-    floats += 2 * hidden + 2 * query + 2 * key + inner;
-    floats += config.qk_norm ? query : 0;
+  const std::int64_t forward = 3 * hidden + 2 * query + 2 * key + 3 * inner;
+  if (use == WeightUse::kForward) {
+    return {.batch = forward * width};
   }
-  return floats * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t sums =
+      config.num_heads + (config.qk_norm ? config.num_heads : 1);  // lse, rstd
+  return {.batch = (forward + sums + hidden) * width,
+          .group = (hidden + (config.qk_norm ? 3 : 2) * query + inner) * width,
+          .sequence = 2 * key * width};
 }
 
 }  // namespace tidemill::engines

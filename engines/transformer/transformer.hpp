@@ -51,11 +51,30 @@ struct TokenGradients {
   bool follows = false;
 };
 
+/// How gradients are taken.
+struct BackwardOptions {
+  /// Rows that go through a layer together: as many whole sequences as fit, or one window of a
+  /// longer sequence, cut at multiples of this from its position 0. 0: all rows at once. Sums over
+  /// a sequence that is cut are taken window after window, from the last to the first: its
+  /// gradients have the same bits for the same windows, and those of whole sequences otherwise.
+  std::int64_t window_tokens = 0;
+};
+
+/// The workspace of a `Transformer` for one row, by which rows take it.
+struct WorkspaceRowBytes {
+  std::int64_t batch = 0;  // of the largest batch
+  /// Of the largest group that `Transformer::backward` takes through a layer together: the batch's
+  /// training rows, or no more than a window.
+  std::int64_t group = 0;
+  /// Of that group or, if longer, of the longest sequence that is cut in windows.
+  std::int64_t sequence = 0;
+};
+
 /// Runs one model architecture on one device. Weights are passed to each call, so that one object,
 /// with one workspace, serves rollout, scoring and training.
 ///
-/// Memory: a workspace that grows with the rows of the largest batch (`workspace_bytes_per_row`)
-/// and rotation tables that grow with the largest position.
+/// Memory: a workspace that grows with the rows of the largest batch, group and sequence
+/// (`workspace_bytes_per_row`) and rotation tables that grow with the largest position.
 /// Threads: one call at a time, on the thread that may use `ops`.
 class Transformer {
 public:
@@ -102,14 +121,15 @@ public:
   /// Requires weights (and the trained adapter) prepared for backward. When `gradients` are an
   /// adapter's, it must be the training segments' adapter.
   void backward(const ModelWeights& weights, const Batch& batch, const KvCache& cache,
-                Activations& activations, ConstMatrix dhidden, Gradients& gradients);
+                Activations& activations, ConstMatrix dhidden, Gradients& gradients,
+                const BackwardOptions& options = {});
 
   /// Returns the memory of its workspace now, rotation tables apart.
   [[nodiscard]] std::int64_t workspace_bytes() const noexcept;
-  /// Returns the workspace that one row of a batch takes, for memory plans. The chunk of the head
-  /// comes on top: `chunk_rows` x (V + 2 D) floats.
-  [[nodiscard]] static std::int64_t workspace_bytes_per_row(const ModelConfig& config,
-                                                            WeightUse use) noexcept;
+  /// Returns the workspace that rows take, for memory plans. The chunk of the head comes on top:
+  /// `chunk_rows` x (V + 2 D) floats.
+  [[nodiscard]] static WorkspaceRowBytes workspace_bytes_per_row(const ModelConfig& config,
+                                                                 WeightUse use) noexcept;
 
 private:
   std::unique_ptr<State> state_;

@@ -31,17 +31,18 @@ struct ForwardBuffers {
   }
 };
 
-/// Buffers of a backward pass, N rows each. What is kept in another type, or computed again, goes
-/// to its namesake among the buffers of the forward pass.
+/// Buffers of a backward pass over N rows, of which G, the largest group, go through a layer
+/// together; S is G or, if longer, the longest sequence that is cut in windows. What is kept in
+/// another type, or computed again, goes to its namesake among the buffers of the forward pass.
 struct BackwardBuffers {
   OwnedMatrix dresidual;   // (N, D)
-  OwnedMatrix dnormed;     // (N, D)
-  OwnedMatrix dactivated;  // (N, F)
-  OwnedMatrix query;       // (N, H*C), of rotations, when the model has q/k norms
-  OwnedMatrix dquery;      // (N, H*C)
-  OwnedMatrix dkey;        // (N, K*C)
-  OwnedMatrix dvalue;      // (N, K*C)
-  OwnedMatrix dattention;  // (N, H*C)
+  OwnedMatrix dnormed;     // (G, D)
+  OwnedMatrix dactivated;  // (G, F)
+  OwnedMatrix query;       // (G, H*C), of rotations, when the model has q/k norms
+  OwnedMatrix dquery;      // (G, H*C)
+  OwnedMatrix dkey;        // (S, K*C)
+  OwnedMatrix dvalue;      // (S, K*C)
+  OwnedMatrix dattention;  // (G, H*C)
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
     return dresidual.size_bytes() + dnormed.size_bytes() + dactivated.size_bytes() +

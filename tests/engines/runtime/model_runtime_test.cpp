@@ -10,6 +10,7 @@
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/weight_shelf.hpp"
+#include "engines/transformer/transformer.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 
 namespace tidemill::engines {
@@ -89,6 +90,9 @@ TEST_F(ModelRuntimeTest, BadOptionsAreRefused) {
   bad = options(Training::kYes);
   bad.activation_bytes = 0;
   expect_refused(bad, Errc::kInvalidArgument, "activation_bytes");
+  bad = options(Training::kYes);
+  bad.window_tokens = -1;
+  expect_refused(bad, Errc::kInvalidArgument, "window_tokens: -1 is negative");
 }
 
 TEST_F(ModelRuntimeTest, AdaptersThatDoNotFitAreRefused) {
@@ -185,6 +189,11 @@ TEST_F(ModelRuntimeTest, EstimatesGrowWithWhatIsAskedFor) {
   const MemoryEstimate layer = estimate_memory(model_, adapted, {kTokens});
   EXPECT_LT(cheap.activation_bytes, adapter.activation_bytes);
   EXPECT_LT(layer.activation_bytes, cheap.activation_bytes);
+  adapted.window_tokens = 512;
+  const std::int64_t per_row =
+      Transformer::workspace_bytes_per_row(model_.config, WeightUse::kForwardAndBackward).group;
+  EXPECT_EQ(layer.activation_bytes - estimate_memory(model_, adapted, {kTokens}).activation_bytes,
+            (kTokens - 512) * per_row);
 }
 
 TEST(WeightShelfTest, LaysWeightsOutOnce) {

@@ -19,23 +19,6 @@ namespace {
 
 constexpr HeadOptions kHead{0.8F, 5};
 
-std::vector<TestSequence> random_sequences(const ModelConfig& config,
-                                           const std::vector<std::int64_t>& lengths,
-                                           std::uint64_t seed) {
-  RandomStream random(seed);
-  std::vector<TestSequence> sequences;
-  for (const std::int64_t length : lengths) {
-    TestSequence& sequence = sequences.emplace_back();
-    sequence.ids = random_ids(config, length, random);
-    for (std::int64_t t = 0; t < length; ++t) {
-      sequence.mask.push_back(random.uniform() < 0.7 ? 1 : 0);
-      sequence.dlogprobs.push_back(static_cast<float>(random.normal()));
-      sequence.dentropies.push_back(static_cast<float>(random.normal()));
-    }
-  }
-  return sequences;
-}
-
 // Moves the tensor `name` by `step` along `direction`.
 TensorMap moved(const TensorMap& tensors, const std::string& name, std::span<const float> direction,
                 double step) {
@@ -71,23 +54,7 @@ void expect_slopes(const TensorMap& tensors, const ParameterSet& gradients,
   }
 }
 
-struct Case {
-  std::string name;
-  ModelFeatures features;
-};
-
-std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << c.name;
-}
-
-std::vector<Case> cases() {
-  return {{"plain", {}},
-          {"tied_biases_sliding", {true, true, false, true, false}},
-          {"qk_norm_scaled_rope", {false, false, true, false, true}},
-          {"everything", {true, true, true, true, true}}};
-}
-
-class GradientTest : public ::testing::TestWithParam<Case> {};
+class GradientTest : public ::testing::TestWithParam<FeatureCase> {};
 
 TEST_P(GradientTest, OfAllParametersMatchesNumericalSlopes) {
   const ModelConfig config = small_config(GetParam().features);
@@ -168,31 +135,14 @@ TEST_P(GradientTest, OfEveryPieceOfAnAdapterMatchesNumericalSlopes) {
   std::cout << "[ checked  ] " << GetParam() << ": " << pieces << " pieces\n";
 }
 
-INSTANTIATE_TEST_SUITE_P(Features, GradientTest, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Features, GradientTest, ::testing::ValuesIn(feature_cases()),
                          [](const auto& test) { return test.param.name; });
 
 class GradientBitsTest : public ::testing::TestWithParam<Backend> {};
 
-// Adds the gradients of `sequences` in micro-batches that end before the indices in `cuts`.
-std::vector<float> gradient_values(ModelBench& bench, const std::vector<TestSequence>& sequences,
-                                   const std::vector<std::size_t>& cuts, const Adapter* adapter,
-                                   std::int64_t chunk_rows) {
-  Gradients gradients = adapter != nullptr ? Gradients::for_adapter(bench.config, adapter->spec())
-                                           : Gradients::for_model(bench.config);
-  std::size_t first = 0;
-  for (const std::size_t end : cuts) {
-    const std::vector<TestSequence> part(sequences.begin() + static_cast<std::ptrdiff_t>(first),
-                                         sequences.begin() + static_cast<std::ptrdiff_t>(end));
-    bench.train(part, adapter, {0.8F, chunk_rows}, &gradients);
-    first = end;
-  }
-  const std::span<const float> values = gradients.collect().values();
-  return {values.begin(), values.end()};
-}
-
 TEST_P(GradientBitsTest, AreTheSameForEveryCutBetweenSequences) {
   RandomStream random(31);
-  for (const Case& c : cases()) {
+  for (const FeatureCase& c : feature_cases()) {
     const ModelConfig config = small_config(c.features);
     ModelBench bench(GetParam(), config, random_weights(config, 32));
     const AdapterSpec spec = lora_on_all(config, 1);
@@ -234,7 +184,7 @@ TEST_P(GradientBitsTest, OfEveryKindOfAdapterAreTheSameForEveryCut) {
 
 TEST_P(GradientBitsTest, AreTheSameBesideInferenceRows) {
   RandomStream random(51);
-  for (const Case& c : cases()) {
+  for (const FeatureCase& c : feature_cases()) {
     const ModelConfig config = small_config(c.features);
     ModelBench bench(GetParam(), config, random_weights(config, 52));
     const AdapterSpec spec = lora_on_all(config, 0);
@@ -251,7 +201,7 @@ TEST_P(GradientBitsTest, AreTheSameBesideInferenceRows) {
 
 // Gradients under each policy, of all parameters and of an adapter of each kind.
 TEST_P(GradientBitsTest, AreTheSameForEveryRecomputation) {
-  for (const Case& c : cases()) {
+  for (const FeatureCase& c : feature_cases()) {
     const ModelConfig config = small_config(c.features);
     const TensorMap base = random_weights(config, 71);
     ModelBench bench(GetParam(), config, base);

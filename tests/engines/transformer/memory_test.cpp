@@ -78,9 +78,37 @@ TEST(MemoryTest, WorkspaceOfTrainingTakesWhatItStates) {
       Gradients gradients = Gradients::for_model(config);
       bench.train({sequence_of(config)}, nullptr, {1.0F, 8}, &gradients);
       const std::int64_t head = 4 * 8 * (config.vocab_size + 2 * config.hidden_size);
-      EXPECT_EQ(
-          bench.model.workspace_bytes() - head,
-          kTokens * Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward));
+      const WorkspaceRowBytes per_row =
+          Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
+      EXPECT_EQ(bench.model.workspace_bytes() - head,
+                kTokens * (per_row.batch + per_row.group + per_row.sequence));
+    }
+  }
+}
+
+TEST(MemoryTest, WorkspaceOfTrainingInWindowsTakesWhatItStates) {
+  const ModelFeatures with_norms{.qk_norm = true};
+  for (const ModelFeatures& features : {ModelFeatures{}, with_norms}) {
+    const ModelConfig config = small_config(features);
+    const WorkspaceRowBytes per_row =
+        Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
+    for (const Recompute recompute : kRecomputes) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        const auto workspace = [&](std::int64_t window_tokens) {
+          ModelBench bench(backends()[0], config, random_weights(config, 1));
+          bench.keep = {recompute, dtype};
+          bench.backward.window_tokens = window_tokens;
+          Gradients gradients = Gradients::for_model(config);
+          bench.train(random_sequences(config, {9, 30, 2, 3}, 2), nullptr, {1.0F, 8}, &gradients);
+          return bench.model.workspace_bytes() -
+                 4 * 8 * (config.vocab_size + 2 * config.hidden_size);
+        };
+        const std::int64_t batch = 44 * per_row.batch;
+        EXPECT_EQ(workspace(0), batch + 44 * (per_row.group + per_row.sequence));
+        EXPECT_EQ(workspace(39), batch + 39 * (per_row.group + per_row.sequence));
+        EXPECT_EQ(workspace(12), batch + 12 * per_row.group + 30 * per_row.sequence);
+        EXPECT_EQ(workspace(1), batch + per_row.group + 30 * per_row.sequence);
+      }
     }
   }
 }
@@ -91,7 +119,7 @@ TEST(MemoryTest, InferenceTakesLessWorkspaceThanTraining) {
   RandomStream random(3);
   static_cast<void>(bench.hidden(random_ids(config, kTokens, random)));
   EXPECT_EQ(bench.model.workspace_bytes(),
-            kTokens * Transformer::workspace_bytes_per_row(config, WeightUse::kForward));
+            kTokens * Transformer::workspace_bytes_per_row(config, WeightUse::kForward).batch);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/check.hpp"
+#include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
 
@@ -119,7 +120,7 @@ TokenScores ModelBench::train(const std::vector<TestSequence>& sequences, const 
     dhidden.reshape(hidden.rows, hidden.cols);
     model.token_logprobs_backward(*weights, adapter, hidden, targets, head,
                                   {dlogprobs, dentropies, true}, dhidden.view(), *gradients);
-    model.backward(*weights, batch, *cache, activations, dhidden.view(), *gradients);
+    model.backward(*weights, batch, *cache, activations, dhidden.view(), *gradients, backward);
   }
   TokenScores scores;
   std::size_t row = 0;
@@ -137,6 +138,43 @@ TokenScores ModelBench::train(const std::vector<TestSequence>& sequences, const 
     cache->release(used);
   }
   return scores;
+}
+
+std::vector<TestSequence> random_sequences(const ModelConfig& config,
+                                           const std::vector<std::int64_t>& lengths,
+                                           std::uint64_t seed) {
+  RandomStream random(seed);
+  std::vector<TestSequence> sequences;
+  for (const std::int64_t length : lengths) {
+    TestSequence& sequence = sequences.emplace_back();
+    sequence.ids = random_ids(config, length, random);
+    for (std::int64_t t = 0; t < length; ++t) {
+      sequence.mask.push_back(random.uniform() < 0.7 ? 1 : 0);
+      sequence.dlogprobs.push_back(static_cast<float>(random.normal()));
+      sequence.dentropies.push_back(static_cast<float>(random.normal()));
+    }
+  }
+  return sequences;
+}
+
+Gradients gradients_for(const ModelConfig& config, const Adapter* adapter) {
+  return adapter != nullptr ? Gradients::for_adapter(config, adapter->spec())
+                            : Gradients::for_model(config);
+}
+
+std::vector<float> gradient_values(ModelBench& bench, const std::vector<TestSequence>& sequences,
+                                   const std::vector<std::size_t>& cuts, const Adapter* adapter,
+                                   std::int64_t chunk_rows) {
+  Gradients gradients = gradients_for(bench.config, adapter);
+  std::size_t first = 0;
+  for (const std::size_t end : cuts) {
+    const std::vector<TestSequence> part(sequences.begin() + static_cast<std::ptrdiff_t>(first),
+                                         sequences.begin() + static_cast<std::ptrdiff_t>(end));
+    bench.train(part, adapter, {0.8F, chunk_rows}, &gradients);
+    first = end;
+  }
+  const std::span<const float> values = gradients.collect().values();
+  return {values.begin(), values.end()};
 }
 
 }  // namespace tidemill::engines

@@ -78,9 +78,23 @@ public:
   Transformer model;
   std::shared_ptr<const ModelWeights> weights;
   std::unique_ptr<KvCache> cache;
-  KeepOptions keep;  // of `train`
+  KeepOptions keep;          // of `train`
+  BackwardOptions backward;  // of `train`
   /// Sequences that `train` puts before its own, as inference segments.
   std::vector<std::vector<std::int32_t>> passengers;
 };
+
+/// Returns random sequences of `lengths`, some of their tokens targets.
+[[nodiscard]] std::vector<TestSequence> random_sequences(const ModelConfig& config,
+                                                         const std::vector<std::int64_t>& lengths,
+                                                         std::uint64_t seed);
+/// Returns zero gradients of `adapter`, or, when it is null, of all parameters.
+[[nodiscard]] Gradients gradients_for(const ModelConfig& config, const Adapter* adapter);
+/// Returns the gradients of `sequences` that `bench` takes in micro-batches that end before the
+/// indices in `cuts`.
+[[nodiscard]] std::vector<float> gradient_values(ModelBench& bench,
+                                                 const std::vector<TestSequence>& sequences,
+                                                 const std::vector<std::size_t>& cuts,
+                                                 const Adapter* adapter, std::int64_t chunk_rows);
 
 }  // namespace tidemill::engines

@@ -22,6 +22,17 @@ std::vector<float> normals(std::int64_t count, double mean, double deviation,
 
 }  // namespace
 
+std::ostream& operator<<(std::ostream& out, const FeatureCase& c) {
+  return out << c.name;
+}
+
+std::vector<FeatureCase> feature_cases() {
+  return {{"plain", {}},
+          {"tied_biases_sliding", {true, true, false, true, false}},
+          {"qk_norm_scaled_rope", {false, false, true, false, true}},
+          {"everything", {true, true, true, true, true}}};
+}
+
 ModelConfig small_config(const ModelFeatures& features) {
   ModelConfig config;
   config.vocab_size = 53;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,14 @@ struct ModelFeatures {
   bool sliding = false;  // a window of 7 on the last layers
   bool scaled_rope = false;
 };
+
+struct FeatureCase {
+  std::string name;
+  ModelFeatures features;
+};
+std::ostream& operator<<(std::ostream& out, const FeatureCase& c);
+/// None of the features, all of them, and mixtures.
+[[nodiscard]] std::vector<FeatureCase> feature_cases();
 
 /// A configuration of 3 layers, hidden size 24, 4 heads over 2 key/value heads of size 8.
 [[nodiscard]] ModelConfig small_config(const ModelFeatures& features);

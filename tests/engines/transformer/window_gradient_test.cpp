@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of sequences that are taken in windows: close to those of whole sequences, and the same
+// bits whatever else is in the batch.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engines/transformer/backward_groups.hpp"
+#include "engines/transformer/gradients.hpp"
+#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/random_model.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// Shorter and longer than the windows, multiples of them and one beyond.
+const std::vector<std::int64_t> kLengths{9, 1, 30, 2, 17, 16};
+
+// A model with the trained adapters of every kind, the first null: all parameters.
+struct Subject {
+  Subject(const Backend& backend, const ModelFeatures& features, const BenchOptions& options)
+      : config(small_config(features)),
+        base(random_weights(config, 91)),
+        bench(backend, config, base, options),
+        sequences(random_sequences(config, kLengths, 92)) {
+    for (const AdapterSample& sample : adapter_samples()) {
+      const AdapterSpec spec = spec_of(sample.config, config);
+      trained.push_back(bench.adapter(spec, random_adapter(spec, config, base, 93)));
+    }
+  }
+
+  [[nodiscard]] ParameterSet gradients(const Adapter* adapter, std::int64_t window_tokens) {
+    bench.backward.window_tokens = window_tokens;
+    Gradients gradients = gradients_for(config, adapter);
+    bench.train(sequences, adapter, {0.8F, 64}, &gradients);
+    return std::move(gradients.collect());
+  }
+
+  // The same in micro-batches that end before the indices in `cuts`.
+  [[nodiscard]] std::vector<float> values(const Adapter* adapter, std::int64_t window_tokens,
+                                          const std::vector<std::size_t>& cuts) {
+    bench.backward.window_tokens = window_tokens;
+    return gradient_values(bench, sequences, cuts, adapter, 64);
+  }
+
+  ModelConfig config;
+  TensorMap base;
+  ModelBench bench;
+  std::vector<TestSequence> sequences;
+  std::vector<std::shared_ptr<const Adapter>> trained{nullptr};
+};
+
+// Returns the largest difference of a tensor's elements, relative to its largest element.
+double distance(std::span<const float> actual, std::span<const float> expected) {
+  double difference = 0.0;
+  double size = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference = std::max(difference, std::abs(double{actual[i]} - double{expected[i]}));
+    size = std::max(size, std::abs(double{expected[i]}));
+  }
+  return difference / size;
+}
+
+class WindowGradientTest : public ::testing::TestWithParam<Backend> {};
+
+TEST_P(WindowGradientTest, OfWholeSequencesHaveTheBitsOfOneGroup) {
+  for (const FeatureCase& c : feature_cases()) {
+    for (const DType kv : {DType::kF32, DType::kBF16}) {
+      Subject subject(GetParam(), c.features, {.kv = kv});
+      for (const auto& adapter : subject.trained) {
+        const auto expected = subject.values(adapter.get(), 0, {6});
+        for (const std::int64_t window : {30, 47}) {
+          ASSERT_EQ(subject.values(adapter.get(), window, {6}), expected)
+              << c.name << " " << dtype_name(kv) << " " << window;
+        }
+      }
+    }
+  }
+}
+
+// How far windows may move a tensor's gradient. In f32 they change nothing but the order in which
+// sums are taken. Beside a bfloat16 cache, layers below the last one round a gradient that has been
+// moved so, and some of its elements may go to the neighbouring number, 1 / 256 of them away.
+double tolerance(const std::string& name, DType kv) {
+  const bool below = name.find("layers.0.") != std::string::npos ||
+                     name.find("layers.1.") != std::string::npos ||
+                     name.find("embed_tokens") != std::string::npos;
+  return kv == DType::kBF16 && below ? 1.0 / 256.0 : 1e-5;
+}
+
+TEST_P(WindowGradientTest, AreCloseToThoseOfWholeSequences) {
+  for (const DType kv : {DType::kF32, DType::kBF16}) {
+    double largest = 0.0;
+    for (const FeatureCase& c : feature_cases()) {
+      Subject subject(GetParam(), c.features, {.kv = kv});
+      for (const auto& adapter : subject.trained) {
+        const ParameterSet whole = subject.gradients(adapter.get(), 0);
+        for (const std::int64_t window : {1, 7, 16}) {
+          const ParameterSet cut = subject.gradients(adapter.get(), window);
+          for (const ParameterSet::Entry& entry : whole.entries()) {
+            const double apart = distance(cut.values(entry), whole.values(entry));
+            EXPECT_LE(apart, tolerance(entry.name, kv))
+                << entry.name << " " << c.name << " " << dtype_name(kv) << " " << window;
+            largest = std::max(largest, apart);
+          }
+        }
+      }
+    }
+    EXPECT_GT(largest, 0.0);
+    std::cout << "[ measured ] " << GetParam() << ", cache " << dtype_name(kv) << ": at most "
+              << largest << " apart\n";
+  }
+}
+
+TEST_P(WindowGradientTest, HaveTheSameBitsForEveryCutBetweenSequences) {
+  for (const FeatureCase& c : feature_cases()) {
+    for (const DType kv : {DType::kF32, DType::kBF16}) {
+      Subject subject(GetParam(), c.features, {.kv = kv});
+      for (const auto& adapter : subject.trained) {
+        for (const std::int64_t window : {4, 16}) {
+          const auto expected = subject.values(adapter.get(), window, {6});
+          for (const std::vector<std::size_t>& cuts :
+               {std::vector<std::size_t>{1, 2, 3, 4, 5, 6}, {2, 6}}) {
+            ASSERT_EQ(subject.values(adapter.get(), window, cuts), expected)
+                << c.name << " " << dtype_name(kv) << " " << window << ", " << cuts.size()
+                << " parts";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(WindowGradientTest, HaveTheSameBitsBesidePassengersUnderEveryRecomputation) {
+  for (const FeatureCase& c : feature_cases()) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      BenchOptions options{.kv = type};
+      options.weights.compute = type;
+      Subject subject(GetParam(), c.features, options);
+      RandomStream random(94);
+      for (const auto& adapter : subject.trained) {
+        subject.bench.keep = {Recompute::kNone, type};
+        subject.bench.passengers.clear();
+        const auto expected = subject.values(adapter.get(), 7, {6});
+        subject.bench.passengers = {random_ids(subject.config, 1, random),
+                                    random_ids(subject.config, 21, random)};
+        for (const Recompute recompute : kRecomputes) {
+          subject.bench.keep.recompute = recompute;
+          ASSERT_EQ(subject.values(adapter.get(), 7, {1, 4, 6}), expected)
+              << c.name << " " << dtype_name(type) << " " << recompute_name(recompute);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, WindowGradientTest, ::testing::ValuesIn(backends()),
+                         [](const auto& test) { return test.param.name; });
+
+// Whole sequences of these lengths, one after the other.
+BatchPlan plan_of(const std::vector<std::int64_t>& lengths) {
+  BatchPlan plan;
+  for (const std::int64_t length : lengths) {
+    plan.segments.push_back({static_cast<std::int64_t>(plan.positions.size()), length, 0, {}});
+    for (std::int64_t i = 0; i < length; ++i) {
+      plan.positions.push_back(static_cast<std::int32_t>(i));
+    }
+  }
+  return plan;
+}
+
+TEST(BackwardGroupsTest, PackWholeSequencesAndCutLongOnes) {
+  const BatchPlan plan = plan_of({3, 5, 4, 17, 8, 1});
+  const std::vector<BackwardGroup> groups = plan_groups(plan, 8);
+  std::vector<std::vector<std::int64_t>> seen;
+  for (const BackwardGroup& group : groups) {
+    seen.push_back({group.first_row, group.num_rows, group.num_kv_rows, group.first_kv_row,
+                    group.opens ? 1 : 0, std::ssize(group.segments)});
+  }
+  const std::vector<std::vector<std::int64_t>> expected{
+      {0, 8, 8, 0, 1, 2},   {8, 4, 4, 0, 1, 1},  {28, 1, 17, 16, 1, 1}, {20, 8, 17, 8, 0, 1},
+      {12, 8, 17, 0, 0, 1}, {29, 8, 8, 0, 1, 1}, {37, 1, 1, 0, 1, 1}};
+  EXPECT_EQ(seen, expected);
+  EXPECT_EQ(groups[0].segments[1].first_row, 3);
+  EXPECT_EQ(groups[0].sequence_kv_row(groups[0].segments[1]), 3);
+  EXPECT_EQ(groups[3].segments[0].first_row, 0);
+  EXPECT_EQ(groups[3].segments[0].first_position, 8);
+  EXPECT_EQ(groups[3].sequence_kv_row(groups[3].segments[0]), 0);
+}
+
+TEST(BackwardGroupsTest, AreOneWithoutWindows) {
+  const BatchPlan plan = plan_of({3, 5, 40});
+  for (const std::int64_t window : {0, 48, 1000}) {
+    const std::vector<BackwardGroup> groups = plan_groups(plan, window);
+    ASSERT_EQ(groups.size(), 1U) << window;
+    EXPECT_EQ(groups[0].num_rows, 48);
+    EXPECT_EQ(groups[0].num_kv_rows, 48);
+    EXPECT_TRUE(groups[0].opens);
+  }
+}
+
+}  // namespace
+}  // namespace tidemill::engines
