@@ -115,9 +115,12 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
   const std::int64_t base = num_parameters(config) * kFloat;
   const std::int64_t published = bytes_in(options.compute, num_parameters(config));
   const std::int64_t converted = config.dtype == options.compute ? 0 : published;
-  // Trained, on their way to being laid out; laid out for the trainer and for generation.
-  const std::int64_t laid_out =
-      laid_out_bytes(config, options.compute) + bytes_in(options.compute, table_elements(config));
+  // Trained, on their way to being laid out; laid out for the trainer and for generation, each with
+  // a block of memory that others hold too.
+  constexpr std::int64_t kBlock = std::int64_t{16} << 20U;
+  const std::int64_t laid_out = laid_out_bytes(config, options.compute) +
+                                bytes_in(options.compute, table_elements(config)) +
+                                std::min(kBlock, laid_out_bytes(config, options.compute));
   estimate.weights_bytes += converted + base + published + 2 * laid_out;
   estimate.gradient_bytes =
       base + (config.tie_word_embeddings ? table_elements(config) * kFloat : 0);

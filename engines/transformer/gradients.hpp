@@ -26,10 +26,10 @@ struct LayerGradients {
 
 /// Sums of gradients over the sequences of a batch.
 ///
-/// Sequences are added one by one in the order they are given, row after row, so that the sums have
-/// the same bits for every cut of the batch between sequences (DESIGN I6). For that the two uses of
-/// a tied embedding are summed apart and joined by `collect`, which also turns the A of LoRA on the
-/// table, summed by tokens.
+/// Sequences are added one by one in the order they are given, row after row (of one that is taken
+/// in windows, the last window first), so that the sums have the same bits for every cut of the
+/// batch between sequences (DESIGN I6). For that the two uses of a tied embedding are summed apart
+/// and joined by `collect`, which also turns the A of LoRA on the table, summed by tokens.
 class Gradients {
 public:
   /// Makes zero gradients for every parameter of a model.

@@ -6,9 +6,12 @@ namespace {
 
 constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kLargePage = std::int64_t{2} << 20U;
-// Eight large pages. What stays unused at its end, at most a quarter, is not touched.
-constexpr std::int64_t kBlockBytes = 8 * kLargePage;
-constexpr std::int64_t kMostShared = kBlockBytes / 4;
+// Adapters are laid out again and again, and a block lives as long as anything in it: theirs are
+// small. What stays unused at a block's end is not touched.
+constexpr std::int64_t kSmallBlock = 2 * kLargePage;
+constexpr std::int64_t kMostSmall = kSmallBlock / 8;
+constexpr std::int64_t kMediumBlock = 8 * kLargePage;
+constexpr std::int64_t kMostMedium = kMediumBlock / 4;
 
 // The size of a block for one weight: whole large pages where that is an eighth more at most.
 std::int64_t own_block_bytes(std::int64_t size) {
@@ -20,16 +23,24 @@ std::int64_t own_block_bytes(std::int64_t size) {
 
 WeightBytes WeightMemory::allocate(std::int64_t size) {
   const std::int64_t rounded = (size + kCacheLine - 1) / kCacheLine * kCacheLine;
-  if (rounded > kMostShared) {
-    return {std::make_shared<const AlignedBytes>(own_block_bytes(size)), 0, size};
+  if (rounded <= kMostSmall) {
+    return cut(small_, kSmallBlock, size, rounded);
   }
-  if (block_ == nullptr || used_ + rounded > block_->size()) {
-    block_ = std::make_shared<const AlignedBytes>(kBlockBytes);
-    used_ = 0;
+  if (rounded <= kMostMedium) {
+    return cut(medium_, kMediumBlock, size, rounded);
   }
-  const std::int64_t offset = used_;
-  used_ += rounded;
-  return {block_, offset, size};
+  return {std::make_shared<const AlignedBytes>(own_block_bytes(size)), 0, size};
+}
+
+WeightBytes WeightMemory::cut(Open& open, std::int64_t block_bytes, std::int64_t size,
+                              std::int64_t rounded) {
+  if (open.block == nullptr || open.used + rounded > open.block->size()) {
+    open.block = std::make_shared<const AlignedBytes>(block_bytes);
+    open.used = 0;
+  }
+  const std::int64_t offset = open.used;
+  open.used += rounded;
+  return {open.block, offset, size};
 }
 
 }  // namespace tidemill::engines::cpu

@@ -36,8 +36,17 @@ public:
   [[nodiscard]] WeightBytes allocate(std::int64_t size);
 
 private:
-  std::shared_ptr<const AlignedBytes> block_;
-  std::int64_t used_ = 0;
+  // A block with room at its end.
+  struct Open {
+    std::shared_ptr<const AlignedBytes> block;
+    std::int64_t used = 0;
+  };
+
+  [[nodiscard]] static WeightBytes cut(Open& open, std::int64_t block_bytes, std::int64_t size,
+                                       std::int64_t rounded);
+
+  Open small_;
+  Open medium_;
 };
 
 }  // namespace tidemill::engines::cpu
