@@ -5,20 +5,15 @@
 
 #include "base/check.hpp"
 #include "engines/ops/cpu/cpu_ops.hpp"
+#include "engines/ops/cpu/product_cuts.hpp"
 #include "engines/ops/shapes.hpp"
 #include "engines/ops/weight_elements.hpp"
 
 namespace tidemill::engines::cpu {
 namespace {
 
-// Multiply-adds per cycle of one core, roughly: what costs are estimated with.
-constexpr std::int64_t kRate = 16;
 // Below this many rows per worker the columns are shared out, so that each weight is read once.
 constexpr std::int64_t kRowsPerWorker = 64;
-// Panels turned round at a time: what a tall tile of any instruction set works on, or as many as
-// leave room for the rows in the second-level cache.
-constexpr std::int64_t kTurnedPanels = 3;
-constexpr std::int64_t kTurnedBytes = std::int64_t{192} * 1024;
 // A weight gradient with at most so many rows or columns is made without packing.
 constexpr std::int64_t kThin = 64;
 // Rows packed at once for a weight gradient, between two visits of its sums.
@@ -107,15 +102,6 @@ ProductJob rows_of(ProductJob job, std::int64_t x_bytes, std::int64_t first, std
   return job;
 }
 
-// The columns of panels [first, end) of a product.
-ProductJob panels_of(ProductJob job, std::int64_t first, std::int64_t end) {
-  const std::int64_t column = first * kPanel;
-  job.y += column;
-  job.bias = job.bias == nullptr ? nullptr : job.bias + column;
-  job.cols = std::min(job.cols, end * kPanel) - column;
-  return job;
-}
-
 }  // namespace
 
 void CpuOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
@@ -147,9 +133,9 @@ void CpuOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const
   // Few rows: reading a panel takes about as long as multiplying six rows by it.
   team_.share(groups, x.cols * (y.rows + 6) * width * kPanel / kRate,
               [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                ProductJob job = panels_of(whole, begin * width, std::min(end * width, panels));
-                job.panels = w.data() + begin * width * w.shape().panel_bytes();
-                kernel(job);
+                kernel(panels_of(whole, begin * width, std::min(end * width, panels),
+                                 w.data() + begin * width * w.shape().panel_bytes(),
+                                 w.shape().panel_elements()));
               });
 }
 
@@ -172,8 +158,7 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
   const std::int64_t panels = panels_for(dx.cols);
   const std::int64_t turned_elements = w.shape().num_panels() * kPanel * kPanel;
   const std::int64_t turned_bytes = turned_elements * (bf16 ? 2 : 4);
-  const std::int64_t width =
-      std::max<std::int64_t>(1, kTurnedBytes / (kTurnedPanels * turned_bytes)) * kTurnedPanels;
+  const std::int64_t width = panels_made_at_once(turned_bytes);
   const std::int64_t groups = (panels + width - 1) / width;
   team_.share(groups, dy.cols * (dx.rows + 6) * width * kPanel / kRate,
               [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
@@ -187,10 +172,7 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
                              .num_panels = last - first,
                              .out = turned,
                              .out_stride = turned_elements});
-                  ProductJob job = panels_of(whole, first, last);
-                  job.panels = turned;
-                  job.panel_stride = turned_elements;
-                  kernel(job);
+                  kernel(panels_of(whole, first, last, turned, turned_elements));
                 }
               });
 }

@@ -4,6 +4,7 @@
 
 #include "base/check.hpp"
 #include "engines/ops/cpu/cpu_ops.hpp"
+#include "engines/ops/cpu/product_cuts.hpp"
 #include "engines/ops/shapes.hpp"
 
 namespace tidemill::engines::cpu {
@@ -11,9 +12,8 @@ namespace {
 
 // With more rows a weight is worth the tiles and the sharing out of a product of its own.
 constexpr std::int64_t kFewRows = 8;
-// Elements of a weight that are read in a cycle, roughly, and multiply-adds of one row in it.
+// Elements of a weight that are read in a cycle, roughly.
 constexpr std::int64_t kReadRate = 2;
-constexpr std::int64_t kRate = 16;
 
 const PanelWeight& float_panels(const PreparedWeight& weight) {
   const auto* mine = dynamic_cast<const PanelWeight*>(&weight);

@@ -5,23 +5,13 @@
 
 #include "base/block_nf4.hpp"
 #include "engines/ops/cpu/cpu_ops.hpp"
+#include "engines/ops/cpu/product_cuts.hpp"
 
 namespace tidemill::engines::cpu {
 namespace {
 
-// Multiply-adds per cycle of one core, roughly, and rows that expanding a panel costs as much as.
-constexpr std::int64_t kRate = 16;
+// Rows that expanding a panel costs as much as.
 constexpr std::int64_t kExpandRows = 12;
-// Panels are expanded in multiples of what a tall tile works on, as many as leave room for rows in
-// the second-level cache.
-constexpr std::int64_t kTilePanels = 3;
-constexpr std::int64_t kExpandedBytes = std::int64_t{192} * 1024;
-
-// Panels expanded at a time, each of so many elements.
-std::int64_t panels_at_once(std::int64_t panel_elements) {
-  const std::int64_t tile_bytes = kTilePanels * panel_elements * 2;
-  return std::max<std::int64_t>(1, kExpandedBytes / tile_bytes) * kTilePanels;
-}
 
 ExpandJob expand_job(const PanelWeight& weight) {
   ExpandJob job;
@@ -32,18 +22,6 @@ ExpandJob expand_job(const PanelWeight& weight) {
   return job;
 }
 
-// The columns of panels [first, end) of a product with the panels at `panels`.
-ProductJob columns_of(ProductJob job, std::int64_t first, std::int64_t end, const void* panels,
-                      std::int64_t panel_elements) {
-  const std::int64_t column = first * kPanel;
-  job.y += column;
-  job.bias = job.bias == nullptr ? nullptr : job.bias + column;
-  job.cols = std::min(job.cols, end * kPanel) - column;
-  job.panels = panels;
-  job.panel_stride = panel_elements;
-  return job;
-}
-
 }  // namespace
 
 void CpuOps::linear_nf4(ConstMatrix x, const PanelWeight& weight, std::span<const float> bias,
@@ -51,7 +29,7 @@ void CpuOps::linear_nf4(ConstMatrix x, const PanelWeight& weight, std::span<cons
   const ProductJob whole = product_of(x, DType::kBF16, bias, store, y);
   const std::int64_t panels = weight.shape().num_panels();
   const std::int64_t elements = x.cols * kPanel;
-  const std::int64_t width = panels_at_once(elements);
+  const std::int64_t width = panels_made_at_once(2 * elements);
   const std::int64_t groups = (panels + width - 1) / width;
   team_.share(groups, x.cols * (y.rows + kExpandRows) * width * kPanel / kRate,
               [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
@@ -65,7 +43,7 @@ void CpuOps::linear_nf4(ConstMatrix x, const PanelWeight& weight, std::span<cons
                   expand.first_panel = first;
                   expand.num_panels = last - first;
                   kernels_.expand_nf4(expand);
-                  kernels_.product_bf16(columns_of(whole, first, last, expanded, elements));
+                  kernels_.product_bf16(panels_of(whole, first, last, expanded, elements));
                 }
               });
 }
@@ -75,7 +53,7 @@ void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight
   const ProductJob whole = product_of(dy, DType::kBF16, {}, store, dx);
   const std::int64_t panels = panels_for(dx.cols);
   const std::int64_t elements = weight.shape().num_panels() * kPanel * kPanel;
-  const std::int64_t width = panels_at_once(elements);
+  const std::int64_t width = panels_made_at_once(2 * elements);
   const std::int64_t groups = (panels + width - 1) / width;
   team_.share(
       groups, dy.cols * (dx.rows + 2 * kExpandRows) * width * kPanel / kRate,
@@ -98,7 +76,7 @@ void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight
                                    .num_panels = last - first,
                                    .out = turned,
                                    .out_stride = elements});
-          kernels_.product_bf16(columns_of(whole, first, last, turned, elements));
+          kernels_.product_bf16(panels_of(whole, first, last, turned, elements));
         }
       });
 }

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How products are cut into jobs, whatever their weight is kept as.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engines/ops/cpu/kernels.hpp"
+
+namespace tidemill::engines::cpu {
+
+/// Multiply-adds per cycle of one core, roughly: what costs are estimated with.
+inline constexpr std::int64_t kRate = 16;
+
+/// Returns how many panels of `panel_bytes` are made at a time, by turning round or expanding: what
+/// a tall tile of any instruction set works on, or as many as leave room for the rows in the
+/// second-level cache.
+[[nodiscard]] inline std::int64_t panels_made_at_once(std::int64_t panel_bytes) noexcept {
+  constexpr std::int64_t kTilePanels = 3;
+  constexpr std::int64_t kMadeBytes = std::int64_t{192} * 1024;
+  return std::max<std::int64_t>(1, kMadeBytes / (kTilePanels * panel_bytes)) * kTilePanels;
+}
+
+/// Returns the columns of panels [first, end) of a product, which lie at `panels`,
+/// `panel_stride` elements apart.
+[[nodiscard]] inline ProductJob panels_of(ProductJob job, std::int64_t first, std::int64_t end,
+                                          const void* panels, std::int64_t panel_stride) noexcept {
+  const std::int64_t column = first * kPanel;
+  job.y += column;
+  job.bias = job.bias == nullptr ? nullptr : job.bias + column;
+  job.cols = std::min(job.cols, end * kPanel) - column;
+  job.panels = panels;
+  job.panel_stride = panel_stride;
+  return job;
+}
+
+}  // namespace tidemill::engines::cpu
