@@ -83,7 +83,7 @@ TrainView::TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& o
                        Activations::bytes_per_row(
                            device.config, gradients_.first_layer(),
                            KeepOptions::beside(options.compute, options.recompute), shelf.spec())),
-      backward_{options.window_tokens},
+      window_tokens_(options.window_tokens),
       working_(std::move(weights)) {
   const Status loaded = parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // they have been laid out
@@ -141,10 +141,10 @@ Status TrainView::add(TrainSequence sequence) {
   if (batch_->entries.contains(id)) {
     return invalid_argument("sequence added twice" + sample(id));
   }
-  if (batch_->stepped.has_value() && id < *batch_->stepped) {
-    return invalid_argument("a sequence of a higher id has been stepped already" + sample(id));
+  if (batch_->stepped.has_value() && id < batch_->entries.rbegin()->first) {
+    return invalid_argument("a sequence of a higher id was there at the last step" + sample(id));
   }
-  batch_->entries.emplace(id, Entry{std::move(sequence), {}});
+  batch_->entries.emplace(id, Entry{std::move(sequence), {}, {}});
   return {};
 }
 
@@ -158,9 +158,26 @@ std::map<SampleId, TrainView::Entry>::iterator TrainView::next_entry() {
   return batch_->stepped.has_value() ? entries.upper_bound(*batch_->stepped) : entries.begin();
 }
 
+// Finds what the sequences that were added since the last step share. Who shares with whom must not
+// depend on how far budgets have brought the batch.
+void TrainView::find_prompts() {
+  std::vector<const TrainSequence*> sequences;
+  std::vector<Entry*> added;
+  for (auto it = next_entry(); it != batch_->entries.end(); ++it) {
+    if (!it->second.prompt.has_value()) {
+      sequences.push_back(&it->second.sequence);
+      added.push_back(&it->second);
+    }
+  }
+  const std::vector<SharedPrompt> prompts = find_shared_prompts(sequences);
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    added[i]->prompt = prompts[i];
+  }
+}
+
 bool TrainView::fits(const MicroBatch& micro, const TrainSequence& sequence,
-                     std::int64_t max_rows) const {
-  const std::int64_t rows = num_rows(sequence);
+                     const SharedPrompt& prompt, std::int64_t max_rows) const {
+  const std::int64_t rows = micro.rows_of(sequence, prompt);
   return rows == 0 || micro.rows() == 0 ||
          micro.rows() + rows <= std::min(max_rows, activation_rows_);
 }
@@ -170,11 +187,13 @@ Result<StepReport> TrainView::step(const StepBudget& budget) {
   if (!has_work()) {
     return report;
   }
+  find_prompts();
   Status status;
   {
     MicroBatch micro(device_);
     for (auto it = next_entry(); it != batch_->entries.end(); ++it) {
-      if (!fits(micro, it->second.sequence, budget.tokens) || !micro.add(it->second.sequence)) {
+      const auto& [sequence, prompt, logprobs] = it->second;
+      if (!fits(micro, sequence, *prompt, budget.tokens) || !micro.add(sequence, *prompt)) {
         break;
       }
     }
@@ -193,7 +212,7 @@ Result<StepReport> TrainView::step(const StepBudget& budget) {
 }
 
 Status TrainView::run(MicroBatch& micro) {
-  std::vector<float> logprobs(static_cast<std::size_t>(micro.rows()));
+  std::vector<float> logprobs(micro.targets().size());
   std::vector<float> entropies(batch_->loss != nullptr ? logprobs.size() : 0);
   ConstMatrix hidden;
   if (micro.rows() > 0) {
@@ -241,7 +260,7 @@ Status TrainView::run_loss(MicroBatch& micro, ConstMatrix hidden,
       *working_.base, working_.adapter.get(), hidden, micro.targets(), batch_->head,
       {row_dlogprobs, row_dentropies, true}, dhidden, gradients_);
   device_.transformer->backward(*working_.base, micro.batch(), *device_.cache, activations_,
-                                dhidden, gradients_, backward_);
+                                dhidden, gradients_, {window_tokens_, &carried_});
   return {};
 }
 
@@ -257,7 +276,7 @@ Result<std::vector<float>> TrainView::logprobs(SampleId id) const {
 
 Status TrainView::score_micro(MicroBatch& micro, const LaidOutWeights& weights,
                               const HeadOptions& head, std::vector<std::vector<float>>& columns) {
-  std::vector<float> logprobs(static_cast<std::size_t>(micro.rows()));
+  std::vector<float> logprobs(micro.targets().size());
   if (micro.rows() > 0) {
     const ConstMatrix hidden = micro.forward(weights, activations_);
     device_.transformer->token_logprobs(*weights.base, weights.adapter.get(), hidden,
@@ -283,11 +302,17 @@ Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights
     TIDEMILL_ASSIGN_OR_RETURN(laid_out, shelf_.lay_out(weights, WeightUse::kForward));
   }
   const HeadOptions head{temperature, Device::logit_rows(device_.config)};
+  std::vector<const TrainSequence*> pointers;
+  for (const TrainSequence& sequence : sequences) {
+    pointers.push_back(&sequence);
+  }
+  const std::vector<SharedPrompt> prompts = find_shared_prompts(pointers);
   std::vector<std::vector<float>> columns;
   while (columns.size() < sequences.size()) {
     MicroBatch micro(device_);
-    for (const TrainSequence& sequence : sequences.subspan(columns.size())) {
-      if (!fits(micro, sequence, StepBudget{}.tokens) || !micro.add(sequence)) {
+    for (std::size_t i = columns.size(); i < sequences.size(); ++i) {
+      if (!fits(micro, sequences[i], prompts[i], StepBudget{}.tokens) ||
+          !micro.add(sequences[i], prompts[i])) {
         break;
       }
     }
@@ -327,6 +352,7 @@ void TrainView::end_batch() {
   if (batch_.has_value() && batch_->loss != nullptr && batch_->stepped.has_value()) {
     gradients_.set_zero();
   }
+  carried_.num_tokens = 0;
   batch_.reset();
 }
 

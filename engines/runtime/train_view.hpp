@@ -19,8 +19,9 @@ namespace tidemill::engines {
 
 /// Trains all parameters of a model, or its adapter.
 ///
-/// Gradients are added in the order of ids, so weights have the same bits for every budget. After a
-/// failed `step` or `update` the batch is over and the weights are those from before it.
+/// Gradients are added in the order of ids, so weights have the same bits for every budget.
+/// Neighbours in that order which begin with the same prompt, as the samples of a group do, share
+/// its rows (`find_shared_prompts`), if they were added before the same step. After a failed `step` or `update` the batch is over and the weights are those from before it.
 class TrainView final : public TrainEngine {
 public:
   /// Trains the adapter if the shelf's spec has one, else the base, beginning with `initial`, which
@@ -45,7 +46,8 @@ public:
 private:
   struct Entry {
     TrainSequence sequence;
-    std::vector<float> logprobs;  // once stepped
+    std::optional<SharedPrompt> prompt;  // found at the first step after it was added
+    std::vector<float> logprobs;         // once stepped
   };
   struct OpenBatch {
     TokenLoss* loss = nullptr;
@@ -58,7 +60,8 @@ private:
   [[nodiscard]] bool trains_adapter() const noexcept { return !shelf_.spec().empty(); }
   [[nodiscard]] Status check(const TrainSequence& sequence) const;
   [[nodiscard]] bool fits(const MicroBatch& micro, const TrainSequence& sequence,
-                          std::int64_t max_rows) const;
+                          const SharedPrompt& prompt, std::int64_t max_rows) const;
+  void find_prompts();
   [[nodiscard]] std::map<SampleId, Entry>::iterator next_entry();
   Status run(MicroBatch& micro);
   Status run_loss(MicroBatch& micro, ConstMatrix hidden,
@@ -75,7 +78,8 @@ private:
   Gradients gradients_;
   Activations activations_;
   std::int64_t activation_rows_;  // the most that one micro-batch may keep
-  BackwardOptions backward_;
+  std::int64_t window_tokens_;
+  CarriedPrefix carried_;  // of a prompt whose sequences are not all stepped
   OwnedMatrix dhidden_;
   LaidOutWeights working_;
   bool published_ = true;  // the digests of `working_` are those of the working weights

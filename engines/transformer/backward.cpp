@@ -12,6 +12,7 @@
 #include "base/check.hpp"
 #include "engines/transformer/backward_groups.hpp"
 #include "engines/transformer/forward_pass.hpp"
+#include "engines/transformer/prefix_gradients.hpp"
 #include "engines/transformer/transformer_state.hpp"
 
 namespace tidemill::engines {
@@ -21,7 +22,7 @@ class BackwardPass {
 public:
   BackwardPass(Transformer::State& state, const ModelWeights& weights, const BatchPlan& plan,
                const KvCache& cache, Activations& activations, Gradients& gradients,
-               std::int64_t window_tokens)
+               const BackwardOptions& options)
       : config_(state.config),
         epsilon_(static_cast<float>(state.config.rms_norm_eps)),
         ops_(state.ops),
@@ -35,7 +36,8 @@ public:
         gradients_(gradients),
         adapter_(plan.adapter_runs.empty() ? nullptr : plan.adapter_runs.front().adapter),
         num_rows_(static_cast<std::int64_t>(plan.positions.size())),
-        groups_(plan_groups(plan, window_tokens)),
+        groups_(plan_groups(plan, options.window_tokens)),
+        prefixes_(plan, b_.prefix_dkey, b_.prefix_dvalue, options.carried),
         forward_(state, weights, plan, cache, &activations, num_rows_) {}
 
   void final_norm(ConstMatrix dhidden) {
@@ -49,12 +51,16 @@ public:
 
   void layer(std::int64_t index) {
     forward_.recompute(index);
+    prefixes_.begin_layer(index, config_.num_layers, config_.num_kv_heads * config_.head_dim);
     for (const BackwardGroup& group : groups_) {
       group_ = &group;
       mlp_block(index);
       attention_block(index);
     }
+    prefixes_.end_layer(index);
   }
+
+  void finish() { prefixes_.finish(); }
 
   void embedding(std::span<const std::int32_t> ids) {
     if (gradients_.trains_model()) {
@@ -94,28 +100,15 @@ private:
 
   void attention_block(std::int64_t index) {
     AttentionActivations& kept = activations_.attention(index);
-    const AttentionShape shape = attention_shape(config_, index, cache_.options());
     const std::int64_t query_cols = config_.num_heads * config_.head_dim;
-    const std::int64_t key_cols = config_.num_kv_heads * config_.head_dim;
-    const KvGradient dkv = key_value_gradients(key_cols);
-
     const ConstMatrix attention = rows_of(kept.attention, f_.attention);
     const Matrix dattention = buffer(b_.dattention, query_cols);
     linear(index, LinearKind::kOutput, rows_of(b_.dresidual), attention, Store::kOverwrite,
            &dattention);
     const Matrix dquery = buffer(b_.dquery, query_cols);
-    std::vector<KvGradient> of_sequences;
-    for (const AttentionSegment& segment : group_->segments) {
-      const std::int64_t first = group_->sequence_kv_row(segment);
-      const std::int64_t count = segment.first_position + segment.num_tokens;
-      of_sequences.push_back({dkv.dk.slice_rows(first, count), dkv.dv.slice_rows(first, count)});
-    }
-    ops_.attention_backward_windows(shape, group_->segments, of_sequences,
-                                    rotated_query(index, kept), cache_.layer(index), attention,
-                                    rows_of(kept.lse), dattention, dquery);
-    // From here on the gradients of the group's own keys and values alone: they are complete.
-    const KvGradient own = {dkv.dk.slice_rows(group_->first_kv_row, group_->num_rows),
-                            dkv.dv.slice_rows(group_->first_kv_row, group_->num_rows)};
+    const Queries queries{rotated_query(index, kept), attention, rows_of(kept.lse), dattention,
+                          dquery};
+    const KvGradient own = key_value_gradients(index, queries);
     ops_.rope(dquery, config_.head_dim, positions(), rope_, RopeDirection::kBackward);
     ops_.rope(own.dk, config_.head_dim, positions(), rope_, RopeDirection::kBackward);
     if (config_.qk_norm) {
@@ -127,13 +120,81 @@ private:
     projections(index, dquery, own);
   }
 
-  // The gradients of keys and values that the group adds to.
-  [[nodiscard]] KvGradient key_value_gradients(std::int64_t cols) {
+  // Rows of a group, as attention backward takes them.
+  struct Queries {
+    ConstMatrix query;
+    ConstMatrix out;
+    ConstMatrix lse;
+    ConstMatrix dout;
+    Matrix dquery;
+  };
+
+  // Attention backward. Returns the gradients of the group's own keys and values, which are
+  // complete: prefixes go last, with what all that continue them have given.
+  KvGradient key_value_gradients(std::int64_t index, const Queries& queries) {
+    const std::int64_t cols = config_.num_kv_heads * config_.head_dim;
     if (group_->opens) {
       b_.dkey.reshape(group_->num_kv_rows, cols);
       b_.dvalue.reshape(group_->num_kv_rows, cols);
       std::ranges::fill(b_.dkey.elements(), 0.0F);
       std::ranges::fill(b_.dvalue.elements(), 0.0F);
+    }
+    attend_backward(index, queries, [](const PrefixRole& role) { return role.is < 0; });
+    for (const GroupSegment& segment : group_->segments) {
+      if (segment.role.continues >= 0 && segment.completes) {
+        prefixes_.add(segment.role.continues, seen_by(segment), ops_);
+      }
+    }
+    for (const GroupSegment& segment : group_->segments) {
+      if (segment.role.is >= 0 && group_->opens) {
+        prefixes_.copy(segment.role.is, seen_by(segment));
+      }
+    }
+    attend_backward(index, queries, [](const PrefixRole& role) { return role.is >= 0; });
+    return own_rows();
+  }
+
+  // Attention backward of those segments of the group whose role is one that `wanted` wants.
+  template <class Wanted>
+  void attend_backward(std::int64_t index, const Queries& queries, const Wanted& wanted) {
+    std::vector<AttentionSegment> segments;
+    std::vector<KvGradient> gradients;
+    for (const GroupSegment& segment : group_->segments) {
+      if (wanted(segment.role)) {
+        segments.push_back(segment.attention);
+        gradients.push_back(seen_by(segment));
+      }
+    }
+    if (!segments.empty()) {
+      ops_.attention_backward_windows(attention_shape(config_, index, cache_.options()), segments,
+                                      gradients, queries.query, cache_.layer(index), queries.out,
+                                      queries.lse, queries.dout, queries.dquery);
+    }
+  }
+
+  // The gradients of all keys and values that a segment sees.
+  [[nodiscard]] KvGradient seen_by(const GroupSegment& segment) const {
+    const std::int64_t count = segment.attention.first_position + segment.attention.num_tokens;
+    return {b_.dkey.view().slice_rows(segment.first_kv_row, count),
+            b_.dvalue.view().slice_rows(segment.first_kv_row, count)};
+  }
+
+  // The gradients of the group's own keys and values, one segment after the other.
+  [[nodiscard]] KvGradient own_rows() {
+    if (group_->segments.size() == 1) {
+      const AttentionSegment& only = group_->segments.front().attention;
+      return {b_.dkey.view().slice_rows(only.first_position, only.num_tokens),
+              b_.dvalue.view().slice_rows(only.first_position, only.num_tokens)};
+    }
+    if (group_->num_kv_rows > group_->num_rows) {
+      std::vector<std::int64_t> rows;
+      for (const GroupSegment& segment : group_->segments) {
+        for (std::int64_t i = 0; i < segment.attention.num_tokens; ++i) {
+          rows.push_back(segment.first_kv_row + segment.attention.first_position + i);
+        }
+      }
+      b_.dkey.keep_rows(rows);
+      b_.dvalue.keep_rows(rows);
     }
     return {b_.dkey.view(), b_.dvalue.view()};
   }
@@ -264,6 +325,7 @@ private:
   std::int64_t num_rows_;
   std::vector<BackwardGroup> groups_;
   const BackwardGroup* group_ = nullptr;  // whose rows are on their way through a layer
+  PrefixGradients prefixes_;
   ForwardPass forward_;
 };
 
@@ -287,11 +349,12 @@ void Transformer::backward(const ModelWeights& weights, const Batch& batch, cons
   TIDEMILL_CHECK(num_rows > 0 && dhidden.rows == num_rows) << dhidden.rows << " of " << num_rows;
   TIDEMILL_CHECK(fits(gradients, plan)) << "gradients of other weights than the rows train";
   TIDEMILL_CHECK(activations.first_layer() <= gradients.first_layer());
-  BackwardPass pass(s, weights, plan, cache, activations, gradients, options.window_tokens);
+  BackwardPass pass(s, weights, plan, cache, activations, gradients, options);
   pass.final_norm(dhidden);
   for (std::int64_t index = s.config.num_layers; index-- > gradients.first_layer();) {
     pass.layer(index);
   }
+  pass.finish();
   pass.embedding(std::span(batch.ids).last(static_cast<std::size_t>(num_rows)));
 }
 

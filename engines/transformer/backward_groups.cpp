@@ -8,35 +8,26 @@
 namespace tidemill::engines {
 namespace {
 
-// Whether the group's rows and those of its keys and values are the same: no window of a sequence.
-bool is_whole(const BackwardGroup& group) {
-  return group.num_kv_rows == group.num_rows;
+void add_whole(const AttentionSegment& segment, const PrefixRole& role, BackwardGroup& group) {
+  group.segments.push_back(
+      {{group.num_rows, segment.num_tokens, segment.first_position, segment.pages},
+       role,
+       group.num_kv_rows});
+  group.num_rows += segment.num_tokens;
+  group.num_kv_rows += segment.first_position + segment.num_tokens;
 }
 
-void add_whole(const AttentionSegment& sequence, std::int64_t max_rows,
-               std::vector<BackwardGroup>& groups) {
-  const std::int64_t count = sequence.num_tokens;
-  if (groups.empty() || !is_whole(groups.back()) || groups.back().num_rows + count > max_rows) {
-    groups.emplace_back().first_row = sequence.first_row;
-  }
-  BackwardGroup& group = groups.back();
-  group.segments.push_back({group.num_rows, count, 0, sequence.pages});
-  group.num_rows += count;
-  group.num_kv_rows += count;
-}
-
-void add_windows(const AttentionSegment& sequence, std::int64_t window_tokens,
-                 std::vector<BackwardGroup>& groups) {
-  const std::int64_t length = sequence.num_tokens;
-  const std::int64_t last = (length - 1) / window_tokens * window_tokens;
+void add_windows(const AttentionSegment& segment, const PrefixRole& role,
+                 std::int64_t window_tokens, std::vector<BackwardGroup>& groups) {
+  const std::int64_t last = (segment.num_tokens - 1) / window_tokens * window_tokens;
   for (std::int64_t begin = last; begin >= 0; begin -= window_tokens) {
-    const std::int64_t count = std::min(window_tokens, length - begin);
-    groups.push_back({.first_row = sequence.first_row + begin,
+    const std::int64_t count = std::min(window_tokens, segment.num_tokens - begin);
+    const AttentionSegment window{0, count, segment.first_position + begin, segment.pages};
+    groups.push_back({.first_row = segment.first_row + begin,
                       .num_rows = count,
-                      .num_kv_rows = length,
-                      .first_kv_row = begin,
+                      .num_kv_rows = segment.first_position + segment.num_tokens,
                       .opens = begin == last,
-                      .segments = {{0, count, begin, sequence.pages}}});
+                      .segments = {{window, role, 0, begin == 0}}});
   }
 }
 
@@ -47,13 +38,22 @@ std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, std::int64_t windo
   const auto num_rows = static_cast<std::int64_t>(plan.positions.size());
   const std::int64_t max_rows = window_tokens > 0 ? window_tokens : num_rows;
   std::vector<BackwardGroup> groups;
-  for (const AttentionSegment& sequence : plan.segments) {
-    TIDEMILL_CHECK(sequence.first_position == 0) << sequence.first_position;
-    if (sequence.num_tokens > max_rows) {
-      add_windows(sequence, max_rows, groups);
-    } else {
-      add_whole(sequence, max_rows, groups);
+  bool whole = false;  // the last group is of whole segments
+  for (std::size_t i = 0; i < plan.segments.size(); ++i) {
+    const AttentionSegment& segment = plan.segments[i];
+    const PrefixRole& role = plan.roles[i];
+    if (segment.num_tokens > max_rows) {
+      add_windows(segment, role, max_rows, groups);
+      whole = false;
+      continue;
     }
+    const std::int64_t positions = segment.first_position + segment.num_tokens;
+    if (!whole || groups.back().num_rows + segment.num_tokens > max_rows ||
+        groups.back().num_kv_rows + positions > max_rows) {
+      groups.emplace_back().first_row = segment.first_row;
+      whole = true;
+    }
+    add_whole(segment, role, groups.back());
   }
   return groups;
 }

@@ -31,11 +31,19 @@ struct Segment {
   /// Hidden states are wanted of its last so many tokens; those of the others are left undefined,
   /// and what nobody needs for them is not computed. A training segment's are all wanted.
   std::int64_t num_hidden = std::numeric_limits<std::int64_t>::max();
+  /// Of a training segment with `first_position` > 0: which segment of the batch has the tokens
+  /// before, from position 0 on. Whole pages of those are its pages too; where the next one is not,
+  /// the tokens in it are stored there as well. -1: no other segment.
+  std::int64_t prefix = -1;
 };
 
-/// Tokens and how they are cut. Segments cover the rows in order; inference segments come first.
-/// No two segments belong to one sequence. A training segment is a whole sequence
-/// (`first_position` = 0), and all training segments have the same adapter.
+/// Tokens and how they are cut. Segments cover the rows in order; inference segments come first,
+/// and all training segments have the same adapter. Two segments belong to one sequence only if
+/// one is the prefix of the other.
+///
+/// A training segment is a whole sequence, the prefix of several, or what follows their prefix. A
+/// prefix has none itself. It is a training segment behind all that continue it or, if some will
+/// follow in batches to come, an inference segment (`BackwardOptions::carried`).
 struct Batch {
   std::vector<std::int32_t> ids;  // (T), each within the vocabulary
   std::vector<Segment> segments;

@@ -16,8 +16,33 @@ void check_segment(const Segment& segment, const KvCache& cache) {
   TIDEMILL_CHECK(end <= std::numeric_limits<std::int32_t>::max()) << end;
   TIDEMILL_CHECK(static_cast<std::int64_t>(segment.pages.size()) >= cache.pages_for(end))
       << segment.pages.size() << " pages for " << end << " tokens";
-  TIDEMILL_CHECK(segment.mode == SegmentMode::kInference || segment.first_position == 0)
-      << "a training segment is a whole sequence";
+  TIDEMILL_CHECK(segment.mode == SegmentMode::kInference ||
+                 (segment.first_position == 0) == (segment.prefix < 0))
+      << "a training segment begins a sequence or follows a prefix";
+}
+
+void check_prefix(const Batch& batch, std::size_t index) {
+  const Segment& segment = batch.segments[index];
+  TIDEMILL_CHECK(segment.prefix < std::ssize(batch.segments)) << segment.prefix;
+  const Segment& prefix = batch.segments[static_cast<std::size_t>(segment.prefix)];
+  TIDEMILL_CHECK(prefix.prefix < 0 && prefix.first_position == 0 &&
+                 prefix.num_tokens == segment.first_position)
+      << "segment " << index << " does not follow segment " << segment.prefix;
+  TIDEMILL_CHECK(prefix.mode == SegmentMode::kInference ||
+                 segment.prefix > static_cast<std::int64_t>(index))
+      << "a prefix that is trained comes last";
+}
+
+// What of the prefix of `segment` goes to the segment's own page too, if that is another.
+void append_shared_page(const Segment& segment, const AttentionSegment& prefix,
+                        std::int64_t page_tokens, BatchPlan& plan) {
+  const std::int64_t page = segment.first_position / page_tokens;
+  const std::int64_t begin = page * page_tokens;
+  const auto at = static_cast<std::size_t>(page);
+  if (begin < segment.first_position && segment.pages[at] != prefix.pages[at]) {
+    plan.appends.push_back(
+        {prefix.first_row + begin, segment.first_position - begin, begin, segment.pages});
+  }
 }
 
 void add_segment(const Segment& segment, BatchPlan& plan) {
@@ -27,7 +52,31 @@ void add_segment(const Segment& segment, BatchPlan& plan) {
   }
   plan.num_positions = std::max(plan.num_positions, segment.first_position + segment.num_tokens);
   plan.segments.push_back({first_row, segment.num_tokens, segment.first_position, segment.pages});
+  plan.appends.push_back(plan.segments.back());
   append_adapter_rows(segment.adapter, first_row, segment.num_tokens, plan.adapter_runs);
+}
+
+// Finds the prefixes of `segments`, of which the first is the batch's segment `first_index`.
+void plan_prefixes(std::span<const Segment> segments, std::int64_t first_index, BatchPlan& plan) {
+  plan.roles.resize(segments.size());
+  std::int64_t num_rows = 0;
+  std::int64_t last = -1;  // the prefix planned last: what continues one is neighbours
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Segment& segment = segments[i];
+    if (segment.prefix < 0) {
+      continue;
+    }
+    if (segment.prefix != last) {
+      last = segment.prefix;
+      const bool trained = last >= first_index;
+      if (trained) {
+        plan.roles[static_cast<std::size_t>(last - first_index)].is = std::ssize(plan.prefixes);
+      }
+      plan.prefixes.push_back({num_rows, segment.first_position, trained});
+      num_rows += segment.first_position;
+    }
+    plan.roles[i].continues = std::ssize(plan.prefixes) - 1;
+  }
 }
 
 // The segments from the first training segment on.
@@ -71,6 +120,13 @@ BatchPlan plan_batch(const Batch& batch, const KvCache& cache) {
   for (const Segment& segment : training_segments(batch)) {
     TIDEMILL_CHECK(segment.mode == SegmentMode::kTraining) << "inference segments come first";
   }
+  for (std::size_t i = 0; i < batch.segments.size(); ++i) {
+    if (const Segment& segment = batch.segments[i]; segment.prefix >= 0) {
+      check_prefix(batch, i);
+      append_shared_page(segment, plan.segments[static_cast<std::size_t>(segment.prefix)],
+                         cache.options().page_tokens, plan);
+    }
+  }
   return plan;
 }
 
@@ -96,10 +152,12 @@ HiddenPlan plan_hidden_rows(const Batch& batch, const BatchPlan& all) {
 
 BatchPlan plan_training_rows(const Batch& batch, const KvCache& cache) {
   BatchPlan plan;
-  for (const Segment& segment : training_segments(batch)) {
+  const std::span<const Segment> segments = training_segments(batch);
+  for (const Segment& segment : segments) {
     check_segment(segment, cache);
     add_segment(segment, plan);
   }
+  plan_prefixes(segments, std::ssize(batch.segments) - std::ssize(segments), plan);
   TIDEMILL_CHECK(
       plan.adapter_runs.empty() ||
       (plan.adapter_runs.size() == 1 &&

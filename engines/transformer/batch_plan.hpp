@@ -11,12 +11,31 @@
 
 namespace tidemill::engines {
 
+/// A prefix that segments continue, and where the gradients of its keys and values are among those
+/// of all prefixes.
+struct PlannedPrefix {
+  std::int64_t first_row = 0;
+  std::int64_t num_tokens = 0;
+  bool trained = false;  // a segment of the plan; else of another batch
+};
+
+/// How a segment takes part in a prefix: index into `BatchPlan::prefixes`, or -1.
+struct PrefixRole {
+  std::int64_t is = -1;
+  std::int64_t continues = -1;
+};
+
 /// Rows count from the first row planned.
 struct BatchPlan {
   std::vector<std::int32_t> positions;  // of each row
   std::int64_t num_positions = 0;       // one more than the largest
   std::vector<AttentionSegment> segments;
   std::vector<AdapterRun> adapter_runs;
+  /// What is stored in the cache: the segments, and once more those tokens of a prefix that share a
+  /// page with what follows.
+  std::vector<AttentionSegment> appends;
+  std::vector<PlannedPrefix> prefixes;  // in the order of what continues them; of training rows
+  std::vector<PrefixRole> roles;        // of each segment; of training rows
 };
 
 /// Plans all rows of `batch`. A batch that breaks the rules of `Batch` is a programmer error.

@@ -22,6 +22,7 @@
 #include "engines/transformer/gradients.hpp"
 #include "engines/transformer/kv_cache.hpp"
 #include "engines/transformer/model_weights.hpp"
+#include "engines/transformer/prefix_gradients.hpp"
 
 namespace tidemill::engines {
 
@@ -54,10 +55,13 @@ struct TokenGradients {
 /// How gradients are taken.
 struct BackwardOptions {
   /// Rows that go through a layer together: as many whole sequences as fit, or one window of a
-  /// longer sequence, cut at multiples of this from its position 0. 0: all rows at once. Sums over
+  /// longer one, cut at multiples of this from its first token. 0: all rows at once. Sums over
   /// a sequence that is cut are taken window after window, from the last to the first: its
   /// gradients have the same bits for the same windows, and those of whole sequences otherwise.
   std::int64_t window_tokens = 0;
+  /// What a prefix that is an inference segment of the batch, and a training segment of a later
+  /// one, has got until then; may be null when all prefixes are trained where they are continued.
+  CarriedPrefix* carried = nullptr;
 };
 
 /// The workspace of a `Transformer` for one row, by which rows take it.

@@ -43,11 +43,13 @@ struct BackwardBuffers {
   OwnedMatrix dkey;        // (S, K*C)
   OwnedMatrix dvalue;      // (S, K*C)
   OwnedMatrix dattention;  // (G, H*C)
+  OwnedMatrix prefix_dkey;    // (P, K*C), P the rows of shared prefixes, at most N
+  OwnedMatrix prefix_dvalue;  // (P, K*C)
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
     return dresidual.size_bytes() + dnormed.size_bytes() + dactivated.size_bytes() +
            query.size_bytes() + dquery.size_bytes() + dkey.size_bytes() + dvalue.size_bytes() +
-           dattention.size_bytes();
+           dattention.size_bytes() + prefix_dkey.size_bytes() + prefix_dvalue.size_bytes();
   }
 };
 

@@ -168,6 +168,7 @@ BatchPlan plan_of(const std::vector<std::int64_t>& lengths) {
   BatchPlan plan;
   for (const std::int64_t length : lengths) {
     plan.segments.push_back({static_cast<std::int64_t>(plan.positions.size()), length, 0, {}});
+    plan.roles.emplace_back();
     for (std::int64_t i = 0; i < length; ++i) {
       plan.positions.push_back(static_cast<std::int32_t>(i));
     }
@@ -175,23 +176,56 @@ BatchPlan plan_of(const std::vector<std::int64_t>& lengths) {
   return plan;
 }
 
-TEST(BackwardGroupsTest, PackWholeSequencesAndCutLongOnes) {
-  const BatchPlan plan = plan_of({3, 5, 4, 17, 8, 1});
-  const std::vector<BackwardGroup> groups = plan_groups(plan, 8);
-  std::vector<std::vector<std::int64_t>> seen;
+// First row, rows, rows of keys and values, whether it opens, segments.
+using GroupShape = std::vector<std::int64_t>;
+
+std::vector<GroupShape> shapes_of(const std::vector<BackwardGroup>& groups) {
+  std::vector<GroupShape> shapes;
   for (const BackwardGroup& group : groups) {
-    seen.push_back({group.first_row, group.num_rows, group.num_kv_rows, group.first_kv_row,
-                    group.opens ? 1 : 0, std::ssize(group.segments)});
+    shapes.push_back({group.first_row, group.num_rows, group.num_kv_rows, group.opens ? 1 : 0,
+                      std::ssize(group.segments)});
   }
-  const std::vector<std::vector<std::int64_t>> expected{
-      {0, 8, 8, 0, 1, 2},   {8, 4, 4, 0, 1, 1},  {28, 1, 17, 16, 1, 1}, {20, 8, 17, 8, 0, 1},
-      {12, 8, 17, 0, 0, 1}, {29, 8, 8, 0, 1, 1}, {37, 1, 1, 0, 1, 1}};
-  EXPECT_EQ(seen, expected);
-  EXPECT_EQ(groups[0].segments[1].first_row, 3);
-  EXPECT_EQ(groups[0].sequence_kv_row(groups[0].segments[1]), 3);
-  EXPECT_EQ(groups[3].segments[0].first_row, 0);
-  EXPECT_EQ(groups[3].segments[0].first_position, 8);
-  EXPECT_EQ(groups[3].sequence_kv_row(groups[3].segments[0]), 0);
+  return shapes;
+}
+
+TEST(BackwardGroupsTest, PackWholeSequencesAndCutLongOnes) {
+  const std::vector<BackwardGroup> groups = plan_groups(plan_of({3, 5, 4, 17, 8, 1}), 8);
+  EXPECT_EQ(shapes_of(groups), (std::vector<GroupShape>{{0, 8, 8, 1, 2},
+                                                        {8, 4, 4, 1, 1},
+                                                        {28, 1, 17, 1, 1},
+                                                        {20, 8, 17, 0, 1},
+                                                        {12, 8, 17, 0, 1},
+                                                        {29, 8, 8, 1, 1},
+                                                        {37, 1, 1, 1, 1}}));
+  EXPECT_EQ(groups[0].segments[1].attention.first_row, 3);
+  EXPECT_EQ(groups[0].segments[1].first_kv_row, 3);
+  EXPECT_EQ(groups[3].segments[0].attention.first_row, 0);
+  EXPECT_EQ(groups[3].segments[0].attention.first_position, 8);
+  EXPECT_EQ(groups[3].segments[0].first_kv_row, 0);
+  EXPECT_FALSE(groups[3].segments[0].completes);
+  EXPECT_TRUE(groups[4].segments[0].completes);
+}
+
+TEST(BackwardGroupsTest, HaveRoomForThePrefixesThatTheirSegmentsSee) {
+  BatchPlan plan = plan_of({2, 3, 10, 4});
+  for (std::size_t i = 0; i < 3; ++i) {
+    plan.segments[i].first_position = 4;
+    plan.roles[i].continues = 0;
+  }
+  plan.roles[3].is = 0;
+  plan.prefixes = {{0, 4, true}};
+  const std::vector<BackwardGroup> groups = plan_groups(plan, 8);
+  EXPECT_EQ(shapes_of(groups), (std::vector<GroupShape>{{0, 2, 6, 1, 1},
+                                                        {2, 3, 7, 1, 1},
+                                                        {13, 2, 14, 1, 1},
+                                                        {5, 8, 14, 0, 1},
+                                                        {15, 4, 4, 1, 1}}));
+  EXPECT_EQ(groups[2].segments[0].attention.first_position, 12);
+  EXPECT_EQ(groups[3].segments[0].attention.first_position, 4);
+  EXPECT_FALSE(groups[2].segments[0].completes);
+  EXPECT_EQ(groups[3].segments[0].role.continues, 0);
+  EXPECT_TRUE(groups[3].segments[0].completes);
+  EXPECT_EQ(groups[4].segments[0].role.is, 0);
 }
 
 TEST(BackwardGroupsTest, AreOneWithoutWindows) {

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/transformer/prefix_gradients.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/check.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// Copies as many rows as `to` has.
+void copy_rows(ConstMatrix from, Matrix to) {
+  std::copy_n(from.data, to.rows * to.cols, to.data);
+}
+
+}  // namespace
+
+PrefixGradients::PrefixGradients(const BatchPlan& plan, OwnedMatrix& dkey, OwnedMatrix& dvalue,
+                                 CarriedPrefix* carried)
+    : plan_(plan), dkey_(dkey), dvalue_(dvalue), carried_(carried) {
+  const auto& prefixes = plan.prefixes;
+  for (std::size_t i = 0; i + 1 < prefixes.size(); ++i) {
+    TIDEMILL_CHECK(prefixes[i].trained) << "only the last prefix may be trained later";
+  }
+  TIDEMILL_CHECK(carried != nullptr || !carries_on()) << "a prefix is not trained";
+  TIDEMILL_CHECK(carried == nullptr || carried->empty() ||
+                 (!prefixes.empty() && prefixes.front().num_tokens == carried->num_tokens))
+      << "the batch does not go on with the prefix that is carried";
+}
+
+bool PrefixGradients::carries_on() const noexcept {
+  return !plan_.prefixes.empty() && !plan_.prefixes.back().trained;
+}
+
+KvGradient PrefixGradients::rows_of(std::int64_t prefix) const {
+  const PlannedPrefix& planned = plan_.prefixes[static_cast<std::size_t>(prefix)];
+  return {dkey_.view().slice_rows(planned.first_row, planned.num_tokens),
+          dvalue_.view().slice_rows(planned.first_row, planned.num_tokens)};
+}
+
+void PrefixGradients::begin_layer(std::int64_t index, std::int64_t num_layers, std::int64_t cols) {
+  if (plan_.prefixes.empty()) {
+    return;
+  }
+  const std::int64_t rows = plan_.prefixes.back().first_row + plan_.prefixes.back().num_tokens;
+  dkey_.reshape(rows, cols);
+  dvalue_.reshape(rows, cols);
+  std::ranges::fill(dkey_.elements(), 0.0F);
+  std::ranges::fill(dvalue_.elements(), 0.0F);
+  if (carried_ == nullptr) {
+    return;
+  }
+  const auto layer = static_cast<std::size_t>(index);
+  carried_->dkey.resize(static_cast<std::size_t>(num_layers));
+  carried_->dvalue.resize(static_cast<std::size_t>(num_layers));
+  if (!carried_->empty()) {
+    const KvGradient first = rows_of(0);
+    copy_rows(carried_->dkey[layer].view(), first.dk);
+    copy_rows(carried_->dvalue[layer].view(), first.dv);
+  }
+}
+
+void PrefixGradients::add(std::int64_t prefix, const KvGradient& from, Ops& ops) {
+  const KvGradient to = rows_of(prefix);
+  ops.add_scaled(from.dk.slice_rows(0, to.dk.rows), 1.0F, to.dk);
+  ops.add_scaled(from.dv.slice_rows(0, to.dv.rows), 1.0F, to.dv);
+}
+
+void PrefixGradients::copy(std::int64_t prefix, const KvGradient& to) const {
+  const KvGradient from = rows_of(prefix);
+  copy_rows(from.dk, to.dk.slice_rows(0, from.dk.rows));
+  copy_rows(from.dv, to.dv.slice_rows(0, from.dv.rows));
+}
+
+void PrefixGradients::end_layer(std::int64_t index) {
+  if (!carries_on()) {
+    return;
+  }
+  const auto layer = static_cast<std::size_t>(index);
+  const KvGradient last = rows_of(std::ssize(plan_.prefixes) - 1);
+  copy_rows(last.dk, carried_->dkey[layer].reshape(last.dk.rows, last.dk.cols));
+  copy_rows(last.dv, carried_->dvalue[layer].reshape(last.dv.rows, last.dv.cols));
+}
+
+void PrefixGradients::finish() {
+  if (carried_ != nullptr) {
+    carried_->num_tokens = carries_on() ? plan_.prefixes.back().num_tokens : 0;
+  }
+}
+
+}  // namespace tidemill::engines
