@@ -42,9 +42,10 @@ Result<double> resident(BenchModel& bench) {
   return run.peak_bytes;
 }
 
-// Rollout computes a prompt once for its group and each token of an answer but the last, 2N;
-// training every token of every sample, 2N forward and 2N for input gradients. The head serves the
-// tokens of answers alone. The adapter's own products and all else are not counted.
+// Rollout and training compute a prompt once for its group, and of each answer all tokens but the
+// last: 2N in rollout, in training 2N forward and 2N for input gradients. Training takes the last
+// token of a prompt once for each sample. The head serves the tokens of answers alone. The adapter's
+// own products and all else are not counted.
 Result<double> at_matmul_peak(BenchModel& bench, const engines::MachinePeaks& peaks,
                               const FigureSpec& spec) {
   TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles model,
@@ -54,13 +55,17 @@ Result<double> at_matmul_peak(BenchModel& bench, const engines::MachinePeaks& pe
   const auto prompt = static_cast<double>(shape.prompt_tokens);
   const auto answer = static_cast<double>(shape.new_tokens);
   const auto samples = static_cast<double>(shape.prompts * shape.group_size);
+  const auto prompts = static_cast<double>(shape.prompts);
+  const auto attention = [&](double passes) {
+    return prompts * cost.attention(prompt, passes) +
+           samples * (cost.attention(prompt + answer, passes) - cost.attention(prompt, passes));
+  };
   const double rollout =
-      static_cast<double>(shape.prompts) * (prompt * cost.layers() + cost.attention(prompt, 2.0)) +
-      samples * ((answer - 1.0) * cost.layers() + answer * cost.head() +
-                 cost.attention(prompt + answer, 2.0) - cost.attention(prompt, 2.0));
+      attention(2.0) + prompts * prompt * cost.layers() +
+      samples * ((answer - 1.0) * cost.layers() + answer * cost.head());
   const double training =
-      samples * (2.0 * ((prompt + answer) * cost.layers() + answer * cost.head()) +
-                 cost.attention(prompt + answer, 6.0));
+      attention(6.0) + 2.0 * (prompts * (prompt - 1.0) * cost.layers() +
+                              samples * answer * (cost.layers() + cost.head()));
   return (rollout + training) / peak_flops(peaks, spec.model.compute);
 }
 
