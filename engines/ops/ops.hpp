@@ -230,9 +230,12 @@ public:
   /// Returns the size of one page of one layer.
   [[nodiscard]] virtual std::int64_t kv_page_bytes(const AttentionShape& shape) const noexcept = 0;
 
-  /// Stores k and v (T, K*C) of every segment at its positions, rounded to `kv_dtype`.
+  /// Stores k and v (T, K*C) of every segment at its positions, rounded to `kv_dtype`; k as `rope`
+  /// rotates it forward by the angles of its position, or as it is when the tables are empty (data
+  /// null).
   virtual void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                         ConstMatrix k, ConstMatrix v, KvLayer cache) = 0;
+                         ConstMatrix k, ConstMatrix v, const RopeTables& rotation,
+                         KvLayer cache) = 0;
 
   /// out (T, H*C) = softmax(scale * q k^T) v per head over the cached keys each query may see, its
   /// own included. `lse` (T, H), the log of the softmax's denominator, may be empty (data null).

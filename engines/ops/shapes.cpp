@@ -165,11 +165,20 @@ void check_segments(const AttentionShape& shape, std::span<const AttentionSegmen
 }
 
 void check_kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                     ConstMatrix k, ConstMatrix v) {
+                     ConstMatrix k, ConstMatrix v, const RopeTables& rotation) {
   check_attention_shape(shape);
   check_shape(k, v.rows, shape.num_kv_heads * shape.head_dim);
   check_shape(v, v.rows, shape.num_kv_heads * shape.head_dim);
   check_segments(shape, segments, k.rows);
+  if (rotation.cosine.data == nullptr) {
+    return;
+  }
+  check_shape(rotation.cosine, rotation.sine.rows, shape.head_dim / 2);
+  check_shape(rotation.sine, rotation.cosine.rows, shape.head_dim / 2);
+  for (const AttentionSegment& segment : segments) {
+    const std::int64_t end = segment.first_position + segment.num_tokens;
+    TIDEMILL_CHECK(end <= rotation.cosine.rows) << end;
+  }
 }
 
 void check_attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,

@@ -36,7 +36,7 @@ void check_attention_shape(const AttentionShape& shape);
 void check_segments(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                     std::int64_t rows);
 void check_kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                     ConstMatrix k, ConstMatrix v);
+                     ConstMatrix k, ConstMatrix v, const RopeTables& rotation);
 void check_attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                      ConstMatrix q, ConstMatrix out, ConstMatrix lse);
 void check_attention_backward(const AttentionShape& shape,

@@ -106,9 +106,8 @@ void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept
   }
   if (append == Append::kYes) {
     linear(index, LinearKind::kValue, normed, Store::kOverwrite, value);
-    ops_.rope(key, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
     ops_.kv_append(attention_shape(config_, index, cache_.options()), plan_.appends, key, value,
-                   cache_.layer(index));
+                   rope_, cache_.layer(index));
   }
 }
 

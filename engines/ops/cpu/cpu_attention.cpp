@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paged cache and attention of the CPU backend.
+// Attention of the CPU backend.
 #include <algorithm>
-#include <cstring>
-#include <optional>
 #include <vector>
 
 #include "base/check.hpp"
@@ -49,130 +47,7 @@ AttentionJob job_for(const AttentionShape& shape, KvLayer cache, const Task& tas
   return job;
 }
 
-// Stores one head's key and value of the token at `place` of a page.
-void store_floats(const PageLayout& layout, std::byte* head, std::int64_t place, const float* k,
-                  const float* v) {
-  float* keys = reinterpret_cast<float*>(head);
-  float* values = keys + layout.key_units();
-  for (std::int64_t c = 0; c < layout.head_dim; ++c) {
-    keys[c * layout.page_tokens + place] = k[c];
-    values[place * layout.head_dim + c] = v[c];
-  }
-}
-
-// Where a token's half of the pairs of positions begins among one head's values, in units.
-std::int64_t value_pair(const PageLayout& layout, std::int64_t position) {
-  const std::int64_t place = position % layout.page_tokens;
-  const std::int64_t pair = position / 2 - (position - place) / 2;
-  return layout.key_units() + pair * layout.head_dim;
-}
-
-// The same of the token at `position`, rounded already: its halves of pairs.
-void store_pairs(const PageLayout& layout, std::byte* head, std::int64_t position,
-                 const std::uint16_t* k, const std::uint16_t* v) {
-  auto* keys = reinterpret_cast<std::uint16_t*>(head) + 2 * (position % layout.page_tokens);
-  auto* values =
-      reinterpret_cast<std::uint16_t*>(head) + 2 * value_pair(layout, position) + position % 2;
-  for (std::int64_t c = 0; c + 1 < layout.head_dim; c += 2) {
-    std::memcpy(keys + c * layout.page_tokens, k + c, 2 * sizeof(*k));
-  }
-  if (layout.head_dim % 2 != 0) {
-    keys[(layout.head_dim - 1) * layout.page_tokens] = k[layout.head_dim - 1];
-    keys[(layout.head_dim - 1) * layout.page_tokens + 1] = 0;
-  }
-  for (std::int64_t c = 0; c < layout.head_dim; ++c) {
-    values[2 * c] = v[c];
-  }
-}
-
-// Asks for the cache lines that a token's keys and values go to, one for each unit of features:
-// they are far apart, and stores wait for one line after the other.
-void fetch_token(const PageLayout& layout, std::int64_t num_heads, std::byte* page,
-                 std::int64_t position) {
-  const std::int64_t features =
-      layout.dtype == DType::kBF16 ? (layout.head_dim + 1) / 2 : layout.head_dim;
-  const std::int64_t values =
-      layout.dtype == DType::kBF16
-          ? value_pair(layout, position)
-          : layout.key_units() + position % layout.page_tokens * layout.head_dim;
-  for (std::int64_t i = 0; i < num_heads; ++i) {
-    std::byte* head = page + i * layout.head_units() * 4;
-    for (std::int64_t c = 0; c < features; ++c) {
-      __builtin_prefetch(head + (c * layout.page_tokens + position % layout.page_tokens) * 4, 1, 3);
-    }
-    for (std::int64_t c = 0; c < layout.head_dim; c += kPanel) {
-      __builtin_prefetch(head + (values + c) * 4, 1, 3);
-    }
-  }
-}
-
-// A token on its way to the cache.
-struct StoredToken {
-  std::byte* page;
-  std::int64_t position;
-  std::int64_t row;
-};
-
 }  // namespace
-
-std::int64_t CpuOps::kv_page_bytes(const AttentionShape& shape) const noexcept {
-  return PageLayout(shape).page_bytes;
-}
-
-void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                       ConstMatrix k, ConstMatrix v, KvLayer cache) {
-  check_kv_append(shape, segments, k, v);
-  const std::int64_t bytes = kv_page_bytes(shape);
-  // Tokens of all segments in one numbering; a part looks up the segment that its first lies in.
-  std::int64_t tokens = 0;
-  for (const AttentionSegment& segment : segments) {
-    tokens += segment.num_tokens;
-  }
-  const PageLayout layout(shape);
-  const auto store = [&](const StoredToken& token, std::uint16_t* halves) {
-    if (layout.dtype == DType::kBF16) {
-      kernels_.narrow(k.slice_rows(token.row, 1), {0, 1}, halves);
-      kernels_.narrow(v.slice_rows(token.row, 1), {0, 1}, halves + k.cols);
-    }
-    for (std::int64_t i = 0; i < shape.num_kv_heads; ++i) {
-      std::byte* head = token.page + i * layout.head_units() * 4;
-      const std::int64_t first = i * layout.head_dim;
-      if (layout.dtype == DType::kBF16) {
-        store_pairs(layout, head, token.position, halves + first, halves + k.cols + first);
-      } else {
-        store_floats(layout, head, token.position % layout.page_tokens, k.row(token.row) + first,
-                     v.row(token.row) + first);
-      }
-    }
-  };
-  const auto store_range = [&](std::int64_t begin, std::int64_t end, std::uint16_t* halves) {
-    std::int64_t before = 0;
-    std::optional<StoredToken> fetched;  // stored once the next one has been asked for
-    for (const AttentionSegment& segment : segments) {
-      const std::int64_t first = std::max(begin, before) - before;
-      const std::int64_t last = std::min(end, before + segment.num_tokens) - before;
-      for (std::int64_t i = first; i < last; ++i) {
-        const std::int64_t position = segment.first_position + i;
-        const auto page = static_cast<std::size_t>(position / shape.page_tokens);
-        const StoredToken token{cache.data + segment.pages[page] * bytes, position,
-                                segment.first_row + i};
-        fetch_token(layout, shape.num_kv_heads, token.page, position);
-        if (fetched.has_value()) {
-          store(*fetched, halves);
-        }
-        fetched = token;
-      }
-      before += segment.num_tokens;
-    }
-    if (fetched.has_value()) {
-      store(*fetched, halves);
-    }
-  };
-  team_.share(tokens, 4 * k.cols, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-    auto* halves = reinterpret_cast<std::uint16_t*>(team_.scratch(part).bytes(4 * k.cols + 64));
-    store_range(begin, end, halves);
-  });
-}
 
 void CpuOps::attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                        ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) {

@@ -159,9 +159,10 @@ public:
     return ops_->kv_page_bytes(shape);
   }
   void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                 ConstMatrix k, ConstMatrix v, KvLayer cache) override {
+                 ConstMatrix k, ConstMatrix v, const RopeTables& rotation,
+                 KvLayer cache) override {
     record("kv_append", row_cost(k, 4.0, 0.0),
-           [&] { ops_->kv_append(shape, segments, k, v, cache); });
+           [&] { ops_->kv_append(shape, segments, k, v, rotation, cache); });
   }
   void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                  ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) override {

@@ -81,15 +81,22 @@ std::int64_t ReferenceOps::kv_page_bytes(const AttentionShape& shape) const noex
 
 void ReferenceOps::kv_append(const AttentionShape& shape,
                              std::span<const AttentionSegment> segments, ConstMatrix k,
-                             ConstMatrix v, KvLayer cache) {
-  check_kv_append(shape, segments, k, v);
+                             ConstMatrix v, const RopeTables& rotation, KvLayer cache) {
+  check_kv_append(shape, segments, k, v, rotation);
   const PagedKv kv(shape, kv_page_bytes(shape), cache);
+  std::vector<float> key(static_cast<std::size_t>(k.cols));
   for (const AttentionSegment& segment : segments) {
     for (std::int64_t i = 0; i < segment.num_tokens; ++i) {
+      const std::int64_t position = segment.first_position + i;
+      std::copy_n(k.row(segment.first_row + i), k.cols, key.data());
+      if (rotation.cosine.data != nullptr) {
+        const auto at = static_cast<std::int32_t>(position);
+        rope({key.data(), 1, k.cols, k.cols}, shape.head_dim, {&at, 1}, rotation,
+             RopeDirection::kForward);
+      }
       for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
-        const std::int64_t position = segment.first_position + i;
         const std::int64_t column = head * shape.head_dim;
-        kv.store(segment, KvPart::kKeys, position, head, k.row(segment.first_row + i) + column);
+        kv.store(segment, KvPart::kKeys, position, head, key.data() + column);
         kv.store(segment, KvPart::kValues, position, head, v.row(segment.first_row + i) + column);
       }
     }

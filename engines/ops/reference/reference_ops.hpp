@@ -74,7 +74,7 @@ public:
   void adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) override;
   [[nodiscard]] std::int64_t kv_page_bytes(const AttentionShape& shape) const noexcept override;
   void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                 ConstMatrix k, ConstMatrix v, KvLayer cache) override;
+                 ConstMatrix k, ConstMatrix v, const RopeTables& rotation, KvLayer cache) override;
   void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                  ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) override;
   void attention_backward_windows(const AttentionShape& shape,

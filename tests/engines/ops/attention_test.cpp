@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <tuple>
 
 #include "tests/engines/ops/cache.hpp"
@@ -101,12 +102,48 @@ TEST_P(AttentionTest, LseMayBeLeftOut) {
   const AttentionSegment segment{0, tokens, 0, cache.pages(0)};
   AttentionRows with(shape, tokens);
   AttentionRows without(shape, tokens);
-  ops().kv_append(shape, std::span(&segment, 1), in.k.view(), in.v.view(), cache.layer());
+  ops().kv_append(shape, std::span(&segment, 1), in.k.view(), in.v.view(), {}, cache.layer());
   ops().attention(shape, std::span(&segment, 1), in.q.view(), cache.layer(), with.out.view(),
                   with.lse.view());
   ops().attention(shape, std::span(&segment, 1), in.q.view(), cache.layer(), without.out.view(),
                   {});
   expect_same_bits(with.out, without.out, "out");
+}
+
+// What attention gives over keys that were stored rotated is what it gives over keys rotated first:
+// of segments that begin anywhere, rows with gaps, and every type.
+TEST_P(AttentionTest, KeysMayBeRotatedOnTheirWayToTheCache) {
+  RandomStream random(3);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t head_dim : {8, 20, 64}) {
+      const AttentionShape shape = attention_shape(4, 2, head_dim, 0, 16, dtype);
+      const std::int64_t tokens = 37;
+      const Sequence in(shape, tokens, 4);
+      const Rows cosine = Rows::random(tokens, head_dim / 2, 5);
+      const Rows sine = Rows::random(tokens, head_dim / 2, 6);
+      const RopeTables tables{cosine.view(), sine.view()};
+      Rows rotated = in.k;
+      std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
+      std::iota(positions.begin(), positions.end(), 0);
+      ops().rope(rotated.view(), head_dim, positions, tables, RopeDirection::kForward);
+
+      const auto attend = [&](const Rows& k, const RopeTables& rotation) {
+        TestCache cache(ops(), shape, std::span(&tokens, 1), random);
+        const std::array<AttentionSegment, 2> parts{
+            AttentionSegment{0, 21, 0, cache.pages(0)},
+            AttentionSegment{21, tokens - 21, 21, cache.pages(0)}};
+        ops().kv_append(shape, parts, k.view(), in.v.view(), rotation, cache.layer());
+        AttentionRows result(shape, tokens);
+        ops().attention(shape, parts, in.q.view(), cache.layer(), result.out.view(),
+                        result.lse.view());
+        return result;
+      };
+      const AttentionRows before = attend(rotated, {});
+      const AttentionRows on_the_way = attend(in.k, tables);
+      expect_same_bits(on_the_way.out, before.out, name(shape, tokens) + " out");
+      expect_same_bits(on_the_way.lse, before.lse, name(shape, tokens) + " lse");
+    }
+  }
 }
 
 TEST_P(AttentionTest, GradientsAgreeWithDifferences) {
@@ -257,7 +294,7 @@ TEST_P(AttentionTest, WindowsAddToWhatTheySee) {
     TestCache cache(ops(), shape, std::span(&tokens, 1), random);
     const AttentionSegment whole{0, tokens, 0, cache.pages(0)};
     AttentionRows rows(shape, tokens);
-    ops().kv_append(shape, std::span(&whole, 1), in.k.view(), in.v.view(), cache.layer());
+    ops().kv_append(shape, std::span(&whole, 1), in.k.view(), in.v.view(), {}, cache.layer());
     ops().attention(shape, std::span(&whole, 1), in.q.view(), cache.layer(), rows.out.view(),
                     rows.lse.view());
     AttentionRows more = rows;
@@ -291,7 +328,7 @@ TEST_P(AttentionTest, OneSegmentBackwardTouchesItsRowsAlone) {
   TestCache cache(ops(), shape, lengths, random);
   const AttentionSegment segment{5, 10, 0, cache.pages(0)};
   AttentionRows rows(shape, 30);
-  ops().kv_append(shape, std::span(&segment, 1), in.k.view(), in.v.view(), cache.layer());
+  ops().kv_append(shape, std::span(&segment, 1), in.k.view(), in.v.view(), {}, cache.layer());
   ops().attention(shape, std::span(&segment, 1), in.q.view(), cache.layer(), rows.out.view(),
                   rows.lse.view());
   rows.dq.at(4, 0) = rows.dk.at(4, 0) = rows.dv.at(15, 0) = 7.0F;

@@ -273,7 +273,7 @@ void expect_schedule_gives(Ops& ops, const AttentionShape& shape,
     copy_rows(
         step, [&](std::size_t s) -> const Rows& { return sequences[s].v; }, v);
     AttentionRows result(shape, step.rows, 1);
-    ops.kv_append(shape, step.segments, k.view(), v.view(), cache.layer());
+    ops.kv_append(shape, step.segments, k.view(), v.view(), {}, cache.layer());
     ops.attention(shape, step.segments, q.view(), cache.layer(), result.out.view(),
                   result.lse.view());
     for (std::size_t i = 0; i < step.segments.size(); ++i) {
@@ -371,7 +371,7 @@ TEST_P(BitsTest, AttentionGradientsDoNotDependOnNeighbours) {
     copy_rows(
         step, [&](std::size_t s) -> const Rows& { return sequences[s].v; }, v);
     AttentionRows all(shape, step.rows, 1);
-    ops().kv_append(shape, step.segments, k.view(), v.view(), cache.layer());
+    ops().kv_append(shape, step.segments, k.view(), v.view(), {}, cache.layer());
     ops().attention(shape, step.segments, q.view(), cache.layer(), all.out.view(), all.lse.view());
     ops().attention_backward(shape, step.segments, q.view(), cache.layer(), all.out.view(),
                              all.lse.view(), dout.view(), all.dq.view(), all.dk.view(),

@@ -86,7 +86,7 @@ inline AttentionRows run_alone(Ops& ops, const AttentionShape& shape, const Sequ
   TestCache cache(ops, shape, std::span(&tokens, 1), random);
   const AttentionSegment segment{0, tokens, 0, cache.pages(0)};
   const std::span segments(&segment, 1);
-  ops.kv_append(shape, segments, in.k.view(), in.v.view(), cache.layer());
+  ops.kv_append(shape, segments, in.k.view(), in.v.view(), {}, cache.layer());
   ops.attention(shape, segments, in.q.view(), cache.layer(), result.out.view(), result.lse.view());
   ops.attention_backward(shape, segments, in.q.view(), cache.layer(), result.out.view(),
                          result.lse.view(), in.dout.view(), result.dq.view(), result.dk.view(),
@@ -102,7 +102,7 @@ inline AttentionRows run_in_windows(Ops& ops, const AttentionShape& shape, const
   AttentionRows result(shape, tokens, 1);
   TestCache cache(ops, shape, std::span(&tokens, 1), random);
   const AttentionSegment whole{0, tokens, 0, cache.pages(0)};
-  ops.kv_append(shape, std::span(&whole, 1), in.k.view(), in.v.view(), cache.layer());
+  ops.kv_append(shape, std::span(&whole, 1), in.k.view(), in.v.view(), {}, cache.layer());
   ops.attention(shape, std::span(&whole, 1), in.q.view(), cache.layer(), result.out.view(),
                 result.lse.view());
   const KvGradient gradient{result.dk.view(), result.dv.view()};

@@ -75,7 +75,7 @@ TEST(ProfiledOps, AttentionCountsWhatQueriesSee) {
     const AttentionSegment segment{0, kTokens, 0, cache.pages(0)};
     AttentionRows rows(shape, kTokens);
     ops->kv_append(shape, std::span(&segment, 1), sequence.k.view(), sequence.v.view(),
-                   cache.layer());
+                   {}, cache.layer());
     ops->attention(shape, std::span(&segment, 1), sequence.q.view(), cache.layer(), rows.out.view(),
                    rows.lse.view());
     EXPECT_DOUBLE_EQ(profile.records.at("attention").flops, 4.0 * seen * 4 * 8) << window;
