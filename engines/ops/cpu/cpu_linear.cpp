@@ -17,7 +17,9 @@ constexpr std::int64_t kRowsPerWorker = 64;
 // A weight gradient with at most so many rows or columns is made without packing.
 constexpr std::int64_t kThin = 64;
 // Rows packed at once for a weight gradient, between two visits of its sums.
-constexpr std::int64_t kOuterStep = 128;
+constexpr std::int64_t kOuterStep = 512;
+// Bytes of packed columns of dy: they stay in the second-level cache while those of x pass by.
+constexpr std::int64_t kOuterBlockBytes = std::int64_t{512} * 1024;
 
 const PanelWeight& own(const PreparedWeight& weight) {
   const auto* mine = dynamic_cast<const PanelWeight*>(&weight);
@@ -198,38 +200,45 @@ void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
   }
   if (x.cols <= kThin) {
     // dw^T = x^T dy has the same sums; it is worked on in a copy.
-    const Matrix across{packed_a_.floats(x.cols * dy.cols), x.cols, dy.cols, dy.cols};
+    const Matrix across{packed_.floats(x.cols * dy.cols), x.cols, dy.cols, dy.cols};
     transpose(dw, across);
     thin_backward_weight(x, dy, across);
     transpose(across, dw);
     return;
   }
-  const std::int64_t a_width = kernels_.outer_rows;
+  const std::int64_t step = std::min(kOuterStep, x.rows);
+  const std::int64_t width = kernels_.outer_rows;
+  const std::int64_t panels = (dy.cols + width - 1) / width;
+  const std::int64_t fitting = std::max<std::int64_t>(1, kOuterBlockBytes / (step * width * 4));
+  const std::int64_t blocks = std::clamp<std::int64_t>(
+      (panels + fitting - 1) / fitting, std::min<std::int64_t>(panels, team_.size()), panels);
+  const auto column_of = [&](std::int64_t block) {
+    return std::min(panels * block / blocks * width, dy.cols);
+  };
   // Packing needs spare lanes behind the last panel.
-  float* a = packed_a_.floats(padded(dy.cols, a_width) * kOuterStep + kPanel);
-  float* b = packed_b_.floats(padded(x.cols, kPanel) * kOuterStep + kPanel);
-  for (std::int64_t first = 0; first < x.rows; first += kOuterStep) {
-    const std::int64_t rows = std::min(kOuterStep, x.rows - first);
+  const std::int64_t block_floats = ((panels + blocks - 1) / blocks) * width * step + kPanel;
+  float* b = packed_.floats(padded(x.cols, kPanel) * step + kPanel);
+  for (std::int64_t first = 0; first < x.rows; first += step) {
+    const std::int64_t rows = std::min(step, x.rows - first);
     const ConstMatrix dy_rows = dy.slice_rows(first, rows);
     const ConstMatrix x_rows = x.slice_rows(first, rows);
-    const auto pack = [&](ConstMatrix from, std::int64_t width, float* to) {
-      const std::int64_t panels = (from.cols + width - 1) / width;
-      team_.share(panels, rows * width / 4,
-                  [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                    const std::int64_t last = std::min(end * width, from.cols);
-                    kernels_.pack_panels(from, {begin * width, last}, width, to);
-                  });
-    };
-    pack(dy_rows, a_width, a);
-    pack(x_rows, kPanel, b);
-    team_.share(panels_for(x.cols), rows * dy.cols * kPanel / kRate,
+    team_.share(panels_for(x.cols), rows * kPanel / 4,
                 [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                  kernels_.outer_product({.a_panels = a,
-                                          .b_panels = b,
-                                          .depth = rows,
-                                          .first_panel = begin,
-                                          .end_panel = end,
-                                          .out = dw});
+                  const RowRange columns{begin * kPanel, std::min(end * kPanel, x.cols)};
+                  kernels_.pack_panels(x_rows, columns, kPanel, b + columns.first * rows);
+                });
+    team_.share(blocks, rows * dy.cols * x.cols / blocks / kRate,
+                [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+                  float* a = team_.scratch(part).floats(block_floats);
+                  for (std::int64_t block = begin; block < end; ++block) {
+                    const RowRange columns{column_of(block), column_of(block + 1)};
+                    kernels_.pack_panels(dy_rows, columns, width, a);
+                    kernels_.outer_product(
+                        {.a_panels = a,
+                         .b_panels = b,
+                         .depth = rows,
+                         .out = dw.slice_rows(columns.first, columns.end - columns.first)});
+                  }
                 });
   }
 }

@@ -85,8 +85,7 @@ private:
   const KernelTable& kernels_;
   std::string description_;
   Scratch rounded_;  // rows of x as bfloat16
-  Scratch packed_a_;
-  Scratch packed_b_;
+  Scratch packed_;
   std::vector<std::int64_t> costs_;
   std::vector<LowRankJob> low_rank_jobs_;
   Scratch low_rank_rows_;

@@ -136,7 +136,7 @@ struct LowRankJob {
   float* u = nullptr;  // scratch: a row of whole panels of `rank` for each of 8 rows
 };
 
-/// out += a^T b for the columns of panels [first_panel, end_panel), row after row.
+/// out (a.cols x b.cols) += a^T b, row after row.
 ///
 /// Both operands are packed: a in panels of `KernelTable::outer_rows` columns, b in panels of 16,
 /// each panel `depth` rows long.
@@ -144,8 +144,6 @@ struct OuterJob {
   const float* a_panels = nullptr;
   const float* b_panels = nullptr;
   std::int64_t depth = 0;
-  std::int64_t first_panel = 0;
-  std::int64_t end_panel = 0;
   Matrix out;
 };
 
@@ -272,7 +270,7 @@ struct KernelTable {
   void (*transpose_int8)(const TransposeJob& job) = nullptr;
   void (*expand_nf4)(const ExpandJob& job) = nullptr;
   /// Copies columns of `from`, from a multiple of `width` <= 16 on, to panels of `width` columns,
-  /// `from.rows` rows long, the last one padded with zeros. `to` is the place of the first column.
+  /// `from.rows` rows long, the last one padded with zeros. `to` is the place of the first of them.
   void (*pack_panels)(ConstMatrix from, RowRange columns, std::int64_t width, float* to) = nullptr;
   void (*outer_product)(const OuterJob& job) = nullptr;
   void (*thin_outer_product)(const ThinOuterJob& job) = nullptr;

@@ -4,79 +4,97 @@
 
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/product_loops.hpp"
 #include "engines/ops/cpu/tile.hpp"
 #include "engines/ops/cpu/vec.hpp"
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-// Registers per row of a tile: two panels of 16 columns, or what fits the register file.
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
-constexpr int kOuterVectors = 2;
+// Rows of a tile, panels of b beside each other in it, and columns of a packed panel of a: whole
+// cache lines where the tile's height allows it.
+#if defined(__AVX512F__)
+constexpr int kOuterHeight = 8;
+constexpr int kOuterWidth = 3;
+constexpr std::int64_t kPackedRows = 16;
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int kOuterHeight = 6;
+constexpr int kOuterWidth = 1;
+constexpr std::int64_t kPackedRows = kOuterHeight;
 #else
-constexpr int kOuterVectors = kRegisters;
+constexpr int kOuterHeight = 3;
+constexpr int kOuterWidth = 1;
+constexpr std::int64_t kPackedRows = kOuterHeight;
 #endif
+static_assert(kPackedRows % kOuterHeight == 0);
 
 // Asks for the sums of the next tile, to be written.
-template <int kVectors>
+template <int kPanels>
 inline void fetch_below(const OuterJob& job, std::int64_t row, std::int64_t column) {
-  const std::int64_t end = row + kTileRows < job.out.rows ? row + kTileRows : job.out.rows;
+  const std::int64_t below = row + kOuterHeight;
+  const std::int64_t end = below < job.out.rows ? below : job.out.rows;
   for (std::int64_t r = row; r < end; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      __builtin_prefetch(job.out.row(r) + column + v * kRegisterFloats, 1, 3);
+    for (std::int64_t p = 0; p < kPanels; ++p) {
+      __builtin_prefetch(job.out.row(r) + column + p * kPanel, 1, 3);
     }
   }
 }
 
-template <int kVectors>
-void outer_tile(const OuterJob& job, std::int64_t row, std::int64_t panel) {
-  constexpr std::int64_t kCols = kVectors * kRegisterFloats;
-  const std::int64_t panel_size = job.depth * kPanel;
-  const TileOperands in{.a = job.a_panels + row * job.depth,
-                        .a_row = 1,
-                        .a_step = kTileRows,
-                        .b = job.b_panels + panel * panel_size,
-                        .b_step = kPanel,
-                        .panel_step = panel_size,
-                        .depth = job.depth};
-  const std::int64_t column = panel * kPanel;
-  const std::int64_t rows = job.out.rows - row < kTileRows ? job.out.rows - row : kTileRows;
-  const std::int64_t cols = job.out.cols - column < kCols ? job.out.cols - column : kCols;
-  if (rows == kTileRows && cols == kCols) {
-    fetch_below<kVectors>(job, row + kTileRows, column);
-    accumulate_in_memory<kTileRows, kVectors, Start::kMemory>(in, job.out.row(row) + column,
-                                                              job.out.stride);
+// One tile of the rows that exist; `cols` columns of it exist.
+template <int kRows, int kPanels>
+void outer_tile(const OuterJob& job, const TileOperands& in, std::int64_t row, std::int64_t column,
+                std::int64_t cols) {
+  constexpr int kVectors = kPanels * kRegisters;
+  constexpr std::int64_t kCols = kPanels * kPanel;
+  float* out = job.out.row(row) + column;
+  if (cols >= kCols) {
+    fetch_below<kPanels>(job, row + kRows, column);
+    accumulate_in_memory<kRows, kVectors, Start::kMemory>(in, out, job.out.stride);
     return;
   }
-  // At an edge the tile is worked on in a copy.
-  float sums[kTileRows * kCols] = {};
-  for (std::int64_t r = 0; r < rows; ++r) {
+  // At the right edge the tile is worked on in a copy.
+  float sums[kRows * kCols] = {};
+  for (std::int64_t r = 0; r < kRows; ++r) {
     for (std::int64_t j = 0; j < cols; ++j) {
-      sums[r * kCols + j] = job.out.row(row + r)[column + j];
+      sums[r * kCols + j] = out[r * job.out.stride + j];
     }
   }
-  accumulate_in_memory<kTileRows, kVectors, Start::kMemory>(in, sums, kCols);
-  for (std::int64_t r = 0; r < rows; ++r) {
+  accumulate_in_memory<kRows, kVectors, Start::kMemory>(in, sums, kCols);
+  for (std::int64_t r = 0; r < kRows; ++r) {
     for (std::int64_t j = 0; j < cols; ++j) {
-      job.out.row(row + r)[column + j] = sums[r * kCols + j];
+      out[r * job.out.stride + j] = sums[r * kCols + j];
     }
+  }
+}
+
+// All rows over the panels of one tile's width.
+template <int kPanels>
+void outer_column(const OuterJob& job, std::int64_t panel) {
+  const std::int64_t column = panel * kPanel;
+  const std::int64_t panel_size = job.depth * kPanel;
+  TileOperands in{.a_row = 1,
+                  .a_step = kPackedRows,
+                  .b = job.b_panels + panel * panel_size,
+                  .b_step = kPanel,
+                  .panel_step = panel_size,
+                  .depth = job.depth};
+  for (std::int64_t row = 0; row < job.out.rows; row += kOuterHeight) {
+    const std::int64_t in_panel = row % kPackedRows;
+    in.a = job.a_panels + (row - in_panel) * job.depth + in_panel;
+    const std::int64_t left = job.out.rows - row;
+    with_number<kOuterHeight>(left, [&]<int kRows>() {
+      outer_tile<kRows, kPanels>(job, in, row, column, job.out.cols - column);
+    });
   }
 }
 
 void outer_product(const OuterJob& job) {
-  constexpr int kVectors = kOuterVectors;
-  constexpr int kWidth = kVectors / kRegisters;
-  std::int64_t panel = job.first_panel;
-  for (; panel + kWidth <= job.end_panel; panel += kWidth) {
-    for (std::int64_t row = 0; row < job.out.rows; row += kTileRows) {
-      outer_tile<kVectors>(job, row, panel);
-    }
-  }
-  for (; panel < job.end_panel; ++panel) {
-    for (std::int64_t row = 0; row < job.out.rows; row += kTileRows) {
-      outer_tile<kRegisters>(job, row, panel);
-    }
+  const std::int64_t panels = panels_for(job.out.cols);
+  for (std::int64_t panel = 0; panel < panels;) {
+    const std::int64_t width = next_width(panels - panel, kOuterWidth);
+    with_number<kOuterWidth>(width, [&]<int kPanels>() { outer_column<kPanels>(job, panel); });
+    panel += width;
   }
 }
 
@@ -182,7 +200,7 @@ void pack_panels(ConstMatrix from, RowRange columns, std::int64_t width, float* 
       }
       const std::int64_t stored = t < from.rows - in_part ? kLanes : width;
       for (std::int64_t column = first; column < end; column += width) {
-        store_some(to + column * from.rows + t * width,
+        store_some(to + (column - columns.first) * from.rows + t * width,
                    load_some(from.row(t) + column, from.cols - column), stored);
       }
     }
@@ -203,7 +221,7 @@ void bias_backward(ConstMatrix dy, RowRange columns, float* dbias) {
 }  // namespace
 
 void add_outer_kernels(KernelTable& table) noexcept {
-  table.outer_rows = kTileRows;
+  table.outer_rows = kPackedRows;
   table.pack_panels = pack_panels;
   table.outer_product = outer_product;
   table.thin_outer_product = thin_outer_product;

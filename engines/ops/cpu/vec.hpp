@@ -127,12 +127,24 @@ inline void store(float* to, const Vec& value) {
     store_register(to + i * kRegisterFloats, value.part[i]);
   }
 }
+#if defined(__AVX512F__)
+/// The first `count` < 16 lanes.
+inline __mmask16 first_lanes(std::int64_t count) {
+  return static_cast<__mmask16>((1U << static_cast<std::uint32_t>(count > 0 ? count : 0)) - 1U);
+}
+#endif
 /// Loads min(count, 16) elements; the other lanes are 0.
 template <class Element>
 inline Vec load_some(const Element* from, std::int64_t count) {
   if (count >= kLanes) {
     return load(from);
   }
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Element) == sizeof(float)) {
+    const __mmask16 kept = first_lanes(count);
+    return {{reinterpret_cast<Register>(_mm512_maskz_loadu_ps(kept, from))}};
+  }
+#endif
   Element lanes[kLanes] = {};
   for (std::int64_t i = 0; i < count; ++i) {
     lanes[i] = from[i];
@@ -145,11 +157,15 @@ inline void store_some(float* to, const Vec& value, std::int64_t count) {
     store(to, value);
     return;
   }
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(to, first_lanes(count), reinterpret_cast<__m512>(value.part[0]));
+#else
   float lanes[kLanes];
   store(lanes, value);
   for (std::int64_t i = 0; i < count; ++i) {
     to[i] = lanes[i];
   }
+#endif
 }
 
 inline Vec operator+(const Vec& a, const Vec& b) {
