@@ -359,14 +359,18 @@ void TrainView::end_batch() {
 // Lays the working weights out again. Cannot fail: tensors of the same shapes have been laid out.
 void TrainView::lay_out_working() {
   published_ = false;
-  const TensorMap tensors = parameters_.to_tensors();
   if (trains_adapter()) {
     working_.adapter.reset();  // both at once could be much
-    working_.adapter =
-        shelf_.lay_out_adapter(tensors, *working_.base, WeightUse::kForwardAndBackward).value();
+    working_.adapter = shelf_
+                           .lay_out_adapter(parameters_.to_tensors(), *working_.base,
+                                            WeightUse::kForwardAndBackward)
+                           .value();
   } else {
     working_.base.reset();
-    working_.base = shelf_.lay_out_base(tensors, WeightUse::kForwardAndBackward).value();
+    working_.base = shelf_
+                        .lay_out_base(parameters_.borrow_tensors(), WeightUse::kForwardAndBackward,
+                                      TensorMemory::kBorrowed)
+                        .value();
   }
 }
 

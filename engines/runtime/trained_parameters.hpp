@@ -38,6 +38,10 @@ public:
   [[nodiscard]] Status load(const TensorMap& tensors);
   /// Returns the weights as they are published.
   [[nodiscard]] TensorMap to_tensors() const { return weights_.to_tensors(published_); }
+  /// Returns them to be laid out before they change again: not copied where they need no rounding.
+  [[nodiscard]] TensorMap borrow_tensors() const {
+    return published_ == DType::kF32 ? weights_.borrow_tensors() : to_tensors();
+  }
 
   /// Returns the moments as "first_moment.<name>" and "second_moment.<name>", F32, of weights that
   /// are published rounded "weight.<name>", F32, and the counter "step", one I64.

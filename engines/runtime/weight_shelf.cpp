@@ -92,8 +92,9 @@ Result<LaidOutWeights> WeightShelf::lay_out(const Snapshot& snapshot, WeightUse 
 }
 
 Result<std::shared_ptr<const ModelWeights>> WeightShelf::lay_out_base(const TensorMap& tensors,
-                                                                      WeightUse use) {
-  return ModelWeights::create(config_, tensors, {compute_, use, keep_base_}, ops_);
+                                                                      WeightUse use,
+                                                                      TensorMemory memory) {
+  return ModelWeights::create(config_, tensors, {compute_, use, keep_base_, memory}, ops_);
 }
 
 Result<std::shared_ptr<const Adapter>> WeightShelf::lay_out_adapter(const TensorMap& tensors,

@@ -12,6 +12,15 @@
 namespace tidemill::engines {
 namespace {
 
+// Returns the tensor in memory that may be kept.
+Tensor kept(const Tensor& tensor, TensorMemory memory) {
+  Tensor own = tensor;
+  if (memory == TensorMemory::kBorrowed) {
+    own.data = Buffer::copy_of(tensor.data.bytes(), tensor.dtype);
+  }
+  return own;
+}
+
 // Prepares the parts of one model, adding up what they take.
 class Preparer {
 public:
@@ -39,7 +48,7 @@ public:
   Result<Tensor> table(const std::string& name) {
     const Tensor& tensor = tensors_.at(name);
     if (options_.compute != DType::kNf4 || !is_float_type(tensor.dtype)) {
-      return tensor;
+      return kept(tensor, options_.memory);
     }
     TIDEMILL_ASSIGN_OR_RETURN(Tensor blocks, quantize_blocks(tensor, name));
     tensor.data.release_pages();
@@ -94,7 +103,9 @@ Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(const ModelConf
   std::shared_ptr<ModelWeights> weights(new ModelWeights);
   weights->options_ = options;
   if (options.keep_tensors) {
-    weights->kept_ = tensors;
+    for (const auto& [name, tensor] : tensors) {
+      weights->kept_.emplace(name, kept(tensor, options.memory));
+    }
   }
   Preparer preparer(tensors, options, ops);
   for (std::int64_t index = 0; index < config.num_layers; ++index) {

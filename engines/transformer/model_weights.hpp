@@ -14,14 +14,21 @@
 
 namespace tidemill::engines {
 
+/// Whose memory tensors lie in.
+enum class TensorMemory : std::uint8_t {
+  kShared,    // their own: what is kept of them is not copied
+  kBorrowed,  // somebody's who will change it: what is kept of them is copied
+};
+
 /// How weights are prepared.
 struct WeightOptions {
   /// What `Ops::prepare_weight` takes. Beside kNf4 the embedding table and the head are kBlockI8:
   /// they weigh too much to stay as they are, and the loss is more sensitive to them.
   DType compute = DType::kF32;
   WeightUse use = WeightUse::kForward;
-  /// Keeps the tensors alive (no copies of them), for adapters that are made from them.
+  /// Keeps the tensors alive, for adapters that are made from them.
   bool keep_tensors = false;
+  TensorMemory memory = TensorMemory::kShared;
 };
 
 /// Returns the type that the head computes in beside layers of type `compute`.

@@ -70,4 +70,15 @@ TensorMap ParameterSet::to_tensors(DType dtype) const {
   return tensors;
 }
 
+TensorMap ParameterSet::borrow_tensors() const {
+  TensorMap tensors;
+  for (const Entry& entry : entries_) {
+    Tensor& tensor = tensors[entry.name];
+    tensor.dtype = DType::kF32;
+    tensor.shape = entry.shape;
+    tensor.data = Buffer::wrap(nullptr, std::as_bytes(values(entry)), DType::kF32);
+  }
+  return tensors;
+}
+
 }  // namespace tidemill::engines

@@ -53,6 +53,8 @@ public:
 
   /// Returns a copy of the values as tensors of `dtype` (kF32, or kF16 / kBF16 rounded to nearest).
   [[nodiscard]] TensorMap to_tensors(DType dtype) const;
+  /// Returns the values themselves as tensors of kF32, which the set must outlive.
+  [[nodiscard]] TensorMap borrow_tensors() const;
 
 private:
   std::vector<Entry> entries_;

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of attention over one window of a sequence, float32 keys and values.
+// Gradients of attention over one window of a sequence.
 //
 // With P the softmax weights, recomputed from the kept log-sums, and D[row] = dout . out:
-//   dP = dout V^T,  dS = P * (dP - D),  dq = scale * dS K,  dK += dS^T (scale * q),  dV += P^T
-//   dout,
-// over the keys that the window sees.
-// Rows are worked on in tiles of a few tokens, from the first to the last, so that a tile needs
-// memory for its own rows alone and keys receive their queries in position order. Columns of keys
-// and scores are positions from `origin` on.
+//   dP = dout V^T,  dS = P * (dP - D),  dq = scale * dS K,  dK += scale * dS^T q,
+//   dV += P^T dout,
+// over the keys that the window sees. With bfloat16 keys and values, q, dout, P and scale * dS are
+// rounded to bfloat16 before they are multiplied; D, the exponential and all sums are float32. Sums
+// over positions then add pairs of positions 2i, 2i + 1, sums over queries pairs of a tile's
+// (token, head) rows. Rows are worked on in tiles of a few tokens, from the first to the last, so
+// that keys receive their queries in position order, and a tile's columns in blocks, which stay
+// near the processor. Columns of keys and scores are positions from `origin` on. Of a tile on the
+// diagonal, the products leave out what no row of theirs sees.
 #include <cstdint>
 
+#include "engines/ops/cpu/attention_backward_rows.hpp"
+#include "engines/ops/cpu/attention_kinds.hpp"
 #include "engines/ops/cpu/attention_tiles.hpp"
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
@@ -19,144 +24,156 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-struct Workspace {
-  std::int64_t width;    // head_dim in whole vectors
-  std::int64_t origin;   // the first position seen, rounded down to whole vectors
-  std::int64_t columns;  // positions in whole vectors
-  std::int64_t rows;     // (token, head) pairs of a tile
-  float* keys;           // columns x width
-  float* keys_across;    // width x columns
-  float* values_across;  // width x columns
-  float* dk;             // columns x width
-  float* dv;             // columns x width
-  float* q;              // rows x width, and so on
-  float* dout;
-  float* dq;
-  float* weights;  // rows x columns
-  float* dscores;
+template <class Kind>
+std::int64_t attention_backward_scratch(const AttentionBackwardJob& in) {
+  return BackwardWorkspace<Kind>(in, nullptr).size;
+}
 
-  Workspace(const AttentionBackwardJob& in, float* scratch) {
-    width = round_up(in.job.layout.head_dim);
-    origin = round_down(visible(in.job.window, in.job.first_position).first);
-    columns = round_up(in.job.first_position + in.job.tokens) - origin;
-    rows = in.tile_tokens * in.job.ratio;
-    keys = scratch;
-    keys_across = keys + columns * width;
-    values_across = keys_across + columns * width;
-    dk = values_across + columns * width;
-    dv = dk + columns * width;
-    q = dv + columns * width;
-    dout = q + rows * width;
-    dq = dout + rows * width;
-    weights = dq + rows * width;
-    dscores = weights + rows * columns;
-  }
-  [[nodiscard]] std::int64_t size() const {
-    return 5 * columns * width + rows * (3 * width + 2 * columns);
-  }
+// The columns [first, end) of a tile, at most kBlock of them.
+struct Block {
+  std::int64_t first = 0;
+  std::int64_t end = 0;
 };
 
-std::int64_t attention_backward_scratch(const AttentionBackwardJob& in) {
-  return Workspace(in, nullptr).size();
+// The first row of the tile that sees column `column` or a later one, in whole units.
+template <class Kind>
+std::int64_t first_row(const AttentionBackwardJob& in, const QueryTile& tile, std::int64_t column) {
+  const std::int64_t token = tile.origin + column - (in.job.first_position + tile.first_token);
+  return larger(0, token) * in.job.ratio / Kind::kUnitElements * Kind::kUnitElements;
 }
 
-// Copies the keys seen both ways round, their values across, and their gradients so far; what lies
-// beside them is 0.
-void unpack(const AttentionBackwardJob& in, const Workspace& work) {
-  const AttentionJob& job = in.job;
-  fill_zero(work.keys, 5 * work.columns * work.width);
-  const std::int64_t page_tokens = job.layout.page_tokens;
-  const std::int64_t head_dim = job.layout.head_dim;
-  const Span seen = window_span(job);
-  for (std::int64_t position = seen.first; position <= seen.last; ++position) {
-    const PageHead<float> page = page_head<float>(job, position / page_tokens);
-    const std::int64_t place = position % page_tokens;
-    const std::int64_t column = position - work.origin;
-    for (std::int64_t c = 0; c < head_dim; ++c) {
-      const float key = page.keys[c * page_tokens + place];
-      work.keys[column * work.width + c] = key;
-      work.keys_across[c * work.columns + column] = key;
-      work.values_across[c * work.columns + column] = page.values[place * head_dim + c];
+// to (rows x kBlock) = from (rows x head_dim) across (head_dim x columns).
+template <class Kind>
+void multiply_across(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work,
+                     const QueryTile& tile, const Block& block, const typename Kind::Left* from,
+                     const typename Kind::Unit* across, float* to) {
+  const auto multiply = [&]<int kWidth>(std::int64_t column) {
+    const std::int64_t row = first_row<Kind>(in, tile, column);
+    if (row >= tile.rows) {
+      return;
     }
+    accumulate_rows<Start::kZero, kWidth>(
+        typename Kind::Operands{.a = from + row * work.width,
+                                .a_row = work.width,
+                                .a_step = Kind::kUnitElements,
+                                .b = across + column * work.feature_units,
+                                .b_step = kLanes,
+                                .panel_step = kLanes * work.feature_units,
+                                .depth = work.depth},
+        tile.rows - row, to + row * kBlock + column - block.first, kBlock);
+  };
+  std::int64_t column = block.first;
+  for (; column + kTileWidth * kLanes <= block.end; column += kTileWidth * kLanes) {
+    multiply.template operator()<kTileWidth>(column);
   }
-  load_gradients(in, work.origin, work.width, work.dk, work.dv);
-}
-
-// to (rows x columns) = from (rows x head_dim) across (head_dim x columns).
-void multiply_across(const Workspace& work, const QueryTile& tile, std::int64_t head_dim,
-                     const float* from, const float* across, float* to) {
-  accumulate_columns<Start::kZero>(TileOperands{.a = from,
-                                                .a_row = work.width,
-                                                .a_step = 1,
-                                                .b = across + tile.first_column,
-                                                .b_step = work.columns,
-                                                .depth = head_dim},
-                                   tile.rows, tile.end_column - tile.first_column,
-                                   to + tile.first_column, work.columns);
+  for (; column < block.end; column += kLanes) {
+    multiply.template operator()<1>(column);
+  }
 }
 
 // Turns scores into weights and their gradients into gradients of scores.
-void differentiate_softmax(const AttentionBackwardJob& in, const Workspace& work,
-                           const QueryTile& tile) {
-  for (std::int64_t r = 0; r < tile.rows; ++r) {
-    const QueryRow row = query_row(in, tile, r);
-    for (std::int64_t column = tile.first_column; column < tile.end_column; column += kLanes) {
-      float* weight_at = work.weights + r * work.columns + column;
-      float* dscore_at = work.dscores + r * work.columns + column;
-      const WeightsAndDscores both =
-          weights_and_dscores(row, column, load(weight_at), load(dscore_at), 1.0F);
-      store(weight_at, both.weights);
-      store(dscore_at, both.dscores);
+template <class Kind>
+void differentiate_softmax(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work,
+                           const QueryTile& tile, const Block& block) {
+  const Vec score_factor = broadcast(Kind::score_factor(in.job.scale));
+  const Vec dscore_factor = broadcast(Kind::dscore_factor(in.job.scale));
+  const auto both = [&](std::int64_t r, std::int64_t column) {
+    const std::int64_t at = r * kBlock + column;
+    return weights_and_dscores(work.rows_of_tile[r], block.first + column,
+                               load(work.scores + at) * score_factor, load(work.dweights + at),
+                               dscore_factor);
+  };
+  const std::int64_t columns = block.end - block.first;
+  for (std::int64_t r = 0; r < tile.rows; r += Kind::kUnitElements) {
+    if (block.first == tile.first_column) {
+      for (std::int64_t i = r; i < smaller(r + Kind::kUnitElements, tile.rows); ++i) {
+        fetch_next_row(in, tile, i);
+      }
     }
+    for (std::int64_t column = 0; column < columns; column += kLanes) {
+      WeightsAndDscores unit[Kind::kUnitElements];
+#pragma GCC unroll 2
+      for (std::int64_t i = 0; i < Kind::kUnitElements; ++i) {
+        unit[i] = r + i < tile.rows ? both(r + i, column)
+                                    : WeightsAndDscores{broadcast(0.0F), broadcast(0.0F)};
+      }
+      work.keep(r, column, unit);
+    }
+  }
+}
+
+// dq (rows x width) += dscores (rows x columns) keys (columns x width).
+template <class Kind>
+void add_to_queries(const BackwardWorkspace<Kind>& work, const QueryTile& tile,
+                    const Block& block) {
+  for (std::int64_t row = 0; row < tile.rows;) {
+    const std::int64_t count = next_rows(tile.rows - row);
+    const std::int64_t seen =
+        smaller(block.end, work.rows_of_tile[row + count - 1].seen.last + 1) - block.first;
+    if (seen > 0) {
+      accumulate_columns<Start::kMemory>(
+          typename Kind::Operands{.a = work.dscores + row * kBlock,
+                                  .a_row = kBlock,
+                                  .a_step = Kind::kUnitElements,
+                                  .b = work.keys + block.first / Kind::kUnitElements * work.width,
+                                  .b_step = work.width,
+                                  .depth = (seen + Kind::kUnitElements - 1) / Kind::kUnitElements},
+          count, work.width, work.dq + row * work.width, work.width);
+    }
+    row += count;
   }
 }
 
 // to (columns x width) += rows^T from: position p receives coefficient[row][p] * from[row].
-void add_to_positions(const Workspace& work, const QueryTile& tile, const float* coefficients,
-                      const float* from, float* to) {
-  accumulate_columns<Start::kMemory>(TileOperands{.a = coefficients + tile.first_column,
-                                                  .a_row = 1,
-                                                  .a_step = work.columns,
-                                                  .b = from,
-                                                  .b_step = work.width,
-                                                  .depth = tile.rows},
-                                     tile.end_column - tile.first_column, work.width,
-                                     to + tile.first_column * work.width, work.width);
+template <class Kind>
+void add_to_positions(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work,
+                      const QueryTile& tile, const Block& block,
+                      const typename Kind::Left* coefficients, const typename Kind::Unit* from,
+                      float* to) {
+  constexpr std::int64_t kUnit = Kind::kUnitElements;
+  for (std::int64_t column = block.first; column < block.end;) {
+    const std::int64_t count = next_rows(block.end - column);
+    const std::int64_t row = first_row<Kind>(in, tile, column);
+    if (row < tile.rows) {
+      accumulate_columns<Start::kMemory>(
+          typename Kind::Operands{.a = coefficients + row * kBlock + (column - block.first) * kUnit,
+                                  .a_row = kUnit,
+                                  .a_step = kUnit * kBlock,
+                                  .b = from + row / kUnit * work.width,
+                                  .b_step = work.width,
+                                  .depth = (tile.rows - row + kUnit - 1) / kUnit},
+          count, work.width, to + column * work.width, work.width);
+    }
+    column += count;
+  }
 }
 
-// Copies a tile's rows, times `factor`, to rows of `width`.
-void gather(const AttentionJob& job, const QueryTile& tile, const float* from, std::int64_t stride,
-            float factor, const Workspace& work, float* to) {
-  const Vec scale = broadcast(factor);
-  for_each_head(from + tile.first_token * stride, stride, tile.tokens, job.ratio,
-                job.layout.head_dim, [&](std::int64_t row, std::int64_t c, const Vec& value) {
-                  store(to + row * work.width + c, value * scale);
-                });
-}
-
-void backward_tile(const AttentionBackwardJob& in, const Workspace& work, const QueryTile& tile) {
+template <class Kind>
+void backward_tile(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work,
+                   const QueryTile& tile) {
   const AttentionJob& job = in.job;
-  const std::int64_t head_dim = job.layout.head_dim;
-  gather(job, tile, job.q, job.q_stride, job.scale, work, work.q);
-  gather(job, tile, in.dout, in.dout_stride, 1.0F, work, work.dout);
-  fetch_next_tile(in, tile);
-  multiply_across(work, tile, head_dim, work.q, work.keys_across, work.weights);
-  multiply_across(work, tile, head_dim, work.dout, work.values_across, work.dscores);
-  differentiate_softmax(in, work, tile);
-  accumulate_columns<Start::kZero>(TileOperands{.a = work.dscores + tile.first_column,
-                                                .a_row = work.columns,
-                                                .a_step = 1,
-                                                .b = work.keys + tile.first_column * work.width,
-                                                .b_step = work.width,
-                                                .depth = tile.end_column - tile.first_column},
-                                   tile.rows, work.width, work.dq, work.width);
-  store_queries(in, tile, job.scale, work.dq, work.width);
-  add_to_positions(work, tile, work.dscores, work.q, work.dk);
-  add_to_positions(work, tile, work.weights, work.dout, work.dv);
+  gather(job, tile, job.q, job.q_stride, Kind::query_factor(job.scale), work, work.q,
+         work.query_units);
+  gather(job, tile, in.dout, in.dout_stride, 1.0F, work, work.dout, work.dout_units);
+  fill_zero(work.dq, tile.rows * work.width);
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    work.rows_of_tile[r] = query_row(in, tile, r);
+  }
+  for (std::int64_t column = tile.first_column; column < tile.end_column; column += kBlock) {
+    const Block block{column, smaller(column + kBlock, tile.end_column)};
+    multiply_across(in, work, tile, block, work.q, work.keys_across, work.scores);
+    multiply_across(in, work, tile, block, work.dout, work.values_across, work.dweights);
+    differentiate_softmax(in, work, tile, block);
+    add_to_queries(work, tile, block);
+    add_to_positions(in, work, tile, block, work.dscore_columns, work.query_units, work.dk);
+    add_to_positions(in, work, tile, block, work.weight_columns, work.dout_units, work.dv);
+  }
+  store_queries(in, tile, Kind::dquery_factor(job.scale), work.dq, work.width);
 }
 
+template <class Kind>
 void attention_backward(const AttentionBackwardJob& in, float* scratch) {
-  const Workspace work(in, scratch);
+  const BackwardWorkspace<Kind> work(in, scratch);
   unpack(in, work);
   for_each_tile(in, work.origin, [&](const QueryTile& tile) { backward_tile(in, work, tile); });
   store_gradients(in, work.origin, work.width, work.dk, work.dv);
@@ -165,8 +182,10 @@ void attention_backward(const AttentionBackwardJob& in, float* scratch) {
 }  // namespace
 
 void add_attention_backward_kernels(KernelTable& table) noexcept {
-  table.attention_backward_scratch_f32 = attention_backward_scratch;
-  table.attention_backward_f32 = attention_backward;
+  table.attention_backward_scratch_f32 = attention_backward_scratch<Floats>;
+  table.attention_backward_f32 = attention_backward<Floats>;
+  table.attention_backward_scratch_bf16 = attention_backward_scratch<Pairs>;
+  table.attention_backward_bf16 = attention_backward<Pairs>;
 }
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

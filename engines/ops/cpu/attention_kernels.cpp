@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <math.h>  // NOLINT(modernize-deprecated-headers): <cmath> brings inline functions along.
 
+#include "engines/ops/cpu/attention_kinds.hpp"
 #include "engines/ops/cpu/attention_tiles.hpp"
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
@@ -21,30 +22,6 @@
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
-
-// Products with a float32 cache.
-struct Floats {
-  using Unit = float;  // of a page
-  using Left = float;  // of queries and weights
-  using Operands = TileOperands;
-  static constexpr std::int64_t kUnitElements = 1;
-  static void keep(Left* to, const Vec& value) { store(to, value); }
-  // What queries are multiplied by before their products, and scores after.
-  static float query_factor(float scale) { return scale; }
-  static float score_factor(float /*scale*/) { return 1.0F; }
-};
-
-// Products with a bfloat16 cache: queries and weights are rounded. So that no bits of a query are
-// lost to the scale, scores take it.
-struct Pairs {
-  using Unit = Pair;
-  using Left = Rounded;
-  using Operands = PairOperands;
-  static constexpr std::int64_t kUnitElements = 2;
-  static void keep(Left* to, const Vec& value) { store_rounded(to, value); }
-  static float query_factor(float /*scale*/) { return 1.0F; }
-  static float score_factor(float scale) { return scale; }
-};
 
 // Where a job's scratch lies: queries, scores and sums of values, each a row per (token, head), and
 // the sums of the weights.
@@ -105,25 +82,30 @@ void compute_scores(const AttentionJob& job, const Workspace<Kind>& work) {
   const std::int64_t page_tokens = job.layout.page_tokens;
   const std::int64_t last_page = (job.first_position + job.tokens - 1) / page_tokens;
   const std::int64_t end = (last_page + 1) * page_tokens;
-  typename Kind::Operands in{
-      .a = work.q,
-      .a_row = work.width,
-      .a_step = Kind::kUnitElements,
-      .b_step = page_tokens,
-      .depth = (job.layout.head_dim + Kind::kUnitElements - 1) / Kind::kUnitElements};
+  const auto multiply = [&]<int kWidth>(std::int64_t at, std::int64_t panel_step) {
+    // Earlier rows see none of these positions.
+    const std::int64_t row = larger(0, at - job.first_position) * job.ratio;
+    accumulate_rows<Start::kZero, kWidth>(
+        typename Kind::Operands{
+            .a = work.q + row * work.width,
+            .a_row = work.width,
+            .a_step = Kind::kUnitElements,
+            .b = keys_at<Kind>(job, at),
+            .b_step = page_tokens,
+            .panel_step = panel_step,
+            .depth = (job.layout.head_dim + Kind::kUnitElements - 1) / Kind::kUnitElements},
+        work.rows - row, work.scores + row * work.columns + at - work.origin, work.columns);
+  };
   std::int64_t at = visible(job.window, job.first_position).first / page_tokens * page_tokens;
   if (page_tokens % kLanes == 0) {
     // Two sixteens of positions at a time, wherever their pages lie.
     for (; at + kTileWidth * kLanes <= end; at += kTileWidth * kLanes) {
-      in.b = keys_at<Kind>(job, at);
-      in.panel_step = keys_at<Kind>(job, at + (kTileWidth - 1) * kLanes) - in.b;
-      accumulate_rows<Start::kZero, kTileWidth>(in, work.rows, work.scores + at - work.origin,
-                                                work.columns);
+      multiply.template operator()<kTileWidth>(
+          at, keys_at<Kind>(job, at + (kTileWidth - 1) * kLanes) - keys_at<Kind>(job, at));
     }
   }
   for (; at < end; at += smaller(kLanes, page_tokens - at % page_tokens)) {
-    in.b = keys_at<Kind>(job, at);
-    accumulate_rows<Start::kZero>(in, work.rows, work.scores + at - work.origin, work.columns);
+    multiply.template operator()<1>(at, 0);
   }
 }
 
@@ -329,11 +311,17 @@ void attention(const AttentionJob& job, float* scratch) {
   const std::int64_t floats = job.ratio * head_dim;
   fetch_rows(job.q + floats, job.q_stride, job.tokens, floats);
   compute_scores(job, work);
+  const auto out_row = [&](std::int64_t r) {
+    return job.out + r / job.ratio * job.out_stride + r % job.ratio * head_dim;
+  };
   for (std::int64_t r = 0; r < work.rows; ++r) {
     const std::int64_t token = r / job.ratio;
     const SoftmaxSum softmax = exponentiate(work, r, Kind::score_factor(job.scale),
                                             visible(job.window, job.first_position + token));
     work.weight_sums[r] = softmax.sum;
+    for (std::int64_t c = 0; c < head_dim; c += kLanes) {
+      __builtin_prefetch(out_row(r) + c, 1, 2);
+    }
     if (job.lse != nullptr) {
       job.lse[token * job.lse_stride + r % job.ratio] =
           static_cast<float>(double{softmax.top} + ::log(double{softmax.sum}));
@@ -347,9 +335,8 @@ void attention(const AttentionJob& job, float* scratch) {
   }
   for (std::int64_t r = 0; r < work.rows; ++r) {
     const Vec sum = broadcast(work.weight_sums[r]);
-    float* out = job.out + r / job.ratio * job.out_stride + r % job.ratio * head_dim;
     for (std::int64_t c = 0; c < head_dim; c += kLanes) {
-      store_some(out + c, load(work.sums + r * work.width + c) / sum, head_dim - c);
+      store_some(out_row(r) + c, load(work.sums + r * work.width + c) / sum, head_dim - c);
     }
   }
 }

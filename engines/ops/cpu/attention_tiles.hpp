@@ -113,14 +113,22 @@ inline void for_each_tile(const AttentionBackwardJob& in, std::int64_t origin, F
   }
 }
 
-/// Asks for the rows of the tile that comes after `tile`.
-inline void fetch_next_tile(const AttentionBackwardJob& in, const QueryTile& tile) {
-  const std::int64_t first = tile.first_token + tile.tokens;
-  const std::int64_t tokens = smaller(in.tile_tokens, in.job.tokens - first);
-  const std::int64_t floats = in.job.ratio * in.job.layout.head_dim;
-  fetch_rows(in.job.q + first * in.job.q_stride, in.job.q_stride, tokens, floats);
-  fetch_rows(in.dout + first * in.dout_stride, in.dout_stride, tokens, floats);
-  fetch_rows(in.out + first * in.out_stride, in.out_stride, tokens, floats);
+/// Asks for row `row` of the tile that comes after `tile`, and for the place of this tile's
+/// gradient of it: a row at a time between other work, since memory takes few requests at once.
+inline void fetch_next_row(const AttentionBackwardJob& in, const QueryTile& tile,
+                           std::int64_t row) {
+  const std::int64_t head_dim = in.job.layout.head_dim;
+  const std::int64_t token = tile.first_token + row / in.job.ratio;
+  const std::int64_t column = row % in.job.ratio * head_dim;
+  const std::int64_t next = token + in.tile_tokens;
+  for (std::int64_t c = column; c < column + head_dim; c += kLanes) {
+    __builtin_prefetch(in.dq + token * in.dq_stride + c, 1, 2);
+  }
+  if (next < in.job.tokens) {
+    fetch_rows(in.job.q + next * in.job.q_stride + column, 0, 1, head_dim);
+    fetch_rows(in.dout + next * in.dout_stride + column, 0, 1, head_dim);
+    fetch_rows(in.out + next * in.out_stride + column, 0, 1, head_dim);
+  }
 }
 
 /// What one query needs to turn scores into gradients of scores.
@@ -157,17 +165,33 @@ struct WeightsAndDscores {
 /// Turns the scores and the gradients of weights of the columns from `column` on into both, times
 /// `factor` the latter; what the row does not see is 0.
 inline WeightsAndDscores weights_and_dscores(const QueryRow& row, std::int64_t column,
-                                             const Vec& scores, const Vec& dweights, float factor) {
+                                             const Vec& scores, const Vec& dweights,
+                                             const Vec& factor) {
+  const Vec zero = broadcast(0.0F);
+  if (column > row.seen.last) {
+    return {zero, zero};
+  }
   WeightsAndDscores out;
   out.weights = bounded_exponential(scores - broadcast(row.lse));
-  out.dscores = out.weights * (dweights - broadcast(row.mean)) * broadcast(factor);
+  out.dscores = out.weights * (dweights - broadcast(row.mean)) * factor;
   if (column < row.seen.first || column + kLanes - 1 > row.seen.last) {
-    const Vec zero = broadcast(0.0F);
     const Mask mask = lanes_between(row.seen.first - column, row.seen.last - column);
     out.weights = select(mask, out.weights, zero);
     out.dscores = select(mask, out.dscores, zero);
   }
   return out;
+}
+
+/// Asks for a position's gradients some positions ahead, to be written.
+inline void fetch_gradients(const AttentionBackwardJob& in, std::int64_t position,
+                            std::int64_t last) {
+  constexpr std::int64_t kAhead = 16;
+  if (position + kAhead <= last) {
+    for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
+      __builtin_prefetch(in.dk + (position + kAhead) * in.dk_stride + c, 1, 2);
+      __builtin_prefetch(in.dv + (position + kAhead) * in.dv_stride + c, 1, 2);
+    }
+  }
 }
 
 /// Copies the gradients of the keys and values seen to rows of `width` floats, column after column,
@@ -176,6 +200,7 @@ inline void load_gradients(const AttentionBackwardJob& in, std::int64_t origin, 
                            float* dk, float* dv) {
   const Span seen = window_span(in.job);
   for (std::int64_t position = seen.first; position <= seen.last; ++position) {
+    fetch_gradients(in, position, seen.last);
     const std::int64_t at = (position - origin) * width;
     for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
       const std::int64_t count = in.job.layout.head_dim - c;
@@ -188,6 +213,7 @@ inline void store_gradients(const AttentionBackwardJob& in, std::int64_t origin,
                             const float* dk, const float* dv) {
   const Span seen = window_span(in.job);
   for (std::int64_t position = seen.first; position <= seen.last; ++position) {
+    fetch_gradients(in, position, seen.last);
     const std::int64_t at = (position - origin) * width;
     for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
       const std::int64_t count = in.job.layout.head_dim - c;

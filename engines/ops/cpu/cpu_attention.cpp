@@ -14,7 +14,9 @@ namespace {
 // Rows of a tile: enough to use each loaded key several times, few enough for their scores to stay
 // near the processor.
 constexpr std::int64_t kTileRows = 24;
-// Of the backward pass over bfloat16: more, since a pair of rows is one step of a sum over rows.
+// Of the backward pass: more, since rows are what sums over rows walk between two visits.
+constexpr std::int64_t kBackwardRows = 48;
+// The same over bfloat16, where a pair of rows is one step.
 constexpr std::int64_t kBackwardPairRows = 64;
 
 std::int64_t tile_tokens(const AttentionShape& shape, std::int64_t rows) {
@@ -126,7 +128,7 @@ void CpuOps::attention_backward_windows(const AttentionShape& shape,
       in.out_stride = out.stride;
       in.lse = lse.row(row) + task.kv_head * in.job.ratio;
       in.lse_stride = lse.stride;
-      in.tile_tokens = tile_tokens(shape, pairs ? kBackwardPairRows : kTileRows);
+      in.tile_tokens = tile_tokens(shape, pairs ? kBackwardPairRows : kBackwardRows);
       in.dout = dout.row(row) + column;
       in.dout_stride = dout.stride;
       in.dq = dq.row(row) + column;

@@ -19,6 +19,5 @@ void add_row_kernels(KernelTable& table) noexcept;
 void add_loss_kernels(KernelTable& table) noexcept;
 void add_attention_kernels(KernelTable& table) noexcept;
 void add_attention_backward_kernels(KernelTable& table) noexcept;
-void add_attention_backward_pairs_kernels(KernelTable& table) noexcept;
 
 }  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA

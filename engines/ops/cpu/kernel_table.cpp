@@ -15,7 +15,7 @@ KernelTable make_table() noexcept {
   add_peak_kernels(table);
   add_product_kernels(table);
   add_attention_kernels(table);
-  add_attention_backward_pairs_kernels(table);
+  add_attention_backward_kernels(table);
   return table;
 }
 
@@ -36,7 +36,6 @@ KernelTable make_table() noexcept {
   add_loss_kernels(table);
   add_attention_kernels(table);
   add_attention_backward_kernels(table);
-  add_attention_backward_pairs_kernels(table);
   return table;
 }
 

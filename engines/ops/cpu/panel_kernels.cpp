@@ -8,6 +8,7 @@
 
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/transpose.hpp"
 #include "engines/ops/cpu/vec.hpp"
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
@@ -18,37 +19,6 @@ using DoubleWords = std::uint64_t __attribute__((vector_size(kRegisterFloats * 4
 
 constexpr int kWords = kRegisterFloats;
 constexpr int kDoubleWords = kRegisterFloats / 2;
-
-// Swaps the off-diagonal blocks of `step` lanes between two rows that stand `step` apart.
-template <int kStep, class V, int... lane>
-inline void swap_blocks(V& a, V& b, std::integer_sequence<int, lane...>) {
-  constexpr int kSize = sizeof...(lane);
-  const V upper =
-      __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane : kSize + lane - kStep)...);
-  const V lower =
-      __builtin_shufflevector(a, b, ((lane & kStep) == 0 ? lane + kStep : kSize + lane)...);
-  a = upper;
-  b = lower;
-}
-
-template <int n, int kStep, class V>
-inline void transpose_step(V (&rows)[n]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < n; ++i) {
-    if ((i & kStep) == 0) {
-      swap_blocks<kStep>(rows[i], rows[i + kStep], std::make_integer_sequence<int, n>());
-    }
-  }
-  if constexpr (kStep * 2 < n) {
-    transpose_step<n, kStep * 2>(rows);
-  }
-}
-
-// Transposes n rows of n lanes in registers.
-template <int n, class V>
-inline void transpose_square(V (&rows)[n]) {
-  transpose_step<n, 1>(rows);
-}
 
 // Loads at most `bytes` bytes; the others are 0.
 template <class V>

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operands of the backward pass of attention: where they lie, and how they get there.
+#pragma once
+
+#include <cstdint>
+
+#include "engines/ops/cpu/attention_kinds.hpp"
+#include "engines/ops/cpu/attention_tiles.hpp"
+#include "engines/ops/cpu/kernels.hpp"
+#include "engines/ops/cpu/transpose.hpp"
+#include "engines/ops/cpu/vec.hpp"
+
+namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
+
+/// Positions of a block.
+inline constexpr std::int64_t kBlock = 96;
+
+/// Where a job's scratch lies. Units are floats or pairs (of features, of positions or of rows);
+/// memory is counted in floats, of which a pair is one, and a rounded element at most one.
+///
+/// Right operands across lie in panels of sixteen columns: units of features x 16. Left operands of
+/// sums over rows lie in units of rows: rows / unit x kBlock x unit. What only pairs need twice,
+/// float32 has once.
+template <class Kind>
+struct BackwardWorkspace {
+  using Left = typename Kind::Left;
+  using Unit = typename Kind::Unit;
+
+  std::int64_t width;          // head_dim in whole vectors
+  std::int64_t depth;          // head_dim in units
+  std::int64_t feature_units;  // width in units
+  std::int64_t origin;         // the first position seen, rounded down to whole vectors
+  std::int64_t columns;        // positions in whole vectors
+  Unit* keys_across;           // columns / 16 x feature_units x 16
+  Unit* values_across;
+  Unit* keys;  // columns / unit x width
+  float* dk;   // columns x width
+  float* dv;
+  Left* q;  // rows x width, and so on
+  Left* dout;
+  float* dq;
+  Unit* query_units;  // rows / unit x width
+  Unit* dout_units;
+  float* scores;  // rows x kBlock, and so on
+  float* dweights;
+  Left* dscores;
+  Left* weight_columns;  // rows / unit x kBlock x unit
+  Left* dscore_columns;
+  QueryRow* rows_of_tile;
+  std::int64_t size = 0;
+
+  BackwardWorkspace(const AttentionBackwardJob& in, float* scratch) {
+    constexpr std::int64_t kUnit = Kind::kUnitElements;
+    width = round_up(in.job.layout.head_dim);
+    depth = (in.job.layout.head_dim + kUnit - 1) / kUnit;
+    feature_units = width / kUnit;
+    origin = round_down(visible(in.job.window, in.job.first_position).first);
+    columns = round_up(in.job.first_position + in.job.tokens) - origin;
+    const std::int64_t rows = (in.tile_tokens * in.job.ratio + kUnit - 1) / kUnit * kUnit;
+    const auto take = [&]<class T>(T*& part, std::int64_t count) {
+      part = reinterpret_cast<T*>(scratch + size);
+      size += count;
+    };
+    take(keys_across, columns * feature_units);
+    take(values_across, columns * feature_units);
+    take(keys, columns / kUnit * width);
+    take(dk, columns * width);
+    take(dv, columns * width);
+    take(q, rows * width);
+    take(dout, rows * width);
+    take(dq, rows * width);
+    take(scores, rows * kBlock);
+    take(dweights, rows * kBlock);
+    if constexpr (kUnit == 1) {
+      query_units = q;
+      dout_units = dout;
+      dscores = dweights;
+      weight_columns = scores;
+      dscore_columns = dweights;
+    } else {
+      take(query_units, rows / kUnit * width);
+      take(dout_units, rows / kUnit * width);
+      take(dscores, rows * kBlock);
+      take(weight_columns, rows * kBlock);
+      take(dscore_columns, rows * kBlock);
+    }
+    take(rows_of_tile, rows * static_cast<std::int64_t>(sizeof(QueryRow) / sizeof(float)));
+  }
+
+  /// Keeps the weights and gradients of scores of one unit of rows from row `r` on, sixteen columns
+  /// of the block from `column` on.
+  void keep(std::int64_t r, std::int64_t column,
+            const WeightsAndDscores (&unit)[Kind::kUnitElements]) const {
+    const std::int64_t at = r * kBlock + column;
+    if constexpr (Kind::kUnitElements == 1) {
+      store(weight_columns + at, unit[0].weights);
+      store(dscores + at, unit[0].dscores);
+    } else {
+      store_rounded(dscores + at, unit[0].dscores);
+      store_rounded(dscores + at + kBlock, unit[1].dscores);
+      store_rounded_pairs(dscore_columns + at + column, unit[0].dscores, unit[1].dscores);
+      store_rounded_pairs(weight_columns + at + column, unit[0].weights, unit[1].weights);
+    }
+  }
+};
+
+// -- keys and values ------------------------------------------------------------------------------
+
+/// Sixteen columns from `column` on, those seen, of keys and values across, and of keys.
+inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Floats>& work,
+                           std::int64_t column, Span seen) {
+  const std::int64_t page_tokens = job.layout.page_tokens;
+  const std::int64_t head_dim = job.layout.head_dim;
+  const auto place = [&](std::int64_t lane) {
+    const std::int64_t position = work.origin + column + lane;
+    const std::int64_t page = position / page_tokens;
+    PageHead<float> head = page_head<float>(job, page);
+    head.keys += position - page * page_tokens;
+    head.values += (position - page * page_tokens) * head_dim;
+    return head;
+  };
+  float* keys = work.keys_across + column * work.feature_units;
+  const float* values[kLanes] = {};
+  for (std::int64_t lane = seen.first; lane <= seen.last; ++lane) {
+    values[lane] = place(lane).values;
+  }
+  if (page_tokens % kLanes == 0 && seen.first == 0 && seen.last == kLanes - 1) {
+    const float* from = place(0).keys;
+    for (std::int64_t c = 0; c < head_dim; ++c) {
+      store(keys + c * kLanes, load(from + c * page_tokens));
+    }
+  } else {
+    fill_zero(keys, kLanes * work.width);
+    for (std::int64_t lane = seen.first; lane <= seen.last; ++lane) {
+      const float* from = place(lane).keys;
+      for (std::int64_t c = 0; c < head_dim; ++c) {
+        keys[c * kLanes + lane] = from[c * page_tokens];
+      }
+    }
+  }
+  fill_zero(keys + head_dim * kLanes, (work.width - head_dim) * kLanes);
+  for (std::int64_t c = 0; c < work.width; c += kLanes) {
+    transpose_sixteen(
+        [&](std::int64_t i, std::int64_t lane) {
+          return load_register(keys + (c + i) * kLanes + lane);
+        },
+        work.keys + column * work.width + c, work.width);
+    float rows[kLanes * kLanes];
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      store(rows + lane * kLanes,
+            values[lane] == nullptr ? broadcast(0.0F) : load_some(values[lane] + c, head_dim - c));
+    }
+    transpose_sixteen(
+        [&](std::int64_t i, std::int64_t lane) { return load_register(rows + i * kLanes + lane); },
+        work.values_across + column * work.feature_units + c * kLanes, kLanes);
+  }
+}
+
+/// The same of pairs: features in pairs across, positions in pairs of keys.
+inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Pairs>& work,
+                           std::int64_t column, Span seen) {
+  const std::int64_t page_tokens = job.layout.page_tokens;
+  const std::int64_t head_dim = job.layout.head_dim;
+  Pair* keys = work.keys_across + column * work.feature_units;
+  Pair* values = work.values_across + column * work.feature_units;
+  fill_zero(reinterpret_cast<float*>(keys), kLanes * work.feature_units);
+  fill_zero(reinterpret_cast<float*>(values), kLanes * work.feature_units);
+  for (std::int64_t lane = seen.first; lane <= seen.last; ++lane) {
+    const std::int64_t position = work.origin + column + lane;
+    const std::int64_t page = position / page_tokens;
+    const PageHead<Pair> head = page_head<Pair>(job, page);
+    const Pair* key = head.keys + (position - page * page_tokens);
+    const Pair* value = head.values + (position / 2 - page * page_tokens / 2) * head_dim;
+    const std::uint32_t shift = position % 2 == 0 ? 0U : 16U;
+    for (std::int64_t c = 0; c < work.depth; ++c) {
+      const Pair first = value[2 * c] >> shift & kFirstOfPair;
+      const Pair second = 2 * c + 1 < head_dim ? value[2 * c + 1] >> shift : 0U;
+      keys[c * kLanes + lane] = key[c * page_tokens];
+      values[c * kLanes + lane] = first | second << 16U;
+    }
+  }
+  for (std::int64_t c = 0; c < work.feature_units; ++c) {
+    const Pair* from = keys + c * kLanes;
+    for (std::int64_t i = 0; i < kLanes / 2; ++i) {
+      Pair* to = work.keys + (column / 2 + i) * work.width + 2 * c;
+      const Pair even = from[2 * i];
+      const Pair odd = from[2 * i + 1];
+      to[0] = (even & kFirstOfPair) | odd << 16U;
+      to[1] = even >> 16U | (odd & kSecondOfPair);
+    }
+  }
+}
+
+/// Copies the keys seen both ways round, their values across, and their gradients so far; what lies
+/// beside them is 0.
+template <class Kind>
+void unpack(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work) {
+  const Span window = window_span(in.job);
+  for (std::int64_t column = 0; column < work.columns; column += kLanes) {
+    const Span seen{larger(0, window.first - work.origin - column),
+                    smaller(kLanes - 1, window.last - work.origin - column)};
+    unpack_columns(in.job, work, column, seen);
+    if (seen.first > 0 || seen.last < kLanes - 1) {
+      fill_zero(work.dk + column * work.width, kLanes * work.width);
+      fill_zero(work.dv + column * work.width, kLanes * work.width);
+    }
+  }
+  load_gradients(in, work.origin, work.width, work.dk, work.dv);
+}
+
+// -- queries --------------------------------------------------------------------------------------
+
+/// Copies a tile's rows, times `factor`, to rows of `width`.
+inline void gather(const AttentionJob& job, const QueryTile& tile, const float* from,
+                   std::int64_t stride, float factor, const BackwardWorkspace<Floats>& work,
+                   float* to, float* /*units*/) {
+  const Vec scale = broadcast(factor);
+  for_each_head(from + tile.first_token * stride, stride, tile.tokens, job.ratio,
+                job.layout.head_dim, [&](std::int64_t row, std::int64_t c, const Vec& value) {
+                  store(to + row * work.width + c, value * scale);
+                });
+}
+
+/// Rounds a tile's rows to `to`, and pairs of them to `units`.
+inline void gather(const AttentionJob& job, const QueryTile& tile, const float* from,
+                   std::int64_t stride, float /*factor*/, const BackwardWorkspace<Pairs>& work,
+                   Rounded* to, Pair* units) {
+  const std::int64_t head_dim = job.layout.head_dim;
+  const auto row_at = [&](std::int64_t row) {
+    return from + (tile.first_token + row / job.ratio) * stride + row % job.ratio * head_dim;
+  };
+  for (std::int64_t r = 0; r < tile.rows; r += 2) {
+    for (std::int64_t c = 0; c < head_dim; c += kLanes) {
+      const Vec first = load_some(row_at(r) + c, head_dim - c);
+      const Vec second =
+          r + 1 < tile.rows ? load_some(row_at(r + 1) + c, head_dim - c) : broadcast(0.0F);
+      store_rounded(to + r * work.width + c, first);
+      store_rounded(to + (r + 1) * work.width + c, second);
+      store_pairs(units + r / 2 * work.width + c, first, second);
+    }
+  }
+}
+
+}  // namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA
