@@ -254,12 +254,6 @@ public:
                                           KvLayer cache, ConstMatrix out, ConstMatrix lse,
                                           ConstMatrix dout, Matrix dq) = 0;
 
-  /// The same for segments that are whole sequences (first_position = 0), each one window: dk and
-  /// dv (T, K*C) are overwritten like dq.
-  void attention_backward(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                          ConstMatrix q, KvLayer cache, ConstMatrix out, ConstMatrix lse,
-                          ConstMatrix dout, Matrix dq, Matrix dk, Matrix dv);
-
   // -- token losses ----------------------------------------------------------------------------
 
   /// logprobs[t] = log_softmax(logits[t] * inv_temperature)[targets[t]]; entropies[t] = entropy of

@@ -152,10 +152,12 @@ TEST(ProfileTable, ShowsTheDearestFirstAndWhatIsCovered) {
   profile.peaks = {100e9, 200e9, 20e9};
   profile.ops.records["rope"] = {4, 0.02, 1e9, 1e8};
   profile.ops.records["linear 8 x 8"] = {2, 0.07, 3.5e9, 7e8};
+  profile.ops.records["attention"] = {2, 0.01, 0.5e9, 1e8, DType::kBF16};
   const std::string table = profile_table(profile);
   EXPECT_LT(table.find("linear 8 x 8"), table.find("rope")) << table;
-  EXPECT_NE(table.find("operations cover 90.0% of 100.0 ms"), std::string::npos) << table;
+  EXPECT_NE(table.find("operations cover 100.0% of 100.0 ms"), std::string::npos) << table;
   EXPECT_NE(table.find("70.0%      50.0     10.0     50%"), std::string::npos) << table;
+  EXPECT_NE(table.find("10.0%      50.0     10.0     25%"), std::string::npos) << table;
 }
 
 }  // namespace

@@ -206,7 +206,7 @@ void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
     transpose(across, dw);
     return;
   }
-  const std::int64_t step = std::min(kOuterStep, x.rows);
+  const std::int64_t step = std::clamp<std::int64_t>(x.rows, 1, kOuterStep);
   const std::int64_t width = kernels_.outer_rows;
   const std::int64_t panels = (dy.cols + width - 1) / width;
   const std::int64_t fitting = std::max<std::int64_t>(1, kOuterBlockBytes / (step * width * 4));

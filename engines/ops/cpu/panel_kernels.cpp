@@ -31,6 +31,9 @@ inline V load_bytes(const std::byte* from, std::int64_t bytes) {
   return out;
 }
 
+// Bytes of a row asked for ahead of those that are packed.
+constexpr std::int64_t kFetchedAhead = 512;
+
 // Packs rows of 32-bit words: panel[w][o] = row[o][w].
 void pack_words(const PackJob& job, std::int64_t element_bytes) {
   const std::int64_t row_bytes = job.depth * element_bytes;
@@ -43,6 +46,8 @@ void pack_words(const PackJob& job, std::int64_t element_bytes) {
       for (int i = 0; i < kWords; ++i) {
         const std::byte* row = static_cast<const std::byte*>(job.rows) +
                                (first + i) * job.row_stride * element_bytes + word * 4;
+        // Sixteen rows at a time are more than the processor reads ahead of by itself.
+        __builtin_prefetch(row + kFetchedAhead);
         block[i] = first + i < job.num_rows ? load_bytes<WordRegister>(row, row_bytes - word * 4)
                                             : WordRegister{};
       }

@@ -19,6 +19,8 @@ struct OpRecord {
   double flops = 0.0;
   /// Operands read and results written, each once per call, whatever the caches made of it.
   double bytes = 0.0;
+  /// What the multiply-adds take: kF32, or kBF16 for operands rounded to it or to less.
+  DType operands = DType::kF32;
 };
 
 /// Records by name; those of linear layers carry their shape, e.g. "linear 1024 x 2816".

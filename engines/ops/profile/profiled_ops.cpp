@@ -15,6 +15,7 @@ constexpr double kFloat = sizeof(float);
 struct Cost {
   double flops = 0.0;
   double bytes = 0.0;
+  DType operands = DType::kF32;
 };
 
 double count(ConstMatrix m) {
@@ -59,7 +60,8 @@ Cost attention_cost(const AttentionShape& shape, std::span<const AttentionSegmen
   const auto key_cols = static_cast<double>(shape.num_kv_heads * shape.head_dim);
   return {2.0 * products * seen.by_queries * query_cols,
           2.0 * seen.positions * key_cols * static_cast<double>(dtype_bytes(shape.kv_dtype)) +
-              query_matrices * seen.queries * query_cols * kFloat};
+              query_matrices * seen.queries * query_cols * kFloat,
+          shape.kv_dtype};
 }
 
 class ProfiledOps final : public Ops {
@@ -199,8 +201,12 @@ private:
            std::to_string(weight.out_features());
   }
   static Cost linear_cost(ConstMatrix x, const PreparedWeight& weight, ConstMatrix y) {
-    return {2.0 * count(x) * static_cast<double>(y.cols),
-            static_cast<double>(weight.size_bytes()) + (count(x) + count(y)) * kFloat};
+    // Whole panels of f32 take no less than the elements themselves do.
+    const double f32_bytes =
+        static_cast<double>(weight.out_features() * weight.in_features()) * kFloat;
+    const auto bytes = static_cast<double>(weight.size_bytes());
+    return {2.0 * count(x) * static_cast<double>(y.cols), bytes + (count(x) + count(y)) * kFloat,
+            bytes < f32_bytes ? DType::kBF16 : DType::kF32};
   }
 
   static Cost low_rank_cost(std::span<const LowRankTerm> terms, ConstMatrix x, ConstMatrix y) {
@@ -230,6 +236,7 @@ private:
     ++to.calls;
     to.flops += cost.flops;
     to.bytes += cost.bytes;
+    to.operands = cost.operands;
     const Timer timer{to};
     return body();
   }

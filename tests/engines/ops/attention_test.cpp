@@ -332,9 +332,7 @@ TEST_P(AttentionTest, OneSegmentBackwardTouchesItsRowsAlone) {
   ops().attention(shape, std::span(&segment, 1), in.q.view(), cache.layer(), rows.out.view(),
                   rows.lse.view());
   rows.dq.at(4, 0) = rows.dk.at(4, 0) = rows.dv.at(15, 0) = 7.0F;
-  ops().attention_backward(shape, std::span(&segment, 1), in.q.view(), cache.layer(),
-                           rows.out.view(), rows.lse.view(), in.dout.view(), rows.dq.view(),
-                           rows.dk.view(), rows.dv.view());
+  attention_backward(ops(), shape, std::span(&segment, 1), in.q, cache.layer(), in.dout, rows);
   EXPECT_EQ(rows.dq.at(4, 0), 7.0F);
   EXPECT_EQ(rows.dk.at(4, 0), 7.0F);
   EXPECT_EQ(rows.dv.at(15, 0), 7.0F);

@@ -373,9 +373,7 @@ TEST_P(BitsTest, AttentionGradientsDoNotDependOnNeighbours) {
     AttentionRows all(shape, step.rows, 1);
     ops().kv_append(shape, step.segments, k.view(), v.view(), {}, cache.layer());
     ops().attention(shape, step.segments, q.view(), cache.layer(), all.out.view(), all.lse.view());
-    ops().attention_backward(shape, step.segments, q.view(), cache.layer(), all.out.view(),
-                             all.lse.view(), dout.view(), all.dq.view(), all.dk.view(),
-                             all.dv.view());
+    attention_backward(ops(), shape, step.segments, q, cache.layer(), dout, all);
     for (std::size_t i = 0; i < step.segments.size(); ++i) {
       const AttentionRows& expected = alone[step.sequences[i]];
       for (std::int64_t t = 0; t < step.segments[i].num_tokens; ++t) {
@@ -394,7 +392,11 @@ TEST_P(BitsTest, AttentionGradientsDoNotDependOnNeighbours) {
 std::vector<Rows> accumulate(Ops& ops, std::span<const std::int64_t> cuts) {
   constexpr std::int64_t kOut = 45;
   constexpr std::int64_t kIn = 50;
+  constexpr std::int64_t kWideOut = 83;  // neither side is thin
+  constexpr std::int64_t kWideIn = 70;
   constexpr std::int64_t kRows = 2100;  // more than one block of any backend
+  const Rows wide_dy = Rows::random(kRows, kWideOut, 10, 1.0F, 1);
+  const Rows wide_x = Rows::random(kRows, kWideIn, 11, 1.0F, 2);
   const Rows dy = Rows::random(kRows, kOut, 1, 1.0F, 2);
   const Rows x = Rows::random(kRows, kIn, 2, 1.0F, 1);
   const Rows y = Rows::random(kRows, kIn, 3);
@@ -411,6 +413,7 @@ std::vector<Rows> accumulate(Ops& ops, std::span<const std::int64_t> cuts) {
   Rows dgain = Rows::random(1, kIn, 7);
   Rows dtable = Rows::random(13, kIn, 8);
   Rows dfactors = Rows::random(1, kIn, 9);
+  Rows wide_dw = Rows::random(kWideOut, kWideIn, 12);
   std::int64_t first = 0;
   for (const std::int64_t end : cuts) {
     const std::int64_t count = end - first;
@@ -421,6 +424,8 @@ std::vector<Rows> accumulate(Ops& ops, std::span<const std::int64_t> cuts) {
     const ConstMatrix y_part = y.view().slice_rows(first, count);
     Rows dx(count, kIn);
     ops.linear_backward_weight(dy_part, x_part, dw.view());
+    ops.linear_backward_weight(wide_dy.view().slice_rows(first, count),
+                               wide_x.view().slice_rows(first, count), wide_dw.view());
     ops.bias_backward(dy_part, dbias.span());
     ops.rms_norm_backward(y_part, x_part, gain.span(), rstd.span().subspan(from, size),
                           Store::kOverwrite, dx.view(), dgain.span());
@@ -429,7 +434,7 @@ std::vector<Rows> accumulate(Ops& ops, std::span<const std::int64_t> cuts) {
     first = end;
   }
   EXPECT_EQ(first, kRows);
-  return {dw, dbias, dgain, dtable, dfactors};
+  return {dw, dbias, dgain, dtable, dfactors, wide_dw};
 }
 
 TEST_P(BitsTest, GradientsDoNotDependOnHowRowsAreSplit) {

@@ -3,6 +3,8 @@
 // reading a position nobody wrote shows in the result.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -78,6 +80,25 @@ struct AttentionRows {
         dv(tokens, shape.num_kv_heads * shape.head_dim, gap) {}
 };
 
+/// Takes gradients of `result`, of segments that are whole sequences, each one window. Rows of dk
+/// and dv that are the segments' are overwritten, as those of dq.
+inline void attention_backward(Ops& ops, const AttentionShape& shape,
+                               std::span<const AttentionSegment> segments, const Rows& q,
+                               KvLayer cache, const Rows& dout, AttentionRows& result) {
+  std::vector<KvGradient> gradients;
+  for (const AttentionSegment& segment : segments) {
+    const Matrix dk = result.dk.view().slice_rows(segment.first_row, segment.num_tokens);
+    const Matrix dv = result.dv.view().slice_rows(segment.first_row, segment.num_tokens);
+    for (std::int64_t row = 0; row < segment.num_tokens; ++row) {
+      std::fill_n(dk.row(row), dk.cols, 0.0F);
+      std::fill_n(dv.row(row), dv.cols, 0.0F);
+    }
+    gradients.push_back({dk, dv});
+  }
+  ops.attention_backward_windows(shape, segments, gradients, q.view(), cache, result.out.view(),
+                                 result.lse.view(), dout.view(), result.dq.view());
+}
+
 /// Runs one sequence alone, as one segment, forward and backward.
 inline AttentionRows run_alone(Ops& ops, const AttentionShape& shape, const Sequence& in,
                                RandomStream& random) {
@@ -88,9 +109,7 @@ inline AttentionRows run_alone(Ops& ops, const AttentionShape& shape, const Sequ
   const std::span segments(&segment, 1);
   ops.kv_append(shape, segments, in.k.view(), in.v.view(), {}, cache.layer());
   ops.attention(shape, segments, in.q.view(), cache.layer(), result.out.view(), result.lse.view());
-  ops.attention_backward(shape, segments, in.q.view(), cache.layer(), result.out.view(),
-                         result.lse.view(), in.dout.view(), result.dq.view(), result.dk.view(),
-                         result.dv.view());
+  attention_backward(ops, shape, segments, in.q, cache.layer(), in.dout, result);
   return result;
 }
 

@@ -82,5 +82,24 @@ TEST(ProfiledOps, AttentionCountsWhatQueriesSee) {
   }
 }
 
+TEST(ProfiledOps, SayWhatProductsMultiply) {
+  Workers workers(1);
+  OpProfile profile;
+  const std::unique_ptr<Ops> ops = make_profiled_ops(make_cpu_ops(workers).value(), profile);
+  RandomStream random(1);
+  const Rows w = Rows::random(kOut, kIn, 1);
+  const Rows x = Rows::random(kRows, kIn, 2);
+  Rows y(kRows, kOut);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const AttentionShape shape = attention_shape(4, 2, 8, 0, 16, dtype);
+    (void)run_alone(*ops, shape, Sequence(shape, 6, 1), random);
+    const auto weight = ops->prepare_weight(f32_weight(w), dtype, WeightUse::kForward).value();
+    ops->linear(x.view(), *weight, {}, Store::kOverwrite, y.view());
+    for (const char* name : {"attention", "attention_backward", "linear 24 x 40"}) {
+      EXPECT_EQ(profile.records.at(name).operands, dtype) << name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tidemill::engines::ops_test
