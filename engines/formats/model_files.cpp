@@ -239,7 +239,8 @@ Result<ModelFiles> open_model_config(const std::filesystem::path& path) {
   return open_parts(place, GgufPart::kConfig, TensorPlacement::kMapped);
 }
 
-Result<ModelFiles> open_model(const std::filesystem::path& path, TensorPlacement placement) {
+Result<ModelFiles> open_model(const std::filesystem::path& path, TensorPlacement placement,
+                              FiniteCheck check) {
   TIDEMILL_ASSIGN_OR_RETURN(const ModelPlace place, find_model(path));
   TIDEMILL_ASSIGN_OR_RETURN(ModelFiles model, open_parts(place, GgufPart::kWhole, placement));
   std::string weights_place = place.gguf.has_value() ? place.gguf->string() : std::string();
@@ -252,6 +253,10 @@ Result<ModelFiles> open_model(const std::filesystem::path& path, TensorPlacement
   drop_tolerated(model.config, model.tensors);
   TIDEMILL_RETURN_IF_ERROR(
       check_tensors(expected_tensors(model.config), model.tensors, weights_place));
+  if (check == FiniteCheck::kInRuntime) {
+    model.unchecked = std::move(weights_place);
+    return model;
+  }
   TIDEMILL_RETURN_IF_ERROR(check_finite_weights(model.tensors, weights_place));
   return model;
 }

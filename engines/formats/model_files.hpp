@@ -35,20 +35,28 @@ struct ModelFiles {
   ModelConfig config;
   GenerationConfig generation;  // all absent when there is no generation_config.json
   TensorMap tensors;            // exactly those of `expected_tensors`, each of `is_weight_type`
+  /// The file to name when a weight is NaN or infinite, while nobody has looked; else empty.
+  std::string unchecked = {};
 };
+
+/// Who looks for weights that are NaN or infinite. `open_runtime` does so while it lays them out,
+/// which spares one pass over the file.
+enum class FiniteCheck : std::uint8_t { kAtOpening, kInRuntime };
 
 /// Opens the directory `path`: `config.json`, and `model.safetensors` or the shards that
 /// `model.safetensors.index.json` names; or a GGUF file (see `open_gguf_model`), by its own path or
 /// that of a directory which holds one and no safetensors. A `config.json` beside a GGUF file is
 /// taken rather than the file's keys. Tensors are mapped unless `placement` says otherwise.
-/// No weight is NaN or infinite.
+/// No weight is NaN or infinite, unless `check` leaves that to `open_runtime`: only for who passes
+/// the model there before anything else reads its weights.
 ///
 /// Tolerated because published files hold them: "lm_head.weight" in a tied model if it has the
 /// table's shape, and the constant buffers "*.rotary_emb.inv_freq"; both are left out.
 /// Errors: one line naming file and tensor or field: `kNotFound`, `kCorruptData`,
 /// `kInvalidArgument`, `kUnimplemented`, `kUnavailable`.
 [[nodiscard]] Result<ModelFiles> open_model(const std::filesystem::path& path,
-                                            TensorPlacement placement = TensorPlacement::kMapped);
+                                            TensorPlacement placement = TensorPlacement::kMapped,
+                                            FiniteCheck check = FiniteCheck::kAtOpening);
 
 /// Opens what of `path` is no weights: `tensors` stays empty. Errors: as `open_model`.
 [[nodiscard]] Result<ModelFiles> open_model_config(const std::filesystem::path& path);

@@ -66,6 +66,9 @@ public:
   [[nodiscard]] virtual std::int64_t in_features() const noexcept = 0;
   /// Returns the memory it owns.
   [[nodiscard]] virtual std::int64_t size_bytes() const noexcept = 0;
+  /// Returns whether all elements were seen to be finite while they were laid out. False says
+  /// nothing: perhaps nobody looked, or an element went beyond the range of a narrower type.
+  [[nodiscard]] virtual bool seen_finite() const noexcept { return false; }
 };
 
 /// A low-rank product on some rows, scale * (B (A x) + c). Weights are prepared in f32.

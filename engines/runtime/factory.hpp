@@ -150,7 +150,8 @@ struct MemoryLoad {
 
 /// Opens a runtime on a model.
 /// Errors: `kInvalidArgument` (an adapter of another model), `kUnimplemented`
-/// (training an adapter with dropout), `kResourceExhausted` (a cache that holds not one page).
+/// (training an adapter with dropout), `kResourceExhausted` (a cache that holds not one page); of a
+/// model that is `unchecked`, those of `check_finite_weights`.
 [[nodiscard]] Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
                                                                  const RuntimeOptions& options);
 

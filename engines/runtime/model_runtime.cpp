@@ -14,6 +14,8 @@
 namespace tidemill::engines {
 namespace {
 
+constexpr const char* kTableName = "model.embed_tokens.weight";
+
 Status check_options(const RuntimeOptions& options) {
   if (options.max_running < 1) {
     return invalid_argument("max_running: " + std::to_string(options.max_running) +
@@ -80,6 +82,26 @@ Snapshot initial_snapshot(const ModelFiles& model, const RuntimeOptions& options
   return snapshot;
 }
 
+// Blocks made of what is not finite mean nothing: there one looks before.
+bool quantises(const RuntimeOptions& options) {
+  return options.compute == DType::kBlockI8 || options.compute == DType::kNf4;
+}
+
+// Looks for weights that are NaN or infinite where opening the files left that for now. `laid_out`
+// may be null. What was seen to be finite then is not read again.
+Status check_finite_base(const ModelFiles& model, const ModelWeights* laid_out) {
+  if (model.unchecked.empty()) {
+    return {};
+  }
+  if (laid_out == nullptr || !laid_out->seen_finite()) {
+    return check_finite_weights(model.tensors, model.unchecked);
+  }
+  if (model.config.tie_word_embeddings) {
+    return {};  // the head is the table
+  }
+  return check_finite_weights({{kTableName, model.tensors.at(kTableName)}}, model.unchecked);
+}
+
 class DeviceRuntime final : public ModelRuntime {
 public:
   DeviceRuntime(std::unique_ptr<Device> device, AdapterSpec spec, const RuntimeOptions& options,
@@ -89,17 +111,21 @@ public:
                options.adapter_bytes > 0 ? KeepBase::kAlways : KeepBase::kIfNeeded, *device_->ops),
         initial_(std::move(initial)) {}
 
-  // Lays the weights out, once for both views. `files` are those that training begins with.
-  Status open_views(const RuntimeOptions& options, const TensorMap& files) {
+  // Lays the weights out, once for both views.
+  Status open_views(const RuntimeOptions& options, const ModelFiles& model) {
     const WeightUse use =
         options.optimizer.has_value() ? WeightUse::kForwardAndBackward : WeightUse::kForward;
-    TIDEMILL_ASSIGN_OR_RETURN(const LaidOutWeights weights,
-                              shelf_.lay_out(initial_, use, SnapshotTrust::kOwn));
+    Result<LaidOutWeights> laid_out = shelf_.lay_out(initial_, use, SnapshotTrust::kOwn);
+    if (!quantises(options)) {
+      TIDEMILL_RETURN_IF_ERROR(
+          check_finite_base(model, laid_out.ok() ? laid_out.value().base.get() : nullptr));
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const LaidOutWeights weights, std::move(laid_out));
     opened_ = weights.base;
     rollout_.emplace(*device_, shelf_, options, weights, initial_.version);
     if (options.optimizer.has_value()) {
       train_.emplace(*device_, shelf_, options,
-                     options.adapter.has_value() ? initial_.adapter : files, weights);
+                     options.adapter.has_value() ? initial_.adapter : model.tensors, weights);
     }
     return {};
   }
@@ -135,9 +161,12 @@ Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
   TIDEMILL_ASSIGN_OR_RETURN(AdapterSpec spec, read_spec(model.config, options));
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(model.config), model.tensors, "model"));
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(model.config, options));
+  if (quantises(options)) {
+    TIDEMILL_RETURN_IF_ERROR(check_finite_base(model, nullptr));
+  }
   auto runtime = std::make_unique<DeviceRuntime>(std::move(device), std::move(spec), options,
                                                  initial_snapshot(model, options));
-  TIDEMILL_RETURN_IF_ERROR(runtime->open_views(options, model.tensors));
+  TIDEMILL_RETURN_IF_ERROR(runtime->open_views(options, model));
   return std::unique_ptr<ModelRuntime>(std::move(runtime));
 }
 

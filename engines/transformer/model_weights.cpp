@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/transformer/model_weights.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -40,6 +42,7 @@ public:
       return prepared.status().with_context("tensor " + name);
     }
     size_bytes_ += prepared.value()->size_bytes();
+    seen_finite_ = seen_finite_ && prepared.value()->seen_finite();
     tensor.data.release_pages();  // what is computed with is the prepared copy
     return prepared;
   }
@@ -60,16 +63,20 @@ public:
     std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
     widen_floats(tensor, values);
     size_bytes_ += static_cast<std::int64_t>(values.size() * sizeof(float));
+    seen_finite_ =
+        seen_finite_ && std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
     return values;
   }
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return size_bytes_; }
+  [[nodiscard]] bool seen_finite() const noexcept { return seen_finite_; }
 
 private:
   const TensorMap& tensors_;
   const WeightOptions& options_;
   Ops& ops_;
   std::int64_t size_bytes_ = 0;
+  bool seen_finite_ = true;
 };
 
 Result<LayerWeights> prepare_layer(const ModelConfig& config, std::int64_t index,
@@ -120,6 +127,7 @@ Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(const ModelConf
                       head_type(options.compute)));
   weights->size_bytes_ =
       preparer.size_bytes() + static_cast<std::int64_t>(weights->embedding_.data.size_bytes());
+  weights->seen_finite_ = preparer.seen_finite();
   return std::shared_ptr<const ModelWeights>(std::move(weights));
 }
 

@@ -73,6 +73,9 @@ public:
   /// Returns the memory it keeps alive, the embedding table's included, other tensors that are kept
   /// apart.
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return size_bytes_; }
+  /// Returns whether every parameter that is laid out was seen to be finite: all but the embedding
+  /// table, which stays as it is. False says nothing, as of `PreparedWeight`.
+  [[nodiscard]] bool seen_finite() const noexcept { return seen_finite_; }
 
 private:
   ModelWeights() = default;
@@ -84,6 +87,7 @@ private:
   std::vector<float> final_gain_;
   std::unique_ptr<PreparedWeight> head_;
   std::int64_t size_bytes_ = 0;
+  bool seen_finite_ = false;
 };
 
 }  // namespace tidemill::engines

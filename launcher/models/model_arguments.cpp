@@ -69,7 +69,9 @@ Result<OpenedModel> ModelArguments::open(
   options.kv_bytes = cache_mib_ << 20U;
   options.token_text = std::move(token_text);
 
-  TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles files, engines::open_model(path_));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      const engines::ModelFiles files,
+      engines::open_model(path_, TensorPlacement::kMapped, engines::FiniteCheck::kInRuntime));
   if (!adapter_.empty()) {
     TIDEMILL_ASSIGN_OR_RETURN(options.adapter, engines::open_adapter(adapter_, files.config));
   }
@@ -77,7 +79,8 @@ Result<OpenedModel> ModelArguments::open(
   try {
     auto runtime = engines::open_runtime(files, options);
     if (!runtime.ok()) {
-      return runtime.status().with_context(path_);
+      const bool names_file = runtime.status().message().starts_with(path_);
+      return names_file ? runtime.status() : runtime.status().with_context(path_);
     }
     opened.runtime = std::move(runtime).value();
   } catch (const std::bad_alloc&) {

@@ -2,9 +2,11 @@
 // `score` and `generate` on the golden models, as a program that drives them sees it.
 #include <cmath>
 #include <iostream>
+#include <limits>
 
 #include <gmock/gmock.h>
 
+#include "base/float_tensor.hpp"
 #include "base/tensor_file.hpp"
 #include "tests/launcher/command_run.hpp"
 #include "workflows/memory_plan.hpp"
@@ -490,6 +492,23 @@ TEST_F(CommandTest, ArgumentsThatCannotBeUsedAreNamed) {
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_EQ(outcome.out, "");
   }
+}
+
+TEST_F(CommandTest, AWeightThatIsNotANumberIsNamed) {
+  const std::filesystem::path model = path("m");
+  std::filesystem::copy(kGolden + "models/llama-tiny", model);
+  auto file = read_tensor_file(model / "model.safetensors", TensorPlacement::kCopied);
+  ASSERT_TRUE(file.ok()) << file.status().to_string();
+  Tensor& gain = file.value().tensors.at("model.norm.weight");
+  std::vector<float> values(static_cast<std::size_t>(gain.num_elements()), 1.0F);
+  values[5] = std::numeric_limits<float>::quiet_NaN();
+  gain = make_float_tensor(values, gain.shape, gain.dtype);
+  PosixFileSystem files;
+  ASSERT_TRUE(write_tensor_file(files, model / "model.safetensors", file.value().tensors).ok());
+  const Outcome outcome = run({"generate", model.string(), "x"});
+  EXPECT_EQ(outcome.code, kRefused);
+  EXPECT_EQ(outcome.err, (model / "model.safetensors").string() +
+                             ": tensor \"model.norm.weight\": element [5] is NaN\n");
 }
 
 TEST_F(CommandTest, ACacheThatTheMachineCannotHoldIsNamed) {

@@ -245,8 +245,9 @@ struct KernelTable {
   /// Reads memory front to back; returns a sum that means nothing.
   double (*read_bytes)(const std::byte* from, std::int64_t bytes) = nullptr;
 
-  void (*pack_f32)(const PackJob& job) = nullptr;
-  void (*pack_bf16)(const PackJob& job) = nullptr;
+  /// Return whether every element is finite, which costs nothing beside the reading.
+  bool (*pack_f32)(const PackJob& job) = nullptr;
+  bool (*pack_bf16)(const PackJob& job) = nullptr;
   void (*transpose_f32)(const TransposeJob& job) = nullptr;
   void (*transpose_bf16)(const TransposeJob& job) = nullptr;
   void (*product_f32)(const ProductJob& job) = nullptr;

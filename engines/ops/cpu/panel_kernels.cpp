@@ -31,40 +31,88 @@ inline V load_bytes(const std::byte* from, std::int64_t bytes) {
   return out;
 }
 
-// Bytes of a row asked for ahead of those that are packed.
+// The bits of a register of elements. An element is infinite or NaN where all bits of its exponent
+// are set, and just there one more in the exponent carries into the sign's place.
+struct F32Bits {
+  using Elements = WordRegister;
+  using Element = std::uint32_t;
+  static constexpr Element kMagnitude = 0x7FFFFFFF;
+  static constexpr Element kExponentStep = 0x00800000;
+  static constexpr Element kSign = 0x80000000;
+};
+struct Bf16Bits {
+  using Elements = Halves;
+  using Element = std::uint16_t;
+  static constexpr Element kMagnitude = 0x7FFF;
+  static constexpr Element kExponentStep = 0x0080;
+  static constexpr Element kSign = 0x8000;
+};
+
+// Returns a register with the sign's bit of each element that is not finite.
+template <class Bits>
+inline typename Bits::Elements not_finite(const WordRegister& words) {
+  const auto elements = reinterpret_cast<const typename Bits::Elements&>(words);
+  return (elements & Bits::kMagnitude) + Bits::kExponentStep;
+}
+
+template <class Bits>
+inline bool has_sign(const typename Bits::Elements& elements) {
+  bool found = false;
+  for (std::size_t i = 0; i < sizeof(elements) / sizeof(typename Bits::Element); ++i) {
+    found = found || (elements[i] & Bits::kSign) != 0;
+  }
+  return found;
+}
+
+// Bytes of a row asked for ahead of those that are packed: sixteen rows at a time are more than the
+// processor reads ahead of by itself.
 constexpr std::int64_t kFetchedAhead = 512;
 
-// Packs rows of 32-bit words: panel[w][o] = row[o][w].
-void pack_words(const PackJob& job, std::int64_t element_bytes) {
-  const std::int64_t row_bytes = job.depth * element_bytes;
+// Packs rows of 32-bit words: panel[w][o] = row[o][w]. Returns whether all elements are finite.
+template <class Bits>
+bool pack_words(const PackJob& job) {
+  constexpr auto kElementBytes = static_cast<std::int64_t>(sizeof(typename Bits::Element));
+  const std::int64_t row_bytes = job.depth * kElementBytes;
+  const std::int64_t stride_bytes = job.row_stride * kElementBytes;
   const std::int64_t num_words = (row_bytes + 3) / 4;
+  const std::int64_t whole_words = job.num_rows == kPanel ? row_bytes / (kWords * 4) * kWords : 0;
   auto* panel = static_cast<std::byte*>(job.panel);
+  typename Bits::Elements found = {};
   for (std::int64_t word = 0; word < num_words; word += kWords) {
     for (std::int64_t first = 0; first < kPanel; first += kWords) {
+      const std::byte* row =
+          static_cast<const std::byte*>(job.rows) + first * stride_bytes + word * 4;
+      std::byte* out = panel + (word * kPanel + first) * 4;
       WordRegister block[kWords];
+      if (word < whole_words) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kWords; ++i) {
+          std::memcpy(&block[i], row + i * stride_bytes, sizeof(block[i]));
+          __builtin_prefetch(row + i * stride_bytes + kFetchedAhead);
+          found |= not_finite<Bits>(block[i]);
+        }
+        transpose_square<kWords>(block);
+#pragma GCC unroll 16
+        for (int i = 0; i < kWords; ++i) {
+          std::memcpy(out + i * kPanel * 4, &block[i], sizeof(block[i]));
+        }
+        continue;
+      }
 #pragma GCC unroll 16
       for (int i = 0; i < kWords; ++i) {
-        const std::byte* row = static_cast<const std::byte*>(job.rows) +
-                               (first + i) * job.row_stride * element_bytes + word * 4;
-        // Sixteen rows at a time are more than the processor reads ahead of by itself.
-        __builtin_prefetch(row + kFetchedAhead);
-        block[i] = first + i < job.num_rows ? load_bytes<WordRegister>(row, row_bytes - word * 4)
+        block[i] = first + i < job.num_rows ? load_bytes<WordRegister>(row + i * stride_bytes,
+                                                                       row_bytes - word * 4)
                                             : WordRegister{};
+        found |= not_finite<Bits>(block[i]);
       }
       transpose_square<kWords>(block);
       const std::int64_t count = num_words - word < kWords ? num_words - word : kWords;
       for (std::int64_t i = 0; i < count; ++i) {
-        std::memcpy(panel + ((word + i) * kPanel + first) * 4, &block[i], sizeof(block[i]));
+        std::memcpy(out + i * kPanel * 4, &block[i], sizeof(block[i]));
       }
     }
   }
-}
-
-void pack_f32(const PackJob& job) {
-  pack_words(job, 4);
-}
-void pack_bf16(const PackJob& job) {
-  pack_words(job, 2);
+  return !has_sign<Bits>(found);
 }
 
 // One 16 x 16 block: out[o][i] = in[i][o] for the `count` rows of `in` that exist.
@@ -149,8 +197,8 @@ void transpose_bf16(const TransposeJob& job) {
 }  // namespace
 
 void add_panel_kernels(KernelTable& table) noexcept {
-  table.pack_f32 = pack_f32;
-  table.pack_bf16 = pack_bf16;
+  table.pack_f32 = pack_words<F32Bits>;
+  table.pack_bf16 = pack_words<Bf16Bits>;
   table.transpose_f32 = transpose_f32;
   table.transpose_bf16 = transpose_bf16;
 }

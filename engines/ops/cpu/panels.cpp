@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "base/block_int8.hpp"
 #include "base/block_nf4.hpp"
@@ -109,6 +110,7 @@ PanelWeight::PanelWeight(const WeightView& weight, DType compute, const KernelTa
     shared[parts.group_scales.size()] = parts.offset;
   }
   const auto pack = compute == DType::kBF16 ? kernels.pack_bf16 : kernels.pack_f32;
+  std::atomic<bool> finite = compute == DType::kBF16 || compute == DType::kF32;
   team.share(shape_.num_panels(), shape_.depth * kPanel / 2,
              [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
                for (std::int64_t panel = begin; panel < end; ++panel) {
@@ -121,13 +123,18 @@ PanelWeight::PanelWeight(const WeightView& weight, DType compute, const KernelTa
                             panel, bytes_.data() + panel * shape_.panel_bytes());
                    continue;
                  }
-                 pack({.rows = rows_of(weight, shape_, panel, team.scratch(part)),
-                       .row_stride = shape_.depth,
-                       .num_rows = std::min(kPanel, shape_.cols - panel * kPanel),
-                       .depth = shape_.depth,
-                       .panel = bytes_.data() + panel * shape_.panel_bytes()});
+                 const bool all =
+                     pack({.rows = rows_of(weight, shape_, panel, team.scratch(part)),
+                           .row_stride = shape_.depth,
+                           .num_rows = std::min(kPanel, shape_.cols - panel * kPanel),
+                           .depth = shape_.depth,
+                           .panel = bytes_.data() + panel * shape_.panel_bytes()});
+                 if (!all) {
+                   finite.store(false, std::memory_order_relaxed);
+                 }
                }
              });
+  seen_finite_ = finite.load(std::memory_order_relaxed);
 }
 
 }  // namespace tidemill::engines::cpu

@@ -38,6 +38,7 @@ public:
   [[nodiscard]] std::int64_t out_features() const noexcept override { return shape_.cols; }
   [[nodiscard]] std::int64_t in_features() const noexcept override { return shape_.depth; }
   [[nodiscard]] std::int64_t size_bytes() const noexcept override { return bytes_.size(); }
+  [[nodiscard]] bool seen_finite() const noexcept override { return seen_finite_; }
   [[nodiscard]] DType dtype() const noexcept { return shape_.dtype; }
   [[nodiscard]] const PanelShape& shape() const noexcept { return shape_; }
   [[nodiscard]] const std::byte* data() const noexcept { return bytes_.data(); }
@@ -45,6 +46,7 @@ public:
 private:
   PanelShape shape_;
   WeightBytes bytes_;
+  bool seen_finite_ = false;
 };
 
 }  // namespace tidemill::engines::cpu

@@ -413,6 +413,39 @@ TEST_P(LinearTest, SixteenBitFilesAreWidenedExactly) {
   }
 }
 
+// The bits of what is not finite: infinities, and the NaN that is closest to one.
+struct NotFiniteBits {
+  DType dtype;
+  std::array<std::uint32_t, 3> elements;
+};
+
+TEST_P(LinearTest, WhatIsNotFiniteIsSeenWhileItIsLaidOut) {
+  constexpr std::int64_t kOut = 35;
+  constexpr std::int64_t kIn = 69;
+  const Rows w = Rows::random(kOut, kIn, 1);
+  const std::vector<float> values(w.view().data, w.view().data + kOut * kIn);
+  for (const NotFiniteBits& bits :
+       {NotFiniteBits{DType::kF32, {0x7F800000U, 0xFF800000U, 0x7F800001U}},
+        NotFiniteBits{DType::kF16, {0x7C00U, 0xFC00U, 0x7C01U}},
+        NotFiniteBits{DType::kBF16, {0x7F80U, 0xFF80U, 0x7F81U}}}) {
+    const Tensor tensor = make_float_tensor(values, {kOut, kIn}, bits.dtype);
+    const std::size_t size = dtype_bytes(bits.dtype);
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      std::vector<std::byte> bytes(tensor.data.bytes().begin(), tensor.data.bytes().end());
+      const auto seen_finite = [&] {
+        const WeightView view{bytes.data(), bits.dtype, kOut, kIn};
+        return ops().prepare_weight(view, compute, WeightUse::kForward).value()->seen_finite();
+      };
+      EXPECT_EQ(seen_finite(), GetParam().name != "reference") << dtype_name(bits.dtype);
+      for (std::size_t i = 0; i < kOut * kIn; ++i) {
+        std::memcpy(bytes.data() + i * size, &bits.elements[i % 3], size);
+        ASSERT_FALSE(seen_finite()) << dtype_name(bits.dtype) << " element " << i;
+        std::memcpy(bytes.data() + i * size, tensor.data.bytes().data() + i * size, size);
+      }
+    }
+  }
+}
+
 TEST_P(LinearTest, BlocksAreWidenedExactly) {
   constexpr std::int64_t kOut = 19;
   constexpr std::int64_t kIn = 96;

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening a model, sharing its weights, and what is refused before anything starts.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/digest.hpp"
+#include "base/float_tensor.hpp"
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/weight_shelf.hpp"
 #include "engines/transformer/transformer.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
+#include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -93,6 +97,55 @@ TEST_F(ModelRuntimeTest, BadOptionsAreRefused) {
   bad = options(Training::kYes);
   bad.window_tokens = -1;
   expect_refused(bad, Errc::kInvalidArgument, "window_tokens: -1 is negative");
+}
+
+// Wherever it stands, what `open_model` left unchecked is refused in the words it would have used.
+TEST_F(ModelRuntimeTest, WeightsLeftUncheckedAreCheckedAsTheyAreLaidOut) {
+  int num_refused = 0;
+  for (const bool tied : {false, true}) {
+    ModelFiles whole;
+    whole.config = small_config(
+        {.tied = tied, .biases = true, .qk_norm = true, .sliding = true, .scaled_rope = false});
+    whole.tensors = random_weights(whole.config, 1);
+    whole.unchecked = "some/model.safetensors";
+    EXPECT_TRUE(open_runtime(whole, options(Training::kYes)).ok());
+    for (const auto& [name, tensor] : whole.tensors) {
+      ModelFiles spoilt = whole;
+      std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+      widen_floats(tensor, values);
+      values.back() = num_refused % 2 == 0 ? std::numeric_limits<float>::quiet_NaN()
+                                           : -std::numeric_limits<float>::infinity();
+      spoilt.tensors[name] = make_float_tensor(values, tensor.shape, DType::kF32);
+      const std::string words = check_finite_weights(spoilt.tensors, spoilt.unchecked).message();
+      ASSERT_NE(words, "");
+      for (const Backend backend : {Backend::kCpu, Backend::kReference}) {
+        for (const DType compute : {DType::kF32, DType::kBF16, DType::kBlockI8, DType::kNf4}) {
+          RuntimeOptions unchecked = options(Training::kNo);
+          unchecked.backend = backend;
+          unchecked.compute = compute;
+          const auto runtime = open_runtime(spoilt, unchecked);
+          ASSERT_FALSE(runtime.ok()) << name << ' ' << dtype_name(compute);
+          EXPECT_EQ(runtime.status().code(), Errc::kInvalidArgument);
+          EXPECT_EQ(runtime.status().message(), words);
+        }
+      }
+      EXPECT_EQ(open_runtime(spoilt, options(Training::kYes)).status().message(), words);
+      ++num_refused;
+    }
+  }
+  EXPECT_GT(num_refused, 2 * 3 * 14);
+}
+
+// A float beyond the range of bfloat16 is infinite as one, but not in the file.
+TEST_F(ModelRuntimeTest, WeightsBeyondBfloat16AreFiniteInTheFile) {
+  model_.unchecked = "some/model.safetensors";
+  const std::string name = "model.layers.1.mlp.up_proj.weight";
+  std::vector<float> values(static_cast<std::size_t>(model_.tensors.at(name).num_elements()));
+  values[3] = std::numeric_limits<float>::max();
+  model_.tensors[name] = make_float_tensor(values, model_.tensors.at(name).shape, DType::kF32);
+  RuntimeOptions bf16 = options(Training::kNo);
+  bf16.compute = DType::kBF16;
+  EXPECT_TRUE(open_runtime(model_, bf16).ok());
 }
 
 TEST_F(ModelRuntimeTest, AdaptersThatDoNotFitAreRefused) {
