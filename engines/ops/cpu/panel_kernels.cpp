@@ -100,9 +100,9 @@ bool pack_words(const PackJob& job) {
       }
 #pragma GCC unroll 16
       for (int i = 0; i < kWords; ++i) {
-        block[i] = first + i < job.num_rows ? load_bytes<WordRegister>(row + i * stride_bytes,
-                                                                       row_bytes - word * 4)
-                                            : WordRegister{};
+        block[i] = first + i < job.num_rows
+                       ? load_bytes<WordRegister>(row + i * stride_bytes, row_bytes - word * 4)
+                       : WordRegister{};
         found |= not_finite<Bits>(block[i]);
       }
       transpose_square<kWords>(block);

@@ -123,12 +123,11 @@ PanelWeight::PanelWeight(const WeightView& weight, DType compute, const KernelTa
                             panel, bytes_.data() + panel * shape_.panel_bytes());
                    continue;
                  }
-                 const bool all =
-                     pack({.rows = rows_of(weight, shape_, panel, team.scratch(part)),
-                           .row_stride = shape_.depth,
-                           .num_rows = std::min(kPanel, shape_.cols - panel * kPanel),
-                           .depth = shape_.depth,
-                           .panel = bytes_.data() + panel * shape_.panel_bytes()});
+                 const bool all = pack({.rows = rows_of(weight, shape_, panel, team.scratch(part)),
+                                        .row_stride = shape_.depth,
+                                        .num_rows = std::min(kPanel, shape_.cols - panel * kPanel),
+                                        .depth = shape_.depth,
+                                        .panel = bytes_.data() + panel * shape_.panel_bytes()});
                  if (!all) {
                    finite.store(false, std::memory_order_relaxed);
                  }

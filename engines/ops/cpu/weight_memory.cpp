@@ -12,6 +12,10 @@ constexpr std::int64_t kSmallBlock = 2 * kLargePage;
 constexpr std::int64_t kMostSmall = kSmallBlock / 8;
 constexpr std::int64_t kMediumBlock = 8 * kLargePage;
 constexpr std::int64_t kMostMedium = kMediumBlock / 4;
+// A model's matrices are laid out together and go together: side by side, since a page that only
+// one of them begins is made and cleared whole.
+constexpr std::int64_t kLargeBlock = 16 * kLargePage;
+constexpr std::int64_t kMostLarge = kLargeBlock / 2;
 
 // The size of a block for one weight: whole large pages where that is an eighth more at most.
 std::int64_t own_block_bytes(std::int64_t size) {
@@ -28,6 +32,9 @@ WeightBytes WeightMemory::allocate(std::int64_t size) {
   }
   if (rounded <= kMostMedium) {
     return cut(medium_, kMediumBlock, size, rounded);
+  }
+  if (rounded <= kMostLarge) {
+    return cut(large_, kLargeBlock, size, rounded);
   }
   return {std::make_shared<const AlignedBytes>(own_block_bytes(size)), 0, size};
 }

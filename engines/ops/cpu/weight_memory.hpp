@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of packed weights: small ones lie side by side on large pages.
+// Memory of packed weights: all but the largest lie side by side on large pages.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +27,10 @@ private:
   std::shared_ptr<const AlignedBytes> block_;
 };
 
-/// Cuts blocks of large pages into small weights, those that are made after each other from one
-/// block: an adapter's matrices are all small, and are read with fewer address translations so. A
-/// large weight gets a block of its own. A block is freed with the last weight in it.
+/// Cuts blocks of large pages into weights, those of like size that are made after each other from
+/// one block: they are read with fewer address translations so, and no page is made for the end of
+/// one weight alone. One of more than 16 MiB gets a block of its own. A block is freed with the
+/// last weight in it.
 /// Threads: one call at a time.
 class WeightMemory {
 public:
@@ -47,6 +48,7 @@ private:
 
   Open small_;
   Open medium_;
+  Open large_;
 };
 
 }  // namespace tidemill::engines::cpu
