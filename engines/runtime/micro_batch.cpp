@@ -36,8 +36,9 @@ std::int64_t MicroBatch::rows_of(const TrainSequence& sequence,
   return num_rows(sequence) - (opens(prompt) ? 0 : prompt.num_tokens);
 }
 
-// Gets the pages of a sequence's first `count` tokens: whole ones of its prompt from that, the others
-// fresh. The first to share a prompt has its pages too: the prompt ends where that one goes on.
+// Gets the pages of a sequence's first `count` tokens: whole ones of its prompt from that, the
+// others fresh. The first to share a prompt has its pages too: the prompt ends where that one goes
+// on.
 bool MicroBatch::allocate(std::int64_t count, const SharedPrompt& prompt,
                           std::vector<std::int32_t>& pages) {
   KvCache& cache = *device_.cache;

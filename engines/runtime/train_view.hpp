@@ -21,7 +21,8 @@ namespace tidemill::engines {
 ///
 /// Gradients are added in the order of ids, so weights have the same bits for every budget.
 /// Neighbours in that order which begin with the same prompt, as the samples of a group do, share
-/// its rows (`find_shared_prompts`), if they were added before the same step. After a failed `step` or `update` the batch is over and the weights are those from before it.
+/// its rows (`find_shared_prompts`), if they were added before the same step. After a failed `step`
+/// or `update` the batch is over and the weights are those from before it.
 class TrainView final : public TrainEngine {
 public:
   /// Trains the adapter if the shelf's spec has one, else the base, beginning with `initial`, which

@@ -18,7 +18,7 @@ namespace tidemill::engines {
 
 /// What segments of one batch have given a prefix that is trained in a later one.
 struct CarriedPrefix {
-  std::int64_t num_tokens = 0;  // P; 0: nothing is carried
+  std::int64_t num_tokens = 0;      // P; 0: nothing is carried
   std::vector<OwnedMatrix> dkey;    // of each layer (P, K*C)
   std::vector<OwnedMatrix> dvalue;  // likewise
 

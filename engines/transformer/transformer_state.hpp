@@ -35,14 +35,14 @@ struct ForwardBuffers {
 /// together; S is G or, if longer, the longest sequence that is cut in windows. What is kept in
 /// another type, or computed again, goes to its namesake among the buffers of the forward pass.
 struct BackwardBuffers {
-  OwnedMatrix dresidual;   // (N, D)
-  OwnedMatrix dnormed;     // (G, D)
-  OwnedMatrix dactivated;  // (G, F)
-  OwnedMatrix query;       // (G, H*C), of rotations, when the model has q/k norms
-  OwnedMatrix dquery;      // (G, H*C)
-  OwnedMatrix dkey;        // (S, K*C)
-  OwnedMatrix dvalue;      // (S, K*C)
-  OwnedMatrix dattention;  // (G, H*C)
+  OwnedMatrix dresidual;      // (N, D)
+  OwnedMatrix dnormed;        // (G, D)
+  OwnedMatrix dactivated;     // (G, F)
+  OwnedMatrix query;          // (G, H*C), of rotations, when the model has q/k norms
+  OwnedMatrix dquery;         // (G, H*C)
+  OwnedMatrix dkey;           // (S, K*C)
+  OwnedMatrix dvalue;         // (S, K*C)
+  OwnedMatrix dattention;     // (G, H*C)
   OwnedMatrix prefix_dkey;    // (P, K*C), P the rows of shared prefixes, at most N
   OwnedMatrix prefix_dvalue;  // (P, K*C)
 

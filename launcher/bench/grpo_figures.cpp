@@ -44,8 +44,8 @@ Result<double> resident(BenchModel& bench) {
 
 // Rollout and training compute a prompt once for its group, and of each answer all tokens but the
 // last: 2N in rollout, in training 2N forward and 2N for input gradients. Training takes the last
-// token of a prompt once for each sample. The head serves the tokens of answers alone. The adapter's
-// own products and all else are not counted.
+// token of a prompt once for each sample. The head serves the tokens of answers alone. The
+// adapter's own products and all else are not counted.
 Result<double> at_matmul_peak(BenchModel& bench, const engines::MachinePeaks& peaks,
                               const FigureSpec& spec) {
   TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles model,
@@ -60,12 +60,10 @@ Result<double> at_matmul_peak(BenchModel& bench, const engines::MachinePeaks& pe
     return prompts * cost.attention(prompt, passes) +
            samples * (cost.attention(prompt + answer, passes) - cost.attention(prompt, passes));
   };
-  const double rollout =
-      attention(2.0) + prompts * prompt * cost.layers() +
-      samples * ((answer - 1.0) * cost.layers() + answer * cost.head());
-  const double training =
-      attention(6.0) + 2.0 * (prompts * (prompt - 1.0) * cost.layers() +
-                              samples * answer * (cost.layers() + cost.head()));
+  const double rollout = attention(2.0) + prompts * prompt * cost.layers() +
+                         samples * ((answer - 1.0) * cost.layers() + answer * cost.head());
+  const double training = attention(6.0) + 2.0 * (prompts * (prompt - 1.0) * cost.layers() +
+                                                  samples * answer * (cost.layers() + cost.head()));
   return (rollout + training) / peak_flops(peaks, spec.model.compute);
 }
 

@@ -172,8 +172,7 @@ void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSeg
       for (std::int64_t i = first; i < last; ++i) {
         const std::int64_t position = segment.first_position + i;
         const auto page = static_cast<std::size_t>(position / shape.page_tokens);
-        writer.write(
-            {cache.data + segment.pages[page] * bytes, position, segment.first_row + i});
+        writer.write({cache.data + segment.pages[page] * bytes, position, segment.first_row + i});
       }
       before += segment.num_tokens;
     }

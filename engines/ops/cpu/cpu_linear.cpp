@@ -27,14 +27,6 @@ const PanelWeight& own(const PreparedWeight& weight) {
   return *mine;
 }
 
-void transpose(ConstMatrix from, Matrix to) {
-  for (std::int64_t i = 0; i < from.rows; ++i) {
-    for (std::int64_t j = 0; j < from.cols; ++j) {
-      to.row(j)[i] = from.row(i)[j];
-    }
-  }
-}
-
 std::int64_t padded(std::int64_t cols, std::int64_t width) {
   return (cols + width - 1) / width * width;
 }
@@ -180,7 +172,7 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
 }
 
 void CpuOps::thin_backward_weight(ConstMatrix thin, ConstMatrix wide, Matrix out) {
-  const std::int64_t columns = 3 * kPanel;
+  const std::int64_t columns = 6 * kPanel;
   const std::int64_t items = (wide.cols + columns - 1) / columns;
   team_.share(items, wide.rows * thin.cols * columns / kRate,
               [&](std::int64_t, std::int64_t begin, std::int64_t end) {
@@ -201,9 +193,9 @@ void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
   if (x.cols <= kThin) {
     // dw^T = x^T dy has the same sums; it is worked on in a copy.
     const Matrix across{packed_.floats(x.cols * dy.cols), x.cols, dy.cols, dy.cols};
-    transpose(dw, across);
+    kernels_.transpose_floats(dw, across);
     thin_backward_weight(x, dy, across);
-    transpose(across, dw);
+    kernels_.transpose_floats(across, dw);
     return;
   }
   const std::int64_t step = std::clamp<std::int64_t>(x.rows, 1, kOuterStep);

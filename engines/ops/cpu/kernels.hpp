@@ -275,6 +275,8 @@ struct KernelTable {
   void (*pack_panels)(ConstMatrix from, RowRange columns, std::int64_t width, float* to) = nullptr;
   void (*outer_product)(const OuterJob& job) = nullptr;
   void (*thin_outer_product)(const ThinOuterJob& job) = nullptr;
+  /// to (cols, rows) = from (rows, cols) across.
+  void (*transpose_floats)(ConstMatrix from, Matrix to) = nullptr;
   /// Adds rows of dy to dbias, columns of the range.
   void (*bias_backward)(ConstMatrix dy, RowRange columns, float* dbias) = nullptr;
 

@@ -6,6 +6,7 @@
 #include "engines/ops/cpu/kernels.hpp"
 #include "engines/ops/cpu/product_loops.hpp"
 #include "engines/ops/cpu/tile.hpp"
+#include "engines/ops/cpu/transpose.hpp"
 #include "engines/ops/cpu/vec.hpp"
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
@@ -113,12 +114,13 @@ constexpr int kThinHeight = 3;
 constexpr int kThinWidth = 1;
 #endif
 
-// One tile of out: columns [a_first, a_first + kHeight) of a, [column, column + count) of b.
-template <int kHeight>
+// One tile of out: columns [a_first, a_first + kHeight) of a, `kWidth` sixteens of columns of b
+// from `column` on, of which `count` exist.
+template <int kHeight, int kWidth>
 void thin_tile(const ThinOuterJob& job, RowRange rows, std::int64_t a_first, std::int64_t column,
                std::int64_t count) {
-  constexpr int kVectors = kThinWidth * kRegisters;
-  constexpr std::int64_t kCols = kThinWidth * kLanes;
+  constexpr int kVectors = kWidth * kRegisters;
+  constexpr std::int64_t kCols = kWidth * kLanes;
   const TileOperands in{.a = job.a.row(rows.first) + a_first,
                         .a_row = 1,
                         .a_step = job.a.stride,
@@ -130,7 +132,7 @@ void thin_tile(const ThinOuterJob& job, RowRange rows, std::int64_t a_first, std
     // The rows are far apart, so that no processor guesses that the next columns come next.
     for (std::int64_t t = 0; t < in.depth; ++t) {
 #pragma GCC unroll 4
-      for (std::int64_t v = 0; v < kThinWidth; ++v) {
+      for (std::int64_t v = 0; v < kWidth; ++v) {
         __builtin_prefetch(in.b + t * in.b_step + kCols + v * kLanes, 0, 2);
       }
     }
@@ -164,17 +166,43 @@ void thin_tile(const ThinOuterJob& job, RowRange rows, std::int64_t a_first, std
   }
 }
 
+// All rows of out from `column` on, `kWidth` sixteens of columns.
+template <int kWidth>
+void thin_column(const ThinOuterJob& job, RowRange rows, std::int64_t column) {
+  for (std::int64_t a_first = 0; a_first < job.a.cols; a_first += kThinHeight) {
+    with_number<kThinHeight>(job.a.cols - a_first, [&]<int kHeight>() {
+      thin_tile<kHeight, kWidth>(job, rows, a_first, column, job.end - column);
+    });
+  }
+}
+
 void thin_outer_product(const ThinOuterJob& job) {
   for (std::int64_t first = 0; first < job.b.rows; first += kThinRows) {
     const RowRange rows{first, first + kThinRows < job.b.rows ? first + kThinRows : job.b.rows};
-    for (std::int64_t column = job.first; column < job.end; column += kThinWidth * kLanes) {
-      for (std::int64_t a_first = 0; a_first < job.a.cols; a_first += kThinHeight) {
-        const std::int64_t height =
-            job.a.cols - a_first < kThinHeight ? job.a.cols - a_first : kThinHeight;
-        with_rows<kThinHeight>(height, [&]<int kHeight>() {
-          thin_tile<kHeight>(job, rows, a_first, column, job.end - column);
-        });
-      }
+    for (std::int64_t column = job.first; column < job.end;) {
+      const std::int64_t width = next_width(panels_for(job.end - column), kThinWidth);
+      with_number<kThinWidth>(width, [&]<int kWidth>() { thin_column<kWidth>(job, rows, column); });
+      column += width * kLanes;
+    }
+  }
+}
+
+// to (cols, rows) = from (rows, cols) across.
+void transpose_floats(ConstMatrix from, Matrix to) {
+  const std::int64_t rows = from.rows / kLanes * kLanes;
+  const std::int64_t cols = from.cols / kLanes * kLanes;
+  for (std::int64_t i = 0; i < rows; i += kLanes) {
+    for (std::int64_t j = 0; j < cols; j += kLanes) {
+      transpose_sixteen(
+          [&](std::int64_t r, std::int64_t lane) {
+            return load_register(from.row(i + r) + j + lane);
+          },
+          to.row(j) + i, to.stride);
+    }
+  }
+  for (std::int64_t i = 0; i < from.rows; ++i) {
+    for (std::int64_t j = i < rows ? cols : 0; j < from.cols; ++j) {
+      to.row(j)[i] = from.row(i)[j];
     }
   }
 }
@@ -225,6 +253,7 @@ void add_outer_kernels(KernelTable& table) noexcept {
   table.pack_panels = pack_panels;
   table.outer_product = outer_product;
   table.thin_outer_product = thin_outer_product;
+  table.transpose_floats = transpose_floats;
   table.bias_backward = bias_backward;
 }
 

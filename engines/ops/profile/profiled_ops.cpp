@@ -161,8 +161,7 @@ public:
     return ops_->kv_page_bytes(shape);
   }
   void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                 ConstMatrix k, ConstMatrix v, const RopeTables& rotation,
-                 KvLayer cache) override {
+                 ConstMatrix k, ConstMatrix v, const RopeTables& rotation, KvLayer cache) override {
     record("kv_append", row_cost(k, 4.0, 0.0),
            [&] { ops_->kv_append(shape, segments, k, v, rotation, cache); });
   }

@@ -74,8 +74,8 @@ TEST(ProfiledOps, AttentionCountsWhatQueriesSee) {
     TestCache cache(*ops, shape, std::span(&kTokens, 1), random);
     const AttentionSegment segment{0, kTokens, 0, cache.pages(0)};
     AttentionRows rows(shape, kTokens);
-    ops->kv_append(shape, std::span(&segment, 1), sequence.k.view(), sequence.v.view(),
-                   {}, cache.layer());
+    ops->kv_append(shape, std::span(&segment, 1), sequence.k.view(), sequence.v.view(), {},
+                   cache.layer());
     ops->attention(shape, std::span(&segment, 1), sequence.q.view(), cache.layer(), rows.out.view(),
                    rows.lse.view());
     EXPECT_DOUBLE_EQ(profile.records.at("attention").flops, 4.0 * seen * 4 * 8) << window;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training on sequences with a common prompt, whose rows are computed once: against the same
 // sequences stepped one by one, which share nothing.
+#include "engines/runtime/shared_prompts.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -11,7 +13,6 @@
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
-#include "engines/runtime/shared_prompts.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
@@ -87,10 +88,9 @@ TEST(SharedPromptsTest, AreThoseOfNeighboursThatBeginAlike) {
     found.emplace_back(prompt.num_tokens, prompt.last);
   }
   const std::vector<std::pair<std::int64_t, bool>> expected{
-      {15, false}, {15, false}, {15, true},  {0, true},   {0, true},  {16, false},
-      {16, true},  {1, false},  {1, false},  {1, false},  {1, true},  {0, true},
-      {0, true},   {0, true},   {0, true},   {34, false}, {34, false}, {34, true},
-      {17, false}, {17, true}};
+      {15, false}, {15, false}, {15, true},  {0, true},  {0, true},   {16, false}, {16, true},
+      {1, false},  {1, false},  {1, false},  {1, true},  {0, true},   {0, true},   {0, true},
+      {0, true},   {34, false}, {34, false}, {34, true}, {17, false}, {17, true}};
   EXPECT_EQ(found, expected);
   EXPECT_THAT(find_shared_prompts({}), ::testing::IsEmpty());
 }
@@ -178,9 +178,9 @@ protected:
 TEST_P(SharedPromptTrainingTest, GivesTheSameBitsForEveryCut) {
   const Trained whole = train(options(), 100000);
   RuntimeOptions tight = options();
-  tight.kv_bytes = small_options(model_.config, GetParam().backend, 96, Training::kYes,
-                                 GetParam().dtype)
-                       .kv_bytes;
+  tight.kv_bytes =
+      small_options(model_.config, GetParam().backend, 96, Training::kYes, GetParam().dtype)
+          .kv_bytes;
   tight.threads = 1;
   EXPECT_TRUE(same_tensors(train(tight, 100000).moments, whole.moments));
   for (const std::int64_t budget : {1, 17, 40, 64, 101}) {
@@ -265,8 +265,7 @@ TEST(SharedPromptBatchTest, TakesNoSequenceBetweenThoseOfTheLastStep) {
   ASSERT_TRUE(engine.step({1}).ok());
   const Status between = engine.add(batch[1]);
   EXPECT_EQ(between.code(), Errc::kInvalidArgument);
-  EXPECT_EQ(between.message(),
-            "a sequence of a higher id was there at the last step sample_id=1");
+  EXPECT_EQ(between.message(), "a sequence of a higher id was there at the last step sample_id=1");
   EXPECT_TRUE(engine.add(batch[3]).ok());
 }
 
