@@ -80,7 +80,11 @@ class Comparison:
                  "model": self._work.model(figure.preset), "tidemill": self._work.tidemill}
         return [word.format(**known) for word in command]
 
-    def _run(self, command: list[str]) -> Run:
+    def _run(self, command: list[str], warm: bool = False) -> Run:
+        """A warm run follows another of its own. A machine may have given back what a large process
+        freed, and the next one then waits for memory that was never its concern."""
+        if warm:
+            self._run(command)
         return run(command, self._cores,
                    {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1",
                     "OMP_NUM_THREADS": str(self._threads),
@@ -90,7 +94,7 @@ class Comparison:
     def _run_ours(self, figure: Figure, side: Side) -> None:
         model = self._work.model(figure.preset) / figure.directory
         if figure.ours:
-            measured = self._run(self._fill(figure.ours, figure))
+            measured = self._run(self._fill(figure.ours, figure), figure.warm)
         else:
             measured = self._run([self._work.tidemill, "bench", "engine", "--model", str(model),
                                   "--figure", figure.bench_name, "--json", "--threads",
@@ -115,7 +119,7 @@ class Comparison:
         command = self._fill(variant.command, figure)
         key = tuple(command)
         if again or key not in self._kept:
-            self._kept[key] = self._run(command)
+            self._kept[key] = self._run(command, figure.warm)
         measured = self._kept[key]
         if measured.error:
             print(f"{figure.name}: {side.name}, {variant.name}: {measured.error}", file=sys.stderr)

@@ -46,6 +46,7 @@ class Figure:
     speedup: bool = False
     settings: str = ""
     ours: list[str] | None = None  # measures our side from outside, in place of the bench
+    warm: bool = False  # a run of the same before each, uncounted
 
     @property
     def bench_name(self) -> str:
@@ -154,7 +155,7 @@ def generation_figures() -> list[Figure]:
         {"llama.cpp": llama("bf16", "first_token", "--prompt", "64"),
          "transformers": hf("first_token", "bf16", variants=SDPA)},
         {"llama.cpp": "<= 1.0", "transformers": "<= 0.1"}, first_line, ours=generate,
-        settings="bf16, 64 tokens of prompt, from outside"))
+        warm=True, settings="bf16, 64 tokens of prompt, from outside"))
     return figures
 
 
