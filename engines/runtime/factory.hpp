@@ -59,7 +59,7 @@ struct RuntimeOptions {
   /// What the backward pass computes again instead of keeping it; changes no bit of any gradient.
   Recompute recompute = Recompute::kNone;
   /// Rows that the backward pass takes through a layer together, longer sequences going window by
-  /// window (`BackwardOptions`); 0: all of a micro-batch.
+  /// window (`BackwardOptions`); 0: no sequence is cut.
   std::int64_t window_tokens = 0;
   /// Sequences generated at the same time; more wait.
   std::int64_t max_running = 256;
@@ -137,6 +137,7 @@ struct MemoryEstimate {
 /// The most that a runtime is given to do at once.
 struct MemoryLoad {
   std::int64_t train_tokens = 0;                      // of one micro-batch
+  std::int64_t sequence_tokens = 0;                   // of its longest sequence; 0: all of them
   std::int64_t rollout_tokens = StepBudget{}.tokens;  // of one iteration of generation; 0: none
   /// Positions cached at a time.
   std::int64_t kv_tokens = std::numeric_limits<std::int64_t>::max();

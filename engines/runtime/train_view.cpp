@@ -359,12 +359,17 @@ void TrainView::end_batch() {
 // Lays the working weights out again. Cannot fail: tensors of the same shapes have been laid out.
 void TrainView::lay_out_working() {
   published_ = false;
+  // An adapter's layout copies what it takes, but for a table, of which it keeps the tensor.
+  const bool keeps = std::ranges::any_of(shelf_.spec(), [](const AdaptedModule& module) {
+    return module.path == kTablePath && !module.weight.empty();
+  });
   if (trains_adapter()) {
     working_.adapter.reset();  // both at once could be much
-    working_.adapter = shelf_
-                           .lay_out_adapter(parameters_.to_tensors(), *working_.base,
-                                            WeightUse::kForwardAndBackward)
-                           .value();
+    working_.adapter =
+        shelf_
+            .lay_out_adapter(keeps ? parameters_.to_tensors() : parameters_.borrow_tensors(),
+                             *working_.base, WeightUse::kForwardAndBackward)
+            .value();
   } else {
     working_.base.reset();
     working_.base = shelf_

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
+#include "engines/transformer/transformer.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -33,10 +34,21 @@ void add_windows(const AttentionSegment& segment, const PrefixRole& role,
 
 }  // namespace
 
+std::int64_t group_rows(std::int64_t rows, std::int64_t longest,
+                        const BackwardOptions& options) noexcept {
+  const std::int64_t most =
+      options.window_tokens > 0 ? options.window_tokens : std::max(longest, kWholeRows);
+  return std::min(rows, most);
+}
+
 std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, std::int64_t window_tokens) {
   TIDEMILL_CHECK(window_tokens >= 0) << window_tokens;
+  std::int64_t longest = 0;
+  for (const AttentionSegment& sequence : plan.segments) {
+    longest = std::max(longest, sequence.num_tokens);
+  }
   const auto num_rows = static_cast<std::int64_t>(plan.positions.size());
-  const std::int64_t max_rows = window_tokens > 0 ? window_tokens : num_rows;
+  const std::int64_t max_rows = group_rows(num_rows, longest, {window_tokens});
   std::vector<BackwardGroup> groups;
   bool whole = false;  // the last group is of whole segments
   for (std::size_t i = 0; i < plan.segments.size(); ++i) {
@@ -49,7 +61,7 @@ std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, std::int64_t windo
     }
     const std::int64_t positions = segment.first_position + segment.num_tokens;
     if (!whole || groups.back().num_rows + segment.num_tokens > max_rows ||
-        groups.back().num_kv_rows + positions > max_rows) {
+        groups.back().num_kv_rows + positions > std::max(max_rows, num_rows)) {
       groups.emplace_back().first_row = segment.first_row;
       whole = true;
     }

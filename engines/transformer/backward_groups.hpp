@@ -39,9 +39,13 @@ struct BackwardGroup {
   std::vector<GroupSegment> segments;
 };
 
-/// Cuts the rows of `plan` into groups of at most `window_tokens` rows, and as many of gradients of
-/// keys and values unless one segment needs more, in the order they are gone through. 0: one group
-/// of all rows.
+/// Without windows, whole segments go together while they have no more rows than this: enough for
+/// products at full speed. One that is longer goes alone.
+inline constexpr std::int64_t kWholeRows = 512;
+
+/// Cuts the rows of `plan` into groups of at most `window_tokens` rows in the order they are gone
+/// through, 0: of at most `kWholeRows` or one segment, none of which is cut. Rows of gradients of
+/// keys and values in a group are no more than all rows, or than one segment needs.
 [[nodiscard]] std::vector<BackwardGroup> plan_groups(const BatchPlan& plan,
                                                      std::int64_t window_tokens);
 

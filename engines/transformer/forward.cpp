@@ -61,6 +61,7 @@ ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch
   const std::int64_t num_training_rows = batch.num_training_rows();
   TIDEMILL_CHECK(num_training_rows == 0 || options.activations != nullptr)
       << "training rows need activations";
+  s.forward.reserve_inner(batch.num_rows(), s.config.intermediate_size);
   const Matrix residual = s.forward.residual.reshape(batch.num_rows(), s.config.hidden_size);
   embed(batch.ids, weights, plan, s.ops, residual);
   if (options.observer) {

@@ -99,6 +99,7 @@ void Transformer::token_logprobs(const ModelWeights& weights, const Adapter* ada
   std::ranges::fill(logprobs, 0.0F);
   std::ranges::fill(entropies, 0.0F);
   const TargetChunks chunks(targets, options.chunk_rows);
+  state_->head.borrow(state_->forward);
   state_->head.holds_pass = chunks.num_chunks() == 1;
   for (std::size_t index = 0; index < chunks.num_chunks(); ++index) {
     const TargetChunks::Chunk chunk = chunks.chunk(index);
@@ -128,6 +129,7 @@ void Transformer::token_logprobs_backward(const ModelWeights& weights, const Ada
   Ops& ops = state_->ops;
   const bool held = upstream.follows && state_->head.holds_pass;
   state_->head.holds_pass = false;  // the gradient replaces them
+  state_->head.borrow(state_->forward);
   for (std::int64_t row = 0; row < dhidden.rows; ++row) {
     std::fill_n(dhidden.row(row), dhidden.cols, 0.0F);
   }
@@ -148,7 +150,11 @@ void Transformer::token_logprobs_backward(const ModelWeights& weights, const Ada
       if (gradients.head().weight.data != nullptr) {
         ops.linear_backward_weight(dlogits, rows, gradients.head().weight);
       }
-      ops.linear_backward_input(dlogits, weights.head(), Store::kOverwrite, drows);
+      for (std::int64_t first = 0; first < drows.rows; first += kHeadGradientRows) {
+        const std::int64_t count = std::min(kHeadGradientRows, drows.rows - first);
+        ops.linear_backward_input(dlogits.slice_rows(first, count), weights.head(),
+                                  Store::kOverwrite, drows.slice_rows(first, count));
+      }
     }
     for (std::int64_t i = 0; i < chunk.size(); ++i) {
       const auto row = static_cast<std::int64_t>(chunk.rows[static_cast<std::size_t>(i)]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A matrix that owns its memory and keeps it when it shrinks, for buffers reused every iteration.
+// One whose content is short-lived may be lent the memory of others that hold nothing meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -18,14 +19,21 @@ public:
   Matrix reshape(std::int64_t rows, std::int64_t cols) {
     rows_ = rows;
     cols_ = cols;
-    if (rows * cols > capacity_) {
+    const auto count = static_cast<std::size_t>(rows * cols);
+    if (count <= lent_.size()) {
+      own_.reset();
+      memory_ = lent_;
+    } else if (own_ == nullptr || count > memory_.size()) {
       // Let go of the old memory first: the content is not kept, and both at once could be much.
-      data_.reset();
-      capacity_ = rows * cols;
-      data_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(capacity_));
+      own_.reset();
+      own_ = std::make_unique_for_overwrite<float[]>(count);
+      memory_ = {own_.get(), count};
     }
     return view();
   }
+  /// Lends it memory, which it takes in place of its own whenever that is enough, from the next
+  /// `reshape` on. Borrowed until others are lent, or none.
+  void lend(std::span<float> memory) noexcept { lent_ = memory; }
 
   /// Keeps those of its rows alone, which must ascend.
   void keep_rows(std::span<const std::int64_t> rows) {
@@ -43,28 +51,32 @@ public:
     }
   }
 
-  [[nodiscard]] Matrix view() noexcept { return {data_.get(), rows_, cols_, cols_}; }
-  [[nodiscard]] ConstMatrix view() const noexcept { return {data_.get(), rows_, cols_, cols_}; }
+  [[nodiscard]] Matrix view() noexcept { return {memory_.data(), rows_, cols_, cols_}; }
+  [[nodiscard]] ConstMatrix view() const noexcept { return {memory_.data(), rows_, cols_, cols_}; }
   /// Returns all elements, row after row.
   [[nodiscard]] std::span<float> elements() noexcept {
-    return {data_.get(), static_cast<std::size_t>(rows_ * cols_)};
+    return memory_.first(static_cast<std::size_t>(rows_ * cols_));
   }
   [[nodiscard]] std::span<const float> elements() const noexcept {
-    return {data_.get(), static_cast<std::size_t>(rows_ * cols_)};
+    return memory_.first(static_cast<std::size_t>(rows_ * cols_));
   }
+  /// Returns all its memory, what no element lies in included.
+  [[nodiscard]] std::span<float> memory() noexcept { return memory_; }
   /// Returns the same elements as rows of `cols` floats. Requires `cols` to divide their number.
   [[nodiscard]] Matrix as_rows_of(std::int64_t cols) noexcept {
-    return {data_.get(), rows_ * cols_ / cols, cols, cols};
+    return {memory_.data(), rows_ * cols_ / cols, cols, cols};
   }
+  /// Returns the bytes of its own memory.
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
-    return capacity_ * static_cast<std::int64_t>(sizeof(float));
+    return own_ != nullptr ? static_cast<std::int64_t>(memory_.size_bytes()) : 0;
   }
 
 private:
-  std::unique_ptr<float[]> data_;
+  std::unique_ptr<float[]> own_;
+  std::span<float> memory_;  // its own, or lent
+  std::span<float> lent_;    // may be taken
   std::int64_t rows_ = 0;
   std::int64_t cols_ = 0;
-  std::int64_t capacity_ = 0;
 };
 
 }  // namespace tidemill::engines

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/transformer/transformer.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "engines/transformer/transformer_state.hpp"
@@ -36,6 +37,15 @@ WorkspaceRowBytes Transformer::workspace_bytes_per_row(const ModelConfig& config
   return {.batch = (forward + sums + hidden) * width,
           .group = (hidden + (config.qk_norm ? 3 : 2) * query + inner) * width,
           .sequence = 2 * key * width};
+}
+
+std::int64_t Transformer::head_bytes(const ModelConfig& config, std::int64_t rows,
+                                     std::int64_t chunk_rows) noexcept {
+  const std::int64_t chunk = std::min(rows, chunk_rows);
+  const std::int64_t logits = chunk * config.vocab_size;
+  return logits <= 3 * rows * config.intermediate_size
+             ? 0
+             : logits * static_cast<std::int64_t>(sizeof(float));
 }
 
 }  // namespace tidemill::engines

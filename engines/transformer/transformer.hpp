@@ -43,6 +43,10 @@ struct HeadOptions {
   std::int64_t chunk_rows = 64;  // logits held at once: chunk_rows x V floats; changes no bit
 };
 
+/// Rows whose gradient goes through the head at once: a product holds a copy of them rounded, as
+/// wide as the vocabulary. Enough that turning the weight round costs little.
+inline constexpr std::int64_t kHeadGradientRows = 512;
+
 /// What a loss sends back: d loss / d logprob and d loss / d entropy of each target.
 struct TokenGradients {
   std::span<const float> dlogprobs;
@@ -55,7 +59,7 @@ struct TokenGradients {
 /// How gradients are taken.
 struct BackwardOptions {
   /// Rows that go through a layer together: as many whole sequences as fit, or one window of a
-  /// longer one, cut at multiples of this from its first token. 0: all rows at once. Sums over
+  /// longer one, cut at multiples of this from its first token. 0: no sequence is cut. Sums over
   /// a sequence that is cut are taken window after window, from the last to the first: its
   /// gradients have the same bits for the same windows, and those of whole sequences otherwise.
   std::int64_t window_tokens = 0;
@@ -64,11 +68,16 @@ struct BackwardOptions {
   CarriedPrefix* carried = nullptr;
 };
 
+/// Returns the most rows that go through a layer together in a backward pass over `rows` rows whose
+/// longest sequence has `longest`.
+[[nodiscard]] std::int64_t group_rows(std::int64_t rows, std::int64_t longest,
+                                      const BackwardOptions& options) noexcept;
+
 /// The workspace of a `Transformer` for one row, by which rows take it.
 struct WorkspaceRowBytes {
   std::int64_t batch = 0;  // of the largest batch
-  /// Of the largest group that `Transformer::backward` takes through a layer together: the batch's
-  /// training rows, or no more than a window.
+  /// Of the largest group that `Transformer::backward` takes through a layer together
+  /// (`group_rows`).
   std::int64_t group = 0;
   /// Of that group or, if longer, of the longest sequence that is cut in windows.
   std::int64_t sequence = 0;
@@ -130,10 +139,13 @@ public:
 
   /// Returns the memory of its workspace now, rotation tables apart.
   [[nodiscard]] std::int64_t workspace_bytes() const noexcept;
-  /// Returns the workspace that rows take, for memory plans. The chunk of the head comes on top:
-  /// `chunk_rows` x (V + 2 D) floats.
+  /// Returns the workspace that rows take, for memory plans; that of the head comes on top.
   [[nodiscard]] static WorkspaceRowBytes workspace_bytes_per_row(const ModelConfig& config,
                                                                  WeightUse use) noexcept;
+  /// Returns what `token_logprobs` and its backward take on top for `chunk_rows` rows at a time,
+  /// after a batch of `rows`: nothing where the logits fit what its MLP was computed in.
+  [[nodiscard]] static std::int64_t head_bytes(const ModelConfig& config, std::int64_t rows,
+                                               std::int64_t chunk_rows) noexcept;
 
 private:
   std::unique_ptr<State> state_;

@@ -9,7 +9,8 @@
 
 namespace tidemill::engines {
 
-/// Buffers of a forward pass, T rows each.
+/// Buffers of a forward pass, T rows each. Between its last layer and the next pass all but the
+/// result are lent to the head (`HeadBuffers`).
 struct ForwardBuffers {
   OwnedMatrix residual;   // (T, D)
   OwnedMatrix normed;     // (T, D)
@@ -17,6 +18,7 @@ struct ForwardBuffers {
   OwnedMatrix key;        // (T, K*C)
   OwnedMatrix value;      // (T, K*C)
   OwnedMatrix attention;  // (T, H*C)
+  OwnedMatrix inner;      // (3 T, F), in which the next three lie
   OwnedMatrix gate;       // (T, F)
   OwnedMatrix up;         // (T, F)
   OwnedMatrix activated;  // (T, F)
@@ -24,10 +26,20 @@ struct ForwardBuffers {
   OwnedMatrix lse;        // (T, H), when there are training rows
   OwnedMatrix hidden;     // (T, D), the result
 
+  /// Makes room for the MLP of `rows` rows, `cols` wide.
+  void reserve_inner(std::int64_t rows, std::int64_t cols) {
+    const Matrix all = inner.reshape(3 * rows, cols);
+    const auto count = static_cast<std::size_t>(rows * cols);
+    gate.lend({all.row(0), count});
+    up.lend({all.row(rows), count});
+    activated.lend({all.row(2 * rows), count});
+  }
+
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
     return residual.size_bytes() + normed.size_bytes() + query.size_bytes() + key.size_bytes() +
-           value.size_bytes() + attention.size_bytes() + gate.size_bytes() + up.size_bytes() +
-           activated.size_bytes() + rstd.size_bytes() + lse.size_bytes() + hidden.size_bytes();
+           value.size_bytes() + attention.size_bytes() + inner.size_bytes() + gate.size_bytes() +
+           up.size_bytes() + activated.size_bytes() + rstd.size_bytes() + lse.size_bytes() +
+           hidden.size_bytes();
   }
 };
 
@@ -53,12 +65,20 @@ struct BackwardBuffers {
   }
 };
 
-/// Buffers of the head, one chunk of rows each.
+/// Buffers of the head, one chunk of rows each, of their own only where those of the forward pass
+/// are too small.
 struct HeadBuffers {
   OwnedMatrix hidden;       // (chunk, D)
   OwnedMatrix dhidden;      // (chunk, D)
   OwnedMatrix logits;       // (chunk, V)
   bool holds_pass = false;  // the logits of all rows of the last `token_logprobs`
+
+  /// Takes what `forward` holds nothing in after a pass.
+  void borrow(ForwardBuffers& forward) {
+    hidden.lend(forward.normed.memory());
+    dhidden.lend(forward.residual.memory());
+    logits.lend(forward.inner.memory());
+  }
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
     return hidden.size_bytes() + dhidden.size_bytes() + logits.size_bytes();

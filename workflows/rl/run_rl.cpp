@@ -211,7 +211,8 @@ MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
     plan.recompute = recompute;
     plan.engine = engines::estimate_memory(
         model.files, runtime,
-        {std::max(options.train.common.micro_batch_tokens, config.max_positions)});
+        {std::max(options.train.common.micro_batch_tokens, config.max_positions),
+         config.max_positions});
     plan.stream_bytes =
         static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes));
     plan.best_bytes = options.eval.common.keep_best ? plan.engine.published_bytes : 0;

@@ -156,15 +156,22 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
 }  // namespace
 
 MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model) {
+  const std::int64_t longest = model.files.config.max_positions;
+  const std::int64_t rows = std::max(options.train.common.micro_batch_tokens, longest);
+  // Nothing is generated: the cache holds the micro-batch, each sequence in whole pages. How many
+  // sequences an evaluation has is not known yet.
+  const std::int64_t sequences =
+      options.eval.every_steps > 0 ? rows
+                                   : std::min<std::int64_t>(rows, options.train.sequences_per_step);
+  const std::int64_t cached = rows + 16 * sequences;
   const auto plan_of = [&](engines::Recompute recompute) {
     engines::RuntimeOptions runtime =
         runtime_options(model, options.model, options.train.common, 1, options.run.device);
     runtime.recompute = recompute;
     MemoryPlan plan;
     plan.recompute = recompute;
-    plan.engine = engines::estimate_memory(
-        model.files, runtime,
-        {std::max(options.train.common.micro_batch_tokens, model.files.config.max_positions)});
+    plan.engine = engines::estimate_memory(model.files, runtime,
+                                           {rows, longest, /*rollout_tokens=*/0, cached});
     plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
     return plan;
   };

@@ -69,6 +69,9 @@ public:
                             float inv_temperature, std::span<const float> dlogprobs,
                             std::span<const float> dentropies) override;
 
+  /// Returns the memory of prepared weights, for tests of memory plans.
+  [[nodiscard]] const WeightMemory& weight_memory() const noexcept { return weight_memory_; }
+
 private:
   // The same for weights in NF4: cpu_nf4.cpp.
   void linear_nf4(ConstMatrix x, const PanelWeight& weight, std::span<const float> bias,

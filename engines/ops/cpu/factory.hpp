@@ -2,10 +2,13 @@
 // The CPU backend: vector kernels for AVX2, AVX-512 and AVX-512 BF16.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 
+#include "base/dtype.hpp"
 #include "base/result.hpp"
 #include "engines/executor/workers.hpp"
 #include "engines/ops/ops.hpp"
@@ -37,5 +40,20 @@ struct CpuOptions {
 /// `kInvalidArgument` if `TIDEMILL_ISA` names none.
 [[nodiscard]] Result<std::unique_ptr<Ops>> make_cpu_ops(Workers& workers,
                                                         const CpuOptions& options = {});
+
+/// A matrix (O, I) that is prepared in element type `dtype`.
+struct WeightSize {
+  std::int64_t out_features = 0;
+  std::int64_t in_features = 0;
+  DType dtype = DType::kF32;
+};
+
+/// Returns the memory that this backend takes for weights that it prepares one after the other,
+/// padding and the rounding to large pages included. Units: bytes.
+[[nodiscard]] std::int64_t cpu_weight_bytes(std::span<const WeightSize> weights);
+
+/// Returns the memory that this backend takes, while a product with weights of type `dtype` goes
+/// on, for a row of `cols` elements rounded as it is multiplied; `kAuto` kernels. Units: bytes.
+[[nodiscard]] std::int64_t cpu_rounded_row_bytes(DType dtype, std::int64_t cols);
 
 }  // namespace tidemill::engines

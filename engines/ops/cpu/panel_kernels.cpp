@@ -64,10 +64,6 @@ inline bool has_sign(const typename Bits::Elements& elements) {
   return found;
 }
 
-// Bytes of a row asked for ahead of those that are packed: sixteen rows at a time are more than the
-// processor reads ahead of by itself.
-constexpr std::int64_t kFetchedAhead = 512;
-
 // Packs rows of 32-bit words: panel[w][o] = row[o][w]. Returns whether all elements are finite.
 template <class Bits>
 bool pack_words(const PackJob& job) {
@@ -88,7 +84,6 @@ bool pack_words(const PackJob& job) {
 #pragma GCC unroll 16
         for (int i = 0; i < kWords; ++i) {
           std::memcpy(&block[i], row + i * stride_bytes, sizeof(block[i]));
-          __builtin_prefetch(row + i * stride_bytes + kFetchedAhead);
           found |= not_finite<Bits>(block[i]);
         }
         transpose_square<kWords>(block);

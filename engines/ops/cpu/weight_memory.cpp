@@ -17,37 +17,53 @@ constexpr std::int64_t kMostMedium = kMediumBlock / 4;
 constexpr std::int64_t kLargeBlock = 16 * kLargePage;
 constexpr std::int64_t kMostLarge = kLargeBlock / 2;
 
+std::int64_t rounded_up(std::int64_t size, std::int64_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
 // The size of a block for one weight: whole large pages where that is an eighth more at most.
 std::int64_t own_block_bytes(std::int64_t size) {
-  const std::int64_t whole = (size + kLargePage - 1) / kLargePage * kLargePage;
+  const std::int64_t whole = rounded_up(size, kLargePage);
   return whole - size <= size / 8 ? whole : size;
 }
 
 }  // namespace
 
-WeightBytes WeightMemory::allocate(std::int64_t size) {
-  const std::int64_t rounded = (size + kCacheLine - 1) / kCacheLine * kCacheLine;
+WeightPlaces::Place WeightPlaces::add(std::int64_t size) {
+  const std::int64_t rounded = rounded_up(size, kCacheLine);
   if (rounded <= kMostSmall) {
-    return cut(small_, kSmallBlock, size, rounded);
+    return cut(small_, Kind::kSmall, kSmallBlock, rounded);
   }
   if (rounded <= kMostMedium) {
-    return cut(medium_, kMediumBlock, size, rounded);
+    return cut(medium_, Kind::kMedium, kMediumBlock, rounded);
   }
   if (rounded <= kMostLarge) {
-    return cut(large_, kLargeBlock, size, rounded);
+    return cut(large_, Kind::kLarge, kLargeBlock, rounded);
   }
-  return {std::make_shared<const AlignedBytes>(own_block_bytes(size)), 0, size};
+  const std::int64_t own = own_block_bytes(size);
+  bytes_ += own;
+  return {Kind::kOwn, own, 0};
 }
 
-WeightBytes WeightMemory::cut(Open& open, std::int64_t block_bytes, std::int64_t size,
-                              std::int64_t rounded) {
-  if (open.block == nullptr || open.used + rounded > open.block->size()) {
-    open.block = std::make_shared<const AlignedBytes>(block_bytes);
-    open.used = 0;
+WeightPlaces::Place WeightPlaces::cut(std::int64_t& used, Kind kind, std::int64_t block_bytes,
+                                      std::int64_t size) {
+  const bool opens = used == 0 || used + size > block_bytes;
+  const Place place{kind, opens ? block_bytes : 0, opens ? 0 : used};
+  used = place.offset + size;
+  bytes_ += rounded_up(used, kLargePage) - rounded_up(place.offset, kLargePage);
+  return place;
+}
+
+WeightBytes WeightMemory::allocate(std::int64_t size) {
+  const WeightPlaces::Place place = places_.add(size);
+  std::shared_ptr<const AlignedBytes> own;
+  std::shared_ptr<const AlignedBytes>& block =
+      place.kind == WeightPlaces::Kind::kOwn ? own : open_[static_cast<std::size_t>(place.kind)];
+  if (place.block_bytes > 0) {
+    block = std::make_shared<const AlignedBytes>(place.block_bytes);
+    block_bytes_ += place.block_bytes;
   }
-  const std::int64_t offset = open.used;
-  open.used += rounded;
-  return {open.block, offset, size};
+  return {block, place.offset, size};
 }
 
 }  // namespace tidemill::engines::cpu

@@ -2,6 +2,7 @@
 // Memory of packed weights: all but the largest lie side by side on large pages.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,34 @@
 #include "engines/ops/cpu/scratch.hpp"
 
 namespace tidemill::engines::cpu {
+
+/// Where weights lie that are made after each other: what memory they take can be told without
+/// taking it.
+class WeightPlaces {
+public:
+  /// Which blocks a weight lies in: one that is cut into small weights, or one of its own.
+  enum class Kind : std::uint8_t { kSmall, kMedium, kLarge, kOwn };
+  struct Place {
+    Kind kind = Kind::kOwn;
+    std::int64_t block_bytes = 0;  // of a block that must be made for it; 0: the last one of `kind`
+    std::int64_t offset = 0;       // in its block
+  };
+
+  /// Returns the place of the next weight, of `size` bytes.
+  [[nodiscard]] Place add(std::int64_t size);
+  /// Returns the bytes of all blocks, without the large pages at their ends that nothing lies in.
+  [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_; }
+
+private:
+  [[nodiscard]] Place cut(std::int64_t& used, Kind kind, std::int64_t block_bytes,
+                          std::int64_t size);
+
+  // What is used of the last block of a kind; 0: there is none.
+  std::int64_t small_ = 0;
+  std::int64_t medium_ = 0;
+  std::int64_t large_ = 0;
+  std::int64_t bytes_ = 0;
+};
 
 /// The bytes of one weight, from a cache line on, uninitialised. Keeps the block alive that they
 /// are in.
@@ -36,19 +65,15 @@ class WeightMemory {
 public:
   [[nodiscard]] WeightBytes allocate(std::int64_t size);
 
+  /// Returns the bytes of the blocks made so far, as `WeightPlaces` counts them.
+  [[nodiscard]] std::int64_t bytes() const noexcept { return places_.bytes(); }
+  /// Returns the sizes of the blocks made so far, added up.
+  [[nodiscard]] std::int64_t block_bytes() const noexcept { return block_bytes_; }
+
 private:
-  // A block with room at its end.
-  struct Open {
-    std::shared_ptr<const AlignedBytes> block;
-    std::int64_t used = 0;
-  };
-
-  [[nodiscard]] static WeightBytes cut(Open& open, std::int64_t block_bytes, std::int64_t size,
-                                       std::int64_t rounded);
-
-  Open small_;
-  Open medium_;
-  Open large_;
+  WeightPlaces places_;
+  std::int64_t block_bytes_ = 0;
+  std::array<std::shared_ptr<const AlignedBytes>, 3> open_;  // the last block of each shared kind
 };
 
 }  // namespace tidemill::engines::cpu

@@ -77,12 +77,30 @@ TEST(MemoryTest, WorkspaceOfTrainingTakesWhatItStates) {
       bench.keep = {recompute, DType::kBF16};
       Gradients gradients = Gradients::for_model(config);
       bench.train({sequence_of(config)}, nullptr, {1.0F, 8}, &gradients);
-      const std::int64_t head = 4 * 8 * (config.vocab_size + 2 * config.hidden_size);
+      EXPECT_EQ(Transformer::head_bytes(config, kTokens, 8), 0);
       const WorkspaceRowBytes per_row =
           Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
-      EXPECT_EQ(bench.model.workspace_bytes() - head,
+      EXPECT_EQ(bench.model.workspace_bytes(),
                 kTokens * (per_row.batch + per_row.group + per_row.sequence));
     }
+  }
+}
+
+TEST(MemoryTest, LogitsThatDoNotFitTheWorkspaceTakeWhatIsStated) {
+  ModelConfig config = small_config({});
+  config.vocab_size = 4 * config.intermediate_size;
+  const WorkspaceRowBytes per_row =
+      Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
+  for (const auto& [chunk_rows, own_rows] :
+       {std::pair<std::int64_t, std::int64_t>{22, 0}, {kTokens - 1, kTokens - 1}}) {
+    ModelBench bench(backends()[0], config, random_weights(config, 1));
+    Gradients gradients = Gradients::for_model(config);
+    bench.train({sequence_of(config)}, nullptr, {1.0F, chunk_rows}, &gradients);
+    // All rows but the first have a target.
+    const std::int64_t head = 4 * own_rows * config.vocab_size;
+    EXPECT_EQ(Transformer::head_bytes(config, kTokens, chunk_rows), head);
+    EXPECT_EQ(bench.model.workspace_bytes(),
+              head + kTokens * (per_row.batch + per_row.group + per_row.sequence));
   }
 }
 
@@ -100,8 +118,7 @@ TEST(MemoryTest, WorkspaceOfTrainingInWindowsTakesWhatItStates) {
           bench.backward.window_tokens = window_tokens;
           Gradients gradients = Gradients::for_model(config);
           bench.train(random_sequences(config, {9, 30, 2, 3}, 2), nullptr, {1.0F, 8}, &gradients);
-          return bench.model.workspace_bytes() -
-                 4 * 8 * (config.vocab_size + 2 * config.hidden_size);
+          return bench.model.workspace_bytes();
         };
         const std::int64_t batch = 44 * per_row.batch;
         EXPECT_EQ(workspace(0), batch + 44 * (per_row.group + per_row.sequence));

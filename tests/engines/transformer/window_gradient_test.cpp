@@ -207,25 +207,26 @@ TEST(BackwardGroupsTest, PackWholeSequencesAndCutLongOnes) {
 }
 
 TEST(BackwardGroupsTest, HaveRoomForThePrefixesThatTheirSegmentsSee) {
-  BatchPlan plan = plan_of({2, 3, 10, 4});
+  BatchPlan plan = plan_of({2, 3, 10, 12});
   for (std::size_t i = 0; i < 3; ++i) {
-    plan.segments[i].first_position = 4;
+    plan.segments[i].first_position = 12;
     plan.roles[i].continues = 0;
   }
   plan.roles[3].is = 0;
-  plan.prefixes = {{0, 4, true}};
+  plan.prefixes = {{0, 12, true}};
   const std::vector<BackwardGroup> groups = plan_groups(plan, 8);
-  EXPECT_EQ(shapes_of(groups), (std::vector<GroupShape>{{0, 2, 6, 1, 1},
-                                                        {2, 3, 7, 1, 1},
-                                                        {13, 2, 14, 1, 1},
-                                                        {5, 8, 14, 0, 1},
-                                                        {15, 4, 4, 1, 1}}));
-  EXPECT_EQ(groups[2].segments[0].attention.first_position, 12);
-  EXPECT_EQ(groups[3].segments[0].attention.first_position, 4);
+  EXPECT_EQ(shapes_of(groups), (std::vector<GroupShape>{{0, 2, 14, 1, 1},
+                                                        {2, 3, 15, 1, 1},
+                                                        {13, 2, 22, 1, 1},
+                                                        {5, 8, 22, 0, 1},
+                                                        {23, 4, 12, 1, 1},
+                                                        {15, 8, 12, 0, 1}}));
+  EXPECT_EQ(groups[2].segments[0].attention.first_position, 20);
+  EXPECT_EQ(groups[3].segments[0].attention.first_position, 12);
   EXPECT_FALSE(groups[2].segments[0].completes);
   EXPECT_EQ(groups[3].segments[0].role.continues, 0);
   EXPECT_TRUE(groups[3].segments[0].completes);
-  EXPECT_EQ(groups[4].segments[0].role.is, 0);
+  EXPECT_EQ(groups[5].segments[0].role.is, 0);
 }
 
 TEST(BackwardGroupsTest, AreOneWithoutWindows) {
@@ -237,6 +238,21 @@ TEST(BackwardGroupsTest, AreOneWithoutWindows) {
     EXPECT_EQ(groups[0].num_kv_rows, 48);
     EXPECT_TRUE(groups[0].opens);
   }
+}
+
+TEST(BackwardGroupsTest, WithoutWindowsCutNothingAndJoinWhatIsShort) {
+  const BatchPlan plan = plan_of({300, 212, 1, kWholeRows + 88, 500});
+  std::vector<std::int64_t> rows;
+  for (const BackwardGroup& group : plan_groups(plan, 0)) {
+    EXPECT_EQ(group.num_kv_rows, group.num_rows);
+    rows.push_back(group.num_rows);
+  }
+  // The longest sequence sets the size.
+  EXPECT_EQ(rows, (std::vector<std::int64_t>{513, 600, 500}));
+  EXPECT_EQ(group_rows(1613, 600, {}), 600);
+  EXPECT_EQ(group_rows(1613, 300, {}), kWholeRows);
+  EXPECT_EQ(group_rows(40, 30, {}), 40);
+  EXPECT_EQ(group_rows(1613, 600, {128}), 128);
 }
 
 }  // namespace

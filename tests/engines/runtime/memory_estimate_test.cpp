@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said about the memory of weights before they are laid out, against what laying them out
+// takes. Bytes of blocks are counted, not pages of the process, so that machines do not differ.
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "engines/ops/cpu/cpu_ops.hpp"
+#include "engines/ops/cpu/factory.hpp"
+#include "engines/transformer/adapter.hpp"
+#include "engines/transformer/model_weights.hpp"
+#include "tests/engines/runtime/runtime_bench.hpp"
+#include "tests/engines/transformer/random_model.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+// A model whose matrices lie in every kind of block, some with a part of a large page left over.
+ModelFiles wide_model() {
+  ModelFiles model;
+  model.config = small_config({.biases = true});
+  model.config.num_layers = 2;
+  model.config.sliding_windows.resize(2);
+  model.config.hidden_size = 1024;
+  model.config.intermediate_size = 2816;
+  model.config.num_heads = 16;
+  model.config.num_kv_heads = 4;
+  model.config.head_dim = 64;
+  model.config.vocab_size = 1536;
+  model.tensors = random_weights(model.config, 1);
+  return model;
+}
+
+AdapterFiles adapter_for(const ModelFiles& model) {
+  AdapterConfig config;
+  config.rank = 16;
+  config.targets.names = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj"};
+  return make_adapter(config, model, 3).value();
+}
+
+class MemoryEstimateTest : public ::testing::TestWithParam<DType> {
+protected:
+  static std::int64_t bytes_of(const TensorMap& tensors) {
+    std::int64_t bytes = 0;
+    for (const auto& [name, tensor] : tensors) {
+      bytes += static_cast<std::int64_t>(tensor.data.size_bytes());
+    }
+    return bytes;
+  }
+
+  Workers workers_{1};
+};
+
+TEST_P(MemoryEstimateTest, WeightsTakeWhatIsSaid) {
+  const DType compute = GetParam();
+  const ModelFiles model = wide_model();
+  const AdapterFiles files = adapter_for(model);
+  RuntimeOptions options;
+  options.compute = compute;
+  options.adapter = files;
+  // The file is in memory here, and the adapter's; NF4 has a table of its own beside.
+  const std::int64_t in_memory = bytes_of(model.tensors) + bytes_of(files.tensors);
+  const std::int64_t table = model.config.vocab_size * model.config.hidden_size;
+  const std::int64_t said = estimate_memory(model, options, {}).weights_bytes - in_memory -
+                            (compute == DType::kNf4 ? table / 32 * 34 : 0);
+
+  const auto ops = make_cpu_ops(workers_).value();
+  const auto base =
+      ModelWeights::create(model.config, model.tensors, {compute, WeightUse::kForward, false}, *ops)
+          .value();
+  const AdapterSpec spec = adapter_spec(files.config, files.modules, model.config).value();
+  const auto adapter =
+      Adapter::create(model.config, spec, files.tensors, *base, WeightUse::kForward, *ops).value();
+  const cpu::WeightMemory& memory = dynamic_cast<cpu::CpuOps&>(*ops).weight_memory();
+
+  // Gains and biases are beside the blocks.
+  std::int64_t vectors = 0;
+  for (const auto& [name, tensor] : model.tensors) {
+    vectors += tensor.shape.size() == 1 ? 4 * tensor.num_elements() : 0;
+  }
+  EXPECT_EQ(said, memory.bytes() + vectors);
+  // Free is what lies behind the weights in the last blocks of 4, 16 and 32 MiB; at the end of
+  // others it is less than a weight.
+  EXPECT_GE(memory.block_bytes(), memory.bytes());
+  EXPECT_LE(memory.block_bytes() - memory.bytes(), std::int64_t{52} << 20U);
+  // Rounding up costs an eighth at most, and a large page in each last block that is shared; there
+  // is nothing beside the matrices.
+  const std::int64_t own_table = compute == DType::kNf4 ? table / 32 * 34 : 4 * table;
+  const std::int64_t matrices = base->size_bytes() - vectors - own_table + adapter->size_bytes();
+  EXPECT_LE(std::abs(static_cast<double>(memory.bytes() - matrices)),
+            0.125 * static_cast<double>(matrices) + static_cast<double>(std::int64_t{4} << 20U));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, MemoryEstimateTest,
+                         ::testing::Values(DType::kF32, DType::kBF16, DType::kBlockI8, DType::kNf4),
+                         [](const auto& type) { return std::string(dtype_name(type.param)); });
+
+}  // namespace
+}  // namespace tidemill::engines
