@@ -33,7 +33,7 @@ std::span<const float> ParameterSet::values(const Entry& entry) const noexcept {
 
 const ParameterSet::Entry* ParameterSet::find(std::string_view name) const noexcept {
   const auto found = std::ranges::lower_bound(
-      entries_, name, {}, [](const Entry& entry) { return std::string_view(entry.name); });
+      entries_, name, {}, [](const Entry& entry) { return std::string_view{entry.name}; });
   return found != entries_.end() && found->name == name ? &*found : nullptr;
 }
 

@@ -71,7 +71,9 @@ bool pack_words(const PackJob& job) {
   const std::int64_t row_bytes = job.depth * kElementBytes;
   const std::int64_t stride_bytes = job.row_stride * kElementBytes;
   const std::int64_t num_words = (row_bytes + 3) / 4;
-  const std::int64_t whole_words = job.num_rows == kPanel ? row_bytes / (kWords * 4) * kWords : 0;
+  constexpr std::int64_t kBlockBytes = sizeof(WordRegister);
+  const std::int64_t whole_words =
+      job.num_rows == kPanel ? row_bytes / kBlockBytes * kBlockBytes / 4 : 0;
   auto* panel = static_cast<std::byte*>(job.panel);
   typename Bits::Elements found = {};
   for (std::int64_t word = 0; word < num_words; word += kWords) {
