@@ -168,16 +168,18 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
   const std::int64_t base = num_parameters(config) * kFloat;
   const std::int64_t published = bytes_in(options.compute, num_parameters(config));
   const std::int64_t converted = config.dtype == options.compute ? 0 : published;
-  // Trained, on their way to being laid out; laid out for the trainer and for generation, each
-  // beside its table and, once it has been laid out again, with a block that others lie in too.
+  // Trained, where they are rounded on their way to being laid out too; laid out for the trainer
+  // and for generation, each beside its table and, once it has been laid out again, with a block
+  // that others lie in too.
   constexpr std::int64_t kBlock = std::int64_t{16} << 20U;
+  const std::int64_t rounded = options.compute == DType::kF32 ? 0 : published;
   LaidOut both;
   both.add_base(config, options.compute);
   const std::int64_t once = both.bytes();
   both.add_base(config, options.compute);
   const std::int64_t table = bytes_in(options.compute, table_elements(config));
   const std::int64_t shared = std::min(kBlock, once);
-  estimate.weights_bytes += converted + base + published + both.bytes() + 2 * (table + shared);
+  estimate.weights_bytes += converted + base + rounded + both.bytes() + 2 * (table + shared);
   estimate.gradient_bytes =
       base + (config.tie_word_embeddings ? table_elements(config) * kFloat : 0);
   estimate.optimizer_bytes = 2 * base;
@@ -230,12 +232,11 @@ std::int64_t product_bytes(const ModelConfig& config, const RuntimeOptions& opti
       head_rows *
       cpu_rounded_row_bytes(options.compute == DType::kBF16 ? DType::kBF16 : DType::kF32,
                             config.vocab_size);
-  // Rows of both sides of a weight's gradient are packed 128 at a time.
+  // Rows of a weight's input are packed for its gradient, 512 at a time.
   const std::int64_t packed =
       options.adapter.has_value()
           ? 0
-          : 128 * (std::max(config.vocab_size, config.intermediate_size) + config.hidden_size) *
-                kFloat;
+          : 512 * std::max(config.hidden_size, config.intermediate_size) * kFloat;
   return std::max(of_rows, of_head) + packed;
 }
 
@@ -265,7 +266,8 @@ MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& op
         load.sequence_tokens > 0 ? std::min(trained, load.sequence_tokens) : trained;
     const std::int64_t group = group_rows(trained, longest, {options.window_tokens});
     estimate.activation_bytes =
-        trained * per_row + group * workspace.group + std::max(group, longest) * workspace.sequence;
+        trained * per_row + group * workspace.group +
+        (options.window_tokens > 0 ? std::max(group, longest) : trained) * workspace.sequence;
     rows = std::max(rows, trained);
     estimate.activation_bytes +=
         Transformer::head_bytes(config, trained, Device::logit_rows(config));

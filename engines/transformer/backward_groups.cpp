@@ -49,6 +49,7 @@ std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, std::int64_t windo
   }
   const auto num_rows = static_cast<std::int64_t>(plan.positions.size());
   const std::int64_t max_rows = group_rows(num_rows, longest, {window_tokens});
+  const std::int64_t max_kv_rows = window_tokens > 0 ? max_rows : num_rows;
   std::vector<BackwardGroup> groups;
   bool whole = false;  // the last group is of whole segments
   for (std::size_t i = 0; i < plan.segments.size(); ++i) {
@@ -61,7 +62,7 @@ std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, std::int64_t windo
     }
     const std::int64_t positions = segment.first_position + segment.num_tokens;
     if (!whole || groups.back().num_rows + segment.num_tokens > max_rows ||
-        groups.back().num_kv_rows + positions > std::max(max_rows, num_rows)) {
+        groups.back().num_kv_rows + positions > max_kv_rows) {
       groups.emplace_back().first_row = segment.first_row;
       whole = true;
     }

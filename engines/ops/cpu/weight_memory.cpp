@@ -32,21 +32,21 @@ std::int64_t own_block_bytes(std::int64_t size) {
 WeightPlaces::Place WeightPlaces::add(std::int64_t size) {
   const std::int64_t rounded = rounded_up(size, kCacheLine);
   if (rounded <= kMostSmall) {
-    return cut(small_, Kind::kSmall, kSmallBlock, rounded);
+    return cut(Kind::kSmall, kSmallBlock, rounded);
   }
   if (rounded <= kMostMedium) {
-    return cut(medium_, Kind::kMedium, kMediumBlock, rounded);
+    return cut(Kind::kMedium, kMediumBlock, rounded);
   }
   if (rounded <= kMostLarge) {
-    return cut(large_, Kind::kLarge, kLargeBlock, rounded);
+    return cut(Kind::kLarge, kLargeBlock, rounded);
   }
   const std::int64_t own = own_block_bytes(size);
   bytes_ += own;
   return {Kind::kOwn, own, 0};
 }
 
-WeightPlaces::Place WeightPlaces::cut(std::int64_t& used, Kind kind, std::int64_t block_bytes,
-                                      std::int64_t size) {
+WeightPlaces::Place WeightPlaces::cut(Kind kind, std::int64_t block_bytes, std::int64_t size) {
+  std::int64_t& used = used_[static_cast<std::size_t>(kind)];
   const bool opens = used == 0 || used + size > block_bytes;
   const Place place{kind, opens ? block_bytes : 0, opens ? 0 : used};
   used = place.offset + size;
@@ -56,14 +56,17 @@ WeightPlaces::Place WeightPlaces::cut(std::int64_t& used, Kind kind, std::int64_
 
 WeightBytes WeightMemory::allocate(std::int64_t size) {
   const WeightPlaces::Place place = places_.add(size);
-  std::shared_ptr<const AlignedBytes> own;
-  std::shared_ptr<const AlignedBytes>& block =
-      place.kind == WeightPlaces::Kind::kOwn ? own : open_[static_cast<std::size_t>(place.kind)];
+  const bool own = place.kind == WeightPlaces::Kind::kOwn;
+  std::shared_ptr<const AlignedBytes> block =
+      own ? nullptr : blocks_[static_cast<std::size_t>(place.kind)];
   if (place.block_bytes > 0) {
     block = std::make_shared<const AlignedBytes>(place.block_bytes);
     block_bytes_ += place.block_bytes;
+    if (!own) {
+      blocks_[static_cast<std::size_t>(place.kind)] = block;
+    }
   }
-  return {block, place.offset, size};
+  return {std::move(block), place.offset, size};
 }
 
 }  // namespace tidemill::engines::cpu

@@ -18,6 +18,7 @@ class WeightPlaces {
 public:
   /// Which blocks a weight lies in: one that is cut into small weights, or one of its own.
   enum class Kind : std::uint8_t { kSmall, kMedium, kLarge, kOwn };
+  static constexpr std::size_t kSharedKinds = 3;  // all but kOwn
   struct Place {
     Kind kind = Kind::kOwn;
     std::int64_t block_bytes = 0;  // of a block that must be made for it; 0: the last one of `kind`
@@ -30,13 +31,10 @@ public:
   [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_; }
 
 private:
-  [[nodiscard]] Place cut(std::int64_t& used, Kind kind, std::int64_t block_bytes,
-                          std::int64_t size);
+  [[nodiscard]] Place cut(Kind kind, std::int64_t block_bytes, std::int64_t size);
 
   // What is used of the last block of a kind; 0: there is none.
-  std::int64_t small_ = 0;
-  std::int64_t medium_ = 0;
-  std::int64_t large_ = 0;
+  std::array<std::int64_t, kSharedKinds> used_{};
   std::int64_t bytes_ = 0;
 };
 
@@ -73,7 +71,8 @@ public:
 private:
   WeightPlaces places_;
   std::int64_t block_bytes_ = 0;
-  std::array<std::shared_ptr<const AlignedBytes>, 3> open_;  // the last block of each shared kind
+  // The last block of each kind, with room at its end.
+  std::array<std::shared_ptr<const AlignedBytes>, WeightPlaces::kSharedKinds> blocks_;
 };
 
 }  // namespace tidemill::engines::cpu
