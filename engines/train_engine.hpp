@@ -85,10 +85,10 @@ public:
   /// `loss` the batch is only scored: `logprobs` answers, no gradients, and `update` only ends it.
   [[nodiscard]] virtual Status begin_batch(TokenLoss* loss, float temperature) = 0;
 
-  /// Adds a sequence; after a step, one whose id is above those of all that are there. Neighbours in
-  /// the order of ids that begin alike cost less when they are added before the same step.
-  /// Errors: `kInvalidArgument` (no batch, id, sizes, tokens), `kResourceExhausted` (longer than the
-  /// context, or than the activation budget can hold).
+  /// Adds a sequence; after a step, one whose id is above those of all that are there. Neighbours
+  /// in the order of ids that begin alike cost less when they are added before the same step.
+  /// Errors: `kInvalidArgument` (no batch, id, sizes, tokens), `kResourceExhausted` (longer than
+  /// the context, or than the activation budget can hold).
   [[nodiscard]] virtual Status add(TrainSequence sequence) = 0;
 
   [[nodiscard]] virtual bool has_work() const = 0;
