@@ -13,7 +13,7 @@
 
 namespace tidemill::workflows {
 
-/// The most that a run holds. Units: bytes.
+/// The most that a run holds beside the program itself, which takes about 20 MiB. Units: bytes.
 struct MemoryPlan {
   engines::MemoryEstimate engine;
   engines::Recompute recompute = engines::Recompute::kNone;  // what `engine` rests on

@@ -103,7 +103,8 @@ private:
   [[nodiscard]] Status print_file(const configs::RunConfig& config, Session& session) const {
     TIDEMILL_ASSIGN_OR_RETURN(const workflows::MemoryPlan plan, plan_memory(config));
     session.out << configs::resolved_text(file_.schema(), config)
-                << "# memory, at most: " << workflows::to_text(plan) << '\n';
+                << "# memory beside the program itself, at most: " << workflows::to_text(plan)
+                << '\n';
     return {};
   }
 

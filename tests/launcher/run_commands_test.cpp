@@ -41,7 +41,7 @@ TEST_F(RunTest, ADryRunIsARunsFileOrOneObject) {
   const Outcome text = run({"run", "small.yaml", "--dry-run", "rollout.top_k=5"});
   EXPECT_EQ(text.code, kDone) << text.err;
   EXPECT_THAT(text.err, HasSubstr("warning: argument 4: rollout.top_k: "));
-  EXPECT_THAT(text.out, HasSubstr("# memory, at most: "));
+  EXPECT_THAT(text.out, HasSubstr("# memory beside the program itself, at most: "));
   EXPECT_EQ(run({"check", write("printed.yaml", text.out)}).code, kDone);
 
   const Outcome warned = run({"run", "small.yaml", "--dry-run", "rollout.top_k=5", "--json"});
