@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens a model: checks, the device, the weights once, the two views.
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/digest.hpp"
@@ -13,8 +14,6 @@
 
 namespace tidemill::engines {
 namespace {
-
-constexpr const char* kTableName = "model.embed_tokens.weight";
 
 Status check_options(const RuntimeOptions& options) {
   if (options.max_running < 1) {
@@ -99,7 +98,8 @@ Status check_finite_base(const ModelFiles& model, const ModelWeights* laid_out) 
   if (model.config.tie_word_embeddings) {
     return {};  // the head is the table
   }
-  return check_finite_weights({{kTableName, model.tensors.at(kTableName)}}, model.unchecked);
+  const std::string table = weight_name(model.config, kTablePath);
+  return check_finite_weights({{table, model.tensors.at(table)}}, model.unchecked);
 }
 
 class DeviceRuntime final : public ModelRuntime {

@@ -4,6 +4,7 @@
 // Both are transpositions of square blocks that fit the registers. bfloat16 pairs travel as words.
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "engines/ops/cpu/isa_kernels.hpp"
@@ -32,21 +33,17 @@ inline V load_bytes(const std::byte* from, std::int64_t bytes) {
 }
 
 // The bits of a register of elements. An element is infinite or NaN where all bits of its exponent
-// are set, and just there one more in the exponent carries into the sign's place.
-struct F32Bits {
-  using Elements = WordRegister;
-  using Element = std::uint32_t;
-  static constexpr Element kMagnitude = 0x7FFFFFFF;
-  static constexpr Element kExponentStep = 0x00800000;
-  static constexpr Element kSign = 0x80000000;
+// are set, and just there one more in the exponent, `exponent_step`, carries into the sign's place.
+template <class ElementsOf, class ElementOf, ElementOf exponent_step>
+struct FloatBits {
+  using Elements = ElementsOf;
+  using Element = ElementOf;
+  static constexpr Element kExponentStep = exponent_step;
+  static constexpr Element kMagnitude = std::numeric_limits<Element>::max() / 2;
+  static constexpr Element kSign = kMagnitude + 1;
 };
-struct Bf16Bits {
-  using Elements = Halves;
-  using Element = std::uint16_t;
-  static constexpr Element kMagnitude = 0x7FFF;
-  static constexpr Element kExponentStep = 0x0080;
-  static constexpr Element kSign = 0x8000;
-};
+using F32Bits = FloatBits<WordRegister, std::uint32_t, 0x00800000>;
+using Bf16Bits = FloatBits<Halves, std::uint16_t, 0x0080>;
 
 // Returns a register with the sign's bit of each element that is not finite.
 template <class Bits>
