@@ -49,10 +49,9 @@ WeightView EmbeddingBypass::transposed_a() const noexcept {
 }
 
 void EmbeddingBypass::add(std::span<const std::int32_t> ids, Matrix out, Ops& ops) const {
-  ScratchRows u(out.rows, rank_);
   ScratchRows scaled_u(out.rows, rank_);
-  ops.embed(ids, transposed_a(), u.view());
-  ops.add_scaled(u.view(), scale_, scaled_u.view());
+  ops.embed(ids, transposed_a(), scaled_u.view());
+  ops.scale(scale_, scaled_u.view());
   ops.linear(scaled_u.view(), *b_, {}, Store::kAdd, out);
 }
 
@@ -66,15 +65,13 @@ void EmbeddingBypass::backward(std::span<const std::int32_t> ids, ConstMatrix do
     ops.embed_backward(ids, dout, gradient.table);
     return;
   }
-  ScratchRows u(dout.rows, rank_);
   ScratchRows scaled_u(dout.rows, rank_);
-  ops.embed(ids, transposed_a(), u.view());
-  ops.add_scaled(u.view(), scale_, scaled_u.view());
+  ops.embed(ids, transposed_a(), scaled_u.view());
+  ops.scale(scale_, scaled_u.view());
   ops.linear_backward_weight(dout, scaled_u.view(), gradient.b);
-  ScratchRows dscaled_u(dout.rows, rank_);
   ScratchRows du(dout.rows, rank_);
-  ops.linear_backward_input(dout, *b_, Store::kOverwrite, dscaled_u.view());
-  ops.add_scaled(dscaled_u.view(), scale_, du.view());
+  ops.linear_backward_input(dout, *b_, Store::kOverwrite, du.view());
+  ops.scale(scale_, du.view());
   ops.embed_backward(ids, du.view(), gradient.transposed_a);
 }
 

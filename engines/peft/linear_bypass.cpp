@@ -70,6 +70,7 @@ void LowRank::backward(ConstMatrix dy, ConstMatrix x, ConstMatrix scaled_u,
   ops.linear_backward_weight(dy, scaled_u, gradient.b);
   if (!scaled_c_.empty()) {
     ScratchRows scaled_dy(dy.rows, dy.cols);
+    std::fill_n(scaled_dy.view().data, dy.rows * dy.cols, 0.0F);
     ops.add_scaled(dy, scale_, scaled_dy.view());
     ops.bias_backward(scaled_dy.view(), gradient.c);
   }

@@ -3,23 +3,23 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "base/aligned_bytes.hpp"
 #include "engines/ops/matrix.hpp"
 
 namespace tidemill::engines {
 
-/// A matrix of zeros, alive for one call: as wide as a rank, or, for kinds that scale a whole
-/// layer, as the layer.
+/// A matrix of undefined content, alive for one call: as wide as a rank, or, for kinds that scale a
+/// whole layer, as the layer.
 class ScratchRows {
 public:
   ScratchRows() = default;
   ScratchRows(std::int64_t rows, std::int64_t cols)
-      : values_(static_cast<std::size_t>(rows * cols)), rows_(rows), cols_(cols) {}
-  [[nodiscard]] Matrix view() noexcept { return {values_.data(), rows_, cols_, cols_}; }
+      : memory_(rows * cols * std::int64_t{sizeof(float)}), rows_(rows), cols_(cols) {}
+  [[nodiscard]] Matrix view() noexcept { return {memory_.as<float>(), rows_, cols_, cols_}; }
 
 private:
-  std::vector<float> values_;
+  AlignedBytes memory_;
   std::int64_t rows_ = 0;
   std::int64_t cols_ = 0;
 };

@@ -21,12 +21,12 @@ void KeptRows::keep(ConstMatrix rows, Ops& ops) {
     }
     return;
   }
-  const auto count = static_cast<std::size_t>(rows_ * cols_);
-  if (count > narrow_.capacity()) {
+  const std::int64_t bytes = rows_ * cols_ * std::int64_t{sizeof(std::uint16_t)};
+  if (bytes > narrow_.size()) {
     narrow_ = {};  // both at once could be much
+    narrow_ = AlignedBytes(bytes);
   }
-  narrow_.resize(count);
-  ops.narrow(rows, narrow_);
+  ops.narrow(rows, narrow());
 }
 
 Matrix KeptRows::floats(std::int64_t first, std::int64_t count, OwnedMatrix& buffer, Ops& ops) {
@@ -36,8 +36,8 @@ Matrix KeptRows::floats(std::int64_t first, std::int64_t count, OwnedMatrix& buf
     return wide_.view().slice_rows(first, count);
   }
   const Matrix out = buffer.reshape(count, cols_);
-  ops.widen(std::span(narrow_).subspan(static_cast<std::size_t>(first * cols_),
-                                       static_cast<std::size_t>(count * cols_)),
+  ops.widen(narrow().subspan(static_cast<std::size_t>(first * cols_),
+                             static_cast<std::size_t>(count * cols_)),
             out);
   return out;
 }

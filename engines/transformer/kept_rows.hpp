@@ -3,8 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
+#include "base/aligned_bytes.hpp"
 #include "base/dtype.hpp"
 #include "engines/ops/ops.hpp"
 #include "engines/transformer/owned_matrix.hpp"
@@ -27,15 +28,20 @@ public:
 
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
-    return wide_.size_bytes() + static_cast<std::int64_t>(narrow_.capacity() * sizeof(narrow_[0]));
+    return wide_.size_bytes() + narrow_.size();
   }
 
 private:
+  // What of the narrow memory holds rows.
+  [[nodiscard]] std::span<std::uint16_t> narrow() const noexcept {
+    return {narrow_.as<std::uint16_t>(), static_cast<std::size_t>(rows_ * cols_)};
+  }
+
   DType dtype_;
   std::int64_t rows_ = 0;
   std::int64_t cols_ = 0;
   OwnedMatrix wide_;
-  std::vector<std::uint16_t> narrow_;
+  AlignedBytes narrow_;
 };
 
 }  // namespace tidemill::engines

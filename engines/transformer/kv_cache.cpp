@@ -42,8 +42,7 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config,
   cache->pool_ = PagePool(num_pages);
   cache->num_layers_ = config.num_layers;
   cache->layer_bytes_ = num_pages * page_bytes;
-  cache->data_ =
-      std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(cache->size_bytes()));
+  cache->data_ = AlignedBytes(cache->size_bytes());
   return cache;
 }
 
@@ -63,7 +62,7 @@ void KvCache::copy_page(std::int32_t from, std::int32_t to) {
 
 KvLayer KvCache::layer(std::int64_t index) const {
   TIDEMILL_CHECK(index >= 0 && index < num_layers_) << index;
-  return {data_.get() + index * layer_bytes_};
+  return {data_.data() + index * layer_bytes_};
 }
 
 std::int64_t KvCache::size_bytes() const noexcept {

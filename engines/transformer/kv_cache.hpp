@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/aligned_bytes.hpp"
 #include "base/dtype.hpp"
 #include "base/result.hpp"
 #include "engines/formats/model_config.hpp"
@@ -77,7 +78,7 @@ private:
   PagePool pool_{0};
   std::int64_t num_layers_ = 0;
   std::int64_t layer_bytes_ = 0;
-  std::unique_ptr<std::byte[]> data_;
+  AlignedBytes data_;
 };
 
 }  // namespace tidemill::engines

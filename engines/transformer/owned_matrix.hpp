@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <span>
 
+#include "base/aligned_bytes.hpp"
 #include "engines/ops/matrix.hpp"
 
 namespace tidemill::engines {
@@ -21,13 +21,13 @@ public:
     cols_ = cols;
     const auto count = static_cast<std::size_t>(rows * cols);
     if (count <= lent_.size()) {
-      own_.reset();
+      own_ = {};
       memory_ = lent_;
-    } else if (own_ == nullptr || count > memory_.size()) {
+    } else if (own_.data() == nullptr || count > memory_.size()) {
       // Let go of the old memory first: the content is not kept, and both at once could be much.
-      own_.reset();
-      own_ = std::make_unique_for_overwrite<float[]>(count);
-      memory_ = {own_.get(), count};
+      own_ = {};
+      own_ = AlignedBytes(static_cast<std::int64_t>(count * sizeof(float)));
+      memory_ = {own_.as<float>(), count};
     }
     return view();
   }
@@ -67,12 +67,10 @@ public:
     return {memory_.data(), rows_ * cols_ / cols, cols, cols};
   }
   /// Returns the bytes of its own memory.
-  [[nodiscard]] std::int64_t size_bytes() const noexcept {
-    return own_ != nullptr ? static_cast<std::int64_t>(memory_.size_bytes()) : 0;
-  }
+  [[nodiscard]] std::int64_t size_bytes() const noexcept { return own_.size(); }
 
 private:
-  std::unique_ptr<float[]> own_;
+  AlignedBytes own_;
   std::span<float> memory_;  // its own, or lent
   std::span<float> lent_;    // may be taken
   std::int64_t rows_ = 0;

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/aligned_bytes.hpp"
 #include "engines/ops/cpu/processor.hpp"
-#include "engines/ops/cpu/scratch.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -33,7 +33,7 @@ Result<MachinePeaks> measure_peaks(Workers& workers, double seconds, IsaLevel is
   MachinePeaks peaks;
   const auto team = static_cast<std::size_t>(workers.size());
   std::vector<double> sums(team);
-  cpu::AlignedBytes memory(kReadBytes);
+  AlignedBytes memory(kReadBytes);
   std::memset(memory.data(), 1, static_cast<std::size_t>(kReadBytes));
   const std::int64_t share = kReadBytes / workers.size() / 4096 * 4096;
   const auto flops = [&](double (*kernel)(std::int64_t)) {

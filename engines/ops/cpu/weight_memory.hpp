@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "engines/ops/cpu/scratch.hpp"
+#include "base/aligned_bytes.hpp"
 
 namespace tidemill::engines::cpu {
 

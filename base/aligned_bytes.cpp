@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engines/ops/cpu/scratch.hpp"
+#include "base/aligned_bytes.hpp"
 
 #include <new>
 #include <sys/mman.h>
 
-namespace tidemill::engines::cpu {
+namespace tidemill {
 namespace {
 
 constexpr std::int64_t kCacheLine = 64;
@@ -25,4 +25,4 @@ AlignedBytes::AlignedBytes(std::int64_t size) : size_(size) {
   }
 }
 
-}  // namespace tidemill::engines::cpu
+}  // namespace tidemill
