@@ -258,9 +258,11 @@ void add_values(const AttentionJob& job, const Workspace<Kind>& work, std::int64
   for (const std::int64_t end = first_row + rows; first_row < end;) {
     const std::int64_t count = next_rows(end - first_row);
     with_rows(count, [&]<int kRows>() {
+      // Few rows leave room for more columns, whose sums do not wait for each other.
+      constexpr int kWide = kRegisterFloats == 16 && kRows <= 4 ? 4 : kTileWidth;
       std::int64_t column = 0;
-      for (; column + kTileWidth * kLanes <= work.width; column += kTileWidth * kLanes) {
-        add_values_tile<kRows, kTileWidth>(job, work, first_row, column, range);
+      for (; column + kWide * kLanes <= work.width; column += kWide * kLanes) {
+        add_values_tile<kRows, kWide>(job, work, first_row, column, range);
       }
       for (; column < work.width; column += kLanes) {
         add_values_tile<kRows, 1>(job, work, first_row, column, range);
