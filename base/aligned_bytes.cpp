@@ -1,27 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/aligned_bytes.hpp"
 
+#include <cstdlib>
 #include <new>
 #include <sys/mman.h>
 
 namespace tidemill {
 namespace {
 
-constexpr std::int64_t kCacheLine = 64;
-constexpr std::int64_t kLargePage = std::int64_t{2} << 20U;
+constexpr std::size_t kCacheLine = 64;
+constexpr std::size_t kSmallPage = 4096;
+constexpr std::size_t kLargePage = std::size_t{2} << 20U;
+
+std::size_t round_up(std::size_t size, std::size_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
+std::byte* map(std::size_t size) {
+  void* pages = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) {
+    throw std::bad_alloc();
+  }
+  return static_cast<std::byte*>(pages);
+}
+
+// Maps `size` bytes, a multiple of a small page, from a large page on: of a larger mapping what
+// comes before and after is given back.
+std::byte* map_large(std::size_t size) {
+  std::byte* pages = map(size + kLargePage);
+  const auto address = reinterpret_cast<std::uintptr_t>(pages);
+  const std::size_t before = round_up(address, kLargePage) - address;
+  if (before > 0) {
+    (void)::munmap(pages, before);
+  }
+  if (before < kLargePage) {
+    (void)::munmap(pages + before + size, kLargePage - before);
+  }
+  (void)::madvise(pages + before, size, MADV_HUGEPAGE);  // a wish; small pages serve as well
+  return pages + before;
+}
 
 }  // namespace
 
-AlignedBytes::AlignedBytes(std::int64_t size) : size_(size) {
-  const std::int64_t alignment = size >= kLargePage ? kLargePage : kCacheLine;
-  const auto rounded = static_cast<std::size_t>((size + kCacheLine - 1) / kCacheLine * kCacheLine);
-  data_.reset(
-      static_cast<std::byte*>(std::aligned_alloc(static_cast<std::size_t>(alignment), rounded)));
-  if (data_ == nullptr) {
-    throw std::bad_alloc();  // as `new` would
+AlignedBytes::AlignedBytes(std::int64_t size, Pages pages) : size_(size) {
+  const auto bytes = static_cast<std::size_t>(size);
+  if (bytes < kLargePage) {
+    data_.reset(
+        static_cast<std::byte*>(std::aligned_alloc(kCacheLine, round_up(bytes, kCacheLine))));
+    if (data_ == nullptr) {
+      throw std::bad_alloc();
+    }
+    return;
   }
-  if (size >= kLargePage) {
-    (void)madvise(data_.get(), rounded, MADV_HUGEPAGE);  // a wish; small pages serve as well
+  const std::size_t mapped = round_up(bytes, kSmallPage);
+  data_ = {pages == Pages::kLarge ? map_large(mapped) : map(mapped), Release{mapped}};
+}
+
+void AlignedBytes::Release::operator()(std::byte* bytes) const noexcept {
+  if (mapped > 0) {
+    (void)::munmap(bytes, mapped);
+  } else {
+    std::free(bytes);
   }
 }
 

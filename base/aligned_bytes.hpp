@@ -4,18 +4,22 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 
 namespace tidemill {
 
-/// Bytes that begin on a cache line, uninitialised; from two MiB on they begin on a large page and
-/// ask the system for such pages: fewer faults when first touched, fewer address translations ever
-/// after. Throws `std::bad_alloc` where memory ends, as `new` does.
+/// Bytes that begin on a cache line, uninitialised; throws `std::bad_alloc` where memory ends, as
+/// `new` does. From two MiB on they are pages of their own, which the system has back as soon as
+/// they are let go.
 class AlignedBytes {
 public:
+  /// The pages of two MiB or more. Large ones begin on a large page and ask the system for such
+  /// pages: fewer faults when first touched, fewer address translations ever after; but a large
+  /// page is taken whole. Small ones suit memory of which parts are never touched.
+  enum class Pages : std::uint8_t { kLarge, kSmall };
+
   AlignedBytes() = default;
-  explicit AlignedBytes(std::int64_t size);
+  explicit AlignedBytes(std::int64_t size, Pages pages = Pages::kLarge);
 
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
   /// Returns the memory as elements, of which `size() / sizeof(T)` fit.
@@ -26,10 +30,14 @@ public:
   [[nodiscard]] std::int64_t size() const noexcept { return size_; }
 
 private:
-  struct Free {
-    void operator()(std::byte* bytes) const noexcept { std::free(bytes); }
+  struct Release {
+    Release() noexcept : mapped(0) {}
+    explicit Release(std::size_t bytes) noexcept : mapped(bytes) {}
+
+    std::size_t mapped;  // bytes, or 0: from the heap
+    void operator()(std::byte* bytes) const noexcept;
   };
-  std::unique_ptr<std::byte, Free> data_;
+  std::unique_ptr<std::byte, Release> data_;
   std::int64_t size_ = 0;
 };
 

@@ -42,7 +42,7 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config,
   cache->pool_ = PagePool(num_pages);
   cache->num_layers_ = config.num_layers;
   cache->layer_bytes_ = num_pages * page_bytes;
-  cache->data_ = AlignedBytes(cache->size_bytes());
+  cache->data_ = AlignedBytes(cache->size_bytes(), AlignedBytes::Pages::kSmall);
   return cache;
 }
 
