@@ -26,7 +26,7 @@ struct TokenText {
 }  // namespace
 
 struct Tokenizer::Impl {
-  Impl(const TokenizerSpec& spec, Pipeline the_pipeline);
+  Impl(TokenizerSpec spec, Pipeline the_pipeline);
 
   // Resolves the tokens that `the_config` names.
   [[nodiscard]] Status adopt(TokenizerConfig the_config);
@@ -44,11 +44,11 @@ struct Tokenizer::Impl {
   std::optional<std::int32_t> pad;
 };
 
-Tokenizer::Impl::Impl(const TokenizerSpec& spec, Pipeline the_pipeline)
+Tokenizer::Impl::Impl(TokenizerSpec spec, Pipeline the_pipeline)
     : pipeline(std::move(the_pipeline)),
-      prefix_ids(spec.prefix_ids),
-      suffix_ids(spec.suffix_ids),
-      ids(spec.vocabulary) {
+      prefix_ids(std::move(spec.prefix_ids)),
+      suffix_ids(std::move(spec.suffix_ids)),
+      ids(std::move(spec.vocabulary)) {
   // A token whose characters all lie in the byte alphabet is read back through it, an added token
   // too, as the reference does. Any other token is its own text.
   const auto put = [this](std::int32_t id, const std::string& content, bool special) {
@@ -58,7 +58,7 @@ Tokenizer::Impl::Impl(const TokenizerSpec& spec, Pipeline the_pipeline)
     }
     texts[index] = {bytes_of_token(content).value_or(content), true, special};
   };
-  for (const auto& [token, id] : spec.vocabulary) {
+  for (const auto& [token, id] : ids) {
     put(id, token, false);
   }
   for (const AddedToken& token : spec.added_tokens) {
@@ -108,9 +108,9 @@ Status Tokenizer::Impl::adopt(TokenizerConfig the_config) {
 }
 
 Result<std::shared_ptr<Tokenizer::Impl>> Tokenizer::build(std::string_view tokenizer_json) {
-  TIDEMILL_ASSIGN_OR_RETURN(const TokenizerSpec spec, parse_tokenizer_json(tokenizer_json));
+  TIDEMILL_ASSIGN_OR_RETURN(TokenizerSpec spec, parse_tokenizer_json(tokenizer_json));
   TIDEMILL_ASSIGN_OR_RETURN(Pipeline pipeline, Pipeline::build(spec));
-  return std::make_shared<Impl>(spec, std::move(pipeline));
+  return std::make_shared<Impl>(std::move(spec), std::move(pipeline));
 }
 
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& model) {

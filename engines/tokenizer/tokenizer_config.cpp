@@ -12,7 +12,7 @@
 #include "base/utf8.hpp"
 #include "engines/formats/gguf_model.hpp"
 #include "engines/formats/gguf_tokenizer.hpp"
-#include "engines/tokenizer/json_check.hpp"
+#include "engines/tokenizer/strict_json.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -35,9 +35,9 @@ Result<Json> read_object(const std::filesystem::path& path) {
   if (!text.ok()) {
     return text.status();
   }
-  TIDEMILL_RETURN_IF_ERROR(check_json(text.value(), kMaxDepth).with_context(path.string()));
-  Json root = Json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) {
+  Result<Json> root = read_strict_json(text.value(), kMaxDepth);
+  TIDEMILL_RETURN_IF_ERROR(root.status().with_context(path.string()));
+  if (!root.value().is_object()) {
     return corrupt_data(path.string() + ": should be an object");
   }
   return root;
@@ -152,11 +152,11 @@ Result<TokenizerConfig> read_config_files(const std::filesystem::path& directory
 
 // What a tokenizer_config.json with the text `text` says.
 Result<TokenizerConfig> read_config_text(const std::string& text, const std::string& place) {
-  TIDEMILL_RETURN_IF_ERROR(check_json(text, kMaxDepth).with_context(place));
-  const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Result<Json> root = read_strict_json(text, kMaxDepth);
+  TIDEMILL_RETURN_IF_ERROR(root.status().with_context(place));
   TokenizerConfig config;
-  TIDEMILL_RETURN_IF_ERROR(read_tokens(root, config).with_context(place));
-  TIDEMILL_RETURN_IF_ERROR(read_templates(root, config).with_context(place));
+  TIDEMILL_RETURN_IF_ERROR(read_tokens(root.value(), config).with_context(place));
+  TIDEMILL_RETURN_IF_ERROR(read_templates(root.value(), config).with_context(place));
   return config;
 }
 

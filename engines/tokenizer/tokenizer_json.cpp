@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -11,7 +10,7 @@
 #include "base/quote.hpp"
 #include "base/utf8.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
-#include "engines/tokenizer/json_check.hpp"
+#include "engines/tokenizer/strict_json.hpp"
 #include "engines/tokenizer/tokenizer_spec.hpp"
 
 namespace tidemill::engines {
@@ -131,12 +130,14 @@ std::string indexed(const std::string& path, std::size_t index) {
   return path + "[" + std::to_string(index) + "]";
 }
 
-Result<std::int32_t> read_id(const Json& value, const std::string& path) {
+// `path` is called when an error has to name the place.
+template <class Path>
+Result<std::int32_t> read_id(const Json& value, const Path& path) {
   if (!value.is_number_integer()) {
-    return wrong(path, "should be a whole number, is " + shown(value));
+    return wrong(path(), "should be a whole number, is " + shown(value));
   }
   if (value.is_number_unsigned() ? value.get<std::uint64_t>() >= kMaxTokenId : true) {
-    return wrong(path,
+    return wrong(path(),
                  "id " + shown(value) + " is outside [0, " + std::to_string(kMaxTokenId) + ")");
   }
   return value.get<std::int32_t>();
@@ -204,14 +205,17 @@ private:
     }
     spec_.vocabulary.reserve(entries->size());
     for (const auto& [token, value] : entries->items()) {
-      const std::string path = "model.vocab[" + shown(token) + "]";
+      // Showing a token costs more than reading it: only when something is wrong with it.
+      const auto path = [&shown_token = token] {
+        return "model.vocab[" + shown(shown_token) + "]";
+      };
       TIDEMILL_ASSIGN_OR_RETURN(const std::int32_t id, read_id(value, path));
-      const auto [owner, is_new] = token_of_id_.emplace(id, token);
+      const std::string& kept = spec_.vocabulary.emplace(token, id).first->first;
+      const auto [owner, is_new] = token_of_id_.emplace(id, kept);
       if (!is_new) {
-        return wrong(path,
-                     "id " + std::to_string(id) + " already belongs to " + shown(owner->second));
+        return wrong(path(), "id " + std::to_string(id) + " already belongs to " +
+                                 shown(std::string(owner->second)));
       }
-      spec_.vocabulary.emplace(token, id);
     }
     return {};
   }
@@ -219,12 +223,12 @@ private:
   Status read_merges(const Node& model) {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* merges, model.array("merges"));
     spec_.merges.reserve(merges->size());
-    std::set<std::pair<std::int32_t, std::int32_t>> seen;
+    std::unordered_set<std::int64_t> seen;
+    seen.reserve(merges->size());
     for (std::size_t i = 0; i < merges->size(); ++i) {
-      const std::string path = indexed("model.merges", i);
-      TIDEMILL_ASSIGN_OR_RETURN(const MergeRule rule, read_merge((*merges)[i], path));
-      if (!seen.emplace(rule.left, rule.right).second) {
-        return wrong(path, "comes twice");
+      TIDEMILL_ASSIGN_OR_RETURN(const MergeRule rule, read_merge((*merges)[i], i));
+      if (!seen.insert(std::int64_t{rule.left} * kMaxTokenId + rule.right).second) {
+        return wrong(indexed("model.merges", i), "comes twice");
       }
       spec_.merges.push_back(rule);
     }
@@ -232,7 +236,7 @@ private:
   }
 
   // A merge is "left right" in older files and ["left", "right"] in newer ones.
-  Result<MergeRule> read_merge(const Json& value, const std::string& path) const {
+  Result<MergeRule> read_merge(const Json& value, std::size_t index) const {
     std::string left;
     std::string right;
     if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string()) {
@@ -247,17 +251,19 @@ private:
       }
     }
     if (left.empty() || right.empty()) {
-      return wrong(path, "should be two tokens, is " + shown(value));
+      return wrong(indexed("model.merges", index), "should be two tokens, is " + shown(value));
     }
-    MergeRule rule;
-    for (const auto& [token, id] : {std::pair{left, &rule.left}, std::pair{right, &rule.right},
-                                    std::pair{left + right, &rule.merged}}) {
+    const auto id_of = [&](const std::string& token) -> Result<std::int32_t> {
       const auto found = spec_.vocabulary.find(token);
       if (found == spec_.vocabulary.end()) {
-        return wrong(path, shown(token) + " is not in the vocabulary");
+        return wrong(indexed("model.merges", index), shown(token) + " is not in the vocabulary");
       }
-      *id = found->second;
-    }
+      return found->second;
+    };
+    MergeRule rule;
+    TIDEMILL_ASSIGN_OR_RETURN(rule.left, id_of(left));
+    TIDEMILL_ASSIGN_OR_RETURN(rule.right, id_of(right));
+    TIDEMILL_ASSIGN_OR_RETURN(rule.merged, id_of(left + right));
     return rule;
   }
 
@@ -284,6 +290,7 @@ private:
     }
     TIDEMILL_ASSIGN_OR_RETURN(const Json* tokens, top.array("added_tokens"));
     std::unordered_set<std::string> contents;
+    spec_.added_tokens.reserve(tokens->size());  // `token_of_id_` points into them
     for (std::size_t i = 0; i < tokens->size(); ++i) {
       TIDEMILL_ASSIGN_OR_RETURN(const Node node,
                                 Node::of((*tokens)[i], indexed("added_tokens", i)));
@@ -291,8 +298,8 @@ private:
       if (!contents.insert(token.content).second) {
         return wrong(node.path_of("content"), shown(token.content) + " comes twice");
       }
-      TIDEMILL_RETURN_IF_ERROR(claim_id(token, node.path_of("id")));
       spec_.added_tokens.push_back(std::move(token));
+      TIDEMILL_RETURN_IF_ERROR(claim_id(spec_.added_tokens.back(), node.path_of("id")));
     }
     return {};
   }
@@ -302,7 +309,7 @@ private:
         node.only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
     AddedToken token;
     TIDEMILL_ASSIGN_OR_RETURN(const Json* id, node.require("id"));
-    TIDEMILL_ASSIGN_OR_RETURN(token.id, read_id(*id, node.path_of("id")));
+    TIDEMILL_ASSIGN_OR_RETURN(token.id, read_id(*id, [&node] { return node.path_of("id"); }));
     TIDEMILL_ASSIGN_OR_RETURN(token.content, node.string("content"));
     if (token.content.empty() || token.content.size() > kMaxAddedTokenBytes) {
       return unsupported(node.path_of("content"),
@@ -326,8 +333,8 @@ private:
     }
     const auto [owner, is_new] = token_of_id_.emplace(token.id, token.content);
     if (!is_new && owner->second != token.content) {
-      return wrong(
-          path, "id " + std::to_string(token.id) + " already belongs to " + shown(owner->second));
+      return wrong(path, "id " + std::to_string(token.id) + " already belongs to " +
+                             shown(std::string(owner->second)));
     }
     return {};
   }
@@ -474,7 +481,8 @@ private:
     TIDEMILL_ASSIGN_OR_RETURN(const Json* ids, token.array("ids"));
     for (std::size_t i = 0; i < ids->size(); ++i) {
       const std::string path = indexed(token.path_of("ids"), i);
-      TIDEMILL_ASSIGN_OR_RETURN(const std::int32_t id, read_id((*ids)[i], path));
+      TIDEMILL_ASSIGN_OR_RETURN(const std::int32_t id,
+                                read_id((*ids)[i], [&path] { return path; }));
       if (token_of_id_.count(id) == 0) {
         return wrong(path, "no token has id " + std::to_string(id));
       }
@@ -487,15 +495,14 @@ private:
   }
 
   TokenizerSpec spec_;
-  std::unordered_map<std::int32_t, std::string> token_of_id_;
+  std::unordered_map<std::int32_t, std::string_view> token_of_id_;  // into `spec_`
   bool has_template_ = false;
 };
 
 }  // namespace
 
 Result<TokenizerSpec> parse_tokenizer_json(std::string_view text) {
-  TIDEMILL_RETURN_IF_ERROR(check_json(text, kMaxDepth));
-  const Json root = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  TIDEMILL_ASSIGN_OR_RETURN(const Json root, read_strict_json(text, kMaxDepth));
   return Reader().read(root);
 }
 
