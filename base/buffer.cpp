@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/buffer.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "base/file.hpp"
 
 namespace tidemill {
 namespace {
@@ -22,17 +25,17 @@ Buffer Buffer::copy_of(std::span<const std::byte> bytes, DType dtype) {
 }
 
 Buffer Buffer::wrap(std::shared_ptr<const void> owner, std::span<const std::byte> bytes,
-                    DType dtype, Backing backing) {
+                    DType dtype, const ReadableFile* file) {
   Buffer buffer;
   buffer.owner_ = std::move(owner);
   buffer.bytes_ = bytes;
   buffer.identity_ = {next_segment(), 0, bytes.size(), dtype, 0};
-  buffer.backing_ = backing;
+  buffer.file_ = file;
   return buffer;
 }
 
 void Buffer::release_pages() const noexcept {
-  if (backing_ != Backing::kFile || bytes_.empty()) {
+  if (file_ == nullptr || bytes_.empty()) {
     return;
   }
   // Whole pages that overlap the range; neighbours find theirs in the file again.
@@ -40,6 +43,16 @@ void Buffer::release_pages() const noexcept {
   const std::size_t before = reinterpret_cast<std::uintptr_t>(bytes_.data()) % page;
   auto* begin = const_cast<std::byte*>(bytes_.data() - before);   // its pages are only given up
   (void)::madvise(begin, before + bytes_.size(), MADV_DONTNEED);  // only a hint
+}
+
+Status Buffer::copy_to(std::size_t offset, std::span<std::byte> out) const {
+  TIDEMILL_CHECK(offset <= bytes_.size() && out.size() <= bytes_.size() - offset)
+      << offset << '+' << out.size() << " of " << bytes_.size();
+  if (file_ != nullptr) {
+    return file_->read_at(identity_.offset + offset, out);
+  }
+  std::ranges::copy(bytes_.subspan(offset, out.size()), out.begin());
+  return {};
 }
 
 Buffer Buffer::slice(std::size_t offset, std::size_t length, DType dtype) const {

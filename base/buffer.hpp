@@ -16,8 +16,11 @@
 
 #include "base/check.hpp"
 #include "base/dtype.hpp"
+#include "base/status.hpp"
 
 namespace tidemill {
+
+class ReadableFile;
 
 /// What names a buffer between processes.
 struct BufferIdentity {
@@ -58,11 +61,11 @@ public:
     return wrap(std::shared_ptr<const void>(owner, owner->data()), bytes, dtype);
   }
 
-  /// Makes a handle to `bytes`, which `owner` keeps alive and unchanged.
-  /// `backing` is kFile for a read-only private mapping of a file.
+  /// Makes a handle to `bytes`, which `owner` keeps alive and unchanged. For a read-only private
+  /// mapping of a whole file, `file` is that file, kept alive by `owner` too.
   [[nodiscard]] static Buffer wrap(std::shared_ptr<const void> owner,
                                    std::span<const std::byte> bytes, DType dtype,
-                                   Backing backing = Backing::kNone);
+                                   const ReadableFile* file = nullptr);
 
   /// Returns a handle to `length` bytes from `offset`. Requires the range to lie inside.
   [[nodiscard]] Buffer slice(std::size_t offset, std::size_t length, DType dtype) const;
@@ -71,7 +74,16 @@ public:
   /// process and are read again when somebody does need them; other buffers stay as they are.
   void release_pages() const noexcept;
 
-  [[nodiscard]] Backing backing() const noexcept { return backing_; }
+  /// Copies the bytes from `offset` on to `out`; those of a mapped file are read from the file. For
+  /// who goes through them once, a piece at a time, that costs less than mapping their pages, and a
+  /// file that was cut off is an error, not the end of the process. Requires the range to lie
+  /// inside.
+  /// Errors, of a mapped file alone: those of `ReadableFile::read_at`.
+  [[nodiscard]] Status copy_to(std::size_t offset, std::span<std::byte> out) const;
+
+  [[nodiscard]] Backing backing() const noexcept {
+    return file_ != nullptr ? Backing::kFile : Backing::kNone;
+  }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.size(); }
   [[nodiscard]] const BufferIdentity& identity() const noexcept { return identity_; }
@@ -96,7 +108,7 @@ private:
   std::shared_ptr<const void> owner_;
   std::span<const std::byte> bytes_;
   BufferIdentity identity_;
-  Backing backing_ = Backing::kNone;
+  const ReadableFile* file_ = nullptr;  // what the segment maps; `owner_` keeps it
 };
 
 }  // namespace tidemill

@@ -48,20 +48,23 @@ bool is_name_character(char c) {
          c == '_' || c == '-';
 }
 
-// Unmaps when the last buffer into the mapping is gone.
+// Unmaps, and closes the file, when the last buffer into the mapping is gone.
 class Mapping {
 public:
-  Mapping(void* address, std::size_t size) : address_(address), size_(size) {}
+  Mapping(void* address, std::size_t size, ReadableFile file)
+      : address_(address), size_(size), file_(std::move(file)) {}
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping() { ::munmap(address_, size_); }
   [[nodiscard]] std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(address_), size_};
   }
+  [[nodiscard]] const ReadableFile& file() const { return file_; }
 
 private:
   void* address_;
   std::size_t size_;
+  ReadableFile file_;
 };
 
 }  // namespace
@@ -146,11 +149,17 @@ Result<Buffer> ReadableFile::map() const {
     return system_error(ENOMEM, "map", path_);
   }
   const auto size = static_cast<std::size_t>(size_bytes_);
+  // The mapping reads pieces through a descriptor of its own.
+  const int descriptor = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
+  if (descriptor < 0) {
+    return system_error(errno, "map", path_);
+  }
+  ReadableFile file(path_, descriptor, size_bytes_);
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor_, 0);
   if (address == MAP_FAILED) {
     return system_error(errno, "map", path_);
   }
-  auto mapping = std::make_shared<const Mapping>(address, size);
+  auto mapping = std::make_shared<const Mapping>(address, size, std::move(file));
   struct stat info {};
   if (::fstat(descriptor_, &info) != 0) {
     return system_error(errno, "examine", path_);
@@ -160,7 +169,8 @@ Result<Buffer> ReadableFile::map() const {
                         std::to_string(info.st_size) + " bytes while it was read");
   }
   const std::span<const std::byte> bytes = mapping->bytes();
-  return Buffer::wrap(std::move(mapping), bytes, DType::kU8, Backing::kFile);
+  const ReadableFile& kept = mapping->file();
+  return Buffer::wrap(std::move(mapping), bytes, DType::kU8, &kept);
 }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes) {

@@ -9,6 +9,7 @@
 #include "base/block_int8.hpp"
 #include "base/block_nf4.hpp"
 #include "base/check.hpp"
+#include "base/result.hpp"
 
 namespace tidemill {
 namespace {
@@ -86,19 +87,51 @@ std::optional<NotFinite> find_not_finite(const Nf4Parts& parts) {
   return std::nullopt;
 }
 
-std::optional<NotFinite> find_not_finite(const Tensor& tensor) {
-  switch (tensor.dtype) {
+template <class T>
+std::span<const T> elements_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
+// Looks through whole elements, or blocks, of any type but kNf4. Requires them to be aligned.
+std::optional<NotFinite> find_not_finite(DType dtype, std::span<const std::byte> bytes) {
+  switch (dtype) {
     case DType::kF32:
-      return find_not_finite<std::uint32_t>(tensor.data.as<std::uint32_t>(), 0x7F800000U,
+      return find_not_finite<std::uint32_t>(elements_of<std::uint32_t>(bytes), 0x7F800000U,
                                             0x007FFFFFU);
     case DType::kF16:
-      return find_not_finite<std::uint16_t>(tensor.data.as<std::uint16_t>(), kF16Exponent,
+      return find_not_finite<std::uint16_t>(elements_of<std::uint16_t>(bytes), kF16Exponent,
                                             kF16Mantissa);
     case DType::kBF16:
-      return find_not_finite<std::uint16_t>(tensor.data.as<std::uint16_t>(), 0x7F80, 0x007F);
-    case DType::kNf4: return find_not_finite(nf4_parts(tensor));
-    default: return find_not_finite(tensor.data.as<BlockI8>());
+      return find_not_finite<std::uint16_t>(elements_of<std::uint16_t>(bytes), 0x7F80, 0x007F);
+    default: return find_not_finite(elements_of<BlockI8>(bytes));
   }
+}
+
+// The same of a mapped file's tensor, a piece at a time, which stays in the cache.
+Result<std::optional<NotFinite>> find_not_finite_in_file(const Tensor& tensor) {
+  constexpr std::size_t kPieceBytes = std::size_t{64} * 1024;
+  const std::size_t block = dtype_block_bytes(tensor.dtype);
+  const std::size_t size = tensor.data.size_bytes();
+  std::vector<std::byte> room(std::min(size, kPieceBytes / block * block));
+  for (std::size_t begin = 0; begin < size; begin += room.size()) {
+    const std::span<std::byte> piece(room.data(), std::min(room.size(), size - begin));
+    TIDEMILL_RETURN_IF_ERROR(tensor.data.copy_to(begin, piece));
+    if (auto found = find_not_finite(tensor.dtype, piece)) {
+      found->element += begin / block * dtype_block_elements(tensor.dtype);
+      return found;
+    }
+  }
+  return std::optional<NotFinite>();
+}
+
+Result<std::optional<NotFinite>> find_not_finite(const Tensor& tensor) {
+  if (tensor.dtype == DType::kNf4) {
+    return find_not_finite(nf4_parts(tensor));
+  }
+  if (tensor.data.backing() == Backing::kFile) {
+    return find_not_finite_in_file(tensor);
+  }
+  return find_not_finite(tensor.dtype, tensor.data.bytes());
 }
 
 void widen_blocks(std::span<const BlockI8> blocks, std::span<float> out) {
@@ -141,7 +174,7 @@ Status check_float_tensor(const TensorMap& tensors, const std::string& name,
 
 Status check_finite(const Tensor& tensor) {
   TIDEMILL_CHECK(is_weight_type(tensor.dtype)) << dtype_name(tensor.dtype);
-  const std::optional<NotFinite> found = find_not_finite(tensor);
+  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<NotFinite> found, find_not_finite(tensor));
   if (!found.has_value()) {
     return {};
   }

@@ -26,7 +26,8 @@ namespace tidemill {
 
 /// Checks that no element is NaN or infinite.
 /// Errors: `kInvalidArgument`: "element [3, 17] is NaN"; of a block's scale, its first element; of
-/// what blocks of kNf4 share, the first element of the first block that is not finite.
+/// what blocks of kNf4 share, the first element of the first block that is not finite; those of
+/// `Buffer::copy_to`.
 /// Requires a type of `is_weight_type`.
 [[nodiscard]] Status check_finite(const Tensor& tensor);
 

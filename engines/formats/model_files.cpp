@@ -228,8 +228,12 @@ Status check_tensors(const TensorShapes& expected, const TensorMap& tensors,
 
 Status check_finite_weights(const TensorMap& tensors, const std::string& place) {
   for (const auto& [name, tensor] : tensors) {
-    TIDEMILL_RETURN_IF_ERROR(check_finite(tensor).with_context(place + ": tensor " + quote(name)));
-    tensor.data.release_pages();  // the file passes by, it does not pile up
+    const Status finite = check_finite(tensor).with_context("tensor " + quote(name));
+    if (finite.code() == Errc::kInvalidArgument) {
+      return finite.with_context(place);
+    }
+    TIDEMILL_RETURN_IF_ERROR(finite);  // reading failed, which names the file
+    tensor.data.release_pages();       // the file passes by, it does not pile up
   }
   return {};
 }

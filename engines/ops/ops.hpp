@@ -35,6 +35,7 @@
 
 #include "base/dtype.hpp"
 #include "base/result.hpp"
+#include "base/tensor.hpp"
 #include "engines/ops/matrix.hpp"
 #include "engines/optimizer/adamw.hpp"
 
@@ -53,7 +54,16 @@ struct WeightView {
   DType dtype = DType::kF32;
   std::int64_t out_features = 0;
   std::int64_t in_features = 0;
+  /// The buffer that `data` is all of, if that is a mapped file's: who goes through it once reads
+  /// it from there, piece by piece.
+  const Buffer* file = nullptr;
 };
+
+/// Returns the weight that `tensor` (O x I) is. Borrows it.
+[[nodiscard]] inline WeightView weight_view(const Tensor& tensor) noexcept {
+  return {tensor.data.bytes().data(), tensor.dtype, tensor.shape[0], tensor.shape[1],
+          tensor.data.backing() == Backing::kFile ? &tensor.data : nullptr};
+}
 
 /// A linear weight in a backend's own layout. Immutable; may be shared by engines of one device.
 class PreparedWeight {

@@ -37,10 +37,8 @@ Result<EmbeddingBypass> EmbeddingBypass::create(const AdaptedModule& module,
   bypass.rank_ = module.rank;
   bypass.scale_ = module.scale;
   bypass.transposed_a_ = transposed(tensors.at(module.a));
-  const Tensor& b = tensors.at(module.b);
   TIDEMILL_ASSIGN_OR_RETURN(
-      bypass.b_, ops.prepare_weight({b.data.bytes().data(), b.dtype, b.shape[0], b.shape[1]},
-                                    DType::kF32, use));
+      bypass.b_, ops.prepare_weight(weight_view(tensors.at(module.b)), DType::kF32, use));
   return bypass;
 }
 

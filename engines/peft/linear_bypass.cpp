@@ -14,9 +14,7 @@ namespace {
 
 Result<std::unique_ptr<PreparedWeight>> prepare(const Tensor& tensor, WeightUse use, Ops& ops) {
   TIDEMILL_CHECK(tensor.shape.size() == 2);
-  return ops.prepare_weight(
-      {tensor.data.bytes().data(), tensor.dtype, tensor.shape[0], tensor.shape[1]}, DType::kF32,
-      use);
+  return ops.prepare_weight(weight_view(tensor), DType::kF32, use);
 }
 
 std::vector<float> floats_of(const TensorMap& tensors, const std::string& name) {

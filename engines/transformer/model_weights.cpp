@@ -23,6 +23,18 @@ Tensor kept(const Tensor& tensor, TensorMemory memory) {
   return own;
 }
 
+// Returns the tensor with its bytes in memory: a small one of a mapped file is read.
+Result<Tensor> in_memory(const Tensor& tensor) {
+  if (tensor.data.backing() == Backing::kNone) {
+    return tensor;
+  }
+  const std::size_t size = tensor.data.size_bytes();
+  std::vector<std::byte> bytes(size);
+  TIDEMILL_RETURN_IF_ERROR(tensor.data.copy_to(0, bytes));
+  const Buffer read = Buffer::adopt(std::move(bytes), DType::kU8);
+  return Tensor{tensor.dtype, tensor.shape, read.slice(0, size, tensor.dtype)};
+}
+
 // Prepares the parts of one model, adding up what they take.
 class Preparer {
 public:
@@ -35,9 +47,7 @@ public:
 
   Result<std::unique_ptr<PreparedWeight>> matrix(const std::string& name, DType compute) {
     const Tensor& tensor = tensors_.at(name);
-    auto prepared = ops_.prepare_weight(
-        {tensor.data.bytes().data(), tensor.dtype, tensor.shape[0], tensor.shape[1]}, compute,
-        options_.use);
+    auto prepared = ops_.prepare_weight(weight_view(tensor), compute, options_.use);
     if (!prepared.ok()) {
       return prepared.status().with_context("tensor " + name);
     }
@@ -58,8 +68,10 @@ public:
     return blocks;
   }
 
-  std::vector<float> vector(const std::string& name) {
-    const Tensor& tensor = tensors_.at(name);
+  Result<std::vector<float>> vector(const std::string& name) {
+    const Result<Tensor> read = in_memory(tensors_.at(name));
+    TIDEMILL_RETURN_IF_ERROR(read.status().with_context("tensor " + name));
+    const Tensor& tensor = read.value();
     std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
     widen_floats(tensor, values);
     size_bytes_ += static_cast<std::int64_t>(values.size() * sizeof(float));
@@ -83,18 +95,20 @@ Result<LayerWeights> prepare_layer(const ModelConfig& config, std::int64_t index
                                    Preparer& preparer) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
   LayerWeights layer;
-  layer.input_gain = preparer.vector(prefix + "input_layernorm.weight");
-  layer.attention_gain = preparer.vector(prefix + "post_attention_layernorm.weight");
+  TIDEMILL_ASSIGN_OR_RETURN(layer.input_gain, preparer.vector(prefix + "input_layernorm.weight"));
+  TIDEMILL_ASSIGN_OR_RETURN(layer.attention_gain,
+                            preparer.vector(prefix + "post_attention_layernorm.weight"));
   if (config.qk_norm) {
-    layer.query_gain = preparer.vector(prefix + "self_attn.q_norm.weight");
-    layer.key_gain = preparer.vector(prefix + "self_attn.k_norm.weight");
+    TIDEMILL_ASSIGN_OR_RETURN(layer.query_gain,
+                              preparer.vector(prefix + "self_attn.q_norm.weight"));
+    TIDEMILL_ASSIGN_OR_RETURN(layer.key_gain, preparer.vector(prefix + "self_attn.k_norm.weight"));
   }
   for (const LinearKind kind : kLinearKinds) {
     const LinearModule module = linear_module(config, index, kind);
     LinearWeights& linear = layer.linears[kind];
     TIDEMILL_ASSIGN_OR_RETURN(linear.weight, preparer.matrix(module.path + ".weight"));
     if (module.bias) {
-      linear.bias = preparer.vector(module.path + ".bias");
+      TIDEMILL_ASSIGN_OR_RETURN(linear.bias, preparer.vector(module.path + ".bias"));
     }
   }
   return layer;
@@ -120,7 +134,7 @@ Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(const ModelConf
     weights->layers_.push_back(std::move(layer));
   }
   TIDEMILL_ASSIGN_OR_RETURN(weights->embedding_, preparer.table("model.embed_tokens.weight"));
-  weights->final_gain_ = preparer.vector("model.norm.weight");
+  TIDEMILL_ASSIGN_OR_RETURN(weights->final_gain_, preparer.vector("model.norm.weight"));
   TIDEMILL_ASSIGN_OR_RETURN(
       weights->head_,
       preparer.matrix(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
@@ -145,8 +159,7 @@ const Tensor* ModelWeights::tensor(const std::string& name) const {
 }
 
 WeightView ModelWeights::embedding() const noexcept {
-  return {embedding_.data.bytes().data(), embedding_.dtype, embedding_.shape[0],
-          embedding_.shape[1]};
+  return weight_view(embedding_);
 }
 
 }  // namespace tidemill::engines

@@ -100,6 +100,30 @@ TEST_F(FileTest, MapsWhatItOpened) {
   EXPECT_EQ(ReadableFile::open(at("empty")).value().map().value().size_bytes(), 0U);
 }
 
+TEST_F(FileTest, CopiesFromTheFileThatIsMapped) {
+  std::ofstream(at("a")) << "hello, world";
+  const Buffer bytes = ReadableFile::open(at("a")).value().map().value();  // outlives the object
+  const Buffer world = bytes.slice(7, 5, DType::kU8);
+  EXPECT_EQ(world.backing(), Backing::kFile);
+  const auto copied = [](const Buffer& from, std::size_t offset, std::size_t count) {
+    std::string text(count, '?');
+    const Status status = from.copy_to(offset, std::as_writable_bytes(std::span(text)));
+    return status.ok() ? text : status.to_string();
+  };
+  EXPECT_EQ(copied(bytes, 0, 12), "hello, world");
+  EXPECT_EQ(copied(world, 0, 5), "world");
+  EXPECT_EQ(copied(world, 2, 3), "rld");
+  EXPECT_EQ(copied(world, 5, 0), "");
+  const Buffer memory = Buffer::copy_of(world.bytes());
+  std::filesystem::resize_file(at("a"), 9);
+  EXPECT_EQ(copied(world, 0, 2), "wo");
+  std::vector<std::byte> out(4);
+  EXPECT_EQ(world.copy_to(1, out).code(), Errc::kCorruptData);
+  EXPECT_EQ(world.copy_to(1, out).message(), at("a").string() + ": ends at byte 9, 3 bytes early");
+  EXPECT_EQ(memory.backing(), Backing::kNone);
+  EXPECT_EQ(copied(memory, 1, 4), "orld");
+}
+
 TEST_F(FileTest, WritesAndReplacesWhole) {
   ASSERT_TRUE(write_file(files_, at("a"), "one").ok());
   ASSERT_TRUE(write_file(files_, at("a"), "two").ok());

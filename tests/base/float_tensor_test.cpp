@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "base/block_int8.hpp"
+#include "base/file.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace tidemill {
 namespace {
@@ -85,6 +87,44 @@ TEST(FloatTensorTest, FindsWhatIsNotFinite) {
   const Tensor tensor{DType::kBlockI8, {2, 64}, Buffer::adopt(blocks, DType::kBlockI8)};
   EXPECT_EQ(check_finite(tensor).message(), "element [1, 32] is NaN");
   EXPECT_TRUE(check_finite(make_float_tensor({}, {0, 3}, DType::kF32)).ok());
+}
+
+TEST(FloatTensorTest, LooksThroughAFileByPieces) {
+  const test::TemporaryDirectory directory;
+  const auto path = directory.path() / "weights";
+  constexpr std::size_t kCount = 80'000;  // at least two pieces and a part
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kBlockI8}) {
+    const std::size_t block = dtype_block_elements(dtype);
+    for (const std::size_t at :
+         {std::size_t{0}, std::size_t{16'384}, std::size_t{61'696}, std::size_t{61'664},
+          std::size_t{65'536}, kCount - block, kCount}) {
+      std::vector<float> values(kCount, -1.5F);
+      Tensor tensor = make_float_tensor(values, {5, kCount / 5}, DType::kF32);
+      if (dtype == DType::kBlockI8) {
+        std::vector<BlockI8> blocks(kCount / block);
+        if (at < kCount) {
+          blocks[at / block].scale = 0x7C01;
+        }
+        tensor = {dtype, {5, kCount / 5}, Buffer::adopt(std::move(blocks), dtype)};
+      } else {
+        if (at < kCount) {
+          values[at] = std::numeric_limits<float>::quiet_NaN();
+        }
+        tensor = make_float_tensor(values, {5, kCount / 5}, dtype);
+      }
+      PosixFileSystem files;
+      ASSERT_TRUE(write_file(files, path, tensor.data.bytes()).ok());
+      const Status in_memory = check_finite(tensor);
+      EXPECT_EQ(in_memory.ok(), at == kCount);
+      const Buffer mapped = ReadableFile::open(path).value().map().value();
+      tensor.data = mapped.slice(0, mapped.size_bytes(), dtype);
+      EXPECT_EQ(check_finite(tensor).message(), in_memory.message()) << dtype_name(dtype);
+      if (at == kCount) {
+        std::filesystem::resize_file(path, mapped.size_bytes() / 2);
+        EXPECT_EQ(check_finite(tensor).code(), Errc::kCorruptData);
+      }
+    }
+  }
 }
 
 TEST(FloatTensorTest, NamesWhatIsWrong) {

@@ -37,8 +37,9 @@ Result<std::unique_ptr<PreparedWeight>> CpuOps::prepare_weight(const WeightView&
                                                                DType compute, WeightUse /*use*/) {
   check_weight(weight);
   TIDEMILL_RETURN_IF_ERROR(check_preparable(weight, compute));
-  return std::unique_ptr<PreparedWeight>(
-      std::make_unique<PanelWeight>(weight, compute, kernels_, weight_memory_, team_));
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<PreparedWeight> panels,
+                            PanelWeight::create(weight, compute, kernels_, weight_memory_, team_));
+  return panels;
 }
 
 // The rows of x and the result, as kernels for weights of type `dtype` take them.

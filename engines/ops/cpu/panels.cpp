@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <vector>
 
 #include "base/block_int8.hpp"
 #include "base/block_nf4.hpp"
@@ -21,9 +21,10 @@ void copy_elements(const WeightView& weight, std::int64_t first, std::int64_t co
   }
 }
 
-// Returns the rows of panel `panel` in the panels' type: the weight's own where they already are.
+// Returns the rows of panel `panel` in the panels' type: the weight's own where they already are,
+// else in `copy`, which has room for a panel of floats.
 const void* rows_of(const WeightView& weight, const PanelShape& shape, std::int64_t panel,
-                    Scratch& scratch) {
+                    float* copy) {
   const std::int64_t row = panel * kPanel;
   const std::int64_t first = row * weight.in_features;
   if (weight.dtype == shape.dtype) {
@@ -31,7 +32,6 @@ const void* rows_of(const WeightView& weight, const PanelShape& shape, std::int6
            first * static_cast<std::int64_t>(dtype_bytes(weight.dtype));
   }
   const std::int64_t count = std::min(kPanel, weight.out_features - row) * weight.in_features;
-  float* copy = scratch.floats(kPanel * weight.in_features);
   if (shape.dtype == DType::kBF16) {
     copy_elements(weight, first, count, reinterpret_cast<std::uint16_t*>(copy));
   } else {
@@ -62,7 +62,8 @@ void pack_blocks(const WeightView& weight, const PanelShape& shape, std::int64_t
   for (std::int64_t lane = 0; lane < kPanel; ++lane) {
     const std::int64_t row = panel * kPanel + lane;
     for (std::int64_t block = 0; block < blocks; ++block) {
-      const BlockI8 from = row < shape.cols ? block_of(weight, row * blocks + block) : BlockI8{};
+      const BlockI8 from =
+          row < weight.out_features ? block_of(weight, row * blocks + block) : BlockI8{};
       auto* values = reinterpret_cast<std::uint8_t*>(to + int8_values_at(block));
       reinterpret_cast<std::uint16_t*>(to + int8_scales_at(block))[lane] = from.scale;
       for (std::int64_t i = 0; i < kElements; ++i) {
@@ -94,46 +95,144 @@ void pack_nf4(const Nf4Parts& parts, const PanelShape& shape, std::int64_t panel
   }
 }
 
+// How the rows of at most `most` panels are read from the weight's file: a few panels at a time,
+// which stay in the second-level cache until they are packed.
+class FileRows {
+public:
+  FileRows(const WeightView& weight, std::int64_t most)
+      : weight_(weight),
+        row_bytes_(weight.in_features /
+                   static_cast<std::int64_t>(dtype_block_elements(weight.dtype)) *
+                   static_cast<std::int64_t>(dtype_block_bytes(weight.dtype))) {
+    constexpr std::int64_t kPieceBytes = std::int64_t{256} * 1024;
+    const std::int64_t panel_bytes = std::max<std::int64_t>(1, kPanel * row_bytes_);
+    panels_ = std::max<std::int64_t>(1, std::min(kPieceBytes / panel_bytes, most));
+  }
+
+  // Returns how many panels are read at a time.
+  [[nodiscard]] std::int64_t panels() const noexcept { return panels_; }
+  // Returns the room that they take.
+  [[nodiscard]] std::int64_t bytes() const noexcept { return panels_ * kPanel * row_bytes_; }
+
+  // Reads the rows of panels [first, end) into `room`; returns them as a weight of their own.
+  [[nodiscard]] Result<WeightView> read(std::int64_t first, std::int64_t end,
+                                        std::byte* room) const {
+    WeightView rows = weight_;
+    rows.data = room;
+    rows.out_features = std::min(end * kPanel, weight_.out_features) - first * kPanel;
+    rows.file = nullptr;
+    TIDEMILL_RETURN_IF_ERROR(
+        weight_.file->copy_to(static_cast<std::size_t>(first * kPanel * row_bytes_),
+                              {room, static_cast<std::size_t>(rows.out_features * row_bytes_)}));
+    return rows;
+  }
+
+private:
+  const WeightView& weight_;
+  std::int64_t row_bytes_;
+  std::int64_t panels_;
+};
+
+// Returns whether packing goes through the weight once, row by row. What is made into blocks was
+// gone through before, to see that it can be, and NF4 is not kept by rows.
+bool goes_by_once(const WeightView& weight, DType compute) {
+  return weight.dtype != DType::kNf4 &&
+         (weight.dtype == compute || compute == DType::kF32 || compute == DType::kBF16);
+}
+
 }  // namespace
 
-PanelWeight::PanelWeight(const WeightView& weight, DType compute, const KernelTable& kernels,
-                         WeightMemory& memory, Team& team)
-    : shape_{weight.in_features, weight.out_features, compute},
-      bytes_(memory.allocate(shape_.size_bytes())) {
-  Buffer quantized;
-  if (compute == DType::kNf4) {
-    quantized = nf4_weight(weight);
-    const Nf4Parts parts = nf4_parts(quantized.bytes().data(), shape_.cols * shape_.depth);
-    auto* shared =
-        reinterpret_cast<float*>(bytes_.data() + shape_.num_panels() * shape_.panel_bytes());
+// Packs one weight.
+class PanelWeight::Packer {
+public:
+  Packer(const WeightView& weight, const PanelShape& shape, const KernelTable& kernels,
+         std::byte* out)
+      : weight_(weight), shape_(shape), kernels_(kernels), out_(out) {
+    if (shape.dtype != DType::kNf4) {
+      return;
+    }
+    quantized_ = nf4_weight(weight);
+    const Nf4Parts parts = nf4_parts(quantized_.bytes().data(), shape.cols * shape.depth);
+    auto* shared = reinterpret_cast<float*>(out + shape.num_panels() * shape.panel_bytes());
     std::copy(parts.group_scales.begin(), parts.group_scales.end(), shared);
     shared[parts.group_scales.size()] = parts.offset;
   }
-  const auto pack = compute == DType::kBF16 ? kernels.pack_bf16 : kernels.pack_f32;
-  std::atomic<bool> finite = compute == DType::kBF16 || compute == DType::kF32;
-  team.share(shape_.num_panels(), shape_.depth * kPanel / 2,
+
+  // Packs panels [begin, end). Returns whether all elements were seen to be finite.
+  Result<bool> pack(std::int64_t begin, std::int64_t end, Scratch& scratch) const {
+    const bool converts = has_elements() && weight_.dtype != shape_.dtype;
+    const std::int64_t copied = converts ? kPanel * shape_.depth * std::int64_t{sizeof(float)} : 0;
+    if (weight_.file == nullptr || !goes_by_once(weight_, shape_.dtype)) {
+      return pack_rows(weight_, 0, begin, end, reinterpret_cast<float*>(scratch.bytes(copied)));
+    }
+    const FileRows file(weight_, end - begin);
+    auto* copy = reinterpret_cast<float*>(scratch.bytes(copied + file.bytes()));
+    std::byte* room = reinterpret_cast<std::byte*>(copy) + copied;
+    bool finite = true;
+    for (std::int64_t first = begin; first < end; first += file.panels()) {
+      const std::int64_t last = std::min(first + file.panels(), end);
+      TIDEMILL_ASSIGN_OR_RETURN(const WeightView rows, file.read(first, last, room));
+      finite = pack_rows(rows, first, first, last, copy) && finite;
+    }
+    return finite;
+  }
+
+private:
+  // Returns whether the panels hold elements, not blocks.
+  [[nodiscard]] bool has_elements() const noexcept {
+    return shape_.dtype == DType::kF32 || shape_.dtype == DType::kBF16;
+  }
+
+  // The same from `rows`, the weight from panel `origin` on.
+  bool pack_rows(const WeightView& rows, std::int64_t origin, std::int64_t begin, std::int64_t end,
+                 float* copy) const {
+    const auto pack = shape_.dtype == DType::kBF16 ? kernels_.pack_bf16 : kernels_.pack_f32;
+    bool finite = has_elements();
+    for (std::int64_t panel = begin; panel < end; ++panel) {
+      std::byte* to = out_ + panel * shape_.panel_bytes();
+      if (shape_.dtype == DType::kBlockI8) {
+        pack_blocks(rows, shape_, panel - origin, to);
+        continue;
+      }
+      if (shape_.dtype == DType::kNf4) {
+        pack_nf4(nf4_parts(quantized_.bytes().data(), shape_.cols * shape_.depth), shape_, panel,
+                 to);
+        continue;
+      }
+      finite = pack({.rows = rows_of(rows, shape_, panel - origin, copy),
+                     .row_stride = shape_.depth,
+                     .num_rows = std::min(kPanel, shape_.cols - panel * kPanel),
+                     .depth = shape_.depth,
+                     .panel = to}) &&
+               finite;
+    }
+    return finite;
+  }
+
+  const WeightView& weight_;
+  const PanelShape& shape_;
+  const KernelTable& kernels_;
+  std::byte* out_;
+  Buffer quantized_;  // of kNf4: the weight
+};
+
+Result<std::unique_ptr<PanelWeight>> PanelWeight::create(const WeightView& weight, DType compute,
+                                                         const KernelTable& kernels,
+                                                         WeightMemory& memory, Team& team) {
+  const PanelShape shape{weight.in_features, weight.out_features, compute};
+  std::unique_ptr<PanelWeight> made(new PanelWeight(shape, memory.allocate(shape.size_bytes())));
+  const Packer packer(weight, shape, kernels, made->bytes_.data());
+  std::vector<Result<bool>> finite(static_cast<std::size_t>(team.size()), true);
+  team.share(shape.num_panels(), shape.depth * kPanel / 2,
              [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-               for (std::int64_t panel = begin; panel < end; ++panel) {
-                 if (compute == DType::kBlockI8) {
-                   pack_blocks(weight, shape_, panel, bytes_.data() + panel * shape_.panel_bytes());
-                   continue;
-                 }
-                 if (compute == DType::kNf4) {
-                   pack_nf4(nf4_parts(quantized.bytes().data(), shape_.cols * shape_.depth), shape_,
-                            panel, bytes_.data() + panel * shape_.panel_bytes());
-                   continue;
-                 }
-                 const bool all = pack({.rows = rows_of(weight, shape_, panel, team.scratch(part)),
-                                        .row_stride = shape_.depth,
-                                        .num_rows = std::min(kPanel, shape_.cols - panel * kPanel),
-                                        .depth = shape_.depth,
-                                        .panel = bytes_.data() + panel * shape_.panel_bytes()});
-                 if (!all) {
-                   finite.store(false, std::memory_order_relaxed);
-                 }
-               }
+               finite[static_cast<std::size_t>(part)] = packer.pack(begin, end, team.scratch(part));
              });
-  seen_finite_ = finite.load(std::memory_order_relaxed);
+  made->seen_finite_ = true;
+  for (const Result<bool>& part : finite) {
+    TIDEMILL_RETURN_IF_ERROR(part.status());
+    made->seen_finite_ = made->seen_finite_ && part.value();
+  }
+  return made;
 }
 
 }  // namespace tidemill::engines::cpu

@@ -17,8 +17,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "base/dtype.hpp"
+#include "base/result.hpp"
 #include "engines/ops/cpu/kernels.hpp"
 #include "engines/ops/cpu/weight_memory.hpp"
 #include "engines/ops/ops.hpp"
@@ -31,9 +34,14 @@ class Team;
 class PanelWeight final : public PreparedWeight {
 public:
   /// Packs `weight` in element type `compute`: kF32, kBF16, kBlockI8 or kNf4. Blocks come as the
-  /// weight has them, or are made by `quantize_block` or `quantize_nf4`.
-  PanelWeight(const WeightView& weight, DType compute, const KernelTable& kernels,
-              WeightMemory& memory, Team& team);
+  /// weight has them, or are made by `quantize_block` or `quantize_nf4`. What goes by once is read
+  /// from the weight's file, a few panels at a time.
+  /// Errors: those of `Buffer::copy_to`.
+  [[nodiscard]] static Result<std::unique_ptr<PanelWeight>> create(const WeightView& weight,
+                                                                   DType compute,
+                                                                   const KernelTable& kernels,
+                                                                   WeightMemory& memory,
+                                                                   Team& team);
 
   [[nodiscard]] std::int64_t out_features() const noexcept override { return shape_.cols; }
   [[nodiscard]] std::int64_t in_features() const noexcept override { return shape_.depth; }
@@ -44,6 +52,10 @@ public:
   [[nodiscard]] const std::byte* data() const noexcept { return bytes_.data(); }
 
 private:
+  class Packer;
+
+  PanelWeight(PanelShape shape, WeightBytes bytes) : shape_(shape), bytes_(std::move(bytes)) {}
+
   PanelShape shape_;
   WeightBytes bytes_;
   bool seen_finite_ = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening a model, sharing its weights, and what is refused before anything starts.
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <thread>
@@ -10,12 +11,14 @@
 
 #include "base/digest.hpp"
 #include "base/float_tensor.hpp"
+#include "base/tensor_file.hpp"
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/weight_shelf.hpp"
 #include "engines/transformer/transformer.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/random_model.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -134,6 +137,36 @@ TEST_F(ModelRuntimeTest, WeightsLeftUncheckedAreCheckedAsTheyAreLaidOut) {
     }
   }
   EXPECT_GT(num_refused, 2 * 3 * 14);
+}
+
+// Weights are read from the file while they are laid out: a file that was cut off is refused then.
+TEST_F(ModelRuntimeTest, AFileCutOffSinceItWasOpenedIsRefused) {
+  const test::TemporaryDirectory directory;
+  const auto path = directory.path() / "model.safetensors";
+  PosixFileSystem files;
+  ASSERT_TRUE(write_tensor_file(files, path, model_.tensors).ok());
+  const auto size = std::filesystem::file_size(path);
+  for (const std::uintmax_t left : {size - 1, size / 2}) {
+    ASSERT_TRUE(write_tensor_file(files, path, model_.tensors).ok());
+    ModelFiles mapped = model_;
+    mapped.tensors = read_tensor_file(path, TensorPlacement::kMapped).value().tensors;
+    mapped.unchecked = path.string();
+    EXPECT_TRUE(open_runtime(mapped, options(Training::kNo)).ok());
+    std::filesystem::resize_file(path, left);
+    for (const DType compute : {DType::kF32, DType::kBF16, DType::kBlockI8, DType::kNf4}) {
+      RuntimeOptions cut = options(Training::kNo);
+      cut.compute = compute;
+      const auto runtime = open_runtime(mapped, cut);
+      ASSERT_FALSE(runtime.ok()) << dtype_name(compute);
+      EXPECT_EQ(runtime.status().code(), Errc::kCorruptData) << runtime.status().to_string();
+      const std::string& line = runtime.status().message();
+      EXPECT_TRUE(line.starts_with("tensor ")) << line;
+      EXPECT_NE(line.find(": " + path.string() + ": ends at byte " + std::to_string(left)),
+                std::string::npos)
+          << line;
+      EXPECT_EQ(line.find('\n'), std::string::npos);
+    }
+  }
 }
 
 // A float beyond the range of bfloat16 is infinite as one, but not in the file.
