@@ -52,9 +52,9 @@ public:
   [[nodiscard]] Status read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
 
   /// Maps the whole file, after checking that it still has its size; the mapping outlives this
-  /// object, and keeps the file open for `Buffer::copy_to`. Bytes read through it may change if somebody writes to the file, and reading a page
-  /// that somebody has cut off since kills the process (SIGBUS): map only files that are replaced
-  /// by renaming, and use `read_at` for all
+  /// object, and keeps the file open for `Buffer::copy_to`. Bytes read through it may change if
+  /// somebody writes to the file, and reading a page that somebody has cut off since kills the
+  /// process (SIGBUS): map only files that are replaced by renaming, and use `read_at` for all
   /// others.
   /// Errors: `kCorruptData` if the size changed; `kResourceExhausted`; `kUnavailable`.
   [[nodiscard]] Result<Buffer> map() const;
