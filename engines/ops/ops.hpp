@@ -161,6 +161,14 @@ public:
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> prepare_weight(
       const WeightView& weight, DType compute, WeightUse use) = 0;
 
+  /// The same in place of `old`, which nobody else may read any more: in its memory where that
+  /// serves, whatever it held. `old` may be null, or a weight of any shape and type.
+  [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> replace_weight(
+      std::unique_ptr<PreparedWeight> old, const WeightView& weight, DType compute, WeightUse use) {
+    old.reset();  // both at once could be much
+    return prepare_weight(weight, compute, use);
+  }
+
   /// y (T, O) = or += x (T, I) W^T + bias (O). `bias` may be empty.
   virtual void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
                       Store store, Matrix y) = 0;

@@ -371,11 +371,11 @@ void TrainView::lay_out_working() {
                              *working_.base, WeightUse::kForwardAndBackward)
             .value();
   } else {
-    working_.base.reset();
-    working_.base = shelf_
-                        .lay_out_base(parameters_.borrow_tensors(), WeightUse::kForwardAndBackward,
-                                      TensorMemory::kBorrowed)
-                        .value();
+    working_.base =
+        shelf_
+            .lay_out_base_again(parameters_.borrow_tensors(), WeightUse::kForwardAndBackward,
+                                std::move(working_.base))
+            .value();
   }
 }
 

@@ -92,9 +92,15 @@ Result<LaidOutWeights> WeightShelf::lay_out(const Snapshot& snapshot, WeightUse 
 }
 
 Result<std::shared_ptr<const ModelWeights>> WeightShelf::lay_out_base(const TensorMap& tensors,
-                                                                      WeightUse use,
-                                                                      TensorMemory memory) {
-  return ModelWeights::create(config_, tensors, {compute_, use, keep_base_, memory}, ops_);
+                                                                      WeightUse use) {
+  return ModelWeights::create(config_, tensors,
+                              {.compute = compute_, .use = use, .keep_tensors = keep_base_}, ops_);
+}
+
+Result<std::shared_ptr<const ModelWeights>> WeightShelf::lay_out_base_again(
+    const TensorMap& tensors, WeightUse use, std::shared_ptr<const ModelWeights> old) {
+  return ModelWeights::create(
+      config_, tensors, {compute_, use, keep_base_, TensorMemory::kBorrowed}, ops_, std::move(old));
 }
 
 Result<std::shared_ptr<const Adapter>> WeightShelf::lay_out_adapter(const TensorMap& tensors,

@@ -49,10 +49,14 @@ public:
   [[nodiscard]] Result<LaidOutWeights> lay_out(const Snapshot& snapshot, WeightUse use,
                                                SnapshotTrust trust = SnapshotTrust::kVerify);
 
-  /// Lays out tensors that have no digest yet. Those of a base lie in memory of that kind.
+  /// Lays out tensors that have no digest yet.
   /// Errors: those of `ModelWeights::create` and `Adapter::create`.
-  [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> lay_out_base(
-      const TensorMap& tensors, WeightUse use, TensorMemory memory = TensorMemory::kShared);
+  [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> lay_out_base(const TensorMap& tensors,
+                                                                         WeightUse use);
+  /// The same of tensors that will change, in place of `old`: in its memory, unless somebody else
+  /// holds it.
+  [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> lay_out_base_again(
+      const TensorMap& tensors, WeightUse use, std::shared_ptr<const ModelWeights> old);
   [[nodiscard]] Result<std::shared_ptr<const Adapter>> lay_out_adapter(const TensorMap& tensors,
                                                                        const ModelWeights& base,
                                                                        WeightUse use);

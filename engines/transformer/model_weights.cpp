@@ -35,49 +35,55 @@ Result<Tensor> in_memory(const Tensor& tensor) {
   return Tensor{tensor.dtype, tensor.shape, read.slice(0, size, tensor.dtype)};
 }
 
-// Prepares the parts of one model, adding up what they take.
+// Prepares the parts of one model, adding up what they take. Each comes in place of what was there:
+// nothing, or the same part of another version, whose memory it takes.
 class Preparer {
 public:
   Preparer(const TensorMap& tensors, const WeightOptions& options, Ops& ops)
       : tensors_(tensors), options_(options), ops_(ops) {}
 
-  Result<std::unique_ptr<PreparedWeight>> matrix(const std::string& name) {
-    return matrix(name, options_.compute);
+  Status matrix(const std::string& name, std::unique_ptr<PreparedWeight>& part) {
+    return matrix(name, options_.compute, part);
   }
 
-  Result<std::unique_ptr<PreparedWeight>> matrix(const std::string& name, DType compute) {
+  Status matrix(const std::string& name, DType compute, std::unique_ptr<PreparedWeight>& part) {
     const Tensor& tensor = tensors_.at(name);
-    auto prepared = ops_.prepare_weight(weight_view(tensor), compute, options_.use);
+    auto prepared =
+        ops_.replace_weight(std::move(part), weight_view(tensor), compute, options_.use);
     if (!prepared.ok()) {
       return prepared.status().with_context("tensor " + name);
     }
-    size_bytes_ += prepared.value()->size_bytes();
-    seen_finite_ = seen_finite_ && prepared.value()->seen_finite();
+    part = std::move(prepared).value();
+    size_bytes_ += part->size_bytes();
+    seen_finite_ = seen_finite_ && part->seen_finite();
     tensor.data.release_pages();  // what is computed with is the prepared copy
-    return prepared;
+    return {};
   }
 
-  // The embedding table: the file's own, beside NF4 in blocks of int8.
-  Result<Tensor> table(const std::string& name) {
+  // The embedding table: the file's own, beside NF4 in blocks of int8. `memory` is what a borrowed
+  // one is copied to.
+  Status table(const std::string& name, Tensor& part, TableMemory& memory) {
     const Tensor& tensor = tensors_.at(name);
-    if (options_.compute != DType::kNf4 || !is_float_type(tensor.dtype)) {
-      return kept(tensor, options_.memory);
+    part = tensor;
+    if (options_.compute == DType::kNf4 && is_float_type(tensor.dtype)) {
+      TIDEMILL_ASSIGN_OR_RETURN(part, quantize_blocks(tensor, name));
+      tensor.data.release_pages();
+    } else if (options_.memory == TensorMemory::kBorrowed) {
+      part.data = memory.copy_of(tensor.data);
     }
-    TIDEMILL_ASSIGN_OR_RETURN(Tensor blocks, quantize_blocks(tensor, name));
-    tensor.data.release_pages();
-    return blocks;
+    return {};
   }
 
-  Result<std::vector<float>> vector(const std::string& name) {
+  Status vector(const std::string& name, std::vector<float>& part) {
     const Result<Tensor> read = in_memory(tensors_.at(name));
     TIDEMILL_RETURN_IF_ERROR(read.status().with_context("tensor " + name));
     const Tensor& tensor = read.value();
-    std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-    widen_floats(tensor, values);
-    size_bytes_ += static_cast<std::int64_t>(values.size() * sizeof(float));
+    part.resize(static_cast<std::size_t>(tensor.num_elements()));
+    widen_floats(tensor, part);
+    size_bytes_ += static_cast<std::int64_t>(part.size() * sizeof(float));
     seen_finite_ =
-        seen_finite_ && std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
-    return values;
+        seen_finite_ && std::ranges::all_of(part, [](float x) { return std::isfinite(x); });
+    return {};
   }
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return size_bytes_; }
@@ -91,54 +97,69 @@ private:
   bool seen_finite_ = true;
 };
 
-Result<LayerWeights> prepare_layer(const ModelConfig& config, std::int64_t index,
-                                   Preparer& preparer) {
+Status prepare_layer(const ModelConfig& config, std::int64_t index, Preparer& preparer,
+                     LayerWeights& layer) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
-  LayerWeights layer;
-  TIDEMILL_ASSIGN_OR_RETURN(layer.input_gain, preparer.vector(prefix + "input_layernorm.weight"));
-  TIDEMILL_ASSIGN_OR_RETURN(layer.attention_gain,
-                            preparer.vector(prefix + "post_attention_layernorm.weight"));
+  TIDEMILL_RETURN_IF_ERROR(preparer.vector(prefix + "input_layernorm.weight", layer.input_gain));
+  TIDEMILL_RETURN_IF_ERROR(
+      preparer.vector(prefix + "post_attention_layernorm.weight", layer.attention_gain));
   if (config.qk_norm) {
-    TIDEMILL_ASSIGN_OR_RETURN(layer.query_gain,
-                              preparer.vector(prefix + "self_attn.q_norm.weight"));
-    TIDEMILL_ASSIGN_OR_RETURN(layer.key_gain, preparer.vector(prefix + "self_attn.k_norm.weight"));
+    TIDEMILL_RETURN_IF_ERROR(preparer.vector(prefix + "self_attn.q_norm.weight", layer.query_gain));
+    TIDEMILL_RETURN_IF_ERROR(preparer.vector(prefix + "self_attn.k_norm.weight", layer.key_gain));
   }
   for (const LinearKind kind : kLinearKinds) {
     const LinearModule module = linear_module(config, index, kind);
     LinearWeights& linear = layer.linears[kind];
-    TIDEMILL_ASSIGN_OR_RETURN(linear.weight, preparer.matrix(module.path + ".weight"));
+    TIDEMILL_RETURN_IF_ERROR(preparer.matrix(module.path + ".weight", linear.weight));
     if (module.bias) {
-      TIDEMILL_ASSIGN_OR_RETURN(linear.bias, preparer.vector(module.path + ".bias"));
+      TIDEMILL_RETURN_IF_ERROR(preparer.vector(module.path + ".bias", linear.bias));
     }
   }
-  return layer;
+  return {};
 }
 
 }  // namespace
 
-Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(const ModelConfig& config,
-                                                                 const TensorMap& tensors,
-                                                                 const WeightOptions& options,
-                                                                 Ops& ops) {
+Buffer TableMemory::copy_of(const Buffer& from) {
+  const std::span<const std::byte> bytes = from.bytes();
+  if (bytes_.use_count() != 1 || size_ != bytes.size()) {
+    bytes_ = std::make_shared<std::byte[]>(bytes.size());
+    size_ = bytes.size();
+  }
+  std::ranges::copy(bytes, bytes_.get());
+  return Buffer::wrap(bytes_, {bytes_.get(), size_}, from.identity().dtype);
+}
+
+Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(
+    const ModelConfig& config, const TensorMap& tensors, const WeightOptions& options, Ops& ops,
+    std::shared_ptr<const ModelWeights> old) {
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, "model"));
   std::shared_ptr<ModelWeights> weights(new ModelWeights);
+  if (old.use_count() == 1) {
+    // All were made by this function, none as a constant.
+    *weights = std::move(*std::const_pointer_cast<ModelWeights>(old));
+  }
+  old.reset();  // both at once could be much
   weights->options_ = options;
+  weights->kept_.clear();
+  weights->embedding_ = {};
   if (options.keep_tensors) {
     for (const auto& [name, tensor] : tensors) {
       weights->kept_.emplace(name, kept(tensor, options.memory));
     }
   }
   Preparer preparer(tensors, options, ops);
+  weights->layers_.resize(static_cast<std::size_t>(config.num_layers));
   for (std::int64_t index = 0; index < config.num_layers; ++index) {
-    TIDEMILL_ASSIGN_OR_RETURN(LayerWeights layer, prepare_layer(config, index, preparer));
-    weights->layers_.push_back(std::move(layer));
+    TIDEMILL_RETURN_IF_ERROR(
+        prepare_layer(config, index, preparer, weights->layers_[static_cast<std::size_t>(index)]));
   }
-  TIDEMILL_ASSIGN_OR_RETURN(weights->embedding_, preparer.table("model.embed_tokens.weight"));
-  TIDEMILL_ASSIGN_OR_RETURN(weights->final_gain_, preparer.vector("model.norm.weight"));
-  TIDEMILL_ASSIGN_OR_RETURN(
-      weights->head_,
+  TIDEMILL_RETURN_IF_ERROR(
+      preparer.table("model.embed_tokens.weight", weights->embedding_, weights->table_memory_));
+  TIDEMILL_RETURN_IF_ERROR(preparer.vector("model.norm.weight", weights->final_gain_));
+  TIDEMILL_RETURN_IF_ERROR(
       preparer.matrix(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
-                      head_type(options.compute)));
+                      head_type(options.compute), weights->head_));
   weights->size_bytes_ =
       preparer.size_bytes() + static_cast<std::int64_t>(weights->embedding_.data.size_bytes());
   weights->seen_finite_ = preparer.seen_finite();

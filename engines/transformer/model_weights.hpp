@@ -2,6 +2,7 @@
 // The weights of a model, laid out for a device: what `Transformer` computes with.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,6 +50,17 @@ struct LayerWeights {
   PerLinear<LinearWeights> linears;
 };
 
+/// Where a borrowed table is copied to: the memory of the last copy, unless somebody holds that.
+class TableMemory {
+public:
+  /// Returns a copy of `from`.
+  [[nodiscard]] Buffer copy_of(const Buffer& from);
+
+private:
+  std::shared_ptr<std::byte[]> bytes_;
+  std::size_t size_ = 0;
+};
+
 /// All weights of one version of one model.
 ///
 /// Immutable and shareable: the rollout view holds the snapshot's, the trainer makes its own after
@@ -57,11 +69,14 @@ struct LayerWeights {
 /// Threads: safe to use concurrently.
 class ModelWeights {
 public:
-  /// Prepares `tensors`, which must be exactly the parameters of `config`.
+  /// Prepares `tensors`, which must be exactly the parameters of `config`. Gives up `old`, weights
+  /// of the same `config` or null: unless somebody else holds it, its memory is taken first, and
+  /// what pointed at it weakly points at nothing. Requires that nobody comes to hold it meanwhile.
   /// Errors: `kInvalidArgument` naming a tensor that is missing, unknown, misshapen or not of a
   /// float type; those of `Ops::prepare_weight`.
   [[nodiscard]] static Result<std::shared_ptr<const ModelWeights>> create(
-      const ModelConfig& config, const TensorMap& tensors, const WeightOptions& options, Ops& ops);
+      const ModelConfig& config, const TensorMap& tensors, const WeightOptions& options, Ops& ops,
+      std::shared_ptr<const ModelWeights> old = nullptr);
 
   [[nodiscard]] const WeightOptions& options() const noexcept { return options_; }
   [[nodiscard]] const LayerWeights& layer(std::int64_t index) const;
@@ -83,6 +98,7 @@ private:
   WeightOptions options_;
   TensorMap kept_;
   Tensor embedding_;
+  TableMemory table_memory_;
   std::vector<LayerWeights> layers_;
   std::vector<float> final_gain_;
   std::unique_ptr<PreparedWeight> head_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers of the CPU backend.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/check.hpp"
@@ -34,11 +35,28 @@ std::int64_t padded(std::int64_t cols, std::int64_t width) {
 }  // namespace
 
 Result<std::unique_ptr<PreparedWeight>> CpuOps::prepare_weight(const WeightView& weight,
+                                                               DType compute, WeightUse use) {
+  return replace_weight(nullptr, weight, compute, use);
+}
+
+Result<std::unique_ptr<PreparedWeight>> CpuOps::replace_weight(std::unique_ptr<PreparedWeight> old,
+                                                               const WeightView& weight,
                                                                DType compute, WeightUse /*use*/) {
   check_weight(weight);
   TIDEMILL_RETURN_IF_ERROR(check_preparable(weight, compute));
-  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<PreparedWeight> panels,
-                            PanelWeight::create(weight, compute, kernels_, weight_memory_, team_));
+  const std::int64_t size =
+      PanelShape{weight.in_features, weight.out_features, compute}.size_bytes();
+  std::optional<WeightBytes> memory;
+  if (old != nullptr && own(*old).size_bytes() == size) {
+    memory = own(*old).memory();
+  }
+  old.reset();
+  if (!memory.has_value()) {
+    memory = weight_memory_.allocate(size);
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(
+      std::unique_ptr<PreparedWeight> panels,
+      PanelWeight::create(weight, compute, kernels_, *std::move(memory), team_));
   return panels;
 }
 

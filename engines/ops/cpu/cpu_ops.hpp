@@ -25,6 +25,9 @@ public:
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
                                                                        DType compute,
                                                                        WeightUse use) override;
+  [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> replace_weight(
+      std::unique_ptr<PreparedWeight> old, const WeightView& weight, DType compute,
+      WeightUse use) override;
   void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias, Store store,
               Matrix y) override;
   void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "base/block_int8.hpp"
@@ -218,9 +219,9 @@ private:
 
 Result<std::unique_ptr<PanelWeight>> PanelWeight::create(const WeightView& weight, DType compute,
                                                          const KernelTable& kernels,
-                                                         WeightMemory& memory, Team& team) {
+                                                         WeightBytes memory, Team& team) {
   const PanelShape shape{weight.in_features, weight.out_features, compute};
-  std::unique_ptr<PanelWeight> made(new PanelWeight(shape, memory.allocate(shape.size_bytes())));
+  std::unique_ptr<PanelWeight> made(new PanelWeight(shape, std::move(memory)));
   const Packer packer(weight, shape, kernels, made->bytes_.data());
   std::vector<Result<bool>> finite(static_cast<std::size_t>(team.size()), true);
   team.share(shape.num_panels(), shape.depth * kPanel / 2,

@@ -35,13 +35,13 @@ class PanelWeight final : public PreparedWeight {
 public:
   /// Packs `weight` in element type `compute`: kF32, kBF16, kBlockI8 or kNf4. Blocks come as the
   /// weight has them, or are made by `quantize_block` or `quantize_nf4`. What goes by once is read
-  /// from the weight's file, a few panels at a time.
+  /// from the weight's file, a few panels at a time. Requires `memory` of `PanelShape::size_bytes`,
+  /// which nobody else uses.
   /// Errors: those of `Buffer::copy_to`.
   [[nodiscard]] static Result<std::unique_ptr<PanelWeight>> create(const WeightView& weight,
                                                                    DType compute,
                                                                    const KernelTable& kernels,
-                                                                   WeightMemory& memory,
-                                                                   Team& team);
+                                                                   WeightBytes memory, Team& team);
 
   [[nodiscard]] std::int64_t out_features() const noexcept override { return shape_.cols; }
   [[nodiscard]] std::int64_t in_features() const noexcept override { return shape_.depth; }
@@ -50,6 +50,8 @@ public:
   [[nodiscard]] DType dtype() const noexcept { return shape_.dtype; }
   [[nodiscard]] const PanelShape& shape() const noexcept { return shape_; }
   [[nodiscard]] const std::byte* data() const noexcept { return bytes_.data(); }
+  /// Returns where it lies, for the weight that comes in its place.
+  [[nodiscard]] const WeightBytes& memory() const noexcept { return bytes_; }
 
 private:
   class Packer;

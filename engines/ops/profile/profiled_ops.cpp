@@ -77,6 +77,12 @@ public:
                                                                        WeightUse use) override {
     return record("prepare_weight", {}, [&] { return ops_->prepare_weight(weight, compute, use); });
   }
+  [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> replace_weight(
+      std::unique_ptr<PreparedWeight> old, const WeightView& weight, DType compute,
+      WeightUse use) override {
+    return record("prepare_weight", {},
+                  [&] { return ops_->replace_weight(std::move(old), weight, compute, use); });
+  }
   void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias, Store store,
               Matrix y) override {
     record(linear_name("linear", weight), linear_cost(x, weight, y),

@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "engines/ops/cpu/panels.hpp"
 #include "engines/ops/cpu/processor.hpp"
 #include "tests/engines/ops/fixtures.hpp"
 
@@ -73,6 +75,24 @@ TEST(CpuOps, OneCopyOfAWeightServesBothDirections) {
         ops->prepare_weight(f32_weight(w), dtype, WeightUse::kForwardAndBackward).value();
     EXPECT_EQ(weight->size_bytes(), 48 * 64 * bytes);
   }
+}
+
+TEST(CpuOps, AReplacedWeightKeepsItsMemory) {
+  Workers workers(1);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(workers).value();
+  const auto use = WeightUse::kForwardAndBackward;
+  const Rows w = Rows::random(48, 64, 1);
+  const Rows other = Rows::random(48, 96, 2);
+  const auto place = [](const PreparedWeight& weight) {
+    return dynamic_cast<const cpu::PanelWeight&>(weight).data();
+  };
+  auto weight = ops->prepare_weight(f32_weight(w), DType::kF32, use).value();
+  const auto neighbour = ops->prepare_weight(f32_weight(w), DType::kF32, use).value();
+  const std::byte* before = place(*weight);
+  weight = ops->replace_weight(std::move(weight), f32_weight(w), DType::kF32, use).value();
+  EXPECT_EQ(place(*weight), before);
+  weight = ops->replace_weight(std::move(weight), f32_weight(other), DType::kF32, use).value();
+  EXPECT_NE(place(*weight), before) << "it takes more than was there";
 }
 
 // e^x shows through silu: with up = 1, out = g / (1 + e^-g).

@@ -200,6 +200,36 @@ TEST_P(LinearTest, BlocksOfAFileAreKept) {
   expect_same_bits(from_taken, from_made, "blocks");
 }
 
+// A weight in the place of another is the weight that it would be anywhere else.
+TEST_P(LinearTest, AReplacedWeightLeavesNothingBehind) {
+  const Rows x = Rows::random(9, 64, 2);
+  const Rows dy = Rows::random(9, 70, 3);
+  const Rows w = Rows::random(70, 64, 1, 0.2F);
+  const auto use = WeightUse::kForwardAndBackward;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kBlockI8, DType::kNf4}) {
+    const auto fresh = ops().prepare_weight(f32_weight(w), dtype, use).value();
+    Rows y(9, 70);
+    Rows dx(9, 64);
+    ops().linear(x.view(), *fresh, {}, Store::kOverwrite, y.view());
+    ops().linear_backward_input(dy.view(), *fresh, Store::kOverwrite, dx.view());
+    for (const auto& [out, in] : {std::pair{70, 64}, std::pair{64, 80}, std::pair{80, 128}}) {
+      const std::string what = std::string(dtype_name(dtype)) + " after " + std::to_string(out) +
+                               " x " + std::to_string(in);
+      const bool blocks = dtype == DType::kBlockI8 || dtype == DType::kNf4;
+      Rows before = Rows::random(out, blocks ? in / 64 * 64 : in, 5, 4.0F);
+      auto weight = ops().prepare_weight(f32_weight(before), dtype, use).value();
+      weight = ops().replace_weight(std::move(weight), f32_weight(w), dtype, use).value();
+      EXPECT_EQ(weight->seen_finite(), fresh->seen_finite()) << what;
+      Rows again(9, 70);
+      Rows dx_again(9, 64);
+      ops().linear(x.view(), *weight, {}, Store::kOverwrite, again.view());
+      ops().linear_backward_input(dy.view(), *weight, Store::kOverwrite, dx_again.view());
+      expect_same_bits(again, y, what);
+      expect_same_bits(dx_again, dx, what);
+    }
+  }
+}
+
 TEST_P(LinearTest, Int8RefusesWhatBlocksCannotHold) {
   Rows w = Rows::random(8, 48, 1);
   const auto refusal = [&](const Rows& weight) {

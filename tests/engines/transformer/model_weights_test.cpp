@@ -2,7 +2,10 @@
 // Loading of weights, adapters and parameter sets: names, shapes, and what is refused.
 #include "engines/transformer/model_weights.hpp"
 
+#include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -76,6 +79,69 @@ TEST_F(ModelWeightsTest, CountsItsBytes) {
   }
   // Tied: the head is a second copy of the embedding.
   EXPECT_EQ(weights->size_bytes(), expected + 53 * 24 * 4);
+}
+
+// What a version computes: the table's elements, a norm's gain, the products of a layer and the
+// head.
+std::vector<float> bits_of(const ModelWeights& weights, Ops& ops) {
+  std::vector<float> out(24 * 53);
+  const auto* table = static_cast<const float*>(weights.embedding().data);
+  std::copy_n(table, out.size(), out.begin());
+  out.insert(out.end(), weights.final_gain().begin(), weights.final_gain().end());
+  const std::vector<float> x(24, 0.5F);
+  for (const PreparedWeight* weight :
+       {weights.layer(1).linears[LinearKind::kQuery].weight.get(), &weights.head()}) {
+    std::vector<float> y(static_cast<std::size_t>(weight->out_features()));
+    const auto cols = std::ssize(y);
+    ops.linear({x.data(), 1, 24, 24}, *weight, {}, Store::kOverwrite, {y.data(), 1, cols, cols});
+    out.insert(out.end(), y.begin(), y.end());
+  }
+  return out;
+}
+
+class InPlaceTest : public ModelWeightsTest {
+protected:
+  std::shared_ptr<const ModelWeights> borrowed(std::uint64_t seed,
+                                               std::shared_ptr<const ModelWeights> old) {
+    return ModelWeights::create(config_, random_weights(config_, seed),
+                                {.memory = TensorMemory::kBorrowed}, *ops_, std::move(old))
+        .value();
+  }
+};
+
+TEST_F(InPlaceTest, AVersionThatNobodyHoldsGivesItsMemory) {
+  auto weights = borrowed(1, nullptr);
+  const void* table = weights->embedding().data;
+  const float* gain = weights->final_gain().data();
+  const std::weak_ptr<const ModelWeights> old = weights;
+  weights = borrowed(2, std::move(weights));
+  EXPECT_EQ(weights->embedding().data, table);
+  EXPECT_EQ(weights->final_gain().data(), gain);
+  EXPECT_TRUE(old.expired()) << "whoever looks for the old version would find the new one";
+  const auto fresh = borrowed(2, nullptr);
+  EXPECT_EQ(bits_of(*weights, *ops_), bits_of(*fresh, *ops_));
+  EXPECT_EQ(weights->size_bytes(), fresh->size_bytes());
+}
+
+TEST_F(InPlaceTest, AVersionThatSomebodyHoldsStaysAsItIs) {
+  const auto held = borrowed(1, nullptr);
+  const std::vector<float> before = bits_of(*held, *ops_);
+  auto weights = borrowed(2, held);
+  EXPECT_EQ(bits_of(*held, *ops_), before);
+  EXPECT_EQ(bits_of(*weights, *ops_), bits_of(*borrowed(2, nullptr), *ops_));
+}
+
+TEST(TableMemory, IsTakenAgainOnceNobodyHoldsIt) {
+  TableMemory memory;
+  const Buffer first = Buffer::adopt(std::vector<float>{1.0F, 2.0F}, DType::kF32);
+  const Buffer second = Buffer::adopt(std::vector<float>{3.0F, 4.0F}, DType::kF32);
+  const std::byte* place = memory.copy_of(first).bytes().data();
+  const Buffer held = memory.copy_of(first);
+  EXPECT_EQ(held.bytes().data(), place);
+  const Buffer other = memory.copy_of(second);
+  EXPECT_TRUE(std::ranges::equal(held.as<float>(), first.as<float>()));
+  EXPECT_TRUE(std::ranges::equal(other.as<float>(), second.as<float>()));
+  EXPECT_EQ(other.identity().dtype, DType::kF32);
 }
 
 TEST_F(ModelWeightsTest, AdapterMustFitTheModel) {
