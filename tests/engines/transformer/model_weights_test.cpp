@@ -90,7 +90,7 @@ std::vector<float> bits_of(const ModelWeights& weights, Ops& ops) {
   out.insert(out.end(), weights.final_gain().begin(), weights.final_gain().end());
   const std::vector<float> x(24, 0.5F);
   for (const PreparedWeight* weight :
-       {weights.layer(1).linears[LinearKind::kQuery].weight.get(), &weights.head()}) {
+       {&std::as_const(*weights.layer(1).linears[LinearKind::kQuery].weight), &weights.head()}) {
     std::vector<float> y(static_cast<std::size_t>(weight->out_features()));
     const auto cols = std::ssize(y);
     ops.linear({x.data(), 1, 24, 24}, *weight, {}, Store::kOverwrite, {y.data(), 1, cols, cols});
