@@ -10,6 +10,8 @@
 #include <optional>
 #include <unistd.h>
 
+#include "workflows/process_memory.hpp"
+
 namespace tidemill::workflows {
 namespace {
 
@@ -63,7 +65,7 @@ std::int64_t group_memory() {
 std::string parts_of(const MemoryPlan& plan) {
   const engines::MemoryEstimate& engine = plan.engine;
   std::string text =
-      "weights " + mebibytes(engine.weights_bytes) + ", cached keys and values " +
+      "program " + mebibytes(plan.program_bytes) + ", weights " + mebibytes(engine.weights_bytes) + ", cached keys and values " +
       mebibytes(engine.kv_bytes) + ", activations " + mebibytes(engine.activation_bytes) +
       " (recompute " + engines::recompute_name(plan.recompute) + "), gradients " +
       mebibytes(engine.gradient_bytes) + ", optimizer " + mebibytes(engine.optimizer_bytes) +
@@ -79,8 +81,18 @@ std::string parts_of(const MemoryPlan& plan) {
 
 }  // namespace
 
+void count_program(MemoryPlan& plan) {
+  // What is given lies in the process now, and is counted with the weights.
+  plan.program_bytes =
+      std::max<std::int64_t>(program_bytes().value_or(0) - plan.engine.given_bytes, 0);
+}
+
+std::string mebibytes_text(std::int64_t bytes) {
+  return mebibytes(bytes) + " MiB";
+}
+
 std::string to_text(const MemoryPlan& plan) {
-  return mebibytes(plan.total()) + " MiB: " + parts_of(plan);
+  return mebibytes_text(plan.total()) + ": " + parts_of(plan);
 }
 
 MemoryPlan choose_plan(RecomputeChoice choice, const DeviceOptions& device,

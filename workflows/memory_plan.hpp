@@ -13,18 +13,29 @@
 
 namespace tidemill::workflows {
 
-/// The most that a run holds beside the program itself, which takes about 20 MiB. Units: bytes.
+/// Positions of a page of cached keys and values, of which a sequence has whole ones.
+inline constexpr std::int64_t kPageTokens = 16;
+
+/// What a run holds: the most, or what is likely. Units: bytes.
 struct MemoryPlan {
   engines::MemoryEstimate engine;
   engines::Recompute recompute = engines::Recompute::kNone;  // what `engine` rests on
+  /// The process before the run, without what of it `engine` counts; 0: the system does not tell.
+  std::int64_t program_bytes = 0;
   std::int64_t stream_bytes = 0;                             // rows between the stages
   std::int64_t best_bytes = 0;  // the best weights so far, where they are kept
   [[nodiscard]] std::int64_t total() const noexcept {
-    return engine.total() + stream_bytes + best_bytes;
+    return program_bytes + engine.total() + stream_bytes + best_bytes;
   }
 };
 
-/// Returns the plan in one line: "26.4 MiB: weights 12.1, ...".
+/// Notes what the process holds now: `plan` is about a run that has yet to begin.
+void count_program(MemoryPlan& plan);
+
+/// Returns "26.4 MiB".
+[[nodiscard]] std::string mebibytes_text(std::int64_t bytes);
+
+/// Returns the plan in one line: "26.4 MiB: program 10.0, weights 12.1, ...".
 [[nodiscard]] std::string to_text(const MemoryPlan& plan);
 
 /// Returns what a run may take: `memory_bytes`, or what the machine has and its control groups

@@ -228,6 +228,12 @@ void inform_of_device(const engines::ModelRuntime& runtime, const RunEnvironment
   run.inform("device: " + std::string(runtime.description()));
 }
 
+void inform_of_memory(const MemoryPlan& expected, const MemoryPlan& most,
+                      const RunEnvironment& run) {
+  run.inform("memory: expected peak " + to_text(expected));
+  run.inform("memory: at most " + to_text(most));
+}
+
 Status export_weights(const TrainedModel& model, const ModelOptions& options,
                       const engines::Snapshot& weights, const RunEnvironment& run) {
   const std::filesystem::path target = run.directory / "export";

@@ -29,8 +29,15 @@ namespace tidemill::workflows {
 
 /// What is known of a run once its files are open.
 struct RunFacts {
-  std::uint64_t steps = 0;      // at its end
-  std::int64_t parameters = 0;  // of the model
+  std::uint64_t steps = 0;          // at its end
+  std::int64_t parameters = 0;      // of the model
+  std::int64_t expected_bytes = 0;  // what its process is likely to hold at its peak
+};
+
+/// What rows of data are read with.
+struct DataReading {
+  std::string now;  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
+  std::function<void(const std::string&)> log;  // told of rows left out, a line each
 };
 
 /// What a run is given beside its options; all borrowed until it ends.
@@ -130,6 +137,10 @@ void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run);
 
 /// Says what a runtime computes with, in one line.
 void inform_of_device(const engines::ModelRuntime& runtime, const RunEnvironment& run);
+
+/// Tells what the run is likely to hold in memory, and what at most.
+void inform_of_memory(const MemoryPlan& expected, const MemoryPlan& most,
+                      const RunEnvironment& run);
 
 /// Writes `weights` as `directory`/export: a model directory in the files' dtype, or
 /// `directory`/export/adapter in PEFT layout.

@@ -2,6 +2,7 @@
 #include "actors/data/dataset_prompts.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -151,6 +152,7 @@ Result<PromptFacts> check_prompts(storage::PromptDataset& data, const TextCodec&
     if (const Status answer = check_answer ? check_answer(row.answer) : Status(); !answer.ok()) {
       return answer.with_context(row.place.to_string());
     }
+    facts.lengths.add(std::ssize(prompt->ids));
     if (const std::uint64_t bytes = bytes_in_row(*prompt); bytes > facts.most_bytes) {
       facts.most_bytes = bytes;
       facts.largest = row.place.to_string();

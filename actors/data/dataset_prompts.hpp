@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/data/lengths.hpp"
 #include "actors/data/text_codec.hpp"
 #include "actors/source/spawn.hpp"
 #include "engines/reward_engine.hpp"
@@ -39,6 +40,7 @@ struct PromptFacts {
   /// The most that one prompt takes in a row of the stream: ids, text, answer and fields.
   std::uint64_t most_bytes = 0;
   std::string largest;  // the place of that prompt
+  Lengths lengths;      // of the prompts that are not passed over, as they are cut
 };
 
 /// All prompts of a data set, but for those that are passed over.

@@ -2,6 +2,7 @@
 #include "actors/data/dataset_sequences.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -16,6 +17,15 @@ bool has_target(const TrainSequence& sequence) {
   const auto& mask = sequence.response_mask;
   return std::any_of(mask.begin() + (mask.empty() ? 0 : 1), mask.end(),
                      [](std::uint8_t target) { return target != 0; });
+}
+
+// The row of each token predicts the next one: rows end before the last target.
+std::int64_t rows_of(const TrainSequence& sequence) {
+  auto last = std::ssize(sequence.response_mask) - 1;
+  while (last > 0 && sequence.response_mask[static_cast<std::size_t>(last)] == 0) {
+    --last;
+  }
+  return std::max<std::int64_t>(last, 0);
 }
 
 class DatasetSequences final : public SequenceReader {
@@ -45,6 +55,9 @@ public:
       TIDEMILL_ASSIGN_OR_RETURN(const SupervisedRow row, data_->filed_row(number));
       TIDEMILL_ASSIGN_OR_RETURN(const TrainSequence sequence, read_row(row));
       teaches = teaches || has_target(sequence);
+      if (options_.on_rows) {
+        options_.on_rows(rows_of(sequence));
+      }
     }
     if (num_long_ > 0 && options_.log) {
       options_.log(options_.key + ": " + std::to_string(num_long_) + " of " +

@@ -27,6 +27,8 @@ struct DatasetSequenceOptions {
   std::string key = "data.train";
   /// Is told in one line how many sequences are too long, and what becomes of them; may be empty.
   std::function<void(const std::string&)> log;
+  /// Is told of every row, once, how many rows it takes in training; may be empty.
+  std::function<void(std::int64_t)> on_rows;
 };
 
 /// Makes a reader of `data`, whose positions are the draws. Reads every row once, so that a bad one

@@ -7,6 +7,7 @@
 
 #include <caf/all.hpp>
 
+#include "actors/deadlines.hpp"
 #include "actors/errors.hpp"
 #include "actors/evaluator/scores.hpp"
 #include "actors/evaluator/spawn.hpp"
@@ -139,10 +140,14 @@ void generate(Self self, std::uint64_t step) {
     request.stop_ids = state.deps.stop_ids;
     request.stop_strings = state.deps.stop_strings;
     request.min_step = step;
-    self->request(state.deps.device, state.deps.response_deadline, atom::generate_v,
-                  std::move(request))
-        .then([self, index](const RolloutResult& result) { on_answer(self, index, &result); },
-              [self, index](const caf::error&) { on_answer(self, index, nullptr); });
+    const auto asked = self->request(state.deps.device, state.deps.response_deadline,
+                                     atom::generate_v, std::move(request));
+    asked.then(
+        [self, index, id = asked.id()](const RolloutResult& result) {
+          end_deadline(self, id);
+          on_answer(self, index, &result);
+        },
+        [self, index](const caf::error&) { on_answer(self, index, nullptr); });
   }
   if (total == 0) {
     report(self);

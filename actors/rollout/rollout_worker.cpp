@@ -77,9 +77,14 @@ void write_back(Self self, const storage::LeaseToken& lease, RolloutResult& resu
                 std::vector<std::uint8_t>{static_cast<std::uint8_t>(result.finish_reason)}));
   Completion completion{task_id(SampleTask::kRollout), state.deps.name, {}};
   completion.rows.push_back(std::move(row));
-  self->request(state.deps.stream, kAnswerMargin, atom::ack_v, std::move(completion))
-      .then([self](const storage::Settlement&) { lease_more(self); },
-            [self](const caf::error&) { try_again_later(self); });
+  const auto asked =
+      self->request(state.deps.stream, kAnswerMargin, atom::ack_v, std::move(completion));
+  asked.then(
+      [self, id = asked.id()](const storage::Settlement&) {
+        end_deadline(self, id);
+        lease_more(self);
+      },
+      [self](const caf::error&) { try_again_later(self); });
 }
 
 void generate(Self self, const storage::LeasedRow& row) {
@@ -99,23 +104,24 @@ void generate(Self self, const storage::LeasedRow& row) {
   request.stop_ids = state.deps.stop_ids;
   request.stop_strings = state.deps.stop_strings;
   request.min_step = row.row.min_step;
-  self->request(state.deps.device, state.deps.response_deadline, atom::generate_v,
-                std::move(request))
-      .then(
-          [self, lease = row.lease](RolloutResult& result) {
-            if (result.finish_reason == engines::FinishReason::kStop ||
-                result.finish_reason == engines::FinishReason::kLength) {
-              write_back(self, lease, result);
-            } else {
-              give_back(self, lease,
-                        "rollout " + std::string(finish_reason_name(result.finish_reason)) +
-                            (result.error.empty() ? "" : ": " + result.error));
-            }
-          },
-          [self, lease = row.lease](const caf::error& error) {
-            self->send(self->state.deps.device, atom::cancel_v, lease.row);
-            give_back(self, lease, "rollout: " + from_caf_error(error).message());
-          });
+  const auto asked = self->request(state.deps.device, state.deps.response_deadline,
+                                   atom::generate_v, std::move(request));
+  asked.then(
+      [self, lease = row.lease, id = asked.id()](RolloutResult& result) {
+        end_deadline(self, id);
+        if (result.finish_reason == engines::FinishReason::kStop ||
+            result.finish_reason == engines::FinishReason::kLength) {
+          write_back(self, lease, result);
+        } else {
+          give_back(self, lease,
+                    "rollout " + std::string(finish_reason_name(result.finish_reason)) +
+                        (result.error.empty() ? "" : ": " + result.error));
+        }
+      },
+      [self, lease = row.lease](const caf::error& error) {
+        self->send(self->state.deps.device, atom::cancel_v, lease.row);
+        give_back(self, lease, "rollout: " + from_caf_error(error).message());
+      });
 }
 
 void lease_more(Self self) {

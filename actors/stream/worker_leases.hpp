@@ -12,6 +12,7 @@
 
 #include <caf/all.hpp>
 
+#include "actors/deadlines.hpp"
 #include "actors/stream/handles.hpp"
 
 namespace tidemill::actors {
@@ -40,21 +41,22 @@ void lease_more_rows(Self self, storage::TaskId task, Take take) {
   request.consumer = state.deps.name;
   request.max_units = state.deps.max_in_flight - held;
   request.wait = state.deps.lease_wait;
-  self->request(state.deps.stream, state.deps.lease_wait + kAnswerMargin, atom::lease_v,
-                std::move(request))
-      .then(
-          [self, take](const LeaseReply& reply) {
-            self->state.leasing = false;
-            self->state.ended = reply.ended;
-            if (!reply.rows.empty()) {
-              self->state.lease_time = reply.lease_time;
-            }
-            take(reply.rows);
-          },
-          [self](const caf::error&) {
-            self->state.leasing = false;
-            try_again_later(self);
-          });
+  const auto asked = self->request(state.deps.stream, state.deps.lease_wait + kAnswerMargin,
+                                   atom::lease_v, std::move(request));
+  asked.then(
+      [self, take, id = asked.id()](const LeaseReply& reply) {
+        end_deadline(self, id);
+        self->state.leasing = false;
+        self->state.ended = reply.ended;
+        if (!reply.rows.empty()) {
+          self->state.lease_time = reply.lease_time;
+        }
+        take(reply.rows);
+      },
+      [self](const caf::error&) {
+        self->state.leasing = false;
+        try_again_later(self);
+      });
 }
 
 /// Extends the leases of all rows a worker holds, and wakes it with `atom::renew` when a third of

@@ -132,17 +132,30 @@ struct MemoryEstimate {
            activation_bytes;
   }
   std::int64_t published_bytes = 0;  // of one version's weights; a part of `weights_bytes`
+  std::int64_t given_bytes = 0;      // in memory already; a part of `weights_bytes`
 };
 
-/// The most that a runtime is given to do at once.
+/// What a runtime is given to do at once: the most, or what is likely.
 struct MemoryLoad {
-  std::int64_t train_tokens = 0;                      // of one micro-batch
-  std::int64_t sequence_tokens = 0;                   // of its longest sequence; 0: all of them
-  std::int64_t rollout_tokens = StepBudget{}.tokens;  // of one iteration of generation; 0: none
+  std::int64_t train_tokens = 0;     // of one micro-batch
+  std::int64_t sequence_tokens = 0;  // of its longest sequence; 0: all of them
+  /// Of one iteration of generation; 0: nothing is generated.
+  std::int64_t rollout_tokens = StepBudget{}.tokens;
   /// Positions cached at a time.
   std::int64_t kv_tokens = std::numeric_limits<std::int64_t>::max();
   /// Versions are published while training goes on: one is served, one is about to be.
   bool publishes = true;
+  /// Published weights held at a time.
+  std::int64_t snapshots = 2;
+  /// Tokens of sequences whose log-probabilities are computed again by other weights
+  /// (`TrainEngine::score`).
+  std::int64_t score_tokens = 0;
+  /// Of a micro-batch, those of prompts that several of its sequences share, and of the longest of
+  /// those prompts.
+  std::int64_t shared_tokens = 0;
+  std::int64_t prompt_tokens = 0;
+  /// Tokens drawn in one iteration of generation.
+  std::int64_t draws = std::numeric_limits<std::int64_t>::max();
 };
 
 /// Returns the memory that a runtime of `options` takes on `model` under `load`.

@@ -91,9 +91,8 @@ public:
     }
   }
 
-  [[nodiscard]] std::int64_t bytes() const {
-    return cpu_weight_bytes(weights_) + vectors_ * kFloat;
-  }
+  [[nodiscard]] const std::vector<WeightSize>& weights() const noexcept { return weights_; }
+  [[nodiscard]] std::int64_t vector_bytes() const noexcept { return vectors_ * kFloat; }
 
 private:
   void add(const TensorMap& tensors, const std::string& name, bool as_it_is) {
@@ -112,6 +111,26 @@ private:
   std::vector<WeightSize> weights_;
   std::int64_t vectors_ = 0;  // floats
 };
+
+// How many layouts of trained weights exist at a time: what is generated with, what is trained and,
+// while versions are published, what is generated with next.
+int num_layouts(const MemoryLoad& load) {
+  return load.publishes ? 3 : 2;
+}
+
+// What `once` takes beside the layouts of `again`, which trained weights are laid out in after each
+// update. Nobody generates with anything but the first of them where nothing is published.
+std::int64_t layout_bytes(const LaidOut& once, const LaidOut& again, const MemoryLoad& load) {
+  const int layouts = num_layouts(load);
+  const std::int64_t vectors = once.vector_bytes() + layouts * again.vector_bytes();
+  std::vector<WeightSize> stays = once.weights();
+  if (!load.publishes) {
+    stays.insert(stays.end(), again.weights().begin(), again.weights().end());
+  }
+  return cpu_weight_bytes(
+             {std::move(stays), again.weights(), load.publishes ? layouts : layouts - 1}) +
+         vectors;
+}
 
 // The embedding table beside a frozen base: the file's, or, beside NF4, in blocks.
 std::int64_t frozen_table_bytes(const ModelFiles& model, DType compute) {
@@ -168,23 +187,18 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
   const std::int64_t base = num_parameters(config) * kFloat;
   const std::int64_t published = bytes_in(options.compute, num_parameters(config));
   const std::int64_t converted = config.dtype == options.compute ? 0 : published;
-  // Trained, where they are rounded on their way to being laid out too; laid out for the trainer
-  // and for generation, each beside its table and, once it has been laid out again, with a block
-  // that others lie in too.
-  constexpr std::int64_t kBlock = std::int64_t{16} << 20U;
+  // Trained, where they are rounded on their way to being laid out too; and each layout beside its
+  // table.
   const std::int64_t rounded = options.compute == DType::kF32 ? 0 : published;
-  LaidOut both;
-  both.add_base(config, options.compute);
-  const std::int64_t once = both.bytes();
-  both.add_base(config, options.compute);
+  LaidOut layout;
+  layout.add_base(config, options.compute);
   const std::int64_t table = bytes_in(options.compute, table_elements(config));
-  const std::int64_t shared = std::min(kBlock, once);
-  estimate.weights_bytes += converted + base + rounded + both.bytes() + 2 * (table + shared);
+  estimate.weights_bytes += converted + base + rounded + layout_bytes({}, layout, load) +
+                            num_layouts(load) * table + load.snapshots * published;
   estimate.gradient_bytes =
       base + (config.tie_word_embeddings ? table_elements(config) * kFloat : 0);
   estimate.optimizer_bytes = 2 * base;
-  if (load.publishes) {
-    estimate.weights_bytes += 2 * published + once + table + shared;
+  if (load.snapshots > 0) {
     // The moments, and beside bf16 the weights that were not rounded.
     estimate.capture_bytes = (options.compute == DType::kBF16 ? 3 : 2) * base;
     estimate.published_bytes = published;
@@ -194,30 +208,27 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
 // The base stays as it is.
 void add_frozen_base(const ModelFiles& model, const RuntimeOptions& options, const MemoryLoad& load,
                      MemoryEstimate& estimate) {
-  LaidOut laid_out;
-  laid_out.add_base(model.config, options.compute);
+  LaidOut base;
+  base.add_base(model.config, options.compute);
+  LaidOut trained;
   estimate.weights_bytes += frozen_table_bytes(model, options.compute);
   if (options.adapter.has_value()) {
     const TensorMap& tensors = options.adapter->tensors;
     const AdapterSpec spec = spec_of(model.config, options);
     const std::int64_t adapter = float_bytes(tensors);
-    const bool trains = options.optimizer.has_value();
-    const bool publishes = trains && load.publishes;
-    // For generation; for training, as it is and as it is trained; and as it is published.
-    const int copies = 1 + (trains ? 1 : 0) + (publishes ? 1 : 0);
-    for (int copy = 0; copy < copies; ++copy) {
-      laid_out.add_adapter(spec, tensors);
-    }
     estimate.weights_bytes += heap_bytes(tensors);
-    if (trains) {
-      estimate.weights_bytes += (publishes ? 3 : 1) * adapter;
+    if (options.optimizer.has_value()) {
+      trained.add_adapter(spec, tensors);
+      estimate.weights_bytes += (1 + load.snapshots) * adapter;
       estimate.gradient_bytes = adapter;
       estimate.optimizer_bytes = 2 * adapter;
-      estimate.capture_bytes = publishes ? estimate.optimizer_bytes : 0;
+      estimate.capture_bytes = load.snapshots > 0 ? estimate.optimizer_bytes : 0;
       estimate.published_bytes = adapter;
+    } else {
+      base.add_adapter(spec, tensors);
     }
   }
-  estimate.weights_bytes += laid_out.bytes();
+  estimate.weights_bytes += layout_bytes(base, trained, load);
 }
 
 // What products with rows rounded, and gradients of weights, hold meanwhile.
@@ -232,12 +243,38 @@ std::int64_t product_bytes(const ModelConfig& config, const RuntimeOptions& opti
       head_rows *
       cpu_rounded_row_bytes(options.compute == DType::kBF16 ? DType::kBF16 : DType::kF32,
                             config.vocab_size);
-  // Rows of a weight's input are packed for its gradient, 512 at a time.
+  // Rows of a weight's input are packed for its gradient.
   const std::int64_t packed =
       options.adapter.has_value()
           ? 0
-          : 512 * std::max(config.hidden_size, config.intermediate_size) * kFloat;
+          : std::min(rows, kCpuOuterRows) * std::max(config.hidden_size, config.intermediate_size) * kFloat;
   return std::max(of_rows, of_head) + packed;
+}
+
+// Gradients that shared prompts get through their keys and values: of a layer, and of all layers
+// for a prompt that more sequences share than one micro-batch takes.
+std::int64_t shared_prompt_bytes(const ModelConfig& config, const MemoryLoad& load) {
+  const std::int64_t row = 2 * config.num_kv_heads * config.head_dim * kFloat;
+  return (load.shared_tokens + config.num_layers * load.prompt_tokens) * row;
+}
+
+// What training takes for its rows, and of those the most at a time.
+std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& options,
+                            const MemoryLoad& load, std::int64_t& rows) {
+  const WorkspaceRowBytes workspace =
+      Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
+  const std::int64_t per_row = kept_row_bytes(config, options);
+  const std::int64_t most = options.activation_bytes / per_row;
+  const std::int64_t trained = std::min(load.train_tokens, most);
+  rows = std::max(trained, std::min({load.score_tokens, StepBudget{}.tokens, most}));
+  // One sequence may fill the micro-batch.
+  const std::int64_t longest =
+      load.sequence_tokens > 0 ? std::min(trained, load.sequence_tokens) : trained;
+  const std::int64_t group = group_rows(trained, longest, {options.window_tokens});
+  return rows * per_row + group * workspace.group +
+         (options.window_tokens > 0 ? std::max(group, longest) : trained) * workspace.sequence +
+         Transformer::head_bytes(config, trained, Device::logit_rows(config)) +
+         shared_prompt_bytes(config, load);
 }
 
 }  // namespace
@@ -248,6 +285,9 @@ MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& op
   const bool trains = options.optimizer.has_value();
   MemoryEstimate estimate;
   estimate.weights_bytes = heap_bytes(model.tensors);
+  estimate.given_bytes =
+      estimate.weights_bytes +
+      (options.adapter.has_value() ? heap_bytes(options.adapter->tensors) : 0);
   estimate.kv_bytes = kv_bytes(config, options, load);
   if (trains && !options.adapter.has_value()) {
     add_trained_base(model, options, load, estimate);
@@ -255,30 +295,21 @@ MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& op
     add_frozen_base(model, options, load, estimate);
   }
   estimate.weights_bytes += options.adapter_bytes;
+  std::int64_t rows = 0;
+  if (trains) {
+    estimate.activation_bytes = training_bytes(config, options, load, rows);
+  }
+  rows = std::max(rows, load.rollout_tokens);
   const WorkspaceRowBytes workspace = Transformer::workspace_bytes_per_row(
       config, trains ? WeightUse::kForwardAndBackward : WeightUse::kForward);
-  std::int64_t rows = load.rollout_tokens;
-  if (trains) {
-    const std::int64_t per_row = kept_row_bytes(config, options);
-    const std::int64_t trained = std::min(load.train_tokens, options.activation_bytes / per_row);
-    // One sequence may fill the micro-batch.
-    const std::int64_t longest =
-        load.sequence_tokens > 0 ? std::min(trained, load.sequence_tokens) : trained;
-    const std::int64_t group = group_rows(trained, longest, {options.window_tokens});
-    estimate.activation_bytes =
-        trained * per_row + group * workspace.group +
-        (options.window_tokens > 0 ? std::max(group, longest) : trained) * workspace.sequence;
-    rows = std::max(rows, trained);
-    estimate.activation_bytes +=
-        Transformer::head_bytes(config, trained, Device::logit_rows(config));
-  }
   estimate.activation_bytes +=
       product_bytes(config, options, rows) +
       rows * (workspace.batch +
               (options.adapter.has_value() ? scaled_row_bytes(*options.adapter) : 0));
   // Generation draws from logits of its own.
-  estimate.activation_bytes += std::min(load.rollout_tokens, Device::logit_rows(config)) *
-                               (config.vocab_size + config.hidden_size) * kFloat;
+  estimate.activation_bytes +=
+      std::min({load.draws, load.rollout_tokens, Device::logit_rows(config)}) *
+      (config.vocab_size + config.hidden_size) * kFloat;
   return estimate;
 }
 

@@ -16,18 +16,28 @@
 namespace tidemill::launcher {
 namespace {
 
+// What a run holds: likely, and at most.
+struct Plans {
+  workflows::MemoryPlan expected;
+  workflows::MemoryPlan most;
+};
+
 // What the run may hold; refused as the run itself would be.
 template <class Options>
-Result<workflows::MemoryPlan> fitting_memory(const Options& options) {
+Result<Plans> fitting_memory(const Options& options) {
   TIDEMILL_ASSIGN_OR_RETURN(
       const auto model,
       workflows::open_trained_model(options.model, options.train.common, options.run.seed));
-  const workflows::MemoryPlan plan = workflows::plan_memory(options, model);
-  TIDEMILL_RETURN_IF_ERROR(workflows::check_memory(plan, options.run.device));
-  return plan;
+  Plans plans;
+  plans.most = workflows::plan_memory(options, model);
+  TIDEMILL_RETURN_IF_ERROR(workflows::check_memory(plans.most, options.run.device));
+  const workflows::DataReading how{local_time(), [](const std::string&) {}};
+  TIDEMILL_ASSIGN_OR_RETURN(plans.expected,
+                            workflows::expect_memory(options, model, plans.most, how));
+  return plans;
 }
 
-Result<workflows::MemoryPlan> plan_memory(const configs::RunConfig& config) {
+Result<Plans> plan_memory(const configs::RunConfig& config) {
   if (const auto* rl = config.workflow.get<workflows::RlOptions>()) {
     return fitting_memory(*rl);
   }
@@ -39,6 +49,7 @@ Result<workflows::MemoryPlan> plan_memory(const configs::RunConfig& config) {
 
 nlohmann::ordered_json memory_json(const workflows::MemoryPlan& plan) {
   return {{"total", plan.total()},
+          {"program", plan.program_bytes},
           {"weights", plan.engine.weights_bytes},
           {"kv", plan.engine.kv_bytes},
           {"activations", plan.engine.activation_bytes},
@@ -88,9 +99,10 @@ public:
 private:
   [[nodiscard]] Status print_object(const Resolved<configs::RunConfig>& resolved,
                                     Session& session) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const workflows::MemoryPlan plan, plan_memory(resolved.value));
+    TIDEMILL_ASSIGN_OR_RETURN(const Plans plans, plan_memory(resolved.value));
     nlohmann::ordered_json object{{"config", to_json(file_.schema().print(resolved.value))},
-                                  {"memory_bytes", memory_json(plan)}};
+                                  {"expected_memory_bytes", memory_json(plans.expected)},
+                                  {"memory_bytes", memory_json(plans.most)}};
     if (!resolved.warnings.empty()) {
       object["warnings"] = resolved.warnings;
     }
@@ -101,10 +113,10 @@ private:
 
   // Memory is a comment, so that what is printed is still a run's file.
   [[nodiscard]] Status print_file(const configs::RunConfig& config, Session& session) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const workflows::MemoryPlan plan, plan_memory(config));
+    TIDEMILL_ASSIGN_OR_RETURN(const Plans plans, plan_memory(config));
     session.out << configs::resolved_text(file_.schema(), config)
-                << "# memory beside the program itself, at most: " << workflows::to_text(plan)
-                << '\n';
+                << "# memory, expected peak: " << workflows::to_text(plans.expected) << '\n'
+                << "# memory, at most: " << workflows::to_text(plans.most) << '\n';
     return {};
   }
 

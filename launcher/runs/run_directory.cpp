@@ -16,15 +16,6 @@ constexpr int kMaxNames = 10'000;
 // When the run began: prompts whose template shows the date must not change when it is resumed.
 constexpr const char* kStartedFile = "started";
 
-std::string local_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::localtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
-  return text;
-}
-
 // Takes `directory` for a new run and writes run.yaml, which makes it one; false when it is taken.
 // One without a run.yaml and with nothing of anybody else's was left by a process that was killed
 // here, and is free.
@@ -59,6 +50,15 @@ Result<bool> take_directory(FileSystem& files, const std::filesystem::path& dire
 }
 
 }  // namespace
+
+std::string local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::localtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
+  return text;
+}
 
 Result<std::filesystem::path> make_run_directory(const Schema<configs::RunConfig>& schema,
                                                  const configs::RunConfig& config,

@@ -9,6 +9,9 @@
 
 namespace tidemill::launcher {
 
+/// Returns the local time, "YYYY-MM-DDTHH:MM:SS".
+[[nodiscard]] std::string local_time();
+
 /// Makes the directory of a new run under `runs/`: the name of the options, which must be free, or
 /// the file's stem, stem-2, ...; writes `started`, the local time, and `run.yaml`, the resolved
 /// configuration, into it. A directory that a killed process left before its `run.yaml` was there

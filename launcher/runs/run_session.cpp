@@ -19,6 +19,7 @@
 #include "launcher/runs/run_state.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
 #include "workflows/actor_world.hpp"
+#include "workflows/process_memory.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/sft/run_sft.hpp"
 
@@ -99,8 +100,17 @@ Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
   return Status(Errc::kUnimplemented, "this program cannot run the workflow");
 }
 
+// Tells what the process held at its peak beside what had been expected.
+void inform_of_peak(std::int64_t peak, std::int64_t expected, Session& session) {
+  if (peak > 0 && expected > 0) {
+    session.log.info("memory: peak " + workflows::mebibytes_text(peak) + ", " +
+                     std::to_string((100 * peak + expected / 2) / expected) +
+                     "% of what was expected");
+  }
+}
+
 void print_end(const actors::RunSummary& summary, const std::filesystem::path& directory,
-               Session& session) {
+               std::int64_t peak_bytes, Session& session) {
   const bool stopped = summary.end == actors::RunEnd::kStopped;
   const bool adapter = !summary.weights.adapter_digest.empty();
   const std::string exported = (directory / (adapter ? "export/adapter" : "export")).string();
@@ -111,6 +121,7 @@ void print_end(const actors::RunSummary& summary, const std::filesystem::path& d
                                      {"exported_step",
                                       static_cast<std::int64_t>(summary.weights.version.step)},
                                      {"reason", summary.reason},
+                                     {"peak_bytes", peak_bytes},
                                      {"run", directory.string()},
                                      {"export", exported}})
                        .to_line();
@@ -143,7 +154,8 @@ void note(const RunPlace& place, const RunStateNote& state, Session& session) {
 // What came of the run, once its first step had begun.
 struct Progressed {
   bool begun = false;
-  std::uint64_t steps = 0;  // at its end
+  std::uint64_t steps = 0;          // at its end
+  std::int64_t expected_bytes = 0;  // of the process, at its peak
 };
 
 // Runs in the directory of `place`; `progressed` tells whether anything happened in it.
@@ -175,7 +187,7 @@ Status run_there(const RunPlace& place, Session& session, Progressed& progressed
                                 started,
                                 [&](const actors::StepRecord& record) { progress.show(record); },
                                 [&](const workflows::RunFacts& facts) {
-                                  progressed = {true, facts.steps};
+                                  progressed = {true, facts.steps, facts.expected_bytes};
                                   note(place, {"running", facts.steps, ""}, session);
                                   progress.begin(facts.steps);
                                 },
@@ -185,6 +197,8 @@ Status run_there(const RunPlace& place, Session& session, Progressed& progressed
                                 session.additions.run};
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(place.config, run));
   progress.end();
+  const std::int64_t peak = workflows::peak_bytes().value_or(0);
+  inform_of_peak(peak, progressed.expected_bytes, session);
   const bool stopped = summary.end == actors::RunEnd::kStopped;
   note(place, {stopped ? "stopped" : "finished", progressed.steps, summary.reason}, session);
   if (!stopped) {
@@ -194,7 +208,7 @@ Status run_there(const RunPlace& place, Session& session, Progressed& progressed
       session.log.warning("the result could not be graded: " + graded.message());
     }
   }
-  print_end(summary, place.directory, session);
+  print_end(summary, place.directory, peak, session);
   return {};
 }
 

@@ -41,7 +41,8 @@ TEST_F(RunTest, ADryRunIsARunsFileOrOneObject) {
   const Outcome text = run({"run", "small.yaml", "--dry-run", "rollout.top_k=5"});
   EXPECT_EQ(text.code, kDone) << text.err;
   EXPECT_THAT(text.err, HasSubstr("warning: argument 4: rollout.top_k: "));
-  EXPECT_THAT(text.out, HasSubstr("# memory beside the program itself, at most: "));
+  EXPECT_THAT(text.out, HasSubstr("# memory, expected peak: "));
+  EXPECT_THAT(text.out, HasSubstr("# memory, at most: "));
   EXPECT_EQ(run({"check", write("printed.yaml", text.out)}).code, kDone);
 
   const Outcome warned = run({"run", "small.yaml", "--dry-run", "rollout.top_k=5", "--json"});
@@ -59,11 +60,12 @@ TEST_F(RunTest, ADryRunIsARunsFileOrOneObject) {
   EXPECT_EQ(object.at("config").at("workflow"), "rl");
   std::int64_t sum = 0;
   for (const char* part :
-       {"weights", "kv", "activations", "gradients", "optimizer", "commits", "stream", "best"}) {
+       {"program", "weights", "kv", "activations", "gradients", "optimizer", "commits", "stream", "best"}) {
     sum += object.at("memory_bytes").at(part).get<std::int64_t>();
   }
   EXPECT_GT(sum, 0);
   EXPECT_EQ(object.at("memory_bytes").at("total"), sum);
+  EXPECT_LT(object.at("expected_memory_bytes").at("total"), sum);
   EXPECT_FALSE(std::filesystem::exists("runs"));
 }
 

@@ -2,6 +2,7 @@
 #include "workflows/rl/run_rl.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -10,6 +11,7 @@
 #include "actors/data/dataset_prompts.hpp"
 #include "workflows/rewards.hpp"
 #include "workflows/rl/composition.hpp"
+#include "workflows/rl/rl_load.hpp"
 #include "workflows/rl/rl_settings.hpp"
 
 namespace tidemill::workflows {
@@ -21,6 +23,7 @@ struct RlRun {
   std::optional<actors::TextCodec> codec;
   std::shared_ptr<storage::PromptDataset> data;
   std::uint64_t prompt_bytes = 0;  // of a row of the stream, at most
+  actors::Lengths prompt_lengths;  // of `data.train`
   std::vector<actors::Prompt> eval_prompts;
   std::uint64_t steps = 0;
   engines::Recompute recompute = engines::Recompute::kNone;
@@ -46,8 +49,9 @@ private:
 };
 
 // Reads all rows before anything happens: a run must not end in its tenth hour for a long prompt.
-Status check_data(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
-  const actors::DatasetPromptOptions prompts = prompt_options(options, opened.model.files.config);
+Status check_data(const RlOptions& options, const engines::ModelConfig& config,
+                  const DataReading& how, RlRun& opened) {
+  const actors::DatasetPromptOptions prompts = prompt_options(options, config);
   TIDEMILL_ASSIGN_OR_RETURN(const engines::AnswerCheck check_answer,
                             make_answer_check(options.reward));
   TIDEMILL_ASSIGN_OR_RETURN(
@@ -55,25 +59,27 @@ Status check_data(const RlOptions& options, const RunEnvironment& run, RlRun& op
       actors::check_prompts(*opened.data, *opened.codec, prompts, check_answer));
   TIDEMILL_RETURN_IF_ERROR(check_batch_fits(options, facts));
   if (facts.too_long.count > 0) {
-    run.log(long_prompts_text("data.train", options.data, facts.too_long, opened.data->num_rows()));
+    how.log(long_prompts_text("data.train", options.data, facts.too_long, opened.data->num_rows()));
   }
   opened.prompt_bytes = facts.most_bytes;
+  opened.prompt_lengths = facts.lengths;
   return {};
 }
 
-Status open_data(const RlOptions& options, const RunEnvironment& run, RlRun& opened) {
+Status open_data(const RlOptions& options, const engines::ModelConfig& config,
+                 const DataReading& how, RlRun& opened) {
   TIDEMILL_ASSIGN_OR_RETURN(
-      opened.codec, actors::TextCodec::load(options.model.path, run.now, chat_form(options.data)));
+      opened.codec, actors::TextCodec::load(options.model.path, how.now, chat_form(options.data)));
   storage::DatasetOptions train = dataset_options(options.data, options.run.seed);
   train.epochs = static_cast<std::uint64_t>(options.data.epochs.value_or(0));
   TIDEMILL_ASSIGN_OR_RETURN(opened.data,
-                            open_data_set<storage::PromptDataset>(train, "data.train", run.log));
-  TIDEMILL_RETURN_IF_ERROR(check_data(options, run, opened));
+                            open_data_set<storage::PromptDataset>(train, "data.train", how.log));
+  TIDEMILL_RETURN_IF_ERROR(check_data(options, config, how, opened));
   if (options.eval.common.every_steps > 0 && !options.data.eval.empty()) {
     TIDEMILL_ASSIGN_OR_RETURN(
-        opened.eval_prompts,
-        read_eval_prompts(options, *opened.codec, opened.model.files.config, run.log));
+        opened.eval_prompts, read_eval_prompts(options, *opened.codec, config, how.log));
   }
+  TIDEMILL_ASSIGN_OR_RETURN(opened.steps, total_steps(options, opened.data->num_rows()));
   return {};
 }
 
@@ -181,6 +187,28 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   return plan;
 }
 
+MemoryPlan likely_plan(const RlOptions& options, const TrainedModel& model, const RlRun& opened,
+                       engines::Recompute recompute) {
+  actors::Lengths eval_lengths;
+  for (const actors::Prompt& prompt : opened.eval_prompts) {
+    eval_lengths.add(std::ssize(prompt.ids));
+  }
+  engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
+  runtime.recompute = recompute;
+  MemoryPlan plan;
+  plan.recompute = recompute;
+  plan.engine = engines::estimate_memory(
+      model.files, runtime,
+      likely_load(options, {opened.prompt_lengths, eval_lengths, opened.steps,
+                            runtime.max_running}));
+  plan.stream_bytes = static_cast<std::int64_t>(
+      static_cast<std::uint64_t>(max_concurrent_rows(options) / options.rollout.group_size) *
+      stream_options(options, opened.prompt_bytes).group_bytes);
+  plan.best_bytes = options.eval.common.keep_best ? plan.engine.published_bytes : 0;
+  count_program(plan);
+  return plan;
+}
+
 }  // namespace
 
 Result<std::uint64_t> total_steps(const RlOptions& options, std::uint64_t num_prompts) {
@@ -209,16 +237,21 @@ MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
     runtime.recompute = recompute;
     MemoryPlan plan;
     plan.recompute = recompute;
-    plan.engine = engines::estimate_memory(
-        model.files, runtime,
-        {std::max(options.train.common.micro_batch_tokens, config.max_positions),
-         config.max_positions});
+    plan.engine = engines::estimate_memory(model.files, runtime, most_load(options, config));
     plan.stream_bytes =
         static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes));
     plan.best_bytes = options.eval.common.keep_best ? plan.engine.published_bytes : 0;
+    count_program(plan);
     return plan;
   };
   return choose_plan(options.train.common.recompute, options.run.device, plan_of);
+}
+
+Result<MemoryPlan> expect_memory(const RlOptions& options, const TrainedModel& model,
+                                 const MemoryPlan& most, const DataReading& how) {
+  RlRun opened;
+  TIDEMILL_RETURN_IF_ERROR(open_data(options, model.files.config, how, opened));
+  return likely_plan(options, model, opened, most.recompute);
 }
 
 Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment& run) {
@@ -230,14 +263,17 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   opened.recompute = plan.recompute;
   warn_of_threads(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(check_fit(options, opened.model.files.config));
-  TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
-  TIDEMILL_ASSIGN_OR_RETURN(opened.steps, total_steps(options, opened.data->num_rows()));
+  TIDEMILL_RETURN_IF_ERROR(
+      open_data(options, opened.model.files.config, {run.now, run.log}, opened));
+  const MemoryPlan expected = likely_plan(options, opened.model, opened, plan.recompute);
+  inform_of_memory(expected, plan, run);
   if (const auto tried = make_reward(options, run); !tried.ok()) {
     return tried.status();
   }
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data->digest()));
   if (run.on_begin) {
-    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config)});
+    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
+                  expected.total()});
   }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");

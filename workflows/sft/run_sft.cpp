@@ -2,6 +2,7 @@
 #include "workflows/sft/run_sft.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -21,6 +22,25 @@ struct SftEngines {
   std::shared_ptr<actors::RecordFiles> records;
 };
 
+// Weights that are held as they were published: those of the last step, and of the next.
+constexpr std::int64_t kSnapshots = 2;
+
+// Nothing is generated, and nobody is served what is trained.
+engines::MemoryLoad sft_load() {
+  engines::MemoryLoad load;
+  load.rollout_tokens = 0;
+  load.draws = 0;
+  load.publishes = false;
+  load.snapshots = kSnapshots;
+  return load;
+}
+
+// The positions of the pages that a sequence of usual length takes.
+std::int64_t in_pages(const actors::Lengths& lengths) {
+  const auto rows = static_cast<std::int64_t>(std::ceil(lengths.mean()));
+  return (rows + kPageTokens - 1) / kPageTokens * kPageTokens;
+}
+
 // What a run opens once and keeps through its incarnations.
 struct SftRun {
   TrainedModel model;
@@ -28,6 +48,8 @@ struct SftRun {
   std::shared_ptr<const std::vector<engines::TrainSequence>> eval_sequences;  // null: none
   std::string data_digest;
   std::uint64_t steps = 0;
+  actors::Lengths lengths;       // rows of training, of each row of the data
+  actors::Lengths eval_lengths;  // the same of `data.eval`
   engines::Recompute recompute = engines::Recompute::kNone;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
@@ -36,21 +58,23 @@ struct SftRun {
 };
 
 actors::DatasetSequenceOptions sequence_options(const SftOptions& options,
-                                                const RunEnvironment& run, const SftRun& opened) {
+                                                const engines::ModelConfig& config,
+                                                const DataReading& how, actors::Lengths& lengths) {
   actors::DatasetSequenceOptions sequences;
-  sequences.max_tokens =
-      options.data.max_prompt_tokens.value_or(opened.model.files.config.max_positions);
+  sequences.max_tokens = options.data.max_prompt_tokens.value_or(config.max_positions);
   sequences.on_long = on_long_prompt(options.data);
   sequences.chat = chat_form(options.data);
-  sequences.vocab_size = opened.model.files.config.vocab_size;
+  sequences.vocab_size = config.vocab_size;
   sequences.model_path = options.model.path;
-  sequences.now = run.now;
-  sequences.log = run.log;
+  sequences.now = how.now;
+  sequences.log = how.log;
+  sequences.on_rows = [&lengths](std::int64_t rows) { lengths.add(rows); };
   return sequences;
 }
 
 // Reads all of `data.eval`, in the order of the files.
-Status open_eval_data(const SftOptions& options, const RunEnvironment& run, SftRun& opened) {
+Status open_eval_data(const SftOptions& options, const engines::ModelConfig& config,
+                      const DataReading& how, SftRun& opened) {
   if (options.eval.every_steps == 0 || options.data.eval.empty()) {
     return {};
   }
@@ -58,9 +82,10 @@ Status open_eval_data(const SftOptions& options, const RunEnvironment& run, SftR
   eval.paths = options.data.eval;
   eval.order = storage::RowOrder::kAsFiled;
   TIDEMILL_ASSIGN_OR_RETURN(auto rows,
-                            open_data_set<storage::SupervisedDataset>(eval, "data.eval", run.log));
+                            open_data_set<storage::SupervisedDataset>(eval, "data.eval", how.log));
   const auto num_rows = static_cast<std::uint32_t>(rows->num_rows());
-  actors::DatasetSequenceOptions sequences = sequence_options(options, run, opened);
+  actors::DatasetSequenceOptions sequences =
+      sequence_options(options, config, how, opened.eval_lengths);
   sequences.key = "data.eval";
   TIDEMILL_ASSIGN_OR_RETURN(const auto reader, actors::make_dataset_sequence_reader(
                                                    std::move(rows), std::move(sequences)));
@@ -70,10 +95,11 @@ Status open_eval_data(const SftOptions& options, const RunEnvironment& run, SftR
   return {};
 }
 
-Status open_data(const SftOptions& options, const RunEnvironment& run, SftRun& opened) {
+Status open_data(const SftOptions& options, const engines::ModelConfig& config,
+                 const DataReading& how, SftRun& opened) {
   TIDEMILL_ASSIGN_OR_RETURN(
       auto rows, open_data_set<storage::SupervisedDataset>(
-                     dataset_options(options.data, options.run.seed), "data.train", run.log));
+                     dataset_options(options.data, options.run.seed), "data.train", how.log));
   opened.data_digest = rows->digest();
   const auto per_step = static_cast<std::uint64_t>(options.train.sequences_per_step);
   if (options.train.common.steps.has_value()) {
@@ -87,9 +113,40 @@ Status open_data(const SftOptions& options, const RunEnvironment& run, SftRun& o
     }
   }
   TIDEMILL_ASSIGN_OR_RETURN(
-      opened.reader, actors::make_dataset_sequence_reader(std::move(rows),
-                                                          sequence_options(options, run, opened)));
-  return open_eval_data(options, run, opened);
+      opened.reader,
+      actors::make_dataset_sequence_reader(
+          std::move(rows), sequence_options(options, config, how, opened.lengths)));
+  return open_eval_data(options, config, how, opened);
+}
+
+// What is likely to go through the model at once.
+engines::MemoryLoad likely_load(const SftOptions& options, const SftRun& opened) {
+  const actors::Lengths& lengths = opened.lengths;
+  const std::int64_t evaluated = opened.eval_lengths.likely_most(opened.eval_lengths.count(), 1);
+  const std::int64_t batch =
+      std::max(lengths.likely_most(options.train.sequences_per_step, opened.steps), evaluated);
+  engines::MemoryLoad load = sft_load();
+  load.sequence_tokens = std::max(lengths.longest(), opened.eval_lengths.longest());
+  load.train_tokens = std::max(std::min(options.train.common.micro_batch_tokens, batch),
+                               std::min(load.sequence_tokens, batch));
+  // Each sequence has pages of its own.
+  const double mean = std::max(lengths.mean(), 1.0);
+  load.kv_tokens = static_cast<std::int64_t>(static_cast<double>(load.train_tokens) / mean *
+                                             static_cast<double>(in_pages(lengths)));
+  return load;
+}
+
+MemoryPlan likely_plan(const SftOptions& options, const TrainedModel& model, const SftRun& opened,
+                       engines::Recompute recompute) {
+  engines::RuntimeOptions runtime =
+      runtime_options(model, options.model, options.train.common, 1, options.run.device);
+  runtime.recompute = recompute;
+  MemoryPlan plan;
+  plan.recompute = recompute;
+  plan.engine = engines::estimate_memory(model.files, runtime, likely_load(options, opened));
+  plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
+  count_program(plan);
+  return plan;
 }
 
 Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& opened,
@@ -163,19 +220,29 @@ MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model) {
   const std::int64_t sequences =
       options.eval.every_steps > 0 ? rows
                                    : std::min<std::int64_t>(rows, options.train.sequences_per_step);
-  const std::int64_t cached = rows + 16 * sequences;
+  engines::MemoryLoad load = sft_load();
+  load.train_tokens = rows;
+  load.sequence_tokens = longest;
+  load.kv_tokens = rows + kPageTokens * sequences;
   const auto plan_of = [&](engines::Recompute recompute) {
     engines::RuntimeOptions runtime =
         runtime_options(model, options.model, options.train.common, 1, options.run.device);
     runtime.recompute = recompute;
     MemoryPlan plan;
     plan.recompute = recompute;
-    plan.engine = engines::estimate_memory(model.files, runtime,
-                                           {rows, longest, /*rollout_tokens=*/0, cached});
+    plan.engine = engines::estimate_memory(model.files, runtime, load);
     plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
+    count_program(plan);
     return plan;
   };
   return choose_plan(options.train.common.recompute, options.run.device, plan_of);
+}
+
+Result<MemoryPlan> expect_memory(const SftOptions& options, const TrainedModel& model,
+                                 const MemoryPlan& most, const DataReading& how) {
+  SftRun opened;
+  TIDEMILL_RETURN_IF_ERROR(open_data(options, model.files.config, how, opened));
+  return likely_plan(options, model, opened, most.recompute);
 }
 
 Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironment& run) {
@@ -186,10 +253,14 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   TIDEMILL_RETURN_IF_ERROR(check_memory(plan, options.run.device));
   opened.recompute = plan.recompute;
   warn_of_threads(options.run.device, run);
-  TIDEMILL_RETURN_IF_ERROR(open_data(options, run, opened));
+  TIDEMILL_RETURN_IF_ERROR(
+      open_data(options, opened.model.files.config, {run.now, run.log}, opened));
+  const MemoryPlan expected = likely_plan(options, opened.model, opened, plan.recompute);
+  inform_of_memory(expected, plan, run);
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data_digest));
   if (run.on_begin) {
-    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config)});
+    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
+                  expected.total()});
   }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");

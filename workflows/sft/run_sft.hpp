@@ -18,4 +18,9 @@ namespace tidemill::workflows {
 /// Returns what a run of these options on `model` holds in memory at most.
 [[nodiscard]] MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model);
 
+/// Returns what a run of these options on `model` is likely to hold at its peak, `most` being what
+/// it holds at most; reads all its data. Errors: those of the data.
+[[nodiscard]] Result<MemoryPlan> expect_memory(const SftOptions& options, const TrainedModel& model,
+                                               const MemoryPlan& most, const DataReading& how);
+
 }  // namespace tidemill::workflows

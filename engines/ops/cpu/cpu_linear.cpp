@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "engines/ops/cpu/cpu_ops.hpp"
+#include "engines/ops/cpu/factory.hpp"
 #include "engines/ops/cpu/product_cuts.hpp"
 #include "engines/ops/shapes.hpp"
 #include "engines/ops/weight_elements.hpp"
@@ -18,7 +19,7 @@ constexpr std::int64_t kRowsPerWorker = 64;
 // A weight gradient with at most so many rows or columns is made without packing.
 constexpr std::int64_t kThin = 64;
 // Rows packed at once for a weight gradient, between two visits of its sums.
-constexpr std::int64_t kOuterStep = 512;
+constexpr std::int64_t kOuterStep = kCpuOuterRows;
 // Bytes of packed columns of dy: they stay in the second-level cache while those of x pass by.
 constexpr std::int64_t kOuterBlockBytes = std::int64_t{512} * 1024;
 

@@ -2,12 +2,26 @@
 // Puts the CPU backend together and says of what.
 #include "engines/ops/cpu/factory.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "engines/ops/cpu/cpu_ops.hpp"
+#include "engines/ops/cpu/panels.hpp"
 #include "engines/ops/cpu/processor.hpp"
+#include "engines/ops/cpu/weight_memory.hpp"
 
 namespace tidemill::engines {
+namespace {
+
+// Sets that are made before the worst place for the next one in the blocks has come by: a set's
+// place moves on by what is left of its size over whole blocks.
+constexpr int kRounds = 64;
+
+std::int64_t bytes_of(const WeightSize& weight) {
+  return cpu::PanelShape{weight.in_features, weight.out_features, weight.dtype}.size_bytes();
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Ops>> make_cpu_ops(Workers& workers, const CpuOptions& options) {
   TIDEMILL_ASSIGN_OR_RETURN(const cpu::KernelTable* kernels, cpu::choose_kernels(options.isa));
@@ -15,13 +29,20 @@ Result<std::unique_ptr<Ops>> make_cpu_ops(Workers& workers, const CpuOptions& op
       std::make_unique<cpu::CpuOps>(workers, *kernels, "cpu (" + std::string(kernels->isa) + ")"));
 }
 
-std::int64_t cpu_weight_bytes(std::span<const WeightSize> weights) {
-  cpu::WeightPlaces places;
-  for (const WeightSize& weight : weights) {
-    const cpu::PanelShape shape{weight.in_features, weight.out_features, weight.dtype};
-    static_cast<void>(places.add(shape.size_bytes()));
+std::int64_t cpu_weight_bytes(const PreparedWeights& weights) {
+  cpu::WeightSets sets;
+  for (const WeightSize& weight : weights.once) {
+    sets.add(bytes_of(weight));
   }
-  return places.bytes();
+  std::int64_t most = sets.bytes();
+  for (int round = 0; round < kRounds && !weights.again.empty() && weights.sets > 0; ++round) {
+    sets.begin_set(weights.sets);
+    for (const WeightSize& weight : weights.again) {
+      sets.add(bytes_of(weight));
+    }
+    most = std::max(most, sets.bytes());
+  }
+  return most;
 }
 
 std::int64_t cpu_rounded_row_bytes(DType dtype, std::int64_t cols) {

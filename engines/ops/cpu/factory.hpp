@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/dtype.hpp"
 #include "base/result.hpp"
@@ -48,9 +48,21 @@ struct WeightSize {
   DType dtype = DType::kF32;
 };
 
-/// Returns the memory that this backend takes for weights that it prepares one after the other,
-/// padding and the rounding to large pages included. Units: bytes.
-[[nodiscard]] std::int64_t cpu_weight_bytes(std::span<const WeightSize> weights);
+/// Weights that are prepared once and stay, and weights that are prepared again and again after
+/// them, of which so many sets exist at a time.
+struct PreparedWeights {
+  std::vector<WeightSize> once;
+  std::vector<WeightSize> again;
+  int sets = 0;  // of `again`, while the latest of them exists
+};
+
+/// Returns the most memory that this backend takes for weights, which it prepares one after the
+/// other: padding, the rounding to large pages, and what is kept by others in the same block once a
+/// set has gone. Units: bytes.
+[[nodiscard]] std::int64_t cpu_weight_bytes(const PreparedWeights& weights);
+
+/// Rows of a weight's input and of its gradient that are packed at a time for their product.
+inline constexpr std::int64_t kCpuOuterRows = 512;
 
 /// Returns the memory that this backend takes, while a product with weights of type `dtype` goes
 /// on, for a row of `cols` elements rounded as it is multiplied; `kAuto` kernels. Units: bytes.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/ops/cpu/weight_memory.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 namespace tidemill::engines::cpu {
 namespace {
 
@@ -52,6 +55,39 @@ WeightPlaces::Place WeightPlaces::cut(Kind kind, std::int64_t block_bytes, std::
   used = place.offset + size;
   bytes_ += rounded_up(used, kLargePage) - rounded_up(place.offset, kLargePage);
   return place;
+}
+
+void WeightSets::begin_set(std::int64_t sets) {
+  ++set_;
+  oldest_ = std::max<std::int64_t>(0, set_ - sets + 1);
+}
+
+void WeightSets::add(std::int64_t size) {
+  const WeightPlaces::Place place = places_.add(size);
+  const bool own = place.kind == WeightPlaces::Kind::kOwn;
+  const auto kind = static_cast<std::size_t>(place.kind);
+  if (place.block_bytes > 0) {
+    blocks_.push_back({.shared = !own});
+    if (!own) {
+      last_[kind] = std::ssize(blocks_) - 1;
+    }
+  }
+  Block& block = own ? blocks_.back() : blocks_[static_cast<std::size_t>(last_[kind])];
+  block.used = own ? place.block_bytes : place.offset + size;
+  block.newest_set = set_;
+  block.stays = block.stays || set_ < 0;
+}
+
+std::int64_t WeightSets::bytes() const noexcept {
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const Block& block = blocks_[i];
+    const bool last = std::ranges::find(last_, static_cast<std::int64_t>(i)) != last_.end();
+    if (block.stays || last || block.newest_set >= oldest_) {
+      bytes += block.shared ? rounded_up(block.used, kLargePage) : block.used;
+    }
+  }
+  return bytes;
 }
 
 WeightBytes WeightMemory::allocate(std::int64_t size) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/aligned_bytes.hpp"
 
@@ -36,6 +37,34 @@ private:
   // What is used of the last block of a kind; 0: there is none.
   std::array<std::int64_t, kSharedKinds> used_{};
   std::int64_t bytes_ = 0;
+};
+
+/// What blocks take while sets of weights are made one after the other and go again: a block stays
+/// while a weight in it does, or while there may be room at its end.
+class WeightSets {
+public:
+  /// Begins a set, after letting the oldest of those before go until `sets` exist with it. Weights
+  /// added before the first call stay.
+  void begin_set(std::int64_t sets);
+  /// Adds a weight of `size` bytes to the set.
+  void add(std::int64_t size);
+  /// Returns the bytes of the blocks that are there, as `WeightPlaces` counts them.
+  [[nodiscard]] std::int64_t bytes() const noexcept;
+
+private:
+  struct Block {
+    std::int64_t used = 0;         // bytes, from its begin on
+    std::int64_t newest_set = -1;  // with a weight in it; -1: of those that stay
+    bool stays = false;            // holds one that stays
+    bool shared = false;           // and is cut into weights
+  };
+
+  WeightPlaces places_;
+  std::vector<Block> blocks_;
+  // The last block of each kind that is cut, or -1.
+  std::array<std::int64_t, WeightPlaces::kSharedKinds> last_{-1, -1, -1};
+  std::int64_t set_ = -1;
+  std::int64_t oldest_ = 0;  // set that is still there
 };
 
 /// The bytes of one weight, from a cache line on, uninitialised. Keeps the block alive that they

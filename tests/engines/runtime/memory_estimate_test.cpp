@@ -9,6 +9,8 @@
 
 #include "engines/ops/cpu/cpu_ops.hpp"
 #include "engines/ops/cpu/factory.hpp"
+#include "engines/ops/cpu/weight_memory.hpp"
+#include "engines/transformer/activations.hpp"
 #include "engines/transformer/adapter.hpp"
 #include "engines/transformer/model_weights.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
@@ -91,6 +93,93 @@ TEST_P(MemoryEstimateTest, WeightsTakeWhatIsSaid) {
   const std::int64_t matrices = base->size_bytes() - vectors - own_table + adapter->size_bytes();
   EXPECT_LE(std::abs(static_cast<double>(memory.bytes() - matrices)),
             0.125 * static_cast<double>(matrices) + static_cast<double>(std::int64_t{4} << 20U));
+}
+
+constexpr std::int64_t kMebi = std::int64_t{1} << 20U;
+
+// A set of weights that share a block of 4 MiB.
+void add_set(cpu::WeightSets& sets) {
+  for (int i = 0; i < 3; ++i) {
+    sets.add(kMebi / 2);
+  }
+}
+
+TEST(WeightSetsTest, ABlockStaysWithTheLastWeightInIt) {
+  cpu::WeightSets sets;
+  sets.begin_set(1);
+  add_set(sets);
+  EXPECT_EQ(sets.bytes(), 2 * kMebi);
+  sets.begin_set(1);
+  add_set(sets);
+  EXPECT_EQ(sets.bytes(), 4 * kMebi);  // the first set has gone, its part of the block has not
+  sets.begin_set(1);
+  add_set(sets);  // two in the first block, one in the next
+  EXPECT_EQ(sets.bytes(), 6 * kMebi);
+  sets.begin_set(1);
+  add_set(sets);
+  EXPECT_EQ(sets.bytes(), 2 * kMebi);
+}
+
+TEST(WeightSetsTest, WhatWasMadeFirstStays) {
+  cpu::WeightSets sets;
+  add_set(sets);
+  sets.add(32 * kMebi);  // has a block of its own
+  for (int i = 0; i < 10; ++i) {
+    sets.begin_set(2);
+    add_set(sets);
+    EXPECT_GE(sets.bytes(), (32 + 4) * kMebi) << i;
+    EXPECT_LE(sets.bytes(), (32 + 4 + 2 * 4) * kMebi) << i;
+  }
+}
+
+TEST(WeightSetsTest, SetsOfTheirOwnBlocksAreCountedByTheirNumber) {
+  const WeightSize large{1024, 16384, DType::kF32};  // 64 MiB
+  const std::int64_t one = cpu_weight_bytes({{large}, {}, 0});
+  EXPECT_EQ(cpu_weight_bytes({{}, {large}, 3}), 3 * one);
+  EXPECT_EQ(cpu_weight_bytes({{large}, {large}, 1}), 2 * one);
+}
+
+TEST(MemoryLoadTest, SharedPromptsTakeTheGradientsOfTheirKeysAndValues) {
+  const ModelFiles model = wide_model();
+  RuntimeOptions options;
+  options.optimizer.emplace();
+  MemoryLoad load;
+  load.train_tokens = 256;
+  const std::int64_t none = estimate_memory(model, options, load).activation_bytes;
+  load.shared_tokens = 100;
+  const std::int64_t row = 2 * std::int64_t{4} * model.config.num_kv_heads * model.config.head_dim;
+  EXPECT_EQ(estimate_memory(model, options, load).activation_bytes, none + 100 * row);
+  load.prompt_tokens = 30;  // carried on, in every layer
+  EXPECT_EQ(estimate_memory(model, options, load).activation_bytes,
+            none + (100 + model.config.num_layers * 30) * row);
+}
+
+TEST(MemoryLoadTest, RowsThatAreScoredAloneAreKeptToo) {
+  const ModelFiles model = wide_model();
+  RuntimeOptions options;
+  options.optimizer.emplace();
+  MemoryLoad load;
+  load.train_tokens = 256;
+  load.rollout_tokens = 256;
+  const std::int64_t none = estimate_memory(model, options, load).activation_bytes;
+  load.score_tokens = 256;
+  EXPECT_EQ(estimate_memory(model, options, load).activation_bytes, none);
+  load.score_tokens = 512;
+  const std::int64_t kept = Activations::bytes_per_row(model.config, 0);
+  EXPECT_GE(estimate_memory(model, options, load).activation_bytes, none + 256 * kept);
+}
+
+TEST(MemoryLoadTest, PublishedVersionsAreHeldAsOftenAsIsSaid) {
+  const ModelFiles model = wide_model();
+  RuntimeOptions options;
+  options.optimizer.emplace();
+  MemoryLoad load;
+  load.snapshots = 2;
+  const MemoryEstimate two = estimate_memory(model, options, load);
+  load.snapshots = 5;
+  EXPECT_EQ(estimate_memory(model, options, load).weights_bytes,
+            two.weights_bytes + 3 * two.published_bytes);
+  EXPECT_EQ(two.given_bytes, 4 * num_parameters(model.config));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, MemoryEstimateTest,

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/process_memory.hpp"
+
+#include <fstream>
+#include <link.h>
+#include <sstream>
+#include <string>
+
+namespace tidemill::workflows {
+namespace {
+
+// A line of /proc/self/status, which counts in KiB.
+std::optional<std::int64_t> status_bytes(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    std::int64_t kib = 0;
+    if (line.starts_with(key + ":") && std::istringstream(line.substr(key.size() + 1)) >> kib) {
+      return kib * 1024;
+    }
+  }
+  return std::nullopt;
+}
+
+// Adds the segments of one loaded object that are not written to: the others have no file behind
+// them any more.
+int add_code(dl_phdr_info* object, std::size_t /*size*/, void* sum) {
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+    if (segment.p_type == PT_LOAD && (segment.p_flags & PF_W) == 0) {
+      *static_cast<std::int64_t*>(sum) += static_cast<std::int64_t>(segment.p_filesz);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> program_bytes() {
+  const std::optional<std::int64_t> held = status_bytes("RssAnon");
+  if (!held.has_value()) {
+    return std::nullopt;
+  }
+  std::int64_t code = 0;
+  dl_iterate_phdr(add_code, &code);
+  return *held + code;
+}
+
+std::optional<std::int64_t> peak_bytes() {
+  return status_bytes("VmHWM");
+}
+
+}  // namespace tidemill::workflows
