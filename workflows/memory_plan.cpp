@@ -65,11 +65,12 @@ std::int64_t group_memory() {
 std::string parts_of(const MemoryPlan& plan) {
   const engines::MemoryEstimate& engine = plan.engine;
   std::string text =
-      "program " + mebibytes(plan.program_bytes) + ", weights " + mebibytes(engine.weights_bytes) + ", cached keys and values " +
-      mebibytes(engine.kv_bytes) + ", activations " + mebibytes(engine.activation_bytes) +
-      " (recompute " + engines::recompute_name(plan.recompute) + "), gradients " +
-      mebibytes(engine.gradient_bytes) + ", optimizer " + mebibytes(engine.optimizer_bytes) +
-      ", commits " + mebibytes(engine.capture_bytes);
+      "program " + mebibytes(plan.program_bytes) + ", weights " + mebibytes(engine.weights_bytes) +
+      ", cached keys and values " + mebibytes(engine.kv_bytes) + ", activations " +
+      mebibytes(engine.activation_bytes) + " (recompute " +
+      engines::recompute_name(plan.recompute) + "), gradients " + mebibytes(engine.gradient_bytes) +
+      ", optimizer " + mebibytes(engine.optimizer_bytes) + ", commits " +
+      mebibytes(engine.capture_bytes);
   if (plan.stream_bytes > 0) {
     text += ", stream " + mebibytes(plan.stream_bytes);
   }

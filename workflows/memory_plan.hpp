@@ -22,8 +22,8 @@ struct MemoryPlan {
   engines::Recompute recompute = engines::Recompute::kNone;  // what `engine` rests on
   /// The process before the run, without what of it `engine` counts; 0: the system does not tell.
   std::int64_t program_bytes = 0;
-  std::int64_t stream_bytes = 0;                             // rows between the stages
-  std::int64_t best_bytes = 0;  // the best weights so far, where they are kept
+  std::int64_t stream_bytes = 0;  // rows between the stages
+  std::int64_t best_bytes = 0;    // the best weights so far, where they are kept
   [[nodiscard]] std::int64_t total() const noexcept {
     return program_bytes + engine.total() + stream_bytes + best_bytes;
   }

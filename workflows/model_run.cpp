@@ -231,7 +231,9 @@ void inform_of_device(const engines::ModelRuntime& runtime, const RunEnvironment
 void inform_of_memory(const MemoryPlan& expected, const MemoryPlan& most,
                       const RunEnvironment& run) {
   run.inform("memory: expected peak " + to_text(expected));
-  run.inform("memory: at most " + to_text(most));
+  MemoryPlan with_data = most;  // which has been read meanwhile
+  with_data.program_bytes = expected.program_bytes;
+  run.inform("memory: at most " + to_text(with_data));
 }
 
 Status export_weights(const TrainedModel& model, const ModelOptions& options,

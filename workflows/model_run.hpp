@@ -36,7 +36,7 @@ struct RunFacts {
 
 /// What rows of data are read with.
 struct DataReading {
-  std::string now;  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
+  std::string now;                              // for chat templates, "YYYY-MM-DDTHH:MM:SS"
   std::function<void(const std::string&)> log;  // told of rows left out, a line each
 };
 

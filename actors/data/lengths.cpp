@@ -23,9 +23,9 @@ std::int64_t Lengths::likely_most(std::int64_t rows, std::uint64_t draws) const 
     return 0;
   }
   const auto n = static_cast<double>(rows);
-  const double variance =
-      std::max(squares_ / static_cast<double>(count_) - mean() * mean(), 0.0);
-  const double margin = std::sqrt(2.0 * std::log(static_cast<double>(std::max<std::uint64_t>(draws, 1))));
+  const double variance = std::max(squares_ / static_cast<double>(count_) - mean() * mean(), 0.0);
+  const double margin =
+      std::sqrt(2.0 * std::log(static_cast<double>(std::max<std::uint64_t>(draws, 1))));
   const double likely = n * mean() + margin * std::sqrt(n * variance);
   return std::min(rows * longest_, static_cast<std::int64_t>(std::ceil(likely)));
 }

@@ -244,10 +244,11 @@ std::int64_t product_bytes(const ModelConfig& config, const RuntimeOptions& opti
       cpu_rounded_row_bytes(options.compute == DType::kBF16 ? DType::kBF16 : DType::kF32,
                             config.vocab_size);
   // Rows of a weight's input are packed for its gradient.
-  const std::int64_t packed =
-      options.adapter.has_value()
-          ? 0
-          : std::min(rows, kCpuOuterRows) * std::max(config.hidden_size, config.intermediate_size) * kFloat;
+  const std::int64_t packed = options.adapter.has_value()
+                                  ? 0
+                                  : std::min(rows, kCpuOuterRows) *
+                                        std::max(config.hidden_size, config.intermediate_size) *
+                                        kFloat;
   return std::max(of_rows, of_head) + packed;
 }
 
@@ -285,9 +286,8 @@ MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& op
   const bool trains = options.optimizer.has_value();
   MemoryEstimate estimate;
   estimate.weights_bytes = heap_bytes(model.tensors);
-  estimate.given_bytes =
-      estimate.weights_bytes +
-      (options.adapter.has_value() ? heap_bytes(options.adapter->tensors) : 0);
+  estimate.given_bytes = estimate.weights_bytes +
+                         (options.adapter.has_value() ? heap_bytes(options.adapter->tensors) : 0);
   estimate.kv_bytes = kv_bytes(config, options, load);
   if (trains && !options.adapter.has_value()) {
     add_trained_base(model, options, load, estimate);

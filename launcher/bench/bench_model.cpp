@@ -71,7 +71,7 @@ Status BenchModel::open(const BenchModelOptions& how) {
   config_ = files.config;
   batch_ = how.batch;
   const engines::MemoryLoad load{how.batch * kTrainTokens, kTrainTokens, 0,
-                                 how.batch * kTrainTokens, false, 0};
+                                 how.batch * kTrainTokens, false,        0};
   expected_bytes_ =
       before + static_cast<double>(engines::estimate_memory(files, runtime, load).total());
   TIDEMILL_ASSIGN_OR_RETURN(runtime_, engines::open_runtime(files, runtime));

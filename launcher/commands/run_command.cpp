@@ -34,6 +34,7 @@ Result<Plans> fitting_memory(const Options& options) {
   const workflows::DataReading how{local_time(), [](const std::string&) {}};
   TIDEMILL_ASSIGN_OR_RETURN(plans.expected,
                             workflows::expect_memory(options, model, plans.most, how));
+  plans.most.program_bytes = plans.expected.program_bytes;  // the data has been read meanwhile
   return plans;
 }
 

@@ -59,8 +59,8 @@ TEST_F(RunTest, ADryRunIsARunsFileOrOneObject) {
   EXPECT_EQ(object.at("config").at("rollout").at("group_size"), 2);
   EXPECT_EQ(object.at("config").at("workflow"), "rl");
   std::int64_t sum = 0;
-  for (const char* part :
-       {"program", "weights", "kv", "activations", "gradients", "optimizer", "commits", "stream", "best"}) {
+  for (const char* part : {"program", "weights", "kv", "activations", "gradients", "optimizer",
+                           "commits", "stream", "best"}) {
     sum += object.at("memory_bytes").at(part).get<std::int64_t>();
   }
   EXPECT_GT(sum, 0);

@@ -34,9 +34,9 @@ TEST(RlLoad, SmallBatchesDoNotFillTheirCaps) {
   // Two batches are in flight: 16 samples, one token each, and the prompts of 4 groups.
   EXPECT_EQ(load.draws, 16);
   EXPECT_EQ(load.rollout_tokens, 16 + 4 * 6);
-  // 13 positions are cached of a sample: a page, and one of each prompt; in training again.
-  EXPECT_EQ(load.kv_tokens, 16 * (16 * 1 + 4 * 1) + 16 * 2 * (4 * 1 + 1));
-  EXPECT_EQ(load.snapshots, 4);
+  // 13 positions are cached of a sample: a page, in which its prompt lies; in training again.
+  EXPECT_EQ(load.kv_tokens, 16 * (16 * 1) + 16 * 2 * (4 * 1));
+  EXPECT_EQ(load.snapshots, 3);
 }
 
 TEST(RlLoad, WhatIsFinishedStaysCached) {
@@ -44,7 +44,7 @@ TEST(RlLoad, WhatIsFinishedStaysCached) {
   options.rollout.max_new_tokens = 27;
   // 32 positions: two pages, of which the prompt's own one is not shared; both become full.
   const engines::MemoryLoad load = likely_load(options, {rows_of(10, 6), {}, 5});
-  EXPECT_EQ(load.kv_tokens, 16 * (4 * 1 + 16 * 2) + 16 * 2 * (4 * 2 + 1));
+  EXPECT_EQ(load.kv_tokens, 16 * (16 * 2) + 16 * 2 * (4 * 2));
 }
 
 TEST(RlLoad, EvaluationGoesThroughTheModelToo) {
@@ -79,7 +79,7 @@ TEST(RlLoad, NothingIsLikelierThanTheMost) {
   EXPECT_LE(likely.score_tokens, most.score_tokens);
   EXPECT_LE(likely.shared_tokens, most.shared_tokens);
   EXPECT_LE(likely.prompt_tokens, most.prompt_tokens);
-  EXPECT_EQ(likely.snapshots, most.snapshots);
+  EXPECT_LE(likely.snapshots, most.snapshots);
 }
 
 }  // namespace

@@ -13,10 +13,10 @@ namespace {
 // Sequences that probes of the trainer compute again.
 constexpr std::int64_t kProbes = 2;
 
-// Versions as they were published: the trainer holds those that rows may still be of, one before
-// them, and the one that it makes.
+// Versions as they were published: the trainer holds those that rows may still be of, and one
+// before them.
 std::int64_t num_snapshots(const RlOptions& options) {
-  return options.staleness.max + 3;
+  return options.staleness.max + 2;
 }
 
 std::int64_t pages_for(std::int64_t tokens) {
@@ -30,13 +30,15 @@ struct SamplePages {
     // The last token is drawn, not computed with.
     const std::int64_t whole = prompt + new_tokens - 1;
     of_prompt = pages_for(prompt);
+    full_of_prompt = prompt / kPageTokens;
     of_sample = pages_for(whole) - prompt / kPageTokens;
     finished = whole / kPageTokens - prompt / kPageTokens;
   }
 
-  std::int64_t of_prompt = 0;  // shared, its last one copied
-  std::int64_t of_sample = 0;  // its own, while it is generated
-  std::int64_t finished = 0;   // of those, what stays cached: those that became full
+  std::int64_t of_prompt = 0;       // its last one copied by all samples but the first
+  std::int64_t full_of_prompt = 0;  // of those, shared by all
+  std::int64_t of_sample = 0;       // its own, while it is generated
+  std::int64_t finished = 0;        // of those, what stays cached: those that became full
 };
 
 // What training takes at a time: `groups` of one minibatch, each with its prompt once.
@@ -45,18 +47,19 @@ void add_training(const RlOptions& options, const RlFacts& facts, engines::Memor
   const std::int64_t answer = options.rollout.max_new_tokens;
   const std::int64_t groups =
       (options.train.prompts_per_step + options.train.minibatches - 1) / options.train.minibatches;
-  const std::int64_t batch = facts.prompts.likely_most(groups, facts.steps) + groups * size * answer;
+  const std::int64_t batch =
+      facts.prompts.likely_most(groups, facts.steps) + groups * size * answer;
   load.sequence_tokens = facts.prompts.longest() + answer;
   load.train_tokens = std::max(std::min(options.train.common.micro_batch_tokens, batch),
                                std::min(load.sequence_tokens, batch));
   const double of_group = facts.prompts.mean() + static_cast<double>(size * answer);
-  const double share = std::min(static_cast<double>(load.train_tokens) / of_group,
-                                static_cast<double>(groups));
+  const double share =
+      std::min(static_cast<double>(load.train_tokens) / of_group, static_cast<double>(groups));
   load.shared_tokens = size > 1 ? static_cast<std::int64_t>(share * facts.prompts.mean()) : 0;
   load.prompt_tokens = size > 1 && batch > load.train_tokens ? facts.prompts.longest() : 0;
   const SamplePages pages(facts.prompts, answer);
   load.kv_tokens = static_cast<std::int64_t>(
-      share * static_cast<double>((pages.of_prompt + size * pages.of_sample) * kPageTokens));
+      share * static_cast<double>((pages.full_of_prompt + size * pages.of_sample) * kPageTokens));
 }
 
 // What generation takes at a time, and what of one version's samples stays cached: all that may be
@@ -74,8 +77,11 @@ void add_generation(const RlOptions& options, const RlFacts& facts, engines::Mem
   load.rollout_tokens = std::min(engines::StepBudget{}.tokens, running + prefill);
   load.draws = running;
   const SamplePages pages(facts.prompts, answer);
-  std::int64_t cached =
-      running * (pages.of_sample - pages.finished) + groups * pages.of_prompt + rows * pages.finished;
+  // A prompt whose first sample runs has its last page in that one's.
+  const std::int64_t begun = std::min(groups, running / options.rollout.group_size);
+  std::int64_t cached = running * (pages.of_sample - pages.finished) +
+                        begun * pages.full_of_prompt + (groups - begun) * pages.of_prompt +
+                        rows * pages.finished;
   if (evaluated > 0) {
     const SamplePages eval(facts.eval_prompts, answer);
     cached += facts.eval_prompts.count() * eval.of_prompt + evaluated * eval.finished;
@@ -89,7 +95,7 @@ engines::MemoryLoad most_load(const RlOptions& options, const engines::ModelConf
   engines::MemoryLoad load;
   load.train_tokens = std::max(options.train.common.micro_batch_tokens, config.max_positions);
   load.sequence_tokens = config.max_positions;
-  load.snapshots = num_snapshots(options);
+  load.snapshots = num_snapshots(options) + 1;  // and the one that is made
   load.score_tokens = kProbes * config.max_positions;
   const std::int64_t prompt = max_prompt_tokens(options, config);
   load.shared_tokens = options.rollout.group_size > 1 ? load.train_tokens : 0;

@@ -76,8 +76,8 @@ Status open_data(const RlOptions& options, const engines::ModelConfig& config,
                             open_data_set<storage::PromptDataset>(train, "data.train", how.log));
   TIDEMILL_RETURN_IF_ERROR(check_data(options, config, how, opened));
   if (options.eval.common.every_steps > 0 && !options.data.eval.empty()) {
-    TIDEMILL_ASSIGN_OR_RETURN(
-        opened.eval_prompts, read_eval_prompts(options, *opened.codec, config, how.log));
+    TIDEMILL_ASSIGN_OR_RETURN(opened.eval_prompts,
+                              read_eval_prompts(options, *opened.codec, config, how.log));
   }
   TIDEMILL_ASSIGN_OR_RETURN(opened.steps, total_steps(options, opened.data->num_rows()));
   return {};
@@ -197,10 +197,9 @@ MemoryPlan likely_plan(const RlOptions& options, const TrainedModel& model, cons
   runtime.recompute = recompute;
   MemoryPlan plan;
   plan.recompute = recompute;
-  plan.engine = engines::estimate_memory(
-      model.files, runtime,
-      likely_load(options, {opened.prompt_lengths, eval_lengths, opened.steps,
-                            runtime.max_running}));
+  plan.engine = engines::estimate_memory(model.files, runtime,
+                                         likely_load(options, {opened.prompt_lengths, eval_lengths,
+                                                               opened.steps, runtime.max_running}));
   plan.stream_bytes = static_cast<std::int64_t>(
       static_cast<std::uint64_t>(max_concurrent_rows(options) / options.rollout.group_size) *
       stream_options(options, opened.prompt_bytes).group_bytes);
@@ -272,8 +271,8 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   }
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data->digest()));
   if (run.on_begin) {
-    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
-                  expected.total()});
+    run.on_begin(
+        {opened.steps, engines::num_parameters(opened.model.files.config), expected.total()});
   }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");

@@ -113,9 +113,8 @@ Status open_data(const SftOptions& options, const engines::ModelConfig& config,
     }
   }
   TIDEMILL_ASSIGN_OR_RETURN(
-      opened.reader,
-      actors::make_dataset_sequence_reader(
-          std::move(rows), sequence_options(options, config, how, opened.lengths)));
+      opened.reader, actors::make_dataset_sequence_reader(
+                         std::move(rows), sequence_options(options, config, how, opened.lengths)));
   return open_eval_data(options, config, how, opened);
 }
 
@@ -259,8 +258,8 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   inform_of_memory(expected, plan, run);
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data_digest));
   if (run.on_begin) {
-    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
-                  expected.total()});
+    run.on_begin(
+        {opened.steps, engines::num_parameters(opened.model.files.config), expected.total()});
   }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");
