@@ -33,7 +33,7 @@ TEST(RlLoad, SmallBatchesDoNotFillTheirCaps) {
   EXPECT_EQ(load.prompt_tokens, 0) << "no group is cut";
   // Two batches are in flight: 16 samples, one token each, and the prompts of 4 groups.
   EXPECT_EQ(load.draws, 16);
-  EXPECT_EQ(load.rollout_tokens, 16 + 4 * 6);
+  EXPECT_EQ(load.rollout_tokens, (16 - 4) + 4 * 6);
   // 13 positions are cached of a sample: a page, in which its prompt lies; in training again.
   EXPECT_EQ(load.kv_tokens, 16 * (16 * 1) + 16 * 2 * (4 * 1));
   EXPECT_EQ(load.snapshots, 3);
@@ -52,7 +52,7 @@ TEST(RlLoad, EvaluationGoesThroughTheModelToo) {
   options.eval.samples = 2;
   const engines::MemoryLoad load = likely_load(options, {rows_of(10, 6), rows_of(50, 20), 5});
   EXPECT_EQ(load.draws, 16 + 2 * 50);
-  EXPECT_EQ(load.rollout_tokens, load.draws + 50 * 20);
+  EXPECT_EQ(load.rollout_tokens, (load.draws - 50) + 50 * 20);
   RlFacts few{rows_of(10, 6), rows_of(50, 20), 5};
   few.max_running = 30;
   EXPECT_EQ(likely_load(options, few).draws, 30);

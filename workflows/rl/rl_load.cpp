@@ -70,11 +70,14 @@ void add_generation(const RlOptions& options, const RlFacts& facts, engines::Mem
   const std::int64_t groups = rows / options.rollout.group_size;
   const std::int64_t evaluated = facts.eval_prompts.count() * options.eval.samples;
   const std::int64_t running = std::min(facts.max_running, rows + evaluated);
-  // Samples of one prompt wait for the first of them, and younger ones come before them.
-  const std::int64_t prefill =
-      std::max(facts.prompts.likely_most(std::min(groups, running), facts.steps),
-               facts.eval_prompts.likely_most(std::min(facts.eval_prompts.count(), running), 1));
-  load.rollout_tokens = std::min(engines::StepBudget{}.tokens, running + prefill);
+  // Samples of one prompt wait for the first of them, and younger ones come before them. Those that
+  // read their prompts draw nothing else meanwhile.
+  const std::int64_t firsts = std::min(groups, running);
+  const std::int64_t evals = std::min(facts.eval_prompts.count(), running);
+  const std::int64_t iteration =
+      running + std::max(facts.prompts.likely_most(firsts, facts.steps) - firsts,
+                         facts.eval_prompts.likely_most(evals, 1) - evals);
+  load.rollout_tokens = std::min(engines::StepBudget{}.tokens, iteration);
   load.draws = running;
   const SamplePages pages(facts.prompts, answer);
   // A prompt whose first sample runs has its last page in that one's.
