@@ -45,11 +45,15 @@ std::byte* map_large(std::size_t size) {
 AlignedBytes::AlignedBytes(std::int64_t size, Pages pages) : size_(size) {
   const auto bytes = static_cast<std::size_t>(size);
   if (bytes < kLargePage) {
-    data_.reset(
-        static_cast<std::byte*>(std::aligned_alloc(kCacheLine, round_up(bytes, kCacheLine))));
-    if (data_ == nullptr) {
+    // Not `aligned_alloc`: glibc before 2.38 gives back what it cuts off, and finds no room for the
+    // next request of the same size where this one was.
+    std::size_t space = bytes + kCacheLine;
+    void* heap = std::malloc(space);
+    if (heap == nullptr) {
       throw std::bad_alloc();
     }
+    void* start = heap;
+    data_ = {static_cast<std::byte*>(std::align(kCacheLine, bytes, start, space)), Release{heap}};
     return;
   }
   const std::size_t mapped = round_up(bytes, kSmallPage);
@@ -60,7 +64,7 @@ void AlignedBytes::Release::operator()(std::byte* bytes) const noexcept {
   if (mapped > 0) {
     (void)::munmap(bytes, mapped);
   } else {
-    std::free(bytes);
+    std::free(heap);
   }
 }
 

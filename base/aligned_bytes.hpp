@@ -31,10 +31,12 @@ public:
 
 private:
   struct Release {
-    Release() noexcept : mapped(0) {}
+    Release() noexcept = default;
+    explicit Release(void* start) noexcept : heap(start) {}
     explicit Release(std::size_t bytes) noexcept : mapped(bytes) {}
 
-    std::size_t mapped;  // bytes, or 0: from the heap
+    void* heap{};          // what the bytes were cut from, or null
+    std::size_t mapped{};  // bytes
     void operator()(std::byte* bytes) const noexcept;
   };
   std::unique_ptr<std::byte, Release> data_;

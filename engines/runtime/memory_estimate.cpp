@@ -118,18 +118,21 @@ int num_layouts(const MemoryLoad& load) {
   return load.publishes ? 3 : 2;
 }
 
-// What `once` takes beside the layouts of `again`, which trained weights are laid out in after each
-// update. Nobody generates with anything but the first of them where nothing is published.
-std::int64_t layout_bytes(const LaidOut& once, const LaidOut& again, const MemoryLoad& load) {
+// Where a trainer lays out what an update has changed.
+enum class Updates : std::uint8_t { kInPlace, kAnew };
+
+// What `once` takes beside the layouts of `again`, in which trained weights are laid out. Nobody
+// generates with anything but the first of them where nothing is published.
+std::int64_t layout_bytes(const LaidOut& once, const LaidOut& again, Updates updates,
+                          const MemoryLoad& load) {
   const int layouts = num_layouts(load);
   const std::int64_t vectors = once.vector_bytes() + layouts * again.vector_bytes();
+  const int staying = (load.publishes ? 0 : 1) + (updates == Updates::kInPlace ? 1 : 0);
   std::vector<WeightSize> stays = once.weights();
-  if (!load.publishes) {
+  for (int i = 0; i < staying; ++i) {
     stays.insert(stays.end(), again.weights().begin(), again.weights().end());
   }
-  return cpu_weight_bytes(
-             {std::move(stays), again.weights(), load.publishes ? layouts : layouts - 1}) +
-         vectors;
+  return cpu_weight_bytes({std::move(stays), again.weights(), layouts - staying}) + vectors;
 }
 
 // The embedding table beside a frozen base: the file's, or, beside NF4, in blocks.
@@ -193,7 +196,8 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
   LaidOut layout;
   layout.add_base(config, options.compute);
   const std::int64_t table = bytes_in(options.compute, table_elements(config));
-  estimate.weights_bytes += converted + base + rounded + layout_bytes({}, layout, load) +
+  estimate.weights_bytes += converted + base + rounded +
+                            layout_bytes({}, layout, Updates::kInPlace, load) +
                             num_layouts(load) * table + load.snapshots * published;
   estimate.gradient_bytes =
       base + (config.tie_word_embeddings ? table_elements(config) * kFloat : 0);
@@ -228,7 +232,7 @@ void add_frozen_base(const ModelFiles& model, const RuntimeOptions& options, con
       base.add_adapter(spec, tensors);
     }
   }
-  estimate.weights_bytes += layout_bytes(base, trained, load);
+  estimate.weights_bytes += layout_bytes(base, trained, Updates::kAnew, load);
 }
 
 // What products with rows rounded, and gradients of weights, hold meanwhile.
