@@ -21,9 +21,9 @@ GOOGLETEST = pathlib.Path("/usr/src/googletest/googletest")
 FLAGS = ["-std=c++20", "-march=armv8.2-a", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
          "-Wno-psabi"]
 # What the operations stand on.
-BASE = ["base/block_int8.cpp", "base/block_nf4.cpp", "base/buffer.cpp", "base/check.cpp",
-        "base/dtype.cpp", "base/float_tensor.cpp", "base/random.cpp", "base/status.cpp",
-        "base/tensor.cpp",
+BASE = ["base/aligned_bytes.cpp", "base/block_int8.cpp", "base/block_nf4.cpp", "base/buffer.cpp",
+        "base/check.cpp", "base/dtype.cpp", "base/float_tensor.cpp", "base/random.cpp",
+        "base/status.cpp", "base/tensor.cpp",
         "engines/executor/workers.cpp", "engines/optimizer/adamw.cpp"]
 SECONDS = 3000
 

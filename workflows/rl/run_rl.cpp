@@ -265,7 +265,6 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   const MemoryPlan expected = likely_plan(options, opened.model, opened, plan.recompute);
-  inform_of_memory(expected, plan, run);
   if (const auto tried = make_reward(options, run); !tried.ok()) {
     return tried.status();
   }
@@ -279,13 +278,18 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   opened.commit_port = actors::make_thread_work_port("commit");
   opened.reward_port = actors::make_thread_work_port("reward");
   opened.eval_port = actors::make_thread_work_port("eval");
-  TIDEMILL_ASSIGN_OR_RETURN(actors::RunSummary summary, run_to_end(run, [&](auto on_end) {
-                              RlHooks hooks;
-                              hooks.on_end = std::move(on_end);
-                              hooks.first_incarnation = run.first_incarnation;
-                              return spawn_rl_run(run.system, make_plan(options, run, opened),
-                                                  std::move(hooks));
-                            }));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      actors::RunSummary summary, run_to_end(run, [&](auto on_end) {
+        RlHooks hooks;
+        hooks.on_end = std::move(on_end);
+        hooks.first_incarnation = run.first_incarnation;
+        hooks.on_spawn = [&, told = false](actors::RunParts& /*parts*/) mutable {
+          if (!std::exchange(told, true)) {
+            inform_of_memory(expected, plan, run);
+          }
+        };
+        return spawn_rl_run(run.system, make_plan(options, run, opened), std::move(hooks));
+      }));
   TIDEMILL_RETURN_IF_ERROR(export_weights(opened.model, options.model, summary.weights, run));
   return summary;
 }

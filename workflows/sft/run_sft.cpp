@@ -255,7 +255,6 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   const MemoryPlan expected = likely_plan(options, opened.model, opened, plan.recompute);
-  inform_of_memory(expected, plan, run);
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data_digest));
   if (run.on_begin) {
     run.on_begin(
@@ -271,8 +270,12 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
     deps.prepare = [&](const actors::RunOrigin& origin) {
       return prepare(options, opened, run, origin);
     };
-    deps.spawn = [&](const actors::RunOrigin& origin, const std::shared_ptr<void>& prepared,
-                     const actors::RunOwnerActor& owner) {
+    deps.spawn = [&, told = false](const actors::RunOrigin& origin,
+                                   const std::shared_ptr<void>& prepared,
+                                   const actors::RunOwnerActor& owner) mutable {
+      if (!std::exchange(told, true)) {
+        inform_of_memory(expected, plan, run);
+      }
       return compose(options, opened, run, origin, std::static_pointer_cast<SftEngines>(prepared),
                      owner);
     };
