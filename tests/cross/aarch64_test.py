@@ -22,8 +22,9 @@ FLAGS = ["-std=c++20", "-march=armv8.2-a", "-O2", "-ffp-contract=off", "-Wall", 
          "-Wno-psabi"]
 # What the operations stand on.
 BASE = ["base/aligned_bytes.cpp", "base/block_int8.cpp", "base/block_nf4.cpp", "base/buffer.cpp",
-        "base/check.cpp", "base/dtype.cpp", "base/float_tensor.cpp", "base/random.cpp",
-        "base/status.cpp", "base/tensor.cpp",
+        "base/check.cpp", "base/dtype.cpp", "base/file.cpp", "base/file_write.cpp",
+        "base/float_tensor.cpp", "base/quote.cpp", "base/random.cpp", "base/status.cpp",
+        "base/tensor.cpp",
         "engines/executor/workers.cpp", "engines/optimizer/adamw.cpp"]
 SECONDS = 3000
 
