@@ -481,8 +481,9 @@ private:
     TIDEMILL_ASSIGN_OR_RETURN(const Json* ids, token.array("ids"));
     for (std::size_t i = 0; i < ids->size(); ++i) {
       const std::string path = indexed(token.path_of("ids"), i);
-      TIDEMILL_ASSIGN_OR_RETURN(const std::int32_t id,
-                                read_id((*ids)[i], [&path] { return path; }));
+      TIDEMILL_ASSIGN_OR_RETURN(
+          const std::int32_t id,
+          read_id((*ids)[i], [&path]() -> const std::string& { return path; }));
       if (token_of_id_.count(id) == 0) {
         return wrong(path, "no token has id " + std::to_string(id));
       }
