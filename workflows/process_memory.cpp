@@ -5,13 +5,14 @@
 #include <link.h>
 #include <sstream>
 #include <string>
+#include <unistd.h>
 
 namespace tidemill::workflows {
 namespace {
 
-// A line of /proc/self/status, which counts in KiB.
-std::optional<std::int64_t> status_bytes(const std::string& key) {
-  std::ifstream status("/proc/self/status");
+// A line of a process's status, which counts in KiB.
+std::optional<std::int64_t> status_bytes(pid_t pid, const std::string& key) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {
     std::int64_t kib = 0;
     if (line.starts_with(key + ":") && std::istringstream(line.substr(key.size() + 1)) >> kib) {
@@ -36,7 +37,7 @@ int add_code(dl_phdr_info* object, std::size_t /*size*/, void* sum) {
 }  // namespace
 
 std::optional<std::int64_t> program_bytes() {
-  const std::optional<std::int64_t> held = status_bytes("RssAnon");
+  const std::optional<std::int64_t> held = status_bytes(::getpid(), "RssAnon");
   if (!held.has_value()) {
     return std::nullopt;
   }
@@ -46,7 +47,11 @@ std::optional<std::int64_t> program_bytes() {
 }
 
 std::optional<std::int64_t> peak_bytes() {
-  return status_bytes("VmHWM");
+  return peak_bytes(::getpid());
+}
+
+std::optional<std::int64_t> peak_bytes(pid_t pid) {
+  return status_bytes(pid, "VmHWM");
 }
 
 }  // namespace tidemill::workflows

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <sys/types.h>
 
 namespace tidemill::workflows {
 
@@ -12,8 +13,10 @@ namespace tidemill::workflows {
 /// does not tell. Units: bytes.
 [[nodiscard]] std::optional<std::int64_t> program_bytes();
 
-/// Returns the most memory that the process has held since it began. Nothing where the system does
-/// not tell. Units: bytes.
+/// Returns the most memory that this process, or `pid`, has held since it was started as its
+/// program or its peak was reset. Nothing where it has ended or the system does not tell. Units:
+/// bytes.
 [[nodiscard]] std::optional<std::int64_t> peak_bytes();
+[[nodiscard]] std::optional<std::int64_t> peak_bytes(pid_t pid);
 
 }  // namespace tidemill::workflows

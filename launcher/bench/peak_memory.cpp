@@ -3,37 +3,22 @@
 
 #include <fstream>
 #include <malloc.h>
-#include <sstream>
-#include <string>
+#include <unistd.h>
+
+#include "workflows/process_memory.hpp"
 
 namespace tidemill::launcher {
-namespace {
-
-double read_peak(const std::string& path) {
-  std::ifstream status(path);
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) {
-      double kib = 0.0;
-      std::istringstream(line.substr(6)) >> kib;
-      return kib * 1024.0;
-    }
-  }
-  return 0.0;
-}
-
-}  // namespace
-
 void reset_peak_memory() {
   malloc_trim(0);  // what an earlier figure gave back to the allocator
   std::ofstream("/proc/self/clear_refs") << "5";
 }
 
 double peak_memory_bytes() {
-  return read_peak("/proc/self/status");
+  return peak_memory_bytes(::getpid());
 }
 
 double peak_memory_bytes(pid_t pid) {
-  return read_peak("/proc/" + std::to_string(pid) + "/status");
+  return static_cast<double>(workflows::peak_bytes(pid).value_or(0));
 }
 
 }  // namespace tidemill::launcher

@@ -26,7 +26,8 @@ struct RlRun {
   actors::Lengths prompt_lengths;  // of `data.train`
   std::vector<actors::Prompt> eval_prompts;
   std::uint64_t steps = 0;
-  engines::Recompute recompute = engines::Recompute::kNone;
+  MemoryPlan most_memory;
+  MemoryPlan expected_memory;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
   std::unique_ptr<actors::WorkPort> commit_port;
@@ -102,7 +103,7 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
                                                 const RunEnvironment& run,
                                                 const actors::RunOrigin& origin) {
   engines::RuntimeOptions wanted = rl_runtime_options(options, opened.model, opened.steps);
-  wanted.recompute = opened.recompute;
+  wanted.recompute = opened.most_memory.recompute;
   wanted.token_text = [codec = *opened.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
   };
@@ -120,6 +121,7 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
           origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
           static_cast<std::uint64_t>(options.run.record.samples_bytes)));
   inform_of_device(*device, run);
+  inform_of_memory(opened.expected_memory, opened.most_memory, run);
   return engines;
 }
 
@@ -257,39 +259,33 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   RlRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  const MemoryPlan plan = plan_memory(options, opened.model);
-  TIDEMILL_RETURN_IF_ERROR(check_memory(plan, options.run.device));
-  opened.recompute = plan.recompute;
+  opened.most_memory = plan_memory(options, opened.model);
+  TIDEMILL_RETURN_IF_ERROR(check_memory(opened.most_memory, options.run.device));
   warn_of_threads(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(check_fit(options, opened.model.files.config));
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
-  const MemoryPlan expected = likely_plan(options, opened.model, opened, plan.recompute);
+  opened.expected_memory = likely_plan(options, opened.model, opened, opened.most_memory.recompute);
   if (const auto tried = make_reward(options, run); !tried.ok()) {
     return tried.status();
   }
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data->digest()));
   if (run.on_begin) {
-    run.on_begin(
-        {opened.steps, engines::num_parameters(opened.model.files.config), expected.total()});
+    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
+                  opened.expected_memory.total()});
   }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");
   opened.commit_port = actors::make_thread_work_port("commit");
   opened.reward_port = actors::make_thread_work_port("reward");
   opened.eval_port = actors::make_thread_work_port("eval");
-  TIDEMILL_ASSIGN_OR_RETURN(
-      actors::RunSummary summary, run_to_end(run, [&](auto on_end) {
-        RlHooks hooks;
-        hooks.on_end = std::move(on_end);
-        hooks.first_incarnation = run.first_incarnation;
-        hooks.on_spawn = [&, told = false](actors::RunParts& /*parts*/) mutable {
-          if (!std::exchange(told, true)) {
-            inform_of_memory(expected, plan, run);
-          }
-        };
-        return spawn_rl_run(run.system, make_plan(options, run, opened), std::move(hooks));
-      }));
+  TIDEMILL_ASSIGN_OR_RETURN(actors::RunSummary summary, run_to_end(run, [&](auto on_end) {
+                              RlHooks hooks;
+                              hooks.on_end = std::move(on_end);
+                              hooks.first_incarnation = run.first_incarnation;
+                              return spawn_rl_run(run.system, make_plan(options, run, opened),
+                                                  std::move(hooks));
+                            }));
   TIDEMILL_RETURN_IF_ERROR(export_weights(opened.model, options.model, summary.weights, run));
   return summary;
 }

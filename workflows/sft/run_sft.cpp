@@ -50,7 +50,8 @@ struct SftRun {
   std::uint64_t steps = 0;
   actors::Lengths lengths;       // rows of training, of each row of the data
   actors::Lengths eval_lengths;  // the same of `data.eval`
-  engines::Recompute recompute = engines::Recompute::kNone;
+  MemoryPlan most_memory;
+  MemoryPlan expected_memory;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
   std::unique_ptr<actors::WorkPort> commit_port;
@@ -154,7 +155,7 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
   engines::RuntimeOptions runtime =
       runtime_options(opened.model, options.model, options.train.common,
                       static_cast<std::int64_t>(opened.steps), options.run.device);
-  runtime.recompute = opened.recompute;
+  runtime.recompute = opened.most_memory.recompute;
   TIDEMILL_ASSIGN_OR_RETURN(engines->opened, open_runtime_at(opened.model, runtime, origin));
   TIDEMILL_ASSIGN_OR_RETURN(
       engines->records,
@@ -163,6 +164,7 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
           origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
           static_cast<std::uint64_t>(options.run.record.samples_bytes)));
   inform_of_device(*engines->opened.runtime, run);
+  inform_of_memory(opened.expected_memory, opened.most_memory, run);
   return std::shared_ptr<void>(std::move(engines));
 }
 
@@ -248,17 +250,16 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   SftRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  const MemoryPlan plan = plan_memory(options, opened.model);
-  TIDEMILL_RETURN_IF_ERROR(check_memory(plan, options.run.device));
-  opened.recompute = plan.recompute;
+  opened.most_memory = plan_memory(options, opened.model);
+  TIDEMILL_RETURN_IF_ERROR(check_memory(opened.most_memory, options.run.device));
   warn_of_threads(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
-  const MemoryPlan expected = likely_plan(options, opened.model, opened, plan.recompute);
+  opened.expected_memory = likely_plan(options, opened.model, opened, opened.most_memory.recompute);
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data_digest));
   if (run.on_begin) {
-    run.on_begin(
-        {opened.steps, engines::num_parameters(opened.model.files.config), expected.total()});
+    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
+                  opened.expected_memory.total()});
   }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");
@@ -270,12 +271,8 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
     deps.prepare = [&](const actors::RunOrigin& origin) {
       return prepare(options, opened, run, origin);
     };
-    deps.spawn = [&, told = false](const actors::RunOrigin& origin,
-                                   const std::shared_ptr<void>& prepared,
-                                   const actors::RunOwnerActor& owner) mutable {
-      if (!std::exchange(told, true)) {
-        inform_of_memory(expected, plan, run);
-      }
+    deps.spawn = [&](const actors::RunOrigin& origin, const std::shared_ptr<void>& prepared,
+                     const actors::RunOwnerActor& owner) {
       return compose(options, opened, run, origin, std::static_pointer_cast<SftEngines>(prepared),
                      owner);
     };
