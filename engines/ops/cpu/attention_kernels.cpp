@@ -67,6 +67,32 @@ std::int64_t attention_scratch(const AttentionJob& job) {
   return Workspace<Floats>(job, nullptr).size();
 }
 
+// Asks for the keys or the values that the single token of a job sees, to the second-level cache. A
+// page of one kv head is one run of lines, but the processor does not foresee where the next run
+// begins. Long contexts would drive each other out: of them the first runs are asked for.
+enum class Part { kKeys, kValues };
+template <class Unit, Part kPart>
+void fetch_pages(const AttentionJob& job) {
+  constexpr std::int64_t kMostBytes = std::int64_t{64} * 1024;
+  if (job.tokens > 1) {
+    return;
+  }
+  const PageLayout& layout = job.layout;
+  const std::int64_t units =
+      kPart == Part::kKeys ? layout.key_units() : layout.head_units() - layout.key_units();
+  const Span seen = visible(job.window, job.first_position);
+  const std::int64_t first = seen.first / layout.page_tokens;
+  const std::int64_t most = larger(1, kMostBytes / (units * std::int64_t{sizeof(Unit)}));
+  const std::int64_t last = smaller(seen.last / layout.page_tokens, first + most - 1);
+  for (std::int64_t page = first; page <= last; ++page) {
+    const PageHead<Unit> head = page_head<Unit>(job, page);
+    const Unit* from = kPart == Part::kKeys ? head.keys : head.values;
+    for (std::int64_t i = 0; i < units; i += kLanes) {
+      __builtin_prefetch(from + i, 0, 2);
+    }
+  }
+}
+
 // The keys of 16 positions: rows of units, a page's length apart.
 template <class Kind>
 const typename Kind::Unit* keys_at(const AttentionJob& job, std::int64_t position) {
@@ -312,7 +338,11 @@ void attention(const AttentionJob& job, float* scratch) {
   // The next job is likely to be about the next kv head.
   const std::int64_t floats = job.ratio * head_dim;
   fetch_rows(job.q + floats, job.q_stride, job.tokens, floats);
+  fetch_pages<typename Kind::Unit, Part::kValues>(job);
   compute_scores(job, work);
+  if (job.next != nullptr) {
+    fetch_pages<typename Kind::Unit, Part::kKeys>(*job.next);
+  }
   const auto out_row = [&](std::int64_t r) {
     return job.out + r / job.ratio * job.out_stride + r % job.ratio * head_dim;
   };

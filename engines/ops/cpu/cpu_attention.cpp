@@ -72,16 +72,24 @@ void CpuOps::attention(const AttentionShape& shape, std::span<const AttentionSeg
   }
   const auto kernel =
       shape.kv_dtype == DType::kBF16 ? kernels_.attention_bf16 : kernels_.attention_f32;
+  const auto job_of = [&](const Task& task) {
+    AttentionJob job = job_for(shape, cache, task, q);
+    const std::int64_t row = task.segment->first_row + task.first_token;
+    job.out = out.row(row) + task.kv_head * job.ratio * shape.head_dim;
+    job.out_stride = out.stride;
+    if (lse.data != nullptr) {
+      job.lse = lse.row(row) + task.kv_head * job.ratio;
+      job.lse_stride = lse.stride;
+    }
+    return job;
+  };
   team_.share(costs, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+    AttentionJob next;
     for (std::int64_t i = begin; i < end; ++i) {
-      const Task& task = tasks[static_cast<std::size_t>(i)];
-      AttentionJob job = job_for(shape, cache, task, q);
-      const std::int64_t row = task.segment->first_row + task.first_token;
-      job.out = out.row(row) + task.kv_head * job.ratio * shape.head_dim;
-      job.out_stride = out.stride;
-      if (lse.data != nullptr) {
-        job.lse = lse.row(row) + task.kv_head * job.ratio;
-        job.lse_stride = lse.stride;
+      AttentionJob job = i == begin ? job_of(tasks[static_cast<std::size_t>(i)]) : next;
+      if (i + 1 < end) {
+        next = job_of(tasks[static_cast<std::size_t>(i + 1)]);
+        job.next = &next;
       }
       kernel(job, team_.scratch(part).floats(kernels_.attention_scratch(job)));
     }

@@ -99,7 +99,7 @@ struct ExpandJob {
 /// y = or += x B + bias, for the columns of consecutive panels of B.
 ///
 /// Every element is one chain of multiply-adds over the depth, from 0 upwards, to which the bias
-/// and then the old value of y are added.
+/// and then the old value of y are added. The depth is at least 1.
 struct ProductJob {
   /// Rows of floats, or as `round_to_bf16` and `round_to_int8` write them.
   const void* x = nullptr;
@@ -207,6 +207,7 @@ struct AttentionJob {
   std::int64_t out_stride = 0;
   float* lse = nullptr;  // may be null
   std::int64_t lse_stride = 0;
+  const AttentionJob* next = nullptr;  // what the caller asks for next, or null
 };
 
 /// The gradients of one window of a sequence over one kv head.

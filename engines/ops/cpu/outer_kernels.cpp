@@ -99,9 +99,9 @@ void outer_product(const OuterJob& job) {
   }
 }
 
-// Rows between two visits of the sums: they stay in the second-level cache while the columns pass
-// by.
-constexpr std::int64_t kThinRows = 64;
+// Rows between two visits of the sums: so few that the columns asked for ahead stay in the
+// second-level cache until their turn.
+constexpr std::int64_t kThinRows = 128;
 // Rows and sixteens of columns of a tile.
 #if defined(__AVX512F__)
 constexpr int kThinHeight = 8;
@@ -114,6 +114,81 @@ constexpr int kThinHeight = 3;
 constexpr int kThinWidth = 1;
 #endif
 
+// What a tile of `depth` >= 1 rows is the sum of, and the columns of b that come next.
+struct ThinOperands {
+  const float* a = nullptr;
+  std::int64_t a_step = 0;  // floats between rows
+  const float* b = nullptr;
+  std::int64_t b_step = 0;
+  std::int64_t depth = 0;
+  const float* next = nullptr;  // as many rows, `b_step` apart
+};
+
+// Whether a tile asks for the columns that come next while it computes. They are far apart, so that
+// no processor guesses them; asked for all at once they would have to wait for each other.
+enum class FetchNext { kNo, kYes };
+
+// c (kRows, kVectors registers) += a^T b.
+template <int kRows, int kVectors, FetchNext kFetch>
+[[gnu::noinline]] void add_thin(const ThinOperands& in, float* c, std::int64_t c_row) {
+  Register sums[kRows][kVectors];
+  const float* from = c;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      sums[r][v] = load_register(from + v * kRegisterFloats);
+    }
+    from += c_row;
+  }
+  const float* a = in.a;
+  const float* b = in.b;
+  const std::int64_t to_next = in.next - in.b;
+  std::int64_t left = in.depth;
+  do {
+    Register row[kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      row[v] = load_register(b + v * kRegisterFloats);
+    }
+    if constexpr (kFetch == FetchNext::kYes) {
+#pragma GCC unroll 4
+      for (int line = 0; line < kVectors / kRegisters; ++line) {
+        __builtin_prefetch(b + to_next + line * kLanes, 0, 2);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Register x = broadcast_register(a[r]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] = multiply_add(x, row[v], sums[r][v]);
+      }
+    }
+    a += in.a_step;
+    b += in.b_step;
+  } while (--left > 0);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      store_register(c + v * kRegisterFloats, sums[r][v]);
+    }
+    c += c_row;
+  }
+}
+
+// The columns of b after those from `column` on: of the same rows or, behind the last ones, the
+// first ones of the next rows. At the end there are none, and it returns the same again.
+template <std::int64_t kCols>
+const float* next_columns(const ThinOuterJob& job, RowRange rows, std::int64_t column) {
+  if (column + kCols < job.end) {
+    return job.b.row(rows.first) + column + kCols;
+  }
+  const bool more = rows.end + (rows.end - rows.first) <= job.b.rows;
+  return more ? job.b.row(rows.end) + job.first : job.b.row(rows.first) + column;
+}
+
 // One tile of out: columns [a_first, a_first + kHeight) of a, `kWidth` sixteens of columns of b
 // from `column` on, of which `count` exist.
 template <int kHeight, int kWidth>
@@ -121,25 +196,19 @@ void thin_tile(const ThinOuterJob& job, RowRange rows, std::int64_t a_first, std
                std::int64_t count) {
   constexpr int kVectors = kWidth * kRegisters;
   constexpr std::int64_t kCols = kWidth * kLanes;
-  const TileOperands in{.a = job.a.row(rows.first) + a_first,
-                        .a_row = 1,
+  const ThinOperands in{.a = job.a.row(rows.first) + a_first,
                         .a_step = job.a.stride,
                         .b = job.b.row(rows.first) + column,
                         .b_step = job.b.stride,
-                        .panel_step = kLanes,
-                        .depth = rows.end - rows.first};
-  if (a_first == 0) {
-    // The rows are far apart, so that no processor guesses that the next columns come next.
-    for (std::int64_t t = 0; t < in.depth; ++t) {
-#pragma GCC unroll 4
-      for (std::int64_t v = 0; v < kWidth; ++v) {
-        __builtin_prefetch(in.b + t * in.b_step + kCols + v * kLanes, 0, 2);
-      }
-    }
-  }
+                        .depth = rows.end - rows.first,
+                        .next = next_columns<kCols>(job, rows, column)};
   if (count >= kCols) {
-    accumulate_in_memory<kHeight, kVectors, Start::kMemory>(in, job.out.row(a_first) + column,
-                                                            job.out.stride);
+    float* out = job.out.row(a_first) + column;
+    if (a_first == 0) {
+      add_thin<kHeight, kVectors, FetchNext::kYes>(in, out, job.out.stride);
+    } else {
+      add_thin<kHeight, kVectors, FetchNext::kNo>(in, out, job.out.stride);
+    }
     return;
   }
   // At the right edge both operands are worked on in copies.
@@ -155,10 +224,10 @@ void thin_tile(const ThinOuterJob& job, RowRange rows, std::int64_t a_first, std
       sums[r * kCols + j] = job.out.row(a_first + r)[column + j];
     }
   }
-  TileOperands copied = in;
+  ThinOperands copied = in;
   copied.b = b;
   copied.b_step = kCols;
-  accumulate_in_memory<kHeight, kVectors, Start::kMemory>(copied, sums, kCols);
+  add_thin<kHeight, kVectors, FetchNext::kNo>(copied, sums, kCols);
   for (std::int64_t r = 0; r < kHeight; ++r) {
     for (std::int64_t j = 0; j < count; ++j) {
       job.out.row(a_first + r)[column + j] = sums[r * kCols + j];

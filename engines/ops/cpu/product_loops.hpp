@@ -36,6 +36,20 @@ inline void fetch_ahead(const Panel* panels, std::int64_t panel_stride) {
   }
 }
 
+// The same where panels lie one behind the other: asks for `kPanels` lines of them from `next` on,
+// and moves it past them. One pointer leaves the other registers to the rows of a tall tile.
+template <int kPanels, Ahead kAhead, class Panel>
+inline void fetch_lines(const Panel*& next) {
+  if constexpr (kAhead == Ahead::kNextPanels) {
+    constexpr std::int64_t kLine = 64 / sizeof(Panel);
+#pragma GCC unroll 16
+    for (int v = 0; v < kPanels; ++v) {
+      __builtin_prefetch(next + v * kLine, 0, 2);
+    }
+    next += kPanels * kLine;
+  }
+}
+
 // Adds bias and old value to 16 sums and stores those that have a column.
 inline void finish(const ProductJob& job, std::int64_t row, std::int64_t panel, Vec value) {
   const std::int64_t column = panel * kPanel;
@@ -60,21 +74,23 @@ inline bool is_plain(const ProductJob& job, std::int64_t panel) {
 // Asks for the place of a tile's results, to be written.
 template <int kRows, int kPanels>
 inline void fetch_results(const ProductJob& job, std::int64_t row, std::int64_t panel) {
+  const float* y = job.y + row * job.y_stride + panel * kPanel;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p) {
-      __builtin_prefetch(job.y + (row + r) * job.y_stride + (panel + p) * kPanel, 1, 3);
+      __builtin_prefetch(y + p * kPanel, 1, 3);
     }
+    y += job.y_stride;
   }
 }
 
 template <int kRows, int kPanels, Store kStore>
 inline void store_plain(const ProductJob& job, std::int64_t row, std::int64_t panel,
                         const Register (&sums)[kRows][kPanels * kRegisters]) {
+  float* y = job.y + row * job.y_stride + panel * kPanel;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-    float* y = job.y + (row + r) * job.y_stride + panel * kPanel;
 #pragma GCC unroll 16
     for (int v = 0; v < kPanels * kRegisters; ++v) {
       Register value = sums[r][v];
@@ -83,26 +99,41 @@ inline void store_plain(const ProductJob& job, std::int64_t row, std::int64_t pa
       }
       store_register(y + v * kRegisterFloats, value);
     }
+    y += job.y_stride;
   }
 }
 
-// Stores a tile of sums.
+// Stores a tile of sums, `kPanels` sixteens a row, of which some have no column or get a bias.
+template <int kRows, int kPanels>
+[[gnu::noinline]] void finish_each(const ProductJob& job, std::int64_t row, std::int64_t panel,
+                                   const float* sums) {
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) {
+      finish(job, row + r, panel + p, load(sums + (r * kPanels + p) * kPanel));
+    }
+  }
+}
+
+// Stores a tile of sums. Where they are not plain they are copied, so that for the others they can
+// stay in registers.
 template <int kRows, int kPanels>
 inline void finish_tile(const ProductJob& job, std::int64_t row, std::int64_t panel,
                         const Register (&sums)[kRows][kPanels * kRegisters]) {
-  if (is_plain<kPanels>(job, panel)) {
-    if (job.store == Store::kAdd) {
-      store_plain<kRows, kPanels, Store::kAdd>(job, row, panel, sums);
-    } else {
-      store_plain<kRows, kPanels, Store::kOverwrite>(job, row, panel, sums);
+  if (!is_plain<kPanels>(job, panel)) {
+    constexpr std::int64_t kRegistersOfRow = std::int64_t{kPanels} * kRegisters;
+    float copy[kRows * kRegistersOfRow * kRegisterFloats];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kPanels * kRegisters; ++v) {
+        store_register(copy + (r * kRegistersOfRow + v) * kRegisterFloats, sums[r][v]);
+      }
     }
-    return;
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int p = 0; p < kPanels; ++p) {
-      finish(job, row + r, panel + p,
-             each_part([&](int i) { return sums[r][p * kRegisters + i]; }));
-    }
+    finish_each<kRows, kPanels>(job, row, panel, copy);
+  } else if (job.store == Store::kAdd) {
+    store_plain<kRows, kPanels, Store::kAdd>(job, row, panel, sums);
+  } else {
+    store_plain<kRows, kPanels, Store::kOverwrite>(job, row, panel, sums);
   }
 }
 
