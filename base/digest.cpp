@@ -65,6 +65,11 @@ std::string digest_bytes(std::span<const std::byte> bytes) {
   return hex(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
+DigestKey digest_key(std::span<const std::byte> bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {hash.low64, hash.high64};
+}
+
 std::string digest_tensors(const TensorMap& tensors) {
   constexpr std::string_view kFormat = "tidemill tensors 1";
   DigestHasher hasher;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,6 +34,16 @@ private:
 
 /// Returns the digest of `bytes`.
 [[nodiscard]] std::string digest_bytes(std::span<const std::byte> bytes);
+
+/// A digest as numbers, for keys of tables.
+struct DigestKey {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+  friend bool operator==(const DigestKey&, const DigestKey&) = default;
+};
+
+/// Returns the digest of `bytes` as a key.
+[[nodiscard]] DigestKey digest_key(std::span<const std::byte> bytes);
 
 /// Returns the digest of names, element types, shapes and elements, in name order: equal for equal
 /// tensors, whatever file, order or alignment they were read from.

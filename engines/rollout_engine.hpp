@@ -49,6 +49,9 @@ struct RolloutRequest {
   /// The request ends with `kCancelled` and the tokens so far once this time has passed since it
   /// was submitted. Zero: it may take as long as it takes.
   Duration time_limit{0};
+  /// Training will ask for its rows: they are kept where there is memory for that
+  /// (`RuntimeOptions::generated_bytes`).
+  bool keep_rows = false;
   /// Also return the log-probability of every prompt token but the first.
   bool prompt_logprobs = false;
   /// Also return the raw logits after every prompt token (tokens x vocabulary; for `score`).
@@ -76,7 +79,7 @@ typename Inspector::result_type inspect(Inspector& f, VersionSpan& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutRequest& x) {
   return f(x.id, x.prompt_ids, x.sampling, x.seed, x.max_new_tokens, x.stop_ids, x.stop_strings,
-           x.adapter, x.min_step, x.time_limit, x.prompt_logprobs, x.prompt_logits);
+           x.adapter, x.min_step, x.time_limit, x.keep_rows, x.prompt_logprobs, x.prompt_logits);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutResult& x) {

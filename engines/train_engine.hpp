@@ -61,11 +61,13 @@ struct UpdateReport {
   double gradient_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
   std::int64_t optimizer_step = 0;  // counts from 1
+  /// Rows of the batch that generation had kept, and that were not run again.
+  std::int64_t recalled_tokens = 0;
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, UpdateReport& x) {
-  return f(x.sums, x.gradient_norm, x.learning_rate, x.optimizer_step);
+  return f(x.sums, x.gradient_norm, x.learning_rate, x.optimizer_step, x.recalled_tokens);
 }
 
 /// Trains one model.
@@ -99,6 +101,9 @@ public:
 
   /// Returns the log-probabilities (T) of a sequence of the current batch, once stepped.
   [[nodiscard]] virtual Result<std::vector<float>> logprobs(SampleId id) const = 0;
+  /// Returns whether those come from what generation has kept: then they agree with the behavior's
+  /// by construction. The first sequence of a batch is run in any case.
+  [[nodiscard]] virtual bool recalled(SampleId /*id*/) const { return false; }
 
   /// Returns, for each of `sequences`, the log-probabilities (T) of its targets under `weights`, by
   /// the training path. For probes: it lays `weights` out anew unless they are the working ones.

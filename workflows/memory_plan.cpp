@@ -71,6 +71,9 @@ std::string parts_of(const MemoryPlan& plan) {
       engines::recompute_name(plan.recompute) + "), gradients " + mebibytes(engine.gradient_bytes) +
       ", optimizer " + mebibytes(engine.optimizer_bytes) + ", commits " +
       mebibytes(engine.capture_bytes);
+  if (engine.generated_bytes > 0) {
+    text += ", rows generated for training " + mebibytes(engine.generated_bytes);
+  }
   if (plan.stream_bytes > 0) {
     text += ", stream " + mebibytes(plan.stream_bytes);
   }
@@ -82,10 +85,17 @@ std::string parts_of(const MemoryPlan& plan) {
 
 }  // namespace
 
-void count_program(MemoryPlan& plan) {
+MemoryPlan make_memory_plan(const engines::ModelFiles& model,
+                            const engines::RuntimeOptions& runtime, const RunLoad& load) {
+  MemoryPlan plan;
+  plan.recompute = runtime.recompute;
+  plan.engine = engines::estimate_memory(model, runtime, load.engine);
+  plan.stream_bytes = load.stream_bytes;
+  plan.best_bytes = load.keeps_best ? plan.engine.published_bytes : 0;
   // What is given lies in the process now, and is counted with the weights.
   plan.program_bytes =
       std::max<std::int64_t>(program_bytes().value_or(0) - plan.engine.given_bytes, 0);
+  return plan;
 }
 
 std::string mebibytes_text(std::int64_t bytes) {
@@ -94,6 +104,13 @@ std::string mebibytes_text(std::int64_t bytes) {
 
 std::string to_text(const MemoryPlan& plan) {
   return mebibytes_text(plan.total()) + ": " + parts_of(plan);
+}
+
+MemoryPlan first_allowed(std::initializer_list<MemoryPlan> plans, const DeviceOptions& device) {
+  const std::int64_t allowed = allowed_memory(device);
+  const auto* const first = std::find_if(
+      plans.begin(), plans.end(), [&](const MemoryPlan& plan) { return plan.total() <= allowed; });
+  return first != plans.end() ? *first : *(plans.end() - 1);
 }
 
 MemoryPlan choose_plan(RecomputeChoice choice, const DeviceOptions& device,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string>
 
 #include "base/status.hpp"
@@ -12,9 +13,6 @@
 #include "workflows/train_options.hpp"
 
 namespace tidemill::workflows {
-
-/// Positions of a page of cached keys and values, of which a sequence has whole ones.
-inline constexpr std::int64_t kPageTokens = 16;
 
 /// What a run holds: the most, or what is likely. Units: bytes.
 struct MemoryPlan {
@@ -29,8 +27,17 @@ struct MemoryPlan {
   }
 };
 
-/// Notes what the process holds now: `plan` is about a run that has yet to begin.
-void count_program(MemoryPlan& plan);
+/// What a run puts into memory: the most, or what is likely.
+struct RunLoad {
+  engines::MemoryLoad engine;
+  std::int64_t stream_bytes = 0;
+  bool keeps_best = false;  // `eval.keep_best`
+};
+
+/// Returns the plan of a run that has yet to begin: what the process holds now is its program.
+[[nodiscard]] MemoryPlan make_memory_plan(const engines::ModelFiles& model,
+                                          const engines::RuntimeOptions& runtime,
+                                          const RunLoad& load);
 
 /// Returns "26.4 MiB".
 [[nodiscard]] std::string mebibytes_text(std::int64_t bytes);
@@ -41,6 +48,10 @@ void count_program(MemoryPlan& plan);
 /// Returns what a run may take: `memory_bytes`, or what the machine has and its control groups
 /// (version 2) allow. Units: bytes.
 [[nodiscard]] std::int64_t allowed_memory(const DeviceOptions& device);
+
+/// Returns the first of `plans` that may be taken, or the last. Requires a plan.
+[[nodiscard]] MemoryPlan first_allowed(std::initializer_list<MemoryPlan> plans,
+                                       const DeviceOptions& device);
 
 /// Returns the plan of the policy chosen or, of kAuto, the first that may be taken of those that
 /// `plan_of` makes, or the last.

@@ -121,6 +121,9 @@ Status TrainRun::begin_minibatch() {
 Status TrainRun::compare_on_policy() {
   const TrainMinibatch& minibatch = job_.minibatches[minibatch_];
   for (const SampleId id : minibatch.on_policy) {
+    if (engine_.recalled(id)) {
+      continue;  // there is nothing to compare
+    }
     const auto sequence = std::find_if(minibatch.sequences.begin(), minibatch.sequences.end(),
                                        [id](const TrainSequence& s) { return s.id == id; });
     TIDEMILL_CHECK(sequence != minibatch.sequences.end()) << "sample=" << id.value;

@@ -104,6 +104,7 @@ void generate(Self self, const storage::LeasedRow& row) {
   request.stop_ids = state.deps.stop_ids;
   request.stop_strings = state.deps.stop_strings;
   request.min_step = row.row.min_step;
+  request.keep_rows = true;
   const auto asked = self->request(state.deps.device, state.deps.response_deadline,
                                    atom::generate_v, std::move(request));
   asked.then(

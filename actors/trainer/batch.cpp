@@ -201,6 +201,7 @@ std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,
     }
     figures["gradient_norm"] += update.gradient_norm / updates;
     figures["learning_rate"] = update.learning_rate;
+    figures["recalled_tokens"] += static_cast<double>(update.recalled_tokens) / updates;
   }
   return figures;
 }

@@ -21,6 +21,7 @@
 #include "engines/runtime/named_adapters.hpp"
 #include "engines/snapshot.hpp"
 #include "engines/train_engine.hpp"
+#include "engines/transformer/kv_cache.hpp"
 #include "engines/transformer/recompute.hpp"
 
 namespace tidemill::engines {
@@ -58,6 +59,10 @@ struct RuntimeOptions {
   std::int64_t activation_bytes = std::int64_t{1} << 30U;
   /// What the backward pass computes again instead of keeping it; changes no bit of any gradient.
   Recompute recompute = Recompute::kNone;
+  /// Memory for what is computed of requests with `keep_rows`, kept until the weights change:
+  /// training on them with the weights that generated them does not run their layers again, and
+  /// gets the same bits. 0, or a policy other than kNone: nothing is kept.
+  std::int64_t generated_bytes = 0;
   /// Rows that the backward pass takes through a layer together, longer sequences going window by
   /// window (`BackwardOptions`); 0: no sequence is cut.
   std::int64_t window_tokens = 0;
@@ -127,13 +132,17 @@ struct MemoryEstimate {
   std::int64_t optimizer_bytes = 0;
   std::int64_t capture_bytes = 0;     // of the trainer's state, while a commit is written
   std::int64_t activation_bytes = 0;  // of the largest micro-batch allowed
+  std::int64_t generated_bytes = 0;   // of generated rows that are kept for training
   [[nodiscard]] std::int64_t total() const noexcept {
     return weights_bytes + kv_bytes + gradient_bytes + optimizer_bytes + capture_bytes +
-           activation_bytes;
+           activation_bytes + generated_bytes;
   }
   std::int64_t published_bytes = 0;  // of one version's weights; a part of `weights_bytes`
   std::int64_t given_bytes = 0;      // in memory already; a part of `weights_bytes`
 };
+
+/// Positions of a page of cached keys and values, of which a sequence has whole ones.
+inline constexpr std::int64_t kPageTokens = KvCacheOptions{}.page_tokens;
 
 /// What a runtime is given to do at once: the most, or what is likely.
 struct MemoryLoad {
@@ -147,6 +156,8 @@ struct MemoryLoad {
   bool publishes = true;
   /// Published weights held at a time.
   std::int64_t snapshots = 2;
+  /// The trainer's state is captured for commits between its steps.
+  bool commits = true;
   /// Tokens of sequences whose log-probabilities are computed again by other weights
   /// (`TrainEngine::score`).
   std::int64_t score_tokens = 0;
@@ -154,6 +165,8 @@ struct MemoryLoad {
   /// those prompts.
   std::int64_t shared_tokens = 0;
   std::int64_t prompt_tokens = 0;
+  /// Tokens of one batch that are generated with `keep_rows` and then trained on.
+  std::int64_t kept_tokens = 0;
   /// Tokens drawn in one iteration of generation.
   std::int64_t draws = std::numeric_limits<std::int64_t>::max();
 };
@@ -161,6 +174,10 @@ struct MemoryLoad {
 /// Returns the memory that a runtime of `options` takes on `model` under `load`.
 [[nodiscard]] MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& options,
                                              const MemoryLoad& load);
+
+/// Returns the `RuntimeOptions::generated_bytes` that keep `tokens` generated tokens.
+[[nodiscard]] std::int64_t generated_bytes(const ModelConfig& model, const RuntimeOptions& options,
+                                           std::int64_t tokens);
 
 /// Opens a runtime on a model.
 /// Errors: `kInvalidArgument` (an adapter of another model), `kUnimplemented`

@@ -9,6 +9,7 @@
 #include "engines/ops/cpu/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/device.hpp"
+#include "engines/runtime/generated_rows.hpp"
 #include "engines/transformer/activations.hpp"
 #include "engines/transformer/transformer.hpp"
 
@@ -179,7 +180,8 @@ std::int64_t kv_bytes(const ModelConfig& config, const RuntimeOptions& options,
   const std::int64_t position = 2 * config.num_layers * config.num_kv_heads * config.head_dim *
                                 static_cast<std::int64_t>(dtype_bytes(options.kv_dtype));
   const std::int64_t tokens =
-      (std::min(load.kv_tokens, options.kv_bytes / position) + 15) / 16 * 16;
+      (std::min(load.kv_tokens, options.kv_bytes / position) + kPageTokens - 1) / kPageTokens *
+      kPageTokens;
   return std::min(options.kv_bytes, tokens * position);
 }
 
@@ -204,7 +206,7 @@ void add_trained_base(const ModelFiles& model, const RuntimeOptions& options,
   estimate.optimizer_bytes = 2 * base;
   if (load.snapshots > 0) {
     // The moments, and beside bf16 the weights that were not rounded.
-    estimate.capture_bytes = (options.compute == DType::kBF16 ? 3 : 2) * base;
+    estimate.capture_bytes = load.commits ? (options.compute == DType::kBF16 ? 3 : 2) * base : 0;
     estimate.published_bytes = published;
   }
 }
@@ -226,7 +228,7 @@ void add_frozen_base(const ModelFiles& model, const RuntimeOptions& options, con
       estimate.weights_bytes += (1 + load.snapshots) * adapter;
       estimate.gradient_bytes = adapter;
       estimate.optimizer_bytes = 2 * adapter;
-      estimate.capture_bytes = load.snapshots > 0 ? estimate.optimizer_bytes : 0;
+      estimate.capture_bytes = load.snapshots > 0 && load.commits ? estimate.optimizer_bytes : 0;
       estimate.published_bytes = adapter;
     } else {
       base.add_adapter(spec, tensors);
@@ -271,7 +273,10 @@ std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& opt
   const std::int64_t per_row = kept_row_bytes(config, options);
   const std::int64_t most = options.activation_bytes / per_row;
   const std::int64_t trained = std::min(load.train_tokens, most);
-  rows = std::max(trained, std::min({load.score_tokens, StepBudget{}.tokens, most}));
+  // Generation keeps its rows in the same place before they are taken from there.
+  const std::int64_t generated = keeps_generated_rows(options) ? load.rollout_tokens : 0;
+  rows = std::max({trained, std::min({load.score_tokens, StepBudget{}.tokens, most}),
+                   std::min(generated, most)});
   // One sequence may fill the micro-batch.
   const std::int64_t longest =
       load.sequence_tokens > 0 ? std::min(trained, load.sequence_tokens) : trained;
@@ -283,6 +288,14 @@ std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& opt
 }
 
 }  // namespace
+
+std::int64_t generated_bytes(const ModelConfig& model, const RuntimeOptions& options,
+                             std::int64_t tokens) {
+  return GeneratedRows::bytes_for(
+      tokens, model, 0,
+      Activations::bytes_per_row(model, 0, KeepOptions::beside(options.compute, options.recompute),
+                                 spec_of(model, options)));
+}
 
 MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& options,
                                const MemoryLoad& load) {
@@ -302,6 +315,10 @@ MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& op
   std::int64_t rows = 0;
   if (trains) {
     estimate.activation_bytes = training_bytes(config, options, load, rows);
+  }
+  if (keeps_generated_rows(options)) {
+    estimate.generated_bytes =
+        std::min(options.generated_bytes, generated_bytes(config, options, load.kept_tokens));
   }
   rows = std::max(rows, load.rollout_tokens);
   const WorkspaceRowBytes workspace = Transformer::workspace_bytes_per_row(

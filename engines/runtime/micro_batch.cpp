@@ -109,23 +109,64 @@ Segment MicroBatch::segment_of(const Run& run, std::int64_t first_run,
   return segment;
 }
 
-ConstMatrix MicroBatch::forward(const LaidOutWeights& weights, Activations& activations) {
+void MicroBatch::make_batch(const Adapter* adapter) {
   batch_ = {};
   if (open_) {
     const Prompt& prompt = prompts_.back();
     batch_.ids.assign(prompt.ids.begin(), prompt.ids.end());
-    batch_.segments.push_back({std::ssize(prompt.ids), 0, prompt.pages, weights.adapter.get()});
+    batch_.segments.push_back({std::ssize(prompt.ids), 0, prompt.pages, adapter});
     batch_.segments.back().num_hidden = 0;
   }
-  const std::int64_t first_row = batch_.num_rows();
   const auto first_run = std::ssize(batch_.segments);
   for (const Run& run : runs_) {
     batch_.ids.insert(batch_.ids.end(), run.ids.begin(), run.ids.end());
-    batch_.segments.push_back(segment_of(run, first_run, weights.adapter.get()));
+    batch_.segments.push_back(segment_of(run, first_run, adapter));
   }
-  const ConstMatrix hidden =
-      device_.transformer->forward(*weights.base, batch_, *device_.cache, {&activations, {}});
-  return hidden.slice_rows(first_row, hidden.rows - first_row);
+}
+
+ConstMatrix MicroBatch::training_rows(ConstMatrix hidden) const {
+  const std::int64_t count = batch_.num_training_rows();
+  return hidden.slice_rows(hidden.rows - count, count);
+}
+
+ConstMatrix MicroBatch::forward(const LaidOutWeights& weights, Activations& activations) {
+  make_batch(weights.adapter.get());
+  return training_rows(
+      device_.transformer->forward(*weights.base, batch_, *device_.cache, {&activations}));
+}
+
+// The names of the batch's rows.
+std::vector<DigestKey> MicroBatch::row_names(const LaidOutWeights& weights) const {
+  const TokenChain nothing(weights_name(weights));
+  std::vector<DigestKey> names;
+  const auto append = [&names](TokenChain& chain, std::span<const std::int32_t> ids) {
+    for (const std::int32_t id : ids) {
+      names.push_back(chain.append(id));
+    }
+  };
+  std::vector<TokenChain> prompts;  // of `prompts_`, at their ends
+  for (const Prompt& prompt : prompts_) {
+    append(prompts.emplace_back(nothing), prompt.ids);
+    if (!open_ || &prompt != &prompts_.back()) {
+      names.clear();  // its rows are those of a run
+    }
+  }
+  for (const Run& run : runs_) {
+    TokenChain chain = run.first_position > 0 ? prompts[run.prompt] : nothing;
+    append(chain, run.ids);
+  }
+  return names;
+}
+
+std::optional<ConstMatrix> MicroBatch::recall(const LaidOutWeights& weights,
+                                              Activations& activations, GeneratedRows& generated) {
+  if (!generated.find(row_names(weights))) {
+    return std::nullopt;
+  }
+  make_batch(weights.adapter.get());
+  const KeySource keys = generated.load(batch_.num_training_rows());
+  return training_rows(
+      device_.transformer->recall(*weights.base, batch_, *device_.cache, activations, keys));
 }
 
 std::vector<std::vector<float>> MicroBatch::to_columns(std::span<const float> rows) const {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engines/runtime/device.hpp"
+#include "engines/runtime/generated_rows.hpp"
 #include "engines/runtime/shared_prompts.hpp"
 #include "engines/runtime/weight_shelf.hpp"
 #include "engines/train_engine.hpp"
@@ -45,6 +47,10 @@ public:
   /// Runs the decoder. Returns the hidden states of the training rows, borrowed until the next
   /// forward of the device. Requires rows.
   [[nodiscard]] ConstMatrix forward(const LaidOutWeights& weights, Activations& activations);
+  /// The same from what generation has kept of all its rows, or nothing if it has not.
+  [[nodiscard]] std::optional<ConstMatrix> recall(const LaidOutWeights& weights,
+                                                  Activations& activations,
+                                                  GeneratedRows& generated);
 
   [[nodiscard]] const Batch& batch() const noexcept { return batch_; }
   /// Returns what each training row predicts, -1 for nothing.
@@ -81,6 +87,9 @@ private:
   [[nodiscard]] Segment segment_of(const Run& run, std::int64_t first_run,
                                    const Adapter* adapter) const;
   void train_prompt();
+  void make_batch(const Adapter* adapter);
+  [[nodiscard]] std::vector<DigestKey> row_names(const LaidOutWeights& weights) const;
+  [[nodiscard]] ConstMatrix training_rows(ConstMatrix hidden) const;
 
   Device& device_;
   std::vector<const TrainSequence*> sequences_;
@@ -90,7 +99,7 @@ private:
   bool open_ = false;  // more sequences share the last prompt
   std::int64_t num_rows_ = 0;
   std::vector<std::int32_t> targets_;
-  Batch batch_;  // made by `forward`
+  Batch batch_;  // made by `make_batch`
 };
 
 }  // namespace tidemill::engines

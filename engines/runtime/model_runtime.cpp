@@ -126,6 +126,9 @@ public:
     if (options.optimizer.has_value()) {
       train_.emplace(*device_, shelf_, options,
                      options.adapter.has_value() ? initial_.adapter : model.tensors, weights);
+      if (GeneratedRows* rows = train_->generated()) {
+        rollout_->keep_rows_in(*rows);
+      }
     }
     return {};
   }

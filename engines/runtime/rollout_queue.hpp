@@ -13,6 +13,7 @@
 #include "base/clock.hpp"
 #include "engines/rollout_engine.hpp"
 #include "engines/runtime/adapter_table.hpp"
+#include "engines/runtime/generated_rows.hpp"
 #include "engines/runtime/weight_shelf.hpp"
 #include "engines/sampling/stop_matcher.hpp"
 #include "engines/scheduler/iteration_planner.hpp"
@@ -27,6 +28,7 @@ struct RolloutSequence : PlannedSequence {
   std::shared_ptr<const ServedAdapter> adapter;  // of the slot, once it has started
   std::optional<StopMatcher> stops;              // absent: no stop strings
   std::optional<TimePoint> deadline;             // absent: none
+  TokenChain chain;                              // as far as its rows have been kept
   std::int64_t num_scored = 0;                   // prompt tokens whose scores are below
   RolloutResult result;  // all but response_ids and finish_reason, as far as it is
 

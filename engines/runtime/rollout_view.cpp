@@ -28,16 +28,6 @@ Status check_ids(const std::vector<std::int32_t>& ids, const char* what, std::in
   return {};
 }
 
-// Names weights by their content: what was computed with weights of one name is right for all. Only
-// the base that a runtime was opened with can be without a digest, and there is one.
-std::string base_name_of(const LaidOutWeights& weights) {
-  return weights.base_digest.empty() ? "as opened" : weights.base_digest;
-}
-
-std::string name_of(const LaidOutWeights& weights) {
-  return base_name_of(weights) + " " + weights.adapter_digest;
-}
-
 // Puts chunks of one adapter behind each other, in the order in which adapters first appear: few
 // large products in place of many small ones. No bit of a row depends on its place.
 void put_adapters_together(std::vector<RolloutChunk>& chunks) {
@@ -49,6 +39,21 @@ void put_adapters_together(std::vector<RolloutChunk>& chunks) {
     std::ranges::stable_sort(chunks, {}, [&places](const RolloutChunk& chunk) {
       return places.at(chunk.sequence->adapter.get());
     });
+  }
+}
+
+// Appends the names of a chunk's rows.
+void append_names(const RolloutChunk& chunk, std::vector<std::optional<DigestKey>>& names) {
+  RolloutSequence& sequence = *chunk.sequence;
+  if (sequence.chain.length() != sequence.num_cached || sequence.num_cached == 0) {
+    sequence.chain = TokenChain(sequence.weights);
+    for (std::int64_t i = 0; i < sequence.num_cached; ++i) {
+      sequence.chain.append(sequence.tokens[static_cast<std::size_t>(i)]);
+    }
+  }
+  for (std::int64_t i = 0; i < chunk.num_tokens; ++i) {
+    names.emplace_back(
+        sequence.chain.append(sequence.tokens[static_cast<std::size_t>(sequence.num_cached + i)]));
   }
 }
 
@@ -73,10 +78,10 @@ RolloutView::RolloutView(Device& device, WeightShelf& shelf, const RuntimeOption
       drawer_(device),
       clock_(options.clock),
       weights_(std::move(weights)),
-      weights_name_(name_of(weights_)),
+      weights_name_(weights_name(weights_)),
       version_(version),
       adapters_(device.config, *device.ops, options.adapter_bytes) {
-  adapters_.set_base(weights_.base, base_name_of(weights_));
+  adapters_.set_base(weights_.base, base_name(weights_));
   device.make_room = [this](std::int64_t pages, RoomFrom from) {
     if (from == RoomFrom::kCached) {
       queue_.planner().drop_cached(pages);
@@ -193,7 +198,7 @@ Status RolloutView::load(Snapshot snapshot, WeightArrival /*arrival*/) {
       return {Errc::kUnavailable, "snapshot " + to_string(snapshot.version) +
                                       " has another base than that of the adapters loaded by name"};
     }
-    adapters_.set_base(weights.base, base_name_of(weights));
+    adapters_.set_base(weights.base, base_name(weights));
   }
   pending_ = Pending{std::move(weights), snapshot.version};
   activate_pending();
@@ -268,7 +273,13 @@ std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<Rollou
   }
   ConstMatrix hidden;
   if (!batch.segments.empty()) {
-    hidden = device_.transformer->forward(*weights_.base, batch, *device_.cache, {});
+    const bool keeps = keeps_rows(chunks, batch.num_rows());
+    hidden = device_.transformer->forward(
+        *weights_.base, batch, *device_.cache,
+        keeps ? generated_->begin_pass(names_of(chunks)) : ForwardOptions());
+    if (keeps) {
+      generated_->end_pass();
+    }
   }
   const std::vector<Draw> draws = drawer_.run(weights_, hidden, chunks);
   advance(chunks, hidden);
@@ -281,6 +292,35 @@ std::vector<RolloutView::Finished> RolloutView::compute(const std::vector<Rollou
     }
   }
   return finished;
+}
+
+// Whether rows are kept for training: all rows of the pass have to be the policy's.
+bool RolloutView::keeps_rows(const std::vector<RolloutChunk>& chunks, std::int64_t num_rows) const {
+  if (generated_ == nullptr) {
+    return false;
+  }
+  std::int64_t kept = 0;
+  for (const RolloutChunk& chunk : chunks) {
+    if (chunk.sequence->adapter != nullptr) {
+      return false;
+    }
+    kept += chunk.sequence->request.keep_rows ? chunk.num_tokens : 0;
+  }
+  return kept > 0 && generated_->has_room(num_rows, kept);
+}
+
+// The names of the rows of chunks; none for those that nobody will ask for.
+std::vector<std::optional<DigestKey>> RolloutView::names_of(
+    const std::vector<RolloutChunk>& chunks) {
+  std::vector<std::optional<DigestKey>> names;
+  for (const RolloutChunk& chunk : chunks) {
+    if (chunk.sequence->request.keep_rows) {
+      append_names(chunk, names);
+    } else {
+      names.resize(names.size() + static_cast<std::size_t>(chunk.num_tokens));
+    }
+  }
+  return names;
 }
 
 // Moves on what was computed, and keeps the hidden states that others may draw from.
@@ -345,7 +385,13 @@ void RolloutView::activate_pending() {
     weights_ = std::move(pending_->weights);
     version_ = pending_->version;
     pending_.reset();
-    weights_name_ = name_of(weights_);
+    weights_name_ = weights_name(weights_);
+    if (generated_ != nullptr) {
+      // Rows go with the weights, even to weights of the same content: what is cached then would
+      // keep others from being computed, and kept, again.
+      generated_->clear();
+      queue_.planner().keep_only({});
+    }
     keep_served();
   }
 }

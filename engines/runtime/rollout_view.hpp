@@ -12,6 +12,7 @@
 
 #include "engines/runtime/adapter_table.hpp"
 #include "engines/runtime/device.hpp"
+#include "engines/runtime/generated_rows.hpp"
 #include "engines/runtime/rollout_queue.hpp"
 #include "engines/runtime/token_drawer.hpp"
 #include "engines/runtime/weight_shelf.hpp"
@@ -39,6 +40,9 @@ public:
   /// Returns the adapters that requests may name.
   [[nodiscard]] NamedAdapters& adapters() noexcept { return adapters_; }
 
+  /// Keeps what it computes of the policy in `rows`, which must outlive it, while they have room.
+  void keep_rows_in(GeneratedRows& rows) noexcept { generated_ = &rows; }
+
 private:
   struct Pending {
     LaidOutWeights weights;
@@ -54,6 +58,10 @@ private:
   void end_overdue();
   [[nodiscard]] static std::int64_t num_hidden(const RolloutChunk& chunk);
   std::vector<Finished> compute(const std::vector<RolloutChunk>& chunks, StepReport& report);
+  [[nodiscard]] bool keeps_rows(const std::vector<RolloutChunk>& chunks,
+                                std::int64_t num_rows) const;
+  [[nodiscard]] static std::vector<std::optional<DigestKey>> names_of(
+      const std::vector<RolloutChunk>& chunks);
   void advance(const std::vector<RolloutChunk>& chunks, ConstMatrix hidden);
   [[nodiscard]] std::optional<FinishReason> apply(const Draw& draw);
   static void deliver(Finished finished);
@@ -74,7 +82,8 @@ private:
   std::int64_t preempted_between_ = 0;  // sequences preempted since the last iteration
   std::optional<Pending> pending_;
   AdapterTable adapters_;
-  std::uint64_t num_withdrawn_ = 0;  // of `adapters_`, when it was last looked at
+  GeneratedRows* generated_ = nullptr;  // null: nothing is kept
+  std::uint64_t num_withdrawn_ = 0;     // of `adapters_`, when it was last looked at
 };
 
 }  // namespace tidemill::engines

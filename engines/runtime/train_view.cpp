@@ -79,12 +79,18 @@ TrainView::TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& o
                                       : Gradients::for_adapter(device.config, shelf.spec())),
       activations_(device.config, gradients_.first_layer(),
                    KeepOptions::beside(options.compute, options.recompute)),
-      activation_rows_(options.activation_bytes /
-                       Activations::bytes_per_row(
-                           device.config, gradients_.first_layer(),
-                           KeepOptions::beside(options.compute, options.recompute), shelf.spec())),
+      row_bytes_(Activations::bytes_per_row(device.config, gradients_.first_layer(),
+                                            KeepOptions::beside(options.compute, options.recompute),
+                                            shelf.spec())),
+      activation_rows_(options.activation_bytes / row_bytes_),
       window_tokens_(options.window_tokens),
       working_(std::move(weights)) {
+  if (keeps_generated_rows(options)) {
+    generated_.emplace(device.config, activations_,
+                       GeneratedRowsOptions{.row_bytes = row_bytes_,
+                                            .workspace_rows = activation_rows_,
+                                            .byte_limit = options.generated_bytes});
+  }
   const Status loaded = parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // they have been laid out
   for (const auto& [name, tensor] : initial) {
@@ -191,9 +197,11 @@ Result<StepReport> TrainView::step(const StepBudget& budget) {
   Status status;
   {
     MicroBatch micro(device_);
+    const bool alone = generated_.has_value() && !batch_->checked;
     for (auto it = next_entry(); it != batch_->entries.end(); ++it) {
-      const auto& [sequence, prompt, logprobs] = it->second;
-      if (!fits(micro, sequence, *prompt, budget.tokens) || !micro.add(sequence, *prompt)) {
+      const Entry& entry = it->second;
+      if (!fits(micro, entry.sequence, *entry.prompt, budget.tokens) ||
+          !micro.add(entry.sequence, *entry.prompt) || (alone && micro.rows() > 0)) {
         break;
       }
     }
@@ -211,12 +219,28 @@ Result<StepReport> TrainView::step(const StepBudget& budget) {
   return report;
 }
 
+// The hidden states of a micro-batch, from what generation has kept where that is all there. The
+// first sequence of a batch is run in any case, for those who look whether both sides agree.
+ConstMatrix TrainView::forward(MicroBatch& micro) {
+  if (generated_.has_value() && published_ && batch_->checked) {
+    if (const auto hidden = micro.recall(working_, activations_, *generated_)) {
+      batch_->num_recalled += micro.rows();
+      for (const TrainSequence* sequence : micro.sequences()) {
+        batch_->entries.at(sequence->id).recalled = true;
+      }
+      return *hidden;
+    }
+  }
+  batch_->checked = true;
+  return micro.forward(working_, activations_);
+}
+
 Status TrainView::run(MicroBatch& micro) {
   std::vector<float> logprobs(micro.targets().size());
   std::vector<float> entropies(batch_->loss != nullptr ? logprobs.size() : 0);
   ConstMatrix hidden;
   if (micro.rows() > 0) {
-    hidden = micro.forward(working_, activations_);
+    hidden = forward(micro);
     device_.transformer->token_logprobs(*working_.base, working_.adapter.get(), hidden,
                                         micro.targets(), batch_->head, logprobs, entropies);
   }
@@ -272,6 +296,14 @@ Result<std::vector<float>> TrainView::logprobs(SampleId id) const {
     }
   }
   return Status(Errc::kNotFound, "not stepped in this batch" + sample(id));
+}
+
+bool TrainView::recalled(SampleId id) const {
+  if (!batch_.has_value()) {
+    return false;
+  }
+  const auto found = batch_->entries.find(id);
+  return found != batch_->entries.end() && found->second.recalled;
 }
 
 Status TrainView::score_micro(MicroBatch& micro, const LaidOutWeights& weights,
@@ -336,6 +368,7 @@ Result<UpdateReport> TrainView::update() {
     return report;
   }
   report.sums = std::move(batch_->sums);
+  report.recalled_tokens = batch_->num_recalled;
   auto applied = parameters_.apply(gradients_.collect(), *device_.workers, *device_.ops);
   end_batch();
   if (!applied.ok()) {

@@ -36,6 +36,7 @@ public:
   bool has_work() const override;
   Result<StepReport> step(const StepBudget& budget) override;
   Result<std::vector<float>> logprobs(SampleId id) const override;
+  bool recalled(SampleId id) const override;
   Result<std::vector<std::vector<float>>> score(const Snapshot& weights,
                                                 std::span<const TrainSequence> sequences,
                                                 float temperature) override;
@@ -44,11 +45,17 @@ public:
   Result<TensorMap> optimizer_state() const override { return parameters_.state(); }
   Status restore(const Snapshot& snapshot, const TensorMap& optimizer_state) override;
 
+  /// Returns what generation may keep for it, or null.
+  [[nodiscard]] GeneratedRows* generated() noexcept {
+    return generated_.has_value() ? &*generated_ : nullptr;
+  }
+
 private:
   struct Entry {
     TrainSequence sequence;
     std::optional<SharedPrompt> prompt;  // found at the first step after it was added
     std::vector<float> logprobs;         // once stepped
+    bool recalled = false;               // from what generation had kept
   };
   struct OpenBatch {
     TokenLoss* loss = nullptr;
@@ -56,6 +63,8 @@ private:
     std::map<SampleId, Entry> entries;
     std::optional<SampleId> stepped;  // the last one
     LossSums sums;
+    bool checked = false;           // one of its micro-batches was run
+    std::int64_t num_recalled = 0;  // rows that were not
   };
 
   [[nodiscard]] bool trains_adapter() const noexcept { return !shelf_.spec().empty(); }
@@ -65,6 +74,7 @@ private:
   void find_prompts();
   [[nodiscard]] std::map<SampleId, Entry>::iterator next_entry();
   Status run(MicroBatch& micro);
+  [[nodiscard]] ConstMatrix forward(MicroBatch& micro);
   Status run_loss(MicroBatch& micro, ConstMatrix hidden,
                   const std::vector<std::vector<float>>& logprobs,
                   std::span<const float> entropies);
@@ -78,6 +88,8 @@ private:
   TrainedParameters parameters_;
   Gradients gradients_;
   Activations activations_;
+  std::optional<GeneratedRows> generated_;
+  std::int64_t row_bytes_;        // of activations
   std::int64_t activation_rows_;  // the most that one micro-batch may keep
   std::int64_t window_tokens_;
   CarriedPrefix carried_;  // of a prompt whose sequences are not all stepped

@@ -38,6 +38,14 @@ Status check_digest(const Snapshot& snapshot, const std::string& part, const Ten
 
 }  // namespace
 
+std::string base_name(const LaidOutWeights& weights) {
+  return weights.base_digest.empty() ? "as opened" : weights.base_digest;
+}
+
+std::string weights_name(const LaidOutWeights& weights) {
+  return base_name(weights) + " " + weights.adapter_digest;
+}
+
 WeightShelf::WeightShelf(ModelConfig config, AdapterSpec spec, DType compute, KeepBase keep_base,
                          Ops& ops)
     : config_(std::move(config)),

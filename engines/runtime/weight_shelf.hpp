@@ -22,6 +22,12 @@ struct LaidOutWeights {
   std::string adapter_digest;
 };
 
+/// Names weights by their content: what was computed with weights of one name is right for all.
+/// Only the base that a runtime was opened with can be without a digest, and there is one.
+[[nodiscard]] std::string base_name(const LaidOutWeights& weights);
+/// The same of base and adapter.
+[[nodiscard]] std::string weights_name(const LaidOutWeights& weights);
+
 /// Whether a snapshot's digests are checked.
 enum class SnapshotTrust : std::uint8_t {
   kVerify,  // it came from elsewhere

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/transformer/activations.hpp"
 
+#include <cstring>
+#include <iterator>
+
 #include "base/check.hpp"
 
 namespace tidemill::engines {
@@ -101,6 +104,78 @@ OwnedMatrix& Activations::start(std::int64_t index) {
 
 OwnedMatrix& Activations::low_rank(std::int64_t index, LinearKind kind) {
   return low_rank_[place(index)][kind];
+}
+
+// Calls f with all that is kept of rows, part after part: `KeptRows` or `OwnedMatrix`. The last
+// norm's rstd is not among them: it is made together with the hidden states.
+template <class F>
+void Activations::for_each_part(F f) {
+  for (AttentionActivations& half : attention_) {
+    f(half.input);
+    f(half.input_rstd);
+    f(half.query);
+    f(half.query_rstd);
+    f(half.key);
+    f(half.key_rstd);
+    f(half.attention);
+    f(half.lse);
+  }
+  for (MlpActivations& half : mlp_) {
+    f(half.residual);
+    f(half.residual_rstd);
+    f(half.gate);
+    f(half.up);
+  }
+  for (PerLinear<OwnedMatrix>& layer : low_rank_) {
+    for (const LinearKind kind : kLinearKinds) {
+      f(layer[kind]);
+    }
+  }
+  f(final_input_);
+}
+
+// The parts that hold rows, where their first rows begin. A row goes from part to part, not a part
+// from row to row: whoever holds rows holds them whole.
+std::vector<Activations::RowPart> Activations::row_parts() {
+  TIDEMILL_CHECK(options_.recompute == Recompute::kNone);
+  std::vector<RowPart> parts;
+  for_each_part([&parts](auto& part) {
+    if (part.bytes_per_row() > 0) {
+      parts.push_back({part.row_bytes(), static_cast<std::size_t>(part.bytes_per_row())});
+    }
+  });
+  return parts;
+}
+
+std::int64_t Activations::row_bytes() {
+  std::size_t bytes = 0;
+  for (const RowPart& part : row_parts()) {
+    bytes += part.row_bytes;
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
+void Activations::save_rows(std::span<std::byte* const> to) {
+  const std::vector<RowPart> parts = row_parts();
+  for (std::size_t row = 0; row < to.size(); ++row) {
+    std::byte* next = to[row];
+    for (auto part = parts.begin(); next != nullptr && part != parts.end(); ++part) {
+      std::memcpy(next, part->first + row * part->row_bytes, part->row_bytes);
+      next += part->row_bytes;
+    }
+  }
+}
+
+void Activations::load_rows(std::span<const std::byte* const> from) {
+  for_each_part([&from](auto& part) { part.resize_rows(std::ssize(from)); });
+  const std::vector<RowPart> parts = row_parts();
+  for (std::size_t row = 0; row < from.size(); ++row) {
+    const std::byte* next = from[row];
+    for (const RowPart& part : parts) {
+      std::memcpy(part.first + row * part.row_bytes, next, part.row_bytes);
+      next += part.row_bytes;
+    }
+  }
 }
 
 std::int64_t Activations::size_bytes() const noexcept {

@@ -13,7 +13,9 @@
 // again starts from rows kept in float32.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/dtype.hpp"
@@ -89,6 +91,15 @@ public:
   [[nodiscard]] OwnedMatrix& final_input() noexcept { return final_input_; }
   [[nodiscard]] OwnedMatrix& final_rstd() noexcept { return final_rstd_; }
 
+  /// Returns the bytes that each row kept by the last forward takes, in any order of rows. Requires
+  /// that no policy leaves parts out.
+  [[nodiscard]] std::int64_t row_bytes();
+  /// Copies row i, as it is kept, to `to[i]`, `row_bytes()` long; null: nowhere.
+  void save_rows(std::span<std::byte* const> to);
+  /// The opposite: becomes what a forward over those rows would leave. Requires that it has had a
+  /// forward with the same adapter.
+  void load_rows(std::span<const std::byte* const> from);
+
   /// Returns the memory it owns now.
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
   /// Returns the memory that one training row takes with the adapter of `spec`.
@@ -99,6 +110,14 @@ public:
 
 private:
   [[nodiscard]] std::size_t place(std::int64_t index) const;
+  // Rows of one part, one behind the other.
+  struct RowPart {
+    std::byte* first = nullptr;
+    std::size_t row_bytes = 0;
+  };
+  template <class F>
+  void for_each_part(F f);
+  [[nodiscard]] std::vector<RowPart> row_parts();
 
   KeepOptions options_;
   std::int64_t first_layer_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward pass: embeddings, decoder layers, final norm.
+#include <algorithm>
 #include <iterator>
 #include <span>
 
@@ -51,6 +52,20 @@ void finish_rows(Transformer::State& state, const ModelWeights& weights, const H
   pass.final_norm();
 }
 
+// The rows whose activations are kept: the last ones.
+std::int64_t num_kept_rows(const Batch& batch, const BatchPlan& plan,
+                           const ForwardOptions& options) {
+  const std::int64_t training = batch.num_training_rows();
+  TIDEMILL_CHECK(options.activations != nullptr || (training == 0 && !options.keeps_inference))
+      << "no activations to keep rows in";
+  if (!options.keeps_inference) {
+    return training;
+  }
+  TIDEMILL_CHECK(plan.adapter_runs.empty() || plan.adapter_runs[0].num_rows == batch.num_rows())
+      << "rows that are kept share one adapter";
+  return batch.num_rows();
+}
+
 }  // namespace
 
 ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
@@ -58,19 +73,17 @@ ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch
   State& s = *state_;
   s.head.holds_pass = false;
   const BatchPlan plan = plan_batch(batch, cache);
-  const std::int64_t num_training_rows = batch.num_training_rows();
-  TIDEMILL_CHECK(num_training_rows == 0 || options.activations != nullptr)
-      << "training rows need activations";
+  const std::int64_t num_kept = num_kept_rows(batch, plan, options);
   s.forward.reserve_inner(batch.num_rows(), s.config.intermediate_size);
   const Matrix residual = s.forward.residual.reshape(batch.num_rows(), s.config.hidden_size);
   embed(batch.ids, weights, plan, s.ops, residual);
   if (options.observer) {
     options.observer(0, residual);
   }
-  ForwardPass pass(s, weights, plan, cache, num_training_rows > 0 ? options.activations : nullptr,
-                   num_training_rows);
+  ForwardPass pass(s, weights, plan, cache, num_kept > 0 ? options.activations : nullptr, num_kept,
+                   options.key_observer);
   const std::int64_t last = s.config.num_layers - 1;
-  const bool trims = num_training_rows == 0 && !options.observer;
+  const bool trims = num_kept == 0 && !options.observer;
   const HiddenPlan wanted = trims ? plan_hidden_rows(batch, plan) : HiddenPlan();
   const bool trimmed = trims && std::ssize(wanted.rows) < batch.num_rows();
   for (std::int64_t index = 0; index < (trimmed ? last : last + 1); ++index) {
@@ -87,6 +100,31 @@ ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch
   } else {
     pass.final_norm();
   }
+  return s.forward.hidden.view();
+}
+
+ConstMatrix Transformer::recall(const ModelWeights& weights, const Batch& batch, KvCache& cache,
+                                Activations& activations, const KeySource& keys) {
+  State& s = *state_;
+  s.head.holds_pass = false;
+  const BatchPlan plan = plan_batch(batch, cache);
+  const std::int64_t num_rows = batch.num_rows();
+  const std::int64_t num_training_rows = batch.num_training_rows();
+  const std::int64_t key_cols = s.config.num_kv_heads * s.config.head_dim;
+  const RopeTables rope = s.rope.tables(plan.num_positions);
+  s.forward.reserve_inner(num_rows, s.config.intermediate_size);
+  for (std::int64_t index = activations.first_layer(); index < s.config.num_layers; ++index) {
+    const Matrix key = s.forward.key.reshape(num_rows, key_cols);
+    const Matrix value = s.forward.value.reshape(num_rows, key_cols);
+    keys(index, key, value);
+    s.ops.kv_append(attention_shape(s.config, index, cache.options()), plan.appends, key, value,
+                    rope, cache.layer(index));
+  }
+  const Matrix residual = s.forward.residual.reshape(num_rows, s.config.hidden_size);
+  std::ranges::fill(s.forward.residual.elements(), 0.0F);
+  std::ranges::copy(activations.final_input().elements(),
+                    residual.row(num_rows - num_training_rows));
+  ForwardPass(s, weights, plan, cache, &activations, num_training_rows).final_norm();
   return s.forward.hidden.view();
 }
 

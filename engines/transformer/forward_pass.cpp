@@ -2,6 +2,7 @@
 #include "engines/transformer/forward_pass.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "engines/transformer/adapter_rows.hpp"
 
@@ -9,7 +10,7 @@ namespace tidemill::engines {
 
 ForwardPass::ForwardPass(Transformer::State& state, const ModelWeights& weights,
                          const BatchPlan& plan, const KvCache& cache, Activations* activations,
-                         std::int64_t num_training_rows)
+                         std::int64_t num_kept, KeyObserver key_observer)
     : config_(state.config),
       epsilon_(static_cast<float>(state.config.rms_norm_eps)),
       ops_(state.ops),
@@ -20,7 +21,8 @@ ForwardPass::ForwardPass(Transformer::State& state, const ModelWeights& weights,
       cache_(cache),
       activations_(activations),
       num_rows_(static_cast<std::int64_t>(plan.positions.size())),
-      num_training_rows_(num_training_rows) {}
+      num_kept_(num_kept),
+      key_observer_(std::move(key_observer)) {}
 
 bool ForwardPass::keeps(std::int64_t index) const {
   return activations_ != nullptr && index >= activations_->first_layer();
@@ -91,7 +93,7 @@ void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept
   const Matrix key = b_.key.reshape(num_rows_, key_cols);
   const Matrix value = b_.value.reshape(num_rows_, key_cols);
   if (kept != nullptr) {
-    keep(b_.residual, kept->input);
+    keep(b_.residual.view(), kept->input);
   }
   layer_norm(index, NormKind::kInput, b_.residual.view(), normed,
              kept != nullptr ? &kept->input_rstd : nullptr);
@@ -100,7 +102,7 @@ void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept
   }
   if (config_.qk_norm) {
     if (kept != nullptr) {
-      keep(b_.key, kept->key);
+      keep(key, kept->key);
     }
     head_norm(index, NormKind::kKey, b_.key, kept != nullptr ? &kept->key_rstd : nullptr);
   }
@@ -108,6 +110,9 @@ void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept
     linear(index, LinearKind::kValue, normed, Store::kOverwrite, value);
     ops_.kv_append(attention_shape(config_, index, cache_.options()), plan_.appends, key, value,
                    rope_, cache_.layer(index));
+    if (key_observer_) {
+      key_observer_(index, key, value);
+    }
   }
 }
 
@@ -120,18 +125,18 @@ void ForwardPass::attend(std::int64_t index, AttentionActivations* kept) {
   linear(index, LinearKind::kQuery, b_.normed.view(), Store::kOverwrite, query);
   if (config_.qk_norm) {
     if (kept != nullptr) {
-      keep(b_.query, kept->query);
+      keep(query, kept->query);
     }
     head_norm(index, NormKind::kQuery, b_.query, kept != nullptr ? &kept->query_rstd : nullptr);
   }
   ops_.rope(query, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
   if (kept != nullptr && !config_.qk_norm) {
-    keep(b_.query, kept->query);
+    keep(query, kept->query);
   }
   const Matrix lse = kept != nullptr ? b_.lse.reshape(num_rows_, config_.num_heads) : Matrix();
   ops_.attention(shape, plan_.segments, query, cache_.layer(index), attention, lse);
   if (kept != nullptr) {
-    keep(b_.attention, kept->attention);
+    keep(attention, kept->attention);
     keep(b_.lse, kept->lse);
   }
   linear(index, LinearKind::kOutput, attention, Store::kAdd, b_.residual.view());
@@ -139,24 +144,24 @@ void ForwardPass::attend(std::int64_t index, AttentionActivations* kept) {
 
 void ForwardPass::mlp_input(std::int64_t index, MlpActivations* kept) {
   const Matrix normed = b_.normed.view();
-  const Matrix gate = b_.gate.reshape(num_rows_, config_.intermediate_size);
-  const Matrix up = b_.up.reshape(num_rows_, config_.intermediate_size);
+  gate_ = place(b_.gate, kept != nullptr ? &kept->gate : nullptr);
+  up_ = place(b_.up, kept != nullptr ? &kept->up : nullptr);
   if (kept != nullptr) {
-    keep(b_.residual, kept->residual);
+    keep(b_.residual.view(), kept->residual);
   }
   layer_norm(index, NormKind::kAttention, b_.residual.view(), normed,
              kept != nullptr ? &kept->residual_rstd : nullptr);
-  linear(index, LinearKind::kGate, normed, Store::kOverwrite, gate);
-  linear(index, LinearKind::kUp, normed, Store::kOverwrite, up);
+  linear(index, LinearKind::kGate, normed, Store::kOverwrite, gate_);
+  linear(index, LinearKind::kUp, normed, Store::kOverwrite, up_);
   if (kept != nullptr) {
-    keep(b_.gate, kept->gate);
-    keep(b_.up, kept->up);
+    keep(gate_, kept->gate);
+    keep(up_, kept->up);
   }
 }
 
 void ForwardPass::mlp_output(std::int64_t index) {
   const Matrix activated = b_.activated.reshape(num_rows_, config_.intermediate_size);
-  ops_.swiglu(b_.gate.view(), b_.up.view(), activated);
+  ops_.swiglu(gate_, up_, activated);
   linear(index, LinearKind::kDown, activated, Store::kAdd, b_.residual.view());
 }
 
@@ -165,7 +170,7 @@ void ForwardPass::linear(std::int64_t index, LinearKind kind, ConstMatrix x, Sto
   const LinearWeights& linear = weights_.layer(index).linears[kind];
   KeptLowRank kept;
   if (keeps(index)) {
-    kept = {&activations_->low_rank(index, kind), num_training_rows_};
+    kept = {&activations_->low_rank(index, kind), num_kept_};
   }
   adapted_linear(
       {linear.weight.get(), linear.bias}, plan_.adapter_runs,
@@ -220,14 +225,25 @@ std::span<float> ForwardPass::rstd_buffer(const OwnedMatrix* wanted, std::int64_
   return b_.rstd.elements();
 }
 
-void ForwardPass::keep(const OwnedMatrix& source, KeptRows& target) {
-  target.keep(source.view().slice_rows(num_rows_ - num_training_rows_, num_training_rows_), ops_);
+Matrix ForwardPass::place(OwnedMatrix& buffer, KeptRows* kept) const {
+  if (kept != nullptr && num_kept_ == num_rows_) {
+    if (const auto there = kept->place(num_rows_, config_.intermediate_size)) {
+      return *there;
+    }
+  }
+  return buffer.reshape(num_rows_, config_.intermediate_size);
+}
+
+void ForwardPass::keep(ConstMatrix source, KeptRows& target) {
+  if (!target.holds(source)) {
+    target.keep(source.slice_rows(num_rows_ - num_kept_, num_kept_), ops_);
+  }
 }
 
 void ForwardPass::keep(const OwnedMatrix& source, OwnedMatrix& target) const {
   const ConstMatrix from = source.view();
-  const Matrix to = target.reshape(num_training_rows_, from.cols);
-  std::copy_n(from.row(num_rows_ - num_training_rows_), num_training_rows_ * from.cols, to.data);
+  const Matrix to = target.reshape(num_kept_, from.cols);
+  std::copy_n(from.row(num_rows_ - num_kept_), num_kept_ * from.cols, to.data);
 }
 
 }  // namespace tidemill::engines

@@ -9,13 +9,14 @@
 
 namespace tidemill::engines {
 
-/// One pass over the rows of one plan, whose training rows are the last. All it borrows must
-/// outlive it. The residual stream is `ForwardBuffers::residual` (T, D), set by the caller.
+/// One pass over the rows of one plan, of which the last may be kept for training. All it borrows
+/// must outlive it. The residual stream is `ForwardBuffers::residual` (T, D), set by the caller.
 class ForwardPass {
 public:
-  /// `activations` receive what is kept of the training rows; null: nothing is.
+  /// `activations` receive what is kept of the last `num_kept` rows; null: nothing is.
   ForwardPass(Transformer::State& state, const ModelWeights& weights, const BatchPlan& plan,
-              const KvCache& cache, Activations* activations, std::int64_t num_training_rows);
+              const KvCache& cache, Activations* activations, std::int64_t num_kept,
+              KeyObserver key_observer = {});
 
   void layer(std::int64_t index);
   /// The two parts of a layer when nothing is kept: keys and values of all rows go to the cache,
@@ -47,8 +48,11 @@ private:
             OwnedMatrix* kept_rstd);
   [[nodiscard]] std::span<float> rstd_buffer(const OwnedMatrix* wanted, std::int64_t per_row);
   [[nodiscard]] bool keeps(std::int64_t index) const;
-  // Copies the training rows.
-  void keep(const OwnedMatrix& source, KeptRows& target);
+  // Where (T, F) results go of which `kept` keeps the last rows: to itself, if these are all rows
+  // and are kept as they are, or to `buffer`.
+  [[nodiscard]] Matrix place(OwnedMatrix& buffer, KeptRows* kept) const;
+  // Copies the rows that are kept, unless they are there.
+  void keep(ConstMatrix source, KeptRows& target);
   void keep(const OwnedMatrix& source, OwnedMatrix& target) const;
 
   const ModelConfig& config_;
@@ -60,8 +64,11 @@ private:
   RopeTables rope_;
   const KvCache& cache_;
   Activations* activations_;  // null: nothing is kept
+  Matrix gate_;               // of the MLP that is being computed
+  Matrix up_;
   std::int64_t num_rows_;
-  std::int64_t num_training_rows_;
+  std::int64_t num_kept_;
+  KeyObserver key_observer_;
 };
 
 }  // namespace tidemill::engines

@@ -11,21 +11,40 @@ KeptRows::KeptRows(DType dtype) : dtype_(dtype) {
   TIDEMILL_CHECK(dtype == DType::kF32 || dtype == DType::kBF16) << dtype_name(dtype);
 }
 
-void KeptRows::keep(ConstMatrix rows, Ops& ops) {
-  rows_ = rows.rows;
-  cols_ = rows.cols;
-  if (dtype_ == DType::kF32) {
-    const Matrix to = wide_.reshape(rows_, cols_);
-    for (std::int64_t row = 0; row < rows_; ++row) {
-      std::copy_n(rows.row(row), cols_, to.row(row));
-    }
+std::optional<Matrix> KeptRows::place(std::int64_t rows, std::int64_t cols) {
+  if (dtype_ != DType::kF32) {
+    return std::nullopt;
+  }
+  rows_ = rows;
+  cols_ = cols;
+  return wide_.reshape(rows, cols);
+}
+
+void KeptRows::resize_rows(std::int64_t rows) {
+  if (place(rows, cols_).has_value()) {
     return;
   }
-  const std::int64_t bytes = rows_ * cols_ * std::int64_t{sizeof(std::uint16_t)};
+  rows_ = rows;
+  const std::int64_t bytes = rows_ * bytes_per_row();
   if (bytes > narrow_.size()) {
     narrow_ = {};  // both at once could be much
     narrow_ = AlignedBytes(bytes);
   }
+}
+
+std::byte* KeptRows::row_bytes() noexcept {
+  return dtype_ == DType::kF32 ? wide_.row_bytes() : narrow_.data();
+}
+
+void KeptRows::keep(ConstMatrix rows, Ops& ops) {
+  if (const std::optional<Matrix> to = place(rows.rows, rows.cols)) {
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      std::copy_n(rows.row(row), cols_, to->row(row));
+    }
+    return;
+  }
+  cols_ = rows.cols;
+  resize_rows(rows.rows);
   ops.narrow(rows, narrow());
 }
 

@@ -2,7 +2,9 @@
 // Rows that outlive the forward pass, in the type they are kept in.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/aligned_bytes.hpp"
@@ -20,6 +22,13 @@ public:
 
   /// Copies `rows`, rounded to the type kept in.
   void keep(ConstMatrix rows, Ops& ops);
+  /// Returns where `rows` rows of `cols` floats can be written instead of being copied, or nothing
+  /// when they are kept rounded.
+  [[nodiscard]] std::optional<Matrix> place(std::int64_t rows, std::int64_t cols);
+  /// Returns whether `rows` were written to `place`.
+  [[nodiscard]] bool holds(ConstMatrix rows) const noexcept {
+    return rows.data != nullptr && rows.data == wide_.view().data;
+  }
   /// Returns the rows [first, first + count) of what is kept as floats, in its own memory or, when
   /// that is narrower, in `buffer`. What the caller writes there may or may not change what is
   /// kept.
@@ -27,6 +36,13 @@ public:
                               Ops& ops);
 
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
+  /// Gives it `rows` rows as wide as before; their content is undefined.
+  void resize_rows(std::int64_t rows);
+  /// Returns the rows as they are kept, `bytes_per_row()` each.
+  [[nodiscard]] std::byte* row_bytes() noexcept;
+  [[nodiscard]] std::int64_t bytes_per_row() const noexcept {
+    return cols_ * static_cast<std::int64_t>(dtype_bytes(dtype_));
+  }
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
     return wide_.size_bytes() + narrow_.size();
   }

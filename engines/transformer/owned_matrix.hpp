@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -59,6 +60,15 @@ public:
   }
   [[nodiscard]] std::span<const float> elements() const noexcept {
     return memory_.first(static_cast<std::size_t>(rows_ * cols_));
+  }
+  /// Gives it `rows` rows as wide as before; see `reshape`.
+  void resize_rows(std::int64_t rows) { reshape(rows, cols_); }
+  /// Returns the rows as bytes, `bytes_per_row()` each.
+  [[nodiscard]] std::byte* row_bytes() noexcept {
+    return reinterpret_cast<std::byte*>(memory_.data());
+  }
+  [[nodiscard]] std::int64_t bytes_per_row() const noexcept {
+    return cols_ * std::int64_t{sizeof(float)};
   }
   /// Returns all its memory, what no element lies in included.
   [[nodiscard]] std::span<float> memory() noexcept { return memory_; }

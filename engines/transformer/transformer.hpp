@@ -30,11 +30,20 @@ namespace tidemill::engines {
 /// decoder layer. Borrowed until return.
 using HiddenObserver = std::function<void(std::int64_t layer, ConstMatrix hidden)>;
 
+/// Sees the keys and values (T, K*C) of a layer before they are rotated and rounded for the cache.
+/// Borrowed until return.
+using KeyObserver = std::function<void(std::int64_t layer, ConstMatrix key, ConstMatrix value)>;
+/// Fills keys and values as a `KeyObserver` has seen them.
+using KeySource = std::function<void(std::int64_t layer, Matrix key, Matrix value)>;
+
 /// What a forward pass does beside its result.
 struct ForwardOptions {
   /// Required when the batch has training rows, whose activations it receives.
   Activations* activations = nullptr;
-  HiddenObserver observer;
+  HiddenObserver observer = nullptr;
+  /// Activations receive those of inference rows too. Requires that all rows have the same adapter.
+  bool keeps_inference = false;
+  KeyObserver key_observer = nullptr;
 };
 
 /// How log-probabilities are taken from logits.
@@ -106,6 +115,13 @@ public:
   /// segment wants are undefined.
   [[nodiscard]] ConstMatrix forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                     const ForwardOptions& options = {});
+
+  /// Does what `forward` would, without its products: `activations` hold those of the training rows
+  /// already, and `keys` gives the keys and values of all rows from their first layer on, all of
+  /// it from forwards with the same weights. What is left undefined beside: hidden states of
+  /// inference rows, and keys and values of lower layers.
+  [[nodiscard]] ConstMatrix recall(const ModelWeights& weights, const Batch& batch, KvCache& cache,
+                                   Activations& activations, const KeySource& keys);
 
   /// logits (R, V) of hidden states (R, D). The caller picks the rows it needs; `runs` are those
   /// with an adapter, which may change the head.

@@ -58,6 +58,7 @@ nlohmann::ordered_json memory_json(const workflows::MemoryPlan& plan) {
           {"gradients", plan.engine.gradient_bytes},
           {"optimizer", plan.engine.optimizer_bytes},
           {"commits", plan.engine.capture_bytes},
+          {"generated", plan.engine.generated_bytes},
           {"stream", plan.stream_bytes},
           {"best", plan.best_bytes}};
 }

@@ -194,6 +194,7 @@ TEST(TrainBatch, FiguresOfABatch) {
   outcome.updates[1].sums["loss"] = 2.0;
   outcome.updates[0].gradient_norm = 3.0;
   outcome.updates[1].learning_rate = 0.125;
+  outcome.updates[0].recalled_tokens = 12;
   outcome.gap = {0.5, 8};
   const auto figures = actors::batch_figures(rows, outcome, 4);
   EXPECT_EQ(figures.at("reward_mean"), 0.75);
@@ -207,6 +208,7 @@ TEST(TrainBatch, FiguresOfABatch) {
   EXPECT_EQ(figures.at("loss"), 1.5);
   EXPECT_EQ(figures.at("gradient_norm"), 1.5);
   EXPECT_EQ(figures.at("learning_rate"), 0.125);
+  EXPECT_EQ(figures.at("recalled_tokens"), 6.0);
   EXPECT_EQ(figures.at("logprob_gap_max"), 0.5);
   EXPECT_EQ(figures.at("logprob_gap_tokens"), 8.0);
 }

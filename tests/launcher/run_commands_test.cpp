@@ -60,13 +60,50 @@ TEST_F(RunTest, ADryRunIsARunsFileOrOneObject) {
   EXPECT_EQ(object.at("config").at("workflow"), "rl");
   std::int64_t sum = 0;
   for (const char* part : {"program", "weights", "kv", "activations", "gradients", "optimizer",
-                           "commits", "stream", "best"}) {
+                           "commits", "generated", "stream", "best"}) {
     sum += object.at("memory_bytes").at(part).get<std::int64_t>();
   }
   EXPECT_GT(sum, 0);
   EXPECT_EQ(object.at("memory_bytes").at("total"), sum);
   EXPECT_LT(object.at("expected_memory_bytes").at("total"), sum);
   EXPECT_FALSE(std::filesystem::exists("runs"));
+}
+
+TEST_F(RunTest, RowsAreKeptForTrainingOnPolicy) {
+  const auto memory = [this](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"run", "small.yaml", "--dry-run", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, kDone) << outcome.err;
+    return outcome.lines().at(0);
+  };
+  const nlohmann::json kept = memory({});
+  const auto rows = kept.at("memory_bytes").at("generated").get<std::int64_t>();
+  EXPECT_GT(rows, 0);
+  EXPECT_GT(kept.at("expected_memory_bytes").at("generated"), 0);
+  EXPECT_LE(kept.at("expected_memory_bytes").at("generated"), rows);
+  for (const char* without : {"staleness.max=1", "train.recompute=cheap"}) {
+    const nlohmann::json object = memory({without});
+    EXPECT_EQ(object.at("memory_bytes").at("generated"), 0) << without;
+    EXPECT_EQ(object.at("expected_memory_bytes").at("generated"), 0) << without;
+  }
+
+  for (const bool on_policy : {true, false}) {
+    const Outcome outcome = run({"run", "small.yaml", "--json", on_policy ? "name=on" : "name=off",
+                                 on_policy ? "staleness.max=0" : "staleness.max=1"});
+    ASSERT_EQ(outcome.code, kDone) << outcome.err;
+    double recalled = -1.0;
+    double compared = -1.0;
+    for (const nlohmann::json& line : outcome.lines()) {
+      if (line.value("kind", "") == "train") {
+        recalled = line.at("recalled_tokens").get<double>();
+        compared = line.at("logprob_gap_tokens").get<double>();
+        EXPECT_EQ(line.at("logprob_gap_max"), 0.0);
+      }
+    }
+    EXPECT_EQ(recalled > 0.0, on_policy);
+    EXPECT_GT(compared, 0.0);
+  }
 }
 
 TEST_F(RunTest, ADryRunRefusesTheMemoryThatTheRunRefuses) {

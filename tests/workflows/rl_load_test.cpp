@@ -34,9 +34,55 @@ TEST(RlLoad, SmallBatchesDoNotFillTheirCaps) {
   // Two batches are in flight: 16 samples, one token each, and the prompts of 4 groups.
   EXPECT_EQ(load.draws, 16);
   EXPECT_EQ(load.rollout_tokens, (16 - 4) + 4 * 6);
-  // 13 positions are cached of a sample: a page, in which its prompt lies; in training again.
-  EXPECT_EQ(load.kv_tokens, 16 * (16 * 1) + 16 * 2 * (4 * 1));
+  // 13 positions are cached of a sample: a page, in which its prompt lies. While the first batch is
+  // trained, of which the prompts are cached still, the other is generated.
+  EXPECT_EQ(load.kv_tokens, 16 * (2 * 4 * 1 + 2 * 1 + 2 * 4 * 1));
   EXPECT_EQ(load.snapshots, 3);
+}
+
+TEST(RlLoad, AShortRunHasNoMoreSamplesThanItTrains) {
+  const engines::MemoryLoad load = likely_load(small_run(), {rows_of(10, 6), {}, 1});
+  EXPECT_EQ(load.draws, 8);
+  EXPECT_EQ(load.rollout_tokens, (8 - 2) + 2 * 6);
+  // Nothing is left to generate while it is trained.
+  EXPECT_EQ(load.kv_tokens, 16 * (2 * 4 * 1 + 2 * 1));
+}
+
+TEST(RlLoad, WithoutStalenessTrainingAndGenerationTakeTurns) {
+  RlOptions options = small_run();
+  options.staleness.max = 0;
+  EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kv_tokens, 16 * (2 * 4 * 1 + 2 * 1));
+}
+
+TEST(RlLoad, RowsAreKeptOnPolicyAlone) {
+  RlOptions options = small_run();
+  engines::ModelConfig config;
+  config.max_positions = 64;
+  EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kept_tokens, 0);
+  EXPECT_EQ(most_load(options, config).kept_tokens, 0);
+  options.staleness.max = 0;
+  // Two prompts once, and of eight answers all tokens but the last.
+  EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kept_tokens, 2 * 6 + 8 * 7);
+  EXPECT_GT(most_load(options, config).kept_tokens, 2 * 6 + 8 * 7);
+  options.train.minibatches = 2;
+  EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kept_tokens, 0);
+}
+
+TEST(RlLoad, GroupsOfOnePromptShareItsPages) {
+  // Of 20 tokens one page is full; of 27 positions of a sample one page is its own.
+  const engines::MemoryLoad many = likely_load(small_run(), {rows_of(10, 20), {}, 5});
+  const engines::MemoryLoad one = likely_load(small_run(), {rows_of(1, 20), {}, 5});
+  EXPECT_EQ(many.kv_tokens, 16 * (4 + (2 * 4 + 2) + 2 * (1 + 4)));
+  EXPECT_EQ(one.kv_tokens, 16 * (1 + (2 * 4 + 1) + 2 * (1 + 4)));
+}
+
+TEST(RlLoad, TheLastCommitComesWhenNothingIsTrained) {
+  RlOptions options = small_run();
+  options.run.checkpoint.every_steps = 5;
+  EXPECT_FALSE(likely_load(options, {rows_of(10, 6), {}, 5}).commits);
+  EXPECT_TRUE(likely_load(options, {rows_of(10, 6), {}, 6}).commits);
+  options.run.checkpoint.every_steps = 0;
+  EXPECT_FALSE(likely_load(options, {rows_of(10, 6), {}, 6}).commits);
 }
 
 TEST(RlLoad, WhatIsFinishedStaysCached) {
@@ -47,15 +93,53 @@ TEST(RlLoad, WhatIsFinishedStaysCached) {
   EXPECT_EQ(load.kv_tokens, 16 * (16 * 2) + 16 * 2 * (4 * 2));
 }
 
-TEST(RlLoad, EvaluationGoesThroughTheModelToo) {
+RlOptions evaluated_run() {
   RlOptions options = small_run();
   options.eval.samples = 2;
+  options.eval.common.every_steps = 2;
+  options.run.checkpoint.every_steps = 0;
+  return options;
+}
+
+TEST(RlLoad, EvaluationGoesThroughTheModelToo) {
+  const RlOptions options = evaluated_run();
   const engines::MemoryLoad load = likely_load(options, {rows_of(10, 6), rows_of(50, 20), 5});
   EXPECT_EQ(load.draws, 16 + 2 * 50);
   EXPECT_EQ(load.rollout_tokens, (load.draws - 50) + 50 * 20);
   RlFacts few{rows_of(10, 6), rows_of(50, 20), 5};
   few.max_running = 30;
   EXPECT_EQ(likely_load(options, few).draws, 30);
+  // The run ends before.
+  EXPECT_EQ(likely_load(options, {rows_of(10, 6), rows_of(50, 20), 1}).draws, 8);
+}
+
+TEST(RlLoad, AnEvaluationIsCachedBesideTheSamplesOfItsStep) {
+  const RlFacts facts{rows_of(10, 6), rows_of(50, 20), 5};
+  // A prompt's full page, and the pages of its two answers; the samples of a step; training.
+  EXPECT_EQ(likely_load(evaluated_run(), facts).kv_tokens, 16 * (50 * (1 + 2) + 8 + 8));
+  // At the last step nothing else is left to do.
+  const RlFacts last{rows_of(10, 6), rows_of(50, 20), 2};
+  EXPECT_EQ(likely_load(evaluated_run(), last).kv_tokens, 16 * 50 * (1 + 2));
+}
+
+TEST(RlLoad, NextWeightsComeBeforeAllIsGeneratedUnlessTheyWaitForTheEvaluation) {
+  RlOptions options = evaluated_run();
+  RlFacts facts{rows_of(10, 6), rows_of(50, 20), 7};
+  facts.max_running = 104;
+  // Room for one group beside the evaluation, for both after it.
+  const std::int64_t soon = 16 * (50 * (1 + 2) + 4 + 8);
+  const std::int64_t waiting = 16 * (50 + 96 + 2 + 8 + 8);
+  EXPECT_EQ(likely_load(options, facts).kv_tokens, soon);
+  options.eval.common.keep_best = true;
+  EXPECT_EQ(likely_load(options, facts).kv_tokens, waiting);
+  options.eval.common.keep_best = false;
+  options.eval.common.patience = 1;
+  EXPECT_EQ(likely_load(options, facts).kv_tokens, waiting);
+  options.eval.common.patience = 0;
+  options.run.checkpoint.every_steps = 3;  // a commit waits for the evaluation of step 6
+  EXPECT_EQ(likely_load(options, facts).kv_tokens, waiting);
+  facts.steps = 6;
+  EXPECT_EQ(likely_load(options, facts).kv_tokens, soon);
 }
 
 TEST(RlLoad, CutGroupsCarryTheirPromptOn) {
@@ -69,7 +153,7 @@ TEST(RlLoad, CutGroupsCarryTheirPromptOn) {
 TEST(RlLoad, NothingIsLikelierThanTheMost) {
   engines::ModelConfig config;
   config.max_positions = 64;
-  const RlOptions options = small_run();
+  const RlOptions options = evaluated_run();
   const engines::MemoryLoad most = most_load(options, config);
   const engines::MemoryLoad likely = likely_load(options, {rows_of(10, 6), rows_of(50, 20), 5});
   EXPECT_LE(likely.train_tokens, most.train_tokens);

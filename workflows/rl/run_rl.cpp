@@ -104,6 +104,10 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
                                                 const actors::RunOrigin& origin) {
   engines::RuntimeOptions wanted = rl_runtime_options(options, opened.model, opened.steps);
   wanted.recompute = opened.most_memory.recompute;
+  // A part of a step's rows would be of no use.
+  wanted.generated_bytes = opened.expected_memory.engine.generated_bytes > 0
+                               ? opened.most_memory.engine.generated_bytes
+                               : 0;
   wanted.token_text = [codec = *opened.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
   };
@@ -189,25 +193,26 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   return plan;
 }
 
+// What is likely where `most` is allowed.
 MemoryPlan likely_plan(const RlOptions& options, const TrainedModel& model, const RlRun& opened,
-                       engines::Recompute recompute) {
+                       const MemoryPlan& most) {
   actors::Lengths eval_lengths;
   for (const actors::Prompt& prompt : opened.eval_prompts) {
     eval_lengths.add(std::ssize(prompt.ids));
   }
   engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
-  runtime.recompute = recompute;
-  MemoryPlan plan;
-  plan.recompute = recompute;
-  plan.engine = engines::estimate_memory(model.files, runtime,
-                                         likely_load(options, {opened.prompt_lengths, eval_lengths,
-                                                               opened.steps, runtime.max_running}));
-  plan.stream_bytes = static_cast<std::int64_t>(
+  runtime.recompute = most.recompute;
+  RunLoad load;
+  load.engine = likely_load(
+      options, {opened.prompt_lengths, eval_lengths, opened.steps, runtime.max_running});
+  const std::int64_t generated =
+      engines::generated_bytes(model.files.config, runtime, load.engine.kept_tokens);
+  runtime.generated_bytes = generated <= most.engine.generated_bytes ? generated : 0;
+  load.stream_bytes = static_cast<std::int64_t>(
       static_cast<std::uint64_t>(max_concurrent_rows(options) / options.rollout.group_size) *
       stream_options(options, opened.prompt_bytes).group_bytes);
-  plan.best_bytes = options.eval.common.keep_best ? plan.engine.published_bytes : 0;
-  count_program(plan);
-  return plan;
+  load.keeps_best = options.eval.common.keep_best;
+  return make_memory_plan(model.files, runtime, load);
 }
 
 }  // namespace
@@ -233,17 +238,20 @@ MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
       stream_options(options, 4 * static_cast<std::uint64_t>(max_prompt_tokens(options, config)));
   const auto groups =
       static_cast<std::uint64_t>(2 * max_concurrent_rows(options) / options.rollout.group_size);
+  const RunLoad load{
+      most_load(options, config),
+      static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes)),
+      options.eval.common.keep_best};
   const auto plan_of = [&](engines::Recompute recompute) {
     engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
     runtime.recompute = recompute;
-    MemoryPlan plan;
-    plan.recompute = recompute;
-    plan.engine = engines::estimate_memory(model.files, runtime, most_load(options, config));
-    plan.stream_bytes =
-        static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes));
-    plan.best_bytes = options.eval.common.keep_best ? plan.engine.published_bytes : 0;
-    count_program(plan);
-    return plan;
+    const MemoryPlan without = make_memory_plan(model.files, runtime, load);
+    // Memory for speed alone is not asked for without measure.
+    runtime.generated_bytes =
+        std::min(engines::generated_bytes(config, runtime, load.engine.kept_tokens),
+                 runtime.activation_bytes);
+    return first_allowed({make_memory_plan(model.files, runtime, load), without},
+                         options.run.device);
   };
   return choose_plan(options.train.common.recompute, options.run.device, plan_of);
 }
@@ -252,7 +260,7 @@ Result<MemoryPlan> expect_memory(const RlOptions& options, const TrainedModel& m
                                  const MemoryPlan& most, const DataReading& how) {
   RlRun opened;
   TIDEMILL_RETURN_IF_ERROR(open_data(options, model.files.config, how, opened));
-  return likely_plan(options, model, opened, most.recompute);
+  return likely_plan(options, model, opened, most);
 }
 
 Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment& run) {
@@ -265,7 +273,7 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_RETURN_IF_ERROR(check_fit(options, opened.model.files.config));
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
-  opened.expected_memory = likely_plan(options, opened.model, opened, opened.most_memory.recompute);
+  opened.expected_memory = likely_plan(options, opened.model, opened, opened.most_memory);
   if (const auto tried = make_reward(options, run); !tried.ok()) {
     return tried.status();
   }

@@ -38,7 +38,7 @@ engines::MemoryLoad sft_load() {
 // The positions of the pages that a sequence of usual length takes.
 std::int64_t in_pages(const actors::Lengths& lengths) {
   const auto rows = static_cast<std::int64_t>(std::ceil(lengths.mean()));
-  return (rows + kPageTokens - 1) / kPageTokens * kPageTokens;
+  return (rows + engines::kPageTokens - 1) / engines::kPageTokens * engines::kPageTokens;
 }
 
 // What a run opens once and keeps through its incarnations.
@@ -141,12 +141,8 @@ MemoryPlan likely_plan(const SftOptions& options, const TrainedModel& model, con
   engines::RuntimeOptions runtime =
       runtime_options(model, options.model, options.train.common, 1, options.run.device);
   runtime.recompute = recompute;
-  MemoryPlan plan;
-  plan.recompute = recompute;
-  plan.engine = engines::estimate_memory(model.files, runtime, likely_load(options, opened));
-  plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
-  count_program(plan);
-  return plan;
+  return make_memory_plan(model.files, runtime,
+                          {likely_load(options, opened), 0, options.eval.keep_best});
 }
 
 Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& opened,
@@ -224,17 +220,12 @@ MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model) {
   engines::MemoryLoad load = sft_load();
   load.train_tokens = rows;
   load.sequence_tokens = longest;
-  load.kv_tokens = rows + kPageTokens * sequences;
+  load.kv_tokens = rows + engines::kPageTokens * sequences;
   const auto plan_of = [&](engines::Recompute recompute) {
     engines::RuntimeOptions runtime =
         runtime_options(model, options.model, options.train.common, 1, options.run.device);
     runtime.recompute = recompute;
-    MemoryPlan plan;
-    plan.recompute = recompute;
-    plan.engine = engines::estimate_memory(model.files, runtime, load);
-    plan.best_bytes = options.eval.keep_best ? plan.engine.published_bytes : 0;
-    count_program(plan);
-    return plan;
+    return make_memory_plan(model.files, runtime, {load, 0, options.eval.keep_best});
   };
   return choose_plan(options.train.common.recompute, options.run.device, plan_of);
 }

@@ -169,6 +169,38 @@ TEST(MemoryLoadTest, RowsThatAreScoredAloneAreKeptToo) {
   EXPECT_GE(estimate_memory(model, options, load).activation_bytes, none + 256 * kept);
 }
 
+TEST(MemoryLoadTest, RowsThatGenerationKeepsAreCounted) {
+  const ModelFiles model = wide_model();
+  RuntimeOptions options;
+  options.optimizer.emplace();
+  MemoryLoad load;
+  load.train_tokens = 64;
+  load.rollout_tokens = 256;
+  load.kept_tokens = 1000;
+  const MemoryEstimate none = estimate_memory(model, options, load);
+  EXPECT_EQ(none.generated_bytes, 0);
+  options.generated_bytes = std::int64_t{1} << 40U;
+  const MemoryEstimate all = estimate_memory(model, options, load);
+  // Keys and values of all layers too; rows lie together in blocks of two MiB.
+  const ModelConfig& config = model.config;
+  const std::int64_t row =
+      Activations::bytes_per_row(config, 0) +
+      config.num_layers * 2 * config.num_kv_heads * config.head_dim * std::int64_t{4};
+  EXPECT_GE(all.generated_bytes, 1000 * row);
+  EXPECT_LE(all.generated_bytes, 1000 * (row + 64) * 11 / 10 + (std::int64_t{2} << 20U));
+  EXPECT_EQ(all.generated_bytes, generated_bytes(config, options, 1000));
+  // An iteration's rows lie where those of a micro-batch will.
+  EXPECT_GE(all.activation_bytes,
+            none.activation_bytes + (256 - 64) * Activations::bytes_per_row(config, 0));
+  options.generated_bytes = 1000;
+  EXPECT_EQ(estimate_memory(model, options, load).generated_bytes, 1000);
+  options.recompute = Recompute::kCheap;
+  const MemoryEstimate cheap = estimate_memory(model, options, load);
+  EXPECT_EQ(cheap.generated_bytes, 0);
+  options.generated_bytes = 0;
+  EXPECT_EQ(cheap.activation_bytes, estimate_memory(model, options, load).activation_bytes);
+}
+
 TEST(MemoryLoadTest, PublishedVersionsAreHeldAsOftenAsIsSaid) {
   const ModelFiles model = wide_model();
   RuntimeOptions options;
@@ -180,6 +212,22 @@ TEST(MemoryLoadTest, PublishedVersionsAreHeldAsOftenAsIsSaid) {
   EXPECT_EQ(estimate_memory(model, options, load).weights_bytes,
             two.weights_bytes + 3 * two.published_bytes);
   EXPECT_EQ(two.given_bytes, 4 * num_parameters(model.config));
+}
+
+TEST(MemoryLoadTest, StateIsCapturedForCommitsAlone) {
+  const ModelFiles model = wide_model();
+  RuntimeOptions options;
+  options.optimizer.emplace();
+  MemoryLoad load;
+  const MemoryEstimate with = estimate_memory(model, options, load);
+  EXPECT_EQ(with.capture_bytes, with.optimizer_bytes);
+  load.commits = false;
+  EXPECT_EQ(estimate_memory(model, options, load).capture_bytes, 0);
+  options.adapter = adapter_for(model);
+  EXPECT_EQ(estimate_memory(model, options, load).capture_bytes, 0);
+  load.commits = true;
+  const MemoryEstimate adapter = estimate_memory(model, options, load);
+  EXPECT_EQ(adapter.capture_bytes, adapter.optimizer_bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, MemoryEstimateTest,

@@ -49,6 +49,20 @@ const RolloutResult& ResultKeeper::at(std::uint64_t id) const {
   return found->second;
 }
 
+Status WeightedLoss::evaluate(std::span<const LossRow> rows, LossSums& sums) {
+  for (const LossRow& row : rows) {
+    for (std::size_t t = 1; t < row.logprobs.size(); ++t) {
+      if (row.sequence->response_mask[t] != 0) {
+        const auto weight = static_cast<float>(row.sequence->id.value % 3) - 0.8F;
+        sums["loss"] += double{weight} * double{row.logprobs[t]};
+        row.dlogprobs[t] = weight;
+        row.dentropies[t] = 0.02F;
+      }
+    }
+  }
+  return {};
+}
+
 std::string backend_name(Backend backend) {
   return backend == Backend::kCpu ? "cpu" : "reference";
 }

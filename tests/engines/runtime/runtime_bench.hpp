@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engines/formats/model_files.hpp"
 #include "engines/runtime/factory.hpp"
+#include "engines/train_engine.hpp"
 #include "engines/transformer/kv_cache.hpp"
 
 namespace tidemill::engines {
@@ -24,6 +26,12 @@ public:
 
 private:
   std::map<std::uint64_t, RolloutResult> results_;
+};
+
+/// A sum of log-probabilities and entropies, weighted by the sequences' ids.
+class WeightedLoss final : public TokenLoss {
+public:
+  Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
 };
 
 /// Returns "cpu" or "reference".

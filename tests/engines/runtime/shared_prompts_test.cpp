@@ -19,23 +19,6 @@
 namespace tidemill::engines {
 namespace {
 
-class WeightedLoss final : public TokenLoss {
-public:
-  Status evaluate(std::span<const LossRow> rows, LossSums& sums) override {
-    for (const LossRow& row : rows) {
-      for (std::size_t t = 1; t < row.logprobs.size(); ++t) {
-        if (row.sequence->response_mask[t] != 0) {
-          const auto weight = static_cast<float>(row.sequence->id.value % 3) - 0.8F;
-          sums["loss"] += double{weight} * double{row.logprobs[t]};
-          row.dlogprobs[t] = weight;
-          row.dentropies[t] = 0.02F;
-        }
-      }
-    }
-    return {};
-  }
-};
-
 // A prompt of `prompt_tokens` and what follows it; the first `untargeted` tokens of that are none.
 TrainSequence sequence_of(std::uint64_t id, const std::vector<std::int32_t>& prompt,
                           std::int64_t response_tokens, std::int64_t untargeted,

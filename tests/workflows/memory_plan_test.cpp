@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which plan is taken when memory is short.
+#include "workflows/memory_plan.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tidemill::workflows {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+MemoryPlan plan_of(engines::Recompute recompute, std::int64_t activations,
+                   std::int64_t generated = 0) {
+  MemoryPlan plan;
+  plan.recompute = recompute;
+  plan.program_bytes = 10 * kMiB;
+  plan.engine.activation_bytes = activations;
+  plan.engine.generated_bytes = generated;
+  return plan;
+}
+
+DeviceOptions with_memory(std::int64_t bytes) {
+  DeviceOptions device;
+  device.memory_bytes = bytes;
+  return device;
+}
+
+TEST(MemoryPlan, RowsAreKeptForTrainingWhereMemoryAllows) {
+  const MemoryPlan with = plan_of(engines::Recompute::kNone, 6 * kMiB, 4 * kMiB);
+  const MemoryPlan without = plan_of(engines::Recompute::kNone, 6 * kMiB);
+  const auto rows_kept = [&](std::int64_t bytes) {
+    return first_allowed({with, without}, with_memory(bytes)).engine.generated_bytes;
+  };
+  EXPECT_EQ(rows_kept(20 * kMiB), 4 * kMiB) << "all that may be taken";
+  EXPECT_EQ(rows_kept(20 * kMiB - 1), 0);
+  EXPECT_EQ(rows_kept(1), 0) << "the last, where none may be taken";
+}
+
+TEST(MemoryPlan, AutoTakesTheFirstPolicyThatFits) {
+  const auto taken = [](RecomputeChoice choice, std::int64_t bytes) {
+    return choose_plan(choice, with_memory(bytes),
+                       [](engines::Recompute recompute) {
+                         switch (recompute) {
+                           case engines::Recompute::kNone: return plan_of(recompute, 6 * kMiB);
+                           case engines::Recompute::kCheap: return plan_of(recompute, 4 * kMiB);
+                           case engines::Recompute::kLayer: break;
+                         }
+                         return plan_of(engines::Recompute::kLayer, 2 * kMiB);
+                       })
+        .recompute;
+  };
+  EXPECT_EQ(taken(RecomputeChoice::kAuto, 16 * kMiB), engines::Recompute::kNone);
+  EXPECT_EQ(taken(RecomputeChoice::kAuto, 16 * kMiB - 1), engines::Recompute::kCheap);
+  EXPECT_EQ(taken(RecomputeChoice::kAuto, 14 * kMiB - 1), engines::Recompute::kLayer);
+  EXPECT_EQ(taken(RecomputeChoice::kAuto, 1), engines::Recompute::kLayer);
+  EXPECT_EQ(taken(RecomputeChoice::kNone, 1), engines::Recompute::kNone) << "chosen";
+}
+
+TEST(MemoryPlan, WhatDoesNotFitIsRefusedWithItsParts) {
+  const MemoryPlan plan = plan_of(engines::Recompute::kCheap, 4 * kMiB, 2 * kMiB);
+  EXPECT_TRUE(check_memory(plan, with_memory(16 * kMiB)).ok());
+  const Status refused = check_memory(plan, with_memory(15 * kMiB));
+  EXPECT_EQ(refused.code(), Errc::kInvalidArgument);
+  EXPECT_THAT(refused.message(),
+              HasSubstr("device.memory_bytes: 15.0 MiB are allowed, and the run may need 16.0 MiB, "
+                        "1.0 more: program 10.0, "));
+  EXPECT_THAT(refused.message(), HasSubstr("activations 4.0 (recompute cheap)"));
+  EXPECT_THAT(refused.message(), HasSubstr("rows generated for training 2.0"));
+}
+
+}  // namespace
+}  // namespace tidemill::workflows
