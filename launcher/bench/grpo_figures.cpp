@@ -43,8 +43,9 @@ Result<double> resident(BenchModel& bench) {
 }
 
 // Rollout and training compute a prompt once for its group, and of each answer all tokens but the
-// last: 2N in rollout, in training 2N forward and 2N for input gradients. Training takes the last
-// token of a prompt once for each sample. The head serves the tokens of answers alone. The
+// last: 2N in rollout, and 2N for input gradients in training, whose forward is taken from rollout
+// (all but the first sample's, which is not counted). Training takes the last token of a prompt
+// once for each sample. The head serves the tokens of answers alone, in both directions. The
 // adapter's own products and all else are not counted.
 Result<double> at_matmul_peak(BenchModel& bench, const engines::MachinePeaks& peaks,
                               const FigureSpec& spec) {
@@ -62,8 +63,8 @@ Result<double> at_matmul_peak(BenchModel& bench, const engines::MachinePeaks& pe
   };
   const double rollout = attention(2.0) + prompts * prompt * cost.layers() +
                          samples * ((answer - 1.0) * cost.layers() + answer * cost.head());
-  const double training = attention(6.0) + 2.0 * (prompts * (prompt - 1.0) * cost.layers() +
-                                                  samples * answer * (cost.layers() + cost.head()));
+  const double training = attention(4.0) + prompts * (prompt - 1.0) * cost.layers() +
+                          samples * answer * (cost.layers() + 2.0 * cost.head());
   return (rollout + training) / peak_flops(peaks, spec.model.compute);
 }
 

@@ -115,7 +115,11 @@ std::string prompt_lines(const GrpoShape& shape) {
   return lines;
 }
 
-// JSON is YAML. The reward differs within a group, so that every sample has a gradient.
+// How every fifth to second answer ends, of tokens drawn at random from bytes and "word256" to
+// "word1023", or from bytes and pairs of them.
+constexpr const char* kRewardedEnd = "[0-4A-Za-z]$";
+
+// JSON is YAML. The reward differs within most groups, whose samples all have gradients then.
 std::string run_file(const GrpoShape& shape, DType compute, std::int64_t steps, int threads) {
   const Json::Object adapter{{"kind", "lora"},
                              {"rank", shape.rank},
@@ -129,7 +133,7 @@ std::string run_file(const GrpoShape& shape, DType compute, std::int64_t steps, 
                   {"data", Json::Object{{"train", "prompts.jsonl"}}},
                   {"rollout", Json::Object{{"group_size", shape.group_size},
                                            {"max_new_tokens", shape.new_tokens}}},
-                  {"reward", Json::Object{{"kind", "regex"}, {"pattern", "[0-9]"}}},
+                  {"reward", Json::Object{{"kind", "regex"}, {"pattern", kRewardedEnd}}},
                   {"algorithm", Json::Object{{"name", "grpo"}}},
                   {"staleness", Json::Object{{"max", 0}}},
                   {"train", Json::Object{{"steps", steps},
@@ -157,6 +161,10 @@ Result<GrpoRun> read_run(const TimedProcess& process, const GrpoShape& shape) {
     if (tokens == nullptr || tokens->number().value_or(0.0) != static_cast<double>(expected)) {
       return Status(Errc::kInternal, "a step of the run did not train on " +
                                          std::to_string(expected) + " tokens of answers");
+    }
+    const Json* gradient = record.find("gradient_norm");
+    if (gradient == nullptr || gradient->number().value_or(0.0) <= 0.0) {
+      return Status(Errc::kInternal, "a step of the run had no gradient");
     }
     if (last > 0.0) {
       run.step_seconds.push_back(line.seconds - last);
