@@ -42,8 +42,8 @@ def fetch(pins: dict, into: pathlib.Path) -> pathlib.Path:
     stem = f"{pins['package'].replace('-', '_')}-{pins['version']}"
     archive = into / f"{stem}.tar.gz"
     if not archive.exists():
-        run(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:",
-            "--no-build-isolation", "-d", into, f"{pins['package']}=={pins['version']}")
+        run(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", pins["package"],
+            "-d", into, f"{pins['package']}=={pins['version']}")
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != pins["sha256"]:
         sys.exit(f"set_up: {archive}: sha256 is {found}, pinned is {pins['sha256']}")
