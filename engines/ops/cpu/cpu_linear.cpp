@@ -33,6 +33,14 @@ std::int64_t padded(std::int64_t cols, std::int64_t width) {
   return (cols + width - 1) / width * width;
 }
 
+// Whether rows of floats are copied to be spread: so few that it costs nothing beside the weight,
+// which all of them meet at once.
+bool is_spread_copy_worth(ConstMatrix x, std::int64_t out_features) {
+  constexpr std::int64_t kFewRows = 16;
+  constexpr std::int64_t kKilobyte = 1024 / sizeof(float);
+  return x.rows > 1 && x.rows <= kFewRows && out_features > kThin && x.stride % kKilobyte == 0;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PreparedWeight>> CpuOps::prepare_weight(const WeightView& weight,
@@ -77,12 +85,19 @@ ProductJob CpuOps::product_of(ConstMatrix x, DType dtype, std::span<const float>
   if (dtype != DType::kF32) {
     const bool bf16 = dtype == DType::kBF16;
     const auto round = bf16 ? kernels_.round_to_bf16 : kernels_.round_to_int8;
-    job.x_stride = bf16 ? padded(x.cols, 2) : x.cols + x.cols / 32 * 8;
+    job.x_stride = bf16 ? spread_stride(x.cols, kernels_.rounded_bytes) : x.cols + x.cols / 32 * 8;
     auto* rounded = rounded_.bytes(x.rows * job.x_stride * (bf16 ? kernels_.rounded_bytes : 1));
     team_.share(x.rows, x.cols / 2, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
       round(x, {begin, end}, rounded, job.x_stride);
     });
     job.x = rounded;
+  } else if (is_spread_copy_worth(x, y.cols)) {
+    job.x_stride = spread_stride(x.cols, sizeof(float));
+    float* copy = rounded_.floats(x.rows * job.x_stride);
+    for (std::int64_t t = 0; t < x.rows; ++t) {
+      std::copy_n(x.row(t), x.cols, copy + t * job.x_stride);
+    }
+    job.x = copy;
   }
   return job;
 }

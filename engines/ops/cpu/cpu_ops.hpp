@@ -90,7 +90,7 @@ private:
   Team team_;
   const KernelTable& kernels_;
   std::string description_;
-  Scratch rounded_;  // rows of x as bfloat16
+  Scratch rounded_;  // rows of x as they are multiplied
   Scratch packed_;
   std::vector<std::int64_t> costs_;
   std::vector<LowRankJob> low_rank_jobs_;

@@ -8,6 +8,7 @@
 #include "engines/ops/cpu/cpu_ops.hpp"
 #include "engines/ops/cpu/panels.hpp"
 #include "engines/ops/cpu/processor.hpp"
+#include "engines/ops/cpu/product_cuts.hpp"
 #include "engines/ops/cpu/weight_memory.hpp"
 
 namespace tidemill::engines {
@@ -52,7 +53,11 @@ std::int64_t cpu_rounded_row_bytes(DType dtype, std::int64_t cols) {
     default: break;
   }
   const auto kernels = cpu::choose_kernels(IsaLevel::kAuto);  // without any, none will be opened
-  return kernels.ok() ? (cols + 1) / 2 * 2 * kernels.value()->rounded_bytes : 0;
+  if (!kernels.ok()) {
+    return 0;
+  }
+  const std::int64_t bytes = kernels.value()->rounded_bytes;
+  return cpu::spread_stride(cols, bytes) * bytes;
 }
 
 }  // namespace tidemill::engines

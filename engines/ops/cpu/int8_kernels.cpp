@@ -124,52 +124,59 @@ struct RowParts {
 struct Int8Blocks {
 #if defined(__AVX512F__)
   static constexpr int kMostRows = 6;
+  static constexpr int kStreamRows = 1;
   static constexpr int panels_beside(int rows) {
-    return rows == 1 ? 1 : rows == 2 ? 4 : rows <= 4 ? 3 : 2;
+    return rows <= 2 ? 4 : rows <= 4 ? 3 : 2;
   }
 #elif defined(__AVX2__) && defined(__FMA__)
   static constexpr int kMostRows = 3;
+  static constexpr int kStreamRows = 0;
   static constexpr int panels_beside(int rows) {
     return rows == 1 ? 2 : 1;
   }
 #else
   static constexpr int kMostRows = 1;
+  static constexpr int kStreamRows = 0;
   static constexpr int panels_beside(int rows) {
     return rows > 0 ? 1 : 0;
   }
 #endif
+  static constexpr int kStreamLines = 0;  // asking cost more than it brought
   static constexpr std::int64_t kRowBytes = 1;
   static constexpr std::int64_t kPanelBytes = 1;
 
-  template <int kRows, int kPanels, Ahead kAhead>
-  static void tile(const ProductJob& job, std::int64_t row, std::int64_t panel) {
+  template <int kRows, int kPanels, int kLines>
+  static void tile(const ProductJob& job, std::int64_t row, std::int64_t panel,
+                   const std::byte* next) {
     constexpr int kVectors = kPanels * kRegisters;
     const auto* x = static_cast<const std::byte*>(job.x) + row * job.x_stride;
     const auto* panels = static_cast<const std::byte*>(job.panels) + panel * job.panel_stride;
     Register sums[kRows][kVectors];
     fetch_results<kRows, kPanels>(job, row, panel);
-    add_blocks<kRows, kPanels, kAhead>(job, x, panels, sums);
+    add_blocks<kRows, kPanels, kLines>(job, x, panels, next, sums);
     finish_tile<kRows, kPanels>(job, row, panel, sums);
   }
 
 private:
   // A function of its own: see product_kernels.cpp.
-  template <int kRows, int kPanels, Ahead kAhead>
+  template <int kRows, int kPanels, int kLines>
   [[gnu::noinline]] static void add_blocks(const ProductJob& job, const std::byte* x,
-                                           const std::byte* panels,
+                                           const std::byte* panels, const std::byte* next,
                                            Register (&out)[kRows][kPanels * kRegisters]) {
     Register sums[kRows][kPanels * kRegisters] = {};
     for (std::int64_t block = 0; block < job.depth / kBlock; ++block) {
-      add_block<kRows, kPanels, kAhead>(job, x, panels, block, sums);
+      add_block<kRows, kPanels, kLines>(job, x, panels, next, block, sums);
     }
     std::memcpy(&out, &sums, sizeof(out));
   }
 
-  template <int kRows, int kPanels, Ahead kAhead>
+  template <int kRows, int kPanels, int kLines>
   static void add_block(const ProductJob& job, const std::byte* x, const std::byte* panels,
-                        std::int64_t block, Register (&sums)[kRows][kPanels * kRegisters]) {
+                        const std::byte*& next, std::int64_t block,
+                        Register (&sums)[kRows][kPanels * kRegisters]) {
     constexpr int kVectors = kPanels * kRegisters;
     IntRegister whole[kRows][kVectors];
+    fetch_lines<kLines>(next);  // the scales' share: half a line a panel
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const RowParts parts(x + r * job.x_stride, job.depth);
@@ -180,7 +187,7 @@ private:
     }
     for (std::int64_t group = 0; group < kBlock / kGroup; ++group) {
       const std::int64_t at = int8_values_at(block) + group * kGroup * kPanel;
-      fetch_ahead<kPanels, kAhead>(panels + at, job.panel_stride);
+      fetch_lines<kLines>(next);
       WordRegister bytes[kVectors];
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
@@ -294,7 +301,9 @@ void round_to_int8(ConstMatrix x, RowRange rows, void* out, std::int64_t out_str
 }
 
 std::int64_t product_width_int8(std::int64_t rows) {
-  return Int8Blocks::panels_beside(static_cast<int>(even_height(rows, Int8Blocks::kMostRows)));
+  return rows <= Int8Blocks::kStreamRows ? 1
+                                         : Int8Blocks::panels_beside(static_cast<int>(
+                                               even_height(rows, Int8Blocks::kMostRows)));
 }
 
 // Panels of input features, widened exactly: out[o][i] for 16 inputs i.

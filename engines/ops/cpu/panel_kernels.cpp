@@ -162,30 +162,37 @@ void transpose_block_bf16(const std::uint16_t* in, std::int64_t count, std::uint
   }
 }
 
-void transpose_f32(const TransposeJob& job) {
-  for (std::int64_t panel = 0; panel < job.num_panels; ++panel) {
-    const std::int64_t first = (job.first_panel + panel) * kPanel;
-    for (std::int64_t o = 0; o < job.shape.num_panels(); ++o) {
-      transpose_block_f32(
-          static_cast<const float*>(job.panels) + o * job.shape.panel_elements() + first * kPanel,
-          job.shape.depth - first,
-          static_cast<float*>(job.out) + panel * job.out_stride + o * kPanel * kPanel);
+// Turns what panels hold for some inputs round, one panel after the other: `block` does 16 inputs
+// of one. `rows` are its inputs, or pairs of them. They are a few lines of a panel, far from those
+// of the next one, which are asked for ahead.
+template <class Element, int kBlockRows, class Block>
+void turn_round(const TransposeJob& job, std::int64_t rows, const Block& block) {
+  constexpr std::int64_t kPanelsAhead = 2;
+  constexpr std::int64_t kBlock = kPanel * kPanel;
+  constexpr std::int64_t kLine = 64 / sizeof(Element);
+  const std::int64_t panels = job.shape.num_panels();
+  const std::int64_t stride = job.shape.panel_elements();
+  const Element* from = static_cast<const Element*>(job.panels) + job.first_panel * kBlock;
+  auto* out = static_cast<Element*>(job.out);
+  for (std::int64_t o = 0; o < panels; ++o, from += stride, out += kBlock) {
+    if (o + kPanelsAhead < panels) {
+      for (std::int64_t at = 0; at < job.num_panels * kBlock; at += kLine) {
+        __builtin_prefetch(from + kPanelsAhead * stride + at, 0, 2);
+      }
+    }
+    for (std::int64_t panel = 0; panel < job.num_panels; ++panel) {
+      block(from + panel * kBlock, rows - (job.first_panel + panel) * kBlockRows,
+            out + panel * job.out_stride);
     }
   }
 }
 
+void transpose_f32(const TransposeJob& job) {
+  turn_round<float, kPanel>(job, job.shape.depth, transpose_block_f32);
+}
+
 void transpose_bf16(const TransposeJob& job) {
-  const std::int64_t pairs = (job.shape.depth + 1) / 2;
-  for (std::int64_t panel = 0; panel < job.num_panels; ++panel) {
-    const std::int64_t first = (job.first_panel + panel) * (kPanel / 2);
-    for (std::int64_t o = 0; o < job.shape.num_panels(); ++o) {
-      transpose_block_bf16(
-          static_cast<const std::uint16_t*>(job.panels) + o * job.shape.panel_elements() +
-              first * 2 * kPanel,
-          pairs - first,
-          static_cast<std::uint16_t*>(job.out) + panel * job.out_stride + o * kPanel * kPanel);
-    }
-  }
+  turn_round<std::uint16_t, kPanel / 2>(job, (job.shape.depth + 1) / 2, transpose_block_bf16);
 }
 
 }  // namespace

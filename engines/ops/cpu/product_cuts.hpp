@@ -12,6 +12,15 @@ namespace tidemill::engines::cpu {
 /// Multiply-adds per cycle of one core, roughly: what costs are estimated with.
 inline constexpr std::int64_t kRate = 16;
 
+/// Returns the elements between rows of `cols` elements that are copied for a product, an odd
+/// number of cache lines: rows whole kilobytes apart lie in few sets of the first-level cache, and
+/// put each other out.
+[[nodiscard]] inline std::int64_t spread_stride(std::int64_t cols,
+                                                std::int64_t element_bytes) noexcept {
+  const std::int64_t line = 64 / element_bytes;
+  return ((cols + line - 1) / line | 1) * line;
+}
+
 /// Returns how many panels of `panel_bytes` are made at a time, by turning round or expanding: what
 /// a tall tile of any instruction set works on, or as many as leave room for the rows in the
 /// second-level cache.

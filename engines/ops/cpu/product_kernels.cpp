@@ -20,20 +20,23 @@ namespace {
 
 // Rows of the tallest tile, and panels beside each other in a tile of `rows` rows: as many sums as
 // the register file holds beside one step of the panels and a broadcast. A multiply-add waits for
-// the one before it in its chain, so that low tiles take more panels. One row waits for memory
-// instead: it takes one panel after the other, a single stream that the processor reads ahead of.
+// the one before it in its chain, so that low tiles take more panels. Where memory is waited for
+// instead, up to `kStreamRows`, they take one: a single stream, which arrives fastest.
 #if defined(__AVX512F__)
 constexpr int kTallestTile = 8;
+constexpr int kStreamRows = 16;
 constexpr int tile_panels(int rows) {
-  return rows == 1 ? 1 : rows <= 6 ? 4 : 3;
+  return rows <= 6 ? 4 : 3;
 }
 #elif defined(__AVX2__) && defined(__FMA__)
 constexpr int kTallestTile = 6;
+constexpr int kStreamRows = 0;
 constexpr int tile_panels(int rows) {
   return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
 }
 #else
 constexpr int kTallestTile = 3;
+constexpr int kStreamRows = 0;
 constexpr int tile_panels(int rows) {
   return rows > 0 ? 1 : 0;
 }
@@ -52,10 +55,10 @@ struct PlainFloats {
   using Row = float;
   using Panel = float;
 
-  template <int kRows, int kPanels, Ahead kAhead>
+  template <int kRows, int kPanels, int kLines>
   [[gnu::always_inline]] static void accumulate(const Row* x, const ProductJob& job,
-                                                const Panel* panels, Sums<kRows, kPanels>& sums) {
-    const Panel* next = panels + kPanels * job.panel_stride;
+                                                const Panel* panels, const std::byte* next,
+                                                Sums<kRows, kPanels>& sums) {
     std::int64_t k = 0;
     do {
       Register row[kPanels * kRegisters];
@@ -64,7 +67,7 @@ struct PlainFloats {
         row[v] = load_register(panels + v / kRegisters * job.panel_stride + k * kPanel +
                                v % kRegisters * kRegisterFloats);
       }
-      fetch_lines<kPanels, kAhead>(next);
+      fetch_lines<kLines>(next);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const Register factor = broadcast_register(x[r * job.x_stride + k]);
@@ -85,10 +88,10 @@ struct Bf16Pairs {
   using Row = std::uint16_t;
   using Panel = std::uint16_t;
 
-  template <int kRows, int kPanels, Ahead kAhead>
+  template <int kRows, int kPanels, int kLines>
   [[gnu::always_inline]] static void accumulate(const Row* x, const ProductJob& job,
-                                                const Panel* panels, Sums<kRows, kPanels>& sums) {
-    const Panel* next = panels + kPanels * job.panel_stride;
+                                                const Panel* panels, const std::byte* next,
+                                                Sums<kRows, kPanels>& sums) {
     std::int64_t k = 0;
     do {
       __m512bh row[kPanels];
@@ -97,7 +100,7 @@ struct Bf16Pairs {
         row[v] = reinterpret_cast<__m512bh>(
             _mm512_loadu_si512(panels + v * job.panel_stride + k * kPanel));
       }
-      fetch_lines<kPanels, kAhead>(next);
+      fetch_lines<kLines>(next);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         std::int32_t pair = 0;
@@ -151,13 +154,13 @@ struct Bf16Pairs {
     }
   }
 
-  template <int kRows, int kPanels, Ahead kAhead>
+  template <int kRows, int kPanels, int kLines>
   [[gnu::always_inline]] static void accumulate(const Row* x, const ProductJob& job,
-                                                const Panel* panels, Sums<kRows, kPanels>& sums) {
-    const Panel* next = panels + kPanels * job.panel_stride;
+                                                const Panel* panels, const std::byte* next,
+                                                Sums<kRows, kPanels>& sums) {
     std::int64_t k = 0;
     do {
-      fetch_lines<kPanels, kAhead>(next);
+      fetch_lines<kLines>(next);
       add_half<Half::kFirst>(x, job, panels, k, sums);
       add_half<Half::kSecond>(x, job, panels, k, sums);
       k += 2;
@@ -173,32 +176,36 @@ struct Elements {
   using Row = typename Accumulate::Row;
   using Panel = typename Accumulate::Panel;
   static constexpr int kMostRows = kTallestTile;
+  static constexpr int kStreamRows = TIDEMILL_CPU_ISA::kStreamRows;
+  static constexpr int kStreamLines = 1;
   static constexpr std::int64_t kRowBytes = sizeof(Row);
   static constexpr std::int64_t kPanelBytes = sizeof(Panel);
   static constexpr int panels_beside(int rows) { return tile_panels(rows); }
 
-  template <int kRows, int kPanels, Ahead kAhead>
-  static void tile(const ProductJob& job, std::int64_t row, std::int64_t panel) {
-    tile_at<kRows, kPanels, kAhead>(
+  template <int kRows, int kPanels, int kLines>
+  static void tile(const ProductJob& job, std::int64_t row, std::int64_t panel,
+                   const std::byte* next) {
+    tile_at<kRows, kPanels, kLines>(
         job, static_cast<const Row*>(job.x) + row * job.x_stride,
-        static_cast<const Panel*>(job.panels) + panel * job.panel_stride, row, panel);
+        static_cast<const Panel*>(job.panels) + panel * job.panel_stride, next, row, panel);
   }
 
 private:
   // A function of its own, to which the operands' places are plain pointers: GCC mixes up how they
   // were made with what it adds to them, which is half a dozen per cent of a tile of depth 16.
-  template <int kRows, int kPanels, Ahead kAhead>
+  template <int kRows, int kPanels, int kLines>
   [[gnu::noinline]] static void tile_at(const ProductJob& job, const Row* x, const Panel* panels,
-                                        std::int64_t row, std::int64_t panel) {
+                                        const std::byte* next, std::int64_t row,
+                                        std::int64_t panel) {
     Sums<kRows, kPanels> sums = {};
     fetch_results<kRows, kPanels>(job, row, panel);
-    Accumulate::template accumulate<kRows, kPanels, kAhead>(x, job, panels, sums);
+    Accumulate::template accumulate<kRows, kPanels, kLines>(x, job, panels, next, sums);
     finish_tile<kRows, kPanels>(job, row, panel, sums.value);
   }
 };
 
 std::int64_t product_width(std::int64_t rows) {
-  return tile_panels(static_cast<int>(even_height(rows, kTallestTile)));
+  return rows <= kStreamRows ? 1 : tile_panels(static_cast<int>(even_height(rows, kTallestTile)));
 }
 
 #if defined(__AVX512BF16__)

@@ -2,9 +2,11 @@
 // How a product walks rows and panels, whatever its elements are.
 //
 // `Elements` says what a tile of them is: `kMostRows`, the rows of the tallest;
-// `panels_beside(rows)`, panels side by side in a tile of so many rows; `kRowBytes` and
-// `kPanelBytes` of one element of x and of a panel; and `tile<kRows, kPanels, kAhead>(job, row,
-// panel)`, which computes one.
+// `panels_beside(rows)`, panels side by side in a tile of so many rows; `kStreamRows`, so few rows
+// that memory is waited for: a tile of them has one panel, so that all panels are one stream, of
+// which it asks for `kStreamLines` lines in a step; `kRowBytes` and `kPanelBytes` of one element of
+// x and of a panel; and `tile<kRows, kPanels, kLines>(job, row, panel, next)`, which computes one
+// and asks for `kLines` lines from `next` on in each step of the depth.
 #pragma once
 
 #include <cstdint>
@@ -19,35 +21,20 @@ namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 inline constexpr std::int64_t kRowBlockBytes = std::int64_t{512} * 1024;
 inline constexpr std::int64_t kPanelBlockBytes = std::int64_t{256} * 1024;
 
-// Whether a tile asks for the panels that come after its own while it computes. The last tile of
-// several rows does: it leaves the memory idle, whose own look-ahead ends with a panel. One row
-// keeps the memory busy by itself.
-enum class Ahead { kNothing, kNextPanels };
-inline constexpr int kLeastRowsToFetch = 4;
+// How far ahead a stream of panels is asked for, in bytes: the processor's own look-ahead ends with
+// a page.
+inline constexpr std::int64_t kStreamAhead = std::int64_t{8} * 1024;
 
-// Asks for one step of the next panels, to the second-level cache.
-template <int kPanels, Ahead kAhead, class Panel>
-inline void fetch_ahead(const Panel* panels, std::int64_t panel_stride) {
-  if constexpr (kAhead == Ahead::kNextPanels) {
+// Asks for `kLines` lines from `next` on, to the second-level cache, and moves it past them. One
+// pointer leaves the other registers to the rows of a tall tile.
+template <int kLines>
+inline void fetch_lines(const std::byte*& next) {
+  constexpr std::int64_t kLine = 64;
 #pragma GCC unroll 16
-    for (int v = 0; v < kPanels; ++v) {
-      __builtin_prefetch(panels + (kPanels + v) * panel_stride, 0, 2);
-    }
+  for (int i = 0; i < kLines; ++i) {
+    __builtin_prefetch(next + i * kLine, 0, 2);
   }
-}
-
-// The same where panels lie one behind the other: asks for `kPanels` lines of them from `next` on,
-// and moves it past them. One pointer leaves the other registers to the rows of a tall tile.
-template <int kPanels, Ahead kAhead, class Panel>
-inline void fetch_lines(const Panel*& next) {
-  if constexpr (kAhead == Ahead::kNextPanels) {
-    constexpr std::int64_t kLine = 64 / sizeof(Panel);
-#pragma GCC unroll 16
-    for (int v = 0; v < kPanels; ++v) {
-      __builtin_prefetch(next + v * kLine, 0, 2);
-    }
-    next += kPanels * kLine;
-  }
+  next += kLines * kLine;
 }
 
 // Adds bias and old value to 16 sums and stores those that have a column.
@@ -137,27 +124,6 @@ inline void finish_tile(const ProductJob& job, std::int64_t row, std::int64_t pa
   }
 }
 
-// The rows of the range over the panels of one tile's width, in tiles of kRows and kRows - 1 rows:
-// the lower ones first.
-template <int kRows, int kPanels, class Elements>
-void product_column(const ProductJob& job, RowRange rows, std::int64_t panel) {
-  if constexpr (kRows > 1) {
-    const std::int64_t tiles = (rows.end - rows.first + kRows - 1) / kRows;
-    for (std::int64_t low = tiles * kRows - (rows.end - rows.first); low > 0; --low) {
-      Elements::template tile<kRows - 1, kPanels, Ahead::kNothing>(job, rows.first, panel);
-      rows.first += kRows - 1;
-    }
-  }
-  const bool fetch =
-      kRows >= kLeastRowsToFetch && (panel + std::int64_t{2} * kPanels) * kPanel <= job.cols;
-  for (; rows.first + kRows + (fetch ? 1 : 0) <= rows.end; rows.first += kRows) {
-    Elements::template tile<kRows, kPanels, Ahead::kNothing>(job, rows.first, panel);
-  }
-  if (fetch && rows.first < rows.end) {
-    Elements::template tile<kRows, kPanels, Ahead::kNextPanels>(job, rows.first, panel);
-  }
-}
-
 // Calls f.template operator()<n>() with the compile-time constant `n` in [1, kMost].
 template <int kMost, class F>
 void with_number(std::int64_t n, F f) {
@@ -168,6 +134,63 @@ void with_number(std::int64_t n, F f) {
     }
   }
   f.template operator()<kMost>();
+}
+
+// Which tiles of a column ask for the panels behind their own while they compute: the last ones,
+// each for its share, so that a line is asked for in each step of the depth as long as there are
+// tiles enough. Asked for at once, panels come no faster than memory gives them, and the tile
+// waits.
+struct Ahead {
+  const std::byte* next = nullptr;  // none: nothing is asked for
+  std::int64_t tile_bytes = 0;      // what a tile asks for
+  std::int64_t tiles = 0;
+  int lines = 0;  // in a step
+
+  template <int kPanels, class Elements>
+  static Ahead of(const ProductJob& job, std::int64_t panel, std::int64_t tiles) {
+    const std::int64_t panel_bytes = job.panel_stride * Elements::kPanelBytes;
+    if ((panel + std::int64_t{2} * kPanels) * kPanel > job.cols) {
+      return {};
+    }
+    const std::int64_t asking = tiles < kPanels ? tiles : kPanels;
+    const auto lines = static_cast<int>((kPanels + asking - 1) / asking);
+    const auto* panels = static_cast<const std::byte*>(job.panels);
+    return {panels + (panel + kPanels) * panel_bytes, lines * panel_bytes, asking, lines};
+  }
+};
+
+// `count` tiles of kRows rows from `row` on, of which those that ask are the last of the column's
+// `left`. Returns the row behind them.
+template <int kRows, int kPanels, class Elements>
+std::int64_t product_tiles(const ProductJob& job, std::int64_t row, std::int64_t panel,
+                           std::int64_t count, std::int64_t& left, Ahead& ahead) {
+  for (std::int64_t i = 0; i < count; ++i, row += kRows, --left) {
+    if (left > ahead.tiles) {
+      Elements::template tile<kRows, kPanels, 0>(job, row, panel, nullptr);
+    } else {
+      with_number<kPanels>(ahead.lines, [&]<int kLines>() {
+        Elements::template tile<kRows, kPanels, kLines>(job, row, panel, ahead.next);
+      });
+      ahead.next += ahead.tile_bytes;
+    }
+  }
+  return row;
+}
+
+// The rows of the range over the panels of one tile's width, in tiles of kRows and kRows - 1 rows:
+// the lower ones first.
+template <int kRows, int kPanels, class Elements>
+void product_column(const ProductJob& job, RowRange rows, std::int64_t panel, bool may_ask) {
+  const std::int64_t count = rows.end - rows.first;
+  const std::int64_t tiles = (count + kRows - 1) / kRows;
+  const std::int64_t low = tiles * kRows - count;
+  Ahead ahead = may_ask ? Ahead::of<kPanels, Elements>(job, panel, tiles) : Ahead{};
+  std::int64_t left = tiles;
+  if constexpr (kRows > 1) {
+    rows.first =
+        product_tiles<kRows - 1, kPanels, Elements>(job, rows.first, panel, low, left, ahead);
+  }
+  product_tiles<kRows, kPanels, Elements>(job, rows.first, panel, tiles - low, left, ahead);
 }
 
 // Rows of each tile when `rows` are cut into tiles of even height.
@@ -182,8 +205,25 @@ inline std::int64_t next_width(std::int64_t left, std::int64_t most) {
   return left <= most ? left : left == most + 1 && most > 2 ? most - 1 : most;
 }
 
+// Few rows over the panels, one after the other.
+template <int kRows, class Elements>
+void product_stream(const ProductJob& job) {
+  const std::int64_t panel_bytes = job.panel_stride * Elements::kPanelBytes;
+  const auto* next = static_cast<const std::byte*>(job.panels) + kStreamAhead;
+  for (std::int64_t panel = 0; panel < panels_for(job.cols); ++panel, next += panel_bytes) {
+    Elements::template tile<kRows, 1, Elements::kStreamLines>(job, 0, panel, next);
+  }
+}
+
 template <class Elements>
 void product(const ProductJob& job) {
+  if constexpr (Elements::kStreamRows > 0) {
+    if (job.rows <= Elements::kStreamRows) {
+      with_number<Elements::kStreamRows>(
+          job.rows, [&]<int kRows>() { product_stream<kRows, Elements>(job); });
+      return;
+    }
+  }
   constexpr std::int64_t kMostRows = Elements::kMostRows;
   const std::int64_t row_bytes = job.x_stride * Elements::kRowBytes + 1;
   const std::int64_t panels = panels_for(job.cols);
@@ -201,7 +241,7 @@ void product(const ProductJob& job) {
           while (panel < panels) {
             const std::int64_t width = next_width(panels - panel, kWidth);
             with_number<kWidth>(width, [&]<int kPanels>() {
-              product_column<kRows, kPanels, Elements>(job, rows, panel);
+              product_column<kRows, kPanels, Elements>(job, rows, panel, first == 0 || !few_panels);
             });
             panel += width;
           }
