@@ -46,21 +46,22 @@ def peak_of(arguments: list, folder: str) -> tuple:
 
 
 def plan_of(program: str, folder: str, *over: str) -> dict:
-    """Returns the most memory that the quickstart on policy may take, in bytes by part."""
+    """Returns what the quickstart on policy says of its memory before it begins, in bytes by part."""
     printed = subprocess.run([program, "run", "configs/quickstart.yaml", "staleness.max=0", "--dry-run", "--json", *over],
                              cwd=folder, capture_output=True, text=True)
     if printed.returncode != 0:
         sys.exit(f"{over}: status {printed.returncode}\n{printed.stderr}")
-    return json.loads(printed.stdout)["memory_bytes"]
+    return json.loads(printed.stdout)
 
 
 def check_rows_give_way(program: str, folder: str) -> None:
     """Checks that rows are kept for training only where memory allows it; another process than the
     first, as a process grows by what it has tried."""
-    most = plan_of(program, folder)
+    most = plan_of(program, folder)["memory_bytes"]
     less = plan_of(program, folder, f"device.memory_bytes={most['total'] - most['generated'] // 2}")
-    print(f"rows kept: {most['generated']} bytes, and {less['generated']} where half of them fit")
-    if most["generated"] <= 0 or less["generated"] != 0:
+    left = [less[which]["generated"] for which in ("memory_bytes", "expected_memory_bytes")]
+    print(f"rows kept: {most['generated']} bytes, and {left} where half of them fit")
+    if most["generated"] <= 0 or left != [0, 0]:
         sys.exit("rows are kept, or not, against what memory allows")
 
 

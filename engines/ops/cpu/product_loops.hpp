@@ -143,8 +143,8 @@ void with_number(std::int64_t n, F f) {
 struct Ahead {
   const std::byte* next = nullptr;  // none: nothing is asked for
   std::int64_t tile_bytes = 0;      // what a tile asks for
-  std::int64_t tiles = 0;
-  int lines = 0;  // in a step
+  std::int64_t waiting = 0;         // tiles before the first that asks
+  int lines = 0;                    // in a step
 
   template <int kPanels, class Elements>
   static Ahead of(const ProductJob& job, std::int64_t panel, std::int64_t tiles) {
@@ -155,17 +155,16 @@ struct Ahead {
     const std::int64_t asking = tiles < kPanels ? tiles : kPanels;
     const auto lines = static_cast<int>((kPanels + asking - 1) / asking);
     const auto* panels = static_cast<const std::byte*>(job.panels);
-    return {panels + (panel + kPanels) * panel_bytes, lines * panel_bytes, asking, lines};
+    return {panels + (panel + kPanels) * panel_bytes, lines * panel_bytes, tiles - asking, lines};
   }
 };
 
-// `count` tiles of kRows rows from `row` on, of which those that ask are the last of the column's
-// `left`. Returns the row behind them.
+// `count` tiles of kRows rows from `row` on. Returns the row behind them.
 template <int kRows, int kPanels, class Elements>
 std::int64_t product_tiles(const ProductJob& job, std::int64_t row, std::int64_t panel,
-                           std::int64_t count, std::int64_t& left, Ahead& ahead) {
-  for (std::int64_t i = 0; i < count; ++i, row += kRows, --left) {
-    if (left > ahead.tiles) {
+                           std::int64_t count, Ahead& ahead) {
+  for (std::int64_t i = 0; i < count; ++i, row += kRows) {
+    if (ahead.next == nullptr || ahead.waiting-- > 0) {
       Elements::template tile<kRows, kPanels, 0>(job, row, panel, nullptr);
     } else {
       with_number<kPanels>(ahead.lines, [&]<int kLines>() {
@@ -185,12 +184,10 @@ void product_column(const ProductJob& job, RowRange rows, std::int64_t panel, bo
   const std::int64_t tiles = (count + kRows - 1) / kRows;
   const std::int64_t low = tiles * kRows - count;
   Ahead ahead = may_ask ? Ahead::of<kPanels, Elements>(job, panel, tiles) : Ahead{};
-  std::int64_t left = tiles;
   if constexpr (kRows > 1) {
-    rows.first =
-        product_tiles<kRows - 1, kPanels, Elements>(job, rows.first, panel, low, left, ahead);
+    rows.first = product_tiles<kRows - 1, kPanels, Elements>(job, rows.first, panel, low, ahead);
   }
-  product_tiles<kRows, kPanels, Elements>(job, rows.first, panel, tiles - low, left, ahead);
+  product_tiles<kRows, kPanels, Elements>(job, rows.first, panel, tiles - low, ahead);
 }
 
 // Rows of each tile when `rows` are cut into tiles of even height.
