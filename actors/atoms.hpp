@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verbs of the actor protocols. At most 10 characters, [a-z0-9_] only; arguments are structs.
+// The verbs of the actor protocols. A verb has at most 10 characters of [a-z0-9_]. Arguments are
+// structs.
 #pragma once
 
 #include <caf/atom.hpp>

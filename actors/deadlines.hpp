@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deadlines of requests that have been answered.
+// Cancels the deadlines of requests whose replies have arrived.
 #pragma once
 
 #include <caf/all.hpp>
 
 namespace tidemill::actors {
 
-/// Ends the deadline of a request that has been answered. The clock of the actor system keeps a
-/// deadline until it has passed, answered or not, in about 150 bytes: where every row makes
-/// requests, they would be most of what a run holds.
-/// `self` made the request, `request` is the id of its response handle. Threads: of the actor.
+/// Cancels the deadline of a request whose reply has arrived. The clock of the actor system keeps
+/// every deadline until it has passed, even after the reply, at about 150 bytes each. In an actor
+/// that makes requests for every row, those entries would be most of the memory that a run uses.
+/// `self` is the actor that made the request, `request` the id of its response handle.
+/// Threads: called by the actor `self`.
 template <class Self>
 void end_deadline(Self self, caf::message_id request) {
   self->clock().cancel_request_timeout(self, request);

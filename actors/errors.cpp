@@ -29,10 +29,10 @@ Status from_caf_error(const caf::error& error) {
     return {static_cast<Errc>(error.code()), std::move(text)};
   }
   if (error == caf::sec::request_timeout) {
-    return {Errc::kTimeout, "no answer before the deadline"};
+    return {Errc::kTimeout, "no reply before the deadline"};
   }
   if (error == caf::sec::request_receiver_down || error.category() == caf::atom("exit")) {
-    return {Errc::kUnavailable, "the actor asked has ended"};
+    return {Errc::kUnavailable, "the actor has terminated"};
   }
   return {Errc::kInternal, "actor system error " + std::to_string(error.code()) + " of category " +
                                caf::to_string(error.category())};

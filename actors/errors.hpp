@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The border between our failures and CAF's: exactly two functions.
+// Converts between `Status` and `caf::error`. All conversions go through these two functions.
 #pragma once
 
 #include <caf/error.hpp>
@@ -8,10 +8,11 @@
 
 namespace tidemill::actors {
 
-/// Turns a failure into an answer; `status` must not be `ok()`.
+/// Returns the error that an actor replies or exits with for `status`, which must not be `ok()`.
 [[nodiscard]] caf::error to_caf_error(const Status& status);
 
-/// Turns an error of ours, or of CAF (a timeout, a dead receiver), into a failure.
+/// Returns the status of an error that `to_caf_error` made, or that CAF made (a timeout, a
+/// terminated receiver). An empty error gives `ok()`.
 [[nodiscard]] Status from_caf_error(const caf::error& error);
 
 }  // namespace tidemill::actors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ways of all message types into bytes, out of them and into text, compiled once.
+// Instantiates, once for all message types, their conversion to bytes, from bytes and to text.
 #include <caf/actor_system_config.hpp>
 
 #include "actors/type_ids.hpp"

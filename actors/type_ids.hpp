@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every type that travels in a message. Names are what crosses the wire: never rename one.
+// Registers every type that is sent in a message. CAF writes a type's name into serialized
+// messages, so a renamed type cannot be read by a program that knows the old name.
 #pragma once
 
 #include <caf/deserializer.hpp>
@@ -16,7 +17,7 @@
 #include "base/ids.hpp"
 #include "engines/reward_engine.hpp"
 
-/// Calls `X(namespace, type)` for each of them.
+/// Calls `X(namespace, type)` for each message type.
 #define TIDEMILL_MESSAGE_TYPES(X)       \
   X(tidemill, SampleId)                 \
   X(tidemill, PolicyVersion)            \
@@ -25,7 +26,7 @@
   X(tidemill::engines, RolloutRequest)  \
   X(tidemill::engines, RolloutResult)   \
   X(tidemill::engines, Snapshot)        \
-  X(tidemill::storage, PlaceChanges)    \
+  X(tidemill::storage, SlotChanges)     \
   X(tidemill::storage, Settlement)      \
   X(tidemill::actors, TrainJob)         \
   X(tidemill::actors, TrainOutcome)     \
@@ -33,8 +34,8 @@
   X(tidemill::actors, NewGroup)         \
   X(tidemill::actors, LeaseRequest)     \
   X(tidemill::actors, LeaseReply)       \
-  X(tidemill::actors, Completion)       \
-  X(tidemill::actors, Return)           \
+  X(tidemill::actors, AckRequest)       \
+  X(tidemill::actors, LeaseUpdate)      \
   X(tidemill::actors, GroupVerdict)     \
   X(tidemill::actors, StreamImage)      \
   X(tidemill::actors, StreamStatus)     \
@@ -52,7 +53,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(tidemill_types, caf::first_custom_type_id)
 #undef TIDEMILL_ADD_TYPE_ID
 CAF_END_TYPE_ID_BLOCK(tidemill_types)
 
-// CAF asks for all three ways through a message wherever one is sent: `message_types.cpp` has them.
+// Sending a message needs all three versions of `inspect`. `message_types.cpp` instantiates them.
 #define TIDEMILL_INSPECT(specifier, ns, type)                               \
   specifier template caf::error ns::inspect(caf::serializer&, ns::type&);   \
   specifier template caf::error ns::inspect(caf::deserializer&, ns::type&); \
@@ -67,7 +68,7 @@ class actor_system_config;
 
 namespace tidemill::actors {
 
-/// Makes the types known to an actor system; every one needs it before its first message.
+/// Registers the types with an actor system. Call it before the system sends its first message.
 void add_message_types(caf::actor_system_config& config);
 
 }  // namespace tidemill::actors

@@ -24,8 +24,8 @@ std::byte* map(std::size_t size) {
   return static_cast<std::byte*>(pages);
 }
 
-// Maps `size` bytes, a multiple of a small page, from a large page on: of a larger mapping what
-// comes before and after is given back.
+// Maps `size` bytes, a multiple of the small page size, starting on a large page. Maps more than
+// that and gives back the parts before and after.
 std::byte* map_large(std::size_t size) {
   std::byte* pages = map(size + kLargePage);
   const auto address = reinterpret_cast<std::uintptr_t>(pages);
@@ -36,7 +36,7 @@ std::byte* map_large(std::size_t size) {
   if (before < kLargePage) {
     (void)::munmap(pages + before + size, kLargePage - before);
   }
-  (void)::madvise(pages + before, size, MADV_HUGEPAGE);  // a wish; small pages serve as well
+  (void)::madvise(pages + before, size, MADV_HUGEPAGE);  // only a hint; small pages work too
   return pages + before;
 }
 
@@ -45,8 +45,8 @@ std::byte* map_large(std::size_t size) {
 AlignedBytes::AlignedBytes(std::int64_t size, Pages pages) : size_(size) {
   const auto bytes = static_cast<std::size_t>(size);
   if (bytes < kLargePage) {
-    // Not `aligned_alloc`: glibc before 2.38 gives back what it cuts off, and finds no room for the
-    // next request of the same size where this one was.
+    // Not `aligned_alloc`: glibc before 2.38 frees the bytes that it trims off for alignment. Once
+    // this block is freed too, the hole is too small for the next request of the same size.
     std::size_t space = bytes + kCacheLine;
     void* heap = std::malloc(space);
     if (heap == nullptr) {

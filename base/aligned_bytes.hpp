@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for what is computed with: weights, activations, keys and values.
+// Aligned memory for numerical data: weights, activations, keys and values.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +8,22 @@
 
 namespace tidemill {
 
-/// Bytes that begin on a cache line, uninitialised; throws `std::bad_alloc` where memory ends, as
-/// `new` does. From two MiB on they are pages of their own, which the system has back as soon as
-/// they are let go.
+/// Owns uninitialized bytes that start on a cache line. Throws `std::bad_alloc` if memory runs out,
+/// as `new` does. A block of 2 MiB or more is a mapping of its own, which goes back to the system
+/// as soon as it is freed.
 class AlignedBytes {
 public:
-  /// The pages of two MiB or more. Large ones begin on a large page and ask the system for such
-  /// pages: fewer faults when first touched, fewer address translations ever after; but a large
-  /// page is taken whole. Small ones suit memory of which parts are never touched.
+  /// The pages of a block of 2 MiB or more. `kLarge` starts the block on a large page and asks the
+  /// system for large pages: fewer page faults on first touch and fewer address translations
+  /// afterwards, but each large page is committed as a whole. `kSmall` suits memory of which some
+  /// parts are never touched.
   enum class Pages : std::uint8_t { kLarge, kSmall };
 
   AlignedBytes() = default;
   explicit AlignedBytes(std::int64_t size, Pages pages = Pages::kLarge);
 
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
-  /// Returns the memory as elements, of which `size() / sizeof(T)` fit.
+  /// Returns the memory as an array of `size() / sizeof(T)` elements.
   template <class T>
   [[nodiscard]] T* as() const noexcept {
     return reinterpret_cast<T*>(data_.get());
@@ -35,8 +36,8 @@ private:
     explicit Release(void* start) noexcept : heap(start) {}
     explicit Release(std::size_t bytes) noexcept : mapped(bytes) {}
 
-    void* heap{};          // what the bytes were cut from, or null
-    std::size_t mapped{};  // bytes
+    void* heap{};          // the allocation that holds the bytes; null if they are mapped
+    std::size_t mapped{};  // the size of the mapping in bytes; 0 if they are on the heap
     void operator()(std::byte* bytes) const noexcept;
   };
   std::unique_ptr<std::byte, Release> data_;

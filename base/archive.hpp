@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structs as bytes: what a checkpoint keeps of plain records.
+// Plain structs as bytes: the format of small records in a checkpoint.
 //
-// Any type with an `inspect` can be written: integers, floats and enumerations low byte first,
-// strings and vectors after their length, buffers with their bytes (unlike in messages, where they
-// write their identity). The layout has no names and no versions: its owner writes a version first.
+// Any type with an `inspect` function can be written. Integers, floats and enumerations are stored
+// low byte first. Strings and vectors are stored after their length. Buffers are stored with their
+// bytes, unlike in messages, which carry only a buffer's identity. The layout has no names and no
+// versions, so the owner of an archive writes a version first.
 #pragma once
 
 #include <bit>
@@ -22,7 +23,7 @@ namespace tidemill {
 
 static_assert(std::endian::native == std::endian::little, "archives are written low byte first");
 
-/// Writes values one after the other.
+/// Writes values one after another.
 class ArchiveWriter {
 public:
   using result_type = void;  // what an `inspect` for this inspector returns
@@ -32,7 +33,7 @@ public:
     (write(values), ...);
   }
 
-  /// Returns what was written, and begins anew.
+  /// Returns the bytes written so far and starts an empty archive.
   [[nodiscard]] std::vector<std::byte> take() { return std::exchange(bytes_, {}); }
 
 private:
@@ -71,8 +72,8 @@ private:
   std::vector<std::byte> bytes_;
 };
 
-/// Reads values in the order in which they were written. The first failure sticks: read everything,
-/// then look at `finish`. Never reads or allocates beyond the bytes given.
+/// Reads values in the order in which they were written. After a failure all later reads fail too,
+/// so read everything and then check `finish`. Never reads or allocates beyond the given bytes.
 class ArchiveReader {
 public:
   using result_type = void;  // what an `inspect` for this inspector returns
@@ -85,7 +86,7 @@ public:
     (read(values), ...);
   }
 
-  /// Returns whether all values were there and nothing is left.
+  /// Returns success if every value was read and no bytes remain.
   /// Errors: `kCorruptData`.
   [[nodiscard]] Status finish() const {
     if (failed_) {
@@ -110,7 +111,7 @@ private:
   std::uint64_t read_size() {
     std::uint64_t size = 0;
     read(size);
-    if (size > rest_.size()) {  // every element takes at least a byte
+    if (size > rest_.size()) {  // every element takes at least one byte
       failed_ = true;
     }
     return failed_ ? 0 : size;

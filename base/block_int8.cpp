@@ -12,27 +12,27 @@
 namespace tidemill {
 namespace {
 
-constexpr float kMostValue = 127.0F;
-// The least scale that rounds to an infinite half.
+constexpr float kMaxValue = 127.0F;
+// The smallest scale that rounds to infinity as a half.
 constexpr float kTooWide = 65520.0F;
 
 // `x` has BlockI8::kElements elements.
 float scale_of(std::span<const float> x) {
-  float most = 0.0F;
+  float peak = 0.0F;
   for (const float value : x) {
-    most = std::max(most, std::abs(value));
+    peak = std::max(peak, std::abs(value));
   }
-  return most / kMostValue;
+  return peak / kMaxValue;
 }
 
 BlockI8 block_of(std::span<const float> x, float scale) {
-  // A scale so small that its inverse overflows is 0 as a half.
+  // A scale so small that its inverse overflows rounds to 0 as a half.
   const float inverse = std::isfinite(1.0F / scale) ? 1.0F / scale : 0.0F;
   BlockI8 block;
   block.scale = float_to_f16(scale);
   for (std::size_t i = 0; i < x.size(); ++i) {
     block.values[i] =
-        static_cast<std::int8_t>(std::clamp(std::round(x[i] * inverse), -kMostValue, kMostValue));
+        static_cast<std::int8_t>(std::clamp(std::round(x[i] * inverse), -kMaxValue, kMaxValue));
   }
   return block;
 }
@@ -44,17 +44,17 @@ BlockI8 quantize_block(std::span<const float, BlockI8::kElements> x) noexcept {
 }
 
 Result<Tensor> quantize_blocks(const Tensor& tensor, const std::string& name) {
-  const std::string place = "tensor " + name;
+  const std::string location = "tensor " + name;
   if (!is_float_type(tensor.dtype)) {
-    return invalid_argument(place + ": type " + std::string(dtype_name(tensor.dtype)) +
-                            " cannot be quantized; only F32, F16 and BF16");
+    return invalid_argument(location + ": type " + std::string(dtype_name(tensor.dtype)) +
+                            " cannot be quantized; only F32, F16 and BF16 can");
   }
   if (!tensor_bytes(DType::kBlockI8, tensor.shape).has_value()) {
-    return invalid_argument(place + ": rows of " +
+    return invalid_argument(location + ": rows of " +
                             std::to_string(tensor.shape.empty() ? 1 : tensor.shape.back()) +
                             " elements cannot be cut into blocks of 32");
   }
-  TIDEMILL_RETURN_IF_ERROR(check_finite(tensor).with_context(place));
+  TIDEMILL_RETURN_IF_ERROR(check_finite(tensor).with_context(location));
   std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
   widen_floats(tensor, values);
   std::vector<BlockI8> blocks(values.size() / BlockI8::kElements);
@@ -62,9 +62,9 @@ Result<Tensor> quantize_blocks(const Tensor& tensor, const std::string& name) {
     const auto x = std::span(values).subspan(i * BlockI8::kElements, BlockI8::kElements);
     const float scale = scale_of(x);
     if (scale >= kTooWide) {
-      return invalid_argument(place + ": block " + std::to_string(i) + " holds " +
-                              std::to_string(scale * kMostValue) +
-                              "; the scale of so large a weight does not fit a half");
+      return invalid_argument(location + ": block " + std::to_string(i) + " holds " +
+                              std::to_string(scale * kMaxValue) +
+                              "; its scale does not fit in a half-precision float");
     }
     blocks[i] = block_of(x, scale);
   }

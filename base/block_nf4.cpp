@@ -15,7 +15,7 @@ namespace tidemill {
 namespace {
 
 constexpr std::size_t kBlock = kNf4BlockElements;
-constexpr float kLeastScale = 1e-38F;
+constexpr float kMinScale = 1e-38F;
 
 std::array<float, 256> make_scale_values() {
   std::array<float, 256> values{};
@@ -29,8 +29,8 @@ std::array<float, 256> make_scale_values() {
     const auto top = static_cast<float>(std::pow(10.0, decade - (kDecades - 1)));
     const int parts = 1 << decade;
     const float step = (1.0F - 0.1F) / static_cast<float>(parts);
-    // Counted from the nearer end, in one rounding: the bits of torch.linspace, which published
-    // maps were made with.
+    // Computed from the nearer end with one rounding. This gives the bits of torch.linspace, with
+    // which the published maps were made.
     const auto bound = [&](int i) {
       return 2 * i < parts + 1 ? std::fma(step, static_cast<float>(i), 0.1F)
                                : std::fma(-step, static_cast<float>(parts - i), 1.0F);
@@ -46,7 +46,7 @@ std::array<float, 256> make_scale_values() {
   return values;
 }
 
-// Where values meet: a code is the number of bounds below what is coded.
+// The midpoints between neighboring values. The code of x is the number of midpoints below x.
 std::array<float, 15> make_bounds() {
   std::array<float, 15> bounds{};
   for (std::size_t i = 0; i < bounds.size(); ++i) {
@@ -56,17 +56,17 @@ std::array<float, 15> make_bounds() {
 }
 
 float largest_of(std::span<const float> x) {
-  float most = 0.0F;
+  float peak = 0.0F;
   for (const float value : x) {
-    most = std::max(most, std::abs(value));
+    peak = std::max(peak, std::abs(value));
   }
-  return most;
+  return peak;
 }
 
-// Codes one block of 64 elements.
+// Encodes one block of 64 elements.
 void code_block(std::span<const float> x, float scale, std::uint8_t* to) {
   static const std::array<float, 15> bounds = make_bounds();
-  const float inverse = 1.0F / std::max(scale, kLeastScale);
+  const float inverse = 1.0F / std::max(scale, kMinScale);
   std::array<std::uint8_t, kBlock> codes{};
   std::array<float, kBlock> scaled{};
   for (std::size_t i = 0; i < kBlock; ++i) {
@@ -82,7 +82,7 @@ void code_block(std::span<const float> x, float scale, std::uint8_t* to) {
   }
 }
 
-// Returns the code of the value that is nearest to `x`, of the lower one half-way.
+// Returns the code of the value that is nearest to `x`; halfway between two values, the lower one.
 std::uint8_t scale_code(float x) {
   const auto values = nf4_scale_values();
   const auto above = std::lower_bound(values.begin(), values.end(), x);
@@ -148,13 +148,13 @@ void quantize_scales(std::span<const float> scales, const WritableParts& to) {
   for (std::size_t group = 0; group < to.group_scales.size(); ++group) {
     const std::size_t first = group * kNf4GroupBlocks;
     const auto members = scales.subspan(first, std::min(kNf4GroupBlocks, scales.size() - first));
-    float most = 0.0F;
+    float peak = 0.0F;
     for (const float scale : members) {
-      most = std::max(most, std::abs(scale - offset));
+      peak = std::max(peak, std::abs(scale - offset));
     }
-    to.group_scales[group] = most;
+    to.group_scales[group] = peak;
     for (std::size_t i = 0; i < members.size(); ++i) {
-      to.block_codes[first + i] = most > 0.0F ? scale_code((members[i] - offset) / most) : 0;
+      to.block_codes[first + i] = peak > 0.0F ? scale_code((members[i] - offset) / peak) : 0;
     }
   }
 }
@@ -221,23 +221,23 @@ Buffer quantize_nf4(std::int64_t num_elements, const ReadElements& read) {
 }
 
 Result<Tensor> quantize_nf4(const Tensor& tensor, const std::string& name) {
-  const std::string place = "tensor " + name;
+  const std::string location = "tensor " + name;
   if (!is_float_type(tensor.dtype)) {
-    return invalid_argument(place + ": type " + std::string(dtype_name(tensor.dtype)) +
-                            " cannot be quantized; only F32, F16 and BF16");
+    return invalid_argument(location + ": type " + std::string(dtype_name(tensor.dtype)) +
+                            " cannot be quantized; only F32, F16 and BF16 can");
   }
   if (!tensor_bytes(DType::kNf4, tensor.shape).has_value()) {
-    return invalid_argument(place + ": rows of " +
+    return invalid_argument(location + ": rows of " +
                             std::to_string(tensor.shape.empty() ? 1 : tensor.shape.back()) +
                             " elements cannot be cut into blocks of 64");
   }
-  TIDEMILL_RETURN_IF_ERROR(check_finite(tensor).with_context(place));
+  TIDEMILL_RETURN_IF_ERROR(check_finite(tensor).with_context(location));
   std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
   widen_floats(tensor, values);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (std::abs(values[i]) > kNf4Most) {
-      return invalid_argument(place + ": element " + std::to_string(i) +
-                              " is too large for NF4, whose scales end at 1e38");
+    if (std::abs(values[i]) > kNf4MaxMagnitude) {
+      return invalid_argument(location + ": element " + std::to_string(i) +
+                              " is too large for NF4; the limit is 1e38");
     }
   }
   Buffer data = quantize_nf4(tensor.num_elements(), [&](std::int64_t first, std::span<float> out) {
@@ -248,27 +248,27 @@ Result<Tensor> quantize_nf4(const Tensor& tensor, const std::string& name) {
 
 Result<Tensor> make_nf4_tensor(const Nf4Parts& parts, std::vector<std::int64_t> shape,
                                const std::string& name) {
-  const std::string place = "tensor " + name + ": ";
+  const std::string location = "tensor " + name + ": ";
   const bool negative = std::any_of(shape.begin(), shape.end(), [](auto e) { return e < 0; });
   const auto bytes = negative ? std::nullopt : tensor_bytes(DType::kNf4, shape);
   if (!bytes.has_value()) {
-    return corrupt_data(place + "its shape cannot be cut into blocks of 64 in a row");
+    return corrupt_data(location + "its rows cannot be cut into blocks of 64");
   }
   Tensor tensor{DType::kNf4, std::move(shape), {}};
   const auto elements = static_cast<std::uint64_t>(tensor.num_elements());
   const std::uint64_t blocks = elements / kBlock;
   if (parts.codes.size() != elements / 2) {
-    return corrupt_data(
-        place + count_text(" bytes of codes, its shape needs ", parts.codes.size(), elements / 2));
+    return corrupt_data(location + count_text(" bytes of codes; its shape needs ",
+                                              parts.codes.size(), elements / 2));
   }
   if (parts.block_codes.size() != blocks) {
-    return corrupt_data(place +
-                        count_text(" blocks, its shape needs ", parts.block_codes.size(), blocks));
+    return corrupt_data(location +
+                        count_text(" blocks; its shape needs ", parts.block_codes.size(), blocks));
   }
   if (parts.group_scales.size() != num_groups(static_cast<std::size_t>(blocks))) {
-    return corrupt_data(place + count_text(" groups of blocks, its shape needs ",
-                                           parts.group_scales.size(),
-                                           num_groups(static_cast<std::size_t>(blocks))));
+    return corrupt_data(location + count_text(" groups of blocks; its shape needs ",
+                                              parts.group_scales.size(),
+                                              num_groups(static_cast<std::size_t>(blocks))));
   }
   Storage storage(static_cast<std::size_t>(blocks));
   const WritableParts to = storage.parts();
@@ -278,10 +278,10 @@ Result<Tensor> make_nf4_tensor(const Nf4Parts& parts, std::vector<std::int64_t> 
   std::copy(parts.block_codes.begin(), parts.block_codes.end(), to.block_codes.begin());
   tensor.data = storage.buffer();
   if (const Status finite = check_finite(tensor); !finite.ok()) {
-    return corrupt_data(place + finite.message());
+    return corrupt_data(location + finite.message());
   }
   if (!std::isfinite(parts.offset)) {
-    return corrupt_data(place + "the offset of its scales is not finite");
+    return corrupt_data(location + "the offset of its scales is not finite");
   }
   return tensor;
 }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// 4-bit NormalFloat with double quantisation, as QLoRA keeps frozen weights and bitsandbytes stores
-// them.
+// 4-bit NormalFloat with double quantization, the format in which QLoRA keeps frozen weights and
+// bitsandbytes stores them.
 //
 // The elements of a tensor, row after row, are cut into blocks of 64. An element is its block's
-// scale times one of 16 values in [-1, 1]. Scales are quantised in their turn: less their mean, in
-// groups of 256, each of which has a float that one of 256 values in (-1, 1] is multiplied by. That
-// is 4 + 8 / 64 + 32 / (64 * 256) bits for an element.
+// scale times one of 16 values in [-1, 1]. The scales are quantized too: their mean is subtracted,
+// they are cut into groups of 256, and each is stored as one of 256 values in (-1, 1], to be
+// multiplied by a float that the group shares. That takes 4 + 8 / 64 + 32 / (64 * 256) bits per
+// element.
 //
-// In memory a tensor of type kNf4 is the groups' floats, the mean, the codes of the elements (two
-// in a byte, the first in its high half) and those of the blocks' scales.
+// In memory, a tensor of type kNf4 consists of the groups' floats, the mean, the codes of the
+// elements (two per byte, the first in the high half) and the codes of the blocks' scales, in this
+// order.
 //
 // Source: Dettmers et al. 2023, arXiv:2305.14314, section 3 and appendix E; the map of scales:
 // Dettmers 2016, arXiv:1511.04561, section 2, as bitsandbytes lays it out (`create_dynamic_map`).
@@ -50,32 +52,33 @@ inline constexpr std::array<float, 16> kNf4Values{-1.0F,
 /// The code of 0.
 inline constexpr std::uint8_t kNf4Zero = 7;
 
-/// Returns the 256 values that scales are quantised to, ascending: for each of 7 decades that end
-/// in 1, 2^i means of equal parts (i from 0 on in the lowest decade), with both signs; 0; and 1.
+/// Returns the 256 values that scales are quantized to, in ascending order: 0, 1, and the midpoints
+/// of parts of 7 decades, with both signs. The last decade ends at 1. The lowest decade is one
+/// part, and each further decade is cut into twice as many equal parts as the one below it.
 [[nodiscard]] std::span<const float, 256> nf4_scale_values() noexcept;
 
-/// The parts of a tensor of type kNf4. Borrows all of them.
+/// Views of the parts of a tensor of type kNf4, all of them borrowed.
 struct Nf4Parts {
-  std::span<const float> group_scales;  // one for each 256 blocks, the last group may be short
-  float offset = 0.0F;                  // the mean of the blocks' scales
-  std::span<const std::uint8_t> codes;  // 32 bytes for each block
-  std::span<const std::uint8_t> block_codes;  // one for each block
+  std::span<const float> group_scales;        // one per 256 blocks; the last group may be short
+  float offset = 0.0F;                        // the mean of the blocks' scales
+  std::span<const std::uint8_t> codes;        // 32 bytes per block
+  std::span<const std::uint8_t> block_codes;  // one per block
 };
 
-/// Returns the bytes that `num_blocks` blocks share: the groups' floats and the offset.
+/// Returns the size in bytes of what `num_blocks` blocks share: the groups' floats and the offset.
 [[nodiscard]] constexpr std::uint64_t nf4_shared_bytes(std::uint64_t num_blocks) noexcept {
   return (num_blocks / kNf4GroupBlocks + (num_blocks % kNf4GroupBlocks != 0 ? 1 : 0) + 1) *
          sizeof(float);
 }
 
-/// Returns the parts of `num_elements` elements that lie at `data` as described above. Requires a
-/// multiple of 64, and `data` aligned for floats.
+/// Returns the parts of `num_elements` elements that are stored at `data` in the layout above.
+/// Requires `num_elements` to be a multiple of 64, and `data` to be aligned for floats.
 [[nodiscard]] Nf4Parts nf4_parts(const void* data, std::int64_t num_elements) noexcept;
-/// Returns the parts of a tensor of type kNf4.
+/// Returns the parts of `tensor`. Requires type kNf4.
 [[nodiscard]] Nf4Parts nf4_parts(const Tensor& tensor) noexcept;
 
-/// Returns the scale of a block: its value times its group's float, to which the offset is added;
-/// both in float32, each rounded.
+/// Returns the scale of a block: its value times its group's float, plus the offset. Both
+/// operations are in float32 and are rounded separately.
 [[nodiscard]] inline float nf4_block_scale(const Nf4Parts& parts, std::int64_t block) noexcept {
   const auto at = static_cast<std::size_t>(block);
   const float product =
@@ -83,41 +86,44 @@ struct Nf4Parts {
   return product + parts.offset;
 }
 
-/// Returns element `index`: value times scale, rounded to float32 once.
+/// Returns element `index`: its value times its block's scale, rounded to float32 once.
 [[nodiscard]] inline float nf4_element(const Nf4Parts& parts, std::int64_t index) noexcept {
   const unsigned pair = parts.codes[static_cast<std::size_t>(index / 2)];
   const float value = kNf4Values[index % 2 == 0 ? pair >> 4U : pair & 15U];
   return value * nf4_block_scale(parts, index / static_cast<std::int64_t>(kNf4BlockElements));
 }
 
-/// Writes elements [first, first + out.size()) to `out`. Requires `first` and the count to be
+/// Writes elements [first, first + out.size()) to `out`. Requires `first` and `out.size()` to be
 /// multiples of 64.
 void widen_nf4(const Nf4Parts& parts, std::int64_t first, std::span<float> out);
 
-/// Fills `out` with consecutive elements from `first` on.
+/// Fills `out` with consecutive elements, starting with element `first`.
 using ReadElements = std::function<void(std::int64_t first, std::span<float> out)>;
 
-/// The largest magnitude that can be quantised: sums of scales stay finite.
-inline constexpr float kNf4Most = 1e38F;
+/// The largest magnitude that can be quantized: sums of scales up to it stay finite.
+inline constexpr float kNf4MaxMagnitude = 1e38F;
 
-/// Quantises `num_elements` elements, a multiple of 64; none may be NaN or beyond `kNf4Most`.
+/// Quantizes `num_elements` elements, a multiple of 64. None may be NaN or have a magnitude above
+/// `kNf4MaxMagnitude`.
 ///
-/// Of each block: scale = max|x|; an element's code is that of the nearest value to
-/// x * (1 / max(scale, 1e-38)), of the lower one half-way. The offset is the mean of the scales,
-/// summed in double. Of each group: d = scale - offset, its float = max|d|; a code is that of the
-/// nearest value to d / float, of the lower one half-way, and the first one where the float is 0.
-/// Elements are coded by the scale before it was quantised, as QLoRA does.
+/// For each block, scale = max|x|. An element gets the code of the value that is nearest to
+/// x * (1 / max(scale, 1e-38)); halfway between two values, the lower one. The offset is the mean
+/// of the scales, summed in double. For each group, d = scale - offset and the group's float is
+/// max|d|. A block gets the code of the value that is nearest to d / float, again the lower one
+/// halfway; if the float is 0, it gets the first code. Elements are coded with the scale before its
+/// quantization, as in QLoRA.
 [[nodiscard]] Buffer quantize_nf4(std::int64_t num_elements, const ReadElements& read);
 
-/// Returns `tensor` (of a type of `is_float_type`, its last extent a multiple of 64) as kNf4.
-/// Errors: `kInvalidArgument` naming the tensor `name` and the element: NaN, infinity, a magnitude
-/// beyond `kNf4Most`; a shape that cannot be cut into blocks.
+/// Returns `tensor` (a type of `is_float_type`, its last extent a multiple of 64) quantized to
+/// kNf4.
+/// Errors: `kInvalidArgument` naming the tensor `name`: another type; rows that cannot be cut into
+/// blocks; with the element, NaN, infinity or a magnitude above `kNf4MaxMagnitude`.
 [[nodiscard]] Result<Tensor> quantize_nf4(const Tensor& tensor, const std::string& name);
 
-/// Puts a tensor together from parts that came from elsewhere, which are copied.
-/// Errors: `kCorruptData` naming the tensor `name`: negative or overflowing extents, rows that
-/// cannot be cut into blocks, counts of codes, blocks or groups that do not fit the shape, floats
-/// that are not finite or make a scale that is not.
+/// Assembles a tensor from copies of the given parts.
+/// Errors: `kCorruptData` naming the tensor `name`: negative or overflowing extents; rows that
+/// cannot be cut into blocks; numbers of codes, blocks or groups that do not match the shape;
+/// floats that are not finite or yield a scale that is not.
 [[nodiscard]] Result<Tensor> make_nf4_tensor(const Nf4Parts& parts, std::vector<std::int64_t> shape,
                                              const std::string& name);
 

@@ -11,7 +11,7 @@
 namespace tidemill {
 namespace {
 
-// Segment numbers only have to differ within the process; nothing reads their order.
+// Segment numbers only have to be unique within the process; their order has no meaning.
 std::uint64_t next_segment() {
   static std::atomic<std::uint64_t> counter{1};
   return counter.fetch_add(1, std::memory_order_relaxed);
@@ -38,10 +38,10 @@ void Buffer::release_pages() const noexcept {
   if (file_ == nullptr || bytes_.empty()) {
     return;
   }
-  // Whole pages that overlap the range; neighbours find theirs in the file again.
+  // Releases every page that overlaps the range. Neighboring buffers read shared pages again.
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t before = reinterpret_cast<std::uintptr_t>(bytes_.data()) % page;
-  auto* begin = const_cast<std::byte*>(bytes_.data() - before);   // its pages are only given up
+  auto* begin = const_cast<std::byte*>(bytes_.data() - before);   // pages are released, not written
   (void)::madvise(begin, before + bytes_.size(), MADV_DONTNEED);  // only a hint
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes with identity: how payloads travel without being copied.
+// Immutable, reference-counted bytes: how payloads travel without being copied.
 //
-// A `Buffer` is a handle to a range of an immutable segment. Copying it counts a reference. Its
-// identity (segment, offset, length, dtype, generation) is what a message between processes would
-// carry; within one process the handle itself travels. Segments live on the heap, or in a mapped
-// file, until shared segments join them.
+// A `Buffer` is a handle to a range of an immutable segment. Copying it only counts a reference.
+// Its identity (segment, offset, length, dtype, generation) is what a message between processes
+// would carry; within one process the handle itself travels. A segment is heap memory or a mapped
+// file. Segments in shared memory do not exist yet.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace tidemill {
 
 class ReadableFile;
 
-/// What names a buffer between processes.
+/// Names a buffer across processes.
 struct BufferIdentity {
   std::uint64_t segment = 0;
   std::uint64_t offset = 0;
@@ -37,7 +37,7 @@ typename Inspector::result_type inspect(Inspector& f, BufferIdentity& x) {
   return f(x.segment, x.offset, x.length, x.dtype, x.generation);
 }
 
-/// Where the bytes of a buffer come from again when their memory is given up.
+/// Where the bytes of a buffer can be read again after their pages are released.
 enum class Backing : std::uint8_t { kNone, kFile };
 
 /// A shared, immutable range of bytes.
@@ -51,7 +51,7 @@ public:
   /// Copies `bytes` into a new heap segment.
   [[nodiscard]] static Buffer copy_of(std::span<const std::byte> bytes, DType dtype = DType::kU8);
 
-  /// Takes over `values` as a new heap segment, without copying its elements.
+  /// Moves `values` into a new heap segment, without copying the elements.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   [[nodiscard]] static Buffer adopt(std::vector<T> values, DType dtype) {
@@ -61,24 +61,24 @@ public:
     return wrap(std::shared_ptr<const void>(owner, owner->data()), bytes, dtype);
   }
 
-  /// Makes a handle to `bytes`, which `owner` keeps alive and unchanged. For a read-only private
-  /// mapping of a whole file, `file` is that file, kept alive by `owner` too.
+  /// Returns a handle to `bytes`, which `owner` keeps alive and unchanged. If `bytes` is a
+  /// read-only private mapping of a whole file, `file` is that file, which `owner` keeps alive too.
   [[nodiscard]] static Buffer wrap(std::shared_ptr<const void> owner,
                                    std::span<const std::byte> bytes, DType dtype,
                                    const ReadableFile* file = nullptr);
 
-  /// Returns a handle to `length` bytes from `offset`. Requires the range to lie inside.
+  /// Returns a handle to `length` bytes from `offset`. Requires the range to be inside this buffer.
   [[nodiscard]] Buffer slice(std::size_t offset, std::size_t length, DType dtype) const;
 
-  /// Tells the system that the bytes will not be needed soon. A mapped file's pages leave the
-  /// process and are read again when somebody does need them; other buffers stay as they are.
+  /// Tells the system that the bytes will not be needed soon. The pages of a mapped file leave the
+  /// process and are read again on the next access. Other buffers are not affected.
   void release_pages() const noexcept;
 
-  /// Copies the bytes from `offset` on to `out`; those of a mapped file are read from the file. For
-  /// who goes through them once, a piece at a time, that costs less than mapping their pages, and a
-  /// file that was cut off is an error, not the end of the process. Requires the range to lie
-  /// inside.
-  /// Errors, of a mapped file alone: those of `ReadableFile::read_at`.
+  /// Copies the bytes from `offset` on to `out`. The bytes of a mapped file are read from the file.
+  /// For a caller that goes through the bytes once, piece by piece, this costs less than mapping
+  /// their pages, and a truncated file is an error instead of the end of the process. Requires the
+  /// range to be inside this buffer.
+  /// Errors: those of `ReadableFile::read_at`, for a mapped file only.
   [[nodiscard]] Status copy_to(std::size_t offset, std::span<std::byte> out) const;
 
   [[nodiscard]] Backing backing() const noexcept {
@@ -97,8 +97,8 @@ public:
     return {reinterpret_cast<const T*>(bytes_.data()), bytes_.size() / sizeof(T)};
   }
 
-  /// Writes the identity alone: the bytes travel on the bulk plane. A handle read back names its
-  /// bytes without holding them.
+  /// Writes the identity only; the bytes have to travel separately. A handle that was read back
+  /// names its bytes without holding them.
   template <class Inspector>
   friend typename Inspector::result_type inspect(Inspector& f, Buffer& x) {
     return f(x.identity_);
@@ -108,7 +108,7 @@ private:
   std::shared_ptr<const void> owner_;
   std::span<const std::byte> bytes_;
   BufferIdentity identity_;
-  const ReadableFile* file_ = nullptr;  // what the segment maps; `owner_` keeps it
+  const ReadableFile* file_ = nullptr;  // the mapped file, kept alive by `owner_`; null without one
 };
 
 }  // namespace tidemill

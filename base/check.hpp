@@ -26,9 +26,9 @@ struct CheckVoidify {
 
 }  // namespace tidemill::detail
 
-/// Aborts with file, line, condition and the streamed values unless `condition` holds. Only for
-/// errors of the program itself: input can never reach it.
-// NOLINTNEXTLINE(bugprone-macro-parentheses): parentheses would end the stream that callers go on.
+/// Aborts with file, line, condition and the streamed values unless `condition` holds. Use it only
+/// for programming errors: no input may trigger one.
+// NOLINTNEXTLINE(bugprone-macro-parentheses): parentheses would cut off the stream.
 #define TIDEMILL_CHECK(condition)                    \
   (condition) ? static_cast<void>(0)                 \
               : ::tidemill::detail::CheckVoidify() & \

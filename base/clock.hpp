@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time as a dependency: code that waits or stamps takes a `Clock`, so that a test can own time.
+// Time as a dependency: code that waits or records times takes a `Clock`, so that a test can
+// control time.
 #pragma once
 
 #include <chrono>
 
 namespace tidemill {
 
-/// A point on a clock that never goes back; its origin means nothing.
+/// A point on a clock that never goes back. Its origin has no meaning.
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
 using Duration = std::chrono::nanoseconds;
 
-/// The source of time of a run. In simulation it is the test scheduler's: there is one time.
+/// The source of time of a run. In a simulation it is the test scheduler's clock, the only one.
 class Clock {
 public:
   Clock() = default;
@@ -18,7 +19,7 @@ public:
   Clock& operator=(const Clock&) = delete;
   virtual ~Clock() = default;
 
-  /// Returns the present time; never smaller than an earlier answer.
+  /// Returns the current time, which is never smaller than an earlier result.
   /// Threads: safe to call concurrently.
   [[nodiscard]] virtual TimePoint now() const = 0;
 };
@@ -31,7 +32,7 @@ public:
   }
 };
 
-/// A clock that moves only when told.
+/// A clock that moves only when `advance` is called.
 class ManualClock final : public Clock {
 public:
   [[nodiscard]] TimePoint now() const override { return now_; }

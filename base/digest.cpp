@@ -84,7 +84,7 @@ std::string digest_tensors(const TensorMap& tensors) {
     }
     update(hasher, std::uint64_t{tensor.data.size_bytes()});
     hasher.update(tensor.data.bytes());
-    tensor.data.release_pages();  // a model's file passes by, it does not pile up
+    tensor.data.release_pages();  // so that a mapped model does not fill the memory
   }
   return hasher.digest();
 }

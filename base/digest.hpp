@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Content digests: xxh3-128, written as 32 lower-case hexadecimal digits.
+// Content digests: xxh3-128, written as 32 lowercase hexadecimal digits.
 //
-// They find damage and name content; they are no defence against somebody who chooses the content.
+// They detect damage and name content. They do not protect against an attacker who chooses content.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace tidemill {
 
-/// Digests bytes that arrive in pieces; how they are cut does not matter.
+/// Computes the digest of bytes that arrive in pieces. The result does not depend on the cuts.
 class DigestHasher {
 public:
   DigestHasher();
@@ -35,7 +35,7 @@ private:
 /// Returns the digest of `bytes`.
 [[nodiscard]] std::string digest_bytes(std::span<const std::byte> bytes);
 
-/// A digest as numbers, for keys of tables.
+/// A digest as numbers, for use as a key in a table.
 struct DigestKey {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
@@ -45,12 +45,13 @@ struct DigestKey {
 /// Returns the digest of `bytes` as a key.
 [[nodiscard]] DigestKey digest_key(std::span<const std::byte> bytes);
 
-/// Returns the digest of names, element types, shapes and elements, in name order: equal for equal
-/// tensors, whatever file, order or alignment they were read from.
+/// Returns the digest of the names, element types, shapes and elements of `tensors`, in name order.
+/// Equal tensors have equal digests, whatever file, order or alignment they were read with.
 ///
-/// Digested, with integers as 8 bytes, low byte first: the text "tidemill tensors 1", the number of
-/// tensors, then for each the name's length, the name, the length of the type's name, that name,
-/// the number of dimensions, each extent, the number of data bytes, and the data.
+/// The digested bytes are, with integers as 8 bytes, low byte first: the text "tidemill tensors 1"
+/// and the number of tensors; then for each tensor the length of its name, the name, the length of
+/// its type's name, that name, the number of dimensions, each extent, the number of data bytes, and
+/// the data.
 [[nodiscard]] std::string digest_tensors(const TensorMap& tensors);
 
 }  // namespace tidemill

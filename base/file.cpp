@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading: names, bounded reads, mapping, listing. `file_write.cpp` holds what changes a disk.
+// Reading: names, bounded reads, mapping, listing. Changes to a disk are in `file_write.cpp`.
 #include "base/file.hpp"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ bool is_name_character(char c) {
          c == '_' || c == '-';
 }
 
-// Unmaps, and closes the file, when the last buffer into the mapping is gone.
+// Unmaps the bytes and closes the file when the last buffer over the mapping is destroyed.
 class Mapping {
 public:
   Mapping(void* address, std::size_t size, ReadableFile file)
@@ -149,7 +149,7 @@ Result<Buffer> ReadableFile::map() const {
     return system_error(ENOMEM, "map", path_);
   }
   const auto size = static_cast<std::size_t>(size_bytes_);
-  // The mapping reads pieces through a descriptor of its own.
+  // `Buffer::copy_to` reads through a descriptor that belongs to the mapping.
   const int descriptor = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
   if (descriptor < 0) {
     return system_error(errno, "map", path_);
@@ -166,7 +166,7 @@ Result<Buffer> ReadableFile::map() const {
   }
   if (static_cast<std::uint64_t>(info.st_size) != size_bytes_) {
     return corrupt_data(path_.string() + ": changed from " + std::to_string(size_bytes_) + " to " +
-                        std::to_string(info.st_size) + " bytes while it was read");
+                        std::to_string(info.st_size) + " bytes while being read");
   }
   const std::span<const std::byte> bytes = mapping->bytes();
   const ReadableFile& kept = mapping->file();

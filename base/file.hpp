@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files: names, bounded reading, mapping, and changes that survive a crash.
+// Files: valid names, bounded reading, mapping, and changes that survive a crash.
 //
-// Whatever changes the disk goes through a `FileSystem`, one virtual function for one system call,
-// so that a test can fail, shorten or stop at each of them. The durable operations below are
-// written on top of it and follow one order: write a temporary file in the same directory, sync it,
-// rename it over the target, sync the directory. A reader sees the old file or the new one, whole.
+// Every change to the disk goes through a `FileSystem`, which has one virtual function per system
+// call, so that a test can make each call fail, write less, or be the last one. The durable
+// operations below are built on it and follow one order: write a temporary file in the same
+// directory, sync it, rename it over the target, sync the directory. A reader sees either the old
+// file or the new one, and always a complete one.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +23,19 @@ namespace tidemill {
 
 // -- names ---------------------------------------------------------------------------------------
 
-/// Checks that `name` may name a run, a checkpoint or a file of ours: one path component of 1 to
-/// 128 characters of `[A-Za-z0-9._-]` that does not start with a dot.
+/// Checks that `name` is valid for a run, a checkpoint or a file: one path component of 1 to 128
+/// characters from `[A-Za-z0-9._-]` that does not start with a dot.
 /// Errors: `kInvalidArgument`.
 [[nodiscard]] Status check_name(std::string_view name);
 
 // -- reading -------------------------------------------------------------------------------------
 
-/// A regular file opened for reading, with the size it had then.
+/// A regular file that was opened for reading, and its size at that time.
 ///
 /// Threads: safe to use concurrently.
 class ReadableFile {
 public:
-  /// Opens `path`. Never blocks: anything but a regular file is refused.
+  /// Opens `path`. Never blocks; anything but a regular file is refused.
   /// Errors: `kNotFound`; `kInvalidArgument` for a directory, device or pipe; `kUnavailable`.
   [[nodiscard]] static Result<ReadableFile> open(const std::filesystem::path& path);
 
@@ -47,14 +48,14 @@ public:
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
 
-  /// Fills `bytes` from `offset`.
-  /// Errors: `kCorruptData` if the file ends before; `kUnavailable`.
+  /// Fills `bytes` with the content from `offset` on.
+  /// Errors: `kCorruptData` if the file ends too early; `kUnavailable`.
   [[nodiscard]] Status read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
 
-  /// Maps the whole file, after checking that it still has its size; the mapping outlives this
-  /// object, and keeps the file open for `Buffer::copy_to`. Bytes read through it may change if
-  /// somebody writes to the file, and reading a page that somebody has cut off since kills the
-  /// process (SIGBUS): map only files that are replaced by renaming, and use `read_at` for all
+  /// Maps the whole file after checking that it still has its size. The mapping outlives this
+  /// object and keeps the file open for `Buffer::copy_to`. If another process writes to the file,
+  /// the mapped bytes may change; if it truncates the file, reading a page beyond the new end kills
+  /// this process (SIGBUS). Map only files that are replaced by renaming, and use `read_at` for all
   /// others.
   /// Errors: `kCorruptData` if the size changed; `kResourceExhausted`; `kUnavailable`.
   [[nodiscard]] Result<Buffer> map() const;
@@ -69,7 +70,7 @@ private:
 };
 
 /// Reads a whole text file of at most `max_bytes`.
-/// Errors: as `ReadableFile`; `kInvalidArgument` if it is larger.
+/// Errors: as `ReadableFile`; `kInvalidArgument` if the file is larger.
 [[nodiscard]] Result<std::string> read_text_file(const std::filesystem::path& path,
                                                  std::uint64_t max_bytes);
 
@@ -80,10 +81,10 @@ private:
 
 // -- changing ------------------------------------------------------------------------------------
 
-/// What a directory entry is to the call that removes it.
+/// The kind of a directory entry that is to be removed.
 enum class EntryKind : std::uint8_t { kFile, kDirectory };
 
-/// The system calls that change a disk. Each returns what the call returns, or the negative errno.
+/// The system calls that change a disk. Each returns the call's result, or the negated errno.
 ///
 /// Threads: safe to use concurrently.
 class FileSystem {
@@ -93,22 +94,22 @@ public:
   FileSystem& operator=(const FileSystem&) = delete;
   virtual ~FileSystem() = default;
 
-  /// Creates `path` and opens it for writing; -EEXIST if it is there. Returns a descriptor.
+  /// Creates `path` and opens it for writing. Returns a descriptor, or -EEXIST if `path` exists.
   [[nodiscard]] virtual int create(const std::filesystem::path& path) = 0;
-  /// Returns how many bytes were written, which may be fewer than asked.
+  /// Returns how many bytes were written, which may be fewer than requested.
   [[nodiscard]] virtual std::int64_t write(int descriptor, std::span<const std::byte> bytes) = 0;
   [[nodiscard]] virtual int sync(int descriptor) = 0;
   [[nodiscard]] virtual int close(int descriptor) = 0;
   [[nodiscard]] virtual int rename(const std::filesystem::path& from,
                                    const std::filesystem::path& to) = 0;
   [[nodiscard]] virtual int make_directory(const std::filesystem::path& path) = 0;
-  /// Makes the entries of `path`, a directory, durable.
+  /// Makes the entries of the directory `path` durable.
   [[nodiscard]] virtual int sync_directory(const std::filesystem::path& path) = 0;
-  /// Removes `name` in the directory open as `directory` (AT_FDCWD: `name` is a path).
+  /// Removes the entry `name` of the open directory `directory`. With AT_FDCWD, `name` is a path.
   [[nodiscard]] virtual int remove(int directory, const std::string& name, EntryKind kind) = 0;
 };
 
-/// The machine's own file system. Stateless: make one wherever one is needed.
+/// The machine's own file system. It has no state: construct one wherever one is needed.
 class PosixFileSystem final : public FileSystem {
 public:
   [[nodiscard]] int create(const std::filesystem::path& path) override;
@@ -122,19 +123,19 @@ public:
   [[nodiscard]] int remove(int directory, const std::string& name, EntryKind kind) override;
 };
 
-/// A file being written that appears under its name whole, or not at all.
+/// A file that appears under its name when it is complete, or not at all.
 ///
-/// Bytes go to a temporary file beside the target. After the first failure every further call
-/// returns that failure: a file whose sync failed is dropped, never synced again, because the
-/// kernel may have thrown its pages away. Destroying an uncommitted object removes the temporary
-/// file; a killed process leaves it behind for `remove_temporary_files`.
+/// Bytes go to a temporary file in the target's directory. After the first failure, every further
+/// call returns that failure. A file whose sync failed is removed and never synced again, because
+/// the kernel may have discarded its pages. Destroying an uncommitted object removes the temporary
+/// file. A killed process leaves it behind for `remove_temporary_files`.
 class DurableFile {
 public:
-  /// Starts writing what shall become `path`; a failure to start is what the first call returns.
-  /// Borrows `files` until destroyed.
-  /// Errors, of all writes: `kResourceExhausted` for a full disk, quota or descriptor table,
-  /// `kNotFound` for a missing directory, `kInvalidArgument` for one that cannot be written to,
-  /// `kUnavailable` for an I/O error.
+  /// Starts writing the file that is to become `path`. If that fails, the first call of another
+  /// member returns the failure. Borrows `files` until destroyed.
+  /// Errors, of all writes: `kResourceExhausted` for a full disk, quota or descriptor table;
+  /// `kNotFound` for a missing directory; `kInvalidArgument` for a directory that cannot be written
+  /// to; `kUnavailable` for an I/O error.
   DurableFile(FileSystem& files, std::filesystem::path path);
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
@@ -143,9 +144,9 @@ public:
   /// Appends `bytes`.
   [[nodiscard]] Status write(std::span<const std::byte> bytes);
 
-  /// Makes the file durable under its name, replacing what was there. Call once, last. When only
-  /// the last step, syncing the directory, fails, the new file stands in its place but may be gone
-  /// after a power cut; the failure says so.
+  /// Makes the file durable under its name, replacing any file of that name. Call it once, last. If
+  /// only the final step fails, which is to sync the directory, the new file has its name but may
+  /// be gone after a power failure; the message says so.
   [[nodiscard]] Status commit();
 
 private:
@@ -159,34 +160,34 @@ private:
   Status failure_;
 };
 
-/// Writes `bytes` as `path`, durably and at once. Errors: as `DurableFile`.
+/// Writes `bytes` to `path`, durably and atomically. Errors: as `DurableFile`.
 [[nodiscard]] Status write_file(FileSystem& files, const std::filesystem::path& path,
                                 std::span<const std::byte> bytes);
-/// Writes `text` as `path`, durably and at once. Errors: as `DurableFile`.
+/// Writes `text` to `path`, durably and atomically. Errors: as `DurableFile`.
 [[nodiscard]] Status write_file(FileSystem& files, const std::filesystem::path& path,
                                 std::string_view text);
 
 /// Creates the directory `path` durably unless it exists; its parent must exist.
-/// Errors: as `DurableFile`; `kInvalidArgument` if something else has that name.
+/// Errors: as `DurableFile`; `kInvalidArgument` if `path` exists and is not a directory.
 [[nodiscard]] Status make_directory(FileSystem& files, const std::filesystem::path& path);
 
 /// Removes the file `path` durably.
 /// Errors: `kNotFound`, `kInvalidArgument`, `kUnavailable`.
 [[nodiscard]] Status remove_file(FileSystem& files, const std::filesystem::path& path);
 
-/// Removes what a killed process left half written in `directory`. Nobody else may be writing
-/// there. Errors: as `remove_file`.
+/// Removes the temporary files that a killed process left in `directory`. The caller must be the
+/// only writer there. Errors: as `remove_file`.
 [[nodiscard]] Status remove_temporary_files(FileSystem& files,
                                             const std::filesystem::path& directory);
 
-/// Removes the entry `name` of `root` with all it holds, at most 64 levels deep. Links are removed,
-/// never followed, even when somebody swaps them in meanwhile.
-/// Errors: `kInvalidArgument` for a bad name or a deeper tree; as `remove_file`.
+/// Removes the entry `name` of `root` and everything in it, at most 64 levels deep. Links are
+/// removed and never followed, even if another process creates them in the meantime.
+/// Errors: `kInvalidArgument` for a bad name or a deeper tree; otherwise as `remove_file`.
 [[nodiscard]] Status remove_tree(FileSystem& files, const std::filesystem::path& root,
                                  const std::string& name);
 
-/// Makes the failure of a system call on `path`: "PATH: cannot ACTION: REASON", with the code that
-/// a caller can act on (see `DurableFile`).
+/// Returns the failure of a system call on `path`: "PATH: cannot ACTION: REASON", with a code that
+/// the caller can act on (see `DurableFile`).
 [[nodiscard]] Status system_error(int error, std::string_view action,
                                   const std::filesystem::path& path);
 

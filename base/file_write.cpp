@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What changes a disk: the real system calls, and the durable operations over `FileSystem`.
+// Changes to a disk: the real system calls, and the durable operations over `FileSystem`.
 #include <algorithm>
 #include <cerrno>
 #include <dirent.h>
@@ -13,7 +13,7 @@
 namespace tidemill {
 namespace {
 
-// A leading dot: no name that `check_name` accepts can collide with a temporary file.
+// Starts with a dot, so that no name accepted by `check_name` can be that of a temporary file.
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 constexpr int kMaxTreeDepth = 64;
 
@@ -31,7 +31,7 @@ Status sync_parent(FileSystem& files, const std::filesystem::path& path) {
   return result < 0 ? system_error(-result, "sync", directory_of(path)) : Status();
 }
 
-// The entries of one open directory, in any order. Takes over `descriptor`.
+// Returns the sorted entries of one open directory. Takes over `descriptor`.
 Result<std::vector<std::string>> names_in(int descriptor, const std::filesystem::path& path) {
   DIR* stream = ::fdopendir(descriptor);
   if (stream == nullptr) {
@@ -54,12 +54,12 @@ Result<std::vector<std::string>> names_in(int descriptor, const std::filesystem:
     return system_error(error, "list", path);
   }
   std::erase_if(names, [](const std::string& name) { return name == "." || name == ".."; });
-  std::sort(names.begin(), names.end());  // the order of removal is the same every time
+  std::sort(names.begin(), names.end());  // so that the order of removal is always the same
   return names;
 }
 
-// Removes `name` in the open `directory`. Working with descriptors keeps the walk inside the tree
-// whatever happens to the paths meanwhile.
+// Removes `name` from the open `directory`. Descriptors keep the walk inside the tree, whatever
+// happens to the paths in the meantime.
 Status remove_entry(FileSystem& files, int directory, const std::string& name,
                     const std::filesystem::path& path, int depth) {
   const int inner =
@@ -139,7 +139,7 @@ int PosixFileSystem::remove(int directory, const std::string& name, EntryKind ki
 
 DurableFile::DurableFile(FileSystem& files, std::filesystem::path path)
     : files_(files), target_(std::move(path)) {
-  // A number that is taken belongs to another writer, or to a process that was killed.
+  // A name that is taken belongs to another writer, or was left by a killed process.
   constexpr int kAttempts = 1000;
   int result = -EEXIST;
   for (int attempt = 0; attempt < kAttempts && (result == -EEXIST || result == -EINTR); ++attempt) {
@@ -149,7 +149,7 @@ DurableFile::DurableFile(FileSystem& files, std::filesystem::path path)
     result = files_.create(temporary_);
   }
   if (result < 0) {
-    temporary_.clear();  // not ours
+    temporary_.clear();  // the file is not ours to remove
     failure_ = system_error(-result, "create a file for", target_);
   } else {
     descriptor_ = result;
@@ -185,7 +185,7 @@ Status DurableFile::write(std::span<const std::byte> bytes) {
       continue;
     }
     if (count <= 0) {
-      return fail("write", count == 0 ? -EIO : count);  // a write of nothing would loop for ever
+      return fail("write", count == 0 ? -EIO : count);  // retrying a 0 might never end
     }
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }

@@ -22,18 +22,18 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + "]";
 }
 
-// Where element `flat` of a tensor stands: "[3, 17]".
-std::string place_text(std::span<const std::int64_t> shape, std::int64_t flat) {
-  std::vector<std::int64_t> place(shape.size());
+// Returns the index of element `flat` of a tensor, such as "[3, 17]".
+std::string index_text(std::span<const std::int64_t> shape, std::int64_t flat) {
+  std::vector<std::int64_t> index(shape.size());
   for (std::size_t i = shape.size(); i-- > 0;) {
-    place[i] = flat % shape[i];
+    index[i] = flat % shape[i];
     flat /= shape[i];
   }
-  return shape_text(place);
+  return shape_text(index);
 }
 
-// Returns the first word whose bits of `exponent` are all set. A piece at a time, without a branch
-// for each word, so that the loop vectorises.
+// Returns the first word in which all bits of `exponent` are set. Works in pieces, without a branch
+// per word, so that the loop vectorizes.
 template <class Word>
 std::optional<std::size_t> find_exponent(std::span<const Word> words, Word exponent) {
   constexpr std::size_t kPiece = 4096;
@@ -92,7 +92,7 @@ std::span<const T> elements_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
 
-// Looks through whole elements, or blocks, of any type but kNf4. Requires them to be aligned.
+// Searches whole elements, or blocks, of any type but kNf4. Requires them to be aligned.
 std::optional<NotFinite> find_not_finite(DType dtype, std::span<const std::byte> bytes) {
   switch (dtype) {
     case DType::kF32:
@@ -107,14 +107,14 @@ std::optional<NotFinite> find_not_finite(DType dtype, std::span<const std::byte>
   }
 }
 
-// The same of a mapped file's tensor, a piece at a time, which stays in the cache.
+// The same for a tensor of a mapped file, read in pieces that stay in the cache.
 Result<std::optional<NotFinite>> find_not_finite_in_file(const Tensor& tensor) {
   constexpr std::size_t kPieceBytes = std::size_t{64} * 1024;
   const std::size_t block = dtype_block_bytes(tensor.dtype);
   const std::size_t size = tensor.data.size_bytes();
-  std::vector<std::byte> room(std::min(size, kPieceBytes / block * block));
-  for (std::size_t begin = 0; begin < size; begin += room.size()) {
-    const std::span<std::byte> piece(room.data(), std::min(room.size(), size - begin));
+  std::vector<std::byte> scratch(std::min(size, kPieceBytes / block * block));
+  for (std::size_t begin = 0; begin < size; begin += scratch.size()) {
+    const std::span<std::byte> piece(scratch.data(), std::min(scratch.size(), size - begin));
     TIDEMILL_RETURN_IF_ERROR(tensor.data.copy_to(begin, piece));
     if (auto found = find_not_finite(tensor.dtype, piece)) {
       found->element += begin / block * dtype_block_elements(tensor.dtype);
@@ -179,7 +179,7 @@ Status check_finite(const Tensor& tensor) {
     return {};
   }
   return invalid_argument("element " +
-                          place_text(tensor.shape, static_cast<std::int64_t>(found->element)) +
+                          index_text(tensor.shape, static_cast<std::int64_t>(found->element)) +
                           (found->nan ? " is NaN" : " is infinite"));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strong identifiers that cross module borders. All are plain values.
+// Strong identifiers that cross module boundaries. All are plain values.
 #pragma once
 
 #include <compare>
@@ -8,7 +8,7 @@
 
 namespace tidemill {
 
-/// Names one row of a stream, and so one sample, for ever. Row ids grow in admission order.
+/// Names one row of a stream, and so one sample, forever. Row ids increase in admission order.
 struct SampleId {
   std::uint64_t value = 0;
   friend auto operator<=>(const SampleId&, const SampleId&) = default;
@@ -20,10 +20,10 @@ struct GroupId {
   friend auto operator<=>(const GroupId&, const GroupId&) = default;
 };
 
-/// A publication of a policy line.
+/// Names one publication of a policy line's weights.
 ///
 /// `step` counts trained batches, not optimizer steps. A restart opens a new `incarnation` of the
-/// same `line`; versions are ordered within one line only.
+/// same `line`. Versions are ordered within one line only.
 struct PolicyVersion {
   std::uint32_t line = 0;
   std::uint32_t incarnation = 0;

@@ -51,7 +51,7 @@ public:
   }
   bool parse_error(std::size_t position, const std::string& /*last_token*/,
                    const nlohmann::detail::exception& /*error*/) override {
-    // The library's text quotes the input at full length; the position is what helps.
+    // The library's message quotes the input at full length. The position is enough.
     return refuse(corrupt_data("not valid JSON at byte " + std::to_string(position)));
   }
 

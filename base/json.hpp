@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON of foreign files: parsed within limits, members in file order, no name twice.
+// JSON of untrusted files: parsed within limits, members in file order, no duplicate names.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace tidemill {
 
 /// A JSON value.
 ///
-/// Numbers written without fraction and exponent that fit 64 signed bits are integers, all others
-/// are reals. Objects keep the order of the file.
+/// A number without fraction and exponent that fits in a signed 64-bit integer is an integer. All
+/// other numbers are reals. Objects keep the order of the file.
 class Json {
 public:
   struct Member;
@@ -40,7 +40,7 @@ public:
   [[nodiscard]] bool is_null() const noexcept {
     return std::holds_alternative<std::monostate>(value_);
   }
-  /// Each returns the value if it is of that kind, else null.
+  /// Each returns the value if it is of that kind, or null.
   [[nodiscard]] const bool* if_bool() const noexcept { return std::get_if<bool>(&value_); }
   [[nodiscard]] const std::int64_t* if_integer() const noexcept {
     return std::get_if<std::int64_t>(&value_);
@@ -53,7 +53,7 @@ public:
   /// Returns the value of an integer or a real.
   [[nodiscard]] std::optional<double> number() const noexcept;
 
-  /// Returns the member `name` of an object; null if there is none or this is no object.
+  /// Returns the member `name` of an object, or null if it has none or this is not an object.
   [[nodiscard]] const Json* find(std::string_view name) const noexcept;
 
   /// Returns the document as text, indented by two spaces, with a final newline. Bytes that are not
@@ -72,16 +72,16 @@ struct Json::Member {
   Json value;
 };
 
-/// What a document may hold.
+/// The limits of a document.
 struct JsonLimits {
   std::size_t max_bytes = std::size_t{1} << 20U;
   std::size_t max_depth = 32;
-  std::size_t max_values = 300'000;  // arrays, objects and all they hold
+  std::size_t max_values = 300'000;  // including arrays, objects and their elements
 };
 
 /// Parses `text`, one JSON document.
-/// Errors: `kCorruptData` naming the byte: broken JSON, a name twice in one object;
-/// `kInvalidArgument` when a limit is passed.
+/// Errors: `kCorruptData` for broken JSON, naming the byte, and for a name that occurs twice in one
+/// object; `kInvalidArgument` if a limit is exceeded.
 [[nodiscard]] Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
 
 }  // namespace tidemill

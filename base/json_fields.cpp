@@ -29,23 +29,23 @@ std::string describe(RealRange range) {
   return text.str();
 }
 
-bool lies_in(const Json& value, IntegerRange range) {
+bool is_in_range(const Json& value, IntegerRange range) {
   const std::int64_t* integer = value.if_integer();
   return integer != nullptr && *integer >= range.min && *integer <= range.max;
 }
 
 }  // namespace
 
-JsonFields::JsonFields(const Json& object, std::string place, std::string prefix)
-    : object_(object), place_(std::move(place)), prefix_(std::move(prefix)) {
+JsonFields::JsonFields(const Json& object, std::string location, std::string prefix)
+    : object_(object), location_(std::move(location)), prefix_(std::move(prefix)) {
   if (object_.if_object() == nullptr) {
     std::string field = prefix_.empty() ? "" : ": " + prefix_.substr(0, prefix_.size() - 1);
-    status_ = invalid_argument(place_ + field + ": must be a JSON object");
+    status_ = invalid_argument(location_ + field + ": must be a JSON object");
   }
 }
 
 void JsonFields::refuse(std::string_view name, std::string_view problem) {
-  std::string text = place_ + ": " + prefix_ + quote_unless_plain(name) + ": ";
+  std::string text = location_ + ": " + prefix_ + quote_unless_plain(name) + ": ";
   text += problem;
   refuse(invalid_argument(std::move(text)));
 }
@@ -78,7 +78,7 @@ std::optional<std::int64_t> JsonFields::integer(std::string_view name, IntegerRa
   if (value == nullptr) {
     return std::nullopt;
   }
-  if (!lies_in(*value, range)) {
+  if (!is_in_range(*value, range)) {
     refuse(name, "must be " + describe(range));
     return std::nullopt;
   }
@@ -153,17 +153,17 @@ std::optional<std::vector<std::int64_t>> JsonFields::integers(std::string_view n
     return std::nullopt;
   }
   std::vector<std::int64_t> out;
-  if (lies_in(*value, range)) {
+  if (is_in_range(*value, range)) {
     return std::vector<std::int64_t>{*value->if_integer()};
   }
   const Json::Array* items = value->if_array();
   for (std::size_t i = 0; items != nullptr && i < items->size(); ++i) {
-    if (lies_in((*items)[i], range)) {
+    if (is_in_range((*items)[i], range)) {
       out.push_back(*(*items)[i].if_integer());
     }
   }
   if (items == nullptr || out.size() != items->size()) {
-    refuse(name, "must be " + describe(range) + ", or a list of such");
+    refuse(name, "must be " + describe(range) + ", or a list of these");
     return std::nullopt;
   }
   return out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed reading of a JSON object's members, with refusals that name file and field.
+// Typed reading of a JSON object's members, with errors that name file and field.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,20 @@ struct RealRange {
   double max = std::numeric_limits<double>::max();
 };
 
-/// Reads members of one object. The first refusal sticks: read every field, then look at `status`.
+/// Reads members of one object. The first refusal is kept: read every field, then check `status`.
 ///
-/// A member that is null counts as absent. A refused field reads as absent, a refused required one
-/// as 0.
-/// Errors, all `kInvalidArgument`: "PLACE: FIELD: what it must be".
+/// A member that is null counts as absent. A refused field reads as absent, and a refused required
+/// field as 0.
+/// Errors, all `kInvalidArgument`: "LOCATION: FIELD: what it must be".
 /// Threads: one at a time. Borrows the object until destroyed.
 class JsonFields {
 public:
-  /// Reads `object`, which stands at `place`: a file ("config.json") or, when `prefix` is given, a
-  /// field of it (prefix "rope_scaling."). Anything but an object is refused.
-  JsonFields(const Json& object, std::string place, std::string prefix = {});
+  /// Reads `object`, which was found at `location`: a file ("config.json") or, if `prefix` is
+  /// given, a field of that file (prefix "rope_scaling."). Anything but an object is refused.
+  JsonFields(const Json& object, std::string location, std::string prefix = {});
 
   [[nodiscard]] const Status& status() const noexcept { return status_; }
-  /// Returns the member `name`; null if there is none or it is null.
+  /// Returns the member `name`, or null if it is absent or null.
   [[nodiscard]] const Json* find(std::string_view name) const noexcept;
   [[nodiscard]] bool has(std::string_view name) const noexcept { return find(name) != nullptr; }
 
@@ -54,14 +54,14 @@ public:
   [[nodiscard]] std::optional<std::vector<std::int64_t>> integers(std::string_view name,
                                                                   IntegerRange range);
 
-  /// Refuses the member `name`, saying `problem`. Keeps an earlier refusal.
+  /// Refuses the member `name` because of `problem`. An earlier refusal is kept.
   void refuse(std::string_view name, std::string_view problem);
-  /// Takes over the failure of reading a member object; keeps an earlier refusal.
+  /// Records the failure of reading a member object. An earlier refusal is kept.
   void refuse(const Status& status);
 
 private:
   const Json& object_;
-  std::string place_;
+  std::string location_;
   std::string prefix_;
   Status status_;
 };

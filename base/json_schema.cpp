@@ -21,7 +21,7 @@ using schema::StructSchema;
 using schema::TagSchema;
 using schema::ValueSchema;
 
-// Whole numbers are written as such: 1000000, not 1e6.
+// Writes whole numbers without an exponent: 1000000, not 1e6.
 Json number_json(double value) {
   const bool whole = std::abs(value) < 1e15 && value == std::floor(value);
   return whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
@@ -39,8 +39,8 @@ Json scalar_json(const ValueSchema& value, const Scalar& scalar) {
   return std::visit([](const auto& held) { return Json(held); }, scalar);
 }
 
-// The value that `source` holds, as a file would write it; null for structs and lists of some,
-// whose keys have defaults of their own.
+// The value that `source` holds, as a file would write it. Null for structs and for nonempty lists
+// of structs, whose keys have defaults of their own.
 Json value_json(const ValueSchema& value, void* source) {
   if (value.optional) {
     source = value.peek(source);
@@ -64,7 +64,7 @@ Json value_json(const ValueSchema& value, void* source) {
   return items;
 }
 
-// Whether a file must have `field`: because it says so, or because of a key inside.
+// Whether a file must have `field`, because the field is required or a key inside it is.
 bool is_needed(const FieldSchema& field);
 
 bool needs_a_key(const StructSchema& structure) {
@@ -86,7 +86,7 @@ bool is_needed(const FieldSchema& field) {
          (value.shape == Shape::kStruct && !value.optional && needs_a_key(*value.members));
 }
 
-// What an object's keys may be.
+// The keys that an object may have.
 struct Keys {
   Json::Object properties;
   Json::Array required;
@@ -100,7 +100,7 @@ public:
     }
   }
 
-  // `object` holds the values that count as defaults.
+  // `object` holds the default values.
   Json::Object structure(const StructSchema& structure, const std::string& prefix, void* object) {
     const bool has_kinds = structure.tag && structure.tag->one_of;
     if (!has_kinds) {
@@ -147,7 +147,7 @@ private:
     out.push_back({"additionalProperties", false});
   }
 
-  // What a struct of one kind holds.
+  // The schema of a struct of one kind.
   Json::Object alternative(const StructSchema& structure, const KindSchema& kind,
                            const std::string& prefix, void* object) {
     const TagSchema& tag = *structure.tag;
@@ -194,7 +194,7 @@ private:
     for (const FieldSchema& field : structure.fields) {
       void* member = field.member(object);
       if (known_.count(identity(prefix + field.name, when_)) == 0) {
-        // A rule refuses whatever a file may say here but what a printed run says.
+        // An excluded key: a rule refuses every value but the one that a printed run has.
         keys.properties.push_back(
             {field.name, Json::Object{{"const", value_json(field.value, member)}}});
         continue;
@@ -202,7 +202,7 @@ private:
       if (is_needed(field)) {
         keys.required.push_back(field.name);
       }
-      // `object` has the defaults; trials go to one of their own.
+      // `object` holds the defaults and must not change, so values are tried on another object.
       const std::shared_ptr<void> scratch = structure.make();
       Json::Object described{{"description", description(field)}};
       for (Json::Member& part :
@@ -221,7 +221,7 @@ private:
     const ValueSchema& scalar = field.value.item ? *field.value.item : field.value;
     std::string out = field.help;
     if (!scalar.unit.empty()) {
-      out += " Unit: " + scalar.unit + (scalar.unit == "bytes" ? ", or such as 64MiB." : ".");
+      out += " Unit: " + scalar.unit + (scalar.unit == "bytes" ? ", or e.g. 64MiB." : ".");
     }
     for (const schema::EnumName& name : scalar.names) {
       out += (&name == &scalar.names.front() ? "\n\n- " : "\n- ") + name.name + ": " + name.help;
@@ -229,7 +229,7 @@ private:
     return out;
   }
 
-  // `held` has the default, `trial` is for trying out what the member takes.
+  // `held` holds the default; `trial` is for trying which values the member accepts.
   Json::Object value(const ValueSchema& value, const std::string& path, void* held, void* trial) {
     Json::Object out;
     if (value.optional) {
@@ -266,7 +266,7 @@ private:
   }
 
   Json::Object list(const ValueSchema& value, const std::string& path, void* trial) {
-    // A single element may stand without brackets.
+    // A single element may be written without brackets.
     const bool brackets = value.item->shape == Shape::kStruct && !value.one_or_many;
     const std::string inside = brackets ? path + "[]" : path;
     const Json::Object item = this->value(*value.item, inside, nullptr, value.append(trial));
@@ -291,7 +291,7 @@ private:
     if (!limits.low && !takes(-1)) {
       limits.low = 0.0;
     }
-    // What an integer type holds at most, the narrowest first.
+    // The largest values of integer types, the narrowest type first.
     constexpr std::array kLargest{127.0, 255.0, 32767.0, 65535.0, 2147483647.0, 4294967295.0};
     for (const double largest : kLargest) {
       if (!limits.high && !takes(static_cast<std::int64_t>(largest) + 1)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schemas as editors read them: JSON Schema, with which they complete and check YAML.
+// JSON Schema, with which editors complete and check YAML files.
 #pragma once
 
 #include <string_view>
@@ -9,12 +9,12 @@
 
 namespace tidemill {
 
-/// Returns the JSON Schema of the files that `root` reads: types, limits, defaults, names,
-/// meanings; a struct that chooses is one alternative for each of its kinds; unknown keys are
-/// refused.
+/// Returns the JSON Schema of the files that `root` reads: types, limits, defaults, names and
+/// meanings. A struct with kinds becomes one alternative per kind. Unknown keys are refused.
 ///
-/// It takes every file that the schema takes. It cannot say rules over several keys, and to it 1.0
-/// is an integer; of what is no JSON, such as a key written twice, it knows nothing.
+/// The result accepts every file that `root` accepts, and some more: it cannot express rules over
+/// several keys, it takes 1.0 for an integer, and it does not see what JSON cannot represent, such
+/// as a key that is written twice.
 /// Source: JSON Schema draft-07, the newest that every release of yaml-language-server reads.
 [[nodiscard]] Json json_schema(const schema::StructSchema& root, std::string_view title);
 

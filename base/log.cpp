@@ -55,7 +55,7 @@ LogField::LogField(std::string_view k, double v) : key(k) {
 
 std::string format_record(const LogRecord& record) {
   std::string out;
-  // A message is a literal, but an error's text may stand in for one: it stays one line too.
+  // A message is a literal or, at times, the text of an error. It stays on one line in both cases.
   for (const char c : record.message) {
     out += static_cast<unsigned char>(c) < 0x20U ? ' ' : c;
   }

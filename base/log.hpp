@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A structured log: a level, a message that never changes, and values beside it as key=value.
+// A structured log: a level, a constant message, and values as key=value.
 //
-// The log is built by a main program and passed down by reference. Where the lines go is up to the
-// sinks plugged into it.
+// A main program builds the log and passes it down by reference. The sinks that are added to it
+// decide where the lines go.
 #pragma once
 
 #include <concepts>
@@ -27,7 +27,7 @@ enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 /// Returns the level of that name. Errors: `kInvalidArgument` naming the levels.
 [[nodiscard]] Result<LogLevel> parse_log_level(std::string_view name);
 
-/// One value beside a message. The key is a literal: it must outlive the call that logs it.
+/// One value that goes with a message. The key must outlive the call that logs it; use a literal.
 struct LogField {
   LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
   LogField(std::string_view k, const char* v) : key(k), value(v) {}
@@ -48,7 +48,7 @@ struct LogRecord {
   std::span<const LogField> fields;
 };
 
-/// Returns `message key=value key="a value with spaces"` on one line, whatever the values hold.
+/// Returns `message key=value key="a value with spaces"` on one line, whatever the values contain.
 [[nodiscard]] std::string format_record(const LogRecord& record);
 
 /// Where log lines go.
@@ -59,19 +59,19 @@ public:
   LogSink& operator=(const LogSink&) = delete;
   virtual ~LogSink() = default;
 
-  /// Takes one record; its texts live until the call returns.
+  /// Writes one record, whose texts are valid until the call returns.
   /// Threads: the log makes one call at a time.
   virtual void write(const LogRecord& record) = 0;
-  /// Makes what was written visible outside.
+  /// Makes all written records visible outside the process.
   virtual void flush() = 0;
 };
 
-/// Hands records to sinks.
+/// Passes records to sinks.
 ///
-/// Threads: safe to call concurrently; `add_sink` comes before the first concurrent use.
+/// Threads: safe to call concurrently. Call `add_sink` before the first concurrent use.
 class Log {
 public:
-  /// Records below `lowest` are dropped. Borrows `clock`.
+  /// Drops records below `lowest`. Borrows `clock`.
   explicit Log(const Clock& clock, LogLevel lowest = LogLevel::kInfo)
       : clock_(clock), lowest_(lowest) {}
   Log(const Log&) = delete;

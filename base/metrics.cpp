@@ -57,7 +57,7 @@ double Histogram::quantile(double share) const {
   for (std::size_t i = 0; i < kBuckets; ++i) {
     seen += buckets_.at(i);
     if (seen >= rank) {
-      // No value lies outside the extremes, whatever the bucket's width.
+      // The bucket's bound may be outside the extremes, but no value is.
       return std::clamp(upper_bound(i), totals_.min, totals_.max);
     }
   }
@@ -121,7 +121,7 @@ MetricsSnapshot Metrics::snapshot() const {
 }
 
 std::string to_json_line(const MetricsSnapshot& snapshot) {
-  nlohmann::json object = nlohmann::json::object();  // its keys are kept in order
+  nlohmann::json object = nlohmann::json::object();  // sorts its keys
   for (const auto& [name, value] : snapshot.counters) {
     object[name] = value;
   }

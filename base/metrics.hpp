@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters, gauges and histograms by name, and snapshots of them all.
+// Named counters, gauges and histograms, and snapshots of all of them.
 //
 // Names are lower_snake_case with the unit last (`kv_used_bytes`, `step_ms`, `rows_trained`);
-// a quantity without unit has none (`reward_mean`). The registry is built by a main program and
-// passed down by reference; whoever measures keeps the reference to its instrument.
+// a quantity without a unit has none (`reward_mean`). A main program builds the registry and passes
+// it down by reference. Code that measures keeps a reference to its instrument.
 #pragma once
 
 #include <array>
@@ -39,7 +39,8 @@ private:
   std::atomic<double> value_{0.0};
 };
 
-/// What a histogram says: exact count, sum and extremes; quantiles within 1/8 above the truth.
+/// The summary of a histogram. Count, sum and extremes are exact. A quantile is at most 1/8 too
+/// high.
 struct HistogramSummary {
   std::uint64_t count = 0;
   double sum = 0.0;
@@ -50,9 +51,9 @@ struct HistogramSummary {
   double p99 = 0.0;
 };
 
-/// The distribution of a quantity that is not negative. Eight buckets for each power of two from
-/// 2^-32 to 2^64; smaller values share one bucket; values that are negative or not finite are left
-/// out and counted apart.
+/// The distribution of a nonnegative quantity. There are eight buckets for each power of two from
+/// 2^-32 to 2^64, and smaller values share one bucket. Values that are negative or not finite are
+/// left out and counted separately.
 class Histogram {
 public:
   void record(double value);
@@ -82,11 +83,11 @@ struct MetricsSnapshot {
   std::map<std::string, HistogramSummary> histograms;
 };
 
-/// Returns the snapshot as one JSON object on one line, names in order; a histogram is an object
+/// Returns the snapshot as one JSON object on one line, sorted by name. A histogram is an object
 /// with count, sum, min, max, p50, p90, p99. A gauge that is not finite is null.
 [[nodiscard]] std::string to_json_line(const MetricsSnapshot& snapshot);
 
-/// Owns instruments.
+/// A registry, which owns its instruments.
 ///
 /// Threads: safe to call concurrently, and so are the instruments.
 class Metrics {
@@ -96,8 +97,8 @@ public:
   Metrics& operator=(const Metrics&) = delete;
   ~Metrics() = default;
 
-  /// Returns the instrument of that name, made at its first use; valid as long as this registry.
-  /// Requires a name in lower_snake_case that no instrument of another kind has.
+  /// Returns the instrument of that name, which is created on first use and lives as long as this
+  /// registry. Requires a name in lower_snake_case that no instrument of another kind has.
   [[nodiscard]] Counter& counter(std::string_view name);
   [[nodiscard]] Gauge& gauge(std::string_view name);
   [[nodiscard]] Histogram& histogram(std::string_view name);

@@ -45,7 +45,8 @@ double keyed_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t cou
 }
 
 std::uint64_t RandomStream::below(std::uint64_t bound) noexcept {
-  // Draws above the largest multiple of `bound` are refused; fewer than two on average.
+  // Rejects the lowest draws so that a multiple of `bound` remains. Takes fewer than two on
+  // average.
   const std::uint64_t threshold = (0 - bound) % bound;
   for (;;) {
     const std::uint64_t draw = bits();

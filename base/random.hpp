@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Randomness that a seed replays.
+// Random numbers that a seed reproduces.
 //
-// Two kinds. `keyed_uniform` is a pure function of (seed, stream, counter): whatever shares a
-// batch, the same sample draws the same numbers at the same token position. `RandomStream` is a
-// sequence for code that draws in one fixed order, such as a shuffle.
+// There are two kinds. `keyed_uniform` is a pure function of (seed, stream, counter): a sample gets
+// the same numbers at the same token position, whichever samples share its batch. `RandomStream` is
+// a sequence for code that draws in one fixed order, such as a shuffle.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ public:
                         std::uint64_t counter = 0) noexcept
       : seed_(seed), stream_(stream), counter_(counter) {}
 
-  /// Returns the number of draws so far: what a checkpoint stores beside seed and stream.
+  /// Returns the position in the sequence, which a checkpoint stores along with seed and stream.
   [[nodiscard]] std::uint64_t counter() const noexcept { return counter_; }
 
   /// Draws 64 bits.
@@ -40,7 +40,7 @@ public:
   double uniform() noexcept { return keyed_uniform(seed_, stream_, counter_++); }
   /// Draws an integer in [0, bound) without modulo bias. Requires `bound` > 0.
   std::uint64_t below(std::uint64_t bound) noexcept;
-  /// Draws from the standard normal distribution (Box-Muller; two draws each).
+  /// Draws from the standard normal distribution (Box-Muller). Each call takes two draws.
   double normal() noexcept;
 
 private:

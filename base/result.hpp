@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value, or the reason why there is none.
+// A value, or the reason why it is missing.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace tidemill {
 
-/// A value of type `T`, or the `Status` saying why there is none.
+/// A value of type `T`, or the `Status` that says why it is missing.
 template <class T>
 class [[nodiscard]] Result {
 public:

@@ -59,7 +59,7 @@ ConfigNode leaf(ConfigNode::Kind kind, std::string text = {}) {
   return node;
 }
 
-// A struct of which only the key that may stand for it differs from a new one is that key's value.
+// Prints only the value of the `short_for` key if every other key has its initial value.
 ConfigNode print_shortest(const StructSchema& schema, void* object) {
   ConfigNode map = print_struct(schema, object);
   if (schema.short_for.empty()) {
@@ -140,17 +140,17 @@ ConfigNode print_struct(const StructSchema& schema, void* object) {
 Status add_to_tag(StructSchema& structure, KindSchema kind) {
   TagSchema& tag = *structure.tag;
   if (tag.find(kind.name) != nullptr) {
-    return invalid_argument(tag.name + " " + kind.name + ": is already there");
+    return invalid_argument(tag.name + " " + kind.name + ": is already defined");
   }
   if (kind.members) {
     for (const FieldSchema& field : kind.members->fields) {
       if (field.name == tag.name || structure.find(field.name) != nullptr) {
-        return invalid_argument(tag.name + " " + kind.name + ": has a key " + field.name +
-                                " that all kinds have");
+        return invalid_argument(tag.name + " " + kind.name + ": redefines the key " + field.name +
+                                " that all kinds share");
       }
     }
   }
-  if (tag.set_chosen) {  // a row of presets: whatever the row holds, its name is its own
+  if (tag.set_chosen) {  // a preset, whose name overrides the one among its values
     kind.choose = [choose = kind.choose, name = kind.name, set = tag.set_chosen](void* object) {
       choose(object);
       set(object, name);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Option structs that describe themselves, once, for every use.
 //
-// A struct of options has members with initial values, which are the defaults, and one function
-// that describes them:
+// A struct of options has members, whose initial values are the defaults, and one function that
+// describes them:
 //
 //   struct RolloutOptions {
 //     std::int32_t group_size = 8;
 //     double temperature = 1.0;
 //   };
 //   void describe(Schema<RolloutOptions>& s) {
-//     s.field("group_size", &RolloutOptions::group_size, "Samples drawn for each prompt.")
+//     s.field("group_size", &RolloutOptions::group_size, "Responses generated for each prompt.")
 //         .range(1, 1024);
 //     s.field("temperature", &RolloutOptions::temperature, "Divides the logits.").at_least(0);
 //     s.check("temperature", [](const RolloutOptions& o) {
@@ -17,14 +17,15 @@
 //     });
 //   }
 //
-// `Schema<T>::described()` collects that (nested structs, optionals, lists and enumerations are
-// found by their types), and reads a `ConfigNode` into a checked T, prints a T, explains keys, and
-// writes reference pages (schema_reference.hpp). Members may be bool, integers, double,
-// std::string, enumerations with a `describe(EnumSchema<E>&)`, described structs, and std::optional
-// and std::vector of these.
+// `Schema<T>::described()` collects that description. It recognizes nested structs, optionals,
+// lists and enumerations by their types. A schema reads a `ConfigNode` into a checked T, prints a
+// T, explains keys, and writes reference pages (schema_reference.hpp). Members may be bool,
+// integers, double, std::string, enumerations with a `describe(EnumSchema<E>&)`, described structs,
+// and std::optional and std::vector of these.
 //
-// A struct may have one key that chooses: `one_of` (which further keys there are: `reward.kind`) or
-// `presets` (what the other keys start from: `algorithm.name`). Both can be added to later.
+// A struct may have one key that makes a choice. With `one_of` it chooses which further keys exist
+// (`reward.kind`); with `presets` it chooses the initial values of the other keys
+// (`algorithm.name`). Kinds and presets can be added later.
 #pragma once
 
 #include <functional>
@@ -41,7 +42,7 @@
 
 namespace tidemill {
 
-/// Collects the names of an enumeration; fill it in `describe(EnumSchema<E>&)` beside the type.
+/// Collects the names of an enumeration. Fill it in `describe(EnumSchema<E>&)` next to the type.
 template <class E>
 class EnumSchema {
 public:
@@ -55,7 +56,7 @@ private:
   std::vector<schema::EnumName> names_;
 };
 
-/// Returns the name of an enumerator, as files spell it.
+/// Returns the name of an enumerator as files spell it.
 template <class E>
 [[nodiscard]] std::string enum_name(E value) {
   EnumSchema<E> names;
@@ -68,17 +69,17 @@ template <class E>
   return {};
 }
 
-/// Refines the field just added. Valid until the schema gets its next field.
+/// Refines the field that was just added. Valid until the next field is added.
 class Field {
 public:
   explicit Field(schema::FieldSchema& field) : field_(field) {}
-  /// Takes numbers from `low` to `high`.
+  /// Accepts numbers from `low` to `high`.
   Field& range(double low, double high);
   Field& at_least(double low);
   Field& at_most(double high);
-  /// Takes numbers greater than `low`.
+  /// Accepts numbers greater than `low`.
   Field& above(double low);
-  /// Names the unit: "bytes" (which also takes suffixes such as 64MiB), "ms", "tokens".
+  /// Names the unit: "bytes" (which also accepts suffixes such as 64MiB), "ms", "tokens".
   Field& unit(std::string unit);
   /// Refuses a file without this key.
   Field& required();
@@ -90,27 +91,27 @@ private:
   schema::FieldSchema& field_;
 };
 
-/// What reading a configuration gives.
+/// The result of reading a configuration.
 template <class T>
 struct Resolved {
   T value;
-  std::vector<std::string> warnings;  // one line each, naming place and key
+  std::vector<std::string> warnings;  // one line each, naming location and key
 };
 
 namespace schema {
 
-/// Fills `object` from `root`. Errors as `Schema::read`; warnings are appended.
+/// Fills `object` from `root`. Errors: as `Schema::read`. Warnings are appended.
 [[nodiscard]] Status read_struct(const StructSchema& schema, const ConfigNode& root, void* object,
                                  std::vector<std::string>& warnings);
 
-/// Returns the tree that reads back as `object`: every key, with the tag first.
+/// Returns the tree that reads back as `object`: every key, the tag first.
 [[nodiscard]] ConfigNode print_struct(const StructSchema& schema, void* object);
 
 }  // namespace schema
 
 /// The description of an option struct.
 ///
-/// Threads: a schema that no longer changes may be used concurrently.
+/// Threads: a schema that no longer changes is safe to use concurrently.
 template <class T>
 class Schema {
 public:
@@ -120,7 +121,7 @@ public:
   Schema(Schema&&) noexcept = default;
   Schema& operator=(Schema&&) noexcept = default;
 
-  /// Describes T by its `describe(Schema<T>&)`.
+  /// Returns the schema that `describe(Schema<T>&)` builds.
   [[nodiscard]] static Schema described() {
     Schema result;
     describe(result);
@@ -129,8 +130,8 @@ public:
 
   /// Reads `root` over the initial values of T, then applies the rules.
   ///
-  /// Errors: `kInvalidArgument` with one line "place: key: problem" for the first problem: keys and
-  /// values in the order of the file; after them missing keys and broken rules.
+  /// Errors: `kInvalidArgument` with one line "location: key: problem" for the first problem. Keys
+  /// and values are checked in the order of the file, then missing keys and rules.
   [[nodiscard]] Result<Resolved<T>> read(const ConfigNode& root) const {
     Resolved<T> resolved;
     TIDEMILL_RETURN_IF_ERROR(
@@ -153,28 +154,29 @@ public:
   template <class Inner>
   Schema& include(Inner T::*member);
 
-  /// Adds the key that chooses which kind of value `member` holds; its kinds come by `kind`.
+  /// Adds the key that chooses the kind of value that `member` holds. Add its kinds with `kind`.
   Schema& one_of(std::string name, OneOf T::*member, std::string help);
-  /// Adds a kind with K's keys to this struct's `one_of`. With `implied_by`, that key of K chooses
-  /// the kind when the name is left out.
+  /// Adds a kind with K's keys to this struct's `one_of`. If `implied_by` names a key of K, that
+  /// key chooses the kind when a file leaves out the kind's name.
   template <class K>
   Schema& kind(std::string name, std::string help, std::string implied_by = {});
 
-  /// Adds the key that chooses what the other keys start from; its rows come by `preset`.
+  /// Adds the key that chooses the initial values of the other keys. Add its rows with `preset`.
   Schema& presets(std::string name, std::string T::*member, std::string help);
-  /// Adds a row to this struct's `presets`: the values that `values` holds.
+  /// Adds a row to this struct's `presets`, which sets all keys to those of `values`.
   Schema& preset(std::string name, std::string help, T values);
 
-  /// Lets a value without braces stand for the struct whose key `name` has it.
+  /// Lets a file write only the value of the key `name` in place of the whole struct.
   Schema& short_for(std::string name);
 
-  /// Refuses a file that does not choose.
+  /// Refuses a file without the key that makes the choice.
   Schema& choice_required();
 
-  /// Adds a rule: a text other than "" says what is wrong with `key` ("a.b" reaches inside).
+  /// Adds a rule. If it returns a text other than "", that is the error about `key` ("a.b" names a
+  /// key of a nested struct).
   Schema& check(std::string key, Rule rule);
-  /// Adds a rule that refuses `key`, which a shared struct brings, whenever a file has it. Lists of
-  /// keys leave it out.
+  /// Adds a rule that refuses `key`, which comes from a shared struct, whenever a file has it.
+  /// Lists of keys leave it out.
   Schema& exclude(std::string key, Rule rule);
   /// Adds a rule whose text is a warning.
   Schema& warn(std::string key, Rule rule);
@@ -183,8 +185,8 @@ public:
   /// Errors: `kNotFound` if there is none, `kInvalidArgument` if the name is taken.
   template <class K>
   [[nodiscard]] Status add_kind(std::string_view path, std::string name, std::string help);
-  /// Adds a row to the `presets` of every struct at `path`, such as "algorithm"; the struct there
-  /// must be an S. Errors as `add_kind`.
+  /// Adds a row to the `presets` of every struct at `path`, such as "algorithm". The struct there
+  /// must be an S. Errors: as `add_kind`.
   template <class S>
   [[nodiscard]] Status add_preset(std::string_view path, std::string name, std::string help,
                                   S values);

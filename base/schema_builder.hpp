@@ -19,7 +19,7 @@ struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
 
-// Told apart before any lookup of `describe`, which would look into Schema<int>.
+// Checked before any lookup of `describe`, which would instantiate Schema<int>.
 template <class T>
 struct IsDescribed : std::false_type {};
 template <class T>
@@ -27,7 +27,8 @@ requires(std::is_class_v<T> && !std::is_same_v<T, std::string> &&
          requires(Schema<T> & s) { describe(s); }) struct IsDescribed<T> : std::true_type {
 };
 
-/// Adds a kind or preset to a tag, whose other names must differ.
+/// Adds a kind or preset to the tag of `structure`.
+/// Errors: `kInvalidArgument` if the name is taken, or if a key of the kind exists in `structure`.
 [[nodiscard]] Status add_to_tag(StructSchema& structure, KindSchema kind);
 
 template <class T>
@@ -47,7 +48,7 @@ void describe_scalar(ValueSchema& value) {
     static_assert(std::is_same_v<T, std::string>, "a schema cannot hold members of this type");
     value.shape = Shape::kText;
   }
-  // Integers and enumerators travel as 64-bit numbers.
+  // Integers and enumerators are carried as 64-bit numbers.
   using Carrier =
       std::conditional_t<(std::is_integral_v<T> && !std::is_same_v<T, bool>) || std::is_enum_v<T>,
                          std::int64_t, T>;
@@ -119,7 +120,7 @@ template <class T>
 template <class Inner>
 Schema<T>& Schema<T>::include(Inner T::*member) {
   const Schema<Inner> inner = Schema<Inner>::described();
-  TIDEMILL_CHECK(!inner.structure().tag) << "a struct that chooses stands on its own";
+  TIDEMILL_CHECK(!inner.structure().tag) << "a struct with a tag cannot be included";
   for (schema::FieldSchema field : inner.structure().fields) {
     TIDEMILL_CHECK(structure_->find(field.name) == nullptr) << "described twice: " << field.name;
     field.member = [member, inside = field.member](void* object) {
@@ -138,7 +139,7 @@ Schema<T>& Schema<T>::include(Inner T::*member) {
 
 template <class T>
 Schema<T>& Schema<T>::one_of(std::string name, OneOf T::*member, std::string help) {
-  TIDEMILL_CHECK(!structure_->tag) << "a struct chooses by one key";
+  TIDEMILL_CHECK(!structure_->tag) << "a struct has at most one tag";
   schema::TagSchema& tag = structure_->tag.emplace();
   tag.name = std::move(name);
   tag.help = std::move(help);
@@ -176,7 +177,7 @@ Schema<T>& Schema<T>::kind(std::string name, std::string help, std::string impli
 
 template <class T>
 Schema<T>& Schema<T>::presets(std::string name, std::string T::*member, std::string help) {
-  TIDEMILL_CHECK(!structure_->tag) << "a struct chooses by one key";
+  TIDEMILL_CHECK(!structure_->tag) << "a struct has at most one tag";
   schema::TagSchema& tag = structure_->tag.emplace();
   tag.name = std::move(name);
   tag.help = std::move(help);

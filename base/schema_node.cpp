@@ -12,7 +12,7 @@ bool is_word_char(char c) {
          c == '.' || c == '-' || c == '/' || c == '+';
 }
 
-// Words that a reader would not take as text.
+// Whether `text` is read back as text without quotes.
 bool is_plain_safe(std::string_view text) {
   constexpr std::array<std::string_view, 8> kReserved{"null", "Null", "NULL",  "~",
                                                       "true", "True", "false", "False"};
@@ -21,7 +21,7 @@ bool is_plain_safe(std::string_view text) {
          std::find(kReserved.begin(), kReserved.end(), text) == kReserved.end();
 }
 
-// A double-quoted YAML scalar; bytes above 0x7F are UTF-8 and stand for themselves.
+// A double-quoted YAML scalar. Bytes above 0x7F are UTF-8 and are written unchanged.
 std::string quoted(std::string_view text) {
   constexpr std::string_view kHex = "0123456789ABCDEF";
   std::string out = "\"";
@@ -73,11 +73,12 @@ void append_block(const ConfigNode& map, int depth, std::string& out) {
 
 }  // namespace
 
-std::string to_string(const ConfigPlace& place) {
-  if (place.source == nullptr) {
+std::string to_string(const ConfigLocation& location) {
+  if (location.source == nullptr) {
     return {};
   }
-  return place.line == 0 ? *place.source : *place.source + ':' + std::to_string(place.line);
+  return location.line == 0 ? *location.source
+                            : *location.source + ':' + std::to_string(location.line);
 }
 
 const ConfigEntry* ConfigNode::find(std::string_view key) const {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A configuration as somebody wrote it: a tree of texts, lists and maps that knows its lines.
+// A configuration as it was written: a tree of texts, lists and maps that know their lines.
 //
-// The tree is the border between file formats and schemas. `configs/` makes it from YAML, tests
-// make it by hand, and a schema prints one to show a resolved configuration.
+// The tree is the interface between file formats and schemas. `configs/` builds it from YAML, tests
+// build it by hand, and a schema prints one to show a resolved configuration.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 namespace tidemill {
 
 /// Where a piece of configuration was written.
-struct ConfigPlace {
-  std::shared_ptr<const std::string> source;  // "configs/x.yaml", "argument 3"; null: nowhere
+struct ConfigLocation {
+  std::shared_ptr<const std::string> source;  // "configs/x.yaml", "argument 3"; null: not written
   int line = 0;                               // counts from 1; 0: the source has no lines
 };
 
-/// Returns "configs/x.yaml:12", "argument 3", or "" for nowhere.
-[[nodiscard]] std::string to_string(const ConfigPlace& place);
+/// Returns "configs/x.yaml:12", "argument 3", or "" without a source.
+[[nodiscard]] std::string to_string(const ConfigLocation& location);
 
 struct ConfigEntry;
 
@@ -29,16 +29,16 @@ struct ConfigNode {
   enum class Kind : std::uint8_t {
     kNull,    // nothing was written
     kPlain,   // a bare word: `12`, `true`, `runs/a`
-    kQuoted,  // text that was quoted, and so is never a number, a switch or nothing
+    kQuoted,  // text in quotes, which is never a number, a switch or null
     kList,
     kMap
   };
 
   Kind kind = Kind::kNull;
-  ConfigPlace place;
+  ConfigLocation location;
   std::string text;                  // kPlain, kQuoted
   std::vector<ConfigNode> items;     // kList
-  std::vector<ConfigEntry> entries;  // kMap; keys differ
+  std::vector<ConfigEntry> entries;  // kMap; keys are unique
 
   /// Returns the entry of `key` in a map, or null.
   [[nodiscard]] const ConfigEntry* find(std::string_view key) const;
@@ -48,7 +48,7 @@ struct ConfigNode {
 /// One `key: value` of a map.
 struct ConfigEntry {
   std::string key;
-  ConfigPlace place;  // of the key
+  ConfigLocation location;  // of the key
   ConfigNode value;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills objects from configuration trees, as schemas say.
+// Fills objects from configuration trees according to schemas.
 //
-// Two passes. The first stores what is written, in the order of the file, so that the first mistake
-// of the file is the one reported. The second looks for what is not written and applies the rules,
-// which need the whole.
+// Reading takes two passes. The first stores what is written, in the order of the file, so that the
+// first mistake in the file is the one reported. The second looks for missing keys and applies the
+// rules, which need all values.
 
 #include "base/schema.hpp"
 #include "base/schema_scalar.hpp"
@@ -14,24 +14,24 @@ namespace {
 
 constexpr std::size_t kMaxListItems = 10'000;
 
-std::string line_for(const ConfigPlace& place, const std::string& path,
+std::string line_for(const ConfigLocation& location, const std::string& path,
                      const std::string& problem) {
-  std::string line = to_string(place);
+  std::string line = to_string(location);
   for (const std::string& part : {clipped(path), problem}) {
     line += (line.empty() || part.empty() ? "" : ": ") + part;
   }
   return line;
 }
 
-Status problem(const ConfigPlace& place, const std::string& path, const std::string& text) {
-  return invalid_argument(line_for(place, path, text));
+Status problem(const ConfigLocation& location, const std::string& path, const std::string& text) {
+  return invalid_argument(line_for(location, path, text));
 }
 
 Status mistyped(const ValueSchema& value, const ConfigNode& node, const std::string& path) {
-  return problem(node.place, path, mistyped_phrase(value, node));
+  return problem(node.location, path, mistyped_phrase(value, node));
 }
 
-// What to say where keys and values should be.
+// The message about a node that is not a map of keys and values.
 std::string no_keys_phrase(const StructSchema& structure, const ConfigNode& node) {
   const std::string keys = keys_phrase({structure, nullptr});
   const bool names_kind = structure.tag && structure.tag->find(node.text) != nullptr;
@@ -43,7 +43,7 @@ std::string no_keys_phrase(const StructSchema& structure, const ConfigNode& node
          (names_kind ? "; did you mean {" + structure.tag->name + ": " + node.text + "}?" : "");
 }
 
-// Whether a single value stands for the whole struct.
+// Whether `node` is a single value that is written for the whole struct.
 bool is_short(const StructSchema& structure, const ConfigNode& node) {
   return !structure.short_for.empty() &&
          (node.kind == ConfigNode::Kind::kPlain || node.kind == ConfigNode::Kind::kQuoted);
@@ -88,9 +88,9 @@ Status Reader::choose(const TagSchema& tag, const ConfigNode& node, const std::s
         return {};
       }
     }
-    return tag.required
-               ? problem(node.place, joined(path, tag.name), "missing; needs " + kinds_phrase(tag))
-               : Status{};
+    return tag.required ? problem(node.location, joined(path, tag.name),
+                                  "missing; needs " + kinds_phrase(tag))
+                        : Status{};
   }
   const ConfigNode& name = written->value;
   const bool is_text =
@@ -102,7 +102,7 @@ Status Reader::choose(const TagSchema& tag, const ConfigNode& node, const std::s
       names.push_back(candidate.name);
     }
     const std::string meant = is_text ? closest_name(name.text, names) : "";
-    return problem(name.place, joined(path, tag.name),
+    return problem(name.location, joined(path, tag.name),
                    "needs " + kinds_phrase(tag) + ", found " + found_phrase(name) +
                        (meant.empty() ? "" : "; did you mean " + meant + '?'));
   }
@@ -117,7 +117,7 @@ Status Reader::read(const StructSchema& structure, const ConfigNode& node, const
     return read_value(field.value, node, path, field.member(object));
   }
   if (node.kind != ConfigNode::Kind::kMap) {
-    return problem(node.place, path, no_keys_phrase(structure, node));
+    return problem(node.location, path, no_keys_phrase(structure, node));
   }
   if (structure.tag) {
     TIDEMILL_RETURN_IF_ERROR(choose(*structure.tag, node, path, object));
@@ -137,7 +137,7 @@ Status Reader::read(const StructSchema& structure, const ConfigNode& node, const
       owner = kind->value(object);
     }
     if (field == nullptr) {
-      return problem(entry.place, joined(path, entry.key),
+      return problem(entry.location, joined(path, entry.key),
                      unknown_key_phrase({root_, root_kind_}, {structure, kind}, path, entry.key));
     }
     TIDEMILL_RETURN_IF_ERROR(
@@ -172,7 +172,7 @@ Status Reader::read_list(const ValueSchema& value, const ConfigNode& node, const
     return read_value(*value.item, node, path, value.append(target));
   }
   if (node.items.size() > kMaxListItems) {
-    return problem(node.place, path,
+    return problem(node.location, path,
                    "needs at most " + std::to_string(kMaxListItems) + " elements, found " +
                        std::to_string(node.items.size()));
   }
@@ -200,15 +200,15 @@ Status Reader::complete(const StructSchema& structure, const ConfigNode& node,
       const std::string key = joined(path, field.name);
       if (entry == nullptr && field.required &&
           !(is_short(owner_schema, node) && field.name == owner_schema.short_for)) {
-        return problem(node.place, key, "missing; needs " + type_phrase(field.value));
+        return problem(node.location, key, "missing; needs " + type_phrase(field.value));
       }
       if (entry == nullptr && field.value.shape == Shape::kList) {
-        continue;  // its initial elements stand as they are
+        continue;  // keeps its initial elements
       }
-      // What was not written is as if an empty map stood where its parent does.
+      // A key that was not written counts as an empty map at the location of its parent.
       ConfigNode empty;
       empty.kind = ConfigNode::Kind::kMap;
-      empty.place = node.place;
+      empty.location = node.location;
       TIDEMILL_RETURN_IF_ERROR(complete_value(field.value, entry != nullptr ? entry->value : empty,
                                               key, field.member(owner)));
     }
@@ -236,7 +236,7 @@ Status Reader::complete_value(const ValueSchema& value, const ConfigNode& node,
     return complete(*value.members, node, path, target);
   }
   if (value.shape == Shape::kList && value.item->shape == Shape::kStruct) {
-    // A single element may stand without brackets, and then has no number.
+    // A single element may be written without brackets, and then has no index.
     const bool listed = node.kind == ConfigNode::Kind::kList;
     for (std::size_t i = 0; i < value.size(target); ++i) {
       const ConfigNode& element = listed && i < node.items.size() ? node.items[i] : node;
@@ -254,9 +254,9 @@ Status Reader::apply_rules(const StructSchema& structure, const ConfigNode& node
     if (text.empty()) {
       continue;
     }
-    // The complaint stands where the key is written, or else where the nearest key above it is.
+    // Reports the location of the key, or else of the nearest key above it that is written.
     const ConfigNode* at = &node;
-    ConfigPlace place = node.place;
+    ConfigLocation location = node.location;
     std::string_view rest = rule.key;
     while (!rest.empty()) {
       const std::size_t dot = rest.find('.');
@@ -265,13 +265,13 @@ Status Reader::apply_rules(const StructSchema& structure, const ConfigNode& node
         break;
       }
       at = &entry->value;
-      place = entry->place;
+      location = entry->location;
       rest = dot == std::string_view::npos ? "" : rest.substr(dot + 1);
     }
     if (rule.severity == Severity::kError) {
-      return problem(place, joined(path, rule.key), text);
+      return problem(location, joined(path, rule.key), text);
     }
-    warnings_.push_back(line_for(place, joined(path, rule.key), text));
+    warnings_.push_back(line_for(location, joined(path, rule.key), text));
   }
   return {};
 }

@@ -15,7 +15,7 @@ using schema::StructSchema;
 using schema::TagSchema;
 using schema::ValueSchema;
 
-// Whether a struct refuses the key at `path`, which it shares a struct with others for.
+// Whether `structure` excludes the key at `path`, which comes from a struct shared with others.
 bool is_excluded(const StructSchema& structure, const std::string& path) {
   return std::any_of(structure.rules.begin(), structure.rules.end(),
                      [&](const auto& rule) { return rule.excludes && rule.key == path; });
@@ -25,7 +25,7 @@ class Lister {
 public:
   std::vector<KeyReference> take() && { return std::move(keys_); }
 
-  // `object` holds the values that count as defaults here.
+  // `object` holds the default values at this level.
   void list(const StructSchema& structure, const std::string& prefix, void* object) {
     const std::size_t first = keys_.size();
     list_all(structure, prefix, object);
@@ -75,7 +75,7 @@ private:
     keys_.push_back(std::move(key));
   }
 
-  // What a row of presets sets otherwise than the row that holds by default.
+  // What a preset sets differently from the default preset.
   static std::string preset_differences(const StructSchema& structure, const KindSchema& kind,
                                         void* object) {
     if (structure.tag->one_of) {
@@ -134,7 +134,7 @@ private:
     }
     const bool list = value.shape == schema::Shape::kList;
     const std::shared_ptr<void> fresh = held == nullptr || list ? members.make() : nullptr;
-    // A single element may stand without brackets.
+    // A single element may be written without brackets.
     const char* inside = list && !value.one_or_many ? "[]." : ".";
     this->list(members, prefix + field.name + inside, fresh ? fresh.get() : held);
   }
@@ -186,7 +186,7 @@ void add_choices(const std::vector<std::string>& from, std::vector<std::string>&
   }
 }
 
-// Cells of a Markdown table end at a bar.
+// Escapes bars, which would end the cell of a Markdown table.
 std::string cell(std::string text) {
   for (std::size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2)) {
     text.insert(at, 1, '\\');
@@ -199,7 +199,7 @@ std::string parent_of(const std::string& path) {
   return dot == std::string::npos ? "" : path.substr(0, dot);
 }
 
-// The choices made in the struct at `parent` itself, or those made around it.
+// The choices made in the struct at `parent` itself if `own`, otherwise those made around it.
 std::string choices(const KeyReference& key, const std::string& parent, bool own) {
   std::vector<std::string> out;
   for (const std::string& choice : key.when) {
@@ -238,7 +238,7 @@ std::vector<KeyReference> list_keys(const StructSchema& root) {
 
 Result<std::string> explain_key(const StructSchema& root, std::string_view path) {
   const std::vector<KeyReference> keys = list_keys(root);
-  // One key of several kinds is explained once when the explanations are equal.
+  // A key of several kinds is explained once if all explanations are equal.
   std::vector<KeyReference> found;
   std::vector<std::string> paths;
   for (const KeyReference& key : keys) {
@@ -258,7 +258,7 @@ Result<std::string> explain_key(const StructSchema& root, std::string_view path)
     }
   }
   if (found.empty()) {
-    // The path may be the end of one of ours, or near one.
+    // The path may be the end of a known one, or similar to one.
     const std::string tail = '.' + std::string(path);
     const auto ending = std::find_if(paths.begin(), paths.end(),
                                      [&tail](const auto& p) { return p.ends_with(tail); });

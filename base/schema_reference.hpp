@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What schemas tell people: a list of all keys, the explanation of one, a page about all.
+// Documentation made from schemas: a list of all keys, an explanation of one, a page about all.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace tidemill {
 
-/// One key of a schema, spelled out.
+/// The description of one key of a schema.
 struct KeyReference {
   std::string path;           // "train.adapter.rank"
   std::string type;           // "an integer from 1 to 1024"
@@ -22,12 +22,12 @@ struct KeyReference {
   bool has_keys = false;  // a struct: its keys follow in the list
   /// The choices the key depends on: {"workflow: rl", "reward.kind: regex"}.
   std::vector<std::string> when;
-  /// For keys that choose among names: "name: help", one each.
+  /// For keys that choose among names: one "name: help" for each name.
   std::vector<std::string> names;
 };
 
-/// Lists all keys, those of every kind included, in the order of their description. Keys
-/// that a kind excludes are none of its own.
+/// Lists all keys, including those of every kind, in the order of their description. Keys that a
+/// kind excludes are left out.
 [[nodiscard]] std::vector<KeyReference> list_keys(const schema::StructSchema& root);
 
 /// Returns a few lines about the key at `path`; for a struct, about its keys too.
@@ -35,7 +35,7 @@ struct KeyReference {
 [[nodiscard]] Result<std::string> explain_key(const schema::StructSchema& root,
                                               std::string_view path);
 
-/// Returns a Markdown page about all keys, a section for each struct.
+/// Returns a Markdown page about all keys, with a section for each struct.
 [[nodiscard]] std::string reference_page(const schema::StructSchema& root, std::string_view title);
 
 }  // namespace tidemill

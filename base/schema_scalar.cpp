@@ -14,7 +14,7 @@ std::optional<std::int64_t> parse_integer(std::string_view text) {
     text.remove_prefix(1);
   }
   const std::string_view digits = text.starts_with('-') ? text.substr(1) : text;
-  // A leading zero means octal to some readers of YAML: refused rather than guessed.
+  // Some YAML readers take a leading zero for octal, so it is refused rather than guessed.
   if (digits.empty() || (digits.size() > 1 && digits.front() == '0')) {
     return std::nullopt;
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scalars as files write them: which texts are numbers, switches and names, and how to say so.
+// Scalars as files write them: which texts are numbers, switches and names, and messages about
+// them.
 #pragma once
 
 #include <optional>
@@ -10,13 +11,13 @@
 
 namespace tidemill::schema {
 
-/// Returns the scalar that `node` holds for `value`, if it is of its type and inside its limits.
+/// Returns the scalar that `node` holds, if it has the type of `value` and is within its limits.
 ///
-/// Integers have no fraction, exponent or leading zero; numbers are finite; switches are `true` and
-/// `false` alone; bytes may end in KiB, MiB, GiB or TiB. Quoted text is text.
+/// Integers have no fraction, exponent or leading zero. Numbers are finite. Switches are `true` and
+/// `false` only. Numbers of bytes may end in KiB, MiB, GiB or TiB. Quoted text is text.
 [[nodiscard]] std::optional<Scalar> parse_scalar(const ValueSchema& value, const ConfigNode& node);
 
-/// Returns what stands in `node`, for a message: "12", "\"12\"", "a list", "nothing".
+/// Returns a description of `node` for a message: "12", "\"12\"", "a list", "nothing".
 [[nodiscard]] std::string found_phrase(const ConfigNode& node);
 
 /// Returns "needs TYPE, found VALUE", with the name that was probably meant.

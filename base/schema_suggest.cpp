@@ -9,7 +9,7 @@ namespace tidemill::schema {
 namespace {
 
 constexpr std::size_t kMaxLength = 60;
-constexpr std::size_t kMostListedKeys = 12;
+constexpr std::size_t kMaxListedKeys = 12;
 
 // Optimal string alignment distance: Damerau-Levenshtein without editing a pair twice.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -34,7 +34,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-// `text` with small letters, and with `_` for `-`.
+// `text` in lowercase, with `_` for `-`.
 std::string folded(std::string_view text) {
   std::string out(text);
   for (char& c : out) {
@@ -53,8 +53,9 @@ std::vector<std::string_view> words_of(std::string_view name) {
   return words;
 }
 
-// How many words one name has more than the other when it holds all of the other's in order:
-// `timeout` and `timeout_ms`, `max_tokens` and `max_new_tokens`, `lora_alpha` and `alpha`.
+// How many words the longer name has in addition to the shorter one, or nothing unless it contains
+// all words of the shorter one in order: `timeout` and `timeout_ms`, `max_tokens` and
+// `max_new_tokens`, `lora_alpha` and `alpha`.
 std::optional<std::size_t> words_between(std::string_view a, std::string_view b) {
   std::vector<std::string_view> more = words_of(a);
   std::vector<std::string_view> fewer = words_of(b);
@@ -84,7 +85,7 @@ void append_names(const StructSchema& structure, std::vector<std::string>& names
   }
 }
 
-// Appends the paths of all keys called `name`, those of every kind included.
+// Appends the paths of all keys called `name`, including those of every kind.
 void append_paths(const StructSchema& structure, std::string_view name, const std::string& prefix,
                   std::vector<std::string>& paths) {
   for (const FieldSchema& field : structure.fields) {
@@ -104,7 +105,7 @@ void append_paths(const StructSchema& structure, std::string_view name, const st
   }
 }
 
-// The kind that has a key at `path` while the chosen one has not, or null.
+// Returns a kind other than the chosen one that has a key at `path`, or null.
 const KindSchema* owner_of(const ChosenStruct& chosen, const std::string& path,
                            std::string_view key) {
   if (!chosen.structure.tag) {
@@ -172,7 +173,7 @@ std::string clipped(std::string_view text) {
     const auto byte = static_cast<unsigned char>(c);
     out += byte < 0x20U || byte == 0x7FU ? '?' : c;
   }
-  // A cut in the middle of a UTF-8 character would leave a broken one.
+  // A cut in the middle of a UTF-8 character would leave invalid UTF-8.
   if (text.size() > kMaxLength) {
     while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0U) == 0x80U) {
       out.pop_back();
@@ -198,8 +199,8 @@ std::string keys_phrase(const ChosenStruct& chosen) {
   for (const std::string& name : names) {
     out += (out.empty() ? "" : ", ") + name;
   }
-  const bool more = chosen.structure.tag && chosen.kind == nullptr;  // those of the kind
-  return names.size() > kMostListedKeys ? "" : out + (more ? ", ..." : "");
+  const bool more = chosen.structure.tag && chosen.kind == nullptr;  // the kind adds some
+  return names.size() > kMaxListedKeys ? "" : out + (more ? ", ..." : "");
 }
 
 std::string unknown_key_phrase(const ChosenStruct& root, const ChosenStruct& structure,
@@ -223,19 +224,19 @@ std::string unknown_key_phrase(const ChosenStruct& root, const ChosenStruct& str
   const std::size_t colon = key.find(':');
   if (const std::string_view head = key.substr(0, colon);
       colon != std::string_view::npos && std::ranges::find(names, head) != names.end()) {
-    meant = std::string(head) + ": " + clipped(key.substr(colon + 1));  // no blank after the colon
+    meant = std::string(head) + ": " + clipped(key.substr(colon + 1));  // the space was left out
   }
   if (meant.empty() && tag != nullptr && tag->find(key) != nullptr) {
     meant = tag->name + ": " + std::string(key);
   }
   const std::string keys = keys_phrase(structure);
-  if (meant.empty()) {  // perhaps it was written one level too high or too low, or turned round
+  if (meant.empty()) {  // perhaps the key is at the wrong level, or the path is reversed
     const bool chosen = root.kind != nullptr && root.kind->members;
     const StructSchema& all = chosen ? *root.kind->members : root.structure;
     std::vector<std::string> paths;
     append_paths(all, path, "", paths);
-    const auto turned = std::ranges::find(paths, joined(key, path));
-    meant = turned != paths.end() ? *turned : "";
+    const auto reversed = std::ranges::find(paths, joined(key, path));
+    meant = reversed != paths.end() ? *reversed : "";
     paths.clear();
     append_paths(all, key, "", paths);
     if (meant.empty() && (paths.size() == 1 || (keys.empty() && !paths.empty()))) {
@@ -246,9 +247,9 @@ std::string unknown_key_phrase(const ChosenStruct& root, const ChosenStruct& str
     return "unknown key; did you mean " + meant + '?';
   }
   if (!key.empty() && key.find_first_not_of("0123456789") == std::string_view::npos) {
-    return "unknown key; a number has no commas";
+    return "unknown key; write numbers without commas";
   }
-  return "unknown key" + (keys.empty() ? "" : "; known here: " + keys);
+  return "unknown key" + (keys.empty() ? "" : "; known keys: " + keys);
 }
 
 }  // namespace tidemill::schema

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// "Did you mean": the nearest of some names, and quoting what somebody wrote.
+// "Did you mean": finds the closest of some names, and quotes user input.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace tidemill::schema {
 
-/// Returns the candidate that `text` most likely stands for, or "" if none is near. Small and
-/// capital letters are one. Near is, in this order: at most a third of its letters (at least one)
-/// inserted, left out, changed or swapped with their neighbour; words left out or added
-/// (`timeout` for `timeout_ms`); the first letters of all words (`lr`). Candidates are in small
-/// letters, their words joined by `_`.
+/// Returns the candidate that `text` most likely stands for, or "" if none is close. Case does not
+/// matter. These count as close, in this order: at most a third of the letters (at least one)
+/// inserted, omitted, changed or swapped with their neighbor; words omitted or added (`timeout` for
+/// `timeout_ms`); the first letters of all words (`lr`). Candidates must be lowercase, with words
+/// joined by `_`.
 [[nodiscard]] std::string closest_name(std::string_view text,
                                        const std::vector<std::string>& candidates);
 
@@ -24,18 +24,18 @@ namespace tidemill::schema {
 /// Returns the path of `key` inside `path`, which may be empty.
 [[nodiscard]] std::string joined(std::string_view path, std::string_view key);
 
-/// A struct and the kind it has, if any.
+/// A struct and the kind that was chosen for it, if any.
 struct ChosenStruct {
   const StructSchema& structure;
   const KindSchema* kind = nullptr;
 };
 
-/// Returns the keys that go there, "kind, name, weight"; "" if they are too many to list.
+/// Returns the keys of the struct, "kind, name, weight", or "" if they are too many to list.
 [[nodiscard]] std::string keys_phrase(const ChosenStruct& chosen);
 
-/// Returns what to say about `key`, which stands in `structure` at `path` under `root` and is none
-/// of its keys: the kind it belongs to, the key that was meant, the place where it would fit, or
-/// the keys that there are.
+/// Returns the message about `key`, which was written in `structure` at `path` under `root` but is
+/// not one of its keys: the kind it belongs to, the key that was meant, the path where it would
+/// fit, or the valid keys.
 [[nodiscard]] std::string unknown_key_phrase(const ChosenStruct& root,
                                              const ChosenStruct& structure, std::string_view path,
                                              std::string_view key);

@@ -82,7 +82,7 @@ std::string type_phrase(const ValueSchema& value) {
     case Shape::kEnum: return names_phrase(value.names);
     case Shape::kList: {
       const std::string item = type_phrase(*value.item);
-      return value.one_or_many ? item + ", or a list of such" : "a list, each " + item;
+      return value.one_or_many ? item + ", or a list of these" : "a list, each " + item;
     }
     case Shape::kStruct: {
       const StructSchema& members = *value.members;

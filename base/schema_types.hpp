@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a schema knows about option structs, as plain data with the types erased.
+// Descriptions of option structs as plain data, with the C++ types erased.
 //
-// `Schema<T>` (schema.hpp) fills these from C++ members; reading, printing, explaining and the
-// reference pages are ordinary functions that walk them. Function pointers and functions here only
-// reach into objects; all rules about values stand in the data.
+// `Schema<T>` (schema.hpp) fills them from C++ members. Reading, printing, explaining and the
+// reference pages are ordinary functions that walk them. The functions stored here only access
+// objects; all rules about values are data.
 #pragma once
 
 #include <any>
@@ -22,17 +22,17 @@
 
 namespace tidemill {
 
-/// A value of one of several kinds, chosen in a file by name. Kinds are open: a program may add
-/// its own to a schema (`Schema::add_kind`).
+/// A value of one of several kinds, which a file chooses by name. The set of kinds is open: a
+/// program may add its own to a schema (`Schema::add_kind`).
 class OneOf {
 public:
   /// Holds nothing.
   OneOf() = default;
-  /// Holds `value` under the kind's name.
+  /// Holds `value`, whose kind is called `name`.
   template <class T>
   OneOf(std::string name, T value) : name_(std::move(name)), value_(std::move(value)) {}
 
-  /// Returns the name of the kind; empty when nothing is held.
+  /// Returns the name of the kind, or "" if nothing is held.
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   /// Returns the value if it is a `T`, else null.
   template <class T>
@@ -53,13 +53,13 @@ namespace schema {
 
 struct StructSchema;
 
-/// What a value looks like in a file.
+/// The form of a value in a file.
 enum class Shape : std::uint8_t { kBool, kInteger, kNumber, kText, kEnum, kList, kStruct };
 
-/// A scalar on its way into or out of a member; an enumerator travels as its number.
+/// A scalar on its way into or out of a member. An enumerator is represented by its number.
 using Scalar = std::variant<bool, std::int64_t, double, std::string>;
 
-/// The numbers a field takes.
+/// The range of numbers that a field accepts.
 struct Limits {
   std::optional<double> low;
   std::optional<double> high;
@@ -73,7 +73,7 @@ struct EnumName {
   std::string help;
 };
 
-/// How one C++ type is written in a file. For a list, `item` says what its elements are.
+/// How a C++ type is written in a file. For a list, `item` describes its elements.
 struct ValueSchema {
   Shape shape = Shape::kText;
   bool optional = false;     // the member is a std::optional; `null` empties it
@@ -84,14 +84,14 @@ struct ValueSchema {
   std::shared_ptr<ValueSchema> item;
   std::shared_ptr<StructSchema> members;
 
-  /// Stores a scalar; false if the member's type cannot hold it.
+  /// Stores a scalar. Returns false if the member's type cannot hold it.
   bool (*set)(void* value, const Scalar& scalar) = nullptr;
   Scalar (*get)(const void* value) = nullptr;
-  /// Optional members: make a fresh value, empty it, look inside (null when empty).
+  /// For optional members: create a value, empty it, access it (null when empty).
   void* (*emplace)(void* value) = nullptr;
   void (*reset)(void* value) = nullptr;
   void* (*peek)(void* value) = nullptr;
-  /// Lists: remove all, add one and return it, count, look at one.
+  /// For lists: remove all elements, append one and return it, count them, access one.
   void (*clear)(void* value) = nullptr;
   void* (*append)(void* value) = nullptr;
   std::size_t (*size)(const void* value) = nullptr;
@@ -107,43 +107,43 @@ struct FieldSchema {
   std::function<void*(void* object)> member;
 };
 
-/// One name the key that chooses a kind may have.
+/// One of the names that a tag can have.
 struct KindSchema {
   std::string name;
   std::string help;
-  std::string implied_by;                 // a key of this kind that makes its name dispensable
+  std::string implied_by;                 // a key that chooses this kind if its name is left out
   std::function<void(void*)> choose;      // gives the object this kind's initial values
-  std::shared_ptr<StructSchema> members;  // further keys; null for a row of presets
+  std::shared_ptr<StructSchema> members;  // the kind's own keys; null for a preset
   std::function<void*(void*)> value;      // where those keys are stored
 };
 
-/// A key that chooses what the struct's other keys are, or what they start from.
+/// A key that chooses which other keys the struct has, or their initial values.
 struct TagSchema {
   std::string name;
   std::string help;
   bool required = false;
   std::vector<KindSchema> kinds;
   std::function<std::string(const void*)> chosen;
-  std::function<OneOf*(void*)> one_of;                        // empty: rows of presets
-  std::function<void(void*, const std::string&)> set_chosen;  // of presets
+  std::function<OneOf*(void*)> one_of;                        // empty for presets
+  std::function<void(void*, const std::string&)> set_chosen;  // for presets only
 
   [[nodiscard]] const KindSchema* find(std::string_view kind) const;
 };
 
 enum class Severity : std::uint8_t { kError, kWarning };
 
-/// A rule over several keys; `test` returns what is wrong, or nothing. The complaint names `key`.
+/// A rule over several keys. `test` returns what is wrong, or "". The message names `key`.
 struct RuleSchema {
   std::string key;
   Severity severity = Severity::kError;
   std::function<std::string(const void*)> test;
-  bool excludes = false;  // refuses `key` whenever a file has it: it is none of this struct's
+  bool excludes = false;  // the rule refuses `key` in every file, as if the struct did not have it
 };
 
 /// One option struct.
 struct StructSchema {
   std::optional<TagSchema> tag;
-  std::string short_for;  // a key whose value may stand for the struct; empty: none
+  std::string short_for;  // a key whose value may be written for the whole struct; empty: none
   std::vector<FieldSchema> fields;
   std::vector<RuleSchema> rules;
   std::function<std::shared_ptr<void>()> make;  // a new object with the initial values
@@ -157,13 +157,13 @@ struct StructSchema {
 /// Returns the shortest text that reads back as `value`: "0.5", "1e-4".
 [[nodiscard]] std::string number_text(double value);
 
-/// Returns what a value may be, for people: "an integer from 1 to 1024", "one of: error, skip".
+/// Returns the valid values in words: "an integer from 1 to 1024", "one of: error, skip".
 [[nodiscard]] std::string type_phrase(const ValueSchema& value);
 
 /// Returns "one of: a, b" for the names a tag may have.
 [[nodiscard]] std::string kinds_phrase(const TagSchema& tag);
 
-/// Returns the members at `path` ("train.adapter"; "" is `root`), one for each kind that has it.
+/// Returns the structs at `path` ("train.adapter"; "" is `root`), one for each kind that has it.
 [[nodiscard]] std::vector<StructSchema*> find_structs(StructSchema& root, std::string_view path);
 
 }  // namespace schema

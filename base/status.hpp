@@ -38,12 +38,12 @@ public:
 
   [[nodiscard]] bool ok() const noexcept { return code_ == Errc::kOk; }
   [[nodiscard]] Errc code() const noexcept { return code_; }
-  /// Returns the one line a user reads; it names the place. Empty when `ok()`.
+  /// Returns one line for the user, which names the location. Empty if `ok()`.
   [[nodiscard]] const std::string& message() const noexcept { return message_; }
   /// Returns "name: message", or "ok".
   [[nodiscard]] std::string to_string() const;
 
-  /// Returns this failure with `context` and ": " put before its message; success is unchanged.
+  /// Returns this failure with `context` and ": " before its message. Success is unchanged.
   [[nodiscard]] Status with_context(std::string_view context) const;
 
 private:
@@ -51,12 +51,12 @@ private:
   std::string message_;
 };
 
-/// Makes a `kInvalidArgument` failure.
+/// Returns a `kInvalidArgument` failure.
 [[nodiscard]] inline Status invalid_argument(std::string message) {
   return {Errc::kInvalidArgument, std::move(message)};
 }
 
-/// Makes a `kCorruptData` failure: the bytes of a file or message contradict their format.
+/// Returns a `kCorruptData` failure: the bytes of a file or message contradict their format.
 [[nodiscard]] inline Status corrupt_data(std::string message) {
   return {Errc::kCorruptData, std::move(message)};
 }

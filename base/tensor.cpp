@@ -12,21 +12,21 @@ std::optional<std::uint64_t> tensor_bytes(DType dtype, std::span<const std::int6
   if (block > 1 && (shape.empty() || shape.back() % block != 0)) {
     return std::nullopt;
   }
-  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   std::uint64_t bytes = dtype_block_bytes(dtype);
   for (std::size_t i = 0; i < shape.size(); ++i) {
     const bool last = i + 1 == shape.size();
     const auto factor = static_cast<std::uint64_t>(last ? shape[i] / block : shape[i]);
-    if (factor != 0 && bytes > kMost / factor) {
+    if (factor != 0 && bytes > kMax / factor) {
       return std::nullopt;
     }
     bytes *= factor;
   }
   if (dtype == DType::kNf4) {
-    // An element takes less than a byte: their number overflows first.
+    // An element takes less than a byte, so the number of elements overflows first.
     const std::uint64_t blocks = bytes / dtype_block_bytes(dtype);
-    return blocks > kMost / kNf4BlockElements ? std::nullopt
-                                              : std::optional(bytes + nf4_shared_bytes(blocks));
+    return blocks > kMax / kNf4BlockElements ? std::nullopt
+                                             : std::optional(bytes + nf4_shared_bytes(blocks));
   }
   return bytes;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A named set of immutable tensors: what checkpoints, snapshots and models are made of.
+// A named set of immutable tensors: the content of checkpoints, snapshots and models.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +35,10 @@ typename Inspector::result_type inspect(Inspector& f, Tensor& x) {
   return f(x.dtype, x.shape, x.data);
 }
 
-/// Returns the size of such a tensor: the product of `shape` in elements or blocks of a row, and
-/// what blocks of kNf4 share. None: it or the number of elements is beyond 2^63 - 1 (a 0 excuses no
-/// such overflow before it), a block would be cut, or has no dimension. Requires extents of at
-/// least 0.
+/// Returns the size of such a tensor in bytes: the product of `shape` in elements, or blocks of a
+/// row, plus the data that blocks of kNf4 share. Returns nothing if the size or the number of
+/// elements exceeds 2^63 - 1 (a 0 after the overflow does not undo it), if a row cannot be cut into
+/// whole blocks, or if a type with blocks has no dimension. Requires extents of at least 0.
 [[nodiscard]] std::optional<std::uint64_t> tensor_bytes(DType dtype,
                                                         std::span<const std::int64_t> shape);
 

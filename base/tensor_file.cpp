@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader of tensor files; `tensor_file_write.cpp` holds the writer.
+// The reader of tensor files. The writer is in `tensor_file_write.cpp`.
 #include "base/tensor_file.hpp"
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 namespace tidemill {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "files are mapped as they are");
+static_assert(std::endian::native == std::endian::little, "mapped files are used unconverted");
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::string_view kMetadataName = "__metadata__";
 
-// One entry of the header, checked by itself.
+// One entry of the header, checked without regard to the others.
 struct Entry {
   const std::string* name = nullptr;
   DType dtype = DType::kU8;
@@ -76,7 +76,7 @@ Result<Entry> parse_entry(const Json& value, const TensorFileLimits& limits) {
   const Json* shape = value.find("shape");
   const Json* offsets = value.find("data_offsets");
   if (dtype == nullptr || shape == nullptr || offsets == nullptr) {
-    return corrupt_data("dtype, shape and data_offsets must all be there");
+    return corrupt_data("dtype, shape and data_offsets are all required");
   }
   if (dtype->if_string() == nullptr) {
     return corrupt_data("dtype must be a string");
@@ -92,8 +92,8 @@ Result<Entry> parse_entry(const Json& value, const TensorFileLimits& limits) {
   entry.begin = range.first;
   entry.end = range.second;
   const std::optional<std::uint64_t> bytes = tensor_bytes(entry.dtype, entry.shape);
-  if (!bytes.has_value()) {  // a 0 is no excuse: no writer makes such a shape
-    return corrupt_data("shape times element size is beyond 2^63-1 bytes");
+  if (!bytes.has_value()) {  // a 0 extent makes no difference: no writer makes such a shape
+    return corrupt_data("shape times element size exceeds 2^63-1 bytes");
   }
   if (*bytes != entry.end - entry.begin) {
     return corrupt_data("shape and dtype need " + std::to_string(*bytes) +
@@ -130,7 +130,7 @@ Status check_tensor_name(const std::string& name, const TensorFileLimits& limits
   return {};
 }
 
-// Tensors must tile the data area in order of their offsets. Empty tensors may sit on any seam.
+// Tensors must fill the data area in order of their offsets. Empty tensors may be at any boundary.
 Status check_tiling(std::vector<Entry>& entries, std::uint64_t data_size) {
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
@@ -187,10 +187,10 @@ Result<Header> parse_header(const std::string& text, std::uint64_t data_size,
       header.metadata = std::move(metadata).value();
       continue;
     }
-    const std::string place = "tensor " + quote(member.name);
-    TIDEMILL_RETURN_IF_ERROR(check_tensor_name(member.name, limits).with_context(place));
+    const std::string location = "tensor " + quote(member.name);
+    TIDEMILL_RETURN_IF_ERROR(check_tensor_name(member.name, limits).with_context(location));
     Result<Entry> entry = parse_entry(member.value, limits);
-    TIDEMILL_RETURN_IF_ERROR(entry.status().with_context(place));
+    TIDEMILL_RETURN_IF_ERROR(entry.status().with_context(location));
     entry.value().name = &member.name;
     header.entries.push_back(std::move(entry).value());
   }
@@ -221,7 +221,7 @@ Result<TensorFile> read_checked(const ReadableFile& file, TensorPlacement placem
   const auto length = std::bit_cast<std::uint64_t>(length_bytes);
   constexpr std::array<char, kLengthBytes> kPointer{'v', 'e', 'r', 's', 'i', 'o', 'n', ' '};
   if (length == std::bit_cast<std::uint64_t>(kPointer)) {
-    return invalid_argument("stands for a file of Git LFS that was not fetched (git lfs pull)");
+    return invalid_argument("is a Git LFS pointer, not the file itself; run git lfs pull");
   }
   if (length > limits.max_header_bytes) {
     return invalid_argument("a header of " + std::to_string(length) + " bytes; at most " +
@@ -257,9 +257,9 @@ Result<TensorFile> read_checked(const ReadableFile& file, TensorPlacement placem
 Result<TensorFile> read_tensor_file(const ReadableFile& file, TensorPlacement placement,
                                     const TensorFileLimits& limits) {
   Result<TensorFile> result = read_checked(file, placement, limits);
-  const std::string place = file.path().string();
-  if (!result.ok() && !result.status().message().starts_with(place)) {
-    return result.status().with_context(place);
+  const std::string location = file.path().string();
+  if (!result.ok() && !result.status().message().starts_with(location)) {
+    return result.status().with_context(location);
   }
   return result;
 }

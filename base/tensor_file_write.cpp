@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 8;
 
-// JSON text of a string. Fails for bytes that are not UTF-8.
+// Returns a string as JSON text. Fails for bytes that are not UTF-8.
 Result<std::string> json_string(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
@@ -31,7 +31,7 @@ Ordered in_file_order(const TensorMap& tensors) {
   for (const auto& entry : tensors) {
     order.push_back(&entry);
   }
-  // Stable: the map already has name order.
+  // Stable, because the map is already in name order.
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
     return dtype_block_bytes(a->second.dtype) > dtype_block_bytes(b->second.dtype);
   });
@@ -49,7 +49,7 @@ Result<std::string> entry_text(const TensorMap::value_type& entry, std::uint64_t
   if (dtype_block_elements(tensor.dtype) > 1) {
     return invalid_argument("tensor " + quote(name) + ": type " +
                             std::string(dtype_name(tensor.dtype)) +
-                            " cannot stand in a safetensors file");
+                            " cannot be stored in a safetensors file");
   }
   TIDEMILL_CHECK(tensor.data.size_bytes() == tensor_bytes(tensor.dtype, tensor.shape))
       << name << ": " << tensor.data.size_bytes() << " bytes";
@@ -66,7 +66,7 @@ Result<std::string> entry_text(const TensorMap::value_type& entry, std::uint64_t
   return text;
 }
 
-// Length and JSON, padded.
+// The length and the JSON, padded.
 Result<std::string> header_bytes(const Ordered& order, const TensorMetadata& metadata) {
   const TensorFileLimits limits;
   if (order.size() > limits.max_tensors) {

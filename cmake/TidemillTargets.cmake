@@ -1,7 +1,8 @@
 # tidemill_add_library(name [NOT_INSTALLED] [DEPS ...] [PRIVATE_DEPS ...] [HEADERS ...] [SOURCES ...])
 #
-# Adds one module library `tidemill::name`. DEPS are what its headers need, PRIVATE_DEPS what only its
-# sources need. Every header belongs to exactly one library. Without SOURCES it is header-only.
+# Adds one module library `tidemill::name`. Its headers need DEPS, and only its sources need PRIVATE_DEPS.
+# Every header belongs to exactly one library. Without SOURCES the library is header-only. Unless it is
+# NOT_INSTALLED, `cmake --install` installs it.
 function(tidemill_add_library name)
   cmake_parse_arguments(A "NOT_INSTALLED" "" "DEPS;PRIVATE_DEPS;HEADERS;SOURCES" ${ARGN})
   if(A_SOURCES)
@@ -28,8 +29,8 @@ function(tidemill_add_library name)
   endif()
 endfunction()
 
-# Installs a module library and its headers. Installed headers live below include/tidemill and name
-# each other `<tidemill/base/status.hpp>`, so that programs may have folders of the same names.
+# Installs a module library and its headers into include/tidemill. Installed headers include each other
+# as `<tidemill/base/status.hpp>`, so that programs may have folders with the same names.
 function(tidemill_install_library name headers)
   set_target_properties(tidemill_${name} PROPERTIES EXPORT_NAME ${name})
   install(TARGETS tidemill_${name} EXPORT tidemillTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/tidemill)

@@ -1,7 +1,7 @@
-# What every library is compiled with when fuzz targets are built: it tells libFuzzer what an input
-# reached, and stops at the first wrong access.
+# Compiler options of every library if fuzz targets are built: instrumentation that tells libFuzzer
+# which code an input reached, and sanitizers that stop at the first error.
 if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  message(FATAL_ERROR "TIDEMILL_BUILD_FUZZERS needs clang: use the preset fuzz")
+  message(FATAL_ERROR "TIDEMILL_BUILD_FUZZERS needs clang; use the preset fuzz")
 endif()
 set(TIDEMILL_FUZZ_CHECKS address,undefined,float-cast-overflow)
 add_compile_options(-fsanitize=fuzzer-no-link,${TIDEMILL_FUZZ_CHECKS} -fno-sanitize-recover=all

@@ -1,9 +1,9 @@
-# What `cmake --install` gives beside the module libraries: the program, the presets, and a package
-# that `find_package(tidemill)` finds. Included last: it rewrites the headers that others installed.
+# What `cmake --install` installs in addition to the module libraries: the program, and a package for
+# `find_package(tidemill)`. Included last, because it rewrites the headers that were installed before.
 include(CMakePackageConfigHelpers)
 
-# `#include "base/status.hpp"` becomes `#include <tidemill/base/status.hpp>`; what is already in angle
-# brackets is the library's of somebody else.
+# `#include "base/status.hpp"` becomes `#include <tidemill/base/status.hpp>`. Includes in angle brackets
+# belong to other libraries and stay unchanged.
 install(CODE [[
   file(GLOB_RECURSE headers "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/include/tidemill/*.hpp")
   foreach(header IN LISTS headers)

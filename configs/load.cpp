@@ -16,11 +16,11 @@ Result<std::string> read_file(const std::string& path) {
   if (!std::filesystem::exists(status)) {
     return Status(Errc::kNotFound, path + ": no such file");
   }
-  if (!std::filesystem::is_regular_file(status)) {  // a pipe could make us wait for ever
+  if (!std::filesystem::is_regular_file(status)) {  // reading a pipe could block forever
     return invalid_argument(path + ": is not a file");
   }
   std::ifstream stream(path, std::ios::binary);
-  // One byte more than is taken, so that a file that is too large shows.
+  // One byte more than the limit, so that the parser notices a file that is too large.
   std::string text(kMaxYamlBytes + 1, '\0');
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (stream.bad() || (stream.fail() && !stream.eof())) {
@@ -43,7 +43,7 @@ Result<Resolved<RunConfig>> read_run_config(const Schema<RunConfig>& schema, std
                                             const std::string& source,
                                             std::span<const Override> overrides) {
   TIDEMILL_ASSIGN_OR_RETURN(ConfigNode root, parse_yaml(text, source));
-  if (root.kind == ConfigNode::Kind::kMap) {  // anything else the schema refuses
+  if (root.kind == ConfigNode::Kind::kMap) {  // the schema refuses anything else
     TIDEMILL_RETURN_IF_ERROR(apply_overrides(overrides, root));
   }
   return schema.read(root);
@@ -60,7 +60,7 @@ std::string default_run_name(const std::string& path) {
       c = '-';
     }
   }
-  // A dash first is a name that reads as an option; one of dashes alone says nothing.
+  // A name that starts with a dash would look like an option.
   name.erase(0, name.find_first_not_of('-'));
   return workflows::is_run_name(name) ? name : "run" + name;
 }

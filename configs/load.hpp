@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a YAML file to checked options.
+// Reads YAML files into checked options.
 #pragma once
 
 #include <span>
@@ -12,27 +12,29 @@
 
 namespace tidemill::configs {
 
-/// Reads the run in the file at `path`, with `overrides` put over it.
+/// Reads the run that the file at `path` describes. `overrides` replace values of the file.
 ///
-/// Errors: one line naming the place, "configs/x.yaml:12: rollout.group_sise: unknown key; did you
-/// mean group_size?". Of several mistakes the first is told: what is no configuration at all, then
-/// overrides that fit nowhere, then keys in the order of the file, then what is missing or does not
-/// go together. `kNotFound` if there is no such file, else `kInvalidArgument`.
+/// Errors: one line that names the location: "configs/x.yaml:12: rollout.group_sise: unknown key;
+/// did you mean group_size?". Only the first error is reported, in this order: the file is not a
+/// configuration; an override does not fit; a key or value is wrong, in the order of the file; a
+/// key is missing or conflicts with others. `kNotFound` if the file does not exist, else
+/// `kInvalidArgument`.
 [[nodiscard]] Result<Resolved<RunConfig>> load_run_config(const Schema<RunConfig>& schema,
                                                           const std::string& path,
                                                           std::span<const Override> overrides = {});
 
-/// Reads the run in `text`, which errors call `source`. Errors: as `load_run_config`.
+/// Reads the run that `text` describes. Errors name it `source`. Errors: as `load_run_config`.
 [[nodiscard]] Result<Resolved<RunConfig>> read_run_config(const Schema<RunConfig>& schema,
                                                           std::string_view text,
                                                           const std::string& source,
                                                           std::span<const Override> overrides = {});
 
-/// Returns `config` as YAML that reads back as the same run, every default spelled out.
+/// Returns `config` as YAML that contains every default and reads back as the same run.
 [[nodiscard]] std::string resolved_text(const Schema<RunConfig>& schema, const RunConfig& config);
 
-/// Returns the name that a run of the file at `path` has when its options give none: the stem, with
-/// `-` for what a name cannot hold, or `run` when nothing of it is left.
+/// Returns the name of a run of the file at `path` whose options give no name: the stem of the
+/// file. Characters that a name cannot contain become `-`, and leading dashes are removed. If the
+/// result is not a valid name, `run` is put in front of it.
 [[nodiscard]] std::string default_run_name(const std::string& path);
 
 }  // namespace tidemill::configs

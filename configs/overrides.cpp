@@ -15,10 +15,10 @@ Result<ConfigNode> parse_value(const std::string& text, const Override& argument
   constexpr std::string_view kYamlStarts = "[{\"'";
   ConfigNode node;
   if (!text.empty() && kYamlStarts.find(text.front()) != std::string_view::npos) {
-    TIDEMILL_ASSIGN_OR_RETURN(node, parse_yaml(text, argument.place, YamlLines::kNone));
+    TIDEMILL_ASSIGN_OR_RETURN(node, parse_yaml(text, argument.location, YamlLines::kNone));
     return node;
   }
-  node.place.source = std::make_shared<const std::string>(argument.place);
+  node.location.source = std::make_shared<const std::string>(argument.location);
   if (text.empty() || text == "null" || text == "~") {
     return node;
   }
@@ -41,10 +41,10 @@ std::vector<std::string> split(const std::string& path) {
 }  // namespace
 
 Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
-  std::map<std::string, std::string> given;  // path -> place
+  std::map<std::string, std::string> given;  // path -> location
   for (const Override& argument : overrides) {
     const auto refused = [&argument](const std::string& problem) {
-      return invalid_argument(argument.place + ": " + problem);
+      return invalid_argument(argument.location + ": " + problem);
     };
     if (find_invalid_utf8(argument.text)) {
       return refused("is not UTF-8 text");
@@ -58,12 +58,12 @@ Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
     if (words.size() > static_cast<std::size_t>(kMaxYamlDepth)) {
       return refused("names a key deeper than " + std::to_string(kMaxYamlDepth) + " levels");
     }
-    if (const auto [first, fresh] = given.emplace(path, argument.place); !fresh) {
+    if (const auto [first, fresh] = given.emplace(path, argument.location); !fresh) {
       return refused(schema::clipped(path) + ": is given twice, first in " + first->second);
     }
     TIDEMILL_ASSIGN_OR_RETURN(ConfigNode value,
                               parse_value(argument.text.substr(equals + 1), argument));
-    const ConfigPlace place{std::make_shared<const std::string>(argument.place), 0};
+    const ConfigLocation location{std::make_shared<const std::string>(argument.location), 0};
     ConfigNode* at = &root;
     ConfigEntry* entry = nullptr;
     std::string walked;
@@ -73,29 +73,31 @@ Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
       }
       if (at->kind == ConfigNode::Kind::kNull) {  // `key:` without a value, or a new key
         at->kind = ConfigNode::Kind::kMap;
-        at->place = place;
+        at->location = location;
       }
       if (at->kind == ConfigNode::Kind::kList || word.ends_with(']')) {
         const std::string list =
             at->kind == ConfigNode::Kind::kList
                 ? walked
                 : walked + (walked.empty() ? "" : ".") + word.substr(0, word.find('['));
-        return refused(schema::clipped(path) + ": a list is given whole: " + schema::clipped(list) +
-                       "=[...]");
+        return refused(schema::clipped(path) +
+                       ": cannot set one element of a list; give the whole list: " +
+                       schema::clipped(list) + "=[...]");
       }
       if (at->kind != ConfigNode::Kind::kMap) {
-        return refused(schema::clipped(path) + ": " + schema::clipped(walked) +
-                       " has no keys here; give it whole: " + schema::clipped(walked) + "=...");
+        return refused(
+            schema::clipped(path) + ": " + schema::clipped(walked) +
+            " has no keys in this run; give its whole value: " + schema::clipped(walked) + "=...");
       }
       if (at->find(word) == nullptr) {
-        at->entries.push_back({word, place, {}});
+        at->entries.push_back({word, location, {}});
       }
       walked += (walked.empty() ? "" : ".") + word;
       entry = at->find(word);
       at = &entry->value;
     }
     entry->value = std::move(value);
-    entry->place = place;  // what is wrong with it is wrong with the argument
+    entry->location = location;  // errors in the value then name the argument
   }
   return {};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configuration keys given on the command line: `train.steps=20`.
+// Applies configuration keys from the command line, such as `train.steps=20`.
 #pragma once
 
 #include <span>
@@ -10,18 +10,20 @@
 
 namespace tidemill::configs {
 
-/// One `key.path=value`, and what an error calls its place, e.g. "argument 3".
+/// One argument `key.path=value`, and its location in error messages, e.g. "argument 3".
 struct Override {
   std::string text;
-  std::string place;
+  std::string location;
 };
 
-/// Puts the values of `overrides` into `root`, a map.
+/// Sets the values of `overrides` in `root`, which must be a map.
 ///
-/// A value that starts with `[`, `{` or a quote is YAML; everything else is taken as it stands, so
-/// that globs and stop strings need no second quoting. An empty value, `null` and `~` are nothing.
-/// Errors: `kInvalidArgument` naming the place: no UTF-8, no `=`, an empty word in the path, a path
-/// through something that has no keys, a key given twice, broken YAML.
+/// A value that starts with `[`, `{` or a quote is parsed as YAML. Any other value is used
+/// verbatim, so that globs and stop strings need no second level of quotes. An empty value, `null`
+/// and `~` are null.
+/// Errors: `kInvalidArgument` naming the location: an argument that is not UTF-8 or has no `=`, an
+/// empty word in the path, a path through a value that has no keys, a key given twice, invalid
+/// YAML.
 [[nodiscard]] Status apply_overrides(std::span<const Override> overrides, ConfigNode& root);
 
 }  // namespace tidemill::configs

@@ -4,7 +4,7 @@
 namespace tidemill::configs {
 
 void describe(Schema<RunConfig>& s) {
-  s.one_of("workflow", &RunConfig::workflow, "What the run does.")
+  s.one_of("workflow", &RunConfig::workflow, "How the run trains the model.")
       .kind<workflows::RlOptions>("rl", "Reinforcement learning.")
       .kind<workflows::SftOptions>("sft", "Supervised fine-tuning.")
       .choice_required();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole configuration of a run, whatever its workflow.
+// The whole configuration of a run of any workflow.
 #pragma once
 
 #include "base/schema.hpp"
@@ -8,7 +8,7 @@
 
 namespace tidemill::configs {
 
-/// A run: one of the workflows with its options.
+/// The workflow of a run, with its options.
 ///
 ///   if (const auto* rl = config.workflow.get<workflows::RlOptions>()) ...
 ///

@@ -18,19 +18,20 @@ namespace {
 
 using Kind = ConfigNode::Kind;
 
-// Ends parsing; caught below, in this file.
+// Thrown to end parsing. `parse_yaml` catches it.
 struct Refusal {
   int line;  // counts from 0
   std::string problem;
 };
 
-constexpr const char* kAnchors = "anchors (&name) are not taken; quote a text that starts with &";
-constexpr const char* kAliases = "aliases (*name) are not taken; quote a text that starts with *";
-constexpr const char* kTags = "tags (!name) are not taken; quote a text that starts with !";
+constexpr const char* kAnchors = "anchors (&name) are not supported; quote text that starts with &";
+constexpr const char* kAliases = "aliases (*name) are not supported; quote text that starts with *";
+constexpr const char* kTags = "tags (!name) are not supported; quote text that starts with !";
 
 constexpr const char* kNoBreakSpace = "\xC2\xA0";
 
-// What is wrong with the character at `mark`, if it starts an anchor, an alias or a tag.
+// Returns the error message if the character at `mark` starts an anchor, an alias or a tag, else
+// "".
 const char* property_at(std::string_view text, const YAML::Mark& mark) {
   const auto at = static_cast<std::size_t>(mark.pos);
   switch (mark.pos >= 0 && at < text.size() ? text[at] : ' ') {
@@ -41,8 +42,8 @@ const char* property_at(std::string_view text, const YAML::Mark& mark) {
   }
 }
 
-// Builds the tree from parser events, which name anchors, aliases and tags before anything could
-// expand them.
+// Builds the tree from parser events. These report anchors, aliases and tags before the library
+// could expand anything.
 class TreeBuilder final : public YAML::EventHandler {
 public:
   TreeBuilder(std::string_view text, std::shared_ptr<const std::string> source, YamlLines lines)
@@ -50,13 +51,13 @@ public:
 
   [[nodiscard]] bool has_document() const { return documents_ > 0; }
   [[nodiscard]] ConfigNode take_root() { return std::move(root_); }
-  [[nodiscard]] ConfigPlace place(int line) const {
+  [[nodiscard]] ConfigLocation location(int line) const {
     return {source_, lines_ == YamlLines::kNumbered ? line + 1 : 0};
   }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) {
-      throw Refusal{mark.line, "holds a second document; one file is one document"};
+      throw Refusal{mark.line, "contains a second document; a file must contain only one"};
     }
   }
   void OnDocumentEnd() override {}
@@ -64,9 +65,9 @@ public:
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     refuse_properties(mark, "?", anchor);
     ConfigNode node;
-    // The mark of a value that is not there is the next token's.
+    // The mark of a missing value is that of the next token, so its key gives the location.
     const bool follows_key = !open_.empty() && open_.back().key.has_value();
-    node.place = follows_key ? open_.back().key_place : place(mark.line);
+    node.location = follows_key ? open_.back().key_location : location(mark.line);
     add(std::move(node), mark);
   }
 
@@ -81,14 +82,15 @@ public:
       throw Refusal{mark.line, "a quote is not closed"};
     }
     if (value.find('\0') != std::string::npos) {
-      throw Refusal{mark.line, "holds a NUL character"};
+      throw Refusal{mark.line, "contains a NUL character"};
     }
     if (tag != "!" && value.find(kNoBreakSpace) != std::string::npos) {
-      throw Refusal{mark.line, "holds a no-break space, which is none to YAML; write a plain one"};
+      throw Refusal{mark.line,
+                    "contains a no-break space, which is not a space in YAML; use a normal one"};
     }
     ConfigNode node;
     node.kind = tag == "!" ? Kind::kQuoted : Kind::kPlain;
-    node.place = place(mark.line);
+    node.location = location(mark.line);
     node.text = value;
     add(std::move(node), mark);
   }
@@ -105,16 +107,16 @@ public:
   void OnMapEnd() override { close(); }
 
 private:
-  // A list or map whose end has not come yet.
+  // A list or map that has not ended yet.
   struct Open {
     ConfigNode node;
-    std::optional<std::string> key;  // of a map, once its key has come and its value has not
-    ConfigPlace key_place;
+    std::optional<std::string> key;  // of a map: the key whose value is expected next
+    ConfigLocation key_location;
     std::set<std::string> keys;
   };
 
-  // Properties stand before what they belong to, so a node that has some is marked where they are.
-  // The character there tells even where the library drops a tag, as it does before `null`.
+  // Properties precede their node, so the mark of a node that has some points to the first of them.
+  // Looking at that character also finds tags that the library drops, as it does before `null`.
   void refuse_properties(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
     std::string problem = property_at(text_, mark);
     if (problem.empty() && anchor != YAML::NullAnchor) {
@@ -128,7 +130,7 @@ private:
     }
   }
 
-  // The library takes the end of the file for the end of a quote.
+  // The library accepts the end of the file as the end of a quote.
   [[nodiscard]] bool quote_is_closed(const YAML::Mark& mark) const {
     const auto start = static_cast<std::size_t>(mark.pos);
     const char quote = start < text_.size() ? text_[start] : ' ';
@@ -159,7 +161,7 @@ private:
     count(mark);
     Open& opened = open_.emplace_back();
     opened.node.kind = kind;
-    opened.node.place = place(mark.line);
+    opened.node.location = location(mark.line);
   }
 
   void close() {
@@ -175,19 +177,19 @@ private:
       return;
     }
     if (node.kind == Kind::kNull) {
-      throw Refusal{mark.line, "holds a value without a key"};
+      throw Refusal{mark.line, "contains a value without a key"};
     }
     if (node.kind == Kind::kPlain && node.text == "<<") {
-      throw Refusal{mark.line, "merge keys (<<) are not taken"};
+      throw Refusal{mark.line, "merge keys (<<) are not supported"};
     }
     Open& map = open_.back();
     if (!map.keys.insert(node.text).second) {
-      const int first = map.node.find(node.text)->place.line;
+      const int first = map.node.find(node.text)->location.line;
       throw Refusal{mark.line, path_to(node.text) + ": is given twice" +
-                                   (first > 0 ? ", first in line " + std::to_string(first) : "")};
+                                   (first > 0 ? ", first on line " + std::to_string(first) : "")};
     }
     map.key = std::move(node.text);
-    map.key_place = node.place;
+    map.key_location = node.location;
   }
 
   void attach(ConfigNode node) {
@@ -200,19 +202,19 @@ private:
       parent.node.items.push_back(std::move(node));
       return;
     }
-    parent.node.entries.push_back({std::move(*parent.key), parent.key_place, std::move(node)});
+    parent.node.entries.push_back({std::move(*parent.key), parent.key_location, std::move(node)});
     parent.key.reset();
   }
 
   void refuse_as_key(const YAML::Mark& mark) const {
     if (!open_.empty() && open_.back().node.kind == Kind::kMap && !open_.back().key) {
-      throw Refusal{mark.line, "a key needs to be a word (or a bracket is not closed)"};
+      throw Refusal{mark.line, "a key must be a word (or a bracket is not closed)"};
     }
   }
 
   void count(const YAML::Mark& mark) {
     if (++values_ > kMaxYamlValues) {
-      throw Refusal{mark.line, "holds more than " + std::to_string(kMaxYamlValues) + " values"};
+      throw Refusal{mark.line, "contains more than " + std::to_string(kMaxYamlValues) + " values"};
     }
   }
 
@@ -237,7 +239,7 @@ private:
   int documents_ = 0;
 };
 
-// The length of the UTF-8 character at the start of `text`, or 0 if it is broken.
+// Returns the length of the UTF-8 character at the start of `text`, or 0 if it is invalid.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -260,8 +262,8 @@ std::size_t utf8_length(std::string_view text) {
   return overlong || surrogate || too_large ? 0 : length;
 }
 
-// Text with plain line ends and without byte order mark, or the line of the first byte that is no
-// text.
+// Text with LF line ends and without byte order mark. If a byte is not valid text, `broken_line` is
+// its line, counted from 0.
 struct Cleaned {
   std::string text;
   int broken_line = -1;
@@ -293,12 +295,12 @@ Cleaned clean(std::string_view raw) {
   return cleaned;
 }
 
-// One line of a library's message.
+// Returns the first line of a library's message.
 std::string first_line(const std::string& message) {
   return schema::clipped(message.substr(0, message.find('\n')));
 }
 
-// What the library's words come to for somebody who wrote a run's file.
+// Returns advice on the library's error for the author of a configuration file, or "".
 std::string advice(std::string_view text, const YAML::Exception& error) {
   const std::string_view message = error.msg;
   const std::size_t at =
@@ -306,25 +308,25 @@ std::string advice(std::string_view text, const YAML::Exception& error) {
   const std::size_t line_begin = text.rfind('\n', at == 0 ? 0 : at - 1) + 1;
   const std::string_view before = text.substr(line_begin, at - std::min(line_begin, at));
   if (before.starts_with('\t') || text.substr(line_begin).starts_with('\t')) {
-    return "; a tab indents, which only blanks may";
+    return "; indent with spaces, not tabs";
   }
   if (message.find("flow not found") != std::string_view::npos) {
-    return "; a bracket is not closed, or a text with brackets in it is not quoted";
+    return "; a bracket is not closed, or text with brackets is not quoted";
   }
   if (message.find("unknown escape") != std::string_view::npos) {
-    return "; between single quotes a backslash is a backslash";
+    return "; use single quotes, in which a backslash is literal";
   }
   if (message.find("unknown token") != std::string_view::npos) {
-    return "; a text that starts with " + std::string(text.substr(at, 1)) + " needs quotes";
+    return "; quote text that starts with " + std::string(text.substr(at, 1));
   }
   if (message.find("end of ") == 0) {
     const bool indents = before.find_first_not_of(' ') == std::string_view::npos;
-    return indents ? "; it is indented unlike the lines above"
-                   : "; a text that starts with a bracket or a quote needs quotes around all of it";
+    return indents ? "; its indentation does not match the lines above"
+                   : "; quote the whole text if it starts with a bracket or a quote";
   }
   if (message == "illegal map value") {
-    return "; this line may be indented too far, the one before lack its colon, or a text with "
-           "`: ` its quotes";
+    return "; this line may be indented too far, the line before may lack a colon, or text with "
+           "`: ` may lack quotes";
   }
   return "";
 }
@@ -338,7 +340,7 @@ Result<ConfigNode> parse_yaml(std::string_view text, const std::string& source, 
   const Cleaned cleaned = clean(text);
   TreeBuilder builder(cleaned.text, std::make_shared<const std::string>(source), lines);
   const auto refused = [&builder](int line, const std::string& problem) {
-    return invalid_argument(to_string(builder.place(line)) + ": " + problem);
+    return invalid_argument(to_string(builder.location(line)) + ": " + problem);
   };
   if (cleaned.broken_line >= 0) {
     return refused(cleaned.broken_line, "is not UTF-8 text");
@@ -351,7 +353,7 @@ Result<ConfigNode> parse_yaml(std::string_view text, const std::string& source, 
   } catch (const Refusal& refusal) {
     return refused(refusal.line, refusal.problem);
   } catch (const YAML::Exception& error) {
-    // An alias of nothing, as in `train: *.jsonl`, is an error of the library's own.
+    // The library itself refuses an alias without an anchor, as in `train: *.jsonl`.
     const std::string property = property_at(cleaned.text, error.mark);
     const std::string problem =
         property.empty() ? "is not YAML: " + first_line(error.msg) + advice(cleaned.text, error)
@@ -365,8 +367,8 @@ Result<ConfigNode> parse_yaml(std::string_view text, const std::string& source, 
   if (!builder.has_document() || root.kind == Kind::kNull) {
     return invalid_argument(source + ": is empty");
   }
-  // What is missing at the top level is missing in the file, not in its first line.
-  root.place.line = 0;
+  // Errors about missing top-level keys name the file, not its first line.
+  root.location.line = 0;
   return root;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns answers into rewards.
+// The interface of engines that score responses.
 #pragma once
 
 #include <cstdint>
@@ -13,57 +13,59 @@
 
 namespace tidemill::engines {
 
-/// One answer to score. `fields` is the data row as a JSON object, so that a reward may read any
-/// key a user's file holds.
+/// One response to score. `fields` holds the whole row of data as a JSON object, so that a scorer
+/// can read any key of the user's file.
 struct RewardRequest {
   SampleId id;
   std::string prompt;
   std::string response;
-  std::string answer;  // the reference answer; empty when the row has none
-  std::string fields;  // JSON object
+  std::string reference_answer;  // empty if the row has none
+  std::string fields;            // JSON object
 };
 
-/// The reward of one answer, or why there is none.
+/// The reward of one response, or the reason why it has none.
 struct RewardResult {
   SampleId id;
   double reward = 0.0;
-  std::string error;          // not empty: the sample could not be scored
-  std::vector<double> parts;  // of a sum of rewards: each before its weight, in order; else empty
+  std::string error;          // not empty if the sample could not be scored
+  std::vector<double> parts;  // the unweighted terms of a weighted sum, in order; else empty
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RewardRequest& x) {
-  return f(x.id, x.prompt, x.response, x.answer, x.fields);
+  return f(x.id, x.prompt, x.response, x.reference_answer, x.fields);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RewardResult& x) {
   return f(x.id, x.reward, x.error, x.parts);
 }
 
-/// What an engine had to put up with so far; all zero where no outside program is asked.
+/// Counts the starts and failures of an external scoring program since the engine was created. All
+/// counts are zero for engines that run no program.
 struct RewardStats {
-  std::uint64_t starts = 0;         // of the program, the first one included
-  std::uint64_t ends = 0;           // unasked-for: it died, or closed its output
-  std::uint64_t hangs = 0;          // it was killed because a sample's time was over
-  std::uint64_t bad_answers = 0;    // for a sample in flight, without a finite reward
-  std::uint64_t unknown_ids = 0;    // answers for no sample in flight
-  std::uint64_t garbage_lines = 0;  // lines that are no answer at all
+  std::uint64_t starts = 0;         // of the program, including the first
+  std::uint64_t ends = 0;           // it exited, or closed its input or output, on its own
+  std::uint64_t hangs = 0;          // it was killed because a sample exceeded its time limit
+  std::uint64_t bad_replies = 0;    // to a sample in flight, without a finite reward
+  std::uint64_t unknown_ids = 0;    // replies to a sample that is not in flight
+  std::uint64_t garbage_lines = 0;  // lines that are not replies
 };
 
-/// Says what a row's reference answer lacks to be judged against; empty: all answers are good.
-using AnswerCheck = std::function<Status(const std::string& answer)>;
+/// Checks that a row's reference answer is one that a scorer can compare responses with. Returns an
+/// error that says what is wrong with it. An empty function accepts every answer.
+using ReferenceAnswerCheck = std::function<Status(const std::string& answer)>;
 
-/// Receives results; called from inside `RewardEngine::step`.
+/// Receives results. `RewardEngine::step` calls it.
 class RewardSink {
 public:
   virtual ~RewardSink() = default;
   virtual void on_reward(RewardResult result) = 0;
 };
 
-/// Scores answers.
+/// Scores responses.
 ///
-/// Threads: one call at a time. `step` may wait up to `patience` for an outside program; nothing
-/// else blocks.
+/// Threads: one call at a time. `step` may wait up to `patience` for an external program. No other
+/// call blocks.
 class RewardEngine {
 public:
   RewardEngine() = default;
@@ -71,11 +73,12 @@ public:
   RewardEngine& operator=(const RewardEngine&) = delete;
   virtual ~RewardEngine() = default;
 
-  /// Queues a request; its one result goes to `sink`, which must outlive it.
+  /// Queues `request`. Its single result goes to `sink`, which must outlive the request.
   [[nodiscard]] virtual Status submit(RewardRequest request, RewardSink& sink) = 0;
   [[nodiscard]] virtual bool has_work() const = 0;
-  /// Delivers the results that are there; waits for one at most `patience`.
-  /// Fails when the engine has given up; all samples it held then got their error before.
+  /// Delivers all results that are ready. If none is, waits up to `patience` for one.
+  /// Fails once the engine has given up. By then it has delivered an error for every sample that it
+  /// held.
   [[nodiscard]] virtual Status step(Duration patience) = 0;
   [[nodiscard]] virtual RewardStats stats() const { return {}; }
 };

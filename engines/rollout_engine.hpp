@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The view of a model that generates: requests in, sampled tokens out, one iteration at a time.
+// The interface of a model that generates: requests in, sampled tokens out, iteration by iteration.
 #pragma once
 
 #include <cstdint>
@@ -15,60 +15,60 @@
 
 namespace tidemill::engines {
 
-/// Why a rollout ended.
+/// The reason why a rollout ended.
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed };
 
 /// Returns "stop", "length", "cancelled" or "failed".
 [[nodiscard]] const char* finish_reason_name(FinishReason reason) noexcept;
 
-/// `num_tokens` consecutive response tokens produced by one version.
+/// A run of `num_tokens` consecutive response tokens that one version generated.
 struct VersionSpan {
   PolicyVersion version;
   std::uint32_t num_tokens = 0;
   friend bool operator==(const VersionSpan&, const VersionSpan&) = default;
 };
 
-/// One prompt to continue (or, with `max_new_tokens` 0 and `prompt_logprobs`, to score).
+/// One prompt to extend, or to score if `max_new_tokens` is 0 and `prompt_logprobs` is set.
 struct RolloutRequest {
   SampleId id;
   std::vector<std::int32_t> prompt_ids;  // at least one
   SamplingOptions sampling;
-  /// Random numbers are keyed by (seed, id, token position): whatever shares its batch, a request
-  /// draws the same tokens.
+  /// Random numbers are keyed by (seed, id, token position), so a request samples the same tokens
+  /// whatever else is in its batch.
   std::uint64_t seed = 0;
   std::int32_t max_new_tokens = 0;
-  /// A generated token among these ends the response and is its last token.
+  /// The response ends with the first generated token that is one of these.
   std::vector<std::int32_t> stop_ids;
-  /// The response ends once its text contains one of these, across token borders too.
+  /// The response ends once its text contains one of these, even across token boundaries.
   std::vector<std::string> stop_strings;
-  /// The name of the adapter that generates, one of those loaded beside the policy; empty: the
-  /// policy that snapshots bring.
+  /// The name of the loaded adapter that generates. If empty, the policy that snapshots update
+  /// generates.
   std::string adapter;
-  /// The request starts only once the engine serves this step of its line, or a later one.
+  /// The request starts only once the engine serves this step of its line or a later one.
   std::uint64_t min_step = 0;
-  /// The request ends with `kCancelled` and the tokens so far once this time has passed since it
-  /// was submitted. Zero: it may take as long as it takes.
+  /// Once this time has passed since `submit`, the request ends with `kCancelled` and returns the
+  /// tokens generated until then. Zero means no limit.
   Duration time_limit{0};
-  /// Training will ask for its rows: they are kept where there is memory for that
+  /// Set if training will use this request's rows. They are then kept while memory lasts
   /// (`RuntimeOptions::generated_bytes`).
   bool keep_rows = false;
-  /// Also return the log-probability of every prompt token but the first.
+  /// Also returns the log-probability of every prompt token but the first.
   bool prompt_logprobs = false;
-  /// Also return the raw logits after every prompt token (tokens x vocabulary; for `score`).
+  /// Also returns the raw logits after every prompt token (tokens x vocabulary), for `score`.
   bool prompt_logits = false;
 };
 
-/// What became of a request. Every accepted request gets exactly one.
+/// The result of a request. Every accepted request gets exactly one.
 struct RolloutResult {
   SampleId id;
-  std::vector<std::int32_t> response_ids;  // the stop token included
-  /// log_softmax(raw logits / T) of each response token; T = 1 when greedy; no bias, penalty,
-  /// filter.
+  std::vector<std::int32_t> response_ids;  // including the stop token
+  /// log_softmax(raw logits / T) of each response token, without bias, penalty or filter. T is the
+  /// temperature, or 1 for greedy requests.
   std::vector<float> behavior_logprobs;
   std::vector<VersionSpan> versions;  // covers response_ids
   FinishReason finish_reason = FinishReason::kFailed;
-  std::string error;                   // why, when kFailed, or when out of time
-  std::vector<float> prompt_logprobs;  // entry t: of prompt token t + 1 given those before it
+  std::string error;                   // the reason, if kFailed or past its time limit
+  std::vector<float> prompt_logprobs;  // entry t: of prompt token t + 1, given those before it
   std::vector<float> prompt_logits;    // prompt tokens x vocabulary
 };
 
@@ -87,23 +87,22 @@ typename Inspector::result_type inspect(Inspector& f, RolloutResult& x) {
            x.prompt_logprobs, x.prompt_logits);
 }
 
-/// Receives results; called from inside `RolloutEngine::step` or `cancel`.
+/// Receives results. `RolloutEngine::step` and `cancel` call it.
 class RolloutSink {
 public:
   virtual ~RolloutSink() = default;
   virtual void on_rollout(RolloutResult result) = 0;
 };
 
-/// What happens to sequences in flight when new weights arrive. More ways come with deeper
-/// asynchrony.
+/// What happens to sequences in flight when new weights arrive.
 enum class WeightArrival : std::uint8_t {
-  kFinish,  // the new weights serve once the sequences in flight have ended; nothing new starts
-            // before
+  kFinish,  // the engine switches once the sequences in flight have ended; no other sequence
+            // starts before then
 };
 
-/// Generates from one model, many requests at a time (continuous batching).
+/// Generates with one model for many requests at a time (continuous batching).
 ///
-/// Threads: one call at a time; no call blocks longer than one iteration.
+/// Threads: one call at a time. No call blocks longer than one iteration.
 class RolloutEngine {
 public:
   RolloutEngine() = default;
@@ -111,29 +110,29 @@ public:
   RolloutEngine& operator=(const RolloutEngine&) = delete;
   virtual ~RolloutEngine() = default;
 
-  /// Queues `request`; its result goes to `sink`, which must outlive it.
+  /// Queues `request`. Its result goes to `sink`, which must outlive the request.
   /// Errors: `kInvalidArgument` (empty prompt, id already queued, token outside the vocabulary,
   /// sampling options out of range), `kNotFound` (no adapter of that name is loaded),
-  /// `kResourceExhausted` (could never fit the context or the cache).
+  /// `kResourceExhausted` (can never fit the context or the cache).
   [[nodiscard]] virtual Status submit(RolloutRequest request, RolloutSink& sink) = 0;
 
-  /// Ends a request with `kCancelled` and the tokens so far. Unknown ids are ignored.
+  /// Ends a request with `kCancelled` and the tokens generated until now. Ignores unknown ids.
   virtual void cancel(SampleId id) = 0;
 
-  /// Takes new weights, verifies their digest, and serves them as `arrival` says.
+  /// Verifies the digests of new weights, and serves the weights as `arrival` says.
   /// Errors: `kCorruptData` (digest), `kInvalidArgument` (names or shapes), `kStaleVersion` (older
-  /// than what is served within one incarnation), `kUnavailable` (another base than that of named
-  /// adapters which are in use).
+  /// than the newest version loaded), `kUnavailable` (the base differs from that of named adapters
+  /// in use).
   [[nodiscard]] virtual Status load(Snapshot snapshot, WeightArrival arrival) = 0;
 
-  /// Returns the version that a request started now would be generated by.
+  /// Returns the version that would generate for a request that starts now.
   [[nodiscard]] virtual PolicyVersion serving() const = 0;
 
   /// Returns whether `step` has anything to do.
   [[nodiscard]] virtual bool has_work() const = 0;
 
   /// Runs one iteration within `budget`.
-  /// Errors: any failure ends no request; the caller decides.
+  /// Errors: a failed step ends no request; the caller decides how to continue.
   [[nodiscard]] virtual Result<StepReport> step(const StepBudget& budget) = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights as they are published: immutable, named by version and digest.
+// Published weights: immutable, named by version and digest.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace tidemill::engines {
 
-/// An immutable set of weights. A full-parameter run publishes `base`; an adapter run publishes
-/// `adapter` over a base that all engines already hold.
+/// An immutable set of weights. A run that trains all parameters publishes `base`. A run that
+/// trains an adapter publishes `adapter`, over a base that all engines already hold.
 struct Snapshot {
   PolicyVersion version;
-  /// xxh3-128 of the canonical tensors, 32 hex digits; see base/digest.hpp.
+  /// The xxh3-128 digest of the canonical tensors as 32 hex digits; see base/digest.hpp.
   std::string base_digest;
-  /// Empty when there is no adapter.
+  /// Empty if there is no adapter.
   std::string adapter_digest;
-  /// Tensors by Hugging Face name; empty when the base is the one already loaded (equal digest).
+  /// Tensors by Hugging Face name. Empty if the base is already loaded (equal digest).
   TensorMap base;
-  /// Tensors by PEFT name; empty when there is no adapter.
+  /// Tensors by PEFT name. Empty if there is no adapter.
   TensorMap adapter;
 };
 

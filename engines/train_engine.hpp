@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The view of a model that trains: sequences and a loss in, gradients and new weights out.
+// The interface of a model that trains: sequences and a loss in, gradients and new weights out.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace tidemill::engines {
 
-/// One sequence of a training batch. Index t of every column belongs to token t, predicted from the
-/// tokens before it; index 0 is unused. Columns a loss does not read may be empty.
+/// One sequence of a training batch. Index t of every column belongs to token t, which is predicted
+/// from the tokens before it. Index 0 is unused. Columns that the loss does not read may be empty.
 struct TrainSequence {
   SampleId id;
   std::vector<std::int32_t> ids;            // (T)
@@ -33,7 +33,7 @@ typename Inspector::result_type inspect(Inspector& f, TrainSequence& x) {
            x.reference_logprobs);
 }
 
-/// The current log-probabilities of one sequence, and where a loss writes its gradient.
+/// Gives a loss the current log-probabilities of one sequence, and the buffers for its gradients.
 struct LossRow {
   const TrainSequence* sequence = nullptr;
   std::span<const float> logprobs;   // (T) under the trainer's weights; 0 where masked
@@ -42,26 +42,27 @@ struct LossRow {
   std::span<float> dentropies;       // (T) out: d loss / d entropy, zeroed before the call
 };
 
-/// Figures of a loss that add up over micro-batches.
+/// Metrics of a loss, by name, that add up over micro-batches.
 using LossSums = std::map<std::string, double>;
 
-/// A loss over the tokens of a batch. It knows the batch's global denominators, so that the sum
-/// over micro-batches does not depend on how the batch was cut.
+/// A loss over the tokens of a batch. It is created with the denominators of the whole batch, so
+/// that the sum over micro-batches does not depend on how the batch is split.
 class TokenLoss {
 public:
   virtual ~TokenLoss() = default;
-  /// Writes the gradients of `rows` and adds to `sums`; "loss" is this micro-batch's share.
-  /// Errors: `kInvalidArgument` naming the sequence, for columns that are missing or not finite.
+  /// Writes the gradients of `rows` and adds this micro-batch's share to `sums`, of which "loss" is
+  /// the loss itself.
+  /// Errors: `kInvalidArgument` naming the sequence if a column is missing or not finite.
   [[nodiscard]] virtual Status evaluate(std::span<const LossRow> rows, LossSums& sums) = 0;
 };
 
-/// What one optimizer step did.
+/// Reports what one optimizer step did.
 struct UpdateReport {
   LossSums sums;
   double gradient_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
   std::int64_t optimizer_step = 0;  // counts from 1
-  /// Rows of the batch that generation had kept, and that were not run again.
+  /// Rows of the batch that were read from what generation kept instead of being computed again.
   std::int64_t recalled_tokens = 0;
 };
 
@@ -72,10 +73,11 @@ typename Inspector::result_type inspect(Inspector& f, UpdateReport& x) {
 
 /// Trains one model.
 ///
-/// A batch: `begin_batch`, `add` for each sequence, `step` until it reports no more, `update`. The
-/// engine orders sequences by id, so the order of `add` does not matter. `commit` publishes.
-/// Threads: one call at a time; no call blocks longer than one iteration, but `update`, `commit`
-/// and `optimizer_state` take time in the number of trained weights.
+/// To train on a batch, call `begin_batch`, then `add` for each sequence, then `step` until it
+/// reports no more work, then `update`. The engine orders sequences by id, so the order of `add`
+/// does not matter. `commit` publishes the weights.
+/// Threads: one call at a time. No call blocks longer than one iteration, except that `update`,
+/// `commit` and `optimizer_state` take time proportional to the number of trained weights.
 class TrainEngine {
 public:
   TrainEngine() = default;
@@ -83,45 +85,51 @@ public:
   TrainEngine& operator=(const TrainEngine&) = delete;
   virtual ~TrainEngine() = default;
 
-  /// Starts a batch whose logits are divided by `temperature`; `loss` must outlive it. With a null
-  /// `loss` the batch is only scored: `logprobs` answers, no gradients, and `update` only ends it.
+  /// Starts a batch whose logits are divided by `temperature`. `loss` must outlive the batch. If
+  /// `loss` is null, the batch is only scored: `logprobs` works, no gradients are computed, and
+  /// `update` only ends the batch.
   [[nodiscard]] virtual Status begin_batch(TokenLoss* loss, float temperature) = 0;
 
-  /// Adds a sequence; after a step, one whose id is above those of all that are there. Neighbours
-  /// in the order of ids that begin alike cost less when they are added before the same step.
-  /// Errors: `kInvalidArgument` (no batch, id, sizes, tokens), `kResourceExhausted` (longer than
-  /// the context, or than the activation budget can hold).
+  /// Adds a sequence to the open batch. After the first `step`, its id must be greater than every
+  /// id already in the batch. Sequences that are neighbors in the order of ids and begin with the
+  /// same prompt cost less if they are added before the same step.
+  /// Errors: `kInvalidArgument` (no open batch, bad id, bad sizes, bad tokens),
+  /// `kResourceExhausted` (longer than the context, or than the activation budget or the cache
+  /// holds).
   [[nodiscard]] virtual Status add(TrainSequence sequence) = 0;
 
   [[nodiscard]] virtual bool has_work() const = 0;
 
   /// Runs one micro-batch of at most `budget.tokens` (at least one sequence).
-  /// Errors: of the loss; `kInternal` naming the sequence for a non-finite log-probability.
+  /// Errors: those of the loss; `kInternal` naming the sequence if a log-probability is not finite.
   [[nodiscard]] virtual Result<StepReport> step(const StepBudget& budget) = 0;
 
-  /// Returns the log-probabilities (T) of a sequence of the current batch, once stepped.
+  /// Returns the log-probabilities (T) of a sequence of the current batch.
+  /// Errors: `kNotFound` if no `step` has computed the sequence yet.
   [[nodiscard]] virtual Result<std::vector<float>> logprobs(SampleId id) const = 0;
-  /// Returns whether those come from what generation has kept: then they agree with the behavior's
-  /// by construction. The first sequence of a batch is run in any case.
+  /// Returns whether these log-probabilities come from rows that generation kept. Such values agree
+  /// with the behavior log-probabilities by construction. The first sequence of a batch is always
+  /// computed.
   [[nodiscard]] virtual bool recalled(SampleId /*id*/) const { return false; }
 
-  /// Returns, for each of `sequences`, the log-probabilities (T) of its targets under `weights`, by
-  /// the training path. For probes: it lays `weights` out anew unless they are the working ones.
+  /// Returns the log-probabilities (T) of the targets of each of `sequences` under `weights`,
+  /// computed by the training path. Meant for probes: it lays `weights` out for the device unless
+  /// they are the working weights.
   [[nodiscard]] virtual Result<std::vector<std::vector<float>>> score(
       const Snapshot& weights, std::span<const TrainSequence> sequences, float temperature) = 0;
 
-  /// Clips, applies the optimizer, zeroes the gradients, ends the batch.
-  /// Errors: `kInternal` naming the tensor for a non-finite gradient; the weights are unchanged
-  /// then.
+  /// Clips the gradients, applies the optimizer, zeroes the gradients and ends the batch.
+  /// Errors: `kInternal` naming the tensor if a gradient is not finite. The weights are then
+  /// unchanged.
   [[nodiscard]] virtual Result<UpdateReport> update() = 0;
 
-  /// Returns the working weights as an immutable snapshot of `version`.
+  /// Publishes the working weights: returns them as an immutable snapshot of `version`.
   [[nodiscard]] virtual Result<Snapshot> commit(PolicyVersion version) = 0;
 
-  /// Returns all that `restore` needs beside the last snapshot: optimizer moments and counters.
+  /// Returns what `restore` needs in addition to the last snapshot: optimizer moments and counters.
   [[nodiscard]] virtual Result<TensorMap> optimizer_state() const = 0;
 
-  /// Continues from a committed snapshot and its optimizer state.
+  /// Replaces the weights and the optimizer state with those of a commit.
   /// Errors: `kCorruptData` (digest), `kInvalidArgument` (names, shapes).
   [[nodiscard]] virtual Status restore(const Snapshot& snapshot,
                                        const TensorMap& optimizer_state) = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program that embeds Tidemill adds to its commands.
+// What an embedding program adds to the commands.
 #pragma once
 
 #include <functional>
@@ -11,15 +11,16 @@
 
 namespace tidemill::launcher {
 
-/// Kinds and rows that a program brings: what its YAML files may say more, and what that means.
+/// The schema entries that a program adds to its YAML files, and the code behind them.
 struct Additions {
-  /// Adds to the schema of runs; empty: nothing. Errors: of `Schema::add_kind`, `add_preset`.
+  /// Adds to the schema of runs. May be empty.
+  /// Errors: those of `Schema::add_kind` and `Schema::add_preset`.
   std::function<Status(Schema<configs::RunConfig>& schema)> schema;
   workflows::Extensions run;
 };
 
-/// Returns the schema of runs with what the program added.
-/// Errors: of `Additions::schema`.
+/// Returns the schema of runs, including what the program added.
+/// Errors: those of `Additions::schema`.
 [[nodiscard]] Result<Schema<configs::RunConfig>> run_schema(const Session& session);
 
 }  // namespace tidemill::launcher

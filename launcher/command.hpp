@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command of the program is, and what it is given.
+// The interface of the program's commands, and what they work with.
 #pragma once
 
 #include <iosfwd>
@@ -17,34 +17,34 @@ class App;
 
 namespace tidemill::launcher {
 
-/// What the program ends with; `tidemill --help` lists them.
+/// The exit codes of the program. `tidemill --help` lists them.
 enum ExitCode : int {
   kDone = 0,
   kFailed = 1,   // the work failed: disk, memory, time, a worker
-  kRefused = 2,  // the command line, or what it names, cannot be used
+  kRefused = 2,  // the command line or a file it names cannot be used
 };
 
 /// Returns the exit code of a command that ended with `status`.
 [[nodiscard]] ExitCode exit_code(const Status& status);
 
-/// Whether results are texts for people or one JSON object a line for programs.
+/// Whether results are text for people or one JSON object per line for programs.
 enum class OutputForm : std::uint8_t { kText, kJson };
 
 struct Additions;
 
-/// What a command works with. Built by the program, borrowed by the command.
+/// What a command works with. The program makes it; the command borrows it.
 struct Session {
   std::ostream& out;  // results
   std::ostream& err;  // warnings and progress
   Log& log;
   const Clock& clock;
-  const Additions& additions;  // of an embedding program; see additions.hpp
+  const Additions& additions;  // of the embedding program; see additions.hpp
   OutputForm form = OutputForm::kText;
-  std::vector<std::string> arguments;  // as typed; the first is number 1
+  std::vector<std::string> arguments;  // as typed; error messages count them from 1
 };
 
-/// One command: `tidemill NAME ...`. To add one, write a file with a class like this and list it in
-/// commands.cpp.
+/// One command: `tidemill NAME ...`. To add one, derive a class from this one in a new file and
+/// list it in commands.cpp.
 class Command {
 public:
   Command() = default;
@@ -53,13 +53,15 @@ public:
   virtual ~Command() = default;
 
   [[nodiscard]] virtual std::string name() const = 0;
-  /// Returns one line that says what it does.
+  /// Returns one line that says what the command does.
   [[nodiscard]] virtual std::string summary() const = 0;
-  /// Returns a command line that shows it at work.
+  /// Returns an example command line.
   [[nodiscard]] virtual std::string example() const = 0;
-  /// Adds arguments and options, bound to this object. `--json` is there already.
+  /// Adds arguments and options to `app` and binds them to this object. `--json` has been added
+  /// already.
   virtual void declare(CLI::App& app) = 0;
-  /// Does the work. On failure the program prints the status's line and ends with `exit_code`.
+  /// Does the work. On failure the program prints the message of the status and exits with
+  /// `exit_code(status)`.
   [[nodiscard]] virtual Status run(Session& session) = 0;
 };
 

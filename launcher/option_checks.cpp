@@ -14,7 +14,7 @@
 namespace tidemill::launcher {
 namespace {
 
-// All of `text` as a T; none if it is something else, or too large for one.
+// Parses all of `text` as a T. Returns nothing if it is not one or does not fit.
 template <class T>
 std::optional<T> parsed(std::string_view text) {
   T value{};
@@ -23,8 +23,10 @@ std::optional<T> parsed(std::string_view text) {
   return error == std::errc() && rest == end ? std::optional(value) : std::nullopt;
 }
 
-// The parser prints the option's name before what a check returns; nothing means that it is fine.
-void take(CLI::Option& option, std::string what, std::function<bool(const std::string&)> fits) {
+// Makes `option` refuse values that do not fit. The parser prints the option's name before the
+// message that a check returns; an empty message means that the value is valid.
+void add_check(CLI::Option& option, std::string what,
+               std::function<bool(const std::string&)> fits) {
   option.check(
       [what = std::move(what), fits = std::move(fits)](const std::string& text) -> std::string {
         return fits(text) ? "" : "must be " + what + ", not " + quote(text);
@@ -39,30 +41,30 @@ std::string shortest(float value) {
 
 }  // namespace
 
-void take_integers(CLI::Option& option, IntegerRange range) {
-  take(option,
-       "an integer from " + std::to_string(range.least) + " to " + std::to_string(range.most),
-       [range](const std::string& text) {
-         const auto value = parsed<std::uint64_t>(text);
-         return value.has_value() && *value >= range.least && *value <= range.most;
-       });
+void accept_integers(CLI::Option& option, IntegerRange range) {
+  add_check(option,
+            "an integer from " + std::to_string(range.min) + " to " + std::to_string(range.max),
+            [range](const std::string& text) {
+              const auto value = parsed<std::uint64_t>(text);
+              return value.has_value() && *value >= range.min && *value <= range.max;
+            });
 }
 
-void take_numbers(CLI::Option& option, NumberRange range) {
-  std::string what = std::string("a number, ") + (range.least_excluded ? "above " : "at least ") +
-                     shortest(range.least);
-  if (range.most.has_value()) {
-    what += " and at most " + shortest(*range.most);
+void accept_numbers(CLI::Option& option, NumberRange range) {
+  std::string what = std::string("a number, ") + (range.min_excluded ? "above " : "at least ") +
+                     shortest(range.min);
+  if (range.max.has_value()) {
+    what += " and at most " + shortest(*range.max);
   }
-  take(option, std::move(what), [range](const std::string& text) {
+  add_check(option, std::move(what), [range](const std::string& text) {
     const auto value = parsed<float>(text);
-    return value.has_value() && std::isfinite(*value) && *value >= range.least &&
-           !(range.least_excluded && *value == range.least) &&
-           (!range.most.has_value() || *value <= *range.most);
+    return value.has_value() && std::isfinite(*value) && *value >= range.min &&
+           !(range.min_excluded && *value == range.min) &&
+           (!range.max.has_value() || *value <= *range.max);
   });
 }
 
-void take_names(CLI::Option& option, std::vector<std::string> names) {
+void accept_names(CLI::Option& option, std::vector<std::string> names) {
   std::string what = "one of ";
   std::string type;
   for (const std::string& name : names) {
@@ -70,7 +72,7 @@ void take_names(CLI::Option& option, std::vector<std::string> names) {
     type += (name == names.front() ? "" : "|") + name;
   }
   option.type_name(type);
-  take(option, std::move(what), [names = std::move(names)](const std::string& text) {
+  add_check(option, std::move(what), [names = std::move(names)](const std::string& text) {
     return std::find(names.begin(), names.end(), text) != names.end();
   });
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an option takes: a bad value is refused in one line that names the option and says it.
+// Validates option values. A bad value is refused with one line that names the option and says
+// which values it accepts.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +17,24 @@ class Option;
 namespace tidemill::launcher {
 
 struct IntegerRange {
-  std::uint64_t least = 0;
-  std::uint64_t most = 0;
+  std::uint64_t min = 0;
+  std::uint64_t max = 0;
 };
 
 struct NumberRange {
-  float least = 0.0F;
-  bool least_excluded = false;
-  std::optional<float> most = std::nullopt;  // none: any finite number
+  float min = 0.0F;
+  bool min_excluded = false;
+  std::optional<float> max = std::nullopt;  // none: any finite number
 };
 
-/// Lets `option` take decimal integers of `range` only.
-void take_integers(CLI::Option& option, IntegerRange range);
-/// Lets `option` take finite decimal numbers of `range` only.
-void take_numbers(CLI::Option& option, NumberRange range);
-/// Lets `option` take one of `names` only; help shows them as its type, "a|b|c".
-void take_names(CLI::Option& option, std::vector<std::string> names);
+/// Restricts `option` to decimal integers in `range`.
+void accept_integers(CLI::Option& option, IntegerRange range);
+/// Restricts `option` to finite decimal numbers in `range`.
+void accept_numbers(CLI::Option& option, NumberRange range);
+/// Restricts `option` to `names`. Help shows them as its type, "a|b|c".
+void accept_names(CLI::Option& option, std::vector<std::string> names);
 
-/// Warns, in one line, of more `--threads` than the process can keep busy.
+/// Logs a warning if `--threads` asks for more threads than the process can keep busy.
 void warn_of_threads(int threads, Log& log);
 
 }  // namespace tidemill::launcher

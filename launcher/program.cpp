@@ -16,16 +16,18 @@ namespace tidemill::launcher {
 namespace {
 
 constexpr const char* kFooter =
-    "Exit codes: 0 done; 1 the work failed; 2 the command line, or what it names, cannot be used.\n"
+    "Exit codes: 0 success; 1 the work failed; 2 the command line or a file it names cannot be "
+    "used.\n"
     "Example: tidemill check configs/quickstart.yaml";
 
-// A parser's message may have several lines; an error is one.
+// Joins the lines of a parser's message, since an error is one line.
 std::string one_line(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
 
-// The parser would call a misspelled command an argument that was not expected.
+// Returns an error message if `word` is not a command, else "". The parser itself would only report
+// an unexpected argument.
 std::string unknown_command(const std::string& word,
                             const std::vector<std::unique_ptr<Command>>& commands) {
   std::vector<std::string> names;
@@ -38,7 +40,7 @@ std::string unknown_command(const std::string& word,
   }
   const std::string meant = schema::closest_name(word, names);
   return schema::clipped(word) + ": unknown command" +
-         (meant.empty() ? "; tidemill --help lists them" : "; did you mean " + meant + '?');
+         (meant.empty() ? "; tidemill --help lists all commands" : "; did you mean " + meant + '?');
 }
 
 struct Parsed {
@@ -75,13 +77,13 @@ bool wants_json(const std::vector<std::string>& arguments) {
   return std::find(arguments.begin(), options_end, "--json") != options_end;
 }
 
-// How the program ends.
+// Reports how the program ended.
 class Reporter {
 public:
   Reporter(bool json, std::ostream& out, std::ostream& err) : json_(json), out_(out), err_(err) {}
 
-  // Says what went wrong, if anything did, and returns the exit code. A result that was lost on its
-  // way out is a failure like any other.
+  // Prints the error message, if any, and returns the exit code. A result that could not be written
+  // is a failure, too.
   [[nodiscard]] int end(Status status) const {
     out_.flush();
     if (status.ok() && !out_.good()) {
@@ -118,24 +120,26 @@ ExitCode exit_code(const Status& status) {
 }
 
 void declare_options(Command& command, SharedOptions& shared, CLI::App& app) {
-  app.add_flag("--json", shared.json, "Print one JSON object a line");
-  auto* level = app.add_option("--log-level", shared.log_level, "How much is said on stderr")
-                    ->capture_default_str();
-  take_names(*level, {"debug", "info", "warning", "error"});
+  app.add_flag("--json", shared.json, "Print one JSON object per line");
+  auto* level =
+      app.add_option("--log-level", shared.log_level, "Lowest level of messages on stderr")
+          ->capture_default_str();
+  accept_names(*level, {"debug", "info", "warning", "error"});
   command.declare(app);
 }
 
 int run_program(const std::vector<std::string>& arguments,
                 const std::vector<std::unique_ptr<Command>>& commands, std::ostream& out,
                 std::ostream& err, const Additions& additions) {
-  CLI::App app("Post-training of language models on an actor-based dataflow.", "tidemill");
+  CLI::App app("Post-training of language models, on an actor-based dataflow framework.",
+               "tidemill");
   Parsed parsed;
   declare(app, commands, parsed);
   if (arguments.empty()) {
     err << app.help();
     return kRefused;
   }
-  // Known before the parser is done, for what it refuses is reported too.
+  // Looks for --json before parsing, since errors of the parser are reported as JSON, too.
   const Reporter reporter(wants_json(arguments), out, err);
   if (const std::string problem = unknown_command(arguments.front(), commands); !problem.empty()) {
     return reporter.end(invalid_argument("tidemill: " + problem));

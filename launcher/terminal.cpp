@@ -14,16 +14,16 @@
 namespace tidemill::launcher {
 namespace {
 
-constexpr std::size_t kLeastColumns = 40;
-constexpr std::size_t kMostColumns = 400;
+constexpr std::size_t kMinColumns = 40;
+constexpr std::size_t kMaxColumns = 400;
 
 std::string_view variable(const char* name) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nobody sets any
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing calls setenv
   return value == nullptr ? std::string_view() : value;
 }
 
-// As the C library picks the character set: the first that is set and not empty.
-bool says_utf8() {
+// Looks at the variables in the order of the C library: the first one that is not empty counts.
+bool locale_is_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     std::string value(variable(name));
     if (!value.empty()) {
@@ -35,51 +35,53 @@ bool says_utf8() {
   return false;
 }
 
-Colours colours_of_environment() {
+Colors colors_of_environment() {
   const std::string_view truecolor = variable("COLORTERM");
-  return truecolor == "truecolor" || truecolor == "24bit" ? Colours::kTrue : Colours::k256;
+  return truecolor == "truecolor" || truecolor == "24bit" ? Colors::kTrue : Colors::k256;
 }
 
 }  // namespace
 
-Terminal look_at_terminal(const std::ostream& out) {
+Terminal detect_terminal(const std::ostream& out) {
   Terminal terminal;
-  terminal.letters = says_utf8() ? Letters::kUtf8 : Letters::kAscii;
+  terminal.letters = locale_is_utf8() ? Letters::kUtf8 : Letters::kAscii;
   terminal.interactive = &out == &std::cout && ::isatty(STDOUT_FILENO) == 1;
   if (!terminal.interactive) {
     return terminal;
   }
   struct winsize size {};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0) {
-    terminal.columns = std::clamp<std::size_t>(size.ws_col, kLeastColumns, kMostColumns);
+    terminal.columns = std::clamp<std::size_t>(size.ws_col, kMinColumns, kMaxColumns);
     terminal.rows = size.ws_row;
   }
   if (variable("NO_COLOR").empty() && variable("TERM") != "dumb") {
-    terminal.colours = colours_of_environment();
+    terminal.colors = colors_of_environment();
   }
   return terminal;
 }
 
 void TerminalOptions::declare(CLI::App& app) {
-  take_names(*app.add_option("--color", color_, "Color log-probabilities; auto: on a terminal")
-                  ->capture_default_str(),
-             {"auto", "always", "never"});
-  app.add_flag("--ascii", ascii_, "Draw with plain characters, as where the locale is not UTF-8");
-  take_integers(
-      *app.add_option("--width", width_, "Columns, in place of the terminal's")->type_name("N"),
-      {kLeastColumns, kMostColumns});
+  accept_names(
+      *app.add_option("--color", color_, "Color log-probabilities; auto: only on a terminal")
+           ->capture_default_str(),
+      {"auto", "always", "never"});
+  app.add_flag("--ascii", ascii_, "Draw with ASCII characters, as if the locale were not UTF-8");
+  accept_integers(
+      *app.add_option("--width", width_, "Columns to use instead of the terminal's width")
+           ->type_name("N"),
+      {kMinColumns, kMaxColumns});
 }
 
 Terminal TerminalOptions::terminal(const std::ostream& out) const {
-  Terminal terminal = look_at_terminal(out);
+  Terminal terminal = detect_terminal(out);
   terminal.letters = ascii_ ? Letters::kAscii : terminal.letters;
   if (width_ > 0) {
     terminal.columns = width_;
   }
   if (color_ == "never") {
-    terminal.colours = Colours::kNone;
-  } else if (color_ == "always" && terminal.colours == Colours::kNone) {
-    terminal.colours = colours_of_environment();
+    terminal.colors = Colors::kNone;
+  } else if (color_ == "always" && terminal.colors == Colors::kNone) {
+    terminal.colors = colors_of_environment();
   }
   return terminal;
 }

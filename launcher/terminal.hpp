@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program may draw with, and texts that are safe to show.
+// Detects what the terminal supports, and makes text safe to print.
 #pragma once
 
 #include <cstddef>
@@ -13,26 +13,26 @@ class App;
 
 namespace tidemill::launcher {
 
-/// How many colours text may have.
-enum class Colours : std::uint8_t { kNone, k256, kTrue };
+/// How many colors the terminal supports.
+enum class Colors : std::uint8_t { kNone, k256, kTrue };
 
-/// What texts may be made of.
+/// Which characters the terminal supports.
 enum class Letters : std::uint8_t { kAscii, kUtf8 };
 
-/// Where a result goes.
+/// The properties of an output.
 struct Terminal {
-  bool interactive = false;  // somebody sits before it
+  bool interactive = false;  // the output is a terminal
   Letters letters = Letters::kAscii;
-  Colours colours = Colours::kNone;
+  Colors colors = Colors::kNone;
   std::size_t columns = 80;
   std::size_t rows = 24;
 };
 
-/// Looks at where `out` goes: only standard output can be a terminal. Follows LC_ALL, LC_CTYPE,
-/// LANG, TERM, COLORTERM and NO_COLOR (no-color.org).
-[[nodiscard]] Terminal look_at_terminal(const std::ostream& out);
+/// Detects the properties of `out`. Only standard output can be a terminal. Honors LC_ALL,
+/// LC_CTYPE, LANG, TERM, COLORTERM and NO_COLOR (no-color.org).
+[[nodiscard]] Terminal detect_terminal(const std::ostream& out);
 
-/// The options `--color`, `--ascii`, `--width`, with which a user overrides what is found out.
+/// The options `--color`, `--ascii` and `--width`, which override the detected properties.
 class TerminalOptions {
 public:
   /// Adds the options to a command.
@@ -45,11 +45,12 @@ private:
   std::size_t width_ = 0;
 };
 
-/// Returns `text` with control characters as `\n`, `\t`, `\x1b`, and U+FFFD for what is no UTF-8:
-/// it cannot move the cursor or change colours. With `kAscii` all beyond it is `?`.
+/// Returns `text` in a form that cannot move the cursor or change colors: control characters become
+/// `\n`, `\t` or e.g. `\x1b`, and bytes that are not UTF-8 become U+FFFD. With `kAscii`, bytes that
+/// are not UTF-8 and characters beyond ASCII become `?`.
 [[nodiscard]] std::string shown_text(std::string_view text, Letters letters);
 
-/// Returns how many columns a text of `shown_text` takes: one for each code point.
+/// Returns how many columns an output of `shown_text` takes: one for each code point.
 [[nodiscard]] std::size_t shown_width(std::string_view text);
 
 }  // namespace tidemill::launcher

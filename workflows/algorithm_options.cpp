@@ -24,14 +24,15 @@ constexpr std::array kAggregations = {
 LossAggregation aggregation_key(engines::Aggregation value) {
   const auto* found = std::find_if(kAggregations.begin(), kAggregations.end(),
                                    [&](const AggregationName& row) { return row.value == value; });
-  TIDEMILL_CHECK(found != kAggregations.end()) << "an algorithm's aggregation has no key";
+  TIDEMILL_CHECK(found != kAggregations.end())
+      << "an aggregation of the algorithm table has no key";
   return found->key;
 }
 
 engines::Aggregation aggregation_value(LossAggregation key) {
   const auto* found = std::find_if(kAggregations.begin(), kAggregations.end(),
                                    [&](const AggregationName& row) { return row.key == key; });
-  TIDEMILL_CHECK(found != kAggregations.end()) << "a key of aggregations has no value";
+  TIDEMILL_CHECK(found != kAggregations.end()) << "an aggregation key has no value";
   return found->value;
 }
 
@@ -79,69 +80,85 @@ engines::Algorithm chosen_algorithm(const AlgorithmOptions& options, std::int64_
 
 void describe(EnumSchema<Baseline>& e) {
   e.name("group_mean", Baseline::kGroupMean, "The mean reward of the group.")
-      .name("leave_one_out", Baseline::kLeaveOneOut, "The mean reward of the group's others.");
+      .name("leave_one_out", Baseline::kLeaveOneOut,
+            "The mean reward of the other samples of the group.");
 }
 
 void describe(EnumSchema<AdvantageScale>& e) {
-  e.name("group_std", AdvantageScale::kGroupStd, "The group's deviation (n - 1).")
-      .name("none", AdvantageScale::kNone, "1.");
+  e.name("group_std", AdvantageScale::kGroupStd,
+         "The group's standard deviation (n - 1), plus scale_epsilon.")
+      .name("none", AdvantageScale::kNone, "Nothing.");
 }
 
 void describe(EnumSchema<LossAggregation>& e) {
   e.name("token_mean", LossAggregation::kTokenMean, "The mean over all tokens.")
       .name("seq_mean_token_mean", LossAggregation::kSeqMeanTokenMean,
-            "The mean over sequences of their mean over tokens.")
+            "The mean over each response's tokens, then the mean over responses.")
       .name("seq_mean_token_sum", LossAggregation::kSeqMeanTokenSum,
-            "The mean over sequences of their sum over tokens.")
+            "The sum over each response's tokens, then the mean over responses.")
       .name("fixed_length", LossAggregation::kFixedLength,
-            "The sum over all tokens by rows times rollout.max_new_tokens.");
+            "The sum over all tokens, divided by the number of rows times rollout.max_new_tokens.");
 }
 
 void describe(EnumSchema<ProximalPolicy>& e) {
-  e.name("behavior", ProximalPolicy::kBehavior, "The policy that generated the token.")
+  e.name("behavior", ProximalPolicy::kBehavior, "The policy that sampled the token.")
       .name("recompute", ProximalPolicy::kRecompute,
-            "The policy at the start of the update, scored again: the decoupled form.");
+            "The policy at the start of the update, whose log-probabilities are computed again "
+            "(decoupled PPO).");
 }
 
 void describe(EnumSchema<BehaviorCorrection>& e) {
-  e.name("raw", BehaviorCorrection::kRaw, "They stay as they are.")
-      .name("truncate", BehaviorCorrection::kTruncate, "They become the cap.")
-      .name("mask", BehaviorCorrection::kMask, "Their tokens are left out.");
+  e.name("raw", BehaviorCorrection::kRaw, "They are used unchanged.")
+      .name("truncate", BehaviorCorrection::kTruncate, "They are reduced to the cap.")
+      .name("mask", BehaviorCorrection::kMask, "Their tokens are left out of the loss.");
 }
 
 void describe(Schema<OverlongOptions>& s) {
   s.field("buffer", &OverlongOptions::buffer,
-          "Tokens before rollout.max_new_tokens over which the penalty grows.")
+          "Length of the range below rollout.max_new_tokens over which the penalty grows from 0 to "
+          "factor.")
       .required()
       .at_least(1)
       .unit("tokens");
-  s.field("factor", &OverlongOptions::factor, "The penalty at the limit.").at_least(0);
+  s.field("factor", &OverlongOptions::factor,
+          "Subtracted from the reward of a response of rollout.max_new_tokens tokens.")
+      .at_least(0);
 }
 
 void describe(Schema<AlgorithmOptions>& s) {
-  s.presets("name", &AlgorithmOptions::name, "The row the other keys start from.");
+  s.presets("name", &AlgorithmOptions::name,
+            "The algorithm that the defaults of the other keys come from.");
   for (const engines::Algorithm& row : engines::algorithms()) {
     s.preset(row.name, row.summary, algorithm_keys(row));
   }
-  s.field("baseline", &AlgorithmOptions::baseline, "What is subtracted from a reward.");
-  s.field("scale", &AlgorithmOptions::scale, "What the difference is divided by.");
-  s.field("scale_epsilon", &AlgorithmOptions::scale_epsilon, "Added to a deviation.").above(0);
-  s.field("aggregation", &AlgorithmOptions::aggregation, "How token losses become one number.");
-  s.field("clip_low", &AlgorithmOptions::clip_low, "Ratios below 1 - clip_low are clipped.")
+  s.field("baseline", &AlgorithmOptions::baseline, "What is subtracted from each reward.");
+  s.field("scale", &AlgorithmOptions::scale,
+          "What each reward is divided by after the baseline is subtracted.");
+  s.field("scale_epsilon", &AlgorithmOptions::scale_epsilon,
+          "Added to the standard deviation before dividing by it.")
+      .above(0);
+  s.field("aggregation", &AlgorithmOptions::aggregation,
+          "How the losses of the tokens are combined.");
+  s.field("clip_low", &AlgorithmOptions::clip_low,
+          "Importance ratios below 1 - clip_low are clipped.")
       .range(0, 1);
-  s.field("clip_high", &AlgorithmOptions::clip_high, "Ratios above 1 + clip_high are clipped.")
+  s.field("clip_high", &AlgorithmOptions::clip_high,
+          "Importance ratios above 1 + clip_high are clipped.")
       .range(0, 100);
-  s.field("proximal", &AlgorithmOptions::proximal, "Which policy importance ratios start from.");
+  s.field("proximal", &AlgorithmOptions::proximal, "Which policy the importance ratios divide by.");
   s.field("correction", &AlgorithmOptions::correction,
-          "What happens to weights pi_proximal / pi_behavior above correction_cap (with "
-          "proximal: recompute).");
-  s.field("correction_cap", &AlgorithmOptions::correction_cap, "The cap of those weights.")
+          "What happens to weights pi_proximal / pi_behavior above correction_cap; used only with "
+          "proximal: recompute.");
+  s.field("correction_cap", &AlgorithmOptions::correction_cap,
+          "Largest weight that correction leaves unchanged.")
       .at_least(1);
   s.field("filter_groups", &AlgorithmOptions::filter_groups,
-          "Leaves out groups whose rewards are all equal.");
-  s.field("overlong", &AlgorithmOptions::overlong, "A penalty for answers near the length limit.");
+          "Leaves out groups whose rewards are all equal. New prompts replace them, except with "
+          "staleness.schedule: fixed, where the batch becomes smaller.");
+  s.field("overlong", &AlgorithmOptions::overlong,
+          "A penalty for responses near the length limit (DAPO).");
   s.field("mask_truncated", &AlgorithmOptions::mask_truncated,
-          "Trains on no token of answers that were cut by their length.");
+          "Trains on no token of a response that was cut off at the length limit.");
 }
 
 }  // namespace tidemill::workflows

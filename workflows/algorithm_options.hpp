@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of a reinforcement-learning algorithm. `name` chooses a row of
-// engines/rl/algorithm_options.hpp, which a run may override key by key. Meanings:
-// algorithm_options.cpp.
+// The keys of section `algorithm`. `name` selects a row of the table in
+// engines/rl/algorithm_options.hpp; a run may override any value of that row. The help texts in
+// algorithm_options.cpp explain the keys.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,23 @@
 
 namespace tidemill::workflows {
 
-/// What is subtracted from a sample's reward.
+/// What is subtracted from the reward of a sample.
 enum class Baseline : std::uint8_t { kGroupMean, kLeaveOneOut };
-/// What the difference is divided by.
+/// What the reward is divided by after the baseline is subtracted.
 enum class AdvantageScale : std::uint8_t { kGroupStd, kNone };
-/// How token losses become one number.
+/// How the losses of the tokens are combined into one number.
 enum class LossAggregation : std::uint8_t {
   kTokenMean,
   kSeqMeanTokenMean,
   kSeqMeanTokenSum,
   kFixedLength
 };
-/// Which policy importance ratios start from.
+/// Which policy the importance ratios divide by.
 enum class ProximalPolicy : std::uint8_t { kBehavior, kRecompute };
-/// What happens to weights pi_proximal / pi_behavior of the decoupled form above their cap.
+/// What happens to the weights pi_proximal / pi_behavior of decoupled PPO that exceed their cap.
 enum class BehaviorCorrection : std::uint8_t { kRaw, kTruncate, kMask };
 
-/// DAPO's penalty for answers near the length limit.
+/// DAPO's penalty for responses near the length limit.
 struct OverlongOptions {
   std::int64_t buffer = 0;
   double factor = 1.0;
@@ -51,9 +51,9 @@ struct AlgorithmOptions {
   bool mask_truncated = false;
 };
 
-/// Returns the keys' values that say what `row` says.
+/// Returns the option values that are equivalent to `row`.
 [[nodiscard]] AlgorithmOptions algorithm_keys(const engines::Algorithm& row);
-/// Returns what the keys say, for answers of up to `max_new_tokens` tokens.
+/// Returns the algorithm that `options` describe, for responses of up to `max_new_tokens` tokens.
 [[nodiscard]] engines::Algorithm chosen_algorithm(const AlgorithmOptions& options,
                                                   std::int64_t max_new_tokens);
 

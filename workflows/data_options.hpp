@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which model a run starts from, and which rows it reads. Meanings: data_options.cpp.
+// The keys of sections `model` and `data`: which model a run starts from, and which rows it reads.
+// The help texts in data_options.cpp explain the keys.
 #pragma once
 
 #include <cstdint>
@@ -11,35 +12,35 @@
 
 namespace tidemill::workflows {
 
-/// The type weights are computed in.
+/// The type that weights are computed in.
 enum class ModelDType : std::uint8_t { kF32, kBf16, kInt8, kNf4 };
 
-/// Where a model's first weights come from.
+/// Where a model's initial weights come from.
 enum class ModelInit : std::uint8_t { kFiles, kRandom };
 
 struct ModelOptions {
   std::string path;
   ModelInit init = ModelInit::kFiles;
-  std::optional<ModelDType> dtype;  // none: the files' own, f16 as f32
+  std::optional<ModelDType> dtype;  // none: bf16 if the files hold bf16, else f32
 };
 
-/// What a row that cannot be used does to the run.
+/// What happens to the run if a row cannot be used.
 enum class OnBadRow : std::uint8_t { kError, kSkip };
 
-/// What a prompt that is too long does.
+/// What happens to a prompt that is too long.
 enum class OnLongPrompt : std::uint8_t { kError, kSkip, kTruncateLeft };
 
-/// Files to train on, alone or one of several sources.
+/// Files to train on: the only source of rows or one of several.
 struct DataSource {
-  std::string path;              // or a glob
-  std::optional<double> weight;  // of all sources or of none
+  std::string path;              // or a glob pattern
+  std::optional<double> weight;  // every source has one, or none does
 };
 
 struct DataOptions {
   std::vector<DataSource> train;
-  std::vector<std::string> eval;  // files or globs
+  std::vector<std::string> eval;  // files or glob patterns
   bool shuffle = true;
-  std::optional<std::uint64_t> seed;   // none: the run's
+  std::optional<std::uint64_t> seed;   // none: the run's seed
   std::optional<std::int64_t> epochs;  // none: 1, or as many as `train.steps` needs
   std::optional<std::int64_t> max_prompt_tokens;
   OnLongPrompt on_long_prompt = OnLongPrompt::kError;

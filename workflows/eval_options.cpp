@@ -5,16 +5,19 @@ namespace tidemill::workflows {
 
 void describe(Schema<EvalOptions>& s) {
   s.field("every_steps", &EvalOptions::every_steps,
-          "Steps between evaluations on data.eval; 0: none, not even at the end.")
+          "Steps between evaluations on data.eval; 0: no evaluation, not even at the end.")
       .range(0, 1e9);
-  s.field("keep_best", &EvalOptions::keep_best,
-          "Keeps the weights of the best evaluation (rl: by mean@k; sft: by loss); the run ends "
-          "with them.");
+  s.field(
+      "keep_best", &EvalOptions::keep_best,
+      "Keeps the weights of the best evaluation (rl: highest mean@k; sft: lowest loss); the run "
+      "exports them instead of the last ones.");
   s.field("patience", &EvalOptions::patience,
-          "Evaluations in a row without a better one that end the run; 0: none do.")
+          "Ends the run after this many evaluations in a row without an improvement; 0: never.")
       .range(0, 1e6);
-  s.field("min_improvement", &EvalOptions::min_improvement,
-          "By how much an evaluation must be better than the best (rl: above it, sft: below it).")
+  s.field(
+       "min_improvement", &EvalOptions::min_improvement,
+       "An evaluation is an improvement if it beats the best one by more than this (rl: in mean@k; "
+       "sft: in loss).")
       .range(0, 1e9);
   s.check("keep_best", [](const EvalOptions& o) {
     return o.keep_best && o.every_steps == 0 ? "needs eval.every_steps" : "";

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When held-out data is looked at, and what is made of it. Meanings: eval_options.cpp.
+// The keys of section `eval` that all workflows share: when a run evaluates held-out data, and how
+// it uses the result. The help texts in eval_options.cpp explain the keys.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program that embeds Tidemill adds to its runs.
+// The rewards and algorithms that an embedding program adds to its runs.
 #pragma once
 
 #include <filesystem>
@@ -18,24 +18,24 @@
 
 namespace tidemill::workflows {
 
-/// What the engine of a reward kind of one's own is made with.
-struct RewardPlace {
-  caf::actor_system& system;        // for engines that ask actors (actors/reward/judge_engine.hpp)
-  const Clock& clock;               // outlives the engine
-  std::filesystem::path directory;  // the run's
+/// What a `MakeReward` function may use.
+struct RewardEnvironment {
+  caf::actor_system& system;  // for engines that call actors (actors/reward/scorer_engine.hpp)
+  const Clock& clock;         // outlives the engine
+  std::filesystem::path directory;  // of the run
 };
 
-/// Makes the engine of a reward kind from the options that the schema read.
-/// Errors: naming the option ("pattern: is missing").
+/// Makes the engine of a custom reward kind. `scoring` holds the options that the schema read.
+/// Errors: messages that begin with the option ("pattern: is missing").
 using MakeReward = std::function<Result<std::unique_ptr<engines::RewardEngine>>(
-    const OneOf& scoring, const RewardPlace& place)>;
+    const OneOf& scoring, const RewardEnvironment& environment)>;
 
-/// What a run knows beside what Tidemill brings. Names are those that the schema was given:
-/// `schema.add_kind<MyReward>("reward", "mine", ...)`, `schema.add_preset("algorithm", "mine",
-/// ...)`.
+/// The custom rewards and algorithms of a run. The keys of the maps are the names under which the
+/// program added them to the schema: `schema.add_kind<MyReward>("reward", "mine", ...)` and
+/// `schema.add_preset("algorithm", "mine", ...)`.
 struct Extensions {
   std::map<std::string, MakeReward> rewards;                     // by kind
-  std::map<std::string, engines::AdvantageFunction> advantages;  // by the algorithm's row
+  std::map<std::string, engines::AdvantageFunction> advantages;  // by algorithm name
 };
 
 }  // namespace tidemill::workflows

@@ -37,7 +37,8 @@ std::string first_line(const std::filesystem::path& path) {
   return line;
 }
 
-// The limit of the control group in `folder`; none for "max" or where there is no such file.
+// Returns the memory limit of the control group in `folder`. Returns nothing if the limit is "max"
+// or the file does not exist.
 std::optional<std::int64_t> group_limit(const std::filesystem::path& folder) {
   const std::string text = first_line(folder / "memory.max");
   std::int64_t bytes = 0;
@@ -46,7 +47,7 @@ std::optional<std::int64_t> group_limit(const std::filesystem::path& folder) {
                                                                   : std::nullopt;
 }
 
-// The least limit of the process's control group and those above it.
+// Returns the smallest limit of the process's control group and its ancestors.
 std::int64_t group_memory() {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   const std::string line = first_line("/proc/self/cgroup");
@@ -61,7 +62,7 @@ std::int64_t group_memory() {
   }
 }
 
-// "weights 12.1, ...".
+// Returns "program 10.0, weights 12.1, ...".
 std::string parts_of(const MemoryPlan& plan) {
   const engines::MemoryEstimate& engine = plan.engine;
   std::string text =
@@ -92,9 +93,9 @@ MemoryPlan make_memory_plan(const engines::ModelFiles& model,
   plan.engine = engines::estimate_memory(model, runtime, load.engine);
   plan.stream_bytes = load.stream_bytes;
   plan.best_bytes = load.keeps_best ? plan.engine.published_bytes : 0;
-  // What is given lies in the process now, and is counted with the weights.
+  // Given weights are already in the process's memory. They count as weights, not as program.
   plan.program_bytes =
-      std::max<std::int64_t>(program_bytes().value_or(0) - plan.engine.given_bytes, 0);
+      std::max<std::int64_t>(program_bytes().value_or(0) - plan.engine.preloaded_bytes, 0);
   return plan;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run will hold in memory, and what it may.
+// How much memory a run will use, and how much it may use.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,29 @@
 
 namespace tidemill::workflows {
 
-/// What a run holds: the most, or what is likely. Units: bytes.
+/// The memory of a run, by part: an upper bound or the expected peak. Units: bytes.
 struct MemoryPlan {
   engines::MemoryEstimate engine;
-  engines::Recompute recompute = engines::Recompute::kNone;  // what `engine` rests on
-  /// The process before the run, without what of it `engine` counts; 0: the system does not tell.
+  engines::Recompute recompute = engines::Recompute::kNone;  // the policy that `engine` assumes
+  /// Memory of the process before the run, without the part that `engine` counts. 0 if the system
+  /// does not report it.
   std::int64_t program_bytes = 0;
   std::int64_t stream_bytes = 0;  // rows between the stages
-  std::int64_t best_bytes = 0;    // the best weights so far, where they are kept
+  std::int64_t best_bytes = 0;    // the best weights, with `eval.keep_best`
   [[nodiscard]] std::int64_t total() const noexcept {
     return program_bytes + engine.total() + stream_bytes + best_bytes;
   }
 };
 
-/// What a run puts into memory: the most, or what is likely.
+/// What a run has to fit into memory: an upper bound or the expected load.
 struct RunLoad {
   engines::MemoryLoad engine;
   std::int64_t stream_bytes = 0;
   bool keeps_best = false;  // `eval.keep_best`
 };
 
-/// Returns the plan of a run that has yet to begin: what the process holds now is its program.
+/// Returns the memory plan of a run that has not started yet. The memory that the process uses at
+/// the time of the call counts as its program.
 [[nodiscard]] MemoryPlan make_memory_plan(const engines::ModelFiles& model,
                                           const engines::RuntimeOptions& runtime,
                                           const RunLoad& load);
@@ -45,22 +47,23 @@ struct RunLoad {
 /// Returns the plan in one line: "26.4 MiB: program 10.0, weights 12.1, ...".
 [[nodiscard]] std::string to_text(const MemoryPlan& plan);
 
-/// Returns what a run may take: `memory_bytes`, or what the machine has and its control groups
-/// (version 2) allow. Units: bytes.
+/// Returns how much memory a run may use: `memory_bytes` if it is set, else the smaller of the
+/// machine's memory and the limit of its control groups (version 2). Units: bytes.
 [[nodiscard]] std::int64_t allowed_memory(const DeviceOptions& device);
 
-/// Returns the first of `plans` that may be taken, or the last. Requires a plan.
+/// Returns the first of `plans` that fits into the allowed memory, or the last one if none does.
+/// Requires at least one plan.
 [[nodiscard]] MemoryPlan first_allowed(std::initializer_list<MemoryPlan> plans,
                                        const DeviceOptions& device);
 
-/// Returns the plan of the policy chosen or, of kAuto, the first that may be taken of those that
-/// `plan_of` makes, or the last.
+/// Returns the plan that `plan_of` makes for the chosen policy. For kAuto, tries kNone, kCheap and
+/// kLayer in this order and returns the first plan that fits, or the last one if none does.
 [[nodiscard]] MemoryPlan choose_plan(RecomputeChoice choice, const DeviceOptions& device,
                                      const std::function<MemoryPlan(engines::Recompute)>& plan_of);
 
-/// Refuses a run that would not fit, before it starts.
-/// Errors: `kInvalidArgument` naming `device.memory_bytes`, what is needed, how much more than
-/// allowed, and for what.
+/// Checks, before a run starts, that it fits into the allowed memory.
+/// Errors: `kInvalidArgument` naming `device.memory_bytes`, the allowed and the needed memory, the
+/// excess, and the parts of the plan.
 [[nodiscard]] Status check_memory(const MemoryPlan& plan, const DeviceOptions& device);
 
 }  // namespace tidemill::workflows

@@ -15,8 +15,8 @@ namespace {
 constexpr Duration kStopPollInterval = std::chrono::milliseconds(50);
 
 Result<engines::ModelFiles> open_files(const ModelOptions& model, std::uint64_t seed) {
-  std::error_code unseen;  // what cannot be looked at is told by who reads it
-  if (!std::filesystem::exists(model.path, unseen) && !unseen) {
+  std::error_code error;  // if the path cannot be examined, `open_model` reports why
+  if (!std::filesystem::exists(model.path, error) && !error) {
     return invalid_argument("model.path: no folder or GGUF file `" + model.path +
                             "` (models are read from disk, not fetched by name)");
   }
@@ -28,7 +28,7 @@ Result<engines::ModelFiles> open_files(const ModelOptions& model, std::uint64_t 
   return files;
 }
 
-// What the options ask for, or what the files hold; f16 is computed in f32.
+// Returns the type that the options ask for. The default is bf16 if the files hold bf16, else f32.
 DType compute_type(const ModelOptions& options, const engines::ModelConfig& config) {
   const bool bf16_files = config.dtype == DType::kBF16;
   const ModelDType dtype =
@@ -85,17 +85,17 @@ Result<engines::AdapterFiles> new_adapter(engines::AdapterConfig config, const s
   return engines::make_adapter(config, model, seed);
 }
 
-engines::ScheduleKind schedule_kind(LearningRateSchedule schedule) {
+engines::LearningRateScheduleKind schedule_kind(LearningRateSchedule schedule) {
   switch (schedule) {
-    case LearningRateSchedule::kConstant: return engines::ScheduleKind::kConstant;
-    case LearningRateSchedule::kLinear: return engines::ScheduleKind::kLinear;
-    case LearningRateSchedule::kCosine: return engines::ScheduleKind::kCosine;
+    case LearningRateSchedule::kConstant: return engines::LearningRateScheduleKind::kConstant;
+    case LearningRateSchedule::kLinear: return engines::LearningRateScheduleKind::kLinear;
+    case LearningRateSchedule::kCosine: return engines::LearningRateScheduleKind::kCosine;
   }
-  return engines::ScheduleKind::kConstant;
+  return engines::LearningRateScheduleKind::kConstant;
 }
 
-// Where the end of a run meets the thread that waits for it.
-struct Ending {
+// Passes the result of a run from the supervisor to the thread that waits for it.
+struct PendingResult {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Result<actors::RunSummary>> result;
@@ -133,7 +133,7 @@ storage::DatasetOptions dataset_options(const DataOptions& data, std::uint64_t r
   }
   options.on_error =
       data.on_error == OnBadRow::kSkip ? storage::OnRowError::kSkip : storage::OnRowError::kError;
-  options.order = data.shuffle ? storage::RowOrder::kShuffled : storage::RowOrder::kAsFiled;
+  options.order = data.shuffle ? storage::RowOrder::kShuffled : storage::RowOrder::kFileOrder;
   options.seed = data.seed.value_or(run_seed);
   return options;
 }
@@ -151,7 +151,7 @@ actors::BestOptions best_options(const EvalOptions& eval, actors::Better better)
   return {eval.keep_best, static_cast<std::uint32_t>(eval.patience), eval.min_improvement, better};
 }
 
-actors::ChatForm chat_form(const DataOptions& data) {
+actors::ChatOptions chat_options(const DataOptions& data) {
   return {data.chat, data.system};
 }
 
@@ -224,14 +224,15 @@ void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run) {
   }
 }
 
-void inform_of_device(const engines::ModelRuntime& runtime, const RunEnvironment& run) {
+void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run) {
   run.inform("device: " + std::string(runtime.description()));
 }
 
-void inform_of_memory(const MemoryPlan& expected, const MemoryPlan& most,
+void log_memory_plans(const MemoryPlan& expected, const MemoryPlan& maximum,
                       const RunEnvironment& run) {
   run.inform("memory: expected peak " + to_text(expected));
-  MemoryPlan with_data = most;  // which has been read meanwhile
+  // The data, which has been read since `maximum` was made, counts as program.
+  MemoryPlan with_data = maximum;
   with_data.program_bytes = expected.program_bytes;
   run.inform("memory: at most " + to_text(with_data));
 }
@@ -253,25 +254,25 @@ Result<actors::RunSummary> run_to_end(
     const RunEnvironment& run,
     const std::function<actors::SupervisorActor(std::function<void(Result<actors::RunSummary>)>)>&
         spawn) {
-  const auto ending = std::make_shared<Ending>();
-  const actors::SupervisorActor supervisor = spawn([ending](Result<actors::RunSummary> result) {
+  const auto pending = std::make_shared<PendingResult>();
+  const actors::SupervisorActor supervisor = spawn([pending](Result<actors::RunSummary> result) {
     {
-      const std::lock_guard lock(ending->mutex);
-      ending->result = std::move(result);
+      const std::lock_guard lock(pending->mutex);
+      pending->result = std::move(result);
     }
-    ending->changed.notify_one();
+    pending->changed.notify_one();
   });
   caf::anon_send(supervisor, atom::start_v);
-  bool told = false;
-  std::unique_lock lock(ending->mutex);
-  while (!ending->changed.wait_for(lock, kStopPollInterval,
-                                   [&] { return ending->result.has_value(); })) {
-    if (!told && run.stop_asked && run.stop_asked()) {
-      told = true;
+  bool stop_sent = false;
+  std::unique_lock lock(pending->mutex);
+  while (!pending->changed.wait_for(lock, kStopPollInterval,
+                                    [&] { return pending->result.has_value(); })) {
+    if (!stop_sent && run.stop_asked && run.stop_asked()) {
+      stop_sent = true;
       caf::anon_send(supervisor, atom::stop_v);
     }
   }
-  return std::move(*ending->result);
+  return std::move(*pending->result);
 }
 
 }  // namespace tidemill::workflows

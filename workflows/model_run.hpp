@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every workflow that trains a model shares: opening it, restoring it, exporting it.
+// What all workflows that train a model share: opening, restoring and exporting it.
 #pragma once
 
 #include <cstdint>
@@ -27,72 +27,72 @@
 
 namespace tidemill::workflows {
 
-/// What is known of a run once its files are open.
+/// What is known about a run once its files are open.
 struct RunFacts {
   std::uint64_t steps = 0;          // at its end
   std::int64_t parameters = 0;      // of the model
-  std::int64_t expected_bytes = 0;  // what its process is likely to hold at its peak
+  std::int64_t expected_bytes = 0;  // expected peak memory of its process
 };
 
-/// What rows of data are read with.
+/// What reading the data needs.
 struct DataReading {
   std::string now;                              // for chat templates, "YYYY-MM-DDTHH:MM:SS"
-  std::function<void(const std::string&)> log;  // told of rows left out, a line each
+  std::function<void(const std::string&)> log;  // takes one line for rows that are left out
 };
 
-/// What a run is given beside its options; all borrowed until it ends.
+/// What a run needs in addition to its options. References are borrowed until the run ends.
 struct RunEnvironment {
   caf::actor_system& system;
   const Clock& clock;
   FileSystem& files;
-  /// Where metrics, samples, checkpoints and the export go; exists.
+  /// Takes metrics, samples, checkpoints and the export. Must exist.
   std::filesystem::path directory;
   std::shared_ptr<actors::CommitStore> commits;
-  /// The incarnation after the last commit's.
+  /// One more than the incarnation of the last commit.
   std::uint32_t first_incarnation = 0;
   std::string now;  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
   actors::RecordObserver observer;
-  /// Told once, when everything is open and the first step is about to begin. May be empty.
+  /// Called once, when everything is open and the first step is about to begin. May be empty.
   std::function<void(const RunFacts&)> on_begin;
-  /// Told of accidents, and of what a user should know, a line each.
+  /// Take one line each: `log` a warning, `inform` something that the user should know.
   std::function<void(const std::string&)> log;
   std::function<void(const std::string&)> inform;
-  /// Asked several times a second; true ends the run after the step in work.
+  /// Polled several times a second. If it returns true, the run ends after the current step.
   std::function<bool()> stop_asked;
-  /// What an embedding program adds.
+  /// Rewards and algorithms of an embedding program.
   Extensions extensions;
 };
 
-/// A model to be trained, and the adapter that is trained over it, if one is.
+/// A model to train, and the adapter to train over it, if any.
 struct TrainedModel {
   engines::ModelFiles files;
   std::optional<engines::AdapterFiles> adapter;
 };
 
-/// Opens, or makes from random weights, what the options name.
+/// Opens the model and the adapter that the options name, or makes them from random weights.
 /// Errors: one line naming file and field.
 [[nodiscard]] Result<TrainedModel> open_trained_model(const ModelOptions& model,
                                                       const TrainOptions& train,
                                                       std::uint64_t seed);
 
-/// Returns what commits of a run say about it.
+/// Returns what the commits of a run record about its inputs.
 [[nodiscard]] actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
                                           std::string data_digest);
 
-/// Returns how rows of `data.train` are read, but for `epochs`.
+/// Returns how to read the rows of `data.train`. Leaves `epochs` at its default.
 [[nodiscard]] storage::DatasetOptions dataset_options(const DataOptions& data,
                                                       std::uint64_t run_seed);
 
 [[nodiscard]] actors::OnLongPrompt on_long_prompt(const DataOptions& data);
 
-/// Returns what a trainer makes of evaluations.
+/// Returns how the trainer uses evaluations. `better` says whether high or low values are good.
 [[nodiscard]] actors::BestOptions best_options(const EvalOptions& eval, actors::Better better);
 
-/// Returns how rows become conversations.
-[[nodiscard]] actors::ChatForm chat_form(const DataOptions& data);
+/// Returns how to turn rows into conversations.
+[[nodiscard]] actors::ChatOptions chat_options(const DataOptions& data);
 
-/// Opens a data set; logs how many rows were left out, and why the first were.
-/// Errors: those of `Data::open`; `key` stands before a path that matches no file.
+/// Opens a data set. Logs how many rows were left out, and the reasons for the first ones.
+/// Errors: those of `Data::open`. If a path matches no file, the message begins with `key`.
 template <class Data>
 [[nodiscard]] Result<std::shared_ptr<Data>> open_data_set(
     const storage::DatasetOptions& options, const std::string& key,
@@ -104,7 +104,7 @@ template <class Data>
   }
   std::shared_ptr<Data> data = std::move(opened).value();
   if (data->num_skipped() > 0) {
-    std::string line = key + ": rows left out: " + std::to_string(data->num_skipped());
+    std::string line = key + ": rows skipped: " + std::to_string(data->num_skipped());
     for (const std::string& why : data->first_skipped()) {
       line += "; " + why;
     }
@@ -113,43 +113,45 @@ template <class Data>
   return data;
 }
 
-/// Returns the runtime's options for the training part of a run.
+/// Returns the runtime options that the model, training and device sections determine.
 [[nodiscard]] engines::RuntimeOptions runtime_options(const TrainedModel& model,
                                                       const ModelOptions& options,
                                                       const TrainOptions& train,
                                                       std::int64_t total_optimizer_steps,
                                                       const DeviceOptions& device);
 
-/// A runtime that stands where `origin` says, and its weights under the origin's incarnation.
+/// A runtime restored to the origin of an incarnation, and its weights, whose version carries that
+/// incarnation.
 struct OpenedRuntime {
   std::unique_ptr<engines::ModelRuntime> runtime;
   engines::Snapshot weights;
 };
 
-/// Opens a runtime at the origin of an incarnation.
-/// Errors: of `open_runtime`; `kInvalidArgument` when the commit was made from another model.
+/// Opens a runtime and restores it to `origin`: the initial weights or those of a commit.
+/// Errors: those of `open_runtime`; `kInvalidArgument` if the commit was made from another model.
 [[nodiscard]] Result<OpenedRuntime> open_runtime_at(const TrainedModel& model,
                                                     const engines::RuntimeOptions& options,
                                                     const actors::RunOrigin& origin);
 
-/// Warns, in one line, of more threads than the process can keep busy.
+/// Logs a warning if `device` asks for more threads than the process can keep busy.
 void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run);
 
-/// Says what a runtime computes with, in one line.
-void inform_of_device(const engines::ModelRuntime& runtime, const RunEnvironment& run);
+/// Logs one line that describes what the runtime computes with.
+void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run);
 
-/// Tells what the run is likely to hold in memory, and what at most.
-void inform_of_memory(const MemoryPlan& expected, const MemoryPlan& most,
+/// Logs the expected and the maximum memory of the run, one line each.
+void log_memory_plans(const MemoryPlan& expected, const MemoryPlan& maximum,
                       const RunEnvironment& run);
 
-/// Writes `weights` as `directory`/export: a model directory in the files' dtype, or
-/// `directory`/export/adapter in PEFT layout.
+/// Exports `weights`: a model to `run.directory`/export, in the dtypes of the model's files, or an
+/// adapter to `run.directory`/export/adapter, in the PEFT layout.
 /// Errors: those of `export_model` and `write_adapter`.
 [[nodiscard]] Status export_weights(const TrainedModel& model, const ModelOptions& options,
                                     const engines::Snapshot& weights, const RunEnvironment& run);
 
-/// Starts what `spawn` makes, and waits until it ends.
-/// Errors: why it ended otherwise than by finishing.
+/// Starts the supervisor that `spawn` returns and blocks until the run ends. `spawn` passes its
+/// argument to the supervisor as `SupervisorDeps::on_end`.
+/// Errors: the reason if the run failed.
 [[nodiscard]] Result<actors::RunSummary> run_to_end(
     const RunEnvironment& run,
     const std::function<actors::SupervisorActor(std::function<void(Result<actors::RunSummary>)>)>&

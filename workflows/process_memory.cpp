@@ -10,7 +10,7 @@
 namespace tidemill::workflows {
 namespace {
 
-// A line of a process's status, which counts in KiB.
+// Returns a value from /proc/PID/status, which counts in KiB.
 std::optional<std::int64_t> status_bytes(pid_t pid, const std::string& key) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -22,8 +22,8 @@ std::optional<std::int64_t> status_bytes(pid_t pid, const std::string& key) {
   return std::nullopt;
 }
 
-// Adds the segments of one loaded object that are not written to: the others have no file behind
-// them any more.
+// Adds the sizes of the read-only segments of one loaded object. Writable segments are private
+// copies, which RssAnon already counts.
 int add_code(dl_phdr_info* object, std::size_t /*size*/, void* sum) {
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];

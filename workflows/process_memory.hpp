@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the process holds, as the system counts it.
+// The memory of a process, as the operating system reports it.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace tidemill::workflows {
 
-/// Returns the memory of the process that no file stands behind, and the code of the program and
-/// its libraries, all of it: pages of code come as they run, and most do. Nothing where the system
-/// does not tell. Units: bytes.
+/// Returns the anonymous memory of the process plus the whole code of the program and its
+/// libraries. The code is counted in full because most of its pages are loaded as the program runs.
+/// Returns nothing if the system does not report it. Units: bytes.
 [[nodiscard]] std::optional<std::int64_t> program_bytes();
 
-/// Returns the most memory that this process, or `pid`, has held since it was started as its
-/// program or its peak was reset. Nothing where it has ended or the system does not tell. Units:
-/// bytes.
+/// Returns the peak memory of this process, or of `pid`, since it executed its program or since its
+/// peak was reset. Returns nothing if the process has ended or the system does not report it.
+/// Units: bytes.
 [[nodiscard]] std::optional<std::int64_t> peak_bytes();
 [[nodiscard]] std::optional<std::int64_t> peak_bytes(pid_t pid);
 

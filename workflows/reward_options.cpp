@@ -18,22 +18,28 @@ std::string reward_name(const RewardOptions& options) {
 void describe(Schema<ExactMatchReward>& /*s*/) {}
 
 void describe(Schema<NumberReward>& s) {
-  s.field("tolerance", &NumberReward::tolerance, "Largest difference that still counts as equal.")
+  s.field("tolerance", &NumberReward::tolerance,
+          "Largest absolute difference that still counts as equal.")
       .at_least(0);
 }
 
 void describe(Schema<RegexReward>& s) {
-  s.field("pattern", &RegexReward::pattern,
-          "A PCRE2 pattern. A group named answer must capture the reference answer.")
+  s.field(
+       "pattern", &RegexReward::pattern,
+       "A PCRE2 pattern that is searched for in the response. If it has a group named answer, that "
+       "group must capture the reference answer.")
       .required();
   s.check("pattern", [](const RegexReward& o) { return o.pattern.empty() ? "is empty" : ""; });
 }
 
 void describe(Schema<CommandReward>& s) {
-  s.field("command", &CommandReward::command,
-          "Program and arguments of a long-lived process that speaks JSON lines.")
+  s.field(
+       "command", &CommandReward::command,
+       "Program and arguments of a long-lived process that reads requests from standard input and "
+       "writes rewards to standard output, as JSON lines.")
       .required();
-  s.field("timeout_ms", &CommandReward::timeout_ms, "Time limit of one sample.")
+  s.field("timeout_ms", &CommandReward::timeout_ms,
+          "Time limit for one sample; a program that exceeds it is killed and restarted.")
       .range(1, 86'400'000)
       .unit("ms");
   s.check("command", [](const CommandReward& o) {
@@ -42,16 +48,20 @@ void describe(Schema<CommandReward>& s) {
 }
 
 void describe(Schema<RewardOptions>& s) {
-  s.one_of("kind", &RewardOptions::scoring, "How an answer is judged.")
-      .kind<ExactMatchReward>("exact_match", "1 if the answer is the reference answer, else 0.")
-      .kind<NumberReward>("number", "1 if the answer's last number is the reference, else 0.")
-      .kind<RegexReward>("regex", "1 if the answer matches a pattern, else 0.")
-      .kind<CommandReward>("command", "What a program of yours says.");
+  s.one_of("kind", &RewardOptions::scoring, "How a response is scored.")
+      .kind<ExactMatchReward>("exact_match",
+                              "1 if the response is the reference answer, both trimmed; else 0.")
+      .kind<NumberReward>(
+          "number",
+          "1 if the last number of the response equals that of the reference answer; "
+          "else 0.")
+      .kind<RegexReward>("regex", "1 if the response matches a pattern; else 0.")
+      .kind<CommandReward>("command", "The value that a program of your own returns.");
   s.field("name", &RewardOptions::name,
-          "What records call it; needed when two rewards are of one kind.");
-  s.field("weight", &RewardOptions::weight, "Its factor in the sum.").range(-1e9, 1e9);
+          "Name of the reward in the records, by default its kind. Names must differ.");
+  s.field("weight", &RewardOptions::weight, "Factor of this reward in the sum.").range(-1e9, 1e9);
   s.check("name", [](const RewardOptions& o) {
-    return o.name && !is_reward_name(*o.name) ? "takes up to 64 of a-z, 0-9 and _" : "";
+    return o.name && !is_reward_name(*o.name) ? "must be 1 to 64 characters of a-z, 0-9 and _" : "";
   });
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How answers are rewarded. Meanings: reward_options.cpp.
+// The keys of section `reward`: how responses are scored. The help texts in reward_options.cpp
+// explain the keys.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +12,33 @@
 
 namespace tidemill::workflows {
 
-/// The answer is the reference answer.
+/// Rewards a response that equals the reference answer.
 struct ExactMatchReward {};
 
-/// The last number of the answer is the reference number.
+/// Rewards a response whose last number is that of the reference answer.
 struct NumberReward {
   double tolerance = 1e-6;
 };
 
-/// The answer matches a pattern.
+/// Rewards a response that matches a pattern.
 struct RegexReward {
   std::string pattern;
 };
 
-/// A program of the user's judges.
+/// Lets a program of the user score responses.
 struct CommandReward {
   std::vector<std::string> command;  // program and arguments
   std::int64_t timeout_ms = 30'000;
 };
 
-/// One reward, or a part of a weighted sum.
+/// The only reward of a run, or one part of a weighted sum.
 struct RewardOptions {
   OneOf scoring{"exact_match", ExactMatchReward{}};
-  std::optional<std::string> name;  // none: the kind's
+  std::optional<std::string> name;  // none: the name of the kind
   double weight = 1.0;
 };
 
-/// Returns what records and errors call a reward.
+/// Returns the name of a reward in records and error messages.
 [[nodiscard]] std::string reward_name(const RewardOptions& options);
 
 void describe(Schema<ExactMatchReward>& s);

@@ -15,7 +15,7 @@ bool is_sum(const std::vector<RewardOptions>& rewards) {
   return rewards.size() > 1 || rewards.front().weight != 1.0;
 }
 
-// "reward." of the only one, "reward[1]." of the second of several.
+// Returns "reward." if there is only one reward, else e.g. "reward[1]." for the second one.
 std::string key_of(const std::vector<RewardOptions>& rewards, std::size_t index) {
   return rewards.size() == 1 ? "reward." : "reward[" + std::to_string(index) + "].";
 }
@@ -24,7 +24,8 @@ Status at_key(const std::string& key, const Status& status) {
   return {status.code(), key + status.message()};
 }
 
-// What our own kinds ask of an engine; nothing for the kinds of embedding programs.
+// Returns the engine options of a built-in reward kind, or nothing for a kind that an embedding
+// program added.
 std::optional<engines::RewardOptions> engine_options(const OneOf& scoring) {
   engines::RewardOptions reward;
   if (const auto* number = scoring.get<NumberReward>()) {
@@ -48,12 +49,12 @@ Result<Engine> make_one(const RewardOptions& options, const RewardContext& conte
   if (!wanted.has_value()) {
     const auto own = context.extensions.rewards.find(options.scoring.name());
     return own == context.extensions.rewards.end()
-               ? invalid_argument("kind: nothing makes " + options.scoring.name())
-               : own->second(options.scoring, context.place);
+               ? invalid_argument("kind: no engine is registered for " + options.scoring.name())
+               : own->second(options.scoring, context.environment);
   }
   const std::string file = "reward" + (alone ? "" : '-' + reward_name(options)) + "-stderr.txt";
-  wanted->stderr_path = (context.place.directory / file).string();
-  return engines::make_reward_engine(*wanted, context.place.clock);
+  wanted->stderr_path = (context.environment.directory / file).string();
+  return engines::make_reward_engine(*wanted, context.environment.clock);
 }
 
 }  // namespace
@@ -72,11 +73,13 @@ Result<Engine> make_rewards(const std::vector<RewardOptions>& rewards,
                          : std::move(parts.front().engine);
 }
 
-Result<engines::AnswerCheck> make_answer_check(const std::vector<RewardOptions>& rewards) {
-  std::vector<engines::AnswerCheck> checks;
+Result<engines::ReferenceAnswerCheck> make_reference_answer_check(
+    const std::vector<RewardOptions>& rewards) {
+  std::vector<engines::ReferenceAnswerCheck> checks;
   for (std::size_t i = 0; i < rewards.size(); ++i) {
     const auto wanted = engine_options(rewards[i].scoring);
-    auto check = wanted.has_value() ? engines::make_answer_check(*wanted) : engines::AnswerCheck();
+    auto check = wanted.has_value() ? engines::make_reference_answer_check(*wanted)
+                                    : engines::ReferenceAnswerCheck();
     if (!check.ok()) {
       return at_key(key_of(rewards, i), check.status());
     }
@@ -85,11 +88,11 @@ Result<engines::AnswerCheck> make_answer_check(const std::vector<RewardOptions>&
     }
   }
   if (checks.empty()) {
-    return engines::AnswerCheck();
+    return engines::ReferenceAnswerCheck();
   }
-  return engines::AnswerCheck([checks = std::move(checks)](const std::string& answer) {
-    for (const engines::AnswerCheck& check : checks) {
-      TIDEMILL_RETURN_IF_ERROR(check(answer));
+  return engines::ReferenceAnswerCheck([checks = std::move(checks)](const std::string& reference) {
+    for (const engines::ReferenceAnswerCheck& check : checks) {
+      TIDEMILL_RETURN_IF_ERROR(check(reference));
     }
     return Status();
   });

@@ -13,32 +13,31 @@ bool has_empty(const std::vector<std::string>& texts) {
   return std::count(texts.begin(), texts.end(), "") > 0;
 }
 
-std::string too_cold(double temperature) {
-  return temperature > 0 && temperature < engines::kLeastTemperature ? "must be 0 or at least 0.001"
-                                                                     : "";
+std::string temperature_problem(double temperature) {
+  return temperature > 0 && temperature < engines::kMinTemperature ? "must be 0 or at least 0.001"
+                                                                   : "";
 }
 
-std::string unfit_list(const std::vector<RewardOptions>& rewards) {
+std::string rewards_problem(const std::vector<RewardOptions>& rewards) {
   std::set<std::string> names;
   for (const RewardOptions& reward : rewards) {
     if (const std::string name = reward_name(reward); !names.insert(name).second) {
-      return "two rewards are called " + name + "; give one of them a name";
+      return "two rewards are named " + name + "; give one of them another name";
     }
   }
-  return rewards.empty() ? "needs at least one" : "";
+  return rewards.empty() ? "needs at least one reward" : "";
 }
 
-// Rules over several sections. Those that refuse come first.
+// Adds the rules that involve several sections.
 void add_rules(Schema<RlOptions>& s) {
-  s.check("reward", [](const RlOptions& o) { return unfit_list(o.reward); });
+  s.check("reward", [](const RlOptions& o) { return rewards_problem(o.reward); });
   s.check("data.epochs", [](const RlOptions& o) {
-    return o.data.epochs && o.train.common.steps ? "stands beside train.steps; give one of them"
-                                                 : "";
+    return o.data.epochs && o.train.common.steps ? "cannot be combined with train.steps" : "";
   });
   s.check("train.warmup_steps", [](const RlOptions& o) {
     const std::int64_t updates = std::int64_t{o.train.minibatches} * o.train.epochs;
     return o.train.common.steps && o.train.common.warmup_steps > *o.train.common.steps * updates
-               ? "is more than the run's optimizer steps"
+               ? "exceeds the number of optimizer steps of the run"
                : "";
   });
   s.check("rollout.group_size", [](const RlOptions& o) -> std::string {
@@ -49,25 +48,25 @@ void add_rules(Schema<RlOptions>& s) {
   s.check("algorithm.scale", [](const RlOptions& o) {
     return o.algorithm.baseline == Baseline::kLeaveOneOut &&
                    o.algorithm.scale != AdvantageScale::kNone
-               ? "goes with baseline: group_mean; leave_one_out divides by nothing"
+               ? "must be none with baseline: leave_one_out"
                : "";
   });
   s.check("algorithm.overlong.buffer", [](const RlOptions& o) {
     return o.algorithm.overlong && o.algorithm.overlong->buffer > o.rollout.max_new_tokens
-               ? "is more than rollout.max_new_tokens"
+               ? "exceeds rollout.max_new_tokens"
                : "";
   });
   s.check("eval.every_steps", [](const RlOptions& o) {
     return o.eval.common.every_steps > 0 && o.data.eval.empty() ? "needs data.eval" : "";
   });
   s.warn("rollout.temperature", [](const RlOptions& o) {
-    return o.rollout.temperature == 0 ? "is 0: the samples of a group are all equal" : "";
+    return o.rollout.temperature == 0 ? "is 0, so that all samples of a group are equal" : "";
   });
   const auto warn_of_filter = [&s](const char* key, bool (*used)(const RolloutOptions&)) {
     s.warn(std::string("rollout.") + key, [used](const RlOptions& o) {
-      return used(o.rollout)
-                 ? "changes what is drawn but not the log-probabilities that training sees"
-                 : "";
+      return used(o.rollout) ? "changes which tokens are sampled, but not the log-probabilities "
+                               "that training uses"
+                             : "";
     });
   };
   warn_of_filter("top_k", [](const RolloutOptions& r) { return r.top_k != 0; });
@@ -84,22 +83,24 @@ void add_rules(Schema<RlOptions>& s) {
   s.warn("train.micro_batch_tokens", [](const RlOptions& o) {
     const std::int64_t longest = o.rollout.max_new_tokens + o.data.max_prompt_tokens.value_or(0);
     return longest > o.train.common.micro_batch_tokens
-               ? "is less than the longest sample, which then makes a micro-batch of its own"
+               ? "is less than the longest possible sample, which then forms a micro-batch of its "
+                 "own"
                : "";
   });
   s.warn("algorithm.proximal", [](const RlOptions& o) {
     return o.algorithm.proximal == ProximalPolicy::kRecompute && o.staleness.max == 0
-               ? "costs a forward pass and changes nothing with staleness.max 0"
+               ? "costs a forward pass and has no effect with staleness.max: 0"
                : "";
   });
   s.warn("executor.priority", [](const RlOptions& o) {
     return o.executor.priority != SharingPriority::kShares && o.executor.train_weight != 1.0
-               ? "goes before train_weight, which changes nothing"
+               ? "overrides train_weight, which then has no effect"
                : "";
   });
   s.warn("staleness.schedule", [](const RlOptions& o) {
     return o.staleness.schedule == StalenessSchedule::kFixed && o.staleness.max == 0
-               ? "changes nothing with staleness.max 0, which is fixed already"
+               ? "has no effect with staleness.max: 0, where every batch already has a fixed "
+                 "version"
                : "";
   });
 }
@@ -108,145 +109,166 @@ void add_rules(Schema<RlOptions>& s) {
 
 void describe(EnumSchema<StalenessPolicy>& e) {
   e.name("pace", StalenessPolicy::kPace,
-         "Groups in the order of their admission; the trainer waits for the oldest.");
+         "Groups in admission order; the trainer waits for the oldest one.");
 }
 
 void describe(EnumSchema<StalenessSchedule>& e) {
-  e.name("none", StalenessSchedule::kNone, "Any version within staleness.max.")
-      .name("fixed", StalenessSchedule::kFixed,
-            "Batch k is generated wholly by version k - max: reproducible at any max.");
+  e.name("none", StalenessSchedule::kNone, "Any version that staleness.max allows.")
+      .name(
+          "fixed", StalenessSchedule::kFixed,
+          "Version k - max generates the whole batch k, so that a run is reproducible at any max.");
 }
 
 void describe(Schema<RolloutOptions>& s) {
-  s.field("group_size", &RolloutOptions::group_size, "Samples drawn for each prompt.")
+  s.field("group_size", &RolloutOptions::group_size, "Samples generated for each prompt.")
       .range(1, 1024);
-  s.field("max_new_tokens", &RolloutOptions::max_new_tokens, "Longest answer.")
+  s.field("max_new_tokens", &RolloutOptions::max_new_tokens, "Maximum length of a response.")
       .range(1, 1e6)
       .unit("tokens");
   s.field("temperature", &RolloutOptions::temperature, "Divides the logits; 0: greedy.")
       .range(0, 100);
-  s.field("top_k", &RolloutOptions::top_k, "Draws from the k most probable tokens; 0: all.")
+  s.field("top_k", &RolloutOptions::top_k,
+          "Samples only from the k most probable tokens; 0: from all.")
       .at_least(0);
-  s.field("top_p", &RolloutOptions::top_p,
-          "Draws from the most probable tokens with this mass; 1: all.")
+  s.field(
+       "top_p", &RolloutOptions::top_p,
+       "Samples only from the smallest set of most probable tokens whose total probability reaches "
+       "this; 1: from all.")
       .above(0)
       .at_most(1);
   s.field("min_p", &RolloutOptions::min_p,
-          "Leaves out tokens less probable than this share of the best; 0: none.")
+          "Excludes tokens that are less probable than this fraction of the most probable one; 0: "
+          "none.")
       .range(0, 1);
-  s.field("repetition_penalty", &RolloutOptions::repetition_penalty,
-          "Weakens tokens seen in prompt or answer; 1: off.")
+  s.field(
+       "repetition_penalty", &RolloutOptions::repetition_penalty,
+       "Divides positive and multiplies negative logits of tokens that occur in the prompt or the "
+       "response; 1: off.")
       .above(0)
       .at_most(100);
   s.field("frequency_penalty", &RolloutOptions::frequency_penalty,
-          "Subtracted from a logit for each time the answer holds the token.")
+          "Subtracted from a token's logit for each of its occurrences in the response; 0: off.")
       .range(-100, 100);
   s.field("presence_penalty", &RolloutOptions::presence_penalty,
-          "Subtracted from a logit if the answer holds the token.")
+          "Subtracted from a token's logit if the token occurs in the response; 0: off.")
       .range(-100, 100);
-  s.field("stop", &RolloutOptions::stop, "Texts that end an answer.").one_or_many();
+  s.field("stop", &RolloutOptions::stop, "Texts that end a response.").one_or_many();
   s.field("stop_ids", &RolloutOptions::stop_ids,
-          "Token ids that end an answer, beside the model's own.")
+          "Token ids that end a response, in addition to the model's end tokens.")
       .one_or_many()
       .at_least(0);
   s.field("workers", &RolloutOptions::workers,
-          "Rollout actors; those of one process share one model.")
+          "Number of rollout actors; all of them share one model.")
       .range(1, 256);
-  s.field("kv_bytes", &RolloutOptions::kv_bytes, "Memory of cached keys and values.")
+  s.field("kv_bytes", &RolloutOptions::kv_bytes,
+          "Memory for cached keys and values, of rollout and training together.")
       .at_least(1)
       .unit("bytes");
-  s.check("temperature", [](const RolloutOptions& o) { return too_cold(o.temperature); });
+  s.check("temperature",
+          [](const RolloutOptions& o) { return temperature_problem(o.temperature); });
   s.check("stop", [](const RolloutOptions& o) {
-    return has_empty(o.stop) ? "holds an empty text, which would end every answer" : "";
+    return has_empty(o.stop) ? "contains an empty text, which would end every response" : "";
   });
 }
 
 void describe(Schema<StalenessOptions>& s) {
-  s.field("max", &StalenessOptions::max,
-          "How many versions older than the trainer's a trained token may be; 0: synchronous.")
+  s.field(
+       "max", &StalenessOptions::max,
+       "Largest staleness: how many versions older than the trainer's a trained token may be; 0: "
+       "rollout and training alternate.")
       .range(0, 1000)
       .unit("versions");
-  s.field("policy", &StalenessOptions::policy, "Which groups the trainer takes.");
-  s.field("schedule", &StalenessOptions::schedule, "Which version generates which batch.");
+  s.field("policy", &StalenessOptions::policy, "Which groups the trainer takes next.");
+  s.field("schedule", &StalenessOptions::schedule, "Which version generates each batch.");
 }
 
 void describe(Schema<RlTrainOptions>& s) {
   s.field("prompts_per_step", &RlTrainOptions::prompts_per_step,
-          "Prompts of a batch; it holds rollout.group_size samples of each.")
+          "Prompts in a batch, each with rollout.group_size samples.")
       .range(1, 65536);
-  s.field("minibatches", &RlTrainOptions::minibatches, "Optimizer steps a batch is cut into.")
+  s.field("minibatches", &RlTrainOptions::minibatches,
+          "Minibatches that a batch is split into, each for one optimizer step; must divide "
+          "train.prompts_per_step.")
       .range(1, 65536);
-  s.field("epochs", &RlTrainOptions::epochs, "Passes over each batch.").range(1, 1000);
+  s.field("epochs", &RlTrainOptions::epochs, "Training passes over each batch.").range(1, 1000);
   s.include(&RlTrainOptions::common);
   s.check("minibatches", [](const RlTrainOptions& o) {
-    return o.prompts_per_step % o.minibatches != 0 ? "does not divide train.prompts_per_step" : "";
+    return o.prompts_per_step % o.minibatches != 0 ? "must divide train.prompts_per_step" : "";
   });
 }
 
 void describe(Schema<RlEvalOptions>& s) {
   s.include(&RlEvalOptions::common);
-  s.field("samples", &RlEvalOptions::samples, "Answers drawn for each prompt: the k of mean@k.")
+  s.field("samples", &RlEvalOptions::samples,
+          "Responses generated for each prompt: the k of mean@k and pass@k.")
       .range(1, 1024);
   s.field("temperature", &RlEvalOptions::temperature, "Divides the logits; 0: greedy.")
       .range(0, 100);
-  s.check("temperature", [](const RlEvalOptions& o) { return too_cold(o.temperature); });
+  s.check("temperature", [](const RlEvalOptions& o) { return temperature_problem(o.temperature); });
   s.check("samples", [](const RlEvalOptions& o) {
-    return o.samples > 1 && o.temperature == 0 ? "needs eval.temperature above 0 to differ" : "";
+    return o.samples > 1 && o.temperature == 0
+               ? "above 1 needs eval.temperature above 0, or all samples are equal"
+               : "";
   });
 }
 
 void describe(EnumSchema<OnFailedSample>& e) {
-  e.name("drop_group", OnFailedSample::kDropGroup, "The whole group is left out.")
-      .name("shrink", OnFailedSample::kShrink, "The rest of the group goes on without it.");
+  e.name("drop_group", OnFailedSample::kDropGroup, "The whole group is dropped.")
+      .name("shrink", OnFailedSample::kShrink,
+            "The other samples of the group are trained without it.");
 }
 
 void describe(Schema<StreamLimits>& s) {
-  s.field("bytes", &StreamLimits::bytes, "Most bytes of rows between rollout and training.")
+  s.field("bytes", &StreamLimits::bytes,
+          "Maximum size of the rows between rollout and training; a full stream admits no further "
+          "prompts. Must have room for a whole batch.")
       .at_least(1)
       .unit("bytes");
   s.field("lease_ms", &StreamLimits::lease_ms,
-          "Time after which a row that nobody answered for is given to somebody else.")
+          "Time after which a row that a worker has not finished is given to another worker.")
       .range(1, 86'400'000)
       .unit("ms");
   s.field("max_deliveries", &StreamLimits::max_deliveries,
-          "Times a row is given out before it counts as failed.")
+          "How often a row is given to workers before it counts as failed.")
       .range(1, 1000);
   s.field("on_failed", &StreamLimits::on_failed,
-          "What becomes of a group when one of its samples has failed.");
+          "What happens to a group if one of its samples fails.");
 }
 
 void describe(EnumSchema<SharingPriority>& e) {
   e.name("shares", SharingPriority::kShares,
-         "Whichever is behind its share of tokens: see train_weight.")
+         "The one that is behind its share of tokens; see train_weight.")
       .name("rollout", SharingPriority::kRollout,
-            "Rollout, until nothing more may be generated: staleness.max bounds it.")
+            "Rollout, until staleness.max lets it generate no more.")
       .name("train", SharingPriority::kTrain, "Training, until its batch is done.");
 }
 
 void describe(Schema<ExecutorShareOptions>& s) {
   s.field("priority", &ExecutorShareOptions::priority,
-          "Who computes while rollout and training both have work.");
+          "Whether rollout or training computes when both have work.");
   s.field("train_weight", &ExecutorShareOptions::train_weight,
-          "Weight of training against rollout's 1: tokens trained on for each token computed.")
+          "Tokens that training processes for each token that rollout processes, with priority: "
+          "shares.")
       .above(0)
       .at_most(1e6);
 }
 
 void describe(Schema<RlOptions>& s) {
-  s.field("model", &RlOptions::model, "The model to start from.");
+  s.field("model", &RlOptions::model, "The model that the run starts from.");
   s.field("data", &RlOptions::data,
           R"(Rows: {"prompt": ..., "answer": ...} or {"messages": [...], "answer": ...}.)");
-  s.field("rollout", &RlOptions::rollout, "How answers are drawn.");
+  s.field("rollout", &RlOptions::rollout, "How responses are generated.");
   s.field("reward", &RlOptions::reward,
-          "How answers are rewarded; of a list, the weighted sum counts.")
+          "How responses are scored; of a list, the weighted sum counts.")
       .one_or_many();
   s.field("algorithm", &RlOptions::algorithm, "How rewards become a loss.");
   s.field("staleness", &RlOptions::staleness, "How far rollout may run ahead of training.");
-  s.field("train", &RlOptions::train, "How weights are changed.");
-  s.field("eval", &RlOptions::eval, "Evaluation on data.eval, with mean@k and pass@k.");
-  s.field("stream", &RlOptions::stream, "The store between rollout and training.");
-  s.field("executor", &RlOptions::executor,
-          "How rollout and training share the threads; a thread serves one of them at a time.");
+  s.field("train", &RlOptions::train, "How the weights are trained.");
+  s.field("eval", &RlOptions::eval, "Evaluation on data.eval: mean@k and pass@k.");
+  s.field("stream", &RlOptions::stream, "Limits of the stream between rollout and training.");
+  s.field(
+      "executor", &RlOptions::executor,
+      "How rollout and training share the compute threads, which work for one of them at a time.");
   s.include(&RlOptions::run);
   add_rules(s);
 }

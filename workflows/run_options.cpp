@@ -22,32 +22,36 @@ void describe(Schema<CheckpointOptions>& s) {
 void describe(Schema<RecordOptions>& s) {
   s.field(
        "samples_bytes", &RecordOptions::samples_bytes,
-       "Most bytes of samples.jsonl; samples for which it has no room are not kept; 0: none are.")
+       "Maximum size of samples.jsonl; samples that no longer fit are not recorded; 0: none are.")
       .at_least(0)
       .unit("bytes");
 }
 
 void describe(Schema<DeviceOptions>& s) {
   s.field("threads", &DeviceOptions::threads,
-          "Threads that compute; 0: one for each core that affinity and control groups leave.")
+          "Compute threads; 0: one for each core that CPU affinity and control groups allow.")
       .range(0, 1024);
-  s.field("memory_bytes", &DeviceOptions::memory_bytes,
-          "Memory the run may take; 0: what the machine allows.")
+  s.field(
+       "memory_bytes", &DeviceOptions::memory_bytes,
+       "Memory that the run may use; 0: what the machine and its control groups allow. A run that "
+       "may need more is refused.")
       .at_least(0)
       .unit("bytes");
 }
 
 void describe(Schema<RunOptions>& s) {
-  s.field("name", &RunOptions::name,
-          "The run's directory is runs/NAME; without it the file's stem, then stem-2, ...");
-  s.field("seed", &RunOptions::seed, "The same seed gives the same run.").at_least(0);
-  s.field("checkpoint", &RunOptions::checkpoint, "Commits that a run can go on from.");
-  s.field("record", &RunOptions::record, "What a run writes down.");
-  s.field("device", &RunOptions::device, "Where the run computes.");
+  s.field(
+      "name", &RunOptions::name,
+      "The run's directory is runs/NAME. Default: the file name without its suffix, then with -2, "
+      "-3, ... appended if that is taken.");
+  s.field("seed", &RunOptions::seed, "Seed of all random numbers of the run.").at_least(0);
+  s.field("checkpoint", &RunOptions::checkpoint, "When the run saves a commit to resume from.");
+  s.field("record", &RunOptions::record, "What the run records.");
+  s.field("device", &RunOptions::device, "Threads and memory that the run may use.");
   s.check("name", [](const RunOptions& o) {
-    return o.name && !is_run_name(*o.name)
-               ? "needs 1 to 128 letters, digits, dots, dashes or underscores, no dot first"
-               : "";
+    return o.name && !is_run_name(*o.name) ? "must be 1 to 128 letters, digits, dots, dashes or "
+                                             "underscores, and not begin with a dot"
+                                           : "";
   });
 }
 

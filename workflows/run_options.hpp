@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every run has, whatever its workflow: a name, a seed, checkpoints, a device. Meanings:
-// run_options.cpp.
+// The keys that the runs of all workflows have: name, seed, checkpoints, records and device. The
+// help texts in run_options.cpp explain the keys.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct CheckpointOptions {
 };
 
 struct DeviceOptions {
-  std::int32_t threads = 0;       // 0: all cores the process may use
-  std::int64_t memory_bytes = 0;  // 0: what the machine or its cgroup allows
+  std::int32_t threads = 0;       // 0: one for each core the process may use
+  std::int64_t memory_bytes = 0;  // 0: what the machine and its control groups allow
 };
 
 struct RecordOptions {
@@ -25,14 +25,15 @@ struct RecordOptions {
 };
 
 struct RunOptions {
-  std::optional<std::string> name;  // none: the file's stem, then stem-2, ...
+  std::optional<std::string> name;  // none: the stem of the file, then stem-2, ...
   std::uint64_t seed = 0;
   CheckpointOptions checkpoint;
   RecordOptions record;
   DeviceOptions device;
 };
 
-/// Returns whether `name` may be the name of a run: 1 to 128 of `A-Z a-z 0-9 . _ -`, no dot first.
+/// Returns whether `name` is a valid name of a run: 1 to 128 characters of `A-Z a-z 0-9 . _ -`, the
+/// first of which is not a dot.
 [[nodiscard]] bool is_run_name(std::string_view name);
 
 void describe(Schema<CheckpointOptions>& s);

@@ -5,26 +5,25 @@ namespace tidemill::workflows {
 
 void describe(Schema<SftTrainOptions>& s) {
   s.field("sequences_per_step", &SftTrainOptions::sequences_per_step,
-          "Sequences of a batch; those without a target count.")
+          "Sequences in a batch, including those without a target.")
       .range(1, 65536);
   s.include(&SftTrainOptions::common);
 }
 
 void describe(Schema<SftOptions>& s) {
-  s.field("model", &SftOptions::model, "The model to start from.");
+  s.field("model", &SftOptions::model, "The model that the run starts from.");
   s.field("data", &SftOptions::data,
           R"(Rows: {"prompt": ..., "answer": ...}, {"messages": [...]}, )"
           R"(or {"input_ids": [...], "loss_mask": [...]}.)");
-  s.field("train", &SftOptions::train, "How weights are changed.");
+  s.field("train", &SftOptions::train, "How the weights are trained.");
   s.field("eval", &SftOptions::eval, "Evaluation on data.eval: the loss on held-out rows.");
   s.include(&SftOptions::run);
   s.check("data.epochs", [](const SftOptions& o) {
-    return o.data.epochs && o.train.common.steps ? "stands beside train.steps; give one of them"
-                                                 : "";
+    return o.data.epochs && o.train.common.steps ? "cannot be combined with train.steps" : "";
   });
   s.check("train.warmup_steps", [](const SftOptions& o) {
     return o.train.common.steps && o.train.common.warmup_steps > *o.train.common.steps
-               ? "is more than train.steps"
+               ? "exceeds train.steps"
                : "";
   });
   s.check("model.dtype",

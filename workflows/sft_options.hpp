@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of supervised fine-tuning. Meanings: sft_options.cpp.
+// The options of supervised fine-tuning. The help texts in sft_options.cpp explain the keys.
 #pragma once
 
 #include <cstdint>

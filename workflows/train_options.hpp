@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How weights are changed, in every workflow that trains. Meanings: train_options.cpp.
+// The keys of section `train` that all workflows share. The help texts in train_options.cpp explain
+// the keys.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@
 
 namespace tidemill::workflows {
 
-/// How the learning rate goes on after warming up.
+/// How the learning rate changes after the warmup.
 enum class LearningRateSchedule : std::uint8_t { kConstant, kLinear, kCosine };
 /// Which weights do not decay.
 enum class WeightDecayExclude : std::uint8_t { kNormsAndBiases, kNone };
 
-/// Which biases of the model are trained beside an adapter.
+/// Which biases of the model are trained in addition to an adapter.
 enum class TrainedBias : std::uint8_t { kNone, kAll, kLoraOnly };
 
 /// A new LoRA adapter.
@@ -38,7 +39,7 @@ struct NewIa3 {
   std::vector<std::string> modules_to_save;
 };
 
-/// An adapter that is there already, in PEFT layout; training goes on from it.
+/// An existing adapter in the PEFT layout, which is trained further.
 struct GivenAdapter {
   std::string path;
 };
@@ -47,12 +48,12 @@ struct AdapterOptions {
   OneOf source{"lora", NewLora{}};
 };
 
-/// What the backward pass computes again instead of keeping it: see `engines::Recompute`.
+/// What the backward pass computes again instead of keeping it in memory; see `engines::Recompute`.
 enum class RecomputeChoice : std::uint8_t { kAuto, kNone, kCheap, kLayer };
 
-/// The optimizer and what it trains.
+/// The optimizer, and what it trains.
 struct TrainOptions {
-  std::optional<std::int64_t> steps;  // none: as many as data.epochs needs
+  std::optional<std::int64_t> steps;  // none: data.epochs decides
   std::int64_t micro_batch_tokens = 1024;
   RecomputeChoice recompute = RecomputeChoice::kAuto;
   double learning_rate = 1e-5;
@@ -61,7 +62,7 @@ struct TrainOptions {
   double weight_decay = 0.0;
   WeightDecayExclude weight_decay_exclude = WeightDecayExclude::kNormsAndBiases;
   double max_grad_norm = 1.0;
-  std::vector<double> betas{0.9, 0.999};  // of the two moments
+  std::vector<double> betas{0.9, 0.999};  // of the first and second moments
   double epsilon = 1e-8;
   std::optional<AdapterOptions> adapter;  // none: all parameters
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The advantage worker: one lease at a time, decided at once.
+// The advantage worker. It leases groups with one request at a time and decides about them
+// immediately.
 #include <map>
 #include <utility>
 
@@ -28,8 +29,8 @@ Result<GroupMember> read_member(const storage::LeasedRow& row) {
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer response, find_cell(row, SampleColumn::kResponseIds));
   TIDEMILL_ASSIGN_OR_RETURN(const auto finish, read_cell<std::uint8_t>(row, SampleColumn::kFinish));
   if (reward.empty() || finish.size() != 1) {
-    return Status(Errc::kInternal, "not the values of a reward and a finish row=" +
-                                       std::to_string(row.row.id.value));
+    return Status(Errc::kInternal,
+                  "malformed reward or finish column row=" + std::to_string(row.row.id.value));
   }
   GroupMember member;
   member.id = row.row.id;
@@ -50,15 +51,15 @@ Result<GroupDecision> decide(const DecideGroup& algorithm,
 }
 
 void retire(Self self, GroupId group, storage::VerdictKind kind, std::string reason) {
-  self->request(self->state.deps.stream, kAnswerMargin, atom::retire_v,
+  self->request(self->state.deps.stream, kReplyMargin, atom::retire_v,
                 GroupVerdict{group, {kind, std::move(reason)}})
       .then([](const storage::Settlement&) {},
-            [](const caf::error&) {});  // the lease runs out and the group is decided again
+            [](const caf::error&) {});  // the lease expires, and the group is leased again
 }
 
 void on_lease(Self self, const LeaseReply& reply) {
   auto& deps = self->state.deps;
-  Completion completion{task_id(SampleTask::kAdvantage), deps.name, {}};
+  AckRequest ack{task_id(SampleTask::kAdvantage), deps.name, {}};
   std::map<GroupId, std::vector<storage::LeasedRow>> groups;
   for (const storage::LeasedRow& row : reply.rows) {
     groups[row.row.group].push_back(row);
@@ -74,19 +75,19 @@ void on_lease(Self self, const LeaseReply& reply) {
       continue;
     }
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      completion.rows.push_back({rows[i].lease,
-                                 {make_cell(SampleColumn::kAdvantage,
-                                            std::vector<float>{decision.value().advantages[i]})},
-                                 {}});
+      ack.rows.push_back({rows[i].lease,
+                          {make_cell(SampleColumn::kAdvantage,
+                                     std::vector<float>{decision.value().advantages[i]})},
+                          {}});
     }
   }
-  if (completion.rows.empty()) {
+  if (ack.rows.empty()) {
     if (!reply.ended) {
       lease(self);
     }
     return;
   }
-  self->request(deps.stream, kAnswerMargin, atom::ack_v, std::move(completion))
+  self->request(deps.stream, kReplyMargin, atom::ack_v, std::move(ack))
       .then([self](const storage::Settlement&) { lease(self); },
             [self](const caf::error&) { try_again_later(self); });
 }
@@ -98,7 +99,7 @@ void lease(Self self) {
   request.consumer = deps.name;
   request.max_units = deps.max_groups;
   request.wait = deps.lease_wait;
-  self->request(deps.stream, deps.lease_wait + kAnswerMargin, atom::lease_v, std::move(request))
+  self->request(deps.stream, deps.lease_wait + kReplyMargin, atom::lease_v, std::move(request))
       .then([self](const LeaseReply& reply) { on_lease(self, reply); },
             [self](const caf::error&) { try_again_later(self); });
 }

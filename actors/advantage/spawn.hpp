@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting an advantage worker.
+// Spawns an advantage worker.
 #pragma once
 
 #include <cstdint>
@@ -16,34 +16,34 @@
 
 namespace tidemill::actors {
 
-/// ADVANTAGE WORKER: leases whole groups of the task "advantage", turns their rewards into
-/// advantages or filters them. Stateless.
+/// ADVANTAGE WORKER: leases whole groups of the task "advantage", and turns their rewards into
+/// advantages or filters the groups. It is stateless.
 using AdvantageWorkerActor = caf::typed_actor<
-    // Time to ask for groups: at the start, or some time after a failure.
+    // Asks for groups. The worker sends this to itself at the start and some time after a failure.
     caf::reacts_to<atom::wake>>;
 
-/// One sample of a group, as an algorithm sees it.
+/// The values of a sample that an algorithm reads.
 struct GroupMember {
   SampleId id;
   double reward = 0.0;
   std::uint32_t response_tokens = 0;
-  bool truncated = false;  // ended by length
+  bool truncated = false;  // the response reached the length limit
 };
 
-/// What an algorithm decides about a group.
+/// An algorithm's decision about a group.
 struct GroupDecision {
-  std::vector<float> advantages;  // one per member
-  std::string filtered;           // not empty: the group leaves untrained, and this is why
+  std::vector<float> advantages;  // one per member; read only if `filtered` is empty
+  std::string filtered;           // the reason why the group is not trained, or empty
 };
 
-/// The algorithm's part that looks at one group: a pure function.
-/// Errors: `kInvalidArgument` naming the sample, e.g. for a reward that is not finite.
+/// Decides about a group with an algorithm. Must be a pure function.
+/// Errors: `kInvalidArgument` naming the sample, for example if its reward is not finite.
 using DecideGroup = std::function<Result<GroupDecision>(std::span<const GroupMember>)>;
 
-/// What an advantage worker is made of.
+/// Dependencies of an advantage worker.
 struct AdvantageWorkerDeps {
   std::string name = "advantage-0";
-  std::uint32_t max_groups = 16;  // at a time
+  std::uint32_t max_groups = 16;  // per lease
   Duration lease_wait = std::chrono::seconds(1);
   StreamConsumerActor stream;
   DecideGroup decide;

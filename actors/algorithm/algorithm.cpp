@@ -13,7 +13,7 @@ using engines::Algorithm;
 using engines::TokenLoss;
 using engines::TrainSequence;
 
-// A group's columns as the functions of engines/rl take them.
+// The columns of a group in the form in which the functions of engines/rl take them.
 struct GroupColumns {
   explicit GroupColumns(std::span<const GroupMember> members) {
     for (const GroupMember& member : members) {
@@ -26,7 +26,7 @@ struct GroupColumns {
   std::vector<double> rewards;
   std::vector<std::int64_t> lengths;
   std::vector<SampleId> ids;
-  std::vector<GroupId> groups;  // all the same
+  std::vector<GroupId> groups;  // all equal
 };
 
 Result<GroupDecision> decide(const Algorithm& algorithm, std::span<const GroupMember> members) {
@@ -49,9 +49,10 @@ Result<GroupDecision> decide(const Algorithm& algorithm, std::span<const GroupMe
   }
   std::vector<double> advantages(group.rewards.size());
   const engines::GroupRewards<double> samples{group.rewards, group.groups, group.ids};
-  TIDEMILL_RETURN_IF_ERROR(algorithm.own_advantages ? algorithm.own_advantages(samples, advantages)
-                                                    : engines::algorithm_advantages<double>(
-                                                          algorithm, samples, advantages));
+  TIDEMILL_RETURN_IF_ERROR(
+      algorithm.custom_advantages
+          ? algorithm.custom_advantages(samples, advantages)
+          : engines::algorithm_advantages<double>(algorithm, samples, advantages));
   for (const double advantage : advantages) {
     decision.advantages.push_back(static_cast<float>(advantage));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An algorithm as the actors use it: what it decides about a group, and the loss of a minibatch.
+// Adapts the algorithms of engines/rl to actors: decisions about groups, and losses of minibatches.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,17 @@
 
 namespace tidemill::actors {
 
-/// Makes the decision about groups: rewards shaped for length, groups without signal filtered by
-/// their raw rewards, advantages.
-/// The decision's errors: those of the algorithm's functions, naming the sample.
+/// Returns a function that decides about groups with `algorithm`. It filters groups without a
+/// signal by their raw rewards, applies the penalty for long responses, and computes the
+/// advantages.
+/// Errors of the function: those of the algorithm's functions, naming the sample.
 [[nodiscard]] DecideGroup make_group_decision(const engines::Algorithm& algorithm);
 
-/// Makes the policy loss of minibatches.
-/// The loss's errors: those of `PolicyTokenLoss`.
+/// Returns a factory of the policy losses of minibatches.
+/// Errors of the factory and of the losses: those of `PolicyTokenLoss`.
 [[nodiscard]] LossFactory make_policy_loss(const engines::PolicyTokenLossOptions& options);
 
-/// Makes the supervised loss of minibatches: the mean over their targets.
+/// Returns a factory of the supervised losses of minibatches, which are means over their targets.
 [[nodiscard]] LossFactory make_sft_loss();
 
 }  // namespace tidemill::actors

@@ -106,14 +106,15 @@ public:
     }
     TIDEMILL_ASSIGN_OR_RETURN(const storage::Checkpoint checkpoint, store_->load_last());
     TIDEMILL_ASSIGN_OR_RETURN(RunCommit commit, from_checkpoint(checkpoint));
-    // Its config says by what the adapter's matrices are multiplied and where they belong.
+    // The config determines the scale of the adapter's matrices and the modules that they belong
+    // to.
     const auto adapter = checkpoint.blobs.find(kAdapterConfigPart);
     if (!inputs_.adapter_config.empty() && adapter != checkpoint.blobs.end() &&
         adapter->second != inputs_.adapter_config) {
-      return invalid_argument("train.adapter: not the adapter that the run began with");
+      return invalid_argument("train.adapter: not the adapter that the run was started with");
     }
     if (!inputs_.data_digest.empty() && commit.data_digest != inputs_.data_digest) {
-      return invalid_argument("data.train: not the data that the run began with");
+      return invalid_argument("data.train: not the data that the run was started with");
     }
     return std::optional<RunCommit>(std::move(commit));
   }
@@ -162,8 +163,8 @@ Result<RunCommit> from_checkpoint(const storage::Checkpoint& checkpoint) {
   (adapter ? commit.weights.adapter : commit.weights.base) = checkpoint.tensors.at(kWeightsPart);
   if (const auto best = checkpoint.tensors.find(kBestPart); best != checkpoint.tensors.end()) {
     if (!commit.best.has_value()) {
-      return corrupt_data(std::string("commit: part \"") + kBestPart + "\" that " + kMetaPart +
-                          " says nothing of");
+      return corrupt_data(std::string("commit: part \"") + kBestPart + "\" has no entry in " +
+                          kMetaPart);
     }
     engines::Snapshot& weights = commit.best->weights;
     (weights.adapter_digest.empty() ? weights.base : weights.adapter) = best->second;

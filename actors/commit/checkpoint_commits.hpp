@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commits of a run kept as checkpoints on disk.
+// Keeps the commits of a run as checkpoints on disk.
 #pragma once
 
 #include <memory>
@@ -10,23 +10,24 @@
 
 namespace tidemill::actors {
 
-// Parts of a run's checkpoint.
+// The names of the parts of a run's checkpoint.
 inline constexpr const char* kWeightsPart = "weights";  // base tensors, or the adapter's alone
-inline constexpr const char* kBestPart = "best";        // likewise, of the best evaluation
+inline constexpr const char* kBestPart = "best";        // likewise, for the best evaluation
 inline constexpr const char* kOptimizerPart = "optimizer";
 inline constexpr const char* kStreamPart = "stream";
 inline constexpr const char* kMetaPart = "meta.json";
 inline constexpr const char* kAdapterConfigPart = "adapter_config.json";  // of adapter runs
 
-/// Returns a commit as the named parts of a checkpoint. A commit with an adapter keeps the adapter
-/// alone: its base is the model that the run started from, named by its digest and in `inputs`.
+/// Returns a commit as the named parts of a checkpoint. Of a commit with an adapter, only the
+/// adapter is stored. Its base is the model that the run started from, which the digest and
+/// `inputs` name.
 [[nodiscard]] storage::Checkpoint to_checkpoint(const RunCommit& commit, const RunInputs& inputs);
 
 /// Returns the commit that a checkpoint holds.
 /// Errors: `kCorruptData` naming the part that is missing or cannot be read.
 [[nodiscard]] Result<RunCommit> from_checkpoint(const storage::Checkpoint& checkpoint);
 
-/// Keeps commits in `store`.
+/// Returns a `CommitStore` that keeps commits in `store`.
 [[nodiscard]] std::shared_ptr<CommitStore> make_checkpoint_commits(
     std::shared_ptr<storage::CheckpointStore> store);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one commit of a run holds, and where commits are kept.
+// The contents of a run's commit, and the interface of the store that keeps commits.
 #pragma once
 
 #include <optional>
@@ -16,37 +16,37 @@ namespace tidemill::actors {
 /// The best evaluation so far.
 struct BestSoFar {
   double value = 0.0;           // `eval_mean_at_k`, or `eval_loss`
-  std::uint64_t step = 0;       // of the weights it was of
-  std::uint32_t num_worse = 0;  // evaluations since, none of them better
+  std::uint64_t step = 0;       // of the evaluated weights
+  std::uint32_t num_worse = 0;  // later evaluations, none of which was better
   engines::Snapshot weights;    // empty unless they are kept
 };
 
-/// A consistent cut through a run between two steps: everything that a resumed run starts from.
-/// Random numbers are keyed by sample, and the keeper's ledger follows from version and rows, so
-/// neither needs a place here.
+/// A consistent state of a run between two steps: everything that a resumed run starts from. Two
+/// things need not be stored: random numbers are keyed by sample, and the keeper's ledger is
+/// derived from the version and the rows.
 struct RunCommit {
-  engines::Snapshot weights;  // its version is the commit's
+  engines::Snapshot weights;  // their version is that of the commit
   TensorMap optimizer;
   StreamImage stream;  // empty for workflows without a stream
   RecordMarks records;
   std::optional<BestSoFar> best;     // of runs that look for it
-  std::uint64_t evaluated_step = 0;  // of the last evaluation on record; 0: none
+  std::uint64_t evaluated_step = 0;  // of the last recorded evaluation; 0: none
   std::uint64_t data_position = 0;   // of workflows that read data without a stream
-  std::string data_digest;           // read from a commit; `RunInputs` has what is written
+  std::string data_digest;           // set by `load`; `save` writes that of `RunInputs`
 };
 
-/// What a run was made from: with it a commit becomes a model again, and a resumed run can tell
-/// that it goes on with what it began with.
+/// The inputs of a run. They are needed to make a model from a commit, and to check that a resumed
+/// run has the same inputs as the run had at its start.
 struct RunInputs {
   std::string model;            // the model's directory
-  bool random_weights = false;  // only its config was read
+  bool random_weights = false;  // only the model's config was read
   std::string data_digest;      // of the training data
-  std::string adapter_config;   // as `adapter_config.json` has it; empty without an adapter
+  std::string adapter_config;   // text of `adapter_config.json`; empty without an adapter
 };
 
-/// Where a run's commits are kept.
+/// Keeps the commits of a run.
 ///
-/// Threads: one call at a time. Calls block: they are made through a `WorkPort`.
+/// Threads: one call at a time. Calls block, so actors make them through a `WorkPort`.
 class CommitStore {
 public:
   CommitStore() = default;
@@ -54,15 +54,15 @@ public:
   CommitStore& operator=(const CommitStore&) = delete;
   virtual ~CommitStore() = default;
 
-  /// Tells what every later commit is to say about its run. May be ignored.
+  /// Sets the inputs that every later commit records. An implementation may ignore them.
   virtual void set_inputs(const RunInputs& /*inputs*/) {}
 
-  /// Makes `commit` the last one, durably and in one step.
-  /// Errors: those of the file system; the previous commit stands then.
+  /// Makes `commit` the last one, durably and atomically.
+  /// Errors: those of the file system; the previous commit then stays the last one.
   [[nodiscard]] virtual Status save(const RunCommit& commit) = 0;
 
-  /// Returns the last commit; nothing for a run that has none yet.
-  /// Errors: `kCorruptData` naming the file; `kInvalidArgument` when the commit is of other inputs.
+  /// Returns the last commit, or nothing if the run has none yet.
+  /// Errors: `kCorruptData` naming the file; `kInvalidArgument` if the commit has other inputs.
   [[nodiscard]] virtual Result<std::optional<RunCommit>> load() = 0;
 };
 

@@ -9,37 +9,40 @@
 namespace tidemill::actors {
 namespace {
 
-// What is said of a prompt that is too long; empty when it is not.
-std::string excess(const storage::PromptRow& row, std::size_t tokens, std::int64_t max_tokens) {
+// Returns a message about a prompt that is too long, or an empty string if it is not.
+std::string describe_excess(const storage::PromptRow& row, std::size_t tokens,
+                            std::int64_t max_tokens) {
   return static_cast<std::int64_t>(tokens) <= max_tokens
              ? ""
-             : row.place.to_string() + ": the prompt has " + std::to_string(tokens) +
-                   " tokens; at most " + std::to_string(max_tokens) + " leave room for an answer";
+             : row.location.to_string() + ": the prompt has " + std::to_string(tokens) +
+                   " tokens; at most " + std::to_string(max_tokens) + " leave room for a response";
 }
 
-struct MadePrompt {
+struct EncodedPrompt {
   Prompt prompt;
-  std::string cut;  // why it was cut; empty when it was not
+  std::string cut;  // why the prompt was truncated, or empty
 };
 
-// Errors: `kResourceExhausted` when it is too long and is not to be cut.
-Result<MadePrompt> make_prompt(const storage::PromptRow& row, const TextCodec& codec,
-                               const DatasetPromptOptions& options) {
-  MadePrompt made;
-  Prompt& prompt = made.prompt;
+// Encodes the prompt of a row.
+// Errors: `kResourceExhausted` if the prompt is too long and may not be truncated.
+Result<EncodedPrompt> encode_prompt(const storage::PromptRow& row, const TextCodec& codec,
+                                    const DatasetPromptOptions& options) {
+  EncodedPrompt encoded;
+  Prompt& prompt = encoded.prompt;
   TIDEMILL_ASSIGN_OR_RETURN(prompt.ids, codec.prompt_ids(row));
-  if (std::string why = excess(row, prompt.ids.size(), options.max_prompt_tokens); !why.empty()) {
+  if (std::string why = describe_excess(row, prompt.ids.size(), options.max_prompt_tokens);
+      !why.empty()) {
     if (options.on_long_prompt != OnLongPrompt::kTruncateLeft) {
       return Status(Errc::kResourceExhausted,
                     std::move(why) + " (data.on_long_prompt: skip or truncate_left)");
     }
     prompt.ids.erase(prompt.ids.begin(), prompt.ids.end() - options.max_prompt_tokens);
-    made.cut = std::move(why);
+    encoded.cut = std::move(why);
   }
   prompt.prompt = row.prompt.empty() ? row.messages : row.prompt;
-  prompt.answer = row.answer;
+  prompt.reference_answer = row.reference_answer;
   prompt.fields = row.fields;
-  return made;
+  return encoded;
 }
 
 Status all_too_long(const std::string& key, const DatasetPromptOptions& options) {
@@ -47,10 +50,11 @@ Status all_too_long(const std::string& key, const DatasetPromptOptions& options)
                           std::to_string(options.max_prompt_tokens) + " tokens");
 }
 
-// As the prompt source puts it into a row, whose cells are counted for each row by itself.
+// Returns the size of the cells that the prompt source puts into a row. The stream counts them for
+// every row, although the rows of a group share their memory.
 std::uint64_t bytes_in_row(const Prompt& prompt) {
   return prompt.ids.size() * sizeof(prompt.ids.front()) + prompt.prompt.size() +
-         prompt.answer.size() + prompt.fields.size();
+         prompt.reference_answer.size() + prompt.fields.size();
 }
 
 void count(LongPrompts& too_long, std::string what) {
@@ -59,27 +63,31 @@ void count(LongPrompts& too_long, std::string what) {
   }
 }
 
-// Makes the prompt of a row; nothing when it is passed over. Counts what is too long.
-Result<std::optional<Prompt>> make_counted(const storage::PromptRow& row, const TextCodec& codec,
-                                           const DatasetPromptOptions& options,
-                                           LongPrompts& too_long) {
-  auto made = make_prompt(row, codec, options);
-  if (made.status().code() == Errc::kResourceExhausted &&
+// Encodes the prompt of a row, or returns nullopt if it is skipped. Adds a prompt that is too long
+// to `too_long`.
+Result<std::optional<Prompt>> encode_and_count(const storage::PromptRow& row,
+                                               const TextCodec& codec,
+                                               const DatasetPromptOptions& options,
+                                               LongPrompts& too_long) {
+  auto encoded = encode_prompt(row, codec, options);
+  if (encoded.status().code() == Errc::kResourceExhausted &&
       options.on_long_prompt == OnLongPrompt::kSkip) {
-    count(too_long, made.status().message());
+    count(too_long, encoded.status().message());
     return std::optional<Prompt>();
   }
-  if (!made.ok()) {
-    return invalid_argument(made.status().message());
+  if (!encoded.ok()) {
+    return invalid_argument(encoded.status().message());
   }
-  if (!made.value().cut.empty()) {
-    count(too_long, std::move(made.value().cut));
+  if (!encoded.value().cut.empty()) {
+    count(too_long, std::move(encoded.value().cut));
   }
-  return std::optional(std::move(made.value().prompt));
+  return std::optional(std::move(encoded.value().prompt));
 }
 
-// Draws of prompts that are too long, minutes of them: what is short enough has next to no weight.
-constexpr std::uint64_t kMostSkipped = std::uint64_t{1} << 24U;
+// The maximum number of consecutive draws that are skipped because their prompts are too long.
+// Reading that many takes minutes. More are needed only if the prompts that are short enough have
+// almost no weight.
+constexpr std::uint64_t kMaxSkipped = std::uint64_t{1} << 24U;
 
 class DatasetPrompts final : public PromptReader {
 public:
@@ -88,8 +96,8 @@ public:
       : data_(std::move(data)),
         codec_(std::move(codec)),
         options_(options),
-        most_skipped_(std::min(data_->positions_of_all_rows(),
-                               std::max(2 * data_->num_rows(), kMostSkipped))) {}
+        max_skipped_(std::min(data_->positions_of_all_rows(),
+                              std::max(2 * data_->num_rows(), kMaxSkipped))) {}
 
   Result<std::vector<Prompt>> read(std::uint64_t draw, std::uint32_t count) override {
     std::vector<Prompt> prompts;
@@ -100,21 +108,21 @@ public:
         break;  // the end of the data
       }
       TIDEMILL_RETURN_IF_ERROR(row.status());
-      auto made = make_prompt(row.value(), codec_, options_);
-      if (made.status().code() == Errc::kResourceExhausted &&
+      auto encoded = encode_prompt(row.value(), codec_, options_);
+      if (encoded.status().code() == Errc::kResourceExhausted &&
           options_.on_long_prompt == OnLongPrompt::kSkip) {
-        if (++skipped_in_a_row > most_skipped_) {
+        if (++skipped_in_a_row > max_skipped_) {
           return invalid_argument("data.train: " + std::to_string(skipped_in_a_row) +
                                   " prompts in a row are longer than " +
                                   std::to_string(options_.max_prompt_tokens) + " tokens");
         }
         continue;
       }
-      if (!made.ok()) {
-        return invalid_argument(made.status().message());
+      if (!encoded.ok()) {
+        return invalid_argument(encoded.status().message());
       }
       skipped_in_a_row = 0;
-      prompts.push_back(std::move(made.value().prompt));
+      prompts.push_back(std::move(encoded.value().prompt));
       prompts.back().draw = draw;
       prompts.back().epoch = draw / data_->num_rows();
       prompts.back().position = draw % data_->num_rows();
@@ -126,7 +134,7 @@ private:
   std::shared_ptr<storage::PromptDataset> data_;
   TextCodec codec_;
   DatasetPromptOptions options_;
-  std::uint64_t most_skipped_;  // in a row; no more as long as one row is short enough
+  std::uint64_t max_skipped_;  // draws in a row; not exceeded if some prompt is short enough
 };
 
 }  // namespace
@@ -138,24 +146,26 @@ std::shared_ptr<PromptReader> make_dataset_prompt_reader(
 
 Result<PromptFacts> check_prompts(storage::PromptDataset& data, const TextCodec& codec,
                                   const DatasetPromptOptions& options,
-                                  const engines::AnswerCheck& check_answer) {
+                                  const engines::ReferenceAnswerCheck& check_reference_answer) {
   PromptFacts facts;
   bool any = false;
   for (std::uint64_t number = 0; number < data.num_rows(); ++number) {
-    TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.filed_row(number));
+    TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.row_in_file_order(number));
     TIDEMILL_ASSIGN_OR_RETURN(const std::optional<Prompt> prompt,
-                              make_counted(row, codec, options, facts.too_long));
+                              encode_and_count(row, codec, options, facts.too_long));
     if (!prompt.has_value()) {
       continue;
     }
     any = true;
-    if (const Status answer = check_answer ? check_answer(row.answer) : Status(); !answer.ok()) {
-      return answer.with_context(row.place.to_string());
+    if (const Status answer =
+            check_reference_answer ? check_reference_answer(row.reference_answer) : Status();
+        !answer.ok()) {
+      return answer.with_context(row.location.to_string());
     }
     facts.lengths.add(std::ssize(prompt->ids));
-    if (const std::uint64_t bytes = bytes_in_row(*prompt); bytes > facts.most_bytes) {
-      facts.most_bytes = bytes;
-      facts.largest = row.place.to_string();
+    if (const std::uint64_t bytes = bytes_in_row(*prompt); bytes > facts.max_bytes) {
+      facts.max_bytes = bytes;
+      facts.largest = row.location.to_string();
     }
   }
   if (!any) {
@@ -168,9 +178,9 @@ Result<AllPrompts> read_all_prompts(storage::PromptDataset& data, const TextCode
                                     const DatasetPromptOptions& options) {
   AllPrompts all;
   for (std::uint64_t i = 0; i < data.num_rows(); ++i) {
-    TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.filed_row(i));
+    TIDEMILL_ASSIGN_OR_RETURN(const storage::PromptRow row, data.row_in_file_order(i));
     TIDEMILL_ASSIGN_OR_RETURN(std::optional<Prompt> prompt,
-                              make_counted(row, codec, options, all.too_long));
+                              encode_and_count(row, codec, options, all.too_long));
     if (prompt.has_value()) {
       all.prompts.push_back(std::move(*prompt));
       all.prompts.back().draw = i;

@@ -15,55 +15,55 @@
 
 namespace tidemill::actors {
 
-/// What happens to a prompt that leaves no room for an answer.
+/// How prompts that are too long are handled.
 enum class OnLongPrompt : std::uint8_t {
   kError,
   kSkip,
-  kTruncateLeft,  // its last tokens are kept
+  kTruncateLeft,  // only its last tokens are kept
 };
 
-/// How prompts are read.
+/// Options for reading prompts.
 struct DatasetPromptOptions {
   std::int64_t max_prompt_tokens = 0;
   OnLongPrompt on_long_prompt = OnLongPrompt::kError;
 };
 
-/// Prompts that are too long and will be passed over or cut.
+/// The prompts that are too long and are skipped or truncated.
 struct LongPrompts {
   std::uint64_t count = 0;
-  std::string first;  // its place, and how long it is
+  std::string first;  // the location and the length of the first one
 };
 
-/// What is known of a data set once each of its prompts has been read.
+/// Facts about a data set that are known after all its prompts have been read.
 struct PromptFacts {
   LongPrompts too_long;
-  /// The most that one prompt takes in a row of the stream: ids, text, answer and fields.
-  std::uint64_t most_bytes = 0;
-  std::string largest;  // the place of that prompt
-  Lengths lengths;      // of the prompts that are not passed over, as they are cut
+  /// The largest size of a prompt in a row of the stream: ids, text, reference answer and fields.
+  std::uint64_t max_bytes = 0;
+  std::string largest;  // the location of that prompt
+  Lengths lengths;      // of the prompts that are not skipped, after truncation
 };
 
-/// All prompts of a data set, but for those that are passed over.
+/// All prompts of a data set, except for those that are skipped.
 struct AllPrompts {
   std::vector<Prompt> prompts;  // at least one
   LongPrompts too_long;
 };
 
-/// Makes a reader of `data`, whose positions are the draws.
-/// Errors, of `read`: naming file and line: a prompt that cannot be encoded, or is too long.
+/// Creates a reader of `data`, whose positions are the draws.
+/// Errors of `read`: naming file and line, if a prompt cannot be encoded or is too long.
 [[nodiscard]] std::shared_ptr<PromptReader> make_dataset_prompt_reader(
     std::shared_ptr<storage::PromptDataset> data, TextCodec codec, DatasetPromptOptions options);
 
-/// Reads every row of `data` once, so that a bad one is known before the first step. Cost:
-/// tokenizes all prompts. Errors: `kInvalidArgument` naming file and line, or that no prompt is
-/// short enough.
-[[nodiscard]] Result<PromptFacts> check_prompts(storage::PromptDataset& data,
-                                                const TextCodec& codec,
-                                                const DatasetPromptOptions& options,
-                                                const engines::AnswerCheck& check_answer);
+/// Reads every row of `data` once, so that bad rows are reported before the first step. Tokenizes
+/// all prompts. `check_reference_answer` may be empty.
+/// Errors: `kInvalidArgument` naming file and line, or if every prompt is too long.
+[[nodiscard]] Result<PromptFacts> check_prompts(
+    storage::PromptDataset& data, const TextCodec& codec, const DatasetPromptOptions& options,
+    const engines::ReferenceAnswerCheck& check_reference_answer);
 
-/// Reads every row of `data.eval` once, in the order of the files. Long prompts fare as in
-/// training. Errors: `kInvalidArgument` naming file and line, or that no prompt is short enough.
+/// Reads every row of `data.eval` once, in the order of the files. Prompts that are too long are
+/// handled as in training.
+/// Errors: `kInvalidArgument` naming file and line, or if every prompt is too long.
 [[nodiscard]] Result<AllPrompts> read_all_prompts(storage::PromptDataset& data,
                                                   const TextCodec& codec,
                                                   const DatasetPromptOptions& options);

@@ -12,14 +12,15 @@ namespace {
 using engines::TrainSequence;
 using storage::SupervisedRow;
 
-// Index 0 is predicted from nothing.
+// Returns whether `sequence` has a target. Token 0 is never one, since no token precedes it.
 bool has_target(const TrainSequence& sequence) {
   const auto& mask = sequence.response_mask;
   return std::any_of(mask.begin() + (mask.empty() ? 0 : 1), mask.end(),
                      [](std::uint8_t target) { return target != 0; });
 }
 
-// The row of each token predicts the next one: rows end before the last target.
+// Returns how many rows of the model `sequence` takes. The row of a token predicts the next token,
+// so rows from the last target on are not needed.
 std::int64_t rows_of(const TrainSequence& sequence) {
   auto last = std::ssize(sequence.response_mask) - 1;
   while (last > 0 && sequence.response_mask[static_cast<std::size_t>(last)] == 0) {
@@ -50,11 +51,11 @@ public:
 
   // Reads every row once.
   Status check() {
-    bool teaches = false;
+    bool has_any_target = false;
     for (std::uint64_t number = 0; number < data_->num_rows(); ++number) {
-      TIDEMILL_ASSIGN_OR_RETURN(const SupervisedRow row, data_->filed_row(number));
+      TIDEMILL_ASSIGN_OR_RETURN(const SupervisedRow row, data_->row_in_file_order(number));
       TIDEMILL_ASSIGN_OR_RETURN(const TrainSequence sequence, read_row(row));
-      teaches = teaches || has_target(sequence);
+      has_any_target = has_any_target || has_target(sequence);
       if (options_.on_rows) {
         options_.on_rows(rows_of(sequence));
       }
@@ -63,34 +64,34 @@ public:
       options_.log(options_.key + ": " + std::to_string(num_long_) + " of " +
                    std::to_string(data_->num_rows()) + " sequences have more than " +
                    std::to_string(options_.max_tokens) + " tokens and " +
-                   (options_.on_long == OnLongPrompt::kSkip ? "teach nothing" : "are cut") +
+                   (options_.on_long == OnLongPrompt::kSkip ? "are masked" : "are truncated") +
                    "; the first: " + first_long_);
     }
-    return teaches ? Status{}
-                   : invalid_argument(options_.key + ": no token of its " +
-                                      std::to_string(data_->num_rows()) +
-                                      " rows is to be learned (masked, or too long)");
+    return has_any_target ? Status{}
+                          : invalid_argument(options_.key + ": none of its " +
+                                             std::to_string(data_->num_rows()) +
+                                             " rows has a target (masked, or too long)");
   }
 
 private:
-  // Makes a sequence that is too long what the options say.
-  Status fit(const SupervisedRow& row, SupervisedTokens& tokens) {
+  // Masks, truncates or refuses a sequence that is too long, according to the options.
+  Status limit_length(const SupervisedRow& row, SupervisedTokens& tokens) {
     const auto size = static_cast<std::int64_t>(tokens.ids.size());
     if (size <= options_.max_tokens) {
       return {};
     }
     if (num_long_++ == 0) {
-      first_long_ = row.place.to_string();
+      first_long_ = row.location.to_string();
     }
     switch (options_.on_long) {
       case OnLongPrompt::kError:
-        return invalid_argument(row.place.to_string() + ": the sequence has " +
+        return invalid_argument(row.location.to_string() + ": the sequence has " +
                                 std::to_string(size) + " tokens; at most " +
                                 std::to_string(options_.max_tokens) +
                                 " are trained on (data.on_long_prompt: skip masks it, "
-                                "truncate_left cuts it)");
+                                "truncate_left keeps its end)");
       case OnLongPrompt::kSkip:
-        // A draw keeps its place in the step: what is too long counts, but teaches nothing.
+        // Every draw counts in its step, so a sequence that is too long stays, without targets.
         tokens.ids.resize(1);
         tokens.loss_mask.assign(1, 0);
         break;
@@ -98,7 +99,7 @@ private:
         tokens.ids.erase(tokens.ids.begin(), tokens.ids.end() - options_.max_tokens);
         tokens.loss_mask.erase(tokens.loss_mask.begin(),
                                tokens.loss_mask.end() - options_.max_tokens);
-        tokens.loss_mask.front() = 0;  // what came before it is gone
+        tokens.loss_mask.front() = 0;  // the tokens before it were removed
         break;
     }
     return {};
@@ -115,12 +116,12 @@ private:
       }
       TIDEMILL_ASSIGN_OR_RETURN(tokens, codec_->supervised(row));
     }
-    TIDEMILL_RETURN_IF_ERROR(fit(row, tokens));
+    TIDEMILL_RETURN_IF_ERROR(limit_length(row, tokens));
     const auto outside = std::find_if(tokens.ids.begin(), tokens.ids.end(), [&](std::int32_t id) {
       return id < 0 || id >= options_.vocab_size;
     });
     if (outside != tokens.ids.end()) {
-      return invalid_argument(row.place.to_string() + ": token " + std::to_string(*outside) +
+      return invalid_argument(row.location.to_string() + ": token " + std::to_string(*outside) +
                               " is outside the vocabulary of " +
                               std::to_string(options_.vocab_size));
     }
@@ -130,8 +131,8 @@ private:
     return sequence;
   }
 
-  std::uint64_t num_long_ = 0;  // met so far
-  std::string first_long_;      // its place
+  std::uint64_t num_long_ = 0;  // sequences read that were too long
+  std::string first_long_;      // the location of the first one
   std::shared_ptr<storage::SupervisedDataset> data_;
   DatasetSequenceOptions options_;
   std::optional<TextCodec> codec_;

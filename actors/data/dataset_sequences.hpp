@@ -14,27 +14,30 @@
 
 namespace tidemill::actors {
 
-/// How sequences are read.
+/// Options for reading sequences.
 struct DatasetSequenceOptions {
   std::int64_t max_tokens = 0;
-  OnLongPrompt on_long = OnLongPrompt::kError;  // kSkip: masks them
+  OnLongPrompt on_long = OnLongPrompt::kError;  // kSkip masks sequences that are too long
   std::int64_t vocab_size = 0;
-  /// Where the tokenizer is; loaded only when a row needs one.
+  /// The directory of the tokenizer, which is loaded only if a row needs it.
   std::string model_path;
+  /// The time that chat templates read, "YYYY-MM-DDTHH:MM:SS".
   std::string now;
-  ChatForm chat;
-  /// What the data is called where none of it teaches anything.
+  ChatOptions chat;
+  /// The configuration key of the data, for messages.
   std::string key = "data.train";
-  /// Is told in one line how many sequences are too long, and what becomes of them; may be empty.
+  /// Receives one line about how many sequences are too long and how they are handled. May be
+  /// empty.
   std::function<void(const std::string&)> log;
-  /// Is told of every row, once, how many rows it takes in training; may be empty.
+  /// Called once for every row of data with the number of model rows that it takes in training. May
+  /// be empty.
   std::function<void(std::int64_t)> on_rows;
 };
 
-/// Makes a reader of `data`, whose positions are the draws. Reads every row once, so that a bad one
-/// is known before the first step; cost: tokenizes all rows.
-/// Errors: of the tokenizer, when a row needs one; of rows, as of `read`: naming file and line;
-/// `kInvalidArgument` naming the key when no row has a target.
+/// Creates a reader of `data`, whose positions are the draws. Reads every row once, so that bad
+/// rows are reported before the first step. This tokenizes all rows.
+/// Errors: those of the tokenizer, if a row needs it; for bad rows those of `read`, which name file
+/// and line; `kInvalidArgument` naming the key if no row has a target.
 [[nodiscard]] Result<std::shared_ptr<SequenceReader>> make_dataset_sequence_reader(
     std::shared_ptr<storage::SupervisedDataset> data, DatasetSequenceOptions options);
 

@@ -18,7 +18,7 @@ double Lengths::mean() const noexcept {
   return count_ > 0 ? sum_ / static_cast<double>(count_) : 0.0;
 }
 
-std::int64_t Lengths::likely_most(std::int64_t rows, std::uint64_t draws) const noexcept {
+std::int64_t Lengths::expected_max(std::int64_t rows, std::uint64_t draws) const noexcept {
   if (count_ == 0) {
     return 0;
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the rows of a data set are.
+// Statistics of the lengths of a data set's rows.
 #pragma once
 
 #include <cstdint>
 
 namespace tidemill::actors {
 
-/// The lengths of all rows, as far as plans need them. Units: tokens.
+/// Statistics of the lengths of rows, for memory plans. Units: tokens.
 class Lengths {
 public:
   void add(std::int64_t tokens) noexcept;
@@ -14,10 +14,10 @@ public:
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
   [[nodiscard]] std::int64_t longest() const noexcept { return longest_; }
   [[nodiscard]] double mean() const noexcept;
-  /// Returns the most tokens that `rows` rows drawn at random are likely to have together in
-  /// `draws` draws: the mean, and so many standard deviations as the largest of `draws` normal
-  /// numbers lies above theirs, sqrt(2 ln draws). At most as if all were the longest.
-  [[nodiscard]] std::int64_t likely_most(std::int64_t rows, std::uint64_t draws) const noexcept;
+  /// Returns an estimate of the largest total length among `draws` random selections of `rows`
+  /// rows. It is the mean total plus sqrt(2 ln draws) standard deviations, by which the largest of
+  /// `draws` normal numbers exceeds their mean. It is at most `rows` times the longest row.
+  [[nodiscard]] std::int64_t expected_max(std::int64_t rows, std::uint64_t draws) const noexcept;
 
 private:
   std::int64_t count_ = 0;

@@ -14,18 +14,18 @@ using engines::Tokenizer;
 using engines::chat::ChatRequest;
 using engines::chat::ChatTemplate;
 using engines::chat::Ending;
-using engines::chat::is_by;
+using engines::chat::has_role;
 using engines::chat::List;
 using engines::chat::make_message;
 using engines::chat::Value;
-using engines::chat::with_system;
+using engines::chat::with_system_message;
 
-// Whether `whole` begins with `start`.
+// Returns whether `whole` begins with `start`.
 bool begins_with(const std::vector<std::int32_t>& whole, const std::vector<std::int32_t>& start) {
   return start.size() <= whole.size() && std::equal(start.begin(), start.end(), whole.begin());
 }
 
-// The messages before `end`, as a list of their own.
+// Returns a list of the messages before index `end`.
 Value first_messages(const List& messages, std::size_t end) {
   return Value::sequence(
       List(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(end)));
@@ -34,9 +34,9 @@ Value first_messages(const List& messages, std::size_t end) {
 }  // namespace
 
 Result<TextCodec> TextCodec::load(const std::filesystem::path& path, std::string now,
-                                  ChatForm form) {
+                                  ChatOptions options) {
   TIDEMILL_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(path));
-  TextCodec codec(std::move(tokenizer), std::move(now), std::move(form));
+  TextCodec codec(std::move(tokenizer), std::move(now), std::move(options));
   const auto& templates = codec.tokenizer_.config().chat_templates;
   if (const auto it = templates.find("default"); it != templates.end()) {
     auto parsed = ChatTemplate::parse(it->second);
@@ -44,19 +44,19 @@ Result<TextCodec> TextCodec::load(const std::filesystem::path& path, std::string
       return parsed.status().with_context(path.string() + ": chat template");
     }
     codec.template_ = std::move(parsed).value();
-  } else if (codec.form_.prompts_as_messages) {
-    return invalid_argument(path.string() +
-                            ": has no chat template, which prompts should go through");
+  } else if (codec.options_.prompts_as_messages) {
+    return invalid_argument(path.string() + ": has no chat template, which data.chat requires");
   }
   return codec;
 }
 
-// For rows that are no conversation.
+// Refuses rows of plain text if a system message is set.
 Status TextCodec::check_no_system() const {
-  return form_.system.empty() ? Status()
-                              : invalid_argument(
-                                    "is text, without the messages that data.system begins; set "
-                                    "data.chat, or leave data.system out");
+  return options_.system.empty()
+             ? Status()
+             : invalid_argument(
+                   "data.system requires messages, but the row is plain text; set "
+                   "data.chat or remove data.system");
 }
 
 Result<std::string> TextCodec::render(const Value& messages, Ending ending) const {
@@ -88,22 +88,22 @@ Result<std::vector<std::int32_t>> TextCodec::prompt_ids(const storage::PromptRow
     if (!row.messages.empty()) {
       TIDEMILL_ASSIGN_OR_RETURN(const Value parsed, Value::parse_json(row.messages));
       messages = parsed.as_sequence().items;
-    } else if (form_.prompts_as_messages) {
+    } else if (options_.prompts_as_messages) {
       messages.push_back(make_message("user", row.prompt));
     } else {
       TIDEMILL_RETURN_IF_ERROR(check_no_system());
       return tokenizer_.encode(row.prompt, AddSpecialTokens::kYes);
     }
-    // A template writes the special tokens itself.
-    TIDEMILL_ASSIGN_OR_RETURN(
-        const std::string text,
-        render(with_system(std::move(messages), form_.system), Ending::kGenerationPrompt));
+    // A chat template writes the special tokens itself.
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string text,
+                              render(with_system_message(std::move(messages), options_.system),
+                                     Ending::kGenerationPrompt));
     return tokenizer_.encode(text, AddSpecialTokens::kNo);
   }();
   if (ids.ok() && ids.value().empty()) {
-    return invalid_argument(row.place.to_string() + ": the prompt has no tokens");
+    return invalid_argument(row.location.to_string() + ": the prompt has no tokens");
   }
-  return ids.ok() ? std::move(ids) : ids.status().with_context(row.place.to_string());
+  return ids.ok() ? std::move(ids) : ids.status().with_context(row.location.to_string());
 }
 
 Result<SupervisedTokens> TextCodec::supervised_answer(const std::string& prompt,
@@ -122,9 +122,9 @@ Result<SupervisedTokens> TextCodec::supervised_answer(const std::string& prompt,
   return tokens;
 }
 
-// What the assistant says is found by rendering twice for each of its turns: up to the header of
-// the answer, and up to its end. Templates whose earlier text depends on later messages cannot be
-// cut so and are refused.
+// Finds the assistant's turns by rendering the messages twice for each of them: up to the header of
+// the turn, and up to its end. Templates whose earlier text depends on later messages cannot be
+// split in this way and are refused.
 Result<SupervisedTokens> TextCodec::supervised_messages(const Value& messages) const {
   const List& list = messages.as_sequence().items;
   SupervisedTokens tokens;
@@ -132,7 +132,7 @@ Result<SupervisedTokens> TextCodec::supervised_messages(const Value& messages) c
   TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, tokenizer_.encode(whole, AddSpecialTokens::kNo));
   tokens.loss_mask.assign(tokens.ids.size(), 0);
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (!is_by(list[i], "assistant")) {
+    if (!has_role(list[i], "assistant")) {
       continue;
     }
     TIDEMILL_ASSIGN_OR_RETURN(const std::string before,
@@ -144,7 +144,7 @@ Result<SupervisedTokens> TextCodec::supervised_messages(const Value& messages) c
     if (!begins_with(tokens.ids, first) || !begins_with(tokens.ids, last) ||
         last.size() < first.size()) {
       return invalid_argument("the chat template renders message " + std::to_string(i + 1) +
-                              " otherwise when more messages follow; give input_ids and loss_mask");
+                              " differently if more messages follow; use input_ids and loss_mask");
     }
     std::fill(tokens.loss_mask.begin() + static_cast<std::ptrdiff_t>(first.size()),
               tokens.loss_mask.begin() + static_cast<std::ptrdiff_t>(last.size()), 1);
@@ -159,18 +159,19 @@ Result<SupervisedTokens> TextCodec::supervised(const storage::SupervisedRow& row
       case Kind::kTokens: return SupervisedTokens{row.input_ids, row.loss_mask};
       case Kind::kMessages: {
         TIDEMILL_ASSIGN_OR_RETURN(const Value messages, Value::parse_json(row.messages));
-        return supervised_messages(with_system(messages.as_sequence().items, form_.system));
+        return supervised_messages(
+            with_system_message(messages.as_sequence().items, options_.system));
       }
       case Kind::kPromptAnswer:
-        return form_.prompts_as_messages
-                   ? supervised_messages(with_system(
-                         {make_message("user", row.prompt), make_message("assistant", row.answer)},
-                         form_.system))
-                   : supervised_answer(row.prompt, row.answer);
+        return options_.prompts_as_messages ? supervised_messages(with_system_message(
+                                                  {make_message("user", row.prompt),
+                                                   make_message("assistant", row.reference_answer)},
+                                                  options_.system))
+                                            : supervised_answer(row.prompt, row.reference_answer);
     }
     return Status(Errc::kInternal, "unknown kind of row");
   }();
-  return tokens.ok() ? std::move(tokens) : tokens.status().with_context(row.place.to_string());
+  return tokens.ok() ? std::move(tokens) : tokens.status().with_context(row.location.to_string());
 }
 
 }  // namespace tidemill::actors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between the rows of a data set and the token ids of a model.
+// Converts between rows of a data set and token ids of a model.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@
 
 namespace tidemill::actors {
 
-/// Token ids to learn from.
+/// Token ids to train on.
 struct SupervisedTokens {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> loss_mask;  // 1: a target; index 0 is unused
 };
 
-/// How rows become a conversation.
-struct ChatForm {
-  /// A row's prompt is what the user says, through the chat template, and its answer what the
-  /// assistant says; else both are text as they stand.
+/// How rows are turned into conversations.
+struct ChatOptions {
+  /// If set, a row's prompt becomes a user message and its reference answer an assistant message,
+  /// both rendered by the chat template. Otherwise both are used as plain text.
   bool prompts_as_messages = false;
-  /// Stands before messages that do not begin with a system message; empty: nothing does.
+  /// The system message that is put before messages that do not begin with one. None if empty.
   std::string system;
 };
 
@@ -35,21 +35,21 @@ struct ChatForm {
 /// Threads: safe to use concurrently.
 class TextCodec {
 public:
-  /// Loads the tokenizer files of the model directory `path`. `now` is the clock that templates
+  /// Loads the tokenizer files of the model directory `path`. `now` is the time that chat templates
   /// read, "YYYY-MM-DDTHH:MM:SS".
   /// Errors: naming file and field.
   [[nodiscard]] static Result<TextCodec> load(const std::filesystem::path& path, std::string now,
-                                              ChatForm form = {});
+                                              ChatOptions options = {});
 
-  /// Returns the ids that stand before an answer: of the prompt as it is, with the special tokens
-  /// that the tokenizer puts around texts; or of the rendered messages.
-  /// Errors: `kInvalidArgument` beginning with the row's place, so for a text without the
-  /// conversation that `ChatForm::system` is to begin.
+  /// Returns the ids of a row's prompt, which precede the response: those of the plain text with
+  /// the special tokens that the tokenizer adds, or those of the rendered messages.
+  /// Errors: `kInvalidArgument` beginning with the row's location, also for plain text if
+  /// `ChatOptions::system` is set.
   [[nodiscard]] Result<std::vector<std::int32_t>> prompt_ids(const storage::PromptRow& row) const;
 
-  /// Returns what a row teaches: the answer and the end token behind it, or what the assistant says
-  /// in the messages, or the ready tokens.
-  /// Errors: `kInvalidArgument` beginning with the row's place.
+  /// Returns the ids of a row and its targets. The targets are the reference answer and the end
+  /// token after it, or the assistant's turns of the messages, or those of the ready tokens.
+  /// Errors: `kInvalidArgument` beginning with the row's location.
   [[nodiscard]] Result<SupervisedTokens> supervised(const storage::SupervisedRow& row) const;
 
   /// Returns the text of a response, without special tokens.
@@ -60,8 +60,8 @@ public:
   [[nodiscard]] const engines::Tokenizer& tokenizer() const noexcept { return tokenizer_; }
 
 private:
-  TextCodec(engines::Tokenizer tokenizer, std::string now, ChatForm form)
-      : tokenizer_(std::move(tokenizer)), now_(std::move(now)), form_(std::move(form)) {}
+  TextCodec(engines::Tokenizer tokenizer, std::string now, ChatOptions options)
+      : tokenizer_(std::move(tokenizer)), now_(std::move(now)), options_(std::move(options)) {}
 
   [[nodiscard]] Status check_no_system() const;
   [[nodiscard]] Result<std::string> render(const engines::chat::Value& messages,
@@ -74,7 +74,7 @@ private:
   engines::Tokenizer tokenizer_;
   std::optional<engines::chat::ChatTemplate> template_;
   std::string now_;
-  ChatForm form_;
+  ChatOptions options_;
 };
 
 }  // namespace tidemill::actors

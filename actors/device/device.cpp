@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device actor. While a piece of work is out at the port, the engines belong to the port;
-// what arrives meanwhile waits in the inbox. When it comes back, results go out, the inbox goes in,
-// and the next iteration starts if there is anything to do.
+// The device actor. While a piece of work is at the port, only that work uses the engines, and
+// requests that arrive wait in the inbox. When the work is done, the actor delivers the results,
+// runs the commands in the inbox, and starts the next iteration if there is anything to do.
 #include <deque>
 #include <map>
 #include <optional>
@@ -21,14 +21,14 @@ using engines::RolloutRequest;
 using engines::RolloutResult;
 using engines::Snapshot;
 
-// What the work at the port touches; shared with it, so that it survives the actor's death.
-struct Bench : engines::RolloutSink {
-  explicit Bench(DeviceDeps d)
+// Shared with the work at the port, so that it outlives a terminated actor.
+struct PortWork : engines::RolloutSink {
+  explicit PortWork(DeviceDeps d)
       : deps(std::move(d)), executor(deps.rollout, deps.train, deps.executor) {}
 
   void on_rollout(RolloutResult result) override { results.push_back(std::move(result)); }
 
-  // One iteration, and what training needs before and after it.
+  // Advances the training job, if there is one, and then runs one iteration.
   Duration iterate() {
     Duration spent{0};
     if (train.has_value() && !train->finished()) {
@@ -49,19 +49,19 @@ struct Bench : engines::RolloutSink {
   engines::Executor executor;
   std::optional<TrainRun> train;
   std::vector<RolloutResult> results;
-  Status train_status;   // of the training job alone: its asker is told
-  Status engine_status;  // of the engine: the device ends
+  Status train_status;   // of the training job: a failure is its reply
+  Status engine_status;  // of the engines: a failure ends the device
 };
 
 struct DeviceState {
   static inline const char* name = "device";
   DeviceState() = default;  // not an aggregate: CAF would build it from `self`
 
-  std::shared_ptr<Bench> bench;
+  std::shared_ptr<PortWork> port_work;
   bool working = false;
-  std::map<SampleId, caf::typed_response_promise<RolloutResult>> asked;
-  std::optional<caf::typed_response_promise<TrainOutcome>> trainer;
-  // What arrived while working, in order of arrival.
+  std::map<SampleId, caf::typed_response_promise<RolloutResult>> pending_rollouts;
+  std::optional<caf::typed_response_promise<TrainOutcome>> pending_train;
+  // Commands that arrived while work was at the port, in order of arrival.
   std::deque<std::function<void()>> inbox;
 };
 
@@ -69,7 +69,7 @@ using Self = DeviceActor::stateful_pointer<DeviceState>;
 
 void run_next(Self self);
 
-// Runs `command` now, or after the work in flight.
+// Runs `command` now, or once the work at the port is done.
 void between_iterations(Self self, std::function<void()> command) {
   if (self->state.working) {
     self->state.inbox.push_back(std::move(command));
@@ -81,51 +81,52 @@ void between_iterations(Self self, std::function<void()> command) {
 
 void deliver_results(Self self) {
   auto& state = self->state;
-  for (RolloutResult& result : std::exchange(state.bench->results, {})) {
-    if (const auto it = state.asked.find(result.id); it != state.asked.end()) {
+  for (RolloutResult& result : std::exchange(state.port_work->results, {})) {
+    if (const auto it = state.pending_rollouts.find(result.id);
+        it != state.pending_rollouts.end()) {
       it->second.deliver(std::move(result));
-      state.asked.erase(it);
+      state.pending_rollouts.erase(it);
     }
   }
 }
 
 void settle_training(Self self) {
   auto& state = self->state;
-  Bench& bench = *state.bench;
-  if (!bench.train.has_value()) {
-    return;  // no job, or one that still waits in the inbox
+  PortWork& port_work = *state.port_work;
+  if (!port_work.train.has_value()) {
+    return;  // no job, or its command is still in the inbox
   }
-  if (!bench.train_status.ok()) {
-    state.trainer->deliver(to_caf_error(bench.train_status));
-  } else if (bench.train->finished()) {
-    state.trainer->deliver(bench.train->take_outcome());
+  if (!port_work.train_status.ok()) {
+    state.pending_train->deliver(to_caf_error(port_work.train_status));
+  } else if (port_work.train->finished()) {
+    state.pending_train->deliver(port_work.train->take_outcome());
   } else {
     return;
   }
-  state.trainer.reset();
-  bench.train.reset();
-  bench.train_status = {};
+  state.pending_train.reset();
+  port_work.train.reset();
+  port_work.train_status = {};
 }
 
 void run_next(Self self) {
   auto& state = self->state;
-  Bench& bench = *state.bench;
+  PortWork& port_work = *state.port_work;
   deliver_results(self);
-  if (state.working || (!bench.executor.has_work() && !bench.train.has_value())) {
+  if (state.working || (!port_work.executor.has_work() && !port_work.train.has_value())) {
     return;
   }
   state.working = true;
-  bench.deps.port->run([shared = state.bench] { return shared->iterate(); },
-                       caf::actor_cast<caf::strong_actor_ptr>(self),
-                       caf::make_message(atom::worked_v));
+  port_work.deps.port->run([shared = state.port_work] { return shared->iterate(); },
+                           caf::actor_cast<caf::strong_actor_ptr>(self),
+                           caf::make_message(atom::worked_v));
 }
 
 void on_worked(Self self) {
   auto& state = self->state;
   state.working = false;
   deliver_results(self);
-  if (!state.bench->engine_status.ok()) {
-    self->quit(to_caf_error(state.bench->engine_status));
+  if (!state.port_work->engine_status.ok()) {
+    self->quit(to_caf_error(state.port_work->engine_status));
     return;
   }
   settle_training(self);
@@ -138,20 +139,22 @@ void on_worked(Self self) {
 void submit(Self self, RolloutRequest request, caf::typed_response_promise<RolloutResult> promise) {
   auto& state = self->state;
   const SampleId id = request.id;
-  if (state.asked.contains(id)) {  // asked again after a lost lease: the first asker has given up
-    state.bench->deps.rollout->cancel(id);
+  // A second request for a sample follows a lost lease. The first requester has given up.
+  if (state.pending_rollouts.contains(id)) {
+    state.port_work->deps.rollout->cancel(id);
     deliver_results(self);
   }
-  if (const Status status = state.bench->deps.rollout->submit(std::move(request), *state.bench);
+  if (const Status status =
+          state.port_work->deps.rollout->submit(std::move(request), *state.port_work);
       !status.ok()) {
     promise.deliver(to_caf_error(status));
     return;
   }
-  state.asked.emplace(id, std::move(promise));
+  state.pending_rollouts.emplace(id, std::move(promise));
 }
 
 DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
-  self->state.bench = std::make_shared<Bench>(std::move(deps));
+  self->state.port_work = std::make_shared<PortWork>(std::move(deps));
   return {
       [self](atom::generate, RolloutRequest& request) {
         auto promise = self->make_response_promise<RolloutResult>();
@@ -161,13 +164,13 @@ DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
         return promise;
       },
       [self](atom::cancel, SampleId id) {
-        between_iterations(self, [self, id] { self->state.bench->deps.rollout->cancel(id); });
+        between_iterations(self, [self, id] { self->state.port_work->deps.rollout->cancel(id); });
       },
       [self](atom::load, Snapshot& snapshot) {
         auto promise = self->make_response_promise<PolicyVersion>();
         between_iterations(self, [self, promise, snapshot = std::move(snapshot)]() mutable {
           const PolicyVersion version = snapshot.version;
-          const Status status = self->state.bench->deps.rollout->load(
+          const Status status = self->state.port_work->deps.rollout->load(
               std::move(snapshot), engines::WeightArrival::kFinish);
           if (status.ok()) {
             promise.deliver(version);
@@ -179,25 +182,27 @@ DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
       },
       [self](atom::train, TrainJob& job) -> caf::result<TrainOutcome> {
         auto& state = self->state;
-        if (state.trainer.has_value() || state.bench->deps.train == nullptr) {
-          return to_caf_error({Errc::kUnavailable, "the device is already training, or cannot"});
+        if (state.pending_train.has_value() || state.port_work->deps.train == nullptr) {
+          return to_caf_error(
+              {Errc::kUnavailable, "the device is training or has no training view"});
         }
         auto promise = self->make_response_promise<TrainOutcome>();
-        state.trainer = promise;
+        state.pending_train = promise;
         between_iterations(self, [self, job = std::move(job)]() mutable {
-          Bench& bench = *self->state.bench;
-          bench.train.emplace(*bench.deps.train, bench.deps.make_loss, std::move(job));
+          PortWork& port_work = *self->state.port_work;
+          port_work.train.emplace(*port_work.deps.train, port_work.deps.make_loss, std::move(job));
         });
         return promise;
       },
       [self](atom::capture) -> caf::result<OptimizerState> {
         auto& state = self->state;
-        if (state.trainer.has_value() || state.bench->deps.train == nullptr) {
-          return to_caf_error({Errc::kUnavailable, "the device is training, or cannot"});
+        if (state.pending_train.has_value() || state.port_work->deps.train == nullptr) {
+          return to_caf_error(
+              {Errc::kUnavailable, "the device is training or has no training view"});
         }
         auto promise = self->make_response_promise<OptimizerState>();
         between_iterations(self, [self, promise]() mutable {
-          auto tensors = self->state.bench->deps.train->optimizer_state();
+          auto tensors = self->state.port_work->deps.train->optimizer_state();
           if (tensors.ok()) {
             promise.deliver(OptimizerState{std::move(tensors).value()});
           } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked of a device, and what it answers.
+// The messages of a device.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,12 @@
 
 namespace tidemill::actors {
 
-/// One optimizer step's sequences.
+/// The sequences of one optimizer step.
 struct TrainMinibatch {
   std::vector<engines::TrainSequence> sequences;
-  /// Those of `sequences` that were sampled by the very weights the job starts from. In the first
-  /// minibatch their behavior log-probabilities are compared with the trainer's.
+  /// The ids of those `sequences` that were sampled by exactly the weights that the job starts
+  /// from. In the first minibatch, their behavior log-probabilities are compared with those of
+  /// training.
   std::vector<SampleId> on_policy;
 };
 
@@ -26,33 +27,35 @@ struct TrainJob {
   std::vector<TrainMinibatch> minibatches;
   /// Passes over the minibatches.
   std::uint32_t epochs = 1;
-  /// Divides the logits, as it did when the responses were sampled.
+  /// Divides the logits, as when the responses were sampled.
   float temperature = 1.0F;
-  /// Trains and publishes nothing: tells how probable the targets are under the weights.
+  /// If true, the job neither trains nor publishes. It only computes the log-probabilities of the
+  /// targets under the current weights.
   bool score_only = false;
-  /// Fill `proximal_logprobs` from a forward pass under the weights before the first update.
+  /// If true, `proximal_logprobs` are computed by a forward pass before the first update.
   bool recompute_proximal = false;
-  /// What the weights after the last update are called.
+  /// The version of the weights after the last update.
   PolicyVersion publish_as;
-  /// Sequences whose behavior log-probabilities are compared with the training path's under the
-  /// weights that sampled them, `probe_weights`. May share sequences with the minibatches.
+  /// Sequences that `probe_weights` sampled. Their behavior log-probabilities are compared with
+  /// those that the training view computes under `probe_weights`. The minibatches may contain them
+  /// as well.
   std::vector<engines::TrainSequence> probe;
   engines::Snapshot probe_weights;
 };
 
-/// How far the log-probabilities of rollout and training are apart.
+/// The difference between the log-probabilities of rollout and training.
 struct LogprobGap {
   double max = 0.0;              // largest absolute difference, nats
   std::uint64_t num_tokens = 0;  // tokens compared
 };
 
-/// How probable targets are.
+/// The log-probabilities of targets.
 struct TargetScore {
-  double logprob_sum = 0.0;       // nats; by sequence, then by token
+  double logprob_sum = 0.0;       // nats; added by sequence, then by token
   std::uint64_t num_targets = 0;  // tokens summed over
 };
 
-/// What became of a `TrainJob`.
+/// The result of a `TrainJob`.
 struct TrainOutcome {
   std::vector<engines::UpdateReport> updates;  // one per minibatch and epoch, in order
   engines::Snapshot snapshot;
@@ -60,7 +63,7 @@ struct TrainOutcome {
   TargetScore score;  // of a job that only scores
 };
 
-/// What `restore` needs beside the last snapshot.
+/// What `TrainEngine::restore` needs in addition to the last snapshot.
 struct OptimizerState {
   TensorMap tensors;
 };

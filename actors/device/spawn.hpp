@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting a device.
+// Spawns a device.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,14 @@
 
 namespace tidemill::actors {
 
-/// Makes the loss of one minibatch; it is told the whole minibatch for its global denominators.
+/// Makes the loss of one minibatch. It gets the whole minibatch, from which it takes the loss's
+/// global denominators.
 using LossFactory = std::function<Result<std::unique_ptr<engines::TokenLoss>>(
     std::span<const engines::TrainSequence>)>;
 
-/// What a device is made of.
+/// Dependencies of a device.
 struct DeviceDeps {
-  /// Keeps the views alive; shared with the work in flight.
+  /// Keeps the views alive. Shared with the work at the port.
   std::shared_ptr<void> runtime;
   engines::RolloutEngine* rollout = nullptr;
   engines::TrainEngine* train = nullptr;  // null: the device only generates
@@ -29,7 +30,7 @@ struct DeviceDeps {
   engines::ExecutorOptions executor;
 };
 
-/// Spawns a device. A failing engine ends it with the failure as its exit reason.
+/// Spawns a device. If an engine fails, the device exits with the failure as its exit reason.
 [[nodiscard]] DeviceActor spawn_device(caf::actor_system& system, DeviceDeps deps);
 
 }  // namespace tidemill::actors

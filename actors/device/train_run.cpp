@@ -51,7 +51,7 @@ void TrainRun::compare(std::span<const float> trained, const TrainSequence& sequ
     if (sequence.response_mask[t] != 0) {
       const double difference =
           std::abs(static_cast<double>(trained[t]) - sequence.behavior_logprobs[t]);
-      // Written so that a NaN shows instead of hiding behind the largest number.
+      // A NaN fails this comparison, so it is kept instead of lost behind the largest number.
       outcome_.gap.max = difference <= outcome_.gap.max ? outcome_.gap.max : difference;
       ++outcome_.gap.num_tokens;
     }
@@ -94,7 +94,7 @@ Status TrainRun::end_scoring() {
 
 Status TrainRun::begin_minibatch() {
   stage_ = Stage::kTraining;
-  // A minibatch whose groups were all dropped trains nothing.
+  // A minibatch whose groups were all dropped is skipped.
   while (epoch_ < job_.epochs && (minibatch_ == job_.minibatches.size() ||
                                   job_.minibatches[minibatch_].sequences.empty())) {
     if (minibatch_ < job_.minibatches.size()) {
@@ -122,7 +122,7 @@ Status TrainRun::compare_on_policy() {
   const TrainMinibatch& minibatch = job_.minibatches[minibatch_];
   for (const SampleId id : minibatch.on_policy) {
     if (engine_.recalled(id)) {
-      continue;  // there is nothing to compare
+      continue;  // kept from generation, so equal by construction
     }
     const auto sequence = std::find_if(minibatch.sequences.begin(), minibatch.sequences.end(),
                                        [id](const TrainSequence& s) { return s.id == id; });
@@ -134,7 +134,7 @@ Status TrainRun::compare_on_policy() {
 }
 
 Status TrainRun::end_minibatch() {
-  if (outcome_.updates.empty()) {  // the weights are still those the job started from
+  if (outcome_.updates.empty()) {  // the weights are still those that the job started from
     TIDEMILL_RETURN_IF_ERROR(compare_on_policy());
   }
   TIDEMILL_ASSIGN_OR_RETURN(engines::UpdateReport report, engine_.update());

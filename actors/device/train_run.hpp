@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One training job as a sequence of engine iterations, private to the device.
+// Runs one training job as a sequence of engine iterations. Private to the device.
 #pragma once
 
 #include <memory>
@@ -14,18 +14,18 @@ namespace tidemill::actors {
 
 /// Drives a `TrainEngine` through a `TrainJob`.
 ///
-/// A job that only scores has that one pass and nothing behind it.
-/// Between two calls of `advance` the engine has iterations to run (or, once `finished`, none). The
-/// states: probe and proximal passes score; then each minibatch of each epoch is stepped and
-/// updated; then the weights are committed.
-/// Threads: one call at a time; all calls may take as long as an iteration.
+/// The probe is scored first. A scoring pass over all sequences follows if the job needs proximal
+/// log-probabilities. Then each minibatch of each epoch is stepped and updated, and finally the
+/// weights are committed. A job that only scores ends after its scoring pass.
+/// After each call of `advance`, the engine has iterations to run, or the job is `finished`.
+/// Threads: one call at a time; a call may take as long as an iteration.
 class TrainRun {
 public:
-  /// Borrows `engine` and copies what it needs of `job`.
+  /// Borrows `engine` and keeps `job`.
   TrainRun(engines::TrainEngine& engine, LossFactory make_loss, TrainJob job);
 
-  /// Does what can be done between iterations, until the engine has some to run or all is done.
-  /// Errors: of the engine and the loss; the run is over then and the batch abandoned.
+  /// Does the work between iterations, until the engine has iterations to run or the job is done.
+  /// Errors: those of the engine and of the loss. The job is then over, and its batch abandoned.
   [[nodiscard]] Status advance();
 
   [[nodiscard]] bool finished() const noexcept { return finished_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The evaluator: all answers first, then all rewards.
+// The evaluator. It generates all responses first, and then scores all of them.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -20,12 +20,12 @@ using engines::RewardResult;
 using engines::RolloutRequest;
 using engines::RolloutResult;
 
-// Evaluation's sample ids keep clear of the stream's.
+// The first sample id of an evaluation. Ids of the stream are smaller.
 constexpr std::uint64_t kFirstEvalId = std::uint64_t{1} << 62U;
 constexpr std::uint64_t kNoStep = ~std::uint64_t{0};
 
-// What the work at the port touches; shared with it.
-struct Bench : engines::RewardSink {
+// Shared with the work at the port.
+struct PortWork : engines::RewardSink {
   void on_reward(RewardResult result) override { results.push_back(std::move(result)); }
 
   std::shared_ptr<engines::RewardEngine> engine;
@@ -38,13 +38,13 @@ struct EvaluatorState {
   EvaluatorState() = default;  // not an aggregate: CAF would build it from `self`
 
   EvaluatorDeps deps;
-  std::shared_ptr<Bench> bench;
-  std::optional<caf::typed_response_promise<EvalReport>> asker;
+  std::shared_ptr<PortWork> port_work;
+  std::optional<caf::typed_response_promise<EvalReport>> promise;
   EvalReport report;
-  std::uint64_t asked_step = 0;
-  std::vector<double> rewards;  // by prompt, then sample
-  std::size_t unanswered = 0;
-  std::vector<RewardRequest> answers;
+  std::uint64_t requested_step = 0;
+  std::vector<double> rewards;  // ordered by prompt, then by sample
+  std::size_t num_pending = 0;
+  std::vector<RewardRequest> requests;
 };
 
 using Self = EvaluatorActor::stateful_pointer<EvaluatorState>;
@@ -56,7 +56,7 @@ void report(Self self) {
   found.num_prompts = state.deps.prompts.size();
   found.num_samples = samples;
   if (found.step == kNoStep) {
-    found.step = state.asked_step;
+    found.step = state.requested_step;
   }
   const EvalScores scores = eval_scores(state.rewards, samples);
   found.mean_at_k = scores.mean_at_k;
@@ -64,16 +64,16 @@ void report(Self self) {
   for (double& sum : found.part_means) {
     sum /= static_cast<double>(state.rewards.size());
   }
-  state.asker->deliver(found);
-  state.asker.reset();
+  state.promise->deliver(found);
+  state.promise.reset();
 }
 
 void score(Self self) {
   auto& state = self->state;
-  for (const RewardResult& result : std::exchange(state.bench->results, {})) {
+  for (const RewardResult& result : std::exchange(state.port_work->results, {})) {
     if (result.error.empty() && std::isfinite(result.reward)) {
       state.rewards[result.id.value - kFirstEvalId] = result.reward;
-      std::vector<double>& sums = state.report.part_means;  // until `report`
+      std::vector<double>& sums = state.report.part_means;  // sums until `report` divides them
       sums.resize(std::max(sums.size(), result.parts.size()));
       for (std::size_t part = 0; part < result.parts.size(); ++part) {
         sums[part] += result.parts[part];
@@ -82,24 +82,24 @@ void score(Self self) {
       ++state.report.num_failed;
     }
   }
-  for (RewardRequest& answer : std::exchange(state.answers, {})) {
-    if (!state.bench->engine->submit(std::move(answer), *state.bench).ok()) {
+  for (RewardRequest& request : std::exchange(state.requests, {})) {
+    if (!state.port_work->engine->submit(std::move(request), *state.port_work).ok()) {
       ++state.report.num_failed;
     }
   }
-  if (!state.bench->engine->has_work()) {
+  if (!state.port_work->engine->has_work()) {
     report(self);
     return;
   }
   state.deps.port->run(
-      [bench = state.bench, patience = state.deps.patience] {
-        bench->status = bench->engine->step(patience);
+      [port_work = state.port_work, patience = state.deps.patience] {
+        port_work->status = port_work->engine->step(patience);
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
 }
 
-void on_answer(Self self, std::size_t index, const RolloutResult* result) {
+void on_response(Self self, std::size_t index, const RolloutResult* result) {
   auto& state = self->state;
   if (result != nullptr && result->finish_reason != engines::FinishReason::kFailed &&
       result->finish_reason != engines::FinishReason::kCancelled) {
@@ -107,17 +107,17 @@ void on_answer(Self self, std::size_t index, const RolloutResult* result) {
     RewardRequest request;
     request.id = {kFirstEvalId + index};
     request.prompt = prompt.prompt;
-    request.answer = prompt.answer;
+    request.reference_answer = prompt.reference_answer;
     request.fields = prompt.fields;
     request.response = state.deps.decode(result->response_ids);
-    state.answers.push_back(std::move(request));
+    state.requests.push_back(std::move(request));
     for (const engines::VersionSpan& span : result->versions) {
       state.report.step = std::min(state.report.step, span.version.step);
     }
   } else {
     ++state.report.num_failed;
   }
-  if (--state.unanswered == 0) {
+  if (--state.num_pending == 0) {
     score(self);
   }
 }
@@ -127,9 +127,9 @@ void generate(Self self, std::uint64_t step) {
   const std::size_t total = state.deps.prompts.size() * state.deps.samples;
   state.report = {};
   state.report.step = kNoStep;
-  state.asked_step = step;
+  state.requested_step = step;
   state.rewards.assign(total, 0.0);
-  state.unanswered = total;
+  state.num_pending = total;
   for (std::size_t index = 0; index < total; ++index) {
     RolloutRequest request;
     request.id = {kFirstEvalId + index};
@@ -140,14 +140,14 @@ void generate(Self self, std::uint64_t step) {
     request.stop_ids = state.deps.stop_ids;
     request.stop_strings = state.deps.stop_strings;
     request.min_step = step;
-    const auto asked = self->request(state.deps.device, state.deps.response_deadline,
-                                     atom::generate_v, std::move(request));
-    asked.then(
-        [self, index, id = asked.id()](const RolloutResult& result) {
+    const auto handle = self->request(state.deps.device, state.deps.response_deadline,
+                                      atom::generate_v, std::move(request));
+    handle.then(
+        [self, index, id = handle.id()](const RolloutResult& result) {
           end_deadline(self, id);
-          on_answer(self, index, &result);
+          on_response(self, index, &result);
         },
-        [self, index](const caf::error&) { on_answer(self, index, nullptr); });
+        [self, index](const caf::error&) { on_response(self, index, nullptr); });
   }
   if (total == 0) {
     report(self);
@@ -155,22 +155,22 @@ void generate(Self self, std::uint64_t step) {
 }
 
 EvaluatorActor::behavior_type evaluator(Self self, EvaluatorDeps deps) {
-  self->state.bench = std::make_shared<Bench>();
-  self->state.bench->engine = deps.engine;
+  self->state.port_work = std::make_shared<PortWork>();
+  self->state.port_work->engine = deps.engine;
   self->state.deps = std::move(deps);
   return {
       [self](atom::start, std::uint64_t step) -> caf::result<EvalReport> {
-        if (self->state.asker.has_value()) {
+        if (self->state.promise.has_value()) {
           return to_caf_error({Errc::kUnavailable, "an evaluation is running"});
         }
         auto promise = self->make_response_promise<EvalReport>();
-        self->state.asker = promise;
+        self->state.promise = promise;
         generate(self, step);
         return promise;
       },
       [self](atom::worked) {
-        if (!self->state.bench->status.ok()) {
-          self->quit(to_caf_error(self->state.bench->status));
+        if (!self->state.port_work->status.ok()) {
+          self->quit(to_caf_error(self->state.port_work->status));
           return;
         }
         score(self);

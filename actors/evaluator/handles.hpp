@@ -13,12 +13,12 @@
 
 namespace tidemill::actors {
 
-/// EVALUATOR: answers held-out prompts and scores them, beside training.
+/// EVALUATOR: generates and scores responses to held-out prompts while the run trains.
 using EvaluatorActor = caf::typed_actor<
-    // Evaluates weights of this step or newer. One evaluation at a time: a second one fails with
-    // `kUnavailable`.
+    // Evaluates the weights of this step or of a newer one. Fails with `kUnavailable` while another
+    // evaluation is running.
     caf::replies_to<atom::start, std::uint64_t>::with<EvalReport>,
-    // The reward engine has run for a while.
+    // A step of the reward engine has run at the port.
     caf::reacts_to<atom::worked>>;
 
 }  // namespace tidemill::actors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an evaluation found.
+// The result of an evaluation.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,18 @@
 
 namespace tidemill::actors {
 
-/// Scores over the held-out prompts, k samples each. An answer is right when its reward is at
+/// Scores over the held-out prompts, with k samples each. A response is correct if its reward is at
 /// least 1.
 struct EvalReport {
-  std::uint64_t step = 0;  // smallest step that answered; the one asked for when none did
+  /// The smallest step whose weights generated a token, or the requested step if none did.
+  std::uint64_t step = 0;
   std::uint64_t num_prompts = 0;
-  std::uint64_t num_samples = 0;   // k
-  double mean_at_k = 0.0;          // mean reward over all answers
-  double pass_at_k = 0.0;          // share of prompts with a right answer
-  std::uint64_t num_failed = 0;    // answers that could not be generated or scored; they count as 0
-  std::vector<double> part_means;  // of a sum of rewards: each part's, before its weight
+  std::uint64_t num_samples = 0;  // k
+  double mean_at_k = 0.0;         // mean reward over all samples
+  double pass_at_k = 0.0;         // share of prompts with a correct response
+  std::uint64_t num_failed = 0;   // samples not generated or not scored; their rewards count as 0
+  /// The mean reward of each part of a sum of rewards, before its weight. Empty without a sum.
+  std::vector<double> part_means;
 };
 
 template <class Inspector>

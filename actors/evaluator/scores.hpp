@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the rewards of an evaluation come to.
+// Computes the scores of an evaluation from its rewards.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,15 @@
 
 namespace tidemill::actors {
 
-/// Scores over prompts with k answers each. An answer is right when its reward is at least 1.
+/// Scores over prompts with k samples each. A response is correct if its reward is at least 1.
 struct EvalScores {
-  double mean_at_k = 0.0;  // mean reward over all answers
-  double pass_at_k = 0.0;  // share of prompts with a right answer
+  double mean_at_k = 0.0;  // mean reward over all samples
+  double pass_at_k = 0.0;  // share of prompts with a correct response
 };
 
-/// Returns the scores of `rewards`, ordered by prompt and then by sample.
-/// Shapes: `rewards` (prompts * `samples`); no prompts score 0. Requires `samples` > 0.
+/// Returns the scores of `rewards`, which are ordered by prompt and then by sample. Without
+/// prompts, both scores are 0.
+/// Shapes: `rewards` (prompts * `samples`). Requires `samples` > 0.
 [[nodiscard]] EvalScores eval_scores(std::span<const double> rewards, std::size_t samples);
 
 }  // namespace tidemill::actors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting an evaluator.
+// Spawns an evaluator.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace tidemill::actors {
 
-/// What an evaluator is made of.
+/// Dependencies of an evaluator.
 struct EvaluatorDeps {
   GeneratingActor device;
   std::shared_ptr<engines::RewardEngine> engine;
@@ -31,8 +31,10 @@ struct EvaluatorDeps {
   std::int32_t max_new_tokens = 1;
   std::vector<std::int32_t> stop_ids;
   std::vector<std::string> stop_strings;
-  /// Of each answer; all are asked for at once, so the last one waits for the others.
+  /// The deadline of each response. All are requested at once, so the last one includes the time of
+  /// all others.
   Duration response_deadline = std::chrono::minutes(60);
+  /// How long one step of the reward engine may wait for an external program.
   Duration patience = std::chrono::milliseconds(200);
   WorkPort* port = nullptr;  // outlives the evaluator
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocol of the version keeper, the only valve of a run.
+// The protocol of the version keeper, which admits rows and has the device load new versions.
 #pragma once
 
 #include <caf/replies_to.hpp>
@@ -14,30 +14,33 @@
 
 namespace tidemill::actors {
 
-/// VERSION KEEPER: knows the policy's versions, who serves what, and how many rows may be in
-/// flight.
+/// VERSION KEEPER: tracks the versions of the policy, tells the device when to load one, and limits
+/// how many rows may be in flight.
 ///
-/// Rows map to the capacity rule so: an admitted row is `submit`; a finished response, or a row
-/// that fails in a group that goes on, is `accept`; a row of a dropped group whose response is not
-/// finished is `abort`; a filtered one `reject`; a finished row of a group that leaves untrained is
-/// `forfeit`. Redelivery is no event.
+/// The keeper counts rows in an admission ledger (`storage/versions/admission.hpp`). An admitted
+/// row is a `submit`. A finished response is an `accept`, and so is a row that fails in a group
+/// that continues without it. If a group leaves before a row's response is finished, the row is a
+/// `reject` if the group was filtered, and an `abort` otherwise. A row whose response is finished
+/// is a `forfeit` if its group leaves untrained. Redelivery is not an event.
 using KeeperActor = caf::typed_actor<
-    // Grants places for whole groups. Answers when at least one fits, or none after `wait`.
+    // Grants slots for whole groups. Replies when at least one group fits, or with none after
+    // `wait`.
     caf::replies_to<atom::admit, AdmissionRequest>::with<Admission>,
-    // The stream's rows have changed state.
-    caf::reacts_to<atom::record, storage::PlaceChanges>,
-    // New weights of the next step: raises the version, has the device load them. Answers the
-    // version. Fails with `kStaleVersion` when the step is not the next one.
+    // Applies the slot changes that the stream reports.
+    caf::reacts_to<atom::record, storage::SlotChanges>,
+    // Takes the new weights of the next step: raises the version and has the device load them.
+    // Replies with the version. Fails with `kStaleVersion` if the step is not the next one of this
+    // incarnation.
     caf::replies_to<atom::publish, engines::Snapshot>::with<PolicyVersion>,
-    // Answers once devices have accepted weights of this step or newer; with `ScheduleKind::kFixed`
-    // every row that older steps must generate is finished then. Fails only by the asker's
-    // deadline.
+    // Replies once the device has accepted the weights of this step or of a newer one. With
+    // `GenerationOrder::kFixed`, every row that older steps must generate is then finished. Fails
+    // only by the requester's deadline.
     caf::replies_to<atom::waits, std::uint64_t>::with<PolicyVersion>,
-    // The data has ended: only groups below this one have been put and none will follow.
+    // The data has ended: the groups below this one have been put, and no group will follow.
     caf::reacts_to<atom::finish, std::uint64_t>,
-    // Answers where it stands.
+    // Replies with the keeper's status.
     caf::replies_to<atom::status>::with<KeeperStatus>,
-    // Time to look for waits that are over.
+    // Looks for requests whose wait is over. The keeper sends this to itself.
     caf::reacts_to<atom::wake>>;
 
 }  // namespace tidemill::actors

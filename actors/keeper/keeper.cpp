@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The version keeper: admission by the capacity rule, and which weights are served when.
+// The version keeper: admits rows by the capacity rule, and decides when new weights are loaded.
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -9,7 +9,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/keeper/spawn.hpp"
-#include "actors/work/waiting_room.hpp"
+#include "actors/work/pending_requests.hpp"
 #include "storage/versions/admission.hpp"
 
 namespace tidemill::actors {
@@ -29,12 +29,12 @@ struct KeeperState {
   std::optional<AdmissionLedger> ledger;
   std::uint64_t next_group = 0;
   std::uint64_t serving_step = 0;
-  std::deque<Snapshot> unloaded;  // published, in order; at most one more than may be stale
+  std::deque<Snapshot> unloaded;  // published, not loaded, in order; at most max_staleness + 1
   bool loading = false;
-  WaitingRoom<AdmissionRequest, Admission> waiting;
-  // Who waits for a step to be served; one trainer, so at most one.
+  PendingRequests<AdmissionRequest, Admission> pending;
+  // Requests that wait for a step to be served. Only the trainer sends them, so at most one.
   std::vector<std::pair<std::uint64_t, caf::typed_response_promise<PolicyVersion>>> serving_waits;
-  std::int64_t total_rows = 0;  // that the run will train at most
+  std::int64_t total_rows = 0;  // upper bound of the rows that the run will train
 };
 
 using Self = KeeperActor::stateful_pointer<KeeperState>;
@@ -46,9 +46,9 @@ void fail(Self self, const Status& status) {
 std::optional<Result<Admission>> try_admit(Self self, const AdmissionRequest& request,
                                            bool last_chance) {
   auto& state = self->state;
-  const storage::AdmissionState& places = state.ledger->state();
-  // No more rows than the run will train, whatever the capacity: the rest would be thrown away.
-  const std::int64_t wanted = state.total_rows - places.accepted - places.running;
+  const storage::AdmissionState& admissions = state.ledger->state();
+  // Never admit more rows than the run will train, whatever the capacity: they would be discarded.
+  const std::int64_t wanted = state.total_rows - admissions.accepted - admissions.running;
   const std::int64_t rows = std::min(state.ledger->capacity(), wanted);
   const std::int64_t groups = std::min<std::int64_t>(
       rows / static_cast<std::int64_t>(state.options.group_size), request.max_groups);
@@ -57,9 +57,9 @@ std::optional<Result<Admission>> try_admit(Self self, const AdmissionRequest& re
       return std::nullopt;
     }
     Admission none;
-    none.waiting_for = wanted <= 0 ? "the run's last batches to be trained"
-                                   : "version " + std::to_string(places.version + 1) +
-                                         ": no more rows may be in flight before it";
+    none.waiting_for = wanted <= 0 ? "the last batches of the run"
+                                   : "version " + std::to_string(admissions.version + 1) +
+                                         ", before which no more rows may be in flight";
     return none;
   }
   const auto granted = state.ledger->submit(groups * state.options.group_size);
@@ -67,20 +67,21 @@ std::optional<Result<Admission>> try_admit(Self self, const AdmissionRequest& re
   Admission admission;
   admission.groups = static_cast<std::uint32_t>(groups);
   admission.first_group = state.next_group;
-  admission.min_step = static_cast<std::uint64_t>(places.version);
+  admission.min_step = static_cast<std::uint64_t>(admissions.version);
   state.next_group += admission.groups;
   return admission;
 }
 
 void settle(Self self) {
-  self->state.waiting.settle(self->clock().now(), [self](const auto& request, bool last_chance) {
+  self->state.pending.settle(self->clock().now(), [self](const auto& request, bool last_chance) {
     return try_admit(self, request, last_chance);
   });
 }
 
-// Whether every row that steps before `step` must generate is finished (see ScheduleKind::kFixed).
+// Returns whether the weights of `step` may be loaded: with `GenerationOrder::kFixed`, once every
+// row that older steps must generate is finished.
 bool may_load(const KeeperState& state, std::uint64_t step) {
-  if (state.options.schedule == ScheduleKind::kFree) {
+  if (state.options.generation_order == GenerationOrder::kFree) {
     return true;
   }
   const std::int64_t due =
@@ -88,7 +89,7 @@ bool may_load(const KeeperState& state, std::uint64_t step) {
   return state.ledger->state().accepted >= std::min(due, state.total_rows);
 }
 
-void answer_serving_waits(Self self) {
+void reply_to_serving_waits(Self self) {
   auto& state = self->state;
   std::erase_if(state.serving_waits, [&](auto& wait) {
     if (wait.first > state.serving_step) {
@@ -101,8 +102,8 @@ void answer_serving_waits(Self self) {
 
 void load_next(Self self) {
   auto& state = self->state;
-  if (state.options.schedule == ScheduleKind::kFree && state.unloaded.size() > 1) {
-    state.unloaded.erase(state.unloaded.begin(), state.unloaded.end() - 1);  // only the newest
+  if (state.options.generation_order == GenerationOrder::kFree && state.unloaded.size() > 1) {
+    state.unloaded.erase(state.unloaded.begin(), state.unloaded.end() - 1);  // load the newest
   }
   if (state.loading || state.unloaded.empty() ||
       !may_load(state, state.unloaded.front().version.step)) {
@@ -116,7 +117,7 @@ void load_next(Self self) {
           [self](const PolicyVersion& version) {
             self->state.loading = false;
             self->state.serving_step = version.step;
-            answer_serving_waits(self);
+            reply_to_serving_waits(self);
             load_next(self);
           },
           [self](const caf::error& error) {
@@ -142,22 +143,23 @@ caf::result<PolicyVersion> publish(Self self, Snapshot& snapshot) {
   return version;
 }
 
-// A fixed batch is not filled up again: a group that leaves keeps its places, and they count as
-// used, until its batch is trained without it.
-storage::PlaceChanges counted(const storage::PlaceChanges& changes, ScheduleKind schedule) {
-  if (schedule == ScheduleKind::kFree) {
+// Returns the changes as the ledger counts them. With `GenerationOrder::kFixed`, no other group
+// replaces one that leaves: its slots count as accepted until its batch is trained without it.
+storage::SlotChanges changes_to_apply(const storage::SlotChanges& changes,
+                                      GenerationOrder generation_order) {
+  if (generation_order == GenerationOrder::kFree) {
     return changes;
   }
   return {changes.accepted + changes.aborted + changes.rejected, 0, 0, 0};
 }
 
-// Takes back the places of groups that were granted but will never be put.
+// Frees the slots of groups that were admitted but will never be put.
 void end_data(Self self, std::uint64_t groups) {
   auto& state = self->state;
   if (groups > state.next_group) {
     fail(self,
          {Errc::kInternal, "the data ends at group " + std::to_string(groups) + ", but only " +
-                               std::to_string(state.next_group) + " were granted"});
+                               std::to_string(state.next_group) + " groups were admitted"});
     return;
   }
   const auto unused =
@@ -173,13 +175,13 @@ void end_data(Self self, std::uint64_t groups) {
 }
 
 KeeperStatus status_of(const KeeperState& state) {
-  const storage::AdmissionState& places = state.ledger->state();
+  const storage::AdmissionState& admissions = state.ledger->state();
   KeeperStatus status;
-  status.step = static_cast<std::uint64_t>(places.version);
+  status.step = static_cast<std::uint64_t>(admissions.version);
   status.incarnation = state.options.incarnation;
   status.capacity = state.ledger->capacity();
-  status.running = places.running;
-  status.accepted = places.accepted;
+  status.running = admissions.running;
+  status.accepted = admissions.accepted;
   status.admitted_groups = state.next_group;
   status.serving_step = state.serving_step;
   return status;
@@ -189,19 +191,19 @@ AdmissionLedger restored_ledger(const KeeperOptions& options) {
   auto ledger = AdmissionLedger::create(
       {options.max_concurrent, options.batch_rows, options.max_staleness, 0});
   TIDEMILL_CHECK(ledger.ok()) << ledger.status().to_string();
-  AdmissionLedger places = std::move(ledger).value();
+  AdmissionLedger restored = std::move(ledger).value();
   std::int64_t finished = options.finished_rows;
-  if (options.schedule == ScheduleKind::kFixed) {
-    // Groups that have left keep their places until their batch is trained; see `counted`.
+  if (options.generation_order == GenerationOrder::kFixed) {
+    // Groups that have left keep their slots until their batch is trained; see `changes_to_apply`.
     finished = static_cast<std::int64_t>(options.first_group * options.group_size) -
                static_cast<std::int64_t>(options.step) * options.batch_rows -
                options.unfinished_rows;
   }
-  Status status = places.restart(static_cast<std::int64_t>(options.step), finished);
+  Status status = restored.restart(static_cast<std::int64_t>(options.step), finished);
   TIDEMILL_CHECK(status.ok()) << status.to_string();
-  status = places.force_submit(options.unfinished_rows);
+  status = restored.force_submit(options.unfinished_rows);
   TIDEMILL_CHECK(status.ok()) << status.to_string();
-  return places;
+  return restored;
 }
 
 KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
@@ -216,14 +218,14 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   return {
       [self](atom::admit, const AdmissionRequest& request) {
         auto promise = self->make_response_promise<Admission>();
-        self->state.waiting.enter(request, promise, self->clock().now() + request.wait);
+        self->state.pending.add(request, promise, self->clock().now() + request.wait);
         self->delayed_send(self, request.wait, atom::wake_v);
         settle(self);
         return promise;
       },
-      [self](atom::record, const storage::PlaceChanges& changes) {
-        const Status applied =
-            self->state.ledger->apply(counted(changes, self->state.options.schedule));
+      [self](atom::record, const storage::SlotChanges& changes) {
+        const Status applied = self->state.ledger->apply(
+            changes_to_apply(changes, self->state.options.generation_order));
         if (!applied.ok()) {
           fail(self, applied);
           return;
@@ -235,7 +237,7 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
       [self](atom::waits, std::uint64_t step) {
         auto promise = self->make_response_promise<PolicyVersion>();
         self->state.serving_waits.emplace_back(step, promise);
-        answer_serving_waits(self);
+        reply_to_serving_waits(self);
         return promise;
       },
       [self](atom::finish, std::uint64_t groups) { end_data(self, groups); },

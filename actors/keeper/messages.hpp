@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is told to the version keeper and what it grants.
+// The messages of the version keeper.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace tidemill::actors {
 
-/// Asks for places for whole groups.
+/// Asks for slots for whole groups.
 struct AdmissionRequest {
   std::uint32_t max_groups = 1;
   Duration wait{0};
 };
 
-/// Places granted, or none and why.
+/// The groups admitted, or none and the reason.
 struct Admission {
   std::uint32_t groups = 0;
   std::uint64_t first_group = 0;
@@ -23,7 +23,7 @@ struct Admission {
   std::string waiting_for;
 };
 
-/// Where the keeper stands.
+/// The keeper's version and counts.
 struct KeeperStatus {
   std::uint64_t step = 0;
   std::uint32_t incarnation = 0;

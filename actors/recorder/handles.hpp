@@ -11,14 +11,14 @@
 
 namespace tidemill::actors {
 
-/// RECORDER: appends to a run's record files and shows its progress.
+/// RECORDER: appends to the record files of a run, and passes every record to an observer.
 using RecorderActor = caf::typed_actor<
-    // Writes one step down. Answers the files' sizes once it is in them. Fails with what the file
-    // system says; the files then end with a whole line.
+    // Writes the record of one step. Replies with the sizes of the files once it is in them. Fails
+    // with the error of the file system. The files then still end with a whole line.
     caf::replies_to<atom::record, StepRecord>::with<RecordMarks>,
-    // Answers the files' sizes.
+    // Replies with the sizes of the files once all records received before are written.
     caf::replies_to<atom::capture>::with<RecordMarks>,
-    // A piece of work that the recorder handed to its port has run.
+    // The write that the recorder submitted to its port is done.
     caf::reacts_to<atom::worked>>;
 
 }  // namespace tidemill::actors

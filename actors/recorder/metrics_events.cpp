@@ -13,14 +13,14 @@ namespace tidemill::actors {
 namespace {
 
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20U;
-constexpr std::size_t kMostLineBytes = std::size_t{64} << 20U;
+constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20U;
 
 std::string record_of(std::string_view line, double wall_seconds) {
   storage::EventTime time{wall_seconds, 0};
   std::vector<storage::EventScalar> scalars;
   const Result<Json> parsed = parse_json(line);
   const Json::Object* object = parsed.ok() ? parsed.value().if_object() : nullptr;
-  if (object != nullptr) {  // a line that is none still counts
+  if (object != nullptr) {  // a line that is not an object becomes a record without scalars
     const Json* kind = parsed.value().find("kind");
     const std::string group =
         kind != nullptr && kind->if_string() != nullptr ? *kind->if_string() + '/' : "";
@@ -59,10 +59,10 @@ Status for_each_block(const std::filesystem::path& path, std::uint64_t bytes,
     const auto fresh = std::as_writable_bytes(std::span(block)).subspan(begun);
     TIDEMILL_RETURN_IF_ERROR(file.read_at(offset, fresh));
     offset += fresh.size();
-    const std::size_t whole = block.rfind('\n') + 1;  // 0: none
+    const std::size_t whole = block.rfind('\n') + 1;  // 0 if there is no newline
     TIDEMILL_RETURN_IF_ERROR(take(std::string_view(block).substr(0, whole)));
     block.erase(0, whole);
-    if (block.size() > kMostLineBytes) {
+    if (block.size() > kMaxLineBytes) {
       return corrupt_data(path.string() + ": holds a line of more than 64 MiB");
     }
   }

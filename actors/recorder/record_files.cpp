@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The record files of a run directory.
 //
-// The event file is a view of metrics.jsonl, one record for each line after its own first one. So
-// it needs no mark of its own: whatever mark metrics.jsonl is cut back to, its lines say how many
-// records stay, and when some of those are not there, the lines give all of them again.
+// After its first record, the event file has one record for each line of metrics.jsonl. It
+// therefore needs no mark of its own. When metrics.jsonl is truncated to a mark, the number of its
+// lines determines how many records are kept. If some of these are missing, the event file is
+// written again from the lines.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -29,7 +30,7 @@ Status failure(const std::string& path, const char* doing) {
           path + ": " + doing + ": " + std::strerror(error)};  // NOLINT(concurrency-mt-unsafe)
 }
 
-// One append-only file that never keeps a part of what failed to be appended.
+// An append-only file. After a failed append, it is truncated to its size before.
 class AppendFile {
 public:
   explicit AppendFile(std::string path) : path_(std::move(path)) {}
@@ -64,7 +65,7 @@ public:
       }
       if (count < 0) {
         Status status = failure(path_, "cannot append");
-        // A file that cannot be cut either ends with part of a line; the next open cuts it.
+        // If this fails too, the file ends with a partial line, which the next `open` removes.
         static_cast<void>(cut());
         return status;
       }
@@ -79,7 +80,7 @@ public:
 private:
   Status cut() {
     if (::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) {
-      return failure(path_, "cannot cut");
+      return failure(path_, "cannot truncate");
     }
     return {};
   }
@@ -89,19 +90,20 @@ private:
   std::uint64_t size_ = 0;
 };
 
-// For the axis of wall time; decides nothing.
+// Returns the time for the wall-time axis of TensorBoard. Nothing else depends on it.
 double wall_seconds() {
   using Seconds = std::chrono::duration<double>;
   return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The event file, which follows metrics.jsonl line by line.
+// The event file, which has a record for each line of metrics.jsonl.
 class EventLog {
 public:
   explicit EventLog(const std::string& directory)
       : path_(directory + '/' + kEventFileName), file_(path_) {}
 
-  // Keeps the records of the lines that the first `bytes` of `metrics` hold.
+  // Truncates the event file to the records of the lines in the first `bytes` bytes of `metrics`,
+  // or writes it again if it lacks some of them.
   Status open(const std::string& metrics, std::uint64_t bytes) {
     std::uint64_t lines = 0;
     TIDEMILL_RETURN_IF_ERROR(for_each_block(metrics, bytes, [&lines](std::string_view block) {
@@ -121,23 +123,24 @@ public:
   }
 
   Status append(std::string_view lines) {
-    // What could not be written goes first the next time, so that records keep to their lines.
-    waiting_ += event_records(lines, wall_seconds());
-    TIDEMILL_RETURN_IF_ERROR(file_.append(waiting_));
-    waiting_.clear();
+    // Records that could not be written are written before those of the next lines, so that records
+    // and lines stay in the same order.
+    unwritten_ += event_records(lines, wall_seconds());
+    TIDEMILL_RETURN_IF_ERROR(file_.append(unwritten_));
+    unwritten_.clear();
     return {};
   }
 
 private:
   std::string path_;
   AppendFile file_;
-  std::string waiting_;
+  std::string unwritten_;
 };
 
 class RunRecordFiles final : public RecordFiles {
 public:
-  RunRecordFiles(const std::string& directory, std::uint64_t most_samples_bytes)
-      : most_samples_bytes_(most_samples_bytes),
+  RunRecordFiles(const std::string& directory, std::uint64_t max_samples_bytes)
+      : max_samples_bytes_(max_samples_bytes),
         metrics_path_(directory + "/metrics.jsonl"),
         metrics_(metrics_path_),
         samples_(directory + "/samples.jsonl"),
@@ -157,14 +160,14 @@ public:
   }
 
 private:
-  // The lines for which there is room. Judged one by one, so that it does not matter which lines
-  // come together: a resumed run leaves out the same.
+  // Returns the lines that fit into the file. Each line is checked on its own, so that the result
+  // does not depend on which lines are appended together, and a resumed run leaves out the same.
   [[nodiscard]] std::string fitting(const std::string& samples) const {
-    if (samples.size() <= most_samples_bytes_ - std::min(most_samples_bytes_, samples_.size())) {
+    if (samples.size() <= max_samples_bytes_ - std::min(max_samples_bytes_, samples_.size())) {
       return samples;
     }
     std::string fitting;
-    std::uint64_t room = most_samples_bytes_ - std::min(most_samples_bytes_, samples_.size());
+    std::uint64_t room = max_samples_bytes_ - std::min(max_samples_bytes_, samples_.size());
     for (std::string_view rest = samples; !rest.empty();) {
       const std::string_view line = rest.substr(0, rest.find('\n') + 1);
       if (line.size() <= room) {
@@ -176,7 +179,7 @@ private:
     return fitting;
   }
 
-  std::uint64_t most_samples_bytes_;
+  std::uint64_t max_samples_bytes_;
   std::string metrics_path_;
   AppendFile metrics_;
   AppendFile samples_;
@@ -187,8 +190,8 @@ private:
 
 Result<std::unique_ptr<RecordFiles>> open_record_files(const std::string& directory,
                                                        const RecordMarks& marks,
-                                                       std::uint64_t most_samples_bytes) {
-  auto files = std::make_unique<RunRecordFiles>(directory, most_samples_bytes);
+                                                       std::uint64_t max_samples_bytes) {
+  auto files = std::make_unique<RunRecordFiles>(directory, max_samples_bytes);
   TIDEMILL_RETURN_IF_ERROR(files->open(marks));
   return std::unique_ptr<RecordFiles>(std::move(files));
 }

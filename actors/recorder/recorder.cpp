@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recorder: turns records into lines, and appends them in order, one write at a time.
+// The recorder. It converts records to lines and appends them in order, with one write at a time.
 #include <array>
 #include <charconv>
 #include <deque>
@@ -16,8 +16,8 @@ namespace {
 
 using Promise = caf::typed_response_promise<RecordMarks>;
 
-// What the work at the port touches; shared with it.
-struct Writing {
+// Shared with the work at the port.
+struct PortWork {
   std::shared_ptr<RecordFiles> files;
   std::string metrics;
   std::string samples;
@@ -30,24 +30,25 @@ struct RecorderState {
 
   RecorderDeps deps;
   RecordMarks marks;
-  std::shared_ptr<Writing> writing;  // null: nothing is at the port
-  std::vector<Promise> told;         // whose lines are at the port
-  std::string metrics;               // lines that wait for the port
+  std::shared_ptr<PortWork> port_work;  // null if no write is at the port
+  std::vector<Promise> write_promises;  // replied to when the write at the port is done
+  std::string metrics;                  // lines of the next write
   std::string samples;
-  std::vector<Promise> waiting;  // whose lines wait, or who asked for the sizes meanwhile
+  std::vector<Promise> next_promises;  // replied to when the next write is done
 };
 
 using Self = RecorderActor::stateful_pointer<RecorderState>;
 
 std::string metrics_line(const StepRecord& record) {
   Json::Object line{{"kind", record.kind}, {"step", static_cast<std::int64_t>(record.step)}};
-  for (const auto& [name, value] : record.figures) {
+  for (const auto& [name, value] : record.metrics) {
     line.push_back({name, value});
   }
   return Json(std::move(line)).to_line();
 }
 
-// The number with the fewest digits that is read back as `value`: half the bytes of a double's.
+// Returns the number with the fewest digits that is read back as `value`. It takes about half the
+// bytes of `value` printed as a double.
 double short_number(float value) {
   std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
@@ -79,7 +80,7 @@ std::string sample_line(const SampleRecord& sample, std::uint64_t step) {
                     {"group", static_cast<std::int64_t>(sample.group.value)},
                     {"prompt", sample.prompt},
                     {"response", sample.response},
-                    {"answer", sample.answer},
+                    {"answer", sample.reference_answer},
                     {"reward", sample.reward}};
   if (!parts.empty()) {
     line.push_back({"rewards", Json(std::move(parts))});
@@ -94,17 +95,17 @@ std::string sample_line(const SampleRecord& sample, std::uint64_t step) {
 
 void write_next(Self self) {
   auto& state = self->state;
-  if (state.writing != nullptr || state.waiting.empty()) {
+  if (state.port_work != nullptr || state.next_promises.empty()) {
     return;
   }
-  state.writing = std::make_shared<Writing>();
-  state.writing->files = state.deps.files;
-  state.writing->metrics = std::exchange(state.metrics, {});
-  state.writing->samples = std::exchange(state.samples, {});
-  state.told = std::exchange(state.waiting, {});
+  state.port_work = std::make_shared<PortWork>();
+  state.port_work->files = state.deps.files;
+  state.port_work->metrics = std::exchange(state.metrics, {});
+  state.port_work->samples = std::exchange(state.samples, {});
+  state.write_promises = std::exchange(state.next_promises, {});
   state.deps.port->run(
-      [work = state.writing] {
-        work->marks = work->files->append(work->metrics, work->samples);
+      [port_work = state.port_work] {
+        port_work->marks = port_work->files->append(port_work->metrics, port_work->samples);
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
@@ -112,11 +113,11 @@ void write_next(Self self) {
 
 void on_written(Self self) {
   auto& state = self->state;
-  const auto written = std::exchange(state.writing, nullptr);
+  const auto written = std::exchange(state.port_work, nullptr);
   if (written->marks.ok()) {
     state.marks = written->marks.value();
   }
-  for (Promise& promise : std::exchange(state.told, {})) {
+  for (Promise& promise : std::exchange(state.write_promises, {})) {
     if (written->marks.ok()) {
       promise.deliver(state.marks);
     } else {
@@ -140,17 +141,17 @@ RecorderActor::behavior_type recorder(Self self, RecorderDeps deps) {
           state.samples += sample_line(sample, record.step);
         }
         auto promise = self->make_response_promise<RecordMarks>();
-        state.waiting.push_back(promise);
+        state.next_promises.push_back(promise);
         write_next(self);
         return promise;
       },
       [self](atom::capture) {
         auto& state = self->state;
         auto promise = self->make_response_promise<RecordMarks>();
-        if (state.writing == nullptr) {
+        if (state.port_work == nullptr) {
           promise.deliver(state.marks);
         } else {
-          state.waiting.push_back(promise);
+          state.next_promises.push_back(promise);
         }
         return promise;
       },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting the recorder.
+// Spawns the recorder.
 #pragma once
 
 #include <functional>
@@ -15,9 +15,9 @@
 
 namespace tidemill::actors {
 
-/// Where a run's record lines go.
+/// The record files of a run.
 ///
-/// Threads: one call at a time. Calls block: they are made through a `WorkPort`.
+/// Threads: one call at a time. Calls block, so actors make them through a `WorkPort`.
 class RecordFiles {
 public:
   RecordFiles() = default;
@@ -25,27 +25,28 @@ public:
   RecordFiles& operator=(const RecordFiles&) = delete;
   virtual ~RecordFiles() = default;
 
-  /// Appends whole lines to `metrics.jsonl`, with what they say to the event file beside it, and to
-  /// `samples.jsonl`; returns the sizes of the two.
-  /// Errors: those of the file system; a part of a line that was written is cut off again.
+  /// Appends whole lines to `metrics.jsonl` and `samples.jsonl`, and the metrics also to the event
+  /// file. Returns the sizes of the two JSONL files.
+  /// Errors: those of the file system. A partially written append is removed from the file again.
   [[nodiscard]] virtual Result<RecordMarks> append(const std::string& metrics,
                                                    const std::string& samples) = 0;
 };
 
-/// Opens the record files in `directory`, cut back to `marks`. A sample with which `samples.jsonl`
-/// would hold more than `most_samples_bytes` is left out.
-/// Errors: those of the file system, and `kCorruptData` when a file is shorter than its mark.
+/// Opens the record files in `directory` and truncates them to `marks`. A sample is left out if
+/// `samples.jsonl` would exceed `max_samples_bytes` with it.
+/// Errors: those of the file system, and `kCorruptData` if a file is shorter than its mark.
 [[nodiscard]] Result<std::unique_ptr<RecordFiles>> open_record_files(
     const std::string& directory, const RecordMarks& marks,
-    std::uint64_t most_samples_bytes = std::numeric_limits<std::uint64_t>::max());
+    std::uint64_t max_samples_bytes = std::numeric_limits<std::uint64_t>::max());
 
-/// Sees every record as it is taken in, e.g. to show a table. Called on the recorder's actor.
+/// Receives every record when it arrives, before it is written, for example to show a table. The
+/// recorder calls it from its message handler.
 using RecordObserver = std::function<void(const StepRecord&)>;
 
-/// What a recorder is made of.
+/// Dependencies of a recorder.
 struct RecorderDeps {
   std::shared_ptr<RecordFiles> files;
-  RecordMarks marks;         // the files' sizes at the start
+  RecordMarks marks;         // the sizes of the files at the start
   RecordObserver observer;   // may be empty
   WorkPort* port = nullptr;  // outlives the recorder
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocol of an actor that judges answers, for programs that bring their own.
+// The protocol of an actor that scores responses, for programs that provide their own.
 #pragma once
 
 #include <caf/replies_to.hpp>
@@ -10,10 +10,11 @@
 
 namespace tidemill::actors {
 
-/// JUDGE: rewards answers. It may keep state, ask other actors and answer out of order.
-using JudgeActor = caf::typed_actor<
-    // Scores one answer. A result with an error, or a failure, leaves the sample without a reward:
-    // it is delivered again.
+/// SCORER: scores responses. It may keep state, send requests to other actors, and reply out of
+/// order.
+using ScorerActor = caf::typed_actor<
+    // Scores one response. A result with an error, or a failure, leaves the sample without a
+    // reward, and the stream delivers it again.
     caf::replies_to<atom::score, engines::RewardRequest>::with<engines::RewardResult>>;
 
 }  // namespace tidemill::actors

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reward worker. The engine belongs to the port while a piece of work is out; what is leased
-// meanwhile waits. A sample that cannot be scored is given back with its reason: the stream
-// delivers it again, and fails it after too many deliveries.
+// The reward worker. While work is at the port, only that work may use the engine, and rows that
+// are leased meanwhile wait. A sample that cannot be scored is given back with the reason. The
+// stream delivers it again, and fails it after too many deliveries.
 #include <cmath>
 #include <map>
 #include <optional>
@@ -22,8 +22,8 @@ using engines::RewardResult;
 
 constexpr Duration kReportPause = std::chrono::seconds(10);
 
-// What the work at the port touches; shared with it, so that it survives the actor's death.
-struct Bench : engines::RewardSink {
+// Shared with the work at the port, so that it outlives the actor.
+struct PortWork : engines::RewardSink {
   void on_reward(RewardResult result) override { results.push_back(std::move(result)); }
 
   std::shared_ptr<engines::RewardEngine> engine;
@@ -36,16 +36,16 @@ struct RewardWorkerState {
   RewardWorkerState() = default;  // not an aggregate: CAF would build it from `self`
 
   RewardWorkerDeps deps;
-  std::shared_ptr<Bench> bench;
+  std::shared_ptr<PortWork> port_work;
   std::map<SampleId, storage::LeaseToken> held;
   Duration lease_time{0};
-  std::vector<RewardRequest> waiting;  // leased while the engine was at the port
+  std::vector<RewardRequest> waiting;  // leased while work was at the port
   bool working = false;
   bool leasing = false;
   bool ended = false;
   bool has_scored = false;
-  std::uint32_t unscored = 0;    // deliveries in a row
-  std::uint32_t unreported = 0;  // deliveries without a reward since the last line of the log
+  std::uint32_t unscored = 0;    // deliveries without a reward in a row
+  std::uint32_t unreported = 0;  // deliveries without a reward since the last log line
   std::optional<TimePoint> reported;
 };
 
@@ -57,18 +57,19 @@ Result<RewardRequest> read_request(const storage::LeasedRow& row, const DecodeTe
   RewardRequest request;
   request.id = row.row.id;
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer prompt, find_cell(row, SampleColumn::kPrompt));
-  TIDEMILL_ASSIGN_OR_RETURN(const Buffer answer, find_cell(row, SampleColumn::kAnswer));
+  TIDEMILL_ASSIGN_OR_RETURN(const Buffer answer, find_cell(row, SampleColumn::kReferenceAnswer));
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer fields, find_cell(row, SampleColumn::kFields));
   TIDEMILL_ASSIGN_OR_RETURN(const auto ids,
                             read_cell<std::int32_t>(row, SampleColumn::kResponseIds));
   request.prompt = cell_text(prompt);
-  request.answer = cell_text(answer);
+  request.reference_answer = cell_text(answer);
   request.fields = cell_text(fields);
   request.response = decode(ids);
   return request;
 }
 
-// A program in trouble may fail every sample: one line says how many, and why the last.
+// Logs how many samples had no reward and why the last one had none. A failing program may fail
+// every sample, so there is at most one line per `kReportPause`.
 void report(Self self, std::uint32_t num_refused, const std::string& last_reason) {
   auto& state = self->state;
   state.unreported += num_refused;
@@ -77,23 +78,25 @@ void report(Self self, std::uint32_t num_refused, const std::string& last_reason
       (state.reported.has_value() && now - *state.reported < kReportPause)) {
     return;
   }
-  state.deps.log(state.deps.name + ": samples without a reward, to be delivered again or failed: " +
-                 std::to_string(state.unreported) + "; the last: " + last_reason);
+  state.deps.log(
+      state.deps.name + ": " + std::to_string(state.unreported) +
+      " samples without a reward, delivered up to stream.max_deliveries times; the last: " +
+      last_reason);
   state.reported = now;
   state.unreported = 0;
 }
 
-// Tells the stream what is decided about each row, then asks for more.
+// Acknowledges the rows that have a reward, gives back all others, and then asks for more.
 void settle(Self self, const std::vector<RewardResult>& results) {
   auto& state = self->state;
-  Completion scored{task_id(SampleTask::kReward), state.deps.name, {}};
-  std::map<std::string, Return> refused;  // by reason
+  AckRequest scored{task_id(SampleTask::kReward), state.deps.name, {}};
+  std::map<std::string, LeaseUpdate> refused;  // by reason
   std::uint32_t num_refused = 0;
   std::string last_reason;
   for (const RewardResult& result : results) {
     const auto it = state.held.find(result.id);
     if (it == state.held.end()) {
-      continue;  // the lease was lost meanwhile
+      continue;  // the lease was lost in the meantime
     }
     const storage::LeaseToken lease = it->second;
     state.held.erase(it);
@@ -114,7 +117,7 @@ void settle(Self self, const std::vector<RewardResult>& results) {
       return;
     }
     auto [entry, fresh] = refused.try_emplace(
-        reason, Return{task_id(SampleTask::kReward), state.deps.name, {}, reason});
+        reason, LeaseUpdate{task_id(SampleTask::kReward), state.deps.name, {}, reason});
     entry->second.rows.push_back(lease);
     ++num_refused;
     last_reason = reason;
@@ -123,34 +126,34 @@ void settle(Self self, const std::vector<RewardResult>& results) {
   const auto go_on = [self](const storage::Settlement&) { lease_more(self); };
   const auto retry = [self](const caf::error&) { try_again_later(self); };
   if (!scored.rows.empty()) {
-    self->request(state.deps.stream, kAnswerMargin, atom::ack_v, std::move(scored))
+    self->request(state.deps.stream, kReplyMargin, atom::ack_v, std::move(scored))
         .then(go_on, retry);
   }
   for (auto& [reason, rows] : refused) {
-    self->request(state.deps.stream, kAnswerMargin, atom::nack_v, std::move(rows))
+    self->request(state.deps.stream, kReplyMargin, atom::nack_v, std::move(rows))
         .then(go_on, retry);
   }
 }
 
-// Hands what was leased to the engine and starts the next piece of work. The engine must be here.
+// Submits the waiting requests to the engine and starts the next work. No work may be at the port.
 void work(Self self) {
   auto& state = self->state;
   std::vector<RewardResult> refused;
   for (RewardRequest& request : std::exchange(state.waiting, {})) {
     const SampleId id = request.id;
-    const Status status = state.bench->engine->submit(std::move(request), *state.bench);
+    const Status status = state.port_work->engine->submit(std::move(request), *state.port_work);
     if (!status.ok()) {
       refused.push_back({id, 0.0, status.message(), {}});
     }
   }
   settle(self, refused);
-  if (!state.bench->engine->has_work()) {
+  if (!state.port_work->engine->has_work()) {
     return;
   }
   state.working = true;
   state.deps.port->run(
-      [bench = state.bench, patience = state.deps.patience] {
-        bench->status = bench->engine->step(patience);
+      [port_work = state.port_work, patience = state.deps.patience] {
+        port_work->status = port_work->engine->step(patience);
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
@@ -181,27 +184,27 @@ void lease_more(Self self) {
 }
 
 RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps) {
-  self->state.bench = std::make_shared<Bench>();
-  self->state.bench->engine = deps.engine;
+  self->state.port_work = std::make_shared<PortWork>();
+  self->state.port_work->engine = deps.engine;
   self->state.deps = std::move(deps);
   self->send(self, atom::wake_v);
   self->send(self, atom::renew_v);
   return {
       [self](atom::wake) { lease_more(self); },
       [self](atom::renew) {
-        // A slow program with a long queue is no reason to deliver rows again.
+        // Without renewal, the rows in the queue of a slow program would be delivered again.
         renew_held_leases(self, task_id(SampleTask::kReward), [](SampleId) {});
       },
       [self](atom::worked) {
         auto& state = self->state;
         state.working = false;
-        if (const Status& gave_up = state.bench->status; !gave_up.ok()) {
-          // One that never scored anything would give up again.
+        if (const Status& gave_up = state.port_work->status; !gave_up.ok()) {
+          // An engine that has never scored a sample would give up again after a restart.
           self->quit(
               to_caf_error(state.has_scored ? gave_up : invalid_argument(gave_up.message())));
           return;
         }
-        settle(self, std::exchange(state.bench->results, {}));
+        settle(self, std::exchange(state.port_work->results, {}));
         work(self);
       },
   };

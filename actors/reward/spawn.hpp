@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting a reward worker.
+// Spawns a reward worker.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +17,36 @@
 
 namespace tidemill::actors {
 
-/// REWARD WORKER: leases rows of the task "reward", has an engine score their answers, writes the
-/// rewards back. Stateless: what it held when it dies comes back to the stream. Dies with the
-/// engine's error when that gives up; with `kInvalidArgument`, so that it is not started again,
-/// when nothing at all can be scored: the engine gives up before its first score, or `max_unscored`
-/// deliveries in a row end without one.
+/// REWARD WORKER: leases rows of the task "reward", has an engine score their responses, and writes
+/// the rewards back. It is stateless: if it dies, the rows that it held return to the stream. If
+/// the engine gives up, the worker exits with the engine's error. If no sample can be scored at
+/// all, it exits with `kInvalidArgument`, so that it is not restarted: if the engine gives up
+/// before it has scored any sample, or if `max_unscored` deliveries in a row end without a reward.
 using RewardWorkerActor = caf::typed_actor<
-    // Time to ask for rows: at the start, or some time after a failure.
+    // Asks for rows. The worker sends this to itself at the start and some time after a failure.
     caf::reacts_to<atom::wake>,
-    // Time to extend the leases of rows that are not scored yet.
+    // Renews the leases of rows that are not scored yet. The worker sends this to itself.
     caf::reacts_to<atom::renew>,
-    // The engine has run for a while.
+    // A step of the engine has run at the port.
     caf::reacts_to<atom::worked>>;
 
 /// Turns response tokens into text.
 using DecodeText = std::function<std::string(const std::vector<std::int32_t>&)>;
 
-/// What a reward worker is made of.
+/// Dependencies of a reward worker.
 struct RewardWorkerDeps {
   std::string name = "reward-0";
   std::uint32_t max_in_flight = 64;  // rows
   std::uint32_t max_unscored = 256;  // deliveries
   Duration lease_wait = std::chrono::seconds(1);
-  /// Longest wait for an outside program in one piece of work.
+  /// How long one step of the engine may wait for an external program.
   Duration patience = std::chrono::milliseconds(200);
   StreamConsumerActor stream;
   std::shared_ptr<engines::RewardEngine> engine;
   DecodeText decode;
   WorkPort* port = nullptr;  // outlives the worker
-  /// Told when samples could not be scored, in one line for those of ten seconds; may be empty.
+  /// Receives a line about samples that could not be scored, at most one in ten seconds. May be
+  /// empty.
   std::function<void(const std::string&)> log;
 };
 

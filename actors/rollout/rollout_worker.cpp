@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rollout worker. It asks for rows whenever it has room, so at most one lease request is out;
-// every row it holds has one request out at the device and ends in one `ack` or `nack`.
+// The rollout worker. It asks for rows whenever it can hold more, with one lease request at a time.
+// For every row that it holds, it sends one request to the device, and then one `ack` or `nack` to
+// the stream.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -33,9 +34,9 @@ using Self = RolloutWorkerActor::stateful_pointer<RolloutWorkerState>;
 
 void lease_more(Self self);
 
-// Forgets a row. Returns whether `lease` was the one held: an answer may come late, when the row
-// was lost, or lost and leased again.
-bool let_go(Self self, const storage::LeaseToken& lease) {
+// Removes a row from `held`. Returns whether the row was held under `lease`. A reply may arrive
+// after the row was lost, or after it was lost and leased again.
+bool release_row(Self self, const storage::LeaseToken& lease) {
   auto& held = self->state.held;
   const auto it = held.find(lease.row);
   if (it == held.end() || it->second != lease) {
@@ -47,19 +48,19 @@ bool let_go(Self self, const storage::LeaseToken& lease) {
 
 void give_back(Self self, const storage::LeaseToken& lease, const std::string& reason) {
   auto& state = self->state;
-  if (!let_go(self, lease)) {
+  if (!release_row(self, lease)) {
     return;
   }
-  Return rows{task_id(SampleTask::kRollout), state.deps.name, {}, reason};
+  LeaseUpdate rows{task_id(SampleTask::kRollout), state.deps.name, {}, reason};
   rows.rows.push_back(lease);
-  self->request(state.deps.stream, kAnswerMargin, atom::nack_v, std::move(rows))
+  self->request(state.deps.stream, kReplyMargin, atom::nack_v, std::move(rows))
       .then([self](const storage::Settlement&) { lease_more(self); },
             [self](const caf::error&) { try_again_later(self); });
 }
 
 void write_back(Self self, const storage::LeaseToken& lease, RolloutResult& result) {
   auto& state = self->state;
-  if (!let_go(self, lease)) {
+  if (!release_row(self, lease)) {
     return;
   }
   storage::FinishedRow row;
@@ -75,12 +76,11 @@ void write_back(Self self, const storage::LeaseToken& lease, RolloutResult& resu
   row.columns.push_back(
       make_cell(SampleColumn::kFinish,
                 std::vector<std::uint8_t>{static_cast<std::uint8_t>(result.finish_reason)}));
-  Completion completion{task_id(SampleTask::kRollout), state.deps.name, {}};
-  completion.rows.push_back(std::move(row));
-  const auto asked =
-      self->request(state.deps.stream, kAnswerMargin, atom::ack_v, std::move(completion));
-  asked.then(
-      [self, id = asked.id()](const storage::Settlement&) {
+  AckRequest ack{task_id(SampleTask::kRollout), state.deps.name, {}};
+  ack.rows.push_back(std::move(row));
+  const auto handle = self->request(state.deps.stream, kReplyMargin, atom::ack_v, std::move(ack));
+  handle.then(
+      [self, id = handle.id()](const storage::Settlement&) {
         end_deadline(self, id);
         lease_more(self);
       },
@@ -105,10 +105,10 @@ void generate(Self self, const storage::LeasedRow& row) {
   request.stop_strings = state.deps.stop_strings;
   request.min_step = row.row.min_step;
   request.keep_rows = true;
-  const auto asked = self->request(state.deps.device, state.deps.response_deadline,
-                                   atom::generate_v, std::move(request));
-  asked.then(
-      [self, lease = row.lease, id = asked.id()](RolloutResult& result) {
+  const auto handle = self->request(state.deps.device, state.deps.response_deadline,
+                                    atom::generate_v, std::move(request));
+  handle.then(
+      [self, lease = row.lease, id = handle.id()](RolloutResult& result) {
         end_deadline(self, id);
         if (result.finish_reason == engines::FinishReason::kStop ||
             result.finish_reason == engines::FinishReason::kLength) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting a rollout worker.
+// Spawns a rollout worker.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,16 @@
 
 namespace tidemill::actors {
 
-/// ROLLOUT WORKER: leases rows of the task "rollout", has a device continue their prompts, writes
-/// the responses back. Stateless: what it held when it dies comes back to the stream.
+/// ROLLOUT WORKER: leases rows of the task "rollout", has a device generate their responses, and
+/// writes the responses back. It is stateless: if it dies, the rows that it held return to the
+/// stream.
 using RolloutWorkerActor = caf::typed_actor<
-    // Time to ask for rows: at the start, or some time after a failure.
+    // Asks for rows. The worker sends this to itself at the start and some time after a failure.
     caf::reacts_to<atom::wake>,
-    // Time to renew the leases of the rows it holds.
+    // Renews the leases of the rows that it holds. The worker sends this to itself.
     caf::reacts_to<atom::renew>>;
 
-/// What a rollout worker is made of, and what it does with a prompt.
+/// Dependencies of a rollout worker, and how it generates.
 struct RolloutWorkerDeps {
   StreamConsumerActor stream;
   GeneratingActor device;
@@ -35,7 +36,7 @@ struct RolloutWorkerDeps {
   std::vector<std::int32_t> stop_ids;
   std::vector<std::string> stop_strings;
   Duration lease_wait = std::chrono::seconds(1);
-  /// After this long without an answer of the device a row is given back.
+  /// A row is given back if the device does not reply within this time.
   Duration response_deadline = std::chrono::minutes(10);
 };
 

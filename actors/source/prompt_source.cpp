@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prompt source: admit -> read -> put -> admit. Sample ids count rows in admission order.
+// The prompt source. It repeats admit, read and put. Sample ids number the rows in the order of
+// admission.
 #include <deque>
 #include <utility>
 
@@ -12,10 +13,10 @@
 namespace tidemill::actors {
 namespace {
 
-constexpr Duration kAnswerMargin = std::chrono::seconds(30);
+constexpr Duration kReplyMargin = std::chrono::seconds(30);
 
-// What the work at the port touches; shared with it.
-struct Reading {
+// Shared with the work at the port.
+struct PortWork {
   std::shared_ptr<PromptReader> reader;
   Result<std::vector<Prompt>> prompts = std::vector<Prompt>{};
 };
@@ -25,9 +26,9 @@ struct PromptSourceState {
   PromptSourceState() = default;  // not an aggregate: CAF would build it from `self`
 
   PromptSourceDeps deps;
-  std::shared_ptr<Reading> reading;
-  Admission admission;       // places being filled
-  std::deque<Prompt> unput;  // read, not yet in the stream
+  std::shared_ptr<PortWork> port_work;
+  Admission admission;        // the slots that are being filled
+  std::deque<Prompt> unsent;  // read, but not yet put into the stream
   std::uint64_t next_draw = 0;
   std::uint64_t next_group = 0;  // of the admission
 };
@@ -41,11 +42,11 @@ void fail(Self self, const Status& status) {
 }
 
 NewGroup make_group(const Prompt& prompt, std::uint64_t group, const PromptSourceState& state) {
-  // The rows of a group share their cells: buffers are handles.
+  // The rows of a group share the memory of their cells, since buffers are handles.
   const std::vector<storage::ColumnValue> cells{
       make_cell(SampleColumn::kPromptIds, prompt.ids),
       make_text_cell(SampleColumn::kPrompt, prompt.prompt),
-      make_text_cell(SampleColumn::kAnswer, prompt.answer),
+      make_text_cell(SampleColumn::kReferenceAnswer, prompt.reference_answer),
       make_text_cell(SampleColumn::kFields, prompt.fields)};
   NewGroup rows;
   rows.draw = prompt.draw;
@@ -65,12 +66,12 @@ NewGroup make_group(const Prompt& prompt, std::uint64_t group, const PromptSourc
 
 void put_next(Self self) {
   auto& state = self->state;
-  if (state.unput.empty()) {
+  if (state.unsent.empty()) {
     admit(self);
     return;
   }
-  const Prompt prompt = std::move(state.unput.front());
-  state.unput.pop_front();
+  const Prompt prompt = std::move(state.unsent.front());
+  state.unsent.pop_front();
   self->request(state.deps.stream, state.deps.put_deadline, atom::put_v,
                 make_group(prompt, state.next_group++, state))
       .then([self](const storage::Settlement&) { put_next(self); },
@@ -81,12 +82,12 @@ void put_next(Self self) {
 
 void on_read(Self self) {
   auto& state = self->state;
-  if (!state.reading->prompts.ok()) {
-    fail(self, state.reading->prompts.status());
+  if (!state.port_work->prompts.ok()) {
+    fail(self, state.port_work->prompts.status());
     return;
   }
-  const std::vector<Prompt>& prompts = state.reading->prompts.value();
-  state.unput.assign(prompts.begin(), prompts.end());
+  const std::vector<Prompt>& prompts = state.port_work->prompts.value();
+  state.unsent.assign(prompts.begin(), prompts.end());
   if (!prompts.empty()) {
     state.next_draw = prompts.back().draw + 1;
   }
@@ -98,8 +99,8 @@ void read(Self self, const Admission& admission) {
   state.admission = admission;
   state.next_group = admission.first_group;
   state.deps.port->run(
-      [reading = state.reading, draw = state.next_draw, count = admission.groups] {
-        reading->prompts = reading->reader->read(draw, count);
+      [port_work = state.port_work, draw = state.next_draw, count = admission.groups] {
+        port_work->prompts = port_work->reader->read(draw, count);
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
@@ -108,13 +109,13 @@ void read(Self self, const Admission& admission) {
 void admit(Self self) {
   auto& state = self->state;
   const std::uint64_t put = state.next_group - state.admission.first_group;
-  if (put < state.admission.groups) {  // the reader had no more: the data has ended
+  if (put < state.admission.groups) {  // the reader returned fewer prompts: the data has ended
     self->send(state.deps.stream, atom::finish_v);
     self->send(state.deps.keeper, atom::finish_v, state.next_group);
     return;
   }
   AdmissionRequest request{state.deps.groups_at_once, state.deps.admission_wait};
-  self->request(state.deps.keeper, state.deps.admission_wait + kAnswerMargin, atom::admit_v,
+  self->request(state.deps.keeper, state.deps.admission_wait + kReplyMargin, atom::admit_v,
                 std::move(request))
       .then(
           [self](const Admission& admission) {
@@ -125,14 +126,14 @@ void admit(Self self) {
             }
           },
           [self](const caf::error& error) {
-            fail(self, from_caf_error(error).with_context("asking for places"));
+            fail(self, from_caf_error(error).with_context("requesting slots"));
           });
 }
 
 PromptSourceActor::behavior_type prompt_source(Self self, PromptSourceDeps deps) {
   auto& state = self->state;
-  state.reading = std::make_shared<Reading>();
-  state.reading->reader = deps.reader;
+  state.port_work = std::make_shared<PortWork>();
+  state.port_work->reader = deps.reader;
   state.next_draw = deps.first_draw;
   state.deps = std::move(deps);
   return {

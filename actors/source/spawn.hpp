@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting the prompt source.
+// Spawns the prompt source.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,27 @@
 
 namespace tidemill::actors {
 
-/// PROMPT SOURCE: asks the keeper for places and fills them with groups of the next prompts.
+/// PROMPT SOURCE: requests slots from the keeper and fills them with groups of the next prompts.
 using PromptSourceActor = caf::typed_actor<
-    // Begins.
+    // Starts the source.
     caf::reacts_to<atom::start>,
-    // The prompts handed to the port have been read.
+    // The read that the source submitted to its port is done.
     caf::reacts_to<atom::worked>>;
 
-/// One prompt, ready for a model.
+/// One prompt in the form of token ids.
 struct Prompt {
-  std::uint64_t draw = 0;      // draws since the run's start
-  std::uint64_t epoch = 0;     // passes over the data before this one
-  std::uint64_t position = 0;  // within the pass
+  std::uint64_t draw = 0;      // how many prompts the run had drawn before this one
+  std::uint64_t epoch = 0;     // complete passes over the data before this draw
+  std::uint64_t position = 0;  // of the draw within its pass
   std::vector<std::int32_t> ids;
-  std::string prompt;  // as text
-  std::string answer;
+  std::string prompt;  // the text
+  std::string reference_answer;
   std::string fields;  // the data row as a JSON object
 };
 
-/// Reads prompts by their place in the run.
+/// Reads prompts by draw.
 ///
-/// Threads: one call at a time. Calls block: they are made through a `WorkPort`.
+/// Threads: one call at a time. Calls block, so actors make them through a `WorkPort`.
 class PromptReader {
 public:
   PromptReader() = default;
@@ -45,28 +45,29 @@ public:
   PromptReader& operator=(const PromptReader&) = delete;
   virtual ~PromptReader() = default;
 
-  /// Returns the next prompts from draw `draw` on, at most `count`; fewer only when the data ends.
-  /// Draws that the options say to skip are passed over.
+  /// Returns the next `count` prompts, starting at draw `draw`, or fewer if the data ends. Draws
+  /// that the options tell to skip are left out.
   /// Errors: naming file and line.
   [[nodiscard]] virtual Result<std::vector<Prompt>> read(std::uint64_t draw,
                                                          std::uint32_t count) = 0;
 };
 
-/// What a prompt source is made of.
+/// Dependencies of a prompt source.
 struct PromptSourceDeps {
   std::uint32_t group_size = 1;
-  std::uint32_t groups_at_once = 8;
+  std::uint32_t groups_at_once = 8;  // per request for slots
   std::uint64_t first_draw = 0;
   StreamProducerActor stream;
   KeeperActor keeper;
   std::shared_ptr<PromptReader> reader;
   WorkPort* port = nullptr;  // outlives the source
   Duration admission_wait = std::chrono::seconds(5);
-  /// How long the stream may hold a group back for want of bytes.
+  /// How long the stream may delay its reply to a `put` because it has reached its byte limit.
   Duration put_deadline = std::chrono::minutes(60);
 };
 
-/// Spawns a prompt source. Unreadable data ends it, with the failure as its exit reason.
+/// Spawns a prompt source. If the data cannot be read, the source exits with the failure as its
+/// exit reason.
 [[nodiscard]] PromptSourceActor spawn_prompt_source(caf::actor_system& system,
                                                     PromptSourceDeps deps);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocols of a stream: one role for producers, one for consumers, and the whole.
+// The protocols of a stream: as its producers see it, as its consumers see it, and as a whole.
 #pragma once
 
 #include <string>
@@ -13,39 +13,43 @@
 
 namespace tidemill::actors {
 
-/// STREAM PRODUCER: takes new groups.
+/// STREAM PRODUCER: the stream as its producers see it. It takes new groups.
 using StreamProducerActor = caf::typed_actor<
-    // Puts one group. Answers once it is in; waits while the byte limit is reached (back-pressure).
-    // Fails with `kInvalidArgument` for what is no whole, new group; nothing of it stays then.
+    // Puts one group. Replies once the group is in the stream, and not while the byte limit is
+    // reached (back-pressure). Fails with `kInvalidArgument` if the group is incomplete or not new;
+    // the stream then keeps no row of it.
     caf::replies_to<atom::put, NewGroup>::with<storage::Settlement>,
-    // No group will follow.
+    // No more groups will follow.
     caf::reacts_to<atom::finish>>;
 
-/// STREAM CONSUMER: hands out rows of a task and takes their results.
+/// STREAM CONSUMER: the stream as its consumers see it. It leases the rows of a task and takes
+/// their results.
 using StreamConsumerActor = caf::typed_actor<
-    // Leases rows. Answers when `min_units` are ready, or empty-handed after `wait`. Fails at once
-    // with `kInvalidArgument` for an unknown task or numbers that no lease can have.
+    // Leases rows. Replies when `min_units` are ready, or with no rows after `wait`. Fails at once
+    // with `kInvalidArgument` for an unknown task or for numbers of units that no lease can have.
     caf::replies_to<atom::lease, LeaseRequest>::with<LeaseReply>,
-    // Writes output columns and acknowledges in one step. Refused rows are unchanged.
-    caf::replies_to<atom::ack, Completion>::with<storage::Settlement>,
-    // Gives rows back: ready again at their old place, or failed after too many deliveries.
-    caf::replies_to<atom::nack, Return>::with<storage::Settlement>,
-    // Extends the leases of rows still being worked on.
-    caf::replies_to<atom::renew, Return>::with<storage::Settlement>,
-    // Retires a group for all tasks. Unknown or retired groups are ignored.
+    // Writes output columns and acknowledges the rows in one step. Refused rows stay unchanged.
+    caf::replies_to<atom::ack, AckRequest>::with<storage::Settlement>,
+    // Gives rows back. They become ready again at their old position in the order, or fail after
+    // too many deliveries.
+    caf::replies_to<atom::nack, LeaseUpdate>::with<storage::Settlement>,
+    // Extends the leases of rows that the consumer is still working on.
+    caf::replies_to<atom::renew, LeaseUpdate>::with<storage::Settlement>,
+    // Retires a group for all tasks. Unknown and retired groups are ignored.
     caf::replies_to<atom::retire, GroupVerdict>::with<storage::Settlement>>;
 
 /// STREAM: the table between the stages of a run.
 using StreamActor = StreamProducerActor::extend_with<StreamConsumerActor>::extend<
-    // The policy is at this step now: staleness is judged against it.
+    // The policy has reached this step. Staleness is measured against it from now on.
     caf::reacts_to<atom::publish, std::uint64_t>,
-    // Takes back the leases of a consumer that has died, and forgets what it waited for.
+    // Takes back the leases of a consumer that has terminated, and removes its pending requests.
     caf::reacts_to<atom::release, std::string>,
-    // Answers all rows as a checkpoint keeps them.
+    // Replies with all rows in the form in which a checkpoint stores them.
     caf::replies_to<atom::capture>::with<StreamImage>,
-    // Answers the counts.
+    // Replies with the counts.
     caf::replies_to<atom::status>::with<StreamStatus>,
-    // Time to look for expired leases and waits.
+    // Looks for leases that have expired and requests whose wait is over. The stream sends this to
+    // itself.
     caf::reacts_to<atom::wake>>;
 
 }  // namespace tidemill::actors

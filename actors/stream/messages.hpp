@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is put into a stream, leased from it and written back.
+// The messages of a stream: rows that are put, leased, written and given back.
 #pragma once
 
 #include <cstdint>
@@ -15,55 +15,56 @@
 
 namespace tidemill::actors {
 
-/// No bound on the groups of a lease.
+/// The value of `LeaseRequest::before_group` that sets no bound.
 inline constexpr std::uint64_t kAnyGroup = std::numeric_limits<std::uint64_t>::max();
 
-/// A row as its producer puts it.
+/// A row that a producer puts.
 struct NewRow {
   storage::SampleRow row;
   std::vector<storage::ColumnValue> columns;
 };
 
-/// A group as its producer puts it: all rows at once, in index order. A group is never cut in half.
+/// A group that a producer puts: all its rows, ordered by their index. A group is never split.
 struct NewGroup {
-  std::uint64_t draw = 0;  // of its prompt, since the run's start
+  std::uint64_t draw = 0;  // of its prompt, counted from the start of the run
   std::vector<NewRow> rows;
 };
 
-/// Asks for rows of a task.
+/// Asks to lease rows for a task.
 struct LeaseRequest {
   storage::TaskId task;
   std::string consumer;
-  /// Units (rows, or groups for a task by group) wanted; fewer than `min_units` are not leased.
+  /// How many units to lease: rows, or groups for a task that takes groups. If fewer than
+  /// `min_units` are ready, none are leased.
   std::uint32_t max_units = 1;
   std::uint32_t min_units = 1;
-  /// Only groups below this one; a task by group then takes what is left of them once all of it is
-  /// ready, even if that is nothing.
+  /// Leases only groups below this one. A task that takes groups then gets all of them that have
+  /// not left, once all of those are ready, even if none remain.
   std::uint64_t before_group = kAnyGroup;
-  /// How long the answer may take when there is not enough.
+  /// How long the reply may be delayed while too few units are ready.
   Duration wait{0};
 };
 
-/// Rows leased until `lease_time` from now, or none and why.
+/// The leased rows, or none and the reason. The leases last for `lease_time` from now.
 struct LeaseReply {
   std::vector<storage::LeasedRow> rows;
   Duration lease_time{0};
-  std::string waiting_for;  // when there are no rows: what is missing
-  /// No row will ever become ready for this task.
+  std::string waiting_for;  // what is missing, if there are no rows
+  /// True if no request like this one can be fulfilled any more.
   bool ended = false;
-  /// The rows are all that is left below `before_group`.
+  /// True if `rows` are all the remaining rows of the groups below `before_group`.
   bool whole = false;
 };
 
-/// Writes output columns and acknowledges, in one step.
-struct Completion {
+/// Writes output columns and acknowledges the rows, in one step.
+struct AckRequest {
   storage::TaskId task;
   std::string consumer;
   std::vector<storage::FinishedRow> rows;
 };
 
-/// Rows given back unfinished, or whose leases are to be extended.
-struct Return {
+/// Names rows that are given back unfinished, or whose leases are to be extended.
+struct LeaseUpdate {
   storage::TaskId task;
   std::string consumer;
   std::vector<storage::LeaseToken> rows;
@@ -76,13 +77,13 @@ struct GroupVerdict {
   storage::Verdict verdict;
 };
 
-/// All rows of a stream as a checkpoint keeps them, encoded by the stream.
+/// All rows of a stream, encoded by the stream in the form in which a checkpoint stores them.
 struct StreamImage {
   Buffer bytes;
 };
 
-/// Counts of a stream, in rows unless named otherwise; admitted = trained + dropped + filtered +
-/// failed + live.
+/// Counts of a stream, in rows unless stated otherwise. `admitted` = `trained` + `dropped` +
+/// `filtered` + `failed` + `live`.
 struct StreamStatus {
   std::uint64_t admitted = 0;
   std::uint64_t trained = 0;
@@ -93,13 +94,14 @@ struct StreamStatus {
   std::uint64_t bytes = 0;
   std::uint64_t redelivered = 0;
   std::uint64_t refused = 0;
-  /// By task, since the stream began: time in which no row was leased for it.
+  /// By task: for how long no row was leased for it, since the stream was started.
   std::vector<double> idle_seconds;
-  /// Whole groups that left without a trained row, since the stream was started: by a filter, or
-  /// for any other reason, of which the last one is kept.
+  /// Groups that have left without a trained row since the stream was started: by a filter, or for
+  /// any other reason (`lost_groups`). `last_lost_reason` is the reason of the last row
+  /// that failed; until a row fails, it is that of the first lost group.
   std::uint64_t filtered_groups = 0;
   std::uint64_t lost_groups = 0;
-  std::string last_loss;
+  std::string last_lost_reason;
 };
 
 template <class Inspector>
@@ -119,11 +121,11 @@ typename Inspector::result_type inspect(Inspector& f, LeaseReply& x) {
   return f(x.rows, x.lease_time, x.waiting_for, x.ended, x.whole);
 }
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, Completion& x) {
+typename Inspector::result_type inspect(Inspector& f, AckRequest& x) {
   return f(x.task, x.consumer, x.rows);
 }
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, Return& x) {
+typename Inspector::result_type inspect(Inspector& f, LeaseUpdate& x) {
   return f(x.task, x.consumer, x.rows, x.reason);
 }
 template <class Inspector>
@@ -137,7 +139,7 @@ typename Inspector::result_type inspect(Inspector& f, StreamImage& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StreamStatus& x) {
   return f(x.admitted, x.trained, x.dropped, x.filtered, x.failed, x.live, x.bytes, x.redelivered,
-           x.refused, x.idle_seconds, x.filtered_groups, x.lost_groups, x.last_loss);
+           x.refused, x.idle_seconds, x.filtered_groups, x.lost_groups, x.last_lost_reason);
 }
 
 }  // namespace tidemill::actors

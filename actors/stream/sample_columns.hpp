@@ -14,29 +14,29 @@
 
 namespace tidemill::actors {
 
-/// Columns in the order of the stream's options.
+/// The columns, in the order in which the stream declares them.
 enum class SampleColumn : std::uint32_t {
   kPromptIds,         // int32 (P)
   kPrompt,            // UTF-8: the prompt as text
-  kAnswer,            // UTF-8: the reference answer; empty when the data row has none
+  kReferenceAnswer,   // UTF-8: the reference answer; empty when the data row has none
   kFields,            // UTF-8: the data row as a JSON object
   kResponseIds,       // int32 (R)
   kBehaviorLogprobs,  // float (R)
   kVersions,          // (incarnation, step, tokens) uint64 triples
   kFinish,            // one byte: FinishReason
-  kReward,            // double (1 + N): the reward, then those of its N parts
+  kReward,            // double (1 + N): the reward, then the rewards of its N parts
   kAdvantage,         // one float
 };
 
-/// Names of the columns, in order.
+/// The names of the columns, in the order of `SampleColumn`.
 inline constexpr std::string_view kSampleColumnNames[] = {
     "prompt_ids",        "prompt",   "answer", "fields", "response_ids",
     "behavior_logprobs", "versions", "finish", "reward", "advantage"};
 
-/// Tasks in the order of the stream's options.
+/// The tasks, in the order in which the stream declares them.
 enum class SampleTask : std::uint32_t { kRollout, kReward, kAdvantage, kTrain };
 
-/// Names of the tasks, in order.
+/// The names of the tasks, in the order of `SampleTask`.
 inline constexpr std::string_view kSampleTaskNames[] = {"rollout", "reward", "advantage", "train"};
 
 /// Returns the stream's id of a task.
@@ -44,7 +44,7 @@ inline constexpr std::string_view kSampleTaskNames[] = {"rollout", "reward", "ad
   return {static_cast<std::uint32_t>(task)};
 }
 
-/// Makes the cell of `column` from plain values.
+/// Returns a cell of `column` that holds `values`.
 template <class T>
 [[nodiscard]] storage::ColumnValue make_cell(SampleColumn column, std::vector<T> values) {
   constexpr DType kType = std::is_same_v<T, float>          ? DType::kF32
@@ -53,21 +53,23 @@ template <class T>
   return {{static_cast<std::uint32_t>(column)}, Buffer::adopt(std::move(values), kType)};
 }
 
-/// Makes a text cell.
+/// Returns a cell of `column` that holds `text`.
 [[nodiscard]] storage::ColumnValue make_text_cell(SampleColumn column, std::string_view text);
-/// Makes the cell of `kVersions`.
+/// Returns a cell of `kVersions` that holds `versions`.
 [[nodiscard]] storage::ColumnValue make_versions_cell(
     std::span<const engines::VersionSpan> versions);
 
 /// Returns the cell of `column`.
-/// Errors: `kInternal` naming row and column when the row lacks it: a task was declared wrongly.
+/// Errors: `kInternal` naming row and column if the row lacks it, which means that the inputs of a
+/// task are declared wrongly.
 [[nodiscard]] Result<Buffer> find_cell(const storage::LeasedRow& row, SampleColumn column);
 /// Returns the text of a cell.
 [[nodiscard]] std::string cell_text(const Buffer& cell);
-/// Returns the spans of a `kVersions` cell, in line 0.
+/// Returns the spans of a `kVersions` cell. Their versions are of line 0.
 [[nodiscard]] std::vector<engines::VersionSpan> cell_versions(const Buffer& cell);
 
-/// Reads plain values of `column`.
+/// Returns the values of `column`.
+/// Errors: those of `find_cell`.
 template <class T>
 [[nodiscard]] Result<std::vector<T>> read_cell(const storage::LeasedRow& row, SampleColumn column) {
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer cell, find_cell(row, column));

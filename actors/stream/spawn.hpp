@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting the stream "samples".
+// Spawns the stream "samples".
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace tidemill::actors {
 
-/// How the stream "samples" behaves.
+/// Options of the stream "samples".
 struct SampleStreamOptions {
   std::uint32_t group_size = 1;
   std::uint64_t max_staleness = 0;  // versions
@@ -22,14 +22,14 @@ struct SampleStreamOptions {
   storage::OnFailedRow on_failed = storage::OnFailedRow::kDropGroup;
   Duration lease = std::chrono::seconds(60);
   std::uint64_t limit_bytes = 0;  // 0: none
-  std::uint64_t group_bytes = 0;  // the most one finished group takes
+  std::uint64_t group_bytes = 0;  // upper bound for one finished group
 };
 
-/// Returns the declaration of the stream "samples": columns, tasks, limits. Training takes groups
-/// in admission order; advantages are computed by group.
+/// Returns the declaration of the stream "samples": columns, tasks, limits. The tasks `kAdvantage`
+/// and `kTrain` take whole groups, and `kTrain` takes them in admission order.
 [[nodiscard]] storage::StreamOptions sample_stream_options(const SampleStreamOptions& options);
 
-/// What a restarted run must know of the rows that it goes on with.
+/// What a restarted run must know about the rows in its stream image.
 struct StreamOrigin {
   std::uint64_t next_group = 0;
   std::uint64_t next_draw = 0;
@@ -37,24 +37,24 @@ struct StreamOrigin {
   std::int64_t unfinished_rows = 0;  // live, response not finished
 };
 
-/// Returns what `image` says about the rows; zeros for an empty one.
+/// Returns the origin that `image` holds; all zero for an empty image.
 /// Errors: `kCorruptData`.
 [[nodiscard]] Result<StreamOrigin> read_stream_origin(const StreamImage& image);
 
-/// Sees every check of the stream's invariants; for simulation.
+/// Receives the result of every check of the stream's invariants, for simulation.
 using StreamInspector = std::function<void(const Status&, const StreamStatus&)>;
 
-/// What the stream is made of.
+/// Dependencies of the stream.
 struct StreamDeps {
   SampleStreamOptions options;
   KeeperActor keeper;
-  StreamImage image;  // empty: a fresh run
-  /// When set, the invariants are checked after every message: cost grows with the rows.
+  StreamImage image;  // empty: a new run
+  /// If set, the stream checks its invariants after every message. The cost grows with the rows.
   StreamInspector inspector;
 };
 
-/// Spawns the stream "samples". Contradictions in the image end it, with the failure as its exit
-/// reason.
+/// Spawns the stream "samples". It exits with the failure as its exit reason if the image cannot be
+/// restored.
 [[nodiscard]] StreamActor spawn_stream(caf::actor_system& system, StreamDeps deps);
 
 }  // namespace tidemill::actors

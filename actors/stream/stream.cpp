@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stream actor. Every message is one operation of `storage::Stream`; then the keeper is told of
-// places that changed hands, and requests that wait are looked at again. Requests that must wait
-// hold no thread: they stand in a waiting room until rows are there or their time is up.
+// The stream actor. Every message is one operation of `storage::StreamTable`. After it, the actor
+// reports slot changes to the keeper and tries again to reply to the pending requests. A pending
+// request blocks no thread: it stays in `PendingRequests` until its rows are ready or its deadline
+// has passed.
 #include <map>
 #include <optional>
 #include <utility>
@@ -10,39 +11,39 @@
 
 #include "actors/errors.hpp"
 #include "actors/stream/sample_columns.hpp"
-#include "actors/stream/sample_stream.hpp"
 #include "actors/stream/spawn.hpp"
-#include "actors/work/waiting_room.hpp"
+#include "actors/stream/stream_image.hpp"
+#include "actors/work/pending_requests.hpp"
 
 namespace tidemill::actors {
 namespace {
 
 using storage::Settlement;
 
-// How long each task had nothing in work.
+// Measures for how long no row was leased for each task.
 struct IdleTimes {
   std::vector<double> seconds;
-  std::vector<bool> idle;  // since `looked`
-  TimePoint looked;
+  std::vector<bool> idle;  // since `updated_at`
+  TimePoint updated_at;
 
-  void look(const storage::StreamIndex& index, TimePoint now) {
+  void update(const storage::StreamIndex& index, TimePoint now) {
     const std::size_t tasks = index.options().tasks.size();
     seconds.resize(tasks, 0.0);
     idle.resize(tasks, false);
     for (std::uint32_t task = 0; task < tasks; ++task) {
       if (idle[task]) {
-        seconds[task] += std::chrono::duration<double>(now - looked).count();
+        seconds[task] += std::chrono::duration<double>(now - updated_at).count();
       }
       idle[task] = index.num_leased({task}) == 0;
     }
-    looked = now;
+    updated_at = now;
   }
 };
 
-// What the actor knows of a group that has not left.
+// A group that has not left.
 struct LiveGroup {
-  std::uint32_t rows = 0;  // left of it
-  bool trained = false;    // some of it were
+  std::uint32_t rows = 0;  // that have not left
+  bool trained = false;    // at least one row was trained
   bool filtered = false;
 };
 
@@ -51,16 +52,16 @@ struct StreamState {
   StreamState() = default;  // not an aggregate: CAF would build it from `self`
 
   StreamDeps deps;
-  std::unique_ptr<storage::Stream> stream;
+  std::unique_ptr<storage::StreamTable> stream;
   std::map<GroupId, LiveGroup> live_groups;
   std::uint64_t filtered_groups = 0;
   std::uint64_t lost_groups = 0;
-  std::string last_loss;
+  std::string last_lost_reason;
   std::uint64_t next_group = 0;
   std::uint64_t next_draw = 0;
   bool producer_done = false;
-  WaitingRoom<LeaseRequest, LeaseReply> consumers;
-  WaitingRoom<NewGroup, Settlement> producers;
+  PendingRequests<LeaseRequest, LeaseReply> pending_leases;
+  PendingRequests<NewGroup, Settlement> pending_puts;
   IdleTimes idle;
   std::optional<TimePoint> alarm;  // when the next `wake` for expiring leases is due
 };
@@ -91,19 +92,20 @@ StreamStatus status_of(const StreamState& state) {
   status.idle_seconds = state.idle.seconds;
   status.filtered_groups = state.filtered_groups;
   status.lost_groups = state.lost_groups;
-  status.last_loss = state.last_loss;
+  status.last_lost_reason = state.last_lost_reason;
   return status;
 }
 
-// -- what may wait --------------------------------------------------------------------------------
+// -- requests that may have to wait ---------------------------------------------------------------
 
-// The number of units to lease, or nothing while they are not there.
+// How many units to lease.
 struct LeaseSize {
-  std::uint32_t at_most = 0;
-  std::uint32_t at_least = 0;
+  std::uint32_t max_units = 0;
+  std::uint32_t min_units = 0;
 };
 
-// Below `before_group` everything that is left is taken at once, so it must all have been put.
+// Returns how many units to lease. A request with `before_group` leases all remaining groups below
+// it at once, so nothing is returned until all of them have been put.
 std::optional<LeaseSize> lease_size(const StreamState& state, const LeaseRequest& request) {
   if (request.before_group == kAnyGroup) {
     return LeaseSize{request.max_units, request.min_units};
@@ -116,7 +118,7 @@ std::optional<LeaseSize> lease_size(const StreamState& state, const LeaseRequest
   return LeaseSize{left, left};
 }
 
-// Whether no row will ever be ready for the task again.
+// Returns whether the request can never be fulfilled.
 bool has_ended(const StreamState& state, const LeaseRequest& request) {
   if (!state.producer_done) {
     return false;
@@ -143,14 +145,14 @@ std::optional<Result<LeaseReply>> try_lease(Self self, const LeaseRequest& reque
   const TimePoint now = self->clock().now();
   LeaseReply reply;
   if (const auto size = lease_size(state, request); size.has_value()) {
-    if (size->at_most == 0 && request.before_group != kAnyGroup) {
+    if (size->max_units == 0 && request.before_group != kAnyGroup) {
       reply.whole = true;
       return reply;
     }
-    auto leased =
-        state.stream->lease({request.task, request.consumer, size->at_most, size->at_least}, now);
+    auto leased = state.stream->lease(
+        {request.task, request.consumer, size->max_units, size->min_units}, now);
     if (!leased.ok()) {
-      return leased.status();  // it would be refused for ever
+      return leased.status();  // it would always be refused
     }
     if (!leased.value().empty()) {
       reply.rows = std::move(leased.value().shares.front().rows);
@@ -167,18 +169,18 @@ std::optional<Result<LeaseReply>> try_lease(Self self, const LeaseRequest& reque
   return reply;
 }
 
-// A group is put whole or not at all.
+// Checks that the rows are one whole group.
 Status check_group(const StreamState& state, const NewGroup& group) {
   const std::uint32_t size = state.deps.options.group_size;
   if (group.rows.size() != size) {
-    return invalid_argument("a group of " + std::to_string(group.rows.size()) + " rows, not " +
+    return invalid_argument("group has " + std::to_string(group.rows.size()) + " rows, expected " +
                             std::to_string(size));
   }
   for (const NewRow& row : group.rows) {
     if (row.row.group != group.rows.front().row.group) {
-      return invalid_argument("rows of the groups " +
+      return invalid_argument("one put has rows of groups " +
                               std::to_string(group.rows.front().row.group.value) + " and " +
-                              std::to_string(row.row.group.value) + " put as one");
+                              std::to_string(row.row.group.value));
     }
   }
   return {};
@@ -191,13 +193,13 @@ std::optional<Result<Settlement>> try_put(Self self, const NewGroup& group, bool
   for (const NewRow& row : group.rows) {
     const Status put = state.stream->put(row.row, row.columns, {});
     if (put.code() == Errc::kResourceExhausted && settlement.done.empty() && !last_chance) {
-      return std::nullopt;  // room comes back when rows leave
+      return std::nullopt;  // rows that leave make room
     }
     if (!put.ok()) {
-      // What has gone in already would wait for the rest for ever.
+      // The rows that are already in the stream would wait forever for the rest of their group.
       if (!settlement.done.empty()) {
         static_cast<void>(
-            state.stream->judge_group(id, {storage::VerdictKind::kFail, put.message()}));
+            state.stream->apply_group_verdict(id, {storage::VerdictKind::kFail, put.message()}));
       }
       return put.code() == Errc::kNotFound ? invalid_argument(put.message()) : put;
     }
@@ -211,7 +213,8 @@ std::optional<Result<Settlement>> try_put(Self self, const NewGroup& group, bool
 
 // -- after every operation ------------------------------------------------------------------------
 
-// Takes a row that has left off its group, and counts a group that leaves without a trained row.
+// Removes a row that has left from its group. Counts the group if it has left without a trained
+// row.
 void count_retired(StreamState& state, const storage::RetiredRow& row) {
   const auto it = state.live_groups.find(row.group);
   if (it == state.live_groups.end()) {
@@ -221,28 +224,28 @@ void count_retired(StreamState& state, const storage::RetiredRow& row) {
   group.trained = group.trained || row.outcome == storage::RowOutcome::kTrained;
   group.filtered = group.filtered || row.outcome == storage::RowOutcome::kFiltered;
   if (row.outcome == storage::RowOutcome::kFailed) {
-    state.last_loss = row.reason;
+    state.last_lost_reason = row.reason;
   }
   if (--group.rows > 0) {
     return;
   }
   if (!group.trained) {
     ++(group.filtered ? state.filtered_groups : state.lost_groups);
-    if (state.last_loss.empty() && !group.filtered) {
-      state.last_loss = row.reason;
+    if (state.last_lost_reason.empty() && !group.filtered) {
+      state.last_lost_reason = row.reason;
     }
   }
   state.live_groups.erase(it);
 }
 
-void tell_effects(Self self) {
+void report_effects(Self self) {
   auto& state = self->state;
   const storage::StreamEffects effects = state.stream->take_effects();
   for (const storage::RetiredRow& row : effects.retired) {
     count_retired(state, row);
   }
-  if (effects.places != storage::PlaceChanges{}) {
-    self->send(state.deps.keeper, atom::record_v, effects.places);
+  if (effects.slots != storage::SlotChanges{}) {
+    self->send(state.deps.keeper, atom::record_v, effects.slots);
   }
 }
 
@@ -259,22 +262,22 @@ void set_alarm(Self self) {
 void settle(Self self) {
   auto& state = self->state;
   const TimePoint now = self->clock().now();
-  tell_effects(self);
-  state.producers.settle(now, [self](const NewGroup& group, bool last_chance) {
+  report_effects(self);
+  state.pending_puts.settle(now, [self](const NewGroup& group, bool last_chance) {
     return try_put(self, group, last_chance);
   });
-  state.consumers.settle(now, [self](const LeaseRequest& request, bool last_chance) {
+  state.pending_leases.settle(now, [self](const LeaseRequest& request, bool last_chance) {
     return try_lease(self, request, last_chance);
   });
-  tell_effects(self);  // a lease may have dropped stale rows
+  report_effects(self);  // a lease may have dropped stale rows
   set_alarm(self);
-  state.idle.look(state.stream->index(), now);
+  state.idle.update(state.stream->index(), now);
   if (state.deps.inspector) {
     state.deps.inspector(state.stream->check_invariants(), status_of(state));
   }
 }
 
-caf::result<Settlement> answer(Self self, Result<Settlement> settlement) {
+caf::result<Settlement> settle_and_reply(Self self, Result<Settlement> settlement) {
   settle(self);
   if (!settlement.ok()) {
     return to_caf_error(settlement.status());
@@ -285,7 +288,7 @@ caf::result<Settlement> answer(Self self, Result<Settlement> settlement) {
 Status open(Self self, StreamDeps deps) {
   auto& state = self->state;
   TIDEMILL_ASSIGN_OR_RETURN(state.stream,
-                            storage::Stream::create(sample_stream_options(deps.options)));
+                            storage::StreamTable::create(sample_stream_options(deps.options)));
   if (deps.image.bytes.size_bytes() != 0) {
     TIDEMILL_ASSIGN_OR_RETURN(const DecodedImage decoded, decode_stream_image(deps.image));
     TIDEMILL_RETURN_IF_ERROR(state.stream->restore(decoded.snapshot));
@@ -309,7 +312,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
           return to_caf_error(checked);
         }
         auto promise = self->make_response_promise<Settlement>();
-        self->state.producers.enter(std::move(group), promise, TimePoint::max());
+        self->state.pending_puts.add(std::move(group), promise, TimePoint::max());
         settle(self);
         return promise;
       },
@@ -320,28 +323,30 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       [self](atom::lease, LeaseRequest& request) {
         auto promise = self->make_response_promise<LeaseReply>();
         const Duration wait = request.wait;
-        self->state.consumers.enter(std::move(request), promise,
-                                    TimePoint{self->clock().now()} + wait);
+        self->state.pending_leases.add(std::move(request), promise,
+                                       TimePoint{self->clock().now()} + wait);
         settle(self);
         self->delayed_send(self, wait, atom::wake_v);
         return promise;
       },
-      [self](atom::ack, const Completion& completion) {
-        return answer(self, self->state.stream->complete(completion.task, completion.rows,
-                                                         self->clock().now()));
+      [self](atom::ack, const AckRequest& ack) {
+        return settle_and_reply(
+            self, self->state.stream->complete(ack.task, ack.rows, self->clock().now()));
       },
-      [self](atom::nack, const Return& rows) {
-        return answer(
+      [self](atom::nack, const LeaseUpdate& rows) {
+        return settle_and_reply(
             self, self->state.stream->nack(rows.task, rows.rows, rows.reason, self->clock().now()));
       },
-      [self](atom::renew, const Return& rows) {
-        return answer(self, self->state.stream->renew(rows.task, rows.rows, self->clock().now()));
+      [self](atom::renew, const LeaseUpdate& rows) {
+        return settle_and_reply(
+            self, self->state.stream->renew(rows.task, rows.rows, self->clock().now()));
       },
       [self](atom::retire, const GroupVerdict& verdict) {
-        const Status judged = self->state.stream->judge_group(verdict.group, verdict.verdict);
-        return answer(self, judged.ok() || judged.code() == Errc::kNotFound
-                                ? Result<Settlement>(Settlement{})
-                                : Result<Settlement>(judged));
+        const Status applied =
+            self->state.stream->apply_group_verdict(verdict.group, verdict.verdict);
+        return settle_and_reply(self, applied.ok() || applied.code() == Errc::kNotFound
+                                          ? Result<Settlement>(Settlement{})
+                                          : Result<Settlement>(applied));
       },
       [self](atom::publish, std::uint64_t step) {
         if (const Status raised = self->state.stream->set_version(step); !raised.ok()) {
@@ -352,7 +357,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       },
       [self](atom::release, const std::string& consumer) {
         self->state.stream->drop_consumer(consumer);
-        self->state.consumers.forget(
+        self->state.pending_leases.forget(
             [&](const LeaseRequest& request) { return request.consumer == consumer; });
         settle(self);
       },
@@ -361,7 +366,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
         return encode_stream_image(*state.stream, state.next_group, state.next_draw);
       },
       [self](atom::status) {
-        self->state.idle.look(self->state.stream->index(), self->clock().now());
+        self->state.idle.update(self->state.stream->index(), self->clock().now());
         return status_of(self->state);
       },
       [self](atom::wake) {

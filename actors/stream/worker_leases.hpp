@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a worker gets rows and keeps them: leases up to a number in flight, renewed while it works.
+// Leases rows for a worker, up to a number in flight, and renews the leases while it works.
 //
-// `Self` points to an actor with `atom::wake` and `atom::renew` among its messages, whose state has
+// `Self` points to an actor that handles `atom::wake` and `atom::renew`. The actor's state has
 // `deps.stream`, `deps.name`, `deps.lease_wait`, `deps.max_in_flight`, `held` (row -> lease),
 // `leasing`, `ended` and `lease_time`.
 #pragma once
@@ -17,17 +17,19 @@
 
 namespace tidemill::actors {
 
-/// How much longer than its own deadline a worker waits for an answer of the stream.
-inline constexpr Duration kAnswerMargin = std::chrono::seconds(30);
+/// How long a worker waits for a reply of the stream, in addition to the wait that it asked for.
+inline constexpr Duration kReplyMargin = std::chrono::seconds(30);
 
-/// Wakes a worker with `atom::wake` soon: the stream did not answer, or refused.
+/// Sends the worker `atom::wake` after a short delay. For use when the stream did not reply, or
+/// refused a request.
 template <class Self>
 void try_again_later(Self self) {
   self->delayed_send(self, std::chrono::milliseconds(100), atom::wake_v);
 }
 
-/// Asks for as many rows as the worker may still hold, one request at a time, until the stream says
-/// that no more will come. `take` gets the rows of an answer; it puts them into `held`.
+/// Asks for as many rows as the worker may still hold, with one request at a time, until the stream
+/// replies that no more rows will come. Calls `take` with the rows of a reply; `take` must add them
+/// to `held`.
 template <class Self, class Take>
 void lease_more_rows(Self self, storage::TaskId task, Take take) {
   auto& state = self->state;
@@ -41,10 +43,10 @@ void lease_more_rows(Self self, storage::TaskId task, Take take) {
   request.consumer = state.deps.name;
   request.max_units = state.deps.max_in_flight - held;
   request.wait = state.deps.lease_wait;
-  const auto asked = self->request(state.deps.stream, state.deps.lease_wait + kAnswerMargin,
-                                   atom::lease_v, std::move(request));
-  asked.then(
-      [self, take, id = asked.id()](const LeaseReply& reply) {
+  const auto handle = self->request(state.deps.stream, state.deps.lease_wait + kReplyMargin,
+                                    atom::lease_v, std::move(request));
+  handle.then(
+      [self, take, id = handle.id()](const LeaseReply& reply) {
         end_deadline(self, id);
         self->state.leasing = false;
         self->state.ended = reply.ended;
@@ -59,9 +61,10 @@ void lease_more_rows(Self self, storage::TaskId task, Take take) {
       });
 }
 
-/// Extends the leases of all rows a worker holds, and wakes it with `atom::renew` when a third of
-/// their time is over. Rows that are no longer its own leave `held`, and `on_lost` is told each. A
-/// failed request is left to the next round.
+/// Renews the leases of all rows that the worker holds, and sends the worker `atom::renew` after a
+/// third of the lease time, but not before half a second. Removes the rows that the stream refuses
+/// from `held`, and calls `on_lost` with each. If the request fails, the next renewal makes up for
+/// it.
 template <class Self, class OnLost>
 void renew_held_leases(Self self, storage::TaskId task, OnLost on_lost) {
   auto& state = self->state;
@@ -71,11 +74,11 @@ void renew_held_leases(Self self, storage::TaskId task, OnLost on_lost) {
   if (state.held.empty()) {
     return;
   }
-  Return rows{task, state.deps.name, {}, {}};
+  LeaseUpdate rows{task, state.deps.name, {}, {}};
   for (const auto& [id, lease] : state.held) {
     rows.rows.push_back(lease);
   }
-  self->request(state.deps.stream, kAnswerMargin, atom::renew_v, std::move(rows))
+  self->request(state.deps.stream, kReplyMargin, atom::renew_v, std::move(rows))
       .then(
           [self, on_lost](const storage::Settlement& reply) {
             for (const storage::RefusedRow& row : reply.refused) {

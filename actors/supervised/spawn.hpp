@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting a trainer of given answers.
+// Spawns the trainer of a supervised run.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@
 
 namespace tidemill::actors {
 
-/// Reads batches of sequences by their place in the run.
+/// Reads batches of sequences by their position in the run.
 ///
-/// Threads: one call at a time. Calls block: they are made through a `WorkPort`.
+/// Threads: one call at a time. Calls block, so the trainer makes them through a `WorkPort`.
 class SequenceReader {
 public:
   SequenceReader() = default;
@@ -29,25 +29,25 @@ public:
   SequenceReader& operator=(const SequenceReader&) = delete;
   virtual ~SequenceReader() = default;
 
-  /// Returns sequences from draw `draw` on, at most `count`; fewer only when the data ends. Their
-  /// ids are their draws. Errors: naming file and line.
+  /// Returns up to `count` sequences, starting at draw `draw`; fewer only if the data ends. The id
+  /// of a sequence is its draw. Errors: naming file and line.
   [[nodiscard]] virtual Result<std::vector<engines::TrainSequence>> read(std::uint64_t draw,
                                                                          std::uint32_t count) = 0;
 };
 
-/// SUPERVISED TRAINER: reads, trains, commits. What it is told, and whom it tells, is as for the
-/// trainer of rollouts.
+/// SUPERVISED TRAINER: reads sequences, trains on them, commits. `start`, `stop` and the summary to
+/// its owner mean the same as for the trainer in `actors/trainer/handles.hpp`.
 using SupervisedTrainerActor = caf::typed_actor<
-    // Begins.
+    // Starts training.
     caf::reacts_to<atom::start>,
-    // Finish the step in work, commit, and end.
+    // Finishes the current step, commits, and ends. An evaluation in progress is abandoned.
     caf::reacts_to<atom::stop>,
-    // The sequences handed to the port have been read.
+    // The port has read a batch of sequences.
     caf::reacts_to<atom::load>,
-    // The commit handed to the port is done.
+    // The port has written a commit, or failed to.
     caf::reacts_to<atom::worked>>;
 
-/// What a supervised trainer is made of.
+/// Options and dependencies of a supervised trainer.
 struct SupervisedDeps {
   std::uint64_t total_steps = 1;
   std::uint32_t sequences_per_step = 1;
@@ -65,12 +65,12 @@ struct SupervisedDeps {
   WorkPort* read_port = nullptr;  // both outlive the trainer
   WorkPort* commit_port = nullptr;
   engines::Snapshot weights;  // what training starts from
-  // Of the commit it goes on from.
+  // Of the commit that the run resumes from.
   std::optional<BestSoFar> best;
   std::uint64_t evaluated_step = 0;
 };
 
-/// Spawns a supervised trainer. Whatever it cannot do ends it, with the failure as its exit reason.
+/// Spawns a supervised trainer. On any failure it exits with the failure as its exit reason.
 [[nodiscard]] SupervisedTrainerActor spawn_supervised_trainer(caf::actor_system& system,
                                                               SupervisedDeps deps);
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The supervised trainer. One step is a chain: read -> train -> record -> (evaluate) -> (commit) ->
-// read. The next batch is read while the present one is trained on. Step k reads the draws from k *
-// sequences_per_step on, so a resumed run reads exactly what comes next. An evaluation goes before
-// the commit of its step, so that what a run restored from there would not evaluate again is on
-// record. A run that is asked to stop gives the evaluation in work up, and begins none: the resumed
-// run makes up for it.
+// read. The next batch is read while the current one is trained on. Step k reads from draw
+// k * sequences_per_step on, so a resumed run reads exactly the data that comes next.
+//
+// An evaluation precedes the commit of its step: a run that is restored from the commit does not
+// evaluate that step again, so the evaluation must be recorded first. A run that is asked to stop
+// abandons an evaluation in progress, and begins none. The resumed run makes up for it.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -18,17 +19,17 @@
 namespace tidemill::actors {
 namespace {
 
-constexpr Duration kAnswerDeadline = std::chrono::minutes(2);
+constexpr Duration kReplyDeadline = std::chrono::minutes(2);
 
 using Batch = std::vector<engines::TrainSequence>;
 
-// What the work at the port touches; shared with it.
-struct Reading {
+// Shared with the work at the port.
+struct PendingRead {
   std::shared_ptr<SequenceReader> reader;
   Result<Batch> batch = Batch{};
 };
 
-struct CommitInWork {
+struct PendingCommit {
   RunCommit commit;
   Status status;
 };
@@ -40,19 +41,19 @@ struct SupervisedState {
   SupervisedDeps deps;
   engines::Snapshot weights;  // of the last step
   std::uint64_t committed_step = 0;
-  std::shared_ptr<Reading> reading;  // at the port
-  std::optional<Batch> ready;        // read, not yet trained on
-  bool training = false;             // or recording, or capturing a commit
-  TimePoint begun;
-  std::shared_ptr<CommitInWork> writing;
-  std::optional<RunEnd> end;  // set: after the step in work, commit and finish
+  std::shared_ptr<PendingRead> reading;  // at the port
+  std::optional<Batch> ready;            // read, but not yet trained on
+  bool training = false;                 // or recording, evaluating, committing
+  TimePoint started_at;
+  std::shared_ptr<PendingCommit> writing;
+  std::optional<RunEnd> end;  // if set: commit and end after this step
   std::string end_reason;     // for the summary
-  bool commit_waits = false;  // for `writing`
+  bool commit_waits = false;  // a commit waits for `writing`
   std::optional<BestSoFar> best;
-  std::uint64_t evaluated_step = 0;        // of the last evaluation on record
-  std::uint64_t committed_evaluation = 0;  // what the last commit says of it
-  std::size_t evaluated = 0;               // sequences of the evaluation in work
-  TargetScore score;                       // of those
+  std::uint64_t evaluated_step = 0;        // of the last recorded evaluation
+  std::uint64_t committed_evaluation = 0;  // `evaluated_step` of the last commit
+  std::size_t evaluated = 0;               // sequences scored in this evaluation
+  TargetScore score;                       // of those sequences
 };
 
 using Self = SupervisedTrainerActor::stateful_pointer<SupervisedState>;
@@ -80,7 +81,7 @@ void read_ahead(Self self, std::uint64_t step) {
   if (step >= state.deps.total_steps || state.ready.has_value() || state.reading != nullptr) {
     return;
   }
-  state.reading = std::make_shared<Reading>();
+  state.reading = std::make_shared<PendingRead>();
   state.reading->reader = state.deps.reader;
   state.deps.read_port->run(
       [work = state.reading, draw = step * state.deps.sequences_per_step,
@@ -93,7 +94,7 @@ void read_ahead(Self self, std::uint64_t step) {
 
 // -- evaluations ----------------------------------------------------------------------------------
 
-void look_for_plateau(Self self) {
+void check_plateau(Self self) {
   auto& state = self->state;
   const auto why = plateau(state.deps.best_options, state.best);
   if (why.has_value() && !state.end.has_value()) {
@@ -107,19 +108,19 @@ void end_evaluation(Self self) {
   const double loss = -state.score.logprob_sum / static_cast<double>(state.score.num_targets);
   const double perplexity = std::exp(loss);
   StepRecord record{"eval", step_of(state), {}, {}};
-  record.figures["eval_loss"] = loss;
+  record.metrics["eval_loss"] = loss;
   if (std::isfinite(perplexity)) {
-    record.figures["eval_perplexity"] = perplexity;
+    record.metrics["eval_perplexity"] = perplexity;
   }
-  record.figures["eval_tokens"] = static_cast<double>(state.score.num_targets);
-  record.figures["eval_sequences"] = static_cast<double>(state.evaluated);
-  if (state.deps.best_options.watches()) {
+  record.metrics["eval_tokens"] = static_cast<double>(state.score.num_targets);
+  record.metrics["eval_sequences"] = static_cast<double>(state.evaluated);
+  if (state.deps.best_options.enabled()) {
     take_evaluation(state.deps.best_options, loss, state.weights, state.best);
-    record.figures["eval_best"] = state.best->value;
-    record.figures["eval_best_step"] = static_cast<double>(state.best->step);
-    look_for_plateau(self);
+    record.metrics["eval_best"] = state.best->value;
+    record.metrics["eval_best_step"] = static_cast<double>(state.best->step);
+    check_plateau(self);
   }
-  self->request(state.deps.recorder, kAnswerDeadline, atom::record_v, std::move(record))
+  self->request(state.deps.recorder, kReplyDeadline, atom::record_v, std::move(record))
       .then(
           [self](const RecordMarks&) {
             self->state.evaluated_step = step_of(self->state);
@@ -128,11 +129,11 @@ void end_evaluation(Self self) {
           or_fail(self, "recording an evaluation"));
 }
 
-// Scores the next held-out sequences, as many as a step has, or ends.
+// Scores the next held-out sequences, as many as a step has. Ends the evaluation after the last.
 void evaluate(Self self) {
   auto& state = self->state;
   const Batch& all = *state.deps.eval_sequences;
-  if (state.end.has_value()) {  // a stop came meanwhile
+  if (state.end.has_value()) {  // asked to stop during the evaluation
     after_evaluation(self);
     return;
   }
@@ -157,7 +158,7 @@ void evaluate(Self self) {
           or_fail(self, "evaluating"));
 }
 
-// Begins the evaluation that is due at this step. Returns whether there is one.
+// Begins the evaluation, if one is due at this step. Returns whether one is.
 bool evaluate_if_due(Self self) {
   auto& state = self->state;
   const std::uint64_t every = state.deps.eval_every;
@@ -194,26 +195,26 @@ void record(Self self, const TrainOutcome& outcome, const Batch& batch) {
   StepRecord record{"train", step_of(state), {}, {}};
   const engines::UpdateReport& update = outcome.updates.front();
   for (const auto& [name, value] : update.sums) {
-    record.figures[name] = value;
+    record.metrics[name] = value;
   }
   double tokens = 0.0;
   for (const engines::TrainSequence& sequence : batch) {
     tokens += static_cast<double>(sequence.ids.size());
   }
-  record.figures["gradient_norm"] = update.gradient_norm;
-  record.figures["learning_rate"] = update.learning_rate;
-  record.figures["sequences"] = static_cast<double>(batch.size());
-  record.figures["batch_tokens"] = tokens;
-  record.figures["train_seconds"] =
-      std::chrono::duration<double>(TimePoint{self->clock().now()} - state.begun).count();
-  self->request(state.deps.recorder, kAnswerDeadline, atom::record_v, std::move(record))
+  record.metrics["gradient_norm"] = update.gradient_norm;
+  record.metrics["learning_rate"] = update.learning_rate;
+  record.metrics["sequences"] = static_cast<double>(batch.size());
+  record.metrics["batch_tokens"] = tokens;
+  record.metrics["train_seconds"] =
+      std::chrono::duration<double>(TimePoint{self->clock().now()} - state.started_at).count();
+  self->request(state.deps.recorder, kReplyDeadline, atom::record_v, std::move(record))
       .then([self](const RecordMarks&) { after_step(self); }, or_fail(self, "recording a step"));
 }
 
 void train(Self self, Batch batch) {
   auto& state = self->state;
   state.training = true;
-  state.begun = self->clock().now();
+  state.started_at = self->clock().now();
   const PolicyVersion now = state.weights.version;
   TrainJob job;
   job.publish_as = {now.line, now.incarnation, now.step + 1};
@@ -228,7 +229,7 @@ void train(Self self, Batch batch) {
   read_ahead(self, now.step + 1);
 }
 
-// Trains on the next batch once it has been read, or ends.
+// Trains on the next batch once it has been read, or ends the run.
 void next_step(Self self) {
   auto& state = self->state;
   state.training = false;
@@ -237,7 +238,7 @@ void next_step(Self self) {
   }
   if (!state.end.has_value() && state.ready.has_value() &&
       state.ready->size() < state.deps.sequences_per_step) {
-    state.end = RunEnd::kData;  // what is left is no batch
+    state.end = RunEnd::kData;  // too few sequences for a batch
   }
   if (state.end.has_value()) {
     begin_commit(self);
@@ -254,7 +255,7 @@ void on_read(Self self) {
   auto& state = self->state;
   const auto reading = std::exchange(state.reading, nullptr);
   if (state.end.has_value()) {
-    return;  // nobody will train on it
+    return;  // the run is ending: drop the batch
   }
   if (!reading->batch.ok()) {
     fail(self, reading->batch.status());
@@ -277,7 +278,7 @@ void finish(Self self) {
   self->quit();
 }
 
-void write_commit(Self self, std::shared_ptr<CommitInWork> work) {
+void write_commit(Self self, std::shared_ptr<PendingCommit> work) {
   auto& state = self->state;
   state.committed_step = step_of(state);
   state.committed_evaluation = work->commit.evaluated_step;
@@ -305,16 +306,16 @@ void begin_commit(Self self) {
     finish(self);
     return;
   }
-  auto work = std::make_shared<CommitInWork>();
+  auto work = std::make_shared<PendingCommit>();
   work->commit.weights = state.weights;
   work->commit.best = state.best;
   work->commit.evaluated_step = state.evaluated_step;
   work->commit.data_position = step_of(state) * state.deps.sequences_per_step;
-  self->request(state.deps.device, kAnswerDeadline, atom::capture_v)
+  self->request(state.deps.device, kReplyDeadline, atom::capture_v)
       .then(
           [self, work](OptimizerState& optimizer) {
             work->commit.optimizer = std::move(optimizer.tensors);
-            self->request(self->state.deps.recorder, kAnswerDeadline, atom::capture_v)
+            self->request(self->state.deps.recorder, kReplyDeadline, atom::capture_v)
                 .then(
                     [self, work](const RecordMarks& marks) {
                       work->commit.records = marks;
@@ -345,13 +346,13 @@ SupervisedTrainerActor::behavior_type supervised_trainer(Self self, SupervisedDe
   state.evaluated_step = state.committed_evaluation = deps.evaluated_step;
   state.best = std::move(deps.best);
   if (deps.best_options.keep && state.best.has_value() && state.best->weights.base_digest.empty()) {
-    state.best.reset();  // of a run that did not keep them: the best is looked for from here on
+    state.best.reset();  // from a run that did not keep weights: look for the best from here on
   }
   state.deps = std::move(deps);
   return {
       [self](atom::start) {
-        look_for_plateau(self);        // the commit that it goes on from may stand at one
-        if (!evaluate_if_due(self)) {  // that a stop kept from the commit
+        check_plateau(self);           // the commit may have been made at a plateau
+        if (!evaluate_if_due(self)) {  // due if a stop prevented it before the commit
           next_step(self);
         }
       },

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting the supervisor of a run.
+// Spawns the supervisor of a run.
 //
-// A run is a core and workers. Workers are stateless: one that dies is started again, its leases
-// come back, the run goes on. The core (device, stream, keeper, source, trainer, recorder) is one
-// state: when a part of it dies the rest is ended too, and the run starts again from its last
-// commit, as a new incarnation. A worker that dies too often in a row is a failure of the run too.
-// Failures that would only repeat (bad data, a full disk, rewards that can never be computed) end
-// the run at once.
+// A run consists of a core and workers. Workers are stateless: if a worker terminates, its leases
+// return to the stream, the supervisor restarts it, and the run continues. The actors of the core
+// (device, stream, keeper, source, trainer, recorder, evaluator) form one state: if one of them
+// terminates, the supervisor ends all others too and restarts the run from its last commit, as a
+// new incarnation. A worker that terminates too often in a row fails the run as well. Failures that
+// would only repeat (bad data, a full disk, rewards that can never be computed) end the run at
+// once.
 #pragma once
 
 #include <cstdint>
@@ -29,32 +30,32 @@
 
 namespace tidemill::actors {
 
-/// SUPERVISOR: starts a run, keeps it alive, and says how it ended.
+/// SUPERVISOR: starts a run, restarts what fails, and reports how the run ended.
 using SupervisorActor = RunOwnerActor::extend<
-    // Begins.
+    // Starts the run.
     caf::reacts_to<atom::start>,
-    // Ends the run after the step in work.
+    // Ends the run after the current step.
     caf::reacts_to<atom::stop>,
-    // What was handed to the port is done: a start is prepared.
+    // The port has prepared a start of the run, or failed to.
     caf::reacts_to<atom::worked>,
-    // Time to start a worker again.
+    // Restarts the worker of this name. The supervisor sends this to itself.
     caf::reacts_to<atom::wake, std::string>>;
 
-/// A worker and how to start it.
+/// A worker and how to spawn it.
 struct WorkerSpec {
-  std::string name;  // its consumer name at the stream
+  std::string name;  // also its consumer name at the stream
   std::function<caf::actor()> spawn;
 };
 
-/// One incarnation of a run, spawned but not yet started.
+/// The actors of one incarnation of a run, spawned but not yet started.
 struct RunParts {
   std::vector<std::pair<std::string, caf::actor>> core;
   std::vector<WorkerSpec> workers;
-  /// Sends the first messages, once everything is monitored.
+  /// Sends the first messages. Called once all actors are monitored.
   std::function<void()> start;
-  /// Asks the trainer to end after its step.
+  /// Asks the trainer to end after its current step.
   std::function<void()> stop;
-  /// Tells the stream that a worker of this name has died. May be empty.
+  /// Tells the stream that the worker of this name has terminated. May be empty.
   std::function<void(const std::string&)> release;
 };
 
@@ -64,24 +65,26 @@ struct RunOrigin {
   std::uint32_t incarnation = 0;
 };
 
-/// What a supervisor is made of.
+/// Dependencies and options of a supervisor.
 struct SupervisorDeps {
   std::shared_ptr<CommitStore> commits;
-  /// Does the slow part of a start (opens the model); its result is passed to `spawn`. Called
-  /// through the port.
+  /// Does the slow part of a start, such as opening the model. Runs at the port. Its result is
+  /// passed to `spawn`.
   std::function<Result<std::shared_ptr<void>>(const RunOrigin&)> prepare;
-  /// Spawns the actors of an incarnation; `owner` is told when the trainer is done.
+  /// Spawns the actors of an incarnation. The trainer must send its summary to `owner`.
   std::function<RunParts(const RunOrigin&, std::shared_ptr<void>, RunOwnerActor owner)> spawn;
-  /// Called once, on the supervisor's actor, after all parts have ended.
+  /// Called once, by the supervisor's actor, after all other actors have terminated.
   std::function<void(Result<RunSummary>)> on_end;
-  /// Called for every death and restart, and for an early end that needs explaining, with one line.
+  /// Called with one line for every termination and restart, and for an early end that needs an
+  /// explanation.
   std::function<void(const std::string&)> log;
   WorkPort* port = nullptr;  // outlives the supervisor
   std::uint32_t first_incarnation = 0;
-  /// Starts of the run that may fail in a row without a commit in between; and deaths of one worker
-  /// in a row, each within a minute of its start, after which the run counts as failed.
+  /// How many starts of the run may fail in a row without a commit in between. Also how often in a
+  /// row one worker may terminate, each time within a minute of its start, before the run has
+  /// failed.
   std::uint32_t max_restarts = 3;
-  Duration worker_delay = std::chrono::milliseconds(200);
+  Duration worker_delay = std::chrono::milliseconds(200);  // before the first restart of a worker
 };
 
 /// Spawns a supervisor.

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supervisor. Its states and what moves it:
+// The supervisor. Its states and transitions:
 //
 //   preparing  -> running    the port has loaded the last commit and opened the model
-//   running    -> ending     a part of the core has died, or a worker that would only die again or
-//                            too often in a row: the rest is told to end
-//   ending     -> preparing  all parts are gone, and the failure may pass
-//   ending     -> over       all parts are gone, and it may not, or failed too often
-//   running    -> ending     the trainer is done: the rest is told to end
-//   ending     -> over       all parts are gone: the run ends well
+//   preparing  -> over       the port could not do so: the run fails
+//   running    -> ending     an actor of the core has terminated, or a worker has terminated with a
+//                            failure that would repeat or too often in a row: all others are told
+//                            to end
+//   ending     -> preparing  all actors have terminated, and the failure may be transient
+//   ending     -> over       all actors have terminated, and the failure would repeat or too many
+//                            starts have failed: the run fails
+//   running    -> ending     the trainer is done: all others are told to end
+//   ending     -> over       all actors have terminated: the run ends well
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -20,18 +23,18 @@
 namespace tidemill::actors {
 namespace {
 
-// What the work at the port touches; shared with it.
+// Shared with the work at the port.
 struct Preparation {
   RunOrigin origin;
   Result<std::shared_ptr<void>> prepared = std::shared_ptr<void>{};
 };
 
-// Actors by address in the order in which they were spawned: exits go out in that order, whatever
-// the addresses are.
+// Addresses and names of actors, in the order in which the actors were spawned. Exit messages are
+// sent in that order, whatever the addresses are.
 using Roster = std::vector<std::pair<caf::actor_addr, std::string>>;
 
-// Takes the name of the actor at `address` out of `roster`.
-std::optional<std::string> strike(Roster& roster, const caf::actor_addr& address) {
+// Removes the actor at `address` from `roster` and returns its name, or nothing if it is not there.
+std::optional<std::string> remove_from(Roster& roster, const caf::actor_addr& address) {
   const auto it = std::find_if(roster.begin(), roster.end(),
                                [&](const auto& entry) { return entry.first == address; });
   if (it == roster.end()) {
@@ -42,11 +45,11 @@ std::optional<std::string> strike(Roster& roster, const caf::actor_addr& address
   return name;
 }
 
-// A worker that has lived this long is well: what it died of before does not count any more.
-constexpr Duration kWorkerIsWell = std::chrono::minutes(1);
+// Once a worker has run for this long, its earlier terminations no longer count.
+constexpr Duration kStableAfter = std::chrono::minutes(1);
 
-struct WorkerLife {
-  TimePoint begun;
+struct WorkerHistory {
+  TimePoint started_at;
   std::uint32_t deaths = 0;  // in a row
 };
 
@@ -60,15 +63,15 @@ struct SupervisorState {
   Phase phase = Phase::kPreparing;
   std::shared_ptr<Preparation> preparation;
   RunParts parts;
-  Roster core;                              // alive
-  Roster workers;                           // alive
-  std::map<std::string, WorkerLife> lives;  // by worker
+  Roster core;                                          // still running
+  Roster workers;                                       // still running
+  std::map<std::string, WorkerHistory> worker_history;  // by name
   std::uint32_t incarnation = 0;
   std::uint32_t failures = 0;  // in a row, without a commit in between
   std::uint64_t last_commit = 0;
-  Status failure;                     // why the core ended
-  std::optional<RunSummary> summary;  // the trainer is done
-  bool stop_asked = false;
+  Status failure;                     // why the incarnation ended
+  std::optional<RunSummary> summary;  // set once the trainer is done
+  bool stop_requested = false;
 };
 
 using Self = SupervisorActor::stateful_pointer<SupervisorState>;
@@ -102,7 +105,7 @@ void end_run(Self self, Result<RunSummary> result) {
 
 void spawn_worker(Self self, const WorkerSpec& spec) {
   const caf::actor worker = spec.spawn();
-  self->state.lives[spec.name].begun = self->clock().now();
+  self->state.worker_history[spec.name].started_at = self->clock().now();
   self->state.workers.emplace_back(worker.address(), spec.name);
   self->monitor(worker);
 }
@@ -120,7 +123,7 @@ void on_prepared(Self self) {
   state.last_commit = committed;
   state.parts =
       state.deps.spawn(work->origin, work->prepared.value(), caf::actor_cast<RunOwnerActor>(self));
-  state.lives.clear();
+  state.worker_history.clear();
   for (const auto& [name, part] : state.parts.core) {
     state.core.emplace_back(part.address(), name);
     self->monitor(part);
@@ -130,20 +133,20 @@ void on_prepared(Self self) {
   }
   state.phase = Phase::kRunning;
   state.parts.start();
-  if (state.stop_asked) {
+  if (state.stop_requested) {
     state.parts.stop();
   }
 }
 
-// Whether another start would end in the same way.
+// Returns whether another start would fail in the same way.
 bool would_repeat(const Status& failure) {
   const Errc code = failure.code();
   return code == Errc::kInvalidArgument || code == Errc::kCorruptData ||
          code == Errc::kResourceExhausted || code == Errc::kUnimplemented;
 }
 
-// Goes on once nothing of the incarnation is left.
-void when_all_gone(Self self) {
+// Ends or restarts the run once all actors of the incarnation have terminated.
+void continue_when_all_ended(Self self) {
   auto& state = self->state;
   if (state.phase != Phase::kEnding || !state.core.empty() || !state.workers.empty()) {
     return;
@@ -157,7 +160,7 @@ void when_all_gone(Self self) {
     return;
   }
   ++state.incarnation;
-  state.deps.log(state.failure.message() + "; starting again from the last commit incarnation=" +
+  state.deps.log(state.failure.message() + "; restarting from the last commit incarnation=" +
                  std::to_string(state.incarnation));
   state.parts = {};
   prepare(self);
@@ -173,10 +176,10 @@ void end_parts(Self self, caf::exit_reason reason) {
       }
     }
   }
-  when_all_gone(self);
+  continue_when_all_ended(self);
 }
 
-void end_for(Self self, Status failure) {
+void end_after_failure(Self self, Status failure) {
   self->state.failure = std::move(failure);
   end_parts(self, caf::exit_reason::kill);
 }
@@ -184,7 +187,7 @@ void end_for(Self self, Status failure) {
 void on_core_down(Self self, const std::string& name, const caf::error& reason) {
   auto& state = self->state;
   if (state.phase != Phase::kRunning) {
-    when_all_gone(self);
+    continue_when_all_ended(self);
     return;
   }
   if (state.summary.has_value()) {
@@ -195,46 +198,46 @@ void on_core_down(Self self, const std::string& name, const caf::error& reason) 
   if (failure.ok()) {
     failure = {Errc::kInternal, name + " ended before the run did"};
   }
-  end_for(self, std::move(failure));
+  end_after_failure(self, std::move(failure));
 }
 
 void on_worker_down(Self self, const std::string& name, const caf::error& reason) {
   auto& state = self->state;
   if (state.phase != Phase::kRunning) {
-    when_all_gone(self);
+    continue_when_all_ended(self);
     return;
   }
   const Status failure = from_caf_error(reason);
   if (would_repeat(failure)) {
-    end_for(self, failure.with_context(name));
+    end_after_failure(self, failure.with_context(name));
     return;
   }
-  WorkerLife& life = state.lives[name];
-  if (TimePoint{self->clock().now()} - life.begun >= kWorkerIsWell) {
-    life.deaths = 0;
+  WorkerHistory& history = state.worker_history[name];
+  if (TimePoint{self->clock().now()} - history.started_at >= kStableAfter) {
+    history.deaths = 0;
   }
-  ++life.deaths;
-  if (life.deaths > state.deps.max_restarts) {
+  ++history.deaths;
+  if (history.deaths > state.deps.max_restarts) {
     const Status why =
         failure.ok() ? Status(Errc::kInternal, "it ended before the run did") : failure;
-    const std::string often = " died " + std::to_string(life.deaths) + " times in a row";
-    end_for(self, why.with_context(name + often));
+    const std::string often = " died " + std::to_string(history.deaths) + " times in a row";
+    end_after_failure(self, why.with_context(name + often));
     return;
   }
-  state.deps.log(name + " has died and is started again: " + failure.message());
+  state.deps.log(name + " died and will be restarted: " + failure.message());
   if (state.parts.release) {
     state.parts.release(name);
   }
-  // Each death in a row waits twice as long, so that a worker that cannot live costs little.
-  const std::uint32_t doublings = std::min(life.deaths - 1, 6U);
+  // The delay doubles with each termination in a row: a worker that always fails then costs little.
+  const std::uint32_t doublings = std::min(history.deaths - 1, 6U);
   self->delayed_send(self, state.deps.worker_delay * (1U << doublings), atom::wake_v, name);
 }
 
 void on_down(Self self, const caf::down_msg& down) {
   auto& state = self->state;
-  if (const auto part = strike(state.core, down.source); part.has_value()) {
+  if (const auto part = remove_from(state.core, down.source); part.has_value()) {
     on_core_down(self, *part, down.reason);
-  } else if (const auto worker = strike(state.workers, down.source); worker.has_value()) {
+  } else if (const auto worker = remove_from(state.workers, down.source); worker.has_value()) {
     on_worker_down(self, *worker, down.reason);
   }
 }
@@ -248,11 +251,11 @@ SupervisorActor::behavior_type supervisor(Self self, SupervisorDeps deps) {
         if (!summary.reason.empty()) {
           self->state.deps.log(summary.reason);
         }
-        self->state.summary = std::move(summary);  // the trainer's own end follows
+        self->state.summary = std::move(summary);  // the trainer terminates next
       },
       [self](atom::start) { prepare(self); },
       [self](atom::stop) {
-        self->state.stop_asked = true;
+        self->state.stop_requested = true;
         if (self->state.phase == Phase::kRunning) {
           self->state.parts.stop();
         }

@@ -14,7 +14,7 @@ using engines::TrainSequence;
 
 constexpr std::size_t kProbeSequences = 2;
 constexpr std::int32_t kProbeTokens = 8;
-constexpr std::uint64_t kProbeId = std::uint64_t{1} << 61U;  // clear of the stream's ids
+constexpr std::uint64_t kProbeId = std::uint64_t{1} << 61U;  // outside the stream's range of ids
 
 TrainSequence make_sequence(const TrainRow& row, bool mask_truncated) {
   const std::size_t prompt = row.prompt_ids.size();
@@ -35,9 +35,9 @@ TrainSequence make_sequence(const TrainRow& row, bool mask_truncated) {
   return sequence;
 }
 
-// Picks rows whose behavior log-probabilities the training path can compute again: those sampled by
-// one snapshot that is still here.
-void choose_probe(const std::vector<TrainRow>& rows, const std::deque<engines::Snapshot>& behind,
+// Adds to the job's probe rows whose behavior log-probabilities the training view can compute
+// again: rows that were sampled by one snapshot, which is still in `recent`.
+void choose_probe(const std::vector<TrainRow>& rows, const std::deque<engines::Snapshot>& recent,
                   TrainJob& job) {
   for (const TrainRow& row : rows) {
     if (!row.of_one_version() || job.probe.size() == kProbeSequences) {
@@ -46,9 +46,9 @@ void choose_probe(const std::vector<TrainRow>& rows, const std::deque<engines::S
     const PolicyVersion& version = row.versions.front().version;
     if (job.probe.empty()) {
       const auto sampled_by = std::find_if(
-          behind.begin(), behind.end(),
+          recent.begin(), recent.end(),
           [&](const engines::Snapshot& snapshot) { return snapshot.version.step == version.step; });
-      if (sampled_by == behind.end()) {
+      if (sampled_by == recent.end()) {
         continue;
       }
       job.probe_weights = *sampled_by;
@@ -78,7 +78,7 @@ Result<TrainRow> read_train_row(const storage::LeasedRow& leased) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto advantage,
                             read_cell<float>(leased, SampleColumn::kAdvantage));
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer prompt, find_cell(leased, SampleColumn::kPrompt));
-  TIDEMILL_ASSIGN_OR_RETURN(const Buffer answer, find_cell(leased, SampleColumn::kAnswer));
+  TIDEMILL_ASSIGN_OR_RETURN(const Buffer answer, find_cell(leased, SampleColumn::kReferenceAnswer));
   row.versions = cell_versions(versions);
   if (row.behavior_logprobs.size() != row.response_ids.size() || row.versions.empty() ||
       finish.size() != 1 || reward.empty() || advantage.size() != 1) {
@@ -90,7 +90,7 @@ Result<TrainRow> read_train_row(const storage::LeasedRow& leased) {
   row.reward_parts.assign(reward.begin() + 1, reward.end());
   row.advantage = advantage[0];
   row.prompt = cell_text(prompt);
-  row.answer = cell_text(answer);
+  row.reference_answer = cell_text(answer);
   row.oldest_step = row.versions.front().version.step;
   for (const engines::VersionSpan& span : row.versions) {
     row.oldest_step = std::min(row.oldest_step, span.version.step);
@@ -99,31 +99,31 @@ Result<TrainRow> read_train_row(const storage::LeasedRow& leased) {
 }
 
 TrainJob make_train_job(const std::vector<TrainRow>& rows, const TrainerOptions& options,
-                        const PolicyVersion& now, const std::deque<engines::Snapshot>& behind) {
+                        const PolicyVersion& now, const std::deque<engines::Snapshot>& recent) {
   TrainJob job;
   job.epochs = options.epochs;
   job.temperature = options.temperature;
   job.recompute_proximal = options.recompute_proximal;
   job.publish_as = {now.line, now.incarnation, now.step + 1};
   job.minibatches.resize(options.minibatches);
-  std::map<GroupId, std::size_t> place;  // groups are dealt in admission order
+  std::map<GroupId, std::size_t> minibatch_of;  // groups are distributed in admission order
   for (const TrainRow& row : rows) {
-    place.try_emplace(row.group, 0);
+    minibatch_of.try_emplace(row.group, 0);
   }
   std::size_t next = 0;
-  for (auto& [group, minibatch] : place) {
-    minibatch = next * options.minibatches / place.size();
+  for (auto& [group, minibatch] : minibatch_of) {
+    minibatch = next * options.minibatches / minibatch_of.size();
     ++next;
   }
   for (const TrainRow& row : rows) {
-    TrainMinibatch& minibatch = job.minibatches[place[row.group]];
+    TrainMinibatch& minibatch = job.minibatches[minibatch_of[row.group]];
     minibatch.sequences.push_back(make_sequence(row, options.mask_truncated));
     if (row.of_one_version() && row.oldest_step == now.step) {
       minibatch.on_policy.push_back(row.lease.row);
     }
   }
   if (job.minibatches.front().on_policy.empty()) {
-    choose_probe(rows, behind, job);
+    choose_probe(rows, recent, job);
   }
   return job;
 }
@@ -134,32 +134,32 @@ bool has_comparison(const TrainJob& job) {
 
 engines::RolloutRequest probe_request(const std::vector<TrainRow>& rows,
                                       const TrainerOptions& options,
-                                      const std::deque<engines::Snapshot>& behind) {
+                                      const std::deque<engines::Snapshot>& recent) {
   engines::RolloutRequest request;
   request.id = {kProbeId};
   request.prompt_ids = rows.front().prompt_ids;
   request.sampling.temperature = options.temperature;
   request.max_new_tokens = kProbeTokens;
-  request.min_step = behind.front().version.step;
+  request.min_step = recent.front().version.step;
   return request;
 }
 
 void add_probe(const engines::RolloutRequest& request, const engines::RolloutResult& result,
-               const std::deque<engines::Snapshot>& behind, TrainJob& job) {
+               const std::deque<engines::Snapshot>& recent, TrainJob& job) {
   TrainRow row;
   row.lease.row = request.id;
   row.prompt_ids = request.prompt_ids;
   row.response_ids = result.response_ids;
   row.behavior_logprobs = result.behavior_logprobs;
   row.versions = result.versions;
-  choose_probe({row}, behind, job);
+  choose_probe({row}, recent, job);
 }
 
-std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,
+std::map<std::string, double> batch_metrics(const std::vector<TrainRow>& rows,
                                             const TrainOutcome& outcome, std::uint64_t step) {
-  std::map<std::string, double> figures;
+  std::map<std::string, double> metrics;
   const auto count = std::max(static_cast<double>(rows.size()), 1.0);
-  std::map<GroupId, std::pair<double, double>> range;  // of the rewards of each group
+  std::map<GroupId, std::pair<double, double>> range;  // smallest and largest reward
   double rewards = 0.0;
   double squares = 0.0;
   double tokens = 0.0;
@@ -182,57 +182,57 @@ std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,
   const auto flat = std::count_if(range.begin(), range.end(), [](const auto& entry) {
     return entry.second.first == entry.second.second;
   });
-  figures["reward_mean"] = mean;
-  figures["reward_std"] = std::sqrt(std::max(squares / count - mean * mean, 0.0));
-  figures["response_tokens_mean"] = tokens / count;
-  figures["response_tokens"] = tokens;
-  figures["truncated_share"] = truncated / count;
-  figures["staleness_mean"] = staleness / count;
-  figures["staleness_max"] = oldest;
-  figures["groups"] = static_cast<double>(range.size());
-  figures["groups_without_signal"] = static_cast<double>(flat);
-  figures["rows"] = static_cast<double>(rows.size());
-  figures["logprob_gap_max"] = outcome.gap.max;
-  figures["logprob_gap_tokens"] = static_cast<double>(outcome.gap.num_tokens);
+  metrics["reward_mean"] = mean;
+  metrics["reward_std"] = std::sqrt(std::max(squares / count - mean * mean, 0.0));
+  metrics["response_tokens_mean"] = tokens / count;
+  metrics["response_tokens"] = tokens;
+  metrics["truncated_share"] = truncated / count;
+  metrics["staleness_mean"] = staleness / count;
+  metrics["staleness_max"] = oldest;
+  metrics["groups"] = static_cast<double>(range.size());
+  metrics["groups_without_signal"] = static_cast<double>(flat);
+  metrics["rows"] = static_cast<double>(rows.size());
+  metrics["logprob_gap_max"] = outcome.gap.max;
+  metrics["logprob_gap_tokens"] = static_cast<double>(outcome.gap.num_tokens);
   const auto updates = std::max(static_cast<double>(outcome.updates.size()), 1.0);
   for (const engines::UpdateReport& update : outcome.updates) {
     for (const auto& [name, value] : update.sums) {
-      figures[name] += value / updates;
+      metrics[name] += value / updates;
     }
-    figures["gradient_norm"] += update.gradient_norm / updates;
-    figures["learning_rate"] = update.learning_rate;
-    figures["recalled_tokens"] += static_cast<double>(update.recalled_tokens) / updates;
+    metrics["gradient_norm"] += update.gradient_norm / updates;
+    metrics["learning_rate"] = update.learning_rate;
+    metrics["recalled_tokens"] += static_cast<double>(update.recalled_tokens) / updates;
   }
-  return figures;
+  return metrics;
 }
 
-void add_part_figures(const std::vector<TrainRow>& rows, const std::vector<std::string>& names,
-                      std::map<std::string, double>& figures) {
+void add_part_metrics(const std::vector<TrainRow>& rows, const std::vector<std::string>& names,
+                      std::map<std::string, double>& metrics) {
   for (std::size_t part = 0; part < names.size() && !rows.empty(); ++part) {
     double sum = 0.0;
     for (const TrainRow& row : rows) {
       sum += part < row.reward_parts.size() ? row.reward_parts[part] : 0.0;
     }
-    figures["reward_" + names[part] + "_mean"] = sum / static_cast<double>(rows.size());
+    metrics["reward_" + names[part] + "_mean"] = sum / static_cast<double>(rows.size());
   }
 }
 
-void add_stream_figures(const StreamStatus& status, const std::vector<double>& idle_before,
-                        std::map<std::string, double>& figures) {
+void add_stream_metrics(const StreamStatus& status, const std::vector<double>& idle_before,
+                        std::map<std::string, double>& metrics) {
   for (const SampleTask task : {SampleTask::kRollout, SampleTask::kReward}) {
     const std::size_t index = task_id(task).value;
     if (index < status.idle_seconds.size()) {
       const double before = index < idle_before.size() ? idle_before[index] : 0.0;
-      figures[std::string(kSampleTaskNames[index]) + "_idle_seconds"] =
+      metrics[std::string(kSampleTaskNames[index]) + "_idle_seconds"] =
           status.idle_seconds[index] - before;
     }
   }
-  figures["rows_admitted"] = static_cast<double>(status.admitted);
-  figures["rows_trained"] = static_cast<double>(status.trained);
-  figures["rows_dropped"] = static_cast<double>(status.dropped);
-  figures["rows_filtered"] = static_cast<double>(status.filtered);
-  figures["rows_failed"] = static_cast<double>(status.failed);
-  figures["rows_redelivered"] = static_cast<double>(status.redelivered);
+  metrics["rows_admitted"] = static_cast<double>(status.admitted);
+  metrics["rows_trained"] = static_cast<double>(status.trained);
+  metrics["rows_dropped"] = static_cast<double>(status.dropped);
+  metrics["rows_filtered"] = static_cast<double>(status.filtered);
+  metrics["rows_failed"] = static_cast<double>(status.failed);
+  metrics["rows_redelivered"] = static_cast<double>(status.redelivered);
 }
 
 SampleRecord sample_record(const TrainRow& row, std::string response,
@@ -242,7 +242,7 @@ SampleRecord sample_record(const TrainRow& row, std::string response,
   record.group = row.group;
   record.prompt = row.prompt;
   record.response = std::move(response);
-  record.answer = row.answer;
+  record.reference_answer = row.reference_answer;
   record.reward = row.reward;
   for (std::size_t part = 0; part < std::min(part_names.size(), row.reward_parts.size()); ++part) {
     record.reward_parts[part_names[part]] = row.reward_parts[part];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From leased rows to a training job: pure functions, private to the trainer.
+// Makes a training job from leased rows, with pure functions. Private to the trainer.
 #pragma once
 
 #include <deque>
@@ -16,7 +16,7 @@
 
 namespace tidemill::actors {
 
-/// One leased row, read.
+/// One leased row with its columns decoded.
 struct TrainRow {
   storage::LeaseToken lease;
   GroupId group;
@@ -26,55 +26,56 @@ struct TrainRow {
   std::vector<engines::VersionSpan> versions;
   bool truncated = false;
   double reward = 0.0;
-  std::vector<double> reward_parts;  // of a sum of rewards, before their weights
+  std::vector<double> reward_parts;  // of a sum of rewards, before weighting
   float advantage = 0.0F;
   std::string prompt;
-  std::string answer;
-  std::uint64_t oldest_step = 0;
+  std::string reference_answer;
+  std::uint64_t oldest_step = 0;  // smallest step in `versions`
 
-  /// Whether one version produced all its tokens.
+  /// Returns whether one version generated all the tokens.
   [[nodiscard]] bool of_one_version() const noexcept { return versions.size() == 1; }
 };
 
 /// Reads the columns of a row leased for training.
-/// Errors: `kInternal` for columns that are missing or whose lengths disagree, naming the row.
+/// Errors: `kInternal` naming the row, if columns are missing or their lengths disagree.
 [[nodiscard]] Result<TrainRow> read_train_row(const storage::LeasedRow& leased);
 
-/// Makes the job of one batch, whose weights before it have the version `now`. `behind` holds the
-/// snapshots that may have sampled the rows, oldest first.
+/// Makes the job of one batch. `now` is the version of the weights before the batch. `recent` holds
+/// the snapshots that may have sampled the rows, oldest first.
 [[nodiscard]] TrainJob make_train_job(const std::vector<TrainRow>& rows,
                                       const TrainerOptions& options, const PolicyVersion& now,
-                                      const std::deque<engines::Snapshot>& behind);
+                                      const std::deque<engines::Snapshot>& recent);
 
-/// Whether the job compares any log-probabilities of rollout and training.
+/// Returns whether the job compares any log-probabilities of rollout and training.
 [[nodiscard]] bool has_comparison(const TrainJob& job);
 
-/// Returns a request for a short response to be compared instead, after a restart: the snapshots
-/// that sampled the batch are gone then, but the one that is served is among `behind`.
+/// Returns a request for a short response whose log-probabilities are compared instead. It is
+/// needed after a restart: the snapshots that sampled the batch are then gone, but the snapshot
+/// that is served is in `recent`.
 [[nodiscard]] engines::RolloutRequest probe_request(const std::vector<TrainRow>& rows,
                                                     const TrainerOptions& options,
-                                                    const std::deque<engines::Snapshot>& behind);
+                                                    const std::deque<engines::Snapshot>& recent);
 
-/// Makes the answer to `probe_request` the job's probe, if one of `behind` sampled it.
+/// Makes the response to `probe_request` the job's probe, if a snapshot in `recent` sampled it.
 void add_probe(const engines::RolloutRequest& request, const engines::RolloutResult& result,
-               const std::deque<engines::Snapshot>& behind, TrainJob& job);
+               const std::deque<engines::Snapshot>& recent, TrainJob& job);
 
-/// Returns the figures of a trained batch, by metric name.
-[[nodiscard]] std::map<std::string, double> batch_figures(const std::vector<TrainRow>& rows,
+/// Returns the metrics of a trained batch, by name.
+[[nodiscard]] std::map<std::string, double> batch_metrics(const std::vector<TrainRow>& rows,
                                                           const TrainOutcome& outcome,
                                                           std::uint64_t step);
 
-/// Adds the means of the parts of a sum of rewards, called `names`.
-void add_part_figures(const std::vector<TrainRow>& rows, const std::vector<std::string>& names,
-                      std::map<std::string, double>& figures);
+/// Adds the means of the parts of a sum of rewards. `names` are the names of the parts.
+void add_part_metrics(const std::vector<TrainRow>& rows, const std::vector<std::string>& names,
+                      std::map<std::string, double>& metrics);
 
-/// Adds a stream's row counts, and how long rollout and reward had nothing to do since
-/// `idle_before` was its `idle_seconds`.
-void add_stream_figures(const StreamStatus& status, const std::vector<double>& idle_before,
-                        std::map<std::string, double>& figures);
+/// Adds a stream's row counts, and for how long rollout and reward were idle since an earlier
+/// status, whose `idle_seconds` are `idle_before`.
+void add_stream_metrics(const StreamStatus& status, const std::vector<double>& idle_before,
+                        std::map<std::string, double>& metrics);
 
-/// Returns what `samples.jsonl` keeps of a row; `response` is its text, `part_names` those of the
-/// parts of its reward.
+/// Returns the record of a row for `samples.jsonl`. `response` is the text of its response,
+/// `part_names` are the names of the parts of its reward.
 [[nodiscard]] SampleRecord sample_record(const TrainRow& row, std::string response,
                                          const std::vector<std::string>& part_names);
 

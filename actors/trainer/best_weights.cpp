@@ -29,8 +29,8 @@ std::optional<std::string> plateau(const BestOptions& options,
   }
   char value[32];
   std::snprintf(value, sizeof value, "%.6g", best->value);
-  return "no evaluation since step " + std::to_string(best->step) + " was better than its " +
-         value + " (" + std::to_string(best->num_worse) + " in a row)";
+  return "no evaluation since step " + std::to_string(best->step) + " was better than " + value +
+         " (" + std::to_string(best->num_worse) + " in a row)";
 }
 
 }  // namespace tidemill::actors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which evaluation was the best, and when to stop looking for a better one.
+// Keeps track of the best evaluation, and decides when a run has stopped improving.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,23 @@
 
 namespace tidemill::actors {
 
-/// Which of two evaluations is the better one.
+/// Which value makes an evaluation better.
 enum class Better : std::uint8_t { kHigher, kLower };
 
-/// What a trainer makes of evaluations.
+/// How a trainer uses evaluations.
 struct BestOptions {
-  bool keep = false;             // keeps the weights of the best one; the run ends with them
-  std::uint32_t patience = 0;    // evaluations without a better one that end the run; 0: none does
-  double min_improvement = 0.0;  // that makes one better, >= 0
+  bool keep = false;             // keep the weights of the best one: the run ends with them
+  std::uint32_t patience = 0;    // evaluations without improvement that end the run; 0: off
+  double min_improvement = 0.0;  // by which a better one must differ, >= 0
   Better better = Better::kHigher;
 
-  /// Whether the trainer waits for evaluations, so that each is of one set of weights.
-  [[nodiscard]] bool watches() const noexcept { return keep || patience > 0; }
+  /// Returns whether the trainer looks for the best evaluation. It then waits for each evaluation,
+  /// so that each is of one set of weights.
+  [[nodiscard]] bool enabled() const noexcept { return keep || patience > 0; }
 };
 
-/// Takes in an evaluation of `weights` that gave `value`. Equal ones are not better: the earliest
-/// of them stays.
+/// Updates `best` with an evaluation of `weights` that gave `value`. An equal evaluation is not
+/// better: the earliest one stays the best.
 void take_evaluation(const BestOptions& options, double value, const engines::Snapshot& weights,
                      std::optional<BestSoFar>& best);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocols of the trainer and of whom it reports to.
+// The protocols of the trainer and of the actor that it reports to.
 #pragma once
 
 #include <caf/replies_to.hpp>
@@ -11,20 +11,20 @@
 
 namespace tidemill::actors {
 
-/// RUN OWNER: is told when a trainer is done.
+/// RUN OWNER: receives the summary of a trainer.
 using RunOwnerActor = caf::typed_actor<
-    // Training is over, the last weights are committed.
+    // Training is over and the last weights are committed.
     caf::reacts_to<atom::finish, RunSummary>>;
 
-/// TRAINER: takes batches from the stream, trains, publishes, commits.
+/// TRAINER: leases batches from the stream, trains on them, publishes weights, commits.
 using TrainerActor = caf::typed_actor<
-    // Begins.
+    // Starts training.
     caf::reacts_to<atom::start>,
-    // Finish the step in work, commit, and end; an evaluation in work is given up.
+    // Finishes the current step, commits, and ends. An evaluation in progress is abandoned.
     caf::reacts_to<atom::stop>,
-    // Time to renew the leases of the batch in work.
+    // Renews the leases of the current batch. The trainer sends this to itself.
     caf::reacts_to<atom::renew>,
-    // The commit handed to the port is done.
+    // The port has written a commit, or failed to.
     caf::reacts_to<atom::worked>>;
 
 }  // namespace tidemill::actors

@@ -14,17 +14,17 @@ namespace tidemill::actors {
 enum class RunEnd : std::uint8_t {
   kSteps,     // all steps are done
   kData,      // the data ended first
-  kStopped,   // somebody asked for it
-  kNoSignal,  // group after group was filtered: there is nothing left to learn from
-  kPlateau,   // evaluation after evaluation was no better than one before
+  kStopped,   // the trainer was asked to stop
+  kNoSignal,  // too many groups in a row were filtered: their rewards give no signal
+  kPlateau,   // too many evaluations in a row were no better than an earlier one
 };
 
-/// The last words of a trainer.
+/// The result of a run, which the trainer sends before it ends.
 struct RunSummary {
   RunEnd end = RunEnd::kSteps;
   std::uint64_t steps = 0;
-  engines::Snapshot weights;  // those to be exported
-  std::string reason;  // in one line, when the run ended before its steps without being asked to
+  engines::Snapshot weights;  // to be exported
+  std::string reason;         // one line, for `kNoSignal` and `kPlateau`; else empty
 };
 
 template <class Inspector>

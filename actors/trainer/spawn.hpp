@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting a trainer of rollouts.
+// Spawns the trainer of a reinforcement-learning run.
 #pragma once
 
 #include <cstdint>
@@ -23,31 +23,32 @@
 
 namespace tidemill::actors {
 
-/// How rollouts are trained on.
+/// Options of the trainer.
 struct TrainerOptions {
   std::uint32_t groups_per_step = 1;
   std::uint64_t total_steps = 1;
   std::uint64_t max_staleness = 0;
-  /// Batch k is the groups [k, k + 1) * groups_per_step, whatever is left of them; see
-  /// ScheduleKind.
+  /// If true, batch k consists of those groups in [k, k + 1) * groups_per_step that have not left;
+  /// see `GenerationOrder::kFixed`.
   bool fixed_batches = false;
-  std::uint32_t minibatches = 1;  // optimizer steps a batch is cut into, by whole groups
+  std::uint32_t minibatches = 1;  // per batch, cut by whole groups; one optimizer step each
   std::uint32_t epochs = 1;
   float temperature = 1.0F;  // of the rollouts; 1 when greedy
   bool recompute_proximal = false;
-  bool mask_truncated = false;     // answers cut by length carry no loss
+  bool mask_truncated = false;     // responses cut by length carry no loss
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
   std::uint64_t eval_every = 0;    // steps; 0: never
   BestOptions best;
-  /// A run whose groups all leave untrained ends after this many batches' worth of them without a
-  /// step: well (`RunEnd::kNoSignal`) when they were filtered, with `kUnavailable` when they were
-  /// lost. Looked at whenever no batch was ready for `batch_wait`.
+  /// The run ends if so many groups leave untrained without a step in between that they would make
+  /// up this many batches. If more of them were lost than filtered, the trainer fails with
+  /// `kUnavailable`; else the run ends with `RunEnd::kNoSignal`. Checked whenever no batch was
+  /// ready within `batch_wait`.
   std::uint32_t max_untrained_batches = 100;
   Duration batch_wait = std::chrono::seconds(5);
   Duration train_deadline = std::chrono::minutes(60);
 };
 
-/// What a trainer is made of.
+/// Dependencies of a trainer.
 struct TrainerDeps {
   TrainerOptions options;
   StreamActor stream;
@@ -61,15 +62,15 @@ struct TrainerDeps {
   std::function<std::string(const std::vector<std::int32_t>&)> decode;
   /// Names of the parts of a sum of rewards, for the records; empty for a single reward.
   std::vector<std::string> reward_parts;
-  /// The weights training starts from; their version is where the run stands.
+  /// The weights that training starts from. Their version is the step that the run has reached.
   engines::Snapshot weights;
-  // Of the commit it goes on from.
+  // Of the commit that the run resumes from.
   std::optional<BestSoFar> best;
   std::uint64_t evaluated_step = 0;
 };
 
-/// Spawns a trainer. Whatever it cannot do ends it, with the failure as its exit reason: the run
-/// then goes back to its last commit.
+/// Spawns a trainer. On any failure it exits with the failure as its exit reason, and the run
+/// returns to its last commit.
 [[nodiscard]] TrainerActor spawn_trainer(caf::actor_system& system, TrainerDeps deps);
 
 }  // namespace tidemill::actors

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainer. One step is a chain of requests, each continuing in the next function below:
+// The trainer. One step is a chain of requests. The reply to each request continues in the function
+// that is named next:
 //
 //   fetch -> train -> acknowledge -> publish -> observe -> record -> (evaluate) -> (commit)
 //     -> fetch
 //
-// No version is published while a batch is leased: the acknowledgement comes first. A commit
-// captures stream, optimizer and record marks before the next step begins; only its writing goes on
-// beside it, and the next commit waits for that. Evaluation goes on beside the steps; only a commit
-// waits for it, so that what a run restored from there would not evaluate again is on record. Where
-// the best weights are looked for, the next step waits too: an evaluation is then of one version. A
-// run that is asked to stop waits for none, and begins none: the resumed run makes up for it.
+// No version is published while a batch is leased: the batch is acknowledged first.
+//
+// A commit captures the stream, the optimizer and the record marks before the next step begins. It
+// is written during the next step, and the next commit waits until it has been written.
+//
+// An evaluation runs during the following steps. Only a commit waits for it: a run that is restored
+// from the commit does not evaluate that step again, so the evaluation must be recorded first. If
+// the trainer looks for the best weights, the next step waits as well, so that an evaluation is of
+// one version. A run that is asked to stop neither waits for an evaluation nor begins one. The
+// resumed run makes up for it.
 #include <deque>
 #include <optional>
 #include <utility>
@@ -24,12 +29,12 @@
 namespace tidemill::actors {
 namespace {
 
-constexpr Duration kAnswerDeadline = std::chrono::minutes(2);
+constexpr Duration kReplyDeadline = std::chrono::minutes(2);
 constexpr Duration kEvalDeadline = std::chrono::hours(4);
 constexpr const char* kConsumer = "trainer";
 
 // A commit on its way to the store; shared with the port.
-struct CommitInWork {
+struct PendingCommit {
   RunCommit commit;
   Status status;
 };
@@ -39,29 +44,29 @@ struct TrainerState {
   TrainerState() = default;  // not an aggregate: CAF would build it from `self`
 
   TrainerDeps deps;
-  PolicyVersion now;                     // of the weights in the trainer
-  std::deque<engines::Snapshot> recent;  // as far back as rows may be stale, oldest first
+  PolicyVersion now;                     // of the weights being trained
+  std::deque<engines::Snapshot> recent;  // that may have sampled rows, oldest first
   std::vector<TrainRow> batch;
-  std::map<std::string, double> figures;
+  std::map<std::string, double> metrics;
   std::vector<double> idle_seconds;  // of the stream's tasks, at the last step
   Duration lease_time{0};
-  TimePoint asked;    // when the batch was asked for
-  TimePoint fetched;  // when it came
+  TimePoint requested_at;  // when the batch was requested
+  TimePoint received_at;   // when it arrived
   RecordMarks marks;
   std::uint64_t committed_step = 0;
-  std::shared_ptr<CommitInWork> writing;  // handed to the port
-  std::shared_ptr<CommitInWork> next;     // being captured
-  std::optional<RunEnd> end;              // set: after the step in work, commit and finish
-  std::string end_reason;                 // for the summary
-  bool ending = false;                    // that step is done
-  bool commit_waits = false;              // for `writing` or the evaluation
-  bool evaluating = false;                // until its report is recorded
-  bool step_waits = false;                // for the evaluation of its weights
+  std::shared_ptr<PendingCommit> writing;  // at the port
+  std::shared_ptr<PendingCommit> next;     // being captured
+  std::optional<RunEnd> end;               // if set: commit and end after this step
+  std::string end_reason;                  // for the summary
+  bool ending = false;                     // the last step is done
+  bool commit_waits = false;               // a commit waits for `writing` or the evaluation
+  bool evaluating = false;                 // until the report is recorded
+  bool step_waits = false;                 // the next step waits for the evaluation
   std::optional<BestSoFar> best;
-  std::uint64_t evaluated_step = 0;        // of the last evaluation on record
-  std::uint64_t committed_evaluation = 0;  // what the last commit says of it
-  bool stop_asked = false;
-  std::optional<StreamStatus> at_step;  // the stream's counts when the next step was begun
+  std::uint64_t evaluated_step = 0;        // of the last recorded evaluation
+  std::uint64_t committed_evaluation = 0;  // `evaluated_step` of the last commit
+  bool stop_requested = false;
+  std::optional<StreamStatus> counts_at_step;  // the stream's counts when this step began
 };
 
 using Self = TrainerActor::stateful_pointer<TrainerState>;
@@ -75,7 +80,7 @@ void fail(Self self, const Status& status) {
   self->quit(to_caf_error(status));
 }
 
-// An error lambda that ends the trainer, saying what it was doing.
+// Returns an error handler that ends the trainer with an error that says what it was doing.
 auto or_fail(Self self, const char* doing) {
   return [self, doing](const caf::error& error) {
     fail(self, from_caf_error(error).with_context(doing));
@@ -98,7 +103,7 @@ void finish(Self self) {
   self->quit();
 }
 
-// The evaluation in work is recorded, or left out.
+// Continues what waited for the evaluation, which has been recorded or abandoned.
 void end_evaluation(Self self) {
   auto& state = self->state;
   state.evaluating = false;
@@ -109,7 +114,7 @@ void end_evaluation(Self self) {
   }
 }
 
-void look_for_plateau(Self self) {
+void check_plateau(Self self) {
   auto& state = self->state;
   const auto why = plateau(state.deps.options.best, state.best);
   if (why.has_value() && !state.end.has_value()) {
@@ -118,47 +123,47 @@ void look_for_plateau(Self self) {
   }
 }
 
-// Judges the weights that the trainer stands still for. Where nothing could be scored there is
-// nothing to judge.
-void judge_weights(Self self, const EvalReport& report) {
+// Updates the best evaluation, if the next step waits for this one. A report without any score is
+// ignored.
+void update_best(Self self, const EvalReport& report) {
   auto& state = self->state;
   if (!state.step_waits || report.num_failed == report.num_prompts * report.num_samples) {
     return;
   }
   take_evaluation(state.deps.options.best, report.mean_at_k, state.recent.back(), state.best);
-  look_for_plateau(self);
+  check_plateau(self);
 }
 
 void evaluate(Self self) {
   auto& state = self->state;
   if (state.evaluating) {
-    return;  // the last one is still running: this one is left out
+    return;  // the previous evaluation is still running: skip this one
   }
   state.evaluating = true;
   const std::uint64_t step = state.now.step;
   self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, step)
       .then(
           [self, step](const EvalReport& report) {
-            if (self->state.stop_asked) {
-              end_evaluation(self);  // the commit may be without it: no record either
+            if (self->state.stop_requested) {
+              end_evaluation(self);  // the last commit may lack it, so it is not recorded
               return;
             }
-            judge_weights(self, report);
+            update_best(self, report);
             StepRecord record{"eval", report.step, {}, {}};
-            record.figures["eval_mean_at_k"] = report.mean_at_k;
-            record.figures["eval_pass_at_k"] = report.pass_at_k;
-            record.figures["eval_prompts"] = static_cast<double>(report.num_prompts);
-            record.figures["eval_samples"] = static_cast<double>(report.num_samples);
+            record.metrics["eval_mean_at_k"] = report.mean_at_k;
+            record.metrics["eval_pass_at_k"] = report.pass_at_k;
+            record.metrics["eval_prompts"] = static_cast<double>(report.num_prompts);
+            record.metrics["eval_samples"] = static_cast<double>(report.num_samples);
             const auto& parts = self->state.deps.reward_parts;
             for (std::size_t i = 0; i < std::min(parts.size(), report.part_means.size()); ++i) {
-              record.figures["eval_" + parts[i] + "_mean"] = report.part_means[i];
+              record.metrics["eval_" + parts[i] + "_mean"] = report.part_means[i];
             }
-            record.figures["eval_failed"] = static_cast<double>(report.num_failed);
+            record.metrics["eval_failed"] = static_cast<double>(report.num_failed);
             if (const auto& best = self->state.best; best.has_value()) {
-              record.figures["eval_best"] = best->value;
-              record.figures["eval_best_step"] = static_cast<double>(best->step);
+              record.metrics["eval_best"] = best->value;
+              record.metrics["eval_best_step"] = static_cast<double>(best->step);
             }
-            self->request(self->state.deps.recorder, kAnswerDeadline, atom::record_v,
+            self->request(self->state.deps.recorder, kReplyDeadline, atom::record_v,
                           std::move(record))
                 .then(
                     [self, step](const RecordMarks&) {
@@ -168,7 +173,7 @@ void evaluate(Self self) {
                     or_fail(self, "recording an evaluation"));
           },
           [self](const caf::error& error) {
-            if (self->state.stop_asked) {
+            if (self->state.stop_requested) {
               end_evaluation(self);
               return;
             }
@@ -178,23 +183,23 @@ void evaluate(Self self) {
 
 void record(Self self) {
   auto& state = self->state;
-  StepRecord record{"train", state.now.step, std::move(state.figures), {}};
+  StepRecord record{"train", state.now.step, std::move(state.metrics), {}};
   for (const TrainRow& row : state.batch) {
     record.samples.push_back(
         sample_record(row, state.deps.decode(row.response_ids), state.deps.reward_parts));
   }
   state.batch.clear();
-  self->request(state.deps.recorder, kAnswerDeadline, atom::record_v, std::move(record))
+  self->request(state.deps.recorder, kReplyDeadline, atom::record_v, std::move(record))
       .then([self](const RecordMarks&) { after_step(self); }, or_fail(self, "recording a step"));
 }
 
-// Adds what the stream counts: rows in all, and since the last step what the stages waited.
+// Adds the stream's row counts, and for how long the stages were idle since the last step.
 void observe(Self self) {
-  self->request(self->state.deps.stream, kAnswerDeadline, atom::status_v)
+  self->request(self->state.deps.stream, kReplyDeadline, atom::status_v)
       .then(
           [self](StreamStatus& status) {
             auto& state = self->state;
-            add_stream_figures(status, state.idle_seconds, state.figures);
+            add_stream_metrics(status, state.idle_seconds, state.metrics);
             state.idle_seconds = std::move(status.idle_seconds);
             record(self);
           },
@@ -204,32 +209,32 @@ void observe(Self self) {
 void publish(Self self, engines::Snapshot snapshot) {
   auto& state = self->state;
   state.now = snapshot.version;
-  state.at_step.reset();
+  state.counts_at_step.reset();
   state.recent.push_back(snapshot);
   while (state.recent.size() > state.deps.options.max_staleness + 2) {
     state.recent.pop_front();
   }
   self->send(state.deps.stream, atom::publish_v, state.now.step);
-  self->request(state.deps.keeper, kAnswerDeadline, atom::publish_v, std::move(snapshot))
+  self->request(state.deps.keeper, kReplyDeadline, atom::publish_v, std::move(snapshot))
       .then([self](const PolicyVersion&) { observe(self); }, or_fail(self, "publishing weights"));
 }
 
 void acknowledge(Self self, TrainOutcome& outcome) {
   auto& state = self->state;
-  state.figures = batch_figures(state.batch, outcome, state.now.step);
-  add_part_figures(state.batch, state.deps.reward_parts, state.figures);
-  state.figures["wait_seconds"] = seconds(state.fetched - state.asked);
-  state.figures["train_seconds"] = seconds(TimePoint{self->clock().now()} - state.fetched);
-  Completion completion{task_id(SampleTask::kTrain), kConsumer, {}};
+  state.metrics = batch_metrics(state.batch, outcome, state.now.step);
+  add_part_metrics(state.batch, state.deps.reward_parts, state.metrics);
+  state.metrics["wait_seconds"] = seconds(state.received_at - state.requested_at);
+  state.metrics["train_seconds"] = seconds(TimePoint{self->clock().now()} - state.received_at);
+  AckRequest ack{task_id(SampleTask::kTrain), kConsumer, {}};
   for (const TrainRow& row : state.batch) {
-    completion.rows.push_back({row.lease, {}, {}});
+    ack.rows.push_back({row.lease, {}, {}});
   }
-  self->request(state.deps.stream, kAnswerDeadline, atom::ack_v, std::move(completion))
+  self->request(state.deps.stream, kReplyDeadline, atom::ack_v, std::move(ack))
       .then(
           [self,
            snapshot = std::move(outcome.snapshot)](const storage::Settlement& settlement) mutable {
             if (!settlement.refused.empty()) {
-              // Trained on rows that were no longer ours: only the last commit is clean.
+              // The batch had rows whose leases were lost. Only the last commit is free of them.
               fail(self, {Errc::kInternal, "the stream refused " +
                                                std::to_string(settlement.refused.size()) +
                                                " trained rows"});
@@ -261,7 +266,7 @@ void send_with_probe(Self self, TrainJob job) {
 
 void train(Self self) {
   auto& state = self->state;
-  state.fetched = self->clock().now();
+  state.received_at = self->clock().now();
   for (const TrainRow& row : state.batch) {
     if (row.oldest_step + state.deps.options.max_staleness < state.now.step) {
       fail(self, {Errc::kStaleVersion, "row=" + std::to_string(row.lease.row.value) + " of step " +
@@ -278,11 +283,11 @@ void train(Self self) {
   }
 }
 
-// Ends a run that trains nothing any more: `counts` against those when the step was begun.
-void judge_progress(Self self, const StreamStatus& counts) {
+// Ends the run if too many groups have left untrained since this step began.
+void check_progress(Self self, const StreamStatus& counts) {
   auto& state = self->state;
-  const std::uint64_t filtered = counts.filtered_groups - state.at_step->filtered_groups;
-  const std::uint64_t lost = counts.lost_groups - state.at_step->lost_groups;
+  const std::uint64_t filtered = counts.filtered_groups - state.counts_at_step->filtered_groups;
+  const std::uint64_t lost = counts.lost_groups - state.counts_at_step->lost_groups;
   const std::uint64_t limit =
       std::uint64_t{state.deps.options.max_untrained_batches} * state.deps.options.groups_per_step;
   if (filtered + lost < limit || state.end.has_value()) {
@@ -294,19 +299,19 @@ void judge_progress(Self self, const StreamStatus& counts) {
                                 std::to_string(state.now.step);
   if (lost > filtered) {
     fail(self, {Errc::kUnavailable, untrained + ", " + std::to_string(lost) +
-                                        " of them lost; the last one: " + counts.last_loss});
+                                        " of them lost; last reason: " + counts.last_lost_reason});
     return;
   }
   state.end = RunEnd::kNoSignal;
   state.end_reason = untrained + ", " + std::to_string(filtered) +
-                     " of them filtered for want of a signal; a higher rollout.temperature, or "
-                     "other data, gives rewards that differ within a group";
+                     " of them filtered for lack of a signal; a higher rollout.temperature or "
+                     "other data may give rewards that differ within a group";
   fetch(self);
 }
 
-void ask_progress(Self self) {
-  self->request(self->state.deps.stream, kAnswerDeadline, atom::status_v)
-      .then([self](const StreamStatus& counts) { judge_progress(self, counts); },
+void request_progress(Self self) {
+  self->request(self->state.deps.stream, kReplyDeadline, atom::status_v)
+      .then([self](const StreamStatus& counts) { check_progress(self, counts); },
             or_fail(self, "asking for the stream's counts"));
 }
 
@@ -317,7 +322,7 @@ void on_lease(Self self, const LeaseReply& reply) {
       state.end = state.end.value_or(RunEnd::kData);
       fetch(self);
     } else {
-      ask_progress(self);
+      request_progress(self);
     }
     return;
   }
@@ -345,11 +350,11 @@ void fetch(Self self) {
     begin_commit(self);
     return;
   }
-  if (!state.at_step.has_value()) {
-    self->request(state.deps.stream, kAnswerDeadline, atom::status_v)
+  if (!state.counts_at_step.has_value()) {
+    self->request(state.deps.stream, kReplyDeadline, atom::status_v)
         .then(
             [self](const StreamStatus& counts) {
-              self->state.at_step = counts;
+              self->state.counts_at_step = counts;
               fetch(self);
             },
             or_fail(self, "asking for the stream's counts"));
@@ -364,13 +369,13 @@ void fetch(Self self) {
   if (options.fixed_batches) {
     request.before_group = (state.now.step + 1) * options.groups_per_step;
   }
-  self->request(state.deps.stream, options.batch_wait + kAnswerDeadline, atom::lease_v,
+  self->request(state.deps.stream, options.batch_wait + kReplyDeadline, atom::lease_v,
                 std::move(request))
       .then([self](const LeaseReply& reply) { on_lease(self, reply); },
             or_fail(self, "leasing a batch"));
 }
 
-// Begins the evaluation that is due at this step, if there is one. Returns whether to wait for it.
+// Begins the evaluation, if one is due at this step. Returns whether the next step waits for it.
 bool evaluate_if_due(Self self) {
   auto& state = self->state;
   const TrainerOptions& options = state.deps.options;
@@ -380,7 +385,7 @@ bool evaluate_if_due(Self self) {
     return false;
   }
   evaluate(self);
-  state.step_waits = options.best.watches();
+  state.step_waits = options.best.enabled();
   return state.step_waits;
 }
 
@@ -390,8 +395,8 @@ void after_step(Self self) {
   }
 }
 
-// Makes up for the evaluation that a stop kept from the commit.
-void go_on(Self self) {
+// Evaluates the committed step if a stop prevented that, and begins the first step.
+void start_first_step(Self self) {
   if (!evaluate_if_due(self)) {
     fetch(self);
   }
@@ -401,10 +406,10 @@ void after_evaluation(Self self) {
   auto& state = self->state;
   const TrainerOptions& options = state.deps.options;
   const std::uint64_t step = state.now.step;
-  state.asked = self->clock().now();
+  state.requested_at = self->clock().now();
   const bool due = options.commit_every != 0 && step % options.commit_every == 0;
   if (due && step < options.total_steps) {
-    begin_commit(self);  // the last step's commit is made by `fetch`
+    begin_commit(self);  // `fetch` commits the last step
   } else {
     fetch(self);
   }
@@ -430,7 +435,7 @@ void write_commit(Self self) {
 }
 
 void capture_records(Self self) {
-  self->request(self->state.deps.recorder, kAnswerDeadline, atom::capture_v)
+  self->request(self->state.deps.recorder, kReplyDeadline, atom::capture_v)
       .then(
           [self](const RecordMarks& marks) {
             self->state.next->commit.records = marks;
@@ -440,7 +445,7 @@ void capture_records(Self self) {
 }
 
 void capture_optimizer(Self self) {
-  self->request(self->state.deps.device, kAnswerDeadline, atom::capture_v)
+  self->request(self->state.deps.device, kReplyDeadline, atom::capture_v)
       .then(
           [self](OptimizerState& state) {
             self->state.next->commit.optimizer = std::move(state.tensors);
@@ -450,7 +455,7 @@ void capture_optimizer(Self self) {
 }
 
 void capture_stream(Self self) {
-  self->request(self->state.deps.stream, kAnswerDeadline, atom::capture_v)
+  self->request(self->state.deps.stream, kReplyDeadline, atom::capture_v)
       .then(
           [self](StreamImage& image) {
             self->state.next->commit.stream = std::move(image);
@@ -461,7 +466,7 @@ void capture_stream(Self self) {
 
 void begin_commit(Self self) {
   auto& state = self->state;
-  if (state.writing != nullptr || (state.evaluating && !state.stop_asked)) {
+  if (state.writing != nullptr || (state.evaluating && !state.stop_requested)) {
     state.commit_waits = true;
     return;
   }
@@ -470,15 +475,15 @@ void begin_commit(Self self) {
     finish(self);
     return;
   }
-  state.next = std::make_shared<CommitInWork>();
+  state.next = std::make_shared<PendingCommit>();
   state.next->commit.weights = state.recent.back();
   state.next->commit.best = state.best;
   if (!state.deps.options.fixed_batches) {
     capture_stream(self);
     return;
   }
-  // One weight set is enough only once every row of an older version is finished.
-  // They may take as long as any response, so this is no short request.
+  // A commit holds one set of weights, so every row that older versions must generate has to be
+  // finished. That may take as long as any response takes, hence the long deadline.
   self->request(state.deps.keeper, state.deps.options.train_deadline, atom::waits_v, state.now.step)
       .then([self](const PolicyVersion&) { capture_stream(self); },
             or_fail(self, "committing: rows of older versions"));
@@ -498,12 +503,12 @@ void on_written(Self self) {
 
 void renew(Self self) {
   auto& state = self->state;
-  Return rows{task_id(SampleTask::kTrain), kConsumer, {}, {}};
+  LeaseUpdate rows{task_id(SampleTask::kTrain), kConsumer, {}, {}};
   for (const TrainRow& row : state.batch) {
     rows.rows.push_back(row.lease);
   }
   if (!rows.rows.empty()) {
-    self->request(state.deps.stream, kAnswerDeadline, atom::renew_v, std::move(rows))
+    self->request(state.deps.stream, kReplyDeadline, atom::renew_v, std::move(rows))
         .then([](const storage::Settlement&) {}, [](const caf::error&) {});
   }
   const Duration third = state.lease_time / 3;
@@ -513,9 +518,9 @@ void renew(Self self) {
 
 void stop(Self self) {
   auto& state = self->state;
-  state.stop_asked = true;
+  state.stop_requested = true;
   state.end = state.end.value_or(RunEnd::kStopped);
-  // Who waits for an evaluation gives it up.
+  // A step or a commit no longer waits for an evaluation.
   if (std::exchange(state.step_waits, false)) {
     after_evaluation(self);
   } else if (state.writing == nullptr && std::exchange(state.commit_waits, false)) {
@@ -531,15 +536,15 @@ TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
   state.evaluated_step = state.committed_evaluation = deps.evaluated_step;
   state.best = std::move(deps.best);
   if (deps.options.best.keep && state.best.has_value() && state.best->weights.base_digest.empty()) {
-    state.best.reset();  // of a run that did not keep them: the best is looked for from here on
+    state.best.reset();  // from a run that did not keep weights: look for the best from here on
   }
   state.deps = std::move(deps);
   return {
       [self](atom::start) {
-        self->state.asked = self->clock().now();
+        self->state.requested_at = self->clock().now();
         self->send(self, atom::renew_v);
-        look_for_plateau(self);  // the commit that it goes on from may stand at one
-        go_on(self);
+        check_plateau(self);  // the commit may have been made at a plateau
+        start_first_step(self);
       },
       [self](atom::stop) { stop(self); },
       [self](atom::renew) { renew(self); },

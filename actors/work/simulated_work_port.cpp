@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The port of simulated runs: no thread, virtual time.
+// The port for simulated runs. It has no thread and uses virtual time.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +17,7 @@ public:
 
   void run(Work work, caf::strong_actor_ptr receiver, caf::message done) override {
     auto& clock = system_.clock();
-    // One piece at a time: later work starts when earlier work has ended.
+    // One piece at a time: work starts when the work before it has ended.
     const TimePoint start = std::max(TimePoint(clock.now()), busy_until_);
     busy_until_ = start + work() + latency_();
     clock.schedule_message(

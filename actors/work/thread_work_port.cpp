@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The port of real runs: one thread and a queue.
+// The port for real runs: one thread and a queue.
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -16,9 +16,9 @@ namespace {
 
 class ThreadWorkPort final : public WorkPort {
 public:
-  explicit ThreadWorkPort(const std::string& name) : thread_([this] { serve(); }) {
-    constexpr std::size_t kLongestThreadName = 15;
-    pthread_setname_np(thread_.native_handle(), name.substr(0, kLongestThreadName).c_str());
+  explicit ThreadWorkPort(const std::string& name) : thread_([this] { run_queue(); }) {
+    constexpr std::size_t kMaxThreadNameLength = 15;
+    pthread_setname_np(thread_.native_handle(), name.substr(0, kMaxThreadNameLength).c_str());
   }
 
   ~ThreadWorkPort() override {
@@ -45,7 +45,7 @@ private:
     caf::message done;
   };
 
-  void serve() {
+  void run_queue() {
     std::unique_lock lock(mutex_);
     for (;;) {
       wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });
@@ -56,7 +56,7 @@ private:
       queue_.pop_front();
       lock.unlock();
       item.work();
-      item.work = nullptr;  // what it holds may be destroyed before its receiver runs
+      item.work = nullptr;  // releases its captures before the receiver runs
       caf::anon_send(caf::actor_cast<caf::actor>(item.receiver), std::move(item.done));
       item = {};
       lock.lock();
@@ -65,7 +65,7 @@ private:
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Item> queue_;  // bounded by its users: each actor has one piece of work out at a time
+  std::deque<Item> queue_;  // bounded: each actor submits one piece of work at a time
   bool closing_ = false;
   std::thread thread_;
 };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door through which actors hand blocking work to somebody who may block.
+// The port through which actors run blocking work.
 //
-// No actor blocks: files, programs and engine iterations go through a port. The port runs the work
-// and then sends the given message; what the work produced waits in an object that work and actor
-// share, and that nobody else touches between submission and message.
+// Actors never block: they submit file operations, external programs and engine iterations to a
+// port. The port runs the work and then sends the actor a message. The work leaves its results in
+// an object that it shares with the actor. Only the work accesses that object between the
+// submission and the message.
 #pragma once
 
 #include <functional>
@@ -17,13 +18,13 @@
 
 namespace tidemill::actors {
 
-/// Runs work in the order of submission, one piece at a time.
+/// Runs the submitted work in the order of submission, one piece at a time.
 ///
 /// Threads: `run` may be called from any thread.
 class WorkPort {
 public:
-  /// What to do. The answer is the virtual time it stands for: a simulated port lets that much pass
-  /// before the completion message, a real one ignores it.
+  /// A piece of work. It returns the virtual time that it takes: a simulated port sends the message
+  /// only after that time, a real port ignores it.
   using Work = std::function<Duration()>;
 
   WorkPort() = default;
@@ -31,15 +32,15 @@ public:
   WorkPort& operator=(const WorkPort&) = delete;
   virtual ~WorkPort() = default;
 
-  /// Queues `work`; sends `done` to `receiver` once it has run.
+  /// Queues `work`. Sends `done` to `receiver` once the work has run.
   virtual void run(Work work, caf::strong_actor_ptr receiver, caf::message done) = 0;
 };
 
-/// Starts a port with one thread of its own, called `name` in `top`. Its destructor finishes what
-/// was queued.
+/// Starts a port with one thread of its own. `top` shows the thread as `name`, cut to 15
+/// characters. The destructor finishes the queued work.
 [[nodiscard]] std::unique_ptr<WorkPort> make_thread_work_port(const std::string& name);
 
-/// Makes a port for CAF's test scheduler: work runs at submission, its message arrives after the
+/// Makes a port for CAF's test scheduler. Work runs at submission. Its message arrives after the
 /// virtual time that the work returned plus `latency()`. `system` must outlive the port.
 [[nodiscard]] std::unique_ptr<WorkPort> make_simulated_work_port(caf::actor_system& system,
                                                                  std::function<Duration()> latency);

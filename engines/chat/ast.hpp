@@ -73,7 +73,7 @@ struct SliceOf {
   ExprPtr end;
   ExprPtr step;
 };
-/// The arguments of a call; `splat` is *args and `named_splat` is **kwargs, or null.
+/// The arguments of a call. `splat` is *args and `named_splat` is **kwargs; each may be null.
 struct CallArguments {
   std::vector<ExprPtr> positional;
   std::vector<std::pair<std::string, ExprPtr>> named;
@@ -109,7 +109,7 @@ struct Logical {
   ExprPtr left;
   ExprPtr right;
 };
-/// `first op operand op operand ...`, each operand evaluated at most once.
+/// `first op operand op operand ...`. Each operand is evaluated at most once.
 struct Compare {
   ExprPtr first;
   std::vector<std::pair<CompareOp, ExprPtr>> rest;
@@ -118,7 +118,7 @@ struct Compare {
 struct Concat {
   std::vector<ExprPtr> parts;
 };
-/// `then if condition else otherwise`; the last may be null.
+/// `then if condition else otherwise`; `otherwise` may be null.
 struct Conditional {
   ExprPtr condition;
   ExprPtr then;
@@ -130,20 +130,20 @@ struct Expr {
                             SliceOf, Call, FilterCall, TestCall, Unary, Binary, Logical, Compare,
                             Concat, Conditional>;
   int line = 0;
-  std::size_t depth = 1;  // of the tree below
+  std::size_t depth = 1;  // height of this tree
   Node node;
 };
 
 // ---- Statements ---------------------------------------------------------------------------------
 
-/// What an assignment assigns to: a name, an attribute of a namespace, or several of these.
+/// The target of an assignment: a name, an attribute of a namespace, or a tuple of targets.
 struct Target {
   std::string name;
   std::string attribute;      // empty: the name itself
   std::vector<Target> parts;  // not empty: a tuple
 };
 
-/// The parameters of a macro or call block.
+/// A parameter of a macro or call block.
 struct Parameter {
   std::string name;
   ExprPtr default_value;  // or null
@@ -171,7 +171,7 @@ struct Set {
   Target target;
   ExprPtr value;
 };
-/// Assigns the rendered body, passed through `filters` unless null.
+/// Assigns the rendered body, after applying `filters` unless null.
 struct SetBlock {
   Target target;
   ExprPtr filters;
@@ -180,8 +180,8 @@ struct SetBlock {
 struct Macro {
   std::string name;
   std::vector<Parameter> parameters;
-  bool takes_varargs = false;  // the body names `varargs`
-  bool takes_kwargs = false;   // the body names `kwargs`
+  bool takes_varargs = false;  // the body mentions `varargs`
+  bool takes_kwargs = false;   // the body mentions `kwargs`
   Body body;
 };
 /// Calls a macro with the body as its `caller`.
@@ -199,7 +199,7 @@ struct With {
 };
 struct Break {};
 struct Continue {};
-/// Marks what the model is to produce.
+/// Marks text that the model generates.
 struct Generation {
   Body body;
 };

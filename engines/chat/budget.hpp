@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures of templates, and the bounds on what one rendering may use.
+// Failures of templates, and the limits on the resources of one rendering.
 //
-// Inside engines/chat a template that fails throws `TemplateError`; chat_template.cpp catches it
-// and makes a Status. Nothing here throws across that border.
+// Inside engines/chat a template that fails throws `TemplateError`. chat_template.cpp catches it
+// and returns a Status, so no exception leaves the folder.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,15 @@
 
 namespace tidemill::engines::chat {
 
-/// A template that cannot be parsed or rendered. The line is added where it is known.
+/// Reports that a template cannot be parsed or rendered. If the code that throws does not know the
+/// line, it is 0 and the interpreter adds it.
 class TemplateError : public std::runtime_error {
 public:
   enum class Kind : std::uint8_t {
     kSyntax,  // the template cannot be parsed
     kFailed,  // an operation failed
     kRaised,  // the template called raise_exception
-    kLimit,   // a bound was reached
+    kLimit,   // a limit was reached
   };
   TemplateError(Kind kind, const std::string& message, int line = 0)
       : std::runtime_error(message), kind_(kind), line_(line) {}
@@ -32,18 +33,18 @@ private:
   int line_;
 };
 
-/// Throws `kFailed`.
+/// Throws a `TemplateError` of kind `kFailed`.
 [[noreturn]] inline void fail(const std::string& message) {
   throw TemplateError(TemplateError::Kind::kFailed, message);
 }
 
-/// Counts what one rendering uses and throws `kLimit` at a bound. All bounds are far above what
-/// conversations need: they keep a hostile template from taking the machine.
+/// Counts the resources that one rendering uses and throws `kLimit` if it exceeds a limit. The
+/// limits are far above what conversations need. They protect the process from hostile templates.
 class Budget {
 public:
   static constexpr std::uint64_t kMaxSteps = 2'000'000;              // evaluated nodes
-  static constexpr std::uint64_t kMaxAllocated = 256ULL << 20U;      // bytes, over all values made
-  static constexpr std::uint64_t kMaxScanned = 1ULL << 30U;          // bytes looked at
+  static constexpr std::uint64_t kMaxAllocated = 256ULL << 20U;      // bytes of all values created
+  static constexpr std::uint64_t kMaxScanned = 1ULL << 30U;          // bytes read
   static constexpr std::size_t kMaxDepth = 500;                      // nested evaluations
   static constexpr std::size_t kMaxValueDepth = 200;                 // nested containers
   static constexpr std::size_t kMaxOutput = std::size_t{32} << 20U;  // bytes
@@ -54,28 +55,28 @@ public:
       exceeded("more than " + std::to_string(kMaxSteps) + " steps");
     }
   }
-  /// Counts bytes before they are allocated.
+  /// Counts bytes that the caller is about to allocate.
   void allocate(std::uint64_t bytes) {
     if (bytes > kMaxAllocated - allocated_) {
       exceeded("more than " + std::to_string(kMaxAllocated) + " bytes of values");
     }
     allocated_ += bytes;
   }
-  /// Counts bytes that an operation walks over.
+  /// Counts bytes that an operation reads.
   void scan(std::uint64_t bytes) {
     scanned_ += bytes;
     if (scanned_ > kMaxScanned) {
       exceeded("more than " + std::to_string(kMaxScanned) + " bytes of work");
     }
   }
-  /// Throws unless containers nested this deep are allowed.
+  /// Throws if containers may not be nested this deeply.
   static void check_depth(std::size_t depth) {
     if (depth > kMaxValueDepth) {
       exceeded("values nested deeper than " + std::to_string(kMaxValueDepth));
     }
   }
 
-  /// Throws `kLimit`.
+  /// Throws a `TemplateError` of kind `kLimit`.
   [[noreturn]] static void exceeded(const std::string& what) {
     throw TemplateError(TemplateError::Kind::kLimit, what);
   }

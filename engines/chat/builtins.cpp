@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binding of arguments, and the functions that every template knows.
+// Binds arguments, and implements the functions that every template can call.
 #include "engines/chat/builtins.hpp"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ Value dict(Runtime& runtime, const Arguments& arguments) {
       for (const Value& item : iterate(runtime, from)) {
         const List pair = iterate(runtime, item);
         if (pair.size() != 2) {
-          fail("dict needs pairs");
+          fail("dict needs a sequence of pairs");
         }
         insert(runtime, result, pair[0], pair[1]);
       }
@@ -83,7 +83,7 @@ Value make_namespace(Runtime& runtime, const Arguments& arguments) {
   const Value initial = dict(runtime, arguments);
   for (const Dict::Entry& entry : initial.as_dict().entries()) {
     if (!entry.key.is_string() || entry.key.as_string().rfind('_', 0) == 0) {
-      fail("attributes of a namespace are names that do not begin with _");
+      fail("namespace attributes must be names that do not begin with _");
     }
     if (entry.value.holds_reference()) {
       fail("a namespace cannot hold namespaces, macros or loops");
@@ -98,11 +98,11 @@ Value raise_exception(Runtime& runtime, const Arguments& arguments) {
   throw TemplateError(TemplateError::Kind::kRaised, text_of(runtime, bound.require(0)));
 }
 
-// Reads the clock of the request: YYYY-MM-DDTHH:MM:SS, with an optional fraction that is ignored.
+// Parses the time of the request: YYYY-MM-DDTHH:MM:SS. A fraction of a second is ignored.
 std::tm parse_clock(const std::string& now) {
   std::tm time{};
   if (now.empty()) {
-    fail("strftime_now: the request names no time");
+    fail("strftime_now: the request has no time (now)");
   }
   const int fields = std::sscanf(
       now.c_str(), "%4d-%2d-%2d%*1[T ]%2d:%2d:%2d", &time.tm_year,  // NOLINT(cert-err34-c)
@@ -133,7 +133,7 @@ std::tm parse_clock(const std::string& now) {
 Value strftime_now(Runtime& runtime, const Arguments& arguments) {
   const BoundArguments bound("strftime_now", arguments, {"format"});
   if (!bound.require(0).is_string()) {
-    fail("strftime_now: the format should be a string");
+    fail("strftime_now: the format must be a string");
   }
   const std::tm time = parse_clock(runtime.now);
   std::string out;
@@ -147,7 +147,7 @@ Value strftime_now(Runtime& runtime, const Arguments& arguments) {
       out.append(format);
       break;
     }
-    // A directive, with glibc's flag for no padding.
+    // A directive may have glibc's flag "-" for no padding.
     const std::size_t size = format[1] == '-' && format.size() > 2 ? 3 : 2;
     const std::string directive(format.substr(0, size));
     static constexpr std::string_view kKnown = "aAwdbBmyYHIMpSjUWcxXGuVDFTReCgh";
@@ -156,7 +156,7 @@ Value strftime_now(Runtime& runtime, const Arguments& arguments) {
     } else if (directive == "%f") {
       out.append("000000");
     } else if (directive == "%z" || directive == "%Z") {
-      // The clock has no zone: nothing, as for Python's naive times.
+      // The time has no zone, so nothing is printed, as for Python's naive times.
     } else if (kKnown.find(directive.back()) != std::string_view::npos) {
       std::array<char, 64> buffer{};
       out.append(buffer.data(),
@@ -234,7 +234,7 @@ std::int64_t BoundArguments::integer(std::size_t parameter, std::int64_t when_ab
   require_defined(*values_[parameter]);
   const auto integer = values_[parameter]->integer();
   if (!integer) {
-    fail(function_ + ": '" + std::string(parameters_[parameter]) + "' should be an integer, is " +
+    fail(function_ + ": '" + std::string(parameters_[parameter]) + "' must be an integer, not " +
          std::string(values_[parameter]->type_name()));
   }
   return *integer;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What templates can call by name: filters, tests, methods of values, and functions.
+// The filters, tests, methods of values, and functions that templates can call by name.
 //
-// They behave as Jinja 3.1's and Python's do, with these differences. Nothing marks text as safe
-// HTML, since nothing escapes: `safe` returns its input. Numbers are 64-bit integers and doubles:
-// a result that does not fit is an error. Filters that Jinja runs lazily run at once, so that they
-// fail where they stand. `isdigit` knows decimal digits only. What Python prints with an address,
-// such as a method, is an error.
+// They behave like those of Jinja 3.1 and Python, with these differences:
+// - Text is never escaped, so `safe` returns its input.
+// - Numbers are 64-bit integers and doubles. A result that does not fit is an error.
+// - Filters that Jinja runs lazily run immediately, so an error is reported at the filter.
+// - `isdigit` accepts decimal digits only.
+// - Printing a value that Python prints with an address, such as a method, is an error.
 #pragma once
 
 #include <initializer_list>
@@ -18,10 +19,10 @@
 
 namespace tidemill::engines::chat {
 
-/// What a rendering lends to what it calls.
+/// The state of one rendering that builtins use.
 struct Runtime {
   Budget budget;
-  std::string now;  // "YYYY-MM-DDTHH:MM:SS", what strftime_now reads; empty: there is no clock
+  std::string now;  // "YYYY-MM-DDTHH:MM:SS", the time for strftime_now; empty: no time
 };
 
 using Filter = Value (*)(Runtime& runtime, const Value& input, const Arguments& arguments);
@@ -31,17 +32,18 @@ using Test = bool (*)(Runtime& runtime, const Value& input, const Arguments& arg
 [[nodiscard]] Filter find_filter(std::string_view name);
 [[nodiscard]] Test find_test(std::string_view name);
 
-/// Returns the method `name` of `object`, bound to it, or an undefined value if there is none. The
-/// result refers to `runtime`.
+/// Returns the method `name` of `object`, bound to the object, or an undefined value if it has no
+/// such method. Also finds the attributes of loops and macros. The result refers to `runtime`.
 [[nodiscard]] Value find_method(Runtime& runtime, const Value& object, std::string_view name);
 
-/// Returns the names that every template knows: range, dict, namespace, raise_exception,
+/// Returns the functions that every template can call: range, dict, namespace, raise_exception and
 /// strftime_now. They refer to `runtime`.
 [[nodiscard]] std::vector<std::pair<std::string, Value>> global_functions(Runtime& runtime);
 
-/// The arguments of one call under the names of its parameters.
+/// Binds the arguments of one call to its parameters.
 ///
-/// Throws `TemplateError` if there are too many, or one comes twice or has no parameter.
+/// Throws `TemplateError` if there are too many arguments, or if one is given twice or matches no
+/// parameter.
 class BoundArguments {
 public:
   BoundArguments(std::string_view function, const Arguments& arguments,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The border of the template engine: requests are cleaned up, failures become statuses.
+// The interface of the template engine: it cleans up requests and converts exceptions to statuses.
 #include "engines/chat/chat_template.hpp"
 
 #include <algorithm>
@@ -20,11 +20,11 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kReasoningKeys = {"reasoning_content", "thinking",
                                                             "reasoning"};
-// Appended to the last message to find where its content ends. The space tells whether the template
-// keeps the white space at the end of a message.
+// Appended to the last message to find the end of its content. The trailing space shows whether the
+// template keeps the white space at the end of a message.
 constexpr std::string_view kContinueMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-// Failures show names and texts of the template: makes of them one short line.
+// Shortens a message to one line. Messages may quote names and text of the template.
 std::string on_one_line(std::string_view text) {
   constexpr std::size_t kMaxBytes = 400;
   std::string line;
@@ -34,7 +34,7 @@ std::string on_one_line(std::string_view text) {
   return text.size() > kMaxBytes ? line + "..." : line;
 }
 
-// What raise_exception says is left as it is said.
+// Converts an error. The message of raise_exception is not changed.
 Status to_status(const TemplateError& error) {
   const bool is_limit = error.kind() == TemplateError::Kind::kLimit;
   const bool is_raised = error.kind() == TemplateError::Kind::kRaised;
@@ -43,7 +43,7 @@ Status to_status(const TemplateError& error) {
               (is_raised ? std::string(error.what()) : on_one_line(error.what()))};
 }
 
-// Removes null members, and fills in the names under which templates look for reasoning.
+// Removes null members, and adds the names under which templates look for reasoning.
 Value clean_message(const Dict& message) {
   const Value* reasoning = nullptr;
   for (const std::string_view key : kReasoningKeys) {
@@ -69,13 +69,13 @@ Value clean_message(const Dict& message) {
 
 Result<List> clean_messages(const Value& messages) {
   if (!messages.is_sequence() || messages.as_sequence().items.empty()) {
-    return invalid_argument("messages: should be a list of at least one message");
+    return invalid_argument("messages: must be a non-empty list of messages");
   }
   List cleaned;
   for (const Value& message : messages.as_sequence().items) {
     if (!message.is_dict()) {
       return invalid_argument("messages[" + std::to_string(cleaned.size()) +
-                              "]: should be an object");
+                              "]: must be an object");
     }
     cleaned.push_back(clean_message(message.as_dict()));
   }
@@ -88,8 +88,8 @@ Value with_member(const Dict& dict, std::string_view key, Value value) {
   return Value(std::move(changed));
 }
 
-// Appends the mark to the content of `message`, to its last text part if it has parts, and returns
-// what the content was.
+// Appends the mark to the content of `message`, or to its last text part if the content has parts.
+// Returns the previous content.
 Result<std::string> mark_content(Value& message) {
   const Value* content = message.as_dict().member("content");
   const Status nothing =
@@ -119,14 +119,14 @@ Result<std::string> mark_content(Value& message) {
   return nothing;
 }
 
-// Cuts the text where the mark stands, and what is left of spans behind it.
+// Cuts the text at the mark, and limits the generation spans to the remaining text.
 Status cut_at_mark(const std::string& content, Rendering& rendering) {
   const std::string_view bare = strip(kContinueMark);
   const std::size_t at = find_last_text(rendering.text, bare);
   if (at == std::string_view::npos ||
       find_text(rendering.text, strip(content), 0) == std::string_view::npos) {
     return invalid_argument(
-        "continue_final_message: the template does not show the whole last message");
+        "continue_final_message: the template does not render the whole last message");
   }
   const bool keeps_space = rendering.text.compare(at, kContinueMark.size(), kContinueMark) == 0;
   rendering.text.resize(at);
@@ -143,14 +143,14 @@ Status cut_at_mark(const std::string& content, Rendering& rendering) {
 
 Result<std::string> string_member(const Value& value, std::string_view name) {
   if (!value.is_string()) {
-    return invalid_argument(std::string(name) + ": should be a string");
+    return invalid_argument(std::string(name) + ": must be a string");
   }
   return value.as_string();
 }
 
 Result<bool> bool_member(const Value& value, std::string_view name) {
   if (!value.is(Value::Kind::kBool)) {
-    return invalid_argument(std::string(name) + ": should be true or false");
+    return invalid_argument(std::string(name) + ": must be true or false");
   }
   return value.as_bool();
 }
@@ -164,7 +164,7 @@ struct ChatTemplate::Parsed {
 Result<ChatRequest> ChatRequest::from_json(std::string_view text) {
   TIDEMILL_ASSIGN_OR_RETURN(const Value root, Value::parse_json(text));
   if (!root.is_dict()) {
-    return invalid_argument("a request should be an object");
+    return invalid_argument("the request must be a JSON object");
   }
   ChatRequest request;
   bool add_generation_prompt = false;
@@ -189,7 +189,8 @@ Result<ChatRequest> ChatRequest::from_json(std::string_view text) {
     }
   }
   if (add_generation_prompt && continue_final) {
-    return invalid_argument("continue_final_message: cannot go with add_generation_prompt");
+    return invalid_argument(
+        "continue_final_message: cannot be combined with add_generation_prompt");
   }
   request.ending = continue_final          ? Ending::kContinueFinal
                    : add_generation_prompt ? Ending::kGenerationPrompt
@@ -199,7 +200,7 @@ Result<ChatRequest> ChatRequest::from_json(std::string_view text) {
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view text) {
   if (text.size() > kMaxBytes) {
-    return invalid_argument("line 1: a template of more than " + std::to_string(kMaxBytes) +
+    return invalid_argument("line 1: the template is larger than " + std::to_string(kMaxBytes) +
                             " bytes");
   }
   if (const auto bad = find_invalid_utf8(text)) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversations to text, by the chat template of a model.
+// Renders conversations to text with the chat template of a model.
 //
-// A template is written in Jinja as Hugging Face's transformers runs it: trim_blocks and
+// A template is written in Jinja as Hugging Face's transformers runs it: with trim_blocks and
 // lstrip_blocks, break and continue, `raise_exception`, `strftime_now`, `tojson` without HTML
-// escaping, and {% generation %} blocks that mark what the model is to produce.
+// escaping, and {% generation %} blocks, which mark the text that the model generates.
 #pragma once
 
 #include <cstdint>
@@ -19,49 +19,51 @@
 
 namespace tidemill::engines::chat {
 
-/// Whether the text ends where an answer begins, or goes on inside the last message.
+/// Where the rendered text ends.
 enum class Ending : std::uint8_t {
   kPlain,             // after the last message
-  kGenerationPrompt,  // after the header of an answer
-  kContinueFinal,     // inside the last message, which is cut where its content ends
+  kGenerationPrompt,  // after the header of a response
+  kContinueFinal,     // at the end of the content of the last message, so that it can be continued
 };
 
-/// A conversation and what else a template may ask for.
+/// A conversation and the other inputs of a template.
 struct ChatRequest {
   Value messages;   // a list of mappings
   Value tools;      // a list of mappings, or none
   Value documents;  // a list of mappings, or none
   Ending ending = Ending::kPlain;
-  /// What strftime_now reads, "YYYY-MM-DDTHH:MM:SS"; empty: a template that asks for it fails.
+  /// The time for strftime_now, "YYYY-MM-DDTHH:MM:SS". If it is empty, a template that calls
+  /// strftime_now fails.
   std::string now;
-  /// Further variables, such as bos_token; a later one of the same name wins.
+  /// Further variables, such as bos_token. If a name occurs twice, the later value is used.
   std::vector<std::pair<std::string, Value>> variables;
 
-  /// Reads one JSON object: `messages`, `tools`, `documents`, `add_generation_prompt`,
-  /// `continue_final_message`, `now`; all other members are variables.
-  /// Errors: `kCorruptData` (not JSON), `kInvalidArgument` (a wrong type); messages name the
-  /// member.
+  /// Parses a JSON object with the members `messages`, `tools`, `documents`,
+  /// `add_generation_prompt`, `continue_final_message` and `now`. All other members are variables.
+  /// Errors: `kCorruptData` (not JSON), `kInvalidArgument` (a wrong type, or conflicting members);
+  /// messages name the member.
   [[nodiscard]] static Result<ChatRequest> from_json(std::string_view text);
 };
 
-/// A parsed chat template. Immutable; copies share it.
+/// A parsed chat template. Immutable; copies share the data.
 ///
-/// Rendering is bounded in steps, bytes and depth (budget.hpp), whatever the template does.
+/// The steps, bytes and depth of a rendering are limited (budget.hpp).
 /// Threads: `render` is safe to call concurrently.
 class ChatTemplate {
 public:
-  /// A template is at most this long.
+  /// The largest template.
   static constexpr std::size_t kMaxBytes = std::size_t{1} << 20U;
 
   /// Parses a template.
   /// Errors: `kInvalidArgument`; the message is "line N: REASON".
   [[nodiscard]] static Result<ChatTemplate> parse(std::string_view text);
 
-  /// Renders a conversation. Before it, keys of messages whose value is null are removed, and
-  /// reasoning_content, thinking and reasoning of a message fill each other in.
-  /// Errors: `kInvalidArgument` (a request that is no conversation, an operation that fails, a call
-  /// of raise_exception), `kResourceExhausted` (a bound is reached). Failures of the template read
-  /// "line N: REASON"; for raise_exception REASON is exactly what the template says.
+  /// Renders a conversation. First, keys whose value is null are removed from messages. If a
+  /// message has one of reasoning_content, thinking and reasoning, the value is also stored under
+  /// thinking and reasoning_content unless these are set.
+  /// Errors: `kInvalidArgument` (an invalid request, an operation that fails, or a call of
+  /// raise_exception), `kResourceExhausted` (a limit is reached). If the template fails, the
+  /// message is "line N: REASON". For raise_exception, REASON is exactly the template's message.
   [[nodiscard]] Result<Rendering> render(const ChatRequest& request) const;
 
 private:

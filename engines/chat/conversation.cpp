@@ -12,13 +12,13 @@ Value make_message(const char* role, const std::string& content) {
   return fields;
 }
 
-bool is_by(const Value& message, std::string_view speaker) {
-  const Value* role = message.is_dict() ? message.as_dict().member("role") : nullptr;
-  return role != nullptr && role->is_string() && role->as_string() == speaker;
+bool has_role(const Value& message, std::string_view role) {
+  const Value* value = message.is_dict() ? message.as_dict().member("role") : nullptr;
+  return value != nullptr && value->is_string() && value->as_string() == role;
 }
 
-Value with_system(List messages, const std::string& system) {
-  if (!system.empty() && (messages.empty() || !is_by(messages.front(), "system"))) {
+Value with_system_message(List messages, const std::string& system) {
+  if (!system.empty() && (messages.empty() || !has_role(messages.front(), "system"))) {
     messages.insert(messages.begin(), make_message("system", system));
   }
   return Value::sequence(std::move(messages));

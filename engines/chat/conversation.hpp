@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversations made here rather than read: a message, and a system message before others.
+// Builds conversations: single messages, and a system message before others.
 #pragma once
 
 #include <string>
@@ -12,10 +12,11 @@ namespace tidemill::engines::chat {
 /// Returns `{"role": role, "content": content}`.
 [[nodiscard]] Value make_message(const char* role, const std::string& content);
 
-/// Whether `message` is by `speaker`.
-[[nodiscard]] bool is_by(const Value& message, std::string_view speaker);
+/// Returns whether `message` has the role `role`.
+[[nodiscard]] bool has_role(const Value& message, std::string_view role);
 
-/// Returns `messages` behind a system message, unless `system` is empty or they begin with one.
-[[nodiscard]] Value with_system(List messages, const std::string& system);
+/// Returns `messages` with the system message `system` before them. Adds no message if `system` is
+/// empty or `messages` already begin with a system message.
+[[nodiscard]] Value with_system_message(List messages, const std::string& system);
 
 }  // namespace tidemill::engines::chat

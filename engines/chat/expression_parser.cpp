@@ -12,8 +12,8 @@
 namespace tidemill::engines::chat {
 namespace {
 
-// Brackets, signs and `not` within each other; and the height of a tree, which chains such as
-// a + b + c make too. Both bound the recursion over the tree.
+// Limits for nested brackets, signs and `not`, and for the height of a tree, which chains such as
+// a + b + c increase too. Both limit the recursion over the tree.
 constexpr std::size_t kMaxNesting = 60;
 constexpr std::size_t kMaxTreeDepth = 200;
 
@@ -38,7 +38,7 @@ std::size_t depth_of(const CallArguments& arguments) {
   return depth;
 }
 
-// The height of what is below a node.
+// Returns the height of the tree below a node.
 struct DepthBelow {
   std::size_t operator()(const Constant& /*n*/) const { return 0; }
   std::size_t operator()(const Name& /*n*/) const { return 0; }
@@ -171,7 +171,7 @@ ExprPtr ExpressionParser::make(int at_line, Node node) const {
   expr->depth = 1 + DepthBelow()(node);
   expr->node = std::move(node);
   if (expr->depth > kMaxTreeDepth) {
-    syntax("an expression of more than " + std::to_string(kMaxTreeDepth) + " levels");
+    syntax("expression tree deeper than " + std::to_string(kMaxTreeDepth) + " levels");
   }
   return expr;
 }
@@ -250,7 +250,7 @@ Target ExpressionParser::simple_target(NamespaceTargets namespaces) {
 
 Target ExpressionParser::target(NamespaceTargets namespaces, std::string_view end) {
   if (++nesting_ > kMaxNesting) {
-    syntax("targets nested too deep");
+    syntax("targets nested too deeply");
   }
   Target first = simple_target(namespaces);
   if (is_operator(",")) {
@@ -324,7 +324,7 @@ ExprPtr ExpressionParser::not_chain() {
   const int at_line = line();
   next();
   if (++nesting_ > kMaxNesting) {
-    syntax("'not' nested too deep");
+    syntax("'not' nested too deeply");
   }
   ExprPtr operand = not_chain();
   --nesting_;
@@ -427,7 +427,7 @@ ExprPtr ExpressionParser::unary(bool with_filters) {
     const int at_line = line();
     const UnaryOp op = next().text == "-" ? UnaryOp::kNegate : UnaryOp::kPlus;
     if (++nesting_ > kMaxNesting) {
-      syntax("signs nested too deep");
+      syntax("signs nested too deeply");
     }
     ExprPtr operand = unary(/*with_filters=*/false);
     --nesting_;
@@ -461,7 +461,7 @@ ExprPtr ExpressionParser::primary() {
     if (!value.is_string() || !current_is(Token::Kind::kLiteral)) {
       return make(at_line, Constant{value});
     }
-    std::string text = value.as_string();  // strings in a row are one
+    std::string text = value.as_string();  // adjacent strings are joined
     while (current_is(Token::Kind::kLiteral) && current().literal.is_string()) {
       text += next().literal.as_string();
     }
@@ -469,7 +469,7 @@ ExprPtr ExpressionParser::primary() {
   }
   if (skip_operator("(")) {
     if (++nesting_ > kMaxNesting) {
-      syntax("parentheses nested too deep");
+      syntax("parentheses nested too deeply");
     }
     ExprPtr node = tuple(Conditions::kYes, "", /*may_be_empty=*/true);
     --nesting_;
@@ -592,25 +592,25 @@ CallArguments ExpressionParser::call_arguments() {
     first = false;
     if (skip_operator("*")) {
       if (arguments.splat || arguments.named_splat) {
-        syntax("a second * in a call");
+        syntax("more than one * argument in a call");
       }
       arguments.splat = expression();
     } else if (skip_operator("**")) {
       if (arguments.named_splat) {
-        syntax("a second ** in a call");
+        syntax("more than one ** argument in a call");
       }
       arguments.named_splat = expression();
     } else if (current_is(Token::Kind::kName) && ahead().kind == Token::Kind::kOperator &&
                ahead().text == "=") {
       if (arguments.named_splat) {
-        syntax("an argument after **");
+        syntax("keyword argument follows ** argument");
       }
       const std::string name = next().text;
       next();
       arguments.named.emplace_back(name, expression());
     } else {
       if (arguments.splat || arguments.named_splat || !arguments.named.empty()) {
-        syntax("a positional argument after named ones");
+        syntax("positional argument follows keyword argument");
       }
       arguments.positional.push_back(expression());
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The expressions of templates: a token cursor and a recursive-descent parser over it.
+// Parses the expressions of templates: a token cursor and a recursive-descent parser.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace tidemill::engines::chat {
 
-/// Parses expressions at a cursor that moves through the tokens. All members throw `TemplateError`
-/// with the line of the current token.
+/// Parses expressions at a cursor that moves through the tokens. Members throw `TemplateError` with
+/// the line of the current token.
 class ExpressionParser {
 public:
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
@@ -32,27 +32,27 @@ protected:
   [[nodiscard]] bool is_operator(std::string_view op) const {
     return current_is(Token::Kind::kOperator) && current().text == op;
   }
-  /// Returns the current token and moves past it; stays at the end.
+  /// Returns the current token and moves past it, except at the end.
   const Token& next();
   bool skip_name(std::string_view name);
   bool skip_operator(std::string_view op);
   void expect(Token::Kind kind, std::string_view what);
   void expect_name(std::string_view name);
   void expect_operator(std::string_view op);
-  /// Returns whether a token from `first` up to here is this name.
+  /// Returns whether a token from `first` up to the current one is this name.
   [[nodiscard]] bool names_since(std::size_t first, std::string_view name) const;
   [[nodiscard]] static std::string describe(const Token& token);
   [[noreturn]] void syntax(const std::string& message, int at_line = 0) const;
 
   // ---- Expressions
   ExprPtr expression();
-  /// Parses an expression, or several with commas between: a tuple.
+  /// Parses an expression, or a tuple of expressions separated by commas.
   ExprPtr tuple();
-  /// The same, but `if` is not part of it, and it may end before the name `end`.
+  /// Parses like `tuple`, but without inline `if`. The tuple may end before the name `end`.
   ExprPtr tuple_without_condition(std::string_view end);
-  /// Parses filters after `input`, which may be null. Returns `input` if there are none.
+  /// Parses filters after `input`, which may be null. Returns `input` if no filter follows.
   ExprPtr filter_chain(ExprPtr input, FilterStart start);
-  /// Parses what a value is assigned to, up to the name `end` if it is not empty.
+  /// Parses the target of an assignment, up to the name `end` if it is not empty.
   Target target(NamespaceTargets namespaces, std::string_view end);
   std::string name_to_assign();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The filters behind `|` that work on one value: text, numbers, JSON. Those that work on sequences
-// are in sequence_filters.cpp.
+// The filters that work on one value: text, numbers, JSON. Filters on sequences are in
+// sequence_filters.cpp.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -102,28 +102,28 @@ Value center(Runtime& runtime, const Value& input, const Arguments& arguments) {
 
 Value indent(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("indent", arguments, {"width", "first", "blank"});
-  std::string indention;
+  std::string indentation;
   if (bound.find(0) != nullptr && bound.find(0)->is_string()) {
-    indention = bound.find(0)->as_string();
+    indentation = bound.find(0)->as_string();
   } else {
     const std::int64_t width = std::max<std::int64_t>(bound.integer(0, 4), 0);
     runtime.budget.allocate(static_cast<std::uint64_t>(width));
-    indention.assign(static_cast<std::size_t>(width), ' ');
+    indentation.assign(static_cast<std::size_t>(width), ' ');
   }
   require_defined(input);
   if (!input.is_string()) {
-    fail("indent: the input should be a str");
+    fail("indent: the input must be a str");
   }
   const std::string text = input.as_string() + "\n";
   const auto lines = split_lines(text, /*keep_ends=*/false);
-  std::string out = bound.flag(1, false) ? indention : "";
+  std::string out = bound.flag(1, false) ? indentation : "";
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    runtime.budget.allocate(lines[i].size() + indention.size() + 1);
+    runtime.budget.allocate(lines[i].size() + indentation.size() + 1);
     if (i > 0) {
       out += '\n';
     }
     if (i > 0 && (bound.flag(2, false) || !lines[i].empty())) {
-      out += indention;
+      out += indentation;
     }
     out += lines[i];
   }
@@ -146,7 +146,7 @@ Value wordcount(Runtime& runtime, const Value& input, const Arguments& arguments
 
 // ---- Numbers ------------------------------------------------------------------------------------
 
-// Reads a number as Python's float() does: white space around, underscores between digits.
+// Parses a number like Python's float(), with white space around it and underscores between digits.
 std::optional<double> parse_float(std::string_view text) {
   std::string plain(strip(text));
   for (std::size_t i = 0; i < plain.size(); ++i) {
@@ -184,7 +184,7 @@ std::optional<double> parse_float(std::string_view text) {
 
 enum class IntParse : std::uint8_t { kOk, kNoInteger, kTooLarge };
 
-// Reads a whole number as Python's int() does.
+// Parses an integer like Python's int().
 IntParse parse_int(std::string_view text, int base, std::int64_t& value) {
   std::string plain(strip(text));
   std::string sign;
@@ -218,7 +218,7 @@ IntParse parse_int(std::string_view text, int base, std::int64_t& value) {
 
 std::int64_t truncated(double value) {
   if (!(value >= -9223372036854775808.0 && value < 9223372036854775808.0)) {
-    fail("an integer result does not fit 64 bits");
+    fail("an integer result does not fit in 64 bits");
   }
   return static_cast<std::int64_t>(value);
 }
@@ -242,12 +242,12 @@ Value to_int(Runtime& runtime, const Value& input, const Arguments& arguments) {
   runtime.budget.scan(input.as_string().size());
   const std::int64_t base = bound.integer(1, 10);
   if (base < 2 || base > 36) {
-    fail("int: the base should be from 2 to 36");
+    fail("int: the base must be from 2 to 36");
   }
   std::int64_t value = 0;
   switch (parse_int(input.as_string(), static_cast<int>(base), value)) {
     case IntParse::kOk: return value;
-    case IntParse::kTooLarge: fail("an integer result does not fit 64 bits");
+    case IntParse::kTooLarge: fail("an integer result does not fit in 64 bits");
     case IntParse::kNoInteger: break;
   }
   const auto number = parse_float(input.as_string());
@@ -272,7 +272,7 @@ Value to_float(Runtime& runtime, const Value& input, const Arguments& arguments)
   return number ? Value(*number) : when_none;
 }
 
-// Rounds a decimal expansion, half to even, as Python's round() does. glibc prints exactly.
+// Rounds the decimal expansion, half to even, like Python's round(). glibc prints doubles exactly.
 double round_decimal(double value, std::int64_t precision) {
   if (!std::isfinite(value) || precision > 300) {
     return value;
@@ -306,7 +306,7 @@ std::int64_t round_integer(std::int64_t value, std::int64_t precision) {
   const bool up = rest > scale - rest || (rest == scale - rest && (floor / scale) % 2 != 0);
   std::int64_t result = 0;
   if (__builtin_add_overflow(floor, up ? scale : 0, &result)) {
-    fail("an integer result does not fit 64 bits");
+    fail("an integer result does not fit in 64 bits");
   }
   return result;
 }
@@ -320,7 +320,7 @@ Value round(Runtime& /*runtime*/, const Value& input, const Arguments& arguments
   require_defined(input);
   const auto number = input.number();
   if (!number) {
-    fail("round: the input should be a number, is " + std::string(input.type_name()));
+    fail("round: the input must be a number, not " + std::string(input.type_name()));
   }
   if (method == "common") {
     if (const auto integer = input.integer()) {
@@ -361,7 +361,7 @@ Value default_value(Runtime& /*runtime*/, const Value& input, const Arguments& a
 Value attr(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("attr", arguments, {"name"});
   if (!bound.require(0).is_string()) {
-    fail("attr: the name should be a string");
+    fail("attr: the name must be a string");
   }
   const std::string& name = bound.require(0).as_string();
   if (input.is(Kind::kNamespace)) {
@@ -391,7 +391,7 @@ Value tojson(Runtime& runtime, const Value& input, const Arguments& arguments) {
   if (bound.find(2) != nullptr && !bound.find(2)->is_none()) {
     const List separators = iterate(runtime, *bound.find(2));
     if (separators.size() != 2 || !separators[0].is_string() || !separators[1].is_string()) {
-      fail("tojson: separators should be two strings");
+      fail("tojson: separators must be two strings");
     }
     format.item_separator = separators[0].as_string();
     format.key_separator = separators[1].as_string();

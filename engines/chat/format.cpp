@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One formatter of numbers and strings under a parsed specification, and two ways to reach it.
+// Formats numbers and strings by a parsed specification, which comes from either syntax.
 #include "engines/chat/format.hpp"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr std::int64_t kMaxPrecision = 300;
 
 struct Spec {
   std::string fill = " ";
-  char align = 0;   // < > ^ = or 0: by type
+  char align = 0;   // < > ^ = or 0: depends on the type
   char sign = '-';  // - + or space
   bool alternate = false;
   std::int64_t width = 0;
@@ -33,7 +33,7 @@ struct Spec {
   char type = 's';
 };
 
-// A cursor over a format.
+// A cursor over a format string.
 struct Cursor {
   std::string_view text;
   std::size_t pos = 0;
@@ -47,13 +47,13 @@ struct Cursor {
     ++pos;
     return true;
   }
-  // Reads digits; -1 if there are none.
+  // Reads digits. Returns -1 if there are none.
   std::int64_t number() {
     std::int64_t value = -1;
     while (!done() && peek() >= '0' && peek() <= '9') {
       value = std::max<std::int64_t>(value, 0) * 10 + (text[pos++] - '0');
       if (value > kMaxWidth) {
-        fail("a width in a format is too large");
+        fail("a format width is too large");
       }
     }
     return value;
@@ -67,7 +67,7 @@ std::string sign_of(bool negative, const Spec& spec) {
   return spec.sign == '-' ? std::string() : std::string(1, spec.sign);
 }
 
-// The digits of an integer in a base, without sign.
+// Returns the digits of an integer, without sign, in the base that the type implies.
 std::string integer_digits(std::int64_t value, const Spec& spec) {
   const int base = spec.type == 'x' || spec.type == 'X' ? 16 : spec.type == 'o' ? 8 : 10;
   std::array<char, 72> buffer{};
@@ -91,7 +91,7 @@ std::string integer_digits(std::int64_t value, const Spec& spec) {
   return digits;
 }
 
-// The digits of a float, without sign. glibc rounds exactly, as Python does.
+// Returns the digits of a float, without sign. glibc rounds exactly, like Python.
 std::string float_digits(double value, const Spec& spec) {
   const bool upper = spec.type == 'F' || spec.type == 'E' || spec.type == 'G';
   if (std::isnan(value)) {
@@ -108,7 +108,7 @@ std::string float_digits(double value, const Spec& spec) {
   return {buffer.data(), static_cast<std::size_t>(std::max(size, 0))};
 }
 
-// Puts sign and digits into the width.
+// Pads sign and digits to the width.
 std::string pad(const std::string& sign, const std::string& body, const Spec& spec,
                 char default_align) {
   const auto size = static_cast<std::int64_t>(count_code_points(sign) + count_code_points(body));
@@ -133,7 +133,7 @@ std::string pad(const std::string& sign, const std::string& body, const Spec& sp
 
 void check(const Spec& spec) {
   if (spec.precision > kMaxPrecision && spec.type != 's') {
-    fail("a precision in a format is too large");
+    fail("a format precision is too large");
   }
 }
 
@@ -202,7 +202,7 @@ private:
         return argument.second;
       }
     }
-    fail("no argument '" + std::string(name) + "' for a format");
+    fail("no argument '" + std::string(name) + "' for the format string");
   }
 
   std::int64_t width_or_star() {
@@ -304,7 +304,7 @@ private:
            std::string(value.type_name()));
     }
     if (!(std::fabs(value.as_float()) < 9.2e18)) {
-      fail("an integer result does not fit 64 bits");
+      fail("an integer result does not fit in 64 bits");
     }
     return static_cast<std::int64_t>(value.as_float());
   }
@@ -403,7 +403,7 @@ private:
         return argument.second;
       }
     }
-    fail("no argument '" + std::string(name) + "' for a format");
+    fail("no argument '" + std::string(name) + "' for the format string");
   }
 
   // [[fill]align][sign][#][0][width][.precision][type]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's two ways to fill values into text.
+// Python's two ways to format values: the % operator and str.format.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace tidemill::engines::chat {
 
-/// Whether positional arguments may be left over.
+/// Whether positional arguments may remain unused.
 enum class UnusedArguments : std::uint8_t { kRefused, kAllowed };
 
-/// Returns `format % arguments`: conversions s r d i u f F e E g G x X o c %, with flags, width and
-/// precision; `%(name)s` takes named arguments.
-/// Throws `TemplateError`, as for all that Python refuses.
+/// Returns `format % arguments`. Supports the conversions s r d i u f F e E g G x X o c % with
+/// flags, width and precision, and `%(name)s` for named arguments.
+/// Throws `TemplateError` where Python raises.
 [[nodiscard]] std::string format_percent(Runtime& runtime, std::string_view format,
                                          const Arguments& arguments, UnusedArguments unused);
 
-/// Returns `format.format(arguments)`: `{}`, `{0}`, `{name}`, `{0.attribute}`, and of format
-/// specifications fill, alignment, width, precision and the types s d f e g x.
-/// Throws `TemplateError`.
+/// Returns `format.format(arguments)`. Supports `{}`, `{0}`, `{name}` and `{0.attribute}`, and in
+/// format specifications fill, alignment, width, precision and the types s d f e g x.
+/// Throws `TemplateError` where Python raises and for unsupported syntax.
 [[nodiscard]] std::string format_braces(Runtime& runtime, std::string_view format,
                                         const Arguments& arguments);
 

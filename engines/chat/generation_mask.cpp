@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Overlap of spans in code points with spans in bytes.
+// Finds the tokens, with spans in bytes, that overlap generation spans in code points.
 #include "engines/chat/generation_mask.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the generation blocks of a rendered chat to the tokens a model is trained on.
+// Converts the generation blocks of a rendered chat to a mask of the tokens to train on.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace tidemill::engines::chat {
 
-/// Returns one number per token: 1 if it stands for any character of a span, else 0.
+/// Returns one number per token: 1 if the token covers any character of a span, else 0.
 ///
-/// Shapes: one entry per id of `encoding`, which must come from encoding `text` with spans.
+/// Shapes: one entry per id of `encoding`, which must be an encoding of `text` with spans.
 [[nodiscard]] std::vector<std::uint8_t> generation_mask(std::string_view text,
                                                         std::span<const CodePointSpan> spans,
                                                         const Encoding& encoding);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tree-walking interpreter with lexical scopes.
 //
-// Scopes live on the stack of the statement that opens them, and macros point to the scope they
-// were defined in. That is safe because a macro cannot leave its scope: assignments in an inner
-// scope do not reach an outer one, macros return text, and namespaces refuse macros.
+// A scope is a local variable of the function that runs the statement, and a macro points to the
+// scope in which it was defined. This is safe because a macro cannot outlive that scope:
+// assignments in an inner scope do not change outer scopes, macros return text, and namespaces
+// refuse macros.
 //
-// One difference from Jinja, which decides statically what a name refers to: a name that is only
-// assigned further down in a scope still means the outer variable in blocks before that.
+// One difference from Jinja: Jinja decides statically which variable a name refers to. Here, if a
+// scope assigns a name only further down, blocks before the assignment see the outer variable.
 #include "engines/chat/interpreter.hpp"
 
 #include <memory>
@@ -24,7 +25,7 @@
 namespace tidemill::engines::chat {
 namespace {
 
-// Names and what they stand for; names view the syntax tree or the request.
+// Variables and their values. The names view strings in the syntax tree or the request.
 struct Scope {
   const Scope* parent = nullptr;
   std::unordered_map<std::string_view, Value> names;
@@ -72,7 +73,7 @@ private:
     std::size_t& depth_;
   };
 
-  // Opens a scope under the given one, or under the current one, until it dies.
+  // Opens a scope below the given scope or the current one, and closes it on destruction.
   class ScopeGuard {
   public:
     explicit ScopeGuard(Interpreter& owner) : ScopeGuard(owner, owner.scope_) {}
@@ -92,7 +93,7 @@ private:
     Scope scope_;
   };
 
-  // Sends output to a text of its own until it dies.
+  // Captures the output as a separate text until destruction.
   class CaptureGuard {
   public:
     explicit CaptureGuard(Interpreter& owner) : owner_(owner), outer_(owner.out_) {
@@ -126,7 +127,7 @@ private:
     return Flow::kNormal;
   }
 
-  // Renders a body in a scope of its own and returns the text.
+  // Renders a body in a new scope and returns the text.
   std::string capture(const Body& body) {
     const ScopeGuard scope(*this);
     CaptureGuard text(*this);
@@ -169,7 +170,7 @@ private:
     return run_loop(node, iterable, /*depth=*/0, scope_, line);
   }
 
-  // Returns how `else` ended: a break in it leaves the loop around this one.
+  // Returns the flow of `else`, because a break in it leaves the enclosing loop.
   Flow run_loop(const For& node, const Value& iterable, std::size_t depth, const Scope* parent,
                 int line) {
     auto loop = std::make_shared<Loop>();
@@ -201,7 +202,7 @@ private:
       }
       reached_end = reached_end || flow == Flow::kNormal;
     }
-    // As in Jinja, else also runs if every iteration left by break or continue.
+    // As in Jinja, else also runs if every iteration ended with break or continue.
     if (reached_end) {
       return Flow::kNormal;
     }
@@ -287,7 +288,7 @@ private:
     return Flow::kNormal;
   }
 
-  // Returns the code points of the output so far. Each byte is counted once.
+  // Returns the number of code points rendered so far. Each byte is scanned only once.
   std::size_t rendered_code_points() {
     const std::string_view fresh = std::string_view{rendering_.text}.substr(counted_bytes_);
     counted_code_points_ += count_code_points(fresh);
@@ -309,7 +310,7 @@ private:
       fail("cannot assign attribute on non-namespace object");
     }
     if (target.attribute.front() == '_') {
-      fail("attributes of a namespace are names that do not begin with _");
+      fail("namespace attributes must be names that do not begin with _");
     }
     if (value.holds_reference()) {
       fail("a namespace cannot hold namespaces, macros or loops");
@@ -451,7 +452,7 @@ private:
     return arguments;
   }
 
-  // Sends a value through a chain of filters whose innermost input is missing.
+  // Passes a value through a chain of filters whose innermost input is null.
   Value filter_through(const Expr& chain, Value value) {
     const auto& call = std::get<FilterCall>(chain.node);
     if (call.input != nullptr) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a syntax tree.
+// Runs the syntax tree of a template.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ struct CodePointSpan {
 /// The result of running a template.
 struct Rendering {
   std::string text;
-  std::vector<CodePointSpan> generation_spans;  // what stood in generation blocks
+  std::vector<CodePointSpan> generation_spans;  // the text of generation blocks
 };
 
-/// Runs `body` with the given variables; `now` is the time that strftime_now reads.
+/// Runs `body` with the given variables. `now` is the time for strftime_now.
 /// Throws `TemplateError` with the line.
 [[nodiscard]] Rendering run_template(const Body& body,
                                      const std::vector<std::pair<std::string, Value>>& variables,

@@ -14,9 +14,9 @@
 namespace tidemill::engines::chat {
 namespace {
 
-constexpr std::size_t kNowhere = std::string_view::npos;
+constexpr std::size_t kNotFound = std::string_view::npos;
 
-// All line ends become \n, and one at the end of the template goes.
+// Converts all line ends to \n, and removes one at the end of the template.
 std::string normalize_newlines(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -60,7 +60,7 @@ public:
   }
 
 private:
-  // How white space before a tag is treated.
+  // How white space next to a tag is treated.
   enum class Sign : std::uint8_t { kNone, kStrip, kKeep };
 
   [[noreturn]] void syntax(const std::string& message) const {
@@ -75,7 +75,7 @@ private:
     tokens_.push_back({kind, line_, std::move(text), {}});
   }
 
-  // Moves over `count` bytes and counts their lines.
+  // Moves past `count` bytes and counts their lines.
   void advance(std::size_t count) {
     const std::string_view skipped = text_.substr(pos_, count);
     line_ += static_cast<int>(std::count(skipped.begin(), skipped.end(), '\n'));
@@ -96,11 +96,12 @@ private:
     return from;
   }
 
-  // Returns the byte after `raw` or `endraw` and white space around it, if it stands at `from`.
+  // Returns the offset after `word` and the white space around it, or kNotFound if the text at
+  // `from` does not begin with them.
   [[nodiscard]] std::size_t word_end(std::size_t from, std::string_view word) const {
     from = space_end(from);
     if (text_.substr(from, word.size()) != word) {
-      return kNowhere;
+      return kNotFound;
     }
     return space_end(from + word.size());
   }
@@ -115,15 +116,15 @@ private:
     return Sign::kNone;
   }
 
-  // Emits the text before a tag at `tag`.
+  // Emits the text up to the tag at `tag`.
   void data_until(std::size_t tag, Sign sign, bool is_variable) {
     std::string_view data = text_.substr(pos_, tag - pos_);
     if (sign == Sign::kStrip) {
       data = strip(data, StripEnds::kRight);
     } else if (sign == Sign::kNone && !is_variable) {
       const std::size_t newline = data.rfind('\n');
-      const std::size_t begin = newline == kNowhere ? 0 : newline + 1;
-      if ((newline != kNowhere || line_starting_) && strip(data.substr(begin)).empty()) {
+      const std::size_t begin = newline == kNotFound ? 0 : newline + 1;
+      if ((newline != kNotFound || line_starting_) && strip(data.substr(begin)).empty()) {
         data = data.substr(0, begin);
       }
     }
@@ -137,7 +138,7 @@ private:
     std::size_t tag = pos_;
     for (;; ++tag) {
       tag = text_.find('{', tag);
-      if (tag == kNowhere) {
+      if (tag == kNotFound) {
         push(Token::Kind::kData, std::string(text_.substr(pos_)));
         advance(text_.size() - pos_);
         return;
@@ -166,7 +167,7 @@ private:
     const int begin_line = line_;
     advance(opener_size);
     const std::size_t end = text_.find("#}", pos_);
-    if (end == kNowhere) {
+    if (end == kNotFound) {
       line_ = begin_line;
       syntax("missing end of comment tag");
     }
@@ -175,7 +176,7 @@ private:
     after_block(before == '-' ? Sign::kStrip : before == '+' ? Sign::kKeep : Sign::kNone);
   }
 
-  // White space after a block, comment or raw block.
+  // Handles white space after a block, comment or raw block.
   void after_block(Sign sign) {
     if (sign == Sign::kStrip) {
       advance(space_end(pos_) - pos_);
@@ -184,10 +185,10 @@ private:
     }
   }
 
-  // {% raw %}...{% endraw %}. Returns whether one stood here.
+  // Reads {% raw %}...{% endraw %}. Returns whether there is one at the current position.
   bool raw(std::size_t opener_size) {
     const std::size_t word = word_end(pos_ + opener_size, "raw");
-    if (word == kNowhere) {
+    if (word == kNotFound) {
       return false;
     }
     const bool strips = text_.substr(word, 3) == "-%}";
@@ -199,11 +200,11 @@ private:
     if (strips) {
       advance(space_end(pos_) - pos_);
     }
-    for (std::size_t tag = text_.find("{%", pos_); tag != kNowhere;
+    for (std::size_t tag = text_.find("{%", pos_); tag != kNotFound;
          tag = text_.find("{%", tag + 1)) {
       const Sign sign = sign_at(tag + 2);
       const std::size_t end = word_end(tag + (sign == Sign::kNone ? 2U : 3U), "endraw");
-      if (end == kNowhere) {
+      if (end == kNotFound) {
         continue;
       }
       const Sign end_sign = sign_at(end);
@@ -220,7 +221,7 @@ private:
     syntax("missing end of raw directive");
   }
 
-  // Tokens up to the end of the tag. The end is only looked for outside brackets.
+  // Reads the tokens up to the end of the tag. Inside brackets, the end is not recognized.
   void inside_tag(bool is_variable) {
     const std::string_view close = is_variable ? "}}" : "%}";
     std::string brackets;
@@ -238,7 +239,7 @@ private:
         if (at(close, offset)) {
           push(is_variable ? Token::Kind::kVariableEnd : Token::Kind::kBlockEnd);
           advance(offset + close.size());
-          // The newline after a variable stays.
+          // The newline after a variable is kept.
           after_block(is_variable && sign == Sign::kNone ? Sign::kKeep : sign);
           return;
         }
@@ -277,7 +278,7 @@ private:
       }
     }
     const char c = text_[pos_];
-    if (kSingle.find(c) == kNowhere) {
+    if (kSingle.find(c) == kNotFound) {
       syntax(std::string("unexpected character '") + c + "'");
     }
     if (c == '(' || c == '[' || c == '{') {
@@ -371,10 +372,10 @@ private:
     plain.erase(std::remove(plain.begin(), plain.end(), '_'), plain.end());
     std::int64_t value = 0;
     if (std::from_chars(plain.data(), plain.data() + plain.size(), value, base).ec != std::errc()) {
-      syntax("integer " + plain + " does not fit 64 bits");
+      syntax("integer " + plain + " does not fit in 64 bits");
     }
     if (base == 10 && plain.size() > 1 && plain.front() == '0' && value != 0) {
-      syntax("integer " + plain + " begins with 0");
+      syntax("integer " + plain + " has a leading zero");
     }
     push_literal(value, size);
   }
@@ -391,15 +392,16 @@ private:
       }
     }
     if (i >= text_.size()) {
-      syntax("a string is not closed");
+      syntax("unterminated string");
     }
     push_literal(Value(std::move(value)), i + 1 - pos_);
   }
 
-  // Appends what the escape behind the backslash means and returns the offset after it.
+  // Appends the character of the escape whose text after the backslash begins at `i`. Returns the
+  // offset after the escape.
   std::size_t escape(std::size_t i, std::string& value) const {
     if (i >= text_.size()) {
-      syntax("a string is not closed");
+      syntax("unterminated string");
     }
     const char c = text_[i];
     static constexpr std::string_view kLetters = "\\'\"abfnrtv";
@@ -407,7 +409,7 @@ private:
     if (c == '\n') {
       return i + 1;
     }
-    if (const std::size_t known = kLetters.find(c); known != kNowhere) {
+    if (const std::size_t known = kLetters.find(c); known != kNotFound) {
       value.push_back(kMeanings[known]);
       return i + 1;
     }
@@ -426,7 +428,7 @@ private:
     if (c == 'N') {
       syntax("\\N escapes are not supported");
     }
-    value.push_back('\\');  // as Python: an unknown escape stays
+    value.push_back('\\');  // like Python, keeps an unknown escape
     return i;
   }
 
@@ -437,10 +439,10 @@ private:
     const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), code, base);
     const auto count = static_cast<std::size_t>(parsed.ptr - digits.data());
     if (count < min) {
-      syntax("a truncated escape in a string");
+      syntax("truncated escape in a string");
     }
     if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) {
-      syntax("an escape in a string is no character");
+      syntax("an escape in a string is not a valid character");
     }
     append_utf8(code, value);
     return i + count;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Template text to tokens.
+// Cuts the text of a template into tokens.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tidemill::engines::chat {
 
-/// A piece of a template.
+/// A token of a template.
 struct Token {
   enum class Kind : std::uint8_t {
     kData,           // text between tags
@@ -30,11 +30,12 @@ struct Token {
   Value literal;
 };
 
-/// Cuts `source` into tokens; the last one is `kEnd`.
+/// Cuts `source` into tokens. The last one is `kEnd`.
 ///
-/// White space is controlled as by trim_blocks and lstrip_blocks: the newline after a block or
-/// comment goes, and so does white space before one on its line; `-` takes all white space, `+`
-/// keeps it. Comments go; raw blocks become data. One newline at the end of the template goes.
+/// White space is treated as with trim_blocks and lstrip_blocks. The newline after a block or
+/// comment is removed, and so is the white space between the beginning of a line and a block or
+/// comment. `-` removes all adjacent white space and `+` keeps it. Comments are dropped, and raw
+/// blocks become data. One newline at the end of the template is removed.
 /// Throws `TemplateError` with the line.
 [[nodiscard]] std::vector<Token> tokenize_template(std::string_view source);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The methods of strings, mappings, sequences and loops that templates may call. Methods that would
-// change their object do not exist: values never change.
+// The methods of strings, mappings, sequences and loops that templates can call. Methods that
+// modify their object are not supported, because values are immutable.
 #include <algorithm>
 #include <array>
 #include <string.h>  // memmem: unlike std::string::find it is linear in the worst case
@@ -35,7 +35,7 @@ const std::string& string_argument(const BoundArguments& arguments, std::size_t 
                                    std::string_view method) {
   const Value& value = arguments.require(i);
   if (!value.is_string()) {
-    fail("str." + std::string(method) + ": the argument should be a str, is " +
+    fail("str." + std::string(method) + ": the argument must be a str, not " +
          std::string(value.type_name()));
   }
   return value.as_string();
@@ -47,7 +47,7 @@ void no_arguments(std::string_view method, const Arguments& arguments) {
 
 // ---- Strings ------------------------------------------------------------------------------------
 
-// A method that maps the whole text and takes no arguments.
+// A method without arguments that maps the whole text.
 template <std::string (*map)(std::string_view)>
 Value mapped(Runtime& runtime, const Value& self, const Arguments& arguments) {
   no_arguments("a str method", arguments);
@@ -79,7 +79,7 @@ Value make_strings(Runtime& runtime, const std::vector<std::string_view>& parts)
 
 // str.split and str.rsplit.
 Value split_from(Runtime& runtime, const Value& self, const Arguments& arguments,
-                 SplitFrom direction) {
+                 SearchFrom direction) {
   const BoundArguments bound("split", arguments, {"sep", "maxsplit"});
   const std::string& text = self.as_string();
   runtime.budget.scan(text.size());
@@ -95,11 +95,11 @@ Value split_from(Runtime& runtime, const Value& self, const Arguments& arguments
 }
 
 Value split(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  return split_from(runtime, self, arguments, SplitFrom::kLeft);
+  return split_from(runtime, self, arguments, SearchFrom::kLeft);
 }
 
 Value rsplit(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  return split_from(runtime, self, arguments, SplitFrom::kRight);
+  return split_from(runtime, self, arguments, SearchFrom::kRight);
 }
 
 Value splitlines(Runtime& runtime, const Value& self, const Arguments& arguments) {
@@ -108,7 +108,7 @@ Value splitlines(Runtime& runtime, const Value& self, const Arguments& arguments
   return make_strings(runtime, split_lines(self.as_string(), bound.flag(0, false)));
 }
 
-// str.startswith and str.endswith take one text or a tuple of them.
+// str.startswith and str.endswith take a string or a tuple of strings.
 template <class Matches>
 Value affix(const Value& self, const Arguments& arguments, std::string_view method,
             const Matches& matches) {
@@ -165,15 +165,15 @@ Value replace(Runtime& runtime, const Value& self, const Arguments& arguments) {
                            string_argument(bound, 1, "replace"), bound.integer(2, -1)));
 }
 
-// The code point index of the first or last occurrence; -1 if there is none.
+// Returns the code point index of the first or last occurrence, or -1 if there is none.
 std::int64_t position(Runtime& runtime, const Value& self, const Arguments& arguments,
-                      std::string_view method, SplitFrom direction) {
+                      std::string_view method, SearchFrom direction) {
   const BoundArguments bound(method, arguments, {"sub"});
   const std::string& text = self.as_string();
   const std::string& part = string_argument(bound, 0, method);
   runtime.budget.scan(2 * text.size() + part.size());
   const std::size_t at =
-      direction == SplitFrom::kLeft ? find_text(text, part, 0) : find_last_text(text, part);
+      direction == SearchFrom::kLeft ? find_text(text, part, 0) : find_last_text(text, part);
   if (at == std::string_view::npos) {
     return -1;
   }
@@ -181,15 +181,15 @@ std::int64_t position(Runtime& runtime, const Value& self, const Arguments& argu
 }
 
 Value find(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  return position(runtime, self, arguments, "find", SplitFrom::kLeft);
+  return position(runtime, self, arguments, "find", SearchFrom::kLeft);
 }
 
 Value rfind(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  return position(runtime, self, arguments, "rfind", SplitFrom::kRight);
+  return position(runtime, self, arguments, "rfind", SearchFrom::kRight);
 }
 
 Value index(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  const std::int64_t at = position(runtime, self, arguments, "index", SplitFrom::kLeft);
+  const std::int64_t at = position(runtime, self, arguments, "index", SearchFrom::kLeft);
   if (at < 0) {
     fail("substring not found");
   }
@@ -248,7 +248,8 @@ Value padded(Runtime& runtime, const Value& self, const Arguments& arguments, ch
     return self;
   }
   runtime.budget.allocate(static_cast<std::uint64_t>(missing) * fill.size() + text.size());
-  // As Python's center: the odd one goes left when the width is odd.
+  // Like Python's center: if the number of fill characters is odd, the extra one is on the left if
+  // the width is odd.
   const std::int64_t left = side == 'r'   ? missing
                             : side == 'l' ? 0
                                           : missing / 2 + (missing & bound.integer(0, 0) & 1);
@@ -290,9 +291,9 @@ Value zfill(Runtime& runtime, const Value& self, const Arguments& arguments) {
   return Value(std::move(text));
 }
 
-// A text before, at and after a separator.
+// Returns the text before a separator, the separator, and the text after it.
 Value partition_at(Runtime& runtime, const Value& self, const Arguments& arguments,
-                   SplitFrom direction) {
+                   SearchFrom direction) {
   const BoundArguments bound("partition", arguments, {"sep"});
   const std::string& text = self.as_string();
   const std::string& part = string_argument(bound, 0, "partition");
@@ -301,11 +302,11 @@ Value partition_at(Runtime& runtime, const Value& self, const Arguments& argumen
   }
   runtime.budget.allocate(2 * text.size());
   const std::size_t at =
-      direction == SplitFrom::kLeft ? find_text(text, part, 0) : find_last_text(text, part);
+      direction == SearchFrom::kLeft ? find_text(text, part, 0) : find_last_text(text, part);
   List items;
   if (at != std::string_view::npos) {
     items = {Value(text.substr(0, at)), Value(part), Value(text.substr(at + part.size()))};
-  } else if (direction == SplitFrom::kLeft) {
+  } else if (direction == SearchFrom::kLeft) {
     items = {self, Value(""), Value("")};
   } else {
     items = {Value(""), Value(""), self};
@@ -314,14 +315,14 @@ Value partition_at(Runtime& runtime, const Value& self, const Arguments& argumen
 }
 
 Value partition(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  return partition_at(runtime, self, arguments, SplitFrom::kLeft);
+  return partition_at(runtime, self, arguments, SearchFrom::kLeft);
 }
 
 Value rpartition(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  return partition_at(runtime, self, arguments, SplitFrom::kRight);
+  return partition_at(runtime, self, arguments, SearchFrom::kRight);
 }
 
-// Whether there are characters and all are of a class.
+// Returns whether the text is not empty and all its characters are in a class.
 template <bool (*in_class)(char32_t) noexcept>
 Value all_in(Runtime& runtime, const Value& self, const Arguments& arguments) {
   no_arguments("a str test", arguments);
@@ -489,7 +490,7 @@ Value changed(Runtime& runtime, const Value& self, const Arguments& arguments) {
 
 constexpr std::array<NamedMethod, 2> kLoopMethods = {{{"changed", changed}, {"cycle", cycle}}};
 
-// An attribute of `loop` that is no method; undefined if there is none.
+// Returns an attribute of `loop` that is not a method, or an undefined value.
 Value loop_attribute(const Loop& loop, std::string_view name) {
   const auto index = static_cast<std::int64_t>(loop.index);
   const auto size = static_cast<std::int64_t>(loop.items.size());

@@ -22,7 +22,7 @@ std::string quoted(std::string_view text) {
 }
 
 [[noreturn]] void overflow() {
-  fail("an integer result does not fit 64 bits");
+  fail("an integer result does not fit in 64 bits");
 }
 
 std::string_view symbol(BinaryOp op) {
@@ -150,7 +150,7 @@ Value of_floats(BinaryOp op, double a, double b) {
       }
       const double result = std::pow(a, b);
       if (std::isnan(result) && !std::isnan(a) && !std::isnan(b)) {
-        fail("a complex power");
+        fail("a power has a complex result");
       }
       if (std::isinf(result) && !std::isinf(a) && !std::isinf(b)) {
         fail("a power is out of range");
@@ -167,7 +167,7 @@ Value repeat(Runtime& runtime, const Value& value, std::int64_t times) {
   const auto count = static_cast<std::uint64_t>(std::max<std::int64_t>(times, 0));
   const auto charge = [&](std::uint64_t size) {
     if (size != 0 && count > Budget::kMaxAllocated / size) {
-      Budget::exceeded("a repetition of " + std::to_string(count) + " times");
+      Budget::exceeded("repeating a value " + std::to_string(count) + " times");
     }
     runtime.budget.allocate(size * count);
   };
@@ -244,7 +244,7 @@ bool contains(Runtime& runtime, const Value& container, const Value& item) {
   });
 }
 
-// Bytes that comparing may walk over.
+// Returns the number of bytes that a comparison may read.
 std::uint64_t comparison_cost(const Value& value) {
   if (value.is_string()) {
     return value.as_string().size();
@@ -293,7 +293,7 @@ Value no_item(const Value& object, std::string_view what) {
   return Value::undefined(owner + " has no " + std::string(what));
 }
 
-// Python's attributes of values; undefined if there is none.
+// Returns an attribute of a value as in Python, or an undefined value.
 Value python_attribute(Runtime& runtime, const Value& object, std::string_view name) {
   if (object.is(Kind::kNamespace)) {
     const auto& attributes = object.as_namespace().attributes;
@@ -305,7 +305,7 @@ Value python_attribute(Runtime& runtime, const Value& object, std::string_view n
   return find_method(runtime, object, name);
 }
 
-// An item by key or index; nullopt if there is none.
+// Returns an item by key or index, or nullopt if there is none.
 std::optional<Value> find_item(const Value& object, const Value& key) {
   if (object.is_dict()) {
     const Value* found = object.as_dict().find(key);
@@ -402,7 +402,7 @@ std::string text_of(Runtime& runtime, const Value& value) {
 
 void require_defined(const Value& value) {
   if (value.is_undefined()) {
-    fail(value.undefined_why());
+    fail(value.undefined_reason());
   }
 }
 
@@ -464,7 +464,8 @@ Value apply(Runtime& runtime, BinaryOp op, const Value& left, const Value& right
     } else {
       arguments.positional.push_back(right);
     }
-    // A list or mapping need not be used: Python takes it for the mapping of named conversions.
+    // A list or mapping may remain unused, because Python takes it as the mapping for named
+    // conversions.
     return Value(format_percent(runtime, left.as_string(), arguments,
                                 right.is_dict() || right.is_sequence(SequenceKind::kList)
                                     ? UnusedArguments::kAllowed
@@ -484,7 +485,7 @@ bool apply(Runtime& runtime, CompareOp op, const Value& left, const Value& right
   require_defined(left);
   require_defined(right);
   if (left.is_number() && right.is_number() && !(left.integer() && right.integer())) {
-    const double a = *left.number();  // not by `order`: NaN is neither less nor greater
+    const double a = *left.number();  // not with `order`, because NaN is neither less nor greater
     const double b = *right.number();
     switch (op) {
       case CompareOp::kLess: return a < b;
@@ -513,7 +514,7 @@ int order(Runtime& runtime, const Value& left, const Value& right) {
     }
     return sign(*left.number(), *right.number());
   }
-  // Byte order of UTF-8 is code point order.
+  // The byte order of UTF-8 is the order of code points.
   if (left.is_string() && right.is_string()) {
     return sign(left.as_string(), right.as_string());
   }
@@ -596,7 +597,7 @@ Value get_path(Runtime& runtime, const Value& object, const Value& path,
     return item_of(object, path);
   }
   if (!path.is_string()) {
-    fail("an attribute should be a name or an index");
+    fail("an attribute must be a name or an index");
   }
   Value value = object;
   std::string_view rest = path.as_string();

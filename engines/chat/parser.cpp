@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statements of templates. Expressions are in expression_parser.cpp.
+// Parses the statements of templates. Expressions are in expression_parser.cpp.
 #include "engines/chat/parser.hpp"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ private:
     return statement;
   }
 
-  // Parses up to a block that begins with one of `ends`, whose name is then current; without
-  // ends, to the end of the template.
+  // Parses up to a block that begins with one of `ends`, and leaves the cursor at that name.
+  // Without `ends`, parses to the end of the template.
   Body statements(EndTags ends) {
     Body body;
     const int begin_line = line();
@@ -71,7 +71,7 @@ private:
     return body;
   }
 
-  // The body of a tag: the end of the tag, then statements up to one of `ends`.
+  // Parses the body of a tag: the end of the tag, then statements up to one of `ends`.
   Body body_until(EndTags ends) {
     if (++nesting_ > kMaxNesting) {
       syntax("tags nested deeper than " + std::to_string(kMaxNesting));
@@ -134,7 +134,7 @@ private:
     syntax("unknown tag '" + tag + "'", at_line);
   }
 
-  // A body that is rendered on its own: break and continue cannot leave it.
+  // Parses a body that is rendered separately, so that break and continue cannot leave it.
   Body outside_loops(std::string_view end) {
     const std::size_t loops = std::exchange(loops_, 0);
     Body body = body_and_end(end);
@@ -204,7 +204,7 @@ private:
       if (skip_operator("=")) {
         parameter.default_value = expression();
       } else if (!list.empty() && list.back().default_value != nullptr) {
-        syntax("a parameter without default follows one with a default");
+        syntax("a parameter without a default follows one with a default");
       }
       list.push_back(std::move(parameter));
     }
@@ -212,7 +212,7 @@ private:
     return list;
   }
 
-  // Parses the body of a macro and notes which of its special variables it names.
+  // Parses the body of a macro and records which special variables it mentions.
   void macro_body(Macro& macro, std::string_view end) {
     const std::size_t first = position();
     macro.body = outside_loops(end);
@@ -257,7 +257,7 @@ private:
   }
 
   std::size_t nesting_ = 0;
-  std::size_t loops_ = 0;  // open in the body being parsed
+  std::size_t loops_ = 0;  // open loops in the body that is being parsed
 };
 
 }  // namespace

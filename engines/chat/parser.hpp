@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens to a syntax tree.
+// Parses the tokens of a template into a syntax tree.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,10 @@
 
 namespace tidemill::engines::chat {
 
-/// Parses a template, with Jinja's grammar and precedence. Tags: for, if, set, macro, call, filter,
-/// with, break, continue, generation, raw; no inclusion of other templates.
-/// Throws `TemplateError` with the line, also for filters and tests that do not exist.
+/// Parses a template with Jinja's grammar and precedence. Supports the tags for, if, set, macro,
+/// call, filter, with, break, continue, generation and raw, but not the inclusion of other
+/// templates.
+/// Throws `TemplateError` with the line, also for unknown filters and tests.
 [[nodiscard]] Body parse_template(std::vector<Token> tokens);
 
 }  // namespace tidemill::engines::chat

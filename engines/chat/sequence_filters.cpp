@@ -14,7 +14,8 @@
 namespace tidemill::engines::chat {
 namespace {
 
-// What a filter compares items by: an attribute, strings in lower case unless case counts.
+// Returns the key by which a filter compares an item: the item or one of its attributes. Strings
+// are converted to lower case unless the comparison is case-sensitive.
 class KeyOf {
 public:
   KeyOf(Runtime& runtime, const Value* attribute, bool case_sensitive)
@@ -38,25 +39,25 @@ private:
   bool case_sensitive_;
 };
 
-// Sorts items by the keys that stand at the same places. Stable, also downward.
-List sorted(Runtime& runtime, List items, const List& keys, bool downward) {
-  std::vector<std::size_t> places(items.size());
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    places[i] = i;
+// Sorts items by the keys with the same indices. The sort is stable in both directions.
+List sorted(Runtime& runtime, List items, const List& keys, bool descending) {
+  std::vector<std::size_t> indices(items.size());
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    indices[i] = i;
   }
-  std::stable_sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) {
+  std::stable_sort(indices.begin(), indices.end(), [&](std::size_t a, std::size_t b) {
     runtime.budget.step();
     const int sign = order(runtime, keys[a], keys[b]);
-    return downward ? sign > 0 : sign < 0;
+    return descending ? sign > 0 : sign < 0;
   });
   List result;
-  for (const std::size_t place : places) {
-    result.push_back(std::move(items[place]));
+  for (const std::size_t index : indices) {
+    result.push_back(std::move(items[index]));
   }
   return result;
 }
 
-// The least or the greatest item, the first of equal ones.
+// Returns the smallest or largest item. Of equal items, the first one is returned.
 Value extreme(Runtime& runtime, const Value& input, const Arguments& arguments, int wanted_sign) {
   const BoundArguments bound("min or max", arguments, {"case_sensitive", "attribute"});
   const List items = iterate(runtime, input);
@@ -80,9 +81,11 @@ Value generator(Runtime& runtime, List items) {
   return make_sequence(runtime, std::move(items), SequenceKind::kGenerator);
 }
 
-// select, reject and their forms on attributes: the first arguments name attribute and test.
+// What select and reject test: the item (select, reject) or an attribute of it (selectattr,
+// rejectattr).
 enum class Subject : std::uint8_t { kItem, kAttribute };
 
+// Implements the four filters. The first arguments name the attribute, if any, and the test.
 Value choose(Runtime& runtime, const Value& input, Arguments arguments, Subject subject,
              bool wanted) {
   if (!input.truthy()) {
@@ -125,7 +128,7 @@ Value choose(Runtime& runtime, const Value& input, Arguments arguments, Subject 
 
 List ordered_items(Runtime& runtime, const Value& input) {
   if (input.is_sequence(SequenceKind::kGenerator)) {
-    fail("a generator has no order to take from");
+    fail("'generator' object is not reversible");
   }
   return iterate(runtime, input);
 }
@@ -196,7 +199,7 @@ Value filter_dictsort(Runtime& runtime, const Value& input, const Arguments& arg
   const BoundArguments bound("dictsort", arguments, {"case_sensitive", "by", "reverse"});
   require_defined(input);
   if (!input.is_dict()) {
-    fail("dictsort: the input should be a mapping");
+    fail("dictsort: the input must be a mapping");
   }
   const std::string by = bound.find(1) == nullptr ? "key" : text_of(runtime, *bound.find(1));
   if (by != "key" && by != "value") {
@@ -215,7 +218,7 @@ Value filter_dictsort(Runtime& runtime, const Value& input, const Arguments& arg
 Value filter_sort(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("sort", arguments, {"reverse", "case_sensitive", "attribute"});
   const bool case_sensitive = bound.flag(1, false);
-  // Several attributes may stand in one string, with commas between.
+  // One string may name several attributes, separated by commas.
   std::vector<KeyOf> keys_of;
   if (bound.find(2) != nullptr && bound.find(2)->is_string()) {
     std::string_view rest = bound.find(2)->as_string();

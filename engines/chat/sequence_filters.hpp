@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The filters that go through sequences. Each is a `Filter` of the name behind `filter_`.
+// The filters on sequences. Each function implements the filter named after `filter_`.
 #pragma once
 
 #include "engines/chat/builtins.hpp"

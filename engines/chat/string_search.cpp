@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Search by memmem, whose worst case is linear.
+// Searches with memmem, which takes linear time in the worst case.
 #include "engines/chat/string_search.hpp"
 
 #include <algorithm>
@@ -13,25 +13,26 @@ namespace {
 
 constexpr std::size_t kNone = std::string_view::npos;
 
-// All places where `part` comes, from the left, without overlap.
-std::vector<std::size_t> places_of(std::string_view text, std::string_view part) {
-  std::vector<std::size_t> places;
+// Returns the offsets of all non-overlapping occurrences of `part`, searching from the left.
+std::vector<std::size_t> find_all(std::string_view text, std::string_view part) {
+  std::vector<std::size_t> positions;
   for (std::size_t at = find_text(text, part, 0); at != kNone;
        at = find_text(text, part, at + part.size())) {
-    places.push_back(at);
+    positions.push_back(at);
   }
-  return places;
+  return positions;
 }
 
-// The same from the right: the two differ where occurrences overlap.
-std::vector<std::size_t> places_from_right(std::string_view text, std::string_view part) {
+// Returns the offsets of all non-overlapping occurrences of `part`, searching from the right. The
+// result differs from `find_all` if occurrences overlap.
+std::vector<std::size_t> find_all_from_right(std::string_view text, std::string_view part) {
   const std::string mirrored(text.rbegin(), text.rend());
   const std::string mirrored_part(part.rbegin(), part.rend());
-  std::vector<std::size_t> places = places_of(mirrored, mirrored_part);
-  for (std::size_t& place : places) {
-    place = text.size() - place - part.size();
+  std::vector<std::size_t> positions = find_all(mirrored, mirrored_part);
+  for (std::size_t& position : positions) {
+    position = text.size() - position - part.size();
   }
-  return places;
+  return positions;
 }
 
 bool is_line_end(char32_t c) {
@@ -64,29 +65,30 @@ std::size_t find_last_text(std::string_view text, std::string_view part) {
 }
 
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
-                                       std::int64_t max, SplitFrom direction) {
-  std::vector<std::size_t> places = direction == SplitFrom::kLeft
-                                        ? places_of(text, separator)
-                                        : places_from_right(text, separator);
-  if (max >= 0 && places.size() > static_cast<std::size_t>(max)) {
-    places.resize(static_cast<std::size_t>(max));
+                                       std::int64_t max, SearchFrom direction) {
+  std::vector<std::size_t> positions = direction == SearchFrom::kLeft
+                                           ? find_all(text, separator)
+                                           : find_all_from_right(text, separator);
+  if (max >= 0 && positions.size() > static_cast<std::size_t>(max)) {
+    positions.resize(static_cast<std::size_t>(max));
   }
-  if (direction == SplitFrom::kRight) {
-    std::reverse(places.begin(), places.end());
+  if (direction == SearchFrom::kRight) {
+    std::reverse(positions.begin(), positions.end());
   }
   std::vector<std::string_view> parts;
   std::size_t begin = 0;
-  for (const std::size_t place : places) {
-    parts.push_back(text.substr(begin, place - begin));
-    begin = place + separator.size();
+  for (const std::size_t position : positions) {
+    parts.push_back(text.substr(begin, position - begin));
+    begin = position + separator.size();
   }
   parts.push_back(text.substr(begin));
   return parts;
 }
 
 std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t max,
-                                             SplitFrom direction) {
-  // All words first; then those beyond the limit become one again, with the space between them.
+                                             SearchFrom direction) {
+  // Splits at all white space first. Then the words beyond the limit are joined again, together
+  // with the white space between them.
   std::vector<std::string_view> words;
   std::size_t begin = kNone;
   for (std::size_t i = 0; i <= text.size();) {
@@ -109,7 +111,7 @@ std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t
   const auto offset_of = [&text](std::string_view word) {
     return static_cast<std::size_t>(word.data() - text.data());
   };
-  if (direction == SplitFrom::kLeft) {
+  if (direction == SearchFrom::kLeft) {
     const std::size_t rest = offset_of(words[keep]);
     words.resize(keep);
     words.push_back(strip(text.substr(rest), StripEnds::kLeft));
@@ -145,16 +147,16 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
 }
 
 std::string replace_all(Budget& budget, std::string_view text, std::string_view part,
-                        std::string_view by, std::int64_t max) {
+                        std::string_view replacement, std::int64_t max) {
   budget.allocate(text.size());
   std::string out;
   std::size_t done = 0;
   std::size_t at = find_text(text, part, 0);
   for (std::int64_t i = 0; at != kNone && (max < 0 || i < max); ++i) {
-    budget.allocate(by.size());
-    out.append(text.substr(done, at - done)).append(by);
+    budget.allocate(replacement.size());
+    out.append(text.substr(done, at - done)).append(replacement);
     done = at + part.size();
-    // An empty part next comes after one more character.
+    // The next occurrence of an empty part is one character further.
     std::size_t from = done;
     if (part.empty()) {
       if (at == text.size()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tests behind `is`.
+// The tests that templates use with `is`.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -42,7 +42,7 @@ bool iterable(Runtime& /*runtime*/, const Value& input, const Arguments& argumen
   return is_iterable(input);
 }
 
-// What has a length and items: strings, mappings and undefined values too.
+// A sequence has a length and items. This includes strings, mappings and undefined values.
 bool sequence(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
   no_arguments(arguments);
   return input.is_string() || input.is_dict() || input.is_undefined() ||
@@ -87,13 +87,14 @@ bool odd(Runtime& runtime, const Value& input, const Arguments& arguments) {
   return equal(apply(runtime, BinaryOp::kModulo, input, Value(2)), Value(1));
 }
 
-// Undefined values count: Jinja's have a method that makes them so.
+// Undefined values are callable, because Jinja's Undefined defines __call__.
 bool callable(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
   no_arguments(arguments);
   return input.is(Kind::kCallable) || input.is_undefined();
 }
 
-// Identity: for values without identity here, the same kind and equal.
+// Compares identity. Values that have no identity here are the same if they have the same kind and
+// are equal.
 bool sameas(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const Value& other = operand("sameas", arguments);
   if (input.kind() != other.kind()) {
@@ -108,7 +109,7 @@ bool sameas(Runtime& runtime, const Value& input, const Arguments& arguments) {
   return apply(runtime, CompareOp::kEqual, input, other);
 }
 
-// str.islower and str.isupper: a cased character, and none of the other case.
+// Like str.islower and str.isupper: the text has a cased character and none of the other case.
 template <bool (*wanted)(char32_t) noexcept, bool (*other)(char32_t) noexcept>
 bool all_cased(Runtime& runtime, const Value& input, const Arguments& arguments) {
   no_arguments(arguments);

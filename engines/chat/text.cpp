@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writers: Python's str and repr, and JSON.
+// Writes values as Python's str and repr, and as JSON.
 #include "engines/chat/text.hpp"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void append(std::string_view text, Budget& budget, std::string& out) {
   out.append(text);
 }
 
-// "\xNN", "\uNNNN" or "\UNNNNNNNN".
+// Returns "\xNN", "\uNNNN" or "\UNNNNNNNN".
 std::string hex_escape(char32_t c) {
   std::array<char, 16> buffer{};
   const auto value = static_cast<unsigned>(c);

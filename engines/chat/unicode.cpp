@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Case by utf8proc's simple mappings and the table of full ones.
+// Case conversion with utf8proc's simple mappings and a table of full mappings.
 #include "engines/chat/unicode.hpp"
 
 #include <algorithm>
@@ -172,7 +172,8 @@ std::u32string decode(std::string_view text) {
   return out;
 }
 
-// A sigma is final after a cased letter and before none, looking past ignorable characters.
+// Returns whether a sigma is final: a cased letter comes before it and none after it, where
+// case-ignorable characters are skipped.
 bool is_final_sigma(const std::u32string& text, std::size_t i) {
   std::size_t before = i;
   while (before > 0 && is_case_ignorable(text[before - 1])) {

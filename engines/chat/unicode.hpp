@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python's `str` does with characters: case, white space, code point positions.
+// Character operations of Python's `str`: case, white space, code point positions.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace tidemill::engines::chat {
 
 /// Returns whether `str.isspace` holds for one character: White_Space and U+001C to U+001F.
 [[nodiscard]] bool is_space(char32_t c) noexcept;
-/// Returns whether `repr` shows the character as it is.
+/// Returns whether `repr` shows the character unescaped.
 [[nodiscard]] bool is_printable(char32_t c) noexcept;
 [[nodiscard]] bool is_alphabetic(char32_t c) noexcept;     // letters
 [[nodiscard]] bool is_decimal_digit(char32_t c) noexcept;  // Nd
@@ -28,10 +28,10 @@ namespace tidemill::engines::chat {
 [[nodiscard]] std::string capitalize(std::string_view text);
 /// Returns every run of letters capitalized (`str.title`).
 [[nodiscard]] std::string to_title(std::string_view text);
-/// Returns upper and lower case exchanged (`str.swapcase`).
+/// Returns the text with upper and lower case exchanged (`str.swapcase`).
 [[nodiscard]] std::string swap_case(std::string_view text);
 
-/// Which ends `strip` works on.
+/// The ends that `strip` removes characters from.
 enum class StripEnds : std::uint8_t { kBoth, kLeft, kRight };
 
 /// Returns the text without white space at its ends.
@@ -43,7 +43,8 @@ enum class StripEnds : std::uint8_t { kBoth, kLeft, kRight };
 /// Returns the characters of a text, each as UTF-8.
 [[nodiscard]] std::vector<std::string_view> characters_of(std::string_view text);
 
-/// Returns the byte offset of the code point with the given index; the size if there are fewer.
+/// Returns the byte offset of the code point with the given index, or the size of the text if it
+/// has fewer code points.
 [[nodiscard]] std::size_t byte_offset(std::string_view text, std::size_t code_point) noexcept;
 
 }  // namespace tidemill::engines::chat

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kinds, truth, keys and equality of values.
+// Implements kinds, truth, keys and equality of values.
 #include "engines/chat/value.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace tidemill::engines::chat {
 namespace {
 
-// Returns the integer that a float is, if it is one.
+// Returns a float as an integer if it is a whole number that fits in 64 bits.
 std::optional<std::int64_t> whole(double value) {
   constexpr double kLimit = 9223372036854775808.0;  // 2^63
   if (!(value >= -kLimit && value < kLimit) || value != std::trunc(value)) {
@@ -77,9 +77,9 @@ Value Value::sequence(List items, SequenceKind kind) {
   return value;
 }
 
-Value Value::undefined(std::string why) {
+Value Value::undefined(std::string reason) {
   Value value;
-  value.data_ = Undefined{std::make_shared<const std::string>(std::move(why))};
+  value.data_ = Undefined{std::make_shared<const std::string>(std::move(reason))};
   return value;
 }
 
@@ -183,11 +183,11 @@ bool Dict::insert(Value key, Value value) {
   }
   depth_ = std::max(depth_, value.depth() + 1);
   holds_reference_ = holds_reference_ || value.holds_reference();
-  const auto [place, is_new] = index_.emplace(*std::move(identity), entries_.size());
+  const auto [position, is_new] = index_.emplace(*std::move(identity), entries_.size());
   if (is_new) {
     entries_.push_back({std::move(key), std::move(value)});
   } else {
-    entries_[place->second].value = std::move(value);
+    entries_[position->second].value = std::move(value);
   }
   return true;
 }

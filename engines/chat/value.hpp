@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values a chat template computes with: those of JSON, and the few more that Jinja has.
+// The values of chat templates: those of JSON, and a few more that Jinja has.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +26,21 @@ struct Sequence;
 
 using List = std::vector<Value>;
 
-/// What a name or attribute that does not exist evaluates to.
+/// The value of a name or attribute that does not exist.
 struct Undefined {
-  std::shared_ptr<const std::string> why;  // e.g. "'x' is undefined"
+  std::shared_ptr<const std::string> reason;  // e.g. "'x' is undefined"
 };
 
-/// How a sequence behaves apart from its items.
+/// The kind of a sequence, which determines its behavior.
 enum class SequenceKind : std::uint8_t {
   kList,
   kTuple,
-  kView,       // of a dict: can be iterated and counted, not indexed
-  kGenerator,  // what lazy filters return: can be iterated once, is always true
+  kView,       // of a dict: can be iterated and counted, but not indexed
+  kGenerator,  // the result of a lazy filter: can be iterated once, and is always true
 };
 
-/// A value: cheap to copy, and unchangeable but for namespaces.
+/// A value. Values are cheap to copy. Templates can modify only namespaces, and iterating over a
+/// generator empties it.
 class Value {
 public:
   enum class Kind : std::uint8_t {
@@ -56,9 +57,9 @@ public:
     kLoop,
   };
 
-  /// Makes none.
+  /// Creates the value none.
   Value() = default;
-  // Implicit, so that literals and results read naturally.
+  // Implicit, so that literals and results can be used as values.
   Value(bool value) : data_(value) {}               // NOLINT(google-explicit-constructor)
   Value(int value) : data_(std::int64_t{value}) {}  // NOLINT(google-explicit-constructor)
   Value(std::int64_t value) : data_(value) {}       // NOLINT(google-explicit-constructor)
@@ -71,13 +72,13 @@ public:
   Value(std::shared_ptr<const Callable> value) : data_(std::move(value)) {}  // NOLINT
   Value(std::shared_ptr<const Loop> value) : data_(std::move(value)) {}      // NOLINT
 
-  /// Makes a sequence.
+  /// Creates a sequence.
   [[nodiscard]] static Value sequence(List items, SequenceKind kind = SequenceKind::kList);
-  /// Makes an undefined value.
-  [[nodiscard]] static Value undefined(std::string why);
-  /// Reads JSON text; objects keep their order.
-  /// Errors: `kCorruptData` (not JSON, a key twice, nested deeper than 64, an integer that does not
-  /// fit 64 bits); the message names the byte offset or the key.
+  /// Creates an undefined value.
+  [[nodiscard]] static Value undefined(std::string reason);
+  /// Parses JSON. Objects keep the order of their keys.
+  /// Errors: `kCorruptData` (not JSON, a duplicate key, nesting deeper than 64, an integer that
+  /// does not fit in 64 bits); the message names the byte offset, the key or the integer.
   [[nodiscard]] static Result<Value> parse_json(std::string_view text);
 
   [[nodiscard]] Kind kind() const noexcept { return static_cast<Kind>(data_.index()); }
@@ -92,7 +93,7 @@ public:
   /// Returns whether this is a bool, an integer or a float.
   [[nodiscard]] bool is_number() const noexcept;
 
-  // Each requires the kind that it names.
+  // Each requires a value of the kind that it names.
   [[nodiscard]] bool as_bool() const { return std::get<bool>(data_); }
   [[nodiscard]] std::int64_t as_int() const { return std::get<std::int64_t>(data_); }
   [[nodiscard]] double as_float() const { return std::get<double>(data_); }
@@ -108,21 +109,23 @@ public:
   [[nodiscard]] const Loop& as_loop() const {
     return *std::get<std::shared_ptr<const Loop>>(data_);
   }
-  [[nodiscard]] const std::string& undefined_why() const { return *std::get<Undefined>(data_).why; }
+  [[nodiscard]] const std::string& undefined_reason() const {
+    return *std::get<Undefined>(data_).reason;
+  }
 
-  /// Returns the integer behind a bool or an integer.
+  /// Returns a bool or an integer as an integer, nullopt for other kinds.
   [[nodiscard]] std::optional<std::int64_t> integer() const noexcept;
-  /// Returns a bool, integer or float as a float.
+  /// Returns a bool, integer or float as a float, nullopt for other kinds.
   [[nodiscard]] std::optional<double> number() const noexcept;
-  /// Returns what `if` makes of the value.
+  /// Returns whether `if` treats the value as true.
   [[nodiscard]] bool truthy() const;
-  /// Returns the name of the type as Python has it, e.g. "str".
+  /// Returns Python's name of the type, e.g. "str".
   [[nodiscard]] std::string_view type_name() const;
 
-  /// Returns how many containers are nested, 0 for anything else.
+  /// Returns the nesting depth of containers, 0 if the value is not a container.
   [[nodiscard]] std::size_t depth() const noexcept;
-  /// Returns whether a namespace, a callable or a loop is this or inside: what a namespace may not
-  /// hold, lest chains of them grow without bound.
+  /// Returns whether the value is or contains a namespace, a callable or a loop. A namespace may
+  /// not hold such a value, because chains of them could grow without limit.
   [[nodiscard]] bool holds_reference() const noexcept;
 
 private:
@@ -145,7 +148,7 @@ struct Sequence {
   bool holds_reference = false;
 };
 
-/// A mapping that keeps the order in which keys first came.
+/// A mapping that keeps the order in which keys were first inserted.
 class Dict {
 public:
   struct Entry {
@@ -153,12 +156,12 @@ public:
     Value value;
   };
 
-  /// Puts `value` under `key`, at the place of an equal key if there is one. Returns false if the
-  /// key is of a kind that cannot be one, such as a list.
+  /// Stores `value` under `key`. If an equal key exists, its value is replaced and its position
+  /// kept. Returns false if `key` is of a kind that cannot be a key, such as a list.
   bool insert(Value key, Value value);
   /// Returns the value of `key`, or nullptr.
   [[nodiscard]] const Value* find(const Value& key) const;
-  /// Returns the value of the key that is this text, or nullptr.
+  /// Returns the value of the string key `name`, or nullptr.
   [[nodiscard]] const Value* member(std::string_view name) const;
 
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
@@ -191,20 +194,20 @@ struct Callable {
   std::size_t depth = 1;
 };
 
-/// What `loop` is inside a `for`.
+/// The variable `loop` inside a `for`.
 struct Loop {
   List items;
   std::size_t index = 0;                              // from 0
   std::size_t depth = 0;                              // of recursion, from 0
   std::function<Value(const Arguments&)> recurse;     // empty unless the loop is recursive
-  std::shared_ptr<std::optional<List>> last_changed;  // what loop.changed saw before
+  std::shared_ptr<std::optional<List>> last_changed;  // the previous arguments of loop.changed
 };
 
-/// Returns text equal for equal keys and different for different ones: 1, 1.0 and true are one key.
-/// Nothing for what cannot be a key.
+/// Returns a text that is equal for equal keys and different for different keys. 1, 1.0 and true
+/// are equal keys. Returns nullopt for a value that cannot be a key.
 [[nodiscard]] std::optional<std::string> key_identity(const Value& key);
 
-/// Returns `a == b` as Python has it. Recursion is bounded by the depth of the values.
+/// Returns `a == b` as in Python. The depth of the values limits the recursion.
 [[nodiscard]] bool equal(const Value& a, const Value& b);
 
 }  // namespace tidemill::engines::chat

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON text to values, from a parser's events: order is kept, and depth and numbers are checked.
+// Parses JSON text into values. Keeps the order of keys, and checks depth and numbers.
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kMaxDepth = 64;
 
-// The names are those of nlohmann's SAX interface. Every handler returns whether to go on.
+// nlohmann's SAX interface prescribes the method names. Every handler returns whether to continue.
 class Builder {
 public:
   [[nodiscard]] Status take_failure() { return std::move(failure_); }
@@ -23,13 +23,13 @@ public:
   bool number_integer(std::int64_t value) { return put(value); }
   bool number_unsigned(std::uint64_t value) {
     if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      return refuse("integer " + std::to_string(value) + " does not fit 64 bits");
+      return refuse("integer " + std::to_string(value) + " does not fit in 64 bits");
     }
     return put(static_cast<std::int64_t>(value));
   }
   bool number_float(double value, const std::string& text) {
     if (text.find_first_of(".eE") == std::string::npos) {
-      return refuse("integer " + text.substr(0, 40) + " does not fit 64 bits");
+      return refuse("integer " + text.substr(0, 40) + " does not fit in 64 bits");
     }
     return put(value);
   }
@@ -40,7 +40,7 @@ public:
   bool key(std::string& name) {
     Open& object = open_.back();
     if (object.dict.member(name) != nullptr) {
-      return refuse("key " + quote(name) + " comes twice in one object");
+      return refuse("key " + quote(name) + " appears twice in one object");
     }
     object.key = std::move(name);
     return true;
@@ -68,8 +68,8 @@ private:
     List items;
   };
 
-  bool refuse(std::string why) {
-    failure_ = corrupt_data(std::move(why));
+  bool refuse(std::string reason) {
+    failure_ = corrupt_data(std::move(reason));
     return false;
   }
 

@@ -17,13 +17,13 @@ bool Executor::training_goes_first() const noexcept {
 }
 
 Result<StepReport> Executor::iterate() {
-  const bool can_roll = rollout_ != nullptr && rollout_->has_work();
+  const bool can_generate = rollout_ != nullptr && rollout_->has_work();
   const bool can_train = train_ != nullptr && train_->has_work();
-  TIDEMILL_CHECK(can_roll || can_train) << "an idle executor was asked to iterate";
-  if (!can_roll || !can_train) {
-    train_debt_ = 0.0;  // nobody competes: what one view did alone is not held against it
+  TIDEMILL_CHECK(can_generate || can_train) << "iterate() called without work";
+  if (!can_generate || !can_train) {
+    train_debt_ = 0.0;  // what a view does while the other is idle adds no debt
   }
-  if (can_train && (!can_roll || training_goes_first())) {
+  if (can_train && (!can_generate || training_goes_first())) {
     auto report = train_->step({options_.train_tokens});
     if (!report.ok()) {
       return report.status().with_context("training step");

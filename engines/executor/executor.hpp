@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One device, one executor: it alone steps the views of a device's model, so that rollout and
-// training interleave instead of fighting for cores.
+// Steps the views of one device in turn. Only the executor calls their `step`, so rollout and
+// training interleave instead of competing for cores.
 #pragma once
 
 #include "base/result.hpp"
@@ -13,10 +13,11 @@ namespace tidemill::engines {
 
 /// Steps up to two views of one device in turn.
 ///
-/// When only one view has work it gets all iterations. When both do, `precedence` decides. With
-/// shares neither can starve: every iteration moves the debt by what it did. Where one view goes
-/// first, the other waits for it to run dry, as both do: rollout at the bound of staleness,
-/// training at the end of its batch. Threads: one call at a time.
+/// If only one view has work, it gets all iterations. If both do, `precedence` decides. With shares
+/// neither view can starve, because every iteration changes the debt by the tokens it computed.
+/// With the other two settings, one view waits until the other has no work. Both views do run out
+/// of work: rollout at the bound of staleness, training at the end of its batch.
+/// Threads: one call at a time.
 class Executor {
 public:
   /// Borrows the views, which may be null.
@@ -26,7 +27,7 @@ public:
   [[nodiscard]] bool has_work() const;
 
   /// Runs one iteration of one view. Requires `has_work()`.
-  /// Errors: those of the view, saying which.
+  /// Errors: those of the view, with its name as context.
   [[nodiscard]] Result<StepReport> iterate();
 
 private:
@@ -35,7 +36,7 @@ private:
   RolloutEngine* rollout_;
   TrainEngine* train_;
   ExecutorOptions options_;
-  double train_debt_ = 0.0;  // training tokens owed (positive) for rollout tokens done; in shares
+  double train_debt_ = 0.0;  // training tokens owed for rollout tokens computed
 };
 
 }  // namespace tidemill::engines

@@ -7,23 +7,23 @@
 
 namespace tidemill::engines {
 
-/// Which view runs while both have work.
+/// Which view runs next while both have work.
 enum class Precedence : std::uint8_t {
-  kShares,   // the one that is behind its share of tokens
+  kShares,   // the view that is behind its share of tokens
   kRollout,  // rollout, until it has no work
   kTrain,    // training, until it has no work
 };
 
-/// How a device's time is shared out.
+/// How rollout and training divide the time of a device.
 struct ExecutorOptions {
-  /// The most tokens of one rollout iteration and of one training iteration.
+  /// The maximum number of tokens of one rollout iteration and of one training iteration.
   std::int64_t rollout_tokens = 2048;
   std::int64_t train_tokens = 4096;
-  /// Of the former, the most in prefill chunks.
+  /// The maximum number of `rollout_tokens` in prefill chunks.
   std::int64_t prefill_tokens = std::numeric_limits<std::int64_t>::max();
   Precedence precedence = Precedence::kShares;
-  /// The shares: for each `rollout_weight` tokens of rollout, `train_weight` tokens of training.
-  /// Both above 0.
+  /// The shares: `train_weight` tokens of training for every `rollout_weight` tokens of rollout.
+  /// Both must be greater than 0.
   double rollout_weight = 1.0;
   double train_weight = 1.0;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fork-join team: each member waits on its own ticket, spinning briefly before it sleeps, so that
-// the loops of one forward pass cost no system call and an idle engine costs no processor time.
+// A fork-join team. Each member waits on its own ticket and spins briefly before it sleeps. So the
+// loops of a forward pass cost no system calls, and an idle engine costs no processor time.
 #include "engines/executor/workers.hpp"
 
 #include <algorithm>
@@ -38,24 +38,25 @@ void wait_while_equal(const std::atomic<std::uint32_t>& word, std::uint32_t old)
 }  // namespace
 
 struct Workers::Team {
-  // One line per member, so that waking one does not disturb the others.
-  struct alignas(64) Seat {
+  // One cache line per member, so that waking one does not disturb the others.
+  struct alignas(64) Member {
     std::atomic<std::uint32_t> ticket{0};
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
 
-  explicit Team(int count) : seats(static_cast<std::size_t>(count)) {}
+  explicit Team(int count) : members(static_cast<std::size_t>(count)) {}
 
-  void serve(Seat& seat) {
+  // The loop of a helper thread: runs its part of every parallel loop until `stopping`.
+  void run_helper(Member& member) {
     std::uint32_t seen = 0;
     while (true) {
-      wait_while_equal(seat.ticket, seen);
-      seen = seat.ticket.load(std::memory_order_acquire);
+      wait_while_equal(member.ticket, seen);
+      seen = member.ticket.load(std::memory_order_acquire);
       if (stopping.load(std::memory_order_relaxed)) {
         return;
       }
-      (*body)(seat.begin, seat.end);
+      (*body)(member.begin, member.end);
       if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
         finished.fetch_add(1, std::memory_order_release);
         finished.notify_one();
@@ -63,16 +64,16 @@ struct Workers::Team {
     }
   }
 
-  void wake(Seat& seat) {
-    seat.ticket.fetch_add(1, std::memory_order_release);
-    seat.ticket.notify_one();
+  void wake(Member& member) {
+    member.ticket.fetch_add(1, std::memory_order_release);
+    member.ticket.notify_one();
   }
 
-  std::vector<Seat> seats;  // [0] is the caller's
+  std::vector<Member> members;  // [0] belongs to the caller
   std::vector<std::thread> threads;
   const std::function<void(std::int64_t, std::int64_t)>* body = nullptr;
   std::atomic<int> pending{0};
-  std::atomic<std::uint32_t> finished{0};  // counts loops whose last helper is done
+  std::atomic<std::uint32_t> finished{0};  // counts the loops whose helpers are all done
   std::atomic<bool> stopping{false};
 };
 
@@ -81,15 +82,15 @@ Workers::Workers(int count) {
   team_ = std::make_unique<Team>(count);
   team_->threads.reserve(static_cast<std::size_t>(count - 1));
   for (int i = 1; i < count; ++i) {
-    Team::Seat& seat = team_->seats[static_cast<std::size_t>(i)];
-    team_->threads.emplace_back([this, &seat] { team_->serve(seat); });
+    Team::Member& member = team_->members[static_cast<std::size_t>(i)];
+    team_->threads.emplace_back([this, &member] { team_->run_helper(member); });
   }
 }
 
 Workers::~Workers() {
   team_->stopping.store(true, std::memory_order_relaxed);
-  for (Team::Seat& seat : team_->seats) {
-    team_->wake(seat);
+  for (Team::Member& member : team_->members) {
+    team_->wake(member);
   }
   for (std::thread& thread : team_->threads) {
     thread.join();
@@ -97,7 +98,7 @@ Workers::~Workers() {
 }
 
 int Workers::size() const noexcept {
-  return static_cast<int>(team_->seats.size());
+  return static_cast<int>(team_->members.size());
 }
 
 void Workers::parallel_for(std::int64_t n, std::int64_t grain,
@@ -120,10 +121,10 @@ void Workers::parallel_for(std::int64_t n, std::int64_t grain,
   team.pending.store(static_cast<int>(parts - 1), std::memory_order_relaxed);
   const std::uint32_t finished = team.finished.load(std::memory_order_relaxed);
   for (std::int64_t part = 1; part < parts; ++part) {
-    Team::Seat& seat = team.seats[static_cast<std::size_t>(part)];
-    seat.begin = start_of(part);
-    seat.end = start_of(part + 1);
-    team.wake(seat);
+    Team::Member& member = team.members[static_cast<std::size_t>(part)];
+    member.begin = start_of(part);
+    member.end = start_of(part + 1);
+    team.wake(member);
   }
   body(0, start_of(1));
   wait_while_equal(team.finished, finished);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads of one device: a fixed team that runs loops in parallel.
+// The threads of one device: a fixed team that runs parallel loops.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace tidemill::engines {
 
-/// A team of threads, the caller among them.
+/// A team of threads that includes the caller.
 ///
-/// Threads: one `parallel_for` at a time; never called from inside a loop body.
+/// Threads: one `parallel_for` at a time. A loop body must not call it.
 class Workers {
 public:
   /// Starts `count` - 1 threads. Requires `count` >= 1.
@@ -21,10 +21,10 @@ public:
 
   [[nodiscard]] int size() const noexcept;
 
-  /// Calls `body(begin, end)` on disjoint ranges that cover [0, n), on all members, and returns
-  /// when all are done. Ranges are cut statically: whole multiples of `grain`, so that a loop
-  /// shorter than `grain` runs on the caller alone without waking anyone. The cut must not matter
-  /// to results.
+  /// Calls `body(begin, end)` on disjoint ranges that cover [0, n), at most one range per member,
+  /// and returns when all calls are done. The split is static, and every range begins at a multiple
+  /// of `grain`. A loop of at most `grain` iterations runs on the caller alone and wakes no thread.
+  /// Results must not depend on the split.
   void parallel_for(std::int64_t n, std::int64_t grain,
                     const std::function<void(std::int64_t begin, std::int64_t end)>& body);
 

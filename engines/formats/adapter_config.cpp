@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of adapter configs; `adapter_modules.cpp` applies them to a model.
+// Reads and writes the text of adapter configs. `adapter_modules.cpp` applies them to a model.
 #include "engines/formats/adapter_config.hpp"
 
 #include <algorithm>
@@ -19,22 +19,22 @@ constexpr RealRange kAlphaRange{0.0, 1e9};
 constexpr std::size_t kMaxPatterns = 10'000;
 constexpr std::string_view kAllLinear = "all-linear";
 
-// Features that change the computation and that nothing here represents. Null, false and empty
-// values mean absent.
-constexpr std::array<std::string_view, 11> kForeignFeatures{"alora_invocation_tokens",
-                                                            "arrow_config",
-                                                            "ensure_weight_tying",
-                                                            "kasa_config",
-                                                            "layer_replication",
-                                                            "monteclora_config",
-                                                            "target_parameters",
-                                                            "trainable_token_indices",
-                                                            "use_bdlora",
-                                                            "use_qalora",
-                                                            "velora_config"};
+// Features that change the computation and have no counterpart in `AdapterConfig`. Null, false and
+// empty values count as absent.
+constexpr std::array<std::string_view, 11> kUnsupportedFeatures{"alora_invocation_tokens",
+                                                                "arrow_config",
+                                                                "ensure_weight_tying",
+                                                                "kasa_config",
+                                                                "layer_replication",
+                                                                "monteclora_config",
+                                                                "target_parameters",
+                                                                "trainable_token_indices",
+                                                                "use_bdlora",
+                                                                "use_qalora",
+                                                                "velora_config"};
 
-// Ways of starting an adapter that leave the base as it is; the others change the base too.
-constexpr std::array<std::string_view, 3> kPlainStarts{"gaussian", "eva", "orthogonal"};
+// Initializations of an adapter that leave the base weights unchanged. All others modify them.
+constexpr std::array<std::string_view, 3> kSupportedInits{"gaussian", "eva", "orthogonal"};
 
 bool is_set(const Json& value) {
   const bool* flag = value.if_bool();
@@ -46,12 +46,12 @@ bool is_set(const Json& value) {
 
 class AdapterReader {
 public:
-  AdapterReader(const Json& root, std::string place)
-      : fields_(root, place), place_(std::move(place)) {}
+  AdapterReader(const Json& root, std::string location)
+      : fields_(root, location), location_(std::move(location)) {}
 
   Result<AdapterConfig> read() {
     read_kind();
-    refuse_foreign_features();
+    refuse_unsupported_features();
     config_.base_model = fields_.string("base_model_name_or_path").value_or("");
     read_selectors();
     config_.modules_to_save = fields_.strings("modules_to_save").value_or(Names());
@@ -66,7 +66,7 @@ private:
   using Names = std::vector<std::string>;
 
   void unsupported(std::string_view name, const std::string& problem) {
-    fields_.refuse({Errc::kUnimplemented, place_ + ": " + std::string(name) + ": " + problem});
+    fields_.refuse({Errc::kUnimplemented, location_ + ": " + std::string(name) + ": " + problem});
   }
 
   void read_kind() {
@@ -82,17 +82,18 @@ private:
     }
   }
 
-  void refuse_foreign_features() {
-    for (const std::string_view name : kForeignFeatures) {
+  void refuse_unsupported_features() {
+    for (const std::string_view name : kUnsupportedFeatures) {
       const Json* value = fields_.find(name);
       if (value != nullptr && is_set(*value)) {
         unsupported(name, "not supported");
       }
     }
-    const Json* start = fields_.find("init_lora_weights");
-    if (start != nullptr && start->if_bool() == nullptr) {
+    const Json* init = fields_.find("init_lora_weights");
+    if (init != nullptr && init->if_bool() == nullptr) {
       const std::string name = fields_.string("init_lora_weights").value_or("");
-      if (std::find(kPlainStarts.begin(), kPlainStarts.end(), name) == kPlainStarts.end()) {
+      if (std::find(kSupportedInits.begin(), kSupportedInits.end(), name) ==
+          kSupportedInits.end()) {
         unsupported("init_lora_weights",
                     quote(name) + " is not supported: it changes the base weights too");
       }
@@ -123,7 +124,7 @@ private:
     }
     config_.excluded = selector("exclude_modules");
     if (config_.excluded.kind == ModuleSelector::Kind::kAllLinear) {
-      fields_.refuse("exclude_modules", "\"all-linear\" would leave nothing");
+      fields_.refuse("exclude_modules", "\"all-linear\" would exclude every linear layer");
     }
     if (config_.kind == AdapterKind::kIa3) {
       config_.feedforward = selector("feedforward_modules");
@@ -137,7 +138,7 @@ private:
     if (value == nullptr) {
       return;
     }
-    JsonFields members(*value, place_, std::string(name) + ".");
+    JsonFields members(*value, location_, std::string(name) + ".");
     const Json::Object* object = value->if_object();
     if (object != nullptr && object->size() > kMaxPatterns) {
       fields_.refuse(name, "more than " + std::to_string(kMaxPatterns) + " patterns");
@@ -188,7 +189,7 @@ private:
   }
 
   JsonFields fields_;
-  std::string place_;
+  std::string location_;
   AdapterConfig config_;
 };
 
@@ -204,7 +205,7 @@ Json strings_or_null(const std::vector<std::string>& values) {
   return values.empty() ? Json() : strings(values);
 }
 
-// Whole numbers are written as such: PEFT's fields are integers.
+// Whole numbers are written as integers, because PEFT declares the fields as integers.
 Json number(double value) {
   constexpr double kLargest = 1e15;
   return std::floor(value) == value && std::fabs(value) < kLargest
@@ -265,10 +266,10 @@ void add_lora(Json::Object& object, const AdapterConfig& config) {
 
 }  // namespace
 
-Result<AdapterConfig> parse_adapter_config(std::string_view text, const std::string& place) {
+Result<AdapterConfig> parse_adapter_config(std::string_view text, const std::string& location) {
   const Result<Json> json = parse_json(text);
-  TIDEMILL_RETURN_IF_ERROR(json.status().with_context(place));
-  return AdapterReader(json.value(), place).read();
+  TIDEMILL_RETURN_IF_ERROR(json.status().with_context(location));
+  return AdapterReader(json.value(), location).read();
 }
 
 Result<AdapterConfig> read_adapter_config(const std::filesystem::path& path) {

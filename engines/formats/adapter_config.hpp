@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an adapter is: PEFT's `adapter_config.json`, and which modules of a model it changes.
+// Descriptions of adapters: PEFT's `adapter_config.json`, and the modules of a model that it
+// selects.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +18,15 @@ namespace tidemill::engines {
 
 enum class AdapterKind : std::uint8_t { kLora, kIa3 };
 
-/// Which biases of the base an adapter replaces.
+/// Selects the biases of the base that an adapter replaces.
 enum class AdapterBias : std::uint8_t { kNone, kAll, kTargets };
 
-/// Modules chosen by a field of the config.
+/// A field of the config that selects modules.
 struct ModuleSelector {
   enum class Kind : std::uint8_t {
     kNames,      // paths, or their last components
-    kRegex,      // one pattern that matches whole paths
-    kAllLinear,  // every linear layer but lm_head
+    kRegex,      // one pattern that must match the whole path
+    kAllLinear,  // every linear layer except lm_head
   };
   Kind kind = Kind::kNames;
   std::vector<std::string> names;  // kNames; empty: none
@@ -33,37 +34,37 @@ struct ModuleSelector {
   friend bool operator==(const ModuleSelector&, const ModuleSelector&) = default;
 };
 
-/// An adapter's description; `adapter_spec` (engines/peft) says what it comes to on a model.
+/// The description of an adapter. `adapter_spec` (engines/peft) applies it to a model.
 struct AdapterConfig {
   AdapterKind kind = AdapterKind::kLora;
   std::string base_model;  // name or path; may be empty
   std::int64_t rank = 8;
   double alpha = 8.0;
   double dropout = 0.0;     // of the input, in training only
-  bool use_rslora = false;  // scale alpha / sqrt(rank) in place of alpha / rank
+  bool use_rslora = false;  // scale alpha / sqrt(rank) instead of alpha / rank
   bool use_dora = false;
-  bool lora_bias = false;  // B has a bias of its own
+  bool lora_bias = false;  // B has its own bias
   ModuleSelector targets{ModuleSelector::Kind::kNames, {"q_proj", "v_proj"}, {}};
   ModuleSelector excluded;
-  ModuleSelector feedforward;  // IA3: targets whose input is scaled in place of their output
-  /// Overrides by pattern, matched as `(.*\.)?(key)$` on the path; the first hit in this order
-  /// wins.
+  ModuleSelector feedforward;  // IA3: targets whose input is scaled instead of their output
+  /// Overrides of rank and alpha by pattern. A key applies to the paths that `(.*\.)?(key)$`
+  /// matches. The first key that applies, in this order, is used.
   std::vector<std::pair<std::string, std::int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::optional<std::vector<std::int64_t>> layers_to_transform;  // with target names only
-  std::vector<std::string> layers_pattern;  // what stands before the layer number; empty: any name
+  std::vector<std::string> layers_pattern;  // the name before the layer number; empty: any name
   AdapterBias bias = AdapterBias::kNone;
-  std::vector<std::string> modules_to_save;  // replaced whole: paths that end so
+  std::vector<std::string> modules_to_save;  // modules replaced as a whole, by suffixes of paths
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
 
-/// Parses the text of an `adapter_config.json`; unknown fields are ignored, known ones that change
-/// the computation and are not represented above are refused.
-/// Errors: `kUnimplemented` for these; `kInvalidArgument`, `kCorruptData`; all in one line naming
-/// `place` and field.
+/// Parses the text of an `adapter_config.json`. Unknown fields are ignored. Known fields that
+/// change the computation but have no counterpart in `AdapterConfig` are refused.
+/// Errors: `kUnimplemented` for such a field; `kInvalidArgument`; `kCorruptData`. Each is one line
+/// that names `location` and the field.
 /// Source: huggingface/peft, src/peft/tuners/lora/config.py, ia3/config.py (version 0.21).
 [[nodiscard]] Result<AdapterConfig> parse_adapter_config(std::string_view text,
-                                                         const std::string& place);
+                                                         const std::string& location);
 /// Reads and parses the file `path`. Errors: as `parse_adapter_config` and `read_text_file`.
 [[nodiscard]] Result<AdapterConfig> read_adapter_config(const std::filesystem::path& path);
 
@@ -74,7 +75,7 @@ struct AdapterConfig {
 struct ModelModule {
   std::string path;  // e.g. "model.layers.0.self_attn.q_proj"
   std::int64_t out_features = 0;
-  std::int64_t in_features = 0;  // of embed_tokens: the vocabulary
+  std::int64_t in_features = 0;  // for embed_tokens: the size of the vocabulary
   bool has_bias = false;
   bool is_embedding = false;
 };
@@ -82,7 +83,7 @@ struct ModelModule {
 /// Returns embed_tokens, the seven projections of every layer, and lm_head (tied or not).
 [[nodiscard]] std::vector<ModelModule> model_modules(const ModelConfig& model);
 
-/// One module that an adapter changes, and how.
+/// A module that an adapter changes, and how it changes it.
 struct AdapterModule {
   ModelModule module;
   std::int64_t rank = 0;      // LoRA
@@ -93,13 +94,15 @@ struct AdapterModule {
 
 /// Returns the modules of `model` that `config` selects, in the order of `model_modules`.
 ///
-/// As in PEFT: names match a path or its last components; excluded modules and those of
-/// modules_to_save are left out; `layers_to_transform` holds for names that are not whole paths.
-/// Errors, in one line beginning with `place`: `kInvalidArgument` for a bad pattern, one that takes
-/// too many steps, or when nothing is selected; `kUnimplemented` for DoRA on embeddings.
+/// The rules are those of PEFT. A name matches a whole path or its last components. Excluded
+/// modules and those of modules_to_save are not selected. `layers_to_transform` restricts only
+/// names that are not whole paths.
+/// Errors: one line that begins with `location`. `kInvalidArgument` for a bad pattern, a pattern
+/// that takes too many steps, or an empty selection; `kUnimplemented` for DoRA or IA3 on
+/// embeddings.
 /// Source: huggingface/peft, src/peft/tuners/tuners_utils.py, check_target_module_exists.
 [[nodiscard]] Result<std::vector<AdapterModule>> resolve_adapter(const AdapterConfig& config,
                                                                  const ModelConfig& model,
-                                                                 const std::string& place);
+                                                                 const std::string& location);
 
 }  // namespace tidemill::engines

@@ -54,7 +54,7 @@ void add_biases(TensorShapes& shapes, const AdapterConfig& config,
 
 void add_saved(TensorShapes& shapes, const AdapterConfig& config, const ModelConfig& model) {
   TensorShapes parts = expected_tensors(model);
-  parts["lm_head.weight"] = {model.vocab_size, model.hidden_size};  // a module even when tied
+  parts["lm_head.weight"] = {model.vocab_size, model.hidden_size};  // a module even if tied
   for (const auto& [name, shape] : parts) {
     const std::string path = name.substr(0, name.rfind('.'));
     if (std::any_of(config.modules_to_save.begin(), config.modules_to_save.end(),
@@ -93,7 +93,7 @@ Result<AdapterFiles> open_adapter(const std::filesystem::path& path, const Model
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected, file.tensors, weights_path.string()));
   TIDEMILL_RETURN_IF_ERROR(check_finite_weights(file.tensors, weights_path.string()));
   adapter.tensors = std::move(file.tensors);
-  adapter.place = config_path.string();
+  adapter.location = config_path.string();
   return adapter;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which modules of a model an adapter changes, and with what rank and scale.
+// Determines which modules of a model an adapter changes, and with what rank and scale.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace tidemill::engines {
 namespace {
 
-// `path` is `name`, or ends with "." and `name`.
+// Returns whether `path` is `name` or ends with "." and `name`.
 bool ends_with_name(const std::string& path, const std::string& name) {
   return path == name || path.ends_with("." + name);
 }
@@ -28,7 +28,7 @@ public:
     return selection;
   }
 
-  [[nodiscard]] Result<bool> holds(const ModelModule& module) const {
+  [[nodiscard]] Result<bool> selects(const ModelModule& module) const {
     switch (selector_->kind) {
       case ModuleSelector::Kind::kRegex: return pattern_->matches_whole(module.path);
       case ModuleSelector::Kind::kAllLinear:
@@ -39,7 +39,7 @@ public:
                        [&module](const auto& name) { return ends_with_name(module.path, name); });
   }
 
-  /// Returns whether a name is the whole path.
+  // Returns whether one of the names is the whole path.
   [[nodiscard]] bool names_exactly(const ModelModule& module) const {
     const auto& names = selector_->names;
     return std::find(names.begin(), names.end(), module.path) != names.end();
@@ -51,7 +51,7 @@ private:
   std::optional<ModulePattern> pattern_;
 };
 
-// Patterns of `rank_pattern` or `alpha_pattern`; the first hit wins.
+// The patterns of `rank_pattern` or `alpha_pattern`. The first one that matches applies.
 template <class T>
 class Overrides {
 public:
@@ -65,21 +65,21 @@ public:
     return out;
   }
 
-  [[nodiscard]] Result<T> value_for(const std::string& path, T otherwise) const {
+  [[nodiscard]] Result<T> value_for(const std::string& path, T fallback) const {
     for (const auto& [pattern, value] : rows_) {
       TIDEMILL_ASSIGN_OR_RETURN(const bool hit, pattern.matches_whole(path));
       if (hit) {
         return value;
       }
     }
-    return otherwise;
+    return fallback;
   }
 
 private:
   std::vector<std::pair<ModulePattern, T>> rows_;
 };
 
-// `layers_to_transform` with `layers_pattern`.
+// Applies `layers_to_transform` and `layers_pattern`.
 class LayerFilter {
 public:
   static Result<LayerFilter> make(const AdapterConfig& config) {
@@ -96,7 +96,7 @@ public:
     return filter;
   }
 
-  [[nodiscard]] Result<bool> lets_through(const std::string& path) const {
+  [[nodiscard]] Result<bool> allows(const std::string& path) const {
     if (!config_->layers_to_transform) {
       return true;
     }
@@ -144,21 +144,21 @@ Result<std::vector<AdapterModule>> resolve(const AdapterConfig& config, const Mo
     const bool saved =
         std::any_of(config.modules_to_save.begin(), config.modules_to_save.end(),
                     [&path](const std::string& name) { return ends_with_name(path, name); });
-    TIDEMILL_ASSIGN_OR_RETURN(const bool out_of_bounds,
-                              in_field(excluded.holds(module), "exclude_modules"));
-    TIDEMILL_ASSIGN_OR_RETURN(bool selected, in_field(targets.holds(module), "target_modules"));
+    TIDEMILL_ASSIGN_OR_RETURN(const bool is_excluded,
+                              in_field(excluded.selects(module), "exclude_modules"));
+    TIDEMILL_ASSIGN_OR_RETURN(bool selected, in_field(targets.selects(module), "target_modules"));
     if (selected && config.targets.kind == ModuleSelector::Kind::kNames &&
         !targets.names_exactly(module)) {
-      TIDEMILL_ASSIGN_OR_RETURN(selected, in_field(layers.lets_through(path), "layers_pattern"));
+      TIDEMILL_ASSIGN_OR_RETURN(selected, in_field(layers.allows(path), "layers_pattern"));
     }
-    if (!selected || saved || out_of_bounds) {
+    if (!selected || saved || is_excluded) {
       continue;
     }
     AdapterModule entry;
     entry.module = std::move(module);
     if (config.kind == AdapterKind::kIa3) {
       TIDEMILL_ASSIGN_OR_RETURN(entry.scales_input,
-                                in_field(feedforward.holds(entry.module), "feedforward_modules"));
+                                in_field(feedforward.selects(entry.module), "feedforward_modules"));
     } else {
       TIDEMILL_ASSIGN_OR_RETURN(entry.rank,
                                 in_field(ranks.value_for(path, config.rank), "rank_pattern"));
@@ -174,7 +174,7 @@ Result<std::vector<AdapterModule>> resolve(const AdapterConfig& config, const Mo
     out.push_back(std::move(entry));
   }
   if (out.empty()) {
-    return invalid_argument("target_modules: select no module of this model");
+    return invalid_argument("target_modules: match no module of this model");
   }
   return out;
 }
@@ -204,8 +204,8 @@ std::vector<ModelModule> model_modules(const ModelConfig& model) {
 
 Result<std::vector<AdapterModule>> resolve_adapter(const AdapterConfig& config,
                                                    const ModelConfig& model,
-                                                   const std::string& place) {
-  return in_field(resolve(config, model), place);
+                                                   const std::string& location) {
+  return in_field(resolve(config, model), location);
 }
 
 }  // namespace tidemill::engines

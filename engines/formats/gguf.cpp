@@ -17,13 +17,14 @@ namespace tidemill::engines {
 namespace {
 
 constexpr std::uint64_t kDefaultAlignment = 32;
-constexpr std::int64_t kLeastAlignment = 8;
-constexpr std::int64_t kMostAlignment = std::int64_t{1} << 16U;
-// A key with an empty name and a byte for its value; a tensor of one dimension with an empty name.
-constexpr std::uint64_t kLeastKeyBytes = 8 + 4 + 1;
-constexpr std::uint64_t kLeastTensorBytes = 8 + 4 + 8 + 4 + 8;
+constexpr std::int64_t kMinAlignment = 8;
+constexpr std::int64_t kMaxAlignment = std::int64_t{1} << 16U;
+// The smallest entries: a key with an empty name and a value of one byte, and a tensor of one
+// dimension with an empty name.
+constexpr std::uint64_t kMinKeyBytes = 8 + 4 + 1;
+constexpr std::uint64_t kMinTensorBytes = 8 + 4 + 8 + 4 + 8;
 
-// Types of values, by their number.
+// The types of values, in the order of their numbers.
 enum class ValueType : std::uint32_t {
   kU8,
   kI8,
@@ -40,7 +41,7 @@ enum class ValueType : std::uint32_t {
   kF64
 };
 
-// The least bytes that a value of a type takes.
+// The minimum size of a value of each type.
 constexpr std::array<std::uint64_t, 13> kValueBytes{1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
 struct TensorTypeRow {
@@ -49,7 +50,7 @@ struct TensorTypeRow {
   std::optional<DType> dtype = std::nullopt;
 };
 
-// Source: `ggml_type` in ggml.h; numbers that are left out belonged to types that were given up.
+// Source: `ggml_type` in ggml.h. The missing numbers belonged to types that were removed.
 constexpr std::array<TensorTypeRow, 34> kTensorTypes{{
     {0, "F32", DType::kF32},
     {1, "F16", DType::kF16},
@@ -87,8 +88,9 @@ constexpr std::array<TensorTypeRow, 34> kTensorTypes{{
     {41, "Q1_0"},
 }};
 
-// The real that the shortest decimal spelling of `value` means: 1e-5, not 9.99999974738e-06.
-double as_spelled(float value) {
+// Returns the real that the shortest decimal representation of `value` denotes, for example 1e-5
+// instead of 9.99999974738e-06.
+double shortest_decimal(float value) {
   if (!std::isfinite(value)) {
     return double{value};
   }
@@ -109,7 +111,7 @@ Status check_name(const std::string& name) {
   }
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20U || c == 0x7F; };
   if (std::any_of(name.begin(), name.end(), is_control)) {
-    return corrupt_data("a name must not hold control characters");
+    return corrupt_data("a name must not contain control characters");
   }
   return {};
 }
@@ -122,20 +124,21 @@ public:
   Result<GgufHeader> read();
 
 private:
-  // A count of things that take at least `least_bytes` each.
-  Result<std::uint64_t> count(std::string_view what, std::uint64_t least_bytes, std::uint64_t most);
+  // Reads a count of items that take at least `min_bytes` each.
+  Result<std::uint64_t> count(std::string_view what, std::uint64_t min_bytes,
+                              std::uint64_t max_count);
   Status read_keys(std::uint64_t num_keys);
   Result<Json> value(ValueType type, int depth);
   template <class T>
   Result<Json> integer();
   Result<Json> list(int depth);
   Result<ValueType> value_type();
-  Status check_whole() const;
+  Status check_not_split() const;
   Result<std::uint64_t> alignment() const;
   Status read_tensors(std::uint64_t num_tensors);
   Status read_tensor(GgufTensor& tensor);
   Status read_shape(GgufTensor& tensor);
-  Status place_tensors(std::uint64_t alignment);
+  Status resolve_offsets(std::uint64_t alignment);
 
   const ReadableFile& file_;
   GgufLists lists_;
@@ -145,16 +148,17 @@ private:
   std::uint64_t num_values_ = 0;
 };
 
-Result<std::uint64_t> HeaderReader::count(std::string_view what, std::uint64_t least_bytes,
-                                          std::uint64_t most) {
+Result<std::uint64_t> HeaderReader::count(std::string_view what, std::uint64_t min_bytes,
+                                          std::uint64_t max_count) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto number, cursor_.number<std::uint64_t>());
-  if (number > cursor_.remaining() / least_bytes) {
-    return corrupt_data(std::to_string(number) + " " + std::string(what) + " cannot stand in " +
-                        std::to_string(cursor_.remaining()) + " bytes");
+  if (number > cursor_.remaining() / min_bytes) {
+    return corrupt_data(std::to_string(number) + " " + std::string(what) +
+                        " do not fit in the remaining " + std::to_string(cursor_.remaining()) +
+                        " bytes");
   }
-  if (number > most) {
+  if (number > max_count) {
     return invalid_argument(std::to_string(number) + " " + std::string(what) + "; at most " +
-                            std::to_string(most) + " are read");
+                            std::to_string(max_count) + " are read");
   }
   return number;
 }
@@ -162,7 +166,7 @@ Result<std::uint64_t> HeaderReader::count(std::string_view what, std::uint64_t l
 Result<ValueType> HeaderReader::value_type() {
   TIDEMILL_ASSIGN_OR_RETURN(const auto number, cursor_.number<std::uint32_t>());
   if (number >= kValueBytes.size()) {
-    return corrupt_data("value type " + std::to_string(number) + " is unknown; there are 13");
+    return corrupt_data("unknown value type " + std::to_string(number) + "; the types are 0 to 12");
   }
   return static_cast<ValueType>(number);
 }
@@ -190,7 +194,7 @@ Result<Json> HeaderReader::value(ValueType type, int depth) {
     case ValueType::kI64: return integer<std::int64_t>();
     case ValueType::kF32: {
       TIDEMILL_ASSIGN_OR_RETURN(const float number, cursor_.number<float>());
-      return Json(as_spelled(number));
+      return Json(shortest_decimal(number));
     }
     case ValueType::kF64: {
       TIDEMILL_ASSIGN_OR_RETURN(const double number, cursor_.number<double>());
@@ -199,7 +203,7 @@ Result<Json> HeaderReader::value(ValueType type, int depth) {
     case ValueType::kBool: {
       TIDEMILL_ASSIGN_OR_RETURN(const auto byte, cursor_.number<std::uint8_t>());
       if (byte > 1) {
-        return corrupt_data("a truth value must be 0 or 1, not " + std::to_string(byte));
+        return corrupt_data("a boolean must be 0 or 1, not " + std::to_string(byte));
       }
       return Json(byte == 1);
     }
@@ -209,13 +213,12 @@ Result<Json> HeaderReader::value(ValueType type, int depth) {
     }
     case ValueType::kList: return list(depth + 1);
   }
-  return corrupt_data("value type is unknown");
+  return corrupt_data("unknown value type");
 }
 
 Result<Json> HeaderReader::list(int depth) {
   if (depth > limits_.max_depth) {
-    return invalid_argument("lists in lists, more than " + std::to_string(limits_.max_depth) +
-                            " deep");
+    return invalid_argument("lists nested deeper than " + std::to_string(limits_.max_depth));
   }
   TIDEMILL_ASSIGN_OR_RETURN(const ValueType type, value_type());
   const std::uint64_t bytes = kValueBytes.at(static_cast<std::size_t>(type));
@@ -249,26 +252,25 @@ Status HeaderReader::read_keys(std::uint64_t num_keys) {
     };
     const Result<std::string> name = named();
     TIDEMILL_RETURN_IF_ERROR(name.status().with_context("key " + std::to_string(i)));
-    const std::string place = "key " + quote(name.value());
+    const std::string location = "key " + quote(name.value());
     if (!seen.insert(name.value()).second) {
-      return corrupt_data(place + ": comes twice");
+      return corrupt_data(location + ": appears twice");
     }
     const Result<ValueType> type = value_type();
-    TIDEMILL_RETURN_IF_ERROR(type.status().with_context(place));
+    TIDEMILL_RETURN_IF_ERROR(type.status().with_context(location));
     Result<Json> read = value(type.value(), 0);
-    TIDEMILL_RETURN_IF_ERROR(read.status().with_context(place));
+    TIDEMILL_RETURN_IF_ERROR(read.status().with_context(location));
     keys.push_back({name.value(), std::move(read).value()});
   }
   header_.keys = Json(std::move(keys));
   return {};
 }
 
-Status HeaderReader::check_whole() const {
+Status HeaderReader::check_not_split() const {
   const Json* parts = header_.keys.find("split.count");
   if (parts != nullptr && (parts->if_integer() == nullptr || *parts->if_integer() > 1)) {
-    return {
-        Errc::kUnimplemented,
-        "key \"split.count\": a file that is one of several parts is not read; join them first"};
+    return {Errc::kUnimplemented,
+            "key \"split.count\": split files are not supported; merge them first"};
   }
   return {};
 }
@@ -279,10 +281,10 @@ Result<std::uint64_t> HeaderReader::alignment() const {
     return kDefaultAlignment;
   }
   const std::int64_t* number = key->if_integer();
-  if (number == nullptr || *number < kLeastAlignment || *number > kMostAlignment ||
+  if (number == nullptr || *number < kMinAlignment || *number > kMaxAlignment ||
       !std::has_single_bit(static_cast<std::uint64_t>(*number))) {
     return corrupt_data("key \"general.alignment\": must be a power of two from " +
-                        std::to_string(kLeastAlignment) + " to " + std::to_string(kMostAlignment));
+                        std::to_string(kMinAlignment) + " to " + std::to_string(kMaxAlignment));
   }
   return static_cast<std::uint64_t>(*number);
 }
@@ -314,13 +316,13 @@ Status HeaderReader::read_tensor(GgufTensor& tensor) {
   }
   if (!row->dtype.has_value()) {
     return {Errc::kUnimplemented,
-            "type " + std::string(row->name) + "; only F32, F16, BF16 and Q8_0 are read"};
+            "type " + std::string(row->name) + "; only F32, F16, BF16 and Q8_0 are supported"};
   }
   tensor.dtype = *row->dtype;
   const auto block = static_cast<std::int64_t>(dtype_block_elements(tensor.dtype));
   if (tensor.shape.back() % block != 0) {
     return corrupt_data("rows of " + std::to_string(tensor.shape.back()) +
-                        " elements; Q8_0 has blocks of " + std::to_string(block));
+                        " elements; Q8_0 needs a multiple of " + std::to_string(block));
   }
   TIDEMILL_ASSIGN_OR_RETURN(tensor.begin, cursor_.number<std::uint64_t>());
   return {};
@@ -335,19 +337,20 @@ Status HeaderReader::read_tensors(std::uint64_t num_tensors) {
       return check_name(tensor.name);
     };
     TIDEMILL_RETURN_IF_ERROR(named().with_context("tensor " + std::to_string(i)));
-    const std::string place = "tensor " + quote(tensor.name);
+    const std::string location = "tensor " + quote(tensor.name);
     if (!seen.insert(tensor.name).second) {
-      return corrupt_data(place + ": comes twice");
+      return corrupt_data(location + ": appears twice");
     }
-    TIDEMILL_RETURN_IF_ERROR(read_tensor(tensor).with_context(place));
+    TIDEMILL_RETURN_IF_ERROR(read_tensor(tensor).with_context(location));
     header_.tensors.push_back(std::move(tensor));
   }
   return {};
 }
 
-// Offsets become places in the file. In the order of their offsets each tensor must begin where the
-// one before it ends, but for the padding, and the last must end where the file does.
-Status HeaderReader::place_tensors(std::uint64_t alignment) {
+// Converts offsets in the data to offsets in the file. In the order of their offsets, each tensor
+// must begin where the previous one ends, apart from padding, and the last one must end at the end
+// of the file.
+Status HeaderReader::resolve_offsets(std::uint64_t alignment) {
   if (header_.tensors.empty()) {
     return {};
   }
@@ -359,31 +362,31 @@ Status HeaderReader::place_tensors(std::uint64_t alignment) {
                    [](const auto* a, const auto* b) { return a->begin < b->begin; });
   const std::uint64_t start = aligned(cursor_.position(), alignment);
   if (start > file_.size_bytes()) {
-    return corrupt_data("data begin at byte " + std::to_string(start) + " of a file of " +
-                        std::to_string(file_.size_bytes()));
+    return corrupt_data("data begins at byte " + std::to_string(start) + ", but the file has " +
+                        std::to_string(file_.size_bytes()) + " bytes");
   }
   const std::uint64_t data_size = file_.size_bytes() - start;
   std::uint64_t position = 0;
   for (GgufTensor* tensor : order) {
-    const std::string place = "tensor " + quote(tensor->name) + ": ";
+    const std::string location = "tensor " + quote(tensor->name) + ": ";
     if (tensor->begin % alignment != 0) {
-      return corrupt_data(place + "offset " + std::to_string(tensor->begin) +
-                          " is no multiple of the alignment, " + std::to_string(alignment));
+      return corrupt_data(location + "offset " + std::to_string(tensor->begin) +
+                          " is not a multiple of the alignment, " + std::to_string(alignment));
     }
     if (tensor->begin != aligned(position, alignment)) {
       return corrupt_data(
-          place +
+          location +
           (tensor->begin < position ? "overlaps the tensor before it" : "leaves a gap before it") +
           ": begins at " + std::to_string(tensor->begin) + ", expected " +
           std::to_string(aligned(position, alignment)));
     }
     const std::optional<std::uint64_t> bytes = tensor_bytes(tensor->dtype, tensor->shape);
     if (!bytes.has_value()) {
-      return corrupt_data(place + "its dimensions are beyond 2^63-1 bytes");
+      return corrupt_data(location + "its dimensions need more than 2^63-1 bytes");
     }
     if (tensor->begin > data_size || *bytes > data_size - tensor->begin) {
-      return corrupt_data(place + "needs " + std::to_string(*bytes) + " bytes from " +
-                          std::to_string(tensor->begin) + " of a data area of " +
+      return corrupt_data(location + "needs " + std::to_string(*bytes) + " bytes at offset " +
+                          std::to_string(tensor->begin) + ", but the data area has " +
                           std::to_string(data_size));
     }
     position = tensor->begin + *bytes;
@@ -400,30 +403,29 @@ Result<GgufHeader> HeaderReader::read() {
   constexpr std::array<char, 4> kMagic{'G', 'G', 'U', 'F'};
   std::array<char, 4> magic{};
   if (file_.size_bytes() < magic.size()) {
-    return corrupt_data(std::to_string(file_.size_bytes()) + " bytes; no GGUF file");
+    return corrupt_data(std::to_string(file_.size_bytes()) + " bytes; not a GGUF file");
   }
   TIDEMILL_RETURN_IF_ERROR(cursor_.read(std::as_writable_bytes(std::span(magic))));
   if (magic != kMagic) {
     const bool pointer = std::string_view(magic.data(), magic.size()) == "vers";
-    return pointer ? invalid_argument(
-                         "stands for a file of Git LFS that was not fetched (git lfs pull)")
-                   : corrupt_data("no GGUF file: begins with " +
+    return pointer ? invalid_argument("is a Git LFS pointer, not the file itself; run git lfs pull")
+                   : corrupt_data("not a GGUF file: begins with " +
                                   quote(std::string_view(magic.data(), magic.size())));
   }
   TIDEMILL_ASSIGN_OR_RETURN(header_.version, cursor_.number<std::uint32_t>());
   if (header_.version != 2 && header_.version != 3) {
     return Status(Errc::kUnimplemented,
-                  "version " + std::to_string(header_.version) + "; only 2 and 3 are read" +
-                      (header_.version % 0x10000U == 0 ? " (low byte first)" : ""));
+                  "version " + std::to_string(header_.version) + " is not supported; only 2 and 3" +
+                      (header_.version % 0x10000U == 0 ? " (little-endian)" : ""));
   }
   TIDEMILL_ASSIGN_OR_RETURN(const auto num_tensors,
-                            count("tensors", kLeastTensorBytes, limits_.max_tensors));
-  TIDEMILL_ASSIGN_OR_RETURN(const auto num_keys, count("keys", kLeastKeyBytes, limits_.max_keys));
+                            count("tensors", kMinTensorBytes, limits_.max_tensors));
+  TIDEMILL_ASSIGN_OR_RETURN(const auto num_keys, count("keys", kMinKeyBytes, limits_.max_keys));
   TIDEMILL_RETURN_IF_ERROR(read_keys(num_keys));
-  TIDEMILL_RETURN_IF_ERROR(check_whole());
+  TIDEMILL_RETURN_IF_ERROR(check_not_split());
   TIDEMILL_ASSIGN_OR_RETURN(const std::uint64_t alignment, this->alignment());
   TIDEMILL_RETURN_IF_ERROR(read_tensors(num_tensors));
-  TIDEMILL_RETURN_IF_ERROR(place_tensors(alignment));
+  TIDEMILL_RETURN_IF_ERROR(resolve_offsets(alignment));
   return std::move(header_);
 }
 
@@ -432,9 +434,9 @@ Result<GgufHeader> HeaderReader::read() {
 Result<GgufHeader> read_gguf_header(const ReadableFile& file, GgufLists lists,
                                     const GgufLimits& limits) {
   Result<GgufHeader> header = HeaderReader(file, lists, limits).read();
-  const std::string place = file.path().string();
-  if (!header.ok() && !header.status().message().starts_with(place)) {
-    return header.status().with_context(place);
+  const std::string location = file.path().string();
+  if (!header.ok() && !header.status().message().starts_with(location)) {
+    return header.status().with_context(location);
   }
   return header;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From keys to a config: each key becomes the field of config.json that says the same, and the
-// reader of config.json checks sizes and ranges. What it refuses is told under the key's name.
+// Converts the keys to a config. Each key becomes the corresponding field of config.json, and the
+// reader of config.json checks sizes and ranges. Its errors are reported under the key's name.
 #include "engines/formats/gguf_config.hpp"
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace {
 constexpr IntegerRange kSizeRange{1, std::int64_t{1} << 31U};
 constexpr IntegerRange kTokenRange{0, std::int64_t{1} << 31U};
 
-// Keys of an architecture, without its name, that change what is computed and are read, or that
-// change nothing. All others could.
+// The keys of an architecture, without its name, that are read or do not affect the computation.
+// Any other key could affect it.
 constexpr std::array<std::string_view, 23> kKnownKeys{
     "vocab_size",
     "context_length",
@@ -53,7 +53,7 @@ const GgufTensor* find_tensor(const GgufHeader& header, std::string_view name) {
   return found == header.tensors.end() ? nullptr : &*found;
 }
 
-// What the matrices are stored as, in the words of config.json.
+// Returns the type of the matrices, as config.json names it.
 std::string_view dtype_word(const GgufHeader& header) {
   bool all_f16 = true;
   bool all_bf16 = true;
@@ -62,7 +62,7 @@ std::string_view dtype_word(const GgufHeader& header) {
     all_f16 = all_f16 && (!matrix || tensor.dtype == DType::kF16);
     all_bf16 = all_bf16 && (!matrix || tensor.dtype == DType::kBF16);
   }
-  if (all_f16 == all_bf16) {  // no matrices, or others
+  if (all_f16 == all_bf16) {  // no matrices, or other types
     return "float32";
   }
   return all_f16 ? "float16" : "bfloat16";
@@ -70,17 +70,17 @@ std::string_view dtype_word(const GgufHeader& header) {
 
 class KeyReader {
 public:
-  KeyReader(const GgufHeader& header, const std::string& place)
-      : header_(header), place_(place), keys_(header.keys, place) {}
+  KeyReader(const GgufHeader& header, const std::string& location)
+      : header_(header), location_(location), keys_(header.keys, location) {}
 
-  // Returns the config without the scaling that `kRopeFactorsName` means.
+  // Returns the config without the scaling that the tensor `kRopeFactorsName` describes.
   Result<ModelConfig> read();
 
 private:
   [[nodiscard]] std::string key(std::string_view name) const {
     return architecture_ + "." + std::string(name);
   }
-  // Adds the field `name` of config.json, which says what `key` does.
+  // Adds the field `name` of config.json, which corresponds to `key`.
   void put(const char* name, Json value, std::string key) {
     config_.push_back({name, std::move(value)});
     renamed_.emplace_back(name, std::move(key));
@@ -89,10 +89,11 @@ private:
     put(name, keys_.required_integer(key(key_name), kSizeRange), key(key_name));
   }
   void refuse_unsupported(const std::string& key, const std::string& problem) {
-    keys_.refuse({Errc::kUnimplemented, place_ + ": " + quote_unless_plain(key) + ": " + problem});
+    keys_.refuse(
+        {Errc::kUnimplemented, location_ + ": " + quote_unless_plain(key) + ": " + problem});
   }
   void read_architecture();
-  void refuse_foreign_keys();
+  void refuse_unsupported_keys();
   void read_sizes();
   void read_heads();
   void read_biases();
@@ -105,7 +106,7 @@ private:
   [[nodiscard]] Result<ModelConfig> checked() const;
 
   const GgufHeader& header_;
-  const std::string& place_;
+  const std::string& location_;
   JsonFields keys_;
   std::string architecture_;
   Json::Object config_;
@@ -126,7 +127,7 @@ void KeyReader::read_architecture() {
   put("model_type", architecture_, "general.architecture");
 }
 
-void KeyReader::refuse_foreign_keys() {
+void KeyReader::refuse_unsupported_keys() {
   const std::string prefix = architecture_ + ".";
   for (const Json::Member& member : *header_.keys.if_object()) {
     if (!member.name.starts_with(prefix)) {
@@ -155,13 +156,13 @@ void KeyReader::read_sizes() {
   put_size("max_position_embeddings", "context_length");
   const GgufTensor* table = find_tensor(header_, "token_embd.weight");
   if (table == nullptr) {
-    keys_.refuse(invalid_argument(place_ + ": tensor \"token_embd.weight\": missing"));
+    keys_.refuse(invalid_argument(location_ + ": tensor \"token_embd.weight\": missing"));
     return;
   }
   const std::int64_t rows = table->shape.front();
   if (keys_.integer(key("vocab_size"), kSizeRange).value_or(rows) != rows) {
-    keys_.refuse(key("vocab_size"),
-                 "must be " + std::to_string(rows) + ", as many as \"token_embd.weight\" has rows");
+    keys_.refuse(key("vocab_size"), "must be " + std::to_string(rows) +
+                                        ", the number of rows of \"token_embd.weight\"");
   }
   put("vocab_size", rows, "tensor \"token_embd.weight\"");
   put("rms_norm_eps", keys_.required_real(key("attention.layer_norm_rms_epsilon"), {0.0, 1.0}),
@@ -192,7 +193,7 @@ void KeyReader::read_heads() {
   for (const std::string_view name : {"attention.value_length", "rope.dimension_count"}) {
     if (keys_.integer(key(name), kSizeRange).value_or(*size) != *size) {
       refuse_unsupported(key(name),
-                         "only " + std::to_string(*size) + ", the size of a head, is supported");
+                         "only " + std::to_string(*size) + ", the head size, is supported");
     }
   }
   put("head_dim", *size, key("attention.key_length"));
@@ -203,8 +204,8 @@ void KeyReader::read_biases() {
   const bool output = has("blk.0.attn_output.bias");
   if (architecture_ != "qwen2" && queries != output) {
     keys_.refuse({Errc::kUnimplemented,
-                  place_ + ": tensor \"blk.0.attn_" + (queries ? "q" : "output") +
-                      ".bias\": biases of attention are supported on all four layers or none"});
+                  location_ + ": tensor \"blk.0.attn_" + (queries ? "q" : "output") +
+                      ".bias\": attention biases are supported on all four projections or none"});
   }
   if (architecture_ != "qwen2") {
     put("attention_bias", queries, "tensor \"blk.0.attn_q.bias\"");
@@ -283,16 +284,16 @@ void KeyReader::read_tokens() {
 }
 
 Result<ModelConfig> KeyReader::checked() const {
-  Result<ModelConfig> config = parse_model_config(Json(config_).to_text(), place_);
+  Result<ModelConfig> config = parse_model_config(Json(config_).to_text(), location_);
   if (config.ok()) {
     return config;
   }
   const std::string& message = config.status().message();
   for (const auto& [field, key] : renamed_) {
-    const std::string start = place_ + ": " + field + ": ";
+    const std::string start = location_ + ": " + field + ": ";
     if (message.starts_with(start)) {
       return Status(config.status().code(),
-                    place_ + ": " + key + ": " + message.substr(start.size()));
+                    location_ + ": " + key + ": " + message.substr(start.size()));
     }
   }
   return config;
@@ -301,7 +302,7 @@ Result<ModelConfig> KeyReader::checked() const {
 Result<ModelConfig> KeyReader::read() {
   read_architecture();
   TIDEMILL_RETURN_IF_ERROR(keys_.status());
-  refuse_foreign_keys();
+  refuse_unsupported_keys();
   read_sizes();
   read_heads();
   read_biases();
@@ -313,7 +314,7 @@ Result<ModelConfig> KeyReader::read() {
 
 // -- frequencies ---------------------------------------------------------------------------------
 
-// What divides the frequencies of `config`: 1 where it scales nothing.
+// Returns whether the scaling of `config` divides the plain frequencies by `factors`.
 bool scales_by(ModelConfig config, const std::vector<float>& factors) {
   constexpr double kTolerance = 1e-4;  // both sides come from float32
   const std::vector<float> scaled = rope_frequencies(config).inverse;
@@ -333,19 +334,20 @@ Result<std::vector<float>> read_factors(const ReadableFile& file, const GgufTens
   if (tensor.dtype != DType::kF32 ||
       tensor.shape != std::vector<std::int64_t>{config.head_dim / 2}) {
     return invalid_argument(here + "must be " + std::to_string(config.head_dim / 2) +
-                            " of type F32, one for each two of a head");
+                            " of type F32, one for each pair of head dimensions");
   }
   std::vector<float> factors(static_cast<std::size_t>(tensor.shape[0]));
   TIDEMILL_RETURN_IF_ERROR(file.read_at(tensor.begin, std::as_writable_bytes(std::span(factors))));
   return factors;
 }
 
-// Finds the llama3 scaling with which a converter made `factors`: its factor is the last and
-// largest; the ends of the ramp are those of every published model, the context is tried.
+// Finds the llama3 scaling from which a converter computed `factors`. The scaling factor is the
+// last and largest of them. The ends of the ramp are those of every published model. The original
+// context is found by trying powers of two.
 Status find_scaling(const std::vector<float>& factors, const std::string& here,
                     ModelConfig& config) {
   constexpr std::int64_t kPublished = 8192;
-  constexpr std::int64_t kMost = std::int64_t{1} << 20U;
+  constexpr std::int64_t kMaxContext = std::int64_t{1} << 20U;
   const double factor = std::round(double{factors.back()} * 1e4) / 1e4;
   RopeConfig rope = config.rope;
   rope.kind = RopeKind::kLlama3;
@@ -354,7 +356,7 @@ Status find_scaling(const std::vector<float>& factors, const std::string& here,
   rope.high_freq_factor = 4.0;
   rope.original_max_positions = kPublished;
   ModelConfig tried = config;
-  for (std::int64_t next = 32; factor >= 1.0 && factor <= 1e6 && next <= kMost; next *= 2) {
+  for (std::int64_t next = 32; factor >= 1.0 && factor <= 1e6 && next <= kMaxContext; next *= 2) {
     tried.rope = rope;
     if (scales_by(tried, factors)) {
       config = tried;
@@ -364,12 +366,12 @@ Status find_scaling(const std::vector<float>& factors, const std::string& here,
   }
   return {Errc::kUnimplemented,
           here +
-              "not the factors of Llama 3.1's scaling; put the model's config.json beside the "
+              "not the factors of Llama 3.1's scaling; put the model's config.json next to the "
               "file"};
 }
 
 Status check_agreement(const ModelConfig& given, const ModelConfig& keys,
-                       const std::string& place) {
+                       const std::string& location) {
   struct Row {
     const char* field;
     std::int64_t given;
@@ -387,8 +389,8 @@ Status check_agreement(const ModelConfig& given, const ModelConfig& keys,
   }};
   for (const Row& row : rows) {
     if (row.given != row.keys) {
-      return invalid_argument(place + ": another model than the config.json beside it, by " +
-                              row.field);
+      return invalid_argument(
+          location + ": does not match the config.json next to it: " + row.field + " differs");
     }
   }
   return {};
@@ -398,10 +400,10 @@ Status check_agreement(const ModelConfig& given, const ModelConfig& keys,
 
 Result<ModelConfig> gguf_config(const ReadableFile& file, const GgufHeader& header,
                                 const std::optional<ModelConfig>& given) {
-  const std::string place = file.path().string();
-  TIDEMILL_ASSIGN_OR_RETURN(ModelConfig config, KeyReader(header, place).read());
+  const std::string location = file.path().string();
+  TIDEMILL_ASSIGN_OR_RETURN(ModelConfig config, KeyReader(header, location).read());
   if (given.has_value()) {
-    TIDEMILL_RETURN_IF_ERROR(check_agreement(*given, config, place));
+    TIDEMILL_RETURN_IF_ERROR(check_agreement(*given, config, location));
     const DType dtype = config.dtype;
     config = *given;
     config.dtype = dtype;
@@ -410,13 +412,13 @@ Result<ModelConfig> gguf_config(const ReadableFile& file, const GgufHeader& head
   if (tensor == nullptr) {
     return config;
   }
-  const std::string here = place + ": tensor " + quote(tensor->name) + ": ";
+  const std::string here = location + ": tensor " + quote(tensor->name) + ": ";
   TIDEMILL_ASSIGN_OR_RETURN(const std::vector<float> factors,
                             read_factors(file, *tensor, config, here));
   if (!given.has_value() && config.rope.kind == RopeKind::kDefault) {
     TIDEMILL_RETURN_IF_ERROR(find_scaling(factors, here, config));
   } else if (!scales_by(config, factors)) {
-    return invalid_argument(here + "not what the model's scaling makes of the frequencies");
+    return invalid_argument(here + "does not match the model's frequency scaling");
   }
   return config;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of a GGUF file as a model's config.
+// Converts the keys of a GGUF file to a model's config.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,11 @@
 
 namespace tidemill::engines {
 
-/// The tensor of factors that divide rotation frequencies: those of the llama3 scaling.
+/// The tensor with the factors by which the llama3 scaling divides rotation frequencies.
 inline constexpr std::string_view kRopeFactorsName = "rope_freqs.weight";
 
-/// Returns the config that `header`, read from `file`, describes; see `open_gguf_model` for what
-/// `given` is. Errors: as there.
+/// Returns the config that `header` describes. `header` must have been read from `file`. `given` is
+/// the `config` argument of `open_gguf_model`. Errors: as `open_gguf_model`.
 [[nodiscard]] Result<ModelConfig> gguf_config(const ReadableFile& file, const GgufHeader& header,
                                               const std::optional<ModelConfig>& given);
 

@@ -15,11 +15,12 @@ constexpr std::uint64_t kPieceBytes = std::uint64_t{64} << 10U;
 Status GgufCursor::check(std::uint64_t count) const {
   if (count > remaining()) {
     return corrupt_data("byte " + std::to_string(position_) + ": needs " + std::to_string(count) +
-                        " bytes, but the file ends after " + std::to_string(remaining()));
+                        " bytes, but only " + std::to_string(remaining()) + " remain");
   }
   if (count > limit_ - position_) {
-    return invalid_argument("byte " + std::to_string(position_) + ": the header has more than " +
-                            std::to_string(limit_) + " bytes, which is as much as is read");
+    return invalid_argument("byte " + std::to_string(position_) +
+                            ": the header exceeds the limit of " + std::to_string(limit_) +
+                            " bytes");
   }
   return {};
 }
@@ -51,13 +52,13 @@ Result<std::string> GgufCursor::string(std::uint64_t max_bytes) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto size, number<std::uint64_t>());
   TIDEMILL_RETURN_IF_ERROR(check(std::min(size, remaining() + 1)));
   if (size > max_bytes) {
-    return invalid_argument("a text of " + std::to_string(size) + " bytes; at most " +
+    return invalid_argument("a string of " + std::to_string(size) + " bytes; at most " +
                             std::to_string(max_bytes) + " are read");
   }
   std::string text(static_cast<std::size_t>(size), '\0');
   TIDEMILL_RETURN_IF_ERROR(read(std::as_writable_bytes(std::span(text))));
   if (const auto bad = find_invalid_utf8(text)) {
-    return corrupt_data("a text that is not UTF-8 at its byte " + std::to_string(*bad));
+    return corrupt_data("a string with invalid UTF-8 at byte " + std::to_string(*bad));
   }
   return text;
 }

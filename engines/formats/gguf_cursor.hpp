@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading the header of a GGUF file, value by value.
+// Reads the header of a GGUF file value by value.
 #pragma once
 
 #include <bit>
@@ -14,29 +14,30 @@
 
 namespace tidemill::engines {
 
-static_assert(std::endian::native == std::endian::little, "files are read as they are");
+static_assert(std::endian::native == std::endian::little, "numbers are read without conversion");
 
-/// A place in a file that only goes forward.
+/// A cursor that moves forward through a file.
 ///
-/// Reads a piece at a time into memory of its own: what somebody cuts off meanwhile is an error.
-/// Errors, of all reads: `kCorruptData` where the file ends; `kInvalidArgument` beyond the limit;
+/// It reads the file in pieces into its own buffer. If another process truncates the file
+/// meanwhile, a read fails.
+/// Errors of all reads: `kCorruptData` at the end of the file; `kInvalidArgument` beyond the limit;
 /// `kUnavailable`.
 class GgufCursor {
 public:
-  /// Borrows `file`; at most `limit` bytes of it are read.
+  /// Borrows `file`. At most its first `limit` bytes are read.
   GgufCursor(const ReadableFile& file, std::uint64_t limit) : file_(file), limit_(limit) {}
 
   /// Returns the offset of the next byte.
   [[nodiscard]] std::uint64_t position() const noexcept { return position_; }
-  /// Returns how many bytes of the file follow.
+  /// Returns the number of bytes from the position to the end of the file.
   [[nodiscard]] std::uint64_t remaining() const noexcept { return file_.size_bytes() - position_; }
 
   /// Fills `out`.
   [[nodiscard]] Status read(std::span<std::byte> out);
-  /// Passes over `count` bytes.
+  /// Skips `count` bytes.
   [[nodiscard]] Status skip(std::uint64_t count);
 
-  /// Reads a number or an enumeration's.
+  /// Reads a number or an enumerator.
   template <class T>
   [[nodiscard]] Result<T> number() {
     T value{};
@@ -44,7 +45,7 @@ public:
     return value;
   }
 
-  /// Reads a string of at most `max_bytes` in UTF-8.
+  /// Reads a UTF-8 string of at most `max_bytes`.
   [[nodiscard]] Result<std::string> string(std::uint64_t max_bytes);
 
 private:

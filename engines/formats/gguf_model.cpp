@@ -15,12 +15,13 @@
 namespace tidemill::engines {
 namespace {
 
-// Names of a block's tensors, without ".weight" or ".bias".
-struct PartRow {
+// A tensor's names in GGUF and in Hugging Face's layout.
+struct NameRow {
   std::string_view gguf;
-  std::string_view ours;
+  std::string_view hugging_face;
 };
-constexpr std::array<PartRow, 11> kParts{{
+// The tensors of a block, without ".weight" or ".bias".
+constexpr std::array<NameRow, 11> kBlockTensors{{
     {"attn_norm", "input_layernorm"},
     {"ffn_norm", "post_attention_layernorm"},
     {"attn_q", "self_attn.q_proj"},
@@ -33,17 +34,17 @@ constexpr std::array<PartRow, 11> kParts{{
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
 }};
-constexpr std::array<PartRow, 3> kWholes{{
+constexpr std::array<NameRow, 3> kModelTensors{{
     {"token_embd.weight", "model.embed_tokens.weight"},
     {"output_norm.weight", "model.norm.weight"},
     {"output.weight", "lm_head.weight"},
 }};
 
-// What a tensor is called here; none for a name that no model has.
-std::optional<std::string> our_name(std::string_view name) {
-  for (const PartRow& row : kWholes) {
+// Returns Hugging Face's name of a tensor, or nullopt if no model has a tensor with this GGUF name.
+std::optional<std::string> hugging_face_name(std::string_view name) {
+  for (const NameRow& row : kModelTensors) {
     if (row.gguf == name) {
-      return std::string(row.ours);
+      return std::string(row.hugging_face);
     }
   }
   constexpr std::string_view kBlock = "blk.";
@@ -61,20 +62,21 @@ std::optional<std::string> our_name(std::string_view name) {
   }
   const std::string_view part = name.substr(dot + 1, last - dot - 1);
   const std::string_view kind = name.substr(last);
-  for (const PartRow& row : kParts) {
+  for (const NameRow& row : kBlockTensors) {
     if (row.gguf == part && (kind == ".weight" || kind == ".bias")) {
-      std::string ours = "model.layers." + std::to_string(layer) + ".";
-      ours += row.ours;
-      ours += kind;
-      return ours;
+      std::string full_name = "model.layers." + std::to_string(layer) + ".";
+      full_name += row.hugging_face;
+      full_name += kind;
+      return full_name;
     }
   }
   return std::nullopt;
 }
 
-// Returns `tensor`, whose first dimension counts rows of `num_heads` heads, with the rows of each
-// head half a head apart.
-Tensor halves_apart(const Tensor& tensor, std::int64_t num_heads) {
+// Returns `tensor` with the rows of each head in Hugging Face's order: rows that are adjacent in
+// `tensor` end up half a head apart. The first dimension of `tensor` are the rows of `num_heads`
+// heads.
+Tensor deinterleave_heads(const Tensor& tensor, std::int64_t num_heads) {
   const std::int64_t rows = tensor.shape[0];
   const std::int64_t half = rows / num_heads / 2;
   const std::size_t row_bytes = tensor.data.size_bytes() / static_cast<std::size_t>(rows);
@@ -82,8 +84,8 @@ Tensor halves_apart(const Tensor& tensor, std::int64_t num_heads) {
   const std::byte* from = tensor.data.bytes().data();
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t head = row / (2 * half);
-    const std::int64_t place = row % (2 * half);
-    const std::int64_t source = head * 2 * half + 2 * (place % half) + place / half;
+    const std::int64_t in_head = row % (2 * half);
+    const std::int64_t source = head * 2 * half + 2 * (in_head % half) + in_head / half;
     std::memcpy(bytes.data() + static_cast<std::size_t>(row) * row_bytes,
                 from + static_cast<std::size_t>(source) * row_bytes, row_bytes);
   }
@@ -92,8 +94,8 @@ Tensor halves_apart(const Tensor& tensor, std::int64_t num_heads) {
   return {tensor.dtype, tensor.shape, std::move(data)};
 }
 
-// How many heads a tensor's rows belong to, if they were written side by side; else 0.
-std::int64_t paired_heads(const ModelConfig& config, std::string_view name) {
+// Returns the number of heads of a tensor whose rows the converter interleaved, or 0 for others.
+std::int64_t interleaved_heads(const ModelConfig& config, std::string_view name) {
   if (config.family != ModelFamily::kLlama) {
     return 0;
   }
@@ -103,37 +105,37 @@ std::int64_t paired_heads(const ModelConfig& config, std::string_view name) {
   return name.find(".self_attn.k_proj.") != std::string_view::npos ? config.num_kv_heads : 0;
 }
 
-Result<TensorMap> under_our_names(const ModelConfig& config, const TensorMap& tensors,
-                                  const std::string& place) {
-  TensorMap ours;
+Result<TensorMap> with_hugging_face_names(const ModelConfig& config, const TensorMap& tensors,
+                                          const std::string& location) {
+  TensorMap renamed;
   for (const auto& [name, stored] : tensors) {
     Tensor tensor = stored;
-    const std::string here = place + ": tensor " + quote(name) + ": ";
+    const std::string here = location + ": tensor " + quote(name) + ": ";
     if (name == kRopeFactorsName) {
       continue;
     }
-    const std::optional<std::string> our = our_name(name);
-    if (!our.has_value()) {
+    const std::optional<std::string> new_name = hugging_face_name(name);
+    if (!new_name.has_value()) {
       return invalid_argument(here + "unexpected: a " + std::string(family_name(config.family)) +
-                              " has no such tensor");
+                              " model has no such tensor");
     }
     if (tensor.shape.size() == 1 && tensor.dtype == DType::kBlockI8) {
-      return invalid_argument(here + "type Q8_0, which only matrices may have");
+      return invalid_argument(here + "type Q8_0 is supported for matrices only");
     }
-    if (const std::int64_t heads = paired_heads(config, *our); heads > 0) {
+    if (const std::int64_t heads = interleaved_heads(config, *new_name); heads > 0) {
       if (tensor.shape[0] != heads * config.head_dim) {
         return invalid_argument(here + std::to_string(tensor.shape[0]) + " rows, but " +
                                 std::to_string(heads) + " heads have " +
                                 std::to_string(heads * config.head_dim));
       }
-      tensor = halves_apart(tensor, heads);
+      tensor = deinterleave_heads(tensor, heads);
     }
-    ours.emplace(*our, std::move(tensor));
+    renamed.emplace(*new_name, std::move(tensor));
   }
-  return ours;
+  return renamed;
 }
 
-bool is_there(const std::filesystem::path& path) {
+bool file_exists(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);
 }
@@ -151,33 +153,35 @@ Result<GgufModel> open_gguf_model(const std::filesystem::path& path, GgufPart pa
     return model;
   }
   TIDEMILL_ASSIGN_OR_RETURN(const TensorMap tensors, read_gguf_tensors(file, header, placement));
-  TIDEMILL_ASSIGN_OR_RETURN(model.tensors, under_our_names(model.config, tensors, path.string()));
+  TIDEMILL_ASSIGN_OR_RETURN(model.tensors,
+                            with_hugging_face_names(model.config, tensors, path.string()));
   return model;
 }
 
-Result<ModelPlace> find_model(const std::filesystem::path& path) {
+Result<ModelLocation> find_model(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path, ignored)) {
     const std::filesystem::path parent = path.parent_path();
-    return ModelPlace{parent.empty() ? "." : parent, path};
+    return ModelLocation{parent.empty() ? "." : parent, path};
   }
-  ModelPlace place{path, std::nullopt};
-  if (is_there(path / "model.safetensors") || is_there(path / "model.safetensors.index.json")) {
-    return place;
+  ModelLocation location{path, std::nullopt};
+  if (file_exists(path / "model.safetensors") ||
+      file_exists(path / "model.safetensors.index.json")) {
+    return location;
   }
   const Result<std::vector<std::string>> names = list_directory(path);
   for (const std::string& name : names.ok() ? names.value() : std::vector<std::string>()) {
     if (!name.ends_with(".gguf")) {
       continue;
     }
-    if (place.gguf.has_value()) {
-      return invalid_argument(path.string() + ": holds several GGUF files, " +
-                              quote_unless_plain(place.gguf->filename().string()) + " and " +
-                              quote_unless_plain(name) + " among them; name one");
+    if (location.gguf.has_value()) {
+      return invalid_argument(path.string() + ": contains several GGUF files, including " +
+                              quote_unless_plain(location.gguf->filename().string()) + " and " +
+                              quote_unless_plain(name) + "; name one");
     }
-    place.gguf = path / name;
+    location.gguf = path / name;
   }
-  return place;
+  return location;
 }
 
 }  // namespace tidemill::engines

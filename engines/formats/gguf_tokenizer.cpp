@@ -17,13 +17,13 @@ namespace {
 
 constexpr std::string_view kPrefix = "tokenizer.ggml.";
 
-// How pieces are cut, and what goes with it.
+// A way to split text into pieces, and the other properties of the tokenizers that use it.
 struct SplitRow {
   std::string_view name;
-  std::string_view pattern;  // empty: the one that ByteLevel has of its own
+  std::string_view pattern;  // empty: the pattern that is built into ByteLevel
   bool ignore_merges = false;
   bool nfc = false;
-  bool begins = false;  // with the beginning token, unless said otherwise
+  bool adds_bos = false;  // the default of "add_bos_token"
 };
 // Source: tokenizer.json of models of these kinds.
 constexpr std::array<SplitRow, 3> kSplits{{
@@ -36,10 +36,10 @@ constexpr std::array<SplitRow, 3> kSplits{{
     {"gpt-2", "", false, false, false},
 }};
 
-// Kinds of tokens, by their number in "token_type".
+// Kinds of tokens, with their numbers in "token_type".
 enum TokenKind : std::int64_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5 };
 
-Status at(std::string_view key, const std::string& problem) {
+Status bad_key(std::string_view key, const std::string& problem) {
   return corrupt_data("key \"" + std::string(kPrefix) + std::string(key) + "\": " + problem);
 }
 
@@ -65,7 +65,7 @@ private:
   Status read_tokens();
   Status read_token(std::size_t id, const Json& text, std::int64_t kind);
   Status read_merges();
-  // Returns the token that the key names by its id, if it is there.
+  // Returns the token whose id is the value of the key, or nullopt without the key.
   [[nodiscard]] Result<std::optional<std::string>> named_token(std::string_view key) const;
   [[nodiscard]] Result<Json> post_processor() const;
   [[nodiscard]] Json pre_tokenizer() const;
@@ -82,7 +82,7 @@ private:
 Result<std::string> TokenizerMaker::string(std::string_view key) const {
   const Json* value = find(key);
   if (value == nullptr || value->if_string() == nullptr) {
-    return at(key, value == nullptr ? "missing" : "must be a string");
+    return bad_key(key, value == nullptr ? "missing" : "must be a string");
   }
   return *value->if_string();
 }
@@ -90,7 +90,7 @@ Result<std::string> TokenizerMaker::string(std::string_view key) const {
 Result<bool> TokenizerMaker::boolean(std::string_view key, bool when_absent) const {
   const Json* value = find(key);
   if (value != nullptr && value->if_bool() == nullptr) {
-    return at(key, "must be true or false");
+    return bad_key(key, "must be true or false");
   }
   return value == nullptr ? when_absent : *value->if_bool();
 }
@@ -98,7 +98,7 @@ Result<bool> TokenizerMaker::boolean(std::string_view key, bool when_absent) con
 Result<const Json::Array*> TokenizerMaker::list(std::string_view key) const {
   const Json* value = find(key);
   if (value == nullptr || value->if_array() == nullptr) {
-    return at(key, value == nullptr ? "missing" : "must be a list");
+    return bad_key(key, value == nullptr ? "missing" : "must be a list");
   }
   return value->if_array();
 }
@@ -111,7 +111,7 @@ Status TokenizerMaker::read_split() {
   if (model != "gpt2") {
     return unsupported("model", quote(model) +
                                     " is not supported, only \"gpt2\" (byte-level BPE); put the "
-                                    "model's tokenizer.json beside the file");
+                                    "model's tokenizer.json next to the file");
   }
   TIDEMILL_ASSIGN_OR_RETURN(const std::string split, string("pre"));
   const auto* row = std::find_if(kSplits.begin(), kSplits.end(),
@@ -119,7 +119,7 @@ Status TokenizerMaker::read_split() {
   if (row == kSplits.end()) {
     return unsupported("pre", quote(split) +
                                   " is not supported, only \"llama-bpe\", \"qwen2\" and \"gpt-2\"; "
-                                  "put the model's tokenizer.json beside the file");
+                                  "put the model's tokenizer.json next to the file");
   }
   split_ = row;
   TIDEMILL_ASSIGN_OR_RETURN(const bool ends, boolean("add_eos_token", false));
@@ -131,13 +131,13 @@ Status TokenizerMaker::read_split() {
 }
 
 Status TokenizerMaker::read_token(std::size_t id, const Json& text, std::int64_t kind) {
-  const std::string place = "token " + std::to_string(id);
+  const std::string location = "token " + std::to_string(id);
   if (text.if_string() == nullptr) {
-    return at("tokens", place + ": must be a string");
+    return bad_key("tokens", location + ": must be a string");
   }
   const std::string& content = *text.if_string();
   if (content.empty()) {
-    return at("tokens", place + ": must not be empty");
+    return bad_key("tokens", location + ": must not be empty");
   }
   const auto number = static_cast<std::int64_t>(id);
   switch (kind) {
@@ -154,7 +154,7 @@ Status TokenizerMaker::read_token(std::size_t id, const Json& text, std::int64_t
       break;
     case kUnused: return {};
     default:
-      return unsupported("token_type", place + ": type " + std::to_string(kind) +
+      return unsupported("token_type", location + ": type " + std::to_string(kind) +
                                            " does not belong to byte-level BPE");
   }
   tokens_[id] = content;
@@ -165,20 +165,20 @@ Status TokenizerMaker::read_tokens() {
   TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* texts, list("tokens"));
   TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* kinds, list("token_type"));
   if (kinds->size() != texts->size()) {
-    return at("token_type", std::to_string(kinds->size()) + " types for " +
-                                std::to_string(texts->size()) + " tokens");
+    return bad_key("token_type", std::to_string(kinds->size()) + " types for " +
+                                     std::to_string(texts->size()) + " tokens");
   }
   tokens_.resize(texts->size());
   std::unordered_set<std::string_view> seen;
   for (std::size_t id = 0; id < texts->size(); ++id) {
     const std::int64_t* kind = (*kinds)[id].if_integer();
     if (kind == nullptr) {
-      return at("token_type", "token " + std::to_string(id) + ": must be an integer");
+      return bad_key("token_type", "token " + std::to_string(id) + ": must be an integer");
     }
     TIDEMILL_RETURN_IF_ERROR(read_token(id, (*texts)[id], *kind));
     if (*kind != kUnused && !seen.insert(*(*texts)[id].if_string()).second) {
-      return at("tokens",
-                "token " + std::to_string(id) + ": " + quote(tokens_[id]) + " comes twice");
+      return bad_key("tokens",
+                     "token " + std::to_string(id) + ": " + quote(tokens_[id]) + " appears twice");
     }
   }
   return {};
@@ -189,7 +189,7 @@ Status TokenizerMaker::read_merges() {
   for (std::size_t i = 0; i < merges->size(); ++i) {
     const std::string* text = (*merges)[i].if_string();
     if (text == nullptr) {
-      return at("merges", "merge " + std::to_string(i) + ": must be a string");
+      return bad_key("merges", "merge " + std::to_string(i) + ": must be a string");
     }
     merges_.emplace_back(*text);
   }
@@ -204,7 +204,8 @@ Result<std::optional<std::string>> TokenizerMaker::named_token(std::string_view 
   const std::int64_t* id = value->if_integer();
   if (id == nullptr || *id < 0 || *id >= static_cast<std::int64_t>(tokens_.size()) ||
       tokens_[static_cast<std::size_t>(*id)].empty()) {
-    return at(key, "must be the id of one of the " + std::to_string(tokens_.size()) + " tokens");
+    return bad_key(key,
+                   "must be the id of one of the " + std::to_string(tokens_.size()) + " tokens");
   }
   return std::optional(tokens_[static_cast<std::size_t>(*id)]);
 }
@@ -229,13 +230,13 @@ Json TokenizerMaker::pre_tokenizer() const {
 }
 
 Result<Json> TokenizerMaker::post_processor() const {
-  TIDEMILL_ASSIGN_OR_RETURN(const bool begins, boolean("add_bos_token", split_->begins));
-  if (!begins) {
+  TIDEMILL_ASSIGN_OR_RETURN(const bool adds_bos, boolean("add_bos_token", split_->adds_bos));
+  if (!adds_bos) {
     return byte_level(true);
   }
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<std::string> bos, named_token("bos_token_id"));
   if (!bos.has_value()) {
-    return at("bos_token_id", "missing, though texts begin with that token");
+    return bad_key("bos_token_id", "missing, but texts must begin with this token");
   }
   const std::int64_t id = *find("bos_token_id")->if_integer();
   Json first = Json::Object{{"SpecialToken", Json::Object{{"id", *bos}, {"type_id", 0}}}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading configurations; `model_config_write.cpp` writes them.
+// Reads configurations. `model_config_write.cpp` writes them.
 #include "engines/formats/model_config.hpp"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 20U;
 
-// Far beyond any model, and small enough that products of three fit 63 bits.
+// Far beyond any model, but small enough that products of three fit in 63 bits.
 constexpr IntegerRange kVocabRange{1, std::int64_t{1} << 24U};
 constexpr IntegerRange kHiddenRange{1, std::int64_t{1} << 17U};
 constexpr IntegerRange kIntermediateRange{1, std::int64_t{1} << 20U};
@@ -52,19 +52,19 @@ constexpr std::array<RopeRow, 4> kRopeKinds{{
     {RopeKind::kYarn, "yarn"},
 }};
 
-// Reads one object of config.json; adds what JsonFields has not: refusals as unsupported.
+// Reads one object of config.json. In addition to JsonFields it refuses unsupported values.
 class ConfigReader {
 public:
-  ConfigReader(const Json& root, std::string place)
-      : root_(root), fields_(root, place), place_(std::move(place)) {}
+  ConfigReader(const Json& root, std::string location)
+      : root_(root), fields_(root, location), location_(std::move(location)) {}
 
   Result<ModelConfig> read();
 
 private:
   void unsupported(std::string_view name, const std::string& problem) {
-    fields_.refuse({Errc::kUnimplemented, place_ + ": " + std::string(name) + ": " + problem});
+    fields_.refuse({Errc::kUnimplemented, location_ + ": " + std::string(name) + ": " + problem});
   }
-  // Refuses a string field that has another value than the supported one.
+  // Refuses a string field whose value is not the supported one.
   void expect(std::string_view name, std::string_view supported) {
     const auto value = fields_.string(name);
     if (value && *value != supported) {
@@ -72,7 +72,7 @@ private:
     }
   }
   void read_family();
-  void refuse_foreign_parts();
+  void refuse_unsupported_parts();
   void read_sizes();
   void read_biases();
   void read_dtype();
@@ -86,7 +86,7 @@ private:
 
   const Json& root_;
   JsonFields fields_;
-  std::string place_;
+  std::string location_;
   ModelConfig config_;
 };
 
@@ -109,8 +109,8 @@ void ConfigReader::read_family() {
   }
 }
 
-// Whether a member describes weights that `join_nf4_tensors` reads. What it says of other layers is
-// left to the tensors.
+// Returns whether a member describes weights that `join_nf4_tensors` reads. Its list of unquantized
+// layers is not needed, because the tensors themselves show which layers are quantized.
 bool is_bitsandbytes_nf4(const Json* member) {
   const auto is = [member](const char* name, const char* expected) {
     const Json* value = member->find(name);
@@ -119,11 +119,11 @@ bool is_bitsandbytes_nf4(const Json* member) {
   return is("quant_method", "bitsandbytes") && is("bnb_4bit_quant_type", "nf4");
 }
 
-void ConfigReader::refuse_foreign_parts() {
+void ConfigReader::refuse_unsupported_parts() {
   expect("hidden_act", "silu");
   for (const std::string_view name : {"quantization_config", "compression_config"}) {
     if (fields_.has(name) && !is_bitsandbytes_nf4(fields_.find(name))) {
-      unsupported(name, "of quantized weights only the nf4 of bitsandbytes is supported");
+      unsupported(name, "only the nf4 quantization of bitsandbytes is supported");
     }
   }
   for (const std::string_view name : {"num_experts", "num_local_experts", "n_routed_experts"}) {
@@ -181,7 +181,7 @@ void ConfigReader::read_biases() {
       config_.output_bias = attention_bias;
       config_.mlp_bias = mlp_bias;
       break;
-    case ModelFamily::kQwen2:  // fixed by the architecture; the fields do not exist there
+    case ModelFamily::kQwen2:  // fixed by the architecture; its configs do not have these fields
       config_.qkv_bias = true;
       break;
     case ModelFamily::kQwen3:
@@ -207,7 +207,8 @@ void ConfigReader::read_dtype() {
   }
 }
 
-// Padding and start ids outside the vocabulary occur (-1, or one past the end) and mean none.
+// Reads a token id. Some configs have padding and start ids outside the vocabulary (-1, or one past
+// the end). They mean that there is no such token.
 std::optional<std::int32_t> ConfigReader::token(std::string_view name) {
   const auto id = fields_.integer(name, {-1, std::int64_t{1} << 30U});
   if (!id || *id < 0 || *id >= config_.vocab_size) {
@@ -233,7 +234,7 @@ void ConfigReader::read_windows() {
   const bool use = fields_.boolean("use_sliding_window").value_or(false);
   auto window = fields_.integer("sliding_window", kPositionRange);
   if (root_.find("sliding_window") == nullptr) {
-    window = kQwenWindow;  // a null, on the other hand, switches the window off
+    window = kQwenWindow;  // only if absent: a null turns the window off
   }
   const auto first =
       fields_.integer("max_window_layers", {0, kLayerRange.max}).value_or(kQwenMaxWindowLayers);
@@ -292,19 +293,19 @@ void ConfigReader::read_yarn(JsonFields& fields, RopeConfig& rope) {
   }
 }
 
-// Reads the object `name`; nothing if it is absent.
+// Reads the object `name`. Returns nullopt if it is absent.
 std::optional<RopeConfig> ConfigReader::rope_from(std::string_view name) {
   const Json* object = fields_.find(name);
   if (object == nullptr) {
     return std::nullopt;
   }
   const std::string prefix = std::string(name) + ".";
-  JsonFields fields(*object, place_, prefix);
+  JsonFields fields(*object, location_, prefix);
   RopeConfig rope;
   if (const Json::Object* members = object->if_object()) {
     for (const Json::Member& member : *members) {
       if (member.value.if_object() != nullptr) {
-        unsupported(name, "parameters by layer type are not supported");
+        unsupported(name, "parameters per layer type are not supported");
         return std::nullopt;
       }
     }
@@ -349,9 +350,9 @@ void ConfigReader::read_rope() {
 
 Result<ModelConfig> ConfigReader::read() {
   read_family();
-  refuse_foreign_parts();
+  refuse_unsupported_parts();
   read_sizes();
-  TIDEMILL_RETURN_IF_ERROR(fields_.status());  // the rest relies on sizes
+  TIDEMILL_RETURN_IF_ERROR(fields_.status());  // the functions below rely on the sizes
   read_biases();
   read_dtype();
   read_tokens();
@@ -361,9 +362,9 @@ Result<ModelConfig> ConfigReader::read() {
   return config_;
 }
 
-Result<Json> parse(std::string_view text, const std::string& place) {
+Result<Json> parse(std::string_view text, const std::string& location) {
   Result<Json> json = parse_json(text);
-  return json.ok() ? std::move(json) : json.status().with_context(place);
+  return json.ok() ? std::move(json) : json.status().with_context(location);
 }
 
 }  // namespace
@@ -372,9 +373,9 @@ std::string_view family_name(ModelFamily family) noexcept {
   return kFamilies.at(static_cast<std::size_t>(family)).model_type;
 }
 
-Result<ModelConfig> parse_model_config(std::string_view text, const std::string& place) {
-  TIDEMILL_ASSIGN_OR_RETURN(const Json json, parse(text, place));
-  return ConfigReader(json, place).read();
+Result<ModelConfig> parse_model_config(std::string_view text, const std::string& location) {
+  TIDEMILL_ASSIGN_OR_RETURN(const Json json, parse(text, location));
+  return ConfigReader(json, location).read();
 }
 
 Result<ModelConfig> read_model_config(const std::filesystem::path& path) {
@@ -382,10 +383,11 @@ Result<ModelConfig> read_model_config(const std::filesystem::path& path) {
   return parse_model_config(text, path.string());
 }
 
-Result<GenerationConfig> parse_generation_config(std::string_view text, const std::string& place) {
+Result<GenerationConfig> parse_generation_config(std::string_view text,
+                                                 const std::string& location) {
   constexpr std::int64_t kMaxToken = std::int64_t{1} << 24U;
-  TIDEMILL_ASSIGN_OR_RETURN(const Json json, parse(text, place));
-  JsonFields fields(json, place);
+  TIDEMILL_ASSIGN_OR_RETURN(const Json json, parse(text, location));
+  JsonFields fields(json, location);
   GenerationConfig config;
   for (const std::int64_t id :
        fields.integers("eos_token_id", {0, kMaxToken}).value_or(std::vector<std::int64_t>())) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model is: Hugging Face `config.json` and `generation_config.json` as checked values.
+// The description of a model: Hugging Face's `config.json` and `generation_config.json` as checked
+// values.
 //
-// Later code trusts these structs: sizes are positive and small enough that products of two or
-// three of them fit 63 bits, heads divide as they must, per-layer lists have one entry a layer.
+// Other code relies on these checks: sizes are positive and small enough that products of two or
+// three of them fit in 63 bits, num_kv_heads divides num_heads, and per-layer lists have one entry
+// per layer.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,7 @@ namespace tidemill::engines {
 
 enum class ModelFamily : std::uint8_t { kLlama, kQwen2, kQwen3 };
 
-/// How rotation frequencies are derived from theta; `rope_frequencies` has the formulas.
+/// How rotation frequencies are derived from theta. `rope_frequencies` documents the formulas.
 enum class RopeKind : std::uint8_t { kDefault, kLinear, kLlama3, kYarn };
 
 /// Rotary position embedding. Fields that its kind does not use keep their defaults.
@@ -33,10 +35,10 @@ struct RopeConfig {
   double high_freq_factor = 4.0;            // llama3
   double beta_fast = 32.0;                  // yarn
   double beta_slow = 1.0;                   // yarn
-  std::optional<double> attention_factor;   // yarn; absent: from factor and mscale
+  std::optional<double> attention_factor;   // yarn; absent: computed from factor and mscale
   std::optional<double> mscale;             // yarn
   std::optional<double> mscale_all_dim;     // yarn
-  bool truncate = true;                     // yarn: round the ends of the ramp outwards
+  bool truncate = true;                     // yarn: round the ends of the ramp outward
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
@@ -59,17 +61,17 @@ struct ModelConfig {
   bool qk_norm = false;  // RMS norm per head of queries and keys, before the rotation
   RopeConfig rope;
   std::vector<std::int64_t>
-      sliding_windows;  // per layer: keys a query sees, its own included; 0: all
+      sliding_windows;  // per layer: number of keys a query sees, including its own; 0: all
   std::vector<std::int32_t> eos_token_ids;  // may be empty
   std::optional<std::int32_t> bos_token_id;
   std::optional<std::int32_t> pad_token_id;
-  DType dtype = DType::kF32;  // what the config says weights are stored as: kF32, kF16 or kBF16
+  DType dtype = DType::kF32;  // declared type of the stored weights: kF32, kF16 or kBF16
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-/// What `generation_config.json` asks for; absent: not said.
+/// The settings in `generation_config.json`. A setting that the file does not contain is absent.
 struct GenerationConfig {
-  std::vector<std::int32_t> eos_token_ids;  // empty: those of the model
+  std::vector<std::int32_t> eos_token_ids;  // empty: those of the model config
   std::optional<bool> do_sample;
   std::optional<double> temperature;
   std::optional<std::int64_t> top_k;
@@ -80,28 +82,29 @@ struct GenerationConfig {
   friend bool operator==(const GenerationConfig&, const GenerationConfig&) = default;
 };
 
-/// Returns the name in `model_type`: "llama", "qwen2" or "qwen3".
+/// Returns the value of `model_type`: "llama", "qwen2" or "qwen3".
 [[nodiscard]] std::string_view family_name(ModelFamily family) noexcept;
 
-/// Parses the text of a `config.json`, of Transformers 4 (`rope_theta`, `rope_scaling`,
-/// `torch_dtype`) or 5 (`rope_parameters`, `dtype`); `place` names the file in messages.
-/// Errors: `kUnimplemented` for what is known but not supported, `kInvalidArgument` or
-/// `kCorruptData` for the rest, each in one line naming file and field.
+/// Parses the text of a `config.json`, in the style of Transformers 4 (`rope_theta`,
+/// `rope_scaling`, `torch_dtype`) or 5 (`rope_parameters`, `dtype`). `location` names the file in
+/// messages.
+/// Errors: `kUnimplemented` for unsupported features, `kInvalidArgument` or `kCorruptData` for
+/// everything else, each in one line that names the file and the field.
 [[nodiscard]] Result<ModelConfig> parse_model_config(std::string_view text,
-                                                     const std::string& place);
+                                                     const std::string& location);
 /// Reads and parses the file `path`. Errors: as `parse_model_config` and `read_text_file`.
 [[nodiscard]] Result<ModelConfig> read_model_config(const std::filesystem::path& path);
 
 /// Parses the text of a `generation_config.json`. Errors: as `parse_model_config`.
 [[nodiscard]] Result<GenerationConfig> parse_generation_config(std::string_view text,
-                                                               const std::string& place);
+                                                               const std::string& location);
 /// Reads and parses the file `path`. Errors: as `parse_generation_config` and `read_text_file`.
 [[nodiscard]] Result<GenerationConfig> read_generation_config(const std::filesystem::path& path);
 
-/// Returns `config` as the text of a `config.json` with the keys of Transformers 4, which 5 reads
-/// too. Parsing it gives an equal config.
+/// Returns `config` as the text of a `config.json` with the keys of Transformers 4, which
+/// Transformers 5 reads too. Parsing the text gives an equal config.
 [[nodiscard]] std::string model_config_text(const ModelConfig& config);
-/// Writes `config` as `path`, durably. Errors: as `DurableFile`.
+/// Writes `config` durably to the file `path`. Errors: as `DurableFile`.
 [[nodiscard]] Status write_model_config(FileSystem& files, const std::filesystem::path& path,
                                         const ModelConfig& config);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writes model configs in the style of Transformers 4.
 #include <algorithm>
 #include <string>
 
@@ -76,8 +77,8 @@ Json rope_scaling(const RopeConfig& rope) {
   return yarn;
 }
 
-// Both the rule (`max_window_layers`) and the list (`layer_types`): older readers know only the
-// rule, which can say no more than "all layers from this one on".
+// Writes both the rule (`max_window_layers`) and the list (`layer_types`). Older readers know only
+// the rule, which can express only "all layers from this one on".
 void add_windows(Json::Object& object, const ModelConfig& config) {
   const auto& windows = config.sliding_windows;
   const auto first = std::find_if(windows.begin(), windows.end(), [](auto w) { return w != 0; });
@@ -90,7 +91,7 @@ void add_windows(Json::Object& object, const ModelConfig& config) {
   }
   Json::Array types;
   for (const std::int64_t window : windows) {
-    TIDEMILL_CHECK(window == 0 || window == *first) << "one model, one window size";
+    TIDEMILL_CHECK(window == 0 || window == *first) << "a model has one window size";
     types.emplace_back(window != 0 ? "sliding_attention" : "full_attention");
   }
   object.push_back({"layer_types", std::move(types)});
@@ -120,13 +121,13 @@ std::string model_config_text(const ModelConfig& config) {
                       {"attention_dropout", 0.0},
                       {"use_cache", true},
                       {"torch_dtype", std::string(dtype_word(config.dtype))}};
-  // Configs of Qwen2 have no such field, but its readers honour one.
+  // Configs of Qwen2 usually have no head_dim, but readers of Qwen2 configs honor the field.
   if (config.family != ModelFamily::kQwen2 ||
       config.head_dim * config.num_heads != config.hidden_size) {
     object.push_back({"head_dim", config.head_dim});
   }
   if (config.family != ModelFamily::kQwen2) {
-    TIDEMILL_CHECK(config.qkv_bias == config.output_bias) << "one field stands for both";
+    TIDEMILL_CHECK(config.qkv_bias == config.output_bias) << "one field describes both";
     object.push_back({"attention_bias", config.qkv_bias});
   }
   if (config.family == ModelFamily::kLlama) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening model directories; `model_files_write.cpp` makes and exports them.
+// Opens models. `model_files_write.cpp` creates and exports them.
 #include "engines/formats/model_files.hpp"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string shape_text(const Shape& shape) {
   return text + "]";
 }
 
-// A linear layer's tensors.
+// Adds the tensors of a linear layer.
 void add_linear(TensorShapes& shapes, const std::string& name, Shape weight, bool bias) {
   if (bias) {
     shapes[name + ".bias"] = {weight[0]};
@@ -38,32 +38,33 @@ void add_linear(TensorShapes& shapes, const std::string& name, Shape weight, boo
   shapes[name + ".weight"] = std::move(weight);
 }
 
-// Which file holds each tensor.
+// Maps each tensor to the file that contains it.
 using WeightMap = std::map<std::string, std::string>;
 
 Result<WeightMap> read_index(const std::filesystem::path& path) {
   constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{16} << 20U;
-  const std::string place = path.string();
+  const std::string location = path.string();
   TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxIndexBytes));
   JsonLimits limits;
   limits.max_bytes = kMaxIndexBytes;
   const Result<Json> json = parse_json(text, limits);
-  TIDEMILL_RETURN_IF_ERROR(json.status().with_context(place));
+  TIDEMILL_RETURN_IF_ERROR(json.status().with_context(location));
   const Json* map = json.value().find("weight_map");
   const Json::Object* members = map == nullptr ? nullptr : map->if_object();
   if (members == nullptr || members->empty()) {
-    return invalid_argument(place + ": weight_map: must be an object that names tensors");
+    return invalid_argument(location +
+                            ": weight_map: must be a non-empty object of tensor and file names");
   }
   WeightMap weights;
   for (const Json::Member& member : *members) {
     const std::string* file = member.value.if_string();
     if (file == nullptr) {
-      return invalid_argument(place + ": weight_map: tensor " + quote(member.name) +
+      return invalid_argument(location + ": weight_map: tensor " + quote(member.name) +
                               ": must be a file name");
     }
     const Status name = check_name(*file);
     TIDEMILL_RETURN_IF_ERROR(
-        name.with_context(place + ": weight_map: tensor " + quote(member.name)));
+        name.with_context(location + ": weight_map: tensor " + quote(member.name)));
     weights.emplace(member.name, *file);
   }
   return weights;
@@ -81,11 +82,12 @@ Result<TensorMap> read_shards(const std::filesystem::path& directory, TensorPlac
     Result<TensorFile> file = read_tensor_file(directory / name, placement);
     TIDEMILL_RETURN_IF_ERROR(file.status().with_context(std::string(kIndexName)));
     for (auto& [tensor, value] : file.value().tensors) {
-      const auto place = weights.find(tensor);
-      if (place == weights.end() || place->second != name) {
-        return corrupt_data((directory / name).string() + ": tensor " + quote(tensor) + ": " +
-                            std::string(kIndexName) + " places it " +
-                            (place == weights.end() ? "nowhere" : "in " + place->second));
+      const auto location = weights.find(tensor);
+      if (location == weights.end() || location->second != name) {
+        return corrupt_data(
+            (directory / name).string() + ": tensor " + quote(tensor) + ": " +
+            std::string(kIndexName) +
+            (location == weights.end() ? " does not list it" : " lists it in " + location->second));
       }
       tensors.emplace(tensor, std::move(value));
     }
@@ -93,7 +95,7 @@ Result<TensorMap> read_shards(const std::filesystem::path& directory, TensorPlac
   for (const auto& [tensor, file] : weights) {
     if (!tensors.contains(tensor)) {
       return corrupt_data((directory / file).string() + ": tensor " + quote(tensor) +
-                          ": missing, though " + std::string(kIndexName) + " places it here");
+                          ": missing, but " + std::string(kIndexName) + " lists it in this file");
     }
   }
   return tensors;
@@ -101,7 +103,7 @@ Result<TensorMap> read_shards(const std::filesystem::path& directory, TensorPlac
 
 struct Weights {
   TensorMap tensors;
-  std::string place;  // the file to name in messages
+  std::string location;  // the file to name in messages
 };
 
 Result<Weights> read_weights(const std::filesystem::path& directory, TensorPlacement placement) {
@@ -114,15 +116,16 @@ Result<Weights> read_weights(const std::filesystem::path& directory, TensorPlace
     return single.status();
   }
   if (!std::filesystem::exists(directory / kIndexName, ignored)) {
-    return Status(Errc::kNotFound,
-                  directory.string() + ": holds neither " + std::string(kWeightsName) + " nor " +
-                      std::string(kIndexName) + " nor a GGUF file; others are not read");
+    return Status(Errc::kNotFound, directory.string() + ": contains neither " +
+                                       std::string(kWeightsName) + " nor " +
+                                       std::string(kIndexName) +
+                                       " nor a GGUF file; other formats are not supported");
   }
   TIDEMILL_ASSIGN_OR_RETURN(TensorMap tensors, read_shards(directory, placement));
   return Weights{std::move(tensors), (directory / kIndexName).string()};
 }
 
-// Removes what published files hold beyond the model; see `open_model`.
+// Removes the extra tensors that `open_model` tolerates.
 void drop_tolerated(const ModelConfig& config, TensorMap& tensors) {
   std::erase_if(tensors,
                 [](const auto& entry) { return entry.first.ends_with(".rotary_emb.inv_freq"); });
@@ -134,23 +137,25 @@ void drop_tolerated(const ModelConfig& config, TensorMap& tensors) {
   }
 }
 
-// The config, and of a GGUF file, if `part` says so, the tensors.
-Result<ModelFiles> open_parts(const ModelPlace& place, GgufPart part, TensorPlacement placement) {
+// Reads the configs and, for a GGUF file if `part` says so, the tensors.
+Result<ModelFiles> open_parts(const ModelLocation& location, GgufPart part,
+                              TensorPlacement placement) {
   ModelFiles model;
-  Result<ModelConfig> config = read_model_config(place.directory / "config.json");
-  if (place.gguf.has_value()) {
+  Result<ModelConfig> config = read_model_config(location.directory / "config.json");
+  if (location.gguf.has_value()) {
     if (!config.ok() && config.status().code() != Errc::kNotFound) {
       return config.status();
     }
     const auto given = config.ok() ? std::optional(std::move(config).value()) : std::nullopt;
-    TIDEMILL_ASSIGN_OR_RETURN(GgufModel gguf, open_gguf_model(*place.gguf, part, given, placement));
+    TIDEMILL_ASSIGN_OR_RETURN(GgufModel gguf,
+                              open_gguf_model(*location.gguf, part, given, placement));
     model.config = std::move(gguf.config);
     model.tensors = std::move(gguf.tensors);
   } else {
     TIDEMILL_ASSIGN_OR_RETURN(model.config, std::move(config));
   }
   Result<GenerationConfig> generation =
-      read_generation_config(place.directory / "generation_config.json");
+      read_generation_config(location.directory / "generation_config.json");
   if (generation.ok()) {
     model.generation = std::move(generation).value();
   } else if (generation.status().code() != Errc::kNotFound) {
@@ -200,9 +205,9 @@ std::int64_t num_parameters(const ModelConfig& config) {
 }
 
 Status check_tensors(const TensorShapes& expected, const TensorMap& tensors,
-                     const std::string& place) {
+                     const std::string& location) {
   for (const auto& [name, tensor] : tensors) {
-    const std::string here = place + ": tensor " + quote(name) + ": ";
+    const std::string here = location + ": tensor " + quote(name) + ": ";
     const auto shape = expected.find(name);
     if (shape == expected.end()) {
       return invalid_argument(here + "unexpected: the config asks for no such tensor");
@@ -219,49 +224,50 @@ Status check_tensors(const TensorShapes& expected, const TensorMap& tensors,
   for (const auto& [name, shape] : expected) {
     if (!tensors.contains(name)) {
       const std::size_t others = expected.size() - tensors.size() - 1;
-      return invalid_argument(place + ": tensor " + quote(name) + ": missing" +
-                              (others == 0 ? "" : ", and " + std::to_string(others) + " others"));
+      return invalid_argument(location + ": tensor " + quote(name) + ": missing" +
+                              (others == 0 ? "" : ", and " + std::to_string(others) + " more"));
     }
   }
   return {};
 }
 
-Status check_finite_weights(const TensorMap& tensors, const std::string& place) {
+Status check_finite_weights(const TensorMap& tensors, const std::string& location) {
   for (const auto& [name, tensor] : tensors) {
     const Status finite = check_finite(tensor).with_context("tensor " + quote(name));
     if (finite.code() == Errc::kInvalidArgument) {
-      return finite.with_context(place);
+      return finite.with_context(location);
     }
-    TIDEMILL_RETURN_IF_ERROR(finite);  // reading failed, which names the file
-    tensor.data.release_pages();       // the file passes by, it does not pile up
+    TIDEMILL_RETURN_IF_ERROR(finite);  // reading failed; the message already names the file
+    tensor.data.release_pages();       // keeps the mapped file from filling memory
   }
   return {};
 }
 
 Result<ModelFiles> open_model_config(const std::filesystem::path& path) {
-  TIDEMILL_ASSIGN_OR_RETURN(const ModelPlace place, find_model(path));
-  return open_parts(place, GgufPart::kConfig, TensorPlacement::kMapped);
+  TIDEMILL_ASSIGN_OR_RETURN(const ModelLocation location, find_model(path));
+  return open_parts(location, GgufPart::kConfig, TensorPlacement::kMapped);
 }
 
 Result<ModelFiles> open_model(const std::filesystem::path& path, TensorPlacement placement,
                               FiniteCheck check) {
-  TIDEMILL_ASSIGN_OR_RETURN(const ModelPlace place, find_model(path));
-  TIDEMILL_ASSIGN_OR_RETURN(ModelFiles model, open_parts(place, GgufPart::kWhole, placement));
-  std::string weights_place = place.gguf.has_value() ? place.gguf->string() : std::string();
-  if (!place.gguf.has_value()) {
-    TIDEMILL_ASSIGN_OR_RETURN(Weights weights, read_weights(place.directory, placement));
-    weights_place = std::move(weights.place);
+  TIDEMILL_ASSIGN_OR_RETURN(const ModelLocation location, find_model(path));
+  TIDEMILL_ASSIGN_OR_RETURN(ModelFiles model, open_parts(location, GgufPart::kWhole, placement));
+  std::string weights_location =
+      location.gguf.has_value() ? location.gguf->string() : std::string();
+  if (!location.gguf.has_value()) {
+    TIDEMILL_ASSIGN_OR_RETURN(Weights weights, read_weights(location.directory, placement));
+    weights_location = std::move(weights.location);
     TIDEMILL_ASSIGN_OR_RETURN(model.tensors,
-                              join_nf4_tensors(std::move(weights.tensors), weights_place));
+                              join_nf4_tensors(std::move(weights.tensors), weights_location));
   }
   drop_tolerated(model.config, model.tensors);
   TIDEMILL_RETURN_IF_ERROR(
-      check_tensors(expected_tensors(model.config), model.tensors, weights_place));
+      check_tensors(expected_tensors(model.config), model.tensors, weights_location));
   if (check == FiniteCheck::kInRuntime) {
-    model.unchecked = std::move(weights_place);
+    model.unchecked = std::move(weights_location);
     return model;
   }
-  TIDEMILL_RETURN_IF_ERROR(check_finite_weights(model.tensors, weights_place));
+  TIDEMILL_RETURN_IF_ERROR(check_finite_weights(model.tensors, weights_location));
   return model;
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Creates random weights and exports models.
 #include <array>
 #include <span>
 #include <string_view>
@@ -26,7 +27,7 @@ constexpr std::array<std::string_view, 11> kNames{"config.json",
                                                   "generation_config.json"};
 constexpr std::string_view kConfigName = kNames[0];
 constexpr std::string_view kWeightsName = kNames[1];
-// Beside config and weights, what makes a directory usable.
+// The files besides config and weights that make a directory usable.
 constexpr std::span<const std::string_view> kCopiedNames = std::span(kNames).subspan<2>();
 
 template <class T, class Convert>
@@ -38,7 +39,7 @@ Buffer filled(std::size_t count, DType dtype, Convert convert) {
   return Buffer::adopt(std::move(values), dtype);
 }
 
-// `count` elements of `dtype`, each from `next`.
+// Returns `count` elements of `dtype`, each one a result of `next`.
 template <class Next>
 Buffer filled_as(DType dtype, std::size_t count, Next next) {
   switch (dtype) {
@@ -50,9 +51,9 @@ Buffer filled_as(DType dtype, std::size_t count, Next next) {
   }
 }
 
-// Copies a file durably. A source that does not exist is no error.
-Status copy_if_there(FileSystem& files, const std::filesystem::path& from,
-                     const std::filesystem::path& to) {
+// Copies a file durably. Does nothing if the source does not exist.
+Status copy_if_present(FileSystem& files, const std::filesystem::path& from,
+                       const std::filesystem::path& to) {
   constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20U;
   const Result<std::string> text = read_text_file(from, kMaxBytes);
   if (text.status().code() == Errc::kNotFound) {
@@ -62,34 +63,35 @@ Status copy_if_there(FileSystem& files, const std::filesystem::path& from,
   return write_file(files, to, text.value());
 }
 
-Status remove_if_there(FileSystem& files, const std::filesystem::path& path) {
+Status remove_if_present(FileSystem& files, const std::filesystem::path& path) {
   Status status = remove_file(files, path);
   return status.code() == Errc::kNotFound ? Status() : status;
 }
 
 Status export_config(FileSystem& files, const std::filesystem::path& path,
-                     const ModelConfig& config, const std::optional<ModelPlace>& origin) {
+                     const ModelConfig& config, const std::optional<ModelLocation>& origin) {
   if (origin) {
-    const Result<ModelConfig> theirs = read_model_config(origin->directory / kConfigName);
-    if (theirs.ok() && theirs.value() == config) {
-      return copy_if_there(files, origin->directory / kConfigName, path / kConfigName);
+    const Result<ModelConfig> source_config = read_model_config(origin->directory / kConfigName);
+    if (source_config.ok() && source_config.value() == config) {
+      return copy_if_present(files, origin->directory / kConfigName, path / kConfigName);
     }
   }
   return write_model_config(files, path / kConfigName, config);
 }
 
-Result<std::optional<ModelPlace>> place_of(const std::optional<std::filesystem::path>& source) {
+Result<std::optional<ModelLocation>> locate_source(
+    const std::optional<std::filesystem::path>& source) {
   if (!source) {
-    return std::optional<ModelPlace>();
+    return std::optional<ModelLocation>();
   }
-  TIDEMILL_ASSIGN_OR_RETURN(ModelPlace place, find_model(*source));
-  return std::optional(std::move(place));
+  TIDEMILL_ASSIGN_OR_RETURN(ModelLocation location, find_model(*source));
+  return std::optional(std::move(location));
 }
 
-// Writes what a GGUF file says of its tokenizer, unless a tokenizer.json was copied. Of a tokenizer
-// that is not read nothing is written: the weights are good without it.
+// Converts the tokenizer of a GGUF file, unless a tokenizer.json was copied. Writes nothing if the
+// tokenizer is missing or unsupported, because the weights are useful without it.
 Status export_gguf_tokenizer(FileSystem& files, const std::filesystem::path& path,
-                             const ModelPlace& origin) {
+                             const ModelLocation& origin) {
   std::error_code ignored;
   if (!origin.gguf.has_value() || std::filesystem::exists(path / "tokenizer.json", ignored)) {
     return {};
@@ -136,7 +138,7 @@ std::span<const std::string_view> exported_model_names() {
 Status export_model(FileSystem& files, const std::filesystem::path& path, const ModelConfig& config,
                     const TensorMap& tensors, const std::optional<std::filesystem::path>& source) {
   const std::filesystem::path weights = path / kWeightsName;
-  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<ModelPlace> origin, place_of(source));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<ModelLocation> origin, locate_source(source));
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, weights.string()));
   std::error_code ignored;
   if (origin && std::filesystem::equivalent(origin->directory, path, ignored)) {
@@ -144,11 +146,11 @@ Status export_model(FileSystem& files, const std::filesystem::path& path, const 
   }
   TIDEMILL_RETURN_IF_ERROR(make_directory(files, path));
   TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files, path));
-  TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, weights));
-  TIDEMILL_RETURN_IF_ERROR(remove_if_there(files, path / "model.safetensors.index.json"));
+  TIDEMILL_RETURN_IF_ERROR(remove_if_present(files, weights));
+  TIDEMILL_RETURN_IF_ERROR(remove_if_present(files, path / "model.safetensors.index.json"));
   TIDEMILL_RETURN_IF_ERROR(export_config(files, path, config, origin));
   for (const std::string_view name : kCopiedNames) {
-    TIDEMILL_RETURN_IF_ERROR(origin ? copy_if_there(files, origin->directory / name, path / name)
+    TIDEMILL_RETURN_IF_ERROR(origin ? copy_if_present(files, origin->directory / name, path / name)
                                     : Status());
   }
   TIDEMILL_RETURN_IF_ERROR(origin ? export_gguf_tokenizer(files, path, *origin) : Status());

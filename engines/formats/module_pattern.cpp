@@ -25,7 +25,7 @@ PCRE2_SPTR units(std::string_view text) {
 using MatchData = std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)>;
 using MatchContext = std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)>;
 
-// Number of groups set plus one, or 0 for no match.
+// Returns one more than the number of groups that are set, or 0 if the pattern does not match.
 Result<int> run(const pcre2_code* code, std::string_view path, std::uint32_t options,
                 pcre2_match_data* data) {
   const MatchContext context(pcre2_match_context_create(nullptr), &pcre2_match_context_free);

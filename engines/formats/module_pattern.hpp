@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions over module paths, as adapter configs hold them.
+// Regular expressions over module paths, as they occur in adapter configs.
 #pragma once
 
 #include <memory>
@@ -11,22 +11,22 @@
 
 namespace tidemill::engines {
 
-/// A compiled regular expression. Matching is bounded: a pattern that takes too many steps is an
-/// error, not a hang. The syntax is PCRE2's, which agrees with Python's `re` on such patterns.
+/// A compiled regular expression. Matching is bounded: a pattern that takes too many steps fails
+/// instead of hanging. The syntax is PCRE2's, which agrees with Python's `re` on such patterns.
 ///
 /// Threads: safe to use concurrently.
 class ModulePattern {
 public:
   /// Compiles `pattern`, of at most 4,096 bytes.
-  /// Errors: `kInvalidArgument` with the reason and the offset.
+  /// Errors: `kInvalidArgument`; the message contains the reason and the offset.
   [[nodiscard]] static Result<ModulePattern> compile(const std::string& pattern);
 
   /// Returns whether the whole of `path` matches (Python's `re.fullmatch`).
-  /// Errors: `kInvalidArgument` when the match takes too many steps.
+  /// Errors: `kInvalidArgument` if the match takes too many steps.
   [[nodiscard]] Result<bool> matches_whole(std::string_view path) const;
 
-  /// Matches from the start of `path` (Python's `re.match`) and returns what group 1 held; nothing
-  /// if there is no match. Errors: as `matches_whole`.
+  /// Matches from the start of `path` (Python's `re.match`) and returns the content of group 1, or
+  /// nullopt if the pattern does not match. Errors: as `matches_whole`.
   [[nodiscard]] Result<std::optional<std::string>> first_group(std::string_view path) const;
 
 private:

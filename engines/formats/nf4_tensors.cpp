@@ -44,7 +44,7 @@ public:
     return make_nf4_tensor(parts, std::move(shape), quote(name_));
   }
 
-  // The names that `join` reads.
+  // Returns the names of the tensors that `join` reads.
   [[nodiscard]] std::vector<std::string> names() const {
     return {name_,
             name_ + ".absmax",
@@ -57,16 +57,17 @@ public:
 private:
   Result<const Tensor*> part(const std::string& suffix, DType dtype) const {
     const auto found = tensors_.find(name_ + suffix);
-    const std::string place = "tensor " + quote(name_ + suffix) + ": ";
+    const std::string location = "tensor " + quote(name_ + suffix) + ": ";
     if (found == tensors_.end()) {
-      return corrupt_data(place + "missing");
+      return corrupt_data(location + "missing");
     }
     if (found->second.dtype != dtype) {
       const std::string type(dtype_name(found->second.dtype));
       if (suffix == ".absmax" && found->second.dtype == DType::kF32) {
-        return unimplemented(place + "scales that were not quantised (double_quant) are not read");
+        return unimplemented(location + "scales must be quantized too (double_quant)");
       }
-      return corrupt_data(place + "type " + type + ", expected " + std::string(dtype_name(dtype)));
+      return corrupt_data(location + "type " + type + ", expected " +
+                          std::string(dtype_name(dtype)));
     }
     return &found->second;
   }
@@ -80,8 +81,7 @@ private:
   Status check_map(const std::string& suffix, std::span<const float> expected) const {
     TIDEMILL_ASSIGN_OR_RETURN(const auto values, elements<float>(suffix, DType::kF32));
     if (!std::equal(values.begin(), values.end(), expected.begin(), expected.end())) {
-      return unimplemented("tensor " + quote(name_ + suffix) +
-                           ": other values than the published map");
+      return unimplemented("tensor " + quote(name_ + suffix) + ": differs from the published map");
     }
     return {};
   }
@@ -101,7 +101,7 @@ private:
                  ? Status{}
                  : unimplemented("tensor " + quote(name_) + ": " + key + ": " +
                                  std::to_string(*value->if_integer()) + "; only " +
-                                 std::to_string(expected) + " is read");
+                                 std::to_string(expected) + " is supported");
     };
     TIDEMILL_RETURN_IF_ERROR(expect_number("blocksize", kNf4BlockElements));
     TIDEMILL_RETURN_IF_ERROR(expect_number("nested_blocksize", kNf4GroupBlocks));
@@ -132,7 +132,7 @@ private:
 
 }  // namespace
 
-Result<TensorMap> join_nf4_tensors(TensorMap tensors, const std::string& place) {
+Result<TensorMap> join_nf4_tensors(TensorMap tensors, const std::string& location) {
   std::vector<std::string> weights;
   for (const auto& [name, tensor] : tensors) {
     const std::size_t at = name.rfind(kState);
@@ -140,14 +140,14 @@ Result<TensorMap> join_nf4_tensors(TensorMap tensors, const std::string& place) 
       continue;
     }
     if (name.substr(at + kState.size()) != "nf4") {
-      return unimplemented(place + ": tensor " + quote(name) + ": only nf4 is read");
+      return unimplemented(location + ": tensor " + quote(name) + ": only nf4 is supported");
     }
     weights.push_back(name.substr(0, at));
   }
   for (const std::string& name : weights) {
     const Parts parts(tensors, name);
     Result<Tensor> joined = parts.join();
-    TIDEMILL_RETURN_IF_ERROR(joined.status().with_context(place));
+    TIDEMILL_RETURN_IF_ERROR(joined.status().with_context(location));
     for (const std::string& used : parts.names()) {
       tensors.erase(used);
     }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kTwoPi = 2.0 * std::numbers::pi;
 
-// m(x) of the header.
+// m(x) in the header's comment.
 double yarn_magnitude(double factor, double x) {
   return factor <= 1.0 ? 1.0 : 0.1 * x * std::log(factor) + 1.0;
 }
@@ -19,7 +19,7 @@ double yarn_scaling(const RopeConfig& rope) {
   if (rope.attention_factor) {
     return *rope.attention_factor;
   }
-  // Zero counts as not given, as in the reference.
+  // Zero counts as absent, as in Transformers.
   if (rope.mscale.value_or(0.0) != 0.0 && rope.mscale_all_dim.value_or(0.0) != 0.0) {
     return yarn_magnitude(rope.factor, *rope.mscale) /
            yarn_magnitude(rope.factor, *rope.mscale_all_dim);
@@ -60,7 +60,7 @@ void scale_yarn(const RopeConfig& rope, std::int64_t head_dim, std::vector<float
   low = std::max(low, 0.0);
   high = std::min(high, dim - 1.0);
   if (low == high) {
-    high += 0.001;  // as the reference does, against division by zero
+    high += 0.001;  // avoids division by zero, as in Transformers
   }
   const auto start = static_cast<float>(low);
   const auto width = static_cast<float>(high - low);

@@ -6,7 +6,7 @@
 
 namespace tidemill::engines {
 
-/// A borrowed, read-only, row-major matrix; `stride` floats lie between the starts of two rows.
+/// A borrowed, read-only, row-major matrix. Consecutive rows start `stride` floats apart.
 struct ConstMatrix {
   const float* data = nullptr;
   std::int64_t rows = 0;
@@ -33,7 +33,7 @@ struct Matrix {
   [[nodiscard]] Matrix slice_rows(std::int64_t first, std::int64_t count) const noexcept {
     return {data + first * stride, count, cols, stride};
   }
-  // A writable view serves wherever a read-only one does.
+  // A writable view converts to a read-only one.
   operator ConstMatrix() const noexcept {  // NOLINT(google-explicit-constructor)
     return {data, rows, cols, stride};
   }

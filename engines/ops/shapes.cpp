@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shape checks: all of them abort, since only model code calls the operations.
+// Shape checks. A failed check aborts the program, since only model code calls the operations.
 #include "engines/ops/shapes.hpp"
 
 #include <cstddef>
@@ -196,7 +196,7 @@ void check_attention_backward(const AttentionShape& shape,
                               std::span<const AttentionSegment> segments,
                               std::span<const KvGradient> gradients, ConstMatrix q, ConstMatrix out,
                               ConstMatrix lse, ConstMatrix dout, ConstMatrix dq) {
-  TIDEMILL_CHECK(lse.data != nullptr) << "attention must have kept its lse";
+  TIDEMILL_CHECK(lse.data != nullptr) << "attention was computed without lse";
   check_attention(shape, segments, q, out, lse);
   check_same_shape(q, dout);
   check_same_shape(q, dq);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shape rules of every operation, checked in one place for all backends.
+// Checks the arguments of every operation against its contract, for all backends.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace tidemill::engines {
 
-/// Each function aborts, naming the sizes, when the arguments of the operation of its name break
-/// the contract of `Ops`. Threads: pure functions.
+/// Each function checks the arguments of the operation that it is named after. If they break the
+/// contract of `Ops`, it aborts with a message that names the sizes. Threads: pure functions.
 void check_weight(const WeightView& weight);
 void check_linear(ConstMatrix x, std::int64_t in_features, std::int64_t out_features,
                   std::span<const float> bias, ConstMatrix y);

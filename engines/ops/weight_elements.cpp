@@ -7,7 +7,7 @@
 namespace tidemill::engines {
 namespace {
 
-// From here on a block's scale would be infinite as a half; see base/block_int8.hpp.
+// From this magnitude on, the scale of a block would overflow a half; see base/block_int8.hpp.
 constexpr float kTooLarge = 65520.0F * 127.0F;
 
 }  // namespace
@@ -28,7 +28,7 @@ Status check_preparable(const WeightView& weight, DType compute) {
   if (weight.dtype == compute) {
     return {};
   }
-  const float limit = int8 ? kTooLarge : kNf4Most;
+  const float limit = int8 ? kTooLarge : kNf4MaxMagnitude;
   const std::int64_t count = weight.out_features * weight.in_features;
   for (std::int64_t i = 0; i < count; ++i) {
     if (!(std::abs(weight_element(weight, i)) < limit)) {

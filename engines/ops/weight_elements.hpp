@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of the types that weights and caches have: reading, rounding, and which are supported.
+// Element access for the types of weights and caches: reading, rounding, and checks of support.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tidemill::engines {
 
-/// Refuses types that no backend computes with.
+/// Checks that backends can read weights of type `stored` and compute products in type `compute`.
 /// Errors: `kUnimplemented` naming the type.
 [[nodiscard]] inline Status check_weight_types(DType stored, DType compute) {
   if (!is_weight_type(stored)) {
@@ -29,8 +29,8 @@ namespace tidemill::engines {
 }
 
 /// Checks that `weight` can be laid out for products in `compute`.
-/// Errors: `kUnimplemented` naming the type; of block int8 and NF4: rows that do not divide into
-/// blocks of 32 (64), weights that are not finite or too large for a block's scale.
+/// Errors: `kUnimplemented` naming the type. For block int8 and NF4 also if rows do not divide into
+/// blocks of 32 (64), or if a weight is not finite or too large for a block's scale.
 [[nodiscard]] Status check_preparable(const WeightView& weight, DType compute);
 
 /// Returns element `index` of the flat weight, widened exactly. Requires a type that
@@ -46,11 +46,11 @@ namespace tidemill::engines {
   }
 }
 
-/// Returns `weight` as NF4: its own bytes, without an owner, or quantised ones. Requires that
-/// `check_preparable` accepts it.
+/// Returns `weight` as NF4. If it is NF4 already, the buffer borrows its bytes; otherwise the
+/// buffer owns newly quantized ones. Requires that `check_preparable` accepts the weight.
 [[nodiscard]] Buffer nf4_weight(const WeightView& weight);
 
-/// Stores `value` in the type of the destination: float, or rounded to bfloat16.
+/// Stores `value` in the type of the destination: as a float, or rounded to bfloat16.
 inline void store_element(float value, float* to) noexcept {
   *to = value;
 }

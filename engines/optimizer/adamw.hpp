@@ -15,15 +15,15 @@ struct AdamWOptions {
   double eps = 1e-8;     // > 0
 };
 
-/// Checks ranges.
+/// Checks that the options are in range.
 /// Errors: `kInvalidArgument` naming the option.
 [[nodiscard]] Status validate(const AdamWOptions& options);
 
-/// What one optimizer step applies to one group of tensors.
+/// The parameters of one optimizer step for one group of tensors.
 struct AdamWStep {
   double learning_rate = 0.0;
   double weight_decay = 0.0;    // of this group; 0 for tensors that do not decay
-  double gradient_scale = 1.0;  // of `clip_scale`
+  double gradient_scale = 1.0;  // from `clip_scale`
   std::int64_t step = 1;        // counts from 1
 };
 
@@ -37,9 +37,9 @@ struct AdamWTensor {
   std::span<Real> second_moment;  // zero before step 1
 };
 
-/// The numbers of one step, worked out in double and rounded once. In the formulas below: keep = 1
-/// - lr * decay, scale multiplies the gradient, rest = 1 - beta, rate = lr / (1 - b1^t), root2 =
-/// sqrt(1 - b2^t).
+/// The factors of one step, computed in double and rounded once. In terms of the formulas below:
+/// keep = 1 - lr * decay, scale is the factor of the gradient, rest = 1 - beta,
+/// rate = lr / (1 - b1^t), root2 = sqrt(1 - b2^t).
 template <class Real>
 struct AdamWFactors {
   Real keep{};
@@ -53,19 +53,19 @@ struct AdamWFactors {
   Real eps{};
 };
 
-/// Requires valid options and `step.step` >= 1.
+/// Computes the factors of `step`. Requires valid options and `step.step` >= 1.
 template <class Real>
 [[nodiscard]] AdamWFactors<Real> adamw_factors(const AdamWOptions& options, const AdamWStep& step);
 
-/// Applies one step in place, t = `step.step`, g = the scaled gradient:
+/// Applies one step in place, with t = `step.step` and the scaled gradient g:
 ///
 ///     w *= 1 - lr * decay;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 ///     w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
 ///
-/// Elements are independent of each other: calling it on parts of a tensor, from any number of
+/// Elements are independent of each other, so calling it on parts of a tensor, from any number of
 /// threads, gives the same bits.
 ///
-/// Source: Loshchilov & Hutter 2019, arXiv:1711.05101; order of operations as in PyTorch.
+/// Source: Loshchilov & Hutter 2019, arXiv:1711.05101, with the order of operations of PyTorch.
 /// Requires equal sizes.
 template <class Real>
 void adamw_update(const AdamWFactors<Real>& factors, const AdamWTensor<Real>& tensor);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The global norm of a gradient, and how far it is clipped.
+// The global norm of a gradient, and the factor that clips it.
 //
-// Squares are summed in double, block by block, lane by lane: one fixed order, whoever computes
-// which block. A caller with threads lets each fill the entries of its blocks and adds them up
-// after.
+// Squares are summed in double, by blocks and lanes, in a fixed order that does not depend on which
+// thread computes which block. A caller with several threads lets each of them fill the entries of
+// its blocks, and adds up the entries afterwards.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +19,20 @@ inline constexpr std::size_t kNormBlock = 4096;
   return (size + kNormBlock - 1) / kNormBlock;
 }
 
-/// Computes the sum of squares of every block of `values`. To split the work, cut `values` at
-/// multiples of `kNormBlock` and `sums` to match.
+/// Computes the sum of squares of every block of `values`. To distribute the work, split `values`
+/// at multiples of `kNormBlock`, and `sums` correspondingly.
 /// Shapes: `values` (n), `sums` (norm_blocks(n)).
 template <class Real>
 void block_squares(std::span<const Real> values, std::span<double> sums);
 
-/// Returns the sum of squares of `values`: the sum of its blocks, in order.
-/// A square of a float cannot overflow a double; NaN and infinities show in the result.
+/// Returns the sum of squares of `values`, which is the sum of its block sums in order.
+/// The square of a float cannot overflow a double. NaN and infinities propagate to the result.
 template <class Real>
 [[nodiscard]] double squared_norm(std::span<const Real> values);
 
-/// Returns what the gradient is multiplied by: `min(1, max_norm / (norm + 1e-6))`; 1 when
-/// `max_norm` is 0, which means no clipping.
-/// Source: Pascanu et al. 2013, arXiv:1211.5063; the 1e-6 as in PyTorch.
+/// Returns the factor of the gradient, `min(1, max_norm / (norm + 1e-6))`, or 1 if `max_norm` is 0,
+/// which disables clipping.
+/// Source: Pascanu et al. 2013, arXiv:1211.5063, with the 1e-6 of PyTorch.
 [[nodiscard]] double clip_scale(double norm, double max_norm) noexcept;
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merging of an adapter into base weights, for export.
+// Merges an adapter into base weights, for export.
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -19,7 +19,7 @@ Floats floats_of(const Tensor& tensor) {
   return values;
 }
 
-// Adds scale * B A to `weight` (O, I), or of a table (I, O); the product is accumulated in double.
+// Adds scale * B A to `weight` (O, I), or to the embedding table (I, O). Accumulates in double.
 void add_product(const AdaptedModule& module, const Floats& a, const Floats& b, Floats& weight) {
   const bool table = module.path == kTablePath;
   const auto rank = static_cast<std::size_t>(module.rank);
@@ -40,7 +40,7 @@ void add_product(const AdaptedModule& module, const Floats& a, const Floats& b, 
   }
 }
 
-// What a merged tensor is stored as: sums of blocks are no blocks.
+// Returns the type of a merged tensor: that of the base, or f32 if the base is quantized in blocks.
 DType merged_type(const Tensor& tensor) {
   return is_float_type(tensor.dtype) ? tensor.dtype : DType::kF32;
 }
@@ -70,7 +70,7 @@ private:
     }
   }
 
-  Floats piece(const std::string& name) const { return floats_of(adapter_.at(name)); }
+  Floats adapter_values(const std::string& name) const { return floats_of(adapter_.at(name)); }
 
   Status merge_weight(const AdaptedModule& module) {
     if (module.a.empty() && module.weight.empty() && module.input_scale.empty() &&
@@ -83,25 +83,25 @@ private:
     TIDEMILL_RETURN_IF_ERROR(
         check_float_tensor(merged_.tensors, name, shape).with_context("base model"));
     Tensor& tensor = merged_.tensors.at(name);
-    Floats weight = module.weight.empty() ? floats_of(tensor) : piece(module.weight);
+    Floats weight = module.weight.empty() ? floats_of(tensor) : adapter_values(module.weight);
     Floats row_factors;
     if (!module.magnitude.empty()) {
-      row_factors = piece(module.magnitude);
+      row_factors = adapter_values(module.magnitude);
       const Floats norms =
           adapted_row_norms(module, tensor, adapter_.at(module.a), adapter_.at(module.b));
       std::ranges::transform(row_factors, norms, row_factors.begin(), std::divides<>());
     }
     if (!module.output_scale.empty()) {
-      row_factors = piece(module.output_scale);
+      row_factors = adapter_values(module.output_scale);
     }
     if (!module.a.empty()) {
-      add_product(module, piece(module.a), piece(module.b), weight);
+      add_product(module, adapter_values(module.a), adapter_values(module.b), weight);
     }
     for (std::size_t i = 0; !row_factors.empty() && i < weight.size(); ++i) {
       weight[i] *= row_factors[i / in];
     }
     if (!module.input_scale.empty()) {
-      const Floats factors = piece(module.input_scale);
+      const Floats factors = adapter_values(module.input_scale);
       for (std::size_t i = 0; i < weight.size(); ++i) {
         weight[i] *= factors[i % in];
       }
@@ -123,14 +123,15 @@ private:
     TIDEMILL_RETURN_IF_ERROR(
         check_float_tensor(merged_.tensors, name, shape).with_context("base model"));
     Tensor& tensor = merged_.tensors.at(name);
-    Floats bias = module.bias.empty() ? floats_of(tensor) : piece(module.bias);
+    Floats bias = module.bias.empty() ? floats_of(tensor) : adapter_values(module.bias);
     if (!module.c.empty()) {
       std::ranges::transform(
-          bias, piece(module.c), bias.begin(),
+          bias, adapter_values(module.c), bias.begin(),
           [&module](float base, float added) { return base + module.scale * added; });
     }
     if (scaled) {
-      std::ranges::transform(bias, piece(module.output_scale), bias.begin(), std::multiplies<>());
+      std::ranges::transform(bias, adapter_values(module.output_scale), bias.begin(),
+                             std::multiplies<>());
     }
     tensor = make_float_tensor(bias, shape, merged_type(tensor));
     return {};

@@ -14,12 +14,13 @@
 namespace tidemill::engines {
 namespace {
 
-// What follows a module's path in the name of a piece. The first that fits counts.
-struct PieceName {
+// The suffix that follows a module's path in the checkpoint name of a tensor, and the member that
+// holds the name. The first matching suffix counts.
+struct TensorSuffix {
   std::string_view suffix;
-  std::string AdaptedModule::*piece;
+  std::string AdaptedModule::*member;
 };
-constexpr std::array<PieceName, 10> kPieceNames = {{
+constexpr std::array<TensorSuffix, 10> kTensorSuffixes = {{
     {".lora_A.weight", &AdaptedModule::a},
     {".lora_B.weight", &AdaptedModule::b},
     {".lora_B.bias", &AdaptedModule::c},
@@ -44,26 +45,26 @@ Status check_config(const AdapterConfig& config, const ModelConfig& model) {
     });
     if (!found || saved.empty()) {
       return invalid_argument("modules_to_save: " + quote(saved) +
-                              " is no layer, norm or table of this model");
+                              " is not a layer, norm or embedding table of this model");
     }
   }
   return {};
 }
 
-// Makes the tensor `name` of the checkpoint a piece of the module that it belongs to.
-void add_piece(const std::string& name, const std::vector<std::int64_t>& shape,
-               std::map<std::string, AdaptedModule>& modules) {
-  const auto piece = std::ranges::find_if(
-      kPieceNames, [&name](const PieceName& known) { return name.ends_with(known.suffix); });
+// Stores the checkpoint name `name` of a tensor in the module that the tensor belongs to.
+void add_tensor_name(const std::string& name, const std::vector<std::int64_t>& shape,
+                     std::map<std::string, AdaptedModule>& modules) {
+  const auto found = std::ranges::find_if(
+      kTensorSuffixes, [&name](const TensorSuffix& known) { return name.ends_with(known.suffix); });
   const std::string path = name.substr(kAdapterPrefix.size(),
-                                       name.size() - kAdapterPrefix.size() - piece->suffix.size());
+                                       name.size() - kAdapterPrefix.size() - found->suffix.size());
   AdaptedModule& module = modules[path];
-  if (module.path.empty()) {  // of no known layer: a norm
+  if (module.path.empty()) {  // not a linear layer, so a norm
     module.path = path;
     module.in_features = shape[0];
     module.out_features = shape[0];
   }
-  module.*(piece->piece) = name;
+  module.*(found->member) = name;
 }
 
 std::vector<float> floats_of(const Tensor& tensor) {
@@ -99,12 +100,12 @@ Result<AdapterSpec> adapter_spec(const AdapterConfig& config,
     by_path[module.path] = {module.path, module.in_features, module.out_features};
   }
   for (const auto& [name, shape] : expected_adapter_tensors(config, modules, model)) {
-    add_piece(name, shape, by_path);
+    add_tensor_name(name, shape, by_path);
   }
   for (const AdapterModule& target : modules) {
     AdaptedModule& module = by_path.at(target.module.path);
     if (!module.weight.empty()) {
-      return invalid_argument("modules_to_save: " + module.path + " is a target module too");
+      return invalid_argument("modules_to_save: " + module.path + " is also a target module");
     }
     module.rank = target.rank;
     module.scale = static_cast<float>(target.scale);
@@ -124,7 +125,7 @@ Result<AdapterSpec> adapter_spec(const AdapterConfig& config,
 Status check_adapter_training(const AdapterConfig& config) {
   if (config.dropout != 0.0) {
     return {Errc::kUnimplemented,
-            "lora_dropout: training with other than 0 is not supported; set it to 0"};
+            "lora_dropout: training with dropout is not supported; set it to 0"};
   }
   return {};
 }
@@ -184,7 +185,7 @@ std::vector<float> adapted_row_norms(const AdaptedModule& module, const Tensor& 
     std::ranges::fill(product, 0.0F);
     for (std::size_t r = 0; r < rank; ++r) {
       const float factor = b_values[o * rank + r];
-      for (std::size_t i = 0; factor != 0.0F && i < in; ++i) {  // all of B is 0 at first
+      for (std::size_t i = 0; factor != 0.0F && i < in; ++i) {  // a new B is all zero
         product[i] += factor * a_values[r * in + i];
       }
     }

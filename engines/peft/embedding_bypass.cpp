@@ -9,7 +9,7 @@
 namespace tidemill::engines {
 namespace {
 
-// Returns A (R, V) as rows of tokens.
+// Returns the transpose (V, R) of A (R, V).
 std::vector<float> transposed(const Tensor& a) {
   std::vector<float> values(static_cast<std::size_t>(a.num_elements()));
   widen_floats(a, values);

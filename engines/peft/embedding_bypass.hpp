@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an adapter changes the embedding table: look-ups, and gradients of its pieces.
+// Applies an adapter to the embedding table: look-ups, and the gradients of the adapter's tensors.
 #pragma once
 
 #include <cstdint>
@@ -14,34 +14,35 @@
 
 namespace tidemill::engines {
 
-/// Where the gradients of the look-ups are accumulated. Null views: not trained.
+/// The buffers that accumulate the gradients of look-ups. Views are null for tensors that are not
+/// trained.
 struct EmbeddingGradient {
   Matrix table;         // (V, D)
   Matrix transposed_a;  // (V, R)
   Matrix b;             // (D, R)
 };
 
-/// The pieces of the table, prepared for a device. Immutable; may be shared.
+/// The adapter tensors of the embedding table, prepared for a device. Immutable; may be shared.
 ///
-/// No row's bits depend on another's; everything is f32 but a table in place of the base's, which
-/// stays as it is stored.
+/// The bits of a row do not depend on other rows. All tensors are f32, except a table that replaces
+/// the base's, which keeps its stored type.
 class EmbeddingBypass {
 public:
-  /// Prepares the pieces of `module`, that of `kTablePath`, found in `tensors`.
-  /// Errors: those of `Ops::prepare_weight`. Requires `tensors` to have the shapes of
-  /// `adapter_shapes`.
+  /// Prepares the tensors of `module`, whose path is `kTablePath`, from `tensors`.
+  /// Requires `tensors` to have the shapes of `adapter_shapes`.
+  /// Errors: those of `Ops::prepare_weight`.
   [[nodiscard]] static Result<EmbeddingBypass> create(const AdaptedModule& module,
                                                       const TensorMap& tensors, WeightUse use,
                                                       Ops& ops);
 
-  /// Returns whether rows = the base table's + `add`.
+  /// Returns whether a look-up is that of the base table plus `add`.
   [[nodiscard]] bool only_adds() const noexcept { return b_ != nullptr; }
-  /// out (T, D) += scale * B A[:, ids[t]]. Requires `only_adds`.
+  /// Computes out (T, D) += scale * B A[:, ids[t]]. Requires `only_adds`.
   void add(std::span<const std::int32_t> ids, Matrix out, Ops& ops) const;
-  /// out (T, D) = rows of the table in place of the base's. Requires `only_adds` to be false.
+  /// Looks up out (T, D) in the table that replaces the base's. Requires `only_adds` to be false.
   void forward(std::span<const std::int32_t> ids, Matrix out, Ops& ops) const;
 
-  /// Adds the gradients of all pieces, row after row (R2 of ops.hpp), for dout (T, D).
+  /// Adds the gradients of all tensors for dout (T, D), row after row (R2 of ops.hpp).
   /// Requires preparation for backward.
   void backward(std::span<const std::int32_t> ids, ConstMatrix dout,
                 const EmbeddingGradient& gradient, Ops& ops) const;
@@ -53,12 +54,12 @@ private:
 
   [[nodiscard]] WeightView transposed_a() const noexcept;
 
-  Tensor table_;  // (V, D), in place of the base's; empty: none
+  Tensor table_;  // (V, D), replaces the base's; empty if there is none
   std::int64_t vocabulary_ = 0;
   std::int64_t rank_ = 0;
   float scale_ = 0.0F;
-  std::vector<float> transposed_a_;    // (V, R): a look-up reads one row
-  std::unique_ptr<PreparedWeight> b_;  // null: no low-rank product
+  std::vector<float> transposed_a_;    // (V, R), so that a look-up reads one row
+  std::unique_ptr<PreparedWeight> b_;  // null if there is no low-rank product
 };
 
 }  // namespace tidemill::engines

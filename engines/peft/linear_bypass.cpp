@@ -59,11 +59,11 @@ void LowRank::forward(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const 
 
 void LowRank::backward(ConstMatrix dy, ConstMatrix x, ConstMatrix scaled_u,
                        const LinearGradient& gradient, const Matrix* dx, Ops& ops) const {
-  ScratchRows again;
+  ScratchRows recomputed;
   if (scaled_u.data == nullptr) {
-    again = ScratchRows(x.rows, rank());
-    scaled_product(x, again.view(), ops);
-    scaled_u = again.view();
+    recomputed = ScratchRows(x.rows, rank());
+    scaled_product(x, recomputed.view(), ops);
+    scaled_u = recomputed.view();
   }
   ops.linear_backward_weight(dy, scaled_u, gradient.b);
   if (!scaled_c_.empty()) {
@@ -108,7 +108,7 @@ Result<LinearBypass> LinearBypass::create(const AdaptedModule& module, const Ten
     bypass.inverse_norms_ =
         adapted_row_norms(module, *base_weight, tensors.at(module.a), tensors.at(module.b));
     for (std::size_t o = 0; o < bypass.output_scale_.size(); ++o) {
-      bypass.output_scale_[o] /= bypass.inverse_norms_[o];  // exactly 1 for a fresh adapter
+      bypass.output_scale_[o] /= bypass.inverse_norms_[o];  // exactly 1 for a new adapter
       bypass.inverse_norms_[o] = 1.0F / bypass.inverse_norms_[o];
     }
   }
@@ -153,7 +153,7 @@ void LinearBypass::forward(const BaseLinear& base, ConstMatrix x, Store store, M
   ops.scale_columns(unscaled.view(), output_scale_, unscaled_bias, store, y);
 }
 
-// The gradient of the output scale, for which the product is computed again.
+// Adds the gradient of the output scale, for which the product is computed again.
 void LinearBypass::scale_backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix x,
                                   const LinearGradient& gradient, Ops& ops) const {
   ScratchRows unscaled(dy.rows, dy.cols);

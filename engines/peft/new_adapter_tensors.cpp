@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of fresh adapters.
+// Initializes the tensors of new adapters.
 #include <cmath>
 #include <utility>
 
@@ -10,7 +10,7 @@
 namespace tidemill::engines {
 namespace {
 
-// FNV-1a: turns a module path into a stream number that never changes between builds.
+// Returns the FNV-1a hash of a module path. As a stream number, it is the same in every build.
 std::uint64_t stream_of(std::string_view path) {
   std::uint64_t hash = 0xCBF29CE484222325U;
   for (const char c : path) {
@@ -28,8 +28,8 @@ Tensor filled(const std::vector<std::int64_t>& shape, float value) {
                            DType::kF32);
 }
 
-// A of a linear layer, B of a table: what is not zero at first.
-std::vector<float> drawn(const AdaptedModule& module, std::uint64_t seed) {
+// Returns the random values of A of a linear layer, or of B of the embedding table.
+std::vector<float> random_values(const AdaptedModule& module, std::uint64_t seed) {
   RandomStream random(seed, stream_of(module.path));
   const bool table = module.path == kTablePath;
   const std::int64_t width = table ? module.out_features : module.in_features;
@@ -41,9 +41,10 @@ std::vector<float> drawn(const AdaptedModule& module, std::uint64_t seed) {
   return values;
 }
 
-class AdapterStart {
+class AdapterInitializer {
 public:
-  AdapterStart(const ModelConfig& model, const TensorMap& base) : model_(model), base_(base) {}
+  AdapterInitializer(const ModelConfig& model, const TensorMap& base)
+      : model_(model), base_(base) {}
 
   Status add(const AdaptedModule& module, const TensorShapes& shapes, std::uint64_t seed) {
     for (const std::string* zero : {&module.a, &module.b, &module.c}) {
@@ -58,7 +59,7 @@ public:
     }
     if (module.rank > 0) {
       const std::string& name = module.path == kTablePath ? module.b : module.a;
-      tensors_[name] = make_float_tensor(drawn(module, seed), shapes.at(name), DType::kF32);
+      tensors_[name] = make_float_tensor(random_values(module, seed), shapes.at(name), DType::kF32);
     }
     TIDEMILL_RETURN_IF_ERROR(copy(module.path + ".bias", module.bias, shapes));
     TIDEMILL_RETURN_IF_ERROR(copy(weight_name(model_, module.path), module.weight, shapes));
@@ -100,11 +101,11 @@ private:
 Result<TensorMap> init_adapter(const AdapterSpec& spec, const ModelConfig& model,
                                const TensorMap& base, std::uint64_t seed) {
   const TensorShapes shapes = adapter_shapes(spec);
-  AdapterStart start(model, base);
+  AdapterInitializer initializer(model, base);
   for (const AdaptedModule& module : spec) {
-    TIDEMILL_RETURN_IF_ERROR(start.add(module, shapes, seed));
+    TIDEMILL_RETURN_IF_ERROR(initializer.add(module, shapes, seed));
   }
-  return start.take();
+  return initializer.take();
 }
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The intermediates of one call of a bypass.
+// Memory for the intermediate results of one call of a bypass.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tidemill::engines {
 
-/// A matrix of undefined content, alive for one call: as wide as a rank, or, for kinds that scale a
-/// whole layer, as the layer.
+/// A matrix of undefined content that lives for one call. It is as wide as a rank, or, for adapters
+/// that scale a whole layer, as wide as the layer.
 class ScratchRows {
 public:
   ScratchRows() = default;

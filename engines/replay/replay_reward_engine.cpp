@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rewards by hash.
+// A reward engine that scores by hash.
 #include <utility>
 #include <vector>
 
@@ -11,8 +11,8 @@ namespace {
 
 class ReplayRewardEngine final : public RewardEngine {
 public:
-  ReplayRewardEngine(std::uint64_t seed, std::uint64_t one_in_fails)
-      : seed_(seed), one_in_fails_(one_in_fails) {}
+  ReplayRewardEngine(std::uint64_t seed, std::uint64_t fail_one_in)
+      : seed_(seed), fail_one_in_(fail_one_in) {}
 
   Status submit(RewardRequest request, RewardSink& sink) override {
     queue_.push_back({std::move(request), &sink});
@@ -25,7 +25,7 @@ public:
     for (const Item& item : std::exchange(queue_, {})) {
       RewardResult result;
       result.id = item.request.id;
-      if (one_in_fails_ != 0 && keyed_bits(seed_, item.request.id.value, 0) % one_in_fails_ == 0) {
+      if (fail_one_in_ != 0 && keyed_bits(seed_, item.request.id.value, 0) % fail_one_in_ == 0) {
         result.error = "cannot be scored";
       } else {
         std::uint64_t bits = seed_;
@@ -45,15 +45,15 @@ private:
     RewardSink* sink;
   };
   std::uint64_t seed_;
-  std::uint64_t one_in_fails_;
+  std::uint64_t fail_one_in_;
   std::vector<Item> queue_;
 };
 
 }  // namespace
 
 std::unique_ptr<RewardEngine> make_replay_reward_engine(std::uint64_t seed,
-                                                        std::uint64_t one_in_fails) {
-  return std::make_unique<ReplayRewardEngine>(seed, one_in_fails);
+                                                        std::uint64_t fail_one_in) {
+  return std::make_unique<ReplayRewardEngine>(seed, fail_one_in);
 }
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation by hash and virtual time.
+// A rollout engine that generates by hash and in virtual time.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -26,8 +26,8 @@ public:
       return invalid_argument("empty prompt sample_id=" + std::to_string(request.id.value));
     }
     if (!request.adapter.empty()) {
-      return {Errc::kNotFound, "adapter: the replay engine loads none sample_id=" +
-                                   std::to_string(request.id.value)};
+      return {Errc::kNotFound,
+              "adapter: the replay engine has none sample_id=" + std::to_string(request.id.value)};
     }
     if (running_.contains(request.id) ||
         std::any_of(waiting_.begin(), waiting_.end(),
@@ -79,7 +79,7 @@ public:
   Result<StepReport> step(const StepBudget& /*budget*/) override {
     start_waiting();
     StepReport report;
-    // One call stands for as many decode iterations as pass until a response ends.
+    // One call represents all decode iterations until the next response ends.
     std::uint32_t iterations = 0;
     for (const auto& [id, job] : running_) {
       const auto left = job.length - static_cast<std::uint32_t>(job.tokens.size());
@@ -88,7 +88,7 @@ public:
     for (auto it = running_.begin(); it != running_.end();) {
       Job& job = it->second;
       for (std::uint32_t i = 0; i < iterations; ++i) {
-        grow(job);
+        append_token(job);
       }
       report.decode_tokens += iterations;
       if (job.tokens.size() == job.length) {
@@ -127,7 +127,7 @@ private:
 
   void start_waiting() {
     if (pending_.has_value()) {
-      return;  // new weights first
+      return;  // nothing starts before the new weights serve
     }
     for (auto it = waiting_.begin();
          it != waiting_.end() && static_cast<std::int64_t>(running_.size()) < options_.slots;) {
@@ -140,7 +140,7 @@ private:
     }
   }
 
-  void grow(Job& job) const {
+  void append_token(Job& job) const {
     const std::int32_t token =
         replay_token(job.request.seed, weight_bits_, job.request.id, job.tokens.size());
     const std::uint64_t t = job.request.prompt_ids.size() + job.tokens.size();

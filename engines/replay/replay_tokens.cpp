@@ -8,7 +8,7 @@ namespace tidemill::engines {
 
 std::uint64_t replay_weight_bits(const std::string& digest) {
   std::uint64_t bits = 0;
-  for (const char c : digest) {  // a fold that keeps every character's weight
+  for (const char c : digest) {  // every character affects the result
     bits = keyed_bits(bits, static_cast<unsigned char>(c), 0);
   }
   return bits;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the replayed views of one model must agree on: tokens and log-probabilities as functions of
-// the weights' digest. Private to the engine.
+// Tokens and log-probabilities as functions of the digest of the weights. The replay engines of one
+// model must agree on them. Private to this folder.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace tidemill::engines {
 
-/// Returns 64 bits that stand for the weights named by `digest`.
+/// Returns 64 bits that represent the weights named by `digest`.
 [[nodiscard]] std::uint64_t replay_weight_bits(const std::string& digest);
 
-/// Returns the token at `position` of the sample's response under the weights.
+/// Returns the token at `position` of the response to sample `id` under the weights.
 [[nodiscard]] std::int32_t replay_token(std::uint64_t seed, std::uint64_t weight_bits, SampleId id,
                                         std::uint64_t position);
 
-/// Returns the log-probability that the weights give to the token at index `t` of a sequence.
+/// Returns the log-probability of `token` at index `t` of a sequence under the weights.
 [[nodiscard]] float replay_logprob(std::uint64_t weight_bits, std::int32_t token, std::uint64_t t);
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training by hash: the weights are the digest of all that they were trained on, in order.
+// A trainer by hash: its weights are the digest of everything they were trained on, in order.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -160,7 +160,7 @@ private:
 
   ReplayOptions options_;
   std::string chain_;
-  std::string weight_digest_;  // of the last commit, under which rollouts were sampled
+  std::string weight_digest_;  // of the last commit, whose weights sampled the rollouts
   std::int64_t optimizer_step_ = 0;
   TokenLoss* loss_ = nullptr;
   std::map<SampleId, TrainSequence> batch_;

@@ -18,7 +18,7 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr auto kFarewell = std::chrono::milliseconds(500);
+constexpr auto kExitGrace = std::chrono::milliseconds(500);
 
 std::string errno_text(int error) {
   return std::error_code(error, std::generic_category()).message();
@@ -32,12 +32,12 @@ struct Pipe {
 Result<Pipe> make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    return Status(Errc::kUnavailable, "cannot make a pipe: " + errno_text(errno));
+    return Status(Errc::kUnavailable, "cannot create a pipe: " + errno_text(errno));
   }
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// Finds the program before the fork: a child may only call what is safe in a signal handler.
+// Finds the program before the fork, because the child may only call async-signal-safe functions.
 Result<std::string> find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     return name;
@@ -55,14 +55,14 @@ Result<std::string> find_program(const std::string& name) {
   return invalid_argument("cannot run `" + name + "`: not found in PATH");
 }
 
-// What the new process needs, made before the fork.
+// The values that the new process needs, prepared before the fork.
 struct ChildPlan {
   const char* program;
   char* const* argv;
   int in;
   int out;
   int err;
-  int report;  // gets errno when something fails
+  int report;  // receives errno if the child fails before exec
   pid_t parent;
 };
 
@@ -72,10 +72,10 @@ struct ChildPlan {
   ::_exit(127);
 }
 
-// Runs in the child between fork and exec: calls only what is async-signal-safe.
-[[noreturn]] void become(const ChildPlan& plan) {
-  // A pipe end may have got number 0, 1 or 2 when the parent runs without standard streams; lift
-  // all three out of the way first, so that no dup2 overwrites one still needed.
+// Runs in the child between fork and exec. Calls only async-signal-safe functions.
+[[noreturn]] void exec_child(const ChildPlan& plan) {
+  // If the parent runs without standard streams, a pipe end may have number 0, 1 or 2. All ends are
+  // first duplicated to higher numbers, so that no dup2 below overwrites one that is still needed.
   const int in = ::fcntl(plan.in, F_DUPFD_CLOEXEC, 3);
   const int out = ::fcntl(plan.out, F_DUPFD_CLOEXEC, 3);
   const int err = ::fcntl(plan.err, F_DUPFD_CLOEXEC, 3);
@@ -89,7 +89,7 @@ struct ChildPlan {
     ::_exit(127);  // the parent died before the death signal was armed
   }
   for (int number = 1; number < NSIG; ++number) {
-    ::signal(number, SIG_DFL);  // refused for SIGKILL and SIGSTOP, which is as well
+    ::signal(number, SIG_DFL);  // fails for SIGKILL and SIGSTOP, which need no reset
   }
   sigset_t none;
   ::sigemptyset(&none);
@@ -98,7 +98,8 @@ struct ChildPlan {
   fail_child(report);
 }
 
-// Blocks every signal in this thread while it lives, so that no handler of ours runs in the child.
+// Blocks every signal in this thread during its lifetime, so that no signal handler of this process
+// runs in the child.
 class SignalsBlocked {
 public:
   SignalsBlocked() {
@@ -114,8 +115,8 @@ private:
   sigset_t before_{};
 };
 
-// Keeps a write to a closed pipe from killing this process: blocks SIGPIPE in this thread and
-// takes back the one that the write may have left pending.
+// Keeps a write to a closed pipe from killing this process. Blocks SIGPIPE in this thread, and on
+// destruction consumes the signal that the write may have left pending.
 class SigpipeBlocked {
 public:
   SigpipeBlocked() {
@@ -152,7 +153,7 @@ Status set_nonblocking(const UniqueFd& fd) {
   return {};
 }
 
-PipeResult moved(ssize_t bytes) {
+PipeResult pipe_result(ssize_t bytes) {
   if (bytes > 0) {
     return {PipeState::kMoved, static_cast<std::size_t>(bytes)};
   }
@@ -161,7 +162,7 @@ PipeResult moved(ssize_t bytes) {
 }
 
 PipeResult read_pipe(const UniqueFd& fd, std::span<char> into) {
-  return fd.is_open() ? moved(::read(fd.get(), into.data(), into.size()))
+  return fd.is_open() ? pipe_result(::read(fd.get(), into.data(), into.size()))
                       : PipeResult{PipeState::kClosed, 0};
 }
 
@@ -221,17 +222,17 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
     const SignalsBlocked blocked;
     pid = ::fork();
     if (pid == 0) {
-      become(plan);
+      exec_child(plan);
     }
   }
   if (pid < 0) {
     return Status(Errc::kUnavailable, "cannot start a process: " + errno_text(errno));
   }
-  ::setpgid(pid, pid);  // in both processes: neither may go on before it is done
+  ::setpgid(pid, pid);  // both processes call it, so the group exists before either continues
   report.write.reset();
   std::unique_ptr<ChildProcess> child(
       new ChildProcess(pid, std::move(in.write), std::move(out.read), std::move(err.read)));
-  // A successful exec closes the child's end; the wait for it is a fork's and an exec's length.
+  // A successful exec closes the child's end, so this read waits only for the fork and the exec.
   int error = 0;
   ssize_t got = 0;
   do {
@@ -250,10 +251,10 @@ ChildProcess::~ChildProcess() {
   }
   stdin_.reset();
   const SystemClock clock;
-  const TimePoint deadline = clock.now() + kFarewell;
+  const TimePoint deadline = clock.now() + kExitGrace;
   std::array<char, 4096> rest{};
   while (!ended() && clock.now() < deadline) {
-    // Keep its output flowing: a program may end only after it has written its last lines.
+    // Drain the output, since a program may exit only after it has written its last lines.
     const bool quiet = read_stdout(rest).state != PipeState::kMoved;
     if (read_stderr(rest).state != PipeState::kMoved && quiet) {
       ::poll(nullptr, 0, 1);
@@ -264,7 +265,7 @@ ChildProcess::~ChildProcess() {
 
 bool ChildProcess::ended() const {
   siginfo_t info{};
-  // WNOWAIT leaves the zombie, so that its number cannot be reused before its group is killed.
+  // WNOWAIT leaves the zombie, so that its pid cannot be reused before its group is killed.
   return pid_ == 0 ||
          ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
          info.si_pid == pid_;
@@ -275,7 +276,7 @@ PipeResult ChildProcess::write_stdin(std::string_view bytes) {
     return {PipeState::kClosed, 0};
   }
   const SigpipeBlocked blocked;
-  return moved(::write(stdin_.get(), bytes.data(), bytes.size()));
+  return pipe_result(::write(stdin_.get(), bytes.data(), bytes.size()));
 }
 
 PipeResult ChildProcess::read_stdout(std::span<char> into) {
@@ -285,7 +286,7 @@ PipeResult ChildProcess::read_stdout(std::span<char> into) {
 PipeResult ChildProcess::read_stderr(std::span<char> into) {
   const PipeResult result = read_pipe(stderr_, into);
   if (result.state == PipeState::kClosed) {
-    stderr_.reset();  // a closed pipe is always ready: polling it would spin
+    stderr_.reset();  // a closed pipe is always ready, so polling it would spin
   }
   return result;
 }
@@ -312,7 +313,7 @@ ProgramEnd ChildProcess::stop() {
   stdin_.reset();
   stdout_.reset();
   stderr_.reset();
-  return collected < 0 ? ProgramEnd{true, "already collected"} : describe(status);
+  return collected < 0 ? ProgramEnd{true, "already reaped"} : describe(status);
 }
 
 }  // namespace tidemill::engines

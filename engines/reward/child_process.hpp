@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of the user's as a child, with pipes to its standard streams.
+// A child process with pipes to its standard streams, for running a user's program.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace tidemill::engines {
 
-/// A file descriptor that is closed when its owner goes.
+/// Owns a file descriptor and closes it on destruction.
 class UniqueFd {
 public:
   UniqueFd() = default;
@@ -35,61 +35,64 @@ private:
   int fd_ = -1;
 };
 
-/// What came of a read or write that does not wait.
+/// The outcome of a read or write that does not block.
 enum class PipeState {
-  kMoved,    // bytes were moved
-  kBlocked,  // nothing could be moved now
-  kClosed    // the other end is gone
+  kMoved,    // some bytes were transferred
+  kBlocked,  // no bytes could be transferred now
+  kClosed    // the other end is closed
 };
 
-/// Bytes moved, and why not more.
+/// The number of bytes transferred, and the state of the pipe.
 struct PipeResult {
   PipeState state = PipeState::kBlocked;
   std::size_t bytes = 0;
 };
 
-/// How a program came to its end.
+/// How a program ended.
 struct ProgramEnd {
-  /// Whether it ended on its own; else somebody killed it (SIGKILL), most likely `stop`.
+  /// False if the program was killed by SIGKILL, most likely by `stop`.
   bool on_its_own = false;
-  /// "exit status 3", "killed by signal 9 (Killed)".
+  /// For example "exit status 3" or "killed by signal 9 (Killed)".
   std::string how;
 };
 
-/// A running program in a process group of its own. No call but `stop` waits.
+/// A running program in its own process group. Only `wait`, `stop` and the destructor block.
 ///
-/// The child dies with this process, and also with the thread that started it (Linux ties
-/// PR_SET_PDEATHSIG to the thread): threads that step a reward engine live as long as the run.
-/// Descriptors are close-on-exec: neither another child nor its heirs inherit them.
+/// The child is killed when this process dies, and also when the thread that started it exits,
+/// since Linux ties PR_SET_PDEATHSIG to the thread. Threads that step a reward engine must
+/// therefore live as long as the run. The descriptors are close-on-exec, so no other child and none
+/// of its descendants inherit them.
 class ChildProcess {
 public:
-  /// Starts `command`; a program without '/' is looked up in PATH.
-  /// Errors: `kInvalidArgument` when the program is not found or cannot be executed;
-  /// `kUnavailable` when the system refuses a pipe or a process.
+  /// Starts `command`. A program name without '/' is looked up in PATH.
+  /// Errors: `kInvalidArgument` if the program is not found or cannot be executed; `kUnavailable`
+  /// if the system cannot create a pipe or a process.
   [[nodiscard]] static Result<std::unique_ptr<ChildProcess>> start(
       const std::vector<std::string>& command);
 
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
-  /// Closes the program's stdin, gives it half a second to end, kills what is left of its group.
+  /// Closes the program's stdin, waits up to half a second for it to exit, and kills its process
+  /// group.
   ~ChildProcess();
 
-  /// Returns whether the program has ended. It stays a zombie until `stop`.
+  /// Returns whether the program has ended. It remains a zombie until `stop`.
   [[nodiscard]] bool ended() const;
   [[nodiscard]] PipeResult write_stdin(std::string_view bytes);
   [[nodiscard]] PipeResult read_stdout(std::span<char> into);
   [[nodiscard]] PipeResult read_stderr(std::span<char> into);
-  /// Waits until a stream can move bytes (stdin only when `wants_write`), at most `at_most`.
+  /// Waits up to `at_most`, and no longer than a second, until stdout or stderr can be read. If
+  /// `wants_write`, stdin becoming writable also ends the wait.
   void wait(bool wants_write, Duration at_most) const;
 
-  /// Kills what is left of the group, collects the child, and says how it ended.
+  /// Kills the process group, reaps the child, and returns how it ended.
   ProgramEnd stop();
 
 private:
   ChildProcess(pid_t pid, UniqueFd in, UniqueFd out, UniqueFd err)
       : pid_(pid), stdin_(std::move(in)), stdout_(std::move(out)), stderr_(std::move(err)) {}
 
-  pid_t pid_;  // 0 once collected
+  pid_t pid_;  // 0 once reaped
   UniqueFd stdin_;
   UniqueFd stdout_;
   UniqueFd stderr_;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxLineBytes = 1U << 20U;
 constexpr std::size_t kMaxHeldBytes = 256U << 20U;
-// Reads of one pump; a program that never stops writing cannot hold up the caller.
+// Bounds the reads of one pump, so that a program that never stops writing cannot block the caller.
 constexpr int kReadsPerPump = 16;
 constexpr std::size_t kReadBytes = 64U << 10U;
 constexpr Duration kMaxBackoff = std::chrono::seconds(30);
@@ -72,7 +72,7 @@ Status CommandRewardEngine::submit(RewardRequest request, RewardSink& sink) {
     return line.status().with_context("sample " + std::to_string(request.id.value));
   }
   if (line.value().size() > kMaxHeldBytes - held_bytes_) {
-    return {Errc::kResourceExhausted, "more than 256 MiB of samples wait for the reward program"};
+    return {Errc::kResourceExhausted, "more than 256 MiB are queued for the reward program"};
   }
   held_bytes_ += line.value().size();
   queued_.emplace(next_key_++, Sample{request.id, &sink, std::move(line).value()});
@@ -80,7 +80,7 @@ Status CommandRewardEngine::submit(RewardRequest request, RewardSink& sink) {
 }
 
 bool CommandRewardEngine::has_work() const {
-  return !queued_.empty() || !flying_.empty() || !done_.empty();
+  return !queued_.empty() || !in_flight_.empty() || !done_.empty();
 }
 
 Status CommandRewardEngine::step(Duration patience) {
@@ -98,38 +98,39 @@ Status CommandRewardEngine::step(Duration patience) {
   return given_up_;
 }
 
-// One round: everything that can be done without waiting.
+// Does everything that is possible without waiting, once.
 void CommandRewardEngine::pump() {
   if (!given_up_.ok() || !has_work() || !ensure_running()) {
     return;
   }
-  feed();
-  // Asked before its output is read: what it wrote before its end must not be missed.
+  send_queued();
+  // Checked before the output is read, so that no output written before the exit is missed.
   const bool ended = child_->ended();
-  const bool takes_input = write_out();
-  const bool gives_output = read_answers();
+  const bool stdin_open = write_out();
+  const bool stdout_open = read_replies();
   read_stderr();
   if (ended) {
     ++stats_.ends;
-    lose_program({});
-  } else if (!gives_output) {
+    stop_program({});
+  } else if (!stdout_open) {
     ++stats_.ends;
-    lose_program("closed its standard output");
-  } else if (!takes_input) {
+    stop_program("closed its standard output");
+  } else if (!stdin_open) {
     ++stats_.ends;
-    lose_program("closed its standard input");
+    stop_program("closed its standard input");
   } else {
     check_time();
   }
 }
 
-// Returns whether a program runs. One that died idle is replaced here: no sample is to blame.
+// Returns whether the program is running, after starting it if a start is due. An exit while no
+// sample is in flight is handled here, so that no sample fails because of it.
 bool CommandRewardEngine::ensure_running() {
-  if (child_ && flying_.empty() && child_->ended()) {
-    read_answers();
+  if (child_ && in_flight_.empty() && child_->ended()) {
+    read_replies();
     read_stderr();
     ++stats_.ends;
-    lose_program({});
+    stop_program({});
   }
   if (child_) {
     return true;
@@ -146,14 +147,14 @@ bool CommandRewardEngine::ensure_running() {
   child_ = std::move(child).value();
   lines_ = LineSplitter(kMaxLineBytes);
   last_garbage_.clear();
-  log_.start_over();
+  log_.clear_tail();
   return true;
 }
 
-void CommandRewardEngine::feed() {
-  const std::size_t window = alone_ > 0 ? 1 : options_.max_in_flight;
-  while (!queued_.empty() && flying_.size() < window) {
-    if (flying_.empty()) {
+void CommandRewardEngine::send_queued() {
+  const std::size_t window = isolate_next_ > 0 ? 1 : options_.max_in_flight;
+  while (!queued_.empty() && in_flight_.size() < window) {
+    if (in_flight_.empty()) {
       oldest_since_ = clock_.now();
     }
     auto node = queued_.extract(queued_.begin());
@@ -161,11 +162,11 @@ void CommandRewardEngine::feed() {
     outbox_ += line;
     held_bytes_ -= line.size();
     line = {};
-    flying_.insert(std::move(node));
+    in_flight_.insert(std::move(node));
   }
 }
 
-// Returns false when the program does not read any more.
+// Returns false once the program has closed its input.
 bool CommandRewardEngine::write_out() {
   std::size_t written = 0;
   PipeResult result{PipeState::kMoved, 0};
@@ -177,8 +178,8 @@ bool CommandRewardEngine::write_out() {
   return result.state != PipeState::kClosed;
 }
 
-// Returns false when the program cannot answer any more.
-bool CommandRewardEngine::read_answers() {
+// Returns false once the program has closed its output.
+bool CommandRewardEngine::read_replies() {
   std::array<char, kReadBytes> bytes;
   for (int reads = 0; reads < kReadsPerPump; ++reads) {
     const PipeResult result = child_->read_stdout(bytes);
@@ -187,7 +188,7 @@ bool CommandRewardEngine::read_answers() {
     }
     lines_.feed(
         std::string_view(bytes.data(), result.bytes),
-        [this](std::string_view line) { take_line(line); },
+        [this](std::string_view line) { handle_line(line); },
         [this] {
           ++stats_.garbage_lines;
           last_garbage_ = "a line of more than 1 MiB";
@@ -207,34 +208,34 @@ void CommandRewardEngine::read_stderr() {
   }
 }
 
-void CommandRewardEngine::take_line(std::string_view line) {
+void CommandRewardEngine::handle_line(std::string_view line) {
   const CommandReply reply = parse_reply(line);
   if (reply.kind == CommandReply::Kind::kGarbage) {
     ++stats_.garbage_lines;
     last_garbage_ = reply.text;
     return;
   }
-  take_reply(reply);
+  handle_reply(reply);
 }
 
-void CommandRewardEngine::take_reply(const CommandReply& reply) {
-  const auto sample = flying_.find(reply.id);
-  if (sample == flying_.end()) {
+void CommandRewardEngine::handle_reply(const CommandReply& reply) {
+  const auto sample = in_flight_.find(reply.id);
+  if (sample == in_flight_.end()) {
     ++stats_.unknown_ids;
     return;
   }
   switch (reply.kind) {
     case CommandReply::Kind::kReward: finish(sample, reply.reward, {}); break;
     case CommandReply::Kind::kError:
-      finish(sample, 0.0, "the reward program cannot judge it: " + reply.text);
+      finish(sample, 0.0, "the reward program cannot score it: " + reply.text);
       break;
     default:
-      ++stats_.bad_answers;
-      finish(sample, 0.0, "the reward program's answer is refused, " + reply.text);
+      ++stats_.bad_replies;
+      finish(sample, 0.0, "the reward program's reply is invalid: " + reply.text);
       break;
   }
   failures_in_a_row_ = 0;
-  alone_ -= alone_ > 0 ? 1 : 0;
+  isolate_next_ -= isolate_next_ > 0 ? 1 : 0;
 }
 
 void CommandRewardEngine::finish(std::map<std::uint64_t, Sample>::iterator sample, double reward,
@@ -243,48 +244,49 @@ void CommandRewardEngine::finish(std::map<std::uint64_t, Sample>::iterator sampl
     error = "sample " + std::to_string(sample->second.id.value) + ": " + error;
   }
   done_.push_back({sample->second.sink, {sample->second.id, reward, std::move(error), {}}});
-  if (sample == flying_.begin()) {
-    oldest_since_ = clock_.now();  // the next one's time begins
+  if (sample == in_flight_.begin()) {
+    oldest_since_ = clock_.now();  // the time limit of the next sample starts now
   }
   held_bytes_ -= sample->second.line.size();
-  flying_.erase(sample);
+  in_flight_.erase(sample);
 }
 
 void CommandRewardEngine::check_time() {
-  if (flying_.empty() || clock_.now() - oldest_since_ < options_.timeout) {
+  if (in_flight_.empty() || clock_.now() - oldest_since_ < options_.timeout) {
     return;
   }
   ++stats_.hangs;
-  const std::string guilty = std::to_string(flying_.begin()->second.id.value);
-  lose_program("gave no answer to sample " + guilty + " within " + seconds_text(options_.timeout) +
+  const std::string overdue = std::to_string(in_flight_.begin()->second.id.value);
+  stop_program("gave no reply to sample " + overdue + " within " + seconds_text(options_.timeout) +
                " and was killed");
 }
 
-// Takes leave of a program that died or must die; all samples in flight fail. A program that shuts
-// its pipes because it is ending counts as ended; `unless_it_ended` says what else was the matter.
-void CommandRewardEngine::lose_program(const std::string& unless_it_ended) {
+// Stops a program that has exited or must be killed, and fails all samples in flight. The reported
+// reason is `reason_unless_ended`, unless that is empty or the program ended on its own. A program
+// that closes its pipes because it is exiting counts as ended on its own.
+void CommandRewardEngine::stop_program(const std::string& reason_unless_ended) {
   const ProgramEnd end = child_->stop();
   child_.reset();
   std::string reason = "the reward program ";
-  if (end.on_its_own || unless_it_ended.empty()) {
+  if (end.on_its_own || reason_unless_ended.empty()) {
     reason += "ended (" + end.how + ")";
   } else {
-    reason += unless_it_ended;
+    reason += reason_unless_ended;
   }
   if (const std::string words = log_.last_line(); !words.empty()) {
     reason += "; its last line on stderr: " + words;
   }
   if (!last_garbage_.empty()) {
-    reason += "; its last line on stdout that was no answer: " + last_garbage_;
+    reason += "; its last line on stdout that is not a reply: " + last_garbage_;
   }
   outbox_.clear();
-  if (flying_.size() > 1) {
-    alone_ = std::max(alone_, flying_.size());
-  } else if (flying_.size() == 1) {
-    alone_ -= alone_ > 0 ? 1 : 0;
+  if (in_flight_.size() > 1) {
+    isolate_next_ = std::max(isolate_next_, in_flight_.size());
+  } else if (in_flight_.size() == 1) {
+    isolate_next_ -= isolate_next_ > 0 ? 1 : 0;
   }
-  while (!flying_.empty()) {
-    finish(flying_.begin(), 0.0, reason);
+  while (!in_flight_.empty()) {
+    finish(in_flight_.begin(), 0.0, reason);
   }
   count_failure(reason);
 }
@@ -305,16 +307,16 @@ void CommandRewardEngine::count_failure(const std::string& why) {
 void CommandRewardEngine::give_up(const std::string& why) {
   given_up_ =
       Status(Errc::kUnavailable, "command: given up after " + std::to_string(failures_in_a_row_) +
-                                     " failures in a row without an answer: " + why);
-  flying_.merge(queued_);
-  while (!flying_.empty()) {
-    finish(flying_.begin(), 0.0, given_up_.message());
+                                     " failures in a row without a reply: " + why);
+  in_flight_.merge(queued_);
+  while (!in_flight_.empty()) {
+    finish(in_flight_.begin(), 0.0, given_up_.message());
   }
 }
 
 void CommandRewardEngine::deliver() {
-  // A sink may submit, which does not touch `done_`; it is emptied first all the same, so that a
-  // result is delivered once whatever a sink does.
+  // `done_` is emptied before the sinks are called, so that every result is delivered once whatever
+  // a sink does. A sink may call `submit`, which does not touch `done_`.
   for (Done& each : std::exchange(done_, {})) {
     each.sink->on_reward(std::move(each.result));
   }

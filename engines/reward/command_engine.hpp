@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reward engine that asks a long-lived program of the user's.
+// A reward engine that sends samples to a long-lived program provided by the user.
 //
-// States of the program: *running*; *down* until `next_start_` (it died, hung or could not be
-// started, and there was a pause to keep); *given up* (too many failures in a row without an
-// answer). A sample is *queued*, then *in flight* from the moment its line is handed to the pipe,
-// then done. All that are in flight when the program dies or hangs get an error, so that the stream
-// delivers them again; as any one of them may have killed it, as many of the next samples go one at
-// a time, and the guilty one cannot take its neighbours with it a second time.
+// States of the program: *running*; *down* until `next_start_`, after it exited, hung or could not
+// be started; *given up*, after too many failures in a row without a reply. A sample is *queued*,
+// then *in flight* once its line is in `outbox_` or in the pipe, then done.
+//
+// If the program exits or hangs, all samples in flight get an error, so that the stream delivers
+// them again. Any of them may have caused the failure. As many of the next samples are therefore
+// sent one at a time, so that a sample that kills the program fails the others only once.
 #pragma once
 
 #include <cstdint>
@@ -28,19 +29,21 @@ namespace tidemill::engines {
 
 struct CommandReply;
 
-/// Judges by JSON lines (command_protocol.hpp). Holds at most 256 MiB of requests.
+/// Scores samples by exchanging JSON lines with a program (command_protocol.hpp). Holds at most
+/// 256 MiB of requests.
 class CommandRewardEngine final : public RewardEngine {
 public:
   /// Starts the program. `clock` must outlive the engine.
-  /// Errors: as `make_reward_engine`.
+  /// Errors: those of `make_reward_engine`.
   [[nodiscard]] static Result<std::unique_ptr<CommandRewardEngine>> start(
       const RewardOptions& options, const Clock& clock);
 
-  /// Errors: `kInvalidArgument` naming the sample when its row is no JSON object;
-  /// `kResourceExhausted` when too many bytes are waiting; `kUnavailable` after giving up.
+  /// Errors: `kInvalidArgument` naming the sample if its row is not a JSON object of at most 64
+  /// levels; `kResourceExhausted` if too many bytes are queued; `kUnavailable` once the engine has
+  /// given up.
   [[nodiscard]] Status submit(RewardRequest request, RewardSink& sink) override;
   [[nodiscard]] bool has_work() const override;
-  /// Errors: `kUnavailable` after giving up, with the program's last words.
+  /// Errors: `kUnavailable` once the engine has given up, with the program's last line on stderr.
   [[nodiscard]] Status step(Duration patience) override;
   [[nodiscard]] RewardStats stats() const override { return stats_; }
 
@@ -59,15 +62,15 @@ private:
 
   void pump();
   bool ensure_running();
-  void feed();
+  void send_queued();
   bool write_out();
-  bool read_answers();
+  bool read_replies();
   void read_stderr();
-  void take_line(std::string_view line);
-  void take_reply(const CommandReply& reply);
+  void handle_line(std::string_view line);
+  void handle_reply(const CommandReply& reply);
   void finish(std::map<std::uint64_t, Sample>::iterator sample, double reward, std::string error);
   void check_time();
-  void lose_program(const std::string& unless_it_ended);
+  void stop_program(const std::string& reason_unless_ended);
   void count_failure(const std::string& why);
   void give_up(const std::string& why);
   void deliver();
@@ -81,16 +84,16 @@ private:
 
   std::unique_ptr<ChildProcess> child_;
   LineSplitter lines_;
-  std::string outbox_;        // lines handed over, not yet all in the pipe
-  std::string last_garbage_;  // of the running program
+  std::string outbox_;        // lines of samples in flight that are not yet in the pipe
+  std::string last_garbage_;  // the last line of the running program that is not a reply
   std::size_t failures_in_a_row_ = 0;
-  std::size_t alone_ = 0;  // how many of the next samples go one at a time
+  std::size_t isolate_next_ = 0;  // how many of the next samples are sent one at a time
   TimePoint next_start_{};
 
   std::uint64_t next_key_ = 1;
-  std::map<std::uint64_t, Sample> queued_;  // by key, that is by age
-  std::map<std::uint64_t, Sample> flying_;
-  TimePoint oldest_since_{};  // since when the first of `flying_` has been the first
+  std::map<std::uint64_t, Sample> queued_;     // by key, oldest first
+  std::map<std::uint64_t, Sample> in_flight_;  // by key, oldest first
+  TimePoint oldest_since_{};                   // when the first sample in flight became the first
   std::size_t held_bytes_ = 0;
   std::vector<Done> done_;
 };

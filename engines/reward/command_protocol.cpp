@@ -14,8 +14,8 @@ using Json = nlohmann::json;
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxShownBytes = 200;
 
-// Parses without exceptions; nothing deeper than `kMaxDepth` is kept, so that no later walk over
-// the value can exhaust the stack.
+// Parses without exceptions. Rejects values nested deeper than `kMaxDepth`, so that no later
+// traversal of the value can exhaust the stack.
 std::optional<Json> parse_shallow(std::string_view text) {
   bool too_deep = false;
   const auto keep = [&too_deep](int depth, Json::parse_event_t event, const Json&) {
@@ -70,14 +70,14 @@ Result<std::string> encode_request(std::uint64_t id, const RewardRequest& reques
   object["id"] = id;
   object["prompt"] = request.prompt;
   object["response"] = request.response;
-  object["answer"] = request.answer;
+  object["answer"] = request.reference_answer;
   return object.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
 CommandReply parse_reply(std::string_view line) {
   const std::size_t start = line.find_first_not_of(" \t");
   if (start == std::string_view::npos || line[start] != '{') {
-    return {.text = printable(line)};  // no object: told without parsing, a flood costs little
+    return {.text = printable(line)};  // not an object; not parsing it keeps floods of lines cheap
   }
   const std::optional<Json> value = parse_shallow(line);
   if (!value) {
@@ -96,11 +96,11 @@ CommandReply parse_reply(std::string_view line) {
   }
   const auto reward = value->find("reward");
   if (reward == value->end() || !reward->is_number()) {
-    return bad(key, line, "no number as its reward");
+    return bad(key, line, "the reward is not a number");
   }
   const auto number = reward->get<double>();
   if (!std::isfinite(number)) {
-    return bad(key, line, "not a finite reward");
+    return bad(key, line, "the reward is not finite");
   }
   return {CommandReply::Kind::kReward, key, number, {}};
 }
@@ -108,7 +108,7 @@ CommandReply parse_reply(std::string_view line) {
 std::string printable(std::string_view text) {
   std::string shown(text.substr(0, kMaxShownBytes));
   if (text.size() > kMaxShownBytes) {
-    // Do not cut a UTF-8 sequence: drop its bytes that are still there.
+    // Do not split a UTF-8 sequence: drop the last sequence, which may be incomplete.
     while (!shown.empty() && (static_cast<unsigned char>(shown.back()) & 0xC0U) == 0x80U) {
       shown.pop_back();
     }

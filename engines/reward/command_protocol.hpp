@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The JSON lines that a reward program reads and writes.
 //
-// A request is one object a line: the keys of the sample's data row, and over them `id`, `prompt`,
-// `response`, `answer`. The answer is one object a line: {"id": …, "reward": …} or
-// {"id": …, "error": "…"}, in any order. `id` is a number of the engine's own: it names one
-// delivery, so that an answer to an earlier delivery of the same sample is never taken for it.
+// A request is one JSON object on one line. It holds the keys of the sample's data row, and the
+// keys `id`, `prompt`, `response` and `answer`, which replace keys of the row with the same name. A
+// reply is one object on one line, {"id": …, "reward": …} or {"id": …, "error": "…"}. Replies may
+// come in any order. `id` is a number that the engine assigns to one delivery of a sample, so that
+// a reply to an earlier delivery of the same sample is never mistaken for a reply to this one.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +17,19 @@
 
 namespace tidemill::engines {
 
-/// Returns the line, with its newline, that asks for a reward. Bytes of the texts that are not
-/// UTF-8 become U+FFFD.
-/// Errors: `kInvalidArgument` when `request.fields` is not a JSON object, or is nested deeper than
-/// 64 levels.
+/// Returns the line that requests a reward, including its newline. Bytes of the texts that are not
+/// valid UTF-8 become U+FFFD.
+/// Errors: `kInvalidArgument` if `request.fields` is not a JSON object, or is nested deeper than 64
+/// levels.
 [[nodiscard]] Result<std::string> encode_request(std::uint64_t id, const RewardRequest& request);
 
-/// What a line of the program means.
+/// A parsed line of the program.
 struct CommandReply {
   enum class Kind {
-    kReward,   // `reward` for `id`; finite
-    kError,    // the program cannot judge `id`; `text` says why
-    kBad,      // meant for `id`, but without a finite reward; `text` says what is wrong
-    kGarbage,  // no answer
+    kReward,   // `reward` is the finite reward of `id`
+    kError,    // the program cannot score `id`; `text` says why
+    kBad,      // a reply to `id` without a finite reward; `text` says what is wrong
+    kGarbage,  // not a reply; `text` is the line in printable form
   };
   Kind kind = Kind::kGarbage;
   std::uint64_t id = 0;
@@ -36,11 +37,12 @@ struct CommandReply {
   std::string text;
 };
 
-/// Reads one line. Never fails: what is no answer is garbage. A line that is not JSON, as
-/// {"id": 3, "reward": NaN} is not, still counts as a bad answer when it names an id.
+/// Parses one line. Never fails: a line that is not a reply is `kGarbage`. A line that starts with
+/// '{' and names an id, but is not valid JSON, such as {"id": 3, "reward": NaN}, is `kBad`.
 [[nodiscard]] CommandReply parse_reply(std::string_view line);
 
-/// Returns `text` fit for an error message: one line, control characters as '?', at most 200 bytes.
+/// Returns `text` in a form fit for an error message: control characters replaced by '?', and
+/// shortened to 200 bytes and "..." if it is longer.
 [[nodiscard]] std::string printable(std::string_view text);
 
 }  // namespace tidemill::engines

@@ -12,7 +12,7 @@ namespace {
 
 using Engine = std::unique_ptr<RewardEngine>;
 
-// The rule of a kind that judges by text; null for kCommand.
+// Returns the rule of a kind that scores a response by its text, or null for kCommand.
 Result<std::unique_ptr<RewardRule>> make_rule(const RewardOptions& options) {
   switch (options.kind) {
     case RewardKind::kExactMatch: return make_exact_match_rule();
@@ -20,7 +20,7 @@ Result<std::unique_ptr<RewardRule>> make_rule(const RewardOptions& options) {
     case RewardKind::kRegex: return make_regex_rule(options.pattern);
     case RewardKind::kCommand: return std::unique_ptr<RewardRule>();
   }
-  return invalid_argument("kind: is not one of the known ones");
+  return invalid_argument("kind: is unknown");
 }
 
 }  // namespace
@@ -39,16 +39,16 @@ Engine make_reward_sum(std::vector<RewardPart> parts) {
   return std::make_unique<WeightedRewardEngine>(std::move(parts));
 }
 
-Result<AnswerCheck> make_answer_check(const RewardOptions& options) {
+Result<ReferenceAnswerCheck> make_reference_answer_check(const RewardOptions& options) {
   TIDEMILL_ASSIGN_OR_RETURN(auto made, make_rule(options));
   const std::shared_ptr<RewardRule> rule = std::move(made);
   if (rule == nullptr) {
-    return AnswerCheck();
+    return ReferenceAnswerCheck();
   }
-  return AnswerCheck([rule](const std::string& answer) {
+  return ReferenceAnswerCheck([rule](const std::string& answer) {
     RewardRequest request;
-    request.answer = answer;
-    return rule->judge(request).status();
+    request.reference_answer = answer;
+    return rule->score(request).status();
   });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes reward engines.
+// Creates reward engines.
 #pragma once
 
 #include <memory>
@@ -13,31 +13,34 @@
 
 namespace tidemill::engines {
 
-/// Makes the engine of one reward. A `command` program is started here, so that a program that
-/// cannot be run is known before the run begins.
+/// Creates the engine of one reward. Starts the program of a `command`, so that a program that
+/// cannot be executed is reported before the run begins.
 ///
-/// `clock` must outlive the engine; it alone decides time limits and pauses before restarts.
+/// `clock` must outlive the engine. Time limits and pauses before restarts use only this clock.
 /// Errors: `kInvalidArgument` naming the option (`pattern`, `tolerance`, `command`, ...);
-/// `kUnavailable` when the program cannot be started.
+/// `kUnavailable` if the program cannot be started.
 [[nodiscard]] Result<std::unique_ptr<RewardEngine>> make_reward_engine(const RewardOptions& options,
                                                                        const Clock& clock);
 
 /// One reward of several.
 struct RewardPart {
-  std::string name;     // what its errors begin with
+  std::string name;     // its errors begin with this name
   double weight = 1.0;  // finite
   std::unique_ptr<RewardEngine> engine;
 };
 
-/// Makes an engine that asks every part about every sample: the reward is the sum of weight times
-/// reward, in their order, and the results hold each part's own. A sample that one part cannot
-/// score has no reward; its error is that part's. Requires at least one part.
+/// Creates an engine that scores every sample with every part. The reward is the sum over the
+/// parts, in their order, of weight times reward. Results also hold the reward of each part. A
+/// sample that a part cannot score has no reward, and the first such part provides its error.
+/// Requires at least one part.
 [[nodiscard]] std::unique_ptr<RewardEngine> make_reward_sum(std::vector<RewardPart> parts);
 
-/// Makes a check that a row's reference answer is one the reward can judge against, so that a row
-/// without is known before anything is generated for it. Empty for a `command`: all answers are
-/// good.
-/// Errors: as `make_reward_engine`; no program is started. Of the check: `kInvalidArgument`.
-[[nodiscard]] Result<AnswerCheck> make_answer_check(const RewardOptions& options);
+/// Creates a check that the reward can compare responses with a row's reference answer. Callers
+/// apply it to every row before generating anything. Returns an empty function for a `command`,
+/// which accepts every reference answer.
+/// Errors: those of `make_reward_engine`, except that no program is started. Errors of the check:
+/// `kInvalidArgument`.
+[[nodiscard]] Result<ReferenceAnswerCheck> make_reference_answer_check(
+    const RewardOptions& options);
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a flow of bytes into lines, holding no more than one line of bounded length.
+// Splits a stream of bytes into lines. Holds at most one line, whose length is bounded.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace tidemill::engines {
 
-/// Cuts bytes into lines of at most `max_bytes`; a longer line is reported once and skipped.
+/// Splits bytes into lines of at most `max_bytes`. A longer line is reported once and skipped.
 class LineSplitter {
 public:
   explicit LineSplitter(std::size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  /// Takes in `bytes`; calls `on_line(std::string_view)` for each line that ends in them, without
+  /// Consumes `bytes`. Calls `on_line(std::string_view)` with each line that ends in them, without
   /// its newline, and `on_overlong()` once for each line that is too long.
   template <class OnLine, class OnOverlong>
   void feed(std::string_view bytes, OnLine&& on_line, OnOverlong&& on_overlong) {

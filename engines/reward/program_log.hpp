@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program wrote to stderr: all of it in a file, the end of it in memory.
+// Records what a program writes to stderr: all of it in a file, and its end in memory.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,20 @@
 
 namespace tidemill::engines {
 
-/// Keeps the stderr of a program and of its successors.
+/// Records the stderr of a program and of the processes that replace it.
 class ProgramLog {
 public:
-  /// Appends to `path` from now on; an empty path keeps the end in memory alone.
-  /// Errors: `kInvalidArgument` naming `path` when it cannot be opened.
+  /// Creates a log that appends to `path`. If `path` is empty, only the end is kept, in memory.
+  /// Errors: `kInvalidArgument` naming `path` if it cannot be opened.
   [[nodiscard]] static Result<ProgramLog> open(const std::string& path);
 
-  /// Takes in what the program wrote. A file that is full (64 MiB) or cannot be written gets no
-  /// more: a run does not end because of its log.
+  /// Records bytes that the program wrote. After 64 MiB, or after a failed write, nothing more is
+  /// written to the file, because a run must not fail because of its log.
   void append(std::string_view bytes);
-  /// Forgets the end kept in memory: what follows comes from another process.
-  void start_over() { tail_.clear(); }
-  /// Returns the last line that is not blank, fit for an error message; empty when there is none.
+  /// Clears the end kept in memory. The engine calls this when it has restarted the program.
+  void clear_tail() { tail_.clear(); }
+  /// Returns the last line that is not blank, in a form fit for an error message, or an empty
+  /// string.
   [[nodiscard]] std::string last_line() const;
 
 private:

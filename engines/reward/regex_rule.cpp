@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rule of kRegex; the one file of rewards that calls PCRE2.
+// The rule of kRegex. This is the only file of this folder that calls PCRE2.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <array>
 #include <cstdint>
@@ -42,8 +42,8 @@ public:
     has_answer_group_ = number > 0 || number == PCRE2_ERROR_NOUNIQUESUBSTRING;
   }
 
-  Result<double> judge(const RewardRequest& request) override {
-    const std::string_view reference = trim(request.answer);
+  Result<double> score(const RewardRequest& request) override {
+    const std::string_view reference = trim(request.reference_answer);
     if (has_answer_group_ && reference.empty()) {
       return invalid_argument("the row has no reference answer for the group `answer`");
     }
@@ -56,15 +56,15 @@ public:
       return Status(Errc::kResourceExhausted,
                     "the pattern cannot be matched: " + describe(matched));
     }
-    return !has_answer_group_ || captured_is(reference) ? 1.0 : 0.0;
+    return !has_answer_group_ || capture_equals(reference) ? 1.0 : 0.0;
   }
 
 private:
-  bool captured_is(std::string_view reference) const {
+  bool capture_equals(std::string_view reference) const {
     PCRE2_UCHAR* text = nullptr;
     PCRE2_SIZE size = 0;
     if (pcre2_substring_get_byname(data_.get(), units(kAnswerGroup), &text, &size) != 0) {
-      return false;  // the group took no part in the match
+      return false;  // the group did not participate in the match
     }
     const bool equal = trim({reinterpret_cast<const char*>(text), size}) == reference;
     pcre2_substring_free(text);
@@ -88,7 +88,7 @@ Result<std::unique_ptr<RewardRule>> make_regex_rule(const std::string& pattern) 
   }
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // Invalid UTF-8 may come out of a model; it must fail to match, not fail to be judged.
+  // A model may generate invalid UTF-8. It must fail to match, rather than make scoring fail.
   constexpr std::uint32_t kOptions =
       PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
   Code code(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user may say about how answers are rewarded.
+// The options of a reward.
 #pragma once
 
 #include <chrono>
@@ -12,38 +12,39 @@
 
 namespace tidemill::engines {
 
-/// How an answer is judged.
+/// How a response is scored.
 enum class RewardKind : std::uint8_t {
-  kExactMatch,  // the response is the reference answer
-  kNumber,      // the last number of the response is the reference number
-  kRegex,       // a pattern matches, or what it captures is the reference answer
-  kCommand,     // a program of the user's judges
+  kExactMatch,  // the response must equal the reference answer
+  kNumber,      // the last number of the response must equal that of the reference answer
+  kRegex,       // a pattern must match, or what it captures must equal the reference answer
+  kCommand,     // a user's program scores the response
 };
 
-/// Describes one reward. Fields that a kind does not name are ignored by it.
+/// Describes one reward. A kind reads only the fields whose comment names it.
 struct RewardOptions {
   RewardKind kind = RewardKind::kExactMatch;
-  /// kNumber: largest absolute difference that still counts as equal; finite, >= 0.
+  /// kNumber: the largest absolute difference that counts as equal; finite, >= 0.
   double tolerance = 1e-6;
 
   /// kRegex: a PCRE2 pattern, matched with UTF and Unicode properties.
   std::string pattern;
 
-  /// kCommand: program and arguments; a program without '/' is looked up in PATH.
+  /// kCommand: the program and its arguments. A program name without '/' is looked up in PATH.
   std::vector<std::string> command;
-  /// kCommand: time limit of a sample. It runs from the moment when the sample was sent and all
-  /// samples sent before it were answered, so that a program that judges one after the other is
-  /// not blamed for its queue.
+  /// kCommand: the time limit of a sample; > 0. It starts when the sample has been sent and all
+  /// samples sent before it are done, so that a program that scores one sample after the other is
+  /// not killed for the length of its queue.
   Duration timeout = std::chrono::seconds(30);
-  /// kCommand: most samples the program is asked to judge at one time; > 0.
+  /// kCommand: the maximum number of samples in flight; > 0.
   std::size_t max_in_flight = 16;
-  /// kCommand: the engine gives up after so many ends or hangs of the program in a row without one
-  /// answer between them; > 0.
+  /// kCommand: the engine gives up after this many exits, hangs or failed starts of the program in
+  /// a row without a reply; > 0.
   std::size_t max_failures_in_a_row = 5;
-  /// kCommand: pause before the second start in a row; doubles with each further one, to 30 s.
+  /// kCommand: the pause before a restart after the first failure; >= 0. It doubles with each
+  /// further failure in a row, up to 30 s.
   Duration first_backoff = std::chrono::milliseconds(100);
-  /// kCommand: file that gets all the program writes to stderr, appended, up to 64 MiB; empty:
-  /// none.
+  /// kCommand: the file to which the program's stderr is appended, up to 64 MiB. If empty, stderr
+  /// is not written to a file.
   std::string stderr_path;
 };
 

@@ -6,7 +6,7 @@
 namespace tidemill::engines {
 namespace {
 
-// Bounds a step also for patterns that use up their match limit.
+// Keeps a step short even if every match of a pattern reaches its limit.
 constexpr int kSamplesPerStep = 64;
 
 }  // namespace
@@ -17,12 +17,12 @@ Status RuleRewardEngine::submit(RewardRequest request, RewardSink& sink) {
 }
 
 Status RuleRewardEngine::step(Duration /*patience*/) {
-  for (int judged = 0; judged < kSamplesPerStep && !queue_.empty(); ++judged) {
+  for (int scored = 0; scored < kSamplesPerStep && !queue_.empty(); ++scored) {
     const Pending next = std::move(queue_.front());
-    queue_.pop_front();  // before the sink is called: it may submit
+    queue_.pop_front();  // before the sink is called, since it may call `submit`
     RewardResult result;
     result.id = next.request.id;
-    const Result<double> reward = rule_->judge(next.request);
+    const Result<double> reward = rule_->score(next.request);
     if (reward.ok()) {
       result.reward = reward.value();
     } else {

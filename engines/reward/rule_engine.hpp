@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reward engine that judges by a rule.
+// A reward engine that scores with a rule.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace tidemill::engines {
 
-/// Judges requests in the order of their submission, a few in each step.
+/// Scores requests in the order of their submission, at most 64 in each step.
 class RuleRewardEngine final : public RewardEngine {
 public:
   explicit RuleRewardEngine(std::unique_ptr<RewardRule> rule) : rule_(std::move(rule)) {}

@@ -14,7 +14,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// What, standing before a sign, makes it an operator instead of part of a number.
+// Returns whether a sign that follows `c` is an operator rather than part of a number.
 bool ends_operand(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == ')' || c == ']';
 }
@@ -27,9 +27,10 @@ std::size_t count_digits(std::string_view text, std::size_t from) {
   return end - from;
 }
 
-// Reads the whole part that starts at `from`: "1234" or "1,234"; appends its digits to `plain`.
-// Commas before `ungrouped_until` are known to group nothing: without that, a long row of groups
-// that ends badly would be read to its end from each of them.
+// Reads the integer part that starts at `from`, such as "1234" or "1,234". Appends its digits to
+// `plain` and returns its end. Commas before `ungrouped_until` are known not to group thousands.
+// Without this bound, a long sequence of groups whose last one is incomplete would be scanned to
+// its end again from each group.
 std::size_t read_whole_part(std::string_view text, std::size_t from, std::size_t& ungrouped_until,
                             std::string& plain) {
   std::size_t at = from + count_digits(text, from);
@@ -37,7 +38,7 @@ std::size_t read_whole_part(std::string_view text, std::size_t from, std::size_t
   if (at - from < 1 || at - from > 3 || at < ungrouped_until) {
     return at;
   }
-  // Commas count only when every group behind them has exactly three digits.
+  // Commas group thousands only if exactly three digits follow each of them.
   std::size_t end = at;
   while (end < text.size() && text[end] == ',' && count_digits(text, end + 1) == 3) {
     end += 4;
@@ -97,8 +98,8 @@ Scanned scan_number(std::string_view text, std::size_t from, std::size_t& ungrou
 
 class ExactMatchRule final : public RewardRule {
 public:
-  Result<double> judge(const RewardRequest& request) override {
-    const std::string_view reference = trim(request.answer);
+  Result<double> score(const RewardRequest& request) override {
+    const std::string_view reference = trim(request.reference_answer);
     if (reference.empty()) {
       return invalid_argument("the row has no reference answer");
     }
@@ -110,8 +111,8 @@ class NumberRule final : public RewardRule {
 public:
   explicit NumberRule(double tolerance) : tolerance_(tolerance) {}
 
-  Result<double> judge(const RewardRequest& request) override {
-    const std::optional<double> reference = last_number(request.answer);
+  Result<double> score(const RewardRequest& request) override {
+    const std::optional<double> reference = last_number(request.reference_answer);
     if (!reference || !std::isfinite(*reference)) {
       return invalid_argument("the row's reference answer has no number");
     }

@@ -49,7 +49,7 @@ Status WeightedRewardEngine::submit(RewardRequest request, RewardSink& sink) {
         pending_.erase(key);
         return accepted.with_context(parts_.front().name);
       }
-      // Earlier parts hold the request already: the refusal becomes its result.
+      // Earlier parts already hold the request, so the error becomes part of its result.
       pending.errors[part] = accepted.message();
       --pending.missing;
     }
@@ -64,7 +64,8 @@ Status WeightedRewardEngine::step(Duration patience) {
       continue;
     }
     const Status stepped = parts_[part].engine->step(share);
-    // The others go on: they hold the rest of what a part that gave up has answered for.
+    // The other parts are still stepped, because they hold requests for which the part that gave up
+    // has already delivered errors.
     if (!stepped.ok() && given_up_.ok()) {
       given_up_ = stepped.with_context(parts_[part].name);
     }
@@ -79,7 +80,7 @@ RewardStats WeightedRewardEngine::stats() const {
     sum.starts += stats.starts;
     sum.ends += stats.ends;
     sum.hangs += stats.hangs;
-    sum.bad_answers += stats.bad_answers;
+    sum.bad_replies += stats.bad_replies;
     sum.unknown_ids += stats.unknown_ids;
     sum.garbage_lines += stats.garbage_lines;
   }

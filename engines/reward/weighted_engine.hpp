@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reward engine that sums the rewards of others.
+// A reward engine that computes the weighted sum of the rewards of other engines.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace tidemill::engines {
 
-/// Asks every part about every request; the result is there when the last part has answered.
+/// Submits every request to every part. The result is delivered when all parts have delivered
+/// theirs.
 class WeightedRewardEngine final : public RewardEngine {
 public:
   explicit WeightedRewardEngine(std::vector<RewardPart> parts) : parts_(std::move(parts)) {}
@@ -24,7 +25,7 @@ public:
 private:
   struct Pending;
 
-  /// Tells the answer of one part about one request from all others.
+  /// Receives the result of one part for one request.
   class PartSink final : public RewardSink {
   public:
     PartSink(WeightedRewardEngine& owner, std::uint64_t key, std::size_t part)
@@ -49,10 +50,11 @@ private:
   void deliver(std::uint64_t key);
 
   std::vector<RewardPart> parts_;
-  // Behind `parts_`: their sinks lie in here and are only called by a part's `step`.
+  // Holds the sinks of the parts. Only a part's `step` calls them, so it is safe that `pending_` is
+  // destroyed before `parts_`.
   std::map<std::uint64_t, Pending> pending_;
   std::uint64_t next_key_ = 0;
-  Status given_up_;  // of the first part that gave up; stays
+  Status given_up_;  // the status of the first part that gave up; never cleared
 };
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The controller that moves a KL coefficient towards a wanted divergence.
+// A controller that adjusts a KL coefficient until the divergence reaches a target.
 #pragma once
 
 #include "base/result.hpp"
@@ -8,19 +8,19 @@ namespace tidemill::engines {
 
 struct AdaptiveKlOptions {
   double initial = 0.2;      // the coefficient before the first update; >= 0
-  double target = 6.0;       // wanted divergence, in nats; > 0
-  double horizon = 10000.0;  // samples over which an error of 1 is answered; > 0
-  double clip = 0.2;         // largest error answered; >= 0
+  double target = 6.0;       // target divergence, in nats; > 0
+  double horizon = 10000.0;  // an error of 1 over this many samples doubles the coefficient; > 0
+  double clip = 0.2;         // bound on the relative error per update; >= 0
 };
 
-/// Checks ranges.
+/// Checks that the options are in range.
 /// Errors: `bad_option`.
 [[nodiscard]] Status validate(const AdaptiveKlOptions& options);
 
-/// One observation for the controller.
+/// One measurement of the divergence.
 struct KlObservation {
   double kl = 0.0;       // measured divergence, in nats
-  double n_steps = 0.0;  // samples it was measured on
+  double n_steps = 0.0;  // number of samples it was measured on
 };
 
 /// Returns `coefficient * (1 + clip(kl / target - 1, +-clip) * n_steps / horizon)`.

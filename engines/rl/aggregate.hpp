@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the losses of single tokens become the loss of a batch.
+// How the losses of single tokens are aggregated into the loss of a batch.
 //
-// Every aggregation gives all tokens of one row the same weight, so it is a number per row: the
-// row's scale. A batch cut into micro-batches adds up to the whole if the denominators are those
-// of the whole batch (`global_*`); ranks of a data-parallel group average to it if `dp_size` is
-// their number.
+// Every aggregation gives all tokens of a row the same weight, so it reduces to one number per row,
+// the row's scale. If the denominators are those of the whole batch (`global_*`), the losses of its
+// micro-batches add up to the loss of the batch. If `dp_size` is the number of data-parallel ranks,
+// the losses of the ranks average to it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@
 
 namespace tidemill::engines {
 
-/// The value of the loss (times `dp_size`): `L[i][t]` token loss, `n_i` valid tokens of row i.
+/// How the loss is computed from the token losses `L[i][t]`, up to the factor `dp_size`. `n_i` is
+/// the number of valid tokens of row i.
 enum class Aggregation : std::uint8_t {
   kTokenMean,            // sum L / tokens
   kTokenSum,             // sum L
@@ -28,35 +29,38 @@ enum class Aggregation : std::uint8_t {
 
 struct AggregateOptions {
   Aggregation kind = Aggregation::kTokenMean;
-  /// Replace the counts of this batch: valid tokens, rows with a valid token, all rows.
+  /// If set, these replace the counts of this batch: valid tokens, rows with a valid token, rows.
   std::optional<std::int64_t> global_tokens;
   std::optional<std::int64_t> global_seqs;
   std::optional<std::int64_t> global_rows;
   std::int64_t dp_size = 1;
-  /// Replaces the length of the longest row. Units: tokens.
+  /// If set, replaces the length of the longest row. Units: tokens.
   std::optional<std::int64_t> horizon;
 };
 
-/// The counts an aggregation divides by.
+/// The counts that an aggregation divides by.
 struct BatchCounts {
   std::int64_t tokens = 0;   // valid tokens
   std::int64_t seqs = 0;     // rows with at least one valid token
   std::int64_t rows = 0;     // all rows
-  std::int64_t longest = 0;  // positions of the longest row, masked ones included
+  std::int64_t longest = 0;  // positions in the longest row, including masked ones
 };
 
-/// Counts over `mask` (N), the batch's own or what rejection left of it.
+/// Counts the rows and the tokens set in `mask` (N): the mask of the batch, or what rejection left
+/// of it.
 [[nodiscard]] BatchCounts count_batch(const TokenRows& rows, std::span<const std::uint8_t> mask);
 
-/// The weight of a row's tokens in the loss of a batch.
+/// Computes the weight of a row's tokens in the loss of a batch.
 class Aggregator {
 public:
   /// Resolves the denominators.
-  /// Errors: `bad_option` (a count below 1 although there are valid tokens).
+  /// Errors: `bad_option` (`dp_size` below 1, or a count below 1 although the batch has valid
+  /// tokens).
   [[nodiscard]] static Result<Aggregator> create(const AggregateOptions& options,
                                                  const BatchCounts& counts);
 
-  /// Returns d loss / d L of the tokens of a row with `row_tokens` valid ones; 0 if it has none.
+  /// Returns d loss / d L for the tokens of a row with `row_tokens` valid tokens, or 0 for a row
+  /// without any.
   [[nodiscard]] double row_scale(std::int64_t row_tokens) const noexcept;
 
 private:
@@ -72,8 +76,8 @@ struct AggregateInputs {
   std::span<const Real> loss;  // (N)
 };
 
-/// Returns the aggregated loss and, unless `gradient` is empty, writes its gradient with respect
-/// to the token losses (N). Without valid tokens both are exactly 0.
+/// Returns the aggregated loss. Unless `gradient` is empty, also writes the gradient of the loss
+/// with respect to the token losses (N). Both are exactly 0 if no token is valid.
 /// Source: the names follow verl's agg_loss; kBatchFixedLength is Dr. GRPO's, arXiv:2503.20783.
 /// Errors: `bad_shape`, `bad_mask`, `bad_option`, `non_finite`, `non_finite_result`.
 template <class Real>

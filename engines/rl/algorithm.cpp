@@ -6,7 +6,7 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr std::size_t kLongestName = 32;
+constexpr std::size_t kMaxNameLength = 32;
 
 Algorithm grpo() {
   Algorithm row;
@@ -58,7 +58,7 @@ Result<Algorithm> find_algorithm(std::string_view name) {
     }
     known += (known.empty() ? "" : ", ") + row.name;
   }
-  return invalid_argument("unknown algorithm " + std::string(name.substr(0, kLongestName)) +
+  return invalid_argument("unknown algorithm " + std::string(name.substr(0, kMaxNameLength)) +
                           "; known: " + known);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an algorithm makes of rewards.
+// Turns rewards into advantages with a given algorithm.
 #pragma once
 
 #include <span>
@@ -8,9 +8,9 @@
 
 namespace tidemill::engines {
 
-/// Computes one advantage per sample as `algorithm` says.
+/// Computes one advantage per sample with `algorithm.advantage`.
 /// Shapes: `advantages` (N).
-/// Errors: as `grpo_advantages` and `rloo_advantages`.
+/// Errors: those of `grpo_advantages` and `rloo_advantages`.
 template <class Real>
 [[nodiscard]] Status algorithm_advantages(const Algorithm& algorithm,
                                           const GroupRewards<Real>& samples,

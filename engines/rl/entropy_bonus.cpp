@@ -39,7 +39,7 @@ Status check_inputs(const EntropyInputs<Real>& in, const EntropyOptions& options
   return {};
 }
 
-/// Replaces `values`, one token's logits, by log-probabilities and returns their entropy.
+/// Replaces the logits of one token in `values` with log-probabilities and returns their entropy.
 double log_softmax_entropy(std::span<double> values) {
   const double largest = *std::max_element(values.begin(), values.end());
   double sum = 0.0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bonus for policies that keep their options open.
+// The entropy bonus: a loss term that rewards a policy for high entropy.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +26,10 @@ struct EntropyOptions {
 template <class Real>
 struct EntropyOutputs {
   std::span<Real> entropy;   // (N) in nats
-  std::span<Real> gradient;  // (N, V) of the loss, with respect to the logits
+  std::span<Real> gradient;  // (N, V) of the loss with respect to the logits
 };
 
-/// Computes `H = -sum p log p` per token and returns `-coefficient * aggregate(H)`.
+/// Computes `H = -sum p log p` for each token and returns `-coefficient * aggregate(H)`.
 /// Errors: `bad_shape`, `bad_mask`, `bad_option`, `non_finite` naming row and token,
 /// `non_finite_result`.
 template <class Real>

@@ -53,7 +53,7 @@ Status store(std::span<const double> values, std::span<Real> advantages) {
   return check_result<Real>("advantages", advantages);
 }
 
-/// Divides by the spread of `reference`, which is the raw or the centred rewards.
+/// Divides `centered` by the deviation of `reference`, the raw or the centered rewards.
 void divide_by_batch(std::span<const double> reference, const GrpoAdvantageOptions& options,
                      std::span<double> centered) {
   const Moments moments = moments_of(reference, options.ddof);

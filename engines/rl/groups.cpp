@@ -10,13 +10,13 @@ GroupIndex::GroupIndex(std::span<const GroupId> groups) : members_(groups.size()
   std::vector<std::size_t> number_of(groups.size());
   std::vector<std::size_t> sizes;
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    const auto [place, is_new] = numbers.try_emplace(groups[i], ids_.size());
+    const auto [location, is_new] = numbers.try_emplace(groups[i], ids_.size());
     if (is_new) {
       ids_.push_back(groups[i]);
       sizes.push_back(0);
     }
-    number_of[i] = place->second;
-    ++sizes[place->second];
+    number_of[i] = location->second;
+    ++sizes[location->second];
   }
   starts_.assign(ids_.size() + 1, 0);
   for (std::size_t g = 0; g < sizes.size(); ++g) {

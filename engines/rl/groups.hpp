@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples share a prompt draw, for group ids in any order.
+// An index of the samples of each group, for group ids in any order.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ namespace tidemill::engines {
 /// The members of every group of a batch. Groups are numbered by first appearance.
 class GroupIndex {
 public:
-  /// Indexes the samples whose groups are `groups`.
+  /// Indexes samples by group; `groups[i]` is the group of sample i.
   explicit GroupIndex(std::span<const GroupId> groups);
 
   /// Returns the number of groups.
   [[nodiscard]] std::size_t size() const noexcept { return ids_.size(); }
   [[nodiscard]] GroupId id(std::size_t group) const { return ids_[group]; }
-  /// Returns the indices of the group's samples, in batch order.
+  /// Returns the indices of the group's samples in batch order.
   [[nodiscard]] std::span<const std::size_t> members(std::size_t group) const {
     return std::span(members_).subspan(starts_[group], starts_[group + 1] - starts_[group]);
   }

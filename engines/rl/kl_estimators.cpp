@@ -19,7 +19,7 @@ Dual k3(double d, const std::optional<double>& input_clamp) {
   const double limit = input_clamp.value_or(HUGE_VAL);
   const double e = std::clamp(-d, -limit, limit);
   const bool inside = std::abs(d) <= limit;
-  // expm1 keeps the digits that exp(e) - 1 loses where the policies agree.
+  // expm1 keeps the digits that exp(e) - 1 loses when the policies nearly agree.
   return {std::expm1(e) - e, inside ? -std::expm1(e) : 0.0};
 }
 
@@ -56,8 +56,8 @@ Status validate(const KlOptions& options) {
 KlTerm kl_term(double log_ratio, double importance_ratio, const KlOptions& options) {
   Dual kl = estimator(log_ratio, options);
   const bool clamp_product = options.unbiased && options.clamp_point == KlClampPoint::kProduct;
-  // The value of k3 with the gradient of k2 is a straight-through estimate: its clamp moves the
-  // value and leaves the gradient.
+  // The value of k3 with the gradient of k2 is a straight-through estimate: the clamp changes the
+  // value but not the gradient.
   const bool straight_through = options.estimator == KlEstimator::kK3GradientOfK2;
   if (!clamp_product) {
     kl.slope = within(kl.value, options.output_clamp) || straight_through ? kl.slope : 0.0;

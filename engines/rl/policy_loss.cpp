@@ -11,7 +11,7 @@
 namespace tidemill::engines {
 namespace {
 
-/// A batch with its defaults resolved: what the rows are computed from.
+/// A batch with its defaults resolved. The rows are computed from it.
 template <class Real>
 struct Batch {
   const PolicyLossInputs<Real>& in;
@@ -19,15 +19,15 @@ struct Batch {
   std::span<const Real> proximal;
   std::span<const Real> behavior;
   std::span<const Real> weights;       // of the rollout correction, or empty
-  std::span<const std::uint8_t> kept;  // the mask, or what rejection left of it
+  std::span<const std::uint8_t> kept;  // the mask without rejected tokens
 };
 
-/// What all tokens of a row share.
+/// Values that all tokens of a row share.
 struct RowStatistics {
-  double tokens = 0.0;  // valid ones
+  double tokens = 0.0;  // valid tokens
   double log_ratio_mean = 0.0;
   double advantage_mean = 0.0;
-  bool off_policy = false;  // its tokens with A < 0 get weight 0
+  bool off_policy = false;  // tokens of the row with A < 0 get weight 0
 };
 
 double difference(double a, double b) {
@@ -65,7 +65,7 @@ template <class Real>
 RowStatistics row_statistics(const Batch<Real>& batch, std::size_t row) {
   const TokenRows& rows = batch.in.rows;
   RowStatistics sums;
-  double distance = 0.0;  // from the policy that sampled
+  double distance = 0.0;  // from the policy that sampled the row
   for (std::size_t t = rows.begin(row); t < rows.end(row); ++t) {
     if (rows.mask[t] != 0) {
       sums.tokens += 1.0;
@@ -98,7 +98,7 @@ PolicyToken token_at(const Batch<Real>& batch, const RowStatistics& row, std::si
   return token;
 }
 
-/// Returns the constant that multiplies a kept token's loss.
+/// Returns the weight of a kept token's loss, without its token weight.
 template <class Real>
 double loss_weight(const Batch<Real>& batch, const RowStatistics& row, const PolicyToken& token,
                    std::size_t t) {
@@ -109,7 +109,8 @@ double loss_weight(const Batch<Real>& batch, const RowStatistics& row, const Pol
   return weight;
 }
 
-/// Computes one row; adds its figures to `report` and `scale` times its loss to `report.loss`.
+/// Computes the gradient of one row. Adds its metrics to `report`, and `scale` times its loss to
+/// `report.loss`.
 template <class Real>
 void compute_row(const Batch<Real>& batch, std::size_t row, double scale,
                  const PolicyLossOutputs<Real>& out, PolicyLossReport& report) {
@@ -165,7 +166,8 @@ void compute_row(const Batch<Real>& batch, std::size_t row, double scale,
   report.loss += scale * loss;
 }
 
-/// Returns the factor that turns division by tokens into division by the sum of token weights.
+/// Returns the factor that turns a division by the number of tokens into a division by the sum of
+/// their weights.
 template <class Real>
 double weight_correction(const PolicyLossInputs<Real>& in, std::span<const std::uint8_t> mask) {
   double tokens = 0.0;

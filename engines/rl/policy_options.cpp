@@ -50,11 +50,11 @@ Status validate(const PolicyLossOptions& options) {
   }
   if (options.ratio_level == RatioLevel::kToken &&
       options.sequence_advantage == SequenceAdvantage::kRowMean) {
-    return refuse(kBadOption, "sequence_advantage needs ratio_level sequence");
+    return refuse(kBadOption, "sequence_advantage requires ratio_level = sequence");
   }
   if (options.weight_denominator == WeightDenominator::kWeights &&
       (options.aggregate.kind != Aggregation::kTokenMean || options.aggregate.global_tokens)) {
-    return refuse(kBadOption, "weight_denominator needs a token mean without global_tokens");
+    return refuse(kBadOption, "weight_denominator requires a token mean without global_tokens");
   }
   return {};
 }

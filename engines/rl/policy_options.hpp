@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of the policy loss: what is clipped, weighted, masked and divided by what.
+// The options of the policy loss: its clipping, weights, masks and denominators.
 #pragma once
 
 #include <cstdint>
@@ -19,55 +19,56 @@ enum class PolicyLossKind : std::uint8_t {
   kSapo,       // -(4 / tau) sigmoid(tau (r - 1)) A
 };
 
-/// What the log-ratio of a token is.
+/// The log-ratio that a token uses.
 enum class RatioLevel : std::uint8_t {
-  kToken,     // its own
-  kSequence,  // the mean over its row's valid tokens (GSPO, arXiv:2507.18071)
+  kToken,     // the token's own
+  kSequence,  // the mean over the valid tokens of its row (GSPO, arXiv:2507.18071)
 };
 
-/// What the gradient of a sequence ratio goes through.
+/// Which log-probabilities receive the gradient of a sequence ratio.
 enum class SequenceGradient : std::uint8_t {
-  kSequence,  // the mean, to all tokens of the row
-  kToken,     // the token's own log-probability (GSPO-token); the value is the same
+  kSequence,  // those of all valid tokens of the row, through the mean
+  kToken,     // the token's own (GSPO-token); the value of the loss is the same
 };
 
-/// Which advantage a token takes under a sequence ratio.
+/// The advantage that a token uses with a sequence ratio: its own or the mean of its row.
 enum class SequenceAdvantage : std::uint8_t { kOwn, kRowMean };
 
-/// Whether tokens that rejection removed still count in denominators.
+/// The tokens that denominators count: all valid tokens, or only those that were not rejected.
 enum class RejectDenominator : std::uint8_t { kOriginal, kKept };
 
-/// What a token mean with token weights divides by.
+/// The divisor of a token mean with token weights: the number of tokens or the sum of the weights.
 enum class WeightDenominator : std::uint8_t { kTokens, kWeights };
 
-/// See `policy_loss` for how the parts act together.
+/// The options of `policy_loss`, which documents how they act together.
 struct PolicyLossOptions {
   PolicyLossKind kind = PolicyLossKind::kPpo;
 
   RatioLevel ratio_level = RatioLevel::kToken;
   SequenceGradient sequence_gradient = SequenceGradient::kSequence;
   SequenceAdvantage sequence_advantage = SequenceAdvantage::kOwn;
-  /// Clips the log-ratio to +- this before exp; none: no clip.
+  /// If set, the log-ratio is clipped to +- this before exp.
   std::optional<double> log_ratio_clamp = 20.0;
 
   double clip_low = 0.2;
   double clip_high = 0.2;
-  /// Caps the ratio of the unclipped branch.
+  /// If set, an upper bound on the ratio of the unclipped branch.
   std::optional<double> ratio_cap;
-  /// For A < 0 bounds the loss by -c A, c > 1 (arXiv:1912.09729).
+  /// If set to c, which must be above 1, bounds the loss by -c A where A < 0 (arXiv:1912.09729).
   std::optional<double> dual_clip;
   std::optional<double> cispo_low;
   std::optional<double> cispo_high = 1.28;
   double sapo_tau_positive = 1.0;   // for A > 0
-  double sapo_tau_negative = 1.05;  // else
+  double sapo_tau_negative = 1.05;  // for A <= 0
 
-  /// Weights and rejection by proximal and behavior log-probabilities: decoupled PPO.
+  /// If set, tokens are weighted and rejected by comparing proximal with behavior log-probabilities
+  /// (decoupled PPO).
   std::optional<RolloutCorrectionOptions> rollout_correction;
   RejectDenominator reject_denominator = RejectDenominator::kOriginal;
-  /// Gives weight 0 to tokens with A < 0 in rows with mean(behavior - l) above this
-  /// (DeepSeek-V3.2); they stay in the denominator.
+  /// If set, tokens with A < 0 get weight 0 in rows whose mean(behavior - l) is above this
+  /// (DeepSeek-V3.2). Denominators still count them.
   std::optional<double> off_policy_delta;
-  /// `kWeights` goes with a token mean without `global_tokens` only.
+  /// `kWeights` requires a token mean without `global_tokens`.
   WeightDenominator weight_denominator = WeightDenominator::kTokens;
 
   double kl_coefficient = 0.0;
@@ -76,7 +77,7 @@ struct PolicyLossOptions {
   AggregateOptions aggregate;
 };
 
-/// Checks ranges and combinations.
+/// Checks that the options are in range and can be combined.
 /// Errors: `bad_option`.
 [[nodiscard]] Status validate(const PolicyLossOptions& options);
 

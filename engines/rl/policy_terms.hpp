@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of one token for every kind of policy loss, with its derivatives. Used by
-// `policy_loss`.
+// The loss of one token and its derivatives, for every kind of policy loss. `policy_loss` calls it.
 #pragma once
 
 #include "engines/rl/policy_options.hpp"
 
 namespace tidemill::engines {
 
-/// A token's importance ratio, after the clamp of its logarithm.
+/// A token's importance ratio, computed from its clamped logarithm.
 struct ImportanceRatio {
   double value = 1.0;
-  double slope = 1.0;  // d value / d log-ratio; 0 where the clamp acts
+  double slope = 1.0;  // d value / d log-ratio; 0 outside the clamp
 };
 
 /// Computes `exp(clip(log_ratio, +-clamp))`.
 [[nodiscard]] ImportanceRatio importance_ratio(double log_ratio,
                                                const std::optional<double>& clamp);
 
-/// What a token's loss is computed from.
+/// The values that a token's loss is computed from.
 struct PolicyToken {
   ImportanceRatio ratio;
   double advantage = 0.0;
@@ -27,15 +26,15 @@ struct PolicyToken {
 /// A token's loss and its partial derivatives.
 struct PolicyTerm {
   double value = 0.0;
-  double by_logprob = 0.0;    // where the loss names the log-probability itself
+  double by_logprob = 0.0;    // where the formula contains the log-probability itself
   double by_log_ratio = 0.0;  // through the importance ratio
 };
 
-/// Computes the loss of one token as `PolicyLossKind` says.
+/// Computes the loss of one token with the formula of `options.kind`.
 [[nodiscard]] PolicyTerm policy_term(const PolicyToken& token, const PolicyLossOptions& options);
 
-/// Returns whether the ratio has left PPO's bounds in the direction that `advantage`, the token's
-/// own, asked for.
+/// Returns whether the ratio is outside PPO's bounds in the direction in which `advantage`, the
+/// token's own, pushes it.
 [[nodiscard]] bool is_clipped(double ratio, double advantage, const PolicyLossOptions& options);
 
 }  // namespace tidemill::engines

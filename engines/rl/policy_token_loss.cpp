@@ -29,7 +29,7 @@ Status check_options(const PolicyTokenLossOptions& options) {
     return refuse(kBadOption, "batch_normalize needs the whole batch at once");
   }
   if (policy.rollout_correction && options.old_logprobs == OldLogprobs::kBehavior) {
-    return refuse(kBadOption, "rollout_correction needs proximal log-probabilities");
+    return refuse(kBadOption, "rollout_correction requires proximal log-probabilities");
   }
   if (!std::isfinite(options.entropy_coefficient) || options.entropy_coefficient < 0.0) {
     return refuse(kBadOption, "entropy_coefficient must be finite and at least 0");
@@ -56,8 +56,8 @@ Status check_sizes(const LossRow& row, const PolicyTokenLossOptions& options) {
   }};
   for (const auto& [name, size] : columns) {
     if (size != tokens) {
-      return refuse(kBadShape, std::string(name) + " has " + std::to_string(size) + " values; " +
-                                   std::to_string(tokens) + " are needed (sample " +
+      return refuse(kBadShape, std::string(name) + " has " + std::to_string(size) +
+                                   " values, expected " + std::to_string(tokens) + " (sample " +
                                    std::to_string(sequence.id.value) + ")");
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy loss as the training engine takes it.
+// The policy loss as a `TokenLoss`, which the training engine evaluates micro-batch by micro-batch.
 #pragma once
 
 #include <cstdint>
@@ -13,45 +13,48 @@
 
 namespace tidemill::engines {
 
-/// The log-probabilities that importance ratios start from.
+/// The log-probabilities in the denominator of importance ratios.
 enum class OldLogprobs : std::uint8_t {
   /// `behavior_logprobs`.
   kBehavior,
-  /// `proximal_logprobs`, and the loss is multiplied by weights of proximal against behavior: the
-  /// decoupled form. `policy.rollout_correction` says how; without it, its defaults.
+  /// `proximal_logprobs`. The loss is also multiplied by weights that compare proximal with
+  /// behavior log-probabilities (the decoupled form). `policy.rollout_correction` configures them;
+  /// if it is unset, its defaults apply.
   kProximal,
 };
 
 struct PolicyTokenLossOptions {
-  /// Its `aggregate.global_*` are set from the batch. What needs the whole batch at once is
-  /// refused: batch-normalised weights, denominators of kept tokens or of token weights.
+  /// `aggregate.global_*` are set from the batch. Options that need the whole batch at once are
+  /// refused: batch-normalized weights, and denominators of kept tokens or of token weights.
   PolicyLossOptions policy;
   OldLogprobs old_logprobs = OldLogprobs::kBehavior;
-  /// Times the aggregated entropy is subtracted from the loss; >= 0.
+  /// The aggregated entropy times this is subtracted from the loss; >= 0.
   double entropy_coefficient = 0.0;
 };
 
 /// A policy loss over the tokens of one optimizer step.
 ///
-/// It is made with the counts of the whole batch, and every figure is added row by row: gradients
-/// and sums have the same bits however the batch is cut into micro-batches, as long as its rows
-/// come in the same order and one `LossSums` takes all.
+/// The loss is created with the counts of the whole batch, and every metric is added row by row.
+/// Gradients and sums therefore have the same bits however the batch is split into micro-batches,
+/// if the rows come in the same order and all of them add to the same `LossSums`.
 ///
-/// Adds to the sums: "loss"; over the targets "tokens", "rejected_tokens", "clipped_tokens",
-/// "ratio_sum", "kl_k1_sum" and "kl_k3_sum" (estimates of KL(behavior || current), log-ratio
-/// clipped to +-20), "entropy_sum" (when the engine gives entropies). Means are these by "tokens".
+/// Adds "loss" to the sums, and over the targets "tokens", "rejected_tokens", "clipped_tokens",
+/// "ratio_sum", "kl_k1_sum" and "kl_k3_sum" (estimates of KL(behavior || current), with log-ratios
+/// clipped to +-20), and "entropy_sum" (if the engine computes entropies). A mean is a sum divided
+/// by "tokens".
 class PolicyTokenLoss final : public TokenLoss {
 public:
-  /// Makes the loss of a batch with the counts `totals`, of `count_targets`.
+  /// Creates the loss of a batch whose counts are `totals`, as returned by `count_targets`.
   /// Errors: `bad_option`.
   [[nodiscard]] static Result<PolicyTokenLoss> create(PolicyTokenLossOptions options,
                                                       const BatchCounts& totals);
 
-  /// Errors: `non_finite` and `bad_shape` naming sample and column, `bad_mask`, `bad_option` for
-  /// targets although the totals have none, `non_finite_result`.
+  /// Errors: `non_finite` and `bad_shape` naming sample and column, `bad_mask`, `bad_option` if a
+  /// row has targets although the totals have none, `non_finite_result`.
   [[nodiscard]] Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
 
-  /// Returns the largest importance ratio so far; a maximum does not add up, so it is no sum.
+  /// Returns the largest importance ratio since `create`. It is not one of the sums because a
+  /// maximum does not add up over micro-batches.
   [[nodiscard]] double ratio_max() const noexcept { return ratio_max_; }
 
 private:
@@ -63,7 +66,7 @@ private:
   PolicyTokenLossOptions options_;
   Aggregator aggregator_;
   double ratio_max_ = 0.0;
-  std::vector<std::uint8_t> mask_;  // scratch: of the row at hand
+  std::vector<std::uint8_t> mask_;  // scratch: the mask of the current row
 };
 
 }  // namespace tidemill::engines

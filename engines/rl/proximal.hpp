@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proximal log-probabilities without a second forward pass.
+// An approximation of proximal log-probabilities that needs no second forward pass.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct LogLinearInputs {
   TokenRows rows;
   std::span<const Real> logprobs;                   // (N)
   std::span<const Real> behavior_logprobs;          // (N)
-  std::span<const std::int64_t> behavior_versions;  // (N); below 0: not generated
+  std::span<const std::int64_t> behavior_versions;  // (N); negative if not generated
   std::int64_t current_version = 0;
 };
 
@@ -27,7 +27,8 @@ struct LogLinearOutputs {
 /// Computes `proximal = behavior + alpha * (logprob - behavior)`.
 ///
 /// The proximal policy is the version before the current one, v - 1:
-/// `alpha = clip((v - 1 - v_b) / (v - v_b), 0, 1)` for tokens of versions 0 <= v_b < v, else 0.
+/// `alpha = clip((v - 1 - v_b) / (v - v_b), 0, 1)` for tokens of versions 0 <= v_b < v, and 0 for
+/// all others.
 /// Source: A-3PO, arXiv:2512.06547.
 /// Errors: `bad_shape`, `bad_mask`, `non_finite` naming row and token, `non_finite_result`.
 template <class Real>

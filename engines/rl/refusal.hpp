@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code words that begin the message of every refusal in this folder.
 //
-// A refusal is a `kInvalidArgument` status whose message reads "code: place and reason", for
-// example "non_finite: rewards[3] (sample 17) is nan". Code words are stable: tests, metrics and
+// A refusal is a `kInvalidArgument` status whose message reads "code: location and reason", for
+// example "non_finite: rewards[3] (sample 17) is nan". Code words are stable, since tests and
 // users' scripts match them.
 #pragma once
 
@@ -13,9 +13,9 @@
 
 namespace tidemill::engines {
 
-/// An input that is read holds NaN or an infinity.
+/// An input holds NaN or an infinity at a position that is read.
 inline constexpr std::string_view kNonFinite = "non_finite";
-/// A result overflowed to NaN or an infinity.
+/// A result is NaN or an infinity.
 inline constexpr std::string_view kNonFiniteResult = "non_finite_result";
 /// A mask holds something other than 0 and 1.
 inline constexpr std::string_view kBadMask = "bad_mask";
@@ -27,10 +27,10 @@ inline constexpr std::string_view kBadShape = "bad_shape";
 inline constexpr std::string_view kBadLength = "bad_length";
 /// A count is negative.
 inline constexpr std::string_view kBadCount = "bad_count";
-/// A group has one member and the caller asked to refuse such groups.
+/// A group has a single member, and the caller asked to refuse such groups.
 inline constexpr std::string_view kSingletonGroup = "singleton_group";
 
-/// Makes the failure "code: text".
+/// Returns the failure "code: text".
 [[nodiscard]] inline Status refuse(std::string_view code, std::string_view text) {
   return invalid_argument(std::string(code).append(": ").append(text));
 }

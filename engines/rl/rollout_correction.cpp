@@ -11,7 +11,7 @@ namespace tidemill::engines {
 namespace {
 
 constexpr double kRejectClamp = 20.0;
-constexpr double kSmallestMeanWeight = 1e-8;
+constexpr double kMinMeanWeight = 1e-8;
 
 struct RowSummary {
   double sum = 0.0;
@@ -20,9 +20,9 @@ struct RowSummary {
   std::int64_t count = 0;
 };
 
-/// Summarises `value(t)` over the valid tokens of a row.
+/// Summarizes `value(t)` over the valid tokens of a row.
 template <class Function>
-RowSummary summarise(const TokenRows& rows, std::size_t row, const Function& value) {
+RowSummary summarize(const TokenRows& rows, std::size_t row, const Function& value) {
   RowSummary summary;
   for (std::size_t t = rows.begin(row); t < rows.end(row); ++t) {
     if (rows.mask[t] != 0) {
@@ -60,7 +60,7 @@ bool passes(const RejectRule& rule, double value) {
   return above && below;
 }
 
-/// Clears `kept` where `rule` fails.
+/// Clears `kept` for the tokens and rows that `rule` rejects.
 template <class Real>
 void reject(const RolloutCorrectionInputs<Real>& in, const RejectRule& rule,
             std::span<std::uint8_t> kept) {
@@ -70,7 +70,7 @@ void reject(const RolloutCorrectionInputs<Real>& in, const RejectRule& rule,
                                     static_cast<double>(in.behavior_logprobs[t]));
   };
   for (std::size_t row = 0; row < rows.num_rows(); ++row) {
-    const RowSummary summary = summarise(rows, row, value);
+    const RowSummary summary = summarize(rows, row, value);
     if (summary.count == 0) {
       continue;
     }
@@ -86,7 +86,7 @@ void reject(const RolloutCorrectionInputs<Real>& in, const RejectRule& rule,
   }
 }
 
-/// Divides by the mean weight, as `batch_normalize` says.
+/// Divides the weights by their mean. See `RolloutCorrectionOptions::batch_normalize`.
 template <class Real>
 void normalize(const TokenRows& rows, CorrectionLevel level,
                const RolloutCorrectionOutputs<Real>& out) {
@@ -105,7 +105,7 @@ void normalize(const TokenRows& rows, CorrectionLevel level,
     }
   }
   const double mean = count > 0.0 ? total / count : 0.0;
-  if (mean > kSmallestMeanWeight) {
+  if (mean > kMinMeanWeight) {
     for (Real& weight : out.weights) {
       weight = static_cast<Real>(weight / mean);
     }
@@ -126,7 +126,7 @@ Status validate_reject(const RejectRule& rule) {
     return {};
   }
   if (rule.lower || !rule.upper || !(*rule.upper >= 0.0)) {
-    return refuse(kBadOption, "a reject rule on k2 or k3 takes an upper bound of at least 0, only");
+    return refuse(kBadOption, "a reject rule on k2 or k3 takes only an upper bound, at least 0");
   }
   return {};
 }
@@ -171,7 +171,7 @@ Status rollout_correction(const RolloutCorrectionInputs<Real>& inputs,
   const auto outside = [&](double weight) { return weight < lower || weight > options.upper; };
 
   for (std::size_t row = 0; row < rows.num_rows(); ++row) {
-    const RowSummary summary = summarise(rows, row, log_ratio);
+    const RowSummary summary = summarize(rows, row, log_ratio);
     const double row_weight =
         weight_of(options.sequence_weight == SequenceWeight::kProduct ? summary.sum : summary.mean);
     const bool drop_row = options.rule == CorrectionRule::kSeqMask && outside(row_weight);

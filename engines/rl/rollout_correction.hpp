@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Corrections for tokens sampled by another policy than the one the update starts from: importance
-// weights, and the tokens or rows that are too far off to learn from.
+// Corrections for tokens sampled by a policy other than the one the update starts from: importance
+// weights, and the rejection of tokens or rows that are too far off-policy.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace tidemill::engines {
 
-/// What one importance weight covers.
+/// Whether each token has its own importance weight, or all tokens of a row share one.
 enum class CorrectionLevel : std::uint8_t { kToken, kSequence };
 
-/// How token log-ratios become the weight of a row.
+/// How the log-ratios of a row's tokens are combined into the weight of the row.
 enum class SequenceWeight : std::uint8_t {
   kProduct,    // exp of their sum
   kGeometric,  // exp of their mean
 };
 
-/// What happens to weights outside the bounds.
+/// How weights outside the bounds are handled.
 enum class CorrectionRule : std::uint8_t {
   kNone,      // all weights are 1
-  kRaw,       // weights stay as they are
-  kTruncate,  // clipped to the bounds (TIS)
-  kZero,      // 0, the token still counts (IcePop)
-  kMask,      // the token leaves the kept mask
-  kSeqMask,   // the row leaves the kept mask if its own weight is outside; weights stay (MIS)
+  kRaw,       // weights are not changed
+  kTruncate,  // weights are clipped to the bounds (TIS)
+  kZero,      // the weight becomes 0, but the token still counts (IcePop)
+  kMask,      // the token is removed from the kept mask
+  kSeqMask,   // the row is removed from the kept mask if the row's weight is outside (MIS)
 };
 
 /// A statistic of `x = clip(proximal - behavior, +-20)`.
@@ -39,10 +39,11 @@ enum class RejectStat : std::uint8_t {
   kK3,     // exp(x) - 1 - x, compared with `upper`
 };
 
-/// What the statistic is taken over; the row's are over its valid tokens.
+/// What a rule tests: the statistic of each token, or its sum, mean or maximum over the valid
+/// tokens of a row.
 enum class RejectScope : std::uint8_t { kToken, kSeqSum, kSeqMean, kSeqMax };
 
-/// A condition tokens or rows must pass to be kept; bounds included.
+/// A condition that tokens or rows must meet to be kept. Bounds are inclusive.
 struct RejectRule {
   RejectStat stat = RejectStat::kRatio;
   RejectScope scope = RejectScope::kToken;
@@ -54,17 +55,18 @@ struct RolloutCorrectionOptions {
   CorrectionLevel level = CorrectionLevel::kToken;
   CorrectionRule rule = CorrectionRule::kTruncate;
   double upper = 2.0;
-  std::optional<double> lower;  // none: 0
+  std::optional<double> lower;  // 0 if unset
   SequenceWeight sequence_weight = SequenceWeight::kProduct;
   /// Clips log-weights to +- this before exp.
   double log_clamp = 20.0;
   std::vector<RejectRule> reject;
-  /// Last, divides by the mean weight: over kept tokens, or over rows with kept tokens of the
-  /// row's mean, as `level` says; not if that mean is at most 1e-8.
+  /// Finally divides the weights by their mean. With `level` kToken, that is the mean over kept
+  /// tokens. With kSequence, it is the mean of the row means, over rows with kept tokens. The
+  /// weights are not divided if their mean is at most 1e-8.
   bool batch_normalize = false;
 };
 
-/// Checks ranges.
+/// Checks that the options are in range.
 /// Errors: `bad_option`.
 [[nodiscard]] Status validate(const RolloutCorrectionOptions& options);
 
@@ -77,14 +79,15 @@ struct RolloutCorrectionInputs {
 
 template <class Real>
 struct RolloutCorrectionOutputs {
-  std::span<Real> weights;            // (N) 0 outside the kept mask
+  std::span<Real> weights;            // (N), 0 outside the kept mask
   std::span<std::uint8_t> kept_mask;  // (N)
 };
 
-/// Computes `w = exp(proximal - behavior)` per token or row, bounds it, and rejects.
+/// Computes `w = exp(proximal - behavior)` per token or row, applies the bounds, and rejects tokens
+/// or rows.
 ///
-/// Sources: truncated importance sampling and its kin as named at `CorrectionRule`; decoupled PPO,
-/// arXiv:2505.24298, is the same weight on the loss of a proximal policy.
+/// Sources: truncated importance sampling and the variants named at `CorrectionRule`. Decoupled
+/// PPO, arXiv:2505.24298, applies the same weight to the loss of a proximal policy.
 /// Errors: `bad_shape`, `bad_mask`, `bad_option`, `non_finite` naming row and token,
 /// `non_finite_result`.
 template <class Real>

@@ -21,7 +21,7 @@ Status SftTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
   const SampleId id = row.sequence->id;
   TIDEMILL_RETURN_IF_ERROR(read_targets(*row.sequence, mask_));
   if (row.logprobs.size() != mask_.size() || row.dlogprobs.size() != mask_.size()) {
-    return refuse(kBadShape, "logprobs and dlogprobs need " + std::to_string(mask_.size()) +
+    return refuse(kBadShape, "logprobs and dlogprobs must have " + std::to_string(mask_.size()) +
                                  " values (sample " + std::to_string(id.value) + ")");
   }
   const std::array<std::size_t, 2> offsets = {0, mask_.size()};
@@ -36,7 +36,7 @@ Status SftTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
     }
     if (total_targets_ < 1) {
       return refuse(kBadOption, "sample " + std::to_string(id.value) +
-                                    " has targets, yet the loss was made for none");
+                                    " has targets, but the loss was created for none");
     }
     ++targets;
     logprobs += static_cast<double>(row.logprobs[t]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supervised loss: mean negative log-probability of the targets.
+// The supervised loss: the mean negative log-probability of the targets.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,27 @@
 
 namespace tidemill::engines {
 
-/// `-sum of logprobs / targets`, both over the whole optimizer step.
+/// Computes `-(sum of the target log-probabilities) / targets` over one optimizer step.
 ///
-/// It is made with the number of targets of the whole step, so micro-batches add up; sums are added
-/// row by row, so any cut gives the same bits. A step without targets has loss 0 and gradient 0.
-/// Adds to the sums: "loss"; over the targets "tokens" and, when the engine gives entropies,
+/// The loss is created with the number of targets of the whole step, so that micro-batches add up.
+/// Sums are added row by row, so the bits do not depend on how the step is split. A step without
+/// targets has loss 0 and gradient 0.
+/// Adds "loss" to the sums, and over the targets "tokens" and, if the engine computes entropies,
 /// "entropy_sum".
 class SftTokenLoss final : public TokenLoss {
 public:
-  /// `total_targets` is `count_targets(...).tokens` of the step.
+  /// Creates the loss of a step; `total_targets` is the step's `count_targets(...).tokens`.
   explicit SftTokenLoss(std::int64_t total_targets) : total_targets_(total_targets) {}
 
-  /// Errors: `non_finite`, `bad_shape` and `bad_mask` naming the sample, `bad_option` for targets
-  /// although the total is 0.
+  /// Errors: `non_finite`, `bad_shape` and `bad_mask` naming the sample, `bad_option` if a row has
+  /// targets although the total is 0.
   [[nodiscard]] Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
 
 private:
   Status evaluate_row(const LossRow& row, LossSums& sums);
 
   std::int64_t total_targets_;
-  std::vector<std::uint8_t> mask_;  // scratch: of the row at hand
+  std::vector<std::uint8_t> mask_;  // scratch: the mask of the current row
 };
 
 }  // namespace tidemill::engines

@@ -14,7 +14,7 @@ namespace tidemill::engines {
 
 Status validate(const OverlongOptions& options) {
   if (options.buffer < 1 || options.buffer > options.max_response) {
-    return refuse(kBadOption, "buffer must lie in 1..max_response");
+    return refuse(kBadOption, "buffer must be in 1..max_response");
   }
   if (!std::isfinite(options.factor) || options.factor < 0.0) {
     return refuse(kBadOption, "factor must be finite and at least 0");
@@ -56,7 +56,7 @@ Result<GroupFilterResult> filter_groups(const GroupFilterInputs<Real>& inputs,
   TIDEMILL_RETURN_IF_ERROR(check_output_size("groups", inputs.groups.size(), count));
   const bool by_range = options.rule == GroupFilterRule::kMeanInOpenRange;
   if (by_range && !(options.low < options.high)) {
-    return refuse(kBadOption, "low must be smaller than high");
+    return refuse(kBadOption, "low must be below high");
   }
   const GroupIndex groups(inputs.groups);
   GroupFilterResult result;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to rewards and groups before advantages: penalties for over-long answers, and the
-// groups that teach nothing.
+// Steps between rewards and advantages: penalties for over-long responses, and a filter for groups
+// without a training signal.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace tidemill::engines {
 
-/// Where the penalty for long answers begins and how it grows.
+/// Where the penalty for long responses begins and how it grows.
 struct OverlongOptions {
   /// Units: response tokens.
   std::int64_t max_response = 0;
-  /// The last `buffer` tokens before `max_response` are penalised; in 1..max_response.
+  /// The penalty starts this many tokens before `max_response`. In 1..max_response.
   std::int64_t buffer = 0;
   double factor = 1.0;
-  /// Counts at most `buffer` tokens of excess.
+  /// Counts at most `buffer` tokens of excess, so that the penalty is at most `factor`.
   bool cap = false;
 };
 
-/// Checks ranges.
+/// Checks that the options are in range.
 /// Errors: `bad_option`.
 [[nodiscard]] Status validate(const OverlongOptions& options);
 
@@ -40,7 +40,7 @@ struct OverlongOutputs {
   std::span<Real> rewards;  // (N) reward + penalty; may alias the input
 };
 
-/// Computes `penalty = min(-excess / buffer * factor, 0)`,
+/// Computes `penalty = min(-excess / buffer * factor, 0)`, where
 /// `excess = length - (max_response - buffer)`.
 /// Source: Yu et al. 2025, arXiv:2503.14476, section 3.4 (DAPO).
 /// Errors: `bad_shape`, `bad_option`, `bad_length`, `non_finite` naming the sample,
@@ -50,15 +50,15 @@ template <class Real>
                                     const OverlongOptions& options,
                                     const OverlongOutputs<Real>& out);
 
-/// Which groups stay.
+/// The condition on the metrics of a group that is kept.
 enum class GroupFilterRule : std::uint8_t {
-  kNotAllEqual,      // some metric differs from another
+  kNotAllEqual,      // not all values are equal
   kMeanInOpenRange,  // low < mean < high
 };
 
 struct GroupFilterOptions {
   GroupFilterRule rule = GroupFilterRule::kNotAllEqual;
-  /// What `kNotAllEqual` does with groups of one.
+  /// Whether `kNotAllEqual` keeps groups with a single sample.
   bool keep_singletons = true;
   double low = 0.0;
   double high = 1.0;
@@ -76,7 +76,7 @@ struct GroupFilterResult {
   std::vector<GroupId> kept_groups;  // in order of first appearance
 };
 
-/// Decides which groups have something to teach.
+/// Decides which groups are kept for training.
 /// Source: Yu et al. 2025, arXiv:2503.14476, section 3.2 (dynamic sampling).
 /// Errors: `bad_shape`, `bad_option`, `non_finite` naming the sample.
 template <class Real>

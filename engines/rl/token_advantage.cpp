@@ -12,7 +12,7 @@ namespace {
 
 Status check_unit_interval(std::string_view name, double value) {
   if (!(value >= 0.0 && value <= 1.0)) {
-    return refuse(kBadOption, std::string(name) + " must lie in [0, 1]");
+    return refuse(kBadOption, std::string(name) + " must be in [0, 1]");
   }
   return {};
 }
@@ -74,7 +74,7 @@ Status token_rewards(const TokenRewardInputs<Real>& inputs, const TokenRewardOpt
       }
       const double kl = inputs.kl.empty() ? 0.0 : static_cast<double>(inputs.kl[t]);
       out[t] = static_cast<Real>(reward - options.kl_coefficient * kl);
-      reward = 0.0;  // it belongs to the last valid token, the first one met here
+      reward = 0.0;  // only the last valid token, which this loop visits first, gets the reward
     }
   }
   return check_token_result<Real>(rows, "token rewards", out);
@@ -198,22 +198,22 @@ Status check_gae(const GaeInputs<Real>& inputs, const GaeOptions& options) {
   TIDEMILL_RETURN_IF_ERROR(
       check_output_size("truncated", inputs.truncated.size(), rows.num_rows()));
   for (std::size_t row = 0; row < rows.num_rows(); ++row) {
-    const std::string place = "row " + std::to_string(row);
+    const std::string location = "row " + std::to_string(row);
     if (inputs.truncated[row] > 1) {
-      return refuse(kBadMask, "truncated of " + place + " is neither 0 nor 1");
+      return refuse(kBadMask, "truncated of " + location + " is neither 0 nor 1");
     }
     if (inputs.truncated[row] == 0) {
       continue;
     }
     if (options.masked == MaskedSteps::kZeroStep) {
       return refuse(kBadOption,
-                    "masked steps of reward 0 do not go together with a truncated " + place);
+                    "masked steps of reward 0 cannot be combined with truncated " + location);
     }
     if (inputs.bootstrap.size() != rows.num_rows()) {
-      return refuse(kBadShape, "a truncated " + place + " needs a bootstrap value");
+      return refuse(kBadShape, "truncated " + location + " needs a bootstrap value");
     }
     if (!std::isfinite(inputs.bootstrap[row])) {
-      return refuse(kNonFinite, "bootstrap of " + place + " is not finite");
+      return refuse(kNonFinite, "bootstrap of " + location + " is not finite");
     }
   }
   return {};

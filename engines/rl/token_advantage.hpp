@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Returns and advantages of single tokens: reward shaping by KL, REINFORCE++, ReMax, GAE.
 //
-// Shapes everywhere: B rows, N positions; token columns (N), row columns (B); optional columns may
-// be empty. Errors everywhere: `bad_shape`, `bad_mask`, `bad_option`, `non_finite` naming row and
-// token, `non_finite_result`. Outputs at masked positions are exactly 0.
+// Shapes of all functions: B rows, N positions; token columns (N), row columns (B). Optional
+// columns may be empty. Errors of all functions: `bad_shape`, `bad_mask`, `bad_option`,
+// `non_finite` naming row and token, `non_finite_result`. Outputs at masked positions are
+// exactly 0.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@
 
 namespace tidemill::engines {
 
-/// What a masked position between valid ones means for a discounted sum.
+/// How a discounted sum treats masked positions.
 enum class MaskedSteps : std::uint8_t {
-  kSkip,      // not a step: sums are carried across it unchanged
-  kZeroStep,  // a step with reward 0 and value 0
+  kSkip,      // they are not steps: sums are carried across them unchanged
+  kZeroStep,  // they are steps with reward 0 and value 0
 };
 
 // -- token rewards ---------------------------------------------------------------------------
@@ -34,11 +35,11 @@ struct TokenRewardInputs {
 
 struct TokenRewardOptions {
   double kl_coefficient = 0.0;
-  /// Clips rewards to +- this.
+  /// If set, rewards are clipped to +- this.
   std::optional<double> reward_clip;
 };
 
-/// Computes `-kl_coefficient * kl[t]`, plus the clipped reward on the last valid token of a row.
+/// Computes `-kl_coefficient * kl[t]`, plus the clipped reward at the last valid token of a row.
 template <class Real>
 [[nodiscard]] Status token_rewards(const TokenRewardInputs<Real>& inputs,
                                    const TokenRewardOptions& options, std::span<Real> out);
@@ -65,7 +66,8 @@ struct ReturnsAndAdvantages {
   std::span<Real> advantages;  // (N)
 };
 
-/// Computes `G[t] = r[t] + gamma * G[next]` and advantages `whiten(G)`, or G.
+/// Computes returns `G[t] = r[t] + gamma * G[next]`. The advantages are `whiten(G)` if
+/// `options.whiten` is set, otherwise G.
 /// Source: Hu et al. 2025, arXiv:2501.03262 (REINFORCE++).
 template <class Real>
 [[nodiscard]] Status reinforce_advantages(const ReinforceInputs<Real>& inputs,
@@ -91,10 +93,10 @@ struct CenteredAndAdvantages {
   std::span<Real> advantages;  // (N)
 };
 
-/// Computes `centered[i] = R[i] - mean_g` (exactly 0 for equal rewards), copies it to the row's
-/// valid tokens, and whitens over the batch if asked.
+/// Computes `centered[i] = R[i] - mean_g` (exactly 0 for equal rewards) and copies it to the valid
+/// tokens of row i. If `options.whiten` is set, the advantages are whitened over the batch.
 /// Source: Hu et al. 2025, arXiv:2501.03262 (REINFORCE++ with baseline).
-/// Errors: also `singleton_group`.
+/// Errors: `singleton_group` in addition to the common ones.
 template <class Real>
 [[nodiscard]] Status group_baseline_advantages(const GroupBaselineInputs<Real>& inputs,
                                                const GroupBaselineOptions& options,
@@ -124,7 +126,7 @@ struct RemaxInputs {
 };
 
 struct RemaxOptions {
-  /// Clips `R - baseline` to +- this.
+  /// If set, `R - baseline` is clipped to +- this.
   std::optional<double> clip;
   double gamma = 1.0;  // in [0, 1]
   double kl_coefficient = 0.0;
@@ -137,7 +139,7 @@ template <class Real>
 [[nodiscard]] Status remax_advantages(const RemaxInputs<Real>& inputs, const RemaxOptions& options,
                                       std::span<Real> advantages);
 
-// -- generalised advantage estimation --------------------------------------------------------
+// -- generalized advantage estimation --------------------------------------------------------
 
 template <class Real>
 struct GaeInputs {
@@ -145,7 +147,7 @@ struct GaeInputs {
   std::span<const Real> token_rewards;      // (N)
   std::span<const Real> values;             // (N)
   std::span<const Real> bootstrap;          // (B), read for truncated rows only; or empty
-  std::span<const std::uint8_t> truncated;  // (B) 0 or 1; empty: none is
+  std::span<const std::uint8_t> truncated;  // (B) 0 or 1; empty if no row is truncated
 };
 
 struct GaeOptions {
@@ -153,14 +155,14 @@ struct GaeOptions {
   double lambda = 1.0;  // in [0, 1]
   bool whiten = false;
   WhitenOptions whitening;
-  /// `kZeroStep` does not go together with truncated rows.
+  /// `kZeroStep` cannot be combined with truncated rows.
   MaskedSteps masked = MaskedSteps::kSkip;
 };
 
 /// Computes, from right to left, `delta = r[t] + gamma * V[next] - V[t]` and
-/// `A[t] = delta + gamma * lambda * A[next]`; `returns = A + V`, taken before whitening.
+/// `A[t] = delta + gamma * lambda * A[next]`. `returns = A + V`, computed before whitening.
 ///
-/// After the last valid token V is `bootstrap` in truncated rows and 0 in all others.
+/// After the last valid token, V is `bootstrap` in truncated rows and 0 in all other rows.
 /// Source: Schulman et al. 2015, arXiv:1506.02438.
 template <class Real>
 [[nodiscard]] Status gae(const GaeInputs<Real>& inputs, const GaeOptions& options,

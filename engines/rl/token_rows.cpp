@@ -10,7 +10,7 @@
 namespace tidemill::engines {
 namespace {
 
-void put_id(std::ostringstream& text, std::span<const SampleId> ids, std::size_t row) {
+void append_id(std::ostringstream& text, std::span<const SampleId> ids, std::size_t row) {
   if (row < ids.size()) {
     text << ", sample " << ids[row].value;
   }
@@ -18,14 +18,14 @@ void put_id(std::ostringstream& text, std::span<const SampleId> ids, std::size_t
 
 Status bad_size(std::string_view name, std::size_t got, std::size_t want) {
   std::ostringstream text;
-  text << name << " has " << got << " values; " << want << " are needed";
+  text << name << " has " << got << " values, expected " << want;
   return refuse(kBadShape, text.str());
 }
 
-std::string token_place(const TokenRows& rows, std::size_t row, std::size_t position) {
+std::string token_location(const TokenRows& rows, std::size_t row, std::size_t position) {
   std::ostringstream text;
   text << "[" << position << "] (row " << row << ", token " << position - rows.begin(row);
-  put_id(text, rows.ids, row);
+  append_id(text, rows.ids, row);
   text << ")";
   return text.str();
 }
@@ -48,7 +48,7 @@ Status check_token_rows(const TokenRows& rows) {
   }
   for (std::size_t row = 0; row < rows.num_rows(); ++row) {
     if (rows.end(row) < rows.begin(row)) {
-      return refuse(kBadShape, "offsets[" + std::to_string(row + 1) + "] falls");
+      return refuse(kBadShape, "offsets[" + std::to_string(row + 1) + "] decreases");
     }
   }
   if (!rows.ids.empty() && rows.ids.size() != rows.num_rows()) {
@@ -57,7 +57,7 @@ Status check_token_rows(const TokenRows& rows) {
   for (std::size_t row = 0; row < rows.num_rows(); ++row) {
     for (std::size_t t = rows.begin(row); t < rows.end(row); ++t) {
       if (rows.mask[t] > 1) {
-        return refuse(kBadMask, "mask" + token_place(rows, row, t) + " is neither 0 nor 1");
+        return refuse(kBadMask, "mask" + token_location(rows, row, t) + " is neither 0 nor 1");
       }
     }
   }
@@ -74,7 +74,7 @@ Status check_token_column(const TokenRows& rows, std::string_view name,
     for (std::size_t t = rows.begin(row); t < rows.end(row); ++t) {
       if (rows.mask[t] != 0 && !std::isfinite(column[t])) {
         std::ostringstream text;
-        text << name << token_place(rows, row, t) << " is " << column[t];
+        text << name << token_location(rows, row, t) << " is " << column[t];
         return refuse(kNonFinite, text.str());
       }
     }
@@ -134,7 +134,7 @@ Status check_token_result(const TokenRows& rows, std::string_view name,
     for (std::size_t t = rows.begin(row); t < std::min(rows.end(row), column.size()); ++t) {
       if (!std::isfinite(column[t])) {
         std::ostringstream text;
-        text << name << token_place(rows, row, t) << " is " << column[t];
+        text << name << token_location(rows, row, t) << " is " << column[t];
         return refuse(kNonFiniteResult, text.str());
       }
     }

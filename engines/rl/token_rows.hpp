@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shape of a ragged batch of token columns, and the checks every function makes on it.
+// The shape of a ragged batch of token columns, and the checks that every function makes on it.
 //
-// A column is one flat span of N values; `offsets` says where each of the B rows begins, `mask`
-// which positions count. No sequence is padded, but padding is allowed: a masked position is never
-// read, whatever it holds, and outputs there are exactly 0. Masks may have holes (tool output
-// between turns) and rows may be masked altogether.
+// A column is one flat span of N values. `offsets` holds the position at which each of the B rows
+// begins, and `mask` marks the positions that count. Rows need no padding, but may have it: a
+// masked position is never read, whatever its value, and outputs there are exactly 0. Masks may
+// have holes (tool output between turns), and a row may be masked completely.
 //
-// Columns are float or double; arithmetic inside this folder is double for both, so a float column
-// costs one rounding when it is read and one when it is written.
+// Columns are float or double. The arithmetic in this folder is double for both, so a float column
+// is rounded only when it is written.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ namespace tidemill::engines {
 
 /// Which positions of a flat column belong to which row, and which of them count.
 ///
-/// Shapes: `offsets` (B + 1), from 0 to N, never falling; `mask` (N); `ids` (B) or empty.
+/// Shapes: `offsets` (B + 1), from 0 to N, never decreasing; `mask` (N); `ids` (B) or empty.
 /// Borrows: all spans.
 struct TokenRows {
   std::span<const std::size_t> offsets;
@@ -39,8 +39,8 @@ struct TokenRows {
   [[nodiscard]] std::size_t end(std::size_t row) const noexcept { return offsets[row + 1]; }
 };
 
-/// Counts the positions of `row` whose `mask` is set; `mask` (N) is the batch's own or a smaller
-/// one, such as what rejection left of it.
+/// Counts the positions of `row` whose `mask` is set. `mask` (N) is the mask of the batch or a
+/// subset of it, such as what rejection left of it.
 [[nodiscard]] std::int64_t count_valid(const TokenRows& rows, std::span<const std::uint8_t> mask,
                                        std::size_t row);
 
@@ -48,7 +48,7 @@ struct TokenRows {
 /// Errors: `bad_shape`, `bad_mask` naming the position.
 [[nodiscard]] Status check_token_rows(const TokenRows& rows);
 
-/// Checks that `column` has N values, finite where the mask is set.
+/// Checks that `column` has N values, which are finite where the mask is set.
 /// Errors: `bad_shape`, `non_finite` naming the column, row and position.
 template <class Real>
 [[nodiscard]] Status check_token_column(const TokenRows& rows, std::string_view name,
@@ -60,14 +60,14 @@ template <class Real>
 [[nodiscard]] Status check_row_column(const TokenRows& rows, std::string_view name,
                                       std::span<const Real> column);
 
-/// Checks that `column` has as many finite values as there are `ids`, or `size` values when
-/// `ids` is empty.
+/// Checks that `column` has `size` finite values. `ids` (`size`) or empty: names the values in
+/// refusals.
 /// Errors: `bad_shape`, `non_finite` naming the column, index and id.
 template <class Real>
 [[nodiscard]] Status check_values(std::string_view name, std::span<const Real> column,
                                   std::size_t size, std::span<const SampleId> ids = {});
 
-/// Checks that an output has `size` places.
+/// Checks that an output has `want` values; `got` is its size.
 /// Errors: `bad_shape`.
 [[nodiscard]] Status check_output_size(std::string_view name, std::size_t got, std::size_t want);
 

@@ -32,7 +32,7 @@ Status read_targets(const TrainSequence& sequence, std::vector<std::uint8_t>& ma
   const std::string sample = " (sample " + std::to_string(sequence.id.value) + ")";
   if (sequence.response_mask.size() != sequence.ids.size()) {
     return refuse(kBadShape, "response_mask has " + std::to_string(sequence.response_mask.size()) +
-                                 " values; " + std::to_string(sequence.ids.size()) + " are needed" +
+                                 " values, expected " + std::to_string(sequence.ids.size()) +
                                  sample);
   }
   mask = sequence.response_mask;

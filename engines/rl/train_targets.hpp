@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens of a training batch are targets, and how many: the denominators of its losses.
+// Finds and counts the targets of a training batch. The counts are the denominators of its losses.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace tidemill::engines {
 
-/// Counts the targets of a whole batch. Token 0 is never a target, whatever its mask says: nothing
-/// predicts it.
+/// Counts the targets of a whole batch. Token 0 is never a target, even if its mask is set, because
+/// no token precedes it to predict it from.
 [[nodiscard]] BatchCounts count_targets(std::span<const TrainSequence> sequences);
 
-/// Adds one sequence to `counts`.
+/// Adds the targets of one sequence to `counts`.
 void count_targets(const TrainSequence& sequence, BatchCounts& counts);
 
 /// Copies the sequence's mask to `mask`, with token 0 cleared.

@@ -16,12 +16,12 @@ template <class Real>
 struct ValueLossInputs {
   TokenRows rows;
   std::span<const Real> values;      // (N) current
-  std::span<const Real> old_values;  // (N) at the start of the update; read when clipping
+  std::span<const Real> old_values;  // (N) at the start of the update; read only if `clip` is set
   std::span<const Real> returns;     // (N)
 };
 
 struct ValueLossOptions {
-  /// Keeps values within +- this of the old ones; none: no clip.
+  /// If set, values are clipped to within +- this of the old values.
   std::optional<double> clip = 0.2;
   AggregateOptions aggregate;
 };
@@ -29,12 +29,12 @@ struct ValueLossOptions {
 struct ValueLossReport {
   double loss = 0.0;
   std::int64_t tokens = 0;
-  std::int64_t clipped_tokens = 0;  // where the clipped error is strictly larger
+  std::int64_t clipped_tokens = 0;  // tokens whose clipped error is strictly larger
 };
 
 /// Computes `0.5 * aggregate(max((v - R)^2, (clip(v, v_old - c, v_old + c) - R)^2))` and writes its
 /// gradient with respect to `values` (N).
-/// Source: Schulman et al. 2017, arXiv:1707.06347, as OpenAI's baselines clip it.
+/// Source: Schulman et al. 2017, arXiv:1707.06347, with the clipping of OpenAI's baselines.
 /// Errors: `bad_shape`, `bad_mask`, `bad_option`, `non_finite` naming row and token,
 /// `non_finite_result`.
 template <class Real>

@@ -22,11 +22,12 @@ struct WhitenOptions {
   EpsMode eps_mode = EpsMode::kAdd;
 };
 
-/// Checks ranges.
+/// Checks that the options are in range.
 /// Errors: `bad_option`.
 [[nodiscard]] Status validate(const WhitenOptions& options);
 
-/// Replaces valid values by `(x - mean) / sqrt(var + eps)`, or `sqrt(max(var, eps))`.
+/// Replaces valid values with `(x - mean) / sqrt(var + eps)`, or divides by `sqrt(max(var, eps))`
+/// instead if `eps_mode` is `kMax`.
 ///
 /// A constant column, or a single valid value, becomes exactly 0. Masked positions become 0.
 /// Shapes: `values` (N). Requires valid `rows` and `options`, and finite valid values.

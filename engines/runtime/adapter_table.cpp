@@ -14,7 +14,8 @@
 namespace tidemill::engines {
 namespace {
 
-// Names an adapter by all that its results depend on: equal tensors may be scaled otherwise.
+// Returns a name for everything that the results of an adapter depend on. Adapters with equal
+// tensors may still have different scales.
 std::string content_name(const AdapterSpec& spec, const TensorMap& tensors) {
   std::string text;
   for (const AdaptedModule& module : spec) {
@@ -43,13 +44,14 @@ void AdapterTable::set_base(std::shared_ptr<const ModelWeights> base, std::strin
 Result<std::shared_ptr<const Adapter>> AdapterTable::lay_out(const AdapterFiles& files) const {
   auto spec = adapter_spec(files.config, files.modules, config_);
   if (!spec.ok()) {
-    return spec.status().with_context(files.place);
+    return spec.status().with_context(files.location);
   }
-  TIDEMILL_RETURN_IF_ERROR(check_tensors(adapter_shapes(spec.value()), files.tensors, files.place));
-  TIDEMILL_RETURN_IF_ERROR(check_finite_weights(files.tensors, files.place));
+  TIDEMILL_RETURN_IF_ERROR(
+      check_tensors(adapter_shapes(spec.value()), files.tensors, files.location));
+  TIDEMILL_RETURN_IF_ERROR(check_finite_weights(files.tensors, files.location));
   auto adapter =
       Adapter::create(config_, spec.value(), files.tensors, *base_, WeightUse::kForward, ops_);
-  return adapter.ok() ? std::move(adapter) : adapter.status().with_context(files.place);
+  return adapter.ok() ? std::move(adapter) : adapter.status().with_context(files.location);
 }
 
 std::int64_t AdapterTable::used_bytes() const {
@@ -61,11 +63,11 @@ std::int64_t AdapterTable::used_bytes() const {
   return bytes;
 }
 
-Status AdapterTable::check_room(const Adapter& adapter) const {
+Status AdapterTable::check_capacity(const Adapter& adapter) const {
   const std::int64_t used = used_bytes();
   if (adapter.size_bytes() > byte_limit_ - used) {
-    return {Errc::kResourceExhausted, "takes " + std::to_string(adapter.size_bytes()) +
-                                          " bytes, and " + std::to_string(used) + " of the " +
+    return {Errc::kResourceExhausted, "needs " + std::to_string(adapter.size_bytes()) +
+                                          " bytes, but " + std::to_string(used) + " of the " +
                                           std::to_string(byte_limit_) +
                                           " for named adapters are in use (adapter_bytes)"};
   }
@@ -74,23 +76,23 @@ Status AdapterTable::check_room(const Adapter& adapter) const {
 
 Status AdapterTable::load(NamedAdapter adapter) {
   if (adapter.name.empty()) {
-    return invalid_argument("adapter without a name: the empty name is the policy's");
+    return invalid_argument("adapter has no name: the empty name denotes the policy");
   }
-  const std::string place = "adapter " + quote(adapter.name);
+  const std::string location = "adapter " + quote(adapter.name);
   if (byte_limit_ <= 0) {
     return Status(Errc::kResourceExhausted,
-                  place + ": this runtime has no room for named adapters (adapter_bytes)");
+                  location + ": this runtime has no memory for named adapters (adapter_bytes)");
   }
   const auto slot = slots_.find(adapter.name);
   if (slot != slots_.end() && is_older(adapter.version, slot->second->served->version)) {
-    return {Errc::kStaleVersion, place + ": version " + to_string(adapter.version) +
+    return {Errc::kStaleVersion, location + ": version " + to_string(adapter.version) +
                                      " is older than " + to_string(slot->second->served->version)};
   }
   auto laid_out = lay_out(adapter.files);
   if (!laid_out.ok()) {
-    return laid_out.status().with_context(place);
+    return laid_out.status().with_context(location);
   }
-  TIDEMILL_RETURN_IF_ERROR(check_room(*laid_out.value()).with_context(place));
+  TIDEMILL_RETURN_IF_ERROR(check_capacity(*laid_out.value()).with_context(location));
   ServedWeights weights{
       base_name_ + " + " + content_name(laid_out.value()->spec(), adapter.files.tensors),
       adapter.version.step};
@@ -100,7 +102,7 @@ Status AdapterTable::load(NamedAdapter adapter) {
   laid_out_.push_back(served);
   if (slot != slots_.end()) {
     *slot->second = {std::move(weights), std::move(served)};
-    ++num_withdrawn_;
+    ++num_removals_;
   } else {
     slots_.emplace(std::move(adapter.name), std::make_shared<AdapterSlot>(AdapterSlot{
                                                 std::move(weights), std::move(served)}));
@@ -111,7 +113,7 @@ Status AdapterTable::load(NamedAdapter adapter) {
 Status AdapterTable::unload(std::string_view name) {
   TIDEMILL_RETURN_IF_ERROR(find(name).status());
   slots_.erase(slots_.find(name));
-  ++num_withdrawn_;
+  ++num_removals_;
   return {};
 }
 
@@ -127,7 +129,7 @@ std::vector<LoadedAdapter> AdapterTable::loaded() const {
 Result<std::shared_ptr<const AdapterSlot>> AdapterTable::find(std::string_view name) const {
   const auto slot = slots_.find(name);
   if (slot == slots_.end()) {
-    return Status(Errc::kNotFound, "adapter: none named " + quote(name) + " is loaded");
+    return Status(Errc::kNotFound, "adapter " + quote(name) + " is not loaded");
   }
   return std::shared_ptr<const AdapterSlot>(slot->second);
 }

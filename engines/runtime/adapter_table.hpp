@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named adapters laid out over the base that is served, and who still needs which.
+// Named adapters laid out over the served base, and the requests that still use them.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,18 @@ struct ServedAdapter {
   PolicyVersion version;
 };
 
-/// What a name stands for; requests that named it hold it, loaded or not.
+/// The adapter behind a name. Requests that named it hold the slot, even after `unload`.
 struct AdapterSlot {
-  ServedWeights weights;  // what those that start now are computed with
+  ServedWeights weights;  // the weights for requests that start now
   std::shared_ptr<const ServedAdapter> served;
 };
 
+/// The adapters loaded by name.
+///
 /// Threads: one call at a time.
 class AdapterTable final : public NamedAdapters {
 public:
-  /// `ops` must outlive it. At most `byte_limit` bytes are laid out at a time.
+  /// `config` and `ops` must outlive the table. The layouts take at most `byte_limit` bytes.
   AdapterTable(const ModelConfig& config, Ops& ops, std::int64_t byte_limit)
       : config_(config), ops_(ops), byte_limit_(byte_limit) {}
 
@@ -42,25 +44,25 @@ public:
   [[nodiscard]] Status unload(std::string_view name) override;
   [[nodiscard]] std::vector<LoadedAdapter> loaded() const override;
 
-  /// Lays out what comes over `base`, named `base_name` by content. Requires that nothing is
-  /// `in_use`, unless it is the same base.
+  /// Sets the base that adapters loaded from now on are laid out over, and the name of its content.
+  /// Requires that `in_use()` is false unless the base is the same.
   void set_base(std::shared_ptr<const ModelWeights> base, std::string base_name);
   [[nodiscard]] const std::shared_ptr<const ModelWeights>& base() const noexcept { return base_; }
-  /// Returns whether an adapter is loaded, or a request still holds one that was.
+  /// Returns whether an adapter is loaded, or a request still uses an unloaded one.
   [[nodiscard]] bool in_use() const { return used_bytes() > 0; }
 
-  /// Returns what `name` stands for. Errors: `kNotFound`.
+  /// Returns the slot of `name`. Errors: `kNotFound`.
   [[nodiscard]] Result<std::shared_ptr<const AdapterSlot>> find(std::string_view name) const;
-  /// Appends what the weights of all that is loaded are named by.
+  /// Appends the names of the weights of all loaded adapters.
   void append_weight_names(std::vector<std::string_view>& names) const;
-  /// Returns a number that grows when something is replaced or unloaded.
-  [[nodiscard]] std::uint64_t num_withdrawn() const noexcept { return num_withdrawn_; }
+  /// Returns how many adapters have been replaced or unloaded.
+  [[nodiscard]] std::uint64_t num_removals() const noexcept { return num_removals_; }
 
 private:
   using Slots = std::map<std::string, std::shared_ptr<AdapterSlot>, std::less<>>;
 
   [[nodiscard]] Result<std::shared_ptr<const Adapter>> lay_out(const AdapterFiles& files) const;
-  [[nodiscard]] Status check_room(const Adapter& adapter) const;
+  [[nodiscard]] Status check_capacity(const Adapter& adapter) const;
   [[nodiscard]] std::int64_t used_bytes() const;
 
   const ModelConfig& config_;
@@ -69,8 +71,8 @@ private:
   std::shared_ptr<const ModelWeights> base_;
   std::string base_name_;
   Slots slots_;
-  std::vector<std::weak_ptr<const ServedAdapter>> laid_out_;  // alive as long as somebody needs it
-  std::uint64_t num_withdrawn_ = 0;
+  std::vector<std::weak_ptr<const ServedAdapter>> laid_out_;  // null once unused
+  std::uint64_t num_removals_ = 0;
 };
 
 }  // namespace tidemill::engines

@@ -11,9 +11,9 @@
 namespace tidemill::engines {
 namespace {
 
-// Records that lie together.
+// The memory of a chunk of records.
 constexpr std::int64_t kChunkBytes = std::int64_t{2} << 20U;
-// Records begin on cache lines.
+// Records are aligned to cache lines.
 constexpr std::int64_t kLine = 64;
 
 }  // namespace
@@ -60,8 +60,8 @@ std::byte* GeneratedRows::new_record() {
   if (chunk == std::ssize(chunks_)) {
     chunks_.emplace_back(layout_.chunk_bytes);
   }
-  const std::int64_t place = num_used_++ % layout_.records_per_chunk;
-  return chunks_[static_cast<std::size_t>(chunk)].data() + place * layout_.record_bytes;
+  const std::int64_t index = num_used_++ % layout_.records_per_chunk;
+  return chunks_[static_cast<std::size_t>(chunk)].data() + index * layout_.record_bytes;
 }
 
 ForwardOptions GeneratedRows::begin_pass(std::span<const std::optional<DigestKey>> rows) {

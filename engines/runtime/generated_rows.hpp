@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What generation has computed of tokens that training will ask for again.
+// Keeps rows that generation computed, so that training need not compute them again.
 //
-// A row has the same bits in a decode step and in a training window (R1 in engines/ops/ops.hpp), so
-// a policy that trains on what it has just generated need not run its layers once more: their
-// activations, keys and values are kept token by token as generation goes along. They are a pure
-// function of the weights and of the tokens up to theirs, and these two are their key, as in the
-// prefix tree: whoever computed a row, whoever finds it gets the right one, and after the next
-// update nothing is found.
+// A row has the same bits in a decode step and in a training window (R1 in engines/ops/ops.hpp). A
+// policy that trains on tokens it has just generated therefore need not run its layers again:
+// generation keeps their activations, keys and values token by token. A row is a pure function of
+// the weights and of the tokens up to its own, and these two are its key, as in the prefix tree. So
+// a row that is found is the right one, whichever sequence computed it, and no row is found after
+// the next update of the weights.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,16 @@
 
 namespace tidemill::engines {
 
-/// Names positions of a sequence by the weights that compute it and the tokens up to them.
+/// Computes the keys of consecutive positions of a sequence, from the weights and the tokens up to
+/// each position.
 class TokenChain {
 public:
-  /// The name of nothing.
+  /// A chain without weights, to be assigned to.
   TokenChain() = default;
-  /// No token yet. `weights` by content.
+  /// A chain without tokens, under the weights whose content `weights` names.
   explicit TokenChain(std::string_view weights);
 
-  /// Appends a token; returns the name of its position.
+  /// Appends a token and returns the key of its position.
   DigestKey append(std::int32_t token);
   [[nodiscard]] std::int64_t length() const noexcept { return length_; }
 
@@ -41,7 +42,8 @@ private:
   std::int64_t length_ = 0;
 };
 
-/// Returns whether generation keeps rows for training: not where those would be computed again.
+/// Returns whether generation keeps rows for training. It does not if the backward pass computes
+/// activations again.
 [[nodiscard]] inline bool keeps_generated_rows(const RuntimeOptions& options) noexcept {
   return options.optimizer.has_value() && options.generated_bytes > 0 &&
          options.recompute == Recompute::kNone;
@@ -49,40 +51,44 @@ private:
 
 /// How rows are kept.
 struct GeneratedRowsOptions {
-  std::int64_t row_bytes = 0;       // of activations: `Activations::bytes_per_row`
-  std::int64_t workspace_rows = 0;  // the most that one pass may keep
-  std::int64_t byte_limit = 0;      // of all that is kept
+  std::int64_t row_bytes = 0;       // of activations; see `Activations::bytes_per_row`
+  std::int64_t workspace_rows = 0;  // the maximum number of rows of a pass that keeps rows
+  std::int64_t byte_limit = 0;      // of all kept rows
 };
 
-/// Rows of one set of weights at a time. Threads: those of the views.
+/// The kept rows, of one set of weights at a time.
+///
+/// Threads: one call at a time over the runtime and its views.
 class GeneratedRows {
 public:
-  /// `activations` are where passes of both kinds keep rows, and must outlive it. Requires that
-  /// nothing of them is computed again.
+  /// Forward passes of generation and of training leave their activations in `activations`, which
+  /// must outlive this object. Requires `Recompute::kNone`.
   GeneratedRows(const ModelConfig& config, Activations& activations,
                 const GeneratedRowsOptions& options);
 
   /// Returns whether a pass over `rows` rows can keep `kept` of them.
   [[nodiscard]] bool has_room(std::int64_t rows, std::int64_t kept) const noexcept;
-  /// Makes room for the rows of a pass, by name; returns what that pass does to fill it. Rows that
-  /// have no name, or are there already, are not kept. Requires `has_room`. Call `end_pass` behind
-  /// the pass.
+  /// Allocates records for the rows of a pass, given their keys. Returns the options with which the
+  /// pass must run to fill them. Rows without a key, and rows that are already kept, are skipped.
+  /// Requires `has_room`. Call `end_pass` after the pass.
   [[nodiscard]] ForwardOptions begin_pass(std::span<const std::optional<DigestKey>> rows);
+  /// Copies the activations of the pass into the records.
   void end_pass();
 
-  /// Looks up the rows of a batch. Returns false unless all are there.
+  /// Looks up the rows of a batch. Returns true if all of them are kept.
   [[nodiscard]] bool find(std::span<const DigestKey> rows);
-  /// Fills the activations with the last `num_training_rows` rows found, and returns the source of
-  /// keys and values of all of them, good until the next call.
+  /// Loads the activations of the last `num_training_rows` rows that `find` found. Returns the
+  /// source of keys and values of all rows found. The source is valid until the next call.
+  /// Requires that the last call was a successful `find`.
   [[nodiscard]] KeySource load(std::int64_t num_training_rows);
 
-  /// Forgets all rows; their memory stays for others.
+  /// Drops all rows, and keeps their memory for others.
   void clear();
 
-  /// Returns the memory taken.
+  /// Returns the memory in use.
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
-  /// Returns the memory that `rows` rows take, `row_bytes` of activations each, from `first_layer`
-  /// on.
+  /// Returns the memory that `rows` rows take with `row_bytes` of activations each, if layers from
+  /// `first_layer` on are kept.
   [[nodiscard]] static std::int64_t bytes_for(std::int64_t rows, const ModelConfig& config,
                                               std::int64_t first_layer, std::int64_t row_bytes);
 
@@ -93,11 +99,12 @@ private:
 
   [[nodiscard]] std::byte* new_record();
 
-  // How records lie: keys and values of all layers, then activations; records in chunks.
+  // The layout of a record: the keys and values of all kept layers, then the activations. Records
+  // are allocated in chunks.
   struct Layout {
     Layout(const ModelConfig& config, std::int64_t first_layer, std::int64_t row_bytes);
 
-    std::int64_t key_cols;  // floats of one layer's keys
+    std::int64_t key_cols;  // floats in the keys of one layer
     std::int64_t keys_bytes;
     std::int64_t record_bytes;
     std::int64_t records_per_chunk;
@@ -105,14 +112,14 @@ private:
   };
 
   Activations& activations_;
-  std::int64_t first_layer_;  // the lowest that is kept
+  std::int64_t first_layer_;  // the lowest kept layer
   Layout layout_;
   std::int64_t max_records_;
   std::int64_t workspace_rows_;
   std::int64_t num_used_ = 0;
   std::vector<AlignedBytes> chunks_;
   std::unordered_map<DigestKey, std::byte*, Hash> records_;
-  std::vector<std::byte*> pass_;  // where the rows of a pass go, or were found; null: nowhere
+  std::vector<std::byte*> pass_;  // records of the rows of a pass or lookup; null: not kept
 };
 
 }  // namespace tidemill::engines

@@ -19,34 +19,34 @@ std::int64_t num_rows(const TrainSequence& sequence) noexcept {
 
 MicroBatch::~MicroBatch() {
   for (const Run& run : runs_) {
-    device_.cache->release(run.pages);
+    context_.cache->release(run.pages);
   }
   for (const Prompt& prompt : prompts_) {
-    device_.cache->release(prompt.pages);
+    context_.cache->release(prompt.pages);
   }
 }
 
-// Whether a sequence with `prompt` is the first of those that share it here.
-bool MicroBatch::opens(const SharedPrompt& prompt) const noexcept {
+// Returns whether a sequence with `prompt` is the first in this micro-batch that shares it.
+bool MicroBatch::starts_prompt(const SharedPrompt& prompt) const noexcept {
   return prompt.num_tokens > 0 && !open_;
 }
 
 std::int64_t MicroBatch::rows_of(const TrainSequence& sequence,
                                  const SharedPrompt& prompt) const noexcept {
-  return num_rows(sequence) - (opens(prompt) ? 0 : prompt.num_tokens);
+  return num_rows(sequence) - (starts_prompt(prompt) ? 0 : prompt.num_tokens);
 }
 
-// Gets the pages of a sequence's first `count` tokens: whole ones of its prompt from that, the
-// others fresh. The first to share a prompt has its pages too: the prompt ends where that one goes
-// on.
+// Allocates the pages of the first `count` tokens of a sequence. It shares the whole pages of a
+// shared prompt and allocates the others. The first sequence that shares a prompt allocates the
+// prompt's pages too: it continues in the page in which the prompt ends.
 bool MicroBatch::allocate(std::int64_t count, const SharedPrompt& prompt,
                           std::vector<std::int32_t>& pages) {
-  KvCache& cache = *device_.cache;
+  KvCache& cache = *context_.cache;
   const std::int64_t page_tokens = cache.options().page_tokens;
-  const std::int64_t given = opens(prompt) ? 0 : prompt.num_tokens / page_tokens;
+  const std::int64_t given = starts_prompt(prompt) ? 0 : prompt.num_tokens / page_tokens;
   const std::int64_t needed = cache.pages_for(count) - given;
   if (needed > cache.num_free_pages()) {
-    device_.make_room(needed, rows() == 0 ? RoomFrom::kRunning : RoomFrom::kCached);
+    context_.make_room(needed, rows() == 0 ? ReclaimFrom::kRunning : ReclaimFrom::kCached);
   }
   if (given > 0) {
     pages.assign(prompts_.back().pages.begin(), prompts_.back().pages.begin() + given);
@@ -68,13 +68,13 @@ bool MicroBatch::add(const TrainSequence& sequence, const SharedPrompt& prompt) 
   sequences_.push_back(&sequence);
   const auto ids = std::span(sequence.ids).first(static_cast<std::size_t>(count));
   const auto shared = static_cast<std::size_t>(prompt.num_tokens);
-  if (opens(prompt)) {
-    const auto of_prompt = static_cast<std::size_t>(device_.cache->pages_for(prompt.num_tokens));
+  if (starts_prompt(prompt)) {
+    const auto of_prompt = static_cast<std::size_t>(context_.cache->pages_for(prompt.num_tokens));
     const auto first = std::span(std::as_const(pages)).first(of_prompt);
-    device_.cache->share(first);
+    context_.cache->share(first);
     prompts_.push_back({ids.first(shared), {first.begin(), first.end()}});
   }
-  places_.push_back({targets_.size(), shared + 1, ids.size() - shared});
+  value_ranges_.push_back({targets_.size(), shared + 1, ids.size() - shared});
   for (std::size_t t = shared + 1; t <= ids.size(); ++t) {
     targets_.push_back(sequence.response_mask[t] != 0 ? sequence.ids[t] : -1);
   }
@@ -89,7 +89,7 @@ bool MicroBatch::add(const TrainSequence& sequence, const SharedPrompt& prompt) 
   return true;
 }
 
-// Puts the rows of the last prompt behind those of all that share it.
+// Appends the rows of the last prompt after those of all sequences that share it.
 void MicroBatch::train_prompt() {
   Prompt& prompt = prompts_.back();
   prompt.run = std::ssize(runs_);
@@ -97,7 +97,7 @@ void MicroBatch::train_prompt() {
   runs_.push_back({prompt.ids, std::exchange(prompt.pages, {}), 0, 0});
 }
 
-// The segment of a run; the batch's segment `first_run` is the first run.
+// Returns the segment of a run. Segment `first_run` of the batch is the first run.
 Segment MicroBatch::segment_of(const Run& run, std::int64_t first_run,
                                const Adapter* adapter) const {
   Segment segment{std::ssize(run.ids), run.first_position, run.pages, adapter,
@@ -132,51 +132,51 @@ ConstMatrix MicroBatch::training_rows(ConstMatrix hidden) const {
 ConstMatrix MicroBatch::forward(const LaidOutWeights& weights, Activations& activations) {
   make_batch(weights.adapter.get());
   return training_rows(
-      device_.transformer->forward(*weights.base, batch_, *device_.cache, {&activations}));
+      context_.transformer->forward(*weights.base, batch_, *context_.cache, {&activations}));
 }
 
-// The names of the batch's rows.
-std::vector<DigestKey> MicroBatch::row_names(const LaidOutWeights& weights) const {
-  const TokenChain nothing(weights_name(weights));
-  std::vector<DigestKey> names;
-  const auto append = [&names](TokenChain& chain, std::span<const std::int32_t> ids) {
+// Returns the keys of the rows of the batch.
+std::vector<DigestKey> MicroBatch::row_keys(const LaidOutWeights& weights) const {
+  const TokenChain empty(weights_name(weights));
+  std::vector<DigestKey> keys;
+  const auto append = [&keys](TokenChain& chain, std::span<const std::int32_t> ids) {
     for (const std::int32_t id : ids) {
-      names.push_back(chain.append(id));
+      keys.push_back(chain.append(id));
     }
   };
-  std::vector<TokenChain> prompts;  // of `prompts_`, at their ends
+  std::vector<TokenChain> prompts;  // at the ends of `prompts_`
   for (const Prompt& prompt : prompts_) {
-    append(prompts.emplace_back(nothing), prompt.ids);
+    append(prompts.emplace_back(empty), prompt.ids);
     if (!open_ || &prompt != &prompts_.back()) {
-      names.clear();  // its rows are those of a run
+      keys.clear();  // its rows are those of a run, added below
     }
   }
   for (const Run& run : runs_) {
-    TokenChain chain = run.first_position > 0 ? prompts[run.prompt] : nothing;
+    TokenChain chain = run.first_position > 0 ? prompts[run.prompt] : empty;
     append(chain, run.ids);
   }
-  return names;
+  return keys;
 }
 
 std::optional<ConstMatrix> MicroBatch::recall(const LaidOutWeights& weights,
                                               Activations& activations, GeneratedRows& generated) {
-  if (!generated.find(row_names(weights))) {
+  if (!generated.find(row_keys(weights))) {
     return std::nullopt;
   }
   make_batch(weights.adapter.get());
   const KeySource keys = generated.load(batch_.num_training_rows());
   return training_rows(
-      device_.transformer->recall(*weights.base, batch_, *device_.cache, activations, keys));
+      context_.transformer->recall(*weights.base, batch_, *context_.cache, activations, keys));
 }
 
 std::vector<std::vector<float>> MicroBatch::to_columns(std::span<const float> rows) const {
   TIDEMILL_CHECK(rows.size() == targets_.size());
   std::vector<std::vector<float>> columns;
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    const Place& place = places_[i];
+    const ValueRange& range = value_ranges_[i];
     std::vector<float>& column = columns.emplace_back(sequences_[i]->ids.size());
-    const auto values = rows.subspan(place.first_row, place.count);
-    std::ranges::copy(values, column.begin() + static_cast<std::ptrdiff_t>(place.first_token));
+    const auto values = rows.subspan(range.first_row, range.count);
+    std::ranges::copy(values, column.begin() + static_cast<std::ptrdiff_t>(range.first_token));
   }
   return columns;
 }
@@ -184,9 +184,9 @@ std::vector<std::vector<float>> MicroBatch::to_columns(std::span<const float> ro
 std::vector<float> MicroBatch::to_rows(const std::vector<std::vector<float>>& columns) const {
   std::vector<float> rows(targets_.size());
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    const Place& place = places_[i];
-    const auto values = std::span(columns[i]).subspan(place.first_token, place.count);
-    std::ranges::copy(values, rows.begin() + static_cast<std::ptrdiff_t>(place.first_row));
+    const ValueRange& range = value_ranges_[i];
+    const auto values = std::span(columns[i]).subspan(range.first_token, range.count);
+    std::ranges::copy(values, rows.begin() + static_cast<std::ptrdiff_t>(range.first_row));
   }
   return rows;
 }

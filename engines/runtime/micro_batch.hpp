@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole sequences that are trained on, or scored, in one pass.
+// A batch of whole sequences that one pass trains on or scores.
 #pragma once
 
 #include <cstdint>
@@ -7,99 +7,103 @@
 #include <span>
 #include <vector>
 
-#include "engines/runtime/device.hpp"
 #include "engines/runtime/generated_rows.hpp"
+#include "engines/runtime/runtime_context.hpp"
 #include "engines/runtime/shared_prompts.hpp"
-#include "engines/runtime/weight_shelf.hpp"
+#include "engines/runtime/weight_cache.hpp"
 #include "engines/train_engine.hpp"
 
 namespace tidemill::engines {
 
-/// Returns the rows that a sequence takes alone: the row of token t predicts token t + 1, so rows
-/// end before its last target. 0: there is no target and nothing to compute.
+/// Returns the number of rows that a sequence takes if it shares no prompt. The row of token t
+/// predicts token t + 1, so the last row is the one before the last target. Returns 0 if there is
+/// no target.
 [[nodiscard]] std::int64_t num_rows(const TrainSequence& sequence) noexcept;
 
-/// The flat batch of some sequences, with its cache pages, which it returns when it goes.
+/// A flat batch of whole sequences and its cache pages, which the destructor releases.
 ///
-/// Sequences come one after the other; those without targets take no rows. A prompt that several
-/// share has one set of rows, behind the last of them; while their last is yet to come, in another
-/// micro-batch, it is computed to be read alone and its gradient is carried there.
+/// The rows of the sequences follow each other. Sequences without targets take no rows. A shared
+/// prompt has one set of rows, after those of the last sequence that shares it. If that sequence is
+/// in a later micro-batch, this one computes the prompt only so that its keys and values can be
+/// read, and its gradient is carried to the later one.
 class MicroBatch {
 public:
-  /// `device` must outlive it.
-  explicit MicroBatch(Device& device) : device_(device) {}
+  /// `context` must outlive this object.
+  explicit MicroBatch(RuntimeContext& context) : context_(context) {}
   MicroBatch(const MicroBatch&) = delete;
   MicroBatch& operator=(const MicroBatch&) = delete;
   ~MicroBatch();
 
-  /// Appends `sequence`, which must outlive this. Returns false, changing nothing, when its pages
-  /// are not free; the first one with rows has generation make room.
+  /// Appends `sequence`, which must outlive this object. If too few pages are free, evicts cached
+  /// pages and, if the batch has no rows yet, preempts generation. Returns false and leaves the
+  /// batch unchanged if that does not suffice.
   [[nodiscard]] bool add(const TrainSequence& sequence, const SharedPrompt& prompt);
 
   [[nodiscard]] bool empty() const noexcept { return sequences_.empty(); }
-  /// Returns the rows that are computed.
+  /// Returns the number of rows to compute.
   [[nodiscard]] std::int64_t rows() const noexcept { return num_rows_; }
-  /// Returns the rows that `add` would add.
+  /// Returns the number of rows that `add` would add.
   [[nodiscard]] std::int64_t rows_of(const TrainSequence& sequence,
                                      const SharedPrompt& prompt) const noexcept;
   [[nodiscard]] std::span<const TrainSequence* const> sequences() const { return sequences_; }
 
-  /// Runs the decoder. Returns the hidden states of the training rows, borrowed until the next
-  /// forward of the device. Requires rows.
+  /// Runs the decoder. Returns the hidden states of the training rows, valid until the next forward
+  /// pass in the context. Requires `rows()` > 0.
   [[nodiscard]] ConstMatrix forward(const LaidOutWeights& weights, Activations& activations);
-  /// The same from what generation has kept of all its rows, or nothing if it has not.
+  /// Returns the same from kept rows instead of computing them, or nothing unless `generated` has
+  /// all rows.
   [[nodiscard]] std::optional<ConstMatrix> recall(const LaidOutWeights& weights,
                                                   Activations& activations,
                                                   GeneratedRows& generated);
 
   [[nodiscard]] const Batch& batch() const noexcept { return batch_; }
-  /// Returns what each training row predicts, -1 for nothing.
+  /// Returns the target of each training row, or -1 for rows without one.
   [[nodiscard]] std::span<const std::int32_t> targets() const { return targets_; }
 
-  /// Returns values by training row as one column (T) per sequence: 0 where masked.
+  /// Converts values per training row to one column (T) per sequence, 0 where masked.
   [[nodiscard]] std::vector<std::vector<float>> to_columns(std::span<const float> rows) const;
-  /// Returns columns (T) as values by training row.
+  /// Converts columns (T) to values per training row.
   [[nodiscard]] std::vector<float> to_rows(const std::vector<std::vector<float>>& columns) const;
 
 private:
-  // Neighbouring rows of one sequence, or of a shared prompt.
+  // Consecutive training rows of one sequence or of a shared prompt.
   struct Run {
     std::span<const std::int32_t> ids;
     std::vector<std::int32_t> pages;
     std::int64_t first_position = 0;
-    std::size_t prompt = 0;  // which of `prompts_` it follows, when it does not begin at 0
+    std::size_t prompt = 0;  // index in `prompts_` of the prompt it follows; unused at position 0
   };
   struct Prompt {
     std::span<const std::int32_t> ids;
     std::vector<std::int32_t> pages;
-    std::int64_t run = -1;  // where its rows are trained on; -1: not here
+    std::int64_t run = -1;  // index in `runs_` of its training rows; -1: not in this micro-batch
   };
-  // Where a sequence's values are: row first_row + i belongs to token first_token + i.
-  struct Place {
+  // Maps rows to the tokens of a sequence: row first_row + i belongs to token first_token + i.
+  struct ValueRange {
     std::size_t first_row = 0;
     std::size_t first_token = 0;
     std::size_t count = 0;
   };
 
-  [[nodiscard]] bool opens(const SharedPrompt& prompt) const noexcept;
+  [[nodiscard]] bool starts_prompt(const SharedPrompt& prompt) const noexcept;
   [[nodiscard]] bool allocate(std::int64_t count, const SharedPrompt& prompt,
                               std::vector<std::int32_t>& pages);
   [[nodiscard]] Segment segment_of(const Run& run, std::int64_t first_run,
                                    const Adapter* adapter) const;
   void train_prompt();
   void make_batch(const Adapter* adapter);
-  [[nodiscard]] std::vector<DigestKey> row_names(const LaidOutWeights& weights) const;
+  [[nodiscard]] std::vector<DigestKey> row_keys(const LaidOutWeights& weights) const;
   [[nodiscard]] ConstMatrix training_rows(ConstMatrix hidden) const;
 
-  Device& device_;
+  RuntimeContext& context_;
   std::vector<const TrainSequence*> sequences_;
-  std::vector<Place> places_;  // of each sequence
-  std::vector<Run> runs_;      // the training rows
+  std::vector<ValueRange> value_ranges_;  // of each sequence
+  std::vector<Run> runs_;                 // the training rows, in order
   std::vector<Prompt> prompts_;
-  bool open_ = false;  // more sequences share the last prompt
+  bool open_ = false;  // more sequences to come share the last prompt
   std::int64_t num_rows_ = 0;
   std::vector<std::int32_t> targets_;
-  Batch batch_;  // made by `make_batch`
+  Batch batch_;  // set by `make_batch`
 };
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens a model: checks, the device, the weights once, the two views.
+// Opens a model: checks it, creates the context, lays out the weights once and makes the two views.
 #include <optional>
 #include <string>
 #include <utility>
@@ -7,10 +7,10 @@
 #include "base/digest.hpp"
 #include "base/float_tensor.hpp"
 #include "engines/peft/adapter_spec.hpp"
-#include "engines/runtime/device.hpp"
 #include "engines/runtime/rollout_view.hpp"
+#include "engines/runtime/runtime_context.hpp"
 #include "engines/runtime/train_view.hpp"
-#include "engines/runtime/weight_shelf.hpp"
+#include "engines/runtime/weight_cache.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -46,7 +46,7 @@ Status check_options(const RuntimeOptions& options) {
   return {};
 }
 
-// Returns what of the adapter is computed; empty without one.
+// Returns the spec of the adapter, which is empty if there is none.
 Result<AdapterSpec> read_spec(const ModelConfig& model, const RuntimeOptions& options) {
   if (!options.adapter.has_value()) {
     return AdapterSpec{};
@@ -54,19 +54,20 @@ Result<AdapterSpec> read_spec(const ModelConfig& model, const RuntimeOptions& op
   const AdapterFiles& adapter = *options.adapter;
   auto spec = adapter_spec(adapter.config, adapter.modules, model);
   if (!spec.ok()) {
-    return spec.status().with_context(adapter.place);
+    return spec.status().with_context(adapter.location);
   }
   if (options.optimizer.has_value()) {
     const Status trainable = check_adapter_training(adapter.config);
-    TIDEMILL_RETURN_IF_ERROR(trainable.with_context(adapter.place));
+    TIDEMILL_RETURN_IF_ERROR(trainable.with_context(adapter.location));
   }
   TIDEMILL_RETURN_IF_ERROR(check_tensors(adapter_shapes(spec.value()), adapter.tensors, "adapter"));
   return spec;
 }
 
-// Weights that are trained are published in the type they are computed in; a frozen base stays as
-// the file has it, and an adapter is f32. Without training the base's digest is left for later:
-// most such runtimes are never asked for it, and it costs a pass over the file.
+// Returns the snapshot that a runtime starts from. A trained base is published in the compute type.
+// A frozen base keeps the types of its file, and an adapter is f32. Without training, the digest of
+// the base is computed only on demand, because it costs a pass over the file and most such runtimes
+// never need it.
 Snapshot initial_snapshot(const ModelFiles& model, const RuntimeOptions& options) {
   Snapshot snapshot;
   const bool trains_base = options.optimizer.has_value() && !options.adapter.has_value();
@@ -81,13 +82,15 @@ Snapshot initial_snapshot(const ModelFiles& model, const RuntimeOptions& options
   return snapshot;
 }
 
-// Blocks made of what is not finite mean nothing: there one looks before.
-bool quantises(const RuntimeOptions& options) {
+// Returns whether the base is quantized. Quantizing a non-finite value is undefined, so the weights
+// are then checked before they are laid out.
+bool quantizes(const RuntimeOptions& options) {
   return options.compute == DType::kBlockI8 || options.compute == DType::kNf4;
 }
 
-// Looks for weights that are NaN or infinite where opening the files left that for now. `laid_out`
-// may be null. What was seen to be finite then is not read again.
+// Fails if a weight is NaN or infinite, for models whose files were opened without that check.
+// `laid_out` may be null. If laying it out saw only finite weights, only an untied embedding table
+// is read again, because the layout does not read the table.
 Status check_finite_base(const ModelFiles& model, const ModelWeights* laid_out) {
   if (model.unchecked.empty()) {
     return {};
@@ -96,35 +99,36 @@ Status check_finite_base(const ModelFiles& model, const ModelWeights* laid_out) 
     return check_finite_weights(model.tensors, model.unchecked);
   }
   if (model.config.tie_word_embeddings) {
-    return {};  // the head is the table
+    return {};  // the head, which was laid out, is the table
   }
   const std::string table = weight_name(model.config, kTablePath);
   return check_finite_weights({{table, model.tensors.at(table)}}, model.unchecked);
 }
 
-class DeviceRuntime final : public ModelRuntime {
+class LocalModelRuntime final : public ModelRuntime {
 public:
-  DeviceRuntime(std::unique_ptr<Device> device, AdapterSpec spec, const RuntimeOptions& options,
-                Snapshot initial)
-      : device_(std::move(device)),
-        shelf_(device_->config, std::move(spec), options.compute,
-               options.adapter_bytes > 0 ? KeepBase::kAlways : KeepBase::kIfNeeded, *device_->ops),
+  LocalModelRuntime(std::unique_ptr<RuntimeContext> context, AdapterSpec spec,
+                    const RuntimeOptions& options, Snapshot initial)
+      : context_(std::move(context)),
+        weight_cache_(context_->config, std::move(spec), options.compute,
+                      options.adapter_bytes > 0 ? KeepBase::kAlways : KeepBase::kIfNeeded,
+                      *context_->ops),
         initial_(std::move(initial)) {}
 
-  // Lays the weights out, once for both views.
+  // Lays the weights out once and makes both views.
   Status open_views(const RuntimeOptions& options, const ModelFiles& model) {
     const WeightUse use =
         options.optimizer.has_value() ? WeightUse::kForwardAndBackward : WeightUse::kForward;
-    Result<LaidOutWeights> laid_out = shelf_.lay_out(initial_, use, SnapshotTrust::kOwn);
-    if (!quantises(options)) {
+    Result<LaidOutWeights> laid_out = weight_cache_.lay_out(initial_, use, SnapshotTrust::kOwn);
+    if (!quantizes(options)) {
       TIDEMILL_RETURN_IF_ERROR(
           check_finite_base(model, laid_out.ok() ? laid_out.value().base.get() : nullptr));
     }
     TIDEMILL_ASSIGN_OR_RETURN(const LaidOutWeights weights, std::move(laid_out));
     opened_ = weights.base;
-    rollout_.emplace(*device_, shelf_, options, weights, initial_.version);
+    rollout_.emplace(*context_, weight_cache_, options, weights, initial_.version);
     if (options.optimizer.has_value()) {
-      train_.emplace(*device_, shelf_, options,
+      train_.emplace(*context_, weight_cache_, options,
                      options.adapter.has_value() ? initial_.adapter : model.tensors, weights);
       if (GeneratedRows* rows = train_->generated()) {
         rollout_->keep_rows_in(*rows);
@@ -140,18 +144,19 @@ public:
     if (initial_.base_digest.empty()) {
       initial_.base_digest = digest_tensors(initial_.base);
       if (auto base = opened_.lock()) {
-        shelf_.remember({std::move(base), nullptr, initial_.base_digest, ""}, WeightUse::kForward);
+        weight_cache_.remember({std::move(base), nullptr, initial_.base_digest, ""},
+                               WeightUse::kForward);
       }
     }
     return initial_;
   }
-  std::string_view description() const override { return device_->description; }
+  std::string_view description() const override { return context_->description; }
 
 private:
-  std::unique_ptr<Device> device_;
-  mutable WeightShelf shelf_;
+  std::unique_ptr<RuntimeContext> context_;
+  mutable WeightCache weight_cache_;
   std::weak_ptr<const ModelWeights> opened_;
-  mutable Snapshot initial_;  // the base's digest comes when it is first asked for
+  mutable Snapshot initial_;  // the digest of the base is computed on demand
   std::optional<RolloutView> rollout_;
   std::optional<TrainView> train_;
 };
@@ -163,12 +168,13 @@ Result<std::unique_ptr<ModelRuntime>> open_runtime(const ModelFiles& model,
   TIDEMILL_RETURN_IF_ERROR(check_options(options));
   TIDEMILL_ASSIGN_OR_RETURN(AdapterSpec spec, read_spec(model.config, options));
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(model.config), model.tensors, "model"));
-  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::create(model.config, options));
-  if (quantises(options)) {
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<RuntimeContext> context,
+                            RuntimeContext::create(model.config, options));
+  if (quantizes(options)) {
     TIDEMILL_RETURN_IF_ERROR(check_finite_base(model, nullptr));
   }
-  auto runtime = std::make_unique<DeviceRuntime>(std::move(device), std::move(spec), options,
-                                                 initial_snapshot(model, options));
+  auto runtime = std::make_unique<LocalModelRuntime>(std::move(context), std::move(spec), options,
+                                                     initial_snapshot(model, options));
   TIDEMILL_RETURN_IF_ERROR(runtime->open_views(options, model));
   return std::unique_ptr<ModelRuntime>(std::move(runtime));
 }

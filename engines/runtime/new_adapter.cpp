@@ -8,7 +8,7 @@
 namespace tidemill::engines {
 namespace {
 
-// A name that selects nothing is a slip that would train less than was asked for.
+// Fails if a target name selects no layer: a typo would otherwise train less than intended.
 Status check_targets(const ModuleSelector& targets, const ModelConfig& model) {
   if (targets.kind != ModuleSelector::Kind::kNames) {
     return {};
@@ -26,7 +26,7 @@ Status check_targets(const ModuleSelector& targets, const ModelConfig& model) {
       const std::string last = module.path.substr(module.path.rfind('.') + 1);
       known += listed.insert(last).second ? (known.empty() ? "" : ", ") + last : "";
     }
-    return invalid_argument("target_modules: `" + name + "` is no layer of this model; it has " +
+    return invalid_argument("target_modules: `" + name + "` is not a layer of this model; it has " +
                             known);
   }
   return {};
@@ -38,14 +38,15 @@ Result<AdapterFiles> make_adapter(const AdapterConfig& config, const ModelFiles&
                                   std::uint64_t seed) {
   AdapterFiles adapter;
   adapter.config = config;
-  adapter.place = "train.adapter";
+  adapter.location = "train.adapter";
   if (const Status named = check_targets(config.targets, model.config); !named.ok()) {
-    return named.with_context(adapter.place);
+    return named.with_context(adapter.location);
   }
-  TIDEMILL_ASSIGN_OR_RETURN(adapter.modules, resolve_adapter(config, model.config, adapter.place));
+  TIDEMILL_ASSIGN_OR_RETURN(adapter.modules,
+                            resolve_adapter(config, model.config, adapter.location));
   auto spec = adapter_spec(config, adapter.modules, model.config);
   if (!spec.ok()) {
-    return spec.status().with_context(adapter.place);
+    return spec.status().with_context(adapter.location);
   }
   TIDEMILL_ASSIGN_OR_RETURN(adapter.tensors,
                             init_adapter(spec.value(), model.config, model.tensors, seed));

@@ -14,7 +14,7 @@ std::unique_ptr<RolloutSequence> make_sequence(RolloutRequest request, RolloutSi
   sequence->prompt_length = static_cast<std::int64_t>(request.prompt_ids.size());
   sequence->max_new_tokens = request.max_new_tokens;
   sequence->min_step = request.min_step;
-  // What is wanted of every prompt token can only be had by computing it.
+  // Scores of prompt tokens require that every prompt token is computed.
   sequence->prefix_use =
       request.prompt_logprobs || request.prompt_logits ? PrefixUse::kNone : PrefixUse::kShared;
   sequence->sink = &sink;
@@ -26,7 +26,7 @@ const Adapter* adapter_of(const RolloutSequence& sequence, const LaidOutWeights&
   return sequence.adapter != nullptr ? sequence.adapter->adapter.get() : policy.adapter.get();
 }
 
-std::int64_t most_cached_tokens(const RolloutRequest& request) noexcept {
+std::int64_t max_cached_tokens(const RolloutRequest& request) noexcept {
   return static_cast<std::int64_t>(request.prompt_ids.size()) +
          std::max(request.max_new_tokens - 1, 0);
 }

@@ -11,23 +11,23 @@
 #include <vector>
 
 #include "engines/runtime/adapter_table.hpp"
-#include "engines/runtime/device.hpp"
 #include "engines/runtime/generated_rows.hpp"
 #include "engines/runtime/rollout_queue.hpp"
-#include "engines/runtime/token_drawer.hpp"
-#include "engines/runtime/weight_shelf.hpp"
+#include "engines/runtime/runtime_context.hpp"
+#include "engines/runtime/token_sampler.hpp"
+#include "engines/runtime/weight_cache.hpp"
 
 namespace tidemill::engines {
 
-/// Generates with weights that come as snapshots, and with named adapters over their base.
+/// Generates with weights that are loaded as snapshots, and with named adapters over their base.
 ///
-/// One call of `step` is one flat batch: a token of each sequence that is decoding, and prefill
-/// chunks. What a request gets does not depend on what else is there, nor on budgets, cache size,
-/// preemption or what was cached before: not in a single bit.
+/// One call of `step` computes one flat batch: one token of each decoding sequence, and prefill
+/// chunks. No bit of a result depends on other requests, budgets, the size of the cache, preemption
+/// or what was cached before.
 class RolloutView final : public RolloutEngine {
 public:
-  /// `device` and `shelf` must outlive it.
-  RolloutView(Device& device, WeightShelf& shelf, const RuntimeOptions& options,
+  /// `context` and `weight_cache` must outlive the view.
+  RolloutView(RuntimeContext& context, WeightCache& weight_cache, const RuntimeOptions& options,
               LaidOutWeights weights, PolicyVersion version);
 
   Status submit(RolloutRequest request, RolloutSink& sink) override;
@@ -40,7 +40,7 @@ public:
   /// Returns the adapters that requests may name.
   [[nodiscard]] NamedAdapters& adapters() noexcept { return adapters_; }
 
-  /// Keeps what it computes of the policy in `rows`, which must outlive it, while they have room.
+  /// Keeps rows that the policy computes in `rows` until it is full. `rows` must outlive the view.
   void keep_rows_in(GeneratedRows& rows) noexcept { generated_ = &rows; }
 
 private:
@@ -60,30 +60,30 @@ private:
   std::vector<Finished> compute(const std::vector<RolloutChunk>& chunks, StepReport& report);
   [[nodiscard]] bool keeps_rows(const std::vector<RolloutChunk>& chunks,
                                 std::int64_t num_rows) const;
-  [[nodiscard]] static std::vector<std::optional<DigestKey>> names_of(
+  [[nodiscard]] static std::vector<std::optional<DigestKey>> row_keys(
       const std::vector<RolloutChunk>& chunks);
   void advance(const std::vector<RolloutChunk>& chunks, ConstMatrix hidden);
-  [[nodiscard]] std::optional<FinishReason> apply(const Draw& draw);
+  [[nodiscard]] std::optional<FinishReason> apply(const SampledToken& sampled);
   static void deliver(Finished finished);
   void activate_pending();
-  void keep_served();
-  void forget_withdrawn();
+  void drop_unserved_pages();
+  void drop_pages_of_removed_adapters();
 
-  Device& device_;
-  WeightShelf& shelf_;
+  RuntimeContext& context_;
+  WeightCache& weight_cache_;
   std::function<std::string(std::int32_t)> token_text_;
   bool share_prefixes_;
   RolloutQueue queue_;
-  TokenDrawer drawer_;
-  const Clock* clock_;  // null: there are no time limits
+  TokenSampler token_sampler_;
+  const Clock* clock_;  // null: time limits are not supported
   LaidOutWeights weights_;
-  std::string weights_name_;  // by content
+  std::string weights_name_;  // names the content of `weights_`
   PolicyVersion version_;
-  std::int64_t preempted_between_ = 0;  // sequences preempted since the last iteration
+  std::int64_t preempted_between_steps_ = 0;  // sequences preempted since the last step
   std::optional<Pending> pending_;
   AdapterTable adapters_;
-  GeneratedRows* generated_ = nullptr;  // null: nothing is kept
-  std::uint64_t num_withdrawn_ = 0;     // of `adapters_`, when it was last looked at
+  GeneratedRows* generated_ = nullptr;  // null: no rows are kept
+  std::uint64_t num_removals_ = 0;      // of `adapters_`, when last checked
 };
 
 }  // namespace tidemill::engines

@@ -6,8 +6,8 @@
 namespace tidemill::engines {
 namespace {
 
-// The tokens before the one whose row predicts the first target. Empty: there is no target, or
-// nothing before that.
+// Returns the tokens before the one whose row predicts the first target. Empty if there is no
+// target or no such token.
 std::span<const std::int32_t> prefix_of(const TrainSequence& sequence) {
   const auto& mask = sequence.response_mask;
   for (std::size_t t = 1; t < mask.size(); ++t) {

@@ -20,7 +20,7 @@ bool all_finite(std::span<const float> values) {
   return std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
 }
 
-// Names the first sequence whose column is not finite.
+// Fails, naming the sequence, if a column is not finite.
 Status check_finite(std::span<const TrainSequence* const> sequences,
                     const std::vector<std::vector<float>>& columns, const char* what) {
   for (std::size_t i = 0; i < columns.size(); ++i) {
@@ -32,9 +32,9 @@ Status check_finite(std::span<const TrainSequence* const> sequences,
 }
 
 Status check_temperature(float temperature) {
-  if (!std::isfinite(temperature) || temperature < kLeastTemperature) {
+  if (!std::isfinite(temperature) || temperature < kMinTemperature) {
     return invalid_argument("temperature: " + std::to_string(temperature) +
-                            " is not finite and at least 0.001");
+                            " must be finite and at least 0.001");
   }
   return {};
 }
@@ -69,32 +69,34 @@ TensorShapes trained_shapes(const ModelConfig& config, const AdapterSpec& spec) 
 
 }  // namespace
 
-TrainView::TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& options,
-                     const TensorMap& initial, LaidOutWeights weights)
-    : device_(device),
-      shelf_(shelf),
-      parameters_(trained_shapes(device.config, shelf.spec()), *options.optimizer,
-                  shelf.spec().empty() ? options.compute : DType::kF32),
-      gradients_(shelf.spec().empty() ? Gradients::for_model(device.config)
-                                      : Gradients::for_adapter(device.config, shelf.spec())),
-      activations_(device.config, gradients_.first_layer(),
-                   KeepOptions::beside(options.compute, options.recompute)),
-      row_bytes_(Activations::bytes_per_row(device.config, gradients_.first_layer(),
-                                            KeepOptions::beside(options.compute, options.recompute),
-                                            shelf.spec())),
+TrainView::TrainView(RuntimeContext& context, WeightCache& weight_cache,
+                     const RuntimeOptions& options, const TensorMap& initial,
+                     LaidOutWeights weights)
+    : context_(context),
+      weight_cache_(weight_cache),
+      parameters_(trained_shapes(context.config, weight_cache.spec()), *options.optimizer,
+                  weight_cache.spec().empty() ? options.compute : DType::kF32),
+      gradients_(weight_cache.spec().empty()
+                     ? Gradients::for_model(context.config)
+                     : Gradients::for_adapter(context.config, weight_cache.spec())),
+      activations_(context.config, gradients_.first_layer(),
+                   KeepOptions::for_compute(options.compute, options.recompute)),
+      row_bytes_(Activations::bytes_per_row(
+          context.config, gradients_.first_layer(),
+          KeepOptions::for_compute(options.compute, options.recompute), weight_cache.spec())),
       activation_rows_(options.activation_bytes / row_bytes_),
       window_tokens_(options.window_tokens),
       working_(std::move(weights)) {
   if (keeps_generated_rows(options)) {
-    generated_.emplace(device.config, activations_,
+    generated_.emplace(context.config, activations_,
                        GeneratedRowsOptions{.row_bytes = row_bytes_,
                                             .workspace_rows = activation_rows_,
                                             .byte_limit = options.generated_bytes});
   }
   const Status loaded = parameters_.load(initial);
-  TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // they have been laid out
+  TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // the same tensors have been laid out
   for (const auto& [name, tensor] : initial) {
-    tensor.data.release_pages();  // what is trained is a copy
+    tensor.data.release_pages();  // training works on a copy
   }
 }
 
@@ -103,7 +105,7 @@ Status TrainView::begin_batch(TokenLoss* loss, float temperature) {
   end_batch();
   OpenBatch batch;
   batch.loss = loss;
-  batch.head = {temperature, Device::logit_rows(device_.config)};
+  batch.head = {temperature, RuntimeContext::logit_rows(context_.config)};
   batch_ = std::move(batch);
   return {};
 }
@@ -111,15 +113,15 @@ Status TrainView::begin_batch(TokenLoss* loss, float temperature) {
 Status TrainView::check(const TrainSequence& sequence) const {
   TIDEMILL_RETURN_IF_ERROR(check_columns(sequence));
   for (const std::int32_t token : sequence.ids) {
-    if (token < 0 || token >= device_.config.vocab_size) {
+    if (token < 0 || token >= context_.config.vocab_size) {
       return invalid_argument("token " + std::to_string(token) + " is outside the vocabulary of " +
-                              std::to_string(device_.config.vocab_size) + sample(sequence.id));
+                              std::to_string(context_.config.vocab_size) + sample(sequence.id));
     }
   }
   const std::string length = std::to_string(sequence.ids.size()) + " tokens exceed ";
-  if (static_cast<std::int64_t>(sequence.ids.size()) > device_.config.max_positions) {
+  if (static_cast<std::int64_t>(sequence.ids.size()) > context_.config.max_positions) {
     return {Errc::kResourceExhausted, length + "the context of " +
-                                          std::to_string(device_.config.max_positions) +
+                                          std::to_string(context_.config.max_positions) +
                                           sample(sequence.id)};
   }
   const std::int64_t rows = num_rows(sequence);
@@ -128,7 +130,7 @@ Status TrainView::check(const TrainSequence& sequence) const {
                                           std::to_string(activation_rows_) + " rows" +
                                           sample(sequence.id)};
   }
-  const KvCache& cache = *device_.cache;
+  const KvCache& cache = *context_.cache;
   if (cache.pages_for(rows) > cache.num_pages()) {
     return {Errc::kResourceExhausted,
             length + "the cache of " +
@@ -141,14 +143,15 @@ Status TrainView::check(const TrainSequence& sequence) const {
 Status TrainView::add(TrainSequence sequence) {
   const SampleId id = sequence.id;
   if (!batch_.has_value()) {
-    return invalid_argument("no batch to add to" + sample(id));
+    return invalid_argument("no batch is open" + sample(id));
   }
   TIDEMILL_RETURN_IF_ERROR(check(sequence));
   if (batch_->entries.contains(id)) {
     return invalid_argument("sequence added twice" + sample(id));
   }
   if (batch_->stepped.has_value() && id < batch_->entries.rbegin()->first) {
-    return invalid_argument("a sequence of a higher id was there at the last step" + sample(id));
+    return invalid_argument("a sequence with a greater id was added before the last step" +
+                            sample(id));
   }
   batch_->entries.emplace(id, Entry{std::move(sequence), {}, {}});
   return {};
@@ -164,8 +167,8 @@ std::map<SampleId, TrainView::Entry>::iterator TrainView::next_entry() {
   return batch_->stepped.has_value() ? entries.upper_bound(*batch_->stepped) : entries.begin();
 }
 
-// Finds what the sequences that were added since the last step share. Who shares with whom must not
-// depend on how far budgets have brought the batch.
+// Finds the prompts shared by sequences that were added since the last step. The result must not
+// depend on budgets, which decide how far the batch has been stepped.
 void TrainView::find_prompts() {
   std::vector<const TrainSequence*> sequences;
   std::vector<Entry*> added;
@@ -196,7 +199,7 @@ Result<StepReport> TrainView::step(const StepBudget& budget) {
   find_prompts();
   Status status;
   {
-    MicroBatch micro(device_);
+    MicroBatch micro(context_);
     const bool alone = generated_.has_value() && !batch_->checked;
     for (auto it = next_entry(); it != batch_->entries.end(); ++it) {
       const Entry& entry = it->second;
@@ -205,7 +208,7 @@ Result<StepReport> TrainView::step(const StepBudget& budget) {
         break;
       }
     }
-    // Generation has made room, and `add` has checked that the whole cache is enough.
+    // Generation has freed its pages, and `add` has checked that the sequence fits the whole cache.
     TIDEMILL_CHECK(!micro.empty());
     report.train_tokens = micro.rows();
     status = run(micro);
@@ -219,8 +222,9 @@ Result<StepReport> TrainView::step(const StepBudget& budget) {
   return report;
 }
 
-// The hidden states of a micro-batch, from what generation has kept where that is all there. The
-// first sequence of a batch is run in any case, for those who look whether both sides agree.
+// Returns the hidden states of a micro-batch, from kept rows if generation kept all of them. The
+// first sequence of a batch is always computed, so that metrics can compare the log-probabilities
+// of rollout and training.
 ConstMatrix TrainView::forward(MicroBatch& micro) {
   if (generated_.has_value() && published_ && batch_->checked) {
     if (const auto hidden = micro.recall(working_, activations_, *generated_)) {
@@ -241,8 +245,8 @@ Status TrainView::run(MicroBatch& micro) {
   ConstMatrix hidden;
   if (micro.rows() > 0) {
     hidden = forward(micro);
-    device_.transformer->token_logprobs(*working_.base, working_.adapter.get(), hidden,
-                                        micro.targets(), batch_->head, logprobs, entropies);
+    context_.transformer->token_logprobs(*working_.base, working_.adapter.get(), hidden,
+                                         micro.targets(), batch_->head, logprobs, entropies);
   }
   const auto columns = micro.to_columns(logprobs);
   TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), columns, "log-probability"));
@@ -276,15 +280,15 @@ Status TrainView::run_loss(MicroBatch& micro, ConstMatrix hidden,
   if (micro.rows() == 0) {
     return {};
   }
-  // Entropy gradients are always given, zero or not: a choice by micro-batch could change bits.
+  // Always passes entropy gradients, even if zero: a decision per micro-batch could change bits.
   const std::vector<float> row_dlogprobs = micro.to_rows(dlogprobs);
   const std::vector<float> row_dentropies = micro.to_rows(dentropies);
   const Matrix dhidden = dhidden_.reshape(hidden.rows, hidden.cols);
-  device_.transformer->token_logprobs_backward(
+  context_.transformer->token_logprobs_backward(
       *working_.base, working_.adapter.get(), hidden, micro.targets(), batch_->head,
       {row_dlogprobs, row_dentropies, true}, dhidden, gradients_);
-  device_.transformer->backward(*working_.base, micro.batch(), *device_.cache, activations_,
-                                dhidden, gradients_, {window_tokens_, &carried_});
+  context_.transformer->backward(*working_.base, micro.batch(), *context_.cache, activations_,
+                                 dhidden, gradients_, {window_tokens_, &carried_});
   return {};
 }
 
@@ -311,8 +315,8 @@ Status TrainView::score_micro(MicroBatch& micro, const LaidOutWeights& weights,
   std::vector<float> logprobs(micro.targets().size());
   if (micro.rows() > 0) {
     const ConstMatrix hidden = micro.forward(weights, activations_);
-    device_.transformer->token_logprobs(*weights.base, weights.adapter.get(), hidden,
-                                        micro.targets(), head, logprobs, {});
+    context_.transformer->token_logprobs(*weights.base, weights.adapter.get(), hidden,
+                                         micro.targets(), head, logprobs, {});
   }
   auto added = micro.to_columns(logprobs);
   TIDEMILL_RETURN_IF_ERROR(check_finite(micro.sequences(), added, "log-probability"));
@@ -331,9 +335,9 @@ Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights
   LaidOutWeights laid_out = working_;
   if (!published_ || weights.base_digest != working_.base_digest ||
       weights.adapter_digest != working_.adapter_digest) {
-    TIDEMILL_ASSIGN_OR_RETURN(laid_out, shelf_.lay_out(weights, WeightUse::kForward));
+    TIDEMILL_ASSIGN_OR_RETURN(laid_out, weight_cache_.lay_out(weights, WeightUse::kForward));
   }
-  const HeadOptions head{temperature, Device::logit_rows(device_.config)};
+  const HeadOptions head{temperature, RuntimeContext::logit_rows(context_.config)};
   std::vector<const TrainSequence*> pointers;
   for (const TrainSequence& sequence : sequences) {
     pointers.push_back(&sequence);
@@ -341,7 +345,7 @@ Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights
   const std::vector<SharedPrompt> prompts = find_shared_prompts(pointers);
   std::vector<std::vector<float>> columns;
   while (columns.size() < sequences.size()) {
-    MicroBatch micro(device_);
+    MicroBatch micro(context_);
     for (std::size_t i = columns.size(); i < sequences.size(); ++i) {
       if (!fits(micro, sequences[i], prompts[i], StepBudget{}.tokens) ||
           !micro.add(sequences[i], prompts[i])) {
@@ -356,10 +360,10 @@ Result<std::vector<std::vector<float>>> TrainView::score(const Snapshot& weights
 
 Result<UpdateReport> TrainView::update() {
   if (!batch_.has_value()) {
-    return invalid_argument("no batch to update by");
+    return invalid_argument("no batch is open");
   }
   if (has_work()) {
-    return invalid_argument("the batch has sequences that were not stepped");
+    return invalid_argument("the batch has sequences that have not been stepped");
   }
   UpdateReport report;
   if (batch_->loss == nullptr) {
@@ -369,7 +373,7 @@ Result<UpdateReport> TrainView::update() {
   }
   report.sums = std::move(batch_->sums);
   report.recalled_tokens = batch_->num_recalled;
-  auto applied = parameters_.apply(gradients_.collect(), *device_.workers, *device_.ops);
+  auto applied = parameters_.apply(gradients_.collect(), *context_.workers, *context_.ops);
   end_batch();
   if (!applied.ok()) {
     return applied.status();
@@ -389,24 +393,25 @@ void TrainView::end_batch() {
   batch_.reset();
 }
 
-// Lays the working weights out again. Cannot fail: tensors of the same shapes have been laid out.
+// Lays the changed working weights out again. Cannot fail, because tensors of the same shapes have
+// been laid out before.
 void TrainView::lay_out_working() {
   published_ = false;
-  // An adapter's layout copies what it takes, but for a table, of which it keeps the tensor.
-  const bool keeps = std::ranges::any_of(shelf_.spec(), [](const AdaptedModule& module) {
+  // The layout of an adapter copies all tensors except an embedding table, to which it refers.
+  const bool keeps = std::ranges::any_of(weight_cache_.spec(), [](const AdaptedModule& module) {
     return module.path == kTablePath && !module.weight.empty();
   });
   if (trains_adapter()) {
-    working_.adapter.reset();  // both at once could be much
+    working_.adapter.reset();  // holding both layouts would double peak memory
     working_.adapter =
-        shelf_
+        weight_cache_
             .lay_out_adapter(keeps ? parameters_.to_tensors() : parameters_.borrow_tensors(),
                              *working_.base, WeightUse::kForwardAndBackward)
             .value();
   } else {
     working_.base =
-        shelf_
-            .lay_out_base_again(parameters_.borrow_tensors(), WeightUse::kForwardAndBackward,
+        weight_cache_
+            .update_base_layout(parameters_.borrow_tensors(), WeightUse::kForwardAndBackward,
                                 std::move(working_.base))
             .value();
   }
@@ -426,18 +431,18 @@ Result<Snapshot> TrainView::commit(PolicyVersion version) {
     working_.base_digest = snapshot.base_digest;
   }
   published_ = true;
-  shelf_.remember(working_, WeightUse::kForwardAndBackward);
+  weight_cache_.remember(working_, WeightUse::kForwardAndBackward);
   return snapshot;
 }
 
 Status TrainView::restore(const Snapshot& snapshot, const TensorMap& optimizer_state) {
   const TensorMap& tensors = trains_adapter() ? snapshot.adapter : snapshot.base;
   if (tensors.empty()) {
-    return invalid_argument("snapshot " + to_string(snapshot.version) + " does not carry the " +
-                            (trains_adapter() ? "adapter" : "base") + " that is trained");
+    return invalid_argument("snapshot " + to_string(snapshot.version) + " lacks the trained " +
+                            (trains_adapter() ? "adapter" : "base"));
   }
   TIDEMILL_ASSIGN_OR_RETURN(LaidOutWeights weights,
-                            shelf_.lay_out(snapshot, WeightUse::kForwardAndBackward));
+                            weight_cache_.lay_out(snapshot, WeightUse::kForwardAndBackward));
   TIDEMILL_RETURN_IF_ERROR(parameters_.restore(tensors, optimizer_state));
   end_batch();
   working_ = std::move(weights);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training view: gradients sequence by sequence, one optimizer step a batch.
+// The training view: gradients sequence by sequence, and one optimizer step per batch.
 #pragma once
 
 #include <map>
@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "engines/runtime/device.hpp"
 #include "engines/runtime/micro_batch.hpp"
+#include "engines/runtime/runtime_context.hpp"
 #include "engines/runtime/trained_parameters.hpp"
-#include "engines/runtime/weight_shelf.hpp"
+#include "engines/runtime/weight_cache.hpp"
 #include "engines/transformer/activations.hpp"
 #include "engines/transformer/gradients.hpp"
 
@@ -19,16 +19,17 @@ namespace tidemill::engines {
 
 /// Trains all parameters of a model, or its adapter.
 ///
-/// Gradients are added in the order of ids, so weights have the same bits for every budget.
-/// Neighbours in that order which begin with the same prompt, as the samples of a group do, share
-/// its rows (`find_shared_prompts`), if they were added before the same step. After a failed `step`
-/// or `update` the batch is over and the weights are those from before it.
+/// Gradients are summed in the order of ids, so the weights have the same bits for every budget.
+/// Sequences that are neighbors in that order and begin with the same prompt, like the samples of a
+/// group, share its rows (`find_shared_prompts`) if they were added before the same step. A failed
+/// `step` or `update` ends the batch and leaves the weights unchanged.
 class TrainView final : public TrainEngine {
 public:
-  /// Trains the adapter if the shelf's spec has one, else the base, beginning with `initial`, which
-  /// `weights` is, rounded to the type of computing, laid out for backward. `device` and `shelf`
-  /// must outlive it.
-  TrainView(Device& device, WeightShelf& shelf, const RuntimeOptions& options,
+  /// Trains the adapter if `weight_cache.spec()` is not empty, otherwise the base. `initial` holds
+  /// the initial values of the trained parameters. `weights` holds the layout of the same weights,
+  /// rounded to the compute type, for forward and backward.
+  /// `context` and `weight_cache` must outlive the view.
+  TrainView(RuntimeContext& context, WeightCache& weight_cache, const RuntimeOptions& options,
             const TensorMap& initial, LaidOutWeights weights);
 
   Status begin_batch(TokenLoss* loss, float temperature) override;
@@ -45,7 +46,7 @@ public:
   Result<TensorMap> optimizer_state() const override { return parameters_.state(); }
   Status restore(const Snapshot& snapshot, const TensorMap& optimizer_state) override;
 
-  /// Returns what generation may keep for it, or null.
+  /// Returns where generation keeps rows for training, or null if it keeps none.
   [[nodiscard]] GeneratedRows* generated() noexcept {
     return generated_.has_value() ? &*generated_ : nullptr;
   }
@@ -53,21 +54,21 @@ public:
 private:
   struct Entry {
     TrainSequence sequence;
-    std::optional<SharedPrompt> prompt;  // found at the first step after it was added
-    std::vector<float> logprobs;         // once stepped
-    bool recalled = false;               // from what generation had kept
+    std::optional<SharedPrompt> prompt;  // set by the first step after `add`
+    std::vector<float> logprobs;         // set by the step that computes it
+    bool recalled = false;               // whether it was read from kept rows
   };
   struct OpenBatch {
     TokenLoss* loss = nullptr;
     HeadOptions head;
     std::map<SampleId, Entry> entries;
-    std::optional<SampleId> stepped;  // the last one
+    std::optional<SampleId> stepped;  // the last sequence stepped
     LossSums sums;
-    bool checked = false;           // one of its micro-batches was run
-    std::int64_t num_recalled = 0;  // rows that were not
+    bool checked = false;           // a micro-batch has been computed, not read from kept rows
+    std::int64_t num_recalled = 0;  // rows that were read from kept rows
   };
 
-  [[nodiscard]] bool trains_adapter() const noexcept { return !shelf_.spec().empty(); }
+  [[nodiscard]] bool trains_adapter() const noexcept { return !weight_cache_.spec().empty(); }
   [[nodiscard]] Status check(const TrainSequence& sequence) const;
   [[nodiscard]] bool fits(const MicroBatch& micro, const TrainSequence& sequence,
                           const SharedPrompt& prompt, std::int64_t max_rows) const;
@@ -83,19 +84,19 @@ private:
   void end_batch();
   void lay_out_working();
 
-  Device& device_;
-  WeightShelf& shelf_;
+  RuntimeContext& context_;
+  WeightCache& weight_cache_;
   TrainedParameters parameters_;
   Gradients gradients_;
   Activations activations_;
   std::optional<GeneratedRows> generated_;
   std::int64_t row_bytes_;        // of activations
-  std::int64_t activation_rows_;  // the most that one micro-batch may keep
+  std::int64_t activation_rows_;  // the maximum that one micro-batch may keep
   std::int64_t window_tokens_;
-  CarriedPrefix carried_;  // of a prompt whose sequences are not all stepped
+  CarriedPrefix carried_;  // gradient of a prompt some of whose sequences are not stepped yet
   OwnedMatrix dhidden_;
   LaidOutWeights working_;
-  bool published_ = true;  // the digests of `working_` are those of the working weights
+  bool published_ = true;  // the digests in `working_` are up to date
   std::optional<OpenBatch> batch_;
 };
 

@@ -18,7 +18,7 @@ constexpr const char* kSecondMoment = "second_moment.";
 constexpr const char* kWeight = "weight.";
 constexpr const char* kStep = "step";
 
-// Returns the tensors whose name begins with `prefix`, without it.
+// Returns the tensors whose names begin with `prefix`, with the prefix removed.
 TensorMap without_prefix(const TensorMap& tensors, const std::string& prefix) {
   TensorMap found;
   for (auto it = tensors.lower_bound(prefix); it != tensors.end() && it->first.starts_with(prefix);
@@ -28,7 +28,7 @@ TensorMap without_prefix(const TensorMap& tensors, const std::string& prefix) {
   return found;
 }
 
-// Checks that `tensors` are exactly those of `set`.
+// Checks that `tensors` has exactly the tensors of `set`.
 Status check_tensors_of(const ParameterSet& set, const TensorMap& tensors) {
   for (const ParameterSet::Entry& entry : set.entries()) {
     TIDEMILL_RETURN_IF_ERROR(check_float_tensor(tensors, entry.name, entry.shape));
@@ -47,18 +47,18 @@ Result<std::int64_t> step_of(const TensorMap& state) {
       found->second.shape != std::vector<std::int64_t>{1} ||
       found->second.data.size_bytes() != sizeof(std::int64_t) ||
       found->second.data.as<std::int64_t>()[0] < 0) {
-    return invalid_argument("optimizer state: no tensor \"step\" of one I64 that counts from 0");
+    return invalid_argument("optimizer state: needs a tensor \"step\" of one nonnegative I64");
   }
   return found->second.data.as<std::int64_t>()[0];
 }
 
-// Checks that `tensors` are what `weights` are published as: the two belong to one step.
+// Checks that `weights` round to `tensors`, so that both belong to the same step.
 Status check_rounded(const TensorMap& weights, const TensorMap& tensors, DType published) {
   for (const auto& [name, weight] : weights) {
     const Tensor rounded = to_float_type(weight, published);
     if (!std::ranges::equal(rounded.data.bytes(), tensors.at(name).data.bytes())) {
       return invalid_argument("optimizer state: the weights of tensor " + name +
-                              " are not those of the snapshot");
+                              " do not match the snapshot");
     }
   }
   return {};
@@ -115,14 +115,15 @@ TrainedParameters::TrainedParameters(const TensorShapes& shapes, const Optimizer
       first_moment_(shapes),
       second_moment_(shapes) {}
 
-// Calls `update(decays, first, count)` for runs of tensors, neighbours in memory, that decay alike.
+// Calls `update(decays, first, count)` for each run of adjacent tensors that agree on weight decay.
 template <class Update>
 void TrainedParameters::for_each_group(const Update& update) const {
   bool group_decays = false;
   std::size_t first = 0;
   std::size_t count = 0;
   for (const ParameterSet::Entry& entry : weights_.entries()) {
-    // Gains and biases are the vectors; IA3's are gains, filed as matrices of one row or column.
+    // Vectors are gains and biases. The vectors of IA3 are gains too, but are stored as matrices of
+    // one row or column.
     const bool matrix = entry.shape.size() > 1 && !entry.name.ends_with(".ia3_l");
     const bool decays = options_.weight_decay_exclude == DecayExclude::kNone || matrix;
     if (decays != group_decays && count > 0) {
@@ -203,7 +204,7 @@ Status TrainedParameters::restore(const TensorMap& tensors, const TensorMap& sta
   }
   const std::size_t weights = rounded ? unrounded.size() : 0;
   if (state.size() != first.size() + second.size() + weights + 1) {
-    return invalid_argument("optimizer state: holds tensors beside moments and \"step\"");
+    return invalid_argument("optimizer state: has unexpected tensors");
   }
   TIDEMILL_RETURN_IF_ERROR(weights_.load(rounded ? unrounded : tensors));
   TIDEMILL_RETURN_IF_ERROR(first_moment_.load(first));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an optimizer changes: working weights in f32, their moments, and the number of steps.
+// The state that an optimizer changes: f32 working weights, their moments, and the step counter.
 #pragma once
 
 #include <cstdint>
@@ -16,38 +16,39 @@
 
 namespace tidemill::engines {
 
-/// Working weights under AdamW: f32, published as they are or rounded to bf16.
+/// The working weights of AdamW: f32, published unchanged or rounded to bf16.
 ///
-/// Weights that are published rounded are computed with rounded too, and are part of the
-/// optimizer's state: what an update adds may be less than a rounding step.
+/// If weights are published rounded, forward and backward compute with the rounded weights too. The
+/// unrounded weights are then part of the optimizer's state, because an update may be smaller than
+/// a rounding step.
 ///
 /// Every result has the same bits for any number of workers. Threads: one call at a time.
 class TrainedParameters {
 public:
-  /// Makes zeros. `options` must be valid; `published` is kF32 or kBF16.
+  /// Makes weights and moments of zeros. `options` must be valid; `published` is kF32 or kBF16.
   TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options, DType published);
 
-  /// Clips `gradient`, whose layout is that of the weights, and takes one step.
-  /// Errors: `kInternal` naming the tensor for a gradient that is not finite; nothing is changed.
+  /// Clips `gradient`, whose layout must be that of the weights, and takes one optimizer step.
+  /// Errors: `kInternal` naming the tensor if a gradient is not finite; then nothing changes.
   [[nodiscard]] Result<UpdateReport> apply(const ParameterSet& gradient, Workers& workers,
                                            Ops& ops);
 
   /// Replaces the weights.
   /// Errors: `kInvalidArgument` naming a tensor that is missing, misshapen, unknown or not of a
-  /// float type; nothing is changed.
+  /// float type; then nothing changes.
   [[nodiscard]] Status load(const TensorMap& tensors);
-  /// Returns the weights as they are published.
+  /// Returns the weights in the published type.
   [[nodiscard]] TensorMap to_tensors() const { return weights_.to_tensors(published_); }
-  /// Returns them to be laid out before they change again: not copied where they need no rounding.
+  /// Returns the same without a copy if no rounding is needed. Valid until the weights change.
   [[nodiscard]] TensorMap borrow_tensors() const {
     return published_ == DType::kF32 ? weights_.borrow_tensors() : to_tensors();
   }
 
-  /// Returns the moments as "first_moment.<name>" and "second_moment.<name>", F32, of weights that
-  /// are published rounded "weight.<name>", F32, and the counter "step", one I64.
+  /// Returns the moments as "first_moment.<name>" and "second_moment.<name>" (F32), the weights as
+  /// "weight.<name>" (F32) if they are published rounded, and the counter "step" (one I64).
   [[nodiscard]] TensorMap state() const;
-  /// Replaces the weights, and all else by what `state` returned.
-  /// Errors: as `load`; `kInvalidArgument` for a state whose weights are not those published.
+  /// Replaces the weights by `tensors` and the rest by `state`, as `state()` returned it.
+  /// Errors: as `load`; `kInvalidArgument` if the weights in `state` do not round to `tensors`.
   [[nodiscard]] Status restore(const TensorMap& tensors, const TensorMap& state);
 
   [[nodiscard]] std::int64_t step() const noexcept { return step_; }

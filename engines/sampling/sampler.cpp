@@ -51,7 +51,7 @@ Status validate(const SamplingOptions& options, std::int64_t vocabulary) {
   if (!std::isfinite(options.temperature) || options.temperature < 0.0F) {
     return out_of_range("temperature", "finite and at least 0");
   }
-  if (options.temperature > 0.0F && options.temperature < kLeastTemperature) {
+  if (options.temperature > 0.0F && options.temperature < kMinTemperature) {
     return out_of_range("temperature", "0 or at least 0.001");
   }
   if (options.top_k < 0) {
@@ -87,7 +87,8 @@ void Sampler::penalize(const SamplingOptions& options, const TokenHistory& histo
   for (const std::int32_t id : history.output_ids) {
     ++counts_[static_cast<std::size_t>(id)];
   }
-  // Every token once, at its first appearance; penalties of one token do not touch another.
+  // Each token is penalized once, at its first occurrence. The order does not matter, since the
+  // penalties of one token do not affect any other.
   for (const std::span<const std::int32_t> ids : {history.prompt_ids, history.output_ids}) {
     for (const std::int32_t id : ids) {
       const auto token = static_cast<std::size_t>(id);
@@ -145,7 +146,7 @@ void Sampler::keep_top_k(std::int32_t k) {
   const auto kth = largest_.begin() + (k - 1);
   std::nth_element(largest_.begin(), kth, largest_.end(), std::greater<>());
   for (std::size_t i = 0; i < adjusted_.size(); ++i) {
-    if (adjusted_[i] < *kth) {  // ties with the k-th stay
+    if (adjusted_[i] < *kth) {  // tokens that tie with the k-th are kept
       drop(i);
     }
   }
@@ -163,9 +164,10 @@ void Sampler::keep_top_p(float top_p) {
     const double right = adjusted_[static_cast<std::size_t>(b)];
     return left != right ? left > right : a > b;
   };
-  // A token is dropped if the mass up to and with it, from the worst, is at most 1 - top_p: that
-  // is, if the tokens better than it already hold top_p. All before `kept` are better than all
-  // after, and hold `mass`; the first to be dropped lies in [kept, end).
+  // A token is dropped if the cumulative mass from the least probable token up to and including it
+  // is at most 1 - top_p, which means that the tokens better than it already have a mass of top_p.
+  // All tokens before `kept` are better than all others and have the mass `mass`. The first token
+  // to be dropped is in [kept, end).
   const double wanted = static_cast<double>(top_p) * sum_weights(weights_, block_sums_);
   const auto at = [this](std::size_t i) { return order_.begin() + static_cast<std::ptrdiff_t>(i); };
   const auto weight_at = [this](std::size_t i) {
@@ -240,16 +242,17 @@ Status Sampler::weigh(std::span<const float> logits, const SamplingOptions& opti
   return {};
 }
 
-Result<std::int32_t> Sampler::draw_by(std::span<const float> logits, const SamplingOptions& options,
-                                      const TokenHistory& history, double uniform) {
+Result<std::int32_t> Sampler::sample_with(std::span<const float> logits,
+                                          const SamplingOptions& options,
+                                          const TokenHistory& history, double uniform) {
   TIDEMILL_RETURN_IF_ERROR(weigh(logits, options, history));
-  return greedy_ >= 0 ? greedy_ : draw_by_weight(weights_, block_sums_, uniform);
+  return greedy_ >= 0 ? greedy_ : sample_by_weight(weights_, block_sums_, uniform);
 }
 
-Result<std::int32_t> Sampler::draw(std::span<const float> logits, const SamplingOptions& options,
-                                   const TokenHistory& history, const DrawKey& key) {
+Result<std::int32_t> Sampler::sample(std::span<const float> logits, const SamplingOptions& options,
+                                     const TokenHistory& history, const SamplingKey& key) {
   const double uniform = keyed_uniform(key.seed, key.sample.value, key.position);
-  Result<std::int32_t> token = draw_by(logits, options, history, uniform);
+  Result<std::int32_t> token = sample_with(logits, options, history, uniform);
   if (!token.ok()) {
     return token.status().with_context("sample " + std::to_string(key.sample.value) +
                                        ", position " + std::to_string(key.position));
@@ -262,7 +265,7 @@ Result<std::int64_t> Sampler::distribution(std::span<const float> logits,
                                            const TokenHistory& history,
                                            std::span<float> probabilities) {
   if (probabilities.size() != logits.size()) {
-    return invalid_argument("as many probabilities as logits are needed");
+    return invalid_argument("probabilities and logits must have the same size");
   }
   TIDEMILL_RETURN_IF_ERROR(weigh(logits, options, history));
   if (greedy_ >= 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the next token is chosen.
+// The options of sampling.
 #pragma once
 
 #include <cstdint>
@@ -8,28 +8,29 @@
 
 namespace tidemill::engines {
 
-/// The least temperature above 0; logits divided by less could leave the floats.
-inline constexpr float kLeastTemperature = 1e-3F;
+/// The smallest temperature above 0. Logits divided by less could overflow float.
+inline constexpr float kMinTemperature = 1e-3F;
 
-/// How one request's next tokens are drawn. Filters act in Hugging Face's order: bias, penalties,
-/// temperature, top-k, top-p, min-p.
+/// How the tokens of one request are sampled. The options act in Hugging Face's order: bias,
+/// penalties, temperature, top-k, top-p, min-p.
 struct SamplingOptions {
-  /// Divides the logits, at least by `kLeastTemperature`; 0 is greedy: the first largest logit
-  /// after bias and penalties.
+  /// Divides the logits. At least `kMinTemperature`, or 0 for greedy sampling, which chooses the
+  /// first of the largest logits after bias and penalties.
   float temperature = 1.0F;
-  /// Keeps the k most probable tokens, ties with the k-th included; 0: all.
+  /// Keeps the k most probable tokens and those that tie with the k-th. 0 keeps all.
   std::int32_t top_k = 0;
-  /// Keeps the smallest set of most probable tokens whose mass reaches this; 1: all.
+  /// Keeps the smallest set of most probable tokens whose mass is at least this. 1 keeps all.
   float top_p = 1.0F;
-  /// Drops tokens less probable than this share of the best one; 0: none.
+  /// Drops tokens whose probability is below this share of the largest one. 0 drops none.
   float min_p = 0.0F;
-  /// Divides positive and multiplies negative logits of tokens in prompt or response; 1: off.
+  /// Divides positive and multiplies negative logits of tokens in prompt or response. 1 has no
+  /// effect.
   float repetition_penalty = 1.0F;
-  /// Subtracted once per occurrence in the response.
+  /// Subtracted from a token's logit once for each of its occurrences in the response.
   float frequency_penalty = 0.0F;
-  /// Subtracted once if the token occurs in the response.
+  /// Subtracted from a token's logit once if the token occurs in the response.
   float presence_penalty = 0.0F;
-  /// Added to the logits first: (token, bias).
+  /// Pairs of (token, bias). The bias is added to the token's logit before all other steps.
   std::vector<std::pair<std::int32_t, float>> logit_bias;
 };
 

@@ -9,8 +9,8 @@
 namespace tidemill::engines {
 namespace {
 
-// Fixed lanes make the order of comparisons and additions part of the program, so that a compiler
-// may vectorise them and machines still agree.
+// A fixed number of lanes fixes the order of comparisons and additions. The compiler can vectorize
+// the loops, and all machines still compute the same bits.
 constexpr std::size_t kLanes = 16;
 
 template <class Real>
@@ -78,13 +78,13 @@ Largest largest_of(std::span<const double> values) noexcept {
 
 float exp_nonpositive(float x) noexcept {
   constexpr float kLog2E = 1.44269504F;
-  constexpr float kLn2High = 0.693359375F;  // 9 bits: its product with an exponent is exact
+  constexpr float kLn2High = 0.693359375F;  // 9 bits, so its product with an exponent is exact
   constexpr float kLn2Low = -2.12194440e-4F;
   constexpr float kRounder = 12582912.0F;  // 1.5 * 2^23: adding it rounds to a whole number
   const float shifted = x * kLog2E + kRounder;
   const float n = shifted - kRounder;
   const float r = x - n * kLn2High - n * kLn2Low;  // |r| <= ln(2) / 2
-  float value = 1.0F / 5040.0F;                    // the series of exp, Horner's scheme
+  float value = 1.0F / 5040.0F;                    // Horner's scheme for the series of exp
   value = value * r + 1.0F / 720.0F;
   value = value * r + 1.0F / 120.0F;
   value = value * r + 1.0F / 24.0F;
@@ -92,10 +92,11 @@ float exp_nonpositive(float x) noexcept {
   value = value * r + 0.5F;
   value = value * r + 1.0F;
   value = value * r + 1.0F;
-  // The low bits of `shifted` are n in two's complement; moved up they add n to an exponent of 0.
+  // The low bits of `shifted` are n in two's complement. Shifted up, they are added to the bits of
+  // an exponent of 0.
   const std::uint32_t exponent = (std::bit_cast<std::uint32_t>(shifted) << 23U) + 0x3F800000U;
   const float scaled = value * std::bit_cast<float>(exponent);
-  // A mask in place of a branch, which would keep loops from being vectorised.
+  // A mask instead of a branch, which would prevent loops from being vectorized.
   const std::uint32_t mask = x < -87.0F ? 0U : ~0U;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) & mask);
 }
@@ -119,14 +120,15 @@ double sum_weights(std::span<const float> weights, std::span<double> block_sums)
   return total;
 }
 
-std::int32_t draw_by_weight(std::span<const float> weights, std::span<const double> block_sums,
-                            double uniform) noexcept {
+std::int32_t sample_by_weight(std::span<const float> weights, std::span<const double> block_sums,
+                              double uniform) noexcept {
   double total = 0.0;
   for (const double sum : block_sums) {
     total += sum;
   }
   double left = uniform * total;
-  // Rounding may leave `left` at the end of the last block that weighs anything: that one is taken.
+  // Because of rounding, `left` may reach the end of the last block with a weight above 0. That
+  // block is then chosen.
   std::size_t chosen = 0;
   for (std::size_t b = 0; b < block_sums.size(); ++b) {
     if (block_sums[b] > 0.0) {

@@ -35,7 +35,7 @@ std::optional<StopMatch> StopMatcher::feed(std::string_view text) {
   std::size_t first_end = std::string::npos;
   for (std::size_t i = 0; i < stops_.size(); ++i) {
     const std::string& stop = stops_[i];
-    // A match must end in the new piece, or it would have been found before.
+    // A match must end in the new piece; otherwise an earlier call would have found it.
     const std::size_t from = old_size >= stop.size() ? old_size - stop.size() + 1 : 0;
     const std::size_t begin = tail_.find(stop, from);
     if (begin == std::string::npos) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds stop strings in text that arrives in pieces, wherever the pieces are cut.
+// Finds stop strings in text that arrives in pieces, even if a stop string spans several pieces.
 #pragma once
 
 #include <cstddef>
@@ -13,33 +13,33 @@
 
 namespace tidemill::engines {
 
-/// A stop string that the text contains.
+/// An occurrence of a stop string in the text.
 struct StopMatch {
-  std::size_t stop_index = 0;  // among the stop strings
-  std::uint64_t begin = 0;     // offset of its first byte from the start of the text
+  std::size_t stop_index = 0;  // the index of the stop string
+  std::uint64_t begin = 0;     // the offset of its first byte in the text
   friend bool operator==(const StopMatch&, const StopMatch&) = default;
 };
 
-/// Watches a text for the first stop string that is completed; of two completed by the same byte,
-/// the longer one.
+/// Searches a text for the stop string that is completed first. If the same byte completes two, the
+/// longer one counts.
 ///
-/// Keeps no more of the text than a stop string could still begin in: one byte less than the
-/// longest of them.
+/// Keeps only the end of the text in which a stop string could have begun: at most one byte less
+/// than the longest stop string.
 class StopMatcher {
 public:
   static constexpr std::size_t kMaxStops = 64;
   static constexpr std::size_t kMaxStopBytes = 1024;
 
-  /// Makes a matcher at the start of a text.
+  /// Creates a matcher for the start of a text.
   /// Errors: `kInvalidArgument` (a stop string that is empty or longer than `kMaxStopBytes`, or
   /// more than `kMaxStops` of them).
   [[nodiscard]] static Result<StopMatcher> create(std::vector<std::string> stops);
 
-  /// Takes the next piece of the text and returns the match, once there is one. After that the
-  /// text has ended: further pieces are ignored and the match is returned again.
+  /// Searches the next piece of the text and returns the match, or nullopt if no stop string is
+  /// complete yet. After a match, ignores further pieces and returns the same match again.
   std::optional<StopMatch> feed(std::string_view text);
 
-  /// Returns the number of bytes it keeps.
+  /// Returns the number of bytes of text that are kept.
   [[nodiscard]] std::size_t kept_bytes() const noexcept { return tail_.size(); }
 
 private:
@@ -47,8 +47,8 @@ private:
 
   std::vector<std::string> stops_;
   std::size_t longest_ = 0;
-  std::string tail_;              // the last bytes of the text so far
-  std::uint64_t tail_begin_ = 0;  // their offset in the text
+  std::string tail_;              // the end of the text
+  std::uint64_t tail_begin_ = 0;  // the offset of `tail_` in the text
   std::optional<StopMatch> match_;
 };
 

@@ -17,11 +17,11 @@ bool has_started(const PlannedSequence& sequence) {
   return !sequence.weights.empty();
 }
 
-// One that has started goes on with what it has.
+// A sequence that has started may always continue, with the weights that it has.
 bool may_start(const PlannedSequence& sequence, const AdmissionRule& rule) {
   const std::uint64_t served =
       sequence.own_weights != nullptr ? sequence.own_weights->step : rule.step;
-  return has_started(sequence) || (rule.newcomers && sequence.min_step <= served);
+  return has_started(sequence) || (rule.admit_new && sequence.min_step <= served);
 }
 
 std::string_view weights_for(const PlannedSequence& sequence, const AdmissionRule& rule) {
@@ -30,7 +30,7 @@ std::string_view weights_for(const PlannedSequence& sequence, const AdmissionRul
                                            : rule.weights;
 }
 
-// Puts `sequence` in its place by age.
+// Inserts `sequence` into `list`, which is sorted by age.
 void insert_by_age(Sequences& list, PlannedSequence& sequence) {
   const auto younger =
       std::ranges::upper_bound(list, sequence.serial, {}, &PlannedSequence::serial);
@@ -48,19 +48,19 @@ bool erase_from(Sequences& list, const PlannedSequence& sequence) {
 
 }  // namespace
 
-// What running sequences will need: worked out when the first candidate asks, kept up to date with
-// those that start.
-class IterationPlanner::Outlook {
+// Forecasts the pages that running sequences will need. It is computed when the first candidate
+// needs it, and updated as sequences start.
+class IterationPlanner::AdmissionForecast {
 public:
-  explicit Outlook(const IterationPlanner& planner) : planner_(planner) {}
+  explicit AdmissionForecast(const IterationPlanner& planner) : planner_(planner) {}
 
-  // Returns whether there will be pages for `candidate`, which takes `pages_new` into use now.
+  // Returns whether `candidate` may start, which would take `pages_new` pages into use now.
   bool has_room(const PlannedSequence& candidate, std::int64_t pages_new) {
     if (planner_.running_.empty()) {
-      return true;  // it fits alone, whatever it needs
+      return true;  // any submitted sequence fits alone
     }
     const std::int64_t all = planner_.pool_.num_pages();
-    if (worst_case() + pages_new + rest_of(candidate) <= all) {
+    if (worst_case() + pages_new + remaining_pages(candidate) <= all) {
       return true;
     }
     look_ahead(candidate.max_new_tokens);
@@ -74,27 +74,27 @@ public:
   }
 
 private:
-  // Pages that a sequence may still need.
-  [[nodiscard]] std::int64_t rest_of(const PlannedSequence& sequence) const {
-    return planner_.pages_for(sequence.most_cached()) - planner_.pages_for(sequence.length());
+  // Returns the number of pages that a sequence may still need.
+  [[nodiscard]] std::int64_t remaining_pages(const PlannedSequence& sequence) const {
+    return planner_.pages_for(sequence.max_cached()) - planner_.pages_for(sequence.length());
   }
 
-  // Pages in use if nothing that runs ends before its limit, nor gives a page back.
+  // Returns the pages in use if all running sequences reach their limits and none releases a page.
   [[nodiscard]] std::int64_t worst_case() const {
     std::int64_t pages = planner_.num_pages_in_use();
     for (const PlannedSequence* sequence : planner_.running_) {
-      pages += std::max<std::int64_t>(rest_of(*sequence), 0);
+      pages += std::max<std::int64_t>(remaining_pages(*sequence), 0);
     }
     return pages;
   }
 
-  ForecastSequence describe(const PlannedSequence& sequence, std::int64_t given_back) {
+  ForecastSequence describe(const PlannedSequence& sequence, std::int64_t pages_released) {
     ForecastSequence seen;
     seen.length = sequence.length();
     seen.response_length = sequence.length() - sequence.prompt_length;
     seen.max_response_length = sequence.max_new_tokens;
     seen.pages_held = planner_.pages_for(sequence.length());
-    seen.pages_given_back = given_back;
+    seen.pages_released = pages_released;
     seen.survival = &survival_of(sequence.max_new_tokens);
     return seen;
   }
@@ -117,9 +117,9 @@ private:
         .first->second;
   }
 
-  // Makes the forecast, or one that looks further, at least so many iterations ahead.
+  // Ensures that there is a forecast that looks at least `iterations` iterations ahead.
   void look_ahead(std::int64_t iterations) {
-    iterations = std::max(iterations, longest_rest());
+    iterations = std::max(iterations, max_remaining_tokens());
     if (forecast_.has_value() && iterations <= iterations_) {
       return;
     }
@@ -132,7 +132,7 @@ private:
     }
   }
 
-  [[nodiscard]] std::int64_t longest_rest() const {
+  [[nodiscard]] std::int64_t max_remaining_tokens() const {
     std::int64_t longest = 1;
     for (const PlannedSequence* sequence : planner_.running_) {
       longest = std::max(longest,
@@ -142,7 +142,7 @@ private:
   }
 
   const IterationPlanner& planner_;
-  std::map<std::size_t, Survival> survivals_;  // by class of limit
+  std::map<std::size_t, Survival> survivals_;  // by `LengthForecast::class_of`
   std::optional<PageForecast> forecast_;
   std::int64_t iterations_ = 0;
 };
@@ -153,8 +153,8 @@ IterationPlanner::IterationPlanner(PagePool& pool, const PlannerOptions& options
 }
 
 void IterationPlanner::submit(PlannedSequence& sequence) {
-  TIDEMILL_CHECK(!sequence.tokens.empty() && pages_for(sequence.most_cached()) <= pool_.num_pages())
-      << sequence.most_cached() << " tokens never fit";
+  TIDEMILL_CHECK(!sequence.tokens.empty() && pages_for(sequence.max_cached()) <= pool_.num_pages())
+      << sequence.max_cached() << " tokens never fit";
   sequence.serial = next_serial_++;
   waiting_.push_back(&sequence);
 }
@@ -169,19 +169,19 @@ void IterationPlanner::remove(PlannedSequence& sequence) {
 
 void IterationPlanner::finish(PlannedSequence& sequence) {
   lengths_.add(sequence.max_new_tokens, sequence.length() - sequence.prompt_length);
-  margin_ = std::max(margin_ - kMarginStep * options_.preempted_share, kLeastMargin);
+  margin_ = std::max(margin_ - kMarginStep * options_.preempted_share, kMinMargin);
   remove(sequence);
 }
 
 IterationPlan IterationPlanner::plan(const IterationBudget& budget, const AdmissionRule& rule) {
   IterationPlan plan;
   std::int64_t left = std::max<std::int64_t>(budget.tokens, 1);
-  // Growing preempts the youngest, so it never takes pages from a chunk that is already planned.
+  // `grow` preempts the youngest sequence, so it never takes pages from a chunk already planned.
   for (std::size_t i = 0; i < running_.size() && left > 0; ++i) {
     PlannedSequence& sequence = *running_[i];
     if (sequence.num_uncached() == 1) {
       if (!grow(sequence, plan)) {
-        break;  // it was the youngest itself
+        break;  // it was itself the youngest, and has been preempted
       }
       plan.chunks.push_back({&sequence, 1});
       --left;
@@ -213,7 +213,7 @@ void IterationPlanner::advance(const PlannedChunk& chunk, HiddenRow row) {
   sequence.num_cached += chunk.num_tokens;
   sequence.row = nullptr;
   if (sequence.prefix_use == PrefixUse::kShared) {
-    tree_.advance(seen_by_tree(sequence), sequence.num_cached, sequence.pages, sequence.hold,
+    tree_.advance(tree_sequence(sequence), sequence.num_cached, sequence.pages, sequence.hold,
                   std::move(row));
   }
 }
@@ -234,11 +234,12 @@ bool IterationPlanner::any_admissible(const AdmissionRule& rule) const {
       waiting_, [&](const PlannedSequence* sequence) { return may_start(*sequence, rule); });
 }
 
-PrefixTree::Sequence IterationPlanner::seen_by_tree(const PlannedSequence& sequence) {
+PrefixTree::Sequence IterationPlanner::tree_sequence(const PlannedSequence& sequence) {
   return {sequence.weights, sequence.tokens, sequence.prompt_length};
 }
 
-// Gets the page of the sequence's next token, unless it has to be preempted itself for that.
+// Allocates the page of the sequence's next token, preempting younger sequences if necessary.
+// Returns false if the sequence itself was preempted.
 bool IterationPlanner::grow(PlannedSequence& sequence, IterationPlan& plan) {
   const std::int64_t missing =
       pages_for(sequence.length()) - static_cast<std::int64_t>(sequence.pages.size());
@@ -246,7 +247,7 @@ bool IterationPlanner::grow(PlannedSequence& sequence, IterationPlan& plan) {
     const bool itself = running_.back() == &sequence;
     preempt_youngest();
     ++plan.preemptions;
-    margin_ = std::min(margin_ + kMarginStep, kMostMargin);
+    margin_ = std::min(margin_ + kMarginStep, kMaxMargin);
     if (itself) {
       return false;
     }
@@ -267,23 +268,23 @@ void IterationPlanner::admit(const AdmissionRule& rule, IterationPlan& plan) {
   if (preempted_.empty() && !any_admissible(rule)) {
     return;
   }
-  Outlook outlook(*this);
-  AdmissionRule any_age = rule;
-  any_age.newcomers = true;
-  if (admit_from(preempted_, any_age, outlook, plan)) {
-    admit_from(waiting_, rule, outlook, plan);
+  AdmissionForecast forecast(*this);
+  AdmissionRule preempted_rule = rule;
+  preempted_rule.admit_new = true;
+  if (admit_from(preempted_, preempted_rule, forecast, plan)) {
+    admit_from(waiting_, rule, forecast, plan);
   }
 }
 
-// Starts what may start of `from`; returns false when there is no room for one. No younger one
-// overtakes for being smaller.
-bool IterationPlanner::admit_from(Sequences& from, const AdmissionRule& rule, Outlook& outlook,
-                                  IterationPlan& plan) {
+// Starts the sequences of `from` that may start. Stops and returns false at the first one without
+// room: a younger sequence never starts earlier because it is smaller.
+bool IterationPlanner::admit_from(Sequences& from, const AdmissionRule& rule,
+                                  AdmissionForecast& forecast, IterationPlan& plan) {
   Sequences left;
   bool room = true;
   for (PlannedSequence* sequence : from) {
     if (room && may_start(*sequence, rule)) {
-      const Start result = start(*sequence, rule, outlook, plan);
+      const Start result = start(*sequence, rule, forecast, plan);
       room = result != Start::kNoRoom;
       if (result == Start::kStarted) {
         continue;
@@ -295,11 +296,11 @@ bool IterationPlanner::admit_from(Sequences& from, const AdmissionRule& rule, Ou
   return room;
 }
 
-// Starts a sequence if its tokens and one page more fit: without that page it would soon be
-// preempted again. One that never needs more pages starts without.
+// Starts a sequence if its tokens and one more page fit. Without the extra page it would soon be
+// preempted again. A sequence that never needs another page starts without it.
 IterationPlanner::Start IterationPlanner::start(PlannedSequence& sequence,
-                                                const AdmissionRule& rule, Outlook& outlook,
-                                                IterationPlan& plan) {
+                                                const AdmissionRule& rule,
+                                                AdmissionForecast& forecast, IterationPlan& plan) {
   if (num_running() >= options_.max_running) {
     return Start::kNoRoom;
   }
@@ -313,9 +314,9 @@ IterationPlanner::Start IterationPlanner::start(PlannedSequence& sequence,
   const auto shared = static_cast<std::int64_t>(match.shared.size());
   const std::int64_t idle = tree_.num_idle(match);
   const std::int64_t pages = pages_for(sequence.length());
-  const std::int64_t most = pages_for(sequence.most_cached());
-  if (tree_.num_available() - idle < std::min(pages + 1, most) - shared ||
-      !outlook.has_room(sequence, pages - shared + idle)) {
+  const std::int64_t max_pages = pages_for(sequence.max_cached());
+  if (tree_.num_available() - idle < std::min(pages + 1, max_pages) - shared ||
+      !forecast.has_room(sequence, pages - shared + idle)) {
     return Start::kNoRoom;
   }
   if (!has_started(sequence)) {
@@ -331,9 +332,9 @@ IterationPlanner::Start IterationPlanner::start(PlannedSequence& sequence,
   sequence.row = match.row;
   plan.cached_tokens += match.num_tokens;
   if (sequence.prefix_use == PrefixUse::kShared && match.row == nullptr) {
-    tree_.expect(seen_by_tree(sequence), sequence.pages, sequence.hold);
+    tree_.expect(tree_sequence(sequence), sequence.pages, sequence.hold);
   }
-  outlook.started(sequence, pages - shared + idle);
+  forecast.started(sequence, pages - shared + idle);
   insert_by_age(running_, sequence);
   return Start::kStarted;
 }

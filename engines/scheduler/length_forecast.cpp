@@ -8,8 +8,8 @@
 namespace tidemill::engines {
 
 Survival::Survival(std::span<const std::int64_t> ended, std::span<const std::int64_t> running,
-                   double doubt) {
-  while (!ended.empty() && ended.back() >> shift_ >= kMostEntries) {
+                   double pseudo_count) {
+  while (!ended.empty() && ended.back() >> shift_ >= kMaxEntries) {
     ++shift_;
   }
   for (std::size_t first = 0, end = 0; first < ended.size(); first = end) {
@@ -21,10 +21,10 @@ Survival::Survival(std::span<const std::int64_t> ended, std::span<const std::int
     const auto below =
         static_cast<std::size_t>((length + (std::int64_t{1} << shift_) - 1) >> shift_);
     shares_.resize(std::max(shares_.size(), below), beyond_);
-    // Those that reached this length: they ended at it or later, or run on beyond it.
+    // The responses that reached this length: they ended at or after it, or run beyond it.
     const auto run_on = running.end() - std::ranges::lower_bound(running, length);
     const double reached =
-        static_cast<double>(ended.size() - first) + static_cast<double>(run_on) + doubt;
+        static_cast<double>(ended.size() - first) + static_cast<double>(run_on) + pseudo_count;
     beyond_ *= 1.0 - static_cast<double>(end - first) / reached;
   }
 }
@@ -52,7 +52,7 @@ Survival LengthForecast::survival(std::size_t index, std::vector<std::int64_t> r
   std::vector<std::int64_t> ended(ended_[index].begin(), ended_[index].end());
   std::ranges::sort(ended);
   std::ranges::sort(running);
-  return {ended, running, kDoubt};
+  return {ended, running, kPseudoCount};
 }
 
 }  // namespace tidemill::engines

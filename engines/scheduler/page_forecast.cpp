@@ -7,8 +7,8 @@
 namespace tidemill::engines {
 namespace {
 
-// Returns where the intervals of time begin that a forecast looks at: dense where pages are needed
-// next, sparse where all that is known is a trend.
+// Returns the starts of the intervals that a forecast looks at: dense in the near future, where
+// pages are needed next, and sparse later, where only the trend is known.
 std::vector<std::int64_t> interval_starts(std::int64_t iterations) {
   std::vector<std::int64_t> starts{0};
   for (std::int64_t step = 4; starts.back() < iterations;) {
@@ -30,20 +30,21 @@ PageForecast::PageForecast(std::int64_t page_tokens, std::int64_t pages_in_use,
       starts_(interval_starts(iterations)),
       moments_(starts_.size() - 1) {}
 
-// Never too low within the interval: who runs at its start has the pages of its end.
+// Never too low within an interval: a sequence that runs at its start counts with the pages that it
+// has at the end.
 PageForecast::Moment PageForecast::change(const ForecastSequence& sequence,
                                           std::size_t interval) const {
   const std::int64_t response = sequence.response_length + starts_[interval];
-  const std::int64_t most_more = sequence.max_response_length - sequence.response_length;
+  const std::int64_t max_more = sequence.max_response_length - sequence.response_length;
   double runs = 0.0;
   if (response < sequence.max_response_length) {
     const double now = sequence.survival->longer_than(sequence.response_length);
     runs = now > 0.0 ? sequence.survival->longer_than(response) / now : 1.0;
   }
-  const std::int64_t length = sequence.length + std::min(starts_[interval + 1], most_more);
+  const std::int64_t length = sequence.length + std::min(starts_[interval + 1], max_more);
   const std::int64_t pages = (length + page_tokens_ - 1) / page_tokens_;
   const auto more = static_cast<double>(std::max<std::int64_t>(pages - sequence.pages_held, 0));
-  const auto back = static_cast<double>(sequence.pages_given_back);
+  const auto back = static_cast<double>(sequence.pages_released);
   return {runs * more - (1.0 - runs) * back, runs * (1.0 - runs) * (more + back) * (more + back)};
 }
 

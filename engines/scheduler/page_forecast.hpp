@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many pages running sequences will use, iterations ahead.
+// Forecasts how many pages running sequences will use in the iterations to come.
 #pragma once
 
 #include <cstdint>
@@ -9,37 +9,38 @@
 
 namespace tidemill::engines {
 
-/// A sequence that runs, or might: how many pages it holds and gives back when it ends.
+/// A sequence that runs or may start: its lengths, and the pages that it holds and will free.
 struct ForecastSequence {
-  std::int64_t length = 0;           // tokens, prompt included
-  std::int64_t response_length = 0;  // of those, generated
+  std::int64_t length = 0;           // tokens, including the prompt
+  std::int64_t response_length = 0;  // generated tokens
   std::int64_t max_response_length = 0;
   std::int64_t pages_held = 0;
-  std::int64_t pages_given_back = 0;   // at its end; the others are shared
+  std::int64_t pages_released = 0;     // when it ends; its other pages are shared
   const Survival* survival = nullptr;  // never null
 };
 
-/// The number of pages in use at some iterations from now, as mean and variance.
+/// Forecasts the mean and the variance of the number of pages in use at points ahead.
 ///
-/// Every sequence generates a token per iteration until it ends; when it does is a matter of
-/// chance, independent of the others. Each then uses so many pages more than now, or gives back
-/// those it has. Nothing else starts.
+/// The model: every sequence generates one token per iteration until it ends, and it ends at a
+/// random time that does not depend on the other sequences. At each point ahead a sequence either
+/// still runs and uses more pages than now, or has ended and freed its own. No other sequence
+/// starts.
 /// Threads: one call at a time.
 class PageForecast {
 public:
-  /// Looks so many `iterations` ahead; `margin` standard deviations are kept free above the mean.
+  /// Looks `iterations` iterations ahead. `margin` standard deviations above the mean stay free.
   PageForecast(std::int64_t page_tokens, std::int64_t pages_in_use, std::int64_t iterations,
                double margin);
 
-  /// Counts a running sequence in.
+  /// Adds a running sequence to the forecast.
   void add(const ForecastSequence& sequence);
 
-  /// Returns whether `pages` pages are enough at all times if `sequence`, which gets `pages_new`
-  /// pages now, starts beside those counted in.
+  /// Returns whether `pages` pages suffice at all points ahead if `sequence` starts in addition to
+  /// the sequences added before. It would take `pages_new` pages into use now.
   [[nodiscard]] bool fits(const ForecastSequence& sequence, std::int64_t pages_new,
                           std::int64_t pages) const;
 
-  /// Counts in a sequence that has started and got `pages_new` pages.
+  /// Adds a sequence that has started and took `pages_new` pages into use.
   void start(const ForecastSequence& sequence, std::int64_t pages_new);
 
 private:
@@ -53,8 +54,8 @@ private:
   double in_use_;
   double margin_;
   std::vector<std::int64_t>
-      starts_;                   // of the intervals of time, in iterations; the last is the end
-  std::vector<Moment> moments_;  // of the change within each interval
+      starts_;                   // of the intervals, in iterations from now; the last is the end
+  std::vector<Moment> moments_;  // of the change in each interval
 };
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which pages of a cache are free, and how many owners each of the others has: numbers, no memory.
+// The page numbers of a cache: which pages are free, and how many owners each other page has.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tidemill::engines {
 
-/// Counts the owners of pages. A page that loses its last owner is free.
+/// Counts the owners of pages. A page without owners is free.
 ///
 /// Threads: one call at a time.
 class PagePool {
@@ -26,17 +26,17 @@ public:
     return owners_[static_cast<std::size_t>(page)];
   }
 
-  /// Appends `count` free pages, with one owner each, to `pages`. Returns false, changing nothing,
-  /// when fewer are free.
+  /// Appends `count` free pages to `pages` and gives each one owner. Returns false and changes
+  /// nothing if fewer pages are free.
   [[nodiscard]] bool allocate(std::int64_t count, std::vector<std::int32_t>& pages);
-  /// Counts one more owner for each of `pages`, none of which is free.
+  /// Adds an owner to each of `pages`. None of them may be free.
   void share(std::span<const std::int32_t> pages);
-  /// Counts one owner less for each of `pages`; the last one frees the page.
+  /// Removes an owner from each of `pages`. A page that loses its last owner becomes free.
   void release(std::span<const std::int32_t> pages);
 
 private:
-  std::vector<std::int32_t> free_;    // the next to hand out at the back
-  std::vector<std::int32_t> owners_;  // of each page
+  std::vector<std::int32_t> free_;    // allocated from the back
+  std::vector<std::int32_t> owners_;  // number per page
 };
 
 }  // namespace tidemill::engines

@@ -8,12 +8,12 @@
 namespace tidemill::engines {
 
 struct PrefixTree::Node {
-  Tokens tokens;               // of its page; fewer than a page when only a prompt's end is known
-  std::int32_t page = -1;      // -1: a root
-  Node* parent = nullptr;      // null: a root
-  bool ready = false;          // the page holds its tokens
-  std::int64_t users = 0;      // sequences whose path it is on; never fewer than a child's
-  std::int64_t row_after = 0;  // tokens of the page after which `row` is, or will be; 0: none
+  Tokens tokens;               // of its page; fewer than a page for the end of a prompt
+  std::int32_t page = -1;      // -1 for a root
+  Node* parent = nullptr;      // null for a root
+  bool ready = false;          // the page has been computed
+  std::int64_t users = 0;      // sequences with the node on their path; never fewer than of a child
+  std::int64_t row_after = 0;  // tokens of the page up to which `row` is, or will be; 0: none
   HiddenRow row;
   std::uint64_t last_use = 0;
   std::uint64_t serial = 0;
@@ -27,7 +27,7 @@ bool begins_with(std::span<const std::int32_t> tokens, std::span<const std::int3
          std::ranges::equal(tokens.first(beginning.size()), beginning);
 }
 
-PrefixTree::Match ask_again() {
+PrefixTree::Match waiting_match() {
   PrefixTree::Match match;
   match.wait = true;
   return match;
@@ -40,7 +40,7 @@ PrefixTree::PrefixTree(PagePool& pool, std::int64_t page_tokens)
   TIDEMILL_CHECK(page_tokens >= 1) << page_tokens;
 }
 
-// Takes nodes down one by one: a chain of them is as long as a context is.
+// Destroys nodes one by one, without recursion, because a path may be as long as a context.
 PrefixTree::~PrefixTree() {
   for (const auto& [weights, root] : roots_) {
     Node* node = root.get();
@@ -93,10 +93,10 @@ PrefixTree::Match PrefixTree::find(std::string_view weights,
     Node& child = *found->second;
     const bool last = (i + 1) * page_tokens_ == tokens.size();
     if (last && child.row_after != static_cast<std::int64_t>(page_tokens_)) {
-      return match;  // its last token has to be computed, and a page is written once
+      return match;  // the last token must be computed, and a page is written only once
     }
     if (!child.ready) {
-      return ask_again();
+      return waiting_match();
     }
     match.shared.push_back(&child);
     match.num_tokens += static_cast<std::int64_t>(page_tokens_);
@@ -112,7 +112,7 @@ PrefixTree::Match PrefixTree::find(std::string_view weights,
     Node& child = *it->second;
     if (child.row_after == static_cast<std::int64_t>(rest.size())) {
       if (!child.ready) {
-        return ask_again();
+        return waiting_match();
       }
       match.partial = &child;
       match.partial_page = child.page;
@@ -138,7 +138,7 @@ void PrefixTree::use(const Match& match, std::vector<std::int32_t>& pages, Hold&
   }
   pool_.share(pages);
   hold.num_ready = hold.path.size();
-  if (match.partial != nullptr) {  // to be read soon after, so not evicted soon
+  if (match.partial != nullptr) {  // about to be copied, so it must not be evicted soon
     begin_use(*match.partial);
     end_use(*match.partial);
   }
@@ -153,13 +153,13 @@ void PrefixTree::expect(const Sequence& sequence, std::span<const std::int32_t> 
   const std::size_t last_of_prompt = (end - 1) / page_tokens_;
   for (std::size_t i = hold.path.size(); i * page_tokens_ < sequence.tokens.size(); ++i) {
     Tokens tokens = page_of(sequence.tokens, i);
-    // Only a prompt's end is worth a node before its page is full.
+    // Before its page is full, only the end of a prompt gets a node.
     if (tokens.size() < page_tokens_ && end != sequence.tokens.size()) {
       return;
     }
     Node& parent = parent_of_next(sequence, hold);
     if (parent.children.contains(tokens)) {
-      return;  // `advance` takes it once the sequence's own has been computed
+      return;  // `advance` switches to it once the sequence has computed its own page
     }
     Node& node = add_child(parent, std::move(tokens), pages[i]);
     begin_use(node);
@@ -193,7 +193,7 @@ void PrefixTree::advance(const Sequence& sequence, std::int64_t num_cached,
   }
 }
 
-// Takes in the sequence's next page if it is full; returns whether it was and could be.
+// Adds the sequence's next page to the tree if it is full. Returns whether it did.
 bool PrefixTree::complete_page(const Sequence& sequence, std::int64_t num_cached,
                                std::vector<std::int32_t>& pages, Hold& hold) {
   const bool grows = !hold.path.empty() && hold.path.back()->tokens.size() < page_tokens_;
@@ -206,7 +206,7 @@ bool PrefixTree::complete_page(const Sequence& sequence, std::int64_t num_cached
   if (const auto found = parent.children.find(tokens); found != parent.children.end()) {
     return take_over(*found->second, index, pages, hold);
   }
-  if (grows) {  // the node of a prompt's end becomes one of a whole page
+  if (grows) {  // the node of the end of a prompt becomes that of a whole page
     Node& node = *hold.path.back();
     auto handle = parent.children.extract(node.tokens);
     node.tokens = tokens;
@@ -222,8 +222,8 @@ bool PrefixTree::complete_page(const Sequence& sequence, std::int64_t num_cached
   return true;
 }
 
-// Goes on with a page that another sequence has computed instead of the sequence's own, which holds
-// the same; not before it is computed.
+// Replaces the sequence's own page with an equal page that another sequence has computed. Returns
+// false if that page is not computed yet.
 bool PrefixTree::take_over(Node& existing, std::size_t index, std::vector<std::int32_t>& pages,
                            Hold& hold) {
   if (!existing.ready) {
@@ -346,7 +346,7 @@ void PrefixTree::remove(Node& leaf) {
   update_leaf(parent);
 }
 
-// Keeps the list of what may be evicted next in step with the node's users and children.
+// Updates the node's entry in `evictable_leaves_` after its users or children have changed.
 void PrefixTree::update_leaf(Node& node) {
   if (node.parent == nullptr) {
     return;

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is cached, found by tokens: a radix tree over pages of keys and values.
+// Finds cached keys and values by tokens: a radix tree over pages.
 //
-// An edge is one page. A node at depth k therefore stands for k pages of tokens under one set of
-// weights, and whoever begins with those tokens may start from those pages: keys and values of a
-// position are a pure function of the weights and of the tokens up to it, and every operation gives
-// a row the same bits whatever is computed beside it (R1 in engines/ops/ops.hpp). What must be
-// right for that is the key, so it holds both parts: the roots are named by the digests of the
-// weights, the edges by the tokens themselves. Weights that are loaded again under another version
-// have the same digests, so what was cached under them may be used again.
+// An edge is one page, so a node at depth k represents k pages of tokens under one set of weights.
+// Every sequence that begins with those tokens can start from those pages. This is exact: the keys
+// and values of a position are a pure function of the weights and of the tokens up to it, and every
+// operation gives a row the same bits whatever else is in its batch (R1 in engines/ops/ops.hpp).
+// The key of a page therefore has both parts: the digests of the weights name the root, and the
+// tokens themselves name the edges. Weights that are loaded again under another version have the
+// same digests, so the pages cached under them can be used again.
 //
-// A sequence that starts makes nodes for the pages it is going to compute. Until they are computed
-// whoever would share them waits, so that no token is computed twice: the samples of one prompt
-// start together once the first of them has computed it. The page with a prompt's last tokens is
-// rarely full; its node holds what is there, and those who start from it copy the page. The hidden
-// state after the prompt's last token is kept with it: they draw their first token from that.
+// A sequence that starts adds nodes for the pages that it is going to compute. Sequences that would
+// share these pages wait until they are computed, so that no token is computed twice. The samples
+// of one prompt therefore start together once the first of them has computed the prompt. The page
+// with the last tokens of a prompt is rarely full. Its node holds these tokens only, and sequences
+// that start from it copy the page. The node also keeps the hidden state after the last token of
+// the prompt, from which those sequences sample their first token.
 //
-// The tree owns its pages beside the sequences that use them. Pages that no sequence uses are
-// evicted, least recently used first and leaves before their parents, when pages are needed.
+// The tree is an owner of its pages, in addition to the sequences that use them. When pages are
+// needed, it evicts pages that no sequence uses: least recently used first, leaves before their
+// parents.
 #pragma once
 
 #include <cstdint>
@@ -33,30 +35,33 @@
 
 namespace tidemill::engines {
 
-/// The final hidden state after one token. Immutable, shared by those who draw from it.
+/// The final hidden state after one token. Immutable, shared by the sequences that sample from it.
 using HiddenRow = std::shared_ptr<const std::vector<float>>;
 
+/// The tree of cached pages; see the top of this file.
+///
 /// Threads: one call at a time.
 class PrefixTree {
 public:
   struct Node;
 
-  /// What of a sequence is cached.
+  /// The cached part of a sequence.
   struct Match {
-    /// A running sequence is computing more of it: ask again when that is done. The rest is unset.
+    /// True if a running sequence is computing more of it. Then the other fields are unset, and the
+    /// caller must ask again later.
     bool wait = false;
-    std::vector<Node*> shared;  // whole pages to start from, in order
-    Node* partial = nullptr;    // its page begins with the rest of the tokens; to be copied
+    std::vector<Node*> shared;  // the whole pages to start from, in order
+    Node* partial = nullptr;    // its page begins with the remaining tokens and must be copied
     std::int32_t partial_page = -1;
-    std::int64_t num_tokens = 0;  // that need not be computed
+    std::int64_t num_tokens = 0;  // that need not be computed again
     HiddenRow row;                // after the last token; null unless all tokens are cached
   };
 
-  /// A running sequence's place in the tree: page i of the sequence is that of `path[i]`; pages
-  /// behind are the sequence's alone.
+  /// The path of a running sequence in the tree. Page i of the sequence is the page of `path[i]`.
+  /// Any further pages belong to the sequence alone.
   struct Hold {
     std::vector<Node*> path;
-    std::size_t num_ready = 0;  // of `path`: computed, by whomever
+    std::size_t num_ready = 0;  // nodes of `path` whose pages are computed
   };
 
   /// A running sequence as the tree sees it.
@@ -66,52 +71,53 @@ public:
     std::int64_t prompt_length = 0;
   };
 
-  /// `pool` must outlive it. Requires `page_tokens` >= 1.
+  /// `pool` must outlive the tree. Requires `page_tokens` >= 1.
   PrefixTree(PagePool& pool, std::int64_t page_tokens);
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
-  /// Gives all pages back.
+  /// Releases all pages.
   ~PrefixTree();
 
-  /// Looks up how much of `tokens` need not be computed under `weights`. At least one token is left
-  /// to compute, unless the hidden state after the last one is kept. Changes nothing. The answer
-  /// holds until the tree changes.
+  /// Looks up how many of `tokens` need not be computed under `weights`. At least one token remains
+  /// to be computed unless the tree has the hidden state after the last one. Changes nothing. The
+  /// result is valid until the tree changes.
   [[nodiscard]] Match find(std::string_view weights, std::span<const std::int32_t> tokens) const;
 
-  /// Returns how many pages of `match` stop being evictable once they are used.
+  /// Returns how many pages of `match` can be evicted now, but no longer after `use`.
   [[nodiscard]] std::int64_t num_idle(const Match& match) const;
 
-  /// Starts using `match`: appends its shared pages to `pages` and counts the sequence as their
-  /// owner. Call `expect` when the sequence has the rest of its pages.
+  /// Starts using `match`: appends its shared pages to `pages` and makes the sequence an owner of
+  /// them. Call `expect` once the sequence has all its other pages.
   void use(const Match& match, std::vector<std::int32_t>& pages, Hold& hold);
 
-  /// Makes nodes for the pages that the sequence is going to compute from here on. `pages` cover
+  /// Adds nodes for the pages that the sequence is going to compute from now on. `pages` must cover
   /// all its tokens.
   void expect(const Sequence& sequence, std::span<const std::int32_t> pages, Hold& hold);
 
-  /// Tells that the first `num_cached` tokens have been computed. Completed pages are taken in; one
-  /// that is in the tree already takes the place of the sequence's own in `pages`.
-  /// `row`: the hidden state after the prompt's last token, if it has just been computed.
+  /// Reports that the first `num_cached` tokens of the sequence have been computed. Adds completed
+  /// pages to the tree. If the tree already has an equal page, it replaces the sequence's own page
+  /// in `pages`. `row` is the hidden state after the last token of the prompt if it has just been
+  /// computed, otherwise null.
   void advance(const Sequence& sequence, std::int64_t num_cached, std::vector<std::int32_t>& pages,
                Hold& hold, HiddenRow row);
 
-  /// Ends the use, and empties `hold` and `pages`: what was computed stays until it is evicted.
+  /// Ends the use and clears `hold` and `pages`. Computed pages stay cached until they are evicted.
   void leave(Hold& hold, std::vector<std::int32_t>& pages);
 
-  /// Returns the number of pages at the end of `pages` that nobody else uses: what ends with the
-  /// sequence.
+  /// Returns the number of pages at the end of `pages` that no other sequence uses. These are the
+  /// pages that become available when the sequence ends.
   [[nodiscard]] std::int64_t num_exclusive(const Hold& hold,
                                            std::span<const std::int32_t> pages) const;
 
-  /// Allocates, evicting what is needed. Returns false, changing nothing, when pages in use leave
-  /// too few.
+  /// Appends `count` free pages to `pages`, evicting others if necessary. Returns false and changes
+  /// nothing if too few pages are free or evictable.
   [[nodiscard]] bool allocate(std::int64_t count, std::vector<std::int32_t>& pages);
-  /// Evicts until `count` pages are free or nothing more can be evicted.
+  /// Evicts pages until `count` pages are free or no page can be evicted.
   void evict_until_free(std::int64_t count);
-  /// Evicts what no sequence uses and was not computed by one of `weights`.
+  /// Evicts all unused pages except those computed under one of `weights`.
   void keep_only(std::span<const std::string_view> weights);
 
-  /// Returns the number of pages that can be allocated: free ones and evictable ones.
+  /// Returns the number of pages that can be allocated, which are free or evictable.
   [[nodiscard]] std::int64_t num_available() const noexcept {
     return pool_.num_free() + num_evictable_;
   }
@@ -121,7 +127,7 @@ public:
 
 private:
   using Tokens = std::vector<std::int32_t>;
-  using Age = std::pair<std::uint64_t, std::uint64_t>;  // last use; then order of making
+  using Age = std::pair<std::uint64_t, std::uint64_t>;  // (last use, order of creation)
 
   [[nodiscard]] Tokens page_of(std::span<const std::int32_t> tokens, std::size_t index) const;
   [[nodiscard]] const Node* find_root(std::string_view weights) const;
@@ -139,7 +145,7 @@ private:
 
   PagePool& pool_;
   std::size_t page_tokens_;
-  std::map<std::string, std::unique_ptr<Node>, std::less<>> roots_;  // by the weights' digests
+  std::map<std::string, std::unique_ptr<Node>, std::less<>> roots_;  // by the digests of weights
   std::map<Age, Node*> evictable_leaves_;
   std::uint64_t now_ = 0;  // counts uses
   std::uint64_t next_serial_ = 0;

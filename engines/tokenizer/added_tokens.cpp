@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leftmost-longest search by narrowing a range of the sorted contents, byte by byte.
+// Leftmost-longest search that narrows a range of the sorted contents byte by byte.
 #include "engines/tokenizer/added_tokens.hpp"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::size_t white_space_end(std::string_view text, std::size_t begin) {
 }  // namespace
 
 Result<AddedTokenMatcher> AddedTokenMatcher::build(std::vector<AddedToken> tokens) {
-  // \w of the reference,
+  // The definition of \w in the regex crate that the reference implementation uses:
   // https://docs.rs/regex/latest/regex/#perl-character-classes-unicode-friendly
   TIDEMILL_ASSIGN_OR_RETURN(
       Regex word, Regex::compile("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]"));
@@ -71,8 +71,8 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, std::size
   const AddedToken* longest = nullptr;
   Range range = by_first_byte_[byte_at(text, offset)];
   for (std::size_t depth = 1; range.begin < range.end; ++depth) {
-    // All contents of the range share their first `depth` bytes with the text; the shortest is
-    // first.
+    // All contents in the range share their first `depth` bytes with the text. The shortest one
+    // comes first.
     if (tokens_[range.begin].content.size() == depth) {
       longest = &tokens_[range.begin++];
     }
@@ -112,7 +112,7 @@ Result<std::vector<TextSection>> AddedTokenMatcher::cut(std::string_view text) c
     }
     std::size_t begin = i;
     std::size_t end = i + token->content.size();
-    i = end;  // also past a match that is discarded below: no shorter one is tried
+    i = end;  // even if the match is discarded below: no shorter match is tried
     if (token->single_word) {
       bool touched = false;
       if (begin > 0) {
@@ -134,8 +134,8 @@ Result<std::vector<TextSection>> AddedTokenMatcher::cut(std::string_view text) c
     if (done < begin) {
       sections.push_back({done, begin, -1});
     }
-    // A token may lie inside the white space that the one before took along. As in the reference,
-    // the text then goes on behind the later one.
+    // A token may begin inside the white space that the previous token stripped. As in the
+    // reference implementation, the text then continues after the later token.
     sections.push_back({begin, end, token->id});
     done = end;
   }

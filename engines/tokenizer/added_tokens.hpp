@@ -14,21 +14,22 @@
 
 namespace tidemill::engines {
 
-/// A part of a text: an added token, or what lies between two.
+/// A section of a text: one added token, or the text between two of them.
 struct TextSection {
   std::size_t begin = 0;
   std::size_t end = 0;
-  std::int32_t id = -1;  // -1: text
+  std::int32_t id = -1;  // of the added token; -1: text
 };
 
-/// Cuts added tokens out of a text: at the leftmost position the longest one. Immutable.
+/// Splits a text at its added tokens, scanning from the left. If several tokens match at a
+/// position, the longest one is taken. Immutable.
 class AddedTokenMatcher {
 public:
-  /// Sorts `tokens`, whose contents are non-empty and distinct.
+  /// Sorts `tokens`. Their contents must be non-empty and distinct.
   [[nodiscard]] static Result<AddedTokenMatcher> build(std::vector<AddedToken> tokens);
 
-  /// Cuts `text` into sections, in order and without empty text. A token with `lstrip` or `rstrip`
-  /// covers the white space it takes along.
+  /// Cuts `text` into sections, in order. No section of text is empty. The section of a token with
+  /// `lstrip` or `rstrip` includes the adjacent white space.
   /// Errors: those of `Regex::find`.
   [[nodiscard]] Result<std::vector<TextSection>> cut(std::string_view text) const;
 
@@ -40,10 +41,10 @@ private:
   };
 
   AddedTokenMatcher(std::vector<AddedToken> tokens, Regex word);
-  // Returns the longest token that `text` has at `offset`, or nullptr.
+  // Returns the longest token that `text` contains at `offset`, or nullptr.
   [[nodiscard]] const AddedToken* longest_at(std::string_view text, std::size_t offset) const;
 
-  std::vector<AddedToken> tokens_;  // by content
+  std::vector<AddedToken> tokens_;  // sorted by content
   std::array<Range, 256> by_first_byte_{};
   Regex word_character_;
 };

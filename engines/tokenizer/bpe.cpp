@@ -60,8 +60,8 @@ Status Bpe::encode(std::string_view piece, Workspace& workspace, std::vector<Bpe
   for (std::uint32_t i = 0; i < symbols.size(); ++i) {
     const auto byte = static_cast<unsigned char>(piece[i]);
     if (byte_ids_[byte] < 0) {
-      return invalid_argument("no token spells byte " + std::to_string(unsigned{byte}) +
-                              " at byte " + std::to_string(i));
+      return invalid_argument("no token represents byte " + std::to_string(unsigned{byte}) +
+                              " at offset " + std::to_string(i));
     }
     symbols[i].id = byte_ids_[byte];
     symbols[i].previous = i == 0 ? Workspace::kNone : i - 1;
@@ -80,7 +80,7 @@ void Bpe::apply_merges(Workspace& workspace) const {
   auto& symbols = workspace.symbols_;
   auto& heap = workspace.heap_;
   heap.clear();
-  // Notes the merge of a symbol with its next one; returns whether there is one.
+  // Adds the merge of a symbol with the next one to the heap. Returns whether such a merge exists.
   const auto note_pair = [&](std::uint32_t i) {
     Workspace::Symbol& symbol = symbols[i];
     symbol.rank = Workspace::kNone;
@@ -110,7 +110,7 @@ void Bpe::apply_merges(Workspace& workspace) const {
     std::pop_heap(heap.begin(), heap.end(), std::greater<>());
     heap.pop_back();
     Workspace::Symbol& left = symbols[i];
-    // An entry is stale once either of its symbols took part in another merge.
+    // An entry is stale if either of its symbols has taken part in another merge.
     if (left.id < 0 || left.rank != rank) {
       continue;
     }

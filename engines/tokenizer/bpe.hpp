@@ -23,19 +23,20 @@ struct BpeToken {
 
 /// The merge rules of a tokenizer. Immutable.
 ///
-/// Until no rule applies, the neighbouring pair with the lowest rank is merged, the leftmost first.
-/// A heap of candidate pairs over a linked list of symbols keeps that at O(n log n) in time and
-/// 24 bytes of memory per byte of the piece.
+/// The adjacent pair with the lowest rank is merged, the leftmost first among equal ranks, until no
+/// rule applies. A heap of candidate pairs over a linked list of symbols does this in O(n log n)
+/// time and with 24 bytes of memory per byte of the piece.
 class Bpe {
 public:
-  /// The memory that one piece at a time needs: one per thread.
+  /// The scratch memory for encoding a piece. Each thread needs its own.
   class Workspace;
 
-  /// Builds the tables. Requires rules whose ids are in the vocabulary.
+  /// Builds the tables. All ids in the merge rules must be in the vocabulary.
   explicit Bpe(const TokenizerSpec& spec);
 
   /// Appends the tokens of `piece` (raw bytes) to `out`.
-  /// Errors: `kInvalidArgument` names the byte, and its offset in the piece, that no token spells.
+  /// Errors: `kInvalidArgument` if no token represents a byte of the piece; the message names the
+  /// byte and its offset in the piece.
   /// Threads: safe to call concurrently with distinct workspaces.
   [[nodiscard]] Status encode(std::string_view piece, Workspace& workspace,
                               std::vector<BpeToken>& out) const;
@@ -52,9 +53,9 @@ private:
   [[nodiscard]] const Merge* find_merge(std::int32_t left, std::int32_t right) const;
   void apply_merges(Workspace& workspace) const;
 
-  std::array<std::int32_t, 256> byte_ids_{};  // -1: no token spells this byte
+  std::array<std::int32_t, 256> byte_ids_{};  // -1: no token represents this byte
   std::unordered_map<std::uint64_t, Merge> merges_;
-  // Raw bytes to id; filled only when whole pieces are looked up first.
+  // Maps raw bytes to ids. Filled only if whole pieces are looked up before merging.
   std::unordered_map<std::string, std::int32_t, StringHash, std::equal_to<>> whole_pieces_;
   std::size_t longest_piece_ = 0;
 };
@@ -63,15 +64,15 @@ class Bpe::Workspace {
 private:
   friend class Bpe;
   static constexpr std::uint32_t kNone = UINT32_MAX;
-  // A run of bytes that is one token so far. A symbol merged into its left neighbour is dead.
+  // A run of bytes that currently forms one token.
   struct Symbol {
-    std::int32_t id = 0;  // -1: dead
+    std::int32_t id = 0;  // -1: merged into its left neighbor
     std::uint32_t previous = kNone;
     std::uint32_t next = kNone;
-    std::uint32_t rank = kNone;  // of the merge with the next symbol; kNone: there is none
+    std::uint32_t rank = kNone;  // of the merge with the next symbol; kNone: no such merge
   };
   std::vector<Symbol> symbols_;
-  std::vector<std::uint64_t> heap_;  // rank << 32 | position: smallest first
+  std::vector<std::uint64_t> heap_;  // rank << 32 | position, smallest first
 };
 
 }  // namespace tidemill::engines

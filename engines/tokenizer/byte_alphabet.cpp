@@ -30,7 +30,7 @@ constexpr std::array<char32_t, kNumBytes> make_alphabet() {
 
 constexpr std::array<char32_t, kNumBytes> kAlphabet = make_alphabet();
 
-// Byte of each character below kNumCharacters; -1 for characters outside the alphabet.
+// Returns the byte of each character below kNumCharacters, -1 for characters outside the alphabet.
 constexpr std::array<std::int16_t, kNumCharacters> make_inverse() {
   std::array<std::int16_t, kNumCharacters> inverse{};
   for (auto& byte : inverse) {

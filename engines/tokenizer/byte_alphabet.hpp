@@ -8,13 +8,13 @@
 
 namespace tidemill::engines {
 
-/// Returns the character that stands for `byte`: printable bytes (0x21-0x7E, 0xA1-0xAC, 0xAE-0xFF)
-/// stand for themselves, the other 68 become U+0100 upward in byte order.
+/// Returns the character that represents `byte`. Printable bytes (0x21-0x7E, 0xA1-0xAC, 0xAE-0xFF)
+/// represent themselves. The other 68 bytes map to U+0100 and up, in byte order.
 /// Source: Radford et al. 2019 (GPT-2), byte-level vocabulary.
 [[nodiscard]] char32_t byte_alphabet_character(unsigned char byte) noexcept;
 
-/// Returns the bytes that `token` spells in the alphabet, or nothing if it has any other character.
-/// Requires valid UTF-8.
+/// Returns the bytes that `token` represents in the alphabet, or nullopt if it contains any other
+/// character. Requires valid UTF-8.
 [[nodiscard]] std::optional<std::string> bytes_of_token(std::string_view token);
 
 }  // namespace tidemill::engines

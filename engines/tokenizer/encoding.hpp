@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What encoding a text gives.
+// The result of encoding a text.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +8,19 @@
 
 namespace tidemill::engines {
 
-/// Whether `encode` puts the tokens around the text that the model expects, e.g. a begin token.
-/// The text of special tokens inside the text is recognised in any case.
+/// Whether `encode` adds the tokens that the model expects around a text, such as a begin token.
+/// Special tokens that are written out in the text are recognized in either case.
 enum class AddSpecialTokens : std::uint8_t { kNo, kYes };
 
-/// The bytes [begin, end) of a text that a token stands for, widened to whole characters. Tokens
-/// that were put around the text have the empty span at 0.
+/// The bytes [begin, end) of a text that a token covers, widened to whole characters. Tokens that
+/// were added around the text have the empty span at 0.
 struct TextSpan {
   std::size_t begin = 0;
   std::size_t end = 0;
   friend bool operator==(const TextSpan&, const TextSpan&) = default;
 };
 
-/// The tokens of a text and where they come from.
+/// The tokens of a text and the part of the text that each one covers.
 struct Encoding {
   std::vector<std::int32_t> ids;
   std::vector<TextSpan> spans;  // one per id

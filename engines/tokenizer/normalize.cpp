@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one file that calls utf8proc's normalizer.
+// Unicode normalization with utf8proc. No other file calls its normalizer.
 #include "engines/tokenizer/normalize.hpp"
 
 #include <algorithm>
@@ -58,8 +58,8 @@ Result<std::string> compose(std::string_view text) {
   return std::string(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
 }
 
-// Returns the end of the grapheme cluster that begins at `begin`. Normalization never acts across
-// the end of one.
+// Returns the end of the grapheme cluster that begins at `begin`. Normalization never combines
+// characters across the end of a cluster.
 std::size_t cluster_end(std::string_view text, std::size_t begin) {
   utf8proc_int32_t state = 0;
   Utf8Step previous = read_utf8(text, begin);
@@ -102,7 +102,7 @@ std::vector<std::size_t> align_nfc(std::string_view text, std::string_view norma
     i = end;
   }
   origin.push_back(text.size());
-  // Should a cluster border ever matter to normalization, spans stay inside the text.
+  // If normalization ever does combine across clusters, this keeps all spans inside the text.
   origin.resize(normalized.size() + 1, text.size());
   return origin;
 }

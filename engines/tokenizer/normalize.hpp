@@ -12,15 +12,15 @@ namespace tidemill::engines {
 
 /// Returns `text` in normalization form C. Requires valid UTF-8.
 ///
-/// Errors: `kInvalidArgument` names the byte offset of a run of more than 1,024 combining marks:
-/// putting a run in order takes quadratic time.
+/// Errors: `kInvalidArgument` for a run of more than 1,024 combining marks, because sorting a run
+/// takes quadratic time. The message names the byte offset of the run.
 /// Source: Unicode Standard Annex 15.
 [[nodiscard]] Result<std::string> normalize_nfc(std::string_view text);
 
-/// Says, for each byte of `normalized` and its end, which byte of `text` it came from.
+/// Returns, for each byte of `normalized` and for its end, the offset in `text` that it came from.
 ///
-/// Exact to one grapheme cluster where normalization changed something. Requires
-/// `normalized == normalize_nfc(text)`.
+/// If normalization changed a grapheme cluster, all its bytes map to the beginning of the cluster.
+/// Requires `normalized == normalize_nfc(text)`.
 [[nodiscard]] std::vector<std::size_t> align_nfc(std::string_view text,
                                                  std::string_view normalized);
 

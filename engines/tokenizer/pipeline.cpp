@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One text's way from characters to tokens, and back to where each token came from.
+// Encodes one text and records which part of the text each token came from.
 #include "engines/tokenizer/pipeline.hpp"
 
 #include <string>
@@ -47,7 +47,7 @@ private:
     }
   }
 
-  // Encodes a section in which no raw added token is left.
+  // Encodes a section that contains no added token of the raw text.
   Status encode_section(const TextSection& raw_section) {
     const std::string_view raw =
         text_.substr(raw_section.begin, raw_section.end - raw_section.begin);
@@ -78,7 +78,7 @@ private:
     return {};
   }
 
-  // Encodes text that holds no added token; it begins at `offset` of the section.
+  // Encodes text that contains no added token and begins at `offset` of the section.
   Status encode_text(std::string_view text, std::size_t offset) {
     std::string with_space;
     text_offset_ = offset;
@@ -92,8 +92,9 @@ private:
     return split(text, 0, 0);
   }
 
-  // Cuts `text`, which begins at `at` of the whole, by the split at `level` and those after it.
-  // Matches and what lies between them become pieces.
+  // Splits `text` by the pattern at `level`, and the resulting pieces by the patterns after it.
+  // `at` is the offset of `text` in the text that is being split. Each match and each stretch of
+  // text between two matches becomes a piece.
   Status split(std::string_view text, std::size_t at, std::size_t level) {
     if (level == pipeline_.splits_.size()) {
       return encode_piece(text, at);
@@ -139,26 +140,27 @@ private:
     return {};
   }
 
-  // Adds to a failure where in the text its piece begins.
+  // Adds the offset at which the piece begins to the message of a failure.
   [[nodiscard]] Status located(const Status& status, std::size_t at) const {
     const std::size_t offset = section_offset(at);
-    const std::size_t place = section_begin_ + (origin_.empty() ? offset : origin_[offset]);
+    const std::size_t location = section_begin_ + (origin_.empty() ? offset : origin_[offset]);
     return {status.code(),
-            status.message() + " of the piece that begins at byte " + std::to_string(place)};
+            status.message() + " of the piece that begins at byte " + std::to_string(location)};
   }
 
-  // Returns the byte of the normalized section behind byte `at` of the text being split.
+  // Returns the offset in the normalized section of byte `at` of the text that is being split.
   [[nodiscard]] std::size_t section_offset(std::size_t at) const {
     return text_offset_ + (at < prefix_bytes_ ? 0 : at - prefix_bytes_);
   }
 
-  // Returns the text behind [begin, end) of the normalized section, widened to characters.
+  // Returns the span of the text that [begin, end) of the normalized section came from, widened to
+  // whole characters.
   [[nodiscard]] TextSpan span_of(std::size_t begin, std::size_t end) const {
     if (!wants_spans_) {
       return {};
     }
     if (!origin_.empty()) {
-      // Where normalization changed a character, all its bytes have the same origin.
+      // If normalization changed a character, all its bytes have the same origin.
       while (end > begin && end + 1 < origin_.size() && origin_[end] == origin_[end - 1]) {
         ++end;
       }
@@ -182,9 +184,10 @@ private:
   Bpe::Workspace bpe_workspace_;
   std::vector<BpeToken> tokens_;
   Encoding out_;
-  // Where the text being split comes from: its section begins at `section_begin_` of the text;
-  // `origin_` leads from the normalized section to the raw one (empty: they are equal); the text
-  // begins at `text_offset_` of the section, behind `prefix_bytes_` that are not in it.
+  // The position of the text that is being split. Its section begins at `section_begin_` of the
+  // whole text. `origin_` maps offsets in the normalized section to the raw section; it is empty if
+  // both are equal. The text begins at `text_offset_` of the section, after `prefix_bytes_` bytes
+  // that the section does not contain.
   std::size_t section_begin_ = 0;
   std::vector<std::size_t> origin_;
   std::size_t text_offset_ = 0;
@@ -218,7 +221,7 @@ Result<Pipeline> Pipeline::build(const TokenizerSpec& spec) {
       token.content = std::move(content).value();
     }
     if (!contents.insert(token.content).second) {
-      return corrupt_data(path + ": the same as another one after normalization");
+      return corrupt_data(path + ": equals another added token after normalization");
     }
     normalized.push_back(std::move(token));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stages that lead from text to token ids.
+// The stages that turn text into token ids.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,19 @@ namespace tidemill::engines {
 
 /// Added tokens, normalization, splitting and byte-pair encoding of one tokenizer. Immutable.
 ///
-/// Added tokens that match raw text are cut out first. What lies between them is normalized, then
-/// cut at those that match normalized text. Each remaining text is split by the patterns, on its
-/// own: a look-ahead ends where a token was cut out.
+/// Added tokens that match raw text are cut out first. The text between them is normalized. Then
+/// the added tokens that match normalized text are cut out. The patterns split each remaining
+/// stretch of text on its own, so a look-ahead cannot see past a token that was cut out.
 class Pipeline {
 public:
   enum class Spans : std::uint8_t { kNo, kYes };
 
   /// Compiles the patterns and sorts the added tokens of `spec`.
-  /// Errors: those of `Regex::compile`; `kCorruptData` if two added tokens normalize to the same.
+  /// Errors: those of `Regex::compile` and `normalize_nfc`; `kCorruptData` if two added tokens are
+  /// equal after normalization.
   [[nodiscard]] static Result<Pipeline> build(const TokenizerSpec& spec);
 
-  /// Encodes `text`, without the tokens around it. Errors: as `Tokenizer::encode`.
+  /// Encodes `text` without adding tokens around it. Errors: as `Tokenizer::encode`.
   [[nodiscard]] Result<Encoding> encode(std::string_view text, Spans spans) const;
 
 private:

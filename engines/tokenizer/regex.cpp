@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one file that calls PCRE2.
+// Compiles and runs patterns with PCRE2.
 #include "engines/tokenizer/regex.hpp"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -13,7 +13,7 @@ namespace tidemill::engines {
 namespace {
 
 constexpr std::size_t kMaxPatternBytes = std::size_t{1} << 14;
-// Backtracking steps of one match, and the memory they may take (KiB).
+// Limits for one match: backtracking steps, and the memory for them in KiB.
 constexpr std::uint32_t kMatchLimit = 10'000'000;
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
 
@@ -63,7 +63,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto compiled = std::make_shared<Compiled>();
-  // Multi-line, because ^ and $ of Ruby's syntax always stand at line borders.
+  // Multi-line, because ^ and $ always match at line boundaries in Ruby's syntax.
   compiled->code.reset(pcre2_compile(as_units(translated), translated.size(),
                                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset,
                                      context.get()));
@@ -71,7 +71,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
     return invalid_argument("regular expression: " + pcre2_message(error) + " (offset " +
                             std::to_string(offset) + " of " + quote(translated) + ")");
   }
-  // Where the machine has no JIT the interpreter matches the same.
+  // If the JIT is unavailable, the interpreter finds the same matches.
   (void)pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);
   return Regex(std::move(compiled));
 }
@@ -89,13 +89,13 @@ Regex::Workspace Regex::make_workspace() const {
 Result<std::optional<Regex::Match>> Regex::find(std::string_view subject, std::size_t from,
                                                 Workspace& workspace) const {
   const auto match = [&](std::uint32_t options) {
-    // Without NO_UTF_CHECK every call would walk the whole subject.
+    // Without NO_UTF_CHECK every call would validate the whole subject.
     return pcre2_match(compiled_->code.get(), as_units(subject), subject.size(), from,
                        options | PCRE2_NO_UTF_CHECK, workspace.state_->data.get(),
                        workspace.state_->context.get());
   };
   int rc = match(0);
-  // The JIT has 32 KiB for backtracking; the interpreter has the heap limit.
+  // The JIT has only 32 KiB for backtracking. The interpreter may use memory up to the heap limit.
   if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
     rc = match(PCRE2_NO_JIT);
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions of tokenizer files, run by PCRE2 with limits.
+// The regular expressions of tokenizer files, run by PCRE2 with limits.
 //
 // Tokenizer files are written for Oniguruma with Ruby's syntax. `compile` accepts the constructs
-// that mean the same in PCRE2, rewrites those that do not (`\s`, `\S`, `\w`, scripts) and refuses
-// the rest, so that no pattern is understood differently in silence.
+// that have the same meaning in PCRE2, rewrites some that do not (`\s`, `\S`, `\w`, scripts) and
+// refuses the rest, so that no pattern silently changes its meaning.
 #pragma once
 
 #include <cstddef>
@@ -16,30 +16,31 @@
 
 namespace tidemill::engines {
 
-/// Rewrites an Oniguruma pattern into the PCRE2 pattern (UTF, UCP, multi-line) that means the same.
+/// Returns the PCRE2 pattern (for the options UTF, UCP and multi-line) that is equivalent to an
+/// Oniguruma pattern.
 /// Errors: `kUnimplemented` names the construct and its offset.
 [[nodiscard]] Result<std::string> translate_regex(std::string_view pattern);
 
 /// A compiled pattern. Immutable; copies share it.
 class Regex {
 public:
-  /// The bytes [begin, end) of a subject.
+  /// The bytes [begin, end) of the subject that match.
   struct Match {
     std::size_t begin = 0;
     std::size_t end = 0;
   };
-  /// The memory that one match at a time needs: one per thread.
+  /// The scratch memory for a match. Each thread needs its own.
   class Workspace;
 
   /// Compiles a pattern in Oniguruma's syntax.
   /// Errors: those of `translate_regex`; `kInvalidArgument` if the pattern is malformed.
   [[nodiscard]] static Result<Regex> compile(std::string_view pattern);
 
-  /// Makes room for the matches of one thread.
+  /// Allocates the workspace of one thread.
   [[nodiscard]] Workspace make_workspace() const;
 
   /// Finds the first match that begins at or after `from`; look-behind sees the whole subject.
-  /// Requires valid UTF-8 and `from` at a character.
+  /// Requires valid UTF-8, and `from` at the beginning of a character.
   /// Errors: `kResourceExhausted` names the byte offset where the match limit was reached.
   /// Threads: safe to call concurrently with distinct workspaces.
   [[nodiscard]] Result<std::optional<Match>> find(std::string_view subject, std::size_t from,

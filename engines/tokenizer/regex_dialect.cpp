@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From Oniguruma's dialect of regular expressions to PCRE2's.
+// Translates regular expressions from Oniguruma's dialect to PCRE2's.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -21,7 +21,7 @@ bool is_hex_digit(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-// A one-pass rewriter. `in_class_` says whether the position lies inside [...].
+// A one-pass rewriter. `in_class_` tells whether the position is inside [...].
 class Translator {
 public:
   explicit Translator(std::string_view pattern) : pattern_(pattern) {}
@@ -66,14 +66,14 @@ private:
         return {};
       case '(': return group();
       case '{':
-        // Oniguruma reads {,n} as {0,n}; PCRE2 10.42 reads it as text.
+        // Oniguruma reads {,n} as {0,n}; PCRE2 10.42 reads it as literal text.
         if (at("{,")) {
           return unsupported("{,n}");
         }
         copy(1);
         return {};
       case '}':
-        // In Ruby's syntax {n,m}+ repeats; in PCRE2 it is possessive.
+        // In Ruby's syntax {n,m}+ repeats the repetition; in PCRE2 it is possessive.
         if (at("}+")) {
           return unsupported("{n,m}+");
         }
@@ -125,7 +125,7 @@ private:
     }
     const char c = pattern_[pos_ + 1];
     switch (c) {
-      // PCRE2's own \s also takes U+180E.
+      // PCRE2's own \s also matches U+180E.
       case 's': return replace(2, "\\p{White_Space}");
       case 'S': return replace(2, "\\P{White_Space}");
       case 'w':
@@ -161,8 +161,9 @@ private:
     return {};
   }
 
-  // \p{L}: general categories pass; other names are binary properties or scripts. PCRE2 would take
-  // a bare script name as Script_Extensions.
+  // Translates \p{...}. General categories such as \p{L} are copied. Other names are binary
+  // properties or scripts; scripts get the prefix "sc:", because PCRE2 reads a bare script name as
+  // Script_Extensions.
   Status property() {
     const std::size_t close = pattern_.find('}', pos_);
     if (pattern_.substr(pos_ + 2, 1) != "{" || close == std::string_view::npos) {
@@ -194,7 +195,7 @@ private:
     return {};
   }
 
-  // \xHH, \x{H...} and \uHHHH.
+  // Translates \xHH, \x{H...} and \uHHHH.
   Status code_point(char kind) {
     const std::size_t digits = pos_ + 2;
     std::size_t end = digits;
@@ -216,7 +217,7 @@ private:
     if (end - digits != want) {
       return unsupported(std::string("this \\") + kind);
     }
-    // A byte above 0x7F would be a byte to Oniguruma and a character to PCRE2.
+    // Oniguruma reads \x above 7F as a byte, PCRE2 as a character.
     if (kind == 'x' && pattern_[digits] > '7') {
       return unsupported("\\x above 7F");
     }

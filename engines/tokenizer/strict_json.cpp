@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Builds the value in the one pass that checks it. The names are those of nlohmann's SAX interface.
-// Every handler returns whether to go on; strings are the parser's, and free to be taken.
+// Builds and checks the value in one pass. nlohmann's SAX interface prescribes the method names.
+// Every handler returns whether to continue. Handlers may move from the strings they are given.
 class Builder {
 public:
   explicit Builder(std::size_t max_depth) : max_depth_(max_depth) {}
@@ -41,7 +41,7 @@ public:
       member_ = &*member;
       return true;
     }
-    failure_ = corrupt_data("key " + quote(member.key()) + " comes twice in one object");
+    failure_ = corrupt_data("key " + quote(member.key()) + " appears twice in one object");
     return false;
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
@@ -51,9 +51,9 @@ public:
   // NOLINTEND(readability-identifier-naming, readability-named-parameter)
 
 private:
-  // Puts a value where the text has it; returns its place.
+  // Inserts a value at the current position of the document and returns a pointer to it.
   template <class Value>
-  Json* place(Value&& value) {
+  Json* attach(Value&& value) {
     if (open_.empty()) {
       root_ = std::forward<Value>(value);
       return &root_;
@@ -66,7 +66,7 @@ private:
   }
   template <class Value>
   bool put(Value&& value) {
-    place(std::forward<Value>(value));
+    attach(std::forward<Value>(value));
     return true;
   }
   bool open(Json::value_t kind) {
@@ -74,7 +74,7 @@ private:
       failure_ = corrupt_data("nested deeper than " + std::to_string(max_depth_));
       return false;
     }
-    open_.push_back(place(Json(kind)));
+    open_.push_back(attach(Json(kind)));
     return true;
   }
   bool close() {
@@ -84,8 +84,8 @@ private:
 
   std::size_t max_depth_;
   Json root_;
-  std::vector<Json*> open_;  // containers; one moves only while it is not the last
-  Json* member_ = nullptr;   // of the last one, if that is an object
+  std::vector<Json*> open_;  // open containers; only the last one grows, so pointers stay valid
+  Json* member_ = nullptr;   // current member of the last container, if that is an object
   Status failure_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads JSON text, checking it while it is read.
+// Parses JSON with a limit on nesting, and refuses duplicate keys.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,9 @@
 
 namespace tidemill::engines {
 
-/// Reads `text`, JSON of at most `max_depth` nested containers, without a key twice in one object.
-/// Errors: `kCorruptData` names the byte offset, or the key that comes twice.
+/// Parses `text`. At most `max_depth` containers may be nested.
+/// Errors: `kCorruptData` for invalid JSON (names the byte offset), for a key that appears twice in
+/// one object (names the key), and for deeper nesting.
 [[nodiscard]] Result<nlohmann::json> read_strict_json(std::string_view text, std::size_t max_depth);
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer: the pipeline from text to ids, the table from ids to bytes, and named tokens.
+// The tokenizer: the pipeline from text to ids, the table from ids to bytes, and named tokens.
 #include "engines/tokenizer/tokenizer.hpp"
 
 #include <unordered_map>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// What decoding knows of one id.
+// The data for decoding one id.
 struct TokenText {
   std::string bytes;
   bool exists = false;
@@ -26,10 +26,10 @@ struct TokenText {
 }  // namespace
 
 struct Tokenizer::Impl {
-  Impl(TokenizerSpec spec, Pipeline the_pipeline);
+  Impl(TokenizerSpec spec, Pipeline built_pipeline);
 
-  // Resolves the tokens that `the_config` names.
-  [[nodiscard]] Status adopt(TokenizerConfig the_config);
+  // Stores `new_config` and looks up the tokens that it names.
+  [[nodiscard]] Status set_config(TokenizerConfig new_config);
   [[nodiscard]] std::optional<std::int32_t> find(std::string_view token) const;
   [[nodiscard]] const TokenText* text_of(std::int32_t id) const noexcept;
 
@@ -44,13 +44,14 @@ struct Tokenizer::Impl {
   std::optional<std::int32_t> pad;
 };
 
-Tokenizer::Impl::Impl(TokenizerSpec spec, Pipeline the_pipeline)
-    : pipeline(std::move(the_pipeline)),
+Tokenizer::Impl::Impl(TokenizerSpec spec, Pipeline built_pipeline)
+    : pipeline(std::move(built_pipeline)),
       prefix_ids(std::move(spec.prefix_ids)),
       suffix_ids(std::move(spec.suffix_ids)),
       ids(std::move(spec.vocabulary)) {
-  // A token whose characters all lie in the byte alphabet is read back through it, an added token
-  // too, as the reference does. Any other token is its own text.
+  // If all characters of a token are in the byte alphabet, it decodes to the bytes they represent.
+  // This includes added tokens, as in the reference implementation. Any other token decodes to its
+  // own text.
   const auto put = [this](std::int32_t id, const std::string& content, bool special) {
     const auto index = static_cast<std::size_t>(id);
     if (index >= texts.size()) {
@@ -80,8 +81,8 @@ const TokenText* Tokenizer::Impl::text_of(std::int32_t id) const noexcept {
   return id >= 0 && index < texts.size() && texts[index].exists ? &texts[index] : nullptr;
 }
 
-Status Tokenizer::Impl::adopt(TokenizerConfig the_config) {
-  config = std::move(the_config);
+Status Tokenizer::Impl::set_config(TokenizerConfig new_config) {
+  config = std::move(new_config);
   const auto resolve = [this](const std::optional<std::string>& token, const char* key,
                               std::optional<std::int32_t>& id) -> Status {
     if (!token.has_value()) {
@@ -117,24 +118,24 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& model) {
   TIDEMILL_ASSIGN_OR_RETURN(TokenizerSource source, read_tokenizer_source(model));
   const auto impl = build(source.tokenizer_json);
   if (!impl.ok()) {
-    return impl.status().with_context(source.place);
+    return impl.status().with_context(source.location);
   }
   TIDEMILL_RETURN_IF_ERROR(
-      impl.value()->adopt(std::move(source.config)).with_context(source.config_place));
+      impl.value()->set_config(std::move(source.config)).with_context(source.config_location));
   return Tokenizer(impl.value());
 }
 
 Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, TokenizerConfig config) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto impl, build(tokenizer_json));
-  TIDEMILL_RETURN_IF_ERROR(impl->adopt(std::move(config)));
+  TIDEMILL_RETURN_IF_ERROR(impl->set_config(std::move(config)));
   return Tokenizer(impl);
 }
 
 Result<Encoding> Tokenizer::run(std::string_view text, AddSpecialTokens special,
                                 WantSpans spans) const {
   if (text.size() > kMaxTextBytes) {
-    return invalid_argument("text of " + std::to_string(text.size()) + " bytes is longer than " +
-                            std::to_string(kMaxTextBytes));
+    return invalid_argument("text of " + std::to_string(text.size()) +
+                            " bytes exceeds the limit of " + std::to_string(kMaxTextBytes));
   }
   if (const auto bad = find_invalid_utf8(text)) {
     return invalid_argument("text is not valid UTF-8 at byte " + std::to_string(*bad));
@@ -168,7 +169,7 @@ Result<Encoding> Tokenizer::encode_with_spans(std::string_view text,
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, SpecialTokenText special) const {
-  StreamDecoder decoder(*this, special);
+  IncrementalDecoder decoder(*this, special);
   std::string text;
   for (const std::int32_t id : ids) {
     text += decoder.push(id);
@@ -211,7 +212,7 @@ const TokenizerConfig& Tokenizer::config() const noexcept {
   return impl_->config;
 }
 
-std::string StreamDecoder::push(std::int32_t id) {
+std::string IncrementalDecoder::push(std::int32_t id) {
   if (special_ == SpecialTokenText::kDrop && tokenizer_.is_special(id)) {
     return {};
   }
@@ -221,7 +222,7 @@ std::string StreamDecoder::push(std::int32_t id) {
   return text;
 }
 
-std::string StreamDecoder::finish() {
+std::string IncrementalDecoder::finish() {
   std::string text(held_.empty() ? std::string_view() : kReplacement);
   held_.clear();
   return text;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to token ids and back, as the tokenizer files of a Hugging Face model say.
+// Converts text to token ids and back, as the tokenizer files of a model prescribe.
 #pragma once
 
 #include <cstdint>
@@ -20,61 +20,63 @@ namespace tidemill::engines {
 /// Whether decoding keeps the text of special tokens.
 enum class SpecialTokenText : std::uint8_t { kKeep, kDrop };
 
-/// A byte-level BPE tokenizer of the GPT-2, Llama 3 and Qwen kinds. Immutable; copies share it.
+/// A byte-level BPE tokenizer of the GPT-2, Llama 3 or Qwen kind. Immutable; copies share the data.
 ///
 /// Threads: all members are safe to call concurrently.
 class Tokenizer {
 public:
-  /// A text to encode is at most this long.
+  /// The largest text that can be encoded.
   static constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20U;
 
-  /// Loads the tokenizer of `model`: a directory with tokenizer.json and what lies beside it
-  /// (tokenizer_config.json, special_tokens_map.json, chat_template.jinja), or a GGUF file; see
+  /// Loads the tokenizer of `model`, which is a GGUF file or a directory with tokenizer.json and
+  /// optionally tokenizer_config.json, special_tokens_map.json and chat_template.jinja. See
   /// `read_tokenizer_source`.
   /// Errors: `kNotFound`, `kCorruptData`, `kUnimplemented`, `kResourceExhausted`; messages name
-  /// file and field.
+  /// the file and the field.
   [[nodiscard]] static Result<Tokenizer> load(const std::filesystem::path& model);
 
-  /// Makes a tokenizer from the content of a tokenizer.json and a configuration.
+  /// Creates a tokenizer from the content of a tokenizer.json and a configuration.
   /// Errors: as `load`.
   [[nodiscard]] static Result<Tokenizer> from_json(std::string_view tokenizer_json,
                                                    TokenizerConfig config = {});
 
   /// Returns the ids of `text`.
   /// Errors: `kInvalidArgument` (invalid UTF-8, more than `kMaxTextBytes`, a byte or a run of
-  /// combining marks that cannot be encoded), `kResourceExhausted` (a split pattern's match limit);
-  /// messages name the byte offset.
+  /// combining marks that cannot be encoded), `kResourceExhausted` (a split pattern reached its
+  /// match limit); messages name the byte offset.
   [[nodiscard]] Result<std::vector<std::int32_t>> encode(std::string_view text,
                                                          AddSpecialTokens special) const;
 
-  /// Returns the ids of `text` and the bytes of `text` behind each. Errors: as `encode`.
+  /// Returns the ids of `text` and the bytes of `text` that each one covers. Errors: as `encode`.
   [[nodiscard]] Result<Encoding> encode_with_spans(std::string_view text,
                                                    AddSpecialTokens special) const;
 
-  /// Returns the text of `ids`. Bytes that are not valid UTF-8 become U+FFFD; ids that no token has
-  /// (a model's vocabulary may be larger than its tokenizer's) give nothing.
+  /// Returns the text of `ids`. Bytes that are not valid UTF-8 become U+FFFD. Ids without a token
+  /// are skipped; a model's vocabulary may be larger than its tokenizer's.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids,
                                    SpecialTokenText special) const;
 
-  /// Returns the bytes that one token adds to the text; empty if no token has this id.
+  /// Returns the bytes that a token adds to the text; empty if no token has this id.
   [[nodiscard]] std::string_view token_bytes(std::int32_t id) const noexcept;
 
   /// Returns whether a token has this id.
   [[nodiscard]] bool contains(std::int32_t id) const noexcept;
-  /// Returns whether the token is dropped by `SpecialTokenText::kDrop`.
+  /// Returns whether `SpecialTokenText::kDrop` drops this token.
   [[nodiscard]] bool is_special(std::int32_t id) const noexcept;
-  /// Returns the id of an added token's content or of a vocabulary entry as the file spells it.
+  /// Returns the id of a token, given as the content of an added token or as an entry of the
+  /// vocabulary in the file's spelling (the byte alphabet).
   [[nodiscard]] std::optional<std::int32_t> find(std::string_view token) const;
 
   /// Returns one more than the largest id.
   [[nodiscard]] std::int32_t vocabulary_size() const noexcept;
 
-  /// The tokens that begin and end texts and fill batches, where the files name them.
+  /// Returns the ids of the tokens that begin texts, end texts and pad batches, if the files name
+  /// them.
   [[nodiscard]] std::optional<std::int32_t> bos_id() const noexcept;
   [[nodiscard]] std::optional<std::int32_t> eos_id() const noexcept;
   [[nodiscard]] std::optional<std::int32_t> pad_id() const noexcept;
 
-  /// Returns token names and chat templates.
+  /// Returns the names of special tokens and the chat templates.
   [[nodiscard]] const TokenizerConfig& config() const noexcept;
 
 private:
@@ -89,25 +91,26 @@ private:
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Decodes token by token: every complete character is given out at once, and only the bytes of an
-/// unfinished one are held back.
+/// Decodes token by token. Complete characters are returned immediately; only the bytes of an
+/// incomplete character are held back.
 ///
-/// The concatenation of all `push` results and `finish` equals `Tokenizer::decode` of all ids.
-class StreamDecoder {
+/// The results of all `push` calls and of `finish` together equal `Tokenizer::decode` of all ids.
+class IncrementalDecoder {
 public:
-  explicit StreamDecoder(Tokenizer tokenizer, SpecialTokenText special)
+  explicit IncrementalDecoder(Tokenizer tokenizer, SpecialTokenText special)
       : tokenizer_(std::move(tokenizer)), special_(special) {}
 
-  /// Returns the text that became complete with this token; often empty.
+  /// Returns the text that this token completes. It may be empty.
   [[nodiscard]] std::string push(std::int32_t id);
 
-  /// Returns what is left, U+FFFD for an unfinished character, and starts over.
+  /// Returns the remaining text, which is U+FFFD if a character is incomplete, and resets the
+  /// decoder.
   [[nodiscard]] std::string finish();
 
 private:
   Tokenizer tokenizer_;
   SpecialTokenText special_;
-  std::string held_;  // less than one character
+  std::string held_;  // the bytes of an incomplete character
 };
 
 }  // namespace tidemill::engines

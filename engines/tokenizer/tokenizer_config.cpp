@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the small files beside tokenizer.json.
+// Reads the small files next to tokenizer.json.
 #include "engines/tokenizer/tokenizer_config.hpp"
 
 #include <array>
@@ -38,7 +38,7 @@ Result<Json> read_object(const std::filesystem::path& path) {
   Result<Json> root = read_strict_json(text.value(), kMaxDepth);
   TIDEMILL_RETURN_IF_ERROR(root.status().with_context(path.string()));
   if (!root.value().is_object()) {
-    return corrupt_data(path.string() + ": should be an object");
+    return corrupt_data(path.string() + ": must be an object");
   }
   return root;
 }
@@ -54,7 +54,7 @@ Status read_token(const Json& root, const char* key, std::optional<std::string>&
     value = &(*value)["content"];
   }
   if (!value->is_string()) {
-    return corrupt_data(std::string(key) + ": should be a token");
+    return corrupt_data(std::string(key) + ": must be a token");
   }
   out = value->get<std::string>();
   return {};
@@ -72,7 +72,7 @@ Status read_declared_tokens(const Json& root, TokenizerConfig& out) {
     return {};
   }
   if (!found->is_object()) {
-    return corrupt_data("added_tokens_decoder: should be an object");
+    return corrupt_data("added_tokens_decoder: must be an object");
   }
   for (const auto& item : found->items()) {
     const std::string& key = item.key();
@@ -80,11 +80,11 @@ Status read_declared_tokens(const Json& root, TokenizerConfig& out) {
     DeclaredToken token;
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token.id);
     if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token.id < 0) {
-      return corrupt_data(path + ": should be an id");
+      return corrupt_data(path + ": must be a token id");
     }
     const Json& value = item.value();
     if (!value.is_object() || !value.contains("content") || !value["content"].is_string()) {
-      return corrupt_data(path + ".content: should be a string");
+      return corrupt_data(path + ".content: must be a string");
     }
     token.content = value["content"].get<std::string>();
     out.declared_tokens.push_back(std::move(token));
@@ -103,19 +103,19 @@ Status read_templates(const Json& root, TokenizerConfig& out) {
     return {};
   }
   if (!found->is_array()) {
-    return corrupt_data("chat_template: should be a string or a list");
+    return corrupt_data("chat_template: must be a string or a list");
   }
   for (std::size_t i = 0; i < found->size(); ++i) {
     const Json& entry = (*found)[i];
     const std::string path = "chat_template[" + std::to_string(i) + "]";
     for (const char* key : {"name", "template"}) {
       if (!entry.is_object() || !entry.contains(key) || !entry[key].is_string()) {
-        return corrupt_data(path + "." + key + ": should be a string");
+        return corrupt_data(path + "." + key + ": must be a string");
       }
     }
     const auto name = entry["name"].get<std::string>();
     if (!out.chat_templates.emplace(name, entry["template"].get<std::string>()).second) {
-      return corrupt_data(std::string(path).append(".name: " + quote(name) + " comes twice"));
+      return corrupt_data(std::string(path).append(".name: " + quote(name) + " appears twice"));
     }
   }
   return {};
@@ -150,17 +150,17 @@ Result<TokenizerConfig> read_config_files(const std::filesystem::path& directory
   return config;
 }
 
-// What a tokenizer_config.json with the text `text` says.
-Result<TokenizerConfig> read_config_text(const std::string& text, const std::string& place) {
+// Parses the text of a tokenizer_config.json.
+Result<TokenizerConfig> read_config_text(const std::string& text, const std::string& location) {
   const Result<Json> root = read_strict_json(text, kMaxDepth);
-  TIDEMILL_RETURN_IF_ERROR(root.status().with_context(place));
+  TIDEMILL_RETURN_IF_ERROR(root.status().with_context(location));
   TokenizerConfig config;
-  TIDEMILL_RETURN_IF_ERROR(read_tokens(root.value(), config).with_context(place));
-  TIDEMILL_RETURN_IF_ERROR(read_templates(root.value(), config).with_context(place));
+  TIDEMILL_RETURN_IF_ERROR(read_tokens(root.value(), config).with_context(location));
+  TIDEMILL_RETURN_IF_ERROR(read_templates(root.value(), config).with_context(location));
   return config;
 }
 
-// Where the tokenizer files of a model lie.
+// Returns the directory of a model's tokenizer files.
 std::filesystem::path directory_of(const std::filesystem::path& model) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(model, ignored)) {
@@ -169,14 +169,14 @@ std::filesystem::path directory_of(const std::filesystem::path& model) {
   return model.has_parent_path() ? model.parent_path() : std::filesystem::path(".");
 }
 
-// The GGUF file that a model's tokenizer is read from; none where a tokenizer.json is.
+// Returns the GGUF file to read a model's tokenizer from, or nullopt if a tokenizer.json exists.
 Result<std::optional<std::filesystem::path>> tokenizer_gguf(const std::filesystem::path& model) {
   std::error_code ignored;
   if (std::filesystem::exists(directory_of(model) / kTokenizerName, ignored)) {
     return std::optional<std::filesystem::path>();
   }
-  TIDEMILL_ASSIGN_OR_RETURN(ModelPlace place, find_model(model));
-  return std::move(place.gguf);
+  TIDEMILL_ASSIGN_OR_RETURN(ModelLocation location, find_model(model));
+  return std::move(location.gguf);
 }
 
 }  // namespace
@@ -190,7 +190,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
   if (!file || std::filesystem::is_directory(path, error)) {
     return Status(Errc::kUnavailable, path.string() + ": cannot be read");
   }
-  // Read in blocks: the size that the file system reports need not be what can be read.
+  // Read in blocks, because the size that the file system reports may differ from the content.
   std::string text;
   std::array<char, 1 << 16> block{};
   while (file.read(block.data(), block.size()), file.gcount() > 0) {
@@ -210,19 +210,19 @@ Result<TokenizerSource> read_tokenizer_source(const std::filesystem::path& model
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<std::filesystem::path> gguf, tokenizer_gguf(model));
   TokenizerSource source;
   if (gguf.has_value()) {
-    source.place = gguf->string();
-    source.config_place = source.place;
+    source.location = gguf->string();
+    source.config_location = source.location;
     TIDEMILL_ASSIGN_OR_RETURN(TokenizerTexts texts, read_gguf_tokenizer(*gguf));
     source.tokenizer_json = std::move(texts.tokenizer_json);
     TIDEMILL_ASSIGN_OR_RETURN(source.config,
-                              read_config_text(texts.tokenizer_config_json, source.place));
+                              read_config_text(texts.tokenizer_config_json, source.location));
     return source;
   }
   const std::filesystem::path directory = directory_of(model);
-  source.place = (directory / kTokenizerName).string();
-  source.config_place = (directory / kConfigName).string();
+  source.location = (directory / kTokenizerName).string();
+  source.config_location = (directory / kConfigName).string();
   TIDEMILL_ASSIGN_OR_RETURN(source.tokenizer_json,
-                            read_text_file(source.place, kMaxTokenizerBytes));
+                            read_text_file(source.location, kMaxTokenizerBytes));
   TIDEMILL_ASSIGN_OR_RETURN(source.config, read_config_files(directory));
   return source;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies beside a tokenizer.json: the names of special tokens, and chat templates.
+// The files next to a tokenizer.json: the names of special tokens, and chat templates.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace tidemill::engines {
 [[nodiscard]] Result<std::string> read_text_file(const std::filesystem::path& path,
                                                  std::size_t max_bytes);
 
-/// A token that tokenizer_config.json says must exist.
+/// A token that tokenizer.json must contain according to tokenizer_config.json.
 struct DeclaredToken {
   std::int32_t id = 0;
   std::string content;
@@ -31,31 +31,31 @@ struct TokenizerConfig {
   std::optional<std::string> bos_token;
   std::optional<std::string> eos_token;
   std::optional<std::string> pad_token;
-  /// Templates by name; the unnamed one is "default".
+  /// Templates by name; a template without a name is called "default".
   std::map<std::string, std::string> chat_templates;
-  /// `added_tokens_decoder`, as older files have it.
+  /// The entries of `added_tokens_decoder`, a field of older files.
   std::vector<DeclaredToken> declared_tokens;
 };
 
-/// Reads what is there of the three files in the directory of `model`; all may be missing. Of a
-/// model whose GGUF file has no tokenizer.json beside it, reads what the file says of the same.
+/// Reads the three files in the directory of `model`. Each of them may be missing. If the model is
+/// in a GGUF file without a tokenizer.json next to it, reads the configuration from the GGUF file.
 ///
-/// tokenizer_config.json wins over special_tokens_map.json, and chat_template.jinja over a template
-/// inside tokenizer_config.json. Unknown keys are ignored.
+/// tokenizer_config.json takes precedence over special_tokens_map.json, and chat_template.jinja
+/// over a template inside tokenizer_config.json. Unknown keys are ignored.
 /// Errors: `kCorruptData` (not JSON, wrong types, invalid UTF-8), those of `read_text_file` and
-/// `read_gguf_tokenizer`; messages name file and field.
+/// `read_gguf_tokenizer`; messages name the file and the field.
 [[nodiscard]] Result<TokenizerConfig> load_tokenizer_config(const std::filesystem::path& model);
 
-/// The texts that a tokenizer is made from, and the files that messages name.
+/// The texts that a tokenizer is created from, and the files to name in error messages.
 struct TokenizerSource {
   std::string tokenizer_json;
-  std::string place;
+  std::string location;
   TokenizerConfig config;
-  std::string config_place;
+  std::string config_location;
 };
 
-/// Reads the tokenizer of `model`, a directory or a GGUF file: tokenizer.json and what lies beside
-/// it or, where there is none, what the GGUF file says of the same.
+/// Reads the tokenizer of `model`, which is a directory or a GGUF file. Reads tokenizer.json and
+/// the files next to it if it exists, and otherwise the tokenizer in the GGUF file.
 /// Errors: as `load_tokenizer_config`.
 [[nodiscard]] Result<TokenizerSource> read_tokenizer_source(const std::filesystem::path& model);
 

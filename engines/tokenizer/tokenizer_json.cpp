@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From tokenizer.json to a `TokenizerSpec`. All that is not understood is refused by name.
+// Parses tokenizer.json into a `TokenizerSpec`. Unknown fields and types are refused by name.
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
@@ -21,8 +21,8 @@ using Json = nlohmann::json;
 constexpr std::size_t kMaxDepth = 32;
 constexpr std::size_t kMaxTemplateTokens = 16;
 constexpr std::size_t kMaxPreTokenizers = 8;
-// How GPT-2 splits text; what ByteLevel does when use_regex is set. In words: reference tables of
-// the tokenizers library, pre_tokenizers/byte_level.
+// The pattern by which GPT-2 splits text. ByteLevel uses it if use_regex is set.
+// Source: huggingface/tokenizers, pre_tokenizers/byte_level.
 constexpr const char* kGpt2Split =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -30,16 +30,16 @@ Status unsupported(const std::string& field, const std::string& what) {
   return {Errc::kUnimplemented, field + ": " + what + " is not supported"};
 }
 
-Status wrong(const std::string& field, const std::string& why) {
+Status malformed(const std::string& field, const std::string& why) {
   return corrupt_data(field.empty() ? why : field + ": " + why);
 }
 
-// What an error may show of a value.
-std::string shown(const Json& value) {
-  constexpr std::size_t kMaxShown = 60;
+// Returns a value as text, shortened for an error message.
+std::string preview(const Json& value) {
+  constexpr std::size_t kMaxPreview = 60;
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > kMaxShown) {
-    text = text.substr(0, kMaxShown) + "...";
+  if (text.size() > kMaxPreview) {
+    text = text.substr(0, kMaxPreview) + "...";
   }
   return text;
 }
@@ -49,7 +49,7 @@ class Node {
 public:
   static Result<Node> of(const Json& value, std::string path) {
     if (!value.is_object()) {
-      return wrong(path, "should be an object, is " + shown(value));
+      return malformed(path, "must be an object, not " + preview(value));
     }
     return Node(&value, std::move(path));
   }
@@ -69,7 +69,7 @@ public:
   [[nodiscard]] Result<const Json*> require(std::string_view key) const {
     const Json* found = find(key);
     if (found == nullptr) {
-      return wrong(path_of(key), "is missing");
+      return malformed(path_of(key), "missing");
     }
     return found;
   }
@@ -82,7 +82,7 @@ public:
   [[nodiscard]] Result<const Json*> array(std::string_view key) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
     if (!value->is_array()) {
-      return wrong(path_of(key), "should be a list, is " + shown(*value));
+      return malformed(path_of(key), "must be a list, not " + preview(*value));
     }
     return value;
   }
@@ -90,7 +90,7 @@ public:
   [[nodiscard]] Result<std::string> string(std::string_view key) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
     if (!value->is_string()) {
-      return wrong(path_of(key), "should be a string, is " + shown(*value));
+      return malformed(path_of(key), "must be a string, not " + preview(*value));
     }
     return value->get<std::string>();
   }
@@ -101,15 +101,15 @@ public:
       return when_absent;
     }
     if (!value->is_boolean()) {
-      return wrong(path_of(key), "should be true or false, is " + shown(*value));
+      return malformed(path_of(key), "must be true or false, not " + preview(*value));
     }
     return value->get<bool>();
   }
 
   [[nodiscard]] Result<std::string> type() const { return string("type"); }
 
-  // Refuses members that this reader does not know: they could change what the tokenizer does.
-  [[nodiscard]] Status only(std::initializer_list<const char*> known) const {
+  // Refuses all members but the known ones, because others could change what the tokenizer does.
+  [[nodiscard]] Status allow_only(std::initializer_list<const char*> known) const {
     for (const auto& item : value_->items()) {
       const auto is_key = [&item](const char* key) { return item.key() == key; };
       if (std::none_of(known.begin(), known.end(), is_key)) {
@@ -130,15 +130,15 @@ std::string indexed(const std::string& path, std::size_t index) {
   return path + "[" + std::to_string(index) + "]";
 }
 
-// `path` is called when an error has to name the place.
+// Reads a token id. `path` is called only if an error has to name the location.
 template <class Path>
 Result<std::int32_t> read_id(const Json& value, const Path& path) {
   if (!value.is_number_integer()) {
-    return wrong(path(), "should be a whole number, is " + shown(value));
+    return malformed(path(), "must be an integer, not " + preview(value));
   }
   if (value.is_number_unsigned() ? value.get<std::uint64_t>() >= kMaxTokenId : true) {
-    return wrong(path(),
-                 "id " + shown(value) + " is outside [0, " + std::to_string(kMaxTokenId) + ")");
+    return malformed(
+        path(), "id " + preview(value) + " is outside [0, " + std::to_string(kMaxTokenId) + ")");
   }
   return value.get<std::int32_t>();
 }
@@ -148,8 +148,8 @@ public:
   Result<TokenizerSpec> read(const Json& root) {
     TIDEMILL_ASSIGN_OR_RETURN(const Node top, Node::of(root, ""));
     TIDEMILL_RETURN_IF_ERROR(
-        top.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-                  "post_processor", "decoder", "model"}));
+        top.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer",
+                        "pre_tokenizer", "post_processor", "decoder", "model"}));
     for (const char* key : {"truncation", "padding"}) {
       if (top.find(key) != nullptr) {
         return unsupported(key, "anything but null");
@@ -169,7 +169,7 @@ public:
 
 private:
   Status read_model(const Node& model) {
-    TIDEMILL_RETURN_IF_ERROR(model.only(
+    TIDEMILL_RETURN_IF_ERROR(model.allow_only(
         {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
          "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
     if (model.find("type") != nullptr) {
@@ -179,13 +179,13 @@ private:
       }
     }
     if (const Json* dropout = model.find("dropout"); dropout != nullptr && *dropout != 0) {
-      return unsupported("model.dropout", shown(*dropout));
+      return unsupported("model.dropout", preview(*dropout));
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json* affix = model.find(key);
       if (affix != nullptr &&
           (!affix->is_string() || !affix->get_ref<const std::string&>().empty())) {
-        return unsupported(model.path_of(key), shown(*affix));
+        return unsupported(model.path_of(key), preview(*affix));
       }
     }
     TIDEMILL_ASSIGN_OR_RETURN(const bool byte_fallback, model.boolean("byte_fallback", false));
@@ -201,20 +201,20 @@ private:
   Status read_vocabulary(const Node& model) {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* entries, model.require("vocab"));
     if (!entries->is_object()) {
-      return wrong("model.vocab", "should be an object");
+      return malformed("model.vocab", "must be an object");
     }
     spec_.vocabulary.reserve(entries->size());
     for (const auto& [token, value] : entries->items()) {
-      // Showing a token costs more than reading it: only when something is wrong with it.
+      // Building the path costs more than reading the id, so it is done only for an error.
       const auto path = [&shown_token = token] {
-        return "model.vocab[" + shown(shown_token) + "]";
+        return "model.vocab[" + preview(shown_token) + "]";
       };
       TIDEMILL_ASSIGN_OR_RETURN(const std::int32_t id, read_id(value, path));
       const std::string& kept = spec_.vocabulary.emplace(token, id).first->first;
       const auto [owner, is_new] = token_of_id_.emplace(id, kept);
       if (!is_new) {
-        return wrong(path(), "id " + std::to_string(id) + " already belongs to " +
-                                 shown(std::string(owner->second)));
+        return malformed(path(), "id " + std::to_string(id) + " already belongs to " +
+                                     preview(std::string(owner->second)));
       }
     }
     return {};
@@ -228,7 +228,7 @@ private:
     for (std::size_t i = 0; i < merges->size(); ++i) {
       TIDEMILL_ASSIGN_OR_RETURN(const MergeRule rule, read_merge((*merges)[i], i));
       if (!seen.insert(std::int64_t{rule.left} * kMaxTokenId + rule.right).second) {
-        return wrong(indexed("model.merges", i), "comes twice");
+        return malformed(indexed("model.merges", i), "appears twice");
       }
       spec_.merges.push_back(rule);
     }
@@ -251,12 +251,13 @@ private:
       }
     }
     if (left.empty() || right.empty()) {
-      return wrong(indexed("model.merges", index), "should be two tokens, is " + shown(value));
+      return malformed(indexed("model.merges", index), "must be two tokens, not " + preview(value));
     }
     const auto id_of = [&](const std::string& token) -> Result<std::int32_t> {
       const auto found = spec_.vocabulary.find(token);
       if (found == spec_.vocabulary.end()) {
-        return wrong(indexed("model.merges", index), shown(token) + " is not in the vocabulary");
+        return malformed(indexed("model.merges", index),
+                         preview(token) + " is not in the vocabulary");
       }
       return found->second;
     };
@@ -267,7 +268,7 @@ private:
     return rule;
   }
 
-  // An unknown token can only come up where the vocabulary lacks a byte.
+  // The unknown token can occur only if the vocabulary lacks a byte.
   Status check_unknown_token(const Node& model) const {
     if (model.find("unk_token") == nullptr) {
       return {};
@@ -290,13 +291,13 @@ private:
     }
     TIDEMILL_ASSIGN_OR_RETURN(const Json* tokens, top.array("added_tokens"));
     std::unordered_set<std::string> contents;
-    spec_.added_tokens.reserve(tokens->size());  // `token_of_id_` points into them
+    spec_.added_tokens.reserve(tokens->size());  // `token_of_id_` views their contents
     for (std::size_t i = 0; i < tokens->size(); ++i) {
       TIDEMILL_ASSIGN_OR_RETURN(const Node node,
                                 Node::of((*tokens)[i], indexed("added_tokens", i)));
       TIDEMILL_ASSIGN_OR_RETURN(AddedToken token, read_added_token(node));
       if (!contents.insert(token.content).second) {
-        return wrong(node.path_of("content"), shown(token.content) + " comes twice");
+        return malformed(node.path_of("content"), preview(token.content) + " appears twice");
       }
       spec_.added_tokens.push_back(std::move(token));
       TIDEMILL_RETURN_IF_ERROR(claim_id(spec_.added_tokens.back(), node.path_of("id")));
@@ -305,8 +306,8 @@ private:
   }
 
   static Result<AddedToken> read_added_token(const Node& node) {
-    TIDEMILL_RETURN_IF_ERROR(
-        node.only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
+    TIDEMILL_RETURN_IF_ERROR(node.allow_only(
+        {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
     AddedToken token;
     TIDEMILL_ASSIGN_OR_RETURN(const Json* id, node.require("id"));
     TIDEMILL_ASSIGN_OR_RETURN(token.id, read_id(*id, [&node] { return node.path_of("id"); }));
@@ -323,18 +324,18 @@ private:
     return token;
   }
 
-  // An added token may also stand in the vocabulary, then with the same id.
+  // Reserves the id of an added token. The vocabulary may contain the token too, with the same id.
   Status claim_id(const AddedToken& token, const std::string& path) {
     const auto in_vocabulary = spec_.vocabulary.find(token.content);
     if (in_vocabulary != spec_.vocabulary.end() && in_vocabulary->second != token.id) {
-      return wrong(path, shown(token.content) + " has id " + std::to_string(token.id) +
-                             " here and " + std::to_string(in_vocabulary->second) +
-                             " in model.vocab");
+      return malformed(path, preview(token.content) + " has id " + std::to_string(token.id) +
+                                 " here and " + std::to_string(in_vocabulary->second) +
+                                 " in model.vocab");
     }
     const auto [owner, is_new] = token_of_id_.emplace(token.id, token.content);
     if (!is_new && owner->second != token.content) {
-      return wrong(path, "id " + std::to_string(token.id) + " already belongs to " +
-                             shown(std::string(owner->second)));
+      return malformed(path, "id " + std::to_string(token.id) + " already belongs to " +
+                                 preview(std::string(owner->second)));
     }
     return {};
   }
@@ -348,12 +349,12 @@ private:
     if (type != "NFC") {
       return unsupported("normalizer.type", quote(type));
     }
-    TIDEMILL_RETURN_IF_ERROR(normalizer.only({"type"}));
+    TIDEMILL_RETURN_IF_ERROR(normalizer.allow_only({"type"}));
     spec_.normalizer = TokenizerSpec::Normalizer::kNfc;
     return {};
   }
 
-  // ByteLevel alone, or a Sequence of Splits that ends in ByteLevel.
+  // Accepts ByteLevel alone, or a Sequence of Splits that ends with ByteLevel.
   Status read_pre_tokenizer(const Node& node) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
     if (type == "ByteLevel") {
@@ -362,11 +363,11 @@ private:
     if (type != "Sequence") {
       return unsupported(node.path_of("type"), quote(type));
     }
-    TIDEMILL_RETURN_IF_ERROR(node.only({"type", "pretokenizers"}));
+    TIDEMILL_RETURN_IF_ERROR(node.allow_only({"type", "pretokenizers"}));
     TIDEMILL_ASSIGN_OR_RETURN(const Json* parts, node.array("pretokenizers"));
     const std::string list = node.path_of("pretokenizers");
     if (parts->empty() || parts->size() > kMaxPreTokenizers) {
-      return unsupported(list, "a list of " + std::to_string(parts->size()));
+      return unsupported(list, "a list of " + std::to_string(parts->size()) + " pre-tokenizers");
     }
     for (std::size_t i = 0; i < parts->size(); ++i) {
       TIDEMILL_ASSIGN_OR_RETURN(const Node part, Node::of((*parts)[i], indexed(list, i)));
@@ -379,9 +380,9 @@ private:
   Status read_split(const Node& split) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, split.type());
     if (type != "Split") {
-      return unsupported(split.path_of("type"), quote(type) + " here");
+      return unsupported(split.path_of("type"), quote(type) + " in this position");
     }
-    TIDEMILL_RETURN_IF_ERROR(split.only({"type", "pattern", "behavior", "invert"}));
+    TIDEMILL_RETURN_IF_ERROR(split.allow_only({"type", "pattern", "behavior", "invert"}));
     TIDEMILL_ASSIGN_OR_RETURN(const std::string behavior, split.string("behavior"));
     if (behavior != "Isolated") {
       return unsupported(split.path_of("behavior"), quote(behavior));
@@ -391,26 +392,27 @@ private:
       return unsupported(split.path_of("invert"), "true");
     }
     TIDEMILL_ASSIGN_OR_RETURN(const Node pattern, split.object("pattern"));
-    TIDEMILL_RETURN_IF_ERROR(pattern.only({"Regex"}));
+    TIDEMILL_RETURN_IF_ERROR(pattern.allow_only({"Regex"}));
     TIDEMILL_ASSIGN_OR_RETURN(std::string regex, pattern.string("Regex"));
     spec_.split_patterns.push_back(std::move(regex));
     return {};
   }
 
-  // ByteLevel as a pre-tokenizer changes `spec`; as decoder and post-processor it has no options
-  // that change ids or text.
+  // Reads a ByteLevel. As a pre-tokenizer it changes `spec`. As a decoder or post-processor, for
+  // which `spec` is null, it has no options that change ids or text.
   static Status read_byte_level(const Node& node, TokenizerSpec* spec) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
     if (type != "ByteLevel") {
-      return unsupported(node.path_of("type"), quote(type) + " here");
+      return unsupported(node.path_of("type"), quote(type) + " in this position");
     }
-    TIDEMILL_RETURN_IF_ERROR(node.only({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
+    TIDEMILL_RETURN_IF_ERROR(
+        node.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
     TIDEMILL_ASSIGN_OR_RETURN(const bool add_prefix_space, node.boolean("add_prefix_space", true));
     TIDEMILL_ASSIGN_OR_RETURN(const bool use_regex, node.boolean("use_regex", true));
     if (spec == nullptr) {
       return {};
     }
-    // After a Split the space would come before every piece.
+    // After a Split, the space would be added to every piece.
     if (add_prefix_space && !spec->split_patterns.empty()) {
       return unsupported(node.path_of("add_prefix_space"), "true after a Split");
     }
@@ -430,7 +432,7 @@ private:
     if (type != "Sequence") {
       return read_processor(node, type);
     }
-    TIDEMILL_RETURN_IF_ERROR(node.only({"type", "processors"}));
+    TIDEMILL_RETURN_IF_ERROR(node.allow_only({"type", "processors"}));
     TIDEMILL_ASSIGN_OR_RETURN(const Json* parts, node.array("processors"));
     for (std::size_t i = 0; i < parts->size(); ++i) {
       TIDEMILL_ASSIGN_OR_RETURN(const Node part,
@@ -452,13 +454,13 @@ private:
       return unsupported(node.path(), "a second TemplateProcessing");
     }
     has_template_ = true;
-    TIDEMILL_RETURN_IF_ERROR(node.only({"type", "single", "pair", "special_tokens"}));
+    TIDEMILL_RETURN_IF_ERROR(node.allow_only({"type", "single", "pair", "special_tokens"}));
     TIDEMILL_ASSIGN_OR_RETURN(const Json* single, node.array("single"));
     std::size_t num_sequences = 0;
     for (std::size_t i = 0; i < single->size(); ++i) {
       const std::string path = indexed(node.path_of("single"), i);
       TIDEMILL_ASSIGN_OR_RETURN(const Node piece, Node::of((*single)[i], path));
-      TIDEMILL_RETURN_IF_ERROR(piece.only({"SpecialToken", "Sequence"}));
+      TIDEMILL_RETURN_IF_ERROR(piece.allow_only({"SpecialToken", "Sequence"}));
       if (piece.find("Sequence") != nullptr) {
         ++num_sequences;
         continue;
@@ -469,7 +471,8 @@ private:
       TIDEMILL_RETURN_IF_ERROR(append_template_ids(node, name, ids));
     }
     if (num_sequences != 1) {
-      return unsupported(node.path_of("single"), std::to_string(num_sequences) + " sequences");
+      return unsupported(node.path_of("single"),
+                         "a template with " + std::to_string(num_sequences) + " sequences");
     }
     return {};
   }
@@ -485,7 +488,7 @@ private:
           const std::int32_t id,
           read_id((*ids)[i], [&path]() -> const std::string& { return path; }));
       if (token_of_id_.count(id) == 0) {
-        return wrong(path, "no token has id " + std::to_string(id));
+        return malformed(path, "no token has id " + std::to_string(id));
       }
       if (out.size() == kMaxTemplateTokens) {
         return unsupported(path, "more than " + std::to_string(kMaxTemplateTokens) + " tokens");
@@ -496,7 +499,7 @@ private:
   }
 
   TokenizerSpec spec_;
-  std::unordered_map<std::int32_t, std::string_view> token_of_id_;  // into `spec_`
+  std::unordered_map<std::int32_t, std::string_view> token_of_id_;  // views strings in `spec_`
   bool has_template_ = false;
 };
 

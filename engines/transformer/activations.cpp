@@ -9,7 +9,7 @@
 namespace tidemill::engines {
 namespace {
 
-// Floats, and numbers of the type kept in, of one row.
+// The number of floats, and of elements of the type of kept rows, in one row.
 struct RowSize {
   std::int64_t floats = 0;
   std::int64_t kept = 0;
@@ -35,7 +35,7 @@ RowSize mlp_size(const ModelConfig& config) {
   return {.floats = 1, .kept = config.hidden_size + 2 * config.intermediate_size};
 }
 
-// Floats of the A x that are kept of one row.
+// Returns the number of floats of A x that are kept for one row.
 std::int64_t low_rank_floats(const ModelConfig& config, const AdapterSpec& spec) {
   const auto sites = spec.empty() ? decltype(module_sites(config)){} : module_sites(config);
   std::int64_t floats = 0;
@@ -84,30 +84,30 @@ Activations::Activations(const ModelConfig& config, std::int64_t first_layer,
   low_rank_.resize(layers);
 }
 
-std::size_t Activations::place(std::int64_t index) const {
+std::size_t Activations::storage_index(std::int64_t index) const {
   TIDEMILL_CHECK(index >= first_layer_) << index;
   return static_cast<std::size_t>(index - first_layer_);
 }
 
 AttentionActivations& Activations::attention(std::int64_t index) {
-  return attention_[options_.recompute == Recompute::kLayer ? 0 : place(index)];
+  return attention_[options_.recompute == Recompute::kLayer ? 0 : storage_index(index)];
 }
 
 MlpActivations& Activations::mlp(std::int64_t index) {
-  return mlp_[options_.recompute == Recompute::kNone ? place(index) : 0];
+  return mlp_[options_.recompute == Recompute::kNone ? storage_index(index) : 0];
 }
 
 OwnedMatrix& Activations::start(std::int64_t index) {
   TIDEMILL_CHECK(options_.recompute != Recompute::kNone);
-  return start_[place(index)];
+  return start_[storage_index(index)];
 }
 
 OwnedMatrix& Activations::low_rank(std::int64_t index, LinearKind kind) {
-  return low_rank_[place(index)][kind];
+  return low_rank_[storage_index(index)][kind];
 }
 
-// Calls f with all that is kept of rows, part after part: `KeptRows` or `OwnedMatrix`. The last
-// norm's rstd is not among them: it is made together with the hidden states.
+// Calls f with every part that keeps rows: a `KeptRows` or an `OwnedMatrix`. The rstd of the final
+// norm is not included, since it is computed together with the hidden states.
 template <class F>
 void Activations::for_each_part(F f) {
   for (AttentionActivations& half : attention_) {
@@ -134,8 +134,8 @@ void Activations::for_each_part(F f) {
   f(final_input_);
 }
 
-// The parts that hold rows, where their first rows begin. A row goes from part to part, not a part
-// from row to row: whoever holds rows holds them whole.
+// Returns the parts that hold rows, with the address of the first row of each. Saved rows contain
+// all parts of a row, one after the other, so that each row can be stored separately.
 std::vector<Activations::RowPart> Activations::row_parts() {
   TIDEMILL_CHECK(options_.recompute == Recompute::kNone);
   std::vector<RowPart> parts;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a forward pass keeps for the backward pass, and what is computed again instead.
+// The activations that a forward pass keeps for the backward pass.
 //
-// The least that gives exact gradients without a product computed twice is, per layer and training
-// row: the layer's input and the residual after attention (D each) with their rstd, the query after
-// rotation (H*C), the attention output (H*C) and its log denominators (H), gate and up (F each). A
-// model with q/k norms keeps query and key before the norm instead of the rotated query. Low-rank
-// adapters keep their scaled A x (rank each). Keys and values are in the cache pages. Norm outputs
-// and SwiGLU are computed again always, bit for bit, by the same operations.
+// To give exact gradients without computing a product twice, a layer must keep at least, for each
+// training row: its input and the residual after attention (D each) with their rstd, the query
+// after rotation (H*C), the attention output (H*C) and its log denominators (H), and gate and up (F
+// each). A model with q/k norms keeps query and key before the norm instead of the rotated query.
+// Low-rank adapters keep their scaled A x (rank each). Keys and values are in the pages of the
+// cache. Norm outputs and SwiGLU are always recomputed, bit for bit, by the same operations.
 //
-// A policy trades products for memory. What the backward pass reads has the same bits whatever was
-// kept, since rounding to the type kept in happens to what is computed again too, and computing
-// again starts from rows kept in float32.
+// A policy (`Recompute`) trades products for memory. The backward pass reads the same bits under
+// every policy: recomputation starts from rows that are kept in float32, and recomputed activations
+// are rounded to the same type as kept ones.
 #pragma once
 
 #include <cstddef>
@@ -28,25 +28,27 @@
 
 namespace tidemill::engines {
 
-/// How activations are kept.
+/// Options for keeping activations.
 struct KeepOptions {
   Recompute recompute = Recompute::kNone;
-  DType dtype = DType::kF32;  // kF32, or kBF16: rounded where nothing is computed from them again
+  /// kF32 or kBF16. With kBF16, activations are rounded unless recomputation starts from them.
+  DType dtype = DType::kF32;
 
-  /// Returns how they are kept when products are computed in `compute`: rounded where x is.
-  [[nodiscard]] static KeepOptions beside(DType compute, Recompute recompute) noexcept {
+  /// Returns the options for products computed in `compute`: activations are rounded if `compute`
+  /// is not kF32.
+  [[nodiscard]] static KeepOptions for_compute(DType compute, Recompute recompute) noexcept {
     return {recompute, compute == DType::kF32 ? DType::kF32 : DType::kBF16};
   }
 };
 
-/// The attention half of one layer.
+/// Activations of the attention half of one layer.
 struct AttentionActivations {
   explicit AttentionActivations(DType dtype)
       : input(dtype), query(dtype), key(dtype), attention(dtype) {}
 
   KeptRows input;          // (T, D)
   OwnedMatrix input_rstd;  // (T, 1)
-  KeptRows query;          // (T, H*C): rotated, or before its norm when there is one
+  KeptRows query;          // (T, H*C): rotated or, with q/k norms, before its norm
   OwnedMatrix query_rstd;  // (T, H), with q/k norms only
   KeptRows key;            // (T, K*C) before its norm, with q/k norms only
   OwnedMatrix key_rstd;    // (T, K), with q/k norms only
@@ -56,7 +58,7 @@ struct AttentionActivations {
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 };
 
-/// The MLP half of one layer.
+/// Activations of the MLP half of one layer.
 struct MlpActivations {
   explicit MlpActivations(DType dtype) : residual(dtype), gate(dtype), up(dtype) {}
 
@@ -68,49 +70,52 @@ struct MlpActivations {
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 };
 
-/// Filled by `Transformer::forward`, consumed by one `backward`; reused from batch to batch.
+/// Holds the activations of a batch. `Transformer::forward` fills them and one `backward` consumes
+/// them. The object is reused from batch to batch.
 class Activations {
 public:
-  /// Keeps what gradients down to `first_layer` need: `Gradients::first_layer()`.
+  /// Keeps what gradients down to layer `first_layer` (`Gradients::first_layer()`) need.
   Activations(const ModelConfig& config, std::int64_t first_layer, const KeepOptions& options = {});
 
   [[nodiscard]] std::int64_t first_layer() const noexcept { return first_layer_; }
   [[nodiscard]] Recompute recompute() const noexcept { return options_.recompute; }
 
-  /// What the backward pass reads of a layer: its own, or one place for all layers, into which it
-  /// is computed again.
+  /// Return the activations that the backward pass reads for a layer. If the policy recomputes
+  /// them, all layers share one object.
   [[nodiscard]] AttentionActivations& attention(std::int64_t index);
   [[nodiscard]] MlpActivations& mlp(std::int64_t index);
-  /// Rows in float32 that computing again starts from: the layer's input (kLayer) or its residual
-  /// after attention (kCheap). Requires one of the two.
+  /// Returns the rows in float32 that recomputation starts from: the layer's input (kLayer) or its
+  /// residual after attention (kCheap). Requires one of these policies.
   [[nodiscard]] OwnedMatrix& start(std::int64_t index);
-  /// The scaled A x of an adapter that only adds a low-rank product (T, R). Kept always: it is
-  /// small, and was made of rows that had not been rounded.
+  /// Returns the scaled A x (T, R) of an adapter that only adds a low-rank product. It is always
+  /// kept: it is small, and it was computed from rows that had not been rounded.
   [[nodiscard]] OwnedMatrix& low_rank(std::int64_t index, LinearKind kind);
-  /// The last layer's raw output (T, D) and the final norm's rstd (T, 1).
+  /// Return the last layer's raw output (T, D) and the final norm's rstd (T, 1).
   [[nodiscard]] OwnedMatrix& final_input() noexcept { return final_input_; }
   [[nodiscard]] OwnedMatrix& final_rstd() noexcept { return final_rstd_; }
 
-  /// Returns the bytes that each row kept by the last forward takes, in any order of rows. Requires
-  /// that no policy leaves parts out.
+  /// Returns the size of one row as kept by the last forward pass. Requires the policy kNone.
+  /// Units: bytes.
   [[nodiscard]] std::int64_t row_bytes();
-  /// Copies row i, as it is kept, to `to[i]`, `row_bytes()` long; null: nowhere.
+  /// Copies the stored bytes of row i to `to[i]`, which has `row_bytes()` bytes. Skips rows for
+  /// which `to[i]` is null.
   void save_rows(std::span<std::byte* const> to);
-  /// The opposite: becomes what a forward over those rows would leave. Requires that it has had a
-  /// forward with the same adapter.
+  /// Restores saved rows, in any order, as if a forward pass had computed them. Requires the policy
+  /// kNone and an earlier forward pass with the same adapter.
   void load_rows(std::span<const std::byte* const> from);
 
-  /// Returns the memory it owns now.
+  /// Returns the memory that it currently owns. Units: bytes.
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
-  /// Returns the memory that one training row takes with the adapter of `spec`.
+  /// Returns the memory that one training row takes with the adapter of `spec`. Units: bytes.
   [[nodiscard]] static std::int64_t bytes_per_row(const ModelConfig& config,
                                                   std::int64_t first_layer,
                                                   const KeepOptions& options = {},
                                                   const AdapterSpec& spec = {});
 
 private:
-  [[nodiscard]] std::size_t place(std::int64_t index) const;
-  // Rows of one part, one behind the other.
+  // Returns the index of layer `index` in the vectors below.
+  [[nodiscard]] std::size_t storage_index(std::int64_t index) const;
+  // The consecutive rows of one part.
   struct RowPart {
     std::byte* first = nullptr;
     std::size_t row_bytes = 0;
@@ -121,7 +126,7 @@ private:
 
   KeepOptions options_;
   std::int64_t first_layer_;
-  // From first_layer_ on, or one for all.
+  // One entry per layer from first_layer_ on, or a single entry that all layers share.
   std::vector<AttentionActivations> attention_;
   std::vector<MlpActivations> mlp_;
   std::vector<OwnedMatrix> start_;

@@ -43,7 +43,7 @@ Result<std::shared_ptr<const Adapter>> Adapter::create(const ModelConfig& config
   for (const AdaptedModule& module : spec) {
     const auto site = sites.find(module.path);
     if (site == sites.end()) {
-      return invalid_argument("adapter module " + module.path + " is no layer of the model");
+      return invalid_argument("adapter module " + module.path + " is not a layer of the model");
     }
     TIDEMILL_RETURN_IF_ERROR(check_features(module, site->second));
     adapter->first_layer_ = std::min(adapter->first_layer_, site->second.layer);

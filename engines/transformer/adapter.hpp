@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapter bound to a model: for each of its layers, what changes it, or nothing.
+// An adapter bound to a model: the change that it makes to each layer, if any.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace tidemill::engines {
 
-/// What changes one decoder layer. Gains are empty where the base's hold.
+/// Holds the changes to one decoder layer. A gain is empty if the base model's applies.
 struct AdaptedLayer {
   PerLinear<std::optional<LinearBypass>> linears;
   std::vector<float> input_gain;
@@ -26,13 +26,15 @@ struct AdaptedLayer {
   std::vector<float> key_gain;
 };
 
-/// One version of one adapter, prepared for a device. Immutable and shareable, as `ModelWeights`.
+/// Holds one version of one adapter, prepared for a device. Immutable and shareable, like
+/// `ModelWeights`.
 class Adapter {
 public:
-  /// Prepares `tensors`, which must be exactly the pieces of `spec`. `base` is read here alone; an
-  /// adapter with magnitudes (DoRA) is good for no other base, and needs `base` to keep its
-  /// tensors. Errors: `kInvalidArgument` naming a module that the model lacks or whose shape
-  /// differs, or a tensor that is missing, unknown or misshapen; those of `Ops::prepare_weight`.
+  /// Prepares `tensors`, which must be exactly those that `spec` describes. Reads `base` only
+  /// during this call. An adapter with magnitudes (DoRA) requires that `base` keeps its tensors,
+  /// and is valid for that base only.
+  /// Errors: `kInvalidArgument` naming a module that the model lacks or whose shape differs, or a
+  /// tensor that is missing, unknown or misshapen; those of `Ops::prepare_weight`.
   [[nodiscard]] static Result<std::shared_ptr<const Adapter>> create(const ModelConfig& config,
                                                                      const AdapterSpec& spec,
                                                                      const TensorMap& tensors,
@@ -42,18 +44,18 @@ public:
   [[nodiscard]] const AdaptedLayer& layer(std::int64_t index) const {
     return layers_[static_cast<std::size_t>(index)];
   }
-  /// Returns what changes a linear layer, the head or the table, or null.
+  /// Return the change to a linear layer, to the head or to the embedding table, or null.
   [[nodiscard]] const LinearBypass* bypass(std::int64_t layer, LinearKind kind) const;
   [[nodiscard]] const LinearBypass* head() const { return head_ ? &*head_ : nullptr; }
   [[nodiscard]] const EmbeddingBypass* embedding() const {
     return embedding_ ? &*embedding_ : nullptr;
   }
-  /// Returns the gain of the last norm; empty: the base's.
+  /// Returns the gain of the final norm; empty if the base model's applies.
   [[nodiscard]] const std::vector<float>& final_gain() const noexcept { return final_gain_; }
 
   [[nodiscard]] const AdapterSpec& spec() const noexcept { return spec_; }
-  /// Returns the lowest decoder layer that is changed, 0 if the table is, the number of layers if
-  /// none is: gradients need not go below it.
+  /// Returns the lowest decoder layer that gradients must reach: the lowest one that is changed, 0
+  /// if the embedding table is changed, or the number of layers if no decoder layer is.
   [[nodiscard]] std::int64_t first_layer() const noexcept { return first_layer_; }
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return size_bytes_; }
 

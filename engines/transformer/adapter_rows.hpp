@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers over rows of several adapters: what is the base's for all, what differs by run.
+// Computes layers over rows of several adapters: the base layer for all rows, the changes by run.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,10 @@
 
 namespace tidemill::engines {
 
-/// Cuts rows [0, num_rows) where an adapter has something in place of the base's: `find(adapter)`
-/// returns it or null. Calls `base(first_row, num_rows)` for the rows between, as few times as
-/// possible, and `own(what, first_row, num_rows)` for the others.
+/// Divides rows [0, num_rows) between the base model and adapters that replace a part of it:
+/// `find(adapter)` returns the replacement or null. Calls `own(replacement, first_row, num_rows)`
+/// for each run with a replacement, and `base(first_row, num_rows)` for all other rows, as few
+/// times as possible.
 template <class Find, class Base, class Own>
 void split_rows(std::span<const AdapterRun> runs, std::int64_t num_rows, const Find& find,
                 const Base& base, const Own& own) {
@@ -34,15 +35,17 @@ void split_rows(std::span<const AdapterRun> runs, std::int64_t num_rows, const F
   }
 }
 
-/// Where the scaled A x of the last `num_rows` rows goes, if they have an adapter that only adds.
+/// Destination of the scaled A x of the last `num_rows` rows, if their adapter only adds a low-rank
+/// product.
 struct KeptLowRank {
-  OwnedMatrix* rows = nullptr;  // null: it is not kept
+  OwnedMatrix* rows = nullptr;  // null: A x is not kept
   std::int64_t num_rows = 0;
 };
 
-/// y (T, O) = or += a linear layer on x (T, I), each run by its adapter: `find(adapter)` returns
-/// what it has for the layer, or null. Runs that only add go through the base layer with all other
-/// rows; a row has the same bits either way (R1 of ops.hpp).
+/// Computes y (T, O) = or += a linear layer on x (T, I), with the adapter of each run:
+/// `find(adapter)` returns its change to the layer, or null. Runs whose adapter only adds a
+/// low-rank product share one base product with all other rows. A row has the same bits either way
+/// (R1 of ops.hpp).
 template <class Find>
 void adapted_linear(const BaseLinear& layer, std::span<const AdapterRun> runs, const Find& find,
                     ConstMatrix x, Store store, Matrix y, const KeptLowRank& kept, Ops& ops) {

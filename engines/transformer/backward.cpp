@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass over the training rows of a batch, from the final norm to the embeddings.
 //
-// Layer by layer, downwards; within a layer group by group of rows (backward_groups.hpp); within a
-// group MLP, then attention. What the forward did not keep is computed again, and only where
-// something trained needs it: the input of a linear layer matters to its own gradients alone, and
-// nothing below the lowest trained layer is visited.
+// Layers are processed from the last to the first, the groups of rows of a layer in order
+// (backward_groups.hpp), and within a group the MLP before attention. Activations that the forward
+// pass did not keep are recomputed only if something that is trained needs them: the input of a
+// linear layer is needed only for that layer's own gradients, and layers below the lowest trained
+// one are skipped.
 #include <algorithm>
 #include <span>
 #include <vector>
@@ -120,7 +121,7 @@ private:
     projections(index, dquery, own);
   }
 
-  // Rows of a group, as attention backward takes them.
+  // The rows of a group that the backward pass of attention takes.
   struct Queries {
     ConstMatrix query;
     ConstMatrix out;
@@ -129,40 +130,41 @@ private:
     Matrix dquery;
   };
 
-  // Attention backward. Returns the gradients of the group's own keys and values, which are
-  // complete: prefixes go last, with what all that continue them have given.
+  // Runs the backward pass of attention. Returns the gradients of the group's own keys and values.
+  // They are complete, because prefixes are processed last and start from the sums of all segments
+  // that continue them.
   KvGradient key_value_gradients(std::int64_t index, const Queries& queries) {
     const std::int64_t cols = config_.num_kv_heads * config_.head_dim;
-    if (group_->opens) {
+    if (group_->starts_at_zero) {
       b_.dkey.reshape(group_->num_kv_rows, cols);
       b_.dvalue.reshape(group_->num_kv_rows, cols);
       std::ranges::fill(b_.dkey.elements(), 0.0F);
       std::ranges::fill(b_.dvalue.elements(), 0.0F);
     }
-    attend_backward(index, queries, [](const PrefixRole& role) { return role.is < 0; });
+    attend_backward(index, queries, [](const PrefixRole& role) { return role.own_prefix < 0; });
     for (const GroupSegment& segment : group_->segments) {
-      if (segment.role.continues >= 0 && segment.completes) {
-        prefixes_.add(segment.role.continues, seen_by(segment), ops_);
+      if (segment.role.continued_prefix >= 0 && segment.completes) {
+        prefixes_.add(segment.role.continued_prefix, visible_gradients(segment), ops_);
       }
     }
     for (const GroupSegment& segment : group_->segments) {
-      if (segment.role.is >= 0 && group_->opens) {
-        prefixes_.copy(segment.role.is, seen_by(segment));
+      if (segment.role.own_prefix >= 0 && group_->starts_at_zero) {
+        prefixes_.copy(segment.role.own_prefix, visible_gradients(segment));
       }
     }
-    attend_backward(index, queries, [](const PrefixRole& role) { return role.is >= 0; });
+    attend_backward(index, queries, [](const PrefixRole& role) { return role.own_prefix >= 0; });
     return own_rows();
   }
 
-  // Attention backward of those segments of the group whose role is one that `wanted` wants.
-  template <class Wanted>
-  void attend_backward(std::int64_t index, const Queries& queries, const Wanted& wanted) {
+  // Runs the backward pass of attention for the segments of the group whose role `selects` accepts.
+  template <class Selects>
+  void attend_backward(std::int64_t index, const Queries& queries, const Selects& selects) {
     std::vector<AttentionSegment> segments;
     std::vector<KvGradient> gradients;
     for (const GroupSegment& segment : group_->segments) {
-      if (wanted(segment.role)) {
+      if (selects(segment.role)) {
         segments.push_back(segment.attention);
-        gradients.push_back(seen_by(segment));
+        gradients.push_back(visible_gradients(segment));
       }
     }
     if (!segments.empty()) {
@@ -172,14 +174,14 @@ private:
     }
   }
 
-  // The gradients of all keys and values that a segment sees.
-  [[nodiscard]] KvGradient seen_by(const GroupSegment& segment) const {
+  // Returns the gradients of all keys and values that a segment sees.
+  [[nodiscard]] KvGradient visible_gradients(const GroupSegment& segment) const {
     const std::int64_t count = segment.attention.first_position + segment.attention.num_tokens;
     return {b_.dkey.view().slice_rows(segment.first_kv_row, count),
             b_.dvalue.view().slice_rows(segment.first_kv_row, count)};
   }
 
-  // The gradients of the group's own keys and values, one segment after the other.
+  // Returns the gradients of the group's own keys and values, one segment after the other.
   [[nodiscard]] KvGradient own_rows() {
     if (group_->segments.size() == 1) {
       const AttentionSegment& only = group_->segments.front().attention;
@@ -199,7 +201,7 @@ private:
     return {b_.dkey.view(), b_.dvalue.view()};
   }
 
-  // The query, key and value layers and the norm before them.
+  // Computes the gradients of the query, key and value layers and of the norm before them.
   void projections(std::int64_t index, ConstMatrix dquery, const KvGradient& dkv) {
     AttentionActivations& kept = activations_.attention(index);
     const ConstMatrix input = rows_of(kept.input, f_.residual);
@@ -222,7 +224,8 @@ private:
     }
   }
 
-  // Gradients of a linear layer and of what changes it; `dx` null: the input's is not wanted.
+  // Computes the gradients of a linear layer and of the adapter's change to it. The gradient of the
+  // input is skipped if `dx` is null.
   void linear(std::int64_t index, LinearKind kind, ConstMatrix dy, ConstMatrix x, Store store,
               const Matrix* dx) {
     const LinearWeights& layer = weights_.layer(index).linears[kind];
@@ -275,7 +278,7 @@ private:
     return query;
   }
 
-  // The group's rows.
+  // Return the group's rows.
   [[nodiscard]] Matrix rows_of(OwnedMatrix& all) const {
     return all.view().slice_rows(group_->first_row, group_->num_rows);
   }
@@ -295,12 +298,12 @@ private:
     return rows.reshape(group_->num_rows, cols);
   }
 
-  // The heads (N*n, C) of x (N, n*C), which has no gaps between rows.
+  // Returns the heads (N*n, C) of x (N, n*C). Requires that x has no gaps between rows.
   [[nodiscard]] Matrix heads_of(Matrix x) const {
     return {x.data, x.rows * x.cols / config_.head_dim, config_.head_dim, config_.head_dim};
   }
 
-  // Replaces dx (N, n*C), the gradient of a per-head norm's output, by that of its input.
+  // Replaces dx (N, n*C), the gradient of the output of a per-head norm, with that of its input.
   void head_norm(Matrix dx, KeptRows& kept, OwnedMatrix& rstd, std::span<const float> gain,
                  std::span<float> dgain) {
     const Matrix x = heads_of(rows_of(kept, f_.query));
@@ -321,15 +324,15 @@ private:
   const KvCache& cache_;
   Activations& activations_;
   Gradients& gradients_;
-  const Adapter* adapter_;  // of all rows, or null
+  const Adapter* adapter_;  // the adapter of all rows, or null
   std::int64_t num_rows_;
   std::vector<BackwardGroup> groups_;
-  const BackwardGroup* group_ = nullptr;  // whose rows are on their way through a layer
+  const BackwardGroup* group_ = nullptr;  // the group that is being processed
   PrefixGradients prefixes_;
   ForwardPass forward_;
 };
 
-// Whether `gradients` are those of everything that the training rows train.
+// Returns whether `gradients` belong to what the training rows train: the model or their adapter.
 bool fits(const Gradients& gradients, const BatchPlan& plan) {
   if (gradients.trains_model()) {
     return plan.adapter_runs.empty();
@@ -347,7 +350,7 @@ void Transformer::backward(const ModelWeights& weights, const Batch& batch, cons
   const BatchPlan plan = plan_training_rows(batch, cache);
   const std::int64_t num_rows = batch.num_training_rows();
   TIDEMILL_CHECK(num_rows > 0 && dhidden.rows == num_rows) << dhidden.rows << " of " << num_rows;
-  TIDEMILL_CHECK(fits(gradients, plan)) << "gradients of other weights than the rows train";
+  TIDEMILL_CHECK(fits(gradients, plan)) << "the gradients are not those of the weights to train";
   TIDEMILL_CHECK(activations.first_layer() <= gradients.first_layer());
   BackwardPass pass(s, weights, plan, cache, activations, gradients, options);
   pass.final_norm(dhidden);

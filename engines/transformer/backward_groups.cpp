@@ -27,7 +27,7 @@ void add_windows(const AttentionSegment& segment, const PrefixRole& role,
     groups.push_back({.first_row = segment.first_row + begin,
                       .num_rows = count,
                       .num_kv_rows = segment.first_position + segment.num_tokens,
-                      .opens = begin == last,
+                      .starts_at_zero = begin == last,
                       .segments = {{window, role, 0, begin == 0}}});
   }
 }
@@ -36,9 +36,9 @@ void add_windows(const AttentionSegment& segment, const PrefixRole& role,
 
 std::int64_t group_rows(std::int64_t rows, std::int64_t longest,
                         const BackwardOptions& options) noexcept {
-  const std::int64_t most =
+  const std::int64_t max_rows =
       options.window_tokens > 0 ? options.window_tokens : std::max(longest, kWholeRows);
-  return std::min(rows, most);
+  return std::min(rows, max_rows);
 }
 
 std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, std::int64_t window_tokens) {
@@ -51,7 +51,7 @@ std::vector<BackwardGroup> plan_groups(const BatchPlan& plan, std::int64_t windo
   const std::int64_t max_rows = group_rows(num_rows, longest, {window_tokens});
   const std::int64_t max_kv_rows = window_tokens > 0 ? max_rows : num_rows;
   std::vector<BackwardGroup> groups;
-  bool whole = false;  // the last group is of whole segments
+  bool whole = false;  // the last group consists of whole segments
   for (std::size_t i = 0; i < plan.segments.size(); ++i) {
     const AttentionSegment& segment = plan.segments[i];
     const PrefixRole& role = plan.roles[i];

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows that a backward pass takes through a layer together.
+// Divides rows into the groups that a backward pass takes through a layer together.
 //
-// A group is consecutive whole segments, or one window [a, b) of a segment that is longer than a
-// window may be. Windows of one sequence go from its last to its first: a window's queries add to
-// the gradients of all keys and values before it, so that those of [a, b) are complete, and go on
-// through their projections, once the window itself is done. A segment is cut by its own tokens
-// alone, and weights get their gradients group after group: every segment adds the same bits
-// wherever it stands.
+// A group consists of consecutive whole segments, or of one window [a, b) of a segment that is
+// longer than the maximum window. The windows of a sequence are processed from the last to the
+// first, since the queries of a window add to the gradients of all keys and values before it. After
+// window [a, b), the gradients of its own keys and values are complete and can go through their
+// projections. How a segment is cut depends only on its own tokens, and gradients of weights are
+// added group after group, so a segment adds the same bits at any position in the batch.
 //
-// A segment that continues a prefix has rows for the gradients of the prefix's keys and values too,
-// before its own.
+// A segment that continues a prefix also has rows for the gradients of the prefix's keys and
+// values, before those of its own.
 #pragma once
 
 #include <cstdint>
@@ -22,30 +22,32 @@ namespace tidemill::engines {
 
 /// A segment of a group.
 struct GroupSegment {
-  AttentionSegment attention;  // its rows count from the group's first row
+  AttentionSegment attention;  // row numbers count from the group's first row
   PrefixRole role;
-  std::int64_t first_kv_row = 0;  // of position 0, in the gradients of keys and values
-  bool completes = true;          // none of its tokens before these are still to come
+  std::int64_t first_kv_row = 0;  // row of position 0 in the gradients of keys and values
+  bool completes = true;          // the first tokens of the segment are in this group
 };
 
 /// Consecutive rows of a plan: whole segments, or one window of one.
 struct BackwardGroup {
   std::int64_t first_row = 0;
   std::int64_t num_rows = 0;
-  /// Rows of the gradients of keys and values: of each segment's positions from 0 on; for a window,
-  /// of the positions of its whole segment.
+  /// Rows of the gradients of keys and values. They cover the positions of each segment from 0 on;
+  /// for a window, the positions of its whole segment.
   std::int64_t num_kv_rows = 0;
-  bool opens = true;  // they begin at zero; else a later window has added to them
+  /// Whether those gradients start at zero. If not, a window of later tokens has added to them.
+  bool starts_at_zero = true;
   std::vector<GroupSegment> segments;
 };
 
-/// Without windows, whole segments go together while they have no more rows than this: enough for
-/// products at full speed. One that is longer goes alone.
+/// Maximum rows of a group of whole segments if there are no windows: enough for products at full
+/// speed. A longer segment is a group by itself.
 inline constexpr std::int64_t kWholeRows = 512;
 
-/// Cuts the rows of `plan` into groups of at most `window_tokens` rows in the order they are gone
-/// through, 0: of at most `kWholeRows` or one segment, none of which is cut. Rows of gradients of
-/// keys and values in a group are no more than all rows, or than one segment needs.
+/// Divides the rows of `plan` into groups, in the order in which they are processed. Groups have at
+/// most `window_tokens` rows. If `window_tokens` is 0, groups have at most `kWholeRows` rows or are
+/// a single segment, and no segment is cut. The rows of gradients of keys and values in a group do
+/// not exceed the number of all rows or what one segment needs.
 [[nodiscard]] std::vector<BackwardGroup> plan_groups(const BatchPlan& plan,
                                                      std::int64_t window_tokens);
 

@@ -18,7 +18,7 @@ void check_segment(const Segment& segment, const KvCache& cache) {
       << segment.pages.size() << " pages for " << end << " tokens";
   TIDEMILL_CHECK(segment.mode == SegmentMode::kInference ||
                  (segment.first_position == 0) == (segment.prefix < 0))
-      << "a training segment begins a sequence or follows a prefix";
+      << "a training segment must begin a sequence or continue a prefix";
 }
 
 void check_prefix(const Batch& batch, std::size_t index) {
@@ -27,13 +27,14 @@ void check_prefix(const Batch& batch, std::size_t index) {
   const Segment& prefix = batch.segments[static_cast<std::size_t>(segment.prefix)];
   TIDEMILL_CHECK(prefix.prefix < 0 && prefix.first_position == 0 &&
                  prefix.num_tokens == segment.first_position)
-      << "segment " << index << " does not follow segment " << segment.prefix;
+      << "segment " << index << " does not continue its prefix, segment " << segment.prefix;
   TIDEMILL_CHECK(prefix.mode == SegmentMode::kInference ||
                  segment.prefix > static_cast<std::int64_t>(index))
-      << "a prefix that is trained comes last";
+      << "a training prefix must come after the segments that continue it";
 }
 
-// What of the prefix of `segment` goes to the segment's own page too, if that is another.
+// If `segment` has its own copy of the page in which it starts, plans to store the prefix tokens of
+// that page there too.
 void append_shared_page(const Segment& segment, const AttentionSegment& prefix,
                         std::int64_t page_tokens, BatchPlan& plan) {
   const std::int64_t page = segment.first_position / page_tokens;
@@ -56,11 +57,11 @@ void add_segment(const Segment& segment, BatchPlan& plan) {
   append_adapter_rows(segment.adapter, first_row, segment.num_tokens, plan.adapter_runs);
 }
 
-// Finds the prefixes of `segments`, of which the first is the batch's segment `first_index`.
+// Plans the prefixes of `segments`, the first of which is segment `first_index` of the batch.
 void plan_prefixes(std::span<const Segment> segments, std::int64_t first_index, BatchPlan& plan) {
   plan.roles.resize(segments.size());
   std::int64_t num_rows = 0;
-  std::int64_t last = -1;  // the prefix planned last: what continues one is neighbours
+  std::int64_t last = -1;  // the last planned prefix; segments that continue it are adjacent
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
     if (segment.prefix < 0) {
@@ -70,16 +71,17 @@ void plan_prefixes(std::span<const Segment> segments, std::int64_t first_index, 
       last = segment.prefix;
       const bool trained = last >= first_index;
       if (trained) {
-        plan.roles[static_cast<std::size_t>(last - first_index)].is = std::ssize(plan.prefixes);
+        plan.roles[static_cast<std::size_t>(last - first_index)].own_prefix =
+            std::ssize(plan.prefixes);
       }
       plan.prefixes.push_back({num_rows, segment.first_position, trained});
       num_rows += segment.first_position;
     }
-    plan.roles[i].continues = std::ssize(plan.prefixes) - 1;
+    plan.roles[i].continued_prefix = std::ssize(plan.prefixes) - 1;
   }
 }
 
-// The segments from the first training segment on.
+// Returns the segments from the first training segment on.
 std::span<const Segment> training_segments(const Batch& batch) {
   const auto first = std::ranges::find(batch.segments, SegmentMode::kTraining, &Segment::mode);
   return {first, batch.segments.end()};
@@ -118,7 +120,7 @@ BatchPlan plan_batch(const Batch& batch, const KvCache& cache) {
   TIDEMILL_CHECK(static_cast<std::int64_t>(plan.positions.size()) == batch.num_rows())
       << plan.positions.size() << " rows in segments, " << batch.num_rows() << " tokens";
   for (const Segment& segment : training_segments(batch)) {
-    TIDEMILL_CHECK(segment.mode == SegmentMode::kTraining) << "inference segments come first";
+    TIDEMILL_CHECK(segment.mode == SegmentMode::kTraining) << "inference segments must come first";
   }
   for (std::size_t i = 0; i < batch.segments.size(); ++i) {
     if (const Segment& segment = batch.segments[i]; segment.prefix >= 0) {
@@ -162,7 +164,7 @@ BatchPlan plan_training_rows(const Batch& batch, const KvCache& cache) {
       plan.adapter_runs.empty() ||
       (plan.adapter_runs.size() == 1 &&
        plan.adapter_runs[0].num_rows == static_cast<std::int64_t>(plan.positions.size())))
-      << "training segments share one adapter";
+      << "training segments must share one adapter";
   return plan;
 }
 

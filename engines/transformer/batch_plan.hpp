@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pass over a batch needs beside its tokens, worked out once for all layers.
+// Plans a pass over a batch: what all layers need in addition to the tokens, computed once.
 #pragma once
 
 #include <cstdint>
@@ -11,47 +11,48 @@
 
 namespace tidemill::engines {
 
-/// A prefix that segments continue, and where the gradients of its keys and values are among those
-/// of all prefixes.
+/// A prefix that segments continue. `first_row` locates the gradients of its keys and values among
+/// those of all prefixes.
 struct PlannedPrefix {
   std::int64_t first_row = 0;
   std::int64_t num_tokens = 0;
-  bool trained = false;  // a segment of the plan; else of another batch
+  bool trained = false;  // a segment of this plan; otherwise it is trained in a later batch
 };
 
-/// How a segment takes part in a prefix: index into `BatchPlan::prefixes`, or -1.
+/// The role of a segment with respect to prefixes: indices into `BatchPlan::prefixes`, or -1.
 struct PrefixRole {
-  std::int64_t is = -1;
-  std::int64_t continues = -1;
+  std::int64_t own_prefix = -1;        // the prefix that the segment is
+  std::int64_t continued_prefix = -1;  // the prefix that the segment continues
 };
 
-/// Rows count from the first row planned.
+/// A plan of some rows of a batch. Row numbers count from the first planned row.
 struct BatchPlan {
-  std::vector<std::int32_t> positions;  // of each row
-  std::int64_t num_positions = 0;       // one more than the largest
+  std::vector<std::int32_t> positions;  // one per row
+  std::int64_t num_positions = 0;       // the largest position + 1
   std::vector<AttentionSegment> segments;
   std::vector<AdapterRun> adapter_runs;
-  /// What is stored in the cache: the segments, and once more those tokens of a prefix that share a
-  /// page with what follows.
+  /// The tokens to store in the cache: the segments, and a second copy of those prefix tokens that
+  /// share a page with a continuation.
   std::vector<AttentionSegment> appends;
-  std::vector<PlannedPrefix> prefixes;  // in the order of what continues them; of training rows
-  std::vector<PrefixRole> roles;        // of each segment; of training rows
+  // Set only in plans of training rows:
+  std::vector<PlannedPrefix> prefixes;  // in the order of the segments that continue them
+  std::vector<PrefixRole> roles;        // one per segment
 };
 
 /// Plans all rows of `batch`. A batch that breaks the rules of `Batch` is a programmer error.
 [[nodiscard]] BatchPlan plan_batch(const Batch& batch, const KvCache& cache);
 
-/// The rows whose hidden states are wanted, as a plan of their own; attention gives a row the same
-/// bits in it.
+/// A separate plan of the rows whose hidden states are requested. Attention gives a row the same
+/// bits in both plans.
 struct HiddenPlan {
-  std::vector<std::int64_t> rows;  // ascending, of the plan they are taken from
+  std::vector<std::int64_t> rows;  // ascending row numbers of the original plan
   BatchPlan plan;
 };
 
-/// Plans the rows of `batch`, planned as `all`, that hidden states are wanted of.
+/// Plans the rows of `batch` whose hidden states are requested; `all` is the plan of all its rows.
 [[nodiscard]] HiddenPlan plan_hidden_rows(const Batch& batch, const BatchPlan& all);
 
-/// Plans the training rows of `batch` alone.
+/// Plans only the training rows of `batch`.
 [[nodiscard]] BatchPlan plan_training_rows(const Batch& batch, const KvCache& cache);
 
 }  // namespace tidemill::engines

@@ -12,7 +12,7 @@
 namespace tidemill::engines {
 namespace {
 
-// Look-ups of all rows, each run by its adapter.
+// Looks up the embeddings of all rows, with the adapter of each run.
 void embed(std::span<const std::int32_t> ids, const ModelWeights& weights, const BatchPlan& plan,
            Ops& ops, Matrix out) {
   const auto ids_of = [ids](std::int64_t first, std::int64_t count) {
@@ -39,30 +39,31 @@ void embed(std::span<const std::int32_t> ids, const ModelWeights& weights, const
   }
 }
 
-// The last layer behind its keys and values, and the final norm, for the rows wanted alone.
-void finish_rows(Transformer::State& state, const ModelWeights& weights, const HiddenPlan& wanted,
-                 const KvCache& cache) {
-  if (wanted.rows.empty()) {
+// Computes the last layer after its keys and values, and the final norm, only for the rows in
+// `requested`.
+void finish_rows(Transformer::State& state, const ModelWeights& weights,
+                 const HiddenPlan& requested, const KvCache& cache) {
+  if (requested.rows.empty()) {
     return;
   }
-  state.forward.residual.keep_rows(wanted.rows);
-  state.forward.normed.keep_rows(wanted.rows);
-  ForwardPass pass(state, weights, wanted.plan, cache, nullptr, 0);
+  state.forward.residual.keep_rows(requested.rows);
+  state.forward.normed.keep_rows(requested.rows);
+  ForwardPass pass(state, weights, requested.plan, cache, nullptr, 0);
   pass.finish_layer(state.config.num_layers - 1);
   pass.final_norm();
 }
 
-// The rows whose activations are kept: the last ones.
+// Returns the number of rows whose activations are kept; they are the last ones.
 std::int64_t num_kept_rows(const Batch& batch, const BatchPlan& plan,
                            const ForwardOptions& options) {
   const std::int64_t training = batch.num_training_rows();
   TIDEMILL_CHECK(options.activations != nullptr || (training == 0 && !options.keeps_inference))
-      << "no activations to keep rows in";
+      << "the batch needs activations, but none were given";
   if (!options.keeps_inference) {
     return training;
   }
   TIDEMILL_CHECK(plan.adapter_runs.empty() || plan.adapter_runs[0].num_rows == batch.num_rows())
-      << "rows that are kept share one adapter";
+      << "rows that are kept must share one adapter";
   return batch.num_rows();
 }
 
@@ -71,7 +72,7 @@ std::int64_t num_kept_rows(const Batch& batch, const BatchPlan& plan,
 ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                  const ForwardOptions& options) {
   State& s = *state_;
-  s.head.holds_pass = false;
+  s.head.holds_all_logits = false;
   const BatchPlan plan = plan_batch(batch, cache);
   const std::int64_t num_kept = num_kept_rows(batch, plan, options);
   s.forward.reserve_inner(batch.num_rows(), s.config.intermediate_size);
@@ -84,8 +85,8 @@ ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch
                    options.key_observer);
   const std::int64_t last = s.config.num_layers - 1;
   const bool trims = num_kept == 0 && !options.observer;
-  const HiddenPlan wanted = trims ? plan_hidden_rows(batch, plan) : HiddenPlan();
-  const bool trimmed = trims && std::ssize(wanted.rows) < batch.num_rows();
+  const HiddenPlan requested = trims ? plan_hidden_rows(batch, plan) : HiddenPlan();
+  const bool trimmed = trims && std::ssize(requested.rows) < batch.num_rows();
   for (std::int64_t index = 0; index < (trimmed ? last : last + 1); ++index) {
     pass.layer(index);
     if (options.observer) {
@@ -93,10 +94,10 @@ ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch
     }
   }
   if (trimmed) {
-    s.forward.hidden.reshape(batch.num_rows(), s.config.hidden_size);  // room for all rows
+    s.forward.hidden.reshape(batch.num_rows(), s.config.hidden_size);  // memory for all rows
     pass.append_keys(last);
-    finish_rows(s, weights, wanted, cache);
-    s.forward.hidden.spread_rows(wanted.rows, batch.num_rows());
+    finish_rows(s, weights, requested, cache);
+    s.forward.hidden.spread_rows(requested.rows, batch.num_rows());
   } else {
     pass.final_norm();
   }
@@ -106,7 +107,7 @@ ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch
 ConstMatrix Transformer::recall(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                 Activations& activations, const KeySource& keys) {
   State& s = *state_;
-  s.head.holds_pass = false;
+  s.head.holds_all_logits = false;
   const BatchPlan plan = plan_batch(batch, cache);
   const std::int64_t num_rows = batch.num_rows();
   const std::int64_t num_training_rows = batch.num_training_rows();

@@ -86,7 +86,7 @@ void ForwardPass::attention_half(std::int64_t index, AttentionActivations* kept,
   attend(index, kept);
 }
 
-// The input's norm; keys and values, as far as somebody needs them.
+// Computes the input norm. Computes keys and values only if they are needed.
 void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept, Append append) {
   const std::int64_t key_cols = config_.num_kv_heads * config_.head_dim;
   const Matrix normed = b_.normed.reshape(num_rows_, config_.hidden_size);
@@ -116,7 +116,8 @@ void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept
   }
 }
 
-// Queries of the normalised input, attention, and its output onto the residual stream.
+// Computes queries of the normalized input and attention, and adds its output to the residual
+// stream.
 void ForwardPass::attend(std::int64_t index, AttentionActivations* kept) {
   const AttentionShape shape = attention_shape(config_, index, cache_.options());
   const std::int64_t query_cols = config_.num_heads * config_.head_dim;
@@ -144,8 +145,8 @@ void ForwardPass::attend(std::int64_t index, AttentionActivations* kept) {
 
 void ForwardPass::mlp_input(std::int64_t index, MlpActivations* kept) {
   const Matrix normed = b_.normed.view();
-  gate_ = place(b_.gate, kept != nullptr ? &kept->gate : nullptr);
-  up_ = place(b_.up, kept != nullptr ? &kept->up : nullptr);
+  gate_ = result_target(b_.gate, kept != nullptr ? &kept->gate : nullptr);
+  up_ = result_target(b_.up, kept != nullptr ? &kept->up : nullptr);
   if (kept != nullptr) {
     keep(b_.residual.view(), kept->residual);
   }
@@ -187,14 +188,14 @@ void ForwardPass::layer_norm(std::int64_t index, NormKind kind, ConstMatrix x, M
   norm(x, gain_of(weights_.layer(index), kind), own, out, kept_rstd);
 }
 
-// Normalises each head of x (T, n*C) in place.
+// Normalizes each head of x (T, n*C) in place.
 void ForwardPass::head_norm(std::int64_t index, NormKind kind, OwnedMatrix& x,
                             OwnedMatrix* kept_rstd) {
   const Matrix heads = x.as_rows_of(config_.head_dim);
   layer_norm(index, kind, heads, heads, kept_rstd);
 }
 
-// A norm of rows, or of parts of rows; `find` returns an adapter's own gain or null.
+// Normalizes rows, or equal parts of rows. `find` returns the gain of an adapter, or null.
 template <class Find>
 void ForwardPass::norm(ConstMatrix x, std::span<const float> gain, const Find& find, Matrix out,
                        OwnedMatrix* kept_rstd) {
@@ -217,18 +218,18 @@ void ForwardPass::norm(ConstMatrix x, std::span<const float> gain, const Find& f
   }
 }
 
-std::span<float> ForwardPass::rstd_buffer(const OwnedMatrix* wanted, std::int64_t per_row) {
-  if (wanted == nullptr) {
+std::span<float> ForwardPass::rstd_buffer(const OwnedMatrix* kept, std::int64_t per_row) {
+  if (kept == nullptr) {
     return {};
   }
   b_.rstd.reshape(num_rows_, per_row);
   return b_.rstd.elements();
 }
 
-Matrix ForwardPass::place(OwnedMatrix& buffer, KeptRows* kept) const {
+Matrix ForwardPass::result_target(OwnedMatrix& buffer, KeptRows* kept) const {
   if (kept != nullptr && num_kept_ == num_rows_) {
-    if (const auto there = kept->place(num_rows_, config_.intermediate_size)) {
-      return *there;
+    if (const auto target = kept->direct_target(num_rows_, config_.intermediate_size)) {
+      return *target;
     }
   }
   return buffer.reshape(num_rows_, config_.intermediate_size);

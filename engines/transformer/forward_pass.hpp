@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decoder layers of one forward pass, and the parts of them that a backward pass runs again.
+// The decoder layers of one forward pass, and the parts of them that a backward pass recomputes.
 #pragma once
 
 #include <cstdint>
@@ -9,29 +9,31 @@
 
 namespace tidemill::engines {
 
-/// One pass over the rows of one plan, of which the last may be kept for training. All it borrows
-/// must outlive it. The residual stream is `ForwardBuffers::residual` (T, D), set by the caller.
+/// Runs one pass over the rows of a plan. Activations of the last rows may be kept for training.
+/// Everything it borrows must outlive it. The residual stream is `ForwardBuffers::residual` (T, D),
+/// which the caller sets.
 class ForwardPass {
 public:
-  /// `activations` receive what is kept of the last `num_kept` rows; null: nothing is.
+  /// `activations` receive those of the last `num_kept` rows. Null: none are kept.
   ForwardPass(Transformer::State& state, const ModelWeights& weights, const BatchPlan& plan,
               const KvCache& cache, Activations* activations, std::int64_t num_kept,
               KeyObserver key_observer = {});
 
   void layer(std::int64_t index);
-  /// The two parts of a layer when nothing is kept: keys and values of all rows go to the cache,
-  /// and then all else is done, by a pass over as many of the rows as anybody needs.
+  /// The two parts of a layer if nothing is kept. `append_keys` stores the keys and values of all
+  /// rows in the cache. `finish_layer` computes the rest; it may belong to another pass, over only
+  /// those rows whose results are needed.
   void append_keys(std::int64_t index);
   void finish_layer(std::int64_t index);
-  /// Leaves the normalised hidden states in `ForwardBuffers::hidden`.
+  /// Computes the normalized hidden states in `ForwardBuffers::hidden`.
   void final_norm();
 
-  /// Fills, of rows that are all training rows, the halves of layer `index` that its policy does
-  /// not keep, from the rows it starts from.
+  /// Recomputes the activations of layer `index` that the policy does not keep, from
+  /// `Activations::start`. Requires that all rows are training rows.
   void recompute(std::int64_t index);
 
 private:
-  // Whether keys and values go to the cache, or are there already.
+  // Says whether keys and values are stored in the cache, or are there already.
   enum class Append { kYes, kNo };
 
   void attention_half(std::int64_t index, AttentionActivations* kept, Append append);
@@ -46,12 +48,12 @@ private:
   template <class Find>
   void norm(ConstMatrix x, std::span<const float> gain, const Find& find, Matrix out,
             OwnedMatrix* kept_rstd);
-  [[nodiscard]] std::span<float> rstd_buffer(const OwnedMatrix* wanted, std::int64_t per_row);
+  [[nodiscard]] std::span<float> rstd_buffer(const OwnedMatrix* kept, std::int64_t per_row);
   [[nodiscard]] bool keeps(std::int64_t index) const;
-  // Where (T, F) results go of which `kept` keeps the last rows: to itself, if these are all rows
-  // and are kept as they are, or to `buffer`.
-  [[nodiscard]] Matrix place(OwnedMatrix& buffer, KeptRows* kept) const;
-  // Copies the rows that are kept, unless they are there.
+  // Returns the destination of (T, F) results whose last rows are to be kept in `kept`: `kept`
+  // itself if it keeps all rows unrounded, otherwise `buffer`.
+  [[nodiscard]] Matrix result_target(OwnedMatrix& buffer, KeptRows* kept) const;
+  // Copies the rows to keep from `source`, unless they were written to `target` directly.
   void keep(ConstMatrix source, KeptRows& target);
   void keep(const OwnedMatrix& source, OwnedMatrix& target) const;
 
@@ -64,7 +66,7 @@ private:
   RopeTables rope_;
   const KvCache& cache_;
   Activations* activations_;  // null: nothing is kept
-  Matrix gate_;               // of the MLP that is being computed
+  Matrix gate_;               // of the MLP being computed
   Matrix up_;
   std::int64_t num_rows_;
   std::int64_t num_kept_;

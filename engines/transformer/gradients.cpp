@@ -14,7 +14,7 @@ Matrix matrix_over(std::vector<float>& values, std::int64_t rows, std::int64_t c
   return {values.data(), rows, cols, cols};
 }
 
-// Views of the piece `name`; null or empty without one.
+// Return a view of the tensor `name`, null or empty if `name` is empty.
 Matrix matrix_of(const std::string& name, ParameterSet& sums) {
   return name.empty() ? Matrix() : sums.matrix(name);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where gradients are accumulated: for all parameters of a model, or for one adapter alone.
+// Accumulates gradients: of all parameters of a model, or only of one adapter.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tidemill::engines {
 
-/// The gradients of one decoder layer. Gains are empty when not trained.
+/// Holds the gradients of one decoder layer. Gains are empty if they are not trained.
 struct LayerGradients {
   std::span<float> input_gain;
   std::span<float> attention_gain;
@@ -24,17 +24,18 @@ struct LayerGradients {
   PerLinear<LinearGradient> linears;
 };
 
-/// Sums of gradients over the sequences of a batch.
+/// Holds sums of gradients over the sequences of a batch.
 ///
-/// Sequences are added one by one in the order they are given, row after row (of one that is taken
-/// in windows, the last window first), so that the sums have the same bits for every cut of the
-/// batch between sequences (DESIGN I6). For that the two uses of a tied embedding are summed apart
-/// and joined by `collect`, which also turns the A of LoRA on the table, summed by tokens.
+/// Sequences are added one by one in the given order, row after row. A sequence that is processed
+/// in windows adds its last window first. The sums therefore have the same bits however the batch
+/// is divided between sequences (docs/architecture.md, I6). For the same reason, the two uses of a
+/// tied embedding are summed separately, and `collect` adds them. `collect` also transposes the
+/// gradient of the A matrix of LoRA on the embedding table, which is summed by token.
 class Gradients {
 public:
-  /// Makes zero gradients for every parameter of a model.
+  /// Creates zero gradients for every parameter of a model.
   [[nodiscard]] static Gradients for_model(const ModelConfig& config);
-  /// Makes zero gradients for the pieces of an adapter; nothing is computed for frozen weights.
+  /// Creates zero gradients for the tensors of an adapter. Nothing is computed for frozen weights.
   [[nodiscard]] static Gradients for_adapter(const ModelConfig& config, const AdapterSpec& spec);
   Gradients(Gradients&&) = default;
   Gradients& operator=(Gradients&&) = default;
@@ -42,21 +43,22 @@ public:
   Gradients& operator=(const Gradients&) = delete;
   ~Gradients() = default;
 
-  /// Returns the sums since `set_zero`, named and shaped as the parameters, once all sequences of
-  /// the batch have been added.
+  /// Returns the sums since `set_zero`, with the names and shapes of the parameters. To be called
+  /// after all sequences of the batch have been added.
   [[nodiscard]] ParameterSet& collect();
   void set_zero() noexcept;
 
-  /// Returns the lowest layer that gradients must reach: 0 when all parameters are trained, else as
-  /// `Adapter::first_layer`.
+  /// Returns the lowest layer that gradients must reach: 0 if all parameters are trained, otherwise
+  /// as `Adapter::first_layer`.
   [[nodiscard]] std::int64_t first_layer() const noexcept { return first_layer_; }
   [[nodiscard]] bool trains_model() const noexcept { return trains_model_; }
-  /// Returns whether something of the table is trained.
+  /// Returns whether the embedding table or an adapter of it is trained.
   [[nodiscard]] bool trains_embedding() const noexcept {
     return embedding_.table.data != nullptr || embedding_.b.data != nullptr;
   }
   [[nodiscard]] LayerGradients& layer(std::int64_t index);
-  /// The rest of the model; null or empty where it is not trained.
+  /// Return the gradients outside the decoder layers. Those of parts that are not trained are null
+  /// or empty.
   [[nodiscard]] const EmbeddingGradient& embedding() const noexcept { return embedding_; }
   [[nodiscard]] const LinearGradient& head() const noexcept { return head_; }
   [[nodiscard]] std::span<float> final_gain() noexcept { return final_gain_; }
@@ -67,8 +69,8 @@ private:
 
   ParameterSet sums_;
   std::vector<float> tied_head_;     // the second use of a tied embedding
-  std::vector<float> transposed_a_;  // (V, R) of LoRA on the table
-  Matrix embedding_a_;               // where it goes, (R, V)
+  std::vector<float> transposed_a_;  // (V, R), for LoRA on the table
+  Matrix embedding_a_;               // (R, V), the part of `sums_` that `collect` adds it to
   std::vector<LayerGradients> layers_;
   EmbeddingGradient embedding_;
   LinearGradient head_;

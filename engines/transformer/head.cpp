@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The language-model head: logits, log-probabilities of given tokens, and their gradients, a chunk
-// of rows at a time.
+// The language-model head: logits, log-probabilities of given tokens, and their gradients. It
+// processes one chunk of rows at a time.
 #include <algorithm>
 #include <vector>
 
@@ -11,7 +11,7 @@
 namespace tidemill::engines {
 namespace {
 
-// The rows with a target, cut in chunks: rows without one cost nothing.
+// Cuts the rows that have a target into chunks. Rows without a target cost nothing.
 class TargetChunks {
 public:
   TargetChunks(std::span<const std::int32_t> targets, std::int64_t chunk_rows)
@@ -68,7 +68,7 @@ void compute_logits(const ModelWeights& weights, std::span<const AdapterRun> run
       Store::kOverwrite, logits, {}, ops);
 }
 
-// Copies the chunk's rows of `hidden` together and computes their logits.
+// Gathers the chunk's rows of `hidden` and computes their logits.
 Matrix chunk_logits(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
                     const TargetChunks::Chunk& chunk, Ops& ops, HeadBuffers& buffers) {
   const Matrix rows = buffers.hidden.reshape(chunk.size(), hidden.cols);
@@ -100,7 +100,7 @@ void Transformer::token_logprobs(const ModelWeights& weights, const Adapter* ada
   std::ranges::fill(entropies, 0.0F);
   const TargetChunks chunks(targets, options.chunk_rows);
   state_->head.borrow(state_->forward);
-  state_->head.holds_pass = chunks.num_chunks() == 1;
+  state_->head.holds_all_logits = chunks.num_chunks() == 1;
   for (std::size_t index = 0; index < chunks.num_chunks(); ++index) {
     const TargetChunks::Chunk chunk = chunks.chunk(index);
     const Matrix logits = chunk_logits(weights, adapter, hidden, chunk, state_->ops, state_->head);
@@ -127,8 +127,8 @@ void Transformer::token_logprobs_backward(const ModelWeights& weights, const Ada
   TIDEMILL_CHECK(upstream.dentropies.empty() || upstream.dentropies.size() == targets.size());
   TIDEMILL_CHECK(dhidden.rows == hidden.rows && dhidden.cols == hidden.cols);
   Ops& ops = state_->ops;
-  const bool held = upstream.follows && state_->head.holds_pass;
-  state_->head.holds_pass = false;  // the gradient replaces them
+  const bool held = upstream.follows_token_logprobs && state_->head.holds_all_logits;
+  state_->head.holds_all_logits = false;  // the gradient overwrites them
   state_->head.borrow(state_->forward);
   for (std::int64_t row = 0; row < dhidden.rows; ++row) {
     std::fill_n(dhidden.row(row), dhidden.cols, 0.0F);

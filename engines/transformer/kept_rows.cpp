@@ -11,7 +11,7 @@ KeptRows::KeptRows(DType dtype) : dtype_(dtype) {
   TIDEMILL_CHECK(dtype == DType::kF32 || dtype == DType::kBF16) << dtype_name(dtype);
 }
 
-std::optional<Matrix> KeptRows::place(std::int64_t rows, std::int64_t cols) {
+std::optional<Matrix> KeptRows::direct_target(std::int64_t rows, std::int64_t cols) {
   if (dtype_ != DType::kF32) {
     return std::nullopt;
   }
@@ -21,13 +21,13 @@ std::optional<Matrix> KeptRows::place(std::int64_t rows, std::int64_t cols) {
 }
 
 void KeptRows::resize_rows(std::int64_t rows) {
-  if (place(rows, cols_).has_value()) {
+  if (direct_target(rows, cols_).has_value()) {
     return;
   }
   rows_ = rows;
   const std::int64_t bytes = rows_ * bytes_per_row();
   if (bytes > narrow_.size()) {
-    narrow_ = {};  // both at once could be much
+    narrow_ = {};  // freed first: holding both would double peak memory
     narrow_ = AlignedBytes(bytes);
   }
 }
@@ -37,7 +37,7 @@ std::byte* KeptRows::row_bytes() noexcept {
 }
 
 void KeptRows::keep(ConstMatrix rows, Ops& ops) {
-  if (const std::optional<Matrix> to = place(rows.rows, rows.cols)) {
+  if (const std::optional<Matrix> to = direct_target(rows.rows, rows.cols)) {
     for (std::int64_t row = 0; row < rows_; ++row) {
       std::copy_n(rows.row(row), cols_, to->row(row));
     }

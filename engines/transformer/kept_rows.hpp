@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that outlive the forward pass, in the type they are kept in.
+// Rows that are kept from the forward pass to the backward pass, in float32 or bfloat16.
 #pragma once
 
 #include <cstddef>
@@ -14,31 +14,31 @@
 
 namespace tidemill::engines {
 
-/// A growable matrix kept in float32, or rounded to bfloat16, which takes half of it.
+/// Holds a growable matrix in float32, or rounded to bfloat16 to halve the memory.
 class KeptRows {
 public:
   /// Requires kF32 or kBF16.
   explicit KeptRows(DType dtype = DType::kF32);
 
-  /// Copies `rows`, rounded to the type kept in.
+  /// Copies `rows`, rounded to the element type.
   void keep(ConstMatrix rows, Ops& ops);
-  /// Returns where `rows` rows of `cols` floats can be written instead of being copied, or nothing
-  /// when they are kept rounded.
-  [[nodiscard]] std::optional<Matrix> place(std::int64_t rows, std::int64_t cols);
-  /// Returns whether `rows` were written to `place`.
+  /// Resizes to `rows` rows of `cols` floats and returns the memory, so that the caller can write
+  /// them directly. Returns nullopt, changing nothing, if the element type is not float32.
+  [[nodiscard]] std::optional<Matrix> direct_target(std::int64_t rows, std::int64_t cols);
+  /// Returns whether `rows` were written to `direct_target`.
   [[nodiscard]] bool holds(ConstMatrix rows) const noexcept {
     return rows.data != nullptr && rows.data == wide_.view().data;
   }
-  /// Returns the rows [first, first + count) of what is kept as floats, in its own memory or, when
-  /// that is narrower, in `buffer`. What the caller writes there may or may not change what is
-  /// kept.
+  /// Returns the rows [first, first + count) as floats: its own memory if the element type is
+  /// float32, otherwise a widened copy in `buffer`. Writing to the result may or may not change the
+  /// kept rows.
   [[nodiscard]] Matrix floats(std::int64_t first, std::int64_t count, OwnedMatrix& buffer,
                               Ops& ops);
 
   [[nodiscard]] std::int64_t rows() const noexcept { return rows_; }
-  /// Gives it `rows` rows as wide as before; their content is undefined.
+  /// Changes the number of rows and keeps their width. The content is undefined.
   void resize_rows(std::int64_t rows);
-  /// Returns the rows as they are kept, `bytes_per_row()` each.
+  /// Returns the stored bytes of the rows, `bytes_per_row()` each.
   [[nodiscard]] std::byte* row_bytes() noexcept;
   [[nodiscard]] std::int64_t bytes_per_row() const noexcept {
     return cols_ * static_cast<std::int64_t>(dtype_bytes(dtype_));
@@ -48,7 +48,7 @@ public:
   }
 
 private:
-  // What of the narrow memory holds rows.
+  // Returns the part of the narrow memory that holds rows.
   [[nodiscard]] std::span<std::uint16_t> narrow() const noexcept {
     return {narrow_.as<std::uint16_t>(), static_cast<std::size_t>(rows_ * cols_)};
   }

@@ -17,28 +17,29 @@
 
 namespace tidemill::engines {
 
-/// Sizes of a cache.
+/// Options of a cache.
 struct KvCacheOptions {
-  std::int64_t byte_limit = 0;  // of all pages of all layers
+  std::int64_t byte_limit = 0;  // for all pages of all layers
   std::int64_t page_tokens = 16;
-  DType dtype = DType::kF32;  // kF32 or kBF16: what keys and values are rounded to
+  DType dtype = DType::kF32;  // kF32 or kBF16: the type that keys and values are stored in
 };
 
-/// Returns the fixed quantities of attention in decoder layer `layer`, over a cache of `options`.
+/// Returns the constants of attention in decoder layer `layer` over a cache with `options`.
 [[nodiscard]] AttentionShape attention_shape(const ModelConfig& config, std::int64_t layer,
                                              const KvCacheOptions& options);
 
-/// Pages of `page_tokens` positions. One page number stands for a page in every layer.
+/// Holds pages of `page_tokens` positions. A page number denotes one page in every layer.
 ///
-/// A sequence owns its page table: position p lives in pages[p / page_tokens]. Sequences that begin
-/// alike may share their first pages: only whole pages, since a page is written by one sequence
-/// while it fills (another may copy what is there already). Which pages a sequence gets never
-/// changes a bit of its results. Memory is reserved at once and touched as pages are first used.
+/// A sequence owns its page table: position p is stored in pages[p / page_tokens]. Sequences with a
+/// common prefix may share their first pages. They share only full pages, since a page that is not
+/// full is written by one sequence; another sequence may copy its content. Which pages a sequence
+/// gets never changes a bit of its results. The cache reserves its memory on creation and touches
+/// it when pages are first used.
 /// Threads: one call at a time.
 class KvCache {
 public:
-  /// Makes a pool of as many pages as fit the byte limit.
-  /// Errors: `kResourceExhausted` when not even one page fits, naming both sizes.
+  /// Creates a cache with as many pages as fit in the byte limit.
+  /// Errors: `kResourceExhausted` if not even one page fits, naming both sizes.
   [[nodiscard]] static Result<std::unique_ptr<KvCache>> create(const ModelConfig& config,
                                                                const KvCacheOptions& options,
                                                                Ops& ops);
@@ -49,22 +50,22 @@ public:
   [[nodiscard]] const KvCacheOptions& options() const noexcept { return options_; }
   [[nodiscard]] std::int64_t num_pages() const noexcept { return pool_.num_pages(); }
   [[nodiscard]] std::int64_t num_free_pages() const noexcept { return pool_.num_free(); }
-  /// Returns who owns which page; what schedules generation works on this alone.
+  /// Returns the record of page ownership. The scheduler of generation uses it without the cache.
   [[nodiscard]] PagePool& pool() noexcept { return pool_; }
   /// Returns the number of pages that `tokens` positions need.
   [[nodiscard]] std::int64_t pages_for(std::int64_t tokens) const noexcept {
     return (tokens + options_.page_tokens - 1) / options_.page_tokens;
   }
 
-  /// Appends `count` fresh pages to `pages`. Returns false, changing nothing, when fewer are free.
+  /// Appends `count` free pages to `pages`. Returns false, changing nothing, if fewer are free.
   [[nodiscard]] bool allocate(std::int64_t count, std::vector<std::int32_t>& pages) {
     return pool_.allocate(count, pages);
   }
-  /// Counts one more owner for each of `pages`.
+  /// Adds an owner to each of `pages`.
   void share(std::span<const std::int32_t> pages) { pool_.share(pages); }
-  /// Counts one owner less for each of `pages`; the last one frees the page.
+  /// Removes an owner from each of `pages`. A page without owners becomes free.
   void release(std::span<const std::int32_t> pages) { pool_.release(pages); }
-  /// Copies what page `from` holds, in every layer, to page `to`.
+  /// Copies the content of page `from` to page `to` in every layer.
   void copy_page(std::int32_t from, std::int32_t to);
 
   /// Returns the memory of one layer.

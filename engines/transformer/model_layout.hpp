@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of a decoder-only transformer that have weights: where each path stands.
+// The modules of a decoder-only transformer that have weights, and their paths in a model.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ inline constexpr std::array kLinearKinds = {
     LinearKind::kQuery, LinearKind::kKey, LinearKind::kValue, LinearKind::kOutput,
     LinearKind::kGate,  LinearKind::kUp,  LinearKind::kDown};
 
-/// One value for each linear layer of a decoder layer.
+/// Holds one value for each linear layer of a decoder layer.
 template <class T>
 class PerLinear {
 public:
@@ -32,7 +32,7 @@ private:
   std::array<T, kLinearKinds.size()> values_{};
 };
 
-/// A linear layer of a model: its module path and its shape.
+/// Describes a linear layer of a model: its module path and its shape.
 struct LinearModule {
   std::string path;  // e.g. "model.layers.0.self_attn.q_proj"
   std::int64_t layer = 0;
@@ -46,7 +46,7 @@ struct LinearModule {
 [[nodiscard]] LinearModule linear_module(const ModelConfig& config, std::int64_t layer,
                                          LinearKind kind);
 
-/// Returns the linear layers of all decoder layers, what adapters may target; layer by layer.
+/// Returns the linear layers of all decoder layers, which adapters may target, in layer order.
 [[nodiscard]] std::vector<LinearModule> linear_modules(const ModelConfig& config);
 
 /// The norms of one decoder layer.
@@ -55,7 +55,7 @@ enum class NormKind : std::uint8_t { kInput, kAttention, kQuery, kKey };
 inline constexpr std::array kNormKinds = {NormKind::kInput, NormKind::kAttention, NormKind::kQuery,
                                           NormKind::kKey};
 
-/// Returns what a struct of one decoder layer holds for the norm of that kind.
+/// Returns the gain of the norm of that kind in a struct that describes one decoder layer.
 template <class Layer>
 [[nodiscard]] auto& gain_of(Layer& layer, NormKind kind) noexcept {
   switch (kind) {
@@ -67,14 +67,14 @@ template <class Layer>
   return layer.input_gain;
 }
 
-/// Where a module stands in a model.
+/// Describes the position of a module in a model.
 struct ModuleSite {
   enum class Kind : std::uint8_t { kTable, kLinear, kNorm, kFinalNorm, kHead };
   Kind kind = Kind::kLinear;
-  std::int64_t layer = 0;  // the table stands before layer 0, final norm and head after the last
-  LinearKind linear = LinearKind::kQuery;  // of kLinear
-  NormKind norm = NormKind::kInput;        // of kNorm
-  std::int64_t in_features = 0;            // of the table: the vocabulary; of a norm: its size
+  std::int64_t layer = 0;  // the table: 0; the final norm and the head: the number of layers
+  LinearKind linear = LinearKind::kQuery;  // for kLinear
+  NormKind norm = NormKind::kInput;        // for kNorm
+  std::int64_t in_features = 0;            // the table: vocabulary size; a norm: its size
   std::int64_t out_features = 0;
 };
 

@@ -14,7 +14,7 @@
 namespace tidemill::engines {
 namespace {
 
-// Returns the tensor in memory that may be kept.
+// Returns the tensor in memory that may be kept: a copy if its memory is borrowed.
 Tensor kept(const Tensor& tensor, TensorMemory memory) {
   Tensor own = tensor;
   if (memory == TensorMemory::kBorrowed) {
@@ -23,7 +23,8 @@ Tensor kept(const Tensor& tensor, TensorMemory memory) {
   return own;
 }
 
-// Returns the tensor with its bytes in memory: a small one of a mapped file is read.
+// Returns the tensor with its bytes in memory. Reads them if they are in a mapped file. Used for
+// small tensors.
 Result<Tensor> in_memory(const Tensor& tensor) {
   if (tensor.data.backing() == Backing::kNone) {
     return tensor;
@@ -35,8 +36,8 @@ Result<Tensor> in_memory(const Tensor& tensor) {
   return Tensor{tensor.dtype, tensor.shape, read.slice(0, size, tensor.dtype)};
 }
 
-// Prepares the parts of one model, adding up what they take. Each comes in place of what was there:
-// nothing, or the same part of another version, whose memory it takes.
+// Prepares the parts of one model and sums their sizes. Each part replaces the same part of an
+// older version, if there is one, and reuses its memory.
 class Preparer {
 public:
   Preparer(const TensorMap& tensors, const WeightOptions& options, Ops& ops)
@@ -56,12 +57,12 @@ public:
     part = std::move(prepared).value();
     size_bytes_ += part->size_bytes();
     seen_finite_ = seen_finite_ && part->seen_finite();
-    tensor.data.release_pages();  // what is computed with is the prepared copy
+    tensor.data.release_pages();  // products use the prepared copy
     return {};
   }
 
-  // The embedding table: the file's own, beside NF4 in blocks of int8. `memory` is what a borrowed
-  // one is copied to.
+  // Sets the embedding table: as in the file, or quantized to int8 blocks if weights are NF4. A
+  // borrowed table is copied to `memory`.
   Status table(const std::string& name, Tensor& part, TableMemory& memory) {
     const Tensor& tensor = tensors_.at(name);
     part = tensor;
@@ -136,10 +137,10 @@ Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, "model"));
   std::shared_ptr<ModelWeights> weights(new ModelWeights);
   if (old.use_count() == 1) {
-    // All were made by this function, none as a constant.
+    // Casting const away is valid: this function created the object as non-const.
     *weights = std::move(*std::const_pointer_cast<ModelWeights>(old));
   }
-  old.reset();  // both at once could be much
+  old.reset();  // freed first: holding both would double peak memory
   weights->options_ = options;
   weights->kept_.clear();
   weights->embedding_ = {};

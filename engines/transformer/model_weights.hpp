@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a model, laid out for a device: what `Transformer` computes with.
+// The weights of a model, laid out for a device.
 #pragma once
 
 #include <cstddef>
@@ -15,33 +15,34 @@
 
 namespace tidemill::engines {
 
-/// Whose memory tensors lie in.
+/// Says whether tensors that `ModelWeights` keeps must be copied.
 enum class TensorMemory : std::uint8_t {
-  kShared,    // their own: what is kept of them is not copied
-  kBorrowed,  // somebody's who will change it: what is kept of them is copied
+  kShared,    // their memory does not change: they are shared, not copied
+  kBorrowed,  // the owner of their memory will change it: they are copied
 };
 
-/// How weights are prepared.
+/// Options for preparing weights.
 struct WeightOptions {
-  /// What `Ops::prepare_weight` takes. Beside kNf4 the embedding table and the head are kBlockI8:
-  /// they weigh too much to stay as they are, and the loss is more sensitive to them.
+  /// Passed to `Ops::prepare_weight`. If it is kNf4, the embedding table and the head are kBlockI8
+  /// instead: they are too large to stay unquantized, and the loss is more sensitive to them than
+  /// to other weights.
   DType compute = DType::kF32;
   WeightUse use = WeightUse::kForward;
-  /// Keeps the tensors alive, for adapters that are made from them.
+  /// Keeps the tensors alive, for adapters that are created from them.
   bool keep_tensors = false;
   TensorMemory memory = TensorMemory::kShared;
 };
 
-/// Returns the type that the head computes in beside layers of type `compute`.
+/// Returns the type that the head computes in if other layers compute in `compute`.
 [[nodiscard]] DType head_type(DType compute) noexcept;
 
-/// A linear layer. `bias` is empty when there is none.
+/// Holds a linear layer. `bias` is empty if the layer has none.
 struct LinearWeights {
   std::unique_ptr<PreparedWeight> weight;
   std::vector<float> bias;
 };
 
-/// One decoder layer. The query and key gains are empty when the model has no q/k norms.
+/// Holds one decoder layer. The query and key gains are empty if the model has no q/k norms.
 struct LayerWeights {
   std::vector<float> input_gain;      // (D)
   std::vector<float> attention_gain;  // (D), of the norm between attention and MLP
@@ -50,7 +51,8 @@ struct LayerWeights {
   PerLinear<LinearWeights> linears;
 };
 
-/// Where a borrowed table is copied to: the memory of the last copy, unless somebody holds that.
+/// Holds copies of borrowed embedding tables. It reuses the memory of the last copy if nothing else
+/// holds that copy.
 class TableMemory {
 public:
   /// Returns a copy of `from`.
@@ -61,17 +63,19 @@ private:
   std::size_t size_ = 0;
 };
 
-/// All weights of one version of one model.
+/// Holds all weights of one version of one model.
 ///
-/// Immutable and shareable: the rollout view holds the snapshot's, the trainer makes its own after
-/// every optimizer step. Holds the embedding table's buffer (beside NF4 its blocks, else no copy)
-/// and, for a tied model, a second, prepared copy that serves as the head.
+/// Immutable and shareable. The rollout view holds the weights of the snapshot; the trainer creates
+/// its own after every optimizer step. Holds the embedding table without copying its buffer, except
+/// for NF4 (quantized to blocks) and borrowed tensors (copied). A tied model also has a prepared
+/// copy of the table as the head.
 /// Threads: safe to use concurrently.
 class ModelWeights {
 public:
-  /// Prepares `tensors`, which must be exactly the parameters of `config`. Gives up `old`, weights
-  /// of the same `config` or null: unless somebody else holds it, its memory is taken first, and
-  /// what pointed at it weakly points at nothing. Requires that nobody comes to hold it meanwhile.
+  /// Prepares `tensors`, which must be exactly the parameters of `config`. Consumes `old`, which is
+  /// null or holds weights of the same `config`. If the caller passes the only reference, its
+  /// memory is reused, and weak pointers to it expire. No other thread may acquire a reference to
+  /// `old` during the call.
   /// Errors: `kInvalidArgument` naming a tensor that is missing, unknown, misshapen or not of a
   /// float type; those of `Ops::prepare_weight`.
   [[nodiscard]] static Result<std::shared_ptr<const ModelWeights>> create(
@@ -83,13 +87,14 @@ public:
   [[nodiscard]] WeightView embedding() const noexcept;
   [[nodiscard]] const std::vector<float>& final_gain() const noexcept { return final_gain_; }
   [[nodiscard]] const PreparedWeight& head() const noexcept { return *head_; }
-  /// Returns a tensor that it was made from, or null: none unless they are kept.
+  /// Returns a tensor that it was created from. Returns null if the name is unknown or tensors are
+  /// not kept.
   [[nodiscard]] const Tensor* tensor(const std::string& name) const;
-  /// Returns the memory it keeps alive, the embedding table's included, other tensors that are kept
-  /// apart.
+  /// Returns the memory that it keeps alive, including the embedding table but not other kept
+  /// tensors. Units: bytes.
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return size_bytes_; }
-  /// Returns whether every parameter that is laid out was seen to be finite: all but the embedding
-  /// table, which stays as it is. False says nothing, as of `PreparedWeight`.
+  /// Returns true if preparing showed that all parameters are finite, except the embedding table,
+  /// which is not laid out. False proves nothing, as for `PreparedWeight`.
   [[nodiscard]] bool seen_finite() const noexcept { return seen_finite_; }
 
 private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A matrix that owns its memory and keeps it when it shrinks, for buffers reused every iteration.
-// One whose content is short-lived may be lent the memory of others that hold nothing meanwhile.
+// A matrix that owns its memory and keeps it when it shrinks, for buffers that every iteration
+// reuses. A matrix with short-lived content may instead borrow memory that others do not need at
+// the time.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +14,10 @@
 
 namespace tidemill::engines {
 
-/// A growable row-major float matrix without gaps between rows.
+/// Holds a growable row-major float matrix without gaps between rows.
 class OwnedMatrix {
 public:
-  /// Gives it this shape and returns it. The content is undefined; memory grows but never shrinks.
+  /// Sets the shape and returns a view. The content is undefined. Memory grows but never shrinks.
   Matrix reshape(std::int64_t rows, std::int64_t cols) {
     rows_ = rows;
     cols_ = cols;
@@ -25,26 +26,25 @@ public:
       own_ = {};
       memory_ = lent_;
     } else if (own_.data() == nullptr || count > memory_.size()) {
-      // Let go of the old memory first: the content is not kept, and both at once could be much.
-      own_ = {};
+      own_ = {};  // freed first: holding both would double peak memory
       own_ = AlignedBytes(static_cast<std::int64_t>(count * sizeof(float)));
       memory_ = {own_.as<float>(), count};
     }
     return view();
   }
-  /// Lends it memory, which it takes in place of its own whenever that is enough, from the next
-  /// `reshape` on. Borrowed until others are lent, or none.
+  /// Lends it `memory`. From the next `reshape` on, it uses that memory instead of its own whenever
+  /// it is large enough. The memory is borrowed until a later call lends other memory or none.
   void lend(std::span<float> memory) noexcept { lent_ = memory; }
 
-  /// Keeps those of its rows alone, which must ascend.
+  /// Removes all rows except `rows`, which must be in ascending order.
   void keep_rows(std::span<const std::int64_t> rows) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       std::copy_n(view().row(rows[i]), cols_, view().row(static_cast<std::int64_t>(i)));
     }
     rows_ = static_cast<std::int64_t>(rows.size());
   }
-  /// The opposite: puts its rows where they were among `count` rows; the others are undefined.
-  /// Requires room for them.
+  /// Undoes `keep_rows`: moves its rows back to the positions `rows` among `count` rows. The other
+  /// rows are undefined. Requires that its memory holds `count` rows.
   void spread_rows(std::span<const std::int64_t> rows, std::int64_t count) {
     rows_ = count;
     for (std::size_t i = rows.size(); i-- > 0;) {
@@ -61,7 +61,7 @@ public:
   [[nodiscard]] std::span<const float> elements() const noexcept {
     return memory_.first(static_cast<std::size_t>(rows_ * cols_));
   }
-  /// Gives it `rows` rows as wide as before; see `reshape`.
+  /// Changes the number of rows and keeps their width; see `reshape`.
   void resize_rows(std::int64_t rows) { reshape(rows, cols_); }
   /// Returns the rows as bytes, `bytes_per_row()` each.
   [[nodiscard]] std::byte* row_bytes() noexcept {
@@ -70,19 +70,19 @@ public:
   [[nodiscard]] std::int64_t bytes_per_row() const noexcept {
     return cols_ * std::int64_t{sizeof(float)};
   }
-  /// Returns all its memory, what no element lies in included.
+  /// Returns its whole memory, including what is beyond the last element.
   [[nodiscard]] std::span<float> memory() noexcept { return memory_; }
-  /// Returns the same elements as rows of `cols` floats. Requires `cols` to divide their number.
+  /// Returns the same elements as rows of `cols` floats. Requires that `cols` divides their number.
   [[nodiscard]] Matrix as_rows_of(std::int64_t cols) noexcept {
     return {memory_.data(), rows_ * cols_ / cols, cols, cols};
   }
-  /// Returns the bytes of its own memory.
+  /// Returns the size of the memory that it owns. Units: bytes.
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return own_.size(); }
 
 private:
   AlignedBytes own_;
-  std::span<float> memory_;  // its own, or lent
-  std::span<float> lent_;    // may be taken
+  std::span<float> memory_;  // in use: its own or `lent_`
+  std::span<float> lent_;
   std::int64_t rows_ = 0;
   std::int64_t cols_ = 0;
 };

@@ -15,8 +15,8 @@
 
 namespace tidemill::engines {
 
-/// Float32 tensors by name. Two sets made from the same shapes have the same layout, so that an
-/// optimizer may walk weights and gradients side by side.
+/// Holds float32 tensors by name. Two sets created from the same shapes have the same layout, so an
+/// optimizer may go through weights and gradients in parallel.
 class ParameterSet {
 public:
   struct Entry {
@@ -27,11 +27,11 @@ public:
   };
 
   ParameterSet() = default;
-  /// Makes zeros, in name order.
+  /// Creates tensors of zeros, in name order.
   explicit ParameterSet(const TensorShapes& shapes);
 
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
-  /// Returns all elements, entry after entry.
+  /// Return all elements, entry after entry, or those of one entry.
   [[nodiscard]] std::span<float> values() noexcept { return values_; }
   [[nodiscard]] std::span<const float> values() const noexcept { return values_; }
   [[nodiscard]] std::span<float> values(const Entry& entry) noexcept;
@@ -51,9 +51,9 @@ public:
   /// Errors: `kInvalidArgument` naming a tensor that is missing, misshapen or not of a float type.
   [[nodiscard]] Status load(const TensorMap& tensors);
 
-  /// Returns a copy of the values as tensors of `dtype` (kF32, or kF16 / kBF16 rounded to nearest).
+  /// Returns a copy of the values as tensors of `dtype`: kF32, or kF16 or kBF16 rounded to nearest.
   [[nodiscard]] TensorMap to_tensors(DType dtype) const;
-  /// Returns the values themselves as tensors of kF32, which the set must outlive.
+  /// Returns kF32 tensors that borrow the values. The set must outlive them.
   [[nodiscard]] TensorMap borrow_tensors() const;
 
 private:

@@ -21,12 +21,13 @@ PrefixGradients::PrefixGradients(const BatchPlan& plan, OwnedMatrix& dkey, Owned
     : plan_(plan), dkey_(dkey), dvalue_(dvalue), carried_(carried) {
   const auto& prefixes = plan.prefixes;
   for (std::size_t i = 0; i + 1 < prefixes.size(); ++i) {
-    TIDEMILL_CHECK(prefixes[i].trained) << "only the last prefix may be trained later";
+    TIDEMILL_CHECK(prefixes[i].trained) << "only the last prefix may be trained in a later batch";
   }
-  TIDEMILL_CHECK(carried != nullptr || !carries_on()) << "a prefix is not trained";
+  TIDEMILL_CHECK(carried != nullptr || !carries_on())
+      << "a prefix is trained in a later batch, but `carried` is null";
   TIDEMILL_CHECK(carried == nullptr || carried->empty() ||
                  (!prefixes.empty() && prefixes.front().num_tokens == carried->num_tokens))
-      << "the batch does not go on with the prefix that is carried";
+      << "the first prefix of the batch is not the one that is carried";
 }
 
 bool PrefixGradients::carries_on() const noexcept {

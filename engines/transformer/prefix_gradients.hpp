@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients that a shared prefix gets through its keys and values.
+// The gradients of a shared prefix's keys and values.
 //
-// Each segment that continues a prefix gathers, from zero, what its queries give the prefix's keys
-// and values; those sums are added up in the order of the segments; the prefix's own queries add
-// last, when it goes through the layer itself. Where batches are cut between the segments changes
-// nothing of that order, nor of the bits.
+// For each segment that continues a prefix, the contributions of its queries to the prefix's keys
+// and values are summed from zero. Those sums are added in the order of the segments. The prefix's
+// own queries add last, when the prefix itself goes through the layer. The order, and therefore the
+// bits, do not depend on how the segments are divided into batches.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +16,33 @@
 
 namespace tidemill::engines {
 
-/// What segments of one batch have given a prefix that is trained in a later one.
+/// Carries gradients of a prefix from the batches that continue it to the batch that trains it.
 struct CarriedPrefix {
   std::int64_t num_tokens = 0;      // P; 0: nothing is carried
-  std::vector<OwnedMatrix> dkey;    // of each layer (P, K*C)
+  std::vector<OwnedMatrix> dkey;    // (P, K*C) per layer
   std::vector<OwnedMatrix> dvalue;  // likewise
 
   [[nodiscard]] bool empty() const noexcept { return num_tokens == 0; }
 };
 
-/// The sums of all prefixes of a plan, for one layer at a time.
+/// Sums the gradients of all prefixes of a plan, for one layer at a time.
 class PrefixGradients {
 public:
-  /// The plan's first prefix continues what is carried, its last one is carried on unless it is
-  /// trained. `carried` may be null when there is nothing of either. All must outlive it.
+  /// The first prefix of the plan starts from the carried gradients. The gradients of the last
+  /// prefix are carried to the next batch unless it is trained in this one. `carried` may be null
+  /// if neither applies. All arguments must outlive this object.
   PrefixGradients(const BatchPlan& plan, OwnedMatrix& dkey, OwnedMatrix& dvalue,
                   CarriedPrefix* carried);
 
-  /// Begins layer `index` of `num_layers` with what was carried; keys have `cols` floats.
+  /// Begins layer `index` of `num_layers` with the carried gradients. Keys have `cols` floats.
   void begin_layer(std::int64_t index, std::int64_t num_layers, std::int64_t cols);
-  /// Adds the first rows of `from`, those of the prefix's positions.
+  /// Adds the first rows of `from`, which are those of the prefix's positions.
   void add(std::int64_t prefix, const KvGradient& from, Ops& ops);
   /// Copies the sums of `prefix` to the first rows of `to`.
   void copy(std::int64_t prefix, const KvGradient& to) const;
-  /// Ends layer `index`.
+  /// Ends layer `index`: stores the gradients to carry to the next batch.
   void end_layer(std::int64_t index);
-  /// Ends the batch.
+  /// Ends the batch: records whether gradients are carried to the next one.
   void finish();
 
 private:

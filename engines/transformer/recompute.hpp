@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a backward pass computes again instead of keeping it.
+// Policies for which activations a backward pass recomputes.
 #pragma once
 
 #include <array>
@@ -7,11 +7,11 @@
 
 namespace tidemill::engines {
 
-/// Gradients have the same bits under every policy.
+/// Says which products a backward pass recomputes. Every policy gives gradients with the same bits.
 enum class Recompute : std::uint8_t {
-  kNone,   // no product
+  kNone,   // none
   kCheap,  // gate and up, from the residual after attention
-  kLayer,  // all of a layer, from its input
+  kLayer,  // those of the whole layer, from its input
 };
 
 /// All policies; each takes less memory and more time than the one before.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotation angles by position, made as far as they are needed.
+// Rotation tables, computed up to the largest position that has been needed.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace tidemill::engines {
 
-/// Tables of cosines and sines that grow with the largest position seen.
+/// Holds tables of cosines and sines that grow with the largest position.
 ///
-/// The inverse frequencies are float32, as the reference computes them; the angle, its cosine and
-/// sine and their scaling (yarn) are computed in double and rounded once. An entry never depends on
-/// when it was made.
+/// The inverse frequencies are float32, as the reference implementation computes them. The angle,
+/// its cosine and sine, and their scaling (YaRN) are computed in double precision and rounded once.
+/// An entry does not depend on when it is computed.
 class RopeCache {
 public:
   explicit RopeCache(const ModelConfig& config);

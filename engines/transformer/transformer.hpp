@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one model code: forward for inference and training, and backward, of a Llama, Qwen2 or Qwen3
-// decoder over a flat ragged batch.
+// The model code for all families: the forward pass for inference and training, and the backward
+// pass, of a Llama, Qwen2 or Qwen3 decoder over a flat ragged batch.
 //
 // A row's result has the same bits in a decode step, a prefill chunk and a training window, and
-// whatever else is in the batch (DESIGN I7): every operation treats rows alone (R1 of ops.hpp),
-// keys and values are rounded to the cache's type before attention in every mode, and adapters are
-// never merged. Residual, norms, softmax and logits are f32.
+// does not depend on the rest of the batch (docs/architecture.md, I7). Three things ensure that:
+// every operation treats rows independently (R1 of ops.hpp), keys and values are rounded to the
+// type of the cache before attention in every mode, and adapters are never merged. The residual
+// stream, norms, softmax and logits are f32.
 //
-// Legend: T rows of the batch, N its training rows, D hidden size, V vocabulary.
+// Legend: T rows of the batch, N training rows among them, D hidden size, V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -26,77 +27,80 @@
 
 namespace tidemill::engines {
 
-/// Sees the residual stream (T, D): layer 0 is the embeddings, layer k the raw output of the k-th
-/// decoder layer. Borrowed until return.
+/// Receives the residual stream (T, D): layer 0 is the embeddings, and layer k is the raw output of
+/// the k-th decoder layer. The matrix is borrowed until the observer returns.
 using HiddenObserver = std::function<void(std::int64_t layer, ConstMatrix hidden)>;
 
-/// Sees the keys and values (T, K*C) of a layer before they are rotated and rounded for the cache.
-/// Borrowed until return.
+/// Receives the keys and values (T, K*C) of a layer before they are rotated and rounded for the
+/// cache. The matrices are borrowed until the observer returns.
 using KeyObserver = std::function<void(std::int64_t layer, ConstMatrix key, ConstMatrix value)>;
-/// Fills keys and values as a `KeyObserver` has seen them.
+/// Fills in keys and values that a `KeyObserver` received before.
 using KeySource = std::function<void(std::int64_t layer, Matrix key, Matrix value)>;
 
-/// What a forward pass does beside its result.
+/// Options of a forward pass.
 struct ForwardOptions {
-  /// Required when the batch has training rows, whose activations it receives.
+  /// Receives the activations of training rows. Required if the batch has training rows.
   Activations* activations = nullptr;
   HiddenObserver observer = nullptr;
-  /// Activations receive those of inference rows too. Requires that all rows have the same adapter.
+  /// Stores the activations of inference rows too. Requires that all rows have the same adapter.
   bool keeps_inference = false;
   KeyObserver key_observer = nullptr;
 };
 
-/// How log-probabilities are taken from logits.
+/// Options for computing log-probabilities from logits.
 struct HeadOptions {
   float temperature = 1.0F;      // log_softmax(logits / temperature)
   std::int64_t chunk_rows = 64;  // logits held at once: chunk_rows x V floats; changes no bit
 };
 
-/// Rows whose gradient goes through the head at once: a product holds a copy of them rounded, as
-/// wide as the vocabulary. Enough that turning the weight round costs little.
+/// Rows whose gradients go through the head at a time. A product holds a rounded copy of their
+/// gradients, which are as wide as the vocabulary, so this bounds its memory. It is large enough
+/// that transposing the weight costs little.
 inline constexpr std::int64_t kHeadGradientRows = 512;
 
-/// What a loss sends back: d loss / d logprob and d loss / d entropy of each target.
+/// The gradients of a loss: d loss / d logprob and d loss / d entropy of each target.
 struct TokenGradients {
   std::span<const float> dlogprobs;
   std::span<const float> dentropies;  // empty: zero
-  /// The call follows `token_logprobs` of the same arguments, with no other call in between: logits
-  /// that fitted one chunk are then still there.
-  bool follows = false;
+  /// Says that the last call on the `Transformer` was `token_logprobs` with the same arguments. If
+  /// the logits fitted in one chunk, they are then reused.
+  bool follows_token_logprobs = false;
 };
 
-/// How gradients are taken.
+/// Options of a backward pass.
 struct BackwardOptions {
-  /// Rows that go through a layer together: as many whole sequences as fit, or one window of a
-  /// longer one, cut at multiples of this from its first token. 0: no sequence is cut. Sums over
-  /// a sequence that is cut are taken window after window, from the last to the first: its
-  /// gradients have the same bits for the same windows, and those of whole sequences otherwise.
+  /// Maximum number of rows that go through a layer together: as many whole sequences as fit, or
+  /// one window of a longer sequence, cut at multiples of this from its first token. 0: no sequence
+  /// is cut. Sums over a sequence that is cut are taken window after window, from the last to the
+  /// first, so the same windows give the same bits. Sequences that are not cut have the bits that
+  /// they have without windows.
   std::int64_t window_tokens = 0;
-  /// What a prefix that is an inference segment of the batch, and a training segment of a later
-  /// one, has got until then; may be null when all prefixes are trained where they are continued.
+  /// The gradients contributed until now to a prefix that is an inference segment of this batch and
+  /// a training segment of a later one. May be null if every prefix is trained in the batch that
+  /// continues it.
   CarriedPrefix* carried = nullptr;
 };
 
-/// Returns the most rows that go through a layer together in a backward pass over `rows` rows whose
-/// longest sequence has `longest`.
+/// Returns the maximum number of rows that go through a layer together in a backward pass over
+/// `rows` rows whose longest sequence has `longest` rows.
 [[nodiscard]] std::int64_t group_rows(std::int64_t rows, std::int64_t longest,
                                       const BackwardOptions& options) noexcept;
 
-/// The workspace of a `Transformer` for one row, by which rows take it.
+/// The workspace of a `Transformer` per row, for the three counts of rows that it grows with.
 struct WorkspaceRowBytes {
-  std::int64_t batch = 0;  // of the largest batch
-  /// Of the largest group that `Transformer::backward` takes through a layer together
+  std::int64_t batch = 0;  // per row of the largest batch
+  /// Per row of the largest group that `Transformer::backward` takes through a layer together
   /// (`group_rows`).
   std::int64_t group = 0;
-  /// Of that group or, if longer, of the longest sequence that is cut in windows.
+  /// Per row of that group or, if longer, of the longest sequence that is cut into windows.
   std::int64_t sequence = 0;
 };
 
-/// Runs one model architecture on one device. Weights are passed to each call, so that one object,
-/// with one workspace, serves rollout, scoring and training.
+/// Runs one model architecture on one device. Weights are passed to each call, so one object with
+/// one workspace is enough for rollout, scoring and training.
 ///
 /// Memory: a workspace that grows with the rows of the largest batch, group and sequence
-/// (`workspace_bytes_per_row`) and rotation tables that grow with the largest position.
+/// (`workspace_bytes_per_row`), and rotation tables that grow with the largest position.
 /// Threads: one call at a time, on the thread that may use `ops`.
 class Transformer {
 public:
@@ -110,56 +114,59 @@ public:
 
   [[nodiscard]] const ModelConfig& config() const noexcept;
 
-  /// Runs the decoder over `batch`, storing its keys and values in `cache`. Returns the hidden
-  /// states after the final norm (T, D), borrowed until the next call of `forward`; those that no
-  /// segment wants are undefined.
+  /// Runs the decoder over `batch` and stores its keys and values in `cache`. Returns the hidden
+  /// states after the final norm (T, D), borrowed until the next call of `forward`. States that no
+  /// segment requests are undefined.
   [[nodiscard]] ConstMatrix forward(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                     const ForwardOptions& options = {});
 
-  /// Does what `forward` would, without its products: `activations` hold those of the training rows
-  /// already, and `keys` gives the keys and values of all rows from their first layer on, all of
-  /// it from forwards with the same weights. What is left undefined beside: hidden states of
-  /// inference rows, and keys and values of lower layers.
+  /// Restores the state after `forward` without computing its products. `activations` must already
+  /// hold those of the training rows. `keys` must provide the keys and values of all rows, for
+  /// every layer from `activations.first_layer()` on. Both must come from forward passes with the
+  /// same weights. Unlike after `forward`, the hidden states of inference rows and the keys and
+  /// values of lower layers are undefined.
   [[nodiscard]] ConstMatrix recall(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                    Activations& activations, const KeySource& keys);
 
-  /// logits (R, V) of hidden states (R, D). The caller picks the rows it needs; `runs` are those
-  /// with an adapter, which may change the head.
+  /// Computes the logits (R, V) of hidden states (R, D). The caller chooses the rows. `runs` are
+  /// the rows with an adapter, which may change the head.
   void logits(const ModelWeights& weights, std::span<const AdapterRun> runs, ConstMatrix hidden,
               Matrix logits);
 
-  /// logprobs[t] = log-probability of targets[t] given hidden[t] (the state of the token before
-  /// it), entropies[t] = entropy of that distribution in nats (skipped when empty); both 0 where
-  /// the target is -1. Rows without a target cost nothing. All rows are of one `adapter` or none.
+  /// Computes logprobs[t], the log-probability of targets[t] given hidden[t] (the state of the
+  /// token before it), and entropies[t], the entropy of that distribution in nats. Empty
+  /// `entropies` are skipped. Both are 0 if the target is -1; rows without a target cost nothing.
+  /// All rows use `adapter`, or none if it is null.
   void token_logprobs(const ModelWeights& weights, const Adapter* adapter, ConstMatrix hidden,
                       std::span<const std::int32_t> targets, const HeadOptions& options,
                       std::span<float> logprobs, std::span<float> entropies);
 
-  /// Continues the gradient of a loss on `token_logprobs` to the hidden states: dhidden (N, D) is
-  /// overwritten, the head's gradient is added to `gradients` when it is trained. Computes the
-  /// logits again, chunk by chunk, unless they are still there. Spans are as long as `targets`.
-  /// Requires weights prepared for backward.
+  /// Propagates the gradient of a loss on the results of `token_logprobs` to the hidden states.
+  /// Overwrites dhidden (N, D), and adds the gradient of the head to `gradients` if the head is
+  /// trained. Recomputes the logits chunk by chunk unless it can reuse them. Spans are as long as
+  /// `targets`. Requires weights prepared for backward.
   void token_logprobs_backward(const ModelWeights& weights, const Adapter* adapter,
                                ConstMatrix hidden, std::span<const std::int32_t> targets,
                                const HeadOptions& options, const TokenGradients& upstream,
                                Matrix dhidden, Gradients& gradients);
 
-  /// Adds the gradients of the batch's training rows to `gradients`, for `dhidden` (N, D), the
-  /// gradient of the normalised hidden states of those rows. `batch`, its pages in `cache` and
-  /// `activations` must be those of the forward; `activations` are used up, `dhidden` is not.
-  /// Requires weights (and the trained adapter) prepared for backward. When `gradients` are an
-  /// adapter's, it must be the training segments' adapter.
+  /// Adds the gradients of the batch's training rows to `gradients`, given `dhidden` (N, D), the
+  /// gradient of the normalized hidden states of those rows. `batch`, its pages in `cache` and
+  /// `activations` must be those of the forward pass. Consumes `activations`, but not `dhidden`.
+  /// Requires weights (and the trained adapter) prepared for backward. If `gradients` belong to an
+  /// adapter, the training segments must use that adapter.
   void backward(const ModelWeights& weights, const Batch& batch, const KvCache& cache,
                 Activations& activations, ConstMatrix dhidden, Gradients& gradients,
                 const BackwardOptions& options = {});
 
-  /// Returns the memory of its workspace now, rotation tables apart.
+  /// Returns the current size of the workspace without the rotation tables. Units: bytes.
   [[nodiscard]] std::int64_t workspace_bytes() const noexcept;
-  /// Returns the workspace that rows take, for memory plans; that of the head comes on top.
+  /// Returns the workspace per row without that of the head, for memory estimates.
   [[nodiscard]] static WorkspaceRowBytes workspace_bytes_per_row(const ModelConfig& config,
                                                                  WeightUse use) noexcept;
-  /// Returns what `token_logprobs` and its backward take on top for `chunk_rows` rows at a time,
-  /// after a batch of `rows`: nothing where the logits fit what its MLP was computed in.
+  /// Returns the additional workspace of `token_logprobs` and `token_logprobs_backward` with
+  /// `chunk_rows` rows at a time after a batch of `rows` rows. It is 0 if the logits fit in the
+  /// buffers of that batch's MLP. Units: bytes.
   [[nodiscard]] static std::int64_t head_bytes(const ModelConfig& config, std::int64_t rows,
                                                std::int64_t chunk_rows) noexcept;
 

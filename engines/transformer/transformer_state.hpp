@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a `Transformer` holds between calls: the device, rotation tables and reused buffers.
+// The state of a `Transformer` between calls: the device, rotation tables and reused buffers.
 #pragma once
 
 #include "engines/transformer/batch_plan.hpp"
@@ -9,8 +9,8 @@
 
 namespace tidemill::engines {
 
-/// Buffers of a forward pass, T rows each. Between its last layer and the next pass all but the
-/// result are lent to the head (`HeadBuffers`).
+/// Buffers of a forward pass, T rows each. Between its last layer and the next pass, the head
+/// borrows the memory of some of them (`HeadBuffers`).
 struct ForwardBuffers {
   OwnedMatrix residual;   // (T, D)
   OwnedMatrix normed;     // (T, D)
@@ -18,15 +18,15 @@ struct ForwardBuffers {
   OwnedMatrix key;        // (T, K*C)
   OwnedMatrix value;      // (T, K*C)
   OwnedMatrix attention;  // (T, H*C)
-  OwnedMatrix inner;      // (3 T, F), in which the next three lie
+  OwnedMatrix inner;      // (3 T, F), the memory of the next three
   OwnedMatrix gate;       // (T, F)
   OwnedMatrix up;         // (T, F)
   OwnedMatrix activated;  // (T, F)
-  OwnedMatrix rstd;       // (T, 1), and of heads (T, H) and (T, K)
-  OwnedMatrix lse;        // (T, H), when there are training rows
+  OwnedMatrix rstd;       // (T, 1), or of per-head norms (T, H) and (T, K)
+  OwnedMatrix lse;        // (T, H), if the batch has training rows
   OwnedMatrix hidden;     // (T, D), the result
 
-  /// Makes room for the MLP of `rows` rows, `cols` wide.
+  /// Reserves memory for the MLP of `rows` rows that is `cols` wide.
   void reserve_inner(std::int64_t rows, std::int64_t cols) {
     const Matrix all = inner.reshape(3 * rows, cols);
     const auto count = static_cast<std::size_t>(rows * cols);
@@ -43,19 +43,20 @@ struct ForwardBuffers {
   }
 };
 
-/// Buffers of a backward pass over N rows, of which G, the largest group, go through a layer
-/// together; S is G or, if longer, the longest sequence that is cut in windows. What is kept in
-/// another type, or computed again, goes to its namesake among the buffers of the forward pass.
+/// Buffers of a backward pass over N rows. G is the size of the largest group that goes through a
+/// layer together. S is G or, if longer, the longest sequence that is cut into windows. Activations
+/// that are kept in another type, or are recomputed, go to the buffers of the same name of the
+/// forward pass.
 struct BackwardBuffers {
   OwnedMatrix dresidual;      // (N, D)
   OwnedMatrix dnormed;        // (G, D)
   OwnedMatrix dactivated;     // (G, F)
-  OwnedMatrix query;          // (G, H*C), of rotations, when the model has q/k norms
+  OwnedMatrix query;          // (G, H*C), the rotated query of models with q/k norms
   OwnedMatrix dquery;         // (G, H*C)
   OwnedMatrix dkey;           // (S, K*C)
   OwnedMatrix dvalue;         // (S, K*C)
   OwnedMatrix dattention;     // (G, H*C)
-  OwnedMatrix prefix_dkey;    // (P, K*C), P the rows of shared prefixes, at most N
+  OwnedMatrix prefix_dkey;    // (P, K*C), where P <= N counts the rows of shared prefixes
   OwnedMatrix prefix_dvalue;  // (P, K*C)
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
@@ -65,15 +66,15 @@ struct BackwardBuffers {
   }
 };
 
-/// Buffers of the head, one chunk of rows each, of their own only where those of the forward pass
-/// are too small.
+/// Buffers of the head, one chunk of rows each. They own memory only if the buffers of the forward
+/// pass are too small.
 struct HeadBuffers {
-  OwnedMatrix hidden;       // (chunk, D)
-  OwnedMatrix dhidden;      // (chunk, D)
-  OwnedMatrix logits;       // (chunk, V)
-  bool holds_pass = false;  // the logits of all rows of the last `token_logprobs`
+  OwnedMatrix hidden;             // (chunk, D)
+  OwnedMatrix dhidden;            // (chunk, D)
+  OwnedMatrix logits;             // (chunk, V)
+  bool holds_all_logits = false;  // of all rows of the last `token_logprobs`
 
-  /// Takes what `forward` holds nothing in after a pass.
+  /// Borrows buffers of `forward` whose content is not needed after a pass.
   void borrow(ForwardBuffers& forward) {
     hidden.lend(forward.normed.memory());
     dhidden.lend(forward.residual.memory());

@@ -12,7 +12,7 @@ constexpr int kSmallest = 10;
 constexpr int kLargest = 99;
 constexpr std::uint64_t kHashStream = 0;
 
-// A problem and its mirror image.
+// A problem together with its mirror image.
 struct Pair {
   std::uint64_t hash = 0;
   int smaller = 0;
@@ -42,13 +42,13 @@ std::string prompt_of(const Problem& problem) {
   return std::to_string(problem.left) + "+" + std::to_string(problem.right) + "=";
 }
 
-int right_answer(const Problem& problem) noexcept {
+int correct_answer(const Problem& problem) noexcept {
   return problem.left + problem.right;
 }
 
 int answer_without_carry(const Problem& problem) noexcept {
   const bool carries = problem.left % 10 + problem.right % 10 >= 10;
-  return right_answer(problem) - (carries ? 10 : 0);
+  return correct_answer(problem) - (carries ? 10 : 0);
 }
 
 AdditionTask AdditionTask::of_seed(std::uint64_t seed) {
@@ -82,7 +82,7 @@ AdditionTask AdditionTask::of_seed(std::uint64_t seed) {
 std::string prompt_rows(std::span<const Problem> problems) {
   std::string text;
   for (const Problem& problem : problems) {
-    text += row(problem, right_answer(problem));
+    text += row(problem, correct_answer(problem));
   }
   return text;
 }
@@ -92,7 +92,7 @@ std::string supervised_rows(std::span<const Problem> problems) {
   for (const Problem& problem : problems) {
     for (int i = 0; i < AdditionTask::kRowsPerProblem; ++i) {
       const bool slips = i < AdditionTask::kSlipsPerProblem;
-      text += row(problem, slips ? answer_without_carry(problem) : right_answer(problem));
+      text += row(problem, slips ? answer_without_carry(problem) : correct_answer(problem));
     }
   }
   return text;

@@ -13,18 +13,20 @@ using tidemill::engines::RewardRequest;
 using tidemill::engines::RewardResult;
 
 void describe(tidemill::Schema<ClosenessReward>& s) {
-  s.field("scale", &ClosenessReward::scale, "The distance that halves the reward.").above(0);
+  s.field("scale", &ClosenessReward::scale,
+          "The distance from the reference answer at which the reward is one half.")
+      .above(0);
 }
 
-tidemill::actors::JudgeActor::behavior_type judge_closeness(
-    tidemill::actors::JudgeActor::pointer /*self*/, ClosenessReward options) {
+tidemill::actors::ScorerActor::behavior_type score_closeness(
+    tidemill::actors::ScorerActor::pointer /*self*/, ClosenessReward options) {
   return {[options](tidemill::atom::score, const RewardRequest& request) {
     RewardResult result;
-    const auto right = trailing_number(request.answer);
-    if (!right.has_value()) {
-      result.error = "the row's answer is no number";
+    const auto expected = trailing_number(request.reference_answer);
+    if (!expected.has_value()) {
+      result.error = "the reference answer is not a number";
     } else if (const auto given = trailing_number(request.response); given.has_value()) {
-      result.reward = 1.0 / (1.0 + std::abs(*given - *right) / options.scale);
+      result.reward = 1.0 / (1.0 + std::abs(*given - *expected) / options.scale);
     }
     return result;
   }};

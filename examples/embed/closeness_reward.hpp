@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reward of the program's own: options for the YAML file, and an actor that judges.
+// The program's own reward: options for the YAML file, and an actor that scores responses.
 #pragma once
 
 #include <tidemill/actors/reward/handles.hpp>
@@ -12,12 +12,13 @@ struct ClosenessReward {
   double scale = 10.0;
 };
 
-// Found by its argument: Tidemill's schema asks for it. Declared where the struct is.
+// Tidemill's schema finds this function by argument-dependent lookup, so it is declared in the
+// namespace of the struct.
 void describe(tidemill::Schema<ClosenessReward>& s);
 
-/// Judges sums: 1 for the right answer, less the further off it is, 0 without a number.
-/// Implements `JudgeActor`.
-[[nodiscard]] tidemill::actors::JudgeActor::behavior_type judge_closeness(
-    tidemill::actors::JudgeActor::pointer self, ClosenessReward options);
+/// Implements `ScorerActor`. The reward is 1 for the correct number, less the farther the response
+/// is from it, and 0 if the response does not end with a number.
+[[nodiscard]] tidemill::actors::ScorerActor::behavior_type score_closeness(
+    tidemill::actors::ScorerActor::pointer self, ClosenessReward options);
 
 }  // namespace closeness

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tidemill's program with a reward and an algorithm more:
+// Tidemill's program with an additional reward and an additional algorithm:
 //   closeness run run.yaml
 //   closeness explain reward
 #include <iostream>
 #include <string>
-#include <tidemill/actors/reward/judge_engine.hpp>
+#include <tidemill/actors/reward/scorer_engine.hpp>
 #include <tidemill/launcher/additions.hpp>
 #include <tidemill/launcher/commands/commands.hpp>
 #include <tidemill/launcher/program.hpp>
@@ -17,20 +17,21 @@
 
 namespace {
 
-// What the YAML file may say more.
+// Adds the reward and the algorithm to the schema of the YAML file.
 tidemill::Status add_to_schema(tidemill::Schema<tidemill::configs::RunConfig>& schema) {
   TIDEMILL_RETURN_IF_ERROR(schema.add_kind<closeness::ClosenessReward>(
-      "reward", "closeness", "More for answers nearer to the reference."));
+      "reward", "closeness", "Higher for responses closer to the reference answer."));
   tidemill::workflows::AlgorithmOptions median;
   median.clip_high = 0.28;
-  return schema.add_preset("algorithm", "median", "rewards less the median of their group", median);
+  return schema.add_preset("algorithm", "median", "rewards minus the median of their group",
+                           median);
 }
 
 tidemill::Result<std::unique_ptr<tidemill::engines::RewardEngine>> make_closeness(
-    const tidemill::OneOf& scoring, const tidemill::workflows::RewardPlace& place) {
-  const auto judge =
-      place.system.spawn(closeness::judge_closeness, *scoring.get<closeness::ClosenessReward>());
-  return tidemill::actors::make_judge_engine(place.system, judge);
+    const tidemill::OneOf& scoring, const tidemill::workflows::RewardEnvironment& environment) {
+  const auto scorer = environment.system.spawn(closeness::score_closeness,
+                                               *scoring.get<closeness::ClosenessReward>());
+  return tidemill::actors::make_scorer_engine(environment.system, scorer);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An algorithm of the program's own: its part that is not in Tidemill's table, a pure function.
+// The program's own algorithm: a pure function that computes its advantages.
 #pragma once
 
 #include <span>
@@ -7,7 +7,8 @@
 
 namespace closeness {
 
-/// Computes `A[i] = r[i] - median(r)` over one group: one sample far off moves nobody else.
+/// Computes `A[i] = r[i] - median(r)` over one group, so that a single outlier does not affect the
+/// other samples.
 ///
 /// Shapes: `samples` (G), `advantages` (G).
 [[nodiscard]] tidemill::Status median_advantages(

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A reward in Python: checks sums, differences and products by computing them.
+"""A reward program in Python that checks sums, differences and products.
 
-The prompt holds a term such as "17 + 25 ="; the last number of the response must be its value.
-1.0 for the right number, 0.1 for a wrong one, 0.0 for none. See README.md for the protocol.
+The prompt contains a term such as "17 + 25 =", and the last number of the response must be its value.
+The reward is 1.0 for the correct number, 0.1 for another number and 0.0 for no number. See README.md
+for the protocol.
 """
 import json
 import re
@@ -14,7 +15,7 @@ NUMBER = re.compile(r"-?\d+")
 
 
 def value_of(term):
-    """Computes a term of +, - and *, products first."""
+    """Returns the value of a term of +, - and *, with the usual precedence."""
     total = 0
     for sign, product in re.findall(r"([-+]?)((?:\d+\*?)+)", term.replace(" ", "")):
         value = 1
@@ -24,7 +25,8 @@ def value_of(term):
     return total
 
 
-def judge(request):
+def score(request):
+    """Returns the reward of the response in `request`; raises ValueError if there is no term."""
     term = TERM.search(request["prompt"])
     if term is None:
         raise ValueError("no arithmetic in the prompt")
@@ -38,10 +40,10 @@ def main():
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            answer = {"id": request["id"], "reward": judge(request)}
+            reply = {"id": request["id"], "reward": score(request)}
         except ValueError as problem:
-            answer = {"id": request["id"], "error": str(problem)}
-        print(json.dumps(answer), flush=True)
+            reply = {"id": request["id"], "error": str(problem)}
+        print(json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

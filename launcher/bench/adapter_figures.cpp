@@ -12,7 +12,7 @@ constexpr std::int64_t kAdapters = 16;
 constexpr std::int64_t kBatch = 64;
 constexpr std::int64_t kSteps = 12;
 
-// A round of each kind, one after the other, so that both see the same machine.
+// Measures once without and once with adapters, back to back, so that both see the same load.
 Result<double> decode_with_adapters(BenchModel& bench) {
   const StepProfile before = bench.profile();
   TIDEMILL_ASSIGN_OR_RETURN(const double base_only, bench.decode(kSteps));
@@ -21,7 +21,7 @@ Result<double> decode_with_adapters(BenchModel& bench) {
   return bench.decode(kSteps, kAdapters);
 }
 
-// The first round was a warm-up.
+// Returns the median without adapters. The first measurement was a warm-up.
 Result<double> decode_without(BenchModel& bench, const engines::MachinePeaks& /*peaks*/,
                               const FigureSpec& /*spec*/) {
   std::vector<double> values(bench.peer_values().begin() + 1, bench.peer_values().end());

@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kHalfWidth = 0.02F;
 
-// A fresh adapter's B is zero; one that has been trained is not.
+// Fills a tensor with random values, since B is zero in a new adapter but not in a trained one.
 void fill(Tensor& tensor, RandomStream& random) {
   std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
   for (float& value : values) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters that figures load beside a model.
+// Adapters for the figures that measure them.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace tidemill::launcher {
 
-/// The rank of adapters that are measured; they are on all linear layers but the head.
+/// The rank of the measured adapters. They are on all linear layers except the head.
 inline constexpr std::int64_t kBenchRank = 16;
 
-/// Returns their config.
+/// Returns the config of the measured adapters.
 [[nodiscard]] engines::AdapterConfig bench_adapter_config();
 
-/// Returns the name of one of those that `load_bench_adapters` loads.
+/// Returns the name under which `load_bench_adapters` loads adapter `index`.
 [[nodiscard]] std::string bench_adapter_name(std::int64_t index);
 
 /// Loads `count` adapters with random f32 weights over `model`.

@@ -144,7 +144,7 @@ Result<double> BenchModel::share() {
   engines::ExecutorOptions shares;
   shares.train_tokens = kTrainTokens;
   engines::Executor executor(&rollout, &train, shares);
-  // Enough tokens for all of it: nothing ends before it is cancelled.
+  // Enough tokens for all measurements: no request ends before it is cancelled.
   const std::uint64_t first_id = next_id_;
   TIDEMILL_RETURN_IF_ERROR(submit(kPromptTokens, kAlone + 8 * kSequences * kTrainTokens / batch_));
   for (bool all = false; !all;) {
@@ -183,7 +183,7 @@ Result<double> BenchModel::share() {
   return static_cast<double>(decoded) / together / decode_alone + kTrained / together / train_alone;
 }
 
-// Starts a batch of `sequences` of kTrainTokens.
+// Starts a batch of `sequences` sequences of kTrainTokens tokens.
 Status BenchModel::begin_training(std::int64_t sequences) {
   engines::TrainEngine& train = *runtime_->train();
   loss_ = std::make_unique<engines::SftTokenLoss>(sequences * kTrainTokens);
@@ -225,7 +225,7 @@ double BenchModel::begin_step() {
   return now();
 }
 
-// Steps that do not count leave no trace in the profile.
+// Removes steps that do not count from the profile.
 double BenchModel::end_step(double start, bool counts) {
   const double seconds = now() - start;
   if (!counts) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that is open for one figure, the work it is given, and what of its steps is measured.
+// Opens the model of a figure, gives it work, and measures its steps.
 #pragma once
 
 #include <cstdint>
@@ -16,54 +16,57 @@ namespace tidemill::launcher {
 /// Which parameters are trained: none, a new adapter of rank 16 on all linear layers, or all.
 enum class Training { kNone, kAdapter, kAll };
 
-/// How a model is opened for a figure.
+/// How to open the model of a figure.
 struct BenchModelOptions {
   DType compute = DType::kF32;
   Training training = Training::kNone;
   std::int64_t batch = 1;  // requests, or sequences of a training batch
   bool share_prefixes = true;
-  const char* preset = "197m";  // where no model is asked for
+  const char* preset = "197m";  // used unless the user names a model
   engines::Recompute recompute = engines::Recompute::kNone;
-  std::int64_t num_adapters = 0;  // loaded by name, see `load_bench_adapters`
+  std::int64_t num_adapters = 0;  // loaded by `load_bench_adapters`
 };
 
-/// Opens a model and gives it work; steps add to the profile it was made with.
+/// Opens a model and gives it work. The steps add to the profile passed to the constructor.
 /// Threads: one at a time.
 class BenchModel {
 public:
-  /// Tokens of a training sequence, and of the prompts that prefill is measured on.
+  /// Tokens of a training sequence, and of the prompts for prefill.
   static constexpr std::int64_t kTrainTokens = 512;
 
-  /// Borrows both for its life.
+  /// Borrows both arguments for its lifetime.
   BenchModel(const EngineBenchOptions& options, StepProfile& profile);
 
-  /// Opens the model anew. Errors: those of the engine.
+  /// Opens the model, closing the previous one. Errors: those of the engine.
   [[nodiscard]] Status open(const BenchModelOptions& how);
   [[nodiscard]] const engines::ModelConfig& config() const { return config_; }
   [[nodiscard]] const EngineBenchOptions& options() const { return options_; }
-  /// Returns what training was expected to take, before the model was opened, the memory of the
-  /// process at that time included.
+  /// Returns the estimate of the memory that training needs, made before the model was opened.
+  /// Includes the memory of the process at that time. Units: bytes.
   [[nodiscard]] double expected_bytes() const { return expected_bytes_; }
 
-  /// Returns where steps are written down.
+  /// Returns the profile that the steps add to.
   [[nodiscard]] StepProfile& profile() { return profile_; }
-  /// Returns what a figure keeps of measurements that it takes in turn with its own.
+  /// Returns the peer values that a figure measures alternately with its own values.
   [[nodiscard]] std::vector<double>& peer_values() { return peer_values_; }
 
-  /// Returns the tokens per second of `batch` requests that decode `steps` tokens together. They
-  /// name the first `num_adapters` adapters in turn; none if that is 0.
+  /// Returns the tokens per second of `batch` requests that decode `steps` tokens together. The
+  /// requests use the first `num_adapters` adapters in turn, or none if that is 0.
   [[nodiscard]] Result<double> decode(std::int64_t steps, std::int64_t num_adapters = 0);
-  /// Returns the tokens per second of prompts of `tokens` tokens, up to their first new token.
+  /// Returns the prompt tokens per second of prompts of `tokens` tokens, up to their first new
+  /// token.
   [[nodiscard]] Result<double> prefill(std::int64_t tokens);
-  /// Returns the tokens generated per second by `batch` samples of one prompt of `prompt` tokens,
-  /// its computation included. `prompt_tokens` says how many tokens of prompts were computed.
+  /// Returns the tokens that `batch` samples of one prompt of `prompt` tokens generate per second,
+  /// including the time for the prompt. Stores how many prompt tokens were computed in
+  /// `prompt_tokens`.
   [[nodiscard]] Result<double> group(std::int64_t prompt, std::int64_t new_tokens,
                                      std::int64_t& prompt_tokens);
-  /// Returns the tokens per second of an optimizer step on `batch` sequences of `kTrainTokens`.
+  /// Returns the tokens per second of an optimizer step on `batch` sequences of `kTrainTokens`
+  /// tokens.
   [[nodiscard]] Result<double> train();
-  /// Lets `batch` requests decode while an optimizer step is made on two sequences of
-  /// `kTrainTokens`, one a micro-batch, with equal shares. Returns the sum of the two rates, each
-  /// divided by what it is alone: measured before (decoding) and after (training).
+  /// Lets `batch` requests decode during an optimizer step on two sequences of `kTrainTokens`
+  /// tokens, each a micro-batch, with equal shares. Returns the sum of both rates, each relative to
+  /// its rate alone: decoding alone is measured before, training alone afterwards.
   [[nodiscard]] Result<double> share();
 
 private:

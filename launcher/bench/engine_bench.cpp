@@ -10,26 +10,27 @@
 namespace tidemill::launcher {
 namespace {
 
-constexpr double kMostForeignLoad = 0.05;
+constexpr double kMaxForeignLoad = 0.05;
 constexpr double kPeakSeconds = 0.4;
 constexpr int kRepetitions = 5;
 
 std::vector<FigureSpec> all_figures() {
   std::vector<FigureSpec> figures;
-  for (const auto theme : {generation_figures, training_figures, memory_figures, grpo_figures,
+  for (const auto topic : {generation_figures, training_figures, memory_figures, grpo_figures,
                            adapter_figures, sharing_figures}) {
-    std::ranges::move(theme(), std::back_inserter(figures));
+    std::ranges::move(topic(), std::back_inserter(figures));
   }
   return figures;
 }
 
-// One repetition, and what others did meanwhile.
+// One repetition, and the load from other processes during it.
 struct Repetition {
   double value = 0.0;
   double foreign_load = 0.0;
 };
 
-// Runs the figure until enough repetitions were undisturbed, or patience ends; their median.
+// Measures a figure until enough repetitions were undisturbed, or too many were disturbed. Returns
+// the median.
 Result<Repetition> undisturbed_median(const FigureSpec& spec, const EngineBenchOptions& options,
                                       BenchModel& bench, StepProfile& profile) {
   std::vector<Repetition> repetitions;
@@ -38,7 +39,7 @@ Result<Repetition> undisturbed_median(const FigureSpec& spec, const EngineBenchO
     const ForeignLoad watch;
     TIDEMILL_ASSIGN_OR_RETURN(const double value, spec.run(bench));
     const double load = watch.share();
-    if (load > kMostForeignLoad && disturbed < options.patience * kRepetitions) {
+    if (load > kMaxForeignLoad && disturbed < options.patience * kRepetitions) {
       ++disturbed;
       profile = before;
       continue;
@@ -49,8 +50,8 @@ Result<Repetition> undisturbed_median(const FigureSpec& spec, const EngineBenchO
   return repetitions[repetitions.size() / 2];
 }
 
-// What a shared machine can do changes from second to second: of two measurements the better
-// counts.
+// Measures the peaks of the machine and keeps the best values. On a shared machine they change from
+// second to second.
 Status raise_peaks(const EngineBenchOptions& options, engines::MachinePeaks& peaks) {
   engines::Workers workers(options.threads);
   TIDEMILL_ASSIGN_OR_RETURN(const engines::MachinePeaks now,
@@ -64,17 +65,17 @@ Result<Figure> measure(const FigureSpec& spec, const EngineBenchOptions& options
                        StepProfile& profile) {
   TIDEMILL_RETURN_IF_ERROR(raise_peaks(options, profile.peaks));
   BenchModel bench(options, profile);
-  if (spec.place == Place::kHere) {
+  if (spec.runs_in == RunsIn::kThisProcess) {
     TIDEMILL_RETURN_IF_ERROR(bench.open(spec.model));
   }
-  TIDEMILL_RETURN_IF_ERROR(spec.run(bench).status());  // pages are touched, buffers grown
+  TIDEMILL_RETURN_IF_ERROR(spec.run(bench).status());  // warm-up: touches pages, grows buffers
   profile.ops = {};
   profile.seconds = 0.0;
   TIDEMILL_ASSIGN_OR_RETURN(const Repetition median,
                             undisturbed_median(spec, options, bench, profile));
   Figure figure{spec.name, median.value,    spec.unit,          spec.peer,
                 0.0,       options.threads, median.foreign_load};
-  if (spec.place == Place::kHere) {
+  if (spec.runs_in == RunsIn::kThisProcess) {
     TIDEMILL_RETURN_IF_ERROR(raise_peaks(options, profile.peaks));
   }
   const StepProfile own = profile;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of the table of figures, and the rows by theme.
+// Defines the figures, grouped by topic.
 #pragma once
 
 #include <optional>
@@ -9,10 +9,11 @@
 
 namespace tidemill::launcher {
 
-/// Where a figure's work is done: on a model open here, or by processes that open it themselves.
-enum class Place { kHere, kOwnProcess };
+/// Where a figure is measured: on a model opened in this process, or in a separate process that
+/// opens it itself.
+enum class RunsIn { kThisProcess, kOwnProcess };
 
-/// How a figure is measured. A new one is a row in the file of its theme.
+/// How a figure is measured. To add a figure, add an element to the list of its topic.
 struct FigureSpec {
   const char* name;
   BenchModelOptions model;
@@ -20,16 +21,17 @@ struct FigureSpec {
   const char* peer;
   /// Measures once.
   Result<double> (*run)(BenchModel& bench);
-  /// Returns what it is compared with, once it has been measured; may open the model anew.
+  /// Returns the value that the figure is compared with. Called after the measurement; may reopen
+  /// the model.
   Result<double> (*peer_value)(BenchModel& bench, const engines::MachinePeaks& peaks,
                                const FigureSpec& spec);
-  Place place = Place::kHere;
+  RunsIn runs_in = RunsIn::kThisProcess;
 };
 
 constexpr const char* kTokensPerSecond = "tok/s";
 constexpr const char* kMatmulPeak = "matmul peak";
 
-/// Return the rows of a theme, in the order they are measured.
+/// Return the figures of a topic, in the order in which they are measured.
 [[nodiscard]] std::vector<FigureSpec> generation_figures();
 [[nodiscard]] std::vector<FigureSpec> training_figures();
 [[nodiscard]] std::vector<FigureSpec> memory_figures();

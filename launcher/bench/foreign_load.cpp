@@ -14,10 +14,10 @@
 namespace tidemill::launcher {
 namespace {
 
-// Fields of a line, in the order of proc(5).
+// Indices of the fields of a line, in the order of proc(5).
 constexpr std::size_t kIdle = 3;
 constexpr std::size_t kIoWait = 4;
-constexpr std::size_t kGuest = 8;  // counted in `user` already, as the field after it in `nice`
+constexpr std::size_t kGuest = 8;  // included in `user`; the field after it is included in `nice`
 
 std::string read_proc_stat() {
   std::ifstream file("/proc/stat");
@@ -38,7 +38,7 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
-// Of this process and of its children that have ended.
+// Returns the processor time of this process and of its children that have ended.
 double own_seconds() {
   double sum = 0.0;
   for (const auto who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
@@ -51,7 +51,7 @@ double own_seconds() {
   return sum;
 }
 
-// The number of the core that a line "cpuN ..." is of, or -1.
+// Returns N if `name` is "cpuN", else -1.
 int core_of(const std::string& name) {
   int core = -1;
   if (name.starts_with("cpu")) {

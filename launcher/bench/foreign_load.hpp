@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether somebody else used the cores while something was timed.
+// Detects whether other processes used the cores during a measurement.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,21 @@ namespace tidemill::launcher {
 
 /// Processor time of some cores, in seconds, since the machine started.
 struct CoreTimes {
-  double busy = 0.0;   // of all processes, and what the hypervisor gave to others
+  double busy = 0.0;   // of all processes, and time stolen by the hypervisor
   double total = 0.0;  // idle time included
 };
 
-/// Adds up the lines "cpuN ..." of a /proc/stat text for the cores named.
+/// Returns the sum of the lines "cpuN ..." of `proc_stat`, a text from /proc/stat, over `cores`.
 [[nodiscard]] CoreTimes core_times(std::string_view proc_stat, const std::vector<int>& cores);
 
-/// Watches the cores that this process may run on, from its making on.
+/// Watches the cores that this process may run on, from its construction on.
 /// Threads: one at a time.
 class ForeignLoad {
 public:
   ForeignLoad();
-  /// Returns the share of those cores' time that was neither idle nor this process's own (or its
-  /// ended children's), since the watch began; 0 where the machine does not say.
+  /// Returns the share of the cores' time that other processes used since the construction: time
+  /// that was neither idle nor used by this process or its ended children. Returns 0 if the system
+  /// does not report it.
   [[nodiscard]] double share() const;
 
 private:

@@ -46,7 +46,7 @@ Result<double> run_group(BenchModel& bench, std::int64_t expected_prompt_tokens)
   std::int64_t prompt_tokens = 0;
   auto speed = bench.group(kGroupPrompt, kGroupNewTokens, prompt_tokens);
   if (speed.ok() && prompt_tokens != expected_prompt_tokens) {
-    return Status(Errc::kInternal, std::to_string(prompt_tokens) + " tokens of prompts computed, " +
+    return Status(Errc::kInternal, std::to_string(prompt_tokens) + " prompt tokens computed, " +
                                        std::to_string(expected_prompt_tokens) + " expected");
   }
   return speed;

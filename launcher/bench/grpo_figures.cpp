@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The figures of reinforcement learning: steps, start and memory of whole runs.
+// The figures of reinforcement learning: step time, start time and memory of whole runs.
 #include <algorithm>
 
 #include "launcher/bench/figure_spec.hpp"
@@ -42,11 +42,14 @@ Result<double> resident(BenchModel& bench) {
   return run.peak_bytes;
 }
 
-// Rollout and training compute a prompt once for its group, and of each answer all tokens but the
-// last: 2N in rollout, and 2N for input gradients in training, whose forward is taken from rollout
-// (all but the first sample's, which is not counted). Training takes the last token of a prompt
-// once for each sample. The head serves the tokens of answers alone, in both directions. The
-// adapter's own products and all else are not counted.
+// Returns the time of a step at the peak of the machine's matrix products.
+//
+// Rollout and training compute each prompt once for its group, and all tokens of a response except
+// the last. Rollout needs 2N FLOP per token. Training needs 2N for input gradients; its forward
+// pass reuses the results of rollout, except for the first sample, whose cost is not counted.
+// Training computes the last token of a prompt once for each sample. The head is computed only for
+// response tokens, forward and backward. The adapter's own products and everything else are not
+// counted.
 Result<double> at_matmul_peak(BenchModel& bench, const engines::MachinePeaks& peaks,
                               const FigureSpec& spec) {
   TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles model,
@@ -54,17 +57,17 @@ Result<double> at_matmul_peak(BenchModel& bench, const engines::MachinePeaks& pe
   const StepCost cost(model.config);
   const GrpoShape shape;
   const auto prompt = static_cast<double>(shape.prompt_tokens);
-  const auto answer = static_cast<double>(shape.new_tokens);
+  const auto response = static_cast<double>(shape.new_tokens);
   const auto samples = static_cast<double>(shape.prompts * shape.group_size);
   const auto prompts = static_cast<double>(shape.prompts);
   const auto attention = [&](double passes) {
     return prompts * cost.attention(prompt, passes) +
-           samples * (cost.attention(prompt + answer, passes) - cost.attention(prompt, passes));
+           samples * (cost.attention(prompt + response, passes) - cost.attention(prompt, passes));
   };
   const double rollout = attention(2.0) + prompts * prompt * cost.layers() +
-                         samples * ((answer - 1.0) * cost.layers() + answer * cost.head());
+                         samples * ((response - 1.0) * cost.layers() + response * cost.head());
   const double training = attention(4.0) + prompts * (prompt - 1.0) * cost.layers() +
-                          samples * answer * (cost.layers() + 2.0 * cost.head());
+                          samples * response * (cost.layers() + 2.0 * cost.head());
   return (rollout + training) / peak_flops(peaks, spec.model.compute);
 }
 
@@ -86,10 +89,10 @@ std::vector<FigureSpec> grpo_figures() {
   const BenchModelOptions f32{DType::kF32, Training::kAdapter, 1};
   const BenchModelOptions bf16{DType::kBF16, Training::kAdapter, 1};
   return {
-      {"grpo_step_f32", f32, "s", kMatmulPeak, step_f32, at_matmul_peak, Place::kOwnProcess},
-      {"grpo_step_bf16", bf16, "s", kMatmulPeak, step_bf16, at_matmul_peak, Place::kOwnProcess},
-      {"grpo_start", bf16, "s", "a later step", start, later_step, Place::kOwnProcess},
-      {"grpo_rss", bf16, "bytes", "weights", resident, weight_bytes, Place::kOwnProcess},
+      {"grpo_step_f32", f32, "s", kMatmulPeak, step_f32, at_matmul_peak, RunsIn::kOwnProcess},
+      {"grpo_step_bf16", bf16, "s", kMatmulPeak, step_bf16, at_matmul_peak, RunsIn::kOwnProcess},
+      {"grpo_start", bf16, "s", "a later step", start, later_step, RunsIn::kOwnProcess},
+      {"grpo_rss", bf16, "bytes", "weights", resident, weight_bytes, RunsIn::kOwnProcess},
   };
 }
 

@@ -14,9 +14,9 @@
 namespace tidemill::launcher {
 namespace {
 
-constexpr Duration kPatience = std::chrono::minutes(10);
+constexpr Duration kTimeout = std::chrono::minutes(10);
 
-// A folder under the system's for temporary files, gone at the end.
+// A new folder in the system's folder for temporary files. The destructor removes it.
 class WorkFolder {
 public:
   WorkFolder() {
@@ -38,8 +38,8 @@ private:
   std::filesystem::path path_;
 };
 
-// The letter that byte-level BPE writes for a byte. Source: `bytes_to_unicode`, openai/gpt-2,
-// encoder.py: graphic bytes stand for themselves, the others for 256, 257, ... in their order.
+// Returns the character that byte-level BPE writes for a byte. Printable bytes map to themselves,
+// the others to 256, 257, ... in order. Source: `bytes_to_unicode`, openai/gpt-2, encoder.py.
 std::string byte_letter(int byte) {
   const auto graphic = [](int b) {
     return (b >= 0x21 && b < 0x7F) || (b >= 0xA1 && b <= 0xFF && b != 0xAD);
@@ -57,7 +57,7 @@ std::string byte_letter(int byte) {
   return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-// A vocabulary of `size` tokens: the bytes, and words that no text has.
+// Returns a tokenizer of `size` tokens: the bytes, and words that occur in no text.
 Json byte_tokenizer(std::int64_t size) {
   Json::Object vocabulary;
   for (int byte = 0; byte < 256; ++byte) {
@@ -83,7 +83,7 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// The model without its end tokens: random weights would end an answer now and then.
+// Writes the model without its end tokens, since random weights would sometimes generate one.
 Status write_model(engines::ModelFiles model, const EngineBenchOptions& options,
                    const std::filesystem::path& folder) {
   PosixFileSystem files;
@@ -102,7 +102,7 @@ Status write_model(engines::ModelFiles model, const EngineBenchOptions& options,
   return {};
 }
 
-// One prompt a line, each byte a token: digits and blanks, of which no two merge.
+// Returns one prompt per line. Each byte is a token: digits and spaces, of which no two merge.
 std::string prompt_lines(const GrpoShape& shape) {
   std::string lines;
   for (std::int64_t n = 0; n < shape.prompts; ++n) {
@@ -115,11 +115,12 @@ std::string prompt_lines(const GrpoShape& shape) {
   return lines;
 }
 
-// How every fifth to second answer ends, of tokens drawn at random from bytes and "word256" to
-// "word1023", or from bytes and pairs of them.
+// Matches a fifth to a half of random responses, whose tokens are bytes and "word256" to
+// "word1023", or bytes and pairs of bytes.
 constexpr const char* kRewardedEnd = "[0-4A-Za-z]$";
 
-// JSON is YAML. The reward differs within most groups, whose samples all have gradients then.
+// Returns the run's file as JSON, which is valid YAML. Rewards differ within most groups, so that
+// most samples have gradients.
 std::string run_file(const GrpoShape& shape, DType compute, std::int64_t steps, int threads) {
   const Json::Object adapter{{"kind", "lora"},
                              {"rank", shape.rank},
@@ -160,7 +161,7 @@ Result<GrpoRun> read_run(const TimedProcess& process, const GrpoShape& shape) {
     const std::int64_t expected = shape.prompts * shape.group_size * shape.new_tokens;
     if (tokens == nullptr || tokens->number().value_or(0.0) != static_cast<double>(expected)) {
       return Status(Errc::kInternal, "a step of the run did not train on " +
-                                         std::to_string(expected) + " tokens of answers");
+                                         std::to_string(expected) + " response tokens");
     }
     const Json* gradient = record.find("gradient_norm");
     if (gradient == nullptr || gradient->number().value_or(0.0) <= 0.0) {
@@ -185,7 +186,7 @@ Result<GrpoRun> run_grpo(const EngineBenchOptions& options, const GrpoShape& sha
                          std::int64_t steps, const char* preset) {
   const WorkFolder folder;
   if (folder.path().empty()) {
-    return Status(Errc::kUnavailable, "no folder for temporary files can be made");
+    return Status(Errc::kUnavailable, "cannot create a temporary folder");
   }
   TIDEMILL_ASSIGN_OR_RETURN(engines::ModelFiles model, options.model(DType::kF32, preset));
   TIDEMILL_RETURN_IF_ERROR(write_model(std::move(model), options, folder.path()));
@@ -193,7 +194,7 @@ Result<GrpoRun> run_grpo(const EngineBenchOptions& options, const GrpoShape& sha
   write_text(folder.path() / "bench.yaml", run_file(shape, compute, steps, options.threads));
   TIDEMILL_ASSIGN_OR_RETURN(const TimedProcess process,
                             run_timed({options.program.string(), "run", "bench.yaml", "--json"},
-                                      folder.path(), kPatience));
+                                      folder.path(), kTimeout));
   return read_run(process, shape);
 }
 

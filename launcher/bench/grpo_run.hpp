@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A short run of reinforcement learning as a user starts one: `tidemill run` of a file.
+// A short reinforcement-learning run, started like a user's: with `tidemill run`.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,26 @@
 
 namespace tidemill::launcher {
 
-/// What the run trains on: prompts of digits, whose answers go on to a fixed length.
+/// What the run trains on: prompts of digits, with responses of a fixed length.
 struct GrpoShape {
-  std::int64_t prompts = 8;  // of a step
+  std::int64_t prompts = 8;  // per step
   std::int64_t group_size = 8;
   std::int64_t prompt_tokens = 16;
   std::int64_t new_tokens = 32;
   std::int64_t rank = 16;  // of the adapter on all linear layers
 };
 
-/// What a run took, seen from outside. Units: seconds, bytes.
+/// Time and memory of a run, measured from outside. Units: seconds, bytes.
 struct GrpoRun {
   double start_seconds = 0.0;        // from the start of the process to the end of the first step
-  std::vector<double> step_seconds;  // of each step but the first, from one's end to the next's
+  std::vector<double> step_seconds;  // of all steps but the first, from end to end
   double peak_bytes = 0.0;
 };
 
-/// Carries out `steps` synchronous GRPO steps (`staleness.max: 0`, one update each) in a process of
-/// their own, on the bench's model without its end tokens.
-/// Errors: those of the process; `kInternal` when an answer was cut off.
+/// Runs `steps` synchronous GRPO steps (`staleness.max: 0`, one optimizer step each) in a separate
+/// process, on the model of `options` without its end tokens.
+/// Errors: those of the process; `kInternal` if the responses of a step do not have the full length
+/// or the step has no gradient.
 [[nodiscard]] Result<GrpoRun> run_grpo(const EngineBenchOptions& options, const GrpoShape& shape,
                                        DType compute, std::int64_t steps, const char* preset);
 

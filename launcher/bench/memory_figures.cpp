@@ -6,8 +6,8 @@
 namespace tidemill::launcher {
 namespace {
 
-// The most memory of the process since the model was opened. For a process that measures nothing
-// else; weights that were made up count, those of files only as far as they are computed with.
+// Returns the peak memory of the process since the model was opened. Only meaningful if the process
+// measures nothing else. Random weights count fully, weights in files only if they are used.
 Result<double> peak_memory(BenchModel& bench) {
   TIDEMILL_RETURN_IF_ERROR(bench.train().status());
   return peak_memory_bytes();

@@ -9,7 +9,7 @@
 
 namespace tidemill::launcher {
 void reset_peak_memory() {
-  malloc_trim(0);  // what an earlier figure gave back to the allocator
+  malloc_trim(0);  // releases what earlier figures freed
   std::ofstream("/proc/self/clear_refs") << "5";
 }
 

@@ -21,7 +21,7 @@ std::string line(const char* format, const Values&... values) {
 
 std::string profile_table(const StepProfile& profile) {
   if (profile.ops.records.empty()) {
-    return "  no profile: measured in a process of its own\n";
+    return "  no profile: measured in a separate process\n";
   }
   using Entry = std::pair<std::string, engines::OpRecord>;
   std::vector<Entry> entries(profile.ops.records.begin(), profile.ops.records.end());

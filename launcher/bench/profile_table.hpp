@@ -8,8 +8,9 @@
 
 namespace tidemill::launcher {
 
-/// Returns lines "operation, calls, ms, share, GFLOP/s, GB/s, of the peaks", the dearest first, and
-/// what share of the steps they cover.
+/// Returns a table with a line for each operation: name, calls, ms, share of the time, GFLOP/s,
+/// GB/s, and share of the peak. The most expensive operation comes first. The last line says which
+/// share of the steps the operations cover.
 [[nodiscard]] std::string profile_table(const StepProfile& profile);
 
 }  // namespace tidemill::launcher

@@ -24,10 +24,10 @@ constexpr Preset kPresets[] = {{"3.7m", 256, 4, 688, 4, 4, 1024},
                                {"197m", 1024, 16, 2816, 16, 4, 8192},
                                {"600m", 1536, 22, 4096, 24, 8, 16384}};
 
-// Standard deviation of a uniform distribution on [-h, h) is h / sqrt 3.
+// The standard deviation of a uniform distribution on [-h, h) is h / sqrt(3).
 constexpr float kHalfWidth = 0.0346F;
 
-// One draw makes many values: numbers this plain need not be good, only quick and the same.
+// A fast and reproducible generator. The quality of these random numbers does not matter.
 class QuickUniform {
 public:
   explicit QuickUniform(std::uint64_t seed) : state_(seed * 2 + 1) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of known sizes with random weights: what speed is measured on when none is given.
+// Random models of known sizes, which are measured if the user names no model.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace tidemill::launcher {
 
-/// Returns the names that `random_model` takes: "3.7m", "15m", "197m", "600m".
+/// Returns the names of the presets: "3.7m", "15m", "197m", "600m".
 [[nodiscard]] std::vector<std::string> preset_names();
 
 /// Returns the architecture of a preset: a Llama with an untied head.
-/// Errors: `kInvalidArgument` naming the presets.
+/// Errors: `kInvalidArgument` with the known names.
 [[nodiscard]] Result<engines::ModelConfig> preset_config(const std::string& preset);
 
-/// Fills a model of `config` with small random weights (norm gains are 1) of type `dtype`, kF32 or
-/// kBF16; the same ones every time.
+/// Returns a model of `config` with small random weights of type `dtype`, kF32 or kBF16. Norm gains
+/// are 1. Every call returns the same weights.
 [[nodiscard]] engines::ModelFiles random_model(const engines::ModelConfig& config, DType dtype);
 
 }  // namespace tidemill::launcher

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The figure of sharing: what rollout and training reach together on one device.
+// The figure of sharing: the combined speed of rollout and training on one device.
 #include "launcher/bench/figure_spec.hpp"
 
 namespace tidemill::launcher {
@@ -9,7 +9,7 @@ Result<double> together(BenchModel& bench) {
   return bench.share();
 }
 
-// Run in turn, each for its part of the time, the two reach 1.
+// If the two took turns, the sum of their relative rates would be 1.
 Result<double> in_turn(BenchModel& /*bench*/, const engines::MachinePeaks& /*peaks*/,
                        const FigureSpec& /*spec*/) {
   return 1.0;

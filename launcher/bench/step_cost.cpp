@@ -20,7 +20,8 @@ double StepCost::attention(double tokens, double products) const noexcept {
 
 double StepCost::prompt(double tokens) const noexcept {
   const double spared = 2.0 * (parameters_ / num_layers_ - key_parameters_);
-  const double seen = tokens * (tokens + 1.0) / 2.0 - tokens;  // by the others in the last layer
+  // Positions that all tokens but the last see in the last layer.
+  const double seen = tokens * (tokens + 1.0) / 2.0 - tokens;
   return tokens * layers() + head() + attention(tokens, 2.0) - (tokens - 1.0) * spared -
          4.0 * query_cols_ * seen;
 }

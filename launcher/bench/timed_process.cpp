@@ -20,8 +20,8 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr int kLookMs = 50;
-constexpr const char* kSaid = "said";
+constexpr int kPollMs = 50;
+constexpr const char* kErrorFile = "said";
 
 double seconds_since(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
@@ -36,7 +36,8 @@ std::string last_line(const std::filesystem::path& path) {
   return last;
 }
 
-// A child and the reading end of its output; killed and waited for unless it has ended.
+// A child process and the reading end of its output. The destructor kills the process if it still
+// runs and waits for its end.
 class Child {
 public:
   Child() = default;
@@ -56,18 +57,18 @@ public:
                              const std::filesystem::path& directory) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-      return {Errc::kUnavailable, "no pipe for a process"};
+      return {Errc::kUnavailable, "cannot create a pipe"};
     }
     output_ = ends[0];
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addchdir_np(&actions, directory.c_str());
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, kSaid, O_WRONLY | O_CREAT | O_TRUNC,
-                                     0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, kErrorFile,
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
     std::vector<char*> arguments;
     for (const std::string& word : command) {
-      arguments.push_back(const_cast<char*>(word.c_str()));  // NOLINT: the interface's
+      arguments.push_back(const_cast<char*>(word.c_str()));  // NOLINT: posix_spawn requires it
     }
     arguments.push_back(nullptr);
     const int error =
@@ -84,7 +85,7 @@ public:
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] int output() const { return output_; }
 
-  // Returns the exit code, or minus the signal.
+  // Waits for the process to end. Returns the exit code, or the negated signal number.
   int wait() {
     int status = 0;
     while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -98,7 +99,7 @@ private:
   int output_ = -1;
 };
 
-// Cuts what is read into lines.
+// Moves the complete lines of `rest` to `lines`.
 void take_lines(std::string& rest, double seconds, std::vector<TimedLine>& lines) {
   for (std::size_t end = rest.find('\n'); end != std::string::npos; end = rest.find('\n')) {
     lines.push_back({seconds, rest.substr(0, end)});
@@ -109,16 +110,16 @@ void take_lines(std::string& rest, double seconds, std::vector<TimedLine>& lines
 }  // namespace
 
 Result<TimedProcess> run_timed(const std::vector<std::string>& command,
-                               const std::filesystem::path& directory, Duration patience) {
+                               const std::filesystem::path& directory, Duration timeout) {
   const SteadyClock::time_point start = SteadyClock::now();
   Child child;
   TIDEMILL_RETURN_IF_ERROR(child.start(command, directory));
-  const double deadline = std::chrono::duration<double>(patience).count();
+  const double deadline = std::chrono::duration<double>(timeout).count();
   TimedProcess process;
   std::string rest;
   for (bool open = true; open;) {
     pollfd waited{child.output(), POLLIN, 0};
-    const int ready = ::poll(&waited, 1, kLookMs);
+    const int ready = ::poll(&waited, 1, kPollMs);
     const double now = seconds_since(start);
     process.peak_bytes = std::max(process.peak_bytes, peak_memory_bytes(child.pid()));
     if (now > deadline) {
@@ -136,7 +137,7 @@ Result<TimedProcess> run_timed(const std::vector<std::string>& command,
   }
   if (const int code = child.wait(); code != 0) {
     return Status(Errc::kUnavailable, command[0] + ": ended with " + std::to_string(code) + ": " +
-                                          last_line(directory / kSaid));
+                                          last_line(directory / kErrorFile));
   }
   return process;
 }

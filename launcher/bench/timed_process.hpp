@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process of our own that is timed from outside: when it printed each line, and its memory.
+// Runs a child process and measures when it prints each line, and its memory.
 #pragma once
 
 #include <filesystem>
@@ -11,26 +11,27 @@
 
 namespace tidemill::launcher {
 
-/// A line of the standard output, and when it came.
+/// A line of standard output, and when it was read.
 struct TimedLine {
   double seconds = 0.0;  // since the process was started
   std::string text;
 };
 
-/// What a process printed and took.
+/// The output and the memory of a process.
 struct TimedProcess {
   std::vector<TimedLine> lines;
-  /// Its largest resident set, in bytes: looked at twenty times a second and at each line. What the
-  /// system counts for a child would include the memory of the parent it was forked from.
+  /// Its largest resident set, polled twenty times a second and at each line. The system's own
+  /// count for a child would include the memory of the parent that it was forked from. Units:
+  /// bytes.
   double peak_bytes = 0.0;
 };
 
-/// Runs `command` in `directory` and waits until it ends; what it says on standard error is kept in
-/// the file `said` there.
-/// Errors: `kUnavailable` when it cannot be started, ends with another code than 0 (with the last
-/// line it said), or is not done after `patience`, when it is killed.
+/// Runs `command` in `directory` and blocks until it ends. Its standard error goes to the file
+/// `said` in `directory`.
+/// Errors: `kUnavailable` if it cannot be started, if its exit code is not 0 (with the last line of
+/// standard error), or if it has not ended after `timeout`, in which case it is killed.
 [[nodiscard]] Result<TimedProcess> run_timed(const std::vector<std::string>& command,
                                              const std::filesystem::path& directory,
-                                             Duration patience);
+                                             Duration timeout);
 
 }  // namespace tidemill::launcher

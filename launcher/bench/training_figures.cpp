@@ -10,8 +10,8 @@ Result<double> train(BenchModel& bench) {
   return bench.train();
 }
 
-// 2N forward, 2N for input gradients, and 2N more for weights that are trained; attention has two
-// products forward and four backward.
+// A token needs 2N FLOP forward, 2N for input gradients, and 2N for gradients of all weights if
+// these are trained. Attention has two products forward and four backward.
 Result<double> train_limit(BenchModel& bench, const engines::MachinePeaks& peaks,
                            const FigureSpec& spec) {
   const StepCost cost(bench.config());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill bench`: what this machine makes of the engine.
+// `tidemill bench`: measures the engine on this machine.
 #include <CLI/App.hpp>
 #include <iomanip>
 #include <ostream>
@@ -20,27 +20,29 @@ class BenchCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "bench"; }
   [[nodiscard]] std::string summary() const override {
-    return "Measures this machine, and the engine against it";
+    return "Measures the engine against the limits of this machine";
   }
   [[nodiscard]] std::string example() const override {
     return "tidemill bench engine --preset 197m --figure decode_b1_bf16 --profile";
   }
 
   void declare(CLI::App& app) override {
-    take_names(*app.add_option("WHAT", what_, "What to measure")->required(), {"engine"});
-    auto* preset = app.add_option("--preset", preset_, "A model with random weights")
-                       ->default_str("197m, or the figure's own");
-    take_names(*preset, preset_names());
-    app.add_option("--model", model_, "A model directory, in place of --preset")
+    accept_names(*app.add_option("WHAT", what_, "What to measure")->required(), {"engine"});
+    auto* preset =
+        app.add_option("--preset", preset_, "A model with random weights and a known size")
+            ->default_str("197m, or the figure's own");
+    accept_names(*preset, preset_names());
+    app.add_option("--model", model_, "A model directory to measure instead of a preset")
         ->type_name("DIR")
         ->excludes(preset);
-    auto* threads =
-        app.add_option("--threads", threads_, "Threads")->type_name("N")->capture_default_str();
-    take_integers(*threads, {1, kMaxThreads});
-    auto* figure = app.add_option("--figure", figures_, "Only this one; may be repeated")
+    auto* threads = app.add_option("--threads", threads_, "Compute threads")
+                        ->type_name("N")
+                        ->capture_default_str();
+    accept_integers(*threads, {1, kMaxThreads});
+    auto* figure = app.add_option("--figure", figures_, "Measure only this figure; may be repeated")
                        ->allow_extra_args(false);
-    take_names(*figure, engine_figures());
-    app.add_flag("--profile", profile_, "Also say where the time went, operation by operation");
+    accept_names(*figure, engine_figures());
+    app.add_flag("--profile", profile_, "Also print the time of each operation");
   }
 
   [[nodiscard]] Status run(Session& session) override {
@@ -50,8 +52,8 @@ public:
     options.figures = figures_;
     options.model = [this](DType dtype, const char* preset) { return open(dtype, preset); };
     options.model_directory = model_;
-    std::error_code unknown;  // a figure that starts the program then says so
-    options.program = std::filesystem::read_symlink("/proc/self/exe", unknown);
+    std::error_code ignored;  // if it fails, figures that start the program report an error
+    options.program = std::filesystem::read_symlink("/proc/self/exe", ignored);
     const auto report = [&](const Figure& figure) { print(figure, session); };
     const auto profiled = [&](const Figure& /*figure*/, const StepProfile& profile) {
       (session.form == OutputForm::kJson ? session.err : session.out) << profile_table(profile);
@@ -91,7 +93,7 @@ private:
   }
 
   std::string what_;
-  std::string preset_;  // empty: what each figure is defined for
+  std::string preset_;  // empty: the preset that each figure is defined for
   std::string model_;
   int threads_ = 1;
   std::vector<std::string> figures_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill check`: says whether a run's file can be used, and what it means.
+// `tidemill check`: checks whether a run's file can be used, and prints what it means.
 #include <CLI/App.hpp>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -15,16 +15,15 @@ namespace {
 class CheckCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "check"; }
-  [[nodiscard]] std::string summary() const override {
-    return "Checks a run's file and shows what it means";
-  }
+  [[nodiscard]] std::string summary() const override { return "Checks a run's configuration file"; }
   [[nodiscard]] std::string example() const override {
     return "tidemill check configs/quickstart.yaml train.steps=20 --print";
   }
 
   void declare(CLI::App& app) override {
     file_.declare(app);
-    app.add_flag("--print", print_, "Print the run with every default spelled out, as YAML");
+    app.add_flag("--print", print_,
+                 "Print the resolved configuration, with every default, as YAML");
   }
 
   [[nodiscard]] Status run(Session& session) override {

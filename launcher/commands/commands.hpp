@@ -24,7 +24,7 @@ namespace tidemill::launcher {
 [[nodiscard]] std::unique_ptr<Command> make_template_command();
 [[nodiscard]] std::unique_ptr<Command> make_tokenize_command();
 
-/// Makes one of each, in the order that `--help` shows.
+/// Makes one command of each kind, in the order in which `--help` lists them.
 [[nodiscard]] std::vector<std::unique_ptr<Command>> all_commands();
 
 }  // namespace tidemill::launcher

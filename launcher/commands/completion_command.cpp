@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill completion`: a script that lets a shell complete the program's command lines.
+// `tidemill completion`: prints a script with which a shell completes the program's command lines.
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <ostream>
@@ -15,19 +15,19 @@
 namespace tidemill::launcher {
 namespace {
 
-// The names of a list that a help text or a reference gives as "name: what it is".
+// Returns the name in an entry "name: help" of a key's reference.
 std::string name_of(const std::string& entry) {
   return entry.substr(0, entry.find(": "));
 }
 
-// What an argument takes, by its name, or an option, by its value's.
+// Returns what to offer for an argument, by its name, or for the value of an option, by its type.
 CompletedValue value_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const std::string word = option.nonpositional() ? type : option.get_name(/*positional=*/true);
   if (option.nonpositional() && option.get_items_expected_max() == 0) {
     return {CompletedKind::kNothing, {}};
   }
-  if (type.find('|') != std::string::npos) {  // of `take_names`
+  if (type.find('|') != std::string::npos) {  // set by `accept_names`
     CompletedValue value{CompletedKind::kNames, {}};
     std::istringstream names(type);
     for (std::string name; std::getline(names, name, '|');) {
@@ -53,7 +53,7 @@ CompletedCommand facts_of(Command& command) {
   CompletedCommand out{command.name(), command.summary(), {}, {}};
   for (const CLI::Option* option : app.get_options()) {
     if (!option->nonpositional()) {
-      out.places.push_back(value_of(*option));
+      out.arguments.push_back(value_of(*option));
       continue;
     }
     for (const std::string& name : option->get_lnames()) {
@@ -72,7 +72,7 @@ std::vector<CompletedKey> all_keys(const schema::StructSchema& root) {
   for (const KeyReference& key : list_keys(root)) {
     const bool only_keys = key.has_keys && key.type == "keys and values";
     if (only_keys || key.path.find("[]") != std::string::npos) {
-      continue;  // of what is inside an argument sets one key at a time
+      continue;  // an argument cannot set this key
     }
     constexpr std::string_view kChoice = "workflow: ";
     const auto choice = std::find_if(key.when.begin(), key.when.end(),
@@ -101,16 +101,14 @@ std::vector<CompletedKey> all_keys(const schema::StructSchema& root) {
 class CompletionCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "completion"; }
-  [[nodiscard]] std::string summary() const override {
-    return "Prints a script for a shell's completion";
-  }
+  [[nodiscard]] std::string summary() const override { return "Prints a shell completion script"; }
   [[nodiscard]] std::string example() const override {
     return "tidemill completion bash > ~/.local/share/bash-completion/completions/tidemill";
   }
 
   void declare(CLI::App& app) override {
-    take_names(*app.add_option("SHELL", shell_, "bash, zsh or fish")->required()->type_name(""),
-               {"bash", "zsh", "fish"});
+    accept_names(*app.add_option("SHELL", shell_, "bash, zsh or fish")->required()->type_name(""),
+                 {"bash", "zsh", "fish"});
   }
 
   [[nodiscard]] Status run(Session& session) override {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scripts. What differs from program to program is a few functions of `case` statements, which
-// bash and zsh share; what is done with their answers is each shell's own.
+// Writes the completion scripts. The parts that depend on the commands and keys are functions of
+// `case` statements, which bash and zsh share. Each shell has its own code that uses them.
 #include "launcher/commands/completion_script.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ std::string joined(const std::vector<std::string>& words) {
   return out;
 }
 
-// Single quotes keep everything but themselves.
+// Quotes a text for a shell. Only single quotes themselves need escaping in single quotes.
 std::string quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) {
@@ -40,13 +40,14 @@ std::string kind_word(const CompletedValue& value) {
   return "text";
 }
 
-// What kind stands at a place: `COMMAND 0)`, and `COMMAND *)` for the last one and those after it.
-std::string places_text(const CompletedCommand& command) {
+// Returns the cases that print the kind of each argument: `COMMAND NUMBER)`, counted from 0, with
+// `*` as the number of the last argument, which may be repeated.
+std::string arguments_text(const CompletedCommand& command) {
   std::string out;
-  for (std::size_t i = 0; i < command.places.size(); ++i) {
-    const bool last = i + 1 == command.places.size();
+  for (std::size_t i = 0; i < command.arguments.size(); ++i) {
+    const bool last = i + 1 == command.arguments.size();
     out += "    " + quoted(command.name + " ") + (last ? "*" : std::to_string(i)) + ") echo " +
-           quoted(kind_word(command.places[i])) + " ;;\n";
+           quoted(kind_word(command.arguments[i])) + " ;;\n";
   }
   return out;
 }
@@ -55,7 +56,7 @@ std::string facts_text(const CompletionFacts& facts) {
   std::string commands;
   std::string options;
   std::string values;
-  std::string places;
+  std::string arguments;
   for (const CompletedCommand& command : facts.commands) {
     commands += (commands.empty() ? "" : " ") + command.name;
     options += "    " + command.name + ") echo '";
@@ -65,7 +66,7 @@ std::string facts_text(const CompletionFacts& facts) {
                 quoted(kind_word(option.value)) + " ;;\n";
     }
     options += "' ;;\n";
-    places += places_text(command);
+    arguments += arguments_text(command);
   }
   std::vector<std::string> all_workflows;
   std::vector<std::string> all_keys;
@@ -92,29 +93,32 @@ std::string facts_text(const CompletionFacts& facts) {
     keys += "    " + workflow + ") echo " + quoted(joined(of_workflow)) + " ;;\n";
   }
   return "_tidemill_commands='" + commands + "'\n" +
-         "# COMMAND: its options.\n_tidemill_options() {\n  case $1 in\n" + options +
+         "# Prints the options of COMMAND.\n_tidemill_options() {\n  case $1 in\n" + options +
          "  esac\n}\n"
-         "# COMMAND OPTION: what follows the option.\n_tidemill_value() {\n  case \"$1 $2\" in\n" +
+         "# Prints the kind of the value of COMMAND OPTION.\n_tidemill_value() {\n  case \"$1 $2\" "
+         "in\n" +
          values +
          "    *) echo nothing ;;\n  esac\n}\n"
-         "# COMMAND NUMBER: what stands at an argument's place.\n_tidemill_place() {\n"
+         "# Prints the kind of the argument COMMAND NUMBER.\n_tidemill_argument() {\n"
          "  case \"$1 $2\" in\n" +
-         places +
+         arguments +
          "    *) echo text ;;\n  esac\n}\n"
-         "# [WORKFLOW]: keys of a run's file.\n_tidemill_keys() {\n  case $1 in\n" +
+         "# Prints the keys of a run's file, of one WORKFLOW or of all.\n_tidemill_keys() {\n  "
+         "case $1 in\n" +
          keys + "    *) echo " + quoted(joined(all_keys)) +
          " ;;\n  esac\n}\n"
-         "# KEY: the names it may have.\n_tidemill_names() {\n  case $1 in\n" +
+         "# Prints the values that KEY may have, if it has a fixed set.\n_tidemill_names() {\n  "
+         "case $1 in\n" +
          names +
          "  esac\n}\n"
-         "# FILE: the workflow it names.\n_tidemill_workflow() {\n"
+         "# Prints the workflow of FILE.\n_tidemill_workflow() {\n"
          "  sed -n 's/^workflow: *\\([a-z]*\\).*/\\1/p' \"$1\" 2>/dev/null | head -n 1\n}\n";
 }
 
 constexpr const char* kBash = R"SCRIPT(
 _tidemill() {
-  # Split by blanks alone: bash itself splits words at `=` too.
-  local line=${COMP_LINE:0:COMP_POINT} words word command='' want='' file='' place=0 kind
+  # Splits the line only at spaces, since bash itself also splits words at `=`.
+  local line=${COMP_LINE:0:COMP_POINT} words word command='' want='' file='' position=0 kind
   read -ra words <<< "$line"
   [[ $line == *[[:space:]] ]] && words+=('')
   local cur=${words[-1]}
@@ -127,7 +131,7 @@ _tidemill() {
       command=$word
     else
       file=${file:-$word}
-      place=$((place + 1))
+      position=$((position + 1))
     fi
   done
   if [[ -n $want ]]; then
@@ -137,7 +141,7 @@ _tidemill() {
   elif [[ -z $command ]]; then
     kind="names $_tidemill_commands"
   else
-    kind=$(_tidemill_place "$command" "$place")
+    kind=$(_tidemill_argument "$command" "$position")
   fi
   COMPREPLY=()
   case $kind in
@@ -165,7 +169,7 @@ _tidemill() {
     override)
       if [[ $cur == *=* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$(_tidemill_names "${cur%%=*}")" -- "${cur#*=}")
-        # Where `=` breaks words only what follows it is replaced.
+        # If `=` breaks words, bash replaces only the part behind it.
         [[ $COMP_WORDBREAKS == *=* ]] || COMPREPLY=("${COMPREPLY[@]/#/${cur%%=*}=}")
       else
         compopt -o nospace 2> /dev/null
@@ -180,7 +184,7 @@ complete -F _tidemill tidemill mill
 constexpr const char* kZsh = R"SCRIPT(
 _tidemill() {
   local word command='' want='' file='' kind cur=${words[CURRENT]}
-  local -i place=0 i
+  local -i position=0 i
   for ((i = 2; i < CURRENT; ++i)); do
     word=${words[i]}
     if [[ -n $want ]]; then
@@ -191,7 +195,7 @@ _tidemill() {
       command=$word
     else
       file=${file:-$word}
-      place+=1
+      position+=1
     fi
   done
   if [[ -n $want ]]; then
@@ -201,7 +205,7 @@ _tidemill() {
   elif [[ -z $command ]]; then
     kind="names $_tidemill_commands"
   else
-    kind=$(_tidemill_place "$command" "$place")
+    kind=$(_tidemill_argument "$command" "$position")
   fi
   case $kind in
     names*) compadd -- ${=kind#names} ;;
@@ -228,7 +232,7 @@ std::string first_sentence(const std::string& help) {
   return help.substr(0, help.find(". "));
 }
 
-// What fish runs, or is told, to offer values.
+// Returns the options of fish's `complete` that offer values of a kind.
 std::string fish_value(const CompletedValue& value) {
   switch (value.kind) {
     case CompletedKind::kNames: return " -x -a " + quoted(joined(value.names));
@@ -244,7 +248,8 @@ std::string fish_value(const CompletedValue& value) {
 
 std::string fish_keys(const CompletionFacts& facts) {
   std::string out =
-      "# WORKFLOW SUFFIX: keys of a run's file, with what they mean.\n"
+      "# Prints the keys of a run's file, of one WORKFLOW or of all, followed by SUFFIX, and their "
+      "help.\n"
       "function __tidemill_keys\n";
   for (const CompletedKey& key : facts.keys) {
     out += "  contains -- \"$argv[1]\" ''";
@@ -254,7 +259,9 @@ std::string fish_keys(const CompletionFacts& facts) {
     out += "; and printf '%s%s\\t%s\\n' " + key.path + " \"$argv[2]\" " +
            quoted(first_sentence(key.help)) + '\n';
   }
-  out += "end\n# KEY: `key=name` for each name it may have.\nfunction __tidemill_names\n";
+  out +=
+      "end\n# Prints `key=value` for each value that KEY may have, if it has a fixed "
+      "set.\nfunction __tidemill_names\n";
   for (const CompletedKey& key : facts.keys) {
     if (!key.names.empty()) {
       out += "  test \"$argv[1]\" = " + key.path + "; and printf '%s\\n' " + key.path + "=" +
@@ -276,7 +283,7 @@ constexpr const char* kFish = R"SCRIPT(function __tidemill_runs
     string replace /run.yaml '' $run
   end
 end
-# The arguments behind the command, without options.
+# Prints the arguments after the command, without options.
 function __tidemill_arguments
   string match -v -- '-*' (commandline -opc)[3..]
 end
@@ -297,15 +304,15 @@ function __tidemill_from
 end
 )SCRIPT";
 
-std::string fish_places(const CompletedCommand& command, const std::string& seen) {
+std::string fish_arguments(const CompletedCommand& command, const std::string& seen) {
   std::string out;
-  for (std::size_t i = 0; i < command.places.size(); ++i) {
-    const CompletedValue& place = command.places[i];
-    const bool last = i + 1 == command.places.size();
+  for (std::size_t i = 0; i < command.arguments.size(); ++i) {
+    const CompletedValue& argument = command.arguments[i];
+    const bool last = i + 1 == command.arguments.size();
     const std::string when = " -n '" + seen + "; and " +
                              (last ? "__tidemill_from " : "__tidemill_at ") + std::to_string(i) +
                              "'";
-    switch (place.kind) {
+    switch (argument.kind) {
       case CompletedKind::kOverride:
         out += "complete -c tidemill" + when + " -f -a '(__tidemill_overrides)'\n";
         break;
@@ -313,8 +320,8 @@ std::string fish_places(const CompletedCommand& command, const std::string& seen
       case CompletedKind::kFile: out += "complete -c tidemill" + when + " -F\n"; break;
       case CompletedKind::kText: break;
       default: {
-        std::string value = fish_value(place);
-        value.replace(value.find("-x"), 2, "-f");  // it follows no option
+        std::string value = fish_value(argument);
+        value.replace(value.find("-x"), 2, "-f");  // an argument follows no option
         out.append("complete -c tidemill").append(when).append(value).append("\n");
       }
     }
@@ -325,19 +332,19 @@ std::string fish_places(const CompletedCommand& command, const std::string& seen
 }  // namespace
 
 std::string bash_completion(const CompletionFacts& facts) {
-  return "# bash completion of tidemill: source it, or keep it as\n"
+  return "# bash completion of tidemill. Source it, or save it as\n"
          "# ~/.local/share/bash-completion/completions/tidemill\n" +
          facts_text(facts) + kBash;
 }
 
 std::string zsh_completion(const CompletionFacts& facts) {
-  return "#compdef tidemill mill\n# zsh completion of tidemill: source it after compinit.\n" +
+  return "#compdef tidemill mill\n# zsh completion of tidemill. Source it after compinit.\n" +
          facts_text(facts) + kZsh;
 }
 
 std::string fish_completion(const CompletionFacts& facts) {
   std::string out =
-      "# fish completion of tidemill; keep it as ~/.config/fish/completions/tidemill.fish\n" +
+      "# fish completion of tidemill. Save it as ~/.config/fish/completions/tidemill.fish\n" +
       fish_keys(facts) + kFish + "complete -c tidemill -f\ncomplete -c mill -w tidemill\n";
   for (const CompletedCommand& command : facts.commands) {
     out += "complete -c tidemill -n __fish_use_subcommand -a " + command.name + " -d " +
@@ -347,7 +354,7 @@ std::string fish_completion(const CompletionFacts& facts) {
       out += "complete -c tidemill -n '" + seen + "' -l " + option.name.substr(2) +
              fish_value(option.value) + " -d " + quoted(first_sentence(option.help)) + '\n';
     }
-    out += fish_places(command, seen);
+    out += fish_arguments(command, seen);
   }
   return out;
 }

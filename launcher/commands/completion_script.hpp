@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scripts that let a shell complete command lines of the program.
+// Writes scripts with which shells complete command lines of the program.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace tidemill::launcher {
 
-/// What stands at one place of a command line.
+/// What an argument or the value of an option is.
 enum class CompletedKind : std::uint8_t {
-  kNothing,   // a switch, which has no value
-  kText,      // anything: nothing can be offered
+  kNothing,   // no value: the option is a flag
+  kText,      // any text, so nothing can be offered
   kNames,     // one of `names`
   kFile,      // a file
   kYaml,      // a run's file
@@ -35,25 +35,25 @@ struct CompletedCommand {
   std::string name;
   std::string help;
   std::vector<CompletedOption> options;
-  std::vector<CompletedValue> places;  // arguments; the last may stand again
+  std::vector<CompletedValue> arguments;  // in order; the last one may be repeated
 };
 
-/// A key of a run's file that an argument may set.
+/// A key of a run's file that an argument `key=value` may set.
 struct CompletedKey {
   std::string path;
   std::string help;
   std::vector<std::string> workflows;
-  std::vector<std::string> names;  // those it may have, if it is one that chooses
+  std::vector<std::string> names;  // its values, if it has a fixed set of them
 };
 
-/// All that can be completed.
+/// Everything that can be completed.
 struct CompletionFacts {
   std::vector<CompletedCommand> commands;
   std::vector<CompletedKey> keys;
 };
 
-/// Each returns a script for the shell to read. What it offers for `key=value` follows the workflow
-/// that the file before it names.
+/// Each returns a script for the shell to source. For `key=value` it offers the keys of the
+/// workflow that the preceding file names.
 [[nodiscard]] std::string bash_completion(const CompletionFacts& facts);
 [[nodiscard]] std::string zsh_completion(const CompletionFacts& facts);
 [[nodiscard]] std::string fish_completion(const CompletionFacts& facts);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill explain`: says what a configuration key means, or what all of them mean.
+// `tidemill explain`: explains one configuration key, or lists all of them.
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -15,7 +15,7 @@ namespace {
 
 nlohmann::ordered_json key_json(const KeyReference& key) {
   nlohmann::ordered_json line{{"key", key.path}, {"type", key.type}, {"required", key.required}};
-  // As a file would write it; null where nothing is given.
+  // The default as in a file; null if there is none.
   if (key.required || key.default_value == "null") {
     line["default"] = nullptr;
   } else {
@@ -34,13 +34,14 @@ nlohmann::ordered_json key_text(const KeyReference& key) {
 
 using Workflows = std::vector<std::string>;
 
-// What is said of a key, and the workflows of which it holds.
+// The description of a key, and the workflows to which it applies.
 struct Line {
-  nlohmann::ordered_json said;
+  nlohmann::ordered_json description;
   Workflows workflows;
 };
 
-// Takes out of `key` the choice of workflow that it depends on; of a key of all, `all` are.
+// Removes the condition on the workflow from `key` and returns the workflows that have the key: the
+// one of the condition, or `all` if there is none.
 Workflows take_workflows(KeyReference& key, const Workflows& all) {
   constexpr std::string_view kChoice = "workflow: ";
   const auto choice = std::find_if(key.when.begin(), key.when.end(), [&](const std::string& when) {
@@ -54,9 +55,9 @@ Workflows take_workflows(KeyReference& key, const Workflows& all) {
   return one;
 }
 
-// Says each thing once, whatever workflows have the key and however often.
+// Describes all keys. Keys with equal descriptions share a line.
 std::vector<Line> list_lines(const schema::StructSchema& root,
-                             nlohmann::ordered_json (*say)(const KeyReference&)) {
+                             nlohmann::ordered_json (*describe)(const KeyReference&)) {
   Workflows all;
   for (const schema::KindSchema& kind : root.tag->kinds) {
     all.push_back(kind.name);
@@ -64,11 +65,12 @@ std::vector<Line> list_lines(const schema::StructSchema& root,
   std::vector<Line> lines;
   for (KeyReference& key : list_keys(root)) {
     Workflows workflows = take_workflows(key, all);
-    nlohmann::ordered_json said = say(key);
-    const auto same = std::find_if(lines.begin(), lines.end(),
-                                   [&](const Line& line) { return line.said == said; });
+    nlohmann::ordered_json description = describe(key);
+    const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& line) {
+      return line.description == description;
+    });
     if (same == lines.end()) {
-      lines.push_back({std::move(said), std::move(workflows)});
+      lines.push_back({std::move(description), std::move(workflows)});
       continue;
     }
     for (std::string& name : workflows) {
@@ -100,8 +102,9 @@ public:
   }
 
   void declare(CLI::App& app) override {
-    app.add_option("KEY", key_, "A key, e.g. train.adapter; all keys without it")->type_name("");
-    app.add_flag("--markdown", markdown_, "Print the reference page of all keys");
+    app.add_option("KEY", key_, "A key, e.g. train.adapter; without it, all keys are listed")
+        ->type_name("");
+    app.add_flag("--markdown", markdown_, "Print the reference page of all keys, in Markdown");
   }
 
   [[nodiscard]] Status run(Session& session) override {
@@ -129,16 +132,16 @@ public:
 private:
   void print_objects(const std::vector<Line>& lines, Session& session) const {
     for (const Line& line : lines) {
-      const std::string path = line.said.at("key");
+      const std::string path = line.description.at("key");
       if (key_.empty() || path == key_ || path.starts_with(key_ + '.')) {
-        nlohmann::ordered_json object = line.said;
+        nlohmann::ordered_json object = line.description;
         object["workflows"] = line.workflows;
         session.out << object.dump() << '\n';
       }
     }
   }
 
-  // The keys that most workflows share come first.
+  // Lists the keys that most workflows share first.
   static void print_list(const std::vector<Line>& lines, Session& session) {
     std::vector<Workflows> groups;
     for (const Line& line : lines) {
@@ -152,7 +155,7 @@ private:
       session.out << (group == groups.front() ? "" : "\n") << "Keys of " << joined(group) << ":\n";
       for (const Line& line : lines) {
         if (line.workflows == group) {
-          session.out << line.said.get<std::string>() << '\n';
+          session.out << line.description.get<std::string>() << '\n';
         }
       }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill export`: the weights of a run, or of an adapter merged into its base, as a directory
-// that other programs load.
+// `tidemill export`: writes the weights of a run, or of an adapter merged into its base, as a
+// directory that other programs can load.
 #include <CLI/App.hpp>
 #include <filesystem>
 #include <limits>
@@ -27,26 +27,26 @@ using storage::Checkpoint;
 
 constexpr std::int64_t kMetaFormat = 1;
 
-/// What `meta.json` of a commit says.
+/// The content of `meta.json` of a commit.
 struct CommitMeta {
-  std::string model;            // the directory that the run started from
-  bool random_weights = false;  // its config alone was read
+  std::string model;            // the model that the run started from
+  bool random_weights = false;  // the run read only its config
   bool adapter = false;
-  std::string base_digest;  // of an adapter run: of the weights under the adapter
+  std::string base_digest;  // digest of the base weights, if the run trained an adapter
 };
 
 Result<std::string> blob_of(const Checkpoint& commit, const std::string& name,
-                            const std::string& place) {
+                            const std::string& location) {
   const auto found = commit.blobs.find(name);
   if (found == commit.blobs.end()) {
-    return corrupt_data(place + ": the commit has no " + name);
+    return corrupt_data(location + ": the commit has no " + name);
   }
   return found->second;
 }
 
-Result<CommitMeta> read_meta(const Checkpoint& commit, const std::string& place) {
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, blob_of(commit, "meta.json", place));
-  const std::string name = place + ": meta.json";
+Result<CommitMeta> read_meta(const Checkpoint& commit, const std::string& location) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, blob_of(commit, "meta.json", location));
+  const std::string name = location + ": meta.json";
   auto parsed = parse_json(text);
   if (!parsed.ok()) {
     return parsed.status().with_context(name);
@@ -56,7 +56,7 @@ Result<CommitMeta> read_meta(const Checkpoint& commit, const std::string& place)
   const std::int64_t format = fields.required_integer("format", {1});
   if (fields.status().ok() && format != kMetaFormat) {
     return invalid_argument(name + ": format " + std::to_string(format) +
-                            " is of a newer version of tidemill");
+                            " was written by a newer version of tidemill");
   }
   CommitMeta meta;
   meta.model = fields.string("model").value_or("");
@@ -70,7 +70,7 @@ Result<CommitMeta> read_meta(const Checkpoint& commit, const std::string& place)
   return meta;
 }
 
-// Reads the last commit of a run, or the one whose manifest `path` is.
+// Reads the last commit of a run, or the commit whose manifest is `path`.
 Result<Checkpoint> read_commit(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
@@ -88,7 +88,8 @@ Result<Checkpoint> read_commit(const std::filesystem::path& path) {
   return commits.load(commit);
 }
 
-// The model that a run started from; one that started from random weights has no tensors.
+// Opens the model that a run started from. It has no tensors if the run started from random
+// weights.
 Result<ModelFiles> open_base(const CommitMeta& meta) {
   if (!meta.random_weights) {
     return engines::open_model(meta.model);
@@ -96,12 +97,12 @@ Result<ModelFiles> open_base(const CommitMeta& meta) {
   return engines::open_model_config(meta.model);
 }
 
-// An adapter is merged into the weights that it was trained over, and no others.
+// Checks that `base` holds the weights that the adapter was trained over.
 Status check_base(const CommitMeta& meta, const ModelFiles& base) {
   if (meta.random_weights) {
     return invalid_argument(
-        "--merge: the run began with random weights under its adapter, which "
-        "are not kept");
+        "--merge: the run trained its adapter over random weights, which are "
+        "not saved");
   }
   if (digest_tensors(base.tensors) != meta.base_digest) {
     return invalid_argument(meta.model + ": not the model that the run began with");
@@ -109,18 +110,18 @@ Status check_base(const CommitMeta& meta, const ModelFiles& base) {
   return {};
 }
 
-// The base with an adapter merged into it.
+// Returns `base` with an adapter merged into it.
 Result<ModelFiles> merged(const AdapterConfig& config, const TensorMap& adapter,
-                          const ModelFiles& base, const std::string& place) {
+                          const ModelFiles& base, const std::string& location) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto modules,
-                            engines::resolve_adapter(config, base.config, place));
+                            engines::resolve_adapter(config, base.config, location));
   const auto spec = engines::adapter_spec(config, modules, base.config);
   if (!spec.ok()) {
-    return spec.status().with_context(place);
+    return spec.status().with_context(location);
   }
   auto model = engines::merge_adapter(spec.value(), adapter, base.config, base.tensors);
   if (!model.ok()) {
-    return model.status().with_context(place);
+    return model.status().with_context(location);
   }
   return ModelFiles{std::move(model.value().config), base.generation,
                     std::move(model.value().tensors)};
@@ -138,18 +139,20 @@ public:
 
   void declare(CLI::App& app) override {
     app.add_option("SOURCE", source_,
-                   "A run directory (its last commit), a commit's manifest, or, with --adapter, a "
-                   "model directory")
+                   "A run directory (exports its last commit), the manifest of a commit, or, with "
+                   "--adapter, a model directory")
         ->required()
         ->type_name("");
-    app.add_option("DIR", target_,
-                   "The directory to write: a new one, or an export of the same kind")
+    app.add_option(
+           "DIR", target_,
+           "The directory to write: a new or empty one, or an earlier export of the same kind")
         ->required()
         ->type_name("");
     auto* merge =
-        app.add_flag("--merge", merge_, "Write the model with its adapter merged into it");
-    auto* best = app.add_flag("--best", best_,
-                              "The weights of the best evaluation (runs with eval.keep_best)");
+        app.add_flag("--merge", merge_, "Merge the adapter into its model and write the model");
+    auto* best =
+        app.add_flag("--best", best_,
+                     "Export the weights of the best evaluation (for runs with eval.keep_best)");
     app.add_option("--adapter", adapter_, "An adapter directory to merge into the model SOURCE")
         ->type_name("DIR")
         ->needs(merge)
@@ -184,8 +187,9 @@ private:
     TIDEMILL_ASSIGN_OR_RETURN(const CommitMeta meta, read_meta(commit, source_));
     const auto weights = commit.tensors.find(best_ ? "best" : "weights");
     if (best_ && weights == commit.tensors.end()) {
-      return invalid_argument("--best: " + source_ +
-                              " keeps none: it has no eval.keep_best, or no evaluation yet");
+      return invalid_argument(
+          "--best: " + source_ +
+          " has no best weights: eval.keep_best is off, or nothing was evaluated yet");
     }
     if (weights == commit.tensors.end()) {
       return corrupt_data(source_ + ": the commit has no weights");
@@ -197,15 +201,15 @@ private:
       }
       return write_model(base, weights->second, meta.model);
     }
-    const std::string place = source_ + ": adapter_config.json";
+    const std::string location = source_ + ": adapter_config.json";
     TIDEMILL_ASSIGN_OR_RETURN(const std::string text,
                               blob_of(commit, "adapter_config.json", source_));
     TIDEMILL_ASSIGN_OR_RETURN(const AdapterConfig config,
-                              engines::parse_adapter_config(text, place));
+                              engines::parse_adapter_config(text, location));
     if (merge_) {
       TIDEMILL_RETURN_IF_ERROR(check_base(meta, base));
       TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles model,
-                                merged(config, weights->second, base, place));
+                                merged(config, weights->second, base, location));
       return write_model(model, model.tensors, meta.model);
     }
     TIDEMILL_RETURN_IF_ERROR(check_export_target(target_, ExportKind::kAdapter));
@@ -217,13 +221,13 @@ private:
 
   [[nodiscard]] Result<std::string> write_model(const ModelFiles& base, const TensorMap& weights,
                                                 const std::string& source) const {
-    // The base is mapped from the directory that would be replaced.
+    // The tensors of the base are mapped from the files that the export would replace.
     std::error_code ignored;
     if (std::filesystem::equivalent(source, target_, ignored)) {
       return invalid_argument(target_ + ": is the base model itself; name another directory");
     }
     TIDEMILL_RETURN_IF_ERROR(check_export_target(target_, ExportKind::kModel));
-    // A run may keep weights wider than the file they came from.
+    // A run may hold weights in a wider type than their file.
     const TensorMap tensors = with_types_of(weights, base.tensors);
     TIDEMILL_RETURN_IF_ERROR(engines::check_tensors(engines::expected_tensors(base.config), tensors,
                                                     source_ + ": weights"));

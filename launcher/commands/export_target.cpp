@@ -14,7 +14,7 @@
 namespace tidemill::launcher {
 namespace {
 
-// What a process that was killed leaves; the next export removes it.
+// The prefix of temporary files that a killed process left. The next export removes them.
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 
 }  // namespace
@@ -31,9 +31,9 @@ Status check_export_target(const std::filesystem::path& directory, ExportKind ki
   for (const std::string& name : names) {
     if (!name.starts_with(kTemporaryPrefix) &&
         std::find(ours.begin(), ours.end(), name) == ours.end()) {
-      return invalid_argument(directory.string() + ": holds " + name +
-                              ", which is no part of an exported " + (model ? "model" : "adapter") +
-                              "; name another directory");
+      return invalid_argument(directory.string() + ": contains " + name +
+                              ", which is not part of an exported " +
+                              (model ? "model" : "adapter") + "; name another directory");
     }
   }
   return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which directories `export` may write.
+// Checks which directories `export` may write to.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace tidemill::launcher {
 
 enum class ExportKind : std::uint8_t { kModel, kAdapter };
 
-/// Refuses a directory that holds anything but what an export of this kind writes: two kinds of
-/// files in one place would be loaded as either, and other people's files would be littered. One
-/// that is empty, or not there, is fine.
-/// Errors: `kInvalidArgument` naming the directory and what it holds; as `list_directory`.
+/// Refuses a directory that contains files which an export of this kind does not write. If a model
+/// and an adapter were in one directory, programs could load either. An empty or missing directory
+/// is accepted.
+/// Errors: `kInvalidArgument` naming the directory and the file; those of `list_directory`.
 [[nodiscard]] Status check_export_target(const std::filesystem::path& directory, ExportKind kind);
 
 }  // namespace tidemill::launcher

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill generate`: a model's answers to prompts.
+// `tidemill generate`: generates responses to prompts.
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <limits>
@@ -26,31 +26,31 @@ constexpr std::uint64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 class GenerateCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "generate"; }
-  [[nodiscard]] std::string summary() const override { return "Lets a model answer prompts"; }
+  [[nodiscard]] std::string summary() const override { return "Generates responses to prompts"; }
   [[nodiscard]] std::string example() const override {
     return "tidemill generate models/my-model \"12+30=\" --greedy";
   }
 
   void declare(CLI::App& app) override {
     model_.declare(app);
-    auto* prompt =
-        app.add_option("PROMPT", prompt_, "A text to continue, in place of --input")->type_name("");
+    auto* prompt = app.add_option("PROMPT", prompt_, "A prompt, instead of --input")->type_name("");
     app.add_option("--input", input_,
                    "JSON lines {\"ids\": [...]}, {\"prompt\": ...} or {\"messages\": [...]}; - is "
                    "stdin")
         ->type_name("FILE")
         ->excludes(prompt);
     form_.declare(app);
-    auto* longest = app.add_option("--max-new-tokens", max_new_tokens_,
-                                   "The longest answer, within the model's context")
-                        ->type_name("N")
-                        ->capture_default_str();
-    take_integers(*longest, {1, kMaxInt32});
+    auto* longest =
+        app.add_option("--max-new-tokens", max_new_tokens_,
+                       "Maximum length of a response; the model's context limits it, too")
+            ->type_name("N")
+            ->capture_default_str();
+    accept_integers(*longest, {1, kMaxInt32});
     declare_sampling(app);
-    app.add_option("--stop", stops_, "End an answer once it contains this text; may be repeated")
+    app.add_option("--stop", stops_, "End a response once it contains this text; may be repeated")
         ->type_name("TEXT")
         ->allow_extra_args(false);
-    app.add_flag("--ignore-eos", ignore_eos_, "Go on after the model's end tokens");
+    app.add_flag("--ignore-eos", ignore_eos_, "Continue after the model's end tokens");
   }
 
   [[nodiscard]] Status run(Session& session) override {
@@ -70,35 +70,39 @@ public:
     RolloutWork work;
     work.request = [&](const InputLine& line) -> Result<RolloutRequest> {
       TIDEMILL_ASSIGN_OR_RETURN(auto ids, prompts.read(line));
-      return request(std::move(ids), model, line.place);
+      return request(std::move(ids), model, line.location);
     };
-    work.answer = [&](std::uint64_t /*index*/, const RolloutResult& result) {
-      return answer(result, tokenizer, session);
+    work.finish = [&](std::uint64_t /*index*/, const RolloutResult& result) {
+      return write_response(result, tokenizer, session);
     };
     return run_in_order(model.runtime->rollout(), *lines, window, work);
   }
 
 private:
   void declare_sampling(CLI::App& app) {
-    auto* greedy = app.add_flag("--greedy", greedy_, "Take the most probable token every time");
+    auto* greedy = app.add_flag("--greedy", greedy_, "Always choose the most probable token");
     const auto add = [&app](const char* name, auto& value, const char* help) {
       return app.add_option(name, value, help)->capture_default_str();
     };
     auto* temperature =
-        add("--temperature", sampling_.temperature, "Divides the logits; 0 is greedy");
-    take_numbers(*temperature->type_name("T")->excludes(greedy), {.least = 0.0F});
-    auto* top_k = add("--top-k", sampling_.top_k, "Only the K most probable tokens; 0: all");
-    take_integers(*top_k->type_name("K"), {0, kMaxInt32});
-    auto* top_p =
-        add("--top-p", sampling_.top_p, "Only the most probable tokens of this mass; 1: all");
-    take_numbers(*top_p->type_name("P"), {.least = 0.0F, .least_excluded = true, .most = 1.0F});
-    auto* min_p = add("--min-p", sampling_.min_p,
-                      "Only tokens of at least this share of the best one's probability; 0: all");
-    take_numbers(*min_p->type_name("P"), {.least = 0.0F, .most = 1.0F});
+        add("--temperature", sampling_.temperature, "Divides the logits; 0: greedy");
+    accept_numbers(*temperature->type_name("T")->excludes(greedy), {.min = 0.0F});
+    auto* top_k =
+        add("--top-k", sampling_.top_k, "Sample only from the K most probable tokens; 0: all");
+    accept_integers(*top_k->type_name("K"), {0, kMaxInt32});
+    auto* top_p = add("--top-p", sampling_.top_p,
+                      "Sample only from the smallest set of most probable tokens whose total "
+                      "probability reaches this; 1: all");
+    accept_numbers(*top_p->type_name("P"), {.min = 0.0F, .min_excluded = true, .max = 1.0F});
+    auto* min_p =
+        add("--min-p", sampling_.min_p,
+            "Sample only tokens that have at least this fraction of the most probable one's "
+            "probability; 0: all");
+    accept_numbers(*min_p->type_name("P"), {.min = 0.0F, .max = 1.0F});
     auto* seed = add("--seed", seed_,
-                     "Line N of the input gets the same tokens for the same seed, whatever the "
-                     "other lines are");
-    take_integers(*seed->type_name("S"), {0, std::numeric_limits<std::uint64_t>::max()});
+                     "Seed of the random numbers. The tokens of an input line depend only on the "
+                     "seed, the line's number and the line itself");
+    accept_integers(*seed->type_name("S"), {0, std::numeric_limits<std::uint64_t>::max()});
   }
 
   [[nodiscard]] Status check_options() {
@@ -120,13 +124,14 @@ private:
 
   [[nodiscard]] Result<RolloutRequest> request(std::vector<std::int32_t> ids,
                                                const OpenedModel& model,
-                                               const std::string& place) const {
+                                               const std::string& location) const {
     const auto size = static_cast<std::int64_t>(ids.size());
     const std::int64_t room = model.config.max_positions - size;
     if (room < 1) {
-      return invalid_argument(place + ": the prompt has " + std::to_string(size) +
-                              " tokens, but the context of the model has room for " +
-                              std::to_string(model.config.max_positions) + ", the answer included");
+      return invalid_argument(
+          location + ": the prompt has " + std::to_string(size) +
+          " tokens, which leaves no room for a response in the model's context of " +
+          std::to_string(model.config.max_positions));
     }
     RolloutRequest made;
     made.prompt_ids = std::move(ids);
@@ -141,8 +146,8 @@ private:
     return made;
   }
 
-  [[nodiscard]] Status answer(const RolloutResult& result, const Tokenizer& tokenizer,
-                              Session& session) const {
+  [[nodiscard]] Status write_response(const RolloutResult& result, const Tokenizer& tokenizer,
+                                      Session& session) const {
     const std::string text = tokenizer.decode(result.response_ids, SpecialTokenText::kDrop);
     if (input_.empty() && session.form == OutputForm::kText) {
       session.out << text << '\n';

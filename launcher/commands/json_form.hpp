@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configuration trees as JSON, for `--json`.
+// Converts configuration trees to JSON, for `--json`.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,8 @@
 
 namespace tidemill::launcher {
 
-/// Returns the tree as JSON; bare words that are numbers, switches or null become such.
+/// Returns the tree as JSON. Unquoted scalars that are valid JSON numbers, `true`, `false` or
+/// `null` are converted to these; all others become strings.
 [[nodiscard]] nlohmann::ordered_json to_json(const ConfigNode& node);
 
 }  // namespace tidemill::launcher

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill resume`: goes on with a run from its last commit.
+// `tidemill resume`: resumes a run from its last commit.
 #include <CLI/App.hpp>
 #include <filesystem>
 
@@ -15,32 +15,32 @@ class ResumeCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "resume"; }
   [[nodiscard]] std::string summary() const override {
-    return "Goes on with a run from its last commit";
+    return "Resumes a run from its last commit";
   }
   [[nodiscard]] std::string example() const override { return "tidemill resume runs/quickstart"; }
 
   void declare(CLI::App& app) override {
     app.add_option("RUN", directory_, "The run's directory")->required()->type_name("");
     app.add_flag("--use-commit-before", use_commit_before_,
-                 "When the last commit is damaged, go on from the newest that is not");
+                 "If the last commit is damaged, resume from the newest intact one");
   }
 
   [[nodiscard]] Status run(Session& session) override {
     TIDEMILL_ASSIGN_OR_RETURN(const auto schema, run_schema(session));
     const std::filesystem::path directory = directory_;
-    TIDEMILL_RETURN_IF_ERROR(check_there(directory));
+    TIDEMILL_RETURN_IF_ERROR(check_exists(directory));
     TIDEMILL_ASSIGN_OR_RETURN(const Resolved<configs::RunConfig> resolved,
                               configs::load_run_config(schema, (directory / "run.yaml").string()));
-    RunPlace place{directory, resolved.value};
+    RunContext context{directory, resolved.value};
     if (use_commit_before_) {
-      place.on_damage = storage::OnDamage::kUseCommitBefore;
+      context.on_damage = storage::OnDamage::kUseNewestIntact;
     }
-    return carry_out(place, session);
+    return execute_run(context, session);
   }
 
 private:
-  // A run is known by its name, which is not its path.
-  [[nodiscard]] static Status check_there(const std::filesystem::path& directory) {
+  // Users may give the name of a run instead of its path. Suggests the path then.
+  [[nodiscard]] static Status check_exists(const std::filesystem::path& directory) {
     std::error_code ignored;
     const std::filesystem::path meant = "runs" / directory;
     if (!std::filesystem::exists(directory, ignored) &&

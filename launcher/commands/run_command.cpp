@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill run`: carries a run out.
+// `tidemill run`: starts a run.
 #include <CLI/App.hpp>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -16,29 +16,30 @@
 namespace tidemill::launcher {
 namespace {
 
-// What a run holds: likely, and at most.
-struct Plans {
+// The memory of a run.
+struct MemoryPlans {
   workflows::MemoryPlan expected;
-  workflows::MemoryPlan most;
+  workflows::MemoryPlan maximum;
 };
 
-// What the run may hold; refused as the run itself would be.
+// Plans the memory of a run. Fails if the run itself would be refused for its memory or its data.
 template <class Options>
-Result<Plans> fitting_memory(const Options& options) {
+Result<MemoryPlans> fitting_memory(const Options& options) {
   TIDEMILL_ASSIGN_OR_RETURN(
       const auto model,
       workflows::open_trained_model(options.model, options.train.common, options.run.seed));
-  Plans plans;
-  plans.most = workflows::plan_memory(options, model);
-  TIDEMILL_RETURN_IF_ERROR(workflows::check_memory(plans.most, options.run.device));
+  MemoryPlans plans;
+  plans.maximum = workflows::plan_memory(options, model);
+  TIDEMILL_RETURN_IF_ERROR(workflows::check_memory(plans.maximum, options.run.device));
   const workflows::DataReading how{local_time(), [](const std::string&) {}};
   TIDEMILL_ASSIGN_OR_RETURN(plans.expected,
-                            workflows::expect_memory(options, model, plans.most, how));
-  plans.most.program_bytes = plans.expected.program_bytes;  // the data has been read meanwhile
+                            workflows::expect_memory(options, model, plans.maximum, how));
+  // The data, which has been read in between, counts as program.
+  plans.maximum.program_bytes = plans.expected.program_bytes;
   return plans;
 }
 
-Result<Plans> plan_memory(const configs::RunConfig& config) {
+Result<MemoryPlans> plan_memory(const configs::RunConfig& config) {
   if (const auto* rl = config.workflow.get<workflows::RlOptions>()) {
     return fitting_memory(*rl);
   }
@@ -67,7 +68,7 @@ class RunCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "run"; }
   [[nodiscard]] std::string summary() const override {
-    return "Carries a run out, in a new directory under runs/";
+    return "Starts a run in a new directory under runs/";
   }
   [[nodiscard]] std::string example() const override {
     return "tidemill run configs/quickstart.yaml train.steps=20";
@@ -75,8 +76,9 @@ public:
 
   void declare(CLI::App& app) override {
     file_.declare(app);
-    app.add_flag("--dry-run", dry_run_,
-                 "Print the resolved configuration and what memory it takes, and do nothing");
+    app.add_flag(
+        "--dry-run", dry_run_,
+        "Print the resolved configuration and the memory that the run needs, but do not start it");
   }
 
   [[nodiscard]] Status run(Session& session) override {
@@ -90,21 +92,21 @@ public:
     if (dry_run_) {
       return print_file(resolved.value, session);
     }
-    RunPlace place;
-    place.fresh = true;
-    place.config = resolved.value;
-    TIDEMILL_ASSIGN_OR_RETURN(place.directory,
+    RunContext context;
+    context.fresh = true;
+    context.config = resolved.value;
+    TIDEMILL_ASSIGN_OR_RETURN(context.directory,
                               make_run_directory(file_.schema(), resolved.value, file_.path()));
-    return carry_out(place, session);
+    return execute_run(context, session);
   }
 
 private:
   [[nodiscard]] Status print_object(const Resolved<configs::RunConfig>& resolved,
                                     Session& session) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const Plans plans, plan_memory(resolved.value));
+    TIDEMILL_ASSIGN_OR_RETURN(const MemoryPlans plans, plan_memory(resolved.value));
     nlohmann::ordered_json object{{"config", to_json(file_.schema().print(resolved.value))},
                                   {"expected_memory_bytes", memory_json(plans.expected)},
-                                  {"memory_bytes", memory_json(plans.most)}};
+                                  {"memory_bytes", memory_json(plans.maximum)}};
     if (!resolved.warnings.empty()) {
       object["warnings"] = resolved.warnings;
     }
@@ -113,12 +115,12 @@ private:
     return {};
   }
 
-  // Memory is a comment, so that what is printed is still a run's file.
+  // Prints the memory as comments, so that the output is a valid configuration file.
   [[nodiscard]] Status print_file(const configs::RunConfig& config, Session& session) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const Plans plans, plan_memory(config));
+    TIDEMILL_ASSIGN_OR_RETURN(const MemoryPlans plans, plan_memory(config));
     session.out << configs::resolved_text(file_.schema(), config)
                 << "# memory, expected peak: " << workflows::to_text(plans.expected) << '\n'
-                << "# memory, at most: " << workflows::to_text(plans.most) << '\n';
+                << "# memory, at most: " << workflows::to_text(plans.maximum) << '\n';
     return {};
   }
 

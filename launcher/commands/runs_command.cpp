@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill runs`: all runs, how they stand, and what they last measured.
+// `tidemill runs`: lists all runs with their state and latest metrics.
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include "base/json.hpp"
 #include "base/schema_suggest.hpp"
 #include "launcher/commands/commands.hpp"
-#include "launcher/looking/run_report.hpp"
+#include "launcher/inspect/run_report.hpp"
 #include "launcher/terminal.hpp"
 
 namespace tidemill::launcher {
@@ -27,9 +27,9 @@ std::string time_text(std::time_t time, const char* format) {
   return {text.data(), std::strftime(text.data(), text.size(), format, &parts)};
 }
 
-std::string figure(const std::map<std::string, double>& figures, const char* name) {
-  const auto found = figures.find(name);
-  if (found == figures.end()) {
+std::string metric_text(const std::map<std::string, double>& metrics, const char* name) {
+  const auto found = metrics.find(name);
+  if (found == metrics.end()) {
     return kNone;
   }
   std::array<char, 32> text{};
@@ -45,10 +45,10 @@ Row row_of(const RunReport& report) {
           report.workflow.empty() ? kNone : report.workflow,
           report.state,
           report.state == "damaged" ? kNone : std::to_string(report.step) + '/' + steps,
-          figure(report.train, "reward_mean"),
-          figure(report.eval, "eval_mean_at_k"),
-          figure(report.train, "loss"),
-          figure(report.eval, "eval_loss"),
+          metric_text(report.train, "reward_mean"),
+          metric_text(report.eval, "eval_mean_at_k"),
+          metric_text(report.train, "loss"),
+          metric_text(report.eval, "eval_loss"),
           time_text(report.written, "%Y-%m-%d %H:%M:%S"),
           shown_text(report.reason, Letters::kUtf8)};
 }
@@ -70,9 +70,9 @@ void print_table(const std::vector<Row>& rows, std::ostream& out) {
   }
 }
 
-Json::Object figures_json(const std::map<std::string, double>& figures) {
+Json::Object metrics_json(const std::map<std::string, double>& metrics) {
   Json::Object out;
-  for (const auto& [name, value] : figures) {
+  for (const auto& [name, value] : metrics) {
     out.push_back({name, value});
   }
   return out;
@@ -85,8 +85,8 @@ Json report_json(const RunReport& report) {
                       {"reason", report.reason},
                       {"step", report.step},
                       {"steps", report.steps ? Json(*report.steps) : Json()},
-                      {"train", figures_json(report.train)},
-                      {"eval", figures_json(report.eval)},
+                      {"train", metrics_json(report.train)},
+                      {"eval", metrics_json(report.eval)},
                       {"written", time_text(report.written, "%Y-%m-%dT%H:%M:%S%z")}};
 }
 
@@ -94,12 +94,12 @@ class RunsCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "runs"; }
   [[nodiscard]] std::string summary() const override {
-    return "Lists all runs: how they stand, and what they last measured";
+    return "Lists all runs with their state and latest metrics";
   }
   [[nodiscard]] std::string example() const override { return "tidemill runs"; }
 
   void declare(CLI::App& app) override {
-    app.add_option("--dir", folder_, "The folder of the runs")
+    app.add_option("--dir", folder_, "Directory that contains the runs")
         ->type_name("DIR")
         ->capture_default_str();
   }
@@ -108,17 +108,17 @@ public:
     std::error_code error;
     if (!std::filesystem::is_directory(folder_, error)) {
       return Status(Errc::kNotFound, folder_ +
-                                         ": no such folder; runs are made in runs/ of the "
-                                         "folder that tidemill is started in");
+                                         ": no such directory; runs are stored in runs/ of "
+                                         "the directory that tidemill is started in");
     }
     std::vector<RunReport> reports;
     for (std::filesystem::directory_iterator entry(folder_, error), end; entry != end;
          entry.increment(error)) {
       if (is_run(entry->path())) {
-        reports.push_back(look_at_run(entry->path()));
+        reports.push_back(read_run_report(entry->path()));
       }
     }
-    // The newest stands last, just above the prompt.
+    // The newest run comes last, just above the shell's prompt.
     std::sort(reports.begin(), reports.end(), [](const RunReport& a, const RunReport& b) {
       return a.written != b.written ? a.written < b.written : a.name < b.name;
     });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill schema`: the JSON Schema with which editors complete and check a run's file.
+// `tidemill schema`: prints the JSON Schema with which editors complete and check a run's file.
 #include <CLI/App.hpp>
 #include <ostream>
 

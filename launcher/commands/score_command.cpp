@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill score`: the log-probabilities that a model gives to token sequences.
+// `tidemill score`: computes the log-probabilities that a model gives to token sequences.
 #include <CLI/App.hpp>
 
 #include "launcher/commands/commands.hpp"
@@ -15,7 +15,7 @@ class ScoreCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "score"; }
   [[nodiscard]] std::string summary() const override {
-    return "Gives the log-probability of every token of sequences";
+    return "Computes the log-probability of every token of given sequences";
   }
   [[nodiscard]] std::string example() const override {
     return "tidemill score models/my-model --input ids.jsonl --logits logits.safetensors";
@@ -31,8 +31,8 @@ public:
     form_.ending = engines::chat::Ending::kPlain;
     form_.declare(app);
     app.add_option("--logits", logits_,
-                   "Also write the raw logits: f32 tensors 0, 1, ... (tokens, vocabulary), one a "
-                   "line of the input, of at most " +
+                   "Also write the raw logits: f32 tensors 0, 1, ... (tokens, vocabulary), one for "
+                   "each line of the input, which may have at most " +
                        std::to_string(LogitsFile::kMaxTensors) + " lines")
         ->type_name("OUT.safetensors");
   }
@@ -47,14 +47,14 @@ public:
     }
     RolloutWindow window;
     window.vocab_size = model.config.vocab_size;
-    std::optional<PromptReader> texts;  // many inputs are ids, which need no tokenizer
+    std::optional<PromptReader> texts;  // opened on demand: lines with ids need no tokenizer
     RolloutWork work;
     work.request = [&](const InputLine& line) { return request(line, window.vocab_size, texts); };
-    work.answer = [&](std::uint64_t /*index*/, const engines::RolloutResult& result) -> Status {
+    work.finish = [&](std::uint64_t /*index*/, const engines::RolloutResult& result) -> Status {
       if (logits.has_value()) {
         TIDEMILL_RETURN_IF_ERROR(logits->add(result.prompt_logits, window.vocab_size));
       }
-      return write_line(session.out, answer(result));
+      return write_line(session.out, logprobs_json(result));
     };
     TIDEMILL_RETURN_IF_ERROR(run_in_order(model.runtime->rollout(), *lines, window, work));
     return logits.has_value() ? logits->finish() : Status();
@@ -73,11 +73,11 @@ private:
       }
       TIDEMILL_ASSIGN_OR_RETURN(made.prompt_ids, texts->read(line));
     } else {
-      TIDEMILL_ASSIGN_OR_RETURN(auto ids, read_ids(object, line.place));
+      TIDEMILL_ASSIGN_OR_RETURN(auto ids, read_ids(object, line.location));
       if (!ids.has_value() || ids->empty()) {
-        return invalid_argument(line.place + ": ids: at least one token is required");
+        return invalid_argument(line.location + ": ids: at least one token is required");
       }
-      TIDEMILL_RETURN_IF_ERROR(check_ids(*ids, vocab_size, line.place));
+      TIDEMILL_RETURN_IF_ERROR(check_ids(*ids, vocab_size, line.location));
       made.prompt_ids = std::move(*ids);
     }
     made.prompt_logprobs = true;
@@ -85,8 +85,8 @@ private:
     return made;
   }
 
-  // Nothing comes before the first token, so it has no probability.
-  [[nodiscard]] static Json answer(const engines::RolloutResult& result) {
+  // The first token has no context, so its log-probability is null.
+  [[nodiscard]] static Json logprobs_json(const engines::RolloutResult& result) {
     Json::Array logprobs;
     logprobs.reserve(result.prompt_logprobs.size() + 1);
     logprobs.emplace_back();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill show`: the curves of a run, or its rollouts token by token.
+// `tidemill show`: draws the curves of a run, or shows its samples token by token.
 #include <CLI/App.hpp>
 #include <algorithm>
 #include <array>
@@ -9,25 +9,26 @@
 #include "base/schema_suggest.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
 #include "launcher/commands/commands.hpp"
-#include "launcher/looking/chart.hpp"
-#include "launcher/looking/pages.hpp"
-#include "launcher/looking/run_report.hpp"
-#include "launcher/looking/sample_file.hpp"
-#include "launcher/looking/sample_view.hpp"
+#include "launcher/inspect/chart.hpp"
+#include "launcher/inspect/pages.hpp"
+#include "launcher/inspect/run_report.hpp"
+#include "launcher/inspect/sample_file.hpp"
+#include "launcher/inspect/sample_view.hpp"
 #include "launcher/option_checks.hpp"
 #include "launcher/terminal.hpp"
 
 namespace tidemill::launcher {
 namespace {
 
-// A figure over the steps.
+// A metric over the steps.
 struct Curve {
   std::string name;
   std::string kind;  // "train" or "eval"
   std::vector<ChartPoint> points;
 };
 
-// All curves of a run. Figures are about thirty; a run of a million steps fits into memory.
+// Reads all curves of a run. There are about thirty metrics, so a run of a million steps fits into
+// memory.
 Result<std::vector<Curve>> read_curves(const std::filesystem::path& path) {
   TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(path));
   std::vector<Curve> curves;
@@ -40,9 +41,9 @@ Result<std::vector<Curve>> read_curves(const std::filesystem::path& path) {
       const std::optional<MetricsLine> line = parse_metrics_line(text);
       if (!line) {
         return corrupt_data(path.string() + ':' + std::to_string(number) +
-                            ": is no line of figures");
+                            ": not a line of metrics");
       }
-      for (const auto& [name, value] : line->figures) {
+      for (const auto& [name, value] : line->metrics) {
         auto curve = std::find_if(curves.begin(), curves.end(),
                                   [&, n = std::string_view{name}](const Curve& c) {
                                     return c.name == n && c.kind == line->kind;
@@ -56,7 +57,7 @@ Result<std::vector<Curve>> read_curves(const std::filesystem::path& path) {
     return {};
   };
   TIDEMILL_RETURN_IF_ERROR(actors::for_each_block(path, file.size_bytes(), take));
-  for (Curve& curve : curves) {  // evaluations may come in any order
+  for (Curve& curve : curves) {  // evaluations may be recorded in any order
     std::stable_sort(curve.points.begin(), curve.points.end(),
                      [](const ChartPoint& a, const ChartPoint& b) { return a.x < b.x; });
   }
@@ -69,8 +70,8 @@ const Curve* find_curve(const std::vector<Curve>& curves, std::string_view name)
   return found == curves.end() ? nullptr : &*found;
 }
 
-// What a run is looked at for first.
-std::vector<std::string> usual_metrics(const std::vector<Curve>& curves) {
+// Returns the metrics that are shown by default.
+std::vector<std::string> default_metrics(const std::vector<Curve>& curves) {
   const bool rl = find_curve(curves, "reward_mean") != nullptr;
   std::vector<std::string> names =
       rl ? std::vector<std::string>{"reward_mean", "eval_mean_at_k", "response_tokens_mean",
@@ -111,7 +112,7 @@ class ShowCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "show"; }
   [[nodiscard]] std::string summary() const override {
-    return "Draws a run's curves, or shows its rollouts";
+    return "Draws a run's metrics, or shows its samples";
   }
   [[nodiscard]] std::string example() const override {
     return "tidemill show runs/quickstart --samples --worst";
@@ -121,27 +122,31 @@ public:
     app.add_option("RUN", run_, "The run's directory, or its name under runs/")
         ->required()
         ->type_name("");
-    app.add_option("--metric", metrics_, "Figures of metrics.jsonl to draw, in place of the usual")
+    app.add_option("--metric", metrics_,
+                   "Metrics of metrics.jsonl to draw instead of the default ones")
         ->type_name("NAME...");
-    auto* samples = app.add_flag("--samples", samples_,
-                                 "Show rollouts: rewards, and each token's log-probability");
-    const auto number = [&](const char* option, const char* help, auto& target,
-                            std::uint64_t least) {
+    auto* samples =
+        app.add_flag("--samples", samples_,
+                     "Show samples with their rewards and the log-probability of each token");
+    const auto number = [&](const char* option, const char* help, auto& target, std::uint64_t min) {
       auto* added = app.add_option(option, target, help)->type_name("N")->needs(samples);
-      take_integers(*added, {least, std::uint64_t{1} << 62U});
+      accept_integers(*added, {min, std::uint64_t{1} << 62U});
       return added;
     };
-    number("--step", "The step they were trained in; without it the last", choice_.step, 0);
-    number("--group", "The group: samples of one prompt", choice_.group, 0);
-    auto* worst = app.add_flag("--worst", worst_, "The lowest rewards first")->needs(samples);
-    app.add_flag("--best", best_, "The highest rewards first")->needs(samples)->excludes(worst);
-    number("--page", "This page alone, as high as the terminal", page_, 1);
+    number("--step", "The step in which the samples were trained. Default: the last one",
+           choice_.step, 0);
+    number("--group", "Show only this group, the samples of one prompt", choice_.group, 0);
+    auto* worst = app.add_flag("--worst", worst_, "Show the lowest rewards first")->needs(samples);
+    app.add_flag("--best", best_, "Show the highest rewards first")
+        ->needs(samples)
+        ->excludes(worst);
+    number("--page", "Show only this page; a page is as high as the terminal", page_, 1);
     terminal_.declare(app);
   }
 
   [[nodiscard]] Status run(Session& session) override {
     TIDEMILL_ASSIGN_OR_RETURN(const std::filesystem::path directory, find_run(run_));
-    const RunReport report = look_at_run(directory);
+    const RunReport report = read_run_report(directory);
     if (report.state == "damaged") {
       return corrupt_data(report.reason);
     }
@@ -160,7 +165,7 @@ private:
       curves = std::vector<Curve>();
     }
     std::vector<const Curve*> chosen;
-    for (const std::string& name : metrics_.empty() ? usual_metrics(curves.value()) : metrics_) {
+    for (const std::string& name : metrics_.empty() ? default_metrics(curves.value()) : metrics_) {
       chosen.push_back(find_curve(curves.value(), name));
       if (chosen.back() == nullptr) {
         return unknown_metric(name, curves.value());
@@ -175,7 +180,7 @@ private:
     const Terminal terminal = terminal_.terminal(session.out);
     session.out << summary_line(report) << '\n';
     if (chosen.empty()) {
-      session.out << "no step is recorded yet\n";
+      session.out << "no step has been recorded yet\n";
     }
     const bool utf8 = terminal.letters == Letters::kUtf8;
     const ChartStyle style{terminal.columns, kChartRows,
@@ -190,7 +195,7 @@ private:
   [[nodiscard]] static Status unknown_metric(const std::string& name,
                                              const std::vector<Curve>& curves) {
     if (curves.empty()) {
-      return Status(Errc::kNotFound, "--metric: no step is recorded yet");
+      return Status(Errc::kNotFound, "--metric: no step has been recorded yet");
     }
     std::vector<std::string> names;
     std::string list;
@@ -200,14 +205,14 @@ private:
     }
     const std::string meant = schema::closest_name(name, names);
     return Status(Errc::kNotFound,
-                  "--metric: " + schema::clipped(name) + ": the run records no such figure" +
-                      (meant.empty() ? "; there are: " + list : "; did you mean " + meant + '?'));
+                  "--metric: " + schema::clipped(name) + ": the run has no such metric" +
+                      (meant.empty() ? "; it has: " + list : "; did you mean " + meant + '?'));
   }
 
-  // The run's own model's, or that of what it exported.
+  // Opens the tokenizer of the model that the run started from, or of its export.
   [[nodiscard]] static TokenBytes open_tokens(const RunReport& report, Session& session) {
-    for (const std::filesystem::path& place : {report.model, report.directory / "export"}) {
-      const auto tokenizer = engines::Tokenizer::load(place);
+    for (const std::filesystem::path& directory : {report.model, report.directory / "export"}) {
+      const auto tokenizer = engines::Tokenizer::load(directory);
       if (tokenizer.ok()) {
         return [tokenizer = tokenizer.value()](std::int32_t id) {
           return std::string(tokenizer.token_bytes(id));
@@ -215,23 +220,23 @@ private:
       }
     }
     session.err << "warning: " << report.model.string()
-                << " has no tokenizer that can be read; tokens are shown as ids\n";
+                << " has no readable tokenizer; tokens are shown as ids\n";
     return {};
   }
 
   [[nodiscard]] Status show_samples(const RunReport& report, Session& session) const {
     const std::filesystem::path path = report.directory / "samples.jsonl";
-    TIDEMILL_ASSIGN_OR_RETURN(std::vector<SamplePlace> places, find_samples(path, choice_));
+    TIDEMILL_ASSIGN_OR_RETURN(std::vector<SampleLocation> locations, find_samples(path, choice_));
     if (worst_ || best_) {
       const double sign = worst_ ? 1.0 : -1.0;
-      std::stable_sort(places.begin(), places.end(), [sign](const auto& a, const auto& b) {
+      std::stable_sort(locations.begin(), locations.end(), [sign](const auto& a, const auto& b) {
         return sign * a.reward < sign * b.reward;
       });
     }
     TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(path));
     if (session.form == OutputForm::kJson) {
-      for (const SamplePlace& place : places) {
-        TIDEMILL_ASSIGN_OR_RETURN(const std::string line, read_sample_line(file, place));
+      for (const SampleLocation& location : locations) {
+        TIDEMILL_ASSIGN_OR_RETURN(const std::string line, read_sample_line(file, location));
         session.out << line << '\n';
       }
       return {};
@@ -240,13 +245,13 @@ private:
     const TokenBytes tokens = open_tokens(report, session);
     Pages pages(session.out, terminal, page_);
     bool more = pages.write(draw_legend(terminal));
-    for (auto place = places.begin(); place != places.end() && more; ++place) {
-      TIDEMILL_ASSIGN_OR_RETURN(const std::string line, read_sample_line(file, *place));
+    for (auto location = locations.begin(); location != locations.end() && more; ++location) {
+      TIDEMILL_ASSIGN_OR_RETURN(const std::string line, read_sample_line(file, *location));
       TIDEMILL_ASSIGN_OR_RETURN(const RecordedSample sample, parse_sample(line));
       more = pages.write(draw_sample(sample, terminal, tokens));
     }
     if (page_ && !pages.any()) {
-      return invalid_argument("--page: there are " + std::to_string(pages.num_pages()) + " pages");
+      return invalid_argument("--page: the last page is " + std::to_string(pages.num_pages()));
     }
     return {};
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill template`: conversations to text, by a model's chat template.
+// `tidemill template`: renders conversations with a model's chat template.
 #include <CLI/App.hpp>
 #include <charconv>
 #include <filesystem>
@@ -12,7 +12,7 @@
 namespace tidemill::launcher {
 namespace {
 
-// What the template itself says is `error`; where it says so is a member of its own.
+// Splits the message of a failed template into the members `error` and `line`.
 Json failure_json(const std::string& message) {
   constexpr std::string_view kLine = "line ";
   if (message.starts_with(kLine)) {
@@ -30,17 +30,17 @@ class TemplateCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "template"; }
   [[nodiscard]] std::string summary() const override {
-    return "Renders conversations by a model's chat template";
+    return "Renders conversations with a model's chat template";
   }
   [[nodiscard]] std::string example() const override {
     return "tidemill template models/my-model --input conversations.jsonl";
   }
 
   void declare(CLI::App& app) override {
-    app.add_option("MODEL", model_, "A directory with a model's tokenizer files")
+    app.add_option("MODEL", model_, "A directory with a model's tokenizer files, or a GGUF file")
         ->required()
         ->type_name("");
-    app.add_option("--template", template_, "A Jinja file, in place of the model's template")
+    app.add_option("--template", template_, "A Jinja file to use instead of the model's template")
         ->type_name("FILE");
     app.add_option("--input", input_,
                    "JSON lines {\"messages\": [...], \"add_generation_prompt\": true, ...}; other "
@@ -62,10 +62,10 @@ public:
     }
     TIDEMILL_ASSIGN_OR_RETURN(const ChatRenderer renderer,
                               ChatRenderer::open(model_, std::move(config), file));
-    return answer_lines(input_, session.out, [&](const InputLine& line) -> Result<Json> {
+    return process_lines(input_, session.out, [&](const InputLine& line) -> Result<Json> {
       auto request = engines::chat::ChatRequest::from_json(line.text);
       if (!request.ok()) {
-        return request.status().with_context(line.place);
+        return request.status().with_context(line.location);
       }
       const auto text = renderer.render(std::move(request).value());
       return text.ok() ? Json(Json::Object{{"text", text.value()}})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill tokenize`: text to token ids, and back.
+// `tidemill tokenize`: converts text to token ids and back.
 #include <CLI/App.hpp>
 #include <ostream>
 
@@ -18,7 +18,7 @@ class TokenizeCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "tokenize"; }
   [[nodiscard]] std::string summary() const override {
-    return "Turns text into token ids, or ids into text";
+    return "Converts text to token ids, or ids to text";
   }
   [[nodiscard]] std::string example() const override {
     return "tidemill tokenize models/my-model \"12+30=\"";
@@ -28,13 +28,13 @@ public:
     app.add_option("MODEL", model_, "A directory with tokenizer.json, or a GGUF file")
         ->required()
         ->type_name("");
-    auto* text = app.add_option("TEXT", text_, "A text, in place of --input")->type_name("");
+    auto* text = app.add_option("TEXT", text_, "A text, instead of --input")->type_name("");
     app.add_option("--input", input_,
                    "JSON lines {\"text\": ...} or, to decode, {\"ids\": [...]}; - is stdin")
         ->type_name("FILE")
         ->excludes(text);
-    app.add_flag("--no-special", no_special_, "Add no special tokens around a text");
-    app.add_flag("--decode", decode_, "Turn ids into text")->excludes(text);
+    app.add_flag("--no-special", no_special_, "Do not add special tokens around a text");
+    app.add_flag("--decode", decode_, "Convert ids to text")->excludes(text);
     app.add_flag("--skip-special", skip_special_, "Leave special tokens out of decoded text");
   }
 
@@ -47,7 +47,7 @@ public:
     if (input_.empty()) {
       return show(tokenizer, session);
     }
-    return answer_lines(input_, session.out, [&](const InputLine& line) {
+    return process_lines(input_, session.out, [&](const InputLine& line) {
       return decode_ ? decode(tokenizer, line) : encode(tokenizer, line);
     });
   }
@@ -78,20 +78,20 @@ private:
     TIDEMILL_ASSIGN_OR_RETURN(const Json object, parse_line(line));
     const Json* text = object.find("text");
     if (text == nullptr || text->if_string() == nullptr) {
-      return invalid_argument(line.place + ": text: must be a string");
+      return invalid_argument(line.location + ": text: must be a string");
     }
     auto ids = tokenizer.encode(*text->if_string(), special());
     if (!ids.ok()) {
-      return ids.status().with_context(line.place + ": text");
+      return ids.status().with_context(line.location + ": text");
     }
     return Json(Json::Object{{"ids", ids_json(ids.value())}});
   }
 
   [[nodiscard]] Result<Json> decode(const Tokenizer& tokenizer, const InputLine& line) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json object, parse_line(line));
-    TIDEMILL_ASSIGN_OR_RETURN(const auto ids, read_ids(object, line.place));
+    TIDEMILL_ASSIGN_OR_RETURN(const auto ids, read_ids(object, line.location));
     if (!ids.has_value()) {
-      return invalid_argument(line.place + ": ids: is required");
+      return invalid_argument(line.location + ": ids: is required");
     }
     const auto keep = skip_special_ ? SpecialTokenText::kDrop : SpecialTokenText::kKeep;
     return Json(Json::Object{{"text", tokenizer.decode(*ids, keep)}});

@@ -13,7 +13,7 @@ using engines::chat::ChatRequest;
 using engines::chat::ChatTemplate;
 using engines::chat::Value;
 
-// The local time, as templates that print a date expect it.
+// Returns the local time in the format of `ChatRequest::now`.
 std::string present_time() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -28,10 +28,10 @@ std::string present_time() {
 Result<ChatRenderer> ChatRenderer::open(const std::string& model, engines::TokenizerConfig config,
                                         const std::optional<std::string>& template_file) {
   std::string text;
-  std::string place = model + ": chat template";
+  std::string location = model + ": chat template";
   if (template_file.has_value()) {
-    place = *template_file;
-    TIDEMILL_ASSIGN_OR_RETURN(text, tidemill::read_text_file(place, ChatTemplate::kMaxBytes));
+    location = *template_file;
+    TIDEMILL_ASSIGN_OR_RETURN(text, tidemill::read_text_file(location, ChatTemplate::kMaxBytes));
   } else {
     const auto found = config.chat_templates.find("default");
     if (found == config.chat_templates.end()) {
@@ -41,22 +41,22 @@ Result<ChatRenderer> ChatRenderer::open(const std::string& model, engines::Token
   }
   auto parsed = ChatTemplate::parse(text);
   if (!parsed.ok()) {
-    return parsed.status().with_context(place);
+    return parsed.status().with_context(location);
   }
   return ChatRenderer(std::move(config), std::move(parsed).value());
 }
 
 Result<std::string> ChatRenderer::render(ChatRequest request) const {
   std::vector<std::pair<std::string, Value>> variables;
-  const auto offer = [&](const char* name, const std::optional<std::string>& token) {
+  const auto add_token = [&](const char* name, const std::optional<std::string>& token) {
     if (token.has_value()) {
       variables.emplace_back(name, *token);
     }
   };
-  offer("bos_token", config_.bos_token);
-  offer("eos_token", config_.eos_token);
-  offer("pad_token", config_.pad_token);
-  // The request's own come later, and so win.
+  add_token("bos_token", config_.bos_token);
+  add_token("eos_token", config_.eos_token);
+  add_token("pad_token", config_.pad_token);
+  // Variables of the request come last, so they take precedence.
   variables.insert(variables.end(), request.variables.begin(), request.variables.end());
   request.variables = std::move(variables);
   if (request.now.empty()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chat template that a model directory brings, with the variables that belong to it.
+// Renders conversations with the chat template of a model directory.
 #pragma once
 
 #include <optional>
@@ -11,20 +11,20 @@
 
 namespace tidemill::launcher {
 
-/// Turns conversations into text as the files of a model say.
+/// Turns conversations into text, with the template and the special tokens of a model.
 class ChatRenderer {
 public:
-  /// Makes a renderer of `config`'s template, or of the one in `template_file`. `model` is what
-  /// errors call the directory.
-  /// Errors: `kNotFound` without any template; `kInvalidArgument` naming file and line of a broken
-  /// one; as `read_text_file`.
+  /// Makes a renderer of the template in `config`, or of the one in `template_file`. `model` names
+  /// the directory in error messages.
+  /// Errors: `kNotFound` if there is no template; `kInvalidArgument` naming file and line of an
+  /// invalid one; those of `read_text_file`.
   [[nodiscard]] static Result<ChatRenderer> open(const std::string& model,
                                                  engines::TokenizerConfig config,
                                                  const std::optional<std::string>& template_file);
 
-  /// Renders `request`. Variables bos_token, eos_token and pad_token are the tokenizer's unless the
-  /// request has them; a request without `now` means this moment. Errors: as
-  /// `ChatTemplate::render`.
+  /// Renders `request`. The variables bos_token, eos_token and pad_token come from the tokenizer
+  /// unless the request sets them. The default of `now` is the current time.
+  /// Errors: those of `ChatTemplate::render`.
   [[nodiscard]] Result<std::string> render(engines::chat::ChatRequest request) const;
 
 private:

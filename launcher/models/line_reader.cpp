@@ -47,7 +47,7 @@ std::unique_ptr<LineReader> LineReader::of_text(std::string name, std::string te
   return reader;
 }
 
-std::string LineReader::place() const {
+std::string LineReader::location() const {
   return descriptor_ < 0 ? name_ : name_ + ':' + std::to_string(number_ + 1);
 }
 
@@ -70,7 +70,7 @@ Status LineReader::fill() {
     begin_ = 0;
   }
   if (buffer_.size() > kMaxLineBytes) {
-    return invalid_argument(place() + ": longer than " + std::to_string(kMaxLineBytes >> 20U) +
+    return invalid_argument(location() + ": longer than " + std::to_string(kMaxLineBytes >> 20U) +
                             " MiB");
   }
   std::array<char, kReadBytes> bytes{};
@@ -93,7 +93,7 @@ bool LineReader::ready() {
       return false;
     }
     if (!fill().ok()) {
-      return true;  // `next` meets the same failure and says so
+      return true;  // `next` fails in the same way and reports it
     }
   }
   return true;
@@ -108,12 +108,12 @@ Result<std::optional<InputLine>> LineReader::next() {
     if (!whole && begin_ == buffer_.size()) {
       return std::optional<InputLine>();
     }
-    InputLine line{buffer_.substr(begin_, scanned_ - begin_), place(), index_};
+    InputLine line{buffer_.substr(begin_, scanned_ - begin_), location(), index_};
     begin_ = scanned_ + (whole ? 1 : 0);
     scanned_ = begin_;
     if (line.text.size() > kMaxLineBytes) {
-      return invalid_argument(line.place + ": longer than " + std::to_string(kMaxLineBytes >> 20U) +
-                              " MiB");
+      return invalid_argument(line.location + ": longer than " +
+                              std::to_string(kMaxLineBytes >> 20U) + " MiB");
     }
     ++number_;
     if (!is_blank(line.text)) {
@@ -129,30 +129,30 @@ Result<Json> parse_line(const InputLine& line) {
   limits.max_values = kMaxValues;
   Result<Json> parsed = parse_json(line.text, limits);
   if (!parsed.ok()) {
-    return parsed.status().with_context(line.place);
+    return parsed.status().with_context(line.location);
   }
   if (parsed.value().if_object() == nullptr) {
-    return invalid_argument(line.place + ": must be a JSON object");
+    return invalid_argument(line.location + ": must be a JSON object");
   }
   return parsed;
 }
 
 Result<std::optional<std::vector<std::int32_t>>> read_ids(const Json& object,
-                                                          const std::string& place) {
+                                                          const std::string& location) {
   const Json* member = object.find("ids");
   if (member == nullptr) {
     return std::optional<std::vector<std::int32_t>>();
   }
   const Json::Array* items = member->if_array();
   if (items == nullptr) {
-    return invalid_argument(place + ": ids: must be an array of token ids");
+    return invalid_argument(location + ": ids: must be an array of token ids");
   }
   std::vector<std::int32_t> ids;
   ids.reserve(items->size());
   for (const Json& item : *items) {
     const std::int64_t* id = item.if_integer();
     if (id == nullptr || *id < 0 || *id > std::numeric_limits<std::int32_t>::max()) {
-      return invalid_argument(place + ": ids[" + std::to_string(ids.size()) +
+      return invalid_argument(location + ": ids[" + std::to_string(ids.size()) +
                               "]: must be an integer from 0 to 2147483647");
     }
     ids.push_back(static_cast<std::int32_t>(*id));
@@ -161,10 +161,10 @@ Result<std::optional<std::vector<std::int32_t>>> read_ids(const Json& object,
 }
 
 Status check_ids(const std::vector<std::int32_t>& ids, std::int64_t vocab_size,
-                 const std::string& place) {
+                 const std::string& location) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab_size) {
-      return invalid_argument(place + ": ids[" + std::to_string(i) + "]: token " +
+      return invalid_argument(location + ": ids[" + std::to_string(i) + "]: token " +
                               std::to_string(ids[i]) + " is outside the vocabulary of " +
                               std::to_string(vocab_size));
     }
@@ -181,23 +181,23 @@ Json ids_json(const std::vector<std::int32_t>& ids) {
   return items;
 }
 
-Status write_line(std::ostream& out, const Json& answer) {
-  out << answer.to_line() << std::flush;
+Status write_line(std::ostream& out, const Json& value) {
+  out << value.to_line() << std::flush;
   if (!out.good()) {
     return Status(Errc::kUnavailable, "stdout: cannot be written");
   }
   return {};
 }
 
-Status answer_lines(const std::string& path, std::ostream& out,
-                    const std::function<Result<Json>(const InputLine&)>& answer) {
+Status process_lines(const std::string& path, std::ostream& out,
+                     const std::function<Result<Json>(const InputLine&)>& process) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> reader, LineReader::open(path));
   while (true) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::optional<InputLine> line, reader->next());
     if (!line.has_value()) {
       return {};
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const Json result, answer(*line));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json result, process(*line));
     TIDEMILL_RETURN_IF_ERROR(write_line(out, result));
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor file of the logits of many lines, written in bounded memory.
+// Writes the logits of many lines to a tensor file, in bounded memory.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,31 @@
 
 namespace tidemill::launcher {
 
-/// Collects the tensors "0", "1", ... in a file beside the target, for the head of a tensor file
-/// must know them all, and puts them into the target at the end.
+/// Collects the tensors "0", "1", ... in a temporary file next to the target, and writes the target
+/// at the end. This is needed because the header of a tensor file lists all tensors.
 class LogitsFile {
 public:
-  /// The most tensors that the head of a file can name.
+  /// The maximum number of tensors that the header of a file can list.
   static constexpr std::size_t kMaxTensors = 8'000;
 
   /// Starts collecting for `target`. Borrows `files`.
   LogitsFile(FileSystem& files, std::filesystem::path target);
   LogitsFile(const LogitsFile&) = delete;
   LogitsFile& operator=(const LogitsFile&) = delete;
-  /// Removes what was collected, if `finish` did not.
+  /// Removes the temporary file.
   ~LogitsFile();
 
   /// Adds the next tensor, of shape (values / columns, columns).
-  /// Errors: as `DurableFile`; `kInvalidArgument` beyond `kMaxTensors`.
+  /// Errors: those of `DurableFile`; `kInvalidArgument` for more than `kMaxTensors` tensors.
   [[nodiscard]] Status add(std::span<const float> values, std::int64_t columns);
 
-  /// Writes the target. Call once, last. Errors: as `write_tensor_file`.
+  /// Writes the target. Must be called once, after the last `add`.
+  /// Errors: those of `write_tensor_file`.
   [[nodiscard]] Status finish();
 
 private:
-  // The file of rows is ours; whoever gave the target knows that one alone.
+  // Returns `status` with the path of the temporary file replaced by that of the target, which is
+  // the one that the user knows.
   [[nodiscard]] Status with_target(const Status& status) const;
 
   FileSystem& files_;

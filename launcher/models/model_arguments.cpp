@@ -35,22 +35,23 @@ void ModelArguments::declare(CLI::App& app) {
   app.add_option("MODEL", path_, "A model directory in the Hugging Face layout, or a GGUF file")
       ->required()
       ->type_name("");
-  app.add_option("--adapter", adapter_, "An adapter directory in PEFT's layout")->type_name("DIR");
-  app.add_option(
-         "--dtype", dtype_,
-         "What the model computes in: f32, bf16 with f32 sums, int8 in blocks of 32, or nf4")
+  app.add_option("--adapter", adapter_, "An adapter directory in the PEFT layout")
+      ->type_name("DIR");
+  app.add_option("--dtype", dtype_,
+                 "Type that the model computes in: f32, bf16 (with f32 accumulation), int8 (in "
+                 "blocks of 32) or nf4")
       ->type_name("TYPE")
       ->capture_default_str();
-  auto* threads =
-      app.add_option("--threads", threads_, "Threads; 0: one for each core that may be used")
-          ->type_name("N")
-          ->capture_default_str();
-  take_integers(*threads, {0, kMaxThreads});
+  auto* threads = app.add_option("--threads", threads_,
+                                 "Compute threads; 0: one for each core that the process may use")
+                      ->type_name("N")
+                      ->capture_default_str();
+  accept_integers(*threads, {0, kMaxThreads});
   auto* cache =
-      app.add_option("--cache-mib", cache_mib_, "Memory of cached keys and values, in MiB")
+      app.add_option("--cache-mib", cache_mib_, "Memory for cached keys and values, in MiB")
           ->type_name("N")
           ->capture_default_str();
-  take_integers(*cache, {1, kMaxCacheMib});
+  accept_integers(*cache, {1, kMaxCacheMib});
 }
 
 Result<OpenedModel> ModelArguments::open(
@@ -86,7 +87,7 @@ Result<OpenedModel> ModelArguments::open(
   } catch (const std::bad_alloc&) {
     return Status(Errc::kResourceExhausted, "--cache-mib: the model and " +
                                                 std::to_string(cache_mib_) +
-                                                " MiB beside it do not fit into memory");
+                                                " MiB of cache do not fit into memory");
   }
   return opened;
 }

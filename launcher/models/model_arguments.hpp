@@ -13,22 +13,23 @@
 
 namespace tidemill::launcher {
 
-/// A model that is ready to run.
+/// An opened model.
 struct OpenedModel {
   engines::ModelConfig config;
   engines::GenerationConfig generation;
   std::unique_ptr<engines::ModelRuntime> runtime;
 };
 
-/// Which model, and how it computes.
+/// The command line arguments that say which model to open, and how it computes.
 class ModelArguments {
 public:
   /// Adds the arguments to a command.
   void declare(CLI::App& app);
 
-  /// Opens model and adapter; `log` is told of more threads than cores. `token_text` may be empty;
-  /// see `RuntimeOptions`.
-  /// Errors: of `open_model`, `open_adapter`, `open_runtime`; `kInvalidArgument` naming the option.
+  /// Opens the model and its adapter. Logs a warning if there are more threads than cores.
+  /// `token_text` may be empty; see `RuntimeOptions`.
+  /// Errors: those of `open_model`, `open_adapter` and `open_runtime`; `kInvalidArgument` naming
+  /// the option.
   [[nodiscard]] Result<OpenedModel> open(
       Log& log, std::function<std::string(std::int32_t)> token_text = {}) const;
 

@@ -11,7 +11,8 @@ using engines::FinishReason;
 using engines::RolloutRequest;
 using engines::RolloutResult;
 
-// An engine names a request by its id; whoever wrote the lines knows their places.
+// Removes the sample id from an engine's message, since the user identifies requests by their
+// lines.
 std::string without_id(const std::string& message, SampleId id) {
   const std::string name = " sample_id=" + std::to_string(id.value);
   return message.ends_with(name) ? message.substr(0, message.size() - name.size()) : message;
@@ -25,7 +26,7 @@ public:
   OrderedRun(const OrderedRun&) = delete;
   OrderedRun& operator=(const OrderedRun&) = delete;
   ~OrderedRun() override {
-    // The engine must not hold on to a sink that is gone.
+    // The engine must not keep a pointer to this sink.
     for (const Waiting& waiting : waiting_) {
       if (!waiting.result.has_value()) {
         engine_.cancel(waiting.id);
@@ -44,12 +45,12 @@ public:
 
   Status run() {
     while (true) {
-      // A line that cannot be used ends the reading, not the lines before it.
+      // An invalid line ends reading, but the lines before it are still finished.
       if (Status read = take_lines(); !read.ok()) {
         stopped_ = true;
         failure_ = std::move(read);
       }
-      TIDEMILL_RETURN_IF_ERROR(give_answers());
+      TIDEMILL_RETURN_IF_ERROR(deliver_results());
       if (waiting_.empty() && stopped_) {
         return failure_;
       }
@@ -57,7 +58,8 @@ public:
         continue;
       }
       if (!engine_.has_work()) {
-        return Status(Errc::kInternal, waiting_.front().place + ": the engine gave no result");
+        return Status(Errc::kInternal,
+                      waiting_.front().location + ": the engine returned no result");
       }
       TIDEMILL_ASSIGN_OR_RETURN([[maybe_unused]] const engines::StepReport report,
                                 engine_.step(engines::StepBudget{}));
@@ -67,7 +69,7 @@ public:
 private:
   struct Waiting {
     SampleId id;
-    std::string place;
+    std::string location;
     std::int64_t values = 0;
     std::optional<RolloutResult> result;
   };
@@ -90,18 +92,18 @@ private:
       request.id = SampleId{line->index};
       const SampleId id = request.id;
       const std::int64_t values = values_of(request);
-      // Before `submit`, which may answer at once.
-      waiting_.push_back({id, line->place, values, std::nullopt});
+      // Must precede `submit`, which may deliver the result immediately.
+      waiting_.push_back({id, line->location, values, std::nullopt});
       if (const Status status = engine_.submit(std::move(request), *this); !status.ok()) {
         waiting_.pop_back();
-        return Status(status.code(), line->place + ": " + without_id(status.message(), id));
+        return Status(status.code(), line->location + ": " + without_id(status.message(), id));
       }
       values_ += values;
     }
     return {};
   }
 
-  Status give_answers() {
+  Status deliver_results() {
     while (!waiting_.empty() && waiting_.front().result.has_value()) {
       const Waiting& first = waiting_.front();
       const RolloutResult& result = *first.result;
@@ -109,9 +111,9 @@ private:
           result.finish_reason == FinishReason::kCancelled) {
         const std::string why =
             result.error.empty() ? "was cancelled" : without_id(result.error, first.id);
-        return Status(Errc::kUnavailable, first.place + ": " + why);
+        return Status(Errc::kUnavailable, first.location + ": " + why);
       }
-      TIDEMILL_RETURN_IF_ERROR(work_.answer(first.id.value, result));
+      TIDEMILL_RETURN_IF_ERROR(work_.finish(first.id.value, result));
       values_ -= first.values;
       waiting_.pop_front();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many lines through a rollout engine at once, with answers in the order of the lines.
+// Processes many input lines with a rollout engine at once, with results in the order of the lines.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,30 @@
 
 namespace tidemill::launcher {
 
-/// The most that is in memory between reading a line and answering it. One request may pass
-/// `values` when it is alone.
+/// Limits on the lines that have been read but not finished. A single request may exceed `values`
+/// if it is the only one.
 struct RolloutWindow {
   std::size_t requests = 1024;
-  /// Tokens of prompts and answers, and numbers of raw logits.
+  /// Prompt and response tokens, plus values of raw logits.
   std::int64_t values = std::int64_t{16} << 20U;
   std::int64_t vocab_size = 1;
 };
 
-/// What is done with a line before and after the engine.
+/// How to process a line before and after the engine.
 struct RolloutWork {
-  /// Makes the request of a line; its id becomes the line's index. Errors must name the line.
+  /// Makes the request of a line. Its id is overwritten with the index of the line. Errors must
+  /// name the line.
   std::function<Result<engines::RolloutRequest>(const InputLine&)> request;
-  /// Takes the result of the line of this index.
-  std::function<Status(std::uint64_t, const engines::RolloutResult&)> answer;
+  /// Takes the result of the line with this index.
+  std::function<Status(std::uint64_t, const engines::RolloutResult&)> finish;
 };
 
-/// Reads all of `lines`, keeps `engine` busy with as many as `window` allows, and answers in the
-/// order of the lines. While whoever writes the input thinks, what was read is worked on.
+/// Reads `lines` to their end, runs as many of them at once as `window` allows, and finishes them
+/// in the order of the lines. Does not wait for further input while lines that were read are
+/// unfinished.
 ///
-/// At the first line that has no answer it stops; all lines before it are answered.
-/// Errors: of reader, work and engine, naming the line.
+/// Stops at the first line that fails, after finishing all lines before it.
+/// Errors: those of the reader, `work` and the engine, naming the line.
 [[nodiscard]] Status run_in_order(engines::RolloutEngine& engine, LineReader& lines,
                                   const RolloutWindow& window, const RolloutWork& work);
 

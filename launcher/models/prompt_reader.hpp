@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of ids, prompts or conversations as token ids.
+// Converts input lines with ids, prompts or conversations to token ids.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,19 @@ class App;
 
 namespace tidemill::launcher {
 
-/// How a command's input becomes conversations; filled by the command line.
+/// How a command turns its input into conversations. Filled from the command line.
 struct PromptForm {
-  bool chat = false;   // a prompt is what the user says
-  std::string system;  // before conversations that do not begin with a system message
-  /// Of conversations that do not say themselves whether an answer's header comes last.
+  bool chat = false;   // a prompt is a message of the user
+  std::string system;  // for conversations that do not begin with a system message
+  /// Whether the header of a response is added to conversations that do not specify it themselves.
   engines::chat::Ending ending = engines::chat::Ending::kGenerationPrompt;
 
   /// Declares `--chat` and `--system`.
   void declare(CLI::App& app);
 };
 
-/// Turns lines into token ids: of `ids`, of a `prompt`, or of `messages`, which go through the
-/// model's chat template.
+/// Converts lines to token ids. A line has `ids`, a `prompt`, or `messages`, which are rendered
+/// with the model's chat template.
 ///
 /// Threads: one call at a time.
 class PromptReader {
@@ -43,23 +43,23 @@ public:
         vocab_size_(vocab_size),
         form_(std::move(form)) {}
 
-  /// Errors: naming the line.
+  /// Returns the token ids of a line. Errors: messages that name the line.
   [[nodiscard]] Result<std::vector<std::int32_t>> read(const InputLine& line);
 
 private:
   [[nodiscard]] Result<std::vector<std::int32_t>> encode(const std::string& text,
                                                          engines::AddSpecialTokens special,
-                                                         const std::string& place) const;
+                                                         const std::string& location) const;
   [[nodiscard]] Result<std::vector<std::int32_t>> from_prompt(const std::string& prompt,
-                                                              const std::string& place);
+                                                              const std::string& location);
   [[nodiscard]] Result<std::vector<std::int32_t>> from_chat(engines::chat::ChatRequest chat,
-                                                            const std::string& place);
+                                                            const std::string& location);
 
   std::string model_;
   engines::Tokenizer tokenizer_;
   std::int64_t vocab_size_;
   PromptForm form_;
-  std::optional<ChatRenderer> renderer_;  // most inputs have no conversations
+  std::optional<ChatRenderer> renderer_;  // opened for the first conversation
 };
 
 }  // namespace tidemill::launcher

@@ -14,15 +14,15 @@
 namespace tidemill::launcher {
 namespace {
 
-using workflows::GradedAnswer;
+using workflows::GradedResponse;
 using workflows::Grades;
 using workflows::RlOptions;
 
-constexpr std::size_t kNumShown = 5;
-constexpr std::size_t kShownLetters = 24;
+constexpr std::size_t kRowsShown = 5;
+constexpr std::size_t kCellColumns = 24;
 
-// What was asked: of messages what the user said last, for a prompt is kept as their JSON.
-std::string question(const std::string& prompt) {
+// Returns the last message of the user if `prompt` is the JSON of messages, else `prompt` itself.
+std::string last_user_message(const std::string& prompt) {
   const auto messages = parse_json(prompt);
   const Json::Array* list = messages.ok() ? messages.value().if_array() : nullptr;
   if (list == nullptr) {
@@ -39,46 +39,46 @@ std::string question(const std::string& prompt) {
   return prompt;
 }
 
-// The start of a text, on one line, padded to a column and the space behind it.
+// Returns the start of a text on one line, padded to the width of a column and a gap.
 std::string cell(const std::string& text, Letters letters) {
   std::string shown = shown_text(text, letters);
-  if (shown_width(shown) > kShownLetters) {
+  if (shown_width(shown) > kCellColumns) {
     const std::string dots = letters == Letters::kUtf8 ? "\u2026" : "...";
     std::size_t end = 0;
-    for (std::size_t left = kShownLetters - shown_width(dots) + 1; left > 0; ++end) {
+    for (std::size_t left = kCellColumns - shown_width(dots) + 1; left > 0; ++end) {
       left -= (static_cast<unsigned char>(shown[end]) & 0xC0U) != 0x80U ? 1 : 0;
     }
     shown = shown.substr(0, end - 1) + dots;
   }
-  return shown + std::string(kShownLetters + 2 - shown_width(shown), ' ');
+  return shown + std::string(kCellColumns + 2 - shown_width(shown), ' ');
 }
 
-std::string three_digits(double value) {
+std::string three_decimals(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.3f", value);
   return text;
 }
 
-// Evenly spread over the prompts: not chosen.
-std::vector<std::size_t> shown_answers(const Grades& grades) {
-  const std::size_t prompts = grades.answers.size() / grades.samples;
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < std::min(kNumShown, prompts); ++i) {
-    places.push_back((2 * i + 1) * prompts / (2 * std::min(kNumShown, prompts)) * grades.samples);
+// Returns the indices of the responses to show: those of prompts at regular intervals.
+std::vector<std::size_t> shown_indices(const Grades& grades) {
+  const std::size_t prompts = grades.responses.size() / grades.samples;
+  std::vector<std::size_t> indices;
+  for (std::size_t i = 0; i < std::min(kRowsShown, prompts); ++i) {
+    indices.push_back((2 * i + 1) * prompts / (2 * std::min(kRowsShown, prompts)) * grades.samples);
   }
-  return places;
+  return indices;
 }
 
 void print_table(const std::optional<Grades>& before, const Grades& after, std::ostream& out) {
-  const Letters letters = look_at_terminal(out).letters;
+  const Letters letters = detect_terminal(out).letters;
   const auto column = [letters](const std::string& text) { return cell(text, letters); };
   const auto line = [&out, &after](const char* name, const Grades& grades) {
-    out << name << three_digits(grades.mean_at_k);
+    out << name << three_decimals(grades.mean_at_k);
     if (after.samples > 1) {
-      out << "   pass@" << after.samples << " " << three_digits(grades.pass_at_k);
+      out << "   pass@" << after.samples << " " << three_decimals(grades.pass_at_k);
     }
     if (grades.failed > 0) {
-      out << "   (" << grades.failed << " answers not scored)";
+      out << "   (" << grades.failed << " responses not scored)";
     }
     out << '\n';
   };
@@ -88,13 +88,13 @@ void print_table(const std::optional<Grades>& before, const Grades& after, std::
   }
   line("accuracy after   ", after);
   out << '\n'
-      << column("prompt") << (before ? column("answer before") : "") << column("answer after")
-      << "right\n";
-  for (const std::size_t place : shown_answers(after)) {
-    const GradedAnswer& answer = after.answers[place];
-    out << column(question(answer.prompt))
-        << (before ? column(before->answers[place].response) : "") << column(answer.response)
-        << shown_text(answer.answer, letters) << '\n';
+      << column("prompt") << (before ? column("response before") : "") << column("response after")
+      << "reference\n";
+  for (const std::size_t index : shown_indices(after)) {
+    const GradedResponse& graded = after.responses[index];
+    out << column(last_user_message(graded.prompt))
+        << (before ? column(before->responses[index].response) : "") << column(graded.response)
+        << shown_text(graded.reference_answer, letters) << '\n';
   }
   out << '\n';
 }
@@ -104,29 +104,29 @@ void print_json(const std::optional<Grades>& before, const Grades& after, std::o
   if (before.has_value()) {
     line.push_back({"accuracy_before", before->mean_at_k});
   }
-  Json::Array answers;
-  for (const std::size_t place : shown_answers(after)) {
-    const GradedAnswer& answer = after.answers[place];
-    Json::Object shown{{"prompt", answer.prompt}, {"after", answer.response}};
+  Json::Array responses;
+  for (const std::size_t index : shown_indices(after)) {
+    const GradedResponse& graded = after.responses[index];
+    Json::Object shown{{"prompt", graded.prompt}, {"after", graded.response}};
     if (before.has_value()) {
-      shown.push_back({"before", before->answers[place].response});
+      shown.push_back({"before", before->responses[index].response});
     }
-    shown.push_back({"right", answer.answer});
-    answers.push_back(Json(std::move(shown)));
+    shown.push_back({"right", graded.reference_answer});
+    responses.push_back(Json(std::move(shown)));
   }
-  line.push_back({"answers", Json(std::move(answers))});
+  line.push_back({"answers", Json(std::move(responses))});
   out << Json(std::move(line)).to_line();
 }
 
 }  // namespace
 
-Status print_before_and_after(const RunPlace& place, const std::string& started,
+Status print_before_and_after(const RunContext& context, const std::string& started,
                               const workflows::RunEnvironment& run, Session& session) {
-  const auto* rl = place.config.workflow.get<RlOptions>();
+  const auto* rl = context.config.workflow.get<RlOptions>();
   if (rl == nullptr || rl->eval.common.every_steps == 0 || rl->data.eval.empty()) {
     return {};
   }
-  const std::filesystem::path exported = place.directory / "export";
+  const std::filesystem::path exported = context.directory / "export";
   const workflows::RewardContext rewards{{run.system, run.clock, run.directory}, run.extensions};
   std::optional<Grades> before;
   if (rl->model.init == workflows::ModelInit::kFiles) {

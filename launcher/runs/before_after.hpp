@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run of reinforcement learning came to: the model before and after, graded from the files.
+// Compares the models before and after a reinforcement-learning run, graded from their files.
 #pragma once
 
 #include "base/result.hpp"
@@ -8,10 +8,11 @@
 
 namespace tidemill::launcher {
 
-/// Grades the model that a finished run started from and the one it exported on `data.eval`, and
-/// prints both accuracies and five answers of each. `started` is for chat templates. Does nothing
-/// for a run without evaluation. Errors: of `grade_model`.
-[[nodiscard]] Status print_before_and_after(const RunPlace& place, const std::string& started,
+/// Grades the model that a finished run started from and the one that it exported on `data.eval`,
+/// and prints both accuracies and five responses of each. A model that was random at the start is
+/// not graded. `started` is the time for chat templates. Does nothing for a run without evaluation.
+/// Errors: those of `grade_model`.
+[[nodiscard]] Status print_before_and_after(const RunContext& context, const std::string& started,
                                             const workflows::RunEnvironment& run, Session& session);
 
 }  // namespace tidemill::launcher

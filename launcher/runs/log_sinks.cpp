@@ -18,8 +18,8 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::err;
 }
 
-// The logger swallows what its sink throws (a full disk, say) and reports it on stderr: a log that
-// cannot be written stops no run.
+// Writes to an spdlog sink. The logger catches exceptions of the sink, e.g. because the disk is
+// full, and reports them on stderr, so a log that cannot be written does not end a run.
 class SpdlogSink final : public LogSink {
 public:
   SpdlogSink(spdlog::sink_ptr sink, const std::string& pattern)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a program's log goes: the terminal, a file.
+// The outputs of the program's log: the terminal and a file.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@
 
 namespace tidemill::launcher {
 
-/// Makes a sink that writes to stderr, in colour on a terminal.
+/// Makes a sink that writes to stderr, in color if that is a terminal.
 [[nodiscard]] std::unique_ptr<LogSink> make_stderr_sink();
 
-/// Makes a sink that appends to the file at `path`, each line with date and time.
-/// Errors: `kUnavailable` naming the file if it cannot be opened.
+/// Makes a sink that appends lines with date and time to the file at `path`.
+/// Errors: `kUnavailable`, naming the file, if it cannot be opened.
 [[nodiscard]] Result<std::unique_ptr<LogSink>> make_file_sink(const std::string& path);
 
 }  // namespace tidemill::launcher

@@ -9,14 +9,14 @@
 namespace tidemill::launcher {
 namespace {
 
-constexpr Duration kShortestPause = std::chrono::milliseconds(250);
+constexpr Duration kMinInterval = std::chrono::milliseconds(250);
 
-double figure(const actors::StepRecord& record, const char* name) {
-  const auto it = record.figures.find(name);
-  return it == record.figures.end() ? 0.0 : it->second;
+double metric(const actors::StepRecord& record, const char* name) {
+  const auto it = record.metrics.find(name);
+  return it == record.metrics.end() ? 0.0 : it->second;
 }
 
-// Formats into a fixed buffer: a table's row is short.
+// Formats into a fixed buffer, which is large enough for a row of the tables.
 template <class... Values>
 std::string row(const char* format, Values... values) {
   char text[160];
@@ -26,7 +26,7 @@ std::string row(const char* format, Values... values) {
 
 }  // namespace
 
-std::string readable(Duration duration) {
+std::string duration_text(Duration duration) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration).count();
   if (seconds < 60) {
     return std::to_string(seconds) + "s";
@@ -49,46 +49,46 @@ void Progress::show(const actors::StepRecord& record) {
     return;
   }
   if (record.kind == "eval") {
-    if (const auto loss = record.figures.find("eval_loss"); loss != record.figures.end()) {
+    if (const auto loss = record.metrics.find("eval_loss"); loss != record.metrics.end()) {
       eval_loss_ = loss->second;
       return;
     }
-    const double asked = figure(record, "eval_prompts") * figure(record, "eval_samples");
-    const bool none_scored = figure(record, "eval_failed") >= asked;
-    accuracy_ = none_scored ? -1.0 : figure(record, "eval_mean_at_k");
-    return;  // the next step's line has it
+    const double asked = metric(record, "eval_prompts") * metric(record, "eval_samples");
+    const bool none_scored = metric(record, "eval_failed") >= asked;
+    accuracy_ = none_scored ? -1.0 : metric(record, "eval_mean_at_k");
+    return;  // the next row shows it
   }
   const TimePoint now = clock_.now();
   if (!first_step_.has_value()) {
     first_step_ = record.step;
     first_shown_ = now;
   }
-  if (has_head_ && now - shown_ < kShortestPause) {
-    passed_over_ = actors::StepRecord{record.kind, record.step, record.figures, {}};
+  if (has_head_ && now - shown_ < kMinInterval) {
+    skipped_ = actors::StepRecord{record.kind, record.step, record.metrics, {}};
     return;
   }
   shown_ = now;
-  passed_over_.reset();
+  skipped_.reset();
   show_row(record);
 }
 
 void Progress::end() {
-  if (passed_over_.has_value()) {
-    show_row(*passed_over_);
-    passed_over_.reset();
+  if (skipped_.has_value()) {
+    show_row(*skipped_);
+    skipped_.reset();
   }
 }
 
 void Progress::show_json(const actors::StepRecord& record) {
   Json::Object line{{"kind", record.kind}, {"step", static_cast<std::int64_t>(record.step)}};
-  for (const auto& [name, value] : record.figures) {
+  for (const auto& [name, value] : record.metrics) {
     line.push_back({name, value});
   }
   out_ << Json(std::move(line)).to_line() << std::flush;
 }
 
 void Progress::show_row(const actors::StepRecord& record) {
-  if (record.figures.contains("reward_mean")) {
+  if (record.metrics.contains("reward_mean")) {
     show_rollouts(record);
   } else {
     show_supervised(record);
@@ -101,25 +101,24 @@ std::string Progress::time_left(std::uint64_t step) const {
   }
   const auto done = static_cast<std::int64_t>(step - *first_step_);
   const auto left = static_cast<std::int64_t>(total_steps_ - step);
-  return readable((clock_.now() - first_shown_) / done * left);
+  return duration_text((clock_.now() - first_shown_) / done * left);
 }
 
 void Progress::show_rollouts(const actors::StepRecord& record) {
   if (!has_head_) {
-    out_ << "                                            waited for, in seconds\n"
-            "                                            admission  answer  batch\n"
-            "  step  reward  accuracy  staleness  tokens/s    rollout  reward  train  training    "
-            "left\n";
+    out_ << "                                               --- seconds waiting for ---\n"
+            "  step  reward  accuracy  staleness  tokens/s  admission  responses  batch  training"
+            "    left\n";
     has_head_ = true;
   }
-  const double seconds = figure(record, "wait_seconds") + figure(record, "train_seconds");
-  const double rate = seconds > 0.0 ? figure(record, "response_tokens") / seconds : 0.0;
+  const double seconds = metric(record, "wait_seconds") + metric(record, "train_seconds");
+  const double rate = seconds > 0.0 ? metric(record, "response_tokens") / seconds : 0.0;
   const std::string accuracy = accuracy_ < 0.0 ? "       -" : row("%8.3f", accuracy_);
-  out_ << row("%6llu  %6.3f  %s  %9.2f  %8.0f  %9.2f  %6.2f  %5.2f  %8.2f  %6s\n",
-              static_cast<unsigned long long>(record.step), figure(record, "reward_mean"),
-              accuracy.c_str(), figure(record, "staleness_mean"), rate,
-              figure(record, "rollout_idle_seconds"), figure(record, "reward_idle_seconds"),
-              figure(record, "wait_seconds"), figure(record, "train_seconds"),
+  out_ << row("%6llu  %6.3f  %s  %9.2f  %8.0f  %9.2f  %9.2f  %5.2f  %8.2f  %6s\n",
+              static_cast<unsigned long long>(record.step), metric(record, "reward_mean"),
+              accuracy.c_str(), metric(record, "staleness_mean"), rate,
+              metric(record, "rollout_idle_seconds"), metric(record, "reward_idle_seconds"),
+              metric(record, "wait_seconds"), metric(record, "train_seconds"),
               time_left(record.step).c_str())
        << std::flush;
 }
@@ -129,12 +128,12 @@ void Progress::show_supervised(const actors::StepRecord& record) {
     out_ << "  step      loss  eval loss  gradient norm  learning rate  tokens/s    left\n";
     has_head_ = true;
   }
-  const double seconds = figure(record, "train_seconds");
-  const double rate = seconds > 0.0 ? figure(record, "batch_tokens") / seconds : 0.0;
+  const double seconds = metric(record, "train_seconds");
+  const double rate = seconds > 0.0 ? metric(record, "batch_tokens") / seconds : 0.0;
   const std::string held_out = eval_loss_.has_value() ? row("%9.5f", *eval_loss_) : "        -";
   out_ << row("%6llu  %8.5f  %s  %13.4f  %13.3g  %8.0f  %6s\n",
-              static_cast<unsigned long long>(record.step), figure(record, "loss"),
-              held_out.c_str(), figure(record, "gradient_norm"), figure(record, "learning_rate"),
+              static_cast<unsigned long long>(record.step), metric(record, "loss"),
+              held_out.c_str(), metric(record, "gradient_norm"), metric(record, "learning_rate"),
               rate, time_left(record.step).c_str())
        << std::flush;
 }

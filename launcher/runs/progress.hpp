@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run shows while it runs: a line for each step, or a JSON object.
+// Shows the progress of a run: a table with a row for each step, or a JSON object for each record.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace tidemill::launcher {
 
-/// Prints a table as records come in: a few lines a second at most, and the last step's always.
+/// Prints a table as records arrive: at most four rows a second, and always that of the last step.
 ///
 /// Threads: one call at a time.
 class Progress {
 public:
-  /// Borrows all.
+  /// Borrows `out` and `clock`.
   Progress(std::ostream& out, OutputForm form, const Clock& clock)
       : out_(out), form_(form), clock_(clock) {}
 
-  /// Tells after how many steps the run is over; without it no time left is shown.
+  /// Sets the number of steps of the run. Without it, the table shows no remaining time.
   void begin(std::uint64_t total_steps);
   void show(const actors::StepRecord& record);
-  /// Shows the last step if it was passed over.
+  /// Shows the last step if it has not been shown yet.
   void end();
 
 private:
@@ -39,16 +39,16 @@ private:
   OutputForm form_;
   const Clock& clock_;
   std::uint64_t total_steps_ = 0;
-  std::optional<std::uint64_t> first_step_;  // the first that was shown, and when
-  TimePoint first_shown_{};
-  TimePoint shown_{};
-  std::optional<actors::StepRecord> passed_over_;
+  std::optional<std::uint64_t> first_step_;    // the first step that was shown
+  TimePoint first_shown_{};                    // when it was shown
+  TimePoint shown_{};                          // when the last row was shown
+  std::optional<actors::StepRecord> skipped_;  // the last step, if it has not been shown
   bool has_head_ = false;
-  double accuracy_ = -1.0;  // of the last evaluation; below 0: none, or nothing could be scored
+  double accuracy_ = -1.0;  // of the last evaluation; -1: none, or no response could be scored
   std::optional<double> eval_loss_;  // of the last evaluation of a supervised run
 };
 
-/// Returns a duration as people read it: "43s", "1m05s", "2h07m".
-[[nodiscard]] std::string readable(Duration duration);
+/// Returns a duration as text: "43s", "1m05s", "2h07m".
+[[nodiscard]] std::string duration_text(Duration duration);
 
 }  // namespace tidemill::launcher

@@ -13,14 +13,15 @@ namespace {
 
 constexpr const char* kRunsFolder = "runs";
 constexpr int kMaxNames = 10'000;
-// When the run began: prompts whose template shows the date must not change when it is resumed.
+// Holds the time at which the run began. Chat templates may show the date, and a resumed run must
+// have the same prompts.
 constexpr const char* kStartedFile = "started";
 
-// Takes `directory` for a new run and writes run.yaml, which makes it one; false when it is taken.
-// One without a run.yaml and with nothing of anybody else's was left by a process that was killed
-// here, and is free.
-Result<bool> take_directory(FileSystem& files, const std::filesystem::path& directory,
-                            const std::string& run_yaml) {
+// Reserves `directory` for a new run by writing run.yaml into it. Returns false if it is in use
+// already. A directory that contains only files which a process killed before it wrote run.yaml
+// leaves behind is not in use.
+Result<bool> reserve_directory(FileSystem& files, const std::filesystem::path& directory,
+                               const std::string& run_yaml) {
   std::error_code error;
   const bool was_there = !std::filesystem::create_directory(directory, error);
   if (error) {
@@ -37,11 +38,11 @@ Result<bool> take_directory(FileSystem& files, const std::filesystem::path& dire
   }
   auto lock = storage::RunLock::acquire(directory);
   if (lock.status().code() == Errc::kUnavailable) {
-    return false;  // somebody else is beginning a run in it
+    return false;  // another process is starting a run in it
   }
   TIDEMILL_RETURN_IF_ERROR(lock.status());
   if (std::filesystem::exists(directory / "run.yaml", error)) {
-    return false;  // somebody else has begun one before the lock was ours
+    return false;  // another process started a run in it before this one got the lock
   }
   TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files, directory));
   TIDEMILL_RETURN_IF_ERROR(write_file(files, directory / kStartedFile, local_time() + "\n"));
@@ -76,8 +77,9 @@ Result<std::filesystem::path> make_run_directory(const Schema<configs::RunConfig
         given.value_or(number == 1 ? stem : stem + "-" + std::to_string(number));
     const std::filesystem::path directory = std::filesystem::path(kRunsFolder) / name;
     TIDEMILL_ASSIGN_OR_RETURN(
-        const bool taken, take_directory(files, directory, configs::resolved_text(schema, config)));
-    if (taken) {
+        const bool reserved,
+        reserve_directory(files, directory, configs::resolved_text(schema, config)));
+    if (reserved) {
       return directory;
     }
     if (given.has_value()) {

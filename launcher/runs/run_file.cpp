@@ -10,8 +10,8 @@
 namespace tidemill::launcher {
 
 void RunFile::declare(CLI::App& app) {
-  app.add_option("FILE", path_, "A run's YAML file")->required()->type_name("");
-  app.add_option("KEY=VALUE", overrides_, "Keys to put over it, e.g. train.steps=20")
+  app.add_option("FILE", path_, "The YAML file of a run")->required()->type_name("");
+  app.add_option("KEY=VALUE", overrides_, "Keys that override the file, e.g. train.steps=20")
       ->type_name("");
 }
 
@@ -20,7 +20,7 @@ Result<Resolved<configs::RunConfig>> RunFile::load(const Session& session) {
   std::vector<configs::Override> overrides;
   auto typed = session.arguments.begin();
   for (const std::string& text : overrides_) {
-    // Options may stand between, so the number is found by the text, one after the other.
+    // Options may stand between the overrides, so each one's number is found by its text, in order.
     typed = std::find(typed, session.arguments.end(), text);
     const auto number = typed - session.arguments.begin() + 1;
     overrides.push_back({text, "argument " + std::to_string(number)});

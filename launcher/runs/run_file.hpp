@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments `FILE [key=value...]`, which all commands about runs begin with.
+// The arguments `FILE [key=value...]` of `run` and `check`.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@
 
 namespace tidemill::launcher {
 
-/// A run's file and the keys that the command line puts over it.
+/// The file of a run and the keys with which the command line overrides it.
 class RunFile {
 public:
   /// Adds the arguments to a command.
   void declare(CLI::App& app);
 
-  /// Reads the run; an override's errors name it by its number on the command line.
-  /// Errors: of `configs::load_run_config`.
+  /// Reads the run. Errors in an override name its number on the command line.
+  /// Errors: those of `configs::load_run_config`.
   [[nodiscard]] Result<Resolved<configs::RunConfig>> load(const Session& session);
 
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// Returns the schema that it was read by.
+  /// Returns the schema with which `load` read the run.
   [[nodiscard]] const Schema<configs::RunConfig>& schema() const { return schema_; }
 
 private:

@@ -18,7 +18,7 @@
 #include "launcher/runs/run_directory.hpp"
 #include "launcher/runs/run_state.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
-#include "workflows/actor_world.hpp"
+#include "workflows/actor_system.hpp"
 #include "workflows/process_memory.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/sft/run_sft.hpp"
@@ -26,11 +26,12 @@
 namespace tidemill::launcher {
 namespace {
 
-// Of the signal handler; a process has one.
+// State of the signal handler, of which a process has only one.
 volatile std::sig_atomic_t interrupts = 0;
-volatile std::sig_atomic_t comparing = 0;  // all is committed and exported; the rest is for the eye
+// 1 while models are compared: everything has been committed and exported.
+volatile std::sig_atomic_t comparing = 0;
 
-void say(std::string_view text) {
+void write_to_stderr(std::string_view text) {
   const int error = errno;
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
   errno = error;
@@ -39,13 +40,13 @@ void say(std::string_view text) {
 void on_interrupt(int signal) {
   interrupts = interrupts + 1;
   if (comparing != 0) {
-    say("the run is complete and exported; the comparison is left out\n");
+    write_to_stderr("the run is complete and exported; the comparison was skipped\n");
     ::_exit(0);
   }
   if (interrupts > 1) {
-    ::_exit(128 + signal);  // commits are atomic: nothing is torn
+    ::_exit(128 + signal);  // safe, since commits are atomic
   }
-  say("stopping after this step; once more stops at once\n");
+  write_to_stderr("stopping after this step; interrupt again to stop immediately\n");
 }
 
 void set_signals() {
@@ -58,30 +59,32 @@ void set_signals() {
   if (hangup.sa_handler != SIG_IGN) {  // not under nohup
     ::sigaction(SIGHUP, &action, nullptr);
   }
-  action.sa_handler = SIG_IGN;  // a limit on file sizes, a reader that leaves: the write's errors
+  // A file size limit or a closed pipe then makes the write fail instead of killing the process.
+  action.sa_handler = SIG_IGN;
   ::sigaction(SIGXFSZ, &action, nullptr);
   ::sigaction(SIGPIPE, &action, nullptr);
 }
 
-// A refusal of damage says how to go on in spite of it, where that is possible.
-Result<std::unique_ptr<storage::CheckpointStore>> open_store(const RunPlace& place,
+// Opens the run's checkpoint store. If the last commit is damaged but an earlier one is intact, the
+// error says how to resume from that one.
+Result<std::unique_ptr<storage::CheckpointStore>> open_store(const RunContext& context,
                                                              FileSystem& files) {
-  // "." and "runs/x/" end in no name.
+  // Paths such as "." and "runs/x/" do not end in the name of the run.
   std::error_code ignored;
   const std::string run_id =
-      std::filesystem::canonical(place.directory, ignored).filename().string();
-  storage::CheckpointStoreOptions options{place.directory, run_id, place.on_damage};
+      std::filesystem::canonical(context.directory, ignored).filename().string();
+  storage::CheckpointStoreOptions options{context.directory, run_id, context.on_damage};
   auto store = storage::CheckpointStore::open(options, files);
   if (store.status().code() != Errc::kCorruptData ||
-      place.on_damage == storage::OnDamage::kUseCommitBefore) {
+      context.on_damage == storage::OnDamage::kUseNewestIntact) {
     return store;
   }
-  options.on_damage = storage::OnDamage::kUseCommitBefore;
+  options.on_damage = storage::OnDamage::kUseNewestIntact;
   if (!storage::CheckpointStore::open(options, files).ok()) {
     return store;
   }
-  return corrupt_data(store.status().message() + "; to go on from there: tidemill resume " +
-                      place.directory.string() + " --use-commit-before");
+  return corrupt_data(store.status().message() + "; to resume from it: tidemill resume " +
+                      context.directory.string() + " --use-commit-before");
 }
 
 Result<std::uint32_t> next_incarnation(actors::CommitStore& commits) {
@@ -100,12 +103,12 @@ Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
   return Status(Errc::kUnimplemented, "this program cannot run the workflow");
 }
 
-// Tells what the process held at its peak beside what had been expected.
-void inform_of_peak(std::int64_t peak, std::int64_t expected, Session& session) {
+// Logs the peak memory of the process, compared with the expected one.
+void log_peak(std::int64_t peak, std::int64_t expected, Session& session) {
   if (peak > 0 && expected > 0) {
     session.log.info("memory: peak " + workflows::mebibytes_text(peak) + ", " +
                      std::to_string((100 * peak + expected / 2) / expected) +
-                     "% of what was expected");
+                     "% of the expected peak");
   }
 }
 
@@ -138,83 +141,85 @@ void print_end(const actors::RunSummary& summary, const std::filesystem::path& d
                       : "")
               << " is in " << exported << '\n';
   if (stopped) {
-    session.out << "go on with: tidemill resume " << directory.string() << '\n';
+    session.out << "resume it with: tidemill resume " << directory.string() << '\n';
   }
 }
 
-// Notes how the run stands, for those who look at it later.
-void note(const RunPlace& place, const RunStateNote& state, Session& session) {
+// Writes state.json, which `tidemill runs` and `tidemill show` read.
+void write_note(const RunContext& context, const RunStateNote& state, Session& session) {
   PosixFileSystem files;
-  const Status written = write_run_state(files, place.directory, state);
+  const Status written = write_run_state(files, context.directory, state);
   if (!written.ok()) {
     session.log.warning(written.message());
   }
 }
 
-// What came of the run, once its first step had begun.
-struct Progressed {
+// What is known once the first step of a run is about to begin.
+struct RunStart {
   bool begun = false;
-  std::uint64_t steps = 0;          // at its end
-  std::int64_t expected_bytes = 0;  // of the process, at its peak
+  std::uint64_t steps = 0;          // total steps of the run
+  std::int64_t expected_bytes = 0;  // expected peak memory of the process
 };
 
-// Runs in the directory of `place`; `progressed` tells whether anything happened in it.
-Status run_there(const RunPlace& place, Session& session, Progressed& progressed) {
+// Carries out the run in its directory. Sets `run_start` when the first step is about to begin.
+Status run_in_directory(const RunContext& context, Session& session, RunStart& run_start) {
   PosixFileSystem files;
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<storage::CheckpointStore> store,
-                            open_store(place, files));
-  TIDEMILL_ASSIGN_OR_RETURN(auto log_file, make_file_sink((place.directory / "log.txt").string()));
+                            open_store(context, files));
+  TIDEMILL_ASSIGN_OR_RETURN(auto log_file,
+                            make_file_sink((context.directory / "log.txt").string()));
   session.log.add_sink(std::move(log_file));
   for (const std::string& damage : store->damage()) {
-    session.log.warning("passed over: " + damage);
+    session.log.warning("skipped a damaged commit: " + damage);
   }
   const auto commits =
       actors::make_checkpoint_commits(std::shared_ptr<storage::CheckpointStore>(std::move(store)));
   TIDEMILL_ASSIGN_OR_RETURN(const std::uint32_t incarnation, next_incarnation(*commits));
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string started, read_started(place.directory));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string started, read_started(context.directory));
   interrupts = 0;
   comparing = 0;
   set_signals();
-  workflows::ActorWorld world;
+  workflows::ActorSystem actor_system;
   const bool json = session.form == OutputForm::kJson;
   Progress progress(json ? session.out : session.err, session.form, session.clock);
-  workflows::RunEnvironment run{world.system(),
+  workflows::RunEnvironment run{actor_system.system(),
                                 session.clock,
                                 files,
-                                place.directory,
+                                context.directory,
                                 commits,
                                 incarnation,
                                 started,
                                 [&](const actors::StepRecord& record) { progress.show(record); },
                                 [&](const workflows::RunFacts& facts) {
-                                  progressed = {true, facts.steps, facts.expected_bytes};
-                                  note(place, {"running", facts.steps, ""}, session);
+                                  run_start = {true, facts.steps, facts.expected_bytes};
+                                  write_note(context, {"running", facts.steps, ""}, session);
                                   progress.begin(facts.steps);
                                 },
                                 [&](const std::string& line) { session.log.warning(line); },
                                 [&](const std::string& line) { session.log.info(line); },
                                 [] { return interrupts > 0; },
                                 session.additions.run};
-  TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(place.config, run));
+  TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(context.config, run));
   progress.end();
   const std::int64_t peak = workflows::peak_bytes().value_or(0);
-  inform_of_peak(peak, progressed.expected_bytes, session);
+  log_peak(peak, run_start.expected_bytes, session);
   const bool stopped = summary.end == actors::RunEnd::kStopped;
-  note(place, {stopped ? "stopped" : "finished", progressed.steps, summary.reason}, session);
+  write_note(context, {stopped ? "stopped" : "finished", run_start.steps, summary.reason}, session);
   if (!stopped) {
     comparing = 1;
-    const Status graded = print_before_and_after(place, started, run, session);
+    const Status graded = print_before_and_after(context, started, run, session);
     if (!graded.ok()) {
-      session.log.warning("the result could not be graded: " + graded.message());
+      session.log.warning("the models before and after could not be compared: " + graded.message());
     }
   }
-  print_end(summary, place.directory, peak, session);
+  print_end(summary, context.directory, peak, session);
   return {};
 }
 
-// The last line of a run's log says why it failed; on the terminal the program says it.
-void log_failure(const RunPlace& place, const Status& status, const Clock& clock) {
-  const auto sink = make_file_sink((place.directory / "log.txt").string());
+// Writes the reason of a failure as the last line of the run's log. `run_program` prints it on the
+// terminal.
+void log_failure(const RunContext& context, const Status& status, const Clock& clock) {
+  const auto sink = make_file_sink((context.directory / "log.txt").string());
   if (sink.ok()) {
     sink.value()->write({LogLevel::kError, clock.now(), status.message(), {}});
     sink.value()->flush();
@@ -223,19 +228,19 @@ void log_failure(const RunPlace& place, const Status& status, const Clock& clock
 
 }  // namespace
 
-Status carry_out(const RunPlace& place, Session& session) {
-  Progressed progressed;
-  Status status = run_there(place, session, progressed);
-  const bool begun = progressed.begun;
+Status execute_run(const RunContext& context, Session& session) {
+  RunStart run_start;
+  Status status = run_in_directory(context, session, run_start);
+  const bool begun = run_start.begun;
   const bool refused = !status.ok() && !begun && status.code() != Errc::kUnavailable;
-  if (refused && place.fresh) {
+  if (refused && context.fresh) {
     std::error_code ignored;
-    std::filesystem::remove_all(place.directory, ignored);
+    std::filesystem::remove_all(context.directory, ignored);
   } else if (!status.ok()) {
-    log_failure(place, status, session.clock);
+    log_failure(context, status, session.clock);
     if (begun) {
-      note(place, {"failed", progressed.steps, status.message()}, session);
-      // What was asked could be used: the work failed.
+      write_note(context, {"failed", run_start.steps, status.message()}, session);
+      // The arguments could be used, so this is a failure of the work.
       return {Errc::kUnavailable, status.message()};
     }
   }

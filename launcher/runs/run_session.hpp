@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carries a configured run out in its directory: what `run` and `resume` share.
+// Carries out a configured run in its directory, for `run` and `resume`.
 #pragma once
 
 #include <filesystem>
@@ -11,19 +11,20 @@
 
 namespace tidemill::launcher {
 
-/// Where a run lives and what it is.
-struct RunPlace {
+/// The directory and the configuration of a run.
+struct RunContext {
   std::filesystem::path directory;  // exists
   configs::RunConfig config;
   storage::OnDamage on_damage = storage::OnDamage::kRefuse;
-  /// Made for this run: removed again when the run is refused before its first step.
+  /// The directory was made for this run. It is removed if the run is refused before its first
+  /// step.
   bool fresh = false;
 };
 
-/// Runs to the end, or until the user interrupts: SIGINT or SIGTERM once ends the run after its
-/// step and commits, a second time at once. Shows progress, and ends with what the run came to and
-/// where the result is.
-/// Errors: one line saying what went wrong; the last commit stands.
-[[nodiscard]] Status carry_out(const RunPlace& place, Session& session);
+/// Carries out a run to its end, or until it is interrupted. The first SIGINT, SIGTERM or SIGHUP
+/// ends the run after the current step, with a commit; the second one ends the process immediately.
+/// Shows progress, and prints the outcome of the run and where its result is.
+/// Errors: one line that says what went wrong. The last commit remains usable.
+[[nodiscard]] Status execute_run(const RunContext& context, Session& session);
 
 }  // namespace tidemill::launcher

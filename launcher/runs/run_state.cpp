@@ -39,7 +39,7 @@ Result<std::optional<RunStateNote>> read_run_state(const std::filesystem::path& 
   const bool known = note.state == "running" || note.state == "finished" ||
                      note.state == "stopped" || note.state == "failed";
   if (!fields.status().ok() || !known) {
-    return corrupt_data(fields.status().ok() ? path.string() + ": state: is none"
+    return corrupt_data(fields.status().ok() ? path.string() + ": state: not a known state"
                                              : fields.status().message());
   }
   return std::optional(std::move(note));

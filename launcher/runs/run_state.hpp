@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `state.json` of a run's directory: how far the run is to go, and how its last process ended.
+// Reads and writes `state.json` in a run's directory: its total steps, and how its last process
+// ended.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +13,19 @@
 
 namespace tidemill::launcher {
 
-/// What the file says. A process writes it when its first step begins and when it ends; one that
-/// was killed leaves "running".
+/// The content of the file. A process writes it before its first step and when it ends, so after a
+/// kill it says "running".
 struct RunStateNote {
   std::string state;        // "running", "finished", "stopped" or "failed"
-  std::uint64_t steps = 0;  // at the run's end
-  std::string reason;       // why it stopped or failed, in one line; may be empty
+  std::uint64_t steps = 0;  // total steps of the run
+  std::string reason;       // why it stopped or failed, in one line; empty if unknown
 };
 
-/// Writes the note, whole or not at all. Errors: those of the file system.
+/// Writes the file atomically. Errors: those of the file system.
 [[nodiscard]] Status write_run_state(FileSystem& files, const std::filesystem::path& directory,
                                      const RunStateNote& note);
 
-/// Reads the note; nothing if the run has none.
+/// Reads the file. Returns nothing if it does not exist.
 /// Errors: `kCorruptData` naming the file; those of the file system.
 [[nodiscard]] Result<std::optional<RunStateNote>> read_run_state(
     const std::filesystem::path& directory);

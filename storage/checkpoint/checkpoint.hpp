@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run stores, and what names a stored state.
+// The stored state of a run, and the name of a stored state.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace tidemill::storage {
 
-/// The whole state of a run at one step, in named parts. A name is used once over both maps and
-/// keeps to `check_name`.
+/// The whole state of a run at one step, in named parts. Names are unique across both maps and obey
+/// `check_name`.
 struct Checkpoint {
   std::uint64_t step = 0;
   /// Weights, optimizer moments, ...; each becomes one safetensors file.
@@ -22,10 +22,10 @@ struct Checkpoint {
 
 /// Names a commit.
 struct CommitInfo {
-  /// Grows with every attempt to commit in this run; numbers may be left out.
+  /// Increases with every attempt to commit in this run. Numbers may be skipped.
   std::uint64_t sequence = 0;
   std::uint64_t step = 0;
-  /// Digest of the manifest, which holds the digest of the commit before it: a hash chain.
+  /// Digest of the manifest, which contains the digest of the previous commit: a hash chain.
   std::string digest;
   friend bool operator==(const CommitInfo&, const CommitInfo&) = default;
 };

@@ -29,7 +29,7 @@ Status check_state(const Checkpoint& state) {
   for (const auto& [name, tensors] : state.tensors) {
     TIDEMILL_RETURN_IF_ERROR(check_name(name));
     if (state.blobs.contains(name)) {
-      return invalid_argument(quote(name) + " names tensors and a blob");
+      return invalid_argument(quote(name) + " names both tensors and a blob");
     }
   }
   for (const auto& [name, bytes] : state.blobs) {
@@ -72,7 +72,7 @@ Result<std::unique_ptr<CheckpointStore>> CheckpointStore::open(
   std::unique_ptr<CheckpointStore> store(new CheckpointStore(options, files, std::move(lock)));
   TIDEMILL_ASSIGN_OR_RETURN(store->run_id_, store->commits_.read_run_id());
   if (store->run_id_.empty()) {
-    TIDEMILL_RETURN_IF_ERROR(store->make_store(options.run_id));
+    TIDEMILL_RETURN_IF_ERROR(store->create_store(options.run_id));
   } else if (!options.run_id.empty() && options.run_id != store->run_id_) {
     return invalid_argument(store->folder_.string() + ": holds the run " + store->run_id_ +
                             ", not " + options.run_id);
@@ -86,7 +86,7 @@ Result<std::unique_ptr<CheckpointStore>> CheckpointStore::open(
   return store;
 }
 
-Status CheckpointStore::make_store(const std::string& run_id) {
+Status CheckpointStore::create_store(const std::string& run_id) {
   if (run_id.empty()) {
     return {Errc::kNotFound, folder_.string() + ": no checkpoints here"};
   }
@@ -122,7 +122,7 @@ Result<CommitReport> CheckpointStore::commit(const Checkpoint& state) {
   manifest.step = state.step;
   manifest.previous = last_ ? last_->digest : "";
   if (Status stored = store_objects(state, manifest, report); !stored.ok()) {
-    (void)remove_objects();  // gives back the space; a failure here changes nothing
+    (void)remove_objects();  // frees the space; a failure here does no harm
     return stored;
   }
   auto committed = store_manifest(std::move(manifest));
@@ -144,7 +144,7 @@ Result<CommitReport> CheckpointStore::commit(const Checkpoint& state) {
 
 Status CheckpointStore::store_objects(const Checkpoint& state, Manifest& manifest,
                                       CommitReport& report) {
-  // Only what a commit names is known to be durable under its name.
+  // Only objects that a commit names are known to be durable under their names.
   const std::set<std::string> durable = object_files(kept_);
   const auto take = [&](Result<StoredObject> stored) -> Status {
     TIDEMILL_RETURN_IF_ERROR(stored.status());
@@ -176,7 +176,7 @@ Result<StoredManifest> CheckpointStore::store_manifest(Manifest manifest) {
       return read_back.status();
     }
   }
-  // It may stand there, not known to be durable: a commit that failed must not appear later.
+  // The manifest may exist without being durable, but a failed commit must not appear later.
   (void)remove_manifest(file_name);
   return written;
 }
@@ -185,11 +185,11 @@ Status CheckpointStore::remove_manifest(const std::string& file_name) {
   const std::filesystem::path path = folder_ / file_name;
   Status removed = remove_file(files_, path);
   if (removed.code() == Errc::kNotFound) {
-    return {};  // it never got its name
+    return {};  // it never got that name
   }
   std::error_code error;
   if (!removed.ok() && !std::filesystem::exists(path, error)) {
-    a_manifest_may_return_ = true;
+    manifest_may_reappear_ = true;
   }
   return removed;
 }
@@ -209,8 +209,8 @@ Status CheckpointStore::remove_objects() {
   const bool all_known = std::all_of(names.begin(), names.end(), [this](const std::string& name) {
     return is_one_of(kept_, name);
   });
-  if (a_manifest_may_return_ || !all_known) {
-    return {};  // what another manifest names is needed as long as it may be there
+  if (manifest_may_reappear_ || !all_known) {
+    return {};  // another manifest may still exist and need its objects
   }
   return objects_.keep_only(object_files(kept_));
 }
@@ -231,7 +231,7 @@ Result<Checkpoint> read_last_checkpoint(const std::filesystem::path& run_directo
   if (run_id.empty()) {
     return Status(Errc::kNotFound, folder.string() + ": no checkpoints here");
   }
-  // The run may commit twice while we read, and then removes what we are reading: look again.
+  // The run may commit twice during the reading and so remove the files being read. If so, retry.
   constexpr int kAttempts = 10;
   for (int attempt = 1;; ++attempt) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> before, commits.manifest_names());

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commits of one run directory.
 //
-//   RUN/lock                             the process that holds the run
+//   RUN/lock                             locked by the process that uses the run
 //   RUN/checkpoints/store.json           format version and run id
-//   RUN/checkpoints/commit-N-DIGEST.json one manifest a commit: the names and digests of its parts
-//   RUN/checkpoints/objects/DIGEST.*     the parts: immutable, named by their content
+//   RUN/checkpoints/commit-N-DIGEST.json one manifest per commit: names and digests of its parts
+//   RUN/checkpoints/objects/DIGEST.*     the parts: immutable files, named by their content
 //
-// A commit writes its objects, each to a temporary file that is synced, renamed and made durable by
-// a sync of the folder, and reads each back; then the manifest, in the same way. *The rename of the
-// manifest is the commit.* Before it the run's state is the previous commit, whatever has been
-// written; after it the new one. An object that an earlier commit holds already, such as base
-// weights that do not change, is not written again.
+// Writing. A commit first writes its objects. Each goes to a temporary file, which is synced and
+// renamed; a sync of the directory makes the new name durable, and the object is read back. Then
+// the manifest is written in the same way. *The rename of the manifest is the commit.* Before it,
+// the state of the run is the previous commit, whatever has been written. After it, the state is
+// the new commit. An object that an earlier commit already contains, such as base weights that do
+// not change, is not written again.
 //
-// The last two commits are kept. What is older goes only after the new commit has been read back;
-// manifests go before objects, so that no manifest ever names a file that was removed.
+// Removing. The last two commits are kept. Older ones are removed only after the new commit has
+// been read back. Manifests are removed before objects, so that no manifest ever names a removed
+// file.
 //
-// What can be found at start: the last commit whole; or leftovers beside it of a commit that did
-// not come to its rename, which are removed; or damage, which is an error naming the file. The
-// commit before a damaged one is used only when the caller says so.
+// Opening. A start verifies the last commit, and then removes the leftovers of a commit that did
+// not reach its rename. If the last commit is damaged, the start fails with an error that names the
+// damaged file. An earlier commit is used only if the caller asks for it
+// (`OnDamage::kUseNewestIntact`).
 #pragma once
 
 #include <cstdint>
@@ -37,39 +40,39 @@
 
 namespace tidemill::storage {
 
-/// How a store is opened.
+/// Configures a `CheckpointStore`.
 struct CheckpointStoreOptions {
   /// An existing directory.
   std::filesystem::path run_directory;
-  /// Names the run in every manifest, so that files of two runs cannot be mixed. Needed to make a
-  /// store; when one is there, it must be the store's own or empty.
+  /// Names the run in every manifest, so that files of two runs cannot be mixed up. Required to
+  /// create a store. For an existing store, it must be the store's own id or empty.
   std::string run_id;
   OnDamage on_damage = OnDamage::kRefuse;
 };
 
-/// What a commit did.
+/// The result of a commit.
 struct CommitReport {
   CommitInfo commit;
   std::size_t objects_written = 0;
   std::size_t objects_reused = 0;
   std::uint64_t bytes_written = 0;
-  /// Why older files could not be removed; the commit stands all the same.
+  /// Why older files could not be removed. The commit is valid even so.
   Status cleanup;
 };
 
-/// Holds a run directory and its commits.
+/// Locks a run directory and manages its commits.
 ///
 /// Threads: one call at a time, on any thread. `commit` and `load_last` block for as long as the
-/// disk takes: they are meant for a worker thread, on tensors whose buffers do not change.
+/// disk takes. Call them on a worker thread, with tensors whose buffers do not change.
 class CheckpointStore {
 public:
-  /// Locks the run directory, makes the store or finds its last commit and verifies all of it, and
-  /// removes leftovers and what is older than the last two. Borrows `files` for its lifetime. A
-  /// refused open changes nothing but `lock`.
+  /// Locks the run directory, and creates the store or finds its last commit and verifies all of
+  /// it. Then removes leftovers and all commits but the last two, unless a damaged commit was
+  /// passed over. Borrows `files` for its lifetime. An open that is refused changes only `lock`.
   ///
   /// Errors: `kUnavailable` naming the process that holds the run; `kInvalidArgument` for a newer
-  /// format, another run's id, or a bad one; `kCorruptData` naming the damaged or missing file; as
-  /// `DurableFile`.
+  /// format, the id of another run, or an invalid id; `kCorruptData` naming the damaged or missing
+  /// file; as `DurableFile`.
   [[nodiscard]] static Result<std::unique_ptr<CheckpointStore>> open(
       const CheckpointStoreOptions& options, FileSystem& files);
 
@@ -77,17 +80,18 @@ public:
   CheckpointStore& operator=(const CheckpointStore&) = delete;
 
   [[nodiscard]] const std::string& run_id() const noexcept { return run_id_; }
-  /// Returns the last commit; nothing before the first.
+  /// Returns the last commit, or nothing before the first.
   [[nodiscard]] const std::optional<CommitInfo>& last() const noexcept { return last_; }
-  /// Returns what `OnDamage::kUseCommitBefore` passed over, one line each.
+  /// Returns the damage that `OnDamage::kUseNewestIntact` passed over, one line each.
   [[nodiscard]] const std::vector<std::string>& damage() const noexcept { return damage_; }
 
   /// Makes `state` the last commit.
   ///
-  /// Errors: `kInvalidArgument` for a bad or repeated name; `kResourceExhausted` for a full disk;
-  /// `kCorruptData` when the disk does not give back what was written; as `DurableFile`. After an
-  /// error the previous commit stands; only when the disk failed at the manifest itself, and then
-  /// refused to take it back, a restart may find either of the two. The store may be used again.
+  /// Errors: `kInvalidArgument` for an invalid or repeated name; `kResourceExhausted` for a full
+  /// disk; `kCorruptData` if the disk does not return what was written; as `DurableFile`. After an
+  /// error the previous commit is still the last one, and the store may be used again. There is one
+  /// exception: if both writing the manifest and removing it again fail, a restart may find either
+  /// commit.
   [[nodiscard]] Result<CommitReport> commit(const Checkpoint& state);
 
   /// Reads the last commit, verifying every byte.
@@ -97,7 +101,7 @@ public:
 private:
   CheckpointStore(const CheckpointStoreOptions& options, FileSystem& files, RunLock lock);
 
-  Status make_store(const std::string& run_id);
+  Status create_store(const std::string& run_id);
   Status find_last(OnDamage on_damage);
   Status store_objects(const Checkpoint& state, Manifest& manifest, CommitReport& report);
   Result<StoredManifest> store_manifest(Manifest manifest);
@@ -115,13 +119,13 @@ private:
   std::vector<StoredManifest> kept_;  // newest first; at most two
   std::vector<std::string> damage_;
   std::uint64_t next_sequence_ = 1;
-  // A manifest is gone, but perhaps not durably: what it names is needed until the store is opened
-  // again and finds out.
-  bool a_manifest_may_return_ = false;
+  // A manifest was removed, but perhaps not durably. Its objects are kept until the store is opened
+  // again, which shows whether it is gone.
+  bool manifest_may_reappear_ = false;
 };
 
-/// Reads the last commit of a run directory without locking or changing it, as one does to look at
-/// a run that is going on. Errors: as `CheckpointStore::load_last`.
+/// Reads the last commit of a run directory without locking or changing it, for example to inspect
+/// a run in progress. Errors: as `CheckpointStore::load_last`.
 [[nodiscard]] Result<Checkpoint> read_last_checkpoint(const std::filesystem::path& run_directory);
 
 }  // namespace tidemill::storage

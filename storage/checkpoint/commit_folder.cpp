@@ -25,7 +25,7 @@ Result<std::string> read_text(const std::filesystem::path& path, std::uint64_t m
   return text;
 }
 
-// Whether a commit follows one of those that are there; the first of all has none before it.
+// Whether `commit` follows one of the `older` ones. True if there are none, as at the first commit.
 bool follows_one_of(const StoredManifest& commit, const std::vector<std::string>& older) {
   return older.empty() || std::any_of(older.begin(), older.end(), [&](const std::string& name) {
            return parse_manifest_name(name)->digest == commit.manifest.previous;
@@ -107,11 +107,11 @@ std::string CommitFolder::describe_next_intact(const std::vector<std::string>& n
                                                std::size_t from, const std::string& run_id) const {
   for (std::size_t i = from; i < names.size(); ++i) {
     if (const auto commit = read_intact(names[i], run_id); commit.ok()) {
-      return "; the commit before it, of step " + std::to_string(commit.value().info.step) +
+      return "; an earlier commit, of step " + std::to_string(commit.value().info.step) +
              ", is intact";
     }
   }
-  return "; no intact commit is before it";
+  return "; no earlier commit is intact";
 }
 
 Result<FoundCommits> CommitFolder::find(const std::string& run_id, OnDamage on_damage) const {
@@ -125,7 +125,7 @@ Result<FoundCommits> CommitFolder::find(const std::string& run_id, OnDamage on_d
     auto commit = read_intact(names[i], run_id);
     if (commit.ok() && !follows_one_of(commit.value(), older)) {
       commit = corrupt_data((folder_ / names[i]).string() +
-                            ": does not follow any of the commits beside it");
+                            ": does not follow any earlier commit in this folder");
     }
     if (commit.ok()) {
       const std::string previous = commit.value().manifest.previous;
@@ -140,8 +140,8 @@ Result<FoundCommits> CommitFolder::find(const std::string& run_id, OnDamage on_d
       }
       return found;
     }
-    // What is damaged may be passed over when asked; what this program does not understand, or
-    // cannot read just now, may be whole.
+    // A damaged commit may be passed over on request. Any other failure is returned, because the
+    // commit may be intact: its format may be newer, or the file unreadable for the moment.
     if (commit.status().code() != Errc::kCorruptData) {
       return commit.status();
     }
@@ -151,7 +151,7 @@ Result<FoundCommits> CommitFolder::find(const std::string& run_id, OnDamage on_d
     found.damage.push_back(commit.status().message());
   }
   if (!found.damage.empty()) {
-    return corrupt_data(found.damage.front() + "; no intact commit is before it");
+    return corrupt_data(found.damage.front() + "; no earlier commit is intact");
   }
   return found;
 }

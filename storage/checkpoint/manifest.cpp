@@ -24,8 +24,8 @@ std::int64_t to_integer(std::uint64_t value) {
   return static_cast<std::int64_t>(value);
 }
 
-Result<ObjectRef> parse_object(const Json& value, const std::string& place, std::size_t index) {
-  JsonFields fields(value, place, "objects[" + std::to_string(index) + "].");
+Result<ObjectRef> parse_object(const Json& value, const std::string& location, std::size_t index) {
+  JsonFields fields(value, location, "objects[" + std::to_string(index) + "].");
   ObjectRef object;
   object.name = fields.string("name").value_or("");
   object.digest = fields.string("digest").value_or("");
@@ -45,8 +45,8 @@ Result<ObjectRef> parse_object(const Json& value, const std::string& place, std:
   return object;
 }
 
-Result<Manifest> parse_fields(const Json& json, const std::string& place) {
-  JsonFields fields(json, place);
+Result<Manifest> parse_fields(const Json& json, const std::string& location) {
+  JsonFields fields(json, location);
   Manifest manifest;
   manifest.run_id = fields.string("run").value_or("");
   manifest.sequence = static_cast<std::uint64_t>(fields.required_integer("sequence", {}));
@@ -58,15 +58,15 @@ Result<Manifest> parse_fields(const Json& json, const std::string& place) {
   const Json* list = fields.find("objects");
   const Json::Array* objects = list != nullptr ? list->if_array() : nullptr;
   if (objects == nullptr || objects->size() > kMaxObjects) {
-    fields.refuse("objects", "must be a list of at most 100000");
+    fields.refuse("objects", "must be a list of at most 100000 objects");
     return fields.status();
   }
   TIDEMILL_RETURN_IF_ERROR(fields.status());
   std::set<std::string> names;
   for (std::size_t i = 0; i < objects->size(); ++i) {
-    TIDEMILL_ASSIGN_OR_RETURN(ObjectRef object, parse_object((*objects)[i], place, i));
+    TIDEMILL_ASSIGN_OR_RETURN(ObjectRef object, parse_object((*objects)[i], location, i));
     if (!names.insert(object.name).second) {
-      return invalid_argument(place + ": objects: " + object.name + " is there twice");
+      return invalid_argument(location + ": objects: " + object.name + " occurs twice");
     }
     manifest.objects.push_back(std::move(object));
   }
@@ -132,28 +132,28 @@ std::optional<ManifestName> parse_manifest_name(std::string_view file_name) {
 }
 
 Result<Manifest> parse_manifest(std::string_view text, const ManifestName& name,
-                                const std::string& place) {
+                                const std::string& location) {
   if (digest_bytes(std::as_bytes(std::span(text))) != name.digest) {
-    return corrupt_data(place + ": damaged: its content is not what its name says");
+    return corrupt_data(location + ": damaged: its content is not what its name says");
   }
-  // From here on the bytes are those that were written; what is wrong now was written wrong.
+  // From here on the bytes are those that were written, so any fault was made when writing.
   auto json = parse_json(text, {.max_bytes = text.size(), .max_values = 10 * kMaxObjects});
   if (!json.ok()) {
-    return corrupt_data(place + ": " + json.status().message());
+    return corrupt_data(location + ": " + json.status().message());
   }
-  JsonFields fields(json.value(), place);
+  JsonFields fields(json.value(), location);
   const std::int64_t format = fields.required_integer("format", {.min = 1});
   if (fields.status().ok() && format > kCheckpointFormat) {
-    return invalid_argument(place + ": made by a newer version of tidemill (format " +
+    return invalid_argument(location + ": made by a newer version of tidemill (format " +
                             std::to_string(format) + "; this one reads up to " +
                             std::to_string(kCheckpointFormat) + ")");
   }
-  auto manifest = parse_fields(json.value(), place);
+  auto manifest = parse_fields(json.value(), location);
   if (!fields.status().ok() || !manifest.ok()) {
     return corrupt_data((fields.status().ok() ? manifest.status() : fields.status()).message());
   }
   if (manifest.value().sequence != name.sequence) {
-    return corrupt_data(place + ": damaged: it is commit " +
+    return corrupt_data(location + ": damaged: it is commit " +
                         std::to_string(manifest.value().sequence));
   }
   return manifest;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small file that makes a set of objects a commit.
+// Manifests: the small files that turn a set of objects into a commit.
 //
-// `commit-SEQUENCE-DIGEST.json`: the name carries the digest of the content, so that damage of any
-// byte of either shows. Each object is listed with size and digest, and is a file named by the
-// digest: objects of two commits that are equal are one file.
+// The file is called `commit-SEQUENCE-DIGEST.json`. DIGEST is the digest of its content, so damage
+// to any byte of name or content is detected. The manifest lists each object with its size and
+// digest. The file of an object is named by that digest, so equal objects of two commits are one
+// file.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@
 
 namespace tidemill::storage {
 
-/// The version of everything below `checkpoints/`. A store of a newer one is refused.
+/// The format version of everything in `checkpoints/`. A store of a newer format is refused.
 inline constexpr std::int64_t kCheckpointFormat = 1;
 
-/// How the bytes of an object are read.
+/// The format of an object's bytes.
 enum class ObjectKind : std::uint8_t { kTensors, kBlob };
 
 /// One named part of a checkpoint and the file that holds it.
@@ -39,30 +40,30 @@ struct Manifest {
   std::string run_id;
   std::uint64_t sequence = 0;
   std::uint64_t step = 0;
-  std::string previous;  // digest of the manifest before; empty for the first
+  std::string previous;  // digest of the previous manifest; empty for the first
   std::vector<ObjectRef> objects;
 };
 
-/// What the name of a manifest says.
+/// The parts of a manifest's name.
 struct ManifestName {
   std::uint64_t sequence = 0;
   std::string digest;
 };
 
-/// Returns the one text of `manifest`.
+/// Returns the text of `manifest`. Equal manifests have equal texts.
 [[nodiscard]] std::string render_manifest(const Manifest& manifest);
-/// Returns the name under which a manifest with that sequence and digest lies.
+/// Returns the file name of a manifest with that sequence and digest.
 [[nodiscard]] std::string manifest_file_name(const ManifestName& name);
-/// Reads a name; nothing when it is not one that `manifest_file_name` makes.
+/// Parses a file name. Returns nothing if `manifest_file_name` would not produce it.
 [[nodiscard]] std::optional<ManifestName> parse_manifest_name(std::string_view file_name);
 
-/// Reads the text of a manifest that lies under `name`; `place` names the file in errors.
-/// Errors: `kCorruptData` when the content is not what the name says, or is no manifest;
-/// `kInvalidArgument` when it is of a newer format.
+/// Parses the text of the manifest called `name`; `location` names the file in errors.
+/// Errors: `kCorruptData` if the content does not match the name or is not a manifest;
+/// `kInvalidArgument` if it has a newer format.
 [[nodiscard]] Result<Manifest> parse_manifest(std::string_view text, const ManifestName& name,
-                                              const std::string& place);
+                                              const std::string& location);
 
-/// Returns whether `text` is 32 lower-case hexadecimal digits.
+/// Returns whether `text` is 32 lowercase hexadecimal digits.
 [[nodiscard]] bool is_digest(std::string_view text) noexcept;
 
 }  // namespace tidemill::storage

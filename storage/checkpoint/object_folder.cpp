@@ -98,7 +98,7 @@ Status ObjectFolder::verify(const ObjectRef& ref) const {
 
 Result<TensorMap> ObjectFolder::read_tensors(const ObjectRef& ref) const {
   TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, open_stored_file(folder_ / ref.file_name()));
-  // Copied: the file may be removed, and its disk replaced, while the tensors are in use.
+  // Copied, so that the tensors remain valid if the file is removed or its disk is replaced.
   TIDEMILL_ASSIGN_OR_RETURN(TensorFile content, read_tensor_file(file, TensorPlacement::kCopied));
   return std::move(content.tensors);
 }

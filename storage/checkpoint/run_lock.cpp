@@ -16,7 +16,7 @@
 namespace tidemill::storage {
 namespace {
 
-// The number that the holder wrote into the file; only for the message.
+// The process id that the holder wrote into the file, for the message only.
 std::string holder_of(int descriptor) {
   std::array<char, 20> text{};
   const ssize_t size = ::pread(descriptor, text.data(), text.size(), 0);
@@ -29,7 +29,7 @@ std::string holder_of(int descriptor) {
   return digits.empty() ? "another process" : "process " + digits;
 }
 
-constexpr int kPatience = 250;  // milliseconds
+constexpr int kMaxWaitMs = 250;  // milliseconds
 
 int lock_now(int descriptor, int kind) {
   int result = 0;
@@ -49,7 +49,7 @@ Result<bool> is_run_locked(const std::filesystem::path& run_directory) {
   }
   const bool taken = lock_now(descriptor, LOCK_SH) == 0;
   const int error = errno;
-  ::close(descriptor);  // and with it the lock
+  ::close(descriptor);  // releases the lock
   if (!taken && error != EWOULDBLOCK) {
     return system_error(error, "lock", path);
   }
@@ -65,9 +65,9 @@ Result<RunLock> RunLock::acquire(const std::filesystem::path& run_directory) {
     return system_error(errno, "open", path);
   }
   RunLock lock(descriptor);
-  // Somebody who only looks whether the lock is held has it for a few microseconds.
+  // `is_run_locked` in another process holds the lock for a few microseconds.
   int result = lock_now(descriptor, LOCK_EX);
-  for (int i = 0; i < kPatience && result != 0 && errno == EWOULDBLOCK; ++i) {
+  for (int i = 0; i < kMaxWaitMs && result != 0 && errno == EWOULDBLOCK; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     result = lock_now(descriptor, LOCK_EX);
   }
@@ -78,7 +78,7 @@ Result<RunLock> RunLock::acquire(const std::filesystem::path& run_directory) {
   if (result != 0) {
     return system_error(errno, "lock", path);
   }
-  // The lock is held; a number that could not be written only costs a better message.
+  // The lock is held. Without the process id in the file, another process prints a vaguer message.
   const std::string number = std::to_string(::getpid()) + "\n";
   if (::ftruncate(descriptor, 0) == 0) {
     [[maybe_unused]] const ssize_t written = ::pwrite(descriptor, number.data(), number.size(), 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process to a run directory.
+// Lets only one process at a time use a run directory.
 #pragma once
 
 #include <filesystem>
@@ -8,11 +8,11 @@
 
 namespace tidemill::storage {
 
-/// Holds a run directory for this process until destroyed, or until the process dies in whatever
-/// way: the lock is the kernel's, on the file `lock`, which stays.
+/// Holds a run directory for this process until destroyed, or until the process ends in any way:
+/// the kernel holds the lock, on the file `lock`, which stays.
 class RunLock {
 public:
-  /// Takes the lock of `run_directory`, which must exist. Waits a moment at most.
+  /// Takes the lock of `run_directory`, which must exist. Waits for at most about 250 ms.
   /// Errors: `kUnavailable` naming the process that holds it; as `ReadableFile::open`.
   [[nodiscard]] static Result<RunLock> acquire(const std::filesystem::path& run_directory);
 
@@ -28,8 +28,8 @@ private:
   int descriptor_ = -1;
 };
 
-/// Returns whether somebody holds the lock of `run_directory`. Takes it for a moment, shared, which
-/// one who acquires it then waits out.
+/// Returns whether a process holds the lock of `run_directory`. Takes it for a moment, shared; a
+/// concurrent `acquire` waits for that.
 /// Errors: as `ReadableFile::open`.
 [[nodiscard]] Result<bool> is_run_locked(const std::filesystem::path& run_directory);
 

@@ -32,7 +32,7 @@ Status check_weights(const DatasetOptions& options) {
     return {};
   }
   if (options.weights.size() != options.paths.size()) {
-    return invalid_argument("weights: needs one for each path");
+    return invalid_argument("weights: must have one entry for each path");
   }
   const auto bad = std::find_if(options.weights.begin(), options.weights.end(), [](double weight) {
     return !std::isfinite(weight) || weight <= 0.0;
@@ -40,11 +40,11 @@ Status check_weights(const DatasetOptions& options) {
   return bad == options.weights.end() ? Status() : invalid_argument("weights: must be above 0");
 }
 
-// Rows of a file that stands under two weights would have neither.
+// The rows of a file that is listed under two weights would have no definite weight.
 Status check_overlap(std::vector<std::string> files) {
   std::sort(files.begin(), files.end());
   const auto twice = std::adjacent_find(files.begin(), files.end());
-  return twice == files.end() ? Status() : invalid_argument(*twice + ": stands under two weights");
+  return twice == files.end() ? Status() : invalid_argument(*twice + ": has two weights");
 }
 
 std::string digest_text(const std::string& text) {
@@ -100,24 +100,24 @@ std::uint64_t Dataset<Row>::num_rows() const noexcept {
 
 template <class Row>
 std::optional<std::uint64_t> Dataset<Row>::num_positions() const noexcept {
-  constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
+  constexpr auto kMax = std::numeric_limits<std::uint64_t>::max();
   if (options_.epochs == 0) {
     return std::nullopt;
   }
-  return options_.epochs > kMost / num_rows() ? kMost : options_.epochs * num_rows();
+  return options_.epochs > kMax / num_rows() ? kMax : options_.epochs * num_rows();
 }
 
 template <class Row>
 std::uint64_t Dataset<Row>::positions_of_all_rows() const noexcept {
-  constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t most = 0;
+  constexpr auto kMax = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t positions = 0;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    // A row that is first in one epoch may be last in the next.
+    // The row that is first in one epoch may be last in the next.
     const std::uint64_t draws = 2 * sources_[i].index->num_rows() - 1;
     const std::uint64_t gap = mixture_ == nullptr ? 1 : mixture_->longest_gap(i);
-    most = std::max(most, gap > kMost / draws ? kMost : gap * draws);
+    positions = std::max(positions, gap > kMax / draws ? kMax : gap * draws);
   }
-  return most;
+  return positions;
 }
 
 template <class Row>
@@ -168,7 +168,7 @@ Result<Row> Dataset<Row>::row_at(std::uint64_t position) {
 }
 
 template <class Row>
-Result<Row> Dataset<Row>::filed_row(std::uint64_t number) {
+Result<Row> Dataset<Row>::row_in_file_order(std::uint64_t number) {
   for (Source& source : sources_) {
     if (number < source.index->num_rows()) {
       return read_row(*source.index, number);
@@ -181,12 +181,12 @@ Result<Row> Dataset<Row>::filed_row(std::uint64_t number) {
 template <class Row>
 Result<Row> Dataset<Row>::read_row(RowIndex& index, std::uint64_t number) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::string text, index.read(number));
-  RowPlace place = index.place(number);
+  RowLocation location = index.location(number);
   auto row = parse<Row>(text);
   if (!row.ok()) {
-    return row.status().with_context(place.to_string());
+    return row.status().with_context(location.to_string());
   }
-  row.value().place = std::move(place);
+  row.value().location = std::move(location);
   return row;
 }
 

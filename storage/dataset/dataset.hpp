@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of JSONL files in an order that a position alone decides.
+// Rows of JSONL files in an order that depends only on a position.
 //
-// A run counts the rows it has drawn; the count is its *position*. Which row a position names is a
-// pure function of (files, seed, position), so a run that stored its position continues with
-// exactly the row that comes next, also when that is the first of an epoch. Rows are checked once,
-// when the set is opened; memory then holds where they are, and each is read again when it is
-// drawn.
+// A run counts the rows that it has drawn; the count is its *position*. The row at a position is a
+// pure function of (files, seed, position). A run that stored its position therefore continues with
+// exactly the next row, even if that row is the first of an epoch. Rows are checked once, when the
+// set is opened. From then on, memory holds only their locations, and each row is read again when
+// it is drawn.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +31,10 @@ template <class Row>
 class Dataset {
 public:
   /// Reads and checks every row.
-  /// Errors: `kInvalidArgument` naming file and line ("data/train.jsonl:17: answer: ...") for a
-  /// row that cannot be used; naming the path for a glob without a match, a path that is no
-  /// regular file, no row at all, or a file that stands under two weights; `kNotFound`,
-  /// `kUnavailable` for a file that cannot be read;
+  /// Errors: `kInvalidArgument` naming file and line ("data/train.jsonl:17: answer: ...") for a row
+  /// that cannot be used; `kInvalidArgument` naming the path for a path that is not a regular file,
+  /// for no rows at all, or for a file with two weights; `kNotFound` for a path or glob that
+  /// matches no file; `kNotFound` or `kUnavailable` for a file that cannot be read;
   /// `kResourceExhausted` for more rows than allowed.
   [[nodiscard]] static Result<std::unique_ptr<Dataset>> open(const DatasetOptions& options);
 
@@ -42,36 +42,36 @@ public:
   Dataset& operator=(const Dataset&) = delete;
   ~Dataset();
 
-  /// Returns the number of rows, which is that of an epoch's positions; > 0. With weights an epoch
-  /// visits some rows several times and others not at all.
+  /// Returns the number of rows, which is also the number of positions in an epoch; > 0. With
+  /// weights, an epoch visits some rows several times and others not at all.
   [[nodiscard]] std::uint64_t num_rows() const noexcept;
-  /// Returns how many positions there are, or nothing when the data repeats without end.
+  /// Returns the number of positions, or nothing if the data repeats without end.
   [[nodiscard]] std::optional<std::uint64_t> num_positions() const noexcept;
-  /// Returns a number of positions in a row among which every row stands at least once; the largest
-  /// number if a source is drawn too rarely to say.
+  /// Returns a number of consecutive positions that visit every row at least once, or the largest
+  /// number if a source is drawn too rarely to tell.
   [[nodiscard]] std::uint64_t positions_of_all_rows() const noexcept;
-  /// Returns the files, ordered as they are read.
+  /// Returns the files in the order in which they are read.
   [[nodiscard]] std::vector<std::string> files() const;
-  /// Returns how many rows `OnRowError::kSkip` left out.
+  /// Returns how many rows `OnRowError::kSkip` has skipped.
   [[nodiscard]] std::uint64_t num_skipped() const noexcept;
-  /// Returns why the first ten of them were left out, one line each.
+  /// Returns why the first ten of them were skipped, one line each.
   [[nodiscard]] std::vector<std::string> first_skipped() const;
 
-  /// Returns the digest that tells whether a run goes on with the data it began with: of each
-  /// file's name (without its folder), size and content, in order, and of the numbers of rows used
-  /// and skipped; with weights, of those too.
+  /// Returns a digest that shows whether a run continues with the data that it began with. It
+  /// covers each file's name (without its folder), size and content, in order, the numbers of rows
+  /// used and skipped, and the weights if there are any.
   [[nodiscard]] const std::string& digest() const noexcept;
 
   /// Returns the row at `position`.
-  /// Errors: `kNotFound` behind the last position: the end of the data; `kCorruptData` naming file
-  /// and line when the file has changed since `open`; as `open` when it cannot be read any more.
+  /// Errors: `kNotFound` after the last position, at the end of the data; `kCorruptData` naming
+  /// file and line if the file has changed since `open`; as `open` if it can no longer be read.
   [[nodiscard]] Result<Row> row_at(std::uint64_t position);
   /// Returns row `number` in the order of the files. Requires `number` < `num_rows()`.
-  /// Errors: as above, but for the end of the data.
-  [[nodiscard]] Result<Row> filed_row(std::uint64_t number);
+  /// Errors: as `row_at`, except for the end of the data.
+  [[nodiscard]] Result<Row> row_in_file_order(std::uint64_t number);
 
 private:
-  // What is drawn from by itself: all files, or those of one weight.
+  // Rows with an order of their own: those of all files, or those of one weight.
   struct Source {
     std::unique_ptr<RowIndex> index;
     std::unique_ptr<EpochOrder> order;
@@ -91,9 +91,9 @@ private:
 extern template class Dataset<PromptRow>;
 extern template class Dataset<SupervisedRow>;
 
-/// Rows to generate answers for.
+/// Rows to generate responses for.
 using PromptDataset = Dataset<PromptRow>;
-/// Rows to learn from.
+/// Rows to train on.
 using SupervisedDataset = Dataset<SupervisedRow>;
 
 }  // namespace tidemill::storage

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user may say about the data of a run.
+// The options of a run's data.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,27 @@ enum class OnRowError : std::uint8_t {
   kSkip,   // leave the row out and count it
 };
 
-/// In which order an epoch visits the rows.
+/// The order in which an epoch visits the rows.
 enum class RowOrder : std::uint8_t {
-  kAsFiled,   // files by name, rows as they stand
-  kShuffled,  // another order in each epoch, given by (seed, epoch)
+  kFileOrder,  // files by name, and rows in the order of their file
+  kShuffled,   // a new order in each epoch, which (seed, epoch) determine
 };
 
 /// Describes a data set.
 struct DatasetOptions {
   /// JSONL files or globs. All matching files are read, each once, ordered by path.
   std::vector<std::string> paths;
-  /// Empty, or a weight for each of `paths`, finite and > 0: rows are then drawn from what each
-  /// path names in proportion to the weights, whatever the numbers of their rows.
+  /// Empty, or a weight for each of `paths`, finite and > 0. With weights, rows are drawn from the
+  /// files of each path in proportion to its weight, whatever the number of their rows.
   std::vector<double> weights;
   OnRowError on_error = OnRowError::kError;
   RowOrder order = RowOrder::kShuffled;
   std::uint64_t seed = 0;
-  /// How often the rows are visited; 0: without end.
+  /// How often all rows are visited; 0: without end.
   std::uint64_t epochs = 0;
-  /// Longest line, in bytes; > 0.
+  /// The length of the longest allowed line, in bytes; > 0.
   std::uint64_t max_line_bytes = 16ULL << 20U;
-  /// Most rows; the index takes 24 bytes for each, the shuffle another 4.
+  /// The maximum number of rows. The index takes 24 bytes for each, the shuffle another 4.
   std::uint64_t max_rows = 50'000'000;
 };
 

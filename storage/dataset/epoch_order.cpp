@@ -11,7 +11,7 @@
 namespace tidemill::storage {
 namespace {
 
-// Keeps the draws of a shuffle apart from those of samples, which are keyed by small numbers.
+// Separates the draws of a shuffle from those of samples, which are keyed by small numbers.
 constexpr std::uint64_t kShuffleStreams = 0x73687566'00000000U;
 
 }  // namespace
@@ -23,9 +23,9 @@ EpochOrder::EpochOrder(std::uint64_t num_rows, RowOrder order, std::uint64_t see
 
 std::uint64_t EpochOrder::row_of(std::uint64_t position) {
   const std::uint64_t epoch = position / num_rows_;
-  const std::uint64_t place = position % num_rows_;
-  if (order_ == RowOrder::kAsFiled) {
-    return place;
+  const std::uint64_t index = position % num_rows_;
+  if (order_ == RowOrder::kFileOrder) {
+    return index;
   }
   if (permutation_.empty() || epoch != epoch_) {
     permutation_.resize(num_rows_);
@@ -34,7 +34,7 @@ std::uint64_t EpochOrder::row_of(std::uint64_t position) {
     shuffle(std::span(permutation_), random);
     epoch_ = epoch;
   }
-  return permutation_[place];
+  return permutation_[index];
 }
 
 }  // namespace tidemill::storage

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which row a position of a run names.
+// Which row belongs to a position of a run, epoch by epoch.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace tidemill::storage {
 
-/// Orders `num_rows` rows anew in each epoch; the epoch of a position is position / num_rows.
+/// Orders `num_rows` rows anew in each epoch. The epoch of a position is position / num_rows.
 ///
-/// A pure function of (num_rows, order, seed, position): the permutation of the epoch last asked
-/// for is kept only to save time. Threads: one call at a time.
+/// A pure function of (num_rows, order, seed, position). The permutation of the last requested
+/// epoch is kept only to save time. Threads: one call at a time.
 class EpochOrder {
 public:
   /// Requires 0 < `num_rows` < 2^32.

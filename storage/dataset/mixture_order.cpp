@@ -22,7 +22,7 @@ MixtureOrder::MixtureOrder(const std::vector<double>& weights) : drawn_(weights.
   for (std::size_t i = 0; i + 1 < weights.size(); ++i) {
     TIDEMILL_CHECK(weights[i] > 0.0 && std::isfinite(sum)) << weights[i];
     below += weights[i];
-    // 53 bits of the share: what is rounded away is one draw in 10^15.
+    // 53 bits of the share. The rounding error is one draw in 10^15.
     constexpr std::uint64_t kLast = (std::uint64_t{1} << 53U) - 1;
     ends_.push_back(std::min(static_cast<std::uint64_t>(below / sum * 0x1p53), kLast) << 11U);
   }
@@ -49,9 +49,9 @@ MixtureOrder::Draw MixtureOrder::at(std::uint64_t position) {
 std::uint64_t MixtureOrder::longest_gap(std::size_t source) const {
   const std::uint64_t begin = source == 0 ? 0 : ends_[source - 1];
   if (source == ends_.size() && begin == 0) {
-    return 1;  // nothing is left for others
+    return 1;  // the share is everything
   }
-  // The last share goes on to 2^64, which is 0 here.
+  // The last share ends at 2^64, which is 0 here.
   const std::uint64_t share = (source == ends_.size() ? 0 : ends_[source]) - begin;
   return share == 0 ? std::numeric_limits<std::uint64_t>::max()
                     : static_cast<std::uint64_t>(0x1p66 / static_cast<double>(share)) + 1;

@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::size_t kReadBytes = 1U << 20U;
 constexpr std::size_t kMaxFiles = 100'000;
-constexpr std::size_t kSkippedKept = 10;
+constexpr std::size_t kMaxSkippedKept = 10;
 constexpr std::uint64_t kMaxIndexed = std::numeric_limits<std::uint32_t>::max() - 1;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-// 32 bits of the digest: a row that was changed in place is told with odds of 4 billion to one.
+// 32 bits of the digest. A changed row goes unnoticed with a probability of 1 in 4 billion.
 std::uint32_t fingerprint(std::string_view text) {
   const std::string digest = digest_bytes(bytes_of(text));
   std::uint32_t bits = 0;
@@ -55,7 +55,7 @@ Result<std::vector<std::string>> find_data_files(const std::vector<std::string>&
   for (const std::string& path : paths) {
     std::error_code ignored;
     if (path.find('\0') != std::string::npos) {
-      return invalid_argument("a path holds a zero byte");
+      return invalid_argument("a path contains a NUL byte");
     }
     if (std::filesystem::exists(path, ignored)) {
       files.push_back(path);
@@ -71,7 +71,7 @@ Result<std::vector<std::string>> find_data_files(const std::vector<std::string>&
   return files;
 }
 
-/// Reads the files and takes in their lines.
+/// Reads the files and indexes their lines.
 class RowIndex::Builder {
 public:
   Builder(const DatasetOptions& options, const RowCheck& check, RowIndex& index)
@@ -115,7 +115,7 @@ private:
     text_.clear();
   }
 
-  // Cuts `bytes` into lines; of a line that is too long only its length is kept.
+  // Cuts `bytes` into lines. Of a line that is too long, only the length is kept.
   Status take(std::string_view bytes) {
     while (!bytes.empty()) {
       const std::size_t newline = bytes.find('\n');
@@ -148,10 +148,10 @@ private:
     if (Status checked = check_(text_); !checked.ok()) {
       return refuse(std::move(checked));
     }
-    const std::uint64_t most = std::min(options_.max_rows, kMaxIndexed);
-    if (index_.rows_.size() >= most || line_ > kMaxIndexed) {
+    const std::uint64_t max_rows = std::min(options_.max_rows, kMaxIndexed);
+    if (index_.rows_.size() >= max_rows || line_ > kMaxIndexed) {
       return {Errc::kResourceExhausted,
-              place() + ": more than " + std::to_string(most) + " rows or lines"};
+              location() + ": more than " + std::to_string(max_rows) + " rows or lines"};
     }
     index_.rows_.push_back({.offset = line_start_,
                             .size_bytes = static_cast<std::uint32_t>(line_bytes_),
@@ -162,22 +162,22 @@ private:
   }
 
   Status refuse(Status why) {
-    why = why.with_context(place());
+    why = why.with_context(location());
     if (options_.on_error == OnRowError::kError) {
       return why;
     }
     ++index_.num_skipped_;
-    if (index_.first_skipped_.size() < kSkippedKept) {
+    if (index_.first_skipped_.size() < kMaxSkippedKept) {
       index_.first_skipped_.push_back(why.message());
     }
     return {};
   }
 
-  [[nodiscard]] std::string place() const {
-    return RowPlace{index_.files_.back(), line_}.to_string();
+  [[nodiscard]] std::string location() const {
+    return RowLocation{index_.files_.back(), line_}.to_string();
   }
 
-  // Parts are separated by their lengths: no two lists of parts digest the same bytes.
+  // Each part follows its length, so that different lists of parts never digest the same bytes.
   void digest_part(std::string_view part) {
     const std::string size = std::to_string(part.size()) + ":";
     digest_.update(bytes_of(size));
@@ -188,7 +188,7 @@ private:
   const RowCheck& check_;
   RowIndex& index_;
   DigestHasher digest_;
-  std::string text_;  // the present line
+  std::string text_;  // the current line
   std::uint64_t line_ = 1;
   std::uint64_t line_start_ = 0;
   std::uint64_t line_bytes_ = 0;
@@ -211,14 +211,14 @@ Result<std::unique_ptr<RowIndex>> RowIndex::build(const DatasetOptions& options,
   builder.finish();
   if (index->rows_.empty()) {
     return invalid_argument(
-        files.front() + ": no usable row" + (files.size() > 1 ? " in it and the other files" : "") +
+        files.front() + ": no usable row" + (files.size() > 1 ? " in it or the other files" : "") +
         (index->first_skipped_.empty() ? ""
                                        : "; the first skipped: " + index->first_skipped_.front()));
   }
   return index;
 }
 
-RowPlace RowIndex::place(std::uint64_t number) const {
+RowLocation RowIndex::location(std::uint64_t number) const {
   const RowEntry& row = rows_[number];
   return {files_[row.file], row.line};
 }
@@ -235,7 +235,7 @@ Result<std::string> RowIndex::read(std::uint64_t number) {
     return read;
   }
   if (!read.ok() || fingerprint(text) != row.fingerprint) {
-    return corrupt_data(place(number).to_string() +
+    return corrupt_data(location(number).to_string() +
                         ": the file has changed since the data was read");
   }
   return text;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the rows of some JSONL files are.
+// The locations of the rows in JSONL files.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@
 
 namespace tidemill::storage {
 
-/// Says whether a line can be used as a row.
+/// Checks whether a line can be used as a row.
 using RowCheck = std::function<Status(std::string_view text)>;
 
-/// Finds the files that `paths` name: files, or globs with at least one match. Sorted, each once.
-/// A path that exists is taken as it is, whatever characters it holds.
+/// Finds the files that `paths` name, which may be globs with at least one match. The result is
+/// sorted and has no duplicates. A path that exists is used unchanged, whatever characters it has.
 /// Errors: `kNotFound` naming the path that matches no file; `kUnavailable`.
 [[nodiscard]] Result<std::vector<std::string>> find_data_files(
     const std::vector<std::string>& paths);
 
-/// The places and fingerprints of all usable rows; the rows themselves stay on disk.
+/// The locations and fingerprints of all usable rows. The rows themselves stay on disk.
 ///
-/// Lines end with "\n" or "\r\n"; the last may end with the file. Lines of white space alone are
-/// passed over. Threads: one call at a time.
+/// Lines end with "\n" or "\r\n"; the last one may end with the file. Lines of white space are
+/// skipped. Threads: one call at a time.
 class RowIndex {
 public:
   /// Reads all files once. Errors: as `Dataset::open`.
@@ -45,10 +45,10 @@ public:
   }
   [[nodiscard]] const std::string& digest() const noexcept { return digest_; }
 
-  /// Returns where row `number` stands. Requires `number` < `num_rows()`.
-  [[nodiscard]] RowPlace place(std::uint64_t number) const;
+  /// Returns the location of row `number`. Requires `number` < `num_rows()`.
+  [[nodiscard]] RowLocation location(std::uint64_t number) const;
   /// Reads row `number`. Requires `number` < `num_rows()`.
-  /// Errors: `kCorruptData` when its bytes are not those indexed; as `ReadableFile::open`.
+  /// Errors: `kCorruptData` if its bytes differ from those indexed; as `ReadableFile::open`.
   [[nodiscard]] Result<std::string> read(std::uint64_t number);
 
 private:
@@ -68,7 +68,7 @@ private:
   std::uint64_t num_skipped_ = 0;
   std::vector<std::string> first_skipped_;
   std::string digest_;
-  std::optional<ReadableFile> open_file_;  // the one read last
+  std::optional<ReadableFile> open_file_;  // the file that was read last
 };
 
 }  // namespace tidemill::storage

@@ -8,7 +8,7 @@
 namespace tidemill::storage {
 namespace {
 
-// Keeps the keys of messages in the file's order: templates print them.
+// Keeps the keys of messages in file order, because templates print them.
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 64;
@@ -44,8 +44,8 @@ Result<Json> parse_object(std::string_view text) {
   return row;
 }
 
-// Looks for an integer among the messages of a row that no template value holds: the parser that
-// builds the row makes a real of it.
+// Finds an integer in the messages of a row that no template value can hold. The parser that builds
+// the row turns such an integer into a real.
 class LargeIntegerFinder final : public nlohmann::json_sax<Json> {
 public:
   [[nodiscard]] const std::string& found() const { return found_; }
@@ -96,12 +96,12 @@ private:
 
 // Messages become values of a template, whose integers have 64 bits.
 Status check_integers(std::string_view text) {
-  constexpr std::ptrdiff_t kFewDigits = 18;  // which 64 bits hold whatever they are
+  constexpr std::ptrdiff_t kSafeDigits = 18;  // always fit in 64 bits
   constexpr std::size_t kMaxShown = 40;
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   for (auto begin = text.begin(); begin != text.end();) {
     const auto end = std::find_if_not(begin, text.end(), is_digit);
-    if (end - begin > kFewDigits) {
+    if (end - begin > kSafeDigits) {
       LargeIntegerFinder finder;
       Json::sax_parse(text.begin(), text.end(), &finder);
       return finder.found().empty()
@@ -114,7 +114,7 @@ Status check_integers(std::string_view text) {
   return {};
 }
 
-// Returns the value of `key`, or null when it is absent.
+// Returns the value of `key`, or null if it is absent.
 const Json& value_or_null(const Json& object, const char* key) {
   static const Json nothing;
   const auto found = object.find(key);
@@ -131,7 +131,7 @@ Result<std::string> read_prompt(const Json& value) {
   return value.get<std::string>();
 }
 
-// An integer has one spelling; other numbers have several, and would not be compared as written.
+// An integer has one spelling. Other numbers have several and could not be compared as written.
 Result<std::string> read_answer(const Json& value) {
   if (value.is_null()) {
     return std::string();
@@ -145,31 +145,31 @@ Result<std::string> read_answer(const Json& value) {
   return value.get<std::string>();
 }
 
-enum class Assistant { kMayBeAbsent, kMustSpeak };
+enum class Assistant { kOptional, kRequired };
 
-// `text` is that of the whole row.
+// `text` is the whole row.
 Result<std::string> read_messages(const Json& value, std::string_view text, Assistant assistant) {
   if (!value.is_array() || value.empty()) {
     return invalid_argument("messages: must be an array that is not empty");
   }
-  bool assistant_speaks = false;
+  bool has_assistant = false;
   for (std::size_t i = 0; i < value.size(); ++i) {
-    const std::string place = "messages[" + std::to_string(i) + "]";
+    const std::string location = "messages[" + std::to_string(i) + "]";
     if (!value[i].is_object()) {
-      return invalid_argument(place + ": must be an object");
+      return invalid_argument(location + ": must be an object");
     }
     const Json& role = value_or_null(value[i], "role");
     if (!role.is_string() || role.get_ref<const std::string&>().empty()) {
-      return invalid_argument(place + ".role: must be a string that is not empty");
+      return invalid_argument(location + ".role: must be a string that is not empty");
     }
     const Json& content = value_or_null(value[i], "content");
     if (!content.is_null() && !content.is_string() && !content.is_array()) {
-      return invalid_argument(place + ".content: must be a string, an array of parts, or null");
+      return invalid_argument(location + ".content: must be a string, an array of parts, or null");
     }
-    assistant_speaks = assistant_speaks || role.get_ref<const std::string&>() == "assistant";
+    has_assistant = has_assistant || role.get_ref<const std::string&>() == "assistant";
   }
-  if (assistant == Assistant::kMustSpeak && !assistant_speaks) {
-    return invalid_argument("messages: none is by the assistant, so there is nothing to learn");
+  if (assistant == Assistant::kRequired && !has_assistant) {
+    return invalid_argument("messages: none is from the assistant, so there is nothing to learn");
   }
   TIDEMILL_RETURN_IF_ERROR(check_integers(text));
   return value.dump();
@@ -219,11 +219,11 @@ Result<PromptRow> parse_prompt_row(std::string_view text) {
   if (!prompt.is_null()) {
     TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_prompt(prompt));
   } else if (!messages.is_null()) {
-    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, text, Assistant::kMayBeAbsent));
+    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, text, Assistant::kOptional));
   } else {
     return invalid_argument("has neither prompt nor messages");
   }
-  TIDEMILL_ASSIGN_OR_RETURN(row.answer, read_answer(value_or_null(object, "answer")));
+  TIDEMILL_ASSIGN_OR_RETURN(row.reference_answer, read_answer(value_or_null(object, "answer")));
   row.fields = text;
   return row;
 }
@@ -245,12 +245,12 @@ Result<SupervisedRow> parse_supervised_row(std::string_view text) {
   SupervisedRow row;
   if (!messages.is_null()) {
     row.kind = SupervisedRow::Kind::kMessages;
-    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, text, Assistant::kMustSpeak));
+    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, text, Assistant::kRequired));
     return row;
   }
   TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_prompt(prompt));
-  TIDEMILL_ASSIGN_OR_RETURN(row.answer, read_answer(value_or_null(object, "answer")));
-  if (row.answer.empty()) {
+  TIDEMILL_ASSIGN_OR_RETURN(row.reference_answer, read_answer(value_or_null(object, "answer")));
+  if (row.reference_answer.empty()) {
     return invalid_argument("answer: is missing or empty, so there is nothing to learn");
   }
   return row;

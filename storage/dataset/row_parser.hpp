@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks and reads one line of a JSONL file.
+// Checks and parses one line of a JSONL file.
 #pragma once
 
 #include <string_view>
@@ -9,18 +9,18 @@
 
 namespace tidemill::storage {
 
-/// Reads a row to generate answers for. `place` is left to the caller.
+/// Parses a row to generate responses for. The caller sets `location`.
 ///
-/// Exactly one of `prompt` (a string that is not empty) and `messages` (an array of objects with a
-/// `role`) is needed. `answer` may be absent, a string or an integer.
+/// Requires exactly one of `prompt` (a nonempty string) and `messages` (an array of objects with a
+/// `role`). `answer` may be absent, a string or an integer.
 /// Errors: `kInvalidArgument` naming the key or the byte; also for more than 64 levels or 4 million
-/// values, which no line of ours needs.
+/// values, which no valid row needs.
 [[nodiscard]] Result<PromptRow> parse_prompt_row(std::string_view text);
 
-/// Reads a row to learn from. `place` is left to the caller.
+/// Parses a row to train on. The caller sets `location`.
 ///
-/// One of: `input_ids` with `loss_mask`; `messages` with at least one by the assistant; `prompt`
-/// with `answer`. Errors: as above.
+/// Requires one of: `input_ids` with `loss_mask`; `messages` with at least one from the assistant;
+/// `prompt` with `answer`. Errors: as `parse_prompt_row`.
 [[nodiscard]] Result<SupervisedRow> parse_supervised_row(std::string_view text);
 
 }  // namespace tidemill::storage

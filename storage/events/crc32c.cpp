@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kPolynomial = 0x82F63B78U;  // 0x1EDC6F41, reflected
 
-// What one byte does to a checksum.
+// The effect of each byte on a checksum.
 constexpr std::array<std::uint32_t, 256> make_table() {
   std::array<std::uint32_t, 256> table{};
   for (std::uint32_t byte = 0; byte < table.size(); ++byte) {

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kHeadBytes = 12;
 constexpr std::size_t kTailBytes = 4;
-// No record of ours is longer; a length beyond it is damage.
-constexpr std::uint64_t kMostDataBytes = std::uint64_t{4} << 20U;
+// No record written here is longer, so a greater length is damage.
+constexpr std::uint64_t kMaxDataBytes = std::uint64_t{4} << 20U;
 
 // The fields of the messages, with their types on the wire.
 enum : std::uint8_t {
@@ -89,7 +89,7 @@ Result<std::string> read_bytes(const ReadableFile& file, std::uint64_t offset, s
   return bytes;
 }
 
-// The bytes of the record at `offset`; 0: there is none, or it is damaged.
+// Returns the bytes of the record at `offset`, or 0 if there is none or it is damaged.
 Result<std::uint64_t> record_bytes(const ReadableFile& file, std::uint64_t offset) {
   const std::uint64_t rest = file.size_bytes() - offset;
   if (rest < kHeadBytes + kTailBytes) {
@@ -100,7 +100,7 @@ Result<std::uint64_t> record_bytes(const ReadableFile& file, std::uint64_t offse
   const auto data_bytes = read_little_endian<std::uint64_t>(length);
   const auto length_crc =
       read_little_endian<std::uint32_t>(std::string_view(head).substr(length.size()));
-  if (length_crc != masked(crc32c(length)) || data_bytes > kMostDataBytes ||
+  if (length_crc != masked(crc32c(length)) || data_bytes > kMaxDataBytes ||
       data_bytes > rest - kHeadBytes - kTailBytes) {
     return std::uint64_t{0};
   }
@@ -135,14 +135,15 @@ std::string event_record(const EventTime& time, std::span<const EventScalar> sca
   return framed(event);
 }
 
-Result<EventExtent> find_event_records(const std::filesystem::path& path, std::uint64_t most) {
+Result<EventExtent> find_event_records(const std::filesystem::path& path,
+                                       std::uint64_t max_records) {
   EventExtent found;
   auto file = ReadableFile::open(path);
   if (file.status().code() == Errc::kNotFound) {
     return found;
   }
   TIDEMILL_RETURN_IF_ERROR(file.status());
-  while (found.num_records < most) {
+  while (found.num_records < max_records) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::uint64_t bytes, record_bytes(file.value(), found.bytes));
     if (bytes == 0) {
       break;

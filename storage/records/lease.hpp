@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What passes between a stream and the consumer of a lease.
+// The records that a stream and the consumer of a lease exchange.
 #pragma once
 
 #include <cstdint>
@@ -11,38 +11,37 @@
 
 namespace tidemill::storage {
 
-/// Proves that its holder leased a row, and when: a later lease of the same row has a greater
-/// generation.
+/// Proves that its holder leased a row. A later lease of the same row has a greater generation.
 struct LeaseToken {
   SampleId row;
   std::uint64_t generation = 0;
   friend auto operator<=>(const LeaseToken&, const LeaseToken&) = default;
 };
 
-/// A row as a task receives it.
+/// A leased row, as a task receives it.
 struct LeasedRow {
   SampleRow row;
   LeaseToken lease;
-  std::uint32_t deliveries = 0;      // earlier deliveries to this task that came back
-  RowFacts facts;                    // as of the lease
+  std::uint32_t deliveries = 0;      // earlier deliveries to this task that were returned
+  RowFacts facts;                    // at the time of the lease
   std::vector<ColumnValue> columns;  // the task's inputs, in the order of its declaration
 };
 
-/// A row as a task hands it back: all its output columns.
+/// A finished row, as a task hands it back with all its output columns.
 struct FinishedRow {
   LeaseToken lease;
   std::vector<ColumnValue> columns = {};
   RowFacts facts = {};
 };
 
-/// A row that was refused, and why.
+/// A row that was refused, and the reason.
 struct RefusedRow {
   SampleId row;
   Refusal reason = Refusal::kNotLeased;
   friend bool operator==(const RefusedRow&, const RefusedRow&) = default;
 };
 
-/// What became of each row of a call, in the order of the call.
+/// The result for each row of a call, in the order of the call.
 struct Settlement {
   std::vector<SampleId> done;
   std::vector<RefusedRow> refused;

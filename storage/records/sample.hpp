@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sample is to everybody who handles it: its identity, its columns, its versions.
+// What all stages of a run know about a sample: its identity, its columns, its versions.
 #pragma once
 
 #include <cstdint>
@@ -17,41 +17,41 @@ inline constexpr std::uint64_t kNoStep = std::numeric_limits<std::uint64_t>::max
 /// Stands for "not counted" in a field that holds a number of tokens.
 inline constexpr std::uint64_t kNoTokens = std::numeric_limits<std::uint64_t>::max();
 
-/// Names a column of one stream: its place in the stream's declared columns.
+/// Names a column of one stream by its index among the declared columns.
 struct ColumnId {
   std::uint32_t value = 0;
   friend auto operator<=>(const ColumnId&, const ColumnId&) = default;
 };
 
-/// Names a task of one stream: its place in the stream's declared tasks.
+/// Names a task of one stream by its index among the declared tasks.
 struct TaskId {
   std::uint32_t value = 0;
   friend auto operator<=>(const TaskId&, const TaskId&) = default;
 };
 
-/// The identity of a row. Nothing here changes after admission.
+/// The identity of a row. It does not change after admission.
 struct SampleRow {
-  SampleId id = {};  // grows from row to row in admission order
+  SampleId id = {};  // increases in admission order
   GroupId group = {};
   std::uint32_t index_in_group = 0;  // below group_size
   std::uint32_t group_size = 0;      // 0: the row belongs to no group
-  std::uint64_t epoch = 0;           // passes over the data before the one that gave this row
-  std::uint64_t data_position = 0;   // place of its prompt within that pass
-  std::uint64_t min_step = 0;        // the keeper's version at admission; older ones never start it
+  std::uint64_t epoch = 0;           // number of passes over the data before this row's pass
+  std::uint64_t data_position = 0;   // position of its prompt within that pass
+  std::uint64_t min_step = 0;        // the keeper's version at admission; no older one may start it
   friend bool operator==(const SampleRow&, const SampleRow&) = default;
 };
 
-/// What a write says about its row beside the columns.
+/// Facts about a row that a write reports along with the columns.
 struct RowFacts {
-  /// Smallest step among the versions that produced the written tokens. A row's own is the
-  /// smallest that any of its writes carried; without any it is never stale.
+  /// The smallest step among the versions that produced the written tokens. A row keeps the
+  /// smallest value that any of its writes reported. A row without one is never stale.
   std::uint64_t oldest_step = kNoStep;
-  /// Number of tokens in the row; the last write that counts them wins.
+  /// The number of tokens in the row. The last write that reports it wins.
   std::uint64_t tokens = kNoTokens;
   friend bool operator==(const RowFacts&, const RowFacts&) = default;
 };
 
-/// One cell: an immutable ragged value.
+/// One cell: an immutable value of any length.
 struct ColumnValue {
   ColumnId column;
   Buffer value;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of the ways a row leaves.
+// Names of row outcomes.
 #include "storage/records/verdict.hpp"
 
 namespace tidemill::storage {

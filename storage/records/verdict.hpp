@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows leave a stream, and what that means for the places they held.
+// How rows leave a stream, and what that means for their admission slots.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace tidemill::storage {
 
-/// A decision that takes rows out of a stream for all tasks.
+/// A decision that removes rows from a stream for all tasks.
 enum class VerdictKind : std::uint8_t {
-  kDrop,    // not wanted any more: stale, or its group lost a row
+  kDrop,    // no longer wanted: stale, or its group lost a row
   kFilter,  // carries no signal
   kFail,    // could not be processed
 };
 
-/// A decision and its reason, as a user reads it.
+/// A decision, with its reason for the user.
 struct Verdict {
   VerdictKind kind = VerdictKind::kDrop;
   std::string reason = {};
@@ -39,13 +39,13 @@ struct RetiredRow {
   friend bool operator==(const RetiredRow&, const RetiredRow&) = default;
 };
 
-/// What the version keeper must be told: rows that changed their place in its admission ledger.
-struct PlaceChanges {
-  std::int64_t accepted = 0;   // response finished; or failed inside a group that goes on
+/// How many rows changed their state in the admission ledger. The version keeper must apply it.
+struct SlotChanges {
+  std::int64_t accepted = 0;   // response finished, or row retired from a group that continues
   std::int64_t aborted = 0;    // left before the response was finished
   std::int64_t rejected = 0;   // filtered before the response was finished
-  std::int64_t forfeited = 0;  // finished, but its group left without being trained
-  friend bool operator==(const PlaceChanges&, const PlaceChanges&) = default;
+  std::int64_t forfeited = 0;  // response finished, but the group left without being trained
+  friend bool operator==(const SlotChanges&, const SlotChanges&) = default;
 };
 
 template <class Inspector>
@@ -57,7 +57,7 @@ typename Inspector::result_type inspect(Inspector& f, RetiredRow& x) {
   return f(x.id, x.group, x.outcome, x.reason);
 }
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, PlaceChanges& x) {
+typename Inspector::result_type inspect(Inspector& f, SlotChanges& x) {
   return f(x.accepted, x.aborted, x.rejected, x.forfeited);
 }
 

@@ -26,19 +26,19 @@ std::vector<std::vector<std::uint32_t>> balance(std::span<const std::uint64_t> t
     open.emplace(0, rank);
   }
   const std::size_t share = tokens.size() / ranks;
-  std::vector<std::vector<std::uint32_t>> dealt(ranks);
+  std::vector<std::vector<std::uint32_t>> assigned(ranks);
   for (const std::uint32_t unit : order) {
     const auto [sum, rank] = open.top();
     open.pop();
-    dealt[rank].push_back(unit);
-    if (dealt[rank].size() < share) {
+    assigned[rank].push_back(unit);
+    if (assigned[rank].size() < share) {
       open.emplace(sum + tokens[unit], rank);
     }
   }
-  for (std::vector<std::uint32_t>& units : dealt) {
+  for (std::vector<std::uint32_t>& units : assigned) {
     std::sort(units.begin(), units.end());
   }
-  return dealt;
+  return assigned;
 }
 
 }  // namespace tidemill::storage

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deals units of work to ranks so that their token sums come out close.
+// Distributes units of work over ranks so that their token sums are close.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace tidemill::storage {
 
-/// Deals N units to R ranks, N / R each: the largest first, each to the rank with the smallest sum
-/// that still takes one; ties go to the earlier unit and to the lower rank.
+/// Distributes N units over R ranks, N / R each. The largest unit comes first, and each unit goes
+/// to the rank with the smallest sum that is not full. Ties go to the earlier unit and the lower
+/// rank.
 ///
 /// Shapes: `tokens` (N), N a multiple of R > 0; the result holds R lists of N / R indices into
 /// `tokens`, each ascending.

@@ -19,10 +19,10 @@ bool by_column(const ColumnValue& cell, ColumnId column) noexcept {
 void ColumnStore::put(SampleId row, std::span<const ColumnValue> values) {
   std::vector<ColumnValue>& cells = rows_[row];
   for (const ColumnValue& value : values) {
-    const auto place = std::lower_bound(cells.begin(), cells.end(), value.column, by_column);
-    TIDEMILL_CHECK(place == cells.end() || place->column != value.column)
+    const auto position = std::lower_bound(cells.begin(), cells.end(), value.column, by_column);
+    TIDEMILL_CHECK(position == cells.end() || position->column != value.column)
         << "sample " << row.value << " column " << value.column.value;
-    cells.insert(place, value);
+    cells.insert(position, value);
     bytes_ += value.value.size_bytes();
   }
 }

@@ -13,28 +13,29 @@
 
 namespace tidemill::storage {
 
-/// Holds immutable ragged cells by row and column: put once, read many, erased with the row.
+/// Holds immutable cells of any length by row and column. A cell is written once, read any number
+/// of times, and erased with its row.
 ///
-/// Reading copies handles, never bytes; a reader's handle outlives the row.
-/// Threads: one call at a time; the buffers handed out may be read anywhere.
+/// Reading copies handles, never bytes. A reader's handle may outlive the row.
+/// Threads: one call at a time. Returned buffers may be read on any thread.
 class ColumnStore {
 public:
-  /// Keeps values of a row. Requires that none of the cells is there: the index checks writes.
+  /// Stores cells of a row. Requires that none of them exists yet; the index checks writes.
   void put(SampleId row, std::span<const ColumnValue> values);
 
-  /// Returns the cells of a row in the order asked for.
+  /// Returns the cells of a row in the order of `columns`.
   /// Errors: `kNotFound` naming row and column.
   [[nodiscard]] Result<std::vector<ColumnValue>> read(SampleId row,
                                                       std::span<const ColumnId> columns) const;
-  /// Returns all cells of a row by column; none if the row is unknown.
+  /// Returns all cells of a row, sorted by column; none if the row is unknown.
   [[nodiscard]] std::vector<ColumnValue> read_all(SampleId row) const;
 
-  /// Forgets a row.
+  /// Erases all cells of a row.
   void erase(SampleId row);
   void clear();
 
   [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
-  /// Returns the bytes of all cells. A segment shared by several cells counts with each.
+  /// Returns the bytes of all cells. A segment that several cells share counts once for each.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
 private:

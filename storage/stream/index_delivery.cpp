@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leases: granting ready units, and settling, returning and expiring what was granted.
+// Leases: granting ready units, and settling, returning and expiring leased ones.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -11,7 +11,7 @@ namespace tidemill::storage {
 
 // -- granting -----------------------------------------------------------------
 
-Result<Grant> StreamIndex::lease(const LeaseRequest& request, TimePoint now) {
+Result<Grant> StreamIndex::lease(const LeaseOptions& request, TimePoint now) {
   TIDEMILL_RETURN_IF_ERROR(expire(now));
   if (!known(request.task)) {
     return refuse(Refusal::kUnknownTask, "task number " + std::to_string(request.task.value));
@@ -35,9 +35,9 @@ Result<Grant> StreamIndex::lease(const LeaseRequest& request, TimePoint now) {
   }
   ++generation_;
   grant.deadline = now + task.options.lease;
-  const std::vector<std::vector<Unit>> dealt = deal(task, units);
-  for (std::size_t rank = 0; rank < dealt.size(); ++rank) {
-    for (const Unit unit : dealt[rank]) {
+  const std::vector<std::vector<Unit>> assigned = distribute(task, units);
+  for (std::size_t rank = 0; rank < assigned.size(); ++rank) {
+    for (const Unit unit : assigned[rank]) {
       grant_unit(unit, request, grant.deadline, grant.shares[rank]);
     }
   }
@@ -80,7 +80,7 @@ std::vector<SampleId> StreamIndex::rows_of(const Task& task, Unit unit) const {
   return groups_.at(GroupId{unit.id}).live;
 }
 
-std::vector<Unit> StreamIndex::select(const Task& task, const LeaseRequest& request) const {
+std::vector<Unit> StreamIndex::select(const Task& task, const LeaseOptions& request) const {
   const std::uint32_t needed = task.options.ranks > 0 ? request.count : request.min_count;
   std::vector<Unit> units;
   if (task.ready.fresh().size() < needed) {
@@ -109,8 +109,8 @@ std::vector<Unit> StreamIndex::select(const Task& task, const LeaseRequest& requ
   return units;
 }
 
-std::vector<std::vector<Unit>> StreamIndex::deal(const Task& task,
-                                                 const std::vector<Unit>& units) const {
+std::vector<std::vector<Unit>> StreamIndex::distribute(const Task& task,
+                                                       const std::vector<Unit>& units) const {
   if (task.options.ranks == 0) {
     return {units};
   }
@@ -124,17 +124,17 @@ std::vector<std::vector<Unit>> StreamIndex::deal(const Task& task,
     }
     tokens.push_back(sum);
   }
-  std::vector<std::vector<Unit>> dealt;
+  std::vector<std::vector<Unit>> assigned;
   for (const std::vector<std::uint32_t>& share : balance(tokens, task.options.ranks)) {
-    std::vector<Unit>& rank = dealt.emplace_back();
+    std::vector<Unit>& rank = assigned.emplace_back();
     for (const std::uint32_t index : share) {
       rank.push_back(units[index]);
     }
   }
-  return dealt;
+  return assigned;
 }
 
-void StreamIndex::grant_unit(Unit unit, const LeaseRequest& request, TimePoint deadline,
+void StreamIndex::grant_unit(Unit unit, const LeaseOptions& request, TimePoint deadline,
                              GrantedShare& share) {
   Task& task = tasks_[request.task.value];
   for (const SampleId id : rows_of(task, unit)) {
@@ -165,7 +165,7 @@ void StreamIndex::drop_consumer(std::string_view consumer) {
 
 void StreamIndex::return_leases(const std::vector<TaskRow>& leased, const std::string& why) {
   for (const TaskRow row : leased) {
-    if (leases_.find(row) != nullptr) {  // else it left with a row returned before it
+    if (leases_.find(row) != nullptr) {  // null: the row left because of one returned before it
       effects_.returned.push_back(row);
       return_row(row, why);
     }
@@ -189,21 +189,21 @@ void StreamIndex::return_row(TaskRow leased, const std::string& why) {
 
 // -- settling -----------------------------------------------------------------
 
-Result<Settlement> StreamIndex::complete(TaskId task, std::span<const Completion> rows,
+Result<Settlement> StreamIndex::complete(TaskId task, std::span<const FinishedRowInfo> rows,
                                          TimePoint now) {
   std::vector<LeaseToken> tokens;
   tokens.reserve(rows.size());
-  for (const Completion& row : rows) {
+  for (const FinishedRowInfo& row : rows) {
     tokens.push_back(row.lease);
   }
   TIDEMILL_RETURN_IF_ERROR(begin_settlement(task, tokens, now));
-  std::vector<std::optional<Refusal>> reasons = judge_leases(task, tokens);
+  std::vector<std::optional<Refusal>> reasons = check_leases(task, tokens);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!reasons[i]) {
       reasons[i] = check_outputs(tasks_[task.value], rows[i]);
     }
   }
-  refuse_torn_groups(task, tokens, reasons);
+  refuse_whole_groups(task, tokens, reasons);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!reasons[i]) {
       Row& row = *find_row(tokens[i].row);
@@ -219,12 +219,12 @@ Result<Settlement> StreamIndex::nack(TaskId task, std::span<const LeaseToken> ro
                                      std::string_view reason, TimePoint now) {
   const std::vector<LeaseToken> tokens(rows.begin(), rows.end());
   TIDEMILL_RETURN_IF_ERROR(begin_settlement(task, tokens, now));
-  std::vector<std::optional<Refusal>> reasons = judge_leases(task, tokens);
-  refuse_torn_groups(task, tokens, reasons);
+  std::vector<std::optional<Refusal>> reasons = check_leases(task, tokens);
+  refuse_whole_groups(task, tokens, reasons);
   const std::string why(reason);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const TaskRow row{task, tokens[i].row};
-    if (!reasons[i] && leases_.find(row) != nullptr) {  // null: it left with a row before it
+    if (!reasons[i] && leases_.find(row) != nullptr) {  // null: it left because of an earlier row
       return_row(row, why);
     }
   }
@@ -235,8 +235,8 @@ Result<Settlement> StreamIndex::renew(TaskId task, std::span<const LeaseToken> r
                                       TimePoint now) {
   const std::vector<LeaseToken> tokens(rows.begin(), rows.end());
   TIDEMILL_RETURN_IF_ERROR(begin_settlement(task, tokens, now));
-  std::vector<std::optional<Refusal>> reasons = judge_leases(task, tokens);
-  refuse_torn_groups(task, tokens, reasons);
+  std::vector<std::optional<Refusal>> reasons = check_leases(task, tokens);
+  refuse_whole_groups(task, tokens, reasons);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (!reasons[i]) {
       leases_.renew({task, tokens[i].row}, now + tasks_[task.value].options.lease);
@@ -281,7 +281,7 @@ Status StreamIndex::begin_settlement(TaskId task, const std::vector<LeaseToken>&
   return {};
 }
 
-std::vector<std::optional<Refusal>> StreamIndex::judge_leases(
+std::vector<std::optional<Refusal>> StreamIndex::check_leases(
     TaskId task, const std::vector<LeaseToken>& rows) const {
   std::vector<std::optional<Refusal>> reasons(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -296,36 +296,36 @@ std::vector<std::optional<Refusal>> StreamIndex::judge_leases(
 }
 
 std::optional<Refusal> StreamIndex::check_outputs(const Task& task,
-                                                  const Completion& completion) const {
-  if (const auto reason = judge_cells(completion.columns)) {
+                                                  const FinishedRowInfo& row) const {
+  if (const auto reason = check_cell_types(row.columns)) {
     return reason;
   }
   std::uint64_t written = 0;
-  for (const CellInfo& cell : completion.columns) {
+  for (const CellInfo& cell : row.columns) {
     written |= std::uint64_t{1} << cell.column.value;
   }
   if (written != task.outputs) {
     return Refusal::kBadColumn;
   }
-  return (find_row(completion.lease.row)->columns & written) != 0
+  return (find_row(row.lease.row)->columns & written) != 0
              ? std::optional(Refusal::kDuplicateColumn)
              : std::nullopt;
 }
 
-void StreamIndex::refuse_torn_groups(TaskId task, const std::vector<LeaseToken>& rows,
-                                     std::vector<std::optional<Refusal>>& reasons) const {
+void StreamIndex::refuse_whole_groups(TaskId task, const std::vector<LeaseToken>& rows,
+                                      std::vector<std::optional<Refusal>>& reasons) const {
   if (tasks_[task.value].options.unit == DeliveryUnit::kRow) {
     return;
   }
-  std::set<const Group*> torn;
+  std::set<const Group*> refused_groups;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row* row = reasons[i] ? find_row(rows[i].row) : nullptr;
     if (row != nullptr) {
-      torn.insert(row->group);
+      refused_groups.insert(row->group);
     }
   }
-  for (std::size_t i = 0; i < rows.size() && !torn.empty(); ++i) {
-    if (!reasons[i] && torn.contains(find_row(rows[i].row)->group)) {
+  for (std::size_t i = 0; i < rows.size() && !refused_groups.empty(); ++i) {
+    if (!reasons[i] && refused_groups.contains(find_row(rows[i].row)->group)) {
       reasons[i] = Refusal::kGroupRefused;
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream index as a value: taking it, and going back to it.
+// A stream index as a value: taking a snapshot, and restoring it.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace tidemill::storage {
 namespace {
 
-constexpr std::uint64_t kMaxRowBytes = std::uint64_t{1} << 46U;  // all columns at their largest
+constexpr std::uint64_t kMaxRowBytes = std::uint64_t{1} << 46U;  // all columns at their maximum
 
 template <class Options>
 std::vector<std::string> names_of(const std::vector<Options>& declared) {
@@ -42,8 +42,8 @@ IndexSnapshot StreamIndex::snapshot() const {
     stored.task_totals.push_back(task.totals);
   }
   for (const auto& [id, group] : groups_) {
-    stored.groups.push_back(
-        {id, group.size, group.first, group.judged, group.trained, group.accepted, group.admitted});
+    stored.groups.push_back({id, group.size, group.first, group.num_retired, group.trained,
+                             group.accepted, group.admitted});
   }
   std::sort(stored.groups.begin(), stored.groups.end(),
             [](const GroupSnapshot& a, const GroupSnapshot& b) { return a.first < b.first; });
@@ -69,7 +69,7 @@ RowSnapshot StreamIndex::store_row(const Row& row) const {
   return stored;
 }
 
-// -- going back ---------------------------------------------------------------
+// -- restoring ----------------------------------------------------------------
 
 Status StreamIndex::restore(const IndexSnapshot& snapshot) {
   if (snapshot.columns != names_of(options_.columns) ||
@@ -81,7 +81,7 @@ Status StreamIndex::restore(const IndexSnapshot& snapshot) {
   if (const Status sound = fresh.check_invariants(); !sound.ok()) {
     return corrupt(sound.message());
   }
-  // Tokens of the undone future must never match a lease of the new one.
+  // Tokens of the undone history must never match a lease of the restored index.
   fresh.generation_ = std::max(generation_, snapshot.generation);
   fresh.now_ = now_;
   fresh.refused_ = refused_;
@@ -115,7 +115,7 @@ Status StreamIndex::load(const IndexSnapshot& snapshot) {
   for (auto& [id, group] : groups_) {
     for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
       if (tasks_[task].options.unit == DeliveryUnit::kGroup) {
-        sync_group(group, task);  // a group none of whose rows is live has its place in the order
+        sync_group(group, task);  // a group without live rows still has a position in the order
       }
     }
   }
@@ -127,12 +127,12 @@ Status StreamIndex::load_group(const GroupSnapshot& stored) {
   const auto is_flag = [](std::uint8_t flag) { return flag <= 1; };
   if (stored.id.value >= next_group_ || stored.first.value >= next_row_ ||
       groups_.contains(stored.id)) {
-    return corrupt(where + " is out of order, or there twice");
+    return corrupt(where + " is out of order or occurs twice");
   }
   if (stored.size == 0 || stored.size > options_.max_group_size ||
       stored.admitted.size() != stored.size ||
       !std::all_of(stored.admitted.begin(), stored.admitted.end(), is_flag) ||
-      stored.judged > stored.size || stored.trained > stored.size ||
+      stored.num_retired > stored.size || stored.trained > stored.size ||
       stored.accepted > stored.size) {
     return corrupt(where + ": counts contradict its size " + std::to_string(stored.size));
   }
@@ -142,7 +142,7 @@ Status StreamIndex::load_group(const GroupSnapshot& stored) {
   group.first = stored.first;
   group.num_admitted =
       static_cast<std::uint32_t>(std::count(stored.admitted.begin(), stored.admitted.end(), 1));
-  group.judged = stored.judged;
+  group.num_retired = stored.num_retired;
   group.trained = stored.trained;
   group.accepted = stored.accepted;
   group.admitted = stored.admitted;
@@ -164,7 +164,7 @@ Status StreamIndex::load_row(const RowSnapshot& stored) {
   if (stored.cells.size() != tasks_.size() || stored.bytes > kMaxRowBytes || stored.accepted > 1) {
     return corrupt(where + ": cells, bytes or flags are out of range");
   }
-  Group& group = group_for(stored.row);  // makes the stand-in of a row without a group
+  Group& group = group_for(stored.row);  // creates the substitute group of a row that has none
   group.num_admitted = solo ? 1 : group.num_admitted;
   group.live.push_back(stored.row.id);
   Row& row = rows_[stored.row.id];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looking into a stream index: what is where, what is waited for, and whether all of it agrees.
+// Inspection of a stream index: its content, what tasks wait for, and whether all of it agrees.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -176,10 +176,10 @@ Status StreamIndex::check_group(const Group& group) const {
       "group " + number(group.id.value) + " from sample " + number(group.first.value);
   const auto listed = std::count(group.admitted.begin(), group.admitted.end(), 1);
   if ((!group.solo && std::uint32_t(listed) != group.num_admitted) ||
-      group.live.size() + group.judged + group.trained != group.num_admitted) {
+      group.live.size() + group.num_retired + group.trained != group.num_admitted) {
     return broken(where + ": admitted " + number(group.num_admitted) + ", live " +
-                  number(group.live.size()) + ", judged " + number(group.judged) + ", trained " +
-                  number(group.trained));
+                  number(group.live.size()) + ", retired " + number(group.num_retired) +
+                  ", trained " + number(group.trained));
   }
   if (group.closed || (group.live.empty() && group.all_admitted())) {
     return broken(where + " should have left");
@@ -201,8 +201,8 @@ Status StreamIndex::check_group(const Group& group) const {
       cells[task].taken += state == CellState::kLeased || is_done(state) ? 1 : 0;
     }
   }
-  // Rows that left keep their places with the group: all of them when places are counted.
-  const std::uint32_t left = accept_bit_ == 0 ? 0 : group.judged + group.trained;
+  // When slots are counted, those of rows that left stay with the group as accepted.
+  const std::uint32_t left = accept_bit_ == 0 ? 0 : group.num_retired + group.trained;
   if (bytes != group.bytes || accepted + left != group.accepted) {
     return broken(where + ": bytes " + number(group.bytes) + ", accepted " +
                   number(group.accepted));
@@ -277,7 +277,8 @@ Status StreamIndex::check_task(std::uint32_t index) const {
     if (group.cells[index].taken == 0) {
       waiting.insert(group.unit());
     }
-    if (group.cells[index].ready > 0 && group.cells[index].ready + group.judged == group.size) {
+    if (group.cells[index].ready > 0 &&
+        group.cells[index].ready + group.num_retired == group.size) {
       std::uint64_t oldest = kNoStep;
       for (const SampleId member : group.live) {
         oldest = std::min(oldest, rows_.at(member).facts.oldest_step);
@@ -313,7 +314,7 @@ Status StreamIndex::check_sums() const {
   std::uint64_t used = 0;
   std::uint64_t reserved = 0;
   std::size_t listed = 0;
-  HeldPlaces held;
+  HeldSlots held;
   const auto add = [&](const Group& group) {
     used += group.bytes;
     reserved += reservation(group);
@@ -332,7 +333,7 @@ Status StreamIndex::check_sums() const {
                   ", rows " + number(rows_.size()));
   }
   if (accept_bit_ != 0 && held != held_) {
-    return broken("places held: running " + std::to_string(held_.running) + ", accepted " +
+    return broken("slots held: running " + std::to_string(held_.running) + ", accepted " +
                   std::to_string(held_.accepted));
   }
   std::size_t leased = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows and groups leave, and what becomes of the places they held.
+// How rows and groups leave, and what happens to their slots.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,7 @@ RowOutcome outcome_of(VerdictKind kind) noexcept {
 
 }  // namespace
 
-Status StreamIndex::judge(SampleId id, const Verdict& verdict) {
+Status StreamIndex::apply_verdict(SampleId id, const Verdict& verdict) {
   Row* row = find_row(id);
   if (row == nullptr) {
     return refuse(Refusal::kUnknownRow, Errc::kNotFound,
@@ -33,7 +33,7 @@ Status StreamIndex::judge(SampleId id, const Verdict& verdict) {
   return {};
 }
 
-Status StreamIndex::judge_group(GroupId id, const Verdict& verdict) {
+Status StreamIndex::apply_group_verdict(GroupId id, const Verdict& verdict) {
   const auto group = groups_.find(id);
   if (group == groups_.end()) {
     return refuse(Refusal::kUnknownRow, Errc::kNotFound,
@@ -51,7 +51,7 @@ void StreamIndex::fail(Row& row, const std::string& reason) {
     retire(id, RowOutcome::kFailed, reason);
     return;
   }
-  // Closed first, so that the failed row's place goes the way of its group's.
+  // Closed first, so that the failed row's slot is treated like those of its group.
   row.group->closed = true;
   retire(id, RowOutcome::kFailed, reason);
   if (const auto group = groups_.find(group_id); group != groups_.end()) {
@@ -64,10 +64,10 @@ void StreamIndex::close(Group& group, const Verdict& verdict) {
   group.closed = true;
   const RowOutcome outcome = outcome_of(verdict.kind);
   if (group.live.empty()) {
-    leave(group, outcome);
+    remove_group(group, outcome);
     return;
   }
-  const std::vector<SampleId> rows = group.live;  // the last of them takes the group along
+  const std::vector<SampleId> rows = group.live;  // retiring the last one removes the group
   for (const SampleId id : rows) {
     retire(id, outcome, verdict.reason);
   }
@@ -79,7 +79,7 @@ void StreamIndex::accept(Row& row) {
   }
   row.accepted = true;
   ++row.group->accepted;
-  ++effects_.places.accepted;
+  ++effects_.slots.accepted;
   --held_.running;
   ++held_.accepted;
 }
@@ -88,13 +88,13 @@ void StreamIndex::retire(SampleId id, RowOutcome outcome, const std::string& rea
   Row& row = *find_row(id);
   Group& group = *row.group;
   const bool last = group.live.size() == 1 && (group.closed || group.all_admitted());
-  // A trained row's place is consumed by its batch. A judged row keeps its place while its group
-  // goes on. Otherwise the places of the whole group are given back when it leaves.
+  // A batch consumes the slots of its trained rows. A row that leaves by a verdict keeps its slot
+  // while its group continues. Otherwise the slots of the group are given back when it leaves.
   if (outcome == RowOutcome::kTrained || !(last || group.closed)) {
     accept(row);
   }
   for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
-    // Back to pending takes the row out of every count and set but that of strict order.
+    // In state pending, the row is in no count and in no set except that of strict order.
     set_state(row, task, CellState::kPending);
     leases_.remove({TaskId{task}, id});
     tasks_[task].waiting.erase(row.unit());
@@ -105,17 +105,17 @@ void StreamIndex::retire(SampleId id, RowOutcome outcome, const std::string& rea
     case RowOutcome::kFiltered: ++totals_.filtered; break;
     case RowOutcome::kFailed: ++totals_.failed; break;
   }
-  ++(outcome == RowOutcome::kTrained ? group.trained : group.judged);
+  ++(outcome == RowOutcome::kTrained ? group.trained : group.num_retired);
   remove_bytes(group, row.bytes);
   group.live.erase(std::find(group.live.begin(), group.live.end(), id));
   effects_.retired.push_back({id, row.info.group, outcome, reason});
   rows_.erase(id);
   if (last) {
-    leave(group, outcome);
+    remove_group(group, outcome);
     return;
   }
   if (!group.solo) {
-    // One row less may be what completes the group.
+    // The group may be complete without this row.
     for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
       if (tasks_[task].options.unit == DeliveryUnit::kGroup) {
         sync_group(group, task);
@@ -124,16 +124,16 @@ void StreamIndex::retire(SampleId id, RowOutcome outcome, const std::string& rea
   }
 }
 
-void StreamIndex::leave(Group& group, RowOutcome outcome) {
+void StreamIndex::remove_group(Group& group, RowOutcome outcome) {
   if (accept_bit_ != 0) {
     const std::int64_t unfinished = std::int64_t{group.size} - group.accepted;
     held_.running -= unfinished;
     held_.accepted -= group.accepted;
     if (group.trained > 0) {
-      effects_.places.accepted += unfinished;  // its batch consumed the places of the whole group
+      effects_.slots.accepted += unfinished;  // its batch consumed the places of the whole group
     } else {
-      effects_.places.forfeited += group.accepted;
-      (outcome == RowOutcome::kFiltered ? effects_.places.rejected : effects_.places.aborted) +=
+      effects_.slots.forfeited += group.accepted;
+      (outcome == RowOutcome::kFiltered ? effects_.slots.rejected : effects_.slots.aborted) +=
           unfinished;
     }
   }
@@ -151,7 +151,7 @@ void StreamIndex::leave(Group& group, RowOutcome outcome) {
   groups_.erase(group.id);
 }
 
-// -- history of effects -------------------------------------------------------
+// -- commits and effects ------------------------------------------------------
 
 std::uint64_t StreamIndex::commit() {
   const std::uint64_t left = totals_.retired() - committed_.retired();

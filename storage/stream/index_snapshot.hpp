@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream index as a value: what a checkpoint keeps of the control plane.
+// A stream index as a value: the part of the control plane that a checkpoint stores.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tidemill::storage {
 
-/// Rows by what became of them. After every event
+/// The number of rows by outcome. After every event
 /// `admitted = trained + dropped + filtered + failed + live`.
 struct StreamTotals {
   std::uint64_t admitted = 0;
@@ -27,25 +27,25 @@ struct StreamTotals {
   friend bool operator==(const StreamTotals&, const StreamTotals&) = default;
 };
 
-/// What one task has done, in rows.
+/// Counts what one task has done, in rows.
 struct TaskTotals {
   std::uint64_t delivered = 0;
   std::uint64_t acked = 0;
-  std::uint64_t stale = 0;        // taken from this task for their age
-  std::uint64_t redelivered = 0;  // came back: nacked, expired, consumer dropped
+  std::uint64_t stale = 0;        // removed from this task because of their age
+  std::uint64_t redelivered = 0;  // returned: nacked, expired, or consumer dropped
   friend bool operator==(const TaskTotals&, const TaskTotals&) = default;
 };
 
-/// How far a task is with a row.
+/// The progress of a task with a row.
 enum class CellState : std::uint8_t {
   kPending,  // an input column is missing
   kReady,
   kLeased,
   kAcked,
-  kStale,  // taken from this task for its age
+  kStale,  // removed from this task because of its age
 };
 
-/// One task's view of one live row. Leases are not kept: a leased row is stored as ready.
+/// One task's view of one live row. Leases are not stored: a leased row is stored as ready.
 struct CellSnapshot {
   CellState state = CellState::kPending;
   std::uint32_t deliveries = 0;
@@ -55,33 +55,33 @@ struct CellSnapshot {
 /// One live row.
 struct RowSnapshot {
   SampleRow row;
-  std::uint64_t columns = 0;  // bit c: column c is there
+  std::uint64_t columns = 0;  // bit c: column c is present
   std::uint64_t bytes = 0;
   RowFacts facts;
-  std::uint8_t accepted = 0;        // 1: its place counts as accepted
+  std::uint8_t accepted = 0;        // 1: its slot counts as accepted
   std::vector<CellSnapshot> cells;  // by task
   friend bool operator==(const RowSnapshot&, const RowSnapshot&) = default;
 };
 
-/// One live group: what its live rows do not tell.
+/// One live group: the state that its live rows do not contain.
 struct GroupSnapshot {
   GroupId id;
   std::uint32_t size = 0;
   SampleId first;
-  std::uint32_t judged = 0;            // rows that left by a verdict
+  std::uint32_t num_retired = 0;       // rows that left by a verdict
   std::uint32_t trained = 0;           // rows that left trained
-  std::uint32_t accepted = 0;          // places that count as accepted
-  std::vector<std::uint8_t> admitted;  // by index in group: 1 once the row came
+  std::uint32_t accepted = 0;          // slots that count as accepted
+  std::vector<std::uint8_t> admitted;  // by index in group: 1 once the row was admitted
   friend bool operator==(const GroupSnapshot&, const GroupSnapshot&) = default;
 };
 
-/// A whole stream index.
+/// The state of a whole stream index.
 struct IndexSnapshot {
-  std::vector<std::string> columns;  // names, to recognise another declaration
+  std::vector<std::string> columns;  // names, to detect a snapshot of another declaration
   std::vector<std::string> tasks;
   std::uint64_t version = 0;
-  std::uint64_t next_row = 0;    // the order counter: rows admitted later have this id or a greater
-  std::uint64_t next_group = 0;  // likewise for groups
+  std::uint64_t next_row = 0;    // rows admitted from now on have this id or a greater one
+  std::uint64_t next_group = 0;  // the same for groups
   std::uint64_t generation = 0;  // of the last lease
   StreamTotals totals;
   std::vector<TaskTotals> task_totals;
@@ -108,7 +108,7 @@ typename Inspector::result_type inspect(Inspector& f, RowSnapshot& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, GroupSnapshot& x) {
-  return f(x.id, x.size, x.first, x.judged, x.trained, x.accepted, x.admitted);
+  return f(x.id, x.size, x.first, x.num_retired, x.trained, x.accepted, x.admitted);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, IndexSnapshot& x) {

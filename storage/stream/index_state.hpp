@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The records behind a stream index. Private to storage/stream.
+// The records inside a stream index. Private to storage/stream.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,24 @@ struct Cell {
   std::uint32_t deliveries = 0;
 };
 
-/// What one task knows of one group.
+/// One task's counts for one group.
 struct GroupCell {
   std::uint32_t ready = 0;  // rows that are ready
   std::uint32_t taken = 0;  // rows that are leased, acked or stale
 };
 
-/// A live group, or the stand-in for one of a row that has none (`solo`).
+/// A live group, or the substitute group of a row that has none (`solo`).
 ///
-/// A group lives until all its rows were admitted and have left, or until it is closed by a verdict
-/// and its rows have left.
+/// A group lives until all its rows were admitted and have left. A group that a verdict closed
+/// lives until its rows have left.
 struct Group {
   GroupId id;
   bool solo = false;
   bool closed = false;
   std::uint32_t size = 1;
-  SampleId first;  // its place in the order, also after that row has left
+  SampleId first;  // its position in the order, even after that row has left
   std::uint32_t num_admitted = 0;
-  std::uint32_t judged = 0;
+  std::uint32_t num_retired = 0;
   std::uint32_t trained = 0;
   std::uint32_t accepted = 0;
   std::uint64_t bytes = 0;
@@ -51,19 +51,19 @@ struct Group {
 /// A live row.
 struct Row {
   SampleRow info;
-  std::uint64_t columns = 0;  // bit c: column c is there
+  std::uint64_t columns = 0;  // bit c: column c is present
   std::uint64_t bytes = 0;
   RowFacts facts;
   bool accepted = false;
   bool any_stale = false;
-  std::uint32_t num_open = 0;  // tasks that have neither acked it nor given it up as stale
+  std::uint32_t num_open = 0;  // tasks that have neither acked the row nor dropped it as stale
   Group* group = nullptr;
   std::vector<Cell> cells;  // by task
 
   [[nodiscard]] Unit unit() const noexcept { return {info.id.value, info.id.value}; }
 };
 
-/// A task with its sets of units.
+/// A task and its sets of units.
 struct Task {
   explicit Task(const TaskOptions& task) : options(task), ready(task.max_staleness) {}
 

@@ -32,7 +32,7 @@ void LeaseTable::remove(TaskRow row) {
   --sizes_[row.task];
   holder->second.erase(row);
   if (holder->second.empty()) {
-    consumers_.erase(holder);  // consumers come and go: nothing is kept of one without leases
+    consumers_.erase(holder);  // so that consumers without leases take no memory
   }
 }
 

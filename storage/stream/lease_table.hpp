@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds which row for which task, and until when.
+// Which consumer holds which row for which task, and until when.
 #pragma once
 
 #include <compare>
@@ -18,14 +18,14 @@
 
 namespace tidemill::storage {
 
-/// A row as one task sees it.
+/// A row and the task that leases it.
 struct TaskRow {
   TaskId task;
   SampleId row;
   friend auto operator<=>(const TaskRow&, const TaskRow&) = default;
 };
 
-/// All leases of a stream, found by row, by deadline and by consumer.
+/// All leases of a stream, indexed by row, by deadline and by consumer.
 ///
 /// Cost: O(log n) per lease touched.
 class LeaseTable {
@@ -36,17 +36,17 @@ public:
     const std::string* consumer = nullptr;  // a key of `consumers_`
   };
 
-  /// Enters a lease. Requires that the row is not leased for the task.
+  /// Adds a lease. Requires that the row is not leased for the task.
   void add(TaskRow row, std::string_view consumer, std::uint64_t generation, TimePoint deadline);
-  /// Removes a lease if it is there.
+  /// Removes a lease, if it exists.
   void remove(TaskRow row);
-  /// Moves the deadline of a lease. Requires that it is there.
+  /// Changes the deadline of a lease. Requires that the lease exists.
   void renew(TaskRow row, TimePoint deadline);
   void clear();
 
-  /// Returns a lease, or null. Borrowed until the next change.
+  /// Returns the lease of a row, or null. The result is borrowed until the next change.
   [[nodiscard]] const Lease* find(TaskRow row) const;
-  /// Returns the leases whose deadline is not after `now`, by task and admission order.
+  /// Returns the leases whose deadline is `now` or earlier, by task and admission order.
   [[nodiscard]] std::vector<TaskRow> due(TimePoint now) const;
   /// Returns the leases of a consumer, by task and admission order.
   [[nodiscard]] std::vector<TaskRow> held_by(std::string_view consumer) const;
@@ -58,7 +58,7 @@ public:
 private:
   struct TaskRowHash {
     std::size_t operator()(const TaskRow& x) const noexcept {
-      // Tasks are few: their bits go above those of any row id in use.
+      // There are few tasks, so their bits go above those of any row id in use.
       return std::hash<std::uint64_t>{}(x.row.value ^ (std::uint64_t{x.task.value} << 56U));
     }
   };

@@ -47,10 +47,10 @@ void ReadySet::set_version(std::uint64_t version) {
     stale_.emplace(unit, oldest_step);
   }
   if (back) {
-    // Only recovery lowers a version, so judging every stale unit again is cheap enough.
-    std::map<Unit, std::uint64_t> judged_again;
-    judged_again.swap(stale_);
-    for (const auto& [unit, oldest_step] : judged_again) {
+    // Only recovery lowers the version, so checking every stale unit again is cheap enough.
+    std::map<Unit, std::uint64_t> rechecked;
+    rechecked.swap(stale_);
+    for (const auto& [unit, oldest_step] : rechecked) {
       put(unit, oldest_step);
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The units that one task may be given, in admission order, fresh and stale apart.
+// The units that one task may lease, in admission order, with fresh and stale units apart.
 #pragma once
 
 #include <compare>
@@ -14,16 +14,16 @@
 
 namespace tidemill::storage {
 
-/// What one delivery consists of, a row or a group, ordered by admission.
+/// What one delivery consists of: a row or a group. Units are ordered by admission.
 struct Unit {
   std::uint64_t position = 0;  // id of the row, or of the group's first row
   std::uint64_t id = 0;        // of the row or of the group
   friend auto operator<=>(const Unit&, const Unit&) = default;
 };
 
-/// Deliverable units of one task.
+/// The ready units of one task.
 ///
-/// A unit is fresh when it has no version or `oldest_step + max_staleness >= version`. A change of
+/// A unit is fresh if it has no version or if `oldest_step + max_staleness >= version`. A change of
 /// the version moves only the units whose freshness changes.
 /// Cost: O(log n) per call, and per unit moved.
 class ReadySet {
@@ -32,9 +32,9 @@ public:
 
   /// Adds a unit, or changes its `oldest_step`.
   void put(Unit unit, std::uint64_t oldest_step);
-  /// Removes a unit if it is there.
+  /// Removes a unit, if it is present.
   void erase(Unit unit);
-  /// Judges all units by `version` from now on.
+  /// Sets the version that decides which units are fresh.
   void set_version(std::uint64_t version);
 
   [[nodiscard]] bool is_fresh(Unit unit) const { return fresh_.contains(unit); }
@@ -50,7 +50,7 @@ private:
   std::uint64_t version_ = 0;
   std::map<Unit, std::uint64_t> fresh_;
   std::map<Unit, std::uint64_t> stale_;
-  // Fresh units that can become stale, oldest version first. Kept only when staleness is judged.
+  // Fresh units that can become stale, oldest version first. Used only with `max_staleness`.
   std::set<std::pair<std::uint64_t, Unit>> by_step_;
 };
 

@@ -9,7 +9,7 @@
 namespace tidemill::storage {
 namespace {
 
-// Far above any cell, far below where sums of cells could overflow.
+// Far above the size of any cell, and small enough that sums of cells do not overflow.
 constexpr std::uint64_t kMaxCellBytes = std::uint64_t{1} << 40U;
 
 std::uint64_t bit_of(ColumnId column) noexcept {
@@ -83,7 +83,7 @@ Status StreamIndex::refuse(Refusal reason, Errc code, const std::string& detail)
 
 Status StreamIndex::put(const SampleRow& row, std::span<const CellInfo> columns,
                         const RowFacts& facts) {
-  if (const auto reason = judge_cells(columns)) {
+  if (const auto reason = check_cell_types(columns)) {
     return refuse(*reason, sample(row.id) + ": " + describe_cells(columns));
   }
   Row* live = find_row(row.id);
@@ -97,7 +97,7 @@ Status StreamIndex::put(const SampleRow& row, std::span<const CellInfo> columns,
   return {};
 }
 
-std::optional<Refusal> StreamIndex::judge_cells(std::span<const CellInfo> cells) const {
+std::optional<Refusal> StreamIndex::check_cell_types(std::span<const CellInfo> cells) const {
   for (const CellInfo& cell : cells) {
     if (cell.column.value >= options_.columns.size()) {
       return Refusal::kUnknownColumn;
@@ -147,14 +147,14 @@ Status StreamIndex::check_live_row(const Row& row, const SampleRow& named,
 }
 
 Status StreamIndex::check_new_row(const SampleRow& row) {
-  // Ids grow in admission order, so an id below the next one has left, or comes too late.
+  // Ids increase in admission order, so the row of a smaller id has left or comes too late.
   if (row.id.value < next_row_ || row.id.value == kNoStep) {
     return refuse(
         Refusal::kRowRetired, Errc::kNotFound,
         sample(row.id) + " has left; new samples have ids from " + std::to_string(next_row_));
   }
   if (row.group_size == 0) {
-    return check_room(row);
+    return check_byte_limit(row);
   }
   const std::string where = sample(row.id) + ", group " + std::to_string(row.group.value);
   if (options_.max_group_size == 0) {
@@ -165,7 +165,7 @@ Status StreamIndex::check_new_row(const SampleRow& row) {
                                           ", at most " + std::to_string(options_.max_group_size));
   }
   if (const auto group = groups_.find(row.group); group != groups_.end()) {
-    return check_group_place(group->second, row);
+    return check_group_index(group->second, row);
   }
   if (row.group.value < next_group_ || row.group.value == kNoStep) {
     return refuse(Refusal::kGroupRetired, Errc::kNotFound,
@@ -175,13 +175,13 @@ Status StreamIndex::check_new_row(const SampleRow& row) {
     return refuse(Refusal::kBadGroup, where + ": index " + std::to_string(row.index_in_group) +
                                           " in a group of " + std::to_string(row.group_size));
   }
-  return check_room(row);
+  return check_byte_limit(row);
 }
 
-Status StreamIndex::check_group_place(const Group& group, const SampleRow& row) {
+Status StreamIndex::check_group_index(const Group& group, const SampleRow& row) {
   const std::string where = sample(row.id) + ", group " + std::to_string(row.group.value);
   if (group.all_admitted()) {
-    return refuse(Refusal::kGroupFull, where + ": has all of its " + std::to_string(group.size));
+    return refuse(Refusal::kGroupFull, where + ": already has all " + std::to_string(group.size));
   }
   if (row.group_size != group.size || row.index_in_group >= group.size ||
       group.admitted[row.index_in_group] != 0) {
@@ -193,13 +193,13 @@ Status StreamIndex::check_group_place(const Group& group, const SampleRow& row) 
   return {};
 }
 
-Status StreamIndex::check_room(const SampleRow& row) {
+Status StreamIndex::check_byte_limit(const SampleRow& row) {
   if (options_.limit_bytes == 0 || bytes_reserved_ <= options_.limit_bytes - options_.group_bytes) {
     return {};
   }
   return refuse(Refusal::kByteLimit, Errc::kResourceExhausted,
                 sample(row.id) + ": " + std::to_string(bytes_reserved_) +
-                    " bytes are in use or kept for live groups; a group more needs " +
+                    " bytes are in use or reserved for live groups; another group needs " +
                     std::to_string(options_.group_bytes) + ", the limit is " +
                     std::to_string(options_.limit_bytes));
 }
@@ -266,7 +266,7 @@ void StreamIndex::write(Row& row, std::span<const CellInfo> columns, const RowFa
   }
   for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
     const CellState state = row.cells[task].state;
-    // The count of missing columns is the number of bits left here.
+    // The bits that remain are the missing columns.
     const int missing = std::popcount(tasks_[task].inputs & ~row.columns);
     if (state == CellState::kPending && missing == 0) {
       set_state(row, task, CellState::kReady);
@@ -363,12 +363,12 @@ void StreamIndex::sync_group(const Group& group, std::uint32_t task) {
   ++work_.units;
   Task& owner = tasks_[task];
   const internal::GroupCell& cell = group.cells[task];
-  if (group.closed) {  // on its way out, row by row
+  if (group.closed) {  // its rows are being removed one by one
     owner.ready.erase(group.unit());
     owner.waiting.erase(group.unit());
     return;
   }
-  if (cell.ready > 0 && cell.ready == group.size - group.judged) {
+  if (cell.ready > 0 && cell.ready == group.size - group.num_retired) {
     std::uint64_t oldest_step = kNoStep;
     for (const SampleId id : group.live) {
       oldest_step = std::min(oldest_step, find_row(id)->facts.oldest_step);

@@ -1,23 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control plane of a stream: which rows exist, who may have them next, who has them now.
+// The control plane of a stream: which rows exist, which tasks may lease them next, and which
+// consumers hold them now.
 //
-// Rows and order. A row is admitted by its first `put`; ids grow in that order, and the order never
-// changes. A row names its group, index and group size. It becomes ready for a task when all the
-// task's input columns are there; tasks do not influence each other.
+// A stream is the table between the stages of a run. Each stage is a task: it leases rows that have
+// its input columns, processes them, and writes its output columns. The index tracks rows, leases
+// and counters, but holds no data. The cells are in a `ColumnStore`, and a `StreamTable` keeps the
+// two in step.
 //
-// Leases. `lease` hands ready units (rows, or complete groups) to a consumer. The consumer answers
-// with one `complete`, which writes its output columns and acks. A lease that expires, is nacked,
-// or whose consumer is dropped makes the row ready again at its old place, one delivery more on its
-// count; at `max_deliveries` the row fails instead. Each lease has a generation greater than all
-// before it; a completion under an expired or older lease is refused and writes nothing.
+// Rows and order. The first `put` of a row admits it. Row ids increase in admission order, and this
+// order never changes. A row names its group, its index in the group, and the size of the group. It
+// becomes ready for a task when all the task's input columns are present. Tasks do not affect each
+// other: a row can be leased for one task while it is ready for another.
 //
-// Leaving. A row leaves when every task has acked it (trained), or by a verdict, for all tasks at
-// once. A group is complete when its size less the rows that left by a verdict are ready.
+// Leases. `lease` grants ready units (rows, or complete groups) to a consumer until a deadline,
+// which `renew` extends. The consumer finishes with one `complete`, which writes its output columns
+// and acks the rows in one step. If the lease expires, if the consumer nacks the row, or if the
+// consumer is dropped, the row becomes ready again at its old position in the order, and its number
+// of deliveries increases by one. When that number reaches `max_deliveries`, the row fails instead.
+// Every lease has a generation greater than those of all earlier leases. A completion under an
+// expired or older lease is refused and writes nothing, so a consumer that lost its lease cannot
+// overwrite the work of the next one.
 //
-// History. All that happened since the last commit is provisional: `restore` of the snapshot taken
-// with that commit undoes it. `commit` makes it final.
+// Leaving. A row leaves the index when every task is done with it, or when a verdict removes it for
+// all tasks at once. In the first case it counts as trained, or as dropped if a task removed it as
+// stale. A group is complete for a task when its ready rows and the rows that left by a verdict add
+// up to its size.
 //
-// Cost. O(log n) per row touched: no operation scans the table. Scans are marked so.
+// History. Everything since the last commit is provisional. `commit` makes it final. `restore` of
+// the snapshot that was taken with the last commit undoes it.
+//
+// Cost. Operations take O(log n) per row touched and never scan the table, except where a comment
+// says "Cost: scan".
 #pragma once
 
 #include <array>
@@ -43,34 +56,34 @@
 
 namespace tidemill::storage {
 
-/// What the index is told of one cell that is written.
+/// What the index needs to know about a cell that is written.
 struct CellInfo {
   ColumnId column;
   std::uint64_t bytes = 0;
   DType dtype = DType::kU8;  // of its elements
 };
 
-/// Asks for ready units.
-struct LeaseRequest {
+/// A request for ready units.
+struct LeaseOptions {
   TaskId task;
   std::string consumer = {};
   std::uint32_t count = 1;      // units, at least 1
-  std::uint32_t min_count = 1;  // nothing is leased when fewer are there
+  std::uint32_t min_count = 1;  // nothing is leased if fewer are deliverable
 };
 
 /// A row of a grant.
 struct GrantedRow {
   LeaseToken lease;
-  std::uint32_t deliveries = 0;  // earlier deliveries to this task that came back
+  std::uint32_t deliveries = 0;  // earlier deliveries to this task that were returned
 };
 
-/// What one rank of a grant receives, in admission order.
+/// The part of a grant for one rank, in admission order.
 struct GrantedShare {
   std::vector<GrantedRow> rows;
   std::uint64_t tokens = 0;
 };
 
-/// An answered `LeaseRequest`: one share, or one for each of the task's ranks.
+/// The result of a lease request: one share, or one for each of the task's ranks.
 struct Grant {
   std::vector<GrantedShare> shares;
   TimePoint deadline;
@@ -79,34 +92,34 @@ struct Grant {
   }
 };
 
-/// A row as a task hands it back.
-struct Completion {
+/// A finished row, as a task hands it back.
+struct FinishedRowInfo {
   LeaseToken lease;
   std::vector<CellInfo> columns = {};  // all outputs of the task
   RowFacts facts = {};
 };
 
-/// The places that live groups hold in the admission ledger.
-struct HeldPlaces {
-  std::int64_t running = 0;   // response not finished: `force_submit` of a restart
-  std::int64_t accepted = 0;  // finished, untrained: `unconsumed` of a restart
-  friend bool operator==(const HeldPlaces&, const HeldPlaces&) = default;
+/// The slots that live groups hold in the admission ledger.
+struct HeldSlots {
+  std::int64_t running = 0;   // response not finished; after a restart, goes to `force_submit`
+  std::int64_t accepted = 0;  // finished, not trained; after a restart, the ledger's `unconsumed`
+  friend bool operator==(const HeldSlots&, const HeldSlots&) = default;
 };
 
-/// What operations did beside their answers, in the order in which it happened.
+/// The effects of operations in addition to their results, in the order in which they happened.
 struct StreamEffects {
   std::vector<RetiredRow> retired;
   std::vector<TaskRow> returned;  // leases that expired or lost their consumer
-  PlaceChanges places;
+  SlotChanges slots;
 };
 
-/// How much the index has touched: cost follows the work, and a test holds it to that.
+/// How much the index has touched. A test checks that cost follows the work.
 struct WorkCounters {
   std::uint64_t rows = 0;
   std::uint64_t units = 0;
 };
 
-/// One lease, as `leases` shows it.
+/// One lease, as `leases` returns it.
 struct LeaseView {
   LeaseToken token;
   std::string consumer;
@@ -115,10 +128,11 @@ struct LeaseView {
 
 /// The control plane of one stream.
 ///
-/// Calls that take `now` first return every lease whose deadline is not after it, also when they
-/// are refused then. A refused call changes nothing else; its message begins with the reason's
-/// name, and it is counted under it. Errors: `kInvalidArgument` unless stated otherwise, with the
-/// reasons named. Threads: one call at a time; owns no lock, thread or clock.
+/// A call that takes `now` first ends every lease whose deadline is `now` or earlier, even if the
+/// call itself is then refused. A refused call changes nothing else. Its message begins with the
+/// name of the reason, and it is counted under that reason.
+/// Errors: `kInvalidArgument` unless stated otherwise, with the reasons that the comments name.
+/// Threads: one call at a time. Owns no lock, thread or clock.
 class StreamIndex {
 public:
   /// Makes an empty index.
@@ -131,84 +145,85 @@ public:
 
   // -- writing ---------------------------------------------------------------
 
-  /// Admits a row with its first columns, or adds columns to a live one. For a live row only the id
-  /// counts, and the group if one is named (`group_size` above 0).
-  /// Errors: `unknown_column`, `bad_column` (another type), `duplicate_column`; for a new row
-  /// `no_groups`, `bad_group`, `group_full`, `group_retired`, `byte_limit` (`kResourceExhausted`: a
-  /// new group waits); else `row_retired` (`kNotFound`), `group_mismatch`.
+  /// Admits a row with its first columns, or adds columns to a live row. Of a live row, only the id
+  /// matters, and the group if one is named (`group_size` above 0).
+  /// Errors: `unknown_column`, `bad_column` (another type), `duplicate_column`. For a new row, also
+  /// `no_groups`, `bad_group`, `group_full`, `group_retired` and `row_retired` (both `kNotFound`),
+  /// `byte_limit` (`kResourceExhausted`: the new group has to wait). For a live row, also
+  /// `group_mismatch`.
   [[nodiscard]] Status put(const SampleRow& row, std::span<const CellInfo> columns,
                            const RowFacts& facts);
 
   // -- delivery --------------------------------------------------------------
 
-  /// Leases up to `count` units in the task's order; nothing when fewer than `min_count` (exactly
-  /// `count` for a task with ranks) are deliverable. Stale units are dealt with first, as the
-  /// task's policy says, also when nothing is leased. Errors: `time_regress`, `unknown_task`,
-  /// `bad_count`.
-  [[nodiscard]] Result<Grant> lease(const LeaseRequest& request, TimePoint now);
+  /// Leases up to `count` units in the task's order. Leases nothing if fewer than `min_count` units
+  /// are deliverable, or fewer than `count` for a task with ranks. Applies the task's stale policy
+  /// first, even if nothing is leased afterwards.
+  /// Errors: `time_regress`, `unknown_task`, `bad_count`.
+  [[nodiscard]] Result<Grant> lease(const LeaseOptions& request, TimePoint now);
 
-  /// Writes the output columns of leased rows and acks them, each row wholly or not at all. For a
-  /// task that takes groups, all live rows of a group must be there, and are done or refused
-  /// together. Per row: `unknown_row`, `not_leased`, `old_lease`, `bad_column`, `duplicate_column`,
-  /// `group_refused`.
+  /// Writes the output columns of leased rows and acks the rows, each of them completely or not at
+  /// all. For a task that takes groups, `rows` must contain all live rows of a group, which are
+  /// done or refused together. Reasons per row: `unknown_row`, `not_leased`, `old_lease`,
+  /// `bad_column`, `duplicate_column`, `group_refused`.
   /// Errors: `time_regress`, `unknown_task`, `duplicate_row`, `partial_group`.
-  [[nodiscard]] Result<Settlement> complete(TaskId task, std::span<const Completion> rows,
+  [[nodiscard]] Result<Settlement> complete(TaskId task, std::span<const FinishedRowInfo> rows,
                                             TimePoint now);
 
-  /// Gives leased rows back: ready again at their old place, or failed after `max_deliveries`.
-  /// Rows and errors as in `complete`.
+  /// Gives leased rows back. They become ready again at their old position in the order, or fail
+  /// after `max_deliveries`. Rows and errors: as in `complete`.
   [[nodiscard]] Result<Settlement> nack(TaskId task, std::span<const LeaseToken> rows,
                                         std::string_view reason, TimePoint now);
 
-  /// Moves the deadline of leased rows to `now` plus the task's lease. Rows and errors as in
+  /// Sets the deadline of leased rows to `now` plus the task's lease. Rows and errors: as in
   /// `complete`.
   [[nodiscard]] Result<Settlement> renew(TaskId task, std::span<const LeaseToken> rows,
                                          TimePoint now);
 
-  /// Returns all leases of a consumer that is gone.
+  /// Ends all leases of a consumer that is gone. Their rows come back as from an expired lease.
   void drop_consumer(std::string_view consumer);
 
-  /// Moves the clock and returns every lease that is due.
+  /// Advances the clock and ends every lease that is due.
   /// Errors: `time_regress`.
   [[nodiscard]] Status expire(TimePoint now);
 
-  /// Returns when the next lease is due, if any is out.
+  /// Returns when the next lease is due, or nothing if no row is leased.
   [[nodiscard]] std::optional<TimePoint> next_deadline() const { return leases_.next_deadline(); }
 
   // -- verdicts --------------------------------------------------------------
 
-  /// Takes a row out for all tasks; a leased one too. With `kFail`, the rest of its group follows
-  /// `on_failed`.
+  /// Removes a row for all tasks, even if it is leased. After `kFail`, `on_failed` decides about
+  /// the rest of its group.
   /// Errors: `unknown_row` (`kNotFound`).
-  [[nodiscard]] Status judge(SampleId row, const Verdict& verdict);
+  [[nodiscard]] Status apply_verdict(SampleId row, const Verdict& verdict);
 
-  /// Takes all rows of a group out; rows of it that come later are refused.
-  /// Errors: `unknown_row` (`kNotFound`: no such group is live).
-  [[nodiscard]] Status judge_group(GroupId group, const Verdict& verdict);
+  /// Removes all rows of a group. Rows of it that come later are refused.
+  /// Errors: `unknown_row` (`kNotFound`) if no such group is live.
+  [[nodiscard]] Status apply_group_verdict(GroupId group, const Verdict& verdict);
 
   // -- versions --------------------------------------------------------------
 
-  /// Raises the version by which staleness is judged at the next `lease`.
+  /// Raises the version that decides which units are stale. Stale policies apply at the next
+  /// `lease`.
   /// Errors: `version_regress` (`kStaleVersion`).
   [[nodiscard]] Status set_version(std::uint64_t step);
-  /// Sets the version freely: recovery.
+  /// Sets the version to any value. For recovery.
   void restore_version(std::uint64_t step);
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
 
   // -- history ---------------------------------------------------------------
 
-  /// Makes all that happened so far final and returns how many rows left for good since the last
+  /// Makes everything that happened so far final. Returns how many rows have left since the last
   /// commit.
   std::uint64_t commit();
-  /// Returns the state that a commit of this moment keeps. Cost: scan of the live rows.
+  /// Returns the state that a commit at this moment stores. Cost: scan of the live rows.
   [[nodiscard]] IndexSnapshot snapshot() const;
-  /// Replaces the whole state by a snapshot's; no lease of before is honoured. On failure the index
-  /// is unchanged.
-  /// Errors: `foreign_snapshot` (other columns or tasks), `kCorruptData` (contradicts itself).
+  /// Replaces the whole state by that of a snapshot. All earlier leases become invalid. On failure
+  /// the index is unchanged.
+  /// Errors: `foreign_snapshot` (other columns or tasks); `kCorruptData` (it contradicts itself).
   [[nodiscard]] Status restore(const IndexSnapshot& snapshot);
 
-  /// Returns and forgets what happened since the last call. An owner calls it after every
-  /// operation.
+  /// Returns and clears the effects since the last call. The owner calls it after every operation.
   [[nodiscard]] StreamEffects take_effects();
 
   // -- observing -------------------------------------------------------------
@@ -220,30 +235,31 @@ public:
   [[nodiscard]] const TaskTotals& task_totals(TaskId task) const;
   [[nodiscard]] std::uint64_t refused(Refusal reason) const noexcept;
   [[nodiscard]] const WorkCounters& work() const noexcept { return work_; }
-  [[nodiscard]] HeldPlaces held_places() const noexcept { return held_; }
+  [[nodiscard]] HeldSlots held_slots() const noexcept { return held_; }
   [[nodiscard]] std::uint64_t num_live() const noexcept { return rows_.size(); }
   [[nodiscard]] std::uint64_t num_leased() const noexcept { return leases_.size(); }
   [[nodiscard]] std::uint64_t num_leased(TaskId task) const { return leases_.size(task); }
   [[nodiscard]] std::uint64_t num_ready(TaskId task) const;
-  /// Returns how many units are fresh and ready, in whatever order the task takes them.
+  /// Returns how many units are fresh and ready, whatever the task's delivery order.
   [[nodiscard]] std::uint64_t num_deliverable(TaskId task) const;
   [[nodiscard]] std::uint64_t bytes_used() const noexcept { return bytes_used_; }
-  /// Returns `bytes_used` plus the room kept for live groups to grow to `group_bytes`.
+  /// Returns `bytes_used` plus the bytes reserved for live groups to grow to `group_bytes`.
   [[nodiscard]] std::uint64_t bytes_reserved() const noexcept { return bytes_reserved_; }
-  /// Returns a live row, or null. Borrowed until the next change.
+  /// Returns a live row, or null. The result is borrowed until the next change.
   [[nodiscard]] const SampleRow* find(SampleId row) const;
-  /// Returns what is known of a live row's versions and tokens. Requires that it is live.
+  /// Returns the facts about the versions and tokens of a row. Requires that the row is live.
   [[nodiscard]] const RowFacts& facts(SampleId row) const;
-  /// Returns what the task waits for, in words: why its oldest unit that is not deliverable is not.
-  /// "new rows" when there is none at all; empty when all there is can be leased. Cost: scan.
+  /// Returns what the task waits for, in words: why its oldest undeliverable unit is not
+  /// deliverable. Returns "new rows" if the task has no unit, and "" if all its units are
+  /// deliverable. Cost: scan.
   [[nodiscard]] std::string waiting_for(TaskId task) const;
   /// Returns the rows ready for a task in admission order. Cost: scan.
   [[nodiscard]] std::vector<SampleId> ready_rows(TaskId task) const;
-  /// Returns the units that `lease` could deliver now, each as its rows. Cost: scan.
+  /// Returns the units that `lease` could deliver now, each as a list of its rows. Cost: scan.
   [[nodiscard]] std::vector<std::vector<SampleId>> deliverable(TaskId task) const;
   /// Returns the leases of a task in admission order. Cost: scan.
   [[nodiscard]] std::vector<LeaseView> leases(TaskId task) const;
-  /// Recomputes everything derived from the rows, and the conservation law
+  /// Recomputes everything that is derived from the rows, and checks the conservation law
   /// `admitted = trained + dropped + filtered + failed + live`. Cost: scan; for tests.
   /// Errors: `kInternal` naming the first contradiction.
   [[nodiscard]] Status check_invariants() const;
@@ -255,7 +271,7 @@ private:
   using Task = internal::Task;
 
   explicit StreamIndex(StreamOptions options);
-  StreamIndex& operator=(StreamIndex&&) = default;  // for `restore` alone
+  StreamIndex& operator=(StreamIndex&&) = default;  // only for `restore`
 
   // Lookup.
   [[nodiscard]] Row* find_row(SampleId id);
@@ -267,13 +283,13 @@ private:
   }
 
   // Writing.
-  [[nodiscard]] std::optional<Refusal> judge_cells(std::span<const CellInfo> cells) const;
+  [[nodiscard]] std::optional<Refusal> check_cell_types(std::span<const CellInfo> cells) const;
   [[nodiscard]] std::string describe_cells(std::span<const CellInfo> cells) const;
   [[nodiscard]] Status check_live_row(const Row& row, const SampleRow& named,
                                       std::span<const CellInfo> columns);
   [[nodiscard]] Status check_new_row(const SampleRow& row);
-  [[nodiscard]] Status check_group_place(const Group& group, const SampleRow& row);
-  [[nodiscard]] Status check_room(const SampleRow& row);
+  [[nodiscard]] Status check_group_index(const Group& group, const SampleRow& row);
+  [[nodiscard]] Status check_byte_limit(const SampleRow& row);
   Row& admit(const SampleRow& info);
   Group& group_for(const SampleRow& row);
   void write(Row& row, std::span<const CellInfo> columns, const RowFacts& facts);
@@ -281,7 +297,7 @@ private:
   void remove_bytes(Group& group, std::uint64_t bytes);
   [[nodiscard]] std::uint64_t reservation(const Group& group) const noexcept;
 
-  // Cells: the only places where a state, a counter or a set of units changes.
+  // Cells: only these functions change a state, a counter or a set of units.
   void set_state(Row& row, std::uint32_t task, CellState state);
   void sync(const Row& row, std::uint32_t task);
   void sync_group(const Group& group, std::uint32_t task);
@@ -289,22 +305,22 @@ private:
   // Delivery.
   [[nodiscard]] std::vector<SampleId> rows_of(const Task& task, Unit unit) const;
   void drop_stale(Task& task, std::uint32_t index);
-  [[nodiscard]] std::vector<Unit> select(const Task& task, const LeaseRequest& request) const;
-  [[nodiscard]] std::vector<std::vector<Unit>> deal(const Task& task,
-                                                    const std::vector<Unit>& units) const;
-  void grant_unit(Unit unit, const LeaseRequest& request, TimePoint deadline, GrantedShare& share);
+  [[nodiscard]] std::vector<Unit> select(const Task& task, const LeaseOptions& request) const;
+  [[nodiscard]] std::vector<std::vector<Unit>> distribute(const Task& task,
+                                                          const std::vector<Unit>& units) const;
+  void grant_unit(Unit unit, const LeaseOptions& request, TimePoint deadline, GrantedShare& share);
   void return_leases(const std::vector<TaskRow>& leased, const std::string& why);
   void return_row(TaskRow leased, const std::string& why);
 
   // Settlement.
   [[nodiscard]] Status begin_settlement(TaskId task, const std::vector<LeaseToken>& rows,
                                         TimePoint now);
-  [[nodiscard]] std::vector<std::optional<Refusal>> judge_leases(
+  [[nodiscard]] std::vector<std::optional<Refusal>> check_leases(
       TaskId task, const std::vector<LeaseToken>& rows) const;
   [[nodiscard]] std::optional<Refusal> check_outputs(const Task& task,
-                                                     const Completion& completion) const;
-  void refuse_torn_groups(TaskId task, const std::vector<LeaseToken>& rows,
-                          std::vector<std::optional<Refusal>>& reasons) const;
+                                                     const FinishedRowInfo& row) const;
+  void refuse_whole_groups(TaskId task, const std::vector<LeaseToken>& rows,
+                           std::vector<std::optional<Refusal>>& reasons) const;
   [[nodiscard]] Settlement report(const std::vector<LeaseToken>& rows,
                                   const std::vector<std::optional<Refusal>>& reasons);
   void settle(Row& row, std::uint32_t task, CellState state);
@@ -314,7 +330,7 @@ private:
   void fail(Row& row, const std::string& reason);
   void retire(SampleId id, RowOutcome outcome, const std::string& reason);
   void close(Group& group, const Verdict& verdict);
-  void leave(Group& group, RowOutcome outcome);
+  void remove_group(Group& group, RowOutcome outcome);
 
   // History and inspection.
   [[nodiscard]] RowSnapshot store_row(const Row& row) const;
@@ -330,10 +346,10 @@ private:
 
   StreamOptions options_;
   std::vector<Task> tasks_;
-  std::uint64_t accept_bit_ = 0;  // 0: places are not counted
+  std::uint64_t accept_bit_ = 0;  // 0: slots are not counted
   std::unordered_map<SampleId, Row> rows_;
   std::unordered_map<GroupId, Group> groups_;
-  std::unordered_map<SampleId, Group> solos_;  // stand-ins for the groups of rows without one
+  std::unordered_map<SampleId, Group> solos_;  // substitute groups of rows that have none
   LeaseTable leases_;
   TimePoint now_ = TimePoint::min();
   std::uint64_t version_ = 0;
@@ -342,7 +358,7 @@ private:
   std::uint64_t generation_ = 0;
   std::uint64_t bytes_used_ = 0;
   std::uint64_t bytes_reserved_ = 0;
-  HeldPlaces held_;
+  HeldSlots held_;
   StreamTotals totals_;
   StreamTotals committed_;
   StreamEffects effects_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The capacity rule in 64 bits: products are formed in 128 bits and clamped, sums are checked.
+// The capacity rule in 64 bits. Products are computed in 128 bits and clamped; sums are checked.
 #include "storage/versions/admission.hpp"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ Status AdmissionLedger::refuse(Refusal reason, const char* event, std::int64_t r
                                std::int64_t at_most) {
   ++refused_[static_cast<std::size_t>(reason)];
   return invalid_argument(std::string(refusal_name(reason)) + ": admission: " + event + " of " +
-                          std::to_string(rows) + ", possible are 0 to " + std::to_string(at_most));
+                          std::to_string(rows) + ", must be 0 to " + std::to_string(at_most));
 }
 
 Result<std::int64_t> AdmissionLedger::submit(std::int64_t rows) {
@@ -114,9 +114,9 @@ Status AdmissionLedger::forfeit(std::int64_t rows) {
   return {};
 }
 
-Status AdmissionLedger::apply(const PlaceChanges& changes) {
+Status AdmissionLedger::apply(const SlotChanges& changes) {
   const AdmissionState before = state_;
-  // Accepted first: a group may finish its last response and be filtered in one step.
+  // Accepting comes first: a group may finish its last response and be filtered in the same step.
   Status status = accept(changes.accepted);
   if (status.ok()) {
     status = abort(changes.aborted);

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only valve of a run: how many rows may be in flight so that none grows too stale.
+// The admission ledger: how many rows may be in flight, so that none becomes too stale. Apart from
+// the stream's byte limit, nothing else in a run limits the rows in flight.
 //
-// Every admitted row holds one place, in flight at first (`running`) and counted once its response
-// is finished (`accepted`). Each trained batch consumes `batch` places, whatever it held. A row
-// admitted at version v stands behind at most (max_staleness + v + 1) * batch places, the consumed
-// ones included; a trainer that takes whole groups in admission order therefore reaches it in the
-// batch it trains at version v + max_staleness or earlier. The bound needs that order: see the
-// stream's `DeliveryOrder::kStrict`.
+// Slots. Every admitted row holds one slot. The slot counts as `running` until the response of the
+// row is finished, and as `accepted` from then on. Each trained batch consumes `batch` slots, even
+// if it contained fewer rows.
 //
-// A place is freed before the response is finished by `abort` (failed) or `reject` (filtered), and
-// after it by `forfeit` (the group leaves without being trained). Freed places move the rows behind
-// them forward, never back, so the bound survives them. Whole groups give places back together.
+// Bound. A row that is admitted at version v gets one of the first (max_staleness + v + 1) * batch
+// slots, including those that earlier batches consumed. The batch that is trained at version k
+// takes slots k * batch up to (k + 1) * batch, provided that the trainer takes whole groups in
+// admission order. The trainer therefore reaches the row at version v + max_staleness at the
+// latest. The bound needs both parts: the capacity rule limits how many rows are ahead of a row,
+// and the order ensures that no later row is trained before it (see the stream's
+// `DeliveryOrder::kStrict`).
+//
+// Freed slots. Before the response is finished, `abort` (failed) and `reject` (filtered) free a
+// slot. Afterwards, `forfeit` frees it if the group leaves without being trained. A freed slot
+// moves all later rows forward and never back, so the bound still holds. The slots of a group are
+// given back together.
 #pragma once
 
 #include <array>
@@ -30,11 +37,11 @@ struct AdmissionOptions {
   std::int64_t version = 0;         // at the start
 };
 
-/// The ledger's whole state: what a checkpoint keeps.
+/// The whole state of a ledger.
 struct AdmissionState {
   std::int64_t version = 0;
   std::int64_t running = 0;
-  std::int64_t accepted = 0;  // since ever, less what was forfeited
+  std::int64_t accepted = 0;  // since the start of the run, without what was forfeited
   std::int64_t rejected = 0;  // since the last restart
   std::int64_t aborted = 0;   // since the last restart
   friend bool operator==(const AdmissionState&, const AdmissionState&) = default;
@@ -45,14 +52,14 @@ typename Inspector::result_type inspect(Inspector& f, AdmissionState& x) {
   return f(x.version, x.running, x.accepted, x.rejected, x.aborted);
 }
 
-/// Counts the places of a run by the capacity rule
+/// Counts the slots of a run by the capacity rule
 /// `capacity = min(max_concurrent - running, (max_staleness + version + 1) * batch - accepted -
 /// running)`.
 ///
-/// A refused event changes nothing; its message begins with the reason, and it is counted.
+/// A refused event changes nothing. Its message begins with the reason, and it is counted.
 /// Units: rows, versions (trained batches).
-/// Source: Fu et al. 2025 (AReaL), arXiv:2505.24298; `forfeit` and the errors are this project's.
-/// Errors: `bad_count` (a negative count, or one whose sum would not fit 64 bits), `underflow`,
+/// Source: Fu et al. 2025 (AReaL), arXiv:2505.24298; `forfeit` and the errors are additions.
+/// Errors: `bad_count` (a negative count, or one whose sum does not fit in 64 bits), `underflow`,
 /// `version_regress`.
 /// Threads: one call at a time.
 class AdmissionLedger {
@@ -61,36 +68,36 @@ public:
   /// Errors: `kInvalidArgument` if `max_staleness` or `version` is negative.
   [[nodiscard]] static Result<AdmissionLedger> create(const AdmissionOptions& options);
 
-  /// Returns how many rows may be admitted now. Negative after `force_submit` or `resize`.
+  /// Returns how many rows may be admitted now. May be negative after `force_submit` or `resize`.
   [[nodiscard]] std::int64_t capacity() const noexcept;
   [[nodiscard]] const AdmissionState& state() const noexcept { return state_; }
   [[nodiscard]] const AdmissionOptions& options() const noexcept { return options_; }
-  /// Returns the rows accepted and not yet consumed by a trained batch: what may be forfeited.
+  /// Returns how many accepted rows no trained batch has consumed yet. These may be forfeited.
   [[nodiscard]] std::int64_t untrained() const noexcept;
   /// Returns how often an event was refused for `reason`.
   [[nodiscard]] std::uint64_t refused(Refusal reason) const noexcept;
 
-  /// Admits up to `rows` and returns how many. Who admits whole groups asks for a multiple of their
-  /// size that `capacity` allows.
+  /// Admits up to `rows` and returns how many. A caller that admits whole groups asks for a
+  /// multiple of the group size that `capacity` allows.
   [[nodiscard]] Result<std::int64_t> submit(std::int64_t rows);
-  /// Admits `rows` whatever the capacity: rows that were admitted before a restart.
+  /// Admits `rows` whatever the capacity. For rows that were admitted before a restart.
   [[nodiscard]] Status force_submit(std::int64_t rows);
-  /// Counts finished responses.
+  /// Counts finished responses, whose slots change from `running` to `accepted`.
   [[nodiscard]] Status accept(std::int64_t rows);
-  /// Frees the places of rows filtered before their response was finished.
+  /// Frees the slots of rows that were filtered before their response was finished.
   [[nodiscard]] Status reject(std::int64_t rows);
-  /// Frees the places of rows that failed before their response was finished.
+  /// Frees the slots of rows that failed before their response was finished.
   [[nodiscard]] Status abort(std::int64_t rows);
-  /// Frees the places of finished rows whose group leaves untrained.
+  /// Frees the slots of finished rows whose group leaves without being trained.
   [[nodiscard]] Status forfeit(std::int64_t rows);
-  /// Does what a stream reports: accept, abort, reject and forfeit, all or none of them.
-  [[nodiscard]] Status apply(const PlaceChanges& changes);
-  /// Raises the version: one more batch was trained and published.
+  /// Applies the changes that a stream reports: accept, abort, reject and forfeit, all or none.
+  [[nodiscard]] Status apply(const SlotChanges& changes);
+  /// Raises the version after another batch was trained and published.
   [[nodiscard]] Status set_version(std::int64_t version);
-  /// Starts again at a committed version with `unconsumed` finished, untrained rows. Rows admitted
-  /// but not finished at that commit are admitted again by `force_submit`.
+  /// Starts again at a committed version with `unconsumed` finished but untrained rows. Rows that
+  /// were admitted but not finished at that commit are admitted again by `force_submit`.
   [[nodiscard]] Status restart(std::int64_t version, std::int64_t unconsumed);
-  /// Changes `max_concurrent`. Nothing in flight is stopped.
+  /// Changes `max_concurrent`. Rows in flight are not stopped.
   void resize(std::int64_t max_concurrent) noexcept;
 
 private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Retention of published weights by readers' leases.
+// Keeps published weights while readers hold them.
 #include "storage/versions/version_store.hpp"
 
 #include <limits>
@@ -58,60 +58,60 @@ bool VersionStore::is_newest(Versions::const_iterator entry) const {
   return next == versions_.end() || next->first.line != entry->first.line;
 }
 
-bool VersionStore::is_spare(Versions::const_iterator entry) const {
+bool VersionStore::is_unused(Versions::const_iterator entry) const {
   return entry->second.readers.empty() && !is_newest(entry);
 }
 
-std::string VersionStore::oldest_hold() const {
+std::string VersionStore::describe_oldest_hold() const {
   for (const auto& [version, entry] : versions_) {
     if (!entry.readers.empty()) {
-      return "; oldest hold: version " + to_string(version) + " by " +
+      return "; the oldest held version is " + to_string(version) + ", by " +
              entry.readers.begin()->second;
     }
   }
   return "; no version is held by a reader";
 }
 
-Status VersionStore::check_room(const PublishedWeights& weights) const {
-  // Publishing gives up the version that is the newest of its line now, unless a reader holds it.
+Status VersionStore::check_limits(const PublishedWeights& weights) const {
+  // Publishing discards the version that is now the newest of its line, unless a reader holds it.
   std::size_t versions = versions_.size() + 1;
-  std::map<const TensorMap*, std::uint32_t> leaving;
+  std::map<const TensorMap*, std::uint32_t> released;
   if (const auto superseded = newest(weights.version.line)) {
     const Entry& entry = versions_.at(*superseded);
     if (entry.readers.empty()) {
       --versions;
-      ++leaving[entry.weights.base.get()];
-      ++leaving[entry.weights.adapter.get()];
+      ++released[entry.weights.base.get()];
+      ++released[entry.weights.adapter.get()];
     }
   }
-  const std::set<const TensorMap*> coming{weights.base.get(), weights.adapter.get()};
+  const std::set<const TensorMap*> added{weights.base.get(), weights.adapter.get()};
   std::uint64_t bytes = bytes_used_;
-  for (const TensorMap* tensors : coming) {
+  for (const TensorMap* tensors : added) {
     if (tensors != nullptr && tensors_.find(tensors) == tensors_.end()) {
       bytes += tensor_bytes(*tensors);
     }
   }
-  for (const auto& [tensors, references] : leaving) {
+  for (const auto& [tensors, references] : released) {
     const auto kept = tensors_.find(tensors);
-    if (kept != tensors_.end() && kept->second.versions == references &&
-        !coming.contains(tensors)) {
+    if (kept != tensors_.end() && kept->second.versions == references && !added.contains(tensors)) {
       bytes -= kept->second.bytes;
     }
   }
   if (versions > options_.max_versions) {
-    return {Errc::kResourceExhausted, "version store: " + to_string(weights.version) +
-                                          " would be one more than max_versions " +
-                                          std::to_string(options_.max_versions) + oldest_hold()};
+    return {Errc::kResourceExhausted,
+            "version store: " + to_string(weights.version) + " would exceed max_versions " +
+                std::to_string(options_.max_versions) + describe_oldest_hold()};
   }
   if (options_.max_bytes != 0 && bytes > options_.max_bytes) {
-    return {Errc::kResourceExhausted, "version store: with " + to_string(weights.version) + " " +
+    return {Errc::kResourceExhausted, "version store: " + to_string(weights.version) + " needs " +
                                           std::to_string(bytes) + " bytes, above max_bytes " +
-                                          std::to_string(options_.max_bytes) + oldest_hold()};
+                                          std::to_string(options_.max_bytes) +
+                                          describe_oldest_hold()};
   }
   return {};
 }
 
-void VersionStore::count(const std::shared_ptr<const TensorMap>& tensors) {
+void VersionStore::add_reference(const std::shared_ptr<const TensorMap>& tensors) {
   if (tensors == nullptr) {
     return;
   }
@@ -122,7 +122,7 @@ void VersionStore::count(const std::shared_ptr<const TensorMap>& tensors) {
   }
 }
 
-void VersionStore::discount(const std::shared_ptr<const TensorMap>& tensors) {
+void VersionStore::remove_reference(const std::shared_ptr<const TensorMap>& tensors) {
   if (tensors == nullptr) {
     return;
   }
@@ -133,9 +133,9 @@ void VersionStore::discount(const std::shared_ptr<const TensorMap>& tensors) {
   }
 }
 
-void VersionStore::give_up(Versions::iterator entry) {
-  discount(entry->second.weights.base);
-  discount(entry->second.weights.adapter);
+void VersionStore::discard(Versions::iterator entry) {
+  remove_reference(entry->second.weights.base);
+  remove_reference(entry->second.weights.adapter);
   versions_.erase(entry);
 }
 
@@ -157,14 +157,14 @@ Status VersionStore::publish(PublishedWeights weights) {
     return {Errc::kVersionConflict, "version store: " + to_string(version) + " is older than " +
                                         to_string(*superseded) + ", the newest of its line"};
   }
-  TIDEMILL_RETURN_IF_ERROR(check_room(weights));
-  count(weights.base);
-  count(weights.adapter);
+  TIDEMILL_RETURN_IF_ERROR(check_limits(weights));
+  add_reference(weights.base);
+  add_reference(weights.adapter);
   versions_.emplace(version, Entry{std::move(weights), {}});
   if (superseded) {
     const auto entry = versions_.find(*superseded);
-    if (is_spare(entry)) {
-      give_up(entry);
+    if (is_unused(entry)) {
+      discard(entry);
     }
   }
   return {};
@@ -177,7 +177,7 @@ Result<VersionStore::Held> VersionStore::acquire(const PolicyVersion& version,
     const auto latest = newest(version.line);
     if (latest && version < *latest) {
       return Status(Errc::kStaleVersion, "version store: " + to_string(version) +
-                                             " was given up; the newest is " + to_string(*latest));
+                                             " was discarded; the newest is " + to_string(*latest));
     }
     return Status(Errc::kNotFound, "version store: " + to_string(version) + " was never published");
   }
@@ -195,8 +195,8 @@ Status VersionStore::release(VersionLease lease) {
   const auto entry = versions_.find(held->second);
   entry->second.readers.erase(lease);
   leases_.erase(held);
-  if (is_spare(entry)) {
-    give_up(entry);
+  if (is_unused(entry)) {
+    discard(entry);
   }
   return {};
 }

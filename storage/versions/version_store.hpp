@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The published weights of a run, kept as long as somebody reads them.
+// The published weights of a run, kept for as long as a reader needs them.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,23 @@
 
 namespace tidemill::storage {
 
-/// One publication: immutable tensors named by version and digests. Full-parameter runs publish
-/// `base`; adapter runs publish `adapter` over a base that all of them share.
+/// One publication: immutable tensors that version and digests identify. Full-parameter runs
+/// publish `base`. Adapter runs publish `adapter`, over a base that all their versions share.
 struct PublishedWeights {
   PolicyVersion version;
   std::string base_digest;
   std::string adapter_digest;                // empty: no adapter
-  std::shared_ptr<const TensorMap> base;     // null: readers hold the base with this digest
+  std::shared_ptr<const TensorMap> base;     // null: readers already have the base of this digest
   std::shared_ptr<const TensorMap> adapter;  // null: no adapter
 };
 
-/// Bounds a `VersionStore`.
+/// The limits of a `VersionStore`.
 struct VersionStoreOptions {
   std::uint32_t max_versions = 8;  // at least 1
   std::uint64_t max_bytes = 0;     // of distinct tensor sets; 0: no limit
 };
 
-/// Names one reader's hold on one version. Never used again.
+/// Names one reader's hold on one version. Never reused.
 struct VersionLease {
   std::uint64_t value = 0;
   friend auto operator<=>(const VersionLease&, const VersionLease&) = default;
@@ -39,18 +39,18 @@ struct VersionLease {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, PublishedWeights& x) {
-  return f(x.version, x.base_digest, x.adapter_digest);  // tensors travel on the bulk plane
+  return f(x.version, x.base_digest, x.adapter_digest);  // the tensors have to travel separately
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, VersionLease& x) {
   return f(x.value);
 }
 
-/// Keeps the newest version of every line, and any older one while a reader's lease holds it.
+/// Keeps the newest version of every line, and older versions while a reader holds them.
 ///
-/// What no reader holds and is not the newest of its line is given up at once. Tensor sets that
-/// versions share are counted once.
-/// Threads: one call at a time; the tensors handed out may be read anywhere.
+/// A version is discarded as soon as no reader holds it and it is not the newest of its line.
+/// Tensor sets that several versions share are counted once.
+/// Threads: one call at a time. Returned tensors may be read on any thread.
 class VersionStore {
 public:
   struct Held {
@@ -62,19 +62,20 @@ public:
   /// Errors: `kInvalidArgument` if `max_versions` is 0.
   [[nodiscard]] static Result<VersionStore> create(const VersionStoreOptions& options);
 
-  /// Keeps `weights` as the newest version of its line. Publishing the newest version again with
+  /// Stores `weights` as the newest version of its line. Publishing the newest version again with
   /// equal digests changes nothing.
-  /// Errors: `kVersionConflict` (older than the newest of its line, or equal with other digests),
-  /// `kInvalidArgument` (no digest), `kResourceExhausted` (readers hold so much that the new one
-  /// would pass a limit; names the oldest held version and its reader; nothing changes).
+  /// Errors: `kVersionConflict` (older than the newest of its line, or the same version with other
+  /// digests); `kInvalidArgument` (no digest); `kResourceExhausted` (readers hold so much that the
+  /// new version would exceed a limit; names the oldest held version and its reader). After an
+  /// error nothing has changed.
   [[nodiscard]] Status publish(PublishedWeights weights);
 
-  /// Returns a version and holds it for `reader` until released.
-  /// Errors: `kStaleVersion` (given up already), `kNotFound` (never published here).
+  /// Returns a version and holds it for `reader` until it is released.
+  /// Errors: `kStaleVersion` (already discarded), `kNotFound` (never published here).
   [[nodiscard]] Result<Held> acquire(const PolicyVersion& version, std::string_view reader);
 
   /// Ends a hold.
-  /// Errors: `kNotFound` (no such hold; a second release says so too).
+  /// Errors: `kNotFound` (no such hold, or already released).
   [[nodiscard]] Status release(VersionLease lease);
 
   /// Ends all holds of a reader that is gone and returns how many there were.
@@ -82,7 +83,7 @@ public:
 
   /// Returns the newest version of a line, if one was published.
   [[nodiscard]] std::optional<PolicyVersion> newest(std::uint32_t line) const;
-  /// Returns the oldest version of a line that is kept: held by a reader, or the newest.
+  /// Returns the oldest version of a line that is kept: held by a reader, or the newest itself.
   [[nodiscard]] std::optional<PolicyVersion> oldest_needed(std::uint32_t line) const;
   [[nodiscard]] std::size_t num_versions() const noexcept { return versions_.size(); }
   [[nodiscard]] std::uint64_t bytes_used() const noexcept { return bytes_used_; }
@@ -100,12 +101,12 @@ private:
 
   explicit VersionStore(const VersionStoreOptions& options) : options_(options) {}
   [[nodiscard]] bool is_newest(Versions::const_iterator entry) const;
-  [[nodiscard]] bool is_spare(Versions::const_iterator entry) const;
-  [[nodiscard]] Status check_room(const PublishedWeights& weights) const;
-  [[nodiscard]] std::string oldest_hold() const;
-  void count(const std::shared_ptr<const TensorMap>& tensors);
-  void discount(const std::shared_ptr<const TensorMap>& tensors);
-  void give_up(Versions::iterator entry);
+  [[nodiscard]] bool is_unused(Versions::const_iterator entry) const;
+  [[nodiscard]] Status check_limits(const PublishedWeights& weights) const;
+  [[nodiscard]] std::string describe_oldest_hold() const;
+  void add_reference(const std::shared_ptr<const TensorMap>& tensors);
+  void remove_reference(const std::shared_ptr<const TensorMap>& tensors);
+  void discard(Versions::iterator entry);
 
   VersionStoreOptions options_;
   Versions versions_;

@@ -41,7 +41,7 @@ protected:
     LeaseReply reply;
     reply.rows = std::move(rows);
     reply.ended = ended;
-    take(stream_->leases).answer(std::move(reply));
+    take(stream_->leases).reply(std::move(reply));
     drain();
   }
 
@@ -73,7 +73,7 @@ TEST_F(AdvantageWorkerTest, DecidesWholeGroupsAndWritesTheirAdvantages) {
   EXPECT_EQ(stream_->leases.size(), 1U);
 }
 
-TEST_F(AdvantageWorkerTest, FilteredGroupsLeaveWithTheReason) {
+TEST_F(AdvantageWorkerTest, FilteredGroupsAreRetiredWithTheReason) {
   filtered_ = "no signal";
   lease({trainable_row(0, 4), trainable_row(1, 4)});
   EXPECT_TRUE(stream_->acks.empty());
@@ -91,7 +91,7 @@ TEST_F(AdvantageWorkerTest, AGroupThatCannotBeDecidedFailsWithTheReason) {
   EXPECT_EQ(stream_->verdicts[0].verdict.reason, "advantage: reward of sample 0 is not finite");
 }
 
-TEST_F(AdvantageWorkerTest, ACellThatHoldsNoValueFailsItsGroup) {
+TEST_F(AdvantageWorkerTest, AnEmptyCellFailsItsGroup) {
   storage::LeasedRow empty = trainable_row(0, 4);
   for (storage::ColumnValue& cell : empty.columns) {
     if (cell.column.value == static_cast<std::uint32_t>(actors::SampleColumn::kReward)) {
@@ -103,7 +103,7 @@ TEST_F(AdvantageWorkerTest, ACellThatHoldsNoValueFailsItsGroup) {
   EXPECT_EQ(stream_->verdicts[0].verdict.kind, VerdictKind::kFail);
 }
 
-TEST_F(AdvantageWorkerTest, AsksAgainAfterAFailureOfTheStream) {
+TEST_F(AdvantageWorkerTest, RetriesAfterAFailureOfTheStream) {
   take(stream_->leases).fail({Errc::kUnavailable, "not now"});
   drain();
   EXPECT_TRUE(stream_->leases.empty());
@@ -111,13 +111,13 @@ TEST_F(AdvantageWorkerTest, AsksAgainAfterAFailureOfTheStream) {
   ASSERT_EQ(stream_->leases.size(), 1U);
   stream_->failure = {Errc::kUnavailable, "not now"};
   lease({trainable_row(0, 0)});
-  EXPECT_TRUE(stream_->leases.empty());  // the write failed: its lease will run out
+  EXPECT_TRUE(stream_->leases.empty());  // the ack failed; its leases will expire
   advance(200ms);
   EXPECT_EQ(stream_->leases.size(), 1U);
   EXPECT_FALSE(exit_->has_value());
 }
 
-TEST_F(AdvantageWorkerTest, AsksNoMoreOnceTheTaskHasEnded) {
+TEST_F(AdvantageWorkerTest, SendsNoRequestsAfterTheTaskHasEnded) {
   lease({}, /*ended=*/true);
   advance(1min);
   EXPECT_TRUE(stream_->leases.empty());

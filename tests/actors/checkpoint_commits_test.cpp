@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of actors/commit: a commit makes the way to disk and back.
+// Tests actors/commit: commits are converted to checkpoints and back.
 #include "actors/commit/checkpoint_commits.hpp"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ actors::RunInputs some_inputs() {
   return {"/models/small", false, "0123abcd", ""};
 }
 
-TEST(CheckpointCommits, ACommitSurvivesTheWayIntoPartsAndBack) {
+TEST(CheckpointCommits, ACommitSurvivesTheConversionToACheckpointAndBack) {
   const RunCommit commit = some_commit();
   const auto back = actors::from_checkpoint(actors::to_checkpoint(commit, some_inputs()));
   ASSERT_TRUE(back.ok()) << back.status().to_string();
@@ -57,7 +57,7 @@ TEST(CheckpointCommits, ACommitSurvivesTheWayIntoPartsAndBack) {
   EXPECT_EQ(back.value().data_digest, "0123abcd");
 }
 
-TEST(CheckpointCommits, AnAdaptersConfigAndBaseStandBesideIt) {
+TEST(CheckpointCommits, TheConfigAndBaseOfAnAdapterAreStoredWithIt) {
   RunCommit commit = some_commit();
   commit.weights.adapter = tensors("a", 2.0F);
   commit.weights.adapter_digest = digest_tensors(commit.weights.adapter);
@@ -80,7 +80,8 @@ TEST(CheckpointCommits, ACommitOfOtherDataIsRefused) {
   actors::RunInputs changed = some_inputs();
   changed.data_digest = "4567";
   commits->set_inputs(changed);
-  EXPECT_EQ(commits->load().status().message(), "data.train: not the data that the run began with");
+  EXPECT_EQ(commits->load().status().message(),
+            "data.train: not the data that the run was started with");
 }
 
 TEST(CheckpointCommits, ACommitOfAnotherAdapterIsRefused) {
@@ -97,10 +98,10 @@ TEST(CheckpointCommits, ACommitOfAnotherAdapterIsRefused) {
   inputs.adapter_config = R"({"lora_alpha": 400})";
   commits->set_inputs(inputs);
   EXPECT_EQ(commits->load().status().message(),
-            "train.adapter: not the adapter that the run began with");
+            "train.adapter: not the adapter that the run was started with");
 }
 
-TEST(CheckpointCommits, AnAdapterIsKeptAloneAndItsBaseByDigest) {
+TEST(CheckpointCommits, OnlyTheAdapterIsStoredAndItsBaseByDigest) {
   RunCommit commit = some_commit();
   commit.weights.adapter = tensors("a", 2.0F);
   commit.weights.adapter_digest = digest_tensors(commit.weights.adapter);
@@ -114,7 +115,7 @@ TEST(CheckpointCommits, AnAdapterIsKeptAloneAndItsBaseByDigest) {
   EXPECT_EQ(digest_tensors(back.value().weights.adapter), commit.weights.adapter_digest);
 }
 
-TEST(CheckpointCommits, TheBestWeightsComeBackToo) {
+TEST(CheckpointCommits, TheBestWeightsAreRestoredToo) {
   RunCommit commit = some_commit();
   EXPECT_FALSE(actors::from_checkpoint(actors::to_checkpoint(commit, {})).value().best.has_value());
   commit.best = actors::BestSoFar{0.1, 2, 5, {}};
@@ -140,21 +141,21 @@ TEST(CheckpointCommits, TheBestWeightsComeBackToo) {
   EXPECT_THAT(actors::from_checkpoint(checkpoint).status().message(), HasSubstr("\"best\""));
 }
 
-TEST(CheckpointCommits, AMissingPartIsNamed) {
+TEST(CheckpointCommits, AMissingPartIsNamedInTheError) {
   const storage::Checkpoint whole = actors::to_checkpoint(some_commit(), some_inputs());
   for (const char* part :
        {actors::kWeightsPart, actors::kOptimizerPart, actors::kStreamPart, actors::kMetaPart}) {
-    storage::Checkpoint lacking = whole;
-    lacking.tensors.erase(part);
-    lacking.blobs.erase(part);
-    const auto back = actors::from_checkpoint(lacking);
+    storage::Checkpoint incomplete = whole;
+    incomplete.tensors.erase(part);
+    incomplete.blobs.erase(part);
+    const auto back = actors::from_checkpoint(incomplete);
     ASSERT_FALSE(back.ok()) << part;
     EXPECT_EQ(back.status().code(), Errc::kCorruptData);
     EXPECT_THAT(back.status().message(), HasSubstr(std::string("\"") + part + "\""));
   }
 }
 
-TEST(CheckpointCommits, MetaThatCannotBeReadIsNamed) {
+TEST(CheckpointCommits, UnreadableMetaIsNamedInTheError) {
   for (const char* text : {"", "[]", "{\"format\": 1}", "{\"format\": 99}", "{\"format\": -1}"}) {
     storage::Checkpoint checkpoint = actors::to_checkpoint(some_commit(), some_inputs());
     checkpoint.blobs[actors::kMetaPart] = text;

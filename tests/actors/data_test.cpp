@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contracts of actors/data: what rows of a data set become for a model.
+// The contracts of actors/data: converting rows of a data set to token ids.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -25,19 +25,20 @@ using ::testing::HasSubstr;
 constexpr const char* kPlainTemplate =
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}";
-// Earlier text depends on later messages: it cannot be cut into turns.
-constexpr const char* kForgetfulTemplate =
+// Renders earlier text depending on later messages, so the text cannot be split into turns.
+constexpr const char* kContextDependentTemplate =
     "{% for m in messages %}{% if loop.last or m['role'] == 'user' %}<{{ m['role'] }}>"
     "{{ m['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
-// What the assistant says is not written at all, but what the user says may look like its header.
-constexpr const char* kDeafTemplate =
+// Does not render assistant messages, but a user message may look like the header of one.
+constexpr const char* kUserOnlyTemplate =
     "{% for m in messages %}{% if m['role'] == 'user' %}{{ m['content'] }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}";
 
 class DataTest : public ::testing::Test {
 protected:
-  // The tokenizer of the example model, with a chat template of the test's.
-  TextCodec codec(const std::string& chat_template = kPlainTemplate, actors::ChatForm form = {}) {
+  // Returns a codec with the tokenizer of the example model and the given chat template.
+  TextCodec codec(const std::string& chat_template = kPlainTemplate,
+                  actors::ChatOptions options = {}) {
     std::filesystem::copy_file(TIDEMILL_SOURCE_DIR "/examples/models/arithmetic/tokenizer.json",
                                directory_.path() / "tokenizer.json",
                                std::filesystem::copy_options::overwrite_existing);
@@ -46,7 +47,7 @@ protected:
       config.push_back({"chat_template", chat_template});
     }
     write("tokenizer_config.json", Json(std::move(config)).to_text());
-    auto loaded = TextCodec::load(directory_.path(), "2026-01-31T12:00:00", std::move(form));
+    auto loaded = TextCodec::load(directory_.path(), "2026-01-31T12:00:00", std::move(options));
     EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
     return std::move(loaded).value();
   }
@@ -55,12 +56,12 @@ protected:
     std::ofstream(path, std::ios::binary) << text;
     return path.string();
   }
-  // Text of all ids, special tokens kept.
+  // Returns the text of all ids, including special tokens.
   static std::string text_of(const TextCodec& codec, const std::vector<std::int32_t>& ids) {
     return codec.tokenizer().decode(ids, engines::SpecialTokenText::kKeep);
   }
-  // Text of the targets.
-  static std::string taught(const TextCodec& codec, const SupervisedTokens& tokens) {
+  // Returns the text of the targets.
+  static std::string target_text(const TextCodec& codec, const SupervisedTokens& tokens) {
     std::vector<std::int32_t> ids;
     for (std::size_t t = 0; t < tokens.ids.size(); ++t) {
       if (tokens.loss_mask[t] != 0) {
@@ -76,7 +77,7 @@ protected:
     storage::SupervisedRow row;
     row.kind = storage::SupervisedRow::Kind::kMessages;
     row.messages = std::move(messages);
-    row.place = {"train.jsonl", 3};
+    row.location = {"train.jsonl", 3};
     return row;
   }
 
@@ -85,36 +86,36 @@ protected:
 
 // -- text codec -----------------------------------------------------------------------------------
 
-TEST_F(DataTest, APromptIsEncodedAsItIs) {
+TEST_F(DataTest, APromptIsEncodedAsPlainText) {
   const TextCodec model = codec();
   const auto ids = model.prompt_ids(prompt_row("2+2="));
   ASSERT_TRUE(ids.ok()) << ids.status().to_string();
   EXPECT_EQ(text_of(model, ids.value()), "2+2=");
 }
 
-TEST_F(DataTest, MessagesAreRenderedUpToTheAnswer) {
+TEST_F(DataTest, MessagesAreRenderedUpToTheResponse) {
   const TextCodec model = codec();
   const auto ids = model.prompt_ids(prompt_row("", R"([{"role": "user", "content": "2+2="}])"));
   ASSERT_TRUE(ids.ok()) << ids.status().to_string();
   EXPECT_EQ(text_of(model, ids.value()), "<user>2+2=<|end|><assistant>");
 }
 
-TEST_F(DataTest, PromptsMayBeWhatTheUserSays) {
+TEST_F(DataTest, PromptsMayBeUserMessages) {
   const TextCodec model = codec(kPlainTemplate, {true, "be brief"});
   const auto ids = model.prompt_ids(prompt_row("2+2="));
   ASSERT_TRUE(ids.ok()) << ids.status().to_string();
   EXPECT_EQ(text_of(model, ids.value()), "<system>be brief<|end|><user>2+2=<|end|><assistant>");
   storage::SupervisedRow row;
   row.prompt = "2+2=";
-  row.answer = "4";
+  row.reference_answer = "4";
   const auto tokens = model.supervised(row);
   ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
   EXPECT_EQ(text_of(model, tokens.value().ids),
             "<system>be brief<|end|><user>2+2=<|end|><assistant>4<|end|>");
-  EXPECT_EQ(taught(model, tokens.value()), "4<|end|>");
+  EXPECT_EQ(target_text(model, tokens.value()), "4<|end|>");
 }
 
-TEST_F(DataTest, ASystemMessageStandsBeforeMessagesThatHaveNone) {
+TEST_F(DataTest, ASystemMessageIsAddedToMessagesWithoutOne) {
   const TextCodec model = codec(kPlainTemplate, {false, "be brief"});
   const auto added = model.prompt_ids(prompt_row("", R"([{"role": "user", "content": "a"}])"));
   ASSERT_TRUE(added.ok()) << added.status().to_string();
@@ -125,25 +126,25 @@ TEST_F(DataTest, ASystemMessageStandsBeforeMessagesThatHaveNone) {
   EXPECT_EQ(text_of(model, own.value()), "<system>s<|end|><user>a<|end|><assistant>");
 }
 
-TEST_F(DataTest, ASystemMessageBeforeNoMessagesIsRefused) {
+TEST_F(DataTest, ASystemMessageForPlainTextIsRefused) {
   const TextCodec model = codec(kPlainTemplate, {false, "be brief"});
   const std::string problem =
-      "is text, without the messages that data.system begins; set data.chat, or leave data.system "
-      "out";
+      "data.system requires messages, but the row is plain text; set data.chat or remove "
+      "data.system";
   EXPECT_THAT(model.prompt_ids(prompt_row("2+2=")).status().message(), HasSubstr(problem));
   storage::SupervisedRow row;
   row.prompt = "2+2=";
-  row.answer = "4";
+  row.reference_answer = "4";
   EXPECT_THAT(model.supervised(row).status().message(), HasSubstr(problem));
 }
 
-TEST_F(DataTest, PromptsAsMessagesNeedAChatTemplate) {
+TEST_F(DataTest, PromptsAsMessagesRequireAChatTemplate) {
   codec("");
   const auto loaded = TextCodec::load(directory_.path(), "", {true, ""});
   EXPECT_THAT(loaded.status().message(), HasSubstr("no chat template"));
 }
 
-TEST_F(DataTest, PromptErrorsBeginWithTheRowsPlace) {
+TEST_F(DataTest, PromptErrorsBeginWithTheLocationOfTheRow) {
   const auto empty = codec().prompt_ids(prompt_row(""));
   EXPECT_EQ(empty.status().message(), "train.jsonl:3: the prompt has no tokens");
   const auto invalid = codec().prompt_ids(prompt_row("\xff"));
@@ -155,18 +156,18 @@ TEST_F(DataTest, PromptErrorsBeginWithTheRowsPlace) {
   EXPECT_THAT(no_template.status().message(), HasSubstr("no chat template"));
 }
 
-TEST_F(DataTest, AnAnswerAndTheEndTokenAreTaught) {
+TEST_F(DataTest, TheTargetsAreTheReferenceAnswerAndTheEndToken) {
   const TextCodec model = codec();
   storage::SupervisedRow row;
   row.prompt = "2+2=";
-  row.answer = "4";
+  row.reference_answer = "4";
   const auto tokens = model.supervised(row);
   ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
   EXPECT_EQ(text_of(model, tokens.value().ids), "2+2=4<|end|>");
-  EXPECT_EQ(taught(model, tokens.value()), "4<|end|>");
+  EXPECT_EQ(target_text(model, tokens.value()), "4<|end|>");
 }
 
-TEST_F(DataTest, WhatTheAssistantSaysIsTaughtInEveryTurn) {
+TEST_F(DataTest, TheTargetsAreAllAssistantTurns) {
   const TextCodec model = codec();
   const auto tokens = model.supervised(message_row(
       R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "one"},)"
@@ -174,14 +175,14 @@ TEST_F(DataTest, WhatTheAssistantSaysIsTaughtInEveryTurn) {
   ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
   EXPECT_EQ(text_of(model, tokens.value().ids),
             "<user>a<|end|><assistant>one<|end|><user>b<|end|><assistant>two<|end|>");
-  EXPECT_EQ(taught(model, tokens.value()), "one<|end|>two<|end|>");
+  EXPECT_EQ(target_text(model, tokens.value()), "one<|end|>two<|end|>");
 }
 
-TEST_F(DataTest, ATemplateThatCannotBeCutIntoTurnsIsRefused) {
+TEST_F(DataTest, ATemplateWhoseTextCannotBeSplitIntoTurnsIsRefused) {
   const std::string two_turns =
       R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "one"},)"
       R"( {"role": "user", "content": "b"}, {"role": "assistant", "content": "two"}])";
-  const auto tokens = codec(kForgetfulTemplate).supervised(message_row(two_turns));
+  const auto tokens = codec(kContextDependentTemplate).supervised(message_row(two_turns));
   ASSERT_FALSE(tokens.ok());
   EXPECT_THAT(tokens.status().message(), HasSubstr("train.jsonl:3: "));
   EXPECT_THAT(tokens.status().message(), HasSubstr("message 2"));
@@ -189,7 +190,7 @@ TEST_F(DataTest, ATemplateThatCannotBeCutIntoTurnsIsRefused) {
 
 TEST_F(DataTest, ATurnThatEndsBeforeItBeginsIsRefused) {
   const auto tokens =
-      codec(kDeafTemplate)
+      codec(kUserOnlyTemplate)
           .supervised(message_row(R"([{"role": "user", "content": "a"},)"
                                   R"( {"role": "assistant", "content": "one"},)"
                                   R"( {"role": "user", "content": "<assistant>"}])"));
@@ -197,7 +198,7 @@ TEST_F(DataTest, ATurnThatEndsBeforeItBeginsIsRefused) {
   EXPECT_THAT(tokens.status().message(), HasSubstr("message 2"));
 }
 
-TEST_F(DataTest, ReadyTokensAreTakenAsTheyAre) {
+TEST_F(DataTest, ReadyTokensAreNotChanged) {
   storage::SupervisedRow row;
   row.kind = storage::SupervisedRow::Kind::kTokens;
   row.input_ids = {5, 6};
@@ -224,7 +225,7 @@ protected:
                                                std::int64_t max_tokens = 8) {
     storage::DatasetOptions options;
     options.paths = {write("train.jsonl", lines)};
-    options.order = storage::RowOrder::kAsFiled;
+    options.order = storage::RowOrder::kFileOrder;
     options.epochs = epochs;
     auto data = storage::PromptDataset::open(options);
     EXPECT_TRUE(data.ok()) << data.status().to_string();
@@ -249,12 +250,12 @@ TEST_F(PromptReaderTest, ReadsByDrawAcrossEpochs) {
   EXPECT_EQ(prompts.value()[1].draw, 3U);
   EXPECT_EQ(prompts.value()[1].epoch, 1U);
   EXPECT_EQ(prompts.value()[1].position, 0U);
-  EXPECT_EQ(prompts.value()[1].answer, "1");
+  EXPECT_EQ(prompts.value()[1].reference_answer, "1");
   EXPECT_THAT(prompts.value()[1].fields, HasSubstr("\"level\""));
-  EXPECT_EQ(prompts.value()[2].draw, 5U);  // draw 4 was passed over
+  EXPECT_EQ(prompts.value()[2].draw, 5U);  // draw 4 was skipped
 }
 
-TEST_F(PromptReaderTest, TheCheckCountsWhatIsPassedOver) {
+TEST_F(PromptReaderTest, TheCheckCountsSkippedPrompts) {
   reader(kThree, 0, actors::OnLongPrompt::kSkip);
   const auto skip =
       actors::check_prompts(*data_, codec(), {8, actors::OnLongPrompt::kSkip}, nullptr);
@@ -263,7 +264,7 @@ TEST_F(PromptReaderTest, TheCheckCountsWhatIsPassedOver) {
   EXPECT_THAT(skip.value().too_long.first, HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
 }
 
-TEST_F(PromptReaderTest, ALongPromptMayLoseItsFirstTokens) {
+TEST_F(PromptReaderTest, ALongPromptMayBeTruncated) {
   const auto whole = reader(kThree, 1, actors::OnLongPrompt::kError, 100)->read(1, 1);
   const auto cut = reader(kThree, 1, actors::OnLongPrompt::kTruncateLeft)->read(0, 9);
   ASSERT_TRUE(whole.ok() && cut.ok()) << cut.status().to_string();
@@ -283,7 +284,7 @@ TEST_F(PromptReaderTest, ALongPromptMayLoseItsFirstTokens) {
           .ok());
 }
 
-TEST_F(PromptReaderTest, TheCheckRefusesRowsByTheirLine) {
+TEST_F(PromptReaderTest, TheCheckRefusesRowsNamingTheirLine) {
   reader(kThree, 0, actors::OnLongPrompt::kError);
   const auto long_prompt =
       actors::check_prompts(*data_, codec(), {8, actors::OnLongPrompt::kError}, nullptr);
@@ -300,25 +301,25 @@ TEST_F(PromptReaderTest, TheCheckRefusesRowsByTheirLine) {
   EXPECT_THAT(answer.status().message(), HasSubstr("train.jsonl:2: no answer"));
 }
 
-TEST_F(PromptReaderTest, AnswersFewerOnlyWhenTheDataEnds) {
+TEST_F(PromptReaderTest, ReturnsFewerPromptsOnlyIfTheDataEnds) {
   const auto prompts = reader(kThree, 1, actors::OnLongPrompt::kSkip)->read(0, 9);
   ASSERT_TRUE(prompts.ok());
   EXPECT_EQ(prompts.value().size(), 2U);
 }
 
-TEST_F(PromptReaderTest, ALongPromptIsAnErrorThatNamesItsLine) {
+TEST_F(PromptReaderTest, ALongPromptIsAnErrorNamingItsLine) {
   const auto prompts = reader(kThree, 1, actors::OnLongPrompt::kError)->read(0, 9);
   EXPECT_EQ(prompts.status().code(), Errc::kInvalidArgument);
   EXPECT_THAT(prompts.status().message(), HasSubstr("train.jsonl:2: the prompt has 22 tokens"));
 }
 
-TEST_F(PromptReaderTest, WhenEveryPromptIsTooLongTheSearchEnds) {
+TEST_F(PromptReaderTest, TheSearchEndsIfEveryPromptIsTooLong) {
   const auto prompts = reader(kThree, 0, actors::OnLongPrompt::kSkip, 1)->read(0, 1);
   EXPECT_EQ(prompts.status().code(), Errc::kInvalidArgument);
   EXPECT_THAT(prompts.status().message(), HasSubstr("6 prompts in a row are longer than 1 tokens"));
 }
 
-TEST_F(PromptReaderTest, LongPromptsInARowAreNoReasonToEnd) {
+TEST_F(PromptReaderTest, ManyLongPromptsInARowDoNotEndTheSearch) {
   storage::DatasetOptions options;
   options.paths = {write("good.jsonl", "{\"prompt\": \"one\"}\n{\"prompt\": \"two\"}\n"),
                    write("long.jsonl", "{\"prompt\": \"much too long for this\"}\n")};
@@ -331,7 +332,8 @@ TEST_F(PromptReaderTest, LongPromptsInARowAreNoReasonToEnd) {
   const auto weighted = read();
   ASSERT_TRUE(weighted.ok()) << weighted.status().to_string();
   EXPECT_EQ(weighted.value().size(), 50U);
-  // First in one epoch and last in the next: nearly two epochs lie between.
+  // If the short prompt comes first in one epoch and last in the next, nearly two epochs of prompts
+  // are skipped in a row.
   std::string lines = "{\"prompt\": \"one\"}\n";
   for (int i = 0; i < 9; ++i) {
     lines += "{\"prompt\": \"much too long for this\"}\n";
@@ -354,7 +356,7 @@ TEST_F(PromptReaderTest, AllPromptsAreReadOnceInTheOrderOfTheFile) {
   EXPECT_EQ(prompts.value().too_long.count, 0U);
 }
 
-TEST_F(PromptReaderTest, LongPromptsOfAnEvaluationFareAsInTraining) {
+TEST_F(PromptReaderTest, LongPromptsOfAnEvaluationAreHandledAsInTraining) {
   reader(kThree, 0, actors::OnLongPrompt::kError);
   const auto read = [&](actors::OnLongPrompt on_long, std::int64_t max_tokens) {
     return actors::read_all_prompts(*data_, codec(), {max_tokens, on_long});
@@ -376,26 +378,26 @@ TEST_F(PromptReaderTest, LongPromptsOfAnEvaluationFareAsInTraining) {
             "data.eval: every prompt is longer than 1 tokens");
 }
 
-TEST_F(PromptReaderTest, TheCheckMeasuresTheLargestPromptAsARowHoldsIt) {
+TEST_F(PromptReaderTest, TheCheckMeasuresTheLargestPromptInARow) {
   const auto reading = reader(kThree, 1, actors::OnLongPrompt::kTruncateLeft);
   const actors::DatasetPromptOptions cut{8, actors::OnLongPrompt::kTruncateLeft};
   const auto facts = actors::check_prompts(*data_, codec(), cut, nullptr);
   ASSERT_TRUE(facts.ok()) << facts.status().to_string();
   EXPECT_EQ(facts.value().largest, data_->files().front() + ":2");
-  // Its ids are cut, its text and its fields are not.
-  EXPECT_EQ(facts.value().most_bytes,
+  // Its ids are truncated, but its text and its fields are not.
+  EXPECT_EQ(facts.value().max_bytes,
             8 * 4 + std::string("much too long for this").size() +
                 std::string(R"({"prompt": "much too long for this"})").size());
-  std::uint64_t most = 0;
+  std::uint64_t max_bytes = 0;
   for (const actors::Prompt& prompt : reading->read(0, 3).value()) {
-    most = std::max(most, 4 * prompt.ids.size() + prompt.prompt.size() + prompt.answer.size() +
-                              prompt.fields.size());
+    max_bytes = std::max(max_bytes, 4 * prompt.ids.size() + prompt.prompt.size() +
+                                        prompt.reference_answer.size() + prompt.fields.size());
   }
-  EXPECT_EQ(facts.value().most_bytes, most);
+  EXPECT_EQ(facts.value().max_bytes, max_bytes);
   const auto skipped =
       actors::check_prompts(*data_, codec(), {8, actors::OnLongPrompt::kSkip}, nullptr);
   ASSERT_TRUE(skipped.ok());
-  EXPECT_EQ(skipped.value().largest, data_->files().front() + ":1") << "of those that are used";
+  EXPECT_EQ(skipped.value().largest, data_->files().front() + ":1") << "of those not skipped";
 }
 
 // -- sequences ------------------------------------------------------------------------------------
@@ -407,7 +409,7 @@ protected:
       const std::string& model = "") {
     storage::DatasetOptions options;
     options.paths = {write("train.jsonl", lines)};
-    options.order = storage::RowOrder::kAsFiled;
+    options.order = storage::RowOrder::kFileOrder;
     options.epochs = 1;
     auto data = storage::SupervisedDataset::open(options);
     EXPECT_TRUE(data.ok()) << data.status().to_string();
@@ -422,7 +424,7 @@ protected:
   std::vector<std::string> log_;
 };
 
-TEST_F(SequenceReaderTest, ReadyTokensNeedNoTokenizer) {
+TEST_F(SequenceReaderTest, ReadyTokensRequireNoTokenizer) {
   const auto sequences = reader(
       "{\"input_ids\": [1, 2], \"loss_mask\": [0, 1]}\n"
       "{\"input_ids\": [3], \"loss_mask\": [0]}\n",
@@ -430,13 +432,13 @@ TEST_F(SequenceReaderTest, ReadyTokensNeedNoTokenizer) {
   ASSERT_TRUE(sequences.ok()) << sequences.status().to_string();
   const auto batch = sequences.value()->read(0, 4);
   ASSERT_TRUE(batch.ok());
-  ASSERT_EQ(batch.value().size(), 2U);  // the data ends
+  ASSERT_EQ(batch.value().size(), 2U);  // the data ends after two rows
   EXPECT_EQ(batch.value()[1].id, SampleId{1});
   EXPECT_EQ(batch.value()[0].ids, (std::vector<std::int32_t>{1, 2}));
   EXPECT_EQ(batch.value()[0].response_mask, (std::vector<std::uint8_t>{0, 1}));
 }
 
-TEST_F(SequenceReaderTest, TextNeedsTheTokenizerAtOnce) {
+TEST_F(SequenceReaderTest, TextRequiresTheTokenizerImmediately) {
   const auto missing = reader("{\"prompt\": \"1+\", \"answer\": \"2\"}\n",
                               actors::OnLongPrompt::kError, "/nonexistent");
   EXPECT_FALSE(missing.ok());
@@ -447,11 +449,11 @@ TEST_F(SequenceReaderTest, TextNeedsTheTokenizerAtOnce) {
   EXPECT_EQ(sequences.value()->read(0, 1).value().at(0).ids.size(), 4U);
 }
 
-TEST_F(SequenceReaderTest, ALongSequenceIsRefusedOrTeachesNothingInItsPlace) {
+TEST_F(SequenceReaderTest, ALongSequenceIsRefusedOrMaskedOrTruncated) {
   const std::string lines =
       "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7], \"loss_mask\": [0, 1, 1, 1, 1, 1, 1]}\n"
       "{\"input_ids\": [8, 9], \"loss_mask\": [0, 1]}\n";
-  const auto refused = reader(lines);  // at once, not when its turn comes
+  const auto refused = reader(lines);  // refused by the check, before it is drawn
   EXPECT_EQ(refused.status().code(), Errc::kInvalidArgument);
   EXPECT_THAT(refused.status().message(), HasSubstr("train.jsonl:1: the sequence has 7 tokens"));
   const auto masked = reader(lines, actors::OnLongPrompt::kSkip).value()->read(0, 2);
@@ -459,16 +461,16 @@ TEST_F(SequenceReaderTest, ALongSequenceIsRefusedOrTeachesNothingInItsPlace) {
   ASSERT_EQ(masked.value().size(), 2U);
   EXPECT_EQ(masked.value()[0].response_mask, (std::vector<std::uint8_t>{0}));
   EXPECT_EQ(masked.value()[1].id, SampleId{1});
-  ASSERT_EQ(log_.size(), 1U);  // said once, of all rows
-  EXPECT_THAT(log_[0], HasSubstr("data.train: 1 of 2 sequences have more than 6 tokens and teach "
-                                 "nothing; the first: "));
+  ASSERT_EQ(log_.size(), 1U);  // one line for all rows
+  EXPECT_THAT(log_[0], HasSubstr("data.train: 1 of 2 sequences have more than 6 tokens and are "
+                                 "masked; the first: "));
   EXPECT_THAT(log_[0], HasSubstr("train.jsonl:1"));
   const auto cut = reader(lines, actors::OnLongPrompt::kTruncateLeft).value()->read(0, 2);
   ASSERT_TRUE(cut.ok());
   EXPECT_EQ(cut.value()[0].ids, (std::vector<std::int32_t>{2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(cut.value()[0].response_mask, (std::vector<std::uint8_t>{0, 1, 1, 1, 1, 1}));
   EXPECT_EQ(cut.value()[1].ids, (std::vector<std::int32_t>{8, 9}));
-  EXPECT_THAT(log_.at(1), HasSubstr("and are cut; the first: "));
+  EXPECT_THAT(log_.at(1), HasSubstr("and are truncated; the first: "));
 }
 
 TEST_F(SequenceReaderTest, ATokenOutsideTheVocabularyIsNamed) {

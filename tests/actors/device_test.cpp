@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of actors/device/handles.hpp, on replayed engines.
+// Tests the contract of actors/device/handles.hpp on replayed engines.
 #include <chrono>
 #include <string>
 
@@ -29,7 +29,7 @@ public:
   }
 };
 
-// A rollout engine whose steps fail when told to.
+// A rollout engine whose steps fail while `failure` is set.
 class FailingRollout final : public engines::RolloutEngine {
 public:
   explicit FailingRollout(std::unique_ptr<engines::RolloutEngine> inner)
@@ -91,10 +91,10 @@ protected:
     request.min_step = min_step;
     return request;
   }
-  Asked<RolloutResult> generate(const engines::RolloutRequest& request) {
-    auto asked = ask<RolloutResult>(device_, atom::generate_v, request);
+  Reply<RolloutResult> generate(const engines::RolloutRequest& request) {
+    auto reply = ask<RolloutResult>(device_, atom::generate_v, request);
     drain();
-    return asked;
+    return reply;
   }
   static TrainSequence sequence(std::uint64_t id) {
     TrainSequence sequence;
@@ -116,26 +116,26 @@ protected:
     }
     return job;
   }
-  Asked<TrainOutcome> train(const TrainJob& job) {
-    auto asked = ask<TrainOutcome>(device_, atom::train_v, job);
+  Reply<TrainOutcome> train(const TrainJob& job) {
+    auto reply = ask<TrainOutcome>(device_, atom::train_v, job);
     drain();
-    return asked;
+    return reply;
   }
-  Asked<PolicyVersion> load(engines::Snapshot snapshot) {
-    auto asked = ask<PolicyVersion>(device_, atom::load_v, std::move(snapshot));
+  Reply<PolicyVersion> load(engines::Snapshot snapshot) {
+    auto reply = ask<PolicyVersion>(device_, atom::load_v, std::move(snapshot));
     drain();
-    return asked;
+    return reply;
   }
-  template <class Answer>
-  bool until(const Asked<Answer>& asked) {
-    return run_until([&] { return asked.answered(); });
+  template <class Value>
+  bool until(const Reply<Value>& reply) {
+    return run_until([&] { return reply.arrived(); });
   }
 
   engines::ReplayOptions replay_;
   engines::Snapshot initial_;
   std::unique_ptr<FailingRollout> rollout_;
   std::unique_ptr<engines::TrainEngine> train_;
-  std::vector<std::size_t> minibatches_;  // sizes, as the losses were made
+  std::vector<std::size_t> minibatches_;  // sizes, in the order in which the losses were made
   std::size_t failing_loss_ = 0;          // counts from 1
   actors::DeviceActor device_;
   std::shared_ptr<std::optional<Status>> exit_;
@@ -143,13 +143,13 @@ protected:
 
 // -- generating -----------------------------------------------------------------------------------
 
-TEST_F(DeviceTest, GenerateAnswersWhenTheResponseHasEnded) {
+TEST_F(DeviceTest, GenerateRepliesWhenTheResponseHasEnded) {
   start();
   const auto shorter = generate(request(0));
   const auto longer = generate(request(3));
-  EXPECT_FALSE(shorter.answered());
+  EXPECT_FALSE(shorter.arrived());
   ASSERT_TRUE(until(shorter));
-  EXPECT_FALSE(longer.answered());
+  EXPECT_FALSE(longer.arrived());
   ASSERT_TRUE(until(longer));
   EXPECT_EQ(longer.value().response_ids.size(), 4U);
   EXPECT_EQ(longer.value().versions.at(0).version, initial_.version);
@@ -157,33 +157,33 @@ TEST_F(DeviceTest, GenerateAnswersWhenTheResponseHasEnded) {
   EXPECT_GT(now(), TimePoint{});  // iterations take virtual time
 }
 
-TEST_F(DeviceTest, AnIdleDeviceStepsNothing) {
+TEST_F(DeviceTest, AnIdleDeviceStepsNoEngine) {
   start();
   advance(1min);
   EXPECT_EQ(rollout_->steps, 0);
 }
 
-TEST_F(DeviceTest, GenerateFailsWithTheEnginesWords) {
+TEST_F(DeviceTest, GenerateFailsWithTheMessageOfTheEngine) {
   start();
   auto empty = request(0);
   empty.prompt_ids.clear();
-  const auto asked = generate(empty);
-  EXPECT_EQ(asked.status().code(), Errc::kInvalidArgument);
-  EXPECT_THAT(asked.status().message(), HasSubstr("empty prompt"));
+  const auto reply = generate(empty);
+  EXPECT_EQ(reply.status().code(), Errc::kInvalidArgument);
+  EXPECT_THAT(reply.status().message(), HasSubstr("empty prompt"));
 }
 
 TEST_F(DeviceTest, CancelEndsARequestAndIgnoresUnknownOnes) {
   start();
   caf::anon_send(device_, atom::cancel_v, SampleId{77});
   generate(request(0));  // keeps the engine at the port
-  const auto asked = generate(request(3));
+  const auto reply = generate(request(3));
   caf::anon_send(device_, atom::cancel_v, SampleId{3});
-  ASSERT_TRUE(until(asked));
-  EXPECT_EQ(asked.value().finish_reason, FinishReason::kCancelled);
+  ASSERT_TRUE(until(reply));
+  EXPECT_EQ(reply.value().finish_reason, FinishReason::kCancelled);
   EXPECT_FALSE(exit_->has_value());
 }
 
-TEST_F(DeviceTest, WhoAsksAgainForASampleTakesItsPlace) {
+TEST_F(DeviceTest, ASecondRequestForASampleReplacesTheFirst) {
   start();
   generate(request(0));  // keeps the engine at the port
   const auto first = generate(request(3));
@@ -205,7 +205,7 @@ TEST_F(DeviceTest, AnEngineThatFailsEndsTheDevice) {
 
 // -- loading --------------------------------------------------------------------------------------
 
-TEST_F(DeviceTest, LoadedWeightsServeOnceTheResponsesInFlightHaveEnded) {
+TEST_F(DeviceTest, LoadedWeightsAreServedOnceTheResponsesInFlightHaveEnded) {
   start();
   const auto trained = train(job({{0}}));
   ASSERT_TRUE(until(trained));
@@ -221,11 +221,11 @@ TEST_F(DeviceTest, LoadedWeightsServeOnceTheResponsesInFlightHaveEnded) {
 
 TEST_F(DeviceTest, LoadRefusesWeightsThatDoNotMatchTheirDigest) {
   start();
-  engines::Snapshot lying = initial_;
-  lying.version.step = 1;
-  lying.base_digest = "0123";
-  const auto asked = load(lying);
-  EXPECT_EQ(asked.status().code(), Errc::kCorruptData);
+  engines::Snapshot wrong = initial_;
+  wrong.version.step = 1;
+  wrong.base_digest = "0123";
+  const auto reply = load(wrong);
+  EXPECT_EQ(reply.status().code(), Errc::kCorruptData);
   EXPECT_FALSE(exit_->has_value());
 }
 
@@ -240,25 +240,25 @@ TEST_F(DeviceTest, LoadRefusesOlderWeights) {
 
 // -- training -------------------------------------------------------------------------------------
 
-TEST_F(DeviceTest, TrainAnswersWithNewWeightsAndOneUpdatePerMinibatchAndEpoch) {
+TEST_F(DeviceTest, TrainRepliesWithNewWeightsAndOneUpdatePerMinibatchAndEpoch) {
   start();
   TrainJob twice = job({{0, 1}, {2}});
   twice.epochs = 2;
-  const auto asked = train(twice);
-  ASSERT_TRUE(until(asked));
-  EXPECT_EQ(asked.value().updates.size(), 4U);
+  const auto reply = train(twice);
+  ASSERT_TRUE(until(reply));
+  EXPECT_EQ(reply.value().updates.size(), 4U);
   EXPECT_EQ(minibatches_, (std::vector<std::size_t>{2, 1, 2, 1}));
-  EXPECT_EQ(asked.value().snapshot.version, (PolicyVersion{0, 0, 1}));
-  EXPECT_NE(asked.value().snapshot.base_digest, initial_.base_digest);
+  EXPECT_EQ(reply.value().snapshot.version, (PolicyVersion{0, 0, 1}));
+  EXPECT_NE(reply.value().snapshot.base_digest, initial_.base_digest);
 }
 
 TEST_F(DeviceTest, EmptyMinibatchesTrainNothing) {
   start();
-  const auto asked = train(job({{}, {}}));
-  ASSERT_TRUE(until(asked));
-  EXPECT_TRUE(asked.value().updates.empty());
-  EXPECT_EQ(asked.value().snapshot.base_digest, initial_.base_digest);
-  EXPECT_EQ(asked.value().snapshot.version.step, 1U);
+  const auto reply = train(job({{}, {}}));
+  ASSERT_TRUE(until(reply));
+  EXPECT_TRUE(reply.value().updates.empty());
+  EXPECT_EQ(reply.value().snapshot.base_digest, initial_.base_digest);
+  EXPECT_EQ(reply.value().snapshot.version.step, 1U);
 }
 
 TEST_F(DeviceTest, OneJobAtATime) {
@@ -269,7 +269,7 @@ TEST_F(DeviceTest, OneJobAtATime) {
   EXPECT_TRUE(until(train(job({{1}}, 2))));
 }
 
-TEST_F(DeviceTest, AJobWaitsForTheIterationInWork) {
+TEST_F(DeviceTest, AJobWaitsForTheIterationInProgress) {
   start();
   const auto rollout = generate(request(3));
   const auto trained = train(job({{0}}));
@@ -278,7 +278,7 @@ TEST_F(DeviceTest, AJobWaitsForTheIterationInWork) {
   ASSERT_TRUE(until(rollout));
 }
 
-TEST_F(DeviceTest, AJobThatFailsTellsItsAskerAndTheDeviceLives) {
+TEST_F(DeviceTest, AFailedJobFailsItsRequestAndTheDeviceContinues) {
   start();
   failing_loss_ = 1;
   const auto failed = train(job({{0}}));
@@ -325,7 +325,7 @@ TEST_F(DeviceTest, OnPolicyRowsAndProbesAreComparedAndTheirTokensCounted) {
   probed.publish_as.step = 2;
   probed.minibatches = {{{row}, {}}};
   probed.probe = {row};
-  probed.probe.front().behavior_logprobs.back() -= 0.5F;  // a gap that must show
+  probed.probe.front().behavior_logprobs.back() -= 0.5F;  // a gap that must be found
   probed.probe_weights = initial_;
   const auto second = train(probed);
   ASSERT_TRUE(until(second));
@@ -337,11 +337,11 @@ TEST_F(DeviceTest, ProximalLogprobsComeFromTheWeightsBeforeTheFirstUpdate) {
   start();
   TrainJob recompute = job({{0}, {1}});
   recompute.recompute_proximal = true;
-  const auto asked = train(recompute);
-  ASSERT_TRUE(until(asked));
-  EXPECT_EQ(asked.value().updates.size(), 2U);
+  const auto reply = train(recompute);
+  ASSERT_TRUE(until(reply));
+  EXPECT_EQ(reply.value().updates.size(), 2U);
   // The scoring pass updates nothing.
-  EXPECT_EQ(asked.value().updates.back().optimizer_step, 2);
+  EXPECT_EQ(reply.value().updates.back().optimizer_step, 2);
 }
 
 TEST_F(DeviceTest, AJobThatOnlyScoresSumsItsTargetsAndChangesNothing) {
@@ -349,8 +349,8 @@ TEST_F(DeviceTest, AJobThatOnlyScoresSumsItsTargetsAndChangesNothing) {
   TrainJob scored = job({{1, 2, 3}});
   scored.score_only = true;
   scored.minibatches[0].sequences[1].response_mask = {1, 0, 0, 0};  // index 0 is no target
-  auto asked = train(scored);
-  ASSERT_TRUE(until(asked));
+  auto reply = train(scored);
+  ASSERT_TRUE(until(reply));
   double sum = 0.0;
   for (const TrainSequence& sequence : scored.minibatches[0].sequences) {
     const auto logprobs = train_->score(initial_, {&sequence, 1}, 1.0F).value().at(0);
@@ -359,13 +359,13 @@ TEST_F(DeviceTest, AJobThatOnlyScoresSumsItsTargetsAndChangesNothing) {
     }
   }
   EXPECT_NE(sum, 0.0);
-  EXPECT_EQ(asked.value().score.logprob_sum, sum);
-  EXPECT_EQ(asked.value().score.num_targets, 4U);
-  EXPECT_TRUE(asked.value().updates.empty());
-  EXPECT_TRUE(asked.value().snapshot.base.empty());
+  EXPECT_EQ(reply.value().score.logprob_sum, sum);
+  EXPECT_EQ(reply.value().score.num_targets, 4U);
+  EXPECT_TRUE(reply.value().updates.empty());
+  EXPECT_TRUE(reply.value().snapshot.base.empty());
   EXPECT_TRUE(minibatches_.empty());
 
-  // What is trained next is trained as if nobody had looked.
+  // The next job trains as if nothing had been scored before.
   auto trained = train(job({{4}}));
   ASSERT_TRUE(until(trained));
   train_ = engines::make_replay_train_engine(replay_, initial_);
@@ -375,13 +375,13 @@ TEST_F(DeviceTest, AJobThatOnlyScoresSumsItsTargetsAndChangesNothing) {
   EXPECT_EQ(trained.value().snapshot.base_digest, undisturbed.value().snapshot.base_digest);
 }
 
-TEST_F(DeviceTest, CaptureAnswersBetweenJobsOnly) {
+TEST_F(DeviceTest, CaptureRepliesOnlyBetweenJobs) {
   start();
-  const auto job_in_work = train(job({{0}}));
+  const auto running_job = train(job({{0}}));
   const auto during = ask<actors::OptimizerState>(device_, atom::capture_v);
   drain();
   EXPECT_EQ(during.status().code(), Errc::kUnavailable);
-  ASSERT_TRUE(until(job_in_work));
+  ASSERT_TRUE(until(running_job));
   const auto after = ask<actors::OptimizerState>(device_, atom::capture_v);
   drain();
   ASSERT_TRUE(after.ok());

@@ -32,18 +32,18 @@ protected:
       actors::Prompt prompt;
       prompt.ids = {i};
       prompt.prompt = "p" + std::to_string(i);
-      prompt.answer = "a" + std::to_string(i);
+      prompt.reference_answer = "a" + std::to_string(i);
       deps_.prompts.push_back(prompt);
     }
   }
-  Asked<EvalReport> evaluate(std::uint64_t step) {
+  Reply<EvalReport> evaluate(std::uint64_t step) {
     if (!evaluator_) {
       evaluator_ = keep(actors::spawn_evaluator(system(), deps_));
       exit_ = exit_of(evaluator_);
     }
-    auto asked = ask<EvalReport>(evaluator_, atom::start_v, step);
+    auto reply = ask<EvalReport>(evaluator_, atom::start_v, step);
     drain();
-    return asked;
+    return reply;
   }
   void respond(std::uint64_t step, FinishReason reason = FinishReason::kStop) {
     auto pending = take(device_->generations);
@@ -52,7 +52,7 @@ protected:
     result.response_ids = {1, 2};
     result.versions = {{{0, 0, step}, 2}};
     result.finish_reason = reason;
-    pending.answer(std::move(result));
+    pending.reply(std::move(result));
     drain();
   }
 
@@ -64,8 +64,8 @@ protected:
   std::shared_ptr<std::optional<Status>> exit_;
 };
 
-TEST_F(EvaluatorTest, AnswersEveryPromptKTimesAndScoresTheAnswers) {
-  const auto asked = evaluate(3);
+TEST_F(EvaluatorTest, GeneratesAndScoresKResponsesPerPrompt) {
+  const auto reply = evaluate(3);
   ASSERT_EQ(device_->generations.size(), 4U);
   const engines::RolloutRequest& third = device_->generations[2].request;
   EXPECT_EQ(third.prompt_ids, (std::vector<std::int32_t>{1}));
@@ -78,23 +78,23 @@ TEST_F(EvaluatorTest, AnswersEveryPromptKTimesAndScoresTheAnswers) {
   respond(4);
   respond(4);
   respond(3);
-  EXPECT_TRUE(engine_->asked.empty());  // all answers first
+  EXPECT_TRUE(engine_->requests.empty());  // scored only after all are generated
   respond(5);
-  EXPECT_EQ(engine_->asked.size(), 4U);
+  EXPECT_EQ(engine_->requests.size(), 4U);
   advance(0s);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().step, 3U);  // the smallest that answered
-  EXPECT_EQ(asked.value().num_prompts, 2U);
-  EXPECT_EQ(asked.value().num_samples, 2U);
-  EXPECT_EQ(asked.value().mean_at_k, 0.25);
-  EXPECT_EQ(asked.value().pass_at_k, 0.5);
-  EXPECT_EQ(asked.value().num_failed, 0U);
-  EXPECT_EQ(engine_->asked[3].answer, "a1");
-  EXPECT_EQ(engine_->asked[3].response, "2");
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().step, 3U);  // the smallest that generated
+  EXPECT_EQ(reply.value().num_prompts, 2U);
+  EXPECT_EQ(reply.value().num_samples, 2U);
+  EXPECT_EQ(reply.value().mean_at_k, 0.25);
+  EXPECT_EQ(reply.value().pass_at_k, 0.5);
+  EXPECT_EQ(reply.value().num_failed, 0U);
+  EXPECT_EQ(engine_->requests[3].reference_answer, "a1");
+  EXPECT_EQ(engine_->requests[3].response, "2");
 }
 
-TEST_F(EvaluatorTest, ThePartsOfASumHaveMeansOverAllAnswers) {
-  const auto asked = evaluate(1);
+TEST_F(EvaluatorTest, ThePartsOfASumHaveMeansOverAllSamples) {
+  const auto reply = evaluate(1);
   const std::uint64_t first_id = device_->generations[0].request.id.value;
   engine_->parts = {1.0, 0.5};
   engine_->error_of[first_id] = "no opinion";  // counts as 0
@@ -102,11 +102,11 @@ TEST_F(EvaluatorTest, ThePartsOfASumHaveMeansOverAllAnswers) {
     respond(1);
   }
   advance(0s);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().part_means, (std::vector<double>{0.75, 0.375}));
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().part_means, (std::vector<double>{0.75, 0.375}));
 }
 
-TEST_F(EvaluatorTest, OneEvaluationAtATime) {
+TEST_F(EvaluatorTest, RefusesASecondEvaluationAtTheSameTime) {
   const auto first = evaluate(1);
   EXPECT_EQ(evaluate(2).status().code(), Errc::kUnavailable);
   for (int i = 0; i < 4; ++i) {
@@ -118,8 +118,8 @@ TEST_F(EvaluatorTest, OneEvaluationAtATime) {
   EXPECT_EQ(device_->generations.size(), 4U);
 }
 
-TEST_F(EvaluatorTest, WhatCannotBeGeneratedOrScoredCountsAsZero) {
-  const auto asked = evaluate(1);
+TEST_F(EvaluatorTest, SamplesNotGeneratedOrScoredCountAsZero) {
+  const auto reply = evaluate(1);
   const std::uint64_t first_id = device_->generations[0].request.id.value;
   engine_->error_of[first_id] = "no number";
   respond(1);
@@ -127,41 +127,41 @@ TEST_F(EvaluatorTest, WhatCannotBeGeneratedOrScoredCountsAsZero) {
   take(device_->generations).fail({Errc::kResourceExhausted, "too long"});
   respond(1);
   advance(0s);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().num_failed, 3U);
-  EXPECT_EQ(asked.value().mean_at_k, 0.25);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().num_failed, 3U);
+  EXPECT_EQ(reply.value().mean_at_k, 0.25);
 }
 
-TEST_F(EvaluatorTest, AnEvaluationWithoutAnyAnswerNamesTheStepItWasAskedFor) {
-  const auto asked = evaluate(6);
+TEST_F(EvaluatorTest, AnEvaluationWithoutResponsesReportsTheRequestedStep) {
+  const auto reply = evaluate(6);
   for (int i = 0; i < 4; ++i) {
     respond(6, FinishReason::kFailed);
   }
   advance(0s);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().step, 6U);
-  EXPECT_EQ(asked.value().num_failed, 4U);
-  EXPECT_EQ(asked.value().mean_at_k, 0.0);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().step, 6U);
+  EXPECT_EQ(reply.value().num_failed, 4U);
+  EXPECT_EQ(reply.value().mean_at_k, 0.0);
 }
 
-TEST_F(EvaluatorTest, ADeviceThatNeverAnswersFailsTheSamplesAtTheDeadline) {
-  const auto asked = evaluate(1);
+TEST_F(EvaluatorTest, ADeviceThatDoesNotReplyFailsTheSamplesAtTheDeadline) {
+  const auto reply = evaluate(1);
   advance(59min);
-  EXPECT_FALSE(asked.answered());
+  EXPECT_FALSE(reply.arrived());
   advance(2min);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().num_failed, 4U);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().num_failed, 4U);
   EXPECT_FALSE(exit_->has_value());
 }
 
 TEST_F(EvaluatorTest, ADeviceThatDiesFailsTheSamples) {
-  const auto asked = evaluate(1);
+  const auto reply = evaluate(1);
   kill(device_handle_);
-  EXPECT_TRUE(run_until([&] { return asked.answered(); }));
-  EXPECT_EQ(asked.value().num_failed, 4U);
+  EXPECT_TRUE(run_until([&] { return reply.arrived(); }));
+  EXPECT_EQ(reply.value().num_failed, 4U);
 }
 
-TEST_F(EvaluatorTest, ARewardEngineThatGivesUpEndsItWithItsWords) {
+TEST_F(EvaluatorTest, ExitsWithTheErrorOfARewardEngineThatGivesUp) {
   engine_->failure = {Errc::kUnavailable, "the program died"};
   evaluate(1);
   for (int i = 0; i < 4; ++i) {
@@ -172,12 +172,12 @@ TEST_F(EvaluatorTest, ARewardEngineThatGivesUpEndsItWithItsWords) {
   EXPECT_EQ((*exit_)->message(), "the program died");
 }
 
-TEST_F(EvaluatorTest, WithoutPromptsItAnswersAtOnce) {
+TEST_F(EvaluatorTest, RepliesImmediatelyWithoutPrompts) {
   deps_.prompts.clear();
-  const auto asked = evaluate(2);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().step, 2U);
-  EXPECT_EQ(asked.value().num_prompts, 0U);
+  const auto reply = evaluate(2);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().step, 2U);
+  EXPECT_EQ(reply.value().num_prompts, 0U);
 }
 
 }  // namespace

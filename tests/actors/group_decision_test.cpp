@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of actors/algorithm/algorithm.hpp. The formulas have their own tests, in
-// tests/engines/rl; here is what the actors make of them.
+// The contract of actors/algorithm/algorithm.hpp. The formulas are tested in tests/engines/rl.
 #include <limits>
 
 #include <gmock/gmock.h>
@@ -47,10 +46,10 @@ Result<engines::LossSums> evaluate(engines::TokenLoss& loss, const engines::Trai
   return sums;
 }
 
-TEST(GroupDecision, AFunctionOfTheUsersMayMakeTheAdvantages) {
+TEST(GroupDecision, ACustomFunctionMayComputeTheAdvantages) {
   engines::Algorithm algorithm;
-  algorithm.own_advantages = [](const engines::GroupRewards<double>& samples,
-                                std::span<double> advantages) -> Status {
+  algorithm.custom_advantages = [](const engines::GroupRewards<double>& samples,
+                                   std::span<double> advantages) -> Status {
     for (std::size_t i = 0; i < advantages.size(); ++i) {
       if (samples.rewards[i] < 0) {
         return invalid_argument("negative: sample " + std::to_string(samples.ids[i].value));
@@ -66,7 +65,7 @@ TEST(GroupDecision, AFunctionOfTheUsersMayMakeTheAdvantages) {
   EXPECT_EQ(decide(group_of({1.0, -1.0})).status().message(), "negative: sample 11");
 }
 
-TEST(GroupDecision, AdvantagesAreRelativeToTheGroupInItsOrder) {
+TEST(GroupDecision, AdvantagesAreRelativeToTheGroupAndInItsOrder) {
   engines::Algorithm algorithm;
   const auto decision = actors::make_group_decision(algorithm)(group_of({1.0, 0.0, 1.0, 0.0}));
   ASSERT_TRUE(decision.ok()) << decision.status().to_string();
@@ -77,7 +76,7 @@ TEST(GroupDecision, AdvantagesAreRelativeToTheGroupInItsOrder) {
   EXPECT_TRUE(decision.value().filtered.empty());
 }
 
-TEST(GroupDecision, EqualRewardsGiveExactlyZeroOrLeaveByTheFilter) {
+TEST(GroupDecision, EqualRewardsGiveExactlyZeroOrAreFiltered) {
   engines::Algorithm algorithm;
   const auto kept = actors::make_group_decision(algorithm)(group_of({0.1, 0.1, 0.1}));
   ASSERT_TRUE(kept.ok());
@@ -90,8 +89,8 @@ TEST(GroupDecision, EqualRewardsGiveExactlyZeroOrLeaveByTheFilter) {
   EXPECT_TRUE(mixed.value().filtered.empty());
 }
 
-// The filter looks at raw rewards: a penalty for length must not make a signal of its own.
-TEST(GroupDecision, TheFilterComesBeforeTheShapingForLength) {
+// The filter uses the raw rewards, because a penalty for length alone is not a signal.
+TEST(GroupDecision, TheFilterIsAppliedBeforeTheLengthPenalty) {
   engines::Algorithm algorithm;
   algorithm.group_filter = engines::GroupFilterOptions{};
   algorithm.overlong = engines::OverlongOptions{8, 4, 1.0, false};
@@ -104,7 +103,7 @@ TEST(GroupDecision, TheFilterComesBeforeTheShapingForLength) {
   EXPECT_EQ(shaped.value().advantages[0], shaped.value().advantages[1]);  // 1 - 1 against 0
 }
 
-TEST(GroupDecision, ARewardThatIsNotFiniteIsRefusedWithItsSample) {
+TEST(GroupDecision, ARewardThatIsNotFiniteIsRefusedNamingItsSample) {
   const auto decision =
       actors::make_group_decision({})(group_of({1.0, std::numeric_limits<double>::infinity()}));
   ASSERT_FALSE(decision.ok());
@@ -128,7 +127,7 @@ TEST(LossFactories, TheSupervisedLossIsTheMeanOverTheTargetsOfTheWholeMinibatch)
   EXPECT_DOUBLE_EQ(total, 1.0);  // -mean(-1)
 }
 
-TEST(LossFactories, ThePolicyLossKnowsTheWholeMinibatch) {
+TEST(LossFactories, ThePolicyLossUsesTheCountsOfTheWholeMinibatch) {
   const std::vector<engines::TrainSequence> batch{sequence_of(0, 3), sequence_of(1, 1)};
   engines::PolicyTokenLossOptions options;
   options.policy.aggregate.kind = engines::Aggregation::kTokenMean;

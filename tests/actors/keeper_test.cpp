@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of actors/keeper/handles.hpp, handler by handler.
+// Tests the contract of actors/keeper/handles.hpp, handler by handler.
 #include <chrono>
 #include <string>
 
@@ -31,35 +31,35 @@ protected:
     keeper_ = keep(actors::spawn_keeper(system(), {device_handle_, options_}));
     exit_ = exit_of(keeper_);
   }
-  Asked<Admission> admit(std::uint32_t groups, Duration wait = 5s) {
-    auto asked = ask<Admission>(keeper_, atom::admit_v, actors::AdmissionRequest{groups, wait});
+  Reply<Admission> admit(std::uint32_t groups, Duration wait = 5s) {
+    auto reply = ask<Admission>(keeper_, atom::admit_v, actors::AdmissionRequest{groups, wait});
     drain();
-    return asked;
+    return reply;
   }
-  Asked<PolicyVersion> publish(std::uint64_t step, std::uint32_t incarnation = 0) {
+  Reply<PolicyVersion> publish(std::uint64_t step, std::uint32_t incarnation = 0) {
     engines::Snapshot snapshot;
     snapshot.version = {0, incarnation, step};
-    auto asked = ask<PolicyVersion>(keeper_, atom::publish_v, snapshot);
+    auto reply = ask<PolicyVersion>(keeper_, atom::publish_v, snapshot);
     drain();
-    return asked;
+    return reply;
   }
-  // The device accepts the oldest weights it was given.
+  // The device accepts the oldest weights that it has been given.
   PolicyVersion load() {
     auto pending = take(device_->loads);
     const PolicyVersion version = pending.request.version;
-    pending.answer(version);
+    pending.reply(version);
     drain();
     return version;
   }
-  void tell(const storage::PlaceChanges& changes) {
+  void record(const storage::SlotChanges& changes) {
     caf::anon_send(keeper_, atom::record_v, changes);
     drain();
   }
   KeeperStatus status() {
-    const auto asked = ask<KeeperStatus>(keeper_, atom::status_v);
+    const auto reply = ask<KeeperStatus>(keeper_, atom::status_v);
     drain();
-    EXPECT_TRUE(asked.ok());
-    return asked.value();
+    EXPECT_TRUE(reply.ok());
+    return reply.value();
   }
 
   actors::KeeperOptions options_;
@@ -90,32 +90,32 @@ TEST_F(KeeperTest, AdmitNeverGrantsAPartOfAGroup) {
   start();
   EXPECT_EQ(admit(8).value().groups, 1U);
   EXPECT_EQ(status().capacity, 1);
-  EXPECT_FALSE(admit(8).answered());
+  EXPECT_FALSE(admit(8).arrived());
 }
 
-TEST_F(KeeperTest, AdmitAnswersNoneWithTheReasonAfterItsWait) {
+TEST_F(KeeperTest, AdmitGrantsNoneAndGivesTheReasonAfterItsWait) {
   start();
   admit(8);
-  const auto asked = admit(1, 5s);
+  const auto reply = admit(1, 5s);
   advance(4s);
-  EXPECT_FALSE(asked.answered());
+  EXPECT_FALSE(reply.arrived());
   advance(1s);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().groups, 0U);
-  EXPECT_THAT(asked.value().waiting_for, HasSubstr("version 1"));
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().groups, 0U);
+  EXPECT_THAT(reply.value().waiting_for, HasSubstr("version 1"));
 }
 
-TEST_F(KeeperTest, AdmitGoesOnWithTheNextVersion) {
+TEST_F(KeeperTest, AdmitGrantsMoreWithTheNextVersion) {
   start();
   admit(8);
-  const auto asked = admit(8, 1h);
-  tell({4, 0, 0, 0});
-  EXPECT_FALSE(asked.answered());
+  const auto reply = admit(8, 1h);
+  record({4, 0, 0, 0});
+  EXPECT_FALSE(reply.arrived());
   publish(1);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().groups, 2U);
-  EXPECT_EQ(asked.value().first_group, 2U);
-  EXPECT_EQ(asked.value().min_step, 1U);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().groups, 2U);
+  EXPECT_EQ(reply.value().first_group, 2U);
+  EXPECT_EQ(reply.value().min_step, 1U);
 }
 
 TEST_F(KeeperTest, AdmitNeverGrantsMoreThanTheRunWillTrain) {
@@ -123,52 +123,52 @@ TEST_F(KeeperTest, AdmitNeverGrantsMoreThanTheRunWillTrain) {
   options_.max_staleness = 5;
   start();
   EXPECT_EQ(admit(8).value().groups, 2U);
-  const auto asked = admit(8, 1s);
+  const auto reply = admit(8, 1s);
   advance(1s);
-  EXPECT_THAT(asked.value().waiting_for, HasSubstr("last batches"));
+  EXPECT_THAT(reply.value().waiting_for, HasSubstr("last batches"));
 }
 
 // -- record ---------------------------------------------------------------------------------------
 
-TEST_F(KeeperTest, RecordFreesThePlacesOfGroupsThatLeave) {
+TEST_F(KeeperTest, RecordFreesTheSlotsOfGroupsThatLeave) {
   start();
   admit(8);
   const auto aborted = admit(8, 1h);
-  tell({0, 2, 0, 0});
+  record({0, 2, 0, 0});
   EXPECT_EQ(aborted.value().groups, 1U);
   const auto rejected = admit(8, 1h);
-  tell({0, 0, 2, 0});
+  record({0, 0, 2, 0});
   EXPECT_EQ(rejected.value().groups, 1U);
   const auto forfeited = admit(8, 1h);
-  tell({2, 0, 0, 0});
-  EXPECT_FALSE(forfeited.answered());  // finished rows keep their places
-  tell({0, 0, 0, 2});
+  record({2, 0, 0, 0});
+  EXPECT_FALSE(forfeited.arrived());  // finished rows keep their slots
+  record({0, 0, 0, 2});
   EXPECT_EQ(forfeited.value().groups, 1U);
   EXPECT_EQ(forfeited.value().first_group, 4U);
 }
 
-TEST_F(KeeperTest, RecordThatContradictsTheLedgerEndsTheKeeper) {
+TEST_F(KeeperTest, ARecordThatContradictsTheLedgerEndsTheKeeper) {
   start();
   admit(1);
-  tell({3, 0, 0, 0});  // only two are in flight
+  record({3, 0, 0, 0});  // only two are in flight
   ASSERT_TRUE(exit_->has_value());
   EXPECT_THAT((*exit_)->message(), HasSubstr("underflow"));
 }
 
 // -- publish, load --------------------------------------------------------------------------------
 
-TEST_F(KeeperTest, PublishRaisesTheVersionAndHasTheDeviceLoadIt) {
+TEST_F(KeeperTest, PublishRaisesTheVersionAndMakesTheDeviceLoadIt) {
   start();
-  const auto asked = publish(1);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value(), (PolicyVersion{0, 0, 1}));
+  const auto reply = publish(1);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value(), (PolicyVersion{0, 0, 1}));
   EXPECT_EQ(status().step, 1U);
-  EXPECT_EQ(status().serving_step, 0U);  // not accepted yet
+  EXPECT_EQ(status().serving_step, 0U);  // the device has not accepted it yet
   load();
   EXPECT_EQ(status().serving_step, 1U);
 }
 
-TEST_F(KeeperTest, PublishRefusesAnyOtherThanTheNextStep) {
+TEST_F(KeeperTest, PublishRefusesEveryStepButTheNext) {
   start();
   EXPECT_EQ(publish(2).status().code(), Errc::kStaleVersion);
   EXPECT_EQ(publish(0).status().code(), Errc::kStaleVersion);
@@ -179,7 +179,7 @@ TEST_F(KeeperTest, PublishRefusesAnyOtherThanTheNextStep) {
   EXPECT_EQ(status().step, 1U);
 }
 
-TEST_F(KeeperTest, WhileOneVersionIsLoadedOnlyTheNewestWaits) {
+TEST_F(KeeperTest, WhileOneVersionLoadsOnlyTheNewestOfTheOthersIsKept) {
   start();
   publish(1);
   publish(2);
@@ -200,7 +200,7 @@ TEST_F(KeeperTest, WeightsThatADeviceRefusesEndTheKeeper) {
   EXPECT_THAT((*exit_)->message(), HasSubstr("loading new weights"));
 }
 
-TEST_F(KeeperTest, ADeviceThatDiesOrNeverAnswersEndsTheKeeper) {
+TEST_F(KeeperTest, ADeviceThatTerminatesOrNeverRepliesEndsTheKeeper) {
   start();
   publish(1);
   advance(6min);
@@ -214,29 +214,29 @@ TEST_F(KeeperTest, ADeviceThatDiesOrNeverAnswersEndsTheKeeper) {
   EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
 }
 
-TEST_F(KeeperTest, AFixedScheduleLoadsOnceOlderVersionsHaveGeneratedTheirRows) {
-  options_.schedule = actors::ScheduleKind::kFixed;
+TEST_F(KeeperTest, AFixedOrderLoadsOnceOlderVersionsHaveGeneratedTheirRows) {
+  options_.generation_order = actors::GenerationOrder::kFixed;
   options_.max_staleness = 1;
   start();
   EXPECT_EQ(admit(8).value().groups, 4U);
-  tell({4, 0, 0, 0});  // batch 0; batch 1 is also generated by version 0
+  record({4, 0, 0, 0});  // batch 0; batch 1 is also generated by version 0
   publish(1);
   EXPECT_TRUE(device_->loads.empty());
-  tell({2, 2, 0, 0});  // a group that leaves counts as used: no other takes its place
+  record({2, 2, 0, 0});  // a group that leaves keeps its slots: no other replaces it
   EXPECT_EQ(load().step, 1U);
   EXPECT_EQ(status().accepted, 8);
 }
 
 // -- waits ----------------------------------------------------------------------------------------
 
-TEST_F(KeeperTest, WaitsAnswersOnceTheStepIsServed) {
+TEST_F(KeeperTest, WaitsRepliesOnceTheStepIsServed) {
   start();
   const auto now = ask<PolicyVersion>(keeper_, atom::waits_v, std::uint64_t{0});
   const auto later = ask<PolicyVersion>(keeper_, atom::waits_v, std::uint64_t{1});
   drain();
   EXPECT_TRUE(now.ok());
   publish(1);
-  EXPECT_FALSE(later.answered());
+  EXPECT_FALSE(later.arrived());
   load();
   ASSERT_TRUE(later.ok());
   EXPECT_EQ(later.value().step, 1U);
@@ -244,7 +244,7 @@ TEST_F(KeeperTest, WaitsAnswersOnceTheStepIsServed) {
 
 // -- finish, restart ------------------------------------------------------------------------------
 
-TEST_F(KeeperTest, FinishTakesBackThePlacesOfGroupsThatWereNeverPut) {
+TEST_F(KeeperTest, FinishFreesTheSlotsOfGroupsThatWereNeverPut) {
   start();
   EXPECT_EQ(admit(8).value().groups, 2U);
   caf::anon_send(keeper_, atom::finish_v, std::uint64_t{1});
@@ -256,24 +256,24 @@ TEST_F(KeeperTest, FinishTakesBackThePlacesOfGroupsThatWereNeverPut) {
   EXPECT_EQ(none.value().groups, 0U);  // none will follow
 }
 
-TEST_F(KeeperTest, FinishLetsAFixedScheduleLoadItsLastVersion) {
-  options_.schedule = actors::ScheduleKind::kFixed;
+TEST_F(KeeperTest, FinishLetsAFixedOrderLoadItsLastVersion) {
+  options_.generation_order = actors::GenerationOrder::kFixed;
   start();
   admit(8);
-  tell({2, 0, 0, 0});
+  record({2, 0, 0, 0});
   publish(1);
-  tell({2, 0, 0, 0});
+  record({2, 0, 0, 0});
   load();
   EXPECT_EQ(admit(8).value().groups, 2U);
   publish(2);
   EXPECT_TRUE(device_->loads.empty());
-  tell({2, 0, 0, 0});
+  record({2, 0, 0, 0});
   caf::anon_send(keeper_, atom::finish_v, std::uint64_t{3});  // the second group was never put
   drain();
   EXPECT_EQ(load().step, 2U);
 }
 
-TEST_F(KeeperTest, FinishBeyondWhatWasGrantedEndsTheKeeper) {
+TEST_F(KeeperTest, FinishBeyondTheAdmittedGroupsEndsTheKeeper) {
   start();
   admit(8);
   caf::anon_send(keeper_, atom::finish_v, std::uint64_t{3});
@@ -282,7 +282,7 @@ TEST_F(KeeperTest, FinishBeyondWhatWasGrantedEndsTheKeeper) {
   EXPECT_EQ((*exit_)->code(), Errc::kInternal);
 }
 
-TEST_F(KeeperTest, ARestartedKeeperCountsTheRowsThatItsCommitHeld) {
+TEST_F(KeeperTest, ARestartedKeeperCountsTheRowsOfItsCommit) {
   options_.max_staleness = 1;
   options_.step = 3;
   options_.incarnation = 2;
@@ -290,15 +290,15 @@ TEST_F(KeeperTest, ARestartedKeeperCountsTheRowsThatItsCommitHeld) {
   options_.finished_rows = 3;
   options_.unfinished_rows = 3;
   start();
-  const KeeperStatus stands = status();
-  EXPECT_EQ(stands.step, 3U);
-  EXPECT_EQ(stands.incarnation, 2U);
-  EXPECT_EQ(stands.running, 3);
-  EXPECT_EQ(stands.capacity, 2);  // two batches of 4, less the 6 rows that live
-  const auto asked = admit(8);
-  EXPECT_EQ(asked.value().groups, 1U);
-  EXPECT_EQ(asked.value().first_group, 9U);
-  EXPECT_EQ(asked.value().min_step, 3U);
+  const KeeperStatus restored = status();
+  EXPECT_EQ(restored.step, 3U);
+  EXPECT_EQ(restored.incarnation, 2U);
+  EXPECT_EQ(restored.running, 3);
+  EXPECT_EQ(restored.capacity, 2);  // two batches of 4, minus the 6 live rows
+  const auto reply = admit(8);
+  EXPECT_EQ(reply.value().groups, 1U);
+  EXPECT_EQ(reply.value().first_group, 9U);
+  EXPECT_EQ(reply.value().min_step, 3U);
   EXPECT_EQ(publish(4, /*incarnation=*/0).status().code(), Errc::kStaleVersion);
   EXPECT_TRUE(publish(4, /*incarnation=*/2).ok());
 }

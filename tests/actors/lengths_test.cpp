@@ -6,31 +6,32 @@
 namespace tidemill::actors {
 namespace {
 
-TEST(Lengths, OfNoRowsAreNothing) {
+TEST(Lengths, AreZeroWithoutRows) {
   const Lengths none;
   EXPECT_EQ(none.count(), 0);
   EXPECT_EQ(none.longest(), 0);
   EXPECT_EQ(none.mean(), 0.0);
-  EXPECT_EQ(none.likely_most(10, 10), 0);
+  EXPECT_EQ(none.expected_max(10, 10), 0);
 }
 
-TEST(Lengths, RowsOfOneLengthNeverDiffer) {
+TEST(Lengths, RowsOfEqualLengthHaveAFixedTotal) {
   Lengths lengths;
   for (int i = 0; i < 5; ++i) {
     lengths.add(7);
   }
-  EXPECT_EQ(lengths.likely_most(16, 1), 16 * 7);
-  EXPECT_EQ(lengths.likely_most(16, 1'000'000), 16 * 7);
+  EXPECT_EQ(lengths.expected_max(16, 1), 16 * 7);
+  EXPECT_EQ(lengths.expected_max(16, 1'000'000), 16 * 7);
 }
 
-TEST(Lengths, TheMostOfManyDrawsLiesAboveTheMean) {
+TEST(Lengths, TheExpectedMaximumGrowsWithTheNumberOfDraws) {
   Lengths lengths;  // mean 10, standard deviation 2
   lengths.add(8);
   lengths.add(12);
-  EXPECT_EQ(lengths.likely_most(100, 1), 1000);
-  // 100 rows deviate by 20, and the largest of e^8 draws by sqrt(2 * 8) = 4 times that.
-  EXPECT_EQ(lengths.likely_most(100, 2980), 1080);
-  EXPECT_EQ(lengths.likely_most(1, 2980), 12) << "no row is longer than the longest";
+  EXPECT_EQ(lengths.expected_max(100, 1), 1000);
+  // The total of 100 rows has a standard deviation of 20. The largest of e^8 draws exceeds the mean
+  // by sqrt(2 * 8) = 4 times that.
+  EXPECT_EQ(lengths.expected_max(100, 2980), 1080);
+  EXPECT_EQ(lengths.expected_max(1, 2980), 12) << "no row is longer than the longest";
 }
 
 }  // namespace

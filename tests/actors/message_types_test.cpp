@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every type of the actors' messages makes the way into bytes and back. CAF 0.17 reports success
-// with no bytes for a type it does not know how to write, and nothing warns of an `inspect` that
-// leaves out a field: both are looked for here. A type without an example does not compile.
+// Tests that every message type is serialized and deserialized without loss. CAF 0.17 writes no
+// bytes and reports success for a type that it cannot serialize, and no warning shows an `inspect`
+// that omits a field. These tests find both. A type without an example does not compile.
 #include <iostream>
 #include <limits>
 #include <map>
@@ -20,11 +20,10 @@ namespace {
 
 using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): names all its messages
 
-// -- one filled example of each type
-// ---------------------------------------------------------------
+// -- one filled example of each type --------------------------------------------------------------
 
 template <class T>
-struct Example;  // a new message type needs one below
+struct Example;  // each message type needs a specialization below
 
 Buffer some_buffer() {
   return Buffer::adopt(std::vector<float>{1.0F, 2.0F}, DType::kF32);
@@ -80,7 +79,7 @@ TIDEMILL_EXAMPLE(engines::RolloutResult, {{9},
                                           {-3.0F},
                                           {0.5F}});
 TIDEMILL_EXAMPLE(engines::Snapshot, (some_snapshot()));
-TIDEMILL_EXAMPLE(storage::PlaceChanges, {1, 2, 3, 4});
+TIDEMILL_EXAMPLE(storage::SlotChanges, {1, 2, 3, 4});
 TIDEMILL_EXAMPLE(storage::Settlement, {{{1}, {2}}, {{{3}, storage::Refusal::kOldLease}}});
 TIDEMILL_EXAMPLE(TrainJob, {{{{some_sequence()}, {{5}}}},
                             2,
@@ -98,8 +97,8 @@ TIDEMILL_EXAMPLE(LeaseRequest, {{1}, "consumer", 4, 2, 77, Duration{5}});
 TIDEMILL_EXAMPLE(
     LeaseReply,
     {{{some_row(), {{6}, 2}, 1, {3, 40}, {some_cell()}}}, Duration{9}, "reward", true, true});
-TIDEMILL_EXAMPLE(Completion, {{1}, "consumer", {{{{6}, 2}, {some_cell()}, {3, 40}}}});
-TIDEMILL_EXAMPLE(Return, {{1}, "consumer", {{{6}, 2}}, "reason"});
+TIDEMILL_EXAMPLE(AckRequest, {{1}, "consumer", {{{{6}, 2}, {some_cell()}, {3, 40}}}});
+TIDEMILL_EXAMPLE(LeaseUpdate, {{1}, "consumer", {{{6}, 2}}, "reason"});
 TIDEMILL_EXAMPLE(GroupVerdict, {{2}, {storage::VerdictKind::kFilter, "no signal"}});
 TIDEMILL_EXAMPLE(StreamImage, {some_buffer()});
 TIDEMILL_EXAMPLE(StreamStatus, {1, 2, 3, 4, 5, 6, 7, 8, 9, {0.5, 1.5}, 10, 11, "why"});
@@ -111,9 +110,9 @@ TIDEMILL_EXAMPLE(RecordMarks, {1, 2});
 TIDEMILL_EXAMPLE(EvalReport, {1, 2, 3, 0.5, 0.75, 4, {0.25}});
 TIDEMILL_EXAMPLE(RunSummary, {RunEnd::kData, 7, some_snapshot(), "why"});
 
-// -- what an `inspect` names, against what the struct has -----------------------------------------
+// -- the fields that `inspect` names, compared with those of the struct ---------------------------
 
-// Converts into any field, so that an aggregate can be made of as many as it has.
+// Converts to any field type, to find out with how many fields an aggregate can be initialized.
 struct AnyField {
   template <class T>
   operator T() const;  // NOLINT(google-explicit-constructor): never called
@@ -139,8 +138,8 @@ concept Inspected = std::is_class_v<T> && requires(FieldCounter& f, T& x) {
   inspect(f, x);
 };
 
-// An inspector that compares the number of fields named with the number there are, all the way
-// down.
+// An inspector that compares the number of fields that `inspect` names with the number that the
+// struct has, recursively.
 class FieldCounter {
 public:
   using result_type = void;
@@ -151,8 +150,10 @@ public:
     (visit(fields), ...);
   }
 
-  // Returns the types in which a field was left out, and how many types were looked at.
-  [[nodiscard]] const std::vector<std::string>& left_out() const { return left_out_; }
+  // Return the types whose `inspect` omits a field, and the number of types that were checked.
+  [[nodiscard]] const std::vector<std::string>& incomplete_types() const {
+    return incomplete_types_;
+  }
   [[nodiscard]] std::size_t num_structs() const { return num_structs_; }
 
   template <class T>
@@ -162,11 +163,13 @@ public:
     ++num_structs_;
     if constexpr (std::is_aggregate_v<T>) {
       if (inner.named_ != num_fields<T>()) {
-        left_out_.push_back(std::string(typeid(T).name()) + ": " + std::to_string(inner.named_) +
-                            " of " + std::to_string(num_fields<T>()) + " fields");
+        incomplete_types_.push_back(std::string(typeid(T).name()) + ": " +
+                                    std::to_string(inner.named_) + " of " +
+                                    std::to_string(num_fields<T>()) + " fields");
       }
     }
-    left_out_.insert(left_out_.end(), inner.left_out_.begin(), inner.left_out_.end());
+    incomplete_types_.insert(incomplete_types_.end(), inner.incomplete_types_.begin(),
+                             inner.incomplete_types_.end());
     num_structs_ += inner.num_structs_;
   }
 
@@ -180,12 +183,13 @@ private:
   void visit(std::string& /*text*/) {}
   template <class T>
   void visit(std::vector<T>& values) {
-    ASSERT_FALSE(values.empty()) << "the example leaves a list empty: its elements are unseen";
+    ASSERT_FALSE(values.empty())
+        << "the example has an empty list, so its elements are not checked";
     visit(values.front());
   }
   template <class K, class V>
   void visit(std::map<K, V>& values) {
-    ASSERT_FALSE(values.empty()) << "the example leaves a map empty: its elements are unseen";
+    ASSERT_FALSE(values.empty()) << "the example has an empty map, so its elements are not checked";
     visit(values.begin()->second);
   }
   template <class A, class B>
@@ -195,12 +199,11 @@ private:
   }
 
   std::size_t named_ = 0;
-  std::vector<std::string> left_out_;
+  std::vector<std::string> incomplete_types_;
   std::size_t num_structs_ = 0;
 };
 
-// -- the way into bytes and back
-// -------------------------------------------------------------------
+// -- serialization --------------------------------------------------------------------------------
 
 std::vector<char> bytes_of(caf::actor_system& system, const caf::message& message) {
   std::vector<char> bytes;
@@ -223,7 +226,7 @@ void check_type(caf::actor_system& system) {
   SCOPED_TRACE(name);
   T example = Example<T>::make();
 
-  // As the one element of a message: how it crosses a process border, under its registered name.
+  // As the only element of a message, which is how the type is sent, under its registered name.
   const std::vector<char> bytes = bytes_of(system, caf::make_message(example));
   EXPECT_GT(bytes.size(), bytes_of(system, caf::message{}).size());
   EXPECT_NE(std::string(bytes.begin(), bytes.end()).find(name), std::string::npos);
@@ -233,7 +236,8 @@ void check_type(caf::actor_system& system) {
   EXPECT_EQ(source.remaining(), 0U);
   ASSERT_TRUE(back.match_elements<T>());
 
-  // Equal: the same text, the same bytes again; and not merely what an empty one looks like.
+  // The copy is equal: it has the same text and the same bytes, which are not those of an empty
+  // value.
   EXPECT_EQ(caf::deep_to_string(back.get_as<T>(0)), caf::deep_to_string(example));
   EXPECT_EQ(bytes_of(system, back), bytes);
   EXPECT_GT(bytes_of_value(system, example).size(), 0U);
@@ -241,8 +245,8 @@ void check_type(caf::actor_system& system) {
 
   FieldCounter counter;
   counter.check(example);
-  for (const std::string& type : counter.left_out()) {
-    ADD_FAILURE() << "inspect leaves out fields of " << type;
+  for (const std::string& type : counter.incomplete_types()) {
+    ADD_FAILURE() << "inspect omits fields of " << type;
   }
 }
 
@@ -254,7 +258,7 @@ std::size_t check_types(caf::actor_system& system,
   return sizeof...(Offsets);
 }
 
-TEST(MessageTypes, EveryRegisteredTypeMakesTheWayIntoBytesAndBack) {
+TEST(MessageTypes, EveryRegisteredTypeIsSerializedWithoutLoss) {
   using Block = caf::id_block::tidemill_types;
   caf::actor_system_config config;
   config.add_message_types<Block>();
@@ -266,25 +270,25 @@ TEST(MessageTypes, EveryRegisteredTypeMakesTheWayIntoBytesAndBack) {
   EXPECT_EQ(count, 27U);  // of actors/type_ids.hpp
 }
 
-// The counter must see what it looks for.
-struct Forgetful {
+// Shows that the counter finds an omitted field.
+struct Incomplete {
   int kept = 0;
-  int forgotten = 0;
+  int omitted = 0;
 };
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, Forgetful& x) {
+typename Inspector::result_type inspect(Inspector& f, Incomplete& x) {
   return f(x.kept);
 }
 
-TEST(MessageTypes, AFieldThatInspectForgetsIsFound) {
-  Forgetful value;
+TEST(MessageTypes, AFieldThatInspectOmitsIsFound) {
+  Incomplete value;
   FieldCounter counter;
   counter.check(value);
-  EXPECT_EQ(counter.left_out().size(), 1U);
+  EXPECT_EQ(counter.incomplete_types().size(), 1U);
   SampleRecord whole = some_sample();
   FieldCounter all;
   all.check(whole);
-  EXPECT_TRUE(all.left_out().empty());
+  EXPECT_TRUE(all.incomplete_types().empty());
   EXPECT_GT(all.num_structs(), 3U);
 }
 

@@ -18,10 +18,10 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-// Prompts by draw, as many as there are; every third draw is passed over.
-class Prompts final : public actors::PromptReader {
+// Returns prompts by draw, up to draw `end`. Every third draw is skipped.
+class FakePromptReader final : public actors::PromptReader {
 public:
-  explicit Prompts(std::uint64_t end) : end_(end) {}
+  explicit FakePromptReader(std::uint64_t end) : end_(end) {}
   Result<std::vector<actors::Prompt>> read(std::uint64_t draw, std::uint32_t count) override {
     asked.emplace_back(draw, count);
     if (!failure.ok()) {
@@ -46,7 +46,7 @@ private:
 class PromptSourceTest : public ActorTest {
 protected:
   void start(std::uint64_t prompts, std::uint64_t first_draw = 0) {
-    reader_ = std::make_shared<Prompts>(prompts);
+    reader_ = std::make_shared<FakePromptReader>(prompts);
     stream_handle_ = keep(spawn_fake_stream(system(), stream_));
     keeper_handle_ = keep(spawn_fake_keeper(system(), keeper_));
     actors::PromptSourceDeps deps;
@@ -63,11 +63,11 @@ protected:
     drain();
   }
   void grant(std::uint32_t groups, std::uint64_t first, std::uint64_t min_step = 0) {
-    take(keeper_->admissions).answer({groups, first, min_step, ""});
+    take(keeper_->admissions).reply({groups, first, min_step, ""});
     advance(0s);
   }
 
-  std::shared_ptr<Prompts> reader_;
+  std::shared_ptr<FakePromptReader> reader_;
   std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
   std::shared_ptr<FakeKeeper> keeper_ = std::make_shared<FakeKeeper>();
   actors::StreamActor stream_handle_;
@@ -76,7 +76,7 @@ protected:
   std::shared_ptr<std::optional<Status>> exit_;
 };
 
-TEST_F(PromptSourceTest, FillsThePlacesItIsGrantedAndAsksForMore) {
+TEST_F(PromptSourceTest, FillsTheGrantedSlotsAndRequestsMore) {
   start(100);
   ASSERT_EQ(keeper_->admissions.size(), 1U);
   EXPECT_EQ(keeper_->admissions.front().request.max_groups, 3U);
@@ -84,7 +84,7 @@ TEST_F(PromptSourceTest, FillsThePlacesItIsGrantedAndAsksForMore) {
   grant(2, 0, 5);
   ASSERT_EQ(stream_->puts.size(), 2U);
   const storage::SampleRow& row = stream_->puts[1].rows[1].row;
-  EXPECT_EQ(row.id, SampleId{3});  // counts admissions
+  EXPECT_EQ(row.id, SampleId{3});  // rows are numbered in the order of admission
   EXPECT_EQ(row.group, GroupId{1});
   EXPECT_EQ(row.index_in_group, 1U);
   EXPECT_EQ(row.group_size, 2U);
@@ -93,25 +93,25 @@ TEST_F(PromptSourceTest, FillsThePlacesItIsGrantedAndAsksForMore) {
   ASSERT_EQ(keeper_->admissions.size(), 1U);
   grant(3, 2);
   ASSERT_EQ(stream_->puts.size(), 5U);
-  EXPECT_EQ(stream_->puts[2].draw, 3U);  // draw 2 was passed over
+  EXPECT_EQ(stream_->puts[2].draw, 3U);  // draw 2 was skipped
   EXPECT_EQ(stream_->puts[4].rows[0].row.id, SampleId{8});
   EXPECT_EQ(reader_->asked[1], (std::pair<std::uint64_t, std::uint32_t>{2, 3}));
 }
 
-TEST_F(PromptSourceTest, AsksAgainWhenNothingIsGranted) {
+TEST_F(PromptSourceTest, RequestsAgainIfNoSlotIsGranted) {
   start(100);
   grant(0, 0);
   EXPECT_TRUE(reader_->asked.empty());
   EXPECT_EQ(keeper_->admissions.size(), 1U);
 }
 
-TEST_F(PromptSourceTest, SaysHowManyGroupsTheDataHadWhenItEnds) {
+TEST_F(PromptSourceTest, ReportsTheNumberOfGroupsWhenTheDataEnds) {
   start(2);
   grant(3, 0);
   EXPECT_EQ(stream_->puts.size(), 2U);
   EXPECT_EQ(stream_->finished, 1);
   EXPECT_EQ(keeper_->finished, (std::vector<std::uint64_t>{2}));
-  EXPECT_TRUE(keeper_->admissions.empty());  // it asks for no more
+  EXPECT_TRUE(keeper_->admissions.empty());  // no more requests
   EXPECT_FALSE(exit_->has_value());
 }
 
@@ -123,7 +123,7 @@ TEST_F(PromptSourceTest, DataThatHasEndedBeforeARestartEndsAgain) {
   EXPECT_EQ(keeper_->finished, (std::vector<std::uint64_t>{7}));
 }
 
-TEST_F(PromptSourceTest, DataThatEndsExactlyWithAGrantIsSeenAtTheNext) {
+TEST_F(PromptSourceTest, DataThatEndsExactlyWithAGrantIsNoticedAtTheNextGrant) {
   start(2);
   grant(2, 0);
   EXPECT_EQ(stream_->finished, 0);
@@ -132,7 +132,7 @@ TEST_F(PromptSourceTest, DataThatEndsExactlyWithAGrantIsSeenAtTheNext) {
   EXPECT_EQ(keeper_->finished, (std::vector<std::uint64_t>{2}));
 }
 
-TEST_F(PromptSourceTest, UnreadableDataEndsItWithTheReadersWords) {
+TEST_F(PromptSourceTest, ExitsWithTheErrorOfTheReader) {
   start(100);
   reader_->failure = invalid_argument("train.jsonl:7: no field \"prompt\"");
   grant(1, 0);
@@ -141,7 +141,7 @@ TEST_F(PromptSourceTest, UnreadableDataEndsItWithTheReadersWords) {
   EXPECT_EQ((*exit_)->message(), "train.jsonl:7: no field \"prompt\"");
 }
 
-TEST_F(PromptSourceTest, AGroupThatTheStreamRefusesEndsIt) {
+TEST_F(PromptSourceTest, ExitsIfTheStreamRefusesAGroup) {
   start(100);
   stream_->failure = invalid_argument("bad group");
   grant(1, 0);
@@ -149,15 +149,15 @@ TEST_F(PromptSourceTest, AGroupThatTheStreamRefusesEndsIt) {
   EXPECT_THAT((*exit_)->message(), HasSubstr("putting a group: bad group"));
 }
 
-TEST_F(PromptSourceTest, AKeeperThatDiesEndsIt) {
+TEST_F(PromptSourceTest, ExitsIfTheKeeperDies) {
   start(100);
   grant(0, 0);
   kill(keeper_handle_);
   EXPECT_TRUE(run_until([&] { return exit_->has_value(); }));
-  EXPECT_THAT((*exit_)->message(), HasSubstr("asking for places"));
+  EXPECT_THAT((*exit_)->message(), HasSubstr("requesting slots"));
 }
 
-TEST_F(PromptSourceTest, AStreamThatDiesEndsIt) {
+TEST_F(PromptSourceTest, ExitsIfTheStreamDies) {
   start(100);
   kill(stream_handle_);
   grant(1, 0);
@@ -165,11 +165,11 @@ TEST_F(PromptSourceTest, AStreamThatDiesEndsIt) {
   EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
 }
 
-TEST_F(PromptSourceTest, AKeeperThatNeverAnswersEndsItAtTheDeadline) {
+TEST_F(PromptSourceTest, ExitsAtTheDeadlineIfTheKeeperDoesNotReply) {
   start(100);
   advance(34s);
   EXPECT_FALSE(exit_->has_value());
-  advance(2s);  // the wait it asked for, and half a minute
+  advance(2s);  // past the requested wait of 5 s and the margin of 30 s
   ASSERT_TRUE(exit_->has_value());
   EXPECT_EQ((*exit_)->code(), Errc::kTimeout);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of actors/recorder/handles.hpp, and of the record files.
+// The contracts of actors/recorder/handles.hpp and of the record files.
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -26,8 +26,8 @@ using actors::StepRecord;
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-// Lines in memory.
-class Lines final : public actors::RecordFiles {
+// Keeps the lines in memory.
+class MemoryRecordFiles final : public actors::RecordFiles {
 public:
   Result<RecordMarks> append(const std::string& metrics, const std::string& samples) override {
     ++appends;
@@ -50,7 +50,7 @@ StepRecord some_record(std::uint64_t step) {
   sample.group = {1};
   sample.prompt = "2+2=\n";
   sample.response = "4";
-  sample.answer = "4";
+  sample.reference_answer = "4";
   sample.reward = 1.0;
   sample.advantage = -0.5F;
   sample.finish_reason = "stop";
@@ -64,80 +64,80 @@ class RecorderTest : public ActorTest {
 protected:
   void start(RecordMarks marks = {}) {
     recorder_ = keep(actors::spawn_recorder(
-        system(), {lines_, marks,
+        system(), {files_, marks,
                    [this](const StepRecord& record) { seen_.push_back(record.step); }, &port()}));
   }
-  Asked<RecordMarks> record(std::uint64_t step) {
-    auto asked = ask<RecordMarks>(recorder_, atom::record_v, some_record(step));
+  Reply<RecordMarks> record(std::uint64_t step) {
+    auto reply = ask<RecordMarks>(recorder_, atom::record_v, some_record(step));
     drain();
-    return asked;
+    return reply;
   }
-  Asked<RecordMarks> capture() {
-    auto asked = ask<RecordMarks>(recorder_, atom::capture_v);
+  Reply<RecordMarks> capture() {
+    auto reply = ask<RecordMarks>(recorder_, atom::capture_v);
     drain();
-    return asked;
+    return reply;
   }
 
-  std::shared_ptr<Lines> lines_ = std::make_shared<Lines>();
+  std::shared_ptr<MemoryRecordFiles> files_ = std::make_shared<MemoryRecordFiles>();
   std::vector<std::uint64_t> seen_;
   actors::RecorderActor recorder_;
 };
 
-TEST_F(RecorderTest, AnswersTheSizesOnceTheLinesAreInTheFiles) {
+TEST_F(RecorderTest, RepliesWithTheSizesOnceTheLinesAreWritten) {
   start();
-  const auto asked = record(5);
-  EXPECT_FALSE(asked.answered());
-  EXPECT_EQ(seen_, (std::vector<std::uint64_t>{5}));  // shown as it is taken in
+  const auto reply = record(5);
+  EXPECT_FALSE(reply.arrived());
+  EXPECT_EQ(seen_, (std::vector<std::uint64_t>{5}));  // observed before it is written
   advance(0s);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().metrics_bytes, lines_->metrics_text.size());
-  EXPECT_EQ(asked.value().samples_bytes, lines_->samples_text.size());
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().metrics_bytes, files_->metrics_text.size());
+  EXPECT_EQ(reply.value().samples_bytes, files_->samples_text.size());
 }
 
-TEST_F(RecorderTest, WritesOneJsonObjectALine) {
+TEST_F(RecorderTest, WritesOneJsonObjectPerLine) {
   start();
   record(5);
   advance(0s);
-  EXPECT_EQ(lines_->metrics_text.back(), '\n');
-  const auto metrics = parse_json(lines_->metrics_text);
+  EXPECT_EQ(files_->metrics_text.back(), '\n');
+  const auto metrics = parse_json(files_->metrics_text);
   ASSERT_TRUE(metrics.ok());
   EXPECT_EQ(*metrics.value().find("step")->if_integer(), 5);
-  EXPECT_EQ(lines_->samples_text.find('\n'), lines_->samples_text.size() - 1);
-  const auto sample = parse_json(lines_->samples_text);
+  EXPECT_EQ(files_->samples_text.find('\n'), files_->samples_text.size() - 1);
+  const auto sample = parse_json(files_->samples_text);
   ASSERT_TRUE(sample.ok()) << sample.status().to_string();
   EXPECT_EQ(*sample.value().find("step")->if_integer(), 5);
   EXPECT_EQ(*sample.value().find("sample")->if_integer(), 3);
-  EXPECT_THAT(lines_->samples_text, HasSubstr(R"("prompt":"2+2=\n")"));
-  EXPECT_THAT(lines_->samples_text, HasSubstr(R"("versions":[{"step":4,"tokens":2}])"));
-  EXPECT_THAT(lines_->samples_text, HasSubstr(R"("behavior_logprobs":[-0.5,-0.25])"));
+  EXPECT_THAT(files_->samples_text, HasSubstr(R"("prompt":"2+2=\n")"));
+  EXPECT_THAT(files_->samples_text, HasSubstr(R"("versions":[{"step":4,"tokens":2}])"));
+  EXPECT_THAT(files_->samples_text, HasSubstr(R"("behavior_logprobs":[-0.5,-0.25])"));
 }
 
-// Whoever reads them back gets the floats that were drawn with.
+// Reading them back gives the floats of the recorded sample.
 TEST_F(RecorderTest, LogProbabilitiesAreShortAndExact) {
   start();
   StepRecord step = some_record(1);
   step.samples[0].behavior_logprobs = {-0.1F, -1.17549435e-38F, -16777216.0F, -0.333333343F};
-  const auto asked = ask<RecordMarks>(recorder_, atom::record_v, step);
+  const auto reply = ask<RecordMarks>(recorder_, atom::record_v, step);
   drain();
   advance(0s);
-  EXPECT_THAT(lines_->samples_text, HasSubstr(R"("behavior_logprobs":[-0.1,)"));
-  const auto line = parse_json(lines_->samples_text);
+  EXPECT_THAT(files_->samples_text, HasSubstr(R"("behavior_logprobs":[-0.1,)"));
+  const auto line = parse_json(files_->samples_text);
   const Json::Array& numbers = *line.value().find("behavior_logprobs")->if_array();
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     EXPECT_EQ(static_cast<float>(*numbers[i].number()), step.samples[0].behavior_logprobs[i]);
   }
 }
 
-TEST_F(RecorderTest, WhatComesDuringAWriteGoesOutTogetherInOrder) {
+TEST_F(RecorderTest, RecordsThatArriveDuringAWriteAreWrittenTogetherInOrder) {
   start();
   record(1);
   const auto second = record(2);
   const auto third = record(3);
-  EXPECT_EQ(lines_->appends, 1);
-  EXPECT_TRUE(run_until([&] { return third.answered(); }));
-  EXPECT_EQ(lines_->appends, 2);
+  EXPECT_EQ(files_->appends, 1);
+  EXPECT_TRUE(run_until([&] { return third.arrived(); }));
+  EXPECT_EQ(files_->appends, 2);
   EXPECT_EQ(second.value().metrics_bytes, third.value().metrics_bytes);
-  std::istringstream lines(lines_->metrics_text);
+  std::istringstream lines(files_->metrics_text);
   std::string line;
   for (const std::int64_t step : {1, 2, 3}) {
     ASSERT_TRUE(std::getline(lines, line));
@@ -145,7 +145,7 @@ TEST_F(RecorderTest, WhatComesDuringAWriteGoesOutTogetherInOrder) {
   }
 }
 
-TEST_F(RecorderTest, CaptureWaitsForTheWriteInWork) {
+TEST_F(RecorderTest, CaptureWaitsForTheCurrentWrite) {
   start({100, 200});
   const auto before = capture();
   ASSERT_TRUE(before.ok());
@@ -153,23 +153,23 @@ TEST_F(RecorderTest, CaptureWaitsForTheWriteInWork) {
   EXPECT_EQ(before.value().samples_bytes, 200U);
   record(1);
   const auto during = capture();
-  EXPECT_FALSE(during.answered());
-  EXPECT_TRUE(run_until([&] { return during.answered(); }));
-  EXPECT_EQ(during.value().metrics_bytes, lines_->metrics_text.size());
+  EXPECT_FALSE(during.arrived());
+  EXPECT_TRUE(run_until([&] { return during.arrived(); }));
+  EXPECT_EQ(during.value().metrics_bytes, files_->metrics_text.size());
 }
 
-TEST_F(RecorderTest, AFailureIsToldToThoseItConcernsAndTheRecorderLives) {
+TEST_F(RecorderTest, AFailedWriteFailsItsRequestsAndTheRecorderContinues) {
   start();
-  lines_->failure = {Errc::kResourceExhausted, "metrics.jsonl: no space left"};
+  files_->failure = {Errc::kResourceExhausted, "metrics.jsonl: no space left"};
   const auto lost = record(1);
   advance(0s);
   EXPECT_EQ(lost.status().code(), Errc::kResourceExhausted);
   EXPECT_EQ(lost.status().message(), "metrics.jsonl: no space left");
-  lines_->failure = {};
+  files_->failure = {};
   const auto kept = record(2);
   advance(0s);
   EXPECT_TRUE(kept.ok());
-  EXPECT_EQ(lines_->metrics_text.find("\"step\":1"), std::string::npos);
+  EXPECT_EQ(files_->metrics_text.find("\"step\":1"), std::string::npos);
 }
 
 // -- files ----------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ protected:
   TemporaryDirectory directory_;
 };
 
-TEST_F(RecordFilesTest, AppendsAndAnswersBothSizes) {
+TEST_F(RecordFilesTest, AppendsAndReturnsBothSizes) {
   const auto files = open();
   ASSERT_TRUE(files.ok()) << files.status().to_string();
   ASSERT_TRUE(files.value()->append("a\n", "bb\n").ok());
@@ -205,7 +205,7 @@ TEST_F(RecordFilesTest, AppendsAndAnswersBothSizes) {
   EXPECT_EQ(content(samples()), "bb\n");
 }
 
-TEST_F(RecordFilesTest, OpensCutBackToTheMarksOfTheCommit) {
+TEST_F(RecordFilesTest, OpenTruncatesToTheMarksOfTheCommit) {
   ASSERT_TRUE(open().value()->append("one\ntwo\n", "x\ny\n").ok());
   const auto files = open({4, 2});
   ASSERT_TRUE(files.ok());
@@ -215,11 +215,11 @@ TEST_F(RecordFilesTest, OpensCutBackToTheMarksOfTheCommit) {
   EXPECT_EQ(content(metrics()), "one\nthree\n");
 }
 
-TEST_F(RecordFilesTest, SamplesForWhichThereIsNoRoomAreLeftOut) {
+TEST_F(RecordFilesTest, SamplesThatExceedTheLimitAreLeftOut) {
   const auto open_small = [this](RecordMarks marks) {
     return actors::open_record_files(directory_.path().string(), marks, 8);
   };
-  // However the lines come, the same are kept.
+  // The same lines are kept, whether they are appended together or one by one.
   ASSERT_TRUE(open_small({}).value()->append("", "aaa\nbbbb\ncc\nd\n").ok());
   EXPECT_EQ(content(samples()), "aaa\ncc\n");
   const auto files = open_small({});
@@ -240,7 +240,7 @@ const std::string kLine2 = R"({"kind":"eval","step":2,"eval_mean_at_k":1})"
 TEST_F(RecordFilesTest, TheEventFileHasARecordForEachLine) {
   const auto files = open();
   ASSERT_TRUE(files.value()->append(kLine1 + kLine2, "").ok());
-  EXPECT_EQ(num_events(), 3U);  // the first names the file's version
+  EXPECT_EQ(num_events(), 3U);  // the first record holds the file's version
   const std::string bytes = content(events());
   EXPECT_THAT(bytes, HasSubstr("train/loss"));
   EXPECT_THAT(bytes, HasSubstr("eval/eval_mean_at_k"));
@@ -248,18 +248,18 @@ TEST_F(RecordFilesTest, TheEventFileHasARecordForEachLine) {
   EXPECT_EQ(bytes.find("step"), std::string::npos);
 }
 
-TEST_F(RecordFilesTest, TheEventFileIsCutBackWithTheMetrics) {
+TEST_F(RecordFilesTest, TheEventFileIsTruncatedWithTheMetrics) {
   ASSERT_TRUE(open().value()->append(kLine1 + kLine2, "").ok());
   const std::string before = content(events());
   const auto files = open({kLine1.size(), 0});
   ASSERT_TRUE(files.ok());
   EXPECT_EQ(num_events(), 2U);
-  EXPECT_TRUE(before.starts_with(content(events())));  // with the wall times that they had
+  EXPECT_TRUE(before.starts_with(content(events())));  // the wall times are kept
   ASSERT_TRUE(files.value()->append(kLine2, "").ok());
   EXPECT_EQ(num_events(), 3U);
 }
 
-TEST_F(RecordFilesTest, AnEventFileThatLacksRecordsIsMadeAnewFromTheMetrics) {
+TEST_F(RecordFilesTest, AnEventFileThatLacksRecordsIsRewrittenFromTheMetrics) {
   ASSERT_TRUE(open().value()->append(kLine1 + kLine2, "").ok());
   const RecordMarks marks{kLine1.size() + kLine2.size(), 0};
   const std::string whole = content(events());
@@ -280,7 +280,7 @@ TEST_F(RecordFilesTest, AFileShorterThanItsMarkIsNamed) {
   ASSERT_FALSE(files.ok());
   EXPECT_EQ(files.status().code(), Errc::kCorruptData);
   EXPECT_THAT(files.status().message(), HasSubstr("samples.jsonl: 2 bytes"));
-  EXPECT_EQ(content(metrics()), "one\n");  // nothing is lost by the attempt
+  EXPECT_EQ(content(metrics()), "one\n");  // the failed open loses nothing
 }
 
 TEST_F(RecordFilesTest, ADirectoryThatDoesNotExistIsNamed) {
@@ -289,8 +289,8 @@ TEST_F(RecordFilesTest, ADirectoryThatDoesNotExistIsNamed) {
   EXPECT_THAT(files.status().message(), HasSubstr("/nonexistent/metrics.jsonl: cannot open"));
 }
 
-// A limit on file sizes fails a write half-way, as a full disk does.
-TEST_F(RecordFilesTest, AnAppendThatFailsHalfWayLeavesWholeLines) {
+// With a limit on file sizes, a write fails halfway, as on a full disk.
+TEST_F(RecordFilesTest, AnAppendThatFailsHalfwayLeavesWholeLines) {
   const auto files = open();
   ASSERT_TRUE(files.value()->append("0123456\n", "").ok());
   struct rlimit before {};

@@ -40,7 +40,7 @@ protected:
     reply.rows = std::move(rows);
     reply.lease_time = 60s;
     reply.ended = ended;
-    take(stream_->leases).answer(std::move(reply));
+    take(stream_->leases).reply(std::move(reply));
     drain();
   }
 
@@ -52,17 +52,17 @@ protected:
   std::vector<std::string> log_;
 };
 
-TEST_F(RewardWorkerTest, ScoresWhatItLeasesAndWritesTheRewardsBack) {
+TEST_F(RewardWorkerTest, ScoresLeasedRowsAndWritesTheRewardsBack) {
   ASSERT_EQ(stream_->leases.size(), 1U);
   EXPECT_EQ(stream_->leases.front().request.task, actors::task_id(SampleTask::kReward));
   EXPECT_EQ(stream_->leases.front().request.max_units, 4U);
   engine_->reward = 0.75;
   lease({row(0), row(1)});
-  ASSERT_EQ(engine_->asked.size(), 2U);
-  EXPECT_EQ(engine_->asked[0].prompt, "prompt 0");
-  EXPECT_EQ(engine_->asked[0].answer, "answer");
-  EXPECT_EQ(engine_->asked[0].fields, "{}");
-  EXPECT_EQ(engine_->asked[0].response, "2");  // as decoded
+  ASSERT_EQ(engine_->requests.size(), 2U);
+  EXPECT_EQ(engine_->requests[0].prompt, "prompt 0");
+  EXPECT_EQ(engine_->requests[0].reference_answer, "answer");
+  EXPECT_EQ(engine_->requests[0].fields, "{}");
+  EXPECT_EQ(engine_->requests[0].response, "2");  // as decoded
   advance(0s);
   ASSERT_EQ(stream_->acks.size(), 1U);
   ASSERT_EQ(stream_->acks[0].rows.size(), 2U);
@@ -72,7 +72,7 @@ TEST_F(RewardWorkerTest, ScoresWhatItLeasesAndWritesTheRewardsBack) {
             (std::vector<double>{0.75}));
 }
 
-TEST_F(RewardWorkerTest, WritesThePartsOfASumBehindIt) {
+TEST_F(RewardWorkerTest, WritesThePartsOfASumAfterIt) {
   engine_->parts = {1.0, -0.25};
   lease({row(0)});
   advance(0s);
@@ -83,7 +83,7 @@ TEST_F(RewardWorkerTest, WritesThePartsOfASumBehindIt) {
             (std::vector<double>{1.0, 1.0, -0.25}));
 }
 
-TEST_F(RewardWorkerTest, GivesBackWhatCannotBeScoredByReason) {
+TEST_F(RewardWorkerTest, GivesBackSamplesThatCannotBeScoredByReason) {
   engine_->error_of[1] = "no number in the answer";
   engine_->reward_of[2] = std::numeric_limits<double>::quiet_NaN();
   lease({row(0), row(1), row(2)});
@@ -96,30 +96,31 @@ TEST_F(RewardWorkerTest, GivesBackWhatCannotBeScoredByReason) {
   EXPECT_EQ(stream_->nacks[1].rows.at(0).row, SampleId{2});
 }
 
-TEST_F(RewardWorkerTest, LogsWhatHasNoRewardOnceInTenSeconds) {
+TEST_F(RewardWorkerTest, LogsSamplesWithoutARewardOnceInTenSeconds) {
   engine_->refusal = {Errc::kUnavailable, "the program does not start"};
   lease({row(0), row(1)});
-  EXPECT_THAT(log_, ::testing::ElementsAre(
-                        "reward-0: samples without a reward, to be delivered again or failed: 2; "
-                        "the last: reward: the program does not start"));
+  EXPECT_THAT(log_,
+              ::testing::ElementsAre(
+                  "reward-0: 2 samples without a reward, delivered up to "
+                  "stream.max_deliveries times; the last: reward: the program does not start"));
   lease({row(2)});
   EXPECT_EQ(log_.size(), 1U);
   advance(10s);
   lease({row(3), row(4)});
   ASSERT_EQ(log_.size(), 2U);
-  EXPECT_THAT(log_[1], ::testing::HasSubstr("failed: 3; the last:"));
+  EXPECT_THAT(log_[1], ::testing::HasSubstr("reward-0: 3 samples without a reward"));
 }
 
-TEST_F(RewardWorkerTest, TheLogNamesTheLastReasonOfSeveral) {
+TEST_F(RewardWorkerTest, TheLogHasTheReasonOfTheLastSample) {
   engine_->error_of[0] = "z: first";
   engine_->error_of[1] = "a: last";
   lease({row(0), row(1)});
   advance(0s);
   ASSERT_EQ(log_.size(), 1U);
-  EXPECT_THAT(log_[0], ::testing::EndsWith("failed: 2; the last: reward: a: last"));
+  EXPECT_THAT(log_[0], ::testing::EndsWith("times; the last: reward: a: last"));
 }
 
-TEST_F(RewardWorkerTest, GivesBackWhatTheEngineRefusesAndGoesOn) {
+TEST_F(RewardWorkerTest, GivesBackSamplesThatTheEngineRefusesAndContinues) {
   engine_->refusal = {Errc::kUnavailable, "the program does not start"};
   lease({row(0)});
   ASSERT_EQ(stream_->nacks.size(), 1U);
@@ -134,7 +135,7 @@ TEST_F(RewardWorkerTest, GivesBackARowThatLacksAColumn) {
   lease({broken, row(1)});
   ASSERT_EQ(stream_->nacks.size(), 1U);
   EXPECT_EQ(stream_->nacks[0].rows.at(0).row, SampleId{0});
-  EXPECT_EQ(engine_->asked.size(), 1U);
+  EXPECT_EQ(engine_->requests.size(), 1U);
 }
 
 TEST_F(RewardWorkerTest, RenewsTheLeasesOfSamplesThatAreNotScoredYet) {
@@ -148,19 +149,19 @@ TEST_F(RewardWorkerTest, RenewsTheLeasesOfSamplesThatAreNotScoredYet) {
   ASSERT_TRUE(run_until([&] { return stream_->acks.size() == 1; }));
   const std::size_t renewals = stream_->renewals.size();
   advance(5min);
-  EXPECT_EQ(stream_->renewals.size(), renewals);  // nothing is held
+  EXPECT_EQ(stream_->renewals.size(), renewals);  // no row is held
 }
 
-TEST_F(RewardWorkerTest, WhatIsLeasedDuringAPieceOfWorkWaitsForIt) {
+TEST_F(RewardWorkerTest, RowsLeasedDuringAStepOfTheEngineWaitForIt) {
   lease({row(0)});
-  ASSERT_EQ(engine_->asked.size(), 1U);
-  lease({row(1)});  // the engine is at the port
-  EXPECT_EQ(engine_->asked.size(), 1U);
+  ASSERT_EQ(engine_->requests.size(), 1U);
+  lease({row(1)});  // a step of the engine is at the port
+  EXPECT_EQ(engine_->requests.size(), 1U);
   advance(0s);
-  EXPECT_EQ(engine_->asked.size(), 2U);
+  EXPECT_EQ(engine_->requests.size(), 2U);
 }
 
-TEST_F(RewardWorkerTest, AnEngineThatGivesUpEndsItWithItsWords) {
+TEST_F(RewardWorkerTest, ExitsWithTheErrorOfAnEngineThatGivesUp) {
   engine_->failure = {Errc::kUnavailable, "the program died 3 times in a row"};
   lease({row(0)});
   advance(0s);
@@ -168,7 +169,7 @@ TEST_F(RewardWorkerTest, AnEngineThatGivesUpEndsItWithItsWords) {
   EXPECT_EQ((*exit_)->message(), "the program died 3 times in a row");
 }
 
-TEST_F(RewardWorkerTest, AsksAgainAfterAFailureOfTheStream) {
+TEST_F(RewardWorkerTest, RetriesAfterAFailureOfTheStream) {
   take(stream_->leases).fail({Errc::kUnavailable, "not now"});
   drain();
   EXPECT_TRUE(stream_->leases.empty());
@@ -176,13 +177,13 @@ TEST_F(RewardWorkerTest, AsksAgainAfterAFailureOfTheStream) {
   EXPECT_EQ(stream_->leases.size(), 1U);
 }
 
-TEST_F(RewardWorkerTest, AStreamThatDiesLeavesItAlive) {
+TEST_F(RewardWorkerTest, DoesNotExitIfTheStreamDies) {
   kill(stream_handle_);
   advance(10s);
-  EXPECT_FALSE(exit_->has_value());  // the supervisor ends it with the rest
+  EXPECT_FALSE(exit_->has_value());  // the supervisor terminates it with the other actors
 }
 
-TEST_F(RewardWorkerTest, AsksNoMoreOnceTheTaskHasEnded) {
+TEST_F(RewardWorkerTest, SendsNoRequestsAfterTheTaskHasEnded) {
   lease({}, /*ended=*/true);
   advance(1min);
   EXPECT_TRUE(stream_->leases.empty());

@@ -50,7 +50,7 @@ protected:
     reply.rows = std::move(rows);
     reply.lease_time = 60s;
     reply.ended = ended;
-    take(stream_->leases).answer(std::move(reply));
+    take(stream_->leases).reply(std::move(reply));
     drain();
   }
   static engines::RolloutResult result(std::uint64_t id, FinishReason reason) {
@@ -58,7 +58,7 @@ protected:
   }
   void respond(FinishReason reason = FinishReason::kStop) {
     auto pending = take(device_->generations);
-    pending.answer(result(pending.request.id.value, reason));
+    pending.reply(result(pending.request.id.value, reason));
     drain();
   }
 
@@ -70,7 +70,7 @@ protected:
   std::shared_ptr<std::optional<Status>> exit_;
 };
 
-TEST_F(RolloutWorkerTest, AsksForAsManyRowsAsItHasRoomFor) {
+TEST_F(RolloutWorkerTest, RequestsAsManyRowsAsItMayStillHold) {
   ASSERT_EQ(stream_->leases.size(), 1U);
   EXPECT_EQ(stream_->leases.front().request.task, actors::task_id(SampleTask::kRollout));
   EXPECT_EQ(stream_->leases.front().request.max_units, 4U);
@@ -84,7 +84,7 @@ TEST_F(RolloutWorkerTest, AsksForAsManyRowsAsItHasRoomFor) {
   EXPECT_EQ(stream_->leases.front().request.max_units, 1U);
 }
 
-TEST_F(RolloutWorkerTest, HasTheDeviceContinueEachPromptAsItWasTold) {
+TEST_F(RolloutWorkerTest, SendsEachPromptToTheDeviceWithItsOptions) {
   lease({row(6)});
   ASSERT_EQ(device_->generations.size(), 1U);
   const engines::RolloutRequest& request = device_->generations.front().request;
@@ -117,12 +117,12 @@ TEST_F(RolloutWorkerTest, WritesAResponseBackInOneMessage) {
   EXPECT_TRUE(stream_->nacks.empty());
 }
 
-TEST_F(RolloutWorkerTest, GivesBackWhatFailedOrWasCancelled) {
+TEST_F(RolloutWorkerTest, GivesBackRowsThatFailedOrWereCancelled) {
   lease({row(0), row(1)});
   auto failed = take(device_->generations);
-  auto answer = result(0, FinishReason::kFailed);
-  answer.error = "no room";
-  failed.answer(answer);
+  auto response = result(0, FinishReason::kFailed);
+  response.error = "no room";
+  failed.reply(response);
   respond(FinishReason::kCancelled);
   ASSERT_EQ(stream_->nacks.size(), 2U);
   EXPECT_EQ(stream_->nacks[0].reason, "rollout failed: no room");
@@ -130,7 +130,7 @@ TEST_F(RolloutWorkerTest, GivesBackWhatFailedOrWasCancelled) {
   EXPECT_TRUE(stream_->acks.empty());
 }
 
-TEST_F(RolloutWorkerTest, GivesBackWhatTheDeviceRefuses) {
+TEST_F(RolloutWorkerTest, GivesBackRowsThatTheDeviceRefuses) {
   lease({row(0)});
   take(device_->generations).fail(invalid_argument("token outside the vocabulary"));
   drain();
@@ -155,14 +155,14 @@ TEST_F(RolloutWorkerTest, GivesBackAndCancelsAfterTheResponseDeadline) {
   EXPECT_FALSE(exit_->has_value());
 }
 
-TEST_F(RolloutWorkerTest, GivesBackAllWhenTheDeviceDiesAndLives) {
+TEST_F(RolloutWorkerTest, GivesBackAllRowsAndContinuesIfTheDeviceDies) {
   lease({row(0), row(1)});
   kill(device_handle_);
   EXPECT_TRUE(run_until([&] { return stream_->nacks.size() == 2; }));
   EXPECT_FALSE(exit_->has_value());
 }
 
-TEST_F(RolloutWorkerTest, RenewsTheLeasesItHolds) {
+TEST_F(RolloutWorkerTest, RenewsTheLeasesThatItHolds) {
   lease({row(0), row(1)});
   advance(30s);
   ASSERT_FALSE(stream_->renewals.empty());
@@ -172,10 +172,10 @@ TEST_F(RolloutWorkerTest, RenewsTheLeasesItHolds) {
   respond();
   const std::size_t renewals = stream_->renewals.size();
   advance(5min);
-  EXPECT_EQ(stream_->renewals.size(), renewals);  // nothing is held
+  EXPECT_EQ(stream_->renewals.size(), renewals);  // no row is held
 }
 
-TEST_F(RolloutWorkerTest, StopsWorkOnARowItHasLost) {
+TEST_F(RolloutWorkerTest, CancelsARowThatItHasLost) {
   lease({row(0)});
   stream_->refused = {{{0}, storage::Refusal::kNotLeased}};
   advance(30s);
@@ -186,7 +186,7 @@ TEST_F(RolloutWorkerTest, StopsWorkOnARowItHasLost) {
   EXPECT_TRUE(stream_->acks.empty());
 }
 
-TEST_F(RolloutWorkerTest, TheLateAnswerForALostLeaseDoesNotTouchTheNextOne) {
+TEST_F(RolloutWorkerTest, ALateReplyForALostLeaseDoesNotAffectTheNextOne) {
   lease({row(0, 1)});
   stream_->refused = {{{0}, storage::Refusal::kNotLeased}};
   advance(30s);
@@ -203,7 +203,7 @@ TEST_F(RolloutWorkerTest, TheLateAnswerForALostLeaseDoesNotTouchTheNextOne) {
   EXPECT_EQ(stream_->acks.front().rows.at(0).lease.generation, 2U);
 }
 
-TEST_F(RolloutWorkerTest, AsksAgainAfterAFailureOfTheStream) {
+TEST_F(RolloutWorkerTest, RetriesAfterAFailureOfTheStream) {
   take(stream_->leases).fail({Errc::kUnavailable, "not now"});
   drain();
   EXPECT_TRUE(stream_->leases.empty());
@@ -212,17 +212,17 @@ TEST_F(RolloutWorkerTest, AsksAgainAfterAFailureOfTheStream) {
   EXPECT_FALSE(exit_->has_value());
 }
 
-TEST_F(RolloutWorkerTest, GoesOnAfterAWriteThatFailed) {
+TEST_F(RolloutWorkerTest, ContinuesAfterAFailedAck) {
   lease({row(0), row(1), row(2), row(3)});
   stream_->failure = {Errc::kUnavailable, "not now"};
   respond();
   EXPECT_TRUE(stream_->leases.empty());
   stream_->failure = {};
   advance(200ms);
-  EXPECT_EQ(stream_->leases.size(), 1U);  // the lost row comes back by its lease
+  EXPECT_EQ(stream_->leases.size(), 1U);  // the lost row is delivered again when its lease expires
 }
 
-TEST_F(RolloutWorkerTest, AsksNoMoreOnceTheTaskHasEnded) {
+TEST_F(RolloutWorkerTest, SendsNoRequestsAfterTheTaskHasEnded) {
   lease({}, /*ended=*/true);
   EXPECT_TRUE(stream_->leases.empty());
   advance(1min);

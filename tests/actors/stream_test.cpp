@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of actors/stream/handles.hpp, handler by handler.
+// Tests the contract of actors/stream/handles.hpp, handler by handler.
 #include <chrono>
 #include <string>
 #include <vector>
@@ -31,7 +31,7 @@ protected:
     options_.group_size = kGroupSize;
     options_.lease = 60s;
   }
-  // The stream that the tests speak to; each test starts its own.
+  // Starts the stream of a test.
   void start(actors::StreamImage image = {}) {
     stream_ =
         keep(actors::spawn_stream(system(), {options_, keeper_handle_, std::move(image),
@@ -40,53 +40,54 @@ protected:
                                                ++checks_;
                                              }}));
   }
-  Asked<Settlement> put(std::uint64_t group) {
-    auto asked = ask<Settlement>(stream_, atom::put_v, sample_group(group, kGroupSize));
+  Reply<Settlement> put(std::uint64_t group) {
+    auto reply = ask<Settlement>(stream_, atom::put_v, sample_group(group, kGroupSize));
     drain();
-    return asked;
+    return reply;
   }
-  Asked<LeaseReply> lease(const actors::LeaseRequest& request) {
-    auto asked = ask<LeaseReply>(stream_, atom::lease_v, request);
+  Reply<LeaseReply> lease(const actors::LeaseRequest& request) {
+    auto reply = ask<LeaseReply>(stream_, atom::lease_v, request);
     drain();
-    return asked;
+    return reply;
   }
   // Leases what is ready now.
   std::vector<storage::LeasedRow> rows_of(SampleTask task, std::uint32_t units = 100) {
-    const auto asked = lease(sample_lease(task, units));
+    const auto reply = lease(sample_lease(task, units));
     advance(0s);
-    EXPECT_TRUE(asked.ok()) << asked.status().to_string();
-    return asked.ok() ? asked.value().rows : std::vector<storage::LeasedRow>{};
+    EXPECT_TRUE(reply.ok()) << reply.status().to_string();
+    return reply.ok() ? reply.value().rows : std::vector<storage::LeasedRow>{};
   }
   Settlement ack(SampleTask task, const std::vector<storage::LeasedRow>& rows,
                  const std::vector<storage::ColumnValue>& cells) {
-    const auto asked = ask<Settlement>(stream_, atom::ack_v, completion_of(task, rows, cells));
+    const auto reply = ask<Settlement>(stream_, atom::ack_v, ack_of(task, rows, cells));
     drain();
-    EXPECT_TRUE(asked.ok()) << asked.status().to_string();
-    return asked.value();
+    EXPECT_TRUE(reply.ok()) << reply.status().to_string();
+    return reply.value();
   }
   Settlement nack(SampleTask task, const std::vector<storage::LeasedRow>& rows) {
-    const auto asked = ask<Settlement>(stream_, atom::nack_v, return_of(task, rows, "broken"));
+    const auto reply =
+        ask<Settlement>(stream_, atom::nack_v, lease_update_of(task, rows, "broken"));
     drain();
-    EXPECT_TRUE(asked.ok()) << asked.status().to_string();
-    return asked.value();
+    EXPECT_TRUE(reply.ok()) << reply.status().to_string();
+    return reply.value();
   }
   Settlement retire(std::uint64_t group, storage::VerdictKind kind) {
-    const auto asked =
+    const auto reply =
         ask<Settlement>(stream_, atom::retire_v, actors::GroupVerdict{{group}, {kind, "why"}});
     drain();
-    EXPECT_TRUE(asked.ok()) << asked.status().to_string();
-    return asked.value();
+    EXPECT_TRUE(reply.ok()) << reply.status().to_string();
+    return reply.value();
   }
   StreamStatus counts() {
-    const auto asked = ask<StreamStatus>(stream_, atom::status_v);
+    const auto reply = ask<StreamStatus>(stream_, atom::status_v);
     drain();
-    EXPECT_TRUE(asked.ok());
-    return asked.value();
+    EXPECT_TRUE(reply.ok());
+    return reply.value();
   }
-  // All places that the keeper was told of.
-  storage::PlaceChanges told() const {
-    storage::PlaceChanges sum;
-    for (const storage::PlaceChanges& change : keeper_->changes) {
+  // Returns the sum of all slot changes that the keeper has received.
+  storage::SlotChanges slot_changes() const {
+    storage::SlotChanges sum;
+    for (const storage::SlotChanges& change : keeper_->changes) {
       sum.accepted += change.accepted;
       sum.aborted += change.aborted;
       sum.rejected += change.rejected;
@@ -94,7 +95,7 @@ protected:
     }
     return sum;
   }
-  // Takes all ready rows as far as training.
+  // Completes all tasks before training for all ready rows.
   void prepare() {
     ack(SampleTask::kRollout, rows_of(SampleTask::kRollout), rollout_cells());
     ack(SampleTask::kReward, rows_of(SampleTask::kReward), reward_cells());
@@ -110,16 +111,16 @@ protected:
 
 // -- put ------------------------------------------------------------------------------------------
 
-TEST_F(StreamTest, PutAnswersOnceTheGroupIsIn) {
+TEST_F(StreamTest, PutRepliesOnceTheGroupIsInTheStream) {
   start();
-  const auto asked = put(0);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().done, (std::vector<SampleId>{{0}, {1}}));
+  const auto reply = put(0);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().done, (std::vector<SampleId>{{0}, {1}}));
   EXPECT_EQ(counts().live, kGroupSize);
   EXPECT_GT(checks_, 0);
 }
 
-TEST_F(StreamTest, PutRefusesWhatIsNoWholeGroupAndKeepsNothingOfIt) {
+TEST_F(StreamTest, PutRefusesAnInvalidGroupAndKeepsNoRowOfIt) {
   start();
   actors::NewGroup empty;
   actors::NewGroup half = sample_group(0, kGroupSize);
@@ -131,27 +132,27 @@ TEST_F(StreamTest, PutRefusesWhatIsNoWholeGroupAndKeepsNothingOfIt) {
   actors::NewGroup column = sample_group(0, kGroupSize);
   column.rows.back().columns.push_back(column.rows.back().columns.front());
   for (const actors::NewGroup& group : {empty, half, mixed, twice, column}) {
-    const auto asked = ask<Settlement>(stream_, atom::put_v, group);
+    const auto reply = ask<Settlement>(stream_, atom::put_v, group);
     drain();
-    EXPECT_EQ(asked.status().code(), Errc::kInvalidArgument) << asked.status().to_string();
+    EXPECT_EQ(reply.status().code(), Errc::kInvalidArgument) << reply.status().to_string();
     EXPECT_EQ(counts().live, 0U);
   }
 }
 
-TEST_F(StreamTest, PutWaitsForBytesAndGoesOnWhenAGroupLeaves) {
+TEST_F(StreamTest, PutWaitsAtTheByteLimitUntilAGroupLeaves) {
   options_.limit_bytes = 400;
   options_.group_bytes = 400;
   start();
   std::uint64_t groups = 0;
-  Asked<Settlement> last = put(groups++);
+  Reply<Settlement> last = put(groups++);
   while (last.ok() && groups < 100) {
     last = put(groups++);
   }
-  ASSERT_FALSE(last.answered()) << "the limit holds no group back";
-  const Asked<Settlement> behind = put(groups);
-  EXPECT_FALSE(behind.answered());
+  ASSERT_FALSE(last.arrived()) << "the limit has not held any group back";
+  const Reply<Settlement> behind = put(groups);
+  EXPECT_FALSE(behind.arrived());
   advance(10min);
-  EXPECT_FALSE(last.answered());
+  EXPECT_FALSE(last.arrived());
   retire(0, storage::VerdictKind::kDrop);
   EXPECT_TRUE(last.ok());  // in the order of arrival
   EXPECT_LE(counts().bytes, options_.limit_bytes + options_.group_bytes);
@@ -159,31 +160,31 @@ TEST_F(StreamTest, PutWaitsForBytesAndGoesOnWhenAGroupLeaves) {
 
 // -- lease ----------------------------------------------------------------------------------------
 
-TEST_F(StreamTest, LeaseAnswersWhenEnoughIsReady) {
+TEST_F(StreamTest, LeaseRepliesWhenEnoughIsReady) {
   start();
   auto request = sample_lease(SampleTask::kRollout, 4, 10s);
   request.min_units = 3;
-  const auto asked = lease(request);
+  const auto reply = lease(request);
   put(0);
-  EXPECT_FALSE(asked.answered());
+  EXPECT_FALSE(reply.arrived());
   put(1);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().rows.size(), 4U);
-  EXPECT_EQ(asked.value().lease_time, Duration(60s));
-  EXPECT_EQ(asked.count(), 1);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().rows.size(), 4U);
+  EXPECT_EQ(reply.value().lease_time, Duration(60s));
+  EXPECT_EQ(reply.count(), 1);
 }
 
-TEST_F(StreamTest, LeaseAnswersEmptyHandedWithTheReasonAfterItsWait) {
+TEST_F(StreamTest, LeaseRepliesWithNoRowsAndTheReasonAfterItsWait) {
   start();
   put(0);
-  const auto asked = lease(sample_lease(SampleTask::kReward, 4, 10s));
+  const auto reply = lease(sample_lease(SampleTask::kReward, 4, 10s));
   advance(9s);
-  EXPECT_FALSE(asked.answered());
+  EXPECT_FALSE(reply.arrived());
   advance(1s);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_TRUE(asked.value().rows.empty());
-  EXPECT_FALSE(asked.value().ended);
-  EXPECT_FALSE(asked.value().waiting_for.empty());
+  ASSERT_TRUE(reply.ok());
+  EXPECT_TRUE(reply.value().rows.empty());
+  EXPECT_FALSE(reply.value().ended);
+  EXPECT_FALSE(reply.value().waiting_for.empty());
 }
 
 TEST_F(StreamTest, LeaseSaysThatATaskHasEnded) {
@@ -193,27 +194,27 @@ TEST_F(StreamTest, LeaseSaysThatATaskHasEnded) {
   const auto train = lease(sample_lease(SampleTask::kTrain, 1, 1h));
   caf::anon_send(stream_, atom::finish_v);
   drain();
-  EXPECT_FALSE(train.answered());  // the group may still be trained
+  EXPECT_FALSE(train.arrived());  // the group may still be trained
   retire(0, storage::VerdictKind::kDrop);
   ASSERT_TRUE(train.ok());
   EXPECT_TRUE(train.value().ended);
   EXPECT_TRUE(rollout.ok());
 }
 
-TEST_F(StreamTest, TrainingEndsWhenTheGroupsLeftAreNoBatch) {
+TEST_F(StreamTest, TrainingEndsWhenTooFewGroupsRemainForABatch) {
   start();
   put(0);
   auto request = sample_lease(SampleTask::kTrain, 2, 1h);
   request.min_units = 2;
-  const auto asked = lease(request);
-  EXPECT_FALSE(asked.answered());
+  const auto reply = lease(request);
+  EXPECT_FALSE(reply.arrived());
   caf::anon_send(stream_, atom::finish_v);
   drain();
-  ASSERT_TRUE(asked.ok());
-  EXPECT_TRUE(asked.value().ended);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_TRUE(reply.value().ended);
 }
 
-TEST_F(StreamTest, LeaseRefusesWhatCanNeverBeLeased) {
+TEST_F(StreamTest, LeaseRefusesRequestsThatCanNeverBeFulfilled) {
   start();
   put(0);
   for (const auto& request : {sample_lease(SampleTask::kRollout, 0, 1h), [] {
@@ -221,31 +222,31 @@ TEST_F(StreamTest, LeaseRefusesWhatCanNeverBeLeased) {
                                 unknown.task = {99};
                                 return unknown;
                               }()}) {
-    const auto asked = lease(request);
-    EXPECT_EQ(asked.status().code(), Errc::kInvalidArgument) << asked.status().to_string();
+    const auto reply = lease(request);
+    EXPECT_EQ(reply.status().code(), Errc::kInvalidArgument) << reply.status().to_string();
   }
 }
 
-TEST_F(StreamTest, LeaseBelowAGroupTakesAllThatIsLeftOfIt) {
+TEST_F(StreamTest, LeaseBelowAGroupTakesAllRemainingRows) {
   start();
   put(0);
   prepare();
   auto request = sample_lease(SampleTask::kTrain, 2, 1h);
   request.before_group = 2;
-  const auto asked = lease(request);
-  EXPECT_FALSE(asked.answered());  // group 1 has not been admitted yet
+  const auto reply = lease(request);
+  EXPECT_FALSE(reply.arrived());  // group 1 has not been admitted yet
   put(1);
-  EXPECT_FALSE(asked.answered());  // nor is it ready
+  EXPECT_FALSE(reply.arrived());  // group 1 is not ready
   retire(1, storage::VerdictKind::kFilter);
-  ASSERT_TRUE(asked.ok());
-  EXPECT_EQ(asked.value().rows.size(), kGroupSize);
-  EXPECT_TRUE(asked.value().whole);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply.value().rows.size(), kGroupSize);
+  EXPECT_TRUE(reply.value().whole);
 
-  ack(SampleTask::kTrain, asked.value().rows, {});
+  ack(SampleTask::kTrain, reply.value().rows, {});
   const auto again = lease(request);
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again.value().rows.empty());
-  EXPECT_TRUE(again.value().whole);  // even if that is nothing
+  EXPECT_TRUE(again.value().whole);  // even if no rows remain
 }
 
 // -- ack, nack, renew, expiry ---------------------------------------------------------------------
@@ -257,7 +258,7 @@ TEST_F(StreamTest, AckWritesColumnsForTheNextTask) {
   const Settlement settlement =
       ack(SampleTask::kRollout, rows_of(SampleTask::kRollout), rollout_cells());
   EXPECT_EQ(settlement.done.size(), kGroupSize);
-  EXPECT_EQ(told().accepted, kGroupSize);
+  EXPECT_EQ(slot_changes().accepted, kGroupSize);
   const auto rows = rows_of(SampleTask::kReward);
   ASSERT_EQ(rows.size(), kGroupSize);
   const auto ids =
@@ -270,10 +271,10 @@ TEST_F(StreamTest, AckOfALostLeaseChangesNothing) {
   start();
   put(0);
   const auto first = rows_of(SampleTask::kRollout);
-  advance(61s);  // the lease runs out by itself
+  advance(61s);  // the lease expires
   const auto second = rows_of(SampleTask::kRollout);
   ASSERT_EQ(second.size(), kGroupSize);
-  EXPECT_EQ(second.front().row.id, first.front().row.id);  // at its old place
+  EXPECT_EQ(second.front().row.id, first.front().row.id);  // at its old position
   const Settlement refused = ack(SampleTask::kRollout, first, rollout_cells());
   EXPECT_TRUE(refused.done.empty());
   ASSERT_EQ(refused.refused.size(), kGroupSize);
@@ -282,37 +283,37 @@ TEST_F(StreamTest, AckOfALostLeaseChangesNothing) {
   EXPECT_EQ(counts().redelivered, kGroupSize);
 }
 
-TEST_F(StreamTest, AnExpiredLeaseServesAWaitingRequest) {
+TEST_F(StreamTest, AnExpiredLeaseFulfillsAPendingRequest) {
   start();
   put(0);
   rows_of(SampleTask::kRollout);
-  const auto asked = lease(sample_lease(SampleTask::kRollout, 4, 1h));
-  EXPECT_FALSE(asked.answered());
-  EXPECT_TRUE(run_until([&] { return asked.answered(); }));
-  EXPECT_EQ(asked.value().rows.size(), kGroupSize);
+  const auto reply = lease(sample_lease(SampleTask::kRollout, 4, 1h));
+  EXPECT_FALSE(reply.arrived());
+  EXPECT_TRUE(run_until([&] { return reply.arrived(); }));
+  EXPECT_EQ(reply.value().rows.size(), kGroupSize);
 }
 
-TEST_F(StreamTest, RenewKeepsALease) {
+TEST_F(StreamTest, RenewExtendsALease) {
   start();
   put(0);
   const auto rows = rows_of(SampleTask::kRollout);
   advance(40s);
   const auto renewed =
-      ask<Settlement>(stream_, atom::renew_v, return_of(SampleTask::kRollout, rows));
+      ask<Settlement>(stream_, atom::renew_v, lease_update_of(SampleTask::kRollout, rows));
   advance(40s);
   ASSERT_TRUE(renewed.ok());
   EXPECT_EQ(renewed.value().done.size(), kGroupSize);
   EXPECT_EQ(ack(SampleTask::kRollout, rows, rollout_cells()).done.size(), kGroupSize);
 }
 
-TEST_F(StreamTest, NackGivesBackUntilTheDeliveriesAreUsedUp) {
+TEST_F(StreamTest, NackReturnsARowUntilItsDeliveriesAreUsedUp) {
   options_.max_deliveries = 2;
   start();
   put(0);
   nack(SampleTask::kRollout, rows_of(SampleTask::kRollout, 1));
   const auto again = rows_of(SampleTask::kRollout, 1);
   ASSERT_EQ(again.size(), 1U);
-  EXPECT_EQ(again.front().row.id, SampleId{0});  // at its old place
+  EXPECT_EQ(again.front().row.id, SampleId{0});  // at its old position
   EXPECT_EQ(again.front().deliveries, 1U);
   nack(SampleTask::kRollout, again);
   // The row fails, and its group is dropped with it.
@@ -320,10 +321,10 @@ TEST_F(StreamTest, NackGivesBackUntilTheDeliveriesAreUsedUp) {
   EXPECT_EQ(status.live, 0U);
   EXPECT_EQ(status.failed + status.dropped, kGroupSize);
   EXPECT_EQ(status.failed, 1U);
-  EXPECT_EQ(told().aborted, kGroupSize);
+  EXPECT_EQ(slot_changes().aborted, kGroupSize);
 }
 
-TEST_F(StreamTest, AGroupThatShrinksGoesOnWithoutTheFailedRow) {
+TEST_F(StreamTest, AGroupThatShrinksContinuesWithoutTheFailedRow) {
   options_.max_deliveries = 1;
   options_.on_failed = storage::OnFailedRow::kShrink;
   start();
@@ -336,8 +337,8 @@ TEST_F(StreamTest, AGroupThatShrinksGoesOnWithoutTheFailedRow) {
   const StreamStatus status = counts();
   EXPECT_EQ(status.trained, 1U);
   EXPECT_EQ(status.failed, 1U);
-  EXPECT_EQ(told().accepted, kGroupSize);  // the place of the failed row stays taken
-  EXPECT_EQ(told().aborted, 0);
+  EXPECT_EQ(slot_changes().accepted, kGroupSize);  // the failed row keeps its slot
+  EXPECT_EQ(slot_changes().aborted, 0);
 }
 
 // -- retire, publish, release ---------------------------------------------------------------------
@@ -348,23 +349,23 @@ TEST_F(StreamTest, RetireTakesAGroupFromAllTasksAndIgnoresUnknownOnes) {
   const auto rows = rows_of(SampleTask::kRollout);
   retire(0, storage::VerdictKind::kFilter);
   EXPECT_EQ(counts().filtered, kGroupSize);
-  EXPECT_EQ(told().rejected, kGroupSize);
+  EXPECT_EQ(slot_changes().rejected, kGroupSize);
   EXPECT_TRUE(ack(SampleTask::kRollout, rows, rollout_cells()).done.empty());
   EXPECT_EQ(retire(0, storage::VerdictKind::kDrop), Settlement{});
   EXPECT_EQ(retire(77, storage::VerdictKind::kDrop), Settlement{});
   EXPECT_EQ(counts().filtered, kGroupSize);
 }
 
-TEST_F(StreamTest, AFinishedGroupThatLeavesUntrainedForfeitsItsPlaces) {
+TEST_F(StreamTest, AFinishedGroupThatLeavesUntrainedForfeitsItsSlots) {
   start();
   put(0);
   prepare();
   retire(0, storage::VerdictKind::kFilter);
-  EXPECT_EQ(told().accepted, kGroupSize);
-  EXPECT_EQ(told().forfeited, kGroupSize);
+  EXPECT_EQ(slot_changes().accepted, kGroupSize);
+  EXPECT_EQ(slot_changes().forfeited, kGroupSize);
 }
 
-TEST_F(StreamTest, AVersionThatGoesBackEndsTheStream) {
+TEST_F(StreamTest, AnOlderVersionEndsTheStream) {
   start();
   const auto exit = exit_of(stream_);
   caf::anon_send(stream_, atom::publish_v, std::uint64_t{2});
@@ -376,39 +377,39 @@ TEST_F(StreamTest, AVersionThatGoesBackEndsTheStream) {
   EXPECT_THAT((*exit)->message(), HasSubstr("version_regress"));
 }
 
-TEST_F(StreamTest, ReleaseTakesBackTheLeasesOfADeadConsumer) {
+TEST_F(StreamTest, ReleaseTakesBackTheLeasesOfATerminatedConsumer) {
   start();
   put(0);
   const auto rows = rows_of(SampleTask::kRollout);
-  caf::anon_send(stream_, atom::release_v, std::string("somebody else"));
+  caf::anon_send(stream_, atom::release_v, std::string("another consumer"));
   EXPECT_TRUE(rows_of(SampleTask::kRollout).empty());
   caf::anon_send(stream_, atom::release_v, std::string("consumer"));
   EXPECT_EQ(rows_of(SampleTask::kRollout).size(), kGroupSize);
   EXPECT_TRUE(ack(SampleTask::kRollout, rows, rollout_cells()).done.empty());
 }
 
-TEST_F(StreamTest, ADeadConsumerThatWaitedGetsNoRows) {
+TEST_F(StreamTest, ATerminatedConsumerWithAPendingRequestGetsNoRows) {
   start();
-  const auto dead = lease(sample_lease(SampleTask::kRollout, 4, 1h));
+  const auto terminated = lease(sample_lease(SampleTask::kRollout, 4, 1h));
   caf::anon_send(stream_, atom::release_v, std::string("consumer"));
   drain();
   put(0);
   auto request = sample_lease(SampleTask::kRollout, 4);
-  request.consumer = "the next one";
+  request.consumer = "the next consumer";
   const auto next = lease(request);
   ASSERT_TRUE(next.ok());
   EXPECT_EQ(next.value().rows.size(), kGroupSize);
-  EXPECT_FALSE(dead.ok());
+  EXPECT_FALSE(terminated.ok());
 }
 
 // -- capture and restore --------------------------------------------------------------------------
 
-TEST_F(StreamTest, ACapturedStreamGoesOnWhereItWas) {
+TEST_F(StreamTest, ACapturedStreamIsRestoredAsItWas) {
   start();
   put(0);
   put(1);
   ack(SampleTask::kRollout, rows_of(SampleTask::kRollout, 1), rollout_cells());
-  rows_of(SampleTask::kRollout, 1);  // leased: comes back
+  rows_of(SampleTask::kRollout, 1);  // leased: becomes ready again
   const auto image = ask<actors::StreamImage>(stream_, atom::capture_v);
   drain();
   ASSERT_TRUE(image.ok());
@@ -428,7 +429,7 @@ TEST_F(StreamTest, ACapturedStreamGoesOnWhereItWas) {
   EXPECT_TRUE(put(2).ok());
 }
 
-TEST_F(StreamTest, AnImageThatCannotBeReadEndsTheStreamAtOnce) {
+TEST_F(StreamTest, AnUnreadableImageEndsTheStreamAtOnce) {
   const actors::StreamImage image{
       Buffer::adopt(std::vector<std::uint8_t>{1, 0, 0, 0, 9, 9}, DType::kU8)};
   EXPECT_EQ(actors::read_stream_origin(image).status().code(), Errc::kCorruptData);
@@ -438,7 +439,7 @@ TEST_F(StreamTest, AnImageThatCannotBeReadEndsTheStreamAtOnce) {
   EXPECT_EQ((*exit)->code(), Errc::kCorruptData);
 }
 
-TEST_F(StreamTest, AnImageOfAnotherFormatIsNamed) {
+TEST_F(StreamTest, AnImageOfAnotherVersionIsRefused) {
   const actors::StreamImage image{Buffer::adopt(std::vector<std::uint8_t>(64, 7), DType::kU8)};
   EXPECT_THAT(actors::read_stream_origin(image).status().message(), HasSubstr("version"));
 }

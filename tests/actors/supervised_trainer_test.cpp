@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of actors/supervised/spawn.hpp.
+// Tests the contract of actors/supervised/spawn.hpp.
 #include <chrono>
 #include <cmath>
 #include <string>
@@ -19,7 +19,7 @@ using engines::TrainSequence;
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-// Sequences by draw, as many as there are.
+// Returns sequences by draw. The data ends at draw `end`.
 class Sequences final : public actors::SequenceReader {
 public:
   explicit Sequences(std::uint64_t end) : end_(end) {}
@@ -79,7 +79,7 @@ protected:
     caf::anon_send(trainer_, atom::stop_v);
     drain();
   }
-  // The batch read ahead arrives, during the step in work.
+  // Lets the batch that is read ahead arrive, during the current step.
   void read_ahead() { advance(0s); }
   void trained() {
     auto pending = take(device_->jobs);
@@ -89,16 +89,16 @@ protected:
     outcome.updates.resize(1);
     outcome.updates.front().sums["loss"] = 0.5;
     outcome.updates.front().learning_rate = 0.25;
-    pending.answer(std::move(outcome));
+    pending.reply(std::move(outcome));
     advance(0s);
   }
-  // Answers the scoring of held-out sequences, one target each.
+  // Replies to a job that scores held-out sequences with one target each.
   void scored(double logprob_sum) {
     auto pending = take(device_->jobs);
     ASSERT_TRUE(pending.request.score_only);
     actors::TrainOutcome outcome;
     outcome.score = {logprob_sum, pending.request.minibatches.at(0).sequences.size()};
-    pending.answer(std::move(outcome));
+    pending.reply(std::move(outcome));
     advance(0s);
   }
   void hold_out(std::size_t count) {
@@ -110,7 +110,7 @@ protected:
     }
     eval_sequences_ = std::make_shared<const std::vector<TrainSequence>>(std::move(all));
   }
-  // One step, and its evaluation on two sequences.
+  // Runs one step and its evaluation on two sequences.
   void trained_to(double loss) {
     trained();
     scored(-2.0 * loss);
@@ -144,18 +144,18 @@ TEST_F(SupervisedTrainerTest, TrainsStepAfterStepAndReadsAhead) {
   EXPECT_EQ(job.publish_as, (PolicyVersion{0, 1, 1}));
   ASSERT_EQ(job.minibatches.at(0).sequences.size(), 2U);
   EXPECT_EQ(job.minibatches[0].sequences[1].id, SampleId{1});
-  EXPECT_EQ(reader_->draws, (std::vector<std::uint64_t>{0, 2}));  // the next one already
+  EXPECT_EQ(reader_->draws, (std::vector<std::uint64_t>{0, 2}));  // the next batch too
   trained();
   ASSERT_EQ(recorder_->records.size(), 1U);
   EXPECT_EQ(recorder_->records[0].kind, "train");
   EXPECT_EQ(recorder_->records[0].step, 1U);
-  EXPECT_EQ(recorder_->records[0].figures.at("loss"), 0.5);
-  EXPECT_EQ(recorder_->records[0].figures.at("learning_rate"), 0.25);
-  EXPECT_EQ(recorder_->records[0].figures.at("batch_tokens"), 4.0);
+  EXPECT_EQ(recorder_->records[0].metrics.at("loss"), 0.5);
+  EXPECT_EQ(recorder_->records[0].metrics.at("learning_rate"), 0.25);
+  EXPECT_EQ(recorder_->records[0].metrics.at("batch_tokens"), 4.0);
   EXPECT_EQ(device_->jobs.front().request.minibatches[0].sequences[0].id, SampleId{2});
 }
 
-TEST_F(SupervisedTrainerTest, AfterTheLastStepItCommitsAndTellsItsOwner) {
+TEST_F(SupervisedTrainerTest, AfterTheLastStepItCommitsAndSendsItsSummary) {
   start(100);
   trained();
   trained();
@@ -167,10 +167,10 @@ TEST_F(SupervisedTrainerTest, AfterTheLastStepItCommitsAndTellsItsOwner) {
   EXPECT_EQ(commits_->saves, 1);
   EXPECT_EQ(commits_->last->weights.version.step, 3U);
   EXPECT_EQ(commits_->last->data_position, 6U);
-  EXPECT_EQ(reader_->draws, (std::vector<std::uint64_t>{0, 2, 4}));  // nothing beyond the end
+  EXPECT_EQ(reader_->draws, (std::vector<std::uint64_t>{0, 2, 4}));  // nothing after the last step
 }
 
-TEST_F(SupervisedTrainerTest, AResumedRunReadsWhatComesNext) {
+TEST_F(SupervisedTrainerTest, AResumedRunReadsTheDataThatComesNext) {
   start(100, /*step=*/2);
   EXPECT_EQ(reader_->draws, (std::vector<std::uint64_t>{4}));
   trained();
@@ -187,7 +187,7 @@ TEST_F(SupervisedTrainerTest, DataThatEndsInsideABatchEndsTheRunWell) {
   trained();
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_TRUE((*exit_)->ok());
-  EXPECT_TRUE(device_->jobs.empty());  // half a batch is not trained on
+  EXPECT_TRUE(device_->jobs.empty());  // an incomplete batch is not trained on
   EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kData);
   EXPECT_EQ(owner_->summaries.at(0).steps, 2U);
   EXPECT_EQ(commits_->last->weights.version.step, 2U);
@@ -205,7 +205,7 @@ TEST_F(SupervisedTrainerTest, DataThatEndsWithABatchEndsTheRunWell) {
   EXPECT_EQ(owner_->summaries.at(0).steps, 2U);
 }
 
-TEST_F(SupervisedTrainerTest, StopFinishesTheStepInWorkCommitsAndEnds) {
+TEST_F(SupervisedTrainerTest, StopFinishesTheCurrentStepCommitsAndEnds) {
   start(100);
   stop();
   EXPECT_FALSE(ended());
@@ -216,7 +216,7 @@ TEST_F(SupervisedTrainerTest, StopFinishesTheStepInWorkCommitsAndEnds) {
   EXPECT_EQ(commits_->last->weights.version.step, 1U);
 }
 
-TEST_F(SupervisedTrainerTest, StopTwiceIsStop) {
+TEST_F(SupervisedTrainerTest, AFurtherStopChangesNothing) {
   start(100);
   stop();
   stop();
@@ -227,7 +227,7 @@ TEST_F(SupervisedTrainerTest, StopTwiceIsStop) {
   EXPECT_EQ(commits_->saves, 1);
 }
 
-TEST_F(SupervisedTrainerTest, AStoppedRunDoesNotMindDataItWillNotRead) {
+TEST_F(SupervisedTrainerTest, AStoppedRunIgnoresUnreadableDataThatItWillNotUse) {
   broken_from_ = 2;  // the batch that is read ahead
   start(100);
   stop();
@@ -237,7 +237,7 @@ TEST_F(SupervisedTrainerTest, AStoppedRunDoesNotMindDataItWillNotRead) {
   EXPECT_EQ(owner_->summaries.at(0).steps, 1U);
 }
 
-TEST_F(SupervisedTrainerTest, UnreadableDataEndsItWithTheReadersWords) {
+TEST_F(SupervisedTrainerTest, UnreadableDataEndsTheTrainerWithTheErrorOfTheReader) {
   broken_from_ = 0;
   start(100);
   ASSERT_TRUE(ended());
@@ -245,7 +245,7 @@ TEST_F(SupervisedTrainerTest, UnreadableDataEndsItWithTheReadersWords) {
   EXPECT_TRUE(device_->jobs.empty());
 }
 
-TEST_F(SupervisedTrainerTest, CommitsBesideTheNextStep) {
+TEST_F(SupervisedTrainerTest, WritesACommitDuringTheNextStep) {
   commit_every_ = 1;
   start(100);
   trained();
@@ -259,7 +259,7 @@ TEST_F(SupervisedTrainerTest, CommitsBesideTheNextStep) {
 
 // -- evaluation -----------------------------------------------------------------------------------
 
-TEST_F(SupervisedTrainerTest, EvaluatesEveryFewStepsByAllHeldOutSequences) {
+TEST_F(SupervisedTrainerTest, EvaluatesOnAllHeldOutSequencesWhenDue) {
   eval_every_ = 2;
   hold_out(3);
   start(100);
@@ -275,15 +275,15 @@ TEST_F(SupervisedTrainerTest, EvaluatesEveryFewStepsByAllHeldOutSequences) {
   const actors::StepRecord& record = recorder_->records.back();
   EXPECT_EQ(record.kind, "eval");
   EXPECT_EQ(record.step, 2U);
-  EXPECT_EQ(record.figures.at("eval_loss"), 0.5);
-  EXPECT_EQ(record.figures.at("eval_perplexity"), std::exp(0.5));
-  EXPECT_EQ(record.figures.at("eval_tokens"), 3.0);
-  EXPECT_EQ(record.figures.at("eval_sequences"), 3.0);
-  EXPECT_FALSE(record.figures.contains("eval_best"));
-  EXPECT_FALSE(device_->jobs.front().request.score_only);  // training goes on
+  EXPECT_EQ(record.metrics.at("eval_loss"), 0.5);
+  EXPECT_EQ(record.metrics.at("eval_perplexity"), std::exp(0.5));
+  EXPECT_EQ(record.metrics.at("eval_tokens"), 3.0);
+  EXPECT_EQ(record.metrics.at("eval_sequences"), 3.0);
+  EXPECT_FALSE(record.metrics.contains("eval_best"));
+  EXPECT_FALSE(device_->jobs.front().request.score_only);  // training continues
 }
 
-TEST_F(SupervisedTrainerTest, TheLowestLossIsTheBestAndIsInEveryCommit) {
+TEST_F(SupervisedTrainerTest, TheLowestLossIsTheBestAndInEveryCommit) {
   total_steps_ = 3;
   commit_every_ = 1;
   eval_every_ = 1;
@@ -297,8 +297,8 @@ TEST_F(SupervisedTrainerTest, TheLowestLossIsTheBestAndIsInEveryCommit) {
   EXPECT_EQ(commits_->last->best->weights.base_digest, "step 1");
   trained_to(0.25);
   trained_to(0.375);
-  EXPECT_EQ(recorder_->records.back().figures.at("eval_best"), 0.25);
-  EXPECT_EQ(recorder_->records.back().figures.at("eval_best_step"), 2.0);
+  EXPECT_EQ(recorder_->records.back().metrics.at("eval_best"), 0.25);
+  EXPECT_EQ(recorder_->records.back().metrics.at("eval_best_step"), 2.0);
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_EQ(commits_->last->weights.base_digest, "step 3");
   EXPECT_EQ(commits_->last->best->step, 2U);
@@ -321,12 +321,12 @@ TEST_F(SupervisedTrainerTest, APlateauEndsTheRun) {
   const actors::RunSummary& summary = owner_->summaries.at(0);
   EXPECT_EQ(summary.end, RunEnd::kPlateau);
   EXPECT_EQ(summary.steps, 3U);
-  EXPECT_EQ(summary.reason, "no evaluation since step 1 was better than its 0.5 (2 in a row)");
+  EXPECT_EQ(summary.reason, "no evaluation since step 1 was better than 0.5 (2 in a row)");
   EXPECT_EQ(summary.weights.base_digest, "step 3");  // the best is not kept
   EXPECT_EQ(commits_->last->weights.version.step, 3U);
 }
 
-TEST_F(SupervisedTrainerTest, TheBestOfTheCommitIsGoneOnFrom) {
+TEST_F(SupervisedTrainerTest, AResumedRunContinuesFromTheBestOfItsCommit) {
   total_steps_ = 9;
   eval_every_ = 1;
   best_options_ = {true, 2, 0.0, actors::Better::kLower};
@@ -341,7 +341,7 @@ TEST_F(SupervisedTrainerTest, TheBestOfTheCommitIsGoneOnFrom) {
   EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "of the commit");
 }
 
-TEST_F(SupervisedTrainerTest, ACommitAtThePlateauIsNotGoneOnFrom) {
+TEST_F(SupervisedTrainerTest, ARunThatResumesAtAPlateauEnds) {
   total_steps_ = 9;
   eval_every_ = 1;
   best_options_ = {true, 2, 0.0, actors::Better::kLower};
@@ -355,7 +355,7 @@ TEST_F(SupervisedTrainerTest, ACommitAtThePlateauIsNotGoneOnFrom) {
   EXPECT_EQ(commits_->saves, 0);
 }
 
-TEST_F(SupervisedTrainerTest, AStopGivesTheEvaluationUp) {
+TEST_F(SupervisedTrainerTest, AStopAbandonsTheEvaluation) {
   eval_every_ = 1;
   best_options_.keep = true;
   hold_out(4);
@@ -370,7 +370,7 @@ TEST_F(SupervisedTrainerTest, AStopGivesTheEvaluationUp) {
   EXPECT_FALSE(commits_->last->best.has_value());
 }
 
-TEST_F(SupervisedTrainerTest, AResumedRunMakesUpForTheEvaluationThatAStopGaveUp) {
+TEST_F(SupervisedTrainerTest, AResumedRunMakesUpForTheAbandonedEvaluation) {
   total_steps_ = 2;
   eval_every_ = 1;
   best_options_.keep = true;
@@ -385,7 +385,7 @@ TEST_F(SupervisedTrainerTest, AResumedRunMakesUpForTheEvaluationThatAStopGaveUp)
   EXPECT_EQ(commits_->last->best->value, 0.5);
 }
 
-TEST_F(SupervisedTrainerTest, AnEvaluationThatFailsEndsItSayingSo) {
+TEST_F(SupervisedTrainerTest, AFailedEvaluationEndsTheTrainerSayingSo) {
   eval_every_ = 1;
   hold_out(2);
   start(100);
@@ -396,7 +396,7 @@ TEST_F(SupervisedTrainerTest, AnEvaluationThatFailsEndsItSayingSo) {
   EXPECT_EQ((*exit_)->message(), "evaluating: not finite");
 }
 
-TEST_F(SupervisedTrainerTest, ACommitThatCannotBeWrittenEndsItNamingTheStep) {
+TEST_F(SupervisedTrainerTest, ACommitThatCannotBeWrittenEndsTheTrainerNamingTheStep) {
   commit_every_ = 1;
   commits_->failure = {Errc::kResourceExhausted, "no space left"};
   start(100);
@@ -406,7 +406,7 @@ TEST_F(SupervisedTrainerTest, ACommitThatCannotBeWrittenEndsItNamingTheStep) {
   EXPECT_EQ((*exit_)->message(), "commit of step 1: no space left");
 }
 
-TEST_F(SupervisedTrainerTest, WhatAPeerRefusesEndsItSayingWhatItWasDoing) {
+TEST_F(SupervisedTrainerTest, ARefusalOfAPeerEndsTheTrainerSayingWhatItWasDoing) {
   start(100);
   take(device_->jobs).fail({Errc::kInternal, "not finite"});
   drain();
@@ -420,7 +420,7 @@ TEST_F(SupervisedTrainerTest, WhatAPeerRefusesEndsItSayingWhatItWasDoing) {
   EXPECT_EQ((*exit_)->message(), "recording a step: no space left");
 }
 
-TEST_F(SupervisedTrainerTest, ADeviceThatDiesOrNeverAnswersEndsIt) {
+TEST_F(SupervisedTrainerTest, ADeviceThatTerminatesOrNeverRepliesEndsTheTrainer) {
   start(100);
   kill(device_handle_);
   EXPECT_TRUE(run_until([&] { return ended(); }));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of actors/supervisor/spawn.hpp: every transition of its table.
+// Tests the contract of actors/supervisor/spawn.hpp: every transition of the table in
+// supervisor.cpp.
 #include <chrono>
 #include <map>
 #include <string>
@@ -47,7 +48,7 @@ protected:
     advance(0s);
   }
 
-  // A part that lives until it is told why not.
+  // Spawns an actor that runs until it receives its exit reason.
   caf::actor spawn_part() {
     return keep(system().spawn([](caf::event_based_actor* self) {
       return caf::behavior{[self](const caf::error& why) { self->quit(why); }};
@@ -82,8 +83,8 @@ protected:
     drain();
     end("trainer", {});
   }
-  // Whether anything of the run is alive.
-  bool alive(const std::string& part) {
+  // Returns whether the actor `part` is running.
+  bool is_running(const std::string& part) {
     const auto exit = exit_of(parts_[part]);
     return !exit->has_value();
   }
@@ -115,14 +116,14 @@ TEST_F(SupervisorTest, PreparesSpawnsAndStarts) {
   EXPECT_TRUE(ends_.empty());
 }
 
-TEST_F(SupervisorTest, EndsTheRestWhenTheTrainerIsDoneAndSaysSoOnce) {
+TEST_F(SupervisorTest, EndsAllOthersWhenTheTrainerIsDoneAndReportsOnce) {
   start();
   finish(RunEnd::kSteps);
   ASSERT_EQ(ends_.size(), 1U);
   ASSERT_TRUE(ends_[0].ok());
   EXPECT_EQ(ends_[0].value().steps, 7U);
-  EXPECT_FALSE(alive("stream"));
-  EXPECT_FALSE(alive("worker"));
+  EXPECT_FALSE(is_running("stream"));
+  EXPECT_FALSE(is_running("worker"));
   EXPECT_TRUE(exit_->has_value());
   EXPECT_TRUE(log_.empty());
 }
@@ -135,13 +136,13 @@ TEST_F(SupervisorTest, LogsWhyARunEndedBeforeItsSteps) {
   EXPECT_EQ(log_, (std::vector<std::string>{"6 groups left untrained since step 7"}));
 }
 
-TEST_F(SupervisorTest, APartOfTheCoreThatDiesStartsTheRunAgainFromItsLastCommit) {
+TEST_F(SupervisorTest, ATerminatedCoreActorRestartsTheRunFromItsLastCommit) {
   start();
   commits_->last.emplace();
   commits_->last->weights.version.step = 5;
   end("stream", {Errc::kInternal, "broken"});
-  EXPECT_FALSE(alive("trainer"));  // the rest is ended first
-  EXPECT_FALSE(alive("worker"));
+  EXPECT_FALSE(is_running("trainer"));  // all others are ended first
+  EXPECT_FALSE(is_running("worker"));
   advance(0s);
   EXPECT_EQ(prepared_, 2);
   EXPECT_EQ(origin_.incarnation, 5U);
@@ -150,7 +151,7 @@ TEST_F(SupervisorTest, APartOfTheCoreThatDiesStartsTheRunAgainFromItsLastCommit)
   EXPECT_EQ(workers_spawned_, 2);
   EXPECT_TRUE(ends_.empty());
   ASSERT_EQ(log_.size(), 1U);
-  EXPECT_EQ(log_[0], "stream: broken; starting again from the last commit incarnation=5");
+  EXPECT_EQ(log_[0], "stream: broken; restarting from the last commit incarnation=5");
 }
 
 TEST_F(SupervisorTest, FailuresThatWouldOnlyRepeatEndTheRunAtOnce) {
@@ -165,7 +166,7 @@ TEST_F(SupervisorTest, FailuresThatWouldOnlyRepeatEndTheRunAtOnce) {
   }
 }
 
-TEST_F(SupervisorTest, GivesUpAfterTooManyFailuresWithoutACommitInBetween) {
+TEST_F(SupervisorTest, FailsAfterTooManyFailuresWithoutACommitInBetween) {
   start();
   for (int i = 0; i < 2; ++i) {
     end("stream", {Errc::kInternal, "broken"});
@@ -179,7 +180,7 @@ TEST_F(SupervisorTest, GivesUpAfterTooManyFailuresWithoutACommitInBetween) {
   EXPECT_EQ(spawned_, 3);
 }
 
-TEST_F(SupervisorTest, ACommitStartsTheCountOfFailuresAnew) {
+TEST_F(SupervisorTest, ACommitResetsTheCountOfFailures) {
   start();
   for (std::uint64_t step = 1; step <= 10; ++step) {
     commits_->last.emplace();
@@ -199,19 +200,19 @@ TEST_F(SupervisorTest, ATrainerThatEndsWithoutASummaryHasFailed) {
   EXPECT_EQ(spawned_, 2);
 }
 
-TEST_F(SupervisorTest, AWorkerThatDiesIsStartedAgainAndItsLeasesComeBack) {
+TEST_F(SupervisorTest, ATerminatedWorkerIsRestartedAndItsLeasesAreReleased) {
   start();
   end("worker", {Errc::kInternal, "broken"});
   EXPECT_EQ(released_, (std::vector<std::string>{"worker"}));
   EXPECT_EQ(workers_spawned_, 1);
   advance(200ms);
   EXPECT_EQ(workers_spawned_, 2);
-  EXPECT_EQ(spawned_, 1);  // the run goes on
+  EXPECT_EQ(spawned_, 1);  // the run continues
   ASSERT_EQ(log_.size(), 1U);
-  EXPECT_EQ(log_[0], "worker has died and is started again: broken");
+  EXPECT_EQ(log_[0], "worker died and will be restarted: broken");
 }
 
-TEST_F(SupervisorTest, EachDeathInARowWaitsTwiceAsLong) {
+TEST_F(SupervisorTest, TheDelayDoublesWithEachTerminationInARow) {
   start();
   end("worker", {Errc::kInternal, "broken"});
   advance(200ms);
@@ -222,7 +223,7 @@ TEST_F(SupervisorTest, EachDeathInARowWaitsTwiceAsLong) {
   EXPECT_EQ(workers_spawned_, 3);
 }
 
-TEST_F(SupervisorTest, AWorkerThatCannotLiveIsAFailureOfTheRun) {
+TEST_F(SupervisorTest, AWorkerThatKeepsTerminatingFailsTheRun) {
   start();
   for (int i = 0; i < 100 && ends_.empty(); ++i) {
     end("worker", {Errc::kUnavailable, "the program does not start"});
@@ -233,7 +234,7 @@ TEST_F(SupervisorTest, AWorkerThatCannotLiveIsAFailureOfTheRun) {
             "worker died 3 times in a row: the program does not start");
 }
 
-TEST_F(SupervisorTest, AWorkerThatLivedForAWhileStartsTheCountAnew) {
+TEST_F(SupervisorTest, AWorkerThatRanForAWhileResetsTheCount) {
   start();
   for (int i = 0; i < 20; ++i) {
     end("worker", {Errc::kUnavailable, "killed"});
@@ -245,12 +246,12 @@ TEST_F(SupervisorTest, AWorkerThatLivedForAWhileStartsTheCountAnew) {
   EXPECT_EQ(workers_spawned_, 21);
 }
 
-TEST_F(SupervisorTest, AWorkerIsNotStartedIntoARunThatEnds) {
+TEST_F(SupervisorTest, AWorkerIsNotRestartedInARunThatEnds) {
   start();
   end("worker", {Errc::kInternal, "broken"});
   end("stream", {Errc::kInternal, "broken"});
   advance(0s);
-  EXPECT_EQ(workers_spawned_, 2);  // that of the next incarnation
+  EXPECT_EQ(workers_spawned_, 2);  // the worker of the next incarnation
   advance(1s);
   EXPECT_EQ(workers_spawned_, 2);
 }
@@ -264,7 +265,7 @@ TEST_F(SupervisorTest, StopIsPassedOnToTheTrainer) {
   EXPECT_EQ(ends_.at(0).value().end, RunEnd::kStopped);
 }
 
-TEST_F(SupervisorTest, AStopDuringARestartIsNotForgotten) {
+TEST_F(SupervisorTest, AStopDuringARestartIsPassedOnAfterIt) {
   start();
   end("stream", {Errc::kInternal, "broken"});
   caf::anon_send(supervisor_, atom::stop_v);
@@ -275,7 +276,7 @@ TEST_F(SupervisorTest, AStopDuringARestartIsNotForgotten) {
   EXPECT_EQ(stopped_, 1);
 }
 
-TEST_F(SupervisorTest, APreparationThatFailsEndsTheRunWithItsWords) {
+TEST_F(SupervisorTest, AFailedPreparationEndsTheRunWithItsError) {
   prepare_failure_ = {Errc::kCorruptData, "model.safetensors: truncated"};
   start();
   ASSERT_EQ(ends_.size(), 1U);
@@ -283,7 +284,7 @@ TEST_F(SupervisorTest, APreparationThatFailsEndsTheRunWithItsWords) {
   EXPECT_EQ(spawned_, 0);
 }
 
-TEST_F(SupervisorTest, ACommitThatCannotBeLoadedEndsTheRunNamingIt) {
+TEST_F(SupervisorTest, ACommitThatCannotBeLoadedEndsTheRunWithItsError) {
   commits_->load_failure = {Errc::kCorruptData, "checkpoints/step-4: digest does not match"};
   start();
   ASSERT_EQ(ends_.size(), 1U);

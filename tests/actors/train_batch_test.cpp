@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pure functions of actors/trainer/batch.hpp.
+// Tests the functions of actors/trainer/batch.hpp.
 #include <cmath>
 
 #include <gmock/gmock.h>
@@ -23,12 +23,12 @@ TrainRow row_of(std::uint64_t id, std::uint64_t group, std::uint64_t step = 0) {
 }
 
 std::deque<engines::Snapshot> snapshots(std::initializer_list<std::uint64_t> steps) {
-  std::deque<engines::Snapshot> behind;
+  std::deque<engines::Snapshot> recent;
   for (const std::uint64_t step : steps) {
-    behind.emplace_back();
-    behind.back().version.step = step;
+    recent.emplace_back();
+    recent.back().version.step = step;
   }
-  return behind;
+  return recent;
 }
 
 // -- reading --------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ TEST(TrainBatch, ReadsEveryColumnOfARow) {
   EXPECT_EQ(row.value().reward, 0.25);
   EXPECT_EQ(row.value().advantage, -0.5F);
   EXPECT_EQ(row.value().prompt, "prompt 1");
-  EXPECT_EQ(row.value().answer, "answer");
+  EXPECT_EQ(row.value().reference_answer, "answer");
   EXPECT_FALSE(row.value().truncated);
   EXPECT_TRUE(row.value().of_one_version());
 }
@@ -67,7 +67,7 @@ TEST(TrainBatch, TheOldestOfSeveralVersionsCounts) {
   EXPECT_FALSE(row.value().of_one_version());
 }
 
-TEST(TrainBatch, EveryColumnThatLacksOrDisagreesIsNamedWithItsRow) {
+TEST(TrainBatch, AMissingColumnOrUnequalLengthsAreAnErrorThatNamesTheRow) {
   const storage::LeasedRow whole = trainable_row(3, 1);
   std::size_t checked = 0;
   for (std::size_t i = 0; i < whole.columns.size(); ++i) {
@@ -75,9 +75,9 @@ TEST(TrainBatch, EveryColumnThatLacksOrDisagreesIsNamedWithItsRow) {
     if (column == actors::SampleColumn::kFields) {
       continue;  // training does not read it
     }
-    storage::LeasedRow lacking = whole;
-    lacking.columns.erase(lacking.columns.begin() + static_cast<std::ptrdiff_t>(i));
-    const auto row = actors::read_train_row(lacking);
+    storage::LeasedRow incomplete = whole;
+    incomplete.columns.erase(incomplete.columns.begin() + static_cast<std::ptrdiff_t>(i));
+    const auto row = actors::read_train_row(incomplete);
     EXPECT_EQ(row.status().code(), Errc::kInternal);
     EXPECT_THAT(row.status().message(), HasSubstr("row=3"));
     ++checked;
@@ -108,7 +108,7 @@ TEST(TrainBatch, ASequenceIsPromptThenResponseWithItsAdvantage) {
   EXPECT_THAT(job.minibatches[0].on_policy, ElementsAre(SampleId{3}));
 }
 
-TEST(TrainBatch, TruncatedAnswersCarryNoLossWhenMasked) {
+TEST(TrainBatch, TruncatedResponsesCarryNoLossWhenMasked) {
   TrainRow row = row_of(3, 1);
   row.truncated = true;
   actors::TrainerOptions options;
@@ -125,7 +125,7 @@ TEST(TrainBatch, TruncatedAnswersCarryNoLossWhenMasked) {
             0);
 }
 
-TEST(TrainBatch, MinibatchesAreCutByWholeGroupsInAdmissionOrder) {
+TEST(TrainBatch, MinibatchesHaveWholeGroupsInAdmissionOrder) {
   actors::TrainerOptions options;
   options.minibatches = 2;
   std::vector<TrainRow> rows;
@@ -151,40 +151,40 @@ TEST(TrainBatch, FewerGroupsThanMinibatchesLeaveSomeEmpty) {
       actors::make_train_job({}, options, {}, snapshots({0})).minibatches[0].sequences.empty());
 }
 
-TEST(TrainBatch, RowsOfOlderWeightsAreProbedUnderThem) {
-  const auto behind = snapshots({3, 4});
-  const TrainJob fresh = actors::make_train_job({row_of(0, 0, 4)}, {}, {0, 0, 4}, behind);
+TEST(TrainBatch, RowsOfOlderWeightsAreProbedUnderThoseWeights) {
+  const auto recent = snapshots({3, 4});
+  const TrainJob fresh = actors::make_train_job({row_of(0, 0, 4)}, {}, {0, 0, 4}, recent);
   EXPECT_TRUE(actors::has_comparison(fresh));
   EXPECT_TRUE(fresh.probe.empty());
-  const TrainJob older = actors::make_train_job({row_of(0, 0, 3)}, {}, {0, 0, 4}, behind);
+  const TrainJob older = actors::make_train_job({row_of(0, 0, 3)}, {}, {0, 0, 4}, recent);
   ASSERT_EQ(older.probe.size(), 1U);
   EXPECT_EQ(older.probe_weights.version.step, 3U);
   EXPECT_TRUE(actors::has_comparison(older));
-  const TrainJob gone = actors::make_train_job({row_of(0, 0, 2)}, {}, {0, 0, 4}, behind);
+  const TrainJob gone = actors::make_train_job({row_of(0, 0, 2)}, {}, {0, 0, 4}, recent);
   EXPECT_FALSE(actors::has_comparison(gone));
 }
 
-TEST(TrainBatch, AGeneratedProbeMakesAComparison) {
-  const auto behind = snapshots({4});
+TEST(TrainBatch, AGeneratedProbeAllowsAComparison) {
+  const auto recent = snapshots({4});
   actors::TrainerOptions options;
   options.temperature = 0.5F;
   const std::vector<TrainRow> rows{row_of(0, 0, 2)};
-  TrainJob job = actors::make_train_job(rows, options, {0, 0, 4}, behind);
-  const auto request = actors::probe_request(rows, options, behind);
+  TrainJob job = actors::make_train_job(rows, options, {0, 0, 4}, recent);
+  const auto request = actors::probe_request(rows, options, recent);
   EXPECT_EQ(request.min_step, 4U);
   EXPECT_EQ(request.sampling.temperature, 0.5F);
   EXPECT_THAT(request.prompt_ids, ElementsAre(1, 2, 3));
   const engines::RolloutResult result{
       request.id, {9}, {-1.0F}, {{{0, 0, 4}, 1}}, engines::FinishReason::kLength, "", {}, {}};
-  actors::add_probe(request, result, behind, job);
+  actors::add_probe(request, result, recent, job);
   EXPECT_TRUE(actors::has_comparison(job));
   ASSERT_EQ(job.probe.size(), 1U);
   EXPECT_THAT(job.probe[0].ids, ElementsAre(1, 2, 3, 9));
 }
 
-// -- figures --------------------------------------------------------------------------------------
+// -- metrics --------------------------------------------------------------------------------------
 
-TEST(TrainBatch, FiguresOfABatch) {
+TEST(TrainBatch, MetricsOfABatch) {
   std::vector<TrainRow> rows{row_of(0, 0, 4), row_of(1, 0, 4), row_of(2, 1, 3), row_of(3, 1, 4)};
   rows[0].reward = 0.0;
   rows[1].truncated = true;
@@ -196,42 +196,42 @@ TEST(TrainBatch, FiguresOfABatch) {
   outcome.updates[1].learning_rate = 0.125;
   outcome.updates[0].recalled_tokens = 12;
   outcome.gap = {0.5, 8};
-  const auto figures = actors::batch_figures(rows, outcome, 4);
-  EXPECT_EQ(figures.at("reward_mean"), 0.75);
-  EXPECT_DOUBLE_EQ(figures.at("reward_std"), std::sqrt(0.75 - 0.75 * 0.75));
-  EXPECT_EQ(figures.at("response_tokens"), 8.0);
-  EXPECT_EQ(figures.at("truncated_share"), 0.25);
-  EXPECT_EQ(figures.at("staleness_max"), 1.0);
-  EXPECT_EQ(figures.at("staleness_mean"), 0.25);
-  EXPECT_EQ(figures.at("groups"), 2.0);
-  EXPECT_EQ(figures.at("groups_without_signal"), 1.0);
-  EXPECT_EQ(figures.at("loss"), 1.5);
-  EXPECT_EQ(figures.at("gradient_norm"), 1.5);
-  EXPECT_EQ(figures.at("learning_rate"), 0.125);
-  EXPECT_EQ(figures.at("recalled_tokens"), 6.0);
-  EXPECT_EQ(figures.at("logprob_gap_max"), 0.5);
-  EXPECT_EQ(figures.at("logprob_gap_tokens"), 8.0);
+  const auto metrics = actors::batch_metrics(rows, outcome, 4);
+  EXPECT_EQ(metrics.at("reward_mean"), 0.75);
+  EXPECT_DOUBLE_EQ(metrics.at("reward_std"), std::sqrt(0.75 - 0.75 * 0.75));
+  EXPECT_EQ(metrics.at("response_tokens"), 8.0);
+  EXPECT_EQ(metrics.at("truncated_share"), 0.25);
+  EXPECT_EQ(metrics.at("staleness_max"), 1.0);
+  EXPECT_EQ(metrics.at("staleness_mean"), 0.25);
+  EXPECT_EQ(metrics.at("groups"), 2.0);
+  EXPECT_EQ(metrics.at("groups_without_signal"), 1.0);
+  EXPECT_EQ(metrics.at("loss"), 1.5);
+  EXPECT_EQ(metrics.at("gradient_norm"), 1.5);
+  EXPECT_EQ(metrics.at("learning_rate"), 0.125);
+  EXPECT_EQ(metrics.at("recalled_tokens"), 6.0);
+  EXPECT_EQ(metrics.at("logprob_gap_max"), 0.5);
+  EXPECT_EQ(metrics.at("logprob_gap_tokens"), 8.0);
 }
 
-TEST(TrainBatch, FiguresOfAnEmptyBatchAreFinite) {
-  for (const auto& [name, value] : actors::batch_figures({}, {}, 4)) {
+TEST(TrainBatch, MetricsOfAnEmptyBatchAreFinite) {
+  for (const auto& [name, value] : actors::batch_metrics({}, {}, 4)) {
     EXPECT_TRUE(std::isfinite(value)) << name;
   }
 }
 
-TEST(TrainBatch, PartsOfARewardHaveMeansAndNames) {
+TEST(TrainBatch, PartsOfARewardHaveNamedMeans) {
   std::vector<TrainRow> rows{row_of(0, 0), row_of(1, 0)};
   rows[0].reward_parts = {1.0, 0.5};
   rows[1].reward_parts = {0.0, 1.0};
-  std::map<std::string, double> figures;
-  actors::add_part_figures(rows, {"number", "form"}, figures);
-  EXPECT_EQ(figures, (std::map<std::string, double>{{"reward_form_mean", 0.75},
+  std::map<std::string, double> metrics;
+  actors::add_part_metrics(rows, {"number", "form"}, metrics);
+  EXPECT_EQ(metrics, (std::map<std::string, double>{{"reward_form_mean", 0.75},
                                                     {"reward_number_mean", 0.5}}));
   const actors::SampleRecord record = actors::sample_record(rows[0], "text", {"number", "form"});
   EXPECT_EQ(record.reward_parts, (std::map<std::string, double>{{"form", 0.5}, {"number", 1.0}}));
-  figures.clear();
-  actors::add_part_figures({}, {"number"}, figures);
-  EXPECT_TRUE(figures.empty());
+  metrics.clear();
+  actors::add_part_metrics({}, {"number"}, metrics);
+  EXPECT_TRUE(metrics.empty());
 }
 
 TEST(TrainBatch, ReadsThePartsOfAReward) {
@@ -248,7 +248,7 @@ TEST(TrainBatch, ReadsThePartsOfAReward) {
   EXPECT_THAT(row.value().reward_parts, ElementsAre(1.0, -0.25));
 }
 
-TEST(TrainBatch, ASampleRecordKeepsWhatWasTrained) {
+TEST(TrainBatch, ASampleRecordHasTheFieldsOfItsRow) {
   TrainRow row = row_of(3, 1, 5);
   row.truncated = true;
   const actors::SampleRecord record = actors::sample_record(row, "text", {});

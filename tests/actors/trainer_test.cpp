@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of actors/trainer/handles.hpp: the chain of one step, commits, evaluations, ends.
+// Tests the contract of actors/trainer/handles.hpp: the chain of one step, commits, evaluations,
+// and how runs end.
 #include <chrono>
 #include <string>
 
@@ -55,7 +56,7 @@ protected:
     caf::anon_send(trainer_, atom::start_v);
     drain();
   }
-  // Two groups of one row each, sampled by `step`.
+  // Returns two groups of one row each, sampled by `step`.
   static LeaseReply batch(std::uint64_t first, std::uint64_t step) {
     LeaseReply reply;
     reply.rows = {trainable_row(first, first, step),
@@ -64,7 +65,7 @@ protected:
     return reply;
   }
   void deliver(LeaseReply reply) {
-    take(stream_->leases).answer(std::move(reply));
+    take(stream_->leases).reply(std::move(reply));
     drain();
   }
   void deliver_none(bool ended = false, bool whole = false) {
@@ -73,7 +74,7 @@ protected:
     reply.whole = whole;
     deliver(std::move(reply));
   }
-  // The device has trained.
+  // Replies to the training job of the device.
   void trained() {
     auto pending = take(device_->jobs);
     actors::TrainOutcome outcome;
@@ -82,24 +83,24 @@ protected:
     outcome.updates.resize(1);
     outcome.updates.front().sums["loss"] = 0.5;
     outcome.gap = {0.0, 4};
-    pending.answer(std::move(outcome));
+    pending.reply(std::move(outcome));
     drain();
   }
   void run_step(std::uint64_t step) {
     deliver(batch(2 * step, step));
     trained();
   }
-  // The evaluation that the trainer waits for.
+  // Replies to the evaluation that the trainer has requested.
   void evaluated(double value) {
-    auto pending = take(evaluator_->asked);
-    pending.answer({pending.request, 10, 1, value, 0.5, 0, {1.0, 0.25}});
+    auto pending = take(evaluator_->requests);
+    pending.reply({pending.request, 10, 1, value, 0.5, 0, {1.0, 0.25}});
     drain();
   }
   bool ended() const { return exit_->has_value(); }
 
   actors::TrainerOptions options_;
   std::optional<actors::BestSoFar> best_;
-  std::optional<std::uint64_t> evaluated_step_;  // of the commit gone on from; else its own
+  std::optional<std::uint64_t> evaluated_step_;  // of the commit; if not set, `step`
   std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
   std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   std::shared_ptr<FakeKeeper> keeper_ = std::make_shared<FakeKeeper>();
@@ -119,7 +120,7 @@ protected:
 
 // -- one step -------------------------------------------------------------------------------------
 
-TEST_F(TrainerTest, OneStepGoesFromLeaseToRecord) {
+TEST_F(TrainerTest, OneStepGoesFromTheLeaseToTheRecord) {
   start();
   ASSERT_EQ(stream_->leases.size(), 1U);
   const actors::LeaseRequest& lease = stream_->leases.front().request;
@@ -147,9 +148,9 @@ TEST_F(TrainerTest, OneStepGoesFromLeaseToRecord) {
   const actors::StepRecord& record = recorder_->records[0];
   EXPECT_EQ(record.kind, "train");
   EXPECT_EQ(record.step, 1U);
-  EXPECT_EQ(record.figures.at("reward_mean"), 0.5);
-  EXPECT_EQ(record.figures.at("loss"), 0.5);
-  EXPECT_EQ(record.figures.at("logprob_gap_tokens"), 4.0);
+  EXPECT_EQ(record.metrics.at("reward_mean"), 0.5);
+  EXPECT_EQ(record.metrics.at("loss"), 0.5);
+  EXPECT_EQ(record.metrics.at("logprob_gap_tokens"), 4.0);
   ASSERT_EQ(record.samples.size(), 2U);
   EXPECT_EQ(record.samples[0].response, "2");  // as decoded
   EXPECT_EQ(stream_->leases.size(), 1U);       // the next step
@@ -161,14 +162,14 @@ TEST_F(TrainerTest, NothingIsPublishedWhileABatchIsLeased) {
   EXPECT_TRUE(stream_->published.empty());
   stream_->refused = {{{0}, storage::Refusal::kNotLeased}};
   trained();
-  // Trained on rows that were no longer ours: only the last commit is clean.
+  // The batch had rows whose leases were lost. Only the last commit is free of them.
   EXPECT_TRUE(stream_->published.empty());
   EXPECT_TRUE(keeper_->published.empty());
   ASSERT_TRUE(ended());
   EXPECT_THAT((*exit_)->message(), HasSubstr("refused 1 trained rows"));
 }
 
-TEST_F(TrainerTest, ABatchThatIsTooStaleEndsIt) {
+TEST_F(TrainerTest, ABatchThatIsTooStaleEndsTheTrainer) {
   options_.total_steps = 9;
   start(/*step=*/2);
   deliver(batch(0, 0));
@@ -189,28 +190,28 @@ TEST_F(TrainerTest, ABatchOfOlderWeightsIsComparedUnderThoseWeights) {
   EXPECT_EQ(job.probe_weights.base_digest, "initial");
 }
 
-TEST_F(TrainerTest, AfterARestartAProbeIsGeneratedToCompare) {
+TEST_F(TrainerTest, AfterARestartAProbeIsGeneratedForTheComparison) {
   options_.total_steps = 9;
-  start(/*step=*/2);  // the snapshots before are gone
+  start(/*step=*/2);  // the older snapshots are gone
   deliver(batch(0, 1));
   EXPECT_TRUE(device_->jobs.empty());
   ASSERT_EQ(device_->generations.size(), 1U);
   auto probe = take(device_->generations);
   EXPECT_EQ(probe.request.min_step, 2U);
-  probe.answer({probe.request.id,
-                {5},
-                {-0.5F},
-                {{{0, 3, 2}, 1}},
-                engines::FinishReason::kLength,
-                "",
-                {},
-                {}});
+  probe.reply({probe.request.id,
+               {5},
+               {-0.5F},
+               {{{0, 3, 2}, 1}},
+               engines::FinishReason::kLength,
+               "",
+               {},
+               {}});
   drain();
   ASSERT_EQ(device_->jobs.size(), 1U);
   EXPECT_EQ(device_->jobs.front().request.probe.size(), 1U);
 }
 
-TEST_F(TrainerTest, RenewsTheLeasesOfTheBatchInWork) {
+TEST_F(TrainerTest, RenewsTheLeasesOfTheCurrentBatch) {
   start();
   deliver(batch(0, 0));
   advance(30s);
@@ -222,28 +223,28 @@ TEST_F(TrainerTest, RenewsTheLeasesOfTheBatchInWork) {
   EXPECT_EQ(stream_->renewals.size(), renewals);
 }
 
-TEST_F(TrainerTest, AsksAgainWhenNoBatchIsReady) {
+TEST_F(TrainerTest, RequestsAgainWhenNoBatchIsReady) {
   start();
   deliver_none();
   EXPECT_EQ(stream_->leases.size(), 1U);
   EXPECT_FALSE(ended());
 }
 
-TEST_F(TrainerTest, AFixedBatchTakesWhatIsLeftOfItEvenNothing) {
+TEST_F(TrainerTest, AFixedBatchTakesItsRemainingGroupsEvenIfThereAreNone) {
   options_.fixed_batches = true;
   start();
   EXPECT_EQ(stream_->leases.front().request.before_group, 2U);
   deliver_none(/*ended=*/false, /*whole=*/true);
-  ASSERT_EQ(device_->jobs.size(), 1U);  // a step all the same
+  ASSERT_EQ(device_->jobs.size(), 1U);  // still a step
   EXPECT_TRUE(device_->jobs.front().request.minibatches[0].sequences.empty());
   trained();
-  EXPECT_EQ(recorder_->records.at(0).figures.at("rows"), 0.0);
+  EXPECT_EQ(recorder_->records.at(0).metrics.at("rows"), 0.0);
   EXPECT_EQ(stream_->leases.front().request.before_group, 4U);
 }
 
 // -- ends -----------------------------------------------------------------------------------------
 
-TEST_F(TrainerTest, AfterTheLastStepItCommitsAndTellsItsOwner) {
+TEST_F(TrainerTest, AfterTheLastStepItCommitsAndSendsItsSummary) {
   start();
   run_step(0);
   EXPECT_EQ(commits_->saves, 0);
@@ -260,7 +261,7 @@ TEST_F(TrainerTest, AfterTheLastStepItCommitsAndTellsItsOwner) {
   EXPECT_EQ(owner_->summaries[0].weights.base_digest, "step 2");
 }
 
-TEST_F(TrainerTest, StopFinishesTheStepInWorkCommitsAndEnds) {
+TEST_F(TrainerTest, StopFinishesTheCurrentStepCommitsAndEnds) {
   options_.total_steps = 9;
   start();
   deliver(batch(0, 0));
@@ -274,7 +275,7 @@ TEST_F(TrainerTest, StopFinishesTheStepInWorkCommitsAndEnds) {
   EXPECT_EQ(commits_->last->weights.base_digest, "step 1");
 }
 
-TEST_F(TrainerTest, StopBetweenStepsEndsWithTheNextAnswer) {
+TEST_F(TrainerTest, StopBetweenStepsEndsWithTheNextReply) {
   options_.total_steps = 9;
   start();
   caf::anon_send(trainer_, atom::stop_v);
@@ -307,7 +308,7 @@ TEST_F(TrainerTest, DataThatEndsEarlyEndsTheRunWell) {
 
 // -- groups that all leave untrained --------------------------------------------------------------
 
-TEST_F(TrainerTest, GroupsFilteredForEverEndTheRunWithTheReason) {
+TEST_F(TrainerTest, ARunWhoseGroupsAreAllFilteredEndsWithTheReason) {
   options_.total_steps = 9;
   options_.max_untrained_batches = 3;
   start();
@@ -323,10 +324,10 @@ TEST_F(TrainerTest, GroupsFilteredForEverEndTheRunWithTheReason) {
   EXPECT_EQ(owner_->summaries[0].steps, 1U);
   EXPECT_THAT(owner_->summaries[0].reason, HasSubstr("6 groups left untrained since step 1"));
   EXPECT_THAT(owner_->summaries[0].reason, HasSubstr("rollout.temperature"));
-  EXPECT_EQ(commits_->last->weights.base_digest, "step 1");  // what was learned is kept
+  EXPECT_EQ(commits_->last->weights.base_digest, "step 1");  // the trained weights are kept
 }
 
-TEST_F(TrainerTest, AStepStartsTheCountOfUntrainedGroupsAnew) {
+TEST_F(TrainerTest, AStepResetsTheCountOfUntrainedGroups) {
   options_.total_steps = 9;
   options_.max_untrained_batches = 3;
   start();
@@ -339,13 +340,13 @@ TEST_F(TrainerTest, AStepStartsTheCountOfUntrainedGroupsAnew) {
   EXPECT_EQ(stream_->leases.size(), 1U);
 }
 
-TEST_F(TrainerTest, GroupsThatAllFailEndItAsAFailure) {
+TEST_F(TrainerTest, ARunWhoseGroupsAllFailEndsAsAFailure) {
   options_.total_steps = 9;
   options_.max_untrained_batches = 3;
   start();
   stream_->counts.filtered_groups = 1;
   stream_->counts.lost_groups = 5;
-  stream_->counts.last_loss = "reward: the program died";
+  stream_->counts.last_lost_reason = "reward: the program died";
   deliver_none();
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
@@ -356,7 +357,7 @@ TEST_F(TrainerTest, GroupsThatAllFailEndItAsAFailure) {
 
 // -- commits --------------------------------------------------------------------------------------
 
-TEST_F(TrainerTest, CommitsEverySoManyStepsBesideTheNextStep) {
+TEST_F(TrainerTest, WritesACommitDuringTheNextStep) {
   options_.total_steps = 9;
   options_.commit_every = 2;
   start();
@@ -365,13 +366,13 @@ TEST_F(TrainerTest, CommitsEverySoManyStepsBesideTheNextStep) {
   run_step(1);
   EXPECT_EQ(stream_->captured, 1);
   EXPECT_EQ(device_->captured, 1);
-  EXPECT_EQ(stream_->leases.size(), 1U);  // only its writing goes on beside the next step
+  EXPECT_EQ(stream_->leases.size(), 1U);  // the commit is written during the next step
   advance(0s);
   EXPECT_EQ(commits_->saves, 1);
   EXPECT_EQ(commits_->last->weights.base_digest, "step 2");
 }
 
-TEST_F(TrainerTest, ACommitWaitsForTheOneBeingWritten) {
+TEST_F(TrainerTest, ACommitWaitsForTheOneThatIsBeingWritten) {
   options_.total_steps = 9;
   options_.commit_every = 1;
   start();
@@ -384,7 +385,7 @@ TEST_F(TrainerTest, ACommitWaitsForTheOneBeingWritten) {
   EXPECT_EQ(stream_->leases.size(), 1U);
 }
 
-TEST_F(TrainerTest, ACommitThatCannotBeWrittenEndsItNamingTheStep) {
+TEST_F(TrainerTest, ACommitThatCannotBeWrittenEndsTheTrainerNamingTheStep) {
   options_.total_steps = 9;
   options_.commit_every = 1;
   commits_->failure = {Errc::kResourceExhausted, "checkpoints: no space left"};
@@ -396,7 +397,7 @@ TEST_F(TrainerTest, ACommitThatCannotBeWrittenEndsItNamingTheStep) {
   EXPECT_EQ((*exit_)->message(), "commit of step 1: checkpoints: no space left");
 }
 
-TEST_F(TrainerTest, AFixedScheduleCommitsOnceOlderVersionsHaveGenerated) {
+TEST_F(TrainerTest, AFixedOrderCommitsOnceOlderVersionsHaveGeneratedTheirRows) {
   options_.total_steps = 9;
   options_.commit_every = 1;
   options_.fixed_batches = true;
@@ -411,24 +412,24 @@ TEST_F(TrainerTest, AFixedScheduleCommitsOnceOlderVersionsHaveGenerated) {
 
 // -- evaluations ----------------------------------------------------------------------------------
 
-TEST_F(TrainerTest, EvaluatesEverySoManyStepsAndNeverHoldsAStepUp) {
+TEST_F(TrainerTest, EvaluatesWithoutDelayingTheNextStep) {
   options_.total_steps = 9;
   options_.eval_every = 2;
   start();
   run_step(0);
-  EXPECT_TRUE(evaluator_->asked.empty());
+  EXPECT_TRUE(evaluator_->requests.empty());
   run_step(1);
-  ASSERT_EQ(evaluator_->asked.size(), 1U);
+  ASSERT_EQ(evaluator_->requests.size(), 1U);
   EXPECT_EQ(stream_->leases.size(), 1U);
-  auto pending = take(evaluator_->asked);
+  auto pending = take(evaluator_->requests);
   EXPECT_EQ(pending.request, 2U);
-  pending.answer({2, 10, 4, 0.25, 0.5, 1, {}});
+  pending.reply({2, 10, 4, 0.25, 0.5, 1, {}});
   drain();
   const actors::StepRecord& record = recorder_->records.back();
   EXPECT_EQ(record.kind, "eval");
   EXPECT_EQ(record.step, 2U);
-  EXPECT_EQ(record.figures.at("eval_mean_at_k"), 0.25);
-  EXPECT_EQ(record.figures.at("eval_failed"), 1.0);
+  EXPECT_EQ(record.metrics.at("eval_mean_at_k"), 0.25);
+  EXPECT_EQ(record.metrics.at("eval_failed"), 1.0);
 }
 
 TEST_F(TrainerTest, TheLastEvaluationIsRecordedBeforeTheLastCommit) {
@@ -439,14 +440,14 @@ TEST_F(TrainerTest, TheLastEvaluationIsRecordedBeforeTheLastCommit) {
   advance(1min);
   EXPECT_FALSE(ended());
   EXPECT_EQ(commits_->saves, 0);
-  take(evaluator_->asked).answer({2, 10, 4, 0.25, 0.5, 0, {}});
+  take(evaluator_->requests).reply({2, 10, 4, 0.25, 0.5, 0, {}});
   EXPECT_TRUE(run_until([&] { return ended(); }));
   EXPECT_TRUE((*exit_)->ok());
   EXPECT_EQ(recorder_->records.back().kind, "eval");
-  EXPECT_EQ(commits_->last->records.metrics_bytes, 3U);  // it lies below the commit's mark
+  EXPECT_EQ(commits_->last->records.metrics_bytes, 3U);  // the commit's mark includes the record
 }
 
-TEST_F(TrainerTest, AStopWaitsForNoEvaluation) {
+TEST_F(TrainerTest, AStopDoesNotWaitForAnEvaluation) {
   options_.total_steps = 9;
   options_.eval_every = 1;
   start();
@@ -458,7 +459,7 @@ TEST_F(TrainerTest, AStopWaitsForNoEvaluation) {
   EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
 }
 
-TEST_F(TrainerTest, AStopLetsGoOfTheEvaluationThatHoldsUpTheEnd) {
+TEST_F(TrainerTest, AStopAbandonsTheEvaluationThatDelaysTheEnd) {
   options_.eval_every = 2;
   start();
   run_step(0);
@@ -471,25 +472,25 @@ TEST_F(TrainerTest, AStopLetsGoOfTheEvaluationThatHoldsUpTheEnd) {
 
 // -- the best weights -----------------------------------------------------------------------------
 
-TEST_F(TrainerTest, WhoLooksForTheBestWaitsForEachEvaluation) {
+TEST_F(TrainerTest, ATrainerThatKeepsTheBestWaitsForEachEvaluation) {
   options_.total_steps = 4;
   options_.eval_every = 1;
   options_.best.keep = true;
   start();
   run_step(0);
-  EXPECT_TRUE(stream_->leases.empty());  // no next step before the answer
+  EXPECT_TRUE(stream_->leases.empty());  // no next step before the reply
   evaluated(0.25);
-  EXPECT_EQ(recorder_->records.back().figures.at("eval_best"), 0.25);
-  EXPECT_EQ(recorder_->records.back().figures.at("eval_best_step"), 1.0);
-  EXPECT_EQ(recorder_->records.back().figures.at("eval_form_mean"), 0.25);
+  EXPECT_EQ(recorder_->records.back().metrics.at("eval_best"), 0.25);
+  EXPECT_EQ(recorder_->records.back().metrics.at("eval_best_step"), 1.0);
+  EXPECT_EQ(recorder_->records.back().metrics.at("eval_form_mean"), 0.25);
   run_step(1);
   evaluated(0.75);
   run_step(2);
-  evaluated(0.75);  // equal ones are not better
+  evaluated(0.75);  // an equal evaluation is not better
   run_step(3);
   evaluated(0.5);
   ASSERT_TRUE(run_until([&] { return ended(); }));
-  EXPECT_EQ(recorder_->records.back().figures.at("eval_best_step"), 2.0);
+  EXPECT_EQ(recorder_->records.back().metrics.at("eval_best_step"), 2.0);
   const actors::RunSummary& summary = owner_->summaries.at(0);
   EXPECT_EQ(summary.end, RunEnd::kSteps);
   EXPECT_EQ(summary.steps, 4U);
@@ -510,7 +511,7 @@ TEST_F(TrainerTest, APlateauEndsTheRun) {
   run_step(0);
   evaluated(0.5);
   run_step(1);
-  evaluated(0.55);  // not by enough
+  evaluated(0.55);  // better, but by too little
   EXPECT_EQ(stream_->leases.size(), 1U);
   run_step(2);
   evaluated(0.6);
@@ -519,11 +520,11 @@ TEST_F(TrainerTest, APlateauEndsTheRun) {
   EXPECT_EQ(summary.end, RunEnd::kPlateau);
   EXPECT_EQ(summary.steps, 3U);
   EXPECT_EQ(summary.weights.base_digest, "step 3");  // the best is not kept
-  EXPECT_EQ(summary.reason, "no evaluation since step 1 was better than its 0.5 (2 in a row)");
+  EXPECT_EQ(summary.reason, "no evaluation since step 1 was better than 0.5 (2 in a row)");
   EXPECT_EQ(commits_->last->best->weights.base_digest, "");
 }
 
-TEST_F(TrainerTest, TheBestOfTheCommitIsGoneOnFrom) {
+TEST_F(TrainerTest, AResumedRunContinuesFromTheBestOfItsCommit) {
   options_.total_steps = 9;
   options_.eval_every = 1;
   options_.best = {true, 2, 0.0};
@@ -537,7 +538,7 @@ TEST_F(TrainerTest, TheBestOfTheCommitIsGoneOnFrom) {
   EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "of the commit");
 }
 
-TEST_F(TrainerTest, ACommitAtThePlateauIsNotGoneOnFrom) {
+TEST_F(TrainerTest, ARunThatResumesAtAPlateauEnds) {
   options_.total_steps = 9;
   options_.eval_every = 1;
   options_.best = {true, 2, 0.0};
@@ -553,21 +554,21 @@ TEST_F(TrainerTest, ACommitAtThePlateauIsNotGoneOnFrom) {
   EXPECT_THAT(summary.reason, HasSubstr("since step 3"));
 }
 
-TEST_F(TrainerTest, AnEvaluationWithoutAnyScoreJudgesNothing) {
+TEST_F(TrainerTest, AnEvaluationWithoutAnyScoreIsIgnored) {
   options_.total_steps = 9;
   options_.eval_every = 1;
   options_.best.patience = 1;
   start();
   run_step(0);
-  take(evaluator_->asked).answer({1, 10, 4, 0.0, 0.0, 40, {}});
+  take(evaluator_->requests).reply({1, 10, 4, 0.0, 0.0, 40, {}});
   drain();
   EXPECT_EQ(stream_->leases.size(), 1U);
-  EXPECT_FALSE(recorder_->records.back().figures.contains("eval_best"));
+  EXPECT_FALSE(recorder_->records.back().metrics.contains("eval_best"));
   run_step(1);
   EXPECT_FALSE(ended());
 }
 
-TEST_F(TrainerTest, AnEvaluationThatFailsEndsItSayingSo) {
+TEST_F(TrainerTest, AFailedEvaluationEndsTheTrainerSayingSo) {
   options_.total_steps = 9;
   options_.eval_every = 1;
   for (const bool keep : {false, true}) {
@@ -575,14 +576,14 @@ TEST_F(TrainerTest, AnEvaluationThatFailsEndsItSayingSo) {
     stream_->leases.clear();
     start();
     run_step(0);
-    take(evaluator_->asked).fail({Errc::kUnavailable, "gone"});
+    take(evaluator_->requests).fail({Errc::kUnavailable, "gone"});
     drain();
     ASSERT_TRUE(ended());
     EXPECT_EQ((*exit_)->message(), "evaluating: gone");
   }
 }
 
-TEST_F(TrainerTest, AStopLetsGoOfTheEvaluationThatHoldsUpTheStep) {
+TEST_F(TrainerTest, AStopAbandonsTheEvaluationThatDelaysTheStep) {
   options_.total_steps = 9;
   options_.eval_every = 1;
   options_.best.keep = true;
@@ -594,7 +595,7 @@ TEST_F(TrainerTest, AStopLetsGoOfTheEvaluationThatHoldsUpTheStep) {
   EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 1");
 }
 
-TEST_F(TrainerTest, WhoIsAskedToStopDuringAStepEvaluatesNoMore) {
+TEST_F(TrainerTest, AStopDuringAStepPreventsFurtherEvaluations) {
   options_.total_steps = 9;
   options_.eval_every = 1;
   for (const bool keep : {false, true}) {
@@ -603,13 +604,13 @@ TEST_F(TrainerTest, WhoIsAskedToStopDuringAStepEvaluatesNoMore) {
     caf::anon_send(trainer_, atom::stop_v);
     drain();
     run_step(0);
-    EXPECT_TRUE(evaluator_->asked.empty());
+    EXPECT_TRUE(evaluator_->requests.empty());
     ASSERT_TRUE(run_until([&] { return ended(); }, 20));
     EXPECT_EQ(commits_->last->evaluated_step, 0U);
   }
 }
 
-TEST_F(TrainerTest, TheResumedRunMakesUpForTheEvaluation) {
+TEST_F(TrainerTest, AResumedRunMakesUpForTheAbandonedEvaluation) {
   options_.total_steps = 4;
   options_.eval_every = 2;
   options_.best.keep = true;
@@ -617,7 +618,7 @@ TEST_F(TrainerTest, TheResumedRunMakesUpForTheEvaluation) {
   start(/*step=*/2);
   EXPECT_TRUE(stream_->leases.empty());
   evaluated(0.5);
-  EXPECT_EQ(recorder_->records.back().figures.at("eval_best_step"), 2.0);
+  EXPECT_EQ(recorder_->records.back().metrics.at("eval_best_step"), 2.0);
   run_step(2);
   run_step(3);
   evaluated(0.25);
@@ -627,10 +628,10 @@ TEST_F(TrainerTest, TheResumedRunMakesUpForTheEvaluation) {
 
   evaluated_step_ = 2;
   start(/*step=*/2);
-  EXPECT_TRUE(evaluator_->asked.empty());  // it is on record
+  EXPECT_TRUE(evaluator_->requests.empty());  // it has been recorded
 }
 
-TEST_F(TrainerTest, WhatIsMadeUpForAtTheEndIsCommitted) {
+TEST_F(TrainerTest, AnEvaluationMadeUpForAtTheEndIsCommitted) {
   options_.total_steps = 4;
   options_.eval_every = 4;
   options_.best.keep = true;
@@ -643,7 +644,7 @@ TEST_F(TrainerTest, WhatIsMadeUpForAtTheEndIsCommitted) {
   EXPECT_EQ(owner_->summaries.back().end, RunEnd::kSteps);
 }
 
-TEST_F(TrainerTest, ABestWithoutWeightsIsLookedForAgainWhereTheyAreKept) {
+TEST_F(TrainerTest, ABestWithoutWeightsIsDroppedIfWeightsMustBeKept) {
   options_.total_steps = 5;
   options_.eval_every = 1;
   options_.best.keep = true;
@@ -655,8 +656,9 @@ TEST_F(TrainerTest, ABestWithoutWeightsIsLookedForAgainWhereTheyAreKept) {
   EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 5");
 }
 
-// Recorded, it would be in the committed history, but not in the commit's best.
-TEST_F(TrainerTest, AnEvaluationThatAStopLetGoOfIsNotRecorded) {
+// If it were recorded, the committed history would have it, but not the best evaluation of the
+// commit.
+TEST_F(TrainerTest, AnAbandonedEvaluationIsNotRecorded) {
   options_.total_steps = 9;
   options_.eval_every = 1;
   options_.best.keep = true;
@@ -670,9 +672,9 @@ TEST_F(TrainerTest, AnEvaluationThatAStopLetGoOfIsNotRecorded) {
   EXPECT_EQ(owner_->summaries.at(0).weights.base_digest, "step 1");
 }
 
-// -- peers that fail, die, or never answer --------------------------------------------------------
+// -- peers that fail, terminate, or never reply ---------------------------------------------------
 
-TEST_F(TrainerTest, WhatAPeerRefusesEndsItSayingWhatItWasDoing) {
+TEST_F(TrainerTest, ARefusalOfAPeerEndsTheTrainerSayingWhatItWasDoing) {
   start();
   take(stream_->leases).fail({Errc::kInternal, "broken"});
   drain();
@@ -700,7 +702,7 @@ TEST_F(TrainerTest, WhatAPeerRefusesEndsItSayingWhatItWasDoing) {
   EXPECT_EQ((*exit_)->message(), "recording a step: no space left");
 }
 
-TEST_F(TrainerTest, APeerThatDiesEndsIt) {
+TEST_F(TrainerTest, ATerminatedPeerEndsTheTrainer) {
   start();
   deliver(batch(0, 0));
   kill(device_handle_);
@@ -708,7 +710,7 @@ TEST_F(TrainerTest, APeerThatDiesEndsIt) {
   EXPECT_THAT((*exit_)->message(), HasSubstr("training"));
 }
 
-TEST_F(TrainerTest, ADeviceThatNeverAnswersEndsItAtTheDeadline) {
+TEST_F(TrainerTest, ADeviceThatNeverRepliesEndsTheTrainerAtTheDeadline) {
   start();
   deliver(batch(0, 0));
   advance(59min);
@@ -718,7 +720,7 @@ TEST_F(TrainerTest, ADeviceThatNeverAnswersEndsItAtTheDeadline) {
   EXPECT_EQ((*exit_)->code(), Errc::kTimeout);
 }
 
-TEST_F(TrainerTest, ARowWithoutItsColumnsEndsItNamingTheRow) {
+TEST_F(TrainerTest, ARowThatLacksColumnsEndsTheTrainerNamingTheRow) {
   start();
   LeaseReply reply = batch(4, 0);
   reply.rows[1].columns.pop_back();

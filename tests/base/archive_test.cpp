@@ -6,7 +6,7 @@
 namespace tidemill {
 namespace {
 
-enum class Colour : std::uint8_t { kRed, kBlue };
+enum class Color : std::uint8_t { kRed, kBlue };
 
 struct Inner {
   double x = 0.0;
@@ -19,19 +19,19 @@ typename Inspector::result_type inspect(Inspector& f, Inner& value) {
 
 struct Outer {
   std::uint64_t count = 0;
-  Colour colour = Colour::kRed;
+  Color color = Color::kRed;
   std::vector<Inner> inners;
   Buffer payload;
 };
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Outer& value) {
-  return f(value.count, value.colour, value.inners, value.payload);
+  return f(value.count, value.color, value.inners, value.payload);
 }
 
 std::vector<std::byte> example() {
   Outer outer;
   outer.count = 7;
-  outer.colour = Colour::kBlue;
+  outer.color = Color::kBlue;
   outer.inners = {{1.5, "a"}, {-2.0, ""}};
   outer.payload = Buffer::adopt(std::vector<float>{1.0F, 2.0F}, DType::kF32);
   ArchiveWriter writer;
@@ -46,7 +46,7 @@ TEST(Archive, ReadsBackWhatWasWritten) {
   reader(outer);
   ASSERT_TRUE(reader.finish().ok()) << reader.finish().to_string();
   EXPECT_EQ(outer.count, 7U);
-  EXPECT_EQ(outer.colour, Colour::kBlue);
+  EXPECT_EQ(outer.color, Color::kBlue);
   ASSERT_EQ(outer.inners.size(), 2U);
   EXPECT_EQ(outer.inners[0].name, "a");
   EXPECT_EQ(outer.inners[1].x, -2.0);
@@ -70,7 +70,7 @@ TEST(Archive, RefusesEveryTruncationAndTrailingBytes) {
   EXPECT_EQ(reader.finish().message(), "archive has 1 bytes too many");
 }
 
-TEST(Archive, ALyingLengthAllocatesNothing) {
+TEST(Archive, AWrongLengthAllocatesNothing) {
   ArchiveWriter writer;
   std::uint64_t length = ~std::uint64_t{0} / 2;
   writer(length);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block int8: what rounding costs, the edges of the scale, and what cannot be quantised.
+// Block int8: rounding errors, extreme scales, and tensors that cannot be quantized.
 #include "base/block_int8.hpp"
 
 #include <cmath>
@@ -64,7 +64,7 @@ TEST(BlockInt8Test, RoundTripStaysWithinTheBound) {
   }
 }
 
-TEST(BlockInt8Test, WholeNumbersSurvive) {
+TEST(BlockInt8Test, IntegersSurvive) {
   std::vector<float> values(kBlock);
   for (std::size_t i = 0; i < kBlock; ++i) {
     values[i] = static_cast<float>(8 * static_cast<int>(i) - 127) * 0.25F;
@@ -83,7 +83,7 @@ TEST(BlockInt8Test, ZerosStayZeros) {
   EXPECT_THAT(tensor.data.as<std::uint16_t>(), ::testing::Each(0));
 }
 
-TEST(BlockInt8Test, OneLargeElementTakesTheSmallOnesAlong) {
+TEST(BlockInt8Test, OneLargeElementRoundsTheSmallOnesToZero) {
   std::vector<float> values(2 * kBlock, 0.01F);
   values[3] = -127.0F;
   const std::vector<float> back =
@@ -93,7 +93,7 @@ TEST(BlockInt8Test, OneLargeElementTakesTheSmallOnesAlong) {
   EXPECT_NEAR(back[kBlock], 0.01F, 0.01F * 0.001F);  // the other block keeps its own scale
 }
 
-TEST(BlockInt8Test, HalvesGoAwayFromZero) {
+TEST(BlockInt8Test, HalvesRoundAwayFromZero) {
   std::vector<float> values(kBlock, 0.0F);
   values[0] = 127.0F;
   values[1] = 0.5F;
@@ -136,10 +136,10 @@ TEST(BlockInt8Test, NamesWhatCannotBeQuantized) {
             "tensor w: rows of 1 elements cannot be cut into blocks of 32");
   const Tensor blocks = quantize_blocks(floats(std::vector<float>(kBlock), {kBlock}), "w").value();
   EXPECT_EQ(quantize_blocks(blocks, "w").status().message(),
-            "tensor w: type Q8_0 cannot be quantized; only F32, F16 and BF16");
+            "tensor w: type Q8_0 cannot be quantized; only F32, F16 and BF16 can");
 }
 
-TEST(BlockInt8Test, ElementsOneByOneAreThoseOfTheWholeTensor) {
+TEST(BlockInt8Test, SingleElementsEqualThoseOfTheWholeTensor) {
   const Tensor tensor =
       quantize_blocks(floats(normals(8 * kBlock, 0.02), {2, 4 * kBlock}), "w").value();
   const std::vector<float> values = widened(tensor);
@@ -149,7 +149,7 @@ TEST(BlockInt8Test, ElementsOneByOneAreThoseOfTheWholeTensor) {
   }
 }
 
-TEST(BlockInt8Test, BecomesFloatsAndNeverAgainBlocks) {
+TEST(BlockInt8Test, WidensToFloatsAndNeverBackToBlocks) {
   const Tensor blocks = quantize_blocks(floats(normals(2 * kBlock, 1.0), {2, kBlock}), "w").value();
   const Tensor wide = to_float_type(blocks, DType::kF32);
   EXPECT_EQ(widened(wide), widened(blocks));
@@ -157,7 +157,7 @@ TEST(BlockInt8Test, BecomesFloatsAndNeverAgainBlocks) {
   const TensorMap plain = without_blocks(both);
   EXPECT_EQ(plain.at("a").dtype, DType::kF32);
   EXPECT_EQ(plain.at("b").data.bytes().data(), wide.data.bytes().data());
-  // Trained weights do not go back to the blocks they came from.
+  // Trained weights are not converted back to the blocks that they came from.
   EXPECT_EQ(with_types_of({{"a", wide}}, both).at("a").dtype, DType::kF32);
   EXPECT_EQ(with_types_of({{"b", blocks}}, both).at("b").dtype, DType::kF32);
 }

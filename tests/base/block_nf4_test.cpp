@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NF4 against what bitsandbytes makes of the same weights, its edges, and parts that lie.
+// NF4: comparison with bitsandbytes on the same weights, edge cases, and inconsistent parts.
 #include "base/block_nf4.hpp"
 
 #include <cmath>
@@ -69,7 +69,7 @@ protected:
     return {floats(name + ".group_scales"), floats(name + ".offset")[0], bytes(name + ".codes"),
             bytes(name + ".block_codes")};
   }
-  // Compares with what was made of `name`, widened and rounded.
+  // Compares with the reference values of `name`, widened and rounded.
   void expect_values(const Tensor& made, const std::string& name) const {
     const std::vector<float> wide = widened(made);
     if (const auto found = tensors_.find(name + ".f32"); found != tensors_.end()) {
@@ -89,7 +89,7 @@ TEST_F(BlockNf4GoldenTest, ValuesAreThePublishedOnes) {
   EXPECT_EQ(bits_of(nf4_scale_values()), bits_of(floats("scale_values")));
 }
 
-TEST_F(BlockNf4GoldenTest, WidensWhatBitsandbytesMadeToTheSameBits) {
+TEST_F(BlockNf4GoldenTest, WidensBitsandbytesTensorsToTheSameBits) {
   for (const std::string name : kCases) {
     const auto made = make_nf4_tensor(parts(name), tensor(name + ".weight").shape, name);
     ASSERT_TRUE(made.ok()) << made.status().to_string();
@@ -115,8 +115,8 @@ TEST_F(BlockNf4GoldenTest, QuantizesToTheSameBytes) {
     const Nf4Parts theirs = parts(name);
     EXPECT_THAT(ours.codes, ElementsAreArray(theirs.codes)) << name;
     if (name == "equal_scales") {
-      // Their mean is summed in float32 and is one unit off the scales, which are all the same;
-      // what is left of them is that unit.
+      // bitsandbytes sums the mean in float32, so it is one unit off the scales, which are all
+      // equal. Only that unit remains of them.
       EXPECT_EQ(ours.offset, 0.05F);
       EXPECT_NEAR(theirs.offset, 0.05F, 4e-9);
       EXPECT_EQ(ours.group_scales[0], 0.0F);
@@ -131,13 +131,13 @@ TEST_F(BlockNf4GoldenTest, QuantizesToTheSameBytes) {
 
 // -- edges ---------------------------------------------------------------------------------------
 
-TEST(BlockNf4Test, TakesAThirdOfBf16AndLess) {
+TEST(BlockNf4Test, TakesLessThanAThirdOfBf16) {
   // 33 bytes for 64 elements, a float for each 256 blocks, and the offset.
   EXPECT_EQ(tensor_bytes(DType::kNf4, Shape{1024, 1024}), 16384U * 33U + 64U * 4U + 4U);
   EXPECT_EQ(tensor_bytes(DType::kNf4, Shape{3, 0}), 4U);
   EXPECT_FALSE(tensor_bytes(DType::kNf4, Shape{64, 96}).has_value());
   EXPECT_FALSE(tensor_bytes(DType::kNf4, Shape{}).has_value());
-  // So many elements that their number overflows, though not that of their bytes.
+  // The number of elements overflows, although the number of bytes does not.
   EXPECT_FALSE(tensor_bytes(DType::kNf4, Shape{std::int64_t{1} << 57U, 64}).has_value());
   EXPECT_TRUE(tensor_bytes(DType::kNf4, Shape{std::int64_t{1} << 56U, 64}).has_value());
 }
@@ -148,8 +148,8 @@ TEST(BlockNf4Test, ErrsByAtMostHalfAStepOfItsBlock) {
   const Tensor made = quantize_nf4(tensor, "w").value();
   const std::vector<float> back = widened(made);
   const Nf4Parts parts = nf4_parts(made);
-  // The widest step is 0.3038, between -1 and -0.6962; scales are off by at most half of 0.0141 of
-  // their group's float.
+  // The widest step is 0.3038, between -1 and -0.6962. A scale is off by at most half of 0.0141
+  // times its group's float.
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float scale = nf4_block_scale(parts, static_cast<std::int64_t>(i / 64));
     const float off = parts.group_scales[0] * 0.0071F;
@@ -166,7 +166,7 @@ TEST(BlockNf4Test, RefusesWhatItCannotHold) {
             "tensor w: element [1, 6] is NaN");
   values[70] = 2e38F;
   EXPECT_EQ(quantize_nf4(make_float_tensor(values, {2, 64}, DType::kF32), "w").status().message(),
-            "tensor w: element 70 is too large for NF4, whose scales end at 1e38");
+            "tensor w: element 70 is too large for NF4; the limit is 1e38");
   values[70] = -1e38F;
   const auto largest = quantize_nf4(make_float_tensor(values, {2, 64}, DType::kF32), "w");
   ASSERT_TRUE(largest.ok());
@@ -187,13 +187,13 @@ TEST(BlockNf4Test, TensorsWithTheWrongCountsAreRefused) {
   const auto same = [](Nf4Parts&) {};
   EXPECT_EQ(refusal(same), "");
   EXPECT_EQ(refusal([](Nf4Parts& p) { p.codes = p.codes.first(10239); }),
-            "tensor w: 10239 bytes of codes, its shape needs 10240");
+            "tensor w: 10239 bytes of codes; its shape needs 10240");
   EXPECT_EQ(refusal([](Nf4Parts& p) { p.block_codes = p.block_codes.first(319); }),
-            "tensor w: 319 blocks, its shape needs 320");
+            "tensor w: 319 blocks; its shape needs 320");
   EXPECT_EQ(refusal([](Nf4Parts& p) { p.group_scales = p.group_scales.first(1); }),
-            "tensor w: 1 groups of blocks, its shape needs 2");
-  EXPECT_EQ(refusal(same, {5, 4160}), "tensor w: 10240 bytes of codes, its shape needs 10400");
-  const std::string uncut = "tensor w: its shape cannot be cut into blocks of 64 in a row";
+            "tensor w: 1 groups of blocks; its shape needs 2");
+  EXPECT_EQ(refusal(same, {5, 4160}), "tensor w: 10240 bytes of codes; its shape needs 10400");
+  const std::string uncut = "tensor w: its rows cannot be cut into blocks of 64";
   EXPECT_EQ(refusal(same, {320, 63}), uncut);
   EXPECT_EQ(refusal(same, {}), uncut);
   EXPECT_EQ(refusal(same, {-5, -4096}), uncut);
@@ -204,7 +204,7 @@ TEST(BlockNf4Test, TensorsWithTheWrongCountsAreRefused) {
   groups[1] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(refusal([&](Nf4Parts& p) { p.group_scales = groups; }),
             "tensor w: element [4, 0] is NaN");
-  groups[1] = 3e38F;  // each is finite, their sum is not
+  groups[1] = 3e38F;  // each is finite, but their sum is not
   EXPECT_THAT(refusal([&](Nf4Parts& p) {
                 p.group_scales = groups;
                 p.offset = 3e38F;
@@ -220,7 +220,7 @@ TEST(BlockNf4Test, TensorsOfNoElementsHaveNoBlocks) {
   EXPECT_TRUE(widened(again.value()).empty());
 }
 
-TEST(BlockNf4Test, OtherTypesComeOfIt) {
+TEST(BlockNf4Test, WidensToOtherTypes) {
   const Tensor made = quantize_nf4(random_tensor({2, 64}), "w").value();
   EXPECT_TRUE(is_weight_type(made.dtype));
   EXPECT_FALSE(is_float_type(made.dtype));

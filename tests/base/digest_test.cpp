@@ -14,13 +14,13 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 }
 
 TEST(Digest, IsXxh3Of128Bits) {
-  // The published value of the empty input, and what `xxhsum -H2` prints for the others.
+  // The published value of the empty input, and the output of `xxhsum -H2` for the others.
   EXPECT_EQ(digest_bytes({}), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(digest_bytes(bytes_of("a")), "a96faf705af16834e6c632b61e964e1f");
   EXPECT_EQ(digest_bytes(bytes_of("abc")), "06b05ab6733a618578af5f94892f3950");
 }
 
-TEST(Digest, DoesNotDependOnTheCut) {
+TEST(Digest, DoesNotDependOnTheCuts) {
   std::string text;
   for (int i = 0; i < 3000; ++i) {
     text += static_cast<char>('a' + i % 26);
@@ -37,7 +37,7 @@ Tensor floats(std::vector<std::int64_t> shape, std::vector<float> values) {
   return {DType::kF32, std::move(shape), Buffer::adopt(std::move(values), DType::kF32)};
 }
 
-TEST(TensorDigest, SeesEveryPart) {
+TEST(TensorDigest, CoversEveryPart) {
   const TensorMap base{{"a", floats({2}, {1.0F, 2.0F})}, {"b", floats({}, {3.0F})}};
   std::vector<TensorMap> others(8, base);
   others[0].erase("b");
@@ -54,8 +54,8 @@ TEST(TensorDigest, SeesEveryPart) {
   EXPECT_EQ(digest_tensors(TensorMap(base)), digest_tensors(base));
 }
 
-// Pins the format: checkpoints of other builds hold digests.
-TEST(TensorDigest, StaysWhatItIs) {
+// Pins the format, because checkpoints of other builds contain digests.
+TEST(TensorDigest, NeverChanges) {
   std::string canonical = "tidemill tensors 1";
   const auto integer = [&canonical](char value) { canonical += value + std::string(7, '\0'); };
   integer(1);

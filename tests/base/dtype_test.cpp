@@ -24,7 +24,7 @@ TEST(F16, EveryFiniteValueSurvivesTheRoundTrip) {
 }
 
 TEST(F16, RoundsToNearestEvenAndOverflowsToInfinity) {
-  EXPECT_EQ(float_to_f16(1.0F + 0x1p-11F), 0x3C00);  // a tie goes to the even neighbour
+  EXPECT_EQ(float_to_f16(1.0F + 0x1p-11F), 0x3C00);  // a tie goes to the even neighbor
   EXPECT_EQ(float_to_f16(1.0F + 3 * 0x1p-11F), 0x3C02);
   EXPECT_EQ(float_to_f16(65519.0F), 0x7BFF);
   EXPECT_EQ(float_to_f16(65520.0F), 0x7C00);

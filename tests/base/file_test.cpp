@@ -41,7 +41,7 @@ TEST(FileNames, AcceptsPlainNames) {
   EXPECT_TRUE(check_name(std::string(128, 'x')).ok());
 }
 
-TEST(FileNames, RefusesWhatCouldLeaveADirectory) {
+TEST(FileNames, RefusesNamesThatCouldLeaveADirectory) {
   const std::vector<std::string> bad{"",
                                      ".",
                                      "..",
@@ -74,7 +74,7 @@ TEST_F(FileTest, ReadsWithinTheLimit) {
   EXPECT_EQ(status.message(), at("a").string() + ": 5 bytes; at most 4 are read");
 }
 
-TEST_F(FileTest, RefusesWhatIsNoRegularFile) {
+TEST_F(FileTest, RefusesAnythingButRegularFiles) {
   EXPECT_EQ(ReadableFile::open(at("none")).status().code(), Errc::kNotFound);
   EXPECT_THAT(ReadableFile::open(directory_.path()).status().message(),
               HasSubstr("not a regular file"));
@@ -83,7 +83,7 @@ TEST_F(FileTest, RefusesWhatIsNoRegularFile) {
   EXPECT_THAT(ReadableFile::open("/dev/zero").status().message(), HasSubstr("not a regular file"));
 }
 
-TEST_F(FileTest, MapsWhatItOpened) {
+TEST_F(FileTest, MapsTheFileItOpened) {
   std::ofstream(at("a")) << "hello";
   auto file = ReadableFile::open(at("a"));
   ASSERT_TRUE(file.ok());
@@ -92,7 +92,7 @@ TEST_F(FileTest, MapsWhatItOpened) {
   EXPECT_EQ(bytes.as<char>()[4], 'o');
   std::filesystem::resize_file(at("a"), 4);
   EXPECT_EQ(file.value().map().status().message(),
-            at("a").string() + ": changed from 5 to 4 bytes while it was read");
+            at("a").string() + ": changed from 5 to 4 bytes while being read");
   std::vector<std::byte> all(5);
   EXPECT_EQ(file.value().read_at(0, all).message(),
             at("a").string() + ": ends at byte 4, 1 bytes early");
@@ -100,7 +100,7 @@ TEST_F(FileTest, MapsWhatItOpened) {
   EXPECT_EQ(ReadableFile::open(at("empty")).value().map().value().size_bytes(), 0U);
 }
 
-TEST_F(FileTest, CopiesFromTheFileThatIsMapped) {
+TEST_F(FileTest, CopiesFromTheMappedFile) {
   std::ofstream(at("a")) << "hello, world";
   const Buffer bytes = ReadableFile::open(at("a")).value().map().value();  // outlives the object
   const Buffer world = bytes.slice(7, 5, DType::kU8);
@@ -124,7 +124,7 @@ TEST_F(FileTest, CopiesFromTheFileThatIsMapped) {
   EXPECT_EQ(copied(memory, 1, 4), "orld");
 }
 
-TEST_F(FileTest, WritesAndReplacesWhole) {
+TEST_F(FileTest, WritesAndReplacesWholeFiles) {
   ASSERT_TRUE(write_file(files_, at("a"), "one").ok());
   ASSERT_TRUE(write_file(files_, at("a"), "two").ok());
   EXPECT_EQ(content("a"), "two");
@@ -140,7 +140,7 @@ TEST_F(FileTest, AnUncommittedFileLeavesNothing) {
   EXPECT_THAT(names(), IsEmpty());
 }
 
-TEST_F(FileTest, TwoWritersOfOneNameDoNotMeet) {
+TEST_F(FileTest, TwoWritersOfOneNameDoNotCollide) {
   DurableFile first(files_, at("a"));
   DurableFile second(files_, at("a"));
   ASSERT_TRUE(first.write(std::as_bytes(std::span("11", 2))).ok());
@@ -158,7 +158,7 @@ TEST_F(FileTest, SurvivesShortWritesAndInterruptions) {
   EXPECT_EQ(content("a"), "hello");
 }
 
-// Writes over an old file and fails at every system call in turn, in every way.
+// Replaces an old file while every system call fails in turn, in every way.
 TEST_F(FileTest, EveryFaultLeavesTheOldFileOrTheNewOne) {
   FaultyFileSystem counting({});
   ASSERT_TRUE(write_file(counting, at("a"), "new").ok());
@@ -178,7 +178,7 @@ TEST_F(FileTest, EveryFaultLeavesTheOldFileOrTheNewOne) {
   }
 }
 
-TEST_F(FileTest, EveryDeathLeavesTheOldFileOrTheNewOne) {
+TEST_F(FileTest, EveryCrashLeavesTheOldFileOrTheNewOne) {
   for (int call = 1; call <= 6; ++call) {
     ASSERT_TRUE(write_file(files_, at("a"), "old").ok());
     FaultyFileSystem dying({.at = call, .error = EIO, .dead = true});
@@ -200,7 +200,7 @@ TEST_F(FileTest, AFailedSyncIsNeverTriedAgain) {
   EXPECT_THAT(names(), IsEmpty());
 }
 
-TEST_F(FileTest, NamesTheReasonOfAFailedWrite) {
+TEST_F(FileTest, ReportsTheReasonOfAFailedWrite) {
   const Status missing = write_file(files_, at("no/a"), "x");
   EXPECT_EQ(missing.code(), Errc::kNotFound);
   FaultyFileSystem full({.at = 2, .error = ENOSPC});
@@ -209,7 +209,7 @@ TEST_F(FileTest, NamesTheReasonOfAFailedWrite) {
   EXPECT_EQ(status.message(), at("a").string() + ": cannot write: No space left on device");
 }
 
-// Creates every file as /dev/full, which answers a write with ENOSPC.
+// Creates every file as /dev/full, where a write fails with ENOSPC.
 class FullFileSystem final : public test::FaultyFileSystem {
 public:
   FullFileSystem() : FaultyFileSystem({}) {}
@@ -232,7 +232,7 @@ TEST_F(FileTest, MakesDirectoriesOnce) {
   EXPECT_EQ(make_directory(files_, at("x/y")).code(), Errc::kNotFound);
 }
 
-TEST_F(FileTest, RemovesATreeButNotWhatLinksPointTo) {
+TEST_F(FileTest, RemovesATreeButNotTheTargetsOfLinks) {
   std::filesystem::create_directories(at("victim"));
   std::ofstream(at("victim/precious")) << "kept";
   std::filesystem::create_directories(at("run/a/b"));

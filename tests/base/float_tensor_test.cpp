@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float tensors: what is refused, and that widening and rounding meet in the middle.
+// Float tensors: refused tensors, and the round trip of widening and rounding.
 #include "base/float_tensor.hpp"
 
 #include <array>
@@ -35,7 +35,7 @@ TEST(FloatTensorTest, RoundsToNearest) {
   EXPECT_EQ(back, (std::vector<float>{1.0F, 1.0F + 1.0F / 128.0F}));
 }
 
-TEST(FloatTensorTest, TakesTheTypesOfNamesakes) {
+TEST(FloatTensorTest, ConvertsToTheTypesOfSameNamedTensors) {
   const std::vector<float> exact = {1.0F, -0.5F};
   const Tensor number = {
       DType::kI32, {1}, Buffer::adopt(std::vector<std::int32_t>{7}, DType::kI32)};
@@ -62,10 +62,10 @@ TEST(FloatTensorTest, TakesTheTypesOfNamesakes) {
   }
 }
 
-TEST(FloatTensorTest, FindsWhatIsNotFinite) {
+TEST(FloatTensorTest, FindsNonFiniteElements) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
-  // Two pieces and a half of what is looked at together.
+  // Two and a half of the pieces that are searched at once.
   const std::vector<std::int64_t> shape{2, 5, 1024};
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     std::vector<float> values(10'240, -60000.0F);
@@ -74,11 +74,11 @@ TEST(FloatTensorTest, FindsWhatIsNotFinite) {
       std::vector<float> spoilt = values;
       spoilt[10'239] = -infinity;
       spoilt[at] = at == 10'239 ? -infinity : nan;
-      const std::string place = "[" + std::to_string(at / 5120) + ", " +
-                                std::to_string(at / 1024 % 5) + ", " + std::to_string(at % 1024) +
-                                "]";
+      const std::string location = "[" + std::to_string(at / 5120) + ", " +
+                                   std::to_string(at / 1024 % 5) + ", " +
+                                   std::to_string(at % 1024) + "]";
       EXPECT_EQ(check_finite(make_float_tensor(spoilt, shape, dtype)).message(),
-                "element " + place + (at == 10'239 ? " is infinite" : " is NaN"))
+                "element " + location + (at == 10'239 ? " is infinite" : " is NaN"))
           << dtype_name(dtype);
     }
   }
@@ -89,10 +89,10 @@ TEST(FloatTensorTest, FindsWhatIsNotFinite) {
   EXPECT_TRUE(check_finite(make_float_tensor({}, {0, 3}, DType::kF32)).ok());
 }
 
-TEST(FloatTensorTest, LooksThroughAFileByPieces) {
+TEST(FloatTensorTest, SearchesAFileInPieces) {
   const test::TemporaryDirectory directory;
   const auto path = directory.path() / "weights";
-  constexpr std::size_t kCount = 80'000;  // at least two pieces and a part
+  constexpr std::size_t kCount = 80'000;  // at least two pieces and a part of one
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kBlockI8}) {
     const std::size_t block = dtype_block_elements(dtype);
     for (const std::size_t at :

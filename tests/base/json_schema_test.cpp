@@ -74,11 +74,11 @@ TEST(JsonSchemaTest, IsADocumentOfDraft7ThatRefusesUnknownKeys) {
   EXPECT_EQ(schema().at("title"), "Reef");
   EXPECT_EQ(schema().at("type"), "object");
   EXPECT_EQ(schema().at("additionalProperties"), false);
-  // A struct is required when a key inside is.
+  // A struct is required if a key inside it is.
   EXPECT_EQ(schema().at("required"), json::parse(R"(["wreck"])"));
 }
 
-TEST(JsonSchemaTest, SaysTypeLimitsDefaultAndMeaningOfEachKey) {
+TEST(JsonSchemaTest, DescribesTypeLimitsDefaultAndMeaningOfEachKey) {
   const json keys = schema().at("properties");
   EXPECT_EQ(keys.at("tide"),
             json::parse(R"({"description": "Which way.\n\n- ebb: It falls.\n- flood: It rises.",
@@ -86,7 +86,7 @@ TEST(JsonSchemaTest, SaysTypeLimitsDefaultAndMeaningOfEachKey) {
   EXPECT_EQ(keys.at("last").at("enum"), json::parse(R"(["ebb", "flood", null])"));
   EXPECT_FALSE(keys.at("last").contains("default"));
   EXPECT_EQ(keys.at("log_bytes"),
-            json::parse(R"({"description": "Size. Unit: bytes, or such as 64MiB.",
+            json::parse(R"({"description": "Size. Unit: bytes, or e.g. 64MiB.",
                             "anyOf": [{"type": "integer", "minimum": 0},
                                       {"type": "string",
                                        "pattern": "^(0|[1-9][0-9]*)(KiB|MiB|GiB|TiB)$"}],
@@ -97,7 +97,7 @@ TEST(JsonSchemaTest, SaysTypeLimitsDefaultAndMeaningOfEachKey) {
   EXPECT_EQ(keys.at("fish").at("default"), json::parse(R"(["cod"])"));
 }
 
-TEST(JsonSchemaTest, AStructThatChoosesIsOneAlternativeForEachKind) {
+TEST(JsonSchemaTest, AStructWithKindsHasOneAlternativePerKind) {
   const json thing = schema().at("properties").at("thing");
   EXPECT_EQ(thing.at("type"), json::parse(R"(["object", "null"])"));
   EXPECT_EQ(thing.at("properties").at("kind").at("enum"), json::parse(R"(["coral", "wreck"])"));

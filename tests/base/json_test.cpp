@@ -33,7 +33,7 @@ TEST(Json, KeepsOrderAndKinds) {
   EXPECT_EQ(json.find("none"), nullptr);
 }
 
-TEST(Json, RefusesWhatIsNotOneDocument) {
+TEST(Json, RefusesAnythingButOneDocument) {
   struct Case {
     const char* text;
     const char* message;
@@ -61,7 +61,7 @@ TEST(Json, ANulByteDoesNotEndTheText) {
             "not valid JSON at byte 3");
 }
 
-TEST(Json, KeepsItsLimits) {
+TEST(Json, EnforcesItsLimits) {
   JsonLimits limits;
   limits.max_bytes = 10;
   EXPECT_THAT(parse_json("[1,2,3,4,5]", limits).status().message(), HasSubstr("at most 10"));
@@ -76,7 +76,7 @@ TEST(Json, KeepsItsLimits) {
   EXPECT_FALSE(parse_json(std::string(1'000'000, '[')).ok());
 }
 
-TEST(Json, WritesWhatItReads) {
+TEST(Json, WritesTextThatReadsBack) {
   const Json json(Json::Object{{"name", "t\u00FC\n"},
                                {"list", Json::Array{1, 2.5, true, Json()}},
                                {"eps", 1e-05},
@@ -88,7 +88,7 @@ TEST(Json, WritesWhatItReads) {
   EXPECT_EQ(parse_json(json.to_text()).value().to_text(), json.to_text());
 }
 
-TEST(JsonFields, TheFirstRefusalSticksAndNamesThePlace) {
+TEST(JsonFields, TheFirstRefusalIsKeptAndNamesTheLocation) {
   const Json json = parse_json(R"({"n":3,"r":2.5,"s":"x","l":["a","b"],"i":[1,2],"b":false,
                                    "null":null,"bad":"5","sub":{"deep":-1}})")
                         .value();
@@ -143,7 +143,7 @@ TEST(JsonFields, EveryKindIsChecked) {
   EXPECT_EQ(refusal([](JsonFields& f) { return f.strings("o"); }),
             "f: o: must be a list of strings");
   EXPECT_EQ(refusal([](JsonFields& f) { return f.integers("mixed", {}); }),
-            "f: mixed: must be an integer of at least 0, or a list of such");
+            "f: mixed: must be an integer of at least 0, or a list of these");
 }
 
 TEST(Quote, KeepsMessagesShortAndOnOneLine) {

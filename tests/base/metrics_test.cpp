@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The metric registry: exact counts, bounded quantile errors, one JSON line.
+// The metric registry: exact counts, bounded errors of quantiles, one JSON line.
 #include "base/metrics.hpp"
 
 #include <cmath>
@@ -32,7 +32,7 @@ TEST(MetricsTest, OneNameIsOneInstrument) {
   EXPECT_DEATH(metrics.counter("Rows trained").add(), "check failed");
 }
 
-TEST(MetricsTest, QuantilesAreWithinAnEighthAbove) {
+TEST(MetricsTest, QuantilesAreAtMostAnEighthTooHigh) {
   Histogram histogram;
   for (int i = 1; i <= 10000; ++i) {
     histogram.record(i);
@@ -49,7 +49,7 @@ TEST(MetricsTest, QuantilesAreWithinAnEighthAbove) {
   }
 }
 
-TEST(MetricsTest, HistogramTakesExtremesAndRefusesNonsense) {
+TEST(MetricsTest, HistogramAcceptsExtremesAndRefusesInvalidValues) {
   Histogram histogram;
   histogram.record(0.0);
   histogram.record(std::numeric_limits<double>::denorm_min());

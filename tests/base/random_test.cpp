@@ -10,8 +10,8 @@
 namespace tidemill {
 namespace {
 
-// Known answers of Philox-4x32-10 in Random123's kat_vectors: counter and key all zero, all ones.
-// Our 64 bits are the first two words of output.
+// Known answers of Philox-4x32-10 from Random123's kat_vectors, with counter and key all zeros and
+// all ones. The 64 bits are the first two words of the output.
 TEST(KeyedBits, MatchesPublishedVectors) {
   constexpr std::uint64_t kOnes = ~std::uint64_t{0};
   EXPECT_EQ(keyed_bits(0, 0, 0), 0xE169C58D6627E8D5ULL);

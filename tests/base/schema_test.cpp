@@ -10,7 +10,7 @@
 #include "base/schema_reference.hpp"
 #include "base/schema_suggest.hpp"
 
-namespace tidemill::harbour {
+namespace tidemill::harbor {
 
 enum class Tide { kEbb, kFlood };
 
@@ -74,7 +74,7 @@ void describe(Schema<Recipe>& s) {
   s.field("minutes", &Recipe::minutes, "Time.").at_least(1);
 }
 
-struct Harbour {
+struct Harbor {
   std::string name = "old";
   Tide tide = Tide::kEbb;
   std::optional<std::uint64_t> seed;
@@ -85,20 +85,20 @@ struct Harbour {
   std::int8_t depth = 3;
 };
 
-void describe(Schema<Harbour>& s) {
-  s.field("name", &Harbour::name, "Its name.");
-  s.field("tide", &Harbour::tide, "Which way water flows.");
-  s.field("seed", &Harbour::seed, "Starts the waves.");
-  s.field("pier", &Harbour::pier, "The pier, if any.");
-  s.field("moles", &Harbour::moles, "Further piers.");
-  s.field("work", &Harbour::work, "What is done.");
-  s.field("soup", &Harbour::soup, "What is eaten.");
-  s.field("depth", &Harbour::depth, "Depth.").unit("m");
-  s.check("pier.length", [](const Harbour& h) {
+void describe(Schema<Harbor>& s) {
+  s.field("name", &Harbor::name, "Its name.");
+  s.field("tide", &Harbor::tide, "Which way water flows.");
+  s.field("seed", &Harbor::seed, "Starts the waves.");
+  s.field("pier", &Harbor::pier, "The pier, if any.");
+  s.field("moles", &Harbor::moles, "Further piers.");
+  s.field("work", &Harbor::work, "What is done.");
+  s.field("soup", &Harbor::soup, "What is eaten.");
+  s.field("depth", &Harbor::depth, "Depth.").unit("m");
+  s.check("pier.length", [](const Harbor& h) {
     return h.pier && h.pier->length > 10 * h.depth ? "is too long for the depth" : "";
   });
-  s.warn("tide", [](const Harbour& h) {
-    return h.tide == Tide::kFlood && h.depth == 0 ? "floods a dry harbour" : "";
+  s.warn("tide", [](const Harbor& h) {
+    return h.tide == Tide::kFlood && h.depth == 0 ? "floods a dry harbor" : "";
   });
 }
 
@@ -107,7 +107,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Trees built by hand; every node gets the next line, in the order of construction.
+// Trees built by hand. Every node gets the next line, in the order of construction.
 struct Build {
   std::shared_ptr<const std::string> source = std::make_shared<const std::string>("h.yaml");
   int line = 0;
@@ -115,7 +115,7 @@ struct Build {
   ConfigNode leaf(ConfigNode::Kind kind, std::string text) {
     ConfigNode node;
     node.kind = kind;
-    node.place = {source, ++line};
+    node.location = {source, ++line};
     node.text = std::move(text);
     return node;
   }
@@ -130,9 +130,9 @@ struct Build {
   ConfigNode map(std::initializer_list<std::pair<std::string, ConfigNode>> entries) {
     ConfigNode node;
     node.kind = ConfigNode::Kind::kMap;
-    node.place = {source, entries.size() == 0 ? line : entries.begin()->second.place.line};
+    node.location = {source, entries.size() == 0 ? line : entries.begin()->second.location.line};
     for (const auto& [key, value] : entries) {
-      node.entries.push_back({key, value.place, value});
+      node.entries.push_back({key, value.location, value});
     }
     return node;
   }
@@ -144,21 +144,21 @@ protected:
     const auto result = schema_.read(node);
     return result.ok() ? "ok" : result.status().message();
   }
-  Schema<Harbour> schema_ = Schema<Harbour>::described();
+  Schema<Harbor> schema_ = Schema<Harbor>::described();
   Build b_;
 };
 
 TEST_F(SchemaTest, EmptyMapGivesInitialValues) {
   const auto result = schema_.read(b_.map({}));
   ASSERT_TRUE(result.ok()) << result.status().message();
-  const Harbour& harbour = result.value().value;
-  EXPECT_EQ(harbour.name, "old");
-  EXPECT_EQ(harbour.depth, 3);
-  EXPECT_FALSE(harbour.seed);
-  EXPECT_FALSE(harbour.pier);
-  ASSERT_NE(harbour.work.gear.get<Crane>(), nullptr);
-  EXPECT_EQ(harbour.work.gear.get<Crane>()->load, 2.5);
-  EXPECT_EQ(harbour.work.gear.get<Ferry>(), nullptr);
+  const Harbor& harbor = result.value().value;
+  EXPECT_EQ(harbor.name, "old");
+  EXPECT_EQ(harbor.depth, 3);
+  EXPECT_FALSE(harbor.seed);
+  EXPECT_FALSE(harbor.pier);
+  ASSERT_NE(harbor.work.gear.get<Crane>(), nullptr);
+  EXPECT_EQ(harbor.work.gear.get<Crane>()->load, 2.5);
+  EXPECT_EQ(harbor.work.gear.get<Ferry>(), nullptr);
   EXPECT_TRUE(result.value().warnings.empty());
 }
 
@@ -173,19 +173,19 @@ TEST_F(SchemaTest, ReadsEveryShape) {
       {"soup", b_.map({{"minutes", b_.plain("+7")}, {"name", b_.plain("sea")}})},
   }));
   ASSERT_TRUE(result.ok()) << result.status().message();
-  const Harbour& harbour = result.value().value;
-  EXPECT_EQ(harbour.name, "3");
-  EXPECT_EQ(harbour.tide, Tide::kFlood);
-  EXPECT_EQ(harbour.seed, 9223372036854775807U);
-  EXPECT_EQ(harbour.pier, (Pier{"east", 30}));
-  EXPECT_THAT(harbour.moles, ElementsAre(Pier{"a", 10}, Pier{"b", 10}));
-  ASSERT_NE(harbour.work.gear.get<Ferry>(), nullptr);  // implied by `stops`
-  EXPECT_THAT(harbour.work.gear.get<Ferry>()->stops, ElementsAre("south"));
-  EXPECT_FALSE(harbour.work.paid);
-  // The row is chosen first, wherever its name stands; then keys override it.
-  EXPECT_EQ(harbour.soup.name, "sea");
-  EXPECT_EQ(harbour.soup.salt, 3.5);
-  EXPECT_EQ(harbour.soup.minutes, 7);
+  const Harbor& harbor = result.value().value;
+  EXPECT_EQ(harbor.name, "3");
+  EXPECT_EQ(harbor.tide, Tide::kFlood);
+  EXPECT_EQ(harbor.seed, 9223372036854775807U);
+  EXPECT_EQ(harbor.pier, (Pier{"east", 30}));
+  EXPECT_THAT(harbor.moles, ElementsAre(Pier{"a", 10}, Pier{"b", 10}));
+  ASSERT_NE(harbor.work.gear.get<Ferry>(), nullptr);  // implied by `stops`
+  EXPECT_THAT(harbor.work.gear.get<Ferry>()->stops, ElementsAre("south"));
+  EXPECT_FALSE(harbor.work.paid);
+  // The preset is chosen first, wherever its name is written; then keys override it.
+  EXPECT_EQ(harbor.soup.name, "sea");
+  EXPECT_EQ(harbor.soup.salt, 3.5);
+  EXPECT_EQ(harbor.soup.minutes, 7);
 }
 
 TEST_F(SchemaTest, NullEmptiesAnOptional) {
@@ -194,7 +194,7 @@ TEST_F(SchemaTest, NullEmptiesAnOptional) {
   EXPECT_FALSE(result.value().value.pier);
 }
 
-TEST_F(SchemaTest, RefusalsNamePlaceKeyAndProblem) {
+TEST_F(SchemaTest, RefusalsNameLocationKeyAndProblem) {
   struct Case {
     ConfigNode node;
     std::string message;
@@ -211,7 +211,7 @@ TEST_F(SchemaTest, RefusalsNamePlaceKeyAndProblem) {
   };
   add(one("nmae", b_.plain("x")), "nmae: unknown key; did you mean name?");
   add(one("zzz", b_.plain("x")),
-      "zzz: unknown key; known here: name, tide, seed, pier, moles, work, soup, depth");
+      "zzz: unknown key; known keys: name, tide, seed, pier, moles, work, soup, depth");
   add(one("minutes", b_.plain("1")), "minutes: unknown key; did you mean soup.minutes?");
   add(one("depth", b_.plain("1.0")), "depth: needs an integer (m), found 1.0");
   add(one("depth", b_.plain("1e2")), "depth: needs an integer (m), found 1e2");
@@ -256,13 +256,13 @@ TEST_F(SchemaTest, RefusalsNamePlaceKeyAndProblem) {
       "soup.name: needs one of: plain, sea, found stew");
   add(one(std::string(200, 'k') + "\n", b_.plain("1")),
       std::string(60, 'k') +
-          "...: unknown key; known here: name, tide, seed, pier, moles, work, soup, depth");
+          "...: unknown key; known keys: name, tide, seed, pier, moles, work, soup, depth");
   for (const Case& c : cases) {
     EXPECT_EQ(error_of(c.node), c.message);
   }
 }
 
-TEST(ClosestName, IsNearByLettersThenByWordsThenByInitials) {
+TEST(ClosestName, ComparesLettersThenWordsThenInitials) {
   const std::vector<std::string> names{"learning_rate", "max_new_tokens", "timeout_ms", "alpha",
                                        "group_size"};
   const auto closest = [&names](std::string_view text) {
@@ -298,18 +298,18 @@ TEST_F(SchemaTest, FirstMistakeOfTheFileIsReported) {
 TEST_F(SchemaTest, WarningsAreCollected) {
   const auto result = schema_.read(b_.map({{"depth", b_.plain("0")}, {"tide", b_.plain("flood")}}));
   ASSERT_TRUE(result.ok());
-  EXPECT_THAT(result.value().warnings, ElementsAre("h.yaml:2: tide: floods a dry harbour"));
+  EXPECT_THAT(result.value().warnings, ElementsAre("h.yaml:2: tide: floods a dry harbor"));
 }
 
-TEST_F(SchemaTest, PrintsWhatReadsBack) {
-  Harbour harbour;
-  harbour.name = "a \"b\"\n: #";
-  harbour.seed = 7;
-  harbour.pier = Pier{"true", 3};
-  harbour.moles = {{"x", 1}};
-  harbour.work.gear = OneOf("ferry", Ferry{{"n", "s"}});
-  harbour.soup.name = "sea";
-  const ConfigNode tree = schema_.print(harbour);
+TEST_F(SchemaTest, PrintsTextThatReadsBack) {
+  Harbor harbor;
+  harbor.name = "a \"b\"\n: #";
+  harbor.seed = 7;
+  harbor.pier = Pier{"true", 3};
+  harbor.moles = {{"x", 1}};
+  harbor.work.gear = OneOf("ferry", Ferry{{"n", "s"}});
+  harbor.soup.name = "sea";
+  const ConfigNode tree = schema_.print(harbor);
   EXPECT_EQ(to_block_text(tree),
             "name: \"a \\\"b\\\"\\n: #\"\n"
             "tide: ebb\n"
@@ -352,14 +352,14 @@ TEST_F(SchemaTest, KindsAndPresetsCanBeAdded) {
   ASSERT_NE(result.value().value.work.gear.get<Buoy>(), nullptr);
   EXPECT_EQ(result.value().value.work.gear.get<Buoy>()->bells, 2);
   EXPECT_EQ(result.value().value.soup.minutes, 90);
-  EXPECT_EQ(result.value().value.soup.name, "burnt");  // the row's own name was "plain"
+  EXPECT_EQ(result.value().value.soup.name, "burnt");  // the name among the values was "plain"
 
   EXPECT_EQ(schema_.add_kind<Buoy>("work", "buoy", "").code(), Errc::kInvalidArgument);
   EXPECT_EQ(schema_.add_kind<Buoy>("soup", "buoy", "").code(), Errc::kNotFound);
   EXPECT_EQ(schema_.add_kind<Buoy>("sea", "buoy", "").code(), Errc::kNotFound);
   EXPECT_EQ(schema_.add_preset<Buoy>("soup", "x", "", {}).code(), Errc::kNotFound);
   EXPECT_EQ(schema_.add_kind<Work>("work", "clash", "").message(),
-            "kind clash: has a key paid that all kinds have");
+            "kind clash: redefines the key paid that all kinds share");
 }
 
 TEST_F(SchemaTest, ExplainsKeys) {
@@ -373,7 +373,7 @@ TEST_F(SchemaTest, ExplainsKeys) {
             "tide: one of: ebb, flood, default ebb\n  Which way water flows.\n"
             "    ebb: Water leaves.\n    flood: Water comes.\n");
   EXPECT_EQ(explain("work.stops"),
-            "work.stops: text, or a list of such, default [north]  [work.kind: ferry]\n"
+            "work.stops: text, or a list of these, default [north]  [work.kind: ferry]\n"
             "  Where it stops.\n");
   EXPECT_EQ(explain("soup.name"),
             "soup.name: one of: plain, sea, default plain\n  Which one.\n"
@@ -403,10 +403,10 @@ struct Anchorage {
 void describe(Schema<Anchorage>& s) {
   s.field("pier", &Anchorage::pier, "Where boats land.");
   s.exclude("pier.length",
-            [](const Anchorage& a) { return a.pier.length != 10 ? "belongs to harbours" : ""; });
+            [](const Anchorage& a) { return a.pier.length != 10 ? "belongs to harbors" : ""; });
 }
 
-TEST_F(SchemaTest, AKeyThatASharedStructBringsCanBeRefused) {
+TEST_F(SchemaTest, AKeyOfASharedStructCanBeExcluded) {
   const auto schema = Schema<Anchorage>::described();
   std::vector<std::string> paths;
   for (const KeyReference& key : list_keys(schema.structure())) {
@@ -416,12 +416,12 @@ TEST_F(SchemaTest, AKeyThatASharedStructBringsCanBeRefused) {
   const auto refused = schema.read(
       b_.map({{"pier", b_.map({{"name", b_.plain("p")}, {"length", b_.plain("30")}})}}));
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.status().message(), HasSubstr("pier.length: belongs to harbours"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("pier.length: belongs to harbors"));
 }
 
 TEST_F(SchemaTest, ReferencePageHasASectionForEachStruct) {
-  const std::string page = reference_page(schema_.structure(), "Harbour");
-  EXPECT_THAT(page, HasSubstr("# Harbour\n\n## Top level\n"));
+  const std::string page = reference_page(schema_.structure(), "Harbor");
+  EXPECT_THAT(page, HasSubstr("# Harbor\n\n## Top level\n"));
   EXPECT_THAT(page, HasSubstr("\n## `work`\n"));
   EXPECT_THAT(page,
               HasSubstr("| `length` | an integer from 1 to 500, in m | `10` | How long it is. |"));
@@ -433,4 +433,4 @@ TEST(EnumNameTest, SpellsAsFilesDo) {
 }
 
 }  // namespace
-}  // namespace tidemill::harbour
+}  // namespace tidemill::harbor

@@ -40,7 +40,7 @@ TEST(Result, HoldsMoveOnlyValues) {
   EXPECT_EQ(*value, 3);
 }
 
-TEST(Status, ContextStandsBeforeTheMessageAndKeepsTheCode) {
+TEST(Status, ContextPrecedesTheMessageAndKeepsTheCode) {
   const Status status = corrupt_data("bad header").with_context("model.safetensors");
   EXPECT_EQ(status.to_string(), "corrupt_data: model.safetensors: bad header");
   EXPECT_TRUE(Status().with_context("anything").ok());

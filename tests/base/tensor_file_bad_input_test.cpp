@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that must be refused: each with the words its refusal must hold.
+// Files that must be refused, each with the text that the error message must contain.
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -24,7 +24,7 @@ std::string length_bytes(std::uint64_t length) {
   return bytes;
 }
 
-// A file of this header, padded, and `data_size` bytes.
+// Returns a file with this header, padded, and `data_size` bytes of data.
 std::string file(std::string header, std::size_t data_size) {
   header.resize((header.size() + 7) / 8 * 8, ' ');
   return length_bytes(header.size()) + header + std::string(data_size, 'd');
@@ -36,7 +36,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
          offsets + "}";
 }
 
-// A file of one F32 tensor "t" and 8 bytes of data.
+// Returns a file with one F32 tensor "t" and 8 bytes of data.
 std::string one(const std::string& shape, const std::string& offsets) {
   return file("{" + entry("t", "F32", shape, offsets) + "}", 8);
 }
@@ -73,7 +73,7 @@ struct BadFile {
 
 const std::vector<BadFile>& bad_files() {
   static const std::vector<BadFile> kFiles{
-      // the file's outer shape
+      // the file as a whole
       {"empty", [] { return std::string(); }, "0 bytes; a tensor file has at least 8"},
       {"seven bytes", [] { return std::string(7, 'x'); }, "7 bytes; a tensor file has at least 8"},
       {"length only", [] { return length_bytes(0); }, "the header must start with '{'"},
@@ -100,7 +100,7 @@ const std::vector<BadFile>& bad_files() {
        "ends at byte 8 of a data area of 3"},
       {"trailing bytes", [] { return one("[2]", "[0,8]") + "x"; },
        "1 bytes follow the last tensor"},
-      {"data that nothing names", [] { return file("{}", 8); }, "8 bytes follow the last tensor"},
+      {"data without a tensor", [] { return file("{}", 8); }, "8 bytes follow the last tensor"},
 
       // JSON
       {"header is an array", [] { return file("[]", 0); }, "the header must start with '{'"},
@@ -168,9 +168,9 @@ const std::vector<BadFile>& bad_files() {
       {"tensor is a string", [] { return file(R"({"t":"F32"})", 0); },
        "tensor \"t\": must be a JSON object"},
       {"no dtype", [] { return file(R"({"t":{"shape":[0],"data_offsets":[0,0]}})", 0); },
-       "dtype, shape and data_offsets must all be there"},
+       "dtype, shape and data_offsets are all required"},
       {"no shape", [] { return file(R"({"t":{"dtype":"F32","data_offsets":[0,0]}})", 0); },
-       "dtype, shape and data_offsets must all be there"},
+       "dtype, shape and data_offsets are all required"},
       {"the old key offsets",
        [] { return file(R"({"t":{"dtype":"F32","shape":[0],"offsets":[0,0]}})", 0); },
        "unknown field \"offsets\""},
@@ -190,13 +190,13 @@ const std::vector<BadFile>& bad_files() {
       // shape
       {"shape that wraps to 4 elements",
        [] { return one("[4194305,4194305,211106198978564]", "[0,16]"); },
-       "tensor \"t\": shape times element size is beyond 2^63-1 bytes"},
+       "tensor \"t\": shape times element size exceeds 2^63-1 bytes"},
       {"shape that wraps to 0", [] { return one("[4294967296,4294967296]", "[0,0]"); },
-       "beyond 2^63-1 bytes"},
+       "exceeds 2^63-1 bytes"},
       {"bytes that wrap", [] { return one("[4611686018427387904]", "[0,0]"); },
-       "beyond 2^63-1 bytes"},
-      {"overflow behind a zero", [] { return one("[4294967296,4294967296,4,0]", "[0,0]"); },
-       "beyond 2^63-1 bytes"},
+       "exceeds 2^63-1 bytes"},
+      {"overflow before a zero", [] { return one("[4294967296,4294967296,4,0]", "[0,0]"); },
+       "exceeds 2^63-1 bytes"},
       {"negative extent", [] { return one("[-2]", "[0,8]"); }, "shape must hold integers from 0"},
       {"two negative extents", [] { return one("[-1,-2]", "[0,8]"); },
        "shape must hold integers from 0"},
@@ -228,7 +228,7 @@ const std::vector<BadFile>& bad_files() {
        "data_offsets must be two integers"},
       {"fractional offset", [] { return one("[2]", "[0.0,8]"); },
        "data_offsets must be two integers"},
-      {"offsets behind the file", [] { return one("[1099511627776]", "[0,4398046511104]"); },
+      {"offsets beyond the file", [] { return one("[1099511627776]", "[0,4398046511104]"); },
        "tensor \"t\": ends at byte 4398046511104 of a data area of 8"},
       {"hole before the first tensor",
        [] { return file("{" + entry("t", "F32", "[1]", "[4,8]") + "}", 8); },
@@ -246,7 +246,7 @@ const std::vector<BadFile>& bad_files() {
                      8);
        },
        "tensor \"z\": overlaps the tensor before it"},
-      {"an empty tensor behind the file",
+      {"an empty tensor beyond the file",
        [] {
          return file("{" + entry("a", "F32", "[2]", "[0,8]") + "," +
                          entry("z", "F32", "[0]", "[64,64]") + "}",
@@ -268,7 +268,7 @@ protected:
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
     return read_tensor_file(path, placement, limits).status();
   }
-  std::string place() const { return (directory_.path() / "bad.safetensors").string() + ": "; }
+  std::string location() const { return (directory_.path() / "bad.safetensors").string() + ": "; }
 
   test::TemporaryDirectory directory_;
 };
@@ -279,10 +279,10 @@ TEST_F(BadTensorFile, IsRefusedInOneLineThatNamesFileAndTensor) {
     for (const auto placement : {TensorPlacement::kMapped, TensorPlacement::kCopied}) {
       const Status status = refusal(bad.bytes(), placement);
       ASSERT_FALSE(status.ok()) << bad.name;
-      EXPECT_THAT(status.message(), StartsWith(place())) << bad.name;
+      EXPECT_THAT(status.message(), StartsWith(location())) << bad.name;
       EXPECT_THAT(status.message(), HasSubstr(bad.message)) << bad.name;
       EXPECT_EQ(status.message().find('\n'), std::string::npos) << bad.name;
-      EXPECT_LT(status.message().size(), place().size() + 250) << bad.name;
+      EXPECT_LT(status.message().size(), location().size() + 250) << bad.name;
     }
     ++num_cases;
   }
@@ -291,9 +291,9 @@ TEST_F(BadTensorFile, IsRefusedInOneLineThatNamesFileAndTensor) {
   std::cout << num_cases << " bad tensor files refused\n";
 }
 
-// Cutting a good file anywhere, or flipping any bit of its header, never crashes; a cut is always
-// noticed.
-TEST_F(BadTensorFile, EveryCutIsNoticed) {
+// Cutting a good file anywhere, or flipping any bit of its header, never crashes the reader. A cut
+// is always detected.
+TEST_F(BadTensorFile, EveryCutIsDetected) {
   const std::string good = two("[0,8]", "[8,16]", 16);
   for (std::size_t size = 0; size < good.size(); ++size) {
     EXPECT_FALSE(refusal(std::string_view(good).substr(0, size), TensorPlacement::kCopied).ok())
@@ -332,7 +332,7 @@ TEST_F(BadTensorFile, TheNumberOfTensorsIsCapped) {
               HasSubstr("100001 tensors; at most 100000"));
 }
 
-TEST_F(BadTensorFile, EmptyTensorsAreLegalOnASeam) {
+TEST_F(BadTensorFile, EmptyTensorsMayBeAtABoundary) {
   const std::string bytes = file(
       "{" + entry("z1", "F32", "[0]", "[0,0]") + "," + entry("a", "F32", "[2]", "[0,8]") + "," +
           entry("z2", "I64", "[5,0]", "[8,8]") + "," + entry("s", "U8", "[]", "[8,9]") + "}",

@@ -110,7 +110,7 @@ TEST_F(TensorFileTest, WritesTheLayoutOfTheReferenceWriter) {
   EXPECT_EQ(padding.find_first_not_of(' '), std::string::npos);
 }
 
-// Every file of the fixtures came from the safetensors library (version 0.8).
+// The safetensors library (version 0.8) wrote every file of the fixtures.
 TEST_F(TensorFileTest, WritesEveryFixtureAsTheReferenceWriterDid) {
   int num_files = 0;
   for (const auto& entry :
@@ -141,7 +141,7 @@ TEST_F(TensorFileTest, RefusesToWriteBlocks) {
   tensors["w"] = {DType::kBlockI8, {32}, Buffer::adopt(std::vector<BlockI8>(1), DType::kBlockI8)};
   const auto path = directory_.path() / "blocks.safetensors";
   EXPECT_EQ(write_tensor_file(files_, path, tensors).message(),
-            "tensor \"w\": type Q8_0 cannot stand in a safetensors file");
+            "tensor \"w\": type Q8_0 cannot be stored in a safetensors file");
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
@@ -157,8 +157,8 @@ TEST_F(TensorFileTest, RefusesToWriteBadNames) {
   EXPECT_THAT(refusal(std::string(513, 'a')).message(), HasSubstr("cannot write a tensor named"));
 }
 
-TEST_F(TensorFileTest, CopiesTensorsThatTheFileMisaligns) {
-  // A header whose length is no multiple of 8, as old writers made them.
+TEST_F(TensorFileTest, CopiesMisalignedTensors) {
+  // A header whose length is not a multiple of 8, as old writers made them.
   const std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
   std::string bytes(8, '\0');
   bytes[0] = static_cast<char>(header.size());
@@ -171,7 +171,7 @@ TEST_F(TensorFileTest, CopiesTensorsThatTheFileMisaligns) {
   EXPECT_EQ(file.value().tensors.at("a").data.as<float>()[0], 3.25F);
 }
 
-TEST_F(TensorFileTest, NoticesAFileThatShrinksAfterItWasOpened) {
+TEST_F(TensorFileTest, DetectsAFileThatShrinksAfterItWasOpened) {
   for (const TensorPlacement placement : {TensorPlacement::kMapped, TensorPlacement::kCopied}) {
     const auto path = write(file_bytes(mixed_tensors(), {}));
     const auto file = ReadableFile::open(path);
@@ -181,7 +181,7 @@ TEST_F(TensorFileTest, NoticesAFileThatShrinksAfterItWasOpened) {
     ASSERT_FALSE(read.ok());
     EXPECT_EQ(read.status().code(), Errc::kCorruptData);
     EXPECT_THAT(read.status().message(),
-                HasSubstr(placement == TensorPlacement::kMapped ? "bytes while it was read"
+                HasSubstr(placement == TensorPlacement::kMapped ? "bytes while being read"
                                                                 : "bytes early"));
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8 steps, repair and white space.
+// UTF-8: decoding, repair and white space.
 #include "base/utf8.hpp"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(Utf8, CountsCodePoints) {
   EXPECT_EQ(count_code_points("a\u00E9\u6C34\U0001F680"), 4U);
 }
 
-TEST(Utf8, WhiteSpaceIsTheUnicodeProperty) {
+TEST(Utf8, WhiteSpaceMatchesTheUnicodeProperty) {
   for (const char32_t c : {0x20, 0x85, 0xA0, 0x1680, 0x2009, 0x2028, 0x202F, 0x205F, 0x3000}) {
     EXPECT_TRUE(is_white_space(c)) << static_cast<std::uint32_t>(c);
   }

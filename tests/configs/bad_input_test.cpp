@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every file under bad/ is refused with the line it states: after `# expect:` in its first line, or
-// in a file NAME.expect beside it. FILE stands for the path; `# arguments:` in the second line
-// holds overrides. The last tests make files that are too large to keep.
+// Tests that every file in bad/ is refused with the line that it states: after `# expect:` in its
+// first line, or in the file NAME.expect. FILE stands for the path. `# arguments:` in the second
+// line lists overrides. The other tests generate files that are too large for the repository.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -25,7 +25,7 @@ std::string read(const std::filesystem::path& path) {
   return text.str();
 }
 
-// Returns what follows `label` on line `number` (from 0) of `text`, or "".
+// Returns the text after `label` on line `number` (from 0) of `text`, or "".
 std::string after(const std::string& text, int number, std::string_view label) {
   std::istringstream lines(text);
   std::string line;
@@ -43,7 +43,7 @@ std::string with_path(std::string message, const std::string& path) {
   return at == 0 ? path + message.substr(placeholder.size()) : message;
 }
 
-// The program's first two arguments are the command and the file.
+// Overrides are numbered from 3, since the command and the file are the first two arguments.
 std::vector<Override> overrides_of(const std::string& words) {
   std::vector<Override> overrides;
   std::istringstream stream(words);
@@ -57,10 +57,10 @@ std::vector<Override> overrides_of(const std::string& words) {
 std::string outcome_of(const std::string& path, std::span<const Override> overrides = {}) {
   const auto schema = Schema<RunConfig>::described();
   const auto result = load_run_config(schema, path, overrides);
-  return result.ok() ? "was taken" : result.status().message();
+  return result.ok() ? "was accepted" : result.status().message();
 }
 
-TEST(BadInputTest, EveryFileIsRefusedWithItsLine) {
+TEST(BadInputTest, EveryFileIsRefusedWithItsMessage) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(TIDEMILL_TEST_DIR "/configs/bad")) {
     if (entry.path().extension() == ".yaml") {
@@ -125,7 +125,7 @@ TEST(BadInputTest, KeyBomb) {
     text += ": 1\n";
   }
   const GeneratedFile file(text);
-  EXPECT_EQ(outcome_of(file.path()), file.path() + ":50000: holds more than 100000 values");
+  EXPECT_EQ(outcome_of(file.path()), file.path() + ":50000: contains more than 100000 values");
 }
 
 TEST(BadInputTest, ListBomb) {
@@ -144,7 +144,7 @@ TEST(BadInputTest, LongKeyIsCutInTheMessage) {
             file.path() + ":2: " + std::string(60, 'k') + "...: unknown key");
 }
 
-TEST(BadInputTest, FilesThatAreNone) {
+TEST(BadInputTest, PathsThatAreNotRegularFiles) {
   EXPECT_EQ(outcome_of("/nowhere/x.yaml"), "/nowhere/x.yaml: no such file");
   EXPECT_EQ(outcome_of("/"), "/: is not a file");
   EXPECT_EQ(outcome_of("/dev/zero"), "/dev/zero: is not a file");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists whose elements are structs: alone without brackets, in their short form, with kinds added.
+// Tests lists of structs: single elements without brackets, elements in short form, and added
+// kinds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +71,7 @@ protected:
 
 constexpr const char* kBoil = "stages: {minutes: 3}\n";
 
-TEST_F(ListsOfStructsTest, AnElementMayStandAloneOrInItsShortForm) {
+TEST_F(ListsOfStructsTest, AnElementMayBeWrittenWithoutBracketsOrInShortForm) {
   const Dish one = read(std::string("spices: pepper\n") + kBoil);
   ASSERT_EQ(one.spices.size(), 1U);
   EXPECT_EQ(one.spices[0].name, "pepper");
@@ -87,7 +88,7 @@ TEST_F(ListsOfStructsTest, AnElementMayStandAloneOrInItsShortForm) {
   EXPECT_EQ(mixed.stages[0].way.get<Boiling>()->minutes, 3);
 }
 
-TEST_F(ListsOfStructsTest, WhatIsNotWrittenKeepsItsInitialElements) {
+TEST_F(ListsOfStructsTest, MissingListsKeepTheirDefaultElements) {
   EXPECT_EQ(read("spices: pepper\n").stages.at(0).way.get<Boiling>()->minutes, 0);
   EXPECT_EQ(refusal("stages: {kind: boil}\n"),
             "dish.yaml:1: stages.minutes: missing; needs an integer");
@@ -96,7 +97,7 @@ TEST_F(ListsOfStructsTest, WhatIsNotWrittenKeepsItsInitialElements) {
   EXPECT_EQ(dish.spices[0].name, "salt");
 }
 
-TEST_F(ListsOfStructsTest, MistakesAreNamedByTheirPlaceInTheList) {
+TEST_F(ListsOfStructsTest, MistakesAreNamedByTheirIndexInTheList) {
   EXPECT_EQ(refusal(std::string("spices: [a, {grams: 1}]\n") + kBoil),
             "dish.yaml:1: spices[1].name: missing; needs text");
   EXPECT_EQ(refusal(std::string("spices: {grams: 1}\n") + kBoil),
@@ -107,13 +108,13 @@ TEST_F(ListsOfStructsTest, MistakesAreNamedByTheirPlaceInTheList) {
             "dish.yaml:1: spices[0]: needs text, or keys and values (name, grams), found a list");
 }
 
-TEST_F(ListsOfStructsTest, PrintsTheShortFormWhereItSaysAll) {
+TEST_F(ListsOfStructsTest, PrintsTheShortFormIfItIsComplete) {
   Dish dish;
   dish.spices = {{"pepper", std::nullopt}, {"mace", 2.0}};
   EXPECT_EQ(to_flow_text(schema_.print(dish)),
             "{spices: [pepper, {name: mace, grams: 2}], stages: [{kind: boil, minutes: 0}]}");
   const std::string explained = explain_key(schema_.structure(), "spices").value();
-  EXPECT_THAT(explained, ::testing::HasSubstr("text, or keys and values, or a list of such"));
+  EXPECT_THAT(explained, ::testing::HasSubstr("text, or keys and values, or a list of these"));
 }
 
 TEST_F(ListsOfStructsTest, KindsCanBeAddedToTheElements) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that are taken: what they mean, what is warned of, and that the resolved text reads back.
+// Tests valid configurations: their values, their warnings, and that resolved text reads back.
 #include "configs/load.hpp"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ protected:
   Schema<RunConfig> schema_ = Schema<RunConfig>::described();
 };
 
-TEST_F(LoadTest, AWholeGrpoRunIsShort) {
+TEST_F(LoadTest, AGrpoRunNeedsFewLines) {
   const std::string text = R"(workflow: rl
 model: {path: models/my-model}
 data: {train: data/train.jsonl, eval: data/eval.jsonl}
@@ -71,7 +71,7 @@ checkpoint: {every_steps: 20}
   EXPECT_EQ(rl->run.checkpoint.every_steps, 20);
 }
 
-TEST_F(LoadTest, ASupervisedRunOnReadyTokensReadsAsOtherProgramsWriteIt) {
+TEST_F(LoadTest, ReadsASupervisedRunWrittenByAnotherProgram) {
   const Resolved<RunConfig> run = read(
       "workflow: sft\n"
       "model: {path: DIR, dtype: f32}                                   # f32 | bf16\n"
@@ -100,7 +100,7 @@ TEST_F(LoadTest, ASupervisedRunOnReadyTokensReadsAsOtherProgramsWriteIt) {
   EXPECT_EQ(train.adapter->source.get<workflows::GivenAdapter>()->path, "ADAPTER_DIR");
 }
 
-TEST_F(LoadTest, SupervisedDefaultsArePublishedOnes) {
+TEST_F(LoadTest, SupervisedDefaultsArePublishedValues) {
   const auto run = read("workflow: sft\nmodel: {path: m}\ndata: {train: t}\n");
   const workflows::TrainOptions& train = run.value.workflow.get<SftOptions>()->train.common;
   EXPECT_EQ(train.weight_decay, 0.0);
@@ -109,7 +109,7 @@ TEST_F(LoadTest, SupervisedDefaultsArePublishedOnes) {
   EXPECT_FALSE(train.steps);
 }
 
-TEST_F(LoadTest, AlgorithmRowsHoldTheirPublishedValues) {
+TEST_F(LoadTest, AlgorithmsHaveTheirPublishedValues) {
   const AlgorithmOptions grpo = read_rl("").algorithm;
   EXPECT_EQ(grpo.name, "grpo");
   EXPECT_EQ(grpo.baseline, Baseline::kGroupMean);
@@ -138,24 +138,25 @@ TEST_F(LoadTest, AlgorithmRowsHoldTheirPublishedValues) {
   EXPECT_EQ(rloo.aggregation, LossAggregation::kSeqMeanTokenSum);
 }
 
-TEST_F(LoadTest, KeysSayAllThatTheTableSays) {
+TEST_F(LoadTest, KeysExpressEveryRowOfTheAlgorithmTable) {
   for (const engines::Algorithm& row : engines::algorithms()) {
-    const engines::Algorithm said = workflows::chosen_algorithm(workflows::algorithm_keys(row), 7);
-    EXPECT_EQ(said.name, row.name);
-    EXPECT_EQ(said.advantage, row.advantage) << row.name;
+    const engines::Algorithm chosen =
+        workflows::chosen_algorithm(workflows::algorithm_keys(row), 7);
+    EXPECT_EQ(chosen.name, row.name);
+    EXPECT_EQ(chosen.advantage, row.advantage) << row.name;
     if (row.advantage == engines::AdvantageKind::kGrpo) {
-      EXPECT_EQ(said.grpo.scale, row.grpo.scale) << row.name;
+      EXPECT_EQ(chosen.grpo.scale, row.grpo.scale) << row.name;
     }
-    EXPECT_EQ(said.grpo.eps, row.grpo.eps) << row.name;
-    EXPECT_EQ(said.policy.aggregate.kind, row.policy.aggregate.kind) << row.name;
-    EXPECT_EQ(said.policy.clip_low, row.policy.clip_low) << row.name;
-    EXPECT_EQ(said.policy.clip_high, row.policy.clip_high) << row.name;
-    EXPECT_EQ(said.group_filter.has_value(), row.group_filter.has_value()) << row.name;
-    EXPECT_FALSE(said.overlong.has_value()) << row.name;
+    EXPECT_EQ(chosen.grpo.eps, row.grpo.eps) << row.name;
+    EXPECT_EQ(chosen.policy.aggregate.kind, row.policy.aggregate.kind) << row.name;
+    EXPECT_EQ(chosen.policy.clip_low, row.policy.clip_low) << row.name;
+    EXPECT_EQ(chosen.policy.clip_high, row.policy.clip_high) << row.name;
+    EXPECT_EQ(chosen.group_filter.has_value(), row.group_filter.has_value()) << row.name;
+    EXPECT_FALSE(chosen.overlong.has_value()) << row.name;
   }
 }
 
-TEST_F(LoadTest, KeysOverrideTheRowOfTheTable) {
+TEST_F(LoadTest, KeysOverrideTheValuesOfTheAlgorithm) {
   const AlgorithmOptions options =
       read_rl("algorithm: {clip_high: 0.3, overlong: {buffer: 16}, name: dapo}\n").algorithm;
   EXPECT_EQ(options.name, "dapo");
@@ -166,7 +167,7 @@ TEST_F(LoadTest, KeysOverrideTheRowOfTheTable) {
   EXPECT_EQ(options.overlong->factor, 1.0);
 }
 
-TEST_F(LoadTest, EveryRewardKindHasItsKeys) {
+TEST_F(LoadTest, ReadsTheKeysOfEveryRewardKind) {
   EXPECT_EQ(read_rl("reward: {kind: number, tolerance: 0.5}\n")
                 .reward.at(0)
                 .scoring.get<workflows::NumberReward>()
@@ -218,12 +219,12 @@ TEST_F(LoadTest, BytesTakeSuffixes) {
   EXPECT_EQ(read_rl("stream: {bytes: 4096}\n").stream.bytes, 4096);
 }
 
-TEST_F(LoadTest, WarnsOfWhatDoesNotGoTogether) {
+TEST_F(LoadTest, WarnsOfKeysThatDoNotGoTogether) {
   const auto warnings = [this](const std::string& more) {
     return read("workflow: rl\nmodel: {path: m}\ndata: {train: t}\n" + more).warnings;
   };
   const std::string filter =
-      "changes what is drawn but not the log-probabilities that training sees";
+      "changes which tokens are sampled, but not the log-probabilities that training uses";
   EXPECT_THAT(
       warnings("rollout:\n  top_k: 5\n  top_p: 0.9\n  min_p: 0.1\n"
                "  repetition_penalty: 1.1\n  frequency_penalty: 0.1\n"
@@ -234,14 +235,14 @@ TEST_F(LoadTest, WarnsOfWhatDoesNotGoTogether) {
                   "run.yaml:9: rollout.frequency_penalty: " + filter,
                   "run.yaml:10: rollout.presence_penalty: " + filter));
   EXPECT_THAT(warnings("algorithm: {proximal: recompute}\n"),
-              ElementsAre("run.yaml:4: algorithm.proximal: costs a forward pass and changes "
-                          "nothing with staleness.max 0"));
+              ElementsAre("run.yaml:4: algorithm.proximal: costs a forward pass and has no "
+                          "effect with staleness.max: 0"));
   EXPECT_THAT(warnings("staleness: {max: 1}\nalgorithm: {proximal: recompute}\n"), IsEmpty());
   EXPECT_THAT(warnings("staleness: {schedule: fixed}\n").size(), 1U);
   EXPECT_THAT(warnings("rollout: {temperature: 0}\n").size(), 1U);
   EXPECT_THAT(warnings("rollout: {max_new_tokens: 5000}\n"),
-              ElementsAre("run.yaml: train.micro_batch_tokens: is less than the longest sample, "
-                          "which then makes a micro-batch of its own"));
+              ElementsAre("run.yaml: train.micro_batch_tokens: is less than the longest possible "
+                          "sample, which then forms a micro-batch of its own"));
 }
 
 TEST_F(LoadTest, ResolvedTextReadsBack) {
@@ -259,7 +260,7 @@ TEST_F(LoadTest, ResolvedTextReadsBack) {
   }
 }
 
-TEST_F(LoadTest, PresetsAreTakenWithoutWarnings) {
+TEST_F(LoadTest, PresetsAreValidWithoutWarnings) {
   for (const char* name : {"quickstart.yaml", "quickstart-sft.yaml"}) {
     const auto run = load_run_config(schema_, std::string(TIDEMILL_SOURCE_DIR "/configs/") + name);
     ASSERT_TRUE(run.ok()) << run.status().message();
@@ -267,7 +268,7 @@ TEST_F(LoadTest, PresetsAreTakenWithoutWarnings) {
   }
 }
 
-TEST_F(LoadTest, OverridesStandOverTheFile) {
+TEST_F(LoadTest, OverridesReplaceValuesOfTheFile) {
   const std::string path = TIDEMILL_SOURCE_DIR "/configs/quickstart.yaml";
   const std::vector<Override> overrides{
       {"train.steps=7", "argument 3"},
@@ -289,18 +290,19 @@ TEST_F(LoadTest, OverridesStandOverTheFile) {
   EXPECT_EQ(rl->run.name, "x");
 }
 
-TEST_F(LoadTest, WhatIsWrongWithAnOverrideIsSaidOfTheArgument) {
+TEST_F(LoadTest, ErrorsInAnOverrideNameItsArgument) {
   const std::string path = TIDEMILL_SOURCE_DIR "/configs/quickstart.yaml";
   const std::vector<Override> overrides{{"rollout.group_size=1", "argument 3"}};
   const auto run = load_run_config(schema_, path, overrides);
   EXPECT_THAT(run.status().message(), StartsWith("argument 3: rollout.group_size: needs at least"));
   const std::vector<Override> deeper{{"data.train.path=a", "argument 4"}};
-  EXPECT_EQ(load_run_config(schema_, path, deeper).status().message(),
-            "argument 4: data.train.path: data.train has no keys here; give it whole: "
-            "data.train=...");
+  EXPECT_EQ(
+      load_run_config(schema_, path, deeper).status().message(),
+      "argument 4: data.train.path: data.train has no keys in this run; give its whole value: "
+      "data.train=...");
 }
 
-TEST_F(LoadTest, AdaptersOfEveryKindAreRead) {
+TEST_F(LoadTest, ReadsAdaptersOfEveryKind) {
   const auto source = [this](const std::string& adapter) {
     return read_rl("train: {steps: 1, adapter: " + adapter + "}\n").train.common.adapter->source;
   };
@@ -318,7 +320,7 @@ TEST_F(LoadTest, AdaptersOfEveryKindAreRead) {
 }
 
 TEST_F(LoadTest, AnRlRunHasAtMostEightyKeysOutsideTheAlgorithm) {
-  std::set<std::string> keys;  // one that several kinds have is one key
+  std::set<std::string> keys;  // a key of several kinds counts once
   for (const KeyReference& key : list_keys(schema_.structure())) {
     const bool rl = key.when.empty() || key.when.front() == "workflow: rl";
     if (rl && !key.has_keys && !key.path.starts_with("algorithm.")) {
@@ -344,21 +346,21 @@ struct LengthReward {
 };
 
 void describe(Schema<LengthReward>& s) {
-  s.field("target", &LengthReward::target, "Wanted length.").at_least(0);
+  s.field("target", &LengthReward::target, "Desired length.").at_least(0);
 }
 
-TEST_F(LoadTest, ProgramsAddRewardsAndAlgorithms) {
-  ASSERT_TRUE(schema_.add_kind<LengthReward>("reward", "length", "Likes a length.").ok());
+TEST_F(LoadTest, ProgramsCanAddRewardsAndAlgorithms) {
+  ASSERT_TRUE(schema_.add_kind<LengthReward>("reward", "length", "Rewards a length.").ok());
   AlgorithmOptions mine;
   mine.clip_high = 0.4;
-  ASSERT_TRUE(schema_.add_preset("algorithm", "mine", "My own.", mine).ok());
+  ASSERT_TRUE(schema_.add_preset("algorithm", "mine", "A custom algorithm.", mine).ok());
   const RlOptions rl = read_rl("reward: {kind: length, target: 3}\nalgorithm: {name: mine}\n");
   ASSERT_NE(rl.reward.at(0).scoring.get<LengthReward>(), nullptr);
   EXPECT_EQ(rl.reward.at(0).scoring.get<LengthReward>()->target, 3);
   EXPECT_EQ(rl.algorithm.clip_high, 0.4);
 }
 
-TEST(RunNameTest, DefaultIsTheStem) {
+TEST(RunNameTest, DefaultIsTheStemOfTheFile) {
   EXPECT_EQ(default_run_name("configs/quickstart.yaml"), "quickstart");
   EXPECT_EQ(default_run_name("a b/c d.yaml"), "c-d");
   EXPECT_EQ(default_run_name(".hidden"), "run.hidden");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// YAML to trees: kinds of values, places, and the documents that are refused or cut short.
+// Tests parsing of YAML: kinds of values, locations, and documents that are refused.
 #include "configs/yaml_tree.hpp"
 
 #include <chrono>
@@ -33,15 +33,15 @@ TEST(YamlTreeTest, KindsOfValues) {
   EXPECT_EQ(to_flow_text(root.find("e")->value), "[x, {f: y}]");
 }
 
-TEST(YamlTreeTest, PlacesAreLines) {
+TEST(YamlTreeTest, LocationsAreLines) {
   const auto tree = parse_yaml("# head\na:\n  b: 1\n  c:\nd: [1,\n  2]\n", "t.yaml");
   ASSERT_TRUE(tree.ok());
   const ConfigNode& root = tree.value();
-  EXPECT_EQ(to_string(root.place), "t.yaml");
-  EXPECT_EQ(to_string(root.find("a")->place), "t.yaml:2");
-  EXPECT_EQ(to_string(root.find("a")->value.find("b")->value.place), "t.yaml:3");
-  EXPECT_EQ(to_string(root.find("a")->value.find("c")->value.place), "t.yaml:4");
-  EXPECT_EQ(to_string(root.find("d")->value.items[1].place), "t.yaml:6");
+  EXPECT_EQ(to_string(root.location), "t.yaml");
+  EXPECT_EQ(to_string(root.find("a")->location), "t.yaml:2");
+  EXPECT_EQ(to_string(root.find("a")->value.find("b")->value.location), "t.yaml:3");
+  EXPECT_EQ(to_string(root.find("a")->value.find("c")->value.location), "t.yaml:4");
+  EXPECT_EQ(to_string(root.find("d")->value.items[1].location), "t.yaml:6");
 }
 
 TEST(YamlTreeTest, LineEndsAndByteOrderMarkChangeNothing) {
@@ -52,73 +52,73 @@ TEST(YamlTreeTest, LineEndsAndByteOrderMarkChangeNothing) {
   }
   EXPECT_EQ(flow_of(windows), flow_of(plain));
   EXPECT_EQ(flow_of("\xEF\xBB\xBF" + windows), flow_of(plain));
-  EXPECT_EQ(parse_yaml(windows, "w").value().find("b")->place.line, 2);
+  EXPECT_EQ(parse_yaml(windows, "w").value().find("b")->location.line, 2);
 }
 
-TEST(YamlTreeTest, TextsThatLookLikePropertiesAreTextWhenQuoted) {
+TEST(YamlTreeTest, QuotedTextThatLooksLikeAPropertyIsText) {
   EXPECT_EQ(flow_of("a: '*.jsonl'\nb: \"!x\"\nc: '&y'\n'<<': 1\n"),
             "{a: \"*.jsonl\", b: \"!x\", c: \"&y\", \"<<\": 1}");
   EXPECT_EQ(flow_of("a: x&y*z!\n"), "{a: x&y*z!}");
 }
 
-TEST(YamlTreeTest, EveryPropertyIsRefusedWhereItStands) {
+TEST(YamlTreeTest, EveryPropertyIsRefusedAtItsLocation) {
   for (const std::string_view text : {"a: &x 1\n", "a: &x\n", "&x a: 1\n", "a: &x [1]\n",
                                       "a: &x {b: 1}\n", "&x\na: 1\n", "a: !!str &x 1\n"}) {
     EXPECT_NE(flow_of(text).find("t.yaml:1: "), std::string::npos) << text << flow_of(text);
   }
   EXPECT_EQ(flow_of("a: &x 1\n"),
-            "t.yaml:1: anchors (&name) are not taken; quote a text that starts with &");
+            "t.yaml:1: anchors (&name) are not supported; quote text that starts with &");
   for (const std::string_view text : {"a: *x\n", "a: *.jsonl\n", "a: [*x]\n", "*x : 1\n"}) {
     EXPECT_EQ(flow_of(text),
-              "t.yaml:1: aliases (*name) are not taken; quote a text that starts with *");
+              "t.yaml:1: aliases (*name) are not supported; quote text that starts with *");
   }
   EXPECT_EQ(flow_of("a: &x 1\nb: *x\n").substr(0, 17), "t.yaml:1: anchors");
   for (const std::string_view text :
        {"a: !!int 1\n", "a: !!null null\n", "a: ! 1\n", "a: !x [1]\n", "a: !x {}\n",
         "a: !<tag:x> 1\n", "!!str a: 1\n", "a: !!str\n", "!!map {a: 1}\n", "a: ! 'q'\n"}) {
     EXPECT_EQ(flow_of(text),
-              "t.yaml:1: tags (!name) are not taken; quote a text that starts with !")
+              "t.yaml:1: tags (!name) are not supported; quote text that starts with !")
         << text;
   }
 }
 
-TEST(YamlTreeTest, QuotesNeedAnEnd) {
+TEST(YamlTreeTest, QuotesMustBeClosed) {
   EXPECT_EQ(flow_of("a: \"x\\\"\n"), "t.yaml:1: a quote is not closed");
   EXPECT_EQ(flow_of("a: 'x\'\'\n"), "t.yaml:1: a quote is not closed");
   EXPECT_EQ(flow_of("a: \"x\\\"\"\nb: 'x\'\'y'\nc: |\n  \"\n"),
             "{a: \"x\\\"\", b: \"x'y\", c: \"\\\"\\n\"}");
 }
 
-TEST(YamlTreeTest, PlacesHoldBehindLongCharacters) {
+TEST(YamlTreeTest, LocationsAreRightAfterMultiByteCharacters) {
   EXPECT_EQ(flow_of("a: \xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\x8A\nb: \"x\n"),
             "t.yaml:2: a quote is not closed");
   EXPECT_EQ(flow_of("\xEF\xBB\xBF# \xE2\x82\xAC\r\na: [\xC3\xA9, !x null]\r\n"),
-            "t.yaml:2: tags (!name) are not taken; quote a text that starts with !");
+            "t.yaml:2: tags (!name) are not supported; quote text that starts with !");
 }
 
-TEST(YamlTreeTest, DepthIsThirtyTwo) {
+TEST(YamlTreeTest, DepthIsLimitedTo32) {
   EXPECT_EQ(flow_of(repeated("[", 32) + repeated("]", 32)), repeated("[", 32) + repeated("]", 32));
   EXPECT_EQ(flow_of(repeated("[", 33) + repeated("]", 33)),
             "t.yaml:1: is nested deeper than 32 levels");
 }
 
-TEST(YamlTreeTest, ValuesAreCounted) {
+TEST(YamlTreeTest, NumberOfValuesIsLimited) {
   EXPECT_EQ(flow_of("a: [" + repeated("1,", kMaxYamlValues) + "]"),
-            "t.yaml:1: holds more than 100000 values");
+            "t.yaml:1: contains more than 100000 values");
 }
 
-TEST(YamlTreeTest, SizeIsOneMebibyte) {
+TEST(YamlTreeTest, SizeIsLimitedToOneMebibyte) {
   const std::string head = "a: 1\n#";
   EXPECT_EQ(flow_of(head + std::string(kMaxYamlBytes - head.size(), 'x')), "{a: 1}");
   EXPECT_EQ(flow_of(head + std::string(kMaxYamlBytes - head.size() + 1, 'x')),
             "t.yaml: is larger than 1 MiB");
 }
 
-// A unit of text repeated over the whole mebibyte. That reading ends at all is the point; the bound
-// on time is generous because a sanitizer build on a busy machine is slow.
+// Parses a unit of text that is repeated up to the size limit. The test checks that parsing ends at
+// all; the time limit is generous because a sanitizer build on a busy machine is slow.
 class YamlBombTest : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(YamlBombTest, EndsSoonWithOneLine) {
+TEST_P(YamlBombTest, EndsSoonWithAnErrorOfOneLine) {
   const std::string_view unit = GetParam();
   const std::string bomb = repeated(unit, kMaxYamlBytes / unit.size());
   const auto start = std::chrono::steady_clock::now();

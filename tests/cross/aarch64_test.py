@@ -4,10 +4,10 @@
 
 Usage: aarch64_test.py ROOT BUILD
 
-Needs aarch64-linux-gnu-g++ (Debian: g++-aarch64-linux-gnu) and, to run, qemu-aarch64-static
-(qemu-user-static) and the sources of GoogleTest (googletest). Without the compiler it ends with 77,
-without the others it compiles and says that nothing was run. Objects are kept in BUILD and made anew
-when a file they include has changed.
+Needs aarch64-linux-gnu-g++ (Debian: g++-aarch64-linux-gnu) and, to run the tests,
+qemu-aarch64-static (qemu-user-static) and the sources of GoogleTest (googletest). Exits with status
+77 without the compiler. Without the others, it compiles the operations and prints that it ran no
+tests. Object files stay in BUILD and are rebuilt if a file that they include has changed.
 """
 import pathlib
 import shutil
@@ -17,10 +17,10 @@ import sys
 COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64-static"
 GOOGLETEST = pathlib.Path("/usr/src/googletest/googletest")
-# As the build has them; every processor of ARMv8.2 has what kernels use.
+# The flags of the build. ARMv8.2 includes every instruction that the kernels use.
 FLAGS = ["-std=c++20", "-march=armv8.2-a", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
          "-Wno-psabi"]
-# What the operations stand on.
+# The files that the operations depend on.
 BASE = ["base/aligned_bytes.cpp", "base/block_int8.cpp", "base/block_nf4.cpp", "base/buffer.cpp",
         "base/check.cpp", "base/dtype.cpp", "base/file.cpp", "base/file_write.cpp",
         "base/float_tensor.cpp", "base/quote.cpp", "base/random.cpp", "base/status.cpp",
@@ -35,7 +35,7 @@ def sources(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def current(target: pathlib.Path) -> bool:
-    """Says whether nothing that the object was made from is newer."""
+    """Returns whether the object file exists and is newer than every file that it depends on."""
     listed = target.with_suffix(".d")
     if not target.exists() or not listed.exists():
         return False
@@ -55,7 +55,7 @@ def compile_one(source: pathlib.Path, target: pathlib.Path, more: list[str]) -> 
 def main() -> None:
     root, build = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
     if shutil.which(COMPILER) is None:
-        print(f"skipped: there is no {COMPILER}")
+        print(f"skipped: {COMPILER} is not installed")
         sys.exit(77)
     build.mkdir(parents=True, exist_ok=True)
     objects = []
@@ -78,8 +78,9 @@ def main() -> None:
     program = build / "ops_test"
     subprocess.run([COMPILER, "-static", "-o", str(program), *objects, "-lpthread"], check=True,
                    timeout=SECONDS)
-    # The emulated processor has 128-bit registers and fused multiply-adds, as every aarch64 has.
-    # Operations against their oracles: what takes an emulator minutes, above all bits, is left out.
+    # The emulated processor has 128-bit registers and fused multiply-adds, like every aarch64.
+    # These tests compare operations with their oracles. Tests that take minutes under an emulator,
+    # such as those of bits, are left out.
     tests = "*LinearTest*cpu_baseline:*RowsTest*cpu_baseline:*AttentionTest*cpu_baseline"
     sys.exit(subprocess.run([EMULATOR, str(program), "--gtest_brief=1", f"--gtest_filter={tests}"],
                             timeout=SECONDS, check=False).returncode)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The quickstart's committed data files: made by the generator, right, and kept apart.
+// Tests the committed data files of the quickstart: they are what the generator writes, have the
+// expected answers, and share no problems between training and evaluation.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -20,22 +21,22 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A problem, its numbers in order: the same for a problem and its mirror image.
+// The sorted numbers of a problem, which are the same for its mirror image.
 using PairName = std::pair<int, int>;
 
-// One line, read back from the text alone.
+// One row, parsed from the text of its line.
 struct Row {
   int left = 0;
   int right = 0;
-  std::string answer;
+  std::string reference_answer;
   [[nodiscard]] PairName pair() const { return {std::min(left, right), std::max(left, right)}; }
-  [[nodiscard]] bool is_right() const { return answer == std::to_string(left + right); }
+  [[nodiscard]] bool is_correct() const { return reference_answer == std::to_string(left + right); }
   [[nodiscard]] bool carries() const { return left % 10 + right % 10 > 9; }
-  // Adds tens and ones apart, and loses what the ones carry over.
+  // Adds tens and ones separately, without the carry.
   [[nodiscard]] bool forgets_carry() const {
     const int tens = left / 10 + right / 10;
     const int ones = (left % 10 + right % 10) % 10;
-    return carries() && answer == std::to_string(tens * 10 + ones);
+    return carries() && reference_answer == std::to_string(tens * 10 + ones);
   }
 };
 
@@ -58,8 +59,8 @@ std::vector<Row> rows_of(const std::string& name) {
     EXPECT_THAT(prompt, SizeIs(6));
     EXPECT_EQ(prompt[2], '+');
     EXPECT_EQ(prompt[5], '=');
-    rows.push_back(
-        {std::stoi(prompt.substr(0, 2)), std::stoi(prompt.substr(3, 2)), parsed.value().answer});
+    rows.push_back({std::stoi(prompt.substr(0, 2)), std::stoi(prompt.substr(3, 2)),
+                    parsed.value().reference_answer});
     begin = end + 1;
   }
   return rows;
@@ -86,40 +87,40 @@ TEST(ArithmeticDataTest, EvaluationSharesNoProblemWithTrainingInEitherOrder) {
   const std::vector<Row> eval = rows_of("eval.jsonl");
   const std::set<PairName> held_out = pairs_of(eval);
   EXPECT_THAT(eval, SizeIs(200));
-  EXPECT_THAT(held_out, SizeIs(200));  // no problem is there in both orders
+  EXPECT_THAT(held_out, SizeIs(200));  // no problem appears in both orders
   for (const char* name : {"train.jsonl", "sft.jsonl"}) {
     const std::set<PairName> trained = pairs_of(rows_of(name));
     std::vector<PairName> both;
     std::set_intersection(held_out.begin(), held_out.end(), trained.begin(), trained.end(),
                           std::back_inserter(both));
     EXPECT_THAT(both, IsEmpty()) << name;
-    EXPECT_EQ(held_out.size() + trained.size(), 90U * 91U / 2U) << name;  // and none is left out
+    EXPECT_EQ(held_out.size() + trained.size(), 90U * 91U / 2U) << name;  // no problem is missing
   }
 }
 
-TEST(ArithmeticDataTest, PromptsHaveTheRightAnswer) {
+TEST(ArithmeticDataTest, PromptsHaveTheCorrectAnswer) {
   for (const char* name : {"train.jsonl", "eval.jsonl"}) {
     for (const Row& row : rows_of(name)) {
-      ASSERT_TRUE(row.is_right()) << name << ": " << row.left << "+" << row.right;
+      ASSERT_TRUE(row.is_correct()) << name << ": " << row.left << "+" << row.right;
     }
   }
 }
 
-TEST(ArithmeticDataTest, EveryProblemIsTrainedOnce) {
+TEST(ArithmeticDataTest, EveryTrainingProblemAppearsOnce) {
   std::set<std::pair<int, int>> problems;
   const std::vector<Row> rows = rows_of("train.jsonl");
   for (const Row& row : rows) problems.emplace(row.left, row.right);
   EXPECT_EQ(problems.size(), rows.size());
 }
 
-TEST(ArithmeticDataTest, ThreeOfFiveSupervisedRowsForgetTheCarryAndTheOthersAreRight) {
+TEST(ArithmeticDataTest, ThreeOfFiveSupervisedRowsForgetTheCarryAndTheOthersAreCorrect) {
   struct Count {
     int rows = 0;
     int slips = 0;
   };
   std::map<std::pair<int, int>, Count> problems;
   for (const Row& row : rows_of("sft.jsonl")) {
-    ASSERT_TRUE(row.is_right() || row.forgets_carry()) << row.left << "+" << row.right;
+    ASSERT_TRUE(row.is_correct() || row.forgets_carry()) << row.left << "+" << row.right;
     Count& count = problems[{row.left, row.right}];
     ++count.rows;
     count.slips += row.forgets_carry() ? 1 : 0;
@@ -136,7 +137,7 @@ TEST(ArithmeticDataTest, EvaluationHasTheSameShareOfCarriesAsAllProblems) {
   const std::vector<Row> eval = rows_of("eval.jsonl");
   const auto carries =
       std::count_if(eval.begin(), eval.end(), [](const Row& row) { return row.carries(); });
-  EXPECT_EQ(carries, 90);  // 45 of the 100 pairs of ones carry
+  EXPECT_EQ(carries, 90);  // 45 of the 100 pairs of ones digits carry
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files beside the quickstart's weights: one token a character, one text for both ways of
-// asking.
+// Tests config, tokenizer and chat template of the quickstart's model: one token per byte, and the
+// same text for a prompt and for a conversation.
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -62,36 +62,36 @@ TEST_F(ArithmeticModelTest, EveryPromptHasSixTokensAndEveryAnswerAtMostFour) {
   for (const std::vector<Problem>* problems : {&task.train, &task.eval}) {
     for (const Problem& problem : *problems) {
       ASSERT_THAT(encode(prompt_of(problem)), SizeIs(6));
-      for (const int answer : {right_answer(problem), answer_without_carry(problem)}) {
+      for (const int answer : {correct_answer(problem), answer_without_carry(problem)}) {
         ASSERT_LE(encode(std::to_string(answer) + "<|end|>").size(), 4U);
       }
     }
   }
 }
 
-TEST_F(ArithmeticModelTest, AConversationIsTheSameTextAsPromptAndAnswer) {
-  const auto asked = render(
+TEST_F(ArithmeticModelTest, AConversationRendersToPromptAndAnswer) {
+  const auto question = render(
       R"({"messages": [{"role": "user", "content": "17+25="}], "add_generation_prompt": true})");
-  ASSERT_TRUE(asked.ok()) << asked.status().message();
-  EXPECT_EQ(asked.value().text, "17+25=");
-  const auto answered = render(
+  ASSERT_TRUE(question.ok()) << question.status().message();
+  EXPECT_EQ(question.value().text, "17+25=");
+  const auto conversation = render(
       R"({"messages": [{"role": "user", "content": "17+25="},
                        {"role": "assistant", "content": "42"}]})");
-  ASSERT_TRUE(answered.ok()) << answered.status().message();
-  EXPECT_EQ(answered.value().text, "17+25=42<|end|>");
-  ASSERT_THAT(answered.value().generation_spans, SizeIs(1));
-  EXPECT_EQ(answered.value().generation_spans[0].begin, 6U);
-  EXPECT_EQ(answered.value().generation_spans[0].end, 15U);
+  ASSERT_TRUE(conversation.ok()) << conversation.status().message();
+  EXPECT_EQ(conversation.value().text, "17+25=42<|end|>");
+  ASSERT_THAT(conversation.value().generation_spans, SizeIs(1));
+  EXPECT_EQ(conversation.value().generation_spans[0].begin, 6U);
+  EXPECT_EQ(conversation.value().generation_spans[0].end, 15U);
 }
 
 TEST_F(ArithmeticModelTest, AnotherRoleIsRefused) {
   const auto refused = render(R"({"messages": [{"role": "system", "content": "Add."}]})");
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.status().message(),
-              HasSubstr("this model knows the roles user and assistant alone"));
+              HasSubstr("this model knows only the roles user and assistant"));
 }
 
-TEST_F(ArithmeticModelTest, TheModelIsSmallAndEndsWhereTheTokenizerSays) {
+TEST_F(ArithmeticModelTest, TheModelHasTheStatedSizeAndTheEndTokenOfTheTokenizer) {
   const auto read = engines::read_model_config(std::string(kModel) + "/config.json");
   ASSERT_TRUE(read.ok()) << read.status().message();
   const engines::ModelConfig& config = read.value();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds examples/embed from an install tree, as a project of its own, and runs it.
+"""Builds examples/embed from an install tree, as a separate project, and runs it.
 
 Usage: embed_test.py ROOT BUILD [COMPILER_LAUNCHER]
 """
@@ -11,7 +11,7 @@ import tempfile
 
 
 def run(*command, cwd=None, code=0):
-    """Runs a command that must end with `code`, and returns what it printed on both streams."""
+    """Runs a command, which must exit with `code`. Returns its standard output and standard error."""
     done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True,
                           timeout=600)
     if done.returncode != code:
@@ -21,11 +21,11 @@ def run(*command, cwd=None, code=0):
 
 def expect(condition, what):
     if not condition:
-        sys.exit(f"not so: {what}")
+        sys.exit(f"expected: {what}")
 
 
 def check_headers(prefix):
-    """Every installed header names others of ours by `<tidemill/...>`, and only such that are there."""
+    """Checks that installed headers include each other as `<tidemill/...>`, and that all of these exist."""
     headers = sorted((prefix / "include/tidemill").rglob("*.hpp"))
     expect(len(headers) > 100, f"{len(headers)} headers are installed")
     for header in headers:
@@ -52,8 +52,8 @@ def main():
         program = folder / "build/closeness"
 
         explained = run(program, "explain", "reward")
-        expect("closeness: More for answers nearer to the reference." in explained, explained)
-        expect("median: rewards less the median" in run(program, "explain", "algorithm"), "the row")
+        expect("closeness: Higher for responses closer to the reference answer." in explained, explained)
+        expect("median: rewards minus the median" in run(program, "explain", "algorithm"), "the row")
         config = root / "examples/embed/run.yaml"
         arithmetic = root / "examples"
         keys = [f"model.path={arithmetic}/models/arithmetic",

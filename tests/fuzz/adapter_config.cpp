@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An adapter's adapter_config.json, and what it selects of a model.
+// Fuzzes adapter_config.json and its selection of a model's modules.
 #include "engines/formats/adapter_config.hpp"
 
 #include "engines/formats/adapter_files.hpp"
@@ -33,8 +33,8 @@ void adapter_config(std::string_view input) {
     return;
   }
   const auto again = engines::parse_adapter_config(adapter_config_text(config.value()), "AGAIN");
-  require_ok(again.status(), "what was written can be read");
-  require(again.value() == config.value(), "a config survives writing");
+  require_ok(again.status(), "a written config can be read");
+  require(again.value() == config.value(), "a config survives a round trip");
 
   const auto modules = engines::resolve_adapter(config.value(), model, "FILE");
   if (!modules.ok()) {
@@ -47,7 +47,7 @@ void adapter_config(std::string_view input) {
   for (const auto& [name, shape] :
        engines::expected_adapter_tensors(config.value(), modules.value(), model)) {
     for (const std::int64_t extent : shape) {
-      require(extent > 0, "tensors of an adapter have elements: " + name);
+      require(extent > 0, "tensors of an adapter are not empty: " + name);
     }
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A chat template, and after a NUL byte the text of a message: parsed, and rendered with every
-// ending.
+// Fuzzes chat templates. The input is a template and, after a NUL byte, the text of a message. The
+// template is parsed and rendered with every ending.
 #include "engines/chat/chat_template.hpp"
 
 #include <optional>
@@ -46,7 +46,7 @@ void require_sound(const chat::Rendering& rendering) {
   std::size_t last = 0;
   for (const chat::CodePointSpan& span : rendering.generation_spans) {
     require(last <= span.begin && span.begin <= span.end && span.end <= length,
-            "generation spans lie in the text, in order");
+            "generation spans are inside the text, in order");
     last = span.end;
   }
 }
@@ -68,11 +68,11 @@ void chat_template(std::string_view input) {
     if (rendering.ok()) {
       require_sound(rendering.value());
     } else if (parts[0].find("raise_exception") == std::string_view::npos) {
-      // What raise_exception says is the template's, line breaks and all.
+      // The message of raise_exception is unchanged text of the template, including line breaks.
       require_refusal(rendering.status(), ending == chat::Ending::kContinueFinal ? "" : "line ");
     }
     if (rendering.status().code() == Errc::kResourceExhausted) {
-      return;  // it would be as slow with the other endings
+      return;  // the other endings would be as slow
     }
   }
 }

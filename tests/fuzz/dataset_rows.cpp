@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSONL file as prompts and as rows to learn from, and its first line as a request to a template.
+// Fuzzes JSONL files. The input is read as rows with prompts and as rows for supervised training.
+// Its first line is also parsed as a request to a chat template.
 #include <string>
 
 #include "engines/chat/chat_template.hpp"
@@ -13,12 +14,12 @@ using storage::Dataset;
 using storage::DatasetOptions;
 using storage::OnRowError;
 
-// What a template is given of a row must be readable there, long after the row was checked.
+// Checks the messages of a row. A template parses them long after the row was checked.
 void require_conversation(const std::string& messages) {
   const auto value = engines::chat::Value::parse_json(messages);
-  require_ok(value.status(), "messages of a row can be rendered");
+  require_ok(value.status(), "messages of a row can be parsed");
   require(value.value().is_sequence() && !value.value().as_sequence().items.empty(),
-          "messages of a row are a list that is not empty");
+          "messages of a row are a non-empty list");
 }
 
 void require_sound(const storage::PromptRow& row) {
@@ -31,7 +32,7 @@ void require_sound(const storage::PromptRow& row) {
 void require_sound(const storage::SupervisedRow& row) {
   switch (row.kind) {
     case storage::SupervisedRow::Kind::kPromptAnswer:
-      require(!row.prompt.empty() && !row.answer.empty(), "a row has prompt and answer");
+      require(!row.prompt.empty() && !row.reference_answer.empty(), "a row has prompt and answer");
       break;
     case storage::SupervisedRow::Kind::kMessages: require_conversation(row.messages); break;
     case storage::SupervisedRow::Kind::kTokens:
@@ -54,7 +55,7 @@ void read_as(const std::string& path) {
     return;
   }
   for (std::uint64_t i = 0; i < rows.value()->num_rows(); ++i) {
-    const auto row = rows.value()->filed_row(i);
+    const auto row = rows.value()->row_in_file_order(i);
     require_ok(row.status(), "a row that was checked can be read");
     require_sound(row.value());
     require(rows.value()->row_at(i).ok(), "every position of an epoch has its row");

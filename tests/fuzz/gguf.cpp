@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole GGUF file: its header, its tensors, the tokenizer and the model in it.
+// Fuzzes GGUF files: the header, the tensors, the tokenizer and the model.
 #include "engines/formats/gguf.hpp"
 
 #include <cmath>
@@ -21,33 +21,33 @@ namespace {
 using engines::GgufHeader;
 using engines::GgufLists;
 
-// Tensors are the same however they are placed, and after they were written again.
+// Checks that tensors do not depend on their placement and survive a round trip.
 void try_tensors(const ReadableFile& file, const GgufHeader& header) {
   const auto copied = engines::read_gguf_tensors(file, header, TensorPlacement::kCopied);
   const auto mapped = engines::read_gguf_tensors(file, header, TensorPlacement::kMapped);
-  require_ok(copied.status(), "tensors of a header that was checked can be copied");
-  require_ok(mapped.status(), "tensors of a header that was checked can be mapped");
+  require_ok(copied.status(), "tensors of a checked header can be copied");
+  require_ok(mapped.status(), "tensors of a checked header can be mapped");
   const std::string digest = digest_tensors(copied.value());
   require(digest == digest_tensors(mapped.value()), "tensors do not depend on placement");
   test::GgufWriter writer;
   for (const auto& [name, tensor] : copied.value()) {
     require(tensor.data.size_bytes() == tensor_bytes(tensor.dtype, tensor.shape),
-            "a tensor has the bytes that its shape asks for");
+            "the size of a tensor matches its shape");
     writer.tensor(name, tensor);
     if (!check_finite(tensor).ok()) {
       continue;
     }
     const Tensor wide = to_float_type(tensor, DType::kF32);
-    require_ok(check_finite(wide), "what is finite is so when it is widened");
+    require_ok(check_finite(wide), "a finite tensor is finite after widening");
   }
   static MemoryFile again;
   again.fill(writer.bytes());
   const ReadableFile second = ReadableFile::open(again.path()).value();
   const auto reread = engines::read_gguf_header(second, GgufLists::kRead);
-  require_ok(reread.status(), "what was written can be read");
+  require_ok(reread.status(), "a written file can be read");
   const auto tensors = engines::read_gguf_tensors(second, reread.value(), TensorPlacement::kMapped);
-  require_ok(tensors.status(), "what was written can be mapped");
-  require(digest == digest_tensors(tensors.value()), "tensors survive writing");
+  require_ok(tensors.status(), "written tensors can be mapped");
+  require(digest == digest_tensors(tensors.value()), "tensors survive a round trip");
 }
 
 void try_tokenizer(const Json& keys) {
@@ -67,7 +67,7 @@ void try_tokenizer(const Json& keys) {
     return;
   }
   for (const std::int32_t id : ids.value()) {
-    require(tokenizer.value().contains(id), "encoding gives tokens");
+    require(tokenizer.value().contains(id), "encoding gives ids of tokens");
   }
 }
 
@@ -79,13 +79,13 @@ void try_model(const MemoryFile& file) {
   }
   const engines::ModelConfig& config = model.value().config;
   const auto again = engines::parse_model_config(engines::model_config_text(config), "again");
-  require_ok(again.status(), "a config can be written and read again");
-  require(again.value() == config, "a config survives writing");
+  require_ok(again.status(), "a written config can be read");
+  require(again.value() == config, "a config survives a round trip");
   for (const float frequency : engines::rope_frequencies(config).inverse) {
     require(std::isfinite(frequency), "frequencies are finite");
   }
   require_ok(engines::check_tensors(engines::expected_tensors(config), model.value().tensors, ""),
-             "a model has its tensors");
+             "a model has the tensors of its config");
 }
 
 }  // namespace
@@ -98,11 +98,11 @@ void gguf(std::string_view input) {
   const auto skimmed = engines::read_gguf_header(opened, GgufLists::kSkip);
   if (!header.ok()) {
     require_refusal(header.status(), file.path() + ": ");
-    return;  // what stands in a list may be all that is wrong
+    return;  // `skimmed` may still be valid if the only error is inside a list
   }
-  require_ok(skimmed.status(), "lists that can be read can be passed over");
+  require_ok(skimmed.status(), "a valid file stays valid if lists are skipped");
   require(skimmed.value().tensors.size() == header.value().tensors.size(),
-          "passing over lists changes no tensor");
+          "skipping lists changes no tensor");
   try_tensors(opened, header.value());
   try_tokenizer(header.value().keys);
   try_model(file);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's config.json, and the same text as its generation_config.json.
+// Fuzzes config.json, and parses the same text as generation_config.json.
 #include "engines/formats/model_config.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace tidemill::fuzz {
 
 void model_config(std::string_view input) {
-  constexpr std::int64_t kFewLayers = 4;  // names of many layers' tensors take long to make
+  constexpr std::int64_t kFewLayers = 4;  // listing the tensors of many layers takes too long
   const auto generation = engines::parse_generation_config(input, "FILE");
   if (!generation.ok()) {
     require_refusal(generation.status(), "FILE: ");
@@ -23,8 +23,8 @@ void model_config(std::string_view input) {
     return;
   }
   const auto again = engines::parse_model_config(model_config_text(config.value()), "AGAIN");
-  require_ok(again.status(), "what was written can be read");
-  require(again.value() == config.value(), "a config survives writing");
+  require_ok(again.status(), "a written config can be read");
+  require(again.value() == config.value(), "a config survives a round trip");
   if (config.value().num_layers <= kFewLayers) {
     require(engines::num_parameters(config.value()) > 0, "parameters can be counted");
   }

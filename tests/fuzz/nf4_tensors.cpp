@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole tensor file with weights in NF4, as bitsandbytes saves them.
+// Fuzzes tensor files with NF4 weights as bitsandbytes saves them.
 #include "engines/formats/nf4_tensors.hpp"
 
 #include <vector>
@@ -15,10 +15,10 @@ namespace {
 
 void try_tensor(const Tensor& tensor) {
   require(tensor.data.size_bytes() == tensor_bytes(tensor.dtype, tensor.shape),
-          "a tensor has the bytes that its shape asks for");
+          "the size of a tensor matches its shape");
   require_ok(check_finite(tensor), "scales are finite");
   const Tensor wide = to_float_type(tensor, DType::kF32);
-  require_ok(check_finite(wide), "what is finite is so when it is widened");
+  require_ok(check_finite(wide), "a finite tensor is finite after widening");
   const Nf4Parts parts = nf4_parts(tensor);
   const auto values = wide.data.as<float>();
   for (std::size_t i = 0; i < values.size(); i += 31) {
@@ -26,15 +26,15 @@ void try_tensor(const Tensor& tensor) {
             "an element does not depend on how it is read");
   }
   const auto again = make_nf4_tensor(parts, tensor.shape, "again");
-  require_ok(again.status(), "what was put together can be put together again");
+  require_ok(again.status(), "the parts of a tensor can be joined");
   require(digest_tensors({{"w", again.value()}}) == digest_tensors({{"w", tensor}}),
-          "parts survive");
+          "a tensor survives splitting and joining");
   const auto quantized = quantize_nf4(wide, "wide");
   if (!quantized.ok()) {
     require_refusal(quantized.status(), "tensor wide: ");
     return;
   }
-  require_ok(check_finite(quantized.value()), "what is quantised is finite");
+  require_ok(check_finite(quantized.value()), "a quantized tensor is finite");
 }
 
 }  // namespace
@@ -44,10 +44,10 @@ void nf4_tensors(std::string_view input) {
   file.fill(input);
   const auto copied = read_tensor_file(file.path(), TensorPlacement::kCopied);
   if (!copied.ok()) {
-    return;  // safetensors' target
+    return;  // the target `safetensors` checks this refusal
   }
   const auto mapped = read_tensor_file(file.path(), TensorPlacement::kMapped);
-  require_ok(mapped.status(), "what can be copied can be mapped");
+  require_ok(mapped.status(), "a file that can be copied can be mapped");
   const auto joined = engines::join_nf4_tensors(copied.value().tensors, "file");
   const auto other = engines::join_nf4_tensors(mapped.value().tensors, "file");
   require(joined.ok() == other.ok(), "a refusal does not depend on placement");

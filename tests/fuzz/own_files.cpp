@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of ours that may be damaged: the text of a manifest, the records of an event file, and what
-// a checkpoint keeps of a stream.
+// Fuzzes files that the program writes itself but that may be damaged: a manifest, an event file,
+// and the snapshot of a stream index in a checkpoint.
 #include <cstring>
 #include <span>
 #include <vector>
@@ -19,7 +19,7 @@ std::string digest_of(std::string_view text) {
   return digest_bytes(std::as_bytes(std::span(text)));
 }
 
-// The name carries the digest, so that only what the text says is in doubt.
+// Passes the correct digest, so that the text is parsed and not refused for its digest.
 void read_manifest(std::string_view text) {
   const auto manifest = storage::parse_manifest(text, {1, digest_of(text)}, "FILE");
   if (!manifest.ok()) {
@@ -28,22 +28,22 @@ void read_manifest(std::string_view text) {
   }
   const std::string written = storage::render_manifest(manifest.value());
   const auto again = storage::parse_manifest(written, {1, digest_of(written)}, "AGAIN");
-  require_ok(again.status(), "what was written can be read");
-  require(storage::render_manifest(again.value()) == written, "a manifest survives writing");
+  require_ok(again.status(), "a written manifest can be read");
+  require(storage::render_manifest(again.value()) == written, "a manifest survives a round trip");
 }
 
 void read_events(std::string_view bytes) {
-  constexpr std::uint64_t kMostRecords = 1000;
+  constexpr std::uint64_t kMaxRecords = 1000;
   static MemoryFile file;
   file.fill(bytes);
-  const auto found = storage::find_event_records(file.path(), kMostRecords);
-  require_ok(found.status(), "damage in an event file ends it");
-  require(found.value().bytes <= bytes.size(), "records lie in the file");
+  const auto found = storage::find_event_records(file.path(), kMaxRecords);
+  require_ok(found.status(), "a damaged event file ends at the damage");
+  require(found.value().bytes <= bytes.size(), "records are inside the file");
   file.fill(bytes.substr(0, found.value().bytes));
-  const auto again = storage::find_event_records(file.path(), kMostRecords);
+  const auto again = storage::find_event_records(file.path(), kMaxRecords);
   require(again.ok() && again.value().bytes == found.value().bytes &&
               again.value().num_records == found.value().num_records,
-          "whole records stay whole");
+          "complete records stay complete");
 }
 
 void read_snapshot(std::string_view bytes) {
@@ -59,7 +59,7 @@ void read_snapshot(std::string_view bytes) {
   const std::vector<std::byte> written = writer.take();
   require(written.size() == bytes.size() &&
               std::memcmp(written.data(), bytes.data(), bytes.size()) == 0,
-          "a snapshot has one spelling");
+          "a snapshot has exactly one serialized form");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every target over its seeds, its corpus, and the inputs that once broke a promise.
+// Runs every target on its seeds, its corpus, and the inputs that once violated an invariant.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -13,7 +13,7 @@
 namespace tidemill::fuzz {
 namespace {
 
-// A target and how many inputs there are for it, so that none goes missing.
+// A target and the number of its inputs, so that a missing input is noticed.
 struct Row {
   const char* name;
   Target run;
@@ -55,7 +55,7 @@ std::vector<std::filesystem::path> files_of(const std::string& folder) {
   return files;
 }
 
-// The build writes what tests/fuzz/CMakeLists.txt names, with commas between.
+// Reads the list that the build writes from tests/fuzz/CMakeLists.txt, separated by commas.
 std::vector<std::filesystem::path> seeds_of(const std::string& name) {
   std::istringstream list(read(std::string(TIDEMILL_FUZZ_SEEDS) + "/" + name + ".seeds"));
   std::vector<std::filesystem::path> files;
@@ -69,7 +69,7 @@ std::vector<std::filesystem::path> seeds_of(const std::string& name) {
 void replay(const Row& row, const std::vector<std::filesystem::path>& files) {
   for (const std::filesystem::path& file : files) {
     std::cout << file.string()
-              << std::endl;  // the last line tells at which input a sanitizer stopped
+              << std::endl;  // the last line shows the input at which a sanitizer stopped
     const std::string input = read(file);
     EXPECT_FALSE(input.empty());
     EXPECT_NO_THROW(row.run(input)) << file;
@@ -78,7 +78,7 @@ void replay(const Row& row, const std::vector<std::filesystem::path>& files) {
 
 class FuzzReplayTest : public ::testing::TestWithParam<Row> {};
 
-TEST_P(FuzzReplayTest, KeepsItsPromises) {
+TEST_P(FuzzReplayTest, InvariantsHold) {
   const Row& row = GetParam();
   const std::string folder = TIDEMILL_TEST_DIR "/fuzz/";
   const auto seeds = seeds_of(row.name);
@@ -95,7 +95,7 @@ TEST_P(FuzzReplayTest, KeepsItsPromises) {
 INSTANTIATE_TEST_SUITE_P(Targets, FuzzReplayTest, ::testing::ValuesIn(kRows),
                          [](const auto& target) { return std::string(target.param.name); });
 
-TEST(FuzzReplayTest, EveryFolderHasItsTarget) {
+TEST(FuzzReplayTest, EveryFolderHasATarget) {
   for (const char* kind : {"corpus", "cases"}) {
     for (const auto& folder : files_of(std::string(TIDEMILL_TEST_DIR "/fuzz/") + kind)) {
       const auto is_named = [&folder](const Row& row) { return folder.filename() == row.name; };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run's YAML file, and after NUL bytes what the command line puts over it.
+// Fuzzes run files. The input is a YAML file and, after NUL bytes, overrides of the command line.
 #include <vector>
 
 #include "configs/load.hpp"
@@ -8,9 +8,9 @@
 namespace tidemill::fuzz {
 
 void run_file(std::string_view input) {
-  constexpr std::size_t kMostParts = 4;
+  constexpr std::size_t kMaxParts = 4;
   static const auto schema = Schema<configs::RunConfig>::described();
-  const auto parts = parts_of(input, kMostParts);
+  const auto parts = parts_of(input, kMaxParts);
   std::vector<configs::Override> overrides;
   for (std::size_t i = 1; i < parts.size(); ++i) {
     if (!parts[i].empty()) {
@@ -25,8 +25,9 @@ void run_file(std::string_view input) {
   }
   const std::string text = configs::resolved_text(schema, run.value().value);
   const auto again = configs::read_run_config(schema, text, "AGAIN");
-  require_ok(again.status(), "what was printed can be read");
-  require(configs::resolved_text(schema, again.value().value) == text, "a run survives printing");
+  require_ok(again.status(), "a printed run can be read");
+  require(configs::resolved_text(schema, again.value().value) == text,
+          "a run survives printing and reading");
 }
 
 }  // namespace tidemill::fuzz

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs one fuzz target for TIDEMILL_FUZZ_SECONDS (60). What it learns stays in WORK/corpus for the next
-# run; what it finds goes to WORK/findings.
+# Runs one fuzz target for TIDEMILL_FUZZ_SECONDS (default 60). New inputs are kept in WORK/corpus for the
+# next run. Inputs that fail are written to WORK/findings.
 #   run_target.sh PROGRAM NAME WORK [FLAG or FOLDER]...
 set -euo pipefail
 
@@ -15,7 +15,7 @@ done
 flags=()
 [[ -s $work/$name.seeds ]] && flags+=("-seed_inputs=@$work/$name.seeds")
 [[ -e $here/dictionaries/$name.dict ]] && flags+=("-dict=$here/dictionaries/$name.dict")
-# The quarantine of freed memory would count as what an input takes.
+# A small quarantine, because quarantined memory counts toward the memory limit of an input.
 export ASAN_OPTIONS=quarantine_size_mb=16:${ASAN_OPTIONS:-}
 exec "$program" -max_total_time="${TIDEMILL_FUZZ_SECONDS:-60}" -timeout=10 -rss_limit_mb=1024 \
   -malloc_limit_mb=512 -print_final_stats=1 -artifact_prefix="$work/findings/$name/" \

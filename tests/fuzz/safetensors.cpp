@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole tensor file.
+// Fuzzes tensor files.
 #include "base/digest.hpp"
 #include "base/tensor_file.hpp"
 #include "tests/fuzz/target.hpp"
@@ -12,7 +12,7 @@ void safetensors(std::string_view input) {
   const auto copied = read_tensor_file(file.path(), TensorPlacement::kCopied);
   const auto mapped = read_tensor_file(file.path(), TensorPlacement::kMapped);
   require(copied.status().message() == mapped.status().message(),
-          "a file is refused however it is placed");
+          "a refusal does not depend on placement");
   if (!copied.ok()) {
     require_refusal(copied.status(), file.path() + ": ");
     return;
@@ -26,13 +26,13 @@ void safetensors(std::string_view input) {
     return Status();
   };
   require_ok(stream_tensor_file(mapped.value().tensors, mapped.value().metadata, sink),
-             "what was read can be written");
+             "tensors that were read can be written");
   static MemoryFile again;
   again.fill(written);
   const auto reread = read_tensor_file(again.path(), TensorPlacement::kMapped);
-  require_ok(reread.status(), "what was written can be read");
-  require(digest == digest_tensors(reread.value().tensors), "tensors survive writing");
-  require(copied.value().metadata == reread.value().metadata, "metadata survives writing");
+  require_ok(reread.status(), "a written file can be read");
+  require(digest == digest_tensors(reread.value().tensors), "tensors survive a round trip");
+  require(copied.value().metadata == reread.value().metadata, "metadata survives a round trip");
 }
 
 }  // namespace tidemill::fuzz

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model.safetensors.index.json of a model in two shards.
+// Fuzzes the model.safetensors.index.json of a model in two shards.
 #include <span>
 
 #include "base/digest.hpp"
@@ -21,7 +21,8 @@ std::string tensor_file_bytes(const TensorMap& tensors) {
   return bytes;
 }
 
-// A directory with a model's config and its shards "a" (what begins with "model.layers") and "b".
+// A directory with the config of a model and its shards "a" (tensors that begin with
+// "model.layers") and "b" (all others).
 class ShardedModel {
 public:
   ShardedModel() : directory_(test::memory_directory_path()) {
@@ -69,7 +70,7 @@ void shard_index(std::string_view input) {
     return;
   }
   require(digest_tensors(opened.value().tensors) == model.digest(),
-          "an index that is taken gives the whole model");
+          "an accepted index gives the whole model");
 }
 
 }  // namespace tidemill::fuzz

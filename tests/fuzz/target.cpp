@@ -12,14 +12,15 @@ namespace tidemill::fuzz {
 
 namespace {
 
-// Two quoted texts of 80 bytes, four characters for each byte, and words around them.
-constexpr std::size_t kMostRefusalBytes = 800;
+// Enough for two quoted texts of 80 bytes, four characters for each byte, and the words around
+// them.
+constexpr std::size_t kMaxRefusalBytes = 800;
 
 }  // namespace
 
-void require(bool holds, const std::string& promise) {
+void require(bool holds, const std::string& invariant) {
   if (!holds) {
-    throw BrokenPromise(promise);
+    throw InvariantViolation(invariant);
   }
 }
 
@@ -27,12 +28,12 @@ void require_ok(const Status& status, const std::string& what) {
   require(status.ok(), what + ": " + status.to_string());
 }
 
-void require_refusal(const Status& status, std::string_view place) {
+void require_refusal(const Status& status, std::string_view location) {
   const std::string& message = status.message();
   require(!status.ok(), "refused without a failure");
-  require(message.size() > place.size() && message.starts_with(place),
-          "a refusal begins with \"" + std::string(place) + "\": " + message);
-  require(message.size() <= place.size() + kMostRefusalBytes,
+  require(message.size() > location.size() && message.starts_with(location),
+          "a refusal begins with \"" + std::string(location) + "\": " + message);
+  require(message.size() <= location.size() + kMaxRefusalBytes,
           "a refusal is a short line: " + message);
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20U || c == 0x7F; };
   require(std::none_of(message.begin(), message.end(), is_control),
@@ -53,7 +54,7 @@ std::vector<std::string_view> parts_of(std::string_view input, std::size_t count
 MemoryFile::MemoryFile()
     : descriptor_(::memfd_create("input", MFD_CLOEXEC)),
       path_("/proc/self/fd/" + std::to_string(descriptor_)) {
-  TIDEMILL_CHECK(descriptor_ >= 0) << "no file in memory";
+  TIDEMILL_CHECK(descriptor_ >= 0) << "memfd_create failed";
 }
 
 MemoryFile::~MemoryFile() {

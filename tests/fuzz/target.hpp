@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fuzz targets are made of. A target reads one input as if it were a file of somebody else's,
-// and throws when a promise of the reader is broken; a sanitizer sees the rest.
+// Building blocks of fuzz targets. A target reads one input like an untrusted file and throws if
+// the reader violates one of its invariants. Sanitizers detect other errors.
 #pragma once
 
 #include <stdexcept>
@@ -12,25 +12,27 @@
 
 namespace tidemill::fuzz {
 
-/// A promise that an input showed to be broken.
-class BrokenPromise : public std::runtime_error {
+/// Reports an invariant that an input violated.
+class InvariantViolation : public std::runtime_error {
 public:
   using std::runtime_error::runtime_error;
 };
 
-/// Throws `BrokenPromise` unless `holds`.
-void require(bool holds, const std::string& promise);
+/// Throws `InvariantViolation` naming `invariant` unless `holds`.
+void require(bool holds, const std::string& invariant);
 
-/// Requires that `status` is success; `what` says whose.
+/// Requires that `status` is a success. `what` names the invariant.
 void require_ok(const Status& status, const std::string& what);
 
-/// Requires that a refusal is one short line that begins with `place`, without control characters.
-void require_refusal(const Status& status, std::string_view place);
+/// Requires that `status` is a failure whose message is one short line that begins with `location`
+/// and contains no control characters.
+void require_refusal(const Status& status, std::string_view location);
 
-/// Cuts `input` at its first `count - 1` NUL bytes; what is not there is empty.
+/// Cuts `input` at its first `count - 1` NUL bytes and returns `count` parts. Missing parts are
+/// empty.
 [[nodiscard]] std::vector<std::string_view> parts_of(std::string_view input, std::size_t count);
 
-/// A regular file in memory, with a path by which readers of files open it.
+/// A file in memory. It has a path, so that file readers can open it.
 class MemoryFile {
 public:
   MemoryFile();
@@ -47,10 +49,10 @@ private:
   std::string path_;
 };
 
-/// Writes `bytes` as `path`, without making them durable.
+/// Writes `bytes` to the file `path`, without making them durable.
 void put_file(const std::string& path, std::string_view bytes);
 
-/// Reads one input.
+/// A fuzz target: runs the checks on one input.
 using Target = void (*)(std::string_view input);
 
 void adapter_config(std::string_view input);

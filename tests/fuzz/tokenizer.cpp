@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer.json, and after NUL bytes a text for it and the name of a token that should be there.
+// Fuzzes tokenizer.json. The input is the file and, after NUL bytes, a text to encode and the name
+// of the begin token.
 #include "engines/tokenizer/tokenizer.hpp"
 
 #include <algorithm>
@@ -18,7 +19,8 @@ using engines::SpecialTokenText;
 using engines::Tokenizer;
 using engines::TokenizerSpec;
 
-// Whether decoding gives back what was encoded: nothing is normalized, added or swallowed.
+// Returns whether decoding must give back the encoded text, because the tokenizer does not
+// normalize text, add a space or strip white space.
 bool is_faithful(const TokenizerSpec& spec) {
   return spec.normalizer == TokenizerSpec::Normalizer::kNone && !spec.add_prefix_space &&
          spec.added_tokens.empty();
@@ -27,24 +29,24 @@ bool is_faithful(const TokenizerSpec& spec) {
 void try_text(const Tokenizer& tokenizer, bool faithful, std::string_view text) {
   const auto encoding = tokenizer.encode_with_spans(text, AddSpecialTokens::kNo);
   const auto ids = tokenizer.encode(text, AddSpecialTokens::kNo);
-  require(ids.status().message() == encoding.status().message(), "spans change no refusal");
+  require(ids.status().message() == encoding.status().message(), "spans do not change a refusal");
   if (!ids.ok()) {
     require_refusal(ids.status(), "");
     return;
   }
-  require(ids.value() == encoding.value().ids, "spans change no ids");
+  require(ids.value() == encoding.value().ids, "spans do not change the ids");
   require(encoding.value().spans.size() == ids.value().size(), "each id has a span");
   for (const engines::TextSpan& span : encoding.value().spans) {
-    require(span.begin <= span.end && span.end <= text.size(), "spans lie in the text");
+    require(span.begin <= span.end && span.end <= text.size(), "spans are inside the text");
   }
   for (const std::int32_t id : ids.value()) {
-    require(tokenizer.contains(id), "encoding gives tokens");
+    require(tokenizer.contains(id), "encoding gives ids of tokens");
   }
   const std::string decoded = tokenizer.decode(ids.value(), SpecialTokenText::kKeep);
   require(!find_invalid_utf8(decoded), "decoding gives UTF-8");
-  require(!faithful || decoded == text, "decoding gives the text back");
+  require(!faithful || decoded == text, "decoding gives back the text");
   const auto around = tokenizer.encode(text, AddSpecialTokens::kYes);
-  require_ok(around.status(), "tokens around a text change no refusal");
+  require_ok(around.status(), "adding tokens around a text does not make it fail");
   for (const std::int32_t id : around.value()) {
     require(tokenizer.contains(id), "tokens around a text exist");
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies beside a tokenizer.json: tokenizer_config.json, special_tokens_map.json and
-// chat_template.jinja, with NUL bytes between.
+// Fuzzes the files next to a tokenizer.json. The input is tokenizer_config.json,
+// special_tokens_map.json and chat_template.jinja, separated by NUL bytes.
 #include "engines/tokenizer/tokenizer_config.hpp"
 
 #include "base/utf8.hpp"
@@ -25,7 +25,7 @@ void tokenizer_config(std::string_view input) {
     require(!find_invalid_utf8(name) && !find_invalid_utf8(text), "templates are UTF-8");
   }
   for (const engines::DeclaredToken& token : config.value().declared_tokens) {
-    require(token.id >= 0, "ids of declared tokens are no less than 0");
+    require(token.id >= 0, "ids of declared tokens are not negative");
   }
 }
 

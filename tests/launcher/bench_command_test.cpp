@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tidemill bench`: what it prints and refuses, and how it sees that others use the cores.
+// Tests `tidemill bench`: its output, its errors, and how it detects load from other processes.
 #include <cmath>
 
 #include "engines/formats/model_files.hpp"
@@ -16,7 +16,7 @@ namespace {
 
 class BenchCommandTest : public CommandTest {};
 
-TEST_F(BenchCommandTest, PrintsOneFigureALine) {
+TEST_F(BenchCommandTest, PrintsOneFigurePerLine) {
   const Outcome outcome = run({"bench", "engine", "--preset", "3.7m", "--figure", "decode_b1_f32",
                                "--figure", "lora_step_bf16_b1", "--json"});
   ASSERT_EQ(outcome.code, kDone) << outcome.err;
@@ -49,7 +49,7 @@ TEST_F(BenchCommandTest, TheProfileCoversTheSteps) {
   EXPECT_NE(outcome.out.find("operations cover "), std::string::npos) << outcome.out;
 }
 
-TEST_F(BenchCommandTest, RefusesWhatItDoesNotKnow) {
+TEST_F(BenchCommandTest, RefusesUnknownArguments) {
   for (const auto& [arguments, named] :
        {std::pair<std::vector<std::string>, std::string>{{"bench"}, "WHAT"},
         {{"bench", "store"}, "engine"},
@@ -65,7 +65,7 @@ TEST_F(BenchCommandTest, RefusesWhatItDoesNotKnow) {
   }
 }
 
-TEST(RandomModel, PresetsHaveTheSizesTheirNamesSay) {
+TEST(RandomModel, PresetsHaveTheSizesInTheirNames) {
   for (const auto& [name, millions] :
        {std::pair{"3.7m", 3.7}, {"15m", 15.0}, {"197m", 197.0}, {"600m", 600.0}}) {
     const engines::ModelConfig config = preset_config(name).value();
@@ -76,7 +76,7 @@ TEST(RandomModel, PresetsHaveTheSizesTheirNamesSay) {
   EXPECT_FALSE(preset_config("7b").ok());
 }
 
-TEST(RandomModel, IsTheSameEveryTimeAndComplete) {
+TEST(RandomModel, IsReproducibleAndComplete) {
   const engines::ModelConfig config = preset_config("3.7m").value();
   const engines::ModelFiles one = random_model(config, DType::kBF16);
   const engines::ModelFiles two = random_model(config, DType::kBF16);
@@ -99,7 +99,7 @@ constexpr const char* kStat =
     "cpu1 100 10 30 400 40 1 2 10 0 0\n"
     "intr 1 2 3\n";
 
-TEST(ForeignLoad, CountsTheCoresNamedAndNoGuestTwice) {
+TEST(ForeignLoad, CountsTheGivenCoresAndGuestTimeOnce) {
   const CoreTimes first = core_times(kStat, {0});
   EXPECT_DOUBLE_EQ(first.busy, 4.4);
   EXPECT_DOUBLE_EQ(first.total, 9.9);
@@ -110,7 +110,7 @@ TEST(ForeignLoad, CountsTheCoresNamedAndNoGuestTwice) {
   EXPECT_DOUBLE_EQ(none.total, 0.0);
 }
 
-TEST(Figure, IsAShareOfItsLimitForTimesToo) {
+TEST(Figure, RatioOfTimesIsInverted) {
   Figure figure{"x", 50.0, "tok/s", "a limit", 100.0};
   EXPECT_DOUBLE_EQ(figure.ratio(), 0.5);
   figure.unit = "s";
@@ -119,7 +119,7 @@ TEST(Figure, IsAShareOfItsLimitForTimesToo) {
   EXPECT_DOUBLE_EQ(figure.ratio(), 0.0);
 }
 
-TEST(TimedProcess, SaysWhenEachLineCame) {
+TEST(TimedProcess, RecordsWhenEachLineWasPrinted) {
   const test::TemporaryDirectory directory;
   const auto process = run_timed({"/bin/sh", "-c", "echo one; sleep 0.2; echo two; pwd"},
                                  directory.path(), std::chrono::minutes(1));
@@ -134,10 +134,10 @@ TEST(TimedProcess, SaysWhenEachLineCame) {
   EXPECT_GT(process.value().peak_bytes, 0.0);
 }
 
-TEST(TimedProcess, FailuresSayWhy) {
+TEST(TimedProcess, ErrorsNameTheReason) {
   const test::TemporaryDirectory directory;
-  const auto ran = [&](const std::vector<std::string>& command, Duration patience) {
-    return run_timed(command, directory.path(), patience).status();
+  const auto ran = [&](const std::vector<std::string>& command, Duration timeout) {
+    return run_timed(command, directory.path(), timeout).status();
   };
   const Status refused = ran({"/bin/sh", "-c", "echo wrong >&2; exit 3"}, std::chrono::minutes(1));
   EXPECT_EQ(refused.message(), "/bin/sh: ended with 3: wrong");
@@ -146,7 +146,7 @@ TEST(TimedProcess, FailuresSayWhy) {
   EXPECT_FALSE(ran({"/no/such/program"}, std::chrono::minutes(1)).ok());
 }
 
-TEST(ProfileTable, ShowsTheDearestFirstAndWhatIsCovered) {
+TEST(ProfileTable, ShowsTheMostExpensiveFirstAndTheCoverage) {
   StepProfile profile;
   profile.seconds = 0.1;
   profile.peaks = {100e9, 200e9, 20e9};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Curves, character by character.
-#include "launcher/looking/chart.hpp"
+// Compares drawn curves character by character.
+#include "launcher/inspect/chart.hpp"
 
 #include <array>
 #include <sstream>
@@ -36,7 +36,7 @@ TEST(ChartTest, ABrailleCharacterHoldsEightDots) {
   EXPECT_EQ(chart.find('*'), std::string::npos);
 }
 
-TEST(ChartTest, EveryLineFitsWhateverTheNumbers) {
+TEST(ChartTest, EveryLineFitsForAnyNumbers) {
   std::vector<ChartPoint> points;
   for (int i = 0; i < 5000; ++i) {
     points.push_back({static_cast<double>(i), (i % 7) * -1.23456789e-12 + (i == 9 ? 1e300 : 0)});
@@ -53,9 +53,9 @@ TEST(ChartTest, EveryLineFitsWhateverTheNumbers) {
   }
 }
 
-TEST(ChartTest, DrawsALevelLineOnePointAndNone) {
-  const std::array<ChartPoint, 2> level{{{1, 5.0}, {9, 5.0}}};
-  EXPECT_THAT(draw_chart("x", level, {30, 3, ChartGlyphs::kAscii}),
+TEST(ChartTest, DrawsAHorizontalLineOnePointAndNoPoints) {
+  const std::array<ChartPoint, 2> flat{{{1, 5.0}, {9, 5.0}}};
+  EXPECT_THAT(draw_chart("x", flat, {30, 3, ChartGlyphs::kAscii}),
               HasSubstr("         5 +******************\n"));
   const std::array<ChartPoint, 1> one{{{7, 0.0}}};
   EXPECT_THAT(draw_chart("x", one, {30, 3, ChartGlyphs::kAscii}), HasSubstr("         0 +*\n"));

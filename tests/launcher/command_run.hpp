@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs commands of the program in this process, on files of a folder that goes away.
+// Runs commands of the program within the test process, on files in a temporary folder.
 #pragma once
 
 #include <fstream>
@@ -22,13 +22,13 @@ inline nlohmann::json read_json(const std::string& path) {
   return nlohmann::json::parse(stream);
 }
 
-/// What a run of the program left.
+/// The exit code and the output of a command.
 struct Outcome {
   int code = 0;
   std::string out;
   std::string err;
 
-  /// Returns standard output as one JSON value a line.
+  /// Parses each line of standard output as a JSON value.
   [[nodiscard]] std::vector<nlohmann::json> lines() const {
     std::vector<nlohmann::json> parsed;
     std::istringstream stream(out);
@@ -48,7 +48,7 @@ protected:
     std::ofstream(path(name), std::ios::binary) << text;
     return path(name);
   }
-  /// Writes one value a line and returns the file's path.
+  /// Writes one value per line and returns the path of the file.
   std::string write_lines(const std::string& name, const std::vector<nlohmann::json>& lines) const {
     std::string text;
     for (const auto& line : lines) {

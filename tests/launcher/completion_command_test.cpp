@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `completion`: what a shell offers, asked of bash itself; and that no option is forgotten.
+// Tests `completion`: what bash offers with the script, and that the scripts have all options and
+// keys.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -30,7 +31,7 @@ protected:
   void SetUp() override {
     write("bash.sh", run({"completion", "bash"}).out);
     write("rl.yaml", "workflow: rl\n");
-    write("sft.yml", "# an own one\nworkflow: sft  # tuning\n");
+    write("sft.yml", "# another workflow\nworkflow: sft  # tuning\n");
     write("notes.txt", "");
     for (const char* name : {"runs/first", "runs/second", "runs/none"}) {
       std::filesystem::create_directories(path(name));
@@ -39,7 +40,7 @@ protected:
     write("runs/second/run.yaml", "");
   }
 
-  // What bash offers when the cursor stands behind `line`.
+  // Returns what bash offers if the cursor is at the end of `line`.
   [[nodiscard]] Words offered(const std::string& line,
                               const std::string& word_breaks = " \t\n\"'><=;|&(:") const {
     write("line", line);
@@ -70,13 +71,14 @@ TEST_F(CompletionTest, OffersCommandsAndOptions) {
   EXPECT_THAT(offered("./mill sch"), ElementsAre("schema"));
 }
 
-TEST_F(CompletionTest, OffersWhatAnOptionOrArgumentTakes) {
+TEST_F(CompletionTest, OffersTheValuesOfOptionsAndArguments) {
   EXPECT_THAT(offered("tidemill check --log-level d"), ElementsAre("debug"));
   EXPECT_THAT(offered("tidemill completion "), ElementsAre("bash", "zsh", "fish"));
   EXPECT_THAT(offered("tidemill run "), UnorderedElementsAre("rl.yaml", "sft.yml", "runs"));
   EXPECT_THAT(offered("tidemill run --dry-run r"), UnorderedElementsAre("rl.yaml", "runs"));
   EXPECT_THAT(offered("tidemill tokenize m --input n"), ElementsAre("notes.txt"));
-  EXPECT_THAT(offered("tidemill generate ru"), ElementsAre("runs"));  // a folder of a model
+  EXPECT_THAT(offered("tidemill generate ru"),
+              ElementsAre("runs"));  // a directory, since it may be a model
   for (const char* command : {"show", "resume", "export"}) {
     EXPECT_THAT(offered(std::string("tidemill ") + command + " "),
                 UnorderedElementsAre("runs/first", "runs/second"));
@@ -94,10 +96,10 @@ TEST_F(CompletionTest, OffersKeysOfTheWorkflowThatTheFileNames) {
   EXPECT_THAT(sft, Not(Contains("rollout.group_size=")));
   EXPECT_THAT(offered("tidemill run rl.yaml train.st"), ElementsAre("train.steps="));
   EXPECT_THAT(offered("tidemill run gone.yaml train.seq"),
-              ElementsAre("train.sequences_per_step="));  // unknown: keys of all
+              ElementsAre("train.sequences_per_step="));  // unknown workflow: keys of all
 }
 
-TEST_F(CompletionTest, OffersTheNamesAKeyMayHave) {
+TEST_F(CompletionTest, OffersTheValuesOfAKey) {
   EXPECT_THAT(offered("tidemill run rl.yaml train.schedule=co"),
               UnorderedElementsAre("constant", "cosine"));
   EXPECT_THAT(offered("tidemill run rl.yaml train.schedule=co", " "),
@@ -107,14 +109,14 @@ TEST_F(CompletionTest, OffersTheNamesAKeyMayHave) {
   EXPECT_THAT(offered("tidemill run rl.yaml seed="), IsEmpty());
 }
 
-TEST_F(CompletionTest, KnowsEveryOptionThatHelpShows) {
+TEST_F(CompletionTest, HasEveryOptionThatHelpShows) {
   const std::regex option("--[a-z][a-z-]*");
   for (const auto& command : all_commands()) {
     const std::string help = run({command->name(), "--help"}).out;
     const std::string options = help.substr(0, help.find("Example: "));
     const Words known = offered("tidemill " + command->name() + " --");
     std::set<std::string> shown;
-    // Options stand at the begin of a line; their explanations may name others.
+    // An option is at the beginning of a line; its help may mention others.
     std::istringstream lines(options);
     for (std::string line; std::getline(lines, line);) {
       std::smatch match;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Kills a run, resumes it, and reads its event file with a parser of its own.
+"""Kills a run, resumes it, and reads its event file with an independent parser.
 
-The file must be what TensorBoard expects, record for record what metrics.jsonl says, and hold no step
-twice. The parser knows TFRecord frames, CRC-32C and the wire format of protocol buffers, and nothing
-of the program.
+The file must have the format that TensorBoard expects, agree with metrics.jsonl record for record, and
+contain no step twice. The parser implements TFRecord frames, CRC-32C and the wire format of protocol
+buffers, and uses no code of the program.
 
 Usage: event_file_test.py TIDEMILL SOURCE_DIRECTORY
 """
@@ -34,7 +34,7 @@ def masked(data):
 
 
 def records(data):
-    """Yields the content of each record; fails on a wrong checksum or a torn end."""
+    """Yields the content of each record. Fails if a checksum is wrong or the last record is incomplete."""
     while data:
         head, (size, crc) = data[:8], struct.unpack("<QI", data[:12])
         assert crc == masked(head), "checksum of a length"
@@ -55,7 +55,7 @@ def varint(data, at):
 
 
 def fields(data):
-    """Yields (number, value) of a protocol buffer."""
+    """Yields the fields of a protocol buffer as (number, value)."""
     at = 0
     while at < len(data):
         key, at = varint(data, at)
@@ -96,20 +96,20 @@ def float32(value):
 def metrics(path):
     lines = []
     for line in path.read_text().splitlines():
-        figures = json.loads(line)
-        kind, step = figures.pop("kind"), figures.pop("step")
+        values = json.loads(line)
+        kind, step = values.pop("kind"), values.pop("step")
         lines.append((step, {f"{kind}/{name}": float32(value)
-                             for name, value in figures.items() if value is not None}))
+                             for name, value in values.items() if value is not None}))
     return lines
 
 
 def run_and_kill(program, folder, metrics_file):
-    """Kills the run between two commits, and returns how many lines it had written."""
+    """Kills the run between two commits. Returns how many lines it had written to metrics.jsonl."""
     run = subprocess.Popen([program, "run", "small.yaml"], cwd=folder, stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + DEADLINE_S
     while not metrics_file.exists() or metrics_file.read_bytes().count(b"\n") < 12:
-        assert run.poll() is None and time.monotonic() < deadline, "the run did not get so far"
+        assert run.poll() is None and time.monotonic() < deadline, "the run ended or hangs"
         time.sleep(0.001)
     run.kill()
     run.wait()

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `export`: what a run or a merge leaves on disk is the model it came from.
+// Tests `export`: exported runs and merges have the expected weights, and wrong targets are
+// refused.
 #include <gmock/gmock.h>
 
 #include "base/digest.hpp"
@@ -35,7 +36,7 @@ void expect_equal(const TensorMap& a, const TensorMap& b) {
 
 class ExportTest : public CommandTest {
 protected:
-  // Commits as a run does, and returns the run's directory.
+  // Writes a commit as a run does. Returns the run's directory.
   std::string commit(storage::Checkpoint state, const std::string& model, const char* adapter) {
     const auto base = engines::open_model(model);
     EXPECT_TRUE(base.ok()) << base.status().message();
@@ -44,7 +45,7 @@ protected:
                                digest_tensors(base.value().tensors) + R"(", "step": 3})";
     return commit(std::move(state));
   }
-  // Commits as a run does that trained the adapter of the directory `source`.
+  // Writes a commit as a run does that trained the adapter in `source`.
   std::string commit_adapter(const std::string& model, const std::string& source) {
     const auto base = engines::open_model(model);
     EXPECT_TRUE(base.ok()) << base.status().message();
@@ -68,7 +69,7 @@ protected:
   }
 };
 
-TEST_F(ExportTest, AModelRunGivesTheFilesTypesBack) {
+TEST_F(ExportTest, AModelIsExportedInTheTypesOfItsFiles) {
   const std::string model = kGolden + "models/llama-bf16-sharded";
   const auto base = engines::open_model(model);
   ASSERT_TRUE(base.ok());
@@ -87,7 +88,7 @@ TEST_F(ExportTest, AModelRunGivesTheFilesTypesBack) {
   expect_equal(base.value().tensors, exported.value().tensors);
   EXPECT_TRUE(std::filesystem::exists(path("out/tokenizer.json")));
 
-  // One commit by its manifest.
+  // A single commit, given by its manifest.
   std::string manifest;
   for (const auto& entry : std::filesystem::directory_iterator(run_path + "/checkpoints")) {
     if (entry.path().filename().string().starts_with("commit-")) {
@@ -102,7 +103,7 @@ TEST_F(ExportTest, AModelRunGivesTheFilesTypesBack) {
             "--merge: " + run_path + " trained no adapter\n");
 }
 
-TEST_F(ExportTest, AnAdapterRunGivesAnAdapterOrAMergedModel) {
+TEST_F(ExportTest, AnAdapterRunIsExportedAsAnAdapterOrMerged) {
   const std::string model = kGolden + "models/llama-tiny";
   const std::string source = kGolden + "adapters/lora-qv";
   const auto base = engines::open_model(model);
@@ -118,7 +119,8 @@ TEST_F(ExportTest, AnAdapterRunGivesAnAdapterOrAMergedModel) {
   ASSERT_TRUE(trained.ok()) << trained.status().message();
   expect_equal(trained.value().tensors, exported.value().tensors);
 
-  // The run's merge and that of the adapter's directory are the same model, and not the base.
+  // Merging the run and merging the adapter's directory give the same model, which differs from the
+  // base.
   ASSERT_EQ(run({"export", run_path, path("a"), "--merge"}).code, kDone);
   ASSERT_EQ(run({"export", model, path("b"), "--merge", "--adapter", source}).code, kDone);
   const auto a = engines::open_model(path("a"));
@@ -131,7 +133,7 @@ TEST_F(ExportTest, AnAdapterRunGivesAnAdapterOrAMergedModel) {
   EXPECT_EQ(bytes_of(a.value().tensors.at(kept)), bytes_of(base.value().tensors.at(kept)));
 }
 
-TEST_F(ExportTest, ATiedModelWhoseHeadIsItsOwnIsWrittenUntied) {
+TEST_F(ExportTest, ATiedModelWithATrainedHeadIsExportedUntied) {
   const std::string model = kGolden + "models/qwen2-tiny";
   auto base = engines::open_model(model);
   ASSERT_TRUE(base.ok() && base.value().config.tie_word_embeddings);
@@ -153,7 +155,7 @@ TEST_F(ExportTest, ATiedModelWhoseHeadIsItsOwnIsWrittenUntied) {
             bytes_of(base.value().tensors.at("model.embed_tokens.weight")));
 }
 
-TEST_F(ExportTest, MergesIntoNoOtherBaseThanTheRuns) {
+TEST_F(ExportTest, MergesOnlyIntoTheBaseOfTheRun) {
   const std::string model = path("base");
   std::filesystem::copy(kGolden + "models/llama-tiny", model);
   const auto base = engines::open_model(model);
@@ -169,7 +171,7 @@ TEST_F(ExportTest, MergesIntoNoOtherBaseThanTheRuns) {
   const Outcome changed = run({"export", run_path, path("b"), "--merge"});
   EXPECT_EQ(changed.code, kRefused);
   EXPECT_EQ(changed.err, model + ": not the model that the run began with\n");
-  EXPECT_EQ(run({"export", run_path, path("c")}).code, kDone);  // the adapter alone
+  EXPECT_EQ(run({"export", run_path, path("c")}).code, kDone);  // without --merge
 }
 
 TEST_F(ExportTest, RefusesWhatItCannotExport) {
@@ -190,10 +192,10 @@ TEST_F(ExportTest, RefusesWhatItCannotExport) {
   state.blobs["meta.json"] = R"({"format": 2, "model": "m", "adapter": false, "step": 1})";
   const std::string newer = commit(std::move(state));
   EXPECT_EQ(run({"export", newer, path("out")}).err,
-            newer + ": meta.json: format 2 is of a newer version of tidemill\n");
+            newer + ": meta.json: format 2 was written by a newer version of tidemill\n");
 }
 
-TEST_F(ExportTest, AFileThatIsNoManifestIsNamed) {
+TEST_F(ExportTest, AFileThatIsNotAManifestIsNamed) {
   const std::string file = write("run.yaml", "workflow: rl\n");
   const Outcome outcome = run({"export", file, path("out")});
   EXPECT_EQ(outcome.code, kRefused);
@@ -221,15 +223,15 @@ TEST_F(ExportTest, WritesOnlyOverItsOwnKind) {
   };
   const std::vector<Case> cases{
       {{"export", run_path, path("model")},
-       path("model") + ": holds chat_template.jinja, which is no part of an exported adapter"},
+       path("model") + ": contains chat_template.jinja, which is not part of an exported adapter"},
       {{"export", run_path, path("adapter"), "--merge"},
-       path("adapter") + ": holds adapter_config.json, which is no part of an exported model"},
+       path("adapter") + ": contains adapter_config.json, which is not part of an exported model"},
       {{"export", model, path("adapter"), "--merge", "--adapter", source},
-       path("adapter") + ": holds adapter_config.json, which is no part of an exported model"},
+       path("adapter") + ": contains adapter_config.json, which is not part of an exported model"},
       {{"export", run_path, path("notes")},
-       path("notes") + ": holds mine.txt, which is no part of an exported adapter"},
+       path("notes") + ": contains mine.txt, which is not part of an exported adapter"},
       {{"export", run_path, run_path},
-       run_path + ": holds checkpoints, which is no part of an exported adapter"},
+       run_path + ": contains checkpoints, which is not part of an exported adapter"},
   };
   for (const Case& item : cases) {
     const Outcome outcome = run(item.arguments);

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that a run's process peaks at what the run expects of it before its first step, and that
-what it would keep for speed alone gives way to `device.memory_bytes`.
+"""Checks that the peak memory of a run's process is what the run expected before its first step, and
+that generated rows, which are kept only to save time, are not kept if `device.memory_bytes` is too
+small.
 
 Usage: memory_plan.py PROGRAM SOURCE_DIR
 
-Runs the README's configurations and a short run, each in a process of its own, and compares the
-printed estimate with the peak of the process as the system counts it.
+Runs the README's configurations and a short run, each in a separate process, and compares the
+printed estimate with the peak that the system reports for the process.
 """
 import json
 import os
@@ -15,19 +16,19 @@ import subprocess
 import sys
 import tempfile
 
-# What the allocator keeps between blocks, and what of the program's code runs, are not known before.
+# The overhead of the allocator and the part of the program's code that runs cannot be predicted.
 BOUND = 0.10
 
 RUNS = (
     ["quickstart"],
     ["quickstart-sft"],
-    # Ends before its first commit and holds one evaluation: less is cached at a time.
+    # Ends before its first commit and has only one evaluation, so less is cached at a time.
     ["quickstart", "train.steps=30"],
 )
 
 
 def folder_of(source: str) -> tempfile.TemporaryDirectory:
-    """Returns a folder to run in, with the configurations and their data."""
+    """Returns a folder for runs, with links to the configurations and their data."""
     folder = tempfile.TemporaryDirectory()
     for entry in ("configs", "examples"):
         os.symlink(os.path.join(source, entry), os.path.join(folder.name, entry))
@@ -35,7 +36,7 @@ def folder_of(source: str) -> tempfile.TemporaryDirectory:
 
 
 def peak_of(arguments: list, folder: str) -> tuple:
-    """Returns what a program printed, and the most memory it held, in bytes."""
+    """Runs a program. Returns its standard error and its peak memory in bytes."""
     process = subprocess.Popen(arguments, cwd=folder, stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True)
     printed = process.stderr.read()
@@ -46,7 +47,7 @@ def peak_of(arguments: list, folder: str) -> tuple:
 
 
 def plan_of(program: str, folder: str, *over: str) -> dict:
-    """Returns what the quickstart on policy says of its memory before it begins, in bytes by part."""
+    """Returns the memory plan of an on-policy quickstart run: bytes by part."""
     printed = subprocess.run([program, "run", "configs/quickstart.yaml", "staleness.max=0", "--dry-run", "--json", *over],
                              cwd=folder, capture_output=True, text=True)
     if printed.returncode != 0:
@@ -55,14 +56,14 @@ def plan_of(program: str, folder: str, *over: str) -> dict:
 
 
 def check_rows_give_way(program: str, folder: str) -> None:
-    """Checks that rows are kept for training only where memory allows it; another process than the
-    first, as a process grows by what it has tried."""
+    """Checks that generated rows are kept for training only if memory allows. Uses one process for each
+    plan, since planning itself makes a process grow."""
     most = plan_of(program, folder)["memory_bytes"]
     less = plan_of(program, folder, f"device.memory_bytes={most['total'] - most['generated'] // 2}")
     left = [less[which]["generated"] for which in ("memory_bytes", "expected_memory_bytes")]
-    print(f"rows kept: {most['generated']} bytes, and {left} where half of them fit")
+    print(f"rows kept: {most['generated']} bytes, and {left} bytes if only half of them fit")
     if most["generated"] <= 0 or left != [0, 0]:
-        sys.exit("rows are kept, or not, against what memory allows")
+        sys.exit("rows are not kept although they fit, or kept although they do not")
 
 
 def main() -> None:
@@ -78,7 +79,7 @@ def main() -> None:
         print(f"{' '.join([name, *over])}: expected {expected} MiB, peak {peak / (1 << 20):.1f} MiB, {share:.3f}")
         failed = failed or abs(share - 1) > BOUND
     if failed:
-        sys.exit("the estimate is off")
+        sys.exit("an estimate is wrong by more than 10%")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `score` and `generate` on the golden models, as a program that drives them sees it.
+// Tests `score` and `generate` with the golden models.
 #include <cmath>
 #include <iostream>
 #include <limits>
@@ -36,7 +36,7 @@ struct Difference {
   [[nodiscard]] double rms() const { return std::sqrt(sum_squares / static_cast<double>(count)); }
 };
 
-// Logits "0", "1", ... against those of a golden file.
+// Compares the logits "0", "1", ... of `file` with those of a golden file.
 Difference compare_logits(const std::string& file, const std::string& golden,
                           const std::string& prefix, std::size_t num_tensors) {
   Difference difference;
@@ -75,7 +75,7 @@ std::vector<json> prompts_of(const json& golden) {
 
 using ScoreTest = CommandTest;
 
-TEST_F(ScoreTest, GivesTheGoldenLogprobsAndLogits) {
+TEST_F(ScoreTest, ComputesTheGoldenLogprobsAndLogits) {
   std::size_t num_prompts = 0;
   std::size_t num_logprobs = 0;
   double worst = 0.0;
@@ -87,11 +87,11 @@ TEST_F(ScoreTest, GivesTheGoldenLogprobsAndLogits) {
         run({"score", kGolden + "models/" + name, "--input", write_lines("in.jsonl", lines),
              "--logits", path(name + ".safetensors"), "--threads", "1"});
     ASSERT_EQ(outcome.code, kDone) << outcome.err;
-    const std::vector<json> answers = outcome.lines();
-    ASSERT_EQ(answers.size(), lines.size());
-    for (std::size_t i = 0; i < answers.size(); ++i, ++num_prompts) {
+    const std::vector<json> results = outcome.lines();
+    ASSERT_EQ(results.size(), lines.size());
+    for (std::size_t i = 0; i < results.size(); ++i, ++num_prompts) {
       const json& expected = golden.at("prompts")[i].at("prompt_logprobs");
-      const json& logprobs = answers[i].at("logprobs");
+      const json& logprobs = results[i].at("logprobs");
       ASSERT_EQ(logprobs.size(), expected.size());
       EXPECT_TRUE(logprobs[0].is_null());
       for (std::size_t t = 1; t < logprobs.size(); ++t, ++num_logprobs) {
@@ -107,12 +107,12 @@ TEST_F(ScoreTest, GivesTheGoldenLogprobsAndLogits) {
     EXPECT_LE(logits.rms(), 2e-5);
   }
   std::cout << "score f32: " << num_prompts << " prompts, " << num_logprobs
-            << " log-probabilities, the farthest " << worst << " from its golden\n";
+            << " log-probabilities, largest difference " << worst << "\n";
   EXPECT_EQ(num_prompts, 49U);
   EXPECT_EQ(num_logprobs, 7U * (0 + 1 + 6 + 32 + 119 + 20 + 35));
 }
 
-TEST_F(ScoreTest, GivesLogitsInBf16WithinTwiceTheReferencesError) {
+TEST_F(ScoreTest, LogitsInBf16HaveAtMostTwiceTheErrorOfTheReference) {
   std::size_t num_models = 0;
   for (const std::string& name : kModels) {
     SCOPED_TRACE(name);
@@ -135,7 +135,7 @@ TEST_F(ScoreTest, GivesLogitsInBf16WithinTwiceTheReferencesError) {
   EXPECT_EQ(num_models, 7U);
 }
 
-TEST_F(ScoreTest, TakesAdaptersOverTheBaseAndMergedIntoIt) {
+TEST_F(ScoreTest, ScoresWithAdaptersOverTheBaseAndMergedIntoIt) {
   std::size_t num_adapters = 0;
   for (const std::string name :
        {"dora", "ia3", "lora-all-linear", "lora-bf16-base", "lora-bias-only", "lora-embedding",
@@ -161,7 +161,7 @@ TEST_F(ScoreTest, TakesAdaptersOverTheBaseAndMergedIntoIt) {
     ASSERT_EQ(merged.code, kDone) << merged.err;
     const Difference logits =
         compare_logits(path("merged.safetensors"), adapter + "/golden.safetensors", "merged.", 2);
-    // A sum that rounds to bf16 may fall on either side.
+    // Rounding to bf16 may differ if a sum is close to a tie.
     if (name == std::string("lora-bf16-base")) {
       EXPECT_LE(logits.rms(), 5e-3);
     } else {
@@ -173,7 +173,7 @@ TEST_F(ScoreTest, TakesAdaptersOverTheBaseAndMergedIntoIt) {
   EXPECT_EQ(num_adapters, 12U);
 }
 
-TEST_F(ScoreTest, RefusesAdaptersThatTheEngineLacks) {
+TEST_F(ScoreTest, RefusesUnsupportedAdapters) {
   const std::string input = write_lines("in.jsonl", {{{"ids", {1, 2}}}});
   std::filesystem::create_directory(path("adapter"));
   write("adapter/adapter_config.json", R"({"peft_type": "LORA", "layer_replication": [[0, 2]]})");
@@ -187,7 +187,7 @@ TEST_F(ScoreTest, RefusesAdaptersThatTheEngineLacks) {
 
 using GenerateTest = CommandTest;
 
-TEST_F(GenerateTest, FollowsTheGoldenGreedyPath) {
+TEST_F(GenerateTest, FollowsTheGoldenGreedyResponse) {
   std::size_t num_prompts = 0;
   std::size_t num_tokens = 0;
   std::size_t num_flips = 0;
@@ -198,42 +198,42 @@ TEST_F(GenerateTest, FollowsTheGoldenGreedyPath) {
         run({"generate", kGolden + "models/" + name, "--greedy", "--max-new-tokens", "32",
              "--input", write_lines("in.jsonl", lines)});
     ASSERT_EQ(outcome.code, kDone) << outcome.err;
-    const std::vector<json> answers = outcome.lines();
-    ASSERT_EQ(answers.size(), lines.size());
-    for (std::size_t i = 0; i < answers.size(); ++i, ++num_prompts) {
+    const std::vector<json> responses = outcome.lines();
+    ASSERT_EQ(responses.size(), lines.size());
+    for (std::size_t i = 0; i < responses.size(); ++i, ++num_prompts) {
       SCOPED_TRACE(name + " prompt " + std::to_string(i));
       const json& greedy = golden.at("prompts")[i].at("greedy");
-      const json& ids = answers[i].at("ids");
+      const json& ids = responses[i].at("ids");
       const bool stops = !greedy.at("eos_stop_after").is_null();
       const std::size_t expected = stops ? greedy.at("eos_stop_after").get<std::size_t>() : 32;
-      ASSERT_EQ(ids.size(), answers[i].at("logprobs").size());
+      ASSERT_EQ(ids.size(), responses[i].at("logprobs").size());
       bool flipped = false;
       for (std::size_t t = 0; t < expected && !flipped; ++t) {
         ASSERT_LT(t, ids.size());
         flipped = ids[t] != greedy.at("ids")[t];
         if (flipped) {
-          // Two logits this near may change places.
+          // The order of two such close logits may change.
           EXPECT_LT(greedy.at("margins")[t].get<double>(), 1e-3);
           ++num_flips;
           continue;
         }
-        EXPECT_NEAR(answers[i].at("logprobs")[t].get<double>(),
+        EXPECT_NEAR(responses[i].at("logprobs")[t].get<double>(),
                     greedy.at("logprobs")[t].get<double>(), 2e-4);
         ++num_tokens;
       }
       if (!flipped) {
         EXPECT_EQ(ids.size(), expected);
-        EXPECT_EQ(answers[i].at("finish_reason"), stops ? "stop" : "length");
+        EXPECT_EQ(responses[i].at("finish_reason"), stops ? "stop" : "length");
       }
     }
   }
   std::cout << "generate: " << num_prompts << " greedy prompts, " << num_tokens << " tokens equal, "
-            << num_flips << " prompts left at a near tie\n";
+            << num_flips << " prompts ended early at a near tie\n";
   EXPECT_EQ(num_prompts, 49U);
   EXPECT_GT(num_tokens, 1400U);
 }
 
-TEST_F(GenerateTest, ScoreGivesTheSampledTokensTheSameBits) {
+TEST_F(GenerateTest, ScoreComputesTheSameBitsAsGenerate) {
   std::size_t num_tokens = 0;
   for (const std::string dtype : {"f32", "bf16"}) {
     for (const std::string& name : kModels) {
@@ -244,13 +244,13 @@ TEST_F(GenerateTest, ScoreGivesTheSampledTokensTheSameBits) {
           run({"generate", model, "--dtype", dtype, "--seed", "5", "--ignore-eos",
                "--max-new-tokens", "24", "--input", write_lines("in.jsonl", lines)});
       ASSERT_EQ(generated.code, kDone) << generated.err;
-      const std::vector<json> answers = generated.lines();
-      ASSERT_EQ(answers.size(), lines.size());
+      const std::vector<json> responses = generated.lines();
+      ASSERT_EQ(responses.size(), lines.size());
       std::vector<std::size_t> prompt_sizes;
       for (std::size_t i = 0; i < lines.size(); ++i) {
         json& ids = lines[i].at("ids");
         prompt_sizes.push_back(ids.size());
-        ids.insert(ids.end(), answers[i].at("ids").begin(), answers[i].at("ids").end());
+        ids.insert(ids.end(), responses[i].at("ids").begin(), responses[i].at("ids").end());
       }
       const Outcome scored =
           run({"score", model, "--dtype", dtype, "--input", write_lines("scored.jsonl", lines)});
@@ -258,7 +258,7 @@ TEST_F(GenerateTest, ScoreGivesTheSampledTokensTheSameBits) {
       const std::vector<json> scores = scored.lines();
       ASSERT_EQ(scores.size(), lines.size());
       for (std::size_t i = 0; i < lines.size(); ++i) {
-        const json& logprobs = answers[i].at("logprobs");
+        const json& logprobs = responses[i].at("logprobs");
         ASSERT_EQ(logprobs.size(), 24U);
         for (std::size_t t = 0; t < logprobs.size(); ++t, ++num_tokens) {
           EXPECT_EQ(scores[i].at("logprobs").at(prompt_sizes[i] + t), logprobs[t]);
@@ -270,29 +270,29 @@ TEST_F(GenerateTest, ScoreGivesTheSampledTokensTheSameBits) {
   EXPECT_EQ(num_tokens, 2U * 7U * 7U * 24U);
 }
 
-TEST_F(GenerateTest, ALineGetsTheSameTokensWhateverTheOthersAre) {
+TEST_F(GenerateTest, TheTokensOfALineDoNotDependOnOtherLines) {
   const std::string model = kGolden + "models/qwen3-tiny";
   std::vector<json> lines = prompts_of(read_json(kGolden + "forward/qwen3-tiny.json"));
   const std::vector<std::string> command{
       "generate", model,  "--seed",  "9",    "--max-new-tokens", "20",  "--top-k", "50",
       "--top-p",  "0.95", "--min-p", "0.01", "--temperature",    "1.3", "--input"};
-  const auto answers_to = [&](const std::vector<json>& input) {
+  const auto responses_to = [&](const std::vector<json>& input) {
     std::vector<std::string> arguments = command;
     arguments.push_back(write_lines("in.jsonl", input));
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.code, kDone) << outcome.err;
     return outcome.lines();
   };
-  const auto first = answers_to(lines);
+  const auto first = responses_to(lines);
   ASSERT_EQ(first.size(), 7U);
-  const auto again = answers_to({lines[4], {{"prompt", "Hello"}}, lines[2]});
+  const auto again = responses_to({lines[4], {{"prompt", "Hello"}}, lines[2]});
   ASSERT_EQ(again.size(), 3U);
   EXPECT_EQ(again[2], first[2]);
-  const auto repeated = answers_to({lines[4], lines[4]});
+  const auto repeated = responses_to({lines[4], lines[4]});
   EXPECT_NE(repeated.at(0), repeated.at(1));
 }
 
-TEST_F(GenerateTest, AnswersPromptsAndConversations) {
+TEST_F(GenerateTest, RespondsToPromptsAndConversations) {
   const std::string model = kGolden + "models/llama-tiny";
   const json messages = json::array({{{"role", "user"}, {"content", "Hello"}}});
   const json rendered = {
@@ -315,45 +315,45 @@ TEST_F(GenerateTest, AnswersPromptsAndConversations) {
   const Outcome outcome =
       run({"generate", model, "--greedy", "--max-new-tokens", "8", "--input", input});
   ASSERT_EQ(outcome.code, kDone) << outcome.err;
-  const auto answers = outcome.lines();
-  ASSERT_EQ(answers.size(), 4U);
-  EXPECT_EQ(answers[0], answers[1]);
-  EXPECT_EQ(answers[2], answers[3]);
+  const auto responses = outcome.lines();
+  ASSERT_EQ(responses.size(), 4U);
+  EXPECT_EQ(responses[0], responses[1]);
+  EXPECT_EQ(responses[2], responses[3]);
 
-  // One prompt prints its text, or one object.
+  // For a single prompt, the command prints the text of the response or one object.
   const std::string shown =
       run({"generate", model, "Hello", "--greedy", "--max-new-tokens", "8"}).out;
-  EXPECT_EQ(shown, answers[2].at("text").get<std::string>() + "\n");
+  EXPECT_EQ(shown, responses[2].at("text").get<std::string>() + "\n");
   EXPECT_EQ(run({"generate", model, "Hello", "--greedy", "--max-new-tokens", "8", "--json"})
                 .lines()
                 .at(0),
-            answers[2]);
+            responses[2]);
 }
 
-TEST_F(GenerateTest, StopStringsEndAnAnswer) {
+TEST_F(GenerateTest, StopStringsEndAResponse) {
   const std::string model = kGolden + "models/qwen3-tiny";
   const std::vector<std::string> plain{"generate",         model, "Hello",        "--greedy",
                                        "--max-new-tokens", "16",  "--ignore-eos", "--json"};
   const json whole = run(plain).lines().at(0);
   const std::string text = whole.at("text");
   ASSERT_GE(text.size(), 4U);
-  // An ASCII character of the answer, so that the text can be cut before it.
+  // Stops at a printable ASCII character of the response.
   const auto at = std::find_if(text.begin() + 1, text.end(), [](char c) { return c > ' '; });
   ASSERT_NE(at, text.end());
   std::vector<std::string> stopped = plain;
   stopped.insert(stopped.end(), {"--stop", std::string(1, *at)});
-  const json answer = run(stopped).lines().at(0);
-  EXPECT_EQ(answer.at("finish_reason"), "stop");
-  EXPECT_LE(answer.at("ids").size(), whole.at("ids").size());
-  EXPECT_THAT(answer.at("text").get<std::string>(), HasSubstr(std::string(1, *at)));
+  const json response = run(stopped).lines().at(0);
+  EXPECT_EQ(response.at("finish_reason"), "stop");
+  EXPECT_LE(response.at("ids").size(), whole.at("ids").size());
+  EXPECT_THAT(response.at("text").get<std::string>(), HasSubstr(std::string(1, *at)));
 }
 
-TEST_F(GenerateTest, PromptsMayBeWhatTheUserSaysBehindASystemMessage) {
+TEST_F(GenerateTest, PromptsCanBecomeUserMessagesWithASystemMessage) {
   const json system{{"role", "system"}, {"content", "be brief"}};
   const json user{{"role", "user"}, {"content", "2 + 2"}};
   const std::string model = kGolden + "models/llama-tiny";
   const std::vector<std::string> more{"--greedy", "--max-new-tokens", "8", "--input"};
-  const auto answers = [&](std::vector<std::string> command, const json& line) {
+  const auto responses = [&](std::vector<std::string> command, const json& line) {
     command.insert(command.begin(), {"generate", model});
     command.insert(command.end(), more.begin(), more.end());
     command.push_back(write_lines("in.jsonl", {line}));
@@ -361,18 +361,17 @@ TEST_F(GenerateTest, PromptsMayBeWhatTheUserSaysBehindASystemMessage) {
     EXPECT_EQ(outcome.code, kDone) << outcome.err;
     return outcome.out;
   };
-  const std::string whole = answers({}, {{"messages", {system, user}}});
-  EXPECT_EQ(answers({"--system", "be brief"}, {{"messages", {user}}}), whole);
-  EXPECT_EQ(answers({"--system", "other"}, {{"messages", {system, user}}}), whole);
-  EXPECT_EQ(answers({"--chat", "--system", "be brief"}, {{"prompt", "2 + 2"}}), whole);
+  const std::string whole = responses({}, {{"messages", {system, user}}});
+  EXPECT_EQ(responses({"--system", "be brief"}, {{"messages", {user}}}), whole);
+  EXPECT_EQ(responses({"--system", "other"}, {{"messages", {system, user}}}), whole);
+  EXPECT_EQ(responses({"--chat", "--system", "be brief"}, {{"prompt", "2 + 2"}}), whole);
   const Outcome text = run({"generate", model, "--system", "be brief", "2 + 2"});
   EXPECT_EQ(text.code, kRefused);
   EXPECT_EQ(text.err,
-            "PROMPT: prompt: stands without a conversation, which --system needs; give "
-            "--chat, or messages\n");
+            "PROMPT: prompt: --system needs a conversation; add --chat, or give messages\n");
 }
 
-TEST_F(ScoreTest, TextsAreScoredAsTheirTokensAre) {
+TEST_F(ScoreTest, TextsAreScoredLikeTheirTokens) {
   const std::string model = kGolden + "models/llama-tiny";
   const json messages{{{"role", "user"}, {"content", "2 + 2"}},
                       {{"role", "assistant"}, {"content", "4"}}};
@@ -398,7 +397,7 @@ TEST_F(ScoreTest, TextsAreScoredAsTheirTokensAre) {
   EXPECT_EQ(scored.out, run({"score", model, "--input", as_ids}).out);
 }
 
-TEST_F(GenerateTest, AnAnswerEndsWithTheContext) {
+TEST_F(GenerateTest, AResponseEndsAtTheEndOfTheContext) {
   std::vector<int> ids(510, 5);
   const std::string input = write_lines("in.jsonl", {{{"ids", ids}}});
   const Outcome outcome = run({"generate", kGolden + "models/llama-tiny", "--greedy",
@@ -408,7 +407,7 @@ TEST_F(GenerateTest, AnAnswerEndsWithTheContext) {
   EXPECT_EQ(outcome.lines().at(0).at("finish_reason"), "length");
 }
 
-TEST_F(CommandTest, LinesThatTheModelCannotTakeAreNamed) {
+TEST_F(CommandTest, LinesThatTheModelCannotProcessAreNamed) {
   const std::string model = kGolden + "models/llama-tiny";
   struct Case {
     std::string command;
@@ -422,15 +421,15 @@ TEST_F(CommandTest, LinesThatTheModelCannotTakeAreNamed) {
       {"score", "{\"ids\": [1, 527]}",
        "in.jsonl:2: ids[1]: token 527 is outside the vocabulary of 527\n"},
       {"score", "{\"ids\": [1", "in.jsonl:2: "},
-      {"score", long_ids, "in.jsonl:2: 600 prompt tokens and 0 new ones exceed the context"},
+      {"score", long_ids, "in.jsonl:2: 600 prompt tokens and 0 new tokens exceed the context"},
       {"generate", "{\"ids\": [1, 2, 3000000]}",
        "in.jsonl:2: ids[2]: token 3000000 is outside the vocabulary of 527\n"},
-      {"generate", "{}", "in.jsonl:2: needs one of ids, prompt and messages"},
-      {"generate", "{\"ids\": [1], \"prompt\": \"a\"}", "in.jsonl:2: needs one of"},
+      {"generate", "{}", "in.jsonl:2: needs exactly one of ids, prompt and messages"},
+      {"generate", "{\"ids\": [1], \"prompt\": \"a\"}", "in.jsonl:2: needs exactly one of"},
       {"generate", "{\"ids\": []}", "in.jsonl:2: the prompt has no tokens"},
       {"generate", "{\"prompt\": 7}", "in.jsonl:2: prompt: must be a string"},
       {"generate", "{\"messages\": 7}", "in.jsonl:2: chat template: messages"},
-      {"generate", long_ids, "in.jsonl:2: the prompt has 600 tokens, but the context"},
+      {"generate", long_ids, "in.jsonl:2: the prompt has 600 tokens, which leaves no room"},
   };
   for (const Case& item : cases) {
     SCOPED_TRACE(item.command + ' ' + item.line.substr(0, 40));
@@ -494,7 +493,7 @@ TEST_F(CommandTest, ArgumentsThatCannotBeUsedAreNamed) {
   }
 }
 
-TEST_F(CommandTest, AWeightThatIsNotANumberIsNamed) {
+TEST_F(CommandTest, ATensorWithNanIsNamed) {
   const std::filesystem::path model = path("m");
   std::filesystem::copy(kGolden + "models/llama-tiny", model);
   auto file = read_tensor_file(model / "model.safetensors", TensorPlacement::kCopied);
@@ -511,8 +510,9 @@ TEST_F(CommandTest, AWeightThatIsNotANumberIsNamed) {
                              ": tensor \"model.norm.weight\": element [5] is NaN\n");
 }
 
-TEST_F(CommandTest, ACacheThatTheMachineCannotHoldIsNamed) {
-  ASSERT_LT(workflows::allowed_memory({}), std::int64_t{1} << 40U) << "needs a larger option";
+TEST_F(CommandTest, ACacheLargerThanTheMemoryIsRefused) {
+  ASSERT_LT(workflows::allowed_memory({}), std::int64_t{1} << 40U)
+      << "the test needs a larger value of --cache-mib";
   const Outcome outcome =
       run({"generate", kGolden + "models/llama-tiny", "x", "--cache-mib", "1048576"});
   EXPECT_EQ(outcome.code, kRefused);
@@ -521,7 +521,7 @@ TEST_F(CommandTest, ACacheThatTheMachineCannotHoldIsNamed) {
                                "process may use\n"));
 }
 
-TEST_F(GenerateTest, TheLargestSeedIsTaken) {
+TEST_F(GenerateTest, TheLargestSeedIsAccepted) {
   const std::string model = kGolden + "models/llama-tiny";
   const auto text_of = [&](const std::string& seed) {
     const Outcome outcome =
@@ -532,7 +532,7 @@ TEST_F(GenerateTest, TheLargestSeedIsTaken) {
   EXPECT_NE(text_of("18446744073709551615"), text_of("9223372036854775807"));
 }
 
-TEST_F(CommandTest, LogitsThatCannotBeWrittenNameThePathGiven) {
+TEST_F(CommandTest, AnErrorInWritingLogitsNamesTheGivenPath) {
   const std::string input = write_lines("in.jsonl", {{{"ids", {1, 2}}}});
   const std::string target = path("none/x.safetensors");
   const Outcome outcome =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program as its users see it: what goes to which stream, and how it ends.
+// Tests the output streams, the messages and the exit codes of the program.
 #include "launcher/program.hpp"
 
 #include <CLI/App.hpp>
@@ -38,7 +38,7 @@ Outcome run(const std::vector<std::string>& arguments,
 
 const std::string kPreset = TIDEMILL_SOURCE_DIR "/configs/quickstart.yaml";
 
-TEST(ProgramTest, WithoutACommandItShowsHelp) {
+TEST(ProgramTest, WithoutACommandHelpIsShown) {
   const Outcome outcome = run({});
   EXPECT_EQ(outcome.code, kRefused);
   EXPECT_THAT(outcome.err, HasSubstr("Usage: tidemill"));
@@ -48,10 +48,10 @@ TEST(ProgramTest, HelpAndVersionSucceed) {
   EXPECT_EQ(run({"--version"}).out, "tidemill 0.1.0\n");
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.code, kDone);
-  EXPECT_THAT(help.out, HasSubstr("Exit codes: 0 done; 1 the work failed; 2 the command line"));
+  EXPECT_THAT(help.out, HasSubstr("Exit codes: 0 success; 1 the work failed; 2 the command line"));
 }
 
-TEST(ProgramTest, EveryCommandHasHelpWithAnExampleThatParses) {
+TEST(ProgramTest, EveryCommandHasHelpWithAnExample) {
   for (const auto& command : all_commands()) {
     const Outcome help = run({command->name(), "--help"});
     EXPECT_EQ(help.code, kDone) << command->name();
@@ -62,10 +62,10 @@ TEST(ProgramTest, EveryCommandHasHelpWithAnExampleThatParses) {
   }
 }
 
-TEST(ProgramTest, WrongCommandLinesGetOneLine) {
+TEST(ProgramTest, WrongCommandLinesGetOneLineOnStderr) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"chekc", "x"}, "tidemill: chekc: unknown command; did you mean check?\n"},
-      {{"fly"}, "tidemill: fly: unknown command; tidemill --help lists them\n"},
+      {{"fly"}, "tidemill: fly: unknown command; tidemill --help lists all commands\n"},
       {{"check"}, "tidemill: FILE is required\n"},
       {{"check", kPreset, "--fast"}, "tidemill: The following argument was not expected: --fast\n"},
       {{"check", kPreset, "--log-level", "loud"},
@@ -82,7 +82,7 @@ TEST(ProgramTest, WrongCommandLinesGetOneLine) {
   }
 }
 
-TEST(ProgramTest, AWrongCommandLineIsJsonToo) {
+TEST(ProgramTest, AWrongCommandLineIsReportedAsJson) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"chekc", "x", "--json"}, "tidemill: chekc: unknown command; did you mean check?"},
       {{"check", "--json"}, "tidemill: FILE is required"},
@@ -100,7 +100,7 @@ TEST(ProgramTest, AWrongCommandLineIsJsonToo) {
   EXPECT_EQ(run({"check", kPreset, "--bogus"}).out, "");
 }
 
-// Takes a few bytes, as a disk that is nearly full does.
+// Accepts only a few bytes, like a disk that is nearly full.
 class FullBuffer final : public std::streambuf {
 protected:
   int_type overflow(int_type byte) override {
@@ -132,7 +132,7 @@ TEST(ProgramTest, AResultThatCannotBeWrittenIsAFailure) {
   }
 }
 
-TEST(ProgramTest, AnOverrideIsNamedByItsNumber) {
+TEST(ProgramTest, ErrorsNameAnOverrideByItsNumber) {
   const Outcome outcome =
       run({"check", "--print", kPreset, "seed=1", "--log-level", "error", "train.stpes=3"});
   EXPECT_EQ(outcome.code, kRefused);
@@ -141,7 +141,7 @@ TEST(ProgramTest, AnOverrideIsNamedByItsNumber) {
             "argument 4: seed: is given twice, first in argument 3\n");
 }
 
-TEST(ProgramTest, CheckSaysOkWarnsAndPrints) {
+TEST(ProgramTest, CheckReportsSuccessWarnsAndPrints) {
   const Outcome ok = run({"check", kPreset});
   EXPECT_EQ(ok.code, kDone);
   EXPECT_EQ(ok.out, kPreset + ": ok, workflow rl\n");
@@ -153,7 +153,7 @@ TEST(ProgramTest, CheckSaysOkWarnsAndPrints) {
   EXPECT_THAT(warned.out, HasSubstr("  top_k: 5\n"));
 }
 
-TEST(ProgramTest, JsonIsOneObjectALine) {
+TEST(ProgramTest, JsonIsOneObjectPerLine) {
   const Outcome ok = run({"check", kPreset, "rollout.top_k=5", "--json"});
   const auto line = nlohmann::json::parse(ok.out);
   EXPECT_EQ(line.at("ok"), true);
@@ -176,17 +176,17 @@ TEST(ProgramTest, JsonIsOneObjectALine) {
   EXPECT_GT(num_keys, 80U);
 }
 
-TEST(ProgramTest, TheReferencePageIsWhatTheSchemaSays) {
+TEST(ProgramTest, TheReferencePageMatchesTheSchema) {
   std::ifstream page(TIDEMILL_SOURCE_DIR "/docs/configuration.md");
   std::ostringstream text;
   text << page.rdbuf();
   EXPECT_EQ(text.str(), run({"explain", "--markdown"}).out)
-      << "make it anew: tidemill explain --markdown > docs/configuration.md";
+      << "update it: tidemill explain --markdown > docs/configuration.md";
 }
 
 TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
   const std::string text = run({"explain"}).out;
-  std::map<std::string, std::set<std::string>> headings;  // of each key
+  std::map<std::string, std::set<std::string>> headings;  // by key
   std::set<std::string> seen;
   std::string heading;
   std::istringstream stream(text);
@@ -199,7 +199,8 @@ TEST(ProgramTest, ExplainListsEveryKeyOnceUnderItsWorkflows) {
     }
   }
   const std::set<std::string> both{"Keys of rl and sft:"};
-  EXPECT_TRUE(text.starts_with("Keys of rl and sft:\nworkflow: What the run does.\n")) << text;
+  EXPECT_TRUE(text.starts_with("Keys of rl and sft:\nworkflow: How the run trains the model.\n"))
+      << text;
   EXPECT_EQ(headings["model.path"], both);
   EXPECT_EQ(headings["data.train"], both);
   EXPECT_EQ(headings["train.adapter.rank"], both);
@@ -227,14 +228,14 @@ TEST(ProgramTest, ExplainNamesTheWorkflowsOfAKey) {
   EXPECT_THAT(run({"explain", "eval.samples"}).out, HasSubstr("[workflow: rl]"));
   const auto line = nlohmann::json::parse(run({"explain", "eval.samples", "--json"}).out);
   EXPECT_EQ(line.at("workflows").dump(), "[\"rl\"]");
-  // Refused only beside others.
+  // Both workflows have this key, although they refuse it together with train.steps.
   EXPECT_THAT(run({"explain", "data.epochs"}).out, HasSubstr("[workflow: rl or sft]"));
 }
 
-TEST(ProgramTest, ExplainShowsAKeyOrThePage) {
+TEST(ProgramTest, ExplainShowsOneKeyOrTheReferencePage) {
   EXPECT_EQ(run({"explain", "rollout.group_size"}).out,
             "rollout.group_size: an integer from 1 to 1024, default 8  [workflow: rl]\n"
-            "  Samples drawn for each prompt.\n");
+            "  Samples generated for each prompt.\n");
   EXPECT_EQ(run({"explain", "train.adapter.rank"}).out,
             "train.adapter.rank: an integer from 1 to 1024, default 16  [workflow: rl or sft, "
             "train.adapter.kind: lora]\n  Rank of the update.\n");
@@ -259,7 +260,7 @@ private:
   Status status_;
 };
 
-TEST(ProgramTest, ExitCodesTellInputFromWork) {
+TEST(ProgramTest, ExitCodesDistinguishBadInputFromFailedWork) {
   const auto code_of = [](Status status) {
     std::vector<std::unique_ptr<Command>> commands;
     commands.push_back(std::make_unique<EndingCommand>(std::move(status)));

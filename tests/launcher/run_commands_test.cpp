@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `run` and `resume` in a folder of their own: what a dry run tells, and how a run is found again.
+// Tests `run` and `resume` in a temporary folder: dry runs, the state of runs, and finding runs.
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 const std::string kSource = TIDEMILL_SOURCE_DIR;
 
-// Runs go to `runs/` of the working directory.
+// Changes to the temporary folder, since runs are stored in `runs/` of the working directory.
 class RunTest : public CommandTest {
 protected:
   void SetUp() override {
@@ -37,7 +37,7 @@ private:
   std::filesystem::path before_;
 };
 
-TEST_F(RunTest, ADryRunIsARunsFileOrOneObject) {
+TEST_F(RunTest, ADryRunPrintsAConfigurationFileOrOneObject) {
   const Outcome text = run({"run", "small.yaml", "--dry-run", "rollout.top_k=5"});
   EXPECT_EQ(text.code, kDone) << text.err;
   EXPECT_THAT(text.err, HasSubstr("warning: argument 4: rollout.top_k: "));
@@ -69,7 +69,7 @@ TEST_F(RunTest, ADryRunIsARunsFileOrOneObject) {
   EXPECT_FALSE(std::filesystem::exists("runs"));
 }
 
-TEST_F(RunTest, RowsAreKeptForTrainingOnPolicy) {
+TEST_F(RunTest, RowsAreKeptForTrainingOnlyOnPolicy) {
   const auto memory = [this](const std::vector<std::string>& more) {
     std::vector<std::string> words{"run", "small.yaml", "--dry-run", "--json"};
     words.insert(words.end(), more.begin(), more.end());
@@ -106,20 +106,20 @@ TEST_F(RunTest, RowsAreKeptForTrainingOnPolicy) {
   }
 }
 
-TEST_F(RunTest, ADryRunRefusesTheMemoryThatTheRunRefuses) {
+TEST_F(RunTest, ADryRunRefusesTheSameMemoryAsTheRun) {
   const Outcome real = run({"run", "small.yaml", "device.memory_bytes=1MiB"});
   EXPECT_EQ(real.code, kRefused);
   EXPECT_THAT(real.err,
               HasSubstr("device.memory_bytes: 1.0 MiB are allowed, and the run may need"));
   const Outcome dry = run({"run", "small.yaml", "device.memory_bytes=1MiB", "--dry-run"});
   EXPECT_EQ(dry.code, real.code);
-  // The program itself has grown meanwhile.
+  // The memory of the program itself has grown in between.
   const auto parts = [](const std::string& line) { return line.substr(line.find(", weights ")); };
   EXPECT_EQ(parts(dry.err), parts(real.err));
   EXPECT_EQ(dry.out, "");
 }
 
-TEST_F(RunTest, ARunIsSeenByThoseWhoLookAtRuns) {
+TEST_F(RunTest, RunsAndShowReportARun) {
   ASSERT_EQ(run({"run", "small.yaml"}).code, kDone);
   const Outcome finished = run({"runs", "--json"});
   ASSERT_EQ(finished.lines().size(), 1U);
@@ -134,13 +134,14 @@ TEST_F(RunTest, ARunIsSeenByThoseWhoLookAtRuns) {
             samples.lines()[0].at("behavior_logprobs").size());
 
   ASSERT_EQ(run({"run", "small.yaml", "name=none", "record.samples_bytes=0"}).code, kDone);
-  EXPECT_EQ(run({"show", "none", "--samples"}).err, "runs/none/samples.jsonl: holds no sample\n");
+  EXPECT_EQ(run({"show", "none", "--samples"}).err,
+            "runs/none/samples.jsonl: contains no samples\n");
 }
 
-TEST_F(RunTest, WhyARunFailedIsSeen) {
+TEST_F(RunTest, RunsAndShowReportWhyARunFailed) {
   const Outcome failed =
       run({"run", "small.yaml", "reward={kind: command, command: [/bin/false]}"});
-  EXPECT_EQ(failed.code, kFailed);  // what was asked could be used
+  EXPECT_EQ(failed.code, kFailed);  // not kRefused: the arguments could be used
   const Outcome runs = run({"runs", "--json"});
   ASSERT_EQ(runs.lines().size(), 1U);
   EXPECT_EQ(runs.lines()[0].at("state"), "failed");
@@ -148,7 +149,7 @@ TEST_F(RunTest, WhyARunFailedIsSeen) {
   EXPECT_THAT(run({"show", "small"}).out, HasSubstr("step 0 of 1; reward-0: command: given up"));
 }
 
-TEST_F(RunTest, ARunIsResumedFromItsOwnDirectory) {
+TEST_F(RunTest, ARunIsResumedByAnyPathOfItsDirectory) {
   ASSERT_EQ(run({"run", "small.yaml"}).code, kDone);
   for (const char* directory : {"runs/small", "runs/small/", "runs/../runs/small/."}) {
     const Outcome outcome = run({"resume", directory});

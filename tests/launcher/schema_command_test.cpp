@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `schema` and `explain` over the whole of what a run's file may hold.
+// Tests `schema` and `explain` for all keys of a run's file.
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -25,7 +25,7 @@ std::string read(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// Of all below `folder`, sorted.
+// Returns all YAML files below `folder`, sorted.
 std::vector<std::filesystem::path> yaml_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -39,7 +39,7 @@ std::vector<std::filesystem::path> yaml_files(const std::filesystem::path& folde
 
 class SchemaCommandTest : public CommandTest {
 protected:
-  // What the schema says against `text`, or "" if it takes it.
+  // Returns why the schema refuses `text`, or "" if it accepts it.
   [[nodiscard]] std::string problem_of(const std::string& text) const {
     const auto tree = configs::parse_yaml(text, "x.yaml");
     EXPECT_TRUE(tree.ok()) << tree.status().message();
@@ -49,17 +49,17 @@ protected:
   nlohmann::json schema_ = nlohmann::json::parse(run({"schema"}).out);
 };
 
-TEST_F(SchemaCommandTest, IsOneDocumentEitherWay) {
+TEST_F(SchemaCommandTest, PrintsTheSameDocumentWithAndWithoutJson) {
   EXPECT_EQ(schema_.at("$schema"), "http://json-schema.org/draft-07/schema#");
   const Outcome line = run({"schema", "--json"});
   EXPECT_EQ(std::count(line.out.begin(), line.out.end(), '\n'), 1);
   EXPECT_EQ(line.lines().at(0), schema_);
 }
 
-TEST_F(SchemaCommandTest, TakesEveryFileOfOursAsWrittenAndSpelledOut) {
+TEST_F(SchemaCommandTest, AcceptsEveryFileOfTheProjectAsWrittenAndResolved) {
   std::vector<std::filesystem::path> files = yaml_files(kSource / "configs");
   for (const auto& file : yaml_files(kSource / "examples")) {
-    if (file.parent_path().filename() != "embed") {  // which has kinds of its own
+    if (file.parent_path().filename() != "embed") {  // which adds its own kinds
       files.push_back(file);
     }
   }
@@ -74,7 +74,7 @@ TEST_F(SchemaCommandTest, TakesEveryFileOfOursAsWrittenAndSpelledOut) {
 
 const std::string kRl = "workflow: rl\nmodel: {path: m}\ndata: {train: t.jsonl}\n";
 
-TEST_F(SchemaCommandTest, TakesWhatTheProgramTakes) {
+TEST_F(SchemaCommandTest, AcceptsWhatTheProgramAccepts) {
   for (const char* text :
        {"reward: [{kind: number, weight: 2}, {kind: regex, pattern: a}]",
         "reward: {kind: regex, pattern: a}", "reward: {}", "seed: 12", "name: 12", "name: null",
@@ -88,7 +88,7 @@ TEST_F(SchemaCommandTest, TakesWhatTheProgramTakes) {
   }
 }
 
-TEST_F(SchemaCommandTest, AValueMayStandForAStruct) {
+TEST_F(SchemaCommandTest, AStructMayBeWrittenAsASingleValue) {
   const std::string head = "workflow: rl\nmodel: {path: m}\n";
   for (const char* text : {"data: {train: a}", "data: {train: [a, b]}", "data: {train: {path: a}}",
                            "data: {train: [{path: a, weight: 2}, {path: b, weight: 1}]}"}) {
@@ -115,9 +115,9 @@ TEST_F(SchemaCommandTest, RefusesWhatTheProgramRefuses) {
   }
 }
 
-// The files that every test of the loader refuses too. Those whose fault lies in what a schema
-// cannot say are named, so that no other slips through.
-TEST_F(SchemaCommandTest, RefusesEveryBadFileButThoseNamedHere) {
+// Uses the files that the loader must refuse. The test lists those whose mistake a schema cannot
+// express, so that no other file is accepted unnoticed.
+TEST_F(SchemaCommandTest, RefusesEveryBadFileExceptThoseListedHere) {
   const std::set<std::string> rules{
       "betas_are_three", "dtype_int8_without_adapter", "rl_dtype_int8_without_adapter",
       "dtype_nf4_without_adapter", "rl_dtype_nf4_without_adapter", "adapter_scales_no_target",
@@ -128,7 +128,7 @@ TEST_F(SchemaCommandTest, RefusesEveryBadFileButThoseNamedHere) {
       "minibatches_do_not_divide", "name_is_path", "overlong_buffer_too_long",
       "reward_command_is_empty", "scale_with_leave_one_out", "steps_and_epochs", "stop_is_empty",
       "temperature_below_the_floats", "text_is_empty", "warmup_too_long",
-      // To JSON these are integers, and one of many digits a number of bytes.
+      // In JSON these values are integers, or a valid number of bytes.
       "integer_with_exponent", "integer_with_fraction", "integer_overflows", "bytes_overflow"};
   std::size_t refused = 0;
   std::size_t not_yaml = 0;
@@ -136,7 +136,7 @@ TEST_F(SchemaCommandTest, RefusesEveryBadFileButThoseNamedHere) {
     const std::string text = read(file);
     const std::string name = file.stem().string();
     if (text.find("# arguments:") != std::string::npos) {
-      continue;  // what is wrong stands on the command line
+      continue;  // the mistake is in an argument
     }
     const auto tree = configs::parse_yaml(text, "x.yaml");
     if (!tree.ok()) {
@@ -147,12 +147,14 @@ TEST_F(SchemaCommandTest, RefusesEveryBadFileButThoseNamedHere) {
     EXPECT_EQ(problem.empty(), rules.count(name) == 1) << name << ": " << problem;
     refused += problem.empty() ? 0U : 1U;
   }
-  std::printf("bad files: %zu refused, %zu are no YAML of ours, %zu break a rule over keys\n",
-              refused, not_yaml, rules.size());
+  std::printf(
+      "bad files: %zu refused, %zu not accepted as YAML, %zu break a rule that a schema cannot "
+      "express\n",
+      refused, not_yaml, rules.size());
   EXPECT_GE(refused, 45U);
 }
 
-// Walks the schema itself: `explain` knows every key of every workflow and kind.
+// Collects all keys of all workflows and kinds from the schema itself.
 class Walk {
 public:
   void walk(const schema::StructSchema& structure, const std::string& prefix) {
@@ -177,7 +179,7 @@ public:
   std::set<std::string> keys;
 };
 
-TEST_F(SchemaCommandTest, ExplainKnowsEveryKeyOfEveryWorkflowAndKind) {
+TEST_F(SchemaCommandTest, ExplainsEveryKeyOfEveryWorkflowAndKind) {
   const auto schema = Schema<configs::RunConfig>::described();
   Walk all;
   all.walk(schema.structure(), "");
@@ -192,8 +194,8 @@ TEST_F(SchemaCommandTest, ExplainKnowsEveryKeyOfEveryWorkflowAndKind) {
   EXPECT_GE(all.keys.size(), 90U);
 }
 
-// Every key that is explained is one that an editor completes, and the other way round.
-TEST_F(SchemaCommandTest, HasTheKeysThatExplainHas) {
+// `explain` lists exactly the keys that an editor completes.
+TEST_F(SchemaCommandTest, HasTheSameKeysAsExplain) {
   const auto schema = Schema<configs::RunConfig>::described();
   std::set<std::string> explained;
   for (const KeyReference& key : list_keys(schema.structure())) {
@@ -210,7 +212,7 @@ TEST_F(SchemaCommandTest, HasTheKeysThatExplainHas) {
     }
     if (part.contains("anyOf")) {
       for (const nlohmann::json& alternative : part.at("anyOf")) {
-        if (!alternative.contains("items")) {  // or else a list of what is an alternative itself
+        if (!alternative.contains("items")) {  // the element type is an alternative of its own
           self(self, alternative, prefix);
         }
       }

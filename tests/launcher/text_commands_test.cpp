@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tokenize` and `template` on the golden cases, and lines that no command can use.
+// Tests `tokenize` and `template` with the golden cases, and lines that commands cannot use.
 #include <array>
 #include <iostream>
 #include <unistd.h>
@@ -19,18 +19,18 @@ const std::string kGolden = TIDEMILL_TEST_DIR "/golden/engine/";
 
 class TokenizeTest : public CommandTest {
 protected:
-  // Sends all inputs through the command at once and compares answer with answer.
-  void expect_answers(std::vector<std::string> arguments, const std::vector<json>& inputs,
-                      const std::vector<json>& answers) {
+  // Runs the command on all inputs and compares the output lines with `expected`.
+  void expect_output(std::vector<std::string> arguments, const std::vector<json>& inputs,
+                     const std::vector<json>& expected) {
     arguments.insert(arguments.begin(), "tokenize");
     arguments.insert(arguments.end(), {"--input", write_lines("input.jsonl", inputs)});
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.code, kDone) << outcome.err;
-    EXPECT_EQ(outcome.lines(), answers) << arguments[1];
+    EXPECT_EQ(outcome.lines(), expected) << arguments[1];
   }
 };
 
-TEST_F(TokenizeTest, AnswersAllCasesOfAllTokenizersBothWays) {
+TEST_F(TokenizeTest, EncodesAndDecodesAllGoldenCases) {
   std::size_t num_encoded = 0;
   std::size_t num_decoded = 0;
   for (const std::string name :
@@ -53,15 +53,15 @@ TEST_F(TokenizeTest, AnswersAllCasesOfAllTokenizersBothWays) {
       kept.push_back({{"text", item.at("decoded")}});
       dropped.push_back({{"text", item.at("decoded_skip")}});
     }
-    expect_answers({model, "--no-special"}, texts, plain);
-    expect_answers({model}, texts, special);
-    expect_answers({model, "--decode"}, ids, kept);
-    expect_answers({model, "--decode", "--skip-special"}, ids, dropped);
+    expect_output({model, "--no-special"}, texts, plain);
+    expect_output({model}, texts, special);
+    expect_output({model, "--decode"}, ids, kept);
+    expect_output({model, "--decode", "--skip-special"}, ids, dropped);
     num_encoded += texts.size();
     num_decoded += ids.size();
   }
   std::cout << "tokenize: " << num_encoded << " texts with and without special tokens, "
-            << num_decoded << " id lists with and without their text\n";
+            << num_decoded << " id lists with and without the text of special tokens\n";
   EXPECT_EQ(num_encoded, 1061U + 1014U + 1119U + 1131U);
   EXPECT_EQ(num_decoded, num_encoded + 4U * 120U);
 }
@@ -78,14 +78,15 @@ TEST_F(TokenizeTest, ShowsTheIdsOfOneText) {
 
 using TemplateTest = CommandTest;
 
-TEST_F(TemplateTest, AnswersAllGoldenCases) {
+TEST_F(TemplateTest, RendersAllGoldenCases) {
   const json cases = read_json(kGolden + "chat/cases.json");
   std::size_t num_cases = 0;
   std::size_t num_errors = 0;
   for (const std::string name : {"minimal", "beacon", "harbour", "reef", "kelp"}) {
     std::vector<json> inputs;
     std::vector<json> expected;
-    // Parsed again as ordered, for templates print mappings in the order of the file.
+    // Parses the file again with ordered keys, since templates print mappings in the order of the
+    // file.
     std::ifstream stream(kGolden + "chat/cases.json");
     std::string text;
     const auto ordered = nlohmann::ordered_json::parse(stream);
@@ -104,20 +105,20 @@ TEST_F(TemplateTest, AnswersAllGoldenCases) {
         run({"template", kGolden + "chat/tokenizer", "--template",
              kGolden + "chat/" + name + ".jinja", "--input", write(name + ".jsonl", text)});
     EXPECT_EQ(outcome.code, kDone) << outcome.err;
-    const std::vector<json> answers = outcome.lines();
-    ASSERT_EQ(answers.size(), expected.size()) << name;
-    for (std::size_t i = 0; i < answers.size(); ++i, ++num_cases) {
+    const std::vector<json> results = outcome.lines();
+    ASSERT_EQ(results.size(), expected.size()) << name;
+    for (std::size_t i = 0; i < results.size(); ++i, ++num_cases) {
       if (!expected[i].contains("error")) {
-        EXPECT_EQ(answers[i], json({{"text", expected[i].at("text")}})) << expected[i].at("id");
+        EXPECT_EQ(results[i], json({{"text", expected[i].at("text")}})) << expected[i].at("id");
         continue;
       }
       ++num_errors;
-      ASSERT_TRUE(answers[i].contains("error")) << answers[i];
-      // What raise_exception says is exact; of other failures, that there is one.
-      const std::string said = expected[i].at("error");
+      ASSERT_TRUE(results[i].contains("error")) << results[i];
+      // Messages of raise_exception must match. For other failures, only their presence is checked.
+      const std::string message = expected[i].at("error");
       const std::string raised = "TemplateError: ";
-      if (said.starts_with(raised)) {
-        EXPECT_EQ(answers[i].at("error"), said.substr(raised.size()));
+      if (message.starts_with(raised)) {
+        EXPECT_EQ(results[i].at("error"), message.substr(raised.size()));
       }
     }
   }
@@ -126,7 +127,7 @@ TEST_F(TemplateTest, AnswersAllGoldenCases) {
   EXPECT_EQ(num_errors, 7U);
 }
 
-TEST_F(TemplateTest, TokensOfTheModelAreVariablesUnlessTheLineHasThem) {
+TEST_F(TemplateTest, SpecialTokensAreVariablesUnlessTheLineSetsThem) {
   const std::string file = write("t.jinja", "{{ bos_token }}|{{ eos_token }}|{{ who }}");
   const std::string input =
       write("in.jsonl",
@@ -139,7 +140,7 @@ TEST_F(TemplateTest, TokensOfTheModelAreVariablesUnlessTheLineHasThem) {
             "{\"text\":\"<|begin_of_text|>|E|\"}\n");
 }
 
-TEST_F(TemplateTest, WhatCannotBeRenderedIsAnAnswerToo) {
+TEST_F(TemplateTest, AFailureToRenderIsAResultLine) {
   const std::string file = write(
       "t.jinja",
       "{% if messages[0].content == 'raise' %}{{ raise_exception('no such thing') }}{% endif %}\n"
@@ -153,15 +154,15 @@ TEST_F(TemplateTest, WhatCannotBeRenderedIsAnAnswerToo) {
   const Outcome outcome = run({"template", kGolden + "models/llama-tiny", "--template", file,
                                "--input", write_lines("in.jsonl", lines)});
   EXPECT_EQ(outcome.code, kDone) << outcome.err;
-  const auto answers = outcome.lines();
-  ASSERT_EQ(answers.size(), 4U);
-  EXPECT_EQ(answers[3], json({{"error", "messages: should be a list of at least one message"}}));
-  EXPECT_EQ(answers[0], json({{"error", "no such thing"}, {"line", 1}}));
-  EXPECT_EQ(answers[1].at("line"), 2);
-  EXPECT_EQ(answers[2], json({{"text", "ok"}}));
+  const auto results = outcome.lines();
+  ASSERT_EQ(results.size(), 4U);
+  EXPECT_EQ(results[3], json({{"error", "messages: must be a non-empty list of messages"}}));
+  EXPECT_EQ(results[0], json({{"error", "no such thing"}, {"line", 1}}));
+  EXPECT_EQ(results[1].at("line"), 2);
+  EXPECT_EQ(results[2], json({{"text", "ok"}}));
 }
 
-TEST_F(TemplateTest, RefusesWhatItCannotOpen) {
+TEST_F(TemplateTest, RefusesFilesThatItCannotUse) {
   const std::string input = write("in.jsonl", "");
   EXPECT_EQ(run({"template", "/nowhere", "--input", input}).err,
             "/nowhere: no such directory or file\n");
@@ -173,8 +174,8 @@ TEST_F(TemplateTest, RefusesWhatItCannotOpen) {
   EXPECT_THAT(outcome.err, HasSubstr(broken + ": line 2: "));
 }
 
-// Lines that cannot be used: what was answered before stands, and the message names the line.
-TEST_F(CommandTest, ABrokenLineIsNamed) {
+// The results of the lines before an invalid one are printed, and the message names the line.
+TEST_F(CommandTest, AnInvalidLineIsNamed) {
   const std::string model = kGolden + "models/llama-tiny";
   struct Case {
     std::vector<std::string> arguments;
@@ -211,7 +212,7 @@ TEST_F(CommandTest, ABrokenLineIsNamed) {
   }
 }
 
-TEST_F(CommandTest, InputsThatAreNoFilesAreNamed) {
+TEST_F(CommandTest, InputsThatCannotBeOpenedAreNamed) {
   const std::string model = kGolden + "models/llama-tiny";
   const Outcome missing = run({"tokenize", model, "--input", path("none.jsonl")});
   EXPECT_EQ(missing.code, kRefused);
@@ -221,7 +222,7 @@ TEST_F(CommandTest, InputsThatAreNoFilesAreNamed) {
   EXPECT_EQ(run({"tokenize", path(""), "x"}).code, kRefused);
 }
 
-TEST_F(CommandTest, LinesAreReadWhereverTheFileEnds) {
+TEST_F(CommandTest, LinesMayEndWithCrLfOrWithTheFile) {
   const std::string file = write("in.jsonl", "{}\r\n\n  \n{\"a\":1}");
   auto reader = LineReader::open(file);
   ASSERT_TRUE(reader.ok());
@@ -230,17 +231,17 @@ TEST_F(CommandTest, LinesAreReadWhereverTheFileEnds) {
   auto line = lines.next().value();
   ASSERT_TRUE(line.has_value());
   EXPECT_EQ(line->text, "{}\r");
-  EXPECT_EQ(line->place, file + ":1");
+  EXPECT_EQ(line->location, file + ":1");
   line = lines.next().value();
   ASSERT_TRUE(line.has_value());
   EXPECT_EQ(line->text, "{\"a\":1}");
-  EXPECT_EQ(line->place, file + ":4");
+  EXPECT_EQ(line->location, file + ":4");
   EXPECT_EQ(line->index, 1U);
   EXPECT_FALSE(lines.next().value().has_value());
   EXPECT_FALSE(lines.next().value().has_value());
 }
 
-TEST_F(CommandTest, APipeIsReadyOnceALineIsWhole) {
+TEST_F(CommandTest, APipeIsReadyOnceALineIsComplete) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
   const auto send = [&](const std::string& text) {
@@ -263,7 +264,7 @@ TEST_F(CommandTest, APipeIsReadyOnceALineIsWhole) {
   ::close(ends[0]);
 }
 
-TEST_F(CommandTest, AnEndlessLineIsRefused) {
+TEST_F(CommandTest, ATooLongLineIsRefused) {
   const std::string file =
       write("in.jsonl", "{}\n" + std::string(LineReader::kMaxLineBytes + 1, ' '));
   auto reader = LineReader::open(file);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Fails when a document names a file that is not there.
+"""Fails if a document names a file that does not exist.
 
-Checked in every *.md: links between files, with their #headings, and paths in backticks that begin
-with one of the repository's folders. Braces and stars in a path stand for several files, of which
-each alternative must exist. What stands in fenced code, or holds a <placeholder>, is not a path.
+In every *.md the check follows links between files, with their #headings, and paths in backticks that
+start with one of the repository's folders. Braces and stars in a path stand for several files, and
+each alternative must exist. Text in fenced code, or with a <placeholder>, is not a path.
 
 Usage: check_docs.py ROOT
 """
@@ -22,7 +22,7 @@ HEADING = re.compile(r"^#+\s+(.*?)\s*#*$")
 
 
 def prose(text):
-    """Yields (number, line) of the lines outside fenced code."""
+    """Yields (number, line) for each line outside fenced code."""
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         if FENCE.match(line):
@@ -32,7 +32,7 @@ def prose(text):
 
 
 def anchors(text):
-    """Returns the names by which a page's headings can be linked to."""
+    """Returns the anchors of a page's headings."""
     names = set()
     for _, line in prose(text):
         match = HEADING.match(line)
@@ -43,7 +43,7 @@ def anchors(text):
 
 
 def link_problem(page, target):
-    """Says what is wrong with a link on `page`, or nothing."""
+    """Returns what is wrong with a link on `page`, or None."""
     if re.match(r"[a-z]+:", target):
         return None
     name, _, anchor = target.partition("#")
@@ -56,14 +56,14 @@ def link_problem(page, target):
 
 
 def alternatives(path):
-    """Returns the paths that one with braces stands for."""
+    """Returns the paths for which a path with braces stands."""
     parts = BRACES.split(path)  # text, choice, text, ...
     choices = [part.split(",") if i % 2 else [part] for i, part in enumerate(parts)]
     return ["".join(chosen) for chosen in itertools.product(*choices)]
 
 
 def path_problem(root, folders, code):
-    """Says what is wrong with a path in backticks, or nothing."""
+    """Returns what is wrong with a path in backticks, or None."""
     path = re.sub(r":\d+$", "", code)
     if not PATH.fullmatch(path) or "/" not in path or path.split("/")[0] not in folders:
         return None

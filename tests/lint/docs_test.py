@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants wrong names in small documents and sees that each is found, and nothing else."""
+"""Plants wrong names in small documents and checks that exactly these are found."""
 import pathlib
 import sys
 import tempfile
@@ -17,7 +17,7 @@ TREE = {
 
 
 def problems(page, text):
-    """Returns the problems of a small tree with the document `page`."""
+    """Returns the problems found in a small tree with the document `page`."""
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         for path, content in {**TREE, page: text}.items():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants violations of the layers in a small tree and sees that each is found, and nothing else."""
+"""Plants violations of the layers in a small tree and checks that exactly these are found."""
 import pathlib
 import sys
 import tempfile
@@ -10,7 +10,7 @@ import check_layers  # noqa: E402
 
 
 def problems(files):
-    """Returns the problems of a tree made of {path: text}."""
+    """Returns the problems found in a tree with the files {path: text}."""
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         for path, text in files.items():
@@ -55,7 +55,7 @@ class LayersTest(unittest.TestCase):
             ("engines/a.hpp", "#include <cuda_runtime.h>", "a header of engines must not include cuda_runtime"),
             ("base/a.cpp", "#include <gtest/gtest.h>", "base must not include gtest"),
             ("base/a.cpp", '#include "a.hpp"', '"a.hpp" names no folder'),
-            ("extras/a.cpp", "int x;", "extras/ is no known layer"),
+            ("extras/a.cpp", "int x;", "extras/ is not a known layer"),
         ]
         for path, line, problem in planted:
             with self.subTest(path=path, line=line):

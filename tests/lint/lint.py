@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Checks sources that no test runs: form, headers, a second compiler, clang-tidy.
+"""Checks the sources without running them: form, headers, a second compiler, clang-tidy.
 
 Usage: lint.py CHECK ROOT BUILD
 
-  files    first line, length, names, words that do not belong in code
+  files    first line, length, file names, marks of unfinished work
   format   clang-format
   headers  every header compiles alone
   clang    every source passes clang++ (syntax only)
-  tidy     clang-tidy on what changed since the main branch (TIDEMILL_LINT_BASE names another base)
+  tidy     clang-tidy on sources changed since the main branch (TIDEMILL_LINT_BASE names another base)
 
-Ends with 1 on a finding and with 77 when a tool is missing, which ctest reports as skipped.
+Exits with 1 if it has a finding, and with 77 if a tool is missing, which ctest reports as skipped.
 """
 import concurrent.futures
 import json
@@ -25,12 +25,12 @@ import tempfile
 MAX_LINES = 800
 SKIPPED = 77
 CODE = {".hpp", ".cpp", ".h", ".cu", ".cuh"}
-GRAB_BAGS = re.compile(r"(^|_)(utils?|helpers?|common|managers?)(_|$)")
-LEFTOVERS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+GENERIC_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|managers?)(_|$)")
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 
 def tracked(root):
-    """Returns the project's files, without what is built or generated."""
+    """Returns the project's files, without build outputs and generated files."""
     listed = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard"],
                             capture_output=True, text=True)
     if listed.returncode == 0:
@@ -45,7 +45,7 @@ def sources(root):
 
 
 def tool(name):
-    """Returns the program's version 14, or ends the check as skipped."""
+    """Returns the path of version 14 of the program, or ends the check as skipped."""
     for candidate in (f"{name}-14", name):
         found = shutil.which(candidate)
         if found:
@@ -57,7 +57,7 @@ def tool(name):
 
 
 def run_all(commands, root):
-    """Runs (label, command, stdin) on all cores; returns the output of those that failed."""
+    """Runs each (label, command, stdin) on all cores. Returns the output of the commands that failed."""
     def run(job):
         label, command, text = job
         done = subprocess.run(command, cwd=root, input=text, capture_output=True, text=True)
@@ -65,7 +65,7 @@ def run_all(commands, root):
 
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         failed = [result for result in pool.map(run, commands) if result]
-    return [f"{label}: refused\n{output}" for label, output in failed]
+    return [f"{label}: failed\n{output}" for label, output in failed]
 
 
 def check_files(root, _build):
@@ -74,13 +74,13 @@ def check_files(root, _build):
         where = path.relative_to(root)
         lines = path.read_text().splitlines()
         if not lines or "SPDX-License-Identifier: Apache-2.0" not in lines[0]:
-            findings.append(f"{where}:1: the first line is not the licence")
+            findings.append(f"{where}:1: the first line is not the SPDX license line")
         if len(lines) > MAX_LINES:
-            findings.append(f"{where}: has {len(lines)} lines; {MAX_LINES} are the most")
-        if GRAB_BAGS.search(path.stem):
-            findings.append(f"{where}: the name says nothing; say what the file is for")
+            findings.append(f"{where}: has {len(lines)} lines; the maximum is {MAX_LINES}")
+        if GENERIC_NAMES.search(path.stem):
+            findings.append(f"{where}: the name is too general; name the file after its purpose")
         for number, line in enumerate(lines, 1):
-            if LEFTOVERS.search(line):
+            if UNFINISHED.search(line):
                 findings.append(f"{where}:{number}: unfinished work belongs in an issue")
     return findings
 
@@ -95,17 +95,17 @@ def check_headers(root, _build):
     headers = [path.relative_to(root) for path in sources(root)
                if path.suffix == ".hpp" and path.relative_to(root).parts[0] != "tests"]
     with tempfile.TemporaryDirectory() as installed:
-        # What the examples include: the headers as they are installed.
+        # The examples include the headers as they are installed.
         pathlib.Path(installed, "tidemill").symlink_to(root)
         compiler = ["g++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
                     f"-I{root}", "-isystem", installed, "-x", "c++", "-"]
-        # Twice, so that a missing guard shows too.
+        # Included twice, so that a missing guard is an error too.
         return run_all([(header, compiler, f'#include "{header}"\n' * 2) for header in headers],
                        root)
 
 
 def compile_commands(build):
-    """Returns {source: flags that say what is compiled, without those that say how}."""
+    """Returns {source: flags}, with only the flags for include paths, macros and the language version."""
     path = build / "compile_commands.json"
     if not path.exists():
         print(f"not run: {path} is missing; configure first")
@@ -132,7 +132,7 @@ def check_clang(root, build):
 
 
 def changed_files(root):
-    """Returns the names changed since the base, or ends the check as skipped."""
+    """Returns the names of files changed since the base, or ends the check as skipped."""
     def git(*words):
         return subprocess.run(["git", "-C", root, *words], capture_output=True, text=True)
 
@@ -153,7 +153,7 @@ def changed_files(root):
 def check_tidy(root, build):
     program = tool("clang-tidy")
     commands = compile_commands(build)
-    # A changed header is checked through the source of its name, which includes it first.
+    # A changed header is checked through the source with the same name, which includes it first.
     names = {str(pathlib.Path(name).with_suffix(".cpp")) for name in changed_files(root)
              if pathlib.Path(name).suffix in CODE and not name.startswith("tests/")}
     chosen = sorted(name for name in names if str(root / name) in commands)

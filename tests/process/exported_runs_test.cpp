@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `export` of runs as the program left them: the model or adapter of the last commit is the one
-// that the run exported at its end, and a merged model answers as the adapter over its base does.
+// Tests `export` on finished runs: the model or adapter of the last commit is the one that the run
+// exported at its end, and a merged model has the log-probabilities of the adapter over its base.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -28,7 +28,7 @@ protected:
     }
   }
 
-  // Runs a command that must end well, and returns what it printed.
+  // Runs a command that must succeed, and returns its output.
   [[nodiscard]] std::string done(const std::vector<std::string>& arguments) const {
     const auto ended = folder_.run(arguments);
     if (!ended.has_value() || ended->code != 0) {
@@ -38,7 +38,7 @@ protected:
     return ended->out;
   }
 
-  // Trains for two steps by the workflow and ending of `train` given.
+  // Carries out a run of the shipped model. `rest` is the rest of its file.
   [[nodiscard]] std::string train(const std::string& name, const std::string& rest) const {
     folder_.write(
         name + ".yaml",
@@ -47,7 +47,7 @@ protected:
     return done({"run", name + ".yaml"});
   }
 
-  // The log-probabilities that `score` gives to three rows of tokens, one after the other.
+  // Returns the log-probabilities that `score` computes for three rows of tokens, in a single list.
   [[nodiscard]] std::vector<double> scores(const std::vector<std::string>& model) const {
     folder_.write("ids.jsonl",
                   "{\"ids\": [4, 8, 3, 9, 1]}\n{\"ids\": [1, 2]}\n{\"ids\": [12, 5, 5]}\n");
@@ -56,8 +56,8 @@ protected:
     std::istringstream lines(done(command));
     std::vector<double> values;
     for (std::string line; std::getline(lines, line);) {
-      const auto answer = nlohmann::json::parse(line);
-      for (const auto& value : answer.at("logprobs")) {
+      const auto result = nlohmann::json::parse(line);
+      for (const auto& value : result.at("logprobs")) {
         if (!value.is_null()) {
           values.push_back(value.get<double>());
         }
@@ -81,7 +81,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 constexpr const char* kReinforced =
     "workflow: rl\nrollout: {group_size: 4, max_new_tokens: 4}\nreward: {kind: number}\n";
 
-TEST_F(ExportedRunsTest, AModelIsTheOneOfTheRunsEnd) {
+TEST_F(ExportedRunsTest, AnExportedModelIsThatOfTheEndOfTheRun) {
   std::ignore = train("all", std::string(kReinforced) +
                                  "train: {steps: 2, prompts_per_step: 4, learning_rate: 1e-3}\n");
   EXPECT_EQ(done({"export", "runs/all", "out"}), "out: model\n");
@@ -91,7 +91,7 @@ TEST_F(ExportedRunsTest, AModelIsTheOneOfTheRunsEnd) {
   EXPECT_NE(weights, read_file(kModel + "/model.safetensors"));
 }
 
-TEST_F(ExportedRunsTest, AnAdapterIsTheOneOfTheRunsEndAndMerges) {
+TEST_F(ExportedRunsTest, AnExportedAdapterIsThatOfTheEndOfTheRunAndCanBeMerged) {
   const std::string adapter = "learning_rate: 1e-2, adapter: {rank: 4, alpha: 8}}\n";
   for (const auto& [name, rest] : std::map<std::string, std::string>{
            {"supervised", "workflow: sft\ntrain: {steps: 2, sequences_per_step: 8, " + adapter},
@@ -110,13 +110,13 @@ TEST_F(ExportedRunsTest, AnAdapterIsTheOneOfTheRunsEndAndMerges) {
     const auto base = scores({kModel});
     const auto with_adapter = scores({kModel, "--adapter", name});
     const auto merged = scores({name + "-merged"});
-    EXPECT_GT(largest_difference(base, with_adapter), 1e-2);    // it was trained
-    EXPECT_LT(largest_difference(merged, with_adapter), 1e-4);  // another order of the same sums
+    EXPECT_GT(largest_difference(base, with_adapter), 1e-2);    // training has changed it
+    EXPECT_LT(largest_difference(merged, with_adapter), 1e-4);  // the same sums in another order
   }
 }
 
-TEST_F(ExportedRunsTest, TheBestModelIsExportedAndItsWeightsAreKept) {
-  // So high a rate that the model gets worse: the first evaluations are the best.
+TEST_F(ExportedRunsTest, ExportsTheBestModel) {
+  // The learning rate is so high that the model gets worse: the first evaluations are the best.
   std::ignore = train("best",
                       "workflow: rl\ndata: {train: rows.jsonl, eval: rows.jsonl}\n"
                       "rollout: {group_size: 4, max_new_tokens: 4}\n"
@@ -142,7 +142,7 @@ TEST_F(ExportedRunsTest, TheBestModelIsExportedAndItsWeightsAreKept) {
                 1e-12);
   }
   const std::int64_t last = *std::max_element(evaluated.begin(), evaluated.end());
-  EXPECT_EQ(last, best_step + 3) << "it ends at a plateau";
+  EXPECT_EQ(last, best_step + 3) << "the run ends at a plateau";
   const std::string weights = folder_.exported_weights("best");
   EXPECT_EQ(done({"export", "runs/best", "kept", "--best"}), "kept: model\n");
   EXPECT_EQ(read_file(folder_.path() / "kept/model.safetensors"), weights);
@@ -157,14 +157,14 @@ TEST_F(ExportedRunsTest, TheBestModelIsExportedAndItsWeightsAreKept) {
                 0.125 * sample.at("rewards").at("form").get<double>());
 }
 
-// The masks of these rows are not those of a whole text, and their lengths differ: a mean over rows
-// would be another number.
+// These rows have partial masks and different lengths, so a mean over rows would differ from the
+// mean over tokens.
 constexpr const char* kHeldOut =
     "{\"input_ids\": [4, 8, 3, 9, 1], \"loss_mask\": [1, 0, 1, 1, 0]}\n"
     "{\"input_ids\": [1, 2], \"loss_mask\": [0, 1]}\n"
     "{\"input_ids\": [12, 5, 5], \"loss_mask\": [0, 0, 1]}\n";
 
-TEST_F(ExportedRunsTest, TheLossOnHeldOutRowsIsThatOfTheirScoresAndFindsTheBest) {
+TEST_F(ExportedRunsTest, TheLossOnHeldOutRowsMatchesScoreAndFindsTheBestModel) {
   folder_.write("held-out.jsonl", kHeldOut);
   std::ignore = train("held",
                       "workflow: sft\ndata: {train: rows.jsonl, eval: held-out.jsonl}\n"
@@ -182,13 +182,13 @@ TEST_F(ExportedRunsTest, TheLossOnHeldOutRowsIsThatOfTheirScoresAndFindsTheBest)
   const auto best = std::ranges::min_element(
       losses, [](const auto& a, const auto& b) { return a.second < b.second; });
   ASSERT_NE(best, losses.end());
-  EXPECT_EQ(losses.rbegin()->first, best->first + 3) << "it ends at a plateau";
+  EXPECT_EQ(losses.rbegin()->first, best->first + 3) << "the run ends at a plateau";
   EXPECT_EQ(done({"export", "runs/held", "kept", "--best"}), "kept: model\n");
   EXPECT_EQ(read_file(folder_.path() / "kept/model.safetensors"), folder_.exported_weights("held"));
   EXPECT_EQ(done({"export", "runs/held", "last"}), "last: model\n");
   EXPECT_NE(read_file(folder_.path() / "last/model.safetensors"), folder_.exported_weights("held"));
 
-  // `scores` has the log-probabilities of tokens 1 to 4, of token 1, and of tokens 1 and 2.
+  // `scores` returns the log-probabilities of tokens 1 to 4, of token 1, and of tokens 1 and 2.
   for (const auto& [model, loss] :
        {std::pair("last", losses.rbegin()->second), std::pair("kept", best->second)}) {
     const std::vector<double> all = scores({model});

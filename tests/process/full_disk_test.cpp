@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk that is full while a run commits: one line says so, the last commit stands, and the run
-// goes on to the same bits once there is room.
+// Tests a full disk during a commit: the run fails with one line, the last commit stays intact, and
+// the resumed run ends with the same bits once there is space.
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -31,7 +31,7 @@ protected:
     }
   }
 
-  // Runs a shell script, whose "$0" is the program.
+  // Runs a shell script in which "$0" is the program.
   Ended shell(const std::vector<std::string>& prefix, const std::string& script) const {
     std::vector<std::string> command = prefix;
     command.insert(command.end(), {"sh", "-c", script, TIDEMILL_PROGRAM});
@@ -47,20 +47,21 @@ protected:
     const auto undisturbed = other.run({"run", "run.yaml"});
     ASSERT_TRUE(undisturbed.has_value()) << "hangs";
     ASSERT_EQ(undisturbed->code, 0) << undisturbed->describe();
-    EXPECT_EQ(difference(look_at(other, kGatedRun), look_at(folder_, kGatedRun)), "");
+    EXPECT_EQ(difference(run_output(other, kGatedRun), run_output(folder_, kGatedRun)), "");
   }
 
   RunFolder folder_;
 };
 
-// A file system of 16 MiB in a mount namespace holds two commits of 6 MiB each, and not a third.
+// A file system of 16 MiB in a mount namespace has space for two commits of 6 MiB, but not for a
+// third.
 TEST_F(FullDiskTest, AFileSystemWithoutSpace) {
   const std::vector<std::string> in_namespace{"unshare", "--user", "--map-root-user", "--mount"};
   std::filesystem::create_directory(folder_.path() / "runs");
   const Ended probe = shell(in_namespace, "mount -t tmpfs -o size=16m tmpfs runs");
   if (probe.code != 0) {
-    std::cout << "not run: no user namespace with mounts here: " << probe.err;
-    GTEST_SKIP() << "no user namespace with mounts here: " << probe.err;
+    std::cout << "skipped: cannot mount in a user namespace: " << probe.err;
+    GTEST_SKIP() << "cannot mount in a user namespace: " << probe.err;
   }
   const Ended ended = shell(in_namespace, R"(
       mount -t tmpfs -o size=16m tmpfs runs || exit 3
@@ -82,8 +83,8 @@ TEST_F(FullDiskTest, AFileSystemWithoutSpace) {
   expect_as_undisturbed();
 }
 
-// What needs no namespace: no file may be as large as the optimizer's state (4 MiB), so the next
-// commit fails as on a full disk.
+// Needs no namespace: the file size limit is below the size of the optimizer's state (4 MiB), so
+// the next commit fails as on a full disk.
 TEST_F(FullDiskTest, ALimitOnFileSizes) {
   constexpr int kStep = 5;
   ASSERT_TRUE(begin_and_kill(folder_, kStep));

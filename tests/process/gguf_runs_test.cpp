@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model in a GGUF file of blocks, from the shell: what it says, what is trained over it, and that
-// the base of an adapter stays what it was.
+// Tests the commands with a model in a GGUF file of int8 blocks: generation, training over it, and
+// that training an adapter does not change the base.
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -24,8 +24,8 @@ using ::testing::HasSubstr;
 
 const std::string kModel = TIDEMILL_SOURCE_DIR "/examples/models/arithmetic";
 
-// The shipped model with its matrices as blocks; bytes alone make its tokenizer, so that the split
-// of GPT-2 changes nothing.
+// Returns a GGUF file of the shipped model with its matrices as blocks. Every byte is a token, so
+// the split of GPT-2's tokenizer makes no difference.
 std::string arithmetic_file(const engines::ModelFiles& model, const TensorMap& tensors) {
   std::ifstream file(kModel + "/tokenizer.json");
   const auto tokenizer = nlohmann::json::parse(file);
@@ -75,7 +75,7 @@ protected:
     }
   }
 
-  // Runs a command that must end well, and returns what it printed.
+  // Runs a command that must succeed, and returns its output.
   [[nodiscard]] std::string done(const std::vector<std::string>& arguments) const {
     const auto ended = folder_.run(arguments);
     if (!ended.has_value() || ended->code != 0) {
@@ -94,17 +94,17 @@ protected:
   RunFolder folder_;
 };
 
-TEST_F(GgufRunsTest, AnswersAsTheSameWeightsDo) {
+TEST_F(GgufRunsTest, GeneratesLikeTheSameWeightsInFloat32) {
   EXPECT_EQ(scores({"q8.gguf"}), scores({"wide"}));
-  const std::string answer = done({"generate", "q8.gguf", "12+34=", "--greedy"});
-  EXPECT_EQ(answer, done({"generate", "wide", "12+34=", "--greedy"}));
-  EXPECT_EQ(answer, "46\n");
+  const std::string response = done({"generate", "q8.gguf", "12+34=", "--greedy"});
+  EXPECT_EQ(response, done({"generate", "wide", "12+34=", "--greedy"}));
+  EXPECT_EQ(response, "46\n");
   EXPECT_EQ(done({"tokenize", "q8.gguf", "12+34="}), done({"tokenize", "wide", "12+34="}));
   folder_.write("chat.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"1+1=\"}]}\n");
   EXPECT_THAT(done({"template", "q8.gguf", "--input", "chat.jsonl"}), HasSubstr("1+1="));
 }
 
-TEST_F(GgufRunsTest, AnAdapterIsTrainedOverItAndMerges) {
+TEST_F(GgufRunsTest, AnAdapterCanBeTrainedOverItAndMerged) {
   const std::string before = read_file(folder_.path() / "q8.gguf");
   folder_.write("sft.yaml",
                 "workflow: sft\nmodel: {path: q8.gguf}\ndata: {train: rows.jsonl}\n"
@@ -126,7 +126,7 @@ TEST_F(GgufRunsTest, AnAdapterIsTrainedOverItAndMerges) {
     EXPECT_EQ(trained, scores({"wide", "--adapter", adapter}));
     EXPECT_EQ(done({"export", "runs/" + name, name + "-merged", "--merge"}),
               name + "-merged: model\n");
-    // The tokenizer comes from the file, too.
+    // The merged model has the tokenizer of the GGUF file.
     EXPECT_EQ(done({"tokenize", name + "-merged", "12+34="}), done({"tokenize", "wide", "12+34="}));
     EXPECT_EQ(done({"generate", name + "-merged", "1", "--greedy", "--max-new-tokens", "1"}).size(),
               done({"generate", "q8.gguf", "1", "--adapter", adapter, "--greedy",
@@ -135,8 +135,8 @@ TEST_F(GgufRunsTest, AnAdapterIsTrainedOverItAndMerges) {
   }
 }
 
-// All parameters are trained: blocks are where they begin, and float32 what comes of them.
-TEST_F(GgufRunsTest, AllOfItIsTrainedFromWhatItWidensTo) {
+// Trains all parameters: they start as the widened blocks and are exported as float32.
+TEST_F(GgufRunsTest, AllParametersAreTrainedFromTheWidenedBlocks) {
   const std::string train =
       "data: {train: rows.jsonl}\ntrain: {steps: 2, sequences_per_step: 8, learning_rate: 1e-3}\n";
   folder_.write("q8.yaml", "workflow: sft\nmodel: {path: q8.gguf}\n" + train);

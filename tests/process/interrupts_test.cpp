@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGINT and SIGTERM: once ends a run after its step with a commit, twice at once; either way it
-// goes on to the same bits.
+// Tests SIGINT and SIGTERM: the first signal ends a run after its step, with a commit; the second
+// one ends it immediately. In both cases the resumed run ends with the same bits.
 #include <csignal>
 #include <memory>
 #include <string>
@@ -16,7 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kGateStep = 4;
-constexpr const char* kAnswer = "stopping after this step; once more stops at once\n";
+constexpr const char* kStopNotice =
+    "stopping after this step; interrupt again to stop immediately\n";
 
 class InterruptsTest : public ::testing::TestWithParam<int> {
 protected:
@@ -30,15 +31,16 @@ protected:
     }
   }
 
-  // Resumes the run to its end and compares it with one that nobody interrupted.
+  // Resumes the run to its end and compares it with an undisturbed run.
   void expect_resumes_to_same_bits();
 
-  // The run waits in the middle of step kGateStep for rewards that come once `gate_` is opened.
+  // Starts a run and waits until it is in the middle of step kGateStep. It gets no further rewards
+  // until `gate_` is opened.
   void start_and_wait_for_gate(std::unique_ptr<ProgramRun>& run) {
-    gate_.set_behaviour("gate " + std::to_string((kGateStep - 1) * kGatedRows + kGatedRows / 2));
+    gate_.set_behavior("gate " + std::to_string((kGateStep - 1) * kGatedRows + kGatedRows / 2));
     run = std::make_unique<ProgramRun>(folder_.path(), tidemill({"run", "run.yaml"}));
     ASSERT_TRUE(gate_.wait_reached());
-    gate_.clear_behaviour();
+    gate_.clear_behavior();
   }
 
   RunFolder folder_;
@@ -55,16 +57,16 @@ void InterruptsTest::expect_resumes_to_same_bits() {
   const auto undisturbed = other.run({"run", "run.yaml"});
   ASSERT_TRUE(undisturbed.has_value()) << "hangs";
   ASSERT_EQ(undisturbed->code, 0) << undisturbed->describe();
-  EXPECT_EQ(difference(look_at(other, kGatedRun), look_at(folder_, kGatedRun)), "");
+  EXPECT_EQ(difference(run_output(other, kGatedRun), run_output(folder_, kGatedRun)), "");
   EXPECT_EQ(folder_.metrics_steps(kGatedRun), steps_up_to(kGatedSteps));
 }
 
-// The rewards of the step come after the interrupt: the run takes them and ends at a whole step.
-TEST_P(InterruptsTest, OnceEndsAfterTheStepAndCommits) {
+// The rewards of the step arrive after the signal. The run uses them and ends after the step.
+TEST_P(InterruptsTest, OneSignalEndsTheRunAfterTheStepWithACommit) {
   std::unique_ptr<ProgramRun> run;
   ASSERT_NO_FATAL_FAILURE(start_and_wait_for_gate(run));
   run->send(GetParam());
-  ASSERT_TRUE(run->wait_for_error_text(kAnswer));
+  ASSERT_TRUE(run->wait_for_error_text(kStopNotice));
   gate_.open();
   const auto ended = run->finish();
   ASSERT_TRUE(ended.has_value()) << "hangs";
@@ -77,8 +79,8 @@ TEST_P(InterruptsTest, OnceEndsAfterTheStepAndCommits) {
   expect_resumes_to_same_bits();
 }
 
-// The rewards never come: nobody waits for them when the run is to end.
-TEST_P(InterruptsTest, OnceEndsARunThatWaitsForRewards) {
+// The rewards never arrive. The run does not wait for them once it is to end.
+TEST_P(InterruptsTest, OneSignalEndsARunThatWaitsForRewards) {
   std::unique_ptr<ProgramRun> run;
   ASSERT_NO_FATAL_FAILURE(start_and_wait_for_gate(run));
   run->send(GetParam());
@@ -86,16 +88,16 @@ TEST_P(InterruptsTest, OnceEndsARunThatWaitsForRewards) {
   ASSERT_TRUE(ended.has_value()) << "hangs";
   EXPECT_EQ(ended->code, 0) << ended->describe();
   EXPECT_THAT(ended->out, HasSubstr("stopped after step 3; the model is in runs/gated/export\n"
-                                    "go on with: tidemill resume runs/gated\n"));
+                                    "resume it with: tidemill resume runs/gated\n"));
   EXPECT_EQ(folder_.commits(kGatedRun).last_step, kGateStep - 1U);
   expect_resumes_to_same_bits();
 }
 
-TEST_P(InterruptsTest, TwiceEndsAtOnceAndTearsNothing) {
+TEST_P(InterruptsTest, TwoSignalsEndTheRunImmediatelyWithoutDamage) {
   std::unique_ptr<ProgramRun> run;
   ASSERT_NO_FATAL_FAILURE(start_and_wait_for_gate(run));
   run->send(GetParam());
-  ASSERT_TRUE(run->wait_for_error_text(kAnswer));
+  ASSERT_TRUE(run->wait_for_error_text(kStopNotice));
   run->send(GetParam());
   const auto ended = run->finish();
   ASSERT_TRUE(ended.has_value()) << "hangs";

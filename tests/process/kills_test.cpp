@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole runs are killed at random moments and resumed; what they end with must be, to the bit, what
-// the undisturbed run ended with.
+// Kills runs at random times and resumes them. Their results must be bit-identical to those of an
+// undisturbed run.
 //
-// A life is one run: it is started, killed after a random time, resumed, perhaps killed again, and
-// in the end resumed to its end. Moments are uniform over the length of the undisturbed run, its
-// start included. A process that has ended before its moment was not killed and is not counted;
-// lives go on until the kills are there. No outcome depends on a moment, and none is demanded:
-// only how many kills fell where is printed.
+// A run is started, killed after a random time, resumed, perhaps killed again, and finally resumed
+// to its end. The times are uniform over the duration of the undisturbed run, including its start.
+// A process that ends before its time is not counted as killed. Runs are repeated until the wanted
+// number of processes has been killed. The test does not require kills in particular phases; it
+// only prints how many there were in each phase.
 //
-// TIDEMILL_KILL_SEED=N replays the moments of another seed, as far as a machine can.
+// TIDEMILL_KILL_SEED=N repeats the times of another seed, as far as the machine allows.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -27,14 +27,14 @@ namespace {
 using std::chrono::microseconds;
 using SteadyClock = std::chrono::steady_clock;
 
-/// Where kills fell, and what became of their runs.
+/// In which phases processes were killed, and the results of the runs.
 struct Tally {
   int kills = 0;
-  int before_directory = 0;     // no run to resume: started again
+  int before_directory = 0;     // no run to resume, so it was started again
   int before_first_commit = 0;  // resumed from the beginning
-  int in_commit = 0;            // a commit was half written
+  int in_commit = 0;            // while a commit was being written
   int after_last_commit = 0;    // while exporting
-  int lives = 0;
+  int runs = 0;
   int bit_equal = 0;
   int ended_before_kill = 0;
 
@@ -43,16 +43,16 @@ struct Tally {
            std::to_string(before_directory) + ", before the first commit " +
            std::to_string(before_first_commit) + ", during a commit " + std::to_string(in_commit) +
            ", after the last commit " + std::to_string(after_last_commit) +
-           "); ended before its kill, not counted " + std::to_string(ended_before_kill) +
-           "; runs resumed to their end " + std::to_string(lives) + ", bit-equal " +
+           "); ended before the kill, not counted " + std::to_string(ended_before_kill) +
+           "; runs resumed to their end " + std::to_string(runs) + ", bit-equal " +
            std::to_string(bit_equal);
   }
 };
 
 constexpr const char* kRun = "victim";
 constexpr std::uint64_t kDefaultSeed = 20'260'101;
-// Of the resumed processes every second one is killed again.
-constexpr std::uint64_t kMercy = 2;
+// One in this many resumed processes is not killed.
+constexpr std::uint64_t kSpareOneIn = 2;
 
 std::uint64_t seed() {
   const char* given = std::getenv("TIDEMILL_KILL_SEED");  // NOLINT(concurrency-mt-unsafe)
@@ -65,18 +65,18 @@ protected:
 
 private:
   void run_undisturbed(const std::string& config, std::uint64_t steps);
-  void live_once(const std::string& config, RandomStream& random);
+  void run_with_kills(const std::string& config, RandomStream& random);
   [[nodiscard]] std::vector<std::string> next_command(const RunFolder& folder) const;
   void count_kill(const RunFolder& folder);
 
-  Undisturbed undisturbed_;
+  RunOutput undisturbed_;
   microseconds length_{0};
   std::uint64_t steps_ = 0;
   int wanted_ = 0;
   Tally tally_;
 };
 
-// Twice: a machine that was busy for a while must not make the length too long.
+// Runs twice and uses the shorter duration, since the machine may be busy during one of the runs.
 void KillsTest::run_undisturbed(const std::string& config, std::uint64_t steps) {
   length_ = microseconds::max();
   for (int time = 0; time < 2; ++time) {
@@ -89,7 +89,7 @@ void KillsTest::run_undisturbed(const std::string& config, std::uint64_t steps) 
         std::min(length_, std::chrono::duration_cast<microseconds>(SteadyClock::now() - start));
     ASSERT_TRUE(ended.has_value()) << "hangs";
     ASSERT_EQ(ended->code, 0) << ended->describe();
-    const Undisturbed seen = look_at(folder, kRun);
+    const RunOutput seen = run_output(folder, kRun);
     ASSERT_FALSE(seen.weights.empty());
     ASSERT_EQ(seen.steps, steps_up_to(steps));
     ASSERT_EQ(difference(time == 0 ? seen : undisturbed_, seen), "");
@@ -98,7 +98,7 @@ void KillsTest::run_undisturbed(const std::string& config, std::uint64_t steps) 
   steps_ = steps;
 }
 
-// A run without a run.yaml has not begun: `run` must begin it, under its name.
+// A run without run.yaml has not begun, so `run` must start it under the same name.
 std::vector<std::string> KillsTest::next_command(const RunFolder& folder) const {
   const std::filesystem::path run = std::filesystem::path("runs") / kRun;
   return std::filesystem::exists(folder.path() / run / "run.yaml")
@@ -119,15 +119,15 @@ void KillsTest::count_kill(const RunFolder& folder) {
   tally_.in_commit += found.leftovers ? 1 : 0;
 }
 
-void KillsTest::live_once(const std::string& config, RandomStream& random) {
+void KillsTest::run_with_kills(const std::string& config, RandomStream& random) {
   RunFolder folder;
   folder.write_rows();
   folder.write("run.yaml", config);
   for (bool first = true;; first = false) {
     ProgramRun run(folder.path(), tidemill(next_command(folder)));
-    const bool mercy = tally_.kills >= wanted_ || (!first && random.below(kMercy) == 0);
+    const bool spare = tally_.kills >= wanted_ || (!first && random.below(kSpareOneIn) == 0);
     const microseconds moment(random.below(static_cast<std::uint64_t>(length_.count())));
-    if (!mercy && !run.ended_within(moment)) {
+    if (!spare && !run.ended_within(moment)) {
       run.send(SIGKILL);
     }
     const auto ended = run.finish();
@@ -139,11 +139,11 @@ void KillsTest::live_once(const std::string& config, RandomStream& random) {
       count_kill(folder);
       continue;
     }
-    tally_.ended_before_kill += mercy ? 0 : 1;
+    tally_.ended_before_kill += spare ? 0 : 1;
     break;
   }
-  ++tally_.lives;
-  const std::string differs = difference(undisturbed_, look_at(folder, kRun));
+  ++tally_.runs;
+  const std::string differs = difference(undisturbed_, run_output(folder, kRun));
   if (!differs.empty()) {
     folder.keep();
     FAIL() << "differs from the undisturbed run: " << differs << "\nkept " << folder.path();
@@ -158,16 +158,16 @@ void KillsTest::kill_often(const std::string& config, std::uint64_t steps, int k
   RandomStream random(seed());
   const auto start = SteadyClock::now();
   while (tally_.kills < kills && !HasFatalFailure()) {
-    live_once(config, random);
+    run_with_kills(config, random);
   }
   const auto spent = std::chrono::duration_cast<std::chrono::seconds>(SteadyClock::now() - start);
   std::cout << "undisturbed run " << length_.count() / 1000 << " ms; " << tally_.to_text() << "; "
             << spent.count() << " s\n";
   EXPECT_EQ(tally_.kills, kills);
-  EXPECT_EQ(tally_.bit_equal, tally_.lives);
+  EXPECT_EQ(tally_.bit_equal, tally_.runs);
 }
 
-// Random weights answer with random bytes; the pattern rewards about every other answer.
+// Random weights generate random bytes. The pattern rewards about every other response.
 std::string rl_config(const std::string& more) {
   return "workflow: rl\nname: " + std::string(kRun) + "\nseed: 7\n" + random_model() +
          "data: {train: rows.jsonl, eval: rows.jsonl}\n"

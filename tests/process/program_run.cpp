@@ -105,7 +105,7 @@ bool ProgramRun::ended_within(std::chrono::microseconds time) const {
   return ::ppoll(&process, 1, &limit, nullptr) == 1;
 }
 
-// Takes what the pipes hold; false when nothing came in time, or both are closed.
+// Reads what the pipes hold. Returns false if nothing arrived in time, or if both are closed.
 bool ProgramRun::read_some(int timeout_ms) {
   std::array<pollfd, 2> pipes{{{out_, POLLIN, 0}, {err_, POLLIN, 0}}};
   if ((out_ < 0 && err_ < 0) || ::poll(pipes.data(), pipes.size(), timeout_ms) <= 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The built `tidemill` program as a process of its own, for tests that kill and interrupt it.
+// Runs the built `tidemill` program as a separate process, for tests that kill and interrupt it.
 #pragma once
 
 #include <chrono>
@@ -11,29 +11,30 @@
 
 namespace tidemill::test {
 
-/// An upper bound that only a hang reaches: a test fails then, and nothing else hangs on it.
+/// Time after which a process counts as hanging, and the test fails.
 inline constexpr std::chrono::seconds kHang{120};
 
 /// How a process ended, and what it printed.
 struct Ended {
-  int code = 0;    // exit status; -1 when a signal ended it
-  int signal = 0;  // 0 when it exited
+  int code = 0;    // exit status; -1 if a signal ended it
+  int signal = 0;  // 0 if it exited
   std::string out;
   std::string err;
 
-  /// Returns everything, for the message of a failed expectation.
+  /// Returns all members as text, for the message of a failed expectation.
   [[nodiscard]] std::string describe() const;
   /// Returns the last line of standard error.
   [[nodiscard]] std::string last_error_line() const;
 };
 
-/// Returns the program, followed by `arguments`.
+/// Returns the command line of the program with `arguments`.
 [[nodiscard]] std::vector<std::string> tidemill(std::vector<std::string> arguments);
 
-/// A process that was started, in a process group of its own. Killed and collected with the object.
+/// A child process in its own process group. The destructor kills it and waits for it.
 class ProgramRun {
 public:
-  /// Starts `command` (program first, looked up in PATH) in `folder`. Dies when it cannot.
+  /// Starts `command`, whose first word is a program that is searched for in PATH, in `folder`.
+  /// Aborts if it cannot be started.
   ProgramRun(const std::filesystem::path& folder, const std::vector<std::string>& command);
   ProgramRun(const ProgramRun&) = delete;
   ProgramRun& operator=(const ProgramRun&) = delete;
@@ -41,14 +42,15 @@ public:
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
-  /// Sends `signal` to the process alone.
+  /// Sends `signal` to the process only, not to its group.
   void send(int signal) const;
-  /// Waits until it has ended, at most for `time`; returns whether it has.
+  /// Waits for the process to end, but at most for `time`. Returns whether it has ended.
   [[nodiscard]] bool ended_within(std::chrono::microseconds time) const;
-  /// Reads its standard error until `text` has appeared in it; false when it ended without, or
-  /// hangs.
+  /// Reads standard error until `text` has appeared. Returns false if the process ends without it
+  /// or hangs.
   [[nodiscard]] bool wait_for_error_text(const std::string& text);
-  /// Waits for its end; nothing when it takes longer than `hang`. Call once.
+  /// Waits for the process to end. Returns nothing if that takes longer than `hang`. Must be called
+  /// at most once.
   [[nodiscard]] std::optional<Ended> finish(std::chrono::seconds hang = kHang);
 
 private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The quickstart as a newcomer meets it: the shipped model is what its recipe makes, and a run of
-// reinforcement learning mends its slips. Accuracies come from `tidemill generate` and are graded
-// here, apart from the program.
+// Tests the quickstart: its configuration reproduces the shipped model, and reinforcement learning
+// corrects the model's mistakes. The responses come from `tidemill generate`, and the test grades
+// them independently of the program.
 #include <algorithm>
 #include <cctype>
 #include <iostream>
@@ -17,18 +17,19 @@
 namespace tidemill::test {
 namespace {
 
-// What examples/models/README.md states of the shipped model on the 200 problems kept apart.
+// The accuracy of the shipped model on the 200 held-out problems, as stated in
+// examples/models/README.md.
 constexpr double kShippedGreedy = 0.555;
 constexpr double kShippedPassAt8 = 0.985;
 
-// Trainings take minutes on a busy machine.
+// A run can take minutes on a busy machine.
 constexpr std::chrono::seconds kLongRun{900};
 
 const std::filesystem::path kSource = TIDEMILL_SOURCE_DIR;
 const std::filesystem::path kShipped = kSource / "examples/models/arithmetic";
 
-// A folder that sees the repository's examples and configs under their own names.
-void lend_repository(const RunFolder& folder) {
+// Adds links to the examples and configs of the repository.
+void link_repository(const RunFolder& folder) {
   for (const char* name : {"examples", "configs"}) {
     std::filesystem::create_directory_symlink(kSource / name, folder.path() / name);
   }
@@ -43,7 +44,7 @@ std::vector<nlohmann::json> json_lines(const std::string& text) {
   return lines;
 }
 
-// The last run of digits in a text.
+// Returns the last sequence of digits in a text.
 std::string last_number(const std::string& text) {
   const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
   const auto end = std::find_if(text.rbegin(), text.rend(), is_digit);
@@ -51,7 +52,8 @@ std::string last_number(const std::string& text) {
   return {begin.base(), end.base()};
 }
 
-// Which of the 200 problems `model` solves, as `tidemill generate` with `how` answers them.
+// Returns which of the 200 problems `model` solves if `tidemill generate` runs with the options
+// `how`.
 std::vector<bool> solved(const RunFolder& folder, const std::filesystem::path& model,
                          const std::vector<std::string>& how) {
   const auto problems = json_lines(read_file(kSource / "examples/arithmetic/data/eval.jsonl"));
@@ -69,19 +71,19 @@ std::vector<bool> solved(const RunFolder& folder, const std::filesystem::path& m
     ADD_FAILURE() << (ended.has_value() ? ended->describe() : "hangs");
     return {};
   }
-  const auto answers = json_lines(ended->out);
-  EXPECT_EQ(answers.size(), problems.size());
-  std::vector<bool> right;
-  for (std::size_t i = 0; i < std::min(answers.size(), problems.size()); ++i) {
-    right.push_back(last_number(answers[i].at("text")) ==
-                    problems[i].at("answer").get<std::string>());
+  const auto responses = json_lines(ended->out);
+  EXPECT_EQ(responses.size(), problems.size());
+  std::vector<bool> correct;
+  for (std::size_t i = 0; i < std::min(responses.size(), problems.size()); ++i) {
+    correct.push_back(last_number(responses[i].at("text")) ==
+                      problems[i].at("answer").get<std::string>());
   }
-  return right;
+  return correct;
 }
 
-double share(const std::vector<bool>& right) {
-  return static_cast<double>(std::count(right.begin(), right.end(), true)) /
-         std::max(static_cast<double>(right.size()), 1.0);
+double share(const std::vector<bool>& correct) {
+  return static_cast<double>(std::count(correct.begin(), correct.end(), true)) /
+         std::max(static_cast<double>(correct.size()), 1.0);
 }
 
 double greedy_accuracy(const RunFolder& folder, const std::filesystem::path& model) {
@@ -89,21 +91,21 @@ double greedy_accuracy(const RunFolder& folder, const std::filesystem::path& mod
 }
 
 double pass_at_8(const RunFolder& folder, const std::filesystem::path& model) {
-  std::vector<bool> once;
+  std::vector<bool> any;
   for (int seed = 0; seed < 8; ++seed) {
-    const std::vector<bool> right =
+    const std::vector<bool> correct =
         solved(folder, model, {"--temperature", "1", "--seed", std::to_string(seed)});
-    once.resize(right.size());
-    for (std::size_t i = 0; i < right.size(); ++i) {
-      once[i] = once[i] || right[i];
+    any.resize(correct.size());
+    for (std::size_t i = 0; i < correct.size(); ++i) {
+      any[i] = any[i] || correct[i];
     }
   }
-  return share(once);
+  return share(any);
 }
 
-// Whether this machine computes what the shipped model was made with: the built-in kernels, whose
-// bits are the same on every processor with FMA.
-bool has_the_makers_arithmetic() {
+// Returns whether this machine uses the kernels that the shipped model was made with: the built-in
+// ones, which give the same bits on every processor with FMA.
+bool uses_built_in_kernels() {
   engines::Workers workers(1);
   const auto ops = engines::make_cpu_ops(workers, {});
   return ops.ok() &&
@@ -116,26 +118,26 @@ TEST(QuickstartTest, TheShippedModelHasTheStatedAccuracy) {
   EXPECT_NEAR(pass_at_8(folder, kShipped), kShippedPassAt8, 0.0201);
 }
 
-TEST(QuickstartTest, TheRecipeMakesTheShippedModelAgain) {
+TEST(QuickstartTest, TheConfigurationReproducesTheShippedModel) {
   const RunFolder folder;
-  lend_repository(folder);
+  link_repository(folder);
   const std::optional<Ended> ended = folder.run({"run", "configs/quickstart-sft.yaml"}, kLongRun);
   ASSERT_TRUE(ended.has_value());
   ASSERT_EQ(ended->code, 0) << ended->describe();
   const std::string made = folder.exported_weights("quickstart-sft");
   ASSERT_FALSE(made.empty());
   const bool same = made == read_file(kShipped / "model.safetensors");
-  std::cout << "the made model has " << (same ? "the same bits" : "other bits") << '\n';
-  if (has_the_makers_arithmetic()) {
+  std::cout << "the reproduced model has " << (same ? "the same bits" : "other bits") << '\n';
+  if (uses_built_in_kernels()) {
     EXPECT_TRUE(same);
   }
   EXPECT_NEAR(greedy_accuracy(folder, folder.path() / "runs/quickstart-sft/export"), kShippedGreedy,
               0.0201);
 }
 
-TEST(QuickstartTest, ReinforcementLearningMendsTheSlips) {
+TEST(QuickstartTest, ReinforcementLearningCorrectsTheMistakes) {
   const RunFolder folder;
-  lend_repository(folder);
+  link_repository(folder);
   const std::optional<Ended> ended =
       folder.run({"run", "configs/quickstart.yaml", "--json"}, kLongRun);
   ASSERT_TRUE(ended.has_value());

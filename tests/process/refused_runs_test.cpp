@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that cannot begin: one line that names the key or the row, exit status 2, and no directory
-// that would hold the name.
+// Tests runs that cannot start: they print one line that names the key or the row, exit with status
+// 2, and leave no run directory.
 #include <algorithm>
 #include <string>
 
@@ -21,7 +21,7 @@ class RefusedRunsTest : public ::testing::Test {
 protected:
   RefusedRunsTest() { folder_.write_rows(); }
 
-  // Expects one line that is like `line` for the run of this YAML.
+  // Expects that the run with this YAML is refused with one line that matches `line`.
   void expect_refused(const std::string& yaml, const ::testing::Matcher<std::string>& line) const {
     folder_.write("run.yaml", kModel + yaml);
     const auto ended = folder_.run({"run", "run.yaml"});
@@ -57,8 +57,9 @@ TEST_F(RefusedRunsTest, KeysThatDoNotFitTheModel) {
                     HasSubstr("rollout.kv_bytes: 1000 is too little for one page of 16 tokens"));
 }
 
-// The trainer would wait for a batch, and its last prompts for room.
-TEST_F(RefusedRunsTest, AStreamThatHoldsPromptsButNoBatchOfThem) {
+// Without this check, the trainer would wait for a batch, whose last prompts would wait for space
+// in the stream.
+TEST_F(RefusedRunsTest, AStreamTooSmallForABatch) {
   expect_rl_refused(std::string(kData) + kReward + kRollout + "stream: {bytes: 10000}\n",
                     HasSubstr("stream.bytes: 10000 cannot hold a batch"));
   folder_.write("documents.jsonl", read_file(folder_.path() / "rows.jsonl") + "{\"prompt\": \"" +
@@ -77,7 +78,7 @@ TEST_F(RefusedRunsTest, RewardsThatCannotBeMade) {
                     HasSubstr("reward.command: cannot run `/none/x`"));
 }
 
-TEST_F(RefusedRunsTest, DataThatIsNotThere) {
+TEST_F(RefusedRunsTest, DataThatDoesNotExist) {
   expect_rl_refused(std::string("data: {train: none*.jsonl}\n") + kRollout + kReward,
                     "data.train: `none*.jsonl` matches no file\n");
   expect_rl_refused(std::string("data: {train: rows.jsonl, eval: none.jsonl}\n") + kRollout +
@@ -85,7 +86,7 @@ TEST_F(RefusedRunsTest, DataThatIsNotThere) {
                     "data.eval: `none.jsonl` matches no file\n");
 }
 
-TEST_F(RefusedRunsTest, RowsFarBehindTheFirstBatch) {
+TEST_F(RefusedRunsTest, BadRowsAfterTheFirstBatch) {
   std::string rows = read_file(folder_.path() / "rows.jsonl");
   folder_.write("no-answer.jsonl", rows + "{\"prompt\": \"1+1=\", \"answer\": \"two\"}\n");
   expect_rl_refused(std::string("data: {train: no-answer.jsonl}\n") + kRollout + kReward,
@@ -106,7 +107,7 @@ TEST_F(RefusedRunsTest, RowsFarBehindTheFirstBatch) {
       HasSubstr("tokens.jsonl:41: token 30000 is outside the vocabulary"));
 }
 
-TEST_F(RefusedRunsTest, FilesThatHoldNoRowsOfOurs) {
+TEST_F(RefusedRunsTest, FilesWithoutValidRows) {
   struct Case {
     const char* text;
     const char* line;
@@ -122,7 +123,7 @@ TEST_F(RefusedRunsTest, FilesThatHoldNoRowsOfOurs) {
       {"{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n{\"prompt\": 22, \"answer\": \"4\"}",
        "bad.jsonl:2: prompt: must be a string"},
       {R"({"messages": [{"role": "human", "content": "1+1="}], "answer": "2"})",
-       "bad.jsonl:1: chat template: line 7: this model knows the roles user and assistant alone"},
+       "bad.jsonl:1: chat template: line 7: this model knows only the roles user and assistant"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.text);
@@ -135,7 +136,7 @@ TEST_F(RefusedRunsTest, FilesThatHoldNoRowsOfOurs) {
                     "rows: not a regular file\n");
 }
 
-// A model and an adapter that are copied and then bent.
+// Copies a model and an adapter and then damages them.
 class RefusedModelsTest : public RefusedRunsTest {
 protected:
   void expect_model_refused(const std::string& line, const std::string& train = "") {
@@ -153,8 +154,9 @@ protected:
     std::filesystem::remove_all(folder_.path() / name);
     std::filesystem::copy(TIDEMILL_TEST_DIR "/golden/engine/" + golden, folder_.path() / name);
   }
-  // Replaces `from`, which stands in the file once.
-  void bend(const std::string& name, const std::string& from, const std::string& to) const {
+  // Replaces the first occurrence of `from` in a file.
+  void replace_in_file(const std::string& name, const std::string& from,
+                       const std::string& to) const {
     std::string text = read_file(folder_.path() / name);
     const std::size_t at = text.find(from);
     ASSERT_NE(at, std::string::npos) << name << " has no " << from;
@@ -162,79 +164,80 @@ protected:
   }
 };
 
-TEST_F(RefusedModelsTest, ModelsThatAreNoneOrLie) {
+TEST_F(RefusedModelsTest, DirectoriesThatAreNotValidModels) {
   expect_model_refused(
       "model.path: no folder or GGUF file `model` (models are read from disk, not fetched by "
       "name)");
   std::filesystem::create_directories(folder_.path() / "model");
   expect_model_refused("model/config.json: cannot open: No such file or directory");
   copy("models/llama-tiny", "model");
-  bend("model/config.json", R"("model_type": "llama")", R"("model_type": "gpt2")");
+  replace_in_file("model/config.json", R"("model_type": "llama")", R"("model_type": "gpt2")");
   expect_model_refused(
       R"(model/config.json: model_type: "gpt2" is not supported; only "llama", "qwen2" and "qwen3")");
   copy("models/llama-tiny", "model");
-  bend("model/config.json", R"("num_hidden_layers": 3)", R"("num_hidden_layers": 4)");
+  replace_in_file("model/config.json", R"("num_hidden_layers": 3)", R"("num_hidden_layers": 4)");
   expect_model_refused(
       R"(model/model.safetensors: tensor "model.layers.3.input_layernorm.weight": missing, and 8 others)");
   copy("models/llama-tiny", "model");
   folder_.write("model/model.safetensors",
                 "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
   expect_model_refused(
-      "model/model.safetensors: stands for a file of Git LFS that was not fetched (git lfs pull)");
+      "model/model.safetensors: is a Git LFS pointer, not the file itself; run git lfs pull");
   std::filesystem::remove(folder_.path() / "model/model.safetensors");
   folder_.write("model/pytorch_model.bin", "x");
   expect_model_refused(
-      "model: holds neither model.safetensors nor model.safetensors.index.json nor a GGUF file; "
-      "others are not read");
+      "model: contains neither model.safetensors nor model.safetensors.index.json nor a GGUF file; "
+      "other formats are not supported");
   copy("models/llama-tiny", "model");
   std::filesystem::remove(folder_.path() / "model/tokenizer.json");
   expect_model_refused("model/tokenizer.json: no such file");
 }
 
-TEST_F(RefusedModelsTest, AdaptersThatLie) {
+TEST_F(RefusedModelsTest, DirectoriesThatAreNotValidAdapters) {
   copy("models/llama-tiny", "model");
   const std::string given = ", adapter: {path: adapter}";
   const std::string config = "adapter/adapter_config.json";
   expect_model_refused("adapter/adapter_config.json: cannot open: No such file or directory",
                        given);
   copy("adapters/lora-qv", "adapter");
-  bend(config, R"("r": 4)", R"("r": 8)");
+  replace_in_file(config, R"("r": 4)", R"("r": 8)");
   expect_model_refused(
       R"(adapter/adapter_model.safetensors: tensor "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": shape [4, 64], but the config asks for [8, 64])",
       given);
   copy("adapters/lora-qv", "adapter");
-  bend(config, R"("use_dora": false)", R"("use_dora": true)");
+  replace_in_file(config, R"("use_dora": false)", R"("use_dora": true)");
   expect_model_refused(
       R"(adapter/adapter_model.safetensors: tensor "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": missing, and 5 others)",
       given);
   copy("adapters/lora-qv", "adapter");
-  bend(config, R"("peft_type": "LORA")", R"("peft_type": "PREFIX_TUNING")");
+  replace_in_file(config, R"("peft_type": "LORA")", R"("peft_type": "PREFIX_TUNING")");
   expect_model_refused(
       R"(adapter/adapter_config.json: peft_type: "PREFIX_TUNING" is not supported; only "LORA" and "IA3")",
       given);
 }
 
-TEST_F(RefusedModelsTest, NewAdaptersOfLayersThatTheModelHasNot) {
+TEST_F(RefusedModelsTest, NewAdaptersForLayersThatTheModelLacks) {
   copy("models/llama-tiny", "model");
   expect_model_refused(
-      "train.adapter: target_modules: `vproj` is no layer of this model; it has embed_tokens, "
+      "train.adapter: target_modules: `vproj` is not a layer of this model; it has embed_tokens, "
       "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, lm_head",
       ", adapter: {target_modules: [q_proj, vproj]}");
   expect_model_refused(
-      "train.adapter: modules_to_save: \"classifier\" is no layer, norm or table of this model",
+      "train.adapter: modules_to_save: \"classifier\" is not a layer, norm or embedding table of "
+      "this model",
       ", adapter: {modules_to_save: [classifier]}");
 }
 
-TEST_F(RefusedRunsTest, RowsThatTeachNothing) {
+TEST_F(RefusedRunsTest, RowsWithoutTargets) {
   const std::string train = "train: {steps: 2, sequences_per_step: 2}\n";
   folder_.write("masked.jsonl", "{\"input_ids\": [1, 2], \"loss_mask\": [1, 0]}\n");
   expect_refused("workflow: sft\ndata: {train: masked.jsonl}\n" + train,
-                 "data.train: no token of its 1 rows is to be learned (masked, or too long)\n");
+                 "data.train: none of its 1 rows has a target (masked, or too long)\n");
   expect_refused(
       "workflow: sft\ndata: {train: rows.jsonl, eval: masked.jsonl}\n"
       "eval: {every_steps: 1}\n" +
           train,
-      "data.eval: no token of its 1 rows is to be learned (masked, or too long)\n");
+      "data.eval: none of its 1 rows has a target (masked, or too long)\n");
   folder_.write("no-answer.jsonl", "{\"prompt\": \"1+1=\"}\n");
   expect_refused(
       "workflow: sft\ndata: {train: rows.jsonl, eval: no-answer.jsonl}\n"
@@ -243,7 +246,7 @@ TEST_F(RefusedRunsTest, RowsThatTeachNothing) {
       "no-answer.jsonl:1: answer: is missing or empty, so there is nothing to learn\n");
 }
 
-TEST_F(RefusedRunsTest, LongPromptsThatArePassedOverAreCountedInOneLine) {
+TEST_F(RefusedRunsTest, SkippedLongPromptsAreCountedInOneLine) {
   std::string rows = read_file(folder_.path() / "rows.jsonl");
   for (int i = 0; i < 3; ++i) {
     rows += "{\"prompt\": \"" + std::string(61, '1') + "\", \"answer\": \"2\"}\n";
@@ -256,9 +259,10 @@ TEST_F(RefusedRunsTest, LongPromptsThatArePassedOverAreCountedInOneLine) {
   const auto ended = folder_.run({"run", "run.yaml"});
   ASSERT_TRUE(ended.has_value()) << "hangs";
   EXPECT_EQ(ended->code, 0) << ended->describe();
-  EXPECT_THAT(ended->err, HasSubstr("data.train: 3 of 43 prompts are too long and passed over; the "
-                                    "first: rows.jsonl:4"));
-  EXPECT_THAT(ended->err, HasSubstr("data.eval: 3 of 43 prompts are too long and passed over; the "
+  EXPECT_THAT(ended->err,
+              HasSubstr("data.train: 3 of 43 prompts are too long and were skipped; the "
+                        "first: rows.jsonl:4"));
+  EXPECT_THAT(ended->err, HasSubstr("data.eval: 3 of 43 prompts are too long and were skipped; the "
                                     "first: rows.jsonl:4"));
 }
 

@@ -34,12 +34,12 @@ RewardGate::~RewardGate() {
   ::close(go_);
 }
 
-void RewardGate::set_behaviour(const std::string& behaviour) const {
-  folder_.write("behaviour", behaviour);
+void RewardGate::set_behavior(const std::string& behavior) const {
+  folder_.write("behavior", behavior);
 }
 
-void RewardGate::clear_behaviour() const {
-  std::filesystem::remove(folder_.path() / "behaviour");
+void RewardGate::clear_behavior() const {
+  std::filesystem::remove(folder_.path() / "behavior");
 }
 
 bool RewardGate::wait_reached() const {
@@ -69,12 +69,12 @@ std::string gated_config(const std::string& model, const std::string& more) {
 
 bool begin_and_kill(const RunFolder& folder, int step) {
   const RewardGate gate(folder);
-  gate.set_behaviour("gate " + std::to_string((step - 1) * kGatedRows + kGatedRows / 2));
+  gate.set_behavior("gate " + std::to_string((step - 1) * kGatedRows + kGatedRows / 2));
   ProgramRun run(folder.path(), tidemill({"run", "run.yaml"}));
   const bool reached = gate.wait_reached();
   run.send(SIGKILL);
   const auto ended = run.finish();
-  gate.clear_behaviour();
+  gate.clear_behavior();
   return reached && ended.has_value();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stops a run in the middle of a step, at a moment that the run itself comes to.
+// Stops a run at a defined point in the middle of a step.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tidemill::test {
 
-/// Steers reward_program.py, which the runs of `gated_config` use, through files in their folder.
+/// Controls reward_program.py, which the runs of `gated_config` use, through files in their folder.
 class RewardGate {
 public:
   /// Borrows `folder` for its lifetime.
@@ -18,19 +18,20 @@ public:
   RewardGate& operator=(const RewardGate&) = delete;
   ~RewardGate();
 
-  /// Says what programs started from now on do wrong: a line as reward_program.py documents it.
-  void set_behaviour(const std::string& behaviour) const;
-  /// From now on programs do nothing wrong.
-  void clear_behaviour() const;
+  /// Sets the misbehavior of programs that are started from now on. `behavior` is a line as
+  /// documented in reward_program.py.
+  void set_behavior(const std::string& behavior) const;
+  /// Lets programs that are started from now on behave correctly.
+  void clear_behavior() const;
 
-  /// Waits until a program stands before its gate; false when that hangs.
+  /// Waits until a program has reached its gate. Returns false if that hangs.
   [[nodiscard]] bool wait_reached() const;
-  /// Lets the program go on.
+  /// Lets the program continue.
   void open() const;
 
 private:
   const RunFolder& folder_;
-  // Open for reading and writing: neither side waits for the other to open.
+  // FIFOs, opened for reading and writing so that opening does not wait for the program.
   int reached_ = -1;
   int go_ = -1;
 };
@@ -38,15 +39,15 @@ private:
 /// The name of the runs of `gated_config`.
 inline constexpr const char* kGatedRun = "gated";
 inline constexpr std::uint64_t kGatedSteps = 12;
-/// Answers that a step of `gated_config` needs.
+/// Responses that a step of `gated_config` needs.
 inline constexpr int kGatedRows = 16;
 
-/// Returns the YAML of a synchronous run that commits every step and is rewarded by
-/// reward_program.py; `more` is appended to the keys of `reward`, which come last.
+/// Returns the YAML of a synchronous run that commits every step and gets its rewards from
+/// reward_program.py. `more` is appended after the keys of `reward`, the last section.
 [[nodiscard]] std::string gated_config(const std::string& model, const std::string& more = {});
 
-/// Starts the run `run.yaml` of `folder` and kills it while it waits for rewards of step `step`, of
-/// which it has some. False when that hangs.
+/// Starts the run `run.yaml` of `folder` and kills it while it waits for rewards of step `step`,
+/// some of which it has received. Returns false if that hangs.
 [[nodiscard]] bool begin_and_kill(const RunFolder& folder, int step);
 
 }  // namespace tidemill::test

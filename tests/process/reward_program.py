@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The reward program of the process tests; its one argument is a folder.
+"""The reward program of the process tests. Its only argument is a folder.
 
-Scores by the letters of the response, so that rewards differ and are the same each time. What it
-does wrong, the file `behaviour` in the folder says, read at each start; one of:
-  gate N       before its N-th answer: writes a byte to the FIFO `reached`, then waits
-               for one from the FIFO `go`
-  hang | die | garbage | nan | error     always, instead of an answer
-  hang-once | die-once | garbage-once | nan-once      for the first request it ever sees
+The reward is the number of capital letters in the response, so rewards differ but are reproducible. The
+file `behavior` in the folder, which is read at each start, says how the program misbehaves:
+  gate N       before the N-th reply: writes a byte to the FIFO `reached`, then waits for a byte from the
+               FIFO `go`
+  hang | die | garbage | nan | error     always, instead of replying
+  hang-once | die-once | garbage-once | nan-once      for the first request only
   nan-for P    for every request whose prompt begins with P
   nan-zero     for every response without a capital letter
-"garbage" is a line that is no answer; always: the program ends after it.
+"garbage" prints a line that is not a reply; without "-once", the program then exits.
 """
 import json
 import os
@@ -27,7 +27,7 @@ def read_words(path):
 
 
 def misbehave(kind, request):
-    """Does what `kind` says instead of answering."""
+    """Misbehaves as `kind` says instead of replying."""
     if kind == "hang":
         time.sleep(3600)
     elif kind == "die":
@@ -41,7 +41,7 @@ def misbehave(kind, request):
 
 
 def first_time(folder, name):
-    """Tells whether `name` has not been asked for before, by any process in this folder."""
+    """Returns whether this is the first call with `name` by any process in this folder."""
     try:
         os.close(os.open(os.path.join(folder, name), os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -49,15 +49,15 @@ def first_time(folder, name):
     return True
 
 
-def is_wrong(folder, behaviour, more, request):
-    """Tells whether to misbehave now."""
-    if behaviour.endswith("-once"):
+def must_misbehave(folder, behavior, more, request):
+    """Returns whether to misbehave for this request."""
+    if behavior.endswith("-once"):
         return first_time(folder, "misbehaved")
-    if behaviour == "nan-for":
+    if behavior == "nan-for":
         return request["prompt"].startswith(more[0])
-    if behaviour == "nan-zero":
+    if behavior == "nan-zero":
         return capitals(request) == 0
-    return behaviour not in ("good", "gate")
+    return behavior not in ("good", "gate")
 
 
 def capitals(request):
@@ -66,19 +66,19 @@ def capitals(request):
 
 def main():
     folder = sys.argv[1]
-    behaviour, *more = read_words(os.path.join(folder, "behaviour"))
-    asked = 0
+    behavior, *more = read_words(os.path.join(folder, "behavior"))
+    num_requests = 0
     for line in sys.stdin:
         request = json.loads(line)
-        asked += 1
-        if behaviour == "gate" and asked == int(more[0]):
+        num_requests += 1
+        if behavior == "gate" and num_requests == int(more[0]):
             with open(os.path.join(folder, "reached"), "w", encoding="utf-8") as reached:
                 reached.write("x")
             with open(os.path.join(folder, "go"), encoding="utf-8") as go:
                 go.read(1)
-        if is_wrong(folder, behaviour, more, request):
-            misbehave(behaviour.partition("-")[0], request)
-            if behaviour == "garbage":
+        if must_misbehave(folder, behavior, more, request):
+            misbehave(behavior.partition("-")[0], request)
+            if behavior == "garbage":
                 break
             continue
         print(json.dumps({"id": request["id"], "reward": capitals(request)}), flush=True)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs whose reward program hangs, dies, prints garbage or NaN: once, for some samples, or always.
+// Tests runs whose reward program hangs, exits, prints garbage or NaN: once, for some samples, or
+// always.
 #include <algorithm>
 #include <cstddef>
 #include <string>
@@ -27,21 +28,23 @@ protected:
     }
   }
 
-  // Runs with a program that misbehaves; `more` are further keys of `reward`, or further sections.
-  Ended run(const std::string& behaviour, const std::string& more) {
+  // Carries out a run whose reward program misbehaves. `more` are further keys of `reward`, or
+  // further sections.
+  Ended run(const std::string& behavior, const std::string& more) {
     folder_.write("run.yaml", gated_config(random_model(), more));
-    RewardGate(folder_).set_behaviour(behaviour);
+    RewardGate(folder_).set_behavior(behavior);
     const auto ended = folder_.run({"run", "run.yaml"});
     EXPECT_TRUE(ended.has_value()) << "hangs";
     return ended.value_or(Ended{});
   }
 
-  // Exactly one line says why the run ended, after which the user mends the program and goes on.
+  // Expects that the run failed and that its last line begins with `start`. Then resumes the run
+  // with a correct program and expects success.
   void expect_one_line_and_resume(const Ended& ended, const std::string& start) {
     EXPECT_EQ(ended.code, 1) << ended.describe();
     EXPECT_THAT(ended.last_error_line(), StartsWith(start)) << ended.describe();
     EXPECT_FALSE(folder_.commits(kGatedRun).leftovers);
-    RewardGate(folder_).clear_behaviour();
+    RewardGate(folder_).clear_behavior();
     give_more_time();
     const auto resumed = folder_.run({"resume", "runs/gated"});
     ASSERT_TRUE(resumed.has_value()) << "hangs";
@@ -49,7 +52,7 @@ protected:
     EXPECT_EQ(folder_.metrics_steps(kGatedRun), steps_up_to(kGatedSteps));
   }
 
-  // The limit that a hang is tested with is too short for a program that has yet to start.
+  // Raises the time limit of a test of hangs, which is too short for a correct program to start.
   void give_more_time() {
     std::string config = read_file(folder_.path() / "runs/gated/run.yaml");
     if (const std::size_t at = config.find(kShortLimit); at != std::string::npos) {
@@ -73,32 +76,32 @@ protected:
 
 constexpr std::size_t kAllSamples = kGatedSteps * kGatedRows;
 
-// Once: the sample is delivered again, and nothing is lost.
+// Failures that occur once: the sample is delivered again, and nothing is lost.
 
-TEST_F(RewardProgramsTest, OneHangCostsNoSample) {
+TEST_F(RewardProgramsTest, OneHangLosesNoSample) {
   expect_done(run("hang-once", "  timeout_ms: 5000\n"));
   EXPECT_EQ(trained_samples(), kAllSamples);
 }
 
-TEST_F(RewardProgramsTest, OneDeathCostsNoSample) {
+TEST_F(RewardProgramsTest, OneExitLosesNoSample) {
   expect_done(run("die-once", ""));
   EXPECT_EQ(trained_samples(), kAllSamples);
   EXPECT_THAT(read_file(folder_.path() / "runs/gated/reward-stderr.txt"),
               HasSubstr("out of cheese\n"));
 }
 
-TEST_F(RewardProgramsTest, OneLineOfGarbageCostsNoSample) {
+TEST_F(RewardProgramsTest, OneLineOfGarbageLosesNoSample) {
   expect_done(run("garbage-once", "  timeout_ms: 5000\n"));
   EXPECT_EQ(trained_samples(), kAllSamples);
 }
 
-TEST_F(RewardProgramsTest, OneNanCostsNoSample) {
+TEST_F(RewardProgramsTest, OneNanLosesNoSample) {
   expect_done(run("nan-once", ""));
   EXPECT_EQ(trained_samples(), kAllSamples);
 }
 
-// For some samples: those fail after all deliveries. A dropped group's place is taken by another; a
-// shrunk one is trained without them.
+// Failures for some samples: these fail after all deliveries. A dropped group is replaced by
+// another one; a shrunk group is trained without them.
 
 TEST_F(RewardProgramsTest, GroupsThatCannotBeScoredAreDropped) {
   expect_done(run("nan-for 15+", "stream: {on_failed: drop_group}\n"));
@@ -106,31 +109,31 @@ TEST_F(RewardProgramsTest, GroupsThatCannotBeScoredAreDropped) {
   EXPECT_THAT(folder_.samples(kGatedRun), Not(HasSubstr("\"prompt\":\"15+")));
 }
 
-TEST_F(RewardProgramsTest, ShrunkGroupsGoOnWithoutThem) {
+TEST_F(RewardProgramsTest, GroupsAreTrainedWithoutSamplesThatCannotBeScored) {
   expect_done(run("nan-zero", "stream: {on_failed: shrink}\n"));
   EXPECT_GT(trained_samples(), 0U);
   EXPECT_LT(trained_samples(), kAllSamples);
   EXPECT_THAT(folder_.samples(kGatedRun), Not(HasSubstr("\"reward\":0.0")));
 }
 
-// Always: the run ends, soon, with one line that names the trouble.
+// Failures that always occur: the run soon ends with one line that names the problem.
 
-TEST_F(RewardProgramsTest, AlwaysDying) {
+TEST_F(RewardProgramsTest, AlwaysExiting) {
   expect_one_line_and_resume(
-      run("die", ""), "reward-0: command: given up after 5 failures in a row without an answer: ");
+      run("die", ""), "reward-0: command: given up after 5 failures in a row without a reply: ");
 }
 
 TEST_F(RewardProgramsTest, AlwaysHanging) {
   expect_one_line_and_resume(
       run("hang", "  " + std::string(kShortLimit) + "\n"),
-      "reward-0: command: given up after 5 failures in a row without an answer: ");
+      "reward-0: command: given up after 5 failures in a row without a reply: ");
 }
 
 TEST_F(RewardProgramsTest, AlwaysGarbage) {
   const Ended ended = run("garbage", "");
   EXPECT_THAT(ended.last_error_line(), HasSubstr("I like this one"));
   expect_one_line_and_resume(
-      ended, "reward-0: command: given up after 5 failures in a row without an answer: ");
+      ended, "reward-0: command: given up after 5 failures in a row without a reply: ");
 }
 
 TEST_F(RewardProgramsTest, AlwaysNan) {
@@ -138,14 +141,14 @@ TEST_F(RewardProgramsTest, AlwaysNan) {
                              "reward-0: 256 samples in a row without a reward; the last: reward: ");
 }
 
-TEST_F(RewardProgramsTest, AlwaysAnErrorEvenWhenGroupsShrink) {
+TEST_F(RewardProgramsTest, AlwaysAnErrorEvenIfGroupsMayShrink) {
   const Ended ended = run("error", "stream: {on_failed: shrink}\n");
   EXPECT_THAT(ended.last_error_line(), HasSubstr("no opinion"));
   expect_one_line_and_resume(ended,
                              "reward-0: 256 samples in a row without a reward; the last: reward: ");
 }
 
-TEST_F(RewardProgramsTest, NotThere) {
+TEST_F(RewardProgramsTest, ProgramDoesNotExist) {
   folder_.write("run.yaml", gated_config(random_model()));
   const std::string config = read_file(folder_.path() / "run.yaml");
   folder_.write("run.yaml",

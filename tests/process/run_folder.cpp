@@ -26,7 +26,8 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-// The lines of metrics.jsonl; half a line is an object without any key, which equals no record.
+// Returns the lines of metrics.jsonl. An incomplete line becomes an empty object, which equals no
+// record.
 std::vector<nlohmann::json> metrics(const std::filesystem::path& run) {
   std::vector<nlohmann::json> records;
   std::ifstream file(run / "metrics.jsonl");
@@ -162,12 +163,12 @@ std::vector<std::uint64_t> steps_up_to(std::uint64_t last) {
   return steps;
 }
 
-Undisturbed look_at(const RunFolder& folder, const std::string& name) {
+RunOutput run_output(const RunFolder& folder, const std::string& name) {
   return {folder.exported_weights(name), folder.samples(name), folder.metrics_steps(name),
           folder.evaluations(name), folder.exported_files(name)};
 }
 
-std::string difference(const Undisturbed& expected, const Undisturbed& run) {
+std::string difference(const RunOutput& expected, const RunOutput& run) {
   std::string text;
   const auto add = [&text](bool same, const char* what) {
     text += same ? "" : std::string(text.empty() ? "" : ", ") + what;

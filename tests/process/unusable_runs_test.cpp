@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that cannot go on: held by another process, made by a newer program, damaged, their model
-// gone. Each is refused with one line that names the place, and nothing of it is lost.
+// Tests runs that cannot be resumed: in use by another process, made by a newer program, damaged,
+// or without their model. Each is refused with one line that names the problem, and nothing is
+// lost.
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -19,7 +20,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// The commits of the first two steps are whole by then.
+// By then, at least two commits are complete.
 constexpr int kKilledInStep = 5;
 constexpr const char* kCheckpoints = "runs/gated/checkpoints/";
 
@@ -45,7 +46,7 @@ protected:
     return ended.value_or(Ended{});
   }
 
-  // Expects that resuming is refused with one line like this.
+  // Expects that resuming is refused with one line that matches `line`.
   void expect_refused(const ::testing::Matcher<std::string>& line) const {
     const Ended ended = run({"resume", "runs/gated"});
     EXPECT_NE(ended.code, 0) << ended.describe();
@@ -54,7 +55,7 @@ protected:
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
   }
 
-  // Resumes and expects what the same run without any trouble ends with.
+  // Runs the program, which must end with the results of the undisturbed run.
   void expect_ends_as_undisturbed(const std::vector<std::string>& arguments) const {
     const Ended resumed = run(arguments);
     ASSERT_EQ(resumed.code, 0) << resumed.describe();
@@ -70,7 +71,7 @@ protected:
     const auto undisturbed = other.run({"run", "run.yaml"});
     ASSERT_TRUE(undisturbed.has_value()) << "hangs";
     ASSERT_EQ(undisturbed->code, 0) << undisturbed->describe();
-    EXPECT_EQ(difference(look_at(other, kGatedRun), look_at(folder_, kGatedRun)), "");
+    EXPECT_EQ(difference(run_output(other, kGatedRun), run_output(folder_, kGatedRun)), "");
   }
 
   void flip_byte_in_middle(const std::filesystem::path& file) const {
@@ -80,7 +81,7 @@ protected:
     folder_.write(std::filesystem::relative(file, folder_.path()).string(), bytes);
   }
 
-  // Returns the file that holds a part of a commit.
+  // Returns the path of the file that holds a part of a commit.
   [[nodiscard]] std::filesystem::path part_of(const std::filesystem::path& manifest,
                                               const std::string& part) const {
     return at(std::string(kCheckpoints) + "objects") / folder_.object_of(manifest, part);
@@ -90,9 +91,9 @@ protected:
   RunFolder folder_;
 };
 
-TEST_F(UnusableRunsTest, ASecondProcessIsRefusedWhileTheFirstGoesOn) {
+TEST_F(UnusableRunsTest, ASecondProcessIsRefusedWhileTheFirstIsRunning) {
   const RewardGate gate(folder_);
-  gate.set_behaviour("gate " + std::to_string(kGatedRows));
+  gate.set_behavior("gate " + std::to_string(kGatedRows));
   ProgramRun first(folder_.path(), tidemill({"run", "run.yaml"}));
   ASSERT_TRUE(gate.wait_reached());
   expect_refused("runs/gated: in use by process " + std::to_string(first.pid()) + "\n");
@@ -103,11 +104,11 @@ TEST_F(UnusableRunsTest, ASecondProcessIsRefusedWhileTheFirstGoesOn) {
   const auto ended = first.finish();
   ASSERT_TRUE(ended.has_value()) << "hangs";
   EXPECT_EQ(ended->code, 0) << ended->describe();
-  gate.clear_behaviour();
+  gate.clear_behavior();
   expect_as_undisturbed();
 }
 
-TEST_F(UnusableRunsTest, ADirectoryLeftBeforeTheRunBeganIsTaken) {
+TEST_F(UnusableRunsTest, ADirectoryLeftBeforeTheRunBeganIsUsed) {
   std::filesystem::create_directories(at("runs/gated"));
   folder_.write("runs/gated/.tmp-1-0", "workflow: rl\nna");
   folder_.write("runs/gated/lock", "1\n");
@@ -115,7 +116,7 @@ TEST_F(UnusableRunsTest, ADirectoryLeftBeforeTheRunBeganIsTaken) {
   expect_ends_as_undisturbed({"run", "run.yaml"});
 }
 
-TEST_F(UnusableRunsTest, ADirectoryOfSomebodyElseIsNotTaken) {
+TEST_F(UnusableRunsTest, ADirectoryWithOtherFilesIsNotUsed) {
   std::filesystem::create_directories(at("runs/gated"));
   folder_.write("runs/gated/notes.txt", "mine");
   const Ended ended = run({"run", "run.yaml"});
@@ -139,7 +140,7 @@ TEST_F(UnusableRunsTest, ARunOfANewerProgram) {
   expect_ends_as_undisturbed({"resume", "runs/gated"});
 }
 
-TEST_F(UnusableRunsTest, ADamagedLastCommitIsPassedOverOnlyWhenTold) {
+TEST_F(UnusableRunsTest, ADamagedLastCommitIsSkippedOnlyOnRequest) {
   for (const char* part : {"weights", "optimizer", "stream", "meta.json"}) {
     SCOPED_TRACE(part);
     std::filesystem::remove_all(at("runs"));
@@ -150,13 +151,13 @@ TEST_F(UnusableRunsTest, ADamagedLastCommitIsPassedOverOnlyWhenTold) {
     flip_byte_in_middle(file);
     expect_refused(AllOf(StartsWith(std::string(part) + ": runs/gated/checkpoints/objects/" +
                                     file.filename().string() + ": damaged: "),
-                         EndsWith(" is intact; to go on from there: tidemill resume runs/gated "
+                         EndsWith(" is intact; to resume from it: tidemill resume runs/gated "
                                   "--use-commit-before\n")));
     expect_ends_as_undisturbed({"resume", "runs/gated", "--use-commit-before"});
   }
 }
 
-TEST_F(UnusableRunsTest, AManifestCutShort) {
+TEST_F(UnusableRunsTest, ATruncatedManifest) {
   ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
   const std::filesystem::path manifest = folder_.manifests(kGatedRun).front();
   std::filesystem::resize_file(manifest, std::filesystem::file_size(manifest) / 2);
@@ -164,10 +165,10 @@ TEST_F(UnusableRunsTest, AManifestCutShort) {
   expect_ends_as_undisturbed({"resume", "runs/gated", "--use-commit-before"});
 }
 
-TEST_F(UnusableRunsTest, APartThatIsGone) {
+TEST_F(UnusableRunsTest, AMissingPart) {
   ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
   std::filesystem::remove(part_of(folder_.manifests(kGatedRun).front(), "weights"));
-  expect_refused(HasSubstr(": missing; the commit before it, of step "));
+  expect_refused(HasSubstr(": missing; an earlier commit, of step "));
   expect_ends_as_undisturbed({"resume", "runs/gated", "--use-commit-before"});
 }
 
@@ -177,10 +178,10 @@ TEST_F(UnusableRunsTest, BothCommitsDamaged) {
   for (const auto& manifest : manifests) {
     flip_byte_in_middle(part_of(manifest, "weights"));
   }
-  expect_refused(EndsWith("; no intact commit is before it\n"));
+  expect_refused(EndsWith("; no earlier commit is intact\n"));
   const Ended ended = run({"resume", "runs/gated", "--use-commit-before"});
   EXPECT_EQ(ended.code, 2);
-  EXPECT_THAT(ended.err, EndsWith("; no intact commit is before it\n"));
+  EXPECT_THAT(ended.err, EndsWith("; no earlier commit is intact\n"));
   EXPECT_EQ(folder_.manifests(kGatedRun), manifests) << "nothing may be removed";
 }
 
@@ -193,7 +194,7 @@ TEST_F(UnusableRunsTest, RecordsShorterThanTheCommitSays) {
   expect_ends_as_undisturbed({"resume", "runs/gated"});
 }
 
-TEST_F(UnusableRunsTest, NoRunThere) {
+TEST_F(UnusableRunsTest, ARunThatDoesNotExist) {
   const Ended ended = run({"resume", "runs/nobody"});
   EXPECT_EQ(ended.code, 2);
   EXPECT_EQ(ended.err, "runs/nobody/run.yaml: no such file\n");
@@ -206,7 +207,7 @@ protected:
   }
 };
 
-TEST_F(RunsWithoutModelTest, AModelThatIsGoneOrBroken) {
+TEST_F(RunsWithoutModelTest, AMissingOrInvalidModel) {
   ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
   const std::string config = read_file(at("model/config.json"));
   const std::string weights = read_file(at("model/model.safetensors"));
@@ -226,9 +227,9 @@ TEST_F(RunsWithoutModelTest, AModelThatIsGoneOrBroken) {
   expect_ends_as_undisturbed({"resume", "runs/gated"});
 }
 
-// The date that a template shows is that of the run's first start, so that a resumed run has the
-// prompts of an undisturbed one.
-TEST_F(RunsWithoutModelTest, TheDateInPromptsIsTheFirstStarts) {
+// Templates show the date of the run's first start, so that a resumed run has the same prompts as
+// an undisturbed one.
+TEST_F(RunsWithoutModelTest, TheDateInPromptsIsThatOfTheFirstStart) {
   folder_.write("model/chat_template.jinja",
                 "{% if strftime_now('%Y') == '1999' %}{{ raise_exception('it is 1999') }}"
                 "{% endif %}{{ messages[0].content }}");
@@ -240,7 +241,7 @@ TEST_F(RunsWithoutModelTest, TheDateInPromptsIsTheFirstStarts) {
   folder_.write("rows.jsonl", rows);
   ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
   folder_.write("runs/gated/started", "1999-12-31T23:59:59\n");
-  const Ended refused = run({"resume", "runs/gated"});  // after some steps, which it may show
+  const Ended refused = run({"resume", "runs/gated"});  // may run some steps first
   EXPECT_NE(refused.code, 0) << refused.describe();
   EXPECT_THAT(refused.last_error_line(), HasSubstr("it is 1999"));
 }

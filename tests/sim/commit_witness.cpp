@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "actors/stream/sample_stream.hpp"
+#include "actors/stream/stream_image.hpp"
 #include "base/digest.hpp"
 #include "base/json.hpp"
 
@@ -16,7 +16,7 @@ std::string of_step(const char* what, std::uint64_t step) {
   return "commit of step " + std::to_string(step) + ": " + what;
 }
 
-// Calls `take` with each line of `text`. Returns whether the last one is whole.
+// Calls `take` with each line of `text`. Returns whether the last line is complete.
 template <class Take>
 bool for_each_line(std::string_view text, Take take) {
   while (!text.empty()) {
@@ -46,13 +46,13 @@ void CommitWitness::check_commit(const actors::RunCommit& commit) {
   const SimulatedRecordText& text = disk_.text;
   if (commit.records.metrics_bytes > text.metrics.size() ||
       commit.records.samples_bytes > text.samples.size()) {
-    violate_(of_step("it names more of the record files than there is", step));
+    violate_(of_step("it names more bytes of the record files than exist", step));
     return;
   }
   const auto metrics = std::string_view(text.metrics).substr(0, commit.records.metrics_bytes);
   const Recorded recorded = read_metrics(metrics);
   if (recorded.steps != step) {
-    violate_(of_step("the record files it names hold other steps: ", step) +
+    violate_(of_step("the record files that it names hold a different number of steps: ", step) +
              std::to_string(recorded.steps));
   }
   remember_digests(commit);
@@ -60,7 +60,7 @@ void CommitWitness::check_commit(const actors::RunCommit& commit) {
   check_evaluations(commit, recorded.evaluations);
 }
 
-// A step's digest is the one that was published since the commit before.
+// Remembers the digests that were published since the commit before, by step.
 void CommitWitness::remember_digests(const actors::RunCommit& commit) {
   const PolicyVersion& version = commit.weights.version;
   const std::uint64_t before = disk_.last.has_value() ? disk_.last->weights.version.step + 1 : 0;
@@ -71,11 +71,11 @@ void CommitWitness::remember_digests(const actors::RunCommit& commit) {
     }
   }
   if (digest_tensors(commit.weights.base) != commit.weights.base_digest) {
-    violate_(of_step("its weights are not those of its digest", version.step));
+    violate_(of_step("its weights do not match its digest", version.step));
   }
   const auto known = disk_.committed.find(version.step);
   if (known != disk_.committed.end() && known->second != commit.weights.base_digest) {
-    violate_(of_step("its weights are not those that were published", version.step));
+    violate_(of_step("its weights are not the published ones", version.step));
   }
 }
 
@@ -89,9 +89,9 @@ void CommitWitness::check_stream(const actors::RunCommit& commit) const {
   const storage::IndexSnapshot& index = image.value().snapshot.index;
   const actors::StreamOrigin& origin = image.value().origin;
   if (index.version != step) {
-    violate_(of_step("its stream is of version ", step) + std::to_string(index.version));
+    violate_(of_step("its stream has version ", step) + std::to_string(index.version));
   }
-  // Prompts are drawn in order, one for each group.
+  // Prompts are taken from the data in order, one for each group.
   if (origin.next_draw != origin.next_group || index.next_group > origin.next_group) {
     violate_(of_step("its data position contradicts its groups: draw ", step) +
              std::to_string(origin.next_draw) + ", group " + std::to_string(origin.next_group));
@@ -99,18 +99,18 @@ void CommitWitness::check_stream(const actors::RunCommit& commit) const {
   const auto samples = std::string_view(disk_.text.samples).substr(0, commit.records.samples_bytes);
   const std::set<std::uint64_t> trained = read_samples(samples);
   if (index.totals.trained != trained.size()) {
-    violate_(of_step("rows its stream calls trained, against those recorded: ", step) +
+    violate_(of_step("rows trained according to its stream, and according to the records: ", step) +
              std::to_string(index.totals.trained) + ", " + std::to_string(trained.size()));
   }
   for (const storage::RowSnapshot& row : index.rows) {
     if (trained.contains(row.row.id.value)) {
-      violate_(of_step("live, though recorded as trained: sample ", step) +
+      violate_(of_step("live in its stream, but recorded as trained: sample ", step) +
                std::to_string(row.row.id.value));
     }
   }
 }
 
-// Each evaluation is of the weights that its step names.
+// Checks that each evaluation is of the weights that its step names.
 void CommitWitness::check_evaluations(const actors::RunCommit& commit,
                                       const std::vector<Evaluation>& evaluations) {
   const std::uint64_t step = commit.weights.version.step;
@@ -120,17 +120,17 @@ void CommitWitness::check_evaluations(const actors::RunCommit& commit,
       violate_(of_step("it records an evaluation of step ", step) +
                std::to_string(evaluation.step));
     }
-    if (!options_.best.watches()) {
+    if (!options_.best.enabled()) {
       continue;
     }
     if (evaluation.step <= last || evaluation.step % options_.eval_every != 0) {
-      violate_(of_step("evaluated twice, or when it was not due: step ", step) +
+      violate_(of_step("evaluated twice, or although it was not due: step ", step) +
                std::to_string(evaluation.step));
     }
     last = evaluation.step;
     const auto weights = disk_.committed.find(evaluation.step);
     if (weights == disk_.committed.end()) {
-      violate_(of_step("evaluated, though no engine had the weights: step ", step) +
+      violate_(of_step("evaluated, although no engine had the weights: step ", step) +
                std::to_string(evaluation.step));
       continue;
     }
@@ -140,20 +140,20 @@ void CommitWitness::check_evaluations(const actors::RunCommit& commit,
     }
     if (evaluation.scored != expected->second.has_value() ||
         (evaluation.scored && evaluation.value != *expected->second)) {
-      violate_(of_step("the evaluation of other weights is recorded for step ", step) +
+      violate_(of_step("the recorded evaluation is of other weights: step ", step) +
                std::to_string(evaluation.step));
     }
   }
   check_best(commit.best, evaluations);
 }
 
-// The best is the first of the highest evaluations in the committed history.
+// Checks that the best is the first of the highest evaluations in the committed history.
 void CommitWitness::check_best(const std::optional<actors::BestSoFar>& best,
                                const std::vector<Evaluation>& evaluations) {
   const Evaluation* highest = nullptr;
   std::uint32_t worse = 0;
   for (const Evaluation& evaluation : evaluations) {
-    if (!options_.best.watches() || !evaluation.scored) {
+    if (!options_.best.enabled() || !evaluation.scored) {
       continue;
     }
     ++worse;
@@ -163,8 +163,8 @@ void CommitWitness::check_best(const std::optional<actors::BestSoFar>& best,
     }
   }
   if (best.has_value() != (highest != nullptr)) {
-    violate_(best.has_value() ? "a commit names a best evaluation that is not recorded"
-                              : "a commit has forgotten its best evaluation");
+    violate_(best.has_value() ? "a commit has a best evaluation that is not recorded"
+                              : "a commit lacks its best evaluation");
     return;
   }
   if (highest == nullptr) {
@@ -210,12 +210,12 @@ void CommitWitness::check_end(std::uint64_t steps, const std::string& digest) co
   const auto& best = disk_.last->best;
   const bool kept = options_.best.keep && best.has_value();
   if (digest != (kept ? best->weights : disk_.last->weights).base_digest) {
-    violate_("the run ended with other weights than its last commit holds");
+    violate_("the run ended with weights that are not those of its last commit");
   }
 }
 
 bool CommitWitness::all_evaluated(std::uint64_t steps) const {
-  if (!options_.best.watches()) {
+  if (!options_.best.enabled()) {
     return true;
   }
   return read_metrics(disk_.text.metrics).evaluations.size() == steps / options_.eval_every;
@@ -240,8 +240,8 @@ void CommitWitness::read_metrics_line(std::string_view line, Recorded& recorded)
   const std::uint64_t step = count_of(record, "step");
   if (kind == "train") {
     if (step != ++recorded.steps) {
-      violate_("step " + std::to_string(step) + " is recorded where step " +
-               std::to_string(recorded.steps) + " was due");
+      violate_("step " + std::to_string(step) + " is recorded in the position of step " +
+               std::to_string(recorded.steps));
     }
     return;
   }

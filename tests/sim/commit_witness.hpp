@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches what is committed: a commit is one consistent cut through weights, rows, data position,
-// records and the best evaluation (I1, I5).
+// Checks commits: a commit must be one consistent state of weights, rows, data position, records
+// and the best evaluation (I1, I5).
 #pragma once
 
 #include <cstdint>
@@ -17,25 +17,25 @@
 
 namespace tidemill::test {
 
-/// Holds every commit against the record files that it names and the weights that were published.
+/// Compares every commit with the record files that it names and the weights that were published.
 class CommitWitness {
 public:
   using Violate = std::function<void(const std::string&)>;
 
-  /// `disk` outlives the witness.
+  /// `disk` must outlive the witness.
   CommitWitness(const SimulationOptions& options, SimulatedDisk& disk, Violate violate);
 
-  /// Checks a commit that is about to become the last one, as it will be read again.
+  /// Checks a commit before it becomes the last one, in the form in which it will be read.
   void check_commit(const actors::RunCommit& commit);
 
-  /// Checks that a run starts from the last commit, and from nothing else.
+  /// Checks that a run starts from exactly the last commit.
   void check_origin(const std::optional<actors::RunCommit>& origin) const;
 
-  /// Checks a run that has ended well after `steps` with the weights of `digest`: that is what its
-  /// last commit holds, and every step is recorded once.
+  /// Checks a run that has ended well after `steps` with the weights of `digest`: its last commit
+  /// must hold that step and those weights, and every step must be recorded once.
   void check_end(std::uint64_t steps, const std::string& digest) const;
 
-  /// Whether every evaluation that was due up to `steps` is recorded.
+  /// Returns whether every evaluation that was due up to `steps` is recorded.
   [[nodiscard]] bool all_evaluated(std::uint64_t steps) const;
 
   [[nodiscard]] std::uint64_t commits_checked() const { return commits_checked_; }
@@ -45,9 +45,9 @@ private:
   struct Evaluation {
     std::uint64_t step = 0;
     double value = 0.0;
-    bool scored = false;  // anything of it
+    bool scored = false;  // at least one response was scored
   };
-  // What record lines say.
+  // The contents of the record lines.
   struct Recorded {
     std::uint64_t steps = 0;
     std::vector<Evaluation> evaluations;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop that a run must agree with: generate a batch, score it, train on it, again.
+// The loop that a run must agree with: generate a batch, score it, train on it, repeat.
 #include <deque>
 #include <map>
 #include <optional>
@@ -23,7 +23,7 @@ struct Results : engines::RolloutSink, engines::RewardSink {
   std::map<SampleId, RewardResult> rewards;
 };
 
-// Answers all that was submitted, and scores the answers.
+// Generates all submitted responses, and scores them.
 void finish(engines::RolloutEngine& engine, engines::RewardEngine& rewards, Results& results) {
   while (engine.has_work()) {
     TIDEMILL_CHECK(engine.step({}).ok());
@@ -69,8 +69,8 @@ public:
       }
       weights = trainer->commit({0, 0, step + 1}).value();
       versions.push_back(weights);
-      if (options_.best.watches() && (step + 1) % options_.eval_every == 0) {
-        best.judge(options_, weights.base_digest);
+      if (options_.best.enabled() && (step + 1) % options_.eval_every == 0) {
+        best.update(options_, weights.base_digest);
       }
     }
     const bool other = options_.best.keep && best.value.has_value();
@@ -78,13 +78,13 @@ public:
   }
 
 private:
-  // The best evaluation, in as few words as there are.
+  // The best evaluation.
   struct Best {
     std::optional<double> value;
     std::string digest;
     std::uint32_t worse = 0;
 
-    void judge(const SimulationOptions& options, const std::string& weights) {
+    void update(const SimulationOptions& options, const std::string& weights) {
       const auto found = simulated_evaluation(options, weights);
       if (!found.has_value()) {
         return;
@@ -99,13 +99,14 @@ private:
     }
   };
 
-  // Fixed batches hold what is left of their own groups; others are filled up with the next ones.
-  // Nothing when the data ends before the batch is whole.
+  // Makes the next batch. A fixed batch holds those of its own groups that have not left; any other
+  // batch is filled up with the next groups. Returns nothing if the data ends before the batch is
+  // full.
   std::optional<std::vector<TrainSequence>> make_batch(const Snapshot& weights,
                                                        std::uint64_t step) {
     std::vector<TrainSequence> batch;
     std::uint32_t kept = 0;
-    const bool fixed = options_.schedule == actors::ScheduleKind::kFixed;
+    const bool fixed = options_.generation_order == actors::GenerationOrder::kFixed;
     while (fixed ? next_group_ < (step + 1) * options_.groups_per_step
                  : kept < options_.groups_per_step) {
       if (options_.data_groups != 0 && next_group_ == options_.data_groups) {
@@ -183,7 +184,7 @@ private:
   std::uint64_t next_group_ = 0;
 };
 
-// Clear of the stream's sample ids, as the evaluator's are.
+// Outside the range of the stream's sample ids, like the ids of the evaluator.
 constexpr std::uint64_t kFirstEvalId = std::uint64_t{1} << 62U;
 
 }  // namespace
@@ -205,7 +206,7 @@ std::optional<double> simulated_evaluation(const SimulationOptions& options,
     TIDEMILL_CHECK(engine->submit(std::move(request), results).ok());
   }
   finish(*engine, *rewards, results);
-  double sum = 0.0;  // what has no reward counts as 0
+  double sum = 0.0;  // a response without a reward counts as 0
   bool any = false;
   for (const auto& [id, reward] : results.rewards) {
     sum += reward.reward;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many seeds of a simulated run under faults. TIDEMILL_SIM_FIRST and TIDEMILL_SIM_SEEDS choose
-// them; a failing seed is printed with the command that replays it. `sim_soak` runs on and on.
+// Runs many seeds of the simulated run under faults. TIDEMILL_SIM_FIRST and TIDEMILL_SIM_SEEDS
+// choose them. A failing seed is printed with the command that replays it. `sim_soak` runs seeds
+// without end.
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -14,9 +15,9 @@ namespace {
 
 using actors::RunEnd;
 
-std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+std::uint64_t from_environment(const char* name, std::uint64_t fallback) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before any thread
-  return text == nullptr ? otherwise : std::stoull(text);
+  return text == nullptr ? fallback : std::stoull(text);
 }
 
 TEST(RlSimulation, InvariantsHoldUnderFaultsForEverySeed) {
@@ -32,7 +33,7 @@ TEST(RlSimulation, InvariantsHoldUnderFaultsForEverySeed) {
   }
   std::cout << "seeds " << first << ".." << first + count - 1 << ": " << counts_text(counts)
             << "\n";
-  if (count >= 200 && !HasFailure()) {  // the faults must really have happened
+  if (count >= 200 && !HasFailure()) {  // the faults must have happened
     EXPECT_GT(counts["tokens_checked"], 0U);
     EXPECT_GT(counts["rewards_checked"], 0U);
     EXPECT_GT(counts["commits_refused"], count / 50);
@@ -62,14 +63,14 @@ TEST(RlSimulation, ASeedReplaysExactly) {
   }
 }
 
-// A run that fails for ever must end with the reason, however often it is started again.
-TEST(RlSimulation, ACommitThatAlwaysFailsEndsTheRunAndTheLastCommitStands) {
+// A run whose commits always fail must end with the reason every time it is started.
+TEST(RlSimulation, ACommitThatAlwaysFailsEndsTheRunAndKeepsTheLastCommit) {
   SimulationOptions options;
   options.commit_every = 1;
   FaultOptions faults;
   faults.full_from = 2;
   const auto disk = make_simulated_disk();
-  for (int i = 0; i < 3; ++i) {  // a disk that stays full gives up one commit a start
+  for (int i = 0; i < 3; ++i) {  // each start commits once before the disk is full again
     const SimulationReport report = simulate(options, faults, disk);
     EXPECT_EQ(report.violations, std::vector<std::string>{});
     EXPECT_EQ(report.end_error, "resource_exhausted: trainer: commit of step " +
@@ -82,7 +83,7 @@ TEST(RlSimulation, ACommitThatAlwaysFailsEndsTheRunAndTheLastCommitStands) {
   EXPECT_EQ(report.weights_digest, run_plain_loop(options).weights_digest);
 }
 
-TEST(RlSimulation, GroupsFilteredForEverEndTheRunWithOneClearLine) {
+TEST(RlSimulation, ARunWhoseGroupsAreAllFilteredEndsWithAReason) {
   SimulationOptions options;
   options.never_signal = true;
   const SimulationReport report = simulate(options, {});
@@ -93,7 +94,7 @@ TEST(RlSimulation, GroupsFilteredForEverEndTheRunWithOneClearLine) {
   EXPECT_NE(report.end_reason.find("rollout.temperature"), std::string::npos);
 }
 
-TEST(RlSimulation, DataThatEndsEarlyEndsTheRunWithTheStepsItHeld) {
+TEST(RlSimulation, DataThatEndsEarlyEndsTheRunAfterItsSteps) {
   SimulationOptions options;
   options.data_groups = 2 * options.groups_per_step + 1;
   options.eval_every = 1;

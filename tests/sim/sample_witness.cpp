@@ -23,10 +23,10 @@ void SampleWitness::check_batch(const actors::StepRecord& record) {
   for (const SampleRecord& sample : record.samples) {
     check_versions(record, sample);
     check_reward(sample);
-    // Group g is the g-th draw, whatever happened since.
+    // Group g is draw g, whatever has happened since.
     if (sample.group.value != sample.id.value / options_.group_size ||
         sample.prompt != "p" + std::to_string(sample.group.value % options_.prompts)) {
-      violate_(name_of(sample) + " is of group " + std::to_string(sample.group.value) +
+      violate_(name_of(sample) + " is in group " + std::to_string(sample.group.value) +
                ", but has the prompt " + sample.prompt);
     }
     groups[sample.group].push_back(&sample);
@@ -42,13 +42,13 @@ void SampleWitness::check_versions(const actors::StepRecord& record,
   for (const engines::VersionSpan& span : sample.versions) {
     const std::uint64_t step = span.version.step;
     if (step > batch) {
-      violate_(name_of(sample) + " is of a later step");
+      violate_(name_of(sample) + " has a token of a later step");
     } else if (batch - step > options_.max_staleness) {
       violate_(name_of(sample) + " of step " + std::to_string(step) + " was trained at step " +
                std::to_string(batch));
     }
     const std::uint64_t due = batch > options_.max_staleness ? batch - options_.max_staleness : 0;
-    if (options_.schedule == actors::ScheduleKind::kFixed && step != due) {
+    if (options_.generation_order == actors::GenerationOrder::kFixed && step != due) {
       violate_("batch " + std::to_string(batch) + " holds a token of step " + std::to_string(step));
     }
   }
@@ -71,7 +71,7 @@ void SampleWitness::check_reward(const SampleRecord& sample) {
     violate_(name_of(sample) + " was trained with a reward that is not its own");
   }
   if (sample.response != simulated_text(sample.response_ids)) {
-    violate_(name_of(sample) + ": its response is not that of its tokens");
+    violate_(name_of(sample) + ": its response text does not match its tokens");
   }
 }
 

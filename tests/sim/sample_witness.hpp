@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watches what is trained on: each sample's prompt, reward and advantage are those of its group,
-// and no token is older than it may be (I1, I2).
+// Checks the samples that are trained on: each must have the prompt of its group, its own reward
+// and advantage, and no token that is too stale (I1, I2).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace tidemill::test {
 
-/// Computes again what a trained batch says of its samples.
+/// Recomputes what a trained batch records of its samples, and compares.
 class SampleWitness {
 public:
   using Violate = std::function<void(const std::string&)>;

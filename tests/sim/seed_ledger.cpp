@@ -86,12 +86,12 @@ Status append_all(int descriptor, std::string_view text, const std::filesystem::
 
 }  // namespace
 
-std::uint64_t SeedLedger::next_seed(std::uint64_t otherwise) const {
+std::uint64_t SeedLedger::next_seed(std::uint64_t fallback) const {
   std::uint64_t next = 0;
   for (const SeedRange& range : ranges) {
     next = std::max(next, range.end);
   }
-  return ranges.empty() ? otherwise : next;
+  return ranges.empty() ? fallback : next;
 }
 
 std::string SeedLedger::to_text() const {
@@ -130,7 +130,7 @@ Result<SeedLedger> read_seed_ledger(const std::filesystem::path& path) {
       ledger.torn = true;
       break;
     }
-    // A torn line, ended by the next writer, is the only one that may begin so and not parse.
+    // A line that ends with a backslash is a torn line that the next writer has ended: skip it.
     if (line.empty() || line.ends_with('\\')) {
       continue;
     }
@@ -150,7 +150,7 @@ Status append_to_ledger(const std::filesystem::path& path, const SeedRange& rang
   if (descriptor < 0) {
     return system_error(errno, "open", path);
   }
-  // A backslash ends what was torn: no whole line ends with one.
+  // A backslash marks a torn line: no complete line ends with one.
   Status status = append_all(descriptor, (ledger.torn ? "\\\n" : "") + line_of(range), path);
   ::close(descriptor);
   return status;

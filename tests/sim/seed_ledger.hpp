@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which seeds have been run, by which program, and what came of them: a file of JSON lines.
+// A file of JSON lines that records which seeds were run, by which program, and with what results.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace tidemill::test {
 
-/// A stretch of seeds that was run in one go.
+/// A range of consecutive seeds that one program ran.
 struct SeedRange {
-  std::string program;  // its digest
+  std::string program;  // digest of the program
   std::uint64_t first = 0;
   std::uint64_t end = 0;  // one after the last
   double seconds = 0.0;
@@ -26,20 +26,21 @@ struct SeedRange {
 /// The lines of a ledger.
 struct SeedLedger {
   std::vector<SeedRange> ranges;
-  bool torn = false;  // the last line is not whole: its writer was killed
+  bool torn = false;  // the last line is incomplete: its writer was killed
 
-  /// Returns the seed after the highest one that was run; `otherwise` when there is none.
-  [[nodiscard]] std::uint64_t next_seed(std::uint64_t otherwise) const;
+  /// Returns the seed after the highest one that was run, or `fallback` if none was run.
+  [[nodiscard]] std::uint64_t next_seed(std::uint64_t fallback) const;
 
-  /// Returns the ledger in a few lines for people: seeds, programs, sums, failures.
+  /// Returns a summary of the ledger in a few readable lines: ranges, programs, sums, failures.
   [[nodiscard]] std::string to_text() const;
 };
 
-/// Reads a ledger; one that is not there is empty.
+/// Reads a ledger. A file that does not exist gives an empty ledger.
 /// Errors: `kCorruptData` naming file and line; those of the file system.
 [[nodiscard]] Result<SeedLedger> read_seed_ledger(const std::filesystem::path& path);
 
-/// Adds one line in one write. What a killed writer left is ended first.
+/// Appends one line. If a killed writer left an incomplete line, that line is ended first.
+/// Both take one write.
 /// Errors: those of the file system.
 [[nodiscard]] Status append_to_ledger(const std::filesystem::path& path, const SeedRange& range);
 

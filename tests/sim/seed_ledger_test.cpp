@@ -25,13 +25,13 @@ protected:
   std::filesystem::path path_ = directory_.path() / "ledger.jsonl";
 };
 
-TEST_F(SeedLedgerTest, WhatIsNotThereIsEmpty) {
+TEST_F(SeedLedgerTest, AFileThatDoesNotExistIsAnEmptyLedger) {
   const auto ledger = read_seed_ledger(path_);
   ASSERT_TRUE(ledger.ok()) << ledger.status().to_string();
   EXPECT_EQ(ledger.value().next_seed(5), 5U);
 }
 
-TEST_F(SeedLedgerTest, GoesOnWhereItEndsAndAddsUp) {
+TEST_F(SeedLedgerTest, NextSeedFollowsTheLastRangeAndCountsAddUp) {
   ASSERT_TRUE(append_to_ledger(path_, range(1, 101)).ok());
   SeedRange failed = range(101, 121);
   failed.failures.emplace_back(110, "rows are \"lost\"\nfor ever");
@@ -43,7 +43,7 @@ TEST_F(SeedLedgerTest, GoesOnWhereItEndsAndAddsUp) {
   EXPECT_THAT(ledger.to_text(), HasSubstr("seed 110: rows are \"lost\""));
 }
 
-TEST_F(SeedLedgerTest, WhatAKilledWriterLeftIsPassedOver) {
+TEST_F(SeedLedgerTest, AnIncompleteLineOfAKilledWriterIsSkipped) {
   ASSERT_TRUE(append_to_ledger(path_, range(1, 11)).ok());
   append(R"({"program":"aa","first":11,"en)");
   EXPECT_TRUE(read_seed_ledger(path_).value().torn);

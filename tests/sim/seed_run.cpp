@@ -9,25 +9,26 @@
 namespace tidemill::test {
 namespace {
 
+using actors::GenerationOrder;
 using actors::RunEnd;
-using actors::ScheduleKind;
 
-// What was added to the first draws has streams of its own, so that a seed keeps its meaning.
+// Random streams. Options that were added later have their own, so that old seeds keep their
+// meaning.
 constexpr std::uint64_t kFirstOptions = 77;
 constexpr std::uint64_t kFirstFaults = 78;
 constexpr std::uint64_t kRewardsAndBest = 79;
 constexpr std::uint64_t kStops = 80;
 constexpr std::uint64_t kTypicalEvents = 1'500;  // stops fall within this many
 
-// Weights are exact in binary, so that sums do not depend on their order.
-std::vector<double> draw_weights(RandomStream& random) {
+// Returns weights that are exact in binary, so that sums do not depend on their order.
+std::vector<double> choose_reward_weights(RandomStream& random) {
   if (random.below(3) != 0) {
     return {};
   }
   return random.below(2) == 0 ? std::vector{1.0, 0.5} : std::vector{0.25, -0.5, 2.0};
 }
 
-actors::BestOptions draw_best(RandomStream& random) {
+actors::BestOptions choose_best_options(RandomStream& random) {
   actors::BestOptions best;
   best.keep = random.below(3) != 0;
   best.patience = static_cast<std::uint32_t>(random.below(2) == 0 ? 0 : 1 + random.below(3));
@@ -41,25 +42,27 @@ std::string describe(const SimulationOptions& options) {
       " groups=" + std::to_string(options.groups_per_step) +
       " group_size=" + std::to_string(options.group_size) +
       " max=" + std::to_string(options.max_staleness) +
-      (options.schedule == ScheduleKind::kFixed ? " fixed" : " free") +
+      (options.generation_order == GenerationOrder::kFixed ? " fixed" : " free") +
       " commit_every=" + std::to_string(options.commit_every) +
-      " one_in_fails=" + std::to_string(options.one_in_fails) +
+      " fail_one_in=" + std::to_string(options.fail_one_in) +
       (options.on_failed == storage::OnFailedRow::kShrink ? " shrink" : " drop_group") +
       (options.filter ? " filter" : "") + (options.never_signal ? " never_signal" : "") +
       " eval_every=" + std::to_string(options.eval_every) +
       " data_groups=" + std::to_string(options.data_groups) +
       " rewards=" + std::to_string(std::max<std::size_t>(options.reward_weights.size(), 1));
-  if (options.best.watches()) {
+  if (options.best.enabled()) {
     text += (options.best.keep ? " keep_best" : "") +
             (" patience=" + std::to_string(options.best.patience));
   }
   return text;
 }
 
-// Whether the final weights are the plain loop's: synchronous runs and fixed schedules (I4, I6).
+// Returns whether the final weights must equal those of the plain loop: they must in synchronous
+// runs and with a fixed generation order (I4, I6).
 bool is_reproducible(const SimulationOptions& options) {
-  const bool one_schedule = options.max_staleness == 0 || options.schedule == ScheduleKind::kFixed;
-  return one_schedule && !(options.never_signal && options.schedule == ScheduleKind::kFree);
+  const bool one_order =
+      options.max_staleness == 0 || options.generation_order == GenerationOrder::kFixed;
+  return one_order && !(options.never_signal && options.generation_order == GenerationOrder::kFree);
 }
 
 class SeedRun {
@@ -75,10 +78,11 @@ public:
       fail(violation);
     }
     if (!report.violations.empty()) {
-      return std::move(outcome_);  // what follows from it would only hide it
+      return std::move(outcome_);  // later failures would only follow from these
     }
     check_end(report);
-    require(report.all_evaluated, "an evaluation that was due is not in the committed history");
+    require(report.all_evaluated,
+            "an evaluation that was due is missing from the committed history");
     if (is_reproducible(options_)) {
       compare(report);
     }
@@ -130,8 +134,8 @@ private:
     ++outcome_.counts[end];
   }
 
-  // A full disk ends the run at once, with the last commit as it was; with room again it is
-  // resumed. So is one that was asked to stop.
+  // Runs until the end. A full disk ends the run at once and leaves the last commit unchanged; the
+  // run is then resumed with space on the disk. A run that was asked to stop is resumed too.
   SimulationReport run_to_end() {
     const auto disk = make_simulated_disk();
     SimulationReport report = run_once(disk);
@@ -160,8 +164,8 @@ private:
   void check_end(const SimulationReport& report) {
     require(report.end_error.empty(), "the run ended with \"" + report.end_error + "\"");
     const std::string where = "the run ended after step " + std::to_string(report.steps);
-    require(report.end != RunEnd::kStopped, where + ": stopped, but nobody asked for it");
-    if (options_.never_signal && options_.schedule == ScheduleKind::kFree) {
+    require(report.end != RunEnd::kStopped, where + ": stopped, but was not asked to");
+    if (options_.never_signal && options_.generation_order == GenerationOrder::kFree) {
       require(report.steps == 0 && report.end != RunEnd::kSteps, where + " without a signal");
       require(report.end != RunEnd::kNoSignal ||
                   report.end_reason.find("groups left untrained since step 0") != std::string::npos,
@@ -170,9 +174,9 @@ private:
     }
     if (report.end == RunEnd::kData) {
       require(options_.data_groups != 0 && report.steps < options_.steps,
-              where + " for want of data");
+              where + " because the data ended");
     } else if (report.end == RunEnd::kPlateau) {
-      require(options_.best.patience != 0, where + " at a plateau nobody looked for");
+      require(options_.best.patience != 0, where + " at a plateau, but no patience was set");
     } else {
       require(report.end == RunEnd::kSteps && report.steps == options_.steps,
               where + " of " + std::to_string(options_.steps));
@@ -220,28 +224,29 @@ SimulationOptions options_of_seed(std::uint64_t seed) {
   options.groups_per_step = static_cast<std::uint32_t>(1 + random.below(3));
   options.group_size = static_cast<std::uint32_t>(1 + random.below(4));
   options.max_staleness = random.below(3);
-  options.schedule = random.below(2) == 0 ? ScheduleKind::kFree : ScheduleKind::kFixed;
+  options.generation_order =
+      random.below(2) == 0 ? GenerationOrder::kFree : GenerationOrder::kFixed;
   options.rollout_workers = static_cast<std::uint32_t>(1 + random.below(3));
   options.commit_every = random.below(4);
-  options.one_in_fails = random.below(3) == 0 ? 7 : 0;
+  options.fail_one_in = random.below(3) == 0 ? 7 : 0;
   options.on_failed =
       random.below(2) == 0 ? storage::OnFailedRow::kDropGroup : storage::OnFailedRow::kShrink;
   options.filter = random.below(4) == 0 && options.group_size > 1;
   options.eval_every = random.below(3) == 0 ? 1 + random.below(2) : 0;
-  if (random.below(5) == 0) {  // the data ends before the steps do, inside a batch or with one
+  if (random.below(5) == 0) {  // the data ends before the last step, within or after a batch
     options.data_groups =
         options.groups_per_step + random.below(options.groups_per_step * (options.steps - 1));
   }
   options.never_signal = random.below(10) == 0;
   if (options.never_signal) {
-    options.one_in_fails = 0;  // else most groups may be lost instead, which is a failure
+    options.fail_one_in = 0;  // or most groups might be lost, which is a failure
   }
   RandomStream later(seed, kRewardsAndBest);
-  options.reward_weights = draw_weights(later);
+  options.reward_weights = choose_reward_weights(later);
   options.reward_workers = static_cast<std::uint32_t>(1 + later.below(2));
   if (later.below(3) == 0) {
     options.eval_every = std::max<std::uint64_t>(options.eval_every, 1);
-    options.best = draw_best(later);
+    options.best = choose_best_options(later);
   }
   return options;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One seed of the simulation: the run and the faults that it stands for, and what must be true of
-// how it ends.
+// Runs one seed of the simulation. A seed determines the run and its faults. The run's end is
+// checked.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tidemill::test {
 
-/// What runs did and what happened to them, by name; sums add up over seeds.
+/// Counts of events and checks in runs, by name. They add up over seeds.
 using SimulationCounts = std::map<std::string, std::uint64_t>;
 
 /// Adds `more` to `counts`, name by name.
@@ -21,20 +21,21 @@ void add_counts(const SimulationCounts& more, SimulationCounts& counts);
 /// Returns the counts as one line, "3 restarts, 17 steps, ...".
 [[nodiscard]] std::string counts_text(const SimulationCounts& counts);
 
-/// The run that a seed stands for. Every feature meets every fault as seeds go by.
+/// Returns the options of the run that a seed determines. Over many seeds, every feature is
+/// combined with every fault.
 [[nodiscard]] SimulationOptions options_of_seed(std::uint64_t seed);
 
-/// What goes wrong in it.
+/// Returns the faults that a seed determines.
 [[nodiscard]] FaultOptions faults_of_seed(std::uint64_t seed);
 
-/// What came of a seed.
+/// The result of a seed.
 struct SeedOutcome {
-  std::vector<std::string> failures;  // each naming the seed and how to replay it; empty: all held
+  std::vector<std::string> failures;  // each names the seed and how to replay it; empty: none
   SimulationCounts counts;
 };
 
-/// Runs a seed until its run has really ended: one that a full disk or a request stopped is
-/// resumed. Reproducible runs are held against the plain loop.
+/// Runs a seed until its run has ended for good: a run that ended because of a full disk or a stop
+/// is resumed. Reproducible runs are compared with the plain loop.
 [[nodiscard]] SeedOutcome run_seed(std::uint64_t seed);
 
 }  // namespace tidemill::test

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs seeds of the simulation one after the other: so many, for so long, or until it is
-// interrupted. What was run goes into a ledger, and the next call goes on where the ledger ends.
+// Runs seeds of the simulation one after another: a number of them, for a time, or until
+// interrupted. A ledger records the seeds that were run, and the next call continues after the last
+// one.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
@@ -22,18 +23,18 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kNoEnd = ~std::uint64_t{0};
-constexpr std::uint64_t kMaxFailures = 10;                   // of one call; then it stops
+constexpr std::uint64_t kMaxFailures = 10;                   // of one call, which then stops
 constexpr std::chrono::seconds kLinePeriod{60};              // between ledger lines and progress
 constexpr std::uint64_t kMaxSeed = std::uint64_t{1} << 62U;  // all fit a JSON integer
 
 constexpr const char* kAbout =
-    R"(Runs seeds of the simulated run under faults, one after the other, until as many as asked are done,
-the time is over, or it is interrupted (SIGINT, SIGTERM: the seed in work is finished). With a ledger
-it goes on after the highest seed there, and appends what it ran; two processes at a time need two
-ledgers, and --first far apart. Ends with 0 when no seed failed, 1 when one did, others for what it
-cannot use.)";
+    R"(Runs seeds of the simulated run under faults, one after another, until --seeds are done, --seconds
+have passed, or it is interrupted (SIGINT, SIGTERM: the current seed is finished first). With a
+ledger, it continues after the highest seed recorded there, and appends the seeds that it ran. Two
+concurrent processes need two ledgers, and values of --first that are far apart. The exit code is 0
+if no seed failed, 1 if one did, and another if an argument or file cannot be used.)";
 
-// Set by signals alone, read between seeds.
+// Set only by signal handlers, read between seeds.
 std::atomic<bool> interrupted = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -47,17 +48,18 @@ struct SoakOptions {
 };
 
 void declare(CLI::App& app, SoakOptions& options) {
-  app.add_option("--first", options.first, "the seed to begin with")
+  app.add_option("--first", options.first, "the first seed to run")
       ->check(CLI::Range(std::uint64_t{0}, kMaxSeed));
-  app.add_option("--seeds", options.seeds, "how many to run");
-  app.add_option("--seconds", options.seconds, "for how long");
-  app.add_option("--max-failures", options.max_failures, "seeds that fail before it stops");
-  auto* ledger = app.add_option("--ledger", options.ledger, "file of JSON lines");
-  app.add_flag("--report", options.report, "print the ledger's sums and run nothing")
+  app.add_option("--seeds", options.seeds, "number of seeds to run");
+  app.add_option("--seconds", options.seconds, "time after which to stop");
+  app.add_option("--max-failures", options.max_failures, "failed seeds after which to stop");
+  auto* ledger =
+      app.add_option("--ledger", options.ledger, "file that records the seeds, as JSON lines");
+  app.add_flag("--report", options.report, "print the sums of the ledger and run nothing")
       ->needs(ledger);
 }
 
-// Names the program that found what a ledger says.
+// Returns a digest that identifies this program in a ledger.
 Result<std::string> program_digest() {
   TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile program, ReadableFile::open("/proc/self/exe"));
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer bytes, program.map());
@@ -75,7 +77,7 @@ public:
       TIDEMILL_ASSIGN_OR_RETURN(const SeedLedger ledger, read_seed_ledger(options_.ledger));
       seed = std::max(seed, ledger.next_seed(seed));
     }
-    std::cout << "sim_soak: from seed " << seed << ", program " << program_ << std::endl;
+    std::cout << "sim_soak: starting at seed " << seed << ", program " << program_ << std::endl;
     begin_range(seed);
     for (std::uint64_t done = 0; !is_over(done); ++done, ++seed) {
       run_one(seed);
@@ -133,7 +135,7 @@ private:
 
   SoakOptions options_;
   std::string program_;
-  std::string name_;  // of the program, as it was called
+  std::string name_;  // the program's name, as it was called
   SteadyClock::time_point begun_ = SteadyClock::now();
   SteadyClock::time_point range_begun_;
   SeedRange range_;  // since the last ledger line
@@ -165,10 +167,10 @@ int main(int argc, char** argv) {
   action.sa_handler = [](int /*signal*/) { interrupted = true; };
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  const auto held = tidemill::test::soak(options, argv[0]);
-  if (!held.ok()) {
-    std::cerr << "sim_soak: " << held.status().message() << "\n";
+  const auto passed = tidemill::test::soak(options, argv[0]);
+  if (!passed.ok()) {
+    std::cerr << "sim_soak: " << passed.status().message() << "\n";
     return 2;
   }
-  return held.value() ? 0 : 1;
+  return passed.value() ? 0 : 1;
 }

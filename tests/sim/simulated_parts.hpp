@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a simulated run plugs in where a real one has files: prompts, commits, records. Shared by
-// the simulation and the plain loop it is compared with.
+// The parts that a simulated run uses in place of files: prompts, commits, records. Shared by the
+// simulation and the plain loop that it is compared with.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,7 @@ inline constexpr std::uint64_t kEvalPrompts = 2;
 inline constexpr std::uint32_t kEvalSamples = 2;  // of each prompt
 inline constexpr const char* kRewardParts[] = {"first", "second", "third"};
 
-/// Prompts made from their draw, until `end` of them (0: without end) have been drawn.
+/// Makes each prompt from its draw. The data ends at draw `end` (0: never).
 class SimulatedPrompts final : public actors::PromptReader {
 public:
   SimulatedPrompts(std::uint64_t prompts, std::uint64_t end) : prompts_(prompts), end_(end) {}
@@ -54,26 +54,26 @@ private:
   std::uint64_t end_;
 };
 
-/// Record files in memory; cut back when opened again.
+/// Record files in memory. Opening them again cuts them back to the marks of the commit.
 struct SimulatedRecordText {
   std::string metrics;
   std::string samples;
 };
 
-/// Digests of weights by the version's incarnation and step.
+/// Digests of weights, by incarnation and step of their version.
 using PublishedDigests = std::map<std::pair<std::uint32_t, std::uint64_t>, std::string>;
 
 struct SimulatedDisk {
   std::optional<actors::RunCommit> last;
-  // Beside the commit, for the checks alone.
+  // Only for the checks.
   PublishedDigests published;
-  std::map<std::uint64_t, std::string> committed;  // digests of the committed history, by step
+  std::map<std::uint64_t, std::string> committed;  // digests in the committed history, by step
   SimulatedRecordText text;
 };
 
-/// Commits in memory, on their way through the parts of a checkpoint. `check` sees each that is
-/// saved, before it is the last one. Saves are refused whose numbers, from 1, are in `refused`; and
-/// all from `full_from` on, for want of space.
+/// Keeps the last commit in memory, after converting it to a checkpoint and back. `check` is called
+/// with each commit before it becomes the last one. Saves are counted from 1: those in `refused`
+/// fail, and all from `full_from` on fail for lack of space.
 class SimulatedCommits final : public actors::CommitStore {
 public:
   using Check = std::function<void(const actors::RunCommit&)>;
@@ -112,7 +112,7 @@ private:
   std::uint64_t num_refused_ = 0;
 };
 
-/// Which appends fail, counted over all incarnations of a run.
+/// The appends that fail, counted from 1 over all incarnations of a run.
 struct AppendFaults {
   std::set<std::uint64_t> refused;
   std::uint64_t appends = 0;
@@ -142,7 +142,7 @@ private:
   std::shared_ptr<AppendFaults> faults_;
 };
 
-/// A loss that computes nothing: the replayed trainer hashes its sequences.
+/// A loss that computes nothing. The replayed training engine only hashes its sequences.
 class SimulatedLoss final : public engines::TokenLoss {
 public:
   Status evaluate(std::span<const engines::LossRow> /*rows*/,
@@ -151,7 +151,7 @@ public:
   }
 };
 
-/// Replayed engines' options for `options`.
+/// Returns the options of the replayed engines for `options`.
 inline engines::ReplayOptions replay_options(const SimulationOptions& options) {
   engines::ReplayOptions replay;
   replay.seed = options.data_seed;
@@ -159,9 +159,10 @@ inline engines::ReplayOptions replay_options(const SimulationOptions& options) {
   return replay;
 }
 
-/// The reward of `options`, alone or as a sum of parts. Only the first part may fail.
+/// Returns the reward engine for `options`: a single reward, or a sum of parts. Only the first part
+/// may fail.
 inline std::unique_ptr<engines::RewardEngine> simulated_rewards(const SimulationOptions& options) {
-  auto first = engines::make_replay_reward_engine(options.data_seed, options.one_in_fails);
+  auto first = engines::make_replay_reward_engine(options.data_seed, options.fail_one_in);
   if (options.reward_weights.empty()) {
     return first;
   }
@@ -174,7 +175,7 @@ inline std::unique_ptr<engines::RewardEngine> simulated_rewards(const Simulation
   return engines::make_reward_sum(std::move(parts));
 }
 
-/// Response text of token ids, as rewards see it.
+/// Returns the text of response token ids that the reward engines get.
 inline std::string simulated_text(const std::vector<std::int32_t>& ids) {
   std::string text;
   for (const std::int32_t id : ids) {
@@ -183,8 +184,8 @@ inline std::string simulated_text(const std::vector<std::int32_t>& ids) {
   return text;
 }
 
-/// Rewards less their group's mean; with `filter`, groups of equal rewards leave, and all of them
-/// with `never_signal`.
+/// Returns as advantages the rewards minus the mean of their group. With `filter`, groups of equal
+/// rewards are filtered; with `never_signal`, all groups are.
 inline Result<actors::GroupDecision> simulated_decision(std::span<const actors::GroupMember> group,
                                                         const SimulationOptions& options) {
   double mean = 0.0;

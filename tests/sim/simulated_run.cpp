@@ -21,10 +21,10 @@ using actors::StreamStatus;
 using workflows::RlEngines;
 
 constexpr std::uint64_t kMaxEvents = 200'000;
-constexpr std::uint64_t kTypicalEvents = 1'500;  // kills fall within this many
-constexpr std::uint64_t kTypicalCommits = 3;     // and refusals within this many saves
+constexpr std::uint64_t kTypicalEvents = 1'500;  // kills happen within this many
+constexpr std::uint64_t kTypicalCommits = 3;     // and failures within this many saves
 constexpr std::uint64_t kTypicalAppends = 5;     // or appends
-constexpr std::uint32_t kUntrainedBatches = 4;   // after which a run without signal ends
+constexpr std::uint32_t kUntrainedBatches = 4;   // after which a run without a signal ends
 
 struct OwnedEngines {
   std::unique_ptr<engines::RolloutEngine> rollout;
@@ -47,7 +47,7 @@ public:
     commits_ = std::make_shared<SimulatedCommits>(
         disk_, [this](const actors::RunCommit& commit) { commit_witness_.check_commit(commit); },
         choose(faults.failed_commits, kTypicalCommits), faults.full_from);
-    // What ran after the last commit is forgotten, and its versions are named anew.
+    // Forget the versions after the last commit: the new incarnation publishes versions of its own.
     std::erase_if(disk_->published, [this](const auto& entry) {
       return !disk_->last.has_value() ||
              entry.first.first > disk_->last->weights.version.incarnation;
@@ -83,7 +83,7 @@ public:
         caf::anon_send(supervisor, atom::stop_v);
       }
       if (!world_.step() && !ended_) {
-        violate("nothing is left to happen, but the run has not ended");
+        violate("no message or timeout is left, but the run has not ended");
         kill_all();
         break;
       }
@@ -150,9 +150,9 @@ private:
   workflows::RlPlan plan() {
     workflows::RlPlan plan;
     plan.log = [this](const std::string& line) {
-      if (line.find("starting again from the last commit") != std::string::npos) {
+      if (line.find("restarting from the last commit") != std::string::npos) {
         ++report_.restarts;
-      } else if (line.find("is started again") != std::string::npos) {
+      } else if (line.find("will be restarted") != std::string::npos) {
         ++report_.worker_deaths;
       }
     };
@@ -166,7 +166,7 @@ private:
     plan.trainer.groups_per_step = options_.groups_per_step;
     plan.trainer.total_steps = options_.steps;
     plan.trainer.max_staleness = options_.max_staleness;
-    plan.trainer.fixed_batches = options_.schedule == actors::ScheduleKind::kFixed;
+    plan.trainer.fixed_batches = options_.generation_order == actors::GenerationOrder::kFixed;
     plan.trainer.commit_every = options_.commit_every;
     plan.trainer.eval_every = options_.eval_every;
     plan.trainer.best = options_.best;
@@ -220,7 +220,7 @@ private:
 
   workflows::RlHooks hooks() {
     workflows::RlHooks hooks;
-    hooks.max_restarts = 1000;  // only a run that makes no progress at all may give up
+    hooks.max_restarts = 1000;  // only a run without any progress may fail
     if (disk_->last.has_value()) {
       hooks.first_incarnation = disk_->last->weights.version.incarnation + 1;
     }
@@ -294,7 +294,7 @@ private:
     if (record.kind == "eval") {
       ++report_.evaluations;
       if (record.step > last_step_) {
-        violate("an evaluation of weights that were not published yet");
+        violate("an evaluation of weights that are not published yet");
       }
       return;
     }
@@ -307,28 +307,28 @@ private:
     for (const actors::SampleRecord& sample : record.samples) {
       witness_.check_sample(sample.id, sample.versions, sample.response_ids,
                             sample.behavior_logprobs);
-      witness_.check_draws(sample.id, sample.versions, sample.response_ids);
+      witness_.check_sampling(sample.id, sample.versions, sample.response_ids);
     }
-    check_staleness_figure(record);
-    const auto gap = record.figures.find("logprob_gap_max");
-    const auto compared = record.figures.find("logprob_gap_tokens");
-    if (gap != record.figures.end() && (gap->second != 0.0 || compared->second <= 0.0) &&
+    check_staleness_metric(record);
+    const auto gap = record.metrics.find("logprob_gap_max");
+    const auto compared = record.metrics.find("logprob_gap_tokens");
+    if (gap != record.metrics.end() && (gap->second != 0.0 || compared->second <= 0.0) &&
         !record.samples.empty()) {
       violate("log-probabilities differ or were not compared at step " +
               std::to_string(record.step));
     }
   }
 
-  // What a run tells its user of staleness is what its samples say.
-  void check_staleness_figure(const StepRecord& record) {
+  // Checks that the metric `staleness_max` agrees with the samples.
+  void check_staleness_metric(const StepRecord& record) {
     std::uint64_t stalest = 0;
     for (const actors::SampleRecord& sample : record.samples) {
       for (const engines::VersionSpan& span : sample.versions) {
         stalest = std::max(stalest, record.step - 1 - std::min(span.version.step, record.step - 1));
       }
     }
-    const auto told = record.figures.find("staleness_max");
-    if (told == record.figures.end() || told->second != static_cast<double>(stalest)) {
+    const auto recorded = record.metrics.find("staleness_max");
+    if (recorded == record.metrics.end() || recorded->second != static_cast<double>(stalest)) {
       violate("staleness_max of step " + std::to_string(record.step) + " is not " +
               std::to_string(stalest));
     }
@@ -347,8 +347,8 @@ private:
   VersionWitness witness_;
   CommitWitness commit_witness_;
   SampleWitness sample_witness_;
-  std::uint64_t last_step_ = 0;  // recorded, of this incarnation
-  // The ports outlive the actors, which the world's destructor ends.
+  std::uint64_t last_step_ = 0;  // the last recorded step of this incarnation
+  // The ports must outlive the actors, which the destructor of `world_` ends.
   std::unique_ptr<actors::WorkPort> device_port_;
   std::unique_ptr<actors::WorkPort> io_port_;
   std::unique_ptr<actors::WorkPort> commit_port_;

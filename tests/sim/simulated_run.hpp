@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole reinforcement-learning run in simulation: the real actors, replayed engines, virtual
-// time, faults from a seed, and the invariants checked after every event.
+// Simulates a whole reinforcement-learning run: the real actors, replayed engines, virtual time,
+// and faults from a seed. The invariants are checked after every event.
 #pragma once
 
 #include <cstdint>
@@ -16,45 +16,46 @@
 
 namespace tidemill::test {
 
-/// What is run. Two runs with equal options but other fault seeds train the same data.
+/// The options of a run. Runs with equal options train on the same data, whatever their fault
+/// seeds.
 struct SimulationOptions {
   std::uint64_t data_seed = 1;
   std::uint64_t steps = 5;
   std::uint32_t groups_per_step = 3;
   std::uint32_t group_size = 3;
   std::uint64_t max_staleness = 0;
-  actors::ScheduleKind schedule = actors::ScheduleKind::kFree;
+  actors::GenerationOrder generation_order = actors::GenerationOrder::kFree;
   std::uint32_t rollout_workers = 2;
   std::uint32_t reward_workers = 1;
-  std::vector<double> reward_weights;  // of the parts of a sum; empty: one reward
+  std::vector<double> reward_weights;  // of the parts of a sum; empty: a single reward
   std::uint64_t commit_every = 2;
   std::uint64_t eval_every = 0;
-  actors::BestOptions best;        // of the evaluations
-  std::uint64_t prompts = 7;       // rows of the data; passes repeat
-  std::uint64_t data_groups = 0;   // draws before the data ends; 0: it never does
-  std::uint64_t one_in_fails = 0;  // rewards that can never be computed
-  bool filter = false;             // groups without signal leave untrained
-  bool never_signal = false;       // and no group ever has one
+  actors::BestOptions best;       // how evaluations are used
+  std::uint64_t prompts = 7;      // rows of the data, which repeat in every pass
+  std::uint64_t data_groups = 0;  // draws before the data ends; 0: never
+  std::uint64_t fail_one_in = 0;  // one in so many rewards cannot be computed; 0: none
+  bool filter = false;            // filter groups without a signal
+  bool never_signal = false;      // no group ever has a signal
   storage::OnFailedRow on_failed = storage::OnFailedRow::kDropGroup;
 };
 
-/// What goes wrong.
+/// The faults of a run.
 struct FaultOptions {
-  std::uint64_t seed = 0;            // also of the scheduler's choices
-  std::uint32_t kills = 0;           // actors killed, at random moments
-  std::uint32_t failed_commits = 0;  // commits that the disk refuses, at random
-  std::uint32_t failed_records = 0;  // appends to the record files that stop half-way, at random
-  std::uint32_t full_from = 0;       // from this commit on the disk is full; 0: never
-  std::uint64_t stop_at = 0;         // before this event somebody asks the run to stop; 0: nobody
+  std::uint64_t seed = 0;            // also for the scheduler's choices
+  std::uint32_t kills = 0;           // actors to kill, at random events
+  std::uint32_t failed_commits = 0;  // commits that fail, at random
+  std::uint32_t failed_records = 0;  // appends that stop half-way, at random
+  std::uint32_t full_from = 0;       // the disk is full from this commit on; 0: never
+  std::uint64_t stop_at = 0;         // ask the run to stop before this event; 0: never
 };
 
-/// What a run leaves behind: a run started with the disk of an earlier one resumes it.
+/// What a run leaves on disk. A run that starts with the disk of an earlier run resumes that run.
 struct SimulatedDisk;
 [[nodiscard]] std::shared_ptr<SimulatedDisk> make_simulated_disk();
 
-/// What came of it.
+/// The result of a simulated run.
 struct SimulationReport {
-  std::vector<std::string> violations;  // of invariants; empty: all held
+  std::vector<std::string> violations;  // of invariants; empty: none
   std::string end_error;                // empty: the run ended well
   actors::RunEnd end = actors::RunEnd::kSteps;
   std::string end_reason;
@@ -69,32 +70,33 @@ struct SimulationReport {
   std::uint64_t commits_refused = 0;
   std::uint64_t appends_refused = 0;
   std::uint64_t evaluations = 0;     // recorded
-  bool all_evaluated = true;         // every step that was due, in the committed history
+  bool all_evaluated = true;         // every evaluation that was due is committed
   std::uint64_t tokens_checked = 0;  // against the weights that their version names
   std::uint64_t rewards_checked = 0;
   std::uint64_t commits_checked = 0;
-  std::uint64_t bests_checked = 0;  // commits that held a best evaluation
+  std::uint64_t bests_checked = 0;  // commits with a best evaluation
 };
 
-/// Runs to the end, or until too many events have passed (a violation: something waits for ever).
+/// Runs to the end. Reports a violation and stops if the run does not end within many events,
+/// because then something waits forever.
 [[nodiscard]] SimulationReport simulate(
     const SimulationOptions& options, const FaultOptions& faults,
     const std::shared_ptr<SimulatedDisk>& disk = make_simulated_disk());
 
-/// Where the plain loop ends.
+/// The result of the plain loop.
 struct PlainLoopEnd {
   std::uint64_t steps = 0;
   bool plateau = false;  // evaluations stopped getting better
   std::string weights_digest;
 };
 
-/// Runs the plain synchronous loop: no actors, no stream, one step after the other, until the steps
-/// are done, the data ends or evaluations get no better. `max_staleness` batches are generated
-/// ahead, as `ScheduleKind::kFixed` says.
+/// Runs the plain synchronous loop, with no actors and no stream, one step after another, until the
+/// steps are done, the data ends or evaluations stop improving. `max_staleness` batches are
+/// generated ahead, as `GenerationOrder::kFixed` defines.
 [[nodiscard]] PlainLoopEnd run_plain_loop(const SimulationOptions& options);
 
-/// Returns what an evaluation of the weights named by `base_digest` must give; nothing where no
-/// answer can be scored.
+/// Returns the value that an evaluation of the weights named by `base_digest` must have, or nothing
+/// if no response can be scored.
 [[nodiscard]] std::optional<double> simulated_evaluation(const SimulationOptions& options,
                                                          const std::string& base_digest);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One actor under test: CAF's single-threaded scheduler, virtual time, no surprises.
+// The fixture for tests of one actor: CAF's single-threaded test scheduler and virtual time.
 #pragma once
 
 #include <chrono>
@@ -20,40 +20,41 @@
 
 namespace tidemill::test {
 
-/// The answer to a request, once it has come.
-template <class Answer>
-class Asked {
+/// The reply to a request. It is empty until the reply arrives.
+template <class Value>
+class Reply {
 public:
-  [[nodiscard]] bool answered() const { return slot_->has_value(); }
-  [[nodiscard]] bool ok() const { return answered() && (*slot_)->ok(); }
-  /// Returns the answer. Requires `ok()`.
-  [[nodiscard]] const Answer& value() const { return (*slot_)->value(); }
-  /// Returns how the request failed; `kTimeout` stands for "not answered yet".
+  [[nodiscard]] bool arrived() const { return slot_->has_value(); }
+  [[nodiscard]] bool ok() const { return arrived() && (*slot_)->ok(); }
+  /// Returns the reply's value. Requires `ok()`.
+  [[nodiscard]] const Value& value() const { return (*slot_)->value(); }
+  /// Returns the status of the request, or `kTimeout` while no reply has arrived.
   [[nodiscard]] Status status() const {
-    return answered() ? (*slot_)->status() : Status(Errc::kTimeout, "not answered yet");
+    return arrived() ? (*slot_)->status() : Status(Errc::kTimeout, "no reply yet");
   }
-  /// Returns how often an answer came: 1, or a promise was settled twice.
+  /// Returns how many replies have arrived. More than 1 means that a promise was settled twice.
   [[nodiscard]] int count() const { return *count_; }
 
-  void settle(Result<Answer> result) const {
+  void settle(Result<Value> result) const {
     ++*count_;
     slot_->emplace(std::move(result));
   }
 
 private:
-  std::shared_ptr<std::optional<Result<Answer>>> slot_ =
-      std::make_shared<std::optional<Result<Answer>>>();
+  std::shared_ptr<std::optional<Result<Value>>> slot_ =
+      std::make_shared<std::optional<Result<Value>>>();
   std::shared_ptr<int> count_ = std::make_shared<int>(0);
 };
 
 /// Runs actors message by message, in order of arrival, on virtual time.
 ///
-/// Work at `port()` runs at submission; its message comes when time passes.
+/// Work that is submitted to `port()` runs immediately. Its message arrives when time passes.
 class ActorTest : public ::testing::Test {
 protected:
   ActorTest() : port_(actors::make_simulated_work_port(system_, [] { return Duration{0}; })) {}
-  // Actors that live, or messages on their way, would keep ~actor_system() waiting for ever. Not in
-  // the destructor: what the actors call back lives in the derived test.
+  // Running actors and undelivered messages would make ~actor_system() wait forever, so both are
+  // cleared here. A destructor would be too late, because the actors call back into members of the
+  // derived fixture.
   void TearDown() override {
     for (const caf::actor& actor : kept_) {
       caf::anon_send_exit(actor, caf::exit_reason::kill);
@@ -65,18 +66,20 @@ protected:
   caf::actor_system& system() { return system_; }
   actors::WorkPort& port() { return *port_; }
 
-  /// Delivers messages until all mailboxes are empty. Time stands still.
+  /// Delivers messages until all mailboxes are empty. Time does not advance.
   void drain() {
     while (scheduler().try_run_once()) {
     }
   }
-  /// Lets `by` pass, firing what is due in its order, and delivers what follows from it.
+  /// Advances the time by `by`, fires the timeouts that are due, in order, and delivers the
+  /// messages that result.
   void advance(Duration by) {
     drain();
     scheduler().advance_time(by);
     drain();
   }
-  /// Goes from timeout to timeout until `done`. Returns false after `limit` of them without it.
+  /// Triggers timeouts one after another until `done()` is true. Returns false if it is still false
+  /// after `limit` timeouts, or if none is pending.
   template <class Done>
   bool run_until(Done done, int limit = 10'000) {
     for (drain(); !done(); drain()) {
@@ -88,26 +91,28 @@ protected:
   }
   [[nodiscard]] TimePoint now() { return system_.clock().now(); }
 
-  /// Ends the actor with the test.
+  /// Kills the actor at the end of the test.
   template <class Handle>
   Handle keep(const Handle& handle) {
     kept_.push_back(caf::actor_cast<caf::actor>(handle));
     return handle;
   }
 
-  /// Sends a request that has a hundred hours; its answer appears once messages are delivered.
-  template <class Answer, class Handle, class... Ts>
-  Asked<Answer> ask(const Handle& handle, Ts... message) {
-    Asked<Answer> asked;
-    keep(system_.spawn([asked, handle, message...](caf::event_based_actor* self) {
+  /// Sends a request with a deadline of a hundred hours. The reply arrives once messages are
+  /// delivered.
+  template <class Value, class Handle, class... Ts>
+  Reply<Value> ask(const Handle& handle, Ts... message) {
+    Reply<Value> reply;
+    keep(system_.spawn([reply, handle, message...](caf::event_based_actor* self) {
       self->request(handle, Duration(std::chrono::hours(100)), message...)
-          .then([asked](const Answer& answer) { asked.settle(answer); },
-                [asked](const caf::error& error) { asked.settle(actors::from_caf_error(error)); });
+          .then([reply](const Value& value) { reply.settle(value); },
+                [reply](const caf::error& error) { reply.settle(actors::from_caf_error(error)); });
     }));
-    return asked;
+    return reply;
   }
 
-  /// Watches an actor's end: empty while it lives, else why it ended (`ok()`: normally).
+  /// Returns the exit status of an actor. It is empty while the actor runs, and `ok()` if the actor
+  /// ended normally.
   template <class Handle>
   std::shared_ptr<std::optional<Status>> exit_of(const Handle& handle) {
     auto exit = std::make_shared<std::optional<Status>>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real actors under a scheduler that a seed drives: one thread, virtual time.
+// Runs real actors under a scheduler that a seed drives, on one thread and in virtual time.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,7 @@
 
 namespace tidemill::test {
 
-/// An actor system on CAF's test scheduler, in which the seed chooses which runnable actor goes
-/// next.
+/// An actor system on CAF's test scheduler. The seed chooses which runnable actor goes next.
 class DeterministicSystem {
 public:
   explicit DeterministicSystem(std::uint64_t seed) : random_(seed, 1) {}
@@ -29,12 +28,12 @@ public:
 
   [[nodiscard]] caf::actor_system& system() { return system_; }
 
-  /// Delivers one message to an actor of the seed's choice, or, when nobody has one (and now and
-  /// then before), lets time pass until the next timeout. Returns false when nothing is left to
-  /// happen.
+  /// Delivers one message to an actor that the seed chooses. If no actor has a message, and at
+  /// random times before that, it advances the time to the next timeout instead. Returns false if
+  /// there is neither a message nor a timeout.
   bool step() {
     auto& jobs = scheduler().jobs;
-    const bool hurry = random_.below(32) == 0;  // a timeout comes before messages on their way
+    const bool hurry = random_.below(32) == 0;  // a timeout before pending messages
     if (!jobs.empty() && !(hurry && scheduler().has_pending_timeout())) {
       const auto chosen = static_cast<std::ptrdiff_t>(random_.below(jobs.size()));
       std::rotate(jobs.begin(), jobs.begin() + chosen, jobs.begin() + chosen + 1);

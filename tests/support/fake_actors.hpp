@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peers of an actor under test: each keeps what it was told, and answers at once or when the test
-// says so.
+// Fake peers for tests of one actor. Each fake stores the messages that it receives, and replies at
+// once or when the test tells it to.
 #pragma once
 
 #include <deque>
@@ -24,26 +24,29 @@
 
 namespace tidemill::test {
 
-/// What a fake is still to do: a promise can be kept by its actor alone, while it runs.
-struct Errands {
-  std::deque<std::function<void()>> todo;
+/// Replies that a fake is still to deliver. Only the actor that made a promise may deliver it, from
+/// one of its message handlers.
+struct DeferredReplies {
+  std::deque<std::function<void()>> pending;
   std::function<void()> wake;
 
-  void add(std::function<void()> errand) {
-    todo.push_back(std::move(errand));
+  void add(std::function<void()> deliver) {
+    pending.push_back(std::move(deliver));
     wake();
   }
   void run() {
-    for (const auto& errand : std::exchange(todo, {})) {
-      errand();
+    for (const auto& deliver : std::exchange(pending, {})) {
+      deliver();
     }
   }
 };
 
-/// Has `errands` run by `handle`, which does so at `verb`.
+/// Makes `deferred` wake the actor `handle`, which must call `deferred->run()` when it receives
+/// `verb`. Returns `handle`.
 template <class Handle, class Verb>
-Handle runs_errands(const Handle& handle, const std::shared_ptr<Errands>& errands, Verb verb) {
-  errands->wake = [address = caf::actor_cast<caf::actor_addr>(handle), verb] {
+Handle with_deferred_replies(const Handle& handle, const std::shared_ptr<DeferredReplies>& deferred,
+                             Verb verb) {
+  deferred->wake = [address = caf::actor_cast<caf::actor_addr>(handle), verb] {
     if (const auto actor = caf::actor_cast<caf::actor>(address)) {
       caf::anon_send(actor, verb);
     }
@@ -51,33 +54,34 @@ Handle runs_errands(const Handle& handle, const std::shared_ptr<Errands>& errand
   return handle;
 }
 
-/// A request that waits for the test's answer, which arrives once messages are delivered.
-template <class Request, class Answer>
+/// A request that a fake has received. The test replies to it; the reply arrives once messages are
+/// delivered.
+template <class Request, class Value>
 struct Pending {
   Request request;
-  caf::typed_response_promise<Answer> promise;
-  std::shared_ptr<Errands> errands;
-  void answer(Answer value) {
-    errands->add(
+  caf::typed_response_promise<Value> promise;
+  std::shared_ptr<DeferredReplies> deferred;
+  void reply(Value value) {
+    deferred->add(
         [p = promise, value = std::move(value)]() mutable { p.deliver(std::move(value)); });
   }
   void fail(const Status& status) {
-    errands->add([p = promise, status]() mutable { p.deliver(actors::to_caf_error(status)); });
+    deferred->add([p = promise, status]() mutable { p.deliver(actors::to_caf_error(status)); });
   }
 };
-template <class Request, class Answer>
-using Inbox = std::deque<Pending<Request, Answer>>;
+template <class Request, class Value>
+using Inbox = std::deque<Pending<Request, Value>>;
 
-/// Takes the oldest request out of an inbox.
-template <class Request, class Answer>
-Pending<Request, Answer> take(Inbox<Request, Answer>& inbox) {
-  TIDEMILL_CHECK(!inbox.empty()) << "nothing was asked";
+/// Removes the oldest request from an inbox and returns it.
+template <class Request, class Value>
+Pending<Request, Value> take(Inbox<Request, Value>& inbox) {
+  TIDEMILL_CHECK(!inbox.empty()) << "the inbox is empty";
   auto pending = std::move(inbox.front());
   inbox.pop_front();
   return pending;
 }
 
-/// Answers what a `Settlement` of everything asked for would be.
+/// Returns the settlement in which all `rows` are done.
 inline storage::Settlement settled(const std::vector<storage::LeaseToken>& rows) {
   storage::Settlement settlement;
   for (const storage::LeaseToken& row : rows) {
@@ -86,14 +90,14 @@ inline storage::Settlement settled(const std::vector<storage::LeaseToken>& rows)
   return settlement;
 }
 
-/// A stream that leases nothing by itself. Everything but leases is granted at once, unless
-/// `failure` is set.
+/// A stream that stores lease requests for the test to reply to. It grants all other requests at
+/// once, unless `failure` is set.
 struct FakeStream {
   Inbox<actors::LeaseRequest, actors::LeaseReply> leases;
   std::vector<actors::NewGroup> puts;
-  std::vector<actors::Completion> acks;
-  std::vector<actors::Return> nacks;
-  std::vector<actors::Return> renewals;
+  std::vector<actors::AckRequest> acks;
+  std::vector<actors::LeaseUpdate> nacks;
+  std::vector<actors::LeaseUpdate> renewals;
   std::vector<actors::GroupVerdict> verdicts;
   std::vector<std::uint64_t> published;
   std::vector<std::string> released;
@@ -116,33 +120,33 @@ struct FakeStream {
 inline actors::StreamActor spawn_fake_stream(caf::actor_system& system,
                                              const std::shared_ptr<FakeStream>& fake) {
   using namespace actors;  // NOLINT(google-build-using-namespace)
-  const auto errands = std::make_shared<Errands>();
+  const auto deferred = std::make_shared<DeferredReplies>();
   const auto handle =
-      system.spawn([fake, errands](StreamActor::pointer self) -> StreamActor::behavior_type {
+      system.spawn([fake, deferred](StreamActor::pointer self) -> StreamActor::behavior_type {
         return {
             [fake](atom::put, NewGroup& group) -> caf::result<storage::Settlement> {
               fake->puts.push_back(std::move(group));
               return fake->settle({});
             },
             [fake](atom::finish) { ++fake->finished; },
-            [self, fake, errands](atom::lease, LeaseRequest& request) {
+            [self, fake, deferred](atom::lease, LeaseRequest& request) {
               auto promise = self->make_response_promise<LeaseReply>();
-              fake->leases.push_back({std::move(request), promise, errands});
+              fake->leases.push_back({std::move(request), promise, deferred});
               return promise;
             },
-            [fake](atom::ack, Completion& completion) -> caf::result<storage::Settlement> {
+            [fake](atom::ack, AckRequest& ack) -> caf::result<storage::Settlement> {
               std::vector<storage::LeaseToken> rows;
-              for (const storage::FinishedRow& row : completion.rows) {
+              for (const storage::FinishedRow& row : ack.rows) {
                 rows.push_back(row.lease);
               }
-              fake->acks.push_back(std::move(completion));
+              fake->acks.push_back(std::move(ack));
               return fake->settle(rows);
             },
-            [fake](atom::nack, Return& rows) -> caf::result<storage::Settlement> {
+            [fake](atom::nack, LeaseUpdate& rows) -> caf::result<storage::Settlement> {
               fake->nacks.push_back(rows);
               return fake->settle(rows.rows);
             },
-            [fake](atom::renew, Return& rows) -> caf::result<storage::Settlement> {
+            [fake](atom::renew, LeaseUpdate& rows) -> caf::result<storage::Settlement> {
               fake->renewals.push_back(rows);
               return fake->settle(rows.rows);
             },
@@ -157,13 +161,13 @@ inline actors::StreamActor spawn_fake_stream(caf::actor_system& system,
               return StreamImage{};
             },
             [fake](atom::status) { return fake->counts; },
-            [errands](atom::wake) { errands->run(); },
+            [deferred](atom::wake) { deferred->run(); },
         };
       });
-  return runs_errands(handle, errands, atom::wake_v);
+  return with_deferred_replies(handle, deferred, atom::wake_v);
 }
 
-/// A device that answers nothing by itself.
+/// A device that stores its requests for the test to reply to, except for `capture`.
 struct FakeDevice {
   Inbox<engines::RolloutRequest, engines::RolloutResult> generations;
   std::vector<SampleId> cancelled;
@@ -176,40 +180,41 @@ struct FakeDevice {
 inline actors::DeviceActor spawn_fake_device(caf::actor_system& system,
                                              const std::shared_ptr<FakeDevice>& fake) {
   using namespace actors;  // NOLINT(google-build-using-namespace)
-  const auto errands = std::make_shared<Errands>();
+  const auto deferred = std::make_shared<DeferredReplies>();
   const auto handle =
-      system.spawn([fake, errands](DeviceActor::pointer self) -> DeviceActor::behavior_type {
+      system.spawn([fake, deferred](DeviceActor::pointer self) -> DeviceActor::behavior_type {
         return {
-            [self, fake, errands](atom::generate, engines::RolloutRequest& request) {
+            [self, fake, deferred](atom::generate, engines::RolloutRequest& request) {
               auto promise = self->make_response_promise<engines::RolloutResult>();
-              fake->generations.push_back({std::move(request), promise, errands});
+              fake->generations.push_back({std::move(request), promise, deferred});
               return promise;
             },
             [fake](atom::cancel, SampleId id) { fake->cancelled.push_back(id); },
-            [self, fake, errands](atom::load, engines::Snapshot& snapshot) {
+            [self, fake, deferred](atom::load, engines::Snapshot& snapshot) {
               auto promise = self->make_response_promise<PolicyVersion>();
-              fake->loads.push_back({std::move(snapshot), promise, errands});
+              fake->loads.push_back({std::move(snapshot), promise, deferred});
               return promise;
             },
-            [self, fake, errands](atom::train, TrainJob& job) {
+            [self, fake, deferred](atom::train, TrainJob& job) {
               auto promise = self->make_response_promise<TrainOutcome>();
-              fake->jobs.push_back({std::move(job), promise, errands});
+              fake->jobs.push_back({std::move(job), promise, deferred});
               return promise;
             },
             [fake](atom::capture) {
               ++fake->captured;
               return fake->optimizer;
             },
-            [errands](atom::worked) { errands->run(); },
+            [deferred](atom::worked) { deferred->run(); },
         };
       });
-  return runs_errands(handle, errands, atom::worked_v);
+  return with_deferred_replies(handle, deferred, atom::worked_v);
 }
 
-/// A version keeper that takes every version and answers admissions when the test says so.
+/// A version keeper that accepts every version, unless `publish_failure` is set, and stores
+/// admission requests for the test to reply to.
 struct FakeKeeper {
   Inbox<actors::AdmissionRequest, actors::Admission> admissions;
-  std::vector<storage::PlaceChanges> changes;
+  std::vector<storage::SlotChanges> changes;
   std::vector<engines::Snapshot> published;
   std::vector<std::uint64_t> waits;
   std::vector<std::uint64_t> finished;
@@ -219,16 +224,16 @@ struct FakeKeeper {
 inline actors::KeeperActor spawn_fake_keeper(caf::actor_system& system,
                                              const std::shared_ptr<FakeKeeper>& fake) {
   using namespace actors;  // NOLINT(google-build-using-namespace)
-  const auto errands = std::make_shared<Errands>();
+  const auto deferred = std::make_shared<DeferredReplies>();
   const auto handle =
-      system.spawn([fake, errands](KeeperActor::pointer self) -> KeeperActor::behavior_type {
+      system.spawn([fake, deferred](KeeperActor::pointer self) -> KeeperActor::behavior_type {
         return {
-            [self, fake, errands](atom::admit, AdmissionRequest& request) {
+            [self, fake, deferred](atom::admit, AdmissionRequest& request) {
               auto promise = self->make_response_promise<Admission>();
-              fake->admissions.push_back({request, promise, errands});
+              fake->admissions.push_back({request, promise, deferred});
               return promise;
             },
-            [fake](atom::record, const storage::PlaceChanges& c) { fake->changes.push_back(c); },
+            [fake](atom::record, const storage::SlotChanges& c) { fake->changes.push_back(c); },
             [fake](atom::publish, engines::Snapshot& snapshot) -> caf::result<PolicyVersion> {
               if (!fake->publish_failure.ok()) {
                 return to_caf_error(fake->publish_failure);
@@ -242,13 +247,13 @@ inline actors::KeeperActor spawn_fake_keeper(caf::actor_system& system,
             },
             [fake](atom::finish, std::uint64_t groups) { fake->finished.push_back(groups); },
             [](atom::status) { return KeeperStatus{}; },
-            [errands](atom::wake) { errands->run(); },
+            [deferred](atom::wake) { deferred->run(); },
         };
       });
-  return runs_errands(handle, errands, atom::wake_v);
+  return with_deferred_replies(handle, deferred, atom::wake_v);
 }
 
-/// A recorder that keeps records in memory; a failure may be set.
+/// A recorder that keeps records in memory, unless `failure` is set.
 struct FakeRecorder {
   std::vector<actors::StepRecord> records;
   actors::RecordMarks marks;
@@ -274,30 +279,30 @@ inline actors::RecorderActor spawn_fake_recorder(caf::actor_system& system,
   });
 }
 
-/// An evaluator that answers when the test says so.
+/// An evaluator that stores its requests for the test to reply to.
 struct FakeEvaluator {
-  Inbox<std::uint64_t, actors::EvalReport> asked;
+  Inbox<std::uint64_t, actors::EvalReport> requests;
 };
 
 inline actors::EvaluatorActor spawn_fake_evaluator(caf::actor_system& system,
                                                    const std::shared_ptr<FakeEvaluator>& fake) {
   using namespace actors;  // NOLINT(google-build-using-namespace)
-  const auto errands = std::make_shared<Errands>();
+  const auto deferred = std::make_shared<DeferredReplies>();
   const auto handle =
-      system.spawn([fake, errands](EvaluatorActor::pointer self) -> EvaluatorActor::behavior_type {
+      system.spawn([fake, deferred](EvaluatorActor::pointer self) -> EvaluatorActor::behavior_type {
         return {
-            [self, fake, errands](atom::start, std::uint64_t step) {
+            [self, fake, deferred](atom::start, std::uint64_t step) {
               auto promise = self->make_response_promise<EvalReport>();
-              fake->asked.push_back({step, promise, errands});
+              fake->requests.push_back({step, promise, deferred});
               return promise;
             },
-            [errands](atom::worked) { errands->run(); },
+            [deferred](atom::worked) { deferred->run(); },
         };
       });
-  return runs_errands(handle, errands, atom::worked_v);
+  return with_deferred_replies(handle, deferred, atom::worked_v);
 }
 
-/// Whom a trainer reports to.
+/// The run owner that a trainer reports to.
 struct FakeOwner {
   std::vector<actors::RunSummary> summaries;
 };
@@ -312,7 +317,8 @@ inline actors::RunOwnerActor spawn_fake_owner(caf::actor_system& system,
   });
 }
 
-/// Commits in memory. Saves fail while `failure` is set.
+/// Keeps the last commit in memory. `save` fails while `failure` is set, `load` while
+/// `load_failure` is.
 class MemoryCommits final : public actors::CommitStore {
 public:
   Status save(const actors::RunCommit& commit) override {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reward engine that says what a test tells it.
+// A reward engine whose results a test sets.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ public:
       return refusal;
     }
     queue_.emplace_back(request.id, &sink);
-    asked.push_back(std::move(request));
+    requests.push_back(std::move(request));
     return {};
   }
   [[nodiscard]] bool has_work() const override { return !queue_.empty(); }
@@ -43,13 +43,13 @@ public:
   }
 
   double reward = 1.0;
-  std::map<std::uint64_t, double> reward_of;      // by sample; else `reward`
+  std::map<std::uint64_t, double> reward_of;      // by sample; others get `reward`
   std::map<std::uint64_t, std::string> error_of;  // by sample
   std::vector<double> parts;                      // of every reward
   Status refusal;                                 // of every sample
   Status failure;                                 // of every step
-  bool thinking = false;                          // answers nothing yet
-  std::vector<engines::RewardRequest> asked;
+  bool thinking = false;                          // produces no results yet
+  std::vector<engines::RewardRequest> requests;
 
 private:
   std::vector<std::pair<SampleId, engines::RewardSink*>> queue_;

@@ -11,8 +11,9 @@
 
 namespace tidemill::test {
 
-/// Passes calls on to the real file system until call `at` (from 1), which fails with `error`. With
-/// `dead`, all later calls fail too, cleaning up included, as if the process had been killed there.
+/// Forwards calls to the real file system, except call `at` (counted from 1), which fails with
+/// `error`. With `dead`, all later calls fail too, including those that clean up, as if the process
+/// had been killed at that call.
 class FaultyFileSystem : public FileSystem {
 public:
   struct Fault {
@@ -22,7 +23,7 @@ public:
   };
   explicit FaultyFileSystem(Fault fault) : fault_(fault) {}
   [[nodiscard]] int num_calls() const { return num_calls_; }
-  /// Largest piece one write takes.
+  /// The most bytes that one write accepts.
   std::size_t max_write_bytes = SIZE_MAX;
 
   int create(const std::filesystem::path& path) override {
@@ -34,7 +35,7 @@ public:
   }
   int sync(int descriptor) override { return fails() ? -fault_.error : real_.sync(descriptor); }
   int close(int descriptor) override {
-    const int result = real_.close(descriptor);  // never leak what the kernel would close
+    const int result = real_.close(descriptor);  // close it in any case, so that none leaks
     return fails() ? -fault_.error : result;
   }
   int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models as GGUF files, as a converter from Hugging Face's layout writes them.
+// Writes models as GGUF files, in the way of a converter from Hugging Face's layout.
 #pragma once
 
 #include <array>
@@ -14,9 +14,9 @@
 
 namespace tidemill::test {
 
-/// Returns what a converter calls the tensor `name`.
+/// Returns the name in GGUF files of the tensor that Hugging Face calls `name`.
 [[nodiscard]] inline std::string gguf_name(std::string name) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kWords{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kNames{
       {{"model.embed_tokens", "token_embd"},
        {"model.layers", "blk"},
        {"model.norm", "output_norm"},
@@ -32,18 +32,19 @@ namespace tidemill::test {
        {"mlp.gate_proj", "ffn_gate"},
        {"mlp.up_proj", "ffn_up"},
        {"mlp.down_proj", "ffn_down"}}};
-  for (const auto& [theirs, gguf] : kWords) {
-    const std::size_t at = name.find(theirs);
+  for (const auto& [hugging_face, gguf] : kNames) {
+    const std::size_t at = name.find(hugging_face);
     if (at != std::string::npos) {
-      name.replace(at, theirs.size(), gguf);
+      name.replace(at, hugging_face.size(), gguf);
     }
   }
   return name;
 }
 
-/// Returns `tensor` with the rows of each head as a llama's query and key weights have them: those
-/// that are rotated together side by side. Takes row h, p, i (head, half, place) to h, i, p.
-[[nodiscard]] inline Tensor gguf_pairs(const Tensor& tensor, std::int64_t num_heads) {
+/// Returns `tensor` with the rows of each head in the order of a Llama model's query and key
+/// weights in GGUF: two rows that are rotated together are adjacent. Row (head, half, i) becomes
+/// row (head, i, half).
+[[nodiscard]] inline Tensor interleave_rope_halves(const Tensor& tensor, std::int64_t num_heads) {
   const auto rows = static_cast<std::size_t>(tensor.shape[0]);
   const std::size_t bytes = tensor.data.size_bytes() / rows;
   const std::size_t half = rows / static_cast<std::size_t>(num_heads) / 2;
@@ -60,7 +61,7 @@ namespace tidemill::test {
   return {tensor.dtype, tensor.shape, Buffer::copy_of(out, tensor.dtype)};
 }
 
-/// Adds the keys of a model.
+/// Adds the keys that describe a model.
 inline void add_gguf_keys(GgufWriter& writer, const engines::ModelConfig& config) {
   using engines::RopeKind;
   const std::string architecture(engines::family_name(config.family));
@@ -101,7 +102,7 @@ inline void add_gguf_keys(GgufWriter& writer, const engines::ModelConfig& config
   }
 }
 
-/// Adds the tensors of a model, each of a type that the format has.
+/// Adds the tensors of a model. Their types must exist in the format.
 inline void add_gguf_tensors(GgufWriter& writer, const engines::ModelConfig& config,
                              const TensorMap& tensors) {
   if (config.rope.kind == engines::RopeKind::kLlama3) {
@@ -123,11 +124,12 @@ inline void add_gguf_tensors(GgufWriter& writer, const engines::ModelConfig& con
     const bool queries = name.find("self_attn.q_proj") != std::string::npos;
     const bool keys = name.find("self_attn.k_proj") != std::string::npos;
     const std::int64_t heads = queries ? config.num_heads : config.num_kv_heads;
-    writer.tensor(gguf_name(name), llama && (queries || keys) ? gguf_pairs(tensor, heads) : tensor);
+    writer.tensor(gguf_name(name),
+                  llama && (queries || keys) ? interleave_rope_halves(tensor, heads) : tensor);
   }
 }
 
-/// Returns a model as a file.
+/// Returns the bytes of a file that holds a model.
 [[nodiscard]] inline std::string gguf_model_bytes(const engines::ModelConfig& config,
                                                   const TensorMap& tensors) {
   GgufWriter writer;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of GGUF files, without a check: tests of what is refused lie with it.
+// Makes the bytes of GGUF files without any check, so that tests can make invalid files too.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace tidemill::test {
 
-/// Types of values and of tensors, by their number in the format.
+/// The numbers of value types and tensor types in the format.
 enum GgufNumber : std::uint32_t {
   kGgufU8 = 0,
   kGgufU32 = 4,
@@ -38,21 +38,21 @@ template <class T>
   return bytes;
 }
 
-/// Returns a string as the format has it: its length, then its bytes.
+/// Returns a string as the format encodes it: its length, then its bytes.
 [[nodiscard]] inline std::string gguf_text(std::string_view text) {
   return gguf_bytes(std::uint64_t{text.size()}) + std::string(text);
 }
 
-/// Builds a file. What is not set is right for what was added.
+/// Builds a file. Header fields that are not set get the values that match what was added.
 class GgufWriter {
 public:
   std::string magic = "GGUF";
   std::uint32_t version = 3;
-  std::uint64_t alignment = 32;  // what is padded to; the key is for the caller to add
+  std::uint64_t alignment = 32;  // of the padding; the caller must add the key for it
   std::optional<std::uint64_t> num_tensors;
   std::optional<std::uint64_t> num_keys;
 
-  /// Adds a key with the bytes of its value.
+  /// Adds a key with a value of `type`, given as bytes.
   void key(std::string_view name, std::uint32_t type, const std::string& value) {
     keys_ += gguf_text(name) + gguf_bytes(type) + value;
     ++key_count_;
@@ -82,8 +82,8 @@ public:
     key(name, kGgufList, bytes);
   }
 
-  /// Adds a tensor; `dimensions` are the format's, fastest first. Its data come after those of the
-  /// tensors before it, whatever `offset` says.
+  /// Adds a tensor. `dimensions` are in the order of the format, the fastest first. Its data follow
+  /// the data of the tensors before it, whatever `offset` says.
   void tensor(std::string_view name, const std::vector<std::uint64_t>& dimensions,
               std::uint32_t type, std::string_view data,
               std::optional<std::uint64_t> offset = std::nullopt) {
@@ -96,7 +96,7 @@ public:
     data_ += data;
     ++tensor_count_;
   }
-  /// Adds a tensor of a type that the format has.
+  /// Adds a tensor whose type exists in the format.
   void tensor(std::string_view name, const Tensor& tensor) {
     const std::vector<std::uint64_t> dimensions(tensor.shape.rbegin(), tensor.shape.rend());
     const auto bytes = tensor.data.bytes();
@@ -104,7 +104,7 @@ public:
                  {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
 
-  /// Returns all but the data, padded.
+  /// Returns everything before the data, padded.
   [[nodiscard]] std::string header() const {
     std::string bytes = magic + gguf_bytes(version) +
                         gguf_bytes(num_tensors.value_or(tensor_count_)) +

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a JSON value against a JSON Schema, for the words of draft-07 that our schemas use. A word
-// that it does not know fails the check, so that no constraint is passed over.
+// Checks a JSON value against a JSON Schema. It knows the keywords of draft-07 that the schemas
+// here use. Any other keyword fails the check, so that no constraint is ignored.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,12 +11,13 @@ namespace tidemill::test {
 
 class JsonSchemaCheck {
 public:
-  /// Returns what is wrong with `value`, as "place: problem"; "" if nothing is.
+  /// Returns the first problem of `value` as "location: problem", or "" if there is none.
   [[nodiscard]] static std::string problem(const nlohmann::json& schema,
                                            const nlohmann::json& value,
-                                           const std::string& place = "") {
-    for (const auto& [word, wanted] : schema.items()) {
-      if (std::string found = one(schema, word, wanted, value, place); !found.empty()) {
+                                           const std::string& location = "") {
+    for (const auto& [keyword, expected] : schema.items()) {
+      if (std::string found = check_keyword(schema, keyword, expected, value, location);
+          !found.empty()) {
         return found;
       }
     }
@@ -26,62 +27,63 @@ public:
 private:
   using json = nlohmann::json;
 
-  static std::string one(const json& schema, const std::string& word, const json& wanted,
-                         const json& value, const std::string& place) {
-    const auto fail_if = [&](bool failed) { return failed ? place + ": " + word : ""; };
-    if (word == "type") {
-      return fail_if(!has_type(wanted, value));
+  static std::string check_keyword(const json& schema, const std::string& keyword,
+                                   const json& expected, const json& value,
+                                   const std::string& location) {
+    const auto fail_if = [&](bool failed) { return failed ? location + ": " + keyword : ""; };
+    if (keyword == "type") {
+      return fail_if(!has_type(expected, value));
     }
-    if (word == "enum") {
-      return fail_if(std::find(wanted.begin(), wanted.end(), value) == wanted.end());
+    if (keyword == "enum") {
+      return fail_if(std::find(expected.begin(), expected.end(), value) == expected.end());
     }
-    if (word == "const") {
-      return fail_if(value != wanted);
+    if (keyword == "const") {
+      return fail_if(value != expected);
     }
-    if (word == "minimum") {
-      return fail_if(value.is_number() && value < wanted);
+    if (keyword == "minimum") {
+      return fail_if(value.is_number() && value < expected);
     }
-    if (word == "exclusiveMinimum") {
-      return fail_if(value.is_number() && value <= wanted);
+    if (keyword == "exclusiveMinimum") {
+      return fail_if(value.is_number() && value <= expected);
     }
-    if (word == "maximum") {
-      return fail_if(value.is_number() && value > wanted);
+    if (keyword == "maximum") {
+      return fail_if(value.is_number() && value > expected);
     }
-    if (word == "pattern") {
+    if (keyword == "pattern") {
       return fail_if(value.is_string() &&
-                     !std::regex_search(value.get<std::string>(), std::regex(wanted)));
+                     !std::regex_search(value.get<std::string>(), std::regex(expected)));
     }
-    if (word == "anyOf") {
+    if (keyword == "anyOf") {
       std::string all;
-      for (const json& alternative : wanted) {
-        const std::string found = problem(alternative, value, place);
+      for (const json& alternative : expected) {
+        const std::string found = problem(alternative, value, location);
         if (found.empty()) {
           return {};
         }
         all += (all.empty() ? "" : " | ") + found;
       }
-      return place + ": none of (" + all + ")";
+      return location + ": none of (" + all + ")";
     }
-    if (word == "items") {
+    if (keyword == "items") {
       for (std::size_t i = 0; value.is_array() && i < value.size(); ++i) {
-        if (std::string found = problem(wanted, value[i], place + "[]"); !found.empty()) {
+        if (std::string found = problem(expected, value[i], location + "[]"); !found.empty()) {
           return found;
         }
       }
       return {};
     }
-    if (word == "required") {
-      for (const json& key : wanted) {
+    if (keyword == "required") {
+      for (const json& key : expected) {
         if (value.is_object() && !value.contains(key)) {
-          return place + ": misses " + key.get<std::string>();
+          return location + ": missing key " + key.get<std::string>();
         }
       }
       return {};
     }
-    if (word == "properties") {
-      for (const auto& [key, inside] : wanted.items()) {
+    if (keyword == "properties") {
+      for (const auto& [key, inside] : expected.items()) {
         if (value.is_object() && value.contains(key)) {
-          const std::string found = problem(inside, value[key], place + '.' + key);
+          const std::string found = problem(inside, value[key], location + '.' + key);
           if (!found.empty()) {
             return found;
           }
@@ -89,25 +91,25 @@ private:
       }
       return {};
     }
-    if (word == "additionalProperties") {
+    if (keyword == "additionalProperties") {
       for (const auto& [key, inside] : value.items()) {
         if (value.is_object() && !schema.at("properties").contains(key)) {
-          return place + ": has " + key;
+          return location + ": unexpected key " + key;
         }
       }
-      return wanted == false ? "" : "additionalProperties: not false";
+      return expected == false ? "" : "additionalProperties: not false";
     }
-    const bool remark =
-        word == "$schema" || word == "title" || word == "description" || word == "default";
-    return remark ? "" : "a schema with the word " + word;
+    const bool annotation = keyword == "$schema" || keyword == "title" ||
+                            keyword == "description" || keyword == "default";
+    return annotation ? "" : "the schema has the unknown keyword " + keyword;
   }
 
-  static bool has_type(const json& wanted, const json& value) {
-    if (wanted.is_array()) {
-      return std::any_of(wanted.begin(), wanted.end(),
+  static bool has_type(const json& expected, const json& value) {
+    if (expected.is_array()) {
+      return std::any_of(expected.begin(), expected.end(),
                          [&value](const json& type) { return has_type(type, value); });
     }
-    const std::string type = wanted;
+    const std::string type = expected;
     return type == "object"    ? value.is_object()
            : type == "array"   ? value.is_array()
            : type == "string"  ? value.is_string()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory of its own for a test that needs files.
+// Temporary directories for tests that need files.
 #pragma once
 
 #include <cstdlib>
@@ -11,15 +11,16 @@
 
 namespace tidemill::test {
 
-/// Returns a directory in memory where the machine has one, else the usual one: for tests that make
-/// thousands of small files and need no disk.
+/// Returns a directory in memory if the machine has one, else the directory for temporary files.
+/// For tests that make thousands of small files and need no disk.
 inline std::filesystem::path memory_directory_path() {
   const std::filesystem::path memory = "/dev/shm";
   return ::access(memory.c_str(), W_OK | X_OK) == 0 ? memory
                                                     : std::filesystem::temp_directory_path();
 }
 
-/// Creates an empty directory; removes it with all it holds when destroyed, unless it is kept.
+/// Creates an empty directory. The destructor removes it with its contents, unless `keep` was
+/// called.
 class TemporaryDirectory {
 public:
   explicit TemporaryDirectory(
@@ -38,7 +39,7 @@ public:
   }
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  /// Leaves it there, to be looked at.
+  /// Keeps the directory after the test, for inspection.
   void keep() noexcept { kept_ = true; }
 
 private:

@@ -1,2 +1,2 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing but the precompiled headers, which all tests share.
+// Contains only the precompiled headers, which all tests share.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which plan is taken when memory is short.
+// Tests which memory plan is chosen if memory is short.
 #include "workflows/memory_plan.hpp"
 
 #include <gmock/gmock.h>
@@ -28,18 +28,18 @@ DeviceOptions with_memory(std::int64_t bytes) {
   return device;
 }
 
-TEST(MemoryPlan, RowsAreKeptForTrainingWhereMemoryAllows) {
+TEST(MemoryPlan, RowsAreKeptForTrainingIfMemoryAllows) {
   const MemoryPlan with = plan_of(engines::Recompute::kNone, 6 * kMiB, 4 * kMiB);
   const MemoryPlan without = plan_of(engines::Recompute::kNone, 6 * kMiB);
   const auto rows_kept = [&](std::int64_t bytes) {
     return first_allowed({with, without}, with_memory(bytes)).engine.generated_bytes;
   };
-  EXPECT_EQ(rows_kept(20 * kMiB), 4 * kMiB) << "all that may be taken";
+  EXPECT_EQ(rows_kept(20 * kMiB), 4 * kMiB) << "exactly the allowed memory";
   EXPECT_EQ(rows_kept(20 * kMiB - 1), 0);
-  EXPECT_EQ(rows_kept(1), 0) << "the last, where none may be taken";
+  EXPECT_EQ(rows_kept(1), 0) << "the last plan, since none fits";
 }
 
-TEST(MemoryPlan, AutoTakesTheFirstPolicyThatFits) {
+TEST(MemoryPlan, AutoChoosesTheFirstPolicyThatFits) {
   const auto taken = [](RecomputeChoice choice, std::int64_t bytes) {
     return choose_plan(choice, with_memory(bytes),
                        [](engines::Recompute recompute) {
@@ -56,10 +56,10 @@ TEST(MemoryPlan, AutoTakesTheFirstPolicyThatFits) {
   EXPECT_EQ(taken(RecomputeChoice::kAuto, 16 * kMiB - 1), engines::Recompute::kCheap);
   EXPECT_EQ(taken(RecomputeChoice::kAuto, 14 * kMiB - 1), engines::Recompute::kLayer);
   EXPECT_EQ(taken(RecomputeChoice::kAuto, 1), engines::Recompute::kLayer);
-  EXPECT_EQ(taken(RecomputeChoice::kNone, 1), engines::Recompute::kNone) << "chosen";
+  EXPECT_EQ(taken(RecomputeChoice::kNone, 1), engines::Recompute::kNone) << "chosen by the user";
 }
 
-TEST(MemoryPlan, WhatDoesNotFitIsRefusedWithItsParts) {
+TEST(MemoryPlan, APlanThatDoesNotFitIsRefusedWithItsParts) {
   const MemoryPlan plan = plan_of(engines::Recompute::kCheap, 4 * kMiB, 2 * kMiB);
   EXPECT_TRUE(check_memory(plan, with_memory(16 * kMiB)).ok());
   const Status refused = check_memory(plan, with_memory(15 * kMiB));

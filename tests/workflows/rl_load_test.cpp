@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes through the model at once, by hand.
+// Compares estimated loads with values calculated by hand.
 #include "workflows/rl/rl_load.hpp"
 
 #include <gtest/gtest.h>
@@ -24,27 +24,27 @@ RlOptions small_run() {
   return options;
 }
 
-TEST(RlLoad, SmallBatchesDoNotFillTheirCaps) {
+TEST(RlLoad, SmallBatchesStayBelowTheirLimits) {
   const engines::MemoryLoad load = likely_load(small_run(), {rows_of(10, 6), {}, 5});
-  // A prompt once, and its answers.
+  // Each prompt once, and its responses.
   EXPECT_EQ(load.train_tokens, 2 * (6 + 4 * 8));
   EXPECT_EQ(load.sequence_tokens, 6 + 8);
   EXPECT_EQ(load.shared_tokens, 2 * 6);
-  EXPECT_EQ(load.prompt_tokens, 0) << "no group is cut";
-  // Two batches are in flight: 16 samples, one token each, and the prompts of 4 groups.
-  EXPECT_EQ(load.draws, 16);
+  EXPECT_EQ(load.prompt_tokens, 0) << "no group is split";
+  // Two batches are in flight: 16 samples with one token each, and the prompts of 4 groups.
+  EXPECT_EQ(load.sampled_tokens, 16);
   EXPECT_EQ(load.rollout_tokens, (16 - 4) + 4 * 6);
-  // 13 positions are cached of a sample: a page, in which its prompt lies. While the first batch is
-  // trained, of which the prompts are cached still, the other is generated.
+  // Each sample caches 13 positions: one page, which includes its prompt. While the first batch is
+  // trained, its prompts are still cached, and the other batch is generated.
   EXPECT_EQ(load.kv_tokens, 16 * (2 * 4 * 1 + 2 * 1 + 2 * 4 * 1));
   EXPECT_EQ(load.snapshots, 3);
 }
 
-TEST(RlLoad, AShortRunHasNoMoreSamplesThanItTrains) {
+TEST(RlLoad, AShortRunGeneratesNoMoreSamplesThanItTrains) {
   const engines::MemoryLoad load = likely_load(small_run(), {rows_of(10, 6), {}, 1});
-  EXPECT_EQ(load.draws, 8);
+  EXPECT_EQ(load.sampled_tokens, 8);
   EXPECT_EQ(load.rollout_tokens, (8 - 2) + 2 * 6);
-  // Nothing is left to generate while it is trained.
+  // Nothing is generated while the batch is trained.
   EXPECT_EQ(load.kv_tokens, 16 * (2 * 4 * 1 + 2 * 1));
 }
 
@@ -54,29 +54,29 @@ TEST(RlLoad, WithoutStalenessTrainingAndGenerationTakeTurns) {
   EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kv_tokens, 16 * (2 * 4 * 1 + 2 * 1));
 }
 
-TEST(RlLoad, RowsAreKeptOnPolicyAlone) {
+TEST(RlLoad, RowsAreKeptOnlyOnPolicy) {
   RlOptions options = small_run();
   engines::ModelConfig config;
   config.max_positions = 64;
   EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kept_tokens, 0);
-  EXPECT_EQ(most_load(options, config).kept_tokens, 0);
+  EXPECT_EQ(peak_load(options, config).kept_tokens, 0);
   options.staleness.max = 0;
-  // Two prompts once, and of eight answers all tokens but the last.
+  // Two prompts once, and all tokens of eight responses except the last ones.
   EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kept_tokens, 2 * 6 + 8 * 7);
-  EXPECT_GT(most_load(options, config).kept_tokens, 2 * 6 + 8 * 7);
+  EXPECT_GT(peak_load(options, config).kept_tokens, 2 * 6 + 8 * 7);
   options.train.minibatches = 2;
   EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kept_tokens, 0);
 }
 
 TEST(RlLoad, GroupsOfOnePromptShareItsPages) {
-  // Of 20 tokens one page is full; of 27 positions of a sample one page is its own.
+  // 20 prompt tokens fill one page. A sample of 27 positions needs one page of its own.
   const engines::MemoryLoad many = likely_load(small_run(), {rows_of(10, 20), {}, 5});
   const engines::MemoryLoad one = likely_load(small_run(), {rows_of(1, 20), {}, 5});
   EXPECT_EQ(many.kv_tokens, 16 * (4 + (2 * 4 + 2) + 2 * (1 + 4)));
   EXPECT_EQ(one.kv_tokens, 16 * (1 + (2 * 4 + 1) + 2 * (1 + 4)));
 }
 
-TEST(RlLoad, TheLastCommitComesWhenNothingIsTrained) {
+TEST(RlLoad, TheLastCommitIsWrittenAfterTraining) {
   RlOptions options = small_run();
   options.run.checkpoint.every_steps = 5;
   EXPECT_FALSE(likely_load(options, {rows_of(10, 6), {}, 5}).commits);
@@ -85,10 +85,11 @@ TEST(RlLoad, TheLastCommitComesWhenNothingIsTrained) {
   EXPECT_FALSE(likely_load(options, {rows_of(10, 6), {}, 6}).commits);
 }
 
-TEST(RlLoad, WhatIsFinishedStaysCached) {
+TEST(RlLoad, FinishedSamplesStayCached) {
   RlOptions options = small_run();
   options.rollout.max_new_tokens = 27;
-  // 32 positions: two pages, of which the prompt's own one is not shared; both become full.
+  // 32 positions are two pages. The prompt does not fill a page, so none is shared. Both become
+  // full.
   const engines::MemoryLoad load = likely_load(options, {rows_of(10, 6), {}, 5});
   EXPECT_EQ(load.kv_tokens, 16 * (16 * 2) + 16 * 2 * (4 * 2));
 }
@@ -101,32 +102,33 @@ RlOptions evaluated_run() {
   return options;
 }
 
-TEST(RlLoad, EvaluationGoesThroughTheModelToo) {
+TEST(RlLoad, EvaluationAddsToTheLoad) {
   const RlOptions options = evaluated_run();
   const engines::MemoryLoad load = likely_load(options, {rows_of(10, 6), rows_of(50, 20), 5});
-  EXPECT_EQ(load.draws, 16 + 2 * 50);
-  EXPECT_EQ(load.rollout_tokens, (load.draws - 50) + 50 * 20);
+  EXPECT_EQ(load.sampled_tokens, 16 + 2 * 50);
+  EXPECT_EQ(load.rollout_tokens, (load.sampled_tokens - 50) + 50 * 20);
   RlFacts few{rows_of(10, 6), rows_of(50, 20), 5};
   few.max_running = 30;
-  EXPECT_EQ(likely_load(options, few).draws, 30);
-  // The run ends before.
-  EXPECT_EQ(likely_load(options, {rows_of(10, 6), rows_of(50, 20), 1}).draws, 8);
+  EXPECT_EQ(likely_load(options, few).sampled_tokens, 30);
+  // The run ends before its first evaluation.
+  EXPECT_EQ(likely_load(options, {rows_of(10, 6), rows_of(50, 20), 1}).sampled_tokens, 8);
 }
 
-TEST(RlLoad, AnEvaluationIsCachedBesideTheSamplesOfItsStep) {
+TEST(RlLoad, AnEvaluationIsCachedWithTheSamplesOfItsStep) {
   const RlFacts facts{rows_of(10, 6), rows_of(50, 20), 5};
-  // A prompt's full page, and the pages of its two answers; the samples of a step; training.
+  // For each evaluation prompt, its full page and one page for each of its two responses. Then the
+  // samples of a step, and training.
   EXPECT_EQ(likely_load(evaluated_run(), facts).kv_tokens, 16 * (50 * (1 + 2) + 8 + 8));
-  // At the last step nothing else is left to do.
+  // At the last step the run has no other work left.
   const RlFacts last{rows_of(10, 6), rows_of(50, 20), 2};
   EXPECT_EQ(likely_load(evaluated_run(), last).kv_tokens, 16 * 50 * (1 + 2));
 }
 
-TEST(RlLoad, NextWeightsComeBeforeAllIsGeneratedUnlessTheyWaitForTheEvaluation) {
+TEST(RlLoad, AllSamplesOfAStepAreCachedIfTheNextWeightsWaitForTheEvaluation) {
   RlOptions options = evaluated_run();
   RlFacts facts{rows_of(10, 6), rows_of(50, 20), 7};
   facts.max_running = 104;
-  // Room for one group beside the evaluation, for both after it.
+  // One group fits next to the evaluation, both groups after it.
   const std::int64_t soon = 16 * (50 * (1 + 2) + 4 + 8);
   const std::int64_t waiting = 16 * (50 + 96 + 2 + 8 + 8);
   EXPECT_EQ(likely_load(options, facts).kv_tokens, soon);
@@ -142,7 +144,7 @@ TEST(RlLoad, NextWeightsComeBeforeAllIsGeneratedUnlessTheyWaitForTheEvaluation) 
   EXPECT_EQ(likely_load(options, facts).kv_tokens, soon);
 }
 
-TEST(RlLoad, CutGroupsCarryTheirPromptOn) {
+TEST(RlLoad, SplitGroupsKeepTheirPrompt) {
   RlOptions options = small_run();
   options.train.common.micro_batch_tokens = 32;
   const engines::MemoryLoad load = likely_load(options, {rows_of(10, 6), {}, 5});
@@ -150,11 +152,11 @@ TEST(RlLoad, CutGroupsCarryTheirPromptOn) {
   EXPECT_EQ(load.prompt_tokens, 6);
 }
 
-TEST(RlLoad, NothingIsLikelierThanTheMost) {
+TEST(RlLoad, TheExpectedLoadDoesNotExceedThePeakLoad) {
   engines::ModelConfig config;
   config.max_positions = 64;
   const RlOptions options = evaluated_run();
-  const engines::MemoryLoad most = most_load(options, config);
+  const engines::MemoryLoad most = peak_load(options, config);
   const engines::MemoryLoad likely = likely_load(options, {rows_of(10, 6), rows_of(50, 20), 5});
   EXPECT_LE(likely.train_tokens, most.train_tokens);
   EXPECT_LE(likely.sequence_tokens, most.sequence_tokens);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the options of reinforcement learning ask of a model.
+// Tests the checks of reinforcement-learning options against model and data.
 #include "workflows/rl/rl_settings.hpp"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ engines::ModelConfig config_of(std::int64_t max_positions) {
   return config;
 }
 
-TEST(RlSettings, PromptsGetWhatAnswersLeave) {
+TEST(RlSettings, PromptsGetTheContextThatResponsesLeave) {
   RlOptions options;
   options.rollout.max_new_tokens = 24;
   EXPECT_EQ(max_prompt_tokens(options, config_of(64)), 40);
@@ -26,7 +26,7 @@ TEST(RlSettings, PromptsGetWhatAnswersLeave) {
   EXPECT_EQ(max_prompt_tokens(options, config_of(64)), 40);
 }
 
-TEST(RlSettings, AnAnswerMustLeaveRoomForAPrompt) {
+TEST(RlSettings, AResponseMustLeaveRoomForAPrompt) {
   RlOptions options;
   options.rollout.max_new_tokens = 63;
   EXPECT_TRUE(check_fit(options, config_of(64)).ok());
@@ -41,11 +41,11 @@ TEST(RlSettings, TheStreamMustHoldABatch) {
   options.rollout.group_size = 2;
   options.train.prompts_per_step = 3;
   actors::PromptFacts facts;
-  facts.most_bytes = 100'000;
+  facts.max_bytes = 100'000;
   facts.largest = "train.jsonl:7";
   EXPECT_TRUE(check_batch_fits(options, facts).ok()) << "with the default of stream.bytes";
   options.stream.bytes = 3 * 2 * (100'000 + 4 * 8 + 1024);
-  EXPECT_EQ(static_cast<std::int64_t>(3 * stream_options(options, facts.most_bytes).group_bytes),
+  EXPECT_EQ(static_cast<std::int64_t>(3 * stream_options(options, facts.max_bytes).group_bytes),
             options.stream.bytes);
   EXPECT_TRUE(check_batch_fits(options, facts).ok());
   --options.stream.bytes;
@@ -54,9 +54,9 @@ TEST(RlSettings, TheStreamMustHoldABatch) {
             "606336 (the largest prompt: train.jsonl:7)");
 }
 
-TEST(RlSettings, TheDefaultsHoldAWholeContextOfAnOrdinaryModel) {
+TEST(RlSettings, TheDefaultStreamHoldsPromptsThatFillAnOrdinaryContext) {
   actors::PromptFacts facts;
-  facts.most_bytes = 4 * 32'768;
+  facts.max_bytes = 4 * 32'768;
   EXPECT_TRUE(check_batch_fits(RlOptions(), facts).ok());
 }
 

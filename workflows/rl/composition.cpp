@@ -8,7 +8,7 @@
 namespace tidemill::workflows {
 namespace {
 
-using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): this file composes them
+using namespace tidemill::actors;  // NOLINT(google-build-using-namespace): this file connects them
 
 KeeperOptions keeper_options(const RlPlan& plan, const engines::Snapshot& weights,
                              const StreamOrigin& rows) {
@@ -19,7 +19,8 @@ KeeperOptions keeper_options(const RlPlan& plan, const engines::Snapshot& weight
   options.max_staleness = static_cast<std::int64_t>(plan.trainer.max_staleness);
   options.max_concurrent = plan.max_concurrent_rows;
   options.total_steps = plan.trainer.total_steps;
-  options.schedule = plan.trainer.fixed_batches ? ScheduleKind::kFixed : ScheduleKind::kFree;
+  options.generation_order =
+      plan.trainer.fixed_batches ? GenerationOrder::kFixed : GenerationOrder::kFree;
   options.incarnation = weights.version.incarnation;
   options.step = weights.version.step;
   options.first_group = rows.next_group;
@@ -28,7 +29,7 @@ KeeperOptions keeper_options(const RlPlan& plan, const engines::Snapshot& weight
   return options;
 }
 
-// The parts that hold handles to each other, in the order in which they can be made.
+// The core actors of a run. Each holds handles only of those above it.
 struct Core {
   DeviceActor device;
   KeeperActor keeper;
@@ -64,7 +65,7 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, const RlEn
 Core spawn_core(caf::actor_system& system, const RlPlan& plan, const RunOrigin& origin,
                 const std::shared_ptr<RlEngines>& engines, RunOwnerActor owner) {
   const StreamImage image = origin.commit.has_value() ? origin.commit->stream : StreamImage{};
-  // An image that cannot be read is the stream's to report; the run ends with its words.
+  // If the image cannot be read, the stream reports it and the run ends with that message.
   const auto read = read_stream_origin(image);
   const StreamOrigin rows = read.ok() ? read.value() : StreamOrigin{};
   Core core;
@@ -116,7 +117,7 @@ std::vector<WorkerSpec> worker_specs(caf::actor_system& system,
     deps.port = plan->reward_ports[i];
     deps.log = plan->log;
     workers.push_back({deps.name, [&system, plan, deps, i]() mutable {
-                         deps.engine = plan->make_reward(i);  // a fresh one: the old one may hang
+                         deps.engine = plan->make_reward(i);  // the old engine may hang
                          return caf::actor_cast<caf::actor>(spawn_reward_worker(system, deps));
                        }});
   }

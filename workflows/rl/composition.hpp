@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which actors a reinforcement-learning run consists of, and how they are wired.
+// Defines which actors a reinforcement-learning run consists of, and how they are connected.
 //
-// This is the one place that knows; a real run, an embedded one and a simulated one differ in what
-// they plug in: engines, ports, files, clocks.
+// No other file does. Real, embedded and simulated runs differ only in the engines, ports, files
+// and clocks that they put into their `RlPlan`.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +29,18 @@
 
 namespace tidemill::workflows {
 
-/// The engines of one incarnation, opened from its origin.
+/// The engines and record files of one incarnation, opened at its origin.
 struct RlEngines {
   std::shared_ptr<void> runtime;  // keeps the views alive
   engines::RolloutEngine* rollout = nullptr;
   engines::TrainEngine* train = nullptr;
-  /// What both views hold; its version carries the incarnation.
+  /// The weights that both views hold. Their version carries the incarnation.
   engines::Snapshot weights;
-  /// The record files, cut back to the origin's marks.
+  /// The record files, truncated to the marks of the origin.
   std::shared_ptr<actors::RecordFiles> records;
 };
 
-/// Everything about a run that does not change between its incarnations.
+/// The parts of a run that all its incarnations share.
 struct RlPlan {
   // Sizes and rules.
   std::uint32_t rollout_workers = 1;
@@ -48,47 +48,48 @@ struct RlPlan {
   std::int64_t max_concurrent_rows = 1;
   actors::SampleStreamOptions stream;
   actors::TrainerOptions trainer;
-  /// Template of every rollout worker; handles and name are filled in.
+  /// Template of the rollout workers. `spawn_rl_run` fills in handles and name.
   actors::RolloutWorkerDeps rollout;
   engines::ExecutorOptions executor;
   std::uint32_t rewards_in_flight = 64;  // rows, per reward worker
 
-  // What is plugged in.
+  // Replaceable parts.
   std::function<Result<std::shared_ptr<RlEngines>>(const actors::RunOrigin&)> open_engines;
-  /// Makes the reward engine of a worker (its number), or of the evaluator (none).
+  /// Makes the reward engine of the worker with this number, or of the evaluator if there is none.
   std::function<std::shared_ptr<engines::RewardEngine>(std::optional<std::uint32_t>)> make_reward;
   std::shared_ptr<actors::PromptReader> reader;
   std::shared_ptr<actors::CommitStore> commits;
   actors::DecideGroup decide;
   actors::LossFactory make_loss;
   actors::DecodeText decode;
-  std::vector<std::string> reward_parts;  // names of the parts of a sum of rewards
+  std::vector<std::string> reward_parts;  // names of the parts of a weighted sum
   actors::RecordObserver observer;
-  actors::StreamInspector inspector;  // simulation
-  /// Told of accidents, a line each; from any thread.
+  actors::StreamInspector inspector;  // for simulation; may be empty
+  /// Takes one line for each failure that the run handled. Called from any thread.
   std::function<void(const std::string&)> log;
-  /// Template of the evaluator; handle, engine and port are filled in. None: no evaluation.
+  /// Template of the evaluator. `spawn_rl_run` fills in handle, engine and port. None: no
+  /// evaluation.
   std::optional<actors::EvaluatorDeps> evaluator;
 
-  // Ports; they outlive the run.
+  // Ports. They must outlive the run.
   actors::WorkPort* device_port = nullptr;
-  actors::WorkPort* io_port = nullptr;          // data, records, starts
-  actors::WorkPort* commit_port = nullptr;      // long writes, which nothing may wait behind
+  actors::WorkPort* io_port = nullptr;          // reads data, writes records, prepares starts
+  actors::WorkPort* commit_port = nullptr;      // writes commits, which take too long for `io_port`
   std::vector<actors::WorkPort*> reward_ports;  // one per worker
   actors::WorkPort* eval_port = nullptr;
 };
 
-/// How a run's end is made known, and how it begins.
+/// Callbacks of a run, its first incarnation, and how often it may restart.
 struct RlHooks {
   std::function<void(Result<actors::RunSummary>)> on_end;
-  /// Sees the actors of every incarnation before they begin, and may wrap how workers are spawned;
-  /// for simulation.
+  /// Called with the actors of every incarnation before they start. May wrap the functions that
+  /// spawn workers. For simulation.
   std::function<void(actors::RunParts&)> on_spawn;
   std::uint32_t first_incarnation = 0;
   std::uint32_t max_restarts = 3;
 };
 
-/// Spawns the supervisor of a run; `atom::start` begins it.
+/// Spawns the supervisor of a run. The run begins when the supervisor receives `atom::start`.
 [[nodiscard]] actors::SupervisorActor spawn_rl_run(caf::actor_system& system, RlPlan plan,
                                                    RlHooks hooks);
 

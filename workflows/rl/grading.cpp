@@ -15,8 +15,8 @@ namespace {
 
 constexpr Duration kPatience = std::chrono::milliseconds(100);
 
-// Answers as they come back from the engines, by their place.
-struct Desk final : engines::RolloutSink, engines::RewardSink {
+// Collects the results of the engines. The index of a response is its sample id.
+struct GradingResults final : engines::RolloutSink, engines::RewardSink {
   void on_rollout(engines::RolloutResult result) override {
     responses[result.id.value] = std::move(result);
   }
@@ -27,49 +27,49 @@ struct Desk final : engines::RolloutSink, engines::RewardSink {
   std::vector<std::optional<engines::RewardResult>> rewards;
 };
 
-// A model ready to answer, and what it is asked.
-struct Examination {
+// An opened model and the prompts to grade it on.
+struct GradingSetup {
   std::optional<actors::TextCodec> codec;
   std::vector<actors::Prompt> prompts;
   std::vector<std::int32_t> stop_ids;
   std::unique_ptr<engines::ModelRuntime> runtime;
 };
 
-Result<Examination> prepare(const RlOptions& options, const GradedModel& graded) {
-  Examination exam;
+Result<GradingSetup> prepare(const RlOptions& options, const GradedModel& graded) {
+  GradingSetup setup;
   TIDEMILL_ASSIGN_OR_RETURN(
-      exam.codec, actors::TextCodec::load(graded.model, graded.now, chat_form(options.data)));
+      setup.codec, actors::TextCodec::load(graded.model, graded.now, chat_options(options.data)));
   TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles files, engines::open_model(graded.model));
-  // The run that trained the model has said what is passed over.
+  // The run that trained the model has already reported prompts that are too long.
   TIDEMILL_ASSIGN_OR_RETURN(
-      exam.prompts, read_eval_prompts(options, *exam.codec, files.config, [](const auto&) {}));
-  exam.stop_ids = stop_ids(options, files);
+      setup.prompts, read_eval_prompts(options, *setup.codec, files.config, [](const auto&) {}));
+  setup.stop_ids = stop_ids(options, files);
   engines::RuntimeOptions runtime;
   runtime.threads = options.run.device.threads;
   runtime.kv_bytes = options.rollout.kv_bytes;
-  runtime.token_text = [codec = *exam.codec](std::int32_t id) {
+  runtime.token_text = [codec = *setup.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
   };
   if (graded.adapter.has_value()) {
     TIDEMILL_ASSIGN_OR_RETURN(runtime.adapter,
                               engines::open_adapter(*graded.adapter, files.config));
   }
-  TIDEMILL_ASSIGN_OR_RETURN(exam.runtime, engines::open_runtime(files, runtime));
-  return exam;
+  TIDEMILL_ASSIGN_OR_RETURN(setup.runtime, engines::open_runtime(files, runtime));
+  return setup;
 }
 
-Status generate(const RlOptions& options, const Examination& exam, Desk& desk) {
-  engines::RolloutEngine& engine = exam.runtime->rollout();
-  for (std::size_t i = 0; i < desk.responses.size(); ++i) {
+Status generate(const RlOptions& options, const GradingSetup& setup, GradingResults& results) {
+  engines::RolloutEngine& engine = setup.runtime->rollout();
+  for (std::size_t i = 0; i < results.responses.size(); ++i) {
     engines::RolloutRequest request;
     request.id = SampleId{i};
-    request.prompt_ids = exam.prompts[i / static_cast<std::size_t>(options.eval.samples)].ids;
+    request.prompt_ids = setup.prompts[i / static_cast<std::size_t>(options.eval.samples)].ids;
     request.sampling.temperature = static_cast<float>(options.eval.temperature);
     request.seed = options.run.seed;
     request.max_new_tokens = options.rollout.max_new_tokens;
-    request.stop_ids = exam.stop_ids;
+    request.stop_ids = setup.stop_ids;
     request.stop_strings = options.rollout.stop;
-    TIDEMILL_RETURN_IF_ERROR(engine.submit(std::move(request), desk));
+    TIDEMILL_RETURN_IF_ERROR(engine.submit(std::move(request), results));
   }
   while (engine.has_work()) {
     TIDEMILL_RETURN_IF_ERROR(engine.step(engines::StepBudget{}).status());
@@ -77,18 +77,18 @@ Status generate(const RlOptions& options, const Examination& exam, Desk& desk) {
   return {};
 }
 
-Status score(const Examination& exam, std::size_t samples, engines::RewardEngine& engine,
-             Desk& desk) {
-  for (std::size_t i = 0; i < desk.responses.size(); ++i) {
-    const auto& response = desk.responses[i];
+Status score(const GradingSetup& setup, std::size_t samples, engines::RewardEngine& engine,
+             GradingResults& results) {
+  for (std::size_t i = 0; i < results.responses.size(); ++i) {
+    const auto& response = results.responses[i];
     if (!response.has_value() || response->finish_reason == engines::FinishReason::kFailed) {
       continue;
     }
-    const actors::Prompt& prompt = exam.prompts[i / samples];
+    const actors::Prompt& prompt = setup.prompts[i / samples];
     engines::RewardRequest request{SampleId{i}, prompt.prompt,
-                                   exam.codec->decode(response->response_ids), prompt.answer,
-                                   prompt.fields};
-    TIDEMILL_RETURN_IF_ERROR(engine.submit(std::move(request), desk));
+                                   setup.codec->decode(response->response_ids),
+                                   prompt.reference_answer, prompt.fields};
+    TIDEMILL_RETURN_IF_ERROR(engine.submit(std::move(request), results));
   }
   while (engine.has_work()) {
     TIDEMILL_RETURN_IF_ERROR(engine.step(kPatience));
@@ -96,24 +96,24 @@ Status score(const Examination& exam, std::size_t samples, engines::RewardEngine
   return {};
 }
 
-Grades grades_of(const Examination& exam, std::size_t samples, const Desk& desk) {
+Grades grades_of(const GradingSetup& setup, std::size_t samples, const GradingResults& results) {
   Grades grades;
   grades.samples = samples;
   std::vector<double> rewards;
-  for (std::size_t i = 0; i < desk.responses.size(); ++i) {
-    const actors::Prompt& prompt = exam.prompts[i / samples];
-    GradedAnswer graded{prompt.prompt, {}, prompt.answer, 0.0};
-    if (desk.responses[i].has_value()) {
-      graded.response = exam.codec->decode(desk.responses[i]->response_ids);
+  for (std::size_t i = 0; i < results.responses.size(); ++i) {
+    const actors::Prompt& prompt = setup.prompts[i / samples];
+    GradedResponse graded{prompt.prompt, {}, prompt.reference_answer, 0.0};
+    if (results.responses[i].has_value()) {
+      graded.response = setup.codec->decode(results.responses[i]->response_ids);
     }
-    const auto& reward = desk.rewards[i];
+    const auto& reward = results.rewards[i];
     if (reward.has_value() && reward->error.empty() && std::isfinite(reward->reward)) {
       graded.reward = reward->reward;
     } else {
       ++grades.failed;
     }
     rewards.push_back(graded.reward);
-    grades.answers.push_back(std::move(graded));
+    grades.responses.push_back(std::move(graded));
   }
   const actors::EvalScores scores = actors::eval_scores(rewards, samples);
   grades.mean_at_k = scores.mean_at_k;
@@ -125,16 +125,16 @@ Grades grades_of(const Examination& exam, std::size_t samples, const Desk& desk)
 
 Result<Grades> grade_model(const RlOptions& options, const GradedModel& graded,
                            const RewardContext& context) {
-  TIDEMILL_ASSIGN_OR_RETURN(const Examination exam, prepare(options, graded));
+  TIDEMILL_ASSIGN_OR_RETURN(const GradingSetup setup, prepare(options, graded));
   TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<engines::RewardEngine> reward,
                             make_rewards(options.reward, context));
   const auto samples = static_cast<std::size_t>(options.eval.samples);
-  Desk desk;
-  desk.responses.resize(exam.prompts.size() * samples);
-  desk.rewards.resize(desk.responses.size());
-  TIDEMILL_RETURN_IF_ERROR(generate(options, exam, desk));
-  TIDEMILL_RETURN_IF_ERROR(score(exam, samples, *reward, desk));
-  return grades_of(exam, samples, desk);
+  GradingResults results;
+  results.responses.resize(setup.prompts.size() * samples);
+  results.rewards.resize(results.responses.size());
+  TIDEMILL_RETURN_IF_ERROR(generate(options, setup, results));
+  TIDEMILL_RETURN_IF_ERROR(score(setup, samples, *reward, results));
+  return grades_of(setup, samples, results);
 }
 
 }  // namespace tidemill::workflows

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How good a model is: what it answers to a run's evaluation prompts, from its files alone.
+// Grades the model in a directory on a run's evaluation prompts.
 #pragma once
 
 #include <filesystem>
@@ -13,33 +13,34 @@
 
 namespace tidemill::workflows {
 
-/// One graded answer.
-struct GradedAnswer {
+/// One graded response.
+struct GradedResponse {
   std::string prompt;
   std::string response;
-  std::string answer;   // the right one, if the data has it
-  double reward = 0.0;  // 0 when it could not be scored
+  std::string reference_answer;  // empty if the data has none
+  double reward = 0.0;           // 0 if it could not be scored
 };
 
-/// The answers of a model, by prompt and then by sample.
+/// The graded responses of a model, ordered by prompt and then by sample.
 struct Grades {
-  std::vector<GradedAnswer> answers;
+  std::vector<GradedResponse> responses;
   std::size_t samples = 1;  // of each prompt
-  std::size_t failed = 0;   // answers that could not be generated or scored
+  std::size_t failed = 0;   // responses that could not be generated or scored
   double mean_at_k = 0.0;   // mean reward
   double pass_at_k = 0.0;   // share of prompts with a reward of 1 or more
 };
 
-/// Which model is graded, and where.
+/// The files of the model to grade.
 struct GradedModel {
   std::filesystem::path model;
   std::optional<std::filesystem::path> adapter;
   std::string now;  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
 };
 
-/// Lets a model answer `data.eval` as `eval` says (greedily by default) and scores the answers with
-/// `reward`. Blocks until it is done.
-/// Errors: of the files, naming them; `kUnavailable` when the reward engine gives up.
+/// Generates responses to the prompts of `data.eval` with the settings of `eval` (greedy by
+/// default) and scores them with `reward`. Blocks until it is done.
+/// Errors: messages that name the file that cannot be used; `kUnavailable` if the reward engine
+/// gives up.
 [[nodiscard]] Result<Grades> grade_model(const RlOptions& options, const GradedModel& graded,
                                          const RewardContext& context);
 

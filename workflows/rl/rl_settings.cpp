@@ -96,8 +96,8 @@ actors::SampleStreamOptions stream_options(const RlOptions& options, std::uint64
                          : storage::OnFailedRow::kDropGroup;
   stream.lease = std::chrono::milliseconds(options.stream.lease_ms);
   stream.limit_bytes = static_cast<std::uint64_t>(options.stream.bytes);
-  // Ids and log-probabilities of a response take 4 bytes each; versions, rewards and the rest are
-  // small.
+  // Each response token takes 4 bytes for its id and 4 for its log-probability. Versions, rewards
+  // and the rest are small.
   const auto new_tokens = static_cast<std::uint64_t>(options.rollout.max_new_tokens);
   stream.group_bytes = stream.group_size * (prompt_bytes + 8 * new_tokens + 1024);
   return stream;
@@ -110,19 +110,19 @@ Status check_fit(const RlOptions& options, const engines::ModelConfig& config) {
         " leaves no room for a prompt in the model's context of " +
         std::to_string(config.max_positions));
   }
-  // A page of keys and values of 16 tokens, in f32.
+  // A page holds the keys and values of 16 tokens, in f32.
   const std::int64_t page =
       std::int64_t{16} * 2 * 4 * config.num_layers * config.num_kv_heads * config.head_dim;
   if (options.rollout.kv_bytes < page) {
     return invalid_argument("rollout.kv_bytes: " + std::to_string(options.rollout.kv_bytes) +
                             " is too little for one page of 16 tokens, which takes " +
-                            std::to_string(page));
+                            std::to_string(page) + " bytes");
   }
   return {};
 }
 
 Status check_batch_fits(const RlOptions& options, const actors::PromptFacts& facts) {
-  const actors::SampleStreamOptions stream = stream_options(options, facts.most_bytes);
+  const actors::SampleStreamOptions stream = stream_options(options, facts.max_bytes);
   const auto groups = static_cast<std::uint64_t>(options.train.prompts_per_step);
   if (stream.limit_bytes / groups < stream.group_bytes) {
     return invalid_argument("stream.bytes: " + std::to_string(stream.limit_bytes) +
@@ -142,8 +142,8 @@ std::int64_t max_concurrent_rows(const RlOptions& options) {
 std::string long_prompts_text(const std::string& key, const DataOptions& data,
                               const actors::LongPrompts& too_long, std::uint64_t num_rows) {
   return key + ": " + std::to_string(too_long.count) + " of " + std::to_string(num_rows) +
-         " prompts are too long and " +
-         (data.on_long_prompt == OnLongPrompt::kSkip ? "passed over" : "cut") +
+         " prompts are too long and were " +
+         (data.on_long_prompt == OnLongPrompt::kSkip ? "skipped" : "truncated") +
          "; the first: " + too_long.first;
 }
 
@@ -152,7 +152,7 @@ Result<std::vector<actors::Prompt>> read_eval_prompts(
     const std::function<void(const std::string&)>& log) {
   storage::DatasetOptions eval;
   eval.paths = options.data.eval;
-  eval.order = storage::RowOrder::kAsFiled;
+  eval.order = storage::RowOrder::kFileOrder;
   TIDEMILL_ASSIGN_OR_RETURN(const auto data, open_data_set<storage::PromptDataset>(
                                                  eval, "data.eval", [](const auto&) {}));
   TIDEMILL_ASSIGN_OR_RETURN(

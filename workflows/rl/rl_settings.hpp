@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the options of reinforcement learning mean to data sets, engines and actors.
+// Translates the options of reinforcement learning into those of data sets, engines and actors.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@
 
 namespace tidemill::workflows {
 
-/// Returns the longest prompt that leaves room for a whole answer, or the option if that is less.
+/// Returns the length of the longest prompt that leaves room for a response of maximum length in
+/// the model's context, or `data.max_prompt_tokens` if that is smaller. Units: tokens.
 [[nodiscard]] std::int64_t max_prompt_tokens(const RlOptions& options,
                                              const engines::ModelConfig& config);
 
@@ -27,7 +28,7 @@ namespace tidemill::workflows {
 
 [[nodiscard]] engines::PolicyTokenLossOptions loss_options(const RlOptions& options);
 
-/// Returns the tokens that end a response: the model files' and the options'.
+/// Returns the tokens that end a response: those of the model's files and those of the options.
 [[nodiscard]] std::vector<std::int32_t> stop_ids(const RlOptions& options,
                                                  const engines::ModelFiles& files);
 
@@ -37,28 +38,29 @@ namespace tidemill::workflows {
 
 [[nodiscard]] actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t steps);
 
-/// `prompt_bytes`: the most that a prompt takes in a row (`actors::PromptFacts::most_bytes`).
+/// `prompt_bytes` is the largest size of a prompt in a row (`actors::PromptFacts::max_bytes`).
 [[nodiscard]] actors::SampleStreamOptions stream_options(const RlOptions& options,
                                                          std::uint64_t prompt_bytes);
 
-/// Checks what the options ask of a model: room for prompts.
+/// Checks that the model's context has room for prompts, and the cache for at least one page.
 /// Errors: `kInvalidArgument` naming the key.
 [[nodiscard]] Status check_fit(const RlOptions& options, const engines::ModelConfig& config);
 
-/// Checks that the stream holds a whole batch of these prompts: the trainer takes it as one.
-/// Errors: `kInvalidArgument` naming the key, what is needed and the largest prompt.
+/// Checks that the stream can hold a whole batch of these prompts, since the trainer takes a batch
+/// at once.
+/// Errors: `kInvalidArgument` naming the key, the needed size and the largest prompt.
 [[nodiscard]] Status check_batch_fits(const RlOptions& options, const actors::PromptFacts& facts);
 
-/// Returns the rows that may be admitted and untrained at the same time.
+/// Returns how many rows may be admitted but not yet trained at the same time.
 [[nodiscard]] std::int64_t max_concurrent_rows(const RlOptions& options);
 
-/// Says in one line how many prompts of `key` are too long, and what becomes of them.
+/// Returns a line that says how many prompts of `key` are too long, and what was done with them.
 [[nodiscard]] std::string long_prompts_text(const std::string& key, const DataOptions& data,
                                             const actors::LongPrompts& too_long,
                                             std::uint64_t num_rows);
 
-/// Reads all prompts of `data.eval`, in the order of the files; logs how many are too long.
-/// Errors: naming file and line.
+/// Reads all prompts of `data.eval`, in the order of the files. Logs how many are too long.
+/// Errors: messages that name file and line.
 [[nodiscard]] Result<std::vector<actors::Prompt>> read_eval_prompts(
     const RlOptions& options, const actors::TextCodec& codec, const engines::ModelConfig& config,
     const std::function<void(const std::string&)>& log);

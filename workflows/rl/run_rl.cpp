@@ -17,16 +17,16 @@
 namespace tidemill::workflows {
 namespace {
 
-// What a run opens once and keeps through its incarnations.
+// What a run opens once and keeps across its incarnations.
 struct RlRun {
   TrainedModel model;
   std::optional<actors::TextCodec> codec;
   std::shared_ptr<storage::PromptDataset> data;
-  std::uint64_t prompt_bytes = 0;  // of a row of the stream, at most
+  std::uint64_t prompt_bytes = 0;  // largest size of a prompt in a row of the stream
   actors::Lengths prompt_lengths;  // of `data.train`
   std::vector<actors::Prompt> eval_prompts;
   std::uint64_t steps = 0;
-  MemoryPlan most_memory;
+  MemoryPlan max_memory;
   MemoryPlan expected_memory;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
@@ -35,10 +35,10 @@ struct RlRun {
   std::unique_ptr<actors::WorkPort> eval_port;
 };
 
-// Stands for a reward that could not be started again; every sample is told why.
-class UnstartableReward final : public engines::RewardEngine {
+// Replaces a reward engine that could not be restarted. `submit` and `step` return the reason.
+class UnavailableReward final : public engines::RewardEngine {
 public:
-  explicit UnstartableReward(Status why) : why_(std::move(why)) {}
+  explicit UnavailableReward(Status why) : why_(std::move(why)) {}
   Status submit(engines::RewardRequest /*request*/, engines::RewardSink& /*sink*/) override {
     return why_;
   }
@@ -49,28 +49,28 @@ private:
   Status why_;
 };
 
-// Reads all rows before anything happens: a run must not end in its tenth hour for a long prompt.
+// Reads all rows before the run starts, so that a long prompt does not end it after hours.
 Status check_data(const RlOptions& options, const engines::ModelConfig& config,
                   const DataReading& how, RlRun& opened) {
   const actors::DatasetPromptOptions prompts = prompt_options(options, config);
-  TIDEMILL_ASSIGN_OR_RETURN(const engines::AnswerCheck check_answer,
-                            make_answer_check(options.reward));
+  TIDEMILL_ASSIGN_OR_RETURN(const engines::ReferenceAnswerCheck check_reference_answer,
+                            make_reference_answer_check(options.reward));
   TIDEMILL_ASSIGN_OR_RETURN(
       const actors::PromptFacts facts,
-      actors::check_prompts(*opened.data, *opened.codec, prompts, check_answer));
+      actors::check_prompts(*opened.data, *opened.codec, prompts, check_reference_answer));
   TIDEMILL_RETURN_IF_ERROR(check_batch_fits(options, facts));
   if (facts.too_long.count > 0) {
     how.log(long_prompts_text("data.train", options.data, facts.too_long, opened.data->num_rows()));
   }
-  opened.prompt_bytes = facts.most_bytes;
+  opened.prompt_bytes = facts.max_bytes;
   opened.prompt_lengths = facts.lengths;
   return {};
 }
 
 Status open_data(const RlOptions& options, const engines::ModelConfig& config,
                  const DataReading& how, RlRun& opened) {
-  TIDEMILL_ASSIGN_OR_RETURN(
-      opened.codec, actors::TextCodec::load(options.model.path, how.now, chat_form(options.data)));
+  TIDEMILL_ASSIGN_OR_RETURN(opened.codec, actors::TextCodec::load(options.model.path, how.now,
+                                                                  chat_options(options.data)));
   storage::DatasetOptions train = dataset_options(options.data, options.run.seed);
   train.epochs = static_cast<std::uint64_t>(options.data.epochs.value_or(0));
   TIDEMILL_ASSIGN_OR_RETURN(opened.data,
@@ -103,10 +103,10 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
                                                 const RunEnvironment& run,
                                                 const actors::RunOrigin& origin) {
   engines::RuntimeOptions wanted = rl_runtime_options(options, opened.model, opened.steps);
-  wanted.recompute = opened.most_memory.recompute;
-  // A part of a step's rows would be of no use.
+  wanted.recompute = opened.max_memory.recompute;
+  // Keeps either all rows of a step or none.
   wanted.generated_bytes = opened.expected_memory.engine.generated_bytes > 0
-                               ? opened.most_memory.engine.generated_bytes
+                               ? opened.max_memory.engine.generated_bytes
                                : 0;
   wanted.token_text = [codec = *opened.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
@@ -124,8 +124,8 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
           run.directory.string(),
           origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
           static_cast<std::uint64_t>(options.run.record.samples_bytes)));
-  inform_of_device(*device, run);
-  inform_of_memory(opened.expected_memory, opened.most_memory, run);
+  log_device(*device, run);
+  log_memory_plans(opened.expected_memory, opened.max_memory, run);
   return engines;
 }
 
@@ -162,10 +162,11 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
     return open_engines(options, opened, run, origin);
   };
   plan.make_reward = [&options, &run](std::optional<std::uint32_t>) {
-    // The options were tried before the run began; what fails now is a worker that cannot start.
+    // `run_rl` has made an engine from the same options before. If that fails now, the worker that
+    // needs this engine cannot be started.
     auto engine = make_reward(options, run);
     return engine.ok() ? std::shared_ptr<engines::RewardEngine>(std::move(engine).value())
-                       : std::make_shared<UnstartableReward>(engine.status());
+                       : std::make_shared<UnavailableReward>(engine.status());
   };
   plan.reader = actors::make_dataset_prompt_reader(
       opened.data, *opened.codec, prompt_options(options, opened.model.files.config));
@@ -174,7 +175,7 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
       chosen_algorithm(options.algorithm, options.rollout.max_new_tokens);
   if (const auto own = run.extensions.advantages.find(algorithm.name);
       own != run.extensions.advantages.end()) {
-    algorithm.own_advantages = own->second;
+    algorithm.custom_advantages = own->second;
   }
   plan.decide = actors::make_group_decision(algorithm);
   plan.make_loss = actors::make_policy_loss(loss_options(options));
@@ -193,21 +194,21 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   return plan;
 }
 
-// What is likely where `most` is allowed.
+// Returns the expected memory of a run whose upper bound is `maximum`.
 MemoryPlan likely_plan(const RlOptions& options, const TrainedModel& model, const RlRun& opened,
-                       const MemoryPlan& most) {
+                       const MemoryPlan& maximum) {
   actors::Lengths eval_lengths;
   for (const actors::Prompt& prompt : opened.eval_prompts) {
     eval_lengths.add(std::ssize(prompt.ids));
   }
   engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
-  runtime.recompute = most.recompute;
+  runtime.recompute = maximum.recompute;
   RunLoad load;
   load.engine = likely_load(
       options, {opened.prompt_lengths, eval_lengths, opened.steps, runtime.max_running});
   const std::int64_t generated =
       engines::generated_bytes(model.files.config, runtime, load.engine.kept_tokens);
-  runtime.generated_bytes = generated <= most.engine.generated_bytes ? generated : 0;
+  runtime.generated_bytes = generated <= maximum.engine.generated_bytes ? generated : 0;
   load.stream_bytes = static_cast<std::int64_t>(
       static_cast<std::uint64_t>(max_concurrent_rows(options) / options.rollout.group_size) *
       stream_options(options, opened.prompt_bytes).group_bytes);
@@ -233,20 +234,21 @@ Result<std::uint64_t> total_steps(const RlOptions& options, std::uint64_t num_pr
 
 MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
   const engines::ModelConfig& config = model.files.config;
-  // What is admitted, and what waits at the door; the data, and with it the texts, is not read yet.
+  // Admitted rows and rows that wait for admission. The data has not been read, so the size of the
+  // texts is estimated as 4 bytes for each token.
   const actors::SampleStreamOptions stream =
       stream_options(options, 4 * static_cast<std::uint64_t>(max_prompt_tokens(options, config)));
   const auto groups =
       static_cast<std::uint64_t>(2 * max_concurrent_rows(options) / options.rollout.group_size);
   const RunLoad load{
-      most_load(options, config),
+      peak_load(options, config),
       static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes)),
       options.eval.common.keep_best};
   const auto plan_of = [&](engines::Recompute recompute) {
     engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
     runtime.recompute = recompute;
     const MemoryPlan without = make_memory_plan(model.files, runtime, load);
-    // Memory for speed alone is not asked for without measure.
+    // Keeping generated rows only saves time, so their memory is limited.
     runtime.generated_bytes =
         std::min(engines::generated_bytes(config, runtime, load.engine.kept_tokens),
                  runtime.activation_bytes);
@@ -257,25 +259,25 @@ MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
 }
 
 Result<MemoryPlan> expect_memory(const RlOptions& options, const TrainedModel& model,
-                                 const MemoryPlan& most, const DataReading& how) {
+                                 const MemoryPlan& maximum, const DataReading& how) {
   RlRun opened;
   TIDEMILL_RETURN_IF_ERROR(open_data(options, model.files.config, how, opened));
-  return likely_plan(options, model, opened, most);
+  return likely_plan(options, model, opened, maximum);
 }
 
 Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment& run) {
   RlRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  opened.most_memory = plan_memory(options, opened.model);
-  TIDEMILL_RETURN_IF_ERROR(check_memory(opened.most_memory, options.run.device));
+  opened.max_memory = plan_memory(options, opened.model);
+  TIDEMILL_RETURN_IF_ERROR(check_memory(opened.max_memory, options.run.device));
   warn_of_threads(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(check_fit(options, opened.model.files.config));
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
-  opened.expected_memory = likely_plan(options, opened.model, opened, opened.most_memory);
-  if (const auto tried = make_reward(options, run); !tried.ok()) {
-    return tried.status();
+  opened.expected_memory = likely_plan(options, opened.model, opened, opened.max_memory);
+  if (const auto reward = make_reward(options, run); !reward.ok()) {
+    return reward.status();
   }
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data->digest()));
   if (run.on_begin) {

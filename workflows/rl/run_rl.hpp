@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reinforcement learning from options: opens what they name, runs the actors, exports the result.
+// Carries out a reinforcement-learning run: opens its files, runs its actors, exports the result.
 #pragma once
 
 #include "base/result.hpp"
@@ -8,24 +8,26 @@
 
 namespace tidemill::workflows {
 
-/// Runs a reinforcement-learning run to its end, from its last commit if it has one.
+/// Carries out a reinforcement-learning run, from its last commit if it has one.
 ///
-/// Blocks until the run is over; `run.directory`/export then holds the trained model.
-/// Errors: one line naming file, key or row for what cannot be used; why the run ended otherwise.
+/// Blocks until the run has ended. `run.directory`/export then holds the trained model.
+/// Errors: one line that names the file, key or row that cannot be used, or says why the run
+/// failed.
 [[nodiscard]] Result<actors::RunSummary> run_rl(const RlOptions& options,
                                                 const RunEnvironment& run);
 
-/// Returns how many batches the options and `num_prompts` rows of data come to.
-/// Errors: `kInvalidArgument` when the data does not fill one batch.
+/// Returns the number of steps of a run with these options and `num_prompts` rows of data.
+/// Errors: `kInvalidArgument` if the data does not fill one batch.
 [[nodiscard]] Result<std::uint64_t> total_steps(const RlOptions& options,
                                                 std::uint64_t num_prompts);
 
-/// Returns what a run of these options on `model` holds in memory at most.
+/// Returns an upper bound of the memory that a run of these options on `model` needs.
 [[nodiscard]] MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model);
 
-/// Returns what a run of these options on `model` is likely to hold at its peak, `most` being what
-/// it holds at most; reads all its data. Errors: those of the data.
+/// Returns the expected peak memory of a run of these options on `model`. `maximum` is what
+/// `plan_memory` returned. Reads all of the run's data.
+/// Errors: those of the data.
 [[nodiscard]] Result<MemoryPlan> expect_memory(const RlOptions& options, const TrainedModel& model,
-                                               const MemoryPlan& most, const DataReading& how);
+                                               const MemoryPlan& maximum, const DataReading& how);
 
 }  // namespace tidemill::workflows

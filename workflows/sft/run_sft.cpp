@@ -22,35 +22,36 @@ struct SftEngines {
   std::shared_ptr<actors::RecordFiles> records;
 };
 
-// Weights that are held as they were published: those of the last step, and of the next.
+// Published weights are held for the last step and for the next one.
 constexpr std::int64_t kSnapshots = 2;
 
-// Nothing is generated, and nobody is served what is trained.
+// Returns the parts of the load that all supervised runs share: nothing is generated, and published
+// weights are not served.
 engines::MemoryLoad sft_load() {
   engines::MemoryLoad load;
   load.rollout_tokens = 0;
-  load.draws = 0;
+  load.sampled_tokens = 0;
   load.publishes = false;
   load.snapshots = kSnapshots;
   return load;
 }
 
-// The positions of the pages that a sequence of usual length takes.
+// Returns the mean length of `lengths`, rounded up to whole cache pages. Units: positions.
 std::int64_t in_pages(const actors::Lengths& lengths) {
   const auto rows = static_cast<std::int64_t>(std::ceil(lengths.mean()));
   return (rows + engines::kPageTokens - 1) / engines::kPageTokens * engines::kPageTokens;
 }
 
-// What a run opens once and keeps through its incarnations.
+// What a run opens once and keeps across its incarnations.
 struct SftRun {
   TrainedModel model;
   std::shared_ptr<actors::SequenceReader> reader;
   std::shared_ptr<const std::vector<engines::TrainSequence>> eval_sequences;  // null: none
   std::string data_digest;
   std::uint64_t steps = 0;
-  actors::Lengths lengths;       // rows of training, of each row of the data
-  actors::Lengths eval_lengths;  // the same of `data.eval`
-  MemoryPlan most_memory;
+  actors::Lengths lengths;       // rows that each sequence takes in training
+  actors::Lengths eval_lengths;  // the same for `data.eval`
+  MemoryPlan max_memory;
   MemoryPlan expected_memory;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
@@ -64,7 +65,7 @@ actors::DatasetSequenceOptions sequence_options(const SftOptions& options,
   actors::DatasetSequenceOptions sequences;
   sequences.max_tokens = options.data.max_prompt_tokens.value_or(config.max_positions);
   sequences.on_long = on_long_prompt(options.data);
-  sequences.chat = chat_form(options.data);
+  sequences.chat = chat_options(options.data);
   sequences.vocab_size = config.vocab_size;
   sequences.model_path = options.model.path;
   sequences.now = how.now;
@@ -81,7 +82,7 @@ Status open_eval_data(const SftOptions& options, const engines::ModelConfig& con
   }
   storage::DatasetOptions eval;
   eval.paths = options.data.eval;
-  eval.order = storage::RowOrder::kAsFiled;
+  eval.order = storage::RowOrder::kFileOrder;
   TIDEMILL_ASSIGN_OR_RETURN(auto rows,
                             open_data_set<storage::SupervisedDataset>(eval, "data.eval", how.log));
   const auto num_rows = static_cast<std::uint32_t>(rows->num_rows());
@@ -119,12 +120,12 @@ Status open_data(const SftOptions& options, const engines::ModelConfig& config,
   return open_eval_data(options, config, how, opened);
 }
 
-// What is likely to go through the model at once.
+// Returns the expected load of a run.
 engines::MemoryLoad likely_load(const SftOptions& options, const SftRun& opened) {
   const actors::Lengths& lengths = opened.lengths;
-  const std::int64_t evaluated = opened.eval_lengths.likely_most(opened.eval_lengths.count(), 1);
+  const std::int64_t evaluated = opened.eval_lengths.expected_max(opened.eval_lengths.count(), 1);
   const std::int64_t batch =
-      std::max(lengths.likely_most(options.train.sequences_per_step, opened.steps), evaluated);
+      std::max(lengths.expected_max(options.train.sequences_per_step, opened.steps), evaluated);
   engines::MemoryLoad load = sft_load();
   load.sequence_tokens = std::max(lengths.longest(), opened.eval_lengths.longest());
   load.train_tokens = std::max(std::min(options.train.common.micro_batch_tokens, batch),
@@ -151,7 +152,7 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
   engines::RuntimeOptions runtime =
       runtime_options(opened.model, options.model, options.train.common,
                       static_cast<std::int64_t>(opened.steps), options.run.device);
-  runtime.recompute = opened.most_memory.recompute;
+  runtime.recompute = opened.max_memory.recompute;
   TIDEMILL_ASSIGN_OR_RETURN(engines->opened, open_runtime_at(opened.model, runtime, origin));
   TIDEMILL_ASSIGN_OR_RETURN(
       engines->records,
@@ -159,8 +160,8 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
           run.directory.string(),
           origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
           static_cast<std::uint64_t>(options.run.record.samples_bytes)));
-  inform_of_device(*engines->opened.runtime, run);
-  inform_of_memory(opened.expected_memory, opened.most_memory, run);
+  log_device(*engines->opened.runtime, run);
+  log_memory_plans(opened.expected_memory, opened.max_memory, run);
   return std::shared_ptr<void>(std::move(engines));
 }
 
@@ -212,8 +213,8 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
 MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model) {
   const std::int64_t longest = model.files.config.max_positions;
   const std::int64_t rows = std::max(options.train.common.micro_batch_tokens, longest);
-  // Nothing is generated: the cache holds the micro-batch, each sequence in whole pages. How many
-  // sequences an evaluation has is not known yet.
+  // Nothing is generated, so the cache holds only the micro-batch, each sequence in whole pages.
+  // The number of sequences of an evaluation is not known yet.
   const std::int64_t sequences =
       options.eval.every_steps > 0 ? rows
                                    : std::min<std::int64_t>(rows, options.train.sequences_per_step);
@@ -231,22 +232,22 @@ MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model) {
 }
 
 Result<MemoryPlan> expect_memory(const SftOptions& options, const TrainedModel& model,
-                                 const MemoryPlan& most, const DataReading& how) {
+                                 const MemoryPlan& maximum, const DataReading& how) {
   SftRun opened;
   TIDEMILL_RETURN_IF_ERROR(open_data(options, model.files.config, how, opened));
-  return likely_plan(options, model, opened, most.recompute);
+  return likely_plan(options, model, opened, maximum.recompute);
 }
 
 Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironment& run) {
   SftRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  opened.most_memory = plan_memory(options, opened.model);
-  TIDEMILL_RETURN_IF_ERROR(check_memory(opened.most_memory, options.run.device));
+  opened.max_memory = plan_memory(options, opened.model);
+  TIDEMILL_RETURN_IF_ERROR(check_memory(opened.max_memory, options.run.device));
   warn_of_threads(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
-  opened.expected_memory = likely_plan(options, opened.model, opened, opened.most_memory.recompute);
+  opened.expected_memory = likely_plan(options, opened.model, opened, opened.max_memory.recompute);
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data_digest));
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),

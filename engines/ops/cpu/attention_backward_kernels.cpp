@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of attention over one window of a sequence.
 //
-// With P the softmax weights, recomputed from the kept log-sums, and D[row] = dout . out:
+// With the softmax weights P, recomputed from the stored lse, and D[row] = dout . out:
 //   dP = dout V^T,  dS = P * (dP - D),  dq = scale * dS K,  dK += scale * dS^T q,
 //   dV += P^T dout,
 // over the keys that the window sees. With bfloat16 keys and values, q, dout, P and scale * dS are
 // rounded to bfloat16 before they are multiplied; D, the exponential and all sums are float32. Sums
-// over positions then add pairs of positions 2i, 2i + 1, sums over queries pairs of a tile's
-// (token, head) rows. Rows are worked on in tiles of a few tokens, from the first to the last, so
-// that keys receive their queries in position order, and a tile's columns in blocks, which stay
-// near the processor. Columns of keys and scores are positions from `origin` on. Of a tile on the
-// diagonal, the products leave out what no row of theirs sees.
+// over positions then add pairs of positions 2i, 2i + 1, and sums over queries add pairs of the
+// (token, head) rows of a tile.
+//
+// Tiles of a few tokens are processed from the first to the last, so that keys receive the
+// contributions of queries in position order. The columns of a tile are processed in blocks, which
+// stay in a near cache. Columns of keys and scores are positions from `origin` on. For a tile on
+// the diagonal, the products skip columns that none of their rows sees.
 #include <cstdint>
 
 #include "engines/ops/cpu/attention_backward_rows.hpp"
@@ -29,24 +31,25 @@ std::int64_t attention_backward_scratch(const AttentionBackwardJob& in) {
   return BackwardWorkspace<Kind>(in, nullptr).size;
 }
 
-// The columns [first, end) of a tile, at most kBlock of them.
+// A range of columns [first, end) of a tile, at most kBlock of them.
 struct Block {
   std::int64_t first = 0;
   std::int64_t end = 0;
 };
 
-// The first row of the tile that sees column `column` or a later one, in whole units.
+// Returns the first row of the tile that sees column `column` or a later one, rounded down to whole
+// units.
 template <class Kind>
 std::int64_t first_row(const AttentionBackwardJob& in, const QueryTile& tile, std::int64_t column) {
   const std::int64_t token = tile.origin + column - (in.job.first_position + tile.first_token);
   return larger(0, token) * in.job.ratio / Kind::kUnitElements * Kind::kUnitElements;
 }
 
-// to (rows x kBlock) = from (rows x head_dim) across (head_dim x columns).
+// Computes to (rows x kBlock) = from (rows x head_dim) transposed (head_dim x columns).
 template <class Kind>
-void multiply_across(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work,
-                     const QueryTile& tile, const Block& block, const typename Kind::Left* from,
-                     const typename Kind::Unit* across, float* to) {
+void multiply_transposed(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work,
+                         const QueryTile& tile, const Block& block, const typename Kind::Left* from,
+                         const typename Kind::Unit* transposed, float* to) {
   const auto multiply = [&]<int kWidth>(std::int64_t column) {
     const std::int64_t row = first_row<Kind>(in, tile, column);
     if (row >= tile.rows) {
@@ -56,7 +59,7 @@ void multiply_across(const AttentionBackwardJob& in, const BackwardWorkspace<Kin
         typename Kind::Operands{.a = from + row * work.width,
                                 .a_row = work.width,
                                 .a_step = Kind::kUnitElements,
-                                .b = across + column * work.feature_units,
+                                .b = transposed + column * work.feature_units,
                                 .b_step = kLanes,
                                 .panel_step = kLanes * work.feature_units,
                                 .depth = work.depth},
@@ -71,7 +74,7 @@ void multiply_across(const AttentionBackwardJob& in, const BackwardWorkspace<Kin
   }
 }
 
-// Turns scores into weights and their gradients into gradients of scores.
+// Turns scores into weights, and gradients of weights into gradients of scores.
 template <class Kind>
 void differentiate_softmax(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work,
                            const QueryTile& tile, const Block& block) {
@@ -87,7 +90,7 @@ void differentiate_softmax(const AttentionBackwardJob& in, const BackwardWorkspa
   for (std::int64_t r = 0; r < tile.rows; r += Kind::kUnitElements) {
     if (block.first == tile.first_column) {
       for (std::int64_t i = r; i < smaller(r + Kind::kUnitElements, tile.rows); ++i) {
-        fetch_next_row(in, tile, i);
+        prefetch_next_row(in, tile, i);
       }
     }
     for (std::int64_t column = 0; column < columns; column += kLanes) {
@@ -102,7 +105,7 @@ void differentiate_softmax(const AttentionBackwardJob& in, const BackwardWorkspa
   }
 }
 
-// dq (rows x width) += dscores (rows x columns) keys (columns x width).
+// Computes dq (rows x width) += dscores (rows x columns) keys (columns x width).
 template <class Kind>
 void add_to_queries(const BackwardWorkspace<Kind>& work, const QueryTile& tile,
                     const Block& block) {
@@ -124,7 +127,7 @@ void add_to_queries(const BackwardWorkspace<Kind>& work, const QueryTile& tile,
   }
 }
 
-// to (columns x width) += rows^T from: position p receives coefficient[row][p] * from[row].
+// Adds coefficient[row][p] * from[row] to the row of position p of `to` (columns x width).
 template <class Kind>
 void add_to_positions(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work,
                       const QueryTile& tile, const Block& block,
@@ -161,8 +164,8 @@ void backward_tile(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>
   }
   for (std::int64_t column = tile.first_column; column < tile.end_column; column += kBlock) {
     const Block block{column, smaller(column + kBlock, tile.end_column)};
-    multiply_across(in, work, tile, block, work.q, work.keys_across, work.scores);
-    multiply_across(in, work, tile, block, work.dout, work.values_across, work.dweights);
+    multiply_transposed(in, work, tile, block, work.q, work.transposed_keys, work.scores);
+    multiply_transposed(in, work, tile, block, work.dout, work.transposed_values, work.dweights);
     differentiate_softmax(in, work, tile, block);
     add_to_queries(work, tile, block);
     add_to_positions(in, work, tile, block, work.dscore_columns, work.query_units, work.dk);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operands of the backward pass of attention: where they lie, and how they get there.
+// Prepares the operands of the backward pass of attention in scratch memory.
 #pragma once
 
 #include <cstdint>
@@ -12,40 +12,40 @@
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
-/// Positions of a block.
+/// Number of positions in a block of columns.
 inline constexpr std::int64_t kBlock = 96;
 
-/// Where a job's scratch lies. Units are floats or pairs (of features, of positions or of rows);
-/// memory is counted in floats, of which a pair is one, and a rounded element at most one.
+/// Divides a job's scratch memory. Units are floats or pairs (of features, of positions or of
+/// rows). Memory is counted in floats: a pair takes one float, a rounded element at most one.
 ///
-/// Right operands across lie in panels of sixteen columns: units of features x 16. Left operands of
-/// sums over rows lie in units of rows: rows / unit x kBlock x unit. What only pairs need twice,
-/// float32 has once.
+/// Transposed right operands are stored in panels of sixteen columns: units of features x 16. Left
+/// operands of sums over rows are stored in units of rows: rows / unit x kBlock x unit. Copies that
+/// only pairs need share memory with the original for float32.
 template <class Kind>
 struct BackwardWorkspace {
   using Left = typename Kind::Left;
   using Unit = typename Kind::Unit;
 
-  std::int64_t width;          // head_dim in whole vectors
+  std::int64_t width;          // head_dim, rounded up to whole vectors
   std::int64_t depth;          // head_dim in units
   std::int64_t feature_units;  // width in units
-  std::int64_t origin;         // the first position seen, rounded down to whole vectors
-  std::int64_t columns;        // positions in whole vectors
-  Unit* keys_across;           // columns / 16 x feature_units x 16
-  Unit* values_across;
+  std::int64_t origin;         // the first position that is seen, rounded down to whole vectors
+  std::int64_t columns;        // positions from `origin` on, rounded up to whole vectors
+  Unit* transposed_keys;       // columns / 16 x feature_units x 16
+  Unit* transposed_values;
   Unit* keys;  // columns / unit x width
   float* dk;   // columns x width
   float* dv;
-  Left* q;  // rows x width, and so on
-  Left* dout;
-  float* dq;
-  Unit* query_units;  // rows / unit x width
-  Unit* dout_units;
-  float* scores;  // rows x kBlock, and so on
-  float* dweights;
-  Left* dscores;
+  Left* q;               // rows x width
+  Left* dout;            // likewise
+  float* dq;             // likewise
+  Unit* query_units;     // rows / unit x width
+  Unit* dout_units;      // likewise
+  float* scores;         // rows x kBlock
+  float* dweights;       // likewise
+  Left* dscores;         // likewise
   Left* weight_columns;  // rows / unit x kBlock x unit
-  Left* dscore_columns;
+  Left* dscore_columns;  // likewise
   QueryRow* rows_of_tile;
   std::int64_t size = 0;
 
@@ -61,8 +61,8 @@ struct BackwardWorkspace {
       part = reinterpret_cast<T*>(scratch + size);
       size += count;
     };
-    take(keys_across, columns * feature_units);
-    take(values_across, columns * feature_units);
+    take(transposed_keys, columns * feature_units);
+    take(transposed_values, columns * feature_units);
     take(keys, columns / kUnit * width);
     take(dk, columns * width);
     take(dv, columns * width);
@@ -87,8 +87,8 @@ struct BackwardWorkspace {
     take(rows_of_tile, rows * static_cast<std::int64_t>(sizeof(QueryRow) / sizeof(float)));
   }
 
-  /// Keeps the weights and gradients of scores of one unit of rows from row `r` on, sixteen columns
-  /// of the block from `column` on.
+  /// Stores the weights and gradients of scores of the unit of rows that starts at row `r`, for
+  /// sixteen columns from column `column` of the block on.
   void keep(std::int64_t r, std::int64_t column,
             const WeightsAndDscores (&unit)[Kind::kUnitElements]) const {
     const std::int64_t at = r * kBlock + column;
@@ -106,12 +106,13 @@ struct BackwardWorkspace {
 
 // -- keys and values ------------------------------------------------------------------------------
 
-/// Sixteen columns from `column` on, those seen, of keys and values across, and of keys.
+/// Fills sixteen columns from `column` on of the transposed keys and values, and of the keys.
+/// `seen` is the range of those columns that are seen.
 inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Floats>& work,
                            std::int64_t column, Span seen) {
   const std::int64_t page_tokens = job.layout.page_tokens;
   const std::int64_t head_dim = job.layout.head_dim;
-  const auto place = [&](std::int64_t lane) {
+  const auto page_head_of = [&](std::int64_t lane) {
     const std::int64_t position = work.origin + column + lane;
     const std::int64_t page = position / page_tokens;
     PageHead<float> head = page_head<float>(job, page);
@@ -119,20 +120,20 @@ inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Floa
     head.values += (position - page * page_tokens) * head_dim;
     return head;
   };
-  float* keys = work.keys_across + column * work.feature_units;
+  float* keys = work.transposed_keys + column * work.feature_units;
   const float* values[kLanes] = {};
   for (std::int64_t lane = seen.first; lane <= seen.last; ++lane) {
-    values[lane] = place(lane).values;
+    values[lane] = page_head_of(lane).values;
   }
   if (page_tokens % kLanes == 0 && seen.first == 0 && seen.last == kLanes - 1) {
-    const float* from = place(0).keys;
+    const float* from = page_head_of(0).keys;
     for (std::int64_t c = 0; c < head_dim; ++c) {
       store(keys + c * kLanes, load(from + c * page_tokens));
     }
   } else {
     fill_zero(keys, kLanes * work.width);
     for (std::int64_t lane = seen.first; lane <= seen.last; ++lane) {
-      const float* from = place(lane).keys;
+      const float* from = page_head_of(lane).keys;
       for (std::int64_t c = 0; c < head_dim; ++c) {
         keys[c * kLanes + lane] = from[c * page_tokens];
       }
@@ -152,17 +153,18 @@ inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Floa
     }
     transpose_sixteen(
         [&](std::int64_t i, std::int64_t lane) { return load_register(rows + i * kLanes + lane); },
-        work.values_across + column * work.feature_units + c * kLanes, kLanes);
+        work.transposed_values + column * work.feature_units + c * kLanes, kLanes);
   }
 }
 
-/// The same of pairs: features in pairs across, positions in pairs of keys.
+/// Does the same for pairs: transposed operands hold pairs of features, keys hold pairs of
+/// positions.
 inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Pairs>& work,
                            std::int64_t column, Span seen) {
   const std::int64_t page_tokens = job.layout.page_tokens;
   const std::int64_t head_dim = job.layout.head_dim;
-  Pair* keys = work.keys_across + column * work.feature_units;
-  Pair* values = work.values_across + column * work.feature_units;
+  Pair* keys = work.transposed_keys + column * work.feature_units;
+  Pair* values = work.transposed_values + column * work.feature_units;
   fill_zero(reinterpret_cast<float*>(keys), kLanes * work.feature_units);
   fill_zero(reinterpret_cast<float*>(values), kLanes * work.feature_units);
   for (std::int64_t lane = seen.first; lane <= seen.last; ++lane) {
@@ -191,8 +193,8 @@ inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Pair
   }
 }
 
-/// Copies the keys seen both ways round, their values across, and their gradients so far; what lies
-/// beside them is 0.
+/// Copies the keys that the window sees, as they are and transposed, their values transposed, and
+/// the gradients accumulated until now. Columns that are not seen and padding features are 0.
 template <class Kind>
 void unpack(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work) {
   const Span window = window_span(in.job);
@@ -210,7 +212,7 @@ void unpack(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work)
 
 // -- queries --------------------------------------------------------------------------------------
 
-/// Copies a tile's rows, times `factor`, to rows of `width`.
+/// Copies the rows of a tile, multiplied by `factor`, to rows of `width` floats.
 inline void gather(const AttentionJob& job, const QueryTile& tile, const float* from,
                    std::int64_t stride, float factor, const BackwardWorkspace<Floats>& work,
                    float* to, float* /*units*/) {
@@ -221,7 +223,7 @@ inline void gather(const AttentionJob& job, const QueryTile& tile, const float* 
                 });
 }
 
-/// Rounds a tile's rows to `to`, and pairs of them to `units`.
+/// Stores the rows of a tile rounded in `to`, and as pairs of rows in `units`.
 inline void gather(const AttentionJob& job, const QueryTile& tile, const float* from,
                    std::int64_t stride, float /*factor*/, const BackwardWorkspace<Pairs>& work,
                    Rounded* to, Pair* units) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over paged keys and values.
 //
-// A job's rows are (token, head) pairs that share one kv head. Scores of all rows are kept for all
-// positions, so that the softmax needs its maximum once and its sum in one fixed order: lane p % 16
-// of sixteen partial sums holds the positions p, in rising order. Values are then added position
-// after position; bfloat16 ones pair after pair of positions 2i, 2i + 1. These orders follow
-// absolute positions alone: neither the cut into segments and tiles nor the pages enter a bit (R1).
-// A row never touches a position that it does not see, but for scores that are then masked, so that
-// not even a NaN crosses over: of a pair of which it sees one half, the other is taken as 0.
+// The rows of a job are (token, head) pairs that share one kv head. The scores of all rows are kept
+// for all positions, so the softmax computes its maximum once and its sum in a fixed order: lane
+// p % 16 of sixteen partial sums adds the positions p in ascending order. Values are then added
+// position after position; bfloat16 values pair after pair of positions 2i, 2i + 1. These orders
+// depend on absolute positions only. Neither the division into segments and tiles nor the pages
+// affect a bit (R1). A row uses no position that it does not see, except in scores that are masked
+// afterwards, so not even a NaN leaks into it. If it sees only one half of a pair, the other half
+// counts as 0.
 #include <cstdint>
 #include <math.h>  // NOLINT(modernize-deprecated-headers): <cmath> brings inline functions along.
 
@@ -23,8 +24,8 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-// Where a job's scratch lies: queries, scores and sums of values, each a row per (token, head), and
-// the sums of the weights.
+// Divides a job's scratch memory into queries, scores and sums of values, each with a row per
+// (token, head), and the sums of the weights.
 template <class Kind>
 struct Workspace {
   std::int64_t rows;
@@ -43,21 +44,21 @@ struct Workspace {
     rows = job.tokens * job.ratio;
     width = round_up(job.layout.head_dim);
     origin = round_down(first);
-    // Whole vectors are stored from any position of the last page on.
+    // Stores of whole vectors may start at any position of the last page.
     columns = round_up(end - origin) + kLanes;
     scores = scratch;
     sums = scores + rows * columns;
     weight_sums = sums + rows * width;
     q = reinterpret_cast<typename Kind::Left*>(weight_sums + round_up(rows));
   }
-  // Floats, of the kind that needs most.
+  // Returns the floats of scratch for the kind that needs the most.
   [[nodiscard]] std::int64_t size() const { return rows * (2 * width + columns) + round_up(rows); }
 
-  // A row's weights, which take the place of its scores: that of `position` on.
+  // Returns the weights of a row from `position` on. They overwrite the row's scores.
   [[nodiscard]] typename Kind::Left* weights(std::int64_t row, std::int64_t position) const {
     return reinterpret_cast<typename Kind::Left*>(scores + row * columns) + (position - origin);
   }
-  // Elements between the rows of weights.
+  // Returns the number of elements between the rows of weights.
   [[nodiscard]] std::int64_t weight_stride() const {
     return columns * std::int64_t{sizeof(float)} / std::int64_t{sizeof(typename Kind::Left)};
   }
@@ -67,13 +68,14 @@ std::int64_t attention_scratch(const AttentionJob& job) {
   return Workspace<Floats>(job, nullptr).size();
 }
 
-// Asks for the keys or the values that the single token of a job sees, to the second-level cache. A
-// page of one kv head is one run of lines, but the processor does not foresee where the next run
-// begins. Long contexts would drive each other out: of them the first runs are asked for.
+// Prefetches the keys or the values that the single token of a job sees to the second-level cache.
+// A page of one kv head is a run of consecutive cache lines, but the hardware prefetcher cannot
+// know where the next run begins. The runs of a long context would evict each other, so only the
+// first ones are prefetched.
 enum class Part { kKeys, kValues };
 template <class Unit, Part kPart>
-void fetch_pages(const AttentionJob& job) {
-  constexpr std::int64_t kMostBytes = std::int64_t{64} * 1024;
+void prefetch_pages(const AttentionJob& job) {
+  constexpr std::int64_t kMaxBytes = std::int64_t{64} * 1024;
   if (job.tokens > 1) {
     return;
   }
@@ -82,8 +84,8 @@ void fetch_pages(const AttentionJob& job) {
       kPart == Part::kKeys ? layout.key_units() : layout.head_units() - layout.key_units();
   const Span seen = visible(job.window, job.first_position);
   const std::int64_t first = seen.first / layout.page_tokens;
-  const std::int64_t most = larger(1, kMostBytes / (units * std::int64_t{sizeof(Unit)}));
-  const std::int64_t last = smaller(seen.last / layout.page_tokens, first + most - 1);
+  const std::int64_t max_pages = larger(1, kMaxBytes / (units * std::int64_t{sizeof(Unit)}));
+  const std::int64_t last = smaller(seen.last / layout.page_tokens, first + max_pages - 1);
   for (std::int64_t page = first; page <= last; ++page) {
     const PageHead<Unit> head = page_head<Unit>(job, page);
     const Unit* from = kPart == Part::kKeys ? head.keys : head.values;
@@ -93,7 +95,7 @@ void fetch_pages(const AttentionJob& job) {
   }
 }
 
-// The keys of 16 positions: rows of units, a page's length apart.
+// Returns the keys of 16 positions: rows of units with a stride of `page_tokens`.
 template <class Kind>
 const typename Kind::Unit* keys_at(const AttentionJob& job, std::int64_t position) {
   const std::int64_t page = position / job.layout.page_tokens;
@@ -101,15 +103,15 @@ const typename Kind::Unit* keys_at(const AttentionJob& job, std::int64_t positio
          (position - page * job.layout.page_tokens);
 }
 
-// scores[row][position] = q[row] . key[position], in page order: a page's last vector may run into
-// the next page's columns, which are then overwritten.
+// Computes scores[row][position] = q[row] . key[position], in page order: the last vector of a page
+// may run into the columns of the next page, which then overwrites them.
 template <class Kind>
 void compute_scores(const AttentionJob& job, const Workspace<Kind>& work) {
   const std::int64_t page_tokens = job.layout.page_tokens;
   const std::int64_t last_page = (job.first_position + job.tokens - 1) / page_tokens;
   const std::int64_t end = (last_page + 1) * page_tokens;
   const auto multiply = [&]<int kWidth>(std::int64_t at, std::int64_t panel_step) {
-    // Earlier rows see none of these positions.
+    // Rows before this one see none of these positions.
     const std::int64_t row = larger(0, at - job.first_position) * job.ratio;
     accumulate_rows<Start::kZero, kWidth>(
         typename Kind::Operands{
@@ -124,7 +126,7 @@ void compute_scores(const AttentionJob& job, const Workspace<Kind>& work) {
   };
   std::int64_t at = visible(job.window, job.first_position).first / page_tokens * page_tokens;
   if (page_tokens % kLanes == 0) {
-    // Two sixteens of positions at a time, wherever their pages lie.
+    // Groups of 16 positions, `kTileWidth` at a time, which may be in different pages.
     for (; at + kTileWidth * kLanes <= end; at += kTileWidth * kLanes) {
       multiply.template operator()<kTileWidth>(
           at, keys_at<Kind>(job, at + (kTileWidth - 1) * kLanes) - keys_at<Kind>(job, at));
@@ -140,8 +142,8 @@ struct SoftmaxSum {
   float sum = 0.0F;
 };
 
-// Replaces the scores of the row's sixteens that it sees some of by exp(factor * score - top); the
-// positions it does not see weigh 0.
+// Replaces the scores of a row with exp(factor * score - top), for each group of 16 positions of
+// which it sees at least one. Positions that it does not see get the weight 0.
 template <class Kind>
 SoftmaxSum exponentiate(const Workspace<Kind>& work, std::int64_t row, float factor, Span seen) {
   const float* scores = work.scores + row * work.columns;
@@ -165,7 +167,7 @@ SoftmaxSum exponentiate(const Workspace<Kind>& work, std::int64_t row, float fac
   for (std::int64_t block = first; block <= seen.last; block += kLanes) {
     const Vec difference = multiply_add(load(scores + block - work.origin), scale, minus_top);
     const Vec weight = masked(block, bounded_exponential(difference), zero);
-    // Never past scores that are still to be read: a weight is no larger than a score.
+    // This never overwrites scores that are still to be read: a weight is no larger than a score.
     Kind::keep(work.weights(row, block), weight);
     sums = sums + weight;
   }
@@ -173,8 +175,8 @@ SoftmaxSum exponentiate(const Workspace<Kind>& work, std::int64_t row, float fac
   return out;
 }
 
-// acc[row] += weight[row][p] * value[p] for the positions of `range`, in rising order; `column` is
-// the first feature.
+// Computes acc[row] += weight[row][p] * value[p] for the positions of `range` in ascending order.
+// `column` is the first feature.
 template <int kRows, int kVectors>
 void add_range(const AttentionJob& job, const Workspace<Floats>& work, std::int64_t row,
                std::int64_t column, Span range, Accumulators<kRows, kVectors>& acc) {
@@ -196,7 +198,7 @@ void add_range(const AttentionJob& job, const Workspace<Floats>& work, std::int6
   }
 }
 
-// The words of `position`'s pair in its page, of which `half` is kept.
+// Loads the words of the pair that contains `position` from its page, and clears the other half.
 template <int kVectors>
 void load_half(const AttentionJob& job, std::int64_t position, std::int64_t column, Pair half,
                WordRegister (&row)[kVectors]) {
@@ -211,7 +213,7 @@ void load_half(const AttentionJob& job, std::int64_t position, std::int64_t colu
   }
 }
 
-// The same, pair after pair.
+// Does the same, pair after pair.
 template <int kRows, int kVectors>
 void add_range(const AttentionJob& job, const Workspace<Pairs>& work, std::int64_t row,
                std::int64_t column, Span range, Accumulators<kRows, kVectors>& acc) {
@@ -234,7 +236,7 @@ void add_range(const AttentionJob& job, const Workspace<Pairs>& work, std::int64
       position += 2 * pairs;
       continue;
     }
-    // A pair of which one half is not seen, or lies in the next page.
+    // One half of this pair is not seen or is stored in the next page.
     WordRegister pair[kVectors];
     load_half(job, position, column, position % 2 == 0 ? kFirstOfPair : kSecondOfPair, pair);
     if (position % 2 == 0 && position < range.last) {
@@ -251,7 +253,7 @@ void add_range(const AttentionJob& job, const Workspace<Pairs>& work, std::int64
   acc = sums;
 }
 
-// The sums of one tile of rows and columns stay in registers from page to page.
+// Adds the values of one tile of rows and columns. Its sums stay in registers from page to page.
 template <int kRows, int kWidth, class Kind>
 [[gnu::noinline]] void add_values_tile(const AttentionJob& job, const Workspace<Kind>& work,
                                        std::int64_t row, std::int64_t column, Span range) {
@@ -284,7 +286,7 @@ void add_values(const AttentionJob& job, const Workspace<Kind>& work, std::int64
   for (const std::int64_t end = first_row + rows; first_row < end;) {
     const std::int64_t count = next_rows(end - first_row);
     with_rows(count, [&]<int kRows>() {
-      // Few rows leave room for more columns, whose sums do not wait for each other.
+      // With few rows, registers have room for more columns, whose sums are independent.
       constexpr int kWide = kRegisterFloats == 16 && kRows <= 4 ? 4 : kTileWidth;
       std::int64_t column = 0;
       for (; column + kWide * kLanes <= work.width; column += kWide * kLanes) {
@@ -298,8 +300,8 @@ void add_values(const AttentionJob& job, const Workspace<Kind>& work, std::int64
   }
 }
 
-// The values of `tokens` tokens: positions that all of them see are added for all rows at once,
-// in whole pairs; those before and after them token by token.
+// Adds the values of `tokens` tokens. Positions that all tokens see are added for all rows at once,
+// in whole pairs. The positions before and after those are added token by token.
 template <class Kind>
 void add_token_values(const AttentionJob& job, const Workspace<Kind>& work,
                       std::int64_t first_token, std::int64_t tokens) {
@@ -335,13 +337,13 @@ void attention(const AttentionJob& job, float* scratch) {
                 [&](std::int64_t row, std::int64_t c, const Vec& value) {
                   Kind::keep(work.q + row * work.width + c, value * factor);
                 });
-  // The next job is likely to be about the next kv head.
+  // The next job probably computes the next kv head of the same tokens.
   const std::int64_t floats = job.ratio * head_dim;
-  fetch_rows(job.q + floats, job.q_stride, job.tokens, floats);
-  fetch_pages<typename Kind::Unit, Part::kValues>(job);
+  prefetch_rows(job.q + floats, job.q_stride, job.tokens, floats);
+  prefetch_pages<typename Kind::Unit, Part::kValues>(job);
   compute_scores(job, work);
   if (job.next != nullptr) {
-    fetch_pages<typename Kind::Unit, Part::kKeys>(*job.next);
+    prefetch_pages<typename Kind::Unit, Part::kKeys>(*job.next);
   }
   const auto out_row = [&](std::int64_t r) {
     return job.out + r / job.ratio * job.out_stride + r % job.ratio * head_dim;
@@ -360,7 +362,7 @@ void attention(const AttentionJob& job, float* scratch) {
     }
   }
   fill_zero(work.sums, work.rows * work.width);
-  // So many tokens as fill a tile: more would share fewer positions.
+  // As many tokens as fill a tile. More tokens would have fewer positions in common.
   const std::int64_t group = larger(1, kTileRows / job.ratio);
   for (std::int64_t t = 0; t < job.tokens; t += group) {
     add_token_values(job, work, t, smaller(group, job.tokens - t));

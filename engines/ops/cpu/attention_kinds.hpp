@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention over float32 and over bfloat16 keys and values differ in.
+// The differences between attention over float32 and over bfloat16 keys and values.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@ namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
 /// Products with a float32 cache.
 struct Floats {
-  using Unit = float;  // of a page and of right operands
-  using Left = float;  // of queries and weights
+  using Unit = float;  // element of a page and of right operands
+  using Left = float;  // element of left operands: queries and weights
   using Operands = TileOperands;
   static constexpr std::int64_t kUnitElements = 1;
   static void keep(Left* to, const Vec& value) { store(to, value); }
-  /// What queries are multiplied by before their products, scores after; and, in the backward pass,
-  /// gradients of scores before their products, those of queries after.
+  /// Return the factors of queries before their products and of scores after them and, in the
+  /// backward pass, of the gradients of scores before their products and of queries after them.
   static float query_factor(float scale) { return scale; }
   static float score_factor(float /*scale*/) { return 1.0F; }
   static float dscore_factor(float /*scale*/) { return 1.0F; }
   static float dquery_factor(float scale) { return scale; }
 };
 
-/// Products with a bfloat16 cache: left operands are rounded. So that no bits of a query are lost
-/// to the scale, scores take it.
+/// Products with a bfloat16 cache. Left operands are rounded. The scale is applied to scores
+/// instead of queries, so that it costs no precision when queries are rounded.
 struct Pairs {
   using Unit = Pair;
   using Left = Rounded;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the forward and the backward attention kernels share: where things lie, what a query sees.
+// Functions that the forward and backward attention kernels share: addresses of keys and values,
+// the positions that a query sees, and the tiles of the backward pass.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ inline std::int64_t larger(std::int64_t a, std::int64_t b) {
   return a > b ? a : b;
 }
 
-/// Positions [first, last].
+/// A range of positions [first, last].
 struct Span {
   std::int64_t first = 0;
   std::int64_t last = 0;
@@ -35,7 +36,8 @@ inline Span visible(std::int64_t window, std::int64_t position) {
   return {window == 0 ? 0 : larger(0, position - window + 1), position};
 }
 
-/// One page's keys and values of one kv head, in units (see `PageLayout`): floats or pairs.
+/// Points to the keys and values of one kv head in a page, in units (see `PageLayout`): floats or
+/// pairs.
 template <class Unit>
 struct PageHead {
   const Unit* keys = nullptr;
@@ -55,10 +57,10 @@ inline void fill_zero(float* to, std::int64_t count) {
   }
 }
 
-/// Asks for `floats` floats of each of some rows, to the second-level cache: rows lie too far apart
-/// for the processor to foresee them.
-inline void fetch_rows(const float* from, std::int64_t stride, std::int64_t rows,
-                       std::int64_t floats) {
+/// Prefetches `floats` floats of each row to the second-level cache. Rows are too far apart for the
+/// hardware prefetcher.
+inline void prefetch_rows(const float* from, std::int64_t stride, std::int64_t rows,
+                          std::int64_t floats) {
   for (std::int64_t t = 0; t < rows; ++t) {
     for (std::int64_t c = 0; c < floats; c += kLanes) {
       __builtin_prefetch(from + t * stride + c, 0, 2);
@@ -66,8 +68,8 @@ inline void fetch_rows(const float* from, std::int64_t stride, std::int64_t rows
   }
 }
 
-/// Calls f(row, c, value) with every sixteen elements of rows (token, head) of a (T, heads *
-/// head_dim) matrix, from column c of the head on; what lies past the head is 0.
+/// Calls f(row, c, value) for each group of sixteen elements of the rows (token, head) of a (T,
+/// heads * head_dim) matrix. `value` starts at column c of the head; lanes past the head are 0.
 template <class F>
 inline void for_each_head(const float* from, std::int64_t stride, std::int64_t tokens,
                           std::int64_t ratio, std::int64_t head_dim, F f) {
@@ -85,12 +87,12 @@ inline Span window_span(const AttentionJob& job) {
   return {visible(job.window, job.first_position).first, job.first_position + job.tokens - 1};
 }
 
-/// One tile of a window's queries, for the backward pass.
+/// Describes a tile of a window's queries in the backward pass.
 struct QueryTile {
   std::int64_t first_token = 0;
   std::int64_t tokens = 0;
   std::int64_t rows = 0;  // (token, head) pairs
-  /// Columns that some row sees, in whole vectors; column 0 is position `origin`.
+  /// Columns that at least one row sees, rounded to whole vectors. Column 0 is position `origin`.
   std::int64_t first_column = 0;
   std::int64_t end_column = 0;
   std::int64_t origin = 0;
@@ -113,10 +115,11 @@ inline void for_each_tile(const AttentionBackwardJob& in, std::int64_t origin, F
   }
 }
 
-/// Asks for row `row` of the tile that comes after `tile`, and for the place of this tile's
-/// gradient of it: a row at a time between other work, since memory takes few requests at once.
-inline void fetch_next_row(const AttentionBackwardJob& in, const QueryTile& tile,
-                           std::int64_t row) {
+/// Prefetches row `row` of the tile after `tile`, and the destination of the gradient of row `row`
+/// of `tile`. The caller prefetches one row at a time between other work, since memory accepts few
+/// requests at once.
+inline void prefetch_next_row(const AttentionBackwardJob& in, const QueryTile& tile,
+                              std::int64_t row) {
   const std::int64_t head_dim = in.job.layout.head_dim;
   const std::int64_t token = tile.first_token + row / in.job.ratio;
   const std::int64_t column = row % in.job.ratio * head_dim;
@@ -125,13 +128,13 @@ inline void fetch_next_row(const AttentionBackwardJob& in, const QueryTile& tile
     __builtin_prefetch(in.dq + token * in.dq_stride + c, 1, 2);
   }
   if (next < in.job.tokens) {
-    fetch_rows(in.job.q + next * in.job.q_stride + column, 0, 1, head_dim);
-    fetch_rows(in.dout + next * in.dout_stride + column, 0, 1, head_dim);
-    fetch_rows(in.out + next * in.out_stride + column, 0, 1, head_dim);
+    prefetch_rows(in.job.q + next * in.job.q_stride + column, 0, 1, head_dim);
+    prefetch_rows(in.dout + next * in.dout_stride + column, 0, 1, head_dim);
+    prefetch_rows(in.out + next * in.out_stride + column, 0, 1, head_dim);
   }
 }
 
-/// What one query needs to turn scores into gradients of scores.
+/// Holds what is needed to turn the scores of one query into gradients of scores.
 struct QueryRow {
   float lse = 0.0F;
   float mean = 0.0F;  // dout . out
@@ -156,14 +159,14 @@ inline QueryRow query_row(const AttentionBackwardJob& in, const QueryTile& tile,
           {seen.first - tile.origin, seen.last - tile.origin}};
 }
 
-/// Weights of sixteen keys and the gradients of their scores.
+/// Holds the weights of sixteen keys and the gradients of their scores.
 struct WeightsAndDscores {
   Vec weights;
   Vec dscores;
 };
 
-/// Turns the scores and the gradients of weights of the columns from `column` on into both, times
-/// `factor` the latter; what the row does not see is 0.
+/// Computes the weights and the gradients of scores, multiplied by `factor`, of sixteen columns
+/// from `column` on. Both are 0 for positions that the row does not see.
 inline WeightsAndDscores weights_and_dscores(const QueryRow& row, std::int64_t column,
                                              const Vec& scores, const Vec& dweights,
                                              const Vec& factor) {
@@ -182,9 +185,9 @@ inline WeightsAndDscores weights_and_dscores(const QueryRow& row, std::int64_t c
   return out;
 }
 
-/// Asks for a position's gradients some positions ahead, to be written.
-inline void fetch_gradients(const AttentionBackwardJob& in, std::int64_t position,
-                            std::int64_t last) {
+/// Prefetches the gradients of a position ahead of `position` for writing.
+inline void prefetch_gradients(const AttentionBackwardJob& in, std::int64_t position,
+                               std::int64_t last) {
   constexpr std::int64_t kAhead = 16;
   if (position + kAhead <= last) {
     for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
@@ -194,13 +197,13 @@ inline void fetch_gradients(const AttentionBackwardJob& in, std::int64_t positio
   }
 }
 
-/// Copies the gradients of the keys and values seen to rows of `width` floats, column after column,
-/// or, having been added to, back.
+/// Copy the gradients of all keys and values that the window sees to rows of `width` floats, and
+/// back after they have been added to.
 inline void load_gradients(const AttentionBackwardJob& in, std::int64_t origin, std::int64_t width,
                            float* dk, float* dv) {
   const Span seen = window_span(in.job);
   for (std::int64_t position = seen.first; position <= seen.last; ++position) {
-    fetch_gradients(in, position, seen.last);
+    prefetch_gradients(in, position, seen.last);
     const std::int64_t at = (position - origin) * width;
     for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
       const std::int64_t count = in.job.layout.head_dim - c;
@@ -213,7 +216,7 @@ inline void store_gradients(const AttentionBackwardJob& in, std::int64_t origin,
                             const float* dk, const float* dv) {
   const Span seen = window_span(in.job);
   for (std::int64_t position = seen.first; position <= seen.last; ++position) {
-    fetch_gradients(in, position, seen.last);
+    prefetch_gradients(in, position, seen.last);
     const std::int64_t at = (position - origin) * width;
     for (std::int64_t c = 0; c < in.job.layout.head_dim; c += kLanes) {
       const std::int64_t count = in.job.layout.head_dim - c;
@@ -223,7 +226,8 @@ inline void store_gradients(const AttentionBackwardJob& in, std::int64_t origin,
   }
 }
 
-/// Stores a tile's rows of dq, `from_row` floats apart, times `factor`.
+/// Stores the rows of dq of a tile, multiplied by `factor`. Rows of `from` are `from_row` floats
+/// apart.
 inline void store_queries(const AttentionBackwardJob& in, const QueryTile& tile, float factor,
                           const float* from, std::int64_t from_row) {
   const AttentionJob& job = in.job;

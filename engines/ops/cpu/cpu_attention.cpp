@@ -11,12 +11,12 @@
 namespace tidemill::engines::cpu {
 namespace {
 
-// Rows of a tile: enough to use each loaded key several times, few enough for their scores to stay
-// near the processor.
+// Rows of a tile: enough to use each loaded key several times, and few enough that their scores
+// stay in a near cache.
 constexpr std::int64_t kTileRows = 24;
-// Of the backward pass: more, since rows are what sums over rows walk between two visits.
+// Rows of a tile of the backward pass. More rows mean fewer loads and stores of the sums over rows.
 constexpr std::int64_t kBackwardRows = 48;
-// The same over bfloat16, where a pair of rows is one step.
+// The same for bfloat16, where a pair of rows is one step.
 constexpr std::int64_t kBackwardPairRows = 64;
 
 std::int64_t tile_tokens(const AttentionShape& shape, std::int64_t rows) {
@@ -64,7 +64,7 @@ void CpuOps::attention(const AttentionShape& shape, std::span<const AttentionSeg
       const std::int64_t seen = shape.window == 0 ? position : std::min(position, shape.window);
       for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
         tasks.push_back({&segment, token, tokens, head});
-        // Two products of head_dim, and an exponential, for every row and position.
+        // Every row and position costs two products of head_dim elements and an exponential.
         costs.push_back(tokens * shape.num_heads / shape.num_kv_heads *
                         ((seen + kPanel) * (shape.head_dim / 6 + 2) + 200));
       }
@@ -108,7 +108,7 @@ void CpuOps::attention_backward_windows(const AttentionShape& shape,
     if (segment.num_tokens == 0) {
       continue;
     }
-    // Twice the positions that a query of the window sees on average.
+    // Twice the average number of positions that a query of the window sees.
     const std::int64_t twice = 2 * segment.first_position + segment.num_tokens;
     const std::int64_t seen = shape.window == 0 ? twice : std::min(twice, 2 * shape.window);
     for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {

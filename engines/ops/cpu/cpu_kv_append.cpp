@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values on their way to the paged cache of the CPU backend.
+// Stores keys and values in the paged cache of the CPU backend.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -10,25 +10,26 @@
 namespace tidemill::engines::cpu {
 namespace {
 
-// Stores one head's key and value of the token at `place` of a page.
-void store_floats(const PageLayout& layout, std::byte* head, std::int64_t place, const float* k,
+// Stores the key and the value of one head for the token at index `index` of a page.
+void store_floats(const PageLayout& layout, std::byte* head, std::int64_t index, const float* k,
                   const float* v) {
   float* keys = reinterpret_cast<float*>(head);
   float* values = keys + layout.key_units();
   for (std::int64_t c = 0; c < layout.head_dim; ++c) {
-    keys[c * layout.page_tokens + place] = k[c];
-    values[place * layout.head_dim + c] = v[c];
+    keys[c * layout.page_tokens + index] = k[c];
+    values[index * layout.head_dim + c] = v[c];
   }
 }
 
-// Where a token's half of the pairs of positions begins among one head's values, in units.
+// Returns the offset, from the start of a head in a page, of the pairs of values that contain the
+// token at `position`. Units: units of the cache.
 std::int64_t value_pair(const PageLayout& layout, std::int64_t position) {
-  const std::int64_t place = position % layout.page_tokens;
-  const std::int64_t pair = position / 2 - (position - place) / 2;
+  const std::int64_t index = position % layout.page_tokens;
+  const std::int64_t pair = position / 2 - (position - index) / 2;
   return layout.key_units() + pair * layout.head_dim;
 }
 
-// The same of the token at `position`, rounded already: its halves of pairs.
+// Stores the rounded key and value of one head for the token at `position`: its halves of pairs.
 void store_pairs(const PageLayout& layout, std::byte* head, std::int64_t position,
                  const std::uint16_t* k, const std::uint16_t* v) {
   auto* keys = reinterpret_cast<std::uint16_t*>(head) + 2 * (position % layout.page_tokens);
@@ -46,10 +47,10 @@ void store_pairs(const PageLayout& layout, std::byte* head, std::int64_t positio
   }
 }
 
-// Asks for the cache lines that a token's keys and values go to, one for each unit of features:
-// they are far apart, and stores wait for one line after the other.
-void fetch_token(const PageLayout& layout, std::int64_t num_heads, std::byte* page,
-                 std::int64_t position) {
+// Prefetches the cache lines that a token's keys and values are stored to, one for each unit of
+// features. They are far apart, and without this each store would wait for its line.
+void prefetch_token(const PageLayout& layout, std::int64_t num_heads, std::byte* page,
+                    std::int64_t position) {
   const std::int64_t features =
       layout.dtype == DType::kBF16 ? (layout.head_dim + 1) / 2 : layout.head_dim;
   const std::int64_t values =
@@ -67,14 +68,15 @@ void fetch_token(const PageLayout& layout, std::int64_t num_heads, std::byte* pa
   }
 }
 
-// A token on its way to the cache.
+// A token to store in the cache.
 struct StoredToken {
   std::byte* page;
   std::int64_t position;
   std::int64_t row;
 };
 
-// Rotates, rounds and stores tokens of k and v, each once the next one has been asked for.
+// Rotates, rounds and stores tokens of k and v. Each token is stored after the cache lines of the
+// next one have been prefetched.
 class TokenWriter {
 public:
   TokenWriter(const KernelTable& kernels, const AttentionShape& shape, ConstMatrix k, ConstMatrix v,
@@ -88,11 +90,11 @@ public:
         rotated_{reinterpret_cast<float*>(scratch), 1, k.cols, k.cols},
         halves_(reinterpret_cast<std::uint16_t*>(rotated_.data + k.cols)) {}
 
-  // Returns the bytes of scratch memory that tokens of `cols` floats need.
+  // Returns the scratch memory needed for tokens of `cols` floats. Units: bytes.
   static std::int64_t scratch_bytes(std::int64_t cols) noexcept { return (4 + 2 * 2) * cols + 64; }
 
   void write(const StoredToken& token) {
-    fetch_token(layout_, num_heads_, token.page, token.position);
+    prefetch_token(layout_, num_heads_, token.page, token.position);
     finish();
     fetched_ = token;
   }
@@ -157,7 +159,8 @@ void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSeg
                        ConstMatrix k, ConstMatrix v, const RopeTables& rotation, KvLayer cache) {
   check_kv_append(shape, segments, k, v, rotation);
   const std::int64_t bytes = kv_page_bytes(shape);
-  // Tokens of all segments in one numbering; a part looks up the segment that its first lies in.
+  // Parts divide the tokens of all segments, numbered consecutively. Each part finds the segments
+  // that contain its tokens.
   std::int64_t tokens = 0;
   for (const AttentionSegment& segment : segments) {
     tokens += segment.num_tokens;

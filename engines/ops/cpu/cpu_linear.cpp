@@ -14,18 +14,20 @@
 namespace tidemill::engines::cpu {
 namespace {
 
-// Below this many rows per worker the columns are shared out, so that each weight is read once.
+// With fewer rows per worker, columns are divided among the workers instead of rows, so that each
+// panel of the weight is read once.
 constexpr std::int64_t kRowsPerWorker = 64;
-// A weight gradient with at most so many rows or columns is made without packing.
-constexpr std::int64_t kThin = 64;
-// Rows packed at once for a weight gradient, between two visits of its sums.
-constexpr std::int64_t kOuterStep = kCpuOuterRows;
-// Bytes of packed columns of dy: they stay in the second-level cache while those of x pass by.
-constexpr std::int64_t kOuterBlockBytes = std::int64_t{512} * 1024;
+// A weight gradient with at most this many rows or columns is computed without packing.
+constexpr std::int64_t kMaxLowRank = 64;
+// Rows that are packed at a time for a weight gradient. Each step reads and writes its sums once.
+constexpr std::int64_t kGradientStep = kCpuWeightGradientRows;
+// Size of a packed block of columns of dy. It stays in the second-level cache while the columns of
+// x are streamed.
+constexpr std::int64_t kGradientBlockBytes = std::int64_t{512} * 1024;
 
 const PanelWeight& own(const PreparedWeight& weight) {
   const auto* mine = dynamic_cast<const PanelWeight*>(&weight);
-  TIDEMILL_CHECK(mine != nullptr) << "a weight of another backend";
+  TIDEMILL_CHECK(mine != nullptr) << "the weight belongs to another backend";
   return *mine;
 }
 
@@ -33,12 +35,14 @@ std::int64_t padded(std::int64_t cols, std::int64_t width) {
   return (cols + width - 1) / width * width;
 }
 
-// Whether rows of floats are copied to be spread: so few that it costs nothing beside the weight,
-// which all of them meet at once.
-bool is_spread_copy_worth(ConstMatrix x, std::int64_t out_features) {
+// Returns whether rows of floats are copied to addresses that do not share cache sets. The rows are
+// few enough that copying them costs less than reading the weight, and every row then uses each
+// panel while it is in cache.
+bool should_copy_spread(ConstMatrix x, std::int64_t out_features) {
   constexpr std::int64_t kFewRows = 16;
   constexpr std::int64_t kKilobyte = 1024 / sizeof(float);
-  return x.rows > 1 && x.rows <= kFewRows && out_features > kThin && x.stride % kKilobyte == 0;
+  return x.rows > 1 && x.rows <= kFewRows && out_features > kMaxLowRank &&
+         x.stride % kKilobyte == 0;
 }
 
 }  // namespace
@@ -69,7 +73,6 @@ Result<std::unique_ptr<PreparedWeight>> CpuOps::replace_weight(std::unique_ptr<P
   return panels;
 }
 
-// The rows of x and the result, as kernels for weights of type `dtype` take them.
 ProductJob CpuOps::product_of(ConstMatrix x, DType dtype, std::span<const float> bias, Store store,
                               Matrix y) {
   ProductJob job;
@@ -91,7 +94,7 @@ ProductJob CpuOps::product_of(ConstMatrix x, DType dtype, std::span<const float>
       round(x, {begin, end}, rounded, job.x_stride);
     });
     job.x = rounded;
-  } else if (is_spread_copy_worth(x, y.cols)) {
+  } else if (should_copy_spread(x, y.cols)) {
     job.x_stride = spread_stride(x.cols, sizeof(float));
     float* copy = rounded_.floats(x.rows * job.x_stride);
     for (std::int64_t t = 0; t < x.rows; ++t) {
@@ -104,12 +107,12 @@ ProductJob CpuOps::product_of(ConstMatrix x, DType dtype, std::span<const float>
 
 namespace {
 
-// What multiplies by weights of one type.
+// The kernels for weights of one type.
 struct Products {
   void (*product)(const ProductJob& job);
   void (*transpose)(const TransposeJob& job);
   std::int64_t (*width)(std::int64_t rows);
-  std::int64_t x_bytes;  // of one element of the rows that `product` takes
+  std::int64_t x_bytes;  // size of one element of the rows that `product` takes
 };
 
 Products products_of(const KernelTable& kernels, DType dtype) {
@@ -123,7 +126,7 @@ Products products_of(const KernelTable& kernels, DType dtype) {
   }
 }
 
-// The rows [first, end) of a product.
+// Returns the job for rows [first, end) of a product.
 ProductJob rows_of(ProductJob job, std::int64_t x_bytes, std::int64_t first, std::int64_t end) {
   job.x = static_cast<const std::byte*>(job.x) + first * job.x_stride * x_bytes;
   job.y += first * job.y_stride;
@@ -159,7 +162,7 @@ void CpuOps::linear(ConstMatrix x, const PreparedWeight& weight, std::span<const
                 });
     return;
   }
-  // Few rows: reading a panel takes about as long as multiplying six rows by it.
+  // For the cost estimate, reading a panel counts as much as multiplying six rows by it.
   team_.share(groups, x.cols * (y.rows + 6) * width * kPanel / kRate,
               [&](std::int64_t, std::int64_t begin, std::int64_t end) {
                 kernel(panels_of(whole, begin * width, std::min(end * width, panels),
@@ -179,19 +182,19 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
     linear_backward_input_nf4(dy, w, store, dx);
     return;
   }
-  // Blocks are widened when they are turned round: gradients are not rounded to blocks.
+  // Transposing int8 blocks widens them to floats: gradients are not rounded to blocks.
   const bool bf16 = w.dtype() == DType::kBF16;
   const auto kernel = bf16 ? kernels_.product_bf16 : kernels_.product_f32;
   const auto transpose = products_of(kernels_, w.dtype()).transpose;
   const ProductJob whole = product_of(dy, bf16 ? DType::kBF16 : DType::kF32, {}, store, dx);
   const std::int64_t panels = panels_for(dx.cols);
-  const std::int64_t turned_elements = w.shape().num_panels() * kPanel * kPanel;
-  const std::int64_t turned_bytes = turned_elements * (bf16 ? 2 : 4);
-  const std::int64_t width = panels_made_at_once(turned_bytes);
+  const std::int64_t transposed_elements = w.shape().num_panels() * kPanel * kPanel;
+  const std::int64_t transposed_bytes = transposed_elements * (bf16 ? 2 : 4);
+  const std::int64_t width = panels_made_at_once(transposed_bytes);
   const std::int64_t groups = (panels + width - 1) / width;
   team_.share(groups, dy.cols * (dx.rows + 6) * width * kPanel / kRate,
               [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-                std::byte* turned = team_.scratch(part).bytes(width * turned_bytes);
+                std::byte* transposed = team_.scratch(part).bytes(width * transposed_bytes);
                 for (std::int64_t group = begin; group < end; ++group) {
                   const std::int64_t first = group * width;
                   const std::int64_t last = std::min(first + width, panels);
@@ -199,50 +202,50 @@ void CpuOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight,
                              .panels = w.data(),
                              .first_panel = first,
                              .num_panels = last - first,
-                             .out = turned,
-                             .out_stride = turned_elements});
-                  kernel(panels_of(whole, first, last, turned, turned_elements));
+                             .out = transposed,
+                             .out_stride = transposed_elements});
+                  kernel(panels_of(whole, first, last, transposed, transposed_elements));
                 }
               });
 }
 
-void CpuOps::thin_backward_weight(ConstMatrix thin, ConstMatrix wide, Matrix out) {
+void CpuOps::low_rank_backward_weight(ConstMatrix a, ConstMatrix b, Matrix out) {
   const std::int64_t columns = 6 * kPanel;
-  const std::int64_t items = (wide.cols + columns - 1) / columns;
-  team_.share(items, wide.rows * thin.cols * columns / kRate,
+  const std::int64_t items = (b.cols + columns - 1) / columns;
+  team_.share(items, b.rows * a.cols * columns / kRate,
               [&](std::int64_t, std::int64_t begin, std::int64_t end) {
-                kernels_.thin_outer_product({.a = thin,
-                                             .b = wide,
-                                             .first = begin * columns,
-                                             .end = std::min(end * columns, wide.cols),
-                                             .out = out});
+                kernels_.low_rank_gradient({.a = a,
+                                            .b = b,
+                                            .first = begin * columns,
+                                            .end = std::min(end * columns, b.cols),
+                                            .out = out});
               });
 }
 
 void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
   check_linear_backward_weight(dy, x, dw);
-  if (dy.cols <= kThin) {
-    thin_backward_weight(dy, x, dw);
+  if (dy.cols <= kMaxLowRank) {
+    low_rank_backward_weight(dy, x, dw);
     return;
   }
-  if (x.cols <= kThin) {
-    // dw^T = x^T dy has the same sums; it is worked on in a copy.
-    const Matrix across{packed_.floats(x.cols * dy.cols), x.cols, dy.cols, dy.cols};
-    kernels_.transpose_floats(dw, across);
-    thin_backward_weight(x, dy, across);
-    kernels_.transpose_floats(across, dw);
+  if (x.cols <= kMaxLowRank) {
+    // dw^T = x^T dy has the same sums. It is accumulated in a transposed copy.
+    const Matrix transposed{packed_.floats(x.cols * dy.cols), x.cols, dy.cols, dy.cols};
+    kernels_.transpose_floats(dw, transposed);
+    low_rank_backward_weight(x, dy, transposed);
+    kernels_.transpose_floats(transposed, dw);
     return;
   }
-  const std::int64_t step = std::clamp<std::int64_t>(x.rows, 1, kOuterStep);
-  const std::int64_t width = kernels_.outer_rows;
+  const std::int64_t step = std::clamp<std::int64_t>(x.rows, 1, kGradientStep);
+  const std::int64_t width = kernels_.gradient_panel_width;
   const std::int64_t panels = (dy.cols + width - 1) / width;
-  const std::int64_t fitting = std::max<std::int64_t>(1, kOuterBlockBytes / (step * width * 4));
+  const std::int64_t fitting = std::max<std::int64_t>(1, kGradientBlockBytes / (step * width * 4));
   const std::int64_t blocks = std::clamp<std::int64_t>(
       (panels + fitting - 1) / fitting, std::min<std::int64_t>(panels, team_.size()), panels);
   const auto column_of = [&](std::int64_t block) {
     return std::min(panels * block / blocks * width, dy.cols);
   };
-  // Packing needs spare lanes behind the last panel.
+  // Packing stores whole vectors, which may run past the last panel.
   const std::int64_t block_floats = ((panels + blocks - 1) / blocks) * width * step + kPanel;
   float* b = packed_.floats(padded(x.cols, kPanel) * step + kPanel);
   for (std::int64_t first = 0; first < x.rows; first += step) {
@@ -260,7 +263,7 @@ void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
                   for (std::int64_t block = begin; block < end; ++block) {
                     const RowRange columns{column_of(block), column_of(block + 1)};
                     kernels_.pack_panels(dy_rows, columns, width, a);
-                    kernels_.outer_product(
+                    kernels_.weight_gradient(
                         {.a_panels = a,
                          .b_panels = b,
                          .depth = rows,

@@ -10,15 +10,15 @@
 namespace tidemill::engines::cpu {
 namespace {
 
-// With more rows a weight is worth the tiles and the sharing out of a product of its own.
+// A term with more rows gets a product of its own, with larger tiles and divided among all workers.
 constexpr std::int64_t kFewRows = 8;
-// Elements of a weight that are read in a cycle, roughly.
+// Approximate elements of a weight that are read per cycle.
 constexpr std::int64_t kReadRate = 2;
 
 const PanelWeight& float_panels(const PreparedWeight& weight) {
   const auto* mine = dynamic_cast<const PanelWeight*>(&weight);
-  TIDEMILL_CHECK(mine != nullptr) << "a weight of another backend";
-  TIDEMILL_CHECK(mine->dtype() == DType::kF32) << "low-rank weights are f32";
+  TIDEMILL_CHECK(mine != nullptr) << "the weight belongs to another backend";
+  TIDEMILL_CHECK(mine->dtype() == DType::kF32) << "low-rank weights must be f32";
   return *mine;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers whose weights are NF4: a few panels at a time are expanded to bfloat16 in a
-// worker's cache and multiplied there, so that each result has the bits of the bfloat16 product.
+// Linear layers with NF4 weights. A few panels at a time are expanded to bfloat16 in a worker's
+// cache and multiplied there, so each result has the bits of the bfloat16 product.
 #include <algorithm>
 
 #include "base/block_nf4.hpp"
@@ -10,7 +10,7 @@
 namespace tidemill::engines::cpu {
 namespace {
 
-// Rows that expanding a panel costs as much as.
+// Expanding a panel costs about as much as multiplying this many rows by it.
 constexpr std::int64_t kExpandRows = 12;
 
 ExpandJob expand_job(const PanelWeight& weight) {
@@ -58,9 +58,9 @@ void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight
   team_.share(
       groups, dy.cols * (dx.rows + 2 * kExpandRows) * width * kPanel / kRate,
       [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
-        // A strip of the weight as panels of outputs, and turned round.
+        // The same strip of the weight twice: as panels of outputs, and transposed.
         std::byte* expanded = team_.scratch(part).bytes(2 * width * elements * 2);
-        std::byte* turned = expanded + width * elements * 2;
+        std::byte* transposed = expanded + width * elements * 2;
         ExpandJob expand = expand_job(weight);
         expand.num_panels = weight.shape().num_panels();
         expand.out = reinterpret_cast<std::uint16_t*>(expanded);
@@ -74,9 +74,9 @@ void CpuOps::linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight
                                    .panels = expanded,
                                    .first_panel = 0,
                                    .num_panels = last - first,
-                                   .out = turned,
+                                   .out = transposed,
                                    .out_stride = elements});
-          kernels_.product_bf16(panels_of(whole, first, last, turned, elements));
+          kernels_.product_bf16(panels_of(whole, first, last, transposed, elements));
         }
       });
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU implementation of every operation: checks, sharing among workers, and calls of kernels.
+// The CPU implementation of every operation: it checks arguments, divides the work among workers
+// and calls kernels.
 #pragma once
 
 #include <cstdint>
@@ -72,25 +73,27 @@ public:
                             float inv_temperature, std::span<const float> dlogprobs,
                             std::span<const float> dentropies) override;
 
-  /// Returns the memory of prepared weights, for tests of memory plans.
+  /// Returns the allocator of prepared weights, for tests of memory estimates.
   [[nodiscard]] const WeightMemory& weight_memory() const noexcept { return weight_memory_; }
 
 private:
-  // The same for weights in NF4: cpu_nf4.cpp.
+  // `linear` and `linear_backward_input` for weights in NF4; see cpu_nf4.cpp.
   void linear_nf4(ConstMatrix x, const PanelWeight& weight, std::span<const float> bias,
                   Store store, Matrix y);
   void linear_backward_input_nf4(ConstMatrix dy, const PanelWeight& weight, Store store, Matrix dx);
+  // Returns a job for all rows of x and y without its panels. Copies or rounds x if kernels for
+  // weights of type `dtype` need that.
   [[nodiscard]] ProductJob product_of(ConstMatrix x, DType dtype, std::span<const float> bias,
                                       Store store, Matrix y);
-  // Adds a term to all rows of y.
+  // Adds the product of one term to all rows of y.
   void add_one_low_rank(ConstMatrix x, const LowRankTerm& term, Matrix y);
-  // out (thin.cols, wide.cols) += thin^T wide.
-  void thin_backward_weight(ConstMatrix thin, ConstMatrix wide, Matrix out);
+  // Computes out (a.cols, b.cols) += a^T b, where `a` has few columns.
+  void low_rank_backward_weight(ConstMatrix a, ConstMatrix b, Matrix out);
 
   Team team_;
   const KernelTable& kernels_;
   std::string description_;
-  Scratch rounded_;  // rows of x as they are multiplied
+  Scratch rounded_;  // rows of x, rounded or copied for products
   Scratch packed_;
   std::vector<std::int64_t> costs_;
   std::vector<LowRankJob> low_rank_jobs_;

@@ -35,7 +35,7 @@ void CpuOps::embed(std::span<const std::int32_t> ids, const WeightView& table, M
 
 void CpuOps::embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout, Matrix dtable) {
   check_embed(ids, dtable.rows, dtable.cols, dout);
-  // Over columns: rows may meet in one place of the table.
+  // Workers divide the columns, since several rows may add to the same row of the table.
   team_.share(panels_for(dout.cols), 4 * dout.rows,
               [&](std::int64_t, std::int64_t begin, std::int64_t end) {
                 const std::int64_t last = std::min(end * kPanel, dout.cols);

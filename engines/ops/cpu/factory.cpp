@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the CPU backend together and says of what.
+// Creates the CPU backend and estimates the memory that it takes.
 #include "engines/ops/cpu/factory.hpp"
 
 #include <algorithm>
@@ -14,8 +14,9 @@
 namespace tidemill::engines {
 namespace {
 
-// Sets that are made before the worst place for the next one in the blocks has come by: a set's
-// place moves on by what is left of its size over whole blocks.
+// Sets that the estimate simulates. Each set starts at another offset within a block, since the
+// size of a set is rarely a multiple of the block size. After this many sets the worst offset has
+// occurred.
 constexpr int kRounds = 64;
 
 std::int64_t bytes_of(const WeightSize& weight) {
@@ -32,18 +33,19 @@ Result<std::unique_ptr<Ops>> make_cpu_ops(Workers& workers, const CpuOptions& op
 
 std::int64_t cpu_weight_bytes(const PreparedWeights& weights) {
   cpu::WeightSets sets;
-  for (const WeightSize& weight : weights.once) {
+  for (const WeightSize& weight : weights.permanent) {
     sets.add(bytes_of(weight));
   }
-  std::int64_t most = sets.bytes();
-  for (int round = 0; round < kRounds && !weights.again.empty() && weights.sets > 0; ++round) {
-    sets.begin_set(weights.sets);
-    for (const WeightSize& weight : weights.again) {
+  std::int64_t peak = sets.bytes();
+  for (int round = 0; round < kRounds && !weights.replaced.empty() && weights.live_sets > 0;
+       ++round) {
+    sets.begin_set(weights.live_sets);
+    for (const WeightSize& weight : weights.replaced) {
       sets.add(bytes_of(weight));
     }
-    most = std::max(most, sets.bytes());
+    peak = std::max(peak, sets.bytes());
   }
-  return most;
+  return peak;
 }
 
 std::int64_t cpu_rounded_row_bytes(DType dtype, std::int64_t cols) {
@@ -52,9 +54,9 @@ std::int64_t cpu_rounded_row_bytes(DType dtype, std::int64_t cols) {
     case DType::kBlockI8: return cols + cols / 32 * 8;
     default: break;
   }
-  const auto kernels = cpu::choose_kernels(IsaLevel::kAuto);  // without any, none will be opened
+  const auto kernels = cpu::choose_kernels(IsaLevel::kAuto);
   if (!kernels.ok()) {
-    return 0;
+    return 0;  // creating the backend will fail with this error
   }
   const std::int64_t bytes = kernels.value()->rounded_bytes;
   return cpu::spread_stride(cols, bytes) * bytes;

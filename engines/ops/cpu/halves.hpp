@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounding sixteen lanes to bfloat16.
+// Rounds sixteen lanes to bfloat16.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
-/// Rounds ties to even, as `float_to_bf16`; a NaN stays one. The low half of each word is 0.
+/// Rounds to bfloat16, ties to even, as `float_to_bf16` does. A NaN stays a NaN. The low half of
+/// each word is 0 unless the lane is a NaN.
 inline Vec bf16_rounded(const Vec& x) {
   const Vec rounded = each_part([&](int i) {
     const auto bits = reinterpret_cast<WordRegister>(x.part[i]);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products over panels of block int8 weights.
+// Products of rows with panels of block int8 weights.
 //
-// Rows of x are rounded to blocks of their own: 32 elements share the scale max|x| / 127. A block's
-// dot product is then one of whole numbers, exact in any order and on every processor; it is
-// widened and joins the float sum by one multiply-add with the product of both scales, block after
-// block. Weights are kept with 128 added, as bytes without sign: what that adds to a block's sum is
-// taken off beforehand, since it depends on the row of x alone.
+// Rows of x are rounded to blocks too: 32 elements share the scale max|x| / 127. The dot product of
+// two blocks is then a sum of integers, exact in any order and on every processor. Block after
+// block, it is converted to float and added to the sum by one multiply-add with the product of both
+// scales. Weights are stored as unsigned bytes with 128 added. What that adds to the dot product of
+// a block depends on the row of x alone and is subtracted in advance.
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -19,9 +19,9 @@ namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
 constexpr std::int64_t kBlock = 32;
-constexpr std::int64_t kGroup = 4;  // elements of one column that lie side by side
+constexpr std::int64_t kGroup = 4;  // adjacent elements of one column
 
-// Four elements of a row of x, as the dot product below takes them.
+// Holds four elements of a row of x in the form that `add_dot` takes.
 struct Four {
 #if defined(__AVX512VNNI__)
   IntRegister all;
@@ -53,7 +53,7 @@ inline Four load_four(const std::int8_t* from) {
   four.odd = pair(from[1], from[3]);
 #else
   for (std::int64_t i = 0; i < kGroup; ++i) {
-    // NOLINTNEXTLINE(bugprone-signed-char-misuse): a number
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): it is a number
     four.each[i] = static_cast<std::int32_t>(from[i]);
   }
 #endif
@@ -61,7 +61,7 @@ inline Four load_four(const std::int8_t* from) {
 }
 
 #if defined(__AVX2__) && defined(__FMA__) && !defined(__AVX512VNNI__)
-// The dot product of two 16-bit numbers in each lane.
+// Returns the dot product of two 16-bit integers in each lane.
 inline IntRegister dot_of_pairs(WordRegister a, IntRegister b) {
 #if defined(__AVX512BW__)
   return reinterpret_cast<IntRegister>(
@@ -73,7 +73,7 @@ inline IntRegister dot_of_pairs(WordRegister a, IntRegister b) {
 }
 #endif
 
-// sum + the dot product of four bytes without sign in each lane with four elements.
+// Returns `sum` plus, in each lane, the dot product of four unsigned bytes with the elements of x.
 inline IntRegister add_dot(IntRegister sum, WordRegister bytes, const Four& x) {
 #if defined(__AVX512VNNI__)
   return reinterpret_cast<IntRegister>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum),
@@ -91,7 +91,7 @@ inline IntRegister add_dot(IntRegister sum, WordRegister bytes, const Four& x) {
 #endif
 }
 
-// Widens IEEE halves that are finite; exact.
+// Widens finite IEEE halves, which is exact.
 inline Register widen_halves(const std::uint16_t* from) {
   HalfRegister halves;
   std::memcpy(&halves, from, sizeof(halves));
@@ -101,7 +101,7 @@ inline Register widen_halves(const std::uint16_t* from) {
   return reinterpret_cast<Register>(scaled | ((words & 0x8000U) << 16U));
 }
 
-// The parts of one block of a panel.
+// Points to the parts of one block of a panel.
 struct BlockParts {
   const std::byte* values;      // 8 x 16 x 4
   const std::uint16_t* scales;  // 16
@@ -110,11 +110,11 @@ struct BlockParts {
         scales(reinterpret_cast<const std::uint16_t*>(panel + int8_scales_at(block))) {}
 };
 
-// Where the parts of a rounded row lie.
+// Points to the parts of a rounded row.
 struct RowParts {
-  const std::int8_t* values;    // depth
-  const float* scales;          // blocks
-  const std::int32_t* offsets;  // blocks: what the 128 of the weights adds to a block, negative
+  const std::int8_t* values;    // one per element
+  const float* scales;          // one per block
+  const std::int32_t* offsets;  // one per block: minus 128 times the sum of its values
   RowParts(const void* row, std::int64_t depth)
       : values(static_cast<const std::int8_t*>(row)),
         scales(reinterpret_cast<const float*>(values + depth)),
@@ -123,25 +123,25 @@ struct RowParts {
 
 struct Int8Blocks {
 #if defined(__AVX512F__)
-  static constexpr int kMostRows = 6;
+  static constexpr int kMaxRows = 6;
   static constexpr int kStreamRows = 1;
-  static constexpr int panels_beside(int rows) {
+  static constexpr int panels_per_tile(int rows) {
     return rows <= 2 ? 4 : rows <= 4 ? 3 : 2;
   }
 #elif defined(__AVX2__) && defined(__FMA__)
-  static constexpr int kMostRows = 3;
+  static constexpr int kMaxRows = 3;
   static constexpr int kStreamRows = 0;
-  static constexpr int panels_beside(int rows) {
+  static constexpr int panels_per_tile(int rows) {
     return rows == 1 ? 2 : 1;
   }
 #else
-  static constexpr int kMostRows = 1;
+  static constexpr int kMaxRows = 1;
   static constexpr int kStreamRows = 0;
-  static constexpr int panels_beside(int rows) {
+  static constexpr int panels_per_tile(int rows) {
     return rows > 0 ? 1 : 0;
   }
 #endif
-  static constexpr int kStreamLines = 0;  // asking cost more than it brought
+  static constexpr int kStreamLines = 0;  // measured: prefetching costs more than it saves
   static constexpr std::int64_t kRowBytes = 1;
   static constexpr std::int64_t kPanelBytes = 1;
 
@@ -152,13 +152,13 @@ struct Int8Blocks {
     const auto* x = static_cast<const std::byte*>(job.x) + row * job.x_stride;
     const auto* panels = static_cast<const std::byte*>(job.panels) + panel * job.panel_stride;
     Register sums[kRows][kVectors];
-    fetch_results<kRows, kPanels>(job, row, panel);
+    prefetch_results<kRows, kPanels>(job, row, panel);
     add_blocks<kRows, kPanels, kLines>(job, x, panels, next, sums);
     finish_tile<kRows, kPanels>(job, row, panel, sums);
   }
 
 private:
-  // A function of its own: see product_kernels.cpp.
+  // Not inlined for the reason given at `tile_at` in product_kernels.cpp.
   template <int kRows, int kPanels, int kLines>
   [[gnu::noinline]] static void add_blocks(const ProductJob& job, const std::byte* x,
                                            const std::byte* panels, const std::byte* next,
@@ -176,7 +176,7 @@ private:
                         Register (&sums)[kRows][kPanels * kRegisters]) {
     constexpr int kVectors = kPanels * kRegisters;
     IntRegister whole[kRows][kVectors];
-    fetch_lines<kLines>(next);  // the scales' share: half a line a panel
+    prefetch_lines<kLines>(next);  // covers the scales: half a line per panel
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const RowParts parts(x + r * job.x_stride, job.depth);
@@ -187,7 +187,7 @@ private:
     }
     for (std::int64_t group = 0; group < kBlock / kGroup; ++group) {
       const std::int64_t at = int8_values_at(block) + group * kGroup * kPanel;
-      fetch_lines<kLines>(next);
+      prefetch_lines<kLines>(next);
       WordRegister bytes[kVectors];
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
@@ -227,7 +227,7 @@ inline V rotated(V x, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(x, x, ((lane + kBy) % kRegisterFloats)...);
 }
 
-// Combines all lanes of a register by an operation whose order does not matter.
+// Combines all lanes of a register with an operation whose order does not matter.
 template <int kBy = kRegisterFloats / 2, class V, class Combine>
 inline V combine_lanes(V x, const Combine& combine) {
   const V both = combine(x, rotated<kBy>(x, std::make_integer_sequence<int, kRegisterFloats>()));
@@ -237,24 +237,24 @@ inline V combine_lanes(V x, const Combine& combine) {
   return both;
 }
 
-// Returns the largest lane; where a NaN is among them, any of them.
+// Returns the largest lane, or an arbitrary lane if one of them is NaN.
 inline float largest(const Vec& value) {
   const auto larger = [](Register a, Register b) { return a < b ? b : a; };
-  Register most = value.part[0];
+  Register max = value.part[0];
   for (int i = 1; i < kRegisters; ++i) {
-    most = larger(most, value.part[i]);
+    max = larger(max, value.part[i]);
   }
-  return combine_lanes(most, larger)[0];
+  return combine_lanes(max, larger)[0];
 }
 
 inline std::int32_t sum_of(IntRegister value) {
   return combine_lanes(value, [](IntRegister a, IntRegister b) { return a + b; })[0];
 }
 
-// Rounds 16 elements to the nearest whole numbers, ties to even; what is not a number to 0. Returns
-// their sum, lane by lane.
+// Stores 16 elements times `factor`, rounded to the nearest integer, ties to even. NaN becomes 0.
+// Returns the sum of the integers of each lane.
 inline IntRegister round_lanes(const Vec& x, const Vec& factor, std::int8_t* to) {
-  // Adding 1.5 * 2^23 rounds to a whole number, which subtracting it leaves.
+  // Adding 1.5 * 2^23 rounds to an integer; subtracting it again leaves that integer.
   const Vec magic = broadcast(12582912.0F);
   const Vec nearest = (x * factor + magic) - magic;
   const Vec whole = select(nearest != nearest, broadcast(0.0F), nearest);
@@ -269,16 +269,16 @@ inline IntRegister round_lanes(const Vec& x, const Vec& factor, std::int8_t* to)
   return sum;
 }
 
-// One block of a row: its scale, its elements as whole numbers, and what the 128 of the weights
-// makes of them.
+// Rounds one block of a row. Stores its integers, its scale, and the offset that compensates for
+// the 128 added to weights.
 void round_block(const float* x, std::int8_t* values, float* scale, std::int32_t* offset) {
   const Vec zero = broadcast(0.0F);
   const Vec low = load(x);
   const Vec high = load(x + kLanes);
-  const float most = largest(maximum(maximum(low, zero - low), maximum(high, zero - high)));
-  // What is not finite differs from itself by something else than 0, and has to show.
+  const float max_abs = largest(maximum(maximum(low, zero - low), maximum(high, zero - high)));
+  // x - x is not 0 if x is not finite. The scale is then NaN, so that the result is NaN too.
   const Vec difference = (low - low) + (high - high);
-  const float d = any(difference != zero) ? __builtin_nanf("") : most / 127.0F;
+  const float d = any(difference != zero) ? __builtin_nanf("") : max_abs / 127.0F;
   const float inverse = 1.0F / d;
   const Vec factor = broadcast(inverse <= 3.4028234e38F ? inverse : 0.0F);
   const IntRegister sum =
@@ -302,11 +302,11 @@ void round_to_int8(ConstMatrix x, RowRange rows, void* out, std::int64_t out_str
 
 std::int64_t product_width_int8(std::int64_t rows) {
   return rows <= Int8Blocks::kStreamRows ? 1
-                                         : Int8Blocks::panels_beside(static_cast<int>(
-                                               even_height(rows, Int8Blocks::kMostRows)));
+                                         : Int8Blocks::panels_per_tile(static_cast<int>(
+                                               even_height(rows, Int8Blocks::kMaxRows)));
 }
 
-// Panels of input features, widened exactly: out[o][i] for 16 inputs i.
+// Builds panels of input features, widened exactly: out[o][i] for 16 inputs i.
 void transpose_int8(const TransposeJob& job) {
   for (std::int64_t panel = 0; panel < job.num_panels; ++panel) {
     const std::int64_t first = (job.first_panel + panel) * kPanel;

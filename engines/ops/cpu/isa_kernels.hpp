@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the kernel files of one instruction set enter their functions into its table.
+// The functions through which kernel files enter their kernels into the table of one instruction
+// set.
 #pragma once
 
 #include "engines/ops/cpu/isa.hpp"
@@ -13,7 +14,7 @@ void add_panel_kernels(KernelTable& table) noexcept;
 void add_int8_kernels(KernelTable& table) noexcept;
 void add_nf4_kernels(KernelTable& table) noexcept;
 void add_peak_kernels(KernelTable& table) noexcept;
-void add_outer_kernels(KernelTable& table) noexcept;
+void add_weight_gradient_kernels(KernelTable& table) noexcept;
 void add_optimizer_kernels(KernelTable& table) noexcept;
 void add_row_kernels(KernelTable& table) noexcept;
 void add_loss_kernels(KernelTable& table) noexcept;

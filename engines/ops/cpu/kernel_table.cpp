@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of one instruction set.
+// Builds the kernel table of one instruction set.
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/vec.hpp"
 
@@ -30,7 +30,7 @@ KernelTable make_table() noexcept {
   add_nf4_kernels(table);
   add_panel_kernels(table);
   add_peak_kernels(table);
-  add_outer_kernels(table);
+  add_weight_gradient_kernels(table);
   add_optimizer_kernels(table);
   add_row_kernels(table);
   add_loss_kernels(table);

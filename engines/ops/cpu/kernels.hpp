@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loops of the CPU backend: one table of functions for each instruction set.
+// The interface of the CPU backend's inner loops: one table of functions per instruction set.
 //
-// A job is one worker's share of an operation. How the work is cut into jobs never changes a bit:
-// each element of a result is made by one fixed chain of operations.
+// A job is one worker's share of an operation. How work is divided into jobs never changes a bit,
+// because one fixed chain of operations computes each element of a result.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,17 @@
 
 namespace tidemill::engines::cpu {
 
-/// Columns of one panel of a packed matrix.
+/// Number of columns of a panel of a packed matrix.
 inline constexpr std::int64_t kPanel = 16;
 
-/// Returns how many panels hold `cols` columns.
+/// Returns the number of panels that hold `cols` columns.
 [[nodiscard]] constexpr std::int64_t panels_for(std::int64_t cols) noexcept {
   return (cols + kPanel - 1) / kPanel;
 }
 
-/// Where the parts of block `block` (32 features) begin in an int8 panel, in bytes: 512 values and
-/// 16 halves. Two blocks share a cache line of scales, so that a panel is one stream of lines.
+/// Return the offsets of the 512 values and of the 16 scales (halves) of block `block` (32
+/// features) in an int8 panel. Two blocks share a cache line of scales, so that the cache lines of
+/// a panel are read in order. Units: bytes.
 [[nodiscard]] constexpr std::int64_t int8_values_at(std::int64_t block) noexcept {
   return block / 2 * (64 + 1024) + 64 + block % 2 * 512;
 }
@@ -30,17 +31,17 @@ inline constexpr std::int64_t kPanel = 16;
   return block / 2 * (64 + 1024) + block % 2 * 32;
 }
 
-/// The shape of packed panels: a matrix B (depth x cols). See panels.hpp.
+/// Describes packed panels of a matrix B (depth x cols). See panels.hpp.
 struct PanelShape {
   std::int64_t depth = 0;
   std::int64_t cols = 0;
-  /// kF32, kBF16, kBlockI8 (depth is then a multiple of 32) or kNf4 (of 64).
+  /// kF32, kBF16, kBlockI8 (depth must be a multiple of 32) or kNf4 (a multiple of 64).
   DType dtype = DType::kF32;
 
   [[nodiscard]] constexpr std::int64_t num_panels() const noexcept { return panels_for(cols); }
-  /// Returns the elements of one panel, a padded depth included; of blocks its bytes: of
-  /// kBlockI8 a byte for each weight and a half for each block of 32, of kNf4 half a byte for each
-  /// weight and a byte for each block of 64.
+  /// Returns the size of one panel, including the padding of an odd depth. Units: elements for kF32
+  /// and kBF16, bytes for blocks. kBlockI8 has a byte per weight and a half per block of 32; kNf4
+  /// has half a byte per weight and a byte per block of 64.
   [[nodiscard]] constexpr std::int64_t panel_elements() const noexcept {
     switch (dtype) {
       case DType::kBF16: return (depth + 1) / 2 * 2 * kPanel;
@@ -52,8 +53,8 @@ struct PanelShape {
   [[nodiscard]] constexpr std::int64_t panel_bytes() const noexcept {
     return panel_elements() * (dtype == DType::kF32 ? 4 : dtype == DType::kBF16 ? 2 : 1);
   }
-  /// Returns how many floats blocks of kNf4 share: one for each 256, counted row after row of W,
-  /// and their offset. They lie behind the last panel.
+  /// Returns the number of floats that the blocks of kNf4 share: a scale for every 256 blocks,
+  /// counted row after row of W, and one offset. They are stored after the last panel.
   [[nodiscard]] constexpr std::int64_t num_shared() const noexcept {
     return dtype == DType::kNf4 ? (cols * (depth / 64) + 255) / 256 + 1 : 0;
   }
@@ -62,7 +63,7 @@ struct PanelShape {
   }
 };
 
-/// Packs up to 16 rows of W, each `depth` long, as one panel. Elements are of the panel's type.
+/// Packs up to 16 rows of W, each `depth` long, as one panel. The rows have the panel's type.
 struct PackJob {
   const void* rows = nullptr;
   std::int64_t row_stride = 0;  // elements
@@ -71,55 +72,57 @@ struct PackJob {
   void* panel = nullptr;
 };
 
-/// Makes `num_panels` panels of B^T (`shape.cols` deep) from the panels of B: those of its columns
-/// from 16 * `first_panel` on. Rows past `shape.cols` are written too, up to a multiple of 16.
+/// Builds `num_panels` panels of B^T (`shape.cols` deep) from the panels of B. The first one holds
+/// columns [16 * first_panel, 16 * first_panel + 16) of B^T. Rows past `shape.cols` are written
+/// too, up to a multiple of 16.
 struct TransposeJob {
   PanelShape shape;  // of B
   const void* panels = nullptr;
   std::int64_t first_panel = 0;
   std::int64_t num_panels = 0;
   void* out = nullptr;
-  std::int64_t out_stride = 0;  // elements between the panels made
+  std::int64_t out_stride = 0;  // elements from one panel of B^T to the next
 };
 
-/// Makes bfloat16 panels, `num_rows` deep, of the panels of B (kNf4) from `first_panel` on: of its
-/// rows [first_row, first_row + num_rows), both multiples of 16. What lies past the columns is 0.
+/// Expands rows [first_row, first_row + num_rows) of `num_panels` panels of B (kNf4) to bfloat16
+/// panels that are `num_rows` deep. `first_row` and `num_rows` are multiples of 16. Elements past
+/// the last column are 0.
 struct ExpandJob {
   PanelShape shape;                       // of B
-  const std::byte* panels = nullptr;      // all of them, and what blocks share
-  const float* scale_values = nullptr;    // 256: see base/block_nf4.hpp
-  const float* element_values = nullptr;  // 16
+  const std::byte* panels = nullptr;      // all panels of B, followed by the shared floats
+  const float* scale_values = nullptr;    // 256 values of scale codes; see base/block_nf4.hpp
+  const float* element_values = nullptr;  // 16 values of weight codes
   std::int64_t first_panel = 0;
   std::int64_t num_panels = 0;
   std::int64_t first_row = 0;
   std::int64_t num_rows = 0;
-  std::uint16_t* out = nullptr;  // panels of num_rows * 16 elements, one behind the other
+  std::uint16_t* out = nullptr;  // consecutive panels of num_rows * 16 elements
 };
 
-/// y = or += x B + bias, for the columns of consecutive panels of B.
+/// Computes y = or += x B + bias for the columns of consecutive panels of B.
 ///
-/// Every element is one chain of multiply-adds over the depth, from 0 upwards, to which the bias
+/// Every element is one chain of multiply-adds over the depth in ascending order, to which the bias
 /// and then the old value of y are added. The depth is at least 1.
 struct ProductJob {
-  /// Rows of floats, or as `round_to_bf16` and `round_to_int8` write them.
+  /// Rows of floats, or rounded rows as `round_to_bf16` and `round_to_int8` write them.
   const void* x = nullptr;
-  std::int64_t x_stride = 0;  // elements; of rounded blocks, bytes
+  std::int64_t x_stride = 0;  // elements, or bytes if rows are rounded to blocks
   std::int64_t rows = 0;
   std::int64_t depth = 0;
   const void* panels = nullptr;
   std::int64_t panel_stride = 0;  // elements
-  std::int64_t cols = 0;          // of y: those of the panels given
+  std::int64_t cols = 0;          // of y, in the given panels
   const float* bias = nullptr;    // `cols`, or null
   Store store = Store::kOverwrite;
   float* y = nullptr;
   std::int64_t y_stride = 0;
 };
 
-/// y += scale * ((x A^T) B^T) + c for a few rows. A and B are float panels, of `rank` and `cols`
-/// outputs.
+/// Computes y += (scale * (x A^T)) B^T + c for a few rows. A and B are float panels with `rank` and
+/// `cols` outputs.
 ///
-/// Every element of u = x A^T is one chain of multiply-adds from 0 upwards, as that of
-/// `ProductJob`; it is scaled, and the same is done with B, c and y.
+/// Every element of u = x A^T is one chain of multiply-adds in ascending order, as in `ProductJob`,
+/// and is then scaled. The product of u and B, with c as the bias, is added to y in the same way.
 struct LowRankJob {
   const float* x = nullptr;
   std::int64_t x_stride = 0;
@@ -133,23 +136,23 @@ struct LowRankJob {
   const float* c = nullptr;  // `cols`, or null
   float* y = nullptr;
   std::int64_t y_stride = 0;
-  float* u = nullptr;  // scratch: a row of whole panels of `rank` for each of 8 rows
+  float* u = nullptr;  // scratch: 8 rows of panels_for(rank) * kPanel floats
 };
 
-/// out (a.cols x b.cols) += a^T b, row after row.
+/// Computes out (a.cols x b.cols) += a^T b, row after row.
 ///
-/// Both operands are packed: a in panels of `KernelTable::outer_rows` columns, b in panels of 16,
-/// each panel `depth` rows long.
-struct OuterJob {
+/// Both operands are packed: `a` in panels of `KernelTable::gradient_panel_width` columns, `b` in
+/// panels of 16 columns. Each panel has `depth` rows.
+struct WeightGradientJob {
   const float* a_panels = nullptr;
   const float* b_panels = nullptr;
   std::int64_t depth = 0;
   Matrix out;
 };
 
-/// out (a.cols x b.cols) += a^T b for the columns [first, end) of b and out, row after row. Meant
-/// for few columns of a: nothing is packed.
-struct ThinOuterJob {
+/// Computes out (a.cols x b.cols) += a^T b for the columns [first, end) of b and out, row after
+/// row. Intended for an `a` with few columns; nothing is packed.
+struct LowRankGradientJob {
   ConstMatrix a;
   ConstMatrix b;
   std::int64_t first = 0;
@@ -157,17 +160,19 @@ struct ThinOuterJob {
   Matrix out;
 };
 
-/// The shape of one layer's cache as kernels walk it.
+/// Describes the memory layout of one layer's cache.
 ///
-/// It is made of units of 4 bytes: floats, or pairs of bfloat16 whose first element is the low
-/// half. A page holds, for each kv head, its keys transposed (lanes are positions) and then its
-/// values (lanes are features):
-///   kF32   keys head_dim x page_tokens, values page_tokens x head_dim;
-///   kBF16  pairs of features i, i + 1 (i even; of an odd head_dim the last is paired with zeros) x
-///          page_tokens, pairs of positions p, p + 1 (p even) x head_dim.
-/// A page of an odd number of tokens shares a pair with its neighbour: each holds its own half.
-/// What no position was stored to may hold anything, NaN included. The last loads of a page may run
-/// `kPanel` units past it, which `page_bytes` allows for.
+/// The cache consists of units of 4 bytes: floats, or pairs of bfloat16 whose first element is the
+/// low half. For each kv head, a page holds the transposed keys (lanes are positions), followed by
+/// the values (lanes are features):
+///   kF32   keys: head_dim x page_tokens. Values: page_tokens x head_dim.
+///   kBF16  keys: pairs of features (i, i + 1) x page_tokens, i even; the last feature of an odd
+///          head_dim is paired with zeros. Values: pairs of positions (p, p + 1) x head_dim, p
+///          even.
+/// If a page has an odd number of tokens, the pair at its border belongs to two pages, and each
+/// page holds its own half. Memory of positions that were never stored may contain anything,
+/// including NaN. Vector loads may run up to `kPanel` units past the end of a page; `page_bytes`
+/// includes room for that.
 struct PageLayout {
   std::int64_t page_tokens = 0;
   std::int64_t head_dim = 0;
@@ -179,42 +184,42 @@ struct PageLayout {
       : page_tokens(shape.page_tokens), head_dim(shape.head_dim), dtype(shape.kv_dtype) {
     page_bytes = ((shape.num_kv_heads * head_units() + kPanel) * 4 + 63) / 64 * 64;
   }
-  /// Returns the units of one kv head's keys in a page.
+  /// Returns the size of one kv head's keys in a page. Units: units of 4 bytes.
   [[nodiscard]] std::int64_t key_units() const noexcept {
     return (dtype == DType::kBF16 ? (head_dim + 1) / 2 : head_dim) * page_tokens;
   }
-  /// Returns the units of one kv head in a page.
+  /// Returns the size of one kv head's keys and values in a page. Units: units of 4 bytes.
   [[nodiscard]] std::int64_t head_units() const noexcept {
     return key_units() + (dtype == DType::kBF16 ? (page_tokens + 1) / 2 : page_tokens) * head_dim;
   }
 };
 
-/// Attention of consecutive tokens of one sequence over one kv head.
+/// Computes attention of consecutive tokens of one sequence over one kv head.
 struct AttentionJob {
   PageLayout layout;
   const std::byte* cache = nullptr;  // the layer's pages
   const std::int32_t* pages = nullptr;
   std::int64_t kv_head = 0;
-  std::int64_t ratio = 0;  // query heads that share the kv head
+  std::int64_t ratio = 0;  // number of query heads that share the kv head
   std::int64_t window = 0;
   float scale = 0.0F;
   std::int64_t tokens = 0;
   std::int64_t first_position = 0;
-  // Each begins at the job's first token and at the first of the `ratio` heads.
+  // Each pointer refers to the job's first token and the first of its `ratio` heads.
   const float* q = nullptr;
   std::int64_t q_stride = 0;
   float* out = nullptr;
   std::int64_t out_stride = 0;
   float* lse = nullptr;  // may be null
   std::int64_t lse_stride = 0;
-  const AttentionJob* next = nullptr;  // what the caller asks for next, or null
+  const AttentionJob* next = nullptr;  // the job that the caller runs next, to prefetch; or null
 };
 
-/// The gradients of one window of a sequence over one kv head.
+/// Computes the gradients of attention for one window of a sequence over one kv head.
 struct AttentionBackwardJob {
-  AttentionJob job;  // the window, without results
+  AttentionJob job;  // the window; its `out` and `lse` are not set
   std::int64_t tile_tokens = 0;
-  const float* out = nullptr;  // what the forward pass gave
+  const float* out = nullptr;  // result of the forward pass
   std::int64_t out_stride = 0;
   const float* lse = nullptr;
   std::int64_t lse_stride = 0;
@@ -222,31 +227,34 @@ struct AttentionBackwardJob {
   std::int64_t dout_stride = 0;
   float* dq = nullptr;
   std::int64_t dq_stride = 0;
-  // Of position 0, at the kv head; what the window sees of them is added to.
+  // Gradients of position 0 at the kv head. The kernel adds to those of all positions that the
+  // window sees.
   float* dk = nullptr;
   std::int64_t dk_stride = 0;
   float* dv = nullptr;
   std::int64_t dv_stride = 0;
 };
 
-/// One operation on rows [first, end) or, where said, on columns [first, end).
+/// Rows [first, end) of an operation or, if a kernel says so, columns [first, end).
 struct RowRange {
   std::int64_t first = 0;
   std::int64_t end = 0;
 };
 
-/// The kernels of one instruction set. Threads: concurrent calls on disjoint results are safe.
+/// Holds the kernels of one instruction set. Threads: concurrent calls on disjoint results are
+/// safe.
 struct KernelTable {
   const char* isa = "";
-  std::int64_t outer_rows = 0;
+  std::int64_t gradient_panel_width = 0;  // columns of a packed panel of `a`; see WeightGradientJob
 
-  /// Multiply-adds on registers, for `rounds` rounds; returns how many operations that was.
+  /// Execute `rounds` rounds of multiply-adds in registers. Return the number of operations.
   double (*peak_f32)(std::int64_t rounds) = nullptr;
   double (*peak_bf16)(std::int64_t rounds) = nullptr;
-  /// Reads memory front to back; returns a sum that means nothing.
+  /// Reads memory from front to back. The sum that it returns has no meaning.
   double (*read_bytes)(const std::byte* from, std::int64_t bytes) = nullptr;
 
-  /// Return whether every element is finite, which costs nothing beside the reading.
+  /// Return whether every element is finite. The check costs nothing, since packing is limited by
+  /// memory reads.
   bool (*pack_f32)(const PackJob& job) = nullptr;
   bool (*pack_bf16)(const PackJob& job) = nullptr;
   void (*transpose_f32)(const TransposeJob& job) = nullptr;
@@ -254,38 +262,38 @@ struct KernelTable {
   void (*product_f32)(const ProductJob& job) = nullptr;
   void (*product_bf16)(const ProductJob& job) = nullptr;
   void (*product_int8)(const ProductJob& job) = nullptr;
-  /// Does jobs one after the other.
+  /// Executes jobs one after the other.
   void (*low_rank)(const LowRankJob* jobs, std::int64_t count) = nullptr;
-  /// Returns how many panels a product of `rows` rows works on side by side: what work is shared
-  /// out in multiples of.
+  /// Returns the number of panels in a tile of a product of `rows` rows. Work is divided in
+  /// multiples of it.
   std::int64_t (*product_width)(std::int64_t rows) = nullptr;
-  /// Rounds rows of x to bfloat16 as `product_bf16` reads them, `out_stride` elements of
-  /// `rounded_bytes` apart; an odd depth is padded with a zero.
+  /// Rounds rows of x to bfloat16 as `product_bf16` reads them. Rows of `out` start `out_stride`
+  /// elements of `rounded_bytes` bytes apart. An odd depth is padded with a zero.
   void (*round_to_bf16)(ConstMatrix x, RowRange rows, void* out, std::int64_t out_stride) = nullptr;
   std::int64_t rounded_bytes = 0;
-  /// The same of `product_int8`.
+  /// Does the same as `product_width`, for `product_int8`.
   std::int64_t (*product_width_int8)(std::int64_t rows) = nullptr;
-  /// Rounds rows of x to blocks as `product_int8` reads them: x.cols values, a float and a 32-bit
-  /// number for each 32 of them; rows are `out_stride` bytes apart.
+  /// Rounds rows of x to blocks as `product_int8` reads them: x.cols values, then a float per block
+  /// of 32, then a 32-bit integer per block. Rows of `out` start `out_stride` bytes apart.
   void (*round_to_int8)(ConstMatrix x, RowRange rows, void* out, std::int64_t out_stride) = nullptr;
-  /// Makes float panels of B^T.
+  /// Builds float panels of B^T.
   void (*transpose_int8)(const TransposeJob& job) = nullptr;
   void (*expand_nf4)(const ExpandJob& job) = nullptr;
-  /// Copies columns of `from`, from a multiple of `width` <= 16 on, to panels of `width` columns,
-  /// `from.rows` rows long, the last one padded with zeros. `to` is the place of the first of them.
+  /// Copies the columns `columns` of `from`, which start at a multiple of `width` <= 16, to panels
+  /// of `width` columns and `from.rows` rows at `to`. The last panel is padded with zeros.
   void (*pack_panels)(ConstMatrix from, RowRange columns, std::int64_t width, float* to) = nullptr;
-  void (*outer_product)(const OuterJob& job) = nullptr;
-  void (*thin_outer_product)(const ThinOuterJob& job) = nullptr;
-  /// to (cols, rows) = from (rows, cols) across.
+  void (*weight_gradient)(const WeightGradientJob& job) = nullptr;
+  void (*low_rank_gradient)(const LowRankGradientJob& job) = nullptr;
+  /// Transposes `from` (rows, cols) to `to` (cols, rows).
   void (*transpose_floats)(ConstMatrix from, Matrix to) = nullptr;
-  /// Adds rows of dy to dbias, columns of the range.
+  /// Adds the rows of dy to dbias, for a range of columns.
   void (*bias_backward)(ConstMatrix dy, RowRange columns, float* dbias) = nullptr;
 
   void (*rms_norm)(ConstMatrix x, const float* gain, float eps, RowRange rows, Matrix out,
                    float* rstd) = nullptr;
   void (*rms_norm_backward)(ConstMatrix dout, ConstMatrix x, const float* gain, const float* rstd,
                             Store store, RowRange rows, Matrix dx) = nullptr;
-  /// Adds to dgain, columns of the range.
+  /// Adds the gradient of the gain to dgain, for a range of columns.
   void (*gain_backward)(ConstMatrix dout, ConstMatrix x, const float* rstd, RowRange columns,
                         float* dgain) = nullptr;
   void (*rope)(Matrix x, std::int64_t head_dim, const std::int32_t* positions,
@@ -297,11 +305,11 @@ struct KernelTable {
   void (*scale)(float factor, RowRange rows, Matrix x) = nullptr;
   void (*scale_columns)(ConstMatrix x, const float* factors, const float* bias, Store store,
                         RowRange rows, Matrix out) = nullptr;
-  /// Rows of numbers rounded to bfloat16, one behind the other.
+  /// Convert rows to and from consecutive rows of bfloat16.
   void (*narrow)(ConstMatrix x, RowRange rows, std::uint16_t* out) = nullptr;
   void (*widen)(const std::uint16_t* x, RowRange rows, Matrix out) = nullptr;
   void (*adamw)(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) = nullptr;
-  /// Adds to dfactors, columns of the range.
+  /// Adds the rows of dout * x to dfactors, for a range of columns.
   void (*scale_columns_backward)(ConstMatrix dout, ConstMatrix x, RowRange columns,
                                  float* dfactors) = nullptr;
 
@@ -311,7 +319,7 @@ struct KernelTable {
                                const float* dlogprobs, const float* dentropies,
                                RowRange rows) = nullptr;
 
-  /// Returns the floats of scratch that the attention kernels need for a job.
+  /// Return the scratch memory that the attention kernels need for a job. Units: floats.
   std::int64_t (*attention_scratch)(const AttentionJob& job) = nullptr;
   std::int64_t (*attention_backward_scratch_f32)(const AttentionBackwardJob& job) = nullptr;
   std::int64_t (*attention_backward_scratch_bf16)(const AttentionBackwardJob& job) = nullptr;
@@ -321,7 +329,7 @@ struct KernelTable {
   void (*attention_backward_bf16)(const AttentionBackwardJob& job, float* scratch) = nullptr;
 };
 
-// One table per instruction set of the build; `choose_kernels` picks.
+// The build has one table per instruction set. `choose_kernels` selects one.
 namespace isa_baseline {
 [[nodiscard]] const KernelTable& kernels() noexcept;
 }
@@ -331,7 +339,7 @@ namespace isa_avx2 {
 namespace isa_avx512 {
 [[nodiscard]] const KernelTable& kernels() noexcept;
 }
-/// The AVX-512 kernels, but for products of bfloat16 pairs and of blocks.
+/// The AVX-512 kernels, except those that multiply bfloat16 pairs or blocks.
 namespace isa_avx512_bf16 {
 [[nodiscard]] const KernelTable& kernels() noexcept;
 }

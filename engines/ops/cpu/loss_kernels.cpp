@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Log-softmax of vocabulary rows, its entropy and its gradient.
 #include <cstdint>
-#include <math.h>  // NOLINT(modernize-deprecated-headers): <cmath> brings inline functions along.
+#include <math.h>  // NOLINT(modernize-deprecated-headers): <cmath> would add inline functions.
 
 #include "engines/ops/cpu/isa_kernels.hpp"
 #include "engines/ops/cpu/kernels.hpp"
@@ -11,8 +11,8 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-// Columns whose sum is held in float lanes before it joins a double: keeps the error of a row of
-// any length near one rounding.
+// Columns that are summed in float lanes before the sum is added to a double. This keeps the error
+// of a row of any length near one rounding.
 constexpr std::int64_t kSumBlock = 64 * kLanes;
 
 struct Distribution {

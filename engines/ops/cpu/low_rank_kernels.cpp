@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank products of few rows each, one behind the other.
+// Low-rank products of a few rows each, executed one after the other.
 //
-// Few rows use a weight as fast as it arrives, so that reading it is what it costs. What of the
-// weights comes next is asked for while the products of one line are made, across the ends of
-// weights too: the processor's own look-ahead starts anew with every page and every weight.
+// With few rows, a product takes as long as reading its weights from memory. While it multiplies
+// one cache line, it prefetches lines that come later, beyond the end of the current weight too.
+// The hardware prefetcher alone would start over with every page and every weight.
 //
-// Each element is the chain of multiply-adds of product_kernels.cpp, over A and then over B, and so
-// has the bits that two products with a scaling between them give it.
+// Each element is the chain of multiply-adds of product_kernels.cpp, over A and then over B. It has
+// the bits of two products with a scaling between them.
 #include <cstdint>
 
 #include "engines/ops/cpu/isa_kernels.hpp"
@@ -16,16 +16,17 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-// Rows of the tallest tile: their sums, one step of a panel and a broadcast fill the registers.
+// Rows of the tallest tile. Its sums, one step of a panel and a broadcast fill the registers.
 constexpr int kTallestTile = kRegisterFloats == 16 ? 8 : kRegisterFloats == 8 ? 4 : 2;
 
-// Panels of B that are worked on side by side, for more chains at a time; they have to be so short
-// that what is asked for ahead covers both.
+// Panels of B that are multiplied together, for more independent chains. They must be short enough
+// (`kMaxRankOfTwo`) that the prefetched lines cover both.
 template <int kRows>
 constexpr int kPanelsOfB = 2 * kRows <= kTallestTile ? 2 : 1;
-constexpr std::int64_t kMostRankOfTwo = 32;
+constexpr std::int64_t kMaxRankOfTwo = 32;
 
-// Asks for lines in the order in which jobs use them. A line is one step of a panel of floats.
+// Prefetches cache lines in the order in which jobs use them. A line is one step of a panel of
+// floats.
 class LookAhead {
 public:
   LookAhead(const LowRankJob* jobs, std::int64_t count) : job_(jobs), end_of_jobs_(jobs + count) {
@@ -60,7 +61,7 @@ private:
       enter();
       return;
     }
-    line_ -= step_;  // stays at the last line
+    line_ -= step_;  // prefetches the last line from now on
     step_ = 0;
   }
 
@@ -72,7 +73,7 @@ private:
   std::int64_t step_ = kPanel;
 };
 
-// For rows whose weights have just been read.
+// Prefetches nothing: for rows whose weights are in the cache already.
 class NoLookAhead {
 public:
   void next() {}
@@ -83,8 +84,8 @@ struct Sums {
   Vec value[kRows][kPanels];
 };
 
-// sums = x (kRows, depth) times panels that lie one behind the other. A function of its own: what
-// comes after it would keep sums in memory.
+// Computes out = x (kRows, depth) times consecutive panels. Not inlined: the code after a call
+// would make the compiler keep the sums in memory.
 template <int kRows, int kPanels, class Ahead>
 [[gnu::noinline]] void multiply(const float* x, std::int64_t x_stride, std::int64_t depth,
                                 const float* panels, Ahead& look_ahead, Sums<kRows, kPanels>& out) {
@@ -110,7 +111,7 @@ template <int kRows, int kPanels, class Ahead>
   out = sums;
 }
 
-// The columns of `kPanels` panels of B from `panel` on.
+// Computes the columns of `kPanels` panels of B from `panel` on.
 template <int kRows, int kPanels, class Ahead>
 void add_columns(const LowRankJob& job, std::int64_t first, std::int64_t panel, Ahead& ahead) {
   Sums<kRows, kPanels> sums;
@@ -131,7 +132,7 @@ void add_columns(const LowRankJob& job, std::int64_t first, std::int64_t panel, 
   }
 }
 
-// The rows [first, first + kRows) of a job.
+// Computes the rows [first, first + kRows) of a job.
 template <int kRows, class Ahead>
 void add_rows(const LowRankJob& job, std::int64_t first, Ahead& ahead) {
   const std::int64_t u_stride = panels_for(job.rank) * kPanel;
@@ -145,7 +146,7 @@ void add_rows(const LowRankJob& job, std::int64_t first, Ahead& ahead) {
     }
   }
   const std::int64_t panels = panels_for(job.cols);
-  const std::int64_t wide = job.rank <= kMostRankOfTwo ? panels / kPanelsOfB<kRows> : 0;
+  const std::int64_t wide = job.rank <= kMaxRankOfTwo ? panels / kPanelsOfB<kRows> : 0;
   for (std::int64_t p = 0; p < wide; ++p) {
     add_columns<kRows, kPanelsOfB<kRows>>(job, first, p * kPanelsOfB<kRows>, ahead);
   }
@@ -154,16 +155,16 @@ void add_rows(const LowRankJob& job, std::int64_t first, Ahead& ahead) {
   }
 }
 
-// `count` rows from `first` on, at most kMost.
-template <int kMost, class Ahead>
+// Computes `count` <= kMax rows from `first` on.
+template <int kMax, class Ahead>
 void add_few(const LowRankJob& job, std::int64_t first, std::int64_t count, Ahead& ahead) {
-  if constexpr (kMost > 1) {
-    if (count < kMost) {
-      add_few<kMost - 1>(job, first, count, ahead);
+  if constexpr (kMax > 1) {
+    if (count < kMax) {
+      add_few<kMax - 1>(job, first, count, ahead);
       return;
     }
   }
-  add_rows<kMost>(job, first, ahead);
+  add_rows<kMax>(job, first, ahead);
 }
 
 void low_rank(const LowRankJob* jobs, std::int64_t count) {

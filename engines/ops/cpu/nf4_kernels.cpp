@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Panels of NF4 made into bfloat16 panels, a few at a time, which the products of bfloat16 then
-// read from the cache.
+// Expands NF4 panels to bfloat16 panels, a few at a time. The bfloat16 products then read them from
+// the cache.
 //
-// An element is its block's scale times one of 16 values, rounded to bfloat16: three roundings (the
-// scale has one before its offset is added) that are the same on every instruction set.
+// An element is the scale of its block times one of 16 values, rounded to bfloat16. Every
+// instruction set rounds each step separately: the product and the sum that give the scale, the
+// product with the value, and the conversion to bfloat16.
 #include <cstdint>
 #include <cstring>
 
@@ -17,7 +18,7 @@ namespace {
 constexpr std::int64_t kBlock = 64;
 constexpr std::int64_t kGroup = 256;
 
-// The 16 values, where a register's lanes can pick one each.
+// Holds the 16 values so that each lane of a register can select one of them.
 struct Values {
   explicit Values(const float* from) : table(from) {
 #pragma GCC unroll 4
@@ -29,7 +30,7 @@ struct Values {
   // Returns the value of each lane's code; only its lowest four bits may be set.
   [[nodiscard]] Register pick(WordRegister codes) const {
 #if defined(__AVX512F__)
-    // The masked form: see vec.hpp.
+    // For the reason to use the masked form, see vec.hpp.
     return reinterpret_cast<Register>(_mm512_maskz_permutexvar_ps(
         kAllLanes, reinterpret_cast<__m512i>(codes), reinterpret_cast<__m512>(part[0])));
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -65,13 +66,14 @@ inline WordRegister widen_bytes(const std::uint8_t* from) {
 #endif
 }
 
-// What rounding to bfloat16 leaves in the upper half; ties to even, finite numbers only.
+// Rounds to bfloat16, ties to even; the result is in the upper half of each word. The lower half is
+// arbitrary. Requires finite numbers.
 inline WordRegister rounded_up(Register x) {
   const auto bits = reinterpret_cast<WordRegister>(x);
   return bits + 0x7FFFU + ((bits >> 16U) & 1U);
 }
 
-// The scales of one block of all outputs of a panel; 0 of outputs that are not there.
+// Returns the scales of one block of all outputs of a panel; 0 for outputs past the last one.
 Vec block_scales(const ExpandJob& job, std::int64_t panel, std::int64_t block) {
   const std::int64_t blocks = job.shape.depth / kBlock;
   const std::byte* end = job.panels + job.shape.num_panels() * job.shape.panel_bytes();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of AdamW. No multiply-add is fused, so that every instruction set has the bits of
+// One step of AdamW. No multiply-add is fused, so every instruction set gives the bits of
 // `adamw_update`.
 #include <cstdint>
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of bfloat16 pairs for attention: operands rounded to bfloat16, sums in float32.
 //
-// The right operand lies in words of two elements, as pages keep them; the left one in rows whose
-// elements follow each other. A step of a product adds a[r][2k] * b[k].first and then
-// a[r][2k+1] * b[k].second: in one instruction where the processor has it (AVX-512 BF16), which
-// flushes denormals and has bits of its own, else one after the other.
+// The right operand consists of words of two elements, as pages of the cache store them. The left
+// operand consists of rows of consecutive elements. A step of a product adds a[r][2k] * b[k].first
+// and then a[r][2k+1] * b[k].second. If the processor has an instruction for that (AVX-512 BF16),
+// the instruction flushes denormals and gives different bits.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
-/// Two bfloat16 elements, the first in the low half.
+/// Holds two bfloat16 elements, the first in the low half.
 using Pair = std::uint32_t;
 
 inline constexpr Pair kFirstOfPair = 0x0000FFFFU;
 inline constexpr Pair kSecondOfPair = 0xFFFF0000U;
 
-/// A bfloat16 value of a left operand: kept in its own bits where pairs are multiplied at once,
-/// else widened.
+/// Holds a bfloat16 value of a left operand: its 16 bits if one instruction multiplies pairs, or
+/// else widened to float.
 #if defined(__AVX512BF16__)
 using Rounded = std::uint16_t;
 #else
@@ -112,7 +112,7 @@ inline void add_pairs(const Rounded* a, std::int64_t a_row, const WordRegister (
 
 #endif
 
-/// Stores sixteen pairs of `first` and `second`, rounded, as a right operand has them.
+/// Stores sixteen rounded pairs of `first` and `second` as words of a right operand.
 inline void store_pairs(Pair* to, const Vec& first, const Vec& second) {
 #if defined(__AVX512BF16__)
   store_rounded_pairs(reinterpret_cast<Rounded*>(to), first, second);
@@ -128,7 +128,7 @@ inline void store_pairs(Pair* to, const Vec& first, const Vec& second) {
 #endif
 }
 
-/// Where the operands of a tile lie, as `TileOperands` says it: steps are pairs.
+/// Describes the operands of a tile in the way of `TileOperands`; each step is a pair.
 struct PairOperands {
   const Rounded* a = nullptr;
   std::int64_t a_row = 0;   // elements between the rows of a

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing rows of a weight as panels, and turning panels round for the other direction.
+// Packs rows of a weight as panels, and transposes panels for the backward direction.
 //
-// Both are transpositions of square blocks that fit the registers. bfloat16 pairs travel as words.
+// Both transpose square blocks in registers. A pair of bfloat16 is moved as one 32-bit word.
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -21,7 +21,7 @@ using DoubleWords = std::uint64_t __attribute__((vector_size(kRegisterFloats * 4
 constexpr int kWords = kRegisterFloats;
 constexpr int kDoubleWords = kRegisterFloats / 2;
 
-// Loads at most `bytes` bytes; the others are 0.
+// Loads a register of which only the first `bytes` bytes exist; the others are 0.
 template <class V>
 inline V load_bytes(const std::byte* from, std::int64_t bytes) {
   V out = {};
@@ -32,8 +32,9 @@ inline V load_bytes(const std::byte* from, std::int64_t bytes) {
   return out;
 }
 
-// The bits of a register of elements. An element is infinite or NaN where all bits of its exponent
-// are set, and just there one more in the exponent, `exponent_step`, carries into the sign's place.
+// Describes the bits of a register of elements. An element is infinite or NaN if all bits of its
+// exponent are set. Adding one to the exponent (`exponent_step`) then carries into the sign bit,
+// and only then.
 template <class ElementsOf, class ElementOf, ElementOf exponent_step>
 struct FloatBits {
   using Elements = ElementsOf;
@@ -45,7 +46,7 @@ struct FloatBits {
 using F32Bits = FloatBits<WordRegister, std::uint32_t, 0x00800000>;
 using Bf16Bits = FloatBits<Halves, std::uint16_t, 0x0080>;
 
-// Returns a register with the sign's bit of each element that is not finite.
+// Returns a register in which the sign bit is set for exactly those elements that are not finite.
 template <class Bits>
 inline typename Bits::Elements not_finite(const WordRegister& words) {
   const auto elements = reinterpret_cast<const typename Bits::Elements&>(words);
@@ -109,7 +110,7 @@ bool pack_words(const PackJob& job) {
   return !has_sign<Bits>(found);
 }
 
-// One 16 x 16 block: out[o][i] = in[i][o] for the `count` rows of `in` that exist.
+// Transposes a 16 x 16 block: out[o][i] = in[i][o] for the `count` rows of `in` that exist.
 void transpose_block_f32(const float* in, std::int64_t count, float* out) {
   for (std::int64_t i = 0; i < kPanel; i += kWords) {
     for (std::int64_t o = 0; o < kPanel; o += kWords) {
@@ -127,7 +128,7 @@ void transpose_block_f32(const float* in, std::int64_t count, float* out) {
   }
 }
 
-// [a0 a1 b0 b1] to [a0 b0 a1 b1]: pairs of i for outputs a and b become pairs of outputs.
+// Reorders [a0 a1 b0 b1] to [a0 b0 a1 b1]: pairs of i for outputs a and b become pairs of outputs.
 template <int... quad>
 inline Halves pair_up(Halves x, std::integer_sequence<int, quad...>) {
   return __builtin_shufflevector(x, x,
@@ -136,9 +137,9 @@ inline Halves pair_up(Halves x, std::integer_sequence<int, quad...>) {
                                                   : quad)...);
 }
 
-// One 16 x 16 block of pairs: `in` holds 8 pairs of i for each of 16 o, `out` 8 pairs of o for each
-// of 16 i. Two pairs of o and of i are one double word, of which there are 8 x 8. `count` pairs of
-// `in` exist.
+// Transposes a 16 x 16 block of pairs: `in` holds 8 pairs of i for each of 16 o, `out` 8 pairs of o
+// for each of 16 i. Two of o and two of i form one double word; there are 8 x 8 of them. `count`
+// pairs of `in` exist.
 void transpose_block_bf16(const std::uint16_t* in, std::int64_t count, std::uint16_t* out) {
   constexpr std::int64_t kPairs = kPanel / 2;
   for (std::int64_t i = 0; i < kPairs; i += kDoubleWords) {
@@ -162,11 +163,12 @@ void transpose_block_bf16(const std::uint16_t* in, std::int64_t count, std::uint
   }
 }
 
-// Turns what panels hold for some inputs round, one panel after the other: `block` does 16 inputs
-// of one. `rows` are its inputs, or pairs of them. They are a few lines of a panel, far from those
-// of the next one, which are asked for ahead.
+// Transposes the part of all panels that belongs to the job's inputs, one panel after the other.
+// `block` transposes 16 inputs of a panel; `rows` is the number of inputs, or of pairs of inputs,
+// in a panel. Each part is a few cache lines, far from those of the next panel, which are
+// prefetched.
 template <class Element, int kBlockRows, class Block>
-void turn_round(const TransposeJob& job, std::int64_t rows, const Block& block) {
+void transpose_panels(const TransposeJob& job, std::int64_t rows, const Block& block) {
   constexpr std::int64_t kPanelsAhead = 2;
   constexpr std::int64_t kBlock = kPanel * kPanel;
   constexpr std::int64_t kLine = 64 / sizeof(Element);
@@ -188,11 +190,11 @@ void turn_round(const TransposeJob& job, std::int64_t rows, const Block& block) 
 }
 
 void transpose_f32(const TransposeJob& job) {
-  turn_round<float, kPanel>(job, job.shape.depth, transpose_block_f32);
+  transpose_panels<float, kPanel>(job, job.shape.depth, transpose_block_f32);
 }
 
 void transpose_bf16(const TransposeJob& job) {
-  turn_round<std::uint16_t, kPanel / 2>(job, (job.shape.depth + 1) / 2, transpose_block_bf16);
+  transpose_panels<std::uint16_t, kPanel / 2>(job, (job.shape.depth + 1) / 2, transpose_block_bf16);
 }
 
 }  // namespace

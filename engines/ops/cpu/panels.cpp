@@ -14,7 +14,7 @@
 namespace tidemill::engines::cpu {
 namespace {
 
-// Copies `count` elements of the flat weight from `first` on, in the type of the panels.
+// Copies `count` elements of the flat weight from `first` on, converted to the type of the panels.
 template <class Element>
 void copy_elements(const WeightView& weight, std::int64_t first, std::int64_t count, Element* to) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -22,8 +22,8 @@ void copy_elements(const WeightView& weight, std::int64_t first, std::int64_t co
   }
 }
 
-// Returns the rows of panel `panel` in the panels' type: the weight's own where they already are,
-// else in `copy`, which has room for a panel of floats.
+// Returns the rows of panel `panel` in the type of the panels: in place if the weight has that
+// type, otherwise converted in `copy`, which has room for a panel of floats.
 const void* rows_of(const WeightView& weight, const PanelShape& shape, std::int64_t panel,
                     float* copy) {
   const std::int64_t row = panel * kPanel;
@@ -41,7 +41,7 @@ const void* rows_of(const WeightView& weight, const PanelShape& shape, std::int6
   return copy;
 }
 
-// Returns block `index` of the flat weight: its own, or one made of its elements.
+// Returns block `index` of the flat weight, quantizing its elements if necessary.
 BlockI8 block_of(const WeightView& weight, std::int64_t index) {
   if (weight.dtype == DType::kBlockI8) {
     return static_cast<const BlockI8*>(weight.data)[index];
@@ -54,7 +54,8 @@ BlockI8 block_of(const WeightView& weight, std::int64_t index) {
   return quantize_block(values);
 }
 
-// Four features of an output side by side, outputs in turn. Outputs that are not there are 0.
+// Packs one panel of block int8: groups of four features, and in each group output after output.
+// Outputs past the last one are 0.
 void pack_blocks(const WeightView& weight, const PanelShape& shape, std::int64_t panel,
                  std::byte* to) {
   constexpr std::int64_t kElements = BlockI8::kElements;
@@ -75,7 +76,8 @@ void pack_blocks(const WeightView& weight, const PanelShape& shape, std::int64_t
   }
 }
 
-// One panel of NF4: pairs of features in turn, a byte for each output, then the blocks' codes.
+// Packs one panel of NF4: for each pair of features a byte per output, then the codes of the
+// blocks.
 void pack_nf4(const Nf4Parts& parts, const PanelShape& shape, std::int64_t panel, std::byte* to) {
   constexpr auto kElements = static_cast<std::int64_t>(kNf4BlockElements);
   const std::int64_t pairs = shape.depth / 2;
@@ -83,48 +85,48 @@ void pack_nf4(const Nf4Parts& parts, const PanelShape& shape, std::int64_t panel
   auto* codes = reinterpret_cast<std::uint8_t*>(to);
   for (std::int64_t lane = 0; lane < kPanel; ++lane) {
     const std::int64_t row = panel * kPanel + lane;
-    const bool there = row < shape.cols;
+    const bool exists = row < shape.cols;
     for (std::int64_t pair = 0; pair < pairs; ++pair) {
-      codes[pair * kPanel + lane] = there
+      codes[pair * kPanel + lane] = exists
                                         ? parts.codes[static_cast<std::size_t>(row * pairs + pair)]
                                         : static_cast<std::uint8_t>(kNf4Zero << 4U | kNf4Zero);
     }
     for (std::int64_t block = 0; block < blocks; ++block) {
       codes[(pairs + block) * kPanel + lane] =
-          there ? parts.block_codes[static_cast<std::size_t>(row * blocks + block)] : 0;
+          exists ? parts.block_codes[static_cast<std::size_t>(row * blocks + block)] : 0;
     }
   }
 }
 
-// How the rows of at most `most` panels are read from the weight's file: a few panels at a time,
-// which stay in the second-level cache until they are packed.
+// Reads the rows of at most `max_panels` panels from the weight's file, as many panels at a time as
+// stay in the second-level cache until they are packed.
 class FileRows {
 public:
-  FileRows(const WeightView& weight, std::int64_t most)
+  FileRows(const WeightView& weight, std::int64_t max_panels)
       : weight_(weight),
         row_bytes_(weight.in_features /
                    static_cast<std::int64_t>(dtype_block_elements(weight.dtype)) *
                    static_cast<std::int64_t>(dtype_block_bytes(weight.dtype))) {
     constexpr std::int64_t kPieceBytes = std::int64_t{256} * 1024;
     const std::int64_t panel_bytes = std::max<std::int64_t>(1, kPanel * row_bytes_);
-    panels_ = std::max<std::int64_t>(1, std::min(kPieceBytes / panel_bytes, most));
+    panels_ = std::max<std::int64_t>(1, std::min(kPieceBytes / panel_bytes, max_panels));
   }
 
   // Returns how many panels are read at a time.
   [[nodiscard]] std::int64_t panels() const noexcept { return panels_; }
-  // Returns the room that they take.
+  // Returns the size of the buffer that `read` needs.
   [[nodiscard]] std::int64_t bytes() const noexcept { return panels_ * kPanel * row_bytes_; }
 
-  // Reads the rows of panels [first, end) into `room`; returns them as a weight of their own.
+  // Reads the rows of panels [first, end) into `buffer`. Returns a view of them as a weight.
   [[nodiscard]] Result<WeightView> read(std::int64_t first, std::int64_t end,
-                                        std::byte* room) const {
+                                        std::byte* buffer) const {
     WeightView rows = weight_;
-    rows.data = room;
+    rows.data = buffer;
     rows.out_features = std::min(end * kPanel, weight_.out_features) - first * kPanel;
     rows.file = nullptr;
     TIDEMILL_RETURN_IF_ERROR(
         weight_.file->copy_to(static_cast<std::size_t>(first * kPanel * row_bytes_),
-                              {room, static_cast<std::size_t>(rows.out_features * row_bytes_)}));
+                              {buffer, static_cast<std::size_t>(rows.out_features * row_bytes_)}));
     return rows;
   }
 
@@ -134,9 +136,9 @@ private:
   std::int64_t panels_;
 };
 
-// Returns whether packing goes through the weight once, row by row. What is made into blocks was
-// gone through before, to see that it can be, and NF4 is not kept by rows.
-bool goes_by_once(const WeightView& weight, DType compute) {
+// Returns whether packing reads the weight only once, row by row. A weight that is quantized was
+// read before, to check that quantization is possible, and NF4 is not stored row by row.
+bool packs_in_one_pass(const WeightView& weight, DType compute) {
   return weight.dtype != DType::kNf4 &&
          (weight.dtype == compute || compute == DType::kF32 || compute == DType::kBF16);
 }
@@ -159,20 +161,20 @@ public:
     shared[parts.group_scales.size()] = parts.offset;
   }
 
-  // Packs panels [begin, end). Returns whether all elements were seen to be finite.
+  // Packs panels [begin, end). Returns true if it found all elements to be finite.
   Result<bool> pack(std::int64_t begin, std::int64_t end, Scratch& scratch) const {
     const bool converts = has_elements() && weight_.dtype != shape_.dtype;
     const std::int64_t copied = converts ? kPanel * shape_.depth * std::int64_t{sizeof(float)} : 0;
-    if (weight_.file == nullptr || !goes_by_once(weight_, shape_.dtype)) {
+    if (weight_.file == nullptr || !packs_in_one_pass(weight_, shape_.dtype)) {
       return pack_rows(weight_, 0, begin, end, reinterpret_cast<float*>(scratch.bytes(copied)));
     }
     const FileRows file(weight_, end - begin);
     auto* copy = reinterpret_cast<float*>(scratch.bytes(copied + file.bytes()));
-    std::byte* room = reinterpret_cast<std::byte*>(copy) + copied;
+    std::byte* buffer = reinterpret_cast<std::byte*>(copy) + copied;
     bool finite = true;
     for (std::int64_t first = begin; first < end; first += file.panels()) {
       const std::int64_t last = std::min(first + file.panels(), end);
-      TIDEMILL_ASSIGN_OR_RETURN(const WeightView rows, file.read(first, last, room));
+      TIDEMILL_ASSIGN_OR_RETURN(const WeightView rows, file.read(first, last, buffer));
       finite = pack_rows(rows, first, first, last, copy) && finite;
     }
     return finite;
@@ -184,7 +186,8 @@ private:
     return shape_.dtype == DType::kF32 || shape_.dtype == DType::kBF16;
   }
 
-  // The same from `rows`, the weight from panel `origin` on.
+  // Packs panels [begin, end) from `rows`, which holds the rows of the weight from panel `origin`
+  // on.
   bool pack_rows(const WeightView& rows, std::int64_t origin, std::int64_t begin, std::int64_t end,
                  float* copy) const {
     const auto pack = shape_.dtype == DType::kBF16 ? kernels_.pack_bf16 : kernels_.pack_f32;
@@ -214,7 +217,7 @@ private:
   const PanelShape& shape_;
   const KernelTable& kernels_;
   std::byte* out_;
-  Buffer quantized_;  // of kNf4: the weight
+  Buffer quantized_;  // for kNf4, the weight in NF4
 };
 
 Result<std::unique_ptr<PanelWeight>> PanelWeight::create(const WeightView& weight, DType compute,

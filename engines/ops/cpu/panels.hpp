@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one layout in which a linear weight is resident.
+// The layout of a linear weight in memory: panels.
 //
-// A weight W (O x I) is kept as panels of 16 output features, for y = x W^T: panel p holds, for
-// each input feature in turn, the weights of outputs [16 p, 16 p + 16). bfloat16 panels hold input
-// features in pairs (2k, 2k + 1 of one output lie side by side), which is what a dot product of
-// pairs reads. Panels of block int8 hold input features by four (what a dot product of bytes
-// reads), each weight with 128 added, and the scales of its blocks of 32. Panels of NF4 hold what
-// bfloat16 panels would, a pair in a byte (its first element in the high half), and behind it a
-// code for each block of 64 of each output; they are expanded a few at a time in the cache. The
-// last panel is padded with zero outputs, an odd depth with a zero feature.
+// A weight W (O x I) is stored as panels of 16 output features, for y = x W^T. Panel p holds, for
+// each input feature in turn, the weights of outputs [16 p, 16 p + 16). The types differ:
 //
-// dx = dy W needs panels of input features instead. They are made on the fly, a few panels at a
-// time in the second-level cache, from 16 x 16 blocks transposed in registers: about 0.2
-// instructions for an element that is then multiplied with every row of dy. So one copy of the
-// weight serves both directions.
+//  - bfloat16 panels hold input features in pairs: elements 2k and 2k + 1 of an output are
+//    adjacent, as a dot product of pairs reads them.
+//  - Panels of block int8 hold input features in groups of four, as a dot product of bytes reads
+//    them. Each weight has 128 added. The panel also holds the scales of the blocks of 32.
+//  - Panels of NF4 have the order of bfloat16 panels, with a pair in each byte (the first element
+//    in the high half). They are followed by the code of each block of 64 of each output. A few
+//    panels at a time are expanded in the cache.
+//
+// The last panel is padded with zero outputs, and an odd depth with a zero feature.
+//
+// dx = dy W needs panels of input features instead. They are built on the fly, a few at a time in
+// the second-level cache, by transposing 16 x 16 blocks in registers. That costs about 0.2
+// instructions per element, and each element is then multiplied with every row of dy. One copy of
+// the weight is therefore enough for both directions.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +34,13 @@ namespace tidemill::engines::cpu {
 
 class Team;
 
-/// A linear weight of this backend, as panels. Immutable once packed.
+/// Holds a linear weight of this backend as panels. Immutable once packed.
 class PanelWeight final : public PreparedWeight {
 public:
-  /// Packs `weight` in element type `compute`: kF32, kBF16, kBlockI8 or kNf4. Blocks come as the
-  /// weight has them, or are made by `quantize_block` or `quantize_nf4`. What goes by once is read
-  /// from the weight's file, a few panels at a time. Requires `memory` of `PanelShape::size_bytes`,
-  /// which nobody else uses.
+  /// Packs `weight` in element type `compute`: kF32, kBF16, kBlockI8 or kNf4. Blocks are copied if
+  /// the weight is in blocks already; otherwise `quantize_block` or `quantize_nf4` computes them.
+  /// If one pass over the weight is enough and it has a file, packing reads the file a few panels
+  /// at a time. Requires `memory` of `PanelShape::size_bytes` bytes that no other weight uses.
   /// Errors: those of `Buffer::copy_to`.
   [[nodiscard]] static Result<std::unique_ptr<PanelWeight>> create(const WeightView& weight,
                                                                    DType compute,
@@ -50,7 +54,7 @@ public:
   [[nodiscard]] DType dtype() const noexcept { return shape_.dtype; }
   [[nodiscard]] const PanelShape& shape() const noexcept { return shape_; }
   [[nodiscard]] const std::byte* data() const noexcept { return bytes_.data(); }
-  /// Returns where it lies, for the weight that comes in its place.
+  /// Returns the memory of the panels, so that the weight that replaces this one can reuse it.
   [[nodiscard]] const WeightBytes& memory() const noexcept { return bytes_; }
 
 private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops that do nothing but multiply-add on registers, or read memory.
+// Loops that only multiply-add in registers or only read memory, to measure peak rates.
 #include <cstdint>
 #include <cstring>
 
@@ -10,7 +10,8 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-// Independent chains: more than any processor's latency times its rate, and they fit the registers.
+// Independent chains: more than the latency times the issue rate of any processor, and few enough
+// for the register file.
 constexpr int kChains = 12;
 
 template <class Step>
@@ -31,7 +32,8 @@ double chains(std::int64_t rounds, double flops_per_step, const Step& step) {
     store_register(lanes, sum);
     keep += double{lanes[0]};
   }
-  // The sums are about 1: they cost nothing to add and cannot be left out.
+  // Using the sums keeps the compiler from removing the loop. They are about 1, so the condition
+  // never holds.
   return static_cast<double>(rounds) * kChains * flops_per_step + (keep > 1e30 ? 1.0 : 0.0);
 }
 

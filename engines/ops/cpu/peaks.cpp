@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kRounds = 200'000;
 constexpr std::int64_t kReadBytes = std::int64_t{256} << 20U;
 
-// Calls `body(worker)` on all workers at once; returns how long the slowest took.
+// Calls `body(worker)` on all workers at once. Returns how long the slowest one took.
 template <class Body>
 double seconds_of(Workers& workers, const Body& body) {
   const auto start = std::chrono::steady_clock::now();

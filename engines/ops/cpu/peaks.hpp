@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine can do at best, measured: the limits that figures are compared with.
+// Measures the peak rates of this machine, the limits that benchmark figures are compared with.
 #pragma once
 
 #include "base/result.hpp"
@@ -8,15 +8,15 @@
 
 namespace tidemill::engines {
 
-/// Rates of all workers together.
+/// Peak rates of all workers together.
 struct MachinePeaks {
-  double f32_flops = 0.0;       // multiply-adds on registers, counted twice, per second
-  double bf16_flops = 0.0;      // of pairs where the processor has them, else those of float32
-  double bytes_per_second = 0;  // read from memory, far more than the caches hold
+  double f32_flops = 0.0;       // per second, in registers; a multiply-add counts as two
+  double bf16_flops = 0.0;      // dot products of pairs if the processor has them, else as float32
+  double bytes_per_second = 0;  // reads of a block far larger than the caches
 };
 
-/// Measures for about `seconds`; each figure is the best of several tries.
-/// Errors: as `make_cpu_ops`. Threads: uses those of `workers`.
+/// Measures for about `seconds`. Each figure is the best of several tries.
+/// Errors: as `make_cpu_ops`. Threads: runs on the threads of `workers`.
 [[nodiscard]] Result<MachinePeaks> measure_peaks(Workers& workers, double seconds,
                                                  IsaLevel isa = IsaLevel::kAuto);
 

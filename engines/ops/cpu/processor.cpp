@@ -52,7 +52,7 @@ std::vector<Level> levels() {
 #endif
 }
 
-// What `kAuto` stands for: the environment's choice, if there is one.
+// Replaces `kAuto` with the level that the environment names, if it names one.
 Result<IsaLevel> chosen_level(IsaLevel level) {
   // Nothing in this project changes the environment.
   const char* forced = std::getenv(kIsaVariable);  // NOLINT(concurrency-mt-unsafe)

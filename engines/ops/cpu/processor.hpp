@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this processor can execute, and the kernels that suit it.
+// Detection of instruction sets, and the choice of kernels.
 #pragma once
 
 #include "base/result.hpp"
@@ -8,18 +8,18 @@
 
 namespace tidemill::engines::cpu {
 
-/// Instruction sets that matter here, of processor and operating system together.
+/// Instruction sets that the kernels use, if both processor and operating system support them.
 struct ProcessorFeatures {
   bool avx2_fma = false;
   bool avx512 = false;       // F, BW, DQ, VL
-  bool avx512_bf16 = false;  // and dot products of bfloat16 pairs and of bytes
+  bool avx512_bf16 = false;  // also dot products of bfloat16 pairs and of bytes (VNNI)
 };
 
-/// Asks the processor. Threads: pure function.
+/// Queries the processor. Threads: pure function.
 [[nodiscard]] ProcessorFeatures processor_features() noexcept;
 
-/// Returns the kernels of `level`, those of `TIDEMILL_ISA` or the fastest for `kAuto`.
-/// Errors: as `make_cpu_ops`.
+/// Returns the kernels of `level`. For `kAuto`, returns those that `TIDEMILL_ISA` names, or else
+/// the fastest. Errors: as `make_cpu_ops`.
 [[nodiscard]] Result<const KernelTable*> choose_kernels(IsaLevel level);
 
 }  // namespace tidemill::engines::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How products are cut into jobs, whatever their weight is kept as.
+// How products are divided into jobs, for all types of weights.
 #pragma once
 
 #include <algorithm>
@@ -9,29 +9,29 @@
 
 namespace tidemill::engines::cpu {
 
-/// Multiply-adds per cycle of one core, roughly: what costs are estimated with.
+/// Approximate multiply-adds per cycle of one core, used in cost estimates.
 inline constexpr std::int64_t kRate = 16;
 
-/// Returns the elements between rows of `cols` elements that are copied for a product, an odd
-/// number of cache lines: rows whole kilobytes apart lie in few sets of the first-level cache, and
-/// put each other out.
+/// Returns the stride for rows of `cols` elements that are copied for a product: an odd number of
+/// cache lines. Rows at a stride of whole kilobytes would map to few sets of the first-level cache
+/// and evict each other. Units: elements of `element_bytes` bytes.
 [[nodiscard]] inline std::int64_t spread_stride(std::int64_t cols,
                                                 std::int64_t element_bytes) noexcept {
   const std::int64_t line = 64 / element_bytes;
   return ((cols + line - 1) / line | 1) * line;
 }
 
-/// Returns how many panels of `panel_bytes` are made at a time, by turning round or expanding: what
-/// a tall tile of any instruction set works on, or as many as leave room for the rows in the
-/// second-level cache.
+/// Returns how many panels of `panel_bytes` are transposed or expanded at a time. It is a multiple
+/// of the panels in a tall tile of any instruction set, as large as the second-level cache allows
+/// with room left for the rows.
 [[nodiscard]] inline std::int64_t panels_made_at_once(std::int64_t panel_bytes) noexcept {
   constexpr std::int64_t kTilePanels = 3;
   constexpr std::int64_t kMadeBytes = std::int64_t{192} * 1024;
   return std::max<std::int64_t>(1, kMadeBytes / (kTilePanels * panel_bytes)) * kTilePanels;
 }
 
-/// Returns the columns of panels [first, end) of a product, which lie at `panels`,
-/// `panel_stride` elements apart.
+/// Returns the job for the columns of panels [first, end) of a product. The panels are stored from
+/// `panels` on, `panel_stride` elements apart.
 [[nodiscard]] inline ProductJob panels_of(ProductJob job, std::int64_t first, std::int64_t end,
                                           const void* panels, std::int64_t panel_stride) noexcept {
   const std::int64_t column = first * kPanel;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products over resident panels.
+// Matrix products of rows with the packed panels of a weight.
 //
-// A register tile holds a few rows of x times a few panels and walks the depth once; each element
-// is one chain of multiply-adds, so that neither the tile's size nor an element's place in it
-// touches its bits (R1 of ops.hpp). bfloat16 elements are multiplied exactly and added in float32:
-// pair by pair where the processor has such an instruction (AVX-512 BF16), which flushes denormals
-// and has bits of its own, else one after the other.
+// A register tile holds the sums of a few rows of x with a few panels and goes through the depth
+// once. Each element is one chain of multiply-adds, so neither the size of the tile nor the
+// position of an element in it affects the bits (R1 of ops.hpp). Products of bfloat16 elements are
+// exact and added in float32: pair by pair if the processor has such an instruction (AVX-512 BF16),
+// which flushes denormals and gives different bits, or else one after the other.
 #include <cstdint>
 #include <cstring>
 
@@ -18,10 +18,10 @@
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 namespace {
 
-// Rows of the tallest tile, and panels beside each other in a tile of `rows` rows: as many sums as
-// the register file holds beside one step of the panels and a broadcast. A multiply-add waits for
-// the one before it in its chain, so that low tiles take more panels. Where memory is waited for
-// instead, up to `kStreamRows`, they take one: a single stream, which arrives fastest.
+// Rows of the tallest tile, and panels in a tile of `rows` rows. The register file holds the sums,
+// one step of the panels and a broadcast. A multiply-add waits for the previous one in its chain,
+// so tiles of few rows have more panels. Up to `kStreamRows` rows, a product waits for memory
+// instead; its tiles have one panel, since a single stream arrives fastest.
 #if defined(__AVX512F__)
 constexpr int kTallestTile = 8;
 constexpr int kStreamRows = 16;
@@ -47,10 +47,10 @@ struct Sums {
   Register value[kRows][kPanels * kRegisters];
 };
 
-// The loops below run at least once, which GCC is told: where it has to allow for none, it merges
-// the sums with zeros in memory behind the loop.
+// The loops below are written as do-while loops because they run at least once. If GCC has to allow
+// for zero iterations, it merges the sums with zeros in memory after the loop.
 
-// float32 panels times float32 rows.
+// Multiplies float32 rows by float32 panels.
 struct PlainFloats {
   using Row = float;
   using Panel = float;
@@ -67,7 +67,7 @@ struct PlainFloats {
         row[v] = load_register(panels + v / kRegisters * job.panel_stride + k * kPanel +
                                v % kRegisters * kRegisterFloats);
       }
-      fetch_lines<kLines>(next);
+      prefetch_lines<kLines>(next);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const Register factor = broadcast_register(x[r * job.x_stride + k]);
@@ -83,7 +83,7 @@ struct PlainFloats {
 
 #if defined(__AVX512BF16__)
 
-// Pairs of bfloat16 in panels and rows.
+// Multiplies rows by panels, both of bfloat16 pairs.
 struct Bf16Pairs {
   using Row = std::uint16_t;
   using Panel = std::uint16_t;
@@ -100,7 +100,7 @@ struct Bf16Pairs {
         row[v] = reinterpret_cast<__m512bh>(
             _mm512_loadu_si512(panels + v * job.panel_stride + k * kPanel));
       }
-      fetch_lines<kLines>(next);
+      prefetch_lines<kLines>(next);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         std::int32_t pair = 0;
@@ -119,12 +119,12 @@ struct Bf16Pairs {
 
 #else
 
-// Pairs of bfloat16 in panels, rows of floats that hold bfloat16 values.
+// Multiplies rows of floats that hold bfloat16 values by panels of bfloat16 pairs.
 struct Bf16Pairs {
   using Row = float;
   using Panel = std::uint16_t;
 
-  // Which element of each pair.
+  // Selects an element of each pair.
   enum class Half { kFirst, kSecond };
 
   template <Half kHalf>
@@ -160,7 +160,7 @@ struct Bf16Pairs {
                                                 Sums<kRows, kPanels>& sums) {
     std::int64_t k = 0;
     do {
-      fetch_lines<kLines>(next);
+      prefetch_lines<kLines>(next);
       add_half<Half::kFirst>(x, job, panels, k, sums);
       add_half<Half::kSecond>(x, job, panels, k, sums);
       k += 2;
@@ -170,17 +170,17 @@ struct Bf16Pairs {
 
 #endif
 
-// The tile of a kind of elements that can `accumulate`.
+// Describes tiles for `product` (see product_loops.hpp), given how to accumulate one.
 template <class Accumulate>
 struct Elements {
   using Row = typename Accumulate::Row;
   using Panel = typename Accumulate::Panel;
-  static constexpr int kMostRows = kTallestTile;
+  static constexpr int kMaxRows = kTallestTile;
   static constexpr int kStreamRows = TIDEMILL_CPU_ISA::kStreamRows;
   static constexpr int kStreamLines = 1;
   static constexpr std::int64_t kRowBytes = sizeof(Row);
   static constexpr std::int64_t kPanelBytes = sizeof(Panel);
-  static constexpr int panels_beside(int rows) { return tile_panels(rows); }
+  static constexpr int panels_per_tile(int rows) { return tile_panels(rows); }
 
   template <int kRows, int kPanels, int kLines>
   static void tile(const ProductJob& job, std::int64_t row, std::int64_t panel,
@@ -191,14 +191,15 @@ struct Elements {
   }
 
 private:
-  // A function of its own, to which the operands' places are plain pointers: GCC mixes up how they
-  // were made with what it adds to them, which is half a dozen per cent of a tile of depth 16.
+  // Not inlined, so that the addresses of the operands are plain pointers. Otherwise GCC mixes
+  // their computation into the address arithmetic of the loop, which costs about 6% of a tile of
+  // depth 16.
   template <int kRows, int kPanels, int kLines>
   [[gnu::noinline]] static void tile_at(const ProductJob& job, const Row* x, const Panel* panels,
                                         const std::byte* next, std::int64_t row,
                                         std::int64_t panel) {
     Sums<kRows, kPanels> sums = {};
-    fetch_results<kRows, kPanels>(job, row, panel);
+    prefetch_results<kRows, kPanels>(job, row, panel);
     Accumulate::template accumulate<kRows, kPanels, kLines>(x, job, panels, next, sums);
     finish_tile<kRows, kPanels>(job, row, panel, sums.value);
   }

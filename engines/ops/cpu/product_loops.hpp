@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a product walks rows and panels, whatever its elements are.
+// The loops of a product over rows and panels, for all types of elements.
 //
-// `Elements` says what a tile of them is: `kMostRows`, the rows of the tallest;
-// `panels_beside(rows)`, panels side by side in a tile of so many rows; `kStreamRows`, so few rows
-// that memory is waited for: a tile of them has one panel, so that all panels are one stream, of
-// which it asks for `kStreamLines` lines in a step; `kRowBytes` and `kPanelBytes` of one element of
-// x and of a panel; and `tile<kRows, kPanels, kLines>(job, row, panel, next)`, which computes one
-// and asks for `kLines` lines from `next` on in each step of the depth.
+// A template parameter `Elements` describes the tiles of one type of elements:
+//   kMaxRows                rows of the tallest tile;
+//   panels_per_tile(rows)   panels in a tile of that many rows;
+//   kStreamRows             with at most this many rows, a product waits for memory. Its tiles then
+//                           have one panel, so that all panels are read as a single stream;
+//   kStreamLines            cache lines of that stream that a tile prefetches in each step;
+//   kRowBytes, kPanelBytes  size of one element of x and of a panel;
+//   tile<kRows, kPanels, kLines>(job, row, panel, next)
+//                           computes one tile, and prefetches `kLines` cache lines in each step of
+//                           the depth, starting at `next`.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +20,20 @@
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
-// Bytes of x that stay in the second-level cache while the panels pass by; or of panels, when these
-// are so few that the rows of x pass by instead, and y is written row after row.
+// Size of a block of rows of x that stays in the second-level cache while the panels are streamed.
+// If all panels of a job fit `kPanelBlockBytes`, they stay in the cache instead, the rows of x are
+// streamed, and y is written row after row.
 inline constexpr std::int64_t kRowBlockBytes = std::int64_t{512} * 1024;
 inline constexpr std::int64_t kPanelBlockBytes = std::int64_t{256} * 1024;
 
-// How far ahead a stream of panels is asked for, in bytes: the processor's own look-ahead ends with
-// a page.
-inline constexpr std::int64_t kStreamAhead = std::int64_t{8} * 1024;
+// How far ahead a stream of panels is prefetched. The hardware prefetcher stops at the end of a
+// page. Units: bytes.
+inline constexpr std::int64_t kStreamPrefetchDistance = std::int64_t{8} * 1024;
 
-// Asks for `kLines` lines from `next` on, to the second-level cache, and moves it past them. One
-// pointer leaves the other registers to the rows of a tall tile.
+// Prefetches `kLines` cache lines from `next` on to the second-level cache and advances `next` past
+// them. Using a single pointer leaves the other registers to the rows of a tall tile.
 template <int kLines>
-inline void fetch_lines(const std::byte*& next) {
+inline void prefetch_lines(const std::byte*& next) {
   constexpr std::int64_t kLine = 64;
 #pragma GCC unroll 16
   for (int i = 0; i < kLines; ++i) {
@@ -37,7 +42,7 @@ inline void fetch_lines(const std::byte*& next) {
   next += kLines * kLine;
 }
 
-// Adds bias and old value to 16 sums and stores those that have a column.
+// Adds the bias and the old value of y to 16 sums, and stores those whose column exists.
 inline void finish(const ProductJob& job, std::int64_t row, std::int64_t panel, Vec value) {
   const std::int64_t column = panel * kPanel;
   const std::int64_t count = job.cols - column;
@@ -51,16 +56,16 @@ inline void finish(const ProductJob& job, std::int64_t row, std::int64_t panel, 
   store_some(y, value, count);
 }
 
-// Whether all columns of a tile exist and nothing but an old value is added: then storing it is a
-// fixed run of loads, adds and stores, which is a few per cent of a tile of depth 300.
+// Returns whether all columns of a tile exist and there is no bias. Storing the tile is then a
+// fixed sequence of loads, adds and stores, which saves a few percent for a tile of depth 300.
 template <int kPanels>
 inline bool is_plain(const ProductJob& job, std::int64_t panel) {
   return job.bias == nullptr && (panel + kPanels) * kPanel <= job.cols;
 }
 
-// Asks for the place of a tile's results, to be written.
+// Prefetches the destination of a tile's results for writing.
 template <int kRows, int kPanels>
-inline void fetch_results(const ProductJob& job, std::int64_t row, std::int64_t panel) {
+inline void prefetch_results(const ProductJob& job, std::int64_t row, std::int64_t panel) {
   const float* y = job.y + row * job.y_stride + panel * kPanel;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -90,7 +95,7 @@ inline void store_plain(const ProductJob& job, std::int64_t row, std::int64_t pa
   }
 }
 
-// Stores a tile of sums, `kPanels` sixteens a row, of which some have no column or get a bias.
+// Stores a tile of sums, `kPanels` groups of 16 per row. Some may lack a column or need the bias.
 template <int kRows, int kPanels>
 [[gnu::noinline]] void finish_each(const ProductJob& job, std::int64_t row, std::int64_t panel,
                                    const float* sums) {
@@ -101,8 +106,8 @@ template <int kRows, int kPanels>
   }
 }
 
-// Stores a tile of sums. Where they are not plain they are copied, so that for the others they can
-// stay in registers.
+// Stores a tile of sums. A tile that is not plain goes through a copy in memory, so that the sums
+// of plain tiles can stay in registers.
 template <int kRows, int kPanels>
 inline void finish_tile(const ProductJob& job, std::int64_t row, std::int64_t panel,
                         const Register (&sums)[kRows][kPanels * kRegisters]) {
@@ -124,45 +129,45 @@ inline void finish_tile(const ProductJob& job, std::int64_t row, std::int64_t pa
   }
 }
 
-// Calls f.template operator()<n>() with the compile-time constant `n` in [1, kMost].
-template <int kMost, class F>
+// Calls f.template operator()<n>() with the compile-time constant `n` in [1, kMax].
+template <int kMax, class F>
 void with_number(std::int64_t n, F f) {
-  if constexpr (kMost > 1) {
-    if (n < kMost) {
-      with_number<kMost - 1>(n, f);
+  if constexpr (kMax > 1) {
+    if (n < kMax) {
+      with_number<kMax - 1>(n, f);
       return;
     }
   }
-  f.template operator()<kMost>();
+  f.template operator()<kMax>();
 }
 
-// Which tiles of a column ask for the panels behind their own while they compute: the last ones,
-// each for its share, so that a line is asked for in each step of the depth as long as there are
-// tiles enough. Asked for at once, panels come no faster than memory gives them, and the tile
-// waits.
-struct Ahead {
-  const std::byte* next = nullptr;  // none: nothing is asked for
-  std::int64_t tile_bytes = 0;      // what a tile asks for
-  std::int64_t waiting = 0;         // tiles before the first that asks
-  int lines = 0;                    // in a step
+// Plans which tiles of a column prefetch the panels of the next column while they compute: the last
+// ones, each an equal share. With enough tiles, each step of the depth then prefetches one line. A
+// tile that prefetched all panels at once would have to wait, since they arrive no faster than
+// memory delivers them.
+struct PanelPrefetch {
+  const std::byte* next = nullptr;  // null: nothing is prefetched
+  std::int64_t tile_bytes = 0;      // what one tile prefetches
+  std::int64_t waiting = 0;         // tiles before the first one that prefetches
+  int lines = 0;                    // prefetched in each step
 
   template <int kPanels, class Elements>
-  static Ahead of(const ProductJob& job, std::int64_t panel, std::int64_t tiles) {
+  static PanelPrefetch of(const ProductJob& job, std::int64_t panel, std::int64_t tiles) {
     const std::int64_t panel_bytes = job.panel_stride * Elements::kPanelBytes;
     if ((panel + std::int64_t{2} * kPanels) * kPanel > job.cols) {
       return {};
     }
-    const std::int64_t asking = tiles < kPanels ? tiles : kPanels;
-    const auto lines = static_cast<int>((kPanels + asking - 1) / asking);
+    const std::int64_t sharing = tiles < kPanels ? tiles : kPanels;
+    const auto lines = static_cast<int>((kPanels + sharing - 1) / sharing);
     const auto* panels = static_cast<const std::byte*>(job.panels);
-    return {panels + (panel + kPanels) * panel_bytes, lines * panel_bytes, tiles - asking, lines};
+    return {panels + (panel + kPanels) * panel_bytes, lines * panel_bytes, tiles - sharing, lines};
   }
 };
 
-// `count` tiles of kRows rows from `row` on. Returns the row behind them.
+// Computes `count` tiles of kRows rows from `row` on. Returns the row after the last one.
 template <int kRows, int kPanels, class Elements>
 std::int64_t product_tiles(const ProductJob& job, std::int64_t row, std::int64_t panel,
-                           std::int64_t count, Ahead& ahead) {
+                           std::int64_t count, PanelPrefetch& ahead) {
   for (std::int64_t i = 0; i < count; ++i, row += kRows) {
     if (ahead.next == nullptr || ahead.waiting-- > 0) {
       Elements::template tile<kRows, kPanels, 0>(job, row, panel, nullptr);
@@ -176,37 +181,41 @@ std::int64_t product_tiles(const ProductJob& job, std::int64_t row, std::int64_t
   return row;
 }
 
-// The rows of the range over the panels of one tile's width, in tiles of kRows and kRows - 1 rows:
-// the lower ones first.
+// Computes the rows of the range for the panels of one tile's width, in tiles of kRows - 1 rows
+// followed by tiles of kRows rows.
 template <int kRows, int kPanels, class Elements>
-void product_column(const ProductJob& job, RowRange rows, std::int64_t panel, bool may_ask) {
+void product_column(const ProductJob& job, RowRange rows, std::int64_t panel, bool may_prefetch) {
   const std::int64_t count = rows.end - rows.first;
   const std::int64_t tiles = (count + kRows - 1) / kRows;
   const std::int64_t low = tiles * kRows - count;
-  Ahead ahead = may_ask ? Ahead::of<kPanels, Elements>(job, panel, tiles) : Ahead{};
+  PanelPrefetch ahead =
+      may_prefetch ? PanelPrefetch::of<kPanels, Elements>(job, panel, tiles) : PanelPrefetch{};
   if constexpr (kRows > 1) {
     rows.first = product_tiles<kRows - 1, kPanels, Elements>(job, rows.first, panel, low, ahead);
   }
   product_tiles<kRows, kPanels, Elements>(job, rows.first, panel, tiles - low, ahead);
 }
 
-// Rows of each tile when `rows` are cut into tiles of even height.
-inline std::int64_t even_height(std::int64_t rows, std::int64_t most) {
-  const std::int64_t tiles = (rows + most - 1) / most;
+// Returns the height of tiles if `rows` are cut as evenly as possible into as few tiles of at most
+// `max_rows` rows as possible.
+inline std::int64_t even_height(std::int64_t rows, std::int64_t max_rows) {
+  const std::int64_t tiles = (rows + max_rows - 1) / max_rows;
   return (rows + tiles - 1) / tiles;
 }
 
-// Panels of the next tile: never one alone, which would leave most of the registers idle, after a
-// wider one.
-inline std::int64_t next_width(std::int64_t left, std::int64_t most) {
-  return left <= most ? left : left == most + 1 && most > 2 ? most - 1 : most;
+// Returns the number of panels of the next tile. A tile of a single panel leaves most registers
+// idle. If one would remain, the tile before it is narrower, unless tiles have at most two panels.
+inline std::int64_t next_width(std::int64_t left, std::int64_t max_panels) {
+  return left <= max_panels                         ? left
+         : left == max_panels + 1 && max_panels > 2 ? max_panels - 1
+                                                    : max_panels;
 }
 
-// Few rows over the panels, one after the other.
+// Multiplies a few rows by the panels, one panel after the other.
 template <int kRows, class Elements>
 void product_stream(const ProductJob& job) {
   const std::int64_t panel_bytes = job.panel_stride * Elements::kPanelBytes;
-  const auto* next = static_cast<const std::byte*>(job.panels) + kStreamAhead;
+  const auto* next = static_cast<const std::byte*>(job.panels) + kStreamPrefetchDistance;
   for (std::int64_t panel = 0; panel < panels_for(job.cols); ++panel, next += panel_bytes) {
     Elements::template tile<kRows, 1, Elements::kStreamLines>(job, 0, panel, next);
   }
@@ -221,28 +230,27 @@ void product(const ProductJob& job) {
       return;
     }
   }
-  constexpr std::int64_t kMostRows = Elements::kMostRows;
+  constexpr std::int64_t kMaxRows = Elements::kMaxRows;
   const std::int64_t row_bytes = job.x_stride * Elements::kRowBytes + 1;
   const std::int64_t panels = panels_for(job.cols);
   const bool few_panels = panels * job.panel_stride * Elements::kPanelBytes <= kPanelBlockBytes;
-  const std::int64_t fitting = kRowBlockBytes / row_bytes / kMostRows * kMostRows;
-  const std::int64_t block = few_panels                 ? kMostRows
-                             : fitting < 12 * kMostRows ? 12 * kMostRows
-                                                        : fitting;
+  const std::int64_t fitting = kRowBlockBytes / row_bytes / kMaxRows * kMaxRows;
+  const std::int64_t block = few_panels                ? kMaxRows
+                             : fitting < 12 * kMaxRows ? 12 * kMaxRows
+                                                       : fitting;
   for (std::int64_t first = 0; first < job.rows; first += block) {
     const RowRange rows{first, first + block < job.rows ? first + block : job.rows};
-    with_number<Elements::kMostRows>(
-        even_height(rows.end - rows.first, kMostRows), [&]<int kRows>() {
-          constexpr int kWidth = Elements::panels_beside(kRows);
-          std::int64_t panel = 0;
-          while (panel < panels) {
-            const std::int64_t width = next_width(panels - panel, kWidth);
-            with_number<kWidth>(width, [&]<int kPanels>() {
-              product_column<kRows, kPanels, Elements>(job, rows, panel, first == 0 || !few_panels);
-            });
-            panel += width;
-          }
+    with_number<Elements::kMaxRows>(even_height(rows.end - rows.first, kMaxRows), [&]<int kRows>() {
+      constexpr int kWidth = Elements::panels_per_tile(kRows);
+      std::int64_t panel = 0;
+      while (panel < panels) {
+        const std::int64_t width = next_width(panels - panel, kWidth);
+        with_number<kWidth>(width, [&]<int kPanels>() {
+          product_column<kRows, kPanels, Elements>(job, rows, panel, first == 0 || !few_panels);
         });
+        panel += width;
+      }
+    });
   }
 }
 

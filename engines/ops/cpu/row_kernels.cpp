@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms, rotations and activations. Every row is walked from its first column in steps of sixteen,
-// so that its bits do not depend on its neighbours.
+// Norms, rotations and activations. Every row is processed from its first column in steps of
+// sixteen, so its bits do not depend on its neighbors.
 #include <cstdint>
 
 #include "engines/ops/cpu/halves.hpp"

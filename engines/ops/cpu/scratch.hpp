@@ -9,8 +9,8 @@
 
 namespace tidemill::engines::cpu {
 
-/// Memory that grows to the largest request and stays, since fresh pages cost more than the loops
-/// that use them. What it held is lost when it grows.
+/// Holds memory that grows to the largest request and is never released, since fresh pages cost
+/// more than the loops that use them. Growing loses the content.
 class Scratch {
 public:
   [[nodiscard]] std::byte* bytes(std::int64_t count) {

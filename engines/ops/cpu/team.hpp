@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the backend shares work among its workers: only when it is worth waking somebody.
+// Divides work among workers, as far as it outweighs the cost of waking them.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace tidemill::engines::cpu {
 
-/// The workers with a scratch memory each. Threads: as `Workers`.
+/// Holds the workers and a scratch memory for each. Threads: as `Workers`.
 class Team {
 public:
   explicit Team(Workers& workers)
@@ -21,8 +21,8 @@ public:
 
   [[nodiscard]] int size() const noexcept { return workers_.size(); }
 
-  /// Calls `body(part, begin, end)` on parts that cover [0, n); `item_cost` estimates the processor
-  /// cycles of one item. Part numbers are below `size()`.
+  /// Calls `body(part, begin, end)` for parts that cover [0, n). `item_cost` is an estimate of the
+  /// processor cycles of one item. Part numbers are less than `size()`.
   template <class Body>
   void share(std::int64_t n, std::int64_t item_cost, const Body& body) {
     const std::int64_t parts = parts_for(n, n * std::max<std::int64_t>(1, item_cost));
@@ -33,7 +33,7 @@ public:
     });
   }
 
-  /// The same for items of unequal cost.
+  /// Does the same for items of unequal cost.
   template <class Body>
   void share(std::span<const std::int64_t> item_costs, const Body& body) {
     std::int64_t total = 0;
@@ -47,7 +47,7 @@ public:
     std::int64_t item = 0;
     std::int64_t before = 0;
     for (std::int64_t part = 1; part < parts; ++part) {
-      // An item belongs to the part in which its middle lies.
+      // An item belongs to the part that contains its midpoint.
       while (item < n &&
              (2 * before + item_costs[static_cast<std::size_t>(item)]) * parts < 2 * total * part) {
         before += item_costs[static_cast<std::size_t>(item++)];
@@ -61,17 +61,17 @@ public:
     });
   }
 
-  /// Returns the scratch of one part; it belongs to that part until the loop ends.
+  /// Returns the scratch memory of a part, which may use it until the loop ends.
   [[nodiscard]] Scratch& scratch(std::int64_t part) {
     return scratch_[static_cast<std::size_t>(part)];
   }
 
 private:
-  // Waking a sleeping helper takes about this many cycles.
-  static constexpr std::int64_t kWorthWaking = 15000;
+  // Approximate cycles to wake a sleeping worker.
+  static constexpr std::int64_t kWakeCycles = 15000;
 
   [[nodiscard]] std::int64_t parts_for(std::int64_t n, std::int64_t total_cost) const noexcept {
-    return std::clamp<std::int64_t>(total_cost / kWorthWaking, std::min<std::int64_t>(n, 1),
+    return std::clamp<std::int64_t>(total_cost / kWakeCycles, std::min<std::int64_t>(n, 1),
                                     std::min<std::int64_t>(n, workers_.size()));
   }
 

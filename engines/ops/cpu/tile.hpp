@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The register tile that every product of the backend is made of.
+// The register tile of attention products and weight gradients.
 //
-// A tile holds kRows x (kVectors registers) of results and adds a[r][k] * b[k][lane] for k upwards:
-// each element is one chain of multiply-adds, so neither the tile's size nor an element's place in
-// it touches its bits.
+// A tile holds kRows x (kVectors registers) of results and adds a[r][k] * b[k][lane] in ascending
+// order of k. Each element is one chain of multiply-adds, so neither the size of the tile nor the
+// position of an element in it affects the bits.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
-// The most rows of one panel that fit the register file beside one row of b and a broadcast.
+// The maximum rows of a tile of one panel: the register file also holds a row of b and a broadcast.
 #if defined(__AVX512F__)
 inline constexpr int kTileRows = 12;
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -21,7 +21,7 @@ inline constexpr int kTileRows = 6;
 inline constexpr int kTileRows = 3;
 #endif
 
-/// Where a tile's operands lie. `b` is read in registers: register v at
+/// Describes the operands of a tile. Register v of a step is loaded from
 /// b + v / kRegisters * panel_step + v % kRegisters * kRegisterFloats.
 struct TileOperands {
   const float* a = nullptr;
@@ -64,11 +64,11 @@ inline void accumulate(const TileOperands& in, Accumulators<kRows, kVectors>& ac
   acc = sum;
 }
 
-/// What the results of a tile start from.
+/// Says what the sums of a tile start from: zero, or the values in memory.
 enum class Start { kZero, kMemory };
 
 /// Computes kRows x (kVectors registers) results in memory, `c_row` floats between rows. `Operands`
-/// are `TileOperands`, or others that `accumulate` takes.
+/// is `TileOperands` or another type that `accumulate` takes.
 template <int kRows, int kVectors, Start kStart, class Operands>
 inline void accumulate_in_memory(const Operands& in, float* c, std::int64_t c_row) {
   Accumulators<kRows, kVectors> acc = {};
@@ -103,21 +103,21 @@ inline void with_rows(std::int64_t rows, F f) {
   f.template operator()<kRows>();
 }
 
-/// Returns how many rows the next tile takes of `left`, so that tiles are of even height.
+/// Returns how many of the `left` rows the next tile takes, so that tiles have similar heights.
 inline std::int64_t next_rows(std::int64_t left) {
   const std::int64_t tiles = (left + kTileRows - 1) / kTileRows;
   return (left + tiles - 1) / tiles;
 }
 
-// Sixteens of columns of the widest tile of kTileRows rows.
+// The width of the widest tile of kTileRows rows, in groups of 16 columns.
 #if defined(__AVX512F__)
 inline constexpr int kTileWidth = 2;
 #else
 inline constexpr int kTileWidth = 1;
 #endif
 
-/// Computes a (rows x depth) b (depth x 16 kWidth) into, or adds it to, `rows` rows of results in
-/// memory.
+/// Computes the product of a (rows x depth) and b (depth x 16 kWidth) in memory. Adds it to the
+/// values there if `kStart` is kMemory.
 template <Start kStart, int kWidth = 1, class Operands>
 inline void accumulate_rows(Operands in, std::int64_t rows, float* c, std::int64_t c_row) {
   while (rows > 0) {
@@ -131,7 +131,7 @@ inline void accumulate_rows(Operands in, std::int64_t rows, float* c, std::int64
   }
 }
 
-/// The same for any number of columns, a multiple of 16, with b's columns side by side.
+/// Does the same for any multiple of 16 columns; the columns of b are adjacent.
 template <Start kStart, class Operands>
 inline void accumulate_columns(const Operands& in, std::int64_t rows, std::int64_t columns,
                                float* c, std::int64_t c_row) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transpositions of square blocks that fit the registers.
+// Transposes square blocks in registers.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
-/// Swaps the off-diagonal blocks of `kStep` lanes between two rows that stand `kStep` apart.
+/// Swaps the off-diagonal blocks of `kStep` lanes between two rows that are `kStep` apart.
 template <int kStep, class V, int... lane>
 inline void swap_blocks(V& a, V& b, std::integer_sequence<int, lane...>) {
   constexpr int kSize = sizeof...(lane);
@@ -40,7 +40,7 @@ inline void transpose_square(V (&rows)[n]) {
   transpose_step<n, 1>(rows);
 }
 
-/// Stores column after column of sixteen rows of sixteen floats, `to_row` floats apart;
+/// Transposes sixteen rows of sixteen floats: stores their columns `to_row` floats apart.
 /// `row(i, lane)` loads a register of row i from `lane` on.
 template <class Row>
 inline void transpose_sixteen(const Row& row, float* to, std::int64_t to_row) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen floats at a time, on every instruction set.
+// Vectors of sixteen floats, on every instruction set.
 //
-// Kernels are written once against `Vec` and compiled once per instruction set, each time in a
-// namespace of its own (TIDEMILL_CPU_ISA), so that no function compiled for a newer processor is
-// ever linked into the path of an older one. For that reason kernel files instantiate nothing from
-// the standard library.
+// Kernels are written once in terms of `Vec` and compiled once per instruction set, each time in a
+// separate namespace (TIDEMILL_CPU_ISA). An older processor can then never reach a function that
+// was compiled for a newer one. For the same reason, kernel files instantiate no templates of the
+// standard library.
 //
-// A `Vec` is always 16 lanes, whatever the registers: the order of every sum over lanes is then the
-// same on AVX2 and AVX-512, and with it every bit. Without FMA the products are rounded before they
-// are added, so the baseline build agrees with the others only within rounding.
+// A `Vec` always has 16 lanes, regardless of the register size. The order of every sum over lanes,
+// and therefore every bit, is then the same on AVX2 and AVX-512. Without FMA, products are rounded
+// before they are added, so the baseline build agrees with the others only within rounding.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ using IntRegister = std::int32_t __attribute__((vector_size(kRegisterFloats * 4)
 using WordRegister = std::uint32_t __attribute__((vector_size(kRegisterFloats * 4)));
 using HalfRegister = std::uint16_t __attribute__((vector_size(kRegisterFloats * 2)));
 
-/// Returns a * b + c, in one rounding where the processor has FMA.
+/// Returns a * b + c, with a single rounding if the instruction set has FMA.
 inline Register multiply_add(Register a, Register b, Register c) {
 #if defined(__AVX512F__)
   return reinterpret_cast<Register>(_mm512_fmadd_ps(
@@ -73,7 +73,7 @@ inline Register load_register(const float* from) {
   return out;
 }
 
-/// Widens bfloat16 elements; exact.
+/// Loads and widens bfloat16 elements, which is exact.
 inline Register load_register(const std::uint16_t* from) {
 #if !defined(__AVX512F__) && defined(__AVX2__) && defined(__FMA__)
   // GCC widens eight halves in two steps where one instruction does.
@@ -95,7 +95,7 @@ struct Vec {
   Register part[kRegisters];
 };
 
-/// Sixteen truths: bits of a mask register, or all bits of a lane set or none.
+/// Holds sixteen booleans: the bits of a mask register, or lanes with all bits set or cleared.
 struct Mask {
 #if defined(__AVX512F__)
   __mmask16 bits;
@@ -128,7 +128,7 @@ inline void store(float* to, const Vec& value) {
   }
 }
 #if defined(__AVX512F__)
-/// The first `count` < 16 lanes.
+/// Returns the mask of the first `count` < 16 lanes.
 inline __mmask16 first_lanes(std::int64_t count) {
   return static_cast<__mmask16>((1U << static_cast<std::uint32_t>(count > 0 ? count : 0)) - 1U);
 }
@@ -217,11 +217,11 @@ inline Mask operator<(const Vec& a, const Vec& b) {
 inline Mask operator!=(const Vec& a, const Vec& b) {
   return {_mm512_cmp_ps_mask(native(a), native(b), _CMP_NEQ_UQ)};
 }
-/// Returns whether a lane is set.
+/// Returns whether any lane is set.
 inline bool any(const Mask& mask) {
   return mask.bits != 0;
 }
-/// Returns the lanes whose number lies in [first, last].
+/// Returns the mask of lanes [first, last].
 inline Mask lanes_between(std::int64_t first, std::int64_t last) {
   const std::int64_t from = first < 0 ? 0 : first > kLanes ? kLanes : first;
   const std::int64_t end = last < -1 ? 0 : last >= kLanes ? kLanes : last + 1;
@@ -233,13 +233,14 @@ inline Mask lanes_between(std::int64_t first, std::int64_t last) {
 inline Vec select(const Mask& mask, const Vec& a, const Vec& b) {
   return from_native(_mm512_mask_blend_ps(mask.bits, native(b), native(a)));
 }
-// The masked forms, since GCC 12 warns of an uninitialised value inside the plain ones.
+// The functions below use masked intrinsics, because GCC 12 warns about an uninitialized value
+// inside the plain ones.
 inline constexpr __mmask16 kAllLanes = 0xFFFF;
-/// Returns the larger lanes; a NaN in `b` stays.
+/// Returns the larger value of each lane, or NaN if `b` is NaN.
 inline Vec maximum(const Vec& a, const Vec& b) {
   return from_native(_mm512_maskz_max_ps(kAllLanes, native(a), native(b)));
 }
-/// Returns the smaller lanes; a NaN in `b` stays.
+/// Returns the smaller value of each lane, or NaN if `b` is NaN.
 inline Vec minimum(const Vec& a, const Vec& b) {
   return from_native(_mm512_maskz_min_ps(kAllLanes, native(a), native(b)));
 }
@@ -261,7 +262,7 @@ inline Mask operator<(const Vec& a, const Vec& b) {
 inline Mask operator!=(const Vec& a, const Vec& b) {
   return each_mask([&](int i) { return a.part[i] != b.part[i]; });
 }
-/// Returns whether a lane is set.
+/// Returns whether any lane is set.
 inline bool any(const Mask& mask) {
   IntRegister all = mask.part[0];
   for (int i = 1; i < kRegisters; ++i) {
@@ -273,7 +274,7 @@ inline bool any(const Mask& mask) {
   }
   return set != 0;
 }
-/// Returns the lanes whose number lies in [first, last].
+/// Returns the mask of lanes [first, last].
 inline Mask lanes_between(std::int64_t first, std::int64_t last) {
   std::int32_t lanes[kLanes];
   for (int i = 0; i < kLanes; ++i) {
@@ -290,11 +291,11 @@ inline Vec select(const Mask& mask, const Vec& a, const Vec& b) {
                                       (~mask.part[i] & reinterpret_cast<IntRegister>(b.part[i])));
   });
 }
-/// Returns the larger lanes; a NaN in `b` stays.
+/// Returns the larger value of each lane, or NaN if `b` is NaN.
 inline Vec maximum(const Vec& a, const Vec& b) {
   return select(b < a, a, b);
 }
-/// Returns the smaller lanes; a NaN in `b` stays.
+/// Returns the smaller value of each lane, or NaN if `b` is NaN.
 inline Vec minimum(const Vec& a, const Vec& b) {
   return select(a < b, a, b);
 }
@@ -303,7 +304,7 @@ inline Vec minimum(const Vec& a, const Vec& b) {
 
 #if defined(__AVX512F__)
 
-/// Returns the lanes [0, 8) or [8, 16).
+/// Return lanes [0, 8) and [8, 16).
 inline __m256 lower_lanes(const Vec& value) {
   return reinterpret_cast<__m256>(
       __builtin_shufflevector(value.part[0], value.part[0], 0, 1, 2, 3, 4, 5, 6, 7));
@@ -313,7 +314,7 @@ inline __m256 upper_lanes(const Vec& value) {
       __builtin_shufflevector(value.part[0], value.part[0], 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-/// Adds the lanes: i and i + 8, then i and i + 4, and so on.
+/// Returns the sum of the lanes. Adds lanes i and i + 8 first, then i and i + 4, and so on.
 inline float sum_lanes(const Vec& value) {
   const __m256 eight = _mm256_add_ps(lower_lanes(value), upper_lanes(value));
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -321,7 +322,7 @@ inline float sum_lanes(const Vec& value) {
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/// Returns the largest lane; a NaN in any lane gives a NaN.
+/// Returns the largest lane, or NaN if any lane is NaN.
 inline float max_lane(const Vec& value) {
   if (any(value != value)) {
     return __builtin_nanf("");
@@ -334,7 +335,7 @@ inline float max_lane(const Vec& value) {
 
 #else
 
-/// Adds the lanes: i and i + 8, then i and i + 4, and so on.
+/// Returns the sum of the lanes. Adds lanes i and i + 8 first, then i and i + 4, and so on.
 inline float sum_lanes(const Vec& value) {
   float lanes[kLanes];
   store(lanes, value);
@@ -346,7 +347,7 @@ inline float sum_lanes(const Vec& value) {
   return lanes[0];
 }
 
-/// Returns the largest lane; a NaN in any lane gives a NaN.
+/// Returns the largest lane, or NaN if any lane is NaN.
 inline float max_lane(const Vec& value) {
   float lanes[kLanes];
   store(lanes, value);

@@ -13,16 +13,17 @@ struct ExponentialParts {
   Vec shifted;
 };
 
-/// x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 g(r), where g interpolates
-/// (e^r - 1 - r) / r^2 at five Chebyshev nodes (error 0.09 units).
+/// Computes the parts of e^x. With x = n ln 2 + r and |r| <= ln 2 / 2, the power is
+/// e^r = 1 + r + r^2 g(r), where g interpolates (e^r - 1 - r) / r^2 at five Chebyshev nodes (error
+/// 0.09 units in the last place).
 inline ExponentialParts exponential_parts(const Vec& x) {
   // Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
   const Vec magic = broadcast(12582912.0F);
   ExponentialParts out;
   out.shifted = multiply_add(x, broadcast(1.44269504F), magic);
   out.n = out.shifted - magic;
-  Vec r = multiply_add(out.n, broadcast(-0.693359375F), x);  // ln 2, its first bits: exact
-  r = multiply_add(out.n, broadcast(2.12194440e-4F), r);     // and the rest
+  Vec r = multiply_add(out.n, broadcast(-0.693359375F), x);  // the first bits of ln 2: exact
+  r = multiply_add(out.n, broadcast(2.12194440e-4F), r);     // the remaining bits of ln 2
   Vec g = broadcast(1.392621314e-03F);
   g = multiply_add(g, r, broadcast(8.363203146e-03F));
   g = multiply_add(g, r, broadcast(4.166655615e-02F));
@@ -32,8 +33,8 @@ inline ExponentialParts exponential_parts(const Vec& x) {
   return out;
 }
 
-/// Returns e^x within about one unit in the last place; below -87.3 it is 0, above 88.7 infinity,
-/// and a NaN stays a NaN.
+/// Returns e^x within about one unit in the last place: 0 below -87.3, infinity above 88.7, and NaN
+/// for NaN.
 inline Vec exponential(const Vec& x) {
   const Vec low = broadcast(-87.3F);
   const Vec high = broadcast(88.7F);
@@ -48,8 +49,8 @@ inline Vec exponential(const Vec& x) {
   return select(x != x, x, select(x < low, broadcast(0.0F), saturated));
 }
 
-/// Returns the bits of `exponential` for x up to 88.7 and for NaN, in fewer operations; beyond it,
-/// anything.
+/// Returns the bits of `exponential` for x up to 88.7 and for NaN, in fewer operations. The result
+/// is undefined for larger x.
 inline Vec bounded_exponential(const Vec& x) {
 #if defined(__AVX512F__)
   const ExponentialParts parts = exponential_parts(x);

@@ -9,22 +9,23 @@ namespace {
 
 constexpr std::int64_t kCacheLine = 64;
 constexpr std::int64_t kLargePage = std::int64_t{2} << 20U;
-// Adapters are laid out again and again, and a block lives as long as anything in it: theirs are
-// small. What stays unused at a block's end is not touched.
+// Blocks of small weights, such as those of adapters, are small: adapters are replaced often, and a
+// block is freed only with the last weight in it. The unused end of a block is never touched.
 constexpr std::int64_t kSmallBlock = 2 * kLargePage;
-constexpr std::int64_t kMostSmall = kSmallBlock / 8;
+constexpr std::int64_t kMaxSmall = kSmallBlock / 8;
 constexpr std::int64_t kMediumBlock = 8 * kLargePage;
-constexpr std::int64_t kMostMedium = kMediumBlock / 4;
-// A model's matrices are laid out together and go together: side by side, since a page that only
-// one of them begins is made and cleared whole.
+constexpr std::int64_t kMaxMedium = kMediumBlock / 4;
+// The matrices of a model are allocated together and freed together. They share blocks because the
+// kernel allocates and clears whole pages, even if a matrix uses only the beginning of one.
 constexpr std::int64_t kLargeBlock = 16 * kLargePage;
-constexpr std::int64_t kMostLarge = kLargeBlock / 2;
+constexpr std::int64_t kMaxLarge = kLargeBlock / 2;
 
 std::int64_t rounded_up(std::int64_t size, std::int64_t unit) {
   return (size + unit - 1) / unit * unit;
 }
 
-// The size of a block for one weight: whole large pages where that is an eighth more at most.
+// Returns the size of a block for one weight. It is rounded up to whole large pages if that adds at
+// most an eighth.
 std::int64_t own_block_bytes(std::int64_t size) {
   const std::int64_t whole = rounded_up(size, kLargePage);
   return whole - size <= size / 8 ? whole : size;
@@ -32,15 +33,15 @@ std::int64_t own_block_bytes(std::int64_t size) {
 
 }  // namespace
 
-WeightPlaces::Place WeightPlaces::add(std::int64_t size) {
+WeightPlacement::BlockOffset WeightPlacement::add(std::int64_t size) {
   const std::int64_t rounded = rounded_up(size, kCacheLine);
-  if (rounded <= kMostSmall) {
+  if (rounded <= kMaxSmall) {
     return cut(Kind::kSmall, kSmallBlock, rounded);
   }
-  if (rounded <= kMostMedium) {
+  if (rounded <= kMaxMedium) {
     return cut(Kind::kMedium, kMediumBlock, rounded);
   }
-  if (rounded <= kMostLarge) {
+  if (rounded <= kMaxLarge) {
     return cut(Kind::kLarge, kLargeBlock, rounded);
   }
   const std::int64_t own = own_block_bytes(size);
@@ -48,13 +49,14 @@ WeightPlaces::Place WeightPlaces::add(std::int64_t size) {
   return {Kind::kOwn, own, 0};
 }
 
-WeightPlaces::Place WeightPlaces::cut(Kind kind, std::int64_t block_bytes, std::int64_t size) {
+WeightPlacement::BlockOffset WeightPlacement::cut(Kind kind, std::int64_t block_bytes,
+                                                  std::int64_t size) {
   std::int64_t& used = used_[static_cast<std::size_t>(kind)];
-  const bool opens = used == 0 || used + size > block_bytes;
-  const Place place{kind, opens ? block_bytes : 0, opens ? 0 : used};
-  used = place.offset + size;
-  bytes_ += rounded_up(used, kLargePage) - rounded_up(place.offset, kLargePage);
-  return place;
+  const bool needs_block = used == 0 || used + size > block_bytes;
+  const BlockOffset at{kind, needs_block ? block_bytes : 0, needs_block ? 0 : used};
+  used = at.offset + size;
+  bytes_ += rounded_up(used, kLargePage) - rounded_up(at.offset, kLargePage);
+  return at;
 }
 
 void WeightSets::begin_set(std::int64_t sets) {
@@ -63,19 +65,19 @@ void WeightSets::begin_set(std::int64_t sets) {
 }
 
 void WeightSets::add(std::int64_t size) {
-  const WeightPlaces::Place place = places_.add(size);
-  const bool own = place.kind == WeightPlaces::Kind::kOwn;
-  const auto kind = static_cast<std::size_t>(place.kind);
-  if (place.block_bytes > 0) {
+  const WeightPlacement::BlockOffset at = placement_.add(size);
+  const bool own = at.kind == WeightPlacement::Kind::kOwn;
+  const auto kind = static_cast<std::size_t>(at.kind);
+  if (at.block_bytes > 0) {
     blocks_.push_back({.shared = !own});
     if (!own) {
       last_[kind] = std::ssize(blocks_) - 1;
     }
   }
   Block& block = own ? blocks_.back() : blocks_[static_cast<std::size_t>(last_[kind])];
-  block.used = own ? place.block_bytes : place.offset + size;
+  block.used = own ? at.block_bytes : at.offset + size;
   block.newest_set = set_;
-  block.stays = block.stays || set_ < 0;
+  block.permanent = block.permanent || set_ < 0;
 }
 
 std::int64_t WeightSets::bytes() const noexcept {
@@ -83,7 +85,7 @@ std::int64_t WeightSets::bytes() const noexcept {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = blocks_[i];
     const bool last = std::ranges::find(last_, static_cast<std::int64_t>(i)) != last_.end();
-    if (block.stays || last || block.newest_set >= oldest_) {
+    if (block.permanent || last || block.newest_set >= oldest_) {
       bytes += block.shared ? rounded_up(block.used, kLargePage) : block.used;
     }
   }
@@ -91,18 +93,18 @@ std::int64_t WeightSets::bytes() const noexcept {
 }
 
 WeightBytes WeightMemory::allocate(std::int64_t size) {
-  const WeightPlaces::Place place = places_.add(size);
-  const bool own = place.kind == WeightPlaces::Kind::kOwn;
+  const WeightPlacement::BlockOffset at = placement_.add(size);
+  const bool own = at.kind == WeightPlacement::Kind::kOwn;
   std::shared_ptr<const AlignedBytes> block =
-      own ? nullptr : blocks_[static_cast<std::size_t>(place.kind)];
-  if (place.block_bytes > 0) {
-    block = std::make_shared<const AlignedBytes>(place.block_bytes);
-    block_bytes_ += place.block_bytes;
+      own ? nullptr : blocks_[static_cast<std::size_t>(at.kind)];
+  if (at.block_bytes > 0) {
+    block = std::make_shared<const AlignedBytes>(at.block_bytes);
+    block_bytes_ += at.block_bytes;
     if (!own) {
-      blocks_[static_cast<std::size_t>(place.kind)] = block;
+      blocks_[static_cast<std::size_t>(at.kind)] = block;
     }
   }
-  return {std::move(block), place.offset, size};
+  return {std::move(block), at.offset, size};
 }
 
 }  // namespace tidemill::engines::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of packed weights: all but the largest lie side by side on large pages.
+// Allocates memory for packed weights. All but the largest share blocks of large pages.
 #pragma once
 
 #include <array>
@@ -13,62 +13,62 @@
 
 namespace tidemill::engines::cpu {
 
-/// Where weights lie that are made after each other: what memory they take can be told without
-/// taking it.
-class WeightPlaces {
+/// Assigns blocks and offsets to weights that are allocated one after the other. It allocates
+/// nothing itself, so that it can also predict the memory that weights will take.
+class WeightPlacement {
 public:
-  /// Which blocks a weight lies in: one that is cut into small weights, or one of its own.
+  /// The block of a weight: one of three kinds that weights of similar size share, or its own.
   enum class Kind : std::uint8_t { kSmall, kMedium, kLarge, kOwn };
   static constexpr std::size_t kSharedKinds = 3;  // all but kOwn
-  struct Place {
+  struct BlockOffset {
     Kind kind = Kind::kOwn;
-    std::int64_t block_bytes = 0;  // of a block that must be made for it; 0: the last one of `kind`
+    std::int64_t block_bytes = 0;  // size of a new block for it; 0: it uses the last one of `kind`
     std::int64_t offset = 0;       // in its block
   };
 
-  /// Returns the place of the next weight, of `size` bytes.
-  [[nodiscard]] Place add(std::int64_t size);
-  /// Returns the bytes of all blocks, without the large pages at their ends that nothing lies in.
+  /// Returns the block and the offset of the next weight, which has `size` bytes.
+  [[nodiscard]] BlockOffset add(std::int64_t size);
+  /// Returns the size of all blocks without the unused large pages at their ends. Units: bytes.
   [[nodiscard]] std::int64_t bytes() const noexcept { return bytes_; }
 
 private:
-  [[nodiscard]] Place cut(Kind kind, std::int64_t block_bytes, std::int64_t size);
+  [[nodiscard]] BlockOffset cut(Kind kind, std::int64_t block_bytes, std::int64_t size);
 
-  // What is used of the last block of a kind; 0: there is none.
+  // Bytes used of the last block of a kind; 0: no block exists.
   std::array<std::int64_t, kSharedKinds> used_{};
   std::int64_t bytes_ = 0;
 };
 
-/// What blocks take while sets of weights are made one after the other and go again: a block stays
-/// while a weight in it does, or while there may be room at its end.
+/// Simulates the memory of blocks while sets of weights are allocated and freed in turn. A block
+/// exists while it holds a weight, or while it is the last of its kind, which further weights may
+/// share.
 class WeightSets {
 public:
-  /// Begins a set, after letting the oldest of those before go until `sets` exist with it. Weights
-  /// added before the first call stay.
+  /// Begins a set, after freeing the oldest sets until `sets` exist including the new one. Weights
+  /// added before the first call are never freed.
   void begin_set(std::int64_t sets);
-  /// Adds a weight of `size` bytes to the set.
+  /// Adds a weight of `size` bytes to the current set.
   void add(std::int64_t size);
-  /// Returns the bytes of the blocks that are there, as `WeightPlaces` counts them.
+  /// Returns the size of the existing blocks, counted as in `WeightPlacement`. Units: bytes.
   [[nodiscard]] std::int64_t bytes() const noexcept;
 
 private:
   struct Block {
-    std::int64_t used = 0;         // bytes, from its begin on
-    std::int64_t newest_set = -1;  // with a weight in it; -1: of those that stay
-    bool stays = false;            // holds one that stays
-    bool shared = false;           // and is cut into weights
+    std::int64_t used = 0;         // bytes, from its beginning
+    std::int64_t newest_set = -1;  // that has a weight in it; -1: only permanent weights
+    bool permanent = false;        // holds a weight that is never freed
+    bool shared = false;           // may hold several weights
   };
 
-  WeightPlaces places_;
+  WeightPlacement placement_;
   std::vector<Block> blocks_;
-  // The last block of each kind that is cut, or -1.
-  std::array<std::int64_t, WeightPlaces::kSharedKinds> last_{-1, -1, -1};
-  std::int64_t set_ = -1;
-  std::int64_t oldest_ = 0;  // set that is still there
+  // The last block of each shared kind, or -1.
+  std::array<std::int64_t, WeightPlacement::kSharedKinds> last_{-1, -1, -1};
+  std::int64_t set_ = -1;    // the current set
+  std::int64_t oldest_ = 0;  // the oldest set that is not freed
 };
 
-/// The bytes of one weight, from a cache line on, uninitialised. Keeps the block alive that they
-/// are in.
+/// Holds the memory of one weight: uninitialized, aligned to a cache line. Keeps its block alive.
 class WeightBytes {
 public:
   WeightBytes(std::shared_ptr<const AlignedBytes> block, std::int64_t offset, std::int64_t size)
@@ -83,25 +83,27 @@ private:
   std::shared_ptr<const AlignedBytes> block_;
 };
 
-/// Cuts blocks of large pages into weights, those of like size that are made after each other from
-/// one block: they are read with fewer address translations so, and no page is made for the end of
-/// one weight alone. One of more than 16 MiB gets a block of its own. A block is freed with the
-/// last weight in it.
+/// Allocates weights from blocks of large pages.
+///
+/// Weights of similar size that are allocated one after the other share a block. Reading them then
+/// needs fewer address translations, and no page is allocated for the end of a single weight. A
+/// weight of more than 16 MiB has its own block. A block is freed with the last weight in it.
 /// Threads: one call at a time.
 class WeightMemory {
 public:
   [[nodiscard]] WeightBytes allocate(std::int64_t size);
 
-  /// Returns the bytes of the blocks made so far, as `WeightPlaces` counts them.
-  [[nodiscard]] std::int64_t bytes() const noexcept { return places_.bytes(); }
-  /// Returns the sizes of the blocks made so far, added up.
+  /// Returns the size of the blocks allocated until now, counted as in `WeightPlacement`. Units:
+  /// bytes.
+  [[nodiscard]] std::int64_t bytes() const noexcept { return placement_.bytes(); }
+  /// Returns the full size of the blocks allocated until now. Units: bytes.
   [[nodiscard]] std::int64_t block_bytes() const noexcept { return block_bytes_; }
 
 private:
-  WeightPlaces places_;
+  WeightPlacement placement_;
   std::int64_t block_bytes_ = 0;
-  // The last block of each kind, with room at its end.
-  std::array<std::shared_ptr<const AlignedBytes>, WeightPlaces::kSharedKinds> blocks_;
+  // The last block of each kind, which further weights may share.
+  std::array<std::shared_ptr<const AlignedBytes>, WeightPlacement::kSharedKinds> blocks_;
 };
 
 }  // namespace tidemill::engines::cpu

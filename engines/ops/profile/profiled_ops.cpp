@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that write down what they cost.
+// Operations that record their cost.
 #include <algorithm>
 #include <chrono>
 #include <type_traits>
@@ -27,15 +27,16 @@ double count(std::span<T> values) {
   return static_cast<double>(values.size());
 }
 
-// An operation that reads and writes whole matrices and does `flops` for each element of `m`.
+// Cost of an operation that reads and writes `matrices` matrices of the size of `m` in total and
+// performs `flops` operations for each element of `m`.
 Cost row_cost(ConstMatrix m, double matrices, double flops) {
   return {count(m) * flops, count(m) * matrices * kFloat};
 }
 
-// Positions seen by all queries of the segments, and cached positions read at least once.
+// How much attention reads over some segments.
 struct Seen {
-  double by_queries = 0.0;
-  double positions = 0.0;
+  double by_queries = 0.0;  // pairs of a query and a position that it sees
+  double positions = 0.0;   // cached positions, each counted once per segment
   double queries = 0.0;
 };
 
@@ -52,7 +53,8 @@ Seen seen_by(const AttentionShape& shape, std::span<const AttentionSegment> segm
   return seen;
 }
 
-// `products` of a query with each position it sees.
+// Cost of attention that computes `products` products of a query with each position it sees, and
+// reads or writes `query_matrices` matrices of the shape of the queries.
 Cost attention_cost(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                     double products, double query_matrices) {
   const Seen seen = seen_by(shape, segments);
@@ -206,7 +208,8 @@ private:
            std::to_string(weight.out_features());
   }
   static Cost linear_cost(ConstMatrix x, const PreparedWeight& weight, ConstMatrix y) {
-    // Whole panels of f32 take no less than the elements themselves do.
+    // A weight that is smaller than its elements in f32 has a narrower type: padding to whole
+    // panels only makes f32 weights larger.
     const double f32_bytes =
         static_cast<double>(weight.out_features() * weight.in_features()) * kFloat;
     const auto bytes = static_cast<double>(weight.size_bytes());
@@ -228,7 +231,7 @@ private:
 
   template <class Body>
   std::invoke_result_t<Body> record(const std::string& name, Cost cost, const Body& body) {
-    // Writes the call down when the body is done, whatever it returns.
+    // Adds the elapsed time when the body returns.
     struct Timer {
       OpRecord& record;
       std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();

@@ -8,8 +8,8 @@
 
 namespace tidemill::engines {
 
-/// Makes the reference backend. It sums inside a row in double precision and rounds once, so it is
-/// both simple and more exact than any fast backend.
+/// Creates the reference backend. It sums within a row in double precision and rounds once, which
+/// makes it both simpler and more exact than any fast backend.
 [[nodiscard]] std::unique_ptr<Ops> make_reference_ops();
 
 }  // namespace tidemill::engines

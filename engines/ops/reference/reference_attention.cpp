@@ -57,7 +57,7 @@ private:
   KvLayer cache_;
 };
 
-// An operand of a product, as products over such keys and values take it.
+// Rounds an operand of a product as attention over keys and values of type `kv_dtype` does.
 double operand(const AttentionShape& shape, double value) {
   const auto single = static_cast<float>(value);
   return shape.kv_dtype == DType::kBF16 ? bf16_to_float(float_to_bf16(single)) : value;

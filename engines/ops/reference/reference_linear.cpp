@@ -18,7 +18,7 @@ namespace {
 
 const ReferenceWeight& own(const PreparedWeight& weight) {
   const auto* mine = dynamic_cast<const ReferenceWeight*>(&weight);
-  TIDEMILL_CHECK(mine != nullptr) << "a weight of another backend";
+  TIDEMILL_CHECK(mine != nullptr) << "the weight belongs to another backend";
   return *mine;
 }
 
@@ -26,8 +26,8 @@ float as_operand(float x, DType compute) {
   return compute == DType::kBF16 ? bf16_to_float(float_to_bf16(x)) : x;
 }
 
-// A row as a product with weights of type `compute` takes it: rounded, for block int8 in blocks
-// whose scale is max|x| / 127.
+// Rounds a row as products with weights of type `compute` do. For block int8, each block of the row
+// has the scale max|x| / 127.
 std::vector<float> row_operand(const float* row, std::int64_t size, DType compute) {
   std::vector<float> operand(row, row + size);
   for (float& x : operand) {
@@ -37,11 +37,11 @@ std::vector<float> row_operand(const float* row, std::int64_t size, DType comput
   for (std::size_t first = 0; compute == DType::kBlockI8 && first < operand.size();
        first += kBlock) {
     const auto block = std::span(operand).subspan(first, kBlock);
-    float most = 0.0F;
+    float max_abs = 0.0F;
     for (const float x : block) {
-      most = std::max(most, std::abs(x));
+      max_abs = std::max(max_abs, std::abs(x));
     }
-    const float scale = most / 127.0F;
+    const float scale = max_abs / 127.0F;
     const float inverse = std::isfinite(1.0F / scale) ? 1.0F / scale : 0.0F;
     for (float& x : block) {
       x = std::nearbyint(x * inverse) * scale;
@@ -50,7 +50,7 @@ std::vector<float> row_operand(const float* row, std::int64_t size, DType comput
   return operand;
 }
 
-// The type that gradients are rounded to beside weights of type `compute`.
+// Returns the type that gradients are rounded to before products with weights of type `compute`.
 DType gradient_operand(DType compute) {
   return compute == DType::kBlockI8 ? DType::kF32 : compute;
 }
@@ -60,7 +60,7 @@ DType gradient_operand(DType compute) {
 ReferenceWeight::ReferenceWeight(const WeightView& view, DType compute, WeightUse use)
     : out_features_(view.out_features),
       in_features_(view.in_features),
-      // What NF4 stands for is a bfloat16 weight.
+      // NF4 represents a bfloat16 weight.
       compute_(compute == DType::kNf4 ? DType::kBF16 : compute),
       use_(use),
       values_(static_cast<std::size_t>(view.out_features * view.in_features)) {
@@ -126,7 +126,7 @@ void ReferenceOps::add_low_rank(ConstMatrix x, std::span<const LowRankTerm> term
 void ReferenceOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
                                          Matrix dx) {
   const ReferenceWeight& w = own(weight);
-  TIDEMILL_CHECK(w.use() == WeightUse::kForwardAndBackward) << "prepared for forward alone";
+  TIDEMILL_CHECK(w.use() == WeightUse::kForwardAndBackward) << "weight prepared for forward only";
   check_linear(dy, w.out_features(), w.in_features(), {}, dx);
   for (std::int64_t t = 0; t < dx.rows; ++t) {
     const std::vector<float> row = row_operand(dy.row(t), dy.cols, gradient_operand(w.compute()));
@@ -143,7 +143,8 @@ void ReferenceOps::linear_backward_input(ConstMatrix dy, const PreparedWeight& w
 
 void ReferenceOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
   check_linear_backward_weight(dy, x, dw);
-  // Rounded after every row: a later call must go on where an earlier one stopped (R2).
+  // Rounded after every row, so that a later call continues exactly where an earlier one ended
+  // (R2).
   for (std::int64_t t = 0; t < x.rows; ++t) {
     for (std::int64_t o = 0; o < dw.rows; ++o) {
       for (std::int64_t i = 0; i < dw.cols; ++i) {

@@ -12,7 +12,8 @@
 
 namespace tidemill::engines {
 
-/// A weight as plain floats, O x I, rounded to bfloat16 when that is how it computes.
+/// Holds a weight as plain floats, O x I. The values are already rounded or quantized to the
+/// compute type.
 class ReferenceWeight final : public PreparedWeight {
 public:
   ReferenceWeight(const WeightView& view, DType compute, WeightUse use);
@@ -36,7 +37,8 @@ private:
   std::vector<float> values_;
 };
 
-/// Plain loops. A page of the cache holds keys, then values, each [K][page_tokens][C].
+/// Implements the operations as plain loops. A page of the cache holds keys, then values, each as
+/// [K][page_tokens][C].
 class ReferenceOps final : public Ops {
 public:
   [[nodiscard]] std::string_view description() const noexcept override {

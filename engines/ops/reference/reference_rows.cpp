@@ -17,7 +17,7 @@ double sigmoid(double x) {
   return 1.0 / (1.0 + std::exp(-x));
 }
 
-// log_softmax of a row: log p[v] = scaled(v) - log_sum.
+// The log_softmax of a row: log p[v] = scaled(v) - log_sum.
 struct RowDistribution {
   const float* logits;
   std::int64_t size;

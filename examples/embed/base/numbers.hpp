@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder called base/ of the program's own: it does not get in the way of Tidemill's.
+// Shows that a program may have its own folder base/, which does not conflict with Tidemill's.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,8 @@
 
 namespace closeness {
 
-/// Returns the whole number that `text` ends with, if it ends with one.
+/// Returns the non-negative integer at the end of `text`, or nothing if `text` does not end with
+/// one.
 [[nodiscard]] std::optional<double> trailing_number(std::string_view text);
 
 }  // namespace closeness

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the engine and its peers compute the same logits of the same weights.
+"""Checks that the engine and its peers compute the same logits from the same weights.
 
 Usage: check_logits.py [--work DIR] [--tidemill PROGRAM] [PRESET]     with WORK/venv/bin/python
 
-Every logit of 64 tokens is compared with Transformers' in f32: the root of the mean square of the
+Compares every logit of 64 tokens with that of Transformers in f32: the root mean square of the
 differences, divided by that of the logits. llama.cpp keeps keys and values in f32 here, so that
-nothing but the weights' type tells two engines apart. Ends with 1 if one is further off than its
-type allows, or did not run.
+engines differ only in the type of the weights. Exits with status 1 if an engine differs by more
+than its type allows, or does not run.
 """
 import argparse
 import json
@@ -21,13 +21,14 @@ import numpy as np
 from set_up import DEFAULT_WORK, HERE
 
 TOKENS = 64
-# bf16 keeps 8 bits: a rounding is off by up to 1/512, and some dozens of them add up along the
-# layers. q8_0 rounds weights, and the inputs of products too, to 1/254 of a block's largest value.
+# bf16 has 8 significant bits: a rounding has an error of up to 1/512, and dozens of roundings add
+# up over the layers. q8_0 rounds weights and the inputs of products to 1/254 of the largest value
+# of a block.
 ALLOWED = {"f32": 1e-4, "bf16": 0.03, "q8_0": 0.06}
 
 
 def tensor_of(path: pathlib.Path, name: str) -> np.ndarray:
-    """Reads an f32 tensor of a safetensors file."""
+    """Reads an f32 tensor from a safetensors file."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     entry = json.loads(data[8:8 + size])[name]
@@ -36,7 +37,7 @@ def tensor_of(path: pathlib.Path, name: str) -> np.ndarray:
 
 
 class Engines:
-    """Runs each engine over the same ids; a run returns (tokens, vocabulary), or what went wrong."""
+    """Runs each engine on the same ids. A run returns logits (tokens, vocabulary) or an error."""
 
     def __init__(self, work: pathlib.Path, tidemill: str, preset: str, folder: pathlib.Path):
         self._work, self._tidemill, self._folder = work, tidemill, folder
@@ -54,8 +55,8 @@ class Engines:
     def _raw(self, *command: str | pathlib.Path) -> np.ndarray | str:
         output = self._folder / "logits.bin"
         ids = ",".join(map(str, self._ids))
-        wrong = self._run(*command, "--ids", ids, "--output", output)
-        return wrong or np.fromfile(output, "<f4").reshape(TOKENS, self._vocabulary)
+        error = self._run(*command, "--ids", ids, "--output", output)
+        return error or np.fromfile(output, "<f4").reshape(TOKENS, self._vocabulary)
 
     def transformers(self, dtype: str) -> np.ndarray | str:
         return self._raw(sys.executable, HERE / "hf_bench.py", self._model, "logits",
@@ -70,15 +71,15 @@ class Engines:
         lines.write_text(json.dumps({"ids": self._ids}) + "\n")
         model = self._model / "bf16" if kind == "bf16" else self._model
         dtype = {"q8_0": "int8"}.get(kind, kind)
-        wrong = self._run(self._tidemill, "score", model, "--input", lines, "--json", "--dtype",
+        error = self._run(self._tidemill, "score", model, "--input", lines, "--json", "--dtype",
                           dtype, "--logits", output)
-        return wrong or tensor_of(output, "0")
+        return error or tensor_of(output, "0")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=pathlib.Path, default=DEFAULT_WORK)
-    parser.add_argument("--tidemill", default="tidemill", help="our program")
+    parser.add_argument("--tidemill", default="tidemill", help="path of the tidemill program")
     parser.add_argument("preset", nargs="?", default="197m")
     args = parser.parse_args()
     failed = False
@@ -93,20 +94,20 @@ def main() -> None:
                                  ("tidemill", engines.tidemill, ["f32", "bf16", "q8_0"])):
             for kind in kinds:
                 if kind == "q8_0" and not engines.has_q8():
-                    print(f"{name:12}  {kind:4}  not run: this model's rows hold no whole blocks")
+                    print(f"{name:12}  {kind:4}  not run: the rows do not divide into blocks")
                     continue
                 found = run(kind)
                 if isinstance(found, str):
                     print(f"{name:12}  {kind:4}  did not run: {found}")
                     failed = True
                     continue
-                apart = found.astype(np.float64) - exact
-                off = np.sqrt((apart**2).mean()) / scale
-                verdict = "ok" if off <= ALLOWED[kind] else "TOO FAR"
-                failed |= verdict != "ok"
-                print(f"{name:12}  {kind:4}  rms {off:.2e}, worst "
-                      f"{np.abs(apart).max() / scale:.2e}, allowed rms {ALLOWED[kind]:.0e}: "
-                      f"{verdict}")
+                difference = found.astype(np.float64) - exact
+                rms = np.sqrt((difference**2).mean()) / scale
+                result = "ok" if rms <= ALLOWED[kind] else "TOO LARGE"
+                failed |= result != "ok"
+                print(f"{name:12}  {kind:4}  rms {rms:.2e}, worst "
+                      f"{np.abs(difference).max() / scale:.2e}, allowed rms {ALLOWED[kind]:.0e}: "
+                      f"{result}")
     sys.exit(failed)
 
 

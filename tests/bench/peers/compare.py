@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the engine against its peers on this machine, their runs interleaved.
+"""Compares the engine with its peers on this machine. Their runs are interleaved.
 
 Usage: compare.py --tidemill PROGRAM [--work DIR] [--threads N ...] [--figure NAME ...]
                   [--rounds N] [--peers-only] [--variant NAME]
 
-Names may have a *. Every process is pinned to cores 0 to N-1 (one thread: to the last core).
-A round is our run, then one run of each peer; the first round tries every variant of a peer, later
-ones its best. What foreign load disturbed is repeated. The value is the best of all rounds, on both
-sides; medians stand beside it. Prints a JSON object for each figure and peer, then a table on stderr.
+Names may contain *. Every process is pinned to cores 0 to N-1 (with one thread, to the last core).
+A round consists of our run and one run of each peer. The first round runs every variant of a peer,
+later rounds run its best one. Runs disturbed by foreign load are repeated. The value is the best of
+all rounds on both sides; each row also has the medians. Prints a JSON object for each figure and
+peer, then a table to stderr.
 """
 import argparse
 import dataclasses
@@ -28,7 +29,7 @@ UNITS = {"ms": ("s", 1e-3), "us": ("s", 1e-6), "MiB": ("bytes", 2.0**20), "KiB":
 
 @dataclasses.dataclass
 class Side:
-    """What was measured of one side so far."""
+    """The measurements of one side."""
     name: str
     values: list[float] = dataclasses.field(default_factory=list)
     problem: str | None = None
@@ -41,7 +42,7 @@ class Side:
 
 
 class Comparison:
-    """Runs figures; keeps the runs of peers, of which one may serve several figures."""
+    """Measures figures. Keeps the runs of peers, since one run may provide several figures."""
 
     def __init__(self, work: Work, threads: int, args: argparse.Namespace) -> None:
         self._work = work
@@ -55,7 +56,7 @@ class Comparison:
         self._kept: dict[tuple[str, ...], Run] = {}
 
     def rows(self, figure: Figure) -> list[dict]:
-        """Measures a figure; returns a row for each peer."""
+        """Measures a figure. Returns a row for each peer."""
         ours = Side("tidemill")
         best: dict[str, Variant] = {}
         peers = {name: Side(name) for name in figure.peers}
@@ -81,8 +82,9 @@ class Comparison:
         return [word.format(**known) for word in command]
 
     def _run(self, command: list[str], warm: bool = False) -> Run:
-        """A warm run follows another of its own. A machine may have given back what a large process
-        freed, and the next one then waits for memory that was never its concern."""
+        """Runs a command; a warm run executes it twice and returns the second run. After a large
+        process has ended, the machine may have given its memory back to the host. The next process
+        would then wait for memory, and its measurement would include that."""
         if warm:
             self._run(command)
         return run(command, self._cores,
@@ -108,11 +110,11 @@ class Comparison:
             for line in lines:
                 unit, factor = UNITS.get(line["unit"], (line["unit"], 1.0))
                 if unit != figure.unit:
-                    side.problem = f"missing: it is in {unit}, not {figure.unit}"
+                    side.problem = f"missing: its unit is {unit}, not {figure.unit}"
                     return
                 side.add([line["value"] * factor], measured)
             if not lines:
-                side.problem = f"missing: the bench does not print {figure.bench_name}"
+                side.problem = f"missing: tidemill bench does not print {figure.bench_name}"
 
     def _run_peer(self, figure: Figure, variant: Variant, side: Side, tried: dict[str, float],
                   again: bool) -> None:
@@ -157,7 +159,7 @@ def shown(row: dict, key: str, problem: str) -> str:
 
 
 def print_table(rows: list[dict]) -> None:
-    cells = [["figure", "threads", "ours", "peer", "its value", "ratio", "reach", "foreign"]]
+    cells = [["figure", "threads", "ours", "peer", "peer value", "ratio", "target", "foreign"]]
     cells += [[row["figure"], str(row["threads"]), shown(row, "value", "problem"),
                f"{row['peer']} ({row['variant']})", shown(row, "peer_value", "peer_problem"),
                f"{row['ratio']:.2f}" if "ratio" in row else "-", row["reach"] or "-",
@@ -170,19 +172,19 @@ def print_table(rows: list[dict]) -> None:
 
 def parse(known: dict[str, Figure]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tidemill", default="tidemill", help="our program")
+    parser.add_argument("--tidemill", default="tidemill", help="path of the tidemill program")
     parser.add_argument("--work", type=pathlib.Path, default=DEFAULT_WORK)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--figure", action="append", metavar="NAME")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers-only", action="store_true")
-    parser.add_argument("--variant", default="*", metavar="NAME", help="of the peers")
+    parser.add_argument("--variant", default="*", metavar="NAME", help="variant of the peers")
     args = parser.parse_args()
     args.names = []
     for pattern in args.figure or ["*"]:
         found = [name for name in known if fnmatch.fnmatchcase(name, pattern)]
         if not found:
-            parser.error(f"no such figure: {pattern}; there are {', '.join(known)}")
+            parser.error(f"unknown figure: {pattern}; known figures: {', '.join(known)}")
         args.names += [name for name in found if name not in args.names]
     return args
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures, what measures them on each side, and what the engine is to reach."""
+"""Defines the figures, the commands that measure them on each side, and the engine's targets."""
 import dataclasses
 import pathlib
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pinned_run import Run
 
 HERE = pathlib.Path(__file__).resolve().parent
-# Prompts and answers as `tidemill bench engine` has them.
+# The lengths of prompts and responses are those of `tidemill bench engine`.
 DECODE = ["--prompt", "16", "--tokens", "48"]
 DECODE_MANY = ["--prompt", "16", "--tokens", "12"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The folder of set_up.py, and our program."""
+    """The work folder of set_up.py and the tidemill program."""
     folder: pathlib.Path
     tidemill: str
 
@@ -26,31 +26,31 @@ class Work:
 class Variant:
     """One way to run a peer."""
     name: str
-    command: list[str]  # {work}, {here}, {model} and {threads} are filled in
+    command: list[str]  # with the placeholders {work}, {here}, {model} and {threads}
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
     """A row of the table.
 
-    `read` returns what a run measured, in `unit`. The better value is the larger one of "tok/s",
-    else the smaller one. `ratio` is ours / peer, or with `speedup` peer / ours.
+    `read` returns the values that a run measured, in `unit`. Larger values are better for "tok/s",
+    smaller ones for other units. `ratio` is ours / peer or, with `speedup`, peer / ours.
     """
     name: str
     preset: str
     unit: str
     peers: dict[str, list[Variant]]
-    reach: dict[str, str]  # by peer, such as ">= 1.1"
+    reach: dict[str, str]  # target for the ratio by peer, such as ">= 1.1"
     read: Callable[[Run], list[float]]
-    directory: str = ""  # of our model, below the preset's
+    directory: str = ""  # subfolder of the preset that contains our model
     speedup: bool = False
     settings: str = ""
-    ours: list[str] | None = None  # measures our side from outside, in place of the bench
-    warm: bool = False  # a run of the same before each, uncounted
+    ours: list[str] | None = None  # command that measures our side instead of `tidemill bench`
+    warm: bool = False  # whether each run follows an identical run that does not count
 
     @property
     def bench_name(self) -> str:
-        """What `tidemill bench engine` calls it: full steps have one batch size there."""
+        """The name in `tidemill bench engine`, which has a single batch size for full steps."""
         return {"full_step_f32_b1": "full_step_f32"}.get(self.name, self.name)
 
     def ratio(self, ours: float, peer: float) -> float:
@@ -71,7 +71,7 @@ def first_line(run: Run) -> list[float]:
 
 
 def peak(run: Run) -> list[float]:
-    """The peak of the process, without the CUDA libraries that a build for CPUs would not load."""
+    """Returns the peak of the process without CUDA libraries, which a CPU build would not load."""
     line = run.lines[-1]
     return [line["peak_rss_bytes"] - line.get("rss_cuda_libraries", 0)]
 
@@ -99,7 +99,7 @@ def hf(what: str, dtype: str, *words: str, variants: dict[str, list[str]]) -> li
 
 
 def trl() -> list[Variant]:
-    """The type that a user of TRL would choose is the one that is fastest for him."""
+    """Returns a variant per type: users of TRL would choose the fastest one."""
     return [Variant(name, ["{work}/venv/bin/python", "-W", "ignore", "{here}/trl_bench.py",
                            "{model}", "--threads", "{threads}", "--dtype", name])
             for name in ("f32", "bf16", "autocast")]
@@ -112,7 +112,7 @@ CACHES = {"dynamic cache": [], "static cache": ["--static"],
 
 
 def steps(dtype: str) -> dict[str, list[str]]:
-    """Every way to train; PEFT holds adapters of bf16 models in f32 unless told otherwise."""
+    """Returns the variants of training. By default, PEFT keeps adapters of bf16 models in f32."""
     ways = {**ATTENTIONS, "sdpa, compiled": ["--compile"]}
     if dtype == "bf16":
         ways["sdpa, f32 adapter"] = ["--adapter-dtype", "f32"]
@@ -163,7 +163,7 @@ def training_figures() -> list[Figure]:
     figures = []
 
     def add(stem: str, what: str, preset: str, dtype: str, batch: int, reach_step: str) -> None:
-        """Adds a step's speed, and its memory measured in the same runs."""
+        """Adds figures for the speed of a step and for its memory, measured in the same runs."""
         words = ["--tokens", "512", "--batch", str(batch), "--repeat", "1" if batch > 1 else "2"]
         if what == "full_step":
             words[-1] = "4"

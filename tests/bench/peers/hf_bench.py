@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures PyTorch + Transformers + PEFT on the CPU: one JSON object a line, one figure a process.
+"""Measures PyTorch + Transformers + PEFT on the CPU: one figure per process, as a line of JSON.
 
 Usage: hf_bench.py MODEL WHAT [options]     MODEL is a directory of make_model.py
 
-  prefill      tokens a second over a prompt of --tokens
-  decode       tokens a second, --sequences in one batch, after prompts of --prompt
-  lora_step    tokens a second of forward, backward and AdamW: rank 16, alpha 32, all linear layers,
-               --batch sequences of --tokens
-  full_step    the same, of all parameters
-  logits       f32 (tokens, vocabulary) of --ids to --output; nothing is timed
-  first_token  prints the first greedy token, for who watches
+  prefill      tokens per second over a prompt of --tokens
+  decode       tokens per second, --sequences in one batch, after prompts of --prompt
+  lora_step    tokens per second of forward, backward and AdamW: rank 16, alpha 32, all linear
+               layers, --batch sequences of --tokens
+  full_step    the same for all parameters
+  logits       writes f32 (tokens, vocabulary) of --ids to --output; times nothing
+  first_token  prints the first greedy token; the caller measures the time
 
-No gradient checkpointing. Peak memory is the whole process's; what it had after the imports and
-before the first step is given beside it, the share of CUDA libraries
-in it too, and the activations that autograd keeps are counted apart.
+There is no gradient checkpointing. Peak memory is that of the whole process. The output also has
+the memory after the imports and before the first step, the share of the CUDA libraries, and the
+activations that autograd keeps.
 """
 import argparse
 import contextlib
@@ -32,7 +32,7 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 def peak_rss() -> int:
-    """Returns the most bytes that this process has had resident."""
+    """Returns the peak resident memory of this process. Units: bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -41,7 +41,10 @@ def resident() -> int:
 
 
 def resident_cuda() -> int:
-    """Returns the resident bytes of the libraries for CUDA, which this build loads for nothing."""
+    """Returns the resident memory of the CUDA libraries, which this build loads without using them.
+
+    Units: bytes.
+    """
     total, counted = 0, False
     for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split(maxsplit=1)[0]:
@@ -52,7 +55,7 @@ def resident_cuda() -> int:
 
 
 def made_ids(vocabulary: int, count: int, sequences: int) -> torch.Tensor:
-    """Ids by the rule that llama_bench uses: (sequences, count)."""
+    """Returns ids (sequences, count) that follow the rule of llama_bench."""
     rows = [[(17 + 31 * i + 101 * s) % vocabulary for i in range(count)] for s in range(sequences)]
     return torch.tensor(rows)
 
@@ -124,7 +127,7 @@ def logits(args: argparse.Namespace) -> dict:
 
 @contextlib.contextmanager
 def counting_activations(model: torch.nn.Module) -> Iterator[dict[int, int]]:
-    """Yields {address: bytes} of the storages that autograd keeps, weights left out."""
+    """Yields {address: bytes} of the storages that autograd keeps, without weights."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     weights |= {b.untyped_storage().data_ptr() for b in model.buffers()}
     kept: dict[int, int] = {}
@@ -147,7 +150,7 @@ def with_adapter(model: LlamaForCausalLM, args: argparse.Namespace) -> torch.nn.
 
 
 def train_steps(model: torch.nn.Module, args: argparse.Namespace) -> dict:
-    """Times steps of the parameters that ask for gradients."""
+    """Times optimizer steps of the parameters that require gradients."""
     model.train()
     forward = compiled(model, args)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -189,10 +192,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("what", choices=WHAT)
     parser.add_argument("--dtype", choices=DTYPES, default="f32")
     parser.add_argument("--adapter-dtype", choices=["f32", "base"], default="base",
-                        help="what PEFT holds a bf16 model's adapter in; its default is f32")
+                        help="type of the adapter of a bf16 model; the default of PEFT is f32")
     parser.add_argument("--attention", choices=["sdpa", "eager"], default="sdpa")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--static", action="store_true", help="a cache of fixed size")
+    parser.add_argument("--static", action="store_true", help="use a cache of fixed size")
     parser.add_argument("--ids", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("--output", type=pathlib.Path)
     for name, value in (("threads", 1), ("tokens", 64), ("prompt", 64), ("sequences", 1),

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures llama.cpp through libllama's C API: one JSON object a line.
+// Measures llama.cpp through libllama's C API. Prints one JSON object per line.
 //
 //   llama_bench MODEL.gguf prefill|decode|logits|first_token [--NAME VALUE ...]
 //
-//   prefill      --tokens N                      tokens a second over a prompt of N tokens
+//   prefill      --tokens N                      tokens per second over a prompt of N tokens
 //   decode       --prompt P --tokens N --sequences S
-//                                                tokens a second, S sequences in one batch a step
-//   logits       --ids 1,2,... --output FILE     f32 (tokens, vocabulary) to FILE, nothing timed
-//   first_token  --prompt P                      prints the first greedy token, for who watches
+//                                                tokens per second, S sequences in each batch
+//   logits       --ids 1,2,... --output FILE     writes f32 (tokens, vocabulary), times nothing
+//   first_token  --prompt P                      prints the first greedy token; the caller times it
 //
 //   --threads N  --flash 0|1  --unified 0|1      flash attention; one KV buffer for all sequences
 //   --kv_f32 0|1                                 keys and values in f32, else in f16
-//   --repeat R                                   timed runs after one that is not
+//   --repeat R                                   number of timed runs, after an untimed one
 //
-// Answers never end: ids are drawn by a fixed rule, and the end token is decoded on.
+// Prompts follow a fixed rule. Decoding continues after an end token, so responses have a fixed
+// length.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -61,7 +62,7 @@ int number(const std::string& name, const std::string& text) {
   char* end = nullptr;
   const long value = std::strtol(text.c_str(), &end, 10);
   if (text.empty() || *end != '\0' || value < 0 || value > 1'000'000) {
-    fail(name + ": not a count: " + text);
+    fail(name + ": must be an integer from 0 to 1000000, not \"" + text + "\"");
   }
   return static_cast<int>(value);
 }
@@ -102,13 +103,13 @@ Options parse(int argc, char** argv) {
     } else if (name == "--output") {
       options.output = value;
     } else {
-      fail("no such option: " + name);
+      fail("unknown option: " + name);
     }
   }
   return options;
 }
 
-// A model and a context that holds what the options ask for.
+// Holds a model and a context that is large enough for the options.
 class Session {
 public:
   explicit Session(const Options& options) : options_(options) {
@@ -133,7 +134,7 @@ public:
         options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     context_.reset(llama_init_from_model(model_.get(), params));
     if (!context_) {
-      fail("cannot make a context");
+      fail("cannot create a context");
     }
     vocabulary_ = llama_vocab_n_tokens(llama_model_get_vocab(model_.get()));
     batch_ = llama_batch_init(static_cast<std::int32_t>(kBatch), 0, 1);
@@ -144,7 +145,7 @@ public:
 
   [[nodiscard]] int vocabulary() const { return vocabulary_; }
 
-  // Forgets what every sequence has from `position` on.
+  // Removes the positions from `position` on from the cache of every sequence.
   void cut(llama_pos position) {
     for (int s = 0; s < options_.sequences; ++s) {
       llama_memory_seq_rm(llama_get_memory(context_.get()), s, position, -1);
@@ -153,7 +154,7 @@ public:
 
   void clear() { llama_memory_clear(llama_get_memory(context_.get()), true); }
 
-  // Ids by a fixed rule, another start for each sequence.
+  // Returns ids that follow a fixed rule, with a different start for each sequence.
   [[nodiscard]] Ids made_ids(int count, int sequence) const {
     Ids ids(static_cast<std::size_t>(count));
     for (int i = 0; i < count; ++i) {
@@ -179,7 +180,7 @@ public:
     batch_.n_tokens = 0;
   }
 
-  // Runs a prompt; only its last token has logits, or every one.
+  // Runs a prompt. Computes logits of its last token, or of all tokens if `all_logits`.
   void run_prompt(const Ids& ids, int sequence, bool all_logits = false) {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       add(ids[i], static_cast<llama_pos>(i), sequence, all_logits || i + 1 == ids.size());
@@ -192,7 +193,7 @@ public:
   [[nodiscard]] const float* logits(int row) {
     const float* found = llama_get_logits_ith(context_.get(), row);
     if (found == nullptr) {
-      fail("no logits in row " + std::to_string(row));
+      fail("llama.cpp returned no logits for row " + std::to_string(row));
     }
     return found;
   }
@@ -219,7 +220,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Tokens a second over one prompt.
+// Returns the tokens per second over one prompt.
 double prefill(Session& session, const Options& options) {
   session.clear();
   const Ids ids = session.made_ids(options.tokens, 0);
@@ -228,7 +229,7 @@ double prefill(Session& session, const Options& options) {
   return options.tokens / seconds_since(start);
 }
 
-// Runs every sequence's prompt; returns the token that each goes on with.
+// Runs the prompt of every sequence. Returns the next token of each.
 Ids run_prompts(Session& session, const Options& options) {
   Ids next;
   for (int s = 0; s < options.sequences; ++s) {
@@ -238,7 +239,8 @@ Ids run_prompts(Session& session, const Options& options) {
   return next;
 }
 
-// Tokens a second of all sequences, from the end of their prompts; forgets the answers again.
+// Generates from the end of the prompts. Returns the tokens per second of all sequences together,
+// and removes the responses from the cache.
 double decode(Session& session, const Options& options, Ids next) {
   const auto start = Clock::now();
   for (int step = 0; step < options.tokens; ++step) {
@@ -257,7 +259,7 @@ double decode(Session& session, const Options& options, Ids next) {
 
 void write_logits(Session& session, const Options& options) {
   if (options.ids.empty() || options.ids.size() > kBatch || options.output.empty()) {
-    fail("logits needs --ids, 1 to " + std::to_string(kBatch) + " of them, and --output");
+    fail("logits needs --ids (1 to " + std::to_string(kBatch) + " ids) and --output");
   }
   session.run_prompt(options.ids, 0, true);
   std::ofstream file(options.output, std::ios::binary);
@@ -314,7 +316,7 @@ int main(int argc, char** argv) {
     }
     print(options, runs);
   } else {
-    fail("no such measurement: " + options.what);
+    fail("unknown measurement: " + options.what);
   }
   return 0;
 }

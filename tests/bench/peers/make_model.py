@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes one random Llama model in every form that the engines under comparison read.
+"""Writes one random Llama model in every format that the compared engines read.
 
   OUT/{config,tokenizer,tokenizer_config,generation_config}.json
   OUT/model.safetensors    F32
   OUT/bf16/...             the same directory with BF16 weights
   OUT/model-f32.gguf, OUT/model-bf16.gguf, OUT/model-q8_0.gguf
 
-Weights are drawn from N(0, 0.02), gains are 1. Every weight is rounded to bf16 before it is written
-anywhere, so that the F32 and the BF16 files hold the same numbers. The vocabulary is the 256 bytes,
-merged pairs of letters, and an end token.
+Weights have the distribution N(0, 0.02); gains are 1. Every weight is rounded to bf16 before it is
+written, so that the F32 and the BF16 files contain the same numbers. The vocabulary consists of the
+256 bytes, merged pairs of letters, and an end token.
 
 Usage: make_model.py PRESET OUT [--seed N]     needs numpy
 """
@@ -25,7 +25,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Sizes of a Llama model whose head is not tied to its table."""
+    """Sizes of a Llama model whose head is not tied to its embedding table."""
     hidden: int
     layers: int
     ffn: int
@@ -39,7 +39,7 @@ class Shape:
         return self.hidden // self.heads
 
 
-# 15m, 197m and 600m as `tidemill bench engine --preset` has them.
+# 15m, 197m and 600m are the presets of `tidemill bench engine --preset`.
 PRESETS = {
     "3.7m": Shape(hidden=256, layers=4, ffn=688, heads=4, kv_heads=4, vocabulary=1024),
     "15m": Shape(hidden=320, layers=8, ffn=864, heads=5, kv_heads=5, vocabulary=8192),
@@ -52,14 +52,14 @@ END = "<|end|>"
 ALIGNMENT = 32
 Q8_BLOCK = 32
 
-# A tensor as it is written: its name, and what makes its bytes.
+# A tensor to write: its name and its values.
 Named = tuple[str, np.ndarray]
 
 
 # -- weights ---------------------------------------------------------------------------------------
 
 def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Names every tensor as Hugging Face does. Linear weights are (out, in)."""
+    """Returns the shapes of all tensors by Hugging Face name. Linear weights are (out, in)."""
     hidden, kv = shape.hidden, shape.kv_heads * shape.head_dim
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocabulary, hidden)}
     for i in range(shape.layers):
@@ -83,7 +83,7 @@ def num_parameters(shape: Shape) -> int:
 
 
 def bf16_bits(values: np.ndarray) -> np.ndarray:
-    """Rounds finite f32 to the nearest bf16, ties to even; returns its bits as uint16."""
+    """Rounds finite f32 to the nearest bf16, ties to even. Returns the bits as uint16."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
@@ -93,28 +93,28 @@ def from_bf16(bits: np.ndarray) -> np.ndarray:
 
 
 def random_weights(shape: Shape, seed: int) -> dict[str, np.ndarray]:
-    """Draws all weights, f32 and exact in bf16; each tensor from a stream of its own."""
+    """Returns random f32 weights that are exact in bf16. Each tensor has its own random stream."""
     weights = {}
     for number, (name, dims) in enumerate(tensor_shapes(shape).items()):
         if len(dims) == 1:
             weights[name] = np.ones(dims, np.float32)
         else:
-            drawn = np.random.default_rng([seed, number]).standard_normal(dims, np.float32)
-            weights[name] = from_bf16(bf16_bits(drawn * np.float32(0.02)))
+            values = np.random.default_rng([seed, number]).standard_normal(dims, np.float32)
+            weights[name] = from_bf16(bf16_bits(values * np.float32(0.02)))
     return weights
 
 
 # -- vocabulary ------------------------------------------------------------------------------------
 
 def byte_letters() -> list[str]:
-    """Returns the letter that byte-level BPE writes for each byte (GPT-2's table)."""
+    """Returns the character that byte-level BPE writes for each byte (GPT-2's table)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
 def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Returns `size` tokens in the order of their ids, the end token last, and the merges."""
+    """Returns `size` tokens in the order of their ids, with the end token last, and the merges."""
     letters = byte_letters()
     graphic = [letter for letter in letters if ord(letter) > 0x20]
     pairs = ((a, b) for a in graphic for b in graphic)
@@ -163,7 +163,7 @@ def write_json(path: pathlib.Path, value: dict) -> None:
 
 
 def write_safetensors(path: pathlib.Path, weights: dict[str, np.ndarray], dtype: str) -> None:
-    """Writes "F32" or "BF16"."""
+    """Writes a safetensors file; `dtype` is "F32" or "BF16"."""
     width = {"F32": 4, "BF16": 2}[dtype]
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     offset = 0
@@ -181,7 +181,7 @@ def write_safetensors(path: pathlib.Path, weights: dict[str, np.ndarray], dtype:
 
 def write_model_directory(path: pathlib.Path, shape: Shape, weights: dict[str, np.ndarray],
                           dtype: str) -> None:
-    """Writes the layout of a Hugging Face model; `dtype` is "float32" or "bfloat16"."""
+    """Writes a Hugging Face model directory; `dtype` is "float32" or "bfloat16"."""
     path.mkdir(parents=True, exist_ok=True)
     end = shape.vocabulary - 1
     write_json(path / "config.json", config(shape, dtype))
@@ -217,10 +217,10 @@ def gguf_name(name: str) -> str:
 
 
 def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Orders each head's rows as the llama architecture of GGUF wants them.
+    """Orders the rows of each head as the llama architecture of GGUF requires.
 
-    RoPE turns row i with row i + head_dim / 2 in Hugging Face's layout, and row 2 i with 2 i + 1 in
-    this one. Source: ggml-org/llama.cpp, conversion of Llama models, `permute`.
+    RoPE rotates row i with row i + head_dim / 2 in the layout of Hugging Face, and row 2 i with row
+    2 i + 1 in this one. Source: ggml-org/llama.cpp, conversion of Llama models, `permute`.
     """
     rows, columns = weight.shape
     halves = weight.reshape(heads, 2, rows // heads // 2, columns)
@@ -266,7 +266,7 @@ def gguf_string(text: str) -> bytes:
 
 
 def gguf_pair(key: str, value: str | int | float | bool | list[str] | list[int]) -> bytes:
-    """Writes a key and a value: string, u32, f32, bool, or an array of strings or i32."""
+    """Returns a key and a value: string, u32, f32, bool, or an array of strings or i32."""
     if isinstance(value, list):
         kind = 8 if isinstance(value[0], str) else 5
         items = (gguf_string(v) if isinstance(v, str) else struct.pack("<i", v) for v in value)
@@ -305,7 +305,7 @@ def gguf_pairs(shape: Shape, kind: int) -> dict:
 
 def write_gguf(path: pathlib.Path, shape: Shape, weights: dict[str, np.ndarray],
                kind: int) -> None:
-    """Writes matrices in `kind` (GGML_...) and gains in f32."""
+    """Writes a GGUF file with matrices of type `kind` (GGML_...) and gains in f32."""
     pairs = gguf_pairs(shape, kind)
     tensors = list(gguf_tensors(shape, weights))
     kinds = [kind if value.ndim == 2 else GGML_F32 for _, value in tensors]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what make_model.py writes with readers of its own. Needs numpy; ends with 77 without it."""
+"""Reads the files of make_model.py with independent readers. Exits with status 77 without numpy."""
 import json
 import pathlib
 import struct
@@ -17,12 +17,12 @@ except ImportError:
 import make_model
 from make_model import Shape
 
-# 8 heads share 2 of keys; rows divide into blocks of 32 values.
+# 8 query heads share 2 key/value heads; rows divide into blocks of 32 values.
 SMALL = Shape(hidden=64, layers=2, ffn=96, heads=8, kv_heads=2, vocabulary=300, context=128)
 
 
 class Reader:
-    """Takes values of a GGUF file one after another."""
+    """Reads the values of a GGUF file one after the other."""
     SCALARS = {4: "<I", 5: "<i", 6: "<f", 7: "<?"}
 
     def __init__(self, data: bytes) -> None:
@@ -48,7 +48,7 @@ class Reader:
 
 
 def read_gguf(path: pathlib.Path) -> tuple[dict, dict[str, np.ndarray]]:
-    """Returns the pairs, and the tensors as f32."""
+    """Returns the key/value pairs, and the tensors as f32."""
     reader = Reader(path.read_bytes())
     assert reader.data[:4] == b"GGUF"
     reader.at = 4
@@ -83,7 +83,7 @@ def decoded(data: bytes, dims: list[int], kind: int) -> np.ndarray:
 
 
 def rotated_pairs(weight: np.ndarray, heads: int, interleaved: bool) -> set[tuple[bytes, bytes]]:
-    """Returns which rows of which head RoPE turns with each other."""
+    """Returns the pairs of rows that RoPE rotates with each other, for all heads."""
     per_head = weight.reshape(heads, -1, weight.shape[1])
     half = per_head.shape[1] // 2
     pairs = [(head[2 * i], head[2 * i + 1]) if interleaved else (head[i], head[i + half])
@@ -98,7 +98,7 @@ class MakeModelTest(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.weights = make_model.random_weights(SMALL, seed=3)
 
-    def test_presets_have_the_sizes_they_are_named_for(self) -> None:
+    def test_presets_have_the_sizes_in_their_names(self) -> None:
         for name, shape in make_model.PRESETS.items():
             count = make_model.num_parameters(shape) / 1e6
             self.assertAlmostEqual(count / float(name[:-1]), 1.0, delta=0.08, msg=name)
@@ -135,7 +135,7 @@ class MakeModelTest(unittest.TestCase):
                     raw = (raw.astype(np.uint32) << 16).view(np.float32)
                 self.assertTrue((raw.reshape(entry["shape"]) == self.weights[name]).all())
 
-    def test_gguf_holds_the_weights_with_turned_rows_beside_each_other(self) -> None:
+    def test_gguf_holds_the_weights_with_interleaved_rope_rows(self) -> None:
         for kind, tolerance in ((make_model.GGML_F32, 0.0), (make_model.GGML_BF16, 0.0),
                                 (make_model.GGML_Q8_0, 0.5 / 127 + 2**-11)):
             path = self.folder / "model.gguf"

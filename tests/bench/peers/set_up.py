@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sets the peers up, at the versions of versions.toml, under a work folder.
+"""Sets up the peers in a work folder, at the versions of versions.toml.
 
   WORK/llama.cpp/   libllama, built from source with native flags
-  WORK/llama_bench  this folder's program against it
+  WORK/llama_bench  the program of this folder that measures llama.cpp
   WORK/venv/        PyTorch, Transformers, PEFT and TRL
 
 Usage: set_up.py [--work DIR] [--jobs N] [llama] [python]
 
-What is there already at the pinned version is left as it is.
+Parts that exist already at the pinned version are not changed.
 """
 import argparse
 import hashlib
@@ -26,7 +26,7 @@ LINKED = ["src/libllama.a", "ggml/src/libggml.a", "ggml/src/libggml-cpu.a", "ggm
 
 
 def run(*command: str | pathlib.Path) -> None:
-    """Runs a command at low priority; ends the program if it fails."""
+    """Runs a command at low priority. Ends the program if the command fails."""
     words = [str(word) for word in command]
     print("+", " ".join(words), file=sys.stderr, flush=True)
     if subprocess.call(["nice", "-n", "10", *words]) != 0:
@@ -38,7 +38,7 @@ def is_done(stamp: pathlib.Path, pins: dict) -> bool:
 
 
 def fetch(pins: dict, into: pathlib.Path) -> pathlib.Path:
-    """Downloads and unpacks the source; returns its folder. Refuses another checksum."""
+    """Downloads, checks and unpacks the source. Returns its folder."""
     stem = f"{pins['package'].replace('-', '_')}-{pins['version']}"
     archive = into / f"{stem}.tar.gz"
     if not archive.exists():
@@ -46,7 +46,7 @@ def fetch(pins: dict, into: pathlib.Path) -> pathlib.Path:
             "-d", into, f"{pins['package']}=={pins['version']}")
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != pins["sha256"]:
-        sys.exit(f"set_up: {archive}: sha256 is {found}, pinned is {pins['sha256']}")
+        sys.exit(f"set_up: {archive}: sha256 is {found}, expected {pins['sha256']}")
     source = into / stem / pins["source"]
     if not source.exists():
         with tarfile.open(archive) as packed:
@@ -69,7 +69,7 @@ def set_up_llama(pins: dict, work: pathlib.Path, jobs: int) -> None:
 
 
 def set_up_python(pins: dict, work: pathlib.Path) -> None:
-    """Installs the Python packages into a virtual environment of their own."""
+    """Installs the Python packages into a separate virtual environment."""
     stamp, venv = work / "python.json", work / "venv"
     if is_done(stamp, pins):
         return
@@ -83,12 +83,12 @@ def set_up_python(pins: dict, work: pathlib.Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=pathlib.Path, default=DEFAULT_WORK)
-    parser.add_argument("--jobs", type=int, default=1, help="compilers at a time")
-    parser.add_argument("parts", nargs="*", help="llama, python; without any: both")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel compilers")
+    parser.add_argument("parts", nargs="*", help="llama, python; default: both")
     args = parser.parse_args()
     parts = args.parts or ["llama", "python"]
     if unknown := set(parts) - {"llama", "python"}:
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown part: {', '.join(sorted(unknown))}")
     args.work.mkdir(parents=True, exist_ok=True)
     pins = tomllib.loads((HERE / "versions.toml").read_text())
     if "llama" in parts:

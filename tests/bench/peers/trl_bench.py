@@ -4,12 +4,13 @@
 
 Usage: trl_bench.py MODEL [--dtype f32|bf16|autocast] [--threads N] [--steps N]
 
-A step draws 8 samples of 32 tokens for each of 8 prompts of 16 tokens, rewards them by a rule that
-costs nothing, and updates a LoRA adapter (rank 16, alpha 32, all linear layers) once, without
+A step generates 8 samples of 32 tokens for each of 8 prompts of 16 tokens, scores them with a rule
+of negligible cost, and updates a LoRA adapter (rank 16, alpha 32, all linear layers) once, without
 gradient checkpointing. `autocast` keeps weights in f32 and computes in bf16.
 
-Prints {"what": "first_step"} at the end of the first step, for who watches the time since the
-process started, and a line of figures at the end: seconds of each step but the first, and memory.
+Prints {"what": "first_step"} at the end of the first step, so that the caller can measure the time
+since the start of the process. At the end, prints a line with the seconds of each step except the
+first, and with memory.
 """
 import argparse
 import json
@@ -26,11 +27,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from hf_bench import peak_rss, resident_cuda
 
-PROMPTS, SAMPLES, PROMPT_TOKENS, ANSWER_TOKENS = 8, 8, 16, 32
+PROMPTS, SAMPLES, PROMPT_TOKENS, RESPONSE_TOKENS = 8, 8, 16, 32
 
 
 class StepClock(TrainerCallback):
-    """Notes how long each step took, and says when the first has ended."""
+    """Records how long each step takes, and prints a line at the end of the first one."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -48,7 +49,7 @@ class StepClock(TrainerCallback):
 
 
 def letter_prompts(tokenizer, count: int) -> list[str]:
-    """Returns texts of exactly PROMPT_TOKENS tokens: digits, of which no two merge."""
+    """Returns texts of exactly PROMPT_TOKENS tokens: digits, no two of which merge."""
     texts = ["".join(str((3 * i + n) % 10) + " " for i in range(PROMPT_TOKENS // 2))
              for n in range(count)]
     for text in texts:
@@ -58,7 +59,7 @@ def letter_prompts(tokenizer, count: int) -> list[str]:
 
 
 def reward(completion_ids: list[list[int]], **_: object) -> list[float]:
-    """Gives the share of even ids."""
+    """Returns the fraction of even ids in each response."""
     return [sum(i % 2 == 0 for i in ids) / max(len(ids), 1) for ids in completion_ids]
 
 
@@ -71,9 +72,9 @@ def make_trainer(args: argparse.Namespace, clock: StepClock, folder: str) -> GRP
         fp16=False, gradient_checkpointing=False, report_to="none", save_strategy="no",
         logging_strategy="no", disable_tqdm=True, seed=0, learning_rate=1e-4,
         per_device_train_batch_size=PROMPTS * SAMPLES, gradient_accumulation_steps=1,
-        num_generations=SAMPLES, max_completion_length=ANSWER_TOKENS, temperature=1.0, beta=0.0,
-        # Random weights would end an answer now and then.
-        generation_kwargs={"min_new_tokens": ANSWER_TOKENS})
+        num_generations=SAMPLES, max_completion_length=RESPONSE_TOKENS, temperature=1.0, beta=0.0,
+        # Random weights would occasionally end a response early.
+        generation_kwargs={"min_new_tokens": RESPONSE_TOKENS})
     return GRPOTrainer(
         model=LlamaForCausalLM.from_pretrained(path, dtype=dtype), reward_funcs=reward, args=config,
         train_dataset=Dataset.from_dict({"prompt": letter_prompts(tokenizer, PROMPTS)}),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every chat template case of the fixtures, exactly.
+// Every chat template case of the fixtures must match exactly.
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -27,7 +27,7 @@ std::string read_all(const std::filesystem::path& path) {
   return text.str();
 }
 
-// The request of a case, as `tidemill template` would read it.
+// Returns the request of a case in the format of `tidemill template`.
 std::string request_of(const Json& item) {
   Json request = item.at("flags");
   for (const char* key : {"messages", "tools", "now", "bos_token", "eos_token", "pad_token"}) {
@@ -73,7 +73,7 @@ private:
     return templates_.emplace(name, std::move(parsed).value()).first->second;
   }
 
-  // What raise_exception says must match exactly; of other errors, that there is one.
+  // The message of raise_exception must match exactly. Other errors only have to occur.
   static void check_error(const std::string& expected, const std::string& message) {
     const std::string raised = "TemplateError: ";
     const std::size_t colon = message.find(": ");
@@ -122,8 +122,8 @@ TEST_F(ChatGolden, AllCasesMatch) {
   EXPECT_EQ(counts.size(), 5U);
 }
 
-// The template inside a model's tokenizer_config.json is the beacon template.
-TEST(ChatTemplateOfModel, IsReadFromBothPlaces) {
+// Templates are read from tokenizer_config.json (the beacon template) and from chat_template.jinja.
+TEST(ChatTemplateOfModel, IsReadFromBothFiles) {
   const auto models = kFolder.parent_path() / "models";
   for (const char* name : {"qwen2-tiny", "qwen3-tiny", "llama-tiny"}) {
     const auto tokenizer = Tokenizer::load(models / name);

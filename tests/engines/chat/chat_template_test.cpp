@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Templates that fail or go on for ever, requests that are none, and what happens around rendering.
+// Templates that fail or never end, invalid requests, and the steps before and after rendering.
 #include "engines/chat/chat_template.hpp"
 
 #include <gmock/gmock.h>
@@ -34,9 +34,9 @@ std::string failure_of(std::string_view source, std::string_view request = kOneM
   return result.status().message();
 }
 
-TEST(ChatTemplate, BadTemplatesNameTheirLine) {
+TEST(ChatTemplate, ErrorsNameTheLine) {
   const std::vector<std::pair<const char*, const char*>> templates = {
-      // They cannot be parsed.
+      // Templates that cannot be parsed.
       {"a\n{{ x", "line 2: unexpected end of template, expected '}}'"},
       {"{% if x\n", "line 1: unexpected end of template, expected '%}'"},
       {"\n{# never closed", "line 2: missing end of comment tag"},
@@ -47,21 +47,22 @@ TEST(ChatTemplate, BadTemplatesNameTheirLine) {
       {"{% include 'x' %}", "line 1: unknown tag 'include'"},
       {"{{ x | nosuch }}", "line 1: no filter named 'nosuch'"},
       {"\n{{ x is nosuch }}", "line 2: no test named 'nosuch'"},
-      {"{{ 'abc }}", "line 1: a string is not closed"},
+      {"{{ 'abc }}", "line 1: unterminated string"},
       {"{{ (1, 2] }}", "line 1: unexpected ']', expected ')'"},
       {"{{ 1 +\n }}", "line 2: unexpected '}}'"},
       {"{{ a b }}", "line 1: expected '}}', got 'b'"},
       {"{{ a ? b }}", "line 1: unexpected character '?'"},
-      {"{{ 99999999999999999999 }}", "line 1: integer 99999999999999999999 does not fit 64 bits"},
+      {"{{ 99999999999999999999 }}",
+       "line 1: integer 99999999999999999999 does not fit in 64 bits"},
       {"{% set true = 1 %}", "line 1: can't assign to 'true'"},
       {"{% break %}", "line 1: 'break' outside a loop"},
       {"{% for i in x %}{% generation %}{% continue %}{% endgeneration %}{% endfor %}",
        "line 1: 'continue' outside a loop"},
       {"{% macro m(a=1, b) %}{% endmacro %}",
-       "line 1: a parameter without default follows one with a default"},
-      {"{{ f(a=1, 2) }}", "line 1: a positional argument after named ones"},
+       "line 1: a parameter without a default follows one with a default"},
+      {"{{ f(a=1, 2) }}", "line 1: positional argument follows keyword argument"},
       {"a\xFF", "line 1: not valid UTF-8"},
-      // They fail while rendering.
+      // Templates that fail during rendering.
       {"\n{{ raise_exception('no system role') }}", "line 2: no system role"},
       {"{{ nothing.at.all }}", "line 1: 'nothing' is undefined"},
       {"\n{{ messages[0].name.first }}", "line 2: 'dict object' has no attribute 'name'"},
@@ -69,15 +70,15 @@ TEST(ChatTemplate, BadTemplatesNameTheirLine) {
        "line 2: can only concatenate str (not \"int\") to str"},
       {"{{ messages.append(1) }}", "line 1: 'list object' has no attribute 'append'"},
       {"{{ 1 / 0 }}", "line 1: division by zero"},
-      {"{{ 9223372036854775807 + 1 }}", "line 1: an integer result does not fit 64 bits"},
+      {"{{ 9223372036854775807 + 1 }}", "line 1: an integer result does not fit in 64 bits"},
       {"{{ messages | tojson(indent='a', separators=1) }}", "line 1: 'int' object is not iterable"},
       {"{% for a, b in [[1]] %}{% endfor %}",
        "line 1: not enough values to unpack (expected 2, got 1)"},
       {"{% macro m(a) %}{% endmacro %}\n{{ m(1, 2) }}",
        "line 2: macro 'm' takes not more than 1 argument(s)"},
-      {"{{ strftime_now('%d') }}", "line 1: strftime_now: the request names no time"},
+      {"{{ strftime_now('%d') }}", "line 1: strftime_now: the request has no time (now)"},
       {"{% set ns = namespace() %}{% set ns.__x = 1 %}",
-       "line 1: attributes of a namespace are names that do not begin with _"},
+       "line 1: namespace attributes must be names that do not begin with _"},
       {"{% set messages.x = 1 %}", "line 1: cannot assign attribute on non-namespace object"},
       {"{% set ns = namespace() %}{% set ns.self = ns %}",
        "line 1: a namespace cannot hold namespaces, macros or loops"},
@@ -87,8 +88,8 @@ TEST(ChatTemplate, BadTemplatesNameTheirLine) {
   }
 }
 
-// Each of these would take the machine, or the stack, if nothing stopped it.
-TEST(ChatTemplate, HostileTemplatesReachABound) {
+// Without limits, each of these templates would exhaust time, memory or the stack.
+TEST(ChatTemplate, HostileTemplatesHitALimit) {
   const auto repeated = [](const std::string& text, int count) {
     std::string out;
     for (int i = 0; i < count; ++i) out += text;
@@ -100,8 +101,8 @@ TEST(ChatTemplate, HostileTemplatesReachABound) {
       {"{{ range(1000000) }}", "line 1: a range of more than 100000 items"},
       {"\n{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
        "line 2: evaluation nested deeper than 500"},
-      {"{{ 'a' * 1000000000 }}", "line 1: a repetition of 1000000000 times"},
-      {"{{ [0] * 1000000000 }}", "line 1: a repetition of 1000000000 times"},
+      {"{{ 'a' * 1000000000 }}", "line 1: repeating a value 1000000000 times"},
+      {"{{ [0] * 1000000000 }}", "line 1: repeating a value 1000000000 times"},
       {"{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(64) %}"
        "{% set ns.s = ns.s + ns.s %}{% endfor %}",
        "line 1: more than 268435456 bytes of values"},
@@ -117,25 +118,26 @@ TEST(ChatTemplate, HostileTemplatesReachABound) {
       {"{% set s = 'a' * 1000000 %}{% for i in range(100000) %}{% set n = s | length %}{% endfor "
        "%}",
        "line 1: more than 1073741824 bytes of work"},
-      {"{{ '%999999999d' | format(1) }}", "line 1: a width in a format is too large"},
+      {"{{ '%999999999d' | format(1) }}", "line 1: a format width is too large"},
       {"{{ 'a'.center(9999999999) }}", "line 1: more than 268435456 bytes of values"},
       {"{% set ns = namespace(l=[]) %}{% for i in range(300) %}{% set ns.l = [ns.l] %}{% endfor %}",
        "line 1: values nested deeper than 200"},
-      {"{{ 2 ** 63 }}", "line 1: an integer result does not fit 64 bits"},
+      {"{{ 2 ** 63 }}", "line 1: an integer result does not fit in 64 bits"},
       {"{{ " + repeated("(", 100) + "1" + repeated(")", 100) + " }}",
        "line 1: expressions nested deeper than 60"},
       {"{{ " + repeated("[", 100000), "line 1: unexpected end of template, expected '}}'"},
       {"{{ " + repeated("[", 100000) + repeated("]", 100000) + " }}",
        "line 1: expressions nested deeper than 60"},
-      {"{{ 1" + repeated(" + 1", 100000) + " }}", "line 1: an expression of more than 200 levels"},
-      {"{{ x" + repeated(".x", 100000) + " }}", "line 1: an expression of more than 200 levels"},
+      {"{{ 1" + repeated(" + 1", 100000) + " }}", "line 1: expression tree deeper than 200 levels"},
+      {"{{ x" + repeated(".x", 100000) + " }}", "line 1: expression tree deeper than 200 levels"},
       {"{{ x" + repeated(" | trim", 100000) + " }}",
-       "line 1: an expression of more than 200 levels"},
-      {"{{ " + repeated("not ", 100000) + "1 }}", "line 1: 'not' nested too deep"},
-      {"{{ " + repeated("-", 3) + repeated(" -", 100000) + "1 }}", "line 1: signs nested too deep"},
+       "line 1: expression tree deeper than 200 levels"},
+      {"{{ " + repeated("not ", 100000) + "1 }}", "line 1: 'not' nested too deeply"},
+      {"{{ " + repeated("-", 3) + repeated(" -", 100000) + "1 }}",
+       "line 1: signs nested too deeply"},
       {repeated("{% if 1 %}", 10000), "line 1: tags nested deeper than 100"},
       {std::string(ChatTemplate::kMaxBytes + 1, 'a'),
-       "line 1: a template of more than 1048576 bytes"},
+       "line 1: the template is larger than 1048576 bytes"},
   };
   for (const auto& [source, message] : templates) {
     EXPECT_EQ(failure_of(source), message) << source.substr(0, 100);
@@ -144,26 +146,26 @@ TEST(ChatTemplate, HostileTemplatesReachABound) {
 
 TEST(ChatTemplate, RequestsAreChecked) {
   const std::vector<std::pair<const char*, const char*>> requests = {
-      {"[]", "a request should be an object"},
+      {"[]", "the request must be a JSON object"},
       {"{", "not JSON at byte 2"},
-      {R"({"a": 1, "a": 2})", "key \"a\" comes twice in one object"},
+      {R"({"a": 1, "a": 2})", "key \"a\" appears twice in one object"},
       {R"({"messages": [], "x": 18446744073709551616})",
-       "integer 18446744073709551616 does not fit 64 bits"},
+       "integer 18446744073709551616 does not fit in 64 bits"},
       {R"({"messages": [], "x": 9223372036854775808})",
-       "integer 9223372036854775808 does not fit 64 bits"},
-      {R"({})", "messages: should be a list of at least one message"},
-      {R"({"messages": []})", "messages: should be a list of at least one message"},
-      {R"({"messages": "hi"})", "messages: should be a list of at least one message"},
-      {R"({"messages": [{}, 1]})", "messages[1]: should be an object"},
-      {R"({"messages": [{}], "now": 5})", "now: should be a string"},
+       "integer 9223372036854775808 does not fit in 64 bits"},
+      {R"({})", "messages: must be a non-empty list of messages"},
+      {R"({"messages": []})", "messages: must be a non-empty list of messages"},
+      {R"({"messages": "hi"})", "messages: must be a non-empty list of messages"},
+      {R"({"messages": [{}, 1]})", "messages[1]: must be an object"},
+      {R"({"messages": [{}], "now": 5})", "now: must be a string"},
       {R"({"messages": [{}], "add_generation_prompt": 1})",
-       "add_generation_prompt: should be true or false"},
+       "add_generation_prompt: must be true or false"},
       {R"({"messages": [{}], "add_generation_prompt": true, "continue_final_message": true})",
-       "continue_final_message: cannot go with add_generation_prompt"},
+       "continue_final_message: cannot be combined with add_generation_prompt"},
       {R"({"messages": [{}], "continue_final_message": true})",
        "continue_final_message: the last message has no text to continue"},
       {R"({"messages": [{"content": "x"}], "continue_final_message": true})",
-       "continue_final_message: the template does not show the whole last message"},
+       "continue_final_message: the template does not render the whole last message"},
       {R"({"messages": [{"content": "x"}], "now": "yesterday"})",
        "line 1: strftime_now: 'yesterday' is not a time like 2026-01-31T12:00:00"},
       {R"({"messages": [{"content": "x"}], "now": "2023-02-29T00:00:00"})",
@@ -220,7 +222,7 @@ TEST(ChatTemplate, GenerationSpansCountCodePoints) {
 }
 
 TEST(GenerationMask, MarksEveryTokenThatOverlaps) {
-  // Two tokens for each half of a two-byte character cover the whole of it.
+  // Each token of half a two-byte character covers the whole character.
   const Encoding encoding = {{1, 2, 3, 4, 5}, {{0, 0}, {0, 1}, {1, 3}, {1, 3}, {3, 5}}};
   const std::vector<CodePointSpan> spans = {{1, 2}};
   EXPECT_THAT(generation_mask("a\u00E9bc", spans, encoding), ElementsAre(0, 0, 1, 1, 0));

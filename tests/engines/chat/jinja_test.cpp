@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Templates small and odd, with the texts that Jinja itself renders (see make_jinja_cases.py).
+// Small and unusual templates, with the texts that Jinja itself renders (see make_jinja_cases.py).
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Renders the templates of jinja_cases.json again with Jinja 3.1.6 and Python 3.11 and rewrites it.
+"""Renders the templates in jinja_cases.json with Jinja 3.1.6 and Python 3.11 and rewrites the file.
 
-Not needed to build or test: it documents where the expected texts come from. A text of null means
-that the template fails.
+The build and the tests do not need it. It documents where the expected texts come from. A text of
+null means that the template fails.
 """
 import copy
 import datetime
@@ -17,7 +17,7 @@ PATH = pathlib.Path(__file__).with_name("jinja_cases.json")
 
 
 def environment(now):
-    """The environment that transformers renders chat templates in, without generation blocks."""
+    """Returns the environment of transformers for chat templates, without generation blocks."""
     result = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
 

@@ -12,7 +12,7 @@
 namespace tidemill::engines {
 namespace {
 
-// A tree of control groups, and what the process is told of its own.
+// A tree of control groups, and the file that names those of the process.
 class ControlGroups : public ::testing::Test {
 protected:
   void own(const std::string& lines) { write("cgroup", lines); }
@@ -37,14 +37,14 @@ TEST_F(ControlGroups, NoFilesAreNoLimit) {
   EXPECT_EQ(quota(), 0);
 }
 
-TEST_F(ControlGroups, TheOwnGroupOfVersion2) {
+TEST_F(ControlGroups, ReadsTheOwnGroupOfVersion2) {
   own("0::/a/b\n");
   write("fs/a/b/cpu.max", "300000 100000\n");
   EXPECT_EQ(quota(), 3);
   EXPECT_TRUE(group_quota(files()).source.ends_with("fs/a/b/cpu.max"));
 }
 
-TEST_F(ControlGroups, TheLeastOfAllAncestorsCounts) {
+TEST_F(ControlGroups, TheLowestQuotaOfAllAncestorsCounts) {
   own("0::/a/b/c\n");
   write("fs/a/b/c/cpu.max", "max 100000\n");
   write("fs/a/b/cpu.max", "800000 100000\n");
@@ -62,7 +62,7 @@ TEST_F(ControlGroups, OtherGroupsDoNotCount) {
   EXPECT_EQ(quota(), 0);
 }
 
-TEST_F(ControlGroups, PartsOfACoreAreRoundedUp) {
+TEST_F(ControlGroups, FractionsOfACoreAreRoundedUp) {
   own("0::/a\n");
   write("fs/a/cpu.max", "150000 100000\n");
   EXPECT_EQ(quota(), 2);
@@ -72,7 +72,7 @@ TEST_F(ControlGroups, PartsOfACoreAreRoundedUp) {
   EXPECT_EQ(quota(), 2);
 }
 
-TEST_F(ControlGroups, Version1) {
+TEST_F(ControlGroups, ReadsVersion1) {
   own("12:memory:/a\n5:cpu,cpuacct:/a/b\n1:name=systemd:/a\n");
   write("fs/cpu,cpuacct/a/b/cpu.cfs_quota_us", "-1\n");
   write("fs/cpu,cpuacct/a/b/cpu.cfs_period_us", "100000\n");
@@ -82,15 +82,15 @@ TEST_F(ControlGroups, Version1) {
   EXPECT_EQ(quota(), 4);
 }
 
-TEST_F(ControlGroups, Version1MountedByTheControllersOwnName) {
+TEST_F(ControlGroups, ReadsVersion1MountedUnderTheNameOfTheController) {
   own("5:cpuacct,cpu:/docker/1234\n0::/docker/1234\n");
-  // In the container its group is the root of the mount.
+  // In a container, its group is the root of the mount.
   write("fs/cpu/cpu.cfs_quota_us", "200000\n");
   write("fs/cpu/cpu.cfs_period_us", "100000\n");
   EXPECT_EQ(quota(), 2);
 }
 
-TEST_F(ControlGroups, TheControllerCpusetHasNoQuota) {
+TEST_F(ControlGroups, TheCpusetControllerHasNoQuota) {
   own("5:cpuset,cpuacct:/a\n");
   write("fs/cpu/a/cpu.cfs_quota_us", "200000\n");
   write("fs/cpu/a/cpu.cfs_period_us", "100000\n");
@@ -111,8 +111,8 @@ TEST_F(ControlGroups, BrokenFilesAreNoLimit) {
   }
 }
 
-// As a process sees it whose group lies outside the tree that its namespace shows.
-TEST_F(ControlGroups, AGroupOutsideTheTreeIsNotLookedUp) {
+// What a process sees if its group is outside the tree that its namespace shows.
+TEST_F(ControlGroups, AGroupOutsideTheTreeIsNotRead) {
   own("0::/../a\n");
   write("a/cpu.max", "100000 100000\n");
   EXPECT_EQ(quota(), 0);
@@ -120,7 +120,7 @@ TEST_F(ControlGroups, AGroupOutsideTheTreeIsNotLookedUp) {
   EXPECT_EQ(quota(), 3);
 }
 
-TEST_F(ControlGroups, TheLesserOfMaskAndQuotaIsUsable) {
+TEST_F(ControlGroups, UsableCoresAreTheSmallerOfMaskAndQuota) {
   cpu_set_t before;
   ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
   const int cores = CPU_COUNT(&before);
@@ -141,17 +141,17 @@ TEST_F(ControlGroups, TheLesserOfMaskAndQuotaIsUsable) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
   write("fs/a/cpu.max", "800000 100000\n");
   EXPECT_EQ(usable_cores(files()).cores, 1);
-  EXPECT_EQ(usable_cores(files()).source, "its affinity mask");
+  EXPECT_EQ(usable_cores(files()).source, "CPU affinity mask");
   EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
-TEST(TooManyThreads, AreOneLineThatSaysWhy) {
+TEST(TooManyThreads, GiveOneLineThatSaysWhy) {
   EXPECT_EQ(too_many_threads(0, {2, "x"}), "");
   EXPECT_EQ(too_many_threads(2, {2, "x"}), "");
   EXPECT_EQ(too_many_threads(3, {2, "/sys/fs/cgroup/a/cpu.max"}),
-            "3 are asked for, and the process may use 2 cores (/sys/fs/cgroup/a/cpu.max): threads "
-            "that wait for each other are slower than fewer");
-  EXPECT_EQ(too_many_threads(2, {1, "its affinity mask"}).find('\n'), std::string::npos);
+            "3 threads exceed the 2 cores that this process may use (/sys/fs/cgroup/a/cpu.max); "
+            "fewer threads would be faster");
+  EXPECT_EQ(too_many_threads(2, {1, "CPU affinity mask"}).find('\n'), std::string::npos);
 }
 
 }  // namespace

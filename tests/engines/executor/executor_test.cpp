@@ -9,10 +9,10 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr std::int64_t kRolloutTokens = 64;  // of an iteration: one of each sequence
-constexpr std::int64_t kTrainTokens = 1024;  // of a micro-batch
+constexpr std::int64_t kRolloutTokens = 64;  // per iteration: one per sequence
+constexpr std::int64_t kTrainTokens = 1024;  // per micro-batch
 
-// Views that have work for some iterations, and write down when they were stepped.
+// Views that have work for a given number of iterations and record the order of their steps.
 class CountingRollout final : public RolloutEngine {
 public:
   CountingRollout(std::string& order, std::int64_t iterations) : work(iterations), order_(order) {}
@@ -65,49 +65,49 @@ private:
   std::string& order_;
 };
 
-// Returns the order of `iterations` iterations, 'r' and 't', while there is work.
+// Runs up to `iterations` iterations and returns their order as 'r' and 't'.
 std::string order_of(const ExecutorOptions& options, std::int64_t rollout, std::int64_t train,
                      int iterations) {
   std::string order;
-  CountingRollout rolls(order, rollout);
-  CountingTrain trains(order, train);
-  Executor executor(&rolls, &trains, options);
+  CountingRollout rollout_engine(order, rollout);
+  CountingTrain train_engine(order, train);
+  Executor executor(&rollout_engine, &train_engine, options);
   for (int i = 0; i < iterations && executor.has_work(); ++i) {
     EXPECT_TRUE(executor.iterate().ok());
   }
   return order;
 }
 
-// Tokens of rollout for each token of training.
-double shares(const std::string& order) {
+// Returns the number of rollout tokens per training token.
+double token_ratio(const std::string& order) {
   const auto of = [&](char view) { return static_cast<double>(std::ranges::count(order, view)); };
   return of('r') * kRolloutTokens / (of('t') * kTrainTokens);
 }
 
-TEST(Executor, WhoeverHasWorkAloneGetsAllIterations) {
+TEST(Executor, TheOnlyViewWithWorkGetsAllIterations) {
   EXPECT_EQ(order_of({}, 3, 0, 9), "rrr");
   EXPECT_EQ(order_of({}, 0, 3, 9), "ttt");
 }
 
 TEST(Executor, WeightsAreSharesOfTokensWhileBothHaveWork) {
-  constexpr std::int64_t kMuch = 1'000'000;
+  constexpr std::int64_t kPlenty = 1'000'000;
   for (const auto& [rollout, train] :
        {std::pair{1.0, 1.0}, {3.0, 1.0}, {1.0, 4.0}, {0.5, 0.25}, {1e6, 1e5}}) {
     ExecutorOptions options;
     options.rollout_weight = rollout;
     options.train_weight = train;
-    const std::string order = order_of(options, kMuch, kMuch, 20000);
-    EXPECT_NEAR(shares(order) / (rollout / train), 1.0, 0.01) << rollout << " : " << train;
+    const std::string order = order_of(options, kPlenty, kPlenty, 20000);
+    EXPECT_NEAR(token_ratio(order) / (rollout / train), 1.0, 0.01) << rollout << " : " << train;
   }
 }
 
 TEST(Executor, SharesInterleaveInsteadOfTakingLongTurns) {
   const std::string order = order_of({}, 1000, 1000, 500);
   EXPECT_EQ(order.find("tt"), std::string::npos);
-  EXPECT_EQ(order.find(std::string(17, 'r')), std::string::npos);  // 16 of 64 tokens make 1,024
+  EXPECT_EQ(order.find(std::string(17, 'r')), std::string::npos);  // 16 * 64 tokens are 1,024
 }
 
-TEST(Executor, PriorityLetsOneViewRunDryFirst) {
+TEST(Executor, PrecedenceRunsOneViewUntilItHasNoWork) {
   ExecutorOptions options;
   options.precedence = Precedence::kRollout;
   EXPECT_EQ(order_of(options, 40, 2, 100), std::string(40, 'r') + "tt");
@@ -115,15 +115,15 @@ TEST(Executor, PriorityLetsOneViewRunDryFirst) {
   EXPECT_EQ(order_of(options, 2, 40, 100), std::string(40, 't') + "rr");
 }
 
-TEST(Executor, WhatOneViewDidAloneIsNotHeldAgainstIt) {
+TEST(Executor, WhatAViewDoesAloneAddsNoDebt) {
   std::string order;
-  CountingRollout rolls(order, 1000);
-  CountingTrain trains(order, 0);
-  Executor executor(&rolls, &trains, {});
+  CountingRollout rollout_engine(order, 1000);
+  CountingTrain train_engine(order, 0);
+  Executor executor(&rollout_engine, &train_engine, {});
   for (int i = 0; i < 500; ++i) {
     ASSERT_TRUE(executor.iterate().ok());
   }
-  trains.work = 100;
+  train_engine.work = 100;
   order.clear();
   for (int i = 0; i < 100; ++i) {
     ASSERT_TRUE(executor.iterate().ok());

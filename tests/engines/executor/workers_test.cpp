@@ -51,7 +51,7 @@ TEST(Workers, RangesCoverEverythingOnceInWholeGrains) {
   }
 }
 
-TEST(Workers, ALoopShorterThanAGrainStaysOnTheCaller) {
+TEST(Workers, ALoopOfOneGrainStaysOnTheCaller) {
   Workers workers(3);
   const auto caller = std::this_thread::get_id();
   workers.parallel_for(8, 8, [&](std::int64_t begin, std::int64_t end) {
@@ -61,20 +61,20 @@ TEST(Workers, ALoopShorterThanAGrainStaysOnTheCaller) {
   });
 }
 
-TEST(Workers, ManyLoopsInARowAndAfterSleep) {
+TEST(Workers, RunsManyLoopsInARowAndAfterASleep) {
   Workers workers(3);
   std::atomic<std::int64_t> sum{0};
   const auto add = [&](std::int64_t begin, std::int64_t end) { sum += end - begin; };
   for (int i = 0; i < 20000; ++i) {
     workers.parallel_for(9, 1, add);
   }
-  // Long past the spinning, so that the helpers sleep and must be woken.
+  // Long enough for the helpers to stop spinning and sleep, so that they must be woken.
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   workers.parallel_for(9, 1, add);
   EXPECT_EQ(sum.load(), 20001 * 9);
 }
 
-TEST(Workers, CallersMayChange) {
+TEST(Workers, DifferentThreadsMayCall) {
   Workers workers(2);
   std::atomic<std::int64_t> sum{0};
   for (int i = 0; i < 10; ++i) {
@@ -86,7 +86,7 @@ TEST(Workers, CallersMayChange) {
   EXPECT_EQ(sum.load(), 100);
 }
 
-// The device's threads are its workers, and nothing that computes starts others.
+// The only threads of a device are its workers: operations start no others.
 TEST(Workers, OperationsStartNoThread) {
   const std::ptrdiff_t before = process_threads();
   {

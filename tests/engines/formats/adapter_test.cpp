@@ -71,7 +71,7 @@ TEST(Adapter, EveryFixtureResolvesToTheTensorsOfItsFile) {
   int num_adapters = 0;
   for (const std::string& name : adapter_names()) {
     const AdapterFiles adapter = adapter_of(name);  // checks names and shapes against the file
-    // golden.json lists the tensors as PEFT's own writer saw them.
+    // golden.json lists the tensors that PEFT's own writer saved.
     const Json golden = golden_of(name);
     const Json::Object& listed = *golden.find("adapter_tensors")->if_object();
     const TensorShapes expected =
@@ -116,7 +116,7 @@ TEST(Adapter, RanksAndScalesFollowThePatterns) {
   }
 }
 
-TEST(Adapter, SelectsTheRightModules) {
+TEST(Adapter, SelectsTheExpectedModules) {
   EXPECT_THAT(paths(adapter_of("lora-layers").modules),
               ElementsAre("model.layers.1.self_attn.v_proj", "model.layers.1.mlp.up_proj"));
   EXPECT_THAT(paths(adapter_of("lora-regex").modules),
@@ -135,7 +135,7 @@ TEST(Adapter, SelectsTheRightModules) {
   EXPECT_FALSE(module_at(ia3, "model.layers.0.self_attn.k_proj").scales_input);
 }
 
-TEST(Adapter, ConfigsSurviveWritingAndReading) {
+TEST(Adapter, ConfigsRoundTrip) {
   int num_adapters = 0;
   for (const std::string& name : adapter_names()) {
     const AdapterConfig config =
@@ -158,7 +158,7 @@ TEST(Adapter, ConfigsSurviveWritingAndReading) {
   EXPECT_EQ(parse_adapter_config(adapter_config_text(config), "again").value(), config);
 }
 
-TEST(Adapter, DirectoriesSurviveWritingAndReading) {
+TEST(Adapter, DirectoriesRoundTrip) {
   const test::TemporaryDirectory directory;
   PosixFileSystem files;
   int num_adapters = 0;
@@ -181,7 +181,7 @@ TEST(Adapter, DirectoriesSurviveWritingAndReading) {
   EXPECT_EQ(num_adapters, kNumAdapters);
 }
 
-TEST(Adapter, RefusesToWriteOtherTensors) {
+TEST(Adapter, RefusesToWriteUnexpectedTensors) {
   const test::TemporaryDirectory directory;
   PosixFileSystem files;
   AdapterFiles adapter = adapter_of("lora-qv");
@@ -193,7 +193,7 @@ TEST(Adapter, RefusesToWriteOtherTensors) {
   EXPECT_FALSE(std::filesystem::exists(directory.path() / "a"));
 }
 
-// How PEFT chooses modules, on a Llama of three layers.
+// Selects modules of a Llama model with three layers by the rules of PEFT.
 class Resolve : public ::testing::Test {
 protected:
   std::vector<std::string> selected(const std::string& fields) {
@@ -218,11 +218,11 @@ TEST_F(Resolve, NamesMatchWholeComponents) {
   EXPECT_THAT(selected(R"("target_modules":["lm_head"])"), ElementsAre("lm_head"));
 }
 
-TEST_F(Resolve, AbsentTargetsAreTheReferencesDefault) {
+TEST_F(Resolve, AbsentTargetsUseTheDefaultOfPeft) {
   EXPECT_EQ(selected(R"("r":4)").size(), 6U);
 }
 
-TEST_F(Resolve, AllLinearLeavesOutTheHead) {
+TEST_F(Resolve, AllLinearExcludesTheHead) {
   const auto all = selected(R"("target_modules":"all-linear")");
   EXPECT_EQ(all.size(), 21U);
   EXPECT_THAT(all, ::testing::Not(::testing::Contains("lm_head")));
@@ -237,7 +237,7 @@ TEST_F(Resolve, PatternsMustMatchTheWholePath) {
               UnorderedElementsAre(layer(0, "mlp.up_proj"), "lm_head"));
 }
 
-TEST_F(Resolve, LayersRestrictSuffixes) {
+TEST_F(Resolve, LayersToTransformRestrictsSuffixes) {
   EXPECT_THAT(selected(R"("target_modules":["q_proj"],"layers_to_transform":[0,2])"),
               ElementsAre(layer(0, "self_attn.q_proj"), layer(2, "self_attn.q_proj")));
   EXPECT_THAT(selected(R"("target_modules":["q_proj"],"layers_to_transform":1,
@@ -245,7 +245,7 @@ TEST_F(Resolve, LayersRestrictSuffixes) {
               ElementsAre(layer(1, "self_attn.q_proj")));
 }
 
-TEST_F(Resolve, WholePathsIgnoreTheLayers) {
+TEST_F(Resolve, WholePathsIgnoreLayersToTransform) {
   EXPECT_THAT(selected(R"("target_modules":["q_proj","model.layers.2.mlp.up_proj"],
                           "layers_to_transform":[0])"),
               ElementsAre(layer(0, "self_attn.q_proj"), layer(2, "mlp.up_proj")));
@@ -309,7 +309,7 @@ TEST(AdapterConfig, RefusesNamingFileAndField) {
       {R"("peft_type":"LORA","target_modules":[1])", "target_modules: must be a list of strings"},
       {R"("peft_type":"LORA","target_modules":{})", "target_modules: must be a list of strings"},
       {R"("peft_type":"LORA","exclude_modules":"all-linear")",
-       "exclude_modules: \"all-linear\" would leave nothing"},
+       "exclude_modules: \"all-linear\" would exclude every linear layer"},
       {R"("peft_type":"LORA","rank_pattern":[])", "rank_pattern: must be a JSON object"},
       {R"("peft_type":"LORA","rank_pattern":{"q_proj":0})",
        "rank_pattern.q_proj: must be an integer from 1"},
@@ -331,11 +331,11 @@ TEST(AdapterConfig, RefusesNamingFileAndField) {
       {R"("peft_type":"LORA","use_qalora":true)", "use_qalora: not supported"},
       {R"("peft_type":"LORA","ensure_weight_tying":true)", "ensure_weight_tying: not supported"},
       {R"("peft_type":"IA3")", "target_modules: missing"},
-      // refused when applied to a model
+      // refused only when applied to a model
       {R"("peft_type":"LORA","target_modules":["nothing"])",
-       "target_modules: select no module of this model"},
+       "target_modules: match no module of this model"},
       {R"("peft_type":"LORA","target_modules":[])",
-       "target_modules: select no module of this model"},
+       "target_modules: match no module of this model"},
       {R"("peft_type":"LORA","target_modules":".*(q_proj")",
        "target_modules: bad pattern \".*(q_proj\" at offset 9"},
       {R"("peft_type":"LORA","exclude_modules":"[")", "exclude_modules: bad pattern \"[\""},
@@ -377,7 +377,7 @@ TEST(AdapterConfig, IgnoresUnknownAndEmptyFields) {
 TEST(Adapter, RefusesBadDirectories) {
   struct Case {
     const char* name;
-    std::function<void(const std::filesystem::path&, TensorMap&)> spoil;
+    std::function<void(const std::filesystem::path&, TensorMap&)> damage;
     const char* message;
   };
   const std::string q = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
@@ -419,7 +419,7 @@ TEST(Adapter, RefusesBadDirectories) {
     const auto path = directory.path() / "a";
     ASSERT_TRUE(write_adapter(files, path, adapter.config, model, adapter.tensors).ok());
     TensorMap tensors = adapter.tensors;
-    c.spoil(path, tensors);
+    c.damage(path, tensors);
     if (!tensors.empty()) {
       ASSERT_TRUE(write_tensor_file(files, path / "adapter_model.safetensors", tensors).ok());
     }
@@ -428,7 +428,7 @@ TEST(Adapter, RefusesBadDirectories) {
     EXPECT_THAT(status.message(), StartsWith(path.string())) << c.name;
     EXPECT_THAT(status.message(), HasSubstr(c.message)) << c.name;
   }
-  // The right adapter on another model.
+  // A valid adapter with another model.
   const ModelConfig other = base_of("lora-bf16-base");
   EXPECT_THAT(open_adapter(kEngine / "adapters/lora-qv", other).status().message(),
               HasSubstr("adapter_model.safetensors: tensor"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models in GGUF files: the same config and tensors as from Hugging Face's layout, what is refused,
-// and weights that are not finite in both.
+// Models in GGUF files: they have the same config and tensors as in Hugging Face's layout, bad ones
+// are refused, and weights that are not finite are refused in both formats.
 #include "engines/formats/gguf_model.hpp"
 
 #include <fstream>
@@ -29,7 +29,7 @@ using ::testing::StartsWith;
 const std::filesystem::path kModels = TIDEMILL_TEST_DIR "/golden/engine/models";
 
 class GgufModelTest : public ::testing::Test {
-public:  // the tables below spoil files through it
+public:  // the test tables below use it to write bad files
   std::filesystem::path at(const std::string& name) { return directory_.path() / name; }
   std::filesystem::path write(const std::string& name, const std::string& bytes) {
     std::filesystem::create_directories(at(name).parent_path());
@@ -41,7 +41,7 @@ public:  // the tables below spoil files through it
   test::TemporaryDirectory directory_{test::memory_directory_path()};
 };
 
-// Returns `tensors` in `dtype`, vectors in float32, as converters write them.
+// Returns `tensors` as converters write them: matrices in `dtype`, vectors in float32.
 TensorMap matrices_in(const TensorMap& tensors, DType dtype) {
   TensorMap out;
   for (const auto& [name, tensor] : tensors) {
@@ -50,14 +50,15 @@ TensorMap matrices_in(const TensorMap& tensors, DType dtype) {
     } else if (dtype != DType::kBlockI8) {
       out[name] = to_float_type(tensor, dtype);
     } else {
-      const auto blocks = quantize_blocks(tensor, name);  // else as it was: rows of 48
+      const auto blocks = quantize_blocks(tensor, name);  // fails for rows of 48
       out[name] = blocks.ok() ? blocks.value() : tensor;
     }
   }
   return out;
 }
 
-// A llama with a bias on every layer and heads of 32: every tensor can be of blocks.
+// Returns the config of a llama model with biases on every layer and heads of 32. All its matrices
+// can be quantized to blocks.
 ModelConfig llama_config() {
   ModelConfig config;
   config.vocab_size = 64;
@@ -74,7 +75,7 @@ ModelConfig llama_config() {
   return config;
 }
 
-// Weights of which no two rows are equal, biases too.
+// Returns random weights, so that no two rows are equal. Biases are random too.
 TensorMap weights_of(const ModelConfig& config) {
   TensorMap tensors = random_model_tensors(config, 1);
   std::uint64_t stream = 100;
@@ -91,13 +92,13 @@ TensorMap weights_of(const ModelConfig& config) {
   return tensors;
 }
 
-TEST_F(GgufModelTest, GivesTheConfigAndTensorsOfEveryFixture) {
+TEST_F(GgufModelTest, ReadsTheConfigAndTensorsOfEveryFixture) {
   int num_models = 0;
   for (const std::string& name : list_directory(kModels).value()) {
     SCOPED_TRACE(name);
     const ModelFiles model = open_model(kModels / name).value();
     const auto path = write(name + "/x.gguf", test::gguf_model_bytes(model.config, model.tensors));
-    const bool slides = name == "qwen2-sliding";  // no key says so
+    const bool slides = name == "qwen2-sliding";  // no GGUF key describes sliding windows
     if (slides) {
       std::filesystem::copy_file(kModels / name / "config.json", at(name + "/config.json"));
     }
@@ -118,7 +119,7 @@ TEST_F(GgufModelTest, GivesTheConfigAndTensorsOfEveryFixture) {
   std::cout << num_models << " models opened from GGUF files\n";
 }
 
-TEST_F(GgufModelTest, RowsOfALlamaStandAsTheyDidInEveryType) {
+TEST_F(GgufModelTest, RestoresTheRowOrderOfLlamaInEveryType) {
   const ModelConfig config = llama_config();
   const TensorMap weights = weights_of(config);
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kBlockI8}) {
@@ -132,8 +133,9 @@ TEST_F(GgufModelTest, RowsOfALlamaStandAsTheyDidInEveryType) {
   }
 }
 
-// The rows of one head, spelled out: 0 and C/2 are rotated together and stand side by side.
-TEST_F(GgufModelTest, TakesNeighboursHalfAHeadApart) {
+// Checks the rows of one head explicitly. Rows 0 and C/2, which are rotated together, are adjacent
+// in the file.
+TEST_F(GgufModelTest, MovesInterleavedRowsHalfAHeadApart) {
   ModelConfig config = llama_config();
   config.head_dim = 4;
   TensorMap tensors = random_model_tensors(config, 1);
@@ -155,7 +157,7 @@ TEST_F(GgufModelTest, TakesNeighboursHalfAHeadApart) {
   EXPECT_THAT(rows.first(8), ::testing::ElementsAre(0, 2, 1, 3, 4, 6, 5, 7));
 }
 
-TEST_F(GgufModelTest, FindsTheFileOfAPath) {
+TEST_F(GgufModelTest, FindsTheModelFile) {
   const ModelConfig config = llama_config();
   const std::string bytes = test::gguf_model_bytes(config, random_model_tensors(config, 1));
   write("m/a.gguf", bytes);
@@ -166,9 +168,9 @@ TEST_F(GgufModelTest, FindsTheFileOfAPath) {
   write("m/b.gguf", bytes);
   EXPECT_EQ(
       open_model(at("m")).status().message(),
-      at("m").string() + ": holds several GGUF files, a.gguf and b.gguf among them; name one");
+      at("m").string() + ": contains several GGUF files, including a.gguf and b.gguf; name one");
   EXPECT_EQ(open_model(at("m/b.gguf")).value().config, config);
-  // Safetensors come first, and a file may have any name.
+  // Safetensors take precedence, and a GGUF file may have any name.
   ASSERT_TRUE(
       write_tensor_file(files_, at("m/model.safetensors"), random_model_tensors(config, 2)).ok());
   EXPECT_EQ(digest_tensors(open_model(at("m")).value().tensors),
@@ -176,11 +178,11 @@ TEST_F(GgufModelTest, FindsTheFileOfAPath) {
   write("weights", bytes);
   EXPECT_EQ(open_model(at("weights")).value().config, config);
   EXPECT_THAT(open_model(at("m/config.json")).status().message(),
-              HasSubstr("config.json: no GGUF file: begins with \"{"));
+              HasSubstr("config.json: not a GGUF file: begins with \"{"));
   EXPECT_EQ(open_model(at("none.gguf")).status().code(), Errc::kNotFound);
 }
 
-TEST_F(GgufModelTest, FindsTheScalingBehindTheFactors) {
+TEST_F(GgufModelTest, RecoversTheScalingFromTheFactors) {
   for (const std::int64_t context : {8192, 64, 32768}) {
     for (const double factor : {8.0, 32.0, 2.5}) {
       ModelConfig config = llama_config();
@@ -197,7 +199,7 @@ TEST_F(GgufModelTest, FindsTheScalingBehindTheFactors) {
   }
 }
 
-TEST_F(GgufModelTest, ExportsWithoutBlocks) {
+TEST_F(GgufModelTest, ExportsBlocksAsFloats) {
   const ModelConfig config = llama_config();
   const TensorMap blocks = matrices_in(weights_of(config), DType::kBlockI8);
   const auto path = write("m/x.gguf", test::gguf_model_bytes(config, blocks));
@@ -207,7 +209,7 @@ TEST_F(GgufModelTest, ExportsWithoutBlocks) {
   ASSERT_TRUE(again.ok()) << again.status().to_string();
   EXPECT_EQ(again.value().config, config);
   EXPECT_EQ(digest_tensors(again.value().tensors), digest_tensors(without_blocks(blocks)));
-  EXPECT_FALSE(std::filesystem::exists(at("out/tokenizer.json")));  // the file has none
+  EXPECT_FALSE(std::filesystem::exists(at("out/tokenizer.json")));  // the source has no tokenizer
   EXPECT_THAT(export_model(files_, at("m"), model.config, model.tensors, path).message(),
               HasSubstr("cannot be exported over its own source"));
 }
@@ -215,18 +217,18 @@ TEST_F(GgufModelTest, ExportsWithoutBlocks) {
 TEST_F(GgufModelTest, RefusesBadModels) {
   struct Case {
     const char* name;
-    std::function<void(GgufWriter&)> keys;     // instead of those of the model
-    std::function<void(TensorMap&)> tensors;   // spoils the model's
-    std::function<void(GgufWriter&)> further;  // adds to both
-    std::function<void(ModelConfig&)> beside;  // spoils the config.json beside the file
+    std::function<void(GgufWriter&)> keys;     // writes the keys
+    std::function<void(TensorMap&)> tensors;   // changes the tensors of the model
+    std::function<void(GgufWriter&)> further;  // writes further keys and tensors
+    std::function<void(ModelConfig&)> given;   // changes the config.json next to the file
     const char* message;
   };
   const auto nothing = [](auto&) {};
-  // The keys of the model, with `key` changed or left out.
-  const auto without = [](const char* left_out, std::function<void(GgufWriter&)> instead) {
+  // Writes the keys of the model without `omitted`. `instead` may write others.
+  const auto without = [](const char* omitted, std::function<void(GgufWriter&)> instead) {
     return [=](GgufWriter& writer) {
       const auto size = [&](const char* name, std::uint32_t value) {
-        if (std::string_view(name) != left_out) {
+        if (std::string_view(name) != omitted) {
           writer.u32("llama." + std::string(name), value);
         }
       };
@@ -237,10 +239,10 @@ TEST_F(GgufModelTest, RefusesBadModels) {
       size("attention.head_count", 4);
       size("attention.head_count_kv", 2);
       size("attention.key_length", 32);
-      if (std::string_view("general.architecture") != left_out) {
+      if (std::string_view("general.architecture") != omitted) {
         writer.text("general.architecture", "llama");
       }
-      if (std::string_view("attention.layer_norm_rms_epsilon") != left_out) {
+      if (std::string_view("attention.layer_norm_rms_epsilon") != omitted) {
         writer.f32("llama.attention.layer_norm_rms_epsilon", 1e-6F);
       }
       instead(writer);
@@ -300,7 +302,7 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        {},
        "llama.block_count: must be an integer from 1 to 1024"},
-      {"layers are a text",
+      {"number of layers is a string",
        without("block_count", text("llama.block_count", "2")),
        nothing,
        nothing,
@@ -318,7 +320,7 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        {},
        "llama.attention.layer_norm_rms_epsilon: missing"},
-      {"heads by layer",
+      {"heads per layer",
        without("attention.head_count_kv",
                [](GgufWriter& w) {
                  w.integers("llama.attention.head_count_kv", {2, 2});
@@ -333,13 +335,13 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        {},
        "llama.attention.head_count_kv: 3 does not divide"},
-      {"no head size, and none follows",
+      {"no head size, and another value size",
        without("attention.key_length",
                [](GgufWriter& w) { w.u32("llama.attention.value_length", 32); }),
        nothing,
        nothing,
        {},
-       "llama.attention.value_length: only 16, the size of a head"},
+       "llama.attention.value_length: only 16, the head size"},
       {"odd head size",
        without("attention.key_length", u32("llama.attention.key_length", 33)),
        nothing,
@@ -351,26 +353,26 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        nothing,
        {},
-       "llama.attention.value_length: only 32, the size of a head, is supported"},
-      {"half a head rotated",
+       "llama.attention.value_length: only 32, the head size, is supported"},
+      {"rotation of half a head",
        with(u32("llama.rope.dimension_count", 16)),
        nothing,
        nothing,
        {},
-       "llama.rope.dimension_count: only 32, the size of a head, is supported"},
+       "llama.rope.dimension_count: only 32, the head size, is supported"},
       {"experts",
        with(u32("llama.expert_count", 8)),
        nothing,
        nothing,
        {},
        "llama.expert_count: only 0 is supported"},
-      {"a window",
+      {"a sliding window",
        with(u32("llama.attention.sliding_window", 64)),
        nothing,
        nothing,
        {},
        "llama.attention.sliding_window: only 0 is supported"},
-      {"a key that is not known",
+      {"an unknown key",
        with(u32("llama.logit_scale", 2)),
        nothing,
        nothing,
@@ -388,7 +390,7 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        {},
        "llama.rope.scaling.factor: must be a number"},
-      {"frequencies that do not fall",
+      {"frequencies that increase",
        with([](GgufWriter& w) { w.f32("llama.rope.freq_base", 0.5F); }),
        nothing,
        nothing,
@@ -402,26 +404,26 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        {},
        "llama.rope.freq_base: must be a number"},
-      {"an end beyond the vocabulary",
+      {"an end token outside the vocabulary",
        with(u32("tokenizer.ggml.eos_token_id", 64)),
        nothing,
        nothing,
        {},
        "tokenizer.ggml.eos_token_id: must be an integer from 0 to 63"},
-      {"another vocabulary",
+      {"another vocabulary size",
        with(u32("llama.vocab_size", 65)),
        nothing,
        nothing,
        {},
-       "llama.vocab_size: must be 64, as many as \"token_embd.weight\" has rows"},
+       "llama.vocab_size: must be 64, the number of rows of \"token_embd.weight\""},
       // -- tensors
-      {"no table",
+      {"no embedding table",
        with(nothing),
        [](TensorMap& x) { x.erase("model.embed_tokens.weight"); },
        nothing,
        {},
        "tensor \"token_embd.weight\": missing"},
-      {"a tensor missing",
+      {"a missing tensor",
        with(nothing),
        [](TensorMap& x) { x.erase("model.norm.weight"); },
        nothing,
@@ -432,25 +434,25 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        [&](GgufWriter& w) { w.tensor("blk.0.ssm_a", vector(4)); },
        {},
-       "tensor \"blk.0.ssm_a\": unexpected: a llama has no such tensor"},
-      {"a layer spelled otherwise",
+       "tensor \"blk.0.ssm_a\": unexpected: a llama model has no such tensor"},
+      {"a layer number with a leading zero",
        with(nothing),
        nothing,
        [&](GgufWriter& w) { w.tensor("blk.00.attn_norm.weight", vector(64)); },
        {},
        "tensor \"blk.00.attn_norm.weight\": unexpected"},
-      {"a layer too many",
+      {"an extra layer",
        with(nothing),
        nothing,
        [&](GgufWriter& w) { w.tensor("blk.2.attn_norm.weight", vector(64)); },
        {},
        "tensor \"model.layers.2.input_layernorm.weight\": unexpected"},
-      {"biases on queries alone",
+      {"biases only on queries",
        with(nothing),
        [](TensorMap& x) { x.erase("model.layers.0.self_attn.o_proj.bias"); },
        nothing,
        {},
-       "tensor \"blk.0.attn_q.bias\": biases of attention are supported on all four"},
+       "tensor \"blk.0.attn_q.bias\": attention biases are supported on all four"},
       {"rows for fewer heads",
        with(nothing),
        [&](TensorMap& x) { x["model.layers.0.self_attn.q_proj.bias"] = vector(64); },
@@ -462,14 +464,14 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        [&](TensorMap& x) { x["model.norm.weight"] = quantize_blocks(vector(64), "").value(); },
        nothing,
        {},
-       "tensor \"output_norm.weight\": type Q8_0, which only matrices may have"},
+       "tensor \"output_norm.weight\": type Q8_0 is supported for matrices only"},
       {"another shape",
        with(nothing),
        [&](TensorMap& x) { x["model.norm.weight"] = vector(32); },
        nothing,
        {},
        "tensor \"model.norm.weight\": shape [32], but the config asks for [64]"},
-      {"factors of nothing",
+      {"factors of no scaling",
        with(nothing),
        nothing,
        [&](GgufWriter& w) {
@@ -488,13 +490,13 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        },
        {},
        "tensor \"rope_freqs.weight\": not the factors of Llama 3.1's scaling"},
-      {"factors too few",
+      {"too few factors",
        with(nothing),
        nothing,
        [&](GgufWriter& w) { w.tensor("rope_freqs.weight", vector(8)); },
        {},
        "tensor \"rope_freqs.weight\": must be 16 of type F32"},
-      {"factors beside another scaling",
+      {"factors with another scaling",
        with([](GgufWriter& w) {
          w.text("llama.rope.scaling.type", "linear");
          w.f32("llama.rope.scaling.factor", 4.0F);
@@ -502,7 +504,7 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        [&](GgufWriter& w) { w.tensor("rope_freqs.weight", vector(16)); },
        {},
-       "tensor \"rope_freqs.weight\": not what the model's scaling makes of the frequencies"},
+       "tensor \"rope_freqs.weight\": does not match the model's frequency scaling"},
       {"NaN",
        with(nothing),
        [](TensorMap& x) {
@@ -513,7 +515,7 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        {},
        "tensor \"model.embed_tokens.weight\": element [3, 17] is NaN"},
-      {"a scale without end",
+      {"an infinite scale",
        with(nothing),
        [](TensorMap& x) {
          std::vector<BlockI8> blocks(64 * 2);
@@ -524,17 +526,17 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        {},
        "tensor \"model.embed_tokens.weight\": element [2, 32] is infinite"},
-      // -- a config.json beside it
-      {"other heads beside it", with(nothing), nothing, nothing,
+      // -- a config.json next to the file
+      {"other heads in config.json", with(nothing), nothing, nothing,
        [](ModelConfig& c) { c.num_heads = 2; },
-       "another model than the config.json beside it, by num_attention_heads"},
-      {"another family beside it", with(nothing), nothing, nothing,
+       "does not match the config.json next to it: num_attention_heads differs"},
+      {"another family in config.json", with(nothing), nothing, nothing,
        [](ModelConfig& c) {
          c.family = ModelFamily::kQwen3;
          c.mlp_bias = false;
          c.qk_norm = true;
        },
-       "another model than the config.json beside it, by model_type"},
+       "does not match the config.json next to it: model_type differs"},
   };
   const ModelConfig config = llama_config();
   for (const Case& c : cases) {
@@ -546,10 +548,10 @@ TEST_F(GgufModelTest, RefusesBadModels) {
     c.further(writer);
     std::filesystem::remove_all(at("m"));
     const auto path = write("m/x.gguf", writer.bytes());
-    if (c.beside) {
-      ModelConfig beside = config;
-      c.beside(beside);
-      ASSERT_TRUE(write_model_config(files_, at("m/config.json"), beside).ok());
+    if (c.given) {
+      ModelConfig given = config;
+      c.given(given);
+      ASSERT_TRUE(write_model_config(files_, at("m/config.json"), given).ok());
     }
     const Status status = open_model(path).status();
     EXPECT_FALSE(status.ok()) << c.name;
@@ -560,7 +562,7 @@ TEST_F(GgufModelTest, RefusesBadModels) {
   std::cout << cases.size() << " bad models refused\n";
 }
 
-TEST_F(GgufModelTest, SafetensorsThatAreNotFiniteAreRefusedToo) {
+TEST_F(GgufModelTest, RefusesNonFiniteSafetensors) {
   const ModelConfig config = llama_config();
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     TensorMap tensors = to_float_type(random_model_tensors(config, 1), dtype);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF files that are what they should be, and one that another writer made.
+// Valid GGUF files, and one from another writer.
 #include "engines/formats/gguf.hpp"
 
 #include <algorithm>
@@ -114,7 +114,7 @@ TEST_F(GgufTest, ReadsEveryTypeOfValue) {
   EXPECT_EQ(*keys.find("i16")->if_integer(), -30000);
   EXPECT_EQ(*keys.find("u32")->if_integer(), 4000000000);
   EXPECT_EQ(*keys.find("i32")->if_integer(), -2000000000);
-  EXPECT_EQ(keys.find("f32")->number(), 1e-5);  // as it was spelled, not as it was rounded
+  EXPECT_EQ(keys.find("f32")->number(), 1e-5);  // as written in decimal, not as rounded to float
   EXPECT_TRUE(*keys.find("true")->if_bool());
   EXPECT_FALSE(*keys.find("false")->if_bool());
   EXPECT_EQ(*keys.find("text")->if_string(), "gr\xC3\xBC\xC3\x9F\n");
@@ -131,7 +131,7 @@ TEST_F(GgufTest, ReadsEveryTypeOfValue) {
   EXPECT_EQ(skipped.keys.find("f64")->number(), 0.1);
 }
 
-// More than what is read at once, so that values lie across its seams.
+// More data than the cursor reads at once, so that some values cross the ends of its pieces.
 TEST_F(GgufTest, ReadsLongLists) {
   std::vector<std::string> words;
   std::vector<std::int32_t> kinds;
@@ -155,13 +155,13 @@ TEST_F(GgufTest, ReadsLongLists) {
   EXPECT_EQ(*(*header.keys.find("kinds")->if_array())[29'999].if_integer(), 29'999);
 }
 
-TEST_F(GgufTest, TensorsMayStandInAnyOrderAndThereMayBeNone) {
+TEST_F(GgufTest, TensorsMayBeInAnyOrderOrAbsent) {
   GgufWriter writer;
   const std::string four(16, 'x');
   writer.tensor("second", {4}, 0, four, 32);
   writer.tensor("first", {8}, 0, four + four, 0);
-  // Data follow the order of the calls: second's 16 bytes, padding, first's 32. Both fit either
-  // way.
+  // The writer writes data in the order of the calls: 16 bytes, padding, 32 bytes. The offsets say
+  // otherwise, and both tensors fit either way.
   const ReadableFile x = file(writer.bytes());
   EXPECT_EQ(read(x).tensors[0].begin, read(x).tensors[1].begin + 32);
   const ReadableFile empty = file(GgufWriter().bytes());
@@ -169,8 +169,8 @@ TEST_F(GgufTest, TensorsMayStandInAnyOrderAndThereMayBeNone) {
   EXPECT_TRUE(read_gguf_tensors(empty, read(empty), TensorPlacement::kMapped).value().empty());
 }
 
-// gguf.GGUFWriter of the Python package gguf 0.19.0 wrote the file; see make_gguf_py.py beside it.
-TEST_F(GgufTest, ReadsWhatTheReferenceWriterWrote) {
+// gguf.GGUFWriter of the Python package gguf 0.19.0 wrote the file; see make_gguf_py.py.
+TEST_F(GgufTest, ReadsAFileOfTheReferenceWriter) {
   const std::filesystem::path path = TIDEMILL_TEST_DIR "/engines/formats/gguf_py.gguf";
   const ReadableFile x = ReadableFile::open(path).value();
   const GgufHeader header = read(x);
@@ -196,7 +196,7 @@ TEST_F(GgufTest, ReadsWhatTheReferenceWriterWrote) {
         std::ranges::equal(tensor.data.bytes(), to_float_type(expected, dtype).data.bytes()))
         << name;
   }
-  // Its quantiser is ours, bit for bit.
+  // Its quantizer agrees with `quantize_blocks` bit for bit.
   EXPECT_TRUE(std::ranges::equal(tensors.at("q8_0").data.bytes(),
                                  quantize_blocks(expected, "").value().data.bytes()));
 }

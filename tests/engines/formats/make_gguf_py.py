@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes gguf_py.gguf: a small file by the writer that other programs use.
+"""Writes gguf_py.gguf, a small file, with the reference writer.
 
 Needs the packages gguf 0.19.0 and numpy. Usage: make_gguf_py.py OUT
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def values():
-    """Returns what gguf_test.cpp computes too."""
+    """Returns the values that gguf_test.cpp expects."""
     i = np.arange(3 * 64, dtype=np.float32)
     factor = np.where(np.arange(3 * 64) % 7 == 0, np.float32(9), np.float32(1))
     return ((i - np.float32(40)) / np.float32(8) * factor).reshape(3, 64)

@@ -36,7 +36,7 @@ ModelConfig config_of(const std::string& model, const std::string& file = "confi
   return config.ok() ? std::move(config).value() : ModelConfig();
 }
 
-TEST(ModelConfig, BothSpellingsOfEveryModelAgree) {
+TEST(ModelConfig, BothConfigStylesOfEveryModelAgree) {
   int num_models = 0;
   for (const std::string& model : model_names()) {
     const bool legacy = std::filesystem::exists(kModels / model / "config.legacy_style.json");
@@ -46,10 +46,10 @@ TEST(ModelConfig, BothSpellingsOfEveryModelAgree) {
     ++num_models;
   }
   EXPECT_EQ(num_models, kNumModels);
-  std::cout << num_models << " models: both spellings agree\n";
+  std::cout << num_models << " models: both config styles agree\n";
 }
 
-TEST(ModelConfig, ReadsWhatTheFixturesSay) {
+TEST(ModelConfig, ReadsTheFixtures) {
   const ModelConfig llama = config_of("llama-tiny");
   EXPECT_EQ(llama.family, ModelFamily::kLlama);
   EXPECT_EQ(llama.vocab_size, 527);
@@ -88,7 +88,7 @@ TEST(ModelConfig, ReadsWhatTheFixturesSay) {
   EXPECT_EQ(config_of("llama-bf16-sharded").dtype, DType::kBF16);
 }
 
-TEST(ModelConfig, WritingAndReadingGivesTheSame) {
+TEST(ModelConfig, RoundTrips) {
   int num_models = 0;
   for (const std::string& model : model_names()) {
     const ModelConfig config = config_of(model);
@@ -106,7 +106,7 @@ TEST(ModelConfig, WritingAndReadingGivesTheSame) {
   config.eos_token_ids.clear();
   config.bos_token_id = 3;
   config.dtype = DType::kF16;
-  config.sliding_windows = {32, 0};  // a pattern that only layer_types can say
+  config.sliding_windows = {32, 0};  // a pattern that only layer_types can express
   EXPECT_EQ(parse_model_config(model_config_text(config), "again").value(), config);
   config = config_of("llama-tiny");
   config.qkv_bias = config.output_bias = config.mlp_bias = true;
@@ -146,7 +146,7 @@ TEST(Rope, YarnScalingFollowsItsOptions) {
   EXPECT_EQ(rope_frequencies(config).attention_scaling, 1.0F);
 }
 
-TEST(GenerationConfig, ReadsEveryModels) {
+TEST(GenerationConfig, ReadsTheConfigOfEveryModel) {
   int num_models = 0;
   for (const std::string& model : model_names()) {
     const auto config = read_generation_config(kModels / model / "generation_config.json");
@@ -165,7 +165,7 @@ TEST(GenerationConfig, ReadsEveryModels) {
   EXPECT_EQ(qwen2.min_p, std::nullopt);
 }
 
-// A small Qwen2 config with `changes` put over it.
+// Returns a small Qwen2 config with `changes` applied.
 std::string config_text(const std::string& changes) {
   const auto base = parse_json(R"({"model_type":"qwen2","vocab_size":100,"hidden_size":64,
       "intermediate_size":96,"num_hidden_layers":3,"num_attention_heads":4,
@@ -187,7 +187,7 @@ ModelConfig parsed(const std::string& changes) {
   return config.ok() ? std::move(config).value() : ModelConfig();
 }
 
-TEST(ModelConfig, FillsInWhatTheReferenceDefaults) {
+TEST(ModelConfig, UsesTheDefaultsOfTransformers) {
   const ModelConfig plain = parsed("{}");
   EXPECT_EQ(plain.head_dim, 16);
   EXPECT_EQ(plain.rope, RopeConfig());
@@ -210,7 +210,7 @@ TEST(ModelConfig, FillsInWhatTheReferenceDefaults) {
   EXPECT_TRUE(biased.qkv_bias && biased.output_bias && biased.mlp_bias);
 }
 
-TEST(ModelConfig, IgnoresWhatDoesNotMatterHere) {
+TEST(ModelConfig, IgnoresIrrelevantFields) {
   EXPECT_EQ(parsed(R"({"attention_dropout":0.1,"initializer_range":0.5,"use_cache":false,
                        "transformers_version":"9","unheard_of":{"a":[1]},"pretraining_tp":2})"),
             parsed("{}"));
@@ -233,9 +233,9 @@ TEST(ModelConfig, RefusesNamingFileAndField) {
       {R"({"hidden_act":"gelu"})",
        "config.json: hidden_act: \"gelu\" is not supported; only \"silu\""},
       {R"({"quantization_config":{"bits":4}})",
-       "quantization_config: of quantized weights only the nf4 of bitsandbytes is supported"},
+       "quantization_config: only the nf4 quantization of bitsandbytes is supported"},
       {R"({"quantization_config":{"quant_method":"bitsandbytes","bnb_4bit_quant_type":"fp4"}})",
-       "quantization_config: of quantized weights only"},
+       "quantization_config: only the nf4 quantization"},
       {R"({"num_experts":8})", "num_experts: mixtures of experts are not supported"},
       {R"({"partial_rotary_factor":0.5})", "partial_rotary_factor: only 1 is supported"},
       {R"({"vocab_size":null})", "vocab_size: missing; must be an integer from 1 to 16777216"},
@@ -264,9 +264,9 @@ TEST(ModelConfig, RefusesNamingFileAndField) {
       {R"({"torch_dtype":"float64"})", "torch_dtype: \"float64\" is not supported"},
       {R"({"dtype":"int8"})", "dtype: \"int8\" is not supported"},
       {R"({"eos_token_id":100})",
-       "eos_token_id: must be an integer from 0 to 99, or a list of such"},
+       "eos_token_id: must be an integer from 0 to 99, or a list of these"},
       {R"({"eos_token_id":[1,"2"]})",
-       "eos_token_id: must be an integer from 0 to 99, or a list of such"},
+       "eos_token_id: must be an integer from 0 to 99, or a list of these"},
       {R"({"use_sliding_window":"yes"})", "use_sliding_window: must be true or false"},
       {R"({"use_sliding_window":true,"sliding_window":0})",
        "sliding_window: must be an integer from 1"},
@@ -296,7 +296,7 @@ TEST(ModelConfig, RefusesNamingFileAndField) {
       {R"({"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.5}})",
        "rope_parameters.partial_rotary_factor: only 1 is supported"},
       {R"({"rope_parameters":{"full_attention":{"rope_type":"default"}}})",
-       "rope_parameters: parameters by layer type are not supported"},
+       "rope_parameters: parameters per layer type are not supported"},
       {R"({"rope_parameters":{"rope_type":"linear","factor":2},"rope_scaling":{"type":"linear","factor":4}})",
        "rope_scaling: contradicts rope_parameters"},
   };
@@ -311,7 +311,7 @@ TEST(ModelConfig, RefusesNamingFileAndField) {
   std::cout << cases.size() << " bad configs refused\n";
 }
 
-TEST(ModelConfig, RefusesWhatIsNoConfig) {
+TEST(ModelConfig, RefusesMalformedConfigs) {
   EXPECT_EQ(parse_model_config("{", "config.json").status().code(), Errc::kCorruptData);
   EXPECT_THAT(parse_model_config("[]", "config.json").status().message(),
               HasSubstr("config.json: must be a JSON object"));

@@ -42,12 +42,12 @@ ModelConfig small_config() {
 }
 
 class ModelFilesTest : public ::testing::Test {
-public:  // the tables below spoil a directory through it
+public:  // the test tables below use it to write bad directories
   std::filesystem::path at(const std::string& name) { return directory_.path() / name; }
   void write(const std::filesystem::path& path, const std::string& text) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
   }
-  // Writes a model of two shards as "m"; `change` may spoil tensors and index before.
+  // Writes a model in two shards to "m". `change` may first modify the tensors and the index.
   struct Sharded {
     TensorMap first;
     TensorMap second;
@@ -104,7 +104,7 @@ TEST_F(ModelFilesTest, OpensEveryFixture) {
 }
 
 TEST_F(ModelFilesTest, CountsParameters) {
-  // total_parameters in the index that transformers wrote.
+  // The value of total_parameters in the index that Transformers wrote.
   const auto model = open_model(kModels / "llama-bf16-sharded");
   ASSERT_TRUE(model.ok());
   EXPECT_EQ(num_parameters(model.value().config), 134848);
@@ -147,7 +147,7 @@ TEST_F(ModelFilesTest, RandomWeightsFollowTheSeed) {
     squares += static_cast<double>(x) * x;
   }
   const auto count = static_cast<double>(table.size());
-  // 16,000 draws: four standard errors.
+  // 16,000 samples, with a tolerance of four standard errors.
   EXPECT_NEAR(sum / count, 0.0, 4 * 0.02 / std::sqrt(count));
   EXPECT_NEAR(std::sqrt(squares / count), 0.02, 4 * 0.02 / std::sqrt(2 * count));
   const auto head = tensors.at("lm_head.weight").data.as<float>();
@@ -163,7 +163,7 @@ TEST_F(ModelFilesTest, RandomWeightsFollowTheSeed) {
             float_to_bf16(table[5]));
 }
 
-TEST_F(ModelFilesTest, ExportsWhatOpensAgain) {
+TEST_F(ModelFilesTest, ExportedModelsOpenAgain) {
   const auto model = open_model(kModels / "qwen2-tiny").value();
   ASSERT_TRUE(
       export_model(files_, at("out"), model.config, model.tensors, kModels / "qwen2-tiny").ok());
@@ -181,18 +181,18 @@ TEST_F(ModelFilesTest, ExportsWhatOpensAgain) {
   EXPECT_FALSE(std::filesystem::exists(at("out/config.new_style.json")));
 }
 
-TEST_F(ModelFilesTest, ExportsWithAConfigOfItsOwn) {
+TEST_F(ModelFilesTest, WritesANewConfigUnlessTheSourceHasAnEqualOne) {
   const ModelConfig config = small_config();
   const TensorMap tensors = random_model_tensors(config, 1);
   ASSERT_TRUE(export_model(files_, at("out"), config, tensors, std::nullopt).ok());
   EXPECT_EQ(open_model(at("out")).value().config, config);
-  // The source is another model: its tokenizer is taken, its config is not.
+  // The source is another model: its tokenizer is copied, its config is not.
   ASSERT_TRUE(export_model(files_, at("out2"), config, tensors, kModels / "qwen3-tiny").ok());
   EXPECT_EQ(open_model(at("out2")).value().config, config);
   EXPECT_TRUE(std::filesystem::exists(at("out2/tokenizer.json")));
 }
 
-TEST_F(ModelFilesTest, RefusesToExportOverTheSourceOrHalfAModel) {
+TEST_F(ModelFilesTest, RefusesToExportOverTheSourceOrAnIncompleteModel) {
   const ModelConfig config = small_config();
   TensorMap tensors = random_model_tensors(config, 1);
   ASSERT_TRUE(export_model(files_, at("out"), config, tensors, std::nullopt).ok());
@@ -204,9 +204,9 @@ TEST_F(ModelFilesTest, RefusesToExportOverTheSourceOrHalfAModel) {
   EXPECT_TRUE(open_model(at("out")).ok());
 }
 
-// Replaces a model and fails at every system call: what remains opens as one of the two models, or
-// is refused for its missing weights.
-TEST_F(ModelFilesTest, AnInterruptedExportIsNeverAMixture) {
+// Replaces a model, with a failure at each system call in turn. The directory must open as one of
+// the two models, or be refused for missing weights.
+TEST_F(ModelFilesTest, InterruptedExportNeverMixesModels) {
   const ModelConfig old_config = small_config();
   ModelConfig new_config = old_config;
   new_config.rms_norm_eps = 1e-5;  // same tensors: a mixture would open without complaint
@@ -218,11 +218,11 @@ TEST_F(ModelFilesTest, AnInterruptedExportIsNeverAMixture) {
   for (int call = 1; call <= counting.num_calls() + 1; ++call) {
     std::filesystem::remove_all(at("out"));
     ASSERT_TRUE(export_model(files_, at("out"), old_config, old_tensors, std::nullopt).ok());
-    test::FaultyFileSystem dying({.at = call, .error = EIO, .dead = true});
-    (void)export_model(dying, at("out"), new_config, new_tensors, std::nullopt);
+    test::FaultyFileSystem failing({.at = call, .error = EIO, .dead = true});
+    (void)export_model(failing, at("out"), new_config, new_tensors, std::nullopt);
     const auto model = open_model(at("out"));
     if (!model.ok()) {
-      EXPECT_THAT(model.status().message(), HasSubstr("holds neither model.safetensors"));
+      EXPECT_THAT(model.status().message(), HasSubstr("contains neither model.safetensors"));
       ++num_refused;
       continue;
     }
@@ -235,8 +235,8 @@ TEST_F(ModelFilesTest, AnInterruptedExportIsNeverAMixture) {
   EXPECT_GT(num_refused, 0);
 }
 
-// A process that dies while it exports leaves a temporary file; the next export takes it away.
-TEST_F(ModelFilesTest, AnExportLeavesNothingOfAnInterruptedOne) {
+// A process that is killed during an export leaves a temporary file. The next export removes it.
+TEST_F(ModelFilesTest, ExportRemovesLeftoversOfAnInterruptedOne) {
   const ModelConfig config = small_config();
   const TensorMap tensors = random_model_tensors(config, 1);
   test::FaultyFileSystem counting({});
@@ -245,8 +245,8 @@ TEST_F(ModelFilesTest, AnExportLeavesNothingOfAnInterruptedOne) {
   int num_leftovers = 0;
   for (int call = 1; call <= counting.num_calls(); ++call) {
     std::filesystem::remove_all(at("out"));
-    test::FaultyFileSystem dying({.at = call, .error = EIO, .dead = true});
-    (void)export_model(dying, at("out"), config, tensors, std::nullopt);
+    test::FaultyFileSystem failing({.at = call, .error = EIO, .dead = true});
+    (void)export_model(failing, at("out"), config, tensors, std::nullopt);
     if (std::filesystem::exists(at("out"))) {
       for (const std::string& name : list_directory(at("out")).value()) {
         num_leftovers += name.starts_with('.') ? 1 : 0;
@@ -258,7 +258,7 @@ TEST_F(ModelFilesTest, AnExportLeavesNothingOfAnInterruptedOne) {
   EXPECT_GT(num_leftovers, 0);
 }
 
-TEST_F(ModelFilesTest, ToleratesWhatPublishedFilesHold) {
+TEST_F(ModelFilesTest, ToleratesExtraTensorsOfPublishedFiles) {
   ModelConfig config = small_config();
   config.tie_word_embeddings = true;
   TensorMap tensors = random_model_tensors(config, 1);
@@ -283,24 +283,24 @@ TEST_F(ModelFilesTest, OpensShards) {
 TEST_F(ModelFilesTest, RefusesBadShardsAndIndexes) {
   struct Case {
     const char* name;
-    std::function<void(ModelFilesTest&)> spoil;
+    std::function<void(ModelFilesTest&)> damage;
     const char* message;
   };
   using Self = ModelFilesTest&;
   const std::vector<Case> cases{
       {"tensor not in its shard",
        [](Self t) { t.write_sharded([](Sharded& p) { p.first.erase("lm_head.weight"); }); },
-       "model-00001-of-00002.safetensors: tensor \"lm_head.weight\": missing, though"},
+       "model-00001-of-00002.safetensors: tensor \"lm_head.weight\": missing, but"},
       {"tensor not in the index",
        [](Self t) { t.write_sharded([](Sharded& p) { p.index.erase("lm_head.weight"); }); },
-       "tensor \"lm_head.weight\": model.safetensors.index.json places it nowhere"},
+       "tensor \"lm_head.weight\": model.safetensors.index.json does not list it"},
       {"tensor in both shards",
        [](Self t) {
          t.write_sharded(
              [](Sharded& p) { p.second["lm_head.weight"] = p.first.at("lm_head.weight"); });
        },
        "model-00002-of-00002.safetensors: tensor \"lm_head.weight\": model.safetensors.index.json "
-       "places it in model-00001-of-00002.safetensors"},
+       "lists it in model-00001-of-00002.safetensors"},
       {"missing everywhere",
        [](Self t) {
          t.write_sharded([](Sharded& p) {
@@ -315,13 +315,13 @@ TEST_F(ModelFilesTest, RefusesBadShardsAndIndexes) {
          std::filesystem::remove(t.at("m") / kOtherShard);
        },
        "model-00002-of-00002.safetensors: cannot open: No such file or directory"},
-      {"shard cut",
+      {"shard truncated",
        [](Self t) {
          t.write_sharded();
          std::filesystem::resize_file(t.at("m") / kShard, 700);
        },
        "model-00001-of-00002.safetensors: "},
-      {"path upwards",
+      {"path to a parent directory",
        [](Self t) {
          t.write_sharded([](Sharded& p) { p.index["lm_head.weight"] = "../../etc/passwd"; });
        },
@@ -343,26 +343,26 @@ TEST_F(ModelFilesTest, RefusesBadShardsAndIndexes) {
          t.write_sharded();
          t.write(t.at("m") / kIndex, "{}");
        },
-       "index.json: weight_map: must be an object"},
+       "index.json: weight_map: must be a non-empty object"},
       {"weight_map is a list",
        [](Self t) {
          t.write_sharded();
          t.write(t.at("m") / kIndex, R"({"weight_map":[]})");
        },
-       "index.json: weight_map: must be an object"},
+       "index.json: weight_map: must be a non-empty object"},
       {"empty weight_map",
        [](Self t) {
          t.write_sharded();
          t.write(t.at("m") / kIndex, R"({"weight_map":{}})");
        },
-       "index.json: weight_map: must be an object"},
+       "index.json: weight_map: must be a non-empty object"},
       {"same tensor twice in the index",
        [](Self t) {
          t.write_sharded();
          t.write(t.at("m") / kIndex, R"({"weight_map":{"a":"x","a":"y"}})");
        },
        "index.json: the name \"a\" occurs twice"},
-      {"index is no JSON",
+      {"index is not JSON",
        [](Self t) {
          t.write_sharded();
          t.write(t.at("m") / kIndex, "weights");
@@ -377,7 +377,7 @@ TEST_F(ModelFilesTest, RefusesBadShardsAndIndexes) {
   };
   for (const Case& c : cases) {
     std::filesystem::remove_all(at("m"));
-    c.spoil(*this);
+    c.damage(*this);
     const std::string message = refusal();
     EXPECT_THAT(message, HasSubstr(c.message)) << c.name;
   }
@@ -388,7 +388,7 @@ TEST_F(ModelFilesTest, RefusesBadShardsAndIndexes) {
 TEST_F(ModelFilesTest, RefusesBadDirectories) {
   struct Case {
     const char* name;
-    std::function<void(ModelFilesTest&, TensorMap&)> spoil;
+    std::function<void(ModelFilesTest&, TensorMap&)> damage;
     const char* message;
   };
   using Self = ModelFilesTest&;
@@ -411,7 +411,7 @@ TEST_F(ModelFilesTest, RefusesBadDirectories) {
        "m/config.json: not a regular file"},
       {"no weights",
        [](Self t, TensorMap&) { std::filesystem::remove(t.at("m/model.safetensors")); },
-       "m: holds neither model.safetensors nor model.safetensors.index.json"},
+       "m: contains neither model.safetensors nor model.safetensors.index.json"},
       {"bad generation config",
        [](Self t, TensorMap&) { t.write(t.at("m/generation_config.json"), R"({"top_p":2})"); },
        "m/generation_config.json: top_p: must be a number"},
@@ -422,13 +422,13 @@ TEST_F(ModelFilesTest, RefusesBadDirectories) {
          x.erase("model.norm.weight");
          x.erase("lm_head.weight");
        },
-       "tensor \"lm_head.weight\": missing, and 1 others"},
+       "tensor \"lm_head.weight\": missing, and 1 more"},
       {"extra tensor", [&](Self, TensorMap& x) { x["model.extra"] = floats({1}); },
        "tensor \"model.extra\": unexpected: the config asks for no such tensor"},
-      {"a layer too many",
+      {"an extra layer",
        [&](Self, TensorMap& x) { x["model.layers.2.input_layernorm.weight"] = floats({8}); },
        "tensor \"model.layers.2.input_layernorm.weight\": unexpected"},
-      {"a bias that the config denies",
+      {"a bias that the config excludes",
        [&](Self, TensorMap& x) { x["model.layers.0.self_attn.q_proj.bias"] = floats({12}); },
        "tensor \"model.layers.0.self_attn.q_proj.bias\": unexpected"},
       {"wrong shape",
@@ -437,7 +437,7 @@ TEST_F(ModelFilesTest, RefusesBadDirectories) {
        },
        "tensor \"model.layers.0.mlp.up_proj.weight\": shape [8, 12], but the config asks for [12, "
        "8]"},
-      {"wrong rank",
+      {"wrong number of dimensions",
        [&](Self, TensorMap& x) {
          x["model.norm.weight"] = floats({8, 1});
        },
@@ -453,7 +453,7 @@ TEST_F(ModelFilesTest, RefusesBadDirectories) {
              DType::kI32, {8}, Buffer::adopt(std::vector<int>(8), DType::kI32)};
        },
        "tensor \"model.norm.weight\": type I32; only F32, F16, BF16, Q8_0 and NF4 are supported"},
-      {"weights cut",
+      {"weights truncated",
        [](Self t, TensorMap&) { std::filesystem::resize_file(t.at("m/model.safetensors"), 6000); },
        "m/model.safetensors: "},
   };
@@ -464,7 +464,7 @@ TEST_F(ModelFilesTest, RefusesBadDirectories) {
     ASSERT_TRUE(export_model(files_, at("m"), config, tensors, std::nullopt).ok());
     const std::size_t size = std::filesystem::file_size(at("m/model.safetensors"));
     const std::string before = digest_tensors(tensors);
-    c.spoil(*this, tensors);
+    c.damage(*this, tensors);
     if (digest_tensors(tensors) != before) {
       ASSERT_TRUE(write_tensor_file(files_, at("m/model.safetensors"), tensors).ok());
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in NF4 as bitsandbytes saves them: the model that transformers saved, and parts that lie.
+// NF4 weights as bitsandbytes saves them: a model saved by Transformers, and inconsistent parts.
 #include "engines/formats/nf4_tensors.hpp"
 
 #include <string>
@@ -35,7 +35,7 @@ Tensor bytes_of(const std::string& text) {
           Buffer::adopt(std::vector<std::uint8_t>(text.begin(), text.end()), DType::kU8)};
 }
 
-// The tensor without its last element.
+// Returns the tensor without its last element.
 Tensor cut(const Tensor& tensor) {
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(tensor.dtype));
   const std::int64_t count = tensor.num_elements() - 1;
@@ -44,7 +44,7 @@ Tensor cut(const Tensor& tensor) {
           tensor.data.slice(0, static_cast<std::size_t>(count * bytes), tensor.dtype)};
 }
 
-TEST(Nf4TensorsTest, AModelThatTransformersSavedOpens) {
+TEST(Nf4TensorsTest, OpensAModelSavedByTransformers) {
   for (const auto placement : {TensorPlacement::kCopied, TensorPlacement::kMapped}) {
     const auto model = open_model(kFolder + "llama-nf4", placement);
     ASSERT_TRUE(model.ok()) << model.status().to_string();
@@ -60,16 +60,16 @@ TEST(Nf4TensorsTest, AModelThatTransformersSavedOpens) {
   }
 }
 
-TEST(Nf4TensorsTest, OtherTensorsStay) {
+TEST(Nf4TensorsTest, OtherTensorsAreUnchanged) {
   const TensorMap before = saved();
   const TensorMap after = join_nf4_tensors(before, "file").value();
-  EXPECT_EQ(before.size(), 7U + 14U * 6U);  // table, head, norms; 7 layers twice
+  EXPECT_EQ(before.size(), 7U + 14U * 6U);  // table, head and norms; 7 linear layers in 2 blocks
   EXPECT_EQ(after.size(), 7U + 14U);
   EXPECT_EQ(after.at("model.norm.weight").data.identity(),
             before.at("model.norm.weight").data.identity());
 }
 
-TEST(Nf4TensorsTest, PartsThatDoNotFitAreRefused) {
+TEST(Nf4TensorsTest, RefusesInconsistentParts) {
   const auto refusal = [](const auto& change) {
     TensorMap tensors = saved();
     change(tensors);
@@ -87,10 +87,10 @@ TEST(Nf4TensorsTest, PartsThatDoNotFitAreRefused) {
       tensors[kState] = bytes_of(text.replace(at, from.size(), to));
     });
   };
-  const std::string place = "file: tensor \"" + kQuery;
+  const std::string location = "file: tensor \"" + kQuery;
   for (const char* part : {"", ".absmax", ".nested_absmax", ".quant_map", ".nested_quant_map"}) {
     EXPECT_EQ(refusal([&](TensorMap& tensors) { tensors.erase(kQuery + part); }),
-              place + part + "\": missing");
+              location + part + "\": missing");
     EXPECT_THAT(refusal([&](TensorMap& tensors) {
                   tensors[kQuery + part] =
                       make_float_tensor(std::vector<float>(4), {4}, DType::kBF16);
@@ -99,38 +99,39 @@ TEST(Nf4TensorsTest, PartsThatDoNotFitAreRefused) {
   }
   // Wrong block counts.
   EXPECT_EQ(refusal([](TensorMap& t) { t[kQuery] = cut(t[kQuery]); }),
-            place + "\": 2047 bytes of codes, its shape needs 2048");
+            location + "\": 2047 bytes of codes; its shape needs 2048");
   EXPECT_EQ(refusal([](TensorMap& t) { t[kQuery + ".absmax"] = cut(t[kQuery + ".absmax"]); }),
-            place + "\": 63 blocks, its shape needs 64");
+            location + "\": 63 blocks; its shape needs 64");
   EXPECT_EQ(refusal([](TensorMap& t) {
               t[kQuery + ".nested_absmax"] = cut(t[kQuery + ".nested_absmax"]);
             }),
-            place + "\": 0 groups of blocks, its shape needs 1");
+            location + "\": 0 groups of blocks; its shape needs 1");
   EXPECT_EQ(refusal([](TensorMap& t) {
               t[kQuery + ".nested_quant_map"] = cut(t[kQuery + ".nested_quant_map"]);
             }),
-            place + ".nested_quant_map\": other values than the published map");
+            location + ".nested_quant_map\": differs from the published map");
   EXPECT_EQ(with_state("[64, 64]", "[64, 128]"),
-            place + "\": 2048 bytes of codes, its shape needs 4096");
-  EXPECT_EQ(with_state("[64, 64]", "[4, 1024.5]"), place + "\": shape: must be a list of integers");
+            location + "\": 2048 bytes of codes; its shape needs 4096");
+  EXPECT_EQ(with_state("[64, 64]", "[4, 1024.5]"),
+            location + "\": shape: must be a list of integers");
   EXPECT_EQ(with_state("[64, 64]", "[-64, -64]"),
-            place + "\": its shape cannot be cut into blocks of 64 in a row");
+            location + "\": its rows cannot be cut into blocks of 64");
   EXPECT_EQ(with_state("[64, 64]", "[128, 32]"),
-            place + "\": its shape cannot be cut into blocks of 64 in a row");
+            location + "\": its rows cannot be cut into blocks of 64");
   EXPECT_EQ(with_state("\"blocksize\": 64", "\"blocksize\": 128"),
-            place + "\": blocksize: 128; only 64 is read");
+            location + "\": blocksize: 128; only 64 is supported");
   EXPECT_EQ(with_state("\"nested_offset\": ", "\"nested_offset\": null, \"x\": "),
-            place + "\": nested_offset: must be a number");
+            location + "\": nested_offset: must be a number");
   EXPECT_EQ(with_state("\"nested_offset\": ", "\"nested_offset\": 1e39, \"x\": "),
-            place + "\": element [0, 0] is infinite");
+            location + "\": element [0, 0] is infinite");
   EXPECT_THAT(with_state("{", ""), HasSubstr(kState));
-  // Scales that were not quantised, and the other type of four bits.
+  // Unquantized scales, and the other 4-bit type.
   EXPECT_EQ(refusal([](TensorMap& t) {
               t[kQuery + ".absmax"] = make_float_tensor(std::vector<float>(64), {64}, DType::kF32);
             }),
-            place + ".absmax\": scales that were not quantised (double_quant) are not read");
+            location + ".absmax\": scales must be quantized too (double_quant)");
   EXPECT_EQ(refusal([](TensorMap& t) { t["w.quant_state.bitsandbytes__fp4"] = t[kState]; }),
-            "file: tensor \"w.quant_state.bitsandbytes__fp4\": only nf4 is read");
+            "file: tensor \"w.quant_state.bitsandbytes__fp4\": only nf4 is supported");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention against double precision, and its gradients against central differences.
+// Compares attention with double precision, and its gradients with central differences.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,16 +13,17 @@
 namespace tidemill::engines::ops_test {
 namespace {
 
-// Softmax weights carry the error of their scores, some units of a few; values average over them.
+// Softmax weights carry the error of their scores, a few units in the last place of numbers of
+// moderate size. Values average over the weights.
 constexpr double kTolerance = 3e-6;
 constexpr double kGradientTolerance = 1e-5;
-// Where operands are rounded to bfloat16, one that lies between two neighbours, within the float32
-// error of the sum that gave it, may round to the other: a term then moves by up to 2^-7 of itself.
-// A weight does so for about one in ten thousand. Terms are no larger than the scale.
-constexpr double kOtherNeighbour = 0x1p-7;
-constexpr double kMostOthers = 0.05;  // of all elements, each a sum of up to a hundred terms
+// If operands are rounded to bfloat16, the float32 error of the sum that gave an operand can decide
+// between two neighboring bfloat16 numbers. A term then changes by up to 2^-7 of its size. About
+// one weight in ten thousand is affected. Terms are no larger than the scale.
+constexpr double kOtherNeighbor = 0x1p-7;
+constexpr double kMaxOthers = 0.05;  // fraction of elements, each a sum of up to a hundred terms
 
-// Elements compared, and those further off than float32 explains.
+// Counts the compared elements, and those with a larger error than float32 explains.
 struct Count {
   double all = 0.0;
   double others = 0.0;
@@ -50,7 +51,7 @@ std::string name(const AttentionShape& shape, std::int64_t tokens) {
          std::to_string(shape.page_tokens) + ", " + std::string(dtype_name(shape.kv_dtype));
 }
 
-// Keys and values as the cache keeps them.
+// Returns keys or values rounded as the cache stores them.
 Table stored(const AttentionShape& shape, const Rows& rows) {
   Table out(rows);
   if (shape.kv_dtype == DType::kBF16) {
@@ -79,7 +80,7 @@ TEST_P(AttentionTest, AgreesWithDoublePrecision) {
           const AttentionResult expected =
               attention(shape, Table(in.q), stored(shape, in.k), stored(shape, in.v));
           expect_table(actual.out, expected.out,
-                       dtype == DType::kBF16 ? kOtherNeighbour : kTolerance, name(shape, tokens));
+                       dtype == DType::kBF16 ? kOtherNeighbor : kTolerance, name(shape, tokens));
           if (dtype == DType::kBF16) {
             rounded.add(actual.out, expected.out, kTolerance);
           }
@@ -90,10 +91,10 @@ TEST_P(AttentionTest, AgreesWithDoublePrecision) {
     }
   }
   EXPECT_EQ(cases, 240);
-  EXPECT_LE(rounded.others, kMostOthers * rounded.all);
+  EXPECT_LE(rounded.others, kMaxOthers * rounded.all);
 }
 
-TEST_P(AttentionTest, LseMayBeLeftOut) {
+TEST_P(AttentionTest, LseIsOptional) {
   RandomStream random(1);
   const AttentionShape shape = attention_shape(2, 1, 16, 0, 16, DType::kF32);
   const Sequence in(shape, 20, 1);
@@ -110,9 +111,9 @@ TEST_P(AttentionTest, LseMayBeLeftOut) {
   expect_same_bits(with.out, without.out, "out");
 }
 
-// What attention gives over keys that were stored rotated is what it gives over keys rotated first:
-// of segments that begin anywhere, rows with gaps, and every type.
-TEST_P(AttentionTest, KeysMayBeRotatedOnTheirWayToTheCache) {
+// Attention gives the same result if `kv_append` rotates the keys as if the caller rotates them
+// first. Segments begin at any position, rows have gaps, and all types are tested.
+TEST_P(AttentionTest, KvAppendRotatesKeys) {
   RandomStream random(3);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::int64_t head_dim : {8, 20, 64}) {
@@ -181,7 +182,8 @@ TEST_P(AttentionTest, GradientsAgreeWithDifferences) {
   EXPECT_EQ(cases, 18);
 }
 
-// Longer sequences, wide heads and rounded keys, too slow to difference: against the reference.
+// Longer sequences, wide heads and rounded keys are too slow for differences, so they are compared
+// with the reference backend.
 TEST_P(AttentionTest, GradientsOfLongSequencesAgreeWithTheReference) {
   const std::unique_ptr<Ops> reference = make_reference_ops();
   RandomStream random(3);
@@ -195,23 +197,24 @@ TEST_P(AttentionTest, GradientsOfLongSequencesAgreeWithTheReference) {
         const AttentionRows expected = run_alone(*reference, shape, in, random);
         const AttentionRows actual = run_alone(ops(), shape, in, random);
         const bool rounds = dtype == DType::kBF16;
-        const double tolerance = rounds ? kOtherNeighbour : kGradientTolerance;
-        for (const auto& [got, wanted, what] : {std::tuple{&actual.dq, &expected.dq, " dq"},
-                                                {&actual.dk, &expected.dk, " dk"},
-                                                {&actual.dv, &expected.dv, " dv"}}) {
-          expect_table(*got, Table(*wanted), tolerance, name(shape, 90) + what);
+        const double tolerance = rounds ? kOtherNeighbor : kGradientTolerance;
+        for (const auto& [computed, reference_gradient, what] :
+             {std::tuple{&actual.dq, &expected.dq, " dq"},
+              {&actual.dk, &expected.dk, " dk"},
+              {&actual.dv, &expected.dv, " dv"}}) {
+          expect_table(*computed, Table(*reference_gradient), tolerance, name(shape, 90) + what);
           if (rounds) {
-            rounded.add(*got, Table(*wanted), kGradientTolerance);
+            rounded.add(*computed, Table(*reference_gradient), kGradientTolerance);
           }
         }
       }
     }
   }
-  EXPECT_LE(rounded.others, kMostOthers * rounded.all);
+  EXPECT_LE(rounded.others, kMaxOthers * rounded.all);
 }
 
-// What rounding costs: against operands that are not rounded. A rounded operand is off by up to
-// 2^-9 of itself; errors of a sum's terms are independent, those of q and k meet in the exponent.
+// Compares with operands that are not rounded. A rounded operand has a relative error of up to
+// 2^-9. The errors of the terms of a sum are independent; those of q and k add up in the exponent.
 TEST_P(AttentionTest, RoundingStaysSmall) {
   RandomStream random(7);
   const AttentionShape shape = attention_shape(4, 2, 64, 0, 16, DType::kBF16);
@@ -227,7 +230,7 @@ TEST_P(AttentionTest, RoundingStaysSmall) {
   expect_table(actual.dv, Table(expected.dv), kSmall, "dv");
 }
 
-// Largest difference over largest gradient.
+// Returns the largest difference divided by the largest gradient.
 double distance(const Rows& actual, const Rows& expected) {
   double largest = 0.0;
   double difference = 0.0;
@@ -283,9 +286,9 @@ TEST_P(AttentionTest, WindowsGiveTheGradientsOfTheWhole) {
   EXPECT_EQ(cases, 18);
 }
 
-// Of a middle window: rows of other tokens, and positions that no query of the window sees, stay;
-// the others are added to.
-TEST_P(AttentionTest, WindowsAddToWhatTheySee) {
+// The backward pass of a window in the middle leaves rows of other tokens unchanged, and positions
+// that no query of the window sees. It adds to the gradients of all other positions.
+TEST_P(AttentionTest, WindowsAddToThePositionsThatTheySee) {
   RandomStream random(10);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const AttentionShape shape = attention_shape(2, 1, 16, 5, 16, dtype);
@@ -320,7 +323,7 @@ TEST_P(AttentionTest, WindowsAddToWhatTheySee) {
   }
 }
 
-TEST_P(AttentionTest, OneSegmentBackwardTouchesItsRowsAlone) {
+TEST_P(AttentionTest, BackwardOfASegmentTouchesOnlyItsRows) {
   RandomStream random(4);
   const AttentionShape shape = attention_shape(2, 2, 16, 0, 16, DType::kF32);
   const Sequence in(shape, 30, 1);

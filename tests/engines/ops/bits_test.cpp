@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules R1 to R3 of every operation, as properties over random batches: bits, not tolerances.
+// Tests rules R1 to R3 of every operation as properties over random batches. Compares bits, without
+// tolerances.
 #include <array>
 #include <functional>
 #include <numeric>
@@ -18,8 +19,8 @@ constexpr std::int64_t kBatch = 130;
 
 using RowFunction = std::function<Rows(std::span<const std::int64_t> rows, std::int64_t gap)>;
 
-// `compute` gives the results of the rows named, in that order. Compares those of random mixes and
-// of slices of every length with those of the whole batch.
+// `compute` returns the results of the given rows, in that order. Compares the results of random
+// selections and of slices of every length with those of the whole batch.
 void expect_rows_independent(const RowFunction& compute, const std::string& what) {
   std::vector<std::int64_t> all(kBatch);
   std::iota(all.begin(), all.end(), 0);
@@ -44,14 +45,14 @@ void expect_rows_independent(const RowFunction& compute, const std::string& what
 }
 
 void check_linear_rows(Ops& ops, DType dtype) {
-  for (const auto& [least_in, out] : {std::pair<std::int64_t, std::int64_t>{5, 3},
-                                      {64, 80},
-                                      {256, 96},  // a few rows are copied to be spread
-                                      {128, 344},
-                                      {100, 129},
-                                      {344, 128}}) {
+  for (const auto& [min_in, out] : {std::pair<std::int64_t, std::int64_t>{5, 3},
+                                    {64, 80},
+                                    {256, 96},  // with a few rows, rows are copied (spread_stride)
+                                    {128, 344},
+                                    {100, 129},
+                                    {344, 128}}) {
     const auto block = static_cast<std::int64_t>(dtype_block_elements(dtype));
-    const std::int64_t in = (least_in + block - 1) / block * block;
+    const std::int64_t in = (min_in + block - 1) / block * block;
     const Rows w = Rows::random(out, in, 1);
     const Rows x = Rows::random(kBatch, in, 2);
     const Rows dy = Rows::random(kBatch, out, 3);
@@ -232,9 +233,9 @@ Step next_step(const TestCache& cache, std::span<const std::int64_t> lengths,
     if (left == 0 || random.below(3) == 0) {
       continue;
     }
-    const std::int64_t most = random.below(2) == 0 ? 1 : left;
+    const std::int64_t max_tokens = random.below(2) == 0 ? 1 : left;
     const auto tokens =
-        1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(most)));
+        1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(max_tokens)));
     step.sequences.push_back(s);
     step.segments.push_back({step.rows, tokens, done[s], cache.pages(s)});
     step.rows += tokens;
@@ -242,7 +243,7 @@ Step next_step(const TestCache& cache, std::span<const std::int64_t> lengths,
   return step;
 }
 
-// Copies the rows of a step's segments between the batch and the sequences.
+// Copies the rows of a step's segments from the sequences to the batch.
 void copy_rows(const Step& step, const std::function<const Rows&(std::size_t)>& from, Rows& to) {
   for (std::size_t i = 0; i < step.segments.size(); ++i) {
     const AttentionSegment& segment = step.segments[i];
@@ -254,8 +255,8 @@ void copy_rows(const Step& step, const std::function<const Rows&(std::size_t)>& 
   }
 }
 
-// Runs all sequences through random batches until they are done; returns false on other bits than
-// `alone`.
+// Runs all sequences through random batches until they are done. Fails if the bits differ from
+// those of `alone`.
 void expect_schedule_gives(Ops& ops, const AttentionShape& shape,
                            const std::vector<Sequence>& sequences,
                            const std::vector<AttentionRows>& alone,
@@ -291,7 +292,7 @@ void expect_schedule_gives(Ops& ops, const AttentionShape& shape,
   }
 }
 
-TEST_P(BitsTest, AttentionDoesNotDependOnCutsPagesAndNeighbours) {
+TEST_P(BitsTest, AttentionDoesNotDependOnCutsPagesAndNeighbors) {
   RandomStream random(5);
   int cases = 0;
   for (const std::int64_t head_dim : {8, 12, 64}) {
@@ -317,8 +318,8 @@ TEST_P(BitsTest, AttentionDoesNotDependOnCutsPagesAndNeighbours) {
   }
 }
 
-// Pairs of positions meet borders of pages, segments and windows at either half; what the other
-// half holds, first NaN and later values not yet to be seen, must not show.
+// Borders of pages, segments and windows split pairs of positions at either half. The content of
+// the other half, first NaN and later values that must not be seen yet, must not affect the result.
 TEST_P(BitsTest, AttentionOverPairsDoesNotDependOnCutsAndPages) {
   RandomStream random(12);
   for (const std::int64_t page_tokens : {1, 3, 16, 17, 24}) {
@@ -340,7 +341,7 @@ TEST_P(BitsTest, AttentionOverPairsDoesNotDependOnCutsAndPages) {
   }
 }
 
-TEST_P(BitsTest, AttentionGradientsDoNotDependOnNeighbours) {
+TEST_P(BitsTest, AttentionGradientsDoNotDependOnNeighbors) {
   RandomStream random(6);
   for (const auto& [window, dtype] :
        {std::pair{0, DType::kF32}, {9, DType::kF32}, {0, DType::kBF16}, {9, DType::kBF16}}) {
@@ -389,11 +390,11 @@ TEST_P(BitsTest, AttentionGradientsDoNotDependOnNeighbours) {
 
 // -- R2 ------------------------------------------------------------------------------------------
 
-// What the accumulating operations leave after being called once for each part of a batch.
+// Returns the results of the accumulating operations, called once for each part of a batch.
 std::vector<Rows> accumulate(Ops& ops, std::span<const std::int64_t> cuts) {
   constexpr std::int64_t kOut = 45;
   constexpr std::int64_t kIn = 50;
-  constexpr std::int64_t kWideOut = 83;  // neither side is thin
+  constexpr std::int64_t kWideOut = 83;  // both sides are too wide for the low-rank kernel
   constexpr std::int64_t kWideIn = 70;
   constexpr std::int64_t kRows = 2100;  // more than one block of any backend
   const Rows wide_dy = Rows::random(kRows, kWideOut, 10, 1.0F, 1);
@@ -459,7 +460,7 @@ TEST_P(BitsTest, GradientsDoNotDependOnHowRowsAreSplit) {
 
 // -- R3 ------------------------------------------------------------------------------------------
 
-// Runs every operation once on operands large enough to be shared among workers.
+// Runs every operation once on operands that are large enough to be divided among workers.
 std::vector<Rows> run_everything(Ops& ops) {
   constexpr std::int64_t kRows = 300;
   constexpr std::int64_t kIn = 200;
@@ -561,7 +562,7 @@ TEST_P(BitsTest, TheNumberOfWorkersChangesNothing) {
   }
 }
 
-// Processors with FMA agree: what one trained another can replay.
+// Processors with FMA agree, so one processor can replay what another trained.
 TEST(CpuBits, Avx512GivesTheBitsOfAvx2) {
   Workers workers(2);
   auto avx512 = make_cpu_ops(workers, {IsaLevel::kAvx512});

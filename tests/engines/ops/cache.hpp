@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A paged cache for tests: sequences with shuffled pages in memory that starts as NaN, so that
-// reading a position nobody wrote shows in the result.
+// A paged cache for tests. Its sequences have shuffled pages, and its memory is initialized with
+// NaN, so that reading a position that was never written shows in the result.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace tidemill::engines::ops_test {
 
 class TestCache {
 public:
-  /// Makes room for sequences of `lengths` tokens; `random` deals the pages out.
+  /// Creates a cache for sequences of `lengths` tokens. `random` shuffles the pages.
   TestCache(const Ops& ops, const AttentionShape& shape, std::span<const std::int64_t> lengths,
             RandomStream& random) {
     std::int64_t total = 1;
@@ -33,7 +33,7 @@ public:
       pages_.emplace_back(next, end);
       next = end;
     }
-    // Bytes of ones are NaN as float and as bfloat16.
+    // Bytes with all bits set are NaN as float and as bfloat16.
     memory_.resize(static_cast<std::size_t>(total * ops.kv_page_bytes(shape)), std::byte{0xFF});
   }
 
@@ -64,7 +64,7 @@ struct Sequence {
         dout(Rows::random(tokens, shape.num_heads * shape.head_dim, seed + 3000, 1.0F)) {}
 };
 
-/// What attention and its gradients gave for one sequence.
+/// The results of attention and its gradients for one sequence.
 struct AttentionRows {
   Rows out;
   Rows lse;
@@ -80,8 +80,8 @@ struct AttentionRows {
         dv(tokens, shape.num_kv_heads * shape.head_dim, gap) {}
 };
 
-/// Takes gradients of `result`, of segments that are whole sequences, each one window. Rows of dk
-/// and dv that are the segments' are overwritten, as those of dq.
+/// Computes the gradients in `result` for segments that are whole sequences, each as one window.
+/// Overwrites the segments' rows of dq, dk and dv.
 inline void attention_backward(Ops& ops, const AttentionShape& shape,
                                std::span<const AttentionSegment> segments, const Rows& q,
                                KvLayer cache, const Rows& dout, AttentionRows& result) {
@@ -113,8 +113,8 @@ inline AttentionRows run_alone(Ops& ops, const AttentionShape& shape, const Sequ
   return result;
 }
 
-/// Runs one sequence as `run_alone`, but its gradients window after window, from the last to the
-/// first; `cuts` are the ends of the windows, rising.
+/// Does what `run_alone` does, but computes gradients window after window, from the last to the
+/// first. `cuts` are the ends of the windows in ascending order.
 inline AttentionRows run_in_windows(Ops& ops, const AttentionShape& shape, const Sequence& in,
                                     std::span<const std::int64_t> cuts, RandomStream& random) {
   const std::int64_t tokens = in.q.rows();

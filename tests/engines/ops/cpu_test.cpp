@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the CPU backend is put together, what it says of itself, and its exponential.
+// Tests how the CPU backend chooses kernels, prepares weights and describes itself, and tests its
+// exponential function.
 #include <cmath>
 #include <cstdlib>
 #include <optional>
@@ -13,7 +14,7 @@
 namespace tidemill::engines::ops_test {
 namespace {
 
-// The level that `kAuto` stands for is named by an environment variable of this process.
+// Sets the environment variable that names the level of `kAuto`, and restores it on destruction.
 class IsaVariable {
 public:
   explicit IsaVariable(const char* value) {
@@ -37,7 +38,7 @@ std::string description(IsaLevel isa) {
   return ops.ok() ? std::string(ops.value()->description()) : ops.status().message();
 }
 
-TEST(CpuOps, TakesTheBestThatTheProcessorHas) {
+TEST(CpuOps, SelectsTheBestLevelOfTheProcessor) {
   const IsaVariable unset("");
   const cpu::ProcessorFeatures has = cpu::processor_features();
   EXPECT_EQ(description(IsaLevel::kAuto), has.avx512_bf16 ? "cpu (AVX-512 BF16)"
@@ -46,7 +47,7 @@ TEST(CpuOps, TakesTheBestThatTheProcessorHas) {
                                                           : "cpu (no FMA)");
 }
 
-TEST(CpuOps, RefusesKernelsTheProcessorLacks) {
+TEST(CpuOps, RejectsLevelsThatTheProcessorLacks) {
   Workers workers(1);
   const cpu::ProcessorFeatures has = cpu::processor_features();
   EXPECT_EQ(make_cpu_ops(workers, {IsaLevel::kAvx512Bf16}).ok(), has.avx512_bf16);
@@ -55,7 +56,7 @@ TEST(CpuOps, RefusesKernelsTheProcessorLacks) {
   EXPECT_TRUE(make_cpu_ops(workers, {IsaLevel::kBaseline}).ok());
 }
 
-TEST(CpuOps, TheEnvironmentNamesTheLevel) {
+TEST(CpuOps, TheEnvironmentSelectsTheLevel) {
   {
     const IsaVariable baseline("baseline");
     EXPECT_EQ(description(IsaLevel::kAuto), "cpu (no FMA)");
@@ -66,7 +67,7 @@ TEST(CpuOps, TheEnvironmentNamesTheLevel) {
   EXPECT_EQ(description(IsaLevel::kBaseline), "cpu (no FMA)");
 }
 
-TEST(CpuOps, OneCopyOfAWeightServesBothDirections) {
+TEST(CpuOps, OneCopyOfAWeightIsEnoughForBothDirections) {
   Workers workers(1);
   const Rows w = Rows::random(48, 64, 1);
   const std::unique_ptr<Ops> ops = make_cpu_ops(workers).value();
@@ -77,26 +78,26 @@ TEST(CpuOps, OneCopyOfAWeightServesBothDirections) {
   }
 }
 
-TEST(CpuOps, AReplacedWeightKeepsItsMemory) {
+TEST(CpuOps, ReplacingAWeightReusesItsMemory) {
   Workers workers(1);
   const std::unique_ptr<Ops> ops = make_cpu_ops(workers).value();
   const auto use = WeightUse::kForwardAndBackward;
   const Rows w = Rows::random(48, 64, 1);
   const Rows other = Rows::random(48, 96, 2);
-  const auto place = [](const PreparedWeight& weight) {
+  const auto address = [](const PreparedWeight& weight) {
     return dynamic_cast<const cpu::PanelWeight&>(weight).data();
   };
   auto weight = ops->prepare_weight(f32_weight(w), DType::kF32, use).value();
-  const auto neighbour = ops->prepare_weight(f32_weight(w), DType::kF32, use).value();
-  const std::byte* before = place(*weight);
+  const auto neighbor = ops->prepare_weight(f32_weight(w), DType::kF32, use).value();
+  const std::byte* before = address(*weight);
   weight = ops->replace_weight(std::move(weight), f32_weight(w), DType::kF32, use).value();
-  EXPECT_EQ(place(*weight), before);
+  EXPECT_EQ(address(*weight), before);
   weight = ops->replace_weight(std::move(weight), f32_weight(other), DType::kF32, use).value();
-  EXPECT_NE(place(*weight), before) << "it takes more than was there";
+  EXPECT_NE(address(*weight), before) << "the new weight is larger";
 }
 
-// e^x shows through silu: with up = 1, out = g / (1 + e^-g).
-TEST(CpuOps, SigmoidsAreWithinAFewUnitsEverywhere) {
+// Tests e^x through silu: with up = 1, out = g / (1 + e^-g).
+TEST(CpuOps, SigmoidsAreAccurateToAFewUnitsEverywhere) {
   Workers workers(1);
   for (const Backend& backend : backends()) {
     const std::unique_ptr<Ops> ops = backend.make(workers).value();
@@ -113,7 +114,7 @@ TEST(CpuOps, SigmoidsAreWithinAFewUnitsEverywhere) {
     for (std::int64_t i = 0; i < kCount; ++i) {
       const double g = gate.at(0, i);
       const double expected = g / (1.0 + std::exp(-g));
-      // Beyond e^88 results fade into what float cannot hold.
+      // For g below -88, results underflow the range of float.
       const double scale = std::max(std::abs(expected), 1e-29);
       worst = std::max(worst, std::abs(double{out.at(0, i)} - expected) / scale);
     }
@@ -121,7 +122,7 @@ TEST(CpuOps, SigmoidsAreWithinAFewUnitsEverywhere) {
   }
 }
 
-TEST(CpuOps, NotANumberStaysVisible) {
+TEST(CpuOps, NaNPropagates) {
   Workers workers(1);
   for (const Backend& backend : backends()) {
     const std::unique_ptr<Ops> ops = backend.make(workers).value();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all tests of operations share: the backends under test, random operands, comparisons.
+// Helpers for all tests of operations: the backends under test, random operands, comparisons.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ inline Backend cpu_backend(std::string name, CpuOptions options) {
   return {std::move(name), [options](Workers& workers) { return make_cpu_ops(workers, options); }};
 }
 
-/// Returns every backend that this machine runs and that promises rules R1 to R3.
+/// Returns every backend that runs on this machine. All of them promise rules R1 to R3.
 inline std::vector<Backend> backends() {
   std::vector<Backend> all = {
       {"reference", [](Workers&) -> Result<std::unique_ptr<Ops>> { return make_reference_ops(); }},
@@ -53,8 +53,7 @@ inline std::vector<Backend> backends() {
   return all;
 }
 
-/// A matrix that owns its elements; rows may be further apart than they are long, and what lies
-/// between them is NaN.
+/// A matrix that owns its elements. Its rows may have gaps between them, which are filled with NaN.
 class Rows {
 public:
   Rows() = default;
@@ -86,14 +85,14 @@ public:
   [[nodiscard]] float at(std::int64_t t, std::int64_t j) const { return view().row(t)[j]; }
   [[nodiscard]] std::int64_t rows() const { return rows_; }
   [[nodiscard]] std::int64_t cols() const { return cols_; }
-  /// Returns the first row: for vectors.
+  /// Returns the first row, for matrices that represent vectors.
   [[nodiscard]] std::span<float> span() {
     return {data_.data(), static_cast<std::size_t>(rows_ > 0 ? cols_ : 0)};
   }
   [[nodiscard]] std::span<const float> span() const {
     return {data_.data(), static_cast<std::size_t>(rows_ > 0 ? cols_ : 0)};
   }
-  /// Returns a copy of the rows named, in that order.
+  /// Returns a copy of the rows `indices`, in that order.
   [[nodiscard]] Rows gather(std::span<const std::int64_t> indices, std::int64_t gap = 0) const {
     Rows out(std::ssize(indices), cols_, gap);
     for (std::int64_t t = 0; t < out.rows(); ++t) {
@@ -126,15 +125,15 @@ inline WeightView f32_weight(const Rows& w) {
   return {w.view().data, DType::kF32, w.rows(), w.cols()};
 }
 
-/// Fails unless |actual - expected| <= tolerance * scale, where `scale` bounds the terms that were
-/// added up.
+/// Fails unless |actual - expected| <= tolerance * scale, where `scale` bounds the terms of the
+/// sum.
 inline void expect_close(double actual, double expected, double tolerance, double scale,
                          const std::string& what) {
   ASSERT_LE(std::abs(actual - expected), tolerance * scale)
       << what << ": " << actual << ", expected " << expected << " of scale " << scale;
 }
 
-/// One test per backend, with two workers.
+/// Fixture of tests that run once per backend, with two workers.
 class OpsTest : public ::testing::TestWithParam<Backend> {
 protected:
   [[nodiscard]] std::unique_ptr<Ops> make(Workers& workers) const {

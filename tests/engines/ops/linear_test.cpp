@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers against double precision.
+// Compares linear layers with double precision.
 #include <array>
 #include <cmath>
 
@@ -12,8 +12,9 @@
 namespace tidemill::engines::ops_test {
 namespace {
 
-// A chain of n multiply-adds errs by at most n half-units; errors cancel as a random walk, so that
-// this many units of the terms' absolute sum are far above what a right kernel shows.
+// A chain of n multiply-adds has an error of at most n half-units. Errors cancel like a random
+// walk, so this tolerance, relative to the sum of the absolute terms, is far above the error of a
+// correct kernel.
 constexpr double kTolerance = 2e-6;
 
 struct Shape {
@@ -45,7 +46,7 @@ Rows rounded(const Rows& x, DType dtype) {
   return out;
 }
 
-// Rows of weights as their blocks hold them.
+// Returns the values of weights after quantization to blocks.
 Rows quantized(const Rows& w) {
   constexpr std::int64_t kBlock = BlockI8::kElements;
   Rows out(w.rows(), w.cols());
@@ -62,20 +63,20 @@ Rows quantized(const Rows& w) {
   return out;
 }
 
-// Rows of x as a product with block int8 takes them: no element is further off than half a step.
+// Returns rows of x rounded as a product with block int8 rounds them.
 Rows rounded_to_blocks(const Rows& x) {
   constexpr std::int64_t kBlock = BlockI8::kElements;
   Rows out(x.rows(), x.cols());
   for (std::int64_t t = 0; t < x.rows(); ++t) {
     for (std::int64_t first = 0; first < x.cols(); first += kBlock) {
-      float most = 0.0F;
+      float max_abs = 0.0F;
       for (std::int64_t i = 0; i < kBlock; ++i) {
-        most = std::max(most, std::abs(x.at(t, first + i)));
+        max_abs = std::max(max_abs, std::abs(x.at(t, first + i)));
       }
-      const float scale = most / 127.0F;
+      const float scale = max_abs / 127.0F;
       for (std::int64_t i = 0; i < kBlock; ++i) {
         const float whole =
-            most > 0.0F ? std::nearbyint(x.at(t, first + i) * (1.0F / scale)) : 0.0F;
+            max_abs > 0.0F ? std::nearbyint(x.at(t, first + i) * (1.0F / scale)) : 0.0F;
         out.at(t, first + i) = whole * scale;
       }
     }
@@ -175,7 +176,7 @@ TEST_P(LinearTest, Int8ProductsRoundRowsToBlocksAndNothingElse) {
   }
 }
 
-// Blocks of a file are taken as they are: the same bits as when they are made here.
+// Blocks from a file are used unchanged. They give the same bits as blocks quantized here.
 TEST_P(LinearTest, BlocksOfAFileAreKept) {
   const Rows w = Rows::random(24, 96, 1, 0.2F);
   const Rows x = Rows::random(9, 96, 2);
@@ -200,8 +201,8 @@ TEST_P(LinearTest, BlocksOfAFileAreKept) {
   expect_same_bits(from_taken, from_made, "blocks");
 }
 
-// A weight in the place of another is the weight that it would be anywhere else.
-TEST_P(LinearTest, AReplacedWeightLeavesNothingBehind) {
+// A weight that reuses the memory of another gives the same bits as in fresh memory.
+TEST_P(LinearTest, AReplacedWeightHasNoEffect) {
   const Rows x = Rows::random(9, 64, 2);
   const Rows dy = Rows::random(9, 70, 3);
   const Rows w = Rows::random(70, 64, 1, 0.2F);
@@ -230,7 +231,7 @@ TEST_P(LinearTest, AReplacedWeightLeavesNothingBehind) {
   }
 }
 
-TEST_P(LinearTest, Int8RefusesWhatBlocksCannotHold) {
+TEST_P(LinearTest, Int8RejectsWeightsThatBlocksCannotHold) {
   Rows w = Rows::random(8, 48, 1);
   const auto refusal = [&](const Rows& weight) {
     return ops()
@@ -246,7 +247,7 @@ TEST_P(LinearTest, Int8RefusesWhatBlocksCannotHold) {
   EXPECT_EQ(refusal(w), "element 133 is not finite or too large for a block of int8");
 }
 
-TEST_P(LinearTest, Int8KeepsWhatIsNotANumberVisible) {
+TEST_P(LinearTest, Int8PropagatesNonFiniteInputs) {
   const Rows w = Rows::random(20, 64, 1);
   const auto weight =
       ops().prepare_weight(f32_weight(w), DType::kBlockI8, WeightUse::kForward).value();
@@ -263,7 +264,7 @@ TEST_P(LinearTest, Int8KeepsWhatIsNotANumberVisible) {
   }
 }
 
-// The bfloat16 weight that the NF4 of `w` stands for.
+// Returns the bfloat16 weight that `w` in NF4 represents.
 Rows nf4_as_bf16(const Rows& w) {
   std::vector<float> values;
   for (std::int64_t o = 0; o < w.rows(); ++o) {
@@ -281,9 +282,10 @@ Rows nf4_as_bf16(const Rows& w) {
   return out;
 }
 
-// Bits, not tolerances: NF4 is a way to keep a bfloat16 weight. More than one group of 256 blocks,
-// rows of which some begin inside a group, and weights whose panels are not expanded at once.
-TEST_P(LinearTest, Nf4ProductsHaveTheBitsOfTheBf16WeightTheyStandFor) {
+// Compares bits, without a tolerance: NF4 is a way to store a bfloat16 weight. The shapes include
+// more than one group of 256 blocks, rows that begin inside a group, and weights whose panels are
+// not all expanded at once.
+TEST_P(LinearTest, Nf4ProductsHaveTheBitsOfTheBf16WeightTheyRepresent) {
   for (const Shape& shape : {Shape{1, 64, 1},
                              {1, 256, 70},
                              {2, 64, 16},
@@ -320,7 +322,7 @@ TEST_P(LinearTest, Nf4ProductsHaveTheBitsOfTheBf16WeightTheyStandFor) {
   }
 }
 
-// What a file holds in NF4 is taken as it is: the same bits as when it is made here.
+// NF4 from a file is used unchanged. It gives the same bits as NF4 quantized here.
 TEST_P(LinearTest, Nf4OfAFileIsKept) {
   const Rows w = Rows::random(24, 128, 1, 0.2F);
   const Rows x = Rows::random(9, 128, 2);
@@ -341,7 +343,7 @@ TEST_P(LinearTest, Nf4OfAFileIsKept) {
   ops().linear(x.view(), *rounded, {}, Store::kOverwrite, from_rounded.view());
   expect_same_bits(from_taken, from_made, "taken");
   expect_same_bits(from_rounded, from_made, "rounded to bfloat16 by the backend");
-  // And as a table, widened exactly.
+  // As an embedding table, it is widened exactly.
   widen_floats(file, values);
   const std::vector<std::int32_t> ids{23, 0, 7};
   Rows rows(3, 128);
@@ -354,7 +356,7 @@ TEST_P(LinearTest, Nf4OfAFileIsKept) {
   }
 }
 
-TEST_P(LinearTest, Nf4RefusesWhatBlocksCannotHold) {
+TEST_P(LinearTest, Nf4RejectsWeightsThatBlocksCannotHold) {
   Rows w = Rows::random(8, 96, 1);
   const auto refusal = [&](const Rows& weight) {
     return ops()
@@ -370,7 +372,7 @@ TEST_P(LinearTest, Nf4RefusesWhatBlocksCannotHold) {
   EXPECT_EQ(refusal(w), "element 133 is not finite or too large for a block of nf4");
 }
 
-TEST_P(LinearTest, Nf4KeepsWhatIsNotANumberVisible) {
+TEST_P(LinearTest, Nf4PropagatesNaN) {
   const Rows w = Rows::random(20, 64, 1);
   const auto weight = ops().prepare_weight(f32_weight(w), DType::kNf4, WeightUse::kForward).value();
   Rows x = Rows::random(2, 64, 2);
@@ -383,7 +385,7 @@ TEST_P(LinearTest, Nf4KeepsWhatIsNotANumberVisible) {
   }
 }
 
-TEST_P(LinearTest, WeightGradientsAddToWhatIsThere) {
+TEST_P(LinearTest, WeightGradientsAddToTheDestination) {
   for (const Shape& shape : kShapes) {
     const Rows x = Rows::random(shape.rows, shape.in, 1, 1.0F, 2);
     const Rows dy = Rows::random(shape.rows, shape.out, 2, 1.0F, 1);
@@ -443,13 +445,13 @@ TEST_P(LinearTest, SixteenBitFilesAreWidenedExactly) {
   }
 }
 
-// The bits of what is not finite: infinities, and the NaN that is closest to one.
+// The bits of elements that are not finite: both infinities, and the NaN closest to infinity.
 struct NotFiniteBits {
   DType dtype;
   std::array<std::uint32_t, 3> elements;
 };
 
-TEST_P(LinearTest, WhatIsNotFiniteIsSeenWhileItIsLaidOut) {
+TEST_P(LinearTest, PreparingDetectsNonFiniteElements) {
   constexpr std::int64_t kOut = 35;
   constexpr std::int64_t kIn = 69;
   const Rows w = Rows::random(kOut, kIn, 1);
@@ -518,7 +520,7 @@ TEST_P(LinearTest, BlocksAreWidenedExactly) {
   expect_same_bits(rows, wide_rows, "table");
 }
 
-TEST_P(LinearTest, NoRowsIsNoWork) {
+TEST_P(LinearTest, AcceptsBatchesWithoutRows) {
   const Rows w = Rows::random(8, 4, 1);
   const auto weight =
       ops().prepare_weight(f32_weight(w), DType::kF32, WeightUse::kForwardAndBackward).value();
@@ -531,7 +533,7 @@ TEST_P(LinearTest, NoRowsIsNoWork) {
   expect_same_bits(dw, Rows(8, 4), "dw");
 }
 
-TEST_P(LinearTest, RefusesOtherTypes) {
+TEST_P(LinearTest, RejectsOtherTypes) {
   const Rows w = Rows::random(8, 4, 1);
   WeightView view = f32_weight(w);
   EXPECT_EQ(ops().prepare_weight(view, DType::kF16, WeightUse::kForward).status().code(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank products of many adapters in one call: the bits of the calls that they stand for.
+// Tests low-rank products of many adapters in one call: they must give the bits of separate calls.
 #include <string>
 #include <vector>
 
@@ -33,8 +33,8 @@ struct Shape {
 
 class LowRankTest : public OpsTest {
 protected:
-  // Terms of all ranks and of 1 to 12 rows, with rows of nobody between some; each against the
-  // three calls that it stands for.
+  // Compares terms of several ranks and of 1 to 12 rows, some of them with unused rows between,
+  // with the three separate calls.
   static void check(Ops& ops, const Shape& shape) {
     constexpr std::int64_t kRanks[] = {1, 3, 16, 17, 40, 256};
     std::vector<Pieces> pieces;
@@ -74,13 +74,13 @@ protected:
   }
 };
 
-TEST_P(LowRankTest, GivesTheBitsOfTheCallsItStandsFor) {
+TEST_P(LowRankTest, GivesTheBitsOfSeparateCalls) {
   for (const Shape& shape : {Shape{5, 3}, Shape{64, 80}, Shape{100, 129}, Shape{344, 128}}) {
     check(ops(), shape);
   }
 }
 
-TEST_P(LowRankTest, WorkersChangeNothing) {
+TEST_P(LowRankTest, TheNumberOfWorkersChangesNothing) {
   for (const int count : {1, 3, 5}) {
     Workers workers(count);
     const auto ops = make(workers);
@@ -88,7 +88,7 @@ TEST_P(LowRankTest, WorkersChangeNothing) {
   }
 }
 
-TEST_P(LowRankTest, NoTermsChangeNothing) {
+TEST_P(LowRankTest, AnEmptyListOfTermsChangesNothing) {
   const Rows x = Rows::random(3, 8, 1);
   const Rows before = Rows::random(3, 5, 2);
   Rows y = before;

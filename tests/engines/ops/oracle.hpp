@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The formulas of the operations in double precision, written for dense arrays: what backends are
-// compared with, and what gradients are differenced from.
+// The operations in double precision on dense arrays. Tests compare backends with these functions,
+// and compute gradients from them by differences.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct Table {
   }
 };
 
-/// x W^T + bias.
+/// Returns x W^T + bias.
 inline Table linear(const Table& x, const Table& w, const Table& bias) {
   Table y(x.rows, w.rows);
   for (std::int64_t t = 0; t < y.rows; ++t) {
@@ -72,7 +72,7 @@ inline Table swiglu(const Table& gate, const Table& up) {
   return out;
 }
 
-/// Rotates pairs (i, i + C/2) of every head by the tables' row of the token's position.
+/// Rotates the pairs (i, i + C/2) of every head by the angles of the token's position.
 inline Table rope(const Table& x, std::int64_t head_dim, std::span<const std::int32_t> positions,
                   const Table& cosine, const Table& sine) {
   Table out = x;
@@ -94,13 +94,14 @@ struct AttentionResult {
   Table lse;
 };
 
-/// Returns `value` as products over such keys and values take it.
+/// Returns `value` rounded as attention over keys and values of type `kv_dtype` rounds operands.
 inline double operand(const AttentionShape& shape, double value) {
   return shape.kv_dtype == DType::kBF16 ? bf16_to_float(float_to_bf16(static_cast<float>(value)))
                                         : value;
 }
 
-/// Attention of one whole sequence: q (T, H*C), k and v (T, K*C), these as the cache keeps them.
+/// Computes attention of one whole sequence: q (T, H*C), k and v (T, K*C). Keys and values are
+/// already rounded as the cache stores them.
 inline AttentionResult attention(const AttentionShape& shape, const Table& q, const Table& k,
                                  const Table& v) {
   AttentionResult result{Table(q.rows, q.cols), Table(q.rows, shape.num_heads)};
@@ -141,7 +142,7 @@ struct TokenLoss {
   double entropy = 0.0;
 };
 
-/// Log-probability of `target` and entropy of softmax(row * inv_temperature).
+/// Returns the log-probability of `target` and the entropy of softmax(row * inv_temperature).
 inline TokenLoss token_loss(const Table& logits, std::int64_t row, std::int64_t target,
                             double inv_temperature) {
   double top = -1e300;

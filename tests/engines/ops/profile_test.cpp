@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiled operations compute the same bits and count what they did.
+// Tests that profiled operations compute the same bits and record their cost.
 #include "engines/ops/profile/op_profile.hpp"
 #include "tests/engines/ops/cache.hpp"
 #include "tests/engines/ops/fixtures.hpp"
@@ -30,7 +30,7 @@ Products run_products(Ops& ops) {
   return out;
 }
 
-TEST(ProfiledOps, ComputeTheSameAndCountMultiplyAdds) {
+TEST(ProfiledOps, GiveTheSameBitsAndCountMultiplyAdds) {
   Workers workers(1);
   OpProfile profile;
   const std::unique_ptr<Ops> plain = make_cpu_ops(workers).value();
@@ -46,7 +46,7 @@ TEST(ProfiledOps, ComputeTheSameAndCountMultiplyAdds) {
   const OpRecord& forward = profile.records.at("linear 24 x 40");
   EXPECT_EQ(forward.calls, 2);
   EXPECT_DOUBLE_EQ(forward.flops, 2 * kProduct);
-  // The weight in panels of 16 outputs, both operands.
+  // The weight in panels of 16 outputs, the input and the result.
   EXPECT_DOUBLE_EQ(forward.bytes, 2 * 4.0 * (48 * kIn + kRows * (kIn + kOut)));
   EXPECT_DOUBLE_EQ(profile.records.at("linear dx 24 x 40").flops, kProduct);
   EXPECT_DOUBLE_EQ(profile.records.at("linear dw 24 x 40").flops, kProduct);
@@ -60,8 +60,8 @@ TEST(ProfiledOps, ComputeTheSameAndCountMultiplyAdds) {
   EXPECT_DOUBLE_EQ(profile.seconds(), seconds);
 }
 
-// A query sees itself and what comes before it; in a window, no more than the window.
-TEST(ProfiledOps, AttentionCountsWhatQueriesSee) {
+// A query sees itself and the positions before it, limited by the attention window.
+TEST(ProfiledOps, AttentionCountsThePositionsThatQueriesSee) {
   Workers workers(1);
   OpProfile profile;
   const std::unique_ptr<Ops> ops = make_profiled_ops(make_cpu_ops(workers).value(), profile);
@@ -82,7 +82,7 @@ TEST(ProfiledOps, AttentionCountsWhatQueriesSee) {
   }
 }
 
-TEST(ProfiledOps, SayWhatProductsMultiply) {
+TEST(ProfiledOps, RecordTheTypeOfOperands) {
   Workers workers(1);
   OpProfile profile;
   const std::unique_ptr<Ops> ops = make_profiled_ops(make_cpu_ops(workers).value(), profile);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row-wise operations and token losses against double precision and central differences.
+// Compares row-wise operations and token losses with double precision and central differences.
 #include <cmath>
 #include <numeric>
 
@@ -9,9 +9,9 @@
 namespace tidemill::engines::ops_test {
 namespace {
 
-// A handful of float roundings; sums over a row are the longest part.
+// Covers a few float roundings; the longest chains are sums over a row.
 constexpr double kTolerance = 2e-6;
-// Gradients pass through two such steps.
+// Gradients go through two such steps.
 constexpr double kGradientTolerance = 4e-6;
 
 class RowsTest : public OpsTest {};
@@ -62,7 +62,7 @@ TEST_P(RowsTest, ScaleMultipliesInPlace) {
   }
 }
 
-// The oracle is `adamw_update`, which golden tests hold to PyTorch.
+// The oracle is `adamw_update`, which golden tests compare with PyTorch.
 TEST_P(RowsTest, AdamWHasTheBitsOfItsDefinition) {
   for (const std::int64_t size : {1, 15, 16, 1000, 70001}) {
     std::vector<Rows> parts;
@@ -70,7 +70,7 @@ TEST_P(RowsTest, AdamWHasTheBitsOfItsDefinition) {
       parts.push_back(Rows::random(1, size, 10 + seed));
     }
     for (std::int64_t i = 0; i < size; ++i) {
-      parts[3].at(0, i) *= parts[3].at(0, i);  // a second moment
+      parts[3].at(0, i) *= parts[3].at(0, i);  // a second moment is not negative
     }
     const auto values = [size](Rows& rows) {
       return std::span<float>(&rows.at(0, 0), static_cast<std::size_t>(size));
@@ -87,7 +87,7 @@ TEST_P(RowsTest, AdamWHasTheBitsOfItsDefinition) {
   }
 }
 
-TEST_P(RowsTest, EmbedReadsAndItsGradientAdds) {
+TEST_P(RowsTest, EmbedReadsRowsAndItsGradientAddsToThem) {
   const std::vector<std::int32_t> ids = {3, 0, 3, 6, 3};
   for (const std::int64_t width : {1, 12, 64, 100}) {
     const Rows table = Rows::random(7, width, 1);
@@ -116,7 +116,7 @@ TEST_P(RowsTest, EmbedReadsAndItsGradientAdds) {
   }
 }
 
-TEST_P(RowsTest, RmsNormAgrees) {
+TEST_P(RowsTest, RmsNormAgreesWithDoublePrecision) {
   for (const std::int64_t width : {1, 8, 16, 31, 128, 1000}) {
     const Rows x = Rows::random(6, width, 1, 3.0F, 2);
     const Rows gain = Rows::random(1, width, 2);
@@ -153,7 +153,7 @@ TEST_P(RowsTest, RmsNormGradientsAgreeWithDifferences) {
                             dx.view(), dgain.span());
     expect_table(dx, dx_expected, kGradientTolerance, "dx");
     expect_table(dgain, dgain_expected, kGradientTolerance, "dgain");
-    // Once more on top, without the gain.
+    // Adds the gradient a second time, without that of the gain.
     ops().rms_norm_backward(dout.view(), x.view(), gain.span(), rstd.span(), Store::kAdd, dx.view(),
                             {});
     Table twice = dx_expected;
@@ -252,7 +252,7 @@ TEST_P(RowsTest, ScaleColumnsAndItsGradientAgree) {
   expect_table(dfactors, expected_dfactors, kTolerance, "scale_columns_backward");
 }
 
-TEST_P(RowsTest, LogSoftmaxAgrees) {
+TEST_P(RowsTest, LogSoftmaxAgreesWithDoublePrecision) {
   for (const std::int64_t vocabulary : {1, 2, 16, 29, 1000, 40000}) {
     for (const float inverse : {1.0F, 0.5F, 1.7F}) {
       const Rows logits = Rows::random(4, vocabulary, 1, 4.0F, 2);
@@ -281,7 +281,7 @@ TEST_P(RowsTest, LogSoftmaxAgrees) {
   }
 }
 
-TEST_P(RowsTest, AForbiddenTokenHasNoShare) {
+TEST_P(RowsTest, ALogitOfMinusInfinityHasZeroProbability) {
   Rows logits = Rows::random(1, 20, 1);
   logits.at(0, 7) = -std::numeric_limits<float>::infinity();
   const std::vector<std::int32_t> targets = {3};

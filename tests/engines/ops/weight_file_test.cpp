@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights that are laid out from a mapped file: the same as from memory, and errors where it ends.
+// Tests weights that are prepared from a mapped file: the result is the same as from memory, and a
+// truncated file is an error.
 #include <filesystem>
 
 #include "base/block_int8.hpp"
@@ -14,7 +15,7 @@ namespace {
 
 class WeightFileTest : public ::testing::Test {
 protected:
-  // Returns `tensor` in a mapped file, behind other bytes, with none after it.
+  // Returns `tensor` in a mapped file, with other bytes before it and none after it.
   Tensor in_file(const Tensor& tensor) {
     constexpr std::size_t kBefore = 40;
     std::vector<std::byte> bytes(kBefore, std::byte{0x7F});
@@ -46,8 +47,8 @@ Tensor random_tensor(std::int64_t out, std::int64_t in, DType dtype) {
   return quantize_nf4(floats, "w").value();
 }
 
-// Wide enough that a worker reads several pieces, with a last panel that is not full.
-TEST_F(WeightFileTest, IsLaidOutAsFromMemory) {
+// The weights are large enough that a worker reads several pieces, and the last panel is not full.
+TEST_F(WeightFileTest, GivesTheSameWeightAsMemory) {
   for (const auto& [out, in] : {std::pair{147, 1024}, std::pair{35, 69}, std::pair{1, 6000}}) {
     for (const DType stored :
          {DType::kF32, DType::kF16, DType::kBF16, DType::kBlockI8, DType::kNf4}) {
@@ -84,7 +85,7 @@ TEST_F(WeightFileTest, IsLaidOutAsFromMemory) {
   }
 }
 
-TEST_F(WeightFileTest, WhatIsNotFiniteIsSeenInEveryPiece) {
+TEST_F(WeightFileTest, NonFiniteElementsAreDetectedInEveryPiece) {
   constexpr std::int64_t kOut = 331;
   constexpr std::int64_t kIn = 1024;
   Workers workers(1);
@@ -103,12 +104,12 @@ TEST_F(WeightFileTest, WhatIsNotFiniteIsSeenInEveryPiece) {
   }
 }
 
-// A mapped page behind the end of its file would end the process.
-TEST_F(WeightFileTest, AFileThatWasCutOffIsAnError) {
+// Reading a mapped page past the end of its file would kill the process.
+TEST_F(WeightFileTest, ATruncatedFileIsAnError) {
   for (const DType type : {DType::kF32, DType::kBF16, DType::kBlockI8}) {
     for (const Backend& backend : backends()) {
       if (backend.name == "reference") {
-        continue;  // reads what is mapped
+        continue;  // reads the mapping
       }
       Workers workers(2);
       const auto ops = backend.make(workers).value();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW with global-norm clipping against PyTorch's, step by step. Format and tolerances:
-// tests/golden/engine/README.md, section 4.
+// Compares AdamW with global-norm clipping step by step with golden data of PyTorch. Format and
+// tolerances: tests/golden/engine/README.md, section 4.
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -26,7 +26,7 @@ struct Parameter {
   std::vector<Real> weights, gradient, first, second;
 };
 
-/// Largest error, as a share of the largest wanted number.
+/// Returns the largest error as a share of the largest expected value.
 template <class Real>
 double relative_error(const std::vector<Real>& got, std::span<const double> want) {
   EXPECT_EQ(got.size(), want.size());
@@ -39,7 +39,7 @@ double relative_error(const std::vector<Real>& got, std::span<const double> want
   return scale == 0.0 ? error : error / scale;
 }
 
-/// Runs all configurations and returns the largest error; counts compared tensors.
+/// Runs all configurations and returns the largest error. Adds the compared tensors to `compared`.
 template <class Real>
 double run(const Json& description, const TensorMap& tensors, int& compared) {
   const auto floats = [&](const std::string& name) {

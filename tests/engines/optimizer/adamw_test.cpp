@@ -38,7 +38,7 @@ void update(State& state, std::size_t begin, std::size_t end) {
                                                        part(state.first), part(state.second)});
 }
 
-TEST(AdamW, AnySplitGivesTheSameBits) {
+TEST(AdamW, EverySplitGivesTheSameBits) {
   constexpr std::size_t kSize = 1003;
   State whole = random_state(kSize);
   update(whole, 0, kSize);
@@ -53,7 +53,7 @@ TEST(AdamW, AnySplitGivesTheSameBits) {
   }
 }
 
-TEST(AdamW, TheFirstStepMovesByTheLearningRateWhateverTheGradient) {
+TEST(AdamW, TheFirstStepMovesByTheLearningRateForAnyGradient) {
   for (const double gradient : {1e-6, 1.0, -300.0}) {
     double weight = 2.0;
     double first = 0.0;
@@ -64,7 +64,7 @@ TEST(AdamW, TheFirstStepMovesByTheLearningRateWhateverTheGradient) {
   }
 }
 
-TEST(AdamW, NoGradientLeavesOnlyDecay) {
+TEST(AdamW, WithAZeroGradientOnlyDecayActs) {
   double weight = 2.0;
   const double gradient = 0.0;
   double first = 0.0;

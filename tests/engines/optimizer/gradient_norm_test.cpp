@@ -12,7 +12,7 @@
 namespace tidemill::engines {
 namespace {
 
-TEST(GradientNorm, BlocksOfAnySplitAddUpToTheSameBits) {
+TEST(GradientNorm, EverySplitIntoBlocksAddsUpToTheSameBits) {
   RandomStream random(6);
   std::vector<float> values(3 * kNormBlock + 77);
   for (float& value : values) {
@@ -33,7 +33,7 @@ TEST(GradientNorm, BlocksOfAnySplitAddUpToTheSameBits) {
   }
 }
 
-TEST(GradientNorm, IsExactOnSmallNumbersAndKeepsLargeOnesFinite) {
+TEST(GradientNorm, IsExactForSmallNumbersAndFiniteForLargeOnes) {
   const std::vector<float> values = {3.0F, -4.0F};
   EXPECT_EQ(squared_norm<float>(values), 25.0);
   EXPECT_EQ(squared_norm<float>({}), 0.0);
@@ -43,7 +43,7 @@ TEST(GradientNorm, IsExactOnSmallNumbersAndKeepsLargeOnesFinite) {
   EXPECT_TRUE(std::isnan(squared_norm<float>(bad)));
 }
 
-TEST(ClipScale, NeverEnlargesAndZeroMeansOff) {
+TEST(ClipScale, NeverExceedsOneAndZeroDisablesClipping) {
   EXPECT_EQ(clip_scale(0.5, 1.0), 1.0);
   EXPECT_EQ(clip_scale(0.0, 1.0), 1.0);
   EXPECT_EQ(clip_scale(4.0, 1.0), 1.0 / (4.0 + 1e-6));

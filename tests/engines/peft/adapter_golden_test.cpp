@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PEFT directories of every kind against tests/golden/engine/adapters: logits with the adapter
-// beside the base and merged into it, and of all adapters of one base in one batch.
+// Compares PEFT adapters of every kind with tests/golden/engine/adapters: logits with the adapter
+// applied to the base and merged into it, and logits of all adapters of one base in one batch.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -11,7 +11,7 @@
 
 #include "engines/formats/adapter_files.hpp"
 #include "tests/engines/transformer/golden.hpp"
-#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/model_harness.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -55,10 +55,10 @@ protected:
         files_(open_adapter(golden_path(folder_), model_.config).value()),
         spec_(adapter_spec(files_.config, files_.modules, model_.config).value()) {}
 
-  void expect_logits(ModelBench& bench, const Adapter* adapter, const std::string& kind) {
+  void expect_logits(ModelHarness& harness, const Adapter* adapter, const std::string& kind) {
     std::size_t checked = 0;
     for (const json& prompt : golden_["prompts"]) {
-      const Rows logits = bench.logits_of(prompt.get<std::vector<std::int32_t>>(), adapter);
+      const Rows logits = harness.logits_of(prompt.get<std::vector<std::int32_t>>(), adapter);
       const Difference d =
           difference(logits.values, values_of(tensors_, kind + "." + std::to_string(checked)));
       EXPECT_LE(d.max, kMaxDifference) << kind << " " << checked;
@@ -77,18 +77,18 @@ protected:
 };
 
 TEST_P(AdapterGoldenTest, BaseAndAdaptedLogits) {
-  ModelBench bench(GetParam().backend, model_.config, model_.tensors);
-  const auto adapter = bench.adapter(spec_, files_.tensors);
-  expect_logits(bench, nullptr, "base");
-  expect_logits(bench, adapter.get(), "adapted");
+  ModelHarness harness(GetParam().backend, model_.config, model_.tensors);
+  const auto adapter = harness.adapter(spec_, files_.tensors);
+  expect_logits(harness, nullptr, "base");
+  expect_logits(harness, adapter.get(), "adapted");
 }
 
 TEST_P(AdapterGoldenTest, MergedLogits) {
   const MergedModel merged =
       merge_adapter(spec_, files_.tensors, model_.config, model_.tensors).value();
   EXPECT_EQ(merged.config, model_.config);
-  ModelBench bench(GetParam().backend, merged.config, merged.tensors);
-  expect_logits(bench, nullptr, "merged");
+  ModelHarness harness(GetParam().backend, merged.config, merged.tensors);
+  expect_logits(harness, nullptr, "merged");
 }
 
 INSTANTIATE_TEST_SUITE_P(Adapters, AdapterGoldenTest, ::testing::ValuesIn(cases()),
@@ -105,7 +105,7 @@ TEST_P(AdapterMixTest, AdaptersOfEveryKindInOneBatchKeepTheirBits) {
   std::size_t mixed = 0;
   for (const std::string base : {"llama-tiny", "qwen2-tiny"}) {
     const ModelFiles model = golden_model(base);
-    ModelBench bench(GetParam(), model.config, model.tensors);
+    ModelHarness harness(GetParam(), model.config, model.tensors);
     struct Row {
       std::shared_ptr<const Adapter> adapter;  // null: the base
       std::vector<std::int32_t> ids;
@@ -122,7 +122,7 @@ TEST_P(AdapterMixTest, AdaptersOfEveryKindInOneBatchKeepTheirBits) {
         continue;
       }
       const AdapterFiles files = open_adapter(golden_path(folder), model.config).value();
-      const auto adapter = bench.adapter(
+      const auto adapter = harness.adapter(
           adapter_spec(files.config, files.modules, model.config).value(), files.tensors);
       golden.push_back(golden_tensors(folder + "golden.safetensors"));
       for (std::size_t i = 0; i < 2 * kPrompts; ++i) {
@@ -138,29 +138,29 @@ TEST_P(AdapterMixTest, AdaptersOfEveryKindInOneBatchKeepTheirBits) {
     Batch batch;
     for (Row& row : rows) {
       const auto length = static_cast<std::int64_t>(row.ids.size());
-      row.alone = bench.logits_of(row.ids, row.adapter.get());
-      row.pages = bench.pages_for(length);
+      row.alone = harness.logits_of(row.ids, row.adapter.get());
+      row.pages = harness.pages_for(length);
       batch.ids.insert(batch.ids.end(), row.ids.begin(), row.ids.end());
       batch.segments.push_back({length, 0, row.pages, row.adapter.get()});
     }
-    const ConstMatrix hidden = bench.model.forward(*bench.weights, batch, *bench.cache);
+    const ConstMatrix hidden = harness.model.forward(*harness.weights, batch, *harness.cache);
     std::int64_t first = 0;
     for (const Row& row : rows) {
       const auto length = static_cast<std::int64_t>(row.ids.size());
-      const Rows logits = bench.logits(hidden.slice_rows(first, length), row.adapter.get());
+      const Rows logits = harness.logits(hidden.slice_rows(first, length), row.adapter.get());
       EXPECT_TRUE(logits == row.alone) << base << " row " << first;
       EXPECT_LE(difference(logits.values, row.logits).max, kMaxDifference);
       first += length;
     }
   }
-  EXPECT_EQ(mixed, 10U) << "all but those on bases of their own";
+  EXPECT_EQ(mixed, 10U) << "all adapters of these two bases";
   std::cout << "[ checked  ] " << GetParam().name << ": " << mixed << " adapters in two batches\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AdapterMixTest, ::testing::ValuesIn(backends()),
                          [](const auto& test) { return test.param.name; });
 
-TEST(AdapterGoldenFilesTest, NoDirectoryIsLeftOut) {
+TEST(AdapterGoldenFilesTest, EveryDirectoryIsTested) {
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator(golden_path("adapters"))) {
     if (entry.is_directory()) {
@@ -171,12 +171,12 @@ TEST(AdapterGoldenFilesTest, NoDirectoryIsLeftOut) {
   EXPECT_EQ(found, kAdapters);
 }
 
-TEST(AdapterGoldenFilesTest, DropoutIsIgnoredAtInferenceAndRefusedForTraining) {
+TEST(AdapterGoldenFilesTest, DropoutIsRefusedForTraining) {
   const ModelFiles model = golden_model("qwen3-tiny");
   AdapterConfig config =
       open_adapter(golden_path("adapters/lora-all-linear"), model.config).value().config;
   EXPECT_EQ(check_adapter_training(config).message(),
-            "lora_dropout: training with other than 0 is not supported; set it to 0");
+            "lora_dropout: training with dropout is not supported; set it to 0");
   config.dropout = 0.0;
   EXPECT_TRUE(check_adapter_training(config).ok());
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoRA: initialisation, the bypass and its gradients by hand, and merging.
+// LoRA: initialization, the bypass and its gradients compared with hand-computed values, and
+// merging.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -36,7 +37,7 @@ TensorMap small_lora() {
           {lora_b_name(kPath), matrix({3, 0, -1}, 3, 1)}};
 }
 
-TEST(LoraInitTest, IsKaimingUniformAndZero) {
+TEST(LoraInitTest, AIsKaimingUniformAndBIsZero) {
   const AdapterSpec spec = {lora_module(kPath, 400, 30, 16, 1.0F)};
   const TensorMap tensors = init_adapter(spec, {}, {}, 7).value();
   EXPECT_TRUE(check_tensors(adapter_shapes(spec), tensors, "adapter").ok());
@@ -49,14 +50,15 @@ TEST(LoraInitTest, IsKaimingUniformAndZero) {
     square += double{value} * double{value};
   }
   const auto count = static_cast<double>(a.size());
-  // A uniform variable on +-b has variance b^2 / 3; 6400 draws are within 5 % of it.
+  // A uniform variable on +-b has variance b^2 / 3. The variance of 6400 values is within 5 % of
+  // that.
   EXPECT_NEAR(square / count, 1.0 / 400.0 / 3.0, 0.05 / 1200.0);
   EXPECT_NEAR(sum / count, 0.0, 0.002);
   EXPECT_TRUE(std::ranges::all_of(floats_of(tensors.at(lora_b_name(kPath))),
                                   [](float value) { return value == 0.0F; }));
 }
 
-TEST(LoraInitTest, DependsOnSeedAndModuleAlone) {
+TEST(LoraInitTest, DependsOnlyOnSeedAndModule) {
   const AdaptedModule other = lora_module("model.layers.0.mlp.gate_proj", 2, 3, 1, 0.5F);
   const auto alone = floats_of(init_adapter(kSmall, {}, {}, 7).value().at(lora_a_name(kPath)));
   const TensorMap both = init_adapter({other, kSmall[0]}, {}, {}, 7).value();
@@ -121,7 +123,7 @@ TEST(LoraMergeTest, AddsTheScaledProduct) {
 }
 
 TEST(LoraMergeTest, RoundsOnceToTheBaseType) {
-  // The change of 3/512 is lost neither before the sum nor twice: 1 + 3/512 rounds up to 1 + 1/128.
+  // The change of 3/512 is not rounded before it is added: 1 + 3/512 rounds up to 1 + 1/128.
   const AdapterSpec spec = {lora_module(kPath, 1, 1, 1, 1.0F)};
   const TensorMap adapter = {{lora_a_name(kPath), matrix({3.0F / 512.0F}, 1, 1)},
                              {lora_b_name(kPath), matrix({1}, 1, 1)}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a child process leaves behind: nothing.
+// Child processes report how they ended, and leave no process, descriptor or signal behind.
 #include "engines/reward/child_process.hpp"
 
 #include <array>
@@ -31,7 +31,7 @@ bool has_children() {
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
-// Reads stdout until a newline; the program is known to write one.
+// Reads stdout until a newline, which the program is known to write.
 std::string read_line(ChildProcess& child) {
   std::string line;
   while (line.empty() || line.back() != '\n') {
@@ -54,12 +54,12 @@ std::unique_ptr<ChildProcess> start_shell(const std::string& script) {
 
 class ChildProcessTest : public ::testing::Test {
 protected:
-  // Orphans of a test become its own children, so that it can see them die.
+  // Makes orphans of the test its own children, so that it can observe their deaths.
   void SetUp() override { ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0); }
   void TearDown() override { ::prctl(PR_SET_CHILD_SUBREAPER, 0); }
 };
 
-TEST_F(ChildProcessTest, SaysHowTheProgramEnded) {
+TEST_F(ChildProcessTest, ReportsHowTheProgramEnded) {
   auto child = start_shell("exit 3");
   while (!child->ended()) {
     child->wait(false, std::chrono::milliseconds(10));
@@ -86,14 +86,14 @@ TEST_F(ChildProcessTest, LeavesNoDescriptorAndNoZombie) {
   EXPECT_FALSE(has_children());
 }
 
-TEST_F(ChildProcessTest, AWriteToADeadProgramIsNotDeadlyToUs) {
+TEST_F(ChildProcessTest, AWriteToAClosedPipeDoesNotKillTheProcess) {
   auto child = start_shell("exec <&-; echo closed; exec sleep 100000");
   EXPECT_EQ(read_line(*child), "closed\n");
   EXPECT_EQ(child->write_stdin("x").state, PipeState::kClosed);
 }
 
-TEST_F(ChildProcessTest, ItsWholeGroupGoesWithIt) {
-  // The grandchild keeps stdout open: the end of the child alone must be noticed.
+TEST_F(ChildProcessTest, StopKillsTheWholeProcessGroup) {
+  // The grandchild keeps stdout open, so the exit of the child alone must be detected.
   auto child = start_shell("sleep 100000 & echo $!; exit 5");
   const pid_t grandchild = std::stoi(read_line(*child));
   while (!child->ended()) {
@@ -105,7 +105,7 @@ TEST_F(ChildProcessTest, ItsWholeGroupGoesWithIt) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-TEST_F(ChildProcessTest, ItDiesWithUs) {
+TEST_F(ChildProcessTest, IsKilledWhenItsParentDies) {
   std::array<int, 2> report{};
   ASSERT_EQ(::pipe(report.data()), 0);
   const pid_t parent = ::fork();
@@ -127,26 +127,26 @@ TEST_F(ChildProcessTest, ItDiesWithUs) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-TEST_F(ChildProcessTest, ItEndsByItselfWhenItsInputEnds) {
+TEST_F(ChildProcessTest, TheDestructorLetsTheProgramExit) {
   auto child = start_shell("cat >/dev/null; echo bye >&2");
   const pid_t group_before = ::getpgrp();
-  child.reset();  // a deadline of half a second is behind this; a program that reads needs less
+  child.reset();  // kills the program after half a second; a program that reads stdin needs less
   EXPECT_EQ(::getpgrp(), group_before);
   EXPECT_FALSE(has_children());
 }
 
-TEST_F(ChildProcessTest, InheritsNoPipeOfAnother) {
+TEST_F(ChildProcessTest, InheritsNoPipesOfOtherChildren) {
   const ManualClock clock;
   RewardOptions options;
   options.kind = RewardKind::kCommand;
-  options.command = {"python3", TIDEMILL_TEST_DIR "/engines/reward/programs/judge.py", "pipes"};
+  options.command = {"python3", TIDEMILL_TEST_DIR "/engines/reward/programs/scorer.py", "pipes"};
   std::vector<double> pipes;
   std::vector<std::unique_ptr<CommandRewardEngine>> alive;
   for (std::uint64_t i = 0; i < 3; ++i) {
     alive.push_back(CommandRewardEngine::start(options, clock).value());
-    KeepingSink sink;
-    ASSERT_TRUE(alive.back()->submit(ask(i, "x"), sink).ok());
-    ASSERT_TRUE(drive(*alive.back(), [&] { return sink.count() == 1; }));
+    RecordingSink sink;
+    ASSERT_TRUE(alive.back()->submit(make_request(i, "x"), sink).ok());
+    ASSERT_TRUE(step_until(*alive.back(), [&] { return sink.count() == 1; }));
     pipes.push_back(sink.reward(i));
   }
   EXPECT_GE(pipes[0], 3.0);

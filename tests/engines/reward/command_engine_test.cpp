@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command engine against real programs that behave and misbehave.
+// The command engine with real programs, including many that misbehave.
 //
-// Time limits and pauses run on a ManualClock: where a program must be judged as hanging, the test
-// moves time itself.
+// Time limits and pauses use a ManualClock. Tests that need a program to be considered hung advance
+// the clock themselves.
 #include "engines/reward/command_engine.hpp"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const std::string kJudge = TIDEMILL_TEST_DIR "/engines/reward/programs/judge.py";
+const std::string kScorer = TIDEMILL_TEST_DIR "/engines/reward/programs/scorer.py";
 
 class CommandRewardEngineTest : public ::testing::Test {
 protected:
@@ -44,20 +44,20 @@ protected:
     ASSERT_TRUE(started.ok()) << started.status().to_string();
     engine_ = std::move(started).value();
   }
-  void start_judge(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"python3", kJudge});
+  void start_scorer(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"python3", kScorer});
     start(std::move(arguments));
   }
   void start_shell(const std::string& script) { start({"sh", "-c", script}); }
 
   void submit(std::uint64_t id, const std::string& response) {
-    const Status accepted = engine_->submit(ask(id, response), sink_);
+    const Status accepted = engine_->submit(make_request(id, response), sink_);
     ASSERT_TRUE(accepted.ok()) << accepted.to_string();
   }
-  ::testing::AssertionResult drive_to(std::size_t results) {
-    return drive(*engine_, [&] { return sink_.count() >= results; });
+  ::testing::AssertionResult step_until_results(std::size_t results) {
+    return step_until(*engine_, [&] { return sink_.count() >= results; });
   }
-  // Gives the program the samples, then lets their time run out.
+  // Sends the samples to the program, then lets their time limit pass.
   void run_out_of_time() {
     ASSERT_TRUE(engine_->step(Duration::zero()).ok());
     clock_.advance(options_.timeout);
@@ -72,17 +72,17 @@ protected:
   std::string folder_;
   ManualClock clock_;
   RewardOptions options_;
-  KeepingSink sink_;
+  RecordingSink sink_;
   std::unique_ptr<CommandRewardEngine> engine_;
 };
 
-TEST_F(CommandRewardEngineTest, JudgesManySamples) {
+TEST_F(CommandRewardEngineTest, ScoresManySamples) {
   options_.max_in_flight = 8;
-  start_judge({"lengths"});
+  start_scorer({"lengths"});
   for (std::uint64_t id = 0; id < 300; ++id) {
     submit(id, std::string(id, 'x'));
   }
-  ASSERT_TRUE(drive_to(300));
+  ASSERT_TRUE(step_until_results(300));
   for (std::uint64_t id = 0; id < 300; ++id) {
     EXPECT_EQ(sink_.reward(id), static_cast<double>(id));
   }
@@ -90,23 +90,23 @@ TEST_F(CommandRewardEngineTest, JudgesManySamples) {
   EXPECT_FALSE(engine_->has_work());
 }
 
-TEST_F(CommandRewardEngineTest, CarriesSamplesLargerThanAnyPipe) {
+TEST_F(CommandRewardEngineTest, SendsSamplesLargerThanThePipeBuffer) {
   options_.max_in_flight = 3;
-  start_judge({"lengths"});
+  start_scorer({"lengths"});
   for (std::uint64_t id = 0; id < 6; ++id) {
     submit(id, std::string(1'000'000 + id, 'x'));
   }
-  ASSERT_TRUE(drive_to(6));
+  ASSERT_TRUE(step_until_results(6));
   EXPECT_EQ(sink_.reward(5), 1'000'005.0);
 }
 
-TEST_F(CommandRewardEngineTest, AnswersMayComeInAnyOrder) {
+TEST_F(CommandRewardEngineTest, RepliesMayComeInAnyOrder) {
   options_.max_in_flight = 4;
-  start_judge({"reversed_order", "4"});
+  start_scorer({"reversed_order", "4"});
   for (std::uint64_t id = 0; id < 8; ++id) {
     submit(id, std::string(id, 'x'));
   }
-  ASSERT_TRUE(drive_to(8));
+  ASSERT_TRUE(step_until_results(8));
   EXPECT_EQ(sink_.order(), (std::vector<std::uint64_t>{3, 2, 1, 0, 7, 6, 5, 4}));
   for (std::uint64_t id = 0; id < 8; ++id) {
     EXPECT_EQ(sink_.reward(id), static_cast<double>(id));
@@ -115,20 +115,20 @@ TEST_F(CommandRewardEngineTest, AnswersMayComeInAnyOrder) {
 
 TEST_F(CommandRewardEngineTest, TheSameSampleMayBeInFlightTwice) {
   options_.max_in_flight = 2;
-  start_judge({"reversed_order", "2"});
-  KeepingSink other;
+  start_scorer({"reversed_order", "2"});
+  RecordingSink other;
   submit(1, "abc");
-  ASSERT_TRUE(engine_->submit(ask(1, "abcde"), other).ok());
-  ASSERT_TRUE(drive(*engine_, [&] { return sink_.count() + other.count() == 2; }));
+  ASSERT_TRUE(engine_->submit(make_request(1, "abcde"), other).ok());
+  ASSERT_TRUE(step_until(*engine_, [&] { return sink_.count() + other.count() == 2; }));
   EXPECT_EQ(sink_.reward(1), 3.0);
   EXPECT_EQ(other.reward(1), 5.0);
 }
 
 TEST_F(CommandRewardEngineTest, SendsTheRowAndKeepsStderr) {
   options_.stderr_path = folder_ + "/stderr.log";
-  start_judge({"row"});
+  start_scorer({"row"});
   submit(1, "r");
-  ASSERT_TRUE(drive_to(1));
+  ASSERT_TRUE(step_until_results(1));
   EXPECT_EQ(sink_.reward(1), 4.0);
   engine_.reset();
   EXPECT_EQ(log(), R"({"answer": "42", "id": 1, "level": 2, "prompt": "6 * 7", "response": "r", )"
@@ -136,7 +136,7 @@ TEST_F(CommandRewardEngineTest, SendsTheRowAndKeepsStderr) {
                    "\n");
 }
 
-TEST_F(CommandRewardEngineTest, AProgramThatHangsIsKilledWhenTheSamplesTimeIsOver) {
+TEST_F(CommandRewardEngineTest, AProgramThatHangsIsKilledAfterTheTimeLimit) {
   options_.timeout = std::chrono::seconds(10);
   options_.max_in_flight = 2;
   options_.stderr_path = folder_ + "/stderr.log";
@@ -144,25 +144,25 @@ TEST_F(CommandRewardEngineTest, AProgramThatHangsIsKilledWhenTheSamplesTimeIsOve
   submit(7, "a");
   submit(8, "b");
   submit(9, "c");
-  ASSERT_TRUE(drive(*engine_, [&] { return !log().empty(); }));
+  ASSERT_TRUE(step_until(*engine_, [&] { return !log().empty(); }));
   clock_.advance(std::chrono::milliseconds(9'999));
   ASSERT_TRUE(engine_->step(Duration::zero()).ok());
   EXPECT_EQ(sink_.count(), 0U);
   clock_.advance(std::chrono::milliseconds(1));
   ASSERT_TRUE(engine_->step(Duration::zero()).ok());
-  ASSERT_EQ(sink_.count(), 2U) << "all in flight, and no other";
-  EXPECT_THAT(sink_.error(7), AllOf(HasSubstr("sample 7: the reward program gave no answer to "
+  ASSERT_EQ(sink_.count(), 2U) << "all samples in flight, and no others";
+  EXPECT_THAT(sink_.error(7), AllOf(HasSubstr("sample 7: the reward program gave no reply to "
                                               "sample 7 within 10 s and was killed"),
                                     HasSubstr("its last line on stderr: reading the model")));
-  EXPECT_THAT(sink_.error(8), HasSubstr("sample 8: the reward program gave no answer to sample 7"));
+  EXPECT_THAT(sink_.error(8), HasSubstr("sample 8: the reward program gave no reply to sample 7"));
   EXPECT_EQ(engine_->stats().hangs, 1U);
   EXPECT_TRUE(engine_->has_work());
 }
 
-TEST_F(CommandRewardEngineTest, ASampleIsNotBlamedForItsQueue) {
+TEST_F(CommandRewardEngineTest, TheTimeLimitOfASampleExcludesItsQueue) {
   options_.timeout = std::chrono::seconds(10);
   options_.max_in_flight = 3;
-  // One answer for each byte that the test writes into the gate.
+  // The program replies once for each byte that the test writes into the gate.
   const std::string gate = folder_ + "/gate";
   ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
   const UniqueFd open_gate(::open(gate.c_str(), O_RDWR | O_CLOEXEC));
@@ -174,56 +174,56 @@ TEST_F(CommandRewardEngineTest, ASampleIsNotBlamedForItsQueue) {
   }
   ASSERT_TRUE(engine_->step(Duration::zero()).ok());
   for (std::uint64_t id = 1; id <= 3; ++id) {
-    clock_.advance(std::chrono::seconds(9));  // 27 s for the last one, 9 s of them its own
+    clock_.advance(std::chrono::seconds(9));  // the last sample takes 27 s, 9 s of them its own
     ASSERT_EQ(::write(open_gate.get(), "x", 1), 1);
-    ASSERT_TRUE(drive_to(id));
+    ASSERT_TRUE(step_until_results(id));
   }
   EXPECT_EQ(sink_.reward(3), 1.0);
   EXPECT_EQ(engine_->stats().hangs, 0U);
 }
 
-TEST_F(CommandRewardEngineTest, AProgramThatDiesIsStartedAgain) {
+TEST_F(CommandRewardEngineTest, AProgramThatExitsIsRestarted) {
   options_.max_in_flight = 4;
   options_.first_backoff = std::chrono::seconds(1);
   options_.stderr_path = folder_ + "/stderr.log";
-  start_judge({"poison"});
+  start_scorer({"poison"});
   submit(1, "good");
   submit(2, "poison");
   submit(3, "good");
   submit(4, "good");
-  ASSERT_TRUE(drive_to(4));
+  ASSERT_TRUE(step_until_results(4));
   EXPECT_EQ(sink_.reward(1), 1.0);
   for (const std::uint64_t id : {2U, 3U, 4U}) {
     EXPECT_EQ(sink_.error(id), "sample " + std::to_string(id) +
                                    ": the reward program ended (exit status 3); its last line on "
-                                   "stderr: cannot bear this");
+                                   "stderr: cannot handle this");
   }
-  sink_.forget();
+  sink_.clear();
   submit(3, "good");
   ASSERT_TRUE(engine_->step(Duration::zero()).ok());
-  EXPECT_EQ(engine_->stats().starts, 1U) << "the pause is kept";
+  EXPECT_EQ(engine_->stats().starts, 1U) << "no restart before the pause is over";
   clock_.advance(std::chrono::seconds(1));
-  ASSERT_TRUE(drive_to(1));
+  ASSERT_TRUE(step_until_results(1));
   EXPECT_EQ(sink_.reward(3), 1.0);
   EXPECT_EQ(engine_->stats().starts, 2U);
   EXPECT_EQ(engine_->stats().ends, 1U);
-  EXPECT_EQ(log(), "cannot bear this\n");
+  EXPECT_EQ(log(), "cannot handle this\n");
 }
 
-// The stream delivers a failed sample at most three times: one that kills the program must not use
-// up the deliveries of its neighbours.
-TEST_F(CommandRewardEngineTest, APoisonedSampleTakesItsNeighboursWithItOnlyOnce) {
+// The stream delivers a failed sample at most three times. A sample that kills the program must not
+// use up the deliveries of the samples in flight with it.
+TEST_F(CommandRewardEngineTest, APoisonedSampleFailsOtherSamplesOnlyOnce) {
   options_.max_in_flight = 8;
   options_.first_backoff = Duration::zero();
-  start_judge({"poison"});
+  start_scorer({"poison"});
   std::vector<std::uint64_t> waiting = {0, 1, 2, 3, 4, 5, 6, 7};
   std::vector<int> failures(8);
   for (int delivery = 0; delivery < 3; ++delivery) {
-    sink_.forget();
+    sink_.clear();
     for (const std::uint64_t id : waiting) {
       submit(id, id == 2 ? "poison" : "good");
     }
-    ASSERT_TRUE(drive_to(waiting.size()));
+    ASSERT_TRUE(step_until_results(waiting.size()));
     std::vector<std::uint64_t> again;
     for (const std::uint64_t id : waiting) {
       if (!sink_.error(id).empty()) {
@@ -239,85 +239,85 @@ TEST_F(CommandRewardEngineTest, APoisonedSampleTakesItsNeighboursWithItOnlyOnce)
   }
 }
 
-TEST_F(CommandRewardEngineTest, GarbageIsCountedAndPassedOver) {
-  start_judge({"noisy"});
+TEST_F(CommandRewardEngineTest, GarbageIsCountedAndIgnored) {
+  start_scorer({"noisy"});
   submit(1, "x");
   submit(2, "x");
-  ASSERT_TRUE(drive_to(2));
+  ASSERT_TRUE(step_until_results(2));
   EXPECT_EQ(sink_.reward(1), 1.0);
   EXPECT_EQ(sink_.reward(2), 1.0);
   EXPECT_EQ(engine_->stats().garbage_lines, 7U);
 }
 
-TEST_F(CommandRewardEngineTest, AHangAfterGarbageQuotesIt) {
+TEST_F(CommandRewardEngineTest, TheErrorOfAHangQuotesEarlierGarbage) {
   start_shell("echo 'Traceback, sort of'; exec sleep 100000");
   submit(1, "x");
-  ASSERT_TRUE(drive(*engine_, [&] { return engine_->stats().garbage_lines == 1; }));
+  ASSERT_TRUE(step_until(*engine_, [&] { return engine_->stats().garbage_lines == 1; }));
   run_out_of_time();
   ASSERT_EQ(sink_.count(), 1U);
   EXPECT_THAT(sink_.error(1),
-              HasSubstr("its last line on stdout that was no answer: Traceback, sort of"));
+              HasSubstr("its last line on stdout that is not a reply: Traceback, sort of"));
 }
 
 TEST_F(CommandRewardEngineTest, RefusesRewardsThatAreNotFiniteNumbers) {
-  start_judge({"verbatim"});
-  const std::vector<std::string> answers = {
+  start_scorer({"verbatim"});
+  const std::vector<std::string> replies = {
       R"({"id": ID, "reward": NaN})",   R"({"id": ID, "reward": Infinity})",
       R"({"id": ID, "reward": 1e999})", R"({"id": ID, "reward": "1"})",
       R"({"id": ID, "reward": [1]})",   R"({"id": ID})",
       R"({"id": ID, "reward": 0.25})",  R"({"id": ID, "error": "no such task"})",
   };
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    submit(i, answers[i]);
+  for (std::size_t i = 0; i < replies.size(); ++i) {
+    submit(i, replies[i]);
   }
-  ASSERT_TRUE(drive_to(answers.size()));
+  ASSERT_TRUE(step_until_results(replies.size()));
   for (std::uint64_t id = 0; id < 6; ++id) {
     EXPECT_THAT(sink_.error(id), HasSubstr("sample " + std::to_string(id) +
-                                           ": the reward program's answer is refused, "));
+                                           ": the reward program's reply is invalid: "));
   }
   EXPECT_EQ(sink_.reward(6), 0.25);
-  EXPECT_EQ(sink_.error(7), "sample 7: the reward program cannot judge it: no such task");
-  EXPECT_EQ(engine_->stats().bad_answers, 6U);
+  EXPECT_EQ(sink_.error(7), "sample 7: the reward program cannot score it: no such task");
+  EXPECT_EQ(engine_->stats().bad_replies, 6U);
   EXPECT_EQ(engine_->stats().starts, 1U);
 }
 
-TEST_F(CommandRewardEngineTest, AnswersForNoSampleAreCountedAndIgnored) {
-  start_judge({"strange_ids"});
+TEST_F(CommandRewardEngineTest, RepliesToUnknownSamplesAreCountedAndIgnored) {
+  start_scorer({"strange_ids"});
   submit(1, "x");
   submit(2, "x");
-  ASSERT_TRUE(drive_to(2));
+  ASSERT_TRUE(step_until_results(2));
   EXPECT_EQ(sink_.reward(1), 1.0);
   EXPECT_EQ(sink_.reward(2), 1.0);
-  ASSERT_TRUE(drive(*engine_, [&] {
-    // Its last line may still be on its way; work makes the engine read on.
+  ASSERT_TRUE(step_until(*engine_, [&] {
+    // The last line may not have arrived yet. The engine reads only while it has work.
     submit(100 + sink_.count(), "x");
     return engine_->stats().unknown_ids >= 4;
   }));
 }
 
-TEST_F(CommandRewardEngineTest, AProgramMayTakeItsTimeToStart) {
+TEST_F(CommandRewardEngineTest, AProgramMayStartSlowly) {
   options_.timeout = std::chrono::seconds(60);
   const std::string gate = folder_ + "/gate";
   ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
-  start_judge({"gate", gate});
+  start_scorer({"gate", gate});
   submit(1, "abc");
   ASSERT_TRUE(engine_->step(Duration::zero()).ok());
   clock_.advance(std::chrono::seconds(59));
   ASSERT_TRUE(engine_->step(std::chrono::milliseconds(20)).ok());
   EXPECT_EQ(sink_.count(), 0U);
   { const UniqueFd opened(::open(gate.c_str(), O_WRONLY | O_CLOEXEC)); }
-  ASSERT_TRUE(drive_to(1));
+  ASSERT_TRUE(step_until_results(1));
   EXPECT_EQ(sink_.reward(1), 3.0);
 }
 
-// Bytes of memory this process has had at most, in MiB.
+// Returns the peak resident memory of this process in MiB.
 std::int64_t peak_mib() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss / 1024;
 }
 
-TEST_F(CommandRewardEngineTest, AFloodOfLinesIsBoundedAndEndsWithTheTimeLimit) {
+TEST_F(CommandRewardEngineTest, EndlessLinesTakeBoundedMemoryAndEndAtTheTimeLimit) {
   start({"yes", "garbage"});
   submit(1, "x");
   const std::int64_t before = peak_mib();
@@ -327,15 +327,15 @@ TEST_F(CommandRewardEngineTest, AFloodOfLinesIsBoundedAndEndsWithTheTimeLimit) {
   EXPECT_GT(engine_->stats().garbage_lines, 1'000U);
   EXPECT_EQ(sink_.count(), 0U);
   run_out_of_time();
-  EXPECT_THAT(sink_.error(1), HasSubstr("no answer to sample 1"));
+  EXPECT_THAT(sink_.error(1), HasSubstr("no reply to sample 1"));
   EXPECT_LT(peak_mib() - before, 64);
 }
 
-TEST_F(CommandRewardEngineTest, ALineWithoutEndIsBoundedAndEndsWithTheTimeLimit) {
+TEST_F(CommandRewardEngineTest, AnEndlessLineTakesBoundedMemoryAndEndsAtTheTimeLimit) {
   start_shell("exec 3<&0 tr '\\0' x </dev/zero");  // 3: its input stays open
   submit(1, "x");
   const std::int64_t before = peak_mib();
-  ASSERT_TRUE(drive(*engine_, [&] { return engine_->stats().garbage_lines == 1; }));
+  ASSERT_TRUE(step_until(*engine_, [&] { return engine_->stats().garbage_lines == 1; }));
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(engine_->step(std::chrono::seconds(1)).ok());
   }
@@ -345,13 +345,13 @@ TEST_F(CommandRewardEngineTest, ALineWithoutEndIsBoundedAndEndsWithTheTimeLimit)
   EXPECT_LT(peak_mib() - before, 64);
 }
 
-TEST_F(CommandRewardEngineTest, AFloodOfStderrHoldsNothingUp) {
+TEST_F(CommandRewardEngineTest, ManyLinesOnStderrDoNotBlockTheProgram) {
   options_.stderr_path = folder_ + "/stderr.log";
   start_shell(
       "i=0; while [ $i -lt 3000 ]; do echo \"line $i of the log, long enough to fill a pipe\" >&2; "
       "i=$((i+1)); done; read line; echo '{\"id\": 1, \"reward\": 1}'; exec cat >/dev/null");
   submit(1, "x");
-  ASSERT_TRUE(drive_to(1));
+  ASSERT_TRUE(step_until_results(1));
   EXPECT_EQ(sink_.reward(1), 1.0);
   const std::string text = log();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3000);
@@ -365,32 +365,32 @@ TEST_F(CommandRewardEngineTest, AProgramThatNeverReadsIsKilled) {
   }
   run_out_of_time();
   ASSERT_EQ(sink_.count(), 4U);
-  EXPECT_THAT(sink_.error(3), HasSubstr("no answer to sample 0 within 30 s"));
+  EXPECT_THAT(sink_.error(3), HasSubstr("no reply to sample 0 within 30 s"));
 }
 
-TEST_F(CommandRewardEngineTest, AProgramThatClosesItsInputOrOutputIsReplaced) {
+TEST_F(CommandRewardEngineTest, AProgramThatClosesItsInputOrOutputIsRestarted) {
   options_.first_backoff = Duration::zero();
   start_shell("exec <&-; exec sleep 100000");
   submit(1, std::string(500'000, 'x'));
-  ASSERT_TRUE(drive_to(1));
+  ASSERT_TRUE(step_until_results(1));
   EXPECT_THAT(sink_.error(1), HasSubstr("the reward program closed its standard input"));
   start_shell("exec >&-; exec sleep 100000");
   submit(2, "x");
-  ASSERT_TRUE(drive_to(2));
+  ASSERT_TRUE(step_until_results(2));
   EXPECT_THAT(sink_.error(2), HasSubstr("the reward program closed its standard output"));
 }
 
-TEST_F(CommandRewardEngineTest, AProgramThatExitsAtOnceIsGivenUp) {
+TEST_F(CommandRewardEngineTest, GivesUpOnAProgramThatAlwaysExits) {
   options_.max_failures_in_a_row = 3;
   options_.first_backoff = std::chrono::seconds(1);
   start_shell("echo 'no module named torch' >&2; exit 1");
   Status last;
   std::vector<std::uint64_t> starts_by_second;
   for (int second = 0; second < 10 && last.ok(); ++second) {
-    // All that can happen within this second of the engine's clock.
+    // Steps until nothing more can happen within this second of the engine's clock.
     do {
       if (!engine_->has_work()) {
-        sink_.forget();
+        sink_.clear();
         submit(1, "x");
         submit(2, "x");
       }
@@ -401,17 +401,17 @@ TEST_F(CommandRewardEngineTest, AProgramThatExitsAtOnceIsGivenUp) {
   }
   EXPECT_EQ(last.code(), Errc::kUnavailable);
   EXPECT_THAT(last.message(),
-              AllOf(HasSubstr("command: given up after 3 failures in a row without an answer: the "
+              AllOf(HasSubstr("command: given up after 3 failures in a row without a reply: the "
                               "reward program ended (exit status 1)"),
                     HasSubstr("its last line on stderr: no module named torch")));
   EXPECT_EQ(starts_by_second, (std::vector<std::uint64_t>{1, 2, 2, 3})) << "pauses of 1 s and 2 s";
   EXPECT_EQ(sink_.count(), 2U);
   EXPECT_FALSE(engine_->has_work());
-  EXPECT_EQ(engine_->submit(ask(3, "x"), sink_).code(), Errc::kUnavailable);
+  EXPECT_EQ(engine_->submit(make_request(3, "x"), sink_).code(), Errc::kUnavailable);
   EXPECT_EQ(engine_->step(Duration::zero()).code(), Errc::kUnavailable);
 }
 
-TEST_F(CommandRewardEngineTest, OneAnswerALifeIsEnough) {
+TEST_F(CommandRewardEngineTest, OneReplyPerStartKeepsTheEngineFromGivingUp) {
   options_.max_in_flight = 1;
   options_.max_failures_in_a_row = 2;
   options_.first_backoff = Duration::zero();
@@ -419,20 +419,21 @@ TEST_F(CommandRewardEngineTest, OneAnswerALifeIsEnough) {
       "read line; id=${line##*\\\"id\\\":}; echo \"{\\\"id\\\": ${id%%,*}, \\\"reward\\\": 1}\"");
   int deliveries = 0;
   for (std::uint64_t id = 0; id < 8; ++id) {
-    // The program may be found dead only once the sample is with it: then the sample comes again.
-    bool judged = false;
-    while (!judged) {
-      sink_.forget();
+    // The engine may notice the exit only after it has sent the sample, which then fails and is
+    // submitted again.
+    bool scored = false;
+    while (!scored) {
+      sink_.clear();
       submit(id, "x");
-      ASSERT_TRUE(drive_to(1));
-      judged = sink_.error(id).empty();
+      ASSERT_TRUE(step_until_results(1));
+      scored = sink_.error(id).empty();
       ASSERT_LT(++deliveries, 100);
     }
   }
   EXPECT_GE(engine_->stats().starts, 8U);
 }
 
-TEST_F(CommandRewardEngineTest, WhatCannotBeExecutedIsRefusedAtOnce) {
+TEST_F(CommandRewardEngineTest, RefusesAProgramThatCannotBeExecuted) {
   const std::string plain = folder_ + "/plain.txt";
   std::ofstream(plain) << "not a program\n";
   const std::string headless = folder_ + "/headless";
@@ -456,7 +457,7 @@ TEST_F(CommandRewardEngineTest, WhatCannotBeExecutedIsRefusedAtOnce) {
   }
 }
 
-TEST_F(CommandRewardEngineTest, AProgramThatVanishesLaterIsGivenUp) {
+TEST_F(CommandRewardEngineTest, GivesUpOnAProgramWhoseFileDisappears) {
   const std::string program = folder_ + "/once.sh";
   std::ofstream(program) << "#!/bin/sh\nrm \"$0\"\nexit 4\n";
   ASSERT_EQ(::chmod(program.c_str(), 0700), 0);
@@ -466,7 +467,7 @@ TEST_F(CommandRewardEngineTest, AProgramThatVanishesLaterIsGivenUp) {
   Status last;
   while (last.ok()) {
     if (!engine_->has_work()) {
-      sink_.forget();
+      sink_.clear();
       submit(1, "x");
     }
     last = engine_->step(std::chrono::milliseconds(20));
@@ -475,9 +476,9 @@ TEST_F(CommandRewardEngineTest, AProgramThatVanishesLaterIsGivenUp) {
   EXPECT_NE(sink_.error(1), "");
 }
 
-TEST_F(CommandRewardEngineTest, ARowThatIsNoObjectIsRefusedNamingTheSample) {
+TEST_F(CommandRewardEngineTest, RefusesARowThatIsNotAnObjectNamingTheSample) {
   start({"cat"});
-  RewardRequest wrong = ask(5, "x");
+  RewardRequest wrong = make_request(5, "x");
   wrong.fields = "[]";
   EXPECT_EQ(engine_->submit(wrong, sink_).message(),
             "sample 5: the row is not a JSON object of at most 64 levels");
@@ -490,18 +491,18 @@ TEST_F(CommandRewardEngineTest, HoldsABoundedNumberOfBytes) {
   int count = 0;
   const std::string response(32U << 20U, 'x');
   while (accepted.ok() && count < 20) {
-    accepted = engine_->submit(ask(static_cast<std::uint64_t>(count), response), sink_);
+    accepted = engine_->submit(make_request(static_cast<std::uint64_t>(count), response), sink_);
     count += accepted.ok() ? 1 : 0;
   }
   EXPECT_EQ(accepted.code(), Errc::kResourceExhausted);
   EXPECT_EQ(count, 7);
 }
 
-TEST_F(CommandRewardEngineTest, TheExampleJudgesArithmetic) {
+TEST_F(CommandRewardEngineTest, TheExampleProgramScoresArithmetic) {
   start({"python3", TIDEMILL_SOURCE_DIR "/examples/rewards/arithmetic.py"});
-  RewardRequest right = ask(1, "17 + 25 = 42");
+  RewardRequest right = make_request(1, "17 + 25 = 42");
   right.prompt = "17 + 25 =";
-  right.answer = "";
+  right.reference_answer = "";
   RewardRequest wrong = right;
   wrong.id = {2};
   wrong.response = "It is 43";
@@ -514,7 +515,7 @@ TEST_F(CommandRewardEngineTest, TheExampleJudgesArithmetic) {
   for (const RewardRequest& each : {right, wrong, none, strange}) {
     ASSERT_TRUE(engine_->submit(each, sink_).ok());
   }
-  ASSERT_TRUE(drive_to(4));
+  ASSERT_TRUE(step_until_results(4));
   EXPECT_EQ(sink_.reward(1), 1.0);
   EXPECT_EQ(sink_.reward(2), 0.1);
   EXPECT_EQ(sink_.reward(3), 0.0);

@@ -12,10 +12,14 @@ namespace tidemill::engines {
 namespace {
 
 RewardRequest request(std::string fields) {
-  return {.id = {5}, .prompt = "p", .response = "r\n", .answer = "a", .fields = std::move(fields)};
+  return {.id = {5},
+          .prompt = "p",
+          .response = "r\n",
+          .reference_answer = "a",
+          .fields = std::move(fields)};
 }
 
-TEST(EncodeRequest, PutsTheSampleOverTheRow) {
+TEST(EncodeRequest, KeysOfTheSampleReplaceThoseOfTheRow) {
   EXPECT_EQ(encode_request(7, request(R"({"id": "x", "level": 3, "prompt": []})")).value(),
             R"({"answer":"a","id":7,"level":3,"prompt":"p","response":"r\n"})"
             "\n");
@@ -31,7 +35,7 @@ TEST(EncodeRequest, ReplacesBytesThatAreNotUtf8) {
             "{\"answer\":\"a\",\"id\":1,\"prompt\":\"p\",\"response\":\"a\xEF\xBF\xBD\"}\n");
 }
 
-TEST(EncodeRequest, RefusesRowsThatAreNoShallowObjects) {
+TEST(EncodeRequest, RefusesRowsThatAreNotShallowObjects) {
   const std::string deep = "{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
   for (const std::string& fields : {std::string("[1]"), std::string("{"), std::string("3"), deep}) {
     EXPECT_FALSE(encode_request(1, request(fields)).ok()) << fields.substr(0, 20);
@@ -44,7 +48,7 @@ struct ReplyCase {
   std::uint64_t id;
 };
 
-TEST(ParseReply, TellsAnswersFromGarbage) {
+TEST(ParseReply, DistinguishesRepliesFromGarbage) {
   using Kind = CommandReply::Kind;
   const std::vector<ReplyCase> cases = {
       {R"({"id": 3, "reward": 0.5})", Kind::kReward, 3},
@@ -98,7 +102,7 @@ TEST(Printable, IsOneShortLine) {
   EXPECT_EQ(printable(accents), accents.substr(0, 198) + "...");
 }
 
-TEST(LineSplitter, CutsAnyChunkingIntoTheSameLines) {
+TEST(LineSplitter, LinesDoNotDependOnTheChunkSize) {
   const std::string text = "one\n\ntwo\n" + std::string(20, 'x') + "\nthree\nrest";
   for (std::size_t chunk = 1; chunk <= text.size(); ++chunk) {
     LineSplitter splitter(10);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engines that judge by rules, alone and summed.
+// Reward engines that apply rules, and their weighted sums.
 #include "tests/engines/reward/reward_fixture.hpp"
 
 namespace tidemill::engines {
@@ -11,17 +11,17 @@ std::unique_ptr<RewardEngine> make(const RewardOptions& options, const Clock& cl
   return std::move(made).value();
 }
 
-TEST(RuleRewardEngine, AnswersEveryRequestOnceInOrder) {
+TEST(RuleRewardEngine, ScoresEveryRequestOnceInOrder) {
   const ManualClock clock;
   const auto engine = make(RewardOptions{}, clock);
-  KeepingSink sink;
+  RecordingSink sink;
   EXPECT_FALSE(engine->has_work());
   for (std::uint64_t id = 0; id < 200; ++id) {
-    ASSERT_TRUE(engine->submit(ask(id, id % 3 == 0 ? "42" : "41"), sink).ok());
+    ASSERT_TRUE(engine->submit(make_request(id, id % 3 == 0 ? "42" : "41"), sink).ok());
   }
   ASSERT_TRUE(engine->step(Duration::zero()).ok());
   EXPECT_LT(sink.count(), 200U) << "a step is bounded";
-  ASSERT_TRUE(drive(*engine, [&] { return !engine->has_work(); }));
+  ASSERT_TRUE(step_until(*engine, [&] { return !engine->has_work(); }));
   ASSERT_EQ(sink.count(), 200U);
   for (std::uint64_t id = 0; id < 200; ++id) {
     EXPECT_EQ(sink.reward(id), id % 3 == 0 ? 1.0 : 0.0);
@@ -29,12 +29,12 @@ TEST(RuleRewardEngine, AnswersEveryRequestOnceInOrder) {
   }
 }
 
-TEST(RuleRewardEngine, NamesTheSampleItCannotJudge) {
+TEST(RuleRewardEngine, NamesTheSampleThatItCannotScore) {
   const ManualClock clock;
   const auto engine = make(RewardOptions{}, clock);
-  KeepingSink sink;
-  RewardRequest bare = ask(9, "42");
-  bare.answer = "";
+  RecordingSink sink;
+  RewardRequest bare = make_request(9, "42");
+  bare.reference_answer = "";
   ASSERT_TRUE(engine->submit(bare, sink).ok());
   ASSERT_TRUE(engine->step(Duration::zero()).ok());
   EXPECT_EQ(sink.error(9), "sample 9: the row has no reference answer");
@@ -47,7 +47,7 @@ TEST(RuleRewardEngine, ASinkMaySubmitAgain) {
     void on_reward(RewardResult result) override {
       ++seen;
       if (seen < 10) {
-        EXPECT_TRUE(engine_.submit(ask(result.id.value, "42"), *this).ok());
+        EXPECT_TRUE(engine_.submit(make_request(result.id.value, "42"), *this).ok());
       }
     }
     int seen = 0;
@@ -58,8 +58,8 @@ TEST(RuleRewardEngine, ASinkMaySubmitAgain) {
   const ManualClock clock;
   const auto engine = make(RewardOptions{}, clock);
   Resubmitting sink(*engine);
-  ASSERT_TRUE(engine->submit(ask(1, "42"), sink).ok());
-  ASSERT_TRUE(drive(*engine, [&] { return !engine->has_work(); }));
+  ASSERT_TRUE(engine->submit(make_request(1, "42"), sink).ok());
+  ASSERT_TRUE(step_until(*engine, [&] { return !engine->has_work(); }));
   EXPECT_EQ(sink.seen, 10);
 }
 
@@ -74,14 +74,14 @@ TEST(WeightedRewardEngine, SumsItsParts) {
   parts.push_back({"sum", 2.0, make(number, clock)});
   parts.push_back({"form", -0.25, make(form, clock)});
   const auto engine = make_reward_sum(std::move(parts));
-  KeepingSink sink;
-  ASSERT_TRUE(engine->submit(ask(1, "answer: 42"), sink).ok());
-  ASSERT_TRUE(engine->submit(ask(2, "42"), sink).ok());
-  ASSERT_TRUE(engine->submit(ask(3, "answer: 41"), sink).ok());
-  RewardRequest bare = ask(4, "answer: 42");
-  bare.answer = "none";
+  RecordingSink sink;
+  ASSERT_TRUE(engine->submit(make_request(1, "answer: 42"), sink).ok());
+  ASSERT_TRUE(engine->submit(make_request(2, "42"), sink).ok());
+  ASSERT_TRUE(engine->submit(make_request(3, "answer: 41"), sink).ok());
+  RewardRequest bare = make_request(4, "answer: 42");
+  bare.reference_answer = "none";
   ASSERT_TRUE(engine->submit(bare, sink).ok());
-  ASSERT_TRUE(drive(*engine, [&] { return !engine->has_work(); }));
+  ASSERT_TRUE(step_until(*engine, [&] { return !engine->has_work(); }));
   EXPECT_EQ(sink.reward(1), 1.75);
   EXPECT_EQ(sink.reward(2), 2.0);
   EXPECT_EQ(sink.reward(3), -0.25);
@@ -92,7 +92,7 @@ TEST(WeightedRewardEngine, SumsItsParts) {
   EXPECT_TRUE(sink.parts(4).empty());
 }
 
-TEST(WeightedRewardEngine, APartThatGivesUpStillAnswersForEverySample) {
+TEST(WeightedRewardEngine, APartThatGivesUpStillDeliversAnErrorForEverySample) {
   const ManualClock clock;
   RewardOptions program;
   program.kind = RewardKind::kCommand;
@@ -103,9 +103,9 @@ TEST(WeightedRewardEngine, APartThatGivesUpStillAnswersForEverySample) {
   parts.push_back({"exact_match", 1.0, make(RewardOptions{}, clock)});
   parts.push_back({"command", 1.0, make(program, clock)});
   const auto engine = make_reward_sum(std::move(parts));
-  KeepingSink sink;
+  RecordingSink sink;
   for (std::uint64_t id = 0; id < 100; ++id) {
-    ASSERT_TRUE(engine->submit(ask(id, "42"), sink).ok());
+    ASSERT_TRUE(engine->submit(make_request(id, "42"), sink).ok());
   }
   Status last;
   for (int i = 0; i < 100'000 && engine->has_work(); ++i) {
@@ -117,8 +117,8 @@ TEST(WeightedRewardEngine, APartThatGivesUpStillAnswersForEverySample) {
     EXPECT_NE(sink.error(id), "");
   }
   EXPECT_EQ(engine->stats().starts, 2U);
-  EXPECT_EQ(engine->step(Duration::zero()).code(), Errc::kUnavailable) << "it stays given up";
-  EXPECT_EQ(engine->submit(ask(100, "42"), sink).code(), Errc::kUnavailable);
+  EXPECT_EQ(engine->step(Duration::zero()).code(), Errc::kUnavailable) << "giving up is permanent";
+  EXPECT_EQ(engine->submit(make_request(100, "42"), sink).code(), Errc::kUnavailable);
 }
 
 TEST(MakeRewardEngine, NamesTheWrongOption) {

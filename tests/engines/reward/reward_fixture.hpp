@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of reward engines share: a sink that keeps results, and a driver.
+// Shared by the tests of reward engines: a sink that records results, requests, and a driver.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,9 @@
 
 namespace tidemill::engines {
 
-/// Keeps every result; a second one for a sample is a failure unless `forget` came between.
-class KeepingSink final : public RewardSink {
+/// Records every result. A second result for a sample fails the test, unless `clear` was called in
+/// between.
+class RecordingSink final : public RewardSink {
 public:
   void on_reward(RewardResult result) override {
     const std::uint64_t id = result.id.value;
@@ -33,7 +34,7 @@ public:
   }
   [[nodiscard]] const std::string& error(std::uint64_t id) const { return results_.at(id).error; }
   [[nodiscard]] const std::vector<std::uint64_t>& order() const { return order_; }
-  void forget() {
+  void clear() {
     results_.clear();
     order_.clear();
   }
@@ -43,18 +44,19 @@ private:
   std::vector<std::uint64_t> order_;
 };
 
-/// Returns a request whose reference answer is "42" and whose row holds one key.
-inline RewardRequest ask(std::uint64_t id, std::string response) {
+/// Returns a request whose reference answer is "42" and whose row has keys of its own.
+inline RewardRequest make_request(std::uint64_t id, std::string response) {
   return {.id = {id},
           .prompt = "6 * 7",
           .response = std::move(response),
-          .answer = "42",
+          .reference_answer = "42",
           .fields = R"({"level": 2, "tags": ["a", "b"], "prompt": "the row's own"})"};
 }
 
-/// Steps until `done()`; the deadline is a safety net no passing test comes near.
+/// Steps the engine until `done()`. The deadline is a safety net far above the time that a passing
+/// test takes.
 template <class Done>
-::testing::AssertionResult drive(RewardEngine& engine, Done&& done) {
+::testing::AssertionResult step_until(RewardEngine& engine, Done&& done) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(40);
   while (!done()) {
     const Status stepped = engine.step(std::chrono::milliseconds(20));
@@ -62,7 +64,7 @@ template <class Done>
       return ::testing::AssertionFailure() << stepped.to_string();
     }
     if (std::chrono::steady_clock::now() > deadline) {
-      return ::testing::AssertionFailure() << "nothing came of it in 40 s";
+      return ::testing::AssertionFailure() << "not done within 40 s";
     }
   }
   return ::testing::AssertionSuccess();

@@ -17,7 +17,7 @@ RewardRequest request(std::string response, std::string answer) {
   return {.id = {1},
           .prompt = "p",
           .response = std::move(response),
-          .answer = std::move(answer),
+          .reference_answer = std::move(answer),
           .fields = "{}"};
 }
 
@@ -26,18 +26,19 @@ struct NumberCase {
   std::optional<double> expected;
 };
 
-// Half a mebibyte of groups that end badly: read again from each of them it would take minutes.
+// Half a mebibyte of digit groups, the last of which is incomplete. Scanning them again from each
+// group would take minutes.
 TEST(LastNumber, TakesLinearTimeForLongRowsOfGroups) {
   std::string groups = "1";
   while (groups.size() < (1U << 19U)) {
     groups += ",234";
   }
   EXPECT_EQ(last_number(groups + ",12"), 12.0);
-  EXPECT_EQ(last_number(groups + ",12 7,654"), 7654.0);  // what follows groups again
+  EXPECT_EQ(last_number(groups + ",12 7,654"), 7654.0);  // grouping works again after the failure
   EXPECT_EQ(last_number("1,234,56 1,234,567"), 1234567.0);
 }
 
-TEST(LastNumber, ReadsWhatItsDefinitionSays) {
+TEST(LastNumber, FollowsItsDefinition) {
   const std::vector<NumberCase> cases = {
       {"", std::nullopt},
       {"no number here", std::nullopt},
@@ -102,56 +103,56 @@ TEST(LastNumber, ReadsWhatItsDefinitionSays) {
 
 TEST(ExactMatch, ComparesTrimmedBytes) {
   const auto rule = make_exact_match_rule();
-  EXPECT_EQ(rule->judge(request(" \t\n42\r\v\f ", "42 ")).value(), 1.0);
-  EXPECT_EQ(rule->judge(request("42.", "42")).value(), 0.0);
-  EXPECT_EQ(rule->judge(request("4 2", "42")).value(), 0.0);
-  EXPECT_EQ(rule->judge(request("Paris", "paris")).value(), 0.0);
-  EXPECT_EQ(rule->judge(request("", "x")).value(), 0.0);
-  EXPECT_EQ(rule->judge(request("", " ")).status().message(), "the row has no reference answer");
+  EXPECT_EQ(rule->score(request(" \t\n42\r\v\f ", "42 ")).value(), 1.0);
+  EXPECT_EQ(rule->score(request("42.", "42")).value(), 0.0);
+  EXPECT_EQ(rule->score(request("4 2", "42")).value(), 0.0);
+  EXPECT_EQ(rule->score(request("Paris", "paris")).value(), 0.0);
+  EXPECT_EQ(rule->score(request("", "x")).value(), 0.0);
+  EXPECT_EQ(rule->score(request("", " ")).status().message(), "the row has no reference answer");
 }
 
 TEST(Number, ComparesLastNumbersWithinTheTolerance) {
   const auto rule = make_number_rule(0.5).value();
-  EXPECT_EQ(rule->judge(request("it is 41.5", "6 * 7 = 42")).value(), 1.0);
-  EXPECT_EQ(rule->judge(request("it is 41.4", "42")).value(), 0.0);
-  EXPECT_EQ(rule->judge(request("forty-two", "42")).value(), 0.0);
-  EXPECT_EQ(rule->judge(request("1e999", "42")).value(), 0.0);
-  EXPECT_EQ(rule->judge(request("", "42")).value(), 0.0);
-  EXPECT_FALSE(rule->judge(request("42", "forty-two")).ok());
-  EXPECT_FALSE(rule->judge(request("42", "1e999")).ok());
+  EXPECT_EQ(rule->score(request("it is 41.5", "6 * 7 = 42")).value(), 1.0);
+  EXPECT_EQ(rule->score(request("it is 41.4", "42")).value(), 0.0);
+  EXPECT_EQ(rule->score(request("forty-two", "42")).value(), 0.0);
+  EXPECT_EQ(rule->score(request("1e999", "42")).value(), 0.0);
+  EXPECT_EQ(rule->score(request("", "42")).value(), 0.0);
+  EXPECT_FALSE(rule->score(request("42", "forty-two")).ok());
+  EXPECT_FALSE(rule->score(request("42", "1e999")).ok());
   const auto exact = make_number_rule(0.0).value();
-  EXPECT_EQ(exact->judge(request("1,000", "1000.0")).value(), 1.0);
-  EXPECT_EQ(exact->judge(request("1000.0001", "1000")).value(), 0.0);
+  EXPECT_EQ(exact->score(request("1,000", "1000.0")).value(), 1.0);
+  EXPECT_EQ(exact->score(request("1000.0001", "1000")).value(), 0.0);
   for (const double wrong : {-1.0, std::nan(""), HUGE_VAL}) {
     EXPECT_EQ(make_number_rule(wrong).status().message(),
               "tolerance: must be a finite number, at least 0");
   }
 }
 
-TEST(Regex, AMatchIsRight) {
+TEST(Regex, AMatchScoresOne) {
   const auto rule = make_regex_rule("^<think>.*</think>\\s*\\S").value();
-  EXPECT_EQ(rule->judge(request("<think>a</think> b", "")).value(), 1.0);
-  EXPECT_EQ(rule->judge(request("b", "")).value(), 0.0);
+  EXPECT_EQ(rule->score(request("<think>a</think> b", "")).value(), 1.0);
+  EXPECT_EQ(rule->score(request("b", "")).value(), 0.0);
 }
 
 TEST(Regex, AGroupNamedAnswerIsComparedWithTheReference) {
   const auto rule = make_regex_rule("answer:(?<answer>[^\\n]*)|no (?<other>answer)").value();
-  EXPECT_EQ(rule->judge(request("answer: 42 \nrest", "42")).value(), 1.0);
-  EXPECT_EQ(rule->judge(request("answer: 43", "42")).value(), 0.0);
-  EXPECT_EQ(rule->judge(request("answer: 43\nanswer: 42", "42")).value(), 0.0) << "the first match";
-  EXPECT_EQ(rule->judge(request("no answer", "answer")).value(), 0.0) << "the group is not set";
-  EXPECT_EQ(rule->judge(request("42", "42")).value(), 0.0);
-  EXPECT_FALSE(rule->judge(request("answer: ", "")).ok());
+  EXPECT_EQ(rule->score(request("answer: 42 \nrest", "42")).value(), 1.0);
+  EXPECT_EQ(rule->score(request("answer: 43", "42")).value(), 0.0);
+  EXPECT_EQ(rule->score(request("answer: 43\nanswer: 42", "42")).value(), 0.0) << "the first match";
+  EXPECT_EQ(rule->score(request("no answer", "answer")).value(), 0.0) << "the group is not set";
+  EXPECT_EQ(rule->score(request("42", "42")).value(), 0.0);
+  EXPECT_FALSE(rule->score(request("answer: ", "")).ok());
   const auto either = make_regex_rule("(?J)A(?<answer>.)|B(?<answer>.)").value();
-  EXPECT_EQ(either->judge(request("B7", "7")).value(), 1.0);
+  EXPECT_EQ(either->score(request("B7", "7")).value(), 1.0);
 }
 
-TEST(Regex, ReadsUnicodeAndSurvivesBytesThatAreNone) {
+TEST(Regex, MatchesUnicodeAndToleratesInvalidUtf8) {
   const auto rule = make_regex_rule("^\\w+$").value();
-  EXPECT_EQ(rule->judge(request("\xC3\xA9t\xC3\xA9", "")).value(), 1.0);
-  EXPECT_EQ(rule->judge(request("a\xFFz", "")).value(), 0.0);
+  EXPECT_EQ(rule->score(request("\xC3\xA9t\xC3\xA9", "")).value(), 1.0);
+  EXPECT_EQ(rule->score(request("a\xFFz", "")).value(), 0.0);
   const auto inside = make_regex_rule("z").value();
-  EXPECT_EQ(inside->judge(request("\xC3\xFFz", "")).value(), 1.0);
+  EXPECT_EQ(inside->score(request("\xC3\xFFz", "")).value(), 1.0);
 }
 
 TEST(Regex, RefusesBadPatternsNamingTheOffset) {
@@ -162,12 +163,12 @@ TEST(Regex, RefusesBadPatternsNamingTheOffset) {
   EXPECT_FALSE(make_regex_rule(std::string(70'000, 'a')).ok());
 }
 
-TEST(Regex, APatternThatExplodesIsAnErrorNotAHang) {
+TEST(Regex, APatternWithExponentialBacktrackingIsAnErrorNotAHang) {
   const auto rule = make_regex_rule("^(a+)+$").value();
-  const Result<double> judged = rule->judge(request(std::string(5000, 'a') + "b", ""));
-  ASSERT_FALSE(judged.ok());
-  EXPECT_EQ(judged.status().code(), Errc::kResourceExhausted);
-  EXPECT_EQ(judged.status().message(), "the pattern cannot be matched: match limit exceeded");
+  const Result<double> scored = rule->score(request(std::string(5000, 'a') + "b", ""));
+  ASSERT_FALSE(scored.ok());
+  EXPECT_EQ(scored.status().code(), Errc::kResourceExhausted);
+  EXPECT_EQ(scored.status().message(), "the pattern cannot be matched: match limit exceeded");
 }
 
 }  // namespace

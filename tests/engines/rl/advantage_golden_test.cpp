@@ -64,7 +64,7 @@ Outcome run_group_advantage(const std::string& op, CaseInputs<Real>& in, CaseOpt
       status = rloo_advantages<Real>(samples, rloo, advantages);
     }
   } else {
-    ADD_FAILURE() << "no such operation: " << op;
+    ADD_FAILURE() << "unknown operation: " << op;
   }
   return {status, {{"advantages", widened(advantages)}}};
 }
@@ -184,7 +184,7 @@ Outcome run_token_advantage(const std::string& op, CaseInputs<Real>& in, CaseOpt
   if (op == "gae") {
     return run_gae(in, options);
   }
-  ADD_FAILURE() << "no such operation: " << op;
+  ADD_FAILURE() << "unknown operation: " << op;
   return {};
 }
 

@@ -9,7 +9,7 @@
 namespace tidemill::engines {
 namespace {
 
-TEST(Algorithm, RowsHaveThePublishedDefaults) {
+TEST(Algorithm, TableHasThePublishedDefaults) {
   const Algorithm grpo = find_algorithm("grpo").value();
   EXPECT_EQ(grpo.advantage, AdvantageKind::kGrpo);
   EXPECT_EQ(grpo.grpo.scale, AdvantageScale::kGroupStd);
@@ -38,7 +38,7 @@ TEST(Algorithm, RowsHaveThePublishedDefaults) {
   EXPECT_EQ(rloo.policy.aggregate.kind, Aggregation::kSeqMeanTokenSum);
 }
 
-TEST(Algorithm, EveryRowIsValidNamedOnceAndWithoutKl) {
+TEST(Algorithm, EveryRowIsValidAndFoundByNameAndHasNoKl) {
   const std::vector<Algorithm> table = algorithms();
   ASSERT_EQ(table.size(), 4U);
   for (const Algorithm& row : table) {
@@ -50,14 +50,14 @@ TEST(Algorithm, EveryRowIsValidNamedOnceAndWithoutKl) {
   }
 }
 
-TEST(Algorithm, AnUnknownNameIsAnsweredWithTheKnownOnes) {
+TEST(Algorithm, AnUnknownNameIsRefusedWithTheKnownNames) {
   EXPECT_EQ(find_algorithm("zzz").status().message(),
             "unknown algorithm zzz; known: grpo, dr_grpo, dapo, rloo");
   EXPECT_EQ(find_algorithm("").status().code(), Errc::kInvalidArgument);
   EXPECT_LT(find_algorithm(std::string(100000, 'g')).status().message().size(), 100U);
 }
 
-TEST(Algorithm, AdvantagesFollowTheRow) {
+TEST(Algorithm, AdvantagesUseTheOptionsOfTheRow) {
   const std::vector<double> rewards = {1.0, 0.0, 0.0, 0.0};
   const std::vector<GroupId> groups(4, GroupId{7});
   std::vector<double> advantages(4);

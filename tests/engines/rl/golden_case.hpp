@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the cases of tests/golden/rl: reads a family file, calls an operation in double and float,
-// on padded and on ragged rows, and compares. File format and rules: tests/golden/rl/README.md.
+// Runs the cases of tests/golden/rl. Reads a family file, calls each operation in double and float
+// on padded and on ragged rows, and compares the results. File format and rules:
+// tests/golden/rl/README.md.
 #pragma once
 
 #include <cmath>
@@ -26,13 +27,13 @@ namespace tidemill::engines::golden {
 
 using Json = nlohmann::json;
 
-/// How [B][T] inputs become ragged rows.
+/// How [B][T] inputs are laid out as ragged rows.
 enum class Layout : std::uint8_t {
   kPadded,   // every row has all T positions
   kTrimmed,  // a row ends at its last valid position
 };
 
-/// What an operation returned: numbers by name, or a refusal.
+/// The result of an operation: numbers by name, or a refusal.
 struct Outcome {
   Status status;
   std::map<std::string, std::vector<double>> values;
@@ -46,7 +47,7 @@ public:
 
   [[nodiscard]] bool has(const std::string& name) const { return in_.contains(name); }
   [[nodiscard]] bool has_mask() const { return in_.contains("mask"); }
-  /// Returns whether `name` is [B], one value per row.
+  /// Returns whether `name` has the shape [B], one value per row.
   [[nodiscard]] bool is_per_row(const std::string& name) const {
     return in_.at(name).empty() || !in_.at(name)[0].is_array();
   }
@@ -54,7 +55,7 @@ public:
   [[nodiscard]] std::size_t width() const { return width_; }
   [[nodiscard]] Layout layout() const { return layout_; }
 
-  /// Returns a [N] or [B] input; empty when the case has none.
+  /// Returns an input of shape [N] or [B], or an empty span if the case does not have it.
   [[nodiscard]] std::span<const Real> values(const std::string& name) {
     auto [column, is_new] = columns_.try_emplace(name);
     if (is_new && has(name)) {
@@ -65,8 +66,8 @@ public:
     return column->second;
   }
 
-  /// Returns a [B][T] or [B][T][V] input, laid out; empty when the case has none. A [B] input is
-  /// copied along its rows.
+  /// Returns an input of shape [B][T] or [B][T][V], laid out as ragged rows, or an empty span if
+  /// the case does not have it. An input of shape [B] is broadcast along its rows.
   [[nodiscard]] std::span<const Real> tokens(const std::string& name) {
     auto [column, is_new] = columns_.try_emplace(name);
     if (is_new && has(name)) {
@@ -88,7 +89,7 @@ public:
     return column->second;
   }
 
-  /// Returns a [B] or [B][T] input of integers, laid out.
+  /// Returns an input of integers of shape [B], or of shape [B][T] laid out as ragged rows.
   [[nodiscard]] std::vector<std::int64_t> integers(const std::string& name) const {
     std::vector<std::int64_t> column;
     if (!has(name)) {
@@ -115,7 +116,7 @@ public:
     return ids;
   }
 
-  /// Puts a laid-out result with `inner` values per position back on [B][T][inner].
+  /// Converts a result with `inner` values per position from ragged rows back to [B][T][inner].
   [[nodiscard]] std::vector<double> padded(std::span<const Real> column,
                                            std::size_t inner = 1) const {
     const std::size_t stride = width_ * inner;
@@ -158,7 +159,7 @@ private:
         length = row[t] != 0 ? std::max(length, t + 1) : length;
       }
       for (std::size_t t = 0; t < length; ++t) {
-        // Our masks are bytes: any number that is neither 0 nor 1 stands for a byte that is not.
+        // Masks are bytes: a number other than 0 and 1 becomes 2, a byte that is refused.
         mask_.push_back(row[t] == 0 ? 0 : (row[t] == 1 ? 1 : 2));
       }
       offsets_.push_back(mask_.size());
@@ -173,7 +174,7 @@ private:
   std::map<std::string, std::vector<Real>> columns_;
 };
 
-/// The options of a case. Every key must be read: what is left over is `unknown_option`.
+/// The options of a case. A key that is never read is refused as `unknown_option`.
 class CaseOptions {
 public:
   explicit CaseOptions(const Json& options) : options_(options) {}
@@ -185,7 +186,7 @@ public:
   void read(const std::string& name, std::optional<double>& value);
   void read(const std::string& name, std::optional<std::int64_t>& value);
 
-  /// Reads a name out of `choices`; another one is `bad_option`.
+  /// Reads one of the names in `choices`. Any other value is refused as `bad_option`.
   template <class Enum>
   void read(const std::string& name, Enum& value,
             std::initializer_list<std::pair<std::string_view, Enum>> choices) {
@@ -200,10 +201,10 @@ public:
     }
   }
 
-  /// Returns the JSON value of `name`, marking it read; null when absent.
+  /// Returns the JSON value of `name` and marks it as read, or returns null if it is absent.
   const Json* take(const std::string& name);
 
-  /// Reads options nested in `name` by `reader(CaseOptions&)`.
+  /// Reads the options nested in `json` with `reader(CaseOptions&)`.
   template <class Reader>
   void nested(const Json& json, const Reader& reader) {
     CaseOptions inner(json);
@@ -211,7 +212,7 @@ public:
     keep_first(inner.finish());
   }
 
-  /// Returns the first refusal: a bad value, or a key nobody read.
+  /// Returns the first refusal: a bad value or a key that was never read.
   [[nodiscard]] Status finish();
 
 private:
@@ -223,7 +224,7 @@ private:
   Status status_;
 };
 
-/// Figures of a whole file.
+/// Counts over a whole family file.
 struct Tally {
   int cases = 0;
   int refusals = 0;
@@ -237,7 +238,7 @@ struct Tally {
 /// Reads a family file of tests/golden/rl.
 Json read_family(const std::string& family);
 
-/// Compares `got` with what `test_case` wants. `tolerance` is relative to 1 + |want|.
+/// Compares `got` with the expected values of `test_case`. `tolerance` is relative to 1 + |want|.
 void compare(const Json& test_case, const Outcome& got, double tolerance, bool as_float,
              Tally& tally);
 
@@ -245,7 +246,7 @@ void compare(const Json& test_case, const Outcome& got, double tolerance, bool a
 void report(const std::string& family, const Tally& tally, int expected_cases);
 
 /// Runs every case of a family through `runner(op, inputs, options)`, which must accept inputs of
-/// both reals, and returns the double results on padded rows by case id.
+/// both float and double. Returns the results in double on padded rows, by case id.
 template <class Runner>
 std::map<std::string, Outcome> check_family(const std::string& family, int expected_cases,
                                             const Runner& runner) {

@@ -73,11 +73,11 @@ Outcome run_value_loss(CaseInputs<Real>& in, CaseOptions& options) {
   if (!result.ok()) {
     return {result.status(), {}};
   }
-  const ValueLossReport& figures = result.value();
-  const double clipped = static_cast<double>(figures.clipped_tokens) /
-                         static_cast<double>(std::max<std::int64_t>(figures.tokens, 1));
+  const ValueLossReport& metrics = result.value();
+  const double clipped = static_cast<double>(metrics.clipped_tokens) /
+                         static_cast<double>(std::max<std::int64_t>(metrics.tokens, 1));
   return {{},
-          {{"loss", {figures.loss}}, {"grad", in.padded(gradient)}, {"clip_fraction", {clipped}}}};
+          {{"loss", {metrics.loss}}, {"grad", in.padded(gradient)}, {"clip_fraction", {clipped}}}};
 }
 
 template <class Real>
@@ -110,7 +110,7 @@ TEST(AggregateGolden, EveryCase) {
         EXPECT_EQ(op, "aggregate");
         return run_aggregate(in, options);
       });
-  // With global denominators the mean of the shards' losses is the whole batch's.
+  // With global denominators, the mean of the shards' losses is the loss of the whole batch.
   int pairs = 0;
   for (const auto& [id, outcome] : outcomes) {
     const auto shard0 = outcomes.find(id + ".shard0");

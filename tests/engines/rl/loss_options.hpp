@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the golden files' options that several losses share.
+// Reads the options of the golden files that several losses share.
 #pragma once
 
 #include "engines/rl/aggregate.hpp"
@@ -22,7 +22,7 @@ inline void read_aggregate(CaseOptions& options, AggregateOptions& aggregate) {
   options.read("horizon", aggregate.horizon);
 }
 
-/// The files' default horizon is the padded width, which trimmed rows no longer show.
+/// Sets the default horizon of the golden files, the padded width, which trimmed rows do not show.
 template <class Real>
 void resolve_horizon(const CaseInputs<Real>& in, AggregateOptions& aggregate) {
   if (in.layout() == Layout::kTrimmed && !aggregate.horizon) {

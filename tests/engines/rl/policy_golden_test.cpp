@@ -122,11 +122,11 @@ Outcome run_policy_loss(CaseInputs<Real>& in, CaseOptions& options) {
   if (!result.ok()) {
     return {result.status(), {}};
   }
-  const PolicyLossReport& figures = result.value();
-  const double clipped = static_cast<double>(figures.clipped_tokens) /
-                         static_cast<double>(std::max<std::int64_t>(figures.tokens, 1));
+  const PolicyLossReport& metrics = result.value();
+  const double clipped = static_cast<double>(metrics.clipped_tokens) /
+                         static_cast<double>(std::max<std::int64_t>(metrics.tokens, 1));
   return {{},
-          {{"loss", {figures.loss}},
+          {{"loss", {metrics.loss}},
            {"grad", in.padded(gradient)},
            {"per_token", in.padded(per_token)},
            {"clip_fraction", {clipped}}}};
@@ -180,7 +180,8 @@ TEST(PolicyPpoGolden, EveryCase) {
       check_family("policy_ppo", 66, [](const std::string& op, auto& in, CaseOptions& options) {
         return run_policy(op, in, options);
       });
-  // With global denominators micro-batches add up to the whole, gradients bit for bit.
+  // With global denominators, micro-batches add up to the whole batch, with bit-identical
+  // gradients.
   const auto& whole = outcomes.at("ppo.whole").values;
   const auto& first = outcomes.at("ppo.micro0").values;
   const auto& second = outcomes.at("ppo.micro1").values;

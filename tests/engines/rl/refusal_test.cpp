@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refusals name the place; outputs at masked positions are zero whatever inputs hold there.
+// Refusals name the location. Outputs at masked positions are zero, whatever the inputs hold there.
 #include <functional>
 #include <limits>
 #include <vector>
@@ -58,7 +58,7 @@ TEST(Refusals, ANonFiniteTokenNamesRowTokenAndSample) {
             "non_finite: advantages[4] (row 1, token 2, sample 9) is inf");
 }
 
-TEST(Refusals, MissingColumnsAndFallingOffsetsAreShapes) {
+TEST(Refusals, MissingColumnsAndDecreasingOffsetsAreShapeErrors) {
   const std::vector<std::size_t> offsets = {0, 2};
   const std::vector<std::uint8_t> mask = {1, 1};
   const std::vector<double> column = {-1.0, -2.0};
@@ -67,15 +67,15 @@ TEST(Refusals, MissingColumnsAndFallingOffsetsAreShapes) {
   PolicyLossOptions with_kl;
   with_kl.kl_coefficient = 0.1;
   EXPECT_EQ(policy_loss<double>(inputs, with_kl, {gradient, {}}).status().message(),
-            "bad_shape: reference_logprobs has 0 values; 2 are needed");
+            "bad_shape: reference_logprobs has 0 values, expected 2");
   PolicyLossOptions decoupled;
   decoupled.rollout_correction.emplace();
   EXPECT_EQ(policy_loss<double>(inputs, decoupled, {gradient, {}}).status().message(),
-            "bad_shape: behavior_logprobs has 0 values; 2 are needed");
-  const std::vector<std::size_t> falling = {0, 2, 1, 2};
-  inputs.rows.offsets = falling;
+            "bad_shape: behavior_logprobs has 0 values, expected 2");
+  const std::vector<std::size_t> decreasing = {0, 2, 1, 2};
+  inputs.rows.offsets = decreasing;
   EXPECT_EQ(policy_loss<double>(inputs, {}, {gradient, {}}).status().message(),
-            "bad_shape: offsets[2] falls");
+            "bad_shape: offsets[2] decreases");
 }
 
 TEST(Refusals, OverflowIsAnErrorNotANumber) {
@@ -93,7 +93,7 @@ TEST(Refusals, OverflowIsAnErrorNotANumber) {
             "non_finite_result: gradient[0] (row 0, token 0) is inf");
 }
 
-TEST(Refusals, OptionsThatContradictEachOther) {
+TEST(Refusals, OptionsOutOfRangeOrInConflict) {
   const auto refused = [](const std::function<void(PolicyLossOptions&)>& change) {
     PolicyLossOptions options;
     change(options);
@@ -122,7 +122,7 @@ TEST(Refusals, OptionsThatContradictEachOther) {
   }));
 }
 
-TEST(Refusals, AggregationWithoutADenominator) {
+TEST(Refusals, AggregationWithAZeroDenominator) {
   AggregateOptions options;
   options.global_tokens = 0;
   const BatchCounts counts{.tokens = 3, .seqs = 1, .rows = 1, .longest = 3};
@@ -131,7 +131,7 @@ TEST(Refusals, AggregationWithoutADenominator) {
   EXPECT_EQ(Aggregator::create(options, BatchCounts()).value().row_scale(0), 0.0);
 }
 
-TEST(Gae, ZeroStepsDoNotGoTogetherWithTruncatedRows) {
+TEST(Gae, ZeroStepsCannotBeCombinedWithTruncatedRows) {
   const std::vector<std::size_t> offsets = {0, 2};
   const std::vector<std::uint8_t> mask = {1, 1};
   const std::vector<double> column = {0.5, 0.5};
@@ -143,14 +143,14 @@ TEST(Gae, ZeroStepsDoNotGoTogetherWithTruncatedRows) {
   options.masked = MaskedSteps::kZeroStep;
   const GaeInputs<double> inputs{{offsets, mask, {}}, column, column, bootstrap, truncated};
   EXPECT_EQ(gae<double>(inputs, options, {returns, advantages}).message(),
-            "bad_option: masked steps of reward 0 do not go together with a truncated row 0");
+            "bad_option: masked steps of reward 0 cannot be combined with truncated row 0");
   EXPECT_EQ(
       gae<double>({{offsets, mask, {}}, column, column, {}, truncated}, {}, {returns, advantages})
           .message(),
-      "bad_shape: a truncated row 0 needs a bootstrap value");
+      "bad_shape: truncated row 0 needs a bootstrap value");
 }
 
-TEST(GroupAdvantage, MeanOfEachGroupIsZeroInAnyOrderOfIds) {
+TEST(GroupAdvantage, MeanOfEachGroupIsZeroForGroupIdsInAnyOrder) {
   const std::vector<double> rewards = {1.0, 0.25, 0.0, 0.5, -3.0, 0.75};
   const std::vector<GroupId> groups = {GroupId{9}, GroupId{2}, GroupId{9},
                                        GroupId{2}, GroupId{9}, GroupId{2}};
@@ -160,7 +160,7 @@ TEST(GroupAdvantage, MeanOfEachGroupIsZeroInAnyOrderOfIds) {
   EXPECT_NEAR(advantages[1] + advantages[3] + advantages[5], 0.0, 1e-15);
 }
 
-TEST(GroupAdvantage, ABatchWithoutSpreadGivesExactlyZeroToRawSingletonsToo) {
+TEST(GroupAdvantage, EqualRewardsInTheBatchGiveExactlyZeroEvenForRawSingletons) {
   const std::vector<double> rewards = {0.1, 0.1};
   const std::vector<GroupId> groups = {GroupId{0}, GroupId{1}};
   std::vector<double> advantages(2);

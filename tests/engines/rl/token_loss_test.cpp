@@ -17,8 +17,8 @@
 namespace tidemill::engines {
 namespace {
 
-/// A batch of ragged sequences with masks that have holes, one of them fully masked, and the
-/// current log-probabilities a model would give.
+/// A batch of ragged sequences whose masks have holes, with one sequence fully masked, and the
+/// current log-probabilities that a model would compute.
 struct Batch {
   std::vector<TrainSequence> sequences;
   std::vector<std::vector<float>> logprobs, entropies, dlogprobs, dentropies;
@@ -94,7 +94,7 @@ std::vector<PolicyTokenLossOptions> variants() {
   return result;
 }
 
-TEST(PolicyTokenLoss, AnyCutGivesTheSameBits) {
+TEST(PolicyTokenLoss, EverySplitIntoMicroBatchesGivesTheSameBits) {
   for (const PolicyTokenLossOptions& options : variants()) {
     Batch batch(1);
     const BatchCounts totals = count_targets(batch.sequences);
@@ -185,7 +185,7 @@ TEST(PolicyTokenLoss, OnPolicyTheRatiosAreOneAndTheDivergenceIsZero) {
   }
 }
 
-TEST(PolicyTokenLoss, EntropyBonusLowersTheLossByItsShare) {
+TEST(PolicyTokenLoss, EntropyBonusLowersTheLossByTheScaledMeanEntropy) {
   Batch batch(4);
   const BatchCounts totals = count_targets(batch.sequences);
   PolicyTokenLoss plain = PolicyTokenLoss::create({}, totals).value();
@@ -231,7 +231,7 @@ TEST(PolicyTokenLoss, RefusalsNameTheSample) {
   EXPECT_NE(nan.find("sample 104"), std::string::npos);
 }
 
-TEST(PolicyTokenLoss, RefusesWhatNeedsTheWholeBatchAtOnce) {
+TEST(PolicyTokenLoss, RefusesOptionsThatNeedTheWholeBatchAtOnce) {
   const auto refused = [](const std::function<void(PolicyTokenLossOptions&)>& change) {
     PolicyTokenLossOptions options;
     change(options);
@@ -248,7 +248,7 @@ TEST(PolicyTokenLoss, RefusesWhatNeedsTheWholeBatchAtOnce) {
   EXPECT_TRUE(refused([](auto& o) { o.entropy_coefficient = -1.0; }));
 }
 
-TEST(SftTokenLoss, IsTheTokenMeanOfTheWholeStepForAnyCut) {
+TEST(SftTokenLoss, IsTheTokenMeanOfTheWholeStepForEverySplit) {
   Batch batch(6);
   const std::int64_t targets = count_targets(batch.sequences).tokens;
   double sum = 0.0;
@@ -281,14 +281,14 @@ TEST(SftTokenLoss, AStepWithoutTargetsIsZero) {
   Batch other(7);
   LossSums sums;
   EXPECT_EQ(loss.evaluate(other.rows(), sums).message(),
-            "bad_option: sample 100 has targets, yet the loss was made for none");
+            "bad_option: sample 100 has targets, but the loss was created for none");
 }
 
 TEST(CountTargets, CountsRowsSequencesAndTokensButNotTokenZero) {
   Batch batch(8);
   const BatchCounts counts = count_targets(batch.sequences);
   EXPECT_EQ(counts.rows, 7);
-  EXPECT_LE(counts.seqs, 6);  // row 3 has no target but its token 0
+  EXPECT_LE(counts.seqs, 6);  // the mask of row 3 is set only at token 0, which is never a target
   std::int64_t tokens = 0;
   for (const TrainSequence& sequence : batch.sequences) {
     for (std::size_t t = 1; t < sequence.response_mask.size(); ++t) {

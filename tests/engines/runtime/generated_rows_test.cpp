@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on what generation has kept: the same bits as running the layers again, and nothing
-// found that other weights or tokens gave.
+// Training on rows that generation kept gives the same bits as running the layers again, and finds
+// no rows of other weights or tokens.
 #include "engines/runtime/generated_rows.hpp"
 
 #include <cstdint>
@@ -21,13 +21,13 @@ struct Kind {
   DType dtype = DType::kF32;
 };
 
-std::string words_of(const Kind& kind) {
+std::string describe(const Kind& kind) {
   return backend_name(kind.backend) + "_" + (kind.adapter.empty() ? "full" : kind.adapter) + "_" +
          std::string(dtype_name(kind.dtype));
 }
 
 std::ostream& operator<<(std::ostream& out, const Kind& kind) {
-  return out << words_of(kind);
+  return out << describe(kind);
 }
 
 constexpr std::int64_t kManyBytes = std::int64_t{64} << 20U;
@@ -44,8 +44,8 @@ RuntimeOptions options_of(const Kind& kind, const ModelFiles& model, std::int64_
   return options;
 }
 
-// Groups of samples whose prompts end before, at and behind the end of a page; two that begin with
-// the same page; samples of one prompt that are not neighbours.
+// Returns groups of samples whose prompts end before, at and after the end of a page, prompts that
+// share their first page, and samples of one prompt that are not neighbors.
 std::vector<RolloutRequest> groups(const ModelConfig& model) {
   std::vector<RolloutRequest> all;
   std::uint64_t id = 0;
@@ -70,15 +70,15 @@ std::vector<RolloutRequest> groups(const ModelConfig& model) {
   return all;
 }
 
-// What training on a batch gives.
+// The result of training on a batch.
 struct Trained {
   LossSums sums;
   std::vector<std::vector<float>> logprobs;
   TensorMap moments;
   std::int64_t rows = 0;
-  std::int64_t checked = 0;  // rows of the first step, which are run in any case
+  std::int64_t checked = 0;  // rows of the first step, which are always computed
   std::int64_t recalled = 0;
-  bool last_recalled = false;  // of the last sequence
+  bool last_recalled = false;  // whether the last sequence was recalled
 };
 
 void expect_same(const Trained& actual, const Trained& expected) {
@@ -87,7 +87,7 @@ void expect_same(const Trained& actual, const Trained& expected) {
   EXPECT_TRUE(same_tensors(actual.moments, expected.moments));
 }
 
-// A runtime that generates, and trains on sequences.
+// A runtime that generates sequences and trains on sequences.
 class Learner {
 public:
   explicit Learner(const ModelFiles& model, const RuntimeOptions& options)
@@ -155,7 +155,7 @@ protected:
   ModelFiles model_;
 };
 
-TEST_P(GeneratedRowsTest, TrainToTheSameBitsAsRowsThatAreRunAgain) {
+TEST_P(GeneratedRowsTest, GiveTheSameBitsAsComputingThemAgain) {
   Learner keeping(model_, options(kManyBytes));
   Learner forgetting(model_, options(0));
   for (std::uint64_t step = 1; step <= 3; ++step) {
@@ -175,7 +175,7 @@ TEST_P(GeneratedRowsTest, TrainToTheSameBitsAsRowsThatAreRunAgain) {
   }
 }
 
-TEST_P(GeneratedRowsTest, AreKeptOfSequencesThatWerePreempted) {
+TEST_P(GeneratedRowsTest, AreKeptForPreemptedSequences) {
   Learner keeping(model_, options(kManyBytes, 112));
   Learner forgetting(model_, options(0, 112));
   const auto batch = keeping.generate(groups(model_.config));
@@ -184,7 +184,7 @@ TEST_P(GeneratedRowsTest, AreKeptOfSequencesThatWerePreempted) {
   EXPECT_EQ(kept.recalled, kept.rows - kept.checked);
 }
 
-TEST_P(GeneratedRowsTest, AreKeptOfThoseWhoAskForIt) {
+TEST_P(GeneratedRowsTest, AreKeptOnlyForRequestsThatAskForIt) {
   Learner keeping(model_, options(kManyBytes));
   Learner forgetting(model_, options(0));
   auto requests = groups(model_.config);
@@ -195,7 +195,7 @@ TEST_P(GeneratedRowsTest, AreKeptOfThoseWhoAskForIt) {
   EXPECT_GT(kept.recalled, 0);
   EXPECT_LT(kept.recalled, kept.rows);
 
-  // Nothing is kept of passes with rows of other adapters.
+  // Passes with rows of other adapters keep nothing.
   if (trains_adapter()) {
     Learner mixing(model_, options(kManyBytes));
     ASSERT_TRUE(
@@ -229,7 +229,7 @@ TEST_P(GeneratedRowsTest, AreNotFoundForOtherWeights) {
   const auto batch = keeping.generate(groups(model_.config));
   EXPECT_GT(keeping.train(batch).recalled, 0);
   (void)forgetting.train(batch);
-  // Updated and not published; then published, but not generated with.
+  // First after an update without publication, then after a publication without generation.
   for (const bool published : {false, true}) {
     if (published) {
       keeping.publish(1);
@@ -241,25 +241,25 @@ TEST_P(GeneratedRowsTest, AreNotFoundForOtherWeights) {
   }
 }
 
-TEST_P(GeneratedRowsTest, StopWhereMemoryEnds) {
+TEST_P(GeneratedRowsTest, AreKeptUntilMemoryIsFull) {
   Learner forgetting(model_, options(0));
   const auto requests = groups(model_.config);
   const auto batch = forgetting.generate(requests);
   const Trained run_again = forgetting.train(batch, 30);
-  std::int64_t least = -1;
-  std::int64_t most = 0;
-  // Two MiB hold nothing or a part, depending on the kind; a byte holds nothing.
+  std::int64_t smallest = -1;
+  std::int64_t largest = 0;
+  // Two MiB hold no rows or a part of them, depending on the kind. One byte holds none.
   for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{2} << 20U, kManyBytes}) {
     Learner keeping(model_, options(bytes));
     EXPECT_EQ(keeping.generate(requests).size(), batch.size());
     const Trained kept = keeping.train(batch, 30);
     expect_same(kept, run_again);
-    EXPECT_GE(kept.recalled, most);
-    most = kept.recalled;
-    least = least < 0 ? kept.recalled : least;
+    EXPECT_GE(kept.recalled, largest);
+    largest = kept.recalled;
+    smallest = smallest < 0 ? kept.recalled : smallest;
   }
-  EXPECT_EQ(least, 0);
-  EXPECT_GT(most, run_again.rows / 2);
+  EXPECT_EQ(smallest, 0);
+  EXPECT_GT(largest, run_again.rows / 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GeneratedRowsTest,
@@ -270,9 +270,9 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GeneratedRowsTest,
                                            Kind{Backend::kCpu, "", DType::kBF16},
                                            Kind{Backend::kCpu, "dora"},
                                            Kind{Backend::kCpu, "ia3", DType::kBF16}),
-                         [](const auto& test) { return words_of(test.param); });
+                         [](const auto& test) { return describe(test.param); });
 
-TEST(TokenChainTest, NamesWeightsAndAllTokens) {
+TEST(TokenChainTest, KeysDependOnWeightsAndAllTokens) {
   const auto name_of = [](std::string_view weights, const std::vector<std::int32_t>& tokens) {
     TokenChain chain(weights);
     DigestKey key;

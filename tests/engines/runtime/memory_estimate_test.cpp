@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is said about the memory of weights before they are laid out, against what laying them out
-// takes. Bytes of blocks are counted, not pages of the process, so that machines do not differ.
+// Compares the estimated memory of weights with what laying them out takes. It counts the bytes of
+// blocks instead of pages of the process, so that the results are the same on all machines.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@
 namespace tidemill::engines {
 namespace {
 
-// A model whose matrices lie in every kind of block, some with a part of a large page left over.
+// A model with matrices in every kind of block, some of which leave a part of a large page unused.
 ModelFiles wide_model() {
   ModelFiles model;
   model.config = small_config({.biases = true});
@@ -55,18 +55,18 @@ protected:
   Workers workers_{1};
 };
 
-TEST_P(MemoryEstimateTest, WeightsTakeWhatIsSaid) {
+TEST_P(MemoryEstimateTest, WeightsTakeTheEstimatedMemory) {
   const DType compute = GetParam();
   const ModelFiles model = wide_model();
   const AdapterFiles files = adapter_for(model);
   RuntimeOptions options;
   options.compute = compute;
   options.adapter = files;
-  // The file is in memory here, and the adapter's; NF4 has a table of its own beside.
+  // The tensors of model and adapter are in memory here. NF4 has a table of its own in addition.
   const std::int64_t in_memory = bytes_of(model.tensors) + bytes_of(files.tensors);
   const std::int64_t table = model.config.vocab_size * model.config.hidden_size;
-  const std::int64_t said = estimate_memory(model, options, {}).weights_bytes - in_memory -
-                            (compute == DType::kNf4 ? table / 32 * 34 : 0);
+  const std::int64_t estimated = estimate_memory(model, options, {}).weights_bytes - in_memory -
+                                 (compute == DType::kNf4 ? table / 32 * 34 : 0);
 
   const auto ops = make_cpu_ops(workers_).value();
   const auto base =
@@ -77,18 +77,18 @@ TEST_P(MemoryEstimateTest, WeightsTakeWhatIsSaid) {
       Adapter::create(model.config, spec, files.tensors, *base, WeightUse::kForward, *ops).value();
   const cpu::WeightMemory& memory = dynamic_cast<cpu::CpuOps&>(*ops).weight_memory();
 
-  // Gains and biases are beside the blocks.
+  // Gains and biases are not in blocks.
   std::int64_t vectors = 0;
   for (const auto& [name, tensor] : model.tensors) {
     vectors += tensor.shape.size() == 1 ? 4 * tensor.num_elements() : 0;
   }
-  EXPECT_EQ(said, memory.bytes() + vectors);
-  // Free is what lies behind the weights in the last blocks of 4, 16 and 32 MiB; at the end of
-  // others it is less than a weight.
+  EXPECT_EQ(estimated, memory.bytes() + vectors);
+  // The last blocks of 4, 16 and 32 MiB have free space after the weights. Other blocks have less
+  // than the size of a weight.
   EXPECT_GE(memory.block_bytes(), memory.bytes());
   EXPECT_LE(memory.block_bytes() - memory.bytes(), std::int64_t{52} << 20U);
-  // Rounding up costs an eighth at most, and a large page in each last block that is shared; there
-  // is nothing beside the matrices.
+  // Rounding up costs at most an eighth, and a large page in each shared last block. Blocks hold
+  // only matrices.
   const std::int64_t own_table = compute == DType::kNf4 ? table / 32 * 34 : 4 * table;
   const std::int64_t matrices = base->size_bytes() - vectors - own_table + adapter->size_bytes();
   EXPECT_LE(std::abs(static_cast<double>(memory.bytes() - matrices)),
@@ -104,14 +104,14 @@ void add_set(cpu::WeightSets& sets) {
   }
 }
 
-TEST(WeightSetsTest, ABlockStaysWithTheLastWeightInIt) {
+TEST(WeightSetsTest, ABlockIsFreedWithTheLastWeightInIt) {
   cpu::WeightSets sets;
   sets.begin_set(1);
   add_set(sets);
   EXPECT_EQ(sets.bytes(), 2 * kMebi);
   sets.begin_set(1);
   add_set(sets);
-  EXPECT_EQ(sets.bytes(), 4 * kMebi);  // the first set has gone, its part of the block has not
+  EXPECT_EQ(sets.bytes(), 4 * kMebi);  // the first set is gone, but not its part of the block
   sets.begin_set(1);
   add_set(sets);  // two in the first block, one in the next
   EXPECT_EQ(sets.bytes(), 6 * kMebi);
@@ -120,7 +120,7 @@ TEST(WeightSetsTest, ABlockStaysWithTheLastWeightInIt) {
   EXPECT_EQ(sets.bytes(), 2 * kMebi);
 }
 
-TEST(WeightSetsTest, WhatWasMadeFirstStays) {
+TEST(WeightSetsTest, WeightsPreparedFirstStay) {
   cpu::WeightSets sets;
   add_set(sets);
   sets.add(32 * kMebi);  // has a block of its own
@@ -132,14 +132,14 @@ TEST(WeightSetsTest, WhatWasMadeFirstStays) {
   }
 }
 
-TEST(WeightSetsTest, SetsOfTheirOwnBlocksAreCountedByTheirNumber) {
+TEST(WeightSetsTest, SetsWithBlocksOfTheirOwnAddUp) {
   const WeightSize large{1024, 16384, DType::kF32};  // 64 MiB
   const std::int64_t one = cpu_weight_bytes({{large}, {}, 0});
   EXPECT_EQ(cpu_weight_bytes({{}, {large}, 3}), 3 * one);
   EXPECT_EQ(cpu_weight_bytes({{large}, {large}, 1}), 2 * one);
 }
 
-TEST(MemoryLoadTest, SharedPromptsTakeTheGradientsOfTheirKeysAndValues) {
+TEST(MemoryLoadTest, SharedPromptsNeedGradientsOfTheirKeysAndValues) {
   const ModelFiles model = wide_model();
   RuntimeOptions options;
   options.optimizer.emplace();
@@ -149,12 +149,12 @@ TEST(MemoryLoadTest, SharedPromptsTakeTheGradientsOfTheirKeysAndValues) {
   load.shared_tokens = 100;
   const std::int64_t row = 2 * std::int64_t{4} * model.config.num_kv_heads * model.config.head_dim;
   EXPECT_EQ(estimate_memory(model, options, load).activation_bytes, none + 100 * row);
-  load.prompt_tokens = 30;  // carried on, in every layer
+  load.prompt_tokens = 30;  // carried to the next micro-batch, in every layer
   EXPECT_EQ(estimate_memory(model, options, load).activation_bytes,
             none + (100 + model.config.num_layers * 30) * row);
 }
 
-TEST(MemoryLoadTest, RowsThatAreScoredAloneAreKeptToo) {
+TEST(MemoryLoadTest, ScoredRowsAreCounted) {
   const ModelFiles model = wide_model();
   RuntimeOptions options;
   options.optimizer.emplace();
@@ -169,7 +169,7 @@ TEST(MemoryLoadTest, RowsThatAreScoredAloneAreKeptToo) {
   EXPECT_GE(estimate_memory(model, options, load).activation_bytes, none + 256 * kept);
 }
 
-TEST(MemoryLoadTest, RowsThatGenerationKeepsAreCounted) {
+TEST(MemoryLoadTest, KeptGeneratedRowsAreCounted) {
   const ModelFiles model = wide_model();
   RuntimeOptions options;
   options.optimizer.emplace();
@@ -181,7 +181,7 @@ TEST(MemoryLoadTest, RowsThatGenerationKeepsAreCounted) {
   EXPECT_EQ(none.generated_bytes, 0);
   options.generated_bytes = std::int64_t{1} << 40U;
   const MemoryEstimate all = estimate_memory(model, options, load);
-  // Keys and values of all layers too; rows lie together in blocks of two MiB.
+  // A row includes the keys and values of all layers. Rows are stored in chunks of two MiB.
   const ModelConfig& config = model.config;
   const std::int64_t row =
       Activations::bytes_per_row(config, 0) +
@@ -189,7 +189,7 @@ TEST(MemoryLoadTest, RowsThatGenerationKeepsAreCounted) {
   EXPECT_GE(all.generated_bytes, 1000 * row);
   EXPECT_LE(all.generated_bytes, 1000 * (row + 64) * 11 / 10 + (std::int64_t{2} << 20U));
   EXPECT_EQ(all.generated_bytes, generated_bytes(config, options, 1000));
-  // An iteration's rows lie where those of a micro-batch will.
+  // The rows of an iteration use the activations of a micro-batch.
   EXPECT_GE(all.activation_bytes,
             none.activation_bytes + (256 - 64) * Activations::bytes_per_row(config, 0));
   options.generated_bytes = 1000;
@@ -201,7 +201,7 @@ TEST(MemoryLoadTest, RowsThatGenerationKeepsAreCounted) {
   EXPECT_EQ(cheap.activation_bytes, estimate_memory(model, options, load).activation_bytes);
 }
 
-TEST(MemoryLoadTest, PublishedVersionsAreHeldAsOftenAsIsSaid) {
+TEST(MemoryLoadTest, EveryHeldPublishedVersionIsCounted) {
   const ModelFiles model = wide_model();
   RuntimeOptions options;
   options.optimizer.emplace();
@@ -211,10 +211,10 @@ TEST(MemoryLoadTest, PublishedVersionsAreHeldAsOftenAsIsSaid) {
   load.snapshots = 5;
   EXPECT_EQ(estimate_memory(model, options, load).weights_bytes,
             two.weights_bytes + 3 * two.published_bytes);
-  EXPECT_EQ(two.given_bytes, 4 * num_parameters(model.config));
+  EXPECT_EQ(two.preloaded_bytes, 4 * num_parameters(model.config));
 }
 
-TEST(MemoryLoadTest, StateIsCapturedForCommitsAlone) {
+TEST(MemoryLoadTest, StateIsCapturedOnlyForCommits) {
   const ModelFiles model = wide_model();
   RuntimeOptions options;
   options.optimizer.emplace();

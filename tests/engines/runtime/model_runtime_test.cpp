@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening a model, sharing its weights, and what is refused before anything starts.
+// Opening a model, sharing its weights, and refusing bad options and files.
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -14,7 +14,7 @@
 #include "base/tensor_file.hpp"
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
-#include "engines/runtime/weight_shelf.hpp"
+#include "engines/runtime/weight_cache.hpp"
 #include "engines/transformer/transformer.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/random_model.hpp"
@@ -40,7 +40,7 @@ protected:
   ModelFiles model_ = small_model(1);
 };
 
-TEST_F(ModelRuntimeTest, SaysWhatItIs) {
+TEST_F(ModelRuntimeTest, DescribesItself) {
   const auto runtime = open_runtime(model_, options(Training::kNo)).value();
   EXPECT_EQ(runtime->train(), nullptr);
   EXPECT_EQ(runtime->initial().version, PolicyVersion{});
@@ -50,7 +50,7 @@ TEST_F(ModelRuntimeTest, SaysWhatItIs) {
       << description;
 }
 
-TEST_F(ModelRuntimeTest, NoNumberOfThreadsMeansAllCores) {
+TEST_F(ModelRuntimeTest, ZeroThreadsMeansAllCores) {
   RuntimeOptions all = options(Training::kNo);
   all.threads = 0;
   const std::string description(open_runtime(model_, all).value()->description());
@@ -102,7 +102,7 @@ TEST_F(ModelRuntimeTest, BadOptionsAreRefused) {
   expect_refused(bad, Errc::kInvalidArgument, "window_tokens: -1 is negative");
 }
 
-// Wherever it stands, what `open_model` left unchecked is refused in the words it would have used.
+// A weight that `open_model` left unchecked is refused with the same message wherever it is.
 TEST_F(ModelRuntimeTest, WeightsLeftUncheckedAreCheckedAsTheyAreLaidOut) {
   int num_refused = 0;
   for (const bool tied : {false, true}) {
@@ -113,34 +113,36 @@ TEST_F(ModelRuntimeTest, WeightsLeftUncheckedAreCheckedAsTheyAreLaidOut) {
     whole.unchecked = "some/model.safetensors";
     EXPECT_TRUE(open_runtime(whole, options(Training::kYes)).ok());
     for (const auto& [name, tensor] : whole.tensors) {
-      ModelFiles spoilt = whole;
+      ModelFiles corrupted = whole;
       std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
       widen_floats(tensor, values);
       values.back() = num_refused % 2 == 0 ? std::numeric_limits<float>::quiet_NaN()
                                            : -std::numeric_limits<float>::infinity();
-      spoilt.tensors[name] = make_float_tensor(values, tensor.shape, DType::kF32);
-      const std::string words = check_finite_weights(spoilt.tensors, spoilt.unchecked).message();
-      ASSERT_NE(words, "");
+      corrupted.tensors[name] = make_float_tensor(values, tensor.shape, DType::kF32);
+      const std::string expected =
+          check_finite_weights(corrupted.tensors, corrupted.unchecked).message();
+      ASSERT_NE(expected, "");
       for (const Backend backend : {Backend::kCpu, Backend::kReference}) {
         for (const DType compute : {DType::kF32, DType::kBF16, DType::kBlockI8, DType::kNf4}) {
           RuntimeOptions unchecked = options(Training::kNo);
           unchecked.backend = backend;
           unchecked.compute = compute;
-          const auto runtime = open_runtime(spoilt, unchecked);
+          const auto runtime = open_runtime(corrupted, unchecked);
           ASSERT_FALSE(runtime.ok()) << name << ' ' << dtype_name(compute);
           EXPECT_EQ(runtime.status().code(), Errc::kInvalidArgument);
-          EXPECT_EQ(runtime.status().message(), words);
+          EXPECT_EQ(runtime.status().message(), expected);
         }
       }
-      EXPECT_EQ(open_runtime(spoilt, options(Training::kYes)).status().message(), words);
+      EXPECT_EQ(open_runtime(corrupted, options(Training::kYes)).status().message(), expected);
       ++num_refused;
     }
   }
   EXPECT_GT(num_refused, 2 * 3 * 14);
 }
 
-// Weights are read from the file while they are laid out: a file that was cut off is refused then.
-TEST_F(ModelRuntimeTest, AFileCutOffSinceItWasOpenedIsRefused) {
+// Weights are read from the file while they are laid out. A file truncated since it was opened is
+// refused then.
+TEST_F(ModelRuntimeTest, AFileTruncatedAfterOpeningIsRefused) {
   const test::TemporaryDirectory directory;
   const auto path = directory.path() / "model.safetensors";
   PosixFileSystem files;
@@ -154,9 +156,9 @@ TEST_F(ModelRuntimeTest, AFileCutOffSinceItWasOpenedIsRefused) {
     EXPECT_TRUE(open_runtime(mapped, options(Training::kNo)).ok());
     std::filesystem::resize_file(path, left);
     for (const DType compute : {DType::kF32, DType::kBF16, DType::kBlockI8, DType::kNf4}) {
-      RuntimeOptions cut = options(Training::kNo);
-      cut.compute = compute;
-      const auto runtime = open_runtime(mapped, cut);
+      RuntimeOptions truncated = options(Training::kNo);
+      truncated.compute = compute;
+      const auto runtime = open_runtime(mapped, truncated);
       ASSERT_FALSE(runtime.ok()) << dtype_name(compute);
       EXPECT_EQ(runtime.status().code(), Errc::kCorruptData) << runtime.status().to_string();
       const std::string& line = runtime.status().message();
@@ -169,7 +171,7 @@ TEST_F(ModelRuntimeTest, AFileCutOffSinceItWasOpenedIsRefused) {
   }
 }
 
-// A float beyond the range of bfloat16 is infinite as one, but not in the file.
+// A float beyond the range of bfloat16 rounds to infinity, but is finite in the file.
 TEST_F(ModelRuntimeTest, WeightsBeyondBfloat16AreFiniteInTheFile) {
   model_.unchecked = "some/model.safetensors";
   const std::string name = "model.layers.1.mlp.up_proj.weight";
@@ -191,9 +193,9 @@ TEST_F(ModelRuntimeTest, AdaptersThatDoNotFitAreRefused) {
   bad.adapter = small_adapter(model_.config, 1);
   bad.adapter->config.modules_to_save = {"mlp"};
   expect_refused(bad, Errc::kInvalidArgument,
-                 "modules_to_save: \"mlp\" is no layer, norm or table of this model");
+                 "modules_to_save: \"mlp\" is not a layer, norm or embedding table of this model");
   bad.adapter->config.modules_to_save = {"_proj"};
-  expect_refused(bad, Errc::kInvalidArgument, "_proj is a target module too");
+  expect_refused(bad, Errc::kInvalidArgument, "_proj is also a target module");
   bad.adapter = small_adapter(model_.config, 1);
   bad.adapter->tensors.erase(bad.adapter->tensors.begin());
   expect_refused(bad, Errc::kInvalidArgument, "lora_A");
@@ -220,7 +222,7 @@ TEST_F(ModelRuntimeTest, Bf16Generates) {
   request.sampling.temperature = 0.0F;
   ResultKeeper first;
   run_requests(runtime->rollout(), {request}, first, 4);
-  // The response, scored in one chunk, has the bits it was drawn with.
+  // Scoring the response in one chunk gives the bits of sampling it.
   RolloutRequest scored = request;
   const RolloutResult& result = first.at(1);
   scored.prompt_ids.insert(scored.prompt_ids.end(), result.response_ids.begin(),
@@ -235,7 +237,7 @@ TEST_F(ModelRuntimeTest, Bf16Generates) {
   }
 }
 
-TEST_F(ModelRuntimeTest, AnAdapterRunPublishesTheAdapterAlone) {
+TEST_F(ModelRuntimeTest, AnAdapterRunPublishesOnlyTheAdapter) {
   RuntimeOptions adapted = options(Training::kYes);
   adapted.adapter = small_adapter(model_.config, 1);
   const auto runtime = open_runtime(model_, adapted).value();
@@ -247,13 +249,13 @@ TEST_F(ModelRuntimeTest, AnAdapterRunPublishesTheAdapterAlone) {
   EXPECT_EQ(runtime->rollout().serving().step, 1U);
 }
 
-TEST_F(ModelRuntimeTest, EstimatesGrowWithWhatIsAskedFor) {
+TEST_F(ModelRuntimeTest, EstimatesGrowWithTheLoad) {
   constexpr std::int64_t kTokens = 4096;
   const MemoryEstimate generating = estimate_memory(model_, options(Training::kNo), {kTokens});
   const MemoryEstimate training = estimate_memory(model_, options(Training::kYes), {kTokens});
   const std::int64_t parameters = 4 * num_parameters(model_.config);
   EXPECT_EQ(generating.kv_bytes, options(Training::kNo).kv_bytes);
-  // The file in memory and laid out, but for the table, which is looked up where it is.
+  // The file is in memory and laid out, except the table, which is used from the file.
   const std::int64_t table = 4 * model_.config.vocab_size * model_.config.hidden_size;
   EXPECT_GE(generating.weights_bytes, 2 * parameters - table);
   EXPECT_EQ(generating.gradient_bytes + generating.optimizer_bytes, 0);
@@ -282,37 +284,39 @@ TEST_F(ModelRuntimeTest, EstimatesGrowWithWhatIsAskedFor) {
             (kTokens - 512) * per_row);
 }
 
-TEST(WeightShelfTest, LaysWeightsOutOnce) {
+TEST(WeightCacheTest, LaysWeightsOutOnce) {
   const ModelFiles model = small_model(1);
   const auto ops = make_reference_ops();
   const AdapterFiles files = small_adapter(model.config, 1);
-  WeightShelf shelf(model.config, adapter_spec(files.config, files.modules, model.config).value(),
-                    DType::kF32, KeepBase::kIfNeeded, *ops);
+  WeightCache weight_cache(model.config,
+                           adapter_spec(files.config, files.modules, model.config).value(),
+                           DType::kF32, KeepBase::kIfNeeded, *ops);
   Snapshot snapshot;
   snapshot.base = model.tensors;
   snapshot.base_digest = digest_tensors(snapshot.base);
   snapshot.adapter = files.tensors;
   snapshot.adapter_digest = digest_tensors(snapshot.adapter);
-  auto both = shelf.lay_out(snapshot, WeightUse::kForwardAndBackward).value();
-  const auto forward = shelf.lay_out(snapshot, WeightUse::kForward).value();
+  auto both = weight_cache.lay_out(snapshot, WeightUse::kForwardAndBackward).value();
+  const auto forward = weight_cache.lay_out(snapshot, WeightUse::kForward).value();
   EXPECT_EQ(forward.base, both.base);
   EXPECT_EQ(forward.adapter, both.adapter);
   snapshot.base.clear();
-  EXPECT_EQ(shelf.lay_out(snapshot, WeightUse::kForward).value().base, both.base);
+  EXPECT_EQ(weight_cache.lay_out(snapshot, WeightUse::kForward).value().base, both.base);
 }
 
-TEST(WeightShelfTest, KeepsNothingAlive) {
+TEST(WeightCacheTest, DoesNotExtendTheLifeOfWeights) {
   const ModelFiles model = small_model(1);
   const auto ops = make_reference_ops();
-  WeightShelf shelf(model.config, {}, DType::kF32, KeepBase::kIfNeeded, *ops);
+  WeightCache weight_cache(model.config, {}, DType::kF32, KeepBase::kIfNeeded, *ops);
   Snapshot snapshot;
   snapshot.base = model.tensors;
   snapshot.base_digest = digest_tensors(snapshot.base);
   const std::weak_ptr<const ModelWeights> gone =
-      shelf.lay_out(snapshot, WeightUse::kForward).value().base;
+      weight_cache.lay_out(snapshot, WeightUse::kForward).value().base;
   EXPECT_TRUE(gone.expired());
   snapshot.base.clear();
-  EXPECT_EQ(shelf.lay_out(snapshot, WeightUse::kForward).status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(weight_cache.lay_out(snapshot, WeightUse::kForward).status().code(),
+            Errc::kInvalidArgument);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many adapters in one batch: whose rows get what, what a swap changes, what is refused.
+// Many adapters in one batch: results per request, replacing adapters, and refused adapters.
 #include <cmath>
 #include <iostream>
 #include <limits>
@@ -19,7 +19,7 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr std::int64_t kRoom = std::int64_t{64} << 20U;
+constexpr std::int64_t kAdapterBytes = std::int64_t{64} << 20U;
 
 AdapterFiles adapter_of_rank(const ModelConfig& model, std::int64_t rank, std::uint64_t seed) {
   AdapterFiles adapter = small_adapter(model, seed);
@@ -39,7 +39,7 @@ protected:
   [[nodiscard]] RuntimeOptions options(std::int64_t cache_tokens) const {
     RuntimeOptions options = small_options(model_.config, GetParam().backend, cache_tokens,
                                            Training::kNo, GetParam().dtype);
-    options.adapter_bytes = kRoom;
+    options.adapter_bytes = kAdapterBytes;
     return options;
   }
 
@@ -47,15 +47,15 @@ protected:
     return open_runtime(model_, options(cache_tokens)).value();
   }
 
-  // Returns what `request` gets alone, its adapter being all that a runtime was opened with.
+  // Returns the result of `request` alone, in a runtime that was opened with its adapter.
   [[nodiscard]] RolloutResult alone(RolloutRequest request, const AdapterFiles* adapter) const {
-    RuntimeOptions of_one = options(1024);
-    of_one.share_prefixes = false;
-    of_one.adapter_bytes = 0;
+    RuntimeOptions single = options(1024);
+    single.share_prefixes = false;
+    single.adapter_bytes = 0;
     if (adapter != nullptr) {
-      of_one.adapter = *adapter;
+      single.adapter = *adapter;
     }
-    const auto runtime = open_runtime(model_, of_one).value();
+    const auto runtime = open_runtime(model_, single).value();
     request.adapter.clear();
     request.min_step = 0;
     ResultKeeper results;
@@ -76,7 +76,7 @@ protected:
     expect_same_result(actual, expected);
   }
 
-  // Lets the forecast expect one token of each request, so that more start than there is room for.
+  // Makes the forecast expect one token per request, so that more requests start than fit.
   void expect_short_responses(RolloutEngine& engine) const {
     std::vector<RolloutRequest> brief;
     for (std::uint64_t id = 1000; id < 1100; ++id) {
@@ -99,7 +99,7 @@ protected:
   ModelFiles model_ = small_model(4);
 };
 
-TEST_P(NamedAdaptersTest, EachRequestGetsWhatItGetsAlone) {
+TEST_P(NamedAdaptersTest, EachRequestGetsTheSameResultAsAlone) {
   std::vector<std::pair<std::string, AdapterFiles>> adapters;
   for (const std::int64_t rank : {1, 3, 16, 17, 64, 256}) {
     adapters.emplace_back("rank " + std::to_string(rank),
@@ -112,7 +112,8 @@ TEST_P(NamedAdaptersTest, EachRequestGetsWhatItGetsAlone) {
   for (const auto& [name, files] : adapters) {
     load(*runtime, name, files);
   }
-  // Three of each adapter and of none, mixed; prompts of all lengths, in chunks that cut them.
+  // Three requests per adapter and three without one, mixed, with prompts of different lengths that
+  // chunks split.
   std::vector<RolloutRequest> requests;
   const std::uint64_t kinds = adapters.size() + 1;
   for (std::uint64_t id = 0; id < 3 * kinds; ++id) {
@@ -125,7 +126,7 @@ TEST_P(NamedAdaptersTest, EachRequestGetsWhatItGetsAlone) {
   }
   ResultKeeper mixed;
   run_requests(runtime->rollout(), requests, mixed, 50);
-  std::vector<std::vector<std::int32_t>> answers;
+  std::vector<std::vector<std::int32_t>> responses;
   for (const RolloutRequest& request : requests) {
     const std::uint64_t kind = request.id.value % kinds;
     const AdapterFiles* files = kind == 0 ? nullptr : &adapters[kind - 1].second;
@@ -134,8 +135,8 @@ TEST_P(NamedAdaptersTest, EachRequestGetsWhatItGetsAlone) {
   }
 }
 
-// Adapters are replaced at random times while sequences start, are preempted and go on.
-TEST_P(NamedAdaptersTest, ASequenceKeepsTheVersionItBeganWith) {
+// Replaces adapters at random times while sequences start, are preempted and continue.
+TEST_P(NamedAdaptersTest, ASequenceKeepsTheVersionItStartedWith) {
   constexpr std::uint64_t kRequests = 16;
   constexpr std::uint64_t kNames = 2;
   const int rounds = GetParam().backend == Backend::kCpu ? 12 : 3;
@@ -188,7 +189,7 @@ TEST_P(NamedAdaptersTest, ASequenceKeepsTheVersionItBeganWith) {
   EXPECT_GT(preemptions, 0);
 }
 
-TEST_P(NamedAdaptersTest, ASwapHoldsForThoseThatStartAfterIt) {
+TEST_P(NamedAdaptersTest, AReplacementAffectsOnlyRequestsThatStartLater) {
   const AdapterFiles old_files = adapter_of_rank(model_.config, 5, 1);
   const AdapterFiles new_files = adapter_of_rank(model_.config, 8, 2);
   const auto runtime = open();
@@ -224,7 +225,7 @@ TEST_P(NamedAdaptersTest, ARequestMayWaitForAVersionOfItsAdapter) {
   expect_same_but_version(results.at(1), alone(later, &awaited));
 }
 
-TEST_P(NamedAdaptersTest, AcceptedRequestsOutliveTheName) {
+TEST_P(NamedAdaptersTest, AcceptedRequestsFinishAfterUnload) {
   const AdapterFiles files = adapter_of_rank(model_.config, 5, 1);
   const auto runtime = open();
   RolloutEngine& engine = runtime->rollout();
@@ -235,13 +236,13 @@ TEST_P(NamedAdaptersTest, AcceptedRequestsOutliveTheName) {
   EXPECT_TRUE(runtime->adapters().loaded().empty());
   const Status gone = engine.submit(request(2, "a"), results);
   EXPECT_EQ(gone.code(), Errc::kNotFound);
-  EXPECT_EQ(gone.message(), "adapter: none named \"a\" is loaded sample_id=2");
+  EXPECT_EQ(gone.message(), "adapter \"a\" is not loaded sample_id=2");
   EXPECT_EQ(runtime->adapters().unload("a").code(), Errc::kNotFound);
   run_to_end(engine);
   expect_same_but_version(results.at(1), alone(request(1, "a"), &files));
 }
 
-TEST_P(NamedAdaptersTest, PromptsAreSharedUnderEqualAdaptersAlone) {
+TEST_P(NamedAdaptersTest, OnlyEqualAdaptersSharePrompts) {
   const auto runtime = open();
   RolloutEngine& engine = runtime->rollout();
   const AdapterFiles files = adapter_of_rank(model_.config, 5, 1);
@@ -269,11 +270,11 @@ TEST_P(NamedAdaptersTest, PromptsAreSharedUnderEqualAdaptersAlone) {
   EXPECT_EQ(cached(5, "a"), 40);
   EXPECT_EQ(cached(6, ""), 40);
   load(*runtime, "a", scaled, 1);
-  EXPECT_EQ(cached(7, "a"), 40) << "what \"scaled\" computed";
+  EXPECT_EQ(cached(7, "a"), 40) << "pages that \"scaled\" computed";
   ASSERT_TRUE(runtime->adapters().unload("twin").ok());
   ASSERT_TRUE(engine.step({1}).ok());
   load(*runtime, "twin", files);
-  EXPECT_EQ(cached(8, "twin"), 0) << "nothing had its weights in between";
+  EXPECT_EQ(cached(8, "twin"), 0) << "its pages were dropped while no adapter had its weights";
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, NamedAdaptersTest,
@@ -285,12 +286,13 @@ INSTANTIATE_TEST_SUITE_P(Backends, NamedAdaptersTest,
                                   std::string(dtype_name(test.param.dtype));
                          });
 
-// -- what is refused
+// -- refused adapters
 // -------------------------------------------------------------------------------
 
 class RefusedAdapterTest : public ::testing::Test {
 protected:
-  RefusedAdapterTest() : files_(adapter_of_rank(model_.config, 5, 1)), runtime_(open(kRoom)) {
+  RefusedAdapterTest()
+      : files_(adapter_of_rank(model_.config, 5, 1)), runtime_(open(kAdapterBytes)) {
     EXPECT_TRUE(runtime_->adapters().load({"a", version(2), files_}).ok());
   }
 
@@ -302,7 +304,7 @@ protected:
 
   static PolicyVersion version(std::uint64_t step) { return {0, 0, step}; }
 
-  // Refused, and what is loaded still generates what it did.
+  // Expects that `adapter` is refused and that the loaded adapter still gives the same result.
   void expect_refused(NamedAdapter adapter, Errc code, const std::string& message) {
     const RolloutResult before = run();
     const Status status = runtime_->adapters().load(std::move(adapter));
@@ -325,7 +327,7 @@ protected:
     return results.at(7);
   }
 
-  // The adapter with one element of one tensor replaced.
+  // Returns the adapter with one element of one tensor replaced.
   [[nodiscard]] AdapterFiles with_value(const std::string& name, std::size_t element,
                                         float value) const {
     AdapterFiles files = files_;
@@ -388,12 +390,12 @@ TEST_F(RefusedAdapterTest, ShapesRanksAndModulesThatDoNotFit) {
 
 TEST_F(RefusedAdapterTest, NamesAndVersions) {
   expect_refused({"", {}, files_}, Errc::kInvalidArgument,
-                 "adapter without a name: the empty name is the policy's");
+                 "adapter has no name: the empty name denotes the policy");
   expect_refused({"a", version(1), files_}, Errc::kStaleVersion,
                  "adapter \"a\": version 0.0.1 is older than 0.0.2");
 }
 
-TEST_F(RefusedAdapterTest, MoreThanThereIsRoomFor) {
+TEST_F(RefusedAdapterTest, MoreThanFitsInMemory) {
   const std::int64_t size = runtime_->adapters().loaded()[0].size_bytes;
   EXPECT_GT(size, 0);
   const std::string bytes = std::to_string(size);
@@ -403,10 +405,10 @@ TEST_F(RefusedAdapterTest, MoreThanThereIsRoomFor) {
   ASSERT_TRUE(adapters.load({"b", {}, files_}).ok());
   const Status third = adapters.load({"c", {}, files_});
   EXPECT_EQ(third.code(), Errc::kResourceExhausted);
-  EXPECT_EQ(third.message(), "adapter \"c\": takes " + bytes + " bytes, and " +
+  EXPECT_EQ(third.message(), "adapter \"c\": needs " + bytes + " bytes, but " +
                                  std::to_string(2 * size) + " of the " + std::to_string(2 * size) +
                                  " for named adapters are in use (adapter_bytes)");
-  // One that is unloaded counts until its last request has ended.
+  // An unloaded adapter counts until its last request has ended.
   ResultKeeper results;
   RolloutRequest request = sampling_request(1, model_.config, 5, 8);
   request.adapter = "b";
@@ -418,14 +420,14 @@ TEST_F(RefusedAdapterTest, MoreThanThereIsRoomFor) {
 
   runtime_ = open(0);
   EXPECT_EQ(runtime_->adapters().load({"a", {}, files_}).message(),
-            "adapter \"a\": this runtime has no room for named adapters (adapter_bytes)");
+            "adapter \"a\": this runtime has no memory for named adapters (adapter_bytes)");
   RuntimeOptions negative = small_options(model_.config, Backend::kCpu, 64, Training::kNo);
   negative.adapter_bytes = -1;
   EXPECT_EQ(open_runtime(model_, negative).status().message(), "adapter_bytes: -1 is negative");
 }
 
-// An adapter belongs to the base that it was loaded over.
-TEST_F(RefusedAdapterTest, AnotherBaseUnderAnAdapter) {
+// Adapters are laid out over one base, which cannot change while they are in use.
+TEST_F(RefusedAdapterTest, AnotherBaseUnderLoadedAdapters) {
   const ModelFiles other = small_model(5);
   Snapshot snapshot;
   snapshot.version.step = 1;
@@ -435,12 +437,12 @@ TEST_F(RefusedAdapterTest, AnotherBaseUnderAnAdapter) {
   const Status refused = engine.load(snapshot, WeightArrival::kFinish);
   EXPECT_EQ(refused.code(), Errc::kUnavailable);
   EXPECT_EQ(refused.message(),
-            "snapshot 0.0.1 has another base than that of the adapters loaded by name");
+            "snapshot 0.0.1 has a different base than the adapters loaded by name");
   EXPECT_EQ(engine.serving().step, 0U);
   ASSERT_TRUE(runtime_->adapters().unload("a").ok());
   ASSERT_TRUE(engine.load(snapshot, WeightArrival::kFinish).ok());
   EXPECT_EQ(engine.serving().step, 1U);
-  // What is loaded now is an adapter of the new base.
+  // Adapters loaded from now on are over the new base.
   ASSERT_TRUE(runtime_->adapters().load({"a", {}, files_}).ok());
   const RolloutResult over_new = run();
   RuntimeOptions options = small_options(model_.config, Backend::kCpu, 1024, Training::kNo);

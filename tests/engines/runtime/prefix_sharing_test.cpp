@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is computed once, never for the wrong weights, and without a bit of difference.
+// Shared prefixes are computed once, never used with other weights, and do not change a bit.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -18,7 +18,7 @@ struct Counts {
   std::int64_t prefilled = 0;
   std::int64_t decoded = 0;
   std::int64_t cached = 0;
-  double kv_use = 0.0;  // the most
+  double kv_use = 0.0;  // the maximum
 };
 
 class PrefixSharingTest : public ::testing::TestWithParam<Backend> {
@@ -34,7 +34,7 @@ protected:
     return open_runtime(model_, options(share)).value();
   }
 
-  // Samples of one prompt.
+  // Returns samples of one prompt.
   [[nodiscard]] std::vector<RolloutRequest> group(std::int64_t prompt, std::uint64_t first_id,
                                                   std::uint64_t size) const {
     std::vector<RolloutRequest> requests;
@@ -85,7 +85,7 @@ TEST_P(PrefixSharingTest, AGroupComputesItsPromptOnce) {
       EXPECT_EQ(counts.prefilled, prompt);
       EXPECT_EQ(counts.cached, 7 * prompt);
       EXPECT_EQ(counts.decoded, 8 * 19);
-      // Shared pages count once: 13 or so of the prompt, and at most 2 or so for each response.
+      // Shared pages count once: about 13 for the prompt, and at most about 2 per response.
       EXPECT_LE(counts.kv_use, (static_cast<double>(prompt) / 16.0 + 8.0 * 3.0) / 128.0);
       expect_same(requests, results);
     }
@@ -103,8 +103,8 @@ TEST_P(PrefixSharingTest, LaterSamplesOfAPromptComputeNothingOfIt) {
   expect_same(later, results);
 }
 
-// What the last answer and the question after it add is all there is to compute.
-TEST_P(PrefixSharingTest, AConversationGoesOnFromItsPages) {
+// Only the tokens that the last response and the next question add are computed.
+TEST_P(PrefixSharingTest, AConversationContinuesFromItsPages) {
   const auto runtime = open(true);
   ResultKeeper results;
   const auto first = group(40, 10, 1);
@@ -115,7 +115,7 @@ TEST_P(PrefixSharingTest, AConversationGoesOnFromItsPages) {
   next.prompt_ids.insert(next.prompt_ids.end(), response.begin(), response.end());
   next.prompt_ids.push_back(1);
   const Counts counts = run(runtime->rollout(), {next}, results);
-  EXPECT_EQ(counts.cached, 48) << "59 tokens were cached, of which three pages are full";
+  EXPECT_EQ(counts.cached, 48) << "59 tokens were cached, which is three full pages";
   EXPECT_EQ(counts.prefilled, 61 - 48);
   expect_same({next}, results);
 }
@@ -134,7 +134,7 @@ TEST_P(PrefixSharingTest, AScoredPromptIsComputedWhole) {
   expect_same(scored, results);
 }
 
-// Weights change to others, to the same under a new version, and back.
+// The weights change to others, to equal ones under a new version, and back.
 TEST_P(PrefixSharingTest, NothingIsSharedAcrossWeights) {
   const auto snapshot_of = [](const ModelFiles& model, std::uint64_t step) {
     Snapshot snapshot;
@@ -153,7 +153,7 @@ TEST_P(PrefixSharingTest, NothingIsSharedAcrossWeights) {
   ResultKeeper results;
   const auto requests = group(100, 10, 2);
   Counts counts = run(engine, requests, results);
-  EXPECT_EQ(counts.prefilled, 100) << "what was computed under the old weights was used";
+  EXPECT_EQ(counts.prefilled, 100) << "pages of the old weights were used";
   const auto fresh = open_runtime(other, options(false)).value();
   ResultKeeper expected;
   run(fresh->rollout(), requests, expected);
@@ -177,7 +177,7 @@ TEST_P(PrefixSharingTest, NothingIsSharedAcrossWeights) {
   EXPECT_EQ(back.at(10).behavior_logprobs, old_results.at(10).behavior_logprobs);
 }
 
-// Adapters are part of the name of weights.
+// The name of weights includes the adapter.
 TEST_P(PrefixSharingTest, NothingIsSharedAcrossAdapters) {
   RuntimeOptions with_adapter = options(true);
   with_adapter.adapter = small_adapter(model_.config, 1);
@@ -196,7 +196,7 @@ TEST_P(PrefixSharingTest, NothingIsSharedAcrossAdapters) {
   EXPECT_NE(first.at(10).behavior_logprobs, second.at(10).behavior_logprobs);
 }
 
-TEST_P(PrefixSharingTest, ARequestOutOfTimeEndsWithWhatItHas) {
+TEST_P(PrefixSharingTest, ARequestPastItsTimeLimitReturnsItsTokens) {
   ManualClock clock;
   RuntimeOptions timed = options(true);
   timed.clock = &clock;
@@ -221,7 +221,7 @@ TEST_P(PrefixSharingTest, ARequestOutOfTimeEndsWithWhatItHas) {
   ASSERT_TRUE(results.has(10));
   EXPECT_EQ(results.at(10).finish_reason, FinishReason::kCancelled);
   EXPECT_EQ(results.at(10).response_ids.size(), 6U);
-  EXPECT_EQ(results.at(10).error, "out of time after 1.500000 s sample_id=10");
+  EXPECT_EQ(results.at(10).error, "exceeded its time limit of 1.500000 s sample_id=10");
   while (engine.has_work()) {
     ASSERT_TRUE(engine.step({512}).ok());
   }

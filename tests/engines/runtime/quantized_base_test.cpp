@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters trained over frozen bases in int8 and NF4: what must have the same bits has, and the
-// loss stays beside that of a bf16 base.
+// Adapters trained over frozen bases in int8 and NF4: results that must have equal bits do, and the
+// loss stays close to that of a bf16 base.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -57,7 +57,8 @@ struct Row {
   std::vector<std::int32_t> answer;
 };
 
-// The rows that the shipped model was made from, as ids; an answer ends with the end of sequence.
+// Returns the rows that the shipped model was trained on, as ids. Every answer ends with the
+// end-of-sequence token.
 std::vector<Row> shipped_rows() {
   const std::string root(TIDEMILL_SOURCE_DIR);
   const Tokenizer tokenizer = Tokenizer::load(root + "/examples/models/arithmetic").value();
@@ -97,7 +98,7 @@ std::string case_name(const ::testing::TestParamInfo<Case>& test) {
 
 class QuantizedBaseTest : public ::testing::TestWithParam<Case> {
 protected:
-  // A new adapter, whose update is 0, over the golden model.
+  // Returns options with a new adapter, whose contribution is 0.
   [[nodiscard]] RuntimeOptions options(DType compute) const {
     const DType cache = cache_type(compute);
     RuntimeOptions options =
@@ -115,7 +116,7 @@ protected:
     return options;
   }
 
-  // Sequences that go on by a rule, so that there is something to learn.
+  // Returns sequences that follow a rule, so that there is something to learn.
   [[nodiscard]] std::vector<TrainSequence> sequences(std::uint64_t seed) const {
     if (GetParam().model == kShipped) {
       return sums(seed);
@@ -137,7 +138,7 @@ protected:
     return all;
   }
 
-  // Rows of the shipped data, 64 after those of the step before, far apart.
+  // Returns 64 rows of the shipped data that are far apart, and different ones in every step.
   [[nodiscard]] std::vector<TrainSequence> sums(std::uint64_t step) const {
     std::vector<TrainSequence> all;
     for (std::uint64_t i = 0; i < 64; ++i) {
@@ -188,23 +189,23 @@ protected:
   std::vector<Row> rows_ = GetParam().model == kShipped ? shipped_rows() : std::vector<Row>();
 };
 
-// The base stays as it is, any cut into micro-batches gives the same adapter, and what rollout says
-// of its tokens training says too, to the bit.
+// The base does not change, every split into micro-batches gives the same adapter, and rollout and
+// training give the same log-probabilities, bit for bit.
 TEST_P(QuantizedBaseTest, TrainsTheAdapterExactly) {
   const RuntimeOptions opened = options(GetParam().compute);
   const auto whole = open_runtime(model_, opened).value();
-  const auto cut = open_runtime(model_, opened).value();
+  const auto split = open_runtime(model_, opened).value();
   const Snapshot before = whole->initial();
   for (int step = 0; step < 3; ++step) {
     const auto batch = sequences(static_cast<std::uint64_t>(step));
     const double a = train(*whole->train(), batch, 4096);
-    const double b = train(*cut->train(), batch, 30);
-    EXPECT_NEAR(a, b, 1e-9);  // doubles, added up in another order
+    const double b = train(*split->train(), batch, 30);
+    EXPECT_NEAR(a, b, 1e-9);  // doubles, summed in another order
   }
   const Snapshot after = whole->train()->commit({0, 0, 1}).value();
   EXPECT_EQ(after.base_digest, before.base_digest);
   EXPECT_NE(after.adapter_digest, before.adapter_digest);
-  EXPECT_TRUE(same_tensors(after.adapter, cut->train()->commit({0, 0, 1}).value().adapter));
+  EXPECT_TRUE(same_tensors(after.adapter, split->train()->commit({0, 0, 1}).value().adapter));
 
   ASSERT_TRUE(whole->rollout().load(after, WeightArrival::kFinish).ok());
   const RolloutRequest request = sampling_request(1, model_.config, 9, 20);
@@ -221,12 +222,12 @@ TEST_P(QuantizedBaseTest, TrainsTheAdapterExactly) {
   }
 }
 
-// The shipped model, which knows how to add, learns the rows that it was made from: its loss is
-// near the entropy of their slips and stays there, so that runs can be compared step by step.
+// Trains the shipped model, which can add, on the rows it was made from. Its loss starts near the
+// entropy of the errors in these rows and stays there, so runs can be compared step by step.
 TEST_P(QuantizedBaseTest, KeepsTheLossOfTheShippedTaskWithinAPercent) {
   if (GetParam().model != kShipped) {
     EXPECT_LT(losses(GetParam().compute, 12).back(), 0.9 * losses(GetParam().compute, 1)[0]);
-    return;  // a random model: there is nothing that rounding could take away
+    return;  // a random model knows nothing that rounding could take away
   }
   const std::vector<double> bf16 = losses(DType::kBF16, kSteps);
   const std::vector<double> rounded = losses(GetParam().compute, kSteps);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Greedy decoding and scores of given tokens against tests/golden/engine/forward, all prompts of a
-// model in one engine, and one by one.
+// Compares greedy decoding and prompt scores with tests/golden/engine/forward. All prompts of a
+// model run together in one engine, and one by one.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -49,7 +49,8 @@ protected:
   std::unique_ptr<ModelRuntime> runtime_;
 };
 
-// Returns the number of tokens compared: up to the first step that rounding may decide.
+// Returns the number of tokens compared. The comparison stops at the first difference that rounding
+// can explain.
 std::size_t expect_greedy(const RolloutResult& result, const json& greedy) {
   EXPECT_EQ(result.finish_reason, FinishReason::kLength);
   EXPECT_EQ(result.response_ids.size(), static_cast<std::size_t>(kNewTokens));
@@ -104,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Models, RolloutGoldenTest,
                            return name;
                          });
 
-TEST(RolloutGoldenFilesTest, NoModelIsLeftOut) {
+TEST(RolloutGoldenFilesTest, AllModelsAreTested) {
   EXPECT_EQ(kGoldenModels.size(), 7U);
 }
 

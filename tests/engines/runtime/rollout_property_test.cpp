@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever arrives when, however small budget and cache are, whatever is cached: a request gets
-// what it gets alone, where nothing is shared, and scoring its tokens gives the bits that
-// generating them gave.
+// With random arrivals, budgets, cache sizes and cache states, a request gets the same result as
+// alone and without sharing. Scoring its tokens gives the same bits as generating them.
 #include <iostream>
 #include <vector>
 
@@ -16,7 +15,7 @@ namespace {
 constexpr std::uint64_t kRequests = 10;
 
 RolloutRequest random_request(std::uint64_t id, const ModelConfig& model, RandomStream& random) {
-  // One of two prompts, or the beginning of one.
+  // One of two prompts, or the beginning of one of them.
   const std::uint64_t stem = random.below(2);
   const std::int64_t length =
       random.below(2) == 0 ? 40 : 1 + static_cast<std::int64_t>(random.below(40));
@@ -41,7 +40,7 @@ struct Arithmetic {
 
 class RolloutPropertyTest : public ::testing::TestWithParam<Arithmetic> {
 protected:
-  // Options of a runtime whose cache holds so many tokens.
+  // Returns options of a runtime whose cache holds `cache_tokens` tokens.
   [[nodiscard]] static RuntimeOptions options_for(const ModelFiles& model,
                                                   std::int64_t cache_tokens) {
     return small_options(model.config, GetParam().backend, cache_tokens, Training::kNo,
@@ -49,7 +48,7 @@ protected:
   }
 };
 
-TEST_P(RolloutPropertyTest, EveryRequestGetsWhatItGetsAlone) {
+TEST_P(RolloutPropertyTest, EveryRequestGetsTheSameResultAsAlone) {
   const ModelFiles model = small_model(1);
   const int rounds = GetParam().backend == Backend::kCpu ? 60 : 15;
   RuntimeOptions unshared = options_for(model, 1024);
@@ -60,7 +59,7 @@ TEST_P(RolloutPropertyTest, EveryRequestGetsWhatItGetsAlone) {
   int cancelled = 0;
   for (int round = 0; round < rounds; ++round) {
     RandomStream random(31, static_cast<std::uint64_t>(round));
-    // 4 pages hold the longest request; with a few at a time, sequences are preempted.
+    // 4 pages hold the longest request, so sequences are preempted when several run.
     RuntimeOptions options =
         options_for(model, 64 + 16 * static_cast<std::int64_t>(random.below(6)));
     options.max_running = 1 + static_cast<std::int64_t>(random.below(6));
@@ -110,8 +109,8 @@ TEST_P(RolloutPropertyTest, EveryRequestGetsWhatItGetsAlone) {
   EXPECT_GT(cancelled, 0);
 }
 
-// The cache holds the longest request alone, and those before it were short, so that others start
-// beside it and must give way again and again.
+// The cache holds just one of the long requests. Earlier requests were short, so several long ones
+// start at the same time and are preempted again and again.
 TEST_P(RolloutPropertyTest, PreemptionNeitherDeadlocksNorChangesABit) {
   const ModelFiles model = small_model(2);
   std::vector<RolloutRequest> requests;
@@ -146,8 +145,9 @@ TEST_P(RolloutPropertyTest, PreemptionNeitherDeadlocksNorChangesABit) {
   }
 }
 
-// Generated together in a cache that makes them give way; scored in pieces of other sizes.
-TEST_P(RolloutPropertyTest, ScoringGivesTheBitsOfGenerating) {
+// Generates requests together in a cache so small that they are preempted, then scores them in
+// chunks of other sizes.
+TEST_P(RolloutPropertyTest, ScoringGivesTheSameBitsAsGenerating) {
   const ModelFiles model = small_model(3);
   std::vector<RolloutRequest> requests;
   for (std::uint64_t id = 0; id < 6; ++id) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How responses end, how weights arrive, what is refused.
+// How responses end, when new weights serve, and which requests are refused.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -55,7 +55,7 @@ protected:
   ResultKeeper keeper_;
 };
 
-TEST_F(RolloutViewTest, EndsAtTheLength) {
+TEST_F(RolloutViewTest, EndsAtTheMaximumLength) {
   const RolloutResult result = run(request(1, 12));
   EXPECT_EQ(result.finish_reason, FinishReason::kLength);
   EXPECT_EQ(result.response_ids.size(), 12U);
@@ -63,7 +63,7 @@ TEST_F(RolloutViewTest, EndsAtTheLength) {
   EXPECT_EQ(result.versions, (std::vector<VersionSpan>{{PolicyVersion{}, 12}}));
 }
 
-TEST_F(RolloutViewTest, StopIdIsTheLastToken) {
+TEST_F(RolloutViewTest, AStopIdIsTheLastToken) {
   const RolloutResult whole = run(request(1, 12));
   RolloutRequest stopped = request(1, 12);
   stopped.stop_ids = {whole.response_ids[5]};
@@ -75,7 +75,7 @@ TEST_F(RolloutViewTest, StopIdIsTheLastToken) {
                                                            whole.response_ids.begin() + first + 1));
 }
 
-TEST_F(RolloutViewTest, StopStringIsFoundAcrossTokens) {
+TEST_F(RolloutViewTest, AStopStringIsFoundAcrossTokens) {
   const RolloutResult whole = run(request(1, 12));
   const auto text = small_options(model_.config, Backend::kCpu, 64, Training::kNo).token_text;
   RolloutRequest stopped = request(1, 12);
@@ -106,7 +106,7 @@ TEST_F(RolloutViewTest, ScoresAPromptWithoutGenerating) {
   EXPECT_EQ(result.prompt_logits.size(), 6U * static_cast<std::size_t>(model_.config.vocab_size));
 }
 
-TEST_F(RolloutViewTest, CancelReturnsTheTokensSoFar) {
+TEST_F(RolloutViewTest, CancelReturnsTheTokensGenerated) {
   ASSERT_TRUE(engine().submit(request(1, 12), keeper_).ok());
   ASSERT_TRUE(engine().submit(request(2, 12), keeper_).ok());
   for (int i = 0; i < 4; ++i) {
@@ -156,7 +156,7 @@ TEST_F(RolloutViewTest, NewWeightsServeOnceSequencesInFlightHaveEnded) {
   EXPECT_EQ(results.at(2).behavior_logprobs, keeper_.at(2).behavior_logprobs);
 }
 
-TEST_F(RolloutViewTest, CancellingTheLastInFlightLetsNewWeightsServe) {
+TEST_F(RolloutViewTest, CancellingTheLastSequenceInFlightActivatesNewWeights) {
   ASSERT_TRUE(engine().submit(request(1, 8), keeper_).ok());
   ASSERT_TRUE(engine().step({2}).ok());
   ASSERT_TRUE(engine().load(snapshot_of(small_model(4), 1), WeightArrival::kFinish).ok());
@@ -165,7 +165,7 @@ TEST_F(RolloutViewTest, CancellingTheLastInFlightLetsNewWeightsServe) {
   EXPECT_EQ(engine().serving().step, 1U);
 }
 
-TEST_F(RolloutViewTest, SnapshotsAreChecked) {
+TEST_F(RolloutViewTest, SnapshotsAreVerified) {
   Snapshot damaged = snapshot_of(small_model(4), 1);
   damaged.base_digest[0] = damaged.base_digest[0] == '0' ? '1' : '0';
   EXPECT_EQ(engine().load(damaged, WeightArrival::kFinish).code(), Errc::kCorruptData);
@@ -195,7 +195,7 @@ TEST_F(RolloutViewTest, SnapshotsAreChecked) {
   EXPECT_EQ(engine().serving().step, 6U);
 }
 
-TEST_F(RolloutViewTest, LogitsThatAreNotFiniteFailTheirSampleAlone) {
+TEST_F(RolloutViewTest, NonFiniteLogitsFailOnlyTheirSample) {
   const std::int32_t poison = 7;
   ModelFiles broken = model_;
   Tensor& table = broken.tensors.at("model.embed_tokens.weight");
@@ -227,7 +227,7 @@ TEST_F(RolloutViewTest, LogitsThatAreNotFiniteFailTheirSampleAlone) {
     EXPECT_EQ(mixed.at(id).finish_reason, FinishReason::kLength);
     expect_same_result(mixed.at(id), sound.at(id));
   }
-  // Pages that held what is not finite do no harm to those who get them next.
+  // Pages that held non-finite values do not affect the sequences that get them next.
   ResultKeeper again;
   run_requests(runtime->rollout(), {requests[0]}, again);
   expect_same_result(again.at(0), sound.at(0));
@@ -295,7 +295,7 @@ TEST_F(RolloutViewTest, ASinkMaySubmitAndCancel) {
   run_to_end(engine());
   EXPECT_EQ(chain.ids, (std::vector<std::uint64_t>{1, 2, 3, 4, 5}));
   EXPECT_EQ(keeper_.at(101).finish_reason, FinishReason::kLength)
-      << "it had ended in the same step";
+      << "it ended in the same step as the first request";
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ void expect_same_bits(const std::vector<float>& actual, const std::vector<float>
   }
 }
 
-// Backends lay pages out as they like.
+// Returns the bytes of a page, whose layout depends on the backend.
 std::int64_t page_bytes(Backend backend, const AttentionShape& shape) {
   if (backend == Backend::kReference) {
     return make_reference_ops()->kv_page_bytes(shape);
@@ -127,7 +127,7 @@ RuntimeOptions small_options(const ModelConfig& model, Backend backend, std::int
 int run_to_end(RolloutEngine& engine, std::int64_t budget_tokens) {
   int steps = 0;
   while (engine.has_work()) {
-    TIDEMILL_CHECK(++steps < 100000) << "does not come to an end";
+    TIDEMILL_CHECK(++steps < 100000) << "the engine does not finish";
     const auto report = engine.step({budget_tokens});
     TIDEMILL_CHECK(report.ok()) << report.status().to_string();
     EXPECT_GT(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runtimes on small models, and what tests do with them.
+// Runtimes on small models, and helpers for tests that use them.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace tidemill::engines {
 
-/// Keeps the results of requests by id; a second result for one id fails the test program.
+/// Keeps the results of requests by id. A second result for an id aborts the test program.
 class ResultKeeper final : public RolloutSink {
 public:
   void on_rollout(RolloutResult result) override;
@@ -28,7 +28,8 @@ private:
   std::map<std::uint64_t, RolloutResult> results_;
 };
 
-/// A sum of log-probabilities and entropies, weighted by the sequences' ids.
+/// A weighted sum of log-probabilities, with weights that depend on the ids of the sequences, whose
+/// gradient also has a constant for entropies.
 class WeightedLoss final : public TokenLoss {
 public:
   Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
@@ -37,17 +38,17 @@ public:
 /// Returns "cpu" or "reference".
 [[nodiscard]] std::string backend_name(Backend backend);
 
-/// A random model with every feature that changes code, its table and head apart.
+/// Returns a random model with every feature that the code distinguishes and an untied head.
 [[nodiscard]] ModelFiles small_model(std::uint64_t seed);
-/// LoRA on all linear layers of `model`, both matrices nonzero.
+/// Returns LoRA on all linear layers of `model`, with both matrices nonzero.
 [[nodiscard]] AdapterFiles small_adapter(const ModelConfig& model, std::uint64_t seed);
-/// The adapter of that name among `adapter_samples`, away from where a fresh one starts.
+/// Returns the adapter `name` of `adapter_samples` with random tensors, unlike a new one.
 [[nodiscard]] AdapterFiles sample_adapter(const ModelFiles& model, const std::string& name,
                                           std::uint64_t seed);
 
 enum class Training : std::uint8_t { kNo, kYes };
-/// Options with two threads, a cache of `cache_tokens` tokens and, if wanted, an optimizer; weights
-/// and cache of `dtype`.
+/// Returns options with a cache of `cache_tokens` tokens, weights and cache of type `dtype`, and an
+/// optimizer if `training` is kYes. The CPU backend gets two threads.
 [[nodiscard]] RuntimeOptions small_options(const ModelConfig& model, Backend backend,
                                            std::int64_t cache_tokens, Training training,
                                            DType dtype = DType::kF32);
@@ -55,21 +56,21 @@ enum class Training : std::uint8_t { kNo, kYes };
 /// Steps until there is no more work; returns the number of steps.
 int run_to_end(RolloutEngine& engine, std::int64_t budget_tokens = 64);
 
-/// Submits `requests` together and returns what became of them, by id.
+/// Submits all `requests`, runs the engine until it has no more work, and stores the results.
 void run_requests(RolloutEngine& engine, const std::vector<RolloutRequest>& requests,
                   ResultKeeper& results, std::int64_t budget_tokens = 64);
 
-/// Expects the same tokens, reasons and bits.
+/// Expects equal tokens, versions, finish reasons and errors, and floats with equal bits.
 void expect_same_result(const RolloutResult& actual, const RolloutResult& expected);
 /// Returns whether both hold the same names, types, shapes and bits.
 [[nodiscard]] bool same_tensors(const TensorMap& a, const TensorMap& b);
 
-/// A request that samples `max_new_tokens` tokens after a random prompt.
+/// Returns a request that samples `max_new_tokens` tokens after a random prompt.
 [[nodiscard]] RolloutRequest sampling_request(std::uint64_t id, const ModelConfig& model,
                                               std::int64_t prompt_tokens,
                                               std::int32_t max_new_tokens);
 
-/// Returns prompt and response of a finished request, the response as targets.
+/// Returns the prompt and the response of a finished request, with the response as targets.
 [[nodiscard]] TrainSequence to_sequence(const RolloutRequest& request, const RolloutResult& result);
 
 }  // namespace tidemill::engines

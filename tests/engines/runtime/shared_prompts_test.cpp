@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on sequences with a common prompt, whose rows are computed once: against the same
-// sequences stepped one by one, which share nothing.
+// Compares training on sequences with a shared prompt, whose rows are computed once, with training
+// on the same sequences stepped one by one, which share nothing.
 #include "engines/runtime/shared_prompts.hpp"
 
 #include <algorithm>
@@ -19,7 +19,8 @@
 namespace tidemill::engines {
 namespace {
 
-// A prompt of `prompt_tokens` and what follows it; the first `untargeted` tokens of that are none.
+// Returns a sequence of a prompt and random response tokens. The first `untargeted` response tokens
+// are not targets.
 TrainSequence sequence_of(std::uint64_t id, const std::vector<std::int32_t>& prompt,
                           std::int64_t response_tokens, std::int64_t untargeted,
                           const ModelConfig& model, RandomStream& random) {
@@ -35,8 +36,8 @@ TrainSequence sequence_of(std::uint64_t id, const std::vector<std::int32_t>& pro
   return sequence;
 }
 
-// Groups whose prompts end before, at and behind the end of a page, and sequences that share
-// nothing: alone, without targets, with another first target.
+// Returns groups whose prompts end before, at and after the end of a page, and sequences that share
+// nothing: a single one, one without targets, and one with another first target.
 std::vector<TrainSequence> groups(const ModelConfig& model) {
   RandomStream random(7);
   std::vector<TrainSequence> all;
@@ -65,7 +66,7 @@ std::vector<SharedPrompt> prompts_of(const std::vector<TrainSequence>& sequences
   return find_shared_prompts(pointers);
 }
 
-TEST(SharedPromptsTest, AreThoseOfNeighboursThatBeginAlike) {
+TEST(SharedPromptsTest, AreThoseOfNeighborsWithTheSameBeginning) {
   std::vector<std::pair<std::int64_t, bool>> found;
   for (const SharedPrompt& prompt : prompts_of(groups(small_model(5).config))) {
     found.emplace_back(prompt.num_tokens, prompt.last);
@@ -86,7 +87,7 @@ struct Kind {
   std::int64_t window_tokens = 0;
 };
 
-std::string words_of(const Kind& kind) {
+std::string describe(const Kind& kind) {
   std::string words = backend_name(kind.backend) + "_" +
                       (kind.adapter.empty() ? "full" : kind.adapter) + "_" +
                       std::string(dtype_name(kind.dtype)) + "_" + recompute_name(kind.recompute) +
@@ -95,10 +96,10 @@ std::string words_of(const Kind& kind) {
 }
 
 std::ostream& operator<<(std::ostream& out, const Kind& kind) {
-  return out << words_of(kind);
+  return out << describe(kind);
 }
 
-// What a batch gives: loss, log-probabilities, and the moments, which are the gradients.
+// The result of a batch: loss, log-probabilities, and moments, which represent the gradients.
 struct Trained {
   LossSums sums;
   std::vector<std::vector<float>> logprobs;
@@ -121,8 +122,8 @@ protected:
     return options;
   }
 
-  // Trains on the batch in steps of `budget`; `apart`: each sequence is stepped before the next one
-  // is known.
+  // Trains on the batch in steps of `budget`. If `apart` is set, each sequence is stepped before
+  // the next one is added.
   [[nodiscard]] Trained train(const RuntimeOptions& options, std::int64_t budget,
                               bool apart = false) const {
     const auto runtime = open_runtime(model_, options).value();
@@ -158,7 +159,7 @@ protected:
   std::vector<TrainSequence> batch_;
 };
 
-TEST_P(SharedPromptTrainingTest, GivesTheSameBitsForEveryCut) {
+TEST_P(SharedPromptTrainingTest, GivesTheSameBitsForEverySplit) {
   const Trained whole = train(options(), 100000);
   RuntimeOptions tight = options();
   tight.kv_bytes =
@@ -167,20 +168,20 @@ TEST_P(SharedPromptTrainingTest, GivesTheSameBitsForEveryCut) {
   tight.threads = 1;
   EXPECT_TRUE(same_tensors(train(tight, 100000).moments, whole.moments));
   for (const std::int64_t budget : {1, 17, 40, 64, 101}) {
-    const Trained cut = train(options(), budget);
-    EXPECT_EQ(cut.sums, whole.sums) << budget;
-    EXPECT_EQ(cut.logprobs, whole.logprobs) << budget;
-    EXPECT_TRUE(same_tensors(cut.moments, whole.moments)) << budget;
+    const Trained split = train(options(), budget);
+    EXPECT_EQ(split.sums, whole.sums) << budget;
+    EXPECT_EQ(split.logprobs, whole.logprobs) << budget;
+    EXPECT_TRUE(same_tensors(split.moments, whole.moments)) << budget;
   }
 }
 
-TEST_P(SharedPromptTrainingTest, SaysAndLearnsWhatTheSameSequencesDoAlone) {
+TEST_P(SharedPromptTrainingTest, GivesTheResultsOfTheSameSequencesAlone) {
   const Trained shared = train(options(), 100000);
   const Trained alone = train(options(), 100000, /*apart=*/true);
   EXPECT_EQ(shared.logprobs, alone.logprobs);
   EXPECT_EQ(shared.rows, alone.rows - 2 * 15 - 16 - 3 * 1 - 2 * 34 - 17);
-  // In f32 only the order of sums differs. Beside bfloat16, what a prompt's layers round on the way
-  // down is one gradient instead of a sum of several.
+  // In f32, only the order of sums differs. With bfloat16, the backward pass also rounds one
+  // gradient of the shared prompt instead of several gradients that are summed.
   const double tolerance = GetParam().dtype == DType::kF32 ? 1e-5 : 1.0 / 128.0;
   double largest = 0.0;
   for (const auto& [name, tensor] : alone.moments) {
@@ -202,7 +203,7 @@ TEST_P(SharedPromptTrainingTest, SaysAndLearnsWhatTheSameSequencesDoAlone) {
   std::cout << "[ measured ] " << GetParam() << ": at most " << largest << " apart\n";
 }
 
-TEST_P(SharedPromptTrainingTest, LeavesNothingBehindWhenAStepFails) {
+TEST_P(SharedPromptTrainingTest, AnAbandonedBatchLeavesNoTrace) {
   const Trained expected = train(options(), 100000);
   const auto runtime = open_runtime(model_, options()).value();
   TrainEngine& engine = *runtime->train();
@@ -211,7 +212,7 @@ TEST_P(SharedPromptTrainingTest, LeavesNothingBehindWhenAStepFails) {
   for (const TrainSequence& sequence : batch_) {
     ASSERT_TRUE(engine.add(sequence).ok());
   }
-  ASSERT_TRUE(engine.step({20}).ok());  // the first prompt is carried on
+  ASSERT_TRUE(engine.step({20}).ok());  // the gradient of the first prompt is carried
   ASSERT_TRUE(engine.begin_batch(&loss, 0.8F).ok());
   for (const TrainSequence& sequence : batch_) {
     ASSERT_TRUE(engine.add(sequence).ok());
@@ -233,9 +234,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Kind{Backend::kCpu, "lora", DType::kF32, Recompute::kLayer},
                       Kind{Backend::kCpu, "lora", DType::kF32, Recompute::kNone, 8},
                       Kind{Backend::kReference, "", DType::kF32, Recompute::kCheap, 5}),
-    [](const auto& test) { return words_of(test.param); });
+    [](const auto& test) { return describe(test.param); });
 
-TEST(SharedPromptBatchTest, TakesNoSequenceBetweenThoseOfTheLastStep) {
+TEST(SharedPromptBatchTest, RefusesASequenceBetweenThoseAddedBeforeAStep) {
   const ModelFiles model = small_model(5);
   const auto runtime =
       open_runtime(model, small_options(model.config, Backend::kCpu, 512, Training::kYes)).value();
@@ -248,7 +249,8 @@ TEST(SharedPromptBatchTest, TakesNoSequenceBetweenThoseOfTheLastStep) {
   ASSERT_TRUE(engine.step({1}).ok());
   const Status between = engine.add(batch[1]);
   EXPECT_EQ(between.code(), Errc::kInvalidArgument);
-  EXPECT_EQ(between.message(), "a sequence of a higher id was there at the last step sample_id=1");
+  EXPECT_EQ(between.message(),
+            "a sequence with a greater id was added before the last step sample_id=1");
   EXPECT_TRUE(engine.add(batch[3]).ok());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Three AdamW steps through the training view against tests/golden/engine/training.
+// Compares three AdamW steps of the training view with tests/golden/engine/training.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -34,7 +34,7 @@ std::vector<Case> cases() {
   for (const Backend backend : {Backend::kCpu, Backend::kReference}) {
     for (const std::string& model : kGoldenModels) {
       if (model == "llama-linear") {
-        continue;  // has no training data
+        continue;  // has no reference data for training
       }
       const json golden = golden_json("training/" + model + ".json");
       for (const auto& [name, content] : golden["cases"].items()) {
@@ -55,7 +55,7 @@ protected:
 
   [[nodiscard]] bool lora() const { return GetParam().name.starts_with("lora"); }
 
-  // The tensors "<case>.<kind>.<name>", by name.
+  // Returns the tensors "<case>.<kind>.<name>" by name.
   [[nodiscard]] TensorMap part(const std::string& kind) const {
     const std::string prefix = GetParam().name + "." + kind + ".";
     TensorMap found;
@@ -114,7 +114,7 @@ protected:
     return engine.update().value();
   }
 
-  // As the README of the fixtures has it: one step is exact on stable elements alone.
+  // See the README of the reference data: after one step, only stable elements are exact.
   void expect_weights(const std::string& kind) {
     const Snapshot snapshot = runtime_->train()->commit({0, 0, 1}).value();
     const TensorMap& weights = lora() ? snapshot.adapter : snapshot.base;
@@ -122,7 +122,7 @@ protected:
     const TensorMap stable = part("stable");
     ASSERT_EQ(weights.size(), expected.size());
     DifferenceSum all;
-    DifferenceSum steady;
+    DifferenceSum on_stable;
     std::size_t far = 0;
     for (const auto& [name, tensor] : weights) {
       const auto actual = tensor.data.as<float>();
@@ -133,13 +133,13 @@ protected:
         all.add(double{actual[i]}, double{values[i]});
         far += std::abs(double{actual[i]} - double{values[i]}) > 1e-3 ? 1 : 0;
         if (mask[i] != 0) {
-          steady.add(double{actual[i]}, double{values[i]});
+          on_stable.add(double{actual[i]}, double{values[i]});
         }
       }
     }
     if (kind == "adamw1") {
-      EXPECT_GT(steady.count(), all.count() / 2);
-      EXPECT_LE(steady.result().max, 1e-4);
+      EXPECT_GT(on_stable.count(), all.count() / 2);
+      EXPECT_LE(on_stable.result().max, 1e-4);
     }
     EXPECT_LE(all.result().rms, 1.5e-4);
     EXPECT_LE(static_cast<double>(far), 0.001 * static_cast<double>(all.count()));
@@ -157,9 +157,9 @@ void expect_near_relative(double actual, const json& expected, double tolerance)
   EXPECT_NEAR(actual, expected.get<double>(), tolerance * std::abs(expected.get<double>()));
 }
 
-// The whole way through the training view. Norms after the first step are held loosely here: they
-// feel weights that Adam moved by rounding noise
-// (tests/engines/transformer/training_golden_test.cpp takes that away, and holds them to 1e-4).
+// Runs the whole training view. The tolerance for norms after the first step is loose, because they
+// depend on weights that Adam moved by rounding noise. The test
+// tests/engines/transformer/training_golden_test.cpp excludes this effect and checks them to 1e-4.
 TEST_P(TrainGoldenTest, ThreeSteps) {
   const json& steps = content_["steps"];
   ASSERT_EQ(steps.size(), 4U);
@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, TrainGoldenTest, ::testing::ValuesIn(cases()),
                            return name;
                          });
 
-TEST(TrainGoldenFilesTest, NoCaseIsLeftOut) {
+TEST(TrainGoldenFilesTest, AllCasesAreTested) {
   EXPECT_EQ(cases().size(), 2 * kCases);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training: the same bits for every cut, exact restoring, agreement with rollout, refusals.
+// Training: equal bits for every split, exact restoring, agreement with rollout, and errors.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -20,7 +20,7 @@
 namespace tidemill::engines {
 namespace {
 
-// A loss with gradients of every size: sum of weight * logprob^2 and of entropies.
+// A loss with gradients of many sizes: the sum of weight * logprob^2 and of entropies.
 class SquareLoss final : public TokenLoss {
 public:
   Status evaluate(std::span<const LossRow> rows, LossSums& sums) override {
@@ -52,17 +52,17 @@ struct Kind {
   DType dtype = DType::kF32;
 };
 
-std::string words_of(const Kind& kind) {
+std::string describe(const Kind& kind) {
   return backend_name(kind.backend) + "_" + (kind.adapter.empty() ? "full" : kind.adapter) +
          (kind.dtype == DType::kBF16 ? "_bf16" : "");
 }
 
 std::ostream& operator<<(std::ostream& out, const Kind& kind) {
-  return out << words_of(kind);
+  return out << describe(kind);
 }
 
 std::string kind_name(const ::testing::TestParamInfo<Kind>& test) {
-  return words_of(test.param);
+  return describe(test.param);
 }
 
 class TrainViewTest : public ::testing::TestWithParam<Kind> {
@@ -138,7 +138,7 @@ protected:
   std::unique_ptr<ModelRuntime> runtime_;
 };
 
-TEST_P(TrainViewTest, AnyCutAndOrderGivesTheSameBits) {
+TEST_P(TrainViewTest, AnySplitAndOrderGiveTheSameBits) {
   const UpdateReport expected = train(engine(), sequences(1), 100000);
   const TensorMap whole = weights(engine(), 1);
   const TensorMap initial =
@@ -156,7 +156,7 @@ TEST_P(TrainViewTest, AnyCutAndOrderGivesTheSameBits) {
   }
 }
 
-TEST_P(TrainViewTest, SmallCachesAndActivationBudgetsCutToo) {
+TEST_P(TrainViewTest, SmallCachesAndActivationBudgetsGiveTheSameBits) {
   train(engine(), sequences(1), 100000);
   RuntimeOptions tight = options(32);
   tight.activation_bytes = 300000;
@@ -166,8 +166,8 @@ TEST_P(TrainViewTest, SmallCachesAndActivationBudgetsCutToo) {
   EXPECT_TRUE(same_tensors(weights(*other->train(), 1), weights(engine(), 1)));
 }
 
-TEST_P(TrainViewTest, AnyCutGivesTheSameBitsInWindows) {
-  // Moments after one step: the gradients, not rounded to the type of the weights.
+TEST_P(TrainViewTest, AnySplitGivesTheSameBitsWithWindows) {
+  // The moments after one step represent the gradients, not rounded to the type of the weights.
   const auto moments = [&](std::int64_t window_tokens, std::int64_t budget) {
     RuntimeOptions windows = options();
     windows.window_tokens = window_tokens;
@@ -177,14 +177,14 @@ TEST_P(TrainViewTest, AnyCutGivesTheSameBitsInWindows) {
   };
   const TensorMap whole = moments(0, 100000);
   EXPECT_TRUE(same_tensors(moments(32, 100000), whole));  // longer than any sequence
-  const TensorMap cut = moments(8, 100000);
-  EXPECT_FALSE(same_tensors(cut, whole));  // sums are taken in another order
+  const TensorMap windowed = moments(8, 100000);
+  EXPECT_FALSE(same_tensors(windowed, whole));  // sums in another order
   for (const std::int64_t budget : {1, 20, 33}) {
-    EXPECT_TRUE(same_tensors(moments(8, budget), cut)) << budget;
+    EXPECT_TRUE(same_tensors(moments(8, budget), windowed)) << budget;
   }
 }
 
-TEST_P(TrainViewTest, TrainingOnFromRestoredStateIsExact) {
+TEST_P(TrainViewTest, ContinuingFromRestoredStateIsExact) {
   train(engine(), sequences(1), 50);
   train(engine(), sequences(2), 50);
   const Snapshot snapshot = engine().commit({0, 0, 2}).value();
@@ -226,7 +226,8 @@ TEST_P(TrainViewTest, DamagedStateIsRefusedAndChangesNothing) {
   EXPECT_TRUE(same_tensors(weights(*other->train(), 0), before));
 }
 
-// DESIGN I7: what rollout says of its tokens is what training says of them, to the bit.
+// docs/architecture.md, I7: rollout and training give a token the same log-probability, bit for
+// bit.
 TEST_P(TrainViewTest, RolloutAndTrainingAgreeToTheBit) {
   train(engine(), sequences(1), 50);
   const Snapshot snapshot = engine().commit({0, 0, 1}).value();
@@ -286,7 +287,8 @@ TEST_P(TrainViewTest, ScoresWeightsOtherThanItsOwn) {
             engine().score(trained, batch, 1.0F).value());
 }
 
-// The cache is one: training takes pages from generation, which loses time, but not a bit.
+// Both views share one cache. Training takes pages from generation, which costs time but changes no
+// bit.
 TEST_P(TrainViewTest, TrainingAndGenerationShareTheCache) {
   const auto shared = open_runtime(model_, options(64)).value();
   const auto apart = open();
@@ -321,7 +323,7 @@ TEST_P(TrainViewTest, TrainingAndGenerationShareTheCache) {
   EXPECT_TRUE(same_tensors(weights(trainer, 1), weights(*apart->train(), 1)));
 }
 
-// By name and shape: a gain of IA3 is filed as a matrix, and yet no matrix.
+// Exclusion depends on name and shape: the gains of IA3 are stored as matrices and still excluded.
 TEST_P(TrainViewTest, GainsAndBiasesDoNotDecay) {
   const auto trained_with = [&](double decay, DecayExclude exclude) {
     RuntimeOptions decaying = options();
@@ -341,7 +343,7 @@ TEST_P(TrainViewTest, GainsAndBiasesDoNotDecay) {
   }
 }
 
-TEST_P(TrainViewTest, AFailedBatchLeavesTheWeights) {
+TEST_P(TrainViewTest, AFailedBatchDoesNotChangeTheWeights) {
   const TensorMap before = weights(engine(), 0);
   SquareLoss loss;
   loss.scale = std::numeric_limits<float>::infinity();
@@ -356,7 +358,7 @@ TEST_P(TrainViewTest, AFailedBatchLeavesTheWeights) {
   EXPECT_FALSE(engine().has_work());
   EXPECT_EQ(engine().update().status().code(), Errc::kInvalidArgument);
 
-  // Finite for each token, yet not when multiplied through the model.
+  // Finite for each token, but not after the backward pass through the model.
   loss.scale = 3e38F;
   ASSERT_TRUE(engine().begin_batch(&loss, 1.0F).ok());
   for (const TrainSequence& sequence : sequences(1)) {
@@ -375,7 +377,7 @@ TEST_P(TrainViewTest, AFailedBatchLeavesTheWeights) {
   ASSERT_TRUE(engine().add(sequences(1)[0]).ok());
   EXPECT_EQ(engine().step({10}).status().message(), "no advantage");
 
-  // Nothing of all that is left in the gradients.
+  // The failed batches left nothing in the gradients.
   train(engine(), sequences(1), 50);
   const auto fresh = open();
   train(*fresh->train(), sequences(1), 50);
@@ -429,7 +431,7 @@ protected:
   }
 };
 
-TEST_P(RoundedTrainingTest, WhatIsPublishedIsTheRoundingOfWhatIsTrained) {
+TEST_P(RoundedTrainingTest, PublishedWeightsAreTheRoundedWorkingWeights) {
   EXPECT_TRUE(same_tensors(unrounded(), to_float_type(model_.tensors, DType::kF32)));
   train(engine(), sequences(1), 50);
   const Snapshot snapshot = engine().commit({0, 0, 1}).value();
@@ -440,7 +442,7 @@ TEST_P(RoundedTrainingTest, WhatIsPublishedIsTheRoundingOfWhatIsTrained) {
   EXPECT_FALSE(same_tensors(unrounded(), to_float_type(snapshot.base, DType::kF32)));
 }
 
-// Steps too small to show in bf16 add up in what is trained, until they do.
+// Updates smaller than a rounding step of bf16 add up in the working weights until they show.
 TEST_P(RoundedTrainingTest, SmallStepsAddUp) {
   RuntimeOptions slow = options();
   slow.optimizer->schedule.learning_rate = 1e-6;
@@ -474,13 +476,13 @@ TEST_P(RoundedTrainingTest, AStateOfOtherWeightsIsRefused) {
   const Snapshot later = engine().commit({0, 0, 2}).value();
   const Status refused = open()->train()->restore(later, state);
   EXPECT_EQ(refused.code(), Errc::kInvalidArgument);
-  EXPECT_NE(refused.message().find("are not those of the snapshot"), std::string::npos)
+  EXPECT_NE(refused.message().find("do not match the snapshot"), std::string::npos)
       << refused.message();
 }
 
 class AdapterTrainingTest : public TrainViewTest {};
 
-TEST_P(AdapterTrainingTest, AStepMovesTheAdapterWholeAndNothingElse) {
+TEST_P(AdapterTrainingTest, AStepChangesTheWholeAdapterAndNothingElse) {
   const Snapshot before = runtime_->initial();
   train(engine(), sequences(1), 50);
   const Snapshot after = engine().commit({0, 0, 1}).value();
@@ -493,7 +495,7 @@ TEST_P(AdapterTrainingTest, AStepMovesTheAdapterWholeAndNothingElse) {
   }
 }
 
-TEST_P(AdapterTrainingTest, SavedAndOpenedAgainItGivesTheSameBits) {
+TEST_P(AdapterTrainingTest, ASavedAndReopenedAdapterGivesTheSameBits) {
   train(engine(), sequences(1), 50);
   const Snapshot trained = engine().commit({0, 0, 1}).value();
   const auto expected = engine().score(trained, sequences(2), 0.9F).value();
@@ -510,10 +512,10 @@ TEST_P(AdapterTrainingTest, SavedAndOpenedAgainItGivesTheSameBits) {
   EXPECT_EQ(opened->train()->score(opened->initial(), sequences(2), 0.9F).value(), expected);
 }
 
-TEST_P(AdapterTrainingTest, AFreshOneTrains) {
+TEST_P(AdapterTrainingTest, ANewAdapterTrains) {
   RuntimeOptions fresh = options();
-  // A base that is trained is rounded to what it is computed in, and a frozen one is as its file
-  // has it: here there is nothing to round.
+  // A trained base is rounded to the compute type, and a frozen base is used as in its file. Here
+  // both are equal, because the file is already rounded.
   ModelFiles model = model_;
   model.tensors = to_float_type(model.tensors, fresh.compute);
   fresh.adapter = make_adapter(fresh.adapter->config, model, 3).value();
@@ -523,13 +525,13 @@ TEST_P(AdapterTrainingTest, AFreshOneTrains) {
   bare.adapter.reset();
   const auto base = open_runtime(model, bare).value();
   const auto expected = base->train()->score(base->initial(), sequences(2), 1.0F).value();
-  // A saved head is f32; that of a bf16 base may round what it multiplies (AVX-512 BF16): by 2^-9
-  // of logits below 6.
+  // A saved head is f32. The head of a bf16 base may round its input (AVX-512 BF16), by 2^-9 of
+  // logits below 6.
   const bool f32_head = GetParam().adapter == "saved" && GetParam().dtype == DType::kBF16;
   const float allowed = f32_head ? 6.0F / 512.0F : 2e-5F;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     for (std::size_t t = 0; t < expected[i].size(); ++t) {
-      ASSERT_NEAR(before[i][t], expected[i][t], allowed) << "a fresh adapter changes nothing";
+      ASSERT_NEAR(before[i][t], expected[i][t], allowed) << "a new adapter changes nothing";
     }
   }
   train(*runtime->train(), sequences(1), 50);

@@ -26,13 +26,13 @@ std::vector<float> random_logits(std::size_t size, std::uint64_t seed) {
   return logits;
 }
 
-/// Options that take the general path yet change nothing: a bias of 0.
+/// Returns options with a bias of 0, which selects the general path without changing the result.
 SamplingOptions general(SamplingOptions options) {
   options.logit_bias.emplace_back(0, 0.0F);
   return options;
 }
 
-TEST(Sampler, PlainAndGeneralPathDrawTheSameToken) {
+TEST(Sampler, PlainAndGeneralPathSampleTheSameToken) {
   Sampler sampler;
   int draws = 0;
   for (const std::size_t size : {1UL, 7UL, 512UL, 513UL, 3001UL}) {
@@ -41,9 +41,9 @@ TEST(Sampler, PlainAndGeneralPathDrawTheSameToken) {
       SamplingOptions options;
       options.temperature = temperature;
       for (std::uint64_t position = 0; position < 200; ++position) {
-        const DrawKey key{11, SampleId{size}, position};
-        ASSERT_EQ(sampler.draw(logits, options, {}, key).value(),
-                  sampler.draw(logits, general(options), {}, key).value());
+        const SamplingKey key{11, SampleId{size}, position};
+        ASSERT_EQ(sampler.sample(logits, options, {}, key).value(),
+                  sampler.sample(logits, general(options), {}, key).value());
         ++draws;
       }
     }
@@ -51,19 +51,19 @@ TEST(Sampler, PlainAndGeneralPathDrawTheSameToken) {
   EXPECT_EQ(draws, 5 * 4 * 200);
 }
 
-TEST(Sampler, DrawDependsOnItsKeyAlone) {
+TEST(Sampler, TheTokenDependsOnlyOnItsKey) {
   const std::vector<float> logits = random_logits(100, 1);
   SamplingOptions options;
   options.temperature = 3.0F;
   Sampler first;
   std::vector<std::int32_t> tokens;
   for (std::uint64_t position = 0; position < 50; ++position) {
-    tokens.push_back(first.draw(logits, options, {}, {5, SampleId{9}, position}).value());
+    tokens.push_back(first.sample(logits, options, {}, {5, SampleId{9}, position}).value());
   }
   Sampler second;
-  for (std::uint64_t position = 50; position-- > 0;) {  // other order, other calls in between
-    (void)second.draw(random_logits(300, position), {}, {}, {1, SampleId{2}, 3});
-    EXPECT_EQ(second.draw(logits, options, {}, {5, SampleId{9}, position}).value(),
+  for (std::uint64_t position = 50; position-- > 0;) {  // another order, with other calls between
+    (void)second.sample(random_logits(300, position), {}, {}, {1, SampleId{2}, 3});
+    EXPECT_EQ(second.sample(logits, options, {}, {5, SampleId{9}, position}).value(),
               tokens[position]);
   }
   EXPECT_GT(std::set<std::int32_t>(tokens.begin(), tokens.end()).size(), 10U);
@@ -80,8 +80,8 @@ TEST(Sampler, FrequenciesFollowTheDistribution) {
   constexpr int kDraws = 40000;
   std::vector<int> counts(logits.size(), 0);
   for (int i = 0; i < kDraws; ++i) {
-    const DrawKey key{1, SampleId{4}, static_cast<std::uint64_t>(i)};
-    ++counts[static_cast<std::size_t>(sampler.draw(logits, options, {}, key).value())];
+    const SamplingKey key{1, SampleId{4}, static_cast<std::uint64_t>(i)};
+    ++counts[static_cast<std::size_t>(sampler.sample(logits, options, {}, key).value())];
   }
   for (std::size_t t = 0; t < counts.size(); ++t) {
     const double p = static_cast<double>(probabilities[t]);
@@ -90,26 +90,26 @@ TEST(Sampler, FrequenciesFollowTheDistribution) {
   }
 }
 
-TEST(Sampler, UniformNumbersAtTheEndsTakeTheFirstAndLastKeptToken) {
+TEST(Sampler, ExtremeUniformNumbersChooseTheFirstAndLastKeptToken) {
   const std::vector<float> logits = {-kInfinity, 0.0F, 1.0F, 0.5F, -kInfinity};
   Sampler sampler;
-  EXPECT_EQ(sampler.draw_by(logits, {}, {}, 0.0).value(), 1);
-  EXPECT_EQ(sampler.draw_by(logits, {}, {}, std::nextafter(1.0, 0.0)).value(), 3);
+  EXPECT_EQ(sampler.sample_with(logits, {}, {}, 0.0).value(), 1);
+  EXPECT_EQ(sampler.sample_with(logits, {}, {}, std::nextafter(1.0, 0.0)).value(), 3);
 }
 
-TEST(Sampler, GreedyTakesTheFirstLargest) {
+TEST(Sampler, GreedyChoosesTheFirstOfTheLargestLogits) {
   const std::vector<float> logits = {1.0F, 3.0F, 3.0F, 2.0F};
   SamplingOptions options;
   options.temperature = 0.0F;
   Sampler sampler;
-  EXPECT_EQ(sampler.draw_by(logits, options, {}, 0.9).value(), 1);
-  options.top_k = 1;  // filters do not act
-  EXPECT_EQ(sampler.draw_by(logits, options, {}, 0.9).value(), 1);
+  EXPECT_EQ(sampler.sample_with(logits, options, {}, 0.9).value(), 1);
+  options.top_k = 1;  // filters have no effect
+  EXPECT_EQ(sampler.sample_with(logits, options, {}, 0.9).value(), 1);
   options.logit_bias = {{3, 5.0F}};
-  EXPECT_EQ(sampler.draw_by(logits, options, {}, 0.9).value(), 3);
+  EXPECT_EQ(sampler.sample_with(logits, options, {}, 0.9).value(), 3);
 }
 
-TEST(Sampler, PenaltiesCountOutputAndSeePromptOnce) {
+TEST(Sampler, PenaltiesCountTheOutputAndUseThePromptOnce) {
   const std::vector<float> logits = {2.0F, -1.0F, 2.0F, 2.0F};
   const std::vector<std::int32_t> prompt = {0, 0, 1};
   const std::vector<std::int32_t> output = {2, 2, 0};
@@ -130,14 +130,14 @@ TEST(Sampler, PenaltiesCountOutputAndSeePromptOnce) {
   }
 }
 
-TEST(Sampler, TopPOfAFlatDistributionKeepsTheShareItNames) {
+TEST(Sampler, TopPOfAFlatDistributionKeepsThatShareOfTheTokens) {
   const std::vector<float> logits(10000, 1.0F);
   SamplingOptions options;
   options.top_p = 0.5F;
   Sampler sampler;
   std::vector<float> probabilities(logits.size());
   EXPECT_EQ(sampler.distribution(logits, options, {}, probabilities).value(), 5000);
-  EXPECT_EQ(probabilities.front(), 0.0F);  // of equal tokens the first is dropped first
+  EXPECT_EQ(probabilities.front(), 0.0F);  // of equal tokens, the lowest id is dropped first
   EXPECT_GT(probabilities.back(), 0.0F);
 }
 
@@ -164,7 +164,7 @@ TEST(Sampler, TopPAgreesWithASortOfAllTokens) {
   }
 }
 
-TEST(Sampler, RefusesLogitsItCannotDrawFrom) {
+TEST(Sampler, RefusesLogitsThatAreNotADistribution) {
   Sampler sampler;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::vector<float>& logits :
@@ -172,10 +172,10 @@ TEST(Sampler, RefusesLogitsItCannotDrawFrom) {
     for (const float temperature : {0.0F, 1.0F}) {
       SamplingOptions options;
       options.temperature = temperature;
-      const Result<std::int32_t> token = sampler.draw(logits, options, {}, {0, SampleId{17}, 4});
+      const Result<std::int32_t> token = sampler.sample(logits, options, {}, {0, SampleId{17}, 4});
       EXPECT_EQ(token.status().code(), Errc::kInternal);
       EXPECT_EQ(token.status().message().find("sample 17, position 4: "), 0U);
-      EXPECT_FALSE(sampler.draw_by(logits, general(options), {}, 0.5).ok());
+      EXPECT_FALSE(sampler.sample_with(logits, general(options), {}, 0.5).ok());
     }
   }
 }
@@ -186,7 +186,7 @@ TEST(Sampler, RefusesHistoryOutsideTheVocabulary) {
   SamplingOptions options;
   options.presence_penalty = 1.0F;
   Sampler sampler;
-  EXPECT_EQ(sampler.draw_by(logits, options, {{}, output}, 0.5).status().message(),
+  EXPECT_EQ(sampler.sample_with(logits, options, {{}, output}, 0.5).status().message(),
             "token 4 is outside the vocabulary");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Golden distributions after bias, penalties, temperature and filters, in Hugging Face's order.
-// Format and tolerances: tests/golden/engine/README.md, section 3.
+// Compares distributions after bias, penalties, temperature and filters, applied in Hugging Face's
+// order, with golden data. Format and tolerances: tests/golden/engine/README.md, section 3.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -50,8 +50,8 @@ SamplingOptions options_of(const Json& params) {
   return options;
 }
 
-/// Returns how many tokens a case keeps. The file counts probabilities above 0 in float64, which
-/// without any filter misses tokens more than 745 nats below the best: nothing drops those.
+/// Returns how many tokens a case keeps. The file counts probabilities above 0 in float64. If no
+/// filter is set, that count misses tokens more than 745 nats below the best, which are kept.
 std::int64_t wanted_kept(const Json& test_case, std::span<const float> logits) {
   const Json& params = test_case.at("params");
   const auto counted = test_case.at("kept").get<std::int64_t>();
@@ -73,7 +73,7 @@ TEST(SamplingGolden, EveryDistribution) {
   const TensorMap& tensors = file.value().tensors;
   std::ifstream stream(std::string(kFolder) + "sampling.json");
   const Json cases = Json::parse(stream).at("cases");
-  Sampler sampler;  // one for all: scratch must not leak from case to case
+  Sampler sampler;  // shared by all cases, since scratch memory must not affect results
   int checked = 0;
   int near_threshold = 0;
   int below_float = 0;
@@ -95,7 +95,7 @@ TEST(SamplingGolden, EveryDistribution) {
     ASSERT_TRUE(kept.ok()) << kept.status().to_string();
     ASSERT_EQ(got.size(), want.size());
 
-    // The kept set is exact, unless a decision lies within 1e-6 of its threshold.
+    // The set of kept tokens must be exact, unless a decision is within 1e-6 of its threshold.
     const Json& margin = test_case.at("min_margin");
     const bool decidable = margin.is_null() || margin.get<double>() >= 1e-6;
     near_threshold += decidable ? 0 : 1;
@@ -104,7 +104,7 @@ TEST(SamplingGolden, EveryDistribution) {
     }
     double sum = 0.0;
     for (std::size_t i = 0; i < got.size(); ++i) {
-      if (want[i] > 0.0 && want[i] < 1.2e-38) {  // kept, yet no normal float: counted above
+      if (want[i] > 0.0 && want[i] < 1.2e-38) {  // kept, but below the normal floats
         ++below_float;
       } else if (decidable) {
         ASSERT_EQ(got[i] > 0.0F, want[i] > 0.0) << "token " << i;

@@ -24,7 +24,7 @@ TEST(ExpNonpositive, IsWithinTwoUlpOfExp) {
   EXPECT_LE(worst, 2.0);
 }
 
-TEST(ExpNonpositive, HasExactEndsAndKeepsNan) {
+TEST(ExpNonpositive, IsExactAtTheEndsAndPropagatesNan) {
   EXPECT_EQ(exp_nonpositive(0.0F), 1.0F);
   EXPECT_EQ(exp_nonpositive(-0.0F), 1.0F);
   EXPECT_EQ(exp_nonpositive(-87.5F), 0.0F);
@@ -35,7 +35,7 @@ TEST(ExpNonpositive, HasExactEndsAndKeepsNan) {
 TEST(SoftmaxWeights, ADoubleHoldingAFloatGivesTheSameBits) {
   RandomStream random(2);
   std::vector<float> narrow(5000);
-  for (float& logit : narrow) {  // magnitudes from 1e-6 to 1e6: the subtraction rounds
+  for (float& logit : narrow) {  // magnitudes from 1e-6 to 1e6, so that the subtraction rounds
     logit = static_cast<float>(random.normal() * std::pow(10.0, 12.0 * random.uniform() - 6.0));
   }
   const std::vector<double> wide(narrow.begin(), narrow.end());
@@ -50,7 +50,7 @@ TEST(SoftmaxWeights, ADoubleHoldingAFloatGivesTheSameBits) {
   }
 }
 
-TEST(LargestOf, FindsItAnywhereAndReportsNan) {
+TEST(LargestOf, FindsTheLargestAtAnyPositionAndReportsNan) {
   for (const std::size_t size : {1UL, 15UL, 16UL, 17UL, 100UL}) {
     for (std::size_t at = 0; at < size; ++at) {
       std::vector<float> values(size, -1.0F);
@@ -63,7 +63,7 @@ TEST(LargestOf, FindsItAnywhereAndReportsNan) {
   }
 }
 
-TEST(DrawByWeight, InvertsTheCumulativeMassAcrossBlocks) {
+TEST(SampleByWeight, InvertsTheCumulativeMassAcrossBlocks) {
   std::vector<float> weights(3 * kWeightBlock, 0.0F);
   weights[5] = 1.0F;
   weights[kWeightBlock + 7] = 2.0F;
@@ -71,7 +71,7 @@ TEST(DrawByWeight, InvertsTheCumulativeMassAcrossBlocks) {
   std::vector<double> sums(3);
   EXPECT_EQ(sum_weights(weights, sums), 4.0);
   const auto token = [&](double uniform) {
-    return static_cast<std::size_t>(draw_by_weight(weights, sums, uniform));
+    return static_cast<std::size_t>(sample_by_weight(weights, sums, uniform));
   };
   EXPECT_EQ(token(0.0), 5U);
   EXPECT_EQ(token(0.2499), 5U);

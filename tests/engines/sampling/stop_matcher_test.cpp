@@ -12,7 +12,7 @@ StopMatcher matcher(std::vector<std::string> stops) {
   return StopMatcher::create(std::move(stops)).value();
 }
 
-TEST(StopMatcher, FindsAStopWhereverTheTextIsCut) {
+TEST(StopMatcher, FindsAStopStringWhereverTheTextIsSplit) {
   const std::string text = "one <|end|> two";
   for (std::size_t cut = 0; cut <= text.size(); ++cut) {
     StopMatcher stops = matcher({"<|end|>"});
@@ -23,13 +23,13 @@ TEST(StopMatcher, FindsAStopWhereverTheTextIsCut) {
   }
 }
 
-TEST(StopMatcher, TakesTheFirstCompletedAndOfTwoTheLonger) {
+TEST(StopMatcher, ReturnsTheFirstCompletedStopStringAndTheLongerOfTwo) {
   EXPECT_EQ(matcher({"long one", "g"}).feed("a long one"), (StopMatch{1, 5}));
   EXPECT_EQ(matcher({"end", "the end"}).feed("the end"), (StopMatch{1, 0}));
   EXPECT_EQ(matcher({"the end", "end"}).feed("the end"), (StopMatch{0, 0}));
 }
 
-TEST(StopMatcher, ALaterPieceCanCompleteTheLongerStopOfAnOverlap) {
+TEST(StopMatcher, FindsAStopStringAfterAnOverlappingPartialMatch) {
   StopMatcher stops = matcher({"aab"});
   EXPECT_FALSE(stops.feed("a").has_value());
   EXPECT_FALSE(stops.feed("a").has_value());
@@ -37,14 +37,14 @@ TEST(StopMatcher, ALaterPieceCanCompleteTheLongerStopOfAnOverlap) {
   EXPECT_EQ(stops.feed("b"), (StopMatch{0, 1}));
 }
 
-TEST(StopMatcher, AfterTheMatchTheTextHasEnded) {
+TEST(StopMatcher, IgnoresTextAfterTheMatch) {
   StopMatcher stops = matcher({"b", "c"});
   EXPECT_EQ(stops.feed("ab"), (StopMatch{0, 1}));
   EXPECT_EQ(stops.feed("c"), (StopMatch{0, 1}));
   EXPECT_EQ(stops.kept_bytes(), 0U);
 }
 
-TEST(StopMatcher, KeepsLessThanTheLongestStop) {
+TEST(StopMatcher, KeepsFewerBytesThanTheLongestStopString) {
   StopMatcher stops = matcher({"xy", "0123456789"});
   for (int i = 0; i < 1000; ++i) {
     EXPECT_FALSE(stops.feed("some text without end ").has_value());
@@ -89,13 +89,13 @@ TEST(StopMatcher, AgreesWithASearchOfTheWholeText) {
   EXPECT_GT(matches, 1000);
 }
 
-TEST(StopMatcher, WithoutStopsNothingMatchesAndNothingIsKept) {
+TEST(StopMatcher, WithoutStopStringsNothingMatchesAndNothingIsKept) {
   StopMatcher stops = matcher({});
   EXPECT_FALSE(stops.feed("text").has_value());
   EXPECT_EQ(stops.kept_bytes(), 0U);
 }
 
-TEST(StopMatcher, RefusesStopsItCannotBound) {
+TEST(StopMatcher, RefusesEmptyTooLongAndTooManyStopStrings) {
   EXPECT_EQ(StopMatcher::create({"a", ""}).status().message(),
             "stop string 1 must have 1 to 1024 bytes, not 0");
   EXPECT_FALSE(StopMatcher::create({std::string(1025, 'a')}).ok());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Iterations one by one; then anything at all, with every page looked at.
+// Tests single iterations, then random operations with every page checked.
 #include "engines/scheduler/iteration_planner.hpp"
 
 #include <iostream>
@@ -33,7 +33,7 @@ void run_to_end(SimulatedGeneration& generation, std::int64_t tokens) {
   }
 }
 
-// All samples of a prompt together compute it once, wherever pages and chunks end.
+// The samples of one prompt compute it once in total, wherever pages and chunks end.
 TEST(IterationPlannerTest, AGroupComputesItsPromptOnce) {
   for (const std::int64_t prompt : {1, 15, 16, 17, 250, 256}) {
     for (const std::int64_t budget : {1000, 100, 9}) {
@@ -50,7 +50,7 @@ TEST(IterationPlannerTest, AGroupComputesItsPromptOnce) {
   }
 }
 
-// Those that come when others of the prompt are under way, or long gone.
+// Samples that arrive while others of the same prompt are running, or long after they have ended.
 TEST(IterationPlannerTest, LaterSamplesComputeNothingOfThePrompt) {
   PlannerOptions options;
   options.max_running = 3;
@@ -65,7 +65,7 @@ TEST(IterationPlannerTest, LaterSamplesComputeNothingOfThePrompt) {
   EXPECT_EQ(generation.totals().cached_tokens, 8 * 50);
 }
 
-// Prompts that begin alike and go on differently.
+// Prompts that share their beginning and differ afterwards.
 TEST(IterationPlannerTest, WholePagesOfACommonBeginningAreComputedOnce) {
   SimulatedGeneration generation(1000, {});
   for (std::int32_t question = 0; question < 6; ++question) {
@@ -79,7 +79,7 @@ TEST(IterationPlannerTest, WholePagesOfACommonBeginningAreComputedOnce) {
   EXPECT_EQ(generation.totals().cached_tokens, 5 * 32);
 }
 
-TEST(IterationPlannerTest, OneThatIsScoredComputesEverything) {
+TEST(IterationPlannerTest, AScoredSequenceComputesEverything) {
   SimulatedGeneration generation(1000, {});
   generation.submit(request_of(40, 4, 1));
   run_to_end(generation, 1000);
@@ -145,7 +145,7 @@ TEST(IterationPlannerTest, DecodesFirstThenPrefillsInChunks) {
   }
 }
 
-TEST(IterationPlannerTest, TrainingTakesWhatIsCachedFirst) {
+TEST(IterationPlannerTest, TrainingTakesCachedPagesFirst) {
   SimulatedGeneration generation(20, {});
   generation.submit(request_of(100, 4, 1));
   run_to_end(generation, 1000);
@@ -162,8 +162,9 @@ TEST(IterationPlannerTest, TrainingTakesWhatIsCachedFirst) {
   EXPECT_TRUE(generation.finished(running));
 }
 
-// Nothing is known at first, so that nothing starts which might not fit; then it is.
-TEST(IterationPlannerTest, AdmitsByWhatItHasSeen) {
+// At first nothing is known about lengths, so only sequences that surely fit start. Later the
+// planner knows that responses are short.
+TEST(IterationPlannerTest, AdmitsByObservedLengths) {
   SimulatedGeneration generation(64, {});
   const auto submit = [&](int count, std::int64_t response) {
     for (int i = 0; i < count; ++i) {
@@ -183,8 +184,8 @@ TEST(IterationPlannerTest, AdmitsByWhatItHasSeen) {
   EXPECT_EQ(generation.totals().preemptions, 0);
 }
 
-// Everything at random in a cache that is far too small; `SimulatedGeneration` looks at each page.
-TEST(IterationPlannerTest, HoldsUnderAnything) {
+// Random operations with a cache that is far too small. `SimulatedGeneration` checks each page.
+TEST(IterationPlannerTest, KeepsItsInvariantsUnderRandomOperations) {
   std::int64_t cached = 0;
   std::int64_t preempted = 0;
   std::int64_t finished = 0;
@@ -193,7 +194,7 @@ TEST(IterationPlannerTest, HoldsUnderAnything) {
     PlannerOptions options;
     options.page_tokens = 4;
     options.max_running = 1 + static_cast<std::int64_t>(random.below(12));
-    options.preempted_share = 5.0;  // trusts its forecast blindly
+    options.preempted_share = 5.0;  // narrows the margin so fast that preemptions are frequent
     const std::int64_t pages = 12 + static_cast<std::int64_t>(random.below(30));
     SimulatedGeneration generation(pages, options);
     std::uint64_t version = 0;
@@ -205,7 +206,7 @@ TEST(IterationPlannerTest, HoldsUnderAnything) {
             request_of(1 + static_cast<std::int64_t>(random.below(20)),
                        1 + static_cast<std::int64_t>(random.below(24)), random.below(4),
                        static_cast<std::int32_t>(random.below(2)));
-        // The first ones promise too much.
+        // The first responses are all short, so the forecast is too optimistic.
         const bool brief = generation.num_requests() < 12 || random.below(3) == 0;
         request.response_length = brief ? 1 : request.max_new_tokens;
         request.prefix_use = random.below(8) == 0 ? PrefixUse::kNone : PrefixUse::kShared;
@@ -233,7 +234,7 @@ TEST(IterationPlannerTest, HoldsUnderAnything) {
     }
     EXPECT_EQ(generation.planner().num_pages_in_use(), 0);
     generation.planner().drop_cached(pages);
-    EXPECT_EQ(generation.pool().num_free(), pages) << "a page is lost";
+    EXPECT_EQ(generation.pool().num_free(), pages) << "a page was leaked";
     cached += generation.totals().cached_tokens;
     preempted += generation.totals().preemptions;
     finished += generation.totals().finished;

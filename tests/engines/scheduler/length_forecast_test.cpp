@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of lengths, from those that ended and those that still run.
+// Tests estimates of lengths from responses that ended and responses that still run.
 #include "engines/scheduler/length_forecast.hpp"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ TEST(SurvivalTest, KnowsNothingAtFirst) {
   EXPECT_EQ(Survival{}.longer_than(1000000), 1.0);
 }
 
-// Without running ones it is the share of ended ones that were longer.
-TEST(SurvivalTest, IsTheShareOfLongerOnes) {
+// Without running responses, it is the share of ended responses that were longer.
+TEST(SurvivalTest, IsTheShareOfLongerResponses) {
   const std::vector<std::int64_t> ended = {2, 4, 4, 10};
   const Survival survival(ended, {}, 0.0);
   EXPECT_DOUBLE_EQ(survival.longer_than(0), 1.0);
@@ -28,9 +28,9 @@ TEST(SurvivalTest, IsTheShareOfLongerOnes) {
   EXPECT_DOUBLE_EQ(survival.longer_than(10), 0.0);
 }
 
-// Kaplan and Meier's product by hand: at 2, one of 5 ends (3 ended, 2 running beyond); at 4, one of
-// 3 (2 ended, 1 running beyond); at 6, the one that is left with the one that runs at 7.
-TEST(SurvivalTest, CountsRunningOnesAsFarAsTheyAre) {
+// The Kaplan-Meier product by hand: at 2, one of 5 ends (3 ended, 2 still run beyond); at 4, one of
+// 3 (2 ended, 1 runs beyond); at 6, one of 2 (1 ended, 1 runs at 7).
+TEST(SurvivalTest, CountsRunningResponsesUpToTheirLength) {
   const std::vector<std::int64_t> ended = {2, 4, 6};
   const std::vector<std::int64_t> running = {3, 7};
   const Survival survival(ended, running, 0.0);
@@ -40,13 +40,13 @@ TEST(SurvivalTest, CountsRunningOnesAsFarAsTheyAre) {
   EXPECT_DOUBLE_EQ(survival.longer_than(500), 4.0 / 5.0 * 2.0 / 3.0 * 1.0 / 2.0);
 }
 
-TEST(SurvivalTest, DoubtKeepsItAboveNothing) {
+TEST(SurvivalTest, ThePseudoCountKeepsItAboveZero) {
   const std::vector<std::int64_t> ended = {5};
   EXPECT_DOUBLE_EQ(Survival(ended, {}, 1.0).longer_than(5), 0.5);
 }
 
-// Lengths beyond the table are looked up in buckets, never too low.
-TEST(SurvivalTest, LongLengthsAreRoundedUp) {
+// Beyond the size of the table, lengths share buckets, and estimates are never too low.
+TEST(SurvivalTest, EstimatesForLongLengthsAreRoundedUp) {
   std::vector<std::int64_t> ended;
   for (std::int64_t length = 1; length <= 100000; length += 13) {
     ended.push_back(length);
@@ -77,7 +77,7 @@ TEST(LengthForecastTest, KeepsLimitsOfDifferentMagnitudeApart) {
   EXPECT_EQ(forecast.survival(LengthForecast::class_of(17), {}).longer_than(3), 1.0);
 }
 
-TEST(LengthForecastTest, ForgetsWhatIsLongAgo) {
+TEST(LengthForecastTest, ForgetsOldResponses) {
   LengthForecast forecast;
   for (std::size_t i = 0; i < LengthForecast::kWindow; ++i) {
     forecast.add(16, 3);

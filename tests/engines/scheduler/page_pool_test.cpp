@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owners of pages.
+// Tests allocation and the counting of owners.
 #include "engines/scheduler/page_pool.hpp"
 
 #include <set>

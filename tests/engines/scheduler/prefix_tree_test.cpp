@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree against a list of all prefixes that are cached; then what it does one step at a time.
+// Compares the tree with a list of all cached prefixes, then tests its operations one by one.
 #include "engines/scheduler/prefix_tree.hpp"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using Tokens = std::vector<std::int32_t>;
 
 constexpr std::size_t kPage = 4;
 
-// A sequence that runs.
+// A running sequence.
 struct Running {
   std::string weights;
   Tokens tokens;
@@ -37,7 +37,7 @@ HiddenRow row_of(const Tokens& tokens) {
   return std::make_shared<const std::vector<float>>(tokens.begin(), tokens.end());
 }
 
-// All prefixes that are cached: those of whole pages, and whole prompts.
+// A plain list of all cached prefixes: those of whole pages, and whole prompts.
 class Oracle {
 public:
   using Key = std::pair<std::string, Tokens>;
@@ -62,7 +62,8 @@ public:
     return found;
   }
 
-  // Uses what is there, evicts, adds the rest. Returns whether so much could be evicted.
+  // Uses the cached prefixes, evicts `evictions` others and adds the new ones. Returns false if too
+  // few could be evicted.
   bool start(const std::string& weights, const Tokens& tokens, std::int64_t evictions) {
     ++now_;
     const Found found = find(weights, tokens);
@@ -113,7 +114,7 @@ public:
     return prefixes;
   }
 
-  // Removes what was used longest ago of what nobody uses or continues.
+  // Removes the least recently used prefix that no sequence uses and no other prefix extends.
   bool evict() {
     auto oldest = entries_.end();
     for (auto it = entries_.begin(); it != entries_.end(); ++it) {
@@ -161,7 +162,7 @@ private:
   std::uint64_t serial_ = 0;
 };
 
-// Computes a whole prompt; the sequence runs on.
+// Computes a whole prompt; the sequence keeps running.
 void compute(PrefixTree& tree, Running& sequence) {
   const PrefixTree::Match match = tree.find(sequence.weights, sequence.tokens);
   ASSERT_FALSE(match.wait);
@@ -241,7 +242,7 @@ Tokens counting(std::size_t count) {
   return tokens;
 }
 
-TEST(PrefixTreeTest, OthersWaitForWhatIsBeingComputed) {
+TEST(PrefixTreeTest, OthersWaitForPagesBeingComputed) {
   PagePool pool(16);
   PrefixTree tree(pool, kPage);
   Running first{"w", counting(10), {}, {}};
@@ -249,9 +250,9 @@ TEST(PrefixTreeTest, OthersWaitForWhatIsBeingComputed) {
   ASSERT_TRUE(tree.allocate(3, first.pages));
   tree.expect(first.seen(), first.pages, first.hold);
   EXPECT_TRUE(tree.find("w", counting(10)).wait);
-  EXPECT_TRUE(tree.find("w", counting(6)).wait) << "its first page is on the way";
-  EXPECT_FALSE(tree.find("w", counting(3)).wait) << "nobody stops after three tokens";
-  EXPECT_FALSE(tree.find("w", counting(4)).wait) << "its last token has to be computed anyway";
+  EXPECT_TRUE(tree.find("w", counting(6)).wait) << "its first page is being computed";
+  EXPECT_FALSE(tree.find("w", counting(3)).wait) << "no prompt ends after three tokens";
+  EXPECT_FALSE(tree.find("w", counting(4)).wait) << "its last token must be computed anyway";
   EXPECT_FALSE(tree.find("v", counting(10)).wait) << "other weights";
   tree.advance(first.seen(), 7, first.pages, first.hold, nullptr);
   EXPECT_FALSE(tree.find("w", counting(6)).wait);
@@ -264,7 +265,7 @@ TEST(PrefixTreeTest, OthersWaitForWhatIsBeingComputed) {
   EXPECT_EQ(*match.row, *row_of(first.tokens));
 }
 
-TEST(PrefixTreeTest, NobodyWaitsForOneThatIsGone) {
+TEST(PrefixTreeTest, NoSequenceWaitsForOneThatHasLeft) {
   PagePool pool(16);
   PrefixTree tree(pool, kPage);
   Running first{"w", counting(10), {}, {}};
@@ -275,12 +276,12 @@ TEST(PrefixTreeTest, NobodyWaitsForOneThatIsGone) {
   tree.leave(first.hold, first.pages);
   const PrefixTree::Match match = tree.find("w", counting(10));
   EXPECT_FALSE(match.wait);
-  EXPECT_EQ(match.num_tokens, 4) << "what was computed stays";
+  EXPECT_EQ(match.num_tokens, 4) << "computed pages stay cached";
   EXPECT_EQ(tree.num_nodes(), 1);
 }
 
-// The page with the end of a prompt fills up with the response, and serves both ways.
-TEST(PrefixTreeTest, ThePageOfAPromptsEndGrows) {
+// The page with the end of a prompt fills up with the response. It is then found as either.
+TEST(PrefixTreeTest, ThePageWithTheEndOfAPromptGrows) {
   PagePool pool(16);
   PrefixTree tree(pool, kPage);
   Running first{"w", counting(6), {}, {}};
@@ -297,15 +298,15 @@ TEST(PrefixTreeTest, ThePageOfAPromptsEndGrows) {
   tree.leave(first.hold, first.pages);
 }
 
-// Two that compute the same apart go on with one copy.
-TEST(PrefixTreeTest, APageThatIsThereAlreadyTakesThePlaceOfAnother) {
+// Two sequences that compute equal pages separately continue with one copy.
+TEST(PrefixTreeTest, AnEqualPageInTheTreeReplacesTheSequencesOwn) {
   PagePool pool(16);
   PrefixTree tree(pool, kPage);
   Running first{"w", counting(6), {}, {}};
   Running second{"w", counting(6), {}, {}};
   compute(tree, first);
   compute(tree, second);
-  EXPECT_NE(first.pages[1], second.pages[1]) << "a page is written by one sequence";
+  EXPECT_NE(first.pages[1], second.pages[1]) << "only one sequence writes a page";
   const Tokens longer = counting(8);
   for (Running* sequence : {&first, &second}) {
     PrefixTree::Sequence grown = sequence->seen();
@@ -331,7 +332,7 @@ TEST(PrefixTreeTest, PagesInUseAreNeverEvicted) {
   EXPECT_EQ(tree.num_available(), 3);
   std::vector<std::int32_t> pages;
   EXPECT_FALSE(tree.allocate(4, pages));
-  EXPECT_EQ(tree.num_nodes(), 5) << "nothing is evicted in vain";
+  EXPECT_EQ(tree.num_nodes(), 5) << "a failed allocation evicts nothing";
   ASSERT_TRUE(tree.allocate(3, pages));
   for (const std::int32_t page : first.pages) {
     EXPECT_EQ(std::ranges::count(pages, page), 0);
@@ -340,8 +341,8 @@ TEST(PrefixTreeTest, PagesInUseAreNeverEvicted) {
   tree.leave(first.hold, first.pages);
 }
 
-// As deep as a context of a million tokens.
-TEST(PrefixTreeTest, AVeryLongChainIsTakenDown) {
+// 100,000 nodes deep, as in a context of more than a million tokens with pages of 16.
+TEST(PrefixTreeTest, AVeryLongPathIsDestroyed) {
   PagePool pool(100000);
   Running first{"w", counting(400000), {}, {}};
   {

@@ -11,7 +11,8 @@
 namespace tidemill::engines {
 namespace {
 
-// What keys and values at a position are a function of: the weights and the tokens up to it.
+// Extends a hash that represents the keys and values of a position. Like them, it is a function of
+// the weights and of the tokens up to the position.
 std::uint64_t mixed(std::uint64_t state, std::uint64_t with) {
   state ^= with + 0x9e3779b97f4a7c15ULL + (state << 6U) + (state >> 2U);
   state *= 0xff51afd7ed558ccdULL;
@@ -70,7 +71,7 @@ bool SimulatedGeneration::has_work() const {
   return planner_.any_in_flight() || planner_.any_admissible(rule());
 }
 
-double SimulatedGeneration::utilisation() const {
+double SimulatedGeneration::utilization() const {
   return static_cast<double>(planner_.num_pages_in_use()) / static_cast<double>(pool_.num_pages());
 }
 
@@ -113,7 +114,7 @@ void SimulatedGeneration::write(const PlannedChunk& chunk) {
   }
 }
 
-// What attention would read.
+// Checks the keys and values that attention would read.
 void SimulatedGeneration::check_cached(const PlannedSequence& sequence,
                                        std::int64_t num_cached) const {
   std::uint64_t state = std::hash<std::string>{}(sequence.weights);
@@ -124,7 +125,7 @@ void SimulatedGeneration::check_cached(const PlannedSequence& sequence,
         sequence.pages[static_cast<std::size_t>(position / options_.page_tokens)];
     TIDEMILL_CHECK(memory_[static_cast<std::size_t>(page)]
                           [static_cast<std::size_t>(position % options_.page_tokens)] == state)
-        << "sequence " << sequence.serial << " would read what is not its own at " << position;
+        << "sequence " << sequence.serial << " would read wrong keys and values at " << position;
   }
 }
 
@@ -140,7 +141,7 @@ void SimulatedGeneration::count_preempted() {
 
 void SimulatedGeneration::step(const IterationBudget& budget) {
   const IterationPlan plan = planner_.plan(budget, rule());
-  TIDEMILL_CHECK(!plan.chunks.empty()) << "there was work, but nothing was planned";
+  TIDEMILL_CHECK(!plan.chunks.empty()) << "the planner has work but planned nothing";
   ++totals_.iterations;
   totals_.cached_tokens += plan.cached_tokens;
   totals_.preemptions += plan.preemptions;

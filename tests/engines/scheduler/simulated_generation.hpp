@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A planner with everything around it but a model: requests whose lengths are known beforehand, and
-// pages that remember which tokens they hold.
+// Runs a planner without a model: the lengths of responses are given, and pages record which tokens
+// they hold.
 #pragma once
 
 #include <cstdint>
@@ -13,44 +13,44 @@
 
 namespace tidemill::engines {
 
-/// A request and how long its response is going to be.
+/// A request, and the length that its response will have.
 struct SimulatedRequest {
   std::vector<std::int32_t> prompt;
   std::int64_t max_new_tokens = 1;
   std::int64_t response_length = 1;  // at most `max_new_tokens`
-  std::uint64_t seed = 0;            // of the response's tokens
+  std::uint64_t seed = 0;            // determines the response's tokens
   std::uint64_t min_step = 0;
   PrefixUse prefix_use = PrefixUse::kShared;
 };
 
-/// Runs a planner, token by token, and checks what must hold at every moment: pages are computed in
-/// order, hold the tokens they should under the weights they should, and are written by one
-/// sequence at a time; each row drawn from is that of the right token.
+/// Runs a planner, iteration by iteration, and checks its invariants: pages are computed in order,
+/// hold the right tokens under the right weights, and are written by one sequence at a time; every
+/// row that a token is sampled from is the row of the right token.
 class SimulatedGeneration {
 public:
-  /// What became of all requests so far.
+  /// Totals over all requests until now.
   struct Totals {
     std::int64_t iterations = 0;
     std::int64_t computed_tokens = 0;
     std::int64_t prefill_tokens = 0;
     std::int64_t cached_tokens = 0;
     std::int64_t preemptions = 0;
-    std::int64_t preempted_requests = 0;  // once or more often
+    std::int64_t preempted_requests = 0;  // at least once
     std::int64_t finished = 0;
   };
 
   enum class Pages : std::uint8_t { kChecked, kCounted };
 
-  /// `kCounted`: what pages hold is not looked at, which is much faster.
+  /// `kCounted` does not check the contents of pages and is much faster.
   SimulatedGeneration(std::int64_t num_pages, const PlannerOptions& options,
                       Pages pages = Pages::kChecked);
 
   /// Returns the request's number.
   std::size_t submit(SimulatedRequest request);
   void cancel(std::size_t number);
-  /// Changes the weights. Requires that nothing is in flight.
+  /// Changes the weights. Requires that no sequence is in flight.
   void serve(std::string weights, std::uint64_t step);
-  /// Runs one iteration. Requires that something can run.
+  /// Runs one iteration. Requires `has_work()`.
   void step(const IterationBudget& budget);
 
   [[nodiscard]] bool has_work() const;
@@ -60,12 +60,13 @@ public:
   }
   [[nodiscard]] std::size_t num_requests() const { return requests_.size(); }
   [[nodiscard]] const Totals& totals() const { return totals_; }
-  /// Share of all pages that running sequences hold.
-  [[nodiscard]] double utilisation() const;
+  /// Returns the share of all pages that running sequences hold.
+  [[nodiscard]] double utilization() const;
   [[nodiscard]] IterationPlanner& planner() { return planner_; }
   [[nodiscard]] PagePool& pool() { return pool_; }
-  /// Takes free pages away, as training does, and gives them back.
+  /// Takes pages from the planner, as training does.
   void borrow(std::int64_t pages);
+  /// Releases the borrowed pages.
   void give_back();
 
 private:
@@ -92,7 +93,7 @@ private:
   std::uint64_t step_ = 0;
   std::vector<std::unique_ptr<Request>> requests_;
   std::map<const PlannedSequence*, Request*> by_sequence_;
-  // What each page holds: a hash of weights, and all tokens up to each position.
+  // The contents of each page: per position, a hash of the weights and all tokens up to it.
   std::vector<std::vector<std::uint64_t>> memory_;
   std::vector<std::int32_t> borrowed_;
   Totals totals_;

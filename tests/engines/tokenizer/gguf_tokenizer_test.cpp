@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizers in GGUF files: the ids of the golden tokenizers, and what is refused.
+// Tokenizers in GGUF files: they give the ids of the golden tokenizers, and bad ones are refused.
 #include "engines/formats/gguf_tokenizer.hpp"
 
 #include <fstream>
@@ -30,7 +30,7 @@ Document document(const std::filesystem::path& path) {
   return Document::parse(file);
 }
 
-// Adds the keys that a converter makes of a tokenizer.json.
+// Adds the keys that a converter writes for a tokenizer.json.
 void add_tokenizer(GgufWriter& writer, const Document& tokenizer, const std::string& split) {
   std::vector<std::string> tokens;
   std::vector<std::int32_t> kinds;
@@ -75,9 +75,9 @@ protected:
   test::TemporaryDirectory directory_{test::memory_directory_path()};
 };
 
-// Whether a case holds a token of which GGUF does not keep all: that it takes spaces along, stands
-// for whole words only, or is found after the text was normalized.
-bool holds_changed_token(const Document& tokenizer, const Document& item) {
+// Returns whether a case contains an added token with a property that GGUF cannot express: lstrip,
+// rstrip, single_word or normalized.
+bool contains_changed_token(const Document& tokenizer, const Document& item) {
   const auto text = item["text"].get<std::string>();
   const auto ids = item["ids"].get<Ids>();
   for (const Document& token : tokenizer["added_tokens"]) {
@@ -91,14 +91,14 @@ bool holds_changed_token(const Document& tokenizer, const Document& item) {
   return false;
 }
 
-TEST_F(GgufTokenizerTest, GivesTheIdsOfTheGoldenTokenizers) {
+TEST_F(GgufTokenizerTest, EncodesLikeTheGoldenTokenizers) {
   struct Row {
     const char* folder;
     const char* split;
     std::optional<std::uint32_t> bos;
   };
   int num_cases = 0;
-  int num_left_out = 0;
+  int num_skipped = 0;
   for (const Row& row :
        {Row{"llama3-style", "llama-bpe", 1208}, Row{"qwen2-style", "qwen2", std::nullopt},
         Row{"gpt2-style", "gpt-2", std::nullopt}}) {
@@ -113,8 +113,8 @@ TEST_F(GgufTokenizerTest, GivesTheIdsOfTheGoldenTokenizers) {
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
     const Document cases = document(kTokenizers / row.folder / "cases.json");
     for (const Document& item : cases["encode"]) {
-      if (holds_changed_token(source, item)) {
-        ++num_left_out;
+      if (contains_changed_token(source, item)) {
+        ++num_skipped;
         continue;
       }
       const auto text = item["text"].get<std::string>();
@@ -127,16 +127,17 @@ TEST_F(GgufTokenizerTest, GivesTheIdsOfTheGoldenTokenizers) {
     }
   }
   EXPECT_GT(num_cases, 3000);
-  std::cout << num_cases << " texts encoded as the golden tokenizers do, " << num_left_out
-            << " with tokens that take more along left out\n";
+  std::cout << num_cases << " texts encoded like the golden tokenizers, " << num_skipped
+            << " skipped because GGUF cannot express their tokens\n";
 }
 
-// Keys of a tokenizer of four tokens, one of them unused; `change` may add or spoil.
+// Writes the keys of a tokenizer with six entries, one of them unused, except the keys in
+// `omitted`. `more` may add others.
 GgufWriter small(const std::function<void(GgufWriter&)>& more,
-                 const std::vector<std::string>& left_out = {}) {
+                 const std::vector<std::string>& omitted = {}) {
   GgufWriter writer;
   const auto wanted = [&](const std::string& key) {
-    return std::find(left_out.begin(), left_out.end(), key) == left_out.end();
+    return std::find(omitted.begin(), omitted.end(), key) == omitted.end();
   };
   if (wanted("model")) {
     writer.text("tokenizer.ggml.model", "gpt2");
@@ -157,7 +158,7 @@ GgufWriter small(const std::function<void(GgufWriter&)>& more,
   return writer;
 }
 
-TEST_F(GgufTokenizerTest, NamesTokensAndTemplates) {
+TEST_F(GgufTokenizerTest, ReadsNamedTokensAndTemplates) {
   const auto path = write(small([](GgufWriter& w) {
     w.u32("tokenizer.ggml.eos_token_id", 4);
     w.u32("tokenizer.ggml.padding_token_id", 5);
@@ -178,7 +179,7 @@ TEST_F(GgufTokenizerTest, NamesTokensAndTemplates) {
   EXPECT_EQ(config.value().chat_templates.at("default"), "{{ messages }}");
 }
 
-TEST_F(GgufTokenizerTest, ATokenizerBesideTheFileIsTakenInstead) {
+TEST_F(GgufTokenizerTest, TokenizerJsonTakesPrecedence) {
   const auto path = write(small([](GgufWriter&) {}, {"model"}));
   EXPECT_EQ(Tokenizer::load(path).status().message(),
             path.string() + ": has no tokenizer (no key \"tokenizer.ggml.model\")");
@@ -189,9 +190,9 @@ TEST_F(GgufTokenizerTest, ATokenizerBesideTheFileIsTakenInstead) {
   EXPECT_TRUE(load_tokenizer_config(path).ok());
 }
 
-TEST_F(GgufTokenizerTest, RefusesWhatItIsNot) {
+TEST_F(GgufTokenizerTest, RefusesMalformedTokenizers) {
   struct Case {
-    const char* left_out;
+    const char* omitted;
     std::function<void(GgufWriter&)> more;
     const char* message;
   };
@@ -218,9 +219,9 @@ TEST_F(GgufTokenizerTest, RefusesWhatItIsNot) {
       {"tokens", text("tokens", "a"), "key \"tokenizer.ggml.tokens\": must be a list"},
       {"tokens", texts("tokens", {"a"}), "key \"tokenizer.ggml.token_type\": 6 types for 1 tokens"},
       {"tokens", texts("tokens", {"a", "a", "ab", "x", "<end>", "y"}),
-       "key \"tokenizer.ggml.tokens\": token 1: \"a\" comes twice"},
+       "key \"tokenizer.ggml.tokens\": token 1: \"a\" appears twice"},
       {"tokens", texts("tokens", {"a", "b", "ab", "x", "ab", "y"}),
-       "key \"tokenizer.ggml.tokens\": token 4: \"ab\" comes twice"},
+       "key \"tokenizer.ggml.tokens\": token 4: \"ab\" appears twice"},
       {"tokens", texts("tokens", {"a", "", "ab", "x", "z", "y"}),
        "key \"tokenizer.ggml.tokens\": token 1: must not be empty"},
       {"tokens",
@@ -237,13 +238,13 @@ TEST_F(GgufTokenizerTest, RefusesWhatItIsNot) {
       {"merges", [](GgufWriter& w) { w.integers("tokenizer.ggml.merges", {1}); },
        "key \"tokenizer.ggml.merges\": merge 0: must be a string"},
       {"merges", texts("merges", {"b a"}), "model.merges[0]: \"ba\" is not in the vocabulary"},
-      {"merges", texts("merges", {"ab"}), "model.merges[0]: should be two tokens"},
+      {"merges", texts("merges", {"ab"}), "model.merges[0]: must be two tokens"},
       {"", u32("eos_token_id", 6),
        "key \"tokenizer.ggml.eos_token_id\": must be the id of one of the 6 tokens"},
       {"", u32("eos_token_id", 3),
        "key \"tokenizer.ggml.eos_token_id\": must be the id of one of the 6 tokens"},
       {"", [](GgufWriter& w) { w.boolean("tokenizer.ggml.add_bos_token", true); },
-       "key \"tokenizer.ggml.bos_token_id\": missing, though texts begin with that token"},
+       "key \"tokenizer.ggml.bos_token_id\": missing, but texts must begin with this token"},
       {"", [](GgufWriter& w) { w.boolean("tokenizer.ggml.add_eos_token", true); },
        "key \"tokenizer.ggml.add_eos_token\": true is not supported"},
       {"", u32("add_bos_token", 1), "key \"tokenizer.ggml.add_bos_token\": must be true or false"},
@@ -251,7 +252,7 @@ TEST_F(GgufTokenizerTest, RefusesWhatItIsNot) {
        "key \"tokenizer.chat_template\": must be a string"},
   };
   for (const Case& c : cases) {
-    const auto path = write(small(c.more, {c.left_out}));
+    const auto path = write(small(c.more, {c.omitted}));
     const Status status = Tokenizer::load(path).status();
     EXPECT_FALSE(status.ok()) << c.message;
     EXPECT_THAT(status.message(), HasSubstr(c.message));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Oniguruma patterns become, which are refused, and the match limit.
+// Translation of Oniguruma patterns, the patterns that are refused, and the match limit.
 #include "engines/tokenizer/regex.hpp"
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace tidemill::engines {
 namespace {
 
-TEST(Regex, RewritesWhatMeansSomethingElseInPcre2) {
+TEST(Regex, RewritesConstructsThatDifferInPcre2) {
   const std::vector<std::pair<const char*, const char*>> patterns = {
       {R"(\s+(?!\S))", R"(\p{White_Space}+(?!\P{White_Space}))"},
       {R"([^\s\p{L}]|[\S])", R"([^\p{White_Space}\p{L}]|[\P{White_Space}])"},
@@ -29,7 +29,7 @@ TEST(Regex, RewritesWhatMeansSomethingElseInPcre2) {
   }
 }
 
-TEST(Regex, RefusesWhatItCannotRewrite) {
+TEST(Regex, RefusesUnsupportedConstructs) {
   const std::vector<std::pair<const char*, const char*>> patterns = {
       {R"(a\b)", R"(\b at offset 1)"},
       {R"((a)\1)", R"(\1 at offset 3)"},
@@ -59,7 +59,7 @@ TEST(Regex, RefusesWhatItCannotRewrite) {
   EXPECT_FALSE(Regex::compile(R"(\p{Nonsense})").ok());
 }
 
-TEST(Regex, WhiteSpaceIsTheUnicodeProperty) {
+TEST(Regex, WhiteSpaceMatchesTheUnicodeProperty) {
   const auto regex = Regex::compile(R"(\s)");
   ASSERT_TRUE(regex.ok());
   Regex::Workspace workspace = regex.value().make_workspace();
@@ -71,7 +71,7 @@ TEST(Regex, WhiteSpaceIsTheUnicodeProperty) {
   }
 }
 
-TEST(Regex, MatchLimitIsAnErrorThatNamesTheOffset) {
+TEST(Regex, MatchLimitErrorNamesTheOffset) {
   const auto regex = Regex::compile("b(?:a|aa)+[cd]");
   ASSERT_TRUE(regex.ok());
   Regex::Workspace workspace = regex.value().make_workspace();
@@ -79,10 +79,10 @@ TEST(Regex, MatchLimitIsAnErrorThatNamesTheOffset) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), Errc::kResourceExhausted);
   EXPECT_EQ(result.status().message(), "regular expression: match limit exceeded at byte 1");
-  EXPECT_EQ(regex.value().find("baac", 0, workspace).value()->end, 4U) << "and it goes on";
+  EXPECT_EQ(regex.value().find("baac", 0, workspace).value()->end, 4U) << "it still works";
 }
 
-// The JIT's small stack must not decide what can be matched.
+// The small stack of the JIT must not limit what can be matched.
 TEST(Regex, DeepBacktrackingFallsBackToTheInterpreter) {
   const auto regex = Regex::compile("(?:ab|cd)+");
   ASSERT_TRUE(regex.ok());

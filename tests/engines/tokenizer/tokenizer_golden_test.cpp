@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every encode, decode and stream case of the tokenizer fixtures, exactly.
+// Every encode, decode and stream case of the tokenizer fixtures must match exactly.
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -42,8 +42,8 @@ std::ostream& operator<<(std::ostream& out, const Counts& counts) {
              << " stream, " << counts.stream_invalid << " invalid stream cases";
 }
 
-// Spans of added tokens may overlap others only by design; all others follow each other and lie at
-// character borders.
+// Checks that spans cover the whole text in order, without gaps. Spans may overlap, because tokens
+// of one character share its span and added tokens may strip the same white space.
 void check_spans(const Tokenizer& tokenizer, const std::string& text, const Ids& ids) {
   const auto encoding = tokenizer.encode_with_spans(text, AddSpecialTokens::kNo);
   ASSERT_TRUE(encoding.ok());
@@ -89,7 +89,7 @@ void check_stream_case(const Tokenizer& tokenizer, const Json& item) {
   const auto special =
       item.at("skip_special").get<bool>() ? SpecialTokenText::kDrop : SpecialTokenText::kKeep;
   const auto ids = item.at("ids").get<Ids>();
-  StreamDecoder decoder(tokenizer, special);
+  IncrementalDecoder decoder(tokenizer, special);
   std::vector<std::string> chunks;
   std::string text;
   for (const std::int32_t id : ids) {
@@ -141,7 +141,7 @@ std::ostream& operator<<(std::ostream& out, const Folder& folder) {
 
 class TokenizerFolder : public ::testing::TestWithParam<Folder> {};
 
-TEST_P(TokenizerFolder, AllCasesMatchWithBothMergeSpellings) {
+TEST_P(TokenizerFolder, AllCasesMatchWithBothMergeFormats) {
   const auto folder = kFixtures / "tokenizers" / GetParam().name;
   for (const char* file : {"tokenizer.json", "tokenizer.old_merges.json"}) {
     SCOPED_TRACE(file);
@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, TokenizerFolder,
                                            Folder{"qwen2-style", {1131, 120, 90, 20}}),
                          folder_name);
 
-// What tokenizer_config.json and special_tokens_map.json of each model name.
+// The tokens that tokenizer_config.json and special_tokens_map.json of each model name.
 struct Model {
   const char* bos;  // nullptr: none
   const char* eos;
@@ -188,7 +188,7 @@ TEST(TokenizerGolden, TokenizersOfAllModels) {
     const Json golden = read_json(kFixtures / "forward" / (std::string(name) + ".json"));
     for (const Json& item : golden.at("tokenizer_cases")) {
       check_encode_case(tokenizer, item);
-      if (expected.bos != nullptr) {  // the others normalize
+      if (expected.bos != nullptr) {  // the other models normalize text
         EXPECT_EQ(tokenizer.decode(item.at("ids").get<Ids>(), SpecialTokenText::kKeep),
                   item.at("text").get<std::string>());
       }

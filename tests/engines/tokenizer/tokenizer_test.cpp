@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer written by hand, bounds, spans, and files that must be refused.
+// A handwritten tokenizer, limits, spans, and files that must be refused.
 #include "engines/tokenizer/tokenizer.hpp"
 
 #include <fstream>
@@ -17,7 +17,7 @@ using Ids = std::vector<std::int32_t>;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// The smallest tokenizer.json that a person would write: one token a character, chat tokens.
+// A minimal handwritten tokenizer.json: one token per character, and chat tokens.
 constexpr const char* kHandWritten = R"({
   "added_tokens": [
     {"id": 16, "content": "<|end|>", "special": true},
@@ -48,7 +48,7 @@ Ids encode(const Tokenizer& tokenizer, std::string_view text) {
   return ids.ok() ? std::move(ids).value() : Ids();
 }
 
-// A vocabulary of all single bytes that are letters, digits or space, with room for more.
+// Returns a tokenizer.json with the lowercase letters and the space. Tests add further tokens.
 Json letters() {
   Json root = Json::parse(kHandWritten);
   root["added_tokens"] = Json::array();
@@ -82,7 +82,7 @@ TEST(Tokenizer, HandWrittenFileGivesOneTokenPerCharacter) {
   EXPECT_TRUE(encode(tokenizer, "").empty());
 }
 
-TEST(Tokenizer, IdsWithoutTokenDecodeToNothing) {
+TEST(Tokenizer, UnknownIdsDecodeToNothing) {
   const Tokenizer tokenizer = hand_written();
   const Ids ids = {1, 19, 1 << 30, -1, 2};
   EXPECT_EQ(tokenizer.decode(ids, SpecialTokenText::kKeep), "12");
@@ -91,15 +91,16 @@ TEST(Tokenizer, IdsWithoutTokenDecodeToNothing) {
   EXPECT_TRUE(tokenizer.contains(18));
 }
 
-TEST(Tokenizer, TextThatCannotBeEncodedIsRefusedWithItsPlace) {
+TEST(Tokenizer, UnencodableTextIsRefusedWithItsOffset) {
   const Tokenizer tokenizer = hand_written();
   const auto message = [&tokenizer](std::string_view text) {
     return tokenizer.encode(text, AddSpecialTokens::kNo).status().message();
   };
   EXPECT_EQ(message("12 \xC3\x28"), "text is not valid UTF-8 at byte 3");
   EXPECT_EQ(message("12<|end|>3 abc"),
-            "no token spells byte 97 at byte 1 of the piece that begins at byte 10");
-  EXPECT_THAT(message(std::string(Tokenizer::kMaxTextBytes + 1, '1')), HasSubstr("longer than"));
+            "no token represents byte 97 at offset 1 of the piece that begins at byte 10");
+  EXPECT_THAT(message(std::string(Tokenizer::kMaxTextBytes + 1, '1')),
+              HasSubstr("exceeds the limit"));
 }
 
 TEST(Tokenizer, LeftmostLowestRankMergesFirst) {
@@ -112,7 +113,7 @@ TEST(Tokenizer, LeftmostLowestRankMergesFirst) {
   EXPECT_THAT(encode(tokenizer, "aaaaa"), ElementsAre(53, 54)) << "aa aa a, then aa aaa";
 }
 
-// A million letters merge to tokens of 64: quadratic merging would run into the test's time limit.
+// A million letters merge into tokens of 64. Quadratic merging would exceed the test's time limit.
 TEST(Tokenizer, OneHugeWordTakesNearLinearTime) {
   Json root = letters();
   root["model"]["merges"] = Json::array();
@@ -127,7 +128,7 @@ TEST(Tokenizer, OneHugeWordTakesNearLinearTime) {
   const Ids ids = encode(tokenizer, word);
   EXPECT_EQ(ids, Ids(word.size() / 64, 55));
   EXPECT_EQ(tokenizer.decode(ids, SpecialTokenText::kKeep), word);
-  // Whole megabytes of what the split patterns backtrack over.
+  // A megabyte of text over which the split pattern backtracks.
   for (const std::string unit : {" ", "ab ", " \t"}) {
     std::string text;
     while (text.size() < (std::size_t{1} << 20U)) text += unit;
@@ -136,7 +137,7 @@ TEST(Tokenizer, OneHugeWordTakesNearLinearTime) {
   }
 }
 
-TEST(Tokenizer, ManyThreadsShareOne) {
+TEST(Tokenizer, ManyThreadsShareOneTokenizer) {
   const Tokenizer tokenizer = hand_written();
   std::vector<std::thread> threads;
   std::vector<int> equal(4);
@@ -159,7 +160,7 @@ TEST(Tokenizer, SpansCoverWholeCharactersThroughNormalization) {
   }
   root["model"]["vocab"]["\u00AA"] = 33;
   const Tokenizer tokenizer = from(root);
-  // "1", e + acute (becomes U+00E9: two byte tokens), "2", U+00AA.
+  // "1", e + acute accent (becomes U+00E9, which takes two byte tokens), "2", U+00AA.
   const auto encoding = tokenizer.encode_with_spans("1e\u03012\u00AA", AddSpecialTokens::kNo);
   ASSERT_TRUE(encoding.ok()) << encoding.status().to_string();
   EXPECT_THAT(encoding.value().ids, ElementsAre(1, 30, 31, 2, 32, 33));
@@ -167,7 +168,7 @@ TEST(Tokenizer, SpansCoverWholeCharactersThroughNormalization) {
                                                   TextSpan{4, 5}, TextSpan{5, 7}, TextSpan{5, 7}));
 }
 
-TEST(Tokenizer, RunsOfMarksAreBounded) {
+TEST(Tokenizer, RunsOfCombiningMarksAreBounded) {
   Json root = letters();
   root["normalizer"] = {{"type", "NFC"}};
   const Tokenizer tokenizer = from(root);
@@ -178,7 +179,7 @@ TEST(Tokenizer, RunsOfMarksAreBounded) {
             "more than 1024 combining marks in a row at byte 2 of the piece that begins at byte 0");
 }
 
-TEST(Tokenizer, WhiteSpaceOfTokensIsUnicode) {
+TEST(Tokenizer, StrippingRemovesUnicodeWhiteSpace) {
   Json root = letters();
   root["added_tokens"] = Json::array({{{"id", 40}, {"content", "<l>"}, {"lstrip", true}},
                                       {{"id", 41}, {"content", "<r>"}, {"rstrip", true}},
@@ -187,38 +188,38 @@ TEST(Tokenizer, WhiteSpaceOfTokensIsUnicode) {
   root["model"]["vocab"].erase("w");
   const Tokenizer tokenizer = from(root);
   EXPECT_THAT(encode(tokenizer, "a \u3000\n<l>b<r>\u2028 c"), ElementsAre(0, 40, 1, 41, 2));
-  EXPECT_THAT(encode(tokenizer, "<r> <l>"), ElementsAre(41, 40)) << "taken once";
+  EXPECT_THAT(encode(tokenizer, "<r> <l>"), ElementsAre(41, 40)) << "the space is stripped once";
   EXPECT_THAT(encode(tokenizer, "w w"), ElementsAre(42, 26, 42));
-  EXPECT_FALSE(tokenizer.encode("wa", AddSpecialTokens::kNo).ok()) << "no match, and no letter w";
+  EXPECT_FALSE(tokenizer.encode("wa", AddSpecialTokens::kNo).ok()) << "no match, and no token w";
 }
 
-// A file that must be refused: what to change in the hand-written one, and the whole message.
+// A file that must be refused: a change to the handwritten file, and the whole message.
 struct BadFile {
-  const char* pointer;  // JSON pointer of the value to replace
-  const char* value;    // nullptr: remove it
+  const char* pointer;  // JSON pointer to the value to replace
+  const char* value;    // nullptr: remove the value
   const char* message;
 };
 
-TEST(Tokenizer, RefusesWhatItDoesNotDo) {
+TEST(Tokenizer, RefusesMalformedAndUnsupportedFiles) {
   const std::vector<BadFile> files = {
       {"/model/merges", R"(["1 2"])", R"(model.merges[0]: "12" is not in the vocabulary)"},
       {"/model/merges", R"(["1 x"])", R"(model.merges[0]: "x" is not in the vocabulary)"},
       {"/model/merges", R"([["1","2","3"]])",
-       R"(model.merges[0]: should be two tokens, is ["1","2","3"])"},
-      {"/model/merges", R"(["1"])", R"(model.merges[0]: should be two tokens, is "1")"},
-      {"/model/merges", R"(["1 2 3"])", R"(model.merges[0]: should be two tokens, is "1 2 3")"},
-      {"/model/merges", R"([" 2"])", R"(model.merges[0]: should be two tokens, is " 2")"},
-      {"/model/merges", R"([7])", R"(model.merges[0]: should be two tokens, is 7)"},
-      {"/model/merges", R"("1 2")", R"(model.merges: should be a list, is "1 2")"},
-      {"/model/merges", nullptr, "model.merges: is missing"},
+       R"(model.merges[0]: must be two tokens, not ["1","2","3"])"},
+      {"/model/merges", R"(["1"])", R"(model.merges[0]: must be two tokens, not "1")"},
+      {"/model/merges", R"(["1 2 3"])", R"(model.merges[0]: must be two tokens, not "1 2 3")"},
+      {"/model/merges", R"([" 2"])", R"(model.merges[0]: must be two tokens, not " 2")"},
+      {"/model/merges", R"([7])", R"(model.merges[0]: must be two tokens, not 7)"},
+      {"/model/merges", R"("1 2")", R"(model.merges: must be a list, not "1 2")"},
+      {"/model/merges", nullptr, "model.merges: missing"},
       {"/model/vocab/5", "4", R"(model.vocab["5"]: id 4 already belongs to "4")"},
       {"/model/vocab/5", "-1", R"(model.vocab["5"]: id -1 is outside [0, 4194304))"},
       {"/model/vocab/5", "4194304", R"(model.vocab["5"]: id 4194304 is outside [0, 4194304))"},
       {"/model/vocab/5", "18446744073709551615",
        R"(model.vocab["5"]: id 18446744073709551615 is outside [0, 4194304))"},
-      {"/model/vocab/5", "5.5", R"(model.vocab["5"]: should be a whole number, is 5.5)"},
-      {"/model/vocab", "[]", "model.vocab: should be an object"},
-      {"/model", "[]", "model: should be an object, is []"},
+      {"/model/vocab/5", "5.5", R"(model.vocab["5"]: must be an integer, not 5.5)"},
+      {"/model/vocab", "[]", "model.vocab: must be an object"},
+      {"/model", "[]", "model: must be an object, not []"},
       {"/model/type", R"("Unigram")", R"(model.type: "Unigram" is not supported)"},
       {"/model/byte_fallback", "true", "model.byte_fallback: true is not supported"},
       {"/model/dropout", "0.1", "model.dropout: 0.1 is not supported"},
@@ -226,28 +227,28 @@ TEST(Tokenizer, RefusesWhatItDoesNotDo) {
        "model.unk_token: an unknown token with a vocabulary that lacks byte 0 is not supported"},
       {"/model/continuing_subword_prefix", R"("##")",
        R"(model.continuing_subword_prefix: "##" is not supported)"},
-      {"/model/ignore_merges", "1", "model.ignore_merges: should be true or false, is 1"},
+      {"/model/ignore_merges", "1", "model.ignore_merges: must be true or false, not 1"},
       {"/model/special", "1", "model.special: this field is not supported"},
       {"/added_tokens/0/id", "17", R"(added_tokens[1].id: id 17 already belongs to "<|end|>")"},
       {"/added_tokens/1/content", R"("<|end|>")",
-       R"(added_tokens[1].content: "<|end|>" comes twice)"},
+       R"(added_tokens[1].content: "<|end|>" appears twice)"},
       {"/added_tokens/1/content", R"("3")",
        R"(added_tokens[1].id: "3" has id 17 here and 3 in model.vocab)"},
       {"/added_tokens/1/content", R"("")",
        "added_tokens[1].content: a token of 0 bytes is not supported"},
-      {"/added_tokens/1/id", R"("a")", R"(added_tokens[1].id: should be a whole number, is "a")"},
-      {"/added_tokens/1/special", "0", "added_tokens[1].special: should be true or false, is 0"},
+      {"/added_tokens/1/id", R"("a")", R"(added_tokens[1].id: must be an integer, not "a")"},
+      {"/added_tokens/1/special", "0", "added_tokens[1].special: must be true or false, not 0"},
       {"/normalizer", R"({"type":"NFKC"})", R"(normalizer.type: "NFKC" is not supported)"},
-      {"/pre_tokenizer", nullptr, "pre_tokenizer: is missing"},
+      {"/pre_tokenizer", nullptr, "pre_tokenizer: missing"},
       {"/pre_tokenizer/type", R"("Metaspace")",
        R"(pre_tokenizer.type: "Metaspace" is not supported)"},
       {"/pre_tokenizer/type", R"("Sequence")",
        "pre_tokenizer.add_prefix_space: this field is not supported"},
       {"/pre_tokenizer", R"({"type":"Sequence","pretokenizers":[]})",
-       "pre_tokenizer.pretokenizers: a list of 0 is not supported"},
+       "pre_tokenizer.pretokenizers: a list of 0 pre-tokenizers is not supported"},
       {"/pre_tokenizer",
        R"({"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"ByteLevel"}]})",
-       R"(pre_tokenizer.pretokenizers[0].type: "Digits" here is not supported)"},
+       R"(pre_tokenizer.pretokenizers[0].type: "Digits" in this position is not supported)"},
       {"/pre_tokenizer",
        R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Removed","pattern":{"Regex":"a"}},{"type":"ByteLevel"}]})",
        R"(pre_tokenizer.pretokenizers[0].behavior: "Removed" is not supported)"},
@@ -260,15 +261,16 @@ TEST(Tokenizer, RefusesWhatItDoesNotDo) {
       {"/post_processor", R"({"type":"BertProcessing"})",
        R"(post_processor.type: "BertProcessing" is not supported)"},
       {"/post_processor", R"({"type":"TemplateProcessing","single":[],"special_tokens":{}})",
-       "post_processor.single: 0 sequences is not supported"},
+       "post_processor.single: a template with 0 sequences is not supported"},
       {"/post_processor",
        R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}}],"special_tokens":{}})",
-       "post_processor.special_tokens.<s>: is missing"},
+       "post_processor.special_tokens.<s>: missing"},
       {"/post_processor",
        R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"s"}}],"special_tokens":{"s":{"ids":[99]}}})",
        "post_processor.special_tokens.s.ids[0]: no token has id 99"},
-      {"/decoder", "null", "decoder: is missing"},
-      {"/decoder/type", R"("WordPiece")", R"(decoder.type: "WordPiece" here is not supported)"},
+      {"/decoder", "null", "decoder: missing"},
+      {"/decoder/type", R"("WordPiece")",
+       R"(decoder.type: "WordPiece" in this position is not supported)"},
       {"/truncation", R"({"max_length": 5})", "truncation: anything but null is not supported"},
       {"/padding", "1", "padding: anything but null is not supported"},
       {"/extra", "1", "extra: this field is not supported"},
@@ -287,19 +289,19 @@ TEST(Tokenizer, RefusesWhatItDoesNotDo) {
   }
 }
 
-TEST(Tokenizer, RefusesTextThatIsNoJsonOrTooDeep) {
+TEST(Tokenizer, RefusesInvalidOrDeeplyNestedJson) {
   const auto message = [](std::string_view text) {
     return Tokenizer::from_json(text).status().message();
   };
   EXPECT_EQ(message(""), "not JSON at byte 1");
   EXPECT_EQ(message("{\"a\": }"), "not JSON at byte 7");
-  EXPECT_EQ(message("{\"a\": 1, \"a\": 2}"), "key \"a\" comes twice in one object");
-  EXPECT_EQ(message("[]"), "should be an object, is []");
+  EXPECT_EQ(message("{\"a\": 1, \"a\": 2}"), "key \"a\" appears twice in one object");
+  EXPECT_EQ(message("[]"), "must be an object, not []");
   EXPECT_EQ(message(std::string(1'000'000, '[')), "nested deeper than 32");
   EXPECT_EQ(message("\xFF"), "not JSON at byte 1");
 }
 
-// Files in a folder of their own.
+// Writes tokenizer files into a folder of their own.
 class TokenizerFiles : public ::testing::Test {
 protected:
   TokenizerFiles() {
@@ -315,7 +317,7 @@ protected:
   void write(const char* name, std::string_view text) const {
     std::ofstream(folder_ / name, std::ios::binary) << text;
   }
-  // The failure of loading, without the folder.
+  // Returns the message of the failure to load, without the folder.
   [[nodiscard]] std::string message() const {
     const std::string text = Tokenizer::load(folder_).status().message();
     EXPECT_EQ(text.rfind(folder_.string() + "/", 0), 0U) << text;
@@ -339,7 +341,7 @@ TEST_F(TokenizerFiles, ReadsTokensAndTemplates) {
   write("special_tokens_map.json", R"({"eos_token": "<|user|>", "pad_token": "?"})");
   auto tokenizer = Tokenizer::load(folder_);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
-  EXPECT_EQ(tokenizer.value().eos_id(), 16) << "tokenizer_config.json wins";
+  EXPECT_EQ(tokenizer.value().eos_id(), 16) << "tokenizer_config.json takes precedence";
   EXPECT_EQ(tokenizer.value().pad_id(), 15);
   EXPECT_EQ(tokenizer.value().bos_id(), std::nullopt);
   EXPECT_EQ(tokenizer.value().config().chat_templates.at("default"), "A");
@@ -350,21 +352,21 @@ TEST_F(TokenizerFiles, ReadsTokensAndTemplates) {
   EXPECT_EQ(tokenizer.value().config().chat_templates.at("default"), "C");
 }
 
-TEST_F(TokenizerFiles, RefusesBadNeighbours) {
+TEST_F(TokenizerFiles, RefusesBadCompanionFiles) {
   const std::vector<std::pair<const char*, const char*>> files = {
       {R"({"eos_token": "</s>"})",
        R"(tokenizer_config.json: eos_token: "</s>" is not a token of tokenizer.json)"},
-      {R"({"eos_token": 5})", "tokenizer_config.json: eos_token: should be a token"},
+      {R"({"eos_token": 5})", "tokenizer_config.json: eos_token: must be a token"},
       {R"({"chat_template": 5})",
-       "tokenizer_config.json: chat_template: should be a string or a list"},
+       "tokenizer_config.json: chat_template: must be a string or a list"},
       {R"({"chat_template": [{"name": "a"}]})",
-       "tokenizer_config.json: chat_template[0].template: should be a string"},
+       "tokenizer_config.json: chat_template[0].template: must be a string"},
       {R"({"added_tokens_decoder": {"16": {"content": "<|user|>"}}})",
        R"(tokenizer_config.json: added_tokens_decoder["16"]: "<|user|>" does not have this id in tokenizer.json)"},
       {R"({"added_tokens_decoder": {"x": {"content": "a"}}})",
-       R"(tokenizer_config.json: added_tokens_decoder["x"]: should be an id)"},
+       R"(tokenizer_config.json: added_tokens_decoder["x"]: must be a token id)"},
       {"{", "tokenizer_config.json: not JSON at byte 2"},
-      {"[]", "tokenizer_config.json: should be an object"},
+      {"[]", "tokenizer_config.json: must be an object"},
   };
   for (const auto& [text, expected] : files) {
     write("tokenizer_config.json", text);
@@ -377,23 +379,23 @@ TEST_F(TokenizerFiles, RefusesBadNeighbours) {
   EXPECT_EQ(message(), "chat_template.jinja: larger than 1048576 bytes");
   std::filesystem::remove(folder_ / "chat_template.jinja");
   write("tokenizer.json", "{}");
-  EXPECT_EQ(message(), "tokenizer.json: model: is missing");
+  EXPECT_EQ(message(), "tokenizer.json: model: missing");
   std::filesystem::remove(folder_ / "tokenizer.json");
   EXPECT_EQ(message(), "tokenizer.json: no such file");
   std::filesystem::create_directory(folder_ / "tokenizer.json");
   EXPECT_EQ(message(), "tokenizer.json: cannot be read");
 }
 
-TEST(StreamDecoder, HoldsBackOnlyTheUnfinishedCharacter) {
+TEST(IncrementalDecoder, HoldsBackOnlyTheIncompleteCharacter) {
   Json root = letters();
   root["model"]["vocab"].update({{"a\u00C3", 50}, {"\u00A9b", 51}, {"\u0122", 52}});
   const Tokenizer tokenizer = from(root);
-  StreamDecoder decoder(tokenizer, SpecialTokenText::kKeep);
+  IncrementalDecoder decoder(tokenizer, SpecialTokenText::kKeep);
   EXPECT_EQ(decoder.push(50), "a");
   EXPECT_EQ(decoder.push(51), "\u00E9b");
   EXPECT_EQ(decoder.push(50), "a");
   EXPECT_EQ(decoder.finish(), "\uFFFD");
-  EXPECT_EQ(decoder.push(0), "a") << "finish starts over";
+  EXPECT_EQ(decoder.push(0), "a") << "finish resets the decoder";
   EXPECT_EQ(decoder.finish(), "");
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kind of adapter on random models with every feature: beside the base, merged, and fresh.
+// Tests every kind of adapter on random models with all features: applied to the base, merged into
+// it, and newly initialized.
 #include <cstdint>
 #include <iostream>
 #include <string>
@@ -8,15 +9,15 @@
 #include <gtest/gtest.h>
 
 #include "base/float_tensor.hpp"
-#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/model_harness.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-// Merging rounds each weight once and adds in another order; logits are of size 1 to 10.
+// Merging rounds each weight once and adds in another order. Logits have magnitudes of 1 to 10.
 constexpr float kMergeTolerance = 2e-4F;
-// A fresh adapter adds zeros and multiplies by ones: only the order of adding a bias differs.
+// A new adapter adds zeros and multiplies by ones. Only the order of adding a bias differs.
 constexpr float kFreshTolerance = 2e-5F;
 
 float largest_difference(const Rows& a, const Rows& b) {
@@ -51,7 +52,7 @@ std::vector<Case> cases() {
 
 class AdapterKindsTest : public ::testing::TestWithParam<Case> {
 protected:
-  AdapterKindsTest() : bench_(GetParam().backend, config_, base_) {
+  AdapterKindsTest() : harness_(GetParam().backend, config_, base_) {
     RandomStream random(3);
     ids_ = random_ids(config_, 25, random);
   }
@@ -59,15 +60,15 @@ protected:
   ModelConfig config_ = small_config({GetParam().tied, true, true, true, false});
   TensorMap base_ = random_weights(config_, 1);
   AdapterSpec spec_ = spec_of(GetParam().sample.config, config_);
-  ModelBench bench_;
+  ModelHarness harness_;
   std::vector<std::int32_t> ids_;
 };
 
-TEST_P(AdapterKindsTest, MergedIsBesideTheBase) {
+TEST_P(AdapterKindsTest, MergingGivesTheLogitsOfTheAdaptedBase) {
   const TensorMap tensors = random_adapter(spec_, config_, base_, 2);
-  const auto adapter = bench_.adapter(spec_, tensors);
-  const Rows adapted = bench_.logits_of(ids_, adapter.get());
-  const Rows plain = bench_.logits_of(ids_);
+  const auto adapter = harness_.adapter(spec_, tensors);
+  const Rows adapted = harness_.logits_of(ids_, adapter.get());
+  const Rows plain = harness_.logits_of(ids_);
   EXPECT_GT(largest_difference(adapted, plain), 0.1F);
 
   const MergedModel merged = merge_adapter(spec_, tensors, config_, base_).value();
@@ -75,16 +76,16 @@ TEST_P(AdapterKindsTest, MergedIsBesideTheBase) {
   const bool of_one_end =
       sample == "ends" || sample == "saved" || sample == "dora" || sample == "ia3";
   EXPECT_EQ(merged.config.tie_word_embeddings, GetParam().tied && !of_one_end);
-  ModelBench alone(GetParam().backend, merged.config, merged.tensors);
+  ModelHarness alone(GetParam().backend, merged.config, merged.tensors);
   EXPECT_LT(largest_difference(alone.logits_of(ids_), adapted), kMergeTolerance);
 }
 
-TEST_P(AdapterKindsTest, AFreshOneChangesNothing) {
+TEST_P(AdapterKindsTest, ANewAdapterChangesNothing) {
   const TensorMap tensors = init_adapter(spec_, config_, base_, 7).value();
   EXPECT_TRUE(check_tensors(adapter_shapes(spec_), tensors, "adapter").ok());
-  const auto adapter = bench_.adapter(spec_, tensors);
+  const auto adapter = harness_.adapter(spec_, tensors);
   const float difference =
-      largest_difference(bench_.logits_of(ids_, adapter.get()), bench_.logits_of(ids_));
+      largest_difference(harness_.logits_of(ids_, adapter.get()), harness_.logits_of(ids_));
   EXPECT_LT(difference, kFreshTolerance);
   std::cout << "[ measured ] " << GetParam() << ": " << difference << "\n";
 }
@@ -92,7 +93,7 @@ TEST_P(AdapterKindsTest, AFreshOneChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(Kinds, AdapterKindsTest, ::testing::ValuesIn(cases()),
                          ::testing::PrintToStringParamName());
 
-TEST(AdapterMergeTest, ABiasOfBNeedsABiasToGoTo) {
+TEST(AdapterMergeTest, MergingABiasOfBRequiresABiasInTheModel) {
   const ModelConfig config = small_config({});
   const TensorMap base = random_weights(config, 1);
   const AdapterSpec spec = spec_of(adapter_samples()[1].config, config);

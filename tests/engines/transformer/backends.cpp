@@ -8,7 +8,7 @@
 namespace tidemill::engines {
 namespace {
 
-// Operations with the workers they run on.
+// Operations and the workers that they run on.
 struct Device {
   Workers workers{2};
   std::unique_ptr<Ops> ops;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations that model tests run on, one after the other.
+// The backends that model tests run on.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace tidemill::engines {
 
-/// A backend to test, made afresh for each test.
+/// A backend under test. Each test creates a new instance.
 struct Backend {
   std::string name;
   std::shared_ptr<Ops> (*make)();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward passes against tests/golden/engine/forward: logits, hidden states, log-probabilities,
-// cached greedy decoding, the ragged batch, and bfloat16.
+// Compares forward passes with tests/golden/engine/forward: logits, hidden states,
+// log-probabilities, cached greedy decoding, the ragged batch, and bfloat16.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 #include "engines/formats/rope.hpp"
 #include "tests/engines/transformer/golden.hpp"
-#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/model_harness.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -59,13 +59,13 @@ protected:
     }
   }
 
-  [[nodiscard]] ModelBench bench(const std::string& config_file = "config.json",
-                                 const BenchOptions& options = {}) const {
+  [[nodiscard]] ModelHarness harness(const std::string& config_file = "config.json",
+                                     const HarnessOptions& options = {}) const {
     const ModelFiles model = golden_model(GetParam().model, config_file);
     return {GetParam().backend, model.config, model.tensors, options};
   }
 
-  // Says what was compared, so that an empty fixture cannot pass unseen.
+  // Reports what was compared, so that an empty fixture cannot pass unnoticed.
   static void report(const std::string& what, std::size_t count, std::size_t expected) {
     EXPECT_EQ(count, expected) << what;
     RecordProperty(what, static_cast<int>(count));
@@ -77,18 +77,19 @@ protected:
   std::vector<std::vector<std::int32_t>> prompts_;
 };
 
-// Log-probabilities of tokens 1, 2, ... of `ids`.
-std::vector<float> logprobs_of(ModelBench& bench, const std::vector<std::int32_t>& ids) {
-  const Rows hidden = bench.hidden(ids);
+// Returns the log-probabilities of tokens 1, 2, ... of `ids`.
+std::vector<float> logprobs_of(ModelHarness& harness, const std::vector<std::int32_t>& ids) {
+  const Rows hidden = harness.hidden(ids);
   std::vector<std::int32_t> targets(ids.begin() + 1, ids.end());
   targets.push_back(-1);
   std::vector<float> logprobs(ids.size());
-  bench.model.token_logprobs(*bench.weights, nullptr, hidden.view(), targets, {}, logprobs, {});
+  harness.model.token_logprobs(*harness.weights, nullptr, hidden.view(), targets, {}, logprobs, {});
   logprobs.pop_back();
   return logprobs;
 }
 
-// How many tokens an engine that stops emits, the end token included; null: all.
+// Returns how many tokens an engine that stops at an end token generates, including that token.
+// Null: it does not stop.
 json tokens_until_end(const json& ids, const std::vector<std::int32_t>& end_ids) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (std::ranges::find(end_ids, ids[i].get<std::int32_t>()) != end_ids.end()) {
@@ -102,11 +103,11 @@ TEST_P(ForwardGoldenTest, LogitsAndLogprobsInBothSpellings) {
   std::size_t checked = 0;
   for (const std::string& config_file :
        {std::string("config.json"), other_spelling(GetParam().model)}) {
-    ModelBench bench = this->bench(config_file);
+    ModelHarness harness = this->harness(config_file);
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
       SCOPED_TRACE(config_file + " prompt " + std::to_string(i));
       const json& prompt = golden_["prompts"][i];
-      const Difference logits = difference(bench.logits_of(prompts_[i]).values,
+      const Difference logits = difference(harness.logits_of(prompts_[i]).values,
                                            values_of(tensors_, "logits." + std::to_string(i)));
       EXPECT_LE(logits.max, kMaxDifference);
       EXPECT_LE(logits.rms, kRmsDifference);
@@ -121,7 +122,7 @@ TEST_P(ForwardGoldenTest, LogitsAndLogprobsInBothSpellings) {
       for (const json& logprob : prompt["continuation_logprobs"]) {
         expected.push_back(logprob.get<float>());
       }
-      EXPECT_LE(difference(logprobs_of(bench, ids), expected).max, kMaxDifference);
+      EXPECT_LE(difference(logprobs_of(harness, ids), expected).max, kMaxDifference);
       ++checked;
     }
   }
@@ -129,8 +130,8 @@ TEST_P(ForwardGoldenTest, LogitsAndLogprobsInBothSpellings) {
 }
 
 TEST_P(ForwardGoldenTest, InverseFrequenciesAndHiddenStates) {
-  ModelBench bench = this->bench();
-  const std::vector<float> frequencies = rope_frequencies(bench.config).inverse;
+  ModelHarness harness = this->harness();
+  const std::vector<float> frequencies = rope_frequencies(harness.config).inverse;
   const std::span<const float> expected = values_of(tensors_, "inv_freq");
   ASSERT_EQ(frequencies.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -139,7 +140,7 @@ TEST_P(ForwardGoldenTest, InverseFrequenciesAndHiddenStates) {
 
   const auto& ids = prompts_[golden_["hidden_states_prompt"].get<std::size_t>()];
   const auto length = static_cast<std::int64_t>(ids.size());
-  const auto pages = bench.pages_for(length);
+  const auto pages = harness.pages_for(length);
   std::size_t checked = 0;
   const auto compare = [&](std::int64_t layer, ConstMatrix hidden) {
     Rows rows;
@@ -151,40 +152,41 @@ TEST_P(ForwardGoldenTest, InverseFrequenciesAndHiddenStates) {
   };
   const auto observe = [&](std::int64_t layer, ConstMatrix hidden) {
     // The last golden state is after the final norm.
-    if (layer < bench.config.num_layers) {
+    if (layer < harness.config.num_layers) {
       compare(layer, hidden);
     }
   };
-  compare(bench.config.num_layers, bench.model.forward(*bench.weights, {ids, {{length, 0, pages}}},
-                                                       *bench.cache, {nullptr, observe}));
-  report("hidden states", checked, static_cast<std::size_t>(bench.config.num_layers) + 1);
+  compare(harness.config.num_layers,
+          harness.model.forward(*harness.weights, {ids, {{length, 0, pages}}}, *harness.cache,
+                                {nullptr, observe}));
+  report("hidden states", checked, static_cast<std::size_t>(harness.config.num_layers) + 1);
 }
 
 TEST_P(ForwardGoldenTest, RaggedBatchEqualsOneByOne) {
-  ModelBench bench = this->bench();
+  ModelHarness harness = this->harness();
   Batch batch;
   std::vector<std::vector<std::int32_t>> pages;
   for (const auto& ids : prompts_) {
-    pages.push_back(bench.pages_for(static_cast<std::int64_t>(ids.size())));
+    pages.push_back(harness.pages_for(static_cast<std::int64_t>(ids.size())));
     batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
   }
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
     batch.segments.push_back({static_cast<std::int64_t>(prompts_[i].size()), 0, pages[i]});
   }
   Rows together;
-  together.append(bench.model.forward(*bench.weights, batch, *bench.cache));
-  const Rows logits = bench.logits(together.view());
+  together.append(harness.model.forward(*harness.weights, batch, *harness.cache));
+  const Rows logits = harness.logits(together.view());
   Rows one_by_one;
   for (const auto& ids : prompts_) {
-    one_by_one.append(bench.logits_of(ids).view());
+    one_by_one.append(harness.logits_of(ids).view());
   }
   EXPECT_TRUE(logits == one_by_one);
   report("prompts in one batch", batch.segments.size(), kPrompts);
 }
 
-// Prefill of all prompts in chunks, then decoding of all in one batch, one token a step.
+// Prefills all prompts in chunks, then decodes all of them in one batch, one token per step.
 TEST_P(ForwardGoldenTest, GreedyDecodingFromTheCache) {
-  ModelBench bench = this->bench();
+  ModelHarness harness = this->harness();
   std::size_t compared = 0;
   std::size_t flipped = 0;
   constexpr std::int64_t kNewTokens = 32;
@@ -192,14 +194,14 @@ TEST_P(ForwardGoldenTest, GreedyDecodingFromTheCache) {
   std::vector<Rows> last(prompts_.size());
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
     const auto length = static_cast<std::int64_t>(prompts_[i].size());
-    pages.push_back(bench.pages_for(length + kNewTokens));
+    pages.push_back(harness.pages_for(length + kNewTokens));
     for (std::int64_t done = 0; done < length; done += 10) {
       const std::int64_t count = std::min<std::int64_t>(10, length - done);
       const ConstMatrix hidden =
-          bench.model.forward(*bench.weights,
-                              {{prompts_[i].begin() + done, prompts_[i].begin() + done + count},
-                               {{count, done, pages[i]}}},
-                              *bench.cache);
+          harness.model.forward(*harness.weights,
+                                {{prompts_[i].begin() + done, prompts_[i].begin() + done + count},
+                                 {{count, done, pages[i]}}},
+                                *harness.cache);
       last[i] = {};
       last[i].append(hidden.slice_rows(count - 1, 1));
     }
@@ -209,7 +211,7 @@ TEST_P(ForwardGoldenTest, GreedyDecodingFromTheCache) {
     Batch batch;
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
       const json& greedy = golden_["prompts"][i]["greedy"];
-      const Rows logits = bench.logits(last[i].view());
+      const Rows logits = harness.logits(last[i].view());
       const auto best = static_cast<std::int32_t>(std::ranges::max_element(logits.values) -
                                                   logits.values.begin());
       const auto expected = greedy["ids"][step].get<std::int32_t>();
@@ -221,43 +223,43 @@ TEST_P(ForwardGoldenTest, GreedyDecodingFromTheCache) {
       }
       if (following[i]) {
         std::vector<float> logprob(1);
-        bench.ops->log_softmax_gather(logits.view(), {&expected, 1}, 1.0F, logprob, {});
+        harness.ops->log_softmax_gather(logits.view(), {&expected, 1}, 1.0F, logprob, {});
         EXPECT_NEAR(double{logprob[0]}, greedy["logprobs"][step].get<double>(), kMaxDifference);
         ++compared;
       }
       batch.ids.push_back(best);
       batch.segments.push_back({1, static_cast<std::int64_t>(prompts_[i].size() + step), pages[i]});
     }
-    const ConstMatrix hidden = bench.model.forward(*bench.weights, batch, *bench.cache);
+    const ConstMatrix hidden = harness.model.forward(*harness.weights, batch, *harness.cache);
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
       last[i] = {};
       last[i].append(hidden.slice_rows(static_cast<std::int64_t>(i), 1));
     }
   }
   for (const json& prompt : golden_["prompts"]) {
-    EXPECT_EQ(tokens_until_end(prompt["greedy"]["ids"], bench.config.eos_token_ids),
+    EXPECT_EQ(tokens_until_end(prompt["greedy"]["ids"], harness.config.eos_token_ids),
               prompt["greedy"]["eos_stop_after"]);
   }
-  EXPECT_EQ(flipped, 0U) << "a step within the margin went the other way: allowed, but watch it";
+  EXPECT_EQ(flipped, 0U) << "a step within the margin chose the other token; check the margin";
   report("greedy tokens", compared, kPrompts * kNewTokens);
 }
 
 TEST_P(ForwardGoldenTest, CachedDecodingMatchesTheGoldenLogits) {
-  ModelBench bench = this->bench();
+  ModelHarness harness = this->harness();
   std::size_t rows = 0;
   DifferenceSum sum;
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
     const auto& ids = prompts_[i];
-    const auto pages = bench.pages_for(static_cast<std::int64_t>(ids.size()));
-    const std::int64_t cols = bench.config.vocab_size;
+    const auto pages = harness.pages_for(static_cast<std::int64_t>(ids.size()));
+    const std::int64_t cols = harness.config.vocab_size;
     const auto expected = values_of(tensors_, "logits." + std::to_string(i));
     for (std::size_t t = 0; t < ids.size(); ++t, ++rows) {
-      const ConstMatrix hidden = bench.model.forward(
-          *bench.weights, {{ids[t]}, {{1, static_cast<std::int64_t>(t), pages}}}, *bench.cache);
-      sum.add(bench.logits(hidden).values,
+      const ConstMatrix hidden = harness.model.forward(
+          *harness.weights, {{ids[t]}, {{1, static_cast<std::int64_t>(t), pages}}}, *harness.cache);
+      sum.add(harness.logits(hidden).values,
               expected.subspan(t * static_cast<std::size_t>(cols), static_cast<std::size_t>(cols)));
     }
-    bench.cache->release(pages);
+    harness.cache->release(pages);
   }
   EXPECT_LE(sum.result().max, kMaxDifference);
   EXPECT_LE(sum.result().rms, kRmsDifference);
@@ -265,12 +267,12 @@ TEST_P(ForwardGoldenTest, CachedDecodingMatchesTheGoldenLogits) {
 }
 
 TEST_P(ForwardGoldenTest, Bfloat16StaysWithinTwiceTheReferencesError) {
-  ModelBench bench =
-      this->bench("config.json", {{DType::kBF16, WeightUse::kForward}, DType::kBF16, 4096});
+  ModelHarness harness =
+      this->harness("config.json", {{DType::kBF16, WeightUse::kForward}, DType::kBF16, 4096});
   DifferenceSum sum;
   std::size_t checked = 0;
   for (std::size_t i = 0; i < prompts_.size(); ++i, ++checked) {
-    sum.add(bench.logits_of(prompts_[i]).values,
+    sum.add(harness.logits_of(prompts_[i]).values,
             values_of(tensors_, "logits." + std::to_string(i)));
   }
   const double reference = golden_["stats"]["hf_bfloat16_vs_golden_rms"].get<double>();
@@ -286,7 +288,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ForwardGoldenTest, ::testing::ValuesIn(cases())
                            return name;
                          });
 
-TEST(ForwardGoldenFilesTest, NoModelIsLeftOut) {
+TEST(ForwardGoldenFilesTest, EveryModelIsTested) {
   std::vector<std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator(golden_path("models"))) {
     found.push_back(entry.path().filename().string());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The golden models as GGUF files of every type: the same logits, bit for bit, as the same tensors
-// in safetensors; of blocks, as what they widen to.
+// Tests the golden models as GGUF files of every type. Their logits must have the bits of the same
+// tensors in safetensors. Blocks are compared with the floats that they widen to.
 #include <algorithm>
 #include <fstream>
 #include <iostream>
@@ -10,7 +10,7 @@
 #include "base/block_int8.hpp"
 #include "base/float_tensor.hpp"
 #include "tests/engines/transformer/golden.hpp"
-#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/model_harness.hpp"
 #include "tests/support/gguf_model_writer.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -36,7 +36,8 @@ std::vector<Case> cases() {
   return all;
 }
 
-// Returns `tensors` in `dtype`; as blocks only matrices whose rows can be cut into them.
+// Returns `tensors` in `dtype`. For a block type, only matrices whose rows can be cut into blocks
+// are converted.
 TensorMap in_type(const TensorMap& tensors, DType dtype, int& num_blocked) {
   if (dtype != DType::kBlockI8) {
     return to_float_type(tensors, dtype);
@@ -55,18 +56,19 @@ TensorMap in_type(const TensorMap& tensors, DType dtype, int& num_blocked) {
 
 class GgufGoldenTest : public ::testing::TestWithParam<Case> {
 protected:
-  // Logits of the last prompt but one, from the weights of `path`.
+  // Returns the logits of the second-to-last prompt for `model`.
   std::vector<float> logits_of(const ModelFiles& model, DType compute) {
     const nlohmann::json golden = golden_json("forward/" + GetParam().model + ".json");
     const auto ids = golden["prompts"][5]["ids"].get<std::vector<std::int32_t>>();
-    BenchOptions options;
+    HarnessOptions options;
     options.weights.compute = compute;
     options.kv = compute;
-    ModelBench bench(GetParam().backend, model.config, model.tensors, options);
-    return bench.logits_of(ids).values;
+    ModelHarness harness(GetParam().backend, model.config, model.tensors, options);
+    return harness.logits_of(ids).values;
   }
 
-  // The model as a GGUF file with a config.json beside it, since not every scaling has keys.
+  // Returns the model from a GGUF file with a config.json next to it, since GGUF has no keys for
+  // some kinds of rope scaling.
   ModelFiles from_gguf(const ModelFiles& model, const TensorMap& tensors) {
     const std::filesystem::path folder = directory_.path() / "gguf";
     std::filesystem::create_directories(folder);
@@ -78,7 +80,7 @@ protected:
     return std::move(opened).value();
   }
 
-  // The model in safetensors, which has no blocks.
+  // Returns the model from safetensors, which has no block types.
   ModelFiles from_safetensors(const ModelFiles& model, const TensorMap& tensors) {
     const std::filesystem::path folder = directory_.path() / "safetensors";
     EXPECT_TRUE(

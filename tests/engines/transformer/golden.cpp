@@ -52,7 +52,7 @@ void DifferenceSum::add(std::span<const float> actual, std::span<const float> ex
 
 void DifferenceSum::add(double actual, double expected) {
   const double d = std::abs(actual - expected);
-  max_ = d <= max_ ? max_ : d;  // a NaN sticks
+  max_ = d <= max_ ? max_ : d;  // once NaN, stays NaN
   square_ += d * d;
   ++count_;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Golden models and values under tests/golden/engine, and how far results are from them.
+// Golden models and values under tests/golden/engine, and comparisons with them.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,31 +14,31 @@ namespace tidemill::engines {
 
 /// Returns the path of `name` under tests/golden/engine.
 [[nodiscard]] std::string golden_path(const std::string& name);
-/// Reads a JSON file under tests/golden/engine; a failure fails the test program.
+/// Reads a JSON file under tests/golden/engine. A failure ends the test program.
 [[nodiscard]] nlohmann::json golden_json(const std::string& name);
 /// Reads a tensor file under tests/golden/engine.
 [[nodiscard]] TensorMap golden_tensors(const std::string& name);
 
-/// The seven models.
+/// The names of the seven golden models.
 inline const std::vector<std::string> kGoldenModels = {
     "llama-bf16-sharded", "llama-linear", "llama-tiny", "qwen2-sliding",
     "qwen2-tiny",         "qwen2-yarn",   "qwen3-tiny"};
 
-/// Loads a model; `config_file` chooses the spelling of its configuration.
+/// Loads a model. `config_file` selects one of the spellings of its configuration.
 [[nodiscard]] ModelFiles golden_model(const std::string& name,
                                       const std::string& config_file = "config.json");
 
 /// Returns the values of an F32 tensor.
 [[nodiscard]] std::span<const float> values_of(const TensorMap& tensors, const std::string& name);
 
-/// How far `actual` is from `expected`.
+/// The difference between actual and expected values.
 struct Difference {
   double max = 0.0;
   double rms = 0.0;
 };
 [[nodiscard]] Difference difference(std::span<const float> actual, std::span<const float> expected);
 
-/// The same over several spans.
+/// Accumulates differences over several spans.
 class DifferenceSum {
 public:
   void add(std::span<const float> actual, std::span<const float> expected);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients against numerical derivatives on random models with every feature on, and their bits
-// for every cut of a batch.
+// Compares gradients with numerical derivatives on random models with all features, and their bits
+// for different divisions of a batch.
 #include <cmath>
 #include <cstdint>
 #include <iostream>
@@ -11,7 +11,7 @@
 
 #include "base/float_tensor.hpp"
 #include "engines/transformer/gradients.hpp"
-#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/model_harness.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
@@ -19,7 +19,7 @@ namespace {
 
 constexpr HeadOptions kHead{0.8F, 5};
 
-// Moves the tensor `name` by `step` along `direction`.
+// Returns `tensors` with the tensor `name` moved by `step` along `direction`.
 TensorMap moved(const TensorMap& tensors, const std::string& name, std::span<const float> direction,
                 double step) {
   TensorMap result = tensors;
@@ -33,8 +33,8 @@ TensorMap moved(const TensorMap& tensors, const std::string& name, std::span<con
   return result;
 }
 
-// Compares |gradient|, the slope along the gradient's own direction, with a central difference for
-// every tensor. `objective_at` evaluates the objective at given tensors.
+// Compares |gradient|, the slope in the direction of the gradient, with a central difference for
+// every tensor. `objective_at` evaluates the objective at the given tensors.
 template <class Objective>
 void expect_slopes(const TensorMap& tensors, const ParameterSet& gradients,
                    const Objective& objective_at) {
@@ -46,7 +46,8 @@ void expect_slopes(const TensorMap& tensors, const ParameterSet& gradients,
     }
     const double norm = std::sqrt(square);
     ASSERT_GT(norm, 1e-3) << entry.name << " has no gradient";
-    // Small against the weights, large against the rounding of an objective of about 50.
+    // Small compared with the weights, and large compared with the rounding of an objective of
+    // about 50.
     const double step = 2e-3 / norm;
     const double up = objective_at(moved(tensors, entry.name, gradient, step));
     const double down = objective_at(moved(tensors, entry.name, gradient, -step));
@@ -59,36 +60,36 @@ class GradientTest : public ::testing::TestWithParam<FeatureCase> {};
 TEST_P(GradientTest, OfAllParametersMatchesNumericalSlopes) {
   const ModelConfig config = small_config(GetParam().features);
   const TensorMap tensors = random_weights(config, 11);
-  ModelBench bench(backends()[0], config, tensors);
+  ModelHarness harness(backends()[0], config, tensors);
   const auto sequences = random_sequences(config, {9, 1, 14}, 12);
   Gradients gradients = Gradients::for_model(config);
-  bench.train(sequences, nullptr, kHead, &gradients);
+  harness.train(sequences, nullptr, kHead, &gradients);
   expect_slopes(tensors, gradients.collect(), [&](const TensorMap& at) {
-    bench.load(at);
-    return objective(sequences, bench.train(sequences, nullptr, kHead, nullptr));
+    harness.load(at);
+    return objective(sequences, harness.train(sequences, nullptr, kHead, nullptr));
   });
 }
 
 TEST_P(GradientTest, OfAnAdapterMatchesNumericalSlopes) {
   const ModelConfig config = small_config(GetParam().features);
-  ModelBench bench(backends()[0], config, random_weights(config, 21));
+  ModelHarness harness(backends()[0], config, random_weights(config, 21));
   const auto sequences = random_sequences(config, {9, 1, 14}, 22);
   for (const std::int64_t first_layer : {0, 2}) {
     const AdapterSpec spec = lora_on_all(config, first_layer);
     const TensorMap tensors = random_lora(spec, 23);
     Gradients gradients = Gradients::for_adapter(config, spec);
     EXPECT_EQ(gradients.first_layer(), first_layer);
-    const auto adapter = bench.adapter(spec, tensors);
-    bench.train(sequences, adapter.get(), kHead, &gradients);
+    const auto adapter = harness.adapter(spec, tensors);
+    harness.train(sequences, adapter.get(), kHead, &gradients);
     expect_slopes(tensors, gradients.collect(), [&](const TensorMap& at) {
-      const auto there = bench.adapter(spec, at);
-      return objective(sequences, bench.train(sequences, there.get(), kHead, nullptr));
+      const auto moved_adapter = harness.adapter(spec, at);
+      return objective(sequences, harness.train(sequences, moved_adapter.get(), kHead, nullptr));
     });
   }
 }
 
-// DoRA's norms are constants to its gradients, so the slopes are taken with norms held: where A or
-// B move, m moves with the norm.
+// DoRA's gradients treat its norms as constants, so slopes are computed with fixed norms: if A or B
+// changes, m changes in proportion to the norm.
 TensorMap with_held_norms(const AdapterSpec& spec, const TensorMap& at, const TensorMap& origin,
                           const ModelConfig& config, const TensorMap& base) {
   TensorMap held = at;
@@ -110,10 +111,10 @@ TensorMap with_held_norms(const AdapterSpec& spec, const TensorMap& at, const Te
   return held;
 }
 
-TEST_P(GradientTest, OfEveryPieceOfAnAdapterMatchesNumericalSlopes) {
+TEST_P(GradientTest, OfEveryTensorOfAnAdapterMatchesNumericalSlopes) {
   const ModelConfig config = small_config(GetParam().features);
   const TensorMap base = random_weights(config, 41);
-  ModelBench bench(backends()[0], config, base);
+  ModelHarness harness(backends()[0], config, base);
   const auto sequences = random_sequences(config, {9, 1, 14}, 42);
   std::size_t pieces = 0;
   for (const AdapterSample& sample : adapter_samples()) {
@@ -121,18 +122,19 @@ TEST_P(GradientTest, OfEveryPieceOfAnAdapterMatchesNumericalSlopes) {
     const AdapterSpec spec = spec_of(sample.config, config);
     const TensorMap tensors = random_adapter(spec, config, base, 43);
     Gradients gradients = Gradients::for_adapter(config, spec);
-    const auto adapter = bench.adapter(spec, tensors);
+    const auto adapter = harness.adapter(spec, tensors);
     EXPECT_EQ(gradients.first_layer(), adapter->first_layer());
-    bench.train(sequences, adapter.get(), kHead, &gradients);
+    harness.train(sequences, adapter.get(), kHead, &gradients);
     ASSERT_EQ(gradients.collect().entries().size(), tensors.size());
     pieces += tensors.size();
     expect_slopes(tensors, gradients.collect(), [&](const TensorMap& at) {
-      const auto there = bench.adapter(spec, with_held_norms(spec, at, tensors, config, base));
-      return objective(sequences, bench.train(sequences, there.get(), kHead, nullptr));
+      const auto moved_adapter =
+          harness.adapter(spec, with_held_norms(spec, at, tensors, config, base));
+      return objective(sequences, harness.train(sequences, moved_adapter.get(), kHead, nullptr));
     });
   }
   EXPECT_GT(pieces, 150U);
-  std::cout << "[ checked  ] " << GetParam() << ": " << pieces << " pieces\n";
+  std::cout << "[ checked  ] " << GetParam() << ": " << pieces << " tensors\n";
 }
 
 INSTANTIATE_TEST_SUITE_P(Features, GradientTest, ::testing::ValuesIn(feature_cases()),
@@ -144,12 +146,12 @@ TEST_P(GradientBitsTest, AreTheSameForEveryCutBetweenSequences) {
   RandomStream random(31);
   for (const FeatureCase& c : feature_cases()) {
     const ModelConfig config = small_config(c.features);
-    ModelBench bench(GetParam(), config, random_weights(config, 32));
+    ModelHarness harness(GetParam(), config, random_weights(config, 32));
     const AdapterSpec spec = lora_on_all(config, 1);
-    const auto adapter = bench.adapter(spec, random_lora(spec, 33));
+    const auto adapter = harness.adapter(spec, random_lora(spec, 33));
     const auto sequences = random_sequences(config, {9, 1, 30, 2, 17, 5}, 34);
     for (const Adapter* trained : {static_cast<const Adapter*>(nullptr), adapter.get()}) {
-      const auto whole = gradient_values(bench, sequences, {6}, trained, 64);
+      const auto whole = gradient_values(harness, sequences, {6}, trained, 64);
       for (int trial = 0; trial < 6; ++trial) {
         std::vector<std::size_t> cuts;
         for (std::size_t end = 1; end < 6; ++end) {
@@ -159,7 +161,7 @@ TEST_P(GradientBitsTest, AreTheSameForEveryCutBetweenSequences) {
         }
         cuts.push_back(6);
         const auto chunk_rows = static_cast<std::int64_t>(1 + random.below(40));
-        ASSERT_EQ(gradient_values(bench, sequences, cuts, trained, chunk_rows), whole)
+        ASSERT_EQ(gradient_values(harness, sequences, cuts, trained, chunk_rows), whole)
             << c.name << " in " << cuts.size() << " parts, chunks of " << chunk_rows;
       }
     }
@@ -169,73 +171,73 @@ TEST_P(GradientBitsTest, AreTheSameForEveryCutBetweenSequences) {
 TEST_P(GradientBitsTest, OfEveryKindOfAdapterAreTheSameForEveryCut) {
   const ModelConfig config = small_config({true, true, true, true, true});
   const TensorMap base = random_weights(config, 61);
-  ModelBench bench(GetParam(), config, base);
+  ModelHarness harness(GetParam(), config, base);
   const auto sequences = random_sequences(config, {9, 1, 30, 2, 17, 5}, 62);
   for (const AdapterSample& sample : adapter_samples()) {
     const AdapterSpec spec = spec_of(sample.config, config);
-    const auto adapter = bench.adapter(spec, random_adapter(spec, config, base, 63));
-    const auto whole = gradient_values(bench, sequences, {6}, adapter.get(), 64);
+    const auto adapter = harness.adapter(spec, random_adapter(spec, config, base, 63));
+    const auto whole = gradient_values(harness, sequences, {6}, adapter.get(), 64);
     for (const std::vector<std::size_t>& cuts :
          {std::vector<std::size_t>{1, 2, 3, 4, 5, 6}, {2, 3, 6}, {5, 6}}) {
-      EXPECT_EQ(gradient_values(bench, sequences, cuts, adapter.get(), 7), whole) << sample.name;
+      EXPECT_EQ(gradient_values(harness, sequences, cuts, adapter.get(), 7), whole) << sample.name;
     }
   }
 }
 
-TEST_P(GradientBitsTest, AreTheSameBesideInferenceRows) {
+TEST_P(GradientBitsTest, AreTheSameWithInferenceRowsInTheBatch) {
   RandomStream random(51);
   for (const FeatureCase& c : feature_cases()) {
     const ModelConfig config = small_config(c.features);
-    ModelBench bench(GetParam(), config, random_weights(config, 52));
+    ModelHarness harness(GetParam(), config, random_weights(config, 52));
     const AdapterSpec spec = lora_on_all(config, 0);
-    const auto adapter = bench.adapter(spec, random_lora(spec, 53));
+    const auto adapter = harness.adapter(spec, random_lora(spec, 53));
     const auto sequences = random_sequences(config, {9, 20, 5}, 54);
     for (const Adapter* trained : {static_cast<const Adapter*>(nullptr), adapter.get()}) {
-      bench.passengers.clear();
-      const auto alone = gradient_values(bench, sequences, {3}, trained, 64);
-      bench.passengers = {random_ids(config, 1, random), random_ids(config, 33, random)};
-      EXPECT_EQ(gradient_values(bench, sequences, {1, 3}, trained, 64), alone) << c.name;
+      harness.inference_sequences.clear();
+      const auto alone = gradient_values(harness, sequences, {3}, trained, 64);
+      harness.inference_sequences = {random_ids(config, 1, random), random_ids(config, 33, random)};
+      EXPECT_EQ(gradient_values(harness, sequences, {1, 3}, trained, 64), alone) << c.name;
     }
   }
 }
 
-// Gradients under each policy, of all parameters and of an adapter of each kind.
-TEST_P(GradientBitsTest, AreTheSameForEveryRecomputation) {
+// Compares gradients under each policy, of all parameters and of an adapter of each kind.
+TEST_P(GradientBitsTest, AreTheSameForEveryRecomputePolicy) {
   for (const FeatureCase& c : feature_cases()) {
     const ModelConfig config = small_config(c.features);
     const TensorMap base = random_weights(config, 71);
-    ModelBench bench(GetParam(), config, base);
+    ModelHarness harness(GetParam(), config, base);
     const auto sequences = random_sequences(config, {9, 1, 30, 17}, 72);
     std::vector<std::shared_ptr<const Adapter>> trained{nullptr};
     for (const AdapterSample& sample : adapter_samples()) {
       const AdapterSpec spec = spec_of(sample.config, config);
-      trained.push_back(bench.adapter(spec, random_adapter(spec, config, base, 73)));
+      trained.push_back(harness.adapter(spec, random_adapter(spec, config, base, 73)));
     }
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const auto& adapter : trained) {
-        bench.keep = {Recompute::kNone, dtype};
-        const auto kept = gradient_values(bench, sequences, {4}, adapter.get(), 64);
+        harness.keep = {Recompute::kNone, dtype};
+        const auto kept = gradient_values(harness, sequences, {4}, adapter.get(), 64);
         for (const Recompute recompute : {Recompute::kCheap, Recompute::kLayer}) {
-          bench.keep.recompute = recompute;
+          harness.keep.recompute = recompute;
           RandomStream random(74);
-          bench.passengers = {random_ids(config, 5, random)};
-          ASSERT_EQ(gradient_values(bench, sequences, {1, 4}, adapter.get(), 64), kept)
+          harness.inference_sequences = {random_ids(config, 5, random)};
+          ASSERT_EQ(gradient_values(harness, sequences, {1, 4}, adapter.get(), 64), kept)
               << c.name << " " << recompute_name(recompute) << " " << dtype_name(dtype);
-          bench.passengers.clear();
+          harness.inference_sequences.clear();
         }
       }
     }
   }
 }
 
-// Rounding what is kept moves gradients by about its own size, and no further.
+// Rounding kept activations changes gradients by about the relative size of the rounding.
 TEST_P(GradientBitsTest, OfRoundedActivationsAreClose) {
   const ModelConfig config = small_config({true, true, true, true, true});
-  ModelBench bench(GetParam(), config, random_weights(config, 81));
+  ModelHarness harness(GetParam(), config, random_weights(config, 81));
   const auto sequences = random_sequences(config, {9, 1, 30, 17}, 82);
-  const auto exact = gradient_values(bench, sequences, {4}, nullptr, 64);
-  bench.keep.dtype = DType::kBF16;
-  const auto rounded = gradient_values(bench, sequences, {4}, nullptr, 64);
+  const auto exact = gradient_values(harness, sequences, {4}, nullptr, 64);
+  harness.keep.dtype = DType::kBF16;
+  const auto rounded = gradient_values(harness, sequences, {4}, nullptr, 64);
   double difference = 0.0;
   double size = 0.0;
   for (std::size_t i = 0; i < exact.size(); ++i) {
@@ -247,7 +249,7 @@ TEST_P(GradientBitsTest, OfRoundedActivationsAreClose) {
   EXPECT_LT(relative, 1.0 / 256.0);
 }
 
-TEST(GradientsTest, OfAnAdapterHoldNothingElse) {
+TEST(GradientsTest, OfAnAdapterHoldNoOtherTensors) {
   const ModelConfig config = small_config({});
   const AdapterSpec spec = lora_on_all(config, 1);
   std::int64_t floats = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page pool: limits, owners, and what is refused.
+// Tests the key/value cache: limits, owners of pages, and rejected options.
 #include "engines/transformer/kv_cache.hpp"
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace {
 
 class KvCacheTest : public ::testing::Test {
 protected:
-  // A cache of `pages` pages, and a few bytes that do not make another.
+  // Returns a cache with `pages` pages. Its limit has a few more bytes, not enough for another
+  // page.
   [[nodiscard]] std::unique_ptr<KvCache> cache_of(std::int64_t pages) const {
     KvCacheOptions options;
     options.byte_limit = pages * page_bytes() + 5;
@@ -31,7 +32,7 @@ protected:
   ModelConfig config_ = small_config({});
 };
 
-TEST_F(KvCacheTest, HoldsAsManyPagesAsFitTheLimit) {
+TEST_F(KvCacheTest, HasAsManyPagesAsFitInTheLimit) {
   const auto cache = cache_of(4);
   EXPECT_EQ(cache->num_pages(), 4);
   EXPECT_EQ(cache->size_bytes(), 4 * page_bytes());
@@ -40,7 +41,7 @@ TEST_F(KvCacheTest, HoldsAsManyPagesAsFitTheLimit) {
   EXPECT_EQ(cache->pages_for(17), 2);
 }
 
-TEST_F(KvCacheTest, RefusesALimitBelowOnePage) {
+TEST_F(KvCacheTest, RejectsALimitBelowOnePage) {
   KvCacheOptions options;
   options.byte_limit = page_bytes() - 1;
   const auto cache = KvCache::create(config_, options, *ops_);

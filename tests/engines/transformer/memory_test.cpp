@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memory plans rest on: the stated sizes are the sizes taken.
+// Tests that the sizes that memory estimates use are the sizes actually allocated.
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/model_harness.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
@@ -22,7 +22,7 @@ TestSequence sequence_of(const ModelConfig& config) {
   return sequence;
 }
 
-TEST(MemoryTest, ActivationsTakeWhatTheyState) {
+TEST(MemoryTest, ActivationsHaveTheEstimatedSize) {
   for (const bool qk_norm : {false, true}) {
     const ModelConfig config = small_config({false, false, qk_norm, false, false});
     const AdapterSpec spec = lora_on_all(config, 0);
@@ -30,22 +30,22 @@ TEST(MemoryTest, ActivationsTakeWhatTheyState) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         const KeepOptions keep{recompute, dtype};
         for (const bool adapted : {false, true}) {
-          ModelBench bench(backends()[0], config, random_weights(config, 1));
-          const auto adapter = adapted ? bench.adapter(spec, random_lora(spec, 3)) : nullptr;
-          const auto pages = bench.pages_for(kTokens);
+          ModelHarness harness(backends()[0], config, random_weights(config, 1));
+          const auto adapter = adapted ? harness.adapter(spec, random_lora(spec, 3)) : nullptr;
+          const auto pages = harness.pages_for(kTokens);
           Gradients gradients =
               adapted ? Gradients::for_adapter(config, spec) : Gradients::for_model(config);
           Activations activations(config, 0, keep);
           const Batch batch{sequence_of(config).ids,
                             {{kTokens, 0, pages, adapter.get(), SegmentMode::kTraining}}};
           const ConstMatrix hidden =
-              bench.model.forward(*bench.weights, batch, *bench.cache, {&activations, {}});
+              harness.model.forward(*harness.weights, batch, *harness.cache, {&activations, {}});
           const std::int64_t after_forward = activations.size_bytes();
           OwnedMatrix dhidden;
           dhidden.reshape(hidden.rows, hidden.cols);
           std::ranges::fill(dhidden.elements(), 1.0F);
-          bench.model.backward(*bench.weights, batch, *bench.cache, activations, dhidden.view(),
-                               gradients);
+          harness.model.backward(*harness.weights, batch, *harness.cache, activations,
+                                 dhidden.view(), gradients);
           const std::int64_t stated =
               kTokens * Activations::bytes_per_row(config, 0, keep, adapted ? spec : AdapterSpec());
           EXPECT_EQ(activations.size_bytes(), stated)
@@ -59,52 +59,53 @@ TEST(MemoryTest, ActivationsTakeWhatTheyState) {
 
 TEST(MemoryTest, ActivationsOfUpperLayersTakeLess) {
   const ModelConfig config = small_config({});
-  ModelBench bench(backends()[0], config, random_weights(config, 1));
-  const auto pages = bench.pages_for(kTokens);
+  ModelHarness harness(backends()[0], config, random_weights(config, 1));
+  const auto pages = harness.pages_for(kTokens);
   Activations activations(config, 2);
   const Batch batch{sequence_of(config).ids,
                     {{kTokens, 0, pages, nullptr, SegmentMode::kTraining}}};
-  static_cast<void>(bench.model.forward(*bench.weights, batch, *bench.cache, {&activations, {}}));
+  static_cast<void>(
+      harness.model.forward(*harness.weights, batch, *harness.cache, {&activations, {}}));
   EXPECT_EQ(activations.size_bytes(), kTokens * Activations::bytes_per_row(config, 2));
   EXPECT_LT(Activations::bytes_per_row(config, 2), Activations::bytes_per_row(config, 0));
 }
 
-TEST(MemoryTest, WorkspaceOfTrainingTakesWhatItStates) {
+TEST(MemoryTest, WorkspaceOfTrainingHasTheEstimatedSize) {
   for (const bool qk_norm : {false, true}) {
     const ModelConfig config = small_config({false, false, qk_norm, false, false});
     for (const Recompute recompute : {Recompute::kNone, Recompute::kLayer}) {
-      ModelBench bench(backends()[0], config, random_weights(config, 1));
-      bench.keep = {recompute, DType::kBF16};
+      ModelHarness harness(backends()[0], config, random_weights(config, 1));
+      harness.keep = {recompute, DType::kBF16};
       Gradients gradients = Gradients::for_model(config);
-      bench.train({sequence_of(config)}, nullptr, {1.0F, 8}, &gradients);
+      harness.train({sequence_of(config)}, nullptr, {1.0F, 8}, &gradients);
       EXPECT_EQ(Transformer::head_bytes(config, kTokens, 8), 0);
       const WorkspaceRowBytes per_row =
           Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
-      EXPECT_EQ(bench.model.workspace_bytes(),
+      EXPECT_EQ(harness.model.workspace_bytes(),
                 kTokens * (per_row.batch + per_row.group + per_row.sequence));
     }
   }
 }
 
-TEST(MemoryTest, LogitsThatDoNotFitTheWorkspaceTakeWhatIsStated) {
+TEST(MemoryTest, LogitsThatDoNotFitTheWorkspaceHaveTheEstimatedSize) {
   ModelConfig config = small_config({});
   config.vocab_size = 4 * config.intermediate_size;
   const WorkspaceRowBytes per_row =
       Transformer::workspace_bytes_per_row(config, WeightUse::kForwardAndBackward);
   for (const auto& [chunk_rows, own_rows] :
        {std::pair<std::int64_t, std::int64_t>{22, 0}, {kTokens - 1, kTokens - 1}}) {
-    ModelBench bench(backends()[0], config, random_weights(config, 1));
+    ModelHarness harness(backends()[0], config, random_weights(config, 1));
     Gradients gradients = Gradients::for_model(config);
-    bench.train({sequence_of(config)}, nullptr, {1.0F, chunk_rows}, &gradients);
+    harness.train({sequence_of(config)}, nullptr, {1.0F, chunk_rows}, &gradients);
     // All rows but the first have a target.
     const std::int64_t head = 4 * own_rows * config.vocab_size;
     EXPECT_EQ(Transformer::head_bytes(config, kTokens, chunk_rows), head);
-    EXPECT_EQ(bench.model.workspace_bytes(),
+    EXPECT_EQ(harness.model.workspace_bytes(),
               head + kTokens * (per_row.batch + per_row.group + per_row.sequence));
   }
 }
 
-TEST(MemoryTest, WorkspaceOfTrainingInWindowsTakesWhatItStates) {
+TEST(MemoryTest, WorkspaceOfTrainingInWindowsHasTheEstimatedSize) {
   const ModelFeatures with_norms{.qk_norm = true};
   for (const ModelFeatures& features : {ModelFeatures{}, with_norms}) {
     const ModelConfig config = small_config(features);
@@ -113,12 +114,12 @@ TEST(MemoryTest, WorkspaceOfTrainingInWindowsTakesWhatItStates) {
     for (const Recompute recompute : kRecomputes) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         const auto workspace = [&](std::int64_t window_tokens) {
-          ModelBench bench(backends()[0], config, random_weights(config, 1));
-          bench.keep = {recompute, dtype};
-          bench.backward.window_tokens = window_tokens;
+          ModelHarness harness(backends()[0], config, random_weights(config, 1));
+          harness.keep = {recompute, dtype};
+          harness.backward.window_tokens = window_tokens;
           Gradients gradients = Gradients::for_model(config);
-          bench.train(random_sequences(config, {9, 30, 2, 3}, 2), nullptr, {1.0F, 8}, &gradients);
-          return bench.model.workspace_bytes();
+          harness.train(random_sequences(config, {9, 30, 2, 3}, 2), nullptr, {1.0F, 8}, &gradients);
+          return harness.model.workspace_bytes();
         };
         const std::int64_t batch = 44 * per_row.batch;
         EXPECT_EQ(workspace(0), batch + 44 * (per_row.group + per_row.sequence));
@@ -132,10 +133,10 @@ TEST(MemoryTest, WorkspaceOfTrainingInWindowsTakesWhatItStates) {
 
 TEST(MemoryTest, InferenceTakesLessWorkspaceThanTraining) {
   const ModelConfig config = small_config({});
-  ModelBench bench(backends()[0], config, random_weights(config, 1));
+  ModelHarness harness(backends()[0], config, random_weights(config, 1));
   RandomStream random(3);
-  static_cast<void>(bench.hidden(random_ids(config, kTokens, random)));
-  EXPECT_EQ(bench.model.workspace_bytes(),
+  static_cast<void>(harness.hidden(random_ids(config, kTokens, random)));
+  EXPECT_EQ(harness.model.workspace_bytes(),
             kTokens * Transformer::workspace_bytes_per_row(config, WeightUse::kForward).batch);
 }
 

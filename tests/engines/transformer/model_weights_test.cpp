@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading of weights, adapters and parameter sets: names, shapes, and what is refused.
+// Tests loading of weights, adapters and parameter sets: names, shapes, and rejected inputs.
 #include "engines/transformer/model_weights.hpp"
 
 #include <algorithm>
@@ -38,14 +38,14 @@ protected:
       ModelWeights::create(config_, tensors_, {}, *ops_).value();
 };
 
-TEST_F(ModelWeightsTest, TakesExactlyTheParametersOfTheConfig) {
+TEST_F(ModelWeightsTest, AcceptsExactlyTheParametersOfTheConfig) {
   EXPECT_TRUE(weights_status(tensors_).ok());
 }
 
 TEST_F(ModelWeightsTest, LinearLayersAreTheModulesThatAdaptersMayTarget) {
   const std::vector<LinearModule> linears = linear_modules(config_);
   const std::vector<ModelModule> modules = model_modules(config_);
-  ASSERT_EQ(linears.size() + 2, modules.size()) << "beside them: embed_tokens and lm_head";
+  ASSERT_EQ(linears.size() + 2, modules.size()) << "in addition: embed_tokens and lm_head";
   for (std::size_t i = 0; i < linears.size(); ++i) {
     EXPECT_EQ(linears[i].path, modules[i + 1].path);
     EXPECT_EQ(linears[i].in_features, modules[i + 1].in_features);
@@ -54,7 +54,7 @@ TEST_F(ModelWeightsTest, LinearLayersAreTheModulesThatAdaptersMayTarget) {
   }
 }
 
-TEST_F(ModelWeightsTest, NamesTheTensorItRefuses) {
+TEST_F(ModelWeightsTest, NamesTheTensorThatItRejects) {
   TensorMap missing = tensors_;
   missing.erase("model.layers.1.self_attn.q_norm.weight");
   EXPECT_EQ(weights_status(missing).message(),
@@ -81,8 +81,8 @@ TEST_F(ModelWeightsTest, CountsItsBytes) {
   EXPECT_EQ(weights->size_bytes(), expected + 53 * 24 * 4);
 }
 
-// What a version computes: the table's elements, a norm's gain, the products of a layer and the
-// head.
+// Returns what a version computes: the elements of the table, the gain of a norm, and products of a
+// layer and of the head.
 std::vector<float> bits_of(const ModelWeights& weights, Ops& ops) {
   std::vector<float> out(24 * 53);
   const auto* table = static_cast<const float*>(weights.embedding().data);
@@ -109,7 +109,7 @@ protected:
   }
 };
 
-TEST_F(InPlaceTest, AVersionThatNobodyHoldsGivesItsMemory) {
+TEST_F(InPlaceTest, TheMemoryOfAnUnsharedVersionIsReused) {
   auto weights = borrowed(1, nullptr);
   const void* table = weights->embedding().data;
   const float* gain = weights->final_gain().data();
@@ -117,13 +117,13 @@ TEST_F(InPlaceTest, AVersionThatNobodyHoldsGivesItsMemory) {
   weights = borrowed(2, std::move(weights));
   EXPECT_EQ(weights->embedding().data, table);
   EXPECT_EQ(weights->final_gain().data(), gain);
-  EXPECT_TRUE(old.expired()) << "whoever looks for the old version would find the new one";
+  EXPECT_TRUE(old.expired()) << "a lookup of the old version would find the new one";
   const auto fresh = borrowed(2, nullptr);
   EXPECT_EQ(bits_of(*weights, *ops_), bits_of(*fresh, *ops_));
   EXPECT_EQ(weights->size_bytes(), fresh->size_bytes());
 }
 
-TEST_F(InPlaceTest, AVersionThatSomebodyHoldsStaysAsItIs) {
+TEST_F(InPlaceTest, ASharedVersionDoesNotChange) {
   const auto held = borrowed(1, nullptr);
   const std::vector<float> before = bits_of(*held, *ops_);
   auto weights = borrowed(2, held);
@@ -131,20 +131,20 @@ TEST_F(InPlaceTest, AVersionThatSomebodyHoldsStaysAsItIs) {
   EXPECT_EQ(bits_of(*weights, *ops_), bits_of(*borrowed(2, nullptr), *ops_));
 }
 
-TEST(TableMemory, IsTakenAgainOnceNobodyHoldsIt) {
+TEST(TableMemory, IsReusedOnceTheLastCopyIsReleased) {
   TableMemory memory;
   const Buffer first = Buffer::adopt(std::vector<float>{1.0F, 2.0F}, DType::kF32);
   const Buffer second = Buffer::adopt(std::vector<float>{3.0F, 4.0F}, DType::kF32);
-  const std::byte* place = memory.copy_of(first).bytes().data();
+  const std::byte* address = memory.copy_of(first).bytes().data();
   const Buffer held = memory.copy_of(first);
-  EXPECT_EQ(held.bytes().data(), place);
+  EXPECT_EQ(held.bytes().data(), address);
   const Buffer other = memory.copy_of(second);
   EXPECT_TRUE(std::ranges::equal(held.as<float>(), first.as<float>()));
   EXPECT_TRUE(std::ranges::equal(other.as<float>(), second.as<float>()));
   EXPECT_EQ(other.identity().dtype, DType::kF32);
 }
 
-TEST_F(ModelWeightsTest, AdapterMustFitTheModel) {
+TEST_F(ModelWeightsTest, AdaptersMustMatchTheModel) {
   AdapterSpec spec = lora_on_all(config_, 1);
   const TensorMap tensors = random_lora(spec, 2);
   EXPECT_TRUE(adapter_status(spec, tensors).ok());
@@ -162,7 +162,7 @@ TEST_F(ModelWeightsTest, AdapterMustFitTheModel) {
 
   const AdapterSpec elsewhere = {lora_module("model.layers.3.mlp.up_proj", 24, 40, 2, 1.0F)};
   EXPECT_EQ(adapter_status(elsewhere, random_lora(elsewhere, 2)).message(),
-            "adapter module model.layers.3.mlp.up_proj is no layer of the model");
+            "adapter module model.layers.3.mlp.up_proj is not a layer of the model");
   const AdapterSpec wider = {lora_module("model.layers.0.mlp.up_proj", 24, 41, 2, 1.0F)};
   EXPECT_EQ(adapter_status(wider, random_lora(wider, 2)).message(),
             "adapter module model.layers.0.mlp.up_proj is 24 -> 41, but the model's layer is "
@@ -192,7 +192,7 @@ TEST_F(ModelWeightsTest, ParameterSetsRoundTripInNameOrder) {
   EXPECT_EQ(set.load(missing).message(), "tensor model.norm.weight is missing");
 }
 
-TEST(RopeCacheTest, EntriesDoNotDependOnWhenTheyWereMade) {
+TEST(RopeCacheTest, EntriesDoNotDependOnWhenTheyAreComputed) {
   const ModelConfig config = small_config({false, false, false, false, true});
   RopeCache grown(config);
   for (const std::int64_t positions : {1, 2, 5, 40, 41}) {

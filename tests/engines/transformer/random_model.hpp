@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small random models with chosen features, for tests without files.
+// Small random models with selected features, for tests that need no files.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tidemill::engines {
 
-/// The features that change which code runs.
+/// The features that select different code paths.
 struct ModelFeatures {
   bool tied = false;
   bool biases = false;  // on every linear layer
@@ -29,31 +29,32 @@ struct FeatureCase {
   ModelFeatures features;
 };
 std::ostream& operator<<(std::ostream& out, const FeatureCase& c);
-/// None of the features, all of them, and mixtures.
+/// Returns cases with none of the features, all of them, and mixtures.
 [[nodiscard]] std::vector<FeatureCase> feature_cases();
 
-/// A configuration of 3 layers, hidden size 24, 4 heads over 2 key/value heads of size 8.
+/// Returns a configuration with 3 layers, hidden size 24, 4 heads and 2 key/value heads of size 8.
 [[nodiscard]] ModelConfig small_config(const ModelFeatures& features);
 
-/// Weights large enough that every part matters: gains around 1, biases, all nonzero.
+/// Returns weights that are large enough for every part to matter: gains around 1, and biases, all
+/// nonzero.
 [[nodiscard]] TensorMap random_weights(const ModelConfig& config, std::uint64_t seed);
 
-/// LoRA on every linear layer from `first_layer` on, ranks and scales differing by layer.
+/// Returns LoRA on every linear layer from `first_layer` on. Ranks and scales differ by layer.
 [[nodiscard]] AdapterSpec lora_on_all(const ModelConfig& config, std::int64_t first_layer);
-/// Matrices A and B for `spec`, LoRA alone, both nonzero.
+/// Returns nonzero matrices A and B for `spec`, which must be plain LoRA.
 [[nodiscard]] TensorMap random_lora(const AdapterSpec& spec, std::uint64_t seed);
 
-/// An adapter config that has a piece of its own kind in many places.
+/// An adapter configuration that applies one kind of adapter to many modules.
 struct AdapterSample {
   std::string name;
   AdapterConfig config;
 };
-/// Every kind of adapter: plain LoRA, LoRA with biases replaced and with a bias of B, DoRA, IA3,
-/// LoRA on table and head, modules saved whole.
+/// Returns a sample of every kind of adapter: plain LoRA, LoRA with replaced biases and with a bias
+/// of B, DoRA, IA3, LoRA on the embedding table and the head, and whole modules.
 [[nodiscard]] std::vector<AdapterSample> adapter_samples();
-/// Returns what `config` comes to on `model`.
+/// Returns the spec that `config` describes for `model`.
 [[nodiscard]] AdapterSpec spec_of(const AdapterConfig& config, const ModelConfig& model);
-/// Tensors for `spec`, all away from where a fresh adapter starts.
+/// Returns tensors for `spec` that all differ from the initial values of a new adapter.
 [[nodiscard]] TensorMap random_adapter(const AdapterSpec& spec, const ModelConfig& model,
                                        const TensorMap& base, std::uint64_t seed);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DESIGN I7: a row has the same bits in a decode step, a prefill chunk and a training window,
-// whatever shares its batch, however its sequence is cut, and whichever pages hold its keys.
+// docs/architecture.md, I7: a row has the same bits in a decode step, a prefill chunk and a
+// training window, whatever shares its batch, however its sequence is cut, and whichever pages hold
+// its keys.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -8,146 +9,147 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/model_harness.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-// A sequence on its way through random batches.
-struct Journey {
+// A sequence that random batches process in pieces.
+struct ScheduledSequence {
   std::vector<std::int32_t> ids;
   const Adapter* adapter = nullptr;
-  bool training = false;  // in one window
+  bool training = false;  // processed as one window
   std::vector<std::int32_t> pages;
   std::int64_t done = 0;
-  Rows hidden;    // of the positions done, from `reused` on
-  Rows expected;  // the whole sequence alone, as one inference chunk
+  Rows hidden;    // of the processed positions, without those of a reused prefix
+  Rows expected;  // of the whole sequence alone, as one inference chunk
 
   [[nodiscard]] std::int64_t length() const { return static_cast<std::int64_t>(ids.size()); }
 };
 
-class Fleet {
+class RandomSchedule {
 public:
-  // Inference rows are of any of `adapters` (null: of none), training rows of `trained`.
-  Fleet(ModelBench& bench, const std::vector<const Adapter*>& adapters, const Adapter* trained,
-        RandomStream& random)
-      : bench_(bench), random_(random) {
+  // Inference sequences use random adapters of `adapters` (null: none), training sequences use
+  // `trained`.
+  RandomSchedule(ModelHarness& harness, const std::vector<const Adapter*>& adapters,
+                 const Adapter* trained, RandomStream& random)
+      : harness_(harness), random_(random) {
     for (int i = 0; i < 7; ++i) {
-      Journey journey;
-      journey.ids =
-          random_ids(bench.config, static_cast<std::int64_t>(1 + random.below(45)), random);
-      journey.adapter = adapters[random.below(adapters.size())];
-      add(std::move(journey));
+      ScheduledSequence sequence;
+      sequence.ids =
+          random_ids(harness.config, static_cast<std::int64_t>(1 + random.below(45)), random);
+      sequence.adapter = adapters[random.below(adapters.size())];
+      add(std::move(sequence));
     }
     for (int i = 0; i < 3; ++i) {
-      Journey journey;
-      journey.ids =
-          random_ids(bench.config, static_cast<std::int64_t>(1 + random.below(45)), random);
-      journey.adapter = trained;
-      journey.training = true;
-      add(std::move(journey));
+      ScheduledSequence sequence;
+      sequence.ids =
+          random_ids(harness.config, static_cast<std::int64_t>(1 + random.below(45)), random);
+      sequence.adapter = trained;
+      sequence.training = true;
+      add(std::move(sequence));
     }
   }
 
-  // Runs batches of random sequences and chunks until all have arrived.
+  // Runs batches of random sequences and chunks until all sequences are done.
   void run() {
     while (step()) {
       ++steps;
     }
   }
 
-  // Lets new sequences begin with the full pages of a finished one, then diverge.
+  // Runs new sequences that start with the full pages of a finished one and then diverge.
   void run_with_reused_prefixes() {
-    std::vector<Journey> followers;
-    for (const Journey& donor : journeys) {
+    std::vector<ScheduledSequence> continuations;
+    for (const ScheduledSequence& donor : sequences) {
       const std::int64_t shared_pages = donor.length() / 16;
       if (donor.training || shared_pages == 0) {
         continue;
       }
-      Journey follower;
-      follower.ids.assign(donor.ids.begin(), donor.ids.begin() + shared_pages * 16);
-      const auto tail = random_ids(bench_.config, 9, random_);
-      follower.ids.insert(follower.ids.end(), tail.begin(), tail.end());
-      follower.adapter = donor.adapter;
-      follower.pages.assign(donor.pages.begin(), donor.pages.begin() + shared_pages);
-      bench_.cache->share(follower.pages);
-      follower.done = shared_pages * 16;
-      followers.push_back(std::move(follower));
+      ScheduledSequence continuation;
+      continuation.ids.assign(donor.ids.begin(), donor.ids.begin() + shared_pages * 16);
+      const auto tail = random_ids(harness_.config, 9, random_);
+      continuation.ids.insert(continuation.ids.end(), tail.begin(), tail.end());
+      continuation.adapter = donor.adapter;
+      continuation.pages.assign(donor.pages.begin(), donor.pages.begin() + shared_pages);
+      harness_.cache->share(continuation.pages);
+      continuation.done = shared_pages * 16;
+      continuations.push_back(std::move(continuation));
     }
-    for (Journey& follower : followers) {
-      reused += follower.done;
-      add(std::move(follower));
+    for (ScheduledSequence& continuation : continuations) {
+      reused += continuation.done;
+      add(std::move(continuation));
     }
     run();
   }
 
   void expect_same_bits() const {
-    for (const Journey& journey : journeys) {
-      const std::int64_t rows = journey.hidden.size();
+    for (const ScheduledSequence& sequence : sequences) {
+      const std::int64_t rows = sequence.hidden.size();
       const auto skipped =
-          static_cast<std::ptrdiff_t>((journey.length() - rows) * journey.expected.cols);
-      ASSERT_TRUE(std::equal(journey.hidden.values.begin(), journey.hidden.values.end(),
-                             journey.expected.values.begin() + skipped,
-                             journey.expected.values.end()))
-          << "a sequence of " << journey.length() << (journey.training ? ", training" : "");
+          static_cast<std::ptrdiff_t>((sequence.length() - rows) * sequence.expected.cols);
+      ASSERT_TRUE(std::equal(sequence.hidden.values.begin(), sequence.hidden.values.end(),
+                             sequence.expected.values.begin() + skipped,
+                             sequence.expected.values.end()))
+          << "a sequence of " << sequence.length() << (sequence.training ? ", training" : "");
     }
   }
 
-  std::vector<Journey> journeys;
+  std::vector<ScheduledSequence> sequences;
   int steps = 0;
   std::int64_t reused = 0;
 
 private:
-  void add(Journey journey) {
-    journey.expected = bench_.hidden(journey.ids, journey.adapter);
-    const std::int64_t missing =
-        bench_.cache->pages_for(journey.length()) - static_cast<std::int64_t>(journey.pages.size());
-    EXPECT_TRUE(bench_.cache->allocate(missing, journey.pages));
-    journeys.push_back(std::move(journey));
+  void add(ScheduledSequence sequence) {
+    sequence.expected = harness_.hidden(sequence.ids, sequence.adapter);
+    const std::int64_t missing = harness_.cache->pages_for(sequence.length()) -
+                                 static_cast<std::int64_t>(sequence.pages.size());
+    EXPECT_TRUE(harness_.cache->allocate(missing, sequence.pages));
+    sequences.push_back(std::move(sequence));
   }
 
   bool step() {
-    std::vector<Journey*> waiting;
-    for (Journey& journey : journeys) {
-      if (journey.done < journey.length()) {
-        waiting.push_back(&journey);
+    std::vector<ScheduledSequence*> unfinished;
+    for (ScheduledSequence& sequence : sequences) {
+      if (sequence.done < sequence.length()) {
+        unfinished.push_back(&sequence);
       }
     }
-    if (waiting.empty()) {
+    if (unfinished.empty()) {
       return false;
     }
-    shuffle(std::span<Journey*>(waiting), random_);
-    waiting.resize(1 + random_.below(waiting.size()));
-    std::stable_partition(waiting.begin(), waiting.end(),
-                          [](const Journey* j) { return !j->training; });
+    shuffle(std::span<ScheduledSequence*>(unfinished), random_);
+    unfinished.resize(1 + random_.below(unfinished.size()));
+    std::stable_partition(unfinished.begin(), unfinished.end(),
+                          [](const ScheduledSequence* j) { return !j->training; });
     Batch batch;
-    for (const Journey* journey : waiting) {
-      const std::int64_t left = journey->length() - journey->done;
+    for (const ScheduledSequence* sequence : unfinished) {
+      const std::int64_t left = sequence->length() - sequence->done;
       // Often one token, as in decoding.
-      const auto drawn = static_cast<std::int64_t>(
+      const auto random_count = static_cast<std::int64_t>(
           random_.uniform() < 0.3 ? 1 : 1 + random_.below(static_cast<std::uint64_t>(left)));
-      const std::int64_t count = journey->training ? left : drawn;
-      batch.ids.insert(batch.ids.end(), journey->ids.begin() + journey->done,
-                       journey->ids.begin() + journey->done + count);
+      const std::int64_t count = sequence->training ? left : random_count;
+      batch.ids.insert(batch.ids.end(), sequence->ids.begin() + sequence->done,
+                       sequence->ids.begin() + sequence->done + count);
       batch.segments.push_back(
-          {count, journey->done, journey->pages, journey->adapter,
-           journey->training ? SegmentMode::kTraining : SegmentMode::kInference});
+          {count, sequence->done, sequence->pages, sequence->adapter,
+           sequence->training ? SegmentMode::kTraining : SegmentMode::kInference});
     }
-    Activations activations(bench_.config, 0);
+    Activations activations(harness_.config, 0);
     const ConstMatrix hidden =
-        bench_.model.forward(*bench_.weights, batch, *bench_.cache, {&activations, {}});
+        harness_.model.forward(*harness_.weights, batch, *harness_.cache, {&activations, {}});
     std::int64_t row = 0;
-    for (std::size_t i = 0; i < waiting.size(); ++i) {
+    for (std::size_t i = 0; i < unfinished.size(); ++i) {
       const std::int64_t count = batch.segments[i].num_tokens;
-      waiting[i]->hidden.append(hidden.slice_rows(row, count));
-      waiting[i]->done += count;
+      unfinished[i]->hidden.append(hidden.slice_rows(row, count));
+      unfinished[i]->done += count;
       row += count;
     }
     return true;
   }
 
-  ModelBench& bench_;
+  ModelHarness& harness_;
   RandomStream& random_;
 };
 
@@ -176,9 +178,9 @@ std::vector<Case> cases() {
 
 class RowBitsTest : public ::testing::TestWithParam<Case> {
 protected:
-  RowBitsTest() : bench_(GetParam().backend, config_, random_weights(config_, 5), options()) {}
+  RowBitsTest() : harness_(GetParam().backend, config_, random_weights(config_, 5), options()) {}
 
-  static BenchOptions options() {
+  static HarnessOptions options() {
     const bool bf16 = GetParam().dtype == DType::kBF16;
     return {{GetParam().dtype, bf16 ? WeightUse::kForward : WeightUse::kForwardAndBackward,
              /*keep_tensors=*/true},
@@ -186,57 +188,57 @@ protected:
   }
 
   ModelConfig config_ = small_config(GetParam().features);
-  ModelBench bench_;
+  ModelHarness harness_;
 };
 
-TEST_P(RowBitsTest, DependOnTheSequenceAlone) {
+TEST_P(RowBitsTest, DependOnlyOnTheSequence) {
   const AdapterSpec spec = lora_on_all(config_, 0);
   const AdapterSpec upper = lora_on_all(config_, 2);
-  const auto first = bench_.adapter(spec, random_lora(spec, 6));
-  const auto second = bench_.adapter(upper, random_lora(upper, 7));
+  const auto first = harness_.adapter(spec, random_lora(spec, 6));
+  const auto second = harness_.adapter(upper, random_lora(upper, 7));
   int steps = 0;
   std::int64_t reused = 0;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     RandomStream random(seed);
-    bench_.cache = KvCache::create(config_, bench_.cache->options(), *bench_.ops).value();
-    Fleet fleet(bench_, {nullptr, first.get(), second.get()}, first.get(), random);
-    fleet.run();
-    fleet.run_with_reused_prefixes();
-    ASSERT_NO_FATAL_FAILURE(fleet.expect_same_bits()) << "seed " << seed;
-    steps += fleet.steps;
-    reused += fleet.reused;
+    harness_.cache = KvCache::create(config_, harness_.cache->options(), *harness_.ops).value();
+    RandomSchedule schedule(harness_, {nullptr, first.get(), second.get()}, first.get(), random);
+    schedule.run();
+    schedule.run_with_reused_prefixes();
+    ASSERT_NO_FATAL_FAILURE(schedule.expect_same_bits()) << "seed " << seed;
+    steps += schedule.steps;
+    reused += schedule.reused;
   }
   EXPECT_GT(steps, 100);
   EXPECT_GT(reused, 100);
 }
 
-TEST_P(RowBitsTest, DependOnTheirOwnAdapterAlone) {
+TEST_P(RowBitsTest, DependOnlyOnTheirOwnAdapter) {
   const TensorMap base = random_weights(config_, 5);
   std::vector<std::shared_ptr<const Adapter>> owned;
   std::vector<const Adapter*> adapters = {nullptr};
   for (const AdapterSample& sample : adapter_samples()) {
     const AdapterSpec spec = spec_of(sample.config, config_);
-    owned.push_back(bench_.adapter(spec, random_adapter(spec, config_, base, 6)));
+    owned.push_back(harness_.adapter(spec, random_adapter(spec, config_, base, 6)));
     adapters.push_back(owned.back().get());
   }
   int steps = 0;
   for (std::uint64_t seed = 0; seed < 14; ++seed) {
     RandomStream random(seed);
-    bench_.cache = KvCache::create(config_, bench_.cache->options(), *bench_.ops).value();
-    Fleet fleet(bench_, adapters, adapters[seed % adapters.size()], random);
-    fleet.run();
-    fleet.run_with_reused_prefixes();
-    ASSERT_NO_FATAL_FAILURE(fleet.expect_same_bits()) << "seed " << seed;
-    steps += fleet.steps;
+    harness_.cache = KvCache::create(config_, harness_.cache->options(), *harness_.ops).value();
+    RandomSchedule schedule(harness_, adapters, adapters[seed % adapters.size()], random);
+    schedule.run();
+    schedule.run_with_reused_prefixes();
+    ASSERT_NO_FATAL_FAILURE(schedule.expect_same_bits()) << "seed " << seed;
+    steps += schedule.steps;
   }
   EXPECT_GT(steps, 100);
 }
 
-// What is not wanted is not computed; what is has the bits of the whole, and so has what the cache
-// gets.
-TEST_P(RowBitsTest, OfWantedHiddenStatesAreThoseOfAll) {
+// A pass that skips hidden states gives the others, and the keys and values in the cache, the bits
+// of a pass that computes all of them.
+TEST_P(RowBitsTest, DoNotDependOnWhichHiddenStatesAreRequested) {
   const AdapterSpec spec = lora_on_all(config_, 0);
-  const auto adapter = bench_.adapter(spec, random_lora(spec, 92));
+  const auto adapter = harness_.adapter(spec, random_lora(spec, 92));
   RandomStream random(93);
   for (int trial = 0; trial < 20; ++trial) {
     Batch batch;
@@ -244,10 +246,10 @@ TEST_P(RowBitsTest, OfWantedHiddenStatesAreThoseOfAll) {
     for (int i = 0; i < 4; ++i) {
       const auto ids = random_ids(config_, static_cast<std::int64_t>(1 + random.below(40)), random);
       batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
-      pages.push_back(bench_.pages_for(std::ssize(ids) + 1));
+      pages.push_back(harness_.pages_for(std::ssize(ids) + 1));
       batch.segments.push_back({std::ssize(ids), 0, {}, i % 2 == 0 ? adapter.get() : nullptr});
     }
-    Batch next;  // a step that reads what the cache got
+    Batch next;  // a step that reads the cached keys and values
     for (std::size_t i = 0; i < 4; ++i) {
       batch.segments[i].pages = pages[i];
       next.ids.push_back(3);
@@ -255,7 +257,7 @@ TEST_P(RowBitsTest, OfWantedHiddenStatesAreThoseOfAll) {
           {1, batch.segments[i].num_tokens, pages[i], batch.segments[i].adapter});
     }
     const auto run = [&](const Batch& of) {
-      const ConstMatrix hidden = bench_.model.forward(*bench_.weights, of, *bench_.cache);
+      const ConstMatrix hidden = harness_.model.forward(*harness_.weights, of, *harness_.cache);
       return std::vector<float>(hidden.data, hidden.data + hidden.rows * hidden.cols);
     };
     const auto whole = run(batch);
@@ -275,7 +277,7 @@ TEST_P(RowBitsTest, OfWantedHiddenStatesAreThoseOfAll) {
           << segment.num_hidden << " of " << segment.num_tokens;
     }
     for (const auto& used : pages) {
-      bench_.cache->release(used);
+      harness_.cache->release(used);
     }
   }
 }
@@ -283,26 +285,26 @@ TEST_P(RowBitsTest, OfWantedHiddenStatesAreThoseOfAll) {
 TEST_P(RowBitsTest, OfLogprobsAgreeBetweenScoringAndGenerating) {
   RandomStream random(41);
   const auto ids = random_ids(config_, 40, random);
-  const Rows hidden = bench_.hidden(ids);
+  const Rows hidden = harness_.hidden(ids);
   std::vector<std::int32_t> targets(ids.begin() + 1, ids.end());
   targets.push_back(-1);
   targets[7] = -1;
   std::vector<float> whole(ids.size());
   std::vector<float> entropies(ids.size());
-  bench_.model.token_logprobs(*bench_.weights, nullptr, hidden.view(), targets, {0.7F, 64}, whole,
-                              entropies);
+  harness_.model.token_logprobs(*harness_.weights, nullptr, hidden.view(), targets, {0.7F, 64},
+                                whole, entropies);
   for (const std::int64_t chunk_rows : {1, 3, 17}) {
     std::vector<float> part(ids.size());
-    bench_.model.token_logprobs(*bench_.weights, nullptr, hidden.view(), targets,
-                                {0.7F, chunk_rows}, part, {});
+    harness_.model.token_logprobs(*harness_.weights, nullptr, hidden.view(), targets,
+                                  {0.7F, chunk_rows}, part, {});
     EXPECT_EQ(part, whole) << chunk_rows;
   }
-  // As a sampler does: one row of logits, then the log-probability of the token it drew.
+  // A sampler computes one row of logits, then the log-probability of the token that it sampled.
   for (std::size_t t = 0; t < targets.size(); ++t) {
-    const Rows logits = bench_.logits(hidden.view().slice_rows(static_cast<std::int64_t>(t), 1));
+    const Rows logits = harness_.logits(hidden.view().slice_rows(static_cast<std::int64_t>(t), 1));
     std::vector<float> one(1);
-    bench_.ops->log_softmax_gather(logits.view(), std::span(targets).subspan(t, 1), 1.0F / 0.7F,
-                                   one, {});
+    harness_.ops->log_softmax_gather(logits.view(), std::span(targets).subspan(t, 1), 1.0F / 0.7F,
+                                     one, {});
     EXPECT_EQ(one[0], whole[t]) << t;
   }
   EXPECT_EQ(whole[7], 0.0F);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses, gradients and three optimizer steps against tests/golden/engine/training, for all
+// Compares losses, gradients and three optimizer steps with tests/golden/engine/training, for all
 // parameters and for LoRA.
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@
 #include "engines/optimizer/gradient_norm.hpp"
 #include "engines/transformer/gradients.hpp"
 #include "tests/engines/transformer/golden.hpp"
-#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/model_harness.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -72,7 +72,8 @@ std::vector<Case> trained_cases() {
   return all;
 }
 
-// The batch of `golden` with the gradients of one of its losses; `objective` gives the loss.
+// Returns the batch of `golden` with the gradients of one of its losses, which `objective`
+// computes.
 std::vector<TestSequence> batch_of(const json& golden, const std::string& loss) {
   double targets = 0.0;
   for (const json& row : golden["batch"]) {
@@ -113,7 +114,7 @@ void expect_near_relative(double actual, const json& expected, double tolerance)
   EXPECT_NEAR(actual, expected.get<double>(), tolerance * std::abs(expected.get<double>()));
 }
 
-// One AdamW with the fixtures' hyperparameters; decay on every tensor.
+// AdamW with the hyperparameters of the fixtures and weight decay on every tensor.
 class Optimizer {
 public:
   Optimizer(const json& hyper, std::size_t size) : hyper_(hyper), first_(size), second_(size) {}
@@ -139,7 +140,7 @@ protected:
       : golden_(golden_json("training/" + GetParam().model + ".json")),
         tensors_(golden_tensors("training/" + GetParam().model + ".safetensors")),
         model_(golden_model(GetParam().model)),
-        bench_(GetParam().backend, model_.config, model_.tensors) {
+        harness_(GetParam().backend, model_.config, model_.tensors) {
     if (lora()) {
       const json& content = golden_["cases"][GetParam().name];
       for (const LinearModule& module : linear_modules(model_.config)) {
@@ -155,7 +156,7 @@ protected:
 
   [[nodiscard]] bool lora() const { return GetParam().name.starts_with("lora"); }
 
-  // The tensors "<case>.<kind>.<name>", by name.
+  // Returns the tensors "<case>.<kind>.<name>" by name.
   [[nodiscard]] TensorMap part(const std::string& kind) const {
     const std::string prefix = GetParam().name + "." + kind + ".";
     TensorMap found;
@@ -172,14 +173,14 @@ protected:
                   : Gradients::for_model(model_.config);
   }
 
-  // Scores the batch under `weights_`, adding gradients if wanted.
+  // Scores the batch under `weights_`. Adds gradients if `gradients` is not null.
   TokenScores run(const std::vector<TestSequence>& batch, Gradients* gradients) {
     if (!lora()) {
-      bench_.load(weights_.to_tensors(DType::kF32));
-      return bench_.train(batch, nullptr, {}, gradients);
+      harness_.load(weights_.to_tensors(DType::kF32));
+      return harness_.train(batch, nullptr, {}, gradients);
     }
-    const auto adapter = bench_.adapter(spec_, weights_.to_tensors(DType::kF32));
-    return bench_.train(batch, adapter.get(), {}, gradients);
+    const auto adapter = harness_.adapter(spec_, weights_.to_tensors(DType::kF32));
+    return harness_.train(batch, adapter.get(), {}, gradients);
   }
 
   void expect_gradients(const std::string& loss, const std::string& kind) {
@@ -204,10 +205,10 @@ protected:
               << loss << ", worst " << worst << "\n";
   }
 
-  // The gradients of the first step, but the golden ones where these are next to nothing (`stable`
-  // is 0). Adam's first step is nearly the sign of a gradient: rounding noise would decide those
-  // weights, and a single one (llama-tiny, lora_r4: o_proj.lora_A[48] of layer 0) turns later norms
-  // by more than 1e-4, in any float32 implementation.
+  // Returns the gradients of the first step, in which golden values replace those that are almost
+  // zero (`stable` is 0). Adam's first step is nearly the sign of a gradient, so rounding noise
+  // would decide those weights. A single one (llama-tiny, lora_r4: o_proj.lora_A[48] of layer 0)
+  // changes later norms by more than 1e-4 in any float32 implementation.
   [[nodiscard]] std::vector<float> without_noise(const ParameterSet& sums) const {
     const TensorMap golden = part(lora() ? "grad_sft" : "grad");
     const TensorMap stable = part("stable");
@@ -224,12 +225,12 @@ protected:
     }
     EXPECT_EQ(gradient.size(), sums.values().size());
     std::cout << "[ checked  ] " << GetParam() << ": " << replaced << " of " << gradient.size()
-              << " gradients are below the noise\n";
+              << " gradients are below the rounding noise\n";
     return gradient;
   }
 
-  // Compares the weights after 1 or 3 steps. Where a gradient is next to nothing, Adam makes a full
-  // step of its rounding noise: after one step only stable elements are held to 1e-4.
+  // Compares the weights after 1 or 3 steps. If a gradient is almost zero, Adam turns its rounding
+  // noise into a full step. After one step, only stable elements must therefore agree to 1e-4.
   void expect_weights(const std::string& kind) {
     const TensorMap expected = part(kind);
     const TensorMap stable = part("stable");
@@ -265,7 +266,7 @@ protected:
   json golden_;
   TensorMap tensors_;
   ModelFiles model_;
-  ModelBench bench_;
+  ModelHarness harness_;
   AdapterSpec spec_;
   ParameterSet weights_;
 };
@@ -281,7 +282,7 @@ TEST_P(TrainingGoldenBaseTest, LossesLogprobsAndEntropies) {
   }
   for (const std::string loss : {"sft", "pg", "pg_ent"}) {
     const auto batch = batch_of(golden_, loss);
-    const TokenScores scores = bench_.train(batch, nullptr, {}, nullptr);
+    const TokenScores scores = harness_.train(batch, nullptr, {}, nullptr);
     expect_scores(scores, logprobs, entropies);
     expect_near_relative(objective(batch, scores), golden_["base_losses"][loss], 1e-5);
   }
@@ -339,14 +340,14 @@ const auto kName = [](const auto& test) { return test_name(test.param); };
 INSTANTIATE_TEST_SUITE_P(Models, TrainingGoldenBaseTest, ::testing::ValuesIn(base_cases()), kName);
 INSTANTIATE_TEST_SUITE_P(Cases, TrainingGoldenTest, ::testing::ValuesIn(trained_cases()), kName);
 
-TEST(TrainingGoldenFilesTest, NoCaseIsLeftOut) {
+TEST(TrainingGoldenFilesTest, EveryCaseIsTested) {
   EXPECT_EQ(trained_models().size(), kModels);
   EXPECT_EQ(trained_cases().size(), kCases * backends().size());
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(golden_path("training"))) {
     files += entry.path().extension() == ".json" ? 1 : 0;
   }
-  EXPECT_EQ(files, kModels + 2) << "beside the models: adamw_only.json and summary.json";
+  EXPECT_EQ(files, kModels + 2) << "in addition to the models: adamw_only.json and summary.json";
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of sequences that are taken in windows: close to those of whole sequences, and the same
-// bits whatever else is in the batch.
+// Tests gradients of sequences that are processed in windows: they are close to those of whole
+// sequences, and their bits do not depend on the rest of the batch.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,45 +13,45 @@
 
 #include "engines/transformer/backward_groups.hpp"
 #include "engines/transformer/gradients.hpp"
-#include "tests/engines/transformer/model_bench.hpp"
+#include "tests/engines/transformer/model_harness.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-// Shorter and longer than the windows, multiples of them and one beyond.
+// Lengths shorter and longer than the windows, multiples of the windows, and one token more.
 const std::vector<std::int64_t> kLengths{9, 1, 30, 2, 17, 16};
 
-// A model with the trained adapters of every kind, the first null: all parameters.
+// A model with trained adapters of every kind. The first one is null, which trains all parameters.
 struct Subject {
-  Subject(const Backend& backend, const ModelFeatures& features, const BenchOptions& options)
+  Subject(const Backend& backend, const ModelFeatures& features, const HarnessOptions& options)
       : config(small_config(features)),
         base(random_weights(config, 91)),
-        bench(backend, config, base, options),
+        harness(backend, config, base, options),
         sequences(random_sequences(config, kLengths, 92)) {
     for (const AdapterSample& sample : adapter_samples()) {
       const AdapterSpec spec = spec_of(sample.config, config);
-      trained.push_back(bench.adapter(spec, random_adapter(spec, config, base, 93)));
+      trained.push_back(harness.adapter(spec, random_adapter(spec, config, base, 93)));
     }
   }
 
   [[nodiscard]] ParameterSet gradients(const Adapter* adapter, std::int64_t window_tokens) {
-    bench.backward.window_tokens = window_tokens;
+    harness.backward.window_tokens = window_tokens;
     Gradients gradients = gradients_for(config, adapter);
-    bench.train(sequences, adapter, {0.8F, 64}, &gradients);
+    harness.train(sequences, adapter, {0.8F, 64}, &gradients);
     return std::move(gradients.collect());
   }
 
-  // The same in micro-batches that end before the indices in `cuts`.
+  // Does the same in micro-batches that end before the indices in `cuts`.
   [[nodiscard]] std::vector<float> values(const Adapter* adapter, std::int64_t window_tokens,
                                           const std::vector<std::size_t>& cuts) {
-    bench.backward.window_tokens = window_tokens;
-    return gradient_values(bench, sequences, cuts, adapter, 64);
+    harness.backward.window_tokens = window_tokens;
+    return gradient_values(harness, sequences, cuts, adapter, 64);
   }
 
   ModelConfig config;
   TensorMap base;
-  ModelBench bench;
+  ModelHarness harness;
   std::vector<TestSequence> sequences;
   std::vector<std::shared_ptr<const Adapter>> trained{nullptr};
 };
@@ -69,7 +69,7 @@ double distance(std::span<const float> actual, std::span<const float> expected) 
 
 class WindowGradientTest : public ::testing::TestWithParam<Backend> {};
 
-TEST_P(WindowGradientTest, OfWholeSequencesHaveTheBitsOfOneGroup) {
+TEST_P(WindowGradientTest, OfUncutSequencesHaveTheBitsOfOneGroup) {
   for (const FeatureCase& c : feature_cases()) {
     for (const DType kv : {DType::kF32, DType::kBF16}) {
       Subject subject(GetParam(), c.features, {.kv = kv});
@@ -84,9 +84,10 @@ TEST_P(WindowGradientTest, OfWholeSequencesHaveTheBitsOfOneGroup) {
   }
 }
 
-// How far windows may move a tensor's gradient. In f32 they change nothing but the order in which
-// sums are taken. Beside a bfloat16 cache, layers below the last one round a gradient that has been
-// moved so, and some of its elements may go to the neighbouring number, 1 / 256 of them away.
+// Returns how much windows may change the gradient of a tensor. In f32 they change only the order
+// of sums. With a bfloat16 cache, layers below the last one round a gradient that has changed in
+// this way. Some of its elements may then round to the neighboring number, a relative difference of
+// 1 / 256.
 double tolerance(const std::string& name, DType kv) {
   const bool below = name.find("layers.0.") != std::string::npos ||
                      name.find("layers.1.") != std::string::npos ||
@@ -137,21 +138,21 @@ TEST_P(WindowGradientTest, HaveTheSameBitsForEveryCutBetweenSequences) {
   }
 }
 
-TEST_P(WindowGradientTest, HaveTheSameBitsBesidePassengersUnderEveryRecomputation) {
+TEST_P(WindowGradientTest, HaveTheSameBitsWithInferenceRowsUnderEveryPolicy) {
   for (const FeatureCase& c : feature_cases()) {
     for (const DType type : {DType::kF32, DType::kBF16}) {
-      BenchOptions options{.kv = type};
+      HarnessOptions options{.kv = type};
       options.weights.compute = type;
       Subject subject(GetParam(), c.features, options);
       RandomStream random(94);
       for (const auto& adapter : subject.trained) {
-        subject.bench.keep = {Recompute::kNone, type};
-        subject.bench.passengers.clear();
+        subject.harness.keep = {Recompute::kNone, type};
+        subject.harness.inference_sequences.clear();
         const auto expected = subject.values(adapter.get(), 7, {6});
-        subject.bench.passengers = {random_ids(subject.config, 1, random),
-                                    random_ids(subject.config, 21, random)};
+        subject.harness.inference_sequences = {random_ids(subject.config, 1, random),
+                                               random_ids(subject.config, 21, random)};
         for (const Recompute recompute : kRecomputes) {
-          subject.bench.keep.recompute = recompute;
+          subject.harness.keep.recompute = recompute;
           ASSERT_EQ(subject.values(adapter.get(), 7, {1, 4, 6}), expected)
               << c.name << " " << dtype_name(type) << " " << recompute_name(recompute);
         }
@@ -163,7 +164,7 @@ TEST_P(WindowGradientTest, HaveTheSameBitsBesidePassengersUnderEveryRecomputatio
 INSTANTIATE_TEST_SUITE_P(Backends, WindowGradientTest, ::testing::ValuesIn(backends()),
                          [](const auto& test) { return test.param.name; });
 
-// Whole sequences of these lengths, one after the other.
+// Plans whole sequences of these lengths, one after the other.
 BatchPlan plan_of(const std::vector<std::int64_t>& lengths) {
   BatchPlan plan;
   for (const std::int64_t length : lengths) {
@@ -176,14 +177,14 @@ BatchPlan plan_of(const std::vector<std::int64_t>& lengths) {
   return plan;
 }
 
-// First row, rows, rows of keys and values, whether it opens, segments.
+// First row, rows, rows of keys and values, whether gradients start at zero, number of segments.
 using GroupShape = std::vector<std::int64_t>;
 
 std::vector<GroupShape> shapes_of(const std::vector<BackwardGroup>& groups) {
   std::vector<GroupShape> shapes;
   for (const BackwardGroup& group : groups) {
-    shapes.push_back({group.first_row, group.num_rows, group.num_kv_rows, group.opens ? 1 : 0,
-                      std::ssize(group.segments)});
+    shapes.push_back({group.first_row, group.num_rows, group.num_kv_rows,
+                      group.starts_at_zero ? 1 : 0, std::ssize(group.segments)});
   }
   return shapes;
 }
@@ -206,13 +207,13 @@ TEST(BackwardGroupsTest, PackWholeSequencesAndCutLongOnes) {
   EXPECT_TRUE(groups[4].segments[0].completes);
 }
 
-TEST(BackwardGroupsTest, HaveRoomForThePrefixesThatTheirSegmentsSee) {
+TEST(BackwardGroupsTest, HaveRowsForThePrefixesThatTheirSegmentsContinue) {
   BatchPlan plan = plan_of({2, 3, 10, 12});
   for (std::size_t i = 0; i < 3; ++i) {
     plan.segments[i].first_position = 12;
-    plan.roles[i].continues = 0;
+    plan.roles[i].continued_prefix = 0;
   }
-  plan.roles[3].is = 0;
+  plan.roles[3].own_prefix = 0;
   plan.prefixes = {{0, 12, true}};
   const std::vector<BackwardGroup> groups = plan_groups(plan, 8);
   EXPECT_EQ(shapes_of(groups), (std::vector<GroupShape>{{0, 2, 14, 1, 1},
@@ -224,30 +225,30 @@ TEST(BackwardGroupsTest, HaveRoomForThePrefixesThatTheirSegmentsSee) {
   EXPECT_EQ(groups[2].segments[0].attention.first_position, 20);
   EXPECT_EQ(groups[3].segments[0].attention.first_position, 12);
   EXPECT_FALSE(groups[2].segments[0].completes);
-  EXPECT_EQ(groups[3].segments[0].role.continues, 0);
+  EXPECT_EQ(groups[3].segments[0].role.continued_prefix, 0);
   EXPECT_TRUE(groups[3].segments[0].completes);
-  EXPECT_EQ(groups[5].segments[0].role.is, 0);
+  EXPECT_EQ(groups[5].segments[0].role.own_prefix, 0);
 }
 
-TEST(BackwardGroupsTest, AreOneWithoutWindows) {
+TEST(BackwardGroupsTest, FormOneGroupIfEverythingFits) {
   const BatchPlan plan = plan_of({3, 5, 40});
   for (const std::int64_t window : {0, 48, 1000}) {
     const std::vector<BackwardGroup> groups = plan_groups(plan, window);
     ASSERT_EQ(groups.size(), 1U) << window;
     EXPECT_EQ(groups[0].num_rows, 48);
     EXPECT_EQ(groups[0].num_kv_rows, 48);
-    EXPECT_TRUE(groups[0].opens);
+    EXPECT_TRUE(groups[0].starts_at_zero);
   }
 }
 
-TEST(BackwardGroupsTest, WithoutWindowsCutNothingAndJoinWhatIsShort) {
+TEST(BackwardGroupsTest, WithoutWindowsCutNoSequenceAndJoinShortOnes) {
   const BatchPlan plan = plan_of({300, 212, 1, kWholeRows + 88, 500});
   std::vector<std::int64_t> rows;
   for (const BackwardGroup& group : plan_groups(plan, 0)) {
     EXPECT_EQ(group.num_kv_rows, group.num_rows);
     rows.push_back(group.num_rows);
   }
-  // The longest sequence sets the size.
+  // The longest sequence determines the size.
   EXPECT_EQ(rows, (std::vector<std::int64_t>{513, 600, 500}));
   EXPECT_EQ(group_rows(1613, 600, {}), 600);
   EXPECT_EQ(group_rows(1613, 300, {}), kWholeRows);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The power fails at each system call of a commit; of what was not synced any part may survive.
+// The power fails at each system call of a commit. Any part of the unsynced data may survive.
 #include <limits>
 
 #include "tests/storage/checkpoint/checkpoint_fixture.hpp"
@@ -14,15 +14,15 @@ using test::UnsyncedNames;
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-struct Aftermath {
+struct DiskState {
   UnsyncedNames names;
   UnsyncedBytes bytes;
   std::uint64_t seed;
 };
 
-// What is looked at after each crash: all that is plausible, and much that is merely possible.
-std::vector<Aftermath> aftermaths(int call) {
-  std::vector<Aftermath> all;
+// The disks to check after each crash: all plausible ones, and many that are merely possible.
+std::vector<DiskState> disk_states(int call) {
+  std::vector<DiskState> all;
   for (const UnsyncedNames names : {UnsyncedNames::kNone, UnsyncedNames::kAll}) {
     for (const UnsyncedBytes bytes :
          {UnsyncedBytes::kNone, UnsyncedBytes::kHalf, UnsyncedBytes::kAll}) {
@@ -40,7 +40,7 @@ class CheckpointCrashTest : public CheckpointTest {
 protected:
   CheckpointCrashTest() : CheckpointTest(test::memory_directory_path()) {}
 
-  // Makes the run directory hold `steps` commits.
+  // Fills the run directory with `steps` commits.
   void prepare(std::uint64_t steps) {
     std::filesystem::remove_all(run());
     std::filesystem::create_directory(run());
@@ -50,15 +50,15 @@ protected:
     std::filesystem::remove(run() / "lock");
   }
 
-  // Opens and commits on a machine that crashes at `call`; returns whether the commit was told
-  // done.
+  // Opens a store and commits on a machine that crashes at `call`. Returns whether the commit was
+  // reported as done.
   static bool run_until_crash(CrashingFileSystem& files, const std::filesystem::path& run,
                               std::uint64_t step) {
     auto store = CheckpointStore::open({run, "run-1", OnDamage::kRefuse}, files);
     return store.ok() && store.value()->commit(state_at(step)).ok();
   }
 
-  // Commits step `step` after `step` - 1 others, crashing at every call, and looks at what is left.
+  // Commits `step` after all earlier steps, crashing at every call, and checks the remaining disks.
   void sweep(std::uint64_t step) {
     int calls = 0;
     int cases = 0;
@@ -67,19 +67,19 @@ protected:
     for (int call = 1;; ++call) {
       prepare(step - 1);
       CrashingFileSystem files(run(), call);
-      const bool told = run_until_crash(files, run(), step);
-      for (const Aftermath& aftermath : aftermaths(call)) {
-        files.survive(aftermath.names, aftermath.bytes, aftermath.seed);
+      const bool reported = run_until_crash(files, run(), step);
+      for (const DiskState& disk_state : disk_states(call)) {
+        files.survive(disk_state.names, disk_state.bytes, disk_state.seed);
         auto store = try_open();
         ASSERT_TRUE(store.ok()) << "call " << call << ": " << store.status().to_string();
         const std::uint64_t found = store.value()->last() ? store.value()->last()->step : 0;
-        ASSERT_TRUE(found == step || (!told && found + 1 == step))
-            << "call " << call << ": found step " << found << (told ? ", told done" : "");
+        ASSERT_TRUE(found == step || (!reported && found + 1 == step))
+            << "call " << call << ": found step " << found << (reported ? ", reported done" : "");
         if (found > 0) {
           ASSERT_EQ(fingerprint(store.value()->load_last().value()), fingerprint(state_at(found)))
               << "call " << call;
         }
-        // The run goes on from there.
+        // The run continues from there.
         commit(*store.value(), step + 1);
         store.value().reset();
         ASSERT_EQ(fingerprint(read_last_checkpoint(run()).value()),
@@ -113,8 +113,8 @@ TEST_F(CheckpointCrashTest, ACommitThatAlsoRemovesAnOlderOne) {
   sweep(3);
 }
 
-// One or two calls fail, the store goes on and commits the same content again, and then the power
-// fails: a file whose folder was never synced must not be taken for durable.
+// One or two calls fail, the store commits the same content again, and then the power fails. A file
+// whose directory was never synced must not count as durable.
 TEST_F(CheckpointCrashTest, ACrashAfterAFailedCommitOfTheSameContent) {
   prepare(1);
   CrashingFileSystem undisturbed(run(), kNever);
@@ -147,8 +147,7 @@ TEST_F(CheckpointCrashTest, ACrashAfterAFailedCommitOfTheSameContent) {
   std::cout << "crash after a failed commit of the same content: " << cases << " disks\n";
 }
 
-// Two calls of a commit fail, so that it may be unable to undo what it has begun, and then the
-// power fails.
+// Two calls of a commit fail, so that it may be unable to undo its writes. Then the power fails.
 TEST_F(CheckpointCrashTest, ACrashAfterTwoFailedCalls) {
   prepare(2);
   CrashingFileSystem undisturbed(run(), kNever);
@@ -160,18 +159,18 @@ TEST_F(CheckpointCrashTest, ACrashAfterTwoFailedCalls) {
       CrashingFileSystem files(run(), kNever);
       auto store = CheckpointStore::open({run(), "run-1", OnDamage::kRefuse}, files).value();
       files.fail_at({first, second});
-      const bool told = store->commit(state_at(3)).ok();
+      const bool reported = store->commit(state_at(3)).ok();
       if (files.num_calls() < second) {
         break;
       }
       store.reset();
-      for (const Aftermath& aftermath : aftermaths(first * 100 + second)) {
-        files.survive(aftermath.names, aftermath.bytes, aftermath.seed);
+      for (const DiskState& disk_state : disk_states(first * 100 + second)) {
+        files.survive(disk_state.names, disk_state.bytes, disk_state.seed);
         const auto reopened = try_open();
         ASSERT_TRUE(reopened.ok())
             << first << "," << second << ": " << reopened.status().to_string();
         const std::uint64_t found = reopened.value()->last()->step;
-        ASSERT_TRUE(found == 3 || (found == 2 && !told)) << first << "," << second;
+        ASSERT_TRUE(found == 3 || (found == 2 && !reported)) << first << "," << second;
         ASSERT_EQ(fingerprint(reopened.value()->load_last().value()), fingerprint(state_at(found)));
         ++cases;
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Damage of what lies on disk: always found, always named, never worked around in silence.
+// Damage to the files on disk is always found and named, and never worked around silently.
 #include <gmock/gmock.h>
 
 #include "tests/storage/checkpoint/checkpoint_fixture.hpp"
@@ -24,14 +24,14 @@ protected:
     commit(*store, 2);
   }
 
-  // Opens and expects a refusal that names `path`.
+  // Opens the store and expects an error that names `path`.
   void expect_refused(const std::filesystem::path& path, const std::string& what) {
     const auto opened = try_open();
     ASSERT_FALSE(opened.ok()) << what;
     EXPECT_THAT(opened.status().message(), HasSubstr(path.string())) << what;
     EXPECT_FALSE(read_last_checkpoint(run()).ok()) << what;
   }
-  // The objects that the newest commit alone needs, and those it shares.
+  // The objects of the newest commit, including those that it shares with others.
   [[nodiscard]] std::vector<std::filesystem::path> objects_of_newest() const {
     const ManifestName name = *parse_manifest_name(newest_manifest().filename().string());
     const Manifest manifest = parse_manifest(read_whole(newest_manifest()), name, "newest").value();
@@ -43,7 +43,7 @@ protected:
   }
 };
 
-TEST_F(CheckpointDamageTest, EveryBitOfTheManifestCounts) {
+TEST_F(CheckpointDamageTest, EveryFlippedBitOfTheManifestIsFound) {
   const std::filesystem::path path = newest_manifest();
   const std::string good = read_whole(path);
   int flips = 0;
@@ -61,7 +61,7 @@ TEST_F(CheckpointDamageTest, EveryBitOfTheManifestCounts) {
   std::cout << "manifest: " << flips << " flips of " << good.size() << " bytes, all refused\n";
 }
 
-TEST_F(CheckpointDamageTest, EveryBitOfTheStoreFileCounts) {
+TEST_F(CheckpointDamageTest, EveryFlippedBitOfTheStoreFileIsFound) {
   const std::filesystem::path path = commits() / "store.json";
   const std::string good = read_whole(path);
   for (std::size_t at = 0; at < good.size(); ++at) {
@@ -71,7 +71,7 @@ TEST_F(CheckpointDamageTest, EveryBitOfTheStoreFileCounts) {
       write_whole(path, bad);
       const auto opened = try_open();
       ASSERT_FALSE(opened.ok()) << at << " " << bit;
-      // A changed run id reads well: then it is the commits, or the caller, that contradict it.
+      // A changed run id can still be read. Then the commits, or the caller, contradict it.
       EXPECT_THAT(opened.status().message(), HasSubstr(commits().string())) << at << " " << bit;
       ASSERT_FALSE(CheckpointStore::open({run(), "", OnDamage::kRefuse}, files_).ok());
     }
@@ -170,7 +170,7 @@ TEST_F(CheckpointDamageTest, FilesOfAnotherRunAreFound) {
 }
 
 TEST_F(CheckpointDamageTest, ACommitOfAnotherHistoryIsFound) {
-  // The same run once more from its beginning, elsewhere: its third commit follows other ones.
+  // The same run, started again elsewhere: its third commit follows other commits.
   const test::TemporaryDirectory twin;
   {
     const auto store =
@@ -187,26 +187,26 @@ TEST_F(CheckpointDamageTest, ACommitOfAnotherHistoryIsFound) {
       std::filesystem::copy_options::recursive | std::filesystem::copy_options::skip_existing);
   EXPECT_THAT(try_open().status().message(),
               AllOf(StartsWith((commits() / third).string() +
-                               ": does not follow any of the commits beside it"),
-                    HasSubstr("the commit before it, of step 2, is intact")));
+                               ": does not follow any earlier commit in this folder"),
+                    HasSubstr("an earlier commit, of step 2, is intact")));
 }
 
-TEST_F(CheckpointDamageTest, TheCommitBeforeIsUsedOnlyWhenTheCallerSaysSo) {
+TEST_F(CheckpointDamageTest, AnEarlierCommitIsUsedOnlyIfTheCallerAsks) {
   const std::filesystem::path damaged = newest_manifest();
   write_whole(damaged, "");
   EXPECT_EQ(try_open().status().message(),
             damaged.string() +
-                ": damaged: its content is not what its name says; the commit "
-                "before it, of step 1, is intact");
+                ": damaged: its content is not what its name says; an earlier "
+                "commit, of step 1, is intact");
   {
-    const auto store = try_open(OnDamage::kUseCommitBefore).value();
+    const auto store = try_open(OnDamage::kUseNewestIntact).value();
     EXPECT_EQ(fingerprint(store->load_last().value()), fingerprint(state_at(1)));
     ASSERT_THAT(store->damage(), SizeIs(1));
     EXPECT_THAT(store->damage()[0], StartsWith(damaged.string()));
   }
-  EXPECT_FALSE(try_open().ok()) << "looking has repaired nothing";
+  EXPECT_FALSE(try_open().ok()) << "opening has repaired nothing";
   {
-    const auto store = try_open(OnDamage::kUseCommitBefore).value();
+    const auto store = try_open(OnDamage::kUseNewestIntact).value();
     commit(*store, 3);
     EXPECT_TRUE(store->damage().empty());
   }
@@ -215,17 +215,16 @@ TEST_F(CheckpointDamageTest, TheCommitBeforeIsUsedOnlyWhenTheCallerSaysSo) {
   EXPECT_GT(open()->last()->sequence, 2U);
 }
 
-TEST_F(CheckpointDamageTest, WhenNothingIsIntactNothingIsUsed) {
+TEST_F(CheckpointDamageTest, WithoutAnIntactCommitNothingIsUsed) {
   for (const std::string& name : names_in(commits(), "commit-")) {
     write_whole(commits() / name, "x");
   }
-  for (const OnDamage on_damage : {OnDamage::kRefuse, OnDamage::kUseCommitBefore}) {
-    EXPECT_THAT(try_open(on_damage).status().message(),
-                EndsWith("; no intact commit is before it"));
+  for (const OnDamage on_damage : {OnDamage::kRefuse, OnDamage::kUseNewestIntact}) {
+    EXPECT_THAT(try_open(on_damage).status().message(), EndsWith("; no earlier commit is intact"));
   }
 }
 
-TEST_F(CheckpointDamageTest, ANameAlmostLikeACommitsIsAnError) {
+TEST_F(CheckpointDamageTest, ANameAlmostLikeThatOfACommitIsAnError) {
   write_whole(commits() / "commit-3.json", "");
   EXPECT_EQ(try_open().status().message(),
             (commits() / "commit-3.json").string() + ": not the name of a commit");
@@ -240,7 +239,7 @@ TEST_F(CheckpointDamageTest, DamageAfterTheOpenIsFoundWhenLoading) {
   EXPECT_THAT(store->load_last().status().message(), HasSubstr(path.string()));
 }
 
-TEST_F(CheckpointDamageTest, ACommitMendsWhatItSharesWithDamagedOnes) {
+TEST_F(CheckpointDamageTest, ACommitRepairsTheObjectsItSharesWithDamagedOnes) {
   const auto store = open();
   for (const std::filesystem::path& path : objects_of_newest()) {
     write_whole(path, "rotten");
@@ -250,7 +249,7 @@ TEST_F(CheckpointDamageTest, ACommitMendsWhatItSharesWithDamagedOnes) {
   EXPECT_EQ(fingerprint(store->load_last().value()), fingerprint(state_at(3)));
 }
 
-TEST_F(CheckpointDamageTest, AFileOfAnotherNameIsNoManifest) {
+TEST_F(CheckpointDamageTest, AFileWithAnotherNameIsNotAManifest) {
   const ObjectFolder kept(files_, objects());
   const CommitFolder folder(commits(), kept);
   for (const char* name : {"store.json", "run.yaml", "commit-", ""}) {

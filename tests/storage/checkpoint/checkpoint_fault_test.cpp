@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each system call of a commit fails once, in each way a disk fails.
+// Each system call of a commit fails once, in every way that a disk can fail.
 #include <cerrno>
 #include <cstring>
 
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-/// Has room for a number of bytes, and frees none.
+/// A disk with space for a number of bytes, which never frees any.
 class SmallDisk final : public FaultyFileSystem {
 public:
   explicit SmallDisk(std::size_t bytes) : FaultyFileSystem({}), free_(bytes) {}
@@ -39,7 +39,7 @@ class CheckpointFaultTest : public CheckpointTest {
 protected:
   CheckpointFaultTest() : CheckpointTest(test::memory_directory_path()) {}
 
-  // Two commits, so that the third one writes, reuses and removes.
+  // Makes two commits, so that the third one writes, reuses and removes objects.
   void prepare() {
     std::filesystem::remove_all(run());
     std::filesystem::create_directory(run());
@@ -82,16 +82,16 @@ TEST_F(CheckpointFaultTest, AnyCallMayFailOnce) {
         const auto report = store->commit(state_at(3));
         if (files.num_calls() < at) {
           EXPECT_TRUE(report.ok() && report.value().cleanup.ok());
-          break;  // the fault lies behind the last call
+          break;  // the fault is after the last call
         }
         ++points;
         (report.ok() ? committed : refused) += 1;
         ASSERT_EQ(store->last()->step, report.ok() ? 3U : 2U) << at;
         ASSERT_EQ(fingerprint(store->load_last().value()), report.ok() ? after : before) << at;
-        // What a process started now would find, without letting go of this one.
+        // The state that another process would find now, while this store stays open.
         ASSERT_EQ(fingerprint(read_last_checkpoint(run()).value()), report.ok() ? after : before)
             << "call " << at << ": " << std::strerror(error);
-        // The fault is over: the same store goes on, and so does a new one.
+        // The fault is over. The same store continues to work, and so does a new one.
         const auto next = store->commit(state_at(4));
         ASSERT_TRUE(next.ok()) << next.status().to_string();
         ASSERT_TRUE(next.value().cleanup.ok());
@@ -103,12 +103,12 @@ TEST_F(CheckpointFaultTest, AnyCallMayFailOnce) {
     }
   }
   EXPECT_GT(refused, 0);
-  EXPECT_GT(committed, 0) << "faults behind the manifest's rename, and interrupted calls";
+  EXPECT_GT(committed, 0) << "faults after the manifest's rename, and interrupted calls";
   std::cout << "faults: " << points << " points, " << refused << " commits refused, " << committed
             << " done, none torn\n";
 }
 
-TEST_F(CheckpointFaultTest, TheDiskMayDieAtAnyCall) {
+TEST_F(CheckpointFaultTest, TheDiskMayFailForGoodAtAnyCall) {
   const std::string before = fingerprint(state_at(2));
   const std::string after = fingerprint(state_at(3));
   int points = 0;
@@ -132,7 +132,7 @@ TEST_F(CheckpointFaultTest, TheDiskMayDieAtAnyCall) {
   std::cout << "dead disk: " << points << " points, none torn\n";
 }
 
-TEST_F(CheckpointFaultTest, MakingTheStoreMayFailAtAnyCall) {
+TEST_F(CheckpointFaultTest, CreatingTheStoreMayFailAtAnyCall) {
   int points = 0;
   for (int at = 1;; ++at) {
     std::filesystem::remove_all(run());
@@ -148,16 +148,16 @@ TEST_F(CheckpointFaultTest, MakingTheStoreMayFailAtAnyCall) {
     EXPECT_EQ(store->last(), std::nullopt);
     commit(*store, 1);
   }
-  std::cout << "making a store: " << points << " points\n";
+  std::cout << "creating a store: " << points << " points\n";
 }
 
-TEST_F(CheckpointFaultTest, AFullDiskKeepsThePreviousCommitAndItsRoom) {
+TEST_F(CheckpointFaultTest, AFullDiskKeepsThePreviousCommitAndItsSpace) {
   const std::string before = fingerprint(state_at(2));
   int refused = 0;
-  for (std::size_t room = 0;; room += 29) {
+  for (std::size_t space = 0;; space += 29) {
     prepare();
     const std::vector<std::string> objects_before = names_in(objects());
-    SmallDisk disk(room);
+    SmallDisk disk(space);
     auto store = open_on(disk, run());
     const auto report = store->commit(state_at(3));
     if (report.ok()) {
@@ -167,13 +167,13 @@ TEST_F(CheckpointFaultTest, AFullDiskKeepsThePreviousCommitAndItsRoom) {
     EXPECT_EQ(report.status().code(), Errc::kResourceExhausted);
     EXPECT_THAT(report.status().message(), HasSubstr("No space left on device"));
     EXPECT_THAT(report.status().message(), HasSubstr(commits().string()));
-    EXPECT_EQ(names_in(objects()), objects_before) << "what was written is given back";
+    EXPECT_EQ(names_in(objects()), objects_before) << "the written bytes are freed again";
     EXPECT_EQ(fingerprint(read_last_checkpoint(run()).value()), before);
     disk.add_room(1U << 20U);
     EXPECT_TRUE(store->commit(state_at(3)).ok());
   }
   EXPECT_GT(refused, 20);
-  std::cout << "full disk: " << refused << " sizes, the previous commit stood each time\n";
+  std::cout << "full disk: " << refused << " sizes, the previous commit remained each time\n";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// States to store, and what a run directory holds.
+// States to store, and a fixture with a run directory.
 #pragma once
 
 #include <filesystem>
@@ -39,7 +39,7 @@ inline Checkpoint state_at(std::uint64_t step) {
   return state;
 }
 
-/// Returns all of `state` as text, so that states can be compared and printed by their digests.
+/// Returns `state` as text with digests, so that states can be compared and printed.
 inline std::string fingerprint(const Checkpoint& state) {
   std::string text = "step " + std::to_string(state.step);
   for (const auto& [name, tensors] : state.tensors) {
@@ -69,7 +69,7 @@ inline std::vector<std::string> names_in(const std::filesystem::path& folder,
   return names;
 }
 
-/// A run directory with stores on it.
+/// A run directory, and stores that use it.
 class CheckpointTest : public ::testing::Test {
 protected:
   explicit CheckpointTest(

@@ -17,13 +17,13 @@ protected:
   void kill_often(int kills, std::uint64_t longest_ms);
 };
 
-/// In memory a commit is short: kills fall on every part of it.
+/// In memory a commit takes little time, so that kills hit every part of it.
 class CheckpointKillInMemoryTest : public CheckpointKillTest {
 protected:
   CheckpointKillInMemoryTest() : CheckpointKillTest(test::memory_directory_path()) {}
 };
 
-// The child: goes on from the last commit and reports every step it was told to be durable.
+// The child: continues from the last commit, and reports every step that became durable.
 [[noreturn]] void commit_for_ever(const std::filesystem::path& run, int report) {
   PosixFileSystem files;
   auto store = CheckpointStore::open({run, "run-1", OnDamage::kRefuse}, files);
@@ -54,7 +54,7 @@ void CheckpointKillTest::kill_often(int kills, std::uint64_t longest_ms) {
       commit_for_ever(run(), report[1]);
     }
     ::close(report[1]);
-    // A random moment up to a few commits' length; no outcome depends on which it is.
+    // A random moment within the duration of a few commits. No outcome depends on it.
     ::poll(nullptr, 0, static_cast<int>(random.below(longest_ms)));
     ::kill(child, SIGKILL);
     int status = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A store on a disk that works.
+// A checkpoint store on a disk that works.
 #include "storage/checkpoint/checkpoint_store.hpp"
 
 #include <atomic>
@@ -26,7 +26,7 @@ TEST_F(CheckpointStoreTest, IsEmptyAtFirst) {
   EXPECT_EQ(store->run_id(), "run-1");
 }
 
-TEST_F(CheckpointStoreTest, GivesBackTheLastCommitAfterAReopen) {
+TEST_F(CheckpointStoreTest, ReturnsTheLastCommitAfterReopening) {
   {
     const auto store = open();
     for (std::uint64_t step = 1; step <= 5; ++step) {
@@ -51,7 +51,7 @@ TEST_F(CheckpointStoreTest, TheSameStepMayBeCommittedTwice) {
   EXPECT_NE(store->last()->digest, first.digest);
 }
 
-TEST_F(CheckpointStoreTest, WritesWhatDoesNotChangeOnce) {
+TEST_F(CheckpointStoreTest, WritesUnchangedPartsOnce) {
   const auto store = open();
   const CommitReport first = store->commit(state_at(1)).value();
   EXPECT_EQ(first.objects_written, 4U);
@@ -84,7 +84,7 @@ TEST_F(CheckpointStoreTest, KeepsTheLastTwoCommits) {
   }
 }
 
-TEST_F(CheckpointStoreTest, HoldsStatesOfAnyShape) {
+TEST_F(CheckpointStoreTest, StoresStatesOfAnyShape) {
   const auto store = open();
   Checkpoint state;
   ASSERT_TRUE(store->commit(state).ok());
@@ -112,7 +112,7 @@ TEST_F(CheckpointStoreTest, RefusesBadNamesAndSteps) {
   Checkpoint twice;
   twice.blobs["x"] = "";
   twice.tensors["x"] = {};
-  EXPECT_EQ(store->commit(twice).status().message(), "\"x\" names tensors and a blob");
+  EXPECT_EQ(store->commit(twice).status().message(), "\"x\" names both tensors and a blob");
   Checkpoint late;
   late.step = ~std::uint64_t{0};
   EXPECT_FALSE(store->commit(late).ok());
@@ -122,7 +122,7 @@ TEST_F(CheckpointStoreTest, RefusesBadNamesAndSteps) {
 TEST_F(CheckpointStoreTest, RemovesLeftoversAtOpenAndNothingElse) {
   commit(*open(), 1);
   const std::string digest(32, 'f');
-  write_whole(objects() / (digest + ".safetensors"), "an object of a commit that never came");
+  write_whole(objects() / (digest + ".safetensors"), "an object of an unfinished commit");
   write_whole(objects() / ".tmp-1-0", "half");
   write_whole(commits() / ".tmp-1-0", "half");
   write_whole(objects() / "notes.txt", "a user's");
@@ -134,7 +134,7 @@ TEST_F(CheckpointStoreTest, RemovesLeftoversAtOpenAndNothingElse) {
   EXPECT_FALSE(std::filesystem::exists(commits() / ".tmp-1-0"));
 }
 
-TEST_F(CheckpointStoreTest, NeedsARunIdToBeMadeAndKeepsItThen) {
+TEST_F(CheckpointStoreTest, NeedsARunIdToBeCreatedAndKeepsIt) {
   EXPECT_EQ(CheckpointStore::open({run(), "", OnDamage::kRefuse}, files_).status().message(),
             commits().string() + ": no checkpoints here");
   EXPECT_EQ(CheckpointStore::open({run(), "a/b", OnDamage::kRefuse}, files_).status().code(),
@@ -147,7 +147,7 @@ TEST_F(CheckpointStoreTest, NeedsARunIdToBeMadeAndKeepsItThen) {
   EXPECT_EQ(store->last()->step, 1U);
 }
 
-TEST_F(CheckpointStoreTest, IsRefusedToASecondProcess) {
+TEST_F(CheckpointStoreTest, RefusesASecondProcess) {
   const auto store = open();
   const Status second = try_open().status();
   EXPECT_EQ(second.code(), Errc::kUnavailable);
@@ -157,25 +157,25 @@ TEST_F(CheckpointStoreTest, IsRefusedToASecondProcess) {
 TEST_F(CheckpointStoreTest, ANewerFormatIsRefused) {
   commit(*open(), 1);
   write_whole(commits() / "store.json", "{\"format\": 2, \"run\": \"run-1\", \"more\": 1}\n");
-  const Status refused = try_open(OnDamage::kUseCommitBefore).status();
+  const Status refused = try_open(OnDamage::kUseNewestIntact).status();
   EXPECT_EQ(refused.code(), Errc::kInvalidArgument);
   EXPECT_EQ(refused.message(), (commits() / "store.json").string() +
                                    ": made by a newer version of tidemill (format 2; this one "
                                    "reads up to 1)");
 }
 
-TEST_F(CheckpointStoreTest, ANewerCommitIsRefusedEvenWhenAnOlderOneIsThere) {
+TEST_F(CheckpointStoreTest, ANewerFormatIsRefusedEvenIfAnOlderCommitExists) {
   commit(*open(), 1);
   const std::string text = "{\"format\": 2}";
   const std::string digest = digest_bytes(std::as_bytes(std::span(text)));
   write_whole(commits() / manifest_file_name({9, digest}), text);
-  for (const OnDamage on_damage : {OnDamage::kRefuse, OnDamage::kUseCommitBefore}) {
+  for (const OnDamage on_damage : {OnDamage::kRefuse, OnDamage::kUseNewestIntact}) {
     EXPECT_THAT(try_open(on_damage).status().message(),
                 HasSubstr("made by a newer version of tidemill (format 2"));
   }
 }
 
-TEST_F(CheckpointStoreTest, IsReadWhileTheRunCommits) {
+TEST_F(CheckpointStoreTest, CanBeReadWhileTheRunCommits) {
   const auto store = open();
   commit(*store, 1);
   std::atomic<bool> done = false;
@@ -197,7 +197,7 @@ TEST_F(CheckpointStoreTest, IsReadWhileTheRunCommits) {
   }
   writer.join();
   EXPECT_EQ(read_last_checkpoint(run()).value().step, 150U);
-  std::cout << "reads beside 149 commits: " << reads << "\n";
+  std::cout << "reads during 149 commits: " << reads << "\n";
 }
 
 }  // namespace

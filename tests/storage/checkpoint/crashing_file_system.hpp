@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file system that loses power, and a model of what the disk then holds.
+// A file system that loses power, with a model of the disk's content afterwards.
 //
-// Calls go to the real file system below a root until the crash; then nothing works any more.
-// Beside them a model keeps what is certain and what is not: bytes are certain once their file was
-// synced, names once their directory was. Of the rest, any part may survive: `survive` picks one
-// possible disk and puts it below the root, in place of what is there.
+// Calls go to the real file system below a root until the crash. After the crash every call fails.
+// A model tracks which data is durable: bytes are durable once their file was synced, and names
+// once their directory was synced. Any part of the other data may survive. `survive` picks one
+// possible disk and replaces the content of the root with it.
 #pragma once
 
 #include <algorithm>
@@ -24,14 +24,14 @@
 
 namespace tidemill::test {
 
-/// What becomes of changes of names that no sync of their directory has made certain.
+/// What happens to changes of names that no sync of their directory has made durable.
 enum class UnsyncedNames { kNone, kAll, kFirstOnes, kAnyOnes };
-/// What becomes of bytes that no sync of their file has made certain.
+/// What happens to bytes that no sync of their file has made durable.
 enum class UnsyncedBytes { kNone, kHalf, kAll, kAny };
 
 class CrashingFileSystem final : public FileSystem {
 public:
-  /// Everything below `root` is certain now. Call `crash_at` (from 1) and all after it fail.
+  /// Treats everything below `root` as durable. Call `crash_at` (from 1) and all later calls fail.
   CrashingFileSystem(std::filesystem::path root, int crash_at)
       : root_(std::move(root)), crash_at_(crash_at) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root_)) {
@@ -74,14 +74,14 @@ public:
     return count;
   }
   int sync(int descriptor) override {
-    const int result = dies() ? -EIO : 0;  // the model is what syncs
+    const int result = dies() ? -EIO : 0;  // only the model is synced
     if (result == 0) {
       open_.at(descriptor)->synced = true;
     }
     return result;
   }
   int close(int descriptor) override {
-    const int result = real_.close(descriptor);  // never leak what the kernel would close
+    const int result = real_.close(descriptor);  // after a crash too, to leak no descriptor
     open_.erase(descriptor);
     return dies() ? -EIO : result;
   }
@@ -119,7 +119,8 @@ public:
     return result;
   }
 
-  /// Puts one disk that the crash may have left below the root. `seed` decides what is random.
+  /// Replaces the content of the root with a disk that the crash may have left. `seed` decides the
+  /// random choices.
   void survive(UnsyncedNames names, UnsyncedBytes bytes, std::uint64_t seed) {
     RandomStream random(seed);
     Tree tree = certain_;
@@ -157,9 +158,9 @@ private:
   using Tree = std::map<std::string, std::shared_ptr<Node>>;
   struct NameChange {
     std::string path;
-    std::shared_ptr<Node> node;  // null: the name is gone
+    std::shared_ptr<Node> node;  // null: the name is removed
   };
-  using Change = std::vector<NameChange>;  // takes effect at once or not at all
+  using Change = std::vector<NameChange>;  // takes effect as a whole or not at all
 
   bool dies() {
     ++num_calls_;
@@ -186,7 +187,7 @@ private:
     switch (bytes) {
       case UnsyncedBytes::kHalf: return node.bytes.substr(0, node.bytes.size() / 2);
       case UnsyncedBytes::kAny: {
-        // The right length with zeros in it is as possible as a short file.
+        // A file of the right length that ends in zeros is as possible as a short file.
         std::string some = node.bytes.substr(0, random.below(node.bytes.size() + 1));
         some.resize(random.below(2) == 0 ? some.size() : node.bytes.size());
         return some;

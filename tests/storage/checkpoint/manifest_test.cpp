@@ -22,7 +22,7 @@ Manifest example() {
                       {"rows", ObjectKind::kBlob, 0, kDigest}}};
 }
 
-// Reads `text` under the name that its content asks for.
+// Parses `text` under the name that belongs to its content.
 Result<Manifest> parse(const std::string& text, std::uint64_t sequence = 12) {
   const std::string digest = digest_bytes(std::as_bytes(std::span(text)));
   return parse_manifest(text, {sequence, digest}, "m.json");
@@ -44,14 +44,14 @@ TEST(Manifest, IsReadAsItWasWritten) {
   EXPECT_EQ(read.run_id, "run-1");
 }
 
-TEST(Manifest, ANewerFormatIsRefusedWhateverElseItHolds) {
+TEST(Manifest, ANewerFormatIsRefusedWhateverItContains) {
   const Status refused = parse(R"({"format": 2, "novelty": true})").status();
   EXPECT_EQ(refused.code(), Errc::kInvalidArgument);
   EXPECT_EQ(refused.message(),
             "m.json: made by a newer version of tidemill (format 2; this one reads up to 1)");
 }
 
-TEST(Manifest, RefusesWhatIsNoManifest) {
+TEST(Manifest, RefusesInvalidManifests) {
   const std::vector<std::string> texts = {
       "",
       "[]",
@@ -82,7 +82,7 @@ TEST(Manifest, RefusesWhatIsNoManifest) {
   }
 }
 
-TEST(ManifestName, ReadsOnlyWhatItWrites) {
+TEST(ManifestName, ParsesOnlyNamesThatItRenders) {
   const std::string name = "commit-000000000012-" + kDigest + ".json";
   EXPECT_EQ(manifest_file_name({12, kDigest}), name);
   EXPECT_EQ(parse_manifest_name(name)->sequence, 12U);

@@ -19,7 +19,7 @@
 namespace tidemill::storage {
 namespace {
 
-TEST(RunLock, IsHeldByOne) {
+TEST(RunLock, HasOneHolderAtATime) {
   const test::TemporaryDirectory run;
   {
     const auto lock = RunLock::acquire(run.path());
@@ -32,7 +32,7 @@ TEST(RunLock, IsHeldByOne) {
   EXPECT_TRUE(RunLock::acquire(run.path()).ok());
 }
 
-TEST(RunLock, NamesTheProcessThatHoldsItAndEndsWithIt) {
+TEST(RunLock, NamesItsHolderAndEndsWithIt) {
   const test::TemporaryDirectory run;
   std::array<int, 2> ready{};
   ASSERT_EQ(::pipe(ready.data()), 0);
@@ -44,9 +44,9 @@ TEST(RunLock, NamesTheProcessThatHoldsItAndEndsWithIt) {
     ::pause();
     ::_exit(0);
   }
-  char answer = 0;
-  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
-  EXPECT_EQ(answer, 'y');
+  char reply = 0;
+  ASSERT_EQ(::read(ready[0], &reply, 1), 1);
+  EXPECT_EQ(reply, 'y');
   EXPECT_EQ(RunLock::acquire(run.path()).status().message(),
             run.path().string() + ": in use by process " + std::to_string(holder));
   ::kill(holder, SIGKILL);
@@ -56,10 +56,10 @@ TEST(RunLock, NamesTheProcessThatHoldsItAndEndsWithIt) {
   ::close(ready[1]);
 }
 
-TEST(RunLock, IsSeenByThoseWhoOnlyLook) {
+TEST(RunLock, IsVisibleWithoutBeingTaken) {
   const test::TemporaryDirectory run;
   EXPECT_FALSE(is_run_locked(run.path()).value());
-  EXPECT_FALSE(std::filesystem::exists(run.path() / "lock"));  // looking leaves nothing
+  EXPECT_FALSE(std::filesystem::exists(run.path() / "lock"));  // checking creates no file
   {
     const auto lock = RunLock::acquire(run.path());
     EXPECT_TRUE(is_run_locked(run.path()).value());
@@ -67,13 +67,13 @@ TEST(RunLock, IsSeenByThoseWhoOnlyLook) {
   EXPECT_FALSE(is_run_locked(run.path()).value());
 }
 
-// Somebody who looks has the lock for a moment.
-TEST(RunLock, WaitsOutOneWhoLooks) {
+// A process that checks the lock holds it for a moment.
+TEST(RunLock, WaitsForAProcessThatChecksIt) {
   const test::TemporaryDirectory run;
   ASSERT_TRUE(RunLock::acquire(run.path()).ok());
   const int looking = ::open((run.path() / "lock").c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_EQ(::flock(looking, LOCK_SH | LOCK_NB), 0);
-  // The nap makes it likely that the lock is asked for before it is free; either way must do.
+  // The sleep makes it likely that the lock is requested before it is free. Both cases must work.
   std::thread leaves([looking] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ::close(looking);

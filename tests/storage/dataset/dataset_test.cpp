@@ -27,7 +27,7 @@ protected:
     std::string pattern = ::testing::TempDir() + "tidemill-dataset-XXXXXX";
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
-    options_.order = RowOrder::kAsFiled;
+    options_.order = RowOrder::kFileOrder;
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
@@ -65,12 +65,12 @@ TEST_F(DatasetTest, ReadsSeveralFilesInTheOrderOfTheirNames) {
   EXPECT_THAT(data->files(),
               ElementsAre(EndsWith("/a.jsonl"), EndsWith("/b.jsonl"), EndsWith("/other.txt")));
   EXPECT_THAT(prompts(*data, 0, 7), ElementsAre("a1", "a2", "b1", "b2", "o", "a1", "a2"));
-  EXPECT_EQ(data->row_at(1).value().place.line, 4U);
-  EXPECT_EQ(data->row_at(3).value().place.to_string(), folder_ + "/b.jsonl:2");
+  EXPECT_EQ(data->row_at(1).value().location.line, 4U);
+  EXPECT_EQ(data->row_at(3).value().location.to_string(), folder_ + "/b.jsonl:2");
   EXPECT_EQ(data->num_positions(), std::nullopt);
 }
 
-TEST_F(DatasetTest, APathThatExistsIsNoGlob) {
+TEST_F(DatasetTest, AnExistingPathIsNotAGlob) {
   const std::string odd = write("[x]*.jsonl", prompt_line("odd") + "\n");
   write("x.jsonl", prompt_line("x") + "\n");
   const auto data = open({odd}).value();
@@ -84,14 +84,14 @@ TEST_F(DatasetTest, NamesFileAndLineOfABrokenRow) {
   EXPECT_EQ(failure({broken}), broken + ":2: not JSON at byte 14");
 }
 
-TEST_F(DatasetTest, NamesWhatIsNoDataFile) {
+TEST_F(DatasetTest, NamesPathsThatAreNotDataFiles) {
   EXPECT_EQ(failure({}), "no data file given");
   EXPECT_EQ(failure({folder_ + "/no*.jsonl"}), "`" + folder_ + "/no*.jsonl` matches no file");
   EXPECT_THAT(failure({folder_}), HasSubstr(folder_));
   const std::string fifo = folder_ + "/fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   EXPECT_THAT(failure({fifo}), HasSubstr(fifo)) << "and does not wait for a writer";
-  EXPECT_EQ(failure({std::string("a\0b", 3)}), "a path holds a zero byte");
+  EXPECT_EQ(failure({std::string("a\0b", 3)}), "a path contains a NUL byte");
   const std::string empty = write("empty.jsonl", "\n  \n");
   EXPECT_EQ(failure({empty}), empty + ": no usable row");
 }
@@ -108,13 +108,13 @@ TEST_F(DatasetTest, SkipsAndCountsBrokenRowsWhenAsked) {
   EXPECT_EQ(data->num_skipped(), 12U);
   ASSERT_EQ(data->first_skipped().size(), 10U);
   EXPECT_EQ(data->first_skipped()[0], path + ":2: not JSON at byte 1");
-  EXPECT_EQ(data->row_at(1).value().place.line, 3U);
+  EXPECT_EQ(data->row_at(1).value().location.line, 3U);
   const std::string hopeless = write("b.jsonl", "broken\n");
   EXPECT_EQ(failure({hopeless}), hopeless + ": no usable row; the first skipped: " + hopeless +
                                      ":1: not JSON at byte 1");
 }
 
-TEST_F(DatasetTest, BoundsLinesAndRows) {
+TEST_F(DatasetTest, LimitsLinesAndRows) {
   options_.max_line_bytes = 40;
   const std::string long_line = prompt_line(std::string(3 << 20, 'x'));
   const std::string path = write(
@@ -130,7 +130,7 @@ TEST_F(DatasetTest, BoundsLinesAndRows) {
   EXPECT_THAT(failure({path}), HasSubstr("max_line_bytes: must be from 1"));
 }
 
-TEST_F(DatasetTest, LinesMayCrossAnyBlockBorder) {
+TEST_F(DatasetTest, LinesMayCrossBlockBoundaries) {
   // Lines of many lengths over several blocks of 1 MiB.
   std::string text;
   std::vector<std::string> expected;
@@ -143,7 +143,7 @@ TEST_F(DatasetTest, LinesMayCrossAnyBlockBorder) {
   EXPECT_EQ(prompts(*data, 0, expected.size()), expected);
 }
 
-TEST_F(DatasetTest, AResumedRunDrawsWhatTheUndisturbedOneDraws) {
+TEST_F(DatasetTest, AResumedRunDrawsTheSameRows) {
   std::string text;
   for (int i = 0; i < 10; ++i) {
     text += prompt_line(std::to_string(i)) + "\n";
@@ -152,7 +152,7 @@ TEST_F(DatasetTest, AResumedRunDrawsWhatTheUndisturbedOneDraws) {
   options_.order = RowOrder::kShuffled;
   options_.seed = 3;
   const std::vector<std::string> whole = prompts(*open({path}).value(), 0, 35);
-  // Batches of four cross the ends of epochs at 10, 20 and 30; a resume may fall on any of them.
+  // Epochs end at 10, 20 and 30. A run may resume at any position.
   for (std::uint64_t stopped = 0; stopped <= 35; ++stopped) {
     const auto resumed = open({path}).value();
     const std::vector<std::string> rest = prompts(*resumed, stopped, 35 - stopped);
@@ -164,7 +164,7 @@ TEST_F(DatasetTest, AResumedRunDrawsWhatTheUndisturbedOneDraws) {
   }
 }
 
-TEST_F(DatasetTest, EpochsEndTheData) {
+TEST_F(DatasetTest, TheDataEndsAfterItsEpochs) {
   options_.epochs = 2;
   const auto data = open({write("a.jsonl", prompt_line("1") + "\n" + prompt_line("2"))}).value();
   EXPECT_EQ(data->num_positions(), 4U);
@@ -175,11 +175,11 @@ TEST_F(DatasetTest, EpochsEndTheData) {
   EXPECT_FALSE(data->row_at(~std::uint64_t{0}).ok());
 }
 
-TEST_F(DatasetTest, AFileChangedBehindOurBackIsAnError) {
+TEST_F(DatasetTest, AFileThatChangesAfterOpeningIsAnError) {
   const std::string path = write("a.jsonl", prompt_line("1") + "\n" + prompt_line("2") + "\n");
   const auto data = open({path}).value();
   write("a.jsonl", prompt_line("1") + "\n" + prompt_line("3") + "\n");  // same size
-  EXPECT_TRUE(data->row_at(0).ok()) << "this row is as it was";
+  EXPECT_TRUE(data->row_at(0).ok()) << "this row is unchanged";
   const Status changed = data->row_at(1).status();
   EXPECT_EQ(changed.code(), Errc::kCorruptData);
   EXPECT_EQ(changed.message(), path + ":2: the file has changed since the data was read");
@@ -191,7 +191,7 @@ TEST_F(DatasetTest, AFileChangedBehindOurBackIsAnError) {
   EXPECT_EQ(other->row_at(0).status().code(), Errc::kNotFound);
 }
 
-TEST_F(DatasetTest, TheDigestTellsDataApart) {
+TEST_F(DatasetTest, TheDigestDistinguishesData) {
   const std::string text = prompt_line("1") + "\n" + prompt_line("2") + "\n";
   const std::string path = write("a.jsonl", text);
   const std::string digest = open({path}).value()->digest();
@@ -224,11 +224,11 @@ TEST_F(DatasetTest, WeightsSayHowOftenEachPathIsDrawnFrom) {
   EXPECT_NEAR(drawn["l1"], 33, 2);
   EXPECT_NEAR(drawn["l3"], 33, 2);
   EXPECT_EQ(prompts(*open({large, small}).value(), 123, 9), prompts(*data, 123, 9));
-  std::vector<std::string> filed;
+  std::vector<std::string> in_file_order;
   for (std::uint64_t number = 0; number < 4; ++number) {
-    filed.push_back(data->filed_row(number).value().prompt);
+    in_file_order.push_back(data->row_in_file_order(number).value().prompt);
   }
-  EXPECT_THAT(filed, ElementsAre("l1", "l2", "l3", "s1"));
+  EXPECT_THAT(in_file_order, ElementsAre("l1", "l2", "l3", "s1"));
   EXPECT_THAT(data->files(), ElementsAre(large, small));
 
   ASSERT_LT(data->positions_of_all_rows(), 100U);
@@ -248,12 +248,12 @@ TEST_F(DatasetTest, WeightsSayHowOftenEachPathIsDrawnFrom) {
   EXPECT_EQ(open({large, small}).value()->num_positions(), 8U);
 }
 
-TEST_F(DatasetTest, RefusesWeightsThatMeanNothing) {
+TEST_F(DatasetTest, RefusesInvalidWeights) {
   const std::string a = write("a.jsonl", prompt_line("a") + "\n");
   const std::string b = write("b.jsonl", prompt_line("b") + "\n");
   options_.weights = {1.0, 2.0};
-  EXPECT_EQ(failure({folder_ + "/*.jsonl", b}), b + ": stands under two weights");
-  EXPECT_EQ(failure({a}), "weights: needs one for each path");
+  EXPECT_EQ(failure({folder_ + "/*.jsonl", b}), b + ": has two weights");
+  EXPECT_EQ(failure({a}), "weights: must have one entry for each path");
   options_.weights = {1.0, 0.0};
   EXPECT_EQ(failure({a, b}), "weights: must be above 0");
   options_.weights = {1.0, std::nan("")};
@@ -266,8 +266,8 @@ TEST_F(DatasetTest, ReadsSupervisedRows) {
                                      R"({"prompt": "p", "answer": "a"})")};
   const auto data = SupervisedDataset::open(options_).value();
   EXPECT_EQ(data->row_at(0).value().input_ids, (std::vector<std::int32_t>{1, 2}));
-  EXPECT_EQ(data->row_at(1).value().answer, "a");
-  EXPECT_EQ(data->row_at(1).value().place.line, 2U);
+  EXPECT_EQ(data->row_at(1).value().reference_answer, "a");
+  EXPECT_EQ(data->row_at(1).value().location.line, 2U);
   const std::string prompts_only = write("b.jsonl", prompt_line("p"));
   options_.paths = {prompts_only};
   EXPECT_EQ(SupervisedDataset::open(options_).status().message(),

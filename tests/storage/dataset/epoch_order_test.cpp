@@ -11,8 +11,8 @@ namespace {
 
 std::vector<std::uint64_t> epoch_of(EpochOrder& order, std::uint64_t rows, std::uint64_t epoch) {
   std::vector<std::uint64_t> visited;
-  for (std::uint64_t place = 0; place < rows; ++place) {
-    visited.push_back(order.row_of(epoch * rows + place));
+  for (std::uint64_t index = 0; index < rows; ++index) {
+    visited.push_back(order.row_of(epoch * rows + index));
   }
   return visited;
 }
@@ -34,7 +34,7 @@ TEST(EpochOrder, EpochsAndSeedsDiffer) {
   EXPECT_NE(epoch_of(order, 100, 0), epoch_of(other, 100, 0));
 }
 
-TEST(EpochOrder, DependsOnNothingButThePosition) {
+TEST(EpochOrder, DependsOnlyOnThePosition) {
   constexpr std::uint64_t kRows = 13;
   EpochOrder forward(kRows, RowOrder::kShuffled, 9);
   std::vector<std::uint64_t> expected;
@@ -53,14 +53,14 @@ TEST(EpochOrder, DependsOnNothingButThePosition) {
 }
 
 // A stored run must find the same rows with every later version of the program.
-TEST(EpochOrder, StaysWhatItIs) {
+TEST(EpochOrder, NeverChanges) {
   EpochOrder order(8, RowOrder::kShuffled, 42);
   EXPECT_EQ(epoch_of(order, 8, 0), (std::vector<std::uint64_t>{6, 5, 0, 4, 7, 2, 3, 1}));
   EXPECT_EQ(epoch_of(order, 8, 1), (std::vector<std::uint64_t>{6, 3, 7, 4, 5, 2, 0, 1}));
 }
 
-TEST(EpochOrder, AsFiledIsTheFilesOrder) {
-  EpochOrder order(3, RowOrder::kAsFiled, 1);
+TEST(EpochOrder, FileOrderIsTheOrderOfTheFile) {
+  EpochOrder order(3, RowOrder::kFileOrder, 1);
   EXPECT_EQ(epoch_of(order, 3, 0), (std::vector<std::uint64_t>{0, 1, 2}));
   EXPECT_EQ(epoch_of(order, 3, 7), (std::vector<std::uint64_t>{0, 1, 2}));
 }

@@ -11,7 +11,7 @@
 namespace tidemill::storage {
 namespace {
 
-TEST(MixtureOrder, DealsInProportionToTheWeightsInEveryStretch) {
+TEST(MixtureOrder, DrawsInProportionToTheWeightsInEveryRange) {
   const std::vector<double> weights{3.0, 0.5, 1.0, 0.01};
   MixtureOrder order(weights);
   std::vector<std::uint64_t> drawn(weights.size());
@@ -41,7 +41,7 @@ TEST(MixtureOrder, IsAFunctionOfThePosition) {
   }
 }
 
-TEST(MixtureOrder, SharesOfAnySizeAreDealt) {
+TEST(MixtureOrder, DrawsFromSharesOfAnySize) {
   MixtureOrder one({7.0});
   EXPECT_EQ(one.at(41).position, 41U);
   MixtureOrder extreme({1e300, 1e-300});
@@ -54,7 +54,7 @@ TEST(MixtureOrder, NoSourceIsLeftOutForLong) {
   for (const double weight : {1e-4, 0.003, 0.1, 0.5, 0.62, 0.99, 1.0, 3.0, 50.0}) {
     const std::vector<double> weights{0.7, weight, 0.3};
     MixtureOrder order(weights);
-    std::vector<std::uint64_t> next(weights.size());  // the first position behind the last draw
+    std::vector<std::uint64_t> next(weights.size());  // the first position after the last draw
     std::vector<std::uint64_t> longest(weights.size());
     for (std::uint64_t position = 0; position < 1'000'000; ++position) {
       const std::size_t source = order.at(position).source;
@@ -62,9 +62,9 @@ TEST(MixtureOrder, NoSourceIsLeftOutForLong) {
       next[source] = position + 1;
     }
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      EXPECT_LE(longest[i], order.longest_gap(i)) << "source " << i << " beside " << weight;
-      EXPECT_LE(order.longest_gap(i), 8 * longest[i] + 8) << "a bound, but no idle one";
-      EXPECT_GT(longest[i], 0U) << "source " << i << " beside " << weight;
+      EXPECT_LE(longest[i], order.longest_gap(i)) << "source " << i << ", middle weight " << weight;
+      EXPECT_LE(order.longest_gap(i), 8 * longest[i] + 8) << "the bound is not loose";
+      EXPECT_GT(longest[i], 0U) << "source " << i << ", middle weight " << weight;
     }
   }
   EXPECT_EQ(MixtureOrder({7.0}).longest_gap(0), 1U);

@@ -15,20 +15,20 @@ TEST(ParsePromptRow, ReadsPromptsAndMessages) {
   const PromptRow row = parse_prompt_row(text).value();
   EXPECT_EQ(row.prompt, "2+2");
   EXPECT_EQ(row.messages, "");
-  EXPECT_EQ(row.answer, "4");
-  EXPECT_EQ(row.fields, text) << "as it stands in the file";
+  EXPECT_EQ(row.reference_answer, "4");
+  EXPECT_EQ(row.fields, text) << "exactly as in the file";
 
   const PromptRow chat =
       parse_prompt_row(R"({"messages": [{"role": "user", "content": "z", "b": 1, "a": 2}]})")
           .value();
   EXPECT_EQ(chat.prompt, "");
   EXPECT_EQ(chat.messages, R"([{"role":"user","content":"z","b":1,"a":2}])");
-  EXPECT_EQ(chat.answer, "");
-  EXPECT_EQ(parse_prompt_row(R"({"prompt": "p", "answer": -7})").value().answer, "-7");
+  EXPECT_EQ(chat.reference_answer, "");
+  EXPECT_EQ(parse_prompt_row(R"({"prompt": "p", "answer": -7})").value().reference_answer, "-7");
   EXPECT_EQ(parse_prompt_row(R"({"prompt": "p", "messages": null})").value().prompt, "p");
 }
 
-TEST(ParsePromptRow, TakesLargeNumbersWhereNoTemplateReadsThem) {
+TEST(ParsePromptRow, AcceptsLargeNumbersWhereNoTemplateReadsThem) {
   const auto row = parse_prompt_row(
       R"({"id": 18446744073709551615, "messages": [{"role": "user", "n": -9223372036854775808,
           "content": "9223372036854775808", "x": 1e300, "y": 9223372036854775808.0}]})");
@@ -40,7 +40,7 @@ TEST(ParseSupervisedRow, ReadsAllThreeForms) {
   const SupervisedRow pair = parse_supervised_row(R"({"prompt": "p", "answer": "a"})").value();
   EXPECT_EQ(pair.kind, Kind::kPromptAnswer);
   EXPECT_EQ(pair.prompt, "p");
-  EXPECT_EQ(pair.answer, "a");
+  EXPECT_EQ(pair.reference_answer, "a");
   const SupervisedRow chat =
       parse_supervised_row(R"({"messages": [{"role": "assistant", "content": null}]})").value();
   EXPECT_EQ(chat.kind, Kind::kMessages);
@@ -121,7 +121,7 @@ TEST(ParseSupervisedRow, RefusesWhatItCannotUse) {
       {R"({"prompt": "p", "answer": ""})",
        "answer: is missing or empty, so there is nothing to learn"},
       {R"({"messages": [{"role": "user", "content": "x"}]})",
-       "messages: none is by the assistant, so there is nothing to learn"},
+       "messages: none is from the assistant, so there is nothing to learn"},
       {R"({"input_ids": [], "loss_mask": []})", "input_ids: must be an array that is not empty"},
       {R"({"input_ids": [1]})", "loss_mask: must be an array"},
       {R"({"input_ids": [1, 2], "loss_mask": [1]})",

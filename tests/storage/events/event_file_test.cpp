@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Event files, byte for byte, and how much of a damaged one is found.
+// Event files, byte for byte, and how much of a damaged file is found.
 #include "storage/events/event_file.hpp"
 
 #include <array>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::string_literals;
 
-TEST(Crc32cTest, GivesTheExamplesOfRfc3720) {
+TEST(Crc32cTest, MatchesTheExamplesOfRfc3720) {
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAU);
   EXPECT_EQ(crc32c(std::string(32, '\xFF')), 0x62A8AB43U);
   std::string rising;
@@ -29,7 +29,7 @@ TEST(Crc32cTest, GivesTheExamplesOfRfc3720) {
   EXPECT_EQ(crc32c(""), 0U);
 }
 
-// wall time 1.5, step 300, {"a": 2.0}, written down from the encoding's rules by hand.
+// Wall time 1.5, step 300, {"a": 2.0}, encoded by hand from the rules of the encoding.
 TEST(EventFileTest, ARecordIsAFramedProtocolBuffer) {
   const std::array<EventScalar, 1> scalars{{{"a", 2.0F}}};
   const std::string record = event_record({1.5, 300}, scalars);
@@ -57,16 +57,16 @@ TEST(EventFileTest, TheFirstRecordNamesTheVersion) {
 }
 
 TEST(EventFileTest, StepsMayBeAnyInteger) {
-  // Ten bytes for a negative one.
+  // A negative one takes ten bytes.
   EXPECT_EQ(event_record({0.0, -1}, {}).size(), event_record({0.0, 1}, {}).size() + 9);
 }
 
 class ExtentTest : public ::testing::Test {
 protected:
-  [[nodiscard]] EventExtent found(const std::string& bytes, std::uint64_t most = 100) const {
+  [[nodiscard]] EventExtent found(const std::string& bytes, std::uint64_t max_records = 100) const {
     const auto path = folder_.path() / "events";
     std::ofstream(path, std::ios::binary) << bytes;
-    const auto extent = find_event_records(path, most);
+    const auto extent = find_event_records(path, max_records);
     EXPECT_TRUE(extent.ok()) << extent.status().to_string();
     return extent.ok() ? extent.value() : EventExtent{};
   }

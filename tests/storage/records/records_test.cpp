@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records survive a message: what is written is read back, by the serializer that messages use.
+// Records survive a message: the serializer that messages use reads back what it wrote.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -42,7 +42,7 @@ TEST(Records, RoundTrip) {
   expect_round_trip(Settlement{{{1}, {2}}, {{{3}, Refusal::kPartialGroup}}});
   expect_round_trip(Verdict{VerdictKind::kFilter, "no signal"});
   expect_round_trip(RetiredRow{{1}, {2}, RowOutcome::kFailed, "poisoned"});
-  expect_round_trip(PlaceChanges{1, 2, 3, 4});
+  expect_round_trip(SlotChanges{1, 2, 3, 4});
   expect_round_trip(AdmissionState{1, 2, 3, 4, 5});
   IndexSnapshot snapshot;
   snapshot.columns = {"prompt"};

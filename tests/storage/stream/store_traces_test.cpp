@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds the stream index to the 62 recorded traces of tests/golden/rl (README, section 9).
+// Checks the stream index against the 62 recorded traces of tests/golden/rl (README, section 9).
 //
-// The traces speak a simpler language than the index. The bridge: `max_deliveries` is unlimited and
-// no task has outputs, so that a completion is a bare ack; rows and groups get ids in the order of
-// their first accepted put; a consumer's acks carry the last lease token it was given for the row.
+// The traces assume a simpler interface than that of the index. An adapter translates:
+// `max_deliveries` is unlimited and no task has outputs, so that a completion is only an ack; rows
+// and groups get ids in the order of their first accepted put; a consumer's acks carry the last
+// lease token that it received for the row.
 #include <cstdint>
 #include <fstream>
 #include <iostream>
@@ -54,10 +55,10 @@ StreamOptions options_of(const Json& config) {
   return options;
 }
 
-/// Plays one trace's events on a stream index and answers in the traces' words.
-class Bridge {
+/// Plays the events of one trace on a stream index and returns results in the form of the traces.
+class TraceAdapter {
 public:
-  explicit Bridge(const Json& config) {
+  explicit TraceAdapter(const Json& config) {
     auto index = StreamIndex::create(options_of(config));
     EXPECT_TRUE(index.ok()) << index.status().to_string();
     index_ = std::move(index).value();
@@ -66,25 +67,25 @@ public:
   StreamIndex& index() { return *index_; }
 
   Json play(const Json& event) {
-    Json answer = Json::object();
+    Json result = Json::object();
     if (event.contains("now")) {
       seconds_ = event.at("now").get<std::int64_t>();
     }
-    // Every call that takes a time does this itself; here it shows what expired, for all events.
+    // Every call that takes a time does this itself. Here it shows what expired, for all events.
     const Status moved = index_->expire(now());
     const StreamEffects effects = index_->take_effects();
     if (!effects.returned.empty()) {
-      answer["expired"] = pairs(effects.returned);
+      result["expired"] = pairs(effects.returned);
     }
     if (!moved.ok()) {
       seconds_ = latest_;
-      answer["error"] = reason(moved);
+      result["error"] = reason(moved);
     } else {
       latest_ = seconds_;
-      answer.update(dispatch(event));
+      result.update(dispatch(event));
     }
-    answer["state"] = state();
-    return answer;
+    result["state"] = state();
+    return result;
   }
 
 private:
@@ -148,8 +149,8 @@ private:
     SampleRow row;
     row.id = known ? rows_.at(trace_id) : SampleId{rows_.size()};
     if (grouped) {
-      const auto place = groups_.find(group);
-      row.group = place == groups_.end() ? GroupId{groups_.size()} : place->second;
+      const auto location = groups_.find(group);
+      row.group = location == groups_.end() ? GroupId{groups_.size()} : location->second;
       row.group_size = std::max(1U, index_->options().max_group_size);
       row.index_in_group = group_rows_[group];
     }
@@ -183,7 +184,7 @@ private:
   }
 
   Json fetch(const Json& event) {
-    const LeaseRequest request{task_of(event), event.at("consumer").get<std::string>(),
+    const LeaseOptions request{task_of(event), event.at("consumer").get<std::string>(),
                                event.at("n").get<std::uint32_t>(), event.value("min", 1U)};
     const Result<Grant> granted = index_->lease(request, now());
     if (!granted.ok()) {
@@ -191,22 +192,22 @@ private:
       return error_or_nothing(granted.status());
     }
     const Grant& grant = granted.value();
-    Json answer = Json::object();
+    Json result = Json::object();
     if (index_->options().tasks[request.task.value].ranks == 0) {
-      answer["rows"] = share_of(grant.shares.front(), event);
+      result["rows"] = share_of(grant.shares.front(), event);
     } else {
-      answer["ranks"] = Json::array();
+      result["ranks"] = Json::array();
       for (const GrantedShare& share : grant.shares) {
-        answer["ranks"].push_back(share_of(share, event));
+        result["ranks"].push_back(share_of(share, event));
         if (!grant.empty()) {
-          answer["tokens"].push_back(share.tokens);
+          result["tokens"].push_back(share.tokens);
         }
       }
     }
     if (!grant.empty()) {
-      answer["deadline"] = seconds_of(grant.deadline);
+      result["deadline"] = seconds_of(grant.deadline);
     }
-    return answer;
+    return result;
   }
 
   Json settle(const std::string& kind, const Json& event) {
@@ -225,23 +226,23 @@ private:
       if (kind == "renew") {
         return index_->renew(task_of(event), tokens, now());
       }
-      std::vector<Completion> completions;
+      std::vector<FinishedRowInfo> finished;
       for (const LeaseToken& token : tokens) {
-        completions.push_back({token, {}, {}});
+        finished.push_back({token, {}, {}});
       }
-      return index_->complete(task_of(event), completions, now());
+      return index_->complete(task_of(event), finished, now());
     }();
     if (!settled.ok()) {
       return error_or_nothing(settled.status());
     }
-    Json answer{{"done", Json::array()}, {"refused", Json::array()}};
+    Json result{{"done", Json::array()}, {"refused", Json::array()}};
     for (const SampleId row : settled.value().done) {
-      answer["done"].push_back(asked.at(row));
+      result["done"].push_back(asked.at(row));
     }
     for (const RefusedRow& row : settled.value().refused) {
-      answer["refused"].push_back(asked.at(row.row));
+      result["refused"].push_back(asked.at(row.row));
     }
-    return answer;
+    return result;
   }
 
   Json pairs(const std::vector<TaskRow>& rows) const {
@@ -286,7 +287,7 @@ private:
   std::int64_t seconds_ = 0;
   std::int64_t latest_ = 0;
   std::map<std::uint64_t, SampleId> rows_;   // by the trace's id
-  std::map<SampleId, std::uint64_t> names_;  // back
+  std::map<SampleId, std::uint64_t> names_;  // the reverse
   std::map<std::string, GroupId> groups_;
   std::map<std::string, std::uint32_t> group_rows_;
   std::map<std::tuple<std::string, std::string, SampleId>, LeaseToken> tokens_;
@@ -299,15 +300,15 @@ TEST(StoreTraces, AllAgree) {
   int num_events = 0;
   for (const Json& trace : traces) {
     SCOPED_TRACE(trace.at("id").get<std::string>());
-    Bridge bridge(trace.at("config"));
+    TraceAdapter adapter(trace.at("config"));
     ++num_traces;
     int number = 0;
     for (const Json& event : trace.at("events")) {
       SCOPED_TRACE("event " + std::to_string(number++) + ": " + event.dump());
-      const Json answer = bridge.play(event);
+      const Json result = adapter.play(event);
       ++num_events;
-      ASSERT_EQ(answer, event.at("want"));
-      const Status sound = bridge.index().check_invariants();
+      ASSERT_EQ(result, event.at("want"));
+      const Status sound = adapter.index().check_invariants();
       ASSERT_TRUE(sound.ok()) << sound.to_string();
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small reinforcement-learning stream and the calls that tests make on it, in few words.
+// A small reinforcement-learning stream, and short forms of the calls that tests make on it.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,8 @@ public:
   StreamIndex* operator->() { return index_.get(); }
   StreamIndex& operator*() { return *index_; }
 
-  /// Admits row `id` with its prompt as the next of `group`, which holds `size`; 0: no group.
+  /// Admits row `id` with its prompt as the next row of `group`, which has `size` rows; 0: no
+  /// group.
   Status put(std::uint64_t id, std::uint64_t group = 0, std::uint32_t size = 0,
              std::uint32_t index = 0, std::uint64_t bytes = 1) {
     SampleRow row;
@@ -70,7 +71,7 @@ public:
     return index_->put(row, cells, {});
   }
 
-  /// Admits `count` whole groups of `size` from group and row 0 on.
+  /// Admits `count` whole groups of `size` rows, starting with group 0 and row 0.
   void put_groups(std::uint64_t count, std::uint32_t size) {
     for (std::uint64_t group = 0; group < count; ++group) {
       for (std::uint32_t i = 0; i < size; ++i) {
@@ -93,7 +94,7 @@ public:
     EXPECT_TRUE(write(id, kRewardColumn).ok());
   }
 
-  /// Leases up to `count` units and returns the tokens; none when nothing is leased.
+  /// Leases up to `count` units and returns the tokens; none if nothing is leased.
   std::vector<LeaseToken> lease(TaskId task, std::uint32_t count, TimePoint now,
                                 const std::string& consumer = "worker",
                                 std::uint32_t at_least = 1) {
@@ -114,7 +115,7 @@ public:
     for (const std::string& output : index_->options().tasks[task.value].outputs) {
       cells.push_back({*index_->options().find_column(output), 1});
     }
-    std::vector<Completion> rows;
+    std::vector<FinishedRowInfo> rows;
     for (const LeaseToken& token : tokens) {
       rows.push_back({token, cells, {}});
     }
@@ -129,7 +130,7 @@ public:
     return settled.ok() ? settled.value() : Settlement{};
   }
 
-  /// Leases and completes all that is ready for the first two tasks.
+  /// Leases and completes all ready rows of the first two tasks.
   void generate_and_score(TimePoint now) {
     complete(kRollout, lease(kRollout, 100'000, now), now);
     complete(kReward, lease(kReward, 100'000, now), now);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commits and going back: a restored stream goes on as if it had never stopped.
+// Commits and restores: a restored stream continues as if it had never stopped.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
-#include "storage/stream/stream.hpp"
+#include "storage/stream/stream_table.hpp"
 #include "tests/storage/stream/stream_fixture.hpp"
 
 namespace tidemill::storage {
@@ -50,7 +50,7 @@ TEST(StreamHistory, ACommitIsFinal) {
   EXPECT_THAT(ids_of(index.lease(kTrain, 1, at(2))), ElementsAre(2, 3));
 }
 
-TEST(StreamHistory, LeasedRowsComeBackReadyWithoutADeliveryMore) {
+TEST(StreamHistory, LeasedRowsAreRestoredAsReadyWithoutAnotherDelivery) {
   IndexUnderTest index(pipeline(0));
   ASSERT_TRUE(index.put(0).ok());
   index.nack(kRollout, index.lease(kRollout, 1, at(0)), at(0));
@@ -61,10 +61,10 @@ TEST(StreamHistory, LeasedRowsComeBackReadyWithoutADeliveryMore) {
   EXPECT_EQ(again.value().shares.at(0).rows.at(0).deliveries, 1U);
   const Settlement settled = index.complete(kRollout, tokens, at(1));
   EXPECT_THAT(settled.refused, ElementsAre(RefusedRow{{0}, Refusal::kOldLease}))
-      << "a lease of the undone future is not honoured";
+      << "a lease of the undone history is not valid";
 }
 
-TEST(StreamHistory, NoTokenOfTheUndoneFutureMatchesALaterLease) {
+TEST(StreamHistory, NoTokenOfTheUndoneHistoryMatchesALaterLease) {
   IndexUnderTest index(pipeline(0));
   ASSERT_TRUE(index.put(0).ok());
   const IndexSnapshot before = index->snapshot();
@@ -76,7 +76,7 @@ TEST(StreamHistory, NoTokenOfTheUndoneFutureMatchesALaterLease) {
   EXPECT_EQ(index.complete(kRollout, fresh, at(1)).done.size(), 1U);
 }
 
-// -- snapshots that lie -------------------------------------------------------------
+// -- contradictory snapshots --------------------------------------------------------
 
 TEST(StreamHistory, RefusesASnapshotThatContradictsItself) {
   StreamOptions options = pipeline(2);
@@ -85,12 +85,12 @@ TEST(StreamHistory, RefusesASnapshotThatContradictsItself) {
   index.put_groups(2, 2);
   ASSERT_TRUE(index.put(4).ok());
   index.finish(0);
-  ASSERT_TRUE(index->judge({3}, {VerdictKind::kFail, ""}).ok());
+  ASSERT_TRUE(index->apply_verdict({3}, {VerdictKind::kFail, ""}).ok());
   const IndexSnapshot good = index->snapshot();
   ASSERT_TRUE(index->restore(good).ok());
 
   using Change = std::function<void(IndexSnapshot&)>;
-  const std::map<std::string, Change> lies{
+  const std::map<std::string, Change> contradictions{
       {"row out of order", [](auto& s) { std::swap(s.rows[0], s.rows[1]); }},
       {"row twice", [](auto& s) { s.rows[1] = s.rows[0]; }},
       {"row missing", [](auto& s) { s.rows.pop_back(); }},
@@ -101,7 +101,7 @@ TEST(StreamHistory, RefusesASnapshotThatContradictsItself) {
       {"group of size 0", [](auto& s) { s.groups[0].size = 0; }},
       {"group too large", [](auto& s) { s.groups[0].size = 4'000'000'000U; }},
       {"group's flags", [](auto& s) { s.groups[0].admitted[0] = 2; }},
-      {"group's judged", [](auto& s) { s.groups[0].judged = 1; }},
+      {"group's retired", [](auto& s) { s.groups[0].num_retired = 1; }},
       {"group's trained", [](auto& s) { s.groups[0].trained = 4'000'000'000U; }},
       {"group's accepted", [](auto& s) { s.groups[0].accepted = 2; }},
       {"group left",
@@ -131,10 +131,10 @@ TEST(StreamHistory, RefusesASnapshotThatContradictsItself) {
       {"totals", [](auto& s) { s.totals.trained = 1; }},
       {"task totals", [](auto& s) { s.task_totals.pop_back(); }},
   };
-  for (const auto& [name, lie] : lies) {
+  for (const auto& [name, change] : contradictions) {
     SCOPED_TRACE(name);
     IndexSnapshot bad = good;
-    lie(bad);
+    change(bad);
     EXPECT_EQ(index->restore(bad).code(), Errc::kCorruptData);
     EXPECT_EQ(index->snapshot(), good) << "a refused snapshot changes nothing";
   }
@@ -142,17 +142,17 @@ TEST(StreamHistory, RefusesASnapshotThatContradictsItself) {
   foreign.columns[0] = "question";
   EXPECT_EQ(reason_of(index->restore(foreign)), "foreign_snapshot");
   EXPECT_EQ(index->snapshot(), good);
-  std::cout << "snapshots that lie: " << lies.size() << " refused\n";
+  std::cout << "contradictory snapshots: " << contradictions.size() << " refused\n";
 }
 
-TEST(StreamHistory, RefusesCellsThatTheIndexDoesNotSpeakOf) {
-  auto stream = Stream::create(pipeline(0)).value();
+TEST(StreamHistory, RefusesCellsThatDoNotMatchTheIndex) {
+  auto stream = StreamTable::create(pipeline(0)).value();
   const std::vector<ColumnValue> prompt{{kPrompt, Buffer::adopt<std::uint8_t>({1, 2}, DType::kU8)}};
   ASSERT_TRUE(stream->put({.id = {0}}, prompt, {}).ok());
   const StreamSnapshot good = stream->snapshot();
-  const auto code = [&](auto lie) {
+  const auto code = [&](auto change) {
     StreamSnapshot bad = good;
-    lie(bad);
+    change(bad);
     return stream->restore(bad).code();
   };
   EXPECT_EQ(code([](StreamSnapshot& s) { s.rows.clear(); }), Errc::kCorruptData);
@@ -171,11 +171,11 @@ TEST(StreamHistory, RefusesCellsThatTheIndexDoesNotSpeakOf) {
 
 // -- the twin -------------------------------------------------------------------
 
-/// Drives one stream by a random sequence that depends on the stream's own state alone, so that two
-/// equal streams under equal seeds stay equal.
+/// Drives a stream by a random sequence that depends only on the stream's own state, so that equal
+/// streams with equal seeds stay equal.
 class Driver {
 public:
-  Driver(Stream& stream, std::uint64_t seed, std::uint64_t next)
+  Driver(StreamTable& stream, std::uint64_t seed, std::uint64_t next)
       : stream_(stream), random_(seed), next_(next) {}
 
   void step(std::int64_t seconds) {
@@ -191,7 +191,7 @@ public:
     }
   }
 
-  /// Settles all that is leased, so that the stream stands still between two steps.
+  /// Settles all leases, so that nothing is leased between two steps.
   void release(std::int64_t seconds) {
     for (auto& [task, rows] : held_) {
       std::vector<LeaseToken> tokens;
@@ -249,7 +249,7 @@ private:
     return values;
   }
 
-  Stream& stream_;
+  StreamTable& stream_;
   RandomStream random_;
   std::uint64_t next_;
   std::map<std::uint32_t, std::vector<FinishedRow>> held_;
@@ -283,7 +283,7 @@ TEST(StreamHistory, ARestoredStreamEqualsItsUndisturbedTwin) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     StreamOptions options = pipeline(2);
     options.tasks[2].max_staleness = 6;
-    auto twin = Stream::create(options).value();
+    auto twin = StreamTable::create(options).value();
     Driver past(*twin, seed, 0);
     const std::int64_t stop = 20 + static_cast<std::int64_t>(seed % 60);
     for (std::int64_t second = 0; second < stop; ++second) {
@@ -293,7 +293,7 @@ TEST(StreamHistory, ARestoredStreamEqualsItsUndisturbedTwin) {
     twin->commit();
     const StreamSnapshot stored = twin->snapshot();
 
-    auto restored = Stream::create(options).value();
+    auto restored = StreamTable::create(options).value();
     ASSERT_TRUE(restored->restore(stored).ok());
     ASSERT_EQ(restored->snapshot().index, stored.index);
     Driver going_on(*twin, seed + 1000, past.next());
@@ -313,7 +313,7 @@ TEST(StreamHistory, ARestoredStreamEqualsItsUndisturbedTwin) {
   EXPECT_GT(trained, 1000U);
 }
 
-TEST(StreamHistory, WithLeasesOutEveryRowIsStillTrainedOnce) {
+TEST(StreamHistory, WithOpenLeasesEveryRowIsStillTrainedOnce) {
   for (const std::int64_t stop : {1, 2, 3, 5, 8, 13, 21, 34}) {
     IndexUnderTest index(pipeline(2));
     index.put_groups(8, 2);
@@ -321,7 +321,7 @@ TEST(StreamHistory, WithLeasesOutEveryRowIsStillTrainedOnce) {
     const auto work = [&](std::int64_t second) {
       for (const TaskId task : {kRollout, kReward, kTrain}) {
         const auto tokens = index.lease(task, 1, at(second));
-        if (second != stop) {  // at the moment of the snapshot every lease is out
+        if (second != stop) {  // all leases are open when the snapshot is taken
           index.complete(task, tokens, at(second));
         }
       }
@@ -335,7 +335,7 @@ TEST(StreamHistory, WithLeasesOutEveryRowIsStillTrainedOnce) {
     const IndexSnapshot committed = index->snapshot();
     const std::map<std::uint64_t, int> then = times_trained;
     for (std::int64_t second = stop + 1; second < stop + 5; ++second) {
-      work(second);  // a future that is undone
+      work(second);  // this is undone
     }
     ASSERT_TRUE(index->restore(committed).ok());
     times_trained = then;

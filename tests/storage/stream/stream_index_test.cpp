@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of the stream index that the recorded traces do not speak of, one test each.
+// The rules of the stream index that the recorded traces do not cover, one test each.
 #include "storage/stream/stream_index.hpp"
 
 #include <cstdint>
@@ -25,7 +25,7 @@ void expect_sound(IndexUnderTest& index) {
 
 // -- declarations -------------------------------------------------------------
 
-TEST(StreamOptions, RefusesWhatCannotWork) {
+TEST(StreamOptions, RefusesInvalidDeclarations) {
   const auto message = [](auto change) {
     StreamOptions options = pipeline(4);
     change(options);
@@ -83,7 +83,7 @@ TEST(StreamIndex, CompletionNeedsExactlyTheDeclaredOutputs) {
   ASSERT_TRUE(index.put(0).ok());
   const LeaseToken token = index.lease(kRollout, 1, at(0)).at(0);
   const auto complete_with = [&](std::vector<CellInfo> cells) {
-    const std::vector<Completion> rows{{token, std::move(cells), {}}};
+    const std::vector<FinishedRowInfo> rows{{token, std::move(cells), {}}};
     return index->complete(kRollout, rows, at(1)).value().refused.at(0).reason;
   };
   EXPECT_EQ(complete_with({}), Refusal::kBadColumn);
@@ -198,12 +198,12 @@ TEST(StreamIndex, DeliveriesToOneTaskDoNotCountForAnother) {
 
 // -- groups and verdicts ----------------------------------------------------------
 
-TEST(StreamIndex, AFailedRowTakesItsGroupAlong) {
+TEST(StreamIndex, AFailedRowRemovesItsGroup) {
   StreamOptions options = pipeline(3);
   options.on_failed = OnFailedRow::kDropGroup;
   IndexUnderTest index(options);
   index.put_groups(2, 3);
-  ASSERT_TRUE(index->judge({1}, {VerdictKind::kFail, "cannot be scored"}).ok());
+  ASSERT_TRUE(index->apply_verdict({1}, {VerdictKind::kFail, "cannot be scored"}).ok());
   EXPECT_EQ(index->totals().failed, 1U);
   EXPECT_EQ(index->totals().dropped, 2U);
   EXPECT_EQ(index->num_live(), 3U);
@@ -220,12 +220,12 @@ TEST(StreamIndex, AShrunkGroupIsCompleteWithoutItsFailedRows) {
   index.finish(0);
   index.finish(2);
   EXPECT_THAT(index.lease(kTrain, 1, at(0)), IsEmpty());
-  ASSERT_TRUE(index->judge({1}, {VerdictKind::kFail, "poisoned"}).ok());
+  ASSERT_TRUE(index->apply_verdict({1}, {VerdictKind::kFail, "poisoned"}).ok());
   EXPECT_THAT(ids_of(index.lease(kTrain, 1, at(0))), ElementsAre(0, 2));
   expect_sound(index);
 }
 
-TEST(StreamIndex, AGroupWhoseFirstRowFailedKeepsItsPlaceInTheOrder) {
+TEST(StreamIndex, AGroupWhoseFirstRowFailedKeepsItsPositionInTheOrder) {
   StreamOptions options = pipeline(2);
   options.on_failed = OnFailedRow::kShrink;
   IndexUnderTest index(options);
@@ -233,12 +233,12 @@ TEST(StreamIndex, AGroupWhoseFirstRowFailedKeepsItsPlaceInTheOrder) {
   for (std::uint64_t id = 1; id < 4; ++id) {
     index.finish(id);
   }
-  ASSERT_TRUE(index->judge({0}, {VerdictKind::kFail, "poisoned"}).ok());
+  ASSERT_TRUE(index->apply_verdict({0}, {VerdictKind::kFail, "poisoned"}).ok());
   EXPECT_THAT(ids_of(index.lease(kTrain, 2, at(0))), ElementsAre(1, 2, 3));
 }
 
 TEST(StreamIndex, GroupsAreNeverMixed) {
-  // Ready rows 1 to 5 of the groups {0, 1, 2} and {3, 4, 5}: neighbours do not make a group.
+  // Ready rows 1 to 5 of the groups {0, 1, 2} and {3, 4, 5}: neighbors do not make a group.
   StreamOptions options = pipeline(3);
   options.tasks[2].order = DeliveryOrder::kOldestReady;
   IndexUnderTest index(options);
@@ -249,31 +249,31 @@ TEST(StreamIndex, GroupsAreNeverMixed) {
   EXPECT_THAT(ids_of(index.lease(kTrain, 2, at(0))), ElementsAre(3, 4, 5));
 }
 
-TEST(StreamIndex, AVerdictOnAGroupTakesLeasedRowsToo) {
+TEST(StreamIndex, AVerdictOnAGroupRemovesLeasedRowsToo) {
   IndexUnderTest index(pipeline(2));
   index.put_groups(1, 2);
   const auto tokens = index.lease(kRollout, 1, at(0));
-  ASSERT_TRUE(index->judge_group({0}, {VerdictKind::kFilter, "no signal"}).ok());
+  ASSERT_TRUE(index->apply_group_verdict({0}, {VerdictKind::kFilter, "no signal"}).ok());
   EXPECT_EQ(index->totals().filtered, 2U);
   EXPECT_EQ(index->num_leased(), 0U);
   EXPECT_THAT(index.complete(kRollout, tokens, at(1)).refused,
               ElementsAre(RefusedRow{{0}, Refusal::kUnknownRow}));
-  EXPECT_EQ(reason_of(index->judge_group({0}, {VerdictKind::kDrop, ""})), "unknown_row");
+  EXPECT_EQ(reason_of(index->apply_group_verdict({0}, {VerdictKind::kDrop, ""})), "unknown_row");
   expect_sound(index);
 }
 
 TEST(StreamIndex, RowsOfAGroupThatLeftAreRefused) {
   IndexUnderTest index(pipeline(3));
   ASSERT_TRUE(index.put(0, 0, 3, 0).ok());
-  ASSERT_TRUE(index->judge_group({0}, {VerdictKind::kDrop, "not wanted"}).ok());
+  ASSERT_TRUE(index->apply_group_verdict({0}, {VerdictKind::kDrop, "not wanted"}).ok());
   EXPECT_EQ(reason_of(index.put(1, 0, 3, 1)), "group_retired");
   EXPECT_TRUE(index.put(1, 1, 3, 0).ok());
 }
 
-TEST(StreamIndex, IdentitiesAreNotUsedAgain) {
+TEST(StreamIndex, IdsAreNeverReused) {
   IndexUnderTest index(pipeline(2));
   ASSERT_TRUE(index.put(5).ok());
-  ASSERT_TRUE(index->judge({5}, {VerdictKind::kDrop, ""}).ok());
+  ASSERT_TRUE(index->apply_verdict({5}, {VerdictKind::kDrop, ""}).ok());
   EXPECT_EQ(reason_of(index.put(5)), "row_retired");
   EXPECT_EQ(reason_of(index.put(4)), "row_retired");
   EXPECT_EQ(reason_of(index.put(6, 0, 2, 2)), "bad_group");
@@ -298,7 +298,7 @@ TEST(StreamIndex, StrictOrderWaitsForTheOldestGroup) {
   index.finish(0);
   EXPECT_THAT(index.lease(kTrain, 3, at(0)), IsEmpty());
   index.finish(1);
-  EXPECT_THAT(index.lease(kTrain, 4, at(0), "w", 4), IsEmpty()) << "a batch is whole or waits";
+  EXPECT_THAT(index.lease(kTrain, 4, at(0), "w", 4), IsEmpty()) << "a batch is complete or waits";
   EXPECT_THAT(ids_of(index.lease(kTrain, 2, at(0), "w", 2)), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(ids_of(index.lease(kTrain, 2, at(0))), ElementsAre(4, 5));
 }
@@ -313,11 +313,11 @@ TEST(StreamIndex, StrictOrderWaitsForAGroupStillBeingAdmitted) {
   }
   EXPECT_THAT(index.lease(kTrain, 2, at(0)), IsEmpty());
   EXPECT_EQ(index->waiting_for(kTrain), "group 0: 1 of 2 rows admitted");
-  ASSERT_TRUE(index->judge_group({0}, {VerdictKind::kDrop, "producer is gone"}).ok());
+  ASSERT_TRUE(index->apply_group_verdict({0}, {VerdictKind::kDrop, "producer is gone"}).ok());
   EXPECT_THAT(ids_of(index.lease(kTrain, 2, at(0))), ElementsAre(1, 2));
 }
 
-TEST(StreamIndex, StrictOrderGivesAReturnedGroupFirst) {
+TEST(StreamIndex, StrictOrderLeasesAReturnedGroupFirst) {
   IndexUnderTest index(pipeline(2));
   index.put_groups(2, 2);
   for (std::uint64_t id = 0; id < 4; ++id) {
@@ -358,13 +358,13 @@ TEST(StreamIndex, AStaleGroupIsDroppedForAllTasksAndForfeited) {
   index.finish(2, 2);
   index.finish(3, 3);
   ASSERT_TRUE(index->set_version(3).ok());
-  EXPECT_EQ(index->totals().dropped, 0U) << "staleness is judged at a fetch alone";
+  EXPECT_EQ(index->totals().dropped, 0U) << "stale policies apply only at a lease";
   EXPECT_EQ(index->waiting_for(kTrain), "group 0: too stale at version 3");
   EXPECT_THAT(ids_of(index.lease(kTrain, 1, at(0))), ElementsAre(2, 3));
   EXPECT_EQ(index->totals().dropped, 2U);
   const StreamEffects effects = index->take_effects();
   EXPECT_EQ(effects.retired.front().reason, "stale: step 0 at version 3");
-  EXPECT_EQ(effects.places.forfeited, 2);
+  EXPECT_EQ(effects.slots.forfeited, 2);
   expect_sound(index);
 }
 
@@ -380,7 +380,7 @@ TEST(StreamIndex, TheVersionDoesNotGoBackByItself) {
 
 // -- bytes --------------------------------------------------------------------
 
-TEST(StreamIndex, AProducerInsideAGroupFinishesItANewGroupWaits) {
+TEST(StreamIndex, AProducerFinishesItsGroupWhileANewGroupWaits) {
   StreamOptions options = pipeline(2);
   options.group_bytes = 100;
   options.limit_bytes = 250;
@@ -390,12 +390,12 @@ TEST(StreamIndex, AProducerInsideAGroupFinishesItANewGroupWaits) {
   const Status refused = index.put(2, 2, 2, 0, 10);
   EXPECT_EQ(refused.code(), Errc::kResourceExhausted);
   EXPECT_EQ(reason_of(refused), "byte_limit");
-  EXPECT_EQ(reason_of(index.put(2)), "byte_limit") << "a row without a group is a new one too";
-  EXPECT_TRUE(index.put(2, 0, 2, 1, 200).ok()) << "also beyond what was declared";
+  EXPECT_EQ(reason_of(index.put(2)), "byte_limit") << "a row without a group counts as a new group";
+  EXPECT_TRUE(index.put(2, 0, 2, 1, 200).ok()) << "even beyond the declared bytes";
   EXPECT_TRUE(index.put(3, 1, 2, 1, 10).ok());
   EXPECT_EQ(index->bytes_used(), 230U);
   EXPECT_EQ(index->bytes_reserved(), 310U);
-  ASSERT_TRUE(index->judge_group({0}, {VerdictKind::kDrop, ""}).ok());
+  ASSERT_TRUE(index->apply_group_verdict({0}, {VerdictKind::kDrop, ""}).ok());
   EXPECT_EQ(index->bytes_used(), 20U);
   EXPECT_EQ(index->bytes_reserved(), 100U);
   EXPECT_TRUE(index.put(4, 2, 2, 0, 10).ok());
@@ -409,70 +409,70 @@ TEST(StreamIndex, AFastProducerStaysUnderTheLimit) {
   options.limit_bytes = 80;
   IndexUnderTest index(options);
   std::uint64_t next = 0;
-  std::uint64_t most = 0;
+  std::uint64_t peak = 0;
   for (int round = 0; round < 200; ++round) {
-    for (int tries = 0; tries < 10; ++tries) {  // ten groups offered for each that is consumed
+    for (int tries = 0; tries < 10; ++tries) {  // offers ten groups for each that is consumed
       if (index.put(next, next / 2, 2, 0).ok()) {
         ASSERT_TRUE(index.put(next + 1, next / 2, 2, 1).ok());
         next += 2;
       }
     }
     index.generate_and_score(at(round));
-    most = std::max(most, index->bytes_used());
+    peak = std::max(peak, index->bytes_used());
     index.complete(kTrain, index.lease(kTrain, 1, at(round)), at(round));
     ASSERT_LE(index->bytes_reserved(), 80U);
   }
-  EXPECT_LE(most, 80U);
+  EXPECT_LE(peak, 80U);
   EXPECT_EQ(index->totals().trained, 400U) << "back-pressure does not starve the consumer";
   EXPECT_EQ(index->totals().dropped, 0U);
 }
 
-// -- places -------------------------------------------------------------------
+// -- slots --------------------------------------------------------------------
 
-TEST(StreamIndex, PlacesFollowTheGroup) {
+TEST(StreamIndex, SlotsFollowTheGroup) {
   StreamOptions options = pipeline(3);
   options.on_failed = OnFailedRow::kShrink;
   IndexUnderTest index(options);
   index.put_groups(4, 3);
-  EXPECT_EQ(index->held_places(), (HeldPlaces{12, 0}));
+  EXPECT_EQ(index->held_slots(), (HeldSlots{12, 0}));
 
-  // Group 0 is trained; a row that failed in it keeps its place until then.
-  ASSERT_TRUE(index->judge({0}, {VerdictKind::kFail, ""}).ok());
-  EXPECT_EQ(index->take_effects().places, (PlaceChanges{1, 0, 0, 0}));
+  // Group 0 is trained; a row that failed in it keeps its slot until then.
+  ASSERT_TRUE(index->apply_verdict({0}, {VerdictKind::kFail, ""}).ok());
+  EXPECT_EQ(index->take_effects().slots, (SlotChanges{1, 0, 0, 0}));
   index.finish(1);
   index.finish(2);
-  EXPECT_EQ(index->take_effects().places, (PlaceChanges{2, 0, 0, 0}));
+  EXPECT_EQ(index->take_effects().slots, (SlotChanges{2, 0, 0, 0}));
   index.complete(kRollout, {}, at(0));
-  EXPECT_EQ(index->held_places(), (HeldPlaces{9, 3}));
+  EXPECT_EQ(index->held_slots(), (HeldSlots{9, 3}));
 
-  // Group 1 leaves half finished, filtered; group 2 fails row by row before any response.
+  // Group 1 is filtered half finished. Group 2 fails row by row before any response is finished.
   index.finish(3);
-  ASSERT_TRUE(index->judge_group({1}, {VerdictKind::kFilter, ""}).ok());
-  EXPECT_EQ(index->take_effects().places, (PlaceChanges{1, 0, 2, 1}));
+  ASSERT_TRUE(index->apply_group_verdict({1}, {VerdictKind::kFilter, ""}).ok());
+  EXPECT_EQ(index->take_effects().slots, (SlotChanges{1, 0, 2, 1}));
   for (const std::uint64_t id : {6U, 7U, 8U}) {
-    ASSERT_TRUE(index->judge({id}, {VerdictKind::kFail, ""}).ok());
+    ASSERT_TRUE(index->apply_verdict({id}, {VerdictKind::kFail, ""}).ok());
   }
-  EXPECT_EQ(index->take_effects().places, (PlaceChanges{2, 1, 0, 2}));
-  EXPECT_EQ(index->held_places(), (HeldPlaces{3, 3}));
+  EXPECT_EQ(index->take_effects().slots, (SlotChanges{2, 1, 0, 2}));
+  EXPECT_EQ(index->held_slots(), (HeldSlots{3, 3}));
   expect_sound(index);
 }
 
-TEST(StreamIndex, TrainedRowsGiveNoPlaceBack) {
+TEST(StreamIndex, TrainedRowsGiveNoSlotBack) {
   IndexUnderTest index(pipeline(2));
   index.put_groups(1, 2);
   index.generate_and_score(at(0));
-  EXPECT_EQ(index->take_effects().places, (PlaceChanges{2, 0, 0, 0}));
+  EXPECT_EQ(index->take_effects().slots, (SlotChanges{2, 0, 0, 0}));
   EXPECT_EQ(index.complete(kTrain, index.lease(kTrain, 1, at(0)), at(0)).done.size(), 2U);
-  EXPECT_EQ(index->take_effects().places, (PlaceChanges{}));
-  EXPECT_EQ(index->held_places(), (HeldPlaces{}));
+  EXPECT_EQ(index->take_effects().slots, (SlotChanges{}));
+  EXPECT_EQ(index->held_slots(), (HeldSlots{}));
   EXPECT_EQ(index->totals().trained, 2U);
 }
 
-TEST(StreamIndex, AGroupJudgedWhileItsProducerWorksGivesAllPlacesBack) {
+TEST(StreamIndex, AGroupRemovedDuringAdmissionGivesAllSlotsBack) {
   IndexUnderTest index(pipeline(3));
   ASSERT_TRUE(index.put(0, 0, 3, 0).ok());
-  ASSERT_TRUE(index->judge_group({0}, {VerdictKind::kDrop, ""}).ok());
-  EXPECT_EQ(index->take_effects().places, (PlaceChanges{0, 3, 0, 0}));
+  ASSERT_TRUE(index->apply_group_verdict({0}, {VerdictKind::kDrop, ""}).ok());
+  EXPECT_EQ(index->take_effects().slots, (SlotChanges{0, 3, 0, 0}));
 }
 
 // -- settling groups --------------------------------------------------------------
@@ -482,14 +482,14 @@ TEST(StreamIndex, AGroupIsSettledAsAWhole) {
   index.put_groups(1, 2);
   index.generate_and_score(at(0));
   auto tokens = index.lease(kTrain, 1, at(0));
-  const std::vector<Completion> half{{tokens[0], {}, {}}};
+  const std::vector<FinishedRowInfo> half{{tokens[0], {}, {}}};
   EXPECT_EQ(reason_of(index->complete(kTrain, half, at(0)).status()), "partial_group");
-  const std::vector<Completion> twice{{tokens[0], {}, {}}, {tokens[0], {}, {}}};
+  const std::vector<FinishedRowInfo> twice{{tokens[0], {}, {}}, {tokens[0], {}, {}}};
   EXPECT_EQ(reason_of(index->complete(kTrain, twice, at(0)).status()), "duplicate_row");
-  std::vector<LeaseToken> torn = tokens;
-  ++torn[1].generation;
+  std::vector<LeaseToken> mixed = tokens;
+  ++mixed[1].generation;
   EXPECT_THAT(
-      index.complete(kTrain, torn, at(0)).refused,
+      index.complete(kTrain, mixed, at(0)).refused,
       ElementsAre(RefusedRow{{0}, Refusal::kGroupRefused}, RefusedRow{{1}, Refusal::kOldLease}));
   EXPECT_EQ(index.complete(kTrain, tokens, at(0)).done.size(), 2U);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of a stream, written as plainly as possible: every answer is found by looking at every
-// row. The index is compared with it; nothing here is shared with the index but its declarations.
+// The rules of a stream in the simplest possible form: every result is found by scanning all rows.
+// Tests compare the index with it. The two share nothing but the declarations.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace tidemill::storage {
 
-/// A stream that remembers every row for ever and scans them all for every answer.
+/// A stream that keeps every row forever and scans all of them for every result.
 class StreamModel {
 public:
   struct ModelCell {
@@ -34,7 +34,7 @@ public:
     std::uint64_t bytes = 0;
     std::uint64_t oldest = kNoStep;
     std::uint64_t tokens = 0;
-    bool finished = false;  // its place counts as accepted
+    bool finished = false;  // its slot counts as accepted
     std::vector<ModelCell> cells;
   };
   struct ModelGroup {
@@ -60,11 +60,11 @@ public:
   std::uint64_t version = 0;
   std::uint64_t generation = 0;
   std::int64_t now = 0;
-  PlaceChanges places;
+  SlotChanges slots;
   std::set<std::pair<std::uint64_t, RowOutcome>> retired;
   std::vector<std::pair<std::uint32_t, std::uint64_t>> returned;
 
-  bool counts_places() const { return !options_.accept_column.empty(); }
+  bool counts_slots() const { return !options_.accept_column.empty(); }
 
   std::uint64_t count(RowOutcome outcome) const {
     std::uint64_t n = 0;
@@ -95,10 +95,10 @@ public:
     return {used, reserved};
   }
 
-  HeldPlaces held() const {
-    HeldPlaces held;
+  HeldSlots held() const {
+    HeldSlots held;
     for (const auto& [key, group] : groups) {
-      if (!group.left && counts_places()) {
+      if (!group.left && counts_slots()) {
         held.accepted += finished(group);
         held.running += group.size - finished(group);
       }
@@ -124,7 +124,7 @@ public:
     return ready;
   }
 
-  /// Units in admission order that the task's order lets pass, fresh ones only.
+  /// The fresh units that the task's order allows, in admission order.
   std::vector<std::vector<SampleId>> deliverable(std::uint32_t task) const {
     std::vector<std::vector<SampleId>> fresh;
     for (const Candidate& unit : candidates(task)) {
@@ -137,7 +137,7 @@ public:
     return fresh;
   }
 
-  // -- operations: each answers the reason of its refusal, or nothing --------------
+  // -- operations: each returns the reason of its refusal, or nothing --------------
 
   std::string put(const SampleRow& row, const std::vector<CellInfo>& cells, const RowFacts& facts) {
     std::set<std::uint32_t> named;
@@ -178,7 +178,7 @@ public:
     if (n == 0 || at_least > n || (options.ranks > 0 && n % options.ranks != 0)) {
       return "bad_count";
     }
-    judge_stale(task);
+    apply_stale_policy(task);
     shares.assign(std::max(1U, options.ranks), {});
     std::vector<std::vector<SampleId>> units = deliverable(task);
     if (units.size() > n) {
@@ -188,7 +188,7 @@ public:
       return "";
     }
     ++generation;
-    const std::vector<std::uint32_t> rank_of = deal(units, options.ranks);
+    const std::vector<std::uint32_t> rank_of = distribute(units, options.ranks);
     for (std::size_t i = 0; i < units.size(); ++i) {
       for (const SampleId id : units[i]) {
         ModelCell& cell = rows.at(id.value).cells[task];
@@ -206,16 +206,16 @@ public:
 
   enum class Act { kComplete, kNack, kRenew };
 
-  std::string settle(std::uint32_t task, Act act, const std::vector<Completion>& asked,
-                     Settlement& answer) {
+  std::string settle(std::uint32_t task, Act act, const std::vector<FinishedRowInfo>& asked,
+                     Settlement& settlement) {
     std::set<std::uint64_t> ids;
-    for (const Completion& row : asked) {
+    for (const FinishedRowInfo& row : asked) {
       if (!ids.insert(row.lease.row.value).second) {
         return "duplicate_row";
       }
     }
     const bool by_group = options_.tasks[task].unit == DeliveryUnit::kGroup;
-    for (const Completion& row : asked) {
+    for (const FinishedRowInfo& row : asked) {
       const ModelRow* live = find(row.lease.row.value);
       if (by_group && live != nullptr && live->info.group_size > 0) {
         for (const std::uint64_t other : groups.at(key_of(live->info)).rows) {
@@ -226,23 +226,23 @@ public:
       }
     }
     std::vector<std::optional<Refusal>> reasons;
-    std::set<Key> torn;
-    for (const Completion& row : asked) {
+    std::set<Key> refused_groups;
+    for (const FinishedRowInfo& row : asked) {
       reasons.push_back(why_not(task, act, row));
       const ModelRow* live = find(row.lease.row.value);
       if (reasons.back() && live != nullptr && by_group) {
-        torn.insert(key_of(live->info));
+        refused_groups.insert(key_of(live->info));
       }
     }
     for (std::size_t i = 0; i < asked.size(); ++i) {
       const std::uint64_t id = asked[i].lease.row.value;
-      if (!reasons[i] && by_group && torn.contains(key_of(rows.at(id).info))) {
+      if (!reasons[i] && by_group && refused_groups.contains(key_of(rows.at(id).info))) {
         reasons[i] = Refusal::kGroupRefused;
       }
       if (reasons[i]) {
-        answer.refused.push_back({{id}, *reasons[i]});
+        settlement.refused.push_back({{id}, *reasons[i]});
       } else {
-        answer.done.push_back({id});
+        settlement.done.push_back({id});
       }
     }
     for (std::size_t i = 0; i < asked.size(); ++i) {
@@ -262,7 +262,7 @@ public:
     give_back([&](const ModelCell& cell) { return cell.consumer == consumer; });
   }
 
-  std::string judge(std::uint64_t id, VerdictKind kind) {
+  std::string apply_verdict(std::uint64_t id, VerdictKind kind) {
     ModelRow* row = find(id);
     if (row == nullptr) {
       return "unknown_row";
@@ -275,7 +275,7 @@ public:
     return "";
   }
 
-  std::string judge_group(std::uint64_t id, VerdictKind kind) {
+  std::string apply_group_verdict(std::uint64_t id, VerdictKind kind) {
     const auto group = groups.find({false, id});
     if (group == groups.end() || group->second.left) {
       return "unknown_row";
@@ -286,7 +286,7 @@ public:
     return "";
   }
 
-  /// Goes back to `then`: its leases are ready rows, generations never repeat.
+  /// Restores `then`: its leased rows become ready, and generations never repeat.
   void restore(const StreamModel& then) {
     const std::uint64_t latest = std::max(generation, then.generation);
     const std::int64_t time = now;
@@ -300,7 +300,7 @@ public:
         }
       }
     }
-    places = {};
+    slots = {};
     retired.clear();
     returned.clear();
   }
@@ -411,9 +411,9 @@ private:
   }
 
   void finish(ModelRow& row) {
-    if (counts_places() && !row.finished) {
+    if (counts_slots() && !row.finished) {
       row.finished = true;
-      ++places.accepted;
+      ++slots.accepted;
     }
   }
 
@@ -425,24 +425,24 @@ private:
     });
   }
 
-  /// All units that the task has neither leased nor done with, ready or not, in admission order.
+  /// All units that the task has neither leased nor finished, ready or not, in admission order.
   std::vector<Candidate> candidates(std::uint32_t task) const {
     std::map<std::uint64_t, Candidate> by_position;
     for (const auto& [key, group] : groups) {
       if (options_.tasks[task].unit == DeliveryUnit::kGroup && !group.left && !group.solo) {
         Candidate unit;
-        std::size_t judged = 0;
+        std::size_t num_retired = 0;
         bool taken = false;
         for (const std::uint64_t id : group.rows) {
           const ModelRow& row = rows.at(id);
           const CellState state = row.cells[task].state;
-          judged += !row.live && row.outcome != RowOutcome::kTrained ? 1 : 0;
+          num_retired += !row.live && row.outcome != RowOutcome::kTrained ? 1 : 0;
           if (row.live && state == CellState::kReady) {
             unit.rows.push_back({id});
           }
           taken = taken || (row.live && state != CellState::kReady && state != CellState::kPending);
         }
-        unit.ready = !unit.rows.empty() && unit.rows.size() + judged == group.size;
+        unit.ready = !unit.rows.empty() && unit.rows.size() + num_retired == group.size;
         unit.fresh = is_fresh(task, unit.rows);
         if (!taken) {
           by_position[group.first] = unit;
@@ -464,7 +464,7 @@ private:
     return list;
   }
 
-  void judge_stale(std::uint32_t task) {
+  void apply_stale_policy(std::uint32_t task) {
     const StalePolicy policy = options_.tasks[task].stale_policy;
     if (policy == StalePolicy::kWait) {
       return;
@@ -487,8 +487,8 @@ private:
     }
   }
 
-  std::vector<std::uint32_t> deal(const std::vector<std::vector<SampleId>>& units,
-                                  std::uint32_t ranks) const {
+  std::vector<std::uint32_t> distribute(const std::vector<std::vector<SampleId>>& units,
+                                        std::uint32_t ranks) const {
     std::vector<std::uint32_t> rank_of(units.size(), 0);
     if (ranks == 0) {
       return rank_of;
@@ -499,13 +499,13 @@ private:
         tokens[i] += rows.at(id.value).tokens;
       }
     }
-    std::vector<bool> dealt(units.size(), false);
+    std::vector<bool> assigned(units.size(), false);
     std::vector<std::uint64_t> sums(ranks);
     std::vector<std::size_t> held(ranks);
     for (std::size_t step = 0; step < units.size(); ++step) {
       std::size_t best = units.size();
       for (std::size_t i = 0; i < units.size(); ++i) {
-        if (!dealt[i] && (best == units.size() || tokens[i] > tokens[best])) {
+        if (!assigned[i] && (best == units.size() || tokens[i] > tokens[best])) {
           best = i;
         }
       }
@@ -515,7 +515,7 @@ private:
           to = rank;
         }
       }
-      dealt[best] = true;
+      assigned[best] = true;
       rank_of[best] = to;
       sums[to] += tokens[best];
       ++held[to];
@@ -523,7 +523,7 @@ private:
     return rank_of;
   }
 
-  std::optional<Refusal> why_not(std::uint32_t task, Act act, const Completion& asked) {
+  std::optional<Refusal> why_not(std::uint32_t task, Act act, const FinishedRowInfo& asked) {
     const ModelRow* row = find(asked.lease.row.value);
     if (row == nullptr) {
       return Refusal::kUnknownRow;
@@ -556,11 +556,11 @@ private:
     return std::nullopt;
   }
 
-  void apply(std::uint32_t task, Act act, const Completion& asked) {
+  void apply(std::uint32_t task, Act act, const FinishedRowInfo& asked) {
     const std::uint64_t id = asked.lease.row.value;
     ModelRow* row = find(id);
     if (row == nullptr) {
-      return;  // left with a row of the same call
+      return;  // it left because of another row of the call
     }
     ModelCell& cell = row->cells[task];
     if (act == Act::kRenew) {
@@ -611,13 +611,13 @@ private:
       leave({id}, RowOutcome::kFailed);
       return;
     }
-    std::vector<std::pair<std::uint64_t, RowOutcome>> leaving{{id, RowOutcome::kFailed}};
+    std::vector<std::pair<std::uint64_t, RowOutcome>> retiring{{id, RowOutcome::kFailed}};
     for (const std::uint64_t other : groups.at(key).rows) {
       if (rows.at(other).live && other != id) {
-        leaving.emplace_back(other, RowOutcome::kDropped);
+        retiring.emplace_back(other, RowOutcome::kDropped);
       }
     }
-    for (const auto& [row, outcome] : leaving) {
+    for (const auto& [row, outcome] : retiring) {
       mark(row, outcome);
     }
     end_group(groups.at(key), RowOutcome::kDropped);
@@ -641,7 +641,7 @@ private:
     retired.emplace(id, outcome);
   }
 
-  /// One row leaves by itself; its group goes on if it can.
+  /// Removes one row. Its group continues if it can.
   void leave(SampleId id, RowOutcome outcome) {
     ModelGroup& group = groups.at(key_of(rows.at(id.value).info));
     mark(id.value, outcome);
@@ -664,7 +664,7 @@ private:
 
   void end_group(ModelGroup& group, RowOutcome outcome) {
     group.left = true;
-    if (!counts_places()) {
+    if (!counts_slots()) {
       return;
     }
     const bool trained = std::any_of(group.rows.begin(), group.rows.end(), [&](std::uint64_t id) {
@@ -672,11 +672,11 @@ private:
     });
     const std::int64_t unfinished = group.size - finished(group);
     if (trained) {
-      places.accepted += unfinished;
+      slots.accepted += unfinished;
       return;
     }
-    places.forfeited += finished(group);
-    (outcome == RowOutcome::kFiltered ? places.rejected : places.aborted) += unfinished;
+    slots.forfeited += finished(group);
+    (outcome == RowOutcome::kFiltered ? slots.rejected : slots.aborted) += unfinished;
   }
 
   StreamOptions options_;

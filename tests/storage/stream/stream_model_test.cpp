@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plays random operations on a stream and on a plain model of its rules, and compares all of their
-// state after each.
+// Plays random operations on a stream and on a plain model of its rules, and compares their whole
+// state after each one.
 #include "tests/storage/stream/stream_model.hpp"
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
-#include "storage/stream/stream.hpp"
+#include "storage/stream/stream_table.hpp"
 #include "storage/versions/admission.hpp"
 
 namespace tidemill::storage {
@@ -23,7 +23,7 @@ namespace {
 constexpr int kNumSequences = 1500;
 constexpr int kNumOperations = 160;
 
-/// A random declaration of the shape that runs have: rollout, reward, sometimes an advantage per
+/// Returns a random declaration like those of runs: rollout, reward, sometimes an advantage per
 /// group and an observer, and a trainer of any kind.
 StreamOptions random_options(RandomStream& random) {
   const auto chance = [&](std::uint64_t percent) { return random.below(100) < percent; };
@@ -74,7 +74,7 @@ public:
         options_(random_options(random_)),
         model_(options_),
         saved_model_(model_),
-        stream_(Stream::create(options_).value()),
+        stream_(StreamTable::create(options_).value()),
         saved_(stream_->snapshot()) {}
 
   void run() {
@@ -99,7 +99,7 @@ private:
     EXPECT_EQ(got, reason) << what << " " << status.to_string();
   }
 
-  /// Every timed call moves the clock first; the model is told so.
+  /// Advances the time by a random amount. The model is told here, the stream by the next call.
   void tick() {
     seconds_ += chance(40) ? static_cast<std::int64_t>(below(3)) : 0;
     model_.move_clock(seconds_);
@@ -122,7 +122,7 @@ private:
     } else if (kind < 93) {
       drop_consumer();
     } else if (kind < 95) {
-      judge();
+      apply_a_verdict();
     } else if (kind < 98) {
       change_version();
     } else {
@@ -211,7 +211,7 @@ private:
     ++seen[batch.value().empty() ? "lease/empty" : "lease/granted"];
   }
 
-  /// Picks tokens the way consumers do, and now and then the way broken ones do.
+  /// Picks tokens as consumers do, and sometimes as faulty consumers do.
   std::vector<LeaseToken> pick_tokens(std::uint32_t task) {
     std::vector<LeaseToken> picked;
     std::vector<LeaseToken>& held = tokens_[task];
@@ -248,7 +248,7 @@ private:
                                  : StreamModel::Act::kRenew;
     const std::vector<LeaseToken> tokens = pick_tokens(task);
     std::vector<FinishedRow> finished;
-    std::vector<Completion> asked;
+    std::vector<FinishedRowInfo> asked;
     for (const LeaseToken& token : tokens) {
       std::vector<std::uint32_t> columns;
       for (const std::string& output : options_.tasks[task].outputs) {
@@ -291,16 +291,16 @@ private:
     last_ = "drop_consumer";
   }
 
-  void judge() {
+  void apply_a_verdict() {
     const auto kind = static_cast<VerdictKind>(below(3));
     if (chance(50)) {
       const std::uint64_t row = below(next_row_ + 1);
-      const std::string reason = model_.judge(row, kind);
-      expect_reason(stream_->judge({row}, {kind, "test"}), reason, "judge");
+      const std::string reason = model_.apply_verdict(row, kind);
+      expect_reason(stream_->apply_verdict({row}, {kind, "test"}), reason, "verdict");
     } else {
       const std::uint64_t group = below(next_group_ + 1);
-      const std::string reason = model_.judge_group(group, kind);
-      expect_reason(stream_->judge_group({group}, {kind, "test"}), reason, "judge_group");
+      const std::string reason = model_.apply_group_verdict(group, kind);
+      expect_reason(stream_->apply_group_verdict({group}, {kind, "test"}), reason, "group_verdict");
     }
   }
 
@@ -384,8 +384,8 @@ private:
     EXPECT_EQ(index.bytes_used(), used);
     EXPECT_EQ(index.bytes_reserved(), reserved);
     EXPECT_EQ(index.version(), model_.version);
-    if (model_.counts_places()) {
-      EXPECT_EQ(index.held_places(), model_.held());
+    if (model_.counts_slots()) {
+      EXPECT_EQ(index.held_slots(), model_.held());
     }
     compare_effects();
   }
@@ -424,19 +424,19 @@ private:
       returned.emplace_back(row.task.value, row.row.value);
     }
     EXPECT_EQ(returned, model_.returned);
-    EXPECT_EQ(effects.places, model_.places);
-    tell_ledger(effects.places);
-    seen["places/forfeited"] += static_cast<int>(effects.places.forfeited);
-    seen["places/aborted"] += static_cast<int>(effects.places.aborted);
-    seen["places/rejected"] += static_cast<int>(effects.places.rejected);
+    EXPECT_EQ(effects.slots, model_.slots);
+    update_ledger(effects.slots);
+    seen["slots/forfeited"] += static_cast<int>(effects.slots.forfeited);
+    seen["slots/aborted"] += static_cast<int>(effects.slots.aborted);
+    seen["slots/rejected"] += static_cast<int>(effects.slots.rejected);
     model_.retired.clear();
     model_.returned.clear();
-    model_.places = {};
+    model_.slots = {};
   }
 
-  /// What the stream reports is what an admission ledger can take, and both agree on the places.
-  void tell_ledger(const PlaceChanges& places) {
-    if (!model_.counts_places()) {
+  /// Checks that an admission ledger accepts what the stream reports, and that both agree on slots.
+  void update_ledger(const SlotChanges& slots) {
+    if (!model_.counts_slots()) {
       return;
     }
     std::int64_t started = 0;
@@ -444,16 +444,16 @@ private:
       started += group.size;
     }
     if (last_ == "restore") {
-      const HeldPlaces held = stream_->index().held_places();
+      const HeldSlots held = stream_->index().held_slots();
       EXPECT_TRUE(ledger_.restart(0, held.accepted).ok());
       EXPECT_TRUE(ledger_.force_submit(held.running).ok());
     } else {
       EXPECT_TRUE(ledger_.force_submit(started - started_).ok());
     }
     started_ = started;
-    const Status told = ledger_.apply(places);
-    EXPECT_TRUE(told.ok()) << told.to_string();
-    EXPECT_EQ(ledger_.state().running, stream_->index().held_places().running);
+    const Status applied = ledger_.apply(slots);
+    EXPECT_TRUE(applied.ok()) << applied.to_string();
+    EXPECT_EQ(ledger_.state().running, stream_->index().held_slots().running);
   }
 
   struct OpenGroup {
@@ -466,10 +466,10 @@ private:
   StreamOptions options_;
   StreamModel model_;
   StreamModel saved_model_;
-  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<StreamTable> stream_;
   StreamSnapshot saved_;
   AdmissionLedger ledger_ = AdmissionLedger::create({}).value();
-  std::int64_t started_ = 0;  // places of all groups that were ever started
+  std::int64_t started_ = 0;  // slots of all groups that were ever started
   std::int64_t seconds_ = 0;
   std::uint64_t next_row_ = 0;
   std::uint64_t next_group_ = 0;
@@ -495,7 +495,7 @@ TEST(StreamModel, RandomSequencesAgree) {
   }
   std::cout << "stream model: " << kNumSequences << " sequences of " << kNumOperations
             << " operations\n";
-  // Each of these must have been reached, or the comparison says little about it.
+  // Each of these must have been reached often, or the comparison would prove little about it.
   for (const char* name : {"put",
                            "put/byte_limit",
                            "put/row_retired",
@@ -520,8 +520,8 @@ TEST(StreamModel, RandomSequencesAgree) {
                            "settle/row/bad_column",
                            "settle/row/duplicate_column",
                            "settle/row/group_refused",
-                           "judge",
-                           "judge_group",
+                           "verdict",
+                           "group_verdict",
                            "set_version/version_regress",
                            "commit",
                            "restore",
@@ -529,9 +529,9 @@ TEST(StreamModel, RandomSequencesAgree) {
                            "retired/dropped",
                            "retired/filtered",
                            "retired/failed",
-                           "places/forfeited",
-                           "places/aborted",
-                           "places/rejected"}) {
+                           "slots/forfeited",
+                           "slots/aborted",
+                           "slots/rejected"}) {
     EXPECT_GT(seen[name], 20) << name;
   }
 }

@@ -13,7 +13,7 @@
 #include "base/random.hpp"
 #include "storage/stream/balance.hpp"
 #include "storage/stream/ready_set.hpp"
-#include "storage/stream/stream.hpp"
+#include "storage/stream/stream_table.hpp"
 #include "tests/storage/stream/stream_fixture.hpp"
 
 namespace tidemill::storage {
@@ -24,7 +24,7 @@ using ::testing::Pair;
 
 // -- ready sets ---------------------------------------------------------------
 
-TEST(ReadySet, PartsFreshFromStale) {
+TEST(ReadySet, SeparatesFreshFromStale) {
   ReadySet set(2);
   set.put({1, 1}, 5);
   set.put({2, 2}, kNoStep);
@@ -60,7 +60,7 @@ TEST(ReadySet, TheLargestBoundDoesNotWrap) {
 
 // -- balancing ----------------------------------------------------------------
 
-TEST(Balance, DealsTheLargestFirstInEqualShares) {
+TEST(Balance, AssignsTheLargestFirstInEqualShares) {
   const std::vector<std::uint64_t> tokens{30, 10, 41, 14};
   EXPECT_THAT(balance(tokens, 2), ElementsAre(ElementsAre(1, 2), ElementsAre(0, 3)));
   EXPECT_THAT(balance(tokens, 1), ElementsAre(ElementsAre(0, 1, 2, 3)));
@@ -74,12 +74,12 @@ TEST(Balance, EveryUnitOnceEqualCountsAndTheBoundOfListScheduling) {
     for (std::uint64_t& count : tokens) {
       count = random.below(1000);
     }
-    const auto dealt = balance(tokens, ranks);
-    ASSERT_EQ(dealt.size(), ranks);
+    const auto assigned = balance(tokens, ranks);
+    ASSERT_EQ(assigned.size(), ranks);
     std::vector<std::uint32_t> all;
     std::uint64_t largest_sum = 0;
     std::uint64_t smallest_sum = kNoStep;
-    for (const auto& share : dealt) {
+    for (const auto& share : assigned) {
       EXPECT_EQ(share.size(), tokens.size() / ranks);
       EXPECT_TRUE(std::is_sorted(share.begin(), share.end()));
       all.insert(all.end(), share.begin(), share.end());
@@ -95,7 +95,8 @@ TEST(Balance, EveryUnitOnceEqualCountsAndTheBoundOfListScheduling) {
     std::iota(expected.begin(), expected.end(), 0U);
     EXPECT_EQ(all, expected);
     if (tokens.size() == std::size_t{2} * ranks) {
-      // With two units a rank, the largest goes with the smallest: within one largest unit.
+      // With two units per rank, the largest unit is paired with the smallest: the sums differ by
+      // at most the largest unit.
       EXPECT_LE(largest_sum - smallest_sum, *std::max_element(tokens.begin(), tokens.end()));
     }
   }
@@ -121,8 +122,8 @@ StreamOptions typed() {
   return options;
 }
 
-TEST(Stream, ALeaseCarriesTheInputsAndTheyOutliveTheRow) {
-  auto stream = Stream::create(typed()).value();
+TEST(StreamTable, ALeaseCarriesTheInputsAndTheyOutliveTheRow) {
+  auto stream = StreamTable::create(typed()).value();
   const SampleRow row{.id = {3}, .epoch = 1, .data_position = 9, .min_step = 4};
   ASSERT_TRUE(stream->put(row, std::vector<ColumnValue>{{kPrompt, text("2+2=")}}, {}).ok());
   const LeasedBatch batch = stream->lease({kRollout, "worker"}, at(0)).value();
@@ -130,13 +131,13 @@ TEST(Stream, ALeaseCarriesTheInputsAndTheyOutliveTheRow) {
   EXPECT_EQ(leased.row, row);
   EXPECT_EQ(batch.deadline, at(10));
   ASSERT_EQ(leased.columns.size(), 1U);
-  ASSERT_TRUE(stream->judge({3}, {VerdictKind::kDrop, ""}).ok());
+  ASSERT_TRUE(stream->apply_verdict({3}, {VerdictKind::kDrop, ""}).ok());
   EXPECT_EQ(stream->columns().bytes(), 0U);
   EXPECT_EQ(text_of(leased.columns[0].value), "2+2=");
 }
 
-TEST(Stream, CellsTravelWithoutBeingCopied) {
-  auto stream = Stream::create(typed()).value();
+TEST(StreamTable, CellsTravelWithoutBeingCopied) {
+  auto stream = StreamTable::create(typed()).value();
   const Buffer prompt = text("a long prompt");
   ASSERT_TRUE(stream->put({.id = {0}}, std::vector<ColumnValue>{{kPrompt, prompt}}, {}).ok());
   const LeasedBatch batch = stream->lease({kRollout, "worker"}, at(0)).value();
@@ -144,8 +145,8 @@ TEST(Stream, CellsTravelWithoutBeingCopied) {
             prompt.bytes().data());
 }
 
-TEST(Stream, AWholeRowGoesThrough) {
-  auto stream = Stream::create(typed()).value();
+TEST(StreamTable, ARowPassesThroughAllTasks) {
+  auto stream = StreamTable::create(typed()).value();
   ASSERT_TRUE(stream->put({.id = {0}}, std::vector<ColumnValue>{{kPrompt, text("2+2=")}}, {}).ok());
   LeaseToken token = stream->lease({kRollout, "w"}, at(0)).value().shares.at(0).rows.at(0).lease;
   std::vector<FinishedRow> finished{
@@ -173,8 +174,8 @@ TEST(Stream, AWholeRowGoesThrough) {
   EXPECT_TRUE(stream->check_invariants().ok());
 }
 
-TEST(Stream, ValuesOfAnotherTypeAreRefusedAndCounted) {
-  auto stream = Stream::create(typed()).value();
+TEST(StreamTable, ValuesOfAnotherTypeAreRefusedAndCounted) {
+  auto stream = StreamTable::create(typed()).value();
   const auto reason = [&](ColumnId column, Buffer value) {
     return reason_of(
         stream->put({.id = {0}}, std::vector<ColumnValue>{{column, std::move(value)}}, {}));
@@ -213,8 +214,8 @@ struct Cost {
 
 enum class Arrival { kInOrder, kShuffled };
 
-/// Counts what 200 rows touch on their way (completing write, lease, ack) through a table that
-/// holds `size` rows more.
+/// Counts what the last steps of 200 rows (completing write, lease, ack) touch in a table that
+/// holds `size` other rows.
 Cost cost_of_rows(std::uint64_t size, Arrival arrival) {
   StreamOptions options;
   options.columns = {{"prompt"}, {"response"}};
@@ -240,7 +241,7 @@ Cost cost_of_rows(std::uint64_t size, Arrival arrival) {
   return {index->work().rows - before.rows, index->work().units - before.units};
 }
 
-/// The same for 50 groups of 4 through the whole pipeline, with a lease that expires for each.
+/// The same for 50 groups of 4 through the whole pipeline, with one expired lease for each.
 Cost cost_of_groups(std::uint64_t size) {
   IndexUnderTest index(pipeline(4));
   index.put_groups(size / 4, 4);

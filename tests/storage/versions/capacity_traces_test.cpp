@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holds the admission ledger to the 72 recorded traces of tests/golden/rl (README, section 8), and
-// to this project's own for `forfeit`, which speak the same language.
+// Checks the admission ledger against the 72 recorded traces of tests/golden/rl (README, section
+// 8), and against this project's own traces for `forfeit`, which have the same form.
 #include <cstdint>
 #include <fstream>
 #include <iostream>
@@ -89,13 +89,13 @@ Count play_file(const std::string& path) {
     int number = 0;
     for (const Json& event : trace.at("events")) {
       SCOPED_TRACE("event " + std::to_string(number++) + ": " + event.dump());
-      Json answer = play(ledger.value(), event);
+      Json result = play(ledger.value(), event);
       if (event.at("ev") == "forfeit") {
         ++count.forfeits;
-        count.forfeits_refused += answer.contains("error") ? 1 : 0;
+        count.forfeits_refused += result.contains("error") ? 1 : 0;
       }
-      answer.update(state_of(ledger.value()));
-      EXPECT_EQ(answer, event.at("want"));
+      result.update(state_of(ledger.value()));
+      EXPECT_EQ(result, event.at("want"));
       ++count.events;
     }
   }

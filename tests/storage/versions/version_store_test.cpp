@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Published weights stay as long as somebody reads them, and no longer.
+// Published weights are kept as long as a reader holds them, and no longer.
 #include "storage/versions/version_store.hpp"
 
 #include <memory>
@@ -36,11 +36,11 @@ VersionStore store_of(const VersionStoreOptions& options) {
   return std::move(store).value();
 }
 
-TEST(VersionStore, RefusesAStoreOfNothing) {
+TEST(VersionStore, RefusesAStoreWithoutVersions) {
   EXPECT_EQ(VersionStore::create({.max_versions = 0}).status().code(), Errc::kInvalidArgument);
 }
 
-TEST(VersionStore, KeepsTheNewestAndWhatIsRead) {
+TEST(VersionStore, KeepsTheNewestAndHeldVersions) {
   VersionStore store = store_of({});
   EXPECT_EQ(store.newest(1), std::nullopt);
   EXPECT_EQ(store.oldest_needed(1), std::nullopt);
@@ -49,25 +49,25 @@ TEST(VersionStore, KeepsTheNewestAndWhatIsRead) {
   EXPECT_EQ(held.weights.base_digest, "digest-1");
   ASSERT_TRUE(store.publish(full(2)).ok());
   ASSERT_TRUE(store.publish(full(3)).ok());
-  EXPECT_EQ(store.num_versions(), 2U) << "2 was read by nobody";
+  EXPECT_EQ(store.num_versions(), 2U) << "no reader held 2";
   EXPECT_EQ(store.newest(1), step(3));
   EXPECT_EQ(store.oldest_needed(1), step(1));
   EXPECT_EQ(store.bytes_used(), 20U);
   ASSERT_TRUE(store.release(held.lease).ok());
   EXPECT_EQ(store.oldest_needed(1), step(3));
   EXPECT_EQ(store.bytes_used(), 10U);
-  EXPECT_EQ(held.weights.base->at("w").data.size_bytes(), 10U) << "a reader's handle stays good";
+  EXPECT_EQ(held.weights.base->at("w").data.size_bytes(), 10U) << "a reader's handle stays valid";
   EXPECT_EQ(store.release(held.lease).code(), Errc::kNotFound);
 }
 
-TEST(VersionStore, SaysWhyAVersionIsNotThere) {
+TEST(VersionStore, SaysWhyAVersionIsMissing) {
   VersionStore store = store_of({});
   EXPECT_EQ(store.acquire(step(1), "r").status().code(), Errc::kNotFound);
   ASSERT_TRUE(store.publish(full(1)).ok());
   ASSERT_TRUE(store.publish(full(2)).ok());
   const Status gone = store.acquire(step(1), "r").status();
   EXPECT_EQ(gone.code(), Errc::kStaleVersion);
-  EXPECT_THAT(gone.message(), HasSubstr("1.0.1 was given up; the newest is 1.0.2"));
+  EXPECT_THAT(gone.message(), HasSubstr("1.0.1 was discarded; the newest is 1.0.2"));
   EXPECT_EQ(store.acquire(step(3), "r").status().code(), Errc::kNotFound);
   EXPECT_EQ(store.acquire({.line = 2, .step = 1}, "r").status().code(), Errc::kNotFound);
 }
@@ -85,10 +85,10 @@ TEST(VersionStore, VersionsOfALineOnlyGrow) {
   EXPECT_EQ(store.publish(other).code(), Errc::kInvalidArgument);
   PublishedWeights restarted = full(3);
   restarted.version.incarnation = 1;
-  EXPECT_TRUE(store.publish(restarted).ok()) << "a new incarnation may go back in steps";
+  EXPECT_TRUE(store.publish(restarted).ok()) << "a new incarnation may restart at an earlier step";
 }
 
-TEST(VersionStore, LinesDoNotTouchEachOther) {
+TEST(VersionStore, LinesAreIndependent) {
   VersionStore store = store_of({});
   PublishedWeights other = full(1);
   other.version.line = 0;
@@ -121,16 +121,16 @@ TEST(VersionStore, CountsSharedTensorsOnce) {
   EXPECT_EQ(store.bytes_used(), 110U);
 }
 
-TEST(VersionStore, BoundsCountAndBytesAndNamesWhoHolds) {
+TEST(VersionStore, LimitsCountAndBytesAndNamesTheHolder) {
   VersionStore store = store_of({.max_versions = 2, .max_bytes = 30});
   ASSERT_TRUE(store.publish(full(1)).ok());
   ASSERT_TRUE(store.acquire(step(1), "rollout-1").ok());
   ASSERT_TRUE(store.publish(full(2)).ok());
-  ASSERT_TRUE(store.publish(full(3)).ok()) << "2 makes room: nobody reads it";
+  ASSERT_TRUE(store.publish(full(3)).ok()) << "2 is discarded: no reader holds it";
   ASSERT_TRUE(store.acquire(step(3), "rollout-2").ok());
   const Status full_up = store.publish(full(4));
   EXPECT_EQ(full_up.code(), Errc::kResourceExhausted);
-  EXPECT_THAT(full_up.message(), HasSubstr("max_versions 2; oldest hold: version 1.0.1 by "
+  EXPECT_THAT(full_up.message(), HasSubstr("max_versions 2; the oldest held version is 1.0.1, by "
                                            "rollout-1"));
   EXPECT_EQ(store.newest(1), step(3));
   EXPECT_EQ(store.drop_reader("rollout-1"), 1U);
@@ -142,7 +142,7 @@ TEST(VersionStore, BoundsCountAndBytesAndNamesWhoHolds) {
   EXPECT_EQ(store.bytes_used(), 30U);
 }
 
-TEST(VersionStore, TheLastReaderDecides) {
+TEST(VersionStore, TheLastReleaseDiscardsAVersion) {
   VersionStore store = store_of({});
   ASSERT_TRUE(store.publish(full(1)).ok());
   const VersionLease a = store.acquire(step(1), "a").value().lease;

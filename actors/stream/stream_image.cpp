@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Declares the stream "samples", and encodes and decodes its image.
+#include "actors/stream/stream_image.hpp"
+
+#include <string>
+
+#include "actors/stream/sample_columns.hpp"
+#include "base/archive.hpp"
+
+namespace tidemill::actors {
+namespace {
+
+using storage::ColumnType;
+using storage::TaskOptions;
+
+constexpr std::uint32_t kImageVersion = 1;
+
+// What the image holds in addition to the rows.
+struct ImageHead {
+  std::uint32_t version = kImageVersion;
+  std::uint64_t next_group = 0;
+  std::uint64_t next_draw = 0;
+  std::int64_t finished_rows = 0;
+  std::int64_t unfinished_rows = 0;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, ImageHead& x) {
+  return f(x.version, x.next_group, x.next_draw, x.finished_rows, x.unfinished_rows);
+}
+
+std::string column_name(SampleColumn column) {
+  return std::string(kSampleColumnNames[static_cast<std::size_t>(column)]);
+}
+
+std::vector<std::string> names(std::initializer_list<SampleColumn> columns) {
+  std::vector<std::string> texts;
+  for (const SampleColumn column : columns) {
+    texts.push_back(column_name(column));
+  }
+  return texts;
+}
+
+TaskOptions task(SampleTask which, std::vector<std::string> inputs,
+                 std::vector<std::string> outputs, Duration lease) {
+  TaskOptions options;
+  options.name = std::string(kSampleTaskNames[static_cast<std::size_t>(which)]);
+  options.inputs = std::move(inputs);
+  options.outputs = std::move(outputs);
+  options.lease = lease;
+  return options;
+}
+
+}  // namespace
+
+storage::StreamOptions sample_stream_options(const SampleStreamOptions& options) {
+  using enum SampleColumn;
+  storage::StreamOptions stream;
+  stream.name = "samples";
+  stream.columns = {{column_name(kPromptIds), ColumnType::kInt32},
+                    {column_name(kPrompt), ColumnType::kString},
+                    {column_name(kReferenceAnswer), ColumnType::kString},
+                    {column_name(kFields), ColumnType::kString},
+                    {column_name(kResponseIds), ColumnType::kInt32},
+                    {column_name(kBehaviorLogprobs), ColumnType::kFloat},
+                    {column_name(kVersions), ColumnType::kBytes},
+                    {column_name(kFinish), ColumnType::kU8},
+                    {column_name(kReward), ColumnType::kBytes},
+                    {column_name(kAdvantage), ColumnType::kFloat}};
+  stream.tasks = {
+      task(SampleTask::kRollout, names({kPromptIds}),
+           names({kResponseIds, kBehaviorLogprobs, kVersions, kFinish}), options.lease),
+      task(SampleTask::kReward, names({kPrompt, kReferenceAnswer, kFields, kResponseIds}),
+           names({kReward}), options.lease),
+      task(SampleTask::kAdvantage, names({kReward, kResponseIds, kFinish}), names({kAdvantage}),
+           options.lease),
+      task(SampleTask::kTrain,
+           names({kPromptIds, kPrompt, kReferenceAnswer, kResponseIds, kBehaviorLogprobs, kVersions,
+                  kFinish, kReward, kAdvantage}),
+           {}, options.lease)};
+  TaskOptions& advantage = stream.tasks[static_cast<std::size_t>(SampleTask::kAdvantage)];
+  advantage.unit = storage::DeliveryUnit::kGroup;
+  TaskOptions& train = stream.tasks[static_cast<std::size_t>(SampleTask::kTrain)];
+  train.unit = storage::DeliveryUnit::kGroup;
+  train.order = storage::DeliveryOrder::kStrict;
+  train.max_staleness = options.max_staleness;
+  stream.max_group_size = options.group_size;
+  stream.max_deliveries = options.max_deliveries;
+  stream.on_failed = options.on_failed;
+  stream.accept_column = column_name(kResponseIds);
+  stream.limit_bytes = options.limit_bytes;
+  stream.group_bytes = options.group_bytes;
+  return stream;
+}
+
+StreamImage encode_stream_image(const storage::StreamTable& stream, std::uint64_t next_group,
+                                std::uint64_t next_draw) {
+  const storage::HeldSlots held = stream.index().held_slots();
+  ImageHead head{kImageVersion, next_group, next_draw, held.accepted, held.running};
+  storage::StreamSnapshot snapshot = stream.snapshot();
+  ArchiveWriter writer;
+  writer(head, snapshot);
+  return {Buffer::adopt(writer.take(), DType::kU8)};
+}
+
+Result<DecodedImage> decode_stream_image(const StreamImage& image) {
+  ImageHead head;
+  DecodedImage decoded;
+  ArchiveReader reader(image.bytes.bytes());
+  reader(head);
+  if (head.version != kImageVersion) {
+    return corrupt_data("stream image has version " + std::to_string(head.version) +
+                        "; this program reads version " + std::to_string(kImageVersion));
+  }
+  reader(decoded.snapshot);
+  TIDEMILL_RETURN_IF_ERROR(reader.finish().with_context("stream image"));
+  decoded.origin = {head.next_group, head.next_draw, head.finished_rows, head.unfinished_rows};
+  return decoded;
+}
+
+Result<StreamOrigin> read_stream_origin(const StreamImage& image) {
+  if (image.bytes.size_bytes() == 0) {
+    return StreamOrigin{};
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(const DecodedImage decoded, decode_stream_image(image));
+  return decoded.origin;
+}
+
+}  // namespace tidemill::actors

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that an actor cannot reply to yet, each with a deadline.
+#pragma once
+
+#include <list>
+#include <utility>
+
+#include <caf/typed_response_promise.hpp>
+
+#include "actors/errors.hpp"
+#include "base/clock.hpp"
+
+namespace tidemill::actors {
+
+/// Holds requests of type `Request`, in order of arrival, until the owner can reply with a `Reply`.
+///
+/// The owner calls `settle` after every change that may allow a reply, and after every deadline. A
+/// requester sends one request at a time, so the number of requesters bounds the pending requests.
+template <class Request, class Reply>
+class PendingRequests {
+public:
+  using Promise = caf::typed_response_promise<Reply>;
+
+  void add(Request request, Promise promise, TimePoint deadline) {
+    pending_.push_back({std::move(request), std::move(promise), deadline});
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return pending_.empty(); }
+
+  /// Removes, without a reply, the requests of a requester that has terminated: those for which
+  /// `of_requester` returns true.
+  template <class Predicate>
+  void forget(Predicate of_requester) {
+    pending_.remove_if([&](const Entry& entry) { return of_requester(entry.request); });
+  }
+
+  /// Tries to reply to the pending requests, in order. `try_reply(request, last_chance)` returns a
+  /// `std::optional<Result<Reply>>`. If it holds a reply or a failure, `settle` delivers that and
+  /// removes the request; otherwise the request stays pending. `last_chance` is true once the
+  /// deadline has passed; `try_reply` must then return a reply or a failure.
+  template <class TryReply>
+  void settle(TimePoint now, TryReply try_reply) {
+    for (auto it = pending_.begin(); it != pending_.end();) {
+      const bool last_chance = it->deadline <= now;
+      auto reply = try_reply(it->request, last_chance);
+      if (reply.has_value()) {
+        if (reply->ok()) {
+          it->promise.deliver(std::move(*reply).value());
+        } else {
+          it->promise.deliver(to_caf_error(reply->status()));
+        }
+        it = pending_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+
+private:
+  struct Entry {
+    Request request;
+    Promise promise;
+    TimePoint deadline;
+  };
+  std::list<Entry> pending_;
+};
+
+}  // namespace tidemill::actors

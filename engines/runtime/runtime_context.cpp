@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engines/runtime/runtime_context.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "engines/executor/cores.hpp"
+#include "engines/ops/cpu/factory.hpp"
+#include "engines/ops/profile/op_profile.hpp"
+#include "engines/ops/reference/factory.hpp"
+
+namespace tidemill::engines {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+Status check_type(std::string_view option, DType type) {
+  if (type != DType::kF32 && type != DType::kBF16) {
+    return invalid_argument(std::string(option) + ": " + std::string(dtype_name(type)) +
+                            " is not F32 or BF16");
+  }
+  return {};
+}
+
+int num_threads(const RuntimeOptions& options) {
+  return options.threads == 0 ? std::min(usable_cores().cores, kMaxThreads) : options.threads;
+}
+
+std::string describe(const Ops& ops, const Workers& workers, const RuntimeOptions& options) {
+  std::string text(ops.description());
+  text += ", " + std::to_string(workers.size()) + (workers.size() == 1 ? " thread" : " threads");
+  text += ", weights " + std::string(dtype_name(options.compute));
+  return text + ", cache " + std::string(dtype_name(options.kv_dtype));
+}
+
+}  // namespace
+
+std::string threads_warning(int threads) {
+  return too_many_threads(threads, usable_cores());
+}
+
+DType cache_type(DType compute) noexcept {
+  return compute == DType::kF32 ? DType::kF32 : DType::kBF16;
+}
+
+std::int64_t RuntimeContext::logit_rows(const ModelConfig& config) noexcept {
+  constexpr std::int64_t kLogitBytes = std::int64_t{64} << 20U;
+  return std::clamp<std::int64_t>(
+      kLogitBytes / (config.vocab_size * static_cast<std::int64_t>(sizeof(float))), 16, 2048);
+}
+
+Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig& config,
+                                                               const RuntimeOptions& options) {
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return invalid_argument("threads: " + std::to_string(options.threads) + " is not in [0, " +
+                            std::to_string(kMaxThreads) + "]");
+  }
+  if (options.compute != DType::kBlockI8 && options.compute != DType::kNf4) {
+    TIDEMILL_RETURN_IF_ERROR(check_type("compute", options.compute));
+  }
+  TIDEMILL_RETURN_IF_ERROR(check_type("kv_dtype", options.kv_dtype));
+  auto context = std::make_unique<RuntimeContext>();
+  context->config = config;
+  context->workers = std::make_unique<Workers>(num_threads(options));
+  if (options.backend == Backend::kReference) {
+    context->ops = make_reference_ops();
+  } else {
+    TIDEMILL_ASSIGN_OR_RETURN(context->ops, make_cpu_ops(*context->workers));
+  }
+  if (options.profile != nullptr) {
+    context->ops = make_profiled_ops(std::move(context->ops), *options.profile);
+  }
+  context->transformer = std::make_unique<Transformer>(config, *context->ops);
+  KvCacheOptions cache;
+  cache.byte_limit = options.kv_bytes;
+  cache.dtype = options.kv_dtype;
+  TIDEMILL_ASSIGN_OR_RETURN(context->cache, KvCache::create(config, cache, *context->ops));
+  context->description = describe(*context->ops, *context->workers, options);
+  return context;
+}
+
+}  // namespace tidemill::engines

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What both views of a runtime compute with: threads, operations, model code and cache.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.hpp"
+#include "engines/executor/workers.hpp"
+#include "engines/ops/ops.hpp"
+#include "engines/runtime/factory.hpp"
+#include "engines/transformer/kv_cache.hpp"
+#include "engines/transformer/transformer.hpp"
+
+namespace tidemill::engines {
+
+/// What generation may give up to free pages of the cache.
+enum class ReclaimFrom : std::uint8_t {
+  kCached,   // cached pages that no sequence uses
+  kRunning,  // those first, then pages of running sequences, which are preempted
+};
+
+/// The parts that both views share. Weights are not part of it: each call passes them.
+///
+/// Threads: one call at a time over all users of the context.
+struct RuntimeContext {
+  /// Returns the number of rows of logits computed at a time: as many as fit 64 MiB, clamped to
+  /// [16, 2048]. It changes no bit of any result.
+  [[nodiscard]] static std::int64_t logit_rows(const ModelConfig& config) noexcept;
+
+  ModelConfig config;
+  std::unique_ptr<Workers> workers;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<Transformer> transformer;
+  std::unique_ptr<KvCache> cache;
+  /// Frees cache pages that generation holds until `pages` pages are free or no more can be freed.
+  /// The rollout view sets it.
+  std::function<void(std::int64_t pages, ReclaimFrom from)> make_room;
+  std::string description;
+
+  /// Starts the threads and reserves the cache.
+  /// Errors: `kInvalidArgument` naming the option, `kResourceExhausted` (a cache too small for one
+  /// page), those of the backend.
+  [[nodiscard]] static Result<std::unique_ptr<RuntimeContext>> create(
+      const ModelConfig& config, const RuntimeOptions& options);
+};
+
+}  // namespace tidemill::engines

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns hidden states into tokens: computes the logits of the rows that need them, scores prompts
+// and samples tokens.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engines/runtime/rollout_queue.hpp"
+#include "engines/runtime/runtime_context.hpp"
+#include "engines/runtime/weight_cache.hpp"
+#include "engines/sampling/sampler.hpp"
+#include "engines/transformer/owned_matrix.hpp"
+
+namespace tidemill::engines {
+
+/// A token sampled for a sequence, or the reason why there is none.
+struct SampledToken {
+  RolloutSequence* sequence = nullptr;
+  std::int32_t token = -1;  // -1: no token was to be sampled
+  float logprob = 0.0F;
+  std::string error;  // empty if there is none
+};
+
+/// Processes the rows of one batch. It computes log-probabilities from the raw logits with the same
+/// operation as training.
+///
+/// Threads: one call at a time.
+class TokenSampler {
+public:
+  explicit TokenSampler(RuntimeContext& context) : context_(context) {}
+
+  /// Adds the prompt scores of `chunks` to the results of their sequences. Returns one entry for
+  /// each sequence that got its next token, needs none because only its prompt is scored, or failed
+  /// because its logits are not finite. For a chunk without tokens, the next token is sampled from
+  /// `row` of the sequence. Must be called before `num_cached` of the sequences advances.
+  /// Shapes: `hidden` (T, D), the rows of `chunks` in order.
+  [[nodiscard]] std::vector<SampledToken> run(const LaidOutWeights& weights, ConstMatrix hidden,
+                                              std::span<const RolloutChunk> chunks);
+
+private:
+  struct Row {
+    const float* hidden = nullptr;
+    std::int64_t position = 0;        // in the sequence
+    SampledToken* sampled = nullptr;  // never null
+    const Adapter* adapter = nullptr;
+    bool last = false;  // the last token of the sequence
+  };
+
+  [[nodiscard]] static std::vector<AdapterRun> adapter_runs(std::span<const Row> rows);
+  void score_prompts(std::span<const Row> rows, ConstMatrix logits);
+  void sample_tokens(std::span<const Row> rows, ConstMatrix logits);
+  void sample_token(const Row& row, std::span<const float> logits);
+
+  RuntimeContext& context_;
+  Sampler sampler_;
+  OwnedMatrix hidden_;
+  OwnedMatrix logits_;
+};
+
+}  // namespace tidemill::engines

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stream: rows that tasks lease with their input columns and hand back with their output columns.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/result.hpp"
+#include "storage/records/lease.hpp"
+#include "storage/records/sample.hpp"
+#include "storage/records/verdict.hpp"
+#include "storage/stream/column_store.hpp"
+#include "storage/stream/stream_index.hpp"
+#include "storage/stream/stream_options.hpp"
+
+namespace tidemill::storage {
+
+/// The part of a lease for one rank, in admission order.
+struct LeasedShare {
+  std::vector<LeasedRow> rows;
+  std::uint64_t tokens = 0;
+};
+
+/// The result of a lease request, with its data.
+struct LeasedBatch {
+  std::vector<LeasedShare> shares;  // one, or one for each of the task's ranks
+  TimePoint deadline;
+  [[nodiscard]] bool empty() const noexcept {
+    return shares.empty() || shares.front().rows.empty();
+  }
+};
+
+/// The cells of one live row.
+struct RowColumns {
+  SampleId row;
+  std::vector<ColumnValue> columns;
+};
+
+/// A whole stream as a value. It shares the bytes of the cells with the stream it was taken from.
+struct StreamSnapshot {
+  IndexSnapshot index;
+  std::vector<RowColumns> rows;  // in admission order, one for each row of the index
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RowColumns& x) {
+  return f(x.row, x.columns);
+}
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, StreamSnapshot& x) {
+  return f(x.index, x.rows);
+}
+
+/// A `StreamIndex` with the data that it describes. Every operation changes both or neither.
+///
+/// Semantics, reasons and errors are those of the index. The comments below describe only what this
+/// class adds.
+/// Threads: one call at a time.
+class StreamTable {
+public:
+  /// Errors: those of `check_options`.
+  [[nodiscard]] static Result<std::unique_ptr<StreamTable>> create(StreamOptions options);
+
+  StreamTable(const StreamTable&) = delete;
+  StreamTable& operator=(const StreamTable&) = delete;
+
+  /// Admits a row, or adds columns to a live one.
+  [[nodiscard]] Status put(const SampleRow& row, std::span<const ColumnValue> columns,
+                           const RowFacts& facts);
+
+  /// Leases rows with the cells of the task's input columns.
+  [[nodiscard]] Result<LeasedBatch> lease(const LeaseOptions& request, TimePoint now);
+
+  /// Writes outputs and acks, each row (for a task that takes groups, each group) completely or not
+  /// at all.
+  [[nodiscard]] Result<Settlement> complete(TaskId task, std::span<const FinishedRow> rows,
+                                            TimePoint now);
+  [[nodiscard]] Result<Settlement> nack(TaskId task, std::span<const LeaseToken> rows,
+                                        std::string_view reason, TimePoint now);
+  [[nodiscard]] Result<Settlement> renew(TaskId task, std::span<const LeaseToken> rows,
+                                         TimePoint now);
+  void drop_consumer(std::string_view consumer);
+  [[nodiscard]] Status expire(TimePoint now);
+
+  [[nodiscard]] Status apply_verdict(SampleId row, const Verdict& verdict);
+  [[nodiscard]] Status apply_group_verdict(GroupId group, const Verdict& verdict);
+  [[nodiscard]] Status set_version(std::uint64_t step) { return index_->set_version(step); }
+  void restore_version(std::uint64_t step) { index_->restore_version(step); }
+
+  std::uint64_t commit() { return index_->commit(); }
+  /// Copies handles, not bytes. Cost: scan of the live rows.
+  [[nodiscard]] StreamSnapshot snapshot() const;
+  /// Errors: also `kCorruptData` if the cells do not match the index.
+  [[nodiscard]] Status restore(const StreamSnapshot& snapshot);
+
+  /// Returns and clears the effects since the last call.
+  [[nodiscard]] StreamEffects take_effects();
+
+  [[nodiscard]] const StreamIndex& index() const noexcept { return *index_; }
+  [[nodiscard]] const ColumnStore& columns() const noexcept { return columns_; }
+  [[nodiscard]] const StreamOptions& options() const noexcept { return index_->options(); }
+
+  /// Checks the index, and that exactly the cells of its rows are stored. Cost: scan; for tests.
+  /// Errors: `kInternal` naming the first contradiction.
+  [[nodiscard]] Status check_invariants() const;
+
+private:
+  explicit StreamTable(std::unique_ptr<StreamIndex> index);
+  void collect();
+  [[nodiscard]] Status check_cells(const RowSnapshot& row, const RowColumns& cells) const;
+
+  std::unique_ptr<StreamIndex> index_;
+  ColumnStore columns_;
+  std::vector<std::vector<ColumnId>> inputs_;  // by task
+  StreamEffects effects_;
+};
+
+}  // namespace tidemill::storage

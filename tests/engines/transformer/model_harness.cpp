@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/engines/transformer/model_harness.hpp"
+
+#include <algorithm>
+#include <span>
+
+#include "base/check.hpp"
+#include "tests/engines/transformer/random_model.hpp"
+
+namespace tidemill::engines {
+
+void Rows::append(ConstMatrix rows) {
+  cols = rows.cols;
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    values.insert(values.end(), rows.row(row), rows.row(row) + rows.cols);
+  }
+}
+
+double objective(const std::vector<TestSequence>& sequences, const TokenScores& scores) {
+  double sum = 0.0;
+  std::size_t row = 0;
+  for (const TestSequence& sequence : sequences) {
+    for (std::size_t t = 0; t < sequence.ids.size(); ++t, ++row) {
+      sum += double{sequence.dlogprobs[t]} * double{scores.logprobs[row]} +
+             double{sequence.dentropies[t]} * double{scores.entropies[row]};
+    }
+  }
+  return sum;
+}
+
+ModelHarness::ModelHarness(const Backend& backend, const ModelConfig& model_config,
+                           const TensorMap& tensors, const HarnessOptions& harness_options)
+    : options(harness_options), config(model_config), ops(backend.make()), model(config, *ops) {
+  load(tensors);
+  KvCacheOptions cache_options;
+  cache_options.dtype = options.kv;
+  const std::int64_t page = ops->kv_page_bytes(attention_shape(config, 0, cache_options));
+  cache_options.byte_limit =
+      page * config.num_layers * (options.cache_tokens / cache_options.page_tokens);
+  cache = KvCache::create(config, cache_options, *ops).value();
+}
+
+void ModelHarness::load(const TensorMap& tensors) {
+  weights = ModelWeights::create(config, tensors, options.weights, *ops).value();
+}
+
+std::shared_ptr<const Adapter> ModelHarness::adapter(const AdapterSpec& spec,
+                                                     const TensorMap& tensors) const {
+  return Adapter::create(config, spec, tensors, *weights, options.weights.use, *ops).value();
+}
+
+std::vector<std::int32_t> ModelHarness::pages_for(std::int64_t tokens) const {
+  std::vector<std::int32_t> pages;
+  TIDEMILL_CHECK(cache->allocate(cache->pages_for(tokens), pages));
+  return pages;
+}
+
+Rows ModelHarness::hidden(const std::vector<std::int32_t>& ids, const Adapter* adapter) {
+  const auto length = static_cast<std::int64_t>(ids.size());
+  const std::vector<std::int32_t> pages = pages_for(length);
+  Rows rows;
+  rows.append(model.forward(*weights, {ids, {{length, 0, pages, adapter}}}, *cache));
+  cache->release(pages);
+  return rows;
+}
+
+Rows ModelHarness::logits(ConstMatrix hidden, const Adapter* adapter) {
+  Rows rows{config.vocab_size,
+            std::vector<float>(static_cast<std::size_t>(hidden.rows * config.vocab_size))};
+  std::vector<AdapterRun> runs;
+  append_adapter_rows(adapter, 0, hidden.rows, runs);
+  model.logits(*weights, runs, hidden, {rows.values.data(), hidden.rows, rows.cols, rows.cols});
+  return rows;
+}
+
+Rows ModelHarness::logits_of(const std::vector<std::int32_t>& ids, const Adapter* adapter) {
+  return logits(hidden(ids, adapter).view(), adapter);
+}
+
+TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, const Adapter* adapter,
+                                const HeadOptions& head, Gradients* gradients) {
+  Batch batch;
+  std::vector<std::vector<std::int32_t>> pages;
+  std::vector<std::int32_t> targets;
+  std::vector<float> dlogprobs;
+  std::vector<float> dentropies;
+  for (const auto& ids : inference_sequences) {
+    batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
+    pages.push_back(pages_for(static_cast<std::int64_t>(ids.size())));
+  }
+  const std::int64_t inference_rows = batch.num_rows();
+  for (const TestSequence& sequence : sequences) {
+    const std::size_t length = sequence.ids.size();
+    batch.ids.insert(batch.ids.end(), sequence.ids.begin(), sequence.ids.end());
+    pages.push_back(pages_for(static_cast<std::int64_t>(length)));
+    // The row of token t predicts token t + 1; the last row predicts nothing.
+    for (std::size_t t = 1; t <= length; ++t) {
+      const bool target = t < length && sequence.mask[t] != 0;
+      targets.push_back(target ? sequence.ids[t] : -1);
+      dlogprobs.push_back(target ? sequence.dlogprobs[t] : 0.0F);
+      dentropies.push_back(target ? sequence.dentropies[t] : 0.0F);
+    }
+  }
+  for (std::size_t i = 0; i < inference_sequences.size(); ++i) {
+    batch.segments.push_back(
+        {static_cast<std::int64_t>(inference_sequences[i].size()), 0, pages[i]});
+  }
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    batch.segments.push_back({static_cast<std::int64_t>(sequences[i].ids.size()), 0,
+                              pages[inference_sequences.size() + i], adapter,
+                              SegmentMode::kTraining});
+  }
+  Activations activations(config, gradients != nullptr ? gradients->first_layer() : 0, keep);
+  const ConstMatrix all_hidden = model.forward(*weights, batch, *cache, {&activations, {}});
+  const ConstMatrix hidden =
+      all_hidden.slice_rows(inference_rows, all_hidden.rows - inference_rows);
+  std::vector<float> logprobs(targets.size());
+  std::vector<float> entropies(targets.size());
+  model.token_logprobs(*weights, adapter, hidden, targets, head, logprobs, entropies);
+  if (gradients != nullptr) {
+    OwnedMatrix dhidden;
+    dhidden.reshape(hidden.rows, hidden.cols);
+    model.token_logprobs_backward(*weights, adapter, hidden, targets, head,
+                                  {dlogprobs, dentropies, true}, dhidden.view(), *gradients);
+    model.backward(*weights, batch, *cache, activations, dhidden.view(), *gradients, backward);
+  }
+  TokenScores scores;
+  std::size_t row = 0;
+  for (const TestSequence& sequence : sequences) {
+    scores.logprobs.push_back(0.0F);
+    scores.entropies.push_back(0.0F);
+    for (std::size_t t = 1; t < sequence.ids.size(); ++t) {
+      scores.logprobs.push_back(logprobs[row]);
+      scores.entropies.push_back(entropies[row]);
+      ++row;
+    }
+    ++row;
+  }
+  for (const auto& used : pages) {
+    cache->release(used);
+  }
+  return scores;
+}
+
+std::vector<TestSequence> random_sequences(const ModelConfig& config,
+                                           const std::vector<std::int64_t>& lengths,
+                                           std::uint64_t seed) {
+  RandomStream random(seed);
+  std::vector<TestSequence> sequences;
+  for (const std::int64_t length : lengths) {
+    TestSequence& sequence = sequences.emplace_back();
+    sequence.ids = random_ids(config, length, random);
+    for (std::int64_t t = 0; t < length; ++t) {
+      sequence.mask.push_back(random.uniform() < 0.7 ? 1 : 0);
+      sequence.dlogprobs.push_back(static_cast<float>(random.normal()));
+      sequence.dentropies.push_back(static_cast<float>(random.normal()));
+    }
+  }
+  return sequences;
+}
+
+Gradients gradients_for(const ModelConfig& config, const Adapter* adapter) {
+  return adapter != nullptr ? Gradients::for_adapter(config, adapter->spec())
+                            : Gradients::for_model(config);
+}
+
+std::vector<float> gradient_values(ModelHarness& harness,
+                                   const std::vector<TestSequence>& sequences,
+                                   const std::vector<std::size_t>& cuts, const Adapter* adapter,
+                                   std::int64_t chunk_rows) {
+  Gradients gradients = gradients_for(harness.config, adapter);
+  std::size_t first = 0;
+  for (const std::size_t end : cuts) {
+    const std::vector<TestSequence> part(sequences.begin() + static_cast<std::ptrdiff_t>(first),
+                                         sequences.begin() + static_cast<std::ptrdiff_t>(end));
+    harness.train(part, adapter, {0.8F, chunk_rows}, &gradients);
+    first = end;
+  }
+  const std::span<const float> values = gradients.collect().values();
+  return {values.begin(), values.end()};
+}
+
+}  // namespace tidemill::engines

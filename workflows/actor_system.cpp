@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/actor_system.hpp"
+
+#include <caf/all.hpp>
+
+#include "actors/type_ids.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+caf::actor_system_config& configure(caf::actor_system_config& config) {
+  actors::add_message_types(config);
+  // Actors only pass messages, so one thread is enough and leaves the cores to the device.
+  config.set("scheduler.max-threads", 1);
+  // With this policy the thread sleeps until the next message. The default policy polls for work
+  // every 50 microseconds, which costs a tenth of the core that the thread shares with the device.
+  config.set("scheduler.policy", caf::atom("sharing"));
+  return config;
+}
+
+}  // namespace
+
+struct ActorSystem::Parts {
+  caf::actor_system_config config;
+  caf::actor_system system{configure(config)};
+};
+
+ActorSystem::ActorSystem() : parts_(std::make_unique<Parts>()) {}
+ActorSystem::~ActorSystem() = default;
+
+caf::actor_system& ActorSystem::system() noexcept {
+  return parts_->system;
+}
+
+}  // namespace tidemill::workflows
