@@ -2,7 +2,10 @@
 // The filters, tests, methods of values, and functions that templates can call by name.
 //
 // They behave like those of Jinja 3.1 and Python, with these differences:
-// - Text is never escaped, so `safe` returns its input.
+// - The filter `random` is refused, because rendering must be deterministic.
+// - Arguments that count something, such as widths and lengths, must be integers, and undefined
+//   values cannot be keys of mappings.
+// - A filter or test that does not exist is an error even in a branch that is not taken.
 // - Numbers are 64-bit integers and doubles. A result that does not fit is an error.
 // - Filters that Jinja runs lazily run immediately, so an error is reported at the filter.
 // - `isdigit` accepts decimal digits only.
@@ -33,7 +36,8 @@ using Test = bool (*)(Runtime& runtime, const Value& input, const Arguments& arg
 [[nodiscard]] Test find_test(std::string_view name);
 
 /// Returns the method `name` of `object`, bound to the object, or an undefined value if it has no
-/// such method. Also finds the attributes of loops and macros. The result refers to `runtime`.
+/// such method. Also finds the attributes of loops, macros and groups. The result refers to
+/// `runtime`.
 [[nodiscard]] Value find_method(Runtime& runtime, const Value& object, std::string_view name);
 
 /// Returns the functions that every template can call: range, dict, namespace, raise_exception and

@@ -51,7 +51,7 @@ struct ChatRequest {
 /// Threads: `render` is safe to call concurrently.
 class ChatTemplate {
 public:
-  /// The largest template.
+  /// The maximum size of a template.
   static constexpr std::size_t kMaxBytes = std::size_t{1} << 20U;
 
   /// Parses a template.
@@ -59,8 +59,8 @@ public:
   [[nodiscard]] static Result<ChatTemplate> parse(std::string_view text);
 
   /// Renders a conversation. First, keys whose value is null are removed from messages. If a
-  /// message has one of reasoning_content, thinking and reasoning, the value is also stored under
-  /// thinking and reasoning_content unless these are set.
+  /// message has any of reasoning_content, thinking and reasoning, the value of the first of these
+  /// is also stored under thinking and reasoning_content unless they are set.
   /// Errors: `kInvalidArgument` (an invalid request, an operation that fails, or a call of
   /// raise_exception), `kResourceExhausted` (a limit is reached). If the template fails, the
   /// message is "line N: REASON". For raise_exception, REASON is exactly the template's message.

@@ -3,7 +3,6 @@
 // sequence_filters.cpp.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -11,11 +10,13 @@
 
 #include "base/utf8.hpp"
 #include "engines/chat/builtins.hpp"
-#include "engines/chat/format.hpp"
+#include "engines/chat/markup.hpp"
 #include "engines/chat/operators.hpp"
+#include "engines/chat/parse_number.hpp"
 #include "engines/chat/sequence_filters.hpp"
 #include "engines/chat/string_search.hpp"
 #include "engines/chat/text.hpp"
+#include "engines/chat/text_filters.hpp"
 #include "engines/chat/unicode.hpp"
 
 namespace tidemill::engines::chat {
@@ -25,12 +26,23 @@ using Kind = Value::Kind;
 
 // ---- Text ---------------------------------------------------------------------------------------
 
+// Returns a string unchanged and other values as text.
+Value as_string(Runtime& runtime, const Value& input) {
+  return input.is_string() ? input : Value(text_of(runtime, input));
+}
+
+// Calls a method of the string that the input is or prints.
+Value call_method(Runtime& runtime, const Value& input, std::string_view name,
+                  const Arguments& arguments) {
+  return find_method(runtime, as_string(runtime, input), name).as_callable().call(arguments);
+}
+
 template <std::string (*map)(std::string_view)>
 Value mapped(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("a text filter", arguments, {});
-  const std::string text = text_of(runtime, input);
-  runtime.budget.allocate(8 * text.size());
-  return make_string(runtime, map(text));
+  const Value text = as_string(runtime, input);
+  runtime.budget.allocate(9 * text.as_string().size());
+  return string_like(text, map(text.as_string()));
 }
 
 // Words begin after white space and after - ( { [ <.
@@ -61,14 +73,20 @@ std::string title(std::string_view text) {
   return out;
 }
 
+Value filter_title(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  const BoundArguments bound("title", arguments, {});
+  const std::string text = text_of(runtime, input);
+  runtime.budget.allocate(8 * text.size());
+  return make_string(runtime, title(text));
+}
+
 Value trim(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("trim", arguments, {"chars"});
   Arguments rest;
   if (bound.find(0) != nullptr) {
     rest.positional.push_back(*bound.find(0));
   }
-  const Value text = make_string(runtime, text_of(runtime, input));
-  return find_method(runtime, text, "strip").as_callable().call(rest);
+  return call_method(runtime, input, "strip", rest);
 }
 
 Value replace(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -81,53 +99,29 @@ Value replace(Runtime& runtime, const Value& input, const Arguments& arguments) 
 
 Value string(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("string", arguments, {});
-  return input.is_string() ? input : Value(text_of(runtime, input));
+  return as_string(runtime, input);
 }
 
 Value format(Runtime& runtime, const Value& input, const Arguments& arguments) {
   if (!arguments.positional.empty() && !arguments.named.empty()) {
     fail("format takes positional or named arguments, not both");
   }
-  return Value(
-      format_percent(runtime, text_of(runtime, input), arguments, UnusedArguments::kRefused));
+  Value operand = make_sequence(runtime, arguments.positional, SequenceKind::kTuple);
+  if (!arguments.named.empty()) {
+    Dict named;
+    for (const auto& [name, value] : arguments.named) {
+      insert(runtime, named, Value(name), value);
+    }
+    operand = make_dict(runtime, std::move(named));
+  }
+  return apply(runtime, BinaryOp::kModulo, as_string(runtime, input), operand);
 }
 
 Value center(Runtime& runtime, const Value& input, const Arguments& arguments) {
   const BoundArguments bound("center", arguments, {"width"});
   Arguments rest;
   rest.positional.emplace_back(bound.integer(0, 80));
-  const Value text = make_string(runtime, text_of(runtime, input));
-  return find_method(runtime, text, "center").as_callable().call(rest);
-}
-
-Value indent(Runtime& runtime, const Value& input, const Arguments& arguments) {
-  const BoundArguments bound("indent", arguments, {"width", "first", "blank"});
-  std::string indentation;
-  if (bound.find(0) != nullptr && bound.find(0)->is_string()) {
-    indentation = bound.find(0)->as_string();
-  } else {
-    const std::int64_t width = std::max<std::int64_t>(bound.integer(0, 4), 0);
-    runtime.budget.allocate(static_cast<std::uint64_t>(width));
-    indentation.assign(static_cast<std::size_t>(width), ' ');
-  }
-  require_defined(input);
-  if (!input.is_string()) {
-    fail("indent: the input must be a str");
-  }
-  const std::string text = input.as_string() + "\n";
-  const auto lines = split_lines(text, /*keep_ends=*/false);
-  std::string out = bound.flag(1, false) ? indentation : "";
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    runtime.budget.allocate(lines[i].size() + indentation.size() + 1);
-    if (i > 0) {
-      out += '\n';
-    }
-    if (i > 0 && (bound.flag(2, false) || !lines[i].empty())) {
-      out += indentation;
-    }
-    out += lines[i];
-  }
-  return Value(std::move(out));
+  return call_method(runtime, input, "center", rest);
 }
 
 Value wordcount(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -145,76 +139,6 @@ Value wordcount(Runtime& runtime, const Value& input, const Arguments& arguments
 }
 
 // ---- Numbers ------------------------------------------------------------------------------------
-
-// Parses a number like Python's float(), with white space around it and underscores between digits.
-std::optional<double> parse_float(std::string_view text) {
-  std::string plain(strip(text));
-  for (std::size_t i = 0; i < plain.size(); ++i) {
-    if (plain[i] != '_') {
-      continue;
-    }
-    const auto digit = [&plain](std::size_t k) {
-      return k < plain.size() && plain[k] >= '0' && plain[k] <= '9';
-    };
-    if (i == 0 || !digit(i - 1) || !digit(i + 1)) {
-      return std::nullopt;
-    }
-  }
-  plain.erase(std::remove(plain.begin(), plain.end(), '_'), plain.end());
-  const bool has_plus = !plain.empty() && plain.front() == '+';
-  if (has_plus) {
-    plain.erase(0, 1);
-  }
-  if (has_plus && !plain.empty() && plain.front() == '-') {
-    return std::nullopt;
-  }
-  double value = 0;
-  const auto parsed = std::from_chars(plain.data(), plain.data() + plain.size(), value);
-  if (parsed.ptr != plain.data() + plain.size() || plain.empty()) {
-    return std::nullopt;
-  }
-  if (parsed.ec == std::errc::result_out_of_range) {
-    return std::strtod(plain.c_str(), nullptr);
-  }
-  if (parsed.ec != std::errc()) {
-    return std::nullopt;
-  }
-  return value;
-}
-
-enum class IntParse : std::uint8_t { kOk, kNoInteger, kTooLarge };
-
-// Parses an integer like Python's int().
-IntParse parse_int(std::string_view text, int base, std::int64_t& value) {
-  std::string plain(strip(text));
-  std::string sign;
-  if (!plain.empty() && (plain[0] == '-' || plain[0] == '+')) {
-    if (plain[0] == '-') {
-      sign = "-";
-    }
-    plain.erase(0, 1);
-  }
-  const auto has_prefix = [&plain](char letter) {
-    return plain.size() > 2 && plain[0] == '0' && (plain[1] | 0x20) == letter;
-  };
-  if ((base == 16 && has_prefix('x')) || (base == 8 && has_prefix('o')) ||
-      (base == 2 && has_prefix('b'))) {
-    plain.erase(0, 2);
-  }
-  const bool bad_underscore = plain.empty() || plain.front() == '_' || plain.back() == '_' ||
-                              plain.find("__") != std::string::npos || plain.front() == '-' ||
-                              plain.front() == '+';
-  if (bad_underscore) {
-    return IntParse::kNoInteger;
-  }
-  plain.erase(std::remove(plain.begin(), plain.end(), '_'), plain.end());
-  plain.insert(0, sign);
-  const auto parsed = std::from_chars(plain.data(), plain.data() + plain.size(), value, base);
-  if (parsed.ptr != plain.data() + plain.size()) {
-    return IntParse::kNoInteger;
-  }
-  return parsed.ec == std::errc() ? IntParse::kOk : IntParse::kTooLarge;
-}
 
 std::int64_t truncated(double value) {
   if (!(value >= -9223372036854775808.0 && value < 9223372036854775808.0)) {
@@ -364,6 +288,7 @@ Value attr(Runtime& runtime, const Value& input, const Arguments& arguments) {
     fail("attr: the name must be a string");
   }
   const std::string& name = bound.require(0).as_string();
+  require_defined(input);
   if (input.is(Kind::kNamespace)) {
     return get_attribute(runtime, input, name);
   }
@@ -385,7 +310,8 @@ Value tojson(Runtime& runtime, const Value& input, const Arguments& arguments) {
   if (indent_by != nullptr && indent_by->is_string()) {
     format.indent = indent_by->as_string();
   } else if (indent_by != nullptr && !indent_by->is_none()) {
-    const std::int64_t width = std::clamp<std::int64_t>(bound.integer(1, 0), 0, 100);
+    const std::int64_t width = std::max<std::int64_t>(bound.integer(1, 0), 0);
+    runtime.budget.allocate(static_cast<std::uint64_t>(width));
     format.indent = std::string(static_cast<std::size_t>(width), ' ');
   }
   if (bound.find(2) != nullptr && !bound.find(2)->is_none()) {
@@ -399,23 +325,30 @@ Value tojson(Runtime& runtime, const Value& input, const Arguments& arguments) {
   return Value(to_json(input, format, runtime.budget));
 }
 
-Value safe(Runtime& runtime, const Value& input, const Arguments& arguments) {
-  return string(runtime, input, arguments);
+// A random choice would give a different text each time.
+Value random(Runtime& /*runtime*/, const Value& /*input*/, const Arguments& /*arguments*/) {
+  fail("the filter 'random' is not supported, because rendering must be deterministic");
 }
 
-constexpr std::array<std::pair<std::string_view, Filter>, 39> kFilters = {{
+constexpr std::array<std::pair<std::string_view, Filter>, 54> kFilters = {{
     {"abs", absolute},
     {"attr", attr},
+    {"batch", filter_batch},
     {"capitalize", mapped<capitalize>},
     {"center", center},
     {"count", filter_length},
     {"d", default_value},
     {"default", default_value},
     {"dictsort", filter_dictsort},
+    {"e", filter_escape},
+    {"escape", filter_escape},
+    {"filesizeformat", filter_filesizeformat},
     {"first", filter_first},
     {"float", to_float},
+    {"forceescape", filter_forceescape},
     {"format", format},
-    {"indent", indent},
+    {"groupby", filter_groupby},
+    {"indent", filter_indent},
     {"int", to_int},
     {"items", filter_items},
     {"join", filter_join},
@@ -426,23 +359,32 @@ constexpr std::array<std::pair<std::string_view, Filter>, 39> kFilters = {{
     {"map", filter_map},
     {"max", filter_max},
     {"min", filter_min},
+    {"pprint", filter_pprint},
+    {"random", random},
     {"reject", filter_reject},
     {"rejectattr", filter_rejectattr},
     {"replace", replace},
     {"reverse", filter_reverse},
     {"round", round},
-    {"safe", safe},
+    {"safe", filter_safe},
     {"select", filter_select},
     {"selectattr", filter_selectattr},
+    {"slice", filter_slice},
     {"sort", filter_sort},
     {"string", string},
+    {"striptags", filter_striptags},
     {"sum", filter_sum},
-    {"title", mapped<title>},
+    {"title", filter_title},
     {"tojson", tojson},
     {"trim", trim},
+    {"truncate", filter_truncate},
     {"unique", filter_unique},
     {"upper", mapped<to_upper>},
+    {"urlencode", filter_urlencode},
+    {"urlize", filter_urlize},
     {"wordcount", wordcount},
+    {"wordwrap", filter_wordwrap},
+    {"xmlattr", filter_xmlattr},
 }};
 
 }  // namespace

@@ -10,7 +10,9 @@
 #include <cstdio>
 
 #include "base/utf8.hpp"
+#include "engines/chat/markup.hpp"
 #include "engines/chat/operators.hpp"
+#include "engines/chat/parse_number.hpp"
 #include "engines/chat/text.hpp"
 #include "engines/chat/unicode.hpp"
 
@@ -157,9 +159,13 @@ std::string put_float(double value, const Spec& spec) {
 
 class PercentFormatter {
 public:
-  PercentFormatter(Runtime& runtime, std::string_view format, const Arguments& arguments,
+  PercentFormatter(Runtime& runtime, const Value& format, const Arguments& arguments,
                    UnusedArguments unused)
-      : runtime_(runtime), cursor_{format}, arguments_(arguments), unused_(unused) {}
+      : runtime_(runtime),
+        cursor_{format.as_string()},
+        escapes_(format.is_markup()),
+        arguments_(arguments),
+        unused_(unused) {}
 
   std::string run() {
     while (!cursor_.done()) {
@@ -263,10 +269,30 @@ private:
     append(convert(value != nullptr ? *value : next_argument(), spec));
   }
 
-  std::string convert(const Value& value, const Spec& spec) {
+  // Returns the argument of a conversion in markup: text is escaped, numbers are parsed from text.
+  Value wrapped(const Value& value, char type) {
+    switch (type) {
+      case 's': return escaped(runtime_, value);
+      case 'r': return escaped(runtime_, make_string(runtime_, to_repr(value, runtime_.budget)));
+      case 'd':
+      case 'i':
+      case 'u': return value.is_string() ? parsed_integer(runtime_, value) : value;
+      case 'e':
+      case 'E':
+      case 'f':
+      case 'F':
+      case 'g':
+      case 'G': return value.is_string() ? parsed_number(runtime_, value) : value;
+      default: fail(std::string("markup does not support the format character '") + type + "'");
+    }
+  }
+
+  std::string convert(const Value& given, const Spec& spec) {
+    const Value value = escapes_ ? wrapped(given, spec.type) : given;
     switch (spec.type) {
       case 's': return pad_text(text_of(runtime_, value), spec, '>');
-      case 'r': return pad_text(to_repr(value, runtime_.budget), spec, '>');
+      case 'r':
+        return pad_text(escapes_ ? value.as_string() : to_repr(value, runtime_.budget), spec, '>');
       case 'c':
         if (value.is_string() && count_code_points(value.as_string()) == 1) {
           return pad_text(value.as_string(), spec, '>');
@@ -311,6 +337,7 @@ private:
 
   Runtime& runtime_;
   Cursor cursor_;
+  bool escapes_;
   const Arguments& arguments_;
   UnusedArguments unused_;
   std::size_t next_ = 0;
@@ -321,8 +348,11 @@ private:
 
 class BraceFormatter {
 public:
-  BraceFormatter(Runtime& runtime, std::string_view format, const Arguments& arguments)
-      : runtime_(runtime), cursor_{format}, arguments_(arguments) {}
+  BraceFormatter(Runtime& runtime, const Value& format, const Arguments& arguments)
+      : runtime_(runtime),
+        cursor_{format.as_string()},
+        escapes_(format.is_markup()),
+        arguments_(arguments) {}
 
   std::string run() {
     while (!cursor_.done()) {
@@ -356,19 +386,41 @@ private:
       spec_text = name.substr(colon + 1);
       name = name.substr(0, colon);
     }
-    bool repr = false;
+    char conversion = '\0';
     if (name.size() >= 2 && name[name.size() - 2] == '!') {
       if (name.back() != 'r' && name.back() != 's') {
         fail("Unknown conversion specifier");
       }
-      repr = name.back() == 'r';
+      conversion = name.back();
       name.remove_suffix(2);
     }
     if (spec_text.find('{') != std::string_view::npos || name.find('[') != std::string_view::npos) {
       fail("nested fields and [...] in str.format are not supported");
     }
-    const Value value = lookup(name);
-    append(put(repr ? Value(to_repr(value, runtime_.budget)) : value, parse(spec_text)));
+    Value value = lookup(name);
+    if (conversion != '\0') {
+      value = conversion == 'r' ? Value(to_repr(value, runtime_.budget))
+                                : Value(text_of(runtime_, value));
+    }
+    if (!value.is_string() && !value.is_number()) {
+      if (!spec_text.empty()) {
+        fail("unsupported format string for a value of type " + std::string(value.type_name()));
+      }
+      value = Value(text_of(runtime_, value));
+    }
+    append(escapes_ ? put_escaped(value, spec_text) : put(value, parse(spec_text)));
+  }
+
+  // Returns a field of markup. Markup in it remains as it is.
+  std::string put_escaped(const Value& value, std::string_view spec_text) {
+    if (!value.is_markup()) {
+      const Value text = make_string(runtime_, put(value, parse(spec_text)));
+      return escaped(runtime_, text).as_string();
+    }
+    if (!spec_text.empty()) {
+      fail("Unsupported format specification for Markup.");
+    }
+    return value.as_string();
   }
 
   Value lookup(std::string_view name) {
@@ -448,8 +500,8 @@ private:
     return spec;
   }
 
+  // Formats a string or a number.
   std::string put(const Value& value, Spec spec) {
-    require_defined(value);
     const bool for_integer = std::string_view("dxXo").find(spec.type) != std::string_view::npos;
     const bool for_float = std::string_view("eEfFgG").find(spec.type) != std::string_view::npos;
     if (spec.type == '\0' && value.is(Kind::kInt)) {
@@ -475,6 +527,7 @@ private:
 
   Runtime& runtime_;
   Cursor cursor_;
+  bool escapes_;
   const Arguments& arguments_;
   std::size_t next_ = 0;
   std::string out_;
@@ -482,13 +535,13 @@ private:
 
 }  // namespace
 
-std::string format_percent(Runtime& runtime, std::string_view format, const Arguments& arguments,
-                           UnusedArguments unused) {
-  return PercentFormatter(runtime, format, arguments, unused).run();
+Value format_percent(Runtime& runtime, const Value& format, const Arguments& arguments,
+                     UnusedArguments unused) {
+  return string_like(format, PercentFormatter(runtime, format, arguments, unused).run());
 }
 
-std::string format_braces(Runtime& runtime, std::string_view format, const Arguments& arguments) {
-  return BraceFormatter(runtime, format, arguments).run();
+Value format_braces(Runtime& runtime, const Value& format, const Arguments& arguments) {
+  return string_like(format, BraceFormatter(runtime, format, arguments).run());
 }
 
 }  // namespace tidemill::engines::chat

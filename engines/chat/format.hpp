@@ -14,15 +14,17 @@ namespace tidemill::engines::chat {
 enum class UnusedArguments : std::uint8_t { kRefused, kAllowed };
 
 /// Returns `format % arguments`. Supports the conversions s r d i u f F e E g G x X o c % with
-/// flags, width and precision, and `%(name)s` for named arguments.
+/// flags, width and precision, and `%(name)s` for named arguments. Markup escapes its arguments and
+/// gives markup.
 /// Throws `TemplateError` where Python raises.
-[[nodiscard]] std::string format_percent(Runtime& runtime, std::string_view format,
-                                         const Arguments& arguments, UnusedArguments unused);
+[[nodiscard]] Value format_percent(Runtime& runtime, const Value& format,
+                                   const Arguments& arguments, UnusedArguments unused);
 
 /// Returns `format.format(arguments)`. Supports `{}`, `{0}`, `{name}` and `{0.attribute}`, and in
-/// format specifications fill, alignment, width, precision and the types s d f e g x.
+/// format specifications fill, alignment, width, precision and the types s d f e g x. Markup
+/// escapes its arguments and gives markup.
 /// Throws `TemplateError` where Python raises and for unsupported syntax.
-[[nodiscard]] std::string format_braces(Runtime& runtime, std::string_view format,
-                                        const Arguments& arguments);
+[[nodiscard]] Value format_braces(Runtime& runtime, const Value& format,
+                                  const Arguments& arguments);
 
 }  // namespace tidemill::engines::chat

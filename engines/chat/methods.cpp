@@ -9,6 +9,7 @@
 #include "base/utf8.hpp"
 #include "engines/chat/builtins.hpp"
 #include "engines/chat/format.hpp"
+#include "engines/chat/markup.hpp"
 #include "engines/chat/operators.hpp"
 #include "engines/chat/string_search.hpp"
 #include "engines/chat/text.hpp"
@@ -230,7 +231,7 @@ Value join(Runtime& runtime, const Value& self, const Arguments& arguments) {
 }
 
 Value format(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  return Value(format_braces(runtime, self.as_string(), arguments));
+  return format_braces(runtime, self, arguments);
 }
 
 // Pads to a width with a fill character.
@@ -242,8 +243,9 @@ Value padded(Runtime& runtime, const Value& self, const Arguments& arguments, ch
     fail("the fill character must be exactly one character long");
   }
   (void)bound.require(0);
-  const std::int64_t missing =
-      bound.integer(0, 0) - static_cast<std::int64_t>(count_code_points(text));
+  // A negative width is as good as zero.
+  const std::int64_t missing = std::max<std::int64_t>(bound.integer(0, 0), 0) -
+                               static_cast<std::int64_t>(count_code_points(text));
   if (missing <= 0) {
     return self;
   }
@@ -280,8 +282,9 @@ Value zfill(Runtime& runtime, const Value& self, const Arguments& arguments) {
   const BoundArguments bound("zfill", arguments, {"width"});
   (void)bound.require(0);
   std::string text = self.as_string();
-  const std::int64_t missing =
-      bound.integer(0, 0) - static_cast<std::int64_t>(count_code_points(text));
+  // A negative width is as good as zero.
+  const std::int64_t missing = std::max<std::int64_t>(bound.integer(0, 0), 0) -
+                               static_cast<std::int64_t>(count_code_points(text));
   if (missing <= 0) {
     return self;
   }
@@ -397,6 +400,52 @@ constexpr std::array<NamedMethod, 36> kStringMethods = {{
     {"upper", mapped<to_upper>},
     {"zfill", zfill},
 }};
+
+// ---- Markup -------------------------------------------------------------------------------------
+
+Value unescape(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  no_arguments("unescape", arguments);
+  runtime.budget.allocate(2 * self.as_string().size());
+  return Value(unescape_html(self.as_string()));
+}
+
+Value striptags(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  no_arguments("striptags", arguments);
+  runtime.budget.allocate(3 * self.as_string().size());
+  return Value(strip_tags(self.as_string()));
+}
+
+Value escape(Runtime& runtime, const Value& /*self*/, const Arguments& arguments) {
+  return escaped(runtime, BoundArguments("escape", arguments, {"s"}).require(0));
+}
+
+constexpr std::array<NamedMethod, 3> kMarkupMethods = {
+    {{"escape", escape}, {"striptags", striptags}, {"unescape", unescape}}};
+
+// Calls a method of strings on markup: text that it inserts is escaped, and its result is markup.
+Value call_on_markup(Runtime& runtime, const Value& self, const NamedMethod& method,
+                     Arguments arguments) {
+  const auto escape_argument = [&](std::size_t index, std::string_view parameter) {
+    if (index < arguments.positional.size()) {
+      arguments.positional[index] = escaped(runtime, arguments.positional[index]);
+    }
+    for (auto& [name, value] : arguments.named) {
+      value = name == parameter ? escaped(runtime, value) : value;
+    }
+  };
+  if (method.name == "replace") {
+    escape_argument(1, "new");
+  } else if (method.name == "center" || method.name == "ljust" || method.name == "rjust") {
+    escape_argument(1, "fillchar");
+  } else if (method.name == "join" && !arguments.positional.empty()) {
+    List items = iterate(runtime, arguments.positional.front());
+    for (Value& item : items) {
+      item = escaped(runtime, item);
+    }
+    arguments.positional.front() = make_sequence(runtime, std::move(items));
+  }
+  return as_markup(runtime, method.method(runtime, self, arguments));
+}
 
 // ---- Mappings -----------------------------------------------------------------------------------
 
@@ -558,15 +607,22 @@ Value find_method(Runtime& runtime, const Value& object, std::string_view name) 
   if (object.is(Value::Kind::kCallable) && name == "name") {
     return object.as_callable().name;
   }
-  const Method method = find_method_of(object, name);
+  if (object.is_sequence() && object.as_sequence().is_group &&
+      (name == "grouper" || name == "list")) {
+    return object.as_sequence().items[name == "grouper" ? 0 : 1];
+  }
+  const bool for_markup = object.is_markup() && find_in(kMarkupMethods, name) != nullptr;
+  const Method method = for_markup ? find_in(kMarkupMethods, name) : find_method_of(object, name);
   if (method == nullptr) {
     return Value::undefined("");
   }
   auto callable = std::make_shared<Callable>();
   callable->name = name;
   callable->depth = object.depth() + 1;
-  callable->call = [&runtime, object, method](const Arguments& arguments) {
-    return method(runtime, object, arguments);
+  callable->call = [&runtime, object, method, name = callable->name,
+                    escapes = object.is_markup() && !for_markup](const Arguments& arguments) {
+    return escapes ? call_on_markup(runtime, object, {name, method}, arguments)
+                   : method(runtime, object, arguments);
   };
   return std::shared_ptr<const Callable>(std::move(callable));
 }

@@ -9,6 +9,7 @@
 
 #include "base/utf8.hpp"
 #include "engines/chat/format.hpp"
+#include "engines/chat/markup.hpp"
 #include "engines/chat/text.hpp"
 #include "engines/chat/unicode.hpp"
 
@@ -177,7 +178,7 @@ Value repeat(Runtime& runtime, const Value& value, std::int64_t times) {
     for (std::uint64_t i = 0; i < count && !value.as_string().empty(); ++i) {
       text += value.as_string();
     }
-    return Value(std::move(text));
+    return string_like(value, std::move(text));
   }
   const Sequence& sequence = value.as_sequence();
   charge(sequence.items.size() * sizeof(Value));
@@ -193,6 +194,12 @@ bool is_indexable(const Value& value) {
 }
 
 Value add(Runtime& runtime, const Value& left, const Value& right) {
+  if (left.is_string() && right.is_string() && (left.is_markup() || right.is_markup())) {
+    const Value first = escaped(runtime, left);
+    const Value second = escaped(runtime, right);
+    runtime.budget.allocate(first.as_string().size() + second.as_string().size());
+    return Value::markup(first.as_string() + second.as_string());
+  }
   if (left.is_string()) {
     if (!right.is_string()) {
       fail("can only concatenate str (not \"" + std::string(right.type_name()) + "\") to str");
@@ -213,6 +220,29 @@ Value add(Runtime& runtime, const Value& left, const Value& right) {
     return make_sequence(runtime, std::move(items), first.kind);
   }
   unsupported(BinaryOp::kAdd, left, right);
+}
+
+// Returns `format % operand`.
+Value format_with(Runtime& runtime, const Value& format, const Value& operand) {
+  Arguments arguments;
+  if (operand.is_sequence(SequenceKind::kTuple)) {
+    arguments.positional = operand.as_sequence().items;
+  } else {
+    arguments.positional.push_back(operand);
+  }
+  if (operand.is_dict()) {
+    for (const Dict::Entry& entry : operand.as_dict().entries()) {
+      if (entry.key.is_string()) {
+        arguments.named.emplace_back(entry.key.as_string(), entry.value);
+      }
+    }
+  }
+  // A value that has items may remain unused, because Python takes it as the mapping for named
+  // conversions.
+  const bool may_remain =
+      operand.is_dict() || operand.is_undefined() || operand.is_sequence(SequenceKind::kList);
+  return format_percent(runtime, format, arguments,
+                        may_remain ? UnusedArguments::kAllowed : UnusedArguments::kRefused);
 }
 
 bool contains(Runtime& runtime, const Value& container, const Value& item) {
@@ -326,7 +356,7 @@ std::optional<Value> find_item(const Value& object, const Value& key) {
       return std::nullopt;
     }
     const std::size_t begin = byte_offset(text, static_cast<std::size_t>(at));
-    return Value(text.substr(begin, read_utf8(text, begin).length));
+    return string_like(object, text.substr(begin, read_utf8(text, begin).length));
   }
   if (!is_indexable(object)) {
     return std::nullopt;
@@ -433,6 +463,9 @@ Value apply(Runtime& /*runtime*/, UnaryOp op, const Value& operand) {
 
 Value apply(Runtime& runtime, BinaryOp op, const Value& left, const Value& right) {
   require_defined(left);
+  if (op == BinaryOp::kModulo && left.is_string()) {
+    return format_with(runtime, left, right);
+  }
   require_defined(right);
   if (left.is_number() && right.is_number()) {
     const auto a = left.integer();
@@ -450,26 +483,6 @@ Value apply(Runtime& runtime, BinaryOp op, const Value& left, const Value& right
     if (is_repeatable(right) && left.integer()) {
       return repeat(runtime, right, *left.integer());
     }
-  }
-  if (op == BinaryOp::kModulo && left.is_string()) {
-    Arguments arguments;
-    if (right.is_sequence(SequenceKind::kTuple)) {
-      arguments.positional = right.as_sequence().items;
-    } else if (right.is_dict()) {
-      for (const Dict::Entry& entry : right.as_dict().entries()) {
-        if (entry.key.is_string()) {
-          arguments.named.emplace_back(entry.key.as_string(), entry.value);
-        }
-      }
-    } else {
-      arguments.positional.push_back(right);
-    }
-    // A list or mapping may remain unused, because Python takes it as the mapping for named
-    // conversions.
-    return Value(format_percent(runtime, left.as_string(), arguments,
-                                right.is_dict() || right.is_sequence(SequenceKind::kList)
-                                    ? UnusedArguments::kAllowed
-                                    : UnusedArguments::kRefused));
   }
   unsupported(op, left, right);
 }
@@ -575,7 +588,7 @@ Value get_slice(Runtime& runtime, const Value& object, const SliceBounds& bounds
     std::string out;
     slice_indices(bounds, static_cast<std::int64_t>(characters.size()),
                   [&](std::size_t i) { out.append(characters[i]); });
-    return Value(std::move(out));
+    return string_like(object, std::move(out));
   }
   if (!is_indexable(object)) {
     fail(quoted(object.type_name()) + " object is not subscriptable by a slice");

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "engines/chat/markup.hpp"
 #include "engines/chat/operators.hpp"
 #include "engines/chat/text.hpp"
 #include "engines/chat/unicode.hpp"
@@ -18,15 +19,27 @@ namespace {
 // are converted to lower case unless the comparison is case-sensitive.
 class KeyOf {
 public:
-  KeyOf(Runtime& runtime, const Value* attribute, bool case_sensitive)
+  KeyOf(Runtime& runtime, const Value* attribute, bool case_sensitive,
+        const Value* when_undefined = nullptr)
       : runtime_(runtime), case_sensitive_(case_sensitive) {
     if (attribute != nullptr && !attribute->is_none()) {
       attribute_ = *attribute;
     }
+    if (when_undefined != nullptr && !when_undefined->is_none()) {
+      when_undefined_ = *when_undefined;
+    }
+  }
+
+  /// Returns the item or its attribute as it is.
+  [[nodiscard]] Value original(const Value& item) const {
+    if (!attribute_) {
+      return item;
+    }
+    return get_path(runtime_, item, *attribute_, when_undefined_ ? &*when_undefined_ : nullptr);
   }
 
   Value operator()(const Value& item) const {
-    Value key = attribute_ ? get_path(runtime_, item, *attribute_) : item;
+    Value key = original(item);
     if (case_sensitive_ || !key.is_string()) {
       return key;
     }
@@ -36,12 +49,13 @@ public:
 private:
   Runtime& runtime_;
   std::optional<Value> attribute_;
+  std::optional<Value> when_undefined_;
   bool case_sensitive_;
 };
 
-// Sorts items by the keys with the same indices. The sort is stable in both directions.
-List sorted(Runtime& runtime, List items, const List& keys, bool descending) {
-  std::vector<std::size_t> indices(items.size());
+// Returns the indices of items in the order of their keys. The sort is stable in both directions.
+std::vector<std::size_t> sorted_indices(Runtime& runtime, const List& keys, bool descending) {
+  std::vector<std::size_t> indices(keys.size());
   for (std::size_t i = 0; i < indices.size(); ++i) {
     indices[i] = i;
   }
@@ -50,8 +64,13 @@ List sorted(Runtime& runtime, List items, const List& keys, bool descending) {
     const int sign = order(runtime, keys[a], keys[b]);
     return descending ? sign > 0 : sign < 0;
   });
+  return indices;
+}
+
+// Sorts items by the keys with the same indices.
+List sorted(Runtime& runtime, List items, const List& keys, bool descending) {
   List result;
-  for (const std::size_t index : indices) {
+  for (const std::size_t index : sorted_indices(runtime, keys, descending)) {
     result.push_back(std::move(items[index]));
   }
   return result;
@@ -67,10 +86,10 @@ Value extreme(Runtime& runtime, const Value& input, const Arguments& arguments, 
   const KeyOf key_of(runtime, bound.find(1), bound.flag(0, false));
   const Value* best = &items.front();
   Value best_key = key_of(*best);
-  for (const Value& item : items) {
-    Value key = key_of(item);
+  for (std::size_t i = 1; i < items.size(); ++i) {
+    Value key = key_of(items[i]);
     if (order(runtime, key, best_key) * wanted_sign > 0) {
-      best = &item;
+      best = &items[i];
       best_key = std::move(key);
     }
   }
@@ -114,10 +133,11 @@ Value choose(Runtime& runtime, const Value& input, Arguments arguments, Subject 
       fail("no test named '" + text_of(runtime, *name) + "'");
     }
   }
+  const KeyOf value_of(runtime, attribute ? &*attribute : nullptr, /*case_sensitive=*/true);
   List chosen;
   for (const Value& item : iterate(runtime, input)) {
     runtime.budget.step();
-    const Value value = attribute ? get_path(runtime, item, *attribute) : item;
+    const Value value = value_of.original(item);
     const bool holds = test == nullptr ? value.truthy() : test(runtime, value, arguments);
     if (holds == wanted) {
       chosen.push_back(item);
@@ -160,7 +180,7 @@ Value filter_last(Runtime& runtime, const Value& input, const Arguments& argumen
   if (items.empty()) {
     return Value::undefined("No last item, sequence was empty.");
   }
-  return items.back();
+  return input.is_markup() ? as_markup(runtime, items.back()) : items.back();
 }
 
 Value filter_reverse(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -177,7 +197,8 @@ Value filter_reverse(Runtime& runtime, const Value& input, const Arguments& argu
   for (const Value& item : items) {
     text += item.as_string();
   }
-  return make_string(runtime, std::move(text));
+  runtime.budget.allocate(text.size());
+  return string_like(input, std::move(text));
 }
 
 Value filter_items(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -252,9 +273,11 @@ Value filter_unique(Runtime& runtime, const Value& input, const Arguments& argum
   std::unordered_set<std::string> seen;
   List unique;
   for (const Value& item : iterate(runtime, input)) {
-    auto identity = key_identity(key_of(item));
+    const Value key = key_of(item);
+    // All undefined values are equal. Identities of keys are never empty.
+    auto identity = key.is_undefined() ? std::string() : key_identity(key);
     if (!identity) {
-      fail("unhashable type: '" + std::string(item.type_name()) + "'");
+      fail("unhashable type: '" + std::string(key.type_name()) + "'");
     }
     runtime.budget.allocate(identity->size());
     if (seen.insert(*std::move(identity)).second) {
@@ -270,6 +293,92 @@ Value filter_min(Runtime& runtime, const Value& input, const Arguments& argument
 
 Value filter_max(Runtime& runtime, const Value& input, const Arguments& arguments) {
   return extreme(runtime, input, arguments, 1);
+}
+
+Value filter_batch(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  const BoundArguments bound("batch", arguments, {"linecount", "fill_with"});
+  const Value& wanted = bound.require(0);
+  const auto count = [](const List& items) { return static_cast<std::int64_t>(items.size()); };
+  List batches;
+  List batch;
+  for (Value& item : iterate(runtime, input)) {
+    runtime.budget.step();
+    if (equal(Value(count(batch)), wanted)) {
+      batches.push_back(make_sequence(runtime, std::exchange(batch, {})));
+    }
+    batch.push_back(std::move(item));
+  }
+  if (batch.empty()) {
+    return generator(runtime, std::move(batches));
+  }
+  Value last = make_sequence(runtime, batch);
+  const bool fills = bound.find(1) != nullptr && !bound.find(1)->is_none();
+  if (fills && apply(runtime, CompareOp::kLess, Value(count(batch)), wanted)) {
+    const Value missing = apply(runtime, BinaryOp::kSubtract, wanted, Value(count(batch)));
+    const Value filling = make_sequence(runtime, {*bound.find(1)});
+    last =
+        apply(runtime, BinaryOp::kAdd, last, apply(runtime, BinaryOp::kMultiply, filling, missing));
+  }
+  batches.push_back(std::move(last));
+  return generator(runtime, std::move(batches));
+}
+
+Value filter_slice(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  const BoundArguments bound("slice", arguments, {"slices", "fill_with"});
+  (void)bound.require(0);
+  const List items = iterate(runtime, input);
+  const std::int64_t slices = bound.integer(0, 0);
+  if (slices == 0) {
+    fail("integer division or modulo by zero");
+  }
+  const auto count = static_cast<std::int64_t>(items.size());
+  const bool fills = bound.find(1) != nullptr && !bound.find(1)->is_none();
+  List result;
+  auto next = items.begin();
+  for (std::int64_t i = 0; i < slices; ++i) {
+    runtime.budget.step();
+    const bool has_extra = i < count % slices;
+    const auto end = next + (count / slices + (has_extra ? 1 : 0));
+    List slice(next, end);
+    next = end;
+    if (fills && !has_extra) {
+      slice.push_back(*bound.find(1));
+    }
+    result.push_back(make_sequence(runtime, std::move(slice)));
+  }
+  return generator(runtime, std::move(result));
+}
+
+Value filter_groupby(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  const BoundArguments bound("groupby", arguments, {"attribute", "default", "case_sensitive"});
+  const KeyOf key_of(runtime, &bound.require(0), bound.flag(2, false), bound.find(1));
+  const List items = iterate(runtime, input);
+  List keys;
+  for (const Value& item : items) {
+    keys.push_back(key_of(item));
+  }
+  List groups;
+  const auto put_group = [&](List group) {
+    Value members = make_sequence(runtime, group);
+    Value pair = make_sequence(runtime, {key_of.original(group.front()), std::move(members)},
+                               SequenceKind::kTuple);
+    pair.as_sequence().is_group = true;
+    groups.push_back(std::move(pair));
+  };
+  List group;
+  const Value* group_key = nullptr;
+  for (const std::size_t index : sorted_indices(runtime, keys, /*descending=*/false)) {
+    const Value& key = keys[index];
+    if (group_key != nullptr && !apply(runtime, CompareOp::kEqual, *group_key, key)) {
+      put_group(std::exchange(group, {}));
+    }
+    group_key = &key;
+    group.push_back(items[index]);
+  }
+  if (!group.empty()) {
+    put_group(std::move(group));
+  }
+  return make_sequence(runtime, std::move(groups));
 }
 
 Value filter_sum(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -312,10 +421,10 @@ Value filter_map(Runtime& runtime, const Value& input, const Arguments& argument
   if (arguments.positional.empty()) {
     // map(attribute=..., default=...)
     const BoundArguments bound("map", arguments, {"attribute", "default"});
-    const Value& attribute = bound.require(0);
+    const KeyOf value_of(runtime, &bound.require(0), /*case_sensitive=*/true, bound.find(1));
     for (const Value& item : iterate(runtime, input)) {
       runtime.budget.step();
-      mapped.push_back(get_path(runtime, item, attribute, bound.find(1)));
+      mapped.push_back(value_of.original(item));
     }
     return generator(runtime, std::move(mapped));
   }

@@ -6,9 +6,12 @@
 
 namespace tidemill::engines::chat {
 
+[[nodiscard]] Value filter_batch(Runtime& runtime, const Value& input, const Arguments& arguments);
 [[nodiscard]] Value filter_dictsort(Runtime& runtime, const Value& input,
                                     const Arguments& arguments);
 [[nodiscard]] Value filter_first(Runtime& runtime, const Value& input, const Arguments& arguments);
+[[nodiscard]] Value filter_groupby(Runtime& runtime, const Value& input,
+                                   const Arguments& arguments);
 [[nodiscard]] Value filter_items(Runtime& runtime, const Value& input, const Arguments& arguments);
 [[nodiscard]] Value filter_join(Runtime& runtime, const Value& input, const Arguments& arguments);
 [[nodiscard]] Value filter_last(Runtime& runtime, const Value& input, const Arguments& arguments);
@@ -25,6 +28,7 @@ namespace tidemill::engines::chat {
 [[nodiscard]] Value filter_select(Runtime& runtime, const Value& input, const Arguments& arguments);
 [[nodiscard]] Value filter_selectattr(Runtime& runtime, const Value& input,
                                       const Arguments& arguments);
+[[nodiscard]] Value filter_slice(Runtime& runtime, const Value& input, const Arguments& arguments);
 [[nodiscard]] Value filter_sort(Runtime& runtime, const Value& input, const Arguments& arguments);
 [[nodiscard]] Value filter_sum(Runtime& runtime, const Value& input, const Arguments& arguments);
 [[nodiscard]] Value filter_unique(Runtime& runtime, const Value& input, const Arguments& arguments);

@@ -14,8 +14,8 @@ namespace {
 
 using Kind = Value::Kind;
 
-const Value& operand(const char* name, const Arguments& arguments) {
-  return BoundArguments(name, arguments, {"other"}).require(0);
+const Value& operand(const char* test, const char* parameter, const Arguments& arguments) {
+  return BoundArguments(test, arguments, {parameter}).require(0);
 }
 
 void no_arguments(const Arguments& arguments) {
@@ -24,7 +24,14 @@ void no_arguments(const Arguments& arguments) {
 
 template <CompareOp op>
 bool compare(Runtime& runtime, const Value& input, const Arguments& arguments) {
-  return apply(runtime, op, input, operand("a comparison test", arguments));
+  if (!arguments.named.empty()) {
+    fail("a comparison test takes no keyword arguments");
+  }
+  return apply(runtime, op, input, operand("a comparison test", "other", arguments));
+}
+
+bool in(Runtime& runtime, const Value& input, const Arguments& arguments) {
+  return apply(runtime, CompareOp::kIn, input, operand("in", "seq", arguments));
 }
 
 template <Kind kind>
@@ -74,7 +81,7 @@ bool divisible(Runtime& runtime, const Value& input, const Value& by) {
 }
 
 bool divisibleby(Runtime& runtime, const Value& input, const Arguments& arguments) {
-  return divisible(runtime, input, operand("divisibleby", arguments));
+  return divisible(runtime, input, operand("divisibleby", "num", arguments));
 }
 
 bool even(Runtime& runtime, const Value& input, const Arguments& arguments) {
@@ -90,14 +97,29 @@ bool odd(Runtime& runtime, const Value& input, const Arguments& arguments) {
 // Undefined values are callable, because Jinja's Undefined defines __call__.
 bool callable(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
   no_arguments(arguments);
-  return input.is(Kind::kCallable) || input.is_undefined();
+  return input.is(Kind::kCallable) || input.is(Kind::kLoop) || input.is_undefined();
+}
+
+bool escaped(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
+  return input.is_markup();
+}
+
+// Returns whether the input is the name of a filter or test, which `find` finds.
+template <auto find>
+bool names(Runtime& /*runtime*/, const Value& input, const Arguments& arguments) {
+  no_arguments(arguments);
+  if (!input.is_undefined() && !key_identity(input)) {
+    fail("unhashable type: '" + std::string(input.type_name()) + "'");
+  }
+  return input.is_string() && find(input.as_string()) != nullptr;
 }
 
 // Compares identity. Values that have no identity here are the same if they have the same kind and
 // are equal.
 bool sameas(Runtime& runtime, const Value& input, const Arguments& arguments) {
-  const Value& other = operand("sameas", arguments);
-  if (input.kind() != other.kind()) {
+  const Value& other = operand("sameas", "other", arguments);
+  if (input.kind() != other.kind() || input.is_markup() != other.is_markup()) {
     return false;
   }
   if (input.is_sequence()) {
@@ -125,7 +147,7 @@ bool all_cased(Runtime& runtime, const Value& input, const Arguments& arguments)
   return found;
 }
 
-constexpr std::array<std::pair<std::string_view, Test>, 36> kTests = {{
+constexpr std::array<std::pair<std::string_view, Test>, 39> kTests = {{
     {"!=", compare<CompareOp::kNotEqual>},
     {"<", compare<CompareOp::kLess>},
     {"<=", compare<CompareOp::kLessEqual>},
@@ -138,13 +160,15 @@ constexpr std::array<std::pair<std::string_view, Test>, 36> kTests = {{
     {"divisibleby", divisibleby},
     {"eq", compare<CompareOp::kEqual>},
     {"equalto", compare<CompareOp::kEqual>},
+    {"escaped", escaped},
     {"even", even},
     {"false", is_false},
+    {"filter", names<find_filter>},
     {"float", of_kind<Kind::kFloat>},
     {"ge", compare<CompareOp::kGreaterEqual>},
     {"greaterthan", compare<CompareOp::kGreater>},
     {"gt", compare<CompareOp::kGreater>},
-    {"in", compare<CompareOp::kIn>},
+    {"in", in},
     {"integer", of_kind<Kind::kInt>},
     {"iterable", iterable},
     {"le", compare<CompareOp::kLessEqual>},
@@ -159,6 +183,7 @@ constexpr std::array<std::pair<std::string_view, Test>, 36> kTests = {{
     {"sameas", sameas},
     {"sequence", sequence},
     {"string", of_kind<Kind::kString>},
+    {"test", names<find_test>},
     {"true", is_true},
     {"undefined", of_kind<Kind::kUndefined>},
     {"upper", all_cased<is_upper, is_lower>},

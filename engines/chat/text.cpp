@@ -115,7 +115,9 @@ void append_repr(const Value& value, Budget& budget, std::string& out) {
     return append_text(value, budget, out);
   }
   budget.allocate(value.as_string().size());
+  append(value.is_markup() ? "Markup(" : "", budget, out);
   append(string_repr(value.as_string()), budget, out);
+  append(value.is_markup() ? ")" : "", budget, out);
 }
 
 // ---- JSON ---------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ std::string json_string(const std::string& text, bool ensure_ascii) {
     const std::size_t known = c < 0x80 ? kShort.find(static_cast<char>(c)) : std::string_view::npos;
     if (known != std::string_view::npos) {
       out.append("\\").append(kLetters.substr(known, 1));
-    } else if (c < 0x20 || (ensure_ascii && c >= 0x7F && c < 0x10000 && c != 0x7F)) {
+    } else if (c < 0x20 || (ensure_ascii && c >= 0x7F && c < 0x10000)) {
       put_unit(static_cast<unsigned>(c));
     } else if (ensure_ascii && c >= 0x10000) {
       const auto rest = static_cast<unsigned>(c) - 0x10000U;
@@ -238,29 +240,44 @@ private:
     }
   }
 
+  // Orders keys as values, like Python. Strings and numbers cannot be compared with each other.
+  static bool key_less(const Value& a, const Value& b) {
+    if (a.is_string() && b.is_string()) {
+      return a.as_string() < b.as_string();
+    }
+    if (a.integer() && b.integer()) {
+      return *a.integer() < *b.integer();
+    }
+    if (a.is_number() && b.is_number()) {
+      return *a.number() < *b.number();
+    }
+    fail("'<' not supported between keys of type " + std::string(a.type_name()) + " and " +
+         std::string(b.type_name()));
+  }
+
   void put_dict(const Dict& dict, std::size_t level) {
     if (dict.size() == 0) {
       return put("{}");
     }
-    std::vector<std::pair<std::string, const Value*>> entries;
+    std::vector<const Dict::Entry*> entries;
     for (const Dict::Entry& entry : dict.entries()) {
-      entries.emplace_back(key_text(entry.key), &entry.value);
+      entries.push_back(&entry);
     }
     if (format_.sort_keys) {
       std::stable_sort(entries.begin(), entries.end(),
-                       [](const auto& a, const auto& b) { return a.first < b.first; });
+                       [](const auto* a, const auto* b) { return key_less(a->key, b->key); });
     }
     put("{");
     bool first = true;
-    for (const auto& entry : entries) {
+    for (const Dict::Entry* entry : entries) {
       if (!first) {
         put(item_separator_);
       }
       first = false;
       put_line(level + 1);
-      put(json_string(entry.first, format_.ensure_ascii));
+      put(json_string(key_text(entry->key), format_.ensure_ascii));
       put(key_separator_);
-      put(*entry.second, level + 1);
+      put(entry->value, level + 1);
     }
     put_line(level);
     put("}");

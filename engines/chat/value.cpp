@@ -59,10 +59,17 @@ bool equal_dicts(const Dict& a, const Dict& b) {
 
 }  // namespace
 
-Value::Value(std::string text) : data_(std::make_shared<const std::string>(std::move(text))) {}
+Value::Value(std::string text)
+    : data_(std::make_shared<const String>(String{std::move(text), false})) {}
 Value::Value(std::string_view text) : Value(std::string(text)) {}
 Value::Value(const char* text) : Value(std::string(text)) {}
 Value::Value(Dict dict) : data_(std::make_shared<const Dict>(std::move(dict))) {}
+
+Value Value::markup(std::string text) {
+  Value value;
+  value.data_ = std::make_shared<const String>(String{std::move(text), true});
+  return value;
+}
 
 Value Value::sequence(List items, SequenceKind kind) {
   auto sequence = std::make_shared<Sequence>();
@@ -81,6 +88,10 @@ Value Value::undefined(std::string reason) {
   Value value;
   value.data_ = Undefined{std::make_shared<const std::string>(std::move(reason))};
   return value;
+}
+
+bool Value::is_markup() const noexcept {
+  return is_string() && std::get<StringPtr>(data_)->is_markup;
 }
 
 bool Value::is_sequence(SequenceKind kind) const noexcept {
@@ -137,7 +148,7 @@ std::string_view Value::type_name() const {
     case Kind::kBool: return "bool";
     case Kind::kInt: return "int";
     case Kind::kFloat: return "float";
-    case Kind::kString: return "str";
+    case Kind::kString: return is_markup() ? "Markup" : "str";
     case Kind::kSequence: break;
     case Kind::kDict: return "dict";
     case Kind::kNamespace: return "Namespace";

@@ -72,6 +72,8 @@ public:
   Value(std::shared_ptr<const Callable> value) : data_(std::move(value)) {}  // NOLINT
   Value(std::shared_ptr<const Loop> value) : data_(std::move(value)) {}      // NOLINT
 
+  /// Creates a string that is marked as escaped, like Python's `markupsafe.Markup`.
+  [[nodiscard]] static Value markup(std::string text);
   /// Creates a sequence.
   [[nodiscard]] static Value sequence(List items, SequenceKind kind = SequenceKind::kList);
   /// Creates an undefined value.
@@ -88,6 +90,8 @@ public:
   [[nodiscard]] bool is_string() const noexcept { return is(Kind::kString); }
   [[nodiscard]] bool is_dict() const noexcept { return is(Kind::kDict); }
   [[nodiscard]] bool is_sequence() const noexcept { return is(Kind::kSequence); }
+  /// Returns whether this is a string that is marked as escaped.
+  [[nodiscard]] bool is_markup() const noexcept;
   /// Returns whether this is a sequence of the given kind.
   [[nodiscard]] bool is_sequence(SequenceKind kind) const noexcept;
   /// Returns whether this is a bool, an integer or a float.
@@ -97,7 +101,7 @@ public:
   [[nodiscard]] bool as_bool() const { return std::get<bool>(data_); }
   [[nodiscard]] std::int64_t as_int() const { return std::get<std::int64_t>(data_); }
   [[nodiscard]] double as_float() const { return std::get<double>(data_); }
-  [[nodiscard]] const std::string& as_string() const { return *std::get<StringPtr>(data_); }
+  [[nodiscard]] const std::string& as_string() const { return std::get<StringPtr>(data_)->text; }
   [[nodiscard]] Sequence& as_sequence() const { return *std::get<SequencePtr>(data_); }
   [[nodiscard]] const Dict& as_dict() const { return *std::get<DictPtr>(data_); }
   [[nodiscard]] Namespace& as_namespace() const {
@@ -129,7 +133,11 @@ public:
   [[nodiscard]] bool holds_reference() const noexcept;
 
 private:
-  using StringPtr = std::shared_ptr<const std::string>;
+  struct String {
+    std::string text;
+    bool is_markup = false;
+  };
+  using StringPtr = std::shared_ptr<const String>;
   using SequencePtr = std::shared_ptr<Sequence>;
   using DictPtr = std::shared_ptr<const Dict>;
 
@@ -146,6 +154,7 @@ struct Sequence {
   SequenceKind kind = SequenceKind::kList;
   std::size_t depth = 1;
   bool holds_reference = false;
+  bool is_group = false;  // a pair of `groupby`, with the attributes grouper and list
 };
 
 /// A mapping that keeps the order in which keys were first inserted.

@@ -82,6 +82,24 @@ TEST(ChatTemplate, ErrorsNameTheLine) {
       {"{% set messages.x = 1 %}", "line 1: cannot assign attribute on non-namespace object"},
       {"{% set ns = namespace() %}{% set ns.self = ns %}",
        "line 1: a namespace cannot hold namespaces, macros or loops"},
+      {"\n{{ [1, 2] | random }}",
+       "line 2: the filter 'random' is not supported, because rendering must be deterministic"},
+      {"{{ [[1]] | map('random') | list }}",
+       "line 1: the filter 'random' is not supported, because rendering must be deterministic"},
+      {"{% autoescape true %}", "line 1: unknown tag 'autoescape'"},
+      {"{% if 'nosuch' is filter %}{{ x | nosuch }}{% endif %}",
+       "line 1: no filter named 'nosuch'"},
+      {"{{ 'abc' | truncate(9) | upper(1) }}",
+       "line 1: a text filter takes at most 0 arguments, got 1"},
+      {"{{ 'a' | truncate(2.5) }}", "line 1: truncate: 'length' must be an integer, not float"},
+      {"{{ 'a' | batch(2, size=3) }}", "line 1: batch has no argument 'size'"},
+      {"{{ 'a' | wordwrap(0) }}", "line 1: wordwrap: the width must be positive"},
+      {"{{ {'a b': 1} | xmlattr }}", "line 1: Invalid character in attribute name: 'a b'"},
+      {"{{ 'a' | urlize(extra_schemes=['tel']) }}",
+       "line 1: urlize: 'tel' is not a valid URI scheme prefix."},
+      {"{{ 'x' | filesizeformat }}", "line 1: could not convert string to float"},
+      {"{{ ('<' | e).center(5, '<') }}",
+       "line 1: the fill character must be exactly one character long"},
   };
   for (const auto& [source, message] : templates) {
     EXPECT_EQ(failure_of(source), message) << source;
@@ -122,6 +140,29 @@ TEST(ChatTemplate, HostileTemplatesHitALimit) {
       {"{{ 'a'.center(9999999999) }}", "line 1: more than 268435456 bytes of values"},
       {"{% set ns = namespace(l=[]) %}{% for i in range(300) %}{% set ns.l = [ns.l] %}{% endfor %}",
        "line 1: values nested deeper than 200"},
+      {"{{ ('\"' * 100000000) | e }}", "line 1: more than 268435456 bytes of values"},
+      {"{% set s = ('<%s>' * 1000000) | safe %}{{ s % (('a' * 1000,) * 1000000) }}",
+       "line 1: more than 268435456 bytes of values"},
+      {"{{ [1] | batch(1000000000, 0) | list }}", "line 1: repeating a value 999999999 times"},
+      {"{{ [1] | slice(1000000000) | list }}", "line 1: more than 2000000 steps"},
+      {"{{ 'a' | indent(9999999999, true) }}", "line 1: more than 268435456 bytes of values"},
+      {"{{ ('\\n' * 1000000) | indent('a' * 1000, blank=true) }}",
+       "line 1: more than 268435456 bytes of values"},
+      {"{{ [[1]] | tojson(indent=9999999999) }}", "line 1: more than 268435456 bytes of values"},
+      {"{{ ('a ' * 100000) | wordwrap(1, wrapstring='a' * 10000) }}",
+       "line 1: more than 268435456 bytes of values"},
+      {"{{ ('www.a.com ' * 10000) | urlize(rel='a' * 100000) }}",
+       "line 1: more than 268435456 bytes of values"},
+      {"{{ ('a:b ' * 100000) | urlize(extra_schemes=['tel:'] * 100000) }}",
+       "line 1: more than 1073741824 bytes of work"},
+      {"{{ {'a' * 1000000: 'b'} | xmlattr | urlencode | center(999999999) }}",
+       "line 1: more than 268435456 bytes of values"},
+      {"{% set ns = namespace(l='a') %}{% for i in range(190) %}{% set ns.l = [ns.l, ns.l] %}"
+       "{% endfor %}{{ ns.l | pprint }}",
+       "line 1: more than 2000000 steps"},
+      {"{% set ns = namespace(l=range(10000)) %}{% for i in range(190) %}{% set ns.l = [ns.l] %}"
+       "{% endfor %}{{ ns.l | pprint }}",
+       "line 1: more than 268435456 bytes of values"},
       {"{{ 2 ** 63 }}", "line 1: an integer result does not fit in 64 bits"},
       {"{{ " + repeated("(", 100) + "1" + repeated(")", 100) + " }}",
        "line 1: expressions nested deeper than 60"},
@@ -189,6 +230,22 @@ TEST(ChatTemplate, MessagesAreCleaned) {
   EXPECT_EQ(text_of("{% for m in messages %}{{ m | tojson }}{% endfor %}", kRequest),
             R"({"thinking": "r", "role": "a", "reasoning": "r", "reasoning_content": "r"})"
             R"({"thinking": "t", "reasoning_content": "t"})");
+}
+
+// Only the members of a message itself are removed if they are null.
+TEST(ChatTemplate, NullInsideMembersRemains) {
+  constexpr const char* kRequest = R"({"tools": [{"default": null}], "documents": [{"text": null}],
+      "messages": [{"role": "assistant", "content": [{"text": null}], "tool_calls": [
+        {"id": null, "function": {"name": "f", "arguments": {"city": null, "days": [null]}}}]}]})";
+  EXPECT_EQ(
+      text_of("{{ messages[0] | tojson }}", kRequest),
+      R"({"role": "assistant", "content": [{"text": null}], "tool_calls": [)"
+      R"({"id": null, "function": {"name": "f", "arguments": {"city": null, "days": [null]}}}]})");
+  EXPECT_EQ(text_of("{% set call = messages[0].tool_calls[0] %}{{ call.id is none }} "
+                    "{{ call.function.arguments.city is none }} {{ tools | tojson }} "
+                    "{{ documents | tojson }}",
+                    kRequest),
+            R"(True True [{"default": null}] [{"text": null}])");
 }
 
 TEST(ChatTemplate, LaterVariablesWin) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Renders the templates in jinja_cases.json with Jinja 3.1.6 and Python 3.11 and rewrites the file.
+"""Renders the templates in jinja_cases.json with Jinja 3.1.6, markupsafe 3.0.4 and Python 3.11 and
+rewrites the file.
 
 The build and the tests do not need it. It documents where the expected texts come from. A text of
 null means that the template fails.
