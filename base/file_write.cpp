@@ -198,7 +198,7 @@ Status DurableFile::commit() {
   if (const int result = files_.sync(descriptor_); result < 0) {
     return fail("sync", result);
   }
-  // The descriptor is gone whatever close says; after a good sync its only news would be EINTR.
+  // `close` releases the descriptor even if it fails. After a successful sync, EINTR loses nothing.
   const int closed = files_.close(std::exchange(descriptor_, -1));
   if (closed < 0 && closed != -EINTR) {
     return fail("close", closed);
@@ -207,7 +207,7 @@ Status DurableFile::commit() {
     return fail("replace", result);
   }
   temporary_.clear();
-  failure_ = sync_parent(files_, target_).with_context("written, but perhaps not durable");
+  failure_ = sync_parent(files_, target_).with_context("written, but may not be durable");
   return failure_;
 }
 

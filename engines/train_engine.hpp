@@ -42,7 +42,7 @@ struct LossRow {
   std::span<float> dentropies;       // (T) out: d loss / d entropy, zeroed before the call
 };
 
-/// Metrics of a loss, by name, that add up over micro-batches.
+/// Metrics of a loss by name, as sums: those of two micro-batches can be added.
 using LossSums = std::map<std::string, double>;
 
 /// A loss over the tokens of a batch. It is created with the denominators of the whole batch, so
@@ -50,8 +50,8 @@ using LossSums = std::map<std::string, double>;
 class TokenLoss {
 public:
   virtual ~TokenLoss() = default;
-  /// Writes the gradients of `rows` and adds this micro-batch's share to `sums`, of which "loss" is
-  /// the loss itself.
+  /// Writes the gradients of `rows` and adds this micro-batch's share of each metric to `sums`. The
+  /// metric "loss" is the loss itself.
   /// Errors: `kInvalidArgument` naming the sequence if a column is missing or not finite.
   [[nodiscard]] virtual Status evaluate(std::span<const LossRow> rows, LossSums& sums) = 0;
 };
@@ -62,7 +62,7 @@ struct UpdateReport {
   double gradient_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
   std::int64_t optimizer_step = 0;  // counts from 1
-  /// Rows of the batch that were read from what generation kept instead of being computed again.
+  /// Rows of the batch that were reused from generation instead of being computed again.
   std::int64_t recalled_tokens = 0;
 };
 
@@ -87,15 +87,15 @@ public:
 
   /// Starts a batch whose logits are divided by `temperature`. `loss` must outlive the batch. If
   /// `loss` is null, the batch is only scored: `logprobs` works, no gradients are computed, and
-  /// `update` only ends the batch.
+  /// `update` only ends the batch. A batch that is still open is abandoned.
+  /// Errors: `kInvalidArgument` if `temperature` is not finite or too small.
   [[nodiscard]] virtual Status begin_batch(TokenLoss* loss, float temperature) = 0;
 
   /// Adds a sequence to the open batch. After the first `step`, its id must be greater than every
-  /// id already in the batch. Sequences that are neighbors in the order of ids and begin with the
-  /// same prompt cost less if they are added before the same step.
+  /// id already in the batch. Sequences that are neighbors in id order and share a prompt cost
+  /// less if they are added before the same step.
   /// Errors: `kInvalidArgument` (no open batch, bad id, bad sizes, bad tokens),
-  /// `kResourceExhausted` (longer than the context, or than the activation budget or the cache
-  /// holds).
+  /// `kResourceExhausted` (too long for the context, the activation budget or the cache).
   [[nodiscard]] virtual Status add(TrainSequence sequence) = 0;
 
   [[nodiscard]] virtual bool has_work() const = 0;
@@ -107,21 +107,26 @@ public:
   /// Returns the log-probabilities (T) of a sequence of the current batch.
   /// Errors: `kNotFound` if no `step` has computed the sequence yet.
   [[nodiscard]] virtual Result<std::vector<float>> logprobs(SampleId id) const = 0;
-  /// Returns whether these log-probabilities come from rows that generation kept. Such values agree
+  /// Returns whether these log-probabilities come from rows kept by generation. Such values agree
   /// with the behavior log-probabilities by construction. The first sequence of a batch is always
   /// computed.
   [[nodiscard]] virtual bool recalled(SampleId /*id*/) const { return false; }
 
   /// Returns the log-probabilities (T) of the targets of each of `sequences` under `weights`,
-  /// computed by the training path. Meant for probes: it lays `weights` out for the device unless
-  /// they are the working weights.
+  /// computed by the training path. Meant for probes, because it is slow: unless `weights` are the
+  /// working weights, it lays them out for the device first.
   [[nodiscard]] virtual Result<std::vector<std::vector<float>>> score(
       const Snapshot& weights, std::span<const TrainSequence> sequences, float temperature) = 0;
 
   /// Clips the gradients, applies the optimizer, zeroes the gradients and ends the batch.
-  /// Errors: `kInternal` naming the tensor if a gradient is not finite. The weights are then
-  /// unchanged.
+  /// Errors: `kInvalidArgument` (no open batch, or sequences that no `step` has computed);
+  /// `kInternal` naming the tensor if a gradient is not finite. The weights are then unchanged.
   [[nodiscard]] virtual Result<UpdateReport> update() = 0;
+
+  /// Ends an open batch without an update and drops its gradients; the weights keep the updates
+  /// made before it. The engine no longer refers to the loss of the batch. Does nothing if no batch
+  /// is open.
+  virtual void abandon_batch() = 0;
 
   /// Publishes the working weights: returns them as an immutable snapshot of `version`.
   [[nodiscard]] virtual Result<Snapshot> commit(PolicyVersion version) = 0;

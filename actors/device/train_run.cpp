@@ -12,7 +12,19 @@ using engines::TrainSequence;
 TrainRun::TrainRun(engines::TrainEngine& engine, LossFactory make_loss, TrainJob job)
     : engine_(engine), make_loss_(std::move(make_loss)), job_(std::move(job)) {}
 
+TrainRun::~TrainRun() {
+  engine_.abandon_batch();
+}
+
 Status TrainRun::advance() {
+  Status status = take_stages();
+  if (!status.ok()) {
+    engine_.abandon_batch();
+  }
+  return status;
+}
+
+Status TrainRun::take_stages() {
   while (!finished_ && !engine_.has_work()) {
     switch (stage_) {
       case Stage::kStart:

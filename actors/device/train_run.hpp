@@ -23,6 +23,10 @@ class TrainRun {
 public:
   /// Borrows `engine` and keeps `job`.
   TrainRun(engines::TrainEngine& engine, LossFactory make_loss, TrainJob job);
+  TrainRun(const TrainRun&) = delete;
+  TrainRun& operator=(const TrainRun&) = delete;
+  /// Abandons the engine's open batch, which refers to the loss of this run.
+  ~TrainRun();
 
   /// Does the work between iterations, until the engine has iterations to run or the job is done.
   /// Errors: those of the engine and of the loss. The job is then over, and its batch abandoned.
@@ -34,6 +38,7 @@ public:
   [[nodiscard]] TrainOutcome take_outcome() { return std::move(outcome_); }
 
 private:
+  [[nodiscard]] Status take_stages();
   [[nodiscard]] Status probe();
   [[nodiscard]] Status begin_scoring();
   [[nodiscard]] Status end_scoring();

@@ -9,6 +9,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/keeper/spawn.hpp"
+#include "actors/work/alarm.hpp"
 #include "actors/work/pending_requests.hpp"
 #include "storage/versions/admission.hpp"
 
@@ -32,6 +33,7 @@ struct KeeperState {
   std::deque<Snapshot> unloaded;  // published, not loaded, in order; at most max_staleness + 1
   bool loading = false;
   PendingRequests<AdmissionRequest, Admission> pending;
+  Alarm alarm;  // for requests that have waited
   // Requests that wait for a step to be served. Only the trainer sends them, so at most one.
   std::vector<std::pair<std::uint64_t, caf::typed_response_promise<PolicyVersion>>> serving_waits;
   std::int64_t total_rows = 0;  // upper bound of the rows that the run will train
@@ -43,6 +45,36 @@ void fail(Self self, const Status& status) {
   self->quit(to_caf_error(status));
 }
 
+// The batch that the next group belongs to, counted from 0 over the whole run.
+std::int64_t next_batch(const KeeperState& state) {
+  const std::int64_t groups_per_batch =
+      state.options.batch_rows / static_cast<std::int64_t>(state.options.group_size);
+  return static_cast<std::int64_t>(state.next_group) / groups_per_batch;
+}
+
+// One admission has one `min_step`, which a fixed order derives from the batch: there it does not
+// reach into the next batch.
+std::int64_t max_groups(const KeeperState& state, const AdmissionRequest& request) {
+  if (state.options.generation_order == GenerationOrder::kFree) {
+    return request.max_groups;
+  }
+  const std::int64_t batch_end = (next_batch(state) + 1) * state.options.batch_rows /
+                                 static_cast<std::int64_t>(state.options.group_size);
+  return std::min<std::int64_t>(request.max_groups,
+                                batch_end - static_cast<std::int64_t>(state.next_group));
+}
+
+// The oldest version that may generate the next group. In a fixed order it is the only one: it
+// follows from the batch, not from when the group is admitted. A group admitted late would else
+// wait for a version that waits for the group.
+std::uint64_t min_step(const KeeperState& state) {
+  if (state.options.generation_order == GenerationOrder::kFree) {
+    return static_cast<std::uint64_t>(state.ledger->state().version);
+  }
+  return static_cast<std::uint64_t>(
+      std::max<std::int64_t>(0, next_batch(state) - state.options.max_staleness));
+}
+
 std::optional<Result<Admission>> try_admit(Self self, const AdmissionRequest& request,
                                            bool last_chance) {
   auto& state = self->state;
@@ -51,7 +83,7 @@ std::optional<Result<Admission>> try_admit(Self self, const AdmissionRequest& re
   const std::int64_t wanted = state.total_rows - admissions.accepted - admissions.running;
   const std::int64_t rows = std::min(state.ledger->capacity(), wanted);
   const std::int64_t groups = std::min<std::int64_t>(
-      rows / static_cast<std::int64_t>(state.options.group_size), request.max_groups);
+      rows / static_cast<std::int64_t>(state.options.group_size), max_groups(state, request));
   if (groups <= 0) {
     if (!last_chance) {
       return std::nullopt;
@@ -67,7 +99,7 @@ std::optional<Result<Admission>> try_admit(Self self, const AdmissionRequest& re
   Admission admission;
   admission.groups = static_cast<std::uint32_t>(groups);
   admission.first_group = state.next_group;
-  admission.min_step = static_cast<std::uint64_t>(admissions.version);
+  admission.min_step = min_step(state);
   state.next_group += admission.groups;
   return admission;
 }
@@ -76,6 +108,7 @@ void settle(Self self) {
   self->state.pending.settle(self->clock().now(), [self](const auto& request, bool last_chance) {
     return try_admit(self, request, last_chance);
   });
+  self->state.alarm.set(self, self->state.pending.next_deadline());
 }
 
 // Returns whether the weights of `step` may be loaded: with `GenerationOrder::kFixed`, once every
@@ -187,30 +220,40 @@ KeeperStatus status_of(const KeeperState& state) {
   return status;
 }
 
-AdmissionLedger restored_ledger(const KeeperOptions& options) {
-  auto ledger = AdmissionLedger::create(
-      {options.max_concurrent, options.batch_rows, options.max_staleness, 0});
-  TIDEMILL_CHECK(ledger.ok()) << ledger.status().to_string();
-  AdmissionLedger restored = std::move(ledger).value();
+// Errors: `kInvalidArgument` if the commit's rows contradict the options.
+Result<AdmissionLedger> restored_ledger(const KeeperOptions& options) {
+  TIDEMILL_ASSIGN_OR_RETURN(AdmissionLedger ledger,
+                            AdmissionLedger::create({options.max_concurrent, options.batch_rows,
+                                                     options.max_staleness, 0}));
   std::int64_t finished = options.finished_rows;
   if (options.generation_order == GenerationOrder::kFixed) {
     // Groups that have left keep their slots until their batch is trained; see `changes_to_apply`.
     finished = static_cast<std::int64_t>(options.first_group * options.group_size) -
                static_cast<std::int64_t>(options.step) * options.batch_rows -
                options.unfinished_rows;
+    if (finished < 0) {
+      return invalid_argument(
+          "train.prompts_per_step: cannot change under staleness.schedule: fixed: the commit has "
+          "trained " +
+          std::to_string(options.step) + " batches of the " + std::to_string(options.first_group) +
+          " prompts it has taken from the data");
+    }
   }
-  Status status = restored.restart(static_cast<std::int64_t>(options.step), finished);
-  TIDEMILL_CHECK(status.ok()) << status.to_string();
-  status = restored.force_submit(options.unfinished_rows);
-  TIDEMILL_CHECK(status.ok()) << status.to_string();
-  return restored;
+  TIDEMILL_RETURN_IF_ERROR(ledger.restart(static_cast<std::int64_t>(options.step), finished));
+  TIDEMILL_RETURN_IF_ERROR(ledger.force_submit(options.unfinished_rows));
+  return ledger;
 }
 
 KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
   auto& state = self->state;
   state.device = deps.device;
   const KeeperOptions& options = deps.options;
-  state.ledger = restored_ledger(options);
+  auto ledger = restored_ledger(options);
+  if (!ledger.ok()) {
+    fail(self, ledger.status());
+    return KeeperActor::behavior_type::make_empty_behavior();
+  }
+  state.ledger = std::move(ledger).value();
   state.next_group = options.first_group;
   state.serving_step = options.step;
   state.total_rows = static_cast<std::int64_t>(options.total_steps) * options.batch_rows;
@@ -219,7 +262,6 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
       [self](atom::admit, const AdmissionRequest& request) {
         auto promise = self->make_response_promise<Admission>();
         self->state.pending.add(request, promise, self->clock().now() + request.wait);
-        self->delayed_send(self, request.wait, atom::wake_v);
         settle(self);
         return promise;
       },
@@ -242,7 +284,10 @@ KeeperActor::behavior_type keeper(Self self, const KeeperDeps& deps) {
       },
       [self](atom::finish, std::uint64_t groups) { end_data(self, groups); },
       [self](atom::status) { return status_of(self->state); },
-      [self](atom::wake) { settle(self); },
+      [self](atom::wake) {
+        static_cast<void>(self->state.alarm.take(self->clock().now()));
+        settle(self);
+      },
   };
 }
 

@@ -117,7 +117,9 @@ void settle(Self self, const std::vector<RewardResult>& results) {
       return;
     }
     auto [entry, fresh] = refused.try_emplace(
-        reason, LeaseUpdate{task_id(SampleTask::kReward), state.deps.name, {}, reason});
+        reason,
+        LeaseUpdate{
+            task_id(SampleTask::kReward), state.deps.name, {}, storage::Release::kFailed, reason});
     entry->second.rows.push_back(lease);
     ++num_refused;
     last_reason = reason;

@@ -46,16 +46,26 @@ bool release_row(Self self, const storage::LeaseToken& lease) {
   return true;
 }
 
-void give_back(Self self, const storage::LeaseToken& lease, const std::string& reason) {
+void give_back(Self self, const storage::LeaseToken& lease, storage::Release release,
+               const std::string& reason) {
   auto& state = self->state;
   if (!release_row(self, lease)) {
     return;
   }
-  LeaseUpdate rows{task_id(SampleTask::kRollout), state.deps.name, {}, reason};
-  rows.rows.push_back(lease);
+  LeaseUpdate rows{task_id(SampleTask::kRollout), state.deps.name, {lease}, release, reason};
   self->request(state.deps.stream, kReplyMargin, atom::nack_v, std::move(rows))
       .then([self](const storage::Settlement&) { lease_more(self); },
             [self](const caf::error&) { try_again_later(self); });
+}
+
+// A request that the device refuses would be refused again; a reply that does not come is lost.
+storage::Release release_for(const caf::error& error) {
+  switch (from_caf_error(error).code()) {
+    case Errc::kInvalidArgument:
+    case Errc::kNotFound:
+    case Errc::kResourceExhausted: return storage::Release::kFailed;
+    default: return storage::Release::kLost;
+  }
 }
 
 void write_back(Self self, const storage::LeaseToken& lease, RolloutResult& result) {
@@ -92,7 +102,7 @@ void generate(Self self, const storage::LeasedRow& row) {
   auto prompt = read_cell<std::int32_t>(row, SampleColumn::kPromptIds);
   state.held.insert_or_assign(row.row.id, row.lease);
   if (!prompt.ok()) {
-    give_back(self, row.lease, prompt.status().message());
+    give_back(self, row.lease, storage::Release::kFailed, prompt.status().message());
     return;
   }
   RolloutRequest request;
@@ -114,14 +124,14 @@ void generate(Self self, const storage::LeasedRow& row) {
             result.finish_reason == engines::FinishReason::kLength) {
           write_back(self, lease, result);
         } else {
-          give_back(self, lease,
+          give_back(self, lease, storage::Release::kFailed,
                     "rollout " + std::string(finish_reason_name(result.finish_reason)) +
                         (result.error.empty() ? "" : ": " + result.error));
         }
       },
       [self, lease = row.lease](const caf::error& error) {
         self->send(self->state.deps.device, atom::cancel_v, lease.row);
-        give_back(self, lease, "rollout: " + from_caf_error(error).message());
+        give_back(self, lease, release_for(error), "rollout: " + from_caf_error(error).message());
       });
 }
 

@@ -63,12 +63,13 @@ struct AckRequest {
   std::vector<storage::FinishedRow> rows;
 };
 
-/// Names rows that are given back unfinished, or whose leases are to be extended.
+/// Leases that a consumer gives up or extends.
 struct LeaseUpdate {
   storage::TaskId task;
   std::string consumer;
-  std::vector<storage::LeaseToken> rows;
-  std::string reason;
+  std::vector<storage::LeaseToken> rows = {};
+  storage::Release release = storage::Release::kLost;  // of leases that are given up
+  std::string reason = {};                             // for giving them up
 };
 
 /// Retires a whole group for all tasks.
@@ -126,7 +127,7 @@ typename Inspector::result_type inspect(Inspector& f, AckRequest& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, LeaseUpdate& x) {
-  return f(x.task, x.consumer, x.rows, x.reason);
+  return f(x.task, x.consumer, x.rows, x.release, x.reason);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, GroupVerdict& x) {

@@ -13,12 +13,14 @@
 #include "actors/stream/sample_columns.hpp"
 #include "actors/stream/spawn.hpp"
 #include "actors/stream/stream_image.hpp"
+#include "actors/work/alarm.hpp"
 #include "actors/work/pending_requests.hpp"
 
 namespace tidemill::actors {
 namespace {
 
 using storage::Settlement;
+using storage::TaskId;
 
 // Measures for how long no row was leased for each task.
 struct IdleTimes {
@@ -60,10 +62,10 @@ struct StreamState {
   std::uint64_t next_group = 0;
   std::uint64_t next_draw = 0;
   bool producer_done = false;
-  PendingRequests<LeaseRequest, LeaseReply> pending_leases;
+  std::vector<PendingRequests<LeaseRequest, LeaseReply>> pending_leases;  // by task
   PendingRequests<NewGroup, Settlement> pending_puts;
   IdleTimes idle;
-  std::optional<TimePoint> alarm;  // when the next `wake` for expiring leases is due
+  Alarm alarm;  // for leases that expire and requests that have waited
 };
 
 using Self = StreamActor::stateful_pointer<StreamState>;
@@ -238,7 +240,8 @@ void count_retired(StreamState& state, const storage::RetiredRow& row) {
   state.live_groups.erase(it);
 }
 
-void report_effects(Self self) {
+// Returns whether any row has left.
+bool report_effects(Self self) {
   auto& state = self->state;
   const storage::StreamEffects effects = state.stream->take_effects();
   for (const storage::RetiredRow& row : effects.retired) {
@@ -247,30 +250,55 @@ void report_effects(Self self) {
   if (effects.slots != storage::SlotChanges{}) {
     self->send(state.deps.keeper, atom::record_v, effects.slots);
   }
+  return !effects.retired.empty();
 }
 
-void set_alarm(Self self) {
-  auto& state = self->state;
-  const auto due = state.stream->index().next_deadline();
-  if (!due.has_value() || (state.alarm.has_value() && *state.alarm <= *due)) {
-    return;
+void settle_puts(Self self) {
+  self->state.pending_puts.settle(self->clock().now(),
+                                  [self](const NewGroup& group, bool last_chance) {
+                                    return try_put(self, group, last_chance);
+                                  });
+}
+
+// Replies to the pending leases of `task` where that is possible.
+void settle_leases(Self self, TaskId task) {
+  self->state.pending_leases[task.value].settle(
+      self->clock().now(), [self](const LeaseRequest& request, bool last_chance) {
+        return try_lease(self, request, last_chance);
+      });
+}
+
+// Returns whether a pending lease of `task` may have a reply now. Without a ready row none has, but
+// for its deadline, the end of the data, or a batch all groups of which have left.
+bool may_settle(const StreamState& state, TaskId task, TimePoint now) {
+  const auto due = state.pending_leases[task.value].next_deadline();
+  return state.stream->index().num_ready(task) > 0 || state.producer_done ||
+         task == task_id(SampleTask::kTrain) || (due.has_value() && *due <= now);
+}
+
+std::optional<TimePoint> next_deadline(const StreamState& state) {
+  std::optional<TimePoint> due = state.stream->index().next_deadline();
+  for (const auto& pending : state.pending_leases) {
+    due = earlier(due, pending.next_deadline());
   }
-  state.alarm = due;
-  self->delayed_send(self, *due - TimePoint{self->clock().now()}, atom::wake_v);
+  return due;
 }
 
 void settle(Self self) {
   auto& state = self->state;
   const TimePoint now = self->clock().now();
   report_effects(self);
-  state.pending_puts.settle(now, [self](const NewGroup& group, bool last_chance) {
-    return try_put(self, group, last_chance);
-  });
-  state.pending_leases.settle(now, [self](const LeaseRequest& request, bool last_chance) {
-    return try_lease(self, request, last_chance);
-  });
-  report_effects(self);  // a lease may have dropped stale rows
-  set_alarm(self);
+  settle_puts(self);
+  for (std::uint32_t task = 0; task < state.pending_leases.size(); ++task) {
+    if (may_settle(state, {task}, now)) {
+      settle_leases(self, {task});
+    }
+  }
+  if (report_effects(self)) {  // a lease dropped stale rows, whose bytes may let a group in
+    settle_puts(self);
+    report_effects(self);
+  }
+  state.alarm.set(self, next_deadline(state));
   state.idle.update(state.stream->index(), now);
   if (state.deps.inspector) {
     state.deps.inspector(state.stream->check_invariants(), status_of(state));
@@ -289,6 +317,7 @@ Status open(Self self, StreamDeps deps) {
   auto& state = self->state;
   TIDEMILL_ASSIGN_OR_RETURN(state.stream,
                             storage::StreamTable::create(sample_stream_options(deps.options)));
+  state.pending_leases.resize(state.stream->options().tasks.size());
   if (deps.image.bytes.size_bytes() != 0) {
     TIDEMILL_ASSIGN_OR_RETURN(const DecodedImage decoded, decode_stream_image(deps.image));
     TIDEMILL_RETURN_IF_ERROR(state.stream->restore(decoded.snapshot));
@@ -322,11 +351,17 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       },
       [self](atom::lease, LeaseRequest& request) {
         auto promise = self->make_response_promise<LeaseReply>();
-        const Duration wait = request.wait;
-        self->state.pending_leases.add(std::move(request), promise,
-                                       TimePoint{self->clock().now()} + wait);
+        auto& pending = self->state.pending_leases;
+        if (request.task.value >= pending.size()) {
+          promise.deliver(to_caf_error(
+              invalid_argument("unknown_task: number " + std::to_string(request.task.value))));
+          return promise;
+        }
+        const TaskId task = request.task;
+        const TimePoint deadline = TimePoint{self->clock().now()} + request.wait;
+        pending[task.value].add(std::move(request), promise, deadline);
+        settle_leases(self, task);  // refuses a request that can never have a reply
         settle(self);
-        self->delayed_send(self, wait, atom::wake_v);
         return promise;
       },
       [self](atom::ack, const AckRequest& ack) {
@@ -334,8 +369,8 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
             self, self->state.stream->complete(ack.task, ack.rows, self->clock().now()));
       },
       [self](atom::nack, const LeaseUpdate& rows) {
-        return settle_and_reply(
-            self, self->state.stream->nack(rows.task, rows.rows, rows.reason, self->clock().now()));
+        return settle_and_reply(self, self->state.stream->nack(rows.task, rows.rows, rows.release,
+                                                               rows.reason, self->clock().now()));
       },
       [self](atom::renew, const LeaseUpdate& rows) {
         return settle_and_reply(
@@ -357,8 +392,9 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       },
       [self](atom::release, const std::string& consumer) {
         self->state.stream->drop_consumer(consumer);
-        self->state.pending_leases.forget(
-            [&](const LeaseRequest& request) { return request.consumer == consumer; });
+        for (auto& pending : self->state.pending_leases) {
+          pending.forget([&](const LeaseRequest& request) { return request.consumer == consumer; });
+        }
         settle(self);
       },
       [self](atom::capture) {
@@ -372,8 +408,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       [self](atom::wake) {
         auto& state = self->state;
         const TimePoint now = self->clock().now();
-        if (state.alarm.has_value() && *state.alarm <= now) {
-          state.alarm.reset();
+        if (state.alarm.take(now)) {
           if (const Status expired = state.stream->expire(now); !expired.ok()) {
             fail(self, expired);
             return;

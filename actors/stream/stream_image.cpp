@@ -13,7 +13,7 @@ namespace {
 using storage::ColumnType;
 using storage::TaskOptions;
 
-constexpr std::uint32_t kImageVersion = 1;
+constexpr std::uint32_t kImageVersion = 2;
 
 // What the image holds in addition to the rows.
 struct ImageHead {

@@ -74,16 +74,19 @@ void renew_held_leases(Self self, storage::TaskId task, OnLost on_lost) {
   if (state.held.empty()) {
     return;
   }
-  LeaseUpdate rows{task, state.deps.name, {}, {}};
+  LeaseUpdate rows{.task = task, .consumer = state.deps.name};
   for (const auto& [id, lease] : state.held) {
     rows.rows.push_back(lease);
   }
   self->request(state.deps.stream, kReplyMargin, atom::renew_v, std::move(rows))
       .then(
           [self, on_lost](const storage::Settlement& reply) {
-            for (const storage::RefusedRow& row : reply.refused) {
-              if (self->state.held.erase(row.row) != 0) {
-                on_lost(row.row);
+            for (const storage::RefusedRow& refused : reply.refused) {
+              // The row may have been leased again since the request: that lease is still good.
+              const auto held = self->state.held.find(refused.lease.row);
+              if (held != self->state.held.end() && held->second == refused.lease) {
+                self->state.held.erase(held);
+                on_lost(refused.lease.row);
               }
             }
           },

@@ -28,21 +28,21 @@ struct TrainerOptions {
   std::uint32_t groups_per_step = 1;
   std::uint64_t total_steps = 1;
   std::uint64_t max_staleness = 0;
-  /// If true, batch k consists of those groups in [k, k + 1) * groups_per_step that have not left;
-  /// see `GenerationOrder::kFixed`.
+  /// If true, batch k consists of the groups from k * groups_per_step up to, but not including,
+  /// (k + 1) * groups_per_step, except those that have left; see `GenerationOrder::kFixed`.
   bool fixed_batches = false;
   std::uint32_t minibatches = 1;  // per batch, cut by whole groups; one optimizer step each
   std::uint32_t epochs = 1;
   float temperature = 1.0F;  // of the rollouts; 1 when greedy
   bool recompute_proximal = false;
-  bool mask_truncated = false;     // responses cut by length carry no loss
+  bool mask_truncated = false;     // do not train on responses cut off at the length limit
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
   std::uint64_t eval_every = 0;    // steps; 0: never
   BestOptions best;
-  /// The run ends if so many groups leave untrained without a step in between that they would make
-  /// up this many batches. If more of them were lost than filtered, the trainer fails with
-  /// `kUnavailable`; else the run ends with `RunEnd::kNoSignal`. Checked whenever no batch was
-  /// ready within `batch_wait`.
+  /// The run ends if the groups that have left untrained since the last step would fill this many
+  /// batches. If more of them were lost than filtered, the trainer fails with `kUnavailable`; else
+  /// the run ends with `RunEnd::kNoSignal`. Checked whenever no batch was ready within
+  /// `batch_wait`.
   std::uint32_t max_untrained_batches = 100;
   Duration batch_wait = std::chrono::seconds(5);
   Duration train_deadline = std::chrono::minutes(60);
@@ -60,11 +60,11 @@ struct TrainerDeps {
   std::shared_ptr<CommitStore> commits;
   WorkPort* commit_port = nullptr;  // outlives the trainer
   std::function<std::string(const std::vector<std::int32_t>&)> decode;
-  /// Names of the parts of a sum of rewards, for the records; empty for a single reward.
+  /// Names of the rewards in a weighted sum, for the records; empty for a single reward.
   std::vector<std::string> reward_parts;
   /// The weights that training starts from. Their version is the step that the run has reached.
   engines::Snapshot weights;
-  // Of the commit that the run resumes from.
+  // State of the commit that the run resumes from.
   std::optional<BestSoFar> best;
   std::uint64_t evaluated_step = 0;
 };

@@ -503,7 +503,7 @@ void on_written(Self self) {
 
 void renew(Self self) {
   auto& state = self->state;
-  LeaseUpdate rows{task_id(SampleTask::kTrain), kConsumer, {}, {}};
+  LeaseUpdate rows{.task = task_id(SampleTask::kTrain), .consumer = kConsumer};
   for (const TrainRow& row : state.batch) {
     rows.rows.push_back(row.lease);
   }

@@ -2,7 +2,10 @@
 // Requests that an actor cannot reply to yet, each with a deadline.
 #pragma once
 
+#include <iterator>
 #include <list>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include <caf/typed_response_promise.hpp>
@@ -21,17 +24,27 @@ class PendingRequests {
 public:
   using Promise = caf::typed_response_promise<Reply>;
 
+  /// Adds a request. `TimePoint::max()` stands for a deadline that the requester watches itself.
   void add(Request request, Promise promise, TimePoint deadline) {
-    pending_.push_back({std::move(request), std::move(promise), deadline});
+    pending_.push_back({std::move(request), std::move(promise), deadlines_.insert(deadline)});
   }
 
   [[nodiscard]] bool empty() const noexcept { return pending_.empty(); }
+
+  /// Returns the earliest deadline, if any request has one.
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const {
+    return deadlines_.empty() || *deadlines_.begin() == TimePoint::max()
+               ? std::nullopt
+               : std::optional(*deadlines_.begin());
+  }
 
   /// Removes, without a reply, the requests of a requester that has terminated: those for which
   /// `of_requester` returns true.
   template <class Predicate>
   void forget(Predicate of_requester) {
-    pending_.remove_if([&](const Entry& entry) { return of_requester(entry.request); });
+    for (auto it = pending_.begin(); it != pending_.end();) {
+      it = of_requester(it->request) ? erase(it) : std::next(it);
+    }
   }
 
   /// Tries to reply to the pending requests, in order. `try_reply(request, last_chance)` returns a
@@ -41,7 +54,7 @@ public:
   template <class TryReply>
   void settle(TimePoint now, TryReply try_reply) {
     for (auto it = pending_.begin(); it != pending_.end();) {
-      const bool last_chance = it->deadline <= now;
+      const bool last_chance = *it->deadline <= now;
       auto reply = try_reply(it->request, last_chance);
       if (reply.has_value()) {
         if (reply->ok()) {
@@ -49,7 +62,7 @@ public:
         } else {
           it->promise.deliver(to_caf_error(reply->status()));
         }
-        it = pending_.erase(it);
+        it = erase(it);
       } else {
         ++it;
       }
@@ -60,9 +73,16 @@ private:
   struct Entry {
     Request request;
     Promise promise;
-    TimePoint deadline;
+    std::multiset<TimePoint>::iterator deadline;
   };
-  std::list<Entry> pending_;
+
+  typename std::list<Entry>::iterator erase(typename std::list<Entry>::iterator entry) {
+    deadlines_.erase(entry->deadline);
+    return pending_.erase(entry);
+  }
+
+  std::list<Entry> pending_;  // in order of arrival
+  std::multiset<TimePoint> deadlines_;
 };
 
 }  // namespace tidemill::actors

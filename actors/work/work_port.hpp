@@ -41,7 +41,8 @@ public:
 [[nodiscard]] std::unique_ptr<WorkPort> make_thread_work_port(const std::string& name);
 
 /// Makes a port for CAF's test scheduler. Work runs at submission. Its message arrives after the
-/// virtual time that the work returned plus `latency()`. `system` must outlive the port.
+/// virtual time that the work returned plus `latency()`, counted from the end of earlier work.
+/// `system` must outlive the port.
 [[nodiscard]] std::unique_ptr<WorkPort> make_simulated_work_port(caf::actor_system& system,
                                                                  std::function<Duration()> latency);
 

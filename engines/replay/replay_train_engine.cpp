@@ -109,10 +109,14 @@ public:
       chain_ = hasher.digest();
       report.optimizer_step = ++optimizer_step_;
     }
+    abandon_batch();
+    return report;
+  }
+
+  void abandon_batch() override {
     loss_ = nullptr;
     batch_.clear();
     stepped_ = 0;
-    return report;
   }
 
   Result<Snapshot> commit(PolicyVersion version) override {

@@ -12,7 +12,7 @@
 namespace tidemill::engines {
 namespace {
 
-std::string sample(SampleId id) {
+std::string sample_text(SampleId id) {
   return " sample_id=" + std::to_string(id.value);
 }
 
@@ -25,7 +25,7 @@ Status check_finite(std::span<const TrainSequence* const> sequences,
                     const std::vector<std::vector<float>>& columns, const char* what) {
   for (std::size_t i = 0; i < columns.size(); ++i) {
     if (!all_finite(columns[i])) {
-      return {Errc::kInternal, std::string(what) + " not finite" + sample(sequences[i]->id)};
+      return {Errc::kInternal, std::string(what) + " not finite" + sample_text(sequences[i]->id)};
     }
   }
   return {};
@@ -42,12 +42,12 @@ Status check_temperature(float temperature) {
 Status check_columns(const TrainSequence& sequence) {
   const std::size_t length = sequence.ids.size();
   if (length == 0) {
-    return invalid_argument("empty sequence" + sample(sequence.id));
+    return invalid_argument("empty sequence" + sample_text(sequence.id));
   }
   if (sequence.response_mask.size() != length) {
     return invalid_argument("response_mask has " + std::to_string(sequence.response_mask.size()) +
                             " entries for " + std::to_string(length) + " tokens" +
-                            sample(sequence.id));
+                            sample_text(sequence.id));
   }
   for (const auto& [name, column] :
        {std::pair("advantages", &sequence.advantages),
@@ -57,7 +57,7 @@ Status check_columns(const TrainSequence& sequence) {
     if (!column->empty() && column->size() != length) {
       return invalid_argument(std::string(name) + " has " + std::to_string(column->size()) +
                               " entries for " + std::to_string(length) + " tokens" +
-                              sample(sequence.id));
+                              sample_text(sequence.id));
     }
   }
   return {};
@@ -115,27 +115,27 @@ Status TrainView::check(const TrainSequence& sequence) const {
   for (const std::int32_t token : sequence.ids) {
     if (token < 0 || token >= context_.config.vocab_size) {
       return invalid_argument("token " + std::to_string(token) + " is outside the vocabulary of " +
-                              std::to_string(context_.config.vocab_size) + sample(sequence.id));
+                              std::to_string(context_.config.vocab_size) + sample_text(sequence.id));
     }
   }
   const std::string length = std::to_string(sequence.ids.size()) + " tokens exceed ";
   if (static_cast<std::int64_t>(sequence.ids.size()) > context_.config.max_positions) {
     return {Errc::kResourceExhausted, length + "the context of " +
                                           std::to_string(context_.config.max_positions) +
-                                          sample(sequence.id)};
+                                          sample_text(sequence.id)};
   }
   const std::int64_t rows = num_rows(sequence);
   if (rows > activation_rows_) {
     return {Errc::kResourceExhausted, length + "the activation budget of " +
                                           std::to_string(activation_rows_) + " rows" +
-                                          sample(sequence.id)};
+                                          sample_text(sequence.id)};
   }
   const KvCache& cache = *context_.cache;
   if (cache.pages_for(rows) > cache.num_pages()) {
     return {Errc::kResourceExhausted,
             length + "the cache of " +
                 std::to_string(cache.num_pages() * cache.options().page_tokens) + " tokens" +
-                sample(sequence.id)};
+                sample_text(sequence.id)};
   }
   return {};
 }
@@ -143,15 +143,15 @@ Status TrainView::check(const TrainSequence& sequence) const {
 Status TrainView::add(TrainSequence sequence) {
   const SampleId id = sequence.id;
   if (!batch_.has_value()) {
-    return invalid_argument("no batch is open" + sample(id));
+    return invalid_argument("no batch is open" + sample_text(id));
   }
   TIDEMILL_RETURN_IF_ERROR(check(sequence));
   if (batch_->entries.contains(id)) {
-    return invalid_argument("sequence added twice" + sample(id));
+    return invalid_argument("sequence added twice" + sample_text(id));
   }
   if (batch_->stepped.has_value() && id < batch_->entries.rbegin()->first) {
     return invalid_argument("a sequence with a greater id was added before the last step" +
-                            sample(id));
+                            sample_text(id));
   }
   batch_->entries.emplace(id, Entry{std::move(sequence), {}, {}});
   return {};
@@ -299,7 +299,7 @@ Result<std::vector<float>> TrainView::logprobs(SampleId id) const {
       return found->second.logprobs;
     }
   }
-  return Status(Errc::kNotFound, "not stepped in this batch" + sample(id));
+  return Status(Errc::kNotFound, "not stepped in this batch" + sample_text(id));
 }
 
 bool TrainView::recalled(SampleId id) const {

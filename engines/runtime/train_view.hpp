@@ -42,6 +42,7 @@ public:
                                                 std::span<const TrainSequence> sequences,
                                                 float temperature) override;
   Result<UpdateReport> update() override;
+  void abandon_batch() override { end_batch(); }
   Result<Snapshot> commit(PolicyVersion version) override;
   Result<TensorMap> optimizer_state() const override { return parameters_.state(); }
   Status restore(const Snapshot& snapshot, const TensorMap& optimizer_state) override;

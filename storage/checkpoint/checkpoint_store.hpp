@@ -56,7 +56,7 @@ struct CommitReport {
   std::size_t objects_written = 0;
   std::size_t objects_reused = 0;
   std::uint64_t bytes_written = 0;
-  /// Why older files could not be removed. The commit is valid even so.
+  /// The error if older files could not be removed. The commit is valid regardless.
   Status cleanup;
 };
 
@@ -66,13 +66,13 @@ struct CommitReport {
 /// disk takes. Call them on a worker thread, with tensors whose buffers do not change.
 class CheckpointStore {
 public:
-  /// Locks the run directory, and creates the store or finds its last commit and verifies all of
-  /// it. Then removes leftovers and all commits but the last two, unless a damaged commit was
-  /// passed over. Borrows `files` for its lifetime. An open that is refused changes only `lock`.
+  /// Locks the run directory. Then creates the store, or finds its last commit and verifies all of
+  /// it. Removes leftovers and all commits but the last two, unless a damaged commit was skipped.
+  /// Borrows `files` for its lifetime. An open that is refused changes only `lock`.
   ///
   /// Errors: `kUnavailable` naming the process that holds the run; `kInvalidArgument` for a newer
-  /// format, the id of another run, or an invalid id; `kCorruptData` naming the damaged or missing
-  /// file; as `DurableFile`.
+  /// format, the id of another run, or an invalid id; `kNotFound` if there is no store and `run_id`
+  /// is empty; `kCorruptData` naming the damaged or missing file; as `DurableFile`.
   [[nodiscard]] static Result<std::unique_ptr<CheckpointStore>> open(
       const CheckpointStoreOptions& options, FileSystem& files);
 
@@ -80,9 +80,9 @@ public:
   CheckpointStore& operator=(const CheckpointStore&) = delete;
 
   [[nodiscard]] const std::string& run_id() const noexcept { return run_id_; }
-  /// Returns the last commit, or nothing before the first.
+  /// Returns the last commit, or nothing if there is none yet.
   [[nodiscard]] const std::optional<CommitInfo>& last() const noexcept { return last_; }
-  /// Returns the damage that `OnDamage::kUseNewestIntact` passed over, one line each.
+  /// Returns the damage that `OnDamage::kUseNewestIntact` skipped, one line each.
   [[nodiscard]] const std::vector<std::string>& damage() const noexcept { return damage_; }
 
   /// Makes `state` the last commit.

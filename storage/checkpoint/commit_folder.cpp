@@ -140,7 +140,7 @@ Result<FoundCommits> CommitFolder::find(const std::string& run_id, OnDamage on_d
       }
       return found;
     }
-    // A damaged commit may be passed over on request. Any other failure is returned, because the
+    // A damaged commit may be skipped on request. Any other failure is returned, because the
     // commit may be intact: its format may be newer, or the file unreadable for the moment.
     if (commit.status().code() != Errc::kCorruptData) {
       return commit.status();

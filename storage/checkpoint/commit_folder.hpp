@@ -17,7 +17,7 @@ namespace tidemill::storage {
 /// What to do when the newest commit is damaged.
 enum class OnDamage : std::uint8_t {
   kRefuse,           // an error that names the file and says whether an earlier commit is intact
-  kUseNewestIntact,  // the newest intact commit, and a line for each that was passed over
+  kUseNewestIntact,  // the newest intact commit, and a line for each that was skipped
 };
 
 /// A manifest as it is stored in the folder.

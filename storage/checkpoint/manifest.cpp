@@ -134,7 +134,7 @@ std::optional<ManifestName> parse_manifest_name(std::string_view file_name) {
 Result<Manifest> parse_manifest(std::string_view text, const ManifestName& name,
                                 const std::string& location) {
   if (digest_bytes(std::as_bytes(std::span(text))) != name.digest) {
-    return corrupt_data(location + ": damaged: its content is not what its name says");
+    return corrupt_data(location + ": damaged: its content does not match the digest in its name");
   }
   // From here on the bytes are those that were written, so any fault was made when writing.
   auto json = parse_json(text, {.max_bytes = text.size(), .max_values = 10 * kMaxObjects});

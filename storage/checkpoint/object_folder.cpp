@@ -91,7 +91,8 @@ Status ObjectFolder::verify(const ObjectRef& ref) const {
     hasher.update(chunk);
   }
   if (hasher.digest() != ref.digest) {
-    return corrupt_data(path.string() + ": damaged: its content is not what its name says");
+    return corrupt_data(path.string() +
+                        ": damaged: its content does not match the digest in its name");
   }
   return {};
 }

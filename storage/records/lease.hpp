@@ -34,9 +34,16 @@ struct FinishedRow {
   RowFacts facts = {};
 };
 
-/// A row that was refused, and the reason.
+/// Why a row comes back without outputs.
+enum class Release : std::uint8_t {
+  kLost,    // its consumer or a message was lost; says nothing about the row
+  kFailed,  // the row could not be processed; counts towards `StreamOptions::max_deliveries`
+};
+
+/// A lease that was refused, and why. The row may be leased anew by the same consumer: only the
+/// generation tells whether that lease was refused.
 struct RefusedRow {
-  SampleId row;
+  LeaseToken lease;
   Refusal reason = Refusal::kNotLeased;
   friend bool operator==(const RefusedRow&, const RefusedRow&) = default;
 };
@@ -62,7 +69,7 @@ typename Inspector::result_type inspect(Inspector& f, FinishedRow& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RefusedRow& x) {
-  return f(x.row, x.reason);
+  return f(x.lease, x.reason);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Settlement& x) {

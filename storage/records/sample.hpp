@@ -37,7 +37,7 @@ struct SampleRow {
   std::uint32_t group_size = 0;      // 0: the row belongs to no group
   std::uint64_t epoch = 0;           // number of passes over the data before this row's pass
   std::uint64_t data_position = 0;   // position of its prompt within that pass
-  std::uint64_t min_step = 0;        // the keeper's version at admission; no older one may start it
+  std::uint64_t min_step = 0;        // of policy versions: no older one may start the row
   friend bool operator==(const SampleRow&, const SampleRow&) = default;
 };
 

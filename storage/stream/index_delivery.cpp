@@ -167,20 +167,21 @@ void StreamIndex::return_leases(const std::vector<TaskRow>& leased, const std::s
   for (const TaskRow row : leased) {
     if (leases_.find(row) != nullptr) {  // null: the row left because of one returned before it
       effects_.returned.push_back(row);
-      return_row(row, why);
+      return_row(row, Release::kLost, why);
     }
   }
 }
 
-void StreamIndex::return_row(TaskRow leased, const std::string& why) {
+void StreamIndex::return_row(TaskRow leased, Release release, const std::string& why) {
   leases_.remove(leased);
   Row& row = *find_row(leased.row);
   Task& task = tasks_[leased.task.value];
   Cell& cell = row.cells[leased.task.value];
   ++cell.deliveries;
   ++task.totals.redelivered;
-  if (options_.max_deliveries > 0 && cell.deliveries >= options_.max_deliveries) {
-    fail(row, "task " + task.options.name + ": delivered " + std::to_string(cell.deliveries) +
+  cell.failures += release == Release::kFailed ? 1 : 0;
+  if (options_.max_deliveries > 0 && cell.failures >= options_.max_deliveries) {
+    fail(row, "task " + task.options.name + ": failed " + std::to_string(cell.failures) +
                   " times, last: " + why);
     return;
   }
@@ -215,7 +216,7 @@ Result<Settlement> StreamIndex::complete(TaskId task, std::span<const FinishedRo
   return report(tokens, reasons);
 }
 
-Result<Settlement> StreamIndex::nack(TaskId task, std::span<const LeaseToken> rows,
+Result<Settlement> StreamIndex::nack(TaskId task, std::span<const LeaseToken> rows, Release release,
                                      std::string_view reason, TimePoint now) {
   const std::vector<LeaseToken> tokens(rows.begin(), rows.end());
   TIDEMILL_RETURN_IF_ERROR(begin_settlement(task, tokens, now));
@@ -225,7 +226,7 @@ Result<Settlement> StreamIndex::nack(TaskId task, std::span<const LeaseToken> ro
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const TaskRow row{task, tokens[i].row};
     if (!reasons[i] && leases_.find(row) != nullptr) {  // null: it left because of an earlier row
-      return_row(row, why);
+      return_row(row, release, why);
     }
   }
   return report(tokens, reasons);
@@ -337,7 +338,7 @@ Settlement StreamIndex::report(const std::vector<LeaseToken>& rows,
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (reasons[i]) {
       ++refused_[static_cast<std::size_t>(*reasons[i])];
-      settlement.refused.push_back({rows[i].row, *reasons[i]});
+      settlement.refused.push_back({rows[i], *reasons[i]});
     } else {
       settlement.done.push_back(rows[i].row);
     }

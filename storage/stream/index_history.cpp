@@ -64,7 +64,8 @@ RowSnapshot StreamIndex::store_row(const Row& row) const {
   stored.accepted = row.accepted ? 1 : 0;
   for (const Cell& cell : row.cells) {
     const bool leased = cell.state == CellState::kLeased;
-    stored.cells.push_back({leased ? CellState::kReady : cell.state, cell.deliveries});
+    stored.cells.push_back(
+        {leased ? CellState::kReady : cell.state, cell.deliveries, cell.failures});
   }
   return stored;
 }
@@ -188,6 +189,7 @@ Status StreamIndex::load_row(const RowSnapshot& stored) {
       return corrupt(where + ": task " + options_.tasks[task].name + " has no such state");
     }
     row.cells[task].deliveries = cell.deliveries;
+    row.cells[task].failures = cell.failures;
     row.any_stale = row.any_stale || cell.state == CellState::kStale;
     row.num_open += cell.state == CellState::kPending || cell.state == CellState::kReady ? 1 : 0;
     set_state(row, task, cell.state);

@@ -243,8 +243,11 @@ Status StreamIndex::check_row(const Row& row) const {
         leased != (cell.state == CellState::kLeased)) {
       return broken(where + ": state of task " + tasks_[task].options.name);
     }
-    if (options_.max_deliveries > 0 && cell.deliveries >= options_.max_deliveries) {
-      return broken(where + ": " + number(cell.deliveries) + " deliveries");
+    if (cell.failures > cell.deliveries) {
+      return broken(where + ": more failures than deliveries");
+    }
+    if (options_.max_deliveries > 0 && cell.failures >= options_.max_deliveries) {
+      return broken(where + ": " + number(cell.failures) + " failed deliveries");
     }
   }
   if (open != row.num_open || open == 0) {

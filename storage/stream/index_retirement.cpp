@@ -130,7 +130,7 @@ void StreamIndex::remove_group(Group& group, RowOutcome outcome) {
     held_.running -= unfinished;
     held_.accepted -= group.accepted;
     if (group.trained > 0) {
-      effects_.slots.accepted += unfinished;  // its batch consumed the places of the whole group
+      effects_.slots.accepted += unfinished;  // its batch consumed the slots of the whole group
     } else {
       effects_.slots.forfeited += group.accepted;
       (outcome == RowOutcome::kFiltered ? effects_.slots.rejected : effects_.slots.aborted) +=

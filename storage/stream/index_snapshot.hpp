@@ -49,6 +49,7 @@ enum class CellState : std::uint8_t {
 struct CellSnapshot {
   CellState state = CellState::kPending;
   std::uint32_t deliveries = 0;
+  std::uint32_t failures = 0;
   friend bool operator==(const CellSnapshot&, const CellSnapshot&) = default;
 };
 
@@ -100,7 +101,7 @@ typename Inspector::result_type inspect(Inspector& f, TaskTotals& x) {
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, CellSnapshot& x) {
-  return f(x.state, x.deliveries);
+  return f(x.state, x.deliveries, x.failures);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RowSnapshot& x) {

@@ -16,7 +16,8 @@ namespace tidemill::storage::internal {
 /// One task's view of one live row.
 struct Cell {
   CellState state = CellState::kPending;
-  std::uint32_t deliveries = 0;
+  std::uint32_t deliveries = 0;  // that came back, for whatever reason
+  std::uint32_t failures = 0;    // of those, the deliveries that failed
 };
 
 /// One task's counts for one group.

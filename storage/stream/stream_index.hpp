@@ -15,11 +15,12 @@
 // Leases. `lease` grants ready units (rows, or complete groups) to a consumer until a deadline,
 // which `renew` extends. The consumer finishes with one `complete`, which writes its output columns
 // and acks the rows in one step. If the lease expires, if the consumer nacks the row, or if the
-// consumer is dropped, the row becomes ready again at its old position in the order, and its number
-// of deliveries increases by one. When that number reaches `max_deliveries`, the row fails instead.
-// Every lease has a generation greater than those of all earlier leases. A completion under an
-// expired or older lease is refused and writes nothing, so a consumer that lost its lease cannot
-// overwrite the work of the next one.
+// consumer is dropped, the row becomes ready again at its old position in the order. Only a nack
+// can say that processing the row failed: after `max_deliveries` such failures the row fails. A
+// delivery that is lost with its consumer or with a message does not count. Every lease has a
+// generation greater than those of all earlier leases. A completion under an expired or older lease
+// is refused and writes nothing, so a consumer that lost its lease cannot overwrite the work of the
+// next one.
 //
 // Leaving. A row leaves the index when every task is done with it, or when a verdict removes it for
 // all tasks at once. In the first case it counts as trained, or as dropped if a task removed it as
@@ -113,7 +114,7 @@ struct StreamEffects {
   SlotChanges slots;
 };
 
-/// How much the index has touched. A test checks that cost follows the work.
+/// Counts the rows and units that operations have touched. A test compares them with the work done.
 struct WorkCounters {
   std::uint64_t rows = 0;
   std::uint64_t units = 0;
@@ -170,17 +171,19 @@ public:
   [[nodiscard]] Result<Settlement> complete(TaskId task, std::span<const FinishedRowInfo> rows,
                                             TimePoint now);
 
-  /// Gives leased rows back. They become ready again at their old position in the order, or fail
-  /// after `max_deliveries`. Rows and errors: as in `complete`.
+  /// Gives leased rows back. They become ready again at their old position in the order. A row
+  /// whose `release` is `kFailed` for the `max_deliveries`-th time fails instead, with `reason`.
+  /// Rows and errors: as in `complete`.
   [[nodiscard]] Result<Settlement> nack(TaskId task, std::span<const LeaseToken> rows,
-                                        std::string_view reason, TimePoint now);
+                                        Release release, std::string_view reason, TimePoint now);
 
   /// Sets the deadline of leased rows to `now` plus the task's lease. Rows and errors: as in
   /// `complete`.
   [[nodiscard]] Result<Settlement> renew(TaskId task, std::span<const LeaseToken> rows,
                                          TimePoint now);
 
-  /// Ends all leases of a consumer that is gone. Their rows come back as from an expired lease.
+  /// Ends all leases of a consumer that is gone. Their rows become ready again, as after an expired
+  /// lease.
   void drop_consumer(std::string_view consumer);
 
   /// Advances the clock and ends every lease that is due.
@@ -192,8 +195,8 @@ public:
 
   // -- verdicts --------------------------------------------------------------
 
-  /// Removes a row for all tasks, even if it is leased. After `kFail`, `on_failed` decides about
-  /// the rest of its group.
+  /// Removes a row for all tasks, even if it is leased. After `kFail`, `on_failed` decides what
+  /// happens to the rest of its group.
   /// Errors: `unknown_row` (`kNotFound`).
   [[nodiscard]] Status apply_verdict(SampleId row, const Verdict& verdict);
 
@@ -249,8 +252,8 @@ public:
   [[nodiscard]] const SampleRow* find(SampleId row) const;
   /// Returns the facts about the versions and tokens of a row. Requires that the row is live.
   [[nodiscard]] const RowFacts& facts(SampleId row) const;
-  /// Returns what the task waits for, in words: why its oldest undeliverable unit is not
-  /// deliverable. Returns "new rows" if the task has no unit, and "" if all its units are
+  /// Returns what the task waits for, in words: why its oldest undeliverable unit cannot be
+  /// delivered. Returns "new rows" if the task has no unit, and "" if all its units are
   /// deliverable. Cost: scan.
   [[nodiscard]] std::string waiting_for(TaskId task) const;
   /// Returns the rows ready for a task in admission order. Cost: scan.
@@ -310,7 +313,7 @@ private:
                                                           const std::vector<Unit>& units) const;
   void grant_unit(Unit unit, const LeaseOptions& request, TimePoint deadline, GrantedShare& share);
   void return_leases(const std::vector<TaskRow>& leased, const std::string& why);
-  void return_row(TaskRow leased, const std::string& why);
+  void return_row(TaskRow leased, Release release, const std::string& why);
 
   // Settlement.
   [[nodiscard]] Status begin_settlement(TaskId task, const std::vector<LeaseToken>& rows,

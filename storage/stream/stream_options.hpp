@@ -87,7 +87,8 @@ struct StreamOptions {
   std::vector<ColumnOptions> columns;
   std::vector<TaskOptions> tasks;
   std::uint32_t max_group_size = 0;  // 0: rows have no groups
-  /// A row fails when a task has returned it this often. 0: no limit.
+  /// A row fails once this many of its deliveries to one task have failed. Lost deliveries (an
+  /// expired lease, a consumer that is gone) do not count. 0: no limit.
   std::uint32_t max_deliveries = 3;
   OnFailedRow on_failed = OnFailedRow::kDropGroup;
   /// The column whose write means that the response is finished. `SlotChanges` depends on it.

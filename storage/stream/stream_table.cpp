@@ -83,9 +83,9 @@ Result<Settlement> StreamTable::complete(TaskId task, std::span<const FinishedRo
   return settled;
 }
 
-Result<Settlement> StreamTable::nack(TaskId task, std::span<const LeaseToken> rows,
+Result<Settlement> StreamTable::nack(TaskId task, std::span<const LeaseToken> rows, Release release,
                                      std::string_view reason, TimePoint now) {
-  Result<Settlement> settled = index_->nack(task, rows, reason, now);
+  Result<Settlement> settled = index_->nack(task, rows, release, reason, now);
   collect();
   return settled;
 }

@@ -80,7 +80,7 @@ public:
   [[nodiscard]] Result<Settlement> complete(TaskId task, std::span<const FinishedRow> rows,
                                             TimePoint now);
   [[nodiscard]] Result<Settlement> nack(TaskId task, std::span<const LeaseToken> rows,
-                                        std::string_view reason, TimePoint now);
+                                        Release release, std::string_view reason, TimePoint now);
   [[nodiscard]] Result<Settlement> renew(TaskId task, std::span<const LeaseToken> rows,
                                          TimePoint now);
   void drop_consumer(std::string_view consumer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The admission ledger: how many rows may be in flight, so that none becomes too stale. Apart from
-// the stream's byte limit, nothing else in a run limits the rows in flight.
+// The admission ledger limits how many rows may be in flight, so that none becomes too stale. Apart
+// from the stream's byte limit, nothing else in a run limits the rows in flight.
 //
 // Slots. Every admitted row holds one slot. The slot counts as `running` until the response of the
 // row is finished, and as `accepted` from then on. Each trained batch consumes `batch` slots, even
@@ -17,7 +17,7 @@
 // Freed slots. Before the response is finished, `abort` (failed) and `reject` (filtered) free a
 // slot. Afterwards, `forfeit` frees it if the group leaves without being trained. A freed slot
 // moves all later rows forward and never back, so the bound still holds. The slots of a group are
-// given back together.
+// freed together.
 #pragma once
 
 #include <array>
@@ -80,9 +80,9 @@ public:
   /// Admits up to `rows` and returns how many. A caller that admits whole groups asks for a
   /// multiple of the group size that `capacity` allows.
   [[nodiscard]] Result<std::int64_t> submit(std::int64_t rows);
-  /// Admits `rows` whatever the capacity. For rows that were admitted before a restart.
+  /// Admits `rows` regardless of capacity. For rows that were admitted before a restart.
   [[nodiscard]] Status force_submit(std::int64_t rows);
-  /// Counts finished responses, whose slots change from `running` to `accepted`.
+  /// Moves the slots of finished responses from `running` to `accepted`.
   [[nodiscard]] Status accept(std::int64_t rows);
   /// Frees the slots of rows that were filtered before their response was finished.
   [[nodiscard]] Status reject(std::int64_t rows);

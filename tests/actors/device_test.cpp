@@ -57,6 +57,40 @@ private:
   std::unique_ptr<engines::RolloutEngine> inner_;
 };
 
+// Counts the steps of a train engine.
+class CountingTrain final : public engines::TrainEngine {
+public:
+  explicit CountingTrain(std::unique_ptr<engines::TrainEngine> inner) : inner_(std::move(inner)) {}
+  Status begin_batch(engines::TokenLoss* loss, float temperature) override {
+    return inner_->begin_batch(loss, temperature);
+  }
+  Status add(TrainSequence sequence) override { return inner_->add(std::move(sequence)); }
+  bool has_work() const override { return inner_->has_work(); }
+  Result<engines::StepReport> step(const engines::StepBudget& budget) override {
+    ++steps;
+    return inner_->step(budget);
+  }
+  Result<std::vector<float>> logprobs(SampleId id) const override { return inner_->logprobs(id); }
+  Result<std::vector<std::vector<float>>> score(const engines::Snapshot& weights,
+                                                std::span<const TrainSequence> sequences,
+                                                float temperature) override {
+    return inner_->score(weights, sequences, temperature);
+  }
+  Result<engines::UpdateReport> update() override { return inner_->update(); }
+  void abandon_batch() override { inner_->abandon_batch(); }
+  Result<engines::Snapshot> commit(PolicyVersion version) override {
+    return inner_->commit(version);
+  }
+  Result<TensorMap> optimizer_state() const override { return inner_->optimizer_state(); }
+  Status restore(const engines::Snapshot& snapshot, const TensorMap& state) override {
+    return inner_->restore(snapshot, state);
+  }
+  int steps = 0;
+
+private:
+  std::unique_ptr<engines::TrainEngine> inner_;
+};
+
 class DeviceTest : public ActorTest {
 protected:
   void SetUp() override {
@@ -64,7 +98,7 @@ protected:
     initial_ = engines::replay_initial_snapshot(1);
     rollout_ =
         std::make_unique<FailingRollout>(engines::make_replay_rollout_engine(replay_, initial_));
-    train_ = engines::make_replay_train_engine(replay_, initial_);
+    train_ = std::make_unique<CountingTrain>(engines::make_replay_train_engine(replay_, initial_));
   }
   void start(bool trains = true) {
     actors::DeviceDeps deps;
@@ -134,7 +168,7 @@ protected:
   engines::ReplayOptions replay_;
   engines::Snapshot initial_;
   std::unique_ptr<FailingRollout> rollout_;
-  std::unique_ptr<engines::TrainEngine> train_;
+  std::unique_ptr<CountingTrain> train_;
   std::vector<std::size_t> minibatches_;  // sizes, in the order in which the losses were made
   std::size_t failing_loss_ = 0;          // counts from 1
   actors::DeviceActor device_;
@@ -290,6 +324,19 @@ TEST_F(DeviceTest, AFailedJobFailsItsRequestAndTheDeviceContinues) {
   EXPECT_TRUE(again.ok());
 }
 
+TEST_F(DeviceTest, AJobThatFailsAfterItsFirstSequenceLeavesNoOpenBatch) {
+  start();
+  const auto failed = train(job({{7, 7}}));  // the second sequence is refused
+  ASSERT_TRUE(until(failed));
+  EXPECT_THAT(failed.status().message(), HasSubstr("sequence added twice"));
+  advance(1s);
+  EXPECT_EQ(train_->steps, 0) << "the open batch refers to a loss that is gone";
+  EXPECT_FALSE(train_->has_work());
+  const auto again = train(job({{7}}));
+  ASSERT_TRUE(until(again));
+  EXPECT_EQ(again.value().updates.size(), 1U);
+}
+
 TEST_F(DeviceTest, ADeviceThatOnlyGeneratesRefusesJobs) {
   start(/*trains=*/false);
   EXPECT_EQ(train(job({{0}})).status().code(), Errc::kUnavailable);
@@ -368,7 +415,7 @@ TEST_F(DeviceTest, AJobThatOnlyScoresSumsItsTargetsAndChangesNothing) {
   // The next job trains as if nothing had been scored before.
   auto trained = train(job({{4}}));
   ASSERT_TRUE(until(trained));
-  train_ = engines::make_replay_train_engine(replay_, initial_);
+  train_ = std::make_unique<CountingTrain>(engines::make_replay_train_engine(replay_, initial_));
   start();
   auto undisturbed = train(job({{4}}));
   ASSERT_TRUE(until(undisturbed));

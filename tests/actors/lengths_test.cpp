@@ -14,6 +14,18 @@ TEST(Lengths, AreZeroWithoutRows) {
   EXPECT_EQ(none.expected_max(10, 10), 0);
 }
 
+TEST(Lengths, TheFirstOfTheLongestRowsIsKnown) {
+  Lengths lengths;
+  EXPECT_EQ(lengths.longest_location(), "");
+  lengths.add(0, {"a.jsonl", 1});
+  EXPECT_EQ(lengths.longest_location(), "a.jsonl:1");
+  lengths.add(5, {"a.jsonl", 2});
+  lengths.add(5, {"b.jsonl", 1});
+  lengths.add(4, {"b.jsonl", 2});
+  EXPECT_EQ(lengths.longest(), 5);
+  EXPECT_EQ(lengths.longest_location(), "a.jsonl:2");
+}
+
 TEST(Lengths, RowsOfEqualLengthHaveAFixedTotal) {
   Lengths lengths;
   for (int i = 0; i < 5; ++i) {

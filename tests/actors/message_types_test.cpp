@@ -98,7 +98,7 @@ TIDEMILL_EXAMPLE(
     LeaseReply,
     {{{some_row(), {{6}, 2}, 1, {3, 40}, {some_cell()}}}, Duration{9}, "reward", true, true});
 TIDEMILL_EXAMPLE(AckRequest, {{1}, "consumer", {{{{6}, 2}, {some_cell()}, {3, 40}}}});
-TIDEMILL_EXAMPLE(LeaseUpdate, {{1}, "consumer", {{{6}, 2}}, "reason"});
+TIDEMILL_EXAMPLE(LeaseUpdate, {{1}, "consumer", {{{6}, 2}}, storage::Release::kFailed, "reason"});
 TIDEMILL_EXAMPLE(GroupVerdict, {{2}, {storage::VerdictKind::kFilter, "no signal"}});
 TIDEMILL_EXAMPLE(StreamImage, {some_buffer()});
 TIDEMILL_EXAMPLE(StreamStatus, {1, 2, 3, 4, 5, 6, 7, 8, 9, {0.5, 1.5}, 10, 11, "why"});

@@ -162,6 +162,29 @@ TEST_F(RolloutWorkerTest, GivesBackAllRowsAndContinuesIfTheDeviceDies) {
   EXPECT_FALSE(exit_->has_value());
 }
 
+TEST_F(RolloutWorkerTest, ALostReplyIsNotAFailureOfTheRow) {
+  lease({row(0), row(1)});
+  take(device_->generations).fail(invalid_argument("token outside the vocabulary"));
+  drain();
+  kill(device_handle_);
+  ASSERT_TRUE(run_until([&] { return stream_->nacks.size() == 2; }));
+  EXPECT_EQ(stream_->nacks[0].release, storage::Release::kFailed);
+  EXPECT_EQ(stream_->nacks[1].release, storage::Release::kLost);
+}
+
+TEST_F(RolloutWorkerTest, ALateRefusalOfAnOldLeaseLeavesTheNewOneAlone) {
+  lease({row(0)});
+  stream_->refused = {{{{0}, 1}, storage::Refusal::kOldLease}};
+  lease({row(0, 2)});
+  advance(30s);  // a renewal is refused for generation 1 only
+  ASSERT_FALSE(stream_->renewals.empty());
+  stream_->refused.clear();
+  device_->generations.erase(device_->generations.begin());  // of the first lease
+  respond();
+  ASSERT_EQ(stream_->acks.size(), 1U) << "the row is still held";
+  EXPECT_EQ(stream_->acks.front().rows.at(0).lease, (storage::LeaseToken{{0}, 2}));
+}
+
 TEST_F(RolloutWorkerTest, RenewsTheLeasesThatItHolds) {
   lease({row(0), row(1)});
   advance(30s);
@@ -177,7 +200,7 @@ TEST_F(RolloutWorkerTest, RenewsTheLeasesThatItHolds) {
 
 TEST_F(RolloutWorkerTest, CancelsARowThatItHasLost) {
   lease({row(0)});
-  stream_->refused = {{{0}, storage::Refusal::kNotLeased}};
+  stream_->refused = {{{{0}, 1}, storage::Refusal::kNotLeased}};
   advance(30s);
   EXPECT_EQ(device_->cancelled, (std::vector<SampleId>{{0}}));
   stream_->refused.clear();
@@ -188,7 +211,7 @@ TEST_F(RolloutWorkerTest, CancelsARowThatItHasLost) {
 
 TEST_F(RolloutWorkerTest, ALateReplyForALostLeaseDoesNotAffectTheNextOne) {
   lease({row(0, 1)});
-  stream_->refused = {{{0}, storage::Refusal::kNotLeased}};
+  stream_->refused = {{{{0}, 1}, storage::Refusal::kNotLeased}};
   advance(30s);
   stream_->refused.clear();
   while (!stream_->leases.empty() && stream_->leases.size() > 1) {

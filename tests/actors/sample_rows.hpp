@@ -86,7 +86,8 @@ inline actors::AckRequest ack_of(actors::SampleTask task,
 inline actors::LeaseUpdate lease_update_of(actors::SampleTask task,
                                            const std::vector<storage::LeasedRow>& rows,
                                            const std::string& reason = "") {
-  actors::LeaseUpdate back{actors::task_id(task), "consumer", {}, reason};
+  actors::LeaseUpdate back{
+      actors::task_id(task), "consumer", {}, storage::Release::kFailed, reason};
   for (const storage::LeasedRow& row : rows) {
     back.rows.push_back(row.lease);
   }

@@ -64,6 +64,10 @@ protected:
     EXPECT_TRUE(reply.ok()) << reply.status().to_string();
     return reply.value();
   }
+  bool settled(const Reply<Settlement>& reply) {
+    drain();
+    return reply.ok();
+  }
   Settlement nack(SampleTask task, const std::vector<storage::LeasedRow>& rows) {
     const auto reply =
         ask<Settlement>(stream_, atom::nack_v, lease_update_of(task, rows, "broken"));
@@ -156,6 +160,50 @@ TEST_F(StreamTest, PutWaitsAtTheByteLimitUntilAGroupLeaves) {
   retire(0, storage::VerdictKind::kDrop);
   EXPECT_TRUE(last.ok());  // in the order of arrival
   EXPECT_LE(counts().bytes, options_.limit_bytes + options_.group_bytes);
+}
+
+TEST_F(StreamTest, ARepliedLeaseLeavesNoTimer) {
+  start();
+  for (std::uint64_t group = 0; group < 50; ++group) {
+    const auto waiting = lease(sample_lease(SampleTask::kRollout, 4, 1h));
+    put(group);
+    ASSERT_TRUE(waiting.ok());
+    ack(SampleTask::kRollout, waiting.value().rows, rollout_cells());
+    advance(1s);
+  }
+  EXPECT_LE(num_timers(), 3U);
+  // The one that is left still works.
+  const auto last = lease(sample_lease(SampleTask::kRollout, 4, 1h));
+  advance(59min);
+  EXPECT_FALSE(last.arrived());
+  advance(1min);
+  EXPECT_TRUE(last.ok());
+}
+
+TEST_F(StreamTest, PutGoesOnWhenALeaseDropsAStaleGroup) {
+  options_.limit_bytes = 400;
+  options_.group_bytes = 400;
+  start();
+  put(0);
+  actors::AckRequest generated =
+      ack_of(SampleTask::kRollout, rows_of(SampleTask::kRollout), rollout_cells());
+  for (storage::FinishedRow& row : generated.rows) {
+    row.facts.oldest_step = 0;
+  }
+  ASSERT_TRUE(settled(ask<Settlement>(stream_, atom::ack_v, std::move(generated))));
+  ack(SampleTask::kReward, rows_of(SampleTask::kReward), reward_cells());
+  ack(SampleTask::kAdvantage, rows_of(SampleTask::kAdvantage), advantage_cells());
+  const Reply<Settlement> waiting = put(1);
+  ASSERT_FALSE(waiting.arrived()) << "the limit holds no group back";
+  auto both = sample_lease(SampleTask::kTrain, 2, 1h);
+  both.min_units = 2;  // stays pending: one group is ready
+  const auto trained = lease(both);
+  ASSERT_FALSE(trained.arrived());
+  caf::anon_send(stream_, atom::publish_v, std::uint64_t{1});
+  drain();
+  EXPECT_EQ(counts().dropped, kGroupSize);
+  EXPECT_TRUE(waiting.ok()) << "the bytes of the dropped group are free";
+  advance(0s);
 }
 
 // -- lease ----------------------------------------------------------------------------------------

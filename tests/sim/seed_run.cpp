@@ -2,6 +2,7 @@
 #include "tests/sim/seed_run.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/random.hpp"
@@ -18,6 +19,7 @@ constexpr std::uint64_t kFirstOptions = 77;
 constexpr std::uint64_t kFirstFaults = 78;
 constexpr std::uint64_t kRewardsAndBest = 79;
 constexpr std::uint64_t kStops = 80;
+constexpr std::uint64_t kBackPressure = 81;
 constexpr std::uint64_t kTypicalEvents = 1'500;  // stops fall within this many
 
 // Returns weights that are exact in binary, so that sums do not depend on their order.
@@ -49,6 +51,9 @@ std::string describe(const SimulationOptions& options) {
       (options.filter ? " filter" : "") + (options.never_signal ? " never_signal" : "") +
       " eval_every=" + std::to_string(options.eval_every) +
       " data_groups=" + std::to_string(options.data_groups) +
+      " stream_groups=" + std::to_string(options.stream_groups) + " source_delay_ms=" +
+      std::to_string(
+          std::chrono::duration_cast<std::chrono::milliseconds>(options.source_delay).count()) +
       " rewards=" + std::to_string(std::max<std::size_t>(options.reward_weights.size(), 1));
   if (options.best.enabled()) {
     text += (options.best.keep ? " keep_best" : "") +
@@ -247,6 +252,15 @@ SimulationOptions options_of_seed(std::uint64_t seed) {
   if (later.below(3) == 0) {
     options.eval_every = std::max<std::uint64_t>(options.eval_every, 1);
     options.best = choose_best_options(later);
+  }
+  RandomStream pressure(seed, kBackPressure);
+  if (pressure.below(3) == 0) {
+    const bool fixed = options.generation_order == GenerationOrder::kFixed;
+    options.stream_groups = options.groups_per_step * (fixed ? options.max_staleness + 1 : 1) +
+                            pressure.below(options.groups_per_step);
+  }
+  if (pressure.below(3) == 0) {
+    options.source_delay = std::chrono::milliseconds(1 + pressure.below(5000));
   }
   return options;
 }

@@ -26,6 +26,8 @@ constexpr std::uint64_t kTypicalCommits = 3;     // and failures within this man
 constexpr std::uint64_t kTypicalAppends = 5;     // or appends
 constexpr std::uint32_t kUntrainedBatches = 4;   // after which a run without a signal ends
 
+constexpr std::uint64_t kGroupBytes = 16'384;  // more than any group takes
+
 struct OwnedEngines {
   std::unique_ptr<engines::RolloutEngine> rollout;
   std::unique_ptr<engines::TrainEngine> train;
@@ -55,7 +57,10 @@ public:
     append_faults_->refused = choose(faults.failed_records, kTypicalAppends);
     const auto latency = [this] { return std::chrono::microseconds(random_.below(2000)); };
     device_port_ = actors::make_simulated_work_port(world_.system(), latency);
-    io_port_ = actors::make_simulated_work_port(world_.system(), latency);
+    io_port_ = actors::make_simulated_work_port(world_.system(), [this, latency] {
+      const auto most = static_cast<std::uint64_t>(options_.source_delay.count());
+      return latency() + Duration{most == 0 ? 0 : random_.below(most)};
+    });
     commit_port_ = actors::make_simulated_work_port(world_.system(), latency);
     for (std::uint32_t i = 0; i < options.reward_workers; ++i) {
       reward_ports_.push_back(actors::make_simulated_work_port(world_.system(), latency));
@@ -163,6 +168,8 @@ private:
     plan.stream.max_staleness = options_.max_staleness;
     plan.stream.on_failed = options_.on_failed;
     plan.stream.lease = std::chrono::seconds(2);
+    plan.stream.group_bytes = kGroupBytes;
+    plan.stream.limit_bytes = options_.stream_groups * kGroupBytes;
     plan.trainer.groups_per_step = options_.groups_per_step;
     plan.trainer.total_steps = options_.steps;
     plan.trainer.max_staleness = options_.max_staleness;

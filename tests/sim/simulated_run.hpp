@@ -12,6 +12,7 @@
 #include "actors/keeper/spawn.hpp"
 #include "actors/trainer/best_weights.hpp"
 #include "actors/trainer/messages.hpp"
+#include "base/clock.hpp"
 #include "storage/stream/stream_options.hpp"
 
 namespace tidemill::test {
@@ -30,8 +31,12 @@ struct SimulationOptions {
   std::vector<double> reward_weights;  // of the parts of a sum; empty: a single reward
   std::uint64_t commit_every = 2;
   std::uint64_t eval_every = 0;
-  actors::BestOptions best;       // how evaluations are used
-  std::uint64_t prompts = 7;      // rows of the data, which repeat in every pass
+  actors::BestOptions best;   // how evaluations are used
+  std::uint64_t prompts = 7;  // rows of the data, which repeat in every pass
+  /// Groups that the byte limit of the stream holds: at least a batch or, in a fixed order, the
+  /// batches in flight. 0: no limit.
+  std::uint64_t stream_groups = 0;
+  Duration source_delay{0};       // longest time that reading prompts takes
   std::uint64_t data_groups = 0;  // draws before the data ends; 0: never
   std::uint64_t fail_one_in = 0;  // one in so many rewards cannot be computed; 0: none
   bool filter = false;            // filter groups without a signal

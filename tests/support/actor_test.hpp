@@ -3,12 +3,14 @@
 #pragma once
 
 #include <chrono>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include <caf/all.hpp>
+#include <caf/detail/test_actor_clock.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
 #include <gtest/gtest.h>
 
@@ -88,6 +90,12 @@ protected:
       }
     }
     return true;
+  }
+  /// Returns how many timers are set that are due within `horizon`; those of `ask` are later.
+  [[nodiscard]] std::size_t num_timers(Duration horizon = std::chrono::hours(50)) {
+    const auto& timers = dynamic_cast<caf::detail::test_actor_clock&>(system_.clock()).schedule();
+    return static_cast<std::size_t>(
+        std::distance(timers.begin(), timers.upper_bound(now() + horizon)));
   }
   [[nodiscard]] TimePoint now() { return system_.clock().now(); }
 

@@ -56,6 +56,7 @@ public:
     return Status(Errc::kUnimplemented, "");
   }
   Result<UpdateReport> update() override { return UpdateReport{}; }
+  void abandon_batch() override { work = 0; }
   Result<Snapshot> commit(PolicyVersion /*version*/) override { return Snapshot{}; }
   Result<TensorMap> optimizer_state() const override { return TensorMap{}; }
   Status restore(const Snapshot& /*snapshot*/, const TensorMap& /*state*/) override { return {}; }

@@ -8,7 +8,7 @@ check.py --only 04 --only lost  tries only the mistakes whose names contain one 
 check.py --applies              builds nothing; checks that every patch applies and is in README.md
 check.py --self-test            builds nothing; checks that deadlines are counted separately
 
-Each patch begins with a sentence on what it gets wrong, then `Breaks: ` with the invariants, and
+Each patch begins with a sentence that says what goes wrong, then `Breaks: ` with the invariants, and
 `Suites: ` with the test programs to run in addition to the simulation. A program may take ten times as
 long as it does without mistakes. A mistake that only such a deadline catches is counted separately.
 The exit code is 0 if the tree without mistakes passes and at least nine in ten mistakes are caught.
@@ -26,9 +26,9 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 MIN_CAUGHT_SHARE = 0.9
-# How long a test program may run: the first limit is for the tree without mistakes, the others for a
-# tree with one. A mistake or a busy machine may make a program slower, but only a program that hangs
-# takes ten times as long.
+# How long a test program may run. The first limit is for the tree without mistakes, the others are for
+# a tree with a mistake. A mistake or a busy machine may make a program slower, but only a program that
+# hangs takes ten times as long.
 FIRST_LIMIT_SECONDS = 3600
 MIN_LIMIT_SECONDS = 120
 LIMIT_FACTOR = 10
@@ -63,7 +63,7 @@ def mistakes(parts):
 
 
 def git_apply(tree, *arguments):
-    """Applies a patch to the files of `tree`, whatever repository contains them."""
+    """Runs `git apply` on the files of `tree`, even if they belong to no repository."""
     environment = dict(os.environ, GIT_CEILING_DIRECTORIES=str(tree.parent), GIT_DIR=str(tree / ".none"))
     return subprocess.run(["git", "apply", *map(str, arguments)], cwd=tree, env=environment,
                           capture_output=True, text=True)
@@ -91,7 +91,7 @@ def check_applies():
 
 
 def copy_tree(target):
-    """Copies the files of this tree that differ to `target`."""
+    """Copies this tree to `target`, except the files that `target` already has with the same content."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout.splitlines()
     for name in listed:
@@ -202,7 +202,7 @@ def report(one, found, problem, seconds):
 
 
 def summary(verdicts):
-    """Returns the last line of the output. `verdicts` are by the name of the mistake."""
+    """Returns the last line of the output. `verdicts` maps the name of each mistake to its verdict."""
     missed = [name for name, found in verdicts.items() if found == "NOT CAUGHT"]
     timed = [name for name, found in verdicts.items() if found == "caught by its deadline"]
     return (f"caught {len(verdicts) - len(missed)} of {len(verdicts)}"
@@ -255,10 +255,10 @@ def self_test():
         verdicts = {"a": verdict(checker.find(["fails"])), "b": verdict(checker.find(["hangs"])),
                     "c": verdict(checker.find(["hangs", "fails"])), "d": verdict(checker.find([]))}
     for actual, expected in [(limits, [3600, 120, 1000]),
-                           (list(verdicts.values()),
-                            ["caught", "caught by its deadline", "caught", "NOT CAUGHT"]),
-                           (summary(verdicts),
-                            "caught 3 of 4, 1 of them by a deadline alone: b; not caught: d")]:
+                             (list(verdicts.values()),
+                              ["caught", "caught by its deadline", "caught", "NOT CAUGHT"]),
+                             (summary(verdicts),
+                              "caught 3 of 4, 1 of them by a deadline alone: b; not caught: d")]:
         if actual != expected:
             findings.append(f"{actual}, expected {expected}")
     print("\n".join(findings) or "deadlines are counted separately")

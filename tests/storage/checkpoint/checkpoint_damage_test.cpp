@@ -196,7 +196,7 @@ TEST_F(CheckpointDamageTest, AnEarlierCommitIsUsedOnlyIfTheCallerAsks) {
   write_whole(damaged, "");
   EXPECT_EQ(try_open().status().message(),
             damaged.string() +
-                ": damaged: its content is not what its name says; an earlier "
+                ": damaged: its content does not match the digest in its name; an earlier "
                 "commit, of step 1, is intact");
   {
     const auto store = try_open(OnDamage::kUseNewestIntact).value();

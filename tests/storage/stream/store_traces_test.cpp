@@ -221,7 +221,7 @@ private:
     }
     const Result<Settlement> settled = [&] {
       if (kind == "nack") {
-        return index_->nack(task_of(event), tokens, "nack", now());
+        return index_->nack(task_of(event), tokens, Release::kFailed, "nack", now());
       }
       if (kind == "renew") {
         return index_->renew(task_of(event), tokens, now());
@@ -240,7 +240,7 @@ private:
       result["done"].push_back(asked.at(row));
     }
     for (const RefusedRow& row : settled.value().refused) {
-      result["refused"].push_back(asked.at(row.row));
+      result["refused"].push_back(asked.at(row.lease.row));
     }
     return result;
   }

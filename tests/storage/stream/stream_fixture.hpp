@@ -125,7 +125,7 @@ public:
   }
 
   Settlement nack(TaskId task, const std::vector<LeaseToken>& tokens, TimePoint now) {
-    auto settled = index_->nack(task, tokens, "no luck", now);
+    auto settled = index_->nack(task, tokens, Release::kFailed, "no luck", now);
     EXPECT_TRUE(settled.ok()) << settled.status().to_string();
     return settled.ok() ? settled.value() : Settlement{};
   }

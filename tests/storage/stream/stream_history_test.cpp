@@ -60,7 +60,7 @@ TEST(StreamHistory, LeasedRowsAreRestoredAsReadyWithoutAnotherDelivery) {
   const auto again = index->lease({kRollout, "worker"}, at(1));
   EXPECT_EQ(again.value().shares.at(0).rows.at(0).deliveries, 1U);
   const Settlement settled = index.complete(kRollout, tokens, at(1));
-  EXPECT_THAT(settled.refused, ElementsAre(RefusedRow{{0}, Refusal::kOldLease}))
+  EXPECT_THAT(settled.refused, ElementsAre(RefusedRow{tokens[0], Refusal::kOldLease}))
       << "a lease of the undone history is not valid";
 }
 
@@ -125,7 +125,7 @@ TEST(StreamHistory, RefusesASnapshotThatContradictsItself) {
        }},
       {"row's cells", [](auto& s) { s.rows[0].cells.clear(); }},
       {"row's bytes", [](auto& s) { s.rows[0].bytes = ~std::uint64_t{0}; }},
-      {"row's deliveries", [](auto& s) { s.rows[0].cells[0].deliveries = 3; }},
+      {"row's failures", [](auto& s) { s.rows[0].cells[0].failures = 3; }},
       {"row's flag", [](auto& s) { s.rows[0].accepted = 2; }},
       {"row accepted", [](auto& s) { s.rows[1].accepted = 1; }},
       {"totals", [](auto& s) { s.totals.trained = 1; }},
@@ -198,7 +198,8 @@ public:
       for (const FinishedRow& row : rows) {
         tokens.push_back(row.lease);
       }
-      EXPECT_TRUE(stream_.nack(TaskId{task}, tokens, "released", at(seconds)).ok());
+      EXPECT_TRUE(
+          stream_.nack(TaskId{task}, tokens, Release::kFailed, "released", at(seconds)).ok());
     }
     held_.clear();
   }

@@ -101,7 +101,7 @@ TEST(StreamIndex, AnExpiredLeaseWritesNothing) {
   ASSERT_TRUE(index.put(0).ok());
   const auto tokens = index.lease(kRollout, 1, at(0));
   const Settlement late = index.complete(kRollout, tokens, at(10));
-  EXPECT_THAT(late.refused, ElementsAre(RefusedRow{{0}, Refusal::kNotLeased}));
+  EXPECT_THAT(late.refused, ElementsAre(RefusedRow{tokens[0], Refusal::kNotLeased}));
   EXPECT_EQ(index->num_ready(kReward), 0U);
   EXPECT_EQ(index->num_ready(kRollout), 1U);
   EXPECT_EQ(index->bytes_used(), 1U);
@@ -116,7 +116,7 @@ TEST(StreamIndex, AnOlderGenerationIsRefusedEvenFromTheSameConsumer) {
   ASSERT_EQ(ids_of(second), ids_of(first));
   EXPECT_GT(second[0].generation, first[0].generation);
   const Settlement old = index.complete(kRollout, first, at(11));
-  EXPECT_THAT(old.refused, ElementsAre(RefusedRow{{0}, Refusal::kOldLease}));
+  EXPECT_THAT(old.refused, ElementsAre(RefusedRow{first[0], Refusal::kOldLease}));
   EXPECT_EQ(index.complete(kRollout, second, at(11)).done.size(), 1U);
 }
 
@@ -166,23 +166,47 @@ TEST(StreamIndex, TheClockDoesNotGoBack) {
   EXPECT_EQ(index->refused(Refusal::kTimeRegress), 2U);
 }
 
-// -- too many deliveries --------------------------------------------------------
+// -- too many failures ----------------------------------------------------------
 
-TEST(StreamIndex, ARowDeliveredTooOftenFailsWithItsReason) {
+TEST(StreamIndex, ARowThatFailsTooOftenIsRetiredWithItsReason) {
   IndexUnderTest index(pipeline(0));
   ASSERT_TRUE(index.put(0).ok());
-  EXPECT_EQ(index.nack(kRollout, index.lease(kRollout, 1, at(0)), at(0)).done.size(), 1U);
-  index.lease(kRollout, 1, at(1), "slow");
-  ASSERT_TRUE(index->expire(at(11)).ok());
-  index.lease(kRollout, 1, at(12), "mortal");
-  index->drop_consumer("mortal");
+  for (int delivery = 0; delivery < 3; ++delivery) {
+    EXPECT_EQ(index.nack(kRollout, index.lease(kRollout, 1, at(0)), at(0)).done.size(), 1U);
+  }
   const StreamEffects effects = index->take_effects();
   ASSERT_EQ(effects.retired.size(), 1U);
   EXPECT_EQ(effects.retired[0].outcome, RowOutcome::kFailed);
-  EXPECT_EQ(effects.retired[0].reason,
-            "task rollout: delivered 3 times, last: consumer mortal is gone");
+  EXPECT_EQ(effects.retired[0].reason, "task rollout: failed 3 times, last: no luck");
   EXPECT_EQ(index->totals().failed, 1U);
   EXPECT_EQ(index->num_live(), 0U);
+  expect_sound(index);
+}
+
+TEST(StreamIndex, DeliveriesThatAreLostDoNotFailAHealthyRow) {
+  IndexUnderTest index(pipeline(0));
+  ASSERT_TRUE(index.put(0).ok());
+  for (int restart = 0; restart < 5; ++restart) {
+    const std::string consumer = "worker " + std::to_string(restart);
+    ASSERT_EQ(index.lease(kRollout, 1, at(20 * restart), consumer).size(), 1U);
+    if (restart % 2 == 0) {
+      index->drop_consumer(consumer);
+    } else {
+      ASSERT_TRUE(index->expire(at(20 * restart + 15)).ok());
+    }
+  }
+  const auto tokens = index.lease(kRollout, 1, at(100));
+  ASSERT_EQ(tokens.size(), 1U);
+  const std::vector<LeaseToken> lost(tokens.begin(), tokens.end());
+  ASSERT_TRUE(index->nack(kRollout, lost, Release::kLost, "no reply", at(100)).ok());
+  EXPECT_EQ(index->num_live(), 1U);
+  EXPECT_EQ(index->task_totals(kRollout).redelivered, 6U);
+  // Failures still count, and only they do.
+  index.nack(kRollout, index.lease(kRollout, 1, at(101)), at(101));
+  index.nack(kRollout, index.lease(kRollout, 1, at(101)), at(101));
+  EXPECT_EQ(index->num_live(), 1U);
+  index.nack(kRollout, index.lease(kRollout, 1, at(101)), at(101));
+  EXPECT_EQ(index->totals().failed, 1U);
   expect_sound(index);
 }
 
@@ -257,7 +281,7 @@ TEST(StreamIndex, AVerdictOnAGroupRemovesLeasedRowsToo) {
   EXPECT_EQ(index->totals().filtered, 2U);
   EXPECT_EQ(index->num_leased(), 0U);
   EXPECT_THAT(index.complete(kRollout, tokens, at(1)).refused,
-              ElementsAre(RefusedRow{{0}, Refusal::kUnknownRow}));
+              ElementsAre(RefusedRow{tokens[0], Refusal::kUnknownRow}));
   EXPECT_EQ(reason_of(index->apply_group_verdict({0}, {VerdictKind::kDrop, ""})), "unknown_row");
   expect_sound(index);
 }
@@ -488,9 +512,9 @@ TEST(StreamIndex, AGroupIsSettledAsAWhole) {
   EXPECT_EQ(reason_of(index->complete(kTrain, twice, at(0)).status()), "duplicate_row");
   std::vector<LeaseToken> mixed = tokens;
   ++mixed[1].generation;
-  EXPECT_THAT(
-      index.complete(kTrain, mixed, at(0)).refused,
-      ElementsAre(RefusedRow{{0}, Refusal::kGroupRefused}, RefusedRow{{1}, Refusal::kOldLease}));
+  EXPECT_THAT(index.complete(kTrain, mixed, at(0)).refused,
+              ElementsAre(RefusedRow{mixed[0], Refusal::kGroupRefused},
+                          RefusedRow{mixed[1], Refusal::kOldLease}));
   EXPECT_EQ(index.complete(kTrain, tokens, at(0)).done.size(), 2U);
 }
 

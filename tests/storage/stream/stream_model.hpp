@@ -22,6 +22,7 @@ public:
   struct ModelCell {
     CellState state = CellState::kPending;
     std::uint32_t deliveries = 0;
+    std::uint32_t failures = 0;
     std::string consumer;
     std::int64_t deadline = 0;
     std::uint64_t generation = 0;
@@ -204,7 +205,7 @@ public:
     return "";
   }
 
-  enum class Act { kComplete, kNack, kRenew };
+  enum class Act { kComplete, kNack, kRelease, kRenew };
 
   std::string settle(std::uint32_t task, Act act, const std::vector<FinishedRowInfo>& asked,
                      Settlement& settlement) {
@@ -240,7 +241,7 @@ public:
         reasons[i] = Refusal::kGroupRefused;
       }
       if (reasons[i]) {
-        settlement.refused.push_back({{id}, *reasons[i]});
+        settlement.refused.push_back({asked[i].lease, *reasons[i]});
       } else {
         settlement.done.push_back({id});
       }
@@ -566,8 +567,8 @@ private:
     if (act == Act::kRenew) {
       const Duration lease = options_.tasks[task].lease;
       cell.deadline = now + std::chrono::duration_cast<std::chrono::seconds>(lease).count();
-    } else if (act == Act::kNack) {
-      come_back(task, id);
+    } else if (act == Act::kNack || act == Act::kRelease) {
+      come_back(task, id, act == Act::kNack);
     } else {
       write(*row, asked.columns, asked.facts);
       cell.state = CellState::kAcked;
@@ -590,17 +591,18 @@ private:
     for (const auto& [task, id] : list) {
       if (rows.at(id).live) {
         returned.emplace_back(task, id);
-        come_back(task, id);
+        come_back(task, id, /*failed=*/false);
       }
     }
   }
 
-  void come_back(std::uint32_t task, std::uint64_t id) {
+  void come_back(std::uint32_t task, std::uint64_t id, bool failed) {
     ModelCell& cell = rows.at(id).cells[task];
     cell.state = CellState::kReady;
     ++cell.deliveries;
     ++totals[task].redelivered;
-    if (options_.max_deliveries > 0 && cell.deliveries >= options_.max_deliveries) {
+    cell.failures += failed ? 1 : 0;
+    if (options_.max_deliveries > 0 && cell.failures >= options_.max_deliveries) {
       fail(id);
     }
   }

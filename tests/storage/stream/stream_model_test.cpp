@@ -244,7 +244,8 @@ private:
     }
     const std::uint64_t kind = below(20);
     const auto act = kind < 17   ? StreamModel::Act::kComplete
-                     : kind < 19 ? StreamModel::Act::kNack
+                     : kind < 18 ? StreamModel::Act::kNack
+                     : kind < 19 ? StreamModel::Act::kRelease
                                  : StreamModel::Act::kRenew;
     const std::vector<LeaseToken> tokens = pick_tokens(task);
     std::vector<FinishedRow> finished;
@@ -266,7 +267,10 @@ private:
     const std::string reason = model_.settle(task, act, asked, expected);
     const Result<Settlement> settled = [&] {
       switch (act) {
-        case StreamModel::Act::kNack: return stream_->nack(TaskId{task}, tokens, "test", now());
+        case StreamModel::Act::kNack:
+          return stream_->nack(TaskId{task}, tokens, Release::kFailed, "test", now());
+        case StreamModel::Act::kRelease:
+          return stream_->nack(TaskId{task}, tokens, Release::kLost, "test", now());
         case StreamModel::Act::kRenew: return stream_->renew(TaskId{task}, tokens, now());
         case StreamModel::Act::kComplete: break;
       }
