@@ -127,7 +127,7 @@ void describe(Schema<OverlongOptions>& s) {
 
 void describe(Schema<AlgorithmOptions>& s) {
   s.presets("name", &AlgorithmOptions::name,
-            "The algorithm that the defaults of the other keys come from.");
+            "The algorithm. It sets the defaults of the other keys.");
   for (const engines::Algorithm& row : engines::algorithms()) {
     s.preset(row.name, row.summary, algorithm_keys(row));
   }
@@ -158,7 +158,7 @@ void describe(Schema<AlgorithmOptions>& s) {
   s.field("overlong", &AlgorithmOptions::overlong,
           "A penalty for responses near the length limit (DAPO).");
   s.field("mask_truncated", &AlgorithmOptions::mask_truncated,
-          "Trains on no token of a response that was cut off at the length limit.");
+          "Leaves responses that were cut off at the length limit out of the loss.");
 }
 
 }  // namespace tidemill::workflows

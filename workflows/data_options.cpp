@@ -25,17 +25,17 @@ void describe(EnumSchema<ModelInit>& e) {
 
 void describe(EnumSchema<OnBadRow>& e) {
   e.name("error", OnBadRow::kError, "The run is refused with an error that names file and line.")
-      .name("skip", OnBadRow::kSkip, "The row is left out; the log tells how many were.");
+      .name("skip", OnBadRow::kSkip, "The row is left out; the log gives the number of such rows.");
 }
 
 void describe(EnumSchema<OnLongPrompt>& e) {
   e.name("error", OnLongPrompt::kError,
          "The run is refused with an error that names file and line.")
       .name("skip", OnLongPrompt::kSkip,
-            "It is left out (sft: it counts in its batch, but has no targets); the log tells how "
-            "many were.")
+            "It is left out (sft: it counts in its batch, but has no targets); the log gives the "
+            "number.")
       .name("truncate_left", OnLongPrompt::kTruncateLeft,
-            "Only its last tokens are kept; the log tells how many were cut.");
+            "Only its last tokens are kept; the log gives the number of prompts or sequences cut.");
 }
 
 void describe(Schema<DataSource>& s) {
@@ -53,7 +53,8 @@ void describe(Schema<ModelOptions>& s) {
       .required();
   s.field("init", &ModelOptions::init, "Where the initial weights come from.");
   s.field("dtype", &ModelOptions::dtype,
-          "Type that weights are computed in; without it bf16 if the files hold bf16, else f32.");
+          "Data type of the weights during computation. Without it, bf16 if the files hold bf16, "
+          "else f32.");
   s.check("path", [](const ModelOptions& o) { return o.path.empty() ? "is empty" : ""; });
 }
 

@@ -62,16 +62,27 @@ std::int64_t group_memory() {
   }
 }
 
+// "recompute cheap, windows of 2048 tokens".
+std::string policy_text(const MemoryBudgets& budgets) {
+  std::string text = std::string("recompute ") + engines::recompute_name(budgets.recompute);
+  if (budgets.window_tokens > 0) {
+    text += ", windows of " + std::to_string(budgets.window_tokens) + " tokens";
+  }
+  return text;
+}
+
+// "40.0 MiB are allowed, and the run may need 52.5 MiB, 12.5 more: program 20.0, ...".
+std::string shortage_text(const MemoryPlan& plan, std::int64_t allowed);
+
 // Returns "program 10.0, weights 12.1, ...".
 std::string parts_of(const MemoryPlan& plan) {
   const engines::MemoryEstimate& engine = plan.engine;
   std::string text =
       "program " + mebibytes(plan.program_bytes) + ", weights " + mebibytes(engine.weights_bytes) +
       ", cached keys and values " + mebibytes(engine.kv_bytes) + ", activations " +
-      mebibytes(engine.activation_bytes) + " (recompute " +
-      engines::recompute_name(plan.recompute) + "), gradients " + mebibytes(engine.gradient_bytes) +
-      ", optimizer " + mebibytes(engine.optimizer_bytes) + ", commits " +
-      mebibytes(engine.capture_bytes);
+      mebibytes(engine.activation_bytes) + " (" + policy_text(plan.budgets) + "), gradients " +
+      mebibytes(engine.gradient_bytes) + ", optimizer " + mebibytes(engine.optimizer_bytes) +
+      ", commits " + mebibytes(engine.capture_bytes);
   if (engine.generated_bytes > 0) {
     text += ", rows generated for training " + mebibytes(engine.generated_bytes);
   }
@@ -84,12 +95,28 @@ std::string parts_of(const MemoryPlan& plan) {
   return text;
 }
 
+std::string shortage_text(const MemoryPlan& plan, std::int64_t allowed) {
+  return mebibytes(allowed) + " MiB are allowed, and the run may need " + mebibytes(plan.total()) +
+         " MiB, " + mebibytes(plan.total() - allowed) + " more: " + parts_of(plan);
+}
+
 }  // namespace
+
+MemoryBudgets budgets_of(const engines::RuntimeOptions& runtime) noexcept {
+  return {runtime.recompute, runtime.window_tokens, runtime.kv_bytes, runtime.activation_bytes};
+}
+
+void apply(const MemoryBudgets& budgets, engines::RuntimeOptions& runtime) noexcept {
+  runtime.recompute = budgets.recompute;
+  runtime.window_tokens = budgets.window_tokens;
+  runtime.kv_bytes = budgets.kv_bytes;
+  runtime.activation_bytes = budgets.activation_bytes;
+}
 
 MemoryPlan make_memory_plan(const engines::ModelFiles& model,
                             const engines::RuntimeOptions& runtime, const RunLoad& load) {
   MemoryPlan plan;
-  plan.recompute = runtime.recompute;
+  plan.budgets = budgets_of(runtime);
   plan.engine = engines::estimate_memory(model, runtime, load.engine);
   plan.stream_bytes = load.stream_bytes;
   plan.best_bytes = load.keeps_best ? plan.engine.published_bytes : 0;
@@ -141,10 +168,45 @@ Status check_memory(const MemoryPlan& plan, const DeviceOptions& device) {
   if (plan.total() <= allowed) {
     return {};
   }
-  return invalid_argument("device.memory_bytes: " + mebibytes(allowed) +
-                          " MiB are allowed, and the run may need " + mebibytes(plan.total()) +
-                          " MiB, " + mebibytes(plan.total() - allowed) +
-                          " more: " + parts_of(plan));
+  return invalid_argument("device.memory_bytes: " + shortage_text(plan, allowed));
+}
+
+MemoryPlan choose_micro_batch(
+    RecomputeChoice choice, const DeviceOptions& device, std::int64_t wanted, std::int64_t least,
+    const std::function<MemoryPlan(engines::Recompute, std::int64_t train_tokens)>& plan_for) {
+  const auto choose = [&](std::int64_t train_tokens) {
+    return choose_plan(choice, device, [&](engines::Recompute recompute) {
+      return plan_for(recompute, train_tokens);
+    });
+  };
+  MemoryPlan plan = choose(std::max(wanted, least));
+  if (wanted > least && plan.total() > allowed_memory(device)) {
+    plan = choose(least);
+  }
+  return plan;
+}
+
+Status check_longest_row(const LongestRow& row, const DeviceOptions& device,
+                         const std::function<MemoryPlan(std::int64_t)>& plan_for) {
+  const std::int64_t allowed = allowed_memory(device);
+  const MemoryPlan plan = plan_for(row.tokens);
+  if (plan.total() <= allowed) {
+    return {};
+  }
+  if (row.location.empty() || plan_for(1).total() > allowed) {
+    return check_memory(plan, device);
+  }
+  std::int64_t fits = 1;
+  std::int64_t exceeds = row.tokens;
+  while (exceeds - fits > 1) {
+    const std::int64_t middle = fits + (exceeds - fits) / 2;
+    (plan_for(middle).total() <= allowed ? fits : exceeds) = middle;
+  }
+  return invalid_argument(row.location + ": " + row.what + " has " + std::to_string(row.tokens) +
+                          " tokens, and memory is enough for " + std::to_string(fits) +
+                          " (data.max_prompt_tokens and data.on_long_prompt leave longer ones "
+                          "out); device.memory_bytes: " +
+                          shortage_text(plan, allowed));
 }
 
 }  // namespace tidemill::workflows

@@ -14,10 +14,33 @@
 
 namespace tidemill::workflows {
 
+/// Longer sequences run the backward pass window by window. A constant, so that bits never depend
+/// on how much memory a machine has.
+inline constexpr std::int64_t kWindowTokens = 2048;
+
+/// Returns the `RuntimeOptions::window_tokens` for data whose longest sequence has `longest`
+/// tokens.
+[[nodiscard]] constexpr std::int64_t window_for(std::int64_t longest) noexcept {
+  return longest > kWindowTokens ? kWindowTokens : 0;
+}
+
+/// The sizes and policies of a runtime that a memory plan chooses.
+struct MemoryBudgets {
+  engines::Recompute recompute = engines::Recompute::kNone;
+  std::int64_t window_tokens = 0;
+  std::int64_t kv_bytes = 0;
+  std::int64_t activation_bytes = 0;
+};
+
+/// Returns the budgets in `runtime`.
+[[nodiscard]] MemoryBudgets budgets_of(const engines::RuntimeOptions& runtime) noexcept;
+/// Writes `budgets` to `runtime`.
+void apply(const MemoryBudgets& budgets, engines::RuntimeOptions& runtime) noexcept;
+
 /// The memory of a run, by part: an upper bound or the expected peak. Units: bytes.
 struct MemoryPlan {
   engines::MemoryEstimate engine;
-  engines::Recompute recompute = engines::Recompute::kNone;  // the policy that `engine` assumes
+  MemoryBudgets budgets;  // those that `engine` assumes
   /// Memory of the process before the run, without the part that `engine` counts. 0 if the system
   /// does not report it.
   std::int64_t program_bytes = 0;
@@ -28,6 +51,12 @@ struct MemoryPlan {
   }
 };
 
+/// The two plans of a run.
+struct RunPlans {
+  MemoryPlan expected;
+  MemoryPlan maximum;  // an upper bound; the runtime is opened with its budgets
+};
+
 /// What a run has to fit into memory: an upper bound or the expected load.
 struct RunLoad {
   engines::MemoryLoad engine;
@@ -35,8 +64,8 @@ struct RunLoad {
   bool keeps_best = false;  // `eval.keep_best`
 };
 
-/// Returns the memory plan of a run that has not started yet. The memory that the process uses at
-/// the time of the call counts as its program.
+/// Returns the memory plan of a run that has not started yet. Counts the memory that the
+/// process uses at the time of the call as `program_bytes`.
 [[nodiscard]] MemoryPlan make_memory_plan(const engines::ModelFiles& model,
                                           const engines::RuntimeOptions& runtime,
                                           const RunLoad& load);
@@ -47,8 +76,8 @@ struct RunLoad {
 /// Returns the plan in one line: "26.4 MiB: program 10.0, weights 12.1, ...".
 [[nodiscard]] std::string to_text(const MemoryPlan& plan);
 
-/// Returns how much memory a run may use: `memory_bytes` if it is set, else the smaller of the
-/// machine's memory and the limit of its control groups (version 2). Units: bytes.
+/// Returns how much memory a run may use: `memory_bytes` if it is set, else the smallest of the
+/// machine's memory and the limits of the process's control groups (version 2). Units: bytes.
 [[nodiscard]] std::int64_t allowed_memory(const DeviceOptions& device);
 
 /// Returns the first of `plans` that fits into the allowed memory, or the last one if none does.
@@ -60,6 +89,26 @@ struct RunLoad {
 /// kLayer in this order and returns the first plan that fits, or the last one if none does.
 [[nodiscard]] MemoryPlan choose_plan(RecomputeChoice choice, const DeviceOptions& device,
                                      const std::function<MemoryPlan(engines::Recompute)>& plan_of);
+
+/// Returns the plan for micro-batches of `wanted` tokens, or of `least` if that is more. If it does
+/// not fit, returns the plan for `least`. Either plan is the one that `choose_plan` returns.
+[[nodiscard]] MemoryPlan choose_micro_batch(
+    RecomputeChoice choice, const DeviceOptions& device, std::int64_t wanted, std::int64_t least,
+    const std::function<MemoryPlan(engines::Recompute, std::int64_t train_tokens)>& plan_for);
+
+/// The longest row of a run's data.
+struct LongestRow {
+  std::int64_t tokens = 0;
+  std::string location;  // "FILE:LINE"; empty: unknown
+  std::string what;      // what has so many tokens, such as "the sequence"
+};
+
+/// Refuses a run whose longest row does not fit, before it starts. `plan_for` returns the plan of
+/// the same run if its longest row had the given number of tokens.
+/// Errors: those of `check_memory` if no row would fit or the row's location is unknown; else
+/// `kInvalidArgument` naming the row's location, and how many tokens fit.
+[[nodiscard]] Status check_longest_row(const LongestRow& row, const DeviceOptions& device,
+                                       const std::function<MemoryPlan(std::int64_t)>& plan_for);
 
 /// Checks, before a run starts, that it fits into the allowed memory.
 /// Errors: `kInvalidArgument` naming `device.memory_bytes`, the allowed and the needed memory, the

@@ -228,13 +228,9 @@ void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run)
   run.inform("device: " + std::string(runtime.description()));
 }
 
-void log_memory_plans(const MemoryPlan& expected, const MemoryPlan& maximum,
-                      const RunEnvironment& run) {
-  run.inform("memory: expected peak " + to_text(expected));
-  // The data, which has been read since `maximum` was made, counts as program.
-  MemoryPlan with_data = maximum;
-  with_data.program_bytes = expected.program_bytes;
-  run.inform("memory: at most " + to_text(with_data));
+void log_memory_plans(const RunPlans& plans, const RunEnvironment& run) {
+  run.inform("memory: expected peak " + to_text(plans.expected));
+  run.inform("memory: at most " + to_text(plans.maximum));
 }
 
 Status export_weights(const TrainedModel& model, const ModelOptions& options,

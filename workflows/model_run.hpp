@@ -140,8 +140,7 @@ void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run);
 void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run);
 
 /// Logs the expected and the maximum memory of the run, one line each.
-void log_memory_plans(const MemoryPlan& expected, const MemoryPlan& maximum,
-                      const RunEnvironment& run);
+void log_memory_plans(const RunPlans& plans, const RunEnvironment& run);
 
 /// Exports `weights`: a model to `run.directory`/export, in the dtypes of the model's files, or an
 /// adapter to `run.directory`/export/adapter, in the PEFT layout.

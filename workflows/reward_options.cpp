@@ -26,8 +26,8 @@ void describe(Schema<NumberReward>& s) {
 void describe(Schema<RegexReward>& s) {
   s.field(
        "pattern", &RegexReward::pattern,
-       "A PCRE2 pattern that is searched for in the response. If it has a group named answer, that "
-       "group must capture the reference answer.")
+       "A PCRE2 pattern that must match somewhere in the response. If it has a group named answer, "
+       "that group must capture the reference answer.")
       .required();
   s.check("pattern", [](const RegexReward& o) { return o.pattern.empty() ? "is empty" : ""; });
 }
@@ -50,16 +50,17 @@ void describe(Schema<CommandReward>& s) {
 void describe(Schema<RewardOptions>& s) {
   s.one_of("kind", &RewardOptions::scoring, "How a response is scored.")
       .kind<ExactMatchReward>("exact_match",
-                              "1 if the response is the reference answer, both trimmed; else 0.")
+                              "1 if the response equals the reference answer, both trimmed; else "
+                              "0.")
       .kind<NumberReward>(
           "number",
           "1 if the last number of the response equals that of the reference answer; "
           "else 0.")
       .kind<RegexReward>("regex", "1 if the response matches a pattern; else 0.")
-      .kind<CommandReward>("command", "The value that a program of your own returns.");
+      .kind<CommandReward>("command", "The value that your own program returns.");
   s.field("name", &RewardOptions::name,
           "Name of the reward in the records, by default its kind. Names must differ.");
-  s.field("weight", &RewardOptions::weight, "Factor of this reward in the sum.").range(-1e9, 1e9);
+  s.field("weight", &RewardOptions::weight, "Weight of this reward in the sum.").range(-1e9, 1e9);
   s.check("name", [](const RewardOptions& o) {
     return o.name && !is_reward_name(*o.name) ? "must be 1 to 64 characters of a-z, 0-9 and _" : "";
   });

@@ -161,7 +161,9 @@ void describe(Schema<RolloutOptions>& s) {
           "Number of rollout actors; all of them share one model.")
       .range(1, 256);
   s.field("kv_bytes", &RolloutOptions::kv_bytes,
-          "Memory for cached keys and values, of rollout and training together.")
+          "Memory for cached keys and values, of rollout and training together. Without it, the "
+          "memory plan reserves enough for all that runs at a time, as far as device.memory_bytes "
+          "allows.")
       .at_least(1)
       .unit("bytes");
   s.check("temperature",
@@ -225,11 +227,14 @@ void describe(Schema<StreamLimits>& s) {
       .at_least(1)
       .unit("bytes");
   s.field("lease_ms", &StreamLimits::lease_ms,
-          "Time after which a row that a worker has not finished is given to another worker.")
+          "Time after which a row is delivered again if its worker has neither finished it nor "
+          "renewed its lease.")
       .range(1, 86'400'000)
       .unit("ms");
-  s.field("max_deliveries", &StreamLimits::max_deliveries,
-          "How often a row is given to workers before it counts as failed.")
+  s.field(
+       "max_deliveries", &StreamLimits::max_deliveries,
+       "How often processing a row may fail before the row counts as failed. Deliveries that are "
+       "lost with a worker or a message do not count.")
       .range(1, 1000);
   s.field("on_failed", &StreamLimits::on_failed,
           "What happens to a group if one of its samples fails.");
@@ -245,7 +250,7 @@ void describe(EnumSchema<SharingPriority>& e) {
 
 void describe(Schema<ExecutorShareOptions>& s) {
   s.field("priority", &ExecutorShareOptions::priority,
-          "Whether rollout or training computes when both have work.");
+          "Whether rollout or training computes next if both have work.");
   s.field("train_weight", &ExecutorShareOptions::train_weight,
           "Tokens that training processes for each token that rollout processes, with priority: "
           "shares.")
@@ -259,16 +264,15 @@ void describe(Schema<RlOptions>& s) {
           R"(Rows: {"prompt": ..., "answer": ...} or {"messages": [...], "answer": ...}.)");
   s.field("rollout", &RlOptions::rollout, "How responses are generated.");
   s.field("reward", &RlOptions::reward,
-          "How responses are scored; of a list, the weighted sum counts.")
+          "How responses are scored. The reward of a list is the weighted sum of its entries.")
       .one_or_many();
   s.field("algorithm", &RlOptions::algorithm, "How rewards become a loss.");
   s.field("staleness", &RlOptions::staleness, "How far rollout may run ahead of training.");
   s.field("train", &RlOptions::train, "How the weights are trained.");
   s.field("eval", &RlOptions::eval, "Evaluation on data.eval: mean@k and pass@k.");
   s.field("stream", &RlOptions::stream, "Limits of the stream between rollout and training.");
-  s.field(
-      "executor", &RlOptions::executor,
-      "How rollout and training share the compute threads, which work for one of them at a time.");
+  s.field("executor", &RlOptions::executor,
+          "How rollout and training take turns on the compute threads.");
   s.include(&RlOptions::run);
   add_rules(s);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ struct RolloutOptions {
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_ids;  // in addition to the model's end tokens
   std::int32_t workers = 2;
-  std::int64_t kv_bytes = 256LL << 20U;
+  std::optional<std::int64_t> kv_bytes;  // none: the memory plan chooses
 };
 
 /// Which groups the trainer takes next.
@@ -67,7 +68,7 @@ struct StreamLimits {
   OnFailedSample on_failed = OnFailedSample::kDropGroup;
 };
 
-/// Whether rollout or training computes when both have work.
+/// Whether rollout or training computes next if both have work.
 enum class SharingPriority : std::uint8_t { kShares, kRollout, kTrain };
 
 /// How rollout and training share the threads of a device.

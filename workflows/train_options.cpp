@@ -99,7 +99,7 @@ void describe(Schema<TrainOptions>& s) {
           "Without it, data.epochs decides.")
       .range(1, 1e9);
   s.field("micro_batch_tokens", &TrainOptions::micro_batch_tokens,
-          "Tokens of a micro-batch, which goes forward and backward at once. Bounds memory; "
+          "Tokens that go through the forward and backward pass together. Bounds memory; "
           "changes no bit of the result.")
       .range(1, 1e9)
       .unit("tokens");

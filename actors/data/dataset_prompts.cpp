@@ -162,7 +162,7 @@ Result<PromptFacts> check_prompts(storage::PromptDataset& data, const TextCodec&
         !answer.ok()) {
       return answer.with_context(row.location.to_string());
     }
-    facts.lengths.add(std::ssize(prompt->ids));
+    facts.lengths.add(std::ssize(prompt->ids), row.location);
     if (const std::uint64_t bytes = bytes_in_row(*prompt); bytes > facts.max_bytes) {
       facts.max_bytes = bytes;
       facts.largest = row.location.to_string();
@@ -182,6 +182,7 @@ Result<AllPrompts> read_all_prompts(storage::PromptDataset& data, const TextCode
     TIDEMILL_ASSIGN_OR_RETURN(std::optional<Prompt> prompt,
                               encode_and_count(row, codec, options, all.too_long));
     if (prompt.has_value()) {
+      all.lengths.add(std::ssize(prompt->ids), row.location);
       all.prompts.push_back(std::move(*prompt));
       all.prompts.back().draw = i;
     }

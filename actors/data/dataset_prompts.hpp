@@ -47,6 +47,7 @@ struct PromptFacts {
 struct AllPrompts {
   std::vector<Prompt> prompts;  // at least one
   LongPrompts too_long;
+  Lengths lengths;  // of `prompts`
 };
 
 /// Creates a reader of `data`, whose positions are the draws.

@@ -56,8 +56,8 @@ public:
       TIDEMILL_ASSIGN_OR_RETURN(const SupervisedRow row, data_->row_in_file_order(number));
       TIDEMILL_ASSIGN_OR_RETURN(const TrainSequence sequence, read_row(row));
       has_any_target = has_any_target || has_target(sequence);
-      if (options_.on_rows) {
-        options_.on_rows(rows_of(sequence));
+      if (options_.on_row) {
+        options_.on_row(rows_of(sequence), row.location);
       }
     }
     if (num_long_ > 0 && options_.log) {

@@ -31,7 +31,7 @@ struct DatasetSequenceOptions {
   std::function<void(const std::string&)> log;
   /// Called once for every row of data with the number of model rows that it takes in training. May
   /// be empty.
-  std::function<void(std::int64_t)> on_rows;
+  std::function<void(std::int64_t, const storage::RowLocation&)> on_row;
 };
 
 /// Creates a reader of `data`, whose positions are the draws. Reads every row once, so that bad

@@ -14,6 +14,13 @@ void Lengths::add(std::int64_t tokens) noexcept {
   squares_ += length * length;
 }
 
+void Lengths::add(std::int64_t tokens, const storage::RowLocation& location) {
+  if (count_ == 0 || tokens > longest_) {
+    location_ = location.to_string();
+  }
+  add(tokens);
+}
+
 double Lengths::mean() const noexcept {
   return count_ > 0 ? sum_ / static_cast<double>(count_) : 0.0;
 }

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+
+#include "storage/dataset/rows.hpp"
 
 namespace tidemill::actors {
 
@@ -10,9 +13,13 @@ namespace tidemill::actors {
 class Lengths {
 public:
   void add(std::int64_t tokens) noexcept;
+  /// Adds the length of the row at `location`.
+  void add(std::int64_t tokens, const storage::RowLocation& location);
 
   [[nodiscard]] std::int64_t count() const noexcept { return count_; }
   [[nodiscard]] std::int64_t longest() const noexcept { return longest_; }
+  /// Returns where the first of the longest rows is, "FILE:LINE"; empty if no row has a location.
+  [[nodiscard]] const std::string& longest_location() const noexcept { return location_; }
   [[nodiscard]] double mean() const noexcept;
   /// Returns an estimate of the largest total length among `draws` random selections of `rows`
   /// rows. It is the mean total plus sqrt(2 ln draws) standard deviations, by which the largest of
@@ -22,6 +29,7 @@ public:
 private:
   std::int64_t count_ = 0;
   std::int64_t longest_ = 0;
+  std::string location_;
   double sum_ = 0.0;
   double squares_ = 0.0;
 };

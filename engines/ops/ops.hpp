@@ -14,8 +14,8 @@
 //      neither on how its sequence is cut into segments nor on which pages hold its keys and
 //      values.
 //  R2. Ordered accumulation. `linear_backward_weight`, `bias_backward`, `scale_columns_backward`,
-//      the gain gradient of `rms_norm_backward` and `embed_backward` add to their destination one
-//      row after the other. One call with rows [0, n) gives the same bits as a call with [0, k)
+//      the gain gradient of `rms_norm_backward` and `embed_backward` add to their destination in
+//      row order. One call with rows [0, n) gives the same bits as a call with [0, k)
 //      followed by a call with [k, n).
 //  R3. Thread independence. The number of worker threads never changes a bit.
 //
@@ -58,7 +58,7 @@ enum class Store : std::uint8_t { kOverwrite, kAdd };
 /// Says what a prepared weight will be used for. A backend may use one layout for both.
 enum class WeightUse : std::uint8_t { kForward, kForwardAndBackward };
 
-/// Describes the weight of a linear layer as a file stores it: O x I, row-major, contiguous.
+/// Describes the weight of a linear layer as stored in a file: O x I, row-major, contiguous.
 struct WeightView {
   const void* data = nullptr;
   /// kF32, kF16 or kBF16; kBlockI8 if I is a multiple of 32; kNf4 if I is a multiple of 64.
@@ -86,11 +86,10 @@ public:
   virtual ~PreparedWeight() = default;
   [[nodiscard]] virtual std::int64_t out_features() const noexcept = 0;
   [[nodiscard]] virtual std::int64_t in_features() const noexcept = 0;
-  /// Returns the memory that it owns. Units: bytes.
+  /// Returns how much memory it owns. Units: bytes.
   [[nodiscard]] virtual std::int64_t size_bytes() const noexcept = 0;
-  /// Returns true if preparing the weight showed that all elements are finite. False proves
-  /// nothing: the backend may not have checked, or an element may have overflowed when it was
-  /// rounded to a narrower type.
+  /// Returns true if all elements were found to be finite during preparation. False proves nothing:
+  /// the backend may not have checked, or rounding to a narrower type may have overflowed.
   [[nodiscard]] virtual bool seen_finite() const noexcept { return false; }
 };
 
@@ -148,7 +147,7 @@ struct RopeTables {
 
 enum class RopeDirection : std::uint8_t { kForward, kBackward };
 
-/// Implements the operations on one device.
+/// Runs the operations on one device.
 ///
 /// `TIDEMILL_CHECK` checks all shapes: model code is the only caller, so a mismatch is a programmer
 /// error. Outputs must not alias inputs unless an operation says so.
@@ -172,13 +171,13 @@ public:
   ///    blocks of 32. Gradients are not rounded.
   ///  - kNf4: the weight is quantized unless it is in NF4 already, and multiplied as the bfloat16
   ///    weight that it represents.
-  /// Errors: `kUnimplemented` for types or uses that this backend lacks, and for weights that
-  /// cannot be cut into blocks.
+  /// Errors: `kUnimplemented` for types or uses that this backend lacks, and for weights whose
+  /// rows cannot be split into blocks.
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> prepare_weight(
       const WeightView& weight, DType compute, WeightUse use) = 0;
 
-  /// Does what `prepare_weight` does, and reuses the memory of `old` if the backend can. `old` may
-  /// be null or a weight of any shape and type, and is consumed. Nothing else may read it anymore.
+  /// Does the same as `prepare_weight`, but reuses the memory of `old` if the backend can. `old` is
+  /// consumed. It may be null or a weight of any shape and type, and must not be in use elsewhere.
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> replace_weight(
       std::unique_ptr<PreparedWeight> old, const WeightView& weight, DType compute, WeightUse use) {
     old.reset();  // freed first: holding both would double peak memory
@@ -193,13 +192,13 @@ public:
   virtual void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
                                      Matrix dx) = 0;
 
-  /// Computes dw (O, I) += dy^T (O, T) x (T, I), row after row (R2).
+  /// Computes dw (O, I) += dy^T (O, T) x (T, I), row by row (R2).
   virtual void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) = 0;
 
-  /// Adds the rows of dy (T, O) to dbias (O), row after row (R2).
+  /// Adds the rows of dy (T, O) to dbias (O), row by row (R2).
   virtual void bias_backward(ConstMatrix dy, std::span<float> dbias) = 0;
 
-  /// Adds to y (T, O) the product of each term with its rows of x (T, I). Each row gets the bits of
+  /// Adds to y (T, O) the product of each term with its rows of x (T, I), with the same bits as
   /// three calls: u = `linear` of x with A, `scale` of u, and y += `linear` of u with B and
   /// scaled_c. Requires that every term has at least one row, and that the terms are in row order
   /// and do not overlap.
@@ -211,7 +210,7 @@ public:
   /// Requires 0 <= ids[t] < V.
   virtual void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) = 0;
 
-  /// Adds dout[t] to row ids[t] of dtable (V, D), row after row (R2).
+  /// Adds dout[t] to row ids[t] of dtable (V, D), row by row (R2).
   virtual void embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout,
                               Matrix dtable) = 0;
 
@@ -222,13 +221,13 @@ public:
                         std::span<float> rstd) = 0;
 
   /// Computes dx (T, D) = or += the gradient of the input, and adds the gradient of the gain to
-  /// dgain (D), row after row (R2). An empty `dgain` is skipped.
+  /// dgain (D), row by row (R2). An empty `dgain` is skipped.
   virtual void rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> gain,
                                  std::span<const float> rstd, Store store, Matrix dx,
                                  std::span<float> dgain) = 0;
 
-  /// Rotates x (T, n*C) in place: row t by the angles of positions[t], and in each head the pairs
-  /// of columns (i, i + C/2). `kBackward` rotates in the opposite direction.
+  /// Rotates x (T, n*C) in place. In row t, rotates the column pair (i, i + C/2) of each head by
+  /// angle i of positions[t]. `kBackward` rotates in the opposite direction.
   virtual void rope(Matrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
                     const RopeTables& tables, RopeDirection direction) = 0;
 
@@ -250,11 +249,11 @@ public:
   virtual void scale_columns(ConstMatrix x, std::span<const float> factors,
                              std::span<const float> bias, Store store, Matrix out) = 0;
 
-  /// Adds the rows of dout * x, both (T, D), to dfactors (D), row after row (R2).
+  /// Adds the rows of dout * x, both (T, D), to dfactors (D), row by row (R2).
   virtual void scale_columns_backward(ConstMatrix dout, ConstMatrix x,
                                       std::span<float> dfactors) = 0;
 
-  /// Rounds x (T, D) to bfloat16, ties to even, and stores it in out (T * D) row after row.
+  /// Rounds x (T, D) to bfloat16, ties to even, and stores it row by row in out (T * D).
   virtual void narrow(ConstMatrix x, std::span<std::uint16_t> out) = 0;
 
   /// Widens the bfloat16 numbers x (T * D) to out (T, D), which is exact.
@@ -262,7 +261,7 @@ public:
 
   // -- optimizer -------------------------------------------------------------------------------
 
-  /// Performs one step of `adamw_update`, with the same bits.
+  /// Performs one step of `adamw_update`, bit for bit.
   virtual void adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) = 0;
 
   // -- attention -------------------------------------------------------------------------------
@@ -284,9 +283,9 @@ public:
                          ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) = 0;
 
   /// Computes the gradients of `attention` for segments that are windows of sequences, at most one
-  /// window per sequence. Overwrites dq (T, H*C). Adds the contributions of the window's queries to
-  /// the gradients of all keys and values that they see, in `gradients[i]` for segment i, which
-  /// must cover at least positions [0, first_position + num_tokens).
+  /// window per sequence. Overwrites dq (T, H*C). For segment i, adds to `gradients[i]` what the
+  /// window's queries contribute to the gradients of the keys and values that they see.
+  /// `gradients[i]` must cover at least positions [0, first_position + num_tokens).
   ///
   /// The caller processes the windows of a sequence from the last to the first. After each window,
   /// the gradients of the window's own positions are complete. The gradient treats the rounding of

@@ -180,6 +180,16 @@ struct MemoryLoad {
 [[nodiscard]] MemoryEstimate estimate_memory(const ModelFiles& model, const RuntimeOptions& options,
                                              const MemoryLoad& load);
 
+/// Sets `activation_bytes` and `kv_bytes` of `options` to what `load` needs on `model`, so that no
+/// micro-batch and no sequence of the load is refused. `kv_bytes` stays as it is if the load does
+/// not bound `kv_tokens`.
+void set_budgets(const ModelConfig& model, const MemoryLoad& load, RuntimeOptions& options);
+
+/// Returns the bytes of cached keys and values that `tokens` positions of one sequence take, in
+/// whole pages.
+[[nodiscard]] std::int64_t kv_bytes_for(const ModelConfig& model, const RuntimeOptions& options,
+                                        std::int64_t tokens);
+
 /// Returns the value of `RuntimeOptions::generated_bytes` that suffices to keep `tokens` tokens.
 [[nodiscard]] std::int64_t generated_bytes(const ModelConfig& model, const RuntimeOptions& options,
                                            std::int64_t tokens);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Estimates how much memory a runtime will take.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -180,15 +181,26 @@ std::int64_t rounded_row_bytes(const ModelConfig& config, DType compute) {
                                                   config.num_heads * config.head_dim}));
 }
 
+// Size of one page of keys and values in all layers.
+std::int64_t kv_page_bytes(const ModelConfig& config, const RuntimeOptions& options) {
+  KvCacheOptions cache;
+  cache.dtype = options.kv_dtype;
+  return config.num_layers * cpu_kv_page_bytes(attention_shape(config, 0, cache));
+}
+
 // Returns the memory of the pages in use. Reserved pages that are never used take no memory.
 std::int64_t kv_bytes(const ModelConfig& config, const RuntimeOptions& options,
                       const MemoryLoad& load) {
-  const std::int64_t position = 2 * config.num_layers * config.num_kv_heads * config.head_dim *
-                                static_cast<std::int64_t>(dtype_bytes(options.kv_dtype));
-  const std::int64_t tokens =
-      (std::min(load.kv_tokens, options.kv_bytes / position) + kPageTokens - 1) / kPageTokens *
-      kPageTokens;
-  return std::min(options.kv_bytes, tokens * position);
+  return load.kv_tokens < std::numeric_limits<std::int64_t>::max()
+             ? std::min(options.kv_bytes, kv_bytes_for(config, options, load.kv_tokens))
+             : options.kv_bytes;
+}
+
+// The rows whose activations one pass keeps, at most.
+std::int64_t kept_rows(const RuntimeOptions& options, const MemoryLoad& load) {
+  // Generation keeps its rows in the same buffers before they are copied from there.
+  const std::int64_t generated = keeps_generated_rows(options) ? load.rollout_tokens : 0;
+  return std::max({load.train_tokens, std::min(load.score_tokens, StepBudget{}.tokens), generated});
 }
 
 // Adds the weights, gradients and optimizer state of a model whose parameters are all trained.
@@ -280,10 +292,7 @@ std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& opt
   const std::int64_t per_row = kept_row_bytes(config, options);
   const std::int64_t max_rows = options.activation_bytes / per_row;
   const std::int64_t trained = std::min(load.train_tokens, max_rows);
-  // Generation also leaves the rows that it keeps in these activations, until they are copied out.
-  const std::int64_t generated = keeps_generated_rows(options) ? load.rollout_tokens : 0;
-  rows = std::max({trained, std::min({load.score_tokens, StepBudget{}.tokens, max_rows}),
-                   std::min(generated, max_rows)});
+  rows = std::min(kept_rows(options, load), max_rows);
   // One sequence may fill the micro-batch.
   const std::int64_t longest =
       load.sequence_tokens > 0 ? std::min(trained, load.sequence_tokens) : trained;
@@ -295,6 +304,19 @@ std::int64_t training_bytes(const ModelConfig& config, const RuntimeOptions& opt
 }
 
 }  // namespace
+
+void set_budgets(const ModelConfig& model, const MemoryLoad& load, RuntimeOptions& options) {
+  if (load.kv_tokens < std::numeric_limits<std::int64_t>::max()) {
+    options.kv_bytes = kv_bytes_for(model, options, load.kv_tokens);
+  }
+  options.activation_bytes =
+      std::max<std::int64_t>(kept_rows(options, load), 1) * kept_row_bytes(model, options);
+}
+
+std::int64_t kv_bytes_for(const ModelConfig& model, const RuntimeOptions& options,
+                          std::int64_t tokens) {
+  return (tokens + kPageTokens - 1) / kPageTokens * kv_page_bytes(model, options);
+}
 
 std::int64_t generated_bytes(const ModelConfig& model, const RuntimeOptions& options,
                              std::int64_t tokens) {

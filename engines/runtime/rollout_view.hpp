@@ -22,8 +22,8 @@ namespace tidemill::engines {
 /// Generates with weights that are loaded as snapshots, and with named adapters over their base.
 ///
 /// One call of `step` computes one flat batch: one token of each decoding sequence, and prefill
-/// chunks. No bit of a result depends on other requests, budgets, the size of the cache, preemption
-/// or what was cached before.
+/// chunks. Other requests, budgets, the size of the cache, preemption and earlier contents of the
+/// cache change no bit of a result.
 class RolloutView final : public RolloutEngine {
 public:
   /// `context` and `weight_cache` must outlive the view.
@@ -40,7 +40,8 @@ public:
   /// Returns the adapters that requests may name.
   [[nodiscard]] NamedAdapters& adapters() noexcept { return adapters_; }
 
-  /// Keeps rows that the policy computes in `rows` until it is full. `rows` must outlive the view.
+  /// From now on, stores the rows that the policy computes in `rows`, until `rows` is full. `rows`
+  /// must outlive the view.
   void keep_rows_in(GeneratedRows& rows) noexcept { generated_ = &rows; }
 
 private:
@@ -75,7 +76,7 @@ private:
   bool share_prefixes_;
   RolloutQueue queue_;
   TokenSampler token_sampler_;
-  const Clock* clock_;  // null: time limits are not supported
+  const Clock* clock_;  // null: requests with a time limit are refused
   LaidOutWeights weights_;
   std::string weights_name_;  // names the content of `weights_`
   PolicyVersion version_;
@@ -83,7 +84,7 @@ private:
   std::optional<Pending> pending_;
   AdapterTable adapters_;
   GeneratedRows* generated_ = nullptr;  // null: no rows are kept
-  std::uint64_t num_removals_ = 0;      // of `adapters_`, when last checked
+  std::uint64_t num_removals_ = 0;      // of `adapters_`, at the last check
 };
 
 }  // namespace tidemill::engines

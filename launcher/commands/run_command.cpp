@@ -16,30 +16,16 @@
 namespace tidemill::launcher {
 namespace {
 
-// The memory of a run.
-struct MemoryPlans {
-  workflows::MemoryPlan expected;
-  workflows::MemoryPlan maximum;
-};
-
 // Plans the memory of a run. Fails if the run itself would be refused for its memory or its data.
 template <class Options>
-Result<MemoryPlans> fitting_memory(const Options& options) {
+Result<workflows::RunPlans> fitting_memory(const Options& options) {
   TIDEMILL_ASSIGN_OR_RETURN(
       const auto model,
       workflows::open_trained_model(options.model, options.train.common, options.run.seed));
-  MemoryPlans plans;
-  plans.maximum = workflows::plan_memory(options, model);
-  TIDEMILL_RETURN_IF_ERROR(workflows::check_memory(plans.maximum, options.run.device));
-  const workflows::DataReading how{local_time(), [](const std::string&) {}};
-  TIDEMILL_ASSIGN_OR_RETURN(plans.expected,
-                            workflows::expect_memory(options, model, plans.maximum, how));
-  // The data, which has been read in between, counts as program.
-  plans.maximum.program_bytes = plans.expected.program_bytes;
-  return plans;
+  return workflows::plan_memory(options, model, {local_time(), [](const std::string&) {}});
 }
 
-Result<MemoryPlans> plan_memory(const configs::RunConfig& config) {
+Result<workflows::RunPlans> plan_memory(const configs::RunConfig& config) {
   if (const auto* rl = config.workflow.get<workflows::RlOptions>()) {
     return fitting_memory(*rl);
   }
@@ -55,7 +41,8 @@ nlohmann::ordered_json memory_json(const workflows::MemoryPlan& plan) {
           {"weights", plan.engine.weights_bytes},
           {"kv", plan.engine.kv_bytes},
           {"activations", plan.engine.activation_bytes},
-          {"recompute", engines::recompute_name(plan.recompute)},
+          {"recompute", engines::recompute_name(plan.budgets.recompute)},
+          {"window_tokens", plan.budgets.window_tokens},
           {"gradients", plan.engine.gradient_bytes},
           {"optimizer", plan.engine.optimizer_bytes},
           {"commits", plan.engine.capture_bytes},
@@ -103,7 +90,7 @@ public:
 private:
   [[nodiscard]] Status print_object(const Resolved<configs::RunConfig>& resolved,
                                     Session& session) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const MemoryPlans plans, plan_memory(resolved.value));
+    TIDEMILL_ASSIGN_OR_RETURN(const workflows::RunPlans plans, plan_memory(resolved.value));
     nlohmann::ordered_json object{{"config", to_json(file_.schema().print(resolved.value))},
                                   {"expected_memory_bytes", memory_json(plans.expected)},
                                   {"memory_bytes", memory_json(plans.maximum)}};
@@ -117,7 +104,7 @@ private:
 
   // Prints the memory as comments, so that the output is a valid configuration file.
   [[nodiscard]] Status print_file(const configs::RunConfig& config, Session& session) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const MemoryPlans plans, plan_memory(config));
+    TIDEMILL_ASSIGN_OR_RETURN(const workflows::RunPlans plans, plan_memory(config));
     session.out << configs::resolved_text(file_.schema(), config)
                 << "# memory, expected peak: " << workflows::to_text(plans.expected) << '\n'
                 << "# memory, at most: " << workflows::to_text(plans.maximum) << '\n';

@@ -303,7 +303,8 @@ TEST_F(InspectTest, DamagedSamplesAreNamed) {
   EXPECT_EQ(run({"show", "a", "--samples"}).code, kDone);
 }
 
-// -- drawing --------------------------------------------------------------------------------------
+// -- appearance
+// --------------------------------------------------------------------------------------
 
 RecordedSample sample_of(const std::vector<std::int32_t>& ids, const std::vector<float>& logprobs) {
   RecordedSample sample;

@@ -52,9 +52,10 @@ TEST_F(RefusedRunsTest, KeysThatDoNotFitTheModel) {
                               "each may take "));
   expect_rl_refused(std::string(kData) + kReward + kRollout + "device: {memory_bytes: 1MiB}\n",
                     HasSubstr("device.memory_bytes: 1.0 MiB are allowed"));
-  expect_rl_refused(std::string(kData) + kReward +
-                        "rollout: {group_size: 4, max_new_tokens: 4, kv_bytes: 1000}\n",
-                    HasSubstr("rollout.kv_bytes: 1000 is too little for one page of 16 tokens"));
+  expect_rl_refused(
+      std::string(kData) + kReward +
+          "rollout: {group_size: 4, max_new_tokens: 4, kv_bytes: 1000}\n",
+      HasSubstr("rollout.kv_bytes: 1000 cannot hold the longest sequence, which takes "));
 }
 
 // Without this check, the trainer would wait for a batch, whose last prompts would wait for space
@@ -177,7 +178,7 @@ TEST_F(RefusedModelsTest, DirectoriesThatAreNotValidModels) {
   copy("models/llama-tiny", "model");
   replace_in_file("model/config.json", R"("num_hidden_layers": 3)", R"("num_hidden_layers": 4)");
   expect_model_refused(
-      R"(model/model.safetensors: tensor "model.layers.3.input_layernorm.weight": missing, and 8 others)");
+      R"(model/model.safetensors: tensor "model.layers.3.input_layernorm.weight": missing, and 8 more)");
   copy("models/llama-tiny", "model");
   folder_.write("model/model.safetensors",
                 "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
@@ -207,7 +208,7 @@ TEST_F(RefusedModelsTest, DirectoriesThatAreNotValidAdapters) {
   copy("adapters/lora-qv", "adapter");
   replace_in_file(config, R"("use_dora": false)", R"("use_dora": true)");
   expect_model_refused(
-      R"(adapter/adapter_model.safetensors: tensor "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": missing, and 5 others)",
+      R"(adapter/adapter_model.safetensors: tensor "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": missing, and 5 more)",
       given);
   copy("adapters/lora-qv", "adapter");
   replace_in_file(config, R"("peft_type": "LORA")", R"("peft_type": "PREFIX_TUNING")");

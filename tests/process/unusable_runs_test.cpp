@@ -195,9 +195,9 @@ TEST_F(UnusableRunsTest, RecordsShorterThanTheCommitSays) {
 }
 
 TEST_F(UnusableRunsTest, ARunThatDoesNotExist) {
-  const Ended ended = run({"resume", "runs/nobody"});
+  const Ended ended = run({"resume", "runs/missing"});
   EXPECT_EQ(ended.code, 2);
-  EXPECT_EQ(ended.err, "runs/nobody/run.yaml: no such file\n");
+  EXPECT_EQ(ended.err, "runs/missing/run.yaml: no such file\n");
 }
 
 class RunsWithoutModelTest : public UnusableRunsTest {

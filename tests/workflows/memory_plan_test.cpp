@@ -15,7 +15,7 @@ constexpr std::int64_t kMiB = 1 << 20;
 MemoryPlan plan_of(engines::Recompute recompute, std::int64_t activations,
                    std::int64_t generated = 0) {
   MemoryPlan plan;
-  plan.recompute = recompute;
+  plan.budgets.recompute = recompute;
   plan.program_bytes = 10 * kMiB;
   plan.engine.activation_bytes = activations;
   plan.engine.generated_bytes = generated;
@@ -50,13 +50,51 @@ TEST(MemoryPlan, AutoChoosesTheFirstPolicyThatFits) {
                          }
                          return plan_of(engines::Recompute::kLayer, 2 * kMiB);
                        })
-        .recompute;
+        .budgets.recompute;
   };
   EXPECT_EQ(taken(RecomputeChoice::kAuto, 16 * kMiB), engines::Recompute::kNone);
   EXPECT_EQ(taken(RecomputeChoice::kAuto, 16 * kMiB - 1), engines::Recompute::kCheap);
   EXPECT_EQ(taken(RecomputeChoice::kAuto, 14 * kMiB - 1), engines::Recompute::kLayer);
   EXPECT_EQ(taken(RecomputeChoice::kAuto, 1), engines::Recompute::kLayer);
   EXPECT_EQ(taken(RecomputeChoice::kNone, 1), engines::Recompute::kNone) << "chosen by the user";
+}
+
+TEST(MemoryPlan, MicroBatchesShrinkBeforeTheRunIsRefused) {
+  const auto plan_for = [](engines::Recompute recompute, std::int64_t tokens) {
+    return plan_of(recompute, tokens * kMiB / (recompute == engines::Recompute::kNone ? 1 : 2));
+  };
+  const auto chosen = [&](std::int64_t mebibytes) {
+    return choose_micro_batch(RecomputeChoice::kAuto, with_memory(mebibytes * kMiB), 8, 4,
+                              plan_for);
+  };
+  EXPECT_EQ(chosen(18).engine.activation_bytes, 8 * kMiB);
+  EXPECT_EQ(chosen(14).engine.activation_bytes, 4 * kMiB) << "computed again";
+  EXPECT_EQ(chosen(14).budgets.recompute, engines::Recompute::kCheap);
+  EXPECT_EQ(chosen(12).engine.activation_bytes, 2 * kMiB) << "a micro-batch of the longest row";
+  EXPECT_EQ(chosen(11).engine.activation_bytes, 2 * kMiB) << "the last, although it does not fit";
+}
+
+TEST(MemoryPlan, ARowThatDoesNotFitIsNamedWithWhatDoes) {
+  const auto plan_for = [](std::int64_t tokens) {
+    return plan_of(engines::Recompute::kLayer, tokens * kMiB);
+  };
+  const LongestRow row{50, "rows.jsonl:7", "the sequence"};
+  EXPECT_TRUE(check_longest_row(row, with_memory(60 * kMiB), plan_for).ok());
+  const Status refused = check_longest_row(row, with_memory(59 * kMiB), plan_for);
+  EXPECT_EQ(refused.code(), Errc::kInvalidArgument);
+  EXPECT_THAT(refused.message(),
+              HasSubstr("rows.jsonl:7: the sequence has 50 tokens, and memory is enough for 49 "));
+  EXPECT_THAT(refused.message(), HasSubstr("device.memory_bytes: 59.0 MiB are allowed"));
+  EXPECT_THAT(check_longest_row(row, with_memory(11 * kMiB), plan_for).message(),
+              HasSubstr("memory is enough for 1 "));
+  EXPECT_THAT(check_longest_row(row, with_memory(10 * kMiB), plan_for).message(),
+              ::testing::StartsWith("device.memory_bytes: "))
+      << "no row would fit";
+}
+
+TEST(MemoryPlan, WindowsFollowFromTheDataAlone) {
+  EXPECT_EQ(window_for(kWindowTokens), 0);
+  EXPECT_EQ(window_for(kWindowTokens + 1), kWindowTokens);
 }
 
 TEST(MemoryPlan, APlanThatDoesNotFitIsRefusedWithItsParts) {

@@ -56,14 +56,13 @@ TEST(RlLoad, WithoutStalenessTrainingAndGenerationTakeTurns) {
 
 TEST(RlLoad, RowsAreKeptOnlyOnPolicy) {
   RlOptions options = small_run();
-  engines::ModelConfig config;
-  config.max_positions = 64;
-  EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kept_tokens, 0);
-  EXPECT_EQ(peak_load(options, config).kept_tokens, 0);
+  const RlFacts facts{rows_of(10, 6), {}, 5};
+  EXPECT_EQ(likely_load(options, facts).kept_tokens, 0);
+  EXPECT_EQ(peak_load(options, facts, 20).kept_tokens, 0);
   options.staleness.max = 0;
   // Two prompts once, and all tokens of eight responses except the last ones.
   EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kept_tokens, 2 * 6 + 8 * 7);
-  EXPECT_GT(peak_load(options, config).kept_tokens, 2 * 6 + 8 * 7);
+  EXPECT_EQ(peak_load(options, facts, 20).kept_tokens, 2 * 20 + 8 * 7);
   options.train.minibatches = 2;
   EXPECT_EQ(likely_load(options, {rows_of(10, 6), {}, 5}).kept_tokens, 0);
 }
@@ -153,11 +152,10 @@ TEST(RlLoad, SplitGroupsKeepTheirPrompt) {
 }
 
 TEST(RlLoad, TheExpectedLoadDoesNotExceedThePeakLoad) {
-  engines::ModelConfig config;
-  config.max_positions = 64;
   const RlOptions options = evaluated_run();
-  const engines::MemoryLoad most = peak_load(options, config);
-  const engines::MemoryLoad likely = likely_load(options, {rows_of(10, 6), rows_of(50, 20), 5});
+  const RlFacts facts{rows_of(10, 6), rows_of(50, 20), 5};
+  const engines::MemoryLoad most = peak_load(options, facts, 20);
+  const engines::MemoryLoad likely = likely_load(options, facts);
   EXPECT_LE(likely.train_tokens, most.train_tokens);
   EXPECT_LE(likely.sequence_tokens, most.sequence_tokens);
   EXPECT_LE(likely.rollout_tokens, most.rollout_tokens);
@@ -166,6 +164,18 @@ TEST(RlLoad, TheExpectedLoadDoesNotExceedThePeakLoad) {
   EXPECT_LE(likely.shared_tokens, most.shared_tokens);
   EXPECT_LE(likely.prompt_tokens, most.prompt_tokens);
   EXPECT_LE(likely.snapshots, most.snapshots);
+}
+
+TEST(RlLoad, ThePeakLoadHasRoomForTheLongestSequence) {
+  RlOptions options = small_run();
+  const RlFacts facts{rows_of(10, 6), {}, 5};
+  options.train.common.micro_batch_tokens = 1;
+  const engines::MemoryLoad load = peak_load(options, facts, 500);
+  EXPECT_EQ(longest_sequence(options, 500), 508);
+  EXPECT_EQ(load.sequence_tokens, 508);
+  EXPECT_EQ(load.train_tokens, 508) << "a micro-batch holds at least one sequence";
+  // All 16 samples in flight at full length, and a micro-batch of 508 tokens in 8 sequences.
+  EXPECT_EQ(load.kv_tokens, 16 * (16 * 32 + 32 + 8));
 }
 
 }  // namespace

@@ -54,6 +54,39 @@ TEST(RlSettings, TheStreamMustHoldABatch) {
             "606336 (the largest prompt: train.jsonl:7)");
 }
 
+TEST(RlSettings, AFixedOrderNeedsRoomForAllBatchesInFlight) {
+  RlOptions options;
+  options.rollout.group_size = 2;
+  options.train.prompts_per_step = 3;
+  options.staleness.max = 2;
+  actors::PromptFacts facts;
+  facts.max_bytes = 100'000;
+  facts.largest = "train.jsonl:7";
+  const auto batch =
+      static_cast<std::int64_t>(3 * stream_options(options, facts.max_bytes).group_bytes);
+  options.stream.bytes = 3 * batch - 1;
+  EXPECT_TRUE(check_batch_fits(options, facts).ok());
+  options.staleness.schedule = StalenessSchedule::kFixed;
+  EXPECT_THAT(check_batch_fits(options, facts).message(),
+              HasSubstr("cannot hold the 3 batches that staleness.schedule: fixed needs; 9 prompts "
+                        "with 2 samples each"));
+  options.stream.bytes = 3 * batch;
+  EXPECT_TRUE(check_batch_fits(options, facts).ok());
+}
+
+TEST(RlSettings, ACacheMustHoldTheLongestSequence) {
+  RlOptions options;
+  actors::Lengths prompts;
+  prompts.add(40, {"train.jsonl", 3});
+  EXPECT_TRUE(check_cache(options, prompts, 5000).ok()) << "the plan chooses";
+  options.rollout.kv_bytes = 5000;
+  EXPECT_TRUE(check_cache(options, prompts, 5000).ok());
+  options.rollout.kv_bytes = 4999;
+  EXPECT_EQ(check_cache(options, prompts, 5000).message(),
+            "rollout.kv_bytes: 4999 cannot hold the longest sequence, which takes 5000 bytes: a "
+            "prompt of 40 tokens (train.jsonl:3) and rollout.max_new_tokens");
+}
+
 TEST(RlSettings, TheDefaultStreamHoldsPromptsThatFillAnOrdinaryContext) {
   actors::PromptFacts facts;
   facts.max_bytes = 4 * 32'768;

@@ -8,6 +8,7 @@
 #include "actors/evaluator/scores.hpp"
 #include "engines/runtime/factory.hpp"
 #include "workflows/model_run.hpp"
+#include "workflows/rl/rl_load.hpp"
 #include "workflows/rl/rl_settings.hpp"
 
 namespace tidemill::workflows {
@@ -42,11 +43,17 @@ Result<GradingSetup> prepare(const RlOptions& options, const GradedModel& graded
   TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles files, engines::open_model(graded.model));
   // The run that trained the model has already reported prompts that are too long.
   TIDEMILL_ASSIGN_OR_RETURN(
-      setup.prompts, read_eval_prompts(options, *setup.codec, files.config, [](const auto&) {}));
+      actors::AllPrompts all,
+      read_eval_prompts(options, *setup.codec, files.config, [](const auto&) {}));
+  setup.prompts = std::move(all.prompts);
   setup.stop_ids = stop_ids(options, files);
   engines::RuntimeOptions runtime;
   runtime.threads = options.run.device.threads;
-  runtime.kv_bytes = options.rollout.kv_bytes;
+  const std::int64_t running =
+      std::min<std::int64_t>(runtime.max_running, std::ssize(setup.prompts) * options.eval.samples);
+  runtime.kv_bytes = options.rollout.kv_bytes.value_or(
+      running * engines::kv_bytes_for(files.config, runtime,
+                                      longest_sequence(options, all.lengths.longest())));
   runtime.token_text = [codec = *setup.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
   };

@@ -187,16 +187,33 @@ void add_generation(const RlOptions& options, const RlFacts& facts, engines::Mem
 
 }  // namespace
 
-engines::MemoryLoad peak_load(const RlOptions& options, const engines::ModelConfig& config) {
+std::int64_t longest_sequence(const RlOptions& options, std::int64_t longest_prompt) {
+  return longest_prompt + options.rollout.max_new_tokens;
+}
+
+engines::MemoryLoad peak_load(const RlOptions& options, const RlFacts& facts,
+                              std::int64_t longest_prompt) {
+  const std::int64_t size = options.rollout.group_size;
+  const std::int64_t groups =
+      (options.train.prompts_per_step + options.train.minibatches - 1) / options.train.minibatches;
+  const std::int64_t longest = longest_sequence(options, longest_prompt);
+  const std::int64_t batch =
+      groups * (longest_prompt + size * std::int64_t{options.rollout.max_new_tokens});
   engines::MemoryLoad load;
-  load.train_tokens = std::max(options.train.common.micro_batch_tokens, config.max_positions);
-  load.sequence_tokens = config.max_positions;
+  load.sequence_tokens = longest;
+  load.train_tokens = std::max(longest, std::min(options.train.common.micro_batch_tokens, batch));
   load.snapshots = num_snapshots(options) + 1;  // and the one that is being made
-  load.score_tokens = kProbes * config.max_positions;
-  const std::int64_t prompt = max_prompt_tokens(options, config);
-  load.shared_tokens = options.rollout.group_size > 1 ? load.train_tokens : 0;
-  load.prompt_tokens = options.rollout.group_size > 1 ? prompt : 0;
-  load.kept_tokens = kept_tokens(options, options.train.prompts_per_step * prompt);
+  load.score_tokens = kProbes * longest;
+  load.shared_tokens = size > 1 ? std::min(load.train_tokens, groups * longest_prompt) : 0;
+  load.prompt_tokens = size > 1 ? longest_prompt : 0;
+  load.kept_tokens = kept_tokens(options, options.train.prompts_per_step * longest_prompt);
+  const std::int64_t running =
+      std::min(facts.max_running, rows_in_flight(options, facts) + num_evaluated(options, facts));
+  const std::int64_t trained = std::min(load.train_tokens, groups * size);  // sequences
+  const std::int64_t at_once =
+      kPageTokens * (running * pages_for(longest) + pages_for(load.train_tokens) + trained);
+  // What stays cached for later requests is not needed, but it saves work.
+  load.kv_tokens = std::max(at_once, likely_load(options, facts).kv_tokens);
   return load;
 }
 

@@ -18,9 +18,15 @@ struct RlFacts {
   std::int64_t max_running = 256;  // `RuntimeOptions::max_running`
 };
 
-/// Returns the largest load that the options allow on a model of `config`.
-[[nodiscard]] engines::MemoryLoad peak_load(const RlOptions& options,
-                                            const engines::ModelConfig& config);
+/// Returns the largest load that the options allow if the longest prompt has `longest_prompt`
+/// tokens. Its `kv_tokens` are those that generation and training can use at a time when every
+/// response has full length.
+[[nodiscard]] engines::MemoryLoad peak_load(const RlOptions& options, const RlFacts& facts,
+                                            std::int64_t longest_prompt);
+
+/// Returns the length of the longest sequence of the run, in tokens, if the longest prompt has
+/// `longest_prompt` tokens.
+[[nodiscard]] std::int64_t longest_sequence(const RlOptions& options, std::int64_t longest_prompt);
 
 /// Returns the expected load: prompts as long as those of the data, responses of maximum length.
 [[nodiscard]] engines::MemoryLoad likely_load(const RlOptions& options, const RlFacts& facts);

@@ -110,26 +110,36 @@ Status check_fit(const RlOptions& options, const engines::ModelConfig& config) {
         " leaves no room for a prompt in the model's context of " +
         std::to_string(config.max_positions));
   }
-  // A page holds the keys and values of 16 tokens, in f32.
-  const std::int64_t page =
-      std::int64_t{16} * 2 * 4 * config.num_layers * config.num_kv_heads * config.head_dim;
-  if (options.rollout.kv_bytes < page) {
-    return invalid_argument("rollout.kv_bytes: " + std::to_string(options.rollout.kv_bytes) +
-                            " is too little for one page of 16 tokens, which takes " +
-                            std::to_string(page) + " bytes");
-  }
   return {};
+}
+
+Status check_cache(const RlOptions& options, const actors::Lengths& prompts,
+                   std::int64_t needed_bytes) {
+  if (options.rollout.kv_bytes.value_or(needed_bytes) >= needed_bytes) {
+    return {};
+  }
+  return invalid_argument("rollout.kv_bytes: " + std::to_string(*options.rollout.kv_bytes) +
+                          " cannot hold the longest sequence, which takes " +
+                          std::to_string(needed_bytes) + " bytes: a prompt of " +
+                          std::to_string(prompts.longest()) + " tokens (" +
+                          prompts.longest_location() + ") and rollout.max_new_tokens");
 }
 
 Status check_batch_fits(const RlOptions& options, const actors::PromptFacts& facts) {
   const actors::SampleStreamOptions stream = stream_options(options, facts.max_bytes);
-  const auto groups = static_cast<std::uint64_t>(options.train.prompts_per_step);
+  // In a fixed order the batches that one version generates are in flight together.
+  const bool fixed = options.staleness.schedule == StalenessSchedule::kFixed;
+  const std::uint64_t batches = fixed ? static_cast<std::uint64_t>(options.staleness.max) + 1 : 1;
+  const std::uint64_t groups = static_cast<std::uint64_t>(options.train.prompts_per_step) * batches;
   if (stream.limit_bytes / groups < stream.group_bytes) {
-    return invalid_argument("stream.bytes: " + std::to_string(stream.limit_bytes) +
-                            " cannot hold a batch; " + std::to_string(groups) + " prompts with " +
-                            std::to_string(stream.group_size) + " samples each may take " +
-                            std::to_string(groups * stream.group_bytes) +
-                            " (the largest prompt: " + facts.largest + ")");
+    return invalid_argument(
+        "stream.bytes: " + std::to_string(stream.limit_bytes) + " cannot hold " +
+        (batches == 1
+             ? "a batch"
+             : "the " + std::to_string(batches) + " batches that staleness.schedule: fixed needs") +
+        "; " + std::to_string(groups) + " prompts with " + std::to_string(stream.group_size) +
+        " samples each may take " + std::to_string(groups * stream.group_bytes) +
+        " (the largest prompt: " + facts.largest + ")");
   }
   return {};
 }
@@ -147,9 +157,10 @@ std::string long_prompts_text(const std::string& key, const DataOptions& data,
          "; the first: " + too_long.first;
 }
 
-Result<std::vector<actors::Prompt>> read_eval_prompts(
-    const RlOptions& options, const actors::TextCodec& codec, const engines::ModelConfig& config,
-    const std::function<void(const std::string&)>& log) {
+Result<actors::AllPrompts> read_eval_prompts(const RlOptions& options,
+                                             const actors::TextCodec& codec,
+                                             const engines::ModelConfig& config,
+                                             const std::function<void(const std::string&)>& log) {
   storage::DatasetOptions eval;
   eval.paths = options.data.eval;
   eval.order = storage::RowOrder::kFileOrder;
@@ -161,7 +172,7 @@ Result<std::vector<actors::Prompt>> read_eval_prompts(
   if (all.too_long.count > 0) {
     log(long_prompts_text("data.eval", options.data, all.too_long, data->num_rows()));
   }
-  return std::move(all.prompts);
+  return all;
 }
 
 }  // namespace tidemill::workflows

@@ -46,8 +46,14 @@ namespace tidemill::workflows {
 /// Errors: `kInvalidArgument` naming the key.
 [[nodiscard]] Status check_fit(const RlOptions& options, const engines::ModelConfig& config);
 
-/// Checks that the stream can hold a whole batch of these prompts, since the trainer takes a batch
-/// at once.
+/// Checks that `rollout.kv_bytes`, if given, is at least `needed_bytes`, the size of the longest
+/// sequence; `prompts` names the location of its prompt.
+/// Errors: `kInvalidArgument` naming the key, the needed size and the longest prompt.
+[[nodiscard]] Status check_cache(const RlOptions& options, const actors::Lengths& prompts,
+                                 std::int64_t needed_bytes);
+
+/// Checks that the stream can hold the rows that must be in it at the same time: a batch, since the
+/// trainer takes a batch at once, or under `staleness.schedule: fixed` `staleness.max` + 1 batches.
 /// Errors: `kInvalidArgument` naming the key, the needed size and the largest prompt.
 [[nodiscard]] Status check_batch_fits(const RlOptions& options, const actors::PromptFacts& facts);
 
@@ -61,7 +67,7 @@ namespace tidemill::workflows {
 
 /// Reads all prompts of `data.eval`, in the order of the files. Logs how many are too long.
 /// Errors: messages that name file and line.
-[[nodiscard]] Result<std::vector<actors::Prompt>> read_eval_prompts(
+[[nodiscard]] Result<actors::AllPrompts> read_eval_prompts(
     const RlOptions& options, const actors::TextCodec& codec, const engines::ModelConfig& config,
     const std::function<void(const std::string&)>& log);
 

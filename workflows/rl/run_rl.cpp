@@ -17,6 +17,9 @@
 namespace tidemill::workflows {
 namespace {
 
+// Upper bound of the memory of generated rows that are kept for training.
+constexpr std::int64_t kMaxGeneratedBytes = std::int64_t{1} << 30U;
+
 // What a run opens once and keeps across its incarnations.
 struct RlRun {
   TrainedModel model;
@@ -25,9 +28,9 @@ struct RlRun {
   std::uint64_t prompt_bytes = 0;  // largest size of a prompt in a row of the stream
   actors::Lengths prompt_lengths;  // of `data.train`
   std::vector<actors::Prompt> eval_prompts;
+  actors::Lengths eval_lengths;  // of `eval_prompts`
   std::uint64_t steps = 0;
-  MemoryPlan max_memory;
-  MemoryPlan expected_memory;
+  RunPlans plans;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
   std::unique_ptr<actors::WorkPort> commit_port;
@@ -77,8 +80,10 @@ Status open_data(const RlOptions& options, const engines::ModelConfig& config,
                             open_data_set<storage::PromptDataset>(train, "data.train", how.log));
   TIDEMILL_RETURN_IF_ERROR(check_data(options, config, how, opened));
   if (options.eval.common.every_steps > 0 && !options.data.eval.empty()) {
-    TIDEMILL_ASSIGN_OR_RETURN(opened.eval_prompts,
+    TIDEMILL_ASSIGN_OR_RETURN(actors::AllPrompts all,
                               read_eval_prompts(options, *opened.codec, config, how.log));
+    opened.eval_prompts = std::move(all.prompts);
+    opened.eval_lengths = all.lengths;
   }
   TIDEMILL_ASSIGN_OR_RETURN(opened.steps, total_steps(options, opened.data->num_rows()));
   return {};
@@ -95,7 +100,7 @@ engines::RuntimeOptions rl_runtime_options(const RlOptions& options, const Train
       static_cast<std::int64_t>(steps) * options.train.minibatches * options.train.epochs;
   engines::RuntimeOptions runtime =
       runtime_options(model, options.model, options.train.common, updates, options.run.device);
-  runtime.kv_bytes = options.rollout.kv_bytes;
+  runtime.kv_bytes = options.rollout.kv_bytes.value_or(runtime.kv_bytes);
   return runtime;
 }
 
@@ -103,10 +108,10 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
                                                 const RunEnvironment& run,
                                                 const actors::RunOrigin& origin) {
   engines::RuntimeOptions wanted = rl_runtime_options(options, opened.model, opened.steps);
-  wanted.recompute = opened.max_memory.recompute;
+  apply(opened.plans.maximum.budgets, wanted);
   // Keeps either all rows of a step or none.
-  wanted.generated_bytes = opened.expected_memory.engine.generated_bytes > 0
-                               ? opened.max_memory.engine.generated_bytes
+  wanted.generated_bytes = opened.plans.expected.engine.generated_bytes > 0
+                               ? opened.plans.maximum.engine.generated_bytes
                                : 0;
   wanted.token_text = [codec = *opened.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
@@ -125,7 +130,7 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
           origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
           static_cast<std::uint64_t>(options.run.record.samples_bytes)));
   log_device(*device, run);
-  log_memory_plans(opened.expected_memory, opened.max_memory, run);
+  log_memory_plans(opened.plans, run);
   return engines;
 }
 
@@ -194,18 +199,18 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   return plan;
 }
 
+RlFacts facts_of(const RlRun& opened) {
+  return {opened.prompt_lengths, opened.eval_lengths, opened.steps,
+          engines::RuntimeOptions{}.max_running};
+}
+
 // Returns the expected memory of a run whose upper bound is `maximum`.
-MemoryPlan likely_plan(const RlOptions& options, const TrainedModel& model, const RlRun& opened,
-                       const MemoryPlan& maximum) {
-  actors::Lengths eval_lengths;
-  for (const actors::Prompt& prompt : opened.eval_prompts) {
-    eval_lengths.add(std::ssize(prompt.ids));
-  }
+MemoryPlan expected_plan(const RlOptions& options, const TrainedModel& model, const RlRun& opened,
+                         const MemoryPlan& maximum) {
   engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
-  runtime.recompute = maximum.recompute;
+  apply(maximum.budgets, runtime);
   RunLoad load;
-  load.engine = likely_load(
-      options, {opened.prompt_lengths, eval_lengths, opened.steps, runtime.max_running});
+  load.engine = likely_load(options, facts_of(opened));
   const std::int64_t generated =
       engines::generated_bytes(model.files.config, runtime, load.engine.kept_tokens);
   runtime.generated_bytes = generated <= maximum.engine.generated_bytes ? generated : 0;
@@ -214,6 +219,76 @@ MemoryPlan likely_plan(const RlOptions& options, const TrainedModel& model, cons
       stream_options(options, opened.prompt_bytes).group_bytes);
   load.keeps_best = options.eval.common.keep_best;
   return make_memory_plan(model.files, runtime, load);
+}
+
+// Makes the plan fit by caching less. The cache holds at least one sequence of `longest` tokens:
+// fewer sequences then run at a time, with the same bits.
+MemoryPlan shrink_cache(const TrainedModel& model, engines::RuntimeOptions runtime,
+                        const RunLoad& load, std::int64_t longest, const MemoryPlan& plan,
+                        std::int64_t allowed) {
+  const engines::ModelConfig& config = model.files.config;
+  const std::int64_t least = engines::kv_bytes_for(config, runtime, longest + engines::kPageTokens);
+  apply(plan.budgets, runtime);
+  runtime.kv_bytes = std::max(least, runtime.kv_bytes - (plan.total() - allowed));
+  return make_memory_plan(model.files, runtime, load);
+}
+
+// The plan of a run whose longest prompt has `longest_prompt` tokens.
+MemoryPlan max_memory_plan(const RlOptions& options, const TrainedModel& model, const RlRun& opened,
+                           std::int64_t longest_prompt) {
+  const engines::ModelConfig& config = model.files.config;
+  const std::int64_t longest = longest_sequence(options, longest_prompt);
+  // The rows that are admitted, and as many that wait to be put.
+  const actors::SampleStreamOptions stream = stream_options(options, opened.prompt_bytes);
+  const auto groups =
+      static_cast<std::uint64_t>(2 * max_concurrent_rows(options) / options.rollout.group_size);
+  RunLoad load{peak_load(options, facts_of(opened), longest_prompt),
+               static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes)),
+               options.eval.common.keep_best};
+  const std::int64_t wanted = load.engine.train_tokens;
+  engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
+  const auto plan_for = [&](engines::Recompute recompute, std::int64_t train_tokens) {
+    runtime = rl_runtime_options(options, model, 1);
+    runtime.recompute = recompute;
+    runtime.window_tokens = window_for(longest);
+    load.engine.train_tokens = train_tokens;
+    const auto make = [&](std::int64_t generated) {
+      runtime.generated_bytes = generated;
+      engines::set_budgets(config, load.engine, runtime);
+      runtime.kv_bytes = options.rollout.kv_bytes.value_or(runtime.kv_bytes);
+      return make_memory_plan(model.files, runtime, load);
+    };
+    // Rows are kept for speed alone: only up to a fixed size, and only if they fit.
+    const std::int64_t generated = std::min(
+        engines::generated_bytes(config, runtime, load.engine.kept_tokens), kMaxGeneratedBytes);
+    return first_allowed({make(generated), make(0)}, options.run.device);
+  };
+  const MemoryPlan plan = choose_micro_batch(options.train.common.recompute, options.run.device,
+                                             wanted, longest, plan_for);
+  const std::int64_t allowed = allowed_memory(options.run.device);
+  return plan.total() <= allowed || options.rollout.kv_bytes.has_value()
+             ? plan
+             : shrink_cache(model, runtime, load, longest, plan, allowed);
+}
+
+// Plans for the rows of the data. Errors: a prompt that does not fit, naming its file and line;
+// `rollout.kv_bytes` if it is too small.
+Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun& opened) {
+  const bool in_eval = opened.eval_lengths.longest() > opened.prompt_lengths.longest();
+  const actors::Lengths& prompts = in_eval ? opened.eval_lengths : opened.prompt_lengths;
+  const auto plan_for = [&](std::int64_t longest_prompt) {
+    return max_memory_plan(options, model, opened, longest_prompt);
+  };
+  TIDEMILL_RETURN_IF_ERROR(check_longest_row(
+      {prompts.longest(), prompts.longest_location(), "the prompt"}, options.run.device, plan_for));
+  opened.plans.maximum = plan_for(prompts.longest());
+  const engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
+  TIDEMILL_RETURN_IF_ERROR(
+      check_cache(options, prompts,
+                  engines::kv_bytes_for(model.files.config, runtime,
+                                        longest_sequence(options, prompts.longest()))));
+  opened.plans.expected = expected_plan(options, model, opened, opened.plans.maximum);
+  return {};
 }
 
 }  // namespace
@@ -232,57 +307,31 @@ Result<std::uint64_t> total_steps(const RlOptions& options, std::uint64_t num_pr
   return steps;
 }
 
-MemoryPlan plan_memory(const RlOptions& options, const TrainedModel& model) {
-  const engines::ModelConfig& config = model.files.config;
-  // Admitted rows and rows that wait for admission. The data has not been read, so the size of the
-  // texts is estimated as 4 bytes for each token.
-  const actors::SampleStreamOptions stream =
-      stream_options(options, 4 * static_cast<std::uint64_t>(max_prompt_tokens(options, config)));
-  const auto groups =
-      static_cast<std::uint64_t>(2 * max_concurrent_rows(options) / options.rollout.group_size);
-  const RunLoad load{
-      peak_load(options, config),
-      static_cast<std::int64_t>(std::min(stream.limit_bytes, groups * stream.group_bytes)),
-      options.eval.common.keep_best};
-  const auto plan_of = [&](engines::Recompute recompute) {
-    engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
-    runtime.recompute = recompute;
-    const MemoryPlan without = make_memory_plan(model.files, runtime, load);
-    // Keeping generated rows only saves time, so their memory is limited.
-    runtime.generated_bytes =
-        std::min(engines::generated_bytes(config, runtime, load.engine.kept_tokens),
-                 runtime.activation_bytes);
-    return first_allowed({make_memory_plan(model.files, runtime, load), without},
-                         options.run.device);
-  };
-  return choose_plan(options.train.common.recompute, options.run.device, plan_of);
-}
-
-Result<MemoryPlan> expect_memory(const RlOptions& options, const TrainedModel& model,
-                                 const MemoryPlan& maximum, const DataReading& how) {
+Result<RunPlans> plan_memory(const RlOptions& options, const TrainedModel& model,
+                             const DataReading& how) {
+  TIDEMILL_RETURN_IF_ERROR(check_fit(options, model.files.config));
   RlRun opened;
   TIDEMILL_RETURN_IF_ERROR(open_data(options, model.files.config, how, opened));
-  return likely_plan(options, model, opened, maximum);
+  TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, model, opened));
+  return opened.plans;
 }
 
 Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment& run) {
   RlRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  opened.max_memory = plan_memory(options, opened.model);
-  TIDEMILL_RETURN_IF_ERROR(check_memory(opened.max_memory, options.run.device));
   warn_of_threads(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(check_fit(options, opened.model.files.config));
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
-  opened.expected_memory = likely_plan(options, opened.model, opened, opened.max_memory);
+  TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
   if (const auto reward = make_reward(options, run); !reward.ok()) {
     return reward.status();
   }
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data->digest()));
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
-                  opened.expected_memory.total()});
+                  opened.plans.expected.total()});
   }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");

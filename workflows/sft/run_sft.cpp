@@ -51,8 +51,7 @@ struct SftRun {
   std::uint64_t steps = 0;
   actors::Lengths lengths;       // rows that each sequence takes in training
   actors::Lengths eval_lengths;  // the same for `data.eval`
-  MemoryPlan max_memory;
-  MemoryPlan expected_memory;
+  RunPlans plans;
   std::unique_ptr<actors::WorkPort> device_port;
   std::unique_ptr<actors::WorkPort> io_port;
   std::unique_ptr<actors::WorkPort> commit_port;
@@ -70,7 +69,9 @@ actors::DatasetSequenceOptions sequence_options(const SftOptions& options,
   sequences.model_path = options.model.path;
   sequences.now = how.now;
   sequences.log = how.log;
-  sequences.on_rows = [&lengths](std::int64_t rows) { lengths.add(rows); };
+  sequences.on_row = [&lengths](std::int64_t tokens, const storage::RowLocation& location) {
+    lengths.add(tokens, location);
+  };
   return sequences;
 }
 
@@ -137,13 +138,52 @@ engines::MemoryLoad likely_load(const SftOptions& options, const SftRun& opened)
   return load;
 }
 
-MemoryPlan likely_plan(const SftOptions& options, const TrainedModel& model, const SftRun& opened,
-                       engines::Recompute recompute) {
+MemoryPlan expected_plan(const SftOptions& options, const TrainedModel& model, const SftRun& opened,
+                         const MemoryPlan& maximum) {
   engines::RuntimeOptions runtime =
       runtime_options(model, options.model, options.train.common, 1, options.run.device);
-  runtime.recompute = recompute;
+  apply(maximum.budgets, runtime);
   return make_memory_plan(model.files, runtime,
                           {likely_load(options, opened), 0, options.eval.keep_best});
+}
+
+// The plan of a run whose longest sequence has `longest` tokens.
+MemoryPlan max_memory_plan(const SftOptions& options, const TrainedModel& model,
+                           const SftRun& opened, std::int64_t longest) {
+  const std::int64_t sequences =
+      std::max<std::int64_t>(options.train.sequences_per_step, opened.eval_lengths.count());
+  const std::int64_t wanted =
+      std::min(options.train.common.micro_batch_tokens, sequences * longest);
+  return choose_micro_batch(
+      options.train.common.recompute, options.run.device, wanted, longest,
+      [&](engines::Recompute recompute, std::int64_t train_tokens) {
+        engines::MemoryLoad load = sft_load();
+        load.train_tokens = train_tokens;
+        load.sequence_tokens = longest;
+        // Each sequence of the micro-batch has pages of its own.
+        load.kv_tokens = train_tokens + engines::kPageTokens * std::min(train_tokens, sequences);
+        engines::RuntimeOptions runtime =
+            runtime_options(model, options.model, options.train.common, 1, options.run.device);
+        runtime.recompute = recompute;
+        runtime.window_tokens = window_for(longest);
+        engines::set_budgets(model.files.config, load, runtime);
+        return make_memory_plan(model.files, runtime, {load, 0, options.eval.keep_best});
+      });
+}
+
+// Plans for the rows of the data. Errors: a row that does not fit, naming its file and line.
+Status plan_for_data(const SftOptions& options, const TrainedModel& model, SftRun& opened) {
+  const bool in_eval = opened.eval_lengths.longest() > opened.lengths.longest();
+  const actors::Lengths& lengths = in_eval ? opened.eval_lengths : opened.lengths;
+  // The last token is predicted, not computed with.
+  const auto plan_for = [&](std::int64_t tokens) {
+    return max_memory_plan(options, model, opened, std::max<std::int64_t>(tokens - 1, 1));
+  };
+  const LongestRow longest{lengths.longest() + 1, lengths.longest_location(), "the sequence"};
+  TIDEMILL_RETURN_IF_ERROR(check_longest_row(longest, options.run.device, plan_for));
+  opened.plans.maximum = plan_for(longest.tokens);
+  opened.plans.expected = expected_plan(options, model, opened, opened.plans.maximum);
+  return {};
 }
 
 Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& opened,
@@ -152,7 +192,7 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
   engines::RuntimeOptions runtime =
       runtime_options(opened.model, options.model, options.train.common,
                       static_cast<std::int64_t>(opened.steps), options.run.device);
-  runtime.recompute = opened.max_memory.recompute;
+  apply(opened.plans.maximum.budgets, runtime);
   TIDEMILL_ASSIGN_OR_RETURN(engines->opened, open_runtime_at(opened.model, runtime, origin));
   TIDEMILL_ASSIGN_OR_RETURN(
       engines->records,
@@ -161,7 +201,7 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
           origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
           static_cast<std::uint64_t>(options.run.record.samples_bytes)));
   log_device(*engines->opened.runtime, run);
-  log_memory_plans(opened.expected_memory, opened.max_memory, run);
+  log_memory_plans(opened.plans, run);
   return std::shared_ptr<void>(std::move(engines));
 }
 
@@ -210,48 +250,26 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
 
 }  // namespace
 
-MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model) {
-  const std::int64_t longest = model.files.config.max_positions;
-  const std::int64_t rows = std::max(options.train.common.micro_batch_tokens, longest);
-  // Nothing is generated, so the cache holds only the micro-batch, each sequence in whole pages.
-  // The number of sequences of an evaluation is not known yet.
-  const std::int64_t sequences =
-      options.eval.every_steps > 0 ? rows
-                                   : std::min<std::int64_t>(rows, options.train.sequences_per_step);
-  engines::MemoryLoad load = sft_load();
-  load.train_tokens = rows;
-  load.sequence_tokens = longest;
-  load.kv_tokens = rows + engines::kPageTokens * sequences;
-  const auto plan_of = [&](engines::Recompute recompute) {
-    engines::RuntimeOptions runtime =
-        runtime_options(model, options.model, options.train.common, 1, options.run.device);
-    runtime.recompute = recompute;
-    return make_memory_plan(model.files, runtime, {load, 0, options.eval.keep_best});
-  };
-  return choose_plan(options.train.common.recompute, options.run.device, plan_of);
-}
-
-Result<MemoryPlan> expect_memory(const SftOptions& options, const TrainedModel& model,
-                                 const MemoryPlan& maximum, const DataReading& how) {
+Result<RunPlans> plan_memory(const SftOptions& options, const TrainedModel& model,
+                             const DataReading& how) {
   SftRun opened;
   TIDEMILL_RETURN_IF_ERROR(open_data(options, model.files.config, how, opened));
-  return likely_plan(options, model, opened, maximum.recompute);
+  TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, model, opened));
+  return opened.plans;
 }
 
 Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironment& run) {
   SftRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  opened.max_memory = plan_memory(options, opened.model);
-  TIDEMILL_RETURN_IF_ERROR(check_memory(opened.max_memory, options.run.device));
   warn_of_threads(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
-  opened.expected_memory = likely_plan(options, opened.model, opened, opened.max_memory.recompute);
+  TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data_digest));
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
-                  opened.expected_memory.total()});
+                  opened.plans.expected.total()});
   }
   opened.device_port = actors::make_thread_work_port("device");
   opened.io_port = actors::make_thread_work_port("io");

@@ -16,13 +16,9 @@ namespace tidemill::workflows {
 [[nodiscard]] Result<actors::RunSummary> run_sft(const SftOptions& options,
                                                  const RunEnvironment& run);
 
-/// Returns an upper bound of the memory that a run of these options on `model` needs.
-[[nodiscard]] MemoryPlan plan_memory(const SftOptions& options, const TrainedModel& model);
-
-/// Returns the expected peak memory of a run of these options on `model`. `maximum` is what
-/// `plan_memory` returned. Reads all of the run's data.
-/// Errors: those of the data.
-[[nodiscard]] Result<MemoryPlan> expect_memory(const SftOptions& options, const TrainedModel& model,
-                                               const MemoryPlan& maximum, const DataReading& how);
+/// Plans the memory of a run of these options on `model`. Reads all of the run's data.
+/// Errors: those of the data; `kInvalidArgument` naming the longest row if the run does not fit.
+[[nodiscard]] Result<RunPlans> plan_memory(const SftOptions& options, const TrainedModel& model,
+                                           const DataReading& how);
 
 }  // namespace tidemill::workflows

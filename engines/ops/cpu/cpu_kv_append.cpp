@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engines/ops/cpu/cpu_ops.hpp"
+#include "engines/ops/cpu/factory.hpp"
 #include "engines/ops/shapes.hpp"
 
 namespace tidemill::engines::cpu {
@@ -152,7 +153,7 @@ private:
 }  // namespace
 
 std::int64_t CpuOps::kv_page_bytes(const AttentionShape& shape) const noexcept {
-  return PageLayout(shape).page_bytes;
+  return cpu_kv_page_bytes(shape);
 }
 
 void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
@@ -184,3 +185,11 @@ void CpuOps::kv_append(const AttentionShape& shape, std::span<const AttentionSeg
 }
 
 }  // namespace tidemill::engines::cpu
+
+namespace tidemill::engines {
+
+std::int64_t cpu_kv_page_bytes(const AttentionShape& shape) noexcept {
+  return cpu::PageLayout(shape).page_bytes;
+}
+
+}  // namespace tidemill::engines

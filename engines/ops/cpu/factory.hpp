@@ -64,6 +64,9 @@ struct PreparedWeights {
 /// output.
 inline constexpr std::int64_t kCpuWeightGradientRows = 512;
 
+/// Returns the size of a page of one layer's key/value cache in this backend. Units: bytes.
+[[nodiscard]] std::int64_t cpu_kv_page_bytes(const AttentionShape& shape) noexcept;
+
 /// Returns the memory that this backend takes during a product with weights of type `dtype` for its
 /// rounded copy of a row of `cols` elements, with the kernels of `kAuto`. Units: bytes.
 [[nodiscard]] std::int64_t cpu_rounded_row_bytes(DType dtype, std::int64_t cols);
