@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Option structs that describe themselves, once, for every use.
+// Option structs with one description, which serves reading, printing, help and reference pages.
 //
 // A struct of options has members, whose initial values are the defaults, and one function that
 // describes them:
@@ -13,19 +13,18 @@
 //         .range(1, 1024);
 //     s.field("temperature", &RolloutOptions::temperature, "Divides the logits.").at_least(0);
 //     s.check("temperature", [](const RolloutOptions& o) {
-//       return o.group_size > 1 && o.temperature == 0 ? "0 makes equal samples" : "";
+//       return o.group_size > 1 && o.temperature == 0 ? "0 makes all samples equal" : "";
 //     });
 //   }
 //
-// `Schema<T>::described()` collects that description. It recognizes nested structs, optionals,
-// lists and enumerations by their types. A schema reads a `ConfigNode` into a checked T, prints a
-// T, explains keys, and writes reference pages (schema_reference.hpp). Members may be bool,
-// integers, double, std::string, enumerations with a `describe(EnumSchema<E>&)`, described structs,
-// and std::optional and std::vector of these.
+// `Schema<T>::described()` builds a schema from that function. A schema reads a `ConfigNode` into a
+// checked T, prints a T, explains keys, and writes reference pages (schema_reference.hpp). Members
+// may be bool, integers, double, std::string, enumerations with a `describe(EnumSchema<E>&)`,
+// described structs, and std::optional and std::vector of these.
 //
-// A struct may have one key that makes a choice. With `one_of` it chooses which further keys exist
-// (`reward.kind`); with `presets` it chooses the initial values of the other keys
-// (`algorithm.name`). Kinds and presets can be added later.
+// At most one key of a struct may be a selector. A `one_of` selects which further keys exist
+// (`reward.kind`). A `presets` selects the defaults of the other keys (`algorithm.name`). More
+// kinds and presets can be added later.
 #pragma once
 
 #include <functional>
@@ -100,11 +99,11 @@ struct Resolved {
 
 namespace schema {
 
-/// Fills `object` from `root`. Errors: as `Schema::read`. Warnings are appended.
+/// Fills `object` from `root` and appends to `warnings`. Errors: those of `Schema::read`.
 [[nodiscard]] Status read_struct(const StructSchema& schema, const ConfigNode& root, void* object,
                                  std::vector<std::string>& warnings);
 
-/// Returns the tree that reads back as `object`: every key, the tag first.
+/// Returns the tree that reads back as `object`. It has every key, with the selector first.
 [[nodiscard]] ConfigNode print_struct(const StructSchema& schema, void* object);
 
 }  // namespace schema
@@ -128,10 +127,10 @@ public:
     return result;
   }
 
-  /// Reads `root` over the initial values of T, then applies the rules.
+  /// Reads `root` into a T, then applies the rules. Keys that `root` lacks keep their defaults.
   ///
   /// Errors: `kInvalidArgument` with one line "location: key: problem" for the first problem. Keys
-  /// and values are checked in the order of the file, then missing keys and rules.
+  /// and values are checked first, in the order of the file, then missing keys and rules.
   [[nodiscard]] Result<Resolved<T>> read(const ConfigNode& root) const {
     Resolved<T> resolved;
     TIDEMILL_RETURN_IF_ERROR(
@@ -154,31 +153,31 @@ public:
   template <class Inner>
   Schema& include(Inner T::*member);
 
-  /// Adds the key that chooses the kind of value that `member` holds. Add its kinds with `kind`.
+  /// Adds the selector of the kind of value that `member` holds. Add its kinds with `kind`.
   Schema& one_of(std::string name, OneOf T::*member, std::string help);
-  /// Adds a kind with K's keys to this struct's `one_of`. If `implied_by` names a key of K, that
-  /// key chooses the kind when a file leaves out the kind's name.
+  /// Adds a kind with K's keys to this struct's `one_of`. `implied_by` may name a key of K: a file
+  /// that has this key, but not the selector, selects this kind.
   template <class K>
   Schema& kind(std::string name, std::string help, std::string implied_by = {});
 
-  /// Adds the key that chooses the initial values of the other keys. Add its rows with `preset`.
+  /// Adds the selector of the other keys' defaults. Add its rows with `preset`.
   Schema& presets(std::string name, std::string T::*member, std::string help);
-  /// Adds a row to this struct's `presets`, which sets all keys to those of `values`.
+  /// Adds a row to this struct's `presets`. It sets the defaults of all keys to `values`.
   Schema& preset(std::string name, std::string help, T values);
 
-  /// Lets a file write only the value of the key `name` in place of the whole struct.
+  /// Lets a file give just the value of the key `name` instead of the whole struct.
   Schema& short_for(std::string name);
 
-  /// Refuses a file without the key that makes the choice.
+  /// Refuses a file without the selector.
   Schema& choice_required();
 
-  /// Adds a rule. If it returns a text other than "", that is the error about `key` ("a.b" names a
+  /// Adds a rule. It returns "" if the options are valid, else the error about `key` ("a.b" names a
   /// key of a nested struct).
   Schema& check(std::string key, Rule rule);
-  /// Adds a rule that refuses `key`, which comes from a shared struct, whenever a file has it.
-  /// Lists of keys leave it out.
+  /// Adds a rule that refuses `key`, a key of a shared struct that has no meaning here. Help and
+  /// reference pages omit the key.
   Schema& exclude(std::string key, Rule rule);
-  /// Adds a rule whose text is a warning.
+  /// Adds a rule whose message is a warning instead of an error.
   Schema& warn(std::string key, Rule rule);
 
   /// Adds kind K to the `one_of` of every struct at `path`, such as "reward".

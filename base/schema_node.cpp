@@ -22,7 +22,7 @@ bool is_plain_safe(std::string_view text) {
 }
 
 // A double-quoted YAML scalar. Bytes above 0x7F are UTF-8 and are written unchanged.
-std::string quoted(std::string_view text) {
+std::string yaml_quoted(std::string_view text) {
   constexpr std::string_view kHex = "0123456789ABCDEF";
   std::string out = "\"";
   for (const char c : text) {
@@ -49,12 +49,12 @@ std::string scalar_text(const ConfigNode& node) {
   switch (node.kind) {
     case ConfigNode::Kind::kNull: return "null";
     case ConfigNode::Kind::kPlain: return node.text;
-    default: return is_plain_safe(node.text) ? node.text : quoted(node.text);
+    default: return is_plain_safe(node.text) ? node.text : yaml_quoted(node.text);
   }
 }
 
 std::string key_text(const std::string& key) {
-  return is_plain_safe(key) ? key : quoted(key);
+  return is_plain_safe(key) ? key : yaml_quoted(key);
 }
 
 void append_block(const ConfigNode& map, int depth, std::string& out) {

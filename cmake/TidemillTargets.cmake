@@ -1,10 +1,11 @@
-# tidemill_add_library(name [NOT_INSTALLED] [DEPS ...] [PRIVATE_DEPS ...] [HEADERS ...] [SOURCES ...])
+# tidemill_add_library(name [NOT_INSTALLED] [SEPARATE] [DEPS ...] [PRIVATE_DEPS ...] [HEADERS ...] [SOURCES ...])
 #
 # Adds one module library `tidemill::name`. Its headers need DEPS, and only its sources need PRIVATE_DEPS.
 # Every header belongs to exactly one library. Without SOURCES the library is header-only. Unless it is
-# NOT_INSTALLED, `cmake --install` installs it.
+# NOT_INSTALLED, `cmake --install` installs it. With TIDEMILL_UNITY the compiler gets its sources several
+# at a time, unless it is SEPARATE: a library whose sources are changed often, or take long by themselves.
 function(tidemill_add_library name)
-  cmake_parse_arguments(A "NOT_INSTALLED" "" "DEPS;PRIVATE_DEPS;HEADERS;SOURCES" ${ARGN})
+  cmake_parse_arguments(A "NOT_INSTALLED;SEPARATE" "" "DEPS;PRIVATE_DEPS;HEADERS;SOURCES" ${ARGN})
   if(A_SOURCES)
     add_library(tidemill_${name} STATIC)
     set(scope PUBLIC)
@@ -23,6 +24,11 @@ function(tidemill_add_library name)
   target_link_libraries(tidemill_${name} ${scope} ${A_DEPS})
   if(A_SOURCES)
     target_link_libraries(tidemill_${name} PRIVATE $<BUILD_INTERFACE:tidemill_warnings> ${A_PRIVATE_DEPS})
+  endif()
+  if(A_SOURCES AND TIDEMILL_UNITY AND NOT A_SEPARATE)
+    set_target_properties(tidemill_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    # A source that is included takes its anonymous namespace for one in a header.
+    target_compile_options(tidemill_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
   if(NOT A_NOT_INSTALLED)
     tidemill_install_library(${name} "${A_HEADERS}")

@@ -11,10 +11,10 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr std::array<std::string_view, 2> kNames{"adapter_config.json",
+constexpr std::array<std::string_view, 2> kAdapterFileNames{"adapter_config.json",
                                                  "adapter_model.safetensors"};
-constexpr std::string_view kConfigName = kNames[0];
-constexpr std::string_view kWeightsName = kNames[1];
+constexpr std::string_view kAdapterConfigName = kAdapterFileNames[0];
+constexpr std::string_view kAdapterWeightsName = kAdapterFileNames[1];
 
 void add_module(TensorShapes& shapes, const AdapterConfig& config, const AdapterModule& entry) {
   const ModelModule& module = entry.module;
@@ -81,8 +81,8 @@ TensorShapes expected_adapter_tensors(const AdapterConfig& config,
 }
 
 Result<AdapterFiles> open_adapter(const std::filesystem::path& path, const ModelConfig& model) {
-  const std::filesystem::path config_path = path / kConfigName;
-  const std::filesystem::path weights_path = path / kWeightsName;
+  const std::filesystem::path config_path = path / kAdapterConfigName;
+  const std::filesystem::path weights_path = path / kAdapterWeightsName;
   AdapterFiles adapter;
   TIDEMILL_ASSIGN_OR_RETURN(adapter.config, read_adapter_config(config_path));
   TIDEMILL_ASSIGN_OR_RETURN(adapter.modules,
@@ -98,15 +98,15 @@ Result<AdapterFiles> open_adapter(const std::filesystem::path& path, const Model
 }
 
 std::span<const std::string_view> exported_adapter_names() {
-  return kNames;
+  return kAdapterFileNames;
 }
 
 Status write_adapter(FileSystem& files, const std::filesystem::path& path,
                      const AdapterConfig& config, const ModelConfig& model,
                      const TensorMap& tensors) {
-  const std::filesystem::path weights_path = path / kWeightsName;
+  const std::filesystem::path weights_path = path / kAdapterWeightsName;
   TIDEMILL_ASSIGN_OR_RETURN(const auto modules,
-                            resolve_adapter(config, model, (path / kConfigName).string()));
+                            resolve_adapter(config, model, (path / kAdapterConfigName).string()));
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_adapter_tensors(config, modules, model), tensors,
                                          weights_path.string()));
   TIDEMILL_RETURN_IF_ERROR(make_directory(files, path));
@@ -115,7 +115,7 @@ Status write_adapter(FileSystem& files, const std::filesystem::path& path,
   if (removed.code() != Errc::kNotFound) {
     TIDEMILL_RETURN_IF_ERROR(removed);
   }
-  TIDEMILL_RETURN_IF_ERROR(write_file(files, path / kConfigName, adapter_config_text(config)));
+  TIDEMILL_RETURN_IF_ERROR(write_file(files, path / kAdapterConfigName, adapter_config_text(config)));
   return write_tensor_file(files, weights_path, tensors);
 }
 

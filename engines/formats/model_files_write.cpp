@@ -14,7 +14,7 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr std::array<std::string_view, 11> kNames{"config.json",
+constexpr std::array<std::string_view, 11> kModelFileNames{"config.json",
                                                   "model.safetensors",
                                                   "tokenizer.json",
                                                   "tokenizer_config.json",
@@ -25,10 +25,10 @@ constexpr std::array<std::string_view, 11> kNames{"config.json",
                                                   "chat_template.jinja",
                                                   "chat_template.json",
                                                   "generation_config.json"};
-constexpr std::string_view kConfigName = kNames[0];
-constexpr std::string_view kWeightsName = kNames[1];
+constexpr std::string_view kModelConfigName = kModelFileNames[0];
+constexpr std::string_view kModelWeightsName = kModelFileNames[1];
 // The files besides config and weights that make a directory usable.
-constexpr std::span<const std::string_view> kCopiedNames = std::span(kNames).subspan<2>();
+constexpr std::span<const std::string_view> kCopiedNames = std::span(kModelFileNames).subspan<2>();
 
 template <class T, class Convert>
 Buffer filled(std::size_t count, DType dtype, Convert convert) {
@@ -71,12 +71,12 @@ Status remove_if_present(FileSystem& files, const std::filesystem::path& path) {
 Status export_config(FileSystem& files, const std::filesystem::path& path,
                      const ModelConfig& config, const std::optional<ModelLocation>& origin) {
   if (origin) {
-    const Result<ModelConfig> source_config = read_model_config(origin->directory / kConfigName);
+    const Result<ModelConfig> source_config = read_model_config(origin->directory / kModelConfigName);
     if (source_config.ok() && source_config.value() == config) {
-      return copy_if_present(files, origin->directory / kConfigName, path / kConfigName);
+      return copy_if_present(files, origin->directory / kModelConfigName, path / kModelConfigName);
     }
   }
-  return write_model_config(files, path / kConfigName, config);
+  return write_model_config(files, path / kModelConfigName, config);
 }
 
 Result<std::optional<ModelLocation>> locate_source(
@@ -132,12 +132,12 @@ TensorMap random_model_tensors(const ModelConfig& config, std::uint64_t seed) {
 }
 
 std::span<const std::string_view> exported_model_names() {
-  return kNames;
+  return kModelFileNames;
 }
 
 Status export_model(FileSystem& files, const std::filesystem::path& path, const ModelConfig& config,
                     const TensorMap& tensors, const std::optional<std::filesystem::path>& source) {
-  const std::filesystem::path weights = path / kWeightsName;
+  const std::filesystem::path weights = path / kModelWeightsName;
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<ModelLocation> origin, locate_source(source));
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, weights.string()));
   std::error_code ignored;

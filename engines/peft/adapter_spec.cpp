@@ -67,7 +67,7 @@ void add_tensor_name(const std::string& name, const std::vector<std::int64_t>& s
   module.*(found->member) = name;
 }
 
-std::vector<float> floats_of(const Tensor& tensor) {
+std::vector<float> values_of(const Tensor& tensor) {
   std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
   widen_floats(tensor, values);
   return values;
@@ -174,9 +174,9 @@ std::string weight_name(const ModelConfig& model, std::string_view path) {
 
 std::vector<float> adapted_row_norms(const AdaptedModule& module, const Tensor& weight,
                                      const Tensor& a, const Tensor& b) {
-  const std::vector<float> w = floats_of(weight);
-  const std::vector<float> a_values = floats_of(a);
-  const std::vector<float> b_values = floats_of(b);
+  const std::vector<float> w = values_of(weight);
+  const std::vector<float> a_values = values_of(a);
+  const std::vector<float> b_values = values_of(b);
   const auto in = static_cast<std::size_t>(module.in_features);
   const auto rank = static_cast<std::size_t>(module.rank);
   std::vector<float> norms(static_cast<std::size_t>(module.out_features));

@@ -28,7 +28,7 @@ PCRE2_SPTR units(const char* text) {
   return reinterpret_cast<PCRE2_SPTR>(text);
 }
 
-std::string describe(int error) {
+std::string pcre2_error_text(int error) {
   std::array<PCRE2_UCHAR, 256> text{};
   pcre2_get_error_message(error, text.data(), text.size());
   return reinterpret_cast<const char*>(text.data());
@@ -54,7 +54,7 @@ public:
     }
     if (matched < 0) {
       return Status(Errc::kResourceExhausted,
-                    "the pattern cannot be matched: " + describe(matched));
+                    "the pattern cannot be matched: " + pcre2_error_text(matched));
     }
     return !has_answer_group_ || capture_equals(reference) ? 1.0 : 0.0;
   }
@@ -94,7 +94,7 @@ Result<std::unique_ptr<RewardRule>> make_regex_rule(const std::string& pattern) 
   Code code(
       pcre2_compile(units(pattern.data()), pattern.size(), kOptions, &error, &offset, nullptr));
   if (!code) {
-    return invalid_argument("pattern: offset " + std::to_string(offset) + ": " + describe(error));
+    return invalid_argument("pattern: offset " + std::to_string(offset) + ": " + pcre2_error_text(error));
   }
   MatchData data(pcre2_match_data_create_from_pattern(code.get(), nullptr));
   MatchContext context(pcre2_match_context_create(nullptr));

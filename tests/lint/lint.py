@@ -104,6 +104,14 @@ def check_headers(root, _build):
                        root)
 
 
+def sources_of(compiled):
+    """Returns the sources that a compiled file stands for: those that a file of a unity build includes."""
+    path = pathlib.Path(compiled)
+    if path.parent.name != "Unity":
+        return [compiled]
+    return re.findall(r'^#include "(.*)"$', path.read_text(), re.MULTILINE)
+
+
 def compile_commands(build):
     """Returns {source: flags}, with only the flags for include paths, macros and the language version."""
     path = build / "compile_commands.json"
@@ -119,7 +127,8 @@ def compile_commands(build):
                 flags.append(word)
             elif word == "-isystem":
                 flags += [word, words[i + 1]]
-        wanted[entry["file"]] = flags
+        for source in sources_of(entry["file"]):
+            wanted[source] = flags
     return wanted
 
 
