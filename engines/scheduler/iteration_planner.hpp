@@ -53,7 +53,8 @@ struct PlannedSequence {
   /// Returns the number of tokens to compute before the next one can be sampled.
   [[nodiscard]] std::int64_t num_uncached() const noexcept { return length() - num_cached; }
   [[nodiscard]] bool has_response() const noexcept { return length() > prompt_length; }
-  /// Returns the maximum number of tokens in the cache. The last one is never fed back.
+  /// Returns the maximum number of tokens in the cache. The last token is never fed back, so it is
+  /// never cached.
   [[nodiscard]] std::int64_t max_cached() const noexcept {
     return prompt_length + (max_new_tokens > 0 ? max_new_tokens - 1 : 0);
   }
@@ -70,14 +71,14 @@ struct AdmissionRule {
 struct PlannerOptions {
   std::int64_t page_tokens = 16;
   std::int64_t max_running = 256;
-  /// The share of sequences to be preempted; the margin of the forecast adapts to reach it.
+  /// The target share of sequences that are preempted. The forecast's margin adapts to reach it.
   double preempted_share = 0.006;
 };
 
 /// The maximum number of tokens of one iteration.
 struct IterationBudget {
   std::int64_t tokens = 1;          // at least one is computed
-  std::int64_t prefill_tokens = 1;  // maximum in chunks of sequences with more than one to compute
+  std::int64_t prefill_tokens = 1;  // maximum for sequences with more than one to compute
 };
 
 /// A sequence's next tokens to compute. If there are none, its next token is sampled from `row`.
@@ -108,15 +109,16 @@ struct IterationPlan {
 ///
 /// An iteration computes one token of each running sequence that has only one to compute, oldest
 /// sequence first. The rest of the budget goes to chunks of sequences with more tokens to compute.
-/// Sequences start oldest first, if the forecast of pages in use leaves room for them or nothing
-/// runs. A sequence with the same beginning as a running one waits until that one has computed the
-/// shared tokens. Only while it waits for this reason may a younger sequence start before it. The
-/// planner also learns how large a margin the forecast needs.
+/// Sequences start oldest first, if the forecast of pages in use leaves room for them or if no
+/// sequence is running. A sequence that shares a prefix with a running one waits until that one has
+/// computed the prefix. A younger sequence may start before an older one only while the older one
+/// waits for such a prefix or for its `min_step`. The planner also learns how large a margin the
+/// forecast needs.
 ///
 /// When pages run out, the planner first evicts cached pages that no sequence uses, then preempts
 /// the youngest running sequence. No sequence causes the preemption of an older one, and a sequence
-/// that does not fit the pool alone is never submitted. So the oldest sequence always progresses,
-/// and nothing starves or deadlocks.
+/// that does not fit the pool alone is never submitted. The oldest sequence therefore always
+/// makes progress, and nothing starves or deadlocks.
 /// Threads: one call at a time.
 class IterationPlanner {
 public:
@@ -128,19 +130,20 @@ public:
   void submit(PlannedSequence& sequence);
   /// Removes a sequence in any state and releases its pages.
   void remove(PlannedSequence& sequence);
-  /// Removes a sequence that ended by itself or at its limit. The forecast learns from it.
+  /// Removes a sequence that ended on its own or reached its limit. The forecast learns from it.
   void finish(PlannedSequence& sequence);
 
   /// Plans one iteration. The sequence of every chunk has the pages for it.
   [[nodiscard]] IterationPlan plan(const IterationBudget& budget, const AdmissionRule& rule);
 
   /// Reports that a chunk has been computed. `row` is the hidden state after the last token of the
-  /// prompt if the chunk has that token; it may be null.
+  /// prompt if the chunk contains that token; it may be null.
   void advance(const PlannedChunk& chunk, HiddenRow row);
 
   /// Evicts cached pages that no sequence uses until `pages` pages are free or none can be evicted.
   void drop_cached(std::int64_t pages) { tree_.evict_until_free(pages); }
-  /// Does the same, then preempts running sequences, youngest first. Returns how many it preempted.
+  /// Does the same as `drop_cached`, then preempts running sequences, youngest first, as long as
+  /// pages are missing. Returns the number of preemptions.
   std::int64_t make_room(std::int64_t pages);
   /// Evicts all unused pages except those computed with one of the named weights.
   void keep_only(std::span<const std::string_view> weights) { tree_.keep_only(weights); }
@@ -162,8 +165,8 @@ public:
 private:
   using Sequences = std::vector<PlannedSequence*>;
 
-  // The margin adapts: every preemption widens it, and every sequence that ends narrows it, by
-  // amounts that balance at `PlannerOptions::preempted_share`.
+  // The margin adapts: every preemption by `plan` widens it, and every sequence that finishes
+  // narrows it, by amounts that balance at `PlannerOptions::preempted_share`.
   static constexpr double kInitialMargin = 0.85;
   static constexpr double kMinMargin = -0.5;
   static constexpr double kMaxMargin = 4.0;
