@@ -12,7 +12,7 @@ namespace tidemill::engines {
 namespace {
 
 constexpr std::array<std::string_view, 2> kAdapterFileNames{"adapter_config.json",
-                                                 "adapter_model.safetensors"};
+                                                            "adapter_model.safetensors"};
 constexpr std::string_view kAdapterConfigName = kAdapterFileNames[0];
 constexpr std::string_view kAdapterWeightsName = kAdapterFileNames[1];
 
@@ -115,7 +115,8 @@ Status write_adapter(FileSystem& files, const std::filesystem::path& path,
   if (removed.code() != Errc::kNotFound) {
     TIDEMILL_RETURN_IF_ERROR(removed);
   }
-  TIDEMILL_RETURN_IF_ERROR(write_file(files, path / kAdapterConfigName, adapter_config_text(config)));
+  TIDEMILL_RETURN_IF_ERROR(
+      write_file(files, path / kAdapterConfigName, adapter_config_text(config)));
   return write_tensor_file(files, weights_path, tensors);
 }
 

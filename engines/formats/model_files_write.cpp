@@ -15,16 +15,16 @@ namespace tidemill::engines {
 namespace {
 
 constexpr std::array<std::string_view, 11> kModelFileNames{"config.json",
-                                                  "model.safetensors",
-                                                  "tokenizer.json",
-                                                  "tokenizer_config.json",
-                                                  "special_tokens_map.json",
-                                                  "added_tokens.json",
-                                                  "vocab.json",
-                                                  "merges.txt",
-                                                  "chat_template.jinja",
-                                                  "chat_template.json",
-                                                  "generation_config.json"};
+                                                           "model.safetensors",
+                                                           "tokenizer.json",
+                                                           "tokenizer_config.json",
+                                                           "special_tokens_map.json",
+                                                           "added_tokens.json",
+                                                           "vocab.json",
+                                                           "merges.txt",
+                                                           "chat_template.jinja",
+                                                           "chat_template.json",
+                                                           "generation_config.json"};
 constexpr std::string_view kModelConfigName = kModelFileNames[0];
 constexpr std::string_view kModelWeightsName = kModelFileNames[1];
 // The files besides config and weights that make a directory usable.
@@ -71,7 +71,8 @@ Status remove_if_present(FileSystem& files, const std::filesystem::path& path) {
 Status export_config(FileSystem& files, const std::filesystem::path& path,
                      const ModelConfig& config, const std::optional<ModelLocation>& origin) {
   if (origin) {
-    const Result<ModelConfig> source_config = read_model_config(origin->directory / kModelConfigName);
+    const Result<ModelConfig> source_config =
+        read_model_config(origin->directory / kModelConfigName);
     if (source_config.ok() && source_config.value() == config) {
       return copy_if_present(files, origin->directory / kModelConfigName, path / kModelConfigName);
     }

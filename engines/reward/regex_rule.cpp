@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kMatchLimit = 1'000'000;
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
-constexpr std::size_t kMaxPatternBytes = 64 * 1024;
+constexpr std::size_t kMaxPatternBytes = std::size_t{64} * 1024;
 constexpr const char* kAnswerGroup = "answer";
 
 struct Free {
@@ -94,7 +94,8 @@ Result<std::unique_ptr<RewardRule>> make_regex_rule(const std::string& pattern) 
   Code code(
       pcre2_compile(units(pattern.data()), pattern.size(), kOptions, &error, &offset, nullptr));
   if (!code) {
-    return invalid_argument("pattern: offset " + std::to_string(offset) + ": " + pcre2_error_text(error));
+    return invalid_argument("pattern: offset " + std::to_string(offset) + ": " +
+                            pcre2_error_text(error));
   }
   MatchData data(pcre2_match_data_create_from_pattern(code.get(), nullptr));
   MatchContext context(pcre2_match_context_create(nullptr));

@@ -115,7 +115,8 @@ Status TrainView::check(const TrainSequence& sequence) const {
   for (const std::int32_t token : sequence.ids) {
     if (token < 0 || token >= context_.config.vocab_size) {
       return invalid_argument("token " + std::to_string(token) + " is outside the vocabulary of " +
-                              std::to_string(context_.config.vocab_size) + sample_text(sequence.id));
+                              std::to_string(context_.config.vocab_size) +
+                              sample_text(sequence.id));
     }
   }
   const std::string length = std::to_string(sequence.ids.size()) + " tokens exceed ";
