@@ -62,7 +62,7 @@ std::int64_t group_memory() {
   }
 }
 
-// "recompute cheap, windows of 2048 tokens".
+// Returns "recompute cheap, windows of 2048 tokens".
 std::string policy_text(const MemoryBudgets& budgets) {
   std::string text = std::string("recompute ") + engines::recompute_name(budgets.recompute);
   if (budgets.window_tokens > 0) {
@@ -70,9 +70,6 @@ std::string policy_text(const MemoryBudgets& budgets) {
   }
   return text;
 }
-
-// "40.0 MiB are allowed, and the run may need 52.5 MiB, 12.5 more: program 20.0, ...".
-std::string shortage_text(const MemoryPlan& plan, std::int64_t allowed);
 
 // Returns "program 10.0, weights 12.1, ...".
 std::string parts_of(const MemoryPlan& plan) {
@@ -95,6 +92,7 @@ std::string parts_of(const MemoryPlan& plan) {
   return text;
 }
 
+// Returns "40.0 MiB are allowed, and the run may need 52.5 MiB, 12.5 more: program 20.0, ...".
 std::string shortage_text(const MemoryPlan& plan, std::int64_t allowed) {
   return mebibytes(allowed) + " MiB are allowed, and the run may need " + mebibytes(plan.total()) +
          " MiB, " + mebibytes(plan.total() - allowed) + " more: " + parts_of(plan);
