@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 
 namespace tidemill {
 namespace {

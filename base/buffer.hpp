@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/check.hpp"
-#include "base/dtype.hpp"
 #include "base/status.hpp"
+#include "base/tensor/dtype.hpp"
 
 namespace tidemill {
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 
 namespace tidemill {
 

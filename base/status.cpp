@@ -11,9 +11,7 @@ std::string_view errc_name(Errc code) noexcept {
     case Errc::kTimeout: return "timeout";
     case Errc::kUnavailable: return "unavailable";
     case Errc::kResourceExhausted: return "resource_exhausted";
-    case Errc::kCancelled: return "cancelled";
     case Errc::kStaleVersion: return "stale_version";
-    case Errc::kVersionConflict: return "version_conflict";
     case Errc::kCorruptData: return "corrupt_data";
     case Errc::kUnimplemented: return "unimplemented";
     case Errc::kInternal: return "internal";

@@ -4,8 +4,8 @@
 #include <map>
 #include <vector>
 
-#include "base/schema_suggest.hpp"
-#include "base/utf8.hpp"
+#include "base/schema/suggest.hpp"
+#include "base/text/utf8.hpp"
 #include "configs/yaml_tree.hpp"
 
 namespace tidemill::configs {

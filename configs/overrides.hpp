@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "base/schema_node.hpp"
+#include "base/schema/node.hpp"
 #include "base/status.hpp"
 
 namespace tidemill::configs {

@@ -2,7 +2,7 @@
 // The whole configuration of a run of any workflow.
 #pragma once
 
-#include "base/schema.hpp"
+#include "base/schema/schema.hpp"
 #include "workflows/rl_options.hpp"
 #include "workflows/sft_options.hpp"
 

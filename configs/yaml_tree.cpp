@@ -11,7 +11,7 @@
 #include <yaml-cpp/mark.h>
 #include <yaml-cpp/parser.h>
 
-#include "base/schema_suggest.hpp"
+#include "base/schema/suggest.hpp"
 
 namespace tidemill::configs {
 namespace {

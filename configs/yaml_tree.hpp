@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "base/result.hpp"
-#include "base/schema_node.hpp"
+#include "base/schema/node.hpp"
 
 namespace tidemill::configs {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/ids.hpp"
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 
 namespace tidemill::engines {
 

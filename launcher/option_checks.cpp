@@ -8,8 +8,8 @@
 #include <functional>
 #include <string_view>
 
-#include "base/quote.hpp"
-#include "engines/runtime/factory.hpp"
+#include "base/text/quote.hpp"
+#include "engines/runtime/runtime_options.hpp"
 
 namespace tidemill::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "base/schema_suggest.hpp"
+#include "base/schema/suggest.hpp"
 #include "launcher/option_checks.hpp"
 #include "launcher/runs/log_sinks.hpp"
 

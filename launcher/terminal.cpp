@@ -8,7 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "launcher/option_checks.hpp"
 
 namespace tidemill::launcher {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "base/schema.hpp"
+#include "base/schema/schema.hpp"
 #include "engines/rl/algorithm_options.hpp"
 
 namespace tidemill::workflows {

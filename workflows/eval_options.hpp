@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "base/schema.hpp"
+#include "base/schema/schema.hpp"
 
 namespace tidemill::workflows {
 

@@ -12,7 +12,7 @@
 
 #include "base/clock.hpp"
 #include "base/result.hpp"
-#include "base/schema_types.hpp"
+#include "base/schema/types.hpp"
 #include "engines/reward_engine.hpp"
 #include "engines/rl/algorithm_options.hpp"
 

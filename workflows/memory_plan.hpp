@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/status.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/memory_estimate.hpp"
 #include "workflows/run_options.hpp"
 #include "workflows/train_options.hpp"
 

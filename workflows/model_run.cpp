@@ -7,7 +7,7 @@
 
 #include <caf/all.hpp>
 
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 
 namespace tidemill::workflows {
 namespace {

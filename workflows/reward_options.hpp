@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/schema.hpp"
+#include "base/schema/schema.hpp"
 
 namespace tidemill::workflows {
 

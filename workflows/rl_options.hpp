@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/schema.hpp"
+#include "base/schema/schema.hpp"
 #include "workflows/algorithm_options.hpp"
 #include "workflows/data_options.hpp"
 #include "workflows/eval_options.hpp"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "base/schema.hpp"
+#include "base/schema/schema.hpp"
 
 namespace tidemill::workflows {
 

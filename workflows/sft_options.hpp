@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/schema.hpp"
+#include "base/schema/schema.hpp"
 #include "workflows/data_options.hpp"
 #include "workflows/eval_options.hpp"
 #include "workflows/run_options.hpp"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/schema.hpp"
+#include "base/schema/schema.hpp"
 #include "workflows/data_options.hpp"
 
 namespace tidemill::workflows {

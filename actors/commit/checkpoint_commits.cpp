@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "base/json.hpp"
-#include "base/json_fields.hpp"
+#include "base/json/fields.hpp"
+#include "base/json/json.hpp"
 
 namespace tidemill::actors {
 namespace {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/json.hpp"
+#include "base/files/file.hpp"
+#include "base/json/json.hpp"
 #include "storage/events/event_file.hpp"
 
 namespace tidemill::actors {

@@ -9,7 +9,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/recorder/spawn.hpp"
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 
 namespace tidemill::actors {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/budget.hpp"
 #include "engines/chat/lexer.hpp"
 #include "engines/chat/parser.hpp"

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/builtins.hpp"
 #include "engines/chat/markup.hpp"
 #include "engines/chat/operators.hpp"

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/markup.hpp"
 #include "engines/chat/operators.hpp"
 #include "engines/chat/parse_number.hpp"

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/budget.hpp"
 #include "engines/chat/builtins.hpp"
 #include "engines/chat/operators.hpp"

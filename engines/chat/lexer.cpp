@@ -7,7 +7,7 @@
 #include <charconv>
 #include <utility>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/budget.hpp"
 #include "engines/chat/unicode.hpp"
 

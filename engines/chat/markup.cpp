@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/html_entities.hpp"
 #include "engines/chat/operators.hpp"
 #include "engines/chat/string_search.hpp"

@@ -6,7 +6,7 @@
 #include <string.h>  // memmem: unlike std::string::find it is linear in the worst case
 #include <utility>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/builtins.hpp"
 #include "engines/chat/format.hpp"
 #include "engines/chat/markup.hpp"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <string.h>  // memmem: unlike std::string::find it is linear in the worst case
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/format.hpp"
 #include "engines/chat/markup.hpp"
 #include "engines/chat/text.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/operators.hpp"
 #include "engines/chat/string_search.hpp"
 #include "engines/chat/text.hpp"

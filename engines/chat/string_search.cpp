@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string.h>  // memmem
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/unicode.hpp"
 
 namespace tidemill::engines::chat {

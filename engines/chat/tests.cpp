@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/builtins.hpp"
 #include "engines/chat/operators.hpp"
 #include "engines/chat/unicode.hpp"

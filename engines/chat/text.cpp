@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/unicode.hpp"
 
 namespace tidemill::engines::chat {

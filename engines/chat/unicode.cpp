@@ -6,7 +6,7 @@
 #include <array>
 #include <utf8proc.h>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 
 namespace tidemill::engines::chat {
 namespace {

@@ -3,7 +3,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/quote.hpp"
+#include "base/text/quote.hpp"
 #include "engines/chat/value.hpp"
 
 namespace tidemill::engines::chat {

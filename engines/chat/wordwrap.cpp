@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/markup.hpp"
 #include "engines/chat/operators.hpp"
 #include "engines/chat/string_search.hpp"

@@ -6,9 +6,9 @@
 #include <array>
 #include <cmath>
 
-#include "base/file.hpp"
-#include "base/json_fields.hpp"
-#include "base/quote.hpp"
+#include "base/files/file.hpp"
+#include "base/json/fields.hpp"
+#include "base/text/quote.hpp"
 
 namespace tidemill::engines {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
 
 namespace tidemill::engines {
 namespace {

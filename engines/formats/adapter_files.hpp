@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "base/result.hpp"
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/formats/adapter_config.hpp"
 #include "engines/formats/model_files.hpp"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "base/quote.hpp"
+#include "base/text/quote.hpp"
 #include "engines/formats/adapter_config.hpp"
 #include "engines/formats/module_pattern.hpp"
 

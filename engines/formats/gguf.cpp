@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "base/quote.hpp"
+#include "base/text/quote.hpp"
 #include "engines/formats/gguf_cursor.hpp"
 
 namespace tidemill::engines {

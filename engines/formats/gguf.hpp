@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/json.hpp"
+#include "base/files/file.hpp"
+#include "base/files/tensor_file.hpp"
+#include "base/json/json.hpp"
 #include "base/result.hpp"
-#include "base/tensor.hpp"
-#include "base/tensor_file.hpp"
+#include "base/tensor/tensor.hpp"
 
 namespace tidemill::engines {
 

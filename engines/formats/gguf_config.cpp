@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/json_fields.hpp"
-#include "base/quote.hpp"
+#include "base/json/fields.hpp"
+#include "base/text/quote.hpp"
 #include "engines/formats/rope.hpp"
 
 namespace tidemill::engines {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "base/result.hpp"
 #include "engines/formats/gguf.hpp"
 #include "engines/formats/model_config.hpp"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 
 namespace tidemill::engines {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "base/result.hpp"
 
 namespace tidemill::engines {

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/files/tensor_file.hpp"
 #include "base/result.hpp"
-#include "base/tensor.hpp"
-#include "base/tensor_file.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/formats/gguf.hpp"
 #include "engines/formats/model_config.hpp"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/quote.hpp"
+#include "base/text/quote.hpp"
 #include "engines/formats/gguf.hpp"
 
 namespace tidemill::engines {

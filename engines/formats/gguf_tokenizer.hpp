@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "base/result.hpp"
 
 namespace tidemill::engines {

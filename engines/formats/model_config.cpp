@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
-#include "base/json_fields.hpp"
-#include "base/quote.hpp"
+#include "base/json/fields.hpp"
+#include "base/text/quote.hpp"
 
 namespace tidemill::engines {
 namespace {

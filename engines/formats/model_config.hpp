@@ -14,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/dtype.hpp"
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "base/result.hpp"
+#include "base/tensor/dtype.hpp"
 
 namespace tidemill::engines {
 

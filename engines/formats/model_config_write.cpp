@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/check.hpp"
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "engines/formats/model_config.hpp"
 
 namespace tidemill::engines {

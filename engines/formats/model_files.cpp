@@ -6,9 +6,9 @@
 #include <set>
 #include <utility>
 
-#include "base/float_tensor.hpp"
-#include "base/json.hpp"
-#include "base/quote.hpp"
+#include "base/json/json.hpp"
+#include "base/tensor/float_tensor.hpp"
+#include "base/text/quote.hpp"
 #include "engines/formats/gguf_model.hpp"
 #include "engines/formats/nf4_tensors.hpp"
 

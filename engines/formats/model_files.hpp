@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
+#include "base/files/tensor_file.hpp"
 #include "base/result.hpp"
-#include "base/tensor.hpp"
-#include "base/tensor_file.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/formats/model_config.hpp"
 
 namespace tidemill::engines {

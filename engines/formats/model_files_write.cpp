@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
-#include "base/float_tensor.hpp"
 #include "base/random.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/gguf_model.hpp"
 #include "engines/formats/gguf_tokenizer.hpp"
 #include "engines/formats/model_files.hpp"

@@ -8,7 +8,7 @@
 #include <pcre2.h>
 
 #include "base/check.hpp"
-#include "base/quote.hpp"
+#include "base/text/quote.hpp"
 
 namespace tidemill::engines {
 namespace {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/block_nf4.hpp"
-#include "base/json.hpp"
-#include "base/quote.hpp"
+#include "base/json/json.hpp"
+#include "base/tensor/block_nf4.hpp"
+#include "base/text/quote.hpp"
 
 namespace tidemill::engines {
 namespace {

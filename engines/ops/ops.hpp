@@ -44,9 +44,9 @@
 #include <span>
 #include <string_view>
 
-#include "base/dtype.hpp"
 #include "base/result.hpp"
-#include "base/tensor.hpp"
+#include "base/tensor/dtype.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/ops/matrix.hpp"
 #include "engines/optimizer/adamw.hpp"
 

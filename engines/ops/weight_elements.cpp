@@ -7,7 +7,8 @@
 namespace tidemill::engines {
 namespace {
 
-// From this magnitude on, the scale of a block would overflow a half; see base/block_int8.hpp.
+// From this magnitude on, the scale of a block would overflow a half; see
+// base/tensor/block_int8.hpp.
 constexpr float kTooLarge = 65520.0F * 127.0F;
 
 }  // namespace

@@ -6,11 +6,11 @@
 #include <span>
 #include <string>
 
-#include "base/block_int8.hpp"
-#include "base/block_nf4.hpp"
-#include "base/dtype.hpp"
-#include "base/float_tensor.hpp"
 #include "base/status.hpp"
+#include "base/tensor/block_int8.hpp"
+#include "base/tensor/block_nf4.hpp"
+#include "base/tensor/dtype.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/ops/ops.hpp"
 
 namespace tidemill::engines {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/peft/adapter_spec.hpp"
 
 namespace tidemill::engines {

@@ -7,8 +7,8 @@
 #include <map>
 #include <utility>
 
-#include "base/float_tensor.hpp"
-#include "base/quote.hpp"
+#include "base/tensor/float_tensor.hpp"
+#include "base/text/quote.hpp"
 #include "engines/formats/adapter_files.hpp"
 
 namespace tidemill::engines {

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/formats/adapter_config.hpp"
 #include "engines/formats/model_files.hpp"
 

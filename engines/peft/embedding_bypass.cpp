@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/peft/scratch_rows.hpp"
 
 namespace tidemill::engines {

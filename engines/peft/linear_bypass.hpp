@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/ops/ops.hpp"
 #include "engines/peft/adapter_spec.hpp"
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <utility>
 
-#include "base/float_tensor.hpp"
 #include "base/random.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/peft/adapter_spec.hpp"
 
 namespace tidemill::engines {

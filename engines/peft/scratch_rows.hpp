@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/aligned_bytes.hpp"
+#include "base/tensor/aligned_bytes.hpp"
 #include "engines/ops/matrix.hpp"
 
 namespace tidemill::engines {

@@ -7,7 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/digest.hpp"
-#include "base/quote.hpp"
+#include "base/text/quote.hpp"
 #include "engines/formats/model_files.hpp"
 #include "engines/peft/adapter_spec.hpp"
 

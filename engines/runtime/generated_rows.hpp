@@ -17,9 +17,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/aligned_bytes.hpp"
 #include "base/digest.hpp"
-#include "engines/runtime/factory.hpp"
+#include "base/tensor/aligned_bytes.hpp"
+#include "engines/runtime/runtime_options.hpp"
 #include "engines/transformer/transformer.hpp"
 
 namespace tidemill::engines {

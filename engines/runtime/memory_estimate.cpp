@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Estimates how much memory a runtime will take.
+#include "engines/runtime/memory_estimate.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/block_nf4.hpp"
+#include "base/tensor/block_nf4.hpp"
 #include "engines/ops/cpu/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/generated_rows.hpp"

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens a model: checks it, creates the context, lays out the weights once and makes the two views.
+#include "engines/runtime/model_runtime.hpp"
+
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "base/digest.hpp"
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/rollout_view.hpp"
 #include "engines/runtime/runtime_context.hpp"

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "engines/runtime/new_adapter.hpp"
+
 #include <algorithm>
 #include <set>
 
 #include "engines/peft/adapter_spec.hpp"
-#include "engines/runtime/factory.hpp"
 
 namespace tidemill::engines {
 namespace {

@@ -36,14 +36,6 @@ std::string describe(const Ops& ops, const Workers& workers, const RuntimeOption
 
 }  // namespace
 
-std::string threads_warning(int threads) {
-  return too_many_threads(threads, usable_cores());
-}
-
-DType cache_type(DType compute) noexcept {
-  return compute == DType::kF32 ? DType::kF32 : DType::kBF16;
-}
-
 std::int64_t RuntimeContext::logit_rows(const ModelConfig& config) noexcept {
   constexpr std::int64_t kLogitBytes = std::int64_t{64} << 20U;
   return std::clamp<std::int64_t>(

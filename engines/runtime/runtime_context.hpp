@@ -10,7 +10,7 @@
 #include "base/result.hpp"
 #include "engines/executor/workers.hpp"
 #include "engines/ops/ops.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/runtime_options.hpp"
 #include "engines/transformer/kv_cache.hpp"
 #include "engines/transformer/transformer.hpp"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/optimizer/gradient_norm.hpp"
 
 namespace tidemill::engines {

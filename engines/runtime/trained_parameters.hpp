@@ -6,12 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.hpp"
 #include "base/result.hpp"
-#include "base/tensor.hpp"
+#include "base/tensor/dtype.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/executor/workers.hpp"
 #include "engines/ops/ops.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/runtime_options.hpp"
+#include "engines/train_engine.hpp"
 #include "engines/transformer/parameter_set.hpp"
 
 namespace tidemill::engines {

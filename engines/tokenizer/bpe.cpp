@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
 
 namespace tidemill::engines {

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 
 namespace tidemill::engines {
 namespace {

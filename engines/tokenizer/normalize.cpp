@@ -7,7 +7,7 @@
 #include <memory>
 #include <utf8proc.h>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 
 namespace tidemill::engines {
 namespace {

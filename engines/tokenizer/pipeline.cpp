@@ -5,7 +5,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/tokenizer/normalize.hpp"
 
 namespace tidemill::engines {

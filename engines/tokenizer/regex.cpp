@@ -7,7 +7,7 @@
 #include <pcre2.h>
 #include <utility>
 
-#include "base/quote.hpp"
+#include "base/text/quote.hpp"
 
 namespace tidemill::engines {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/quote.hpp"
+#include "base/text/quote.hpp"
 
 namespace tidemill::engines {
 namespace {

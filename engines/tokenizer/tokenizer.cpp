@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/quote.hpp"
-#include "base/utf8.hpp"
+#include "base/text/quote.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
 #include "engines/tokenizer/pipeline.hpp"
 #include "engines/tokenizer/tokenizer_spec.hpp"

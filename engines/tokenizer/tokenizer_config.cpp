@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/quote.hpp"
-#include "base/utf8.hpp"
+#include "base/text/quote.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/formats/gguf_model.hpp"
 #include "engines/formats/gguf_tokenizer.hpp"
 #include "engines/tokenizer/strict_json.hpp"

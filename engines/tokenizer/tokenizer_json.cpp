@@ -7,8 +7,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/quote.hpp"
-#include "base/utf8.hpp"
+#include "base/text/quote.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
 #include "engines/tokenizer/strict_json.hpp"
 #include "engines/tokenizer/tokenizer_spec.hpp"

@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "base/dtype.hpp"
+#include "base/tensor/dtype.hpp"
 #include "engines/formats/model_config.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/transformer/kept_rows.hpp"

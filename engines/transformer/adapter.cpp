@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <span>
 
-#include "base/aligned_bytes.hpp"
-#include "base/dtype.hpp"
+#include "base/tensor/aligned_bytes.hpp"
+#include "base/tensor/dtype.hpp"
 #include "engines/ops/ops.hpp"
 #include "engines/transformer/owned_matrix.hpp"
 

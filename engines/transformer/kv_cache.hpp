@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "base/aligned_bytes.hpp"
-#include "base/dtype.hpp"
 #include "base/result.hpp"
+#include "base/tensor/aligned_bytes.hpp"
+#include "base/tensor/dtype.hpp"
 #include "engines/formats/model_config.hpp"
 #include "engines/ops/ops.hpp"
 #include "engines/scheduler/page_pool.hpp"

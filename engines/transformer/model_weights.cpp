@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "base/block_int8.hpp"
 #include "base/check.hpp"
-#include "base/float_tensor.hpp"
+#include "base/tensor/block_int8.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-#include "base/aligned_bytes.hpp"
+#include "base/tensor/aligned_bytes.hpp"
 #include "engines/ops/matrix.hpp"
 
 namespace tidemill::engines {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 
 namespace tidemill::engines {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/formats/model_files.hpp"
 #include "engines/ops/matrix.hpp"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "examples/arithmetic/addition.hpp"
 
 int main(int argc, char** argv) {

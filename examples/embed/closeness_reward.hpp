@@ -3,7 +3,7 @@
 #pragma once
 
 #include <tidemill/actors/reward/handles.hpp>
-#include <tidemill/base/schema.hpp>
+#include <tidemill/base/schema/schema.hpp>
 
 namespace closeness {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/random.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/new_adapter.hpp"
 
 namespace tidemill::launcher {
 namespace {

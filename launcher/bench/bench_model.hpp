@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engines/rl/sft_token_loss.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/model_runtime.hpp"
 #include "launcher/bench/engine_bench.hpp"
 
 namespace tidemill::launcher {

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "base/file.hpp"
-#include "base/json.hpp"
+#include "base/files/file.hpp"
+#include "base/json/json.hpp"
 #include "launcher/bench/timed_process.hpp"
 
 namespace tidemill::launcher {

@@ -4,7 +4,7 @@
 #include <iomanip>
 #include <ostream>
 
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "launcher/bench/engine_bench.hpp"
 #include "launcher/bench/profile_table.hpp"
 #include "launcher/bench/random_model.hpp"

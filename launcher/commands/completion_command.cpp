@@ -5,7 +5,7 @@
 #include <ostream>
 #include <sstream>
 
-#include "base/schema_reference.hpp"
+#include "base/schema/reference.hpp"
 #include "launcher/additions.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/commands/completion_script.hpp"

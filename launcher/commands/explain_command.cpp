@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "base/schema_reference.hpp"
+#include "base/schema/reference.hpp"
 #include "configs/run_config.hpp"
 #include "launcher/additions.hpp"
 #include "launcher/commands/commands.hpp"

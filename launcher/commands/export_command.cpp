@@ -8,9 +8,9 @@
 #include <ostream>
 
 #include "base/digest.hpp"
-#include "base/file.hpp"
-#include "base/float_tensor.hpp"
-#include "base/json_fields.hpp"
+#include "base/files/file.hpp"
+#include "base/json/fields.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/formats/model_files.hpp"
 #include "engines/peft/adapter_spec.hpp"

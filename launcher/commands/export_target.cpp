@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/formats/model_files.hpp"
 

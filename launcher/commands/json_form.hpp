@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/schema_node.hpp"
+#include "base/schema/node.hpp"
 
 namespace tidemill::launcher {
 

@@ -6,8 +6,8 @@
 #include <ostream>
 #include <vector>
 
-#include "base/json.hpp"
-#include "base/schema_suggest.hpp"
+#include "base/json/json.hpp"
+#include "base/schema/suggest.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/inspect/run_report.hpp"
 #include "launcher/terminal.hpp"

@@ -3,7 +3,7 @@
 #include <CLI/App.hpp>
 #include <ostream>
 
-#include "base/json_schema.hpp"
+#include "base/schema/json_schema.hpp"
 #include "launcher/additions.hpp"
 #include "launcher/commands/commands.hpp"
 

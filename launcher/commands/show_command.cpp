@@ -6,7 +6,7 @@
 #include <ostream>
 
 #include "actors/recorder/metrics_events.hpp"
-#include "base/schema_suggest.hpp"
+#include "base/schema/suggest.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/inspect/chart.hpp"

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 
 namespace tidemill::launcher {
 namespace {

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "base/file.hpp"
-#include "base/schema_suggest.hpp"
+#include "base/files/file.hpp"
+#include "base/schema/suggest.hpp"
 #include "configs/yaml_tree.hpp"
 #include "launcher/runs/run_state.hpp"
 #include "storage/checkpoint/run_lock.hpp"

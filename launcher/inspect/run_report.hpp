@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "base/result.hpp"
 
 namespace tidemill::launcher {

@@ -7,8 +7,8 @@
 #include <span>
 
 #include "actors/recorder/metrics_events.hpp"
-#include "base/json.hpp"
-#include "base/json_fields.hpp"
+#include "base/json/fields.hpp"
+#include "base/json/json.hpp"
 
 namespace tidemill::launcher {
 namespace {

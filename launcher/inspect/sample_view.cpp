@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 
 namespace tidemill::launcher {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <ctime>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 
 namespace tidemill::launcher {
 namespace {

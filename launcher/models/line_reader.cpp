@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 
 namespace tidemill::launcher {
 namespace {

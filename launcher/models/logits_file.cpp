@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/models/logits_file.hpp"
 
-#include "base/tensor.hpp"
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
+#include "base/tensor/tensor.hpp"
 
 namespace tidemill::launcher {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "base/status.hpp"
 
 namespace tidemill::launcher {

@@ -3,7 +3,7 @@
 
 #include <CLI/App.hpp>
 
-#include "base/quote.hpp"
+#include "base/text/quote.hpp"
 #include "launcher/option_checks.hpp"
 #include "workflows/memory_plan.hpp"
 

@@ -8,7 +8,7 @@
 #include "base/log.hpp"
 #include "base/result.hpp"
 #include "engines/formats/model_files.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/model_runtime.hpp"
 #include "launcher/command.hpp"
 
 namespace tidemill::launcher {

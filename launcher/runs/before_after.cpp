@@ -7,7 +7,7 @@
 #include <ostream>
 #include <utility>
 
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "launcher/terminal.hpp"
 #include "workflows/rl/grading.hpp"
 

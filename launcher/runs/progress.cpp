@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <ostream>
 
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 
 namespace tidemill::launcher {
 namespace {

@@ -5,7 +5,7 @@
 #include <ctime>
 #include <utility>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "storage/checkpoint/run_lock.hpp"
 
 namespace tidemill::launcher {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "actors/commit/checkpoint_commits.hpp"
-#include "base/file.hpp"
-#include "base/json.hpp"
+#include "base/files/file.hpp"
+#include "base/json/json.hpp"
 #include "launcher/additions.hpp"
 #include "launcher/runs/before_after.hpp"
 #include "launcher/runs/log_sinks.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launcher/runs/run_state.hpp"
 
-#include "base/json.hpp"
-#include "base/json_fields.hpp"
+#include "base/json/fields.hpp"
+#include "base/json/json.hpp"
 
 namespace tidemill::launcher {
 namespace {

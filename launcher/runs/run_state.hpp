@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "base/result.hpp"
 
 namespace tidemill::launcher {

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 
 namespace tidemill::storage {
 

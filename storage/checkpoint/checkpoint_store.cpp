@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "base/digest.hpp"
-#include "base/quote.hpp"
+#include "base/text/quote.hpp"
 
 namespace tidemill::storage {
 namespace {

@@ -30,7 +30,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "base/result.hpp"
 #include "storage/checkpoint/checkpoint.hpp"
 #include "storage/checkpoint/commit_folder.hpp"

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <system_error>
 
-#include "base/file.hpp"
-#include "base/json.hpp"
-#include "base/json_fields.hpp"
+#include "base/files/file.hpp"
+#include "base/json/fields.hpp"
+#include "base/json/json.hpp"
 
 namespace tidemill::storage {
 namespace {

@@ -7,9 +7,9 @@
 #include <span>
 
 #include "base/digest.hpp"
-#include "base/file.hpp"
-#include "base/json.hpp"
-#include "base/json_fields.hpp"
+#include "base/files/file.hpp"
+#include "base/json/fields.hpp"
+#include "base/json/json.hpp"
 
 namespace tidemill::storage {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <string_view>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
+#include "base/files/tensor_file.hpp"
 #include "base/result.hpp"
-#include "base/tensor.hpp"
-#include "base/tensor_file.hpp"
+#include "base/tensor/tensor.hpp"
 #include "storage/checkpoint/manifest.hpp"
 
 namespace tidemill::storage {

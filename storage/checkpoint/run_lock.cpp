@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 
 namespace tidemill::storage {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/digest.hpp"
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "base/result.hpp"
 #include "storage/dataset/dataset_options.hpp"
 #include "storage/dataset/rows.hpp"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "storage/events/crc32c.hpp"
 
 namespace tidemill::storage {

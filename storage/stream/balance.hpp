@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Distributes units of work over ranks so that their token sums are close.
+// Distributes units of work over ranks so that their token sums are close. Nothing calls it yet;
+// the trainer over several processes will.
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "base/dtype.hpp"
 #include "base/status.hpp"
+#include "base/tensor/dtype.hpp"
 #include "storage/records/sample.hpp"
 
 namespace tidemill::storage {

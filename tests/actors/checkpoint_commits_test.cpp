@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/digest.hpp"
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::test {

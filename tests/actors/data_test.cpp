@@ -12,7 +12,7 @@
 #include "actors/data/dataset_prompts.hpp"
 #include "actors/data/dataset_sequences.hpp"
 #include "actors/data/text_codec.hpp"
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::test {

@@ -13,7 +13,7 @@
 
 #include "actors/recorder/metrics_events.hpp"
 #include "actors/recorder/spawn.hpp"
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "storage/events/event_file.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/temporary_directory.hpp"

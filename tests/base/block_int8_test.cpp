@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Block int8: rounding errors, extreme scales, and tensors that cannot be quantized.
-#include "base/block_int8.hpp"
+#include "base/tensor/block_int8.hpp"
 
 #include <cmath>
 #include <limits>
@@ -9,8 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/float_tensor.hpp"
 #include "base/random.hpp"
+#include "base/tensor/float_tensor.hpp"
 
 namespace tidemill {
 namespace {

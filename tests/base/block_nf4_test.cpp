@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NF4: comparison with bitsandbytes on the same weights, edge cases, and inconsistent parts.
-#include "base/block_nf4.hpp"
+#include "base/tensor/block_nf4.hpp"
 
 #include <cmath>
 #include <cstring>
@@ -11,9 +11,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/float_tensor.hpp"
+#include "base/files/tensor_file.hpp"
 #include "base/random.hpp"
-#include "base/tensor_file.hpp"
+#include "base/tensor/float_tensor.hpp"
 
 namespace tidemill {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/dtype.hpp"
+#include "base/tensor/dtype.hpp"
 
 #include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
 
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 
 namespace tidemill {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 
 #include <cerrno>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Float tensors: refused tensors, and the round trip of widening and rounding.
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 
 #include <array>
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/block_int8.hpp"
-#include "base/file.hpp"
+#include "base/files/file.hpp"
+#include "base/tensor/block_int8.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // JSON Schemas of structs of every shape, word for word.
-#include "base/json_schema.hpp"
+#include "base/schema/json_schema.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <gtest/gtest.h>
 
-#include "base/schema.hpp"
+#include "base/schema/schema.hpp"
 
 namespace tidemill::reef {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/json_fields.hpp"
-#include "base/quote.hpp"
+#include "base/json/fields.hpp"
+#include "base/text/quote.hpp"
 
 namespace tidemill {
 namespace {

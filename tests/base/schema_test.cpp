@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Schemas: what is read, refused, printed and explained for structs of every shape.
-#include "base/schema.hpp"
+#include "base/schema/schema.hpp"
 
 #include <initializer_list>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/schema_reference.hpp"
-#include "base/schema_suggest.hpp"
+#include "base/schema/reference.hpp"
+#include "base/schema/suggest.hpp"
 
 namespace tidemill::harbor {
 

@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
 
 #include <cstring>
 #include <iostream>
@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/block_int8.hpp"
+#include "base/tensor/block_int8.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill {

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/schema.hpp"
-#include "base/schema_reference.hpp"
+#include "base/schema/reference.hpp"
+#include "base/schema/schema.hpp"
 #include "configs/yaml_tree.hpp"
 
 namespace tidemill::kitchen {

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/schema_reference.hpp"
+#include "base/schema/reference.hpp"
 #include "configs/yaml_tree.hpp"
 
 namespace tidemill::configs {

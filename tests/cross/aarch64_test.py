@@ -21,10 +21,10 @@ GOOGLETEST = pathlib.Path("/usr/src/googletest/googletest")
 FLAGS = ["-std=c++20", "-march=armv8.2-a", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
          "-Wno-psabi"]
 # The files that the operations depend on.
-BASE = ["base/aligned_bytes.cpp", "base/block_int8.cpp", "base/block_nf4.cpp", "base/buffer.cpp",
-        "base/check.cpp", "base/dtype.cpp", "base/file.cpp", "base/file_write.cpp",
-        "base/float_tensor.cpp", "base/quote.cpp", "base/random.cpp", "base/status.cpp",
-        "base/tensor.cpp",
+BASE = ["base/tensor/aligned_bytes.cpp", "base/tensor/block_int8.cpp", "base/tensor/block_nf4.cpp", "base/buffer.cpp",
+        "base/check.cpp", "base/tensor/dtype.cpp", "base/files/file.cpp", "base/files/file_write.cpp",
+        "base/tensor/float_tensor.cpp", "base/text/quote.cpp", "base/random.cpp", "base/status.cpp",
+        "base/tensor/tensor.cpp",
         "engines/executor/workers.cpp", "engines/optimizer/adamw.cpp"]
 SECONDS = 3000
 

@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "examples/arithmetic/addition.hpp"
 #include "storage/dataset/row_parser.hpp"
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/check.hpp"
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/chat/conversation.hpp"
 #include "tests/fuzz/target.hpp"
 

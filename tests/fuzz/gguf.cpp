@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/digest.hpp"
-#include "base/float_tensor.hpp"
-#include "base/utf8.hpp"
+#include "base/tensor/float_tensor.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/formats/gguf_tokenizer.hpp"
 #include "engines/formats/model_files.hpp"
 #include "engines/formats/rope.hpp"

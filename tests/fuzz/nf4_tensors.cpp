@@ -4,10 +4,10 @@
 
 #include <vector>
 
-#include "base/block_nf4.hpp"
 #include "base/digest.hpp"
-#include "base/float_tensor.hpp"
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
+#include "base/tensor/block_nf4.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace tidemill::fuzz {

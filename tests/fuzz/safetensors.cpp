@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes tensor files.
 #include "base/digest.hpp"
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
 #include "tests/fuzz/target.hpp"
 
 namespace tidemill::fuzz {

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "base/digest.hpp"
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
 #include "engines/formats/model_files.hpp"
 #include "tests/fuzz/target.hpp"
 #include "tests/support/temporary_directory.hpp"

@@ -7,7 +7,7 @@
 #include <array>
 #include <utility>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "engines/tokenizer/tokenizer_spec.hpp"
 #include "tests/fuzz/target.hpp"
 

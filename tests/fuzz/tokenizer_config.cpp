@@ -3,7 +3,7 @@
 // special_tokens_map.json and chat_template.jinja, separated by NUL bytes.
 #include "engines/tokenizer/tokenizer_config.hpp"
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "tests/fuzz/target.hpp"
 #include "tests/support/temporary_directory.hpp"
 

@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 
 namespace tidemill::launcher {
 namespace {

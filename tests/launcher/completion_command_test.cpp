@@ -9,7 +9,7 @@
 
 #include <gmock/gmock.h>
 
-#include "base/schema_reference.hpp"
+#include "base/schema/reference.hpp"
 #include "configs/run_config.hpp"
 #include "tests/launcher/command_run.hpp"
 

@@ -4,11 +4,11 @@
 #include <gmock/gmock.h>
 
 #include "base/digest.hpp"
-#include "base/file.hpp"
-#include "base/float_tensor.hpp"
+#include "base/files/file.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/formats/model_files.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/new_adapter.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
 #include "tests/launcher/command_run.hpp"
 

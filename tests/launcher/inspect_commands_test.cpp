@@ -7,7 +7,7 @@
 
 #include <gmock/gmock.h>
 
-#include "base/utf8.hpp"
+#include "base/text/utf8.hpp"
 #include "launcher/inspect/sample_view.hpp"
 #include "storage/checkpoint/run_lock.hpp"
 #include "tests/launcher/command_run.hpp"

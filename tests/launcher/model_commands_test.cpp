@@ -6,8 +6,8 @@
 
 #include <gmock/gmock.h>
 
-#include "base/float_tensor.hpp"
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "tests/launcher/command_run.hpp"
 #include "workflows/memory_plan.hpp"
 

@@ -6,7 +6,7 @@
 
 #include <gmock/gmock.h>
 
-#include "base/schema_reference.hpp"
+#include "base/schema/reference.hpp"
 #include "configs/run_config.hpp"
 #include "configs/yaml_tree.hpp"
 #include "launcher/commands/json_form.hpp"

@@ -10,9 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/block_int8.hpp"
 #include "base/digest.hpp"
-#include "base/float_tensor.hpp"
+#include "base/tensor/block_int8.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/model_files.hpp"
 #include "tests/process/run_folder.hpp"
 #include "tests/support/gguf_model_writer.hpp"

@@ -7,7 +7,7 @@
 
 #include "actors/stream/stream_image.hpp"
 #include "base/digest.hpp"
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 
 namespace tidemill::test {
 namespace {

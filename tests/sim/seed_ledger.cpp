@@ -8,9 +8,9 @@
 #include <string_view>
 #include <unistd.h>
 
-#include "base/file.hpp"
-#include "base/json.hpp"
-#include "base/json_fields.hpp"
+#include "base/files/file.hpp"
+#include "base/json/fields.hpp"
+#include "base/json/json.hpp"
 
 namespace tidemill::test {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/digest.hpp"
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "tests/sim/seed_ledger.hpp"
 #include "tests/sim/seed_run.hpp"
 

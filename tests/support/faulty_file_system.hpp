@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 
 namespace tidemill::test {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 
 namespace tidemill::test {
 

@@ -6,7 +6,8 @@
 
 #include "actors/data/dataset_prompts.hpp"
 #include "actors/evaluator/scores.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/memory_estimate.hpp"
+#include "engines/runtime/model_runtime.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/rl/rl_load.hpp"
 #include "workflows/rl/rl_settings.hpp"

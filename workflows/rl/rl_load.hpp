@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "actors/data/lengths.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/memory_estimate.hpp"
 #include "workflows/rl_options.hpp"
 
 namespace tidemill::workflows {

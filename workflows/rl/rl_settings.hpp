@@ -12,7 +12,7 @@
 #include "actors/stream/spawn.hpp"
 #include "actors/trainer/spawn.hpp"
 #include "engines/executor/executor_options.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/runtime_options.hpp"
 #include "engines/sampling/sampling_options.hpp"
 #include "workflows/rl_options.hpp"
 

@@ -3,7 +3,7 @@
 // cache and multiplied there, so each result has the bits of the bfloat16 product.
 #include <algorithm>
 
-#include "base/block_nf4.hpp"
+#include "base/tensor/block_nf4.hpp"
 #include "engines/ops/cpu/cpu_ops.hpp"
 #include "engines/ops/cpu/product_cuts.hpp"
 

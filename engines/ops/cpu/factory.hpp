@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/dtype.hpp"
 #include "base/result.hpp"
+#include "base/tensor/dtype.hpp"
 #include "engines/executor/workers.hpp"
 #include "engines/ops/ops.hpp"
 

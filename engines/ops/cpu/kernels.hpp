@@ -88,9 +88,9 @@ struct TransposeJob {
 /// panels that are `num_rows` deep. `first_row` and `num_rows` are multiples of 16. Elements past
 /// the last column are 0.
 struct ExpandJob {
-  PanelShape shape;                       // of B
-  const std::byte* panels = nullptr;      // all panels of B, followed by the shared floats
-  const float* scale_values = nullptr;    // 256 values of scale codes; see base/block_nf4.hpp
+  PanelShape shape;                     // of B
+  const std::byte* panels = nullptr;    // all panels of B, followed by the shared floats
+  const float* scale_values = nullptr;  // 256 values of scale codes; see base/tensor/block_nf4.hpp
   const float* element_values = nullptr;  // 16 values of weight codes
   std::int64_t first_panel = 0;
   std::int64_t num_panels = 0;

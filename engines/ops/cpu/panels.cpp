@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/block_int8.hpp"
-#include "base/block_nf4.hpp"
+#include "base/tensor/block_int8.hpp"
+#include "base/tensor/block_nf4.hpp"
 #include "engines/ops/cpu/team.hpp"
 #include "engines/ops/weight_elements.hpp"
 

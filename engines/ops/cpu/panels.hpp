@@ -24,8 +24,8 @@
 #include <memory>
 #include <utility>
 
-#include "base/dtype.hpp"
 #include "base/result.hpp"
+#include "base/tensor/dtype.hpp"
 #include "engines/ops/cpu/kernels.hpp"
 #include "engines/ops/cpu/weight_memory.hpp"
 #include "engines/ops/ops.hpp"

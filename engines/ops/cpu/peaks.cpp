@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "base/aligned_bytes.hpp"
+#include "base/tensor/aligned_bytes.hpp"
 #include "engines/ops/cpu/processor.hpp"
 
 namespace tidemill::engines {

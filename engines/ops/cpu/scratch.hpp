@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/aligned_bytes.hpp"
+#include "base/tensor/aligned_bytes.hpp"
 
 namespace tidemill::engines::cpu {
 

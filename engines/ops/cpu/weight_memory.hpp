@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/aligned_bytes.hpp"
+#include "base/tensor/aligned_bytes.hpp"
 
 namespace tidemill::engines::cpu {
 

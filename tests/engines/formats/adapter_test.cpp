@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/digest.hpp"
-#include "base/json.hpp"
+#include "base/json/json.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/formats/module_pattern.hpp"
 #include "tests/support/temporary_directory.hpp"

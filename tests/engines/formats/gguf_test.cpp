@@ -9,9 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/block_int8.hpp"
 #include "base/digest.hpp"
-#include "base/float_tensor.hpp"
+#include "base/tensor/block_int8.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "tests/support/gguf_writer.hpp"
 #include "tests/support/temporary_directory.hpp"
 

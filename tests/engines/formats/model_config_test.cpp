@@ -8,8 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/json.hpp"
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
+#include "base/json/json.hpp"
 #include "engines/formats/rope.hpp"
 
 namespace tidemill::engines {

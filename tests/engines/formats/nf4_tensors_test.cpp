@@ -8,9 +8,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/block_nf4.hpp"
-#include "base/float_tensor.hpp"
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
+#include "base/tensor/block_nf4.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {

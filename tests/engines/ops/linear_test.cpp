@@ -3,9 +3,9 @@
 #include <array>
 #include <cmath>
 
-#include "base/block_int8.hpp"
-#include "base/block_nf4.hpp"
-#include "base/float_tensor.hpp"
+#include "base/tensor/block_int8.hpp"
+#include "base/tensor/block_nf4.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "tests/engines/ops/fixtures.hpp"
 #include "tests/engines/ops/oracle.hpp"
 

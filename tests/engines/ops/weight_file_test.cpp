@@ -3,10 +3,10 @@
 // truncated file is an error.
 #include <filesystem>
 
-#include "base/block_int8.hpp"
-#include "base/block_nf4.hpp"
-#include "base/file.hpp"
-#include "base/float_tensor.hpp"
+#include "base/files/file.hpp"
+#include "base/tensor/block_int8.hpp"
+#include "base/tensor/block_nf4.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "tests/engines/ops/fixtures.hpp"
 #include "tests/support/temporary_directory.hpp"
 

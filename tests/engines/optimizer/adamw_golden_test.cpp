@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
 #include "engines/optimizer/adamw.hpp"
 #include "engines/optimizer/gradient_norm.hpp"
 

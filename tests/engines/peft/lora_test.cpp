@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/peft/linear_bypass.hpp"

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "base/digest.hpp"
-#include "base/float_tensor.hpp"
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/weight_cache.hpp"

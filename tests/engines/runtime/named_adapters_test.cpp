@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "base/digest.hpp"
-#include "base/float_tensor.hpp"
 #include "base/random.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/random_model.hpp"

@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/file.hpp"
-#include "base/json.hpp"
+#include "base/files/file.hpp"
+#include "base/json/json.hpp"
 #include "base/random.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/tokenizer/tokenizer.hpp"

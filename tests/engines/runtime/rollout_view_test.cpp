@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/digest.hpp"
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 
 namespace tidemill::engines {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engines/formats/model_files.hpp"
-#include "engines/runtime/factory.hpp"
+#include "engines/runtime/model_runtime.hpp"
 #include "engines/train_engine.hpp"
 #include "engines/transformer/kv_cache.hpp"
 

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "base/digest.hpp"
-#include "base/float_tensor.hpp"
 #include "base/random.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/support/temporary_directory.hpp"

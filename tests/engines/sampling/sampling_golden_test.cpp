@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
 #include "engines/sampling/sampler.hpp"
 
 namespace tidemill::engines {

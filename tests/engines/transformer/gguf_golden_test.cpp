@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/block_int8.hpp"
-#include "base/float_tensor.hpp"
+#include "base/tensor/block_int8.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "tests/engines/transformer/golden.hpp"
 #include "tests/engines/transformer/model_harness.hpp"
 #include "tests/support/gguf_model_writer.hpp"

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "base/check.hpp"
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
 
 namespace tidemill::engines {
 

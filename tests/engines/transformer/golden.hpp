@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/transformer/transformer.hpp"
 #include "tests/engines/transformer/backends.hpp"
 

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_config.hpp"
 #include "engines/formats/model_files.hpp"
 #include "engines/transformer/adapter.hpp"

@@ -2,10 +2,10 @@
 // Tests that a model with NF4 layers equals the bf16 model of the weights that they represent.
 #include <gtest/gtest.h>
 
-#include "base/block_int8.hpp"
-#include "base/block_nf4.hpp"
-#include "base/float_tensor.hpp"
-#include "base/tensor_file.hpp"
+#include "base/files/tensor_file.hpp"
+#include "base/tensor/block_int8.hpp"
+#include "base/tensor/block_nf4.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "tests/engines/transformer/golden.hpp"
 #include "tests/engines/transformer/model_harness.hpp"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "base/float_tensor.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/model_files.hpp"
 #include "engines/transformer/model_layout.hpp"
 

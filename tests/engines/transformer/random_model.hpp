@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/random.hpp"
-#include "base/tensor.hpp"
+#include "base/tensor/tensor.hpp"
 #include "engines/formats/adapter_config.hpp"
 #include "engines/formats/model_config.hpp"
 #include "engines/peft/adapter_spec.hpp"

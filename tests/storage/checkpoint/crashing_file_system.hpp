@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.hpp"
+#include "base/files/file.hpp"
 #include "base/random.hpp"
 
 namespace tidemill::test {

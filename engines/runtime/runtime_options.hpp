@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of a model runtime.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/clock.hpp"
+#include "base/tensor/dtype.hpp"
+#include "engines/formats/adapter_files.hpp"
+#include "engines/optimizer/adamw.hpp"
+#include "engines/optimizer/learning_rate.hpp"
+#include "engines/transformer/recompute.hpp"
+
+namespace tidemill::engines {
+
+struct OpProfile;  // engines/ops/profile/op_profile.hpp
+
+/// Which tensors are excluded from weight decay.
+enum class DecayExclude : std::uint8_t { kNone, kNormsAndBiases };
+
+/// How a model is trained.
+struct OptimizerOptions {
+  AdamWOptions adamw;
+  LearningRateOptions schedule;
+  std::int64_t total_steps = 1;  // optimizer steps, for the learning-rate schedule
+  double weight_decay = 0.0;
+  DecayExclude weight_decay_exclude = DecayExclude::kNormsAndBiases;
+  double max_grad_norm = 1.0;  // 0: no clipping
+};
+
+/// The implementation of the operations.
+enum class Backend : std::uint8_t { kCpu, kReference };
+
+/// Options of a runtime.
+struct RuntimeOptions {
+  Backend backend = Backend::kCpu;
+  int threads = 1;  // at most 1,024; 0: `usable_cores` (engines/executor/cores.hpp)
+  /// The element type of the base weights in products: kF32, kBF16 (with f32 accumulation; trained
+  /// weights are also kept in f32), kBlockI8 or kNf4. The last two require that the base is not
+  /// trained.
+  DType compute = DType::kF32;
+  /// The type that both views round cached keys and values to: kF32 or kBF16.
+  DType kv_dtype = DType::kF32;
+  /// Memory for cached keys and values, of both views together.
+  std::int64_t kv_bytes = std::int64_t{64} << 20U;
+  /// The maximum bytes of activations that one training micro-batch may keep.
+  std::int64_t activation_bytes = std::int64_t{1} << 30U;
+  /// What the backward pass computes again instead of keeping. Changes no bit of any gradient.
+  Recompute recompute = Recompute::kNone;
+  /// Memory for the rows of requests with `keep_rows`, which are kept until the weights change.
+  /// Training on them with the weights that generated them does not run their layers again, and
+  /// gives the same bits. If this is 0 or `recompute` is not kNone, no rows are kept.
+  std::int64_t generated_bytes = 0;
+  /// The number of rows that the backward pass takes through a layer at a time. It splits longer
+  /// sequences into windows (`BackwardOptions`). 0: sequences are not split.
+  std::int64_t window_tokens = 0;
+  /// The maximum number of sequences generated at the same time; others wait.
+  std::int64_t max_running = 256;
+  /// Whether requests with the same beginning compute it once. Changes no bit of any result.
+  bool share_prefixes = true;
+  /// Measures the time limits of requests, and must outlive the runtime. If null, requests with a
+  /// time limit are refused.
+  const Clock* clock = nullptr;
+  /// The policy's adapter over the base. It is trained if `optimizer` is set. If absent, the model
+  /// is bare, and training trains all its parameters.
+  std::optional<AdapterFiles> adapter;
+  /// Memory for adapters loaded by name, in addition to the policy. It includes replaced and
+  /// unloaded adapters that requests still use. 0: no adapter can be loaded by name.
+  std::int64_t adapter_bytes = 0;
+  /// If absent, there is no training view.
+  std::optional<OptimizerOptions> optimizer;
+  /// Records the time of each operation, or null. Must outlive the runtime.
+  OpProfile* profile = nullptr;
+  /// Returns the bytes that a token appends to the text of a response, for stop strings. If empty,
+  /// requests with stop strings are refused.
+  std::function<std::string(std::int32_t)> token_text;
+};
+
+/// Returns a one-line warning if `threads` exceeds what the process can keep busy (`usable_cores`
+/// in engines/executor/cores.hpp), otherwise "".
+[[nodiscard]] std::string threads_warning(int threads);
+
+/// Returns the default type of cached keys and values for weights of type `compute`: kF32 for kF32,
+/// otherwise kBF16.
+[[nodiscard]] DType cache_type(DType compute) noexcept;
+
+}  // namespace tidemill::engines
