@@ -1,11 +1,14 @@
-# tidemill_add_library(name [NOT_INSTALLED] [SEPARATE] [DEPS ...] [PRIVATE_DEPS ...] [HEADERS ...] [SOURCES ...])
+# tidemill_add_library(name [NOT_INSTALLED] [SEPARATE] [DEPS ...] [PRIVATE_DEPS ...] [HEADERS ...]
+#                      [PRIVATE_HEADERS ...] [SOURCES ...])
 #
 # Adds one module library `tidemill::name`. Its headers need DEPS, and only its sources need PRIVATE_DEPS.
-# Every header belongs to exactly one library. Without SOURCES the library is header-only. Unless it is
-# NOT_INSTALLED, `cmake --install` installs it. With TIDEMILL_UNITY the compiler gets its sources several
-# at a time, unless it is SEPARATE: a library whose sources are changed often, or take long by themselves.
+# Every header belongs to exactly one library. Only HEADERS are installed and may be included by other libraries
+# (tests/lint/check_layers.py); PRIVATE_HEADERS are for the library itself and for tests. Without SOURCES the
+# library is header-only. Unless it is NOT_INSTALLED, `cmake --install` installs it. With TIDEMILL_UNITY the
+# compiler gets its sources several at a time, unless it is SEPARATE: a library whose sources are changed often,
+# or take long by themselves.
 function(tidemill_add_library name)
-  cmake_parse_arguments(A "NOT_INSTALLED;SEPARATE" "" "DEPS;PRIVATE_DEPS;HEADERS;SOURCES" ${ARGN})
+  cmake_parse_arguments(A "NOT_INSTALLED;SEPARATE" "" "DEPS;PRIVATE_DEPS;HEADERS;PRIVATE_HEADERS;SOURCES" ${ARGN})
   if(A_SOURCES)
     add_library(tidemill_${name} STATIC)
     set(scope PUBLIC)
@@ -17,7 +20,7 @@ function(tidemill_add_library name)
   add_library(tidemill::${name} ALIAS tidemill_${name})
   # Private: a public file set would export include/tidemill itself and shadow users' files.
   target_sources(tidemill_${name} PRIVATE
-    FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${A_HEADERS})
+    FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${A_HEADERS} ${A_PRIVATE_HEADERS})
   target_include_directories(tidemill_${name} ${scope}
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
   target_compile_features(tidemill_${name} ${scope} cxx_std_20)

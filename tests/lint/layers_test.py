@@ -63,6 +63,25 @@ class LayersTest(unittest.TestCase):
                 self.assertEqual([f"{path}:{number}: {problem}"],
                                  problems({path: f"// first\n{line}\n"}))
 
+    def test_private_headers_stay_in_their_library(self):
+        library = ("tidemill_add_library(x DEPS tidemill::base\n"
+                   "  HEADERS a.hpp  # for all\n  PRIVATE_HEADERS b.hpp c.hpp SOURCES a.cpp)\n")
+        files = {
+            "storage/x/CMakeLists.txt": library,
+            "storage/x/a.cpp": '#include "storage/x/b.hpp"\n',
+            "storage/x/b.hpp": '#include "storage/x/c.hpp"\n',
+            "storage/y/a.cpp": '#include "storage/x/a.hpp"\n',
+            "tests/a.cpp": '#include "storage/x/b.hpp"\n',
+        }
+        self.assertEqual([], problems(files))
+        for path, problem in [
+                ("storage/y/b.cpp", "storage/x/b.hpp is private to storage/x/"),
+                ("actors/b.cpp", "storage/x/b.hpp is private to storage/x/"),
+                ("storage/x/a.hpp", "a public header must not include storage/x/b.hpp, which is private")]:
+            with self.subTest(path=path):
+                self.assertEqual([f"{path}:1: {problem}"],
+                                 problems(files | {path: '#include "storage/x/b.hpp"\n'}))
+
 
 if __name__ == "__main__":
     unittest.main()

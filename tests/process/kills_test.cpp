@@ -8,7 +8,8 @@
 // number of processes has been killed. The test does not require kills in particular phases; it
 // only prints how many there were in each phase.
 //
-// TIDEMILL_KILL_SEED=N repeats the times of another seed, as far as the machine allows.
+// TIDEMILL_KILL_SEED=N repeats the times of another seed, as far as the machine allows, and
+// TIDEMILL_KILL_ROUNDS=N kills N times as often.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -57,6 +58,12 @@ constexpr std::uint64_t kSpareOneIn = 2;
 std::uint64_t seed() {
   const char* given = std::getenv("TIDEMILL_KILL_SEED");  // NOLINT(concurrency-mt-unsafe)
   return given != nullptr ? std::strtoull(given, nullptr, 10) : kDefaultSeed;
+}
+
+// A test kills this many times as often as by default.
+int rounds() {
+  const char* given = std::getenv("TIDEMILL_KILL_ROUNDS");  // NOLINT(concurrency-mt-unsafe)
+  return given != nullptr ? std::max(1, std::atoi(given)) : 1;  // NOLINT(cert-err34-c)
 }
 
 class KillsTest : public ::testing::Test {
@@ -153,17 +160,17 @@ void KillsTest::run_with_kills(const std::string& config, RandomStream& random) 
 
 void KillsTest::kill_often(const std::string& config, std::uint64_t steps, int kills) {
   std::cout << "seed " << seed() << '\n';
-  wanted_ = kills;
+  wanted_ = kills * rounds();
   ASSERT_NO_FATAL_FAILURE(run_undisturbed(config, steps));
   RandomStream random(seed());
   const auto start = SteadyClock::now();
-  while (tally_.kills < kills && !HasFatalFailure()) {
+  while (tally_.kills < wanted_ && !HasFatalFailure()) {
     run_with_kills(config, random);
   }
   const auto spent = std::chrono::duration_cast<std::chrono::seconds>(SteadyClock::now() - start);
   std::cout << "undisturbed run " << length_.count() / 1000 << " ms; " << tally_.to_text() << "; "
             << spent.count() << " s\n";
-  EXPECT_EQ(tally_.kills, kills);
+  EXPECT_EQ(tally_.kills, wanted_);
   EXPECT_EQ(tally_.bit_equal, tally_.runs);
 }
 
@@ -180,35 +187,35 @@ std::string rl_config(const std::string& more) {
 TEST_F(KillsTest, SynchronousRunWithACommitEveryStep) {
   kill_often(rl_config("train: {steps: 24, prompts_per_step: 4, learning_rate: 1e-3}\n"
                        "checkpoint: {every_steps: 1}\n"),
-             24, 60);
+             24, 15);
 }
 
 TEST_F(KillsTest, SynchronousRunWithEvaluations) {
   kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
                        "eval: {every_steps: 4}\n"
                        "checkpoint: {every_steps: 2}\n"),
-             30, 35);
+             30, 9);
 }
 
 TEST_F(KillsTest, FixedScheduleOfStalenessOne) {
   kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-3}\n"
                        "staleness: {max: 1, schedule: fixed}\n"
                        "checkpoint: {every_steps: 2}\n"),
-             30, 25);
+             30, 7);
 }
 
 TEST_F(KillsTest, FixedScheduleOfStalenessTwo) {
   kill_often(rl_config("train: {steps: 24, prompts_per_step: 4, learning_rate: 1e-3}\n"
                        "staleness: {max: 2, schedule: fixed}\n"
                        "checkpoint: {every_steps: 1}\n"),
-             24, 25);
+             24, 7);
 }
 
 TEST_F(KillsTest, SynchronousRunThatTrainsAnAdapter) {
   kill_often(rl_config("train: {steps: 30, prompts_per_step: 4, learning_rate: 1e-2,\n"
                        "        adapter: {kind: lora, rank: 4}}\n"
                        "checkpoint: {every_steps: 2}\n"),
-             30, 20);
+             30, 5);
 }
 
 TEST_F(KillsTest, SupervisedRunThatKeepsItsBest) {
@@ -218,7 +225,7 @@ TEST_F(KillsTest, SupervisedRunThatKeepsItsBest) {
                  "eval: {every_steps: 3, keep_best: true}\n"
                  "checkpoint: {every_steps: 2}\n"
                  "device: {threads: 1}\n",
-             40, 35);
+             40, 9);
 }
 
 }  // namespace
