@@ -17,7 +17,6 @@ std::vector<std::unique_ptr<Command>> all_commands() {
   commands.push_back(make_tokenize_command());
   commands.push_back(make_template_command());
   commands.push_back(make_export_command());
-  commands.push_back(make_bench_command());
   commands.push_back(make_completion_command());
   return commands;
 }

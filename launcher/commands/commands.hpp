@@ -15,7 +15,6 @@ namespace tidemill::launcher {
 [[nodiscard]] std::unique_ptr<Command> make_completion_command();
 [[nodiscard]] std::unique_ptr<Command> make_explain_command();
 [[nodiscard]] std::unique_ptr<Command> make_export_command();
-[[nodiscard]] std::unique_ptr<Command> make_bench_command();
 [[nodiscard]] std::unique_ptr<Command> make_generate_command();
 [[nodiscard]] std::unique_ptr<Command> make_runs_command();
 [[nodiscard]] std::unique_ptr<Command> make_schema_command();

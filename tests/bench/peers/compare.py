@@ -98,7 +98,7 @@ class Comparison:
         if figure.ours:
             measured = self._run(self._fill(figure.ours, figure), figure.warm)
         else:
-            measured = self._run([self._work.tidemill, "bench", "engine", "--model", str(model),
+            measured = self._run([self._work.tidemill_bench, "engine", "--model", str(model),
                                   "--figure", figure.bench_name, "--json", "--threads",
                                   str(self._threads)])
         if measured.error:
@@ -114,7 +114,7 @@ class Comparison:
                     return
                 side.add([line["value"] * factor], measured)
             if not lines:
-                side.problem = f"missing: tidemill bench does not print {figure.bench_name}"
+                side.problem = f"missing: tidemill-bench does not print {figure.bench_name}"
 
     def _run_peer(self, figure: Figure, variant: Variant, side: Side, tried: dict[str, float],
                   again: bool) -> None:

@@ -2,12 +2,13 @@
 """Defines the figures, the commands that measure them on each side, and the engine's targets."""
 import dataclasses
 import pathlib
+import shutil
 from collections.abc import Callable
 
 from pinned_run import Run
 
 HERE = pathlib.Path(__file__).resolve().parent
-# The lengths of prompts and responses are those of `tidemill bench engine`.
+# The lengths of prompts and responses are those of `tidemill-bench engine`.
 DECODE = ["--prompt", "16", "--tokens", "48"]
 DECODE_MANY = ["--prompt", "16", "--tokens", "12"]
 
@@ -17,6 +18,11 @@ class Work:
     """The work folder of set_up.py and the tidemill program."""
     folder: pathlib.Path
     tidemill: str
+
+    @property
+    def tidemill_bench(self) -> pathlib.Path:
+        """The program beside `tidemill`."""
+        return pathlib.Path(shutil.which(self.tidemill) or self.tidemill).with_name("tidemill-bench")
 
     def model(self, preset: str) -> pathlib.Path:
         return self.folder / "models" / preset
@@ -45,12 +51,12 @@ class Figure:
     directory: str = ""  # subfolder of the preset that contains our model
     speedup: bool = False
     settings: str = ""
-    ours: list[str] | None = None  # command that measures our side instead of `tidemill bench`
+    ours: list[str] | None = None  # command that measures our side instead of `tidemill-bench`
     warm: bool = False  # whether each run follows an identical run that does not count
 
     @property
     def bench_name(self) -> str:
-        """The name in `tidemill bench engine`, which has a single batch size for full steps."""
+        """The name in `tidemill-bench engine`, which has a single batch size for full steps."""
         return {"full_step_f32_b1": "full_step_f32"}.get(self.name, self.name)
 
     def ratio(self, ours: float, peer: float) -> float:

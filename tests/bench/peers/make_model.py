@@ -39,7 +39,7 @@ class Shape:
         return self.hidden // self.heads
 
 
-# 15m, 197m and 600m are the presets of `tidemill bench engine --preset`.
+# 15m, 197m and 600m are the presets of `tidemill-bench engine --preset`.
 PRESETS = {
     "3.7m": Shape(hidden=256, layers=4, ffn=688, heads=4, kv_heads=4, vocabulary=1024),
     "15m": Shape(hidden=320, layers=8, ffn=864, heads=5, kv_heads=5, vocabulary=8192),

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/bench_model.hpp"
+
+#include <chrono>
+#include <utility>
+
+#include "bench/bench_adapters.hpp"
+#include "bench/peak_memory.hpp"
+#include "engines/executor/executor.hpp"
+#include "engines/runtime/memory_estimate.hpp"
+#include "engines/runtime/new_adapter.hpp"
+
+namespace tidemill::bench {
+namespace {
+
+using engines::ModelFiles;
+using engines::RolloutRequest;
+using engines::RuntimeOptions;
+using engines::TrainSequence;
+
+constexpr std::int64_t kPromptTokens = 16;
+constexpr std::uint64_t kSeed = 7;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<std::int32_t> random_ids(std::int64_t count, std::int64_t vocabulary,
+                                     std::uint64_t& state) {
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    ids.push_back(
+        static_cast<std::int32_t>((state >> 33U) % static_cast<std::uint64_t>(vocabulary)));
+  }
+  return ids;
+}
+
+}  // namespace
+
+BenchModel::BenchModel(const EngineBenchOptions& options, StepProfile& profile)
+    : options_(options), profile_(profile), state_(kSeed) {}
+
+void BenchModel::Discard::on_rollout(engines::RolloutResult result) {
+  if (result.finish_reason == engines::FinishReason::kFailed) {
+    error = result.error;
+  }
+}
+
+Status BenchModel::open(const BenchModelOptions& how) {
+  runtime_.reset();
+  reset_peak_memory();
+  const double before = peak_memory_bytes();
+  TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles files,
+                            options_.model(engines::cache_type(how.compute), how.preset));
+  RuntimeOptions runtime;
+  runtime.share_prefixes = how.share_prefixes;
+  runtime.threads = options_.threads;
+  runtime.compute = how.compute;
+  runtime.kv_dtype = engines::cache_type(how.compute);
+  runtime.kv_bytes = std::int64_t{512} << 20U;
+  runtime.activation_bytes = std::int64_t{8} << 30U;
+  runtime.recompute = how.recompute;
+  runtime.adapter_bytes = how.num_adapters > 0 ? std::int64_t{2} << 30U : 0;
+  runtime.profile = &profile_.ops;
+  if (how.training == Training::kAdapter) {
+    TIDEMILL_ASSIGN_OR_RETURN(runtime.adapter,
+                              engines::make_adapter(bench_adapter_config(), files, kSeed));
+  }
+  if (how.training != Training::kNone) {
+    runtime.optimizer.emplace();
+  }
+  config_ = files.config;
+  batch_ = how.batch;
+  const engines::MemoryLoad load{how.batch * kTrainTokens, kTrainTokens, 0,
+                                 how.batch * kTrainTokens, false,        0};
+  expected_bytes_ =
+      before + static_cast<double>(engines::estimate_memory(files, runtime, load).total());
+  TIDEMILL_ASSIGN_OR_RETURN(runtime_, engines::open_runtime(files, runtime));
+  return load_bench_adapters(files, how.num_adapters, runtime_->adapters());
+}
+
+Result<double> BenchModel::decode(std::int64_t steps, std::int64_t num_adapters) {
+  TIDEMILL_RETURN_IF_ERROR(submit(kPromptTokens, steps + 2, num_adapters));
+  auto& rollout = runtime_->rollout();
+  std::int64_t timed = 0;
+  double seconds = 0.0;
+  while (rollout.has_work()) {
+    const double start = begin_step();
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+    const bool counts = report.prefill_tokens == 0 && report.decode_tokens == batch_;
+    seconds += end_step(start, counts);
+    timed += counts ? report.decode_tokens : 0;
+  }
+  return finish(static_cast<double>(timed), seconds);
+}
+
+Result<double> BenchModel::prefill(std::int64_t tokens) {
+  TIDEMILL_RETURN_IF_ERROR(submit(tokens, 1));
+  auto& rollout = runtime_->rollout();
+  double seconds = 0.0;
+  while (rollout.has_work()) {
+    const double start = begin_step();
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+    seconds += end_step(start, true);
+    (void)report;
+  }
+  return finish(static_cast<double>(tokens * batch_), seconds);
+}
+
+Result<double> BenchModel::group(std::int64_t prompt, std::int64_t new_tokens,
+                                 std::int64_t& prompt_tokens) {
+  sink_ = Discard{};
+  const std::vector<std::int32_t> ids = random_ids(prompt, config_.vocab_size, state_);
+  for (std::int64_t i = 0; i < batch_; ++i) {
+    TIDEMILL_RETURN_IF_ERROR(submit_one(ids, new_tokens));
+  }
+  auto& rollout = runtime_->rollout();
+  prompt_tokens = 0;
+  const double start = begin_step();
+  while (rollout.has_work()) {
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, rollout.step({4096}));
+    prompt_tokens += report.prefill_tokens;
+  }
+  return finish(static_cast<double>(new_tokens * batch_), end_step(start, true));
+}
+
+Result<double> BenchModel::train() {
+  const double start = begin_step();
+  TIDEMILL_RETURN_IF_ERROR(begin_training(batch_));
+  engines::TrainEngine& train = *runtime_->train();
+  while (train.has_work()) {
+    const auto report = train.step({4096});
+    TIDEMILL_RETURN_IF_ERROR(report.status());
+  }
+  TIDEMILL_RETURN_IF_ERROR(train.update().status());
+  return static_cast<double>(batch_ * kTrainTokens) / end_step(start, true);
+}
+
+Result<double> BenchModel::share() {
+  constexpr std::int64_t kSequences = 2;
+  constexpr int kAlone = 24;  // iterations of decoding
+  constexpr auto kTrained = static_cast<double>(kSequences * kTrainTokens);
+  engines::RolloutEngine& rollout = runtime_->rollout();
+  engines::TrainEngine& train = *runtime_->train();
+  engines::ExecutorOptions shares;
+  shares.train_tokens = kTrainTokens;
+  engines::Executor executor(&rollout, &train, shares);
+  // Enough tokens for all measurements: no request ends before it is cancelled.
+  const std::uint64_t first_id = next_id_;
+  TIDEMILL_RETURN_IF_ERROR(submit(kPromptTokens, kAlone + 8 * kSequences * kTrainTokens / batch_));
+  for (bool all = false; !all;) {
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, executor.iterate());
+    all = report.prefill_tokens == 0 && report.decode_tokens == batch_;
+  }
+  double start = begin_step();
+  for (int i = 0; i < kAlone; ++i) {
+    TIDEMILL_RETURN_IF_ERROR(executor.iterate().status());
+  }
+  const double decode_alone = static_cast<double>(kAlone * batch_) / end_step(start, true);
+
+  std::int64_t decoded = 0;
+  start = begin_step();
+  TIDEMILL_RETURN_IF_ERROR(begin_training(kSequences));
+  while (train.has_work()) {
+    TIDEMILL_ASSIGN_OR_RETURN(const engines::StepReport report, executor.iterate());
+    decoded += report.decode_tokens;
+  }
+  TIDEMILL_RETURN_IF_ERROR(train.update().status());
+  const double together = end_step(start, true);
+
+  for (std::uint64_t id = first_id; id < next_id_; ++id) {
+    rollout.cancel(SampleId{id});
+  }
+  while (rollout.has_work()) {
+    TIDEMILL_RETURN_IF_ERROR(rollout.step({4096}).status());
+  }
+  start = begin_step();
+  TIDEMILL_RETURN_IF_ERROR(begin_training(kSequences));
+  while (train.has_work()) {
+    TIDEMILL_RETURN_IF_ERROR(executor.iterate().status());
+  }
+  TIDEMILL_RETURN_IF_ERROR(train.update().status());
+  const double train_alone = kTrained / end_step(start, true);
+  return static_cast<double>(decoded) / together / decode_alone + kTrained / together / train_alone;
+}
+
+// Starts a batch of `sequences` sequences of kTrainTokens tokens.
+Status BenchModel::begin_training(std::int64_t sequences) {
+  engines::TrainEngine& train = *runtime_->train();
+  loss_ = std::make_unique<engines::SftTokenLoss>(sequences * kTrainTokens);
+  TIDEMILL_RETURN_IF_ERROR(train.begin_batch(loss_.get(), 1.0F));
+  for (std::int64_t i = 0; i < sequences; ++i) {
+    TrainSequence sequence;
+    sequence.id = SampleId{static_cast<std::uint64_t>(i)};
+    sequence.ids = random_ids(kTrainTokens + 1, config_.vocab_size, state_);
+    sequence.response_mask.assign(sequence.ids.size(), 1);
+    sequence.response_mask[0] = 0;
+    TIDEMILL_RETURN_IF_ERROR(train.add(std::move(sequence)));
+  }
+  return {};
+}
+
+Status BenchModel::submit(std::int64_t prompt, std::int64_t new_tokens, std::int64_t num_adapters) {
+  sink_ = Discard{};
+  for (std::int64_t i = 0; i < batch_; ++i) {
+    TIDEMILL_RETURN_IF_ERROR(
+        submit_one(random_ids(prompt, config_.vocab_size, state_), new_tokens,
+                   num_adapters > 0 ? bench_adapter_name(i % num_adapters) : std::string()));
+  }
+  return {};
+}
+
+Status BenchModel::submit_one(std::vector<std::int32_t> prompt, std::int64_t new_tokens,
+                              std::string adapter) {
+  RolloutRequest request;
+  request.adapter = std::move(adapter);
+  request.id = SampleId{next_id_++};
+  request.prompt_ids = std::move(prompt);
+  request.max_new_tokens = static_cast<std::int32_t>(new_tokens);
+  request.seed = kSeed;
+  return runtime_->rollout().submit(std::move(request), sink_);
+}
+
+double BenchModel::begin_step() {
+  kept_ = profile_.ops;
+  return now();
+}
+
+// Removes steps that do not count from the profile.
+double BenchModel::end_step(double start, bool counts) {
+  const double seconds = now() - start;
+  if (!counts) {
+    profile_.ops = kept_;
+    return 0.0;
+  }
+  profile_.seconds += seconds;
+  return seconds;
+}
+
+Result<double> BenchModel::finish(double tokens, double seconds) const {
+  if (!sink_.error.empty()) {
+    return Status(Errc::kInternal, sink_.error);
+  }
+  return tokens / seconds;
+}
+
+}  // namespace tidemill::bench

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Defines the figures, grouped by topic.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "bench/bench_model.hpp"
+
+namespace tidemill::bench {
+
+/// Where a figure is measured: on a model opened in this process, or in a separate process that
+/// opens it itself.
+enum class RunsIn { kThisProcess, kOwnProcess };
+
+/// How a figure is measured. To add a figure, add an element to the list of its topic.
+struct FigureSpec {
+  const char* name;
+  BenchModelOptions model;
+  const char* unit;
+  const char* peer;
+  /// Measures once.
+  Result<double> (*run)(BenchModel& bench);
+  /// Returns the value that the figure is compared with. Called after the measurement; may reopen
+  /// the model.
+  Result<double> (*peer_value)(BenchModel& bench, const engines::MachinePeaks& peaks,
+                               const FigureSpec& spec);
+  RunsIn runs_in = RunsIn::kThisProcess;
+};
+
+constexpr const char* kTokensPerSecond = "tok/s";
+constexpr const char* kMatmulPeak = "matmul peak";
+
+/// Return the figures of a topic, in the order in which they are measured.
+[[nodiscard]] std::vector<FigureSpec> generation_figures();
+[[nodiscard]] std::vector<FigureSpec> training_figures();
+[[nodiscard]] std::vector<FigureSpec> memory_figures();
+[[nodiscard]] std::vector<FigureSpec> grpo_figures();
+[[nodiscard]] std::vector<FigureSpec> adapter_figures();
+[[nodiscard]] std::vector<FigureSpec> sharing_figures();
+
+}  // namespace tidemill::bench

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The figures of reinforcement learning: step time, start time and memory of whole runs.
+#include <algorithm>
+
+#include "bench/figure_spec.hpp"
+#include "bench/grpo_run.hpp"
+#include "bench/step_cost.hpp"
+
+namespace tidemill::bench {
+namespace {
+
+constexpr const char* kPreset = "3.7m";
+constexpr std::int64_t kSteps = 6;
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+Result<double> step_seconds(BenchModel& bench, DType compute) {
+  TIDEMILL_ASSIGN_OR_RETURN(const GrpoRun run,
+                            run_grpo(bench.options(), {}, compute, kSteps, kPreset));
+  return median(run.step_seconds);
+}
+
+Result<double> step_f32(BenchModel& bench) {
+  return step_seconds(bench, DType::kF32);
+}
+Result<double> step_bf16(BenchModel& bench) {
+  return step_seconds(bench, DType::kBF16);
+}
+
+Result<double> start(BenchModel& bench) {
+  TIDEMILL_ASSIGN_OR_RETURN(const GrpoRun run,
+                            run_grpo(bench.options(), {}, DType::kBF16, 1, kPreset));
+  return run.start_seconds;
+}
+
+Result<double> resident(BenchModel& bench) {
+  TIDEMILL_ASSIGN_OR_RETURN(const GrpoRun run,
+                            run_grpo(bench.options(), {}, DType::kBF16, kSteps, kPreset));
+  return run.peak_bytes;
+}
+
+// Returns the time of a step at the peak of the machine's matrix products.
+//
+// Rollout and training compute each prompt once for its group, and all tokens of a response except
+// the last. Rollout needs 2N FLOP per token. Training needs 2N for input gradients; its forward
+// pass reuses the results of rollout, except for the first sample, whose cost is not counted.
+// Training computes the last token of a prompt once for each sample. The head is computed only for
+// response tokens, forward and backward. The adapter's own products and everything else are not
+// counted.
+Result<double> at_matmul_peak(BenchModel& bench, const engines::MachinePeaks& peaks,
+                              const FigureSpec& spec) {
+  TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles model,
+                            bench.options().model(DType::kF32, kPreset));
+  const StepCost cost(model.config);
+  const GrpoShape shape;
+  const auto prompt = static_cast<double>(shape.prompt_tokens);
+  const auto response = static_cast<double>(shape.new_tokens);
+  const auto samples = static_cast<double>(shape.prompts * shape.group_size);
+  const auto prompts = static_cast<double>(shape.prompts);
+  const auto attention = [&](double passes) {
+    return prompts * cost.attention(prompt, passes) +
+           samples * (cost.attention(prompt + response, passes) - cost.attention(prompt, passes));
+  };
+  const double rollout = attention(2.0) + prompts * prompt * cost.layers() +
+                         samples * ((response - 1.0) * cost.layers() + response * cost.head());
+  const double training = attention(4.0) + prompts * (prompt - 1.0) * cost.layers() +
+                          samples * response * (cost.layers() + 2.0 * cost.head());
+  return (rollout + training) / peak_flops(peaks, spec.model.compute);
+}
+
+Result<double> later_step(BenchModel& bench, const engines::MachinePeaks& /*peaks*/,
+                          const FigureSpec& /*spec*/) {
+  return step_bf16(bench);
+}
+
+Result<double> weight_bytes(BenchModel& bench, const engines::MachinePeaks& /*peaks*/,
+                            const FigureSpec& spec) {
+  TIDEMILL_ASSIGN_OR_RETURN(const engines::ModelFiles model,
+                            bench.options().model(DType::kF32, kPreset));
+  return StepCost(model.config).weight_bytes(spec.model.compute);
+}
+
+}  // namespace
+
+std::vector<FigureSpec> grpo_figures() {
+  const BenchModelOptions f32{DType::kF32, Training::kAdapter, 1};
+  const BenchModelOptions bf16{DType::kBF16, Training::kAdapter, 1};
+  return {
+      {"grpo_step_f32", f32, "s", kMatmulPeak, step_f32, at_matmul_peak, RunsIn::kOwnProcess},
+      {"grpo_step_bf16", bf16, "s", kMatmulPeak, step_bf16, at_matmul_peak, RunsIn::kOwnProcess},
+      {"grpo_start", bf16, "s", "a later step", start, later_step, RunsIn::kOwnProcess},
+      {"grpo_rss", bf16, "bytes", "weights", resident, weight_bytes, RunsIn::kOwnProcess},
+  };
+}
+
+}  // namespace tidemill::bench

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/random_model.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+namespace tidemill::bench {
+namespace {
+
+struct Preset {
+  const char* name;
+  std::int64_t hidden_size;
+  std::int64_t num_layers;
+  std::int64_t intermediate_size;
+  std::int64_t num_heads;
+  std::int64_t num_kv_heads;
+  std::int64_t vocab_size;
+};
+
+constexpr Preset kPresets[] = {{"3.7m", 256, 4, 688, 4, 4, 1024},
+                               {"15m", 320, 8, 864, 5, 5, 8192},
+                               {"197m", 1024, 16, 2816, 16, 4, 8192},
+                               {"600m", 1536, 22, 4096, 24, 8, 16384}};
+
+// The standard deviation of a uniform distribution on [-h, h) is h / sqrt(3).
+constexpr float kHalfWidth = 0.0346F;
+
+// A fast and reproducible generator. The quality of these random numbers does not matter.
+class QuickUniform {
+public:
+  explicit QuickUniform(std::uint64_t seed) : state_(seed * 2 + 1) {}
+  float next() {
+    state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL;
+    const auto high = static_cast<std::int32_t>(state_ >> 40U);
+    return (static_cast<float>(high) * 0x1p-23F - 1.0F) * kHalfWidth;
+  }
+
+private:
+  std::uint64_t state_;
+};
+
+float stored(float value, float /*as*/) {
+  return value;
+}
+std::uint16_t stored(float value, std::uint16_t /*as*/) {
+  return float_to_bf16(value);
+}
+
+template <class Element>
+Tensor random_tensor(const std::vector<std::int64_t>& shape, DType dtype, std::uint64_t seed) {
+  Tensor tensor{dtype, shape, {}};
+  std::vector<Element> values(static_cast<std::size_t>(tensor.num_elements()));
+  QuickUniform random(seed);
+  for (Element& value : values) {
+    value = stored(shape.size() == 1 ? 1.0F : random.next(), Element{});
+  }
+  tensor.data = Buffer::adopt(std::move(values), dtype);
+  return tensor;
+}
+
+}  // namespace
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& preset : kPresets) {
+    names.emplace_back(preset.name);
+  }
+  return names;
+}
+
+Result<engines::ModelConfig> preset_config(const std::string& preset) {
+  const auto* found =
+      std::ranges::find_if(kPresets, [&](const Preset& one) { return preset == one.name; });
+  if (found == std::end(kPresets)) {
+    return invalid_argument("--preset: must be one of 3.7m, 15m, 197m, 600m");
+  }
+  engines::ModelConfig config;
+  config.vocab_size = found->vocab_size;
+  config.hidden_size = found->hidden_size;
+  config.intermediate_size = found->intermediate_size;
+  config.num_layers = found->num_layers;
+  config.num_heads = found->num_heads;
+  config.num_kv_heads = found->num_kv_heads;
+  config.head_dim = found->hidden_size / found->num_heads;
+  config.max_positions = 4096;
+  config.rms_norm_eps = 1e-5;
+  config.sliding_windows.assign(static_cast<std::size_t>(found->num_layers), 0);
+  return config;
+}
+
+engines::ModelFiles random_model(const engines::ModelConfig& config, DType dtype) {
+  engines::ModelFiles model;
+  model.config = config;
+  model.config.dtype = dtype;
+  std::uint64_t seed = 0;
+  for (const auto& [name, shape] : engines::expected_tensors(config)) {
+    ++seed;
+    model.tensors.emplace(name, dtype == DType::kBF16
+                                    ? random_tensor<std::uint16_t>(shape, dtype, seed)
+                                    : random_tensor<float>(shape, dtype, seed));
+  }
+  return model;
+}
+
+}  // namespace tidemill::bench
