@@ -118,14 +118,14 @@ struct RunPhaseOptions {
   std::uint64_t total_steps = 1;
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
   std::uint64_t eval_every = 0;    // steps; 0: never
-  BestOptions best;
+  BestOptions best = {};
 };
 
 /// Where a run starts: the state of the commit that it resumes from.
 struct RunOriginState {
   std::uint64_t step = 0;
   std::uint64_t evaluated_step = 0;  // of the last recorded evaluation
-  std::optional<BestSoFar> best;
+  std::optional<BestSoFar> best = {};
 };
 
 /// The phase of a run, and all that decides the next one.
