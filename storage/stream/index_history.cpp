@@ -87,6 +87,9 @@ Status StreamIndex::restore(const IndexSnapshot& snapshot) {
   fresh.now_ = now_;
   fresh.refused_ = refused_;
   fresh.work_ = work_;
+  for (std::size_t task = 0; task < tasks_.size(); ++task) {
+    fresh.tasks_[task].revision += tasks_[task].revision + 1;
+  }
   *this = std::move(fresh);
   return {};
 }

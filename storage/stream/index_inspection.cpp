@@ -40,6 +40,11 @@ std::uint64_t StreamIndex::num_ready(TaskId task) const {
   return tasks_[task.value].num_ready;
 }
 
+std::uint64_t StreamIndex::revision(TaskId task) const {
+  TIDEMILL_CHECK(known(task)) << task.value;
+  return tasks_[task.value].revision;
+}
+
 std::uint64_t StreamIndex::num_deliverable(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   return tasks_[task.value].ready.fresh().size();
@@ -60,17 +65,13 @@ std::vector<SampleId> StreamIndex::ready_rows(TaskId task) const {
 std::vector<std::vector<SampleId>> StreamIndex::deliverable(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   const Task& owner = tasks_[task.value];
+  const bool strict = owner.options.order == DeliveryOrder::kStrict;
+  const std::optional<Unit> blocked = strict ? owner.first_blocked() : std::nullopt;
   std::vector<std::vector<SampleId>> units;
-  if (owner.options.order == DeliveryOrder::kStrict) {
-    for (const Unit unit : owner.waiting) {
-      if (!owner.ready.is_fresh(unit)) {
-        break;
-      }
-      units.push_back(rows_of(owner, unit));
-    }
-    return units;
-  }
   for (const auto& [unit, oldest_step] : owner.ready.fresh()) {
+    if (blocked && *blocked < unit) {
+      break;
+    }
     units.push_back(rows_of(owner, unit));
   }
   return units;
@@ -92,25 +93,8 @@ std::vector<LeaseView> StreamIndex::leases(TaskId task) const {
 std::string StreamIndex::waiting_for(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   const Task& owner = tasks_[task.value];
-  std::optional<Unit> oldest;
-  for (const Unit unit : owner.waiting) {
-    if (!owner.ready.is_fresh(unit)) {
-      oldest = unit;
-      break;
-    }
-  }
-  if (owner.options.order == DeliveryOrder::kOldestReady) {
-    for (const auto& [id, row] : rows_) {
-      const bool by_group = owner.options.unit == DeliveryUnit::kGroup;
-      const CellState state = row.cells[task.value].state;
-      const Unit unit = by_group ? row.group->unit() : row.unit();
-      if ((state == CellState::kPending || state == CellState::kReady) &&
-          !(by_group && row.group->solo) && !owner.ready.is_fresh(unit) &&
-          (!oldest || unit < *oldest)) {
-        oldest = unit;
-      }
-    }
-  }
+  ++work_.units;
+  const std::optional<Unit> oldest = owner.first_blocked();
   if (!oldest) {
     return owner.ready.fresh().empty() ? "new rows" : "";
   }
@@ -259,7 +243,7 @@ Status StreamIndex::check_row(const Row& row) const {
 Status StreamIndex::check_task(std::uint32_t index) const {
   const Task& task = tasks_[index];
   std::map<Unit, std::uint64_t> ready;
-  std::set<Unit> waiting;
+  std::set<Unit> pending;
   std::uint64_t num_ready = 0;
   for (const auto& [id, row] : rows_) {
     const CellState state = row.cells[index].state;
@@ -267,18 +251,14 @@ Status StreamIndex::check_task(std::uint32_t index) const {
     if (task.options.unit == DeliveryUnit::kRow) {
       if (state == CellState::kReady) {
         ready.emplace(row.unit(), row.facts.oldest_step);
-      }
-      if (state == CellState::kReady || state == CellState::kPending) {
-        waiting.insert(row.unit());
+      } else if (state == CellState::kPending) {
+        pending.insert(row.unit());
       }
     }
   }
   for (const auto& [id, group] : groups_) {
     if (task.options.unit == DeliveryUnit::kRow) {
       break;
-    }
-    if (group.cells[index].taken == 0) {
-      waiting.insert(group.unit());
     }
     if (group.cells[index].ready > 0 &&
         group.cells[index].ready + group.num_retired == group.size) {
@@ -287,6 +267,8 @@ Status StreamIndex::check_task(std::uint32_t index) const {
         oldest = std::min(oldest, rows_.at(member).facts.oldest_step);
       }
       ready.emplace(group.unit(), oldest);
+    } else if (group.cells[index].taken == 0) {
+      pending.insert(group.unit());
     }
   }
   const std::string where = "task " + task.options.name;
@@ -298,8 +280,8 @@ Status StreamIndex::check_task(std::uint32_t index) const {
   if (expected.fresh() != task.ready.fresh() || expected.stale() != task.ready.stale()) {
     return broken(where + ": ready units");
   }
-  if (task.options.order == DeliveryOrder::kStrict && waiting != task.waiting) {
-    return broken(where + ": waiting units");
+  if (pending != task.pending) {
+    return broken(where + ": pending units");
   }
   if (num_ready != task.num_ready) {
     return broken(where + ": " + number(task.num_ready) + " ready rows");

@@ -243,6 +243,10 @@ public:
   [[nodiscard]] std::uint64_t num_leased() const noexcept { return leases_.size(); }
   [[nodiscard]] std::uint64_t num_leased(TaskId task) const { return leases_.size(task); }
   [[nodiscard]] std::uint64_t num_ready(TaskId task) const;
+  /// Returns a number that grows whenever a lease for the task that failed may succeed, or may drop
+  /// stale units: when a unit becomes ready or leaves, and when the version changes. While it is
+  /// the same and no lease is due, trying again is useless.
+  [[nodiscard]] std::uint64_t revision(TaskId task) const;
   /// Returns how many units are fresh and ready, whatever the task's delivery order.
   [[nodiscard]] std::uint64_t num_deliverable(TaskId task) const;
   [[nodiscard]] std::uint64_t bytes_used() const noexcept { return bytes_used_; }
@@ -254,7 +258,7 @@ public:
   [[nodiscard]] const RowFacts& facts(SampleId row) const;
   /// Returns what the task waits for, in words: why its oldest undeliverable unit cannot be
   /// delivered. Returns "new rows" if the task has no unit, and "" if all its units are
-  /// deliverable. Cost: scan.
+  /// deliverable.
   [[nodiscard]] std::string waiting_for(TaskId task) const;
   /// Returns the rows ready for a task in admission order. Cost: scan.
   [[nodiscard]] std::vector<SampleId> ready_rows(TaskId task) const;
