@@ -105,7 +105,6 @@ Status StreamIndex::load(const IndexSnapshot& snapshot) {
   next_row_ = snapshot.next_row;
   next_group_ = snapshot.next_group;
   totals_ = snapshot.totals;
-  committed_ = snapshot.totals;
   for (const GroupSnapshot& group : snapshot.groups) {
     TIDEMILL_RETURN_IF_ERROR(load_group(group));
   }

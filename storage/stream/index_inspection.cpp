@@ -45,11 +45,6 @@ std::uint64_t StreamIndex::revision(TaskId task) const {
   return tasks_[task.value].revision;
 }
 
-std::uint64_t StreamIndex::num_deliverable(TaskId task) const {
-  TIDEMILL_CHECK(known(task)) << task.value;
-  return tasks_[task.value].ready.fresh().size();
-}
-
 std::vector<SampleId> StreamIndex::ready_rows(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   std::vector<SampleId> ready;

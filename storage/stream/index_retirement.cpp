@@ -155,13 +155,7 @@ void StreamIndex::remove_group(Group& group, RowOutcome outcome) {
   groups_.erase(group.id);
 }
 
-// -- commits and effects ------------------------------------------------------
-
-std::uint64_t StreamIndex::commit() {
-  const std::uint64_t left = totals_.retired() - committed_.retired();
-  committed_ = totals_;
-  return left;
-}
+// -- effects ------------------------------------------------------------------
 
 StreamEffects StreamIndex::take_effects() {
   return std::exchange(effects_, {});

@@ -320,7 +320,7 @@ TEST(StreamIndex, StrictOrderWaitsForTheOldestGroup) {
   for (const std::uint64_t id : {2U, 3U, 4U, 5U}) {
     index.finish(id);
   }
-  EXPECT_EQ(index->num_deliverable(kTrain), 2U);
+  EXPECT_EQ(index->num_ready(kTrain), 4U);
   EXPECT_THAT(index.lease(kTrain, 3, at(0)), IsEmpty());
   index.finish(0);
   EXPECT_THAT(index.lease(kTrain, 3, at(0)), IsEmpty());
