@@ -120,7 +120,7 @@ std::string StreamIndex::describe_row(const Row& row, std::uint32_t task) const 
     return where + "too stale at version " + number(version_);
   }
   const auto column = static_cast<std::size_t>(std::countr_zero(missing));
-  const std::string what = where + "column " + options_.columns[column].name;
+  std::string what = where + "column " + options_.columns[column].name;
   for (std::uint32_t writer = 0; writer < tasks_.size(); ++writer) {
     if ((tasks_[writer].outputs >> column & 1U) == 0) {
       continue;
@@ -154,7 +154,7 @@ Status StreamIndex::check_group(const Group& group) const {
   const std::string where =
       "group " + number(group.id.value) + " from sample " + number(group.first.value);
   const auto listed = std::count(group.admitted.begin(), group.admitted.end(), 1);
-  if ((!group.solo && std::uint32_t(listed) != group.num_admitted) ||
+  if ((!group.solo && static_cast<std::uint32_t>(listed) != group.num_admitted) ||
       group.live.size() + group.num_retired + group.trained != group.num_admitted) {
     return broken(where + ": admitted " + number(group.num_admitted) + ", live " +
                   number(group.live.size()) + ", retired " + number(group.num_retired) +

@@ -341,7 +341,7 @@ private:
   [[nodiscard]] std::string describe_row(const Row& row, std::uint32_t task) const;
   [[nodiscard]] Status check_group(const Group& group) const;
   [[nodiscard]] Status check_row(const Row& row) const;
-  [[nodiscard]] Status check_task(std::uint32_t task) const;
+  [[nodiscard]] Status check_task(std::uint32_t index) const;
   [[nodiscard]] Status check_sums() const;
 
   StreamOptions options_;
