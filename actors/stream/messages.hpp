@@ -103,6 +103,8 @@ struct StreamStatus {
   std::uint64_t filtered_groups = 0;
   std::uint64_t lost_groups = 0;
   std::string last_lost_reason;
+  /// How often the stream has tried to fulfill a lease request, since it was started.
+  std::uint64_t lease_attempts = 0;
 };
 
 template <class Inspector>
@@ -140,7 +142,8 @@ typename Inspector::result_type inspect(Inspector& f, StreamImage& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StreamStatus& x) {
   return f(x.admitted, x.trained, x.dropped, x.filtered, x.failed, x.live, x.bytes, x.redelivered,
-           x.refused, x.idle_seconds, x.filtered_groups, x.lost_groups, x.last_lost_reason);
+           x.refused, x.idle_seconds, x.filtered_groups, x.lost_groups, x.last_lost_reason,
+           x.lease_attempts);
 }
 
 }  // namespace tidemill::actors

@@ -3,7 +3,6 @@
 // reports slot changes to the keeper and tries again to reply to the pending requests. A pending
 // request blocks no thread: it stays in `PendingRequests` until its rows are ready or its deadline
 // has passed.
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "actors/stream/stream_image.hpp"
 #include "actors/work/alarm.hpp"
 #include "actors/work/pending_requests.hpp"
+#include "storage/stream/live_groups.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -42,11 +42,11 @@ struct IdleTimes {
   }
 };
 
-// A group that has not left.
-struct LiveGroup {
-  std::uint32_t rows = 0;  // that have not left
-  bool trained = false;    // at least one row was trained
-  bool filtered = false;
+// What the pending leases of a task depend on. While it is the same, trying them again is useless.
+struct LeaseRevision {
+  std::uint64_t units = 0;   // of the index
+  std::uint64_t groups = 0;  // of the live groups
+  friend bool operator==(const LeaseRevision&, const LeaseRevision&) = default;
 };
 
 struct StreamState {
@@ -55,14 +55,11 @@ struct StreamState {
 
   StreamDeps deps;
   std::unique_ptr<storage::StreamTable> stream;
-  std::map<GroupId, LiveGroup> live_groups;
-  std::uint64_t filtered_groups = 0;
-  std::uint64_t lost_groups = 0;
-  std::string last_lost_reason;
-  std::uint64_t next_group = 0;
+  storage::LiveGroups groups;
   std::uint64_t next_draw = 0;
-  bool producer_done = false;
   std::vector<PendingRequests<LeaseRequest, LeaseReply>> pending_leases;  // by task
+  std::vector<LeaseRevision> tried_at;  // by task: when all its pending leases were last tried
+  std::uint64_t lease_attempts = 0;
   PendingRequests<NewGroup, Settlement> pending_puts;
   IdleTimes idle;
   Alarm alarm;  // for leases that expire and requests that have waited
@@ -92,62 +89,32 @@ StreamStatus status_of(const StreamState& state) {
     status.refused += index.refused(static_cast<storage::Refusal>(reason));
   }
   status.idle_seconds = state.idle.seconds;
-  status.filtered_groups = state.filtered_groups;
-  status.lost_groups = state.lost_groups;
-  status.last_lost_reason = state.last_lost_reason;
+  status.filtered_groups = state.groups.num_filtered();
+  status.lost_groups = state.groups.num_lost();
+  status.last_lost_reason = state.groups.last_lost_reason();
+  status.lease_attempts = state.lease_attempts;
   return status;
 }
 
 // -- requests that may have to wait ---------------------------------------------------------------
 
-// How many units to lease.
-struct LeaseSize {
-  std::uint32_t max_units = 0;
-  std::uint32_t min_units = 0;
-};
-
-// Returns how many units to lease. A request with `before_group` leases all remaining groups below
-// it at once, so nothing is returned until all of them have been put.
-std::optional<LeaseSize> lease_size(const StreamState& state, const LeaseRequest& request) {
-  if (request.before_group == kAnyGroup) {
-    return LeaseSize{request.max_units, request.min_units};
+storage::UnitRequest unit_request(const LeaseRequest& request) {
+  storage::UnitRequest units{{request.max_units, request.min_units}};
+  if (request.before_group != kAnyGroup) {
+    units.before_group = GroupId{request.before_group};
   }
-  if (state.next_group < request.before_group) {
-    return std::nullopt;
-  }
-  const auto end = state.live_groups.lower_bound(GroupId{request.before_group});
-  const auto left = static_cast<std::uint32_t>(std::distance(state.live_groups.begin(), end));
-  return LeaseSize{left, left};
-}
-
-// Returns whether the request can never be fulfilled.
-bool has_ended(const StreamState& state, const LeaseRequest& request) {
-  if (!state.producer_done) {
-    return false;
-  }
-  if (request.task == task_id(SampleTask::kTrain)) {
-    const auto needed = request.before_group == kAnyGroup
-                            ? state.live_groups.size() < request.min_units
-                            : state.next_group < request.before_group;
-    return needed;
-  }
-  return state.live_groups.empty();
-}
-
-std::string reason_to_wait(const StreamState& state, const LeaseRequest& request) {
-  if (request.before_group != kAnyGroup && state.next_group < request.before_group) {
-    return "group " + std::to_string(state.next_group) + " to be admitted";
-  }
-  return state.stream->index().waiting_for(request.task);
+  return units;
 }
 
 std::optional<Result<LeaseReply>> try_lease(Self self, const LeaseRequest& request,
                                             bool last_chance) {
   auto& state = self->state;
   const TimePoint now = self->clock().now();
+  ++state.lease_attempts;
   LeaseReply reply;
-  if (const auto size = lease_size(state, request); size.has_value()) {
-    if (size->max_units == 0 && request.before_group != kAnyGroup) {
+  const storage::UnitRequest units = unit_request(request);
+  if (const auto size = state.groups.lease_size(units); size.has_value()) {
+    if (size->max_units == 0 && units.before_group.has_value()) {
       reply.whole = true;
       return reply;
     }
@@ -159,15 +126,16 @@ std::optional<Result<LeaseReply>> try_lease(Self self, const LeaseRequest& reque
     if (!leased.value().empty()) {
       reply.rows = std::move(leased.value().shares.front().rows);
       reply.lease_time = leased.value().deadline - now;
-      reply.whole = request.before_group != kAnyGroup;
+      reply.whole = units.before_group.has_value();
       return reply;
     }
   }
-  reply.ended = has_ended(state, request);
+  const storage::StreamIndex& index = state.stream->index();
+  reply.ended = state.groups.has_ended(units, index.options().tasks[request.task.value].unit);
   if (!last_chance && !reply.ended) {
     return std::nullopt;
   }
-  reply.waiting_for = reason_to_wait(state, request);
+  reply.waiting_for = state.groups.waiting_for(units).value_or(index.waiting_for(request.task));
   return reply;
 }
 
@@ -207,45 +175,19 @@ std::optional<Result<Settlement>> try_put(Self self, const NewGroup& group, bool
     }
     settlement.done.push_back(row.row.id);
   }
-  state.live_groups[id].rows = static_cast<std::uint32_t>(group.rows.size());
-  state.next_group = std::max(state.next_group, id.value + 1);
+  state.groups.admit(id, static_cast<std::uint32_t>(group.rows.size()));
   state.next_draw = std::max(state.next_draw, group.draw + 1);
   return settlement;
 }
 
 // -- after every operation ------------------------------------------------------------------------
 
-// Removes a row that has left from its group. Counts the group if it has left without a trained
-// row.
-void count_retired(StreamState& state, const storage::RetiredRow& row) {
-  const auto it = state.live_groups.find(row.group);
-  if (it == state.live_groups.end()) {
-    return;
-  }
-  LiveGroup& group = it->second;
-  group.trained = group.trained || row.outcome == storage::RowOutcome::kTrained;
-  group.filtered = group.filtered || row.outcome == storage::RowOutcome::kFiltered;
-  if (row.outcome == storage::RowOutcome::kFailed) {
-    state.last_lost_reason = row.reason;
-  }
-  if (--group.rows > 0) {
-    return;
-  }
-  if (!group.trained) {
-    ++(group.filtered ? state.filtered_groups : state.lost_groups);
-    if (state.last_lost_reason.empty() && !group.filtered) {
-      state.last_lost_reason = row.reason;
-    }
-  }
-  state.live_groups.erase(it);
-}
-
 // Returns whether any row has left.
 bool report_effects(Self self) {
   auto& state = self->state;
   const storage::StreamEffects effects = state.stream->take_effects();
   for (const storage::RetiredRow& row : effects.retired) {
-    count_retired(state, row);
+    state.groups.retire(row);
   }
   if (effects.slots != storage::SlotChanges{}) {
     self->send(state.deps.keeper, atom::record_v, effects.slots);
@@ -260,20 +202,28 @@ void settle_puts(Self self) {
                                   });
 }
 
-// Replies to the pending leases of `task` where that is possible.
-void settle_leases(Self self, TaskId task) {
-  self->state.pending_leases[task.value].settle(
-      self->clock().now(), [self](const LeaseRequest& request, bool last_chance) {
-        return try_lease(self, request, last_chance);
-      });
+// A task that takes rows depends on groups only in that the last one ends it.
+LeaseRevision revision_of(const StreamState& state, TaskId task) {
+  const storage::StreamIndex& index = state.stream->index();
+  const bool by_group = index.options().tasks[task.value].unit == storage::DeliveryUnit::kGroup;
+  const std::uint64_t over = state.groups.is_over() ? 1 : 0;
+  return {index.revision(task), by_group ? state.groups.revision() : over};
 }
 
-// Returns whether a pending lease of `task` may have a reply now. Without a ready row none has, but
-// for its deadline, the end of the data, or a batch all groups of which have left.
+// Returns whether a pending lease of `task` may have a reply now.
 bool may_settle(const StreamState& state, TaskId task, TimePoint now) {
   const auto due = state.pending_leases[task.value].next_deadline();
-  return state.stream->index().num_ready(task) > 0 || state.producer_done ||
-         task == task_id(SampleTask::kTrain) || (due.has_value() && *due <= now);
+  return state.tried_at[task.value] != revision_of(state, task) || (due.has_value() && *due <= now);
+}
+
+// Replies to the pending leases of `task` where that is possible.
+void settle_leases(Self self, TaskId task) {
+  auto& state = self->state;
+  state.pending_leases[task.value].settle(self->clock().now(),
+                                          [self](const LeaseRequest& request, bool last_chance) {
+                                            return try_lease(self, request, last_chance);
+                                          });
+  state.tried_at[task.value] = revision_of(state, task);
 }
 
 std::optional<TimePoint> next_deadline(const StreamState& state) {
@@ -284,9 +234,21 @@ std::optional<TimePoint> next_deadline(const StreamState& state) {
   return due;
 }
 
+// Ends the leases that are due. Returns false if the stream has failed.
+bool expire(Self self) {
+  const Status expired = self->state.stream->expire(self->clock().now());
+  if (!expired.ok()) {
+    fail(self, expired);
+  }
+  return expired.ok();
+}
+
 void settle(Self self) {
   auto& state = self->state;
   const TimePoint now = self->clock().now();
+  if (!expire(self)) {
+    return;
+  }
   report_effects(self);
   settle_puts(self);
   for (std::uint32_t task = 0; task < state.pending_leases.size(); ++task) {
@@ -318,14 +280,12 @@ Status open(Self self, StreamDeps deps) {
   TIDEMILL_ASSIGN_OR_RETURN(state.stream,
                             storage::StreamTable::create(sample_stream_options(deps.options)));
   state.pending_leases.resize(state.stream->options().tasks.size());
+  state.tried_at.resize(state.pending_leases.size());
   if (deps.image.bytes.size_bytes() != 0) {
     TIDEMILL_ASSIGN_OR_RETURN(const DecodedImage decoded, decode_stream_image(deps.image));
     TIDEMILL_RETURN_IF_ERROR(state.stream->restore(decoded.snapshot));
-    state.next_group = decoded.origin.next_group;
+    state.groups.restore(decoded.snapshot.index.rows, {decoded.origin.next_group});
     state.next_draw = decoded.origin.next_draw;
-    for (const storage::RowSnapshot& row : decoded.snapshot.index.rows) {
-      ++state.live_groups[row.row.group].rows;
-    }
   }
   state.deps = std::move(deps);
   return {};
@@ -346,7 +306,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
         return promise;
       },
       [self](atom::finish) {
-        self->state.producer_done = true;
+        self->state.groups.end_admission();
         settle(self);
       },
       [self](atom::lease, LeaseRequest& request) {
@@ -358,9 +318,20 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
           return promise;
         }
         const TaskId task = request.task;
-        const TimePoint deadline = TimePoint{self->clock().now()} + request.wait;
+        const TimePoint now = self->clock().now();
+        const TimePoint deadline = now + request.wait;
         pending[task.value].add(std::move(request), promise, deadline);
-        settle_leases(self, task);  // refuses a request that can never have a reply
+        if (!expire(self)) {
+          return promise;
+        }
+        if (may_settle(self->state, task, now)) {
+          settle_leases(self, task);
+        } else {  // only the new request may have a reply: at the least, it may have to be refused
+          pending[task.value].settle_newest(now,
+                                            [self](const LeaseRequest& newest, bool last_chance) {
+                                              return try_lease(self, newest, last_chance);
+                                            });
+        }
         settle(self);
         return promise;
       },
@@ -399,7 +370,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       },
       [self](atom::capture) {
         auto& state = self->state;
-        return encode_stream_image(*state.stream, state.next_group, state.next_draw);
+        return encode_stream_image(*state.stream, state.groups.next_group().value, state.next_draw);
       },
       [self](atom::status) {
         self->state.idle.update(self->state.stream->index(), self->clock().now());
@@ -408,12 +379,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       [self](atom::wake) {
         auto& state = self->state;
         const TimePoint now = self->clock().now();
-        if (state.alarm.take(now)) {
-          if (const Status expired = state.stream->expire(now); !expired.ok()) {
-            fail(self, expired);
-            return;
-          }
-        }
+        static_cast<void>(state.alarm.take(now));
         settle(self);
       },
   };

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supervised trainer. One step is a chain: read -> train -> record -> (evaluate) -> (commit) ->
-// read. The next batch is read while the current one is trained on. Step k reads from draw
-// k * sequences_per_step on, so a resumed run reads exactly the data that comes next.
-//
-// An evaluation precedes the commit of its step: a run that is restored from the commit does not
-// evaluate that step again, so the evaluation must be recorded first. A run that is asked to stop
-// abandons an evaluation in progress, and begins none. The resumed run makes up for it.
+// The supervised trainer. `RunPhases` decides what it does next; `handle` passes it what happened
+// and takes the actions. One step is a chain: fetch -> train -> record. The next batch is read
+// while the current one is trained on. Step k reads from draw k * sequences_per_step on, so a
+// resumed run reads exactly the data that comes next.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -15,6 +12,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/supervised/spawn.hpp"
+#include "actors/trainer/run_phases.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -39,28 +37,20 @@ struct SupervisedState {
   SupervisedState() = default;  // not an aggregate: CAF would build it from `self`
 
   SupervisedDeps deps;
-  engines::Snapshot weights;  // of the last step
-  std::uint64_t committed_step = 0;
+  RunPhases phases;
+  engines::Snapshot weights;             // of the last step
   std::shared_ptr<PendingRead> reading;  // at the port
   std::optional<Batch> ready;            // read, but not yet trained on
-  bool training = false;                 // or recording, evaluating, committing
   TimePoint started_at;
-  std::shared_ptr<PendingCommit> writing;
-  std::optional<RunEnd> end;  // if set: commit and end after this step
-  std::string end_reason;     // for the summary
-  bool commit_waits = false;  // a commit waits for `writing`
-  std::optional<BestSoFar> best;
-  std::uint64_t evaluated_step = 0;        // of the last recorded evaluation
-  std::uint64_t committed_evaluation = 0;  // `evaluated_step` of the last commit
+  std::shared_ptr<PendingCommit> writing;  // at the port
+  std::shared_ptr<PendingCommit> next;     // being captured
   std::size_t evaluated = 0;               // sequences scored in this evaluation
   TargetScore score;                       // of those sequences
 };
 
 using Self = SupervisedTrainerActor::stateful_pointer<SupervisedState>;
 
-void next_step(Self self);
-void begin_commit(Self self);
-void after_evaluation(Self self);
+void handle(Self self, RunEvent event);
 
 void fail(Self self, const Status& status) {
   self->quit(to_caf_error(status));
@@ -94,16 +84,7 @@ void read_ahead(Self self, std::uint64_t step) {
 
 // -- evaluations ----------------------------------------------------------------------------------
 
-void check_plateau(Self self) {
-  auto& state = self->state;
-  const auto why = plateau(state.deps.best_options, state.best);
-  if (why.has_value() && !state.end.has_value()) {
-    state.end = RunEnd::kPlateau;
-    state.end_reason = *why;
-  }
-}
-
-void end_evaluation(Self self) {
+void record_evaluation(Self self) {
   auto& state = self->state;
   const double loss = -state.score.logprob_sum / static_cast<double>(state.score.num_targets);
   const double perplexity = std::exp(loss);
@@ -115,30 +96,25 @@ void end_evaluation(Self self) {
   record.metrics["eval_tokens"] = static_cast<double>(state.score.num_targets);
   record.metrics["eval_sequences"] = static_cast<double>(state.evaluated);
   if (state.deps.best_options.enabled()) {
-    take_evaluation(state.deps.best_options, loss, state.weights, state.best);
-    record.metrics["eval_best"] = state.best->value;
-    record.metrics["eval_best_step"] = static_cast<double>(state.best->step);
-    check_plateau(self);
+    state.phases.take_evaluation(loss, state.weights);
+    record.metrics["eval_best"] = state.phases.best()->value;
+    record.metrics["eval_best_step"] = static_cast<double>(state.phases.best()->step);
   }
   self->request(state.deps.recorder, kReplyDeadline, atom::record_v, std::move(record))
-      .then(
-          [self](const RecordMarks&) {
-            self->state.evaluated_step = step_of(self->state);
-            after_evaluation(self);
-          },
-          or_fail(self, "recording an evaluation"));
+      .then([self](const RecordMarks&) { handle(self, RunEvent::kEvaluationRecorded); },
+            or_fail(self, "recording an evaluation"));
 }
 
-// Scores the next held-out sequences, as many as a step has. Ends the evaluation after the last.
-void evaluate(Self self) {
+// Scores the next held-out sequences, as many as a step has. Records the evaluation after the last.
+void score_next(Self self) {
   auto& state = self->state;
   const Batch& all = *state.deps.eval_sequences;
-  if (state.end.has_value()) {  // asked to stop during the evaluation
-    after_evaluation(self);
+  if (state.phases.stop_requested()) {
+    handle(self, RunEvent::kEvaluationAbandoned);
     return;
   }
   if (state.evaluated == all.size()) {
-    end_evaluation(self);
+    record_evaluation(self);
     return;
   }
   const std::size_t count =
@@ -153,42 +129,18 @@ void evaluate(Self self) {
             self->state.evaluated += count;
             self->state.score.logprob_sum += outcome.score.logprob_sum;
             self->state.score.num_targets += outcome.score.num_targets;
-            evaluate(self);
+            score_next(self);
           },
           or_fail(self, "evaluating"));
 }
 
-// Begins the evaluation, if one is due at this step. Returns whether one is.
-bool evaluate_if_due(Self self) {
-  auto& state = self->state;
-  const std::uint64_t every = state.deps.eval_every;
-  const std::uint64_t step = step_of(state);
-  if (every == 0 || step % every != 0 || state.evaluated_step == step || state.end.has_value() ||
-      state.deps.eval_sequences == nullptr) {
-    return false;
-  }
-  state.training = true;
-  state.evaluated = 0;
-  state.score = {};
-  evaluate(self);
-  return true;
+void evaluate(Self self) {
+  self->state.evaluated = 0;
+  self->state.score = {};
+  score_next(self);
 }
 
-void after_step(Self self) {
-  if (!evaluate_if_due(self)) {
-    after_evaluation(self);
-  }
-}
-
-void after_evaluation(Self self) {
-  auto& state = self->state;
-  const std::uint64_t every = state.deps.commit_every;
-  if (every != 0 && step_of(state) % every == 0 && step_of(state) < state.deps.total_steps) {
-    begin_commit(self);
-  } else {
-    next_step(self);
-  }
-}
+// -- steps ----------------------------------------------------------------------------------------
 
 void record(Self self, const TrainOutcome& outcome, const Batch& batch) {
   auto& state = self->state;
@@ -208,12 +160,13 @@ void record(Self self, const TrainOutcome& outcome, const Batch& batch) {
   record.metrics["train_seconds"] =
       std::chrono::duration<double>(TimePoint{self->clock().now()} - state.started_at).count();
   self->request(state.deps.recorder, kReplyDeadline, atom::record_v, std::move(record))
-      .then([self](const RecordMarks&) { after_step(self); }, or_fail(self, "recording a step"));
+      .then([self](const RecordMarks&) { handle(self, RunEvent::kStepRecorded); },
+            or_fail(self, "recording a step"));
 }
 
-void train(Self self, Batch batch) {
+void train(Self self) {
   auto& state = self->state;
-  state.training = true;
+  Batch batch = *std::exchange(state.ready, std::nullopt);
   state.started_at = self->clock().now();
   const PolicyVersion now = state.weights.version;
   TrainJob job;
@@ -229,32 +182,22 @@ void train(Self self, Batch batch) {
   read_ahead(self, now.step + 1);
 }
 
-// Trains on the next batch once it has been read, or ends the run.
-void next_step(Self self) {
+// Reads the next batch, unless it has been read ahead.
+void fetch(Self self) {
   auto& state = self->state;
-  state.training = false;
-  if (!state.end.has_value() && step_of(state) >= state.deps.total_steps) {
-    state.end = RunEnd::kSteps;
-  }
-  if (!state.end.has_value() && state.ready.has_value() &&
-      state.ready->size() < state.deps.sequences_per_step) {
-    state.end = RunEnd::kData;  // too few sequences for a batch
-  }
-  if (state.end.has_value()) {
-    begin_commit(self);
-  } else if (state.ready.has_value()) {
-    Batch batch = std::move(*state.ready);
-    state.ready.reset();
-    train(self, std::move(batch));
-  } else {
+  if (!state.ready.has_value()) {
     read_ahead(self, step_of(state));
+  } else if (state.ready->size() < state.deps.sequences_per_step) {
+    handle(self, RunEvent::kDataEnded);  // too few sequences for a batch
+  } else {
+    handle(self, RunEvent::kBatch);
   }
 }
 
 void on_read(Self self) {
   auto& state = self->state;
   const auto reading = std::exchange(state.reading, nullptr);
-  if (state.end.has_value()) {
+  if (state.phases.end().has_value()) {
     return;  // the run is ending: drop the batch
   }
   if (!reading->batch.ok()) {
@@ -262,66 +205,47 @@ void on_read(Self self) {
     return;
   }
   state.ready = std::move(reading->batch).value();
-  if (!state.training) {
-    next_step(self);
+  if (state.phases.phase() == Phase::kFetching) {
+    fetch(self);
   }
 }
 
 // -- commits --------------------------------------------------------------------------------------
 
-void finish(Self self) {
+void write_commit(Self self) {
   auto& state = self->state;
-  const bool kept = state.best.has_value() && state.deps.best_options.keep;
-  self->send(state.deps.owner, atom::finish_v,
-             RunSummary{*state.end, step_of(state), kept ? state.best->weights : state.weights,
-                        state.end_reason});
-  self->quit();
-}
-
-void write_commit(Self self, std::shared_ptr<PendingCommit> work) {
-  auto& state = self->state;
-  state.committed_step = step_of(state);
-  state.committed_evaluation = work->commit.evaluated_step;
-  state.writing = std::move(work);
+  state.writing = std::exchange(state.next, nullptr);
   state.deps.commit_port->run(
       [work = state.writing, store = state.deps.commits] {
         work->status = store->save(work->commit);
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
-  if (!state.end.has_value()) {
-    next_step(self);
-  }
 }
 
-void begin_commit(Self self) {
+void capture_records(Self self) {
+  self->request(self->state.deps.recorder, kReplyDeadline, atom::capture_v)
+      .then(
+          [self](const RecordMarks& marks) {
+            self->state.next->commit.records = marks;
+            handle(self, RunEvent::kCaptured);
+          },
+          or_fail(self, "committing: record files"));
+}
+
+void capture(Self self) {
   auto& state = self->state;
-  state.training = true;
-  if (state.writing != nullptr) {
-    state.commit_waits = true;
-    return;
-  }
-  if (state.end.has_value() && state.committed_step == step_of(state) &&
-      state.committed_evaluation == state.evaluated_step) {
-    finish(self);
-    return;
-  }
-  auto work = std::make_shared<PendingCommit>();
-  work->commit.weights = state.weights;
-  work->commit.best = state.best;
-  work->commit.evaluated_step = state.evaluated_step;
-  work->commit.data_position = step_of(state) * state.deps.sequences_per_step;
+  state.next = std::make_shared<PendingCommit>();
+  RunCommit& commit = state.next->commit;
+  commit.weights = state.weights;
+  commit.best = state.phases.best();
+  commit.evaluated_step = state.phases.evaluated_step();
+  commit.data_position = step_of(state) * state.deps.sequences_per_step;
   self->request(state.deps.device, kReplyDeadline, atom::capture_v)
       .then(
-          [self, work](OptimizerState& optimizer) {
-            work->commit.optimizer = std::move(optimizer.tensors);
-            self->request(self->state.deps.recorder, kReplyDeadline, atom::capture_v)
-                .then(
-                    [self, work](const RecordMarks& marks) {
-                      work->commit.records = marks;
-                      write_commit(self, work);
-                    },
-                    or_fail(self, "committing: record files"));
+          [self](OptimizerState& optimizer) {
+            self->state.next->commit.optimizer = std::move(optimizer.tensors);
+            capture_records(self);
           },
           or_fail(self, "committing: optimizer"));
 }
@@ -330,38 +254,53 @@ void on_written(Self self) {
   auto& state = self->state;
   const Status status = std::exchange(state.writing, nullptr)->status;
   if (!status.ok()) {
-    fail(self, status.with_context("commit of step " + std::to_string(state.committed_step)));
+    fail(self,
+         status.with_context("commit of step " + std::to_string(state.phases.committed_step())));
     return;
   }
-  if (std::exchange(state.commit_waits, false) ||
-      (state.end.has_value() && state.committed_step == step_of(state))) {
-    begin_commit(self);
+  handle(self, RunEvent::kCommitWritten);
+}
+
+// -- what happened, and what to do ----------------------------------------------------------------
+
+void finish(Self self) {
+  auto& state = self->state;
+  self->send(state.deps.owner, atom::finish_v, state.phases.summary(state.weights));
+  self->quit();
+}
+
+void handle(Self self, RunEvent event) {
+  for (const RunAction action : self->state.phases.on(event)) {
+    switch (action) {
+      case RunAction::kFetch: fetch(self); break;
+      case RunAction::kTrain: train(self); break;
+      case RunAction::kEvaluate: evaluate(self); break;
+      case RunAction::kCapture: capture(self); break;
+      case RunAction::kWrite: write_commit(self); break;
+      case RunAction::kFinish: finish(self); break;
+    }
   }
+}
+
+RunPhaseOptions phase_options(const SupervisedDeps& deps) {
+  RunPhaseOptions options;
+  options.kind = RunKind::kSupervised;
+  options.total_steps = deps.total_steps;
+  options.commit_every = deps.commit_every;
+  options.eval_every = deps.eval_sequences == nullptr ? 0 : deps.eval_every;
+  options.best = deps.best_options;
+  return options;
 }
 
 SupervisedTrainerActor::behavior_type supervised_trainer(Self self, SupervisedDeps deps) {
   auto& state = self->state;
   state.weights = deps.weights;
-  state.committed_step = deps.weights.version.step;
-  state.evaluated_step = state.committed_evaluation = deps.evaluated_step;
-  state.best = std::move(deps.best);
-  if (deps.best_options.keep && state.best.has_value() && state.best->weights.base_digest.empty()) {
-    state.best.reset();  // from a run that did not keep weights: look for the best from here on
-  }
+  state.phases = RunPhases(phase_options(deps),
+                           {deps.weights.version.step, deps.evaluated_step, std::move(deps.best)});
   state.deps = std::move(deps);
   return {
-      [self](atom::start) {
-        check_plateau(self);           // the commit may have been made at a plateau
-        if (!evaluate_if_due(self)) {  // due if a stop prevented it before the commit
-          next_step(self);
-        }
-      },
-      [self](atom::stop) {
-        self->state.end = self->state.end.value_or(RunEnd::kStopped);
-        if (!self->state.training) {
-          next_step(self);
-        }
-      },
+      [self](atom::start) { handle(self, RunEvent::kStart); },
+      [self](atom::stop) { handle(self, RunEvent::kStop); },
       [self](atom::load) { on_read(self); },
       [self](atom::worked) { on_written(self); },
   };

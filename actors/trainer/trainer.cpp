@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainer. One step is a chain of requests. The reply to each request continues in the function
+// The trainer. `RunPhases` decides what it does next; `handle` passes it what happened and takes
+// the actions. One step is a chain of requests. The reply to each request continues in the function
 // that is named next:
 //
-//   fetch -> train -> acknowledge -> publish -> observe -> record -> (evaluate) -> (commit)
-//     -> fetch
+//   fetch -> train -> acknowledge -> publish -> observe -> record
+//
+// A commit is another chain, between two steps:
+//
+//   capture -> capture_stream -> capture_optimizer -> capture_records -> write_commit
 //
 // No version is published while a batch is leased: the batch is acknowledged first.
-//
-// A commit captures the stream, the optimizer and the record marks before the next step begins. It
-// is written during the next step, and the next commit waits until it has been written.
-//
-// An evaluation runs during the following steps. Only a commit waits for it: a run that is restored
-// from the commit does not evaluate that step again, so the evaluation must be recorded first. If
-// the trainer looks for the best weights, the next step waits as well, so that an evaluation is of
-// one version. A run that is asked to stop neither waits for an evaluation nor begins one. The
-// resumed run makes up for it.
 #include <deque>
 #include <optional>
 #include <utility>
@@ -24,6 +19,7 @@
 #include "actors/errors.hpp"
 #include "actors/stream/sample_columns.hpp"
 #include "actors/trainer/batch.hpp"
+#include "actors/trainer/run_phases.hpp"
 #include "actors/trainer/spawn.hpp"
 
 namespace tidemill::actors {
@@ -44,37 +40,23 @@ struct TrainerState {
   TrainerState() = default;  // not an aggregate: CAF would build it from `self`
 
   TrainerDeps deps;
+  RunPhases phases;
   PolicyVersion now;                     // of the weights being trained
   std::deque<engines::Snapshot> recent;  // that may have sampled rows, oldest first
   std::vector<TrainRow> batch;
   std::map<std::string, double> metrics;
   std::vector<double> idle_seconds;  // of the stream's tasks, at the last step
   Duration lease_time{0};
-  TimePoint requested_at;  // when the batch was requested
-  TimePoint received_at;   // when it arrived
-  RecordMarks marks;
-  std::uint64_t committed_step = 0;
-  std::shared_ptr<PendingCommit> writing;  // at the port
-  std::shared_ptr<PendingCommit> next;     // being captured
-  std::optional<RunEnd> end;               // if set: commit and end after this step
-  std::string end_reason;                  // for the summary
-  bool ending = false;                     // the last step is done
-  bool commit_waits = false;               // a commit waits for `writing` or the evaluation
-  bool evaluating = false;                 // until the report is recorded
-  bool step_waits = false;                 // the next step waits for the evaluation
-  std::optional<BestSoFar> best;
-  std::uint64_t evaluated_step = 0;        // of the last recorded evaluation
-  std::uint64_t committed_evaluation = 0;  // `evaluated_step` of the last commit
-  bool stop_requested = false;
+  TimePoint requested_at;                      // when the batch was requested
+  TimePoint received_at;                       // when it arrived
+  std::shared_ptr<PendingCommit> writing;      // at the port
+  std::shared_ptr<PendingCommit> next;         // being captured
   std::optional<StreamStatus> counts_at_step;  // the stream's counts when this step began
 };
 
 using Self = TrainerActor::stateful_pointer<TrainerState>;
 
-void fetch(Self self);
-void after_step(Self self);
-void begin_commit(Self self);
-void after_evaluation(Self self);
+void handle(Self self, RunEvent event, const std::string& reason = {});
 
 void fail(Self self, const Status& status) {
   self->quit(to_caf_error(status));
@@ -91,95 +73,56 @@ double seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-void finish(Self self) {
-  auto& state = self->state;
-  RunSummary summary;
-  summary.end = *state.end;
-  summary.steps = state.now.step;
-  const bool kept = state.best.has_value() && state.deps.options.best.keep;
-  summary.weights = kept ? state.best->weights : state.recent.back();
-  summary.reason = state.end_reason;
-  self->send(state.deps.owner, atom::finish_v, std::move(summary));
-  self->quit();
-}
+// -- evaluations ----------------------------------------------------------------------------------
 
-// Continues what waited for the evaluation, which has been recorded or abandoned.
-void end_evaluation(Self self) {
+void record_evaluation(Self self, const EvalReport& report) {
   auto& state = self->state;
-  state.evaluating = false;
-  if (std::exchange(state.step_waits, false)) {
-    after_evaluation(self);
-  } else if (state.writing == nullptr && std::exchange(state.commit_waits, false)) {
-    begin_commit(self);
+  const bool scored = report.num_failed < report.num_prompts * report.num_samples;
+  if (state.deps.options.best.enabled() && scored) {
+    state.phases.take_evaluation(report.mean_at_k, state.recent.back());
   }
-}
-
-void check_plateau(Self self) {
-  auto& state = self->state;
-  const auto why = plateau(state.deps.options.best, state.best);
-  if (why.has_value() && !state.end.has_value()) {
-    state.end = RunEnd::kPlateau;
-    state.end_reason = *why;
+  StepRecord record{"eval", report.step, {}, {}};
+  record.metrics["eval_mean_at_k"] = report.mean_at_k;
+  record.metrics["eval_pass_at_k"] = report.pass_at_k;
+  record.metrics["eval_prompts"] = static_cast<double>(report.num_prompts);
+  record.metrics["eval_samples"] = static_cast<double>(report.num_samples);
+  const auto& parts = state.deps.reward_parts;
+  for (std::size_t i = 0; i < std::min(parts.size(), report.part_means.size()); ++i) {
+    record.metrics["eval_" + parts[i] + "_mean"] = report.part_means[i];
   }
-}
-
-// Updates the best evaluation, if the next step waits for this one. A report without any score is
-// ignored.
-void update_best(Self self, const EvalReport& report) {
-  auto& state = self->state;
-  if (!state.step_waits || report.num_failed == report.num_prompts * report.num_samples) {
-    return;
+  record.metrics["eval_failed"] = static_cast<double>(report.num_failed);
+  if (const auto& best = state.phases.best(); best.has_value()) {
+    record.metrics["eval_best"] = best->value;
+    record.metrics["eval_best_step"] = static_cast<double>(best->step);
   }
-  take_evaluation(state.deps.options.best, report.mean_at_k, state.recent.back(), state.best);
-  check_plateau(self);
+  self->request(state.deps.recorder, kReplyDeadline, atom::record_v, std::move(record))
+      .then([self](const RecordMarks&) { handle(self, RunEvent::kEvaluationRecorded); },
+            or_fail(self, "recording an evaluation"));
 }
 
+// After a stop the reply is ignored: the last commit may lack the evaluation, so it is not
+// recorded.
 void evaluate(Self self) {
   auto& state = self->state;
-  if (state.evaluating) {
-    return;  // the previous evaluation is still running: skip this one
-  }
-  state.evaluating = true;
-  const std::uint64_t step = state.now.step;
-  self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, step)
+  self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, state.now.step)
       .then(
-          [self, step](const EvalReport& report) {
-            if (self->state.stop_requested) {
-              end_evaluation(self);  // the last commit may lack it, so it is not recorded
-              return;
+          [self](const EvalReport& report) {
+            if (self->state.phases.stop_requested()) {
+              handle(self, RunEvent::kEvaluationAbandoned);
+            } else {
+              record_evaluation(self, report);
             }
-            update_best(self, report);
-            StepRecord record{"eval", report.step, {}, {}};
-            record.metrics["eval_mean_at_k"] = report.mean_at_k;
-            record.metrics["eval_pass_at_k"] = report.pass_at_k;
-            record.metrics["eval_prompts"] = static_cast<double>(report.num_prompts);
-            record.metrics["eval_samples"] = static_cast<double>(report.num_samples);
-            const auto& parts = self->state.deps.reward_parts;
-            for (std::size_t i = 0; i < std::min(parts.size(), report.part_means.size()); ++i) {
-              record.metrics["eval_" + parts[i] + "_mean"] = report.part_means[i];
-            }
-            record.metrics["eval_failed"] = static_cast<double>(report.num_failed);
-            if (const auto& best = self->state.best; best.has_value()) {
-              record.metrics["eval_best"] = best->value;
-              record.metrics["eval_best_step"] = static_cast<double>(best->step);
-            }
-            self->request(self->state.deps.recorder, kReplyDeadline, atom::record_v,
-                          std::move(record))
-                .then(
-                    [self, step](const RecordMarks&) {
-                      self->state.evaluated_step = step;
-                      end_evaluation(self);
-                    },
-                    or_fail(self, "recording an evaluation"));
           },
           [self](const caf::error& error) {
-            if (self->state.stop_requested) {
-              end_evaluation(self);
-              return;
+            if (self->state.phases.stop_requested()) {
+              handle(self, RunEvent::kEvaluationAbandoned);
+            } else {
+              fail(self, from_caf_error(error).with_context("evaluating"));
             }
-            fail(self, from_caf_error(error).with_context("evaluating"));
           });
 }
+
+// -- steps ----------------------------------------------------------------------------------------
 
 void record(Self self) {
   auto& state = self->state;
@@ -190,7 +133,8 @@ void record(Self self) {
   }
   state.batch.clear();
   self->request(state.deps.recorder, kReplyDeadline, atom::record_v, std::move(record))
-      .then([self](const RecordMarks&) { after_step(self); }, or_fail(self, "recording a step"));
+      .then([self](const RecordMarks&) { handle(self, RunEvent::kStepRecorded); },
+            or_fail(self, "recording a step"));
 }
 
 // Adds the stream's row counts, and for how long the stages were idle since the last step.
@@ -290,8 +234,8 @@ void check_progress(Self self, const StreamStatus& counts) {
   const std::uint64_t lost = counts.lost_groups - state.counts_at_step->lost_groups;
   const std::uint64_t limit =
       std::uint64_t{state.deps.options.max_untrained_batches} * state.deps.options.groups_per_step;
-  if (filtered + lost < limit || state.end.has_value()) {
-    fetch(self);
+  if (filtered + lost < limit || state.phases.end().has_value()) {
+    handle(self, RunEvent::kNoBatchYet);
     return;
   }
   const std::string untrained = std::to_string(filtered + lost) +
@@ -302,11 +246,10 @@ void check_progress(Self self, const StreamStatus& counts) {
                                         " of them lost; last reason: " + counts.last_lost_reason});
     return;
   }
-  state.end = RunEnd::kNoSignal;
-  state.end_reason = untrained + ", " + std::to_string(filtered) +
-                     " of them filtered for lack of a signal; a higher rollout.temperature or "
-                     "other data may give rewards that differ within a group";
-  fetch(self);
+  handle(self, RunEvent::kNoSignal,
+         untrained + ", " + std::to_string(filtered) +
+             " of them filtered for lack of a signal; a higher rollout.temperature or other data "
+             "may give rewards that differ within a group");
 }
 
 void request_progress(Self self) {
@@ -319,8 +262,7 @@ void on_lease(Self self, const LeaseReply& reply) {
   auto& state = self->state;
   if (reply.rows.empty() && !reply.whole) {
     if (reply.ended) {
-      state.end = state.end.value_or(RunEnd::kData);
-      fetch(self);
+      handle(self, RunEvent::kDataEnded);
     } else {
       request_progress(self);
     }
@@ -336,26 +278,18 @@ void on_lease(Self self, const LeaseReply& reply) {
     }
     state.batch.push_back(std::move(row).value());
   }
-  train(self);
+  handle(self, RunEvent::kBatch);
 }
 
 void fetch(Self self) {
   auto& state = self->state;
   const TrainerOptions& options = state.deps.options;
-  if (!state.end.has_value() && state.now.step >= options.total_steps) {
-    state.end = RunEnd::kSteps;
-  }
-  if (state.end.has_value()) {
-    state.ending = true;
-    begin_commit(self);
-    return;
-  }
   if (!state.counts_at_step.has_value()) {
     self->request(state.deps.stream, kReplyDeadline, atom::status_v)
         .then(
             [self](const StreamStatus& counts) {
               self->state.counts_at_step = counts;
-              fetch(self);
+              handle(self, RunEvent::kNoBatchYet);
             },
             or_fail(self, "asking for the stream's counts"));
     return;
@@ -375,53 +309,11 @@ void fetch(Self self) {
             or_fail(self, "leasing a batch"));
 }
 
-// Begins the evaluation, if one is due at this step. Returns whether the next step waits for it.
-bool evaluate_if_due(Self self) {
-  auto& state = self->state;
-  const TrainerOptions& options = state.deps.options;
-  const std::uint64_t step = state.now.step;
-  const bool due = options.eval_every != 0 && step % options.eval_every == 0;
-  if (!due || state.evaluated_step == step || state.end.has_value() || !state.deps.evaluator) {
-    return false;
-  }
-  evaluate(self);
-  state.step_waits = options.best.enabled();
-  return state.step_waits;
-}
-
-void after_step(Self self) {
-  if (!evaluate_if_due(self)) {
-    after_evaluation(self);
-  }
-}
-
-// Evaluates the committed step if a stop prevented that, and begins the first step.
-void start_first_step(Self self) {
-  if (!evaluate_if_due(self)) {
-    fetch(self);
-  }
-}
-
-void after_evaluation(Self self) {
-  auto& state = self->state;
-  const TrainerOptions& options = state.deps.options;
-  const std::uint64_t step = state.now.step;
-  state.requested_at = self->clock().now();
-  const bool due = options.commit_every != 0 && step % options.commit_every == 0;
-  if (due && step < options.total_steps) {
-    begin_commit(self);  // `fetch` commits the last step
-  } else {
-    fetch(self);
-  }
-}
-
 // -- commits --------------------------------------------------------------------------------------
 
 void write_commit(Self self) {
   auto& state = self->state;
-  state.committed_step = state.now.step;
-  state.committed_evaluation = state.evaluated_step;
-  state.next->commit.evaluated_step = state.evaluated_step;
+  state.next->commit.evaluated_step = state.phases.evaluated_step();
   state.writing = std::exchange(state.next, nullptr);
   state.deps.commit_port->run(
       [work = state.writing, store = state.deps.commits] {
@@ -429,9 +321,6 @@ void write_commit(Self self) {
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
-  if (!state.ending) {
-    fetch(self);
-  }
 }
 
 void capture_records(Self self) {
@@ -439,7 +328,7 @@ void capture_records(Self self) {
       .then(
           [self](const RecordMarks& marks) {
             self->state.next->commit.records = marks;
-            write_commit(self);
+            handle(self, RunEvent::kCaptured);
           },
           or_fail(self, "committing: record files"));
 }
@@ -464,20 +353,11 @@ void capture_stream(Self self) {
           or_fail(self, "committing: stream"));
 }
 
-void begin_commit(Self self) {
+void capture(Self self) {
   auto& state = self->state;
-  if (state.writing != nullptr || (state.evaluating && !state.stop_requested)) {
-    state.commit_waits = true;
-    return;
-  }
-  if (state.ending && state.committed_step == state.now.step &&
-      state.committed_evaluation == state.evaluated_step) {
-    finish(self);
-    return;
-  }
   state.next = std::make_shared<PendingCommit>();
   state.next->commit.weights = state.recent.back();
-  state.next->commit.best = state.best;
+  state.next->commit.best = state.phases.best();
   if (!state.deps.options.fixed_batches) {
     capture_stream(self);
     return;
@@ -493,11 +373,44 @@ void on_written(Self self) {
   auto& state = self->state;
   const Status status = std::exchange(state.writing, nullptr)->status;
   if (!status.ok()) {
-    fail(self, status.with_context("commit of step " + std::to_string(state.committed_step)));
+    fail(self,
+         status.with_context("commit of step " + std::to_string(state.phases.committed_step())));
     return;
   }
-  if (std::exchange(state.commit_waits, false) || state.ending) {
-    begin_commit(self);
+  handle(self, RunEvent::kCommitWritten);
+}
+
+// -- what happened, and what to do ----------------------------------------------------------------
+
+void finish(Self self) {
+  auto& state = self->state;
+  self->send(state.deps.owner, atom::finish_v, state.phases.summary(state.recent.back()));
+  self->quit();
+}
+
+void act(Self self, RunAction action) {
+  switch (action) {
+    case RunAction::kFetch: fetch(self); break;
+    case RunAction::kTrain: train(self); break;
+    case RunAction::kEvaluate: evaluate(self); break;
+    case RunAction::kCapture: capture(self); break;
+    case RunAction::kWrite: write_commit(self); break;
+    case RunAction::kFinish: finish(self); break;
+  }
+}
+
+void handle(Self self, RunEvent event, const std::string& reason) {
+  auto& state = self->state;
+  const Phase before = state.phases.phase();
+  const std::vector<RunAction> actions = state.phases.on(event, reason);
+  // The time that a step waits for its batch begins when the step before it is done.
+  const bool step_done =
+      before == Phase::kReady || before == Phase::kTraining || before == Phase::kEvaluating;
+  if (step_done && state.phases.phase() != before) {
+    state.requested_at = self->clock().now();
+  }
+  for (const RunAction action : actions) {
+    act(self, action);
   }
 }
 
@@ -516,37 +429,29 @@ void renew(Self self) {
                      atom::renew_v);
 }
 
-void stop(Self self) {
-  auto& state = self->state;
-  state.stop_requested = true;
-  state.end = state.end.value_or(RunEnd::kStopped);
-  // A step or a commit no longer waits for an evaluation.
-  if (std::exchange(state.step_waits, false)) {
-    after_evaluation(self);
-  } else if (state.writing == nullptr && std::exchange(state.commit_waits, false)) {
-    begin_commit(self);
-  }
+RunPhaseOptions phase_options(const TrainerDeps& deps) {
+  RunPhaseOptions options;
+  options.kind = RunKind::kReinforcement;
+  options.total_steps = deps.options.total_steps;
+  options.commit_every = deps.options.commit_every;
+  options.eval_every = deps.evaluator ? deps.options.eval_every : 0;
+  options.best = deps.options.best;
+  return options;
 }
 
 TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
   auto& state = self->state;
   state.now = deps.weights.version;
-  state.committed_step = state.now.step;
   state.recent.push_back(deps.weights);
-  state.evaluated_step = state.committed_evaluation = deps.evaluated_step;
-  state.best = std::move(deps.best);
-  if (deps.options.best.keep && state.best.has_value() && state.best->weights.base_digest.empty()) {
-    state.best.reset();  // from a run that did not keep weights: look for the best from here on
-  }
+  state.phases =
+      RunPhases(phase_options(deps), {state.now.step, deps.evaluated_step, std::move(deps.best)});
   state.deps = std::move(deps);
   return {
       [self](atom::start) {
-        self->state.requested_at = self->clock().now();
         self->send(self, atom::renew_v);
-        check_plateau(self);  // the commit may have been made at a plateau
-        start_first_step(self);
+        handle(self, RunEvent::kStart);
       },
-      [self](atom::stop) { stop(self); },
+      [self](atom::stop) { handle(self, RunEvent::kStop); },
       [self](atom::renew) { renew(self); },
       [self](atom::worked) { on_written(self); },
   };

@@ -54,19 +54,14 @@ public:
   template <class TryReply>
   void settle(TimePoint now, TryReply try_reply) {
     for (auto it = pending_.begin(); it != pending_.end();) {
-      const bool last_chance = *it->deadline <= now;
-      auto reply = try_reply(it->request, last_chance);
-      if (reply.has_value()) {
-        if (reply->ok()) {
-          it->promise.deliver(std::move(*reply).value());
-        } else {
-          it->promise.deliver(to_caf_error(reply->status()));
-        }
-        it = erase(it);
-      } else {
-        ++it;
-      }
+      it = settle_one(it, now, try_reply);
     }
+  }
+
+  /// Does the same for the request that was added last. Requires that there is one.
+  template <class TryReply>
+  void settle_newest(TimePoint now, TryReply try_reply) {
+    settle_one(std::prev(pending_.end()), now, try_reply);
   }
 
 private:
@@ -75,6 +70,22 @@ private:
     Promise promise;
     std::multiset<TimePoint>::iterator deadline;
   };
+
+  template <class TryReply>
+  typename std::list<Entry>::iterator settle_one(typename std::list<Entry>::iterator entry,
+                                                 TimePoint now, TryReply& try_reply) {
+    const bool last_chance = *entry->deadline <= now;
+    auto reply = try_reply(entry->request, last_chance);
+    if (!reply.has_value()) {
+      return std::next(entry);
+    }
+    if (reply->ok()) {
+      entry->promise.deliver(std::move(*reply).value());
+    } else {
+      entry->promise.deliver(to_caf_error(reply->status()));
+    }
+    return erase(entry);
+  }
 
   typename std::list<Entry>::iterator erase(typename std::list<Entry>::iterator entry) {
     deadlines_.erase(entry->deadline);

@@ -235,13 +235,6 @@ Schema<T>& Schema<T>::check(std::string key, Rule rule) {
 }
 
 template <class T>
-Schema<T>& Schema<T>::exclude(std::string key, Rule rule) {
-  check(std::move(key), std::move(rule));
-  structure_->rules.back().excludes = true;
-  return *this;
-}
-
-template <class T>
 Schema<T>& Schema<T>::warn(std::string key, Rule rule) {
   add_rule(std::move(key), schema::Severity::kWarning, std::move(rule));
   return *this;

@@ -15,30 +15,12 @@ using schema::StructSchema;
 using schema::TagSchema;
 using schema::ValueSchema;
 
-// Whether `structure` excludes the key at `path`, which comes from a struct shared with others.
-bool is_excluded(const StructSchema& structure, const std::string& path) {
-  return std::any_of(structure.rules.begin(), structure.rules.end(),
-                     [&](const auto& rule) { return rule.excludes && rule.key == path; });
-}
-
 class Lister {
 public:
   std::vector<KeyReference> take() && { return std::move(keys_); }
 
   // `object` holds the default values at this level.
   void list(const StructSchema& structure, const std::string& prefix, void* object) {
-    const std::size_t first = keys_.size();
-    list_all(structure, prefix, object);
-    const auto excluded = [&](const KeyReference& key) {
-      return is_excluded(structure, key.path.substr(prefix.size()));
-    };
-    keys_.erase(
-        std::remove_if(keys_.begin() + static_cast<std::ptrdiff_t>(first), keys_.end(), excluded),
-        keys_.end());
-  }
-
-private:
-  void list_all(const StructSchema& structure, const std::string& prefix, void* object) {
     if (structure.tag) {
       list_tag(structure, prefix, object);
     }
@@ -57,6 +39,7 @@ private:
     }
   }
 
+private:
   void list_tag(const StructSchema& structure, const std::string& prefix, void* object) {
     const TagSchema& tag = *structure.tag;
     KeyReference key;

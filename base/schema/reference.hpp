@@ -26,8 +26,7 @@ struct KeyReference {
   std::vector<std::string> names;
 };
 
-/// Lists all keys, including those of every kind, in the order of their description. Keys that a
-/// kind excludes are left out.
+/// Lists all keys, including those of every kind, in the order of their description.
 [[nodiscard]] std::vector<KeyReference> list_keys(const schema::StructSchema& root);
 
 /// Returns a few lines about the key at `path`; for a struct, about its keys too.

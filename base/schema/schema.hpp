@@ -174,9 +174,6 @@ public:
   /// Adds a rule. It returns "" if the options are valid, else the error about `key` ("a.b" names a
   /// key of a nested struct).
   Schema& check(std::string key, Rule rule);
-  /// Adds a rule that refuses `key`, a key of a shared struct that has no meaning here. Help and
-  /// reference pages omit the key.
-  Schema& exclude(std::string key, Rule rule);
   /// Adds a rule whose message is a warning instead of an error.
   Schema& warn(std::string key, Rule rule);
 

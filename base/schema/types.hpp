@@ -137,7 +137,6 @@ struct RuleSchema {
   std::string key;
   Severity severity = Severity::kError;
   std::function<std::string(const void*)> test;
-  bool excludes = false;  // the rule refuses `key` in every file, as if the struct did not have it
 };
 
 /// One option struct.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Distributes units of work over ranks so that their token sums are close. Nothing calls it yet;
-// the trainer over several processes will.
+// Distributes units of work over ranks so that their token sums are close. Only tasks with ranks
+// need it, which a trainer over several processes will declare.
 #pragma once
 
 #include <cstdint>

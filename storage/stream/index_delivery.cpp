@@ -86,22 +86,14 @@ std::vector<Unit> StreamIndex::select(const Task& task, const LeaseOptions& requ
   if (task.ready.fresh().size() < needed) {
     return units;
   }
-  if (task.options.order == DeliveryOrder::kStrict) {
-    for (const Unit unit : task.waiting) {
-      ++work_.units;
-      if (units.size() == request.count || !task.ready.is_fresh(unit)) {
-        break;
-      }
-      units.push_back(unit);
+  const bool strict = task.options.order == DeliveryOrder::kStrict;
+  const std::optional<Unit> blocked = strict ? task.first_blocked() : std::nullopt;
+  for (const auto& [unit, oldest_step] : task.ready.fresh()) {
+    ++work_.units;
+    if (units.size() == request.count || (blocked && *blocked < unit)) {
+      break;
     }
-  } else {
-    for (const auto& [unit, oldest_step] : task.ready.fresh()) {
-      ++work_.units;
-      if (units.size() == request.count) {
-        break;
-      }
-      units.push_back(unit);
-    }
+    units.push_back(unit);
   }
   if (units.size() < needed) {
     units.clear();

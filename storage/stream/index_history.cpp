@@ -87,6 +87,9 @@ Status StreamIndex::restore(const IndexSnapshot& snapshot) {
   fresh.now_ = now_;
   fresh.refused_ = refused_;
   fresh.work_ = work_;
+  for (std::size_t task = 0; task < tasks_.size(); ++task) {
+    fresh.tasks_[task].revision += tasks_[task].revision + 1;
+  }
   *this = std::move(fresh);
   return {};
 }
@@ -102,7 +105,6 @@ Status StreamIndex::load(const IndexSnapshot& snapshot) {
   next_row_ = snapshot.next_row;
   next_group_ = snapshot.next_group;
   totals_ = snapshot.totals;
-  committed_ = snapshot.totals;
   for (const GroupSnapshot& group : snapshot.groups) {
     TIDEMILL_RETURN_IF_ERROR(load_group(group));
   }

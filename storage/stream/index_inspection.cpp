@@ -40,9 +40,9 @@ std::uint64_t StreamIndex::num_ready(TaskId task) const {
   return tasks_[task.value].num_ready;
 }
 
-std::uint64_t StreamIndex::num_deliverable(TaskId task) const {
+std::uint64_t StreamIndex::revision(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
-  return tasks_[task.value].ready.fresh().size();
+  return tasks_[task.value].revision;
 }
 
 std::vector<SampleId> StreamIndex::ready_rows(TaskId task) const {
@@ -60,17 +60,13 @@ std::vector<SampleId> StreamIndex::ready_rows(TaskId task) const {
 std::vector<std::vector<SampleId>> StreamIndex::deliverable(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   const Task& owner = tasks_[task.value];
+  const bool strict = owner.options.order == DeliveryOrder::kStrict;
+  const std::optional<Unit> blocked = strict ? owner.first_blocked() : std::nullopt;
   std::vector<std::vector<SampleId>> units;
-  if (owner.options.order == DeliveryOrder::kStrict) {
-    for (const Unit unit : owner.waiting) {
-      if (!owner.ready.is_fresh(unit)) {
-        break;
-      }
-      units.push_back(rows_of(owner, unit));
-    }
-    return units;
-  }
   for (const auto& [unit, oldest_step] : owner.ready.fresh()) {
+    if (blocked && *blocked < unit) {
+      break;
+    }
     units.push_back(rows_of(owner, unit));
   }
   return units;
@@ -92,25 +88,8 @@ std::vector<LeaseView> StreamIndex::leases(TaskId task) const {
 std::string StreamIndex::waiting_for(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   const Task& owner = tasks_[task.value];
-  std::optional<Unit> oldest;
-  for (const Unit unit : owner.waiting) {
-    if (!owner.ready.is_fresh(unit)) {
-      oldest = unit;
-      break;
-    }
-  }
-  if (owner.options.order == DeliveryOrder::kOldestReady) {
-    for (const auto& [id, row] : rows_) {
-      const bool by_group = owner.options.unit == DeliveryUnit::kGroup;
-      const CellState state = row.cells[task.value].state;
-      const Unit unit = by_group ? row.group->unit() : row.unit();
-      if ((state == CellState::kPending || state == CellState::kReady) &&
-          !(by_group && row.group->solo) && !owner.ready.is_fresh(unit) &&
-          (!oldest || unit < *oldest)) {
-        oldest = unit;
-      }
-    }
-  }
+  ++work_.units;
+  const std::optional<Unit> oldest = owner.first_blocked();
   if (!oldest) {
     return owner.ready.fresh().empty() ? "new rows" : "";
   }
@@ -141,7 +120,7 @@ std::string StreamIndex::describe_row(const Row& row, std::uint32_t task) const 
     return where + "too stale at version " + number(version_);
   }
   const auto column = static_cast<std::size_t>(std::countr_zero(missing));
-  const std::string what = where + "column " + options_.columns[column].name;
+  std::string what = where + "column " + options_.columns[column].name;
   for (std::uint32_t writer = 0; writer < tasks_.size(); ++writer) {
     if ((tasks_[writer].outputs >> column & 1U) == 0) {
       continue;
@@ -175,7 +154,7 @@ Status StreamIndex::check_group(const Group& group) const {
   const std::string where =
       "group " + number(group.id.value) + " from sample " + number(group.first.value);
   const auto listed = std::count(group.admitted.begin(), group.admitted.end(), 1);
-  if ((!group.solo && std::uint32_t(listed) != group.num_admitted) ||
+  if ((!group.solo && static_cast<std::uint32_t>(listed) != group.num_admitted) ||
       group.live.size() + group.num_retired + group.trained != group.num_admitted) {
     return broken(where + ": admitted " + number(group.num_admitted) + ", live " +
                   number(group.live.size()) + ", retired " + number(group.num_retired) +
@@ -259,7 +238,7 @@ Status StreamIndex::check_row(const Row& row) const {
 Status StreamIndex::check_task(std::uint32_t index) const {
   const Task& task = tasks_[index];
   std::map<Unit, std::uint64_t> ready;
-  std::set<Unit> waiting;
+  std::set<Unit> pending;
   std::uint64_t num_ready = 0;
   for (const auto& [id, row] : rows_) {
     const CellState state = row.cells[index].state;
@@ -267,18 +246,14 @@ Status StreamIndex::check_task(std::uint32_t index) const {
     if (task.options.unit == DeliveryUnit::kRow) {
       if (state == CellState::kReady) {
         ready.emplace(row.unit(), row.facts.oldest_step);
-      }
-      if (state == CellState::kReady || state == CellState::kPending) {
-        waiting.insert(row.unit());
+      } else if (state == CellState::kPending) {
+        pending.insert(row.unit());
       }
     }
   }
   for (const auto& [id, group] : groups_) {
     if (task.options.unit == DeliveryUnit::kRow) {
       break;
-    }
-    if (group.cells[index].taken == 0) {
-      waiting.insert(group.unit());
     }
     if (group.cells[index].ready > 0 &&
         group.cells[index].ready + group.num_retired == group.size) {
@@ -287,6 +262,8 @@ Status StreamIndex::check_task(std::uint32_t index) const {
         oldest = std::min(oldest, rows_.at(member).facts.oldest_step);
       }
       ready.emplace(group.unit(), oldest);
+    } else if (group.cells[index].taken == 0) {
+      pending.insert(group.unit());
     }
   }
   const std::string where = "task " + task.options.name;
@@ -298,8 +275,8 @@ Status StreamIndex::check_task(std::uint32_t index) const {
   if (expected.fresh() != task.ready.fresh() || expected.stale() != task.ready.stale()) {
     return broken(where + ": ready units");
   }
-  if (task.options.order == DeliveryOrder::kStrict && waiting != task.waiting) {
-    return broken(where + ": waiting units");
+  if (pending != task.pending) {
+    return broken(where + ": pending units");
   }
   if (num_ready != task.num_ready) {
     return broken(where + ": " + number(task.num_ready) + " ready rows");

@@ -94,10 +94,13 @@ void StreamIndex::retire(SampleId id, RowOutcome outcome, const std::string& rea
     accept(row);
   }
   for (std::uint32_t task = 0; task < tasks_.size(); ++task) {
-    // In state pending, the row is in no count and in no set except that of strict order.
+    // In state pending, the row is in no count, and in no set except that of pending units.
     set_state(row, task, CellState::kPending);
     leases_.remove({TaskId{task}, id});
-    tasks_[task].waiting.erase(row.unit());
+    if (tasks_[task].options.unit == DeliveryUnit::kRow) {
+      tasks_[task].pending.erase(row.unit());
+      ++tasks_[task].revision;
+    }
   }
   switch (outcome) {
     case RowOutcome::kTrained: ++totals_.trained; break;
@@ -145,19 +148,14 @@ void StreamIndex::remove_group(Group& group, RowOutcome outcome) {
   for (Task& task : tasks_) {
     if (task.options.unit == DeliveryUnit::kGroup) {
       task.ready.erase(group.unit());
-      task.waiting.erase(group.unit());
+      task.pending.erase(group.unit());
+      ++task.revision;
     }
   }
   groups_.erase(group.id);
 }
 
-// -- commits and effects ------------------------------------------------------
-
-std::uint64_t StreamIndex::commit() {
-  const std::uint64_t left = totals_.retired() - committed_.retired();
-  committed_ = totals_;
-  return left;
-}
+// -- effects ------------------------------------------------------------------
 
 StreamEffects StreamIndex::take_effects() {
   return std::exchange(effects_, {});

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -72,10 +73,22 @@ struct Task {
   std::uint64_t inputs = 0;   // column bits
   std::uint64_t outputs = 0;  // column bits
   ReadySet ready;
-  // Units that are neither leased nor done, ready or not. Kept only for strict order.
-  std::set<Unit> waiting;
+  std::set<Unit> pending;       // units that are neither ready, leased nor done
+  std::uint64_t revision = 0;   // see `StreamIndex::revision`
   std::uint64_t num_ready = 0;  // rows
   TaskTotals totals;
+
+  /// Returns the oldest unit that is neither deliverable nor taken, if there is one.
+  [[nodiscard]] std::optional<Unit> first_blocked() const {
+    std::optional<Unit> first;
+    if (!pending.empty()) {
+      first = *pending.begin();
+    }
+    if (!ready.stale().empty() && (!first || ready.stale().begin()->first < *first)) {
+      first = ready.stale().begin()->first;
+    }
+    return first;
+  }
 };
 
 }  // namespace tidemill::storage::internal

@@ -37,7 +37,6 @@ public:
   /// Sets the version that decides which units are fresh.
   void set_version(std::uint64_t version);
 
-  [[nodiscard]] bool is_fresh(Unit unit) const { return fresh_.contains(unit); }
   /// Fresh units in admission order, each with its `oldest_step`.
   [[nodiscard]] const std::map<Unit, std::uint64_t>& fresh() const noexcept { return fresh_; }
   /// Stale units in admission order, each with its `oldest_step`.

@@ -309,6 +309,7 @@ void StreamIndex::restore_version(std::uint64_t step) {
   version_ = step;
   for (Task& task : tasks_) {
     task.ready.set_version(step);
+    ++task.revision;
   }
 }
 
@@ -347,15 +348,14 @@ void StreamIndex::sync(const Row& row, std::uint32_t task) {
   const CellState state = row.cells[task].state;
   if (state == CellState::kReady) {
     owner.ready.put(row.unit(), row.facts.oldest_step);
+    ++owner.revision;
   } else {
     owner.ready.erase(row.unit());
   }
-  if (owner.options.order == DeliveryOrder::kStrict) {
-    if (is_taken(state)) {
-      owner.waiting.erase(row.unit());
-    } else {
-      owner.waiting.insert(row.unit());
-    }
+  if (state == CellState::kPending) {
+    owner.pending.insert(row.unit());
+  } else {
+    owner.pending.erase(row.unit());
   }
 }
 
@@ -365,7 +365,8 @@ void StreamIndex::sync_group(const Group& group, std::uint32_t task) {
   const internal::GroupCell& cell = group.cells[task];
   if (group.closed) {  // its rows are being removed one by one
     owner.ready.erase(group.unit());
-    owner.waiting.erase(group.unit());
+    owner.pending.erase(group.unit());
+    ++owner.revision;
     return;
   }
   if (cell.ready > 0 && cell.ready == group.size - group.num_retired) {
@@ -374,15 +375,15 @@ void StreamIndex::sync_group(const Group& group, std::uint32_t task) {
       oldest_step = std::min(oldest_step, find_row(id)->facts.oldest_step);
     }
     owner.ready.put(group.unit(), oldest_step);
-  } else {
-    owner.ready.erase(group.unit());
+    owner.pending.erase(group.unit());
+    ++owner.revision;
+    return;
   }
-  if (owner.options.order == DeliveryOrder::kStrict) {
-    if (cell.taken > 0) {
-      owner.waiting.erase(group.unit());
-    } else {
-      owner.waiting.insert(group.unit());
-    }
+  owner.ready.erase(group.unit());
+  if (cell.taken > 0) {
+    owner.pending.erase(group.unit());
+  } else {
+    owner.pending.insert(group.unit());
   }
 }
 

@@ -27,8 +27,8 @@
 // stale. A group is complete for a task when its ready rows and the rows that left by a verdict add
 // up to its size.
 //
-// History. Everything since the last commit is provisional. `commit` makes it final. `restore` of
-// the snapshot that was taken with the last commit undoes it.
+// History. A commit of the run stores a snapshot. `restore` of that snapshot undoes everything that
+// happened since.
 //
 // Cost. Operations take O(log n) per row touched and never scan the table, except where a comment
 // says "Cost: scan".
@@ -216,9 +216,6 @@ public:
 
   // -- history ---------------------------------------------------------------
 
-  /// Makes everything that happened so far final. Returns how many rows have left since the last
-  /// commit.
-  std::uint64_t commit();
   /// Returns the state that a commit at this moment stores. Cost: scan of the live rows.
   [[nodiscard]] IndexSnapshot snapshot() const;
   /// Replaces the whole state by that of a snapshot. All earlier leases become invalid. On failure
@@ -233,8 +230,6 @@ public:
 
   [[nodiscard]] const StreamOptions& options() const noexcept { return options_; }
   [[nodiscard]] const StreamTotals& totals() const noexcept { return totals_; }
-  /// Returns the totals as of the last commit.
-  [[nodiscard]] const StreamTotals& committed() const noexcept { return committed_; }
   [[nodiscard]] const TaskTotals& task_totals(TaskId task) const;
   [[nodiscard]] std::uint64_t refused(Refusal reason) const noexcept;
   [[nodiscard]] const WorkCounters& work() const noexcept { return work_; }
@@ -243,8 +238,10 @@ public:
   [[nodiscard]] std::uint64_t num_leased() const noexcept { return leases_.size(); }
   [[nodiscard]] std::uint64_t num_leased(TaskId task) const { return leases_.size(task); }
   [[nodiscard]] std::uint64_t num_ready(TaskId task) const;
-  /// Returns how many units are fresh and ready, whatever the task's delivery order.
-  [[nodiscard]] std::uint64_t num_deliverable(TaskId task) const;
+  /// Returns a number that grows whenever a lease for the task that failed may succeed, or may drop
+  /// stale units: when a unit becomes ready or leaves, and when the version changes. While it is
+  /// the same and no lease is due, trying again is useless.
+  [[nodiscard]] std::uint64_t revision(TaskId task) const;
   [[nodiscard]] std::uint64_t bytes_used() const noexcept { return bytes_used_; }
   /// Returns `bytes_used` plus the bytes reserved for live groups to grow to `group_bytes`.
   [[nodiscard]] std::uint64_t bytes_reserved() const noexcept { return bytes_reserved_; }
@@ -254,7 +251,7 @@ public:
   [[nodiscard]] const RowFacts& facts(SampleId row) const;
   /// Returns what the task waits for, in words: why its oldest undeliverable unit cannot be
   /// delivered. Returns "new rows" if the task has no unit, and "" if all its units are
-  /// deliverable. Cost: scan.
+  /// deliverable.
   [[nodiscard]] std::string waiting_for(TaskId task) const;
   /// Returns the rows ready for a task in admission order. Cost: scan.
   [[nodiscard]] std::vector<SampleId> ready_rows(TaskId task) const;
@@ -344,7 +341,7 @@ private:
   [[nodiscard]] std::string describe_row(const Row& row, std::uint32_t task) const;
   [[nodiscard]] Status check_group(const Group& group) const;
   [[nodiscard]] Status check_row(const Row& row) const;
-  [[nodiscard]] Status check_task(std::uint32_t task) const;
+  [[nodiscard]] Status check_task(std::uint32_t index) const;
   [[nodiscard]] Status check_sums() const;
 
   StreamOptions options_;
@@ -363,7 +360,6 @@ private:
   std::uint64_t bytes_reserved_ = 0;
   HeldSlots held_;
   StreamTotals totals_;
-  StreamTotals committed_;
   StreamEffects effects_;
   std::array<std::uint64_t, kNumRefusals> refused_{};
   mutable WorkCounters work_;

@@ -72,17 +72,6 @@ Status check_task(const StreamOptions& options, const TaskOptions& task,
 
 }  // namespace
 
-std::string_view column_type_name(ColumnType type) noexcept {
-  switch (type) {
-    case ColumnType::kInt32: return "int32";
-    case ColumnType::kFloat: return "float";
-    case ColumnType::kU8: return "u8";
-    case ColumnType::kBytes: return "bytes";
-    case ColumnType::kString: return "string";
-  }
-  return "unknown";
-}
-
 bool cell_fits(ColumnType type, DType dtype, std::uint64_t bytes) noexcept {
   const DType expected = element_type(type);
   return bytes == 0 || (dtype == expected && bytes % dtype_bytes(expected) == 0);

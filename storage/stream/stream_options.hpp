@@ -27,9 +27,6 @@ inline constexpr Duration kMaxLease = std::chrono::hours(24 * 365);
 /// The type of the cells of a column.
 enum class ColumnType : std::uint8_t { kInt32, kFloat, kU8, kBytes, kString };
 
-/// Returns "int32", "float", "u8", "bytes" or "string".
-[[nodiscard]] std::string_view column_type_name(ColumnType type) noexcept;
-
 /// Returns whether a cell of `bytes` bytes with elements of `dtype` fits a column of `type`: it
 /// must consist of whole elements of the column's type. An empty cell fits every column.
 [[nodiscard]] bool cell_fits(ColumnType type, DType dtype, std::uint64_t bytes) noexcept;
@@ -52,7 +49,8 @@ enum class DeliveryOrder : std::uint8_t {
   kStrict,       // admission order: a unit is delivered only after every older live unit
 };
 
-/// What `lease` does with ready units that are older than `max_staleness`.
+/// What `lease` does with ready units that are older than `max_staleness`. Runs use `kDrop`. The
+/// golden traces, which come from another implementation, use the other two.
 enum class StalePolicy : std::uint8_t {
   kWait,         // passes over them; they stay ready
   kDropForTask,  // removes them from this task only

@@ -91,7 +91,6 @@ public:
   [[nodiscard]] Status set_version(std::uint64_t step) { return index_->set_version(step); }
   void restore_version(std::uint64_t step) { index_->restore_version(step); }
 
-  std::uint64_t commit() { return index_->commit(); }
   /// Copies handles, not bytes. Cost: scan of the live rows.
   [[nodiscard]] StreamSnapshot snapshot() const;
   /// Errors: also `kCorruptData` if the cells do not match the index.

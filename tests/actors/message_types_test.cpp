@@ -101,7 +101,7 @@ TIDEMILL_EXAMPLE(AckRequest, {{1}, "consumer", {{{{6}, 2}, {some_cell()}, {3, 40
 TIDEMILL_EXAMPLE(LeaseUpdate, {{1}, "consumer", {{{6}, 2}}, storage::Release::kFailed, "reason"});
 TIDEMILL_EXAMPLE(GroupVerdict, {{2}, {storage::VerdictKind::kFilter, "no signal"}});
 TIDEMILL_EXAMPLE(StreamImage, {some_buffer()});
-TIDEMILL_EXAMPLE(StreamStatus, {1, 2, 3, 4, 5, 6, 7, 8, 9, {0.5, 1.5}, 10, 11, "why"});
+TIDEMILL_EXAMPLE(StreamStatus, {1, 2, 3, 4, 5, 6, 7, 8, 9, {0.5, 1.5}, 10, 11, "why", 12});
 TIDEMILL_EXAMPLE(AdmissionRequest, {3, Duration{4}});
 TIDEMILL_EXAMPLE(Admission, {1, 2, 3, "version 4"});
 TIDEMILL_EXAMPLE(KeeperStatus, {1, 2, 3, 4, 5, 6, 7});

@@ -297,6 +297,39 @@ TEST_F(StreamTest, LeaseBelowAGroupTakesAllRemainingRows) {
   EXPECT_TRUE(again.value().whole);  // even if no rows remain
 }
 
+// Many workers may wait for a long time, so their requests are not tried with every message.
+TEST_F(StreamTest, APendingLeaseIsTriedAgainOnlyWhenItsTaskMayHaveRows) {
+  start();
+  std::vector<Reply<LeaseReply>> workers;
+  for (int i = 0; i < 5; ++i) {
+    actors::LeaseRequest request = sample_lease(SampleTask::kReward, 4, 1h);
+    request.min_units = 4;
+    workers.push_back(lease(request));
+  }
+  const auto trainer = lease(sample_lease(SampleTask::kTrain, 1, 1h));
+  put(0);
+  const auto rows = rows_of(SampleTask::kRollout);
+  ack(SampleTask::kRollout, rows, rollout_cells());  // two rows are ready, but four are asked for
+  put(1);
+  const auto more = rows_of(SampleTask::kRollout);
+  ASSERT_EQ(more.size(), kGroupSize);
+  const std::uint64_t attempts = counts().lease_attempts;
+  for (int i = 0; i < 20; ++i) {
+    ask<Settlement>(stream_, atom::renew_v, lease_update_of(SampleTask::kRollout, more));
+    drain();
+  }
+  EXPECT_EQ(counts().lease_attempts, attempts);
+  const auto last = lease(sample_lease(SampleTask::kReward, 3, 1h));  // only this one is tried
+  ASSERT_TRUE(last.ok());
+  EXPECT_EQ(counts().lease_attempts, attempts + 1);
+  nack(SampleTask::kReward, last.value().rows);
+  ack(SampleTask::kRollout, more, rollout_cells());
+  EXPECT_TRUE(workers[0].ok());  // in the order of arrival
+  EXPECT_FALSE(workers[1].arrived());
+  EXPECT_FALSE(trainer.arrived());
+  EXPECT_LE(counts().lease_attempts, attempts + 1 + 2 * workers.size());
+}
+
 // -- ack, nack, renew, expiry ---------------------------------------------------------------------
 
 TEST_F(StreamTest, AckWritesColumnsForTheNextTask) {

@@ -82,6 +82,11 @@ protected:
   // Lets the batch that is read ahead arrive, during the current step.
   void read_ahead() { advance(0s); }
   void trained() {
+    reply_trained();
+    advance(0s);
+  }
+  // Does the same, but no work at a port is done meanwhile.
+  void reply_trained() {
     auto pending = take(device_->jobs);
     actors::TrainOutcome outcome;
     outcome.snapshot.version = pending.request.publish_as;
@@ -90,7 +95,7 @@ protected:
     outcome.updates.front().sums["loss"] = 0.5;
     outcome.updates.front().learning_rate = 0.25;
     pending.reply(std::move(outcome));
-    advance(0s);
+    drain();
   }
   // Replies to a job that scores held-out sequences with one target each.
   void scored(double logprob_sum) {
@@ -214,6 +219,24 @@ TEST_F(SupervisedTrainerTest, StopFinishesTheCurrentStepCommitsAndEnds) {
   EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
   EXPECT_EQ(owner_->summaries.at(0).steps, 1U);
   EXPECT_EQ(commits_->last->weights.version.step, 1U);
+}
+
+TEST_F(SupervisedTrainerTest, AStopWhileACommitIsWrittenFinishesTheCurrentStep) {
+  commit_every_ = 1;
+  start(100);
+  advance(0s);      // the second batch is read
+  reply_trained();  // the commit is at the port
+  EXPECT_EQ(device_->jobs.size(), 1U);
+  stop();
+  advance(0s);  // the port replies that it has written the commit
+  EXPECT_EQ(commits_->last->weights.version.step, 1U);
+  EXPECT_FALSE(ended());  // the second step is being trained
+  ASSERT_EQ(device_->jobs.size(), 1U);
+  trained();
+  EXPECT_TRUE(run_until([&] { return ended(); }));
+  EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
+  EXPECT_EQ(owner_->summaries.at(0).steps, 2U);
+  EXPECT_EQ(commits_->last->weights.version.step, 2U);
 }
 
 TEST_F(SupervisedTrainerTest, AFurtherStopChangesNothing) {

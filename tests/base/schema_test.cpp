@@ -396,29 +396,6 @@ TEST_F(SchemaTest, ListsEveryKeyOnce) {
                                  "soup.name", "soup.salt", "soup.minutes", "depth"));
 }
 
-struct Anchorage {
-  Pier pier;
-};
-
-void describe(Schema<Anchorage>& s) {
-  s.field("pier", &Anchorage::pier, "Where boats land.");
-  s.exclude("pier.length",
-            [](const Anchorage& a) { return a.pier.length != 10 ? "belongs to harbors" : ""; });
-}
-
-TEST_F(SchemaTest, AKeyOfASharedStructCanBeExcluded) {
-  const auto schema = Schema<Anchorage>::described();
-  std::vector<std::string> paths;
-  for (const KeyReference& key : list_keys(schema.structure())) {
-    paths.push_back(key.path);
-  }
-  EXPECT_THAT(paths, ElementsAre("pier", "pier.name"));
-  const auto refused = schema.read(
-      b_.map({{"pier", b_.map({{"name", b_.plain("p")}, {"length", b_.plain("30")}})}}));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.status().message(), HasSubstr("pier.length: belongs to harbors"));
-}
-
 TEST_F(SchemaTest, ReferencePageHasASectionForEachStruct) {
   const std::string page = reference_page(schema_.structure(), "Harbor");
   EXPECT_THAT(page, HasSubstr("# Harbor\n\n## Top level\n"));

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <utility>
 
+#include "base/digest.hpp"
 #include "base/random.hpp"
+#include "tests/sim/simulated_parts.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -77,6 +80,7 @@ public:
 
   SeedOutcome run() {
     const SimulationReport report = run_to_end();
+    outcome_.digest = digest_.digest();
     outcome_.counts["seeds"] = 1;
     outcome_.counts["steps"] = report.steps;
     for (const std::string& violation : report.violations) {
@@ -122,7 +126,20 @@ private:
     counts["appends_refused"] += report.appends_refused;
     counts["evaluations"] += report.evaluations;
     count_end(report);
+    add_to_digest(report, *disk);
     return report;
+  }
+
+  void add_to_digest(const SimulationReport& report, const SimulatedDisk& disk) {
+    const std::string summary =
+        std::to_string(report.events) + " events, " + std::to_string(report.restarts) +
+        " restarts, " + std::to_string(report.worker_deaths) + " deaths, " +
+        std::to_string(report.rows_redelivered) + " redelivered, " + std::to_string(report.steps) +
+        " steps, end " + std::to_string(static_cast<int>(report.end)) + report.end_reason +
+        report.end_error + ", weights " + report.weights_digest + "\n";
+    for (const std::string& text : {summary, disk.text.metrics, disk.text.samples}) {
+      digest_.update(std::as_bytes(std::span(text)));
+    }
   }
 
   void count_end(const SimulationReport& report) {
@@ -203,6 +220,7 @@ private:
   FaultOptions faults_;
   std::uint64_t seed_;
   SeedOutcome outcome_;
+  DigestHasher digest_;
 };
 
 }  // namespace

@@ -32,6 +32,9 @@ void add_counts(const SimulationCounts& more, SimulationCounts& counts);
 struct SeedOutcome {
   std::vector<std::string> failures;  // each names the seed and how to replay it; empty: none
   SimulationCounts counts;
+  /// Digest of what happened: events, ends, weights and record files. It changes if an actor sends
+  /// other messages, or sends them in another order.
+  std::string digest;
 };
 
 /// Runs a seed until its run has ended for good: a run that ended because of a full disk or a stop

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdint>
 #include <iostream>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -88,6 +89,7 @@ public:
     TIDEMILL_RETURN_IF_ERROR(end_range(seed));
     std::cout << "sim_soak: " << counts_text(totals_) << "; " << num_failed_ << " failed"
               << std::endl;
+    std::cout << "sim_soak: digest of all outcomes " << outcomes_.digest() << std::endl;
     return num_failed_ == 0;
   }
 
@@ -101,6 +103,7 @@ private:
   void run_one(std::uint64_t seed) {
     const SeedOutcome outcome = run_seed(seed);
     add_counts(outcome.counts, range_.counts);
+    outcomes_.update(std::as_bytes(std::span(outcome.digest)));
     if (outcome.failures.empty()) {
       return;
     }
@@ -141,6 +144,7 @@ private:
   SeedRange range_;  // since the last ledger line
   SimulationCounts totals_;
   std::uint64_t num_failed_ = 0;
+  DigestHasher outcomes_;
 };
 
 Result<bool> soak(const SoakOptions& options, const char* name) {

@@ -26,25 +26,20 @@ TEST(StreamHistory, AcksBetweenCommitsRollBack) {
   IndexUnderTest index(pipeline(2));
   index.put_groups(2, 2);
   index.generate_and_score(at(0));
-  EXPECT_EQ(index->commit(), 0U);
   const IndexSnapshot committed = index->snapshot();
 
   EXPECT_EQ(index.complete(kTrain, index.lease(kTrain, 1, at(1)), at(1)).done.size(), 2U);
   EXPECT_EQ(index->totals().trained, 2U);
-  EXPECT_EQ(index->committed().trained, 0U);
   ASSERT_TRUE(index->restore(committed).ok());
   EXPECT_EQ(index->totals().trained, 0U);
   EXPECT_THAT(ids_of(index.lease(kTrain, 1, at(2))), ElementsAre(0, 1));
 }
 
-TEST(StreamHistory, ACommitIsFinal) {
+TEST(StreamHistory, ASnapshotHoldsWhatWasTrainedBefore) {
   IndexUnderTest index(pipeline(2));
   index.put_groups(2, 2);
   index.generate_and_score(at(0));
   index.complete(kTrain, index.lease(kTrain, 1, at(1)), at(1));
-  EXPECT_EQ(index->commit(), 2U);
-  EXPECT_EQ(index->commit(), 0U);
-  EXPECT_EQ(index->committed().trained, 2U);
   ASSERT_TRUE(index->restore(index->snapshot()).ok());
   EXPECT_EQ(index->totals().trained, 2U);
   EXPECT_THAT(ids_of(index.lease(kTrain, 1, at(2))), ElementsAre(2, 3));
@@ -291,7 +286,6 @@ TEST(StreamHistory, ARestoredStreamEqualsItsUndisturbedTwin) {
       past.step(second);
     }
     past.release(stop);
-    twin->commit();
     const StreamSnapshot stored = twin->snapshot();
 
     auto restored = StreamTable::create(options).value();

@@ -3,7 +3,9 @@
 #include "storage/stream/stream_index.hpp"
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -14,6 +16,7 @@
 namespace tidemill::storage {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -317,7 +320,7 @@ TEST(StreamIndex, StrictOrderWaitsForTheOldestGroup) {
   for (const std::uint64_t id : {2U, 3U, 4U, 5U}) {
     index.finish(id);
   }
-  EXPECT_EQ(index->num_deliverable(kTrain), 2U);
+  EXPECT_EQ(index->num_ready(kTrain), 4U);
   EXPECT_THAT(index.lease(kTrain, 3, at(0)), IsEmpty());
   index.finish(0);
   EXPECT_THAT(index.lease(kTrain, 3, at(0)), IsEmpty());
@@ -367,6 +370,49 @@ TEST(StreamIndex, SaysWhatATaskWaitsFor) {
   index.complete(kRollout, tokens, at(1));
   index.generate_and_score(at(1));
   EXPECT_EQ(index->waiting_for(kTrain), "");
+}
+
+// A request that failed is tried again only if the revision has changed. It changes if the lease
+// may succeed now, and not with every operation.
+TEST(StreamIndex, TheRevisionOfATaskChangesOnlyWhenALeaseMaySucceed) {
+  StreamOptions options = pipeline(2);
+  options.tasks[2].max_staleness = 1;
+  IndexUnderTest index(options);
+  std::map<std::uint32_t, std::uint64_t> last;
+  const auto changed = [&] {  // the tasks whose revision has changed since the last call
+    std::vector<std::uint32_t> tasks;
+    for (const TaskId task : {kRollout, kReward, kTrain}) {
+      const std::uint64_t revision = index->revision(task);
+      EXPECT_GE(revision, last[task.value]);
+      if (std::exchange(last[task.value], revision) != revision) {
+        tasks.push_back(task.value);
+      }
+    }
+    return tasks;
+  };
+  changed();
+  index.put_groups(1, 2);
+  EXPECT_THAT(changed(), ElementsAre(kRollout.value));
+  const auto rollouts = index.lease(kRollout, 2, at(0));
+  EXPECT_THAT(changed(), IsEmpty());  // the unit is taken
+  ASSERT_TRUE(index->renew(kRollout, rollouts, at(1)).ok());
+  EXPECT_THAT(changed(), IsEmpty());
+  EXPECT_THAT(index.lease(kReward, 1, at(1)), IsEmpty());
+  EXPECT_THAT(changed(), IsEmpty());
+  index.complete(kRollout, rollouts, at(1));
+  EXPECT_THAT(changed(), ElementsAre(kReward.value));
+  const auto rewards = index.lease(kReward, 2, at(1));
+  ASSERT_TRUE(index->nack(kReward, rewards, Release::kLost, "later", at(2)).ok());
+  EXPECT_THAT(changed(), ElementsAre(kReward.value));
+  index.complete(kReward, index.lease(kReward, 2, at(2)), at(2));
+  EXPECT_THAT(changed(), ElementsAre(kTrain.value));
+  ASSERT_TRUE(index->set_version(1).ok());  // ready units may be stale now
+  EXPECT_THAT(changed(), ElementsAre(kRollout.value, kReward.value, kTrain.value));
+  ASSERT_TRUE(index->apply_group_verdict({0}, {VerdictKind::kDrop, "gone"}).ok());
+  EXPECT_THAT(changed(), Contains(kTrain.value));  // a younger group may be the oldest now
+  const IndexSnapshot empty = index->snapshot();
+  ASSERT_TRUE(index->restore(empty).ok());
+  EXPECT_THAT(changed(), ElementsAre(kRollout.value, kReward.value, kTrain.value));
 }
 
 // -- staleness ----------------------------------------------------------------

@@ -47,7 +47,7 @@ TEST(ReadySet, NothingIsStaleWithoutABound) {
   ReadySet set(std::nullopt);
   set.put({0, 0}, 0);
   set.set_version(kNoStep - 1);
-  EXPECT_TRUE(set.is_fresh({0, 0}));
+  EXPECT_EQ(set.fresh().size(), 1U);
 }
 
 TEST(ReadySet, TheLargestBoundDoesNotWrap) {
@@ -255,6 +255,24 @@ Cost cost_of_groups(std::uint64_t size) {
     EXPECT_EQ(index.complete(kTrain, index.lease(kTrain, 1, later), later).done.size(), 4U);
   }
   return {index->work().rows - before.rows, index->work().units - before.units};
+}
+
+/// Returns the work of asking what each task waits for in a table of `size` rows that are ready for
+/// the first task only.
+Cost cost_of_reasons(std::uint64_t size) {
+  IndexUnderTest index(pipeline(4));
+  index.put_groups(size / 4, 4);
+  const WorkCounters before = index->work();
+  for (std::uint32_t task = 0; task < 3; ++task) {
+    static_cast<void>(index->waiting_for({task}));
+  }
+  return {index->work().rows - before.rows, index->work().units - before.units};
+}
+
+TEST(StreamCost, TheReasonToWaitIsFoundWithoutAScan) {
+  const Cost small = cost_of_reasons(1'000);
+  EXPECT_GT(small.units, 0U);
+  EXPECT_EQ(cost_of_reasons(100'000), small);
 }
 
 TEST(StreamCost, FollowsTheWorkAndNotTheTable) {

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides what a trainer does next: the order of steps, evaluations and commits, and how a run
+// ends.
+//
+// A trainer tells a `RunPhases` what happened (an event), and gets the actions to take. The value
+// sends no messages and knows no actor, so a test can try every event in every phase. Both trainers
+// use it. `phase_table()` is the specification: one row for each phase and event, with the reason.
+//
+// What the table does not show:
+//
+// - A commit is written while the next step runs. `kCommitWritten` can therefore come in any phase,
+//   and the next commit waits for it.
+// - An evaluation precedes the commit of its step: a run that is restored from the commit does not
+//   evaluate that step again, so the evaluation must be recorded first. A commit therefore waits
+//   for an evaluation.
+// - In a reinforcement-learning run, an evaluation runs beside the following steps. If the run
+// looks
+//   for the best weights, the next step waits as well, so that an evaluation is of one version. A
+//   supervised run evaluates between two steps.
+// - A run that is asked to stop finishes its step. It neither waits for an evaluation nor begins
+//   one. The resumed run makes up for it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/trainer/best_weights.hpp"
+#include "actors/trainer/messages.hpp"
+
+namespace tidemill::actors {
+
+/// What a trainer does, or waits for, now.
+enum class Phase : std::uint8_t {
+  kReady,          // not started
+  kFetching,       // waits for a batch
+  kTraining,       // trains, publishes, records
+  kEvaluating,     // the next step waits for the evaluation
+  kCommitWaiting,  // a commit waits for the earlier commit or the evaluation
+  kCapturing,      // collects the parts of a commit
+  kEnded,          // the summary is sent
+};
+inline constexpr std::size_t kNumPhases = 7;
+
+/// What happened to a trainer.
+enum class RunEvent : std::uint8_t {
+  kStart,                // asked to start
+  kBatch,                // a batch is there
+  kNoBatchYet,           // no batch is ready, but one may come
+  kDataEnded,            // no batch will come
+  kNoSignal,             // too many groups have left untrained
+  kStepRecorded,         // the batch is trained, published and recorded
+  kEvaluationRecorded,   // the running evaluation is recorded
+  kEvaluationAbandoned,  // the running evaluation has ended after a stop, and is not recorded
+  kCaptured,             // the commit is complete and can be written
+  kCommitWritten,        // the commit at the port is on disk
+  kStop,                 // asked to stop
+};
+inline constexpr std::size_t kNumRunEvents = 11;
+
+/// What a trainer must do.
+enum class RunAction : std::uint8_t {
+  kFetch,     // get the next batch
+  kTrain,     // train on the batch
+  kEvaluate,  // begin an evaluation of the current weights
+  kCapture,   // collect the parts of a commit of the current weights
+  kWrite,     // have the captured commit written
+  kFinish,    // send the summary and quit
+};
+
+/// The kind of a run.
+enum class RunKind : std::uint8_t { kReinforcement, kSupervised };
+
+/// How a trainer reacts to an event. Each reaction but the first three continues in the next one
+/// unless it says otherwise.
+enum class Reaction : std::uint8_t {
+  kNever,    // the event cannot occur in this phase
+  kNothing,  // takes note of the event
+  kTrain,    // trains on the batch
+  /// Ends the run if the commit that it resumes from was made at a plateau. Begins the evaluation
+  /// that an earlier stop prevented, and waits for it where the next step must. Else: fetches.
+  kBegin,
+  /// Begins the evaluation that is due, unless the previous one still runs. Waits for it where the
+  /// next step must. Else: commits if due.
+  kEvaluateIfDue,
+  /// Commits, if a commit is due and this was not the last step. Else: fetches.
+  kCommitIfDue,
+  /// Has the captured commit written, and fetches meanwhile.
+  kWrite,
+  /// Fetches the next batch. If the run is over, commits instead.
+  kFetchOrEnd,
+  /// Waits for the earlier commit and the evaluation, then captures. Sends the summary instead if
+  /// the run is over and the last commit has everything.
+  kCommit,
+};
+
+/// One row of the table.
+struct PhaseRow {
+  Phase phase;
+  RunEvent event;
+  std::optional<RunKind> kind;  // only in runs of this kind; not set: in both
+  Reaction reaction;
+  std::string_view reason;
+};
+
+/// Returns the transition table. A pair of phase and event without a row cannot occur.
+[[nodiscard]] std::span<const PhaseRow> phase_table();
+
+/// Returns the reaction of runs of a kind to an event.
+[[nodiscard]] Reaction reaction_to(RunKind kind, Phase phase, RunEvent event);
+
+/// Options of a run's phases.
+struct RunPhaseOptions {
+  RunKind kind = RunKind::kReinforcement;
+  std::uint64_t total_steps = 1;
+  std::uint64_t commit_every = 0;  // steps; 0: only at the end
+  std::uint64_t eval_every = 0;    // steps; 0: never
+  BestOptions best = {};
+};
+
+/// Where a run starts: the state of the commit that it resumes from.
+struct RunOriginState {
+  std::uint64_t step = 0;
+  std::uint64_t evaluated_step = 0;  // of the last recorded evaluation
+  std::optional<BestSoFar> best = {};
+};
+
+/// The phase of a run, and all that decides the next one.
+///
+/// Threads: one call at a time.
+class RunPhases {
+public:
+  RunPhases() = default;
+  RunPhases(const RunPhaseOptions& options, RunOriginState origin);
+
+  /// Takes note of `event` and returns what to do now, in this order. `reason` says in one line why
+  /// the run ends, for `kNoSignal`. Requires that the table has a row for the event.
+  [[nodiscard]] std::vector<RunAction> on(RunEvent event, const std::string& reason = {});
+
+  /// Updates the best evaluation with one of `weights` that gave `value`, and ends the run at a
+  /// plateau. Called before the evaluation is recorded. Requires that an evaluation is running.
+  void take_evaluation(double value, const engines::Snapshot& weights);
+
+  [[nodiscard]] Phase phase() const noexcept { return phase_; }
+  /// Returns the number of recorded steps.
+  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
+  /// Returns the step of the last captured commit.
+  [[nodiscard]] std::uint64_t committed_step() const noexcept { return committed_step_; }
+  /// Returns the step of the last recorded evaluation.
+  [[nodiscard]] std::uint64_t evaluated_step() const noexcept { return evaluated_step_; }
+  [[nodiscard]] const std::optional<BestSoFar>& best() const noexcept { return best_; }
+  [[nodiscard]] bool stop_requested() const noexcept { return stop_requested_; }
+  /// Returns why the run is over or ends after this step; nothing if it continues.
+  [[nodiscard]] std::optional<RunEnd> end() const noexcept { return end_; }
+  /// Returns the summary of a run that is over. Its weights are the best ones if they are kept,
+  /// else `last`, those of the last step.
+  [[nodiscard]] RunSummary summary(const engines::Snapshot& last) const;
+
+private:
+  using Actions = std::vector<RunAction>;
+
+  void note(RunEvent event, const std::string& reason);
+  void react(Reaction reaction, Actions& actions);
+  void end_with(RunEnd end, const std::string& reason = {});
+  void check_plateau();
+  bool begin_evaluation(Actions& actions);
+  void commit_if_due(Actions& actions);
+  void fetch_or_end(Actions& actions);
+  void commit(Actions& actions);
+
+  RunPhaseOptions options_;
+  Phase phase_ = Phase::kReady;
+  std::uint64_t step_ = 0;
+  std::optional<std::uint64_t> evaluating_;  // the step of the running evaluation
+  bool writing_ = false;                     // a commit is at the port
+  std::uint64_t committed_step_ = 0;
+  std::uint64_t evaluated_step_ = 0;
+  std::uint64_t committed_evaluation_ = 0;  // `evaluated_step_` of the last commit
+  std::optional<BestSoFar> best_;
+  std::optional<RunEnd> end_;
+  std::string end_reason_;
+  bool stop_requested_ = false;
+};
+
+}  // namespace tidemill::actors

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The groups of a stream that have not left, and what requests for whole batches of groups depend
+// on.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/ids.hpp"
+#include "storage/records/verdict.hpp"
+#include "storage/stream/index_snapshot.hpp"
+#include "storage/stream/stream_options.hpp"
+
+namespace tidemill::storage {
+
+/// How many units a request leases: rows, or groups for a task that takes groups. If fewer than
+/// `min_units` are deliverable, none are leased.
+struct LeaseSize {
+  std::uint32_t max_units = 1;
+  std::uint32_t min_units = 1;
+  friend bool operator==(const LeaseSize&, const LeaseSize&) = default;
+};
+
+/// A request for units. With `before_group`, it asks for all groups below that one that have not
+/// left, whatever `size` says.
+struct UnitRequest {
+  LeaseSize size = {};
+  std::optional<GroupId> before_group = std::nullopt;
+};
+
+/// Tracks the groups of a stream from their admission until their last row leaves, and counts those
+/// that leave untrained. Group ids increase in admission order, and a group is admitted with all
+/// its rows at once.
+///
+/// Threads: one call at a time.
+class LiveGroups {
+public:
+  /// Adds a group of `rows` rows.
+  void admit(GroupId group, std::uint32_t rows);
+  /// Removes a row that has left from its group. Ignores the rows of unknown groups.
+  void retire(const RetiredRow& row);
+  /// Takes note that no further group will be admitted.
+  void end_admission();
+  /// Replaces everything by the groups of a snapshot's rows. `next_group` is the id of the group
+  /// that is admitted next.
+  void restore(std::span<const RowSnapshot> rows, GroupId next_group);
+
+  /// Returns how many units the request leases now. A request with `before_group` gets nothing
+  /// until all groups below that one have been admitted; then the size may be 0.
+  [[nodiscard]] std::optional<LeaseSize> lease_size(const UnitRequest& request) const;
+  /// Returns whether the request can never be fulfilled, by a task that takes `unit`.
+  [[nodiscard]] bool has_ended(const UnitRequest& request, DeliveryUnit unit) const;
+  /// Returns which group the request waits for, in words; nothing if all have been admitted.
+  [[nodiscard]] std::optional<std::string> waiting_for(const UnitRequest& request) const;
+
+  [[nodiscard]] std::size_t size() const noexcept { return groups_.size(); }
+  /// Returns whether all groups have left and no further one will be admitted.
+  [[nodiscard]] bool is_over() const noexcept { return ended_ && groups_.empty(); }
+  /// Returns the id of the group that is admitted next.
+  [[nodiscard]] GroupId next_group() const noexcept { return next_group_; }
+  /// Returns a number that grows whenever a group is admitted or leaves, and when admission ends.
+  [[nodiscard]] std::uint64_t revision() const noexcept { return revision_; }
+
+  /// Returns how many groups have left without a trained row because they were filtered.
+  [[nodiscard]] std::uint64_t num_filtered() const noexcept { return num_filtered_; }
+  /// Returns how many groups have left without a trained row for any other reason.
+  [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
+  /// Returns the reason of the last row that failed; until a row fails, that of the first lost
+  /// group.
+  [[nodiscard]] const std::string& last_lost_reason() const noexcept { return last_lost_reason_; }
+
+private:
+  struct Group {
+    std::uint32_t rows = 0;  // that have not left
+    bool trained = false;    // at least one row was trained
+    bool filtered = false;
+  };
+
+  std::map<GroupId, Group> groups_;
+  GroupId next_group_;
+  bool ended_ = false;
+  std::uint64_t revision_ = 0;
+  std::uint64_t num_filtered_ = 0;
+  std::uint64_t num_lost_ = 0;
+  std::string last_lost_reason_;
+};
+
+}  // namespace tidemill::storage
