@@ -38,10 +38,11 @@ struct RlRun {
   std::unique_ptr<actors::WorkPort> eval_port;
 };
 
-// Replaces a reward engine that could not be restarted. `submit` and `step` return the reason.
+// Replaces a reward engine that could not be made again. `submit` and `step` return the reason, as
+// `kUnavailable`: the engine was made before, so another attempt may succeed.
 class UnavailableReward final : public engines::RewardEngine {
 public:
-  explicit UnavailableReward(Status why) : why_(std::move(why)) {}
+  explicit UnavailableReward(const Status& why) : why_(Errc::kUnavailable, why.message()) {}
   Status submit(engines::RewardRequest /*request*/, engines::RewardSink& /*sink*/) override {
     return why_;
   }
@@ -167,8 +168,8 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
     return open_engines(options, opened, run, origin);
   };
   plan.make_reward = [&options, &run](std::optional<std::uint32_t>) {
-    // `run_rl` has made an engine from the same options before. If that fails now, the worker that
-    // needs this engine cannot be started.
+    // `run_rl` has made an engine from the same options before. If that fails now, the actor that
+    // gets this engine ends when it first needs it, and the supervisor decides what happens.
     auto engine = make_reward(options, run);
     return engine.ok() ? std::shared_ptr<engines::RewardEngine>(std::move(engine).value())
                        : std::make_shared<UnavailableReward>(engine.status());
