@@ -49,44 +49,48 @@ private:
   std::size_t size_ = 0;
 };
 
-// Adds what the exception that nothing has caught says. Returns whether it means that the system
-// has refused memory or a thread.
-bool describe_exception(EmergencyLine& line) {
+// What an exception that nothing has caught means.
+enum class Cause { kMemory, kThreads, kBug };
+
+// Adds what the exception says.
+Cause describe_exception(EmergencyLine& line) {
   try {
-    if (std::current_exception() == nullptr) {
-      // A destructor that ran because of an exception, such as that of a running thread.
-      line.add(std::uncaught_exceptions() > 0 ? "out of memory or threads" : "terminated");
-      return std::uncaught_exceptions() > 0;
+    if (std::current_exception() != nullptr) {
+      throw;
     }
-    throw;
+    // A destructor that ran because of an exception has ended the process, such as that of a thread
+    // that has not been joined.
+    line.add(std::uncaught_exceptions() > 0 ? "out of memory or threads" : "terminated");
+    return std::uncaught_exceptions() > 0 ? Cause::kThreads : Cause::kBug;
   } catch (const std::bad_alloc&) {
     line.add("out of memory");
-    return true;
+    return Cause::kMemory;
   } catch (const std::system_error& error) {
     const bool refused = error.code() == std::errc::resource_unavailable_try_again;
     line.add(refused ? "a thread cannot be started" : error.what());
-    return refused;
+    return refused ? Cause::kThreads : Cause::kBug;
   } catch (const std::exception& error) {
     line.add(error.what());
   } catch (...) {
     line.add("unknown exception");
   }
-  return false;
+  return Cause::kBug;
 }
 
 [[noreturn]] void on_terminate() {
   EmergencyLine line;
   line.add("tidemill: ");
-  const bool refused = describe_exception(line);
-  if (refused) {
-    line.add_limit(RLIMIT_AS, "ulimit -v", 1U << 20U, " MiB");
-    line.add_limit(RLIMIT_DATA, "ulimit -d", 1U << 20U, " MiB");
+  const Cause cause = describe_exception(line);
+  if (cause == Cause::kBug) {
+    line.write();
+    std::abort();
+  }
+  line.add_limit(RLIMIT_AS, "ulimit -v", 1U << 20U, " MiB");
+  line.add_limit(RLIMIT_DATA, "ulimit -d", 1U << 20U, " MiB");
+  if (cause == Cause::kThreads) {
     line.add_limit(RLIMIT_NPROC, "ulimit -u", 1, "");
   }
   line.write();
-  if (!refused) {
-    std::abort();
-  }
   ::_exit(kFailed);
 }
 

@@ -7,7 +7,7 @@
 namespace tidemill::launcher {
 
 /// The smallest stack that the program runs with. Units: KiB.
-inline constexpr int kLeastStackKib = 512;
+inline constexpr int kLeastStackKib = 1024;
 
 /// Opens the standard streams that are closed, so that no other file gets their numbers. Reading
 /// from or writing to such a stream still fails.

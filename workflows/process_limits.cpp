@@ -141,7 +141,7 @@ MemoryLimit process_memory_limit(int threads) {
   return least;
 }
 
-std::string limits_text() {
+std::string limits_text(LimitKinds kinds) {
   std::string text;
   const auto add = [&text](const std::string& limit) {
     text += (text.empty() ? " (" : ", ") + limit;
@@ -152,7 +152,8 @@ std::string limits_text() {
   if (const auto bytes = finite_limit(RLIMIT_DATA); bytes.has_value()) {
     add("ulimit -d " + limit_text(*bytes));
   }
-  if (const auto processes = finite_limit(RLIMIT_NPROC); processes.has_value()) {
+  const auto processes = finite_limit(RLIMIT_NPROC);
+  if (kinds == LimitKinds::kMemoryAndThreads && processes.has_value()) {
     add("ulimit -u " + std::to_string(*processes));
   }
   return text.empty() ? text : text + ")";
@@ -160,7 +161,7 @@ std::string limits_text() {
 
 Status with_limits(Status status) {
   return status.code() == Errc::kResourceExhausted
-             ? Status(status.code(), status.message() + limits_text())
+             ? Status(status.code(), status.message() + limits_text(LimitKinds::kMemoryAndThreads))
              : status;
 }
 

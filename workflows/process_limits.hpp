@@ -55,9 +55,12 @@ struct ReservedMemory {
 /// start.
 [[nodiscard]] MemoryLimit process_memory_limit(int threads);
 
-/// Returns the limits of this process on memory and threads, for messages: " (ulimit -v 97.7 MiB,
-/// ulimit -u 30)", or an empty string if there are none.
-[[nodiscard]] std::string limits_text();
+/// Which limits a message is about.
+enum class LimitKinds : std::uint8_t { kMemory, kMemoryAndThreads };
+
+/// Returns the limits of this process, for messages: " (ulimit -v 97.7 MiB, ulimit -u 30)", or an
+/// empty string if there are none.
+[[nodiscard]] std::string limits_text(LimitKinds kinds);
 
 /// Returns `status` with `limits_text` behind its message if the system has refused memory, a
 /// thread or a process (`kResourceExhausted`), else unchanged.

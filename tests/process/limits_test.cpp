@@ -50,11 +50,11 @@ TEST_F(LimitsTest, ASmallStackIsRefused) {
   const Ended ended = run_in_shell("ulimit -s 64; ");
   EXPECT_EQ(ended.code, 1) << ended.describe();
   EXPECT_EQ(ended.err,
-            "tidemill: the stack is limited to 64 KiB (ulimit -s), and the program needs 512\n");
+            "tidemill: the stack is limited to 64 KiB (ulimit -s), and the program needs 1024\n");
 }
 
 TEST_F(LimitsTest, TheLeastStackIsEnough) {
-  const Ended ended = run_in_shell("ulimit -s 512; ");
+  const Ended ended = run_in_shell("ulimit -s 1024; ");
   EXPECT_EQ(ended.code, 0) << ended.describe();
 }
 
