@@ -160,12 +160,13 @@ int run_program(const std::vector<std::string>& arguments,
   try {
     status = run_command(parsed, arguments, out, err, additions);
   } catch (const std::bad_alloc&) {
-    status = Status(Errc::kResourceExhausted,
-                    "tidemill: out of memory" + limits_text(workflows::LimitKinds::kMemory));
-  } catch (const std::system_error& error) {
     status =
-        Status(Errc::kResourceExhausted, "tidemill: " + one_line(error.what()) +
-                                             limits_text(workflows::LimitKinds::kMemoryAndThreads));
+        Status(Errc::kResourceExhausted,
+               "tidemill: out of memory" + workflows::limits_text(workflows::LimitKinds::kMemory));
+  } catch (const std::system_error& error) {
+    status = Status(Errc::kResourceExhausted,
+                    "tidemill: " + one_line(error.what()) +
+                        workflows::limits_text(workflows::LimitKinds::kMemoryAndThreads));
   } catch (const std::exception& error) {
     status = Status(Errc::kInternal, "tidemill: " + one_line(error.what()));
   }

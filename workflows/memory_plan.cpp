@@ -59,9 +59,8 @@ std::string parts_of(const MemoryPlan& plan) {
   return text;
 }
 
-// Returns "40.0 MiB are allowed (ulimit -v), and the run may need 52.5 MiB, 12.5 more:
-// program 20.0,
-// ...".
+// Returns "40.0 MiB are allowed (ulimit -v), and the run may need 52.5 MiB, 12.5 more: program
+// 20.0, ...".
 std::string shortage_text(const MemoryPlan& plan, const MemoryLimit& limit) {
   return mebibytes(limit.bytes) + " MiB are allowed" +
          (limit.name.empty() ? "" : " (" + limit.name + ")") + ", and the run may need " +
