@@ -183,10 +183,9 @@ Status check_threads(int threads) {
       started.emplace_back([&all_tried] { all_tried.wait(); });
     }
   } catch (const std::exception& error) {
-    status =
-        with_limits({Errc::kResourceExhausted, "only " + std::to_string(started.size()) + " of " +
-                                                   std::to_string(threads) +
-                                                   " threads can be started: " + error.what()});
+    status = with_limits({Errc::kResourceExhausted,
+                          "threads: only " + std::to_string(started.size()) + " of " +
+                              std::to_string(threads) + " can be started: " + error.what()});
   }
   all_tried.count_down();
   for (std::thread& thread : started) {

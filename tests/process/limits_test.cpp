@@ -78,13 +78,17 @@ TEST_F(LimitsTest, ASmallAddressSpaceIsNamed) {
 
 // Without standard error, no file of the run may get its number and with it the log's lines.
 TEST_F(LimitsTest, ClosedStandardStreamsLeaveTheFilesAlone) {
-  const Ended ended = run_in_shell("", " <&- >&- 2>&-");
-  EXPECT_EQ(ended.signal, 0) << ended.describe();
-  EXPECT_EQ(folder_.metrics_steps(kGatedRun), steps_up_to(kGatedSteps));
-  EXPECT_THAT(read_file(folder_.path() / "runs/gated/lock"), MatchesRegex("([0-9]+\n)?"));
-  std::istringstream log(read_file(folder_.path() / "runs/gated/log.txt"));
-  for (std::string line; std::getline(log, line);) {
-    EXPECT_THAT(line, StartsWith("20")) << "not a line of the log file";
+  for (const char* closed : {" 2>&-", " <&- >&- 2>&-"}) {
+    SCOPED_TRACE(closed);
+    const Ended ended = run_in_shell("", closed);
+    EXPECT_EQ(ended.signal, 0) << ended.describe();
+    EXPECT_EQ(folder_.metrics_steps(kGatedRun), steps_up_to(kGatedSteps));
+    EXPECT_THAT(read_file(folder_.path() / "runs/gated/lock"), MatchesRegex("([0-9]+\n)?"));
+    std::istringstream log(read_file(folder_.path() / "runs/gated/log.txt"));
+    for (std::string line; std::getline(log, line);) {
+      EXPECT_THAT(line, StartsWith("20")) << "not a line of the log file";
+    }
+    std::filesystem::remove_all(folder_.path() / "runs");
   }
 }
 
