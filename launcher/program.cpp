@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <system_error>
 
 #include "base/schema/suggest.hpp"
 #include "launcher/option_checks.hpp"
 #include "launcher/runs/log_sinks.hpp"
+#include "workflows/process_limits.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -158,7 +160,13 @@ int run_program(const std::vector<std::string>& arguments,
   try {
     status = run_command(parsed, arguments, out, err, additions);
   } catch (const std::bad_alloc&) {
-    status = Status(Errc::kResourceExhausted, "tidemill: out of memory");
+    status =
+        Status(Errc::kResourceExhausted,
+               "tidemill: out of memory" + workflows::limits_text(workflows::LimitKinds::kMemory));
+  } catch (const std::system_error& error) {
+    status = Status(Errc::kResourceExhausted,
+                    "tidemill: " + one_line(error.what()) +
+                        workflows::limits_text(workflows::LimitKinds::kMemoryAndThreads));
   } catch (const std::exception& error) {
     status = Status(Errc::kInternal, "tidemill: " + one_line(error.what()));
   }

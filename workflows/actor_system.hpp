@@ -9,7 +9,8 @@
 namespace tidemill::workflows {
 
 /// Owns an actor system in which all message types are registered. The destructor blocks until all
-/// actors have terminated.
+/// actors have terminated. The constructor aborts if the system cannot start `kActorSystemThreads`
+/// threads; `check_threads` (process_limits.hpp) tells beforehand.
 class ActorSystem {
 public:
   ActorSystem();

@@ -2,20 +2,14 @@
 #include "workflows/memory_plan.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <limits>
-#include <optional>
-#include <unistd.h>
+#include <thread>
 
+#include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
 
 namespace tidemill::workflows {
 namespace {
-
-constexpr const char* kGroupRoot = "/sys/fs/cgroup";
 
 std::string mebibytes(std::int64_t bytes) {
   char text[32];
@@ -23,43 +17,16 @@ std::string mebibytes(std::int64_t bytes) {
   return text;
 }
 
-std::int64_t machine_memory() {
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page = ::sysconf(_SC_PAGESIZE);
-  return pages > 0 && page > 0 ? std::int64_t{pages} * page
-                               : std::numeric_limits<std::int64_t>::max();
-}
+// The threads that a run starts besides those of the actor system and `device.threads`: its ports.
+constexpr int kPortThreads = 5;
 
-std::string first_line(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// Returns the memory limit of the control group in `folder`. Returns nothing if the limit is "max"
-// or the file does not exist.
-std::optional<std::int64_t> group_limit(const std::filesystem::path& folder) {
-  const std::string text = first_line(folder / "memory.max");
-  std::int64_t bytes = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(bytes)
-                                                                  : std::nullopt;
-}
-
-// Returns the smallest limit of the process's control group and its ancestors.
-std::int64_t group_memory() {
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  const std::string line = first_line("/proc/self/cgroup");
-  if (!line.starts_with("0::/")) {
-    return least;
+MemoryLimit memory_limit(const DeviceOptions& device) {
+  if (device.memory_bytes > 0) {
+    return {device.memory_bytes, {}};
   }
-  for (std::filesystem::path group = line.substr(4);; group = group.parent_path()) {
-    least = std::min(least, group_limit(kGroupRoot / group).value_or(least));
-    if (group.empty()) {
-      return least;
-    }
-  }
+  const int team =
+      device.threads > 0 ? device.threads : static_cast<int>(std::thread::hardware_concurrency());
+  return process_memory_limit(kActorSystemThreads + kPortThreads + team);
 }
 
 // Returns "recompute cheap, windows of 2048 tokens".
@@ -92,10 +59,13 @@ std::string parts_of(const MemoryPlan& plan) {
   return text;
 }
 
-// Returns "40.0 MiB are allowed, and the run may need 52.5 MiB, 12.5 more: program 20.0, ...".
-std::string shortage_text(const MemoryPlan& plan, std::int64_t allowed) {
-  return mebibytes(allowed) + " MiB are allowed, and the run may need " + mebibytes(plan.total()) +
-         " MiB, " + mebibytes(plan.total() - allowed) + " more: " + parts_of(plan);
+// Returns "40.0 MiB are allowed (ulimit -v), and the run may need 52.5 MiB, 12.5 more: program
+// 20.0, ...".
+std::string shortage_text(const MemoryPlan& plan, const MemoryLimit& limit) {
+  return mebibytes(limit.bytes) + " MiB are allowed" +
+         (limit.name.empty() ? "" : " (" + limit.name + ")") + ", and the run may need " +
+         mebibytes(plan.total()) + " MiB, " + mebibytes(plan.total() - limit.bytes) +
+         " more: " + parts_of(plan);
 }
 
 }  // namespace
@@ -158,15 +128,15 @@ MemoryPlan choose_plan(RecomputeChoice choice, const DeviceOptions& device,
 }
 
 std::int64_t allowed_memory(const DeviceOptions& device) {
-  return device.memory_bytes > 0 ? device.memory_bytes : std::min(machine_memory(), group_memory());
+  return memory_limit(device).bytes;
 }
 
 Status check_memory(const MemoryPlan& plan, const DeviceOptions& device) {
-  const std::int64_t allowed = allowed_memory(device);
-  if (plan.total() <= allowed) {
+  const MemoryLimit limit = memory_limit(device);
+  if (plan.total() <= limit.bytes) {
     return {};
   }
-  return invalid_argument("device.memory_bytes: " + shortage_text(plan, allowed));
+  return invalid_argument("device.memory_bytes: " + shortage_text(plan, limit));
 }
 
 MemoryPlan choose_micro_batch(
@@ -186,7 +156,8 @@ MemoryPlan choose_micro_batch(
 
 Status check_longest_row(const LongestRow& row, const DeviceOptions& device,
                          const std::function<MemoryPlan(std::int64_t)>& plan_for) {
-  const std::int64_t allowed = allowed_memory(device);
+  const MemoryLimit limit = memory_limit(device);
+  const std::int64_t allowed = limit.bytes;
   const MemoryPlan plan = plan_for(row.tokens);
   if (plan.total() <= allowed) {
     return {};
@@ -204,7 +175,7 @@ Status check_longest_row(const LongestRow& row, const DeviceOptions& device,
                           " tokens, and memory is enough for " + std::to_string(fits) +
                           " (data.max_prompt_tokens and data.on_long_prompt leave longer ones "
                           "out); device.memory_bytes: " +
-                          shortage_text(plan, allowed));
+                          shortage_text(plan, limit));
 }
 
 }  // namespace tidemill::workflows

@@ -77,7 +77,7 @@ struct RunLoad {
 [[nodiscard]] std::string to_text(const MemoryPlan& plan);
 
 /// Returns how much memory a run may use: `memory_bytes` if it is set, else the smallest of the
-/// machine's memory and the limits of the process's control groups (version 2). Units: bytes.
+/// machine's memory and the limits of the process (process_limits.hpp). Units: bytes.
 [[nodiscard]] std::int64_t allowed_memory(const DeviceOptions& device);
 
 /// Returns the first of `plans` that fits into the allowed memory, or the last one if none does.
@@ -112,7 +112,7 @@ struct LongestRow {
 
 /// Checks, before a run starts, that it fits into the allowed memory.
 /// Errors: `kInvalidArgument` naming `device.memory_bytes`, the allowed and the needed memory, the
-/// excess, and the parts of the plan.
+/// limit of the process that is the reason, the excess, and the parts of the plan.
 [[nodiscard]] Status check_memory(const MemoryPlan& plan, const DeviceOptions& device);
 
 }  // namespace tidemill::workflows

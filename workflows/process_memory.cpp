@@ -46,6 +46,14 @@ std::optional<std::int64_t> program_bytes() {
   return *held + code;
 }
 
+std::optional<std::int64_t> address_space_bytes() {
+  return status_bytes(::getpid(), "VmSize");
+}
+
+std::optional<std::int64_t> data_bytes() {
+  return status_bytes(::getpid(), "VmData");
+}
+
 std::optional<std::int64_t> peak_bytes() {
   return peak_bytes(::getpid());
 }

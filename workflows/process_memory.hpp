@@ -13,6 +13,12 @@ namespace tidemill::workflows {
 /// Returns nothing if the system does not report it. Units: bytes.
 [[nodiscard]] std::optional<std::int64_t> program_bytes();
 
+/// Returns the address space of this process, and the part of it that is private and writable. Both
+/// include memory that is reserved and not used. Return nothing if the system does not report it.
+/// Units: bytes.
+[[nodiscard]] std::optional<std::int64_t> address_space_bytes();
+[[nodiscard]] std::optional<std::int64_t> data_bytes();
+
 /// Returns the peak memory of this process, or of `pid`, since it executed its program or since its
 /// peak was reset. Returns nothing if the process has ended or the system does not report it.
 /// Units: bytes.

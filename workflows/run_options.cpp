@@ -31,10 +31,10 @@ void describe(Schema<DeviceOptions>& s) {
   s.field("threads", &DeviceOptions::threads,
           "Compute threads; 0: one for each core that CPU affinity and control groups allow.")
       .range(0, 1024);
-  s.field(
-       "memory_bytes", &DeviceOptions::memory_bytes,
-       "Memory that the run may use; 0: what the machine and its control groups allow. A run that "
-       "may need more is refused.")
+  s.field("memory_bytes", &DeviceOptions::memory_bytes,
+          "Memory that the run may use; 0: what the machine, its control groups and ulimit allow. "
+          "A run "
+          "that may need more is refused.")
       .at_least(0)
       .unit("bytes");
 }

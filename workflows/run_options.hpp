@@ -17,7 +17,7 @@ struct CheckpointOptions {
 
 struct DeviceOptions {
   std::int32_t threads = 0;       // 0: one for each core the process may use
-  std::int64_t memory_bytes = 0;  // 0: what the machine and its control groups allow
+  std::int64_t memory_bytes = 0;  // 0: what the machine, its control groups and ulimit allow
 };
 
 struct RecordOptions {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The evaluator. It generates all responses first, and then scores all of them.
+// The evaluator. It generates all responses first, and then scores all of them. Work at the port
+// decodes the responses, submits them to the reward engine and steps it.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -24,11 +25,39 @@ using engines::RolloutResult;
 constexpr std::uint64_t kFirstEvalId = std::uint64_t{1} << 62U;
 constexpr std::uint64_t kNoStep = ~std::uint64_t{0};
 
+// A response, and the request to score it, which lacks the response's text.
+struct Response {
+  RewardRequest request;
+  std::vector<std::int32_t> ids;
+};
+
 // Shared with the work at the port.
 struct PortWork : engines::RewardSink {
   void on_reward(RewardResult result) override { results.push_back(std::move(result)); }
 
+  // Submits the responses and steps the engine once. Runs at the port, because decoding is not
+  // free.
+  void iterate(Duration patience) {
+    for (Response& response : std::exchange(responses, {})) {
+      response.request.response = decode(response.ids);
+      const SampleId id = response.request.id;
+      const Status submitted = engine->submit(std::move(response.request), *this);
+      if (submitted.code() == Errc::kUnavailable) {
+        status = submitted;
+        return;
+      }
+      if (!submitted.ok()) {
+        results.push_back({id, 0.0, submitted.message(), {}});
+      }
+    }
+    if (engine->has_work()) {
+      status = engine->step(patience);
+    }
+  }
+
   std::shared_ptr<engines::RewardEngine> engine;
+  std::function<std::string(const std::vector<std::int32_t>&)> decode;
+  std::vector<Response> responses;  // that are not submitted yet
   std::vector<RewardResult> results;
   Status status;
 };
@@ -44,7 +73,6 @@ struct EvaluatorState {
   std::uint64_t requested_step = 0;
   std::vector<double> rewards;  // ordered by prompt, then by sample
   std::size_t num_pending = 0;
-  std::vector<RewardRequest> requests;
 };
 
 using Self = EvaluatorActor::stateful_pointer<EvaluatorState>;
@@ -82,18 +110,13 @@ void score(Self self) {
       ++state.report.num_failed;
     }
   }
-  for (RewardRequest& request : std::exchange(state.requests, {})) {
-    if (!state.port_work->engine->submit(std::move(request), *state.port_work).ok()) {
-      ++state.report.num_failed;
-    }
-  }
-  if (!state.port_work->engine->has_work()) {
+  if (state.port_work->responses.empty() && !state.port_work->engine->has_work()) {
     report(self);
     return;
   }
   state.deps.port->run(
       [port_work = state.port_work, patience = state.deps.patience] {
-        port_work->status = port_work->engine->step(patience);
+        port_work->iterate(patience);
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
@@ -104,13 +127,13 @@ void on_response(Self self, std::size_t index, const RolloutResult* result) {
   if (result != nullptr && result->finish_reason != engines::FinishReason::kFailed &&
       result->finish_reason != engines::FinishReason::kCancelled) {
     const Prompt& prompt = state.deps.prompts[index / state.deps.samples];
-    RewardRequest request;
-    request.id = {kFirstEvalId + index};
-    request.prompt = prompt.prompt;
-    request.reference_answer = prompt.reference_answer;
-    request.fields = prompt.fields;
-    request.response = state.deps.decode(result->response_ids);
-    state.requests.push_back(std::move(request));
+    Response response;
+    response.request.id = {kFirstEvalId + index};
+    response.request.prompt = prompt.prompt;
+    response.request.reference_answer = prompt.reference_answer;
+    response.request.fields = prompt.fields;
+    response.ids = result->response_ids;
+    state.port_work->responses.push_back(std::move(response));
     for (const engines::VersionSpan& span : result->versions) {
       state.report.step = std::min(state.report.step, span.version.step);
     }
@@ -157,6 +180,7 @@ void generate(Self self, std::uint64_t step) {
 EvaluatorActor::behavior_type evaluator(Self self, EvaluatorDeps deps) {
   self->state.port_work = std::make_shared<PortWork>();
   self->state.port_work->engine = deps.engine;
+  self->state.port_work->decode = deps.decode;
   self->state.deps = std::move(deps);
   return {
       [self](atom::start, std::uint64_t step) -> caf::result<EvalReport> {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reward worker. While work is at the port, only that work may use the engine, and rows that
-// are leased meanwhile wait. A sample that cannot be scored is given back with the reason. The
-// stream delivers it again, and fails it after too many deliveries.
+// The reward worker. Work at the port decodes the responses, submits them to the engine and steps
+// it. While it is there, only that work may use the engine, and rows that are leased meanwhile
+// wait. A sample that cannot be scored is given back with the reason. The stream delivers it again,
+// and fails it after too many failures.
 #include <cmath>
 #include <map>
 #include <optional>
@@ -22,37 +23,6 @@ using engines::RewardResult;
 
 constexpr Duration kReportPause = std::chrono::seconds(10);
 
-// Shared with the work at the port, so that it outlives the actor.
-struct PortWork : engines::RewardSink {
-  void on_reward(RewardResult result) override { results.push_back(std::move(result)); }
-
-  std::shared_ptr<engines::RewardEngine> engine;
-  std::vector<RewardResult> results;
-  Status status;
-};
-
-struct RewardWorkerState {
-  static inline const char* name = "reward_worker";
-  RewardWorkerState() = default;  // not an aggregate: CAF would build it from `self`
-
-  RewardWorkerDeps deps;
-  std::shared_ptr<PortWork> port_work;
-  std::map<SampleId, storage::LeaseToken> held;
-  Duration lease_time{0};
-  std::vector<RewardRequest> waiting;  // leased while work was at the port
-  bool working = false;
-  bool leasing = false;
-  bool ended = false;
-  bool has_scored = false;
-  std::uint32_t unscored = 0;    // deliveries without a reward in a row
-  std::uint32_t unreported = 0;  // deliveries without a reward since the last log line
-  std::optional<TimePoint> reported;
-};
-
-using Self = RewardWorkerActor::stateful_pointer<RewardWorkerState>;
-
-void lease_more(Self self);
-
 Result<RewardRequest> read_request(const storage::LeasedRow& row, const DecodeText& decode) {
   RewardRequest request;
   request.id = row.row.id;
@@ -66,6 +36,67 @@ Result<RewardRequest> read_request(const storage::LeasedRow& row, const DecodeTe
   request.fields = cell_text(fields);
   request.response = decode(ids);
   return request;
+}
+
+// Shared with the work at the port, so that it outlives the actor.
+struct PortWork : engines::RewardSink {
+  void on_reward(RewardResult result) override { results.push_back(std::move(result)); }
+
+  // Submits the rows and steps the engine once. Runs at the port, because decoding is not free.
+  void iterate(Duration patience) {
+    for (const storage::LeasedRow& row : std::exchange(rows, {})) {
+      auto request = read_request(row, decode);
+      const Status submitted =
+          request.ok() ? engine->submit(std::move(request).value(), *this) : request.status();
+      if (submitted.code() == Errc::kUnavailable) {
+        engine_is_gone = true;
+        status = submitted;
+        return;
+      }
+      if (!submitted.ok()) {
+        results.push_back({row.row.id, 0.0, submitted.message(), {}});
+      }
+    }
+    if (engine->has_work()) {
+      status = engine->step(patience);
+    }
+  }
+
+  std::shared_ptr<engines::RewardEngine> engine;
+  DecodeText decode;
+  std::vector<storage::LeasedRow> rows;  // that are not submitted yet
+  std::vector<RewardResult> results;
+  Status status;
+  bool engine_is_gone = false;  // the engine accepts no samples
+};
+
+struct RewardWorkerState {
+  static inline const char* name = "reward_worker";
+  RewardWorkerState() = default;  // not an aggregate: CAF would build it from `self`
+
+  RewardWorkerDeps deps;
+  std::shared_ptr<PortWork> port_work;
+  std::map<SampleId, storage::LeaseToken> held;
+  Duration lease_time{0};
+  std::vector<storage::LeasedRow> waiting;  // leased while work was at the port
+  bool working = false;
+  bool leasing = false;
+  bool ended = false;
+  bool has_scored = false;
+  std::uint32_t unscored = 0;    // deliveries without a reward in a row
+  std::uint32_t unreported = 0;  // deliveries without a reward since the last log line
+  std::optional<TimePoint> reported;
+};
+
+using Self = RewardWorkerActor::stateful_pointer<RewardWorkerState>;
+
+void lease_more(Self self);
+
+// Ends the worker. Nothing may be requested afterwards, because an actor that waits for a reply
+// does not end.
+void end(Self self, const Status& why) {
+  self->state.ended = true;
+  self->quit(to_caf_error(why));
 }
 
 // Logs how many samples had no reward and why the last one had none. A failing program may fail
@@ -86,8 +117,9 @@ void report(Self self, std::uint32_t num_refused, const std::string& last_reason
   state.unreported = 0;
 }
 
-// Acknowledges the rows that have a reward, gives back all others, and then asks for more.
-void settle(Self self, const std::vector<RewardResult>& results) {
+// Acknowledges the rows that have a reward, gives back all others, and then asks for more. Returns
+// false if the worker has ended because too many samples in a row had no reward.
+bool settle(Self self, const std::vector<RewardResult>& results) {
   auto& state = self->state;
   AckRequest scored{task_id(SampleTask::kReward), state.deps.name, {}};
   std::map<std::string, LeaseUpdate> refused;  // by reason
@@ -111,10 +143,9 @@ void settle(Self self, const std::vector<RewardResult>& results) {
     const std::string reason =
         "reward: " + (result.error.empty() ? "not a finite number" : result.error);
     if (++state.unscored >= state.deps.max_unscored) {
-      self->quit(to_caf_error(
-          invalid_argument(std::to_string(state.unscored) +
-                           " samples in a row without a reward; the last: " + reason)));
-      return;
+      end(self, invalid_argument(std::to_string(state.unscored) +
+                                 " samples in a row without a reward; the last: " + reason));
+      return false;
     }
     auto [entry, fresh] = refused.try_emplace(
         reason,
@@ -135,27 +166,20 @@ void settle(Self self, const std::vector<RewardResult>& results) {
     self->request(state.deps.stream, kReplyMargin, atom::nack_v, std::move(rows))
         .then(go_on, retry);
   }
+  return true;
 }
 
-// Submits the waiting requests to the engine and starts the next work. No work may be at the port.
+// Has the port submit the waiting rows and step the engine. No work may be at the port.
 void work(Self self) {
   auto& state = self->state;
-  std::vector<RewardResult> refused;
-  for (RewardRequest& request : std::exchange(state.waiting, {})) {
-    const SampleId id = request.id;
-    const Status status = state.port_work->engine->submit(std::move(request), *state.port_work);
-    if (!status.ok()) {
-      refused.push_back({id, 0.0, status.message(), {}});
-    }
-  }
-  settle(self, refused);
-  if (!state.port_work->engine->has_work()) {
+  state.port_work->rows = std::exchange(state.waiting, {});
+  if (state.port_work->rows.empty() && !state.port_work->engine->has_work()) {
     return;
   }
   state.working = true;
   state.deps.port->run(
       [port_work = state.port_work, patience = state.deps.patience] {
-        port_work->status = port_work->engine->step(patience);
+        port_work->iterate(patience);
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
@@ -163,17 +187,10 @@ void work(Self self) {
 
 void take(Self self, const std::vector<storage::LeasedRow>& rows) {
   auto& state = self->state;
-  std::vector<RewardResult> refused;
   for (const storage::LeasedRow& row : rows) {
     state.held.insert_or_assign(row.row.id, row.lease);
-    auto request = read_request(row, state.deps.decode);
-    if (request.ok()) {
-      state.waiting.push_back(std::move(request).value());
-    } else {
-      refused.push_back({row.row.id, 0.0, request.status().message(), {}});
-    }
+    state.waiting.push_back(row);
   }
-  settle(self, refused);
   if (!state.working) {
     work(self);
   }
@@ -185,9 +202,26 @@ void lease_more(Self self) {
                   [self](const std::vector<storage::LeasedRow>& rows) { take(self, rows); });
 }
 
+void on_worked(Self self) {
+  auto& state = self->state;
+  PortWork& port_work = *state.port_work;
+  state.working = false;
+  if (!port_work.status.ok()) {
+    // An engine that has never scored a sample would give up again after a restart. One that could
+    // not be made may well be made later, so it is for the supervisor to limit the restarts.
+    const bool repeats = !state.has_scored && !port_work.engine_is_gone;
+    end(self, repeats ? invalid_argument(port_work.status.message()) : port_work.status);
+    return;
+  }
+  if (settle(self, std::exchange(port_work.results, {}))) {
+    work(self);
+  }
+}
+
 RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps) {
   self->state.port_work = std::make_shared<PortWork>();
   self->state.port_work->engine = deps.engine;
+  self->state.port_work->decode = deps.decode;
   self->state.deps = std::move(deps);
   self->send(self, atom::wake_v);
   self->send(self, atom::renew_v);
@@ -197,18 +231,7 @@ RewardWorkerActor::behavior_type reward_worker(Self self, RewardWorkerDeps deps)
         // Without renewal, the rows in the queue of a slow program would be delivered again.
         renew_held_leases(self, task_id(SampleTask::kReward), [](SampleId) {});
       },
-      [self](atom::worked) {
-        auto& state = self->state;
-        state.working = false;
-        if (const Status& gave_up = state.port_work->status; !gave_up.ok()) {
-          // An engine that has never scored a sample would give up again after a restart.
-          self->quit(
-              to_caf_error(state.has_scored ? gave_up : invalid_argument(gave_up.message())));
-          return;
-        }
-        settle(self, std::exchange(state.port_work->results, {}));
-        work(self);
-      },
+      [self](atom::worked) { on_worked(self); },
   };
 }
 

@@ -19,9 +19,10 @@ namespace tidemill::actors {
 
 /// REWARD WORKER: leases rows of the task "reward", has an engine score their responses, and writes
 /// the rewards back. It is stateless: if it dies, the rows that it held return to the stream. If
-/// the engine gives up, the worker exits with the engine's error. If no sample can be scored at
-/// all, it exits with `kInvalidArgument`, so that it is not restarted: if the engine gives up
-/// before it has scored any sample, or if `max_unscored` deliveries in a row end without a reward.
+/// the engine gives up, or refuses a sample with `kUnavailable`, the worker exits with the engine's
+/// error. If no sample can be scored at all, it exits with `kInvalidArgument`, so that it is not
+/// restarted: if the engine gives up before it has scored any sample, or if `max_unscored`
+/// deliveries in a row end without a reward.
 using RewardWorkerActor = caf::typed_actor<
     // Asks for rows. The worker sends this to itself at the start and some time after a failure.
     caf::reacts_to<atom::wake>,
@@ -30,7 +31,7 @@ using RewardWorkerActor = caf::typed_actor<
     // A step of the engine has run at the port.
     caf::reacts_to<atom::worked>>;
 
-/// Turns response tokens into text.
+/// Turns response tokens into text. Called at the port.
 using DecodeText = std::function<std::string(const std::vector<std::int32_t>&)>;
 
 /// Dependencies of a reward worker.

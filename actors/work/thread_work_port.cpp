@@ -4,6 +4,7 @@
 #include <deque>
 #include <mutex>
 #include <pthread.h>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -72,8 +73,13 @@ private:
 
 }  // namespace
 
-std::unique_ptr<WorkPort> make_thread_work_port(const std::string& name) {
-  return std::make_unique<ThreadWorkPort>(name);
+Result<std::unique_ptr<WorkPort>> make_thread_work_port(const std::string& name) {
+  try {
+    return std::unique_ptr<WorkPort>(std::make_unique<ThreadWorkPort>(name));
+  } catch (const std::system_error& error) {
+    return Status(Errc::kResourceExhausted,
+                  "the thread of the port `" + name + "` cannot be started: " + error.what());
+  }
 }
 
 }  // namespace tidemill::actors

@@ -15,6 +15,7 @@
 #include <caf/message.hpp>
 
 #include "base/clock.hpp"
+#include "base/result.hpp"
 
 namespace tidemill::actors {
 
@@ -38,7 +39,8 @@ public:
 
 /// Starts a port with one thread of its own. `top` shows the thread as `name`, cut to 15
 /// characters. The destructor finishes the queued work.
-[[nodiscard]] std::unique_ptr<WorkPort> make_thread_work_port(const std::string& name);
+/// Errors: `kResourceExhausted` if the thread cannot be started.
+[[nodiscard]] Result<std::unique_ptr<WorkPort>> make_thread_work_port(const std::string& name);
 
 /// Makes a port for CAF's test scheduler. Work runs at submission. Its message arrives after the
 /// virtual time that the work returned plus `latency()`, counted from the end of earlier work.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -69,6 +70,17 @@ struct Workers::Team {
     member.ticket.notify_one();
   }
 
+  // Ends and joins all threads.
+  void stop() {
+    stopping.store(true, std::memory_order_relaxed);
+    for (Member& member : members) {
+      wake(member);
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+  }
+
   std::vector<Member> members;  // [0] belongs to the caller
   std::vector<std::thread> threads;
   const std::function<void(std::int64_t, std::int64_t)>* body = nullptr;
@@ -81,20 +93,19 @@ Workers::Workers(int count) {
   TIDEMILL_CHECK(count >= 1) << count;
   team_ = std::make_unique<Team>(count);
   team_->threads.reserve(static_cast<std::size_t>(count - 1));
-  for (int i = 1; i < count; ++i) {
-    Team::Member& member = team_->members[static_cast<std::size_t>(i)];
-    team_->threads.emplace_back([this, &member] { team_->run_helper(member); });
+  try {
+    for (int i = 1; i < count; ++i) {
+      Team::Member& member = team_->members[static_cast<std::size_t>(i)];
+      team_->threads.emplace_back([this, &member] { team_->run_helper(member); });
+    }
+  } catch (const std::system_error&) {
+    team_->stop();
+    throw;
   }
 }
 
 Workers::~Workers() {
-  team_->stopping.store(true, std::memory_order_relaxed);
-  for (Team::Member& member : team_->members) {
-    team_->wake(member);
-  }
-  for (std::thread& thread : team_->threads) {
-    thread.join();
-  }
+  team_->stop();
 }
 
 int Workers::size() const noexcept {

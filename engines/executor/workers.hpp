@@ -13,7 +13,8 @@ namespace tidemill::engines {
 /// Threads: one `parallel_for` at a time. A loop body must not call it.
 class Workers {
 public:
-  /// Starts `count` - 1 threads. Requires `count` >= 1.
+  /// Starts `count` - 1 threads. Requires `count` >= 1. Throws `std::system_error` if a thread
+  /// cannot be started.
   explicit Workers(int count);
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;

@@ -15,6 +15,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "engines/reward/process_tree.hpp"
+
 namespace tidemill::engines {
 namespace {
 
@@ -59,6 +61,7 @@ Result<std::string> find_program(const std::string& name) {
 struct ChildPlan {
   const char* program;
   char* const* argv;
+  char* const* environment;
   int in;
   int out;
   int err;
@@ -94,7 +97,7 @@ struct ChildPlan {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::execve(plan.program, plan.argv, ::environ);
+  ::execve(plan.program, plan.argv, plan.environment);
   fail_child(report);
 }
 
@@ -215,8 +218,15 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
     argv.push_back(word.data());
   }
   argv.push_back(nullptr);
-  const ChildPlan plan{program.c_str(), argv.data(),        in.read.get(), out.write.get(),
-                       err.write.get(), report.write.get(), ::getpid()};
+  std::string mark = make_process_mark();
+  std::vector<char*> environment;
+  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
+    environment.push_back(*entry);
+  }
+  environment.push_back(mark.data());
+  environment.push_back(nullptr);
+  const ChildPlan plan{program.c_str(), argv.data(),     environment.data(), in.read.get(),
+                       out.write.get(), err.write.get(), report.write.get(), ::getpid()};
   pid_t pid = 0;
   {
     const SignalsBlocked blocked;
@@ -230,8 +240,8 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
   }
   ::setpgid(pid, pid);  // both processes call it, so the group exists before either continues
   report.write.reset();
-  std::unique_ptr<ChildProcess> child(
-      new ChildProcess(pid, std::move(in.write), std::move(out.read), std::move(err.read)));
+  std::unique_ptr<ChildProcess> child(new ChildProcess(pid, std::move(mark), std::move(in.write),
+                                                       std::move(out.read), std::move(err.read)));
   // A successful exec closes the child's end, so this read waits only for the fork and the exec.
   int error = 0;
   ssize_t got = 0;
@@ -303,7 +313,7 @@ ProgramEnd ChildProcess::stop() {
   if (pid_ == 0) {
     return {true, "already stopped"};
   }
-  ::kill(-pid_, SIGKILL);
+  kill_process_tree(pid_, mark_);
   int status = 0;
   pid_t collected = 0;
   do {

@@ -72,8 +72,8 @@ public:
 
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
-  /// Closes the program's stdin, waits up to half a second for it to exit, and kills its process
-  /// group.
+  /// Closes the program's stdin, waits up to half a second for it to exit, and kills all processes
+  /// that it has started.
   ~ChildProcess();
 
   /// Returns whether the program has ended. It remains a zombie until `stop`.
@@ -85,14 +85,20 @@ public:
   /// `wants_write`, stdin becoming writable also ends the wait.
   void wait(bool wants_write, Duration at_most) const;
 
-  /// Kills the process group, reaps the child, and returns how it ended.
+  /// Kills the process group and all other processes that the program has started
+  /// (process_tree.hpp), reaps the child, and returns how it ended.
   ProgramEnd stop();
 
 private:
-  ChildProcess(pid_t pid, UniqueFd in, UniqueFd out, UniqueFd err)
-      : pid_(pid), stdin_(std::move(in)), stdout_(std::move(out)), stderr_(std::move(err)) {}
+  ChildProcess(pid_t pid, std::string mark, UniqueFd in, UniqueFd out, UniqueFd err)
+      : pid_(pid),
+        mark_(std::move(mark)),
+        stdin_(std::move(in)),
+        stdout_(std::move(out)),
+        stderr_(std::move(err)) {}
 
-  pid_t pid_;  // 0 once reaped
+  pid_t pid_;         // 0 once reaped
+  std::string mark_;  // in the environment of the program; see process_tree.hpp
   UniqueFd stdin_;
   UniqueFd stdout_;
   UniqueFd stderr_;

@@ -146,6 +146,7 @@ bool CommandRewardEngine::ensure_running() {
   ++stats_.starts;
   child_ = std::move(child).value();
   lines_ = LineSplitter(kMaxLineBytes);
+  replied_ = false;
   last_garbage_.clear();
   log_.clear_tail();
   return true;
@@ -158,10 +159,7 @@ void CommandRewardEngine::send_queued() {
       oldest_since_ = clock_.now();
     }
     auto node = queued_.extract(queued_.begin());
-    std::string& line = node.mapped().line;
-    outbox_ += line;
-    held_bytes_ -= line.size();
-    line = {};
+    outbox_ += node.mapped().line;
     in_flight_.insert(std::move(node));
   }
 }
@@ -219,6 +217,10 @@ void CommandRewardEngine::handle_line(std::string_view line) {
 }
 
 void CommandRewardEngine::handle_reply(const CommandReply& reply) {
+  if (!replied_) {
+    replied_ = true;
+    oldest_since_ = clock_.now();  // the time limits of samples exclude the start of the program
+  }
   const auto sample = in_flight_.find(reply.id);
   if (sample == in_flight_.end()) {
     ++stats_.unknown_ids;
@@ -252,18 +254,22 @@ void CommandRewardEngine::finish(std::map<std::uint64_t, Sample>::iterator sampl
 }
 
 void CommandRewardEngine::check_time() {
-  if (in_flight_.empty() || clock_.now() - oldest_since_ < options_.timeout) {
+  if (in_flight_.empty() || clock_.now() - oldest_since_ < time_limit()) {
     return;
   }
   ++stats_.hangs;
   const std::string overdue = std::to_string(in_flight_.begin()->second.id.value);
-  stop_program("gave no reply to sample " + overdue + " within " + seconds_text(options_.timeout) +
-               " and was killed");
+  stop_program("gave no reply to sample " + overdue + " within " + seconds_text(time_limit()) +
+               " and was killed" +
+               (replied_ ? ""
+                         : "; it has never replied since it was started, and a larger timeout_ms "
+                           "gives it more time to start"));
 }
 
-// Stops a program that has exited or must be killed, and fails all samples in flight. The reported
-// reason is `reason_unless_ended`, unless that is empty or the program ended on its own. A program
-// that closes its pipes because it is exiting counts as ended on its own.
+// Stops a program that has exited or must be killed, fails the oldest sample in flight, and queues
+// the others again. The reported reason is `reason_unless_ended`, unless that is empty or the
+// program ended on its own. A program that closes its pipes because it is exiting counts as ended
+// on its own.
 void CommandRewardEngine::stop_program(const std::string& reason_unless_ended) {
   const ProgramEnd end = child_->stop();
   child_.reset();
@@ -280,13 +286,11 @@ void CommandRewardEngine::stop_program(const std::string& reason_unless_ended) {
     reason += "; its last line on stdout that is not a reply: " + last_garbage_;
   }
   outbox_.clear();
-  if (in_flight_.size() > 1) {
-    isolate_next_ = std::max(isolate_next_, in_flight_.size());
-  } else if (in_flight_.size() == 1) {
-    isolate_next_ -= isolate_next_ > 0 ? 1 : 0;
-  }
-  while (!in_flight_.empty()) {
+  if (!in_flight_.empty()) {
     finish(in_flight_.begin(), 0.0, reason);
+    isolate_next_ -= isolate_next_ > 0 ? 1 : 0;
+    isolate_next_ = std::max(isolate_next_, in_flight_.size());
+    queued_.merge(in_flight_);  // in front, since their keys are the smallest
   }
   count_failure(reason);
 }
@@ -322,8 +326,12 @@ void CommandRewardEngine::deliver() {
   }
 }
 
+Duration CommandRewardEngine::time_limit() const {
+  return replied_ ? options_.timeout : first_reply_timeout(options_.timeout);
+}
+
 Duration CommandRewardEngine::time_until_due() const {
-  const TimePoint due = child_ ? oldest_since_ + options_.timeout : next_start_;
+  const TimePoint due = child_ ? oldest_since_ + time_limit() : next_start_;
   return std::max(due - clock_.now(), Duration::zero());
 }
 

@@ -5,9 +5,11 @@
 // be started; *given up*, after too many failures in a row without a reply. A sample is *queued*,
 // then *in flight* once its line is in `outbox_` or in the pipe, then done.
 //
-// If the program exits or hangs, all samples in flight get an error, so that the stream delivers
-// them again. Any of them may have caused the failure. As many of the next samples are therefore
-// sent one at a time, so that a sample that kills the program fails the others only once.
+// If the program exits or hangs, only the oldest sample in flight gets an error, because a program
+// that takes its input in order was working on it. The others return to the front of the queue and
+// are sent one at a time, so that the next failure is charged to the sample that caused it.
+//
+// A process that has not replied yet has `first_reply_timeout` for its first reply.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +53,7 @@ private:
   struct Sample {
     SampleId id;
     RewardSink* sink;
-    std::string line;  // empty once in flight
+    std::string line;  // kept while in flight: a restarted program may get it again
   };
   struct Done {
     RewardSink* sink;
@@ -74,6 +76,7 @@ private:
   void count_failure(const std::string& why);
   void give_up(const std::string& why);
   void deliver();
+  [[nodiscard]] Duration time_limit() const;
   [[nodiscard]] Duration time_until_due() const;
 
   RewardOptions options_;
@@ -86,6 +89,7 @@ private:
   LineSplitter lines_;
   std::string outbox_;        // lines of samples in flight that are not yet in the pipe
   std::string last_garbage_;  // the last line of the running program that is not a reply
+  bool replied_ = false;      // the running process has replied at least once
   std::size_t failures_in_a_row_ = 0;
   std::size_t isolate_next_ = 0;  // how many of the next samples are sent one at a time
   TimePoint next_start_{};

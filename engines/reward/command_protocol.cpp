@@ -52,6 +52,22 @@ std::optional<std::uint64_t> find_id(std::string_view line) {
   return error == std::errc{} ? std::optional(id) : std::nullopt;
 }
 
+// Returns the id of a reply. Some JSON libraries write every number as a fraction, such as 16.0.
+std::optional<std::uint64_t> read_id(const Json& reply) {
+  constexpr double kMaxExact = 9007199254740992.0;  // 2^53: above it, fractions skip integers
+  const auto id = reply.find("id");
+  if (id == reply.end()) {
+    return std::nullopt;
+  }
+  if (id->is_number_unsigned()) {
+    return id->get<std::uint64_t>();
+  }
+  const double number = id->is_number_float() ? id->get<double>() : -1.0;
+  return number >= 0.0 && number <= kMaxExact && std::floor(number) == number
+             ? std::optional(static_cast<std::uint64_t>(number))
+             : std::nullopt;
+}
+
 CommandReply bad(std::uint64_t id, std::string_view line, std::string_view why) {
   return {CommandReply::Kind::kBad, id, 0.0, std::string(why) + ": " + printable(line)};
 }
@@ -85,11 +101,11 @@ CommandReply parse_reply(std::string_view line) {
     return id ? bad(*id, line, "not JSON with a finite reward")
               : CommandReply{.text = printable(line)};
   }
-  const auto id = value->find("id");
-  if (id == value->end() || !id->is_number_unsigned()) {
+  const std::optional<std::uint64_t> id = read_id(*value);
+  if (!id) {
     return {.text = printable(line)};
   }
-  const auto key = id->get<std::uint64_t>();
+  const std::uint64_t key = *id;
   if (const auto error = value->find("error"); error != value->end() && !error->is_null()) {
     return {CommandReply::Kind::kError, key, 0.0,
             printable(error->is_string() ? error->get_ref<const std::string&>() : error->dump())};

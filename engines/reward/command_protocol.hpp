@@ -5,7 +5,9 @@
 // keys `id`, `prompt`, `response` and `answer`, which replace keys of the row with the same name. A
 // reply is one object on one line, {"id": …, "reward": …} or {"id": …, "error": "…"}. Replies may
 // come in any order. `id` is a number that the engine assigns to one delivery of a sample, so that
-// a reply to an earlier delivery of the same sample is never mistaken for a reply to this one.
+// a reply to an earlier delivery of the same sample is never mistaken for a reply to this one. A
+// request that is sent again because the program was restarted keeps its number. A reply may write
+// it as a fraction, such as 16.0.
 #pragma once
 
 #include <cstdint>

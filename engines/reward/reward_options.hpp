@@ -2,6 +2,7 @@
 // The options of a reward.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +34,8 @@ struct RewardOptions {
   std::vector<std::string> command;
   /// kCommand: the time limit of a sample; > 0. It starts when the sample has been sent and all
   /// samples sent before it are done, so that a program that scores one sample after the other is
-  /// not killed for the length of its queue.
+  /// not killed for the length of its queue. The first reply of a process may take longer; see
+  /// `first_reply_timeout`.
   Duration timeout = std::chrono::seconds(30);
   /// kCommand: the maximum number of samples in flight; > 0.
   std::size_t max_in_flight = 16;
@@ -47,5 +49,13 @@ struct RewardOptions {
   /// is not written to a file.
   std::string stderr_path;
 };
+
+/// Returns the time limit of the first reply of a process whose samples have the limit `timeout`:
+/// ten times as much, but at most a minute, and never less than `timeout`. A program may need that
+/// time to load a model.
+[[nodiscard]] constexpr Duration first_reply_timeout(Duration timeout) noexcept {
+  constexpr Duration kMost = std::chrono::minutes(1);
+  return timeout >= kMost ? timeout : std::min(10 * timeout, kMost);
+}
 
 }  // namespace tidemill::engines

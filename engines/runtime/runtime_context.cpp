@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "engines/executor/cores.hpp"
@@ -25,6 +26,15 @@ Status check_type(std::string_view option, DType type) {
 
 int num_threads(const RuntimeOptions& options) {
   return options.threads == 0 ? std::min(usable_cores().cores, kMaxThreads) : options.threads;
+}
+
+Result<std::unique_ptr<Workers>> start_workers(int count) {
+  try {
+    return std::make_unique<Workers>(count);
+  } catch (const std::system_error& error) {
+    return Status(Errc::kResourceExhausted, "threads: " + std::to_string(count) +
+                                                " threads cannot be started: " + error.what());
+  }
 }
 
 std::string describe(const Ops& ops, const Workers& workers, const RuntimeOptions& options) {
@@ -54,7 +64,7 @@ Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig
   TIDEMILL_RETURN_IF_ERROR(check_type("kv_dtype", options.kv_dtype));
   auto context = std::make_unique<RuntimeContext>();
   context->config = config;
-  context->workers = std::make_unique<Workers>(num_threads(options));
+  TIDEMILL_ASSIGN_OR_RETURN(context->workers, start_workers(num_threads(options)));
   if (options.backend == Backend::kReference) {
     context->ops = make_reference_ops();
   } else {

@@ -19,6 +19,7 @@
 #include "launcher/runs/run_state.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
 #include "workflows/actor_system.hpp"
+#include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/sft/run_sft.hpp"
@@ -179,6 +180,7 @@ Status run_in_directory(const RunContext& context, Session& session, RunStart& r
   interrupts = 0;
   comparing = 0;
   set_signals();
+  TIDEMILL_RETURN_IF_ERROR(workflows::check_threads(workflows::kActorSystemThreads));
   workflows::ActorSystem actor_system;
   const bool json = session.form == OutputForm::kJson;
   Progress progress(json ? session.out : session.err, session.form, session.clock);

@@ -20,6 +20,22 @@ using actors::LeaseReply;
 using actors::SampleTask;
 using namespace std::chrono_literals;
 
+// Records whether work is running.
+struct WatchedPort final : actors::WorkPort {
+  explicit WatchedPort(actors::WorkPort& wrapped) : port(wrapped) {}
+  void run(Work work, caf::strong_actor_ptr receiver, caf::message done) override {
+    const auto watched = [this, work = std::move(work)] {
+      in_work = true;
+      const Duration taken = work();
+      in_work = false;
+      return taken;
+    };
+    port.run(watched, std::move(receiver), std::move(done));
+  }
+  actors::WorkPort& port;
+  bool in_work = false;
+};
+
 class RewardWorkerTest : public ActorTest {
 protected:
   void SetUp() override {
@@ -27,9 +43,13 @@ protected:
     actors::RewardWorkerDeps deps;
     deps.stream = stream_handle_;
     deps.max_in_flight = 4;
+    deps.max_unscored = 6;
     deps.engine = engine_;
-    deps.decode = [](const std::vector<std::int32_t>& ids) { return std::to_string(ids.size()); };
-    deps.port = &port();
+    deps.decode = [this](const std::vector<std::int32_t>& ids) {
+      ++(watched_port_.in_work ? decoded_in_work_ : decoded_elsewhere_);
+      return std::to_string(ids.size());
+    };
+    deps.port = &watched_port_;
     deps.log = [this](const std::string& line) { log_.push_back(line); };
     worker_ = keep(actors::spawn_reward_worker(system(), std::move(deps)));
     exit_ = exit_of(worker_);
@@ -50,6 +70,9 @@ protected:
   actors::RewardWorkerActor worker_;
   std::shared_ptr<std::optional<Status>> exit_;
   std::vector<std::string> log_;
+  WatchedPort watched_port_{port()};
+  int decoded_in_work_ = 0;
+  int decoded_elsewhere_ = 0;
 };
 
 TEST_F(RewardWorkerTest, ScoresLeasedRowsAndWritesTheRewardsBack) {
@@ -97,16 +120,18 @@ TEST_F(RewardWorkerTest, GivesBackSamplesThatCannotBeScoredByReason) {
 }
 
 TEST_F(RewardWorkerTest, LogsSamplesWithoutARewardOnceInTenSeconds) {
-  engine_->refusal = {Errc::kUnavailable, "the program does not start"};
+  engine_->refusal = invalid_argument("the row is not an object");
   lease({row(0), row(1)});
-  EXPECT_THAT(log_,
-              ::testing::ElementsAre(
-                  "reward-0: 2 samples without a reward, delivered up to "
-                  "stream.max_deliveries times; the last: reward: the program does not start"));
+  advance(0s);
+  EXPECT_THAT(log_, ::testing::ElementsAre(
+                        "reward-0: 2 samples without a reward, delivered up to "
+                        "stream.max_deliveries times; the last: reward: the row is not an object"));
   lease({row(2)});
+  advance(0s);
   EXPECT_EQ(log_.size(), 1U);
   advance(10s);
   lease({row(3), row(4)});
+  advance(0s);
   ASSERT_EQ(log_.size(), 2U);
   EXPECT_THAT(log_[1], ::testing::HasSubstr("reward-0: 3 samples without a reward"));
 }
@@ -121,18 +146,52 @@ TEST_F(RewardWorkerTest, TheLogHasTheReasonOfTheLastSample) {
 }
 
 TEST_F(RewardWorkerTest, GivesBackSamplesThatTheEngineRefusesAndContinues) {
-  engine_->refusal = {Errc::kUnavailable, "the program does not start"};
+  engine_->refusal = invalid_argument("the row is not an object");
   lease({row(0)});
+  advance(0s);
   ASSERT_EQ(stream_->nacks.size(), 1U);
-  EXPECT_EQ(stream_->nacks[0].reason, "reward: the program does not start");
+  EXPECT_EQ(stream_->nacks[0].reason, "reward: the row is not an object");
+  EXPECT_EQ(stream_->nacks[0].release, storage::Release::kFailed);
   EXPECT_FALSE(exit_->has_value());
   EXPECT_EQ(stream_->leases.size(), 1U);
+}
+
+TEST_F(RewardWorkerTest, EndsIfTooManySamplesInARowHaveNoReward) {
+  engine_->refusal = invalid_argument("the row is not an object");
+  lease({row(0), row(1), row(2)});
+  advance(0s);
+  EXPECT_FALSE(exit_->has_value());
+  lease({row(3), row(4), row(5)});
+  advance(0s);
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kInvalidArgument);
+  EXPECT_EQ((*exit_)->message(),
+            "6 samples in a row without a reward; the last: reward: the row is not an object");
+}
+
+// An engine that could not be made: no sample is charged for it, and a restart may succeed.
+TEST_F(RewardWorkerTest, EndsIfTheEngineIsUnavailable) {
+  engine_->refusal = {Errc::kUnavailable, "the program does not start"};
+  lease({row(0), row(1)});
+  advance(0s);
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
+  EXPECT_EQ((*exit_)->message(), "the program does not start");
+  EXPECT_TRUE(stream_->nacks.empty());
+}
+
+TEST_F(RewardWorkerTest, DecodesAtThePort) {
+  lease({row(0)});
+  ASSERT_EQ(engine_->requests.size(), 1U);
+  EXPECT_EQ(decoded_in_work_, 1);
+  EXPECT_EQ(decoded_elsewhere_, 0);
 }
 
 TEST_F(RewardWorkerTest, GivesBackARowThatLacksAColumn) {
   storage::LeasedRow broken = row(0);
   broken.columns.clear();
   lease({broken, row(1)});
+  advance(0s);
   ASSERT_EQ(stream_->nacks.size(), 1U);
   EXPECT_EQ(stream_->nacks[0].rows.at(0).row, SampleId{0});
   EXPECT_EQ(engine_->requests.size(), 1U);

@@ -10,6 +10,7 @@ file `behavior` in the folder, which is read at each start, says how the program
   hang-once | die-once | garbage-once | nan-once      for the first request only
   nan-for P    for every request whose prompt begins with P
   nan-zero     for every response without a capital letter
+  vanish N F   removes the file F and dies instead of the N-th reply
 "garbage" prints a line that is not a reply; without "-once", the program then exits.
 """
 import json
@@ -57,7 +58,7 @@ def must_misbehave(folder, behavior, more, request):
         return request["prompt"].startswith(more[0])
     if behavior == "nan-zero":
         return capitals(request) == 0
-    return behavior not in ("good", "gate")
+    return behavior not in ("good", "gate", "vanish")
 
 
 def capitals(request):
@@ -76,6 +77,9 @@ def main():
                 reached.write("x")
             with open(os.path.join(folder, "go"), encoding="utf-8") as go:
                 go.read(1)
+        if behavior == "vanish" and num_requests == int(more[0]):
+            os.remove(os.path.join(folder, more[1]))
+            sys.exit("the program is gone")
         if must_misbehave(folder, behavior, more, request):
             misbehave(behavior.partition("-")[0], request)
             if behavior == "garbage":

@@ -3,6 +3,7 @@
 // always.
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -79,7 +80,7 @@ constexpr std::size_t kAllSamples = kGatedSteps * kGatedRows;
 // Failures that occur once: the sample is delivered again, and nothing is lost.
 
 TEST_F(RewardProgramsTest, OneHangLosesNoSample) {
-  expect_done(run("hang-once", "  timeout_ms: 5000\n"));
+  expect_done(run("hang-once", "  timeout_ms: 1000\n"));
   EXPECT_EQ(trained_samples(), kAllSamples);
 }
 
@@ -146,6 +147,26 @@ TEST_F(RewardProgramsTest, AlwaysAnErrorEvenIfGroupsMayShrink) {
   EXPECT_THAT(ended.last_error_line(), HasSubstr("no opinion"));
   expect_one_line_and_resume(ended,
                              "reward-0: 256 samples in a row without a reward; the last: reward: ");
+}
+
+TEST_F(RewardProgramsTest, ProgramDisappearsDuringTheRun) {
+  const std::string script =
+      "#!/bin/sh\nexec python3 " TIDEMILL_TEST_DIR "/process/reward_program.py .\n";
+  const auto write_script = [&] {
+    folder_.write("scorer.sh", script);
+    std::filesystem::permissions(folder_.path() / "scorer.sh", std::filesystem::perms::owner_all);
+  };
+  write_script();
+  const std::string config = gated_config(random_model());
+  folder_.write("run.yaml",
+                config.substr(0, config.find("  command: [")) + "  command: [./scorer.sh]\n");
+  RewardGate(folder_).set_behavior("vanish 40 scorer.sh");
+  const auto ended = folder_.run({"run", "run.yaml"});
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  write_script();
+  expect_one_line_and_resume(*ended,
+                             "reward-0 died 4 times in a row: reward.command: cannot run "
+                             "`./scorer.sh`: No such file or directory");
 }
 
 TEST_F(RewardProgramsTest, ProgramDoesNotExist) {

@@ -9,6 +9,7 @@
 
 #include "actors/algorithm/algorithm.hpp"
 #include "actors/data/dataset_prompts.hpp"
+#include "workflows/process_limits.hpp"
 #include "workflows/rewards.hpp"
 #include "workflows/rl/composition.hpp"
 #include "workflows/rl/rl_load.hpp"
@@ -38,10 +39,11 @@ struct RlRun {
   std::unique_ptr<actors::WorkPort> eval_port;
 };
 
-// Replaces a reward engine that could not be restarted. `submit` and `step` return the reason.
+// Replaces a reward engine that could not be made again. `submit` and `step` return the reason, as
+// `kUnavailable`: the engine was made before, so another attempt may succeed.
 class UnavailableReward final : public engines::RewardEngine {
 public:
-  explicit UnavailableReward(Status why) : why_(std::move(why)) {}
+  explicit UnavailableReward(const Status& why) : why_(Errc::kUnavailable, why.message()) {}
   Status submit(engines::RewardRequest /*request*/, engines::RewardSink& /*sink*/) override {
     return why_;
   }
@@ -116,7 +118,11 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   wanted.token_text = [codec = *opened.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
   };
-  TIDEMILL_ASSIGN_OR_RETURN(OpenedRuntime runtime, open_runtime_at(opened.model, wanted, origin));
+  auto opening = open_runtime_at(opened.model, wanted, origin);
+  if (!opening.ok()) {
+    return with_limits(opening.status());
+  }
+  OpenedRuntime runtime = std::move(opening).value();
   auto engines = std::make_shared<RlEngines>();
   engines->rollout = &runtime.runtime->rollout();
   engines->train = runtime.runtime->train();
@@ -167,8 +173,8 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
     return open_engines(options, opened, run, origin);
   };
   plan.make_reward = [&options, &run](std::optional<std::uint32_t>) {
-    // `run_rl` has made an engine from the same options before. If that fails now, the worker that
-    // needs this engine cannot be started.
+    // `run_rl` has made an engine from the same options before. If that fails now, the actor that
+    // gets this engine ends when it first needs it, and the supervisor decides what happens.
     auto engine = make_reward(options, run);
     return engine.ok() ? std::shared_ptr<engines::RewardEngine>(std::move(engine).value())
                        : std::make_shared<UnavailableReward>(engine.status());
@@ -333,11 +339,11 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});
   }
-  opened.device_port = actors::make_thread_work_port("device");
-  opened.io_port = actors::make_thread_work_port("io");
-  opened.commit_port = actors::make_thread_work_port("commit");
-  opened.reward_port = actors::make_thread_work_port("reward");
-  opened.eval_port = actors::make_thread_work_port("eval");
+  TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
+  TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
+  TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));
+  TIDEMILL_ASSIGN_OR_RETURN(opened.reward_port, start_port("reward"));
+  TIDEMILL_ASSIGN_OR_RETURN(opened.eval_port, start_port("eval"));
   TIDEMILL_ASSIGN_OR_RETURN(actors::RunSummary summary, run_to_end(run, [&](auto on_end) {
                               RlHooks hooks;
                               hooks.on_end = std::move(on_end);

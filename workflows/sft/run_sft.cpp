@@ -12,6 +12,7 @@
 #include "actors/device/spawn.hpp"
 #include "actors/supervised/spawn.hpp"
 #include "actors/supervisor/spawn.hpp"
+#include "workflows/process_limits.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -193,7 +194,11 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
       runtime_options(opened.model, options.model, options.train.common,
                       static_cast<std::int64_t>(opened.steps), options.run.device);
   apply(opened.plans.maximum.budgets, runtime);
-  TIDEMILL_ASSIGN_OR_RETURN(engines->opened, open_runtime_at(opened.model, runtime, origin));
+  auto opening = open_runtime_at(opened.model, runtime, origin);
+  if (!opening.ok()) {
+    return with_limits(opening.status());
+  }
+  engines->opened = std::move(opening).value();
   TIDEMILL_ASSIGN_OR_RETURN(
       engines->records,
       actors::open_record_files(
@@ -271,10 +276,10 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});
   }
-  opened.device_port = actors::make_thread_work_port("device");
-  opened.io_port = actors::make_thread_work_port("io");
-  opened.commit_port = actors::make_thread_work_port("commit");
-  opened.read_port = actors::make_thread_work_port("read");
+  TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
+  TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
+  TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));
+  TIDEMILL_ASSIGN_OR_RETURN(opened.read_port, start_port("read"));
   const auto spawn = [&](std::function<void(Result<actors::RunSummary>)> on_end) {
     actors::SupervisorDeps deps;
     deps.commits = run.commits;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +14,9 @@
 #include <gmock/gmock.h>
 
 #include "engines/reward/command_engine.hpp"
+#include "engines/reward/process_tree.hpp"
 #include "tests/engines/reward/reward_fixture.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -56,7 +59,11 @@ class ChildProcessTest : public ::testing::Test {
 protected:
   // Makes orphans of the test its own children, so that it can observe their deaths.
   void SetUp() override { ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0); }
-  void TearDown() override { ::prctl(PR_SET_CHILD_SUBREAPER, 0); }
+  void TearDown() override {
+    while (::waitpid(-1, nullptr, 0) > 0) {  // orphans that were killed
+    }
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  }
 };
 
 TEST_F(ChildProcessTest, ReportsHowTheProgramEnded) {
@@ -105,6 +112,39 @@ TEST_F(ChildProcessTest, StopKillsTheWholeProcessGroup) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
+TEST_F(ChildProcessTest, StopKillsAProcessInASessionOfItsOwn) {
+  const std::string other_session = "setsid sh -c 'echo $$; exec sleep 100000'";
+  for (const std::string& script :
+       {other_session + " & exec sleep 100000", "(" + other_session + " &); exec sleep 100000",
+        other_session + " & exit 5"}) {
+    SCOPED_TRACE(script);
+    auto child = start_shell(script);
+    const pid_t other = std::stoi(read_line(*child));
+    child->stop();
+    int status = 0;
+    ASSERT_EQ(::waitpid(other, &status, 0), other);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  }
+}
+
+TEST_F(ChildProcessTest, StopKillsAProcessWithoutTheEnvironmentOfTheProgram) {
+  auto child = start_shell("env -i setsid sh -c 'echo $$; exec sleep 100000' & exec sleep 100000");
+  const pid_t other = std::stoi(read_line(*child));
+  child->stop();
+  int status = 0;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+TEST_F(ChildProcessTest, StopKillsNoProcessOfAnotherProgram) {
+  auto one = start_shell("setsid sleep 100000 & exec sleep 100000");
+  auto other = start_shell("exec cat");
+  one->stop();
+  EXPECT_FALSE(other->ended());
+  EXPECT_EQ(other->write_stdin("still here\n").state, PipeState::kMoved);
+  EXPECT_EQ(read_line(*other), "still here\n");
+}
+
 TEST_F(ChildProcessTest, IsKilledWhenItsParentDies) {
   std::array<int, 2> report{};
   ASSERT_EQ(::pipe(report.data()), 0);
@@ -151,6 +191,48 @@ TEST_F(ChildProcessTest, InheritsNoPipesOfOtherChildren) {
   }
   EXPECT_GE(pipes[0], 3.0);
   EXPECT_EQ(pipes, std::vector<double>(3, pipes[0]));
+}
+
+// A made-up procfs.
+class ProcessTreeTest : public ::testing::Test {
+protected:
+  void add(pid_t pid, const std::string& stat, const std::string& environment = {}) {
+    const std::filesystem::path folder = proc_.path() / std::to_string(pid);
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder / "stat") << pid << ' ' << stat;
+    std::ofstream(folder / "environ") << environment;
+  }
+  [[nodiscard]] std::vector<pid_t> tree() const {
+    return find_process_tree(proc_.path(), 10, "MARK=1.2");
+  }
+
+  test::TemporaryDirectory proc_;
+};
+
+TEST_F(ProcessTreeTest, FindsDescendantsWhateverTheirOrderAndNames) {
+  add(10, "(program) S 1 10 10\n");
+  add(5, "(a) S 30 5 5\n");
+  add(30, "(b) S 1) R 10 30 30\n");
+  add(40, "(other) S 1 40 40\n");
+  EXPECT_EQ(tree(), (std::vector<pid_t>{5, 30}));
+}
+
+TEST_F(ProcessTreeTest, FindsMarkedProcessesThatHaveLostTheirParent) {
+  using namespace std::string_literals;
+  add(11, "(a) S 1 11 11\n", "HOME=/\0MARK=1.2\0"s);
+  add(12, "(b) S 11 12 12\n", "HOME=/\0"s);
+  add(13, "(c) S 1 13 13\n", "MARK=1.23\0"s);
+  add(14, "(d) S 1 14 14\n", "OTHER_MARK=1.2\0"s);
+  EXPECT_EQ(tree(), (std::vector<pid_t>{11, 12}));
+}
+
+TEST_F(ProcessTreeTest, LeavesOutZombiesAndWhatItCannotRead) {
+  add(11, "(a) Z 10 11 11\n");
+  add(12, "(b", "MARK=1.2");
+  std::filesystem::create_directory(proc_.path() / "13");
+  std::filesystem::create_directory(proc_.path() / "sys");
+  EXPECT_TRUE(tree().empty());
+  EXPECT_TRUE(find_process_tree(proc_.path() / "none", 10, "MARK=1.2").empty());
 }
 
 }  // namespace

@@ -66,6 +66,24 @@ def poison():
         answer(request, 1)
 
 
+def fifth_dies():
+    for number, request in enumerate(requests(), start=1):
+        if number == 5:
+            os._exit(3)
+        answer(request, 1)
+
+
+def third_kills_first_start(flag):
+    """The first process reads three requests and dies; later ones are `poison`."""
+    try:
+        os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        poison()
+    for number, _ in enumerate(requests(), start=1):
+        if number == 3:
+            os._exit(3)
+
+
 def row():
     """Computes the reward from keys of the row, and writes the request to stderr."""
     for request in requests():

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds and kills the processes that a reward program has started. Private to this folder.
+//
+// A process group does not hold them all: `setsid` leaves it, and a parent that exits leaves its
+// children to another process. They are therefore also found by their chain of parents, and by an
+// entry of the environment that the program passes on. A process escapes if all three fail: it left
+// the group, its parent has exited, and it has replaced or overwritten its environment. Nothing is
+// found once this process is gone: if it is killed, only the program itself ends with it.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace tidemill::engines {
+
+/// Returns an environment entry, "NAME=VALUE", that no other process on this machine has.
+/// Threads: safe to use concurrently.
+[[nodiscard]] std::string make_process_mark();
+
+/// Returns the live processes, other than `root`, that descend from `root` or whose environment has
+/// the entry `mark`. `proc` is the mount point of procfs. Processes that cannot be read are left
+/// out.
+[[nodiscard]] std::vector<pid_t> find_process_tree(const std::filesystem::path& proc, pid_t root,
+                                                   const std::string& mark);
+
+/// Kills the process group `root`, and all processes that `find_process_tree` returns, until it
+/// returns none. Gives up after a tenth of a second. `root` must be an unreaped child.
+void kill_process_tree(pid_t root, const std::string& mark);
+
+}  // namespace tidemill::engines

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workflows/process_limits.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <fstream>
+#include <latch>
+#include <sstream>
+#include <sys/resource.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "workflows/process_memory.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+bool lists_memory(const std::string& controllers) {
+  std::istringstream words(controllers);
+  for (std::string word; std::getline(words, word, ',');) {
+    if (word == "memory") {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Returns the number in `file`, or nothing if it holds something else, such as "max".
+std::optional<std::int64_t> read_number(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string text;
+  std::getline(file, text);
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number)
+                                                                  : std::nullopt;
+}
+
+// Lowers `least` to the smallest limit of `group` and its ancestors. `group` is a path from
+// /proc/self/cgroup, and `file` is the name of the file that holds a limit.
+void apply_group_limits(const std::filesystem::path& root, const std::filesystem::path& group,
+                        const char* file, MemoryLimit& least) {
+  std::filesystem::path inner = group.relative_path().lexically_normal();
+  if (!inner.empty() && *inner.begin() == "..") {
+    inner.clear();  // outside the tree that the process can see
+  }
+  for (;; inner = inner.parent_path()) {
+    const std::filesystem::path path = (inner.empty() ? root : root / inner) / file;
+    const std::optional<std::int64_t> limit = read_number(path);
+    if (limit.has_value() && *limit < least.bytes) {
+      least = {*limit, path.string()};
+    }
+    if (inner.empty()) {
+      return;
+    }
+  }
+}
+
+std::optional<std::int64_t> finite_limit(int resource) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 ||
+      limit.rlim_cur == RLIM_INFINITY) {
+    return std::nullopt;
+  }
+  constexpr auto kMost = static_cast<rlim_t>(std::numeric_limits<std::int64_t>::max());
+  return static_cast<std::int64_t>(std::min(limit.rlim_cur, kMost));
+}
+
+std::int64_t machine_memory() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? std::int64_t{pages} * page
+                               : std::numeric_limits<std::int64_t>::max();
+}
+
+// Returns the size of the stack that a new thread gets.
+std::int64_t stack_bytes() {
+  constexpr std::int64_t kWithoutLimit = std::int64_t{2} << 20U;
+  return finite_limit(RLIMIT_STACK).value_or(kWithoutLimit);
+}
+
+std::string limit_text(std::int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f MiB", static_cast<double>(bytes) / (1U << 20U));
+  return text;
+}
+
+}  // namespace
+
+MemoryLimit group_memory_limit(const MemoryGroupFiles& files) {
+  MemoryLimit least;
+  std::ifstream own(files.own_groups);
+  // Lines have the form "hierarchy:controllers:group". Version 2 is hierarchy 0 and names no
+  // controllers.
+  for (std::string line; std::getline(own, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) {
+      continue;
+    }
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string group = line.substr(second + 1);
+    if (controllers.empty()) {
+      apply_group_limits(files.root, group, "memory.max", least);
+    } else if (lists_memory(controllers)) {
+      for (const std::string& mount : {controllers, std::string("memory")}) {
+        apply_group_limits(files.root / mount, group, "memory.limit_in_bytes", least);
+      }
+    }
+  }
+  return least;
+}
+
+std::optional<std::int64_t> plan_limit(const ReservedMemory& memory) {
+  if (!memory.limit.has_value()) {
+    return std::nullopt;
+  }
+  const std::int64_t left = *memory.limit - memory.reserved - memory.later_stacks;
+  return std::max<std::int64_t>(left + memory.program, 0);
+}
+
+MemoryLimit process_memory_limit(int threads) {
+  MemoryLimit least = group_memory_limit({});
+  const auto consider = [&least](std::optional<std::int64_t> bytes, const char* name) {
+    if (bytes.has_value() && *bytes < least.bytes) {
+      least = {*bytes, name};
+    }
+  };
+  consider(machine_memory(), "");
+  const std::int64_t program = program_bytes().value_or(0);
+  const std::int64_t later_stacks = threads * stack_bytes();
+  consider(plan_limit(
+               {finite_limit(RLIMIT_AS), address_space_bytes().value_or(0), program, later_stacks}),
+           "ulimit -v");
+  consider(plan_limit({finite_limit(RLIMIT_DATA), data_bytes().value_or(0), program, later_stacks}),
+           "ulimit -d");
+  return least;
+}
+
+std::string limits_text(LimitKinds kinds) {
+  std::string text;
+  const auto add = [&text](const std::string& limit) {
+    text += (text.empty() ? " (" : ", ") + limit;
+  };
+  if (const auto bytes = finite_limit(RLIMIT_AS); bytes.has_value()) {
+    add("ulimit -v " + limit_text(*bytes));
+  }
+  if (const auto bytes = finite_limit(RLIMIT_DATA); bytes.has_value()) {
+    add("ulimit -d " + limit_text(*bytes));
+  }
+  const auto processes = finite_limit(RLIMIT_NPROC);
+  if (kinds == LimitKinds::kMemoryAndThreads && processes.has_value()) {
+    add("ulimit -u " + std::to_string(*processes));
+  }
+  return text.empty() ? text : text + ")";
+}
+
+Status with_limits(Status status) {
+  return status.code() == Errc::kResourceExhausted
+             ? Status(status.code(), status.message() + limits_text(LimitKinds::kMemoryAndThreads))
+             : status;
+}
+
+Result<std::unique_ptr<actors::WorkPort>> start_port(const std::string& name) {
+  auto port = actors::make_thread_work_port(name);
+  if (!port.ok()) {
+    return with_limits(port.status());
+  }
+  return port;
+}
+
+Status check_threads(int threads) {
+  std::latch all_tried(1);
+  std::vector<std::thread> started;
+  Status status;
+  try {
+    started.reserve(static_cast<std::size_t>(threads));
+    for (int i = 0; i < threads; ++i) {
+      started.emplace_back([&all_tried] { all_tried.wait(); });
+    }
+  } catch (const std::exception& error) {
+    status = with_limits({Errc::kResourceExhausted,
+                          "threads: only " + std::to_string(started.size()) + " of " +
+                              std::to_string(threads) + " can be started: " + error.what()});
+  }
+  all_tried.count_down();
+  for (std::thread& thread : started) {
+    thread.join();
+  }
+  return status;
+}
+
+}  // namespace tidemill::workflows
