@@ -28,6 +28,7 @@
   X(tidemill::engines, Snapshot)        \
   X(tidemill::storage, SlotChanges)     \
   X(tidemill::storage, Settlement)      \
+  X(tidemill::storage, RecordMarks)     \
   X(tidemill::actors, TrainJob)         \
   X(tidemill::actors, TrainOutcome)     \
   X(tidemill::actors, OptimizerState)   \
@@ -43,7 +44,6 @@
   X(tidemill::actors, Admission)        \
   X(tidemill::actors, KeeperStatus)     \
   X(tidemill::actors, StepRecord)       \
-  X(tidemill::actors, RecordMarks)      \
   X(tidemill::actors, EvalReport)       \
   X(tidemill::actors, RunSummary)
 

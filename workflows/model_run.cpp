@@ -157,9 +157,10 @@ actors::ChatOptions chat_options(const DataOptions& data) {
 }
 
 actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
-                            std::string data_digest) {
+                            InputDigests digests) {
   actors::RunInputs inputs;
-  inputs.data_digest = std::move(data_digest);
+  inputs.data_digest = std::move(digests.data);
+  inputs.tokenizer_digest = std::move(digests.tokenizer);
   std::error_code unresolved;
   inputs.model = std::filesystem::absolute(options.path, unresolved).lexically_normal().string();
   inputs.random_weights = options.init == ModelInit::kRandom;

@@ -75,9 +75,15 @@ struct TrainedModel {
                                                       const TrainOptions& train,
                                                       std::uint64_t seed);
 
+/// The digests of what a run reads apart from its model. A resumed run must read the same.
+struct InputDigests {
+  std::string data;
+  std::string tokenizer;  // empty if the run needs none
+};
+
 /// Returns what the commits of a run record about its inputs.
 [[nodiscard]] actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
-                                          std::string data_digest);
+                                          InputDigests digests);
 
 /// Returns how to read the rows of `data.train`. Leaves `epochs` at its default.
 [[nodiscard]] storage::DatasetOptions dataset_options(const DataOptions& data,

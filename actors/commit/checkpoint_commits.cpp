@@ -3,100 +3,65 @@
 
 #include <utility>
 
-#include "base/json/fields.hpp"
-#include "base/json/json.hpp"
+#include "storage/run_files/commit_meta.hpp"
 
 namespace tidemill::actors {
 namespace {
-
-constexpr std::int64_t kFormat = 1;
-
-std::int64_t to_integer(std::uint64_t value) {
-  return static_cast<std::int64_t>(value);
-}
 
 const TensorMap& trained_tensors(const engines::Snapshot& weights) {
   return weights.adapter_digest.empty() ? weights.base : weights.adapter;
 }
 
-std::string meta_text(const RunCommit& commit, const RunInputs& inputs) {
-  const PolicyVersion& version = commit.weights.version;
-  Json::Object meta{{"format", kFormat},
-                    {"model", inputs.model},
-                    {"random_weights", inputs.random_weights},
-                    {"data_digest", inputs.data_digest},
-                    {"line", to_integer(version.line)},
-                    {"incarnation", to_integer(version.incarnation)},
-                    {"step", to_integer(version.step)},
-                    {"base_digest", commit.weights.base_digest},
-                    {"adapter_digest", commit.weights.adapter_digest},
-                    {"adapter", !commit.weights.adapter_digest.empty()},
-                    {"metrics_bytes", to_integer(commit.records.metrics_bytes)},
-                    {"samples_bytes", to_integer(commit.records.samples_bytes)},
-                    {"evaluated_step", to_integer(commit.evaluated_step)},
-                    {"data_position", to_integer(commit.data_position)}};
+storage::CommitMeta meta_of(const RunCommit& commit, const RunInputs& inputs) {
+  storage::CommitMeta meta;
+  meta.model = inputs.model;
+  meta.random_weights = inputs.random_weights;
+  meta.data_digest = inputs.data_digest;
+  meta.tokenizer_digest = inputs.tokenizer_digest;
+  meta.version = commit.weights.version;
+  meta.base_digest = commit.weights.base_digest;
+  meta.adapter_digest = commit.weights.adapter_digest;
+  meta.records = commit.records;
+  meta.evaluated_step = commit.evaluated_step;
+  meta.data_position = commit.data_position;
   if (commit.best.has_value()) {
     const BestSoFar& best = *commit.best;
-    meta.push_back({"best", Json::Object{{"value", best.value},
-                                         {"step", to_integer(best.step)},
-                                         {"num_worse", to_integer(best.num_worse)},
-                                         {"base_digest", best.weights.base_digest},
-                                         {"adapter_digest", best.weights.adapter_digest}}});
+    meta.best = storage::BestMeta{best.value, best.step, best.num_worse, best.weights.base_digest,
+                                  best.weights.adapter_digest};
   }
-  return Json(std::move(meta)).to_text();
+  return meta;
 }
 
-Result<BestSoFar> read_best(const Json& json) {
-  BestSoFar best;
-  JsonFields fields(json, kMetaPart, "best.");
-  best.value = fields.required_real("value", {});
-  best.step = static_cast<std::uint64_t>(fields.required_integer("step", {0}));
-  best.num_worse = static_cast<std::uint32_t>(fields.required_integer("num_worse", {0, 1 << 30}));
-  best.weights.version.step = best.step;
-  best.weights.base_digest = fields.string("base_digest").value_or("");
-  best.weights.adapter_digest = fields.string("adapter_digest").value_or("");
-  TIDEMILL_RETURN_IF_ERROR(fields.status());
-  return best;
-}
-
-Status read_meta(const std::string& text, RunCommit& commit) {
-  TIDEMILL_ASSIGN_OR_RETURN(const Json json, parse_json(text));
-  JsonFields fields(json, kMetaPart);
-  const std::int64_t format = fields.required_integer("format", {1});
-  if (fields.status().ok() && format != kFormat) {
-    return corrupt_data(std::string(kMetaPart) + ": format " + std::to_string(format) +
-                        "; this program reads format " + std::to_string(kFormat));
+void take_meta(const storage::CommitMeta& meta, RunCommit& commit) {
+  commit.weights.version = meta.version;
+  commit.weights.base_digest = meta.base_digest;
+  commit.weights.adapter_digest = meta.adapter_digest;
+  commit.records = meta.records;
+  commit.evaluated_step = meta.evaluated_step;
+  commit.data_position = meta.data_position;
+  commit.data_digest = meta.data_digest;
+  commit.tokenizer_digest = meta.tokenizer_digest;
+  if (meta.best.has_value()) {
+    BestSoFar best{meta.best->value, meta.best->step, meta.best->num_worse, {}};
+    best.weights.version.step = best.step;
+    best.weights.base_digest = meta.best->base_digest;
+    best.weights.adapter_digest = meta.best->adapter_digest;
+    commit.best = std::move(best);
   }
-  const auto count = [&fields](const char* name) {
-    return static_cast<std::uint64_t>(fields.required_integer(name, {0}));
-  };
-  PolicyVersion& version = commit.weights.version;
-  version.line = static_cast<std::uint32_t>(fields.required_integer("line", {0, 1 << 30}));
-  version.incarnation =
-      static_cast<std::uint32_t>(fields.required_integer("incarnation", {0, 1 << 30}));
-  version.step = count("step");
-  commit.weights.base_digest = fields.string("base_digest").value_or("");
-  commit.weights.adapter_digest = fields.string("adapter_digest").value_or("");
-  commit.records.metrics_bytes = count("metrics_bytes");
-  commit.records.samples_bytes = count("samples_bytes");
-  commit.evaluated_step =
-      static_cast<std::uint64_t>(fields.integer("evaluated_step", {0}).value_or(0));
-  commit.data_position = count("data_position");
-  commit.data_digest = fields.string("data_digest").value_or("");
-  if (const Json* best = fields.find("best"); best != nullptr) {
-    TIDEMILL_ASSIGN_OR_RETURN(commit.best, read_best(*best));
-  }
-  return fields.status();
 }
 
 class CheckpointCommits final : public CommitStore {
 public:
-  explicit CheckpointCommits(std::shared_ptr<storage::CheckpointStore> store)
-      : store_(std::move(store)) {}
+  CheckpointCommits(std::shared_ptr<storage::CheckpointStore> store,
+                    std::filesystem::path record_directory)
+      : store_(std::move(store)), record_directory_(std::move(record_directory)) {}
 
   void set_inputs(const RunInputs& inputs) override { inputs_ = inputs; }
 
   Status save(const RunCommit& commit) override {
+    if (!record_directory_.empty()) {
+      TIDEMILL_RETURN_IF_ERROR(storage::check_record_sizes(record_directory_, commit.records));
+    }
     return store_->commit(to_checkpoint(commit, inputs_)).status();
   }
 
@@ -116,11 +81,18 @@ public:
     if (!inputs_.data_digest.empty() && commit.data_digest != inputs_.data_digest) {
       return invalid_argument("data.train: not the data that the run was started with");
     }
+    if (!inputs_.tokenizer_digest.empty() && !commit.tokenizer_digest.empty() &&
+        commit.tokenizer_digest != inputs_.tokenizer_digest) {
+      return invalid_argument(
+          "model.path: the tokenizer or the chat template is not the one that the run was started "
+          "with");
+    }
     return std::optional<RunCommit>(std::move(commit));
   }
 
 private:
   std::shared_ptr<storage::CheckpointStore> store_;
+  std::filesystem::path record_directory_;
   RunInputs inputs_;
 };
 
@@ -136,7 +108,7 @@ storage::Checkpoint to_checkpoint(const RunCommit& commit, const RunInputs& inpu
   checkpoint.tensors[kOptimizerPart] = commit.optimizer;
   const auto bytes = commit.stream.bytes.as<char>();
   checkpoint.blobs[kStreamPart] = std::string(bytes.begin(), bytes.end());
-  checkpoint.blobs[kMetaPart] = meta_text(commit, inputs);
+  checkpoint.blobs[kMetaPart] = storage::write_commit_meta(meta_of(commit, inputs));
   if (!inputs.adapter_config.empty()) {
     checkpoint.blobs[kAdapterConfigPart] = inputs.adapter_config;
   }
@@ -155,10 +127,11 @@ Result<RunCommit> from_checkpoint(const storage::Checkpoint& checkpoint) {
       return corrupt_data(std::string("commit: no part \"") + part + "\"");
     }
   }
-  const Status meta = read_meta(checkpoint.blobs.at(kMetaPart), commit);
+  const auto meta = storage::parse_commit_meta(checkpoint.blobs.at(kMetaPart), kMetaPart);
   if (!meta.ok()) {
-    return corrupt_data("commit: " + meta.message());
+    return corrupt_data("commit: " + meta.status().message());
   }
+  take_meta(meta.value(), commit);
   const bool adapter = !commit.weights.adapter_digest.empty();
   (adapter ? commit.weights.adapter : commit.weights.base) = checkpoint.tensors.at(kWeightsPart);
   if (const auto best = checkpoint.tensors.find(kBestPart); best != checkpoint.tensors.end()) {
@@ -175,8 +148,23 @@ Result<RunCommit> from_checkpoint(const storage::Checkpoint& checkpoint) {
 }
 
 std::shared_ptr<CommitStore> make_checkpoint_commits(
-    std::shared_ptr<storage::CheckpointStore> store) {
-  return std::make_shared<CheckpointCommits>(std::move(store));
+    std::shared_ptr<storage::CheckpointStore> store, std::filesystem::path record_directory) {
+  return std::make_shared<CheckpointCommits>(std::move(store), std::move(record_directory));
+}
+
+Status accept_lost_records(storage::CheckpointStore& store,
+                           const std::filesystem::path& record_directory) {
+  TIDEMILL_ASSIGN_OR_RETURN(storage::Checkpoint checkpoint, store.load_last());
+  std::string& part = checkpoint.blobs[kMetaPart];
+  auto meta = storage::parse_commit_meta(part, kMetaPart);
+  if (!meta.ok()) {
+    return corrupt_data("commit: " + meta.status().message());
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(meta.value().records,
+                            storage::remaining_records(record_directory, meta.value().records,
+                                                       meta.value().version.step));
+  part = storage::write_commit_meta(meta.value());
+  return store.commit(checkpoint).status();
 }
 
 }  // namespace tidemill::actors

@@ -2,11 +2,13 @@
 // Keeps the commits of a run as checkpoints on disk.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 
 #include "actors/commit/run_commit.hpp"
 #include "storage/checkpoint/checkpoint.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
+#include "storage/run_files/commit_meta.hpp"
 
 namespace tidemill::actors {
 
@@ -15,7 +17,7 @@ inline constexpr const char* kWeightsPart = "weights";  // base tensors, or the 
 inline constexpr const char* kBestPart = "best";        // likewise, for the best evaluation
 inline constexpr const char* kOptimizerPart = "optimizer";
 inline constexpr const char* kStreamPart = "stream";
-inline constexpr const char* kMetaPart = "meta.json";
+inline constexpr const char* kMetaPart = storage::kCommitMetaPart;
 inline constexpr const char* kAdapterConfigPart = "adapter_config.json";  // of adapter runs
 
 /// Returns a commit as the named parts of a checkpoint. Of a commit with an adapter, only the
@@ -27,8 +29,16 @@ inline constexpr const char* kAdapterConfigPart = "adapter_config.json";  // of 
 /// Errors: `kCorruptData` naming the part that is missing or cannot be read.
 [[nodiscard]] Result<RunCommit> from_checkpoint(const storage::Checkpoint& checkpoint);
 
-/// Returns a `CommitStore` that keeps commits in `store`.
+/// Returns a `CommitStore` that keeps commits in `store`. Before each commit it checks that the
+/// record files in `record_directory` are as long as the commit says; if the path is empty, it does
+/// not.
 [[nodiscard]] std::shared_ptr<CommitStore> make_checkpoint_commits(
-    std::shared_ptr<storage::CheckpointStore> store);
+    std::shared_ptr<storage::CheckpointStore> store, std::filesystem::path record_directory = {});
+
+/// Commits the state of the last commit again, with the marks of the records that the files in
+/// `record_directory` still hold. A run then resumes without the lost ones.
+/// Errors: those of `CheckpointStore` and of `storage::remaining_records`.
+[[nodiscard]] Status accept_lost_records(storage::CheckpointStore& store,
+                                         const std::filesystem::path& record_directory);
 
 }  // namespace tidemill::actors

@@ -32,16 +32,19 @@ struct RunCommit {
   std::optional<BestSoFar> best;     // of runs that look for it
   std::uint64_t evaluated_step = 0;  // of the last recorded evaluation; 0: none
   std::uint64_t data_position = 0;   // of workflows that read data without a stream
-  std::string data_digest;           // set by `load`; `save` writes that of `RunInputs`
+  // Set by `load`. `save` writes those of `RunInputs`.
+  std::string data_digest;
+  std::string tokenizer_digest;  // empty if unknown
 };
 
 /// The inputs of a run. They are needed to make a model from a commit, and to check that a resumed
 /// run has the same inputs as the run had at its start.
 struct RunInputs {
-  std::string model;            // the model's directory
-  bool random_weights = false;  // only the model's config was read
-  std::string data_digest;      // of the training data
-  std::string adapter_config;   // text of `adapter_config.json`; empty without an adapter
+  std::string model;                  // the model's directory
+  bool random_weights = false;        // only the model's config was read
+  std::string data_digest;            // of the training data
+  std::string adapter_config;         // text of `adapter_config.json`; empty without an adapter
+  std::string tokenizer_digest = {};  // empty if the run needs no tokenizer
 };
 
 /// Keeps the commits of a run.

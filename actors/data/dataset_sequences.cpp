@@ -113,6 +113,9 @@ private:
       if (!codec_.has_value()) {
         TIDEMILL_ASSIGN_OR_RETURN(
             codec_, TextCodec::load(options_.model_path, options_.now, options_.chat));
+        if (options_.on_tokenizer) {
+          options_.on_tokenizer(codec_->tokenizer());
+        }
       }
       TIDEMILL_ASSIGN_OR_RETURN(tokens, codec_->supervised(row));
     }

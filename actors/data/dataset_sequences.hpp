@@ -32,6 +32,8 @@ struct DatasetSequenceOptions {
   /// Called once for every row of data with the number of model rows that it takes in training. May
   /// be empty.
   std::function<void(std::int64_t, const storage::RowLocation&)> on_row;
+  /// Called with the tokenizer once it is loaded. May be empty.
+  std::function<void(const engines::Tokenizer&)> on_tokenizer;
 };
 
 /// Creates a reader of `data`, whose positions are the draws. Reads every row once, so that bad

@@ -6,11 +6,11 @@
 // lines determines how many records are kept. If some of these are missing, the event file is
 // written again from the lines.
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <fcntl.h>
+#include <span>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -18,6 +18,9 @@
 #include "actors/recorder/metrics_events.hpp"
 #include "actors/recorder/spawn.hpp"
 #include "storage/events/event_file.hpp"
+#include "storage/run_files/lines.hpp"
+#include "storage/run_files/metrics_line.hpp"
+#include "storage/run_files/sample_line.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -42,6 +45,7 @@ public:
     }
   }
 
+  // Truncates the file to its first `size` bytes.
   Status open(std::uint64_t size) {
     descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     struct stat info {};
@@ -57,6 +61,9 @@ public:
   }
 
   Status append(const std::string& text) {
+    if (partial_) {
+      TIDEMILL_RETURN_IF_ERROR(cut());
+    }
     std::size_t written = 0;
     while (written < text.size()) {
       const ssize_t count = ::write(descriptor_, text.data() + written, text.size() - written);
@@ -65,7 +72,7 @@ public:
       }
       if (count < 0) {
         Status status = failure(path_, "cannot append");
-        // If this fails too, the file ends with a partial line, which the next `open` removes.
+        // If this fails too, the file ends with a partial line, which the next call removes.
         static_cast<void>(cut());
         return status;
       }
@@ -75,19 +82,73 @@ public:
     return {};
   }
 
+  // Checks that the path still names this file, and that nothing else has changed its size.
+  [[nodiscard]] Status check_in_place() const {
+    struct stat opened {};
+    struct stat named {};
+    if (::fstat(descriptor_, &opened) != 0) {
+      return failure(path_, "cannot examine");
+    }
+    if (::stat(path_.c_str(), &named) != 0 && errno != ENOENT) {
+      return failure(path_, "cannot examine");
+    }
+    if (named.st_dev != opened.st_dev || named.st_ino != opened.st_ino) {
+      return corrupt_data(path_ + ": was removed or replaced during the run");
+    }
+    if (!partial_ && static_cast<std::uint64_t>(opened.st_size) != size_) {
+      return corrupt_data(path_ + ": another program changed it during the run: it has " +
+                          std::to_string(opened.st_size) + " bytes instead of " +
+                          std::to_string(size_));
+    }
+    return {};
+  }
+
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
 private:
   Status cut() {
+    partial_ = true;
     if (::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) {
       return failure(path_, "cannot truncate");
     }
+    partial_ = false;
     return {};
   }
 
   std::string path_;
   int descriptor_ = -1;
   std::uint64_t size_ = 0;
+  bool partial_ = false;  // the file may have more than `size_` bytes
+};
+
+// A file whose marks are part of a commit.
+class MarkedFile {
+public:
+  explicit MarkedFile(std::string path) : path_(path), file_(std::move(path)) {}
+
+  // Errors: those of `storage::read_marked`.
+  Status open(std::uint64_t bytes, const std::string& digest) {
+    TIDEMILL_RETURN_IF_ERROR(storage::read_marked(path_, bytes, digest, hasher_));
+    return file_.open(bytes);
+  }
+
+  // Fails if the file has been removed or changed, unless it was empty.
+  Status append(const std::string& text) {
+    if (!text.empty() || file_.size() > 0) {
+      TIDEMILL_RETURN_IF_ERROR(file_.check_in_place());
+    }
+    TIDEMILL_RETURN_IF_ERROR(file_.append(text));
+    hasher_.update(std::as_bytes(std::span(text)));
+    return {};
+  }
+
+  [[nodiscard]] std::uint64_t size() const noexcept { return file_.size(); }
+  [[nodiscard]] std::string digest() const { return hasher_.digest(); }
+
+private:
+  std::string path_;
+  AppendFile file_;
+  DigestHasher hasher_;
 };
 
 // Returns the time for the wall-time axis of TensorBoard. Nothing else depends on it.
@@ -106,10 +167,11 @@ public:
   // or writes it again if it lacks some of them.
   Status open(const std::string& metrics, std::uint64_t bytes) {
     std::uint64_t lines = 0;
-    TIDEMILL_RETURN_IF_ERROR(for_each_block(metrics, bytes, [&lines](std::string_view block) {
-      lines += static_cast<std::uint64_t>(std::count(block.begin(), block.end(), '\n'));
-      return Status{};
-    }));
+    TIDEMILL_RETURN_IF_ERROR(
+        storage::for_each_block(metrics, bytes, [&lines](std::string_view block) {
+          lines += static_cast<std::uint64_t>(std::count(block.begin(), block.end(), '\n'));
+          return Status{};
+        }));
     TIDEMILL_ASSIGN_OR_RETURN(const storage::EventExtent kept,
                               storage::find_event_records(path_, lines + 1));
     if (kept.num_records == lines + 1) {
@@ -117,7 +179,7 @@ public:
     }
     TIDEMILL_RETURN_IF_ERROR(file_.open(0));
     TIDEMILL_RETURN_IF_ERROR(file_.append(storage::first_event_record(wall_seconds())));
-    return for_each_block(metrics, bytes, [this](std::string_view block) {
+    return storage::for_each_block(metrics, bytes, [this](std::string_view block) {
       return file_.append(event_records(block, wall_seconds()));
     });
   }
@@ -141,14 +203,14 @@ class RunRecordFiles final : public RecordFiles {
 public:
   RunRecordFiles(const std::string& directory, std::uint64_t max_samples_bytes)
       : max_samples_bytes_(max_samples_bytes),
-        metrics_path_(directory + "/metrics.jsonl"),
+        metrics_path_(directory + '/' + storage::kMetricsFile),
         metrics_(metrics_path_),
-        samples_(directory + "/samples.jsonl"),
+        samples_(directory + '/' + storage::kSamplesFile),
         events_(directory) {}
 
   Status open(const RecordMarks& marks) {
-    TIDEMILL_RETURN_IF_ERROR(metrics_.open(marks.metrics_bytes));
-    TIDEMILL_RETURN_IF_ERROR(samples_.open(marks.samples_bytes));
+    TIDEMILL_RETURN_IF_ERROR(metrics_.open(marks.metrics_bytes, marks.metrics_digest));
+    TIDEMILL_RETURN_IF_ERROR(samples_.open(marks.samples_bytes, marks.samples_digest));
     return events_.open(metrics_path_, marks.metrics_bytes);
   }
 
@@ -156,7 +218,7 @@ public:
     TIDEMILL_RETURN_IF_ERROR(samples_.append(fitting(samples)));
     TIDEMILL_RETURN_IF_ERROR(metrics_.append(metrics));
     TIDEMILL_RETURN_IF_ERROR(events_.append(metrics));
-    return RecordMarks{metrics_.size(), samples_.size()};
+    return RecordMarks{metrics_.size(), samples_.size(), metrics_.digest(), samples_.digest()};
   }
 
 private:
@@ -181,8 +243,8 @@ private:
 
   std::uint64_t max_samples_bytes_;
   std::string metrics_path_;
-  AppendFile metrics_;
-  AppendFile samples_;
+  MarkedFile metrics_;
+  MarkedFile samples_;
   EventLog events_;
 };
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recorder. It converts records to lines and appends them in order, with one write at a time.
-#include <array>
-#include <charconv>
-#include <deque>
+// The recorder. It appends records in order, with one write at a time. The port decodes responses
+// and formats lines, because a batch of long responses takes too long for a message handler.
 #include <utility>
 
 #include <caf/all.hpp>
 
 #include "actors/errors.hpp"
 #include "actors/recorder/spawn.hpp"
-#include "base/json/json.hpp"
+#include "storage/run_files/metrics_line.hpp"
+#include "storage/run_files/sample_line.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -19,8 +18,8 @@ using Promise = caf::typed_response_promise<RecordMarks>;
 // Shared with the work at the port.
 struct PortWork {
   std::shared_ptr<RecordFiles> files;
-  std::string metrics;
-  std::string samples;
+  DecodeResponse decode;
+  std::vector<StepRecord> records;
   Result<RecordMarks> marks = RecordMarks{};
 };
 
@@ -32,65 +31,46 @@ struct RecorderState {
   RecordMarks marks;
   std::shared_ptr<PortWork> port_work;  // null if no write is at the port
   std::vector<Promise> write_promises;  // replied to when the write at the port is done
-  std::string metrics;                  // lines of the next write
-  std::string samples;
-  std::vector<Promise> next_promises;  // replied to when the next write is done
+  std::vector<StepRecord> records;      // of the next write
+  std::vector<Promise> next_promises;   // replied to when the next write is done
 };
 
 using Self = RecorderActor::stateful_pointer<RecorderState>;
 
-std::string metrics_line(const StepRecord& record) {
-  Json::Object line{{"kind", record.kind}, {"step", static_cast<std::int64_t>(record.step)}};
-  for (const auto& [name, value] : record.metrics) {
-    line.push_back({name, value});
-  }
-  return Json(std::move(line)).to_line();
-}
-
-// Returns the number with the fewest digits that is read back as `value`. It takes about half the
-// bytes of `value` printed as a double.
-double short_number(float value) {
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  double number = 0.0;
-  std::from_chars(text.data(), end, number);
-  return static_cast<float>(number) == value ? number : static_cast<double>(value);
-}
-
-std::string sample_line(const SampleRecord& sample, std::uint64_t step) {
-  Json::Array versions;
+storage::SampleLine sample_line(SampleRecord& sample, std::uint64_t step,
+                                const DecodeResponse& decode) {
+  storage::SampleLine line;
+  line.step = step;
+  line.sample = sample.id.value;
+  line.group = sample.group.value;
+  line.prompt = std::move(sample.prompt);
+  line.response = decode(sample.response_ids);
+  line.reference_answer = std::move(sample.reference_answer);
+  line.reward = sample.reward;
+  line.rewards = std::move(sample.reward_parts);
+  line.advantage = sample.advantage;
+  line.finish_reason = std::move(sample.finish_reason);
   for (const engines::VersionSpan& span : sample.versions) {
-    versions.push_back(Json::Object{{"step", static_cast<std::int64_t>(span.version.step)},
-                                    {"tokens", static_cast<std::int64_t>(span.num_tokens)}});
+    line.versions.push_back({span.version.step, span.num_tokens});
   }
-  Json::Object parts;
-  for (const auto& [name, value] : sample.reward_parts) {
-    parts.push_back({name, value});
+  line.response_ids = std::move(sample.response_ids);
+  line.behavior_logprobs = std::move(sample.behavior_logprobs);
+  return line;
+}
+
+// Runs at the port: decodes the responses, and converts the records to lines.
+void write(PortWork& work) {
+  std::string metrics;
+  std::string samples;
+  for (StepRecord& record : work.records) {
+    for (SampleRecord& sample : record.samples) {
+      samples += storage::write_sample_line(sample_line(sample, record.step, work.decode));
+    }
+    metrics += storage::write_metrics_line(
+        {std::move(record.kind), record.step, std::move(record.metrics)});
   }
-  Json::Array ids;
-  for (const std::int32_t id : sample.response_ids) {
-    ids.push_back(Json(id));
-  }
-  Json::Array logprobs;
-  for (const float logprob : sample.behavior_logprobs) {
-    logprobs.push_back(Json(short_number(logprob)));
-  }
-  Json::Object line{{"step", static_cast<std::int64_t>(step)},
-                    {"sample", static_cast<std::int64_t>(sample.id.value)},
-                    {"group", static_cast<std::int64_t>(sample.group.value)},
-                    {"prompt", sample.prompt},
-                    {"response", sample.response},
-                    {"answer", sample.reference_answer},
-                    {"reward", sample.reward}};
-  if (!parts.empty()) {
-    line.push_back({"rewards", Json(std::move(parts))});
-  }
-  line.push_back({"advantage", short_number(sample.advantage)});
-  line.push_back({"finish_reason", sample.finish_reason});
-  line.push_back({"versions", std::move(versions)});
-  line.push_back({"response_ids", std::move(ids)});
-  line.push_back({"behavior_logprobs", std::move(logprobs)});
-  return Json(std::move(line)).to_line();
+  work.records.clear();
+  work.marks = work.files->append(metrics, samples);
 }
 
 void write_next(Self self) {
@@ -100,12 +80,12 @@ void write_next(Self self) {
   }
   state.port_work = std::make_shared<PortWork>();
   state.port_work->files = state.deps.files;
-  state.port_work->metrics = std::exchange(state.metrics, {});
-  state.port_work->samples = std::exchange(state.samples, {});
+  state.port_work->decode = state.deps.decode;
+  state.port_work->records = std::exchange(state.records, {});
   state.write_promises = std::exchange(state.next_promises, {});
   state.deps.port->run(
       [port_work = state.port_work] {
-        port_work->marks = port_work->files->append(port_work->metrics, port_work->samples);
+        write(*port_work);
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
@@ -131,15 +111,12 @@ RecorderActor::behavior_type recorder(Self self, RecorderDeps deps) {
   self->state.marks = deps.marks;
   self->state.deps = std::move(deps);
   return {
-      [self](atom::record, const StepRecord& record) {
+      [self](atom::record, StepRecord& record) {
         auto& state = self->state;
         if (state.deps.observer) {
           state.deps.observer(record);
         }
-        state.metrics += metrics_line(record);
-        for (const SampleRecord& sample : record.samples) {
-          state.samples += sample_line(sample, record.step);
-        }
+        state.records.push_back(std::move(record));
         auto promise = self->make_response_promise<RecordMarks>();
         state.next_promises.push_back(promise);
         write_next(self);

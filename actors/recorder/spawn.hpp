@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <caf/fwd.hpp>
 
@@ -26,15 +27,16 @@ public:
   virtual ~RecordFiles() = default;
 
   /// Appends whole lines to `metrics.jsonl` and `samples.jsonl`, and the metrics also to the event
-  /// file. Returns the sizes of the two JSONL files.
-  /// Errors: those of the file system. A partially written append is removed from the file again.
+  /// file. Returns the sizes and digests of the two JSONL files.
+  /// Errors: those of the file system; `kCorruptData` if a JSONL file has been removed, replaced or
+  /// changed since the last call. A partially written append is removed from the file again.
   [[nodiscard]] virtual Result<RecordMarks> append(const std::string& metrics,
                                                    const std::string& samples) = 0;
 };
 
 /// Opens the record files in `directory` and truncates them to `marks`. A sample is left out if
 /// `samples.jsonl` would exceed `max_samples_bytes` with it.
-/// Errors: those of the file system, and `kCorruptData` if a file is shorter than its mark.
+/// Errors: those of the file system, and `kCorruptData` if a file does not hold what its mark says.
 [[nodiscard]] Result<std::unique_ptr<RecordFiles>> open_record_files(
     const std::string& directory, const RecordMarks& marks,
     std::uint64_t max_samples_bytes = std::numeric_limits<std::uint64_t>::max());
@@ -43,11 +45,15 @@ public:
 /// recorder calls it from its message handler.
 using RecordObserver = std::function<void(const StepRecord&)>;
 
+/// Returns the text of token ids. The recorder calls it at its port.
+using DecodeResponse = std::function<std::string(const std::vector<std::int32_t>&)>;
+
 /// Dependencies of a recorder.
 struct RecorderDeps {
   std::shared_ptr<RecordFiles> files;
   RecordMarks marks;         // the sizes of the files at the start
   RecordObserver observer;   // may be empty
+  DecodeResponse decode;     // may be empty if no record has samples
   WorkPort* port = nullptr;  // outlives the recorder
 };
 

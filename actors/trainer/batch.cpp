@@ -235,13 +235,11 @@ void add_stream_metrics(const StreamStatus& status, const std::vector<double>& i
   metrics["rows_redelivered"] = static_cast<double>(status.redelivered);
 }
 
-SampleRecord sample_record(const TrainRow& row, std::string response,
-                           const std::vector<std::string>& part_names) {
+SampleRecord sample_record(const TrainRow& row, const std::vector<std::string>& part_names) {
   SampleRecord record;
   record.id = row.lease.row;
   record.group = row.group;
   record.prompt = row.prompt;
-  record.response = std::move(response);
   record.reference_answer = row.reference_answer;
   record.reward = row.reward;
   for (std::size_t part = 0; part < std::min(part_names.size(), row.reward_parts.size()); ++part) {

@@ -74,9 +74,9 @@ void add_part_metrics(const std::vector<TrainRow>& rows, const std::vector<std::
 void add_stream_metrics(const StreamStatus& status, const std::vector<double>& idle_before,
                         std::map<std::string, double>& metrics);
 
-/// Returns the record of a row for `samples.jsonl`. `response` is the text of its response,
-/// `part_names` are the names of the parts of its reward.
-[[nodiscard]] SampleRecord sample_record(const TrainRow& row, std::string response,
+/// Returns the record of a row for `samples.jsonl`. `part_names` are the names of the parts of its
+/// reward.
+[[nodiscard]] SampleRecord sample_record(const TrainRow& row,
                                          const std::vector<std::string>& part_names);
 
 }  // namespace tidemill::actors

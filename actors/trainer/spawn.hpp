@@ -59,7 +59,6 @@ struct TrainerDeps {
   RunOwnerActor owner;
   std::shared_ptr<CommitStore> commits;
   WorkPort* commit_port = nullptr;  // outlives the trainer
-  std::function<std::string(const std::vector<std::int32_t>&)> decode;
   /// Names of the rewards in a weighted sum, for the records; empty for a single reward.
   std::vector<std::string> reward_parts;
   /// The weights that training starts from. Their version is the step that the run has reached.

@@ -128,8 +128,7 @@ void record(Self self) {
   auto& state = self->state;
   StepRecord record{"train", state.now.step, std::move(state.metrics), {}};
   for (const TrainRow& row : state.batch) {
-    record.samples.push_back(
-        sample_record(row, state.deps.decode(row.response_ids), state.deps.reward_parts));
+    record.samples.push_back(sample_record(row, state.deps.reward_parts));
   }
   state.batch.clear();
   self->request(state.deps.recorder, kReplyDeadline, atom::record_v, std::move(record))

@@ -171,7 +171,6 @@ Result<Header> parse_header(const std::string& text, std::uint64_t data_size,
     return corrupt_data("the header must start with '{'");
   }
   JsonLimits json_limits;
-  json_limits.max_bytes = text.size();
   json_limits.max_depth = kMaxDepth;
   json_limits.max_values = limits.max_tensors * kValuesPerTensor;
   TIDEMILL_ASSIGN_OR_RETURN(header.document, parse_json(text, json_limits));

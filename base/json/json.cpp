@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/json/json.hpp"
 
+#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -23,9 +24,13 @@ public:
   bool number_integer(number_integer_t value) override { return add(std::int64_t{value}); }
   bool number_unsigned(number_unsigned_t value) override {
     constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-    return value <= kMax ? add(static_cast<std::int64_t>(value)) : add(static_cast<double>(value));
+    return value <= kMax ? add(static_cast<std::int64_t>(value))
+                         : add(Json::large_integer(std::to_string(value)));
   }
-  bool number_float(number_float_t value, const string_t& /*text*/) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    const bool integer = text.find_first_of(".eE") == std::string::npos;
+    return integer ? add(Json::large_integer(text)) : add(value);
+  }
   bool string(string_t& value) override { return add(std::move(value)); }
   bool binary(binary_t& /*value*/) override { return false; }  // not part of JSON text
 
@@ -50,9 +55,12 @@ public:
     return place(std::move(value));
   }
   bool parse_error(std::size_t position, const std::string& /*last_token*/,
-                   const nlohmann::detail::exception& /*error*/) override {
+                   const nlohmann::detail::exception& error) override {
     // The library's message quotes the input at full length. The position is enough.
-    return refuse(corrupt_data("not valid JSON at byte " + std::to_string(position)));
+    constexpr int kNumberOutOfRange = 406;
+    return refuse(
+        corrupt_data("not JSON at byte " + std::to_string(position) +
+                     (error.id == kNumberOutOfRange ? ": a number is out of range" : "")));
   }
 
 private:
@@ -127,6 +135,14 @@ nlohmann::ordered_json to_library(const Json& value) {
     }
     return object;
   }
+  if (const std::string* digits = value.if_large_integer()) {
+    std::uint64_t integer = 0;
+    const char* end = digits->data() + digits->size();
+    const auto [rest, error] = std::from_chars(digits->data(), end, integer);
+    if (error == std::errc() && rest == end) {
+      return integer;
+    }
+  }
   const std::optional<double> real = value.number();
   return real ? nlohmann::ordered_json(*real) : nlohmann::ordered_json(nullptr);
 }
@@ -143,12 +159,23 @@ Json::Json(const char* value) : value_(std::string(value)) {}
 Json::Json(Array value) : value_(std::move(value)) {}
 Json::Json(Object value) : value_(std::move(value)) {}
 
+Json Json::large_integer(std::string digits) {
+  Json json;
+  json.value_ = LargeInteger{std::move(digits)};
+  return json;
+}
+
 std::optional<double> Json::number() const noexcept {
   if (const auto* real = std::get_if<double>(&value_)) {
     return *real;
   }
   if (const std::int64_t* integer = if_integer()) {
     return static_cast<double>(*integer);
+  }
+  if (const std::string* digits = if_large_integer()) {
+    double nearest = 0.0;
+    std::from_chars(digits->data(), digits->data() + digits->size(), nearest);
+    return nearest;
   }
   return std::nullopt;
 }
@@ -181,11 +208,11 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   }
   // The library takes a NUL byte for the end of the text.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
-    return corrupt_data("not valid JSON at byte " + std::to_string(nul + 1));
+    return corrupt_data("not JSON at byte " + std::to_string(nul + 1));
   }
   Builder builder(limits);
   if (!nlohmann::json::sax_parse(text, &builder)) {
-    return builder.status().ok() ? corrupt_data("not valid JSON") : builder.status();
+    return builder.status().ok() ? corrupt_data("not JSON") : builder.status();
   }
   return builder.take();
 }

@@ -17,8 +17,8 @@ namespace tidemill {
 
 /// A JSON value.
 ///
-/// A number without fraction and exponent that fits in a signed 64-bit integer is an integer. All
-/// other numbers are reals. Objects keep the order of the file.
+/// A number without fraction and exponent is an integer, or a large integer if it does not fit in
+/// a signed 64-bit integer. All other numbers are reals. Objects keep the order of the file.
 class Json {
 public:
   struct Member;
@@ -50,7 +50,12 @@ public:
   }
   [[nodiscard]] const Array* if_array() const noexcept { return std::get_if<Array>(&value_); }
   [[nodiscard]] const Object* if_object() const noexcept { return std::get_if<Object>(&value_); }
-  /// Returns the value of an integer or a real.
+  /// Returns the digits of a large integer, with its sign, or null.
+  [[nodiscard]] const std::string* if_large_integer() const noexcept {
+    const auto* large = std::get_if<LargeInteger>(&value_);
+    return large == nullptr ? nullptr : &large->digits;
+  }
+  /// Returns the value of an integer or a real, or the real closest to a large integer.
   [[nodiscard]] std::optional<double> number() const noexcept;
 
   /// Returns the member `name` of an object, or null if it has none or this is not an object.
@@ -62,8 +67,15 @@ public:
   /// Returns the document as one line with a final newline; otherwise as `to_text`.
   [[nodiscard]] std::string to_line() const;
 
+  /// Makes a large integer of its digits, which a minus sign may precede.
+  [[nodiscard]] static Json large_integer(std::string digits);
+
 private:
-  std::variant<std::monostate, bool, std::int64_t, double, std::string, Array, Object> value_;
+  struct LargeInteger {
+    std::string digits;
+  };
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, Array, Object, LargeInteger>
+      value_;
 };
 
 /// One member of an object.
@@ -72,14 +84,16 @@ struct Json::Member {
   Json value;
 };
 
-/// The limits of a document.
+/// The limits of a document. The defaults hold for every file and line that the program reads. They
+/// leave room for the largest tokenizer.json and for rows of a million tokens. A caller that knows
+/// its format may set smaller limits, but no larger ones.
 struct JsonLimits {
-  std::size_t max_bytes = std::size_t{1} << 20U;
-  std::size_t max_depth = 32;
-  std::size_t max_values = 300'000;  // including arrays, objects and their elements
+  std::size_t max_bytes = std::size_t{128} << 20U;
+  std::size_t max_depth = 64;          // arrays and objects inside each other
+  std::size_t max_values = 4'000'000;  // including arrays, objects and their elements
 };
 
-/// Parses `text`, one JSON document.
+/// Parses `text`, one JSON document. All JSON is read with this function.
 /// Errors: `kCorruptData` for broken JSON, naming the byte, and for a name that occurs twice in one
 /// object; `kInvalidArgument` if a limit is exceeded.
 [[nodiscard]] Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {});

@@ -167,25 +167,6 @@ std::string closest_name(std::string_view text, const std::vector<std::string>& 
   return abbreviated ? *short_for : best;
 }
 
-std::string clipped(std::string_view text) {
-  std::string out;
-  for (const char c : text.substr(0, kMaxLength)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += byte < 0x20U || byte == 0x7FU ? '?' : c;
-  }
-  // A cut in the middle of a UTF-8 character would leave invalid UTF-8.
-  if (text.size() > kMaxLength) {
-    while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xC0U) == 0x80U) {
-      out.pop_back();
-    }
-    if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0xC0U) {
-      out.pop_back();
-    }
-    out += "...";
-  }
-  return out;
-}
-
 std::string keys_phrase(const ChosenStruct& chosen) {
   std::vector<std::string> names;
   if (chosen.structure.tag) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/schema/types.hpp"
+#include "base/text/clip.hpp"
 
 namespace tidemill::schema {
 
@@ -18,8 +19,8 @@ namespace tidemill::schema {
 [[nodiscard]] std::string closest_name(std::string_view text,
                                        const std::vector<std::string>& candidates);
 
-/// Returns `text` for an error message: control characters replaced, at most 60 bytes.
-[[nodiscard]] std::string clipped(std::string_view text);
+/// For error messages that quote keys and values.
+using tidemill::clipped;
 
 /// Returns the path of `key` inside `path`, which may be empty.
 [[nodiscard]] std::string joined(std::string_view path, std::string_view key);

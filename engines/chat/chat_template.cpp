@@ -2,12 +2,12 @@
 // The interface of the template engine: it cleans up requests and converts exceptions to statuses.
 #include "engines/chat/chat_template.hpp"
 
-#include <algorithm>
 #include <array>
 #include <new>
 #include <optional>
 #include <stdexcept>
 
+#include "base/text/clip.hpp"
 #include "base/text/utf8.hpp"
 #include "engines/chat/budget.hpp"
 #include "engines/chat/lexer.hpp"
@@ -27,11 +27,9 @@ constexpr std::string_view kContinueMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 // Shortens a message to one line. Messages may quote names and text of the template.
 std::string on_one_line(std::string_view text) {
   constexpr std::size_t kMaxBytes = 400;
-  std::string line;
-  static_cast<void>(append_repaired_utf8(text.substr(0, kMaxBytes), line));
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20U || c == 0x7F; };
-  std::replace_if(line.begin(), line.end(), is_control, '?');
-  return text.size() > kMaxBytes ? line + "..." : line;
+  std::string repaired;
+  static_cast<void>(append_repaired_utf8(text, repaired));
+  return clipped(repaired, kMaxBytes);
 }
 
 // Converts an error. The message of raise_exception is not changed.

@@ -79,8 +79,8 @@ public:
   /// Creates an undefined value.
   [[nodiscard]] static Value undefined(std::string reason);
   /// Parses JSON. Objects keep the order of their keys.
-  /// Errors: `kCorruptData` (not JSON, a duplicate key, nesting deeper than 64, an integer that
-  /// does not fit in 64 bits); the message names the byte offset, the key or the integer.
+  /// Errors: those of `tidemill::parse_json`; `kCorruptData` naming an integer that does not fit in
+  /// 64 bits.
   [[nodiscard]] static Result<Value> parse_json(std::string_view text);
 
   [[nodiscard]] Kind kind() const noexcept { return static_cast<Kind>(data_.index()); }

@@ -1,111 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses JSON text into values. Keeps the order of keys, and checks depth and numbers.
-#include <limits>
-#include <nlohmann/json.hpp>
+// Parses JSON text into values, which keep the order of keys.
+#include <utility>
 
-#include "base/text/quote.hpp"
+#include "base/json/json.hpp"
+#include "base/text/clip.hpp"
 #include "engines/chat/value.hpp"
 
 namespace tidemill::engines::chat {
 namespace {
 
-constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxShownDigits = 40;
 
-// nlohmann's SAX interface prescribes the method names. Every handler returns whether to continue.
-class Builder {
-public:
-  [[nodiscard]] Status take_failure() { return std::move(failure_); }
-  [[nodiscard]] Value take() { return std::move(root_); }
-
-  // NOLINTBEGIN(readability-identifier-naming, readability-named-parameter)
-  bool null() { return put({}); }
-  bool boolean(bool value) { return put(value); }
-  bool number_integer(std::int64_t value) { return put(value); }
-  bool number_unsigned(std::uint64_t value) {
-    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      return refuse("integer " + std::to_string(value) + " does not fit in 64 bits");
+Result<Value> to_value(const Json& json) {
+  if (const bool* flag = json.if_bool()) {
+    return Value(*flag);
+  }
+  if (const std::int64_t* integer = json.if_integer()) {
+    return Value(*integer);
+  }
+  if (const std::string* digits = json.if_large_integer()) {
+    return corrupt_data("integer " + clipped(*digits, kMaxShownDigits) +
+                        " does not fit in 64 bits");
+  }
+  if (const std::string* text = json.if_string()) {
+    return Value(*text);
+  }
+  if (const Json::Array* items = json.if_array()) {
+    List list;
+    list.reserve(items->size());
+    for (const Json& item : *items) {
+      TIDEMILL_ASSIGN_OR_RETURN(Value value, to_value(item));
+      list.push_back(std::move(value));
     }
-    return put(static_cast<std::int64_t>(value));
+    return Value::sequence(std::move(list));
   }
-  bool number_float(double value, const std::string& text) {
-    if (text.find_first_of(".eE") == std::string::npos) {
-      return refuse("integer " + text.substr(0, 40) + " does not fit in 64 bits");
-    }
-    return put(value);
-  }
-  bool string(std::string& text) { return put(Value(std::move(text))); }
-  bool binary(nlohmann::json::binary_t&) { return refuse("binary data"); }
-  bool start_object(std::size_t) { return open(true); }
-  bool start_array(std::size_t) { return open(false); }
-  bool key(std::string& name) {
-    Open& object = open_.back();
-    if (object.dict.member(name) != nullptr) {
-      return refuse("key " + quote(name) + " appears twice in one object");
-    }
-    object.key = std::move(name);
-    return true;
-  }
-  bool end_object() {
-    Value value(std::move(open_.back().dict));
-    open_.pop_back();
-    return put(std::move(value));
-  }
-  bool end_array() {
-    Value value = Value::sequence(std::move(open_.back().items));
-    open_.pop_back();
-    return put(std::move(value));
-  }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
-    return refuse("not JSON at byte " + std::to_string(position));
-  }
-  // NOLINTEND(readability-identifier-naming, readability-named-parameter)
-
-private:
-  struct Open {
-    bool is_object = false;
+  if (const Json::Object* members = json.if_object()) {
     Dict dict;
-    std::string key;
-    List items;
-  };
-
-  bool refuse(std::string reason) {
-    failure_ = corrupt_data(std::move(reason));
-    return false;
-  }
-
-  bool open(bool is_object) {
-    if (open_.size() == kMaxDepth) {
-      return refuse("nested deeper than " + std::to_string(kMaxDepth));
+    for (const Json::Member& member : *members) {
+      TIDEMILL_ASSIGN_OR_RETURN(Value value, to_value(member.value));
+      dict.insert(Value(member.name), std::move(value));
     }
-    open_.emplace_back();
-    open_.back().is_object = is_object;
-    return true;
+    return Value(std::move(dict));
   }
-
-  bool put(Value value) {
-    if (open_.empty()) {
-      root_ = std::move(value);
-    } else if (open_.back().is_object) {
-      open_.back().dict.insert(Value(std::move(open_.back().key)), std::move(value));
-    } else {
-      open_.back().items.push_back(std::move(value));
-    }
-    return true;
-  }
-
-  std::vector<Open> open_;
-  Value root_;
-  Status failure_;
-};
+  const std::optional<double> real = json.number();
+  return real.has_value() ? Value(*real) : Value();
+}
 
 }  // namespace
 
 Result<Value> Value::parse_json(std::string_view text) {
-  Builder builder;
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
-    return builder.take_failure();
-  }
-  return builder.take();
+  TIDEMILL_ASSIGN_OR_RETURN(const Json json, tidemill::parse_json(text));
+  return to_value(json);
 }
 
 }  // namespace tidemill::engines::chat

@@ -45,9 +45,7 @@ Result<WeightMap> read_index(const std::filesystem::path& path) {
   constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{16} << 20U;
   const std::string location = path.string();
   TIDEMILL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxIndexBytes));
-  JsonLimits limits;
-  limits.max_bytes = kMaxIndexBytes;
-  const Result<Json> json = parse_json(text, limits);
+  const Result<Json> json = parse_json(text);
   TIDEMILL_RETURN_IF_ERROR(json.status().with_context(location));
   const Json* map = json.value().find("weight_map");
   const Json::Object* members = map == nullptr ? nullptr : map->if_object();

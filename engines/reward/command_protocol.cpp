@@ -1,35 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/reward/command_protocol.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
+
+#include "base/json/json.hpp"
+#include "base/text/clip.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxShownBytes = 200;
-
-// Parses without exceptions. Rejects values nested deeper than `kMaxDepth`, so that no later
-// traversal of the value can exhaust the stack.
-std::optional<Json> parse_shallow(std::string_view text) {
-  bool too_deep = false;
-  const auto keep = [&too_deep](int depth, Json::parse_event_t event, const Json&) {
-    const bool opens =
-        event == Json::parse_event_t::array_start || event == Json::parse_event_t::object_start;
-    too_deep = too_deep || (opens && depth >= kMaxDepth);
-    return !too_deep;
-  };
-  Json value = Json::parse(text.begin(), text.end(), keep, /*allow_exceptions=*/false);
-  if (too_deep || value.is_discarded()) {
-    return std::nullopt;
-  }
-  return value;
-}
 
 // Finds `"id": 12` in a line that is not JSON.
 std::optional<std::uint64_t> find_id(std::string_view line) {
@@ -55,14 +39,14 @@ std::optional<std::uint64_t> find_id(std::string_view line) {
 // Returns the id of a reply. Some JSON libraries write every number as a fraction, such as 16.0.
 std::optional<std::uint64_t> read_id(const Json& reply) {
   constexpr double kMaxExact = 9007199254740992.0;  // 2^53: above it, fractions skip integers
-  const auto id = reply.find("id");
-  if (id == reply.end()) {
+  const Json* id = reply.find("id");
+  if (id == nullptr) {
     return std::nullopt;
   }
-  if (id->is_number_unsigned()) {
-    return id->get<std::uint64_t>();
+  if (const std::int64_t* integer = id->if_integer(); integer != nullptr) {
+    return *integer >= 0 ? std::optional(static_cast<std::uint64_t>(*integer)) : std::nullopt;
   }
-  const double number = id->is_number_float() ? id->get<double>() : -1.0;
+  const double number = id->number().value_or(-1.0);
   return number >= 0.0 && number <= kMaxExact && std::floor(number) == number
              ? std::optional(static_cast<std::uint64_t>(number))
              : std::nullopt;
@@ -72,22 +56,58 @@ CommandReply bad(std::uint64_t id, std::string_view line, std::string_view why) 
   return {CommandReply::Kind::kBad, id, 0.0, std::string(why) + ": " + printable(line)};
 }
 
+// Returns `value` with the members of all objects sorted by name.
+Json sorted(const Json& value) {
+  if (const Json::Array* items = value.if_array()) {
+    Json::Array out;
+    for (const Json& item : *items) {
+      out.push_back(sorted(item));
+    }
+    return out;
+  }
+  if (const Json::Object* members = value.if_object()) {
+    Json::Object out;
+    for (const Json::Member& member : *members) {
+      out.push_back({member.name, sorted(member.value)});
+    }
+    std::sort(out.begin(), out.end(),
+              [](const Json::Member& a, const Json::Member& b) { return a.name < b.name; });
+    return out;
+  }
+  return value;
+}
+
+// Returns `value` as JSON without white space.
+std::string compact_text(const Json& value) {
+  std::string text = value.to_line();
+  text.pop_back();  // the newline
+  return text;
+}
+
 }  // namespace
 
 Result<std::string> encode_request(std::uint64_t id, const RewardRequest& request) {
-  Json object = Json::object();
+  Json::Object members;
   if (!request.fields.empty()) {
-    std::optional<Json> fields = parse_shallow(request.fields);
-    if (!fields || !fields->is_object()) {
+    const Result<Json> row = parse_json(request.fields);
+    if (!row.ok() || row.value().if_object() == nullptr) {
       return invalid_argument("the row is not a JSON object of at most 64 levels");
     }
-    object = std::move(*fields);
+    members = *row.value().if_object();
   }
-  object["id"] = id;
-  object["prompt"] = request.prompt;
-  object["response"] = request.response;
-  object["answer"] = request.reference_answer;
-  return object.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+  for (Json::Member& own : Json::Object{{"id", static_cast<std::int64_t>(id)},
+                                        {"prompt", request.prompt},
+                                        {"response", request.response},
+                                        {"answer", request.reference_answer}}) {
+    const auto same = std::find_if(members.begin(), members.end(),
+                                   [&own](const Json::Member& m) { return m.name == own.name; });
+    if (same == members.end()) {
+      members.push_back(std::move(own));
+    } else {
+      same->value = std::move(own.value);
+    }
+  }
+  return sorted(Json(std::move(members))).to_line();
 }
 
 CommandReply parse_reply(std::string_view line) {
@@ -95,50 +115,35 @@ CommandReply parse_reply(std::string_view line) {
   if (start == std::string_view::npos || line[start] != '{') {
     return {.text = printable(line)};  // not an object; not parsing it keeps floods of lines cheap
   }
-  const std::optional<Json> value = parse_shallow(line);
-  if (!value) {
+  const Result<Json> parsed = parse_json(line);
+  if (!parsed.ok()) {
     const std::optional<std::uint64_t> id = find_id(line);
     return id ? bad(*id, line, "not JSON with a finite reward")
               : CommandReply{.text = printable(line)};
   }
-  const std::optional<std::uint64_t> id = read_id(*value);
+  const Json& value = parsed.value();
+  const std::optional<std::uint64_t> id = read_id(value);
   if (!id) {
     return {.text = printable(line)};
   }
-  const std::uint64_t key = *id;
-  if (const auto error = value->find("error"); error != value->end() && !error->is_null()) {
-    return {CommandReply::Kind::kError, key, 0.0,
-            printable(error->is_string() ? error->get_ref<const std::string&>() : error->dump())};
+  if (const Json* error = value.find("error"); error != nullptr && !error->is_null()) {
+    const std::string* text = error->if_string();
+    return {CommandReply::Kind::kError, *id, 0.0,
+            printable(text != nullptr ? *text : compact_text(*error))};
   }
-  const auto reward = value->find("reward");
-  if (reward == value->end() || !reward->is_number()) {
-    return bad(key, line, "the reward is not a number");
+  const Json* reward = value.find("reward");
+  const std::optional<double> number = reward == nullptr ? std::nullopt : reward->number();
+  if (!number) {
+    return bad(*id, line, "the reward is not a number");
   }
-  const auto number = reward->get<double>();
-  if (!std::isfinite(number)) {
-    return bad(key, line, "the reward is not finite");
+  if (!std::isfinite(*number)) {
+    return bad(*id, line, "the reward is not finite");
   }
-  return {CommandReply::Kind::kReward, key, number, {}};
+  return {CommandReply::Kind::kReward, *id, *number, {}};
 }
 
 std::string printable(std::string_view text) {
-  std::string shown(text.substr(0, kMaxShownBytes));
-  if (text.size() > kMaxShownBytes) {
-    // Do not split a UTF-8 sequence: drop the last sequence, which may be incomplete.
-    while (!shown.empty() && (static_cast<unsigned char>(shown.back()) & 0xC0U) == 0x80U) {
-      shown.pop_back();
-    }
-    if (!shown.empty() && (static_cast<unsigned char>(shown.back()) & 0x80U) != 0U) {
-      shown.pop_back();
-    }
-    shown += "...";
-  }
-  for (char& c : shown) {
-    if (static_cast<unsigned char>(c) < 0x20U || c == 0x7F) {
-      c = '?';
-    }
-  }
-  return shown;
+  return clipped(text, kMaxShownBytes);
 }
 
 }  // namespace tidemill::engines

@@ -2,9 +2,11 @@
 // The tokenizer: the pipeline from text to ids, the table from ids to bytes, and named tokens.
 #include "engines/tokenizer/tokenizer.hpp"
 
+#include <span>
 #include <unordered_map>
 #include <utility>
 
+#include "base/digest.hpp"
 #include "base/text/quote.hpp"
 #include "base/text/utf8.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
@@ -22,6 +24,26 @@ struct TokenText {
   bool exists = false;
   bool special = false;
 };
+
+// Each text is preceded by its size, so that different texts have different digests.
+std::string digest_of(std::string_view tokenizer_json, const TokenizerConfig& config) {
+  DigestHasher hasher;
+  const auto add = [&hasher](std::string_view text) {
+    const std::string size = std::to_string(text.size()) + ':';
+    hasher.update(std::as_bytes(std::span(size)));
+    hasher.update(std::as_bytes(std::span(text)));
+  };
+  add(tokenizer_json);
+  for (const auto* token : {&config.bos_token, &config.eos_token, &config.pad_token}) {
+    add(token->has_value() ? "token" : "none");
+    add(token->value_or(""));
+  }
+  for (const auto& [name, text] : config.chat_templates) {
+    add(name);
+    add(text);
+  }
+  return hasher.digest();
+}
 
 }  // namespace
 
@@ -42,6 +64,7 @@ struct Tokenizer::Impl {
   std::optional<std::int32_t> bos;
   std::optional<std::int32_t> eos;
   std::optional<std::int32_t> pad;
+  std::string digest;
 };
 
 Tokenizer::Impl::Impl(TokenizerSpec spec, Pipeline built_pipeline)
@@ -120,6 +143,7 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& model) {
   if (!impl.ok()) {
     return impl.status().with_context(source.location);
   }
+  impl.value()->digest = digest_of(source.tokenizer_json, source.config);
   TIDEMILL_RETURN_IF_ERROR(
       impl.value()->set_config(std::move(source.config)).with_context(source.config_location));
   return Tokenizer(impl.value());
@@ -127,6 +151,7 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& model) {
 
 Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, TokenizerConfig config) {
   TIDEMILL_ASSIGN_OR_RETURN(const auto impl, build(tokenizer_json));
+  impl->digest = digest_of(tokenizer_json, config);
   TIDEMILL_RETURN_IF_ERROR(impl->set_config(std::move(config)));
   return Tokenizer(impl);
 }
@@ -208,6 +233,10 @@ std::optional<std::int32_t> Tokenizer::eos_id() const noexcept {
 std::optional<std::int32_t> Tokenizer::pad_id() const noexcept {
   return impl_->pad;
 }
+const std::string& Tokenizer::digest() const noexcept {
+  return impl_->digest;
+}
+
 const TokenizerConfig& Tokenizer::config() const noexcept {
   return impl_->config;
 }

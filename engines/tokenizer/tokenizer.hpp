@@ -76,6 +76,9 @@ public:
   [[nodiscard]] std::optional<std::int32_t> eos_id() const noexcept;
   [[nodiscard]] std::optional<std::int32_t> pad_id() const noexcept;
 
+  /// Returns the digest of the tokenizer.json, the named special tokens and the chat templates.
+  [[nodiscard]] const std::string& digest() const noexcept;
+
   /// Returns the names of special tokens and the chat templates.
   [[nodiscard]] const TokenizerConfig& config() const noexcept;
 

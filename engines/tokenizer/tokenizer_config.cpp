@@ -5,24 +5,20 @@
 #include <array>
 #include <charconv>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json/json.hpp"
 #include "base/text/quote.hpp"
 #include "base/text/utf8.hpp"
 #include "engines/formats/gguf_model.hpp"
 #include "engines/formats/gguf_tokenizer.hpp"
-#include "engines/tokenizer/strict_json.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20U;
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20U;
 constexpr std::size_t kMaxTokenizerBytes = std::size_t{128} << 20U;
-constexpr std::size_t kMaxConfigDepth = 32;
 constexpr const char* kTokenizerName = "tokenizer.json";
 constexpr const char* kConfigName = "tokenizer_config.json";
 
@@ -30,14 +26,14 @@ constexpr const char* kConfigName = "tokenizer_config.json";
 Result<Json> read_object(const std::filesystem::path& path) {
   const auto text = read_text_file(path, kMaxConfigBytes);
   if (text.status().code() == Errc::kNotFound) {
-    return Json::object();
+    return Json(Json::Object());
   }
   if (!text.ok()) {
     return text.status();
   }
-  Result<Json> root = read_strict_json(text.value(), kMaxConfigDepth);
+  Result<Json> root = parse_json(text.value());
   TIDEMILL_RETURN_IF_ERROR(root.status().with_context(path.string()));
-  if (!root.value().is_object()) {
+  if (root.value().if_object() == nullptr) {
     return corrupt_data(path.string() + ": must be an object");
   }
   return root;
@@ -45,18 +41,17 @@ Result<Json> read_object(const std::filesystem::path& path) {
 
 // A token is a string, or an object with `content` (older files).
 Status read_token(const Json& root, const char* key, std::optional<std::string>& out) {
-  const auto found = root.find(key);
-  if (found == root.end() || found->is_null() || out.has_value()) {
+  const Json* value = root.find(key);
+  if (value == nullptr || value->is_null() || out.has_value()) {
     return {};
   }
-  const Json* value = &*found;
-  if (value->is_object() && value->contains("content")) {
-    value = &(*value)["content"];
+  if (const Json* content = value->find("content"); content != nullptr) {
+    value = content;
   }
-  if (!value->is_string()) {
+  if (value->if_string() == nullptr) {
     return corrupt_data(std::string(key) + ": must be a token");
   }
-  out = value->get<std::string>();
+  out = *value->if_string();
   return {};
 }
 
@@ -67,26 +62,25 @@ Status read_tokens(const Json& root, TokenizerConfig& out) {
 }
 
 Status read_declared_tokens(const Json& root, TokenizerConfig& out) {
-  const auto found = root.find("added_tokens_decoder");
-  if (found == root.end() || found->is_null()) {
+  const Json* found = root.find("added_tokens_decoder");
+  if (found == nullptr || found->is_null()) {
     return {};
   }
-  if (!found->is_object()) {
+  if (found->if_object() == nullptr) {
     return corrupt_data("added_tokens_decoder: must be an object");
   }
-  for (const auto& item : found->items()) {
-    const std::string& key = item.key();
+  for (const auto& [key, value] : *found->if_object()) {
     const std::string path = "added_tokens_decoder[" + quote(key) + "]";
     DeclaredToken token;
     const auto parsed = std::from_chars(key.data(), key.data() + key.size(), token.id);
     if (parsed.ec != std::errc() || parsed.ptr != key.data() + key.size() || token.id < 0) {
       return corrupt_data(path + ": must be a token id");
     }
-    const Json& value = item.value();
-    if (!value.is_object() || !value.contains("content") || !value["content"].is_string()) {
+    const Json* content = value.find("content");
+    if (content == nullptr || content->if_string() == nullptr) {
       return corrupt_data(path + ".content: must be a string");
     }
-    token.content = value["content"].get<std::string>();
+    token.content = *content->if_string();
     out.declared_tokens.push_back(std::move(token));
   }
   return {};
@@ -94,27 +88,29 @@ Status read_declared_tokens(const Json& root, TokenizerConfig& out) {
 
 // `chat_template` is one template, or a list of {name, template}.
 Status read_templates(const Json& root, TokenizerConfig& out) {
-  const auto found = root.find("chat_template");
-  if (found == root.end() || found->is_null()) {
+  const Json* found = root.find("chat_template");
+  if (found == nullptr || found->is_null()) {
     return {};
   }
-  if (found->is_string()) {
-    out.chat_templates["default"] = found->get<std::string>();
+  if (const std::string* text = found->if_string()) {
+    out.chat_templates["default"] = *text;
     return {};
   }
-  if (!found->is_array()) {
+  const Json::Array* entries = found->if_array();
+  if (entries == nullptr) {
     return corrupt_data("chat_template: must be a string or a list");
   }
-  for (std::size_t i = 0; i < found->size(); ++i) {
-    const Json& entry = (*found)[i];
+  for (std::size_t i = 0; i < entries->size(); ++i) {
+    const Json& entry = (*entries)[i];
     const std::string path = "chat_template[" + std::to_string(i) + "]";
     for (const char* key : {"name", "template"}) {
-      if (!entry.is_object() || !entry.contains(key) || !entry[key].is_string()) {
+      const Json* member = entry.find(key);
+      if (member == nullptr || member->if_string() == nullptr) {
         return corrupt_data(path + "." + key + ": must be a string");
       }
     }
-    const auto name = entry["name"].get<std::string>();
-    if (!out.chat_templates.emplace(name, entry["template"].get<std::string>()).second) {
+    const std::string& name = *entry.find("name")->if_string();
+    if (!out.chat_templates.emplace(name, *entry.find("template")->if_string()).second) {
       return corrupt_data(std::string(path).append(".name: " + quote(name) + " appears twice"));
     }
   }
@@ -152,7 +148,7 @@ Result<TokenizerConfig> read_config_files(const std::filesystem::path& directory
 
 // Parses the text of a tokenizer_config.json.
 Result<TokenizerConfig> read_config_text(const std::string& text, const std::string& location) {
-  const Result<Json> root = read_strict_json(text, kMaxConfigDepth);
+  const Result<Json> root = parse_json(text);
   TIDEMILL_RETURN_IF_ERROR(root.status().with_context(location));
   TokenizerConfig config;
   TIDEMILL_RETURN_IF_ERROR(read_tokens(root.value(), config).with_context(location));

@@ -2,23 +2,20 @@
 // Parses tokenizer.json into a `TokenizerSpec`. Unknown fields and types are refused by name.
 #include <algorithm>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 
+#include "base/json/json.hpp"
+#include "base/text/clip.hpp"
 #include "base/text/quote.hpp"
 #include "base/text/utf8.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
-#include "engines/tokenizer/strict_json.hpp"
 #include "engines/tokenizer/tokenizer_spec.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr std::size_t kMaxDepth = 32;
 constexpr std::size_t kMaxTemplateTokens = 16;
 constexpr std::size_t kMaxPreTokenizers = 8;
 // The pattern by which GPT-2 splits text. ByteLevel uses it if use_regex is set.
@@ -36,19 +33,16 @@ Status malformed(const std::string& field, const std::string& why) {
 
 // Returns a value as text, shortened for an error message.
 std::string preview(const Json& value) {
-  constexpr std::size_t kMaxPreview = 60;
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > kMaxPreview) {
-    text = text.substr(0, kMaxPreview) + "...";
-  }
-  return text;
+  std::string text = value.to_line();
+  text.pop_back();  // the newline
+  return clipped(text);
 }
 
 // A JSON object and the path that leads to it.
 class Node {
 public:
   static Result<Node> of(const Json& value, std::string path) {
-    if (!value.is_object()) {
+    if (value.if_object() == nullptr) {
       return malformed(path, "must be an object, not " + preview(value));
     }
     return Node(&value, std::move(path));
@@ -62,8 +56,8 @@ public:
 
   // Returns the member, or nullptr if it is absent or null.
   [[nodiscard]] const Json* find(std::string_view key) const {
-    const auto found = value_->find(key);
-    return found == value_->end() || found->is_null() ? nullptr : &*found;
+    const Json* found = value_->find(key);
+    return found == nullptr || found->is_null() ? nullptr : found;
   }
 
   [[nodiscard]] Result<const Json*> require(std::string_view key) const {
@@ -79,20 +73,20 @@ public:
     return Node::of(*value, path_of(key));
   }
 
-  [[nodiscard]] Result<const Json*> array(std::string_view key) const {
+  [[nodiscard]] Result<const Json::Array*> array(std::string_view key) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
-    if (!value->is_array()) {
+    if (value->if_array() == nullptr) {
       return malformed(path_of(key), "must be a list, not " + preview(*value));
     }
-    return value;
+    return value->if_array();
   }
 
   [[nodiscard]] Result<std::string> string(std::string_view key) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
-    if (!value->is_string()) {
+    if (value->if_string() == nullptr) {
       return malformed(path_of(key), "must be a string, not " + preview(*value));
     }
-    return value->get<std::string>();
+    return *value->if_string();
   }
 
   [[nodiscard]] Result<bool> boolean(std::string_view key, bool when_absent) const {
@@ -100,20 +94,20 @@ public:
     if (value == nullptr) {
       return when_absent;
     }
-    if (!value->is_boolean()) {
+    if (value->if_bool() == nullptr) {
       return malformed(path_of(key), "must be true or false, not " + preview(*value));
     }
-    return value->get<bool>();
+    return *value->if_bool();
   }
 
   [[nodiscard]] Result<std::string> type() const { return string("type"); }
 
   // Refuses all members but the known ones, because others could change what the tokenizer does.
   [[nodiscard]] Status allow_only(std::initializer_list<const char*> known) const {
-    for (const auto& item : value_->items()) {
-      const auto is_key = [&item](const char* key) { return item.key() == key; };
+    for (const Json::Member& member : *value_->if_object()) {
+      const auto is_key = [&member](const char* key) { return member.name == key; };
       if (std::none_of(known.begin(), known.end(), is_key)) {
-        return unsupported(path_of(item.key()), "this field");
+        return unsupported(path_of(member.name), "this field");
       }
     }
     return {};
@@ -133,14 +127,15 @@ std::string indexed(const std::string& path, std::size_t index) {
 // Reads a token id. `path` is called only if an error has to name the location.
 template <class Path>
 Result<std::int32_t> read_id(const Json& value, const Path& path) {
-  if (!value.is_number_integer()) {
+  const std::int64_t* id = value.if_integer();
+  if (id == nullptr && value.if_large_integer() == nullptr) {
     return malformed(path(), "must be an integer, not " + preview(value));
   }
-  if (value.is_number_unsigned() ? value.get<std::uint64_t>() >= kMaxTokenId : true) {
+  if (id == nullptr || *id < 0 || *id >= kMaxTokenId) {
     return malformed(
         path(), "id " + preview(value) + " is outside [0, " + std::to_string(kMaxTokenId) + ")");
   }
-  return value.get<std::int32_t>();
+  return static_cast<std::int32_t>(*id);
 }
 
 class Reader {
@@ -178,13 +173,13 @@ private:
         return unsupported("model.type", quote(type));
       }
     }
-    if (const Json* dropout = model.find("dropout"); dropout != nullptr && *dropout != 0) {
+    if (const Json* dropout = model.find("dropout");
+        dropout != nullptr && dropout->number() != 0.0) {
       return unsupported("model.dropout", preview(*dropout));
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json* affix = model.find(key);
-      if (affix != nullptr &&
-          (!affix->is_string() || !affix->get_ref<const std::string&>().empty())) {
+      if (affix != nullptr && (affix->if_string() == nullptr || !affix->if_string()->empty())) {
         return unsupported(model.path_of(key), preview(*affix));
       }
     }
@@ -200,11 +195,11 @@ private:
 
   Status read_vocabulary(const Node& model) {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* entries, model.require("vocab"));
-    if (!entries->is_object()) {
+    if (entries->if_object() == nullptr) {
       return malformed("model.vocab", "must be an object");
     }
-    spec_.vocabulary.reserve(entries->size());
-    for (const auto& [token, value] : entries->items()) {
+    spec_.vocabulary.reserve(entries->if_object()->size());
+    for (const auto& [token, value] : *entries->if_object()) {
       // Building the path costs more than reading the id, so it is done only for an error.
       const auto path = [&shown_token = token] {
         return "model.vocab[" + preview(shown_token) + "]";
@@ -221,7 +216,7 @@ private:
   }
 
   Status read_merges(const Node& model) {
-    TIDEMILL_ASSIGN_OR_RETURN(const Json* merges, model.array("merges"));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* merges, model.array("merges"));
     spec_.merges.reserve(merges->size());
     std::unordered_set<std::int64_t> seen;
     seen.reserve(merges->size());
@@ -239,15 +234,16 @@ private:
   Result<MergeRule> read_merge(const Json& value, std::size_t index) const {
     std::string left;
     std::string right;
-    if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string()) {
-      left = value[0].get<std::string>();
-      right = value[1].get<std::string>();
-    } else if (value.is_string()) {
-      const auto text = value.get<std::string>();
-      const std::size_t space = text.find(' ');
-      if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
-        left = text.substr(0, space);
-        right = text.substr(space + 1);
+    const Json::Array* pair = value.if_array();
+    if (pair != nullptr && pair->size() == 2 && (*pair)[0].if_string() != nullptr &&
+        (*pair)[1].if_string() != nullptr) {
+      left = *(*pair)[0].if_string();
+      right = *(*pair)[1].if_string();
+    } else if (const std::string* text = value.if_string()) {
+      const std::size_t space = text->find(' ');
+      if (space != std::string::npos && text->find(' ', space + 1) == std::string::npos) {
+        left = text->substr(0, space);
+        right = text->substr(space + 1);
       }
     }
     if (left.empty() || right.empty()) {
@@ -289,7 +285,7 @@ private:
     if (top.find("added_tokens") == nullptr) {
       return {};
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const Json* tokens, top.array("added_tokens"));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* tokens, top.array("added_tokens"));
     std::unordered_set<std::string> contents;
     spec_.added_tokens.reserve(tokens->size());  // `token_of_id_` views their contents
     for (std::size_t i = 0; i < tokens->size(); ++i) {
@@ -364,7 +360,7 @@ private:
       return unsupported(node.path_of("type"), quote(type));
     }
     TIDEMILL_RETURN_IF_ERROR(node.allow_only({"type", "pretokenizers"}));
-    TIDEMILL_ASSIGN_OR_RETURN(const Json* parts, node.array("pretokenizers"));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* parts, node.array("pretokenizers"));
     const std::string list = node.path_of("pretokenizers");
     if (parts->empty() || parts->size() > kMaxPreTokenizers) {
       return unsupported(list, "a list of " + std::to_string(parts->size()) + " pre-tokenizers");
@@ -433,7 +429,7 @@ private:
       return read_processor(node, type);
     }
     TIDEMILL_RETURN_IF_ERROR(node.allow_only({"type", "processors"}));
-    TIDEMILL_ASSIGN_OR_RETURN(const Json* parts, node.array("processors"));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* parts, node.array("processors"));
     for (std::size_t i = 0; i < parts->size(); ++i) {
       TIDEMILL_ASSIGN_OR_RETURN(const Node part,
                                 Node::of((*parts)[i], indexed(node.path_of("processors"), i)));
@@ -455,7 +451,7 @@ private:
     }
     has_template_ = true;
     TIDEMILL_RETURN_IF_ERROR(node.allow_only({"type", "single", "pair", "special_tokens"}));
-    TIDEMILL_ASSIGN_OR_RETURN(const Json* single, node.array("single"));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* single, node.array("single"));
     std::size_t num_sequences = 0;
     for (std::size_t i = 0; i < single->size(); ++i) {
       const std::string path = indexed(node.path_of("single"), i);
@@ -481,7 +477,7 @@ private:
                              std::vector<std::int32_t>& out) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Node tokens, node.object("special_tokens"));
     TIDEMILL_ASSIGN_OR_RETURN(const Node token, tokens.object(name));
-    TIDEMILL_ASSIGN_OR_RETURN(const Json* ids, token.array("ids"));
+    TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* ids, token.array("ids"));
     for (std::size_t i = 0; i < ids->size(); ++i) {
       const std::string path = indexed(token.path_of("ids"), i);
       TIDEMILL_ASSIGN_OR_RETURN(
@@ -506,7 +502,7 @@ private:
 }  // namespace
 
 Result<TokenizerSpec> parse_tokenizer_json(std::string_view text) {
-  TIDEMILL_ASSIGN_OR_RETURN(const Json root, read_strict_json(text, kMaxDepth));
+  TIDEMILL_ASSIGN_OR_RETURN(const Json root, parse_json(text));
   return Reader().read(root);
 }
 

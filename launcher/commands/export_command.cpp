@@ -9,7 +9,6 @@
 
 #include "base/digest.hpp"
 #include "base/files/file.hpp"
-#include "base/json/fields.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/formats/model_files.hpp"
@@ -17,6 +16,7 @@
 #include "launcher/commands/commands.hpp"
 #include "launcher/commands/export_target.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
+#include "storage/run_files/commit_meta.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -24,16 +24,7 @@ namespace {
 using engines::AdapterConfig;
 using engines::ModelFiles;
 using storage::Checkpoint;
-
-constexpr std::int64_t kMetaFormat = 1;
-
-/// The content of `meta.json` of a commit.
-struct CommitMeta {
-  std::string model;            // the model that the run started from
-  bool random_weights = false;  // the run read only its config
-  bool adapter = false;
-  std::string base_digest;  // digest of the base weights, if the run trained an adapter
-};
+using storage::CommitMeta;
 
 Result<std::string> blob_of(const Checkpoint& commit, const std::string& name,
                             const std::string& location) {
@@ -45,26 +36,11 @@ Result<std::string> blob_of(const Checkpoint& commit, const std::string& name,
 }
 
 Result<CommitMeta> read_meta(const Checkpoint& commit, const std::string& location) {
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, blob_of(commit, "meta.json", location));
-  const std::string name = location + ": meta.json";
-  auto parsed = parse_json(text);
-  if (!parsed.ok()) {
-    return parsed.status().with_context(name);
-  }
-  const Json document = std::move(parsed).value();
-  JsonFields fields(document, name);
-  const std::int64_t format = fields.required_integer("format", {1});
-  if (fields.status().ok() && format != kMetaFormat) {
-    return invalid_argument(name + ": format " + std::to_string(format) +
-                            " was written by a newer version of tidemill");
-  }
-  CommitMeta meta;
-  meta.model = fields.string("model").value_or("");
-  meta.adapter = fields.boolean("adapter").value_or(false);
-  meta.random_weights = fields.boolean("random_weights").value_or(false);
-  meta.base_digest = fields.string("base_digest").value_or("");
-  TIDEMILL_RETURN_IF_ERROR(fields.status());
-  if (meta.model.empty()) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text,
+                            blob_of(commit, storage::kCommitMetaPart, location));
+  const std::string name = location + ": " + storage::kCommitMetaPart;
+  auto meta = storage::parse_commit_meta(text, name);
+  if (meta.ok() && meta.value().model.empty()) {
     return corrupt_data(name + ": model: is missing");
   }
   return meta;
@@ -195,7 +171,7 @@ private:
       return corrupt_data(source_ + ": the commit has no weights");
     }
     TIDEMILL_ASSIGN_OR_RETURN(const ModelFiles base, open_base(meta));
-    if (!meta.adapter) {
+    if (meta.adapter_digest.empty()) {
       if (merge_) {
         return invalid_argument("--merge: " + source_ + " trained no adapter");
       }

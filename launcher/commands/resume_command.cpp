@@ -23,6 +23,8 @@ public:
     app.add_option("RUN", directory_, "The run's directory")->required()->type_name("");
     app.add_flag("--use-commit-before", use_commit_before_,
                  "If the last commit is damaged, resume from the newest intact one");
+    app.add_flag("--accept-lost-records", accept_lost_records_,
+                 "Resume even if lines of metrics.jsonl or samples.jsonl are lost or changed");
   }
 
   [[nodiscard]] Status run(Session& session) override {
@@ -34,6 +36,9 @@ public:
     RunContext context{directory, resolved.value};
     if (use_commit_before_) {
       context.on_damage = storage::OnDamage::kUseNewestIntact;
+    }
+    if (accept_lost_records_) {
+      context.on_lost_records = OnLostRecords::kAccept;
     }
     return execute_run(context, session);
   }
@@ -53,6 +58,7 @@ private:
 
   std::string directory_;
   bool use_commit_before_ = false;
+  bool accept_lost_records_ = false;
 };
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <array>
 #include <ostream>
 
-#include "actors/recorder/metrics_events.hpp"
+#include "base/json/json.hpp"
 #include "base/schema/suggest.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
 #include "launcher/commands/commands.hpp"
@@ -16,6 +16,9 @@
 #include "launcher/inspect/sample_view.hpp"
 #include "launcher/option_checks.hpp"
 #include "launcher/terminal.hpp"
+#include "storage/run_files/lines.hpp"
+#include "storage/run_files/metrics_line.hpp"
+#include "storage/run_files/sample_line.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -27,36 +30,34 @@ struct Curve {
   std::vector<ChartPoint> points;
 };
 
+void add_point(std::vector<Curve>& curves, const storage::MetricsLine& line,
+               const std::string& name, double value) {
+  auto curve = std::find_if(curves.begin(), curves.end(),
+                            [&](const Curve& c) { return c.name == name && c.kind == line.kind; });
+  if (curve == curves.end()) {
+    curve = curves.insert(curves.end(), {name, line.kind, {}});
+  }
+  curve->points.push_back({static_cast<double>(line.step), value});
+}
+
 // Reads all curves of a run. There are about thirty metrics, so a run of a million steps fits into
 // memory.
 Result<std::vector<Curve>> read_curves(const std::filesystem::path& path) {
   TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(path));
   std::vector<Curve> curves;
   std::uint64_t number = 0;
-  const auto take = [&](std::string_view lines) -> Status {
-    while (!lines.empty()) {
-      const std::string_view text = lines.substr(0, lines.find('\n'));
-      lines.remove_prefix(text.size() + 1);
-      ++number;
-      const std::optional<MetricsLine> line = parse_metrics_line(text);
-      if (!line) {
-        return corrupt_data(path.string() + ':' + std::to_string(number) +
-                            ": not a line of metrics");
-      }
-      for (const auto& [name, value] : line->metrics) {
-        auto curve = std::find_if(curves.begin(), curves.end(),
-                                  [&, n = std::string_view{name}](const Curve& c) {
-                                    return c.name == n && c.kind == line->kind;
-                                  });
-        if (curve == curves.end()) {
-          curve = curves.insert(curves.end(), {name, line->kind, {}});
-        }
-        curve->points.push_back({static_cast<double>(line->step), value});
-      }
+  const auto take = [&](std::string_view text) -> Status {
+    ++number;
+    const auto line = storage::parse_metrics_line(text);
+    if (!line.ok()) {
+      return corrupt_data(path.string() + ':' + std::to_string(number) + ": not a line of metrics");
+    }
+    for (const auto& [name, value] : line.value().metrics) {
+      add_point(curves, line.value(), name, value);
     }
     return {};
   };
-  TIDEMILL_RETURN_IF_ERROR(actors::for_each_block(path, file.size_bytes(), take));
+  TIDEMILL_RETURN_IF_ERROR(storage::for_each_line(path, file.size_bytes(), take));
   for (Curve& curve : curves) {  // evaluations may be recorded in any order
     std::stable_sort(curve.points.begin(), curve.points.end(),
                      [](const ChartPoint& a, const ChartPoint& b) { return a.x < b.x; });
@@ -155,7 +156,7 @@ public:
 
 private:
   [[nodiscard]] Status show_curves(const RunReport& report, Session& session) const {
-    auto curves = read_curves(report.directory / "metrics.jsonl");
+    auto curves = read_curves(report.directory / storage::kMetricsFile);
     const bool none_yet =
         curves.status().code() == Errc::kNotFound || (curves.ok() && curves.value().empty());
     if (!curves.ok() && !none_yet) {
@@ -225,7 +226,7 @@ private:
   }
 
   [[nodiscard]] Status show_samples(const RunReport& report, Session& session) const {
-    const std::filesystem::path path = report.directory / "samples.jsonl";
+    const std::filesystem::path path = report.directory / storage::kSamplesFile;
     TIDEMILL_ASSIGN_OR_RETURN(std::vector<SampleLocation> locations, find_samples(path, choice_));
     if (worst_ || best_) {
       const double sign = worst_ ? 1.0 : -1.0;
@@ -247,7 +248,7 @@ private:
     bool more = pages.write(draw_legend(terminal));
     for (auto location = locations.begin(); location != locations.end() && more; ++location) {
       TIDEMILL_ASSIGN_OR_RETURN(const std::string line, read_sample_line(file, *location));
-      TIDEMILL_ASSIGN_OR_RETURN(const RecordedSample sample, parse_sample(line));
+      TIDEMILL_ASSIGN_OR_RETURN(const storage::SampleLine sample, storage::parse_sample_line(line));
       more = pages.write(draw_sample(sample, terminal, tokens));
     }
     if (page_ && !pages.any()) {

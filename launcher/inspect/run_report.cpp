@@ -10,8 +10,9 @@
 #include "base/files/file.hpp"
 #include "base/schema/suggest.hpp"
 #include "configs/yaml_tree.hpp"
-#include "launcher/runs/run_state.hpp"
 #include "storage/checkpoint/run_lock.hpp"
+#include "storage/run_files/metrics_line.hpp"
+#include "storage/run_files/run_state.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -69,7 +70,7 @@ Result<std::string> read_tail(const std::filesystem::path& path) {
 }
 
 Status read_metrics(RunReport& report) {
-  const std::filesystem::path path = report.directory / "metrics.jsonl";
+  const std::filesystem::path path = report.directory / storage::kMetricsFile;
   auto tail = read_tail(path);
   if (tail.status().code() == Errc::kNotFound) {
     return {};  // no step recorded yet
@@ -80,14 +81,17 @@ Status read_metrics(RunReport& report) {
   while (!rest.empty() && (report.train.empty() || report.eval.empty())) {
     rest.remove_suffix(1);
     const std::size_t begin = rest.rfind('\n') + 1;
-    const std::optional<MetricsLine> line = parse_metrics_line(rest.substr(begin));
-    if (!line) {
+    const auto line = storage::parse_metrics_line(rest.substr(begin));
+    if (!line.ok()) {
       return corrupt_data(path.string() + ": contains an invalid line");
     }
-    report.step = std::max(report.step, line->kind == "train" ? line->step : 0);
-    auto& metrics = line->kind == "eval" ? report.eval : report.train;
+    const bool evaluation = line.value().kind == "eval";
+    if (line.value().kind == "train") {
+      report.step = std::max(report.step, static_cast<std::int64_t>(line.value().step));
+    }
+    auto& metrics = evaluation ? report.eval : report.train;
     if (metrics.empty()) {
-      metrics = line->metrics;
+      metrics = line.value().metrics;
     }
     rest = rest.substr(0, begin);
   }
@@ -95,7 +99,7 @@ Status read_metrics(RunReport& report) {
 }
 
 std::time_t written_time(const std::filesystem::path& directory) {
-  for (const char* name : {"metrics.jsonl", "run.yaml"}) {
+  for (const char* name : {storage::kMetricsFile, "run.yaml"}) {
     std::error_code error;
     const auto time = std::filesystem::last_write_time(directory / name, error);
     if (!error) {
@@ -108,8 +112,8 @@ std::time_t written_time(const std::filesystem::path& directory) {
 }
 
 Status read_state(RunReport& report) {
-  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<RunStateNote> note,
-                            read_run_state(report.directory));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<storage::RunStateNote> note,
+                            storage::read_run_state(report.directory));
   if (note && note->steps > 0) {
     report.steps = static_cast<std::int64_t>(note->steps);
   }
@@ -133,31 +137,10 @@ Status read_state(RunReport& report) {
 
 }  // namespace
 
-std::optional<MetricsLine> parse_metrics_line(std::string_view line) {
-  const Result<Json> parsed = parse_json(line);
-  const Json::Object* object = parsed.ok() ? parsed.value().if_object() : nullptr;
-  if (object == nullptr) {
-    return std::nullopt;
-  }
-  MetricsLine out;
-  bool has_step = false;
-  for (const Json::Member& member : *object) {
-    if (member.name == "kind" && member.value.if_string() != nullptr) {
-      out.kind = *member.value.if_string();
-    } else if (member.name == "step" && member.value.if_integer() != nullptr) {
-      out.step = *member.value.if_integer();
-      has_step = true;
-    } else if (const std::optional<double> number = member.value.number()) {
-      out.metrics[member.name] = *number;
-    }
-  }
-  return has_step && !out.kind.empty() ? std::optional(std::move(out)) : std::nullopt;
-}
-
 bool is_run(const std::filesystem::path& directory) {
   std::error_code error;
   return std::filesystem::exists(directory / "run.yaml", error) ||
-         std::filesystem::exists(directory / "metrics.jsonl", error);
+         std::filesystem::exists(directory / storage::kMetricsFile, error);
 }
 
 RunReport read_run_report(const std::filesystem::path& directory) {

@@ -8,22 +8,10 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 
-#include "base/json/json.hpp"
 #include "base/result.hpp"
 
 namespace tidemill::launcher {
-
-/// One line of `metrics.jsonl`.
-struct MetricsLine {
-  std::string kind;  // "train" or "eval"
-  std::int64_t step = 0;
-  std::map<std::string, double> metrics;  // those that are finite numbers
-};
-
-/// Parses a line of `metrics.jsonl`. Returns nothing if it is invalid.
-[[nodiscard]] std::optional<MetricsLine> parse_metrics_line(std::string_view line);
 
 /// The state of a run.
 struct RunReport {

@@ -29,21 +29,6 @@ struct SampleChoice {
   std::optional<std::int64_t> group;
 };
 
-/// One recorded sample.
-struct RecordedSample {
-  std::int64_t step = 0;
-  std::int64_t sample = 0;
-  std::int64_t group = 0;
-  std::string prompt;
-  std::string response;
-  std::string reference_answer;
-  std::string finish_reason;
-  double reward = 0.0;
-  double advantage = 0.0;
-  std::vector<std::int32_t> response_ids;
-  std::vector<float> behavior_logprobs;  // one for each id
-};
-
 /// Finds samples and returns them in the order of the file.
 /// Errors: `kNotFound` with the existing steps or groups; `kCorruptData` naming the byte.
 [[nodiscard]] Result<std::vector<SampleLocation>> find_samples(const std::filesystem::path& path,
@@ -52,8 +37,5 @@ struct RecordedSample {
 /// Returns the line at `location`, without its newline. Errors: those of the file system.
 [[nodiscard]] Result<std::string> read_sample_line(const ReadableFile& file,
                                                    const SampleLocation& location);
-
-/// Parses a line. Errors: `kCorruptData` naming the field.
-[[nodiscard]] Result<RecordedSample> parse_sample(std::string_view line);
 
 }  // namespace tidemill::launcher

@@ -51,7 +51,7 @@ struct ShownToken {
   bool ends_line = false;
 };
 
-std::vector<ShownToken> shown_tokens(const RecordedSample& sample, const Terminal& terminal,
+std::vector<ShownToken> shown_tokens(const storage::SampleLine& sample, const Terminal& terminal,
                                      const TokenBytes& bytes) {
   std::vector<ShownToken> tokens;
   std::string held;  // tokens that do not yet end with a complete character
@@ -146,7 +146,7 @@ std::string draw_tokens(const std::vector<ShownToken>& tokens, const Terminal& t
 
 }  // namespace
 
-std::string draw_sample(const RecordedSample& sample, const Terminal& terminal,
+std::string draw_sample(const storage::SampleLine& sample, const Terminal& terminal,
                         const TokenBytes& bytes) {
   const std::vector<ShownToken> tokens = shown_tokens(sample, terminal, bytes);
   double sum = 0.0;

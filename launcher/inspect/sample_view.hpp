@@ -6,8 +6,8 @@
 #include <functional>
 #include <string>
 
-#include "launcher/inspect/sample_file.hpp"
 #include "launcher/terminal.hpp"
+#include "storage/run_files/sample_line.hpp"
 
 namespace tidemill::launcher {
 
@@ -17,7 +17,7 @@ using TokenBytes = std::function<std::string(std::int32_t id)>;
 /// Draws a sample. With colors, the background of a token shows its log-probability; without
 /// colors, the number follows the token. Tokens that form a character together are drawn as one,
 /// with the lowest of their log-probabilities. If `bytes` is empty, tokens are shown as their ids.
-[[nodiscard]] std::string draw_sample(const RecordedSample& sample, const Terminal& terminal,
+[[nodiscard]] std::string draw_sample(const storage::SampleLine& sample, const Terminal& terminal,
                                       const TokenBytes& bytes);
 
 /// Returns a line that shows which color stands for which log-probability, or an empty string

@@ -16,7 +16,6 @@ namespace tidemill::launcher {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10U;
-constexpr std::size_t kMaxValues = 1'000'000;
 
 bool is_blank(const std::string& text) {
   return text.find_first_not_of(" \t\r") == std::string::npos;
@@ -124,10 +123,7 @@ Result<std::optional<InputLine>> LineReader::next() {
 }
 
 Result<Json> parse_line(const InputLine& line) {
-  JsonLimits limits;
-  limits.max_bytes = LineReader::kMaxLineBytes;
-  limits.max_values = kMaxValues;
-  Result<Json> parsed = parse_json(line.text, limits);
+  Result<Json> parsed = parse_json(line.text);
   if (!parsed.ok()) {
     return parsed.status().with_context(line.location);
   }

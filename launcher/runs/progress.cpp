@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <ostream>
 
-#include "base/json/json.hpp"
+#include "storage/run_files/metrics_line.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -80,11 +80,7 @@ void Progress::end() {
 }
 
 void Progress::show_json(const actors::StepRecord& record) {
-  Json::Object line{{"kind", record.kind}, {"step", static_cast<std::int64_t>(record.step)}};
-  for (const auto& [name, value] : record.metrics) {
-    line.push_back({name, value});
-  }
-  out_ << Json(std::move(line)).to_line() << std::flush;
+  out_ << storage::write_metrics_line({record.kind, record.step, record.metrics}) << std::flush;
 }
 
 void Progress::show_row(const actors::StepRecord& record) {

@@ -16,8 +16,9 @@
 #include "launcher/runs/log_sinks.hpp"
 #include "launcher/runs/progress.hpp"
 #include "launcher/runs/run_directory.hpp"
-#include "launcher/runs/run_state.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
+#include "storage/run_files/record_marks.hpp"
+#include "storage/run_files/run_state.hpp"
 #include "workflows/actor_system.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
@@ -70,10 +71,13 @@ void set_signals() {
 // error says how to resume from that one.
 Result<std::unique_ptr<storage::CheckpointStore>> open_store(const RunContext& context,
                                                              FileSystem& files) {
-  // Paths such as "." and "runs/x/" do not end in the name of the run.
+  // The directory of an existing store may have been renamed; the store knows its id. Paths such as
+  // "." and "runs/x/" do not end in the name of the run.
   std::error_code ignored;
+  const bool exists =
+      std::filesystem::exists(context.directory / "checkpoints" / "store.json", ignored);
   const std::string run_id =
-      std::filesystem::canonical(context.directory, ignored).filename().string();
+      exists ? "" : std::filesystem::canonical(context.directory, ignored).filename().string();
   storage::CheckpointStoreOptions options{context.directory, run_id, context.on_damage};
   auto store = storage::CheckpointStore::open(options, files);
   if (store.status().code() != Errc::kCorruptData ||
@@ -88,9 +92,30 @@ Result<std::unique_ptr<storage::CheckpointStore>> open_store(const RunContext& c
                       context.directory.string() + " --use-commit-before");
 }
 
-Result<std::uint32_t> next_incarnation(actors::CommitStore& commits) {
+// Checks that the record files hold what the last commit recorded.
+Status check_last_records(const RunContext& context, const actors::RunCommit& last,
+                          storage::CheckpointStore& store, Session& session) {
+  const Status status = storage::check_records(context.directory, last.records);
+  if (status.code() != Errc::kCorruptData) {
+    return status;
+  }
+  if (context.on_lost_records == OnLostRecords::kRefuse) {
+    return corrupt_data(status.message() + "; to go on without what is lost: tidemill resume " +
+                        context.directory.string() + " --accept-lost-records");
+  }
+  session.log.warning("goes on without lost records: " + status.message());
+  return actors::accept_lost_records(store, context.directory);
+}
+
+// Loads the last commit, checks its records, and returns the number of the next incarnation.
+Result<std::uint32_t> next_incarnation(const RunContext& context, actors::CommitStore& commits,
+                                       storage::CheckpointStore& store, Session& session) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits.load());
-  return last.has_value() ? last->weights.version.incarnation + 1 : 0U;
+  if (!last.has_value()) {
+    return 0U;
+  }
+  TIDEMILL_RETURN_IF_ERROR(check_last_records(context, *last, store, session));
+  return last->weights.version.incarnation + 1;
 }
 
 Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
@@ -147,9 +172,9 @@ void print_end(const actors::RunSummary& summary, const std::filesystem::path& d
 }
 
 // Writes state.json, which `tidemill runs` and `tidemill show` read.
-void write_note(const RunContext& context, const RunStateNote& state, Session& session) {
+void write_note(const RunContext& context, const storage::RunStateNote& state, Session& session) {
   PosixFileSystem files;
-  const Status written = write_run_state(files, context.directory, state);
+  const Status written = storage::write_run_state(files, context.directory, state);
   if (!written.ok()) {
     session.log.warning(written.message());
   }
@@ -165,17 +190,18 @@ struct RunStart {
 // Carries out the run in its directory. Sets `run_start` when the first step is about to begin.
 Status run_in_directory(const RunContext& context, Session& session, RunStart& run_start) {
   PosixFileSystem files;
-  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<storage::CheckpointStore> store,
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<storage::CheckpointStore> opened,
                             open_store(context, files));
+  const std::shared_ptr<storage::CheckpointStore> store = std::move(opened);
   TIDEMILL_ASSIGN_OR_RETURN(auto log_file,
                             make_file_sink((context.directory / "log.txt").string()));
   session.log.add_sink(std::move(log_file));
   for (const std::string& damage : store->damage()) {
     session.log.warning("skipped a damaged commit: " + damage);
   }
-  const auto commits =
-      actors::make_checkpoint_commits(std::shared_ptr<storage::CheckpointStore>(std::move(store)));
-  TIDEMILL_ASSIGN_OR_RETURN(const std::uint32_t incarnation, next_incarnation(*commits));
+  const auto commits = actors::make_checkpoint_commits(store, context.directory);
+  TIDEMILL_ASSIGN_OR_RETURN(const std::uint32_t incarnation,
+                            next_incarnation(context, *commits, *store, session));
   TIDEMILL_ASSIGN_OR_RETURN(const std::string started, read_started(context.directory));
   interrupts = 0;
   comparing = 0;

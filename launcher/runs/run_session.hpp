@@ -2,6 +2,7 @@
 // Carries out a configured run in its directory, for `run` and `resume`.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -11,11 +12,15 @@
 
 namespace tidemill::launcher {
 
+/// What happens if `metrics.jsonl` or `samples.jsonl` lacks what the last commit recorded.
+enum class OnLostRecords : std::uint8_t { kRefuse, kAccept };
+
 /// The directory and the configuration of a run.
 struct RunContext {
   std::filesystem::path directory;  // exists
   configs::RunConfig config;
   storage::OnDamage on_damage = storage::OnDamage::kRefuse;
+  OnLostRecords on_lost_records = OnLostRecords::kRefuse;
   /// The directory was made for this run. It is removed if the run is refused before its first
   /// step.
   bool fresh = false;

@@ -137,7 +137,7 @@ Result<Manifest> parse_manifest(std::string_view text, const ManifestName& name,
     return corrupt_data(location + ": damaged: its content does not match the digest in its name");
   }
   // From here on the bytes are those that were written, so any fault was made when writing.
-  auto json = parse_json(text, {.max_bytes = text.size(), .max_values = 10 * kMaxObjects});
+  auto json = parse_json(text, {.max_values = 10 * kMaxObjects});
   if (!json.ok()) {
     return corrupt_data(location + ": " + json.status().message());
   }

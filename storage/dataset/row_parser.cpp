@@ -1,134 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/dataset/row_parser.hpp"
 
-#include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/json/json.hpp"
+#include "base/text/clip.hpp"
 
 namespace tidemill::storage {
 namespace {
 
-// Keeps the keys of messages in file order, because templates print them.
-using Json = nlohmann::ordered_json;
-
-constexpr int kMaxDepth = 64;
-constexpr std::uint64_t kMaxValues = 4'000'000;
+constexpr std::size_t kMaxShownDigits = 40;
 
 Result<Json> parse_object(std::string_view text) {
-  std::uint64_t values = 0;
-  bool too_deep = false;
-  const auto keep = [&](int depth, Json::parse_event_t event, const Json&) {
-    ++values;
-    const bool opens =
-        event == Json::parse_event_t::array_start || event == Json::parse_event_t::object_start;
-    too_deep = too_deep || (opens && depth >= kMaxDepth);
-    return !too_deep && values <= kMaxValues;
-  };
-  Json row;
-  try {
-    row = Json::parse(text.begin(), text.end(), keep);
-  } catch (const Json::parse_error& error) {
-    return invalid_argument("not JSON at byte " + std::to_string(error.byte));
-  } catch (const Json::exception&) {
-    return invalid_argument("not JSON: a number is out of range");
+  Result<Json> row = parse_json(text);
+  if (!row.ok()) {
+    return invalid_argument(row.status().message());
   }
-  if (too_deep) {
-    return invalid_argument("nested deeper than 64 levels");
-  }
-  if (values > kMaxValues) {
-    return invalid_argument("more than 4 million values");
-  }
-  if (!row.is_object()) {
+  if (row.value().if_object() == nullptr) {
     return invalid_argument("not a JSON object");
   }
   return row;
 }
 
-// Finds an integer in the messages of a row that no template value can hold. The parser that builds
-// the row turns such an integer into a real.
-class LargeIntegerFinder final : public nlohmann::json_sax<Json> {
-public:
-  [[nodiscard]] const std::string& found() const { return found_; }
-
-  bool null() override { return true; }
-  bool boolean(bool /*value*/) override { return true; }
-  bool number_integer(number_integer_t /*value*/) override { return true; }
-  bool number_unsigned(number_unsigned_t value) override {
-    constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-    return value <= kMax || take(std::to_string(value));
-  }
-  bool number_float(number_float_t /*value*/, const string_t& text) override {
-    return text.find_first_of(".eE") != std::string::npos || take(text);
-  }
-  bool string(string_t& /*value*/) override { return true; }
-  bool binary(binary_t& /*value*/) override { return true; }
-  bool start_object(std::size_t /*size*/) override { return open(); }
-  bool key(string_t& name) override {
-    in_messages_ = depth_ == 1 ? name == "messages" : in_messages_;
-    return true;
-  }
-  bool end_object() override { return close(); }
-  bool start_array(std::size_t /*size*/) override { return open(); }
-  bool end_array() override { return close(); }
-  bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
-                   const nlohmann::detail::exception& /*error*/) override {
-    return false;
-  }
-
-private:
-  bool open() {
-    ++depth_;
-    return true;
-  }
-  bool close() {
-    --depth_;
-    return true;
-  }
-  bool take(const std::string& digits) {
-    found_ = in_messages_ ? digits : found_;
-    return !in_messages_;
-  }
-
-  int depth_ = 0;
-  bool in_messages_ = false;
-  std::string found_;
-};
-
-// Messages become values of a template, whose integers have 64 bits.
-Status check_integers(std::string_view text) {
-  constexpr std::ptrdiff_t kSafeDigits = 18;  // always fit in 64 bits
-  constexpr std::size_t kMaxShown = 40;
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  for (auto begin = text.begin(); begin != text.end();) {
-    const auto end = std::find_if_not(begin, text.end(), is_digit);
-    if (end - begin > kSafeDigits) {
-      LargeIntegerFinder finder;
-      Json::sax_parse(text.begin(), text.end(), &finder);
-      return finder.found().empty()
-                 ? Status()
-                 : invalid_argument("messages: integer " + finder.found().substr(0, kMaxShown) +
-                                    " does not fit 64 bits");
+// Returns an integer in `value` that does not fit in 64 bits, or null if there is none.
+const std::string* find_large_integer(const Json& value) {
+  if (const Json::Array* items = value.if_array()) {
+    for (const Json& item : *items) {
+      if (const std::string* digits = find_large_integer(item)) {
+        return digits;
+      }
     }
-    begin = std::find_if(end, text.end(), is_digit);
   }
-  return {};
+  if (const Json::Object* members = value.if_object()) {
+    for (const Json::Member& member : *members) {
+      if (const std::string* digits = find_large_integer(member.value)) {
+        return digits;
+      }
+    }
+  }
+  return value.if_large_integer();
 }
 
 // Returns the value of `key`, or null if it is absent.
 const Json& value_or_null(const Json& object, const char* key) {
   static const Json nothing;
-  const auto found = object.find(key);
-  return found == object.end() ? nothing : *found;
+  const Json* found = object.find(key);
+  return found == nullptr ? nothing : *found;
+}
+
+// Returns `value` as JSON without white space. Objects keep the order of their keys, because
+// templates print them.
+std::string compact_text(const Json& value) {
+  std::string text = value.to_line();
+  text.pop_back();  // the newline
+  return text;
 }
 
 Result<std::string> read_prompt(const Json& value) {
-  if (!value.is_string()) {
+  const std::string* prompt = value.if_string();
+  if (prompt == nullptr) {
     return invalid_argument("prompt: must be a string");
   }
-  if (value.get_ref<const std::string&>().empty()) {
+  if (prompt->empty()) {
     return invalid_argument("prompt: is empty");
   }
-  return value.get<std::string>();
+  return *prompt;
 }
 
 // An integer has one spelling. Other numbers have several and could not be compared as written.
@@ -136,72 +73,95 @@ Result<std::string> read_answer(const Json& value) {
   if (value.is_null()) {
     return std::string();
   }
-  if (value.is_number_integer()) {
-    return value.dump();
+  if (const std::int64_t* integer = value.if_integer()) {
+    return std::to_string(*integer);
   }
-  if (!value.is_string()) {
+  if (const std::string* digits = value.if_large_integer()) {
+    return *digits;
+  }
+  if (value.if_string() == nullptr) {
     return invalid_argument("answer: must be a string or an integer");
   }
-  return value.get<std::string>();
+  return *value.if_string();
 }
 
 enum class Assistant { kOptional, kRequired };
 
-// `text` is the whole row.
-Result<std::string> read_messages(const Json& value, std::string_view text, Assistant assistant) {
-  if (!value.is_array() || value.empty()) {
+Result<std::string> read_messages(const Json& value, Assistant assistant) {
+  const Json::Array* messages = value.if_array();
+  if (messages == nullptr || messages->empty()) {
     return invalid_argument("messages: must be an array that is not empty");
   }
   bool has_assistant = false;
-  for (std::size_t i = 0; i < value.size(); ++i) {
+  for (std::size_t i = 0; i < messages->size(); ++i) {
+    const Json& message = (*messages)[i];
     const std::string location = "messages[" + std::to_string(i) + "]";
-    if (!value[i].is_object()) {
+    if (message.if_object() == nullptr) {
       return invalid_argument(location + ": must be an object");
     }
-    const Json& role = value_or_null(value[i], "role");
-    if (!role.is_string() || role.get_ref<const std::string&>().empty()) {
+    const std::string* role = value_or_null(message, "role").if_string();
+    if (role == nullptr || role->empty()) {
       return invalid_argument(location + ".role: must be a string that is not empty");
     }
-    const Json& content = value_or_null(value[i], "content");
-    if (!content.is_null() && !content.is_string() && !content.is_array()) {
+    const Json& content = value_or_null(message, "content");
+    if (!content.is_null() && content.if_string() == nullptr && content.if_array() == nullptr) {
       return invalid_argument(location + ".content: must be a string, an array of parts, or null");
     }
-    has_assistant = has_assistant || role.get_ref<const std::string&>() == "assistant";
+    has_assistant = has_assistant || *role == "assistant";
   }
   if (assistant == Assistant::kRequired && !has_assistant) {
     return invalid_argument("messages: none is from the assistant, so there is nothing to learn");
   }
-  TIDEMILL_RETURN_IF_ERROR(check_integers(text));
-  return value.dump();
+  // Messages become values of a template, whose integers have 64 bits.
+  if (const std::string* digits = find_large_integer(value)) {
+    return invalid_argument("messages: integer " + clipped(*digits, kMaxShownDigits) +
+                            " does not fit 64 bits");
+  }
+  return compact_text(value);
 }
 
-Result<SupervisedRow> read_tokens(const Json& ids, const Json& mask) {
-  if (!ids.is_array() || ids.empty()) {
+// Returns 0 or 1, or nothing for any other value.
+std::optional<std::uint8_t> read_bit(const Json& value) {
+  if (const bool* flag = value.if_bool()) {
+    return *flag ? 1 : 0;
+  }
+  const std::int64_t* integer = value.if_integer();
+  if (integer == nullptr || *integer < 0 || *integer > 1) {
+    return std::nullopt;
+  }
+  return static_cast<std::uint8_t>(*integer);
+}
+
+Result<SupervisedRow> read_tokens(const Json& ids_value, const Json& mask_value) {
+  const Json::Array* ids = ids_value.if_array();
+  const Json::Array* mask = mask_value.if_array();
+  if (ids == nullptr || ids->empty()) {
     return invalid_argument("input_ids: must be an array that is not empty");
   }
-  if (!mask.is_array()) {
+  if (mask == nullptr) {
     return invalid_argument("loss_mask: must be an array");
   }
-  if (mask.size() != ids.size()) {
-    return invalid_argument("loss_mask: has " + std::to_string(mask.size()) + " entries, but " +
-                            "input_ids has " + std::to_string(ids.size()));
+  if (mask->size() != ids->size()) {
+    return invalid_argument("loss_mask: has " + std::to_string(mask->size()) + " entries, but " +
+                            "input_ids has " + std::to_string(ids->size()));
   }
   SupervisedRow row;
   row.kind = SupervisedRow::Kind::kTokens;
-  row.input_ids.reserve(ids.size());
-  row.loss_mask.reserve(ids.size());
-  constexpr std::uint64_t kMaxId = std::numeric_limits<std::int32_t>::max();
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (!ids[i].is_number_unsigned() || ids[i].get<std::uint64_t>() > kMaxId) {
+  row.input_ids.reserve(ids->size());
+  row.loss_mask.reserve(ids->size());
+  constexpr std::int64_t kMaxId = std::numeric_limits<std::int32_t>::max();
+  for (std::size_t i = 0; i < ids->size(); ++i) {
+    const std::int64_t* id = (*ids)[i].if_integer();
+    if (id == nullptr || *id < 0 || *id > kMaxId) {
       return invalid_argument("input_ids[" + std::to_string(i) +
                               "]: must be an integer from 0 to " + std::to_string(kMaxId));
     }
-    const bool is_bit = mask[i].is_number_unsigned() && mask[i].get<std::uint64_t>() <= 1;
-    if (!is_bit && !mask[i].is_boolean()) {
+    const std::optional<std::uint8_t> bit = read_bit((*mask)[i]);
+    if (!bit.has_value()) {
       return invalid_argument("loss_mask[" + std::to_string(i) + "]: must be 0 or 1");
     }
-    row.input_ids.push_back(ids[i].get<std::int32_t>());
-    row.loss_mask.push_back(mask[i] == Json(true) || mask[i] == Json(1) ? 1 : 0);
+    row.input_ids.push_back(static_cast<std::int32_t>(*id));
+    row.loss_mask.push_back(*bit);
   }
   return row;
 }
@@ -219,7 +179,7 @@ Result<PromptRow> parse_prompt_row(std::string_view text) {
   if (!prompt.is_null()) {
     TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_prompt(prompt));
   } else if (!messages.is_null()) {
-    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, text, Assistant::kOptional));
+    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, Assistant::kOptional));
   } else {
     return invalid_argument("has neither prompt nor messages");
   }
@@ -245,7 +205,7 @@ Result<SupervisedRow> parse_supervised_row(std::string_view text) {
   SupervisedRow row;
   if (!messages.is_null()) {
     row.kind = SupervisedRow::Kind::kMessages;
-    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, text, Assistant::kRequired));
+    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, Assistant::kRequired));
     return row;
   }
   TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_prompt(prompt));

@@ -36,7 +36,7 @@ RunCommit some_commit() {
 }
 
 actors::RunInputs some_inputs() {
-  return {"/models/small", false, "0123abcd", ""};
+  return {"/models/small", false, "0123abcd", "", "tok1"};
 }
 
 TEST(CheckpointCommits, ACommitSurvivesTheConversionToACheckpointAndBack) {
@@ -82,6 +82,64 @@ TEST(CheckpointCommits, ACommitOfOtherDataIsRefused) {
   commits->set_inputs(changed);
   EXPECT_EQ(commits->load().status().message(),
             "data.train: not the data that the run was started with");
+}
+
+TEST(CheckpointCommits, ACommitOfAnotherTokenizerIsRefused) {
+  const TemporaryDirectory folder;
+  PosixFileSystem files;
+  auto store = storage::CheckpointStore::open({folder.path(), "run"}, files);
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  const auto commits = actors::make_checkpoint_commits(std::move(store).value());
+  actors::RunInputs inputs = some_inputs();
+  inputs.tokenizer_digest = "";  // as an older program committed it
+  commits->set_inputs(inputs);
+  ASSERT_TRUE(commits->save(some_commit()).ok());
+  commits->set_inputs(some_inputs());
+  EXPECT_TRUE(commits->load().ok());
+  ASSERT_TRUE(commits->save(some_commit()).ok());
+  EXPECT_TRUE(commits->load().ok());
+  inputs.tokenizer_digest = "tok2";
+  commits->set_inputs(inputs);
+  EXPECT_EQ(commits->load().status().message(),
+            "model.path: the tokenizer or the chat template is not the one that the run was "
+            "started with");
+}
+
+TEST(CheckpointCommits, ACommitWhoseRecordsAreGoneIsRefused) {
+  const TemporaryDirectory folder;
+  PosixFileSystem files;
+  auto store = storage::CheckpointStore::open({folder.path(), "run"}, files);
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  const auto commits = actors::make_checkpoint_commits(std::move(store).value(), folder.path());
+  RunCommit commit = some_commit();
+  commit.records = {4, 0};
+  EXPECT_EQ(commits->save(commit).message(),
+            (folder.path() / "metrics.jsonl").string() + ": was removed during the run");
+  EXPECT_FALSE(commits->load().value().has_value());
+  ASSERT_TRUE(write_file(files, folder.path() / "metrics.jsonl", std::string_view("one\n")).ok());
+  EXPECT_TRUE(commits->save(commit).ok());
+}
+
+TEST(CheckpointCommits, LostRecordsAreAcceptedInANewCommitOfTheSameState) {
+  const TemporaryDirectory folder;
+  PosixFileSystem files;
+  auto opened = storage::CheckpointStore::open({folder.path(), "run"}, files);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  const std::shared_ptr<storage::CheckpointStore> store = std::move(opened).value();
+  const auto commits = actors::make_checkpoint_commits(store);
+  commits->set_inputs(some_inputs());
+  ASSERT_TRUE(commits->save(some_commit()).ok());
+  const std::string line = "{\"kind\":\"train\",\"step\":1}\n";
+  ASSERT_TRUE(write_file(files, folder.path() / "metrics.jsonl", line + "{\"kind\"").ok());
+  ASSERT_TRUE(actors::accept_lost_records(*store, folder.path()).ok());
+  const auto back = commits->load();
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(back.value()->records.metrics_bytes, line.size());
+  EXPECT_EQ(back.value()->records.samples_bytes, 0U);
+  EXPECT_EQ(back.value()->weights.version, some_commit().weights.version);
+  EXPECT_EQ(back.value()->data_digest, some_inputs().data_digest);
+  EXPECT_EQ(back.value()->data_position, some_commit().data_position);
+  EXPECT_EQ(digest_tensors(back.value()->weights.base), some_commit().weights.base_digest);
 }
 
 TEST(CheckpointCommits, ACommitOfAnotherAdapterIsRefused) {

@@ -51,8 +51,8 @@ storage::ColumnValue some_cell() {
   return {{3}, some_buffer()};
 }
 SampleRecord some_sample() {
-  return {{8},   {4},    "prompt",      "response", "answer",       0.5, {{"form", 0.25}},
-          -0.5F, "stop", {some_span()}, {1, 2},     {-0.5F, -0.25F}};
+  return {{8},    {4},           "prompt", "answer",       0.5, {{"form", 0.25}}, -0.5F,
+          "stop", {some_span()}, {1, 2},   {-0.5F, -0.25F}};
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): `type` is a type's name
@@ -106,7 +106,7 @@ TIDEMILL_EXAMPLE(AdmissionRequest, {3, Duration{4}});
 TIDEMILL_EXAMPLE(Admission, {1, 2, 3, "version 4"});
 TIDEMILL_EXAMPLE(KeeperStatus, {1, 2, 3, 4, 5, 6, 7});
 TIDEMILL_EXAMPLE(StepRecord, {"train", 5, {{"reward_mean", 0.5}}, {some_sample()}});
-TIDEMILL_EXAMPLE(RecordMarks, {1, 2});
+TIDEMILL_EXAMPLE(storage::RecordMarks, {1, 2, "metrics", "samples"});
 TIDEMILL_EXAMPLE(EvalReport, {1, 2, 3, 0.5, 0.75, 4, {0.25}});
 TIDEMILL_EXAMPLE(RunSummary, {RunEnd::kData, 7, some_snapshot(), "why"});
 

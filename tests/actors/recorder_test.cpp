@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <string>
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 
 #include "actors/recorder/metrics_events.hpp"
 #include "actors/recorder/spawn.hpp"
+#include "base/digest.hpp"
 #include "base/json/json.hpp"
 #include "storage/events/event_file.hpp"
 #include "tests/support/actor_test.hpp"
@@ -49,7 +51,6 @@ StepRecord some_record(std::uint64_t step) {
   sample.id = {3};
   sample.group = {1};
   sample.prompt = "2+2=\n";
-  sample.response = "4";
   sample.reference_answer = "4";
   sample.reward = 1.0;
   sample.advantage = -0.5F;
@@ -64,8 +65,13 @@ class RecorderTest : public ActorTest {
 protected:
   void start(RecordMarks marks = {}) {
     recorder_ = keep(actors::spawn_recorder(
-        system(), {files_, marks,
-                   [this](const StepRecord& record) { seen_.push_back(record.step); }, &port()}));
+        system(),
+        {files_, marks, [this](const StepRecord& record) { seen_.push_back(record.step); },
+         [this](const std::vector<std::int32_t>& ids) {
+           ++decoded_;
+           return std::to_string(ids.size()) + " tokens";
+         },
+         held_port_ != nullptr ? held_port_ : &port()}));
   }
   Reply<RecordMarks> record(std::uint64_t step) {
     auto reply = ask<RecordMarks>(recorder_, atom::record_v, some_record(step));
@@ -80,6 +86,8 @@ protected:
 
   std::shared_ptr<MemoryRecordFiles> files_ = std::make_shared<MemoryRecordFiles>();
   std::vector<std::uint64_t> seen_;
+  int decoded_ = 0;
+  actors::WorkPort* held_port_ = nullptr;
   actors::RecorderActor recorder_;
 };
 
@@ -108,8 +116,31 @@ TEST_F(RecorderTest, WritesOneJsonObjectPerLine) {
   EXPECT_EQ(*sample.value().find("step")->if_integer(), 5);
   EXPECT_EQ(*sample.value().find("sample")->if_integer(), 3);
   EXPECT_THAT(files_->samples_text, HasSubstr(R"("prompt":"2+2=\n")"));
+  EXPECT_THAT(files_->samples_text, HasSubstr(R"("response":"2 tokens")"));
   EXPECT_THAT(files_->samples_text, HasSubstr(R"("versions":[{"step":4,"tokens":2}])"));
   EXPECT_THAT(files_->samples_text, HasSubstr(R"("behavior_logprobs":[-0.5,-0.25])"));
+}
+
+// Keeps work until the test runs it.
+class HeldPort final : public actors::WorkPort {
+public:
+  void run(Work work, caf::strong_actor_ptr /*receiver*/, caf::message /*done*/) override {
+    held.push_back(std::move(work));
+  }
+  std::vector<Work> held;
+};
+
+// A batch of long responses would take too long for a message handler.
+TEST_F(RecorderTest, ThePortDecodesTheResponses) {
+  HeldPort held;
+  held_port_ = &held;
+  start();
+  record(5);
+  ASSERT_EQ(held.held.size(), 1U);
+  EXPECT_EQ(decoded_, 0);
+  static_cast<void>(held.held[0]());
+  EXPECT_EQ(decoded_, 1);
+  EXPECT_EQ(files_->appends, 1);
 }
 
 // Reading them back gives the floats of the recorded sample.
@@ -281,6 +312,59 @@ TEST_F(RecordFilesTest, AFileShorterThanItsMarkIsNamed) {
   EXPECT_EQ(files.status().code(), Errc::kCorruptData);
   EXPECT_THAT(files.status().message(), HasSubstr("samples.jsonl: 2 bytes"));
   EXPECT_EQ(content(metrics()), "one\n");  // the failed open loses nothing
+}
+
+TEST_F(RecordFilesTest, AFileThatDoesNotHaveTheDigestOfItsMarkIsNamed) {
+  const auto marks = open().value()->append("one\n", "x\n");
+  ASSERT_TRUE(marks.ok());
+  std::ofstream(samples(), std::ios::binary) << "y\n";
+  const auto files = open(marks.value());
+  EXPECT_EQ(files.status().code(), Errc::kCorruptData);
+  EXPECT_THAT(files.status().message(), HasSubstr("samples.jsonl: the 2 bytes"));
+}
+
+TEST_F(RecordFilesTest, TheDigestsAreThoseOfTheWholeFiles) {
+  const auto both = open().value()->append("one\n", "x\n");
+  ASSERT_TRUE(both.ok());
+  const auto files = open(both.value());
+  ASSERT_TRUE(files.ok()) << files.status().to_string();
+  const auto resumed = files.value()->append("two\n", "");
+  ASSERT_TRUE(resumed.ok());
+  const std::string whole = "one\ntwo\n";
+  EXPECT_EQ(resumed.value().metrics_digest, digest_bytes(std::as_bytes(std::span(whole))));
+  EXPECT_EQ(resumed.value().samples_digest, both.value().samples_digest);
+}
+
+TEST_F(RecordFilesTest, AFileThatIsRemovedOrChangedDuringTheRunIsNoticed) {
+  for (const char* how : {"removed", "replaced", "shortened"}) {
+    const auto files = open();
+    ASSERT_TRUE(files.value()->append("one\n", "x\n").ok());
+    if (how == std::string("shortened")) {
+      std::filesystem::resize_file(metrics(), 1);
+    } else {
+      std::filesystem::rename(metrics(), directory_.path() / "elsewhere");
+    }
+    if (how == std::string("replaced")) {
+      std::ofstream(metrics()) << "one\n";
+    }
+    const auto failed = files.value()->append("two\n", "");
+    EXPECT_EQ(failed.status().code(), Errc::kCorruptData) << how;
+    EXPECT_THAT(
+        failed.status().message(),
+        HasSubstr(how == std::string("shortened")
+                      ? "metrics.jsonl: another program changed it during the run: it has 1 "
+                        "bytes instead of 4"
+                      : "metrics.jsonl: was removed or replaced during the run"))
+        << how;
+  }
+}
+
+// Supervised runs record no samples.
+TEST_F(RecordFilesTest, AnEmptyFileMayBeRemoved) {
+  const auto files = open();
+  ASSERT_TRUE(files.value()->append("one\n", "").ok());
+  std::filesystem::remove(samples());
+  EXPECT_TRUE(files.value()->append("two\n", "").ok());
 }
 
 TEST_F(RecordFilesTest, ADirectoryThatDoesNotExistIsNamed) {

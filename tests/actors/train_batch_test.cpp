@@ -227,7 +227,7 @@ TEST(TrainBatch, PartsOfARewardHaveNamedMeans) {
   actors::add_part_metrics(rows, {"number", "form"}, metrics);
   EXPECT_EQ(metrics, (std::map<std::string, double>{{"reward_form_mean", 0.75},
                                                     {"reward_number_mean", 0.5}}));
-  const actors::SampleRecord record = actors::sample_record(rows[0], "text", {"number", "form"});
+  const actors::SampleRecord record = actors::sample_record(rows[0], {"number", "form"});
   EXPECT_EQ(record.reward_parts, (std::map<std::string, double>{{"form", 0.5}, {"number", 1.0}}));
   metrics.clear();
   actors::add_part_metrics({}, {"number"}, metrics);
@@ -251,10 +251,9 @@ TEST(TrainBatch, ReadsThePartsOfAReward) {
 TEST(TrainBatch, ASampleRecordHasTheFieldsOfItsRow) {
   TrainRow row = row_of(3, 1, 5);
   row.truncated = true;
-  const actors::SampleRecord record = actors::sample_record(row, "text", {});
+  const actors::SampleRecord record = actors::sample_record(row, {});
   EXPECT_TRUE(record.reward_parts.empty());
   EXPECT_EQ(record.id, SampleId{3});
-  EXPECT_EQ(record.response, "text");
   EXPECT_EQ(record.finish_reason, "length");
   EXPECT_EQ(record.versions.at(0).version.step, 5U);
   EXPECT_THAT(record.response_ids, ElementsAre(7, 8));

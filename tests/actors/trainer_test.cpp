@@ -45,7 +45,6 @@ protected:
     deps.owner = owner_handle_;
     deps.commits = commits_;
     deps.commit_port = &port();
-    deps.decode = [](const std::vector<std::int32_t>& ids) { return std::to_string(ids.size()); };
     deps.weights.version = {0, 3, step};
     deps.weights.base_digest = "initial";
     deps.best = best_;
@@ -152,8 +151,8 @@ TEST_F(TrainerTest, OneStepGoesFromTheLeaseToTheRecord) {
   EXPECT_EQ(record.metrics.at("loss"), 0.5);
   EXPECT_EQ(record.metrics.at("logprob_gap_tokens"), 4.0);
   ASSERT_EQ(record.samples.size(), 2U);
-  EXPECT_EQ(record.samples[0].response, "2");  // as decoded
-  EXPECT_EQ(stream_->leases.size(), 1U);       // the next step
+  EXPECT_EQ(record.samples[0].response_ids.size(), 2U);
+  EXPECT_EQ(stream_->leases.size(), 1U);  // the next step
 }
 
 TEST_F(TrainerTest, NothingIsPublishedWhileABatchIsLeased) {

@@ -39,14 +39,14 @@ TEST(Json, RefusesAnythingButOneDocument) {
     const char* message;
   };
   for (const Case& c :
-       std::vector<Case>{{"", "not valid JSON"},
-                         {"{", "not valid JSON"},
-                         {"{} x", "not valid JSON at byte 4"},
-                         {"[1,]", "not valid JSON"},
-                         {"// c\n1", "not valid JSON"},
-                         {"\"\xFF\"", "not valid JSON"},
-                         {"[NaN]", "not valid JSON"},
-                         {"1e999", "not valid JSON"},
+       std::vector<Case>{{"", "not JSON"},
+                         {"{", "not JSON"},
+                         {"{} x", "not JSON at byte 4"},
+                         {"[1,]", "not JSON"},
+                         {"// c\n1", "not JSON"},
+                         {"\"\xFF\"", "not JSON"},
+                         {"[NaN]", "not JSON"},
+                         {"1e999", "not JSON at byte 5: a number is out of range"},
                          {R"({"a":1,"b":{"c":1,"c":2}})", "the name \"c\" occurs twice"},
                          {R"({"a":1,"\u0061":2})", "the name \"a\" occurs twice"}}) {
     const auto json = parse_json(c.text);
@@ -57,8 +57,23 @@ TEST(Json, RefusesAnythingButOneDocument) {
 }
 
 TEST(Json, ANulByteDoesNotEndTheText) {
-  EXPECT_EQ(parse_json(std::string_view("{}\0{", 4)).status().message(),
-            "not valid JSON at byte 3");
+  EXPECT_EQ(parse_json(std::string_view("{}\0{", 4)).status().message(), "not JSON at byte 3");
+}
+
+TEST(Json, KeepsTheDigitsOfIntegersBeyond64Bits) {
+  for (const char* digits : {"9223372036854775808", "18446744073709551615", "-9223372036854775809",
+                             "123456789012345678901234567890"}) {
+    const auto json = parse_json(digits);
+    ASSERT_TRUE(json.ok()) << digits;
+    EXPECT_EQ(json.value().if_integer(), nullptr) << digits;
+    ASSERT_NE(json.value().if_large_integer(), nullptr) << digits;
+    EXPECT_EQ(*json.value().if_large_integer(), digits);
+    EXPECT_EQ(json.value().number(), std::stod(digits));
+  }
+  for (const char* text : {"9223372036854775807", "-9223372036854775808", "1e30", "1.0"}) {
+    EXPECT_EQ(parse_json(text).value().if_large_integer(), nullptr) << text;
+  }
+  EXPECT_EQ(parse_json("18446744073709551615").value().to_line(), "18446744073709551615\n");
 }
 
 TEST(Json, EnforcesItsLimits) {
@@ -74,6 +89,9 @@ TEST(Json, EnforcesItsLimits) {
   EXPECT_TRUE(parse_json("[1,2]", limits).ok());
   EXPECT_THAT(parse_json("[1,2,3]", limits).status().message(), HasSubstr("more than 3"));
   EXPECT_FALSE(parse_json(std::string(1'000'000, '[')).ok());
+  const std::size_t deepest = JsonLimits().max_depth;
+  EXPECT_TRUE(parse_json(std::string(deepest, '[') + std::string(deepest, ']')).ok());
+  EXPECT_FALSE(parse_json(std::string(deepest + 1, '[') + std::string(deepest + 1, ']')).ok());
 }
 
 TEST(Json, WritesTextThatReadsBack) {

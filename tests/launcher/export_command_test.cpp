@@ -10,6 +10,7 @@
 #include "engines/formats/model_files.hpp"
 #include "engines/runtime/new_adapter.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
+#include "storage/run_files/commit_meta.hpp"
 #include "tests/launcher/command_run.hpp"
 
 namespace tidemill::launcher {
@@ -34,15 +35,20 @@ void expect_equal(const TensorMap& a, const TensorMap& b) {
   }
 }
 
+enum class Trained { kModel, kAdapter };
+
 class ExportTest : public CommandTest {
 protected:
   // Writes a commit as a run does. Returns the run's directory.
-  std::string commit(storage::Checkpoint state, const std::string& model, const char* adapter) {
+  std::string commit(storage::Checkpoint state, const std::string& model, Trained trained) {
     const auto base = engines::open_model(model);
     EXPECT_TRUE(base.ok()) << base.status().message();
-    state.blobs["meta.json"] = R"({"format": 1, "model": ")" + model + R"(", "adapter": )" +
-                               adapter + R"(, "base_digest": ")" +
-                               digest_tensors(base.value().tensors) + R"(", "step": 3})";
+    storage::CommitMeta meta;
+    meta.model = model;
+    meta.version.step = 3;
+    meta.base_digest = digest_tensors(base.value().tensors);
+    meta.adapter_digest = trained == Trained::kAdapter ? "adapter" : "";
+    state.blobs[storage::kCommitMetaPart] = storage::write_commit_meta(meta);
     return commit(std::move(state));
   }
   // Writes a commit as a run does that trained the adapter in `source`.
@@ -54,7 +60,7 @@ protected:
     storage::Checkpoint state;
     state.tensors["weights"] = adapter.value().tensors;
     state.blobs["adapter_config.json"] = engines::adapter_config_text(adapter.value().config);
-    return commit(std::move(state), model, "true");
+    return commit(std::move(state), model, Trained::kAdapter);
   }
   std::string commit(storage::Checkpoint state) {
     PosixFileSystem files;
@@ -79,7 +85,7 @@ TEST_F(ExportTest, AModelIsExportedInTheTypesOfItsFiles) {
     widen_floats(tensor, values);
     state.tensors["weights"][name] = make_float_tensor(values, tensor.shape, DType::kF32);
   }
-  const std::string run_path = commit(std::move(state), model, "false");
+  const std::string run_path = commit(std::move(state), model, Trained::kModel);
   const Outcome outcome = run({"export", run_path, path("out")});
   EXPECT_EQ(outcome.code, kDone) << outcome.err;
   EXPECT_EQ(outcome.out, path("out") + ": model\n");

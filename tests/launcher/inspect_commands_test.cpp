@@ -306,15 +306,16 @@ TEST_F(InspectTest, DamagedSamplesAreNamed) {
 // -- appearance
 // --------------------------------------------------------------------------------------
 
-RecordedSample sample_of(const std::vector<std::int32_t>& ids, const std::vector<float>& logprobs) {
-  RecordedSample sample;
+storage::SampleLine sample_of(const std::vector<std::int32_t>& ids,
+                              const std::vector<float>& logprobs) {
+  storage::SampleLine sample;
   sample.response_ids = ids;
   sample.behavior_logprobs = logprobs;
   return sample;
 }
 
 TEST(SampleViewTest, HostileTextCannotMoveTheCursor) {
-  RecordedSample sample = sample_of({1}, {-1.0F});
+  storage::SampleLine sample = sample_of({1}, {-1.0F});
   sample.prompt =
       "a\x1b[2Jb\r\tc\n\x7F\xC2\x9B"
       "d\xFF";
@@ -354,7 +355,7 @@ TEST(SampleViewTest, ColorsGoFromGreenToRedWithFallingLogprob) {
 }
 
 TEST(SampleViewTest, LinesFitTheTerminal) {
-  RecordedSample sample =
+  storage::SampleLine sample =
       sample_of(std::vector<std::int32_t>(100, 1), std::vector<float>(100, -1.0F));
   sample.prompt = std::string(300, 'p');
   Terminal terminal;

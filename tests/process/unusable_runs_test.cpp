@@ -4,6 +4,7 @@
 // lost.
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -62,16 +63,20 @@ protected:
     expect_as_undisturbed();
   }
   void expect_as_undisturbed() const {
+    EXPECT_EQ(difference(undisturbed(), run_output(folder_, kGatedRun)), "");
+  }
+  [[nodiscard]] std::string undisturbed_weights() const { return undisturbed().weights; }
+  [[nodiscard]] RunOutput undisturbed() const {
     RunFolder other;
     other.write_rows();
     if (std::filesystem::exists(at("model"))) {
       std::filesystem::copy(at("model"), other.path() / "model");
     }
     other.write("run.yaml", gated_config(model_));
-    const auto undisturbed = other.run({"run", "run.yaml"});
-    ASSERT_TRUE(undisturbed.has_value()) << "hangs";
-    ASSERT_EQ(undisturbed->code, 0) << undisturbed->describe();
-    EXPECT_EQ(difference(run_output(other, kGatedRun), run_output(folder_, kGatedRun)), "");
+    const auto ended = other.run({"run", "run.yaml"});
+    EXPECT_TRUE(ended.has_value()) << "hangs";
+    EXPECT_EQ(ended.value_or(Ended{}).code, 0) << ended.value_or(Ended{}).describe();
+    return run_output(other, kGatedRun);
   }
 
   void flip_byte_in_middle(const std::filesystem::path& file) const {
@@ -189,9 +194,78 @@ TEST_F(UnusableRunsTest, RecordsShorterThanTheCommitSays) {
   ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
   const std::string samples = folder_.samples(kGatedRun);
   folder_.write("runs/gated/samples.jsonl", samples.substr(0, 10));
-  expect_refused(StartsWith("runs/gated/samples.jsonl: 10 bytes, but the last commit recorded "));
+  expect_refused(
+      AllOf(StartsWith("runs/gated/samples.jsonl: 10 bytes, but the last commit recorded "),
+            EndsWith("; to go on without what is lost: tidemill resume runs/gated "
+                     "--accept-lost-records\n")));
   folder_.write("runs/gated/samples.jsonl", samples);
   expect_ends_as_undisturbed({"resume", "runs/gated"});
+}
+
+// The records of a commit are lost or changed. The run goes on without them on request, and only
+// the records differ from those of the undisturbed run.
+TEST_F(UnusableRunsTest, LostRecordsAreAcceptedOnlyOnRequest) {
+  struct Case {
+    std::string file;
+    std::string message;
+    std::size_t first_step;  // in metrics.jsonl of the resumed run
+    std::function<void(const std::string& path)> damage;
+  };
+  const auto remove = [this](const std::string& path) { std::filesystem::remove(at(path)); };
+  const auto shorten = [this](const std::string& path) {
+    std::filesystem::resize_file(at(path), read_file(at(path)).find('\n') + 5);
+  };
+  const auto flip = [this](const std::string& path) {
+    std::string bytes = read_file(at(path));
+    bytes[bytes.find("\"step\"") + 1] ^= 1;
+    folder_.write(path, bytes);
+  };
+  const std::vector<Case> cases{{"metrics.jsonl", ": missing, but ", kKilledInStep, remove},
+                                {"metrics.jsonl", " bytes, but ", 1, shorten},
+                                {"samples.jsonl", ": missing, but ", 1, remove},
+                                {"samples.jsonl", " have changed; ", 1, flip}};
+  const std::string weights = undisturbed_weights();
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.file + c.message);
+    std::filesystem::remove_all(at("runs"));
+    ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+    c.damage("runs/gated/" + c.file);
+    expect_refused(AllOf(StartsWith("runs/gated/" + c.file), HasSubstr(c.message),
+                         EndsWith("tidemill resume runs/gated --accept-lost-records\n")));
+    const Ended resumed = run({"resume", "runs/gated", "--accept-lost-records"});
+    ASSERT_EQ(resumed.code, 0) << resumed.describe();
+    EXPECT_EQ(folder_.exported_weights(kGatedRun), weights);
+    const auto steps = folder_.metrics_steps(kGatedRun);
+    ASSERT_FALSE(steps.empty());
+    EXPECT_EQ(steps.front(), c.first_step);
+    EXPECT_EQ(steps.back(), kGatedSteps);
+  }
+}
+
+TEST_F(UnusableRunsTest, MetricsThatAreRemovedDuringTheRunEndIt) {
+  const RewardGate gate(folder_);
+  gate.set_behavior("gate " + std::to_string(4 * kGatedRows));
+  ProgramRun first(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(gate.wait_reached());
+  std::filesystem::remove(at("runs/gated/metrics.jsonl"));
+  gate.open();
+  const auto ended = first.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 1) << ended->describe();
+  EXPECT_THAT(ended->last_error_line(), HasSubstr("runs/gated/metrics.jsonl: was removed"));
+  gate.clear_behavior();
+  const Ended resumed = run({"resume", "runs/gated", "--accept-lost-records"});
+  ASSERT_EQ(resumed.code, 0) << resumed.describe();
+  EXPECT_EQ(folder_.exported_weights(kGatedRun), undisturbed_weights());
+}
+
+TEST_F(UnusableRunsTest, ARenamedRunIsResumed) {
+  ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+  std::filesystem::rename(at("runs/gated"), at("runs/renamed"));
+  const Ended resumed = run({"resume", "runs/renamed"});
+  ASSERT_EQ(resumed.code, 0) << resumed.describe();
+  EXPECT_EQ(folder_.exported_weights("renamed"), undisturbed_weights());
+  EXPECT_EQ(folder_.metrics_steps("renamed"), steps_up_to(kGatedSteps));
 }
 
 TEST_F(UnusableRunsTest, ARunThatDoesNotExist) {
@@ -224,6 +298,22 @@ TEST_F(RunsWithoutModelTest, AMissingOrInvalidModel) {
   expect_refused(StartsWith("model/model.safetensors: "));
   folder_.write("model/model.safetensors", weights);
 
+  expect_ends_as_undisturbed({"resume", "runs/gated"});
+}
+
+TEST_F(RunsWithoutModelTest, AChangedTokenizer) {
+  ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
+  const std::string tokenizer = read_file(at("model/tokenizer.json"));
+  const std::string chat_template = read_file(at("model/chat_template.jinja"));
+  folder_.write("model/tokenizer.json", tokenizer + "\n");
+  const std::string line =
+      "model.path: the tokenizer or the chat template is not the one that the run was started "
+      "with\n";
+  expect_refused(EndsWith(line));
+  folder_.write("model/tokenizer.json", tokenizer);
+  folder_.write("model/chat_template.jinja", "{{ messages[0].content }}");
+  expect_refused(EndsWith(line));
+  folder_.write("model/chat_template.jinja", chat_template);
   expect_ends_as_undisturbed({"resume", "runs/gated"});
 }
 

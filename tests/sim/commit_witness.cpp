@@ -8,6 +8,7 @@
 #include "actors/stream/stream_image.hpp"
 #include "base/digest.hpp"
 #include "base/json/json.hpp"
+#include "storage/run_files/sample_line.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -256,11 +257,17 @@ void CommitWitness::read_metrics_line(std::string_view line, Recorded& recorded)
 std::set<std::uint64_t> CommitWitness::read_samples(std::string_view text) const {
   std::set<std::uint64_t> samples;
   const bool whole = for_each_line(text, [&](std::string_view line) {
-    const auto parsed = parse_json(line);
+    const auto parsed = storage::parse_sample_line(line);
     if (!parsed.ok()) {
       violate_("a sample line cannot be read: " + parsed.status().message());
-    } else if (!samples.insert(count_of(parsed.value(), "sample")).second) {
-      violate_("trained twice: sample " + std::to_string(count_of(parsed.value(), "sample")));
+      return;
+    }
+    const std::string sample = "sample " + std::to_string(parsed.value().sample);
+    if (!samples.insert(parsed.value().sample).second) {
+      violate_("trained twice: " + sample);
+    }
+    if (parsed.value().response != simulated_text(parsed.value().response_ids)) {
+      violate_(sample + ": its response text does not match its tokens");
     }
   });
   if (!whole) {

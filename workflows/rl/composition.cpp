@@ -52,7 +52,6 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, const RlEn
   deps.owner = std::move(owner);
   deps.commits = plan.commits;
   deps.commit_port = plan.commit_port;
-  deps.decode = plan.decode;
   deps.reward_parts = plan.reward_parts;
   deps.weights = engines.weights;
   if (origin.commit.has_value()) {
@@ -75,7 +74,7 @@ Core spawn_core(caf::actor_system& system, const RlPlan& plan, const RunOrigin& 
   core.stream = spawn_stream(system, {plan.stream, core.keeper, image, plan.inspector});
   core.recorder = spawn_recorder(
       system, {engines->records, origin.commit.has_value() ? origin.commit->records : RecordMarks{},
-               plan.observer, plan.io_port});
+               plan.observer, plan.decode, plan.io_port});
   if (plan.evaluator.has_value()) {
     EvaluatorDeps deps = *plan.evaluator;
     deps.device = core.device;

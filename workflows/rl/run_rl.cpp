@@ -334,7 +334,8 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   if (const auto reward = make_reward(options, run); !reward.ok()) {
     return reward.status();
   }
-  run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data->digest()));
+  run.commits->set_inputs(inputs_of(opened.model, options.model,
+                                    {opened.data->digest(), opened.codec->tokenizer().digest()}));
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});

@@ -48,7 +48,7 @@ struct SftRun {
   TrainedModel model;
   std::shared_ptr<actors::SequenceReader> reader;
   std::shared_ptr<const std::vector<engines::TrainSequence>> eval_sequences;  // null: none
-  std::string data_digest;
+  InputDigests digests;
   std::uint64_t steps = 0;
   actors::Lengths lengths;       // rows that each sequence takes in training
   actors::Lengths eval_lengths;  // the same for `data.eval`
@@ -61,7 +61,8 @@ struct SftRun {
 
 actors::DatasetSequenceOptions sequence_options(const SftOptions& options,
                                                 const engines::ModelConfig& config,
-                                                const DataReading& how, actors::Lengths& lengths) {
+                                                const DataReading& how, actors::Lengths& lengths,
+                                                std::string& tokenizer_digest) {
   actors::DatasetSequenceOptions sequences;
   sequences.max_tokens = options.data.max_prompt_tokens.value_or(config.max_positions);
   sequences.on_long = on_long_prompt(options.data);
@@ -72,6 +73,9 @@ actors::DatasetSequenceOptions sequence_options(const SftOptions& options,
   sequences.log = how.log;
   sequences.on_row = [&lengths](std::int64_t tokens, const storage::RowLocation& location) {
     lengths.add(tokens, location);
+  };
+  sequences.on_tokenizer = [&tokenizer_digest](const engines::Tokenizer& tokenizer) {
+    tokenizer_digest = tokenizer.digest();
   };
   return sequences;
 }
@@ -89,7 +93,7 @@ Status open_eval_data(const SftOptions& options, const engines::ModelConfig& con
                             open_data_set<storage::SupervisedDataset>(eval, "data.eval", how.log));
   const auto num_rows = static_cast<std::uint32_t>(rows->num_rows());
   actors::DatasetSequenceOptions sequences =
-      sequence_options(options, config, how, opened.eval_lengths);
+      sequence_options(options, config, how, opened.eval_lengths, opened.digests.tokenizer);
   sequences.key = "data.eval";
   TIDEMILL_ASSIGN_OR_RETURN(const auto reader, actors::make_dataset_sequence_reader(
                                                    std::move(rows), std::move(sequences)));
@@ -104,7 +108,7 @@ Status open_data(const SftOptions& options, const engines::ModelConfig& config,
   TIDEMILL_ASSIGN_OR_RETURN(
       auto rows, open_data_set<storage::SupervisedDataset>(
                      dataset_options(options.data, options.run.seed), "data.train", how.log));
-  opened.data_digest = rows->digest();
+  opened.digests.data = rows->digest();
   const auto per_step = static_cast<std::uint64_t>(options.train.sequences_per_step);
   if (options.train.common.steps.has_value()) {
     opened.steps = static_cast<std::uint64_t>(*options.train.common.steps);
@@ -118,7 +122,8 @@ Status open_data(const SftOptions& options, const engines::ModelConfig& config,
   }
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.reader, actors::make_dataset_sequence_reader(
-                         std::move(rows), sequence_options(options, config, how, opened.lengths)));
+                         std::move(rows), sequence_options(options, config, how, opened.lengths,
+                                                           opened.digests.tokenizer)));
   return open_eval_data(options, config, how, opened);
 }
 
@@ -236,7 +241,7 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   deps.recorder = actors::spawn_recorder(
       run.system,
       {engines->records, origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
-       run.observer, opened.io_port.get()});
+       run.observer, nullptr, opened.io_port.get()});
   deps.owner = owner;
   deps.reader = opened.reader;
   deps.commits = run.commits;
@@ -271,7 +276,7 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
-  run.commits->set_inputs(inputs_of(opened.model, options.model, opened.data_digest));
+  run.commits->set_inputs(inputs_of(opened.model, options.model, opened.digests));
   if (run.on_begin) {
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});

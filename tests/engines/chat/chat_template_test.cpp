@@ -189,7 +189,7 @@ TEST(ChatTemplate, RequestsAreChecked) {
   const std::vector<std::pair<const char*, const char*>> requests = {
       {"[]", "the request must be a JSON object"},
       {"{", "not JSON at byte 2"},
-      {R"({"a": 1, "a": 2})", "key \"a\" appears twice in one object"},
+      {R"({"a": 1, "a": 2})", "the name \"a\" occurs twice in one object"},
       {R"({"messages": [], "x": 18446744073709551616})",
        "integer 18446744073709551616 does not fit in 64 bits"},
       {R"({"messages": [], "x": 9223372036854775808})",
@@ -221,7 +221,7 @@ TEST(ChatTemplate, RequestsAreChecked) {
         << request;
   }
   const std::string deep = R"({"messages": )" + std::string(100000, '[');
-  EXPECT_EQ(failure_of("", deep), "nested deeper than 64");
+  EXPECT_EQ(failure_of("", deep), "JSON nested deeper than 64");
 }
 
 TEST(ChatTemplate, MessagesAreCleaned) {

@@ -367,7 +367,7 @@ TEST_F(ModelFilesTest, RefusesBadShardsAndIndexes) {
          t.write_sharded();
          t.write(t.at("m") / kIndex, "weights");
        },
-       "index.json: not valid JSON at byte 1"},
+       "index.json: not JSON at byte 1"},
       {"index too large",
        [](Self t) {
          t.write_sharded();

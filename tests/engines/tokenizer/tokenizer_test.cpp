@@ -295,9 +295,9 @@ TEST(Tokenizer, RefusesInvalidOrDeeplyNestedJson) {
   };
   EXPECT_EQ(message(""), "not JSON at byte 1");
   EXPECT_EQ(message("{\"a\": }"), "not JSON at byte 7");
-  EXPECT_EQ(message("{\"a\": 1, \"a\": 2}"), "key \"a\" appears twice in one object");
+  EXPECT_EQ(message("{\"a\": 1, \"a\": 2}"), "the name \"a\" occurs twice in one object");
   EXPECT_EQ(message("[]"), "must be an object, not []");
-  EXPECT_EQ(message(std::string(1'000'000, '[')), "nested deeper than 32");
+  EXPECT_EQ(message(std::string(1'000'000, '[')), "JSON nested deeper than 64");
   EXPECT_EQ(message("\xFF"), "not JSON at byte 1");
 }
 

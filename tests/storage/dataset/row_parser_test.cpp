@@ -77,7 +77,7 @@ TEST(ParsePromptRow, RefusesWhatItCannotUse) {
       {"{\"prompt\": \"\xFF\"}", "not JSON at byte 13"},
       {R"({"prompt": "\ud800"})", "not JSON at byte 19"},
       {std::string("{\"prompt\": \"a\0\"}", 16), "not JSON at byte 14"},
-      {R"({"prompt": "p", "x": 1e999})", "not JSON: a number is out of range"},
+      {R"({"prompt": "p", "x": 1e999})", "not JSON at byte 25: a number is out of range"},
       {"[1]", "not a JSON object"},
       {"3", "not a JSON object"},
       {"{}", "has neither prompt nor messages"},
@@ -101,9 +101,9 @@ TEST(ParsePromptRow, RefusesWhatItCannotUse) {
        "messages: integer -9223372036854775809 does not fit 64 bits"},
       {R"({"messages": [{"role": "user", "n": 123456789012345678901234567890}]})",
        "messages: integer 123456789012345678901234567890 does not fit 64 bits"},
-      {nested(64), "nested deeper than 64 levels"},
-      {nested(1'000'000), "nested deeper than 64 levels"},
-      {many, "more than 4 million values"},
+      {nested(64), "JSON nested deeper than 64"},
+      {nested(1'000'000), "JSON nested deeper than 64"},
+      {many, "more than 4000000 JSON values"},
   };
   for (const BadRow& c : cases) {
     EXPECT_EQ(parse_prompt_row(c.text).status().message(), c.message) << c.text.substr(0, 60);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "launcher/runs/run_state.hpp"
+#include "storage/run_files/run_state.hpp"
 
 #include "base/json/fields.hpp"
 #include "base/json/json.hpp"
 
-namespace tidemill::launcher {
+namespace tidemill::storage {
 namespace {
 
-constexpr const char* kFile = "state.json";
-constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 16U;
+constexpr std::uint64_t kMaxStateBytes = std::uint64_t{1} << 16U;
 
 }  // namespace
 
@@ -17,12 +16,12 @@ Status write_run_state(FileSystem& files, const std::filesystem::path& directory
   const Json document(Json::Object{{"state", note.state},
                                    {"steps", static_cast<std::int64_t>(note.steps)},
                                    {"reason", note.reason}});
-  return write_file(files, directory / kFile, document.to_line());
+  return write_file(files, directory / kRunStateFile, document.to_line());
 }
 
 Result<std::optional<RunStateNote>> read_run_state(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / kFile;
-  auto text = read_text_file(path, kMaxBytes);
+  const std::filesystem::path path = directory / kRunStateFile;
+  auto text = read_text_file(path, kMaxStateBytes);
   if (text.status().code() == Errc::kNotFound) {
     return std::optional<RunStateNote>();
   }
@@ -45,4 +44,4 @@ Result<std::optional<RunStateNote>> read_run_state(const std::filesystem::path& 
   return std::optional(std::move(note));
 }
 
-}  // namespace tidemill::launcher
+}  // namespace tidemill::storage

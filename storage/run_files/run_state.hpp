@@ -11,7 +11,10 @@
 #include "base/files/file.hpp"
 #include "base/result.hpp"
 
-namespace tidemill::launcher {
+namespace tidemill::storage {
+
+/// The name of the file.
+inline constexpr const char* kRunStateFile = "state.json";
 
 /// The content of the file. A process writes it before its first step and when it ends, so after a
 /// kill it says "running".
@@ -30,4 +33,4 @@ struct RunStateNote {
 [[nodiscard]] Result<std::optional<RunStateNote>> read_run_state(
     const std::filesystem::path& directory);
 
-}  // namespace tidemill::launcher
+}  // namespace tidemill::storage

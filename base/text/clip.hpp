@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shortening of untrusted text in messages.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tidemill {
+
+/// Returns `text` on one line: control characters become "?". Of a longer text, returns the whole
+/// characters in the first `max_bytes` bytes, and "...".
+[[nodiscard]] std::string clipped(std::string_view text, std::size_t max_bytes = 60);
+
+}  // namespace tidemill

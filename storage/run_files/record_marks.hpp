@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much of the record files (`metrics.jsonl`, `samples.jsonl`) belongs to a commit, and whether
+// the files still hold it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "base/digest.hpp"
+#include "base/result.hpp"
+
+namespace tidemill::storage {
+
+/// The sizes and digests of the record files at a commit. A resumed run truncates the files to the
+/// sizes. A digest that is not known is empty: those of older commits, and in simulation.
+struct RecordMarks {
+  std::uint64_t metrics_bytes = 0;
+  std::uint64_t samples_bytes = 0;
+  std::string metrics_digest = {};
+  std::string samples_digest = {};
+  friend bool operator==(const RecordMarks&, const RecordMarks&) = default;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, RecordMarks& x) {
+  return f(x.metrics_bytes, x.samples_bytes, x.metrics_digest, x.samples_digest);
+}
+
+/// Adds the first `bytes` bytes of `path` to `hasher`, which must be new. A file of which 0 bytes
+/// are marked need not exist.
+/// Errors: `kCorruptData` naming the file if it is missing or shorter, or if `digest` is not empty
+/// and not that of the bytes; those of `ReadableFile`.
+[[nodiscard]] Status read_marked(const std::filesystem::path& path, std::uint64_t bytes,
+                                 const std::string& digest, DigestHasher& hasher);
+
+/// Checks that the record files in `directory` hold what `marks` says. Reads both files.
+/// Errors: as `read_marked`.
+[[nodiscard]] Status check_records(const std::filesystem::path& directory,
+                                   const RecordMarks& marks);
+
+/// Checks that the record files in `directory` are at least as long as `marks` says.
+/// Errors: `kCorruptData` naming the file.
+[[nodiscard]] Status check_record_sizes(const std::filesystem::path& directory,
+                                        const RecordMarks& marks);
+
+/// Returns the marks of the records that are left of those that `marks` names: in each file the
+/// whole lines before the mark, up to the first line of a step after `last_step`. Changed bytes
+/// are taken as they are.
+/// Errors: those of `ReadableFile`, except for a file that does not exist.
+[[nodiscard]] Result<RecordMarks> remaining_records(const std::filesystem::path& directory,
+                                                    const RecordMarks& marks,
+                                                    std::uint64_t last_step);
+
+}  // namespace tidemill::storage
