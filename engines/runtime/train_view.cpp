@@ -8,6 +8,7 @@
 
 #include "base/check.hpp"
 #include "base/digest.hpp"
+#include "engines/sampling/sampling_options.hpp"
 
 namespace tidemill::engines {
 namespace {

@@ -86,6 +86,9 @@ TEST(FloatTensorTest, FindsNonFiniteElements) {
   blocks[3].scale = 0x7C01;
   const Tensor tensor{DType::kBlockI8, {2, 64}, Buffer::adopt(blocks, DType::kBlockI8)};
   EXPECT_EQ(check_finite(tensor).message(), "element [1, 32] is NaN");
+  blocks[2].scale = 0xFC00;
+  const Tensor infinite{DType::kBlockI8, {2, 64}, Buffer::adopt(blocks, DType::kBlockI8)};
+  EXPECT_EQ(check_finite(infinite).message(), "element [1, 0] is infinite");
   EXPECT_TRUE(check_finite(make_float_tensor({}, {0, 3}, DType::kF32)).ok());
 }
 

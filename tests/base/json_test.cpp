@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/json/json.hpp"
 
+#include <cstdint>
+#include <limits>
+#include <optional>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -92,6 +96,38 @@ TEST(Json, EnforcesItsLimits) {
   const std::size_t deepest = JsonLimits().max_depth;
   EXPECT_TRUE(parse_json(std::string(deepest, '[') + std::string(deepest, ']')).ok());
   EXPECT_FALSE(parse_json(std::string(deepest + 1, '[') + std::string(deepest + 1, ']')).ok());
+}
+
+TEST(Json, AcceptsTextAtItsLimits) {
+  JsonLimits limits;
+  limits.max_bytes = 7;
+  EXPECT_TRUE(parse_json("[1,2,3]", limits).ok());
+  EXPECT_FALSE(parse_json("[1,2,3] ", limits).ok());
+  limits = {};
+  limits.max_depth = 2;
+  EXPECT_TRUE(parse_json("[{},[]]", limits).ok());
+  EXPECT_TRUE(parse_json("{\"a\":[1]}", limits).ok());
+  EXPECT_FALSE(parse_json("{\"a\":[[]]}", limits).ok());
+  limits = {};
+  limits.max_values = 4;  // counts containers, and every item in them
+  EXPECT_TRUE(parse_json("[1,[2]]", limits).ok());
+  EXPECT_TRUE(parse_json("{\"a\":1,\"b\":{\"c\":2}}", limits).ok());
+  EXPECT_FALSE(parse_json("[1,[2,3]]", limits).ok());
+}
+
+TEST(Json, IntegersThatFitSixtyFourBitsAreExact) {
+  const auto integer = [](const char* text) {
+    const Json json = parse_json(text).value();
+    return json.if_integer() != nullptr ? std::optional(*json.if_integer()) : std::nullopt;
+  };
+  EXPECT_EQ(integer("9223372036854775807"), std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(integer("-9223372036854775808"), std::numeric_limits<std::int64_t>::min());
+  EXPECT_EQ(integer("9223372036854775808"), std::nullopt);
+  EXPECT_EQ(integer("-9223372036854775809"), std::nullopt);
+  EXPECT_EQ(parse_json("9223372036854775808").value().number(), 9223372036854775808.0);
+  EXPECT_EQ(integer("0"), 0);
+  EXPECT_EQ(integer("-0"), 0);
+  EXPECT_EQ(integer("1.0"), std::nullopt);
 }
 
 TEST(Json, WritesTextThatReadsBack) {

@@ -46,10 +46,13 @@ TEST(LogTest, AValueNeverBreaksTheLine) {
                                      {"b", "say \"no\""},
                                      {"c", ""},
                                      {"d", "k=v"},
-                                     {"e", std::string_view("\x01", 1)}};
+                                     {"e", std::string_view("\x01", 1)},
+                                     {"f", "a \\"},
+                                     {"g", "a\\b"}};
   const LogRecord record{LogLevel::kInfo, {}, "one\ntwo", fields};
-  EXPECT_EQ(format_record(record),
-            "one two a=\"x\\ny\" b=\"say \\\"no\\\"\" c=\"\" d=\"k=v\" e=\"?\"");
+  EXPECT_EQ(
+      format_record(record),
+      "one two a=\"x\\ny\" b=\"say \\\"no\\\"\" c=\"\" d=\"k=v\" e=\"?\" f=\"a \\\\\" g=a\\b");
 }
 
 TEST(LogTest, LevelsParse) {

@@ -2,6 +2,7 @@
 #include "base/random.hpp"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -46,6 +47,38 @@ TEST(RandomStream, BelowIsUniform) {
   }
   for (const int count : counts) {
     EXPECT_NEAR(count, 1000, 150);
+  }
+}
+
+// The bound does not divide 2^64: without rejection, the lowest third would be drawn half of the
+// time.
+TEST(RandomStream, BelowIsUniformForBoundsNearTheWholeRange) {
+  constexpr std::uint64_t kThird = std::uint64_t{1} << 62U;
+  RandomStream random(3);
+  int lowest = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const std::uint64_t draw = random.below(3 * kThird);
+    ASSERT_LT(draw, 3 * kThird);
+    lowest += draw < kThird ? 1 : 0;
+  }
+  EXPECT_NEAR(lowest, 1000, 130);  // five standard deviations
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(random.below(1), 0U);
+  }
+}
+
+// Both ends of a shuffle move: each element reaches each place.
+TEST(Shuffle, EveryOrderOfThreeElementsIsEquallyLikely) {
+  RandomStream random(4);
+  std::map<std::vector<int>, int> counts;
+  for (int i = 0; i < 6000; ++i) {
+    std::vector<int> values = {0, 1, 2};
+    shuffle(std::span<int>(values), random);
+    ++counts[values];
+  }
+  EXPECT_EQ(counts.size(), 6U);
+  for (const auto& [order, count] : counts) {
+    EXPECT_NEAR(count, 1000, 145);  // five standard deviations
   }
 }
 

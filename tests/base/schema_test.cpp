@@ -262,6 +262,49 @@ TEST_F(SchemaTest, RefusalsNameLocationKeyAndProblem) {
   }
 }
 
+// Values at the limits of a key are accepted, and the next ones are not.
+TEST_F(SchemaTest, LimitsIncludeTheirBounds) {
+  const auto reads = [this](std::string_view part, std::string_view key, std::string text) {
+    ConfigNode value = b_.plain(std::move(text));
+    if (part.empty()) {
+      return schema_.read(b_.map({{std::string(key), value}})).ok();
+    }
+    ConfigNode inner = b_.map({{std::string(key), value}});
+    if (part == "pier") {
+      inner = b_.map({{"name", b_.plain("p")}, {std::string(key), value}});
+      return schema_.read(b_.map({{"depth", b_.plain("100")}, {"pier", inner}})).ok();
+    }
+    return schema_.read(b_.map({{std::string(part), inner}})).ok();
+  };
+  EXPECT_TRUE(reads("pier", "length", "1"));
+  EXPECT_TRUE(reads("pier", "length", "500"));
+  EXPECT_FALSE(reads("pier", "length", "0"));
+  EXPECT_FALSE(reads("pier", "length", "501"));
+  EXPECT_TRUE(reads("soup", "salt", "0"));
+  EXPECT_TRUE(reads("soup", "salt", "10"));
+  EXPECT_FALSE(reads("soup", "salt", "-0.001"));
+  EXPECT_FALSE(reads("soup", "salt", "10.001"));
+  EXPECT_TRUE(reads("work", "load", "1e-300"));  // above 0
+  EXPECT_FALSE(reads("work", "load", "0"));
+  EXPECT_TRUE(reads("work", "load", "100"));
+  EXPECT_TRUE(reads("work", "rope_bytes", "8388607TiB"));  // the largest that fits
+  EXPECT_FALSE(reads("work", "rope_bytes", "8388608TiB"));
+  EXPECT_TRUE(reads("", "depth", "127"));
+  EXPECT_TRUE(reads("", "depth", "-128"));
+  EXPECT_FALSE(reads("", "depth", "128"));
+}
+
+TEST_F(SchemaTest, AListHasAtMostTenThousandElements) {
+  ConfigNode list = b_.list({});
+  list.items.assign(10'000, b_.plain("x"));
+  const auto whole = schema_.read(b_.map({{"work", b_.map({{"stops", list}})}}));
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  EXPECT_EQ(whole.value().value.work.gear.get<Ferry>()->stops.size(), 10'000U);
+  list.items.push_back(b_.plain("x"));
+  EXPECT_THAT(error_of(b_.map({{"work", b_.map({{"stops", list}})}})),
+              HasSubstr("work.stops: needs at most 10000 elements, found 10001"));
+}
+
 TEST(ClosestName, ComparesLettersThenWordsThenInitials) {
   const std::vector<std::string> names{"learning_rate", "max_new_tokens", "timeout_ms", "alpha",
                                        "group_size"};

@@ -108,6 +108,39 @@ TEST(Executor, SharesInterleaveInsteadOfTakingLongTurns) {
   EXPECT_EQ(order.find(std::string(17, 'r')), std::string::npos);  // 16 * 64 tokens are 1,024
 }
 
+// Prompt tokens are work like sampled ones: both count against the share of rollout.
+TEST(Executor, PromptTokensCountAsWork) {
+  class Prefilling final : public RolloutEngine {
+  public:
+    explicit Prefilling(std::string& order) : order_(order) {}
+    Status submit(RolloutRequest /*request*/, RolloutSink& /*sink*/) override { return {}; }
+    void cancel(SampleId /*id*/) override {}
+    Status load(Snapshot /*snapshot*/, WeightArrival /*arrival*/) override { return {}; }
+    PolicyVersion serving() const override { return {}; }
+    bool has_work() const override { return true; }
+    Result<StepReport> step(const StepBudget& /*budget*/) override {
+      order_ += 'r';
+      StepReport report;
+      report.prefill_tokens = kRolloutTokens / 2;
+      report.decode_tokens = kRolloutTokens / 2;
+      report.cached_tokens = 1000;  // not computed
+      return report;
+    }
+
+  private:
+    std::string& order_;
+  };
+  std::string order;
+  Prefilling rollout_engine(order);
+  CountingTrain train_engine(order, 1'000'000);
+  Executor executor(&rollout_engine, &train_engine, {});
+  for (int i = 0; i < 20000; ++i) {
+    ASSERT_TRUE(executor.iterate().ok());
+  }
+  EXPECT_EQ(order.front(), 't') << "training goes first if nothing is owed";
+  EXPECT_NEAR(token_ratio(order), 1.0, 0.01);
+}
+
 TEST(Executor, PrecedenceRunsOneViewUntilItHasNoWork) {
   ExecutorOptions options;
   options.precedence = Precedence::kRollout;

@@ -273,6 +273,25 @@ TEST_F(Resolve, TheFirstPatternInFileOrderWins) {
   EXPECT_EQ(rank_of(R"("rank_pattern":{"layers.(0|2).*":7,"[qk]_proj":6})"), 6);
 }
 
+// The scale of a module comes from its own rank and alpha.
+TEST_F(Resolve, ScalesFollowThePatterns) {
+  const auto scale_of = [this](const std::string& options) {
+    const auto config = parse_adapter_config(
+                            R"({"peft_type":"LORA","r":4,"lora_alpha":8,"target_modules":["q_proj"],
+                                "rank_pattern":{"layers.1.*":16},"alpha_pattern":{"layers.2.*":24},)" +
+                                options + "}",
+                            "a")
+                            .value();
+    std::vector<double> scales;
+    for (const AdapterModule& entry : resolve_adapter(config, model_, "a").value()) {
+      scales.push_back(entry.scale);
+    }
+    return scales;
+  };
+  EXPECT_THAT(scale_of(R"("use_rslora":false)"), ElementsAre(2.0, 0.5, 6.0));
+  EXPECT_THAT(scale_of(R"("use_rslora":true)"), ElementsAre(4.0, 2.0, 12.0));
+}
+
 TEST(ModulePattern, AgreesWithPythonOnGroupsAndEnds) {
   const ModulePattern pattern = ModulePattern::compile(".*\\.[^.]*\\.(\\d+)\\.").value();
   EXPECT_EQ(pattern.first_group("model.layers.12.mlp.up_proj").value(), "12");

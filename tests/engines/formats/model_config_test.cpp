@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/formats/model_config.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -144,6 +145,53 @@ TEST(Rope, YarnScalingFollowsItsOptions) {
   config.rope.mscale.reset();
   config.rope.factor = 1.0;
   EXPECT_EQ(rope_frequencies(config).attention_scaling, 1.0F);
+}
+
+// A magnitude of 0 counts as absent.
+TEST(Rope, YarnMagnitudesOfZeroAreAbsent) {
+  ModelConfig config = config_of("qwen2-yarn");
+  const float plain = rope_frequencies(config).attention_scaling;
+  EXPECT_GT(plain, 1.0F);
+  config.rope.mscale = 0.0;
+  config.rope.mscale_all_dim = 2.0;
+  EXPECT_EQ(rope_frequencies(config).attention_scaling, plain);
+  config.rope.mscale = 2.0;
+  config.rope.mscale_all_dim = 0.0;
+  EXPECT_EQ(rope_frequencies(config).attention_scaling, plain);
+}
+
+// The ramp by its formula, with ends that are rounded outward and with ends that are not.
+TEST(Rope, TheYarnRampRoundsItsEndsOnlyIfAsked) {
+  ModelConfig config = config_of("qwen2-yarn");
+  config.head_dim = 64;
+  config.rope.theta = 10000.0;
+  config.rope.factor = 4.0;
+  config.rope.original_max_positions = 2048;
+  int num_differences = 0;
+  std::vector<float> rounded;
+  for (const bool truncate : {true, false}) {
+    config.rope.truncate = truncate;
+    const auto end = [&](double beta) {
+      return 64.0 * std::log(2048.0 / (2.0 * 3.14159265358979 * beta)) / (2.0 * std::log(10000.0));
+    };
+    double low = end(config.rope.beta_fast);
+    double high = end(config.rope.beta_slow);
+    if (truncate) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    const RopeFrequencies actual = rope_frequencies(config);
+    ASSERT_EQ(actual.inverse.size(), 32U);
+    for (std::size_t i = 0; i < 32; ++i) {
+      const double plain = std::pow(10000.0, -static_cast<double>(i) / 32.0);
+      const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+      const double expected = plain / 4.0 * ramp + plain * (1.0 - ramp);
+      EXPECT_NEAR(actual.inverse[i], expected, 1e-5 * expected) << truncate << " " << i;
+      num_differences += !truncate && actual.inverse[i] != rounded[i] ? 1 : 0;
+    }
+    rounded = actual.inverse;
+  }
+  EXPECT_GT(num_differences, 5);
 }
 
 TEST(GenerationConfig, ReadsTheConfigOfEveryModel) {

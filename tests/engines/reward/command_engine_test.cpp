@@ -322,6 +322,65 @@ TEST_F(CommandRewardEngineTest, APoisonedSampleOfAConcurrentProgramIsFound) {
   EXPECT_EQ(sink_.reward(3), 1.0);
 }
 
+// The second start begins with nothing of the first: no half of a reply, no request that was only
+// partly sent, and no words of the dead program in error messages.
+TEST_F(CommandRewardEngineTest, ARestartedProgramIsReadFromItsFirstByte) {
+  options_.first_backoff = Duration::zero();
+  const std::string first = "[ ! -e " + folder_ + "/once ] && touch " + folder_ + "/once && ";
+  start_shell(first + "{ read line; printf '{\"id\": 0, \"rewa'; exit 3; }; exec python3 " +
+              kScorer + " lengths");
+  submit(0, "a");
+  ASSERT_TRUE(step_until_results(1));
+  EXPECT_THAT(sink_.error(0), HasSubstr("exit status 3"));
+  submit(1, "abc");
+  ASSERT_TRUE(step_until_results(2));
+  EXPECT_EQ(sink_.reward(1), 3.0);
+  EXPECT_EQ(engine_->stats().garbage_lines + engine_->stats().unknown_ids, 0U);
+}
+
+TEST_F(CommandRewardEngineTest, ARestartedProgramGetsOnlyWholeRequests) {
+  options_.first_backoff = Duration::zero();
+  const std::string first = "[ ! -e " + folder_ + "/once ] && touch " + folder_ + "/once && ";
+  start_shell(first + "{ head -c 1000 > /dev/null; exit 3; }; exec python3 " + kScorer +
+              " lengths");
+  submit(0, std::string(1'000'000, 'x'));  // more than a pipe holds
+  ASSERT_TRUE(step_until_results(1));
+  EXPECT_THAT(sink_.error(0), HasSubstr("the reward program"));
+  submit(1, "abc");
+  ASSERT_TRUE(step_until_results(2));
+  EXPECT_EQ(sink_.reward(1), 3.0);
+}
+
+TEST_F(CommandRewardEngineTest, AnErrorQuotesOnlyTheProgramThatCausedIt) {
+  options_.first_backoff = Duration::zero();
+  start_shell("read line; [ -e " + folder_ + "/once ] && exit 4; touch " + folder_ +
+              "/once; echo strange words; echo last words >&2; exit 3");
+  submit(0, "a");
+  ASSERT_TRUE(step_until_results(1));
+  EXPECT_THAT(sink_.error(0), AllOf(HasSubstr("exit status 3"), HasSubstr("strange words"),
+                                    HasSubstr("last words")));
+  submit(1, "a");
+  ASSERT_TRUE(step_until_results(2));
+  EXPECT_EQ(sink_.error(1), "sample 1: the reward program ended (exit status 4)");
+}
+
+// The samples that were in flight behind the failed one go one at a time; then the program gets
+// several again.
+TEST_F(CommandRewardEngineTest, AfterTheSamplesThatGoAloneSeveralGoTogetherAgain) {
+  options_.max_in_flight = 4;
+  options_.first_backoff = Duration::zero();
+  start_scorer({"careful", folder_ + "/once", "4", "3"});
+  for (std::uint64_t id = 0; id < 12; ++id) {
+    submit(id, "a");
+  }
+  ASSERT_TRUE(step_until_results(12));
+  for (std::uint64_t id = 0; id < 12; ++id) {
+    EXPECT_EQ(sink_.error(id).empty(), id != 0) << id;
+  }
+  EXPECT_EQ(sink_.order(), (std::vector<std::uint64_t>{0, 1, 2, 3, 7, 6, 5, 4, 11, 10, 9, 8}));
+  EXPECT_EQ(engine_->stats().starts, 2U);
+}
+
 TEST_F(CommandRewardEngineTest, GarbageIsCountedAndIgnored) {
   start_scorer({"noisy"});
   submit(1, "x");

@@ -121,6 +121,145 @@ TEST(WeightedRewardEngine, APartThatGivesUpStillDeliversAnErrorForEverySample) {
   EXPECT_EQ(engine->submit(make_request(100, "42"), sink).code(), Errc::kUnavailable);
 }
 
+/// A part whose results, refusals and counts are given by the test.
+class ScriptedEngine final : public RewardEngine {
+public:
+  Status submit(RewardRequest request, RewardSink& sink) override {
+    TIDEMILL_RETURN_IF_ERROR(refusal);
+    queued.emplace_back(request.id, &sink);
+    return {};
+  }
+  [[nodiscard]] bool has_work() const override { return !queued.empty(); }
+  /// Delivers the oldest result.
+  Status step(Duration /*patience*/) override {
+    const auto [id, sink] = queued.front();
+    queued.erase(queued.begin());
+    RewardResult result;
+    result.id = id;
+    result.reward = reward;
+    result.error = error;
+    sink->on_reward(std::move(result));
+    return {};
+  }
+  [[nodiscard]] RewardStats stats() const override { return counts; }
+
+  Status refusal;
+  double reward = 1.0;
+  std::string error;
+  RewardStats counts;
+  std::vector<std::pair<SampleId, RewardSink*>> queued;
+};
+
+/// A weighted sum of two scripted parts, of which the test keeps references.
+struct ScriptedSum {
+  ScriptedSum() {
+    auto a = std::make_unique<ScriptedEngine>();
+    auto b = std::make_unique<ScriptedEngine>();
+    first = a.get();
+    second = b.get();
+    std::vector<RewardPart> parts;
+    parts.push_back({"a", 2.0, std::move(a)});
+    parts.push_back({"b", 3.0, std::move(b)});
+    engine = make_reward_sum(std::move(parts));
+  }
+
+  ScriptedEngine* first = nullptr;
+  ScriptedEngine* second = nullptr;
+  std::unique_ptr<RewardEngine> engine;
+};
+
+TEST(WeightedRewardEngine, ASampleThatAPartCannotScoreHasNoReward) {
+  ScriptedSum sum;
+  sum.second->error = "no number";
+  std::vector<RewardResult> results;
+  class Keeping final : public RewardSink {
+  public:
+    explicit Keeping(std::vector<RewardResult>& kept) : kept_(kept) {}
+    void on_reward(RewardResult result) override { kept_.push_back(std::move(result)); }
+
+  private:
+    std::vector<RewardResult>& kept_;
+  };
+  Keeping sink(results);
+  ASSERT_TRUE(sum.engine->submit(make_request(1, "x"), sink).ok());
+  ASSERT_TRUE(sum.engine->step(Duration::zero()).ok());
+  ASSERT_EQ(results.size(), 1U);
+  EXPECT_EQ(results[0].error, "b: no number");
+  EXPECT_EQ(results[0].reward, 0.0) << "not the reward of the other part";
+  EXPECT_TRUE(results[0].parts.empty());
+  // The next sample is scored as if nothing had happened.
+  sum.second->error.clear();
+  ASSERT_TRUE(sum.engine->submit(make_request(2, "x"), sink).ok());
+  ASSERT_TRUE(sum.engine->step(Duration::zero()).ok());
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_EQ(results[1].error, "");
+  EXPECT_EQ(results[1].reward, 5.0);
+  EXPECT_EQ(results[1].parts, (std::vector<double>{1.0, 1.0}));
+}
+
+TEST(WeightedRewardEngine, ARefusalByALaterPartBecomesTheErrorOfTheSample) {
+  ScriptedSum sum;
+  RecordingSink sink;
+  sum.second->refusal = invalid_argument("full");
+  ASSERT_TRUE(sum.engine->submit(make_request(1, "x"), sink).ok());
+  EXPECT_TRUE(sum.engine->has_work());
+  ASSERT_TRUE(sum.engine->step(Duration::zero()).ok());
+  ASSERT_EQ(sink.count(), 1U);
+  EXPECT_EQ(sink.error(1), "b: full");
+  EXPECT_FALSE(sum.engine->has_work());
+  // A refusal by the first part is one of the whole engine.
+  sum.first->refusal = invalid_argument("closed");
+  EXPECT_EQ(sum.engine->submit(make_request(2, "x"), sink).message(), "a: closed");
+  EXPECT_FALSE(sum.engine->has_work());
+  sum.first->refusal = {};
+  sum.second->refusal = {};
+  ASSERT_TRUE(sum.engine->submit(make_request(2, "x"), sink).ok());
+  ASSERT_TRUE(sum.engine->step(Duration::zero()).ok());
+  EXPECT_EQ(sink.reward(2), 5.0);
+}
+
+// Parts deliver in different orders: each result reaches its own sample.
+TEST(WeightedRewardEngine, PartsMayDeliverAtDifferentTimes) {
+  ScriptedSum sum;
+  RecordingSink sink;
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(sum.engine->submit(make_request(id, "x"), sink).ok());
+  }
+  for (const double reward : {10.0, 20.0, 30.0}) {
+    sum.first->reward = reward;
+    ASSERT_TRUE(sum.first->step(Duration::zero()).ok());
+    EXPECT_EQ(sink.count(), 0U);
+  }
+  std::swap(sum.second->queued[0], sum.second->queued[2]);
+  for (const double reward : {3.0, 2.0, 1.0}) {
+    sum.second->reward = reward;
+    ASSERT_TRUE(sum.second->step(Duration::zero()).ok());
+  }
+  EXPECT_EQ(sink.order(), (std::vector<std::uint64_t>{3, 2, 1}));
+  EXPECT_EQ(sink.reward(1), 2.0 * 10.0 + 3.0 * 1.0);
+  EXPECT_EQ(sink.reward(2), 2.0 * 20.0 + 3.0 * 2.0);
+  EXPECT_EQ(sink.reward(3), 2.0 * 30.0 + 3.0 * 3.0);
+}
+
+TEST(WeightedRewardEngine, CountsTheEventsOfAllParts) {
+  ScriptedSum sum;
+  sum.first->counts = {
+      .starts = 1, .ends = 2, .hangs = 3, .bad_replies = 4, .unknown_ids = 5, .garbage_lines = 6};
+  sum.second->counts = {.starts = 10,
+                        .ends = 20,
+                        .hangs = 30,
+                        .bad_replies = 40,
+                        .unknown_ids = 50,
+                        .garbage_lines = 60};
+  const RewardStats stats = sum.engine->stats();
+  EXPECT_EQ(stats.starts, 11U);
+  EXPECT_EQ(stats.ends, 22U);
+  EXPECT_EQ(stats.hangs, 33U);
+  EXPECT_EQ(stats.bad_replies, 44U);
+  EXPECT_EQ(stats.unknown_ids, 55U);
+  EXPECT_EQ(stats.garbage_lines, 66U);
+}
+
 TEST(MakeRewardEngine, NamesTheWrongOption) {
   const ManualClock clock;
   RewardOptions options;

@@ -14,6 +14,7 @@
 #include "base/tensor/float_tensor.hpp"
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
+#include "engines/runtime/memory_estimate.hpp"
 #include "engines/runtime/weight_cache.hpp"
 #include "engines/transformer/transformer.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
@@ -302,6 +303,29 @@ TEST(WeightCacheTest, LaysWeightsOutOnce) {
   EXPECT_EQ(forward.adapter, both.adapter);
   snapshot.base.clear();
   EXPECT_EQ(weight_cache.lay_out(snapshot, WeightUse::kForward).value().base, both.base);
+}
+
+// Weights for both directions serve a forward pass, but not the other way round.
+TEST(WeightCacheTest, WeightsForForwardAreNotTrained) {
+  const ModelFiles model = small_model(1);
+  const auto ops = make_reference_ops();
+  const AdapterFiles files = small_adapter(model.config, 1);
+  WeightCache weight_cache(model.config,
+                           adapter_spec(files.config, files.modules, model.config).value(),
+                           DType::kF32, KeepBase::kIfNeeded, *ops);
+  Snapshot snapshot;
+  snapshot.base = model.tensors;
+  snapshot.base_digest = digest_tensors(snapshot.base);
+  snapshot.adapter = files.tensors;
+  snapshot.adapter_digest = digest_tensors(snapshot.adapter);
+  const auto forward = weight_cache.lay_out(snapshot, WeightUse::kForward).value();
+  const auto both = weight_cache.lay_out(snapshot, WeightUse::kForwardAndBackward).value();
+  EXPECT_NE(both.base, forward.base);
+  EXPECT_NE(both.adapter, forward.adapter);
+  // From now on, there is one layout for everything.
+  EXPECT_EQ(weight_cache.lay_out(snapshot, WeightUse::kForward).value().base, both.base);
+  EXPECT_EQ(weight_cache.lay_out(snapshot, WeightUse::kForwardAndBackward).value().adapter,
+            both.adapter);
 }
 
 TEST(WeightCacheTest, DoesNotExtendTheLifeOfWeights) {

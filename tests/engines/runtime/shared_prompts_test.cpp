@@ -233,7 +233,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Kind{Backend::kCpu, "lora", DType::kBF16, Recompute::kCheap},
                       Kind{Backend::kCpu, "lora", DType::kF32, Recompute::kLayer},
                       Kind{Backend::kCpu, "lora", DType::kF32, Recompute::kNone, 8},
-                      Kind{Backend::kReference, "", DType::kF32, Recompute::kCheap, 5}),
+                      Kind{Backend::kReference, "", DType::kF32, Recompute::kCheap, 5},
+                      Kind{Backend::kCpu, "norms", DType::kF32, Recompute::kLayer, 8},
+                      Kind{Backend::kCpu, "saved", DType::kBF16, Recompute::kLayer, 7}),
     [](const auto& test) { return describe(test.param); });
 
 TEST(SharedPromptBatchTest, RefusesASequenceBetweenThoseAddedBeforeAStep) {

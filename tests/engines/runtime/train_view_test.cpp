@@ -14,6 +14,7 @@
 #include "base/random.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
+#include "engines/runtime/new_adapter.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -544,12 +545,12 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Kind{Backend::kCpu, ""}, Kind{Backend::kCpu, "lora"}, Kind{Backend::kCpu, "biases"},
         Kind{Backend::kCpu, "dora"}, Kind{Backend::kCpu, "ia3"}, Kind{Backend::kCpu, "ends"},
-        Kind{Backend::kCpu, "saved"}, Kind{Backend::kCpu, "", DType::kBF16},
-        Kind{Backend::kCpu, "lora", DType::kBF16}, Kind{Backend::kCpu, "biases", DType::kBF16},
-        Kind{Backend::kCpu, "dora", DType::kBF16}, Kind{Backend::kCpu, "ia3", DType::kBF16},
-        Kind{Backend::kCpu, "ends", DType::kBF16}, Kind{Backend::kCpu, "saved", DType::kBF16},
-        Kind{Backend::kReference, ""}, Kind{Backend::kReference, "", DType::kBF16},
-        Kind{Backend::kReference, "lora"}),
+        Kind{Backend::kCpu, "saved"}, Kind{Backend::kCpu, "norms"},
+        Kind{Backend::kCpu, "", DType::kBF16}, Kind{Backend::kCpu, "lora", DType::kBF16},
+        Kind{Backend::kCpu, "biases", DType::kBF16}, Kind{Backend::kCpu, "dora", DType::kBF16},
+        Kind{Backend::kCpu, "ia3", DType::kBF16}, Kind{Backend::kCpu, "ends", DType::kBF16},
+        Kind{Backend::kCpu, "saved", DType::kBF16}, Kind{Backend::kReference, ""},
+        Kind{Backend::kReference, "", DType::kBF16}, Kind{Backend::kReference, "lora"}),
     kind_name);
 INSTANTIATE_TEST_SUITE_P(Kinds, RoundedTrainingTest,
                          ::testing::Values(Kind{Backend::kCpu, "", DType::kBF16},
@@ -560,10 +561,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Kind{Backend::kCpu, "lora"}, Kind{Backend::kCpu, "biases"}, Kind{Backend::kCpu, "dora"},
         Kind{Backend::kCpu, "ia3"}, Kind{Backend::kCpu, "ends"}, Kind{Backend::kCpu, "saved"},
-        Kind{Backend::kCpu, "lora", DType::kBF16}, Kind{Backend::kCpu, "biases", DType::kBF16},
-        Kind{Backend::kCpu, "dora", DType::kBF16}, Kind{Backend::kCpu, "ia3", DType::kBF16},
-        Kind{Backend::kCpu, "ends", DType::kBF16}, Kind{Backend::kCpu, "saved", DType::kBF16},
-        Kind{Backend::kReference, "dora"}, Kind{Backend::kReference, "ia3"}),
+        Kind{Backend::kCpu, "norms"}, Kind{Backend::kCpu, "lora", DType::kBF16},
+        Kind{Backend::kCpu, "biases", DType::kBF16}, Kind{Backend::kCpu, "dora", DType::kBF16},
+        Kind{Backend::kCpu, "ia3", DType::kBF16}, Kind{Backend::kCpu, "ends", DType::kBF16},
+        Kind{Backend::kCpu, "saved", DType::kBF16}, Kind{Backend::kReference, "dora"},
+        Kind{Backend::kReference, "ia3"}),
     kind_name);
 
 }  // namespace

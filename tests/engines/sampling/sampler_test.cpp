@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.hpp"
+#include "engines/sampling/softmax_weights.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -188,6 +189,192 @@ TEST(Sampler, RefusesHistoryOutsideTheVocabulary) {
   Sampler sampler;
   EXPECT_EQ(sampler.sample_with(logits, options, {{}, output}, 0.5).status().message(),
             "token 4 is outside the vocabulary");
+}
+
+// A probability that is exactly min_p times the largest is kept.
+TEST(Sampler, MinPKeepsATokenAtTheBoundAndDropsTheNextLower) {
+  const std::vector<float> logits = {2.0F, 1.0F, 2.0F, 0.5F};
+  Sampler sampler;
+  std::vector<float> got(4);
+  const auto kept = [&](float min_p, float temperature) {
+    SamplingOptions options;
+    options.min_p = min_p;
+    options.temperature = temperature;
+    return sampler.distribution(logits, options, {}, got).value();
+  };
+  const float share = exp_nonpositive(-1.0F);  // of token 1, relative to tokens 0 and 2
+  EXPECT_EQ(kept(share, 1.0F), 3);
+  EXPECT_GT(got[1], 0.0F);
+  EXPECT_EQ(got[3], 0.0F);
+  EXPECT_EQ(kept(std::nextafter(share, 1.0F), 1.0F), 2);
+  EXPECT_EQ(got[1], 0.0F);
+  EXPECT_EQ(kept(1.0F, 1.0F), 2) << "all that tie with the most probable token";
+  EXPECT_EQ(got[0], 0.5F);
+  EXPECT_EQ(kept(exp_nonpositive(-0.5F), 2.0F), 3) << "the temperature acts before";
+}
+
+// The tokens before the dropped ones have exactly the mass top_p.
+TEST(Sampler, TopPKeepsTheFewestTokensWhoseMassIsAtLeastTheBound) {
+  Sampler sampler;
+  std::vector<float> got(4);
+  const auto kept = [&](const std::vector<float>& logits, float top_p) {
+    SamplingOptions options;
+    options.top_p = top_p;
+    return sampler.distribution(logits, options, {}, got).value();
+  };
+  const std::vector<float> flat(4, 1.0F);
+  EXPECT_EQ(kept(flat, 0.5F), 2);
+  EXPECT_EQ(got, (std::vector<float>{0.0F, 0.0F, 0.5F, 0.5F}));
+  EXPECT_EQ(kept(flat, std::nextafter(0.5F, 1.0F)), 3);
+  EXPECT_EQ(kept(flat, std::nextafter(0.5F, 0.0F)), 2);
+  EXPECT_EQ(kept(flat, 1e-9F), 1) << "the most probable token is always kept";
+  EXPECT_EQ(kept(flat, std::nextafter(1.0F, 0.0F)), 4);
+  EXPECT_EQ(kept({0.0F, 3.0F, 0.0F, 3.0F}, 0.25F), 1);
+  EXPECT_EQ(got[3], 1.0F) << "of equal tokens, the lowest id is dropped first";
+}
+
+TEST(Sampler, TopKKeepsEveryTokenThatTiesWithTheLast) {
+  const std::vector<float> logits = {1.0F, 2.0F, 1.0F, 0.0F, 1.0F, -kInfinity};
+  Sampler sampler;
+  std::vector<float> got(6);
+  const auto kept = [&](std::int32_t k, float top_p = 1.0F) {
+    SamplingOptions options;
+    options.top_k = k;
+    options.top_p = top_p;
+    return sampler.distribution(logits, options, {}, got).value();
+  };
+  EXPECT_EQ(kept(1), 1);
+  EXPECT_EQ(kept(2), 4);
+  EXPECT_EQ(got[3], 0.0F);
+  EXPECT_EQ(kept(3), 4);
+  EXPECT_EQ(kept(4), 4);
+  EXPECT_EQ(kept(5), 5);
+  EXPECT_EQ(kept(6), 5) << "a token of probability 0 is never kept";
+  EXPECT_EQ(kept(1000), 5);
+  EXPECT_EQ(kept(2, 0.6F), 2) << "top-p counts the mass of the tokens that top-k kept";
+  EXPECT_GT(got[4], 0.0F);
+}
+
+// Several biases of one token add up, and every step follows the bias.
+TEST(Sampler, BiasesOfOneTokenAddUp) {
+  const std::vector<float> logits(3, 0.0F);
+  SamplingOptions options;
+  options.logit_bias = {{1, 2.0F}, {2, 1.0F}, {1, -1.0F}, {1, 0.5F}};
+  Sampler sampler;
+  std::vector<float> got(3);
+  ASSERT_TRUE(sampler.distribution(logits, options, {}, got).ok());
+  EXPECT_NEAR(got[1] / got[0], std::exp(1.5), 1e-5);
+  EXPECT_NEAR(got[2] / got[0], std::exp(1.0), 1e-5);
+}
+
+// Each penalty alone, and a repetition penalty of 1, whatever the sign of the logit.
+TEST(Sampler, APenaltyActsAlone) {
+  const std::vector<float> logits = {0.0F, 1.5F, -1.5F, 0.5F};
+  const std::vector<std::int32_t> prompt = {3, 1, 2};
+  const std::vector<std::int32_t> output = {1, 1, 2, 0};
+  Sampler sampler;
+  std::vector<float> plain(4);
+  ASSERT_TRUE(sampler.distribution(logits, general({}), {}, plain).ok());
+  const auto logit_of = [&](const SamplingOptions& options, std::size_t token) {
+    std::vector<float> got(4);
+    EXPECT_TRUE(sampler.distribution(logits, options, {prompt, output}, got).ok());
+    // Token 3 occurs only in the prompt, where the frequency and presence penalties do not see it.
+    return static_cast<double>(logits[3]) +
+           std::log(static_cast<double>(got[token]) / static_cast<double>(got[3]));
+  };
+  SamplingOptions frequency;
+  frequency.frequency_penalty = 0.25F;
+  EXPECT_NEAR(logit_of(frequency, 0), 0.0 - 0.25, 1e-6);
+  EXPECT_NEAR(logit_of(frequency, 1), 1.5 - 2 * 0.25, 1e-6);
+  EXPECT_NEAR(logit_of(frequency, 2), -1.5 - 0.25, 1e-6);
+  SamplingOptions presence;
+  presence.presence_penalty = -0.25F;  // a reward
+  EXPECT_NEAR(logit_of(presence, 0), 0.0 + 0.25, 1e-6);
+  EXPECT_NEAR(logit_of(presence, 1), 1.5 + 0.25, 1e-6);
+  EXPECT_NEAR(logit_of(presence, 2), -1.5 + 0.25, 1e-6);
+  SamplingOptions repetition;
+  repetition.repetition_penalty = 2.0F;
+  const double shift = 0.5 - 0.25;  // token 3 is penalized as well
+  EXPECT_NEAR(logit_of(repetition, 0) - shift, 0.0, 1e-6);
+  EXPECT_NEAR(logit_of(repetition, 1) - shift, 0.75, 1e-6);
+  EXPECT_NEAR(logit_of(repetition, 2) - shift, -3.0, 1e-6);
+  SamplingOptions none = general({});
+  none.repetition_penalty = 1.0F;
+  std::vector<float> got(4);
+  ASSERT_TRUE(sampler.distribution(logits, none, {prompt, output}, got).ok());
+  EXPECT_EQ(got, plain);
+}
+
+// A sampler is used for one sequence after the other: histories of a call must not act in the next,
+// even if a call fails in between.
+TEST(Sampler, NothingOfACallActsInTheNext) {
+  const std::vector<float> small = random_logits(5, 21);
+  const std::vector<float> large = random_logits(700, 22);
+  SamplingOptions penalized;
+  penalized.repetition_penalty = 1.3F;
+  penalized.frequency_penalty = 0.5F;
+  penalized.top_k = 3;
+  SamplingOptions greedy;
+  greedy.temperature = 0.0F;
+  const std::vector<std::int32_t> many = {4, 4, 3, 0, 1};
+  const std::vector<std::int32_t> few = {2};
+  const std::vector<std::int32_t> outside = {1, 700};
+  const auto fresh = [](const auto& logits, const SamplingOptions& options,
+                        const TokenHistory& history) {
+    Sampler sampler;
+    std::vector<float> probabilities(logits.size());
+    EXPECT_TRUE(sampler.distribution(logits, options, history, probabilities).ok());
+    return probabilities;
+  };
+  Sampler sampler;
+  const auto again = [&](const auto& logits, const SamplingOptions& options,
+                         const TokenHistory& history) {
+    std::vector<float> probabilities(logits.size());
+    EXPECT_TRUE(sampler.distribution(logits, options, history, probabilities).ok());
+    return probabilities;
+  };
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(again(large, penalized, {many, many}), fresh(large, penalized, {many, many}));
+    EXPECT_EQ(again(small, penalized, {few, many}), fresh(small, penalized, {few, many}));
+    EXPECT_FALSE(sampler.sample_with(large, penalized, {many, outside}, 0.5).ok());
+    EXPECT_EQ(again(large, penalized, {few, {}}), fresh(large, penalized, {few, {}}));
+    EXPECT_EQ(again(small, greedy, {}), fresh(small, greedy, {}));
+    EXPECT_EQ(again(large, {}, {many, many}), fresh(large, {}, {}));
+  }
+}
+
+// The lowest temperature leaves one token, and a very high one makes all of them equal.
+TEST(Sampler, TemperaturesAtTheirLimitsGiveDistributions) {
+  const std::vector<float> logits = {10.0F, 10.5F, -10.0F};
+  Sampler sampler;
+  std::vector<float> got(3);
+  SamplingOptions options;
+  options.temperature = kMinTemperature;
+  ASSERT_TRUE(sampler.distribution(logits, options, {}, got).ok());
+  EXPECT_EQ(got, (std::vector<float>{0.0F, 1.0F, 0.0F}));
+  options.temperature = std::numeric_limits<float>::max();
+  ASSERT_TRUE(sampler.distribution(logits, options, {}, got).ok());
+  EXPECT_EQ(got, (std::vector<float>(3, 1.0F / 3.0F)));
+}
+
+TEST(SamplingOptions, ValuesAtTheLimitsAreAccepted) {
+  const auto accepted = [](auto change) {
+    SamplingOptions options;
+    change(options);
+    return validate(options, 10).ok();
+  };
+  EXPECT_TRUE(accepted([](auto& o) { o.temperature = 0.0F; }));
+  EXPECT_TRUE(accepted([](auto& o) { o.temperature = kMinTemperature; }));
+  EXPECT_FALSE(accepted([](auto& o) { o.temperature = std::nextafter(kMinTemperature, 0.0F); }));
+  EXPECT_TRUE(accepted([](auto& o) { o.top_p = 1.0F; }));
+  EXPECT_TRUE(accepted([](auto& o) { o.top_p = std::numeric_limits<float>::denorm_min(); }));
+  EXPECT_FALSE(accepted([](auto& o) { o.top_p = std::nextafter(1.0F, 2.0F); }));
+  EXPECT_TRUE(accepted([](auto& o) { o.min_p = 1.0F; }));
+  EXPECT_FALSE(accepted([](auto& o) { o.min_p = std::nextafter(1.0F, 2.0F); }));
+  EXPECT_FALSE(accepted([](auto& o) { o.min_p = -std::nextafter(0.0F, 1.0F); }));
+  EXPECT_TRUE(accepted([](auto& o) { o.top_k = std::numeric_limits<std::int32_t>::max(); }));
+  EXPECT_TRUE(accepted([](auto& o) { o.logit_bias = {{9, 1.0F}, {0, -1.0F}}; }));
+  EXPECT_FALSE(accepted([](auto& o) { o.logit_bias = {{-1, 1.0F}}; }));
 }
 
 TEST(SamplingOptions, RefusalsNameTheOption) {

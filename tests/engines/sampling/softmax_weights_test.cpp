@@ -81,5 +81,19 @@ TEST(SampleByWeight, InvertsTheCumulativeMassAcrossBlocks) {
   EXPECT_EQ(token(std::nextafter(1.0, 0.0)), 2 * kWeightBlock + 9);
 }
 
+// A number at the end of a token's mass chooses the next token, and tokens without mass are never
+// chosen.
+TEST(SampleByWeight, ANumberBetweenTwoTokensChoosesTheSecond) {
+  const std::vector<float> weights = {0.0F, 1.0F, 0.0F, 1.0F, 2.0F, 0.0F};
+  std::vector<double> sums(1);
+  ASSERT_EQ(sum_weights(weights, sums), 4.0);
+  EXPECT_EQ(sample_by_weight(weights, sums, 0.0), 1);
+  EXPECT_EQ(sample_by_weight(weights, sums, std::nextafter(0.25, 0.0)), 1);
+  EXPECT_EQ(sample_by_weight(weights, sums, 0.25), 3);
+  EXPECT_EQ(sample_by_weight(weights, sums, std::nextafter(0.5, 0.0)), 3);
+  EXPECT_EQ(sample_by_weight(weights, sums, 0.5), 4);
+  EXPECT_EQ(sample_by_weight(weights, sums, std::nextafter(1.0, 0.0)), 4);
+}
+
 }  // namespace
 }  // namespace tidemill::engines

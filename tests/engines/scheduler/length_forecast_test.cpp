@@ -40,6 +40,14 @@ TEST(SurvivalTest, CountsRunningResponsesUpToTheirLength) {
   EXPECT_DOUBLE_EQ(survival.longer_than(500), 4.0 / 5.0 * 2.0 / 3.0 * 1.0 / 2.0);
 }
 
+// A response that runs and has just reached a length counts among those that reached it.
+TEST(SurvivalTest, CountsRunningResponsesOfTheSameLength) {
+  const std::vector<std::int64_t> ended = {4};
+  EXPECT_DOUBLE_EQ(Survival(ended, std::vector<std::int64_t>{4}, 0.0).longer_than(4), 0.5);
+  EXPECT_DOUBLE_EQ(Survival(ended, std::vector<std::int64_t>{3}, 0.0).longer_than(4), 0.0);
+  EXPECT_DOUBLE_EQ(Survival(ended, std::vector<std::int64_t>{5, 4}, 0.0).longer_than(4), 2.0 / 3.0);
+}
+
 TEST(SurvivalTest, ThePseudoCountKeepsItAboveZero) {
   const std::vector<std::int64_t> ended = {5};
   EXPECT_DOUBLE_EQ(Survival(ended, {}, 1.0).longer_than(5), 0.5);

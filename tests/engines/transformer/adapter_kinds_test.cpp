@@ -90,6 +90,23 @@ TEST_P(AdapterKindsTest, ANewAdapterChangesNothing) {
   std::cout << "[ measured ] " << GetParam() << ": " << difference << "\n";
 }
 
+// The budget for named adapters counts this size, so no tensor may be left out of it. Magnitudes
+// are held twice: divided by the norms, and the inverses of the norms.
+TEST_P(AdapterKindsTest, TheSizeCountsEveryTensor) {
+  const TensorMap tensors = random_adapter(spec_, config_, base_, 2);
+  const auto adapter = harness_.adapter(spec_, tensors);
+  std::int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) {
+    bytes += 4 * tensor.num_elements() * (name.ends_with("lora_magnitude_vector") ? 2 : 1);
+  }
+  if (GetParam().backend.name == "reference") {
+    EXPECT_EQ(adapter->size_bytes(), bytes);
+  } else {
+    EXPECT_GE(adapter->size_bytes(), bytes) << "matrices are padded";
+    EXPECT_LE(adapter->size_bytes(), 4 * bytes);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, AdapterKindsTest, ::testing::ValuesIn(cases()),
                          ::testing::PrintToStringParamName());
 

@@ -137,6 +137,34 @@ TEST_P(GradientTest, OfEveryTensorOfAnAdapterMatchesNumericalSlopes) {
   std::cout << "[ checked  ] " << GetParam() << ": " << pieces << " tensors\n";
 }
 
+// Norms of heads and of the whole model are trained alone, or with LoRA above the lowest trained
+// layer: what reaches them must pass layers that train nothing.
+TEST(NormGradientTest, OfSavedNormsMatchesNumericalSlopes) {
+  const ModelConfig config = small_config({true, true, true, true, true});
+  const TensorMap base = random_weights(config, 45);
+  ModelHarness harness(backends()[0], config, base);
+  const auto sequences = random_sequences(config, {9, 1, 14}, 46);
+  AdapterConfig heads;
+  heads.rank = 2;
+  heads.alpha = 3.0;
+  heads.targets = {ModuleSelector::Kind::kNames, {"up_proj"}, {}};
+  heads.modules_to_save = {"q_norm", "k_norm", "norm"};
+  AdapterConfig all = heads;
+  all.targets.names = {"k_proj"};
+  all.modules_to_save = {"q_norm", "k_norm", "input_layernorm", "post_attention_layernorm", "norm"};
+  for (const AdapterConfig& sample : {heads, all}) {
+    const AdapterSpec spec = spec_of(sample, config);
+    const TensorMap tensors = random_adapter(spec, config, base, 47);
+    Gradients gradients = Gradients::for_adapter(config, spec);
+    const auto adapter = harness.adapter(spec, tensors);
+    harness.train(sequences, adapter.get(), kHead, &gradients);
+    expect_slopes(tensors, gradients.collect(), [&](const TensorMap& at) {
+      const auto moved_adapter = harness.adapter(spec, at);
+      return objective(sequences, harness.train(sequences, moved_adapter.get(), kHead, nullptr));
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Features, GradientTest, ::testing::ValuesIn(feature_cases()),
                          [](const auto& test) { return test.param.name; });
 

@@ -124,8 +124,12 @@ std::vector<AdapterSample> adapter_samples() {
   AdapterConfig saved = lora;
   saved.targets = {Kind::kNames, {"q_proj"}, {}};
   saved.modules_to_save = {"embed_tokens", "lm_head", "norm", "v_proj", "down_proj"};
-  return {{"lora", lora}, {"biases", biases}, {"dora", dora},
-          {"ia3", ia3},   {"ends", ends},     {"saved", saved}};
+  // Trains norms below every other trained part of the lowest layer, without the embeddings.
+  AdapterConfig norms = lora;
+  norms.targets = {Kind::kNames, {"v_proj"}, {}};
+  norms.modules_to_save = {"input_layernorm", "post_attention_layernorm"};
+  return {{"lora", lora}, {"biases", biases}, {"dora", dora},  {"ia3", ia3},
+          {"ends", ends}, {"saved", saved},   {"norms", norms}};
 }
 
 AdapterSpec spec_of(const AdapterConfig& config, const ModelConfig& model) {

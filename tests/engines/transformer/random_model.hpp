@@ -50,7 +50,7 @@ struct AdapterSample {
   AdapterConfig config;
 };
 /// Returns a sample of every kind of adapter: plain LoRA, LoRA with replaced biases and with a bias
-/// of B, DoRA, IA3, LoRA on the embedding table and the head, and whole modules.
+/// of B, DoRA, IA3, LoRA on the embedding table and the head, whole modules, and norms.
 [[nodiscard]] std::vector<AdapterSample> adapter_samples();
 /// Returns the spec that `config` describes for `model`.
 [[nodiscard]] AdapterSpec spec_of(const AdapterConfig& config, const ModelConfig& model);

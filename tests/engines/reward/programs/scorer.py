@@ -84,6 +84,23 @@ def third_kills_first_start(flag):
             os._exit(3)
 
 
+def careful(path, count, alone):
+    """Ends after `count` requests when started first. Later it answers `alone` of them one by one, each
+    before it reads the next, and then answers groups of `count` in reversed order."""
+    count, alone = int(count), int(alone)
+    first = not os.path.exists(path)
+    open(path, "w", encoding="utf-8").close()
+    for number, request in enumerate(requests(), start=1):
+        if first and number == count:
+            os._exit(3)
+        if not first:
+            answer(request, 1)
+            if number == alone:
+                break
+    if not first:
+        reversed_order(count)
+
+
 def row():
     """Computes the reward from keys of the row, and writes the request to stderr."""
     for request in requests():
