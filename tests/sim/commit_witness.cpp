@@ -80,6 +80,13 @@ void CommitWitness::remember_digests(const actors::RunCommit& commit) {
   }
 }
 
+// Returns the draw after those of the first `groups` groups.
+std::uint64_t CommitWitness::draw_after(std::uint64_t groups) const {
+  const auto prompts =
+      SimulatedPrompts(options_).read(0, static_cast<std::uint32_t>(groups)).value();
+  return prompts.size() < groups || groups == 0 ? 0 : prompts.back().draw + 1;
+}
+
 void CommitWitness::check_stream(const actors::RunCommit& commit) const {
   const std::uint64_t step = commit.weights.version.step;
   const auto image = actors::decode_stream_image(commit.stream);
@@ -93,7 +100,7 @@ void CommitWitness::check_stream(const actors::RunCommit& commit) const {
     violate_(of_step("its stream has version ", step) + std::to_string(index.version));
   }
   // Prompts are taken from the data in order, one for each group.
-  if (origin.next_draw != origin.next_group || index.next_group > origin.next_group) {
+  if (origin.next_draw != draw_after(origin.next_group) || index.next_group > origin.next_group) {
     violate_(of_step("its data position contradicts its groups: draw ", step) +
              std::to_string(origin.next_draw) + ", group " + std::to_string(origin.next_group));
   }

@@ -57,6 +57,7 @@ private:
   void read_metrics_line(std::string_view line, Recorded& recorded) const;
   [[nodiscard]] std::set<std::uint64_t> read_samples(std::string_view text) const;
   void remember_digests(const actors::RunCommit& commit);
+  [[nodiscard]] std::uint64_t draw_after(std::uint64_t groups) const;
   void check_stream(const actors::RunCommit& commit) const;
   void check_evaluations(const actors::RunCommit& commit,
                          const std::vector<Evaluation>& evaluations);

@@ -38,9 +38,7 @@ void finish(engines::RolloutEngine& engine, engines::RewardEngine& rewards, Resu
 class PlainLoop {
 public:
   explicit PlainLoop(const SimulationOptions& options)
-      : options_(options),
-        prompts_(options.prompts, options.data_groups),
-        rewards_(simulated_rewards(options)) {}
+      : options_(options), prompts_(options), rewards_(simulated_rewards(options)) {}
 
   PlainLoopEnd run() {
     const auto replay = replay_options(options_);
@@ -109,19 +107,21 @@ private:
     const bool fixed = options_.generation_order == actors::GenerationOrder::kFixed;
     while (fixed ? next_group_ < (step + 1) * options_.groups_per_step
                  : kept < options_.groups_per_step) {
-      if (options_.data_groups != 0 && next_group_ == options_.data_groups) {
+      const auto prompt = prompts_.read(next_draw_, 1).value();
+      if (prompt.empty()) {
         return std::nullopt;
       }
-      const auto group = make_group(weights, next_group_++);
+      next_draw_ = prompt.front().draw + 1;
+      const auto group = make_group(weights, next_group_++, prompt.front());
       kept += group.empty() ? 0 : 1;
       batch.insert(batch.end(), group.begin(), group.end());
     }
     return batch;
   }
 
-  std::vector<TrainSequence> make_group(const Snapshot& weights, std::uint64_t group) {
+  std::vector<TrainSequence> make_group(const Snapshot& weights, std::uint64_t group,
+                                        const actors::Prompt& prompt) {
     const auto engine = engines::make_replay_rollout_engine(replay_options(options_), weights);
-    const actors::Prompt prompt = prompts_.read(group, 1).value().front();
     Results results;
     for (std::uint32_t i = 0; i < options_.group_size; ++i) {
       engines::RolloutRequest request;
@@ -182,6 +182,7 @@ private:
   SimulatedPrompts prompts_;
   std::unique_ptr<engines::RewardEngine> rewards_;
   std::uint64_t next_group_ = 0;
+  std::uint64_t next_draw_ = 0;
 };
 
 // Outside the range of the stream's sample ids, like the ids of the evaluator.
@@ -195,7 +196,7 @@ std::optional<double> simulated_evaluation(const SimulationOptions& options,
   weights.base_digest = base_digest;
   const auto engine = engines::make_replay_rollout_engine(replay_options(options), weights);
   const auto rewards = simulated_rewards(options);
-  const auto prompts = SimulatedPrompts(options.prompts, 0).read(0, kEvalPrompts).value();
+  const auto prompts = SimulatedPrompts(options.prompts).read(0, kEvalPrompts).value();
   Results results;
   for (std::uint64_t i = 0; i < kEvalPrompts * kEvalSamples; ++i) {
     engines::RolloutRequest request;

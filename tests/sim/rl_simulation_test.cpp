@@ -49,6 +49,9 @@ TEST(RlSimulation, InvariantsHoldUnderFaultsForEverySeed) {
     EXPECT_GT(counts["worker_deaths"], count / 20);
     EXPECT_GT(counts["rows_redelivered"], count / 20);
     EXPECT_GT(counts["compared_with_plain_loop"], count / 4);
+    EXPECT_GT(counts["rewards_refused"], count / 4);
+    EXPECT_GT(counts["mixed_samples"], count / 50);
+    EXPECT_GT(counts["calm_long_steps"], count / 40);
   }
 }
 
@@ -61,6 +64,57 @@ TEST(RlSimulation, ASeedReplaysExactly) {
     EXPECT_EQ(a.rows_redelivered, b.rows_redelivered);
     EXPECT_EQ(a.weights_digest, b.weights_digest);
   }
+}
+
+// Leases that are renewed too late expire while the device or the rewards work.
+TEST(RlSimulation, WithoutFaultsNoRowIsDeliveredTwiceHoweverSlowTheWorkIs) {
+  SimulationOptions options;
+  options.max_staleness = 1;
+  options.device_delay = std::chrono::milliseconds(1500);
+  options.reward_delay = std::chrono::seconds(5);
+  FaultOptions faults;
+  faults.hurry = false;
+  const SimulationReport report = simulate(options, faults);
+  EXPECT_EQ(report.violations, std::vector<std::string>{});
+  EXPECT_EQ(report.steps, options.steps);
+  EXPECT_TRUE(report.calm);
+  EXPECT_GT(report.long_steps, 0U) << "no lease had to be renewed";
+  EXPECT_EQ(report.rows_redelivered, 0U);
+}
+
+// A sample that has no reward at first is delivered once more. Nothing else changes.
+TEST(RlSimulation, SamplesThatFailBetweenSuccessesAreTrainedAllTheSame) {
+  SimulationOptions options;
+  FaultOptions faults;
+  faults.hurry = false;
+  const SimulationReport smooth = simulate(options, faults);
+  options.fail_first_one_in = 2;
+  const SimulationReport flaky = simulate(options, faults);
+  EXPECT_EQ(flaky.violations, std::vector<std::string>{});
+  EXPECT_GT(flaky.rewards_refused, 0U);
+  EXPECT_EQ(flaky.rows_redelivered, flaky.rewards_refused);
+  EXPECT_EQ(flaky.weights_digest, smooth.weights_digest);
+}
+
+// Draws that are skipped belong to no group, and a resumed run goes on after them.
+TEST(RlSimulation, SkippedDrawsAreNeitherRepeatedNorTrained) {
+  SimulationOptions options;
+  options.skip_one_in = 2;
+  options.prompts = 1000;  // so that every draw has its own prompt
+  options.commit_every = 1;
+  FaultOptions faults;
+  faults.stop_at = 200;
+  const auto disk = make_simulated_disk();
+  const SimulationReport stopped = simulate(options, faults, disk);
+  EXPECT_EQ(stopped.end, RunEnd::kStopped);
+  EXPECT_GT(stopped.steps, 0U);
+  faults.stop_at = 0;
+  const SimulationReport resumed = simulate(options, faults, disk);
+  EXPECT_EQ(resumed.violations, std::vector<std::string>{});
+  EXPECT_EQ(resumed.steps, options.steps);
+  EXPECT_EQ(resumed.weights_digest, run_plain_loop(options).weights_digest);
+  options.skip_one_in = 0;
+  EXPECT_NE(resumed.weights_digest, run_plain_loop(options).weights_digest);
 }
 
 // A run whose commits always fail must end with the reason every time it is started.

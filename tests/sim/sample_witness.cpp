@@ -16,19 +16,17 @@ std::string name_of(const SampleRecord& sample) {
 }  // namespace
 
 SampleWitness::SampleWitness(const SimulationOptions& options, Violate violate)
-    : options_(options), violate_(std::move(violate)), rewards_(simulated_rewards(options)) {}
+    : options_(options),
+      violate_(std::move(violate)),
+      reader_(options),
+      rewards_(simulated_rewards(options)) {}
 
 void SampleWitness::check_batch(const actors::StepRecord& record) {
   std::map<GroupId, std::vector<const SampleRecord*>> groups;
   for (const SampleRecord& sample : record.samples) {
     check_versions(record, sample);
+    check_prompt(sample);
     check_reward(sample);
-    // Group g is draw g, whatever has happened since.
-    if (sample.group.value != sample.id.value / options_.group_size ||
-        sample.prompt != "p" + std::to_string(sample.group.value % options_.prompts)) {
-      violate_(name_of(sample) + " is in group " + std::to_string(sample.group.value) +
-               ", but has the prompt " + sample.prompt);
-    }
     groups[sample.group].push_back(&sample);
   }
   for (const auto& [id, group] : groups) {
@@ -51,6 +49,24 @@ void SampleWitness::check_versions(const actors::StepRecord& record,
     if (options_.generation_order == actors::GenerationOrder::kFixed && step != due) {
       violate_("batch " + std::to_string(batch) + " holds a token of step " + std::to_string(step));
     }
+  }
+}
+
+// Group g has the g-th draw that the data does not skip, whatever has happened since.
+void SampleWitness::check_prompt(const SampleRecord& sample) {
+  const std::uint64_t group = sample.group.value;
+  while (prompts_.size() <= group) {
+    const auto next = reader_.read(prompts_.empty() ? 0 : prompts_.back().draw + 1, 1).value();
+    if (next.empty()) {
+      violate_(name_of(sample) + " is in group " + std::to_string(group) +
+               ", but the data has only " + std::to_string(prompts_.size()));
+      return;
+    }
+    prompts_.push_back(next.front());
+  }
+  if (group != sample.id.value / options_.group_size || sample.prompt != prompts_[group].prompt) {
+    violate_(name_of(sample) + " is in group " + std::to_string(group) + ", but has the prompt " +
+             sample.prompt);
   }
 }
 

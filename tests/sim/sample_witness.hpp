@@ -35,11 +35,14 @@ private:
   };
 
   void check_versions(const actors::StepRecord& record, const actors::SampleRecord& sample) const;
+  void check_prompt(const actors::SampleRecord& sample);
   void check_reward(const actors::SampleRecord& sample);
   void check_advantages(std::vector<const actors::SampleRecord*> group) const;
 
   SimulationOptions options_;
   Violate violate_;
+  SimulatedPrompts reader_;
+  std::vector<actors::Prompt> prompts_;  // by group, as far as groups have been seen
   std::unique_ptr<engines::RewardEngine> rewards_;
   std::uint64_t rewards_checked_ = 0;
 };

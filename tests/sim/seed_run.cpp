@@ -23,6 +23,8 @@ constexpr std::uint64_t kFirstFaults = 78;
 constexpr std::uint64_t kRewardsAndBest = 79;
 constexpr std::uint64_t kStops = 80;
 constexpr std::uint64_t kBackPressure = 81;
+constexpr std::uint64_t kIrregularData = 82;
+constexpr std::uint64_t kCalm = 83;
 constexpr std::uint64_t kTypicalEvents = 1'500;  // stops fall within this many
 
 // Returns weights that are exact in binary, so that sums do not depend on their order.
@@ -58,11 +60,32 @@ std::string describe(const SimulationOptions& options) {
       std::to_string(
           std::chrono::duration_cast<std::chrono::milliseconds>(options.source_delay).count()) +
       " rewards=" + std::to_string(std::max<std::size_t>(options.reward_weights.size(), 1));
+  text += " skip_one_in=" + std::to_string(options.skip_one_in) +
+          " fail_first_one_in=" + std::to_string(options.fail_first_one_in) +
+          (options.mix_versions ? " mix_versions" : "");
   if (options.best.enabled()) {
     text += (options.best.keep ? " keep_best" : "") +
             (" patience=" + std::to_string(options.best.patience));
   }
   return text;
+}
+
+// Lets the data skip draws, samples fail between successes, and responses mix versions.
+void choose_irregular_data(RandomStream& random, SimulationOptions& options) {
+  if (random.below(4) == 0) {
+    options.skip_one_in = 2 + random.below(4);
+  }
+  if (random.below(4) == 0) {
+    options.fail_first_one_in = 2 + random.below(4);
+  }
+  options.mix_versions = random.below(3) == 0 && options.max_staleness > 0 &&
+                         options.generation_order == GenerationOrder::kFree;
+}
+
+// Whether a seed injects no fault. Its device and its rewards are so slow that leases must be
+// renewed.
+bool is_calm(std::uint64_t seed) {
+  return RandomStream(seed, kCalm).below(8) == 0;
 }
 
 // Returns whether the final weights must equal those of the plain loop: they must in synchronous
@@ -125,6 +148,9 @@ private:
     counts["commits_refused"] += report.commits_refused;
     counts["appends_refused"] += report.appends_refused;
     counts["evaluations"] += report.evaluations;
+    counts["rewards_refused"] += report.rewards_refused;
+    counts["mixed_samples"] += report.mixed_samples;
+    counts["calm_long_steps"] += report.calm ? report.long_steps : 0;
     count_end(report);
     add_to_digest(report, *disk);
     return report;
@@ -280,6 +306,12 @@ SimulationOptions options_of_seed(std::uint64_t seed) {
   if (pressure.below(3) == 0) {
     options.source_delay = std::chrono::milliseconds(1 + pressure.below(5000));
   }
+  RandomStream irregular(seed, kIrregularData);
+  choose_irregular_data(irregular, options);
+  if (is_calm(seed)) {
+    options.device_delay = std::chrono::milliseconds(1500);
+    options.reward_delay = std::chrono::seconds(5);
+  }
   return options;
 }
 
@@ -287,6 +319,10 @@ FaultOptions faults_of_seed(std::uint64_t seed) {
   RandomStream random(seed, kFirstFaults);
   FaultOptions faults;
   faults.seed = seed;
+  if (is_calm(seed)) {
+    faults.hurry = false;
+    return faults;
+  }
   faults.kills = static_cast<std::uint32_t>(random.below(6));
   faults.failed_commits = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 : 0);
   faults.failed_records = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 : 0);

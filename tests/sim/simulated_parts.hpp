@@ -31,13 +31,24 @@ inline constexpr std::uint64_t kEvalPrompts = 2;
 inline constexpr std::uint32_t kEvalSamples = 2;  // of each prompt
 inline constexpr const char* kRewardParts[] = {"first", "second", "third"};
 
-/// Makes each prompt from its draw. The data ends at draw `end` (0: never).
+/// Makes each prompt from its draw. The data of a run skips some draws and may end.
 class SimulatedPrompts final : public actors::PromptReader {
 public:
-  SimulatedPrompts(std::uint64_t prompts, std::uint64_t end) : prompts_(prompts), end_(end) {}
+  /// Data without an end, which skips nothing.
+  explicit SimulatedPrompts(std::uint64_t prompts) : prompts_(prompts) {}
+  /// The data of a run.
+  explicit SimulatedPrompts(const SimulationOptions& options)
+      : prompts_(options.prompts),
+        end_(options.data_groups),
+        seed_(options.data_seed),
+        skip_one_in_(options.skip_one_in) {}
+
   Result<std::vector<actors::Prompt>> read(std::uint64_t draw, std::uint32_t count) override {
     std::vector<actors::Prompt> prompts;
-    for (std::uint64_t d = draw; d < draw + count && (end_ == 0 || d < end_); ++d) {
+    for (std::uint64_t d = draw; prompts.size() < count && (end_ == 0 || d < end_); ++d) {
+      if (skip_one_in_ != 0 && keyed_bits(seed_, d, 2) % skip_one_in_ == 0) {
+        continue;
+      }
       actors::Prompt prompt;
       prompt.draw = d;
       prompt.epoch = d / prompts_;
@@ -51,7 +62,9 @@ public:
 
 private:
   std::uint64_t prompts_;
-  std::uint64_t end_;
+  std::uint64_t end_ = 0;  // 0: never
+  std::uint64_t seed_ = 0;
+  std::uint64_t skip_one_in_ = 0;
 };
 
 /// Record files in memory. Opening them again cuts them back to the marks of the commit.
@@ -174,6 +187,41 @@ inline std::unique_ptr<engines::RewardEngine> simulated_rewards(const Simulation
   }
   return engines::make_reward_sum(std::move(parts));
 }
+
+/// The samples that have been scored in vain, over all incarnations of a run.
+struct RewardFaults {
+  std::set<std::uint64_t> refused_once;
+  std::uint64_t num_refused = 0;  // by this fault or by the engine
+};
+
+/// Refuses some samples the first time that they are scored, and counts all that are refused.
+class FlakyRewards final : public engines::RewardEngine, public engines::RewardSink {
+public:
+  FlakyRewards(const SimulationOptions& options, std::shared_ptr<RewardFaults> faults)
+      : options_(options), faults_(std::move(faults)), inner_(simulated_rewards(options)) {}
+
+  Status submit(engines::RewardRequest request, engines::RewardSink& sink) override {
+    sinks_[request.id] = &sink;
+    return inner_->submit(std::move(request), *this);
+  }
+  bool has_work() const override { return inner_->has_work(); }
+  Status step(Duration patience) override { return inner_->step(patience); }
+  void on_reward(engines::RewardResult result) override {
+    const std::uint64_t one_in = options_.fail_first_one_in;
+    if (one_in != 0 && keyed_bits(options_.data_seed, result.id.value, 3) % one_in == 0 &&
+        faults_->refused_once.insert(result.id.value).second) {
+      result.error = "cannot be scored yet";
+    }
+    faults_->num_refused += result.error.empty() ? 0 : 1;
+    sinks_.at(result.id)->on_reward(std::move(result));
+  }
+
+private:
+  SimulationOptions options_;
+  std::shared_ptr<RewardFaults> faults_;
+  std::unique_ptr<engines::RewardEngine> inner_;
+  std::map<SampleId, engines::RewardSink*> sinks_;
+};
 
 /// Returns the text of response token ids that the reward engines get.
 inline std::string simulated_text(const std::vector<std::int32_t>& ids) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/sim/commit_witness.hpp"
+#include "tests/sim/mixing_rollout_engine.hpp"
 #include "tests/sim/sample_witness.hpp"
 #include "tests/sim/simulated_parts.hpp"
 #include "tests/sim/version_witness.hpp"
@@ -27,6 +28,8 @@ constexpr std::uint64_t kTypicalAppends = 5;     // or appends
 constexpr std::uint32_t kUntrainedBatches = 4;   // after which a run without a signal ends
 
 constexpr std::uint64_t kGroupBytes = 16'384;  // more than any group takes
+constexpr Duration kLease = std::chrono::seconds(2);
+constexpr double kLeaseSeconds = std::chrono::duration<double>(kLease).count();
 
 struct OwnedEngines {
   std::unique_ptr<engines::RolloutEngine> rollout;
@@ -45,7 +48,7 @@ public:
         witness_(replay_options(options), disk_->published, violator()),
         commit_witness_(options, *disk_, violator()),
         sample_witness_(options, violator()),
-        world_(faults.seed) {
+        world_(faults.seed, faults.hurry) {
     commits_ = std::make_shared<SimulatedCommits>(
         disk_, [this](const actors::RunCommit& commit) { commit_witness_.check_commit(commit); },
         choose(faults.failed_commits, kTypicalCommits), faults.full_from);
@@ -55,17 +58,25 @@ public:
              entry.first.first > disk_->last->weights.version.incarnation;
     });
     append_faults_->refused = choose(faults.failed_records, kTypicalAppends);
-    const auto latency = [this] { return std::chrono::microseconds(random_.below(2000)); };
-    device_port_ = actors::make_simulated_work_port(world_.system(), latency);
+    const auto latency_below = [this](Duration most) {
+      const auto us = std::chrono::duration_cast<std::chrono::microseconds>(most).count();
+      return [this, below = static_cast<std::uint64_t>(us)] {
+        return std::chrono::microseconds(random_.below(below));
+      };
+    };
+    const auto latency = latency_below(std::chrono::milliseconds(2));
+    const auto reward_latency = latency_below(options.reward_delay);
+    device_port_ =
+        actors::make_simulated_work_port(world_.system(), latency_below(options.device_delay));
     io_port_ = actors::make_simulated_work_port(world_.system(), [this, latency] {
       const auto most = static_cast<std::uint64_t>(options_.source_delay.count());
       return latency() + Duration{most == 0 ? 0 : random_.below(most)};
     });
     commit_port_ = actors::make_simulated_work_port(world_.system(), latency);
     for (std::uint32_t i = 0; i < options.reward_workers; ++i) {
-      reward_ports_.push_back(actors::make_simulated_work_port(world_.system(), latency));
+      reward_ports_.push_back(actors::make_simulated_work_port(world_.system(), reward_latency));
     }
-    eval_port_ = actors::make_simulated_work_port(world_.system(), latency);
+    eval_port_ = actors::make_simulated_work_port(world_.system(), reward_latency);
     for (std::uint32_t i = 0; i < faults.kills; ++i) {
       kill_at_.insert(random_.below(kTypicalEvents));
     }
@@ -100,6 +111,8 @@ public:
     }
     report_.commits_refused = commits_->num_refused();
     report_.appends_refused = append_faults_->num_refused;
+    report_.rewards_refused = reward_faults_->num_refused;
+    check_calm();
     report_.tokens_checked = witness_.tokens_checked();
     report_.rewards_checked = sample_witness_.rewards_checked();
     report_.commits_checked = commit_witness_.commits_checked();
@@ -123,6 +136,23 @@ private:
     }
   }
 
+  // Without an injected fault nothing restarts, and no row is delivered twice, but for a row that
+  // could not be scored.
+  void check_calm() {
+    report_.calm = !faults_.hurry && report_.kills == 0 && report_.commits_refused == 0 &&
+                   report_.appends_refused == 0;
+    if (!report_.calm) {
+      return;
+    }
+    if (report_.restarts != 0 || report_.worker_deaths != 0) {
+      violate("an actor has ended although no fault was injected");
+    }
+    if (report_.rows_redelivered > report_.rewards_refused) {
+      violate("rows delivered again: " + std::to_string(report_.rows_redelivered) +
+              ", but rewards refused: " + std::to_string(report_.rewards_refused));
+    }
+  }
+
   std::function<void(const std::string&)> violator() {
     return [this](const std::string& what) { violate(what); };
   }
@@ -134,9 +164,13 @@ private:
                                     : engines::replay_initial_snapshot(options_.data_seed);
     auto owned = std::make_shared<OwnedEngines>();
     weights.version.incarnation = origin.incarnation;
-    owned->rollout = witness_.watch(
-        engines::make_replay_rollout_engine(replay_options(options_), weights), weights);
-    owned->train = engines::make_replay_train_engine(replay_options(options_), weights);
+    const engines::ReplayOptions replay = replay_options(options_);
+    owned->rollout =
+        options_.mix_versions
+            ? witness_.watch(make_mixing_rollout_engine(replay, weights), weights,
+                             VersionWitness::Order::kOldestFirstInAResponse)
+            : witness_.watch(engines::make_replay_rollout_engine(replay, weights), weights);
+    owned->train = engines::make_replay_train_engine(replay, weights);
     if (origin.commit.has_value()) {
       TIDEMILL_RETURN_IF_ERROR(owned->train->restore(weights, origin.commit->optimizer));
     }
@@ -167,7 +201,7 @@ private:
     plan.stream.group_size = options_.group_size;
     plan.stream.max_staleness = options_.max_staleness;
     plan.stream.on_failed = options_.on_failed;
-    plan.stream.lease = std::chrono::seconds(2);
+    plan.stream.lease = kLease;
     plan.stream.group_bytes = kGroupBytes;
     plan.stream.limit_bytes = options_.stream_groups * kGroupBytes;
     plan.trainer.groups_per_step = options_.groups_per_step;
@@ -187,11 +221,13 @@ private:
     plan.rollout.seed = options_.data_seed;
     plan.rollout.max_new_tokens = kMaxNewTokens;
     plan.open_engines = [this](const actors::RunOrigin& origin) { return open_engines(origin); };
-    plan.make_reward = [this](std::optional<std::uint32_t>) {
-      return std::shared_ptr<engines::RewardEngine>(simulated_rewards(options_));
+    plan.make_reward = [this](std::optional<std::uint32_t> worker) {
+      return worker.has_value()
+                 ? std::make_shared<FlakyRewards>(options_, reward_faults_)
+                 : std::shared_ptr<engines::RewardEngine>(simulated_rewards(options_));
     };
     plan.reward_parts.assign(kRewardParts, kRewardParts + options_.reward_weights.size());
-    plan.reader = std::make_shared<SimulatedPrompts>(options_.prompts, options_.data_groups);
+    plan.reader = std::make_shared<SimulatedPrompts>(options_);
     plan.commits = commits_;
     plan.decide = [options = options_](std::span<const actors::GroupMember> group) {
       return simulated_decision(group, options);
@@ -218,7 +254,7 @@ private:
   actors::EvaluatorDeps evaluator() const {
     actors::EvaluatorDeps deps;
     deps.decode = simulated_text;
-    deps.prompts = SimulatedPrompts(options_.prompts, 0).read(0, kEvalPrompts).value();
+    deps.prompts = SimulatedPrompts(options_.prompts).read(0, kEvalPrompts).value();
     deps.samples = kEvalSamples;
     deps.seed = options_.data_seed;
     deps.max_new_tokens = kMaxNewTokens;
@@ -266,6 +302,7 @@ private:
       }
     }
     if (!candidates.empty()) {
+      ++report_.kills;
       caf::anon_send_exit(candidates[random_.below(candidates.size())], caf::exit_reason::kill);
     }
   }
@@ -315,11 +352,16 @@ private:
       witness_.check_sample(sample.id, sample.versions, sample.response_ids,
                             sample.behavior_logprobs);
       witness_.check_sampling(sample.id, sample.versions, sample.response_ids);
+      report_.mixed_samples += sample.versions.size() > 1 ? 1 : 0;
     }
+    const auto held = record.metrics.find("train_seconds");
+    report_.long_steps += held != record.metrics.end() && held->second > kLeaseSeconds ? 1 : 0;
     check_staleness_metric(record);
     const auto gap = record.metrics.find("logprob_gap_max");
     const auto compared = record.metrics.find("logprob_gap_tokens");
-    if (gap != record.metrics.end() && (gap->second != 0.0 || compared->second <= 0.0) &&
+    // A probe that mixes versions cannot be compared.
+    const bool none = compared != record.metrics.end() && compared->second <= 0.0;
+    if (gap != record.metrics.end() && (gap->second != 0.0 || (none && !options_.mix_versions)) &&
         !record.samples.empty()) {
       violate("log-probabilities differ or were not compared at step " +
               std::to_string(record.step));
@@ -351,6 +393,7 @@ private:
   std::shared_ptr<SimulatedDisk> disk_;
   std::shared_ptr<SimulatedCommits> commits_;
   std::shared_ptr<AppendFaults> append_faults_;
+  std::shared_ptr<RewardFaults> reward_faults_ = std::make_shared<RewardFaults>();
   VersionWitness witness_;
   CommitWitness commit_witness_;
   SampleWitness sample_witness_;

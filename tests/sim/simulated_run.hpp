@@ -38,9 +38,17 @@ struct SimulationOptions {
   std::uint64_t stream_groups = 0;
   Duration source_delay{0};       // longest time that reading prompts takes
   std::uint64_t data_groups = 0;  // draws before the data ends; 0: never
+  std::uint64_t skip_one_in = 0;  // the data skips one in so many draws; 0: none
   std::uint64_t fail_one_in = 0;  // one in so many rewards cannot be computed; 0: none
-  bool filter = false;            // filter groups without a signal
-  bool never_signal = false;      // no group ever has a signal
+  /// One in so many samples has no reward the first time that it is scored; 0: none.
+  std::uint64_t fail_first_one_in = 0;
+  /// The engine generates with new weights at once, so responses mix versions.
+  bool mix_versions = false;
+  /// Longest time that one piece of work takes: an iteration of the device, or scoring.
+  Duration device_delay = std::chrono::milliseconds(2);
+  Duration reward_delay = std::chrono::milliseconds(2);
+  bool filter = false;        // filter groups without a signal
+  bool never_signal = false;  // no group ever has a signal
   storage::OnFailedRow on_failed = storage::OnFailedRow::kDropGroup;
 };
 
@@ -52,6 +60,7 @@ struct FaultOptions {
   std::uint32_t failed_records = 0;  // appends that stop half-way, at random
   std::uint32_t full_from = 0;       // the disk is full from this commit on; 0: never
   std::uint64_t stop_at = 0;         // ask the run to stop before this event; 0: never
+  bool hurry = true;                 // sometimes fire a timeout before pending messages
 };
 
 /// What a run leaves on disk. A run that starts with the disk of an earlier run resumes that run.
@@ -71,6 +80,11 @@ struct SimulationReport {
   std::uint32_t worker_deaths = 0;
   std::uint64_t rows_trained = 0;
   std::uint64_t rows_redelivered = 0;
+  std::uint64_t kills = 0;
+  std::uint64_t rewards_refused = 0;  // samples that had no reward
+  bool calm = false;                  // no fault was injected but for rewards
+  std::uint64_t long_steps = 0;       // whose batch was leased for longer than a lease lasts
+  std::uint64_t mixed_samples = 0;    // trained, with tokens of several versions
   std::uint64_t stream_checks = 0;
   std::uint64_t commits_refused = 0;
   std::uint64_t appends_refused = 0;

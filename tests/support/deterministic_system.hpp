@@ -16,7 +16,9 @@ namespace tidemill::test {
 /// An actor system on CAF's test scheduler. The seed chooses which runnable actor goes next.
 class DeterministicSystem {
 public:
-  explicit DeterministicSystem(std::uint64_t seed) : random_(seed, 1) {}
+  /// Without `hurry`, no time passes while a message is pending.
+  explicit DeterministicSystem(std::uint64_t seed, bool hurry = true)
+      : random_(seed, 1), hurry_(hurry) {}
   DeterministicSystem(const DeterministicSystem&) = delete;
   DeterministicSystem& operator=(const DeterministicSystem&) = delete;
   // Pending jobs hold actor references; ~actor_system() would wait for them forever.
@@ -33,7 +35,7 @@ public:
   /// there is neither a message nor a timeout.
   bool step() {
     auto& jobs = scheduler().jobs;
-    const bool hurry = random_.below(32) == 0;  // a timeout before pending messages
+    const bool hurry = random_.below(32) == 0 && hurry_;  // a timeout before pending messages
     if (!jobs.empty() && !(hurry && scheduler().has_pending_timeout())) {
       const auto chosen = static_cast<std::ptrdiff_t>(random_.below(jobs.size()));
       std::rotate(jobs.begin(), jobs.begin() + chosen, jobs.begin() + chosen + 1);
@@ -54,6 +56,7 @@ private:
   }
 
   RandomStream random_;
+  bool hurry_;
   caf::actor_system_config config_;
   caf::actor_system system_{configure(config_)};
 };

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every key of a run reaches the option that it sets. All values differ, so that two that are
+// exchanged show.
+#include <chrono>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "workflows/model_run.hpp"
+#include "workflows/rl/rl_settings.hpp"
+
+namespace tidemill::workflows {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(SettingsMapping, OfTheTrainer) {
+  RlOptions options;
+  options.train.prompts_per_step = 3;
+  options.train.minibatches = 4;
+  options.train.epochs = 5;
+  options.staleness.max = 6;
+  options.run.checkpoint.every_steps = 7;
+  options.eval.common.every_steps = 8;
+  options.eval.common.keep_best = true;
+  options.eval.common.patience = 9;
+  options.eval.common.min_improvement = 0.25;
+  options.rollout.temperature = 0.75;
+  const actors::TrainerOptions trainer = trainer_options(options, 11);
+  EXPECT_EQ(trainer.groups_per_step, 3U);
+  EXPECT_EQ(trainer.minibatches, 4U);
+  EXPECT_EQ(trainer.epochs, 5U);
+  EXPECT_EQ(trainer.max_staleness, 6U);
+  EXPECT_EQ(trainer.commit_every, 7U);
+  EXPECT_EQ(trainer.eval_every, 8U);
+  EXPECT_TRUE(trainer.best.keep);
+  EXPECT_EQ(trainer.best.patience, 9U);
+  EXPECT_EQ(trainer.best.min_improvement, 0.25);
+  EXPECT_EQ(trainer.best.better, actors::Better::kHigher);
+  EXPECT_EQ(trainer.total_steps, 11U);
+  EXPECT_EQ(trainer.temperature, 0.75F);
+  EXPECT_FALSE(trainer.fixed_batches);
+  EXPECT_FALSE(trainer.recompute_proximal);
+  EXPECT_FALSE(trainer.mask_truncated);
+
+  options.rollout.temperature = 0.0;
+  options.staleness.schedule = StalenessSchedule::kFixed;
+  options.algorithm.proximal = ProximalPolicy::kRecompute;
+  const actors::TrainerOptions other = trainer_options(options, 11);
+  EXPECT_EQ(other.temperature, 1.0F) << "greedy";
+  EXPECT_TRUE(other.fixed_batches);
+  EXPECT_TRUE(other.recompute_proximal);
+  EXPECT_FALSE(other.mask_truncated);
+  options.algorithm.mask_truncated = true;
+  EXPECT_TRUE(trainer_options(options, 11).mask_truncated);
+}
+
+TEST(SettingsMapping, OfTheStream) {
+  RlOptions options;
+  options.rollout.group_size = 3;
+  options.rollout.max_new_tokens = 100;
+  options.staleness.max = 4;
+  options.stream.max_deliveries = 5;
+  options.stream.lease_ms = 6'500;
+  options.stream.bytes = 7'000'000;
+  const actors::SampleStreamOptions stream = stream_options(options, 2'000);
+  EXPECT_EQ(stream.group_size, 3U);
+  EXPECT_EQ(stream.max_staleness, 4U);
+  EXPECT_EQ(stream.max_deliveries, 5U);
+  EXPECT_EQ(stream.lease, Duration(std::chrono::milliseconds(6'500)));
+  EXPECT_EQ(stream.limit_bytes, 7'000'000U);
+  EXPECT_EQ(stream.group_bytes, 3U * (2'000 + 8 * 100 + 1024));
+  EXPECT_EQ(stream.on_failed, storage::OnFailedRow::kDropGroup);
+  options.stream.on_failed = OnFailedSample::kShrink;
+  EXPECT_EQ(stream_options(options, 2'000).on_failed, storage::OnFailedRow::kShrink);
+  options.train.prompts_per_step = 7;
+  EXPECT_EQ(max_concurrent_rows(options), 7 * 3 * (4 + 1));
+}
+
+TEST(SettingsMapping, OfSampling) {
+  RolloutOptions rollout;
+  rollout.temperature = 0.5;
+  rollout.top_k = 17;
+  rollout.top_p = 0.875;
+  rollout.min_p = 0.0625;
+  rollout.repetition_penalty = 1.25;
+  rollout.frequency_penalty = 0.375;
+  rollout.presence_penalty = -0.125;
+  const engines::SamplingOptions sampling = sampling_options(rollout);
+  EXPECT_EQ(sampling.temperature, 0.5F);
+  EXPECT_EQ(sampling.top_k, 17);
+  EXPECT_EQ(sampling.top_p, 0.875F);
+  EXPECT_EQ(sampling.min_p, 0.0625F);
+  EXPECT_EQ(sampling.repetition_penalty, 1.25F);
+  EXPECT_EQ(sampling.frequency_penalty, 0.375F);
+  EXPECT_EQ(sampling.presence_penalty, -0.125F);
+}
+
+TEST(SettingsMapping, OfTheExecutor) {
+  RlOptions options;
+  options.train.common.micro_batch_tokens = 333;
+  options.executor.train_weight = 2.5;
+  const engines::ExecutorOptions executor = executor_options(options);
+  EXPECT_EQ(executor.train_tokens, 333);
+  EXPECT_EQ(executor.train_weight, 2.5);
+  EXPECT_EQ(executor.precedence, engines::Precedence::kShares);
+  options.executor.priority = SharingPriority::kRollout;
+  EXPECT_EQ(executor_options(options).precedence, engines::Precedence::kRollout);
+  options.executor.priority = SharingPriority::kTrain;
+  EXPECT_EQ(executor_options(options).precedence, engines::Precedence::kTrain);
+}
+
+TEST(SettingsMapping, OfTheLoss) {
+  RlOptions options;
+  options.algorithm.correction_cap = 3.5;
+  const engines::PolicyTokenLossOptions behavior = loss_options(options);
+  EXPECT_EQ(behavior.old_logprobs, engines::OldLogprobs::kBehavior);
+  EXPECT_FALSE(behavior.policy.rollout_correction.has_value());
+  options.algorithm.proximal = ProximalPolicy::kRecompute;
+  const std::pair<BehaviorCorrection, engines::CorrectionRule> rules[] = {
+      {BehaviorCorrection::kRaw, engines::CorrectionRule::kRaw},
+      {BehaviorCorrection::kTruncate, engines::CorrectionRule::kTruncate},
+      {BehaviorCorrection::kMask, engines::CorrectionRule::kMask}};
+  for (const auto& [chosen, expected] : rules) {
+    options.algorithm.correction = chosen;
+    const engines::PolicyTokenLossOptions proximal = loss_options(options);
+    EXPECT_EQ(proximal.old_logprobs, engines::OldLogprobs::kProximal);
+    ASSERT_TRUE(proximal.policy.rollout_correction.has_value());
+    EXPECT_EQ(proximal.policy.rollout_correction->rule, expected);
+    EXPECT_EQ(proximal.policy.rollout_correction->upper, 3.5);
+  }
+}
+
+TEST(SettingsMapping, OfTheTokensThatEndAResponse) {
+  RlOptions options;
+  options.rollout.stop_ids = {70, 71};
+  engines::ModelFiles files;
+  files.config.eos_token_ids = {2};
+  EXPECT_THAT(stop_ids(options, files), ElementsAre(2, 70, 71));
+  files.generation.eos_token_ids = {3, 4};
+  EXPECT_THAT(stop_ids(options, files), ElementsAre(3, 4, 70, 71)) << "instead of the config's";
+}
+
+}  // namespace
+}  // namespace tidemill::workflows
