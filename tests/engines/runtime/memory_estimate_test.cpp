@@ -10,6 +10,8 @@
 #include "engines/ops/cpu/cpu_ops.hpp"
 #include "engines/ops/cpu/factory.hpp"
 #include "engines/ops/cpu/weight_memory.hpp"
+#include "engines/runtime/memory_estimate.hpp"
+#include "engines/runtime/new_adapter.hpp"
 #include "engines/transformer/activations.hpp"
 #include "engines/transformer/adapter.hpp"
 #include "engines/transformer/model_weights.hpp"

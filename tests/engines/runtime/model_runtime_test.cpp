@@ -14,6 +14,7 @@
 #include "base/tensor/float_tensor.hpp"
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
+#include "engines/runtime/memory_estimate.hpp"
 #include "engines/runtime/weight_cache.hpp"
 #include "engines/transformer/transformer.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"

@@ -14,6 +14,7 @@
 #include "base/json/json.hpp"
 #include "base/random.hpp"
 #include "engines/formats/adapter_files.hpp"
+#include "engines/runtime/new_adapter.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/golden.hpp"

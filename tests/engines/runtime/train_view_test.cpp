@@ -14,6 +14,7 @@
 #include "base/random.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
+#include "engines/runtime/new_adapter.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/support/temporary_directory.hpp"
 
