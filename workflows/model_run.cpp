@@ -8,6 +8,7 @@
 #include <caf/all.hpp>
 
 #include "base/tensor/float_tensor.hpp"
+#include "engines/runtime/new_adapter.hpp"
 
 namespace tidemill::workflows {
 namespace {

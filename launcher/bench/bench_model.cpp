@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "engines/executor/executor.hpp"
+#include "engines/runtime/memory_estimate.hpp"
+#include "engines/runtime/new_adapter.hpp"
 #include "launcher/bench/bench_adapters.hpp"
 #include "launcher/bench/peak_memory.hpp"
 
