@@ -10,6 +10,9 @@
 
 namespace tidemill::engines {
 
+/// The number of containers that may be nested in a tokenizer's files.
+inline constexpr std::size_t kMaxTokenizerDepth = 32;
+
 /// Parses `text`. At most `max_depth` containers may be nested.
 /// Errors: `kCorruptData` for invalid JSON (names the byte offset), for a key that appears twice in
 /// one object (names the key), and for deeper nesting.

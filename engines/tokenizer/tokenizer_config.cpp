@@ -22,7 +22,6 @@ using Json = nlohmann::json;
 constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20U;
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20U;
 constexpr std::size_t kMaxTokenizerBytes = std::size_t{128} << 20U;
-constexpr std::size_t kMaxConfigDepth = 32;
 constexpr const char* kTokenizerName = "tokenizer.json";
 constexpr const char* kConfigName = "tokenizer_config.json";
 
@@ -35,7 +34,7 @@ Result<Json> read_object(const std::filesystem::path& path) {
   if (!text.ok()) {
     return text.status();
   }
-  Result<Json> root = read_strict_json(text.value(), kMaxConfigDepth);
+  Result<Json> root = read_strict_json(text.value(), kMaxTokenizerDepth);
   TIDEMILL_RETURN_IF_ERROR(root.status().with_context(path.string()));
   if (!root.value().is_object()) {
     return corrupt_data(path.string() + ": must be an object");
@@ -152,7 +151,7 @@ Result<TokenizerConfig> read_config_files(const std::filesystem::path& directory
 
 // Parses the text of a tokenizer_config.json.
 Result<TokenizerConfig> read_config_text(const std::string& text, const std::string& location) {
-  const Result<Json> root = read_strict_json(text, kMaxConfigDepth);
+  const Result<Json> root = read_strict_json(text, kMaxTokenizerDepth);
   TIDEMILL_RETURN_IF_ERROR(root.status().with_context(location));
   TokenizerConfig config;
   TIDEMILL_RETURN_IF_ERROR(read_tokens(root.value(), config).with_context(location));

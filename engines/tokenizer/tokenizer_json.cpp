@@ -18,7 +18,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMaxDepth = 32;
 constexpr std::size_t kMaxTemplateTokens = 16;
 constexpr std::size_t kMaxPreTokenizers = 8;
 // The pattern by which GPT-2 splits text. ByteLevel uses it if use_regex is set.
@@ -150,9 +149,12 @@ public:
     TIDEMILL_RETURN_IF_ERROR(
         top.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer",
                         "pre_tokenizer", "post_processor", "decoder", "model"}));
+    // Files that were saved after training on batches have these. They describe the batches of that
+    // program. Transformers sets both anew for each call, by default to none, so they do not change
+    // the ids of a text.
     for (const char* key : {"truncation", "padding"}) {
-      if (top.find(key) != nullptr) {
-        return unsupported(key, "anything but null");
+      if (const Json* given = top.find(key); given != nullptr) {
+        TIDEMILL_RETURN_IF_ERROR(Node::of(*given, key).status());
       }
     }
     TIDEMILL_ASSIGN_OR_RETURN(const Node model, top.object("model"));
@@ -506,7 +508,7 @@ private:
 }  // namespace
 
 Result<TokenizerSpec> parse_tokenizer_json(std::string_view text) {
-  TIDEMILL_ASSIGN_OR_RETURN(const Json root, read_strict_json(text, kMaxDepth));
+  TIDEMILL_ASSIGN_OR_RETURN(const Json root, read_strict_json(text, kMaxTokenizerDepth));
   return Reader().read(root);
 }
 
