@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "configs/overrides.hpp"
 
-#include <map>
 #include <vector>
 
 #include "base/schema/suggest.hpp"
@@ -14,12 +13,12 @@ namespace {
 Result<ConfigNode> parse_value(const std::string& text, const Override& argument) {
   constexpr std::string_view kYamlStarts = "[{\"'";
   ConfigNode node;
-  if (!text.empty() && kYamlStarts.find(text.front()) != std::string_view::npos) {
+  if (kYamlStarts.find(text.front()) != std::string_view::npos) {
     TIDEMILL_ASSIGN_OR_RETURN(node, parse_yaml(text, argument.location, YamlLines::kNone));
     return node;
   }
   node.location.source = std::make_shared<const std::string>(argument.location);
-  if (text.empty() || text == "null" || text == "~") {
+  if (text == "null" || text == "~") {
     return node;
   }
   node.kind = ConfigNode::Kind::kPlain;
@@ -41,7 +40,6 @@ std::vector<std::string> split(const std::string& path) {
 }  // namespace
 
 Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
-  std::map<std::string, std::string> given;  // path -> location
   for (const Override& argument : overrides) {
     const auto refused = [&argument](const std::string& problem) {
       return invalid_argument(argument.location + ": " + problem);
@@ -58,8 +56,9 @@ Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
     if (words.size() > static_cast<std::size_t>(kMaxYamlDepth)) {
       return refused("names a key deeper than " + std::to_string(kMaxYamlDepth) + " levels");
     }
-    if (const auto [first, fresh] = given.emplace(path, argument.location); !fresh) {
-      return refused(schema::clipped(path) + ": is given twice, first in " + first->second);
+    if (equals + 1 == argument.text.size()) {
+      return refused(schema::clipped(path) +
+                     ": has no value; null unsets a key, and \"\" is an empty text");
     }
     TIDEMILL_ASSIGN_OR_RETURN(ConfigNode value,
                               parse_value(argument.text.substr(equals + 1), argument));

@@ -262,12 +262,30 @@ std::size_t utf8_length(std::string_view text) {
   return overlong || surrogate || too_large ? 0 : length;
 }
 
-// Text with LF line ends and without byte order mark. If a byte is not valid text, `broken_line` is
-// its line, counted from 0.
+// Text with LF line ends and without byte order mark. If a byte is not valid text, `problem` says
+// why, and `broken_line` is its line, counted from 0.
 struct Cleaned {
   std::string text;
+  std::string problem;
   int broken_line = -1;
 };
+
+// Says why the character that `text` begins with cannot be in a file, or returns "".
+std::string character_problem(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text.front());
+  if (lead == '\r') {
+    return "contains a carriage return without a line feed; end lines with LF or CR LF";
+  }
+  if (lead == 0) {
+    return "contains a NUL character";
+  }
+  if ((lead < 0x20U && lead != '\n' && lead != '\t') || lead == 0x7FU) {
+    constexpr std::string_view kDigits = "0123456789ABCDEF";
+    return std::string("contains the control character U+00") + kDigits[lead >> 4U] +
+           kDigits[lead & 0xFU];
+  }
+  return utf8_length(text) == 0 ? "is not UTF-8 text" : "";
+}
 
 Cleaned clean(std::string_view raw) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
@@ -283,8 +301,8 @@ Cleaned clean(std::string_view raw) {
     }
     const char c = raw.front();
     const std::size_t length = utf8_length(raw);
-    const bool control = static_cast<unsigned char>(c) < 0x20U && c != '\n' && c != '\t';
-    if (length == 0 || control || c == 0x7F) {
+    cleaned.problem = character_problem(raw);
+    if (!cleaned.problem.empty()) {
       cleaned.broken_line = line;
       return cleaned;
     }
@@ -343,7 +361,7 @@ Result<ConfigNode> parse_yaml(std::string_view text, const std::string& source, 
     return invalid_argument(to_string(builder.location(line)) + ": " + problem);
   };
   if (cleaned.broken_line >= 0) {
-    return refused(cleaned.broken_line, "is not UTF-8 text");
+    return refused(cleaned.broken_line, cleaned.problem);
   }
   try {
     std::istringstream stream(cleaned.text);

@@ -2,6 +2,7 @@
 // The interface of engines that score responses.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -12,6 +13,15 @@
 #include "base/result.hpp"
 
 namespace tidemill::engines {
+
+/// The largest magnitude of a reward. The squares of rewards up to it are far from overflow, so
+/// standard deviations of rewards are finite.
+inline constexpr double kMaxReward = 1e30;
+
+/// Returns whether `value` can be a reward: a finite number of at most `kMaxReward` in magnitude.
+[[nodiscard]] inline bool is_reward(double value) noexcept {
+  return std::abs(value) <= kMaxReward;  // false for NaN
+}
 
 /// One response to score. `fields` holds the whole row of data as a JSON object, so that a scorer
 /// can read any key of the user's file.
@@ -46,7 +56,7 @@ struct RewardStats {
   std::uint64_t starts = 0;         // of the program, including the first
   std::uint64_t ends = 0;           // it exited, or closed its input or output, on its own
   std::uint64_t hangs = 0;          // it was killed because a sample exceeded its time limit
-  std::uint64_t bad_replies = 0;    // to a sample in flight, without a finite reward
+  std::uint64_t bad_replies = 0;    // to a sample in flight, without a reward (see `is_reward`)
   std::uint64_t unknown_ids = 0;    // replies to a sample that is not in flight
   std::uint64_t garbage_lines = 0;  // lines that are not replies
 };

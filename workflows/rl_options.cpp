@@ -13,10 +13,9 @@ bool has_empty(const std::vector<std::string>& texts) {
   return std::count(texts.begin(), texts.end(), "") > 0;
 }
 
-std::string temperature_problem(double temperature) {
-  return temperature > 0 && temperature < engines::kMinTemperature ? "must be 0 or at least 0.001"
-                                                                   : "";
-}
+// The smallest temperature above 0.
+constexpr double kLowestTemperature = 0.001;
+static_assert(static_cast<float>(kLowestTemperature) == engines::kMinTemperature);
 
 std::string rewards_problem(const std::vector<RewardOptions>& rewards) {
   std::set<std::string> names;
@@ -126,7 +125,8 @@ void describe(Schema<RolloutOptions>& s) {
       .range(1, 1e6)
       .unit("tokens");
   s.field("temperature", &RolloutOptions::temperature, "Divides the logits; 0: greedy.")
-      .range(0, 100);
+      .range(kLowestTemperature, 100)
+      .or_zero();
   s.field("top_k", &RolloutOptions::top_k,
           "Samples only from the k most probable tokens; 0: from all.")
       .at_least(0);
@@ -166,8 +166,6 @@ void describe(Schema<RolloutOptions>& s) {
           "allows.")
       .at_least(1)
       .unit("bytes");
-  s.check("temperature",
-          [](const RolloutOptions& o) { return temperature_problem(o.temperature); });
   s.check("stop", [](const RolloutOptions& o) {
     return has_empty(o.stop) ? "contains an empty text, which would end every response" : "";
   });
@@ -205,8 +203,8 @@ void describe(Schema<RlEvalOptions>& s) {
           "Responses generated for each prompt: the k of mean@k and pass@k.")
       .range(1, 1024);
   s.field("temperature", &RlEvalOptions::temperature, "Divides the logits; 0: greedy.")
-      .range(0, 100);
-  s.check("temperature", [](const RlEvalOptions& o) { return temperature_problem(o.temperature); });
+      .range(kLowestTemperature, 100)
+      .or_zero();
   s.check("samples", [](const RlEvalOptions& o) {
     return o.samples > 1 && o.temperature == 0
                ? "above 1 needs eval.temperature above 0, or all samples are equal"

@@ -6,7 +6,7 @@
 namespace tidemill::workflows {
 
 bool is_run_name(std::string_view name) {
-  return !name.empty() && name.size() <= 128 && name.front() != '.' &&
+  return !name.empty() && name.size() <= 128 && name.front() != '.' && name.front() != '-' &&
          std::all_of(name.begin(), name.end(), [](char c) {
            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                   c == '.' || c == '_' || c == '-';
@@ -50,7 +50,7 @@ void describe(Schema<RunOptions>& s) {
   s.field("device", &RunOptions::device, "Threads and memory that the run may use.");
   s.check("name", [](const RunOptions& o) {
     return o.name && !is_run_name(*o.name) ? "must be 1 to 128 letters, digits, dots, dashes or "
-                                             "underscores, and not begin with a dot"
+                                             "underscores, and not begin with a dot or a dash"
                                            : "";
   });
 }

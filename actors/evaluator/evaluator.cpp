@@ -2,7 +2,6 @@
 // The evaluator. It generates all responses first, and then scores all of them. Work at the port
 // decodes the responses, submits them to the reward engine and steps it.
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -71,7 +70,8 @@ struct EvaluatorState {
   std::optional<caf::typed_response_promise<EvalReport>> promise;
   EvalReport report;
   std::uint64_t requested_step = 0;
-  std::vector<double> rewards;  // ordered by prompt, then by sample
+  std::vector<double> rewards;             // ordered by prompt, then by sample
+  std::vector<std::vector<double>> parts;  // of each reward; empty if there are none
   std::size_t num_pending = 0;
 };
 
@@ -89,6 +89,13 @@ void report(Self self) {
   const EvalScores scores = eval_scores(state.rewards, samples);
   found.mean_at_k = scores.mean_at_k;
   found.pass_at_k = scores.pass_at_k;
+  // Adds in the order of the prompts, because the order in which results arrive varies.
+  for (const std::vector<double>& parts : state.parts) {
+    found.part_means.resize(std::max(found.part_means.size(), parts.size()));
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      found.part_means[part] += parts[part];
+    }
+  }
   for (double& sum : found.part_means) {
     sum /= static_cast<double>(state.rewards.size());
   }
@@ -98,14 +105,11 @@ void report(Self self) {
 
 void score(Self self) {
   auto& state = self->state;
-  for (const RewardResult& result : std::exchange(state.port_work->results, {})) {
-    if (result.error.empty() && std::isfinite(result.reward)) {
-      state.rewards[result.id.value - kFirstEvalId] = result.reward;
-      std::vector<double>& sums = state.report.part_means;  // sums until `report` divides them
-      sums.resize(std::max(sums.size(), result.parts.size()));
-      for (std::size_t part = 0; part < result.parts.size(); ++part) {
-        sums[part] += result.parts[part];
-      }
+  for (RewardResult& result : std::exchange(state.port_work->results, {})) {
+    if (result.error.empty() && engines::is_reward(result.reward)) {
+      const std::uint64_t index = result.id.value - kFirstEvalId;
+      state.rewards[index] = result.reward;
+      state.parts[index] = std::move(result.parts);
     } else {
       ++state.report.num_failed;
     }
@@ -152,6 +156,7 @@ void generate(Self self, std::uint64_t step) {
   state.report.step = kNoStep;
   state.requested_step = step;
   state.rewards.assign(total, 0.0);
+  state.parts.assign(total, {});
   state.num_pending = total;
   for (std::size_t index = 0; index < total; ++index) {
     RolloutRequest request;

@@ -132,7 +132,7 @@ bool settle(Self self, const std::vector<RewardResult>& results) {
     }
     const storage::LeaseToken lease = it->second;
     state.held.erase(it);
-    if (result.error.empty() && std::isfinite(result.reward)) {
+    if (result.error.empty() && engines::is_reward(result.reward)) {
       state.has_scored = true;
       state.unscored = 0;
       std::vector<double> rewards{result.reward};
@@ -141,7 +141,9 @@ bool settle(Self self, const std::vector<RewardResult>& results) {
       continue;
     }
     const std::string reason =
-        "reward: " + (result.error.empty() ? "not a finite number" : result.error);
+        "reward: " + (!result.error.empty()          ? result.error
+                      : std::isfinite(result.reward) ? "beyond 1e30"
+                                                     : "not a finite number");
     if (++state.unscored >= state.deps.max_unscored) {
       end(self, invalid_argument(std::to_string(state.unscored) +
                                  " samples in a row without a reward; the last: " + reason));

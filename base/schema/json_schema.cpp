@@ -311,7 +311,10 @@ private:
   static Json::Object number(const ValueSchema& value) {
     Json::Object out{{"type", "number"}};
     add_limits(value.limits, out);
-    return out;
+    if (!value.limits.or_zero) {
+      return out;
+    }
+    return {{"anyOf", Json::Array{Json::Object{{"const", 0}}, std::move(out)}}};
   }
 
   static void add_limits(const schema::Limits& limits, Json::Object& out) {

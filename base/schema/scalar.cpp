@@ -50,6 +50,9 @@ std::optional<double> parse_number(std::string_view text) {
 }
 
 bool within(const Limits& limits, double value) {
+  if (limits.or_zero && value == 0.0) {
+    return true;
+  }
   return !(limits.low && (value < *limits.low || (limits.low_excluded && value == *limits.low))) &&
          !(limits.high && value > *limits.high);
 }

@@ -13,7 +13,7 @@ schema::ValueSchema& Field::scalar() {
 
 Field& Field::range(double low, double high) {
   TIDEMILL_CHECK(low <= high) << field_.name;
-  scalar().limits = {low, high, false};
+  scalar().limits = {low, high};
   return *this;
 }
 
@@ -30,6 +30,12 @@ Field& Field::above(double low) {
 
 Field& Field::at_most(double high) {
   scalar().limits.high = high;
+  return *this;
+}
+
+Field& Field::or_zero() {
+  TIDEMILL_CHECK(scalar().shape == schema::Shape::kNumber) << field_.name;
+  scalar().limits.or_zero = true;
   return *this;
 }
 

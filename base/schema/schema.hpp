@@ -78,6 +78,8 @@ public:
   Field& at_most(double high);
   /// Accepts numbers greater than `low`.
   Field& above(double low);
+  /// Accepts 0 in addition to the range of a number that is not an integer.
+  Field& or_zero();
   /// Names the unit: "bytes" (which also accepts suffixes such as 64MiB), "ms", "tokens".
   Field& unit(std::string unit);
   /// Refuses a file without this key.

@@ -77,7 +77,9 @@ std::string type_phrase(const ValueSchema& value) {
     case Shape::kInteger:
       return (value.unit == "bytes" ? "a number of bytes" : "an integer") +
              limits_phrase(value.limits);
-    case Shape::kNumber: return "a finite number" + limits_phrase(value.limits);
+    case Shape::kNumber:
+      return (value.limits.or_zero ? "0 or a finite number" : "a finite number") +
+             limits_phrase(value.limits);
     case Shape::kText: return "text";
     case Shape::kEnum: return names_phrase(value.names);
     case Shape::kList: {

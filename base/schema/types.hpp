@@ -64,6 +64,7 @@ struct Limits {
   std::optional<double> low;
   std::optional<double> high;
   bool low_excluded = false;
+  bool or_zero = false;  // 0 is accepted, too
 };
 
 /// One name of an enumeration.

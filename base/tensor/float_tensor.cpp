@@ -204,6 +204,12 @@ void widen_floats(const Tensor& tensor, std::span<float> out) {
   std::ranges::transform(tensor.data.as<std::uint16_t>(), out.begin(), widen);
 }
 
+std::vector<float> float_values(const Tensor& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
+  widen_floats(tensor, values);
+  return values;
+}
+
 Tensor make_float_tensor(std::span<const float> values, std::vector<std::int64_t> shape,
                          DType dtype) {
   TIDEMILL_CHECK(is_float_type(dtype)) << dtype_name(dtype);
@@ -224,9 +230,7 @@ Tensor to_float_type(const Tensor& tensor, DType dtype) {
   if (tensor.dtype == dtype) {
     return tensor;
   }
-  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-  widen_floats(tensor, values);
-  return make_float_tensor(values, tensor.shape, dtype);
+  return make_float_tensor(float_values(tensor), tensor.shape, dtype);
 }
 
 TensorMap to_float_type(const TensorMap& tensors, DType dtype) {

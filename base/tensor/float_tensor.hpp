@@ -35,6 +35,8 @@ namespace tidemill {
 /// exactly; elements of kNf4 are those of `nf4_element`.
 /// Requires a type of `is_weight_type`, and as many elements in `out` as in `tensor`.
 void widen_floats(const Tensor& tensor, std::span<float> out);
+/// Returns the elements of `tensor`, widened as by `widen_floats`.
+[[nodiscard]] std::vector<float> float_values(const Tensor& tensor);
 
 /// Returns a tensor of `dtype` (one of `is_float_type`) with `values`, rounded to nearest, ties to
 /// even. Requires as many values as `shape` has elements.

@@ -176,13 +176,18 @@ private:
         "alpha_pattern", config_.alpha_pattern,
         [](JsonFields& f, const std::string& name) { return f.required_real(name, kAlphaRange); });
     config_.layers_to_transform = fields_.integers("layers_to_transform", {0, 1'000'000});
+    const auto layers_pattern = fields_.strings("layers_pattern");
+    const bool names = config_.targets.kind == ModuleSelector::Kind::kNames;
+    if (config_.layers_to_transform && !names) {
+      fields_.refuse("layers_to_transform", "cannot be used with a string as target_modules");
+    }
+    if (layers_pattern && !names) {
+      fields_.refuse("layers_pattern", "cannot be used with a string as target_modules");
+    }
     if (config_.layers_to_transform && config_.layers_to_transform->empty()) {
       config_.layers_to_transform.reset();  // an empty list restricts nothing
     }
-    config_.layers_pattern = fields_.strings("layers_pattern").value_or(Names());
-    if (config_.layers_to_transform && config_.targets.kind == ModuleSelector::Kind::kRegex) {
-      fields_.refuse("layers_to_transform", "cannot be used with a pattern as target_modules");
-    }
+    config_.layers_pattern = layers_pattern.value_or(Names());
     if (!config_.layers_pattern.empty() && !config_.layers_to_transform) {
       fields_.refuse("layers_pattern", "needs layers_to_transform");
     }

@@ -54,7 +54,7 @@ struct AdapterConfig {
   std::optional<std::vector<std::int64_t>> layers_to_transform;  // with target names only
   std::vector<std::string> layers_pattern;  // the name before the layer number; empty: any name
   AdapterBias bias = AdapterBias::kNone;
-  std::vector<std::string> modules_to_save;  // modules replaced as a whole, by suffixes of paths
+  std::vector<std::string> modules_to_save;  // modules replaced as a whole; see `saves_module`
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
 
@@ -92,11 +92,17 @@ struct AdapterModule {
   bool scales_input = false;  // IA3
 };
 
+/// Returns whether the adapter saves the module at `path` as a whole: whether the path ends with an
+/// entry of modules_to_save, at any character.
+/// Source: huggingface/peft, src/peft/utils/other.py, _set_trainable.
+[[nodiscard]] bool saves_module(const AdapterConfig& config, std::string_view path);
+
 /// Returns the modules of `model` that `config` selects, in the order of `model_modules`.
 ///
 /// The rules are those of PEFT. A name matches a whole path or its last components. Excluded
-/// modules and those of modules_to_save are not selected. `layers_to_transform` restricts only
-/// names that are not whole paths.
+/// modules and those that an entry of modules_to_save matches in this way are not selected.
+/// `adapter_spec` refuses a selected module that is saved because its path ends with part of a
+/// component. `layers_to_transform` restricts only names that are not whole paths.
 /// Errors: one line that begins with `location`. `kInvalidArgument` for a bad pattern, a pattern
 /// that takes too many steps, or an empty selection; `kUnimplemented` for DoRA or IA3 on
 /// embeddings.

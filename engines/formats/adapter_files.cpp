@@ -56,9 +56,7 @@ void add_saved(TensorShapes& shapes, const AdapterConfig& config, const ModelCon
   TensorShapes parts = expected_tensors(model);
   parts["lm_head.weight"] = {model.vocab_size, model.hidden_size};  // a module even if tied
   for (const auto& [name, shape] : parts) {
-    const std::string path = name.substr(0, name.rfind('.'));
-    if (std::any_of(config.modules_to_save.begin(), config.modules_to_save.end(),
-                    [&path](const std::string& suffix) { return path.ends_with(suffix); })) {
+    if (saves_module(config, std::string_view(name).substr(0, name.rfind('.')))) {
       shapes[std::string(kAdapterPrefix) + name] = shape;
     }
   }

@@ -181,6 +181,11 @@ Result<std::vector<AdapterModule>> resolve(const AdapterConfig& config, const Mo
 
 }  // namespace
 
+bool saves_module(const AdapterConfig& config, std::string_view path) {
+  return std::any_of(config.modules_to_save.begin(), config.modules_to_save.end(),
+                     [path](const std::string& entry) { return path.ends_with(entry); });
+}
+
 std::vector<ModelModule> model_modules(const ModelConfig& model) {
   const std::int64_t hidden = model.hidden_size;
   const std::int64_t queries = model.num_heads * model.head_dim;

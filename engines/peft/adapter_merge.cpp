@@ -13,12 +13,6 @@ namespace {
 
 using Floats = std::vector<float>;
 
-Floats floats_of(const Tensor& tensor) {
-  Floats values(static_cast<std::size_t>(tensor.num_elements()));
-  widen_floats(tensor, values);
-  return values;
-}
-
 // Adds scale * B A to `weight` (O, I), or to the embedding table (I, O). Accumulates in double.
 void add_product(const AdaptedModule& module, const Floats& a, const Floats& b, Floats& weight) {
   const bool table = module.path == kTablePath;
@@ -70,7 +64,7 @@ private:
     }
   }
 
-  Floats adapter_values(const std::string& name) const { return floats_of(adapter_.at(name)); }
+  Floats adapter_values(const std::string& name) const { return float_values(adapter_.at(name)); }
 
   Status merge_weight(const AdaptedModule& module) {
     if (module.a.empty() && module.weight.empty() && module.input_scale.empty() &&
@@ -83,7 +77,7 @@ private:
     TIDEMILL_RETURN_IF_ERROR(
         check_float_tensor(merged_.tensors, name, shape).with_context("base model"));
     Tensor& tensor = merged_.tensors.at(name);
-    Floats weight = module.weight.empty() ? floats_of(tensor) : adapter_values(module.weight);
+    Floats weight = module.weight.empty() ? float_values(tensor) : adapter_values(module.weight);
     Floats row_factors;
     if (!module.magnitude.empty()) {
       row_factors = adapter_values(module.magnitude);
@@ -123,7 +117,7 @@ private:
     TIDEMILL_RETURN_IF_ERROR(
         check_float_tensor(merged_.tensors, name, shape).with_context("base model"));
     Tensor& tensor = merged_.tensors.at(name);
-    Floats bias = module.bias.empty() ? floats_of(tensor) : adapter_values(module.bias);
+    Floats bias = module.bias.empty() ? float_values(tensor) : adapter_values(module.bias);
     if (!module.c.empty()) {
       std::ranges::transform(
           bias, adapter_values(module.c), bias.begin(),

@@ -40,8 +40,10 @@ Status check_config(const AdapterConfig& config, const ModelConfig& model) {
   TensorShapes parts = expected_tensors(model);
   parts[std::string(kHeadPath) + ".weight"] = {};
   for (const std::string& saved : config.modules_to_save) {
-    const bool found = std::ranges::any_of(parts, [&saved](const auto& part) {
-      return part.first.substr(0, part.first.rfind('.')).ends_with(saved);
+    AdapterConfig alone;
+    alone.modules_to_save = {saved};
+    const bool found = std::ranges::any_of(parts, [&alone](const auto& part) {
+      return saves_module(alone, std::string_view(part.first).substr(0, part.first.rfind('.')));
     });
     if (!found || saved.empty()) {
       return invalid_argument("modules_to_save: " + quote(saved) +
@@ -65,12 +67,6 @@ void add_tensor_name(const std::string& name, const std::vector<std::int64_t>& s
     module.out_features = shape[0];
   }
   module.*(found->member) = name;
-}
-
-std::vector<float> values_of(const Tensor& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-  widen_floats(tensor, values);
-  return values;
 }
 
 }  // namespace
@@ -174,9 +170,9 @@ std::string weight_name(const ModelConfig& model, std::string_view path) {
 
 std::vector<float> adapted_row_norms(const AdaptedModule& module, const Tensor& weight,
                                      const Tensor& a, const Tensor& b) {
-  const std::vector<float> w = values_of(weight);
-  const std::vector<float> a_values = values_of(a);
-  const std::vector<float> b_values = values_of(b);
+  const std::vector<float> w = float_values(weight);
+  const std::vector<float> a_values = float_values(a);
+  const std::vector<float> b_values = float_values(b);
   const auto in = static_cast<std::size_t>(module.in_features);
   const auto rank = static_cast<std::size_t>(module.rank);
   std::vector<float> norms(static_cast<std::size_t>(module.out_features));

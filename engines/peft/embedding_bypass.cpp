@@ -11,8 +11,7 @@ namespace {
 
 // Returns the transpose (V, R) of A (R, V).
 std::vector<float> transposed(const Tensor& a) {
-  std::vector<float> values(static_cast<std::size_t>(a.num_elements()));
-  widen_floats(a, values);
+  const std::vector<float> values = float_values(a);
   const auto rank = static_cast<std::size_t>(a.shape[0]);
   const auto vocabulary = static_cast<std::size_t>(a.shape[1]);
   std::vector<float> rows(values.size());

@@ -18,13 +18,7 @@ Result<std::unique_ptr<PreparedWeight>> prepare(const Tensor& tensor, WeightUse 
 }
 
 std::vector<float> floats_of(const TensorMap& tensors, const std::string& name) {
-  if (name.empty()) {
-    return {};
-  }
-  const Tensor& tensor = tensors.at(name);
-  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-  widen_floats(tensor, values);
-  return values;
+  return name.empty() ? std::vector<float>() : float_values(tensors.at(name));
 }
 
 std::int64_t bytes_of(const std::vector<float>& values) {

@@ -139,6 +139,9 @@ CommandReply parse_reply(std::string_view line) {
   if (!std::isfinite(*number)) {
     return bad(*id, line, "the reward is not finite");
   }
+  if (!is_reward(*number)) {
+    return bad(*id, line, "the reward is beyond 1e30");
+  }
   return {CommandReply::Kind::kReward, *id, *number, {}};
 }
 

@@ -53,14 +53,23 @@ Status store(std::span<const double> values, std::span<Real> advantages) {
   return check_result<Real>("advantages", advantages);
 }
 
+// Refuses rewards whose deviation overflows, since dividing by it would make all advantages 0.
+Status check_moments(const Moments& moments) {
+  return std::isfinite(moments.variance)
+             ? Status()
+             : refuse(kNonFiniteResult, "the variance of the rewards overflows");
+}
+
 /// Divides `centered` by the deviation of `reference`, the raw or the centered rewards.
-void divide_by_batch(std::span<const double> reference, const GrpoAdvantageOptions& options,
-                     std::span<double> centered) {
+Status divide_by_batch(std::span<const double> reference, const GrpoAdvantageOptions& options,
+                       std::span<double> centered) {
   const Moments moments = moments_of(reference, options.ddof);
+  TIDEMILL_RETURN_IF_ERROR(check_moments(moments));
   const double divisor = std::sqrt(moments.variance) + options.eps;
   for (double& value : centered) {
     value = moments.constant ? 0.0 : value / divisor;
   }
+  return {};
 }
 
 }  // namespace
@@ -91,15 +100,18 @@ Status grpo_advantages(const GroupRewards<Real>& samples, const GrpoAdvantageOpt
     if (moments.constant) {
       continue;
     }
+    if (by_group) {
+      TIDEMILL_RETURN_IF_ERROR(check_moments(moments));
+    }
     const double divisor = by_group ? std::sqrt(moments.variance) + options.eps : 1.0;
     for (const std::size_t i : members) {
       centered[i] = (rewards[i] - moments.mean) / divisor;
     }
   }
   if (options.scale == AdvantageScale::kBatchStd) {
-    divide_by_batch(rewards, options, centered);
+    TIDEMILL_RETURN_IF_ERROR(divide_by_batch(rewards, options, centered));
   } else if (options.scale == AdvantageScale::kBatchCenteredStd) {
-    divide_by_batch(std::vector<double>(centered), options, centered);
+    TIDEMILL_RETURN_IF_ERROR(divide_by_batch(std::vector<double>(centered), options, centered));
   }
   return store<Real>(centered, advantages);
 }
@@ -136,6 +148,7 @@ Status rloo_advantages(const GroupRewards<Real>& samples, const RlooAdvantageOpt
   }
   if (options.normalize) {
     const Moments moments = moments_of(values, 1);
+    TIDEMILL_RETURN_IF_ERROR(check_moments(moments));
     const double divisor = std::sqrt(moments.variance) + options.eps;
     for (double& value : values) {
       value = moments.constant ? 0.0 : (value - moments.mean) / divisor;

@@ -12,17 +12,13 @@
 namespace tidemill::engines {
 namespace {
 
-std::string sample(SampleId id) {
-  return " sample_id=" + std::to_string(id.value);
-}
-
 Status check_ids(const std::vector<std::int32_t>& ids, const char* what, std::int64_t vocabulary,
                  SampleId id) {
   for (const std::int32_t token : ids) {
     if (token < 0 || token >= vocabulary) {
       return invalid_argument(std::string(what) + ": token " + std::to_string(token) +
                               " is outside the vocabulary of " + std::to_string(vocabulary) +
-                              sample(id));
+                              sample_text(id));
     }
   }
   return {};
@@ -96,28 +92,28 @@ Status RolloutView::check(const RolloutRequest& request) const {
   const std::int64_t vocabulary = context_.config.vocab_size;
   const SampleId id = request.id;
   if (request.prompt_ids.empty()) {
-    return invalid_argument("empty prompt" + sample(id));
+    return invalid_argument("empty prompt" + sample_text(id));
   }
   if (queue_.contains(id)) {
-    return invalid_argument("already queued" + sample(id));
+    return invalid_argument("already queued" + sample_text(id));
   }
   if (request.max_new_tokens < 0) {
     return invalid_argument("max_new_tokens: " + std::to_string(request.max_new_tokens) +
-                            " is negative" + sample(id));
+                            " is negative" + sample_text(id));
   }
   if (request.time_limit < Duration::zero()) {
-    return invalid_argument("time_limit: must not be negative" + sample(id));
+    return invalid_argument("time_limit: must not be negative" + sample_text(id));
   }
   if (request.time_limit > Duration::zero() && clock_ == nullptr) {
-    return invalid_argument("time_limit: this runtime has no clock" + sample(id));
+    return invalid_argument("time_limit: this runtime has no clock" + sample_text(id));
   }
   TIDEMILL_RETURN_IF_ERROR(check_ids(request.prompt_ids, "prompt_ids", vocabulary, id));
   TIDEMILL_RETURN_IF_ERROR(check_ids(request.stop_ids, "stop_ids", vocabulary, id));
   if (const Status status = validate(request.sampling, vocabulary); !status.ok()) {
-    return {status.code(), status.message() + sample(id)};
+    return {status.code(), status.message() + sample_text(id)};
   }
   if (!request.stop_strings.empty() && !token_text_) {
-    return invalid_argument("stop_strings: this runtime has no token text" + sample(id));
+    return invalid_argument("stop_strings: this runtime has no token text" + sample_text(id));
   }
   const auto prompt = static_cast<std::int64_t>(request.prompt_ids.size());
   const std::string tokens = std::to_string(prompt) + " prompt tokens and " +
@@ -125,14 +121,14 @@ Status RolloutView::check(const RolloutRequest& request) const {
   if (prompt + request.max_new_tokens > context_.config.max_positions) {
     return {Errc::kResourceExhausted, tokens + " exceed the context of " +
                                           std::to_string(context_.config.max_positions) +
-                                          sample(id)};
+                                          sample_text(id)};
   }
   const KvCache& cache = *context_.cache;
   if (cache.pages_for(max_cached_tokens(request)) > cache.num_pages()) {
     return {Errc::kResourceExhausted,
             tokens + " exceed the cache of " +
                 std::to_string(cache.num_pages() * cache.options().page_tokens) + " tokens" +
-                sample(id)};
+                sample_text(id)};
   }
   return {};
 }
@@ -147,7 +143,7 @@ Status RolloutView::submit(RolloutRequest request, RolloutSink& sink) {
   if (!taken.adapter.empty()) {
     auto slot = adapters_.find(taken.adapter);
     if (!slot.ok()) {
-      return {slot.status().code(), slot.status().message() + sample(taken.id)};
+      return {slot.status().code(), slot.status().message() + sample_text(taken.id)};
     }
     sequence->slot = std::move(slot).value();
     sequence->own_weights = &sequence->slot->weights;
@@ -155,7 +151,7 @@ Status RolloutView::submit(RolloutRequest request, RolloutSink& sink) {
   if (!taken.stop_strings.empty()) {
     auto stops = StopMatcher::create(taken.stop_strings);
     if (!stops.ok()) {
-      return {stops.status().code(), stops.status().message() + sample(taken.id)};
+      return {stops.status().code(), stops.status().message() + sample_text(taken.id)};
     }
     sequence->stops = std::move(stops).value();
   }
@@ -180,7 +176,7 @@ void RolloutView::end_overdue() {
   for (auto& sequence : queue_.take_overdue(clock_->now())) {
     const std::chrono::duration<double> limit = sequence->request.time_limit;
     sequence->result.error = "exceeded its time limit of " + std::to_string(limit.count()) + " s" +
-                             sample(sequence->request.id);
+                             sample_text(sequence->request.id);
     deliver({std::move(sequence), FinishReason::kCancelled});
   }
   activate_pending();

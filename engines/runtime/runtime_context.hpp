@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "base/ids.hpp"
 #include "base/result.hpp"
 #include "engines/executor/workers.hpp"
 #include "engines/ops/ops.hpp"
@@ -15,6 +16,11 @@
 #include "engines/transformer/transformer.hpp"
 
 namespace tidemill::engines {
+
+/// Returns the end of a message that concerns a sample: " sample_id=" and the id.
+[[nodiscard]] inline std::string sample_text(SampleId id) {
+  return " sample_id=" + std::to_string(id.value);
+}
 
 /// What generation may give up to free pages of the cache.
 enum class ReclaimFrom : std::uint8_t {

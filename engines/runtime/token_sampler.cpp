@@ -27,8 +27,8 @@ bool wants_logits(const RolloutSequence& sequence, std::int64_t position) {
 }
 
 std::string not_finite(const RolloutSequence& sequence, std::int64_t position) {
-  return "logits after token " + std::to_string(position) +
-         " are not finite sample_id=" + std::to_string(sequence.request.id.value);
+  return "logits after token " + std::to_string(position) + " are not finite" +
+         sample_text(sequence.request.id);
 }
 
 }  // namespace

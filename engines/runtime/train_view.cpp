@@ -13,10 +13,6 @@
 namespace tidemill::engines {
 namespace {
 
-std::string sample_text(SampleId id) {
-  return " sample_id=" + std::to_string(id.value);
-}
-
 bool all_finite(std::span<const float> values) {
   return std::ranges::all_of(values, [](float x) { return std::isfinite(x); });
 }

@@ -3,6 +3,8 @@
 #include "engines/tokenizer/bpe.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 
 #include "base/check.hpp"
 #include "base/text/utf8.hpp"
@@ -14,6 +16,21 @@ namespace {
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
   return (std::uint64_t{static_cast<std::uint32_t>(left)} << 32U) |
          static_cast<std::uint32_t>(right);
+}
+
+// Names the character of `piece` that contains byte `at`, e.g. "é" (U+00E9).
+std::string character_name(std::string_view piece, std::size_t at) {
+  while (at > 0 && (static_cast<unsigned char>(piece[at]) & 0xC0U) == 0x80U) {
+    --at;
+  }
+  const auto character = read_utf8(piece, at);
+  std::array<char, 16> code{};
+  std::snprintf(code.data(), code.size(), "U+%04X", static_cast<unsigned>(character.code_point));
+  const bool printable = character.code_point > 0xA0U ||
+                         (character.code_point > 0x20U && character.code_point < 0x7FU);
+  return printable
+             ? '"' + std::string(piece.substr(at, character.length)) + "\" (" + code.data() + ')'
+             : code.data();
 }
 
 }  // namespace
@@ -60,7 +77,7 @@ Status Bpe::encode(std::string_view piece, Workspace& workspace, std::vector<Bpe
   for (std::uint32_t i = 0; i < symbols.size(); ++i) {
     const auto byte = static_cast<unsigned char>(piece[i]);
     if (byte_ids_[byte] < 0) {
-      return invalid_argument("no token represents byte " + std::to_string(unsigned{byte}) +
+      return invalid_argument("no token represents the character " + character_name(piece, i) +
                               " at offset " + std::to_string(i));
     }
     symbols[i].id = byte_ids_[byte];

@@ -34,9 +34,9 @@ public:
   /// Builds the tables. All ids in the merge rules must be in the vocabulary.
   explicit Bpe(const TokenizerSpec& spec);
 
-  /// Appends the tokens of `piece` (raw bytes) to `out`.
+  /// Appends the tokens of `piece` (valid UTF-8) to `out`.
   /// Errors: `kInvalidArgument` if no token represents a byte of the piece; the message names the
-  /// byte and its offset in the piece.
+  /// character that the byte belongs to, and the byte's offset in the piece.
   /// Threads: safe to call concurrently with distinct workspaces.
   [[nodiscard]] Status encode(std::string_view piece, Workspace& workspace,
                               std::vector<BpeToken>& out) const;

@@ -3,7 +3,9 @@
 #include "engines/tokenizer/regex.hpp"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <pcre2.h>
 #include <utility>
 
@@ -13,8 +15,10 @@ namespace tidemill::engines {
 namespace {
 
 constexpr std::size_t kMaxPatternBytes = std::size_t{1} << 14;
-// Limits for one match: backtracking steps, and the memory for them in KiB.
+// Limits for one match: backtracking steps, and the memory for them in KiB. A greedy repetition
+// that gives back a long run takes a step for each character, so long subjects have more steps.
 constexpr std::uint32_t kMatchLimit = 10'000'000;
+constexpr std::size_t kStepsPerByte = 4;
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
 
 // clang-format off
@@ -81,13 +85,15 @@ Regex::Workspace Regex::make_workspace() const {
   state->data.reset(pcre2_match_data_create_from_pattern(compiled_->code.get(), nullptr));
   state->context.reset(pcre2_match_context_create(nullptr));
   TIDEMILL_CHECK(state->data != nullptr && state->context != nullptr) << "out of memory";
-  pcre2_set_match_limit(state->context.get(), kMatchLimit);
   pcre2_set_heap_limit(state->context.get(), kHeapLimitKib);
   return Workspace(std::move(state));
 }
 
 Result<std::optional<Regex::Match>> Regex::find(std::string_view subject, std::size_t from,
                                                 Workspace& workspace) const {
+  const std::size_t limit = kMatchLimit + kStepsPerByte * subject.size();
+  pcre2_set_match_limit(workspace.state_->context.get(),
+                        static_cast<std::uint32_t>(std::min<std::size_t>(limit, UINT32_MAX)));
   const auto match = [&](std::uint32_t options) {
     // Without NO_UTF_CHECK every call would validate the whole subject.
     return pcre2_match(compiled_->code.get(), as_units(subject), subject.size(), from,

@@ -145,9 +145,12 @@ public:
     TIDEMILL_RETURN_IF_ERROR(
         top.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer",
                         "pre_tokenizer", "post_processor", "decoder", "model"}));
+    // Files that were saved after training on batches have these. They describe the batches of that
+    // program. Transformers sets both anew for each call, by default to none, so they do not change
+    // the ids of a text.
     for (const char* key : {"truncation", "padding"}) {
-      if (top.find(key) != nullptr) {
-        return unsupported(key, "anything but null");
+      if (const Json* given = top.find(key); given != nullptr) {
+        TIDEMILL_RETURN_IF_ERROR(Node::of(*given, key).status());
       }
     }
     TIDEMILL_ASSIGN_OR_RETURN(const Node model, top.object("model"));

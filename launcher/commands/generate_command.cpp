@@ -9,6 +9,7 @@
 #include "engines/tokenizer/tokenizer.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/models/model_arguments.hpp"
+#include "launcher/models/model_path.hpp"
 #include "launcher/models/ordered_rollouts.hpp"
 #include "launcher/models/prompt_reader.hpp"
 #include "launcher/option_checks.hpp"
@@ -59,6 +60,7 @@ public:
     }
     TIDEMILL_RETURN_IF_ERROR(check_options());
     TIDEMILL_ASSIGN_OR_RETURN(const std::unique_ptr<LineReader> lines, open_lines());
+    TIDEMILL_RETURN_IF_ERROR(check_model_path(model_.path()));
     TIDEMILL_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(model_.path()));
     TIDEMILL_ASSIGN_OR_RETURN(const OpenedModel model,
                               model_.open(session.log, [tokenizer](std::int32_t id) {
@@ -108,6 +110,9 @@ private:
   [[nodiscard]] Status check_options() {
     if (greedy_) {
       sampling_.temperature = 0.0F;
+    }
+    if (sampling_.temperature > 0.0F && sampling_.temperature < engines::kMinTemperature) {
+      return invalid_argument("--temperature: must be 0 or at least 0.001");
     }
     if (const auto stops = engines::StopMatcher::create(stops_); !stops.ok()) {
       return stops.status().with_context("--stop");

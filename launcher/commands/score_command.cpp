@@ -74,7 +74,10 @@ private:
       TIDEMILL_ASSIGN_OR_RETURN(made.prompt_ids, texts->read(line));
     } else {
       TIDEMILL_ASSIGN_OR_RETURN(auto ids, read_ids(object, line.location));
-      if (!ids.has_value() || ids->empty()) {
+      if (!ids.has_value()) {
+        return invalid_argument(line.location + ": ids: missing");
+      }
+      if (ids->empty()) {
         return invalid_argument(line.location + ": ids: at least one token is required");
       }
       TIDEMILL_RETURN_IF_ERROR(check_ids(*ids, vocab_size, line.location));

@@ -2,12 +2,12 @@
 // `tidemill template`: renders conversations with a model's chat template.
 #include <CLI/App.hpp>
 #include <charconv>
-#include <filesystem>
 #include <ostream>
 
 #include "launcher/commands/commands.hpp"
 #include "launcher/models/chat_renderer.hpp"
 #include "launcher/models/line_reader.hpp"
+#include "launcher/models/model_path.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -50,10 +50,7 @@ public:
   }
 
   [[nodiscard]] Status run(Session& session) override {
-    std::error_code ignored;
-    if (!std::filesystem::exists(model_, ignored)) {
-      return Status(Errc::kNotFound, model_ + ": no such directory or file");
-    }
+    TIDEMILL_RETURN_IF_ERROR(check_model_path(model_));
     TIDEMILL_ASSIGN_OR_RETURN(engines::TokenizerConfig config,
                               engines::load_tokenizer_config(model_));
     std::optional<std::string> file;
@@ -62,15 +59,29 @@ public:
     }
     TIDEMILL_ASSIGN_OR_RETURN(const ChatRenderer renderer,
                               ChatRenderer::open(model_, std::move(config), file));
-    return process_lines(input_, session.out, [&](const InputLine& line) -> Result<Json> {
-      auto request = engines::chat::ChatRequest::from_json(line.text);
-      if (!request.ok()) {
-        return request.status().with_context(line.location);
-      }
-      const auto text = renderer.render(std::move(request).value());
-      return text.ok() ? Json(Json::Object{{"text", text.value()}})
-                       : failure_json(text.status().message());
-    });
+    std::size_t num_lines = 0;
+    std::size_t num_failed = 0;
+    const Status processed =
+        process_lines(input_, session.out, [&](const InputLine& line) -> Result<Json> {
+          auto request = engines::chat::ChatRequest::from_json(line.text);
+          if (!request.ok()) {
+            return request.status().with_context(line.location);
+          }
+          ++num_lines;
+          const auto text = renderer.render(std::move(request).value());
+          if (text.ok()) {
+            return Json(Json::Object{{"text", text.value()}});
+          }
+          ++num_failed;
+          return failure_json(text.status().message());
+        });
+    TIDEMILL_RETURN_IF_ERROR(processed);
+    if (num_failed > 0) {
+      return Status(Errc::kUnavailable, input_ + ": " + std::to_string(num_failed) + " of " +
+                                            std::to_string(num_lines) +
+                                            " conversations could not be rendered");
+    }
+    return {};
   }
 
 private:

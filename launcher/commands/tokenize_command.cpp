@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tidemill tokenize`: converts text to token ids and back.
 #include <CLI/App.hpp>
+#include <algorithm>
 #include <ostream>
 
 #include "engines/tokenizer/tokenizer.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/models/line_reader.hpp"
+#include "launcher/models/model_path.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -43,12 +45,13 @@ public:
       return invalid_argument(decode_ ? "--decode: needs --input FILE"
                                       : "tokenize: needs TEXT or --input FILE");
     }
+    TIDEMILL_RETURN_IF_ERROR(check_model_path(model_));
     TIDEMILL_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::load(model_));
     if (input_.empty()) {
       return show(tokenizer, session);
     }
     return process_lines(input_, session.out, [&](const InputLine& line) {
-      return decode_ ? decode(tokenizer, line) : encode(tokenizer, line);
+      return decode_ ? decode(tokenizer, line, session) : encode(tokenizer, line);
     });
   }
 
@@ -87,12 +90,30 @@ private:
     return Json(Json::Object{{"ids", ids_json(ids.value())}});
   }
 
-  [[nodiscard]] Result<Json> decode(const Tokenizer& tokenizer, const InputLine& line) const {
+  // Warns of ids without a token. A model may generate such ids, because its vocabulary may be
+  // larger than its tokenizer's.
+  static void warn_of_unknown(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids,
+                              const InputLine& line, Session& session) {
+    const auto unknown = std::find_if_not(
+        ids.begin(), ids.end(), [&tokenizer](std::int32_t id) { return tokenizer.contains(id); });
+    if (unknown != ids.end()) {
+      const auto others = std::count_if(unknown + 1, ids.end(), [&tokenizer](std::int32_t id) {
+        return !tokenizer.contains(id);
+      });
+      session.err << "warning: " << line.location << ": ids[" << unknown - ids.begin()
+                  << "]: no token has the id " << *unknown << "; the text leaves out " << others + 1
+                  << (others == 0 ? " such id\n" : " such ids\n");
+    }
+  }
+
+  [[nodiscard]] Result<Json> decode(const Tokenizer& tokenizer, const InputLine& line,
+                                    Session& session) const {
     TIDEMILL_ASSIGN_OR_RETURN(const Json object, parse_line(line));
     TIDEMILL_ASSIGN_OR_RETURN(const auto ids, read_ids(object, line.location));
     if (!ids.has_value()) {
       return invalid_argument(line.location + ": ids: is required");
     }
+    warn_of_unknown(tokenizer, *ids, line, session);
     const auto keep = skip_special_ ? SpecialTokenText::kDrop : SpecialTokenText::kKeep;
     return Json(Json::Object{{"text", tokenizer.decode(*ids, keep)}});
   }

@@ -4,6 +4,7 @@
 #include <CLI/App.hpp>
 
 #include "base/text/quote.hpp"
+#include "launcher/models/model_path.hpp"
 #include "launcher/option_checks.hpp"
 #include "workflows/memory_plan.hpp"
 
@@ -56,6 +57,7 @@ void ModelArguments::declare(CLI::App& app) {
 
 Result<OpenedModel> ModelArguments::open(
     Log& log, std::function<std::string(std::int32_t)> token_text) const {
+  TIDEMILL_RETURN_IF_ERROR(check_model_path(path_));
   warn_of_threads(threads_, log);
   engines::RuntimeOptions options;
   TIDEMILL_ASSIGN_OR_RETURN(options.compute, parse_compute(dtype_));

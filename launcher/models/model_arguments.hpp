@@ -28,8 +28,8 @@ public:
 
   /// Opens the model and its adapter. Logs a warning if there are more threads than cores.
   /// `token_text` may be empty; see `RuntimeOptions`.
-  /// Errors: those of `open_model`, `open_adapter` and `open_runtime`; `kInvalidArgument` naming
-  /// the option.
+  /// Errors: those of `check_model_path`, `open_model`, `open_adapter` and `open_runtime`;
+  /// `kInvalidArgument` naming the option.
   [[nodiscard]] Result<OpenedModel> open(
       Log& log, std::function<std::string(std::int32_t)> token_text = {}) const;
 

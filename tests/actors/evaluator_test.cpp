@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of actors/evaluator/handles.hpp.
+#include <array>
 #include <chrono>
 #include <string>
 
@@ -104,6 +105,27 @@ TEST_F(EvaluatorTest, ThePartsOfASumHaveMeansOverAllSamples) {
   advance(0s);
   ASSERT_TRUE(reply.ok());
   EXPECT_EQ(reply.value().part_means, (std::vector<double>{0.75, 0.375}));
+}
+
+TEST_F(EvaluatorTest, TheMeansOfPartsDoNotDependOnTheOrderOfResults) {
+  constexpr std::array kParts{1e16, 1.0, -1e16, 1.0};  // each order of addition gives another sum
+  const auto means = [&](bool reversed) {
+    const auto reply = evaluate(1);
+    const std::uint64_t first_id = device_->generations[0].request.id.value;
+    for (std::size_t i = 0; i < kParts.size(); ++i) {
+      engine_->parts_of[first_id + i] = {kParts[i]};
+    }
+    engine_->reversed = reversed;
+    for (std::size_t i = 0; i < kParts.size(); ++i) {
+      respond(1);
+    }
+    advance(0s);
+    EXPECT_TRUE(reply.ok());
+    return reply.value().part_means;
+  };
+  EXPECT_EQ(means(false),
+            (std::vector<double>{(kParts[0] + kParts[1] + kParts[2] + kParts[3]) / 4}));
+  EXPECT_EQ(means(true), means(false));
 }
 
 TEST_F(EvaluatorTest, RefusesASecondEvaluationAtTheSameTime) {

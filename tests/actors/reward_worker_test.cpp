@@ -109,14 +109,17 @@ TEST_F(RewardWorkerTest, WritesThePartsOfASumAfterIt) {
 TEST_F(RewardWorkerTest, GivesBackSamplesThatCannotBeScoredByReason) {
   engine_->error_of[1] = "no number in the answer";
   engine_->reward_of[2] = std::numeric_limits<double>::quiet_NaN();
-  lease({row(0), row(1), row(2)});
+  engine_->reward_of[3] = -2e30;  // such as a sum of rewards
+  lease({row(0), row(1), row(2), row(3)});
   advance(0s);
   ASSERT_EQ(stream_->acks.size(), 1U);
   EXPECT_EQ(stream_->acks[0].rows.size(), 1U);
-  ASSERT_EQ(stream_->nacks.size(), 2U);
-  EXPECT_EQ(stream_->nacks[0].reason, "reward: no number in the answer");
-  EXPECT_EQ(stream_->nacks[1].reason, "reward: not a finite number");
-  EXPECT_EQ(stream_->nacks[1].rows.at(0).row, SampleId{2});
+  ASSERT_EQ(stream_->nacks.size(), 3U);
+  EXPECT_EQ(stream_->nacks[0].reason, "reward: beyond 1e30");
+  EXPECT_EQ(stream_->nacks[0].rows.at(0).row, SampleId{3});
+  EXPECT_EQ(stream_->nacks[1].reason, "reward: no number in the answer");
+  EXPECT_EQ(stream_->nacks[2].reason, "reward: not a finite number");
+  EXPECT_EQ(stream_->nacks[2].rows.at(0).row, SampleId{2});
 }
 
 TEST_F(RewardWorkerTest, LogsSamplesWithoutARewardOnceInTenSeconds) {

@@ -417,7 +417,7 @@ TEST_F(CommandTest, LinesThatTheModelCannotProcessAreNamed) {
   const std::string long_ids = json({{"ids", std::vector<int>(600, 5)}}).dump();
   const std::vector<Case> cases{
       {"score", "{\"ids\": []}", "in.jsonl:2: ids: at least one token is required"},
-      {"score", "{}", "in.jsonl:2: ids: at least one token is required"},
+      {"score", "{}", "in.jsonl:2: ids: missing"},
       {"score", "{\"ids\": [1, 527]}",
        "in.jsonl:2: ids[1]: token 527 is outside the vocabulary of 527\n"},
       {"score", "{\"ids\": [1", "in.jsonl:2: "},
@@ -469,13 +469,17 @@ TEST_F(CommandTest, ArgumentsThatCannotBeUsedAreNamed) {
       {{"generate", model, "x", "--seed", "abc"},
        "--seed: must be an integer from 0 to 18446744073709551615, not \"abc\"\n"},
       {{"generate", model, "x", "--seed", "5x"}, "--seed: must be an integer"},
-      {{"generate", path("none"), "x"}, path("none")},
-      {{"score", path("none"), "--input", input}, path("none")},
+      {{"generate", path("none"), "x"},
+       path("none") + ": no such folder or GGUF file; models are read from disk, not fetched by "
+                      "name\n"},
+      {{"score", path("none"), "--input", input}, path("none") + ": no such folder or GGUF file"},
       {{"generate", model, "x", "--temperature", "-1"},
        "--temperature: must be a number, at least 0, not \"-1\"\n"},
       {{"generate", model, "x", "--temperature", "nan"},
        "--temperature: must be a number, at least 0, not \"nan\"\n"},
       {{"generate", model, "x", "--temperature", "inf"}, "--temperature: must be a number"},
+      {{"generate", model, "x", "--temperature", "1e-4"},
+       "--temperature: must be 0 or at least 0.001\n"},
       {{"generate", model, "x", "--top-k", "-1"},
        "--top-k: must be an integer from 0 to 2147483647, not \"-1\"\n"},
       {{"generate", model, "x", "--top-p", "0"},
@@ -491,6 +495,35 @@ TEST_F(CommandTest, ArgumentsThatCannotBeUsedAreNamed) {
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_EQ(outcome.out, "");
   }
+}
+
+TEST_F(CommandTest, ARunInPlaceOfAModelIsReferredToItsExport) {
+  const std::string run_directory = path("runs/a");
+  std::filesystem::create_directories(run_directory);
+  write("runs/a/run.yaml", "workflow: rl\n");
+  EXPECT_EQ(run({"generate", run_directory, "x"}).err,
+            run_directory +
+                ": is a run, not a model; it has exported no weights; write them with: tidemill "
+                "export " +
+                run_directory + " DIR\n");
+  std::filesystem::create_directories(run_directory + "/export/adapter");
+  EXPECT_EQ(run({"generate", run_directory, "x"}).err,
+            run_directory +
+                ": is a run, not a model; give the model that it started from, with "
+                "--adapter " +
+                run_directory + "/export/adapter\n");
+  write("runs/a/export/config.json", "{}");
+  for (const char* command : {"generate", "tokenize"}) {
+    const Outcome outcome = run({command, run_directory, "x"});
+    EXPECT_EQ(outcome.code, kRefused);
+    EXPECT_EQ(outcome.err, run_directory + ": is a run, not a model; its model is in " +
+                               run_directory + "/export\n");
+  }
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(path(""));
+  EXPECT_EQ(run({"generate", "a", "x"}).err,
+            "a: no such model; for the run of this name, its model is in runs/a/export\n");
+  std::filesystem::current_path(before);
 }
 
 TEST_F(CommandTest, ATensorWithNanIsNamed) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests `tokenize` and `template` with the golden cases, and lines that commands cannot use.
+#include <algorithm>
 #include <array>
 #include <iostream>
 #include <unistd.h>
@@ -76,6 +77,20 @@ TEST_F(TokenizeTest, ShowsTheIdsOfOneText) {
   EXPECT_EQ(run({"tokenize", model, "--decode"}).err, "--decode: needs --input FILE\n");
 }
 
+TEST_F(TokenizeTest, WarnsOfIdsWithoutAToken) {
+  const std::string model = kGolden + "models/llama-tiny";
+  const std::string input = write(
+      "in.jsonl", "{\"ids\": [39, 72]}\n{\"ids\": [39, 5000, 72, 6000]}\n{\"ids\": [7000]}\n");
+  const Outcome outcome = run({"tokenize", model, "--decode", "--input", input});
+  EXPECT_EQ(outcome.code, kDone);
+  EXPECT_EQ(outcome.out, "{\"text\":\"Hi\"}\n{\"text\":\"Hi\"}\n{\"text\":\"\"}\n");
+  EXPECT_EQ(outcome.err,
+            "warning: " + input +
+                ":2: ids[1]: no token has the id 5000; the text leaves out 2 such ids\n"
+                "warning: " +
+                input + ":3: ids[0]: no token has the id 7000; the text leaves out 1 such id\n");
+}
+
 using TemplateTest = CommandTest;
 
 TEST_F(TemplateTest, RendersAllGoldenCases) {
@@ -104,7 +119,9 @@ TEST_F(TemplateTest, RendersAllGoldenCases) {
     const Outcome outcome =
         run({"template", kGolden + "chat/tokenizer", "--template",
              kGolden + "chat/" + name + ".jinja", "--input", write(name + ".jsonl", text)});
-    EXPECT_EQ(outcome.code, kDone) << outcome.err;
+    const bool all_render = std::none_of(expected.begin(), expected.end(),
+                                         [](const json& item) { return item.contains("error"); });
+    EXPECT_EQ(outcome.code, all_render ? kDone : kFailed) << outcome.err;
     const std::vector<json> results = outcome.lines();
     ASSERT_EQ(results.size(), expected.size()) << name;
     for (std::size_t i = 0; i < results.size(); ++i, ++num_cases) {
@@ -151,9 +168,11 @@ TEST_F(TemplateTest, AFailureToRenderIsAResultLine) {
     lines.push_back({{"messages", json::array({{{"role", "user"}, {"content", content}}})}});
   }
   lines.push_back({{"messages", 3}});
-  const Outcome outcome = run({"template", kGolden + "models/llama-tiny", "--template", file,
-                               "--input", write_lines("in.jsonl", lines)});
-  EXPECT_EQ(outcome.code, kDone) << outcome.err;
+  const std::string model = kGolden + "models/llama-tiny";
+  const std::string input = write_lines("in.jsonl", lines);
+  const Outcome outcome = run({"template", model, "--template", file, "--input", input});
+  EXPECT_EQ(outcome.code, kFailed);
+  EXPECT_EQ(outcome.err, input + ": 3 of 4 conversations could not be rendered\n");
   const auto results = outcome.lines();
   ASSERT_EQ(results.size(), 4U);
   EXPECT_EQ(results[3], json({{"error", "messages: must be a non-empty list of messages"}}));
@@ -164,8 +183,9 @@ TEST_F(TemplateTest, AFailureToRenderIsAResultLine) {
 
 TEST_F(TemplateTest, RefusesFilesThatItCannotUse) {
   const std::string input = write("in.jsonl", "");
-  EXPECT_EQ(run({"template", "/nowhere", "--input", input}).err,
-            "/nowhere: no such directory or file\n");
+  EXPECT_EQ(
+      run({"template", "/nowhere", "--input", input}).err,
+      "/nowhere: no such folder or GGUF file; models are read from disk, not fetched by name\n");
   const std::string model = kGolden + "tokenizers/gpt2-style";
   EXPECT_EQ(run({"template", model, "--input", input}).err, model + ": has no chat template\n");
   const std::string broken = write("broken.jinja", "a\n{% if %}");

@@ -2,6 +2,7 @@
 // A reward engine whose results a test sets.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -31,11 +32,15 @@ public:
     if (thinking) {
       return {};
     }
-    for (const auto& [id, sink] : std::exchange(queue_, {})) {
+    auto queue = std::exchange(queue_, {});
+    if (reversed) {
+      std::reverse(queue.begin(), queue.end());
+    }
+    for (const auto& [id, sink] : queue) {
       engines::RewardResult result;
       result.id = id;
       result.reward = reward_of.contains(id.value) ? reward_of[id.value] : reward;
-      result.parts = parts;
+      result.parts = parts_of.contains(id.value) ? parts_of[id.value] : parts;
       result.error = error_of.contains(id.value) ? error_of[id.value] : "";
       sink->on_reward(std::move(result));
     }
@@ -43,12 +48,14 @@ public:
   }
 
   double reward = 1.0;
-  std::map<std::uint64_t, double> reward_of;      // by sample; others get `reward`
-  std::map<std::uint64_t, std::string> error_of;  // by sample
-  std::vector<double> parts;                      // of every reward
-  Status refusal;                                 // of every sample
-  Status failure;                                 // of every step
-  bool thinking = false;                          // produces no results yet
+  std::map<std::uint64_t, double> reward_of;              // by sample; others get `reward`
+  std::map<std::uint64_t, std::string> error_of;          // by sample
+  std::vector<double> parts;                              // of every reward
+  std::map<std::uint64_t, std::vector<double>> parts_of;  // by sample; others get `parts`
+  bool reversed = false;  // delivers the results in the reverse order of the samples
+  Status refusal;         // of every sample
+  Status failure;         // of every step
+  bool thinking = false;  // produces no results yet
   std::vector<engines::RewardRequest> requests;
 
 private:

@@ -115,7 +115,7 @@ Grades grades_of(const GradingSetup& setup, std::size_t samples, const GradingRe
       graded.response = setup.codec->decode(results.responses[i]->response_ids);
     }
     const auto& reward = results.rewards[i];
-    if (reward.has_value() && reward->error.empty() && std::isfinite(reward->reward)) {
+    if (reward.has_value() && reward->error.empty() && engines::is_reward(reward->reward)) {
       graded.reward = reward->reward;
     } else {
       ++grades.failed;

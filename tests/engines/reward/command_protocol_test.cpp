@@ -93,6 +93,10 @@ TEST(ParseReply, DistinguishesRepliesFromGarbage) {
   EXPECT_EQ(parse_reply(cases[3].line).text, R"({"code":4})");
   EXPECT_EQ(parse_reply(cases[9].line).text,
             R"(not JSON with a finite reward: {"id": 3, "reward": NaN})");
+  EXPECT_EQ(parse_reply(R"({"id": 3, "reward": -1e30})").reward, -1e30);
+  const CommandReply beyond = parse_reply(R"({"id": 3, "reward": -1e31})");
+  EXPECT_EQ(beyond.kind, Kind::kBad);
+  EXPECT_EQ(beyond.text, R"(the reward is beyond 1e30: {"id": 3, "reward": -1e31})");
 }
 
 TEST(Printable, IsOneShortLine) {

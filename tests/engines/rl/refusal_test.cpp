@@ -29,6 +29,28 @@ TEST(Refusals, ANonFiniteRewardNamesItsRowAndSample) {
             "non_finite: metric[2] (sample 42) is nan");
 }
 
+TEST(Refusals, RewardsWhoseVarianceOverflowsHaveNoAdvantages) {
+  const std::vector<double> rewards = {1e200, -1e200, 0.0};
+  const std::vector<GroupId> groups(3, GroupId{1});
+  std::vector<double> advantages(3);
+  const std::string message = "non_finite_result: the variance of the rewards overflows";
+  for (const AdvantageScale scale :
+       {AdvantageScale::kGroupStd, AdvantageScale::kBatchStd, AdvantageScale::kBatchCenteredStd}) {
+    GrpoAdvantageOptions options;
+    options.scale = scale;
+    EXPECT_EQ(grpo_advantages<double>({rewards, groups, {}}, options, advantages).message(),
+              message);
+  }
+  RlooAdvantageOptions normalized;
+  normalized.normalize = true;
+  EXPECT_EQ(rloo_advantages<double>({rewards, groups, {}}, normalized, advantages).message(),
+            message);
+  GrpoAdvantageOptions unscaled;
+  unscaled.scale = AdvantageScale::kNone;
+  ASSERT_TRUE(grpo_advantages<double>({rewards, groups, {}}, unscaled, advantages).ok());
+  EXPECT_EQ(advantages[0], 1e200);
+}
+
 TEST(Refusals, ASingletonNamesItsGroupAndSample) {
   const std::vector<float> rewards = {1.0F, 0.0F, 2.0F};
   const std::vector<GroupId> groups = {GroupId{3}, GroupId{8}, GroupId{3}};

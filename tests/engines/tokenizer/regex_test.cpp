@@ -82,6 +82,17 @@ TEST(Regex, MatchLimitErrorNamesTheOffset) {
   EXPECT_EQ(regex.value().find("baac", 0, workspace).value()->end, 4U) << "it still works";
 }
 
+// The first alternative gives back one blank at a time in search of a line break.
+TEST(Regex, ALongRunOfBlanksStaysBelowTheLimit) {
+  const auto regex = Regex::compile(R"(\s*[\r\n]+|\s+(?!\S)|\s+)");
+  ASSERT_TRUE(regex.ok());
+  Regex::Workspace workspace = regex.value().make_workspace();
+  const std::string blanks(15'000'000, ' ');
+  const auto result = regex.value().find(blanks, 0, workspace);
+  ASSERT_TRUE(result.ok()) << result.status().to_string();
+  EXPECT_EQ(result.value()->end, blanks.size());
+}
+
 // The small stack of the JIT must not limit what can be matched.
 TEST(Regex, DeepBacktrackingFallsBackToTheInterpreter) {
   const auto regex = Regex::compile("(?:ab|cd)+");

@@ -98,7 +98,14 @@ TEST(Tokenizer, UnencodableTextIsRefusedWithItsOffset) {
   };
   EXPECT_EQ(message("12 \xC3\x28"), "text is not valid UTF-8 at byte 3");
   EXPECT_EQ(message("12<|end|>3 abc"),
-            "no token represents byte 97 at offset 1 of the piece that begins at byte 10");
+            "no token represents the character \"a\" (U+0061) at offset 1 of the piece that begins "
+            "at byte 10");
+  EXPECT_EQ(message("1\u20AC"),
+            "no token represents the character \"\u20AC\" (U+20AC) at offset 0 of the piece that "
+            "begins at byte 1");
+  EXPECT_EQ(
+      message("\x07"),
+      "no token represents the character U+0007 at offset 0 of the piece that begins at byte 0");
   EXPECT_THAT(message(std::string(Tokenizer::kMaxTextBytes + 1, '1')),
               HasSubstr("exceeds the limit"));
 }
@@ -271,8 +278,8 @@ TEST(Tokenizer, RefusesMalformedAndUnsupportedFiles) {
       {"/decoder", "null", "decoder: missing"},
       {"/decoder/type", R"("WordPiece")",
        R"(decoder.type: "WordPiece" in this position is not supported)"},
-      {"/truncation", R"({"max_length": 5})", "truncation: anything but null is not supported"},
-      {"/padding", "1", "padding: anything but null is not supported"},
+      {"/truncation", "\"right\"", "truncation: must be an object, not \"right\""},
+      {"/padding", "1", "padding: must be an object, not 1"},
       {"/extra", "1", "extra: this field is not supported"},
   };
   for (const BadFile& file : files) {
@@ -287,6 +294,20 @@ TEST(Tokenizer, RefusesMalformedAndUnsupportedFiles) {
     ASSERT_FALSE(result.ok()) << file.pointer << " " << file.message;
     EXPECT_EQ(result.status().message(), file.message) << file.pointer;
   }
+}
+
+// Files of fine-tuned models have these fields. They concern batches, not the ids of a text.
+TEST(Tokenizer, PaddingAndTruncationChangeNoIds) {
+  Json root = Json::parse(kHandWritten);
+  const std::string text = "12<|end|>3 12 3";
+  const auto plain = Tokenizer::from_json(root.dump()).value().encode(text, AddSpecialTokens::kYes);
+  root["truncation"] =
+      Json::parse(R"({"direction":"Right","max_length":2,"strategy":"LongestFirst","stride":0})");
+  root["padding"] = Json::parse(
+      R"({"strategy":{"Fixed":64},"direction":"Left","pad_id":0,"pad_type_id":0,"pad_token":"x"})");
+  const auto tokenizer = Tokenizer::from_json(root.dump());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  EXPECT_EQ(tokenizer.value().encode(text, AddSpecialTokens::kYes).value(), plain.value());
 }
 
 TEST(Tokenizer, RefusesInvalidOrDeeplyNestedJson) {
