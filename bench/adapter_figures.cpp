@@ -10,15 +10,15 @@ namespace {
 
 constexpr std::int64_t kAdapters = 16;
 constexpr std::int64_t kBatch = 64;
-constexpr std::int64_t kSteps = 12;
+constexpr std::int64_t kDecodeSteps = 12;
 
 // Measures once without and once with adapters, back to back, so that both see the same load.
 Result<double> decode_with_adapters(BenchModel& bench) {
   const StepProfile before = bench.profile();
-  TIDEMILL_ASSIGN_OR_RETURN(const double base_only, bench.decode(kSteps));
+  TIDEMILL_ASSIGN_OR_RETURN(const double base_only, bench.decode(kDecodeSteps));
   bench.profile() = before;
   bench.peer_values().push_back(base_only);
-  return bench.decode(kSteps, kAdapters);
+  return bench.decode(kDecodeSteps, kAdapters);
 }
 
 // Returns the median without adapters. The first measurement was a warm-up.

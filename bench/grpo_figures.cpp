@@ -10,7 +10,7 @@ namespace tidemill::bench {
 namespace {
 
 constexpr const char* kPreset = "3.7m";
-constexpr std::int64_t kSteps = 6;
+constexpr std::int64_t kGrpoSteps = 6;
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -19,7 +19,7 @@ double median(std::vector<double> values) {
 
 Result<double> step_seconds(BenchModel& bench, DType compute) {
   TIDEMILL_ASSIGN_OR_RETURN(const GrpoRun run,
-                            run_grpo(bench.options(), {}, compute, kSteps, kPreset));
+                            run_grpo(bench.options(), {}, compute, kGrpoSteps, kPreset));
   return median(run.step_seconds);
 }
 
@@ -38,7 +38,7 @@ Result<double> start(BenchModel& bench) {
 
 Result<double> resident(BenchModel& bench) {
   TIDEMILL_ASSIGN_OR_RETURN(const GrpoRun run,
-                            run_grpo(bench.options(), {}, DType::kBF16, kSteps, kPreset));
+                            run_grpo(bench.options(), {}, DType::kBF16, kGrpoSteps, kPreset));
   return run.peak_bytes;
 }
 
