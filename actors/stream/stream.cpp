@@ -61,6 +61,7 @@ struct StreamState {
   std::vector<LeaseRevision> tried_at;  // by task: when all its pending leases were last tried
   std::uint64_t lease_attempts = 0;
   PendingRequests<NewGroup, Settlement> pending_puts;
+  std::optional<std::uint64_t> puts_tried_at;  // the bytes that were reserved then
   IdleTimes idle;
   Alarm alarm;  // for leases that expire and requests that have waited
 };
@@ -195,11 +196,16 @@ bool report_effects(Self self) {
   return !effects.retired.empty();
 }
 
+// Puts the pending groups that fit. Whether they do depends only on the bytes that are reserved.
 void settle_puts(Self self) {
-  self->state.pending_puts.settle(self->clock().now(),
-                                  [self](const NewGroup& group, bool last_chance) {
-                                    return try_put(self, group, last_chance);
-                                  });
+  auto& state = self->state;
+  if (state.puts_tried_at == state.stream->index().bytes_reserved()) {
+    return;
+  }
+  state.pending_puts.settle(self->clock().now(), [self](const NewGroup& group, bool last_chance) {
+    return try_put(self, group, last_chance);
+  });
+  state.puts_tried_at = state.stream->index().bytes_reserved();
 }
 
 // A task that takes rows depends on groups only in that the last one ends it.
@@ -302,6 +308,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
         }
         auto promise = self->make_response_promise<Settlement>();
         self->state.pending_puts.add(std::move(group), promise, TimePoint::max());
+        self->state.puts_tried_at.reset();
         settle(self);
         return promise;
       },

@@ -162,6 +162,25 @@ TEST_F(StreamTest, PutWaitsAtTheByteLimitUntilAGroupLeaves) {
   EXPECT_LE(counts().bytes, options_.limit_bytes + options_.group_bytes);
 }
 
+TEST_F(StreamTest, APutThatWaitsIsTriedAgainOnlyWhenBytesAreFreed) {
+  options_.limit_bytes = 400;
+  options_.group_bytes = 400;
+  start();
+  ASSERT_TRUE(put(0).ok());
+  const auto rows = rows_of(SampleTask::kRollout);
+  const Reply<Settlement> waiting = put(1);
+  ASSERT_FALSE(waiting.arrived());
+  const std::uint64_t refused = counts().refused;
+  EXPECT_GT(refused, 0U);
+  for (int i = 0; i < 20; ++i) {
+    ask<Settlement>(stream_, atom::renew_v, lease_update_of(SampleTask::kRollout, rows));
+    drain();
+  }
+  EXPECT_EQ(counts().refused, refused);
+  retire(0, storage::VerdictKind::kDrop);
+  EXPECT_TRUE(waiting.ok());
+}
+
 TEST_F(StreamTest, ARepliedLeaseLeavesNoTimer) {
   start();
   for (std::uint64_t group = 0; group < 50; ++group) {

@@ -189,7 +189,7 @@ TEST(StreamIndex, ARowThatFailsTooOftenIsRetiredWithItsReason) {
 TEST(StreamIndex, DeliveriesThatAreLostDoNotFailAHealthyRow) {
   IndexUnderTest index(pipeline(0));
   ASSERT_TRUE(index.put(0).ok());
-  for (int restart = 0; restart < 5; ++restart) {
+  for (std::int64_t restart = 0; restart < 5; ++restart) {
     const std::string consumer = "worker " + std::to_string(restart);
     ASSERT_EQ(index.lease(kRollout, 1, at(20 * restart), consumer).size(), 1U);
     if (restart % 2 == 0) {
