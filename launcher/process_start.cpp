@@ -122,7 +122,8 @@ Status apply_limits() {
   }
   rlimit space{};
   if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
-    ::mallopt(M_ARENA_MAX, 1);  // each further arena reserves 64 MiB of address space
+    // Each further arena reserves 64 MiB of address space.
+    ::mallopt(M_ARENA_MAX, 1);  // NOLINT(concurrency-mt-unsafe): there is one thread so far
   }
   return {};
 }

@@ -159,7 +159,7 @@ std::string limits_text(LimitKinds kinds) {
   return text.empty() ? text : text + ")";
 }
 
-Status with_limits(Status status) {
+Status with_limits(const Status& status) {
   return status.code() == Errc::kResourceExhausted
              ? Status(status.code(), status.message() + limits_text(LimitKinds::kMemoryAndThreads))
              : status;

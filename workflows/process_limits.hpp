@@ -64,7 +64,7 @@ enum class LimitKinds : std::uint8_t { kMemory, kMemoryAndThreads };
 
 /// Returns `status` with `limits_text` behind its message if the system has refused memory, a
 /// thread or a process (`kResourceExhausted`), else unchanged.
-[[nodiscard]] Status with_limits(Status status);
+[[nodiscard]] Status with_limits(const Status& status);
 
 /// Starts a port of a run (actors/work/work_port.hpp).
 /// Errors: `kResourceExhausted` if its thread cannot be started, naming the limits.

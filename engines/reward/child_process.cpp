@@ -96,7 +96,7 @@ struct ChildPlan {
   }
   sigset_t none;
   ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);  // NOLINT(concurrency-mt-unsafe): one thread here
   ::execve(plan.program, plan.argv, plan.environment);
   fail_child(report);
 }
@@ -214,6 +214,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
 
   std::vector<std::string> words = command;
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (std::string& word : words) {
     argv.push_back(word.data());
   }

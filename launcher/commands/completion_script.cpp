@@ -8,7 +8,7 @@
 namespace tidemill::launcher {
 namespace {
 
-std::string joined(const std::vector<std::string>& words) {
+std::string joined_words(const std::vector<std::string>& words) {
   std::string out;
   for (const std::string& word : words) {
     out += (out.empty() ? "" : " ") + word;
@@ -29,7 +29,7 @@ std::string kind_word(const CompletedValue& value) {
   switch (value.kind) {
     case CompletedKind::kNothing: return "nothing";
     case CompletedKind::kText: return "text";
-    case CompletedKind::kNames: return "names " + joined(value.names);
+    case CompletedKind::kNames: return "names " + joined_words(value.names);
     case CompletedKind::kFile: return "file";
     case CompletedKind::kYaml: return "yaml";
     case CompletedKind::kFolder: return "folder";
@@ -79,7 +79,7 @@ std::string facts_text(const CompletionFacts& facts) {
       }
     }
     if (!key.names.empty()) {
-      names += "    " + key.path + ") echo " + quoted(joined(key.names)) + " ;;\n";
+      names += "    " + key.path + ") echo " + quoted(joined_words(key.names)) + " ;;\n";
     }
   }
   std::string keys;
@@ -90,7 +90,7 @@ std::string facts_text(const CompletionFacts& facts) {
         of_workflow.push_back(key.path);
       }
     }
-    keys += "    " + workflow + ") echo " + quoted(joined(of_workflow)) + " ;;\n";
+    keys += "    " + workflow + ") echo " + quoted(joined_words(of_workflow)) + " ;;\n";
   }
   return "_tidemill_commands='" + commands + "'\n" +
          "# Prints the options of COMMAND.\n_tidemill_options() {\n  case $1 in\n" + options +
@@ -105,7 +105,7 @@ std::string facts_text(const CompletionFacts& facts) {
          "    *) echo text ;;\n  esac\n}\n"
          "# Prints the keys of a run's file, of one WORKFLOW or of all.\n_tidemill_keys() {\n  "
          "case $1 in\n" +
-         keys + "    *) echo " + quoted(joined(all_keys)) +
+         keys + "    *) echo " + quoted(joined_words(all_keys)) +
          " ;;\n  esac\n}\n"
          "# Prints the values that KEY may have, if it has a fixed set.\n_tidemill_names() {\n  "
          "case $1 in\n" +
@@ -235,7 +235,7 @@ std::string first_sentence(const std::string& help) {
 // Returns the options of fish's `complete` that offer values of a kind.
 std::string fish_value(const CompletedValue& value) {
   switch (value.kind) {
-    case CompletedKind::kNames: return " -x -a " + quoted(joined(value.names));
+    case CompletedKind::kNames: return " -x -a " + quoted(joined_words(value.names));
     case CompletedKind::kFile:
     case CompletedKind::kYaml: return " -r -F";
     case CompletedKind::kFolder: return " -x -a '(__fish_complete_directories)'";
