@@ -208,7 +208,7 @@ TEST_F(UnusableRunsTest, LostRecordsAreAcceptedOnlyOnRequest) {
   struct Case {
     std::string file;
     std::string message;
-    std::size_t first_step;  // in metrics.jsonl of the resumed run
+    bool all_steps;  // metrics.jsonl of the resumed run begins with step 1
     std::function<void(const std::string& path)> damage;
   };
   const auto remove = [this](const std::string& path) { std::filesystem::remove(at(path)); };
@@ -220,10 +220,10 @@ TEST_F(UnusableRunsTest, LostRecordsAreAcceptedOnlyOnRequest) {
     bytes[bytes.find("\"step\"") + 1] ^= 1;
     folder_.write(path, bytes);
   };
-  const std::vector<Case> cases{{"metrics.jsonl", ": missing, but ", kKilledInStep, remove},
-                                {"metrics.jsonl", " bytes, but ", 1, shorten},
-                                {"samples.jsonl", ": missing, but ", 1, remove},
-                                {"samples.jsonl", " have changed; ", 1, flip}};
+  const std::vector<Case> cases{{"metrics.jsonl", ": missing, but ", false, remove},
+                                {"metrics.jsonl", " bytes, but ", true, shorten},
+                                {"samples.jsonl", ": missing, but ", true, remove},
+                                {"samples.jsonl", " have changed; ", true, flip}};
   const std::string weights = undisturbed_weights();
   for (const Case& c : cases) {
     SCOPED_TRACE(c.file + c.message);
@@ -232,12 +232,13 @@ TEST_F(UnusableRunsTest, LostRecordsAreAcceptedOnlyOnRequest) {
     c.damage("runs/gated/" + c.file);
     expect_refused(AllOf(StartsWith("runs/gated/" + c.file), HasSubstr(c.message),
                          EndsWith("tidemill resume runs/gated --accept-lost-records\n")));
+    const std::uint64_t committed = folder_.commits(kGatedRun).last_step.value_or(0);
     const Ended resumed = run({"resume", "runs/gated", "--accept-lost-records"});
     ASSERT_EQ(resumed.code, 0) << resumed.describe();
     EXPECT_EQ(folder_.exported_weights(kGatedRun), weights);
     const auto steps = folder_.metrics_steps(kGatedRun);
     ASSERT_FALSE(steps.empty());
-    EXPECT_EQ(steps.front(), c.first_step);
+    EXPECT_EQ(steps.front(), c.all_steps ? 1U : committed + 1);
     EXPECT_EQ(steps.back(), kGatedSteps);
   }
 }

@@ -77,7 +77,7 @@ TEST(ParsePromptRow, RefusesWhatItCannotUse) {
       {"{\"prompt\": \"\xFF\"}", "not JSON at byte 13"},
       {R"({"prompt": "\ud800"})", "not JSON at byte 19"},
       {std::string("{\"prompt\": \"a\0\"}", 16), "not JSON at byte 14"},
-      {R"({"prompt": "p", "x": 1e999})", "not JSON at byte 25: a number is out of range"},
+      {R"({"prompt": "p", "x": 1e999})", "not JSON at byte 26: a number is out of range"},
       {"[1]", "not a JSON object"},
       {"3", "not a JSON object"},
       {"{}", "has neither prompt nor messages"},

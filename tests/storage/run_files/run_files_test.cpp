@@ -56,7 +56,7 @@ TEST(MetricsLines, AnUnreadableLineIsRefused) {
       {R"({"step":1})", "kind: missing"},
       {R"({"kind":"train"})", "step: missing"},
       {R"({"kind":"train","step":-1})", "step: missing"},
-      {R"({"kind":"train","st)", "not JSON at byte 19"}};
+      {R"({"kind":"train","st)", "not JSON at byte 20"}};
   for (const auto& [text, message] : cases) {
     const auto line = storage::parse_metrics_line(text);
     EXPECT_EQ(line.status().code(), Errc::kCorruptData) << text;
