@@ -10,6 +10,7 @@
 #include "base/text/quote.hpp"
 #include "base/text/utf8.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
+#include "engines/tokenizer/normalize.hpp"
 #include "engines/tokenizer/pipeline.hpp"
 #include "engines/tokenizer/tokenizer_spec.hpp"
 
@@ -86,7 +87,10 @@ Tokenizer::Impl::Impl(TokenizerSpec spec, Pipeline built_pipeline)
     put(id, token, false);
   }
   for (const AddedToken& token : spec.added_tokens) {
-    put(token.id, token.content, token.special);
+    // The reference implementation finds a normalized token by its content as written, and decodes
+    // it to its normalized content. `Pipeline::build` has checked that it can be normalized.
+    const bool nfc = token.normalized && spec.normalizer == TokenizerSpec::Normalizer::kNfc;
+    put(token.id, nfc ? normalize_nfc(token.content).value() : token.content, token.special);
     ids.emplace(token.content, token.id);
   }
 }

@@ -315,5 +315,24 @@ TEST(Value, EqualKeysAreOneKey) {
   EXPECT_FALSE(equal(Value(std::int64_t{9007199254740993}), Value(9007199254740992.0)));
 }
 
+// A token that only begins or only ends in a generated span counts as generated. Spans are counted
+// in code points, and tokens in bytes.
+TEST(GenerationMask, CoversEveryTokenThatTouchesASpan) {
+  const std::string text = "a\u00E9\u6C34bc";  // 1, 2, 3, 1 and 1 bytes
+  Encoding encoding;
+  encoding.spans = {{0, 1}, {0, 3}, {1, 3}, {3, 6}, {3, 7}, {6, 7}, {7, 8}, {8, 8}};
+  encoding.ids.assign(encoding.spans.size(), 0);
+  using Mask = std::vector<std::uint8_t>;
+  const auto mask = [&](const std::vector<CodePointSpan>& spans) {
+    return generation_mask(text, spans, encoding);
+  };
+  EXPECT_EQ(mask({}), Mask(8, 0));
+  EXPECT_EQ(mask({{1, 3}}), (Mask{0, 1, 1, 1, 1, 0, 0, 0}));
+  EXPECT_EQ(mask({{3, 4}}), (Mask{0, 0, 0, 0, 1, 1, 0, 0}));
+  EXPECT_EQ(mask({{0, 1}, {4, 5}}), (Mask{1, 1, 0, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(mask({{0, 5}}), (Mask{1, 1, 1, 1, 1, 1, 1, 0}));
+  EXPECT_EQ(mask({{2, 2}}), Mask(8, 0)) << "an empty span";
+}
+
 }  // namespace
 }  // namespace tidemill::engines::chat

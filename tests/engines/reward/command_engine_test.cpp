@@ -638,6 +638,9 @@ TEST_F(CommandRewardEngineTest, HoldsABoundedNumberOfBytes) {
   }
   EXPECT_EQ(accepted.code(), Errc::kResourceExhausted);
   EXPECT_EQ(count, 7);
+  // A sample that has gone to the program is not queued any more.
+  ASSERT_TRUE(engine_->step(Duration::zero()).ok());
+  EXPECT_TRUE(engine_->submit(make_request(100, response), sink_).ok());
 }
 
 TEST_F(CommandRewardEngineTest, TheExampleProgramScoresArithmetic) {

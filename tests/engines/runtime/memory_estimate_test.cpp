@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the estimated memory of weights with what laying them out takes. It counts the bytes of
 // blocks instead of pages of the process, so that the results are the same on all machines.
+#include "engines/runtime/memory_estimate.hpp"
+
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -10,7 +12,6 @@
 #include "engines/ops/cpu/cpu_ops.hpp"
 #include "engines/ops/cpu/factory.hpp"
 #include "engines/ops/cpu/weight_memory.hpp"
-#include "engines/runtime/memory_estimate.hpp"
 #include "engines/runtime/new_adapter.hpp"
 #include "engines/transformer/activations.hpp"
 #include "engines/transformer/adapter.hpp"

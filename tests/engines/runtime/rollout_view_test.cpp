@@ -106,6 +106,70 @@ TEST_F(RolloutViewTest, ScoresAPromptWithoutGenerating) {
   EXPECT_EQ(result.prompt_logits.size(), 6U * static_cast<std::size_t>(model_.config.vocab_size));
 }
 
+// Logits are computed for at most 2,048 rows at a time. A pass with more rows has several parts.
+TEST_F(RolloutViewTest, APromptLongerThanAPartOfTheLogitsIsScoredLikeAShortOne) {
+  const auto scores = [&](std::int64_t budget) {
+    const auto runtime =
+        open_runtime(model_, small_options(model_.config, Backend::kCpu, 2304, Training::kNo))
+            .value();
+    RolloutRequest scored = request(1, 3);
+    scored.prompt_ids = sampling_request(9, model_.config, 2200, 1).prompt_ids;
+    scored.prompt_logprobs = true;
+    ResultKeeper results;
+    run_requests(runtime->rollout(), {scored}, results, budget);
+    return results.at(1);
+  };
+  const RolloutResult in_chunks = scores(700);
+  EXPECT_EQ(in_chunks.prompt_logprobs.size(), 2199U);
+  expect_same_result(scores(2300), in_chunks);
+}
+
+// Prompts are scored without the temperature, in the order of their tokens.
+TEST_F(RolloutViewTest, ScoresOfAPromptDoNotDependOnTheTemperature) {
+  RolloutRequest scored = request(1, 2);
+  scored.prompt_logprobs = true;
+  const RolloutResult plain = run(scored);
+  scored.sampling.temperature = 0.5F;
+  const RolloutResult sharper = run(scored);
+  EXPECT_EQ(sharper.prompt_logprobs, plain.prompt_logprobs);
+  EXPECT_NE(sharper.behavior_logprobs, plain.behavior_logprobs);
+}
+
+// Requests of one pass keep their own temperatures, whatever their order.
+TEST_F(RolloutViewTest, TemperaturesOfOtherRequestsDoNotMatter) {
+  std::vector<RolloutRequest> requests;
+  for (const float temperature : {1.0F, 0.5F, 0.0F, 0.5F, 2.0F, 2.0F, 1.0F}) {
+    requests.push_back(request(requests.size(), 6));
+    requests.back().sampling.temperature = temperature;
+  }
+  ResultKeeper mixed;
+  run_requests(engine(), requests, mixed);
+  for (const RolloutRequest& each : requests) {
+    expect_same_result(mixed.at(each.id.value), run(each));
+  }
+}
+
+// The frequency and presence penalties count the response only, the repetition penalty the prompt
+// too.
+TEST_F(RolloutViewTest, PenaltiesDistinguishPromptAndResponse) {
+  RolloutRequest penalized = request(1, 3);
+  const std::int32_t favorite = penalized.prompt_ids[2];
+  penalized.sampling.temperature = 0.0F;
+  penalized.sampling.logit_bias = {{favorite, 1000.0F}};
+  EXPECT_EQ(run(penalized).response_ids, std::vector<std::int32_t>(3, favorite));
+  for (float SamplingOptions::*penalty :
+       {&SamplingOptions::frequency_penalty, &SamplingOptions::presence_penalty}) {
+    RolloutRequest once = penalized;
+    once.sampling.*penalty = 2000.0F;
+    const auto response = run(once).response_ids;
+    EXPECT_EQ(response[0], favorite) << "it occurs only in the prompt";
+    EXPECT_NE(response[1], favorite);
+    EXPECT_NE(response[2], favorite);
+  }
+  penalized.sampling.repetition_penalty = 1e6F;
+  EXPECT_NE(run(penalized).response_ids[0], favorite);
+}
+
 TEST_F(RolloutViewTest, CancelReturnsTheTokensGenerated) {
   ASSERT_TRUE(engine().submit(request(1, 12), keeper_).ok());
   ASSERT_TRUE(engine().submit(request(2, 12), keeper_).ok());

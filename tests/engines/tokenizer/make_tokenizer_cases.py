@@ -74,7 +74,7 @@ TOKENIZERS = {
          ("b-", dict(single_word=True)), ("é", dict(single_word=True)), ("c", SPECIAL)]),
     "normalized": tokenizer(
         [("é<", dict(normalized=True)), ("<é", {}), ("x", dict(normalized=True, lstrip=True)),
-         ("Å", SPECIAL)], normalizer="NFC"),
+         ("Å", SPECIAL), ("e\u0301>", dict(normalized=True))], normalizer="NFC"),
     "a template": tokenizer([("<s>", SPECIAL), ("<t>", SPECIAL), ("</s>", SPECIAL)], template=ends),
     "merges": tokenizer(
         [("<x>", SPECIAL)],
@@ -89,7 +89,7 @@ PIECES = {
     "beginnings of each other": ["<", "<a", "<ab", "<ab>", "b>", ">", "c", "a", "é", "水", " "],
     "stripped white space": ["<l>", "<r>", "<b>", "<n>", " ", "\n", "\u3000", "x", "\u00a0", "<w>"],
     "single words": ["ab", "abc", "c", "-", "b-", "é", " ", "_", "\u0301", "1", "."],
-    "normalized": ["é", "e\u0301", "<", "x", " ", "Å", "A\u030a", "\u212b", "\u0301"],
+    "normalized": ["é", "e\u0301", "<", "x", " ", "Å", "A\u030a", "\u212b", "\u0301", ">"],
     "a template": ["<s>", "</s>", "<t>", "a", " ", "<s", "é"],
     "merges": ["a", "b", "c", "aa", "é", " ", "ab", "<x>", "abc"],
     "whole pieces": ["a", "b", "c", "abc", "abca", " a", "bc", "<x>", "bcbcbc", "cab"],

@@ -175,6 +175,23 @@ TEST(Tokenizer, SpansCoverWholeCharactersThroughNormalization) {
                                                   TextSpan{4, 5}, TextSpan{5, 7}, TextSpan{5, 7}));
 }
 
+// Normalization changes the first section of a text and not the second one.
+TEST(Tokenizer, SpansOfASectionDoNotDependOnTheSectionBefore) {
+  Json root = Json::parse(kHandWritten);
+  root["normalizer"] = {{"type", "NFC"}};
+  root["model"]["vocab"]["\u00C3"] = 30;
+  root["model"]["vocab"]["\u00A9"] = 31;
+  const Tokenizer tokenizer = from(root);
+  const auto encoding =
+      tokenizer.encode_with_spans("e\u0301<|end|>123<|end|>e\u0301", AddSpecialTokens::kNo);
+  ASSERT_TRUE(encoding.ok()) << encoding.status().to_string();
+  EXPECT_THAT(encoding.value().ids, ElementsAre(30, 31, 16, 1, 2, 3, 16, 30, 31));
+  EXPECT_THAT(encoding.value().spans,
+              ElementsAre(TextSpan{0, 3}, TextSpan{0, 3}, TextSpan{3, 10}, TextSpan{10, 11},
+                          TextSpan{11, 12}, TextSpan{12, 13}, TextSpan{13, 20}, TextSpan{20, 23},
+                          TextSpan{20, 23}));
+}
+
 TEST(Tokenizer, RunsOfCombiningMarksAreBounded) {
   Json root = letters();
   root["normalizer"] = {{"type", "NFC"}};
