@@ -115,6 +115,23 @@ TEST_F(FailingRewardsTest, EveryRowGetsItsOwnRewardWhateverFailsBeforeIt) {
                           storage::LeaseToken{{4}, 1}));
 }
 
+// After a restart, an engine that has scored may score again; one that never has would not.
+TEST_F(FailingRewardsTest, AnEngineThatGivesUpEndsTheWorkerForGoodOnlyIfItHasNeverScored) {
+  engine_->failure = {Errc::kUnavailable, "the program died"};
+  score("+");
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kInvalidArgument);
+
+  engine_->failure = {};
+  stream_->leases.clear();
+  SetUp();
+  score("+");
+  engine_->failure = {Errc::kUnavailable, "the program died"};
+  score("+");
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
+}
+
 // -- the rollout worker ---------------------------------------------------------------------------
 
 class MixedResponsesTest : public ActorTest {
