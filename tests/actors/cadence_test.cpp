@@ -207,7 +207,7 @@ class RestartTest : public ActorTest {
 protected:
   void start(std::uint32_t max_restarts) {
     actors::SupervisorDeps deps;
-    deps.commits = std::make_shared<MemoryCommits>();
+    deps.commits = commits_;
     deps.prepare = [](const actors::RunOrigin&) { return std::shared_ptr<void>{}; };
     deps.spawn = [this](const actors::RunOrigin&, const std::shared_ptr<void>&,
                         const actors::RunOwnerActor&) { return spawn_parts(); };
@@ -257,6 +257,7 @@ protected:
 
   std::map<std::string, caf::actor> parts_;
   std::map<std::string, int> spawned_;
+  std::shared_ptr<MemoryCommits> commits_ = std::make_shared<MemoryCommits>();
   std::vector<Result<actors::RunSummary>> ends_;
 };
 
@@ -309,6 +310,27 @@ TEST_F(RestartTest, ARestartOfTheRunForgetsTheDeathsOfItsWorkers) {
   EXPECT_EQ(pause_after_end("worker"), 200);
   EXPECT_EQ(pause_after_end("worker"), 400);
   EXPECT_TRUE(ends_.empty());
+}
+
+// Only a commit that is newer than that of the start before resets the count.
+TEST_F(RestartTest, AfterEveryCommitTheRunMayFailAsOftenAsTheLimitSays) {
+  start(/*max_restarts=*/2);
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    commits_->last.emplace();
+    commits_->last->weights.version.step = step;
+    for (int failure = 0; failure < 2; ++failure) {
+      end("core");
+      advance(0s);
+      EXPECT_TRUE(ends_.empty()) << step << " " << failure;
+    }
+  }
+  end("core");  // the second one since the last commit was used
+  advance(0s);
+  EXPECT_TRUE(ends_.empty());
+  end("core");
+  advance(0s);
+  ASSERT_EQ(ends_.size(), 1U);
+  EXPECT_FALSE(ends_[0].ok());
 }
 
 // -- wake-ups and deadlines -----------------------------------------------------------------------
@@ -390,6 +412,17 @@ TEST_F(StreamCadenceTest, ARequestThatComesLaterMayBeDueEarlier) {
   EXPECT_TRUE(slow.arrived());
 }
 
+TEST_F(StreamCadenceTest, TheEndOfTheDataEndsPendingRequestsAtOnce) {
+  const auto generating = lease(SampleTask::kRollout, 1h);
+  const auto scoring = lease(SampleTask::kReward, 1h);
+  caf::anon_send(stream_, atom::finish_v);
+  drain();
+  for (const auto& reply : {generating, scoring}) {
+    ASSERT_TRUE(reply.ok());
+    EXPECT_TRUE(reply.value().ended);
+  }
+}
+
 TEST_F(StreamCadenceTest, ExpiriesWakeTheStreamAgainAndAgain) {
   put(0);
   for (std::uint32_t delivery = 0; delivery < 4; ++delivery) {
@@ -463,6 +496,31 @@ TEST_F(KeeperCadenceTest, ALoadMayTakeFiveMinutes) {
   advance(1ms);
   ASSERT_TRUE(exit_->has_value());
   EXPECT_EQ((*exit_)->code(), Errc::kTimeout);
+}
+
+// With a fixed order, no other group replaces one that leaves, in whatever way it leaves.
+TEST_F(KeeperCadenceTest, InAFixedOrderAGroupThatLeavesKeepsItsSlots) {
+  actors::KeeperOptions options;
+  options.group_size = 1;
+  options.batch_rows = 3;
+  options.max_concurrent = 100;
+  options.total_steps = 10;
+  options.generation_order = actors::GenerationOrder::kFixed;
+  keeper_ =
+      keep(actors::spawn_keeper(system(), {keep(spawn_fake_device(system(), device_)), options}));
+  const auto all = ask<actors::Admission>(keeper_, atom::admit_v, actors::AdmissionRequest{9, 1s});
+  drain();
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all.value().groups, 3U);
+  const auto more = admit(1h);
+  caf::anon_send(keeper_, atom::record_v, storage::SlotChanges{1, 0, 1, 0});
+  caf::anon_send(keeper_, atom::record_v, storage::SlotChanges{0, 1, 0, 0});
+  drain();
+  EXPECT_FALSE(more.arrived());
+  const auto status = ask<actors::KeeperStatus>(keeper_, atom::status_v);
+  drain();
+  EXPECT_EQ(status.value().accepted, 3);
+  EXPECT_EQ(status.value().running, 0);
 }
 
 class RewardLogTest : public ActorTest {};

@@ -3,6 +3,7 @@
 // their ids, rows of several versions, and limits that are met exactly.
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "actors/advantage/spawn.hpp"
+#include "actors/data/dataset_sequences.hpp"
 #include "actors/recorder/spawn.hpp"
 #include "actors/reward/spawn.hpp"
 #include "actors/rollout/spawn.hpp"
@@ -111,6 +113,23 @@ TEST_F(FailingRewardsTest, EveryRowGetsItsOwnRewardWhateverFailsBeforeIt) {
   EXPECT_THAT(stream_->nacks[0].rows,
               ElementsAre(storage::LeaseToken{{1}, 1}, storage::LeaseToken{{3}, 1},
                           storage::LeaseToken{{4}, 1}));
+}
+
+// After a restart, an engine that has scored may score again; one that never has would not.
+TEST_F(FailingRewardsTest, AnEngineThatGivesUpEndsTheWorkerForGoodOnlyIfItHasNeverScored) {
+  engine_->failure = {Errc::kUnavailable, "the program died"};
+  score("+");
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kInvalidArgument);
+
+  engine_->failure = {};
+  stream_->leases.clear();
+  SetUp();
+  score("+");
+  engine_->failure = {Errc::kUnavailable, "the program died"};
+  score("+");
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kUnavailable);
 }
 
 // -- the rollout worker ---------------------------------------------------------------------------
@@ -281,6 +300,72 @@ TEST(IrregularBatch, ARowOfSeveralVersionsIsAsOldAsItsOldestTokenAnywhere) {
   EXPECT_EQ(row_of(0, 0, {5, 3}).oldest_step, 3U);
   EXPECT_EQ(row_of(0, 0, {3, 5}).oldest_step, 3U);
   EXPECT_EQ(row_of(0, 0, {6, 4, 5}).oldest_step, 4U);
+}
+
+// -- sequences of a supervised run ----------------------------------------------------------------
+
+class IrregularSequencesTest : public ::testing::Test {
+protected:
+  std::shared_ptr<actors::SequenceReader> reader(const std::string& lines,
+                                                 std::uint64_t epochs = 1) {
+    const std::string path = (directory_.path() / "train.jsonl").string();
+    std::ofstream(path, std::ios::binary) << lines;
+    storage::DatasetOptions data;
+    data.paths = {path};
+    data.order = storage::RowOrder::kFileOrder;
+    data.epochs = epochs;
+    actors::DatasetSequenceOptions options;
+    options.max_tokens = 4;
+    options.on_long = actors::OnLongPrompt::kSkip;
+    options.vocab_size = 300;
+    options.log = [this](const std::string& line) { log_.push_back(line); };
+    options.on_row = [this](std::int64_t rows, const storage::RowLocation& /*location*/) {
+      model_rows_.push_back(rows);
+    };
+    auto made = actors::make_dataset_sequence_reader(storage::SupervisedDataset::open(data).value(),
+                                                     std::move(options));
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    return std::move(made).value();
+  }
+  static std::string line(const std::string& ids, const std::string& mask) {
+    return R"({"input_ids": [)" + ids + R"(], "loss_mask": [)" + mask + "]}\n";
+  }
+
+  TemporaryDirectory directory_;
+  std::vector<std::string> log_;
+  std::vector<std::int64_t> model_rows_;
+};
+
+TEST_F(IrregularSequencesTest, EveryReadNumbersItsSequencesByDraw) {
+  const std::string lines =
+      line("1, 2", "0, 1") + line("3, 4, 5, 6, 7", "0, 1, 1, 1, 1") + line("8, 9, 10", "0, 1, 1");
+  const auto sequences = reader(lines, /*epochs=*/3);
+  std::vector<std::pair<std::uint64_t, std::size_t>> read;  // ids and lengths
+  for (const std::uint64_t draw : {0U, 2U, 4U, 6U, 8U}) {
+    for (const engines::TrainSequence& sequence : sequences->read(draw, 2).value()) {
+      read.emplace_back(sequence.id.value, sequence.ids.size());
+    }
+  }
+  // The second of each three is too long and masked.
+  EXPECT_THAT(read, ElementsAre(Pair(0, 2), Pair(1, 1), Pair(2, 3), Pair(3, 2), Pair(4, 1),
+                                Pair(5, 3), Pair(6, 2), Pair(7, 1), Pair(8, 3)));
+}
+
+TEST_F(IrregularSequencesTest, ASequenceOfExactlyTheLimitIsKeptAndTheFirstLongerOneIsNamed) {
+  const auto sequences =
+      reader(line("1, 2, 3, 4", "0, 1, 1, 1") + line("1, 2, 3, 4, 5", "0, 1, 1, 1, 1") +
+             line("1, 2, 3, 4, 5, 6", "0, 1, 1, 1, 1, 1"));
+  EXPECT_THAT(sequences->read(0, 1).value().at(0).response_mask, ElementsAre(0, 1, 1, 1));
+  ASSERT_EQ(log_.size(), 1U);
+  EXPECT_THAT(log_[0], HasSubstr("2 of 3 sequences"));
+  EXPECT_THAT(log_[0], ::testing::EndsWith("train.jsonl:2"));
+}
+
+// The row of a token predicts the next one, so none is needed from the last target on.
+TEST_F(IrregularSequencesTest, RowsOfTheModelEndBeforeTheLastTarget) {
+  reader(line("1, 2, 3, 4", "0, 1, 1, 1") + line("1, 2, 3, 4", "0, 1, 0, 0") +
+         line("1, 2", "0, 0") + line("1", "0"));
+  EXPECT_THAT(model_rows_, ElementsAre(3, 1, 0, 0));
 }
 
 // -- limits that are met exactly ------------------------------------------------------------------

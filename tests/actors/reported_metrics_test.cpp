@@ -12,6 +12,7 @@
 
 #include "actors/evaluator/scores.hpp"
 #include "actors/recorder/metrics_events.hpp"
+#include "actors/recorder/spawn.hpp"
 #include "actors/stream/spawn.hpp"
 #include "actors/supervised/spawn.hpp"
 #include "actors/trainer/batch.hpp"
@@ -475,6 +476,68 @@ TEST_F(SupervisedMetricsTest, EveryStepAndEveryEvaluationReportsItsOwnNumbers) {
   EXPECT_THAT(last(), UnorderedElementsAre(Pair("eval_loss", DoubleEq(0.375)),
                                            Pair("eval_perplexity", DoubleEq(std::exp(0.375))),
                                            Pair("eval_tokens", 4.0), Pair("eval_sequences", 3.0)));
+}
+
+// -- lines of the record files --------------------------------------------------------------------
+
+class LineFiles final : public actors::RecordFiles {
+public:
+  Result<actors::RecordMarks> append(const std::string& metrics,
+                                     const std::string& samples) override {
+    metrics_text += metrics;
+    samples_text += samples;
+    return actors::RecordMarks{metrics_text.size(), samples_text.size()};
+  }
+  std::string metrics_text;
+  std::string samples_text;
+};
+
+class RecordLineTest : public ActorTest {
+protected:
+  // Records a step and returns the files.
+  std::shared_ptr<LineFiles> record(const actors::StepRecord& step) {
+    auto files = std::make_shared<LineFiles>();
+    const auto recorder = keep(actors::spawn_recorder(system(), {files, {}, {}, &port()}));
+    ask<actors::RecordMarks>(recorder, atom::record_v, step);
+    advance(0s);
+    return files;
+  }
+};
+
+TEST_F(RecordLineTest, HaveEveryFieldWithItsSign) {
+  actors::SampleRecord sample;
+  sample.id = {31};
+  sample.group = {7};
+  sample.prompt = "2-4=";
+  sample.response = "-2";
+  sample.reference_answer = "minus two";
+  sample.reward = -1.5;
+  sample.reward_parts = {{"number", -2.0}, {"form", 0.25}};
+  sample.advantage = -0.75F;
+  sample.finish_reason = "length";
+  sample.versions = {{{0, 2, 4}, 2}, {{0, 2, 5}, 1}};
+  sample.response_ids = {9, 8, 3};
+  sample.behavior_logprobs = {-0.5F, -0.25F, -2.5F};
+  actors::SampleRecord other;
+  other.id = {32};
+  other.group = {8};
+  other.reward = 2.5;
+  other.advantage = 0.5F;
+  other.finish_reason = "stop";
+  const auto files = record({"train", 6, {{"kl", -0.125}, {"loss", 1.5}}, {sample, other}});
+  EXPECT_EQ(files->metrics_text, R"({"kind":"train","step":6,"kl":-0.125,"loss":1.5})"
+                                 "\n");
+  EXPECT_EQ(files->samples_text,
+            R"({"step":6,"sample":31,"group":7,"prompt":"2-4=","response":"-2",)"
+            R"("answer":"minus two","reward":-1.5,"rewards":{"form":0.25,"number":-2.0},)"
+            R"("advantage":-0.75,"finish_reason":"length",)"
+            R"("versions":[{"step":4,"tokens":2},{"step":5,"tokens":1}],)"
+            R"("response_ids":[9,8,3],"behavior_logprobs":[-0.5,-0.25,-2.5]})"
+            "\n"
+            R"({"step":6,"sample":32,"group":8,"prompt":"","response":"","answer":"",)"
+            R"("reward":2.5,"advantage":0.5,"finish_reason":"stop","versions":[],)"
+            R"("response_ids":[],"behavior_logprobs":[]})"
+            "\n");
 }
 
 // -- event files ----------------------------------------------------------------------------------

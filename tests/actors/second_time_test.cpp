@@ -460,6 +460,49 @@ TEST_F(RepeatedStepTest, EveryStepMayLeaveAsManyGroupsUntrained) {
   EXPECT_EQ(owner_->summaries.at(0).steps, 4U);
 }
 
+// Reads sequences without an end.
+class EndlessSequences final : public actors::SequenceReader {
+public:
+  Result<std::vector<engines::TrainSequence>> read(std::uint64_t draw,
+                                                   std::uint32_t count) override {
+    std::vector<engines::TrainSequence> sequences(count);
+    for (engines::TrainSequence& sequence : sequences) {
+      sequence.id = {draw++};
+      sequence.ids = {1, 2};
+      sequence.response_mask = {0, 1};
+    }
+    return sequences;
+  }
+};
+
+TEST_F(RepeatedStepTest, EveryCommitOfASupervisedRunHoldsItsOwnPosition) {
+  actors::SupervisedDeps deps;
+  deps.total_steps = 4;
+  deps.sequences_per_step = 3;
+  deps.commit_every = 1;
+  deps.device = keep(spawn_fake_device(system(), device_));
+  deps.recorder = keep(spawn_fake_recorder(system(), recorder_));
+  deps.owner = keep(spawn_fake_owner(system(), owner_));
+  deps.reader = std::make_shared<EndlessSequences>();
+  deps.commits = commits_;
+  deps.read_port = &port();
+  deps.commit_port = &port();
+  caf::anon_send(keep(actors::spawn_supervised_trainer(system(), std::move(deps))), atom::start_v);
+  for (std::uint64_t step = 1; step <= 4; ++step) {
+    ASSERT_TRUE(run_until([&] { return !device_->jobs.empty(); }));
+    auto job = take(device_->jobs);
+    EXPECT_EQ(job.request.minibatches.at(0).sequences.at(0).id, SampleId{3 * (step - 1)});
+    actors::TrainOutcome outcome;
+    outcome.snapshot.version = job.request.publish_as;
+    outcome.updates.resize(1);
+    job.reply(std::move(outcome));
+    ASSERT_TRUE(run_until([&] { return commits_->saves == static_cast<int>(step); }));
+    EXPECT_EQ(commits_->last->weights.version.step, step);
+    EXPECT_EQ(commits_->last->data_position, 3 * step);
+    EXPECT_EQ(commits_->last->records.metrics_bytes, step);
+  }
+}
+
 TEST_F(RepeatedStepTest, APeerThatNeverRepliesEndsTheTrainerAtItsDeadline) {
   options_.total_steps = 9;
   options_.eval_every = 1;

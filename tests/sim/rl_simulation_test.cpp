@@ -73,7 +73,7 @@ TEST(RlSimulation, WithoutFaultsNoRowIsDeliveredTwiceHoweverSlowTheWorkIs) {
   options.device_delay = std::chrono::milliseconds(1500);
   options.reward_delay = std::chrono::seconds(5);
   FaultOptions faults;
-  faults.hurry = false;
+  faults.max_hurry = std::chrono::milliseconds(250);
   const SimulationReport report = simulate(options, faults);
   EXPECT_EQ(report.violations, std::vector<std::string>{});
   EXPECT_EQ(report.steps, options.steps);
@@ -86,7 +86,7 @@ TEST(RlSimulation, WithoutFaultsNoRowIsDeliveredTwiceHoweverSlowTheWorkIs) {
 TEST(RlSimulation, SamplesThatFailBetweenSuccessesAreTrainedAllTheSame) {
   SimulationOptions options;
   FaultOptions faults;
-  faults.hurry = false;
+  faults.max_hurry = std::chrono::milliseconds(250);
   const SimulationReport smooth = simulate(options, faults);
   options.fail_first_one_in = 2;
   const SimulationReport flaky = simulate(options, faults);

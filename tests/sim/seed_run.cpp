@@ -320,7 +320,7 @@ FaultOptions faults_of_seed(std::uint64_t seed) {
   FaultOptions faults;
   faults.seed = seed;
   if (is_calm(seed)) {
-    faults.hurry = false;
+    faults.max_hurry = std::chrono::milliseconds(250);
     return faults;
   }
   faults.kills = static_cast<std::uint32_t>(random.below(6));

@@ -60,7 +60,8 @@ struct FaultOptions {
   std::uint32_t failed_records = 0;  // appends that stop half-way, at random
   std::uint32_t full_from = 0;       // the disk is full from this commit on; 0: never
   std::uint64_t stop_at = 0;         // ask the run to stop before this event; 0: never
-  bool hurry = true;                 // sometimes fire a timeout before pending messages
+  /// Sometimes a timeout comes before pending messages, if it is due within this time.
+  Duration max_hurry = Duration::max();
 };
 
 /// What a run leaves on disk. A run that starts with the disk of an earlier run resumes that run.

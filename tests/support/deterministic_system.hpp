@@ -6,9 +6,11 @@
 #include <cstdint>
 
 #include <caf/all.hpp>
+#include <caf/detail/test_actor_clock.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
 
 #include "actors/type_ids.hpp"
+#include "base/clock.hpp"
 #include "base/random.hpp"
 
 namespace tidemill::test {
@@ -16,9 +18,9 @@ namespace tidemill::test {
 /// An actor system on CAF's test scheduler. The seed chooses which runnable actor goes next.
 class DeterministicSystem {
 public:
-  /// Without `hurry`, no time passes while a message is pending.
-  explicit DeterministicSystem(std::uint64_t seed, bool hurry = true)
-      : random_(seed, 1), hurry_(hurry) {}
+  /// At most `max_hurry` passes at once while a message is pending.
+  explicit DeterministicSystem(std::uint64_t seed, Duration max_hurry = Duration::max())
+      : random_(seed, 1), max_hurry_(max_hurry) {}
   DeterministicSystem(const DeterministicSystem&) = delete;
   DeterministicSystem& operator=(const DeterministicSystem&) = delete;
   // Pending jobs hold actor references; ~actor_system() would wait for them forever.
@@ -35,8 +37,8 @@ public:
   /// there is neither a message nor a timeout.
   bool step() {
     auto& jobs = scheduler().jobs;
-    const bool hurry = random_.below(32) == 0 && hurry_;  // a timeout before pending messages
-    if (!jobs.empty() && !(hurry && scheduler().has_pending_timeout())) {
+    const bool hurry = random_.below(32) == 0;  // a timeout before pending messages
+    if (!jobs.empty() && !(hurry && next_timeout_is_near())) {
       const auto chosen = static_cast<std::ptrdiff_t>(random_.below(jobs.size()));
       std::rotate(jobs.begin(), jobs.begin() + chosen, jobs.begin() + chosen + 1);
       scheduler().run_once();
@@ -55,8 +57,14 @@ private:
     return dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler());
   }
 
+  [[nodiscard]] bool next_timeout_is_near() {
+    auto& clock = dynamic_cast<caf::detail::test_actor_clock&>(system_.clock());
+    const auto& timeouts = clock.schedule();
+    return !timeouts.empty() && timeouts.begin()->first - clock.now() <= max_hurry_;
+  }
+
   RandomStream random_;
-  bool hurry_;
+  Duration max_hurry_;
   caf::actor_system_config config_;
   caf::actor_system system_{configure(config_)};
 };
