@@ -7,7 +7,6 @@
 namespace tidemill::launcher {
 namespace {
 
-constexpr const char* kFile = "state.json";
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 16U;
 
 }  // namespace
@@ -17,11 +16,11 @@ Status write_run_state(FileSystem& files, const std::filesystem::path& directory
   const Json document(Json::Object{{"state", note.state},
                                    {"steps", static_cast<std::int64_t>(note.steps)},
                                    {"reason", note.reason}});
-  return write_file(files, directory / kFile, document.to_line());
+  return write_file(files, directory / kRunStateFile, document.to_line());
 }
 
 Result<std::optional<RunStateNote>> read_run_state(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / kFile;
+  const std::filesystem::path path = directory / kRunStateFile;
   auto text = read_text_file(path, kMaxBytes);
   if (text.status().code() == Errc::kNotFound) {
     return std::optional<RunStateNote>();
