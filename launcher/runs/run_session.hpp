@@ -16,6 +16,8 @@ struct RunContext {
   std::filesystem::path directory;  // exists
   configs::RunConfig config;
   storage::OnDamage on_damage = storage::OnDamage::kRefuse;
+  /// Replaces the content of `run.yaml` when the first step is about to begin. Empty: it stays.
+  std::string run_yaml;
   /// The directory was made for this run. It is removed if the run is refused before its first
   /// step.
   bool fresh = false;
