@@ -17,7 +17,8 @@ class App;
 
 namespace tidemill::launcher {
 
-/// The exit codes of the program. `tidemill --help` lists them.
+/// The exit codes of the program. `tidemill --help` lists them, and also that of a signal, which is
+/// 128 + its number.
 enum ExitCode : int {
   kDone = 0,
   kFailed = 1,   // the work failed: disk, memory, time, a worker

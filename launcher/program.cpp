@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kFooter =
     "Exit codes: 0 success; 1 the work failed; 2 the command line or a file it names cannot be "
-    "used.\n"
+    "used; 128 + N a signal N ended the program at once, as a second Ctrl-C does (130).\n"
     "Example: tidemill check configs/quickstart.yaml";
 
 // Joins the lines of a parser's message, since an error is one line.

@@ -231,8 +231,8 @@ void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run)
 }
 
 void log_memory_plans(const RunPlans& plans, const RunEnvironment& run) {
-  run.inform("memory: expected peak " + to_text(plans.expected));
-  run.inform("memory: at most " + to_text(plans.maximum));
+  run.inform("memory: " + mebibytes_text(plans.expected.total()) + " expected, " +
+             mebibytes_text(plans.maximum.total()) + " at most");
 }
 
 Status export_weights(const TrainedModel& model, const ModelOptions& options,

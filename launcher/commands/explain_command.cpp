@@ -2,6 +2,7 @@
 // `tidemill explain`: explains one configuration key, or lists all of them.
 #include <CLI/App.hpp>
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -55,15 +56,37 @@ Workflows take_workflows(KeyReference& key, const Workflows& all) {
   return one;
 }
 
-// Describes all keys. Keys with equal descriptions share a line.
+// Returns whether `text` contains `word`, in upper or lower case.
+bool contains_word(const std::string& text, const std::string& word) {
+  const auto equal = [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) ==
+           std::tolower(static_cast<unsigned char>(b));
+  };
+  return std::search(text.begin(), text.end(), word.begin(), word.end(), equal) != text.end() ||
+         word.empty();
+}
+
+// Returns whether the name of the key or an explanation of it contains `word`.
+bool is_about(const KeyReference& key, const std::string& word) {
+  return contains_word(key.path, word) || contains_word(key.help, word) ||
+         std::any_of(key.names.begin(), key.names.end(),
+                     [&word](const std::string& name) { return contains_word(name, word); });
+}
+
+// Describes the keys that are about `word`, or all keys if it is empty. Keys with equal
+// descriptions share a line.
 std::vector<Line> list_lines(const schema::StructSchema& root,
-                             nlohmann::ordered_json (*describe)(const KeyReference&)) {
+                             nlohmann::ordered_json (*describe)(const KeyReference&),
+                             const std::string& word) {
   Workflows all;
   for (const schema::KindSchema& kind : root.tag->kinds) {
     all.push_back(kind.name);
   }
   std::vector<Line> lines;
   for (KeyReference& key : list_keys(root)) {
+    if (!is_about(key, word)) {
+      continue;
+    }
     Workflows workflows = take_workflows(key, all);
     nlohmann::ordered_json description = describe(key);
     const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& line) {
@@ -95,14 +118,17 @@ class ExplainCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "explain"; }
   [[nodiscard]] std::string summary() const override {
-    return "Explains a configuration key, or lists all keys";
+    return "Explains a configuration key, or lists all keys or those about a word";
   }
   [[nodiscard]] std::string example() const override {
     return "tidemill explain rollout.group_size";
   }
 
   void declare(CLI::App& app) override {
-    app.add_option("KEY", key_, "A key, e.g. train.adapter; without it, all keys are listed")
+    app.add_option(
+           "KEY", key_,
+           "A key, e.g. train.adapter, or a word to search for in the names and meanings of "
+           "keys; without it, all keys are listed")
         ->type_name("");
     app.add_flag("--markdown", markdown_, "Print the reference page of all keys, in Markdown");
   }
@@ -113,27 +139,34 @@ public:
       session.out << reference_page(schema.structure(), "Configuration keys");
       return {};
     }
-    std::string text;
+    std::string word;  // to search, if `key_` is no key
     if (!key_.empty()) {
-      TIDEMILL_ASSIGN_OR_RETURN(text, explain_key(schema.structure(), key_));
-    }
-    if (session.form == OutputForm::kText && !key_.empty()) {
-      session.out << text;
-      return {};
+      const auto text = explain_key(schema.structure(), key_);
+      if (text.ok() && session.form == OutputForm::kText) {
+        session.out << text.value();
+        return {};
+      }
+      word = text.ok() ? "" : key_;
+      if (!text.ok() && list_lines(schema.structure(), key_text, word).empty()) {
+        return text.status();
+      }
     }
     if (session.form == OutputForm::kJson) {
-      print_objects(list_lines(schema.structure(), key_json), session);
+      print_objects(list_lines(schema.structure(), key_json, word), word.empty() ? key_ : "",
+                    session);
     } else {
-      print_list(list_lines(schema.structure(), key_text), session);
+      print_list(list_lines(schema.structure(), key_text, word), session);
     }
     return {};
   }
 
 private:
-  void print_objects(const std::vector<Line>& lines, Session& session) const {
+  // Prints `wanted` and the keys inside it, or all keys if it is empty.
+  static void print_objects(const std::vector<Line>& lines, const std::string& wanted,
+                            Session& session) {
     for (const Line& line : lines) {
       const std::string path = line.description.at("key");
-      if (key_.empty() || path == key_ || path.starts_with(key_ + '.')) {
+      if (wanted.empty() || path == wanted || path.starts_with(wanted + '.')) {
         nlohmann::ordered_json object = line.description;
         object["workflows"] = line.workflows;
         session.out << object.dump() << '\n';

@@ -15,6 +15,7 @@
 #include "engines/peft/adapter_spec.hpp"
 #include "launcher/commands/commands.hpp"
 #include "launcher/commands/export_target.hpp"
+#include "launcher/inspect/run_report.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
 #include "storage/run_files/commit_meta.hpp"
 
@@ -46,14 +47,19 @@ Result<CommitMeta> read_meta(const Checkpoint& commit, const std::string& locati
   return meta;
 }
 
-// Reads the last commit of a run, or the commit whose manifest is `path`.
+// Reads the last commit of a run, which `path` names as `find_run` does, or the commit whose
+// manifest is `path`.
 Result<Checkpoint> read_commit(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     return storage::read_last_checkpoint(path);
   }
   if (!std::filesystem::exists(path, ignored)) {
-    return Status(Errc::kNotFound, path.string() + ": no such run or commit");
+    const auto named = find_run(path.string());
+    return named.ok() ? storage::read_last_checkpoint(named.value())
+                      : Result<Checkpoint>(Status(Errc::kNotFound,
+                                                  path.string() + ": no such run or commit; "
+                                                                  "tidemill runs lists all runs"));
   }
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   PosixFileSystem files;
@@ -114,9 +120,10 @@ public:
   }
 
   void declare(CLI::App& app) override {
-    app.add_option("SOURCE", source_,
-                   "A run directory (exports its last commit), the manifest of a commit, or, with "
-                   "--adapter, a model directory")
+    app.add_option(
+           "SOURCE", source_,
+           "A run's directory or its name under runs/ (exports its last commit), the manifest "
+           "of a commit, or, with --adapter, a model directory")
         ->required()
         ->type_name("");
     app.add_option(

@@ -128,7 +128,7 @@ public:
       }
       return {};
     }
-    std::vector<Row> rows{{"run", "workflow", "state", "step", "reward", "accuracy", "loss",
+    std::vector<Row> rows{{"run", "workflow", "state", "step", "reward", "eval reward", "loss",
                            "eval loss", "written", ""}};
     std::transform(reports.begin(), reports.end(), std::back_inserter(rows), row_of);
     print_table(rows, session.out);

@@ -127,8 +127,8 @@ Status read_state(RunReport& report) {
     report.reason = note->reason;
   } else if (note) {
     report.state = "failed";
-    report.reason = "its process was killed";
-  } else {  // the run has not begun its first step, or predates state.json
+    report.reason = "its process was killed, or could not write why it ended";
+  } else {  // the run predates state.json
     const bool done = report.steps && report.step >= *report.steps;
     report.state = done ? "finished" : "stopped";
   }

@@ -84,9 +84,9 @@ void print_table(const std::optional<Grades>& before, const Grades& after, std::
   };
   out << '\n';
   if (before.has_value()) {
-    line("accuracy before  ", *before);
+    line("mean reward before  ", *before);
   }
-  line("accuracy after   ", after);
+  line("mean reward after   ", after);
   out << '\n'
       << column("prompt") << (before ? column("response before") : "") << column("response after")
       << "reference\n";

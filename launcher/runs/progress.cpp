@@ -54,8 +54,10 @@ void Progress::show(const actors::StepRecord& record) {
       return;
     }
     const double asked = metric(record, "eval_prompts") * metric(record, "eval_samples");
-    const bool none_scored = metric(record, "eval_failed") >= asked;
-    accuracy_ = none_scored ? -1.0 : metric(record, "eval_mean_at_k");
+    eval_reward_.reset();
+    if (metric(record, "eval_failed") < asked) {
+      eval_reward_ = metric(record, "eval_mean_at_k");
+    }
     return;  // the next row shows it
   }
   const TimePoint now = clock_.now();
@@ -102,32 +104,29 @@ std::string Progress::time_left(std::uint64_t step) const {
 
 void Progress::show_rollouts(const actors::StepRecord& record) {
   if (!has_head_) {
-    out_ << "                                               --- seconds waiting for ---\n"
-            "  step  reward  accuracy  staleness  tokens/s  admission  responses  batch  training"
-            "    left\n";
+    out_ << "          mean reward       seconds per step\n"
+            "  step    train     eval  waiting  training  tokens/s  staleness  time left\n";
     has_head_ = true;
   }
   const double seconds = metric(record, "wait_seconds") + metric(record, "train_seconds");
   const double rate = seconds > 0.0 ? metric(record, "response_tokens") / seconds : 0.0;
-  const std::string accuracy = accuracy_ < 0.0 ? "       -" : row("%8.3f", accuracy_);
-  out_ << row("%6llu  %6.3f  %s  %9.2f  %8.0f  %9.2f  %9.2f  %5.2f  %8.2f  %6s\n",
+  const std::string held_out = eval_reward_.has_value() ? row("%7.3f", *eval_reward_) : "      -";
+  out_ << row("%6llu  %7.3f  %s  %7.2f  %8.2f  %8.0f  %9.2f  %9s\n",
               static_cast<unsigned long long>(record.step), metric(record, "reward_mean"),
-              accuracy.c_str(), metric(record, "staleness_mean"), rate,
-              metric(record, "rollout_idle_seconds"), metric(record, "reward_idle_seconds"),
-              metric(record, "wait_seconds"), metric(record, "train_seconds"),
-              time_left(record.step).c_str())
+              held_out.c_str(), metric(record, "wait_seconds"), metric(record, "train_seconds"),
+              rate, metric(record, "staleness_mean"), time_left(record.step).c_str())
        << std::flush;
 }
 
 void Progress::show_supervised(const actors::StepRecord& record) {
   if (!has_head_) {
-    out_ << "  step      loss  eval loss  gradient norm  learning rate  tokens/s    left\n";
+    out_ << "  step      loss  eval loss  gradient norm  learning rate  tokens/s  time left\n";
     has_head_ = true;
   }
   const double seconds = metric(record, "train_seconds");
   const double rate = seconds > 0.0 ? metric(record, "batch_tokens") / seconds : 0.0;
   const std::string held_out = eval_loss_.has_value() ? row("%9.5f", *eval_loss_) : "        -";
-  out_ << row("%6llu  %8.5f  %s  %13.4f  %13.3g  %8.0f  %6s\n",
+  out_ << row("%6llu  %8.5f  %s  %13.4f  %13.3g  %8.0f  %9s\n",
               static_cast<unsigned long long>(record.step), metric(record, "loss"),
               held_out.c_str(), metric(record, "gradient_norm"), metric(record, "learning_rate"),
               rate, time_left(record.step).c_str())

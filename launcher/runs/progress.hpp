@@ -44,8 +44,8 @@ private:
   TimePoint shown_{};                          // when the last row was shown
   std::optional<actors::StepRecord> skipped_;  // the last step, if it has not been shown
   bool has_head_ = false;
-  double accuracy_ = -1.0;  // of the last evaluation; -1: none, or no response could be scored
-  std::optional<double> eval_loss_;  // of the last evaluation of a supervised run
+  std::optional<double> eval_reward_;  // mean of the last evaluation; none if it scored no response
+  std::optional<double> eval_loss_;    // of the last evaluation of a supervised run
 };
 
 /// Returns a duration as text: "43s", "1m05s", "2h07m".

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/files/file.hpp"
+#include "launcher/runs/run_state.hpp"
 #include "storage/checkpoint/run_lock.hpp"
 
 namespace tidemill::launcher {
@@ -28,7 +29,8 @@ Result<bool> reserve_directory(FileSystem& files, const std::filesystem::path& d
     return Status(Errc::kUnavailable, directory.string() + ": " + error.message());
   }
   const auto is_leftover = [](const std::string& name) {
-    return name == "lock" || name == kStartedFile || name.starts_with('.');  // temporary files
+    return name == "lock" || name == kStartedFile || name == kRunStateFile ||
+           name.starts_with('.');  // temporary files
   };
   if (was_there) {
     TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(directory));
@@ -46,6 +48,8 @@ Result<bool> reserve_directory(FileSystem& files, const std::filesystem::path& d
   }
   TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files, directory));
   TIDEMILL_RETURN_IF_ERROR(write_file(files, directory / kStartedFile, local_time() + "\n"));
+  // Written while there is space, so that a run whose process ends on a full disk counts as failed.
+  TIDEMILL_RETURN_IF_ERROR(write_run_state(files, directory, {"running", 0, ""}));
   TIDEMILL_RETURN_IF_ERROR(write_file(files, directory / "run.yaml", run_yaml));
   return true;
 }

@@ -14,9 +14,9 @@ namespace tidemill::launcher {
 
 /// Makes the directory of a new run under `runs/`. Its name is that of the options, which must not
 /// be in use, or else the first of stem, stem-2, ... of `file` that is not in use. Writes `started`
-/// (the local time) and `run.yaml` (the resolved configuration) into it. A directory that a killed
-/// process left before it wrote `run.yaml` is not in use.
-/// Errors: `kInvalidArgument` if the name is in use; those of the file system.
+/// (the local time), `state.json` and `run.yaml` (the resolved configuration) into it. A directory
+/// that a killed process left before it wrote `run.yaml` is not in use. Errors: `kInvalidArgument`
+/// if the name is in use; those of the file system.
 [[nodiscard]] Result<std::filesystem::path> make_run_directory(
     const Schema<configs::RunConfig>& schema, const configs::RunConfig& config,
     const std::string& file);

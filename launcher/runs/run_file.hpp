@@ -6,10 +6,15 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "configs/overrides.hpp"
 #include "configs/run_config.hpp"
 #include "launcher/command.hpp"
 
 namespace tidemill::launcher {
+
+/// Returns the arguments KEY=VALUE in `texts`, each located by its number on the command line.
+[[nodiscard]] std::vector<configs::Override> numbered_overrides(
+    const std::vector<std::string>& texts, const Session& session);
 
 /// The file of a run and the keys with which the command line overrides it.
 class RunFile {
@@ -17,8 +22,8 @@ public:
   /// Adds the arguments to a command.
   void declare(CLI::App& app);
 
-  /// Reads the run. Errors in an override name its number on the command line.
-  /// Errors: those of `configs::load_run_config`.
+  /// Reads the run, from standard input if the file is "-". Errors in an override name its number
+  /// on the command line. Errors: those of `configs::load_run_config`.
   [[nodiscard]] Result<Resolved<configs::RunConfig>> load(const Session& session);
 
   [[nodiscard]] const std::string& path() const { return path_; }

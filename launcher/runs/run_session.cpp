@@ -180,6 +180,18 @@ void write_note(const RunContext& context, const storage::RunStateNote& state, S
   }
 }
 
+// Writes the settings of a resumed run that has changed some of them.
+void write_run_yaml(const RunContext& context, Session& session) {
+  if (context.run_yaml.empty()) {
+    return;
+  }
+  PosixFileSystem files;
+  const Status written = write_file(files, context.directory / "run.yaml", context.run_yaml);
+  if (!written.ok()) {
+    session.log.warning(written.message() + "; the next resume has the settings from before");
+  }
+}
+
 // What is known once the first step of a run is about to begin.
 struct RunStart {
   bool begun = false;
@@ -221,6 +233,7 @@ Status run_in_directory(const RunContext& context, Session& session, RunStart& r
                                 [&](const workflows::RunFacts& facts) {
                                   run_start = {true, facts.steps, facts.expected_bytes};
                                   write_note(context, {"running", facts.steps, ""}, session);
+                                  write_run_yaml(context, session);
                                   progress.begin(facts.steps);
                                 },
                                 [&](const std::string& line) { session.log.warning(line); },
@@ -266,8 +279,10 @@ Status execute_run(const RunContext& context, Session& session) {
     std::filesystem::remove_all(context.directory, ignored);
   } else if (!status.ok()) {
     log_failure(context, status, session.clock);
-    if (begun) {
+    if (begun || context.fresh) {
       write_note(context, {"failed", run_start.steps, status.message()}, session);
+    }
+    if (begun) {
       // The arguments could be used, so this is a failure of the work.
       return {Errc::kUnavailable, status.message()};
     }

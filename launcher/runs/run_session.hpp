@@ -21,6 +21,8 @@ struct RunContext {
   configs::RunConfig config;
   storage::OnDamage on_damage = storage::OnDamage::kRefuse;
   OnLostRecords on_lost_records = OnLostRecords::kRefuse;
+  /// Replaces the content of `run.yaml` when the first step is about to begin. Empty: it stays.
+  std::string run_yaml;
   /// The directory was made for this run. It is removed if the run is refused before its first
   /// step.
   bool fresh = false;

@@ -119,13 +119,14 @@ TEST_F(InspectTest, RunsListsEachRunWithItsStateAndTheNewestLast) {
   }
   EXPECT_EQ(lines[2].at("reason"), "the disk is full");
   EXPECT_EQ(lines[2].at("step"), 2);
-  EXPECT_EQ(lines[4].at("reason"), "its process was killed");
+  EXPECT_EQ(lines[4].at("reason"), "its process was killed, or could not write why it ended");
   EXPECT_EQ(lines[1].at("train").at("reward_mean"), 1.0);
   EXPECT_EQ(lines[1].at("eval").at("eval_mean_at_k"), 0.75);
 
   const std::string table = run({"runs"}).out;
-  EXPECT_THAT(table, HasSubstr("done     rl        finished  4/4   1       0.75      0.5   "));
-  EXPECT_THAT(table, HasSubstr("working  rl        running   1/4   0.25    -         0.5   "));
+  EXPECT_THAT(table, HasSubstr("run      workflow  state     step  reward  eval reward  loss  "));
+  EXPECT_THAT(table, HasSubstr("done     rl        finished  4/4   1       0.75         0.5   "));
+  EXPECT_THAT(table, HasSubstr("working  rl        running   1/4   0.25    -            0.5   "));
   EXPECT_LT(table.find("old"), table.find("working"));
 }
 

@@ -74,7 +74,7 @@ def main() -> None:
     for name, *over in RUNS:
         with folder_of(source) as folder:
             printed, peak = peak_of([program, "run", f"configs/{name}.yaml", *over], folder)
-        expected = float(re.search(r"memory: expected peak ([0-9.]+) MiB", printed).group(1))
+        expected = float(re.search(r"memory: ([0-9.]+) MiB expected", printed).group(1))
         share = peak / (1 << 20) / expected
         print(f"{' '.join([name, *over])}: expected {expected} MiB, peak {peak / (1 << 20):.1f} MiB, {share:.3f}")
         failed = failed or abs(share - 1) > BOUND

@@ -20,6 +20,7 @@
 namespace tidemill::launcher {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 struct Outcome {
@@ -49,6 +50,7 @@ TEST(ProgramTest, HelpAndVersionSucceed) {
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.code, kDone);
   EXPECT_THAT(help.out, HasSubstr("Exit codes: 0 success; 1 the work failed; 2 the command line"));
+  EXPECT_THAT(help.out, HasSubstr("as a second Ctrl-C does (130)"));
 }
 
 TEST(ProgramTest, EveryCommandHasHelpWithAnExample) {
@@ -137,8 +139,17 @@ TEST(ProgramTest, ErrorsNameAnOverrideByItsNumber) {
       run({"check", "--print", kPreset, "seed=1", "--log-level", "error", "train.stpes=3"});
   EXPECT_EQ(outcome.code, kRefused);
   EXPECT_EQ(outcome.err, "argument 7: train.stpes: unknown key; did you mean steps?\n");
-  EXPECT_EQ(run({"check", kPreset, "seed=1", "seed=1"}).err,
-            "argument 4: seed: is given twice, first in argument 3\n");
+  EXPECT_EQ(run({"check", kPreset, "seed=1", "seed=x"}).err,
+            "argument 4: seed: needs an integer of at least 0, found x\n");
+}
+
+TEST(ProgramTest, TheLastOverrideOfAKeyCounts) {
+  const Outcome outcome = run({"check", kPreset, "seed=1", "eval={every_steps: 3}",
+                               "eval.every_steps=5", "seed=2", "--json"});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  const auto config = nlohmann::json::parse(outcome.out).at("config");
+  EXPECT_EQ(config.at("seed"), 2);
+  EXPECT_EQ(config.at("eval").at("every_steps"), 5);
 }
 
 TEST(ProgramTest, CheckReportsSuccessWarnsAndPrints) {
@@ -236,10 +247,29 @@ TEST(ProgramTest, ExplainShowsOneKeyOrTheReferencePage) {
   EXPECT_EQ(run({"explain", "rollout.group_size"}).out,
             "rollout.group_size: an integer from 1 to 1024, default 8  [workflow: rl]\n"
             "  Samples generated for each prompt.\n");
+  EXPECT_EQ(run({"explain", "eval.temperature"}).out,
+            "eval.temperature: 0 or a finite number from 0.001 to 100, default 0  [workflow: rl]\n"
+            "  Divides the logits; 0: greedy.\n");
   EXPECT_EQ(run({"explain", "train.adapter.rank"}).out,
             "train.adapter.rank: an integer from 1 to 1024, default 16  [workflow: rl or sft, "
             "train.adapter.kind: lora]\n  Rank of the update.\n");
   EXPECT_THAT(run({"explain", "--markdown"}).out, HasSubstr("## `rollout` (workflow: rl)"));
+}
+
+TEST(ProgramTest, ExplainSearchesForAWordThatIsNoKey) {
+  EXPECT_EQ(run({"explain", "Multiplies NEGATIVE"}).out,
+            "Keys of rl:\n"
+            "rollout.repetition_penalty: Divides positive and multiplies negative logits of tokens "
+            "that occur in the prompt or the response; 1: off.\n");
+  EXPECT_THAT(run({"explain", "Group_Size"}).out, HasSubstr("rollout.group_size: "));
+  // The name of a value, and keys of both workflows.
+  EXPECT_THAT(run({"explain", "half a cosine"}).out,
+              AllOf(HasSubstr("Keys of rl and sft:\n"), HasSubstr("train.schedule: ")));
+  std::istringstream lines(run({"explain", "repetition_pen", "--json"}).out);
+  std::string line;
+  ASSERT_TRUE(std::getline(lines, line));
+  EXPECT_EQ(nlohmann::json::parse(line).at("key"), "rollout.repetition_penalty");
+  EXPECT_FALSE(std::getline(lines, line));
 }
 
 class EndingCommand final : public Command {

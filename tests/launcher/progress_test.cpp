@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -32,10 +34,10 @@ protected:
              {"reward_idle_seconds", 1.75}},
             {}};
   }
-  static actors::StepRecord evaluation(double accuracy, double failed = 1.0) {
+  static actors::StepRecord evaluation(double mean_reward, double failed = 1.0) {
     return {"eval",
             1,
-            {{"eval_mean_at_k", accuracy},
+            {{"eval_mean_at_k", mean_reward},
              {"eval_prompts", 2.0},
              {"eval_samples", 4.0},
              {"eval_failed", failed}},
@@ -50,6 +52,11 @@ protected:
              {"batch_tokens", 640.0},
              {"train_seconds", 5.0}},
             {}};
+  }
+  // Shows a record that arrives a second after the last one.
+  void show(const std::string& kind, std::uint64_t step, std::map<std::string, double> metrics) {
+    clock_.advance(1s);
+    progress_.show({kind, step, std::move(metrics), {}});
   }
   // Returns the words of the lines printed since the last call.
   std::vector<std::vector<std::string>> rows() {
@@ -69,19 +76,29 @@ protected:
   Progress progress_{out_, OutputForm::kText, clock_};
 };
 
-TEST_F(ProgressTest, ARowOfARunWithRolloutsHasEveryColumn) {
-  progress_.begin(10);
-  progress_.show(rollout_step(1));
-  const auto printed = rows();
-  ASSERT_EQ(printed.size(), 3U);
-  EXPECT_THAT(printed[1], ElementsAre("step", "reward", "accuracy", "staleness", "tokens/s",
-                                      "admission", "responses", "batch", "training", "left"));
-  // 900 tokens in 0.75 + 2.25 seconds.
-  EXPECT_THAT(printed[2],
-              ElementsAre("1", "-0.375", "-", "1.25", "300", "0.50", "1.75", "0.75", "2.25", "-"));
+TEST_F(ProgressTest, TheTableOfRolloutsShowsMeanRewards) {
+  progress_.begin(4);
+  const auto train = [](double reward) {
+    return std::map<std::string, double>{{"reward_mean", reward},
+                                         {"wait_seconds", 0.25},
+                                         {"train_seconds", 0.75},
+                                         {"response_tokens", 1234.0},
+                                         {"staleness_mean", 0.5}};
+  };
+  show("train", 1, train(-0.5));
+  show("eval", 1, {{"eval_mean_at_k", -1.0}, {"eval_prompts", 2.0}, {"eval_samples", 1.0}});
+  show("train", 2, train(1.194));
+  show("eval", 2, {{"eval_failed", 2.0}, {"eval_prompts", 2.0}, {"eval_samples", 1.0}});
+  show("train", 4, train(1.0));
+  EXPECT_EQ(out_.str(),
+            "          mean reward       seconds per step\n"
+            "  step    train     eval  waiting  training  tokens/s  staleness  time left\n"
+            "     1   -0.500        -     0.25      0.75      1234       0.50          -\n"
+            "     2    1.194   -1.000     0.25      0.75      1234       0.50         4s\n"
+            "     4    1.000        -     0.25      0.75      1234       0.50         0s\n");
 }
 
-TEST_F(ProgressTest, TheAccuracyIsThatOfTheLastEvaluation) {
+TEST_F(ProgressTest, TheEvaluationColumnShowsTheLastEvaluation) {
   progress_.show(rollout_step(1));
   rows();
   const std::pair<actors::StepRecord, std::string> cases[] = {
@@ -111,7 +128,7 @@ TEST_F(ProgressTest, ARowOfASupervisedRunHasEveryColumn) {
   const auto printed = rows();
   ASSERT_EQ(printed.size(), 3U);
   EXPECT_THAT(printed[0], ElementsAre("step", "loss", "eval", "loss", "gradient", "norm",
-                                      "learning", "rate", "tokens/s", "left"));
+                                      "learning", "rate", "tokens/s", "time", "left"));
   EXPECT_THAT(printed[1], ElementsAre("1", "1.50000", "-", "0.2500", "3e-05", "128", "-"));
   EXPECT_THAT(printed[2], ElementsAre("2", "1.50000", "2.12500", "0.2500", "3e-05", "128", "4s"));
 }

@@ -1,17 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests `run` and `resume` in a temporary folder: dry runs, the state of runs, and finding runs.
+#include <fcntl.h>
 #include <filesystem>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 
+#include "configs/load.hpp"
+#include "launcher/inspect/run_report.hpp"
+#include "launcher/runs/run_directory.hpp"
 #include "tests/launcher/command_run.hpp"
 
 namespace tidemill::launcher {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const std::string kSource = TIDEMILL_SOURCE_DIR;
+
+std::string content_of(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
 
 // Changes to the temporary folder, since runs are stored in `runs/` of the working directory.
 class RunTest : public CommandTest {
@@ -106,6 +118,43 @@ TEST_F(RunTest, RowsAreKeptForTrainingOnlyOnPolicy) {
   }
 }
 
+// Replaces standard input by a file.
+class Stdin {
+public:
+  explicit Stdin(const std::string& path) : before_(::dup(STDIN_FILENO)) {
+    const int file = ::open(path.c_str(), O_RDONLY);
+    EXPECT_GE(file, 0) << path;
+    ::dup2(file, STDIN_FILENO);
+    ::close(file);
+  }
+  Stdin(const Stdin&) = delete;
+  Stdin& operator=(const Stdin&) = delete;
+  ~Stdin() {
+    ::dup2(before_, STDIN_FILENO);
+    ::close(before_);
+  }
+
+private:
+  int before_;
+};
+
+TEST_F(RunTest, ARunFileIsReadFromStdin) {
+  {
+    const Stdin input("small.yaml");
+    const Outcome checked = run({"check", "-"});
+    EXPECT_EQ(checked.code, kDone) << checked.err;
+  }
+  {
+    const Stdin input("small.yaml");
+    const Outcome outcome = run({"run", "-", "seed=3"});
+    EXPECT_EQ(outcome.code, kDone) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("done: step 1; the model is in runs/run/export\n"));
+  }
+  write("bad.yaml", "workflow: rl\nbogus: 1\n");
+  const Stdin input("bad.yaml");
+  EXPECT_THAT(run({"check", "-"}).err, StartsWith("stdin:2: bogus: unknown key"));
+}
+
 TEST_F(RunTest, ADryRunRefusesTheSameMemoryAsTheRun) {
   const Outcome real = run({"run", "small.yaml", "device.memory_bytes=1MiB"});
   EXPECT_EQ(real.code, kRefused);
@@ -128,6 +177,8 @@ TEST_F(RunTest, RunsAndShowReportARun) {
   EXPECT_EQ(finished.lines()[0].at("steps"), 1);
   EXPECT_TRUE(finished.lines()[0].at("train").contains("reward_mean"));
   EXPECT_THAT(run({"show", "small"}).out, HasSubstr("small: rl, finished, step 1 of 1\n"));
+  EXPECT_THAT(content_of("runs/small/log.txt"),
+              ContainsRegex("memory: [0-9.]+ MiB expected, [0-9.]+ MiB at most\n"));
   const Outcome samples = run({"show", "small", "--samples", "--json"});
   EXPECT_EQ(samples.lines().size(), 4U);  // 2 prompts, 2 samples each
   EXPECT_EQ(samples.lines()[0].at("response_ids").size(),
@@ -149,21 +200,78 @@ TEST_F(RunTest, RunsAndShowReportWhyARunFailed) {
   EXPECT_THAT(run({"show", "small"}).out, HasSubstr("step 0 of 1; reward-0: command: given up"));
 }
 
-TEST_F(RunTest, ARunIsResumedByAnyPathOfItsDirectory) {
+// The directory of a run whose process could write nothing after it, as on a full disk.
+TEST_F(RunTest, ARunThatEndedBeforeItsFirstStepHasFailed) {
+  const auto schema = Schema<configs::RunConfig>::described();
+  const auto config = configs::load_run_config(schema, "small.yaml");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const auto directory = make_run_directory(schema, config.value().value, "small.yaml");
+  ASSERT_TRUE(directory.ok()) << directory.status().message();
+  const RunReport report = read_run_report(directory.value());
+  EXPECT_EQ(report.state, "failed");
+  EXPECT_EQ(report.reason, "its process was killed, or could not write why it ended");
+}
+
+TEST_F(RunTest, ARunIsResumedAndExportedByItsNameOrAnyPathOfItsDirectory) {
   ASSERT_EQ(run({"run", "small.yaml"}).code, kDone);
-  for (const char* directory : {"runs/small", "runs/small/", "runs/../runs/small/."}) {
+  for (const char* directory : {"runs/small", "runs/small/", "runs/../runs/small/.", "small"}) {
     const Outcome outcome = run({"resume", directory});
     EXPECT_EQ(outcome.code, kDone) << directory << ": " << outcome.err;
+    const Outcome exported = run({"export", directory, "exported"});
+    EXPECT_EQ(exported.code, kDone) << directory << ": " << exported.err;
   }
-  const Outcome hinted = run({"resume", "small"});
-  EXPECT_EQ(hinted.code, kRefused);
-  EXPECT_EQ(hinted.err, "small: no such run; did you mean runs/small?\n");
-  EXPECT_EQ(run({"resume", "smal"}).err, "smal/run.yaml: no such file\n");
+  EXPECT_EQ(run({"show", "small"}).code, kDone);
+  const std::string unknown = "smal: no such run; tidemill runs lists all runs\n";
+  EXPECT_EQ(run({"resume", "smal"}).err, unknown);
+  EXPECT_EQ(run({"show", "smal"}).err, unknown);
+  EXPECT_EQ(run({"export", "smal", "out"}).err,
+            "smal: no such run or commit; tidemill runs lists all runs\n");
 
   std::filesystem::current_path("runs/small");
   const Outcome outcome = run({"resume", "."});
   EXPECT_EQ(outcome.code, kDone) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("done: step 1; the model is in ./export\n"));
+}
+
+TEST_F(RunTest, AResumedRunMayHaveMoreSteps) {
+  const std::vector<std::string> synchronous{"staleness.max=0", "train.learning_rate=1e-3",
+                                             "rollout.group_size=4", "train.prompts_per_step=4"};
+  const auto start = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"run", "small.yaml"});
+    words.insert(words.end(), synchronous.begin(), synchronous.end());
+    const Outcome outcome = run(words);
+    ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  };
+  start({"name=long", "train.steps=3"});
+  start({"name=extended"});
+  EXPECT_NE(content_of("runs/extended/export/model.safetensors"),
+            content_of("runs/long/export/model.safetensors"));
+  const Outcome outcome = run({"resume", "extended", "train.steps=3", "checkpoint.every_steps=1"});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("done: step 3; the model is in runs/extended/export\n"));
+  EXPECT_EQ(content_of("runs/extended/export/model.safetensors"),
+            content_of("runs/long/export/model.safetensors"));
+  EXPECT_THAT(content_of("runs/extended/run.yaml"), HasSubstr("\n  steps: 3\n"));
+  EXPECT_THAT(run({"show", "extended"}).out, HasSubstr("rl, finished, step 3 of 3\n"));
+}
+
+TEST_F(RunTest, AResumedRunKeepsTheKeysThatItsCommitsDependOn) {
+  ASSERT_EQ(run({"run", "small.yaml", "name=kept"}).code, kDone);
+  ASSERT_EQ(run({"run", "small.yaml", "name=cosine", "train.schedule=cosine"}).code, kDone);
+  const std::string before = content_of("runs/kept/run.yaml");
+  const Outcome refused = run({"resume", "kept", "train.steps=2", "rollout={group_size: 4}"});
+  EXPECT_EQ(refused.code, kRefused);
+  EXPECT_EQ(refused.err,
+            "argument 4: rollout.group_size: cannot change in a resumed run, because its commits "
+            "depend on it; these keys can: train.steps, data.epochs, eval.every_steps, "
+            "checkpoint.every_steps, record.samples_bytes, device.threads, device.memory_bytes, "
+            "train.micro_batch_tokens\n");
+  EXPECT_EQ(run({"resume", "cosine", "train.steps=2"}).err,
+            "argument 3: train.steps: cannot change in a resumed run with train.schedule: cosine, "
+            "because the learning rates of all steps depend on it\n");
+  EXPECT_THAT(run({"resume", "kept", "train.stpes=2"}).err, HasSubstr("did you mean steps?"));
+  EXPECT_EQ(run({"resume", "kept", "rollout.group_size=2"}).code, kDone);  // as before
+  EXPECT_EQ(content_of("runs/kept/run.yaml"), before);
 }
 
 }  // namespace
