@@ -145,6 +145,7 @@ actors::EvaluatorDeps evaluator(const RlOptions& options, const RlRun& opened) {
   deps.max_new_tokens = options.rollout.max_new_tokens;
   deps.stop_ids = stop_ids(options, opened.model.files);
   deps.stop_strings = options.rollout.stop;
+  deps.max_in_flight = static_cast<std::uint32_t>(engines::RuntimeOptions{}.max_running);
   return deps;
 }
 
