@@ -38,7 +38,7 @@
   X(tidemill::actors, AckRequest)       \
   X(tidemill::actors, LeaseUpdate)      \
   X(tidemill::actors, GroupVerdict)     \
-  X(tidemill::actors, StreamImage)      \
+  X(tidemill::actors, StreamCapture)    \
   X(tidemill::actors, StreamStatus)     \
   X(tidemill::actors, AdmissionRequest) \
   X(tidemill::actors, Admission)        \

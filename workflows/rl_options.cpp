@@ -166,6 +166,13 @@ void describe(Schema<RolloutOptions>& s) {
           "allows.")
       .at_least(1)
       .unit("bytes");
+  s.field("prefill_tokens", &RolloutOptions::prefill_tokens,
+          "The most prompt tokens that one iteration of generation computes. No response gets its "
+          "next token before the iteration ends, so a smaller limit keeps a long prompt from "
+          "delaying the other responses; the prompt then takes more iterations. Changes no bit of "
+          "the result. Without it, the limit is the 2048 tokens of a whole iteration.")
+      .range(1, 2048)
+      .unit("tokens");
   s.check("stop", [](const RolloutOptions& o) {
     return has_empty(o.stop) ? "contains an empty text, which would end every response" : "";
   });

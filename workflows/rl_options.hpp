@@ -31,7 +31,8 @@ struct RolloutOptions {
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_ids;  // in addition to the model's end tokens
   std::int32_t workers = 2;
-  std::optional<std::int64_t> kv_bytes;  // none: the memory plan chooses
+  std::optional<std::int64_t> kv_bytes;        // none: the memory plan chooses
+  std::optional<std::int64_t> prefill_tokens;  // none: as many as an iteration may compute
 };
 
 /// Which groups the trainer takes next.

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device actor. While a piece of work is at the port, only that work uses the engines, and
-// requests that arrive wait in the inbox. When the work is done, the actor delivers the results,
-// runs the commands in the inbox, and starts the next iteration if there is anything to do.
-#include <deque>
+// The device actor. It never calls an engine itself, because loading and capturing weights may take
+// seconds: every request becomes a command, and the port runs the commands in the order of arrival.
+//
+//   idle: no work is at the port. A command, or an iteration that is left to run, submits work.
+//   working: the work runs all commands that had arrived, advances the training job, and runs one
+//     iteration. Until its message arrives, only the work uses the engines, and commands that
+//     arrive wait in the inbox. The message delivers the outcomes.
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -21,19 +26,57 @@ using engines::RolloutRequest;
 using engines::RolloutResult;
 using engines::Snapshot;
 
-// Shared with the work at the port, so that it outlives a terminated actor.
+// Identifies a request. Promises stay with the actor, and the work names them by their tickets.
+using Ticket = std::uint64_t;
+
+// The outcome of a request.
+template <class Value>
+struct Outcome {
+  Ticket ticket = 0;
+  Result<Value> result;
+};
+
+// Shared with the work at the port, so that it outlives a terminated actor. Only the work calls
+// the member functions.
 struct PortWork : engines::RolloutSink {
   explicit PortWork(DeviceDeps d)
       : deps(std::move(d)), executor(deps.rollout, deps.train, deps.executor) {}
 
-  void on_rollout(RolloutResult result) override { results.push_back(std::move(result)); }
+  void on_rollout(RolloutResult result) override {
+    const auto it = generating.find(result.id);
+    rollouts.push_back({it->second, std::move(result)});
+    generating.erase(it);
+  }
+
+  void submit(Ticket ticket, RolloutRequest request) {
+    const SampleId id = request.id;
+    // A second request for a sample follows a lost lease. The first requester has given up.
+    if (generating.contains(id)) {
+      deps.rollout->cancel(id);
+    }
+    if (Status status = deps.rollout->submit(std::move(request), *this); status.ok()) {
+      generating.emplace(id, ticket);
+    } else {
+      rollouts.push_back({ticket, std::move(status)});
+    }
+  }
+
+  void load(Ticket ticket, Snapshot snapshot) {
+    const PolicyVersion version = snapshot.version;
+    Status status = deps.rollout->load(std::move(snapshot), engines::WeightArrival::kFinish);
+    loads.push_back({ticket, status.ok() ? Result<PolicyVersion>(version) : std::move(status)});
+  }
+
+  void capture(Ticket ticket) {
+    auto tensors = deps.train->optimizer_state();
+    captures.push_back({ticket, tensors.ok() ? Result(OptimizerState{std::move(tensors).value()})
+                                             : tensors.status()});
+  }
 
   // Advances the training job, if there is one, and then runs one iteration.
   Duration iterate() {
     Duration spent{0};
-    if (train.has_value() && !train->finished()) {
-      train_status = train->advance();
-    }
+    Status train_status = train.has_value() ? train->advance() : Status{};
     if (train_status.ok() && executor.has_work()) {
       auto report = executor.iterate();
       if (report.ok()) {
@@ -42,16 +85,35 @@ struct PortWork : engines::RolloutSink {
         engine_status = report.status();
       }
     }
+    if (!train_status.ok()) {
+      trained = std::move(train_status);
+      train.reset();
+    } else if (train.has_value() && train->finished()) {
+      trained = train->take_outcome();
+      train.reset();
+    }
+    more = train.has_value() || executor.has_work();
     return spent;
   }
 
   DeviceDeps deps;
   engines::Executor executor;
   std::optional<TrainRun> train;
-  std::vector<RolloutResult> results;
-  Status train_status;   // of the training job: a failure is its reply
-  Status engine_status;  // of the engines: a failure ends the device
+  std::map<SampleId, Ticket> generating;
+  // For the actor, which reads and clears them when the message of the work arrives.
+  std::vector<Outcome<RolloutResult>> rollouts;
+  std::vector<Outcome<PolicyVersion>> loads;
+  std::vector<Outcome<OptimizerState>> captures;
+  std::optional<Result<TrainOutcome>> trained;  // a failed job is its reply
+  Status engine_status;                         // a failure ends the device
+  bool more = false;                            // there is a next iteration
 };
+
+template <class Value>
+using Promises = std::map<Ticket, caf::typed_response_promise<Value>>;
+
+// Runs at the port.
+using Command = std::function<void(PortWork&)>;
 
 struct DeviceState {
   static inline const char* name = "device";
@@ -59,157 +121,138 @@ struct DeviceState {
 
   std::shared_ptr<PortWork> port_work;
   bool working = false;
-  std::map<SampleId, caf::typed_response_promise<RolloutResult>> pending_rollouts;
+  Ticket last_ticket = 0;
+  Promises<RolloutResult> pending_rollouts;
+  Promises<PolicyVersion> pending_loads;
+  Promises<OptimizerState> pending_captures;
   std::optional<caf::typed_response_promise<TrainOutcome>> pending_train;
-  // Commands that arrived while work was at the port, in order of arrival.
-  std::deque<std::function<void()>> inbox;
+  std::vector<Command> inbox;  // in order of arrival
 };
 
 using Self = DeviceActor::stateful_pointer<DeviceState>;
 
-void run_next(Self self);
-
-// Runs `command` now, or once the work at the port is done.
-void between_iterations(Self self, std::function<void()> command) {
-  if (self->state.working) {
-    self->state.inbox.push_back(std::move(command));
+// Submits the commands in the inbox and the next iteration to the port.
+void run_next(Self self) {
+  auto& state = self->state;
+  if (state.working || (state.inbox.empty() && !state.port_work->more)) {
     return;
   }
-  command();
+  state.working = true;
+  state.port_work->deps.port->run(
+      [shared = state.port_work, commands = std::exchange(state.inbox, {})] {
+        for (const Command& command : commands) {
+          command(*shared);
+        }
+        return shared->iterate();
+      },
+      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
+}
+
+void add_command(Self self, Command command) {
+  self->state.inbox.push_back(std::move(command));
   run_next(self);
 }
 
-void deliver_results(Self self) {
-  auto& state = self->state;
-  for (RolloutResult& result : std::exchange(state.port_work->results, {})) {
-    if (const auto it = state.pending_rollouts.find(result.id);
-        it != state.pending_rollouts.end()) {
-      it->second.deliver(std::move(result));
-      state.pending_rollouts.erase(it);
+// Adds a command that replies with a `Value`. `run(port_work, ticket)` must leave one outcome.
+template <class Value, class Run>
+caf::typed_response_promise<Value> add_request(Self self, Promises<Value>& promises, Run run) {
+  auto promise = self->make_response_promise<Value>();
+  const Ticket ticket = ++self->state.last_ticket;
+  promises.emplace(ticket, promise);
+  add_command(self, [ticket, run = std::move(run)](PortWork& port_work) mutable {
+    run(port_work, ticket);
+  });
+  return promise;
+}
+
+template <class Value>
+void deliver(Promises<Value>& promises, std::vector<Outcome<Value>>& outcomes) {
+  for (Outcome<Value>& outcome : std::exchange(outcomes, {})) {
+    const auto it = promises.find(outcome.ticket);
+    if (outcome.result.ok()) {
+      it->second.deliver(std::move(outcome.result).value());
+    } else {
+      it->second.deliver(to_caf_error(outcome.result.status()));
     }
+    promises.erase(it);
   }
 }
 
 void settle_training(Self self) {
   auto& state = self->state;
-  PortWork& port_work = *state.port_work;
-  if (!port_work.train.has_value()) {
-    return;  // no job, or its command is still in the inbox
+  if (auto trained = std::exchange(state.port_work->trained, std::nullopt)) {
+    if (trained->ok()) {
+      state.pending_train->deliver(std::move(*trained).value());
+    } else {
+      state.pending_train->deliver(to_caf_error(trained->status()));
+    }
+    state.pending_train.reset();
   }
-  if (!port_work.train_status.ok()) {
-    state.pending_train->deliver(to_caf_error(port_work.train_status));
-  } else if (port_work.train->finished()) {
-    state.pending_train->deliver(port_work.train->take_outcome());
-  } else {
-    return;
-  }
-  state.pending_train.reset();
-  port_work.train.reset();
-  port_work.train_status = {};
-}
-
-void run_next(Self self) {
-  auto& state = self->state;
-  PortWork& port_work = *state.port_work;
-  deliver_results(self);
-  if (state.working || (!port_work.executor.has_work() && !port_work.train.has_value())) {
-    return;
-  }
-  state.working = true;
-  port_work.deps.port->run([shared = state.port_work] { return shared->iterate(); },
-                           caf::actor_cast<caf::strong_actor_ptr>(self),
-                           caf::make_message(atom::worked_v));
 }
 
 void on_worked(Self self) {
   auto& state = self->state;
+  PortWork& port_work = *state.port_work;
   state.working = false;
-  deliver_results(self);
-  if (!state.port_work->engine_status.ok()) {
-    self->quit(to_caf_error(state.port_work->engine_status));
+  deliver(state.pending_rollouts, port_work.rollouts);
+  deliver(state.pending_loads, port_work.loads);
+  deliver(state.pending_captures, port_work.captures);
+  if (!port_work.engine_status.ok()) {
+    self->quit(to_caf_error(port_work.engine_status));
     return;
   }
   settle_training(self);
-  for (const auto& command : std::exchange(state.inbox, {})) {
-    command();
-  }
   run_next(self);
 }
 
-void submit(Self self, RolloutRequest request, caf::typed_response_promise<RolloutResult> promise) {
-  auto& state = self->state;
-  const SampleId id = request.id;
-  // A second request for a sample follows a lost lease. The first requester has given up.
-  if (state.pending_rollouts.contains(id)) {
-    state.port_work->deps.rollout->cancel(id);
-    deliver_results(self);
-  }
-  if (const Status status =
-          state.port_work->deps.rollout->submit(std::move(request), *state.port_work);
-      !status.ok()) {
-    promise.deliver(to_caf_error(status));
-    return;
-  }
-  state.pending_rollouts.emplace(id, std::move(promise));
+// Returns whether the training view exists and runs no job.
+bool may_train(const DeviceState& state) {
+  return !state.pending_train.has_value() && state.port_work->deps.train != nullptr;
+}
+
+caf::error training_unavailable() {
+  return to_caf_error({Errc::kUnavailable, "the device is training or has no training view"});
 }
 
 DeviceActor::behavior_type device(Self self, DeviceDeps deps) {
   self->state.port_work = std::make_shared<PortWork>(std::move(deps));
   return {
       [self](atom::generate, RolloutRequest& request) {
-        auto promise = self->make_response_promise<RolloutResult>();
-        between_iterations(self, [self, promise, request = std::move(request)]() mutable {
-          submit(self, std::move(request), promise);
-        });
-        return promise;
+        return add_request(
+            self, self->state.pending_rollouts,
+            [request = std::move(request)](PortWork& port_work, Ticket ticket) mutable {
+              port_work.submit(ticket, std::move(request));
+            });
       },
       [self](atom::cancel, SampleId id) {
-        between_iterations(self, [self, id] { self->state.port_work->deps.rollout->cancel(id); });
+        add_command(self, [id](PortWork& port_work) { port_work.deps.rollout->cancel(id); });
       },
       [self](atom::load, Snapshot& snapshot) {
-        auto promise = self->make_response_promise<PolicyVersion>();
-        between_iterations(self, [self, promise, snapshot = std::move(snapshot)]() mutable {
-          const PolicyVersion version = snapshot.version;
-          const Status status = self->state.port_work->deps.rollout->load(
-              std::move(snapshot), engines::WeightArrival::kFinish);
-          if (status.ok()) {
-            promise.deliver(version);
-          } else {
-            promise.deliver(to_caf_error(status));
-          }
-        });
-        return promise;
+        return add_request(
+            self, self->state.pending_loads,
+            [snapshot = std::move(snapshot)](PortWork& port_work, Ticket ticket) mutable {
+              port_work.load(ticket, std::move(snapshot));
+            });
       },
       [self](atom::train, TrainJob& job) -> caf::result<TrainOutcome> {
         auto& state = self->state;
-        if (state.pending_train.has_value() || state.port_work->deps.train == nullptr) {
-          return to_caf_error(
-              {Errc::kUnavailable, "the device is training or has no training view"});
+        if (!may_train(state)) {
+          return training_unavailable();
         }
         auto promise = self->make_response_promise<TrainOutcome>();
         state.pending_train = promise;
-        between_iterations(self, [self, job = std::move(job)]() mutable {
-          PortWork& port_work = *self->state.port_work;
+        add_command(self, [job = std::move(job)](PortWork& port_work) mutable {
           port_work.train.emplace(*port_work.deps.train, port_work.deps.make_loss, std::move(job));
         });
         return promise;
       },
       [self](atom::capture) -> caf::result<OptimizerState> {
         auto& state = self->state;
-        if (state.pending_train.has_value() || state.port_work->deps.train == nullptr) {
-          return to_caf_error(
-              {Errc::kUnavailable, "the device is training or has no training view"});
+        if (!may_train(state)) {
+          return training_unavailable();
         }
-        auto promise = self->make_response_promise<OptimizerState>();
-        between_iterations(self, [self, promise]() mutable {
-          auto tensors = self->state.port_work->deps.train->optimizer_state();
-          if (tensors.ok()) {
-            promise.deliver(OptimizerState{std::move(tensors).value()});
-          } else {
-            promise.deliver(to_caf_error(tensors.status()));
-          }
-        });
-        return promise;
+        return add_request(self, state.pending_captures,
+                           [](PortWork& port_work, Ticket ticket) { port_work.capture(ticket); });
       },
       [self](atom::worked) { on_worked(self); },
   };

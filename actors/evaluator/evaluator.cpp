@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The evaluator. It generates all responses first, and then scores all of them. Work at the port
-// decodes the responses, submits them to the reward engine and steps it.
+// The evaluator. It generates all responses first, and then scores all of them. While it generates,
+// it has at most `EvaluatorDeps::max_in_flight` requests at the device, and each reply lets it send
+// the next one. The device serves requests in the order of arrival, so rollouts that arrive during
+// an evaluation overtake the requests that have not been sent. Work at the port decodes the
+// responses, submits them to the reward engine and steps it.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -72,7 +75,8 @@ struct EvaluatorState {
   std::uint64_t requested_step = 0;
   std::vector<double> rewards;             // ordered by prompt, then by sample
   std::vector<std::vector<double>> parts;  // of each reward; empty if there are none
-  std::size_t num_pending = 0;
+  std::size_t num_requested = 0;
+  std::size_t num_pending = 0;  // responses that have not arrived
 };
 
 using Self = EvaluatorActor::stateful_pointer<EvaluatorState>;
@@ -126,6 +130,8 @@ void score(Self self) {
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
 }
 
+void request_next(Self self);
+
 void on_response(Self self, std::size_t index, const RolloutResult* result) {
   auto& state = self->state;
   if (result != nullptr && result->finish_reason != engines::FinishReason::kFailed &&
@@ -144,9 +150,35 @@ void on_response(Self self, std::size_t index, const RolloutResult* result) {
   } else {
     ++state.report.num_failed;
   }
-  if (--state.num_pending == 0) {
+  --state.num_pending;
+  if (state.num_requested < state.rewards.size()) {
+    request_next(self);
+  } else if (state.num_pending == 0) {
     score(self);
   }
+}
+
+// Requests the next response.
+void request_next(Self self) {
+  auto& state = self->state;
+  const std::size_t index = state.num_requested++;
+  RolloutRequest request;
+  request.id = {kFirstEvalId + index};
+  request.prompt_ids = state.deps.prompts[index / state.deps.samples].ids;
+  request.sampling = state.deps.sampling;
+  request.seed = state.deps.seed;
+  request.max_new_tokens = state.deps.max_new_tokens;
+  request.stop_ids = state.deps.stop_ids;
+  request.stop_strings = state.deps.stop_strings;
+  request.min_step = state.requested_step;
+  const auto handle = self->request(state.deps.device, state.deps.response_deadline,
+                                    atom::generate_v, std::move(request));
+  handle.then(
+      [self, index, id = handle.id()](const RolloutResult& result) {
+        end_deadline(self, id);
+        on_response(self, index, &result);
+      },
+      [self, index](const caf::error&) { on_response(self, index, nullptr); });
 }
 
 void generate(Self self, std::uint64_t step) {
@@ -158,24 +190,9 @@ void generate(Self self, std::uint64_t step) {
   state.rewards.assign(total, 0.0);
   state.parts.assign(total, {});
   state.num_pending = total;
-  for (std::size_t index = 0; index < total; ++index) {
-    RolloutRequest request;
-    request.id = {kFirstEvalId + index};
-    request.prompt_ids = state.deps.prompts[index / state.deps.samples].ids;
-    request.sampling = state.deps.sampling;
-    request.seed = state.deps.seed;
-    request.max_new_tokens = state.deps.max_new_tokens;
-    request.stop_ids = state.deps.stop_ids;
-    request.stop_strings = state.deps.stop_strings;
-    request.min_step = step;
-    const auto handle = self->request(state.deps.device, state.deps.response_deadline,
-                                      atom::generate_v, std::move(request));
-    handle.then(
-        [self, index, id = handle.id()](const RolloutResult& result) {
-          end_deadline(self, id);
-          on_response(self, index, &result);
-        },
-        [self, index](const caf::error&) { on_response(self, index, nullptr); });
+  state.num_requested = 0;
+  while (state.num_requested < std::min<std::size_t>(total, state.deps.max_in_flight)) {
+    request_next(self);
   }
   if (total == 0) {
     report(self);

@@ -31,8 +31,10 @@ struct EvaluatorDeps {
   std::int32_t max_new_tokens = 1;
   std::vector<std::int32_t> stop_ids;
   std::vector<std::string> stop_strings;
-  /// The deadline of each response. All are requested at once, so the last one includes the time of
-  /// all others.
+  /// The most requests that are at the device at one time. A rollout waits at most for so many
+  /// responses, however many an evaluation has. Must be at least 1.
+  std::uint32_t max_in_flight = 256;
+  /// The deadline of the reply to each request.
   Duration response_deadline = std::chrono::minutes(60);
   /// How long one step of the reward engine may wait for an external program.
   Duration patience = std::chrono::milliseconds(200);

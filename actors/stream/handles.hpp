@@ -44,8 +44,8 @@ using StreamActor = StreamProducerActor::extend_with<StreamConsumerActor>::exten
     caf::reacts_to<atom::publish, std::uint64_t>,
     // Takes back the leases of a consumer that has terminated, and removes its pending requests.
     caf::reacts_to<atom::release, std::string>,
-    // Replies with all rows in the form in which a checkpoint stores them.
-    caf::replies_to<atom::capture>::with<StreamImage>,
+    // Replies with all rows, without copying their cells.
+    caf::replies_to<atom::capture>::with<StreamCapture>,
     // Replies with the counts.
     caf::replies_to<atom::status>::with<StreamStatus>,
     // Looks for leases that have expired and requests whose wait is over. The stream sends this to

@@ -12,6 +12,7 @@
 #include "storage/records/lease.hpp"
 #include "storage/records/sample.hpp"
 #include "storage/records/verdict.hpp"
+#include "storage/stream/stream_snapshot.hpp"
 
 namespace tidemill::actors {
 
@@ -78,7 +79,17 @@ struct GroupVerdict {
   storage::Verdict verdict;
 };
 
-/// All rows of a stream, encoded by the stream in the form in which a checkpoint stores them.
+/// A stream at one time. It shares the bytes of the cells with the stream, so a capture copies none
+/// of them.
+struct StreamCapture {
+  std::uint64_t next_group = 0;
+  std::uint64_t next_draw = 0;
+  std::int64_t finished_rows = 0;    // live, response finished
+  std::int64_t unfinished_rows = 0;  // live, response not finished
+  storage::StreamSnapshot snapshot;
+};
+
+/// A captured stream, encoded in the form in which a checkpoint stores it.
 struct StreamImage {
   Buffer bytes;
 };
@@ -136,8 +147,8 @@ typename Inspector::result_type inspect(Inspector& f, GroupVerdict& x) {
   return f(x.group, x.verdict);
 }
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, StreamImage& x) {
-  return f(x.bytes);
+typename Inspector::result_type inspect(Inspector& f, StreamCapture& x) {
+  return f(x.next_group, x.next_draw, x.finished_rows, x.unfinished_rows, x.snapshot);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StreamStatus& x) {

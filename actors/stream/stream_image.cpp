@@ -93,13 +93,17 @@ storage::StreamOptions sample_stream_options(const SampleStreamOptions& options)
   return stream;
 }
 
-StreamImage encode_stream_image(const storage::StreamTable& stream, std::uint64_t next_group,
-                                std::uint64_t next_draw) {
+StreamCapture capture_stream_table(const storage::StreamTable& stream, std::uint64_t next_group,
+                                   std::uint64_t next_draw) {
   const storage::HeldSlots held = stream.index().held_slots();
-  ImageHead head{kImageVersion, next_group, next_draw, held.accepted, held.running};
-  storage::StreamSnapshot snapshot = stream.snapshot();
+  return {next_group, next_draw, held.accepted, held.running, stream.snapshot()};
+}
+
+StreamImage encode_stream_image(StreamCapture capture) {
+  ImageHead head{kImageVersion, capture.next_group, capture.next_draw, capture.finished_rows,
+                 capture.unfinished_rows};
   ArchiveWriter writer;
-  writer(head, snapshot);
+  writer(head, capture.snapshot);
   return {Buffer::adopt(writer.take(), DType::kU8)};
 }
 

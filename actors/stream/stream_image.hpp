@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encodes a stream as an image and decodes it again. Private to the stream actor.
+// Encodes a captured stream as an image and decodes it again.
 #pragma once
 
 #include "actors/stream/spawn.hpp"
@@ -14,9 +14,13 @@ struct DecodedImage {
   storage::StreamSnapshot snapshot;
 };
 
-/// Returns the image of a stream, in the form in which a checkpoint stores it.
-[[nodiscard]] StreamImage encode_stream_image(const storage::StreamTable& stream,
-                                              std::uint64_t next_group, std::uint64_t next_draw);
+/// Returns `stream` at this time. Copies handles, not bytes.
+[[nodiscard]] StreamCapture capture_stream_table(const storage::StreamTable& stream,
+                                                 std::uint64_t next_group, std::uint64_t next_draw);
+
+/// Returns the image of a captured stream. Copies the bytes of all cells, so an actor calls it at a
+/// port.
+[[nodiscard]] StreamImage encode_stream_image(StreamCapture capture);
 
 /// Decodes an image that is not empty.
 /// Errors: `kCorruptData`.

@@ -218,6 +218,7 @@ void write_commit(Self self) {
   state.deps.commit_port->run(
       [work = state.writing, store = state.deps.commits] {
         work->status = store->save(work->commit);
+        work->commit = {};  // releases the captured weights here, not in a message handler
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));

@@ -18,6 +18,7 @@
 
 #include "actors/errors.hpp"
 #include "actors/stream/sample_columns.hpp"
+#include "actors/stream/stream_image.hpp"
 #include "actors/trainer/batch.hpp"
 #include "actors/trainer/run_phases.hpp"
 #include "actors/trainer/spawn.hpp"
@@ -32,6 +33,7 @@ constexpr const char* kConsumer = "trainer";
 // A commit on its way to the store; shared with the port.
 struct PendingCommit {
   RunCommit commit;
+  StreamCapture rows;  // encoded at the port
   Status status;
 };
 
@@ -316,7 +318,9 @@ void write_commit(Self self) {
   state.writing = std::exchange(state.next, nullptr);
   state.deps.commit_port->run(
       [work = state.writing, store = state.deps.commits] {
+        work->commit.stream = encode_stream_image(std::exchange(work->rows, {}));
         work->status = store->save(work->commit);
+        work->commit = {};  // releases the captured weights here, not in a message handler
         return Duration{0};
       },
       caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
@@ -345,8 +349,8 @@ void capture_optimizer(Self self) {
 void capture_stream(Self self) {
   self->request(self->state.deps.stream, kReplyDeadline, atom::capture_v)
       .then(
-          [self](StreamImage& image) {
-            self->state.next->commit.stream = std::move(image);
+          [self](StreamCapture& rows) {
+            self->state.next->rows = std::move(rows);
             capture_optimizer(self);
           },
           or_fail(self, "committing: stream"));

@@ -29,14 +29,17 @@ struct ReplayOptions {
   /// Returns the length of each response. If null, lengths are 1 to 8 tokens, hashed from the id.
   LengthOf length_of;
   std::uint64_t seed = 0;
+  /// Measures the time limits of requests, and must outlive the engine. If null, requests with a
+  /// time limit are refused.
+  const Clock* clock = nullptr;
 };
 
 /// Returns the weights that every replayed run starts from.
 [[nodiscard]] Snapshot replay_initial_snapshot(std::uint64_t seed);
 
 /// Makes an engine whose tokens depend on (seed, sample id, position, serving weights).
-/// It loads weights, waits for `min_step` and finishes responses exactly as the rollout view of a
-/// model does.
+/// It loads weights, waits for `min_step`, limits the time of requests and finishes responses
+/// exactly as the rollout view of a model does.
 [[nodiscard]] std::unique_ptr<RolloutEngine> make_replay_rollout_engine(
     const ReplayOptions& options, const Snapshot& initial);
 

@@ -2,8 +2,10 @@
 // A rollout engine that generates by hash and in virtual time.
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/digest.hpp"
@@ -29,12 +31,16 @@ public:
       return {Errc::kNotFound,
               "adapter: the replay engine has none sample_id=" + std::to_string(request.id.value)};
     }
+    if (request.time_limit > Duration::zero() && options_.clock == nullptr) {
+      return invalid_argument("time_limit: this engine has no clock sample_id=" +
+                              std::to_string(request.id.value));
+    }
     if (running_.contains(request.id) ||
         std::any_of(waiting_.begin(), waiting_.end(),
                     [&](const Job& job) { return job.request.id == request.id; })) {
       return invalid_argument("already queued sample_id=" + std::to_string(request.id.value));
     }
-    waiting_.push_back({std::move(request), &sink, {}, {}, 0});
+    waiting_.push_back({std::move(request), &sink, {}, {}, 0, {}});
     waiting_.back().length = length_of(waiting_.back().request);
     return {};
   }
@@ -77,12 +83,14 @@ public:
   }
 
   Result<StepReport> step(const StepBudget& /*budget*/) override {
+    end_overdue();
     start_waiting();
     StepReport report;
     // One call represents all decode iterations until the next response ends.
     std::uint32_t iterations = 0;
     for (const auto& [id, job] : running_) {
-      const auto left = job.length - static_cast<std::uint32_t>(job.tokens.size());
+      const auto left = std::min(job.length - static_cast<std::uint32_t>(job.tokens.size()),
+                                 iterations_before_deadline(job));
       iterations = iterations == 0 ? left : std::min(iterations, left);
     }
     for (auto it = running_.begin(); it != running_.end();) {
@@ -113,6 +121,7 @@ private:
     std::vector<std::int32_t> tokens;
     std::vector<float> logprobs;
     std::uint32_t length;
+    std::optional<TimePoint> deadline;  // set at the start, if there is a time limit
   };
 
   std::uint32_t length_of(const RolloutRequest& request) const {
@@ -121,6 +130,31 @@ private:
                            : 1 + static_cast<std::uint32_t>(
                                      keyed_bits(options_.seed, request.id.value, 1U << 20U) % 8);
     return std::clamp(wanted, 1U, static_cast<std::uint32_t>(std::max(request.max_new_tokens, 1)));
+  }
+
+  // Returns how many decode iterations that begin now begin before the deadline of `job`, which has
+  // not passed.
+  std::uint32_t iterations_before_deadline(const Job& job) const {
+    if (!job.deadline.has_value() || options_.decode_time <= Duration::zero()) {
+      return std::numeric_limits<std::uint32_t>::max();
+    }
+    const Duration left = *job.deadline - options_.clock->now();
+    const auto iterations = (left + options_.decode_time - Duration(1)) / options_.decode_time;
+    return static_cast<std::uint32_t>(
+        std::min<std::int64_t>(iterations, std::numeric_limits<std::uint32_t>::max()));
+  }
+
+  void end_overdue() {
+    for (auto it = running_.begin(); it != running_.end();) {
+      Job& job = it->second;
+      if (job.deadline.has_value() && *job.deadline <= options_.clock->now()) {
+        finish(job, FinishReason::kCancelled, "exceeded its time limit");
+        it = running_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+    activate_pending();
   }
 
   bool may_start(const Job& job) const { return job.request.min_step <= version_.step; }
@@ -132,6 +166,9 @@ private:
     for (auto it = waiting_.begin();
          it != waiting_.end() && static_cast<std::int64_t>(running_.size()) < options_.slots;) {
       if (may_start(*it)) {
+        if (it->request.time_limit > Duration::zero()) {
+          it->deadline = options_.clock->now() + it->request.time_limit;
+        }
         running_.emplace(it->request.id, std::move(*it));
         it = waiting_.erase(it);
       } else {
@@ -148,13 +185,14 @@ private:
     job.logprobs.push_back(replay_logprob(weight_bits_, token, t));
   }
 
-  void finish(Job& job, FinishReason reason) const {
+  void finish(Job& job, FinishReason reason, std::string error = "") const {
     RolloutResult result;
     result.id = job.request.id;
     result.versions = {{version_, static_cast<std::uint32_t>(job.tokens.size())}};
     result.response_ids = std::move(job.tokens);
     result.behavior_logprobs = std::move(job.logprobs);
     result.finish_reason = reason;
+    result.error = std::move(error);
     job.sink->on_rollout(std::move(result));
   }
 

@@ -33,7 +33,6 @@ std::int64_t max_cached_tokens(const RolloutRequest& request) noexcept {
 
 void RolloutQueue::push(std::unique_ptr<RolloutSequence> sequence) {
   planner_.submit(*sequence);
-  num_deadlines_ += sequence->deadline.has_value() ? 1 : 0;
   const SampleId id = sequence->request.id;
   TIDEMILL_CHECK(sequences_.emplace(id, std::move(sequence)).second) << "queued twice " << id.value;
 }
@@ -41,7 +40,9 @@ void RolloutQueue::push(std::unique_ptr<RolloutSequence> sequence) {
 std::unique_ptr<RolloutSequence> RolloutQueue::extract(Sequences::iterator sequence) {
   auto taken = std::move(sequence->second);
   sequences_.erase(sequence);
-  num_deadlines_ -= taken->deadline.has_value() ? 1 : 0;
+  if (taken->deadline.has_value()) {
+    deadlines_.erase({*taken->deadline, taken->request.id});
+  }
   return taken;
 }
 
@@ -61,20 +62,15 @@ std::unique_ptr<RolloutSequence> RolloutQueue::take_finished(SampleId id) {
   return extract(found);
 }
 
-bool RolloutQueue::any_overdue(TimePoint now) const {
-  return std::ranges::any_of(sequences_, [now](const auto& entry) {
-    return entry.second->deadline.has_value() && *entry.second->deadline <= now;
-  });
+void RolloutQueue::set_deadline(RolloutSequence& sequence, TimePoint deadline) {
+  TIDEMILL_CHECK(deadlines_.emplace(deadline, sequence.request.id).second);
+  sequence.deadline = deadline;
 }
 
 std::vector<std::unique_ptr<RolloutSequence>> RolloutQueue::take_overdue(TimePoint now) {
   std::vector<std::unique_ptr<RolloutSequence>> overdue;
-  for (auto it = sequences_.begin(); it != sequences_.end();) {
-    const auto sequence = it++;
-    if (sequence->second->deadline.has_value() && *sequence->second->deadline <= now) {
-      planner_.remove(*sequence->second);
-      overdue.push_back(extract(sequence));
-    }
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    overdue.push_back(take(deadlines_.begin()->second));
   }
   std::ranges::sort(overdue, {}, [](const auto& sequence) { return sequence->serial; });
   return overdue;

@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -27,7 +29,7 @@ struct RolloutSequence : PlannedSequence {
   std::shared_ptr<const AdapterSlot> slot;       // null: the policy generates
   std::shared_ptr<const ServedAdapter> adapter;  // the version taken from the slot at its start
   std::optional<StopMatcher> stops;              // absent if there are no stop strings
-  std::optional<TimePoint> deadline;             // absent if there is no time limit
+  std::optional<TimePoint> deadline;             // absent before its start or without time limit
   TokenChain chain;                              // up to the last row that was kept
   std::int64_t num_scored = 0;                   // prompt tokens whose scores are in `result`
   RolloutResult result;                          // incomplete until the sequence ends
@@ -77,11 +79,12 @@ public:
   [[nodiscard]] std::unique_ptr<RolloutSequence> take(SampleId id);
   /// Does the same for a request that ended by itself or at its limit. Requires that it exists.
   [[nodiscard]] std::unique_ptr<RolloutSequence> take_finished(SampleId id);
+  /// Sets the deadline of `sequence`, a request of this queue without a deadline.
+  void set_deadline(RolloutSequence& sequence, TimePoint deadline);
   /// Removes and returns the requests whose deadline has passed at `now`, oldest first.
   [[nodiscard]] std::vector<std::unique_ptr<RolloutSequence>> take_overdue(TimePoint now);
-  [[nodiscard]] bool any_overdue(TimePoint now) const;
   /// Returns whether any request has a deadline.
-  [[nodiscard]] bool any_deadline() const noexcept { return num_deadlines_ > 0; }
+  [[nodiscard]] bool any_deadline() const noexcept { return !deadlines_.empty(); }
 
   [[nodiscard]] RolloutPlan plan(const IterationBudget& budget, const AdmissionRule& rule);
 
@@ -98,7 +101,7 @@ private:
 
   IterationPlanner planner_;
   Sequences sequences_;
-  std::int64_t num_deadlines_ = 0;
+  std::set<std::pair<TimePoint, SampleId>> deadlines_;
 };
 
 }  // namespace tidemill::engines

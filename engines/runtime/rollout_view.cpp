@@ -155,9 +155,6 @@ Status RolloutView::submit(RolloutRequest request, RolloutSink& sink) {
     }
     sequence->stops = std::move(stops).value();
   }
-  if (taken.time_limit > Duration::zero()) {
-    sequence->deadline = clock_->now() + taken.time_limit;
-  }
   queue_.push(std::move(sequence));
   return {};
 }
@@ -203,8 +200,7 @@ Status RolloutView::load(Snapshot snapshot, WeightArrival /*arrival*/) {
 }
 
 bool RolloutView::has_work() const {
-  return queue_.planner().any_in_flight() || queue_.planner().any_admissible(admission()) ||
-         (queue_.any_deadline() && queue_.any_overdue(clock_->now()));
+  return queue_.planner().any_in_flight() || queue_.planner().any_admissible(admission());
 }
 
 AdmissionRule RolloutView::admission() const {
@@ -225,6 +221,9 @@ Result<StepReport> RolloutView::step(const StepBudget& budget) {
   }
   for (RolloutSequence* sequence : plan.started) {
     sequence->adapter = sequence->slot != nullptr ? sequence->slot->served : nullptr;
+    if (sequence->request.time_limit > Duration::zero()) {
+      queue_.set_deadline(*sequence, clock_->now() + sequence->request.time_limit);
+    }
   }
   group_by_adapter(plan.chunks);
   if (!plan.chunks.empty()) {

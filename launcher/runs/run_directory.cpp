@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/files/file.hpp"
-#include "launcher/runs/run_state.hpp"
 #include "storage/checkpoint/run_lock.hpp"
+#include "storage/run_files/run_state.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -29,7 +29,7 @@ Result<bool> reserve_directory(FileSystem& files, const std::filesystem::path& d
     return Status(Errc::kUnavailable, directory.string() + ": " + error.message());
   }
   const auto is_leftover = [](const std::string& name) {
-    return name == "lock" || name == kStartedFile || name == kRunStateFile ||
+    return name == "lock" || name == kStartedFile || name == storage::kRunStateFile ||
            name.starts_with('.');  // temporary files
   };
   if (was_there) {
@@ -49,7 +49,7 @@ Result<bool> reserve_directory(FileSystem& files, const std::filesystem::path& d
   TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files, directory));
   TIDEMILL_RETURN_IF_ERROR(write_file(files, directory / kStartedFile, local_time() + "\n"));
   // Written while there is space, so that a run whose process ends on a full disk counts as failed.
-  TIDEMILL_RETURN_IF_ERROR(write_run_state(files, directory, {"running", 0, ""}));
+  TIDEMILL_RETURN_IF_ERROR(storage::write_run_state(files, directory, {"running", 0, ""}));
   TIDEMILL_RETURN_IF_ERROR(write_file(files, directory / "run.yaml", run_yaml));
   return true;
 }

@@ -16,9 +16,6 @@ namespace tidemill::storage {
 /// The name of the file.
 inline constexpr const char* kRunStateFile = "state.json";
 
-/// The name of the file.
-inline constexpr const char* kRunStateFile = "state.json";
-
 /// The content of the file. A process writes it when it makes the directory, before its first step
 /// and when it ends, so after a kill it says "running".
 struct RunStateNote {

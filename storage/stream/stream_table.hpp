@@ -16,6 +16,7 @@
 #include "storage/stream/column_store.hpp"
 #include "storage/stream/stream_index.hpp"
 #include "storage/stream/stream_options.hpp"
+#include "storage/stream/stream_snapshot.hpp"
 
 namespace tidemill::storage {
 
@@ -33,27 +34,6 @@ struct LeasedBatch {
     return shares.empty() || shares.front().rows.empty();
   }
 };
-
-/// The cells of one live row.
-struct RowColumns {
-  SampleId row;
-  std::vector<ColumnValue> columns;
-};
-
-/// A whole stream as a value. It shares the bytes of the cells with the stream it was taken from.
-struct StreamSnapshot {
-  IndexSnapshot index;
-  std::vector<RowColumns> rows;  // in admission order, one for each row of the index
-};
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, RowColumns& x) {
-  return f(x.row, x.columns);
-}
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, StreamSnapshot& x) {
-  return f(x.index, x.rows);
-}
 
 /// A `StreamIndex` with the data that it describes. Every operation changes both or neither.
 ///

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the contract of actors/device/handles.hpp on replayed engines.
 #include <chrono>
+#include <map>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +11,7 @@
 #include "actors/device/spawn.hpp"
 #include "engines/replay/factory.hpp"
 #include "tests/support/actor_test.hpp"
+#include "tests/support/watched_engines.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -27,6 +30,40 @@ public:
                   engines::LossSums& /*sums*/) override {
     return {};
   }
+};
+
+// Counts the calls of engines that work at the port makes, and lists those made elsewhere.
+struct EngineCalls {
+  bool at_port = false;
+  std::map<std::string, int> counts;
+  std::vector<std::string> elsewhere;
+
+  void add(const std::string& call) {
+    if (at_port) {
+      ++counts[call];
+    } else {
+      elsewhere.push_back(call);
+    }
+  }
+};
+
+class WatchedPort final : public actors::WorkPort {
+public:
+  WatchedPort(actors::WorkPort& inner, EngineCalls& calls) : inner_(inner), calls_(calls) {}
+  void run(Work work, caf::strong_actor_ptr receiver, caf::message done) override {
+    inner_.run(
+        [this, work = std::move(work)] {
+          calls_.at_port = true;
+          const Duration spent = work();
+          calls_.at_port = false;
+          return spent;
+        },
+        std::move(receiver), std::move(done));
+  }
+
+private:
+  actors::WorkPort& inner_;
+  EngineCalls& calls_;
 };
 
 // A rollout engine whose steps fail while `failure` is set.
@@ -102,8 +139,11 @@ protected:
   }
   void start(bool trains = true) {
     actors::DeviceDeps deps;
-    deps.rollout = rollout_.get();
-    deps.train = trains ? train_.get() : nullptr;
+    const OnEngineCall on_call = [this](const std::string& call) { calls_.add(call); };
+    watched_rollout_ = std::make_unique<WatchedRollout>(*rollout_, on_call);
+    watched_train_ = std::make_unique<WatchedTrain>(*train_, on_call);
+    deps.rollout = watched_rollout_.get();
+    deps.train = trains ? watched_train_.get() : nullptr;
     deps.make_loss =
         [this](
             std::span<const TrainSequence> batch) -> Result<std::unique_ptr<engines::TokenLoss>> {
@@ -113,7 +153,7 @@ protected:
       }
       return std::unique_ptr<engines::TokenLoss>(std::make_unique<NoLoss>());
     };
-    deps.port = &port();
+    deps.port = &watched_port_;
     device_ = keep(actors::spawn_device(system(), std::move(deps)));
     exit_ = exit_of(device_);
   }
@@ -165,15 +205,68 @@ protected:
     return run_until([&] { return reply.arrived(); });
   }
 
+  EngineCalls calls_;
+  WatchedPort watched_port_{port(), calls_};
   engines::ReplayOptions replay_;
   engines::Snapshot initial_;
   std::unique_ptr<FailingRollout> rollout_;
   std::unique_ptr<CountingTrain> train_;
+  std::unique_ptr<WatchedRollout> watched_rollout_;
+  std::unique_ptr<WatchedTrain> watched_train_;
   std::vector<std::size_t> minibatches_;  // sizes, in the order in which the losses were made
   std::size_t failing_loss_ = 0;          // counts from 1
   actors::DeviceActor device_;
   std::shared_ptr<std::optional<Status>> exit_;
 };
+
+// Loading, capturing and probing compute over all weights, which can take seconds. Nothing else may
+// wait for that, so no message handler calls an engine.
+TEST_F(DeviceTest, EnginesAreCalledOnlyAtThePort) {
+  start();
+  generate(request(0));
+  const auto replaced = generate(request(3));
+  generate(request(3));
+  ASSERT_TRUE(until(replaced));
+  TrainJob probed = job({{0, 1}});
+  probed.probe = {sequence(0)};
+  probed.probe_weights = initial_;
+  const auto trained = train(probed);
+  ASSERT_TRUE(until(trained));
+  advance(1s);  // idle
+  const auto loaded = load(trained.value().snapshot);
+  ASSERT_TRUE(until(loaded));
+  const auto captured = ask<actors::OptimizerState>(device_, atom::capture_v);
+  ASSERT_TRUE(until(captured));
+  const auto cancelled = generate(request(2, /*min_step=*/9));
+  advance(1s);
+  caf::anon_send(device_, atom::cancel_v, SampleId{2});
+  ASSERT_TRUE(until(cancelled));
+  ASSERT_TRUE(until(train(job({{7, 7}}))));  // fails, and is abandoned
+  EXPECT_EQ(calls_.elsewhere, std::vector<std::string>{});
+  for (const char* call : {"load", "optimizer_state", "score", "commit", "update"}) {
+    EXPECT_EQ(calls_.counts[call], 1) << call;
+  }
+  EXPECT_EQ(calls_.counts["submit"], 4);
+  EXPECT_EQ(calls_.counts["cancel"], 2);
+  EXPECT_GT(calls_.counts["abandon_batch"], 1);
+}
+
+TEST_F(DeviceTest, RequestsAreServedInTheOrderOfArrival) {
+  start();
+  const auto trained = train(job({{0}}));
+  ASSERT_TRUE(until(trained));
+  // All of them arrive while an iteration is at the port.
+  generate(request(0));
+  const auto old_version = generate(request(3));
+  caf::anon_send(device_, atom::cancel_v, SampleId{3});
+  const auto loaded = load(trained.value().snapshot);
+  const auto new_version = generate(request(3));
+  ASSERT_TRUE(until(new_version));
+  EXPECT_EQ(old_version.value().finish_reason, FinishReason::kCancelled);
+  EXPECT_TRUE(loaded.ok());
+  EXPECT_EQ(new_version.value().finish_reason, FinishReason::kStop);
+  EXPECT_EQ(new_version.value().versions.at(0).version.step, 1U);
+}
 
 // -- generating -----------------------------------------------------------------------------------
 
@@ -202,6 +295,7 @@ TEST_F(DeviceTest, GenerateFailsWithTheMessageOfTheEngine) {
   auto empty = request(0);
   empty.prompt_ids.clear();
   const auto reply = generate(empty);
+  ASSERT_TRUE(until(reply));
   EXPECT_EQ(reply.status().code(), Errc::kInvalidArgument);
   EXPECT_THAT(reply.status().message(), HasSubstr("empty prompt"));
 }
@@ -259,6 +353,7 @@ TEST_F(DeviceTest, LoadRefusesWeightsThatDoNotMatchTheirDigest) {
   wrong.version.step = 1;
   wrong.base_digest = "0123";
   const auto reply = load(wrong);
+  ASSERT_TRUE(until(reply));
   EXPECT_EQ(reply.status().code(), Errc::kCorruptData);
   EXPECT_FALSE(exit_->has_value());
 }
@@ -269,7 +364,9 @@ TEST_F(DeviceTest, LoadRefusesOlderWeights) {
   ASSERT_TRUE(until(trained));
   ASSERT_TRUE(until(load(trained.value().snapshot)));
   advance(1s);
-  EXPECT_EQ(load(initial_).status().code(), Errc::kStaleVersion);
+  const auto older = load(initial_);
+  ASSERT_TRUE(until(older));
+  EXPECT_EQ(older.status().code(), Errc::kStaleVersion);
 }
 
 // -- training -------------------------------------------------------------------------------------
@@ -430,7 +527,7 @@ TEST_F(DeviceTest, CaptureRepliesOnlyBetweenJobs) {
   EXPECT_EQ(during.status().code(), Errc::kUnavailable);
   ASSERT_TRUE(until(running_job));
   const auto after = ask<actors::OptimizerState>(device_, atom::capture_v);
-  drain();
+  ASSERT_TRUE(until(after));
   ASSERT_TRUE(after.ok());
   EXPECT_EQ(after.value().tensors.at("step").data.as<std::int64_t>()[0], 1);
 }

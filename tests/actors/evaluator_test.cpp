@@ -6,7 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include "actors/device/spawn.hpp"
 #include "actors/evaluator/spawn.hpp"
+#include "engines/replay/factory.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
 #include "tests/support/fake_reward_engine.hpp"
@@ -192,6 +194,55 @@ TEST_F(EvaluatorTest, ExitsWithTheErrorOfARewardEngineThatGivesUp) {
   advance(0s);
   ASSERT_TRUE(exit_->has_value());
   EXPECT_EQ((*exit_)->message(), "the program died");
+}
+
+// The evaluation of many prompts shares the device with the rollouts of the next step.
+TEST_F(EvaluatorTest, ARolloutStartsWhileAnEvaluationOfManyPromptsRuns) {
+  engines::ReplayOptions replay;
+  replay.slots = 16;
+  replay.length_of = [](SampleId) { return 4U; };
+  const auto rollout =
+      engines::make_replay_rollout_engine(replay, engines::replay_initial_snapshot(1));
+  actors::DeviceDeps device;
+  device.rollout = rollout.get();
+  const auto device_port = actors::make_simulated_work_port(system(), [] { return Duration{0}; });
+  device.port = device_port.get();
+  const auto shared = keep(actors::spawn_device(system(), std::move(device)));
+  deps_.device = shared;
+  deps_.prompts.resize(300, deps_.prompts.front());
+  deps_.max_in_flight = 64;
+  const auto evaluated = evaluate(0);
+  advance(100ms);
+  engines::RolloutRequest row;
+  row.id = {1};
+  row.prompt_ids = {1};
+  row.max_new_tokens = 4;
+  const auto generated = ask<engines::RolloutResult>(shared, atom::generate_v, row);
+  ASSERT_TRUE(run_until([&] { return generated.arrived(); }));
+  const Duration rollout_took = now() - TimePoint{};
+  ASSERT_TRUE(run_until([&] { return evaluated.arrived(); }));
+  EXPECT_LT(rollout_took * 3, now() - TimePoint{}) << "virtual times";
+  EXPECT_EQ(evaluated.value().num_failed, 0U);
+}
+
+TEST_F(EvaluatorTest, HoldsABoundedNumberOfRequestsAtTheDevice) {
+  deps_.max_in_flight = 3;
+  const auto reply = evaluate(1);
+  EXPECT_EQ(device_->generations.size(), 3U);
+  const std::uint64_t first_id = device_->generations[0].request.id.value;
+  respond(1);
+  ASSERT_EQ(device_->generations.size(), 3U);
+  EXPECT_EQ(device_->generations.back().request.id.value, first_id + 3);
+  EXPECT_EQ(device_->generations.back().request.prompt_ids, (std::vector<std::int32_t>{1}));
+  take(device_->generations).fail({Errc::kResourceExhausted, "too long"});
+  drain();
+  EXPECT_EQ(device_->generations.size(), 2U);  // all four have been requested
+  respond(1);
+  respond(1);
+  advance(0s);
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(engine_->requests.size(), 3U);
+  EXPECT_EQ(reply.value().num_failed, 1U);
 }
 
 TEST_F(EvaluatorTest, RepliesImmediatelyWithoutPrompts) {

@@ -50,6 +50,17 @@ storage::SampleRow some_row() {
 storage::ColumnValue some_cell() {
   return {{3}, some_buffer()};
 }
+StreamCapture some_capture() {
+  storage::StreamSnapshot snapshot;
+  snapshot.index.columns = {"reward"};
+  snapshot.index.tasks = {"train"};
+  snapshot.index.totals = {9, 1, 2, 3, 4};
+  snapshot.index.task_totals = {{1, 2, 3, 4}};
+  snapshot.index.groups = {{{2}, 1, {6}, 0, 0, 1, {1}}};
+  snapshot.index.rows = {{some_row(), 8, 7, {3, 40}, 1, {{storage::CellState::kReady, 2, 1}}}};
+  snapshot.rows = {{{6}, {some_cell()}}};
+  return {1, 2, 3, 4, snapshot};
+}
 SampleRecord some_sample() {
   return {{8},    {4},           "prompt", "answer",       0.5, {{"form", 0.25}}, -0.5F,
           "stop", {some_span()}, {1, 2},   {-0.5F, -0.25F}};
@@ -100,7 +111,7 @@ TIDEMILL_EXAMPLE(
 TIDEMILL_EXAMPLE(AckRequest, {{1}, "consumer", {{{{6}, 2}, {some_cell()}, {3, 40}}}});
 TIDEMILL_EXAMPLE(LeaseUpdate, {{1}, "consumer", {{{6}, 2}}, storage::Release::kFailed, "reason"});
 TIDEMILL_EXAMPLE(GroupVerdict, {{2}, {storage::VerdictKind::kFilter, "no signal"}});
-TIDEMILL_EXAMPLE(StreamImage, {some_buffer()});
+TIDEMILL_EXAMPLE(StreamCapture, (some_capture()));
 TIDEMILL_EXAMPLE(StreamStatus, {1, 2, 3, 4, 5, 6, 7, 8, 9, {0.5, 1.5}, 10, 11, "why", 12});
 TIDEMILL_EXAMPLE(AdmissionRequest, {3, Duration{4}});
 TIDEMILL_EXAMPLE(Admission, {1, 2, 3, "version 4"});

@@ -147,10 +147,34 @@ TEST_F(RolloutWorkerTest, GivesBackARowWithoutAPrompt) {
   EXPECT_TRUE(device_->generations.empty());
 }
 
-TEST_F(RolloutWorkerTest, GivesBackAndCancelsAfterTheResponseDeadline) {
+TEST_F(RolloutWorkerTest, LimitsTheGenerationOfAResponseAndNotItsWaitInTheDevice) {
   lease({row(0)});
-  advance(10min);
+  EXPECT_EQ(device_->generations.front().request.time_limit, 10min);
+  advance(3h);  // behind other rows, or until its version is served
+  EXPECT_TRUE(stream_->nacks.empty());
+  EXPECT_TRUE(device_->cancelled.empty());
+  respond();
+  EXPECT_EQ(stream_->acks.size(), 1U);
+}
+
+TEST_F(RolloutWorkerTest, AResponseThatTakesTooLongIsAFailureOfTheRow) {
+  lease({row(0)});
+  auto response = result(0, FinishReason::kCancelled);
+  response.error = "exceeded its time limit";
+  take(device_->generations).reply(response);
+  drain();
   ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_EQ(stream_->nacks[0].release, storage::Release::kFailed);
+  EXPECT_EQ(stream_->nacks[0].reason, "rollout cancelled: exceeded its time limit");
+}
+
+TEST_F(RolloutWorkerTest, GivesBackAndCancelsARowThatTheDeviceNeverStarts) {
+  lease({row(0)});
+  advance(23h);
+  EXPECT_TRUE(stream_->nacks.empty());
+  advance(1h);
+  ASSERT_EQ(stream_->nacks.size(), 1U);
+  EXPECT_EQ(stream_->nacks[0].release, storage::Release::kLost);
   EXPECT_EQ(device_->cancelled, (std::vector<SampleId>{{0}}));
   EXPECT_FALSE(exit_->has_value());
 }
@@ -158,7 +182,8 @@ TEST_F(RolloutWorkerTest, GivesBackAndCancelsAfterTheResponseDeadline) {
 TEST_F(RolloutWorkerTest, GivesBackAllRowsAndContinuesIfTheDeviceDies) {
   lease({row(0), row(1)});
   kill(device_handle_);
-  EXPECT_TRUE(run_until([&] { return stream_->nacks.size() == 2; }));
+  advance(24h);
+  EXPECT_EQ(stream_->nacks.size(), 2U);
   EXPECT_FALSE(exit_->has_value());
 }
 
@@ -167,7 +192,8 @@ TEST_F(RolloutWorkerTest, ALostReplyIsNotAFailureOfTheRow) {
   take(device_->generations).fail(invalid_argument("token outside the vocabulary"));
   drain();
   kill(device_handle_);
-  ASSERT_TRUE(run_until([&] { return stream_->nacks.size() == 2; }));
+  advance(24h);
+  ASSERT_EQ(stream_->nacks.size(), 2U);
   EXPECT_EQ(stream_->nacks[0].release, storage::Release::kFailed);
   EXPECT_EQ(stream_->nacks[1].release, storage::Release::kLost);
 }

@@ -15,6 +15,7 @@
 #include "actors/recorder/spawn.hpp"
 #include "actors/source/spawn.hpp"
 #include "actors/stream/spawn.hpp"
+#include "actors/stream/stream_image.hpp"
 #include "actors/supervised/spawn.hpp"
 #include "actors/trainer/spawn.hpp"
 #include "tests/actors/sample_rows.hpp"
@@ -196,9 +197,9 @@ protected:
     return reply.value();
   }
   actors::StreamImage capture() {
-    const auto image = ask<actors::StreamImage>(stream_, atom::capture_v);
+    const auto captured = ask<actors::StreamCapture>(stream_, atom::capture_v);
     drain();
-    return image.value();
+    return actors::encode_stream_image(captured.value());
   }
 
   actors::StreamActor stream_;

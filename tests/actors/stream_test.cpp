@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the contract of actors/stream/handles.hpp, handler by handler.
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "actors/stream/spawn.hpp"
+#include "actors/stream/stream_image.hpp"
 #include "tests/actors/sample_rows.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
@@ -510,10 +512,11 @@ TEST_F(StreamTest, ACapturedStreamIsRestoredAsItWas) {
   put(1);
   ack(SampleTask::kRollout, rows_of(SampleTask::kRollout, 1), rollout_cells());
   rows_of(SampleTask::kRollout, 1);  // leased: becomes ready again
-  const auto image = ask<actors::StreamImage>(stream_, atom::capture_v);
+  const auto captured = ask<actors::StreamCapture>(stream_, atom::capture_v);
   drain();
-  ASSERT_TRUE(image.ok());
-  const auto origin = actors::read_stream_origin(image.value());
+  ASSERT_TRUE(captured.ok());
+  const actors::StreamImage image = actors::encode_stream_image(captured.value());
+  const auto origin = actors::read_stream_origin(image);
   ASSERT_TRUE(origin.ok());
   EXPECT_EQ(origin.value().next_group, 2U);
   EXPECT_EQ(origin.value().next_draw, 2U);
@@ -521,12 +524,30 @@ TEST_F(StreamTest, ACapturedStreamIsRestoredAsItWas) {
   EXPECT_EQ(origin.value().unfinished_rows, 3);
   kill(stream_);
 
-  start(image.value());
+  start(image);
   EXPECT_EQ(counts().live, 2 * kGroupSize);
   EXPECT_EQ(rows_of(SampleTask::kReward).size(), 1U);
   EXPECT_EQ(rows_of(SampleTask::kRollout).size(), 3U);
   EXPECT_EQ(put(1).status().code(), Errc::kInvalidArgument);  // its ids have been used
   EXPECT_TRUE(put(2).ok());
+}
+
+TEST_F(StreamTest, ACaptureCopiesNoCell) {
+  start();
+  put(0);
+  const auto leased = lease(sample_lease(SampleTask::kRollout, 1));
+  ASSERT_TRUE(leased.ok());
+  const storage::LeasedRow& row = leased.value().rows.at(0);
+  const auto captured = ask<actors::StreamCapture>(stream_, atom::capture_v);
+  drain();
+  ASSERT_TRUE(captured.ok());
+  ASSERT_EQ(captured.value().snapshot.rows.size(), kGroupSize);
+  const storage::RowColumns& cells = captured.value().snapshot.rows.front();
+  ASSERT_EQ(cells.row, row.row.id);
+  const auto prompt =
+      std::ranges::find(cells.columns, row.columns.at(0).column, &storage::ColumnValue::column);
+  ASSERT_NE(prompt, cells.columns.end());
+  EXPECT_EQ(prompt->value.bytes().data(), row.columns.at(0).value.bytes().data());
 }
 
 TEST_F(StreamTest, AnUnreadableImageEndsTheStreamAtOnce) {

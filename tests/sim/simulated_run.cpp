@@ -37,6 +37,16 @@ struct OwnedEngines {
   std::unique_ptr<engines::TrainEngine> train;
 };
 
+// The virtual time of the simulated run.
+class VirtualClock final : public Clock {
+public:
+  explicit VirtualClock(DeterministicSystem& world) : world_(world) {}
+  [[nodiscard]] TimePoint now() const override { return world_.system().clock().now(); }
+
+private:
+  DeterministicSystem& world_;
+};
+
 class Simulation {
 public:
   Simulation(const SimulationOptions& options, const FaultOptions& faults,
@@ -165,13 +175,14 @@ private:
                                     : engines::replay_initial_snapshot(options_.data_seed);
     auto owned = std::make_shared<OwnedEngines>();
     weights.version.incarnation = origin.incarnation;
-    const engines::ReplayOptions replay = replay_options(options_);
+    engines::ReplayOptions replay = replay_options(options_);
+    owned->train = engines::make_replay_train_engine(replay, weights);
+    replay.clock = &clock_;
     owned->rollout =
         options_.mix_versions
             ? witness_.watch(make_mixing_rollout_engine(replay, weights), weights,
                              VersionWitness::Order::kOldestFirstInAResponse)
             : witness_.watch(engines::make_replay_rollout_engine(replay, weights), weights);
-    owned->train = engines::make_replay_train_engine(replay, weights);
     if (origin.commit.has_value()) {
       TIDEMILL_RETURN_IF_ERROR(owned->train->restore(weights, origin.commit->optimizer));
     }
@@ -399,7 +410,8 @@ private:
   CommitWitness commit_witness_;
   SampleWitness sample_witness_;
   std::uint64_t last_step_ = 0;  // the last recorded step of this incarnation
-  // The ports must outlive the actors, which the destructor of `world_` ends.
+  // The clock and the ports must outlive the actors, which the destructor of `world_` ends.
+  VirtualClock clock_{world_};
   std::unique_ptr<actors::WorkPort> device_port_;
   std::unique_ptr<actors::WorkPort> io_port_;
   std::unique_ptr<actors::WorkPort> commit_port_;

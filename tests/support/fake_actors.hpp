@@ -158,7 +158,7 @@ inline actors::StreamActor spawn_fake_stream(caf::actor_system& system,
             [fake](atom::release, const std::string& name) { fake->released.push_back(name); },
             [fake](atom::capture) {
               ++fake->captured;
-              return StreamImage{};
+              return StreamCapture{};
             },
             [fake](atom::status) { return fake->counts; },
             [deferred](atom::wake) { deferred->run(); },

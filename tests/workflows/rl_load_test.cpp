@@ -48,6 +48,15 @@ TEST(RlLoad, AShortRunGeneratesNoMoreSamplesThanItTrains) {
   EXPECT_EQ(load.kv_tokens, 16 * (2 * 4 * 1 + 2 * 1));
 }
 
+TEST(RlLoad, ALimitOfPromptTokensBoundsAnIteration) {
+  RlOptions options = small_run();
+  const RlFacts facts{rows_of(10, 6), {}, 5};
+  EXPECT_EQ(peak_load(options, facts, 6).rollout_tokens, 2048);
+  options.rollout.prefill_tokens = 5;
+  EXPECT_EQ(likely_load(options, facts).rollout_tokens, 16 + 5);
+  EXPECT_EQ(peak_load(options, facts, 6).rollout_tokens, 16 + 5);
+}
+
 TEST(RlLoad, WithoutStalenessTrainingAndGenerationTakeTurns) {
   RlOptions options = small_run();
   options.staleness.max = 0;

@@ -35,6 +35,13 @@ TEST(RlSettings, AResponseMustLeaveRoomForAPrompt) {
               HasSubstr("rollout.max_new_tokens: 64 leaves no room"));
 }
 
+TEST(RlSettings, PromptTokensOfAnIterationAreUnlimitedByDefault) {
+  RlOptions options;
+  EXPECT_EQ(executor_options(options).prefill_tokens, engines::ExecutorOptions{}.prefill_tokens);
+  options.rollout.prefill_tokens = 128;
+  EXPECT_EQ(executor_options(options).prefill_tokens, 128);
+}
+
 TEST(RlSettings, TheStreamMustHoldABatch) {
   RlOptions options;
   options.rollout.max_new_tokens = 4;

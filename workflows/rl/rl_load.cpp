@@ -169,6 +169,14 @@ std::int64_t evaluation_pages(const RlOptions& options, const RlFacts& facts, st
   return of_evals + std::max(generated, cached_pages(samples, facts.prompts, response) + micro);
 }
 
+// Returns how many tokens an iteration computes at most if `running` sequences run and `prefill`
+// more tokens of prompts are left to compute.
+std::int64_t max_rollout_tokens(const RlOptions& options, std::int64_t running,
+                                std::int64_t prefill) {
+  const std::int64_t most = options.rollout.prefill_tokens.value_or(prefill);
+  return std::min(engines::StepBudget{}.tokens, running + std::min(prefill, most));
+}
+
 // Adds the load of generation: all rows that may be in flight, and an evaluation at the same time.
 void add_generation(const RlOptions& options, const RlFacts& facts, engines::MemoryLoad& load) {
   const std::int64_t rows = rows_in_flight(options, facts);
@@ -178,10 +186,9 @@ void add_generation(const RlOptions& options, const RlFacts& facts, engines::Mem
   // them. A sample that reads its prompt does not sample tokens in that iteration.
   const std::int64_t firsts = std::min(rows / options.rollout.group_size, running);
   const std::int64_t evals = evaluated > 0 ? std::min(facts.eval_prompts.count(), running) : 0;
-  const std::int64_t iteration =
-      running + std::max(facts.prompts.expected_max(firsts, facts.steps) - firsts,
-                         facts.eval_prompts.expected_max(evals, 1) - evals);
-  load.rollout_tokens = std::min(engines::StepBudget{}.tokens, iteration);
+  const std::int64_t prefill = std::max(facts.prompts.expected_max(firsts, facts.steps) - firsts,
+                                        facts.eval_prompts.expected_max(evals, 1) - evals);
+  load.rollout_tokens = max_rollout_tokens(options, running, prefill);
   load.sampled_tokens = running;
 }
 
@@ -209,6 +216,7 @@ engines::MemoryLoad peak_load(const RlOptions& options, const RlFacts& facts,
   load.kept_tokens = kept_tokens(options, options.train.prompts_per_step * longest_prompt);
   const std::int64_t running =
       std::min(facts.max_running, rows_in_flight(options, facts) + num_evaluated(options, facts));
+  load.rollout_tokens = max_rollout_tokens(options, running, engines::StepBudget{}.tokens);
   const std::int64_t trained = std::min(load.train_tokens, groups * size);  // sequences
   const std::int64_t at_once =
       kPageTokens * (running * pages_for(longest) + pages_for(load.train_tokens) + trained);

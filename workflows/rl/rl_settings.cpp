@@ -48,6 +48,7 @@ engines::ExecutorOptions executor_options(const RlOptions& options) {
   engines::ExecutorOptions executor;
   executor.train_tokens = options.train.common.micro_batch_tokens;
   executor.train_weight = options.executor.train_weight;
+  executor.prefill_tokens = options.rollout.prefill_tokens.value_or(executor.prefill_tokens);
   switch (options.executor.priority) {
     case SharingPriority::kShares: executor.precedence = engines::Precedence::kShares; break;
     case SharingPriority::kRollout: executor.precedence = engines::Precedence::kRollout; break;

@@ -115,6 +115,7 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   wanted.generated_bytes = opened.plans.expected.engine.generated_bytes > 0
                                ? opened.plans.maximum.engine.generated_bytes
                                : 0;
+  wanted.clock = &run.clock;
   wanted.token_text = [codec = *opened.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
   };
@@ -150,6 +151,7 @@ actors::EvaluatorDeps evaluator(const RlOptions& options, const RlRun& opened) {
   deps.max_new_tokens = options.rollout.max_new_tokens;
   deps.stop_ids = stop_ids(options, opened.model.files);
   deps.stop_strings = options.rollout.stop;
+  deps.max_in_flight = static_cast<std::uint32_t>(engines::RuntimeOptions{}.max_running);
   return deps;
 }
 

@@ -19,8 +19,6 @@ namespace {
 constexpr std::int64_t kRowsPerWorker = 64;
 // A weight gradient with at most this many rows or columns is computed without packing.
 constexpr std::int64_t kMaxLowRank = 64;
-// Rows that are packed at a time for a weight gradient. Each step reads and writes its sums once.
-constexpr std::int64_t kGradientStep = kCpuWeightGradientRows;
 // Size of a packed block of columns of dy. It stays in the second-level cache while the columns of
 // x are streamed.
 constexpr std::int64_t kGradientBlockBytes = std::int64_t{512} * 1024;
@@ -236,7 +234,7 @@ void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) {
     kernels_.transpose_floats(transposed, dw);
     return;
   }
-  const std::int64_t step = std::clamp<std::int64_t>(x.rows, 1, kGradientStep);
+  const std::int64_t step = std::clamp<std::int64_t>(x.rows, 1, kCpuWeightGradientRows);
   const std::int64_t width = kernels_.gradient_panel_width;
   const std::int64_t panels = (dy.cols + width - 1) / width;
   const std::int64_t fitting = std::max<std::int64_t>(1, kGradientBlockBytes / (step * width * 4));

@@ -61,7 +61,7 @@ struct PreparedWeights {
 [[nodiscard]] std::int64_t cpu_weight_bytes(const PreparedWeights& weights);
 
 /// Rows that a weight gradient packs at a time, of the layer's input and of the gradient of its
-/// output.
+/// output. Each such step reads and writes the sums of the gradient once.
 inline constexpr std::int64_t kCpuWeightGradientRows = 512;
 
 /// Returns the size of a page of one layer's key/value cache in this backend. Units: bytes.

@@ -204,8 +204,6 @@ TEST_P(PrefixSharingTest, ARequestPastItsTimeLimitReturnsItsTokens) {
   RolloutEngine& engine = runtime->rollout();
   auto requests = group(10, 10, 3);
   requests[0].time_limit = std::chrono::milliseconds(1500);
-  requests[2].time_limit = std::chrono::seconds(2);
-  requests[2].min_step = 7;  // a step that never comes
   ResultKeeper results;
   for (const RolloutRequest& request : requests) {
     ASSERT_TRUE(engine.submit(request, results).ok());
@@ -226,11 +224,35 @@ TEST_P(PrefixSharingTest, ARequestPastItsTimeLimitReturnsItsTokens) {
     ASSERT_TRUE(engine.step({512}).ok());
   }
   EXPECT_EQ(results.at(11).finish_reason, FinishReason::kLength);
-  EXPECT_FALSE(results.has(12));
-  clock.advance(std::chrono::seconds(1));
-  EXPECT_TRUE(engine.has_work());
+  EXPECT_EQ(results.at(12).finish_reason, FinishReason::kLength);
+}
+
+TEST_P(PrefixSharingTest, ATimeLimitCountsFromTheFirstIterationOfTheRequest) {
+  ManualClock clock;
+  RuntimeOptions timed = options(true);
+  timed.clock = &clock;
+  const auto runtime = open_runtime(model_, timed).value();
+  RolloutEngine& engine = runtime->rollout();
+  auto request = group(10, 10, 1)[0];
+  request.time_limit = std::chrono::seconds(2);
+  request.min_step = 1;
+  ResultKeeper results;
+  ASSERT_TRUE(engine.submit(request, results).ok());
+  clock.advance(std::chrono::hours(1));
+  EXPECT_FALSE(engine.has_work());  // the request waits for its version
+  Snapshot next = runtime->initial();
+  next.version.step = 1;
+  ASSERT_TRUE(engine.load(next, WeightArrival::kFinish).ok());
+  clock.advance(std::chrono::hours(1));
   ASSERT_TRUE(engine.step({512}).ok());
-  EXPECT_EQ(results.at(12).finish_reason, FinishReason::kCancelled);
+  clock.advance(std::chrono::milliseconds(1999));
+  ASSERT_TRUE(engine.step({512}).ok());
+  EXPECT_FALSE(results.has(10));
+  clock.advance(std::chrono::milliseconds(1));
+  ASSERT_TRUE(engine.step({512}).ok());
+  ASSERT_TRUE(results.has(10));
+  EXPECT_EQ(results.at(10).finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(results.at(10).response_ids.size(), 2U);
   EXPECT_FALSE(engine.has_work());
 }
 
