@@ -581,15 +581,15 @@ TEST_F(RepeatedRequestsTest, ReplacedAdaptersGiveTheirMemoryBack) {
 TEST(KeptRowsTest, EveryVersionHasTheWholeRoom) {
   const ModelFiles model = small_model(5);
   RuntimeOptions options = small_options(model.config, Backend::kCpu, 8192, Training::kYes);
-  constexpr std::uint64_t kRequests = 12;
   constexpr std::int64_t kPrompt = 30;
   constexpr std::int32_t kResponse = 20;
-  // Room for the rows of one version, which are more than half of it.
-  std::int64_t rows = kRequests * (kPrompt + kResponse - 1);
-  options.generated_bytes = generated_bytes(model.config, options, rows);
-  while (generated_bytes(model.config, options, rows + 1) == options.generated_bytes) {
+  // Room for the rows of one version, which fill two chunks of memory.
+  std::int64_t rows = 1;
+  const std::int64_t chunk = generated_bytes(model.config, options, rows);
+  while (generated_bytes(model.config, options, rows + 1) <= 2 * chunk) {
     ++rows;
   }
+  options.generated_bytes = 2 * chunk;
   const auto requests = static_cast<std::uint64_t>(rows / (kPrompt + kResponse - 1));
   const auto runtime = open_runtime(model, options).value();
   TrainEngine& engine = *runtime->train();
@@ -616,6 +616,11 @@ TEST(KeptRowsTest, EveryVersionHasTheWholeRoom) {
       const std::int64_t count = engine.step({kLarge}).value().train_tokens;
       first = first == 0 ? count : first;
       computed += count;
+    }
+    for (std::uint64_t id = 0; id < requests; ++id) {
+      const std::vector<float> logprobs = engine.logprobs(all[id].id).value();
+      const std::vector<float> of_response(logprobs.begin() + kPrompt, logprobs.end());
+      EXPECT_EQ(of_response, results.at(all[id].id.value).behavior_logprobs) << id;
     }
     const UpdateReport report = engine.update().value();
     EXPECT_EQ(first, kPrompt + kResponse - 1) << "the first sequence is always computed";

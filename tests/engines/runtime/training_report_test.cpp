@@ -235,6 +235,27 @@ TEST_F(TrainingReportTest, AMicroBatchCountsASharedPromptOnce) {
   }
 }
 
+// So do its whole pages: a cache of four pages holds two sequences of three pages that share two.
+TEST_F(TrainingReportTest, AGroupTakesThePagesOfItsPromptOnce) {
+  RandomStream random(3);
+  const auto prompt = random_ids(model_.config, 33, random);
+  const auto runtime =
+      open_runtime(model_, small_options(model_.config, Backend::kCpu, 64, Training::kYes)).value();
+  std::vector<TrainSequence> group(2);
+  group[1].id = {1};
+  for (TrainSequence& sequence : group) {
+    sequence.ids = prompt;
+    const auto tokens = random_ids(model_.config, 8, random);
+    sequence.ids.insert(sequence.ids.end(), tokens.begin(), tokens.end());
+    sequence.response_mask.assign(33, 0);
+    sequence.response_mask.resize(41, 1);
+  }
+  KeepingLoss loss;
+  add(*runtime->train(), group, &loss);
+  EXPECT_EQ(step_to_end(*runtime->train()), (std::vector<std::int64_t>{32 + 8 + 8}));
+  ASSERT_TRUE(runtime->train()->update().ok());
+}
+
 // The first moment after one step is (1 - beta1) times the clipped gradient.
 TEST_F(TrainingReportTest, TheGradientNormIsThatBeforeClipping) {
   const auto report_with = [&](double max_grad_norm, double& moment) {

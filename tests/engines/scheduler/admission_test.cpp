@@ -288,6 +288,20 @@ TEST_F(AdmissionTest, LongPromptsDoNotMakeResponsesLookLong) {
   EXPECT_GE(plan().started.size(), 15U);
 }
 
+// A cancelled response says nothing about lengths.
+TEST_F(AdmissionTest, TheForecastLearnsNothingFromCancelledSequences) {
+  open(5);
+  for (int i = 0; i < 50; ++i) {
+    PlannedSequence& cancelled = submit(16, 33);
+    EXPECT_EQ(step([](const PlannedSequence&) { return false; }), (Started{&cancelled}));
+    planner_->remove(cancelled);
+    finished_.insert(&cancelled);
+  }
+  PlannedSequence& first = submit(16, 33);  // 3 pages at most
+  submit(16, 33);
+  EXPECT_EQ(plan().started, (Started{&first}));
+}
+
 // Each sequence that finishes narrows the margin, so more sequences start at the same time.
 TEST_F(AdmissionTest, TheMarginNarrowsAsSequencesFinish) {
   const auto started_with = [this](double preempted_share) {
