@@ -50,7 +50,6 @@ protected:
     actors::RewardWorkerDeps deps;
     deps.stream = stream_handle_;
     deps.engine = engine_;
-    deps.decode = [](const std::vector<std::int32_t>&) { return std::string(); };
     deps.port = &port();
     keep(actors::spawn_reward_worker(system(), std::move(deps)));
     drain();
@@ -67,7 +66,6 @@ protected:
     deps.owner = keep(spawn_fake_owner(system(), std::make_shared<FakeOwner>()));
     deps.commits = std::make_shared<MemoryCommits>();
     deps.commit_port = &port();
-    deps.decode = [](const std::vector<std::int32_t>&) { return std::string(); };
     trainer_ = keep(actors::spawn_trainer(system(), std::move(deps)));
     caf::anon_send(trainer_, atom::start_v);
     drain();

@@ -136,7 +136,7 @@ protected:
   // Written by work at the port, and read when the device has no work.
   std::map<std::string, int> calls_;
   std::set<std::thread::id> threads_;
-  std::unique_ptr<actors::WorkPort> port_ = actors::make_thread_work_port("device");
+  std::unique_ptr<actors::WorkPort> port_ = actors::make_thread_work_port("device").value();
   std::shared_ptr<Heartbeat> beats_ = std::make_shared<Heartbeat>();
   actors::DeviceActor device_;
   caf::actor heartbeat_;

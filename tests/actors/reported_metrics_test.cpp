@@ -277,7 +277,6 @@ protected:
     deps.owner = keep(spawn_fake_owner(system(), std::make_shared<FakeOwner>()));
     deps.commits = std::make_shared<MemoryCommits>();
     deps.commit_port = &port();
-    deps.decode = [](const std::vector<std::int32_t>&) { return std::string(); };
     deps.reward_parts = {"number", "form"};
     caf::anon_send(keep(actors::spawn_trainer(system(), std::move(deps))), atom::start_v);
     drain();
@@ -497,7 +496,10 @@ protected:
   // Records a step and returns the files.
   std::shared_ptr<LineFiles> record(const actors::StepRecord& step) {
     auto files = std::make_shared<LineFiles>();
-    const auto recorder = keep(actors::spawn_recorder(system(), {files, {}, {}, &port()}));
+    const auto decode = [](const std::vector<std::int32_t>& ids) {
+      return ids.empty() ? std::string() : std::string("-2");
+    };
+    const auto recorder = keep(actors::spawn_recorder(system(), {files, {}, {}, decode, &port()}));
     ask<actors::RecordMarks>(recorder, atom::record_v, step);
     advance(0s);
     return files;
@@ -509,7 +511,6 @@ TEST_F(RecordLineTest, HaveEveryFieldWithItsSign) {
   sample.id = {31};
   sample.group = {7};
   sample.prompt = "2-4=";
-  sample.response = "-2";
   sample.reference_answer = "minus two";
   sample.reward = -1.5;
   sample.reward_parts = {{"number", -2.0}, {"form", 0.25}};

@@ -47,7 +47,6 @@ protected:
     actors::EvaluatorDeps deps;
     deps.device = keep(spawn_fake_device(system(), device_));
     deps.engine = engine_;
-    deps.decode = [](const std::vector<std::int32_t>&) { return std::string(); };
     deps.samples = 2;
     deps.max_new_tokens = 7;
     deps.port = &port();
@@ -283,7 +282,7 @@ public:
 
 TEST_F(SecondTimeTest, AfterEveryFailedWriteTheMarksAreThoseOfTheLinesInTheFiles) {
   const auto files = std::make_shared<FlakyFiles>();
-  const auto recorder = keep(actors::spawn_recorder(system(), {files, {}, {}, &port()}));
+  const auto recorder = keep(actors::spawn_recorder(system(), {files, {}, {}, {}, &port()}));
   std::uint64_t step = 0;
   for (const bool fail : {false, true, false, true, true, false}) {
     files->fail = fail;
@@ -318,7 +317,6 @@ protected:
     deps.owner = keep(spawn_fake_owner(system(), owner_));
     deps.commits = commits_;
     deps.commit_port = &port();
-    deps.decode = [](const std::vector<std::int32_t>&) { return std::string(); };
     deps.weights.base_digest = "initial";
     trainer_ = keep(actors::spawn_trainer(system(), std::move(deps)));
     exit_ = exit_of(trainer_);
