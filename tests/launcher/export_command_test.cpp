@@ -184,7 +184,7 @@ TEST_F(ExportTest, RefusesWhatItCannotExport) {
   const std::string model = kGolden + "models/llama-tiny";
   const Outcome none = run({"export", path("none"), path("out")});
   EXPECT_EQ(none.code, kRefused);
-  EXPECT_EQ(none.err, path("none") + ": no such run or commit\n");
+  EXPECT_EQ(none.err, path("none") + ": no such run or commit; tidemill runs lists all runs\n");
   EXPECT_EQ(run({"export", model, path("out"), "--adapter", kGolden + "adapters/lora-qv"}).code,
             kRefused);
   const Outcome other = run({"export", kGolden + "models/llama-linear", path("out"), "--merge",
