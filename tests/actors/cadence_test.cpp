@@ -50,6 +50,7 @@ protected:
     actors::RewardWorkerDeps deps;
     deps.stream = stream_handle_;
     deps.engine = engine_;
+    deps.decode = [](const std::vector<std::int32_t>&) { return std::string(); };
     deps.port = &port();
     keep(actors::spawn_reward_worker(system(), std::move(deps)));
     drain();

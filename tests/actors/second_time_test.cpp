@@ -47,6 +47,7 @@ protected:
     actors::EvaluatorDeps deps;
     deps.device = keep(spawn_fake_device(system(), device_));
     deps.engine = engine_;
+    deps.decode = [](const std::vector<std::int32_t>&) { return std::string(); };
     deps.samples = 2;
     deps.max_new_tokens = 7;
     deps.port = &port();

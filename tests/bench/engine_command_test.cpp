@@ -67,7 +67,7 @@ TEST_F(BenchProgramTest, TheProfileCoversTheSteps) {
 
 TEST_F(BenchProgramTest, RefusesUnknownArguments) {
   for (const auto& [arguments, named] :
-       {std::pair<std::vector<std::string>, std::string>{{"store"}, "engine"},
+       {std::pair<std::vector<std::string>, std::string>{{"store"}, "store: unknown command"},
         {{"engine", "--figure", "speed"}, "decode_b1_f32"},
         {{"engine", "--preset", "7b"}, "197m"},
         {{"engine", "--threads", "0"}, "--threads"},
