@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prepares the process of the program, before it does anything else.
+// Prepares the process before the program does anything else.
 #pragma once
 
 #include "base/status.hpp"
@@ -13,11 +13,12 @@ inline constexpr int kLeastStackKib = 1024;
 /// from or writing to such a stream still fails.
 void open_standard_streams();
 
-/// Makes a failure to get memory or a thread, in any thread of the process, end it with one line on
-/// standard error and exit code 1. Commits stay valid, because they are atomic.
+/// Makes the process end with one line on standard error and exit code 1 if one of its threads
+/// cannot get memory or start a thread. Commits stay valid, because they are atomic.
 void end_on_exhaustion();
 
-/// Checks and adjusts what depends on the limits of the process.
+/// Checks the limit of the stack. If the address space is limited, makes the allocator reserve less
+/// of it.
 /// Errors: `kResourceExhausted` if the stack is smaller than `kLeastStackKib`.
 [[nodiscard]] Status apply_limits();
 

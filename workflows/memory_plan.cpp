@@ -29,24 +29,16 @@ MemoryLimit memory_limit(const DeviceOptions& device) {
   return process_memory_limit(kActorSystemThreads + kPortThreads + team);
 }
 
-// Returns "recompute cheap, windows of 2048 tokens".
-std::string policy_text(const MemoryBudgets& budgets) {
-  std::string text = std::string("recompute ") + engines::recompute_name(budgets.recompute);
-  if (budgets.window_tokens > 0) {
-    text += ", windows of " + std::to_string(budgets.window_tokens) + " tokens";
-  }
-  return text;
-}
-
 // Returns "program 10.0, weights 12.1, ...".
 std::string parts_of(const MemoryPlan& plan) {
   const engines::MemoryEstimate& engine = plan.engine;
+  const std::string policy = policy_text(plan.budgets);
   std::string text =
       "program " + mebibytes(plan.program_bytes) + ", weights " + mebibytes(engine.weights_bytes) +
       ", cached keys and values " + mebibytes(engine.kv_bytes) + ", activations " +
-      mebibytes(engine.activation_bytes) + " (" + policy_text(plan.budgets) + "), gradients " +
-      mebibytes(engine.gradient_bytes) + ", optimizer " + mebibytes(engine.optimizer_bytes) +
-      ", commits " + mebibytes(engine.capture_bytes);
+      mebibytes(engine.activation_bytes) + " (" + (policy.empty() ? "recompute none" : policy) +
+      "), gradients " + mebibytes(engine.gradient_bytes) + ", optimizer " +
+      mebibytes(engine.optimizer_bytes) + ", commits " + mebibytes(engine.capture_bytes);
   if (engine.generated_bytes > 0) {
     text += ", rows generated for training " + mebibytes(engine.generated_bytes);
   }
@@ -92,6 +84,18 @@ MemoryPlan make_memory_plan(const engines::ModelFiles& model,
   plan.program_bytes =
       std::max<std::int64_t>(program_bytes().value_or(0) - plan.engine.preloaded_bytes, 0);
   return plan;
+}
+
+std::string policy_text(const MemoryBudgets& budgets) {
+  std::string text;
+  if (budgets.recompute != engines::Recompute::kNone) {
+    text = std::string("recompute ") + engines::recompute_name(budgets.recompute);
+  }
+  if (budgets.window_tokens > 0) {
+    text += text.empty() ? "" : ", ";
+    text += "windows of " + std::to_string(budgets.window_tokens) + " tokens";
+  }
+  return text;
 }
 
 std::string mebibytes_text(std::int64_t bytes) {

@@ -70,6 +70,10 @@ struct RunLoad {
                                           const engines::RuntimeOptions& runtime,
                                           const RunLoad& load);
 
+/// Returns "recompute cheap, windows of 2048 tokens", or "" if nothing is computed again and no
+/// sequence is split.
+[[nodiscard]] std::string policy_text(const MemoryBudgets& budgets);
+
 /// Returns "26.4 MiB".
 [[nodiscard]] std::string mebibytes_text(std::int64_t bytes);
 

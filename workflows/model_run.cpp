@@ -231,8 +231,10 @@ void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run)
 }
 
 void log_memory_plans(const RunPlans& plans, const RunEnvironment& run) {
+  const std::string chosen = policy_text(plans.maximum.budgets);
   run.inform("memory: " + mebibytes_text(plans.expected.total()) + " expected, " +
-             mebibytes_text(plans.maximum.total()) + " at most");
+             mebibytes_text(plans.maximum.total()) + " at most" +
+             (chosen.empty() ? "" : "; " + chosen));
 }
 
 Status export_weights(const TrainedModel& model, const ModelOptions& options,

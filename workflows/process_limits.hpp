@@ -37,8 +37,8 @@ struct MemoryGroupFiles {
 /// Source: cgroup-v2.rst and cgroup-v1/memory.rst of the Linux kernel.
 [[nodiscard]] MemoryLimit group_memory_limit(const MemoryGroupFiles& files);
 
-/// One of the limits `ulimit -v` (address space) and `ulimit -d` (data), and its use. Both count
-/// memory that is reserved and not used, such as the stacks of threads.
+/// The limit `ulimit -v` (address space) or `ulimit -d` (data), and what counts toward it. Both
+/// also count memory that is reserved but not used, such as the stacks of threads.
 struct ReservedMemory {
   std::optional<std::int64_t> limit;
   std::int64_t reserved = 0;      // by the process so far
@@ -46,7 +46,7 @@ struct ReservedMemory {
   std::int64_t later_stacks = 0;  // of the threads that are yet to start
 };
 
-/// Returns how large a memory plan may be so that its process stays within the limit: at least 0.
+/// Returns the largest memory plan with which the process stays within the limit; at least 0.
 /// Returns nothing if there is no limit.
 [[nodiscard]] std::optional<std::int64_t> plan_limit(const ReservedMemory& memory);
 
@@ -62,8 +62,8 @@ enum class LimitKinds : std::uint8_t { kMemory, kMemoryAndThreads };
 /// empty string if there are none.
 [[nodiscard]] std::string limits_text(LimitKinds kinds);
 
-/// Returns `status` with `limits_text` behind its message if the system has refused memory, a
-/// thread or a process (`kResourceExhausted`), else unchanged.
+/// Returns `status` with `limits_text` appended to its message if the system has refused memory, a
+/// thread or a process (`kResourceExhausted`), otherwise unchanged.
 [[nodiscard]] Status with_limits(const Status& status);
 
 /// Starts a port of a run (actors/work/work_port.hpp).
@@ -73,9 +73,9 @@ enum class LimitKinds : std::uint8_t { kMemory, kMemoryAndThreads };
 /// The threads that an actor system starts.
 inline constexpr int kActorSystemThreads = 3;
 
-/// Checks that this process can start `threads` more threads now, by starting and ending them. The
-/// libraries that start threads of their own do not survive a failure.
-/// Errors: `kResourceExhausted` naming the limits that can be the cause.
+/// Checks that this process can start `threads` more threads now, by starting and ending them.
+/// Needed because a library that cannot start its own threads ends the process.
+/// Errors: `kResourceExhausted` naming the limits that may be the cause.
 [[nodiscard]] Status check_threads(int threads);
 
 }  // namespace tidemill::workflows

@@ -178,7 +178,10 @@ void request_next(Self self) {
         end_deadline(self, id);
         on_response(self, index, &result);
       },
-      [self, index](const caf::error&) { on_response(self, index, nullptr); });
+      [self, index](const caf::error&) {
+        self->send(self->state.deps.device, atom::cancel_v, SampleId{kFirstEvalId + index});
+        on_response(self, index, nullptr);
+      });
 }
 
 void generate(Self self, std::uint64_t step) {

@@ -34,8 +34,8 @@ struct EvaluatorDeps {
   /// The most requests that are at the device at one time. A rollout waits at most for so many
   /// responses, however many an evaluation has. Must be at least 1.
   std::uint32_t max_in_flight = 256;
-  /// The deadline of the reply to each request.
-  Duration response_deadline = std::chrono::minutes(60);
+  /// The deadline of the reply to each request. It includes the wait behind rollouts.
+  Duration response_deadline = std::chrono::hours(24);
   /// How long one step of the reward engine may wait for an external program.
   Duration patience = std::chrono::milliseconds(200);
   WorkPort* port = nullptr;  // outlives the evaluator

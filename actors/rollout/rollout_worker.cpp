@@ -114,7 +114,6 @@ void generate(Self self, const storage::LeasedRow& row) {
   request.stop_ids = state.deps.stop_ids;
   request.stop_strings = state.deps.stop_strings;
   request.min_step = row.row.min_step;
-  request.time_limit = state.deps.response_limit;
   request.keep_rows = true;
   const auto handle = self->request(state.deps.device, state.deps.reply_deadline, atom::generate_v,
                                     std::move(request));

@@ -36,11 +36,9 @@ struct RolloutWorkerDeps {
   std::vector<std::int32_t> stop_ids;
   std::vector<std::string> stop_strings;
   Duration lease_wait = std::chrono::seconds(1);
-  /// A row has failed if the generation of its response takes longer
-  /// (`engines::RolloutRequest::time_limit`).
-  Duration response_limit = std::chrono::minutes(10);
   /// A row is given back if the device does not reply within this time. It includes the wait for
-  /// other rows and, with a fixed order, for a version, which takes as long as the steps before it.
+  /// training, for other rows and, with a fixed order, for a version. `max_new_tokens` bounds the
+  /// generation itself: a limit on its time would make results depend on the speed of the machine.
   /// A worker does not outlive its device, so only an error in the program lets this time pass.
   Duration reply_deadline = std::chrono::hours(24);
 };

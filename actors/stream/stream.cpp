@@ -377,7 +377,8 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       },
       [self](atom::capture) {
         auto& state = self->state;
-        return capture_stream_table(*state.stream, state.groups.next_group().value, state.next_draw);
+        return capture_stream_table(*state.stream, state.groups.next_group().value,
+                                    state.next_draw);
       },
       [self](atom::status) {
         self->state.idle.update(self->state.stream->index(), self->clock().now());

@@ -14,7 +14,7 @@ struct DecodedImage {
   storage::StreamSnapshot snapshot;
 };
 
-/// Returns `stream` at this time. Copies handles, not bytes.
+/// Returns a capture of the current state of `stream`. Copies handles, not bytes.
 [[nodiscard]] StreamCapture capture_stream_table(const storage::StreamTable& stream,
                                                  std::uint64_t next_group, std::uint64_t next_draw);
 

@@ -63,8 +63,8 @@ void lease_more_rows(Self self, storage::TaskId task, Take take) {
 
 /// Renews the leases of all rows that the worker holds, and sends the worker `atom::renew` after a
 /// third of the lease time, but not before half a second. Removes the rows that the stream refuses
-/// from `held`, and calls `on_lost` with each. If the request fails, the next renewal makes up for
-/// it.
+/// from `held`, calls `on_lost` with each, and sends the worker `atom::wake`, so that it requests
+/// others. If the request fails, the next renewal makes up for it.
 template <class Self, class OnLost>
 void renew_held_leases(Self self, storage::TaskId task, OnLost on_lost) {
   auto& state = self->state;
@@ -81,6 +81,7 @@ void renew_held_leases(Self self, storage::TaskId task, OnLost on_lost) {
   self->request(state.deps.stream, kReplyMargin, atom::renew_v, std::move(rows))
       .then(
           [self, on_lost](const storage::Settlement& reply) {
+            const std::size_t held_before = self->state.held.size();
             for (const storage::RefusedRow& refused : reply.refused) {
               // The row may have been leased again since the request: that lease is still good.
               const auto held = self->state.held.find(refused.lease.row);
@@ -88,6 +89,9 @@ void renew_held_leases(Self self, storage::TaskId task, OnLost on_lost) {
                 self->state.held.erase(held);
                 on_lost(refused.lease.row);
               }
+            }
+            if (self->state.held.size() < held_before) {
+              self->send(self, atom::wake_v);  // a worker that was full requests no rows
             }
           },
           [](const caf::error&) {});

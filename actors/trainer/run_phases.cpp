@@ -191,8 +191,8 @@ bool RunPhases::begin_evaluation(Actions& actions) {
   if (!due || evaluated_step_ == step_ || end_.has_value()) {
     return false;
   }
-  if (!evaluating_
-           .has_value()) {  // else the previous one is still running, and this one is skipped
+  // If the previous evaluation is still running, this one is skipped.
+  if (!evaluating_.has_value()) {
     evaluating_ = step_;
     actions.push_back(RunAction::kEvaluate);
   }

@@ -2,23 +2,23 @@
 // Decides what a trainer does next: the order of steps, evaluations and commits, and how a run
 // ends.
 //
-// A trainer tells a `RunPhases` what happened (an event), and gets the actions to take. The value
-// sends no messages and knows no actor, so a test can try every event in every phase. Both trainers
-// use it. `phase_table()` is the specification: one row for each phase and event, with the reason.
+// A trainer tells a `RunPhases` what happened (an event), and gets back the actions to take. The
+// object sends no messages and knows no actor, so a test can try every event in every phase. Both
+// trainers use it. `phase_table()` is the specification: one row for each phase and event, with the
+// reason.
 //
 // What the table does not show:
 //
-// - A commit is written while the next step runs. `kCommitWritten` can therefore come in any phase,
-//   and the next commit waits for it.
+// - A commit is written while the next step runs. `kCommitWritten` can therefore arrive in several
+//   phases, and the next commit waits for it.
 // - An evaluation precedes the commit of its step: a run that is restored from the commit does not
 //   evaluate that step again, so the evaluation must be recorded first. A commit therefore waits
 //   for an evaluation.
-// - In a reinforcement-learning run, an evaluation runs beside the following steps. If the run
-// looks
-//   for the best weights, the next step waits as well, so that an evaluation is of one version. A
-//   supervised run evaluates between two steps.
+// - A reinforcement-learning run continues with the following steps during an evaluation. If it
+//   looks for the best weights, the next step waits, so that one version generates all responses of
+//   an evaluation. A supervised run evaluates between two steps.
 // - A run that is asked to stop finishes its step. It neither waits for an evaluation nor begins
-//   one. The resumed run makes up for it.
+//   one. The resumed run evaluates instead.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ inline constexpr std::size_t kNumPhases = 7;
 /// What happened to a trainer.
 enum class RunEvent : std::uint8_t {
   kStart,                // asked to start
-  kBatch,                // a batch is there
+  kBatch,                // a batch has arrived
   kNoBatchYet,           // no batch is ready, but one may come
   kDataEnded,            // no batch will come
   kNoSignal,             // too many groups have left untrained
@@ -74,26 +74,26 @@ enum class RunAction : std::uint8_t {
 /// The kind of a run.
 enum class RunKind : std::uint8_t { kReinforcement, kSupervised };
 
-/// How a trainer reacts to an event. Each reaction but the first three continues in the next one
-/// unless it says otherwise.
+/// How a trainer reacts to an event. Each reaction after `kTrain` says which reaction follows it.
 enum class Reaction : std::uint8_t {
   kNever,    // the event cannot occur in this phase
-  kNothing,  // takes note of the event
+  kNothing,  // records the event
   kTrain,    // trains on the batch
-  /// Ends the run if the commit that it resumes from was made at a plateau. Begins the evaluation
-  /// that an earlier stop prevented, and waits for it where the next step must. Else: fetches.
+  /// Begins the evaluation that an earlier stop prevented, and waits for it if the next step must.
+  /// Otherwise continues with `kFetchOrEnd`. A run whose last commit was made at a plateau ends.
   kBegin,
-  /// Begins the evaluation that is due, unless the previous one still runs. Waits for it where the
-  /// next step must. Else: commits if due.
+  /// Begins the evaluation that is due, unless the previous one is still running. Waits for it if
+  /// the next step must. Otherwise continues with `kCommitIfDue`.
   kEvaluateIfDue,
-  /// Commits, if a commit is due and this was not the last step. Else: fetches.
+  /// Continues with `kCommit` if a commit is due and this was not the last step, otherwise with
+  /// `kFetchOrEnd`.
   kCommitIfDue,
-  /// Has the captured commit written, and fetches meanwhile.
+  /// Has the captured commit written, and meanwhile continues with `kFetchOrEnd`.
   kWrite,
-  /// Fetches the next batch. If the run is over, commits instead.
+  /// Fetches the next batch. If the run is over, continues with `kCommit` instead.
   kFetchOrEnd,
-  /// Waits for the earlier commit and the evaluation, then captures. Sends the summary instead if
-  /// the run is over and the last commit has everything.
+  /// Waits for the earlier commit and the evaluation, then captures. If the run is over and the
+  /// last commit holds its final state, sends the summary instead.
   kCommit,
 };
 
@@ -101,7 +101,7 @@ enum class Reaction : std::uint8_t {
 struct PhaseRow {
   Phase phase;
   RunEvent event;
-  std::optional<RunKind> kind;  // only in runs of this kind; not set: in both
+  std::optional<RunKind> kind;  // only in runs of this kind; not set: both kinds
   Reaction reaction;
   std::string_view reason;
 };
@@ -109,7 +109,7 @@ struct PhaseRow {
 /// Returns the transition table. A pair of phase and event without a row cannot occur.
 [[nodiscard]] std::span<const PhaseRow> phase_table();
 
-/// Returns the reaction of runs of a kind to an event.
+/// Returns how a run of `kind` reacts to `event` in `phase`.
 [[nodiscard]] Reaction reaction_to(RunKind kind, Phase phase, RunEvent event);
 
 /// Options of a run's phases.
@@ -128,7 +128,7 @@ struct RunOriginState {
   std::optional<BestSoFar> best = {};
 };
 
-/// The phase of a run, and all that decides the next one.
+/// Holds the phase of a run, and the state that decides the next phase.
 ///
 /// Threads: one call at a time.
 class RunPhases {
@@ -136,12 +136,12 @@ public:
   RunPhases() = default;
   RunPhases(const RunPhaseOptions& options, RunOriginState origin);
 
-  /// Takes note of `event` and returns what to do now, in this order. `reason` says in one line why
-  /// the run ends, for `kNoSignal`. Requires that the table has a row for the event.
+  /// Records `event` and returns the actions to take, in order. For `kNoSignal`, `reason` says in
+  /// one line why the run ends. Requires that the table has a row for the event.
   [[nodiscard]] std::vector<RunAction> on(RunEvent event, const std::string& reason = {});
 
-  /// Updates the best evaluation with one of `weights` that gave `value`, and ends the run at a
-  /// plateau. Called before the evaluation is recorded. Requires that an evaluation is running.
+  /// Updates the best evaluation with `value`, the result of evaluating `weights`, and ends the run
+  /// at a plateau. Call it before the evaluation is recorded. Requires a running evaluation.
   void take_evaluation(double value, const engines::Snapshot& weights);
 
   [[nodiscard]] Phase phase() const noexcept { return phase_; }

@@ -27,7 +27,7 @@ namespace tidemill::actors {
 namespace {
 
 constexpr Duration kReplyDeadline = std::chrono::minutes(2);
-constexpr Duration kEvalDeadline = std::chrono::hours(4);
+constexpr Duration kEvalDeadline = std::chrono::hours(72);
 constexpr const char* kConsumer = "trainer";
 
 // A commit on its way to the store; shared with the port.

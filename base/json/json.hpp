@@ -17,8 +17,8 @@ namespace tidemill {
 
 /// A JSON value.
 ///
-/// A number without fraction and exponent is an integer, or a large integer if it does not fit in
-/// a signed 64-bit integer. All other numbers are reals. Objects keep the order of the file.
+/// A number without a fraction or an exponent is an integer, or a large integer if it does not fit
+/// in a signed 64-bit integer. All other numbers are reals. Objects keep the order of the file.
 class Json {
 public:
   struct Member;
@@ -67,7 +67,7 @@ public:
   /// Returns the document as one line with a final newline; otherwise as `to_text`.
   [[nodiscard]] std::string to_line() const;
 
-  /// Makes a large integer of its digits, which a minus sign may precede.
+  /// Makes a large integer from its digits, which may follow a minus sign.
   [[nodiscard]] static Json large_integer(std::string digits);
 
 private:

@@ -116,12 +116,16 @@ std::vector<pid_t> find_process_tree(const std::filesystem::path& proc, pid_t ro
 void kill_process_tree(pid_t root, const std::string& mark) {
   std::vector<pid_t> others = find_process_tree(kProc, root, mark);
   ::kill(-root, SIGKILL);
-  for (int round = 0; !others.empty() && round < kMaxRounds; ++round) {
+  for (int round = 0; round < kMaxRounds; ++round) {
     for (const pid_t pid : others) {
       ::kill(pid, SIGKILL);
     }
-    ::poll(nullptr, 0, 1);
+    // Again, even if there was none: a process may have left the group before it was killed.
     others = find_process_tree(kProc, root, mark);
+    if (others.empty()) {
+      return;
+    }
+    ::poll(nullptr, 0, 1);
   }
 }
 

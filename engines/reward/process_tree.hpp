@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds and kills the processes that a reward program has started. Private to this folder.
 //
-// A process group does not hold them all: `setsid` leaves it, and a parent that exits leaves its
-// children to another process. They are therefore also found by their chain of parents, and by an
-// entry of the environment that the program passes on. A process escapes if all three fail: it left
-// the group, its parent has exited, and it has replaced or overwritten its environment. Nothing is
-// found once this process is gone: if it is killed, only the program itself ends with it.
+// A process group does not contain all of them, because a process can leave it with `setsid`. They
+// are therefore also found by their chain of parents, and by an environment entry that they inherit
+// from the program. A process escapes only if all three fail: it has left the group, its parent has
+// exited, and it has replaced or overwritten its environment. If this process is killed, only the
+// program itself ends with it.
 #pragma once
 
 #include <filesystem>

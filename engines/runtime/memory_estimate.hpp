@@ -32,7 +32,7 @@ struct MemoryEstimate {
 /// The number of positions in a page of cached keys and values. Sequences hold whole pages.
 inline constexpr std::int64_t kPageTokens = KvCacheOptions{}.page_tokens;
 
-/// The load of a runtime at one time: either the maximum, or what is likely.
+/// What a runtime holds and computes at one time: either the maximum, or what is likely.
 struct MemoryLoad {
   std::int64_t train_tokens = 0;     // in one micro-batch
   std::int64_t sequence_tokens = 0;  // in its longest sequence; 0: all of `train_tokens`
@@ -50,9 +50,9 @@ struct MemoryLoad {
   /// Tokens of sequences whose log-probabilities are also computed under other weights
   /// (`TrainEngine::score`).
   std::int64_t score_tokens = 0;
-  /// Tokens of a micro-batch in prompts that several of its sequences share, and tokens of the
-  /// longest of these prompts.
+  /// Tokens of the prompts that several sequences of a micro-batch share.
   std::int64_t shared_tokens = 0;
+  /// Tokens of the longest of these prompts.
   std::int64_t prompt_tokens = 0;
   /// Tokens of one batch that are generated with `keep_rows` and then trained on.
   std::int64_t kept_tokens = 0;

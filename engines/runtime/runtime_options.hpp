@@ -54,8 +54,8 @@ struct RuntimeOptions {
   /// Training on them with the weights that generated them does not run their layers again, and
   /// gives the same bits. If this is 0 or `recompute` is not kNone, no rows are kept.
   std::int64_t generated_bytes = 0;
-  /// The number of rows that the backward pass takes through a layer at a time. It splits longer
-  /// sequences into windows (`BackwardOptions`). 0: sequences are not split.
+  /// The maximum number of rows that the backward pass takes through a layer at a time. Longer
+  /// sequences are split into windows (`BackwardOptions`). 0: sequences are not split.
   std::int64_t window_tokens = 0;
   /// The maximum number of sequences generated at the same time; others wait.
   std::int64_t max_running = 256;
@@ -64,8 +64,8 @@ struct RuntimeOptions {
   /// Measures the time limits of requests, and must outlive the runtime. If null, requests with a
   /// time limit are refused.
   const Clock* clock = nullptr;
-  /// The policy's adapter over the base. It is trained if `optimizer` is set. If absent, the model
-  /// is bare, and training trains all its parameters.
+  /// The policy's adapter over the base. It is trained if `optimizer` is set. If absent, training
+  /// trains all parameters of the model.
   std::optional<AdapterFiles> adapter;
   /// Memory for adapters loaded by name, in addition to the policy. It includes replaced and
   /// unloaded adapters that requests still use. 0: no adapter can be loaded by name.

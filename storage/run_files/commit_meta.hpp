@@ -45,9 +45,9 @@ struct CommitMeta {
 /// Returns the part as indented JSON with a final newline.
 [[nodiscard]] std::string write_commit_meta(const CommitMeta& meta);
 
-/// Parses the part.
-/// Errors: beginning with `location`: `kInvalidArgument` for the format of a newer version;
-/// `kCorruptData` naming the field, or the byte of invalid JSON.
+/// Parses the part. Each error message begins with `location`.
+/// Errors: `kInvalidArgument` if a newer version of the program wrote the part; `kCorruptData`
+/// naming the field, or the byte of invalid JSON.
 [[nodiscard]] Result<CommitMeta> parse_commit_meta(std::string_view text,
                                                    const std::string& location);
 

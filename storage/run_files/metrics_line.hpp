@@ -26,7 +26,7 @@ struct MetricsLine {
 /// name. A metric that is not finite becomes null.
 [[nodiscard]] std::string write_metrics_line(const MetricsLine& line);
 
-/// Parses a line, with or without its newline. Members that are no numbers are left out.
+/// Parses a line, with or without its newline. Members that are not numbers are left out.
 /// Errors: `kCorruptData` naming the field, or the byte of invalid JSON.
 [[nodiscard]] Result<MetricsLine> parse_metrics_line(std::string_view text);
 

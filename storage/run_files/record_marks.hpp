@@ -12,8 +12,8 @@
 
 namespace tidemill::storage {
 
-/// The sizes and digests of the record files at a commit. A resumed run truncates the files to the
-/// sizes. A digest that is not known is empty: those of older commits, and in simulation.
+/// The sizes and digests of the record files at a commit. A resumed run truncates the files to
+/// these sizes. A digest is empty if it is unknown, as in older commits and in simulation.
 struct RecordMarks {
   std::uint64_t metrics_bytes = 0;
   std::uint64_t samples_bytes = 0;
@@ -27,10 +27,10 @@ typename Inspector::result_type inspect(Inspector& f, RecordMarks& x) {
   return f(x.metrics_bytes, x.samples_bytes, x.metrics_digest, x.samples_digest);
 }
 
-/// Adds the first `bytes` bytes of `path` to `hasher`, which must be new. A file of which 0 bytes
-/// are marked need not exist.
+/// Adds the first `bytes` bytes of `path` to `hasher`, which must be new. If `bytes` is 0, the file
+/// need not exist.
 /// Errors: `kCorruptData` naming the file if it is missing or shorter, or if `digest` is not empty
-/// and not that of the bytes; those of `ReadableFile`.
+/// and differs from the digest of these bytes; those of `ReadableFile`.
 [[nodiscard]] Status read_marked(const std::filesystem::path& path, std::uint64_t bytes,
                                  const std::string& digest, DigestHasher& hasher);
 
@@ -44,9 +44,9 @@ typename Inspector::result_type inspect(Inspector& f, RecordMarks& x) {
 [[nodiscard]] Status check_record_sizes(const std::filesystem::path& directory,
                                         const RecordMarks& marks);
 
-/// Returns the marks of the records that are left of those that `marks` names: in each file the
-/// whole lines before the mark, up to the first line of a step after `last_step`. Changed bytes
-/// are taken as they are.
+/// Returns the marks of what is left of the records that `marks` describes: in each file, the whole
+/// lines before the mark, up to the first line of a step after `last_step`. Does not check whether
+/// bytes have changed.
 /// Errors: those of `ReadableFile`, except for a file that does not exist.
 [[nodiscard]] Result<RecordMarks> remaining_records(const std::filesystem::path& directory,
                                                     const RecordMarks& marks,

@@ -16,8 +16,8 @@ namespace tidemill::storage {
 /// The name of the file.
 inline constexpr const char* kRunStateFile = "state.json";
 
-/// The content of the file. A process writes it when it makes the directory, before its first step
-/// and when it ends, so after a kill it says "running".
+/// The content of the file. A process writes it when it makes the directory, before its first step,
+/// and when it ends. If the process is killed, the file therefore still says "running".
 struct RunStateNote {
   std::string state;        // "running", "finished", "stopped" or "failed"
   std::uint64_t steps = 0;  // total steps of the run; 0 before its first step

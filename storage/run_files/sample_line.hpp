@@ -25,7 +25,7 @@ struct SampledSpan {
 
 /// One trained sample.
 struct SampleLine {
-  std::uint64_t step = 0;  // that trained it
+  std::uint64_t step = 0;  // the step that trained it
   std::uint64_t sample = 0;
   std::uint64_t group = 0;
   std::string prompt;
@@ -41,9 +41,9 @@ struct SampleLine {
   friend bool operator==(const SampleLine&, const SampleLine&) = default;
 };
 
-/// Returns `line` as a JSON object with a final newline. Its first member is `step`. Reals of 32
-/// bits have the fewest digits from which they can be read back. `rewards` is left out if it is
-/// empty. A real that is not finite becomes null.
+/// Returns `line` as a JSON object with a final newline. Its first member is `step`. 32-bit
+/// reals are written with the fewest digits that are read back as the same value. `rewards` is left
+/// out if it is empty. A real that is not finite becomes null.
 [[nodiscard]] std::string write_sample_line(const SampleLine& line);
 
 /// Parses a line, with or without its newline. A log-probability that is null becomes NaN.

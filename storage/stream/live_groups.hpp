@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The groups of a stream that have not left, and what requests for whole batches of groups depend
-// on.
+// Tracks which groups of a stream have not left, for requests for whole batches of groups.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +23,8 @@ struct LeaseSize {
   friend bool operator==(const LeaseSize&, const LeaseSize&) = default;
 };
 
-/// A request for units. With `before_group`, it asks for all groups below that one that have not
-/// left, whatever `size` says.
+/// A request for units. If `before_group` is set, it asks for all groups with smaller ids that have
+/// not left, and `size` is ignored.
 struct UnitRequest {
   LeaseSize size = {};
   std::optional<GroupId> before_group = std::nullopt;
@@ -40,18 +39,18 @@ class LiveGroups {
 public:
   /// Adds a group of `rows` rows.
   void admit(GroupId group, std::uint32_t rows);
-  /// Removes a row that has left from its group. Ignores the rows of unknown groups.
+  /// Removes `row`, which has left the stream, from its group. Ignores rows of unknown groups.
   void retire(const RetiredRow& row);
-  /// Takes note that no further group will be admitted.
+  /// Records that no further group will be admitted.
   void end_admission();
-  /// Replaces everything by the groups of a snapshot's rows. `next_group` is the id of the group
-  /// that is admitted next.
+  /// Replaces all groups with those of a snapshot's rows. `next_group` is the id of the group that
+  /// is admitted next.
   void restore(std::span<const RowSnapshot> rows, GroupId next_group);
 
   /// Returns how many units the request leases now. A request with `before_group` gets nothing
   /// until all groups below that one have been admitted; then the size may be 0.
   [[nodiscard]] std::optional<LeaseSize> lease_size(const UnitRequest& request) const;
-  /// Returns whether the request can never be fulfilled, by a task that takes `unit`.
+  /// Returns whether the request, from a task that takes `unit`, can never be fulfilled.
   [[nodiscard]] bool has_ended(const UnitRequest& request, DeliveryUnit unit) const;
   /// Returns which group the request waits for, in words; nothing if all have been admitted.
   [[nodiscard]] std::optional<std::string> waiting_for(const UnitRequest& request) const;
@@ -68,8 +67,7 @@ public:
   [[nodiscard]] std::uint64_t num_filtered() const noexcept { return num_filtered_; }
   /// Returns how many groups have left without a trained row for any other reason.
   [[nodiscard]] std::uint64_t num_lost() const noexcept { return num_lost_; }
-  /// Returns the reason of the last row that failed; until a row fails, that of the first lost
-  /// group.
+  /// Returns why the last failed row failed; if no row has failed, why the first lost group left.
   [[nodiscard]] const std::string& last_lost_reason() const noexcept { return last_lost_reason_; }
 
 private:

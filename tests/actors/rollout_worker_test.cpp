@@ -147,9 +147,10 @@ TEST_F(RolloutWorkerTest, GivesBackARowWithoutAPrompt) {
   EXPECT_TRUE(device_->generations.empty());
 }
 
-TEST_F(RolloutWorkerTest, LimitsTheGenerationOfAResponseAndNotItsWaitInTheDevice) {
+// Time in which the device trains would count, so only the number of tokens is limited.
+TEST_F(RolloutWorkerTest, LimitsNeitherTheGenerationOfAResponseNorItsWaitInTheDevice) {
   lease({row(0)});
-  EXPECT_EQ(device_->generations.front().request.time_limit, 10min);
+  EXPECT_EQ(device_->generations.front().request.time_limit, 0s);
   advance(3h);  // behind other rows, or until its version is served
   EXPECT_TRUE(stream_->nacks.empty());
   EXPECT_TRUE(device_->cancelled.empty());
@@ -222,6 +223,18 @@ TEST_F(RolloutWorkerTest, RenewsTheLeasesThatItHolds) {
   const std::size_t renewals = stream_->renewals.size();
   advance(5min);
   EXPECT_EQ(stream_->renewals.size(), renewals);  // no row is held
+}
+
+// While it held as many rows as it may, it had no request at the stream.
+TEST_F(RolloutWorkerTest, AFullWorkerThatLosesItsLeasesRequestsMore) {
+  lease({row(0), row(1), row(2), row(3)});
+  ASSERT_TRUE(stream_->leases.empty());
+  for (std::uint64_t id = 0; id < 4; ++id) {
+    stream_->refused.push_back({{{id}, 1}, storage::Refusal::kOldLease});
+  }
+  advance(30s);
+  ASSERT_EQ(stream_->leases.size(), 1U);
+  EXPECT_EQ(stream_->leases.front().request.max_units, 4U);
 }
 
 TEST_F(RolloutWorkerTest, CancelsARowThatItHasLost) {

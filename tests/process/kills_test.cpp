@@ -62,7 +62,7 @@ std::uint64_t seed() {
 
 // A test kills this many times as often as by default.
 int rounds() {
-  const char* given = std::getenv("TIDEMILL_KILL_ROUNDS");  // NOLINT(concurrency-mt-unsafe)
+  const char* given = std::getenv("TIDEMILL_KILL_ROUNDS");      // NOLINT(concurrency-mt-unsafe)
   return given != nullptr ? std::max(1, std::atoi(given)) : 1;  // NOLINT(cert-err34-c)
 }
 

@@ -117,7 +117,7 @@ TEST_F(UnusableRunsTest, ADirectoryLeftBeforeTheRunBeganIsUsed) {
   std::filesystem::create_directories(at("runs/gated"));
   folder_.write("runs/gated/.tmp-1-0", "workflow: rl\nna");
   folder_.write("runs/gated/lock", "1\n");
-  expect_refused("runs/gated/run.yaml: no such file\n");
+  expect_refused("runs/gated/run.yaml: no such file; every run directory has one\n");
   expect_ends_as_undisturbed({"run", "run.yaml"});
 }
 
@@ -272,7 +272,7 @@ TEST_F(UnusableRunsTest, ARenamedRunIsResumed) {
 TEST_F(UnusableRunsTest, ARunThatDoesNotExist) {
   const Ended ended = run({"resume", "runs/missing"});
   EXPECT_EQ(ended.code, 2);
-  EXPECT_EQ(ended.err, "runs/missing/run.yaml: no such file\n");
+  EXPECT_EQ(ended.err, "runs/missing: no such run; tidemill runs lists all runs\n");
 }
 
 class RunsWithoutModelTest : public UnusableRunsTest {
