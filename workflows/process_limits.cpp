@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <latch>
-#include <sstream>
 #include <sys/resource.h>
 #include <system_error>
 #include <thread>
@@ -19,16 +19,6 @@
 namespace tidemill::workflows {
 namespace {
 
-bool lists_memory(const std::string& controllers) {
-  std::istringstream words(controllers);
-  for (std::string word; std::getline(words, word, ',');) {
-    if (word == "memory") {
-      return true;
-    }
-  }
-  return false;
-}
-
 // Returns the number in `file`, or nothing if it holds something else, such as "max".
 std::optional<std::int64_t> read_number(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -38,26 +28,6 @@ std::optional<std::int64_t> read_number(const std::filesystem::path& path) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() ? std::optional(number)
                                                                   : std::nullopt;
-}
-
-// Lowers `least` to the smallest limit of `group` and its ancestors. `group` is a path from
-// /proc/self/cgroup, and `file` is the name of the file that holds a limit.
-void apply_group_limits(const std::filesystem::path& root, const std::filesystem::path& group,
-                        const char* file, MemoryLimit& least) {
-  std::filesystem::path inner = group.relative_path().lexically_normal();
-  if (!inner.empty() && *inner.begin() == "..") {
-    inner.clear();  // outside the tree that the process can see
-  }
-  for (;; inner = inner.parent_path()) {
-    const std::filesystem::path path = (inner.empty() ? root : root / inner) / file;
-    const std::optional<std::int64_t> limit = read_number(path);
-    if (limit.has_value() && *limit < least.bytes) {
-      least = {*limit, path.string()};
-    }
-    if (inner.empty()) {
-      return;
-    }
-  }
 }
 
 std::optional<std::int64_t> finite_limit(int resource) {
@@ -91,25 +61,14 @@ std::string limit_text(std::int64_t bytes) {
 
 }  // namespace
 
-MemoryLimit group_memory_limit(const MemoryGroupFiles& files) {
+MemoryLimit group_memory_limit(const ControlGroupFiles& files) {
   MemoryLimit least;
-  std::ifstream own(files.own_groups);
-  // Lines have the form "hierarchy:controllers:group". Version 2 is hierarchy 0 and names no
-  // controllers.
-  for (std::string line; std::getline(own, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) {
-      continue;
-    }
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string group = line.substr(second + 1);
-    if (controllers.empty()) {
-      apply_group_limits(files.root, group, "memory.max", least);
-    } else if (lists_memory(controllers)) {
-      for (const std::string& mount : {controllers, std::string("memory")}) {
-        apply_group_limits(files.root / mount, group, "memory.limit_in_bytes", least);
-      }
+  for (const ControlGroup& group : control_groups(files, "memory")) {
+    const std::filesystem::path path =
+        group.folder / (group.version == 2 ? "memory.max" : "memory.limit_in_bytes");
+    const std::optional<std::int64_t> limit = read_number(path);
+    if (limit.has_value() && *limit < least.bytes) {
+      least = {*limit, path.string()};
     }
   }
   return least;

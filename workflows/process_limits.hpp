@@ -10,6 +10,7 @@
 #include <string>
 
 #include "actors/work/work_port.hpp"
+#include "base/control_groups.hpp"
 #include "base/result.hpp"
 
 namespace tidemill::workflows {
@@ -22,20 +23,13 @@ struct MemoryLimit {
   std::string name;
 };
 
-/// The files that describe control groups.
-struct MemoryGroupFiles {
-  std::filesystem::path own_groups = "/proc/self/cgroup";
-  std::filesystem::path root = "/sys/fs/cgroup";
-};
-
 /// Returns the smallest memory limit of the process's own control groups and their ancestors, named
 /// by its file. The result is the default if no limit is set or can be read.
 ///
 /// Version 2 stores the limit in `memory.max`, version 1 in `memory.limit_in_bytes` of the
-/// controller `memory`. In a container, the group that `own_groups` names may not exist under
-/// `root`. Then only its ancestors are read.
+/// controller `memory`.
 /// Source: cgroup-v2.rst and cgroup-v1/memory.rst of the Linux kernel.
-[[nodiscard]] MemoryLimit group_memory_limit(const MemoryGroupFiles& files);
+[[nodiscard]] MemoryLimit group_memory_limit(const ControlGroupFiles& files);
 
 /// The limit `ulimit -v` (address space) or `ulimit -d` (data), and what counts toward it. Both
 /// also count memory that is reserved but not used, such as the stacks of threads.

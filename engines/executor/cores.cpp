@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sched.h>
 #include <sstream>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -52,40 +52,6 @@ std::optional<double> quota_v1(const std::filesystem::path& group) {
   return quota.size() == 1 && period.size() == 1 ? quota_cores(quota[0], period[0]) : std::nullopt;
 }
 
-// Lowers `lowest` to the smallest quota of `group` and its ancestors. `group` is a path from
-// /proc/self/cgroup.
-void apply_group_quotas(const std::filesystem::path& root, const std::filesystem::path& group,
-                        std::optional<double> (*quota)(const std::filesystem::path&),
-                        const char* file, CoreLimit& lowest) {
-  std::filesystem::path inner = group.relative_path().lexically_normal();
-  if (!inner.empty() && *inner.begin() == "..") {
-    inner.clear();  // outside the tree that the process can see
-  }
-  for (;; inner = inner.parent_path()) {
-    const std::filesystem::path folder = inner.empty() ? root : root / inner;
-    if (const auto found = quota(folder)) {
-      const int cores = static_cast<int>(std::clamp(std::ceil(*found), 1.0, 1e6));
-      if (lowest.cores == 0 || cores < lowest.cores) {
-        lowest = {cores, (folder / file).string()};
-      }
-    }
-    if (inner.empty()) {
-      return;
-    }
-  }
-}
-
-bool lists_cpu(std::string_view controllers) {
-  while (!controllers.empty()) {
-    const std::size_t comma = std::min(controllers.find(','), controllers.size());
-    if (controllers.substr(0, comma) == "cpu") {
-      return true;
-    }
-    controllers.remove_prefix(std::min(comma + 1, controllers.size()));
-  }
-  return false;
-}
-
 CoreLimit affinity_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -100,22 +66,12 @@ CoreLimit affinity_cores() {
 
 CoreLimit group_quota(const ControlGroupFiles& files) {
   CoreLimit lowest{0, ""};
-  std::ifstream own(files.own_groups);
-  // Lines have the form "hierarchy:controllers:group". Version 2 is hierarchy 0 and names no
-  // controllers.
-  for (std::string line; std::getline(own, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) {
-      continue;
-    }
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string group = line.substr(second + 1);
-    if (controllers.empty()) {
-      apply_group_quotas(files.root, group, quota_v2, "cpu.max", lowest);
-    } else if (lists_cpu(controllers)) {
-      for (const std::string& mount : {controllers, std::string("cpu")}) {
-        apply_group_quotas(files.root / mount, group, quota_v1, "cpu.cfs_quota_us", lowest);
+  for (const ControlGroup& group : control_groups(files, "cpu")) {
+    const bool second = group.version == 2;
+    if (const auto found = second ? quota_v2(group.folder) : quota_v1(group.folder)) {
+      const int cores = static_cast<int>(std::clamp(std::ceil(*found), 1.0, 1e6));
+      if (lowest.cores == 0 || cores < lowest.cores) {
+        lowest = {cores, (group.folder / (second ? "cpu.max" : "cpu.cfs_quota_us")).string()};
       }
     }
   }

@@ -2,16 +2,11 @@
 // How many threads a process can keep busy, given its affinity mask and its control groups.
 #pragma once
 
-#include <filesystem>
 #include <string>
 
-namespace tidemill::engines {
+#include "base/control_groups.hpp"
 
-/// The files that describe control groups.
-struct ControlGroupFiles {
-  std::filesystem::path own_groups = "/proc/self/cgroup";
-  std::filesystem::path root = "/sys/fs/cgroup";
-};
+namespace tidemill::engines {
 
 /// A number of cores, and where it comes from, for messages.
 struct CoreLimit {
@@ -23,8 +18,7 @@ struct CoreLimit {
 /// rounded up to whole cores. Returns 0 cores if no quota is set or can be read.
 ///
 /// Version 2 stores the quota in `cpu.max`, version 1 in `cpu.cfs_quota_us` and `cpu.cfs_period_us`
-/// of the controller `cpu`. In a container, the group that `own_groups` names may not exist under
-/// `root`. Then only its ancestors are read.
+/// of the controller `cpu`.
 /// Source: cgroup-v2.rst and sched-bwc.rst of the Linux kernel.
 [[nodiscard]] CoreLimit group_quota(const ControlGroupFiles& files);
 

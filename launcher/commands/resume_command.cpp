@@ -117,7 +117,7 @@ public:
       add_differences(schema.print(resolved.value), after, "", paths);
       for (const std::string& path : paths) {
         if (const std::string problem = change_problem(path, after); !problem.empty()) {
-          return invalid_argument(location_of(path, overrides) + path + ": " + problem);
+          return invalid_argument(location_of(path, overrides).append(path) + ": " + problem);
         }
       }
       context.config = std::move(changed.value);

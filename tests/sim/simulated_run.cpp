@@ -175,9 +175,8 @@ private:
                                     : engines::replay_initial_snapshot(options_.data_seed);
     auto owned = std::make_shared<OwnedEngines>();
     weights.version.incarnation = origin.incarnation;
-    engines::ReplayOptions replay = replay_options(options_);
+    const engines::ReplayOptions replay = replay_options(options_);
     owned->train = engines::make_replay_train_engine(replay, weights);
-    replay.clock = &clock_;
     owned->rollout =
         options_.mix_versions
             ? witness_.watch(make_mixing_rollout_engine(replay, weights), weights,

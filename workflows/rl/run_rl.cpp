@@ -115,7 +115,6 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   wanted.generated_bytes = opened.plans.expected.engine.generated_bytes > 0
                                ? opened.plans.maximum.engine.generated_bytes
                                : 0;
-  wanted.clock = &run.clock;
   wanted.token_text = [codec = *opened.codec](std::int32_t id) {
     return std::string(codec.tokenizer().token_bytes(id));
   };
