@@ -50,12 +50,13 @@ public:
   /// cache.
   WeightCache(ModelConfig config, AdapterSpec spec, DType compute, KeepBase keep_base, Ops& ops);
 
-  /// Lays `snapshot` out for `use`. Verifies its digests first, unless `trust` is kOwn. A base or
-  /// an adapter whose layout is still in use is shared instead of being laid out again: a base if
-  /// the digest is equal, an adapter if its digest and that of its base are equal. A snapshot
-  /// without base tensors requires such a layout of its base. Errors: `kCorruptData` (a digest does
-  /// not match), `kInvalidArgument` (base tensors are needed but missing, or the runtime was opened
-  /// without an adapter), those of `ModelWeights::create` and `Adapter::create`.
+  /// Lays `snapshot` out for `use`. Verifies its digests first, unless `trust` is kOwn. If a layout
+  /// of the base or of the adapter that suits `use` is still in use, that layout is shared. For a
+  /// base the digests must be equal, for an adapter also those of the base. A snapshot without base
+  /// tensors requires such a layout of its base.
+  /// Errors: `kCorruptData` (a digest does not match), `kInvalidArgument` (base tensors are needed
+  /// but missing, or the runtime was opened without an adapter), those of `ModelWeights::create`
+  /// and `Adapter::create`.
   [[nodiscard]] Result<LaidOutWeights> lay_out(const Snapshot& snapshot, WeightUse use,
                                                SnapshotTrust trust = SnapshotTrust::kVerify);
 
