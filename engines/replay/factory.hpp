@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engines without a model, for simulation and scheduling studies. The caller gives lengths and
 // times. Tokens and weights are hashes, so the digest of the weights shows how they were trained:
-// it
-// differs if the rows, their order, the weights that sampled them or the optimizer's state differ.
+// it differs if the rows, their order, the weights that sampled them or the optimizer's state
+// differ.
 #pragma once
 
 #include <cstdint>

@@ -54,6 +54,7 @@ private:
   std::shared_ptr<const Compiled> compiled_;
 };
 
+/// Holds the match data of PCRE2.
 class Regex::Workspace {
 public:
   Workspace(Workspace&&) noexcept;
