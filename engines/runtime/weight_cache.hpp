@@ -51,8 +51,8 @@ public:
   WeightCache(ModelConfig config, AdapterSpec spec, DType compute, KeepBase keep_base, Ops& ops);
 
   /// Lays `snapshot` out for `use`. Verifies its digests first, unless `trust` is kOwn. If a layout
-  /// of the base or of the adapter that suits `use` is still in use, that layout is shared. For a
-  /// base the digests must be equal, for an adapter also those of the base. A snapshot without base
+  /// of the base or of the adapter that suits `use` is still in use, that layout is shared. A base
+  /// is found by its digest, an adapter by its digest and that of its base. A snapshot without base
   /// tensors requires such a layout of its base.
   /// Errors: `kCorruptData` (a digest does not match), `kInvalidArgument` (base tensors are needed
   /// but missing, or the runtime was opened without an adapter), those of `ModelWeights::create`
