@@ -3,8 +3,8 @@
 //
 // Any type with an `inspect` function can be written. Integers, floats and enumerations are stored
 // low byte first. Strings and vectors are stored after their length. Buffers are stored with their
-// bytes, unlike in messages, which carry only a buffer's identity. The layout has no names and no
-// versions, so the owner of an archive writes a version first.
+// bytes, not only with their identity. The layout has no names and no versions, so the owner of an
+// archive writes a version first.
 #pragma once
 
 #include <bit>

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Immutable, reference-counted bytes: how payloads travel without being copied.
+// Immutable, reference-counted bytes, which travel between actors without being copied.
 //
-// A `Buffer` is a handle to a range of an immutable segment. Copying it only counts a reference.
-// Its identity (segment, offset, length, dtype, generation) is what a message between processes
-// would carry; within one process the handle itself travels. A segment is heap memory or a mapped
-// file. Segments in shared memory do not exist yet.
+// A `Buffer` is a handle to a range of an immutable segment: heap memory or a mapped file. Copying
+// a handle copies no bytes. Within one process, messages carry the handle itself. Serialization
+// writes only the identity of the buffer: segment, offset, length, dtype and generation.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +21,14 @@ namespace tidemill {
 
 class ReadableFile;
 
-/// Names a buffer across processes.
+/// Names a buffer within one process. Segments are numbered from 1. Number 0 is that of a buffer
+/// without a segment.
 struct BufferIdentity {
   std::uint64_t segment = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t length = 0;  // bytes
-  DType dtype = DType::kU8;
-  std::uint32_t generation = 0;
+  std::uint64_t offset = 0;      // bytes, from the start of the segment
+  std::uint64_t length = 0;      // bytes
+  DType dtype = DType::kU8;      // of the elements
+  std::uint32_t generation = 0;  // always 0: segments are not reused
   friend bool operator==(const BufferIdentity&, const BufferIdentity&) = default;
 };
 
@@ -62,25 +62,29 @@ public:
   }
 
   /// Returns a handle to `bytes`, which `owner` keeps alive and unchanged. If `bytes` is a
-  /// read-only private mapping of a whole file, `file` is that file, which `owner` keeps alive too.
+  /// read-only private mapping of a whole file, pass that file as `file`; `owner` must keep it
+  /// alive too.
   [[nodiscard]] static Buffer wrap(std::shared_ptr<const void> owner,
                                    std::span<const std::byte> bytes, DType dtype,
                                    const ReadableFile* file = nullptr);
 
-  /// Returns a handle to `length` bytes from `offset`. Requires the range to be inside this buffer.
+  /// Returns a handle to the `length` bytes that start at `offset`, as elements of `dtype`.
+  /// Requires the range to be inside this buffer.
   [[nodiscard]] Buffer slice(std::size_t offset, std::size_t length, DType dtype) const;
 
   /// Tells the system that the bytes will not be needed soon. The pages of a mapped file leave the
-  /// process and are read again on the next access. Other buffers are not affected.
+  /// process and are read again on the next access, as are the pages that the range shares with its
+  /// neighbors. Does nothing for heap memory.
   void release_pages() const noexcept;
 
-  /// Copies the bytes from `offset` on to `out`. The bytes of a mapped file are read from the file.
-  /// For a caller that goes through the bytes once, piece by piece, this costs less than mapping
-  /// their pages, and a truncated file is an error instead of the end of the process. Requires the
-  /// range to be inside this buffer.
+  /// Fills `out` with the bytes that start at `offset`. Requires that they are inside this buffer.
+  /// The bytes of a mapped file are read from the file. For a caller that goes through them once,
+  /// piece by piece, that costs less than mapping their pages. It also turns a truncated file into
+  /// an error, where access to the mapping would kill the process.
   /// Errors: those of `ReadableFile::read_at`, for a mapped file only.
   [[nodiscard]] Status copy_to(std::size_t offset, std::span<std::byte> out) const;
 
+  /// Returns whether the bytes can be read again from a file.
   [[nodiscard]] Backing backing() const noexcept {
     return file_ != nullptr ? Backing::kFile : Backing::kNone;
   }
@@ -97,8 +101,8 @@ public:
     return {reinterpret_cast<const T*>(bytes_.data()), bytes_.size() / sizeof(T)};
   }
 
-  /// Writes the identity only; the bytes have to travel separately. A handle that was read back
-  /// names its bytes without holding them.
+  /// Serializes the identity only. A handle that is read back names its bytes but does not hold
+  /// them; the bytes have to be sent separately.
   template <class Inspector>
   friend typename Inspector::result_type inspect(Inspector& f, Buffer& x) {
     return f(x.identity_);
@@ -108,7 +112,7 @@ private:
   std::shared_ptr<const void> owner_;
   std::span<const std::byte> bytes_;
   BufferIdentity identity_;
-  const ReadableFile* file_ = nullptr;  // the mapped file, kept alive by `owner_`; null without one
+  const ReadableFile* file_ = nullptr;  // the mapped file, which `owner_` keeps alive, or null
 };
 
 }  // namespace tidemill

@@ -11,7 +11,7 @@ namespace tidemill {
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
 using Duration = std::chrono::nanoseconds;
 
-/// The source of time of a run. In a simulation it is the test scheduler's clock, the only one.
+/// The source of time of a run. In a simulation, the clock of the test scheduler is the only one.
 class Clock {
 public:
   Clock() = default;

@@ -23,8 +23,9 @@ struct ControlGroup {
 /// Returns the process's own control groups that can limit what `controller` controls, each
 /// followed by its ancestors.
 ///
-/// Version 1 mounts a controller under its own name or those of all controllers of a hierarchy. In
-/// a container, the group that `own_groups` names may not exist under `root`; its ancestors may.
+/// Version 1 mounts a controller under its own name, or under the names of all controllers that
+/// share its hierarchy. In a container, the group that `own_groups` names may not exist under
+/// `root`, but its ancestors may.
 /// Source: cgroup-v2.rst and cgroup-v1/cgroups.rst of the Linux kernel.
 [[nodiscard]] std::vector<ControlGroup> control_groups(const ControlGroupFiles& files,
                                                        std::string_view controller);

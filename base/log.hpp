@@ -20,11 +20,13 @@
 
 namespace tidemill {
 
+/// The severity of a record, lowest first.
 enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 
 /// Returns "debug", "info", "warning" or "error".
 [[nodiscard]] std::string_view log_level_name(LogLevel level) noexcept;
-/// Returns the level of that name. Errors: `kInvalidArgument` naming the levels.
+/// Returns the level with the name `name`.
+/// Errors: `kInvalidArgument` listing the names.
 [[nodiscard]] Result<LogLevel> parse_log_level(std::string_view name);
 
 /// One value that goes with a message. The key must outlive the call that logs it; use a literal.
@@ -51,7 +53,7 @@ struct LogRecord {
 /// Returns `message key=value key="a value with spaces"` on one line, whatever the values contain.
 [[nodiscard]] std::string format_record(const LogRecord& record);
 
-/// Where log lines go.
+/// The destination of the records of a log.
 class LogSink {
 public:
   LogSink() = default;
@@ -71,7 +73,7 @@ public:
 /// Threads: safe to call concurrently. Call `add_sink` before the first concurrent use.
 class Log {
 public:
-  /// Drops records below `lowest`. Borrows `clock`.
+  /// Creates a log that drops records below `lowest`. Borrows `clock`.
   explicit Log(const Clock& clock, LogLevel lowest = LogLevel::kInfo)
       : clock_(clock), lowest_(lowest) {}
   Log(const Log&) = delete;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value, or the reason why it is missing.
+// The outcome of an operation that returns a value or fails.
 #pragma once
 
 #include <optional>

@@ -9,7 +9,7 @@
 
 namespace tidemill {
 
-/// Codes a caller can act on. Add one only if some caller reacts to it specifically.
+/// The kinds of failure that callers distinguish. Add a code only if a caller reacts to it.
 enum class Errc : std::uint8_t {
   kOk = 0,
   kInvalidArgument = 1,

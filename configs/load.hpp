@@ -14,16 +14,17 @@ namespace tidemill::configs {
 
 /// Reads the run that the file at `path` describes. `overrides` replace values of the file.
 ///
-/// Errors: one line that names the location: "configs/x.yaml:12: rollout.group_sise: unknown key;
-/// did you mean group_size?". Only the first error is reported, in this order: the file is not a
-/// configuration; an override does not fit; a key or value is wrong, in the order of the file; a
-/// key is missing or conflicts with others. `kNotFound` if the file does not exist, else
-/// `kInvalidArgument`.
+/// Errors: `kNotFound` if the file does not exist, otherwise `kInvalidArgument`. The message is one
+/// line that names the location: "configs/x.yaml:12: rollout.group_sise: unknown key; did you mean
+/// group_size?". Only the first error is reported. The checks come in this order: the file is YAML;
+/// the overrides fit it; keys and values are valid, in the order of the file; no key is missing,
+/// and no keys conflict.
 [[nodiscard]] Result<Resolved<RunConfig>> load_run_config(const Schema<RunConfig>& schema,
                                                           const std::string& path,
                                                           std::span<const Override> overrides = {});
 
-/// Reads the run that `text` describes. Errors name it `source`. Errors: as `load_run_config`.
+/// Reads the run that `text` describes. Messages call the text `source`.
+/// Errors: as `load_run_config`, except `kNotFound`.
 [[nodiscard]] Result<Resolved<RunConfig>> read_run_config(const Schema<RunConfig>& schema,
                                                           std::string_view text,
                                                           const std::string& source,
@@ -32,9 +33,9 @@ namespace tidemill::configs {
 /// Returns `config` as YAML that contains every default and reads back as the same run.
 [[nodiscard]] std::string resolved_text(const Schema<RunConfig>& schema, const RunConfig& config);
 
-/// Returns the name of a run of the file at `path` whose options give no name: the stem of the
-/// file. Characters that a name cannot contain become `-`, and leading dashes are removed. If the
-/// result is not a valid name, `run` is put in front of it.
+/// Returns the name of a run whose options give none: the stem of its file at `path`, cut after 100
+/// bytes. Characters that a name cannot contain become `-`, and leading dashes are removed. If the
+/// result is not a valid name, it is prefixed with `run`.
 [[nodiscard]] std::string default_run_name(const std::string& path);
 
 }  // namespace tidemill::configs

@@ -16,6 +16,7 @@
 
 namespace tidemill::configs {
 
+/// The limits of a document. Scalars, lists and maps count as values.
 inline constexpr std::size_t kMaxYamlBytes = std::size_t{1} << 20U;
 inline constexpr int kMaxYamlDepth = 32;
 inline constexpr std::size_t kMaxYamlValues = 100'000;

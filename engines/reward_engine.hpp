@@ -61,8 +61,8 @@ struct RewardStats {
   std::uint64_t garbage_lines = 0;  // lines that are not replies
 };
 
-/// Checks that a row's reference answer is one that a scorer can compare responses with. Returns an
-/// error that says what is wrong with it. An empty function accepts every answer.
+/// Checks that a scorer can compare responses with a row's reference answer. Returns an error that
+/// says what is wrong with the answer. An empty function accepts every answer.
 using ReferenceAnswerCheck = std::function<Status(const std::string& answer)>;
 
 /// Receives results. `RewardEngine::step` calls it.
@@ -88,9 +88,9 @@ public:
   /// request only.
   [[nodiscard]] virtual Status submit(RewardRequest request, RewardSink& sink) = 0;
   [[nodiscard]] virtual bool has_work() const = 0;
-  /// Delivers all results that are ready. If none is, waits up to `patience` for one.
-  /// Fails once the engine has given up. By then it has delivered an error for every sample that it
-  /// held.
+  /// Delivers the results that are ready. If none is, waits up to `patience` for one.
+  /// Errors: `kUnavailable` once the engine has given up. By then it has delivered an error for
+  /// every sample that it held.
   [[nodiscard]] virtual Status step(Duration patience) = 0;
   [[nodiscard]] virtual RewardStats stats() const { return {}; }
 };

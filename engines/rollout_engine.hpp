@@ -49,7 +49,7 @@ struct RolloutRequest {
   /// Limits the generation of the response. Once this time has passed since the first iteration
   /// that worked on the request, the request ends with `kCancelled` and returns the tokens
   /// generated until then. Waiting for its turn or for `min_step` does not count. Zero means no
-  /// limit.
+  /// limit. An engine without a clock refuses any other value.
   Duration time_limit{0};
   /// Set if training will use this request's rows. They are then kept while memory lasts
   /// (`RuntimeOptions::generated_bytes`).
@@ -118,7 +118,7 @@ public:
   /// `kResourceExhausted` (can never fit the context or the cache).
   [[nodiscard]] virtual Status submit(RolloutRequest request, RolloutSink& sink) = 0;
 
-  /// Ends a request with `kCancelled` and the tokens generated until now. Ignores unknown ids.
+  /// Ends a request with `kCancelled` and the tokens generated so far. Ignores unknown ids.
   virtual void cancel(SampleId id) = 0;
 
   /// Verifies the digests of new weights, and serves the weights as `arrival` says.
@@ -134,7 +134,7 @@ public:
   [[nodiscard]] virtual bool has_work() const = 0;
 
   /// Runs one iteration within `budget`.
-  /// Errors: a failed step ends no request; the caller decides how to continue.
+  /// A failed step ends no request; the caller decides how to continue.
   [[nodiscard]] virtual Result<StepReport> step(const StepBudget& budget) = 0;
 };
 

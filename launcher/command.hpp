@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of the program's commands, and what they work with.
+// The interface of the program's commands, and the session that a command works in.
 #pragma once
 
 #include <iosfwd>
@@ -17,23 +17,23 @@ class App;
 
 namespace tidemill::launcher {
 
-/// The exit codes of the program. `tidemill --help` lists them, and also that of a signal, which is
-/// 128 + its number.
+/// The exit codes of the program. `tidemill --help` lists them. If a signal ends the program, the
+/// exit code is 128 plus the number of the signal.
 enum ExitCode : int {
   kDone = 0,
-  kFailed = 1,   // the work failed: disk, memory, time, a worker
+  kFailed = 1,   // the work failed, for example because the disk is full
   kRefused = 2,  // the command line or a file it names cannot be used
 };
 
 /// Returns the exit code of a command that ended with `status`.
 [[nodiscard]] ExitCode exit_code(const Status& status);
 
-/// Whether results are text for people or one JSON object per line for programs.
+/// The form of results: text for people, or one JSON object per line for programs.
 enum class OutputForm : std::uint8_t { kText, kJson };
 
 struct Additions;
 
-/// What a command works with. The program makes it; the command borrows it.
+/// The objects that a command works with. The program creates them; the command borrows them.
 struct Session {
   std::ostream& out;  // results
   std::ostream& err;  // warnings and progress
@@ -44,8 +44,8 @@ struct Session {
   std::vector<std::string> arguments;  // as typed; error messages count them from 1
 };
 
-/// One command: `tidemill NAME ...`. To add one, derive a class from this one in a new file and
-/// list it in commands.cpp.
+/// A command of the program: `tidemill NAME ...`. To add a command, derive a class in a new file
+/// and list it in commands.cpp.
 class Command {
 public:
   Command() = default;
@@ -53,6 +53,7 @@ public:
   Command& operator=(const Command&) = delete;
   virtual ~Command() = default;
 
+  /// Returns the word that selects the command.
   [[nodiscard]] virtual std::string name() const = 0;
   /// Returns one line that says what the command does.
   [[nodiscard]] virtual std::string summary() const = 0;

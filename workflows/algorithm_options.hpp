@@ -31,10 +31,11 @@ enum class BehaviorCorrection : std::uint8_t { kRaw, kTruncate, kMask };
 
 /// DAPO's penalty for responses near the length limit.
 struct OverlongOptions {
-  std::int64_t buffer = 0;
-  double factor = 1.0;
+  std::int64_t buffer = 0;  // tokens before the limit over which the penalty grows
+  double factor = 1.0;      // the penalty at the limit
 };
 
+/// How rewards become advantages, and advantages a loss.
 struct AlgorithmOptions {
   std::string name = "grpo";
   Baseline baseline = Baseline::kGroupMean;

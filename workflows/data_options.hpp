@@ -18,10 +18,11 @@ enum class ModelDType : std::uint8_t { kF32, kBf16, kInt8, kNf4 };
 /// Where a model's initial weights come from.
 enum class ModelInit : std::uint8_t { kFiles, kRandom };
 
+/// The model that a run starts from.
 struct ModelOptions {
   std::string path;
   ModelInit init = ModelInit::kFiles;
-  std::optional<ModelDType> dtype;  // none: bf16 if the files hold bf16, else f32
+  std::optional<ModelDType> dtype;  // absent: bf16 if the files hold bf16, else f32
 };
 
 /// What happens to the run if a row cannot be used.
@@ -33,15 +34,16 @@ enum class OnLongPrompt : std::uint8_t { kError, kSkip, kTruncateLeft };
 /// Files to train on: the only source of rows or one of several.
 struct DataSource {
   std::string path;              // or a glob pattern
-  std::optional<double> weight;  // every source has one, or none does
+  std::optional<double> weight;  // either every source has a weight, or no source does
 };
 
+/// The rows that a run reads.
 struct DataOptions {
   std::vector<DataSource> train;
   std::vector<std::string> eval;  // files or glob patterns
   bool shuffle = true;
-  std::optional<std::uint64_t> seed;   // none: the run's seed
-  std::optional<std::int64_t> epochs;  // none: 1, or as many as `train.steps` needs
+  std::optional<std::uint64_t> seed;   // absent: the run's seed
+  std::optional<std::int64_t> epochs;  // absent: 1, or as many as `train.steps` needs
   std::optional<std::int64_t> max_prompt_tokens;
   OnLongPrompt on_long_prompt = OnLongPrompt::kError;
   OnBadRow on_error = OnBadRow::kError;

@@ -9,6 +9,7 @@
 
 namespace tidemill::workflows {
 
+/// When a run evaluates, and how it uses the result.
 struct EvalOptions {
   std::int64_t every_steps = 0;
   bool keep_best = false;

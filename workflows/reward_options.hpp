@@ -34,7 +34,7 @@ struct CommandReward {
 /// The only reward of a run, or one part of a weighted sum.
 struct RewardOptions {
   OneOf scoring{"exact_match", ExactMatchReward{}};
-  std::optional<std::string> name;  // none: the name of the kind
+  std::optional<std::string> name;  // absent: the name of the kind
   double weight = 1.0;
 };
 

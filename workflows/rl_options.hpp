@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of reinforcement learning. The help texts in rl_options.cpp explain the keys.
+// The options of reinforcement learning. The help texts in rl_options.cpp explain each option.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct RolloutOptions {
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_ids;  // in addition to the model's end tokens
   std::int32_t workers = 2;
-  std::optional<std::int64_t> kv_bytes;        // none: the memory plan chooses
-  std::optional<std::int64_t> prefill_tokens;  // none: as many as an iteration may compute
+  std::optional<std::int64_t> kv_bytes;        // absent: the memory plan chooses
+  std::optional<std::int64_t> prefill_tokens;  // absent: as many as an iteration may compute
 };
 
 /// Which groups the trainer takes next.
@@ -40,12 +40,14 @@ enum class StalenessPolicy : std::uint8_t { kPace };
 /// Which version generates each batch.
 enum class StalenessSchedule : std::uint8_t { kNone, kFixed };
 
+/// How far rollout may run ahead of training.
 struct StalenessOptions {
-  std::int32_t max = 0;
+  std::int32_t max = 0;  // versions
   StalenessPolicy policy = StalenessPolicy::kPace;
   StalenessSchedule schedule = StalenessSchedule::kNone;
 };
 
+/// How a batch is made and trained on.
 struct RlTrainOptions {
   std::int32_t prompts_per_step = 16;
   std::int32_t minibatches = 1;
@@ -53,8 +55,9 @@ struct RlTrainOptions {
   TrainOptions common;
 };
 
+/// How a run evaluates its model.
 struct RlEvalOptions {
-  std::int32_t samples = 1;
+  std::int32_t samples = 1;  // responses to each prompt
   double temperature = 0.0;
   EvalOptions common;
 };
@@ -62,6 +65,7 @@ struct RlEvalOptions {
 /// What happens to a group if one of its samples fails.
 enum class OnFailedSample : std::uint8_t { kDropGroup, kShrink };
 
+/// The limits of the stream between the stages.
 struct StreamLimits {
   std::int64_t bytes = 256LL << 20U;
   std::int64_t lease_ms = 60'000;
@@ -69,20 +73,21 @@ struct StreamLimits {
   OnFailedSample on_failed = OnFailedSample::kDropGroup;
 };
 
-/// Whether rollout or training computes next if both have work.
+/// Which of rollout and training computes next if both have work.
 enum class SharingPriority : std::uint8_t { kShares, kRollout, kTrain };
 
 /// How rollout and training share the threads of a device.
 struct ExecutorShareOptions {
   SharingPriority priority = SharingPriority::kShares;
-  double train_weight = 1.0;
+  double train_weight = 1.0;  // training's share of the tokens, relative to rollout's 1
 };
 
+/// The options of a run of the workflow `rl`.
 struct RlOptions {
   ModelOptions model;
   DataOptions data;
   RolloutOptions rollout;
-  std::vector<RewardOptions> reward{RewardOptions{}};  // at least one; the weighted sum counts
+  std::vector<RewardOptions> reward{RewardOptions{}};  // at least one; their weighted sum is used
   AlgorithmOptions algorithm;
   StalenessOptions staleness;
   RlTrainOptions train;

@@ -11,21 +11,25 @@
 
 namespace tidemill::workflows {
 
+/// When a run commits.
 struct CheckpointOptions {
-  std::int64_t every_steps = 10;
+  std::int64_t every_steps = 10;  // 0: only at the end
 };
 
+/// What a run may use of the machine.
 struct DeviceOptions {
   std::int32_t threads = 0;       // 0: one for each core the process may use
-  std::int64_t memory_bytes = 0;  // 0: what the machine, its control groups and ulimit allow
+  std::int64_t memory_bytes = 0;  // 0: as much as machine, control groups and ulimit allow
 };
 
+/// How much a run records.
 struct RecordOptions {
   std::int64_t samples_bytes = std::int64_t{4} << 30U;
 };
 
+/// The options that the runs of all workflows have.
 struct RunOptions {
-  std::optional<std::string> name;  // none: the stem of the file, then stem-2, ...
+  std::optional<std::string> name;  // absent: the stem of the file, or stem-2, ... if that exists
   std::uint64_t seed = 0;
   CheckpointOptions checkpoint;
   RecordOptions record;

@@ -12,11 +12,13 @@
 
 namespace tidemill::workflows {
 
+/// How a batch is made and trained on.
 struct SftTrainOptions {
   std::int32_t sequences_per_step = 32;
   TrainOptions common;
 };
 
+/// The options of a run of the workflow `sft`.
 struct SftOptions {
   ModelOptions model;
   DataOptions data;

@@ -24,7 +24,7 @@ enum class TrainedBias : std::uint8_t { kNone, kAll, kLoraOnly };
 /// A new LoRA adapter.
 struct NewLora {
   std::int32_t rank = 16;
-  std::optional<double> alpha;  // none: 2 * rank
+  std::optional<double> alpha;  // absent: 2 * rank
   std::vector<std::string> target_modules{"all-linear"};
   bool rslora = false;
   bool dora = false;
@@ -44,6 +44,7 @@ struct GivenAdapter {
   std::string path;
 };
 
+/// The adapter that a run trains: a new one, or one that already exists.
 struct AdapterOptions {
   OneOf source{"lora", NewLora{}};
 };
@@ -53,7 +54,7 @@ enum class RecomputeChoice : std::uint8_t { kAuto, kNone, kCheap, kLayer };
 
 /// The optimizer, and what it trains.
 struct TrainOptions {
-  std::optional<std::int64_t> steps;  // none: data.epochs decides
+  std::optional<std::int64_t> steps;  // absent: data.epochs decides
   std::int64_t micro_batch_tokens = 1024;
   RecomputeChoice recompute = RecomputeChoice::kAuto;
   double learning_rate = 1e-5;
@@ -62,9 +63,9 @@ struct TrainOptions {
   double weight_decay = 0.0;
   WeightDecayExclude weight_decay_exclude = WeightDecayExclude::kNormsAndBiases;
   double max_grad_norm = 1.0;
-  std::vector<double> betas{0.9, 0.999};  // of the first and second moments
+  std::vector<double> betas{0.9, 0.999};  // of the first and the second moment
   double epsilon = 1e-8;
-  std::optional<AdapterOptions> adapter;  // none: all parameters
+  std::optional<AdapterOptions> adapter;  // absent: all parameters
 };
 
 /// Returns why a model in `dtype` cannot be trained by `train`, or an empty text.

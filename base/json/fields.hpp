@@ -30,7 +30,7 @@ struct RealRange {
 /// A member that is null counts as absent. A refused field reads as absent, and a refused required
 /// field as 0.
 /// Errors, all `kInvalidArgument`: "LOCATION: FIELD: what it must be".
-/// Threads: one at a time. Borrows the object until destroyed.
+/// Threads: one call at a time. Borrows the object until destroyed.
 class JsonFields {
 public:
   /// Reads `object`, which was found at `location`: a file ("config.json") or, if `prefix` is

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A configuration as it was written: a tree of texts, lists and maps that know their lines.
+// A configuration as it was written: a tree of texts, lists and maps, each with its line.
 //
 // The tree is the interface between file formats and schemas. `configs/` builds it from YAML, tests
 // build it by hand, and a schema prints one to show a resolved configuration.

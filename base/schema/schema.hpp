@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Option structs with one description, which serves reading, printing, help and reference pages.
+// Describes option structs, once for each, for reading, printing, help and reference pages.
 //
 // A struct of options has members, whose initial values are the defaults, and one function that
 // describes them:

@@ -19,7 +19,7 @@ namespace tidemill::schema {
 [[nodiscard]] std::string closest_name(std::string_view text,
                                        const std::vector<std::string>& candidates);
 
-/// For error messages that quote keys and values.
+/// Shortens the keys and values that error messages quote.
 using tidemill::clipped;
 
 /// Returns the path of `key` inside `path`, which may be empty.

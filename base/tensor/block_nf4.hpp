@@ -28,6 +28,7 @@
 
 namespace tidemill {
 
+/// Elements of a block, and blocks of a group.
 inline constexpr std::size_t kNf4BlockElements = 64;
 inline constexpr std::size_t kNf4GroupBlocks = 256;
 

@@ -36,13 +36,13 @@ inline constexpr DType kLastDType = DType::kNf4;
 /// Returns how many consecutive elements of a row form one block: 32 for kBlockI8, 64 for kNf4, and
 /// 1 for all other types.
 [[nodiscard]] std::size_t dtype_block_elements(DType dtype) noexcept;
-/// Returns the size of one block in bytes; without blocks, of one element. The data that all blocks
-/// of a kNf4 tensor share is not included.
+/// Returns the size in bytes of one block or, for a type without blocks, of one element. Excludes
+/// the data that all blocks of a kNf4 tensor share.
 [[nodiscard]] std::size_t dtype_block_bytes(DType dtype) noexcept;
 /// Returns the size of one element in bytes. Requires a type without blocks.
 [[nodiscard]] std::size_t dtype_bytes(DType dtype) noexcept;
-/// Returns the type's name in tensor files: the one of safetensors, such as "BF16", or GGUF's
-/// "Q8_0", or "NF4".
+/// Returns the type's name: that of safetensors, such as "BF16", and for types that safetensors
+/// lacks, "Q8_0" (GGUF's name) or "NF4".
 [[nodiscard]] std::string_view dtype_name(DType dtype) noexcept;
 /// Returns the type with the safetensors name `name`, or nothing if it is not supported. "Q8_0" and
 /// "NF4" are not safetensors names.

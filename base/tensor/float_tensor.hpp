@@ -43,9 +43,9 @@ void widen_floats(const Tensor& tensor, std::span<float> out);
 [[nodiscard]] Tensor make_float_tensor(std::span<const float> values,
                                        std::vector<std::int64_t> shape, DType dtype);
 
-/// Returns `tensor`, of a type of `is_weight_type`, as `dtype`, a type of `is_float_type`: widened
-/// as by `widen_floats`, then rounded as by `make_float_tensor`. If the tensor already has the
-/// type, the result shares its data.
+/// Converts `tensor` to `dtype`: widens it as `widen_floats` does, then rounds it as
+/// `make_float_tensor` does. If the tensor already has that type, the result shares its data.
+/// Requires `is_weight_type` of the tensor's type, and `is_float_type` of `dtype`.
 [[nodiscard]] Tensor to_float_type(const Tensor& tensor, DType dtype);
 
 /// Returns `tensors` with all weights converted to `dtype`.

@@ -35,10 +35,10 @@ typename Inspector::result_type inspect(Inspector& f, Tensor& x) {
   return f(x.dtype, x.shape, x.data);
 }
 
-/// Returns the size of such a tensor in bytes: the product of `shape` in elements, or blocks of a
-/// row, plus the data that blocks of kNf4 share. Returns nothing if the size or the number of
-/// elements exceeds 2^63 - 1 (a 0 after the overflow does not undo it), if a row cannot be cut into
-/// whole blocks, or if a type with blocks has no dimension. Requires extents of at least 0.
+/// Returns the size in bytes of a tensor of that type and shape, including the data that the blocks
+/// of kNf4 share. Returns nothing if a row cannot be cut into whole blocks, if a type with blocks
+/// has no dimension, or if the size or the number of elements exceeds 2^63 - 1. The last holds even
+/// if a later extent is 0. Requires extents of at least 0.
 [[nodiscard]] std::optional<std::uint64_t> tensor_bytes(DType dtype,
                                                         std::span<const std::int64_t> shape);
 

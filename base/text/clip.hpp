@@ -8,8 +8,8 @@
 
 namespace tidemill {
 
-/// Returns `text` on one line: control characters become "?". Of a longer text, returns the whole
-/// characters in the first `max_bytes` bytes, and "...".
+/// Returns `text` on one line: control characters become "?". A text of more than `max_bytes` bytes
+/// is cut there, after a whole character, and ends in "...".
 [[nodiscard]] std::string clipped(std::string_view text, std::size_t max_bytes = 60);
 
 }  // namespace tidemill

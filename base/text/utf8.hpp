@@ -22,8 +22,9 @@ struct Utf8Step {
   char32_t code_point = 0;  // of a character
 };
 
-/// Decodes the step at `offset`. Surrogates and overlong forms are invalid. Invalid and unfinished
-/// bytes are cut into maximal valid prefixes, so that each step corresponds to one U+FFFD.
+/// Decodes one step: a character, or bytes that are not one, at `offset`. Surrogates and overlong
+/// forms are invalid. Invalid and unfinished bytes are cut into maximal valid prefixes, so that
+/// each step corresponds to one U+FFFD.
 ///
 /// Requires `offset < bytes.size()`.
 /// Source: Unicode 15, section 3.9, table 3-7 and "U+FFFD substitution of maximal subparts".

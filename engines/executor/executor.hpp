@@ -13,10 +13,10 @@ namespace tidemill::engines {
 
 /// Steps up to two views of one device in turn.
 ///
-/// If only one view has work, it gets all iterations. If both do, `precedence` decides. With shares
-/// neither view can starve, because every iteration changes the debt by the tokens it computed.
-/// With the other two settings, one view waits until the other has no work. Both views do run out
-/// of work: rollout at the bound of staleness, training at the end of its batch.
+/// If only one view has work, it gets all iterations. If both do, `precedence` decides. With
+/// shares, every token that one view computes adds to what the other is owed, so neither view can
+/// starve. With the other two settings, one view waits until the other has no work. That wait ends:
+/// rollout runs out of work at the bound of staleness, and training at the end of its batch.
 /// Threads: one call at a time.
 class Executor {
 public:

@@ -7,7 +7,7 @@
 
 namespace tidemill::engines {
 
-/// Which view runs next while both have work.
+/// Which view runs the next iteration if both have work.
 enum class Precedence : std::uint8_t {
   kShares,   // the view that is behind its share of tokens
   kRollout,  // rollout, until it has no work

@@ -34,8 +34,10 @@ struct AdapterFiles {
 ///   two are ".lora_embedding_A" (rank, vocabulary) and ".lora_embedding_B" (hidden, rank).
 /// - IA3: ".ia3_l", with shape (1, in) if the input is scaled, else (out, 1).
 /// - Replaced biases: ".base_layer.bias" (out) for targets, ".bias" for other modules.
-/// - modules_to_save: the tensors of every module of `saves_module`, under their names in the
-/// model. Source: huggingface/peft, docs/source/developer_guides/checkpoint.md.
+/// - modules_to_save: the tensors of every module for which `saves_module` is true, under their
+///   names in the model.
+///
+/// Source: huggingface/peft, docs/source/developer_guides/checkpoint.md.
 [[nodiscard]] TensorShapes expected_adapter_tensors(const AdapterConfig& config,
                                                     const std::vector<AdapterModule>& modules,
                                                     const ModelConfig& model);

@@ -36,7 +36,8 @@
 //    and the row sums dout . out.
 //
 // Legend: T tokens (rows of the flat batch), D hidden size, H heads, K key/value heads, C head
-// size, V vocabulary, O and I output and input features of a linear layer.
+// size, V vocabulary, F width of the MLP, R rank of a low-rank product, O and I output and input
+// features of a linear layer. "= or +=" means that `store` decides.
 #pragma once
 
 #include <cstdint>
@@ -65,9 +66,9 @@ struct WeightView {
   DType dtype = DType::kF32;
   std::int64_t out_features = 0;
   std::int64_t in_features = 0;
-  /// The buffer whose bytes are exactly `data`, if it is backed by a mapped file; null otherwise. A
-  /// backend that reads the weight only once reads it through this buffer, piece by piece, instead
-  /// of touching the mapping.
+  /// The buffer with exactly the bytes at `data` if it is backed by a mapped file, otherwise null.
+  /// A backend that reads the weight only once may read it with `Buffer::copy_to`, piece by piece,
+  /// instead of touching the mapping.
   const Buffer* file = nullptr;
 };
 
@@ -88,12 +89,13 @@ public:
   [[nodiscard]] virtual std::int64_t in_features() const noexcept = 0;
   /// Returns how much memory it owns. Units: bytes.
   [[nodiscard]] virtual std::int64_t size_bytes() const noexcept = 0;
-  /// Returns true if all elements were found to be finite during preparation. False proves nothing:
-  /// the backend may not have checked, or rounding to a narrower type may have overflowed.
+  /// Returns true if preparation found that all elements are finite. False proves nothing: the
+  /// backend may not have checked, or rounding to a narrower type may have overflowed.
   [[nodiscard]] virtual bool seen_finite() const noexcept { return false; }
 };
 
-/// Describes a low-rank product on some rows: scale * (B (A x) + c). A and B are prepared in f32.
+/// Describes a low-rank product on consecutive rows of a batch: scale * (B (A x) + c). A and B are
+/// prepared in f32.
 struct LowRankTerm {
   std::int64_t first_row = 0;
   std::int64_t num_rows = 0;
@@ -145,6 +147,7 @@ struct RopeTables {
   ConstMatrix sine;
 };
 
+/// Says in which direction `Ops::rope` rotates.
 enum class RopeDirection : std::uint8_t { kForward, kBackward };
 
 /// Runs the operations on one device.
@@ -169,8 +172,8 @@ public:
   ///  - kBF16: wider elements are rounded.
   ///  - kBlockI8: the weight is quantized unless it is in blocks already. `linear` rounds x to
   ///    blocks of 32. Gradients are not rounded.
-  ///  - kNf4: the weight is quantized unless it is in NF4 already, and multiplied as the bfloat16
-  ///    weight that it represents.
+  ///  - kNf4: the weight is quantized unless it is in NF4 already. Products use the bfloat16 weight
+  ///    that it represents.
   /// Errors: `kUnimplemented` for types or uses that this backend lacks, and for weights whose
   /// rows cannot be split into blocks.
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> prepare_weight(
@@ -206,7 +209,7 @@ public:
 
   // -- rows ------------------------------------------------------------------------------------
 
-  /// Looks up out (T, D) = table[ids[t]] in the table (V, D). Elements are widened exactly.
+  /// Copies row ids[t] of the table (V, D) to row t of out (T, D), widened exactly.
   /// Requires 0 <= ids[t] < V.
   virtual void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) = 0;
 
@@ -244,8 +247,8 @@ public:
   /// Multiplies x (T, D) by `factor` in place.
   virtual void scale(float factor, Matrix x) = 0;
 
-  /// Computes out (T, D) = or += x * factors + bias. Each column has its own entry of `factors` (D)
-  /// and of `bias` (D or empty). `out` may alias `x`.
+  /// Computes out (T, D) = or += x (T, D) * factors + bias, column by column. `factors` (D) and
+  /// `bias` (D or empty) have one entry per column. `out` may alias `x`.
   virtual void scale_columns(ConstMatrix x, std::span<const float> factors,
                              std::span<const float> bias, Store store, Matrix out) = 0;
 
@@ -269,9 +272,9 @@ public:
   /// Returns the size of one page of one layer. Units: bytes.
   [[nodiscard]] virtual std::int64_t kv_page_bytes(const AttentionShape& shape) const noexcept = 0;
 
-  /// Stores k and v (T, K*C) of every segment at the positions of its tokens, rounded to
-  /// `kv_dtype`. Rotates k first as `rope` does in direction `kForward`, unless the tables are
-  /// empty (null data).
+  /// Stores k and v (T, K*C) in the pages of their segments, at the positions of the tokens,
+  /// rounded to `kv_dtype`. Rotates k first as `rope` does in direction `kForward`, unless the
+  /// tables are empty (null data).
   virtual void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                          ConstMatrix k, ConstMatrix v, const RopeTables& rotation,
                          KvLayer cache) = 0;
@@ -282,10 +285,10 @@ public:
   virtual void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                          ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) = 0;
 
-  /// Computes the gradients of `attention` for segments that are windows of sequences, at most one
-  /// window per sequence. Overwrites dq (T, H*C). For segment i, adds to `gradients[i]` what the
-  /// window's queries contribute to the gradients of the keys and values that they see.
-  /// `gradients[i]` must cover at least positions [0, first_position + num_tokens).
+  /// Computes the gradients of `attention`. Every segment is a window of a sequence, and no two are
+  /// of the same sequence. Overwrites dq (T, H*C). Adds to `gradients[i]` what the queries of
+  /// segment i contribute to the gradients of the keys and values that they see. `gradients[i]`
+  /// must cover at least positions [0, first_position + num_tokens).
   ///
   /// The caller processes the windows of a sequence from the last to the first. After each window,
   /// the gradients of the window's own positions are complete. The gradient treats the rounding of

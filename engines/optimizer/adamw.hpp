@@ -9,6 +9,7 @@
 
 namespace tidemill::engines {
 
+/// The options of AdamW that hold for all tensors.
 struct AdamWOptions {
   double beta1 = 0.9;    // in [0, 1)
   double beta2 = 0.999;  // in [0, 1)

@@ -8,14 +8,15 @@
 
 namespace tidemill::engines {
 
-/// The factor of the learning rate after warm-up, where p is the share of the steps after warm-up
-/// that have been completed.
+/// The factor of the peak rate after warm-up. p is the share of the steps after warm-up that are
+/// complete. If `final_share` is above 0, the factor falls to that share instead of 0.
 enum class LearningRateScheduleKind : std::uint8_t {
   kConstant,  // 1
   kLinear,    // 1 - p
   kCosine,    // (1 + cos(pi p)) / 2
 };
 
+/// Describes a learning-rate schedule.
 struct LearningRateOptions {
   LearningRateScheduleKind kind = LearningRateScheduleKind::kConstant;
   double learning_rate = 1e-5;  // the peak

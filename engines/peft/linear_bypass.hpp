@@ -43,14 +43,13 @@ public:
 
   /// Computes scaled_u (T, R) = scale * A x and y (T, O) += B scaled_u + scale * c for x (T, I).
   void forward(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const;
-  /// Returns the term that `forward` adds, for the rows [first_row, first_row + num_rows) of a
-  /// batch.
+  /// Returns the term that `forward` adds to the rows [first_row, first_row + num_rows) of a batch.
   [[nodiscard]] LowRankTerm term(std::int64_t first_row, std::int64_t num_rows) const noexcept {
     return {first_row, num_rows, a_.get(), b_.get(), scale_, scaled_c_};
   }
-  /// Adds the gradients of A, B and c for dy (T, O), where x (T, I) and scaled_u (T, R) are those
-  /// of `forward`. If scaled_u has no data, it is computed again. If `dx` (T, I) is not null, adds
-  /// the input gradient through the product to it. Requires preparation for backward.
+  /// Adds the gradients of A, B and c to `gradient`, given dy (T, O) and the x (T, I) and scaled_u
+  /// (T, R) of `forward`. If scaled_u has no data, it is computed again. If `dx` (T, I) is not
+  /// null, adds the gradient of x through the product to it. Requires preparation for backward.
   void backward(ConstMatrix dy, ConstMatrix x, ConstMatrix scaled_u, const LinearGradient& gradient,
                 const Matrix* dx, Ops& ops) const;
 
@@ -70,8 +69,10 @@ private:
 
 /// The adapter tensors of one linear layer, prepared for a device. Immutable; may be shared.
 ///
-/// All arithmetic is f32, whatever the type of the base weights: x is not rounded before A or W',
-/// and u = A x is not rounded before B. The bits of a row do not depend on other rows.
+/// The adapter's own arithmetic is f32, whatever the type of the base weights: x is not rounded
+/// before A or a weight that replaces the base's, and u = A x is not rounded before B. The product
+/// with a base weight rounds x as `Ops::linear` does. The bits of a row do not depend on other
+/// rows.
 class LinearBypass {
 public:
   /// Prepares the tensors of `module` from `tensors`. `base_weight` (O, I) is the weight of the
@@ -83,29 +84,31 @@ public:
                                                    const Tensor* base_weight, WeightUse use,
                                                    Ops& ops);
 
-  /// Returns whether the output is that of the base layer plus `add`. If so, the adapter's rows can
-  /// go through the base layer together with all other rows.
+  /// Returns whether the output is that of the base layer plus the product that `add` adds. If so,
+  /// the rows of the adapter can go through the base layer together with all other rows.
   [[nodiscard]] bool only_adds() const noexcept;
   /// Adds the low-rank product to y (T, O), and computes scaled_u (T, R) as `LowRank::forward`
   /// does. Requires `only_adds`.
   void add(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const {
     low_rank_->forward(x, scaled_u, y, ops);
   }
-  /// Returns the term that `add` adds, for rows of a batch. Requires `only_adds`.
+  /// Returns the term that `add` adds to the rows [first_row, first_row + num_rows) of a batch.
+  /// Requires `only_adds`.
   [[nodiscard]] LowRankTerm term(std::int64_t first_row, std::int64_t num_rows) const noexcept {
     return low_rank_->term(first_row, num_rows);
   }
   /// Returns the rank of the low-rank product. Requires `only_adds`.
   [[nodiscard]] std::int64_t rank() const noexcept { return low_rank_->rank(); }
-  /// Computes y (T, O) = or += the output of the whole adapted layer for x (T, I).
+  /// Computes y (T, O) = or += the output of the whole adapted layer for x (T, I); `store` decides.
   void forward(const BaseLinear& base, ConstMatrix x, Store store, Matrix y, Ops& ops) const;
 
   /// Returns whether `backward` reads x.
   [[nodiscard]] bool needs_input() const noexcept;
-  /// Adds the gradients of all tensors for dy (T, O), row after row (R2 of ops.hpp). x (T, I) is
-  /// that of the forward pass. `scaled_u` is the result of `add`, or has no data. If `dx` (T, I) is
-  /// not null, computes dx = or += the input gradient of the whole layer. Requires that the base
-  /// weight and the adapter tensors were prepared for backward.
+  /// Adds the gradients of all adapter tensors to `gradient`, row after row (R2 of ops.hpp), given
+  /// dy (T, O) and the x (T, I) of the forward pass. `scaled_u` is the result of `add`, or has no
+  /// data. If `dx` (T, I) is not null, computes dx = or += the gradient of x through the whole
+  /// layer, as `store` says. Requires that the base weight and the adapter tensors were prepared
+  /// for backward.
   void backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix x, ConstMatrix scaled_u,
                 Store store, const Matrix* dx, const LinearGradient& gradient, Ops& ops) const;
 
@@ -130,7 +133,7 @@ private:
   std::vector<float> bias_;                 // replaces the base's
   std::unique_ptr<LowRank> low_rank_;
   std::vector<float> input_scale_;
-  std::vector<float> output_scale_;   // l, or m / |W + scale * B A|
+  std::vector<float> output_scale_;   // IA3's l, or DoRA's m / |W + scale * B A|
   std::vector<float> inverse_norms_;  // of DoRA; if empty, the output scale applies to the bias too
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engines without a model, for simulation and scheduling studies. The caller gives lengths and
-// times; tokens and weights are hashes. Training on other rows, in another order, on rows sampled
-// by other weights, or from another optimizer state ends with a different digest.
+// times. Tokens and weights are hashes, so the digest of the weights shows how they were trained:
+// it differs if the rows, their order, the weights that sampled them or the optimizer's state
+// differ.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +50,7 @@ struct ReplayOptions {
                                                                     const Snapshot& initial);
 
 /// Makes a reward engine that scores a response 0 or 1 by its hash. About one in `fail_one_in`
-/// samples gets an error instead, and the same error every time it is scored. 0 means none.
+/// samples gets an error instead, every time it is scored. If it is 0, no sample gets an error.
 [[nodiscard]] std::unique_ptr<RewardEngine> make_replay_reward_engine(std::uint64_t seed,
                                                                       std::uint64_t fail_one_in);
 

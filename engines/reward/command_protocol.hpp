@@ -28,9 +28,9 @@ namespace tidemill::engines {
 /// A parsed line of the program.
 struct CommandReply {
   enum class Kind {
-    kReward,   // `reward` is the finite reward of `id`
+    kReward,   // `reward` is the reward of `id`
     kError,    // the program cannot score `id`; `text` says why
-    kBad,      // a reply to `id` without a finite reward; `text` says what is wrong
+    kBad,      // a reply to `id` without a valid reward (`is_reward`); `text` says what is wrong
     kGarbage,  // not a reply; `text` is the line in printable form
   };
   Kind kind = Kind::kGarbage;

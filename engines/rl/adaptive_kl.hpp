@@ -6,11 +6,12 @@
 
 namespace tidemill::engines {
 
+/// Configures `updated_kl_coefficient`.
 struct AdaptiveKlOptions {
   double initial = 0.2;      // the coefficient before the first update; >= 0
   double target = 6.0;       // target divergence, in nats; > 0
-  double horizon = 10000.0;  // an error of 1 over this many samples doubles the coefficient; > 0
-  double clip = 0.2;         // bound on the relative error per update; >= 0
+  double horizon = 10000.0;  // samples after which a clipped error e gives the factor 1 + e; > 0
+  double clip = 0.2;         // bound on the relative error kl / target - 1; >= 0
 };
 
 /// Checks that the options are in range.

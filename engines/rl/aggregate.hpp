@@ -27,6 +27,7 @@ enum class Aggregation : std::uint8_t {
   kBatchFixedLength,     // sum L / (rows * horizon); fully masked rows count
 };
 
+/// Configures an aggregation.
 struct AggregateOptions {
   Aggregation kind = Aggregation::kTokenMean;
   /// If set, these replace the counts of this batch: valid tokens, rows with a valid token, rows.
@@ -70,6 +71,7 @@ private:
   bool by_row_mean_;
 };
 
+/// The token losses that `aggregate` reads.
 template <class Real>
 struct AggregateInputs {
   TokenRows rows;

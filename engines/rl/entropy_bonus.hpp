@@ -11,6 +11,7 @@
 
 namespace tidemill::engines {
 
+/// The logits that `entropy_bonus` reads.
 template <class Real>
 struct EntropyInputs {
   TokenRows rows;
@@ -18,11 +19,13 @@ struct EntropyInputs {
   std::size_t vocabulary = 0;    // V >= 1
 };
 
+/// Configures `entropy_bonus`.
 struct EntropyOptions {
   double coefficient = 0.01;
   AggregateOptions aggregate;
 };
 
+/// The outputs of `entropy_bonus`. Borrows: all spans.
 template <class Real>
 struct EntropyOutputs {
   std::span<Real> entropy;   // (N) in nats

@@ -35,6 +35,7 @@ enum class AdvantageScale : std::uint8_t {
   kNone,              // 1 (Dr. GRPO, arXiv:2503.20783)
 };
 
+/// Configures `grpo_advantages`.
 struct GrpoAdvantageOptions {
   AdvantageScale scale = AdvantageScale::kGroupStd;
   /// The deviation divides by n - ddof. 0 or 1.
@@ -59,6 +60,7 @@ template <class Real>
                                      const GrpoAdvantageOptions& options,
                                      std::span<Real> advantages);
 
+/// Configures `rloo_advantages`.
 struct RlooAdvantageOptions {
   SingletonRule singleton = SingletonRule::kZero;
   /// Replaces the advantages with `(A - mean) / (std + eps)` over the batch, where `std` divides by

@@ -24,6 +24,7 @@ enum class KlEstimator : std::uint8_t {
 /// the importance ratio.
 enum class KlClampPoint : std::uint8_t { kEstimator, kProduct };
 
+/// Selects an estimator and its clamps.
 struct KlOptions {
   KlEstimator estimator = KlEstimator::kK3;
   /// If set, the exponent of k3 is clipped to +- this.
@@ -52,6 +53,7 @@ struct KlTerm {
 /// Source: Schulman 2020, "Approximating KL divergence", for k1, k2, k3.
 [[nodiscard]] KlTerm kl_term(double log_ratio, double importance_ratio, const KlOptions& options);
 
+/// The columns that `estimate_kl` reads.
 template <class Real>
 struct KlInputs {
   TokenRows rows;
@@ -60,6 +62,7 @@ struct KlInputs {
   std::span<const Real> proximal_logprobs;   // (N) if `unbiased`, which reads them; or empty
 };
 
+/// The outputs of `estimate_kl`. Borrows: all spans.
 template <class Real>
 struct KlOutputs {
   std::span<Real> kl;        // (N)

@@ -33,6 +33,7 @@ struct PolicyLossInputs {
   std::span<const Real> token_weights;
 };
 
+/// The outputs of `policy_loss`. Borrows: all spans.
 template <class Real>
 struct PolicyLossOutputs {
   std::span<Real> gradient;  // (N) of the loss with respect to `logprobs`

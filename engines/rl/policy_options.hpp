@@ -11,7 +11,8 @@
 
 namespace tidemill::engines {
 
-/// The loss of one token, with importance ratio r, advantage A, log-probability l.
+/// The loss of one token, with importance ratio r, advantage A and log-probability l. sg(x) is x as
+/// a constant: no gradient flows through it.
 enum class PolicyLossKind : std::uint8_t {
   kPpo,        // max(-A min(r, ratio_cap), -A clip(r, 1 - clip_low, 1 + clip_high))
   kReinforce,  // -A l

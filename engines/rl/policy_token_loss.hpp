@@ -23,6 +23,7 @@ enum class OldLogprobs : std::uint8_t {
   kProximal,
 };
 
+/// Configures a `PolicyTokenLoss`.
 struct PolicyTokenLossOptions {
   /// `aggregate.global_*` are set from the batch. Options that need the whole batch at once are
   /// refused: batch-normalized weights, and denominators of kept tokens or of token weights.

@@ -9,6 +9,7 @@
 
 namespace tidemill::engines {
 
+/// The columns that the approximation reads.
 template <class Real>
 struct LogLinearInputs {
   TokenRows rows;
@@ -18,6 +19,7 @@ struct LogLinearInputs {
   std::int64_t current_version = 0;
 };
 
+/// The outputs of the approximation. Borrows: all spans.
 template <class Real>
 struct LogLinearOutputs {
   std::span<Real> alpha;              // (N)

@@ -51,6 +51,7 @@ struct RejectRule {
   std::optional<double> upper;
 };
 
+/// Configures the importance weights and the rejection.
 struct RolloutCorrectionOptions {
   CorrectionLevel level = CorrectionLevel::kToken;
   CorrectionRule rule = CorrectionRule::kTruncate;
@@ -70,6 +71,7 @@ struct RolloutCorrectionOptions {
 /// Errors: `bad_option`.
 [[nodiscard]] Status validate(const RolloutCorrectionOptions& options);
 
+/// The log-probabilities that the correction compares.
 template <class Real>
 struct RolloutCorrectionInputs {
   TokenRows rows;
@@ -77,6 +79,7 @@ struct RolloutCorrectionInputs {
   std::span<const Real> behavior_logprobs;  // (N)
 };
 
+/// The outputs of the correction. Borrows: all spans.
 template <class Real>
 struct RolloutCorrectionOutputs {
   std::span<Real> weights;            // (N), 0 outside the kept mask

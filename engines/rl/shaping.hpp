@@ -27,6 +27,7 @@ struct OverlongOptions {
 /// Errors: `bad_option`.
 [[nodiscard]] Status validate(const OverlongOptions& options);
 
+/// The rewards and lengths that `shape_overlong` reads.
 template <class Real>
 struct OverlongInputs {
   std::span<const Real> rewards;          // (N)
@@ -34,6 +35,7 @@ struct OverlongInputs {
   std::span<const SampleId> ids;          // (N) or empty: names samples in refusals
 };
 
+/// The outputs of `shape_overlong`. Borrows: all spans.
 template <class Real>
 struct OverlongOutputs {
   std::span<Real> penalty;  // (N) <= 0
@@ -56,6 +58,7 @@ enum class GroupFilterRule : std::uint8_t {
   kMeanInOpenRange,  // low < mean < high
 };
 
+/// Configures `filter_groups`.
 struct GroupFilterOptions {
   GroupFilterRule rule = GroupFilterRule::kNotAllEqual;
   /// Whether `kNotAllEqual` keeps groups with a single sample.
@@ -64,6 +67,7 @@ struct GroupFilterOptions {
   double high = 1.0;
 };
 
+/// The metric that `filter_groups` reads, such as the reward, and the group of each sample.
 template <class Real>
 struct GroupFilterInputs {
   std::span<const Real> metric;     // (N)
@@ -71,6 +75,7 @@ struct GroupFilterInputs {
   std::span<const SampleId> ids;    // (N) or empty: names samples in refusals
 };
 
+/// The decision of `filter_groups`, by sample and by group.
 struct GroupFilterResult {
   std::vector<std::uint8_t> keep;    // (N) 0 or 1
   std::vector<GroupId> kept_groups;  // in order of first appearance

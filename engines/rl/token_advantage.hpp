@@ -26,6 +26,7 @@ enum class MaskedSteps : std::uint8_t {
 
 // -- token rewards ---------------------------------------------------------------------------
 
+/// The columns that `token_rewards` reads.
 template <class Real>
 struct TokenRewardInputs {
   TokenRows rows;
@@ -33,6 +34,7 @@ struct TokenRewardInputs {
   std::span<const Real> kl;       // (N) or empty
 };
 
+/// Configures `token_rewards`.
 struct TokenRewardOptions {
   double kl_coefficient = 0.0;
   /// If set, rewards are clipped to +- this.
@@ -46,12 +48,14 @@ template <class Real>
 
 // -- REINFORCE++ -----------------------------------------------------------------------------
 
+/// The columns that `reinforce_advantages` reads.
 template <class Real>
 struct ReinforceInputs {
   TokenRows rows;
   std::span<const Real> token_rewards;  // (N)
 };
 
+/// Configures `reinforce_advantages`.
 struct ReinforceOptions {
   double gamma = 1.0;  // in [0, 1]
   bool whiten = true;
@@ -59,7 +63,7 @@ struct ReinforceOptions {
   MaskedSteps masked = MaskedSteps::kSkip;
 };
 
-/// Outputs of `reinforce_advantages` and `gae`.
+/// Outputs of `reinforce_advantages`, `remax_reward_to_go` and `gae`.
 template <class Real>
 struct ReturnsAndAdvantages {
   std::span<Real> returns;     // (N)
@@ -74,6 +78,7 @@ template <class Real>
                                           const ReinforceOptions& options,
                                           const ReturnsAndAdvantages<Real>& out);
 
+/// The columns that `group_baseline_advantages` reads.
 template <class Real>
 struct GroupBaselineInputs {
   TokenRows rows;
@@ -81,12 +86,14 @@ struct GroupBaselineInputs {
   std::span<const GroupId> groups;  // (B)
 };
 
+/// Configures `group_baseline_advantages`.
 struct GroupBaselineOptions {
   SingletonRule singleton = SingletonRule::kZero;
   bool whiten = true;
   WhitenOptions whitening;
 };
 
+/// Outputs of `group_baseline_advantages`.
 template <class Real>
 struct CenteredAndAdvantages {
   std::span<Real> centered;    // (B)
@@ -104,6 +111,7 @@ template <class Real>
 
 // -- ReMax -----------------------------------------------------------------------------------
 
+/// The columns that `remax_reward_to_go` reads.
 template <class Real>
 struct RemaxRewardToGoInputs {
   TokenRows rows;
@@ -117,6 +125,7 @@ template <class Real>
 [[nodiscard]] Status remax_reward_to_go(const RemaxRewardToGoInputs<Real>& inputs,
                                         const ReturnsAndAdvantages<Real>& out);
 
+/// The columns that `remax_advantages` reads.
 template <class Real>
 struct RemaxInputs {
   TokenRows rows;
@@ -125,6 +134,7 @@ struct RemaxInputs {
   std::span<const Real> kl;        // (N) or empty
 };
 
+/// Configures `remax_advantages`.
 struct RemaxOptions {
   /// If set, `R - baseline` is clipped to +- this.
   std::optional<double> clip;
@@ -141,6 +151,7 @@ template <class Real>
 
 // -- generalized advantage estimation --------------------------------------------------------
 
+/// The columns that `gae` reads.
 template <class Real>
 struct GaeInputs {
   TokenRows rows;
@@ -150,6 +161,7 @@ struct GaeInputs {
   std::span<const std::uint8_t> truncated;  // (B) 0 or 1; empty if no row is truncated
 };
 
+/// Configures `gae`.
 struct GaeOptions {
   double gamma = 1.0;   // in [0, 1]
   double lambda = 1.0;  // in [0, 1]

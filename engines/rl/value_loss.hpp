@@ -12,6 +12,7 @@
 
 namespace tidemill::engines {
 
+/// The columns that `value_loss` reads.
 template <class Real>
 struct ValueLossInputs {
   TokenRows rows;
@@ -20,12 +21,14 @@ struct ValueLossInputs {
   std::span<const Real> returns;     // (N)
 };
 
+/// Configures `value_loss`.
 struct ValueLossOptions {
   /// If set, values are clipped to within +- this of the old values.
   std::optional<double> clip = 0.2;
   AggregateOptions aggregate;
 };
 
+/// The loss and its metrics.
 struct ValueLossReport {
   double loss = 0.0;
   std::int64_t tokens = 0;

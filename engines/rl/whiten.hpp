@@ -15,6 +15,7 @@ enum class EpsMode : std::uint8_t {
   kMax,  // max(var, eps)
 };
 
+/// Configures the whitening of a column.
 struct WhitenOptions {
   /// The variance divides by n - ddof; 0 or 1.
   int ddof = 1;

@@ -4,9 +4,9 @@
 // A row has the same bits in a decode step and in a training window (R1 in engines/ops/ops.hpp). A
 // policy that trains on tokens it has just generated therefore need not run its layers again:
 // generation keeps their activations, keys and values token by token. A row is a pure function of
-// the weights and of the tokens up to its own, and these two are its key, as in the prefix tree. So
-// a row that is found is the right one, whichever sequence computed it, and no row is found after
-// the next update of the weights.
+// the weights and of the tokens up to its own. These two are its key, as in the prefix tree. A row
+// that is found is therefore the right one, whichever sequence computed it, and no row is found
+// after the next update of the weights.
 #pragma once
 
 #include <cstddef>
@@ -82,7 +82,7 @@ public:
   /// Requires that the last call was a successful `find`.
   [[nodiscard]] KeySource load(std::int64_t num_training_rows);
 
-  /// Drops all rows, and keeps their memory for others.
+  /// Drops all rows. Their memory is kept for later rows.
   void clear();
 
   /// Returns the memory in use.

@@ -32,7 +32,7 @@ struct MemoryEstimate {
 /// The number of positions in a page of cached keys and values. Sequences hold whole pages.
 inline constexpr std::int64_t kPageTokens = KvCacheOptions{}.page_tokens;
 
-/// What a runtime holds and computes at one time: either the maximum, or what is likely.
+/// How much a runtime holds and computes at one time: either the maximum, or a likely value.
 struct MemoryLoad {
   std::int64_t train_tokens = 0;     // in one micro-batch
   std::int64_t sequence_tokens = 0;  // in its longest sequence; 0: all of `train_tokens`

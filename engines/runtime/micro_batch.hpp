@@ -50,8 +50,8 @@ public:
   /// Runs the decoder. Returns the hidden states of the training rows, valid until the next forward
   /// pass in the context. Requires `rows()` > 0.
   [[nodiscard]] ConstMatrix forward(const LaidOutWeights& weights, Activations& activations);
-  /// Returns the same from kept rows instead of computing them, or nothing unless `generated` has
-  /// all rows.
+  /// Returns the same hidden states from rows that generation kept, without running the decoder.
+  /// Returns nothing unless `generated` has all rows.
   [[nodiscard]] std::optional<ConstMatrix> recall(const LaidOutWeights& weights,
                                                   Activations& activations,
                                                   GeneratedRows& generated);

@@ -33,7 +33,7 @@ struct LoadedAdapter {
 
 /// The adapters that requests of one runtime may name (`RolloutRequest::adapter`), all over the
 /// served base. Rows of different adapters and of the policy share batches. They do not change a
-/// bit of each other's results, and rows without a named adapter pay nothing for the others.
+/// bit of each other's results, and they cost rows without a named adapter nothing.
 ///
 /// Changes take effect with the next iteration. The version that has the name when a request starts
 /// generates all its tokens, so replacing an adapter neither waits for requests in flight nor

@@ -77,7 +77,8 @@ public:
   [[nodiscard]] bool contains(SampleId id) const { return sequences_.contains(id); }
   /// Removes a request in any state, releases its pages and returns it. Null if there is none.
   [[nodiscard]] std::unique_ptr<RolloutSequence> take(SampleId id);
-  /// Does the same for a request that ended by itself or at its limit. Requires that it exists.
+  /// Does the same for a request that ended on its own or at its limit, which must exist. The
+  /// planner learns from its length.
   [[nodiscard]] std::unique_ptr<RolloutSequence> take_finished(SampleId id);
   /// Sets the deadline of `sequence`, a request of this queue without a deadline.
   void set_deadline(RolloutSequence& sequence, TimePoint deadline);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lays weights out for the device and finds them by digest, so that both views share one layout.
+// Lays weights out for a device, and finds layouts by digest so that both views share one.
 #pragma once
 
 #include <map>
@@ -22,26 +22,26 @@ struct LaidOutWeights {
   std::string adapter_digest;
 };
 
-/// Returns a name for the content of the base. Results computed with one base hold for every base
-/// with the same name. Only the base that a runtime was opened with may lack a digest. It gets a
-/// fixed name.
+/// Returns a name for the content of the base: its digest, or a fixed name if it has none. Only the
+/// base that a runtime was opened with may lack a digest, so bases with equal names have equal
+/// weights.
 [[nodiscard]] std::string base_name(const LaidOutWeights& weights);
-/// Returns a name for the content of base and adapter.
+/// Returns a name for the content of the base and the adapter.
 [[nodiscard]] std::string weights_name(const LaidOutWeights& weights);
 
-/// Whether the digests of a snapshot are verified.
+/// Says whether the digests of a snapshot are verified.
 enum class SnapshotTrust : std::uint8_t {
   kVerify,  // the snapshot came from another actor or process
   kOwn,     // this runtime made it; digests may be empty
 };
 
-/// Whether laid-out bases keep their tensors.
+/// Says whether the layout of a base keeps the tensors that it was made from.
 enum class KeepBase : std::uint8_t {
-  kIfNeeded,  // if the runtime's own adapter needs them
-  kAlways,    // adapters loaded later may need them
+  kIfNeeded,  // only if the runtime's own adapter needs them
+  kAlways,    // because adapters loaded later may need them
 };
 
-/// Lays weights out for one device, and holds weak references to what it laid out.
+/// Lays weights out for one device, and holds weak references to the layouts that have digests.
 ///
 /// Threads: one call at a time.
 class WeightCache {
@@ -50,11 +50,13 @@ public:
   /// cache.
   WeightCache(ModelConfig config, AdapterSpec spec, DType compute, KeepBase keep_base, Ops& ops);
 
-  /// Verifies the digests of `snapshot`, unless `trust` is kOwn, and lays it out for `use`. Shares
-  /// the layout of a part with the same digest that is still in use. If `snapshot` has no base
-  /// tensors, such a layout of the base must exist.
-  /// Errors: `kCorruptData` (digest), `kInvalidArgument` (names or shapes, no base tensors and no
-  /// layout of the base, an adapter for a runtime without one).
+  /// Lays `snapshot` out for `use`. Verifies its digests first, unless `trust` is kOwn. If a layout
+  /// of the base or of the adapter that suits `use` is still in use, that layout is shared. A base
+  /// is found by its digest, an adapter by its digest and that of its base. A snapshot without base
+  /// tensors requires such a layout of its base.
+  /// Errors: `kCorruptData` (a digest does not match), `kInvalidArgument` (base tensors are needed
+  /// but missing, or the runtime was opened without an adapter), those of `ModelWeights::create`
+  /// and `Adapter::create`.
   [[nodiscard]] Result<LaidOutWeights> lay_out(const Snapshot& snapshot, WeightUse use,
                                                SnapshotTrust trust = SnapshotTrust::kVerify);
 
@@ -62,8 +64,9 @@ public:
   /// Errors: those of `ModelWeights::create`.
   [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> lay_out_base(const TensorMap& tensors,
                                                                          WeightUse use);
-  /// Lays out changed tensors, which the caller may change again. Reuses the memory of `old` if the
-  /// caller holds the only reference to it.
+  /// Lays out the working tensors of a trainer after an update. The caller may change `tensors`
+  /// afterwards: the layout copies those that it keeps. If the caller passes the only reference to
+  /// `old`, its memory is reused.
   /// Errors: those of `ModelWeights::create`.
   [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> update_base_layout(
       const TensorMap& tensors, WeightUse use, std::shared_ptr<const ModelWeights> old);
@@ -73,7 +76,8 @@ public:
                                                                        const ModelWeights& base,
                                                                        WeightUse use);
 
-  /// Records `weights`, laid out for `use`, under their digests.
+  /// Records the layouts in `weights`, made for `use`, under their digests. Ignores a layout
+  /// without a digest, and one whose digest already has a layout that suits `use`.
   void remember(const LaidOutWeights& weights, WeightUse use);
 
   [[nodiscard]] const AdapterSpec& spec() const noexcept { return spec_; }

@@ -39,8 +39,8 @@ struct SamplingKey {
 /// The steps, in Hugging Face's order:
 ///
 /// 1. Logit bias.
-/// 2. Repetition penalty over prompt and output.
-/// 3. Frequency and presence penalties over the output.
+/// 2. Repetition penalty over prompt and response.
+/// 3. Frequency and presence penalties over the response.
 /// 4. Temperature. At temperature 0, the first of the largest logits is chosen, and no filter acts.
 /// 5. Top-k. Tokens that tie with the k-th are kept.
 /// 6. Top-p. Of the remaining tokens, the least probable are dropped while their cumulative mass is
@@ -91,8 +91,8 @@ private:
   std::vector<double> block_sums_;    // of `weights_`
   std::vector<double> largest_;       // (V) scratch of top-k
   std::vector<std::int32_t> order_;   // tokens, sorted as far as top-p needs
-  std::vector<std::int32_t> counts_;  // (V) occurrences in the output; 0 between calls
-  std::vector<std::uint8_t> seen_;    // (V) occurs in prompt or output; 0 between calls
+  std::vector<std::int32_t> counts_;  // (V) occurrences in the response; 0 between calls
+  std::vector<std::uint8_t> seen_;    // (V) occurs in prompt or response; 0 between calls
   std::int32_t greedy_ = -1;          // the chosen token at temperature 0, otherwise -1
   bool plain_ = false;                // no bias, penalty or filter; `adjusted_` is not used
 };

@@ -60,6 +60,7 @@ private:
   std::size_t longest_piece_ = 0;
 };
 
+/// Holds the symbols and candidate pairs of the piece that is being encoded.
 class Bpe::Workspace {
 private:
   friend class Bpe;

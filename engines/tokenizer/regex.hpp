@@ -42,8 +42,8 @@ public:
   /// Finds the first match that begins at or after `from`; look-behind sees the whole subject.
   /// Requires valid UTF-8, and `from` at the beginning of a character.
   /// Errors: `kResourceExhausted` names the byte offset where the match limit was reached. The
-  /// limit is 10 million steps and 4 for each byte of the subject. Threads: safe to call
-  /// concurrently with distinct workspaces.
+  /// limit is 10 million steps, plus 4 for each byte of the subject.
+  /// Threads: safe to call concurrently with distinct workspaces.
   [[nodiscard]] Result<std::optional<Match>> find(std::string_view subject, std::size_t from,
                                                   Workspace& workspace) const;
 
@@ -54,6 +54,7 @@ private:
   std::shared_ptr<const Compiled> compiled_;
 };
 
+/// Holds the match data of PCRE2.
 class Regex::Workspace {
 public:
   Workspace(Workspace&&) noexcept;

@@ -15,6 +15,7 @@ namespace tidemill::engines {
 /// The linear layers of one decoder layer.
 enum class LinearKind : std::uint8_t { kQuery, kKey, kValue, kOutput, kGate, kUp, kDown };
 
+/// All kinds of linear layers, in the order of the enumeration.
 inline constexpr std::array kLinearKinds = {
     LinearKind::kQuery, LinearKind::kKey, LinearKind::kValue, LinearKind::kOutput,
     LinearKind::kGate,  LinearKind::kUp,  LinearKind::kDown};
@@ -52,6 +53,7 @@ struct LinearModule {
 /// The norms of one decoder layer.
 enum class NormKind : std::uint8_t { kInput, kAttention, kQuery, kKey };
 
+/// All kinds of norms, in the order of the enumeration.
 inline constexpr std::array kNormKinds = {NormKind::kInput, NormKind::kAttention, NormKind::kQuery,
                                           NormKind::kKey};
 

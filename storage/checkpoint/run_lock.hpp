@@ -8,8 +8,8 @@
 
 namespace tidemill::storage {
 
-/// Holds a run directory for this process until destroyed, or until the process ends in any way:
-/// the kernel holds the lock, on the file `lock`, which stays.
+/// Holds a run directory for this process until the object is destroyed or the process ends, in
+/// whatever way: the kernel releases the lock. The locked file, `lock`, is never removed.
 class RunLock {
 public:
   /// Takes the lock of `run_directory`, which must exist. Waits for at most about 250 ms.
@@ -28,8 +28,8 @@ private:
   int descriptor_ = -1;
 };
 
-/// Returns whether a process holds the lock of `run_directory`. Takes it for a moment, shared; a
-/// concurrent `acquire` waits for that.
+/// Returns whether a process holds the lock of `run_directory`. To find out, it takes a shared lock
+/// for a moment. A concurrent `acquire` waits for that moment.
 /// Errors: as `ReadableFile::open`.
 [[nodiscard]] Result<bool> is_run_locked(const std::filesystem::path& run_directory);
 

@@ -7,9 +7,8 @@
 
 namespace tidemill::storage {
 
-/// Assigns positions to sources in proportion to the sources' weights, as evenly as a sequence
-/// without memory can: of any n consecutive positions, a source gets its share of n, give or take a
-/// few.
+/// Assigns positions to sources in proportion to the sources' weights, and evenly: of any n
+/// consecutive positions, each source gets its share of n to within a few positions.
 ///
 /// A pure function of (weights, position). The shares divide the interval [0, 1) in the order of
 /// the sources. A position p belongs to the source whose share contains p times the golden ratio,

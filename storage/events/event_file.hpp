@@ -34,7 +34,7 @@ struct EventTime {
 /// Returns the first record of a file.
 [[nodiscard]] std::string first_event_record(double wall_seconds);
 
-/// Returns a record of `scalars`. All tags together take at max_records 1 MiB.
+/// Returns a record of `scalars`. All tags together may take at most 1 MiB.
 [[nodiscard]] std::string event_record(const EventTime& time, std::span<const EventScalar> scalars);
 
 /// The intact records at the start of a file.
@@ -43,8 +43,8 @@ struct EventExtent {
   std::uint64_t bytes = 0;
 };
 
-/// Finds the intact records at the start of `path`, at max_records `max_records` of them. A missing
-/// file has none. Errors: as `ReadableFile`.
+/// Finds the intact records at the start of `path`, but at most `max_records`. A missing file has
+/// none. Errors: as `ReadableFile`.
 [[nodiscard]] Result<EventExtent> find_event_records(const std::filesystem::path& path,
                                                      std::uint64_t max_records);
 

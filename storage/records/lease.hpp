@@ -40,8 +40,8 @@ enum class Release : std::uint8_t {
   kFailed,  // the row could not be processed; counts towards `StreamOptions::max_deliveries`
 };
 
-/// A lease that was refused, and why. The row may be leased anew by the same consumer: only the
-/// generation tells whether that lease was refused.
+/// A lease that was refused, and why. The same consumer may have leased the row again since. The
+/// generation tells which of its leases was refused.
 struct RefusedRow {
   LeaseToken lease;
   Refusal reason = Refusal::kNotLeased;

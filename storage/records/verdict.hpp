@@ -39,7 +39,8 @@ struct RetiredRow {
   friend bool operator==(const RetiredRow&, const RetiredRow&) = default;
 };
 
-/// How many rows changed their state in the admission ledger. The version keeper must apply it.
+/// How many rows changed their state in the admission ledger. The version keeper must apply these
+/// changes.
 struct SlotChanges {
   std::int64_t accepted = 0;   // response finished, or row retired from a group that continues
   std::int64_t aborted = 0;    // left before the response was finished

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Distributes units of work over ranks so that their token sums are close. Only tasks with ranks
-// need it, which a trainer over several processes will declare.
+// Distributes units of work over ranks so that the token sums of the ranks are close. Only tasks
+// that declare ranks need it: those of a trainer over several processes.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ namespace tidemill::storage::internal {
 /// One task's view of one live row.
 struct Cell {
   CellState state = CellState::kPending;
-  std::uint32_t deliveries = 0;  // that came back, for whatever reason
+  std::uint32_t deliveries = 0;  // that were returned, for any reason
   std::uint32_t failures = 0;    // of those, the deliveries that failed
 };
 

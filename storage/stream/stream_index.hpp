@@ -146,8 +146,8 @@ public:
 
   // -- writing ---------------------------------------------------------------
 
-  /// Admits a row with its first columns, or adds columns to a live row. Of a live row, only the id
-  /// matters, and the group if one is named (`group_size` above 0).
+  /// Admits a row with its first columns, or adds columns to a live row. If the row is
+  /// live, only its id is read and, if `group_size` is above 0, its group.
   /// Errors: `unknown_column`, `bad_column` (another type), `duplicate_column`. For a new row, also
   /// `no_groups`, `bad_group`, `group_full`, `group_retired` and `row_retired` (both `kNotFound`),
   /// `byte_limit` (`kResourceExhausted`: the new group has to wait). For a live row, also

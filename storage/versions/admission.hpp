@@ -6,18 +6,18 @@
 // row is finished, and as `accepted` from then on. Each trained batch consumes `batch` slots, even
 // if it contained fewer rows.
 //
-// Bound. A row that is admitted at version v gets one of the first (max_staleness + v + 1) * batch
-// slots, including those that earlier batches consumed. The batch that is trained at version k
-// takes slots k * batch up to (k + 1) * batch, provided that the trainer takes whole groups in
-// admission order. The trainer therefore reaches the row at version v + max_staleness at the
-// latest. The bound needs both parts: the capacity rule limits how many rows are ahead of a row,
-// and the order ensures that no later row is trained before it (see the stream's
-// `DeliveryOrder::kStrict`).
+// Bound. Number the slots from 0, including those that earlier batches consumed. A row that is
+// admitted at version v gets one of the first (max_staleness + v + 1) * batch slots. If the trainer
+// takes whole groups in admission order, the batch that is trained at version k takes the slots
+// from k * batch to (k + 1) * batch - 1. The trainer therefore reaches the row at version
+// v + max_staleness at the latest. The bound needs two things. The capacity rule limits how many
+// rows are ahead of a row. The order (`DeliveryOrder::kStrict` of the stream) ensures that no later
+// row is trained before it.
 //
 // Freed slots. Before the response is finished, `abort` (failed) and `reject` (filtered) free a
-// slot. Afterwards, `forfeit` frees it if the group leaves without being trained. A freed slot
-// moves all later rows forward and never back, so the bound still holds. The slots of a group are
-// freed together.
+// slot. Afterwards, `forfeit` frees it if the group leaves without being trained. Freeing a slot
+// moves later rows forward, never back, so the bound still holds. The slots of a group are freed
+// together.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ struct AdmissionOptions {
 struct AdmissionState {
   std::int64_t version = 0;
   std::int64_t running = 0;
-  std::int64_t accepted = 0;  // since the start of the run, without what was forfeited
+  std::int64_t accepted = 0;  // since the start of the run, without the forfeited ones
   std::int64_t rejected = 0;  // since the last restart
   std::int64_t aborted = 0;   // since the last restart
   friend bool operator==(const AdmissionState&, const AdmissionState&) = default;
@@ -56,10 +56,12 @@ typename Inspector::result_type inspect(Inspector& f, AdmissionState& x) {
 /// `capacity = min(max_concurrent - running, (max_staleness + version + 1) * batch - accepted -
 /// running)`.
 ///
-/// A refused event changes nothing. Its message begins with the reason, and it is counted.
+/// A refused event changes no state. The message of the error begins with the reason, and the
+/// refusal is counted under that reason.
 /// Units: rows, versions (trained batches).
 /// Source: Fu et al. 2025 (AReaL), arXiv:2505.24298; `forfeit` and the errors are additions.
-/// Errors: `bad_count` (a negative count, or one whose sum does not fit in 64 bits), `underflow`,
+/// Errors: `kInvalidArgument` with the reason `bad_count` (a negative count, or one whose sum does
+/// not fit in 64 bits) or `underflow` (more slots than there are); `kStaleVersion` with the reason
 /// `version_regress`.
 /// Threads: one call at a time.
 class AdmissionLedger {
@@ -68,19 +70,21 @@ public:
   /// Errors: `kInvalidArgument` if `max_staleness` or `version` is negative.
   [[nodiscard]] static Result<AdmissionLedger> create(const AdmissionOptions& options);
 
-  /// Returns how many rows may be admitted now. May be negative after `force_submit` or `resize`.
+  /// Returns how many rows may be admitted now. May be negative after `force_submit`, `resize` or
+  /// `restart`.
   [[nodiscard]] std::int64_t capacity() const noexcept;
   [[nodiscard]] const AdmissionState& state() const noexcept { return state_; }
   [[nodiscard]] const AdmissionOptions& options() const noexcept { return options_; }
-  /// Returns how many accepted rows no trained batch has consumed yet. These may be forfeited.
+  /// Returns how many accepted rows have not been consumed by a trained batch. These may be
+  /// forfeited.
   [[nodiscard]] std::int64_t untrained() const noexcept;
   /// Returns how often an event was refused for `reason`.
   [[nodiscard]] std::uint64_t refused(Refusal reason) const noexcept;
 
-  /// Admits up to `rows` and returns how many. A caller that admits whole groups asks for a
-  /// multiple of the group size that `capacity` allows.
+  /// Admits up to `rows` rows and returns how many it admitted. A caller that admits whole groups
+  /// must ask for a multiple of the group size that is at most `capacity`.
   [[nodiscard]] Result<std::int64_t> submit(std::int64_t rows);
-  /// Admits `rows` regardless of capacity. For rows that were admitted before a restart.
+  /// Admits `rows` rows regardless of capacity. Meant for rows that were admitted before a restart.
   [[nodiscard]] Status force_submit(std::int64_t rows);
   /// Moves the slots of finished responses from `running` to `accepted`.
   [[nodiscard]] Status accept(std::int64_t rows);
@@ -90,9 +94,10 @@ public:
   [[nodiscard]] Status abort(std::int64_t rows);
   /// Frees the slots of finished rows whose group leaves without being trained.
   [[nodiscard]] Status forfeit(std::int64_t rows);
-  /// Applies the changes that a stream reports: accept, abort, reject and forfeit, all or none.
+  /// Applies the changes that a stream reports, in the order accept, abort, reject, forfeit.
+  /// Applies all of them or none.
   [[nodiscard]] Status apply(const SlotChanges& changes);
-  /// Raises the version after another batch was trained and published.
+  /// Sets the version after a batch was trained and published. Refuses an older version.
   [[nodiscard]] Status set_version(std::int64_t version);
   /// Starts again at a committed version with `unconsumed` finished but untrained rows. Rows that
   /// were admitted but not finished at that commit are admitted again by `force_submit`.

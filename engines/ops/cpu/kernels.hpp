@@ -184,11 +184,11 @@ struct PageLayout {
       : page_tokens(shape.page_tokens), head_dim(shape.head_dim), dtype(shape.kv_dtype) {
     page_bytes = ((shape.num_kv_heads * head_units() + kPanel) * 4 + 63) / 64 * 64;
   }
-  /// Returns the size of one kv head's keys in a page. Units: units of 4 bytes.
+  /// Returns the size of one kv head's keys in a page. Units: 4 bytes.
   [[nodiscard]] std::int64_t key_units() const noexcept {
     return (dtype == DType::kBF16 ? (head_dim + 1) / 2 : head_dim) * page_tokens;
   }
-  /// Returns the size of one kv head's keys and values in a page. Units: units of 4 bytes.
+  /// Returns the size of one kv head's keys and values in a page. Units: 4 bytes.
   [[nodiscard]] std::int64_t head_units() const noexcept {
     return key_units() + (dtype == DType::kBF16 ? (page_tokens + 1) / 2 : page_tokens) * head_dim;
   }
