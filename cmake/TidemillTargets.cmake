@@ -1,12 +1,23 @@
+# tidemill_compile_together(target count)
+#
+# With TIDEMILL_UNITY the compiler gets the target's sources `count` at a time, so that it reads the headers that
+# they share once. Names in their unnamed namespaces must then be unique within the target.
+function(tidemill_compile_together target count)
+  if(TIDEMILL_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})
+    # A source that is included takes its unnamed namespace for one in a header.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # tidemill_add_library(name [NOT_INSTALLED] [SEPARATE] [DEPS ...] [PRIVATE_DEPS ...] [HEADERS ...]
 #                      [PRIVATE_HEADERS ...] [SOURCES ...])
 #
 # Adds one module library `tidemill::name`. Its headers need DEPS, and only its sources need PRIVATE_DEPS.
 # Every header belongs to exactly one library. Only HEADERS are installed and may be included by other libraries
 # (tests/lint/check_layers.py); PRIVATE_HEADERS are for the library itself and for tests. Without SOURCES the
-# library is header-only. Unless it is NOT_INSTALLED, `cmake --install` installs it. With TIDEMILL_UNITY the
-# compiler gets its sources several at a time, unless it is SEPARATE: a library whose sources are changed often,
-# or take long by themselves.
+# library is header-only. Unless it is NOT_INSTALLED, `cmake --install` installs it. Its sources are compiled
+# together, unless it is SEPARATE: a library whose sources are changed often, or take long by themselves.
 function(tidemill_add_library name)
   cmake_parse_arguments(A "NOT_INSTALLED;SEPARATE" "" "DEPS;PRIVATE_DEPS;HEADERS;PRIVATE_HEADERS;SOURCES" ${ARGN})
   if(A_SOURCES)
@@ -28,10 +39,8 @@ function(tidemill_add_library name)
   if(A_SOURCES)
     target_link_libraries(tidemill_${name} PRIVATE $<BUILD_INTERFACE:tidemill_warnings> ${A_PRIVATE_DEPS})
   endif()
-  if(A_SOURCES AND TIDEMILL_UNITY AND NOT A_SEPARATE)
-    set_target_properties(tidemill_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-    # A source that is included takes its anonymous namespace for one in a header.
-    target_compile_options(tidemill_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  if(A_SOURCES AND NOT A_SEPARATE)
+    tidemill_compile_together(tidemill_${name} 8)
   endif()
   if(NOT A_NOT_INSTALLED)
     tidemill_install_library(${name} "${A_HEADERS}")

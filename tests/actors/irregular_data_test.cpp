@@ -237,7 +237,8 @@ TEST_F(FailingRewardsTest, GroupsOfOneLeaseAreDecidedOneByOne) {
 // -- batches --------------------------------------------------------------------------------------
 
 // Returns a row with one token for each of `steps`.
-TrainRow row_of(std::uint64_t id, std::uint64_t group, const std::vector<std::uint64_t>& steps) {
+TrainRow row_with_steps(std::uint64_t id, std::uint64_t group,
+                        const std::vector<std::uint64_t>& steps) {
   storage::LeasedRow leased = trainable_row(id, group);
   std::vector<engines::VersionSpan> spans;
   for (const std::uint64_t step : steps) {
@@ -251,7 +252,7 @@ TrainRow row_of(std::uint64_t id, std::uint64_t group, const std::vector<std::ui
   return actors::read_train_row(leased).value();
 }
 
-std::deque<engines::Snapshot> snapshots(std::uint64_t first, std::uint64_t last) {
+std::deque<engines::Snapshot> snapshots_between(std::uint64_t first, std::uint64_t last) {
   std::deque<engines::Snapshot> recent;
   for (std::uint64_t step = first; step <= last; ++step) {
     recent.emplace_back();
@@ -271,35 +272,37 @@ std::vector<std::uint64_t> ids_of(const std::vector<engines::TrainSequence>& seq
 TEST(IrregularBatch, MinibatchesHaveTheSameNumberOfGroupsWhateverTheirSizesAndIds) {
   actors::TrainerOptions options;
   options.minibatches = 2;
-  const std::vector<TrainRow> rows{row_of(9, 3, {4}),  row_of(21, 7, {4}),  row_of(22, 7, {4}),
-                                   row_of(23, 7, {4}), row_of(60, 20, {4}), row_of(99, 33, {4}),
-                                   row_of(98, 33, {4})};
-  const TrainJob job = actors::make_train_job(rows, options, {0, 0, 4}, snapshots(4, 4));
+  const std::vector<TrainRow> rows{row_with_steps(9, 3, {4}),   row_with_steps(21, 7, {4}),
+                                   row_with_steps(22, 7, {4}),  row_with_steps(23, 7, {4}),
+                                   row_with_steps(60, 20, {4}), row_with_steps(99, 33, {4}),
+                                   row_with_steps(98, 33, {4})};
+  const TrainJob job = actors::make_train_job(rows, options, {0, 0, 4}, snapshots_between(4, 4));
   ASSERT_EQ(job.minibatches.size(), 2U);
   EXPECT_THAT(ids_of(job.minibatches[0].sequences), ElementsAre(9, 21, 22, 23));
   EXPECT_THAT(ids_of(job.minibatches[1].sequences), ElementsAre(60, 99, 98));
 }
 
 TEST(IrregularBatch, OnlyRowsOfTheCurrentVersionAloneAreOnPolicy) {
-  const std::vector<TrainRow> rows{row_of(0, 0, {3, 4}), row_of(1, 0, {4}), row_of(2, 1, {3}),
-                                   row_of(3, 1, {4})};
-  const TrainJob job = actors::make_train_job(rows, {}, {0, 0, 4}, snapshots(3, 4));
+  const std::vector<TrainRow> rows{row_with_steps(0, 0, {3, 4}), row_with_steps(1, 0, {4}),
+                                   row_with_steps(2, 1, {3}), row_with_steps(3, 1, {4})};
+  const TrainJob job = actors::make_train_job(rows, {}, {0, 0, 4}, snapshots_between(3, 4));
   EXPECT_THAT(job.minibatches[0].on_policy, ElementsAre(SampleId{1}, SampleId{3}));
   EXPECT_THAT(job.probe, IsEmpty());
 }
 
 TEST(IrregularBatch, TheProbeHasRowsOfOneKnownVersion) {
-  const std::vector<TrainRow> rows{row_of(0, 0, {2, 3}), row_of(1, 0, {1}), row_of(2, 1, {3}),
-                                   row_of(3, 1, {2}),    row_of(4, 2, {3}), row_of(5, 2, {3})};
-  const TrainJob job = actors::make_train_job(rows, {}, {0, 0, 4}, snapshots(2, 4));
+  const std::vector<TrainRow> rows{row_with_steps(0, 0, {2, 3}), row_with_steps(1, 0, {1}),
+                                   row_with_steps(2, 1, {3}),    row_with_steps(3, 1, {2}),
+                                   row_with_steps(4, 2, {3}),    row_with_steps(5, 2, {3})};
+  const TrainJob job = actors::make_train_job(rows, {}, {0, 0, 4}, snapshots_between(2, 4));
   EXPECT_THAT(ids_of(job.probe), ElementsAre(2, 4));
   EXPECT_EQ(job.probe_weights.version.step, 3U);
 }
 
 TEST(IrregularBatch, ARowOfSeveralVersionsIsAsOldAsItsOldestTokenAnywhere) {
-  EXPECT_EQ(row_of(0, 0, {5, 3}).oldest_step, 3U);
-  EXPECT_EQ(row_of(0, 0, {3, 5}).oldest_step, 3U);
-  EXPECT_EQ(row_of(0, 0, {6, 4, 5}).oldest_step, 4U);
+  EXPECT_EQ(row_with_steps(0, 0, {5, 3}).oldest_step, 3U);
+  EXPECT_EQ(row_with_steps(0, 0, {3, 5}).oldest_step, 3U);
+  EXPECT_EQ(row_with_steps(0, 0, {6, 4, 5}).oldest_step, 4U);
 }
 
 // -- sequences of a supervised run ----------------------------------------------------------------

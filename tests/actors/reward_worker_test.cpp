@@ -21,8 +21,8 @@ using actors::SampleTask;
 using namespace std::chrono_literals;
 
 // Records whether work is running.
-struct WatchedPort final : actors::WorkPort {
-  explicit WatchedPort(actors::WorkPort& wrapped) : port(wrapped) {}
+struct ObservedPort final : actors::WorkPort {
+  explicit ObservedPort(actors::WorkPort& wrapped) : port(wrapped) {}
   void run(Work work, caf::strong_actor_ptr receiver, caf::message done) override {
     const auto watched = [this, work = std::move(work)] {
       in_work = true;
@@ -70,7 +70,7 @@ protected:
   actors::RewardWorkerActor worker_;
   std::shared_ptr<std::optional<Status>> exit_;
   std::vector<std::string> log_;
-  WatchedPort watched_port_{port()};
+  ObservedPort watched_port_{port()};
   int decoded_in_work_ = 0;
   int decoded_elsewhere_ = 0;
 };

@@ -11,6 +11,7 @@
 
 #include "base/random.hpp"
 #include "base/tensor/float_tensor.hpp"
+#include "tests/support/widened.hpp"
 
 namespace tidemill {
 namespace {
@@ -21,12 +22,6 @@ constexpr std::size_t kBlock = BlockI8::kElements;
 
 Tensor floats(const std::vector<float>& values, std::vector<std::int64_t> shape) {
   return make_float_tensor(values, std::move(shape), DType::kF32);
-}
-
-std::vector<float> widened(const Tensor& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-  widen_floats(tensor, values);
-  return values;
 }
 
 std::vector<float> normals(std::size_t count, double deviation) {

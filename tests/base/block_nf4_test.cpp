@@ -14,6 +14,7 @@
 #include "base/files/tensor_file.hpp"
 #include "base/random.hpp"
 #include "base/tensor/float_tensor.hpp"
+#include "tests/support/widened.hpp"
 
 namespace tidemill {
 namespace {
@@ -21,12 +22,6 @@ namespace {
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using Shape = std::vector<std::int64_t>;
-
-std::vector<float> widened(const Tensor& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-  widen_floats(tensor, values);
-  return values;
-}
 
 std::vector<std::uint32_t> bits_of(std::span<const float> values) {
   std::vector<std::uint32_t> bits(values.size());

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::filesystem::path kSource = TIDEMILL_SOURCE_DIR;
+const std::filesystem::path kSourceFolder = TIDEMILL_SOURCE_DIR;
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -57,8 +57,8 @@ TEST_F(SchemaCommandTest, PrintsTheSameDocumentWithAndWithoutJson) {
 }
 
 TEST_F(SchemaCommandTest, AcceptsEveryFileOfTheProjectAsWrittenAndResolved) {
-  std::vector<std::filesystem::path> files = yaml_files(kSource / "configs");
-  for (const auto& file : yaml_files(kSource / "examples")) {
+  std::vector<std::filesystem::path> files = yaml_files(kSourceFolder / "configs");
+  for (const auto& file : yaml_files(kSourceFolder / "examples")) {
     if (file.parent_path().filename() != "embed") {  // which adds its own kinds
       files.push_back(file);
     }
@@ -132,7 +132,7 @@ TEST_F(SchemaCommandTest, RefusesEveryBadFileExceptThoseListedHere) {
       "integer_with_exponent", "integer_with_fraction", "integer_overflows", "bytes_overflow"};
   std::size_t refused = 0;
   std::size_t not_yaml = 0;
-  for (const auto& file : yaml_files(kSource / "tests/configs/bad")) {
+  for (const auto& file : yaml_files(kSourceFolder / "tests/configs/bad")) {
     const std::string text = read(file);
     const std::string name = file.stem().string();
     if (text.find("# arguments:") != std::string::npos) {

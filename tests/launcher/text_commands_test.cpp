@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-const std::string kGolden = TIDEMILL_TEST_DIR "/golden/engine/";
+const std::string kGoldenData = TIDEMILL_TEST_DIR "/golden/engine/";
 
 class TokenizeTest : public CommandTest {
 protected:
@@ -36,7 +36,7 @@ TEST_F(TokenizeTest, EncodesAndDecodesAllGoldenCases) {
   std::size_t num_decoded = 0;
   for (const std::string name :
        {"gpt2-style", "gpt2-prefix-space", "llama3-style", "qwen2-style"}) {
-    const std::string model = kGolden + "tokenizers/" + name;
+    const std::string model = kGoldenData + "tokenizers/" + name;
     std::vector<json> texts, plain, special, ids, kept, dropped;
     const json cases = read_json(model + "/cases.json");
     for (const json& item : cases.at("encode")) {
@@ -68,7 +68,7 @@ TEST_F(TokenizeTest, EncodesAndDecodesAllGoldenCases) {
 }
 
 TEST_F(TokenizeTest, ShowsTheIdsOfOneText) {
-  const std::string model = kGolden + "models/llama-tiny";
+  const std::string model = kGoldenData + "models/llama-tiny";
   EXPECT_EQ(run({"tokenize", model, "Hi"}).out, "520 39 72\n");
   EXPECT_EQ(run({"tokenize", model, "Hi", "--json"}).out, "{\"ids\":[520,39,72]}\n");
   const Outcome nothing = run({"tokenize", model});
@@ -78,7 +78,7 @@ TEST_F(TokenizeTest, ShowsTheIdsOfOneText) {
 }
 
 TEST_F(TokenizeTest, WarnsOfIdsWithoutAToken) {
-  const std::string model = kGolden + "models/llama-tiny";
+  const std::string model = kGoldenData + "models/llama-tiny";
   const std::string input = write(
       "in.jsonl", "{\"ids\": [39, 72]}\n{\"ids\": [39, 5000, 72, 6000]}\n{\"ids\": [7000]}\n");
   const Outcome outcome = run({"tokenize", model, "--decode", "--input", input});
@@ -94,7 +94,7 @@ TEST_F(TokenizeTest, WarnsOfIdsWithoutAToken) {
 using TemplateTest = CommandTest;
 
 TEST_F(TemplateTest, RendersAllGoldenCases) {
-  const json cases = read_json(kGolden + "chat/cases.json");
+  const json cases = read_json(kGoldenData + "chat/cases.json");
   std::size_t num_cases = 0;
   std::size_t num_errors = 0;
   for (const std::string name : {"minimal", "beacon", "harbour", "reef", "kelp"}) {
@@ -102,7 +102,7 @@ TEST_F(TemplateTest, RendersAllGoldenCases) {
     std::vector<json> expected;
     // Parses the file again with ordered keys, since templates print mappings in the order of the
     // file.
-    std::ifstream stream(kGolden + "chat/cases.json");
+    std::ifstream stream(kGoldenData + "chat/cases.json");
     std::string text;
     const auto ordered = nlohmann::ordered_json::parse(stream);
     for (const auto& item : ordered.at("cases")) {
@@ -117,8 +117,8 @@ TEST_F(TemplateTest, RendersAllGoldenCases) {
       expected.push_back(json::parse(item.dump()));
     }
     const Outcome outcome =
-        run({"template", kGolden + "chat/tokenizer", "--template",
-             kGolden + "chat/" + name + ".jinja", "--input", write(name + ".jsonl", text)});
+        run({"template", kGoldenData + "chat/tokenizer", "--template",
+             kGoldenData + "chat/" + name + ".jinja", "--input", write(name + ".jsonl", text)});
     const bool all_render = std::none_of(expected.begin(), expected.end(),
                                          [](const json& item) { return item.contains("error"); });
     EXPECT_EQ(outcome.code, all_render ? kDone : kFailed) << outcome.err;
@@ -151,7 +151,7 @@ TEST_F(TemplateTest, SpecialTokensAreVariablesUnlessTheLineSetsThem) {
             "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"who\": \"me\"}\n\n"
             "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"eos_token\": \"E\"}\n");
   const Outcome outcome =
-      run({"template", kGolden + "models/llama-tiny", "--template", file, "--input", input});
+      run({"template", kGoldenData + "models/llama-tiny", "--template", file, "--input", input});
   EXPECT_EQ(outcome.out,
             "{\"text\":\"<|begin_of_text|>|<|eot_id|>|me\"}\n"
             "{\"text\":\"<|begin_of_text|>|E|\"}\n");
@@ -168,7 +168,7 @@ TEST_F(TemplateTest, AFailureToRenderIsAResultLine) {
     lines.push_back({{"messages", json::array({{{"role", "user"}, {"content", content}}})}});
   }
   lines.push_back({{"messages", 3}});
-  const std::string model = kGolden + "models/llama-tiny";
+  const std::string model = kGoldenData + "models/llama-tiny";
   const std::string input = write_lines("in.jsonl", lines);
   const Outcome outcome = run({"template", model, "--template", file, "--input", input});
   EXPECT_EQ(outcome.code, kFailed);
@@ -186,7 +186,7 @@ TEST_F(TemplateTest, RefusesFilesThatItCannotUse) {
   EXPECT_EQ(
       run({"template", "/nowhere", "--input", input}).err,
       "/nowhere: no such folder or GGUF file; models are read from disk, not fetched by name\n");
-  const std::string model = kGolden + "tokenizers/gpt2-style";
+  const std::string model = kGoldenData + "tokenizers/gpt2-style";
   EXPECT_EQ(run({"template", model, "--input", input}).err, model + ": has no chat template\n");
   const std::string broken = write("broken.jinja", "a\n{% if %}");
   const Outcome outcome = run({"template", model, "--template", broken, "--input", input});
@@ -196,7 +196,7 @@ TEST_F(TemplateTest, RefusesFilesThatItCannotUse) {
 
 // The results of the lines before an invalid one are printed, and the message names the line.
 TEST_F(CommandTest, AnInvalidLineIsNamed) {
-  const std::string model = kGolden + "models/llama-tiny";
+  const std::string model = kGoldenData + "models/llama-tiny";
   struct Case {
     std::vector<std::string> arguments;
     std::string line;
@@ -233,7 +233,7 @@ TEST_F(CommandTest, AnInvalidLineIsNamed) {
 }
 
 TEST_F(CommandTest, InputsThatCannotBeOpenedAreNamed) {
-  const std::string model = kGolden + "models/llama-tiny";
+  const std::string model = kGoldenData + "models/llama-tiny";
   const Outcome missing = run({"tokenize", model, "--input", path("none.jsonl")});
   EXPECT_EQ(missing.code, kRefused);
   EXPECT_THAT(missing.err, HasSubstr(path("none.jsonl") + ": "));

@@ -115,10 +115,13 @@ def check_headers(root, _build):
         return run_all([(header, compiler, f'#include "{header}"\n') for header in headers], root)
 
 
-def sources_of(compiled):
-    """Returns the sources that a compiled file stands for: those that a file of a unity build includes."""
+def sources_of(compiled, build):
+    """Returns the sources that a compiled file stands for: those that a file of a unity build includes.
+
+    Sources of tests are compiled together here too, so their file stands for itself.
+    """
     path = pathlib.Path(compiled)
-    if path.parent.name != "Unity":
+    if path.parent.name != "Unity" or path.is_relative_to(build / "tests"):
         return [compiled]
     return re.findall(r'^#include "(.*)"$', path.read_text(), re.MULTILINE)
 
@@ -145,21 +148,25 @@ def compiled_sources(build):
                 flags += [word, words[i + 1]]
             elif word == "-include" and words[i + 1].endswith("cmake_pch.hxx"):
                 precompiled = words[i + 1]
-        for source in sources_of(entry["file"]):
+        for source in sources_of(entry["file"], build):
             wanted[source] = (flags, precompiled)
     return wanted
 
 
 def check_clang(root, build):
     program = tool("clang++")
+
+    def inside(source, *folders):
+        return any(pathlib.Path(source).is_relative_to(folder) for folder in folders)
+
     compiled = {source: found for source, found in sorted(compiled_sources(build).items())
-                if pathlib.Path(source).is_relative_to(root)}
+                if inside(source, root, build)}
     with tempfile.TemporaryDirectory() as folder:
         # Tests share what they include most. The sources of libraries are compiled without, so that each
         # header proves that it compiles alone.
         shared, commands = {}, []
         for source, (flags, header) in compiled.items():
-            if header is None or not pathlib.Path(source).is_relative_to(root / "tests"):
+            if header is None or not inside(source, root / "tests", build / "tests"):
                 commands.append((source, [program, "-fsyntax-only", *flags, source], None))
                 continue
             if header not in shared:
@@ -169,8 +176,7 @@ def check_clang(root, build):
         findings = run_all([(header, [program, "-x", "c++-header", *flags, "-o", output, header], None)
                             for header, (output, flags) in shared.items()], root)
         return findings or run_all(
-            [(pathlib.Path(source).relative_to(root), command, text)
-             for source, command, text in commands], root)
+            [(os.path.relpath(source, root), command, text) for source, command, text in commands], root)
 
 
 def changed_files(root):

@@ -25,7 +25,7 @@ constexpr std::uint64_t kStops = 80;
 constexpr std::uint64_t kBackPressure = 81;
 constexpr std::uint64_t kIrregularData = 82;
 constexpr std::uint64_t kCalm = 83;
-constexpr std::uint64_t kTypicalEvents = 1'500;  // stops fall within this many
+constexpr std::uint64_t kStopEvents = 1'500;  // stops fall within this many
 
 // Returns weights that are exact in binary, so that sums do not depend on their order.
 std::vector<double> choose_reward_weights(RandomStream& random) {
@@ -328,7 +328,7 @@ FaultOptions faults_of_seed(std::uint64_t seed) {
   faults.failed_records = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 : 0);
   faults.full_from = static_cast<std::uint32_t>(random.below(8) == 0 ? 1 + random.below(2) : 0);
   RandomStream stops(seed, kStops);
-  faults.stop_at = stops.below(8) == 0 ? 1 + stops.below(kTypicalEvents) : 0;
+  faults.stop_at = stops.below(8) == 0 ? 1 + stops.below(kStopEvents) : 0;
   return faults;
 }
 

@@ -16,7 +16,7 @@
 namespace tidemill::workflows {
 namespace {
 
-constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kMebibyte = 1 << 20;
 
 // A tree of control groups, and the file that names those of the process.
 class MemoryGroups : public ::testing::Test {
@@ -46,12 +46,12 @@ TEST_F(MemoryGroups, NoFilesAreNoLimit) {
 TEST_F(MemoryGroups, TheLowestLimitOfVersion2CountsWithItsAncestors) {
   own("0::/a/b\n");
   write("fs/a/b/memory.max", "104857600\n");
-  EXPECT_EQ(limit().bytes, 100 * kMiB);
+  EXPECT_EQ(limit().bytes, 100 * kMebibyte);
   write("fs/a/memory.max", "52428800\n");
-  EXPECT_EQ(limit().bytes, 50 * kMiB);
+  EXPECT_EQ(limit().bytes, 50 * kMebibyte);
   EXPECT_THAT(limit().name, ::testing::EndsWith("fs/a/memory.max"));
   write("fs/memory.max", "31457280\n");  // the root of a container's own tree
-  EXPECT_EQ(limit().bytes, 30 * kMiB);
+  EXPECT_EQ(limit().bytes, 30 * kMebibyte);
 }
 
 TEST_F(MemoryGroups, ReadsVersion1) {
@@ -59,36 +59,37 @@ TEST_F(MemoryGroups, ReadsVersion1) {
   write("fs/memory/docker/7/memory.limit_in_bytes", "31457280\n");
   write("fs/memory/memory.limit_in_bytes", "9223372036854771712\n");
   write("fs/memory/x/memory.limit_in_bytes", "1\n");
-  EXPECT_EQ(limit().bytes, 30 * kMiB);
+  EXPECT_EQ(limit().bytes, 30 * kMebibyte);
   EXPECT_THAT(limit().name, ::testing::EndsWith("fs/memory/docker/7/memory.limit_in_bytes"));
 }
 
 TEST_F(MemoryGroups, ReadsVersion1InAContainerThatShowsItsOwnGroupAsTheRoot) {
   own("11:memory:/docker/7\n");
   write("fs/memory/memory.limit_in_bytes", "31457280\n");
-  EXPECT_EQ(limit().bytes, 30 * kMiB);
+  EXPECT_EQ(limit().bytes, 30 * kMebibyte);
 }
 
 TEST_F(MemoryGroups, ReadsVersion1MountedWithAnotherController) {
   own("4:cpuset,memory:/a\n");
   write("fs/cpuset,memory/a/memory.limit_in_bytes", "31457280\n");
-  EXPECT_EQ(limit().bytes, 30 * kMiB);
+  EXPECT_EQ(limit().bytes, 30 * kMebibyte);
 }
 
 TEST_F(MemoryGroups, ReadsBothVersions) {
   own("4:memory:/a\n0::/b\n");
   write("fs/b/memory.max", "52428800\n");
   write("fs/memory/a/memory.limit_in_bytes", "31457280\n");
-  EXPECT_EQ(limit().bytes, 30 * kMiB);
+  EXPECT_EQ(limit().bytes, 30 * kMebibyte);
   write("fs/b/memory.max", "10485760\n");
-  EXPECT_EQ(limit().bytes, 10 * kMiB);
+  EXPECT_EQ(limit().bytes, 10 * kMebibyte);
 }
 
 TEST(PlanLimit, LeavesOutWhatIsReservedButNotPartOfThePlan) {
   EXPECT_EQ(plan_limit({}), std::nullopt);
   // 300 MiB reserved, of which the plan counts 20; 80 for later stacks: 500 - 280 - 80 are left.
-  EXPECT_EQ(plan_limit({500 * kMiB, 300 * kMiB, 20 * kMiB, 80 * kMiB}), 140 * kMiB);
-  EXPECT_EQ(plan_limit({100 * kMiB, 300 * kMiB, 20 * kMiB, 80 * kMiB}), 0);
+  EXPECT_EQ(plan_limit({500 * kMebibyte, 300 * kMebibyte, 20 * kMebibyte, 80 * kMebibyte}),
+            140 * kMebibyte);
+  EXPECT_EQ(plan_limit({100 * kMebibyte, 300 * kMebibyte, 20 * kMebibyte, 80 * kMebibyte}), 0);
 }
 
 // Returns what `check` returns in a child process with the limit `bytes` of `resource`.
@@ -132,7 +133,7 @@ TEST(CheckThreads, FailsIfAThreadCannotBeStarted) {
     const bool named = status.message().find("ulimit -v") != std::string::npos;
     return status.code() == Errc::kResourceExhausted && named ? 7 : 1;
   };
-  EXPECT_EQ(in_limited_process(RLIMIT_AS, 500 * kMiB, check), 7);
+  EXPECT_EQ(in_limited_process(RLIMIT_AS, 500 * kMebibyte, check), 7);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "base/tensor/block_int8.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "engines/formats/model_files.hpp"
+#include "tests/engines/formats/golden_models.hpp"
 #include "tests/support/gguf_model_writer.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -25,8 +26,6 @@ namespace {
 using test::GgufWriter;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-const std::filesystem::path kModels = TIDEMILL_TEST_DIR "/golden/engine/models";
 
 class GgufModelTest : public ::testing::Test {
 public:  // the test tables below use it to write bad files

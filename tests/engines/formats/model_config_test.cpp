@@ -12,6 +12,7 @@
 #include "base/files/tensor_file.hpp"
 #include "base/json/json.hpp"
 #include "engines/formats/rope.hpp"
+#include "tests/engines/formats/golden_models.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -20,7 +21,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::filesystem::path kModels = TIDEMILL_TEST_DIR "/golden/engine/models";
 constexpr int kNumModels = 7;
 
 std::vector<std::string> model_names() {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/digest.hpp"
+#include "tests/engines/formats/golden_models.hpp"
 #include "tests/support/faulty_file_system.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -19,7 +20,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const std::filesystem::path kModels = TIDEMILL_TEST_DIR "/golden/engine/models";
 constexpr const char* kShard = "model-00001-of-00002.safetensors";
 constexpr const char* kOtherShard = "model-00002-of-00002.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";

@@ -15,8 +15,8 @@ namespace {
 
 // Softmax weights carry the error of their scores, a few units in the last place of numbers of
 // moderate size. Values average over the weights.
-constexpr double kTolerance = 3e-6;
-constexpr double kGradientTolerance = 1e-5;
+constexpr double kAttentionTolerance = 3e-6;
+constexpr double kAttentionGradientTolerance = 1e-5;
 // If operands are rounded to bfloat16, the float32 error of the sum that gave an operand can decide
 // between two neighboring bfloat16 numbers. A term then changes by up to 2^-7 of its size. About
 // one weight in ten thousand is affected. Terms are no larger than the scale.
@@ -80,11 +80,12 @@ TEST_P(AttentionTest, AgreesWithDoublePrecision) {
           const AttentionResult expected =
               attention(shape, Table(in.q), stored(shape, in.k), stored(shape, in.v));
           expect_table(actual.out, expected.out,
-                       dtype == DType::kBF16 ? kOtherNeighbor : kTolerance, name(shape, tokens));
+                       dtype == DType::kBF16 ? kOtherNeighbor : kAttentionTolerance,
+                       name(shape, tokens));
           if (dtype == DType::kBF16) {
-            rounded.add(actual.out, expected.out, kTolerance);
+            rounded.add(actual.out, expected.out, kAttentionTolerance);
           }
-          expect_table(actual.lse, expected.lse, kTolerance, name(shape, tokens) + " lse");
+          expect_table(actual.lse, expected.lse, kAttentionTolerance, name(shape, tokens) + " lse");
           ASSERT_FALSE(HasFatalFailure());
         }
       }
@@ -168,13 +169,13 @@ TEST_P(AttentionTest, GradientsAgreeWithDifferences) {
         const std::string what = name(shape, tokens);
         expect_table(actual.dq,
                      difference_gradient(q, [&](const Table& at) { return loss(at, k, v); }),
-                     kGradientTolerance, what + " dq");
+                     kAttentionGradientTolerance, what + " dq");
         expect_table(actual.dk,
                      difference_gradient(k, [&](const Table& at) { return loss(q, at, v); }),
-                     kGradientTolerance, what + " dk");
+                     kAttentionGradientTolerance, what + " dk");
         expect_table(actual.dv,
                      difference_gradient(v, [&](const Table& at) { return loss(q, k, at); }),
-                     kGradientTolerance, what + " dv");
+                     kAttentionGradientTolerance, what + " dv");
         ASSERT_FALSE(HasFatalFailure());
       }
     }
@@ -197,14 +198,14 @@ TEST_P(AttentionTest, GradientsOfLongSequencesAgreeWithTheReference) {
         const AttentionRows expected = run_alone(*reference, shape, in, random);
         const AttentionRows actual = run_alone(ops(), shape, in, random);
         const bool rounds = dtype == DType::kBF16;
-        const double tolerance = rounds ? kOtherNeighbor : kGradientTolerance;
+        const double tolerance = rounds ? kOtherNeighbor : kAttentionGradientTolerance;
         for (const auto& [computed, reference_gradient, what] :
              {std::tuple{&actual.dq, &expected.dq, " dq"},
               {&actual.dk, &expected.dk, " dk"},
               {&actual.dv, &expected.dv, " dv"}}) {
           expect_table(*computed, Table(*reference_gradient), tolerance, name(shape, 90) + what);
           if (rounds) {
-            rounded.add(*computed, Table(*reference_gradient), kGradientTolerance);
+            rounded.add(*computed, Table(*reference_gradient), kAttentionGradientTolerance);
           }
         }
       }

@@ -26,7 +26,7 @@ Pieces make_pieces(Ops& ops, std::int64_t in, std::int64_t rank, std::int64_t ou
   return pieces;
 }
 
-struct Shape {
+struct LowRankShape {
   std::int64_t in;
   std::int64_t out;
 };
@@ -35,7 +35,7 @@ class LowRankTest : public OpsTest {
 protected:
   // Compares terms of several ranks and of 1 to 12 rows, some of them with unused rows between,
   // with the three separate calls.
-  static void check(Ops& ops, const Shape& shape) {
+  static void check(Ops& ops, const LowRankShape& shape) {
     constexpr std::int64_t kRanks[] = {1, 3, 16, 17, 40, 256};
     std::vector<Pieces> pieces;
     std::vector<LowRankTerm> terms;
@@ -75,7 +75,8 @@ protected:
 };
 
 TEST_P(LowRankTest, GivesTheBitsOfSeparateCalls) {
-  for (const Shape& shape : {Shape{5, 3}, Shape{64, 80}, Shape{100, 129}, Shape{344, 128}}) {
+  for (const LowRankShape& shape :
+       {LowRankShape{5, 3}, LowRankShape{64, 80}, LowRankShape{100, 129}, LowRankShape{344, 128}}) {
     check(ops(), shape);
   }
 }

@@ -10,9 +10,9 @@ namespace tidemill::engines::ops_test {
 namespace {
 
 // Covers a few float roundings; the longest chains are sums over a row.
-constexpr double kTolerance = 2e-6;
+constexpr double kRowsTolerance = 2e-6;
 // Gradients go through two such steps.
-constexpr double kGradientTolerance = 4e-6;
+constexpr double kRowsGradientTolerance = 4e-6;
 
 class RowsTest : public OpsTest {};
 
@@ -124,9 +124,9 @@ TEST_P(RowsTest, RmsNormAgreesWithDoublePrecision) {
     Rows rstd(1, 6);
     ops().rms_norm(x.view(), gain.span(), 1e-5F, out.view(), rstd.span());
     const Table expected = rms_norm(Table(x), Table(gain), double{1e-5F});
-    expect_table(out, expected, kTolerance, "rms_norm " + std::to_string(width));
-    expect_close(out.at(2, 0), double{x.at(2, 0)} * rstd.at(0, 2) * gain.at(0, 0), kTolerance, 4.0,
-                 "rstd");
+    expect_table(out, expected, kRowsTolerance, "rms_norm " + std::to_string(width));
+    expect_close(out.at(2, 0), double{x.at(2, 0)} * rstd.at(0, 2) * gain.at(0, 0), kRowsTolerance,
+                 4.0, "rstd");
     Rows in_place = x;
     ops().rms_norm(in_place.view(), gain.span(), 1e-5F, in_place.view(), {});
     expect_same_bits(in_place, out, "in place");
@@ -151,8 +151,8 @@ TEST_P(RowsTest, RmsNormGradientsAgreeWithDifferences) {
     Rows dgain(1, width);
     ops().rms_norm_backward(dout.view(), x.view(), gain.span(), rstd.span(), Store::kOverwrite,
                             dx.view(), dgain.span());
-    expect_table(dx, dx_expected, kGradientTolerance, "dx");
-    expect_table(dgain, dgain_expected, kGradientTolerance, "dgain");
+    expect_table(dx, dx_expected, kRowsGradientTolerance, "dx");
+    expect_table(dgain, dgain_expected, kRowsGradientTolerance, "dgain");
     // Adds the gradient a second time, without that of the gain.
     ops().rms_norm_backward(dout.view(), x.view(), gain.span(), rstd.span(), Store::kAdd, dx.view(),
                             {});
@@ -160,7 +160,7 @@ TEST_P(RowsTest, RmsNormGradientsAgreeWithDifferences) {
     for (double& value : twice.values) {
       value *= 2.0;
     }
-    expect_table(dx, twice, kGradientTolerance, "dx added");
+    expect_table(dx, twice, kRowsGradientTolerance, "dx added");
   }
 }
 
@@ -176,7 +176,7 @@ TEST_P(RowsTest, RopeRotatesAndRotatesBack) {
     const auto rotated = [&](const Table& at) {
       return rope(at, head_dim, positions, Table(cosine), Table(sine));
     };
-    expect_table(y, rotated(Table(x)), kTolerance, "rope");
+    expect_table(y, rotated(Table(x)), kRowsTolerance, "rope");
     const Rows dy = Rows::random(5, 3 * head_dim, 2);
     Rows dx = dy;
     ops().rope(dx.view(), head_dim, positions, tables, RopeDirection::kBackward);
@@ -184,7 +184,7 @@ TEST_P(RowsTest, RopeRotatesAndRotatesBack) {
     expect_table(
         dx,
         difference_gradient(Table(x), [&](const Table& at) { return dot(rotated(at), weights); }),
-        kGradientTolerance, "rope backward");
+        kRowsGradientTolerance, "rope backward");
   }
 }
 
@@ -197,7 +197,7 @@ TEST_P(RowsTest, SwigluAndItsGradientsAgree) {
     const Rows dout = Rows::random(4, width, 3);
     Rows out(4, width, 3);
     ops().swiglu(gate.view(), up.view(), out.view());
-    expect_table(out, swiglu(Table(gate), Table(up)), kTolerance, "swiglu");
+    expect_table(out, swiglu(Table(gate), Table(up)), kRowsTolerance, "swiglu");
     const Table weights(dout);
     const Table dgate_expected = difference_gradient(
         Table(gate), [&](const Table& at) { return dot(swiglu(at, Table(up)), weights); });
@@ -206,8 +206,8 @@ TEST_P(RowsTest, SwigluAndItsGradientsAgree) {
     Rows dgate = gate;
     Rows dup = up;
     ops().swiglu_backward(dout.view(), dgate.view(), dup.view(), dgate.view(), dup.view());
-    expect_table(dgate, dgate_expected, kGradientTolerance, "dgate");
-    expect_table(dup, dup_expected, kGradientTolerance, "dup");
+    expect_table(dgate, dgate_expected, kRowsGradientTolerance, "dgate");
+    expect_table(dup, dup_expected, kRowsGradientTolerance, "dup");
   }
 }
 
@@ -222,7 +222,7 @@ TEST_P(RowsTest, AddScaledAdds) {
       expected(t, j) -= 0.75 * x.at(t, j);
     }
   }
-  expect_table(y, expected, kTolerance, "add_scaled");
+  expect_table(y, expected, kRowsTolerance, "add_scaled");
 }
 
 TEST_P(RowsTest, ScaleColumnsAndItsGradientAgree) {
@@ -247,9 +247,9 @@ TEST_P(RowsTest, ScaleColumnsAndItsGradientAgree) {
       expected_dfactors(0, j) += double{before.at(t, j)} * double{x.at(t, j)};
     }
   }
-  expect_table(sum, expected_sum, kTolerance, "scale_columns added");
-  expect_table(product, expected_product, kTolerance, "scale_columns in place");
-  expect_table(dfactors, expected_dfactors, kTolerance, "scale_columns_backward");
+  expect_table(sum, expected_sum, kRowsTolerance, "scale_columns added");
+  expect_table(product, expected_product, kRowsTolerance, "scale_columns in place");
+  expect_table(dfactors, expected_dfactors, kRowsTolerance, "scale_columns_backward");
 }
 
 TEST_P(RowsTest, LogSoftmaxAgreesWithDoublePrecision) {
@@ -269,9 +269,9 @@ TEST_P(RowsTest, LogSoftmaxAgreesWithDoublePrecision) {
           continue;
         }
         const TokenLoss expected = token_loss(Table(logits), t, target, double{inverse});
-        expect_close(logprobs.at(0, t), expected.logprob, kTolerance,
+        expect_close(logprobs.at(0, t), expected.logprob, kRowsTolerance,
                      1.0 + std::abs(expected.logprob), "logprob");
-        expect_close(entropies.at(0, t), expected.entropy, kTolerance, 1.0 + expected.entropy,
+        expect_close(entropies.at(0, t), expected.entropy, kRowsTolerance, 1.0 + expected.entropy,
                      "entropy");
       }
       Rows without(1, 4);
@@ -322,7 +322,7 @@ TEST_P(RowsTest, LogSoftmaxGradientsAgreeWithDifferences) {
         Rows gradient = logits;
         ops().log_softmax_backward(gradient.view(), targets, inverse, dlogprobs.span(),
                                    with_entropy ? dentropies.span() : std::span<const float>());
-        expect_table(gradient, expected, kGradientTolerance, "dlogits");
+        expect_table(gradient, expected, kRowsGradientTolerance, "dlogits");
         for (std::int64_t v = 0; v < vocabulary; ++v) {
           EXPECT_EQ(gradient.at(1, v), 0.0F);
         }

@@ -11,7 +11,7 @@
 namespace tidemill::engines {
 namespace {
 
-RewardRequest request(std::string fields) {
+RewardRequest request_with(std::string fields) {
   return {.id = {5},
           .prompt = "p",
           .response = "r\n",
@@ -20,16 +20,16 @@ RewardRequest request(std::string fields) {
 }
 
 TEST(EncodeRequest, KeysOfTheSampleReplaceThoseOfTheRow) {
-  EXPECT_EQ(encode_request(7, request(R"({"id": "x", "level": 3, "prompt": []})")).value(),
+  EXPECT_EQ(encode_request(7, request_with(R"({"id": "x", "level": 3, "prompt": []})")).value(),
             R"({"answer":"a","id":7,"level":3,"prompt":"p","response":"r\n"})"
             "\n");
-  EXPECT_EQ(encode_request(7, request("")).value(),
+  EXPECT_EQ(encode_request(7, request_with("")).value(),
             R"({"answer":"a","id":7,"prompt":"p","response":"r\n"})"
             "\n");
 }
 
 TEST(EncodeRequest, ReplacesBytesThatAreNotUtf8) {
-  RewardRequest broken = request("");
+  RewardRequest broken = request_with("");
   broken.response = "a\xFF";
   EXPECT_EQ(encode_request(1, broken).value(),
             "{\"answer\":\"a\",\"id\":1,\"prompt\":\"p\",\"response\":\"a\xEF\xBF\xBD\"}\n");
@@ -38,7 +38,7 @@ TEST(EncodeRequest, ReplacesBytesThatAreNotUtf8) {
 TEST(EncodeRequest, RefusesRowsThatAreNotShallowObjects) {
   const std::string deep = "{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
   for (const std::string& fields : {std::string("[1]"), std::string("{"), std::string("3"), deep}) {
-    EXPECT_FALSE(encode_request(1, request(fields)).ok()) << fields.substr(0, 20);
+    EXPECT_FALSE(encode_request(1, request_with(fields)).ok()) << fields.substr(0, 20);
   }
 }
 

@@ -15,8 +15,8 @@ namespace {
 
 /// Rows of mixed lengths whose masks have holes: one row has a single valid token, and one has
 /// none.
-struct Columns {
-  explicit Columns(std::uint64_t seed) {
+struct RandomColumns {
+  explicit RandomColumns(std::uint64_t seed) {
     RandomStream random(seed);
     const auto uniform = [&](double low, double high) {
       return low + (high - low) * random.uniform();
@@ -80,7 +80,7 @@ TEST(CombinedOptions, GradientsMatchNumericalSlopes) {
   int num_rejected = 0;
   int num_clipped = 0;
   for (const std::uint64_t seed : {1U, 2U}) {
-    const Columns columns(seed);
+    const RandomColumns columns(seed);
     for (const PolicyLossOptions& options : combinations()) {
       std::vector<double> gradient(columns.mask.size());
       const PolicyLossReport report =

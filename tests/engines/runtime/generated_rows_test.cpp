@@ -15,25 +15,25 @@
 namespace tidemill::engines {
 namespace {
 
-struct Kind {
+struct GeneratedKind {
   Backend backend = Backend::kCpu;
   std::string adapter;  // of `adapter_samples`; empty: all parameters are trained
   DType dtype = DType::kF32;
 };
 
-std::string describe(const Kind& kind) {
+std::string describe(const GeneratedKind& kind) {
   return backend_name(kind.backend) + "_" + (kind.adapter.empty() ? "full" : kind.adapter) + "_" +
          std::string(dtype_name(kind.dtype));
 }
 
-std::ostream& operator<<(std::ostream& out, const Kind& kind) {
+std::ostream& operator<<(std::ostream& out, const GeneratedKind& kind) {
   return out << describe(kind);
 }
 
 constexpr std::int64_t kManyBytes = std::int64_t{64} << 20U;
 
-RuntimeOptions options_of(const Kind& kind, const ModelFiles& model, std::int64_t generated_bytes,
-                          std::int64_t cache_tokens = 1024) {
+RuntimeOptions options_of(const GeneratedKind& kind, const ModelFiles& model,
+                          std::int64_t generated_bytes, std::int64_t cache_tokens = 1024) {
   RuntimeOptions options =
       small_options(model.config, kind.backend, cache_tokens, Training::kYes, kind.dtype);
   options.generated_bytes = generated_bytes;
@@ -46,7 +46,7 @@ RuntimeOptions options_of(const Kind& kind, const ModelFiles& model, std::int64_
 
 // Returns groups of samples whose prompts end before, at and after the end of a page, prompts that
 // share their first page, and samples of one prompt that are not neighbors.
-std::vector<RolloutRequest> groups(const ModelConfig& model) {
+std::vector<RolloutRequest> request_groups(const ModelConfig& model) {
   std::vector<RolloutRequest> all;
   std::uint64_t id = 0;
   for (const auto& [prompt_tokens, members] : std::vector<std::pair<std::int64_t, int>>{
@@ -71,7 +71,7 @@ std::vector<RolloutRequest> groups(const ModelConfig& model) {
 }
 
 // The result of training on a batch.
-struct Trained {
+struct TrainedRows {
   LossSums sums;
   std::vector<std::vector<float>> logprobs;
   TensorMap moments;
@@ -81,7 +81,7 @@ struct Trained {
   bool last_recalled = false;  // whether the last sequence was recalled
 };
 
-void expect_same(const Trained& actual, const Trained& expected) {
+void expect_same(const TrainedRows& actual, const TrainedRows& expected) {
   EXPECT_EQ(actual.sums, expected.sums);
   EXPECT_EQ(actual.logprobs, expected.logprobs);
   EXPECT_TRUE(same_tensors(actual.moments, expected.moments));
@@ -104,9 +104,9 @@ public:
     return sequences;
   }
 
-  Trained train(const std::vector<TrainSequence>& batch, std::int64_t budget = 100000) {
+  TrainedRows train(const std::vector<TrainSequence>& batch, std::int64_t budget = 100000) {
     TrainEngine& engine = *runtime_->train();
-    Trained trained;
+    TrainedRows trained;
     WeightedLoss loss;
     EXPECT_TRUE(engine.begin_batch(&loss, 0.8F).ok());
     for (const TrainSequence& sequence : batch) {
@@ -142,7 +142,7 @@ private:
   std::unique_ptr<ModelRuntime> runtime_;
 };
 
-class GeneratedRowsTest : public ::testing::TestWithParam<Kind> {
+class GeneratedRowsTest : public ::testing::TestWithParam<GeneratedKind> {
 protected:
   GeneratedRowsTest() : model_(small_model(5)) {}
 
@@ -159,12 +159,12 @@ TEST_P(GeneratedRowsTest, GiveTheSameBitsAsComputingThemAgain) {
   Learner keeping(model_, options(kManyBytes));
   Learner forgetting(model_, options(0));
   for (std::uint64_t step = 1; step <= 3; ++step) {
-    const auto requests = groups(model_.config);
+    const auto requests = request_groups(model_.config);
     const auto batch = keeping.generate(requests, step == 2 ? 7 : 64);
     EXPECT_EQ(batch.size(), forgetting.generate(requests).size());
     const std::int64_t budget = step == 3 ? 40 : 100000;
-    const Trained kept = keeping.train(batch, budget);
-    const Trained run_again = forgetting.train(batch, budget);
+    const TrainedRows kept = keeping.train(batch, budget);
+    const TrainedRows run_again = forgetting.train(batch, budget);
     expect_same(kept, run_again);
     EXPECT_EQ(kept.recalled, kept.rows - kept.checked) << step;
     EXPECT_TRUE(kept.last_recalled);
@@ -178,8 +178,8 @@ TEST_P(GeneratedRowsTest, GiveTheSameBitsAsComputingThemAgain) {
 TEST_P(GeneratedRowsTest, AreKeptForPreemptedSequences) {
   Learner keeping(model_, options(kManyBytes, 112));
   Learner forgetting(model_, options(0, 112));
-  const auto batch = keeping.generate(groups(model_.config));
-  const Trained kept = keeping.train(batch);
+  const auto batch = keeping.generate(request_groups(model_.config));
+  const TrainedRows kept = keeping.train(batch);
   expect_same(kept, forgetting.train(batch));
   EXPECT_EQ(kept.recalled, kept.rows - kept.checked);
 }
@@ -187,10 +187,10 @@ TEST_P(GeneratedRowsTest, AreKeptForPreemptedSequences) {
 TEST_P(GeneratedRowsTest, AreKeptOnlyForRequestsThatAskForIt) {
   Learner keeping(model_, options(kManyBytes));
   Learner forgetting(model_, options(0));
-  auto requests = groups(model_.config);
+  auto requests = request_groups(model_.config);
   requests[5].keep_rows = requests[6].keep_rows = false;  // a whole group
   const auto batch = keeping.generate(requests);
-  Trained kept = keeping.train(batch, 30);
+  TrainedRows kept = keeping.train(batch, 30);
   expect_same(kept, forgetting.train(batch, 30));
   EXPECT_GT(kept.recalled, 0);
   EXPECT_LT(kept.recalled, kept.rows);
@@ -200,7 +200,7 @@ TEST_P(GeneratedRowsTest, AreKeptOnlyForRequestsThatAskForIt) {
     Learner mixing(model_, options(kManyBytes));
     ASSERT_TRUE(
         mixing.runtime().adapters().load({"other", {}, small_adapter(model_.config, 3)}).ok());
-    auto mixed = groups(model_.config);
+    auto mixed = request_groups(model_.config);
     mixed[0].adapter = "other";
     mixed[0].max_new_tokens = 40;
     mixed[0].keep_rows = false;
@@ -215,9 +215,9 @@ TEST_P(GeneratedRowsTest, AreKeptOnlyForRequestsThatAskForIt) {
 TEST_P(GeneratedRowsTest, AreNotFoundForOtherTokens) {
   Learner keeping(model_, options(kManyBytes));
   Learner forgetting(model_, options(0));
-  auto batch = keeping.generate(groups(model_.config));
+  auto batch = keeping.generate(request_groups(model_.config));
   batch[3].ids[1] = (batch[3].ids[1] + 1) % 7;  // an early token of a response
-  const Trained kept = keeping.train(batch, 30);
+  const TrainedRows kept = keeping.train(batch, 30);
   expect_same(kept, forgetting.train(batch, 30));
   EXPECT_LT(kept.recalled, kept.rows);
   EXPECT_GT(kept.recalled, 0);
@@ -226,7 +226,7 @@ TEST_P(GeneratedRowsTest, AreNotFoundForOtherTokens) {
 TEST_P(GeneratedRowsTest, AreNotFoundForOtherWeights) {
   Learner keeping(model_, options(kManyBytes));
   Learner forgetting(model_, options(0));
-  const auto batch = keeping.generate(groups(model_.config));
+  const auto batch = keeping.generate(request_groups(model_.config));
   EXPECT_GT(keeping.train(batch).recalled, 0);
   (void)forgetting.train(batch);
   // First after an update without publication, then after a publication without generation.
@@ -235,7 +235,7 @@ TEST_P(GeneratedRowsTest, AreNotFoundForOtherWeights) {
       keeping.publish(1);
       forgetting.publish(1);
     }
-    const Trained again = keeping.train(batch);
+    const TrainedRows again = keeping.train(batch);
     EXPECT_EQ(again.recalled, 0) << published;
     expect_same(again, forgetting.train(batch));
   }
@@ -243,16 +243,16 @@ TEST_P(GeneratedRowsTest, AreNotFoundForOtherWeights) {
 
 TEST_P(GeneratedRowsTest, AreKeptUntilMemoryIsFull) {
   Learner forgetting(model_, options(0));
-  const auto requests = groups(model_.config);
+  const auto requests = request_groups(model_.config);
   const auto batch = forgetting.generate(requests);
-  const Trained run_again = forgetting.train(batch, 30);
+  const TrainedRows run_again = forgetting.train(batch, 30);
   std::int64_t smallest = -1;
   std::int64_t largest = 0;
   // Two MiB hold no rows or a part of them, depending on the kind. One byte holds none.
   for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{2} << 20U, kManyBytes}) {
     Learner keeping(model_, options(bytes));
     EXPECT_EQ(keeping.generate(requests).size(), batch.size());
-    const Trained kept = keeping.train(batch, 30);
+    const TrainedRows kept = keeping.train(batch, 30);
     expect_same(kept, run_again);
     EXPECT_GE(kept.recalled, largest);
     largest = kept.recalled;
@@ -263,13 +263,14 @@ TEST_P(GeneratedRowsTest, AreKeptUntilMemoryIsFull) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GeneratedRowsTest,
-                         ::testing::Values(Kind{Backend::kReference, "lora"},
-                                           Kind{Backend::kReference, ""}, Kind{Backend::kCpu, ""},
-                                           Kind{Backend::kCpu, "lora"},
-                                           Kind{Backend::kCpu, "lora", DType::kBF16},
-                                           Kind{Backend::kCpu, "", DType::kBF16},
-                                           Kind{Backend::kCpu, "dora"},
-                                           Kind{Backend::kCpu, "ia3", DType::kBF16}),
+                         ::testing::Values(GeneratedKind{Backend::kReference, "lora"},
+                                           GeneratedKind{Backend::kReference, ""},
+                                           GeneratedKind{Backend::kCpu, ""},
+                                           GeneratedKind{Backend::kCpu, "lora"},
+                                           GeneratedKind{Backend::kCpu, "lora", DType::kBF16},
+                                           GeneratedKind{Backend::kCpu, "", DType::kBF16},
+                                           GeneratedKind{Backend::kCpu, "dora"},
+                                           GeneratedKind{Backend::kCpu, "ia3", DType::kBF16}),
                          [](const auto& test) { return describe(test.param); });
 
 TEST(TokenChainTest, KeysDependOnWeightsAndAllTokens) {

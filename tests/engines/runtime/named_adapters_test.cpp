@@ -29,11 +29,6 @@ AdapterFiles adapter_of_rank(const ModelConfig& model, std::int64_t rank, std::u
   return adapter;
 }
 
-struct Arithmetic {
-  Backend backend;
-  DType dtype;  // of weights and cache
-};
-
 class NamedAdaptersTest : public ::testing::TestWithParam<Arithmetic> {
 protected:
   [[nodiscard]] RuntimeOptions options(std::int64_t cache_tokens) const {

@@ -80,24 +80,24 @@ std::vector<Row> shipped_rows() {
   return rows;
 }
 
-struct Case {
+struct QuantizedCase {
   std::string model;
   DType compute;
   Backend backend = Backend::kCpu;
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const QuantizedCase& c) {
   return out << c.model << " " << dtype_name(c.compute) << " " << backend_name(c.backend);
 }
 
-std::string case_name(const ::testing::TestParamInfo<Case>& test) {
+std::string case_name(const ::testing::TestParamInfo<QuantizedCase>& test) {
   std::string name = test.param.model + "_" + std::string(dtype_name(test.param.compute)) + "_" +
                      backend_name(test.param.backend);
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
-class QuantizedBaseTest : public ::testing::TestWithParam<Case> {
+class QuantizedBaseTest : public ::testing::TestWithParam<QuantizedCase> {
 protected:
   // Returns options with a new adapter, whose contribution is 0.
   [[nodiscard]] RuntimeOptions options(DType compute) const {
@@ -246,14 +246,16 @@ TEST_P(QuantizedBaseTest, KeepsTheLossOfTheShippedTaskWithinAPercent) {
   RecordProperty("first", std::to_string(rounded.front() / bf16.front() - 1.0));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, QuantizedBaseTest,
-    ::testing::Values(Case{kShipped, DType::kBlockI8}, Case{kShipped, DType::kNf4},
-                      Case{"llama-bf16-sharded", DType::kBlockI8},
-                      Case{"llama-bf16-sharded", DType::kNf4}, Case{"qwen3-tiny", DType::kBlockI8},
-                      Case{"qwen3-tiny", DType::kNf4},
-                      Case{"llama-bf16-sharded", DType::kNf4, Backend::kReference}),
-    case_name);
+INSTANTIATE_TEST_SUITE_P(Cases, QuantizedBaseTest,
+                         ::testing::Values(QuantizedCase{kShipped, DType::kBlockI8},
+                                           QuantizedCase{kShipped, DType::kNf4},
+                                           QuantizedCase{"llama-bf16-sharded", DType::kBlockI8},
+                                           QuantizedCase{"llama-bf16-sharded", DType::kNf4},
+                                           QuantizedCase{"qwen3-tiny", DType::kBlockI8},
+                                           QuantizedCase{"qwen3-tiny", DType::kNf4},
+                                           QuantizedCase{"llama-bf16-sharded", DType::kNf4,
+                                                         Backend::kReference}),
+                         case_name);
 
 }  // namespace
 }  // namespace tidemill::engines

@@ -33,11 +33,6 @@ RolloutRequest random_request(std::uint64_t id, const ModelConfig& model, Random
   return request;
 }
 
-struct Arithmetic {
-  Backend backend;
-  DType dtype;  // of weights and cache
-};
-
 class RolloutPropertyTest : public ::testing::TestWithParam<Arithmetic> {
 protected:
   // Returns options of a runtime whose cache holds `cache_tokens` tokens.

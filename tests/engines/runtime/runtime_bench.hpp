@@ -35,6 +35,12 @@ public:
   Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
 };
 
+/// The kernels and the type with which a test computes.
+struct Arithmetic {
+  Backend backend;
+  DType dtype;  // of weights and cache
+};
+
 /// Returns "cpu" or "reference".
 [[nodiscard]] std::string backend_name(Backend backend);
 

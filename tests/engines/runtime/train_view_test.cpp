@@ -47,26 +47,26 @@ public:
   Status status;
 };
 
-struct Kind {
+struct TrainViewKind {
   Backend backend;
   std::string adapter;  // of `adapter_samples`; empty: all parameters are trained
   DType dtype = DType::kF32;
 };
 
-std::string describe(const Kind& kind) {
+std::string describe(const TrainViewKind& kind) {
   return backend_name(kind.backend) + "_" + (kind.adapter.empty() ? "full" : kind.adapter) +
          (kind.dtype == DType::kBF16 ? "_bf16" : "");
 }
 
-std::ostream& operator<<(std::ostream& out, const Kind& kind) {
+std::ostream& operator<<(std::ostream& out, const TrainViewKind& kind) {
   return out << describe(kind);
 }
 
-std::string kind_name(const ::testing::TestParamInfo<Kind>& test) {
+std::string kind_name(const ::testing::TestParamInfo<TrainViewKind>& test) {
   return describe(test.param);
 }
 
-class TrainViewTest : public ::testing::TestWithParam<Kind> {
+class TrainViewTest : public ::testing::TestWithParam<TrainViewKind> {
 protected:
   TrainViewTest() : model_(small_model(5)), runtime_(open()) {}
 
@@ -542,30 +542,39 @@ TEST_P(AdapterTrainingTest, ANewAdapterTrains) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, TrainViewTest,
-    ::testing::Values(
-        Kind{Backend::kCpu, ""}, Kind{Backend::kCpu, "lora"}, Kind{Backend::kCpu, "biases"},
-        Kind{Backend::kCpu, "dora"}, Kind{Backend::kCpu, "ia3"}, Kind{Backend::kCpu, "ends"},
-        Kind{Backend::kCpu, "saved"}, Kind{Backend::kCpu, "norms"},
-        Kind{Backend::kCpu, "", DType::kBF16}, Kind{Backend::kCpu, "lora", DType::kBF16},
-        Kind{Backend::kCpu, "biases", DType::kBF16}, Kind{Backend::kCpu, "dora", DType::kBF16},
-        Kind{Backend::kCpu, "ia3", DType::kBF16}, Kind{Backend::kCpu, "ends", DType::kBF16},
-        Kind{Backend::kCpu, "saved", DType::kBF16}, Kind{Backend::kReference, ""},
-        Kind{Backend::kReference, "", DType::kBF16}, Kind{Backend::kReference, "lora"}),
+    ::testing::Values(TrainViewKind{Backend::kCpu, ""}, TrainViewKind{Backend::kCpu, "lora"},
+                      TrainViewKind{Backend::kCpu, "biases"}, TrainViewKind{Backend::kCpu, "dora"},
+                      TrainViewKind{Backend::kCpu, "ia3"}, TrainViewKind{Backend::kCpu, "ends"},
+                      TrainViewKind{Backend::kCpu, "saved"}, TrainViewKind{Backend::kCpu, "norms"},
+                      TrainViewKind{Backend::kCpu, "", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "lora", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "biases", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "dora", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "ia3", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "ends", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "saved", DType::kBF16},
+                      TrainViewKind{Backend::kReference, ""},
+                      TrainViewKind{Backend::kReference, "", DType::kBF16},
+                      TrainViewKind{Backend::kReference, "lora"}),
     kind_name);
 INSTANTIATE_TEST_SUITE_P(Kinds, RoundedTrainingTest,
-                         ::testing::Values(Kind{Backend::kCpu, "", DType::kBF16},
-                                           Kind{Backend::kReference, "", DType::kBF16}),
+                         ::testing::Values(TrainViewKind{Backend::kCpu, "", DType::kBF16},
+                                           TrainViewKind{Backend::kReference, "", DType::kBF16}),
                          kind_name);
 INSTANTIATE_TEST_SUITE_P(
     Kinds, AdapterTrainingTest,
-    ::testing::Values(
-        Kind{Backend::kCpu, "lora"}, Kind{Backend::kCpu, "biases"}, Kind{Backend::kCpu, "dora"},
-        Kind{Backend::kCpu, "ia3"}, Kind{Backend::kCpu, "ends"}, Kind{Backend::kCpu, "saved"},
-        Kind{Backend::kCpu, "norms"}, Kind{Backend::kCpu, "lora", DType::kBF16},
-        Kind{Backend::kCpu, "biases", DType::kBF16}, Kind{Backend::kCpu, "dora", DType::kBF16},
-        Kind{Backend::kCpu, "ia3", DType::kBF16}, Kind{Backend::kCpu, "ends", DType::kBF16},
-        Kind{Backend::kCpu, "saved", DType::kBF16}, Kind{Backend::kReference, "dora"},
-        Kind{Backend::kReference, "ia3"}),
+    ::testing::Values(TrainViewKind{Backend::kCpu, "lora"}, TrainViewKind{Backend::kCpu, "biases"},
+                      TrainViewKind{Backend::kCpu, "dora"}, TrainViewKind{Backend::kCpu, "ia3"},
+                      TrainViewKind{Backend::kCpu, "ends"}, TrainViewKind{Backend::kCpu, "saved"},
+                      TrainViewKind{Backend::kCpu, "norms"},
+                      TrainViewKind{Backend::kCpu, "lora", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "biases", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "dora", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "ia3", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "ends", DType::kBF16},
+                      TrainViewKind{Backend::kCpu, "saved", DType::kBF16},
+                      TrainViewKind{Backend::kReference, "dora"},
+                      TrainViewKind{Backend::kReference, "ia3"}),
     kind_name);
 
 }  // namespace

@@ -19,7 +19,7 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr std::int64_t kLarge = 100000;
+constexpr std::int64_t kLargeBudget = 100000;
 
 // Keeps the log-probabilities and entropies that it is given.
 class KeepingLoss final : public TokenLoss {
@@ -103,7 +103,8 @@ protected:
   }
 
   // Steps to the end and returns the rows of each micro-batch.
-  static std::vector<std::int64_t> step_to_end(TrainEngine& engine, std::int64_t budget = kLarge) {
+  static std::vector<std::int64_t> step_to_end(TrainEngine& engine,
+                                               std::int64_t budget = kLargeBudget) {
     std::vector<std::int64_t> rows;
     while (engine.has_work()) {
       const auto report = engine.step({budget});

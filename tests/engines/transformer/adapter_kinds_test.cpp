@@ -29,18 +29,18 @@ float largest_difference(const Rows& a, const Rows& b) {
   return largest;
 }
 
-struct Case {
+struct KindCase {
   Backend backend;
   AdapterSample sample;
   bool tied = false;
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const KindCase& c) {
   return out << c.backend.name << "_" << c.sample.name << (c.tied ? "_tied" : "");
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<KindCase> kind_cases() {
+  std::vector<KindCase> all;
   for (const Backend& backend : backends()) {
     for (const AdapterSample& sample : adapter_samples()) {
       all.push_back({backend, sample, false});
@@ -50,7 +50,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-class AdapterKindsTest : public ::testing::TestWithParam<Case> {
+class AdapterKindsTest : public ::testing::TestWithParam<KindCase> {
 protected:
   AdapterKindsTest() : harness_(GetParam().backend, config_, base_) {
     RandomStream random(3);
@@ -107,7 +107,7 @@ TEST_P(AdapterKindsTest, TheSizeCountsEveryTensor) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, AdapterKindsTest, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Kinds, AdapterKindsTest, ::testing::ValuesIn(kind_cases()),
                          ::testing::PrintToStringParamName());
 
 TEST(AdapterMergeTest, MergingABiasOfBRequiresABiasInTheModel) {

@@ -17,17 +17,17 @@
 namespace tidemill::engines {
 namespace {
 
-struct Case {
+struct GgufCase {
   Backend backend;
   std::string model;
 };
 
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const GgufCase& c) {
   return out << c.backend.name << " " << c.model;
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<GgufCase> gguf_cases() {
+  std::vector<GgufCase> all;
   for (const Backend& backend : backends()) {
     for (const std::string& model : kGoldenModels) {
       all.push_back({backend, model});
@@ -54,7 +54,7 @@ TensorMap in_type(const TensorMap& tensors, DType dtype, int& num_blocked) {
   return out;
 }
 
-class GgufGoldenTest : public ::testing::TestWithParam<Case> {
+class GgufGoldenTest : public ::testing::TestWithParam<GgufCase> {
 protected:
   // Returns the logits of the second-to-last prompt for `model`.
   std::vector<float> logits_of(const ModelFiles& model, DType compute) {
@@ -112,7 +112,7 @@ TEST_P(GgufGoldenTest, LogitsAreThoseOfTheSameTensors) {
   std::cout << "[ checked  ] " << GetParam() << ": " << num_blocked << " tensors as blocks\n";
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GgufGoldenTest, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Models, GgufGoldenTest, ::testing::ValuesIn(gguf_cases()),
                          [](const auto& test) {
                            std::string name = test.param.backend.name + "_" + test.param.model;
                            std::ranges::replace(name, '-', '_');
