@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "engines/chat/interpreter.hpp"
+#include "engines/chat/rendering.hpp"
 #include "engines/chat/value.hpp"
 
 namespace tidemill::engines::chat {
