@@ -275,6 +275,10 @@ bool is_numeric(char32_t c) noexcept {
   return kind >= UTF8PROC_CATEGORY_ND && kind <= UTF8PROC_CATEGORY_NO;
 }
 
+bool is_word_character(char32_t c) noexcept {
+  return is_alphabetic(c) || is_numeric(c) || c == U'_';
+}
+
 bool is_upper(char32_t c) noexcept {
   return utf8proc_isupper(static_cast<utf8proc_int32_t>(c)) != 0;
 }
