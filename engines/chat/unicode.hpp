@@ -34,6 +34,8 @@ namespace tidemill::engines::chat {
 [[nodiscard]] std::string capitalize(std::string_view text);
 /// Returns every run of letters capitalized (`str.title`).
 [[nodiscard]] std::string to_title(std::string_view text);
+/// Returns the text with full case folding (`str.casefold`).
+[[nodiscard]] std::string fold_case(std::string_view text);
 /// Returns the text with upper and lower case exchanged (`str.swapcase`).
 [[nodiscard]] std::string swap_case(std::string_view text);
 
