@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "engines/peft/adapter_spec.hpp"
+#include "engines/transformer/model_weights.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -36,7 +38,7 @@ Status check_targets(const ModuleSelector& targets, const ModelConfig& model) {
 }  // namespace
 
 Result<AdapterFiles> make_adapter(const AdapterConfig& config, const ModelFiles& model,
-                                  std::uint64_t seed) {
+                                  DType compute, std::uint64_t seed) {
   AdapterFiles adapter;
   adapter.config = config;
   adapter.location = "train.adapter";
@@ -49,8 +51,12 @@ Result<AdapterFiles> make_adapter(const AdapterConfig& config, const ModelFiles&
   if (!spec.ok()) {
     return spec.status().with_context(adapter.location);
   }
-  TIDEMILL_ASSIGN_OR_RETURN(adapter.tensors,
-                            init_adapter(spec.value(), model.config, model.tensors, seed));
+  auto tensors =
+      init_adapter(spec.value(), model.config, model.tensors, seed, {compute, head_type(compute)});
+  if (!tensors.ok()) {
+    return tensors.status().with_context(adapter.location);
+  }
+  adapter.tensors = std::move(tensors).value();
   return adapter;
 }
 

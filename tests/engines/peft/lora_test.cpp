@@ -70,7 +70,7 @@ TEST(LoraInitTest, DependsOnlyOnSeedAndModule) {
 TEST(LoraBypassTest, ForwardAddsToItsRows) {
   const auto ops = make_reference_ops();
   const auto bypass =
-      LinearBypass::create(kSmall[0], small_lora(), nullptr, WeightUse::kForward, *ops).value();
+      LinearBypass::create(kSmall[0], small_lora(), {}, WeightUse::kForward, *ops).value();
   std::vector<float> x = {1, 1, 2, -1};  // A x = 3, 0
   std::vector<float> y = {10, 20, 30, 40, 50, 60};
   ASSERT_TRUE(bypass.only_adds());
@@ -83,7 +83,7 @@ TEST(LoraBypassTest, ForwardAddsToItsRows) {
 TEST(LoraBypassTest, BackwardAccumulates) {
   const auto ops = make_reference_ops();
   const auto bypass =
-      LinearBypass::create(kSmall[0], small_lora(), nullptr, WeightUse::kForwardAndBackward, *ops)
+      LinearBypass::create(kSmall[0], small_lora(), {}, WeightUse::kForwardAndBackward, *ops)
           .value();
   const std::vector<float> zeros(6);
   const auto weight = ops->prepare_weight({zeros.data(), DType::kF32, 3, 2}, DType::kF32,
@@ -116,10 +116,11 @@ TEST(LoraMergeTest, AddsTheScaledProduct) {
   const TensorMap base = {{kPath + ".weight", matrix({1, 2, 3, 4, 5, 6}, 3, 2)},
                           {"model.norm.weight", matrix({1, 1}, 1, 2)}};
   const TensorMap merged = merge_adapter(kSmall, small_lora(), {}, base).value().tensors;
-  EXPECT_EQ(floats_of(merged.at(kPath + ".weight")), (std::vector<float>{2.5F, 5, 3, 4, 4.5F, 5}));
+  EXPECT_EQ(float_values(merged.at(kPath + ".weight")),
+            (std::vector<float>{2.5F, 5, 3, 4, 4.5F, 5}));
   EXPECT_EQ(merged.at("model.norm.weight").data.identity(),
             base.at("model.norm.weight").data.identity());
-  EXPECT_EQ(floats_of(base.at(kPath + ".weight")), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(float_values(base.at(kPath + ".weight")), (std::vector<float>{1, 2, 3, 4, 5, 6}));
 }
 
 TEST(LoraMergeTest, RoundsOnceToTheBaseType) {
