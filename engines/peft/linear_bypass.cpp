@@ -34,8 +34,7 @@ Result<LowRank> LowRank::create(const Tensor& a, const Tensor& b, const Tensor* 
   TIDEMILL_ASSIGN_OR_RETURN(product.a_, prepare(a, use, ops));
   TIDEMILL_ASSIGN_OR_RETURN(product.b_, prepare(b, use, ops));
   if (c != nullptr) {
-    product.scaled_c_.resize(static_cast<std::size_t>(c->num_elements()));
-    widen_floats(*c, product.scaled_c_);
+    product.scaled_c_ = float_values(*c);
     std::ranges::for_each(product.scaled_c_, [scale](float& value) { value *= scale; });
   }
   return product;

@@ -76,9 +76,7 @@ private:
     }
     const auto& shape = shapes.at(name);
     TIDEMILL_RETURN_IF_ERROR(check_float_tensor(base_, from, shape).with_context("base model"));
-    std::vector<float> values(static_cast<std::size_t>(base_.at(from).num_elements()));
-    widen_floats(base_.at(from), values);
-    tensors_[name] = make_float_tensor(values, shape, DType::kF32);
+    tensors_[name] = make_float_tensor(float_values(base_.at(from)), shape, DType::kF32);
     return {};
   }
 

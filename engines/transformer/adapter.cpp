@@ -77,8 +77,7 @@ Status Adapter::add(const AdaptedModule& module, const ModuleSite& site, const T
     case Kind::kNorm:
     case Kind::kFinalNorm: {
       std::vector<float>& gain = in_layer ? gain_of(*layer, site.norm) : final_gain_;
-      gain.resize(static_cast<std::size_t>(site.out_features));
-      widen_floats(tensors.at(module.weight), gain);
+      gain = float_values(tensors.at(module.weight));
       size_bytes_ += site.out_features * static_cast<std::int64_t>(sizeof(float));
       break;
     }

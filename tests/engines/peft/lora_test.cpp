@@ -19,12 +19,6 @@ namespace {
 
 const std::string kPath = "model.layers.0.mlp.up_proj";
 
-std::vector<float> floats_of(const Tensor& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-  widen_floats(tensor, values);
-  return values;
-}
-
 Tensor matrix(const std::vector<float>& values, std::int64_t rows, std::int64_t cols,
               DType dtype = DType::kF32) {
   return make_float_tensor(values, {rows, cols}, dtype);
@@ -41,7 +35,7 @@ TEST(LoraInitTest, AIsKaimingUniformAndBIsZero) {
   const AdapterSpec spec = {lora_module(kPath, 400, 30, 16, 1.0F)};
   const TensorMap tensors = init_adapter(spec, {}, {}, 7).value();
   EXPECT_TRUE(check_tensors(adapter_shapes(spec), tensors, "adapter").ok());
-  const std::vector<float> a = floats_of(tensors.at(lora_a_name(kPath)));
+  const std::vector<float> a = float_values(tensors.at(lora_a_name(kPath)));
   double sum = 0.0;
   double square = 0.0;
   for (const float value : a) {
@@ -54,17 +48,17 @@ TEST(LoraInitTest, AIsKaimingUniformAndBIsZero) {
   // that.
   EXPECT_NEAR(square / count, 1.0 / 400.0 / 3.0, 0.05 / 1200.0);
   EXPECT_NEAR(sum / count, 0.0, 0.002);
-  EXPECT_TRUE(std::ranges::all_of(floats_of(tensors.at(lora_b_name(kPath))),
+  EXPECT_TRUE(std::ranges::all_of(float_values(tensors.at(lora_b_name(kPath))),
                                   [](float value) { return value == 0.0F; }));
 }
 
 TEST(LoraInitTest, DependsOnlyOnSeedAndModule) {
   const AdaptedModule other = lora_module("model.layers.0.mlp.gate_proj", 2, 3, 1, 0.5F);
-  const auto alone = floats_of(init_adapter(kSmall, {}, {}, 7).value().at(lora_a_name(kPath)));
+  const auto alone = float_values(init_adapter(kSmall, {}, {}, 7).value().at(lora_a_name(kPath)));
   const TensorMap both = init_adapter({other, kSmall[0]}, {}, {}, 7).value();
-  EXPECT_EQ(floats_of(both.at(lora_a_name(kPath))), alone);
-  EXPECT_NE(floats_of(both.at(lora_a_name(other.path))), alone);
-  EXPECT_NE(floats_of(init_adapter(kSmall, {}, {}, 8).value().at(lora_a_name(kPath))), alone);
+  EXPECT_EQ(float_values(both.at(lora_a_name(kPath))), alone);
+  EXPECT_NE(float_values(both.at(lora_a_name(other.path))), alone);
+  EXPECT_NE(float_values(init_adapter(kSmall, {}, {}, 8).value().at(lora_a_name(kPath))), alone);
 }
 
 TEST(LoraBypassTest, ForwardAddsToItsRows) {
@@ -132,7 +126,7 @@ TEST(LoraMergeTest, RoundsOnceToTheBaseType) {
   const Tensor merged =
       merge_adapter(spec, adapter, {}, base).value().tensors.at(kPath + ".weight");
   EXPECT_EQ(merged.dtype, DType::kBF16);
-  EXPECT_EQ(floats_of(merged), (std::vector<float>{1.0F + 1.0F / 128.0F}));
+  EXPECT_EQ(float_values(merged), (std::vector<float>{1.0F + 1.0F / 128.0F}));
 }
 
 TEST(LoraMergeTest, NamesAMissingWeight) {
