@@ -44,7 +44,8 @@ Status check_config(const AdapterConfig& config, const ModelConfig& model) {
     AdapterConfig alone;
     alone.modules_to_save = {saved};
     const bool found = std::ranges::any_of(parts, [&alone](const auto& part) {
-      return saves_module(alone, std::string_view(part.first).substr(0, part.first.rfind('.')));
+      const std::string_view name = part.first;
+      return saves_module(alone, name.substr(0, name.rfind('.')));
     });
     if (!found || saved.empty()) {
       return invalid_argument("modules_to_save: " + quote(saved) +

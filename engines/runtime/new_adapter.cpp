@@ -27,7 +27,10 @@ Status check_targets(const ModuleSelector& targets, const ModelConfig& model) {
     std::set<std::string> listed;
     for (const ModelModule& module : modules) {
       const std::string last = module.path.substr(module.path.rfind('.') + 1);
-      known += listed.insert(last).second ? (known.empty() ? "" : ", ") + last : "";
+      if (listed.insert(last).second) {
+        known += known.empty() ? "" : ", ";
+        known += last;
+      }
     }
     return invalid_argument("target_modules: `" + name + "` is not a layer of this model; it has " +
                             known);
