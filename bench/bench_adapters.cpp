@@ -41,8 +41,8 @@ Status load_bench_adapters(const engines::ModelFiles& model, std::int64_t count,
   for (std::int64_t i = 0; i < count; ++i) {
     const auto seed = static_cast<std::uint64_t>(i);
     engines::NamedAdapter adapter{bench_adapter_name(i), {}, {}};
-    TIDEMILL_ASSIGN_OR_RETURN(adapter.files,
-                              engines::make_adapter(bench_adapter_config(), model, seed));
+    TIDEMILL_ASSIGN_OR_RETURN(
+        adapter.files, engines::make_adapter(bench_adapter_config(), model, DType::kF32, seed));
     RandomStream random(seed, 0);
     for (auto& [name, tensor] : adapter.files.tensors) {
       fill(tensor, random);

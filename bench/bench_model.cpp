@@ -64,8 +64,8 @@ Status BenchModel::open(const BenchModelOptions& how) {
   runtime.adapter_bytes = how.num_adapters > 0 ? std::int64_t{2} << 30U : 0;
   runtime.profile = &profile_.ops;
   if (how.training == Training::kAdapter) {
-    TIDEMILL_ASSIGN_OR_RETURN(runtime.adapter,
-                              engines::make_adapter(bench_adapter_config(), files, kSeed));
+    TIDEMILL_ASSIGN_OR_RETURN(
+        runtime.adapter, engines::make_adapter(bench_adapter_config(), files, how.compute, kSeed));
   }
   if (how.training != Training::kNone) {
     runtime.optimizer.emplace();

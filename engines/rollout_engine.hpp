@@ -46,10 +46,11 @@ struct RolloutRequest {
   std::string adapter;
   /// The request starts only once the engine serves this step of its line or a later one.
   std::uint64_t min_step = 0;
-  /// Limits the generation of the response. Once this time has passed since the first iteration
-  /// that worked on the request, the request ends with `kCancelled` and returns the tokens
-  /// generated until then. Waiting for its turn or for `min_step` does not count. Zero means no
-  /// limit. An engine without a clock refuses any other value.
+  /// Limits the generation of the response, for programs that embed the engine; runs set no limit.
+  /// Once this time has passed since the first iteration that worked on the request, the request
+  /// ends with `kCancelled` and returns the tokens generated until then. Waiting for its turn or
+  /// for `min_step` does not count. Zero means no limit. An engine without a clock refuses any
+  /// other value.
   Duration time_limit{0};
   /// Set if training will use this request's rows. They are then kept while memory lasts
   /// (`RuntimeOptions::generated_bytes`).

@@ -80,10 +80,10 @@ engines::AdapterConfig config_of(const NewIa3& options) {
   return adapter;
 }
 
-Result<engines::AdapterFiles> new_adapter(engines::AdapterConfig config, const std::string& path,
-                                          const engines::ModelFiles& model, std::uint64_t seed) {
-  config.base_model = path;
-  return engines::make_adapter(config, model, seed);
+Result<engines::AdapterFiles> new_adapter(engines::AdapterConfig config, const ModelOptions& model,
+                                          const engines::ModelFiles& files, std::uint64_t seed) {
+  config.base_model = model.path;
+  return engines::make_adapter(config, files, compute_type(model, files.config), seed);
 }
 
 engines::LearningRateScheduleKind schedule_kind(LearningRateSchedule schedule) {
@@ -113,10 +113,10 @@ Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOp
   }
   if (const auto* lora = train.adapter->source.get<NewLora>()) {
     TIDEMILL_ASSIGN_OR_RETURN(opened.adapter,
-                              new_adapter(config_of(*lora), model.path, opened.files, seed));
+                              new_adapter(config_of(*lora), model, opened.files, seed));
   } else if (const auto* ia3 = train.adapter->source.get<NewIa3>()) {
     TIDEMILL_ASSIGN_OR_RETURN(opened.adapter,
-                              new_adapter(config_of(*ia3), model.path, opened.files, seed));
+                              new_adapter(config_of(*ia3), model, opened.files, seed));
   } else if (const auto* given = train.adapter->source.get<GivenAdapter>()) {
     TIDEMILL_ASSIGN_OR_RETURN(opened.adapter,
                               engines::open_adapter(given->path, opened.files.config));

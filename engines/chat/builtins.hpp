@@ -8,7 +8,8 @@
 // - A filter or test that does not exist is an error even in a branch that is not taken.
 // - Numbers are 64-bit integers and doubles. A result that does not fit is an error.
 // - Filters that Jinja runs lazily run immediately, so an error is reported at the filter.
-// - `isdigit` accepts decimal digits only.
+// - `isdigit` accepts decimal digits only, and `isnumeric` only characters of the category N.
+// - `encode`, `isidentifier`, `maketrans` and `translate` of strings cannot be called.
 // - Printing a value that Python prints with an address, such as a method, is an error.
 #pragma once
 

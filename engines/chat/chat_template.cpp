@@ -2,6 +2,7 @@
 // The interface of the template engine: it cleans up requests and converts exceptions to statuses.
 #include "engines/chat/chat_template.hpp"
 
+#include <algorithm>
 #include <array>
 #include <new>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "base/text/clip.hpp"
 #include "base/text/utf8.hpp"
 #include "engines/chat/budget.hpp"
+#include "engines/chat/interpreter.hpp"
 #include "engines/chat/lexer.hpp"
 #include "engines/chat/parser.hpp"
 #include "engines/chat/string_search.hpp"

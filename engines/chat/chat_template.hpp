@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "engines/chat/interpreter.hpp"
+#include "engines/chat/rendering.hpp"
 #include "engines/chat/value.hpp"
 
 namespace tidemill::engines::chat {
@@ -58,9 +58,11 @@ public:
   /// Errors: `kInvalidArgument`; the message is "line N: REASON".
   [[nodiscard]] static Result<ChatTemplate> parse(std::string_view text);
 
-  /// Renders a conversation. First, keys whose value is null are removed from messages. If a
-  /// message has any of reasoning_content, thinking and reasoning, the value of the first of these
-  /// is also stored under thinking and reasoning_content unless they are set.
+  /// Renders a conversation. First, keys whose value is null are removed from messages, but not
+  /// from values inside messages, tools and documents. If a message has any of reasoning_content,
+  /// thinking and reasoning, the value of the first of these is also stored under thinking and
+  /// reasoning_content unless they are set.
+  /// Source: `apply_chat_template` of transformers 5.23.
   /// Errors: `kInvalidArgument` (an invalid request, an operation that fails, or a call of
   /// raise_exception), `kResourceExhausted` (a limit is reached). If the template fails, the
   /// message is "line N: REASON". For raise_exception, REASON is exactly the template's message.

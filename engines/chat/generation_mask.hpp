@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engines/chat/interpreter.hpp"
+#include "engines/chat/rendering.hpp"
 #include "engines/tokenizer/encoding.hpp"
 
 namespace tidemill::engines::chat {

@@ -3,7 +3,7 @@
 // modify their object are not supported, because values are immutable.
 #include <algorithm>
 #include <array>
-#include <string.h>  // memmem: unlike std::string::find it is linear in the worst case
+#include <optional>
 #include <utility>
 
 #include "base/text/utf8.hpp"
@@ -109,33 +109,65 @@ Value splitlines(Runtime& runtime, const Value& self, const Arguments& arguments
   return make_strings(runtime, split_lines(self.as_string(), bound.flag(0, false)));
 }
 
+// A part of a text, and the number of code points before it.
+struct TextPart {
+  std::string_view text;
+  std::int64_t first = 0;
+};
+
+// Returns the part of `text` that the arguments `start` and `end` select, which are parameters 1
+// and 2 and count code points, from the end if they are negative. Returns nullopt if `start` is
+// after `end`, so that not even the empty text can be found.
+std::optional<TextPart> selected_part(Runtime& runtime, std::string_view text,
+                                      const BoundArguments& bound) {
+  const auto given = [&bound](std::size_t parameter) {
+    return bound.find(parameter) != nullptr && !bound.find(parameter)->is_none();
+  };
+  if (!given(1) && !given(2)) {
+    return TextPart{text, 0};
+  }
+  runtime.budget.scan(2 * text.size());
+  const auto size = static_cast<std::int64_t>(count_code_points(text));
+  const auto from_end = [size](std::int64_t at) {
+    return at < 0 ? std::max<std::int64_t>(at, -size) + size : at;
+  };
+  const std::int64_t begin = given(1) ? from_end(bound.integer(1, 0)) : 0;
+  const std::int64_t end = given(2) ? std::min(from_end(bound.integer(2, size)), size) : size;
+  if (begin > end) {
+    return std::nullopt;
+  }
+  const std::size_t first = byte_offset(text, static_cast<std::size_t>(begin));
+  return TextPart{
+      text.substr(first, byte_offset(text.substr(first), static_cast<std::size_t>(end - begin))),
+      begin};
+}
+
 // str.startswith and str.endswith take a string or a tuple of strings.
 template <class Matches>
-Value affix(const Value& self, const Arguments& arguments, std::string_view method,
-            const Matches& matches) {
-  const BoundArguments bound(method, arguments, {"affix"});
+Value affix(Runtime& runtime, const Value& self, const Arguments& arguments,
+            std::string_view method, const Matches& matches) {
+  const BoundArguments bound(method, arguments, {"affix", "start", "end"});
+  runtime.budget.scan(self.as_string().size());
+  const auto part = selected_part(runtime, self.as_string(), bound);
   const Value& affixes = bound.require(0);
   if (!affixes.is_sequence(SequenceKind::kTuple)) {
-    return matches(self.as_string(), string_argument(bound, 0, method));
+    const std::string& wanted = string_argument(bound, 0, method);
+    return part.has_value() && matches(part->text, wanted);
   }
   const List& items = affixes.as_sequence().items;
-  return std::any_of(items.begin(), items.end(), [&](const Value& item) {
-    return item.is_string() && matches(self.as_string(), item.as_string());
-  });
+  return part.has_value() && std::any_of(items.begin(), items.end(), [&](const Value& item) {
+           return item.is_string() && matches(part->text, item.as_string());
+         });
 }
 
 Value startswith(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  runtime.budget.scan(self.as_string().size());
-  return affix(self, arguments, "startswith", [](std::string_view text, std::string_view part) {
-    return text.substr(0, part.size()) == part;
-  });
+  return affix(runtime, self, arguments, "startswith",
+               [](std::string_view text, std::string_view part) { return text.starts_with(part); });
 }
 
 Value endswith(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  runtime.budget.scan(self.as_string().size());
-  return affix(self, arguments, "endswith", [](std::string_view text, std::string_view part) {
-    return text.size() >= part.size() && text.substr(text.size() - part.size()) == part;
-  });
+  return affix(runtime, self, arguments, "endswith",
+               [](std::string_view text, std::string_view part) { return text.ends_with(part); });
 }
 
 Value remove_affix(Runtime& runtime, const Value& self, const Arguments& arguments, bool at_end) {
@@ -169,16 +201,19 @@ Value replace(Runtime& runtime, const Value& self, const Arguments& arguments) {
 // Returns the code point index of the first or last occurrence, or -1 if there is none.
 std::int64_t position(Runtime& runtime, const Value& self, const Arguments& arguments,
                       std::string_view method, SearchFrom direction) {
-  const BoundArguments bound(method, arguments, {"sub"});
-  const std::string& text = self.as_string();
-  const std::string& part = string_argument(bound, 0, method);
-  runtime.budget.scan(2 * text.size() + part.size());
-  const std::size_t at =
-      direction == SearchFrom::kLeft ? find_text(text, part, 0) : find_last_text(text, part);
+  const BoundArguments bound(method, arguments, {"sub", "start", "end"});
+  const std::string& wanted = string_argument(bound, 0, method);
+  runtime.budget.scan(2 * self.as_string().size() + wanted.size());
+  const auto part = selected_part(runtime, self.as_string(), bound);
+  if (!part.has_value()) {
+    return -1;
+  }
+  const std::size_t at = direction == SearchFrom::kLeft ? find_text(part->text, wanted, 0)
+                                                        : find_last_text(part->text, wanted);
   if (at == std::string_view::npos) {
     return -1;
   }
-  return static_cast<std::int64_t>(count_code_points(std::string_view{text}.substr(0, at)));
+  return part->first + static_cast<std::int64_t>(count_code_points(part->text.substr(0, at)));
 }
 
 Value find(Runtime& runtime, const Value& self, const Arguments& arguments) {
@@ -189,8 +224,9 @@ Value rfind(Runtime& runtime, const Value& self, const Arguments& arguments) {
   return position(runtime, self, arguments, "rfind", SearchFrom::kRight);
 }
 
+template <SearchFrom direction>
 Value index(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  const std::int64_t at = position(runtime, self, arguments, "index", SearchFrom::kLeft);
+  const std::int64_t at = position(runtime, self, arguments, "index", direction);
   if (at < 0) {
     fail("substring not found");
   }
@@ -198,16 +234,19 @@ Value index(Runtime& runtime, const Value& self, const Arguments& arguments) {
 }
 
 Value count(Runtime& runtime, const Value& self, const Arguments& arguments) {
-  const BoundArguments bound("count", arguments, {"sub"});
-  const std::string& text = self.as_string();
-  const std::string& part = string_argument(bound, 0, "count");
-  runtime.budget.scan(text.size());
-  if (part.empty()) {
-    return static_cast<std::int64_t>(count_code_points(text) + 1);
+  const BoundArguments bound("count", arguments, {"sub", "start", "end"});
+  const std::string& wanted = string_argument(bound, 0, "count");
+  runtime.budget.scan(self.as_string().size());
+  const auto part = selected_part(runtime, self.as_string(), bound);
+  if (!part.has_value()) {
+    return 0;
+  }
+  if (wanted.empty()) {
+    return static_cast<std::int64_t>(count_code_points(part->text) + 1);
   }
   std::int64_t number = 0;
-  for (std::size_t at = find_text(text, part, 0); at != std::string_view::npos;
-       at = find_text(text, part, at + part.size())) {
+  for (std::size_t at = find_text(part->text, wanted, 0); at != std::string_view::npos;
+       at = find_text(part->text, wanted, at + wanted.size())) {
     ++number;
   }
   return number;
@@ -232,6 +271,48 @@ Value join(Runtime& runtime, const Value& self, const Arguments& arguments) {
 
 Value format(Runtime& runtime, const Value& self, const Arguments& arguments) {
   return format_braces(runtime, self, arguments);
+}
+
+Value format_map(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("format_map", arguments, {"mapping"});
+  const Value& mapping = bound.require(0);
+  if (!mapping.is_dict()) {
+    fail("format_map: the argument must be a dict, not " + std::string(mapping.type_name()));
+  }
+  Arguments named;
+  for (const Dict::Entry& entry : mapping.as_dict().entries()) {
+    if (entry.key.is_string()) {
+      named.named.emplace_back(entry.key.as_string(), entry.value);
+    }
+  }
+  return format_braces(runtime, self, named);
+}
+
+// Replaces tabs by spaces, up to the next column that `tabsize` divides.
+Value expandtabs(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  const BoundArguments bound("expandtabs", arguments, {"tabsize"});
+  const std::int64_t size = bound.integer(0, 8);
+  if (size != static_cast<std::int32_t>(size)) {
+    fail("expandtabs: the tab size does not fit in 32 bits");
+  }
+  const std::string& text = self.as_string();
+  runtime.budget.allocate(text.size());
+  std::string out;
+  std::int64_t column = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Step step = read_utf8(text, i);
+    if (step.code_point == U'\t') {
+      const std::int64_t spaces = size > 0 ? size - column % size : 0;
+      runtime.budget.allocate(static_cast<std::uint64_t>(spaces));
+      out.append(static_cast<std::size_t>(spaces), ' ');
+      column += spaces;
+    } else {
+      out.append(text, i, step.length);
+      column = step.code_point == U'\n' || step.code_point == U'\r' ? 0 : column + 1;
+    }
+    i += step.length;
+  }
+  return Value(std::move(out));
 }
 
 // Pads to a width with a fill character.
@@ -325,8 +406,10 @@ Value rpartition(Runtime& runtime, const Value& self, const Arguments& arguments
   return partition_at(runtime, self, arguments, SearchFrom::kRight);
 }
 
-// Returns whether the text is not empty and all its characters are in a class.
-template <bool (*in_class)(char32_t) noexcept>
+enum class EmptyText : std::uint8_t { kIsIn, kIsNotIn };
+
+// Returns whether all characters of the text are in a class.
+template <bool (*in_class)(char32_t) noexcept, EmptyText empty = EmptyText::kIsNotIn>
 Value all_in(Runtime& runtime, const Value& self, const Arguments& arguments) {
   no_arguments("a str test", arguments);
   const std::string& text = self.as_string();
@@ -338,7 +421,11 @@ Value all_in(Runtime& runtime, const Value& self, const Arguments& arguments) {
     }
     i += step.length;
   }
-  return !text.empty();
+  return !text.empty() || empty == EmptyText::kIsIn;
+}
+
+bool is_ascii(char32_t c) noexcept {
+  return c < 0x80;
 }
 
 bool is_alphanumeric(char32_t c) noexcept {
@@ -362,21 +449,33 @@ Value all_cased(Runtime& runtime, const Value& self, const Arguments& arguments)
   return found;
 }
 
-constexpr std::array<NamedMethod, 36> kStringMethods = {{
+Value istitle(Runtime& runtime, const Value& self, const Arguments& arguments) {
+  no_arguments("a str test", arguments);
+  runtime.budget.scan(self.as_string().size());
+  return is_title(self.as_string());
+}
+
+constexpr std::array<NamedMethod, 43> kStringMethods = {{
     {"capitalize", mapped<capitalize>},
+    {"casefold", mapped<fold_case>},
     {"center", center},
     {"count", count},
     {"endswith", endswith},
+    {"expandtabs", expandtabs},
     {"find", find},
     {"format", format},
-    {"index", index},
+    {"format_map", format_map},
+    {"index", index<SearchFrom::kLeft>},
     {"isalnum", all_in<is_alphanumeric>},
     {"isalpha", all_in<is_alphabetic>},
+    {"isascii", all_in<is_ascii, EmptyText::kIsIn>},
     {"isdecimal", all_in<is_decimal_digit>},
     {"isdigit", all_in<is_decimal_digit>},
     {"islower", all_cased<is_lower, is_upper>},
     {"isnumeric", all_in<is_numeric>},
+    {"isprintable", all_in<is_printable, EmptyText::kIsIn>},
     {"isspace", all_in<is_space>},
+    {"istitle", istitle},
     {"isupper", all_cased<is_upper, is_lower>},
     {"join", join},
     {"ljust", ljust},
@@ -387,6 +486,7 @@ constexpr std::array<NamedMethod, 36> kStringMethods = {{
     {"removesuffix", removesuffix},
     {"replace", replace},
     {"rfind", rfind},
+    {"rindex", index<SearchFrom::kRight>},
     {"rjust", rjust},
     {"rpartition", rpartition},
     {"rsplit", rsplit},
@@ -400,6 +500,10 @@ constexpr std::array<NamedMethod, 36> kStringMethods = {{
     {"upper", mapped<to_upper>},
     {"zfill", zfill},
 }};
+
+// The other public methods of Python's str. They exist, but cannot be called.
+constexpr std::array<std::string_view, 4> kRefusedStringMethods = {"encode", "isidentifier",
+                                                                   "maketrans", "translate"};
 
 // ---- Markup -------------------------------------------------------------------------------------
 
@@ -581,6 +685,15 @@ Value loop_attribute(const Loop& loop, std::string_view name) {
   return Value::undefined("");
 }
 
+Value refused_method(std::string name) {
+  auto callable = std::make_shared<Callable>();
+  callable->name = name;
+  callable->call = [name = std::move(name)](const Arguments& /*arguments*/) -> Value {
+    fail("str." + name + " is not supported");
+  };
+  return std::shared_ptr<const Callable>(std::move(callable));
+}
+
 Method find_method_of(const Value& object, std::string_view name) {
   switch (object.kind()) {
     case Value::Kind::kString: return find_in(kStringMethods, name);
@@ -614,7 +727,8 @@ Value find_method(Runtime& runtime, const Value& object, std::string_view name) 
   const bool for_markup = object.is_markup() && find_in(kMarkupMethods, name) != nullptr;
   const Method method = for_markup ? find_in(kMarkupMethods, name) : find_method_of(object, name);
   if (method == nullptr) {
-    return Value::undefined("");
+    const bool refused = object.is_string() && std::ranges::count(kRefusedStringMethods, name) > 0;
+    return refused ? refused_method(std::string(name)) : Value::undefined("");
   }
   auto callable = std::make_shared<Callable>();
   callable->name = name;

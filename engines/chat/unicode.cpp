@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Case conversion with utf8proc's simple mappings and a table of full mappings.
+// Case conversion with utf8proc's simple mappings and folding, and a table of full mappings.
 #include "engines/chat/unicode.hpp"
 
 #include <algorithm>
@@ -275,11 +275,31 @@ bool is_numeric(char32_t c) noexcept {
   return kind >= UTF8PROC_CATEGORY_ND && kind <= UTF8PROC_CATEGORY_NO;
 }
 
+bool is_word_character(char32_t c) noexcept {
+  return is_alphabetic(c) || is_numeric(c) || c == U'_';
+}
+
 bool is_upper(char32_t c) noexcept {
   return utf8proc_isupper(static_cast<utf8proc_int32_t>(c)) != 0;
 }
 bool is_lower(char32_t c) noexcept {
   return utf8proc_islower(static_cast<utf8proc_int32_t>(c)) != 0;
+}
+
+bool is_title(std::string_view text) noexcept {
+  bool after_cased = false;
+  bool found = false;
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8Step step = read_utf8(text, i);
+    const bool cased = is_cased(step.code_point);
+    if (cased && is_lower(step.code_point) != after_cased) {
+      return false;
+    }
+    found = found || cased;
+    after_cased = cased;
+    i += step.length;
+  }
+  return found;
 }
 
 std::string to_upper(std::string_view text) {
@@ -323,6 +343,20 @@ std::string to_title(std::string_view text) {
       append_title(characters[i], out);
     }
     inside = is_cased(characters[i]);
+  }
+  return out;
+}
+
+std::string fold_case(std::string_view text) {
+  std::string out;
+  for (const char32_t c : decode(text)) {
+    std::array<utf8proc_int32_t, 8> folded{};  // full folding gives at most three characters
+    int boundary = UTF8PROC_BOUNDCLASS_START;
+    const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), folded.data(),
+                                               std::ssize(folded), UTF8PROC_CASEFOLD, &boundary);
+    for (utf8proc_ssize_t i = 0; i < count; ++i) {
+      append_utf8(static_cast<char32_t>(folded[static_cast<std::size_t>(i)]), out);
+    }
   }
   return out;
 }

@@ -19,6 +19,12 @@ namespace tidemill::engines::chat {
 [[nodiscard]] bool is_numeric(char32_t c) noexcept;        // N*
 [[nodiscard]] bool is_upper(char32_t c) noexcept;
 [[nodiscard]] bool is_lower(char32_t c) noexcept;
+/// Returns whether the text has cased characters, and those are in upper or title case exactly if
+/// no cased character is directly before them (`str.istitle`).
+[[nodiscard]] bool is_title(std::string_view text) noexcept;
+
+/// Returns whether `\w` of Python's `re` matches: a letter, a number or an underscore.
+[[nodiscard]] bool is_word_character(char32_t c) noexcept;
 
 /// Returns the text in upper case, with full mappings: U+00DF becomes SS.
 [[nodiscard]] std::string to_upper(std::string_view text);
@@ -28,6 +34,8 @@ namespace tidemill::engines::chat {
 [[nodiscard]] std::string capitalize(std::string_view text);
 /// Returns every run of letters capitalized (`str.title`).
 [[nodiscard]] std::string to_title(std::string_view text);
+/// Returns the text with full case folding (`str.casefold`).
+[[nodiscard]] std::string fold_case(std::string_view text);
 /// Returns the text with upper and lower case exchanged (`str.swapcase`).
 [[nodiscard]] std::string swap_case(std::string_view text);
 

@@ -23,10 +23,6 @@ constexpr std::size_t kNoPosition = std::string_view::npos;
 
 // ---- Characters ---------------------------------------------------------------------------------
 
-bool is_word_character(char32_t c) {
-  return is_alphabetic(c) || is_numeric(c) || c == U'_';
-}
-
 template <class InClass>
 bool all_of(std::string_view text, const InClass& in_class) {
   for (std::size_t i = 0; i < text.size();) {

@@ -22,10 +22,6 @@ bool is_breaking_space(char32_t c) {
   return c == U' ' || (c >= U'\t' && c <= U'\r');
 }
 
-bool is_word_character(char32_t c) {
-  return is_alphabetic(c) || is_numeric(c) || c == U'_';
-}
-
 bool is_letter(char32_t c) {
   return is_word_character(c) && !is_decimal_digit(c);
 }

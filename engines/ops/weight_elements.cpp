@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/ops/weight_elements.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -51,6 +52,41 @@ Buffer nf4_weight(const WeightView& weight) {
       out[i] = weight_element(weight, first + static_cast<std::int64_t>(i));
     }
   });
+}
+
+ProductRows::ProductRows(const WeightView& weight, DType compute)
+    : weight_(weight), compute_(compute) {
+  if (compute == DType::kNf4 && weight.dtype != DType::kNf4) {
+    nf4_ = nf4_weight(weight);
+    weight_.data = nf4_.bytes().data();
+    weight_.dtype = DType::kNf4;
+  }
+}
+
+void ProductRows::read(std::int64_t row, std::span<float> out) const {
+  const std::int64_t first = row * weight_.in_features;
+  if (weight_.dtype == DType::kNf4) {
+    widen_nf4(nf4_parts(weight_.data, weight_.out_features * weight_.in_features), first, out);
+  } else {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = weight_element(weight_, first + static_cast<std::int64_t>(i));
+    }
+  }
+  if (compute_ == DType::kNf4) {
+    std::ranges::transform(out, out.begin(),
+                           [](float x) { return bf16_to_float(float_to_bf16(x)); });
+  }
+  if (compute_ != DType::kBlockI8 || weight_.dtype == DType::kBlockI8) {
+    return;
+  }
+  constexpr std::size_t kElements = BlockI8::kElements;
+  for (std::size_t begin = 0; begin < out.size(); begin += kElements) {
+    const auto values = out.subspan(begin).first<kElements>();
+    const BlockI8 block = quantize_block(values);
+    for (std::size_t i = 0; i < kElements; ++i) {
+      values[i] = block_element(&block, static_cast<std::int64_t>(i));
+    }
+  }
 }
 
 }  // namespace tidemill::engines

@@ -50,6 +50,26 @@ namespace tidemill::engines {
 /// buffer owns newly quantized ones. Requires that `check_preparable` accepts the weight.
 [[nodiscard]] Buffer nf4_weight(const WeightView& weight);
 
+/// Reads the rows of a weight as products in one type multiply them, for code that needs the weight
+/// that a backend represents.
+///
+/// For kBlockI8 and kNf4, these are the elements of the quantized weight, for kNf4 rounded to
+/// bfloat16 (ops.hpp). For kF32 and kBF16, they are the stored elements, widened and not rounded.
+class ProductRows {
+public:
+  /// Borrows `weight`, unless it quantizes it. Requires that `check_preparable` accepts the weight
+  /// for `compute`.
+  ProductRows(const WeightView& weight, DType compute);
+
+  /// Reads row `row` into `out` (I).
+  void read(std::int64_t row, std::span<float> out) const;
+
+private:
+  WeightView weight_;
+  DType compute_;
+  Buffer nf4_;  // the whole weight: groups of scales go beyond rows
+};
+
 /// Stores `value` in the type of the destination: as a float, or rounded to bfloat16.
 inline void store_element(float value, float* to) noexcept {
   *to = value;

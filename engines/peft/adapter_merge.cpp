@@ -82,7 +82,7 @@ private:
     if (!module.magnitude.empty()) {
       row_factors = adapter_values(module.magnitude);
       const Floats norms =
-          adapted_row_norms(module, tensor, adapter_.at(module.a), adapter_.at(module.b));
+          adapted_row_norms(module, {&tensor}, adapter_.at(module.a), adapter_.at(module.b));
       std::ranges::transform(row_factors, norms, row_factors.begin(), std::divides<>());
     }
     if (!module.output_scale.empty()) {

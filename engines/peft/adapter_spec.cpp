@@ -10,6 +10,7 @@
 #include "base/tensor/float_tensor.hpp"
 #include "base/text/quote.hpp"
 #include "engines/formats/adapter_files.hpp"
+#include "engines/ops/weight_elements.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -43,7 +44,8 @@ Status check_config(const AdapterConfig& config, const ModelConfig& model) {
     AdapterConfig alone;
     alone.modules_to_save = {saved};
     const bool found = std::ranges::any_of(parts, [&alone](const auto& part) {
-      return saves_module(alone, std::string_view(part.first).substr(0, part.first.rfind('.')));
+      const std::string_view name = part.first;
+      return saves_module(alone, name.substr(0, name.rfind('.')));
     });
     if (!found || saved.empty()) {
       return invalid_argument("modules_to_save: " + quote(saved) +
@@ -168,14 +170,15 @@ std::string weight_name(const ModelConfig& model, std::string_view path) {
   return std::string(tied_head ? kTablePath : path) + ".weight";
 }
 
-std::vector<float> adapted_row_norms(const AdaptedModule& module, const Tensor& weight,
+std::vector<float> adapted_row_norms(const AdaptedModule& module, const BaseWeight& base,
                                      const Tensor& a, const Tensor& b) {
-  const std::vector<float> w = float_values(weight);
+  const ProductRows rows(weight_view(*base.tensor), base.compute);
   const std::vector<float> a_values = float_values(a);
   const std::vector<float> b_values = float_values(b);
   const auto in = static_cast<std::size_t>(module.in_features);
   const auto rank = static_cast<std::size_t>(module.rank);
   std::vector<float> norms(static_cast<std::size_t>(module.out_features));
+  std::vector<float> weight(in);
   std::vector<float> product(in);
   for (std::size_t o = 0; o < norms.size(); ++o) {
     std::ranges::fill(product, 0.0F);
@@ -185,9 +188,10 @@ std::vector<float> adapted_row_norms(const AdaptedModule& module, const Tensor& 
         product[i] += factor * a_values[r * in + i];
       }
     }
+    rows.read(static_cast<std::int64_t>(o), weight);
     double square = 0.0;
     for (std::size_t i = 0; i < in; ++i) {
-      const double value = double{w[o * in + i] + module.scale * product[i]};
+      const double value = double{weight[i] + module.scale * product[i]};
       square += value * value;
     }
     norms[o] = static_cast<float>(std::sqrt(square));

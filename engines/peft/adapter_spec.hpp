@@ -98,12 +98,27 @@ inline constexpr std::string_view kHeadPath = "lm_head";
 /// tied model, that is the embedding table.
 [[nodiscard]] std::string weight_name(const ModelConfig& model, std::string_view path);
 
+/// Describes the weight of a base layer.
+struct BaseWeight {
+  const Tensor* tensor = nullptr;  // (O, I), as in the file; null if no module needs it
+  /// The type that the backend computes its products in. If that is kBlockI8 or kNf4, W is the
+  /// quantized weight (`ProductRows` in engines/ops/weight_elements.hpp).
+  DType compute = DType::kF32;
+};
+
 /// Returns the norm |W + scale * B A| of every row (O), with the scale and the shapes of `module`.
 /// Products are summed in f32, squares in double.
-/// Requires `weight` (O, I), and `a` and `b` with the shapes of the module, all of a float type.
+/// Requires `base` to have a tensor that `check_preparable` accepts, and `a` and `b` to have the
+/// shapes of the module and a float type.
 [[nodiscard]] std::vector<float> adapted_row_norms(const AdaptedModule& module,
-                                                   const Tensor& weight, const Tensor& a,
+                                                   const BaseWeight& base, const Tensor& a,
                                                    const Tensor& b);
+
+/// The types that the backend computes the products of the base's layers and head in.
+struct BaseTypes {
+  DType layers = DType::kF32;
+  DType head = DType::kF32;
+};
 
 /// Returns the f32 tensors of a new adapter, which initially changes nothing.
 ///
@@ -112,9 +127,14 @@ inline constexpr std::string_view kHeadPath = "lm_head";
 /// of W, l is one, and biases and saved modules are copies of those of the base. Random numbers are
 /// keyed by (seed, module, element), so that a module gets the same values whatever other modules
 /// are adapted.
-/// Errors: `kInvalidArgument` naming a tensor that `base` lacks.
+///
+/// The norms are those of the weights that the backend computes with. An adapter with m that is
+/// used over a base in another type keeps its m, and m / |W| is then no longer exactly 1.
+/// Errors: `kInvalidArgument` naming a tensor that `base` lacks; `kUnimplemented` naming a tensor
+/// that a module with m needs and that cannot be quantized to its type.
 [[nodiscard]] Result<TensorMap> init_adapter(const AdapterSpec& spec, const ModelConfig& model,
-                                             const TensorMap& base, std::uint64_t seed);
+                                             const TensorMap& base, std::uint64_t seed,
+                                             const BaseTypes& types = {});
 
 /// A model with an adapter merged into it.
 struct MergedModel {
@@ -122,7 +142,8 @@ struct MergedModel {
   TensorMap tensors;  // exactly those of `config`
 };
 
-/// Merges `adapter` into `base`. Every changed weight is computed in f32 and rounded once to the
+/// Merges `adapter` into `base`, whose tensors are W also if the adapter was trained over a
+/// quantized form of them. Every changed weight is computed in f32 and rounded once to the
 /// type of the base's, or stored as f32 if that type is not a float type. Other tensors are shared,
 /// not copied. If the adapter changes the embedding table or the head of a tied model, the merged
 /// model is untied.

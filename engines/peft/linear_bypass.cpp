@@ -34,8 +34,7 @@ Result<LowRank> LowRank::create(const Tensor& a, const Tensor& b, const Tensor* 
   TIDEMILL_ASSIGN_OR_RETURN(product.a_, prepare(a, use, ops));
   TIDEMILL_ASSIGN_OR_RETURN(product.b_, prepare(b, use, ops));
   if (c != nullptr) {
-    product.scaled_c_.resize(static_cast<std::size_t>(c->num_elements()));
-    widen_floats(*c, product.scaled_c_);
+    product.scaled_c_ = float_values(*c);
     std::ranges::for_each(product.scaled_c_, [scale](float& value) { value *= scale; });
   }
   return product;
@@ -81,7 +80,7 @@ std::int64_t LowRank::size_bytes() const noexcept {
 }
 
 Result<LinearBypass> LinearBypass::create(const AdaptedModule& module, const TensorMap& tensors,
-                                          const Tensor* base_weight, WeightUse use, Ops& ops) {
+                                          const BaseWeight& base, WeightUse use, Ops& ops) {
   LinearBypass bypass;
   if (!module.weight.empty()) {
     TIDEMILL_ASSIGN_OR_RETURN(bypass.weight_, prepare(tensors.at(module.weight), use, ops));
@@ -97,10 +96,10 @@ Result<LinearBypass> LinearBypass::create(const AdaptedModule& module, const Ten
     bypass.low_rank_ = std::make_unique<LowRank>(std::move(product));
   }
   if (!module.magnitude.empty()) {
-    TIDEMILL_CHECK(base_weight != nullptr) << module.path << ": DoRA without the base's tensor";
+    TIDEMILL_CHECK(base.tensor != nullptr) << module.path << ": DoRA without the base's tensor";
     bypass.output_scale_ = floats_of(tensors, module.magnitude);
     bypass.inverse_norms_ =
-        adapted_row_norms(module, *base_weight, tensors.at(module.a), tensors.at(module.b));
+        adapted_row_norms(module, base, tensors.at(module.a), tensors.at(module.b));
     for (std::size_t o = 0; o < bypass.output_scale_.size(); ++o) {
       bypass.output_scale_[o] /= bypass.inverse_norms_[o];  // exactly 1 for a new adapter
       bypass.inverse_norms_[o] = 1.0F / bypass.inverse_norms_[o];

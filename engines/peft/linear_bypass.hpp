@@ -75,14 +75,13 @@ private:
 /// rows.
 class LinearBypass {
 public:
-  /// Prepares the tensors of `module` from `tensors`. `base_weight` (O, I) is the weight of the
-  /// base layer. It must not be null if the module has a magnitude, and is not read otherwise.
+  /// Prepares the tensors of `module` from `tensors`. `base` is the weight of the base layer. It
+  /// must have a tensor if the module has a magnitude, and is not read otherwise.
   /// Requires `tensors` to have the shapes of `adapter_shapes`.
   /// Errors: those of `Ops::prepare_weight`.
   [[nodiscard]] static Result<LinearBypass> create(const AdaptedModule& module,
-                                                   const TensorMap& tensors,
-                                                   const Tensor* base_weight, WeightUse use,
-                                                   Ops& ops);
+                                                   const TensorMap& tensors, const BaseWeight& base,
+                                                   WeightUse use, Ops& ops);
 
   /// Returns whether the output is that of the base layer plus the product that `add` adds. If so,
   /// the rows of the adapter can go through the base layer together with all other rows.

@@ -5,6 +5,7 @@
 
 #include "base/random.hpp"
 #include "base/tensor/float_tensor.hpp"
+#include "engines/ops/weight_elements.hpp"
 #include "engines/peft/adapter_spec.hpp"
 
 namespace tidemill::engines {
@@ -43,8 +44,8 @@ std::vector<float> random_values(const AdaptedModule& module, std::uint64_t seed
 
 class AdapterInitializer {
 public:
-  AdapterInitializer(const ModelConfig& model, const TensorMap& base)
-      : model_(model), base_(base) {}
+  AdapterInitializer(const ModelConfig& model, const TensorMap& base, const BaseTypes& types)
+      : model_(model), base_(base), types_(types) {}
 
   Status add(const AdaptedModule& module, const TensorShapes& shapes, std::uint64_t seed) {
     for (const std::string* zero : {&module.a, &module.b, &module.c}) {
@@ -75,9 +76,7 @@ private:
     }
     const auto& shape = shapes.at(name);
     TIDEMILL_RETURN_IF_ERROR(check_float_tensor(base_, from, shape).with_context("base model"));
-    std::vector<float> values(static_cast<std::size_t>(base_.at(from).num_elements()));
-    widen_floats(base_.at(from), values);
-    tensors_[name] = make_float_tensor(values, shape, DType::kF32);
+    tensors_[name] = make_float_tensor(float_values(base_.at(from)), shape, DType::kF32);
     return {};
   }
 
@@ -85,23 +84,28 @@ private:
     const std::string name = weight_name(model_, module.path);
     const std::vector<std::int64_t> shape = {module.out_features, module.in_features};
     TIDEMILL_RETURN_IF_ERROR(check_float_tensor(base_, name, shape).with_context("base model"));
+    const BaseWeight weight{&base_.at(name),
+                            module.path == kHeadPath ? types_.head : types_.layers};
+    TIDEMILL_RETURN_IF_ERROR(check_preparable(weight_view(*weight.tensor), weight.compute)
+                                 .with_context("base model: tensor " + name));
     tensors_[module.magnitude] = make_float_tensor(
-        adapted_row_norms(module, base_.at(name), tensors_.at(module.a), tensors_.at(module.b)),
+        adapted_row_norms(module, weight, tensors_.at(module.a), tensors_.at(module.b)),
         {module.out_features}, DType::kF32);
     return {};
   }
 
   const ModelConfig& model_;
   const TensorMap& base_;
+  const BaseTypes& types_;
   TensorMap tensors_;
 };
 
 }  // namespace
 
 Result<TensorMap> init_adapter(const AdapterSpec& spec, const ModelConfig& model,
-                               const TensorMap& base, std::uint64_t seed) {
+                               const TensorMap& base, std::uint64_t seed, const BaseTypes& types) {
   const TensorShapes shapes = adapter_shapes(spec);
-  AdapterInitializer initializer(model, base);
+  AdapterInitializer initializer(model, base, types);
   for (const AdaptedModule& module : spec) {
     TIDEMILL_RETURN_IF_ERROR(initializer.add(module, shapes, seed));
   }

@@ -15,6 +15,24 @@ namespace {
 
 constexpr std::size_t kMaxShownBytes = 200;
 
+// Returns a number as an id if it is one. Some JSON libraries write every number as a fraction,
+// such as 16.0 or 1.6e1.
+std::optional<std::uint64_t> as_id(double number) {
+  constexpr double kMaxExact = 9007199254740992.0;  // 2^53: above it, fractions skip integers
+  return number >= 0.0 && number <= kMaxExact && std::floor(number) == number
+             ? std::optional(static_cast<std::uint64_t>(number))
+             : std::nullopt;
+}
+
+// Reads all of `text` as a number.
+template <class Number>
+std::optional<Number> read_number(std::string_view text) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() ? std::optional(number)
+                                                                  : std::nullopt;
+}
+
 // Finds `"id": 12` in a line that is not JSON.
 std::optional<std::uint64_t> find_id(std::string_view line) {
   constexpr std::string_view kKey = "\"id\"";
@@ -31,14 +49,16 @@ std::optional<std::uint64_t> find_id(std::string_view line) {
   if (at == std::string_view::npos) {
     return std::nullopt;
   }
-  std::uint64_t id = 0;
-  const auto [end, error] = std::from_chars(line.data() + at, line.data() + line.size(), id);
-  return error == std::errc{} ? std::optional(id) : std::nullopt;
+  const std::string_view rest = line.substr(at);
+  const std::string_view number = rest.substr(0, rest.find_first_not_of("0123456789+-.eE"));
+  if (const auto integer = read_number<std::uint64_t>(number)) {
+    return integer;
+  }
+  return as_id(read_number<double>(number).value_or(-1.0));
 }
 
-// Returns the id of a reply. Some JSON libraries write every number as a fraction, such as 16.0.
+// Returns the id of a reply.
 std::optional<std::uint64_t> read_id(const Json& reply) {
-  constexpr double kMaxExact = 9007199254740992.0;  // 2^53: above it, fractions skip integers
   const Json* id = reply.find("id");
   if (id == nullptr) {
     return std::nullopt;
@@ -46,10 +66,7 @@ std::optional<std::uint64_t> read_id(const Json& reply) {
   if (const std::int64_t* integer = id->if_integer(); integer != nullptr) {
     return *integer >= 0 ? std::optional(static_cast<std::uint64_t>(*integer)) : std::nullopt;
   }
-  const double number = id->number().value_or(-1.0);
-  return number >= 0.0 && number <= kMaxExact && std::floor(number) == number
-             ? std::optional(static_cast<std::uint64_t>(number))
-             : std::nullopt;
+  return as_id(id->number().value_or(-1.0));
 }
 
 CommandReply bad(std::uint64_t id, std::string_view line, std::string_view why) {

@@ -7,7 +7,7 @@
 // come in any order. `id` is a number that the engine assigns to one delivery of a sample, so that
 // a reply to an earlier delivery of the same sample is never mistaken for a reply to this one. A
 // request that is sent again because the program was restarted keeps its number. A reply may write
-// it as a fraction, such as 16.0.
+// it as a fraction or with an exponent, such as 16.0 or 1.6e1.
 #pragma once
 
 #include <cstdint>

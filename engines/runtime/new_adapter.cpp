@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "engines/peft/adapter_spec.hpp"
+#include "engines/transformer/model_weights.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -25,7 +27,10 @@ Status check_targets(const ModuleSelector& targets, const ModelConfig& model) {
     std::set<std::string> listed;
     for (const ModelModule& module : modules) {
       const std::string last = module.path.substr(module.path.rfind('.') + 1);
-      known += listed.insert(last).second ? (known.empty() ? "" : ", ") + last : "";
+      if (listed.insert(last).second) {
+        known += known.empty() ? "" : ", ";
+        known += last;
+      }
     }
     return invalid_argument("target_modules: `" + name + "` is not a layer of this model; it has " +
                             known);
@@ -36,7 +41,7 @@ Status check_targets(const ModuleSelector& targets, const ModelConfig& model) {
 }  // namespace
 
 Result<AdapterFiles> make_adapter(const AdapterConfig& config, const ModelFiles& model,
-                                  std::uint64_t seed) {
+                                  DType compute, std::uint64_t seed) {
   AdapterFiles adapter;
   adapter.config = config;
   adapter.location = "train.adapter";
@@ -49,8 +54,12 @@ Result<AdapterFiles> make_adapter(const AdapterConfig& config, const ModelFiles&
   if (!spec.ok()) {
     return spec.status().with_context(adapter.location);
   }
-  TIDEMILL_ASSIGN_OR_RETURN(adapter.tensors,
-                            init_adapter(spec.value(), model.config, model.tensors, seed));
+  auto tensors =
+      init_adapter(spec.value(), model.config, model.tensors, seed, {compute, head_type(compute)});
+  if (!tensors.ok()) {
+    return tensors.status().with_context(adapter.location);
+  }
+  adapter.tensors = std::move(tensors).value();
   return adapter;
 }
 

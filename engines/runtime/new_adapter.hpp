@@ -5,16 +5,18 @@
 #include <cstdint>
 
 #include "base/result.hpp"
+#include "base/tensor/dtype.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/formats/model_files.hpp"
 
 namespace tidemill::engines {
 
 /// Makes a new adapter for a model, initialized at random from `seed`. At first it changes no
-/// result of the model; see `init_adapter`.
+/// result of a runtime that computes in `compute` (`RuntimeOptions`); see `init_adapter`.
 /// Errors: `kInvalidArgument` if a target names no layer of the model; those of `resolve_adapter`,
 /// `adapter_spec` and `init_adapter`.
 [[nodiscard]] Result<AdapterFiles> make_adapter(const AdapterConfig& config,
-                                                const ModelFiles& model, std::uint64_t seed);
+                                                const ModelFiles& model, DType compute,
+                                                std::uint64_t seed);
 
 }  // namespace tidemill::engines

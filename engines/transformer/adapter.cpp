@@ -47,14 +47,17 @@ Result<std::shared_ptr<const Adapter>> Adapter::create(const ModelConfig& config
     }
     TIDEMILL_RETURN_IF_ERROR(check_features(module, site->second));
     adapter->first_layer_ = std::min(adapter->first_layer_, site->second.layer);
-    const Tensor* base_weight = base.tensor(weight_name(config, module.path));
-    TIDEMILL_RETURN_IF_ERROR(adapter->add(module, site->second, tensors, base_weight, use, ops));
+    const DType compute = base.options().compute;
+    const BaseWeight weight{
+        base.tensor(weight_name(config, module.path)),
+        site->second.kind == ModuleSite::Kind::kHead ? head_type(compute) : compute};
+    TIDEMILL_RETURN_IF_ERROR(adapter->add(module, site->second, tensors, weight, use, ops));
   }
   return std::shared_ptr<const Adapter>(std::move(adapter));
 }
 
 Status Adapter::add(const AdaptedModule& module, const ModuleSite& site, const TensorMap& tensors,
-                    const Tensor* base_weight, WeightUse use, Ops& ops) {
+                    const BaseWeight& base, WeightUse use, Ops& ops) {
   using Kind = ModuleSite::Kind;
   const bool in_layer = site.kind == Kind::kLinear || site.kind == Kind::kNorm;
   AdaptedLayer* layer = in_layer ? &layers_[static_cast<std::size_t>(site.layer)] : nullptr;
@@ -67,16 +70,14 @@ Status Adapter::add(const AdaptedModule& module, const ModuleSite& site, const T
     case Kind::kLinear:
     case Kind::kHead: {
       std::optional<LinearBypass>& bypass = in_layer ? layer->linears[site.linear] : head_;
-      TIDEMILL_ASSIGN_OR_RETURN(bypass,
-                                LinearBypass::create(module, tensors, base_weight, use, ops));
+      TIDEMILL_ASSIGN_OR_RETURN(bypass, LinearBypass::create(module, tensors, base, use, ops));
       size_bytes_ += bypass->size_bytes();
       break;
     }
     case Kind::kNorm:
     case Kind::kFinalNorm: {
       std::vector<float>& gain = in_layer ? gain_of(*layer, site.norm) : final_gain_;
-      gain.resize(static_cast<std::size_t>(site.out_features));
-      widen_floats(tensors.at(module.weight), gain);
+      gain = float_values(tensors.at(module.weight));
       size_bytes_ += site.out_features * static_cast<std::int64_t>(sizeof(float));
       break;
     }

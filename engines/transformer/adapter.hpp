@@ -62,7 +62,7 @@ public:
 private:
   Adapter() = default;
   Status add(const AdaptedModule& module, const ModuleSite& site, const TensorMap& tensors,
-             const Tensor* base_weight, WeightUse use, Ops& ops);
+             const BaseWeight& base, WeightUse use, Ops& ops);
 
   AdapterSpec spec_;
   std::vector<AdaptedLayer> layers_;

@@ -145,7 +145,7 @@ TEST_F(ExportTest, ATiedModelWithATrainedHeadIsExportedUntied) {
   ASSERT_TRUE(base.ok() && base.value().config.tie_word_embeddings);
   engines::AdapterConfig config;
   config.modules_to_save = {"lm_head"};
-  const auto adapter = engines::make_adapter(config, base.value(), 1);
+  const auto adapter = engines::make_adapter(config, base.value(), DType::kF32, 1);
   ASSERT_TRUE(adapter.ok()) << adapter.status().message();
   PosixFileSystem files;
   ASSERT_TRUE(engines::write_adapter(files, path("adapter"), config, base.value().config,

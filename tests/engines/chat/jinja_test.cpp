@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small and unusual templates, with the texts that Jinja itself renders (see make_jinja_cases.py
-// and make_jinja_combinations.py).
+// and make_jinja_combinations.py), and requests with null members.
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -63,8 +63,8 @@ protected:
 
 TEST_F(Jinja, RendersAsJinjaDoes) {
   check(golden_.at("cases"), request_, counts_);
-  EXPECT_EQ(counts_.rendered, 2094);
-  EXPECT_EQ(counts_.failed, 390);
+  EXPECT_EQ(counts_.rendered, 2116);
+  EXPECT_EQ(counts_.failed, 413);
   std::cout << "jinja cases: " << counts_.rendered << " rendered, " << counts_.failed
             << " refused\n";
 }
@@ -74,6 +74,23 @@ TEST_F(Jinja, RendersCombinationsAsJinjaDoes) {
   check(read_golden("jinja_combinations.json").at("cases"), request_, counts_);
   EXPECT_EQ(counts_.rendered, 480);
   EXPECT_EQ(counts_.failed, 120);
+}
+
+// Null members of messages are removed, and null members of anything else are kept, with the texts
+// of transformers itself (see make_null_members.py).
+TEST(NullMembers, AreThoseThatTransformersKeeps) {
+  const Json golden = read_golden("null_members.json");
+  for (const Json& item : golden.at("cases")) {
+    SCOPED_TRACE(item.dump());
+    const auto request = ChatRequest::from_json(item.at(1).dump());
+    ASSERT_TRUE(request.ok()) << request.status().message();
+    const auto parsed = ChatTemplate::parse(item.at(0).get<std::string>());
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+    const auto result = parsed.value().render(request.value());
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_EQ(result.value().text, item.at(2).get<std::string>());
+  }
+  EXPECT_EQ(golden.at("cases").size(), 10U);
 }
 
 }  // namespace

@@ -19,12 +19,6 @@ namespace {
 
 const std::string kPath = "model.layers.0.mlp.up_proj";
 
-std::vector<float> floats_of(const Tensor& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.num_elements()));
-  widen_floats(tensor, values);
-  return values;
-}
-
 Tensor matrix(const std::vector<float>& values, std::int64_t rows, std::int64_t cols,
               DType dtype = DType::kF32) {
   return make_float_tensor(values, {rows, cols}, dtype);
@@ -41,7 +35,7 @@ TEST(LoraInitTest, AIsKaimingUniformAndBIsZero) {
   const AdapterSpec spec = {lora_module(kPath, 400, 30, 16, 1.0F)};
   const TensorMap tensors = init_adapter(spec, {}, {}, 7).value();
   EXPECT_TRUE(check_tensors(adapter_shapes(spec), tensors, "adapter").ok());
-  const std::vector<float> a = floats_of(tensors.at(lora_a_name(kPath)));
+  const std::vector<float> a = float_values(tensors.at(lora_a_name(kPath)));
   double sum = 0.0;
   double square = 0.0;
   for (const float value : a) {
@@ -54,23 +48,23 @@ TEST(LoraInitTest, AIsKaimingUniformAndBIsZero) {
   // that.
   EXPECT_NEAR(square / count, 1.0 / 400.0 / 3.0, 0.05 / 1200.0);
   EXPECT_NEAR(sum / count, 0.0, 0.002);
-  EXPECT_TRUE(std::ranges::all_of(floats_of(tensors.at(lora_b_name(kPath))),
+  EXPECT_TRUE(std::ranges::all_of(float_values(tensors.at(lora_b_name(kPath))),
                                   [](float value) { return value == 0.0F; }));
 }
 
 TEST(LoraInitTest, DependsOnlyOnSeedAndModule) {
   const AdaptedModule other = lora_module("model.layers.0.mlp.gate_proj", 2, 3, 1, 0.5F);
-  const auto alone = floats_of(init_adapter(kSmall, {}, {}, 7).value().at(lora_a_name(kPath)));
+  const auto alone = float_values(init_adapter(kSmall, {}, {}, 7).value().at(lora_a_name(kPath)));
   const TensorMap both = init_adapter({other, kSmall[0]}, {}, {}, 7).value();
-  EXPECT_EQ(floats_of(both.at(lora_a_name(kPath))), alone);
-  EXPECT_NE(floats_of(both.at(lora_a_name(other.path))), alone);
-  EXPECT_NE(floats_of(init_adapter(kSmall, {}, {}, 8).value().at(lora_a_name(kPath))), alone);
+  EXPECT_EQ(float_values(both.at(lora_a_name(kPath))), alone);
+  EXPECT_NE(float_values(both.at(lora_a_name(other.path))), alone);
+  EXPECT_NE(float_values(init_adapter(kSmall, {}, {}, 8).value().at(lora_a_name(kPath))), alone);
 }
 
 TEST(LoraBypassTest, ForwardAddsToItsRows) {
   const auto ops = make_reference_ops();
   const auto bypass =
-      LinearBypass::create(kSmall[0], small_lora(), nullptr, WeightUse::kForward, *ops).value();
+      LinearBypass::create(kSmall[0], small_lora(), {}, WeightUse::kForward, *ops).value();
   std::vector<float> x = {1, 1, 2, -1};  // A x = 3, 0
   std::vector<float> y = {10, 20, 30, 40, 50, 60};
   ASSERT_TRUE(bypass.only_adds());
@@ -83,7 +77,7 @@ TEST(LoraBypassTest, ForwardAddsToItsRows) {
 TEST(LoraBypassTest, BackwardAccumulates) {
   const auto ops = make_reference_ops();
   const auto bypass =
-      LinearBypass::create(kSmall[0], small_lora(), nullptr, WeightUse::kForwardAndBackward, *ops)
+      LinearBypass::create(kSmall[0], small_lora(), {}, WeightUse::kForwardAndBackward, *ops)
           .value();
   const std::vector<float> zeros(6);
   const auto weight = ops->prepare_weight({zeros.data(), DType::kF32, 3, 2}, DType::kF32,
@@ -116,10 +110,11 @@ TEST(LoraMergeTest, AddsTheScaledProduct) {
   const TensorMap base = {{kPath + ".weight", matrix({1, 2, 3, 4, 5, 6}, 3, 2)},
                           {"model.norm.weight", matrix({1, 1}, 1, 2)}};
   const TensorMap merged = merge_adapter(kSmall, small_lora(), {}, base).value().tensors;
-  EXPECT_EQ(floats_of(merged.at(kPath + ".weight")), (std::vector<float>{2.5F, 5, 3, 4, 4.5F, 5}));
+  EXPECT_EQ(float_values(merged.at(kPath + ".weight")),
+            (std::vector<float>{2.5F, 5, 3, 4, 4.5F, 5}));
   EXPECT_EQ(merged.at("model.norm.weight").data.identity(),
             base.at("model.norm.weight").data.identity());
-  EXPECT_EQ(floats_of(base.at(kPath + ".weight")), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(float_values(base.at(kPath + ".weight")), (std::vector<float>{1, 2, 3, 4, 5, 6}));
 }
 
 TEST(LoraMergeTest, RoundsOnceToTheBaseType) {
@@ -131,7 +126,7 @@ TEST(LoraMergeTest, RoundsOnceToTheBaseType) {
   const Tensor merged =
       merge_adapter(spec, adapter, {}, base).value().tensors.at(kPath + ".weight");
   EXPECT_EQ(merged.dtype, DType::kBF16);
-  EXPECT_EQ(floats_of(merged), (std::vector<float>{1.0F + 1.0F / 128.0F}));
+  EXPECT_EQ(float_values(merged), (std::vector<float>{1.0F + 1.0F / 128.0F}));
 }
 
 TEST(LoraMergeTest, NamesAMissingWeight) {

@@ -42,7 +42,7 @@ AdapterFiles adapter_for(const ModelFiles& model) {
   AdapterConfig config;
   config.rank = 16;
   config.targets.names = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj"};
-  return make_adapter(config, model, 3).value();
+  return make_adapter(config, model, DType::kF32, 3).value();
 }
 
 class MemoryEstimateTest : public ::testing::TestWithParam<DType> {

@@ -13,6 +13,9 @@
 #include "base/files/file.hpp"
 #include "base/json/json.hpp"
 #include "base/random.hpp"
+#include "base/tensor/block_int8.hpp"
+#include "base/tensor/block_nf4.hpp"
+#include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_files.hpp"
 #include "engines/runtime/new_adapter.hpp"
 #include "engines/tokenizer/tokenizer.hpp"
@@ -97,10 +100,12 @@ std::string case_name(const ::testing::TestParamInfo<QuantizedCase>& test) {
   return name;
 }
 
+enum class UseDora : std::uint8_t { kNo, kYes };
+
 class QuantizedBaseTest : public ::testing::TestWithParam<QuantizedCase> {
 protected:
   // Returns options with a new adapter, whose contribution is 0.
-  [[nodiscard]] RuntimeOptions options(DType compute) const {
+  [[nodiscard]] RuntimeOptions options(DType compute, UseDora dora = UseDora::kNo) const {
     const DType cache = cache_type(compute);
     RuntimeOptions options =
         small_options(model_.config, GetParam().backend, 1024, Training::kYes, cache);
@@ -113,7 +118,8 @@ protected:
     adapter.alpha = 16.0;
     adapter.targets.kind = ModuleSelector::Kind::kAllLinear;
     adapter.targets.names.clear();
-    options.adapter = make_adapter(adapter, model_, 3).value();
+    adapter.use_dora = dora == UseDora::kYes;
+    options.adapter = make_adapter(adapter, model_, compute, 3).value();
     return options;
   }
 
@@ -221,6 +227,50 @@ TEST_P(QuantizedBaseTest, TrainsTheAdapterExactly) {
               std::bit_cast<std::uint32_t>(scored[0][request.prompt_ids.size() + t]))
         << t;
   }
+}
+
+// A new adapter of either kind adds zeros and multiplies by ones. DoRA's ones are quotients of
+// magnitudes and norms, which must both be those of the quantized rows.
+TEST_P(QuantizedBaseTest, ANewDoraAdapterChangesNothing) {
+  const auto lora = open_runtime(model_, options(GetParam().compute)).value();
+  const auto dora = open_runtime(model_, options(GetParam().compute, UseDora::kYes)).value();
+  const auto batch = sequences(1);
+  const auto expected = lora->train()->score(lora->initial(), batch, 1.0F).value();
+  const auto scores = dora->train()->score(dora->initial(), batch, 1.0F).value();
+  // The reference adds the output to the residual in double precision if nothing scales it.
+  const float allowed = GetParam().backend == Backend::kCpu ? 0.0F : 2e-5F;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    for (std::size_t t = 0; t < expected[i].size(); ++t) {
+      ASSERT_NEAR(scores[i][t], expected[i][t], allowed) << i << " " << t;
+    }
+  }
+
+  const Snapshot before = dora->initial();
+  for (const auto& [name, tensor] : before.adapter) {
+    if (!name.ends_with(".lora_magnitude_vector")) {
+      continue;
+    }
+    const std::string prefix(kAdapterPrefix);
+    const std::string weight =
+        name.substr(prefix.size(), name.rfind('.') - prefix.size()) + ".weight";
+    const Tensor quantized = GetParam().compute == DType::kNf4
+                                 ? quantize_nf4(model_.tensors.at(weight), weight).value()
+                                 : quantize_blocks(model_.tensors.at(weight), weight).value();
+    const std::vector<float> rows = float_values(
+        GetParam().compute == DType::kNf4 ? to_float_type(quantized, DType::kBF16) : quantized);
+    const std::vector<float> magnitudes = float_values(tensor);
+    const std::size_t width = rows.size() / magnitudes.size();
+    for (std::size_t o = 0; o < magnitudes.size(); ++o) {
+      double square = 0.0;
+      for (std::size_t i = o * width; i < (o + 1) * width; ++i) {
+        square += double{rows[i]} * double{rows[i]};
+      }
+      ASSERT_EQ(magnitudes[o], static_cast<float>(std::sqrt(square))) << name << " " << o;
+    }
+  }
+  train(*dora->train(), batch, 4096);
+  const Snapshot after = dora->train()->commit({0, 0, 1}).value();
+  EXPECT_NE(dora->train()->score(after, batch, 1.0F).value(), expected);
 }
 
 // Trains the shipped model, which can add, on the rows it was made from. Its loss starts near the

@@ -519,7 +519,7 @@ TEST_P(AdapterTrainingTest, ANewAdapterTrains) {
   // both are equal, because the file is already rounded.
   ModelFiles model = model_;
   model.tensors = to_float_type(model.tensors, fresh.compute);
-  fresh.adapter = make_adapter(fresh.adapter->config, model, 3).value();
+  fresh.adapter = make_adapter(fresh.adapter->config, model, fresh.compute, 3).value();
   const auto runtime = open_runtime(model, fresh).value();
   const auto before = runtime->train()->score(runtime->initial(), sequences(2), 1.0F).value();
   RuntimeOptions bare = options();

@@ -97,7 +97,7 @@ TensorMap with_held_norms(const AdapterSpec& spec, const TensorMap& at, const Te
     if (module.magnitude.empty()) {
       continue;
     }
-    const Tensor& weight = base.at(weight_name(config, module.path));
+    const BaseWeight weight{&base.at(weight_name(config, module.path))};
     const auto now = adapted_row_norms(module, weight, at.at(module.a), at.at(module.b));
     const auto then = adapted_row_norms(module, weight, origin.at(module.a), origin.at(module.b));
     Tensor& magnitude = held.at(module.magnitude);
