@@ -6,7 +6,6 @@
 #include <system_error>
 #include <utility>
 
-#include "engines/executor/cores.hpp"
 #include "engines/ops/cpu/factory.hpp"
 #include "engines/ops/profile/op_profile.hpp"
 #include "engines/ops/reference/factory.hpp"
@@ -14,18 +13,12 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-
 Status check_type(std::string_view option, DType type) {
   if (type != DType::kF32 && type != DType::kBF16) {
     return invalid_argument(std::string(option) + ": " + std::string(dtype_name(type)) +
                             " is not F32 or BF16");
   }
   return {};
-}
-
-int num_threads(const RuntimeOptions& options) {
-  return options.threads == 0 ? std::min(usable_cores().cores, kMaxThreads) : options.threads;
 }
 
 Result<std::unique_ptr<Workers>> start_workers(int count) {
@@ -64,7 +57,7 @@ Result<std::unique_ptr<RuntimeContext>> RuntimeContext::create(const ModelConfig
   TIDEMILL_RETURN_IF_ERROR(check_type("kv_dtype", options.kv_dtype));
   auto context = std::make_unique<RuntimeContext>();
   context->config = config;
-  TIDEMILL_ASSIGN_OR_RETURN(context->workers, start_workers(num_threads(options)));
+  TIDEMILL_ASSIGN_OR_RETURN(context->workers, start_workers(num_threads(options.threads)));
   if (options.backend == Backend::kReference) {
     context->ops = make_reference_ops();
   } else {

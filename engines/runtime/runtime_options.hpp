@@ -34,10 +34,13 @@ struct OptimizerOptions {
 /// The implementation of the operations.
 enum class Backend : std::uint8_t { kCpu, kReference };
 
+/// The largest number of threads of a runtime.
+inline constexpr int kMaxThreads = 1024;
+
 /// Options of a runtime.
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
-  int threads = 1;  // at most 1,024; 0: `usable_cores` (engines/executor/cores.hpp)
+  int threads = 1;  // at most `kMaxThreads`; 0: `usable_cores` (engines/executor/cores.hpp)
   /// The element type of the base weights in products: kF32, kBF16 (with f32 accumulation; trained
   /// weights are also kept in f32), kBlockI8 or kNf4. The last two require that the base is not
   /// trained.
@@ -78,6 +81,11 @@ struct RuntimeOptions {
   /// requests with stop strings are refused.
   std::function<std::string(std::int32_t)> token_text;
 };
+
+/// Returns how many threads a runtime with the option `threads` computes with: `threads`, or, if it
+/// is 0, `usable_cores` (engines/executor/cores.hpp) up to `kMaxThreads`. The affinity mask and the
+/// processor quota of the process are read at each call.
+[[nodiscard]] int num_threads(int threads);
 
 /// Returns a one-line warning if `threads` exceeds what the process can keep busy (`usable_cores`
 /// in engines/executor/cores.hpp), otherwise "".

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <limits>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,6 +11,7 @@
 #include "base/digest.hpp"
 #include "base/files/tensor_file.hpp"
 #include "base/tensor/float_tensor.hpp"
+#include "engines/executor/cores.hpp"
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/runtime/memory_estimate.hpp"
@@ -55,9 +55,10 @@ TEST_F(ModelRuntimeTest, ZeroThreadsMeansAllCores) {
   RuntimeOptions all = options(Training::kNo);
   all.threads = 0;
   const std::string description(open_runtime(model_, all).value()->description());
-  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  EXPECT_NE(description.find(", " + std::to_string(cores) + " thread"), std::string::npos)
+  EXPECT_NE(description.find(", " + std::to_string(num_threads(0)) + " thread"), std::string::npos)
       << description;
+  EXPECT_EQ(num_threads(0), std::min(usable_cores().cores, kMaxThreads));
+  EXPECT_EQ(num_threads(3), 3);
 }
 
 TEST_F(ModelRuntimeTest, BadOptionsAreRefused) {
