@@ -271,7 +271,9 @@ TEST_F(DatasetTest, ReadsSupervisedRows) {
   const std::string prompts_only = write("b.jsonl", prompt_line("p"));
   options_.paths = {prompts_only};
   EXPECT_EQ(SupervisedDataset::open(options_).status().message(),
-            prompts_only + ":1: answer: is missing or empty, so there is nothing to learn");
+            prompts_only +
+                ":1: has prompt; needs exactly one of: text | prompt, answer | prompt, "
+                "completion | messages | input_ids (labels or loss_mask are optional)");
 }
 
 }  // namespace
