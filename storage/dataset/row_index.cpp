@@ -41,6 +41,18 @@ bool is_array(std::string_view text) {
   return first != std::string_view::npos && text[first] == '[';
 }
 
+// Refuses files of other kinds that data sets are published in.
+Status check_readable_kind(const std::string& path, std::string_view text) {
+  constexpr std::string_view kParquetMagic = "PAR1";
+  if (text.substr(0, kParquetMagic.size()) != kParquetMagic) {
+    return {};
+  }
+  return invalid_argument(path +
+                          ": is a Parquet file; convert it: python3 -c \"import sys, pandas; "
+                          "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
+                          "orient='records', lines=True)\" FILE.parquet FILE.jsonl");
+}
+
 Status add_matches(const std::string& pattern, std::vector<std::string>& files) {
   glob_t found{};
   // NOLINTNEXTLINE(concurrency-mt-unsafe): looks up users only for GLOB_TILDE
@@ -97,7 +109,10 @@ public:
       const std::span<char> bytes(chunk.data(), size);
       TIDEMILL_RETURN_IF_ERROR(file.read_at(offset, std::as_writable_bytes(bytes)));
       content.update(std::as_bytes(bytes));
-      const std::string_view text = std::string_view(chunk).substr(0, size);
+      const std::string_view text(chunk.data(), size);
+      if (offset == 0) {
+        TIDEMILL_RETURN_IF_ERROR(check_readable_kind(path, text));
+      }
       if (offset == 0 && is_array(text)) {
         array_.emplace(options_.max_line_bytes, [this](const RowText& row) { return add(row); });
       }
@@ -134,7 +149,7 @@ private:
   }
 
   // Adds the line to an error of the array itself. Those of its rows have a location already.
-  [[nodiscard]] Status located(Status status) const {
+  [[nodiscard]] Status located(const Status& status) const {
     return status.ok() || row_error_
                ? status
                : status.with_context(RowLocation{index_.files_.back(), array_->line()}.to_string());
