@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
 
+#include "engines/runtime/runtime_options.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
 
@@ -24,9 +24,7 @@ MemoryLimit memory_limit(const DeviceOptions& device) {
   if (device.memory_bytes > 0) {
     return {device.memory_bytes, {}};
   }
-  const int team =
-      device.threads > 0 ? device.threads : static_cast<int>(std::thread::hardware_concurrency());
-  return process_memory_limit(kActorSystemThreads + kPortThreads + team);
+  return process_memory_limit(later_threads(device));
 }
 
 // Returns "program 10.0, weights 12.1, ...".
@@ -61,6 +59,10 @@ std::string shortage_text(const MemoryPlan& plan, const MemoryLimit& limit) {
 }
 
 }  // namespace
+
+int later_threads(const DeviceOptions& device) {
+  return kActorSystemThreads + kPortThreads + engines::num_threads(device.threads);
+}
 
 MemoryBudgets budgets_of(const engines::RuntimeOptions& runtime) noexcept {
   return {runtime.recompute, runtime.window_tokens, runtime.kv_bytes, runtime.activation_bytes};

@@ -80,6 +80,10 @@ struct RunLoad {
 /// Returns the plan in one line: "26.4 MiB: program 10.0, weights 12.1, ...".
 [[nodiscard]] std::string to_text(const MemoryPlan& plan);
 
+/// Returns how many threads a run starts: those of the actor system, of its ports and of the
+/// model's runtime. A limit on address space counts the stack of each.
+[[nodiscard]] int later_threads(const DeviceOptions& device);
+
 /// Returns how much memory a run may use: `memory_bytes` if it is set, else the smallest of the
 /// machine's memory and the limits of the process (process_limits.hpp). Units: bytes.
 [[nodiscard]] std::int64_t allowed_memory(const DeviceOptions& device);
