@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "workflows/process_limits.hpp"
+
 namespace tidemill::workflows {
 namespace {
 
@@ -120,6 +122,15 @@ TEST(MemoryPlan, CountsTheThreadsThatTheRuntimeStarts) {
     by_default = with_threads(0);
   }).join();
   EXPECT_EQ(by_default, with_threads(1));
+}
+
+TEST(MemoryPlan, WarnsOfMoreMemoryThanTheProcessMayUse) {
+  EXPECT_EQ(memory_warning(with_memory(60 * kMiB), {60 * kMiB, "ulimit -v"}), "");
+  EXPECT_EQ(memory_warning(with_memory(60 * kMiB + kMiB / 2), {60 * kMiB, "ulimit -v"}),
+            "60.5 MiB are more than ulimit -v allows, 60.0 MiB; the system may end the run");
+  EXPECT_EQ(memory_warning(with_memory(64 * kMiB), {60 * kMiB, ""}),
+            "64.0 MiB are more than the machine's memory, 60.0 MiB; the system may end the run");
+  EXPECT_EQ(memory_warning(with_memory(0), {60 * kMiB, ""}), "") << "nothing is asked for";
 }
 
 TEST(MemoryPlan, WindowsFollowFromTheDataAlone) {

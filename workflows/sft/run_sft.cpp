@@ -272,7 +272,7 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   SftRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  warn_of_threads(options.run.device, run);
+  warn_of_device(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
