@@ -172,6 +172,15 @@ TEST_F(RefusedRunsTest, RowsToTrainOnThatAreOfNoKind) {
                  ::testing::StartsWith("rows.parquet: is a Parquet file; convert it: python3 "));
 }
 
+TEST_F(RefusedRunsTest, SequencesLongerThanTheContext) {
+  const std::string run = "workflow: sft\ntrain: {steps: 2, sequences_per_step: 2}\n";
+  expect_refused(run + "data: {train: rows.jsonl, max_prompt_tokens: 65}\n",
+                 "data.max_prompt_tokens: 65 exceeds the model's context of 64\n");
+  folder_.write("long.jsonl", "{\"text\": \"" + std::string(64, '1') + "\"}\n");
+  expect_refused(run + "data: {train: long.jsonl, max_prompt_tokens: 64}\n",
+                 HasSubstr("long.jsonl:1: the sequence has 65 tokens; at most 64 "));
+}
+
 // Copies a model and an adapter and then damages them.
 class RefusedModelsTest : public RefusedRunsTest {
 protected:
