@@ -39,7 +39,9 @@ void describe(EnumSchema<OnLongPrompt>& e) {
 }
 
 void describe(Schema<DataSource>& s) {
-  s.field("path", &DataSource::path, "A JSONL file, or a glob pattern.").required();
+  s.field("path", &DataSource::path,
+          "A file of rows (JSON Lines or one JSON array), or a glob pattern.")
+      .required();
   s.field("weight", &DataSource::weight,
           "Rows are drawn from the sources in proportion to their weights, regardless of how many "
           "rows each has. Give a weight to every source or to none.")
@@ -59,13 +61,14 @@ void describe(Schema<ModelOptions>& s) {
 }
 
 void describe(Schema<DataOptions>& s) {
-  s.field("train", &DataOptions::train,
-          "JSONL files or glob patterns to train on: one, a list, or a list of {path: ..., "
-          "weight: ...}.")
+  s.field(
+       "train", &DataOptions::train,
+       "Files (JSON Lines, or one JSON array of rows) or glob patterns to train on: one, a list, "
+       "or a list of {path: ..., weight: ...}.")
       .required()
       .one_or_many();
   s.field("eval", &DataOptions::eval,
-          "JSONL files or glob patterns to evaluate on; read only if eval.every_steps is above 0.")
+          "Files or glob patterns to evaluate on; read only if eval.every_steps is above 0.")
       .one_or_many();
   s.field(
       "shuffle", &DataOptions::shuffle,
@@ -80,15 +83,17 @@ void describe(Schema<DataOptions>& s) {
   s.field(
        "max_prompt_tokens", &DataOptions::max_prompt_tokens,
        "Prompts (sft: whole sequences) with more tokens are too long. Without it, the limit is the "
-       "model's context (rl: minus rollout.max_new_tokens, and no value raises that limit).")
+       "model's context (rl: minus rollout.max_new_tokens, and no value raises that limit; sft: a "
+       "larger value is refused).")
       .at_least(1)
       .unit("tokens");
   s.field("on_long_prompt", &DataOptions::on_long_prompt,
           "What happens to a prompt (sft: a sequence) that is too long.");
   s.field("on_error", &DataOptions::on_error, "What happens if a row cannot be read.");
-  s.field("chat", &DataOptions::chat,
-          "Renders a row's prompt with the model's chat template, as a message of the user (sft: "
-          "and its answer as a message of the assistant); false: both are plain text.");
+  s.field(
+      "chat", &DataOptions::chat,
+      "Renders a row's prompt with the model's chat template, as a message of the user (sft: "
+      "and its answer or completion as a message of the assistant); false: both are plain text.");
   s.field("system", &DataOptions::system,
           "System message for conversations that do not begin with one; needs chat, or rows with "
           "messages.");

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
 
+#include "engines/runtime/runtime_options.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
 
@@ -21,12 +21,8 @@ std::string mebibytes(std::int64_t bytes) {
 constexpr int kPortThreads = 5;
 
 MemoryLimit memory_limit(const DeviceOptions& device) {
-  if (device.memory_bytes > 0) {
-    return {device.memory_bytes, {}};
-  }
-  const int team =
-      device.threads > 0 ? device.threads : static_cast<int>(std::thread::hardware_concurrency());
-  return process_memory_limit(kActorSystemThreads + kPortThreads + team);
+  return device.memory_bytes > 0 ? MemoryLimit{device.memory_bytes, {}}
+                                 : process_memory_limit(later_threads(device));
 }
 
 // Returns "program 10.0, weights 12.1, ...".
@@ -61,6 +57,19 @@ std::string shortage_text(const MemoryPlan& plan, const MemoryLimit& limit) {
 }
 
 }  // namespace
+
+int later_threads(const DeviceOptions& device) {
+  return kActorSystemThreads + kPortThreads + engines::num_threads(device.threads);
+}
+
+std::string memory_warning(const DeviceOptions& device, const MemoryLimit& limit) {
+  if (device.memory_bytes <= limit.bytes) {
+    return {};
+  }
+  return mebibytes(device.memory_bytes) + " MiB are more than " +
+         (limit.name.empty() ? "the machine's memory" : limit.name + " allows") + ", " +
+         mebibytes(limit.bytes) + " MiB; the system may end the run";
+}
 
 MemoryBudgets budgets_of(const engines::RuntimeOptions& runtime) noexcept {
   return {runtime.recompute, runtime.window_tokens, runtime.kv_bytes, runtime.activation_bytes};

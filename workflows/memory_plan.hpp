@@ -14,6 +14,8 @@
 
 namespace tidemill::workflows {
 
+struct MemoryLimit;
+
 /// Longer sequences run the backward pass window by window. A constant, so that bits never depend
 /// on how much memory a machine has.
 inline constexpr std::int64_t kWindowTokens = 2048;
@@ -79,6 +81,14 @@ struct RunLoad {
 
 /// Returns the plan in one line: "26.4 MiB: program 10.0, weights 12.1, ...".
 [[nodiscard]] std::string to_text(const MemoryPlan& plan);
+
+/// Returns how many threads a run starts: those of the actor system, of its ports and of the
+/// model's runtime. A limit on address space counts the stack of each.
+[[nodiscard]] int later_threads(const DeviceOptions& device);
+
+/// Returns a one-line warning if `device.memory_bytes` exceeds `limit`, which is what the machine
+/// and the limits of the process allow (`process_memory_limit`). Otherwise returns "".
+[[nodiscard]] std::string memory_warning(const DeviceOptions& device, const MemoryLimit& limit);
 
 /// Returns how much memory a run may use: `memory_bytes` if it is set, else the smallest of the
 /// machine's memory and the limits of the process (process_limits.hpp). Units: bytes.

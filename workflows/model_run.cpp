@@ -9,13 +9,38 @@
 
 #include "base/tensor/float_tensor.hpp"
 #include "engines/runtime/new_adapter.hpp"
+#include "workflows/process_limits.hpp"
 
 namespace tidemill::workflows {
 namespace {
 
 constexpr Duration kStopPollInterval = std::chrono::milliseconds(50);
 
+// Refuses the folder of a run. A run's model is in a folder inside it.
+Status check_not_a_run(const std::string& path) {
+  const std::filesystem::path folder(path);
+  const auto has = [&folder](const char* name) {
+    std::error_code ignored;
+    return std::filesystem::exists(folder / name, ignored);
+  };
+  if (!has("run.yaml") || has("config.json")) {
+    return {};
+  }
+  const std::string exported = (folder / "export").string();
+  const std::string problem = "model.path: `" + path + "` is a run, not a model; ";
+  if (has("export/config.json")) {
+    return invalid_argument(problem + "its model is " + exported);
+  }
+  if (has("export/adapter")) {
+    return invalid_argument(problem + "its adapter is " + exported +
+                            "/adapter; write the model with it: tidemill export " + path +
+                            " DIR --merge");
+  }
+  return invalid_argument(problem + "write its model: tidemill export " + path + " " + exported);
+}
+
 Result<engines::ModelFiles> open_files(const ModelOptions& model, std::uint64_t seed) {
+  TIDEMILL_RETURN_IF_ERROR(check_not_a_run(model.path));
   std::error_code error;  // if the path cannot be examined, `open_model` reports why
   if (!std::filesystem::exists(model.path, error) && !error) {
     return invalid_argument("model.path: no folder or GGUF file `" + model.path +
@@ -219,10 +244,14 @@ Result<OpenedRuntime> open_runtime_at(const TrainedModel& model,
   return opened;
 }
 
-void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run) {
-  const std::string warning = engines::threads_warning(device.threads);
-  if (!warning.empty()) {
+void warn_of_device(const DeviceOptions& device, const RunEnvironment& run) {
+  if (const std::string warning = engines::threads_warning(device.threads); !warning.empty()) {
     run.log("device.threads: " + warning);
+  }
+  if (const std::string warning =
+          memory_warning(device, process_memory_limit(later_threads(device)));
+      !warning.empty()) {
+    run.log("device.memory_bytes: " + warning);
   }
 }
 

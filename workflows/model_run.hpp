@@ -70,7 +70,8 @@ struct TrainedModel {
 };
 
 /// Opens the model and the adapter that the options name, or makes them from random weights.
-/// Errors: one line naming file and field.
+/// Errors: one line naming file and field; for a run's folder as `model.path` also where its model
+/// is, or the command that writes it.
 [[nodiscard]] Result<TrainedModel> open_trained_model(const ModelOptions& model,
                                                       const TrainOptions& train,
                                                       std::uint64_t seed);
@@ -139,8 +140,9 @@ struct OpenedRuntime {
                                                     const engines::RuntimeOptions& options,
                                                     const actors::RunOrigin& origin);
 
-/// Logs a warning if `device` asks for more threads than the process can keep busy.
-void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run);
+/// Logs a warning if `device` asks for more threads than the process can keep busy, and one if it
+/// allows more memory than the process can have.
+void warn_of_device(const DeviceOptions& device, const RunEnvironment& run);
 
 /// Logs one line that describes what the runtime computes with.
 void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run);

@@ -13,8 +13,9 @@ void describe(Schema<SftTrainOptions>& s) {
 void describe(Schema<SftOptions>& s) {
   s.field("model", &SftOptions::model, "The model that the run starts from.");
   s.field("data", &SftOptions::data,
-          R"(Rows: {"prompt": ..., "answer": ...}, {"messages": [...]}, )"
-          R"(or {"input_ids": [...], "loss_mask": [...]}.)");
+          R"(Rows: {"text": ...}, {"prompt": ..., "answer": ...}, )"
+          R"({"prompt": ..., "completion": ...}, {"messages": [...]}, or {"input_ids": [...]} )"
+          R"(with "labels", "loss_mask" or neither.)");
   s.field("train", &SftOptions::train, "How the weights are trained.");
   s.field("eval", &SftOptions::eval, "Evaluation on data.eval: the loss on held-out rows.");
   s.include(&SftOptions::run);

@@ -54,9 +54,10 @@ Result<TextCodec> TextCodec::load(const std::filesystem::path& path, std::string
 Status TextCodec::check_no_system() const {
   return options_.system.empty()
              ? Status()
-             : invalid_argument(
-                   "data.system requires messages, but the row is plain text; set "
-                   "data.chat or remove data.system");
+             : invalid_argument(std::string("data.system requires messages, but the row is plain "
+                                            "text; ") +
+                                (options_.prompts_as_messages ? "" : "set data.chat or ") +
+                                "remove data.system");
 }
 
 Result<std::string> TextCodec::render(const Value& messages, Ending ending) const {
@@ -152,6 +153,67 @@ Result<SupervisedTokens> TextCodec::supervised_messages(const Value& messages) c
   return tokens;
 }
 
+// Returns `text` with the end token after it, unless it ends with that token.
+std::string TextCodec::with_end_token(std::string text) const {
+  const std::string end = tokenizer_.config().eos_token.value_or("");
+  const bool has_end =
+      text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+  return has_end ? std::move(text) : std::move(text) + end;
+}
+
+Result<SupervisedTokens> TextCodec::supervised_text(const std::string& text) const {
+  TIDEMILL_RETURN_IF_ERROR(check_no_system());
+  SupervisedTokens tokens;
+  TIDEMILL_ASSIGN_OR_RETURN(tokens.ids,
+                            tokenizer_.encode(with_end_token(text), AddSpecialTokens::kYes));
+  tokens.loss_mask.assign(tokens.ids.size(), 1);
+  if (!tokens.loss_mask.empty()) {
+    tokens.loss_mask.front() = 0;
+  }
+  return tokens;
+}
+
+// Encodes both parts together, as TRL does. If a token spans the border, they are encoded apart: a
+// prompt is also encoded alone when the model is used, and no part of the continuation is masked.
+Result<SupervisedTokens> TextCodec::supervised_continuation(const std::string& prompt,
+                                                            const std::string& continuation) const {
+  TIDEMILL_RETURN_IF_ERROR(check_no_system());
+  const std::string end = with_end_token(continuation);
+  SupervisedTokens tokens;
+  TIDEMILL_ASSIGN_OR_RETURN(const auto first, tokenizer_.encode(prompt, AddSpecialTokens::kYes));
+  TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, tokenizer_.encode(prompt + end, AddSpecialTokens::kYes));
+  if (!begins_with(tokens.ids, first)) {
+    tokens.ids = first;
+    TIDEMILL_ASSIGN_OR_RETURN(const auto second, tokenizer_.encode(end, AddSpecialTokens::kNo));
+    tokens.ids.insert(tokens.ids.end(), second.begin(), second.end());
+  }
+  tokens.loss_mask.assign(first.size(), 0);
+  tokens.loss_mask.resize(tokens.ids.size(), 1);
+  return tokens;
+}
+
+// All that the template renders after the prompt and the header of the turn are targets.
+Result<SupervisedTokens> TextCodec::supervised_chat(List prompt, const List& continuation) const {
+  prompt.insert(prompt.end(), continuation.begin(), continuation.end());
+  const Value whole = with_system_message(std::move(prompt), options_.system);
+  const List& list = whole.as_sequence().items;
+  TIDEMILL_ASSIGN_OR_RETURN(
+      const std::string before,
+      render(first_messages(list, list.size() - continuation.size()), Ending::kGenerationPrompt));
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, render(whole, Ending::kPlain));
+  TIDEMILL_ASSIGN_OR_RETURN(const auto first, tokenizer_.encode(before, AddSpecialTokens::kNo));
+  SupervisedTokens tokens;
+  TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, tokenizer_.encode(text, AddSpecialTokens::kNo));
+  if (!begins_with(tokens.ids, first)) {
+    return invalid_argument(
+        "the chat template renders the prompt differently if the completion follows; use "
+        "input_ids and labels");
+  }
+  tokens.loss_mask.assign(first.size(), 0);
+  tokens.loss_mask.resize(tokens.ids.size(), 1);
+  return tokens;
+}
+
 Result<SupervisedTokens> TextCodec::supervised(const storage::SupervisedRow& row) const {
   using Kind = storage::SupervisedRow::Kind;
   auto tokens = [&]() -> Result<SupervisedTokens> {
@@ -161,6 +223,17 @@ Result<SupervisedTokens> TextCodec::supervised(const storage::SupervisedRow& row
         TIDEMILL_ASSIGN_OR_RETURN(const Value messages, Value::parse_json(row.messages));
         return supervised_messages(
             with_system_message(messages.as_sequence().items, options_.system));
+      }
+      case Kind::kText: return supervised_text(row.text);
+      case Kind::kContinuedText:
+        return options_.prompts_as_messages
+                   ? supervised_chat({make_message("user", row.prompt)},
+                                     {make_message("assistant", row.continuation)})
+                   : supervised_continuation(row.prompt, row.continuation);
+      case Kind::kContinuedChat: {
+        TIDEMILL_ASSIGN_OR_RETURN(const Value prompt, Value::parse_json(row.messages));
+        TIDEMILL_ASSIGN_OR_RETURN(const Value continuation, Value::parse_json(row.continuation));
+        return supervised_chat(prompt.as_sequence().items, continuation.as_sequence().items);
       }
       case Kind::kPromptAnswer:
         return options_.prompts_as_messages ? supervised_messages(with_system_message(

@@ -47,8 +47,9 @@ public:
   /// `ChatOptions::system` is set.
   [[nodiscard]] Result<std::vector<std::int32_t>> prompt_ids(const storage::PromptRow& row) const;
 
-  /// Returns the ids of a row and its targets. The targets are the reference answer and the end
-  /// token after it, or the assistant's turns of the messages, or those of the ready tokens.
+  /// Returns the ids of a row and its targets: all of a text; the reference answer or the
+  /// continuation; the assistant's turns of the messages; or those of the ready tokens. The end
+  /// token follows a text, an answer and a continuation. A chat template ends its turns itself.
   /// Errors: `kInvalidArgument` beginning with the row's location.
   [[nodiscard]] Result<SupervisedTokens> supervised(const storage::SupervisedRow& row) const;
 
@@ -70,6 +71,12 @@ private:
       const engines::chat::Value& messages) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_answer(const std::string& prompt,
                                                            const std::string& answer) const;
+  [[nodiscard]] std::string with_end_token(std::string text) const;
+  [[nodiscard]] Result<SupervisedTokens> supervised_text(const std::string& text) const;
+  [[nodiscard]] Result<SupervisedTokens> supervised_continuation(
+      const std::string& prompt, const std::string& continuation) const;
+  [[nodiscard]] Result<SupervisedTokens> supervised_chat(
+      engines::chat::List prompt, const engines::chat::List& continuation) const;
 
   engines::Tokenizer tokenizer_;
   std::optional<engines::chat::ChatTemplate> template_;

@@ -22,7 +22,8 @@ enum class RowOrder : std::uint8_t {
 
 /// Describes a data set.
 struct DatasetOptions {
-  /// JSONL files or globs. All matching files are read, each once, ordered by path.
+  /// Files (JSON Lines, or one JSON array of rows) or globs. All matching files are read, each
+  /// once, ordered by path.
   std::vector<std::string> paths;
   /// Empty, or a weight for each of `paths`, finite and > 0. With weights, rows are drawn from the
   /// files of each path in proportion to its weight, whatever the number of their rows.
@@ -32,7 +33,7 @@ struct DatasetOptions {
   std::uint64_t seed = 0;
   /// How often all rows are visited; 0: without end.
   std::uint64_t epochs = 0;
-  /// The length of the longest allowed line, in bytes; > 0.
+  /// The length of the longest allowed line, or element of an array, in bytes; > 0.
   std::uint64_t max_line_bytes = 16ULL << 20U;
   /// The maximum number of rows. The index takes 24 bytes for each, the shuffle another 4.
   std::uint64_t max_rows = 50'000'000;

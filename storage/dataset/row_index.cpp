@@ -7,6 +7,9 @@
 #include <glob.h>
 #include <limits>
 #include <span>
+#include <utility>
+
+#include "storage/dataset/array_rows.hpp"
 
 namespace tidemill::storage {
 namespace {
@@ -30,6 +33,24 @@ std::uint32_t fingerprint(std::string_view text) {
 
 bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
+// A line of JSON Lines is an object, so a bracket begins the array of all rows.
+bool is_array(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '[';
+}
+
+// Refuses files of other kinds that data sets are published in.
+Status check_readable_kind(const std::string& path, std::string_view text) {
+  constexpr std::string_view kParquetMagic = "PAR1";
+  if (text.substr(0, kParquetMagic.size()) != kParquetMagic) {
+    return {};
+  }
+  return invalid_argument(path +
+                          ": is a Parquet file; convert it: python3 -c \"import sys, pandas; "
+                          "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
+                          "orient='records', lines=True)\" FILE.parquet FILE.jsonl");
 }
 
 Status add_matches(const std::string& pattern, std::vector<std::string>& files) {
@@ -71,7 +92,7 @@ Result<std::vector<std::string>> find_data_files(const std::vector<std::string>&
   return files;
 }
 
-/// Reads the files and indexes their lines.
+/// Reads the files and indexes their rows.
 class RowIndex::Builder {
 public:
   Builder(const DatasetOptions& options, const RowCheck& check, RowIndex& index)
@@ -88,12 +109,17 @@ public:
       const std::span<char> bytes(chunk.data(), size);
       TIDEMILL_RETURN_IF_ERROR(file.read_at(offset, std::as_writable_bytes(bytes)));
       content.update(std::as_bytes(bytes));
-      TIDEMILL_RETURN_IF_ERROR(take(std::string_view(chunk).substr(0, size)));
+      const std::string_view text(chunk.data(), size);
+      if (offset == 0) {
+        TIDEMILL_RETURN_IF_ERROR(check_readable_kind(path, text));
+      }
+      if (offset == 0 && is_array(text)) {
+        array_.emplace(options_.max_line_bytes, [this](const RowText& row) { return add(row); });
+      }
+      TIDEMILL_RETURN_IF_ERROR(array_.has_value() ? located(array_->take(text)) : take(text));
       offset += size;
     }
-    if (line_bytes_ > 0) {
-      TIDEMILL_RETURN_IF_ERROR(end_line());  // the last line has no newline
-    }
+    TIDEMILL_RETURN_IF_ERROR(end_file());
     digest_part(std::filesystem::path(path).filename().string());
     digest_part(std::to_string(file.size_bytes()));
     digest_part(content.digest());
@@ -109,10 +135,24 @@ public:
 
 private:
   void begin_file() {
-    line_ = 1;
-    line_start_ = 0;
-    line_bytes_ = 0;
+    array_.reset();
+    row_error_ = false;
+    line_ = {};
     text_.clear();
+  }
+
+  Status end_file() {
+    if (array_.has_value()) {
+      return located(array_->finish());
+    }
+    return line_.size_bytes > 0 ? end_line() : Status();  // the last line has no newline
+  }
+
+  // Adds the line to an error of the array itself. Those of its rows have a location already.
+  [[nodiscard]] Status located(const Status& status) const {
+    return status.ok() || row_error_
+               ? status
+               : status.with_context(RowLocation{index_.files_.back(), array_->line()}.to_string());
   }
 
   // Cuts `bytes` into lines. Of a line that is too long, only the length is kept.
@@ -120,17 +160,15 @@ private:
     while (!bytes.empty()) {
       const std::size_t newline = bytes.find('\n');
       const std::string_view part = bytes.substr(0, newline);
-      line_bytes_ += part.size();
-      if (line_bytes_ <= options_.max_line_bytes) {
+      line_.size_bytes += part.size();
+      if (line_.size_bytes <= options_.max_line_bytes) {
         text_.append(part);
       }
       if (newline == std::string_view::npos) {
         return {};
       }
       TIDEMILL_RETURN_IF_ERROR(end_line());
-      line_start_ += line_bytes_ + 1;
-      line_bytes_ = 0;
-      ++line_;
+      line_ = {{}, line_.offset + line_.size_bytes + 1, 0, line_.line + 1};
       text_.clear();
       bytes.remove_prefix(newline + 1);
     }
@@ -138,31 +176,41 @@ private:
   }
 
   Status end_line() {
-    if (line_bytes_ > options_.max_line_bytes) {
-      return refuse(invalid_argument("line is longer than " +
-                                     std::to_string(options_.max_line_bytes) + " bytes"));
+    line_.text = text_;
+    return line_.size_bytes <= options_.max_line_bytes && is_blank(text_) ? Status() : add(line_);
+  }
+
+  Status add(const RowText& row) {
+    Status added = check_and_index(row);
+    row_error_ = !added.ok();
+    return added;
+  }
+
+  Status check_and_index(const RowText& row) {
+    const RowLocation location{index_.files_.back(), row.line};
+    if (row.size_bytes > options_.max_line_bytes) {
+      return refuse(location, invalid_argument((array_.has_value() ? "row" : "line") +
+                                               std::string(" is longer than ") +
+                                               std::to_string(options_.max_line_bytes) + " bytes"));
     }
-    if (is_blank(text_)) {
-      return {};
-    }
-    if (Status checked = check_(text_); !checked.ok()) {
-      return refuse(std::move(checked));
+    if (Status checked = check_(row.text); !checked.ok()) {
+      return refuse(location, std::move(checked));
     }
     const std::uint64_t max_rows = std::min(options_.max_rows, kMaxIndexed);
-    if (index_.rows_.size() >= max_rows || line_ > kMaxIndexed) {
+    if (index_.rows_.size() >= max_rows || row.line > kMaxIndexed) {
       return {Errc::kResourceExhausted,
-              location() + ": more than " + std::to_string(max_rows) + " rows or lines"};
+              location.to_string() + ": more than " + std::to_string(max_rows) + " rows or lines"};
     }
-    index_.rows_.push_back({.offset = line_start_,
-                            .size_bytes = static_cast<std::uint32_t>(line_bytes_),
-                            .fingerprint = fingerprint(text_),
-                            .line = static_cast<std::uint32_t>(line_),
+    index_.rows_.push_back({.offset = row.offset,
+                            .size_bytes = static_cast<std::uint32_t>(row.size_bytes),
+                            .fingerprint = fingerprint(row.text),
+                            .line = static_cast<std::uint32_t>(row.line),
                             .file = static_cast<std::uint32_t>(index_.files_.size() - 1)});
     return {};
   }
 
-  Status refuse(Status why) {
-    why = why.with_context(location());
+  Status refuse(const RowLocation& location, Status why) {
+    why = why.with_context(location.to_string());
     if (options_.on_error == OnRowError::kError) {
       return why;
     }
@@ -171,10 +219,6 @@ private:
       index_.first_skipped_.push_back(why.message());
     }
     return {};
-  }
-
-  [[nodiscard]] std::string location() const {
-    return RowLocation{index_.files_.back(), line_}.to_string();
   }
 
   // Each part follows its length, so that different lists of parts never digest the same bytes.
@@ -188,10 +232,10 @@ private:
   const RowCheck& check_;
   RowIndex& index_;
   DigestHasher digest_;
-  std::string text_;  // the current line
-  std::uint64_t line_ = 1;
-  std::uint64_t line_start_ = 0;
-  std::uint64_t line_bytes_ = 0;
+  std::optional<ArrayRows> array_;  // if the file is one JSON array
+  bool row_error_ = false;          // the last error is that of a row
+  RowText line_;                    // the current line of other files
+  std::string text_;                // its text
 };
 
 Result<std::unique_ptr<RowIndex>> RowIndex::build(const DatasetOptions& options,

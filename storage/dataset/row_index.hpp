@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The locations of the rows in JSONL files.
+// The locations of the rows in files of JSON Lines, and in files that are one JSON array.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace tidemill::storage {
 
-/// Checks whether a line can be used as a row.
+/// Checks whether a text can be used as a row.
 using RowCheck = std::function<Status(std::string_view text)>;
 
 /// Finds the files that `paths` name, which may be globs with at least one match. The result is
@@ -29,8 +29,9 @@ using RowCheck = std::function<Status(std::string_view text)>;
 
 /// The locations and fingerprints of all usable rows. The rows themselves stay on disk.
 ///
-/// Lines end with "\n" or "\r\n"; the last one may end with the file. Lines of white space are
-/// skipped. Threads: one call at a time.
+/// A file whose first byte other than white space is "[" is one array, whose elements are rows. In
+/// other files each line is a row: lines end with "\n" or "\r\n", the last one may end with the
+/// file, and lines of white space are skipped. Threads: one call at a time.
 class RowIndex {
 public:
   /// Reads all files once. Errors: as `Dataset::open`.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "storage/dataset/row_parser.hpp"
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 
@@ -11,6 +13,10 @@ namespace tidemill::storage {
 namespace {
 
 constexpr std::size_t kMaxShownDigits = 40;
+constexpr std::size_t kMaxShownMembers = 8;
+constexpr std::size_t kMaxShownName = 40;
+// The label of a token that is not a target, in files of other trainers.
+constexpr std::int64_t kNoTarget = -100;
 
 Result<Json> parse_object(std::string_view text) {
   Result<Json> row = parse_json(text);
@@ -57,15 +63,15 @@ std::string compact_text(const Json& value) {
   return text;
 }
 
-Result<std::string> read_prompt(const Json& value) {
-  const std::string* prompt = value.if_string();
-  if (prompt == nullptr) {
-    return invalid_argument("prompt: must be a string");
+Result<std::string> read_text(const Json& value, const std::string& key) {
+  const std::string* text = value.if_string();
+  if (text == nullptr) {
+    return invalid_argument(key + ": must be a string");
   }
-  if (prompt->empty()) {
-    return invalid_argument("prompt: is empty");
+  if (text->empty()) {
+    return invalid_argument(key + ": is empty");
   }
-  return *prompt;
+  return *text;
 }
 
 // An integer has one spelling. Other numbers have several and could not be compared as written.
@@ -87,15 +93,15 @@ Result<std::string> read_answer(const Json& value) {
 
 enum class Assistant { kOptional, kRequired };
 
-Result<std::string> read_messages(const Json& value, Assistant assistant) {
+Result<std::string> read_messages(const Json& value, const std::string& key, Assistant assistant) {
   const Json::Array* messages = value.if_array();
   if (messages == nullptr || messages->empty()) {
-    return invalid_argument("messages: must be an array that is not empty");
+    return invalid_argument(key + ": must be an array that is not empty");
   }
   bool has_assistant = false;
   for (std::size_t i = 0; i < messages->size(); ++i) {
     const Json& message = (*messages)[i];
-    const std::string location = "messages[" + std::to_string(i) + "]";
+    const std::string location = key + "[" + std::to_string(i) + "]";
     if (message.if_object() == nullptr) {
       return invalid_argument(location + ": must be an object");
     }
@@ -110,11 +116,11 @@ Result<std::string> read_messages(const Json& value, Assistant assistant) {
     has_assistant = has_assistant || *role == "assistant";
   }
   if (assistant == Assistant::kRequired && !has_assistant) {
-    return invalid_argument("messages: none is from the assistant, so there is nothing to learn");
+    return invalid_argument(key + ": none is from the assistant, so there is nothing to learn");
   }
   // Messages become values of a template, whose integers have 64 bits.
   if (const std::string* digits = find_large_integer(value)) {
-    return invalid_argument("messages: integer " + clipped(*digits, kMaxShownDigits) +
+    return invalid_argument(key + ": integer " + clipped(*digits, kMaxShownDigits) +
                             " does not fit 64 bits");
   }
   return compact_text(value);
@@ -132,38 +138,208 @@ std::optional<std::uint8_t> read_bit(const Json& value) {
   return static_cast<std::uint8_t>(*integer);
 }
 
-Result<SupervisedRow> read_tokens(const Json& ids_value, const Json& mask_value) {
-  const Json::Array* ids = ids_value.if_array();
-  const Json::Array* mask = mask_value.if_array();
-  if (ids == nullptr || ids->empty()) {
+Result<std::vector<std::int32_t>> read_ids(const Json& value) {
+  const Json::Array* items = value.if_array();
+  if (items == nullptr || items->empty()) {
     return invalid_argument("input_ids: must be an array that is not empty");
   }
-  if (mask == nullptr) {
-    return invalid_argument("loss_mask: must be an array");
-  }
-  if (mask->size() != ids->size()) {
-    return invalid_argument("loss_mask: has " + std::to_string(mask->size()) + " entries, but " +
-                            "input_ids has " + std::to_string(ids->size()));
-  }
-  SupervisedRow row;
-  row.kind = SupervisedRow::Kind::kTokens;
-  row.input_ids.reserve(ids->size());
-  row.loss_mask.reserve(ids->size());
   constexpr std::int64_t kMaxId = std::numeric_limits<std::int32_t>::max();
-  for (std::size_t i = 0; i < ids->size(); ++i) {
-    const std::int64_t* id = (*ids)[i].if_integer();
+  std::vector<std::int32_t> ids;
+  ids.reserve(items->size());
+  for (const Json& item : *items) {
+    const std::int64_t* id = item.if_integer();
     if (id == nullptr || *id < 0 || *id > kMaxId) {
-      return invalid_argument("input_ids[" + std::to_string(i) +
+      return invalid_argument("input_ids[" + std::to_string(ids.size()) +
                               "]: must be an integer from 0 to " + std::to_string(kMaxId));
     }
-    const std::optional<std::uint8_t> bit = read_bit((*mask)[i]);
-    if (!bit.has_value()) {
-      return invalid_argument("loss_mask[" + std::to_string(i) + "]: must be 0 or 1");
+    ids.push_back(static_cast<std::int32_t>(*id));
+  }
+  return ids;
+}
+
+// Returns the list `value` with one item for each token.
+Result<const Json::Array*> read_list(const Json& value, const std::string& key,
+                                     std::size_t num_ids) {
+  const Json::Array* items = value.if_array();
+  if (items == nullptr) {
+    return invalid_argument(key + ": must be an array");
+  }
+  if (items->size() != num_ids) {
+    return invalid_argument(key + ": has " + std::to_string(items->size()) +
+                            " entries, but input_ids has " + std::to_string(num_ids));
+  }
+  return items;
+}
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// Padding would be trained on, and a mask of another name would be ignored.
+Status check_other_masks(const Json& object, std::size_t num_ids) {
+  for (const auto& [name, value] : *object.if_object()) {
+    const bool mask = ends_with(name, "_mask") || ends_with(name, "_masks");
+    if (mask && name != "attention_mask" && !value.is_null()) {
+      return invalid_argument(clipped(name, kMaxShownName) +
+                              ": is not read; use loss_mask or labels");
     }
-    row.input_ids.push_back(static_cast<std::int32_t>(*id));
+  }
+  const Json& attention = value_or_null(object, "attention_mask");
+  if (attention.is_null()) {
+    return {};
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* items,
+                            read_list(attention, "attention_mask", num_ids));
+  const bool all_ones = std::all_of(items->begin(), items->end(),
+                                    [](const Json& item) { return read_bit(item) == 1; });
+  return all_ones ? Status()
+                  : invalid_argument("attention_mask: must be all 1; remove the padding");
+}
+
+Result<SupervisedRow> read_tokens(const Json& object) {
+  SupervisedRow row;
+  row.kind = SupervisedRow::Kind::kTokens;
+  TIDEMILL_ASSIGN_OR_RETURN(row.input_ids, read_ids(value_or_null(object, "input_ids")));
+  TIDEMILL_RETURN_IF_ERROR(check_other_masks(object, row.input_ids.size()));
+  row.loss_mask.assign(row.input_ids.size(), 1);
+  row.loss_mask.front() = 0;
+  return row;
+}
+
+Result<SupervisedRow> read_masked_tokens(const Json& object) {
+  SupervisedRow row;
+  row.kind = SupervisedRow::Kind::kTokens;
+  TIDEMILL_ASSIGN_OR_RETURN(row.input_ids, read_ids(value_or_null(object, "input_ids")));
+  TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* mask, read_list(value_or_null(object, "loss_mask"),
+                                                               "loss_mask", row.input_ids.size()));
+  row.loss_mask.reserve(mask->size());
+  for (const Json& item : *mask) {
+    const std::optional<std::uint8_t> bit = read_bit(item);
+    if (!bit.has_value()) {
+      return invalid_argument("loss_mask[" + std::to_string(row.loss_mask.size()) +
+                              "]: must be 0 or 1");
+    }
     row.loss_mask.push_back(*bit);
   }
   return row;
+}
+
+Status refuse_label(std::size_t index, std::int32_t id) {
+  const std::string i = std::to_string(index);
+  return invalid_argument("labels[" + i + "]: must be -100 or input_ids[" + i + "], " +
+                          std::to_string(id));
+}
+
+// Labels have the index of their token; the loss moves them by one.
+Result<SupervisedRow> read_labeled_tokens(const Json& object) {
+  SupervisedRow row;
+  row.kind = SupervisedRow::Kind::kTokens;
+  TIDEMILL_ASSIGN_OR_RETURN(row.input_ids, read_ids(value_or_null(object, "input_ids")));
+  TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* labels, read_list(value_or_null(object, "labels"),
+                                                                 "labels", row.input_ids.size()));
+  row.loss_mask.reserve(labels->size());
+  for (const Json& item : *labels) {
+    const std::size_t i = row.loss_mask.size();
+    const std::int64_t* label = item.if_integer();
+    if (label == nullptr || (*label != kNoTarget && *label != row.input_ids[i])) {
+      return refuse_label(i, row.input_ids[i]);
+    }
+    row.loss_mask.push_back(*label == kNoTarget || i == 0 ? 0 : 1);
+  }
+  return row;
+}
+
+Result<SupervisedRow> read_whole_text(const Json& object) {
+  SupervisedRow row;
+  row.kind = SupervisedRow::Kind::kText;
+  TIDEMILL_ASSIGN_OR_RETURN(row.text, read_text(value_or_null(object, "text"), "text"));
+  return row;
+}
+
+Result<SupervisedRow> read_prompt_and_answer(const Json& object) {
+  SupervisedRow row;
+  row.kind = SupervisedRow::Kind::kPromptAnswer;
+  TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_text(value_or_null(object, "prompt"), "prompt"));
+  TIDEMILL_ASSIGN_OR_RETURN(row.reference_answer, read_answer(value_or_null(object, "answer")));
+  if (row.reference_answer.empty()) {
+    return invalid_argument("answer: is empty, so there is nothing to learn");
+  }
+  return row;
+}
+
+Result<SupervisedRow> read_prompt_and_completion(const Json& object) {
+  const Json& prompt = value_or_null(object, "prompt");
+  const Json& completion = value_or_null(object, "completion");
+  SupervisedRow row;
+  if (prompt.if_array() == nullptr && completion.if_array() == nullptr) {
+    row.kind = SupervisedRow::Kind::kContinuedText;
+    TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_text(prompt, "prompt"));
+    TIDEMILL_ASSIGN_OR_RETURN(row.continuation, read_text(completion, "completion"));
+    return row;
+  }
+  if (prompt.if_array() == nullptr || completion.if_array() == nullptr) {
+    return invalid_argument("prompt and completion: must be two strings or two arrays of messages");
+  }
+  row.kind = SupervisedRow::Kind::kContinuedChat;
+  TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(prompt, "prompt", Assistant::kOptional));
+  TIDEMILL_ASSIGN_OR_RETURN(row.continuation,
+                            read_messages(completion, "completion", Assistant::kRequired));
+  return row;
+}
+
+Result<SupervisedRow> read_conversation(const Json& object) {
+  SupervisedRow row;
+  row.kind = SupervisedRow::Kind::kMessages;
+  TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(value_or_null(object, "messages"),
+                                                        "messages", Assistant::kRequired));
+  return row;
+}
+
+// The members that decide the kind of a row to train on. Others are ignored.
+constexpr std::array<std::string_view, 8> kDeciding{"text",     "prompt",    "answer", "completion",
+                                                    "messages", "input_ids", "labels", "loss_mask"};
+
+// A kind of row to train on: those of `kDeciding` that it has, and how it is read.
+struct RowKind {
+  std::vector<std::string_view> members;  // in the order of `kDeciding`
+  Result<SupervisedRow> (*read)(const Json& object);
+};
+
+const std::vector<RowKind>& row_kinds() {
+  static const std::vector<RowKind> kinds{
+      {{"text"}, read_whole_text},
+      {{"prompt", "answer"}, read_prompt_and_answer},
+      {{"prompt", "completion"}, read_prompt_and_completion},
+      {{"messages"}, read_conversation},
+      {{"answer", "messages"}, read_conversation},  // as in rows with prompts
+      {{"input_ids"}, read_tokens},
+      {{"input_ids", "labels"}, read_labeled_tokens},
+      {{"input_ids", "loss_mask"}, read_masked_tokens},
+  };
+  return kinds;
+}
+
+// Returns the names of the members that are not null: "prompt, text". Long lists are cut.
+std::string member_names(const Json& object) {
+  std::string names;
+  std::size_t count = 0;
+  for (const Json::Member& member : *object.if_object()) {
+    if (member.value.is_null()) {
+      continue;
+    }
+    if (++count > kMaxShownMembers) {
+      return names + ", ...";
+    }
+    names += names.empty() ? "" : ", ";
+    names += clipped(member.name, kMaxShownName);
+  }
+  return names.empty() ? "no members" : names;
+}
+
+Status refuse_kind(const Json& object) {
+  return invalid_argument("has " + member_names(object) +
+                          "; needs exactly one of: text | prompt, answer | prompt, completion | "
+                          "messages | input_ids (labels or loss_mask are optional)");
 }
 
 }  // namespace
@@ -176,44 +352,37 @@ Result<PromptRow> parse_prompt_row(std::string_view text) {
   if (!prompt.is_null() && !messages.is_null()) {
     return invalid_argument("has both prompt and messages");
   }
-  if (!prompt.is_null()) {
-    TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_prompt(prompt));
+  if (prompt.if_array() != nullptr) {
+    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(prompt, "prompt", Assistant::kOptional));
+  } else if (!prompt.is_null()) {
+    TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_text(prompt, "prompt"));
   } else if (!messages.is_null()) {
-    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, Assistant::kOptional));
+    TIDEMILL_ASSIGN_OR_RETURN(row.messages,
+                              read_messages(messages, "messages", Assistant::kOptional));
   } else {
     return invalid_argument("has neither prompt nor messages");
   }
   TIDEMILL_ASSIGN_OR_RETURN(row.reference_answer, read_answer(value_or_null(object, "answer")));
   row.fields = text;
+  // Line breaks outside strings are white space, and inside they are escaped.
+  std::replace(row.fields.begin(), row.fields.end(), '\n', ' ');
   return row;
 }
 
 Result<SupervisedRow> parse_supervised_row(std::string_view text) {
   TIDEMILL_ASSIGN_OR_RETURN(const Json object, parse_object(text));
-  const Json& ids = value_or_null(object, "input_ids");
-  const Json& messages = value_or_null(object, "messages");
-  const Json& prompt = value_or_null(object, "prompt");
-  const int forms =
-      (ids.is_null() ? 0 : 1) + (messages.is_null() ? 0 : 1) + (prompt.is_null() ? 0 : 1);
-  if (forms != 1) {
-    return invalid_argument(forms == 0 ? "has none of prompt, messages and input_ids"
-                                       : "has more than one of prompt, messages and input_ids");
+  std::vector<std::string_view> members;
+  for (const std::string_view name : kDeciding) {
+    if (const Json* value = object.find(name); value != nullptr && !value->is_null()) {
+      members.push_back(name);
+    }
   }
-  if (!ids.is_null()) {
-    return read_tokens(ids, value_or_null(object, "loss_mask"));
+  for (const RowKind& kind : row_kinds()) {
+    if (members == kind.members) {
+      return kind.read(object);
+    }
   }
-  SupervisedRow row;
-  if (!messages.is_null()) {
-    row.kind = SupervisedRow::Kind::kMessages;
-    TIDEMILL_ASSIGN_OR_RETURN(row.messages, read_messages(messages, Assistant::kRequired));
-    return row;
-  }
-  TIDEMILL_ASSIGN_OR_RETURN(row.prompt, read_prompt(prompt));
-  TIDEMILL_ASSIGN_OR_RETURN(row.reference_answer, read_answer(value_or_null(object, "answer")));
-  if (row.reference_answer.empty()) {
-    return invalid_argument("answer: is missing or empty, so there is nothing to learn");
-  }
-  return row;
+  return refuse_kind(object);
 }
 
 }  // namespace tidemill::storage

@@ -16,26 +16,31 @@ struct RowLocation {
 };
 
 /// A row to generate responses for: `{"prompt": "…", "answer": "…"}` or `{"messages": […],
-/// "answer": "…"}`. All other keys are kept in `fields`.
+/// "answer": "…"}`; a prompt may also be a list of messages. All other keys are kept in `fields`.
 struct PromptRow {
   std::string prompt;            // empty if the row has messages
   std::string messages;          // JSON array, keys in file order; empty if the row has a prompt
   std::string reference_answer;  // the reference answer; empty if the row has none
-  std::string fields;            // the whole row: a JSON object, exactly as in the file
+  std::string fields;            // the whole row: a JSON object as in the file, but on one line
   RowLocation location;
 };
 
 /// A row to train on; `kind` says which members are set.
 struct SupervisedRow {
   enum class Kind : std::uint8_t {
-    kPromptAnswer,  // prompt, reference_answer
-    kMessages,      // messages, at least one of them from the assistant
-    kTokens,        // input_ids and loss_mask of equal length, at least 1
+    kText,           // text, which is a target as a whole
+    kPromptAnswer,   // prompt, reference_answer
+    kContinuedText,  // prompt, continuation: two parts of one text
+    kMessages,       // messages, at least one of them from the assistant
+    kContinuedChat,  // messages, continuation: two parts of one conversation
+    kTokens,         // input_ids and loss_mask of equal length, at least 1
   };
   Kind kind = Kind::kPromptAnswer;
+  std::string text;
   std::string prompt;
   std::string reference_answer;
   std::string messages;                 // JSON array, keys in file order
+  std::string continuation;             // the member `completion`: a text, or a JSON array
   std::vector<std::int32_t> input_ids;  // >= 0
   std::vector<std::uint8_t> loss_mask;  // 1: the token is a target; index 0 is unused
   RowLocation location;

@@ -198,6 +198,59 @@ TEST_F(DataTest, ATurnThatEndsBeforeItBeginsIsRefused) {
   EXPECT_THAT(tokens.status().message(), HasSubstr("message 2"));
 }
 
+TEST_F(DataTest, AllOfATextIsATarget) {
+  const TextCodec model = codec();
+  storage::SupervisedRow row;
+  row.kind = storage::SupervisedRow::Kind::kText;
+  row.text = "abc";
+  const auto tokens = model.supervised(row);
+  ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
+  EXPECT_EQ(text_of(model, tokens.value().ids), "abc<|end|>");
+  EXPECT_EQ(tokens.value().loss_mask, (std::vector<std::uint8_t>{0, 1, 1, 1}));
+  // A text is no message, so it can have no system message.
+  EXPECT_THAT(codec(kPlainTemplate, {true, "be brief"}).supervised(row).status().message(),
+              HasSubstr("the row is plain text; remove data.system"));
+}
+
+TEST_F(DataTest, TheTargetsAreTheContinuation) {
+  storage::SupervisedRow row;
+  row.kind = storage::SupervisedRow::Kind::kContinuedText;
+  row.prompt = "2+2=";
+  row.continuation = "4";
+  const TextCodec plain = codec();
+  const auto tokens = plain.supervised(row);
+  ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
+  EXPECT_EQ(text_of(plain, tokens.value().ids), "2+2=4<|end|>");
+  EXPECT_EQ(target_text(plain, tokens.value()), "4<|end|>");
+  const TextCodec chat = codec(kPlainTemplate, {true, "be brief"});
+  const auto rendered = chat.supervised(row);
+  ASSERT_TRUE(rendered.ok()) << rendered.status().to_string();
+  EXPECT_EQ(text_of(chat, rendered.value().ids),
+            "<system>be brief<|end|><user>2+2=<|end|><assistant>4<|end|>");
+  EXPECT_EQ(target_text(chat, rendered.value()), "4<|end|>");
+}
+
+TEST_F(DataTest, TheTargetsAreAllMessagesOfTheContinuation) {
+  storage::SupervisedRow row;
+  row.kind = storage::SupervisedRow::Kind::kContinuedChat;
+  row.messages = R"([{"role": "assistant", "content": "z"}, {"role": "user", "content": "a"}])";
+  row.continuation =
+      R"([{"role": "assistant", "content": "one"}, {"role": "user", "content": "b"},)"
+      R"( {"role": "assistant", "content": "two"}])";
+  row.location = {"train.jsonl", 3};
+  const TextCodec model = codec(kPlainTemplate, {false, "be brief"});
+  const auto tokens = model.supervised(row);
+  ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
+  EXPECT_EQ(text_of(model, tokens.value().ids),
+            "<system>be brief<|end|><assistant>z<|end|><user>a<|end|><assistant>one<|end|>"
+            "<user>b<|end|><assistant>two<|end|>");
+  EXPECT_EQ(target_text(model, tokens.value()), "one<|end|><user>b<|end|><assistant>two<|end|>");
+  // The template drops the first turn if another one follows.
+  EXPECT_EQ(codec(kContextDependentTemplate).supervised(row).status().message(),
+            "train.jsonl:3: the chat template renders the prompt differently if the completion "
+            "follows; use input_ids and labels");
+}
+
 TEST_F(DataTest, ReadyTokensAreNotChanged) {
   storage::SupervisedRow row;
   row.kind = storage::SupervisedRow::Kind::kTokens;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes JSONL files. The input is read as rows with prompts and as rows for supervised training.
-// Its first line is also parsed as a request to a chat template.
+// Fuzzes files of rows: JSON Lines and JSON arrays. The input is read as rows with prompts and as
+// rows for supervised training. Its first line is also parsed as a request to a chat template.
 #include <string>
 
 #include "engines/chat/chat_template.hpp"
@@ -24,6 +24,7 @@ void require_conversation(const std::string& messages) {
 
 void require_sound(const storage::PromptRow& row) {
   require(row.prompt.empty() != row.messages.empty(), "a row has a prompt or messages");
+  require(row.fields.find('\n') == std::string::npos, "the fields of a row are one line");
   if (!row.messages.empty()) {
     require_conversation(row.messages);
   }
@@ -34,7 +35,15 @@ void require_sound(const storage::SupervisedRow& row) {
     case storage::SupervisedRow::Kind::kPromptAnswer:
       require(!row.prompt.empty() && !row.reference_answer.empty(), "a row has prompt and answer");
       break;
+    case storage::SupervisedRow::Kind::kText: require(!row.text.empty(), "a row has text"); break;
+    case storage::SupervisedRow::Kind::kContinuedText:
+      require(!row.prompt.empty() && !row.continuation.empty(), "a row has both parts of a text");
+      break;
     case storage::SupervisedRow::Kind::kMessages: require_conversation(row.messages); break;
+    case storage::SupervisedRow::Kind::kContinuedChat:
+      require_conversation(row.messages);
+      require_conversation(row.continuation);
+      break;
     case storage::SupervisedRow::Kind::kTokens:
       require(!row.input_ids.empty() && row.input_ids.size() == row.loss_mask.size(),
               "each token has a mask");

@@ -115,7 +115,10 @@ TEST_F(RefusedRunsTest, FilesWithoutValidRows) {
   };
   const std::vector<Case> cases{
       {"", "bad.jsonl: no usable row"},
-      {R"([{"prompt": "1+1=", "answer": "2"}])", "bad.jsonl:1: not a JSON object"},
+      {"[\n  {\"prompt\": \"1+1=\"},\n  [3]\n]", "bad.jsonl:3: not a JSON object"},
+      {"[\n  {\"prompt\": \"1+1=\"},\n]",
+       "bad.jsonl:3: a comma of the JSON array has no row on "
+       "one side"},
       {"{\n  \"prompt\": \"1+1=\",\n  \"answer\": \"2\"\n}", "bad.jsonl:1: not JSON at byte 2"},
       {"prompt,answer\n1+1=,2\n", "bad.jsonl:1: not JSON at byte 1"},
       {R"({"instruction": "Add.", "output": "2"})", "bad.jsonl:1: has neither prompt nor messages"},
@@ -135,6 +138,47 @@ TEST_F(RefusedRunsTest, FilesWithoutValidRows) {
   std::filesystem::create_directories(folder_.path() / "rows");
   expect_rl_refused(std::string("data: {train: rows}\n") + kRollout + kReward,
                     "rows: not a regular file\n");
+}
+
+TEST_F(RefusedRunsTest, RowsToTrainOnThatAreOfNoKind) {
+  struct Case {
+    const char* row;
+    const char* problem;
+  };
+  const std::vector<Case> cases{
+      {R"({"prompt": "1+1=", "completion": "2", "text": "1+1=2"})",
+       "has prompt, completion, text; needs exactly one of: text | prompt, answer | prompt, "
+       "completion | messages | input_ids (labels or loss_mask are optional)"},
+      {R"({"input_ids": [1, 2], "labels": [1, 3]})", "labels[1]: must be -100 or input_ids[1], 2"},
+      {R"({"input_ids": [1, 2], "labels": [1]})", "labels: has 1 entries, but input_ids has 2"},
+      {R"({"input_ids": [1, 257]})", "token 257 is outside the vocabulary of 257"},
+      {R"({"prompt": "1+1=", "completion": [{"role": "assistant", "content": "2"}]})",
+       "prompt and completion: must be two strings or two arrays of messages"},
+      {R"({"prompt": [{"role": "judge", "content": "1"}],)"
+       R"( "completion": [{"role": "assistant", "content": "2"}]})",
+       "chat template: line 7: this model knows only the roles user and assistant"},
+  };
+  const std::string run = "workflow: sft\ntrain: {steps: 2, sequences_per_step: 2}\n";
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.row);
+    folder_.write("bad.jsonl", "{\"text\": \"1+1=2\"}\n" + std::string(c.row) + "\n");
+    expect_refused(run + "data: {train: bad.jsonl}\n",
+                   "bad.jsonl:2: " + std::string(c.problem) + "\n");
+  }
+  folder_.write("bad.json", "[{\"text\": \"1+1=2\"},\n\n{\"text\": 3}]");
+  expect_refused(run + "data: {train: bad.json}\n", "bad.json:3: text: must be a string\n");
+  folder_.write("rows.parquet", "PAR1 and more");
+  expect_refused(run + "data: {train: rows.parquet}\n",
+                 ::testing::StartsWith("rows.parquet: is a Parquet file; convert it: python3 "));
+}
+
+TEST_F(RefusedRunsTest, SequencesLongerThanTheContext) {
+  const std::string run = "workflow: sft\ntrain: {steps: 2, sequences_per_step: 2}\n";
+  expect_refused(run + "data: {train: rows.jsonl, max_prompt_tokens: 65}\n",
+                 "data.max_prompt_tokens: 65 exceeds the model's context of 64\n");
+  folder_.write("long.jsonl", "{\"text\": \"" + std::string(64, '1') + "\"}\n");
+  expect_refused(run + "data: {train: long.jsonl, max_prompt_tokens: 64}\n",
+                 HasSubstr("long.jsonl:1: the sequence has 65 tokens; at most 64 "));
 }
 
 // Copies a model and an adapter and then damages them.
@@ -244,7 +288,7 @@ TEST_F(RefusedRunsTest, RowsWithoutTargets) {
       "workflow: sft\ndata: {train: rows.jsonl, eval: no-answer.jsonl}\n"
       "eval: {every_steps: 1}\n" +
           train,
-      "no-answer.jsonl:1: answer: is missing or empty, so there is nothing to learn\n");
+      ::testing::StartsWith("no-answer.jsonl:1: has prompt; needs exactly one of: "));
 }
 
 TEST_F(RefusedRunsTest, SkippedLongPromptsAreCountedInOneLine) {

@@ -2,8 +2,13 @@
 // Tests which memory plan is chosen if memory is short.
 #include "workflows/memory_plan.hpp"
 
+#include <sched.h>
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "workflows/process_limits.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -90,6 +95,42 @@ TEST(MemoryPlan, ARowThatDoesNotFitIsNamedWithWhatDoes) {
   EXPECT_THAT(check_longest_row(row, with_memory(10 * kMiB), plan_for).message(),
               ::testing::StartsWith("device.memory_bytes: "))
       << "no row would fit";
+}
+
+// The stacks of a run's threads count toward a limit on address space. A runtime starts one thread
+// for each core that the process may use, which may be fewer than the machine has.
+TEST(MemoryPlan, CountsTheThreadsThatTheRuntimeStarts) {
+  const auto with_threads = [](int threads) {
+    DeviceOptions device;
+    device.threads = threads;
+    return later_threads(device);
+  };
+  EXPECT_EQ(with_threads(7), with_threads(1) + 6);
+  int by_default = 0;
+  std::thread([&] {
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    ASSERT_EQ(::sched_getaffinity(0, sizeof(all), &all), 0);
+    int core = 0;
+    while (!CPU_ISSET(core, &all)) {
+      ++core;
+    }
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ASSERT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);  // of this thread alone
+    by_default = with_threads(0);
+  }).join();
+  EXPECT_EQ(by_default, with_threads(1));
+}
+
+TEST(MemoryPlan, WarnsOfMoreMemoryThanTheProcessMayUse) {
+  EXPECT_EQ(memory_warning(with_memory(60 * kMiB), {60 * kMiB, "ulimit -v"}), "");
+  EXPECT_EQ(memory_warning(with_memory(60 * kMiB + kMiB / 2), {60 * kMiB, "ulimit -v"}),
+            "60.5 MiB are more than ulimit -v allows, 60.0 MiB; the system may end the run");
+  EXPECT_EQ(memory_warning(with_memory(64 * kMiB), {60 * kMiB, ""}),
+            "64.0 MiB are more than the machine's memory, 60.0 MiB; the system may end the run");
+  EXPECT_EQ(memory_warning(with_memory(0), {60 * kMiB, ""}), "") << "nothing is asked for";
 }
 
 TEST(MemoryPlan, WindowsFollowFromTheDataAlone) {

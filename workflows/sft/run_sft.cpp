@@ -80,6 +80,15 @@ actors::DatasetSequenceOptions sequence_options(const SftOptions& options,
   return sequences;
 }
 
+// Refuses a limit on the length of sequences that the model cannot keep.
+Status check_max_tokens(const DataOptions& data, const engines::ModelConfig& config) {
+  return data.max_prompt_tokens.value_or(0) <= config.max_positions
+             ? Status()
+             : invalid_argument(
+                   "data.max_prompt_tokens: " + std::to_string(*data.max_prompt_tokens) +
+                   " exceeds the model's context of " + std::to_string(config.max_positions));
+}
+
 // Reads all of `data.eval`, in the order of the files.
 Status open_eval_data(const SftOptions& options, const engines::ModelConfig& config,
                       const DataReading& how, SftRun& opened) {
@@ -105,6 +114,7 @@ Status open_eval_data(const SftOptions& options, const engines::ModelConfig& con
 
 Status open_data(const SftOptions& options, const engines::ModelConfig& config,
                  const DataReading& how, SftRun& opened) {
+  TIDEMILL_RETURN_IF_ERROR(check_max_tokens(options.data, config));
   TIDEMILL_ASSIGN_OR_RETURN(
       auto rows, open_data_set<storage::SupervisedDataset>(
                      dataset_options(options.data, options.run.seed), "data.train", how.log));
@@ -272,7 +282,7 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   SftRun opened;
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
-  warn_of_threads(options.run.device, run);
+  warn_of_device(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));

@@ -143,6 +143,99 @@ TEST_F(DatasetTest, LinesMayCrossBlockBoundaries) {
   EXPECT_EQ(prompts(*data, 0, expected.size()), expected);
 }
 
+// -- files that are one JSON array ----------------------------------------------------------------
+
+TEST_F(DatasetTest, ElementsOfAnArrayAreRows) {
+  const std::string path = write("a.json", R"(
+ [{"prompt": "a ] , \" \\"},
+  {
+    "prompt": "b",
+    "more": [[], {"x": "}"}]
+  } , {"prompt": "c"}
+
+]
+)");
+  write("b.jsonl", prompt_line("d") + "\n");
+  const auto data = open({folder_ + "/*"}).value();
+  EXPECT_THAT(prompts(*data, 0, 4), ElementsAre("a ] , \" \\", "b", "c", "d"));
+  std::vector<std::uint64_t> lines;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    lines.push_back(data->row_at(i).value().location.line);
+  }
+  EXPECT_THAT(lines, ElementsAre(2, 3, 6, 1)) << "where the element begins";
+  EXPECT_EQ(data->row_at(1).value().fields,
+            R"({     "prompt": "b",     "more": [[], {"x": "}"}]   })");
+  EXPECT_EQ(data->row_at(2).value().fields, R"({"prompt": "c"})");
+}
+
+TEST_F(DatasetTest, ElementsMayCrossBlockBoundaries) {
+  // Elements of many lengths over several blocks of 1 MiB, which cut strings, escapes and numbers.
+  std::string text = "[";
+  std::vector<std::string> expected;
+  for (std::size_t i = 0; text.size() < (3U << 20U); ++i) {
+    expected.push_back(std::to_string(i) + std::string((i * 7919) % 5000, '"'));
+    text += i == 0 ? "\n{\"prompt\": \"" : ",\n{\"prompt\": \"";
+    for (const char c : expected.back()) {
+      text += c == '"' ? std::string("\\\"") : std::string(1, c);
+    }
+    text += "\"}";
+  }
+  const auto data = open({write("a.json", text + "]")}).value();
+  EXPECT_EQ(data->num_rows(), expected.size());
+  EXPECT_EQ(prompts(*data, 0, expected.size()), expected);
+  EXPECT_EQ(data->row_at(7).value().location.line, 9U);
+}
+
+TEST_F(DatasetTest, NamesTheLineOfABadElement) {
+  const std::string good = prompt_line("1");
+  struct BadArray {
+    std::string text;
+    std::string message;
+  };
+  const std::vector<BadArray> cases = {
+      {"[\n" + good + ",\n {\"prompt\": 3}]", ":3: prompt: must be a string"},
+      {"[\n" + good + ",\n {\"prompt\": \"p\"]\n]", ":3: not JSON at byte 15"},
+      {"[\n" + good + ",\n 3]", ":3: not a JSON object"},
+      {"[[" + good + "]]", ":1: not a JSON object"},
+      {"[\n" + good + ",\n]", ":3: a comma of the JSON array has no row on one side"},
+      {"[\n,\n" + good + "]", ":2: a comma of the JSON array has no row on one side"},
+      {"[" + good + ",\n,\n" + good + "]", ":2: a comma of the JSON array has no row on one side"},
+      {"[" + good + "\n" + good + "]", ":1: not JSON at byte 17"},
+      {"[" + good + "]\n[" + good + "]", ":2: text after the end of the JSON array"},
+      {"[" + good + ",\n{\"prompt\": \"a\n\n", ":2: the JSON array has no end"},
+      {"[" + good + ",\n\n", ":3: the JSON array has no end"},
+      {"[\n]\n", ": no usable row"},
+  };
+  for (const BadArray& c : cases) {
+    const std::string path = write("a.json", c.text);
+    EXPECT_EQ(failure({path}), path + c.message) << c.text;
+  }
+}
+
+TEST_F(DatasetTest, SkipsBadElementsButNotABrokenArray) {
+  options_.on_error = OnRowError::kSkip;
+  options_.max_line_bytes = 40;
+  const std::string array = "[3,\n" + prompt_line("1") + std::string(100, ' ') + ",\n" +
+                            prompt_line(std::string(50, 'x')) + ",\n" + prompt_line("2");
+  const std::string path = write("a.json", array + "]");
+  const auto data = open({path}).value();
+  EXPECT_THAT(prompts(*data, 0, 2), ElementsAre("1", "2"));
+  EXPECT_THAT(data->first_skipped(), ElementsAre(path + ":1: not a JSON object",
+                                                 path + ":3: row is longer than 40 bytes"));
+  const std::string open_array = write("b.json", array);
+  EXPECT_EQ(failure({open_array}), open_array + ":4: the JSON array has no end");
+}
+
+TEST_F(DatasetTest, AParquetFileIsRefusedWithTheCommandThatConvertsIt) {
+  const std::string path = write("a.parquet", std::string("PAR1\x15\0\x15 PAR1", 11));
+  options_.on_error = OnRowError::kSkip;
+  EXPECT_EQ(failure({path}),
+            path +
+                ": is a Parquet file; convert it: python3 -c \"import sys, pandas; "
+                "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient='records', "
+                "lines=True)\" FILE.parquet FILE.jsonl");
+}
+
 TEST_F(DatasetTest, AResumedRunDrawsTheSameRows) {
   std::string text;
   for (int i = 0; i < 10; ++i) {
@@ -271,7 +364,9 @@ TEST_F(DatasetTest, ReadsSupervisedRows) {
   const std::string prompts_only = write("b.jsonl", prompt_line("p"));
   options_.paths = {prompts_only};
   EXPECT_EQ(SupervisedDataset::open(options_).status().message(),
-            prompts_only + ":1: answer: is missing or empty, so there is nothing to learn");
+            prompts_only +
+                ":1: has prompt; needs exactly one of: text | prompt, answer | prompt, "
+                "completion | messages | input_ids (labels or loss_mask are optional)");
 }
 
 }  // namespace

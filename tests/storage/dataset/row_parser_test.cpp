@@ -28,6 +28,20 @@ TEST(ParsePromptRow, ReadsPromptsAndMessages) {
   EXPECT_EQ(parse_prompt_row(R"({"prompt": "p", "messages": null})").value().prompt, "p");
 }
 
+TEST(ParsePromptRow, APromptMayBeAListOfMessages) {
+  const PromptRow row =
+      parse_prompt_row(R"({"prompt": [{"role": "user", "content": "2+2"}], "answer": "4"})")
+          .value();
+  EXPECT_EQ(row.prompt, "");
+  EXPECT_EQ(row.messages, R"([{"role":"user","content":"2+2"}])");
+  EXPECT_EQ(row.reference_answer, "4");
+}
+
+TEST(ParsePromptRow, KeepsARowOfSeveralLinesAsOneLine) {
+  EXPECT_EQ(parse_prompt_row("{\n  \"prompt\": \"a\\nb\"\n}").value().fields,
+            "{   \"prompt\": \"a\\nb\" }");
+}
+
 TEST(ParsePromptRow, AcceptsLargeNumbersWhereNoTemplateReadsThem) {
   const auto row = parse_prompt_row(
       R"({"id": 18446744073709551615, "messages": [{"role": "user", "n": -9223372036854775808,
@@ -35,22 +49,50 @@ TEST(ParsePromptRow, AcceptsLargeNumbersWhereNoTemplateReadsThem) {
   EXPECT_TRUE(row.ok()) << row.status().message();
 }
 
-TEST(ParseSupervisedRow, ReadsAllThreeForms) {
+TEST(ParseSupervisedRow, TheMembersDecideTheKind) {
   using Kind = SupervisedRow::Kind;
+  const SupervisedRow text = parse_supervised_row(R"({"text": "t", "id": 3})").value();
+  EXPECT_EQ(text.kind, Kind::kText);
+  EXPECT_EQ(text.text, "t");
   const SupervisedRow pair = parse_supervised_row(R"({"prompt": "p", "answer": "a"})").value();
   EXPECT_EQ(pair.kind, Kind::kPromptAnswer);
   EXPECT_EQ(pair.prompt, "p");
   EXPECT_EQ(pair.reference_answer, "a");
+  const SupervisedRow continued =
+      parse_supervised_row(R"({"completion": "c", "prompt": "p", "text": null})").value();
+  EXPECT_EQ(continued.kind, Kind::kContinuedText);
+  EXPECT_EQ(continued.prompt, "p");
+  EXPECT_EQ(continued.continuation, "c");
+  const SupervisedRow lists =
+      parse_supervised_row(
+          R"({"prompt": [{"role": "user"}], "completion": [{"role": "assistant", "b": 1}]})")
+          .value();
+  EXPECT_EQ(lists.kind, Kind::kContinuedChat);
+  EXPECT_EQ(lists.messages, R"([{"role":"user"}])");
+  EXPECT_EQ(lists.continuation, R"([{"role":"assistant","b":1}])");
   const SupervisedRow chat =
-      parse_supervised_row(R"({"messages": [{"role": "assistant", "content": null}]})").value();
+      parse_supervised_row(R"({"messages": [{"role": "assistant", "content": null}], "answer": 3})")
+          .value();
   EXPECT_EQ(chat.kind, Kind::kMessages);
   EXPECT_EQ(chat.messages, R"([{"role":"assistant","content":null}])");
-  const SupervisedRow tokens =
-      parse_supervised_row(R"({"input_ids": [5, 0, 2147483647], "loss_mask": [0, true, 1]})")
-          .value();
-  EXPECT_EQ(tokens.kind, Kind::kTokens);
-  EXPECT_EQ(tokens.input_ids, (std::vector<std::int32_t>{5, 0, 2147483647}));
-  EXPECT_EQ(tokens.loss_mask, (std::vector<std::uint8_t>{0, 1, 1}));
+}
+
+TEST(ParseSupervisedRow, TokensHaveAMaskOrLabelsOrNeither) {
+  const auto read = [](const std::string& text) {
+    SupervisedRow row = parse_supervised_row(text).value();
+    EXPECT_EQ(row.kind, SupervisedRow::Kind::kTokens);
+    EXPECT_EQ(row.input_ids, (std::vector<std::int32_t>{5, 0, 2147483647}));
+    return row.loss_mask;
+  };
+  using Mask = std::vector<std::uint8_t>;
+  EXPECT_EQ(read(R"({"input_ids": [5, 0, 2147483647], "loss_mask": [0, true, 1]})"),
+            (Mask{0, 1, 1}));
+  EXPECT_EQ(read(R"({"input_ids": [5, 0, 2147483647], "labels": [5, -100, 2147483647]})"),
+            (Mask{0, 0, 1}));
+  EXPECT_EQ(read(R"({"input_ids": [5, 0, 2147483647], "labels": [-100, 0, -100]})"),
+            (Mask{0, 1, 0}));
+  EXPECT_EQ(read(R"({"input_ids": [5, 0, 2147483647], "attention_mask": [1, 1, 1]})"),
+            (Mask{0, 1, 1}));
 }
 
 struct BadRow {
@@ -83,6 +125,8 @@ TEST(ParsePromptRow, RefusesWhatItCannotUse) {
       {"{}", "has neither prompt nor messages"},
       {R"({"prompt": "p", "messages": []})", "has both prompt and messages"},
       {R"({"prompt": 3})", "prompt: must be a string"},
+      {R"({"prompt": []})", "prompt: must be an array that is not empty"},
+      {R"({"prompt": ["p"]})", "prompt[0]: must be an object"},
       {R"({"prompt": ""})", "prompt: is empty"},
       {R"({"prompt": "p", "answer": 1.5})", "answer: must be a string or an integer"},
       {R"({"prompt": "p", "answer": ["a"]})", "answer: must be a string or an integer"},
@@ -113,17 +157,57 @@ TEST(ParsePromptRow, RefusesWhatItCannotUse) {
 }
 
 TEST(ParseSupervisedRow, RefusesWhatItCannotUse) {
+  const std::string kinds =
+      "; needs exactly one of: text | prompt, answer | prompt, completion | messages | input_ids "
+      "(labels or loss_mask are optional)";
   const std::vector<BadRow> cases = {
-      {"{}", "has none of prompt, messages and input_ids"},
-      {R"({"prompt": "p", "input_ids": [1]})",
-       "has more than one of prompt, messages and input_ids"},
-      {R"({"prompt": "p"})", "answer: is missing or empty, so there is nothing to learn"},
-      {R"({"prompt": "p", "answer": ""})",
-       "answer: is missing or empty, so there is nothing to learn"},
+      {"{}", "has no members" + kinds},
+      {R"({"text": null})", "has no members" + kinds},
+      {R"({"prompt": "p"})", "has prompt" + kinds},
+      {R"({"instruction": "Add.", "output": "2"})", "has instruction, output" + kinds},
+      {R"({"prompt": "p", "input_ids": [1]})", "has prompt, input_ids" + kinds},
+      {R"({"prompt": "p", "answer": "a", "completion": "c"})",
+       "has prompt, answer, completion" + kinds},
+      {R"({"id": 1, "text": "t", "messages": []})", "has id, text, messages" + kinds},
+      {R"({"text": "t", "completion": "c"})", "has text, completion" + kinds},
+      {R"({"input_ids": [1], "labels": [1], "loss_mask": [1]})",
+       "has input_ids, labels, loss_mask" + kinds},
+      {R"({"labels": [1]})", "has labels" + kinds},
+      {R"({"a\nb": 1, "c": 1, "d": 1, "e": 1, "f": 1, "g": 1, "h": 1, "i": 1, "j": 1})",
+       "has a?b, c, d, e, f, g, h, i, ..." + kinds},
+      {R"({"text": ["t"]})", "text: must be a string"},
+      {R"({"text": ""})", "text: is empty"},
+      {R"({"prompt": ["p"], "answer": "a"})", "prompt: must be a string"},
+      {R"({"prompt": "p", "answer": ""})", "answer: is empty, so there is nothing to learn"},
+      {R"({"prompt": "p", "completion": ""})", "completion: is empty"},
+      {R"({"prompt": "", "completion": "c"})", "prompt: is empty"},
+      {R"({"prompt": "p", "completion": 3})", "completion: must be a string"},
+      {R"({"prompt": "p", "completion": [{"role": "assistant"}]})",
+       "prompt and completion: must be two strings or two arrays of messages"},
+      {R"({"prompt": [{"role": "user"}], "completion": [{"role": "user"}]})",
+       "completion: none is from the assistant, so there is nothing to learn"},
+      {R"({"prompt": [{"rule": "user"}], "completion": [{"role": "assistant"}]})",
+       "prompt[0].role: must be a string that is not empty"},
+      {R"({"prompt": [{"role": "user"}], "completion": [3]})", "completion[0]: must be an object"},
       {R"({"messages": [{"role": "user", "content": "x"}]})",
        "messages: none is from the assistant, so there is nothing to learn"},
       {R"({"input_ids": [], "loss_mask": []})", "input_ids: must be an array that is not empty"},
-      {R"({"input_ids": [1]})", "loss_mask: must be an array"},
+      {R"({"input_ids": 3})", "input_ids: must be an array that is not empty"},
+      {R"({"input_ids": [1], "loss_mask": 1})", "loss_mask: must be an array"},
+      {R"({"input_ids": [1], "labels": "1"})", "labels: must be an array"},
+      {R"({"input_ids": [1, 2], "labels": [1, 2, 3]})",
+       "labels: has 3 entries, but input_ids has 2"},
+      {R"({"input_ids": [1, 2, 3], "labels": [-100, 3, -100]})",
+       "labels[1]: must be -100 or input_ids[1], 2"},
+      {R"({"input_ids": [1], "labels": [null]})", "labels[0]: must be -100 or input_ids[0], 1"},
+      {R"({"input_ids": [1, 2], "target_mask": [0, 1]})",
+       "target_mask: is not read; use loss_mask or labels"},
+      {R"({"input_ids": [1, 2], "assistant_masks": [0, 1]})",
+       "assistant_masks: is not read; use loss_mask or labels"},
+      {R"({"input_ids": [1, 2], "attention_mask": [1, 0]})",
+       "attention_mask: must be all 1; remove the padding"},
+      {R"({"input_ids": [1, 2], "attention_mask": [1]})",
+       "attention_mask: has 1 entries, but input_ids has 2"},
       {R"({"input_ids": [1, 2], "loss_mask": [1]})",
        "loss_mask: has 1 entries, but input_ids has 2"},
       {R"({"input_ids": [1, -2], "loss_mask": [1, 1]})",
