@@ -153,6 +153,8 @@ public:
   [[nodiscard]] std::uint64_t evaluated_step() const noexcept { return evaluated_step_; }
   [[nodiscard]] const std::optional<BestSoFar>& best() const noexcept { return best_; }
   [[nodiscard]] bool stop_requested() const noexcept { return stop_requested_; }
+  /// Returns whether an evaluation has begun that is neither recorded nor abandoned.
+  [[nodiscard]] bool evaluating() const noexcept { return evaluating_.has_value(); }
   /// Returns why the run is over or ends after this step; nothing if it continues.
   [[nodiscard]] std::optional<RunEnd> end() const noexcept { return end_; }
   /// Returns the summary of a run that is over. Its weights are the best ones if they are kept,

@@ -92,8 +92,8 @@ void record_evaluation(Self self, const EvalReport& report) {
             or_fail(self, "recording an evaluation"));
 }
 
-// After a stop the reply is ignored: the last commit may lack the evaluation, so it is not
-// recorded.
+// After a stop the evaluator abandons the evaluation. A reply that was on its way is ignored: the
+// last commit may lack the evaluation, so it is not recorded.
 void evaluate(Self self) {
   auto& state = self->state;
   self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, state.now.step)
@@ -369,6 +369,14 @@ void handle(Self self, RunEvent event, const std::string& reason) {
   }
 }
 
+void stop(Self self) {
+  auto& state = self->state;
+  if (state.phases.evaluating()) {
+    self->send(state.deps.evaluator, atom::stop_v);
+  }
+  handle(self, RunEvent::kStop);
+}
+
 void renew(Self self) {
   auto& state = self->state;
   LeaseUpdate rows{.task = task_id(SampleTask::kTrain), .consumer = kConsumer};
@@ -408,7 +416,7 @@ TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
         self->send(self, atom::renew_v);
         handle(self, RunEvent::kStart);
       },
-      [self](atom::stop) { handle(self, RunEvent::kStop); },
+      [self](atom::stop) { stop(self); },
       [self](atom::renew) { renew(self); },
       [self](atom::worked) { on_written(self); },
   };

@@ -458,6 +458,33 @@ TEST_F(TrainerTest, AStopDoesNotWaitForAnEvaluation) {
   EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
 }
 
+TEST_F(TrainerTest, AStopIsPassedOnToAnEvaluatorThatIsAtWork) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  start();
+  run_step(0);
+  EXPECT_EQ(evaluator_->stopped, 0);
+  caf::anon_send(trainer_, atom::stop_v);
+  drain();
+  EXPECT_EQ(evaluator_->stopped, 1);
+  take(evaluator_->requests).fail({Errc::kUnavailable, "the evaluator was stopped"});
+  deliver_none();
+  EXPECT_TRUE(run_until([&] { return ended(); }, 20));
+  EXPECT_TRUE((*exit_)->ok());
+  EXPECT_EQ(commits_->last->evaluated_step, 0U);
+}
+
+TEST_F(TrainerTest, AStopBetweenEvaluationsDoesNotConcernTheEvaluator) {
+  options_.total_steps = 9;
+  options_.eval_every = 2;
+  start();
+  run_step(0);
+  caf::anon_send(trainer_, atom::stop_v);
+  deliver_none();
+  EXPECT_TRUE(run_until([&] { return ended(); }, 20));
+  EXPECT_EQ(evaluator_->stopped, 0);
+}
+
 TEST_F(TrainerTest, AStopAbandonsTheEvaluationThatDelaysTheEnd) {
   options_.eval_every = 2;
   start();
