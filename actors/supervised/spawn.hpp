@@ -62,10 +62,11 @@ struct SupervisedDeps {
   RunOwnerActor owner;
   std::shared_ptr<SequenceReader> reader;
   std::shared_ptr<CommitStore> commits;
-  WorkPort* read_port = nullptr;  // both outlive the trainer
-  WorkPort* commit_port = nullptr;
-  engines::Snapshot weights;  // what training starts from
-  // Of the commit that the run resumes from.
+  WorkPort* read_port = nullptr;    // also frees weights that are no longer needed
+  WorkPort* commit_port = nullptr;  // both ports outlive the trainer
+  /// The weights that training starts from. Their version is the step that the run has reached.
+  engines::Snapshot weights;
+  // State of the commit that the run resumes from.
   std::optional<BestSoFar> best;
   std::uint64_t evaluated_step = 0;
 };

@@ -14,6 +14,7 @@
 #include "actors/supervised/spawn.hpp"
 #include "actors/trainer/commit_chain.hpp"
 #include "actors/trainer/run_phases.hpp"
+#include "actors/work/release_at.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -91,7 +92,10 @@ void record_evaluation(Self self) {
   record.metrics["eval_tokens"] = static_cast<double>(state.score.num_targets);
   record.metrics["eval_sequences"] = static_cast<double>(state.evaluated);
   if (state.deps.best_options.enabled()) {
+    // The weights that were the best so far may have no other owner.
+    std::optional<BestSoFar> before = state.phases.best();
     state.phases.take_evaluation(loss, state.weights);
+    release_at(*state.deps.read_port, std::move(before));
     record.metrics["eval_best"] = state.phases.best()->value;
     record.metrics["eval_best_step"] = static_cast<double>(state.phases.best()->step);
   }
@@ -170,7 +174,9 @@ void train(Self self) {
   self->request(state.deps.device, state.deps.train_deadline, atom::train_v, std::move(job))
       .then(
           [self, batch = std::move(batch)](TrainOutcome& outcome) {
-            self->state.weights = std::move(outcome.snapshot);
+            engines::Snapshot before =
+                std::exchange(self->state.weights, std::move(outcome.snapshot));
+            release_at(*self->state.deps.read_port, std::move(before));
             record(self, outcome, batch);
           },
           or_fail(self, "training"));

@@ -58,7 +58,8 @@ struct TrainerDeps {
   EvaluatorActor evaluator;  // null: none
   RunOwnerActor owner;
   std::shared_ptr<CommitStore> commits;
-  WorkPort* commit_port = nullptr;  // outlives the trainer
+  WorkPort* commit_port = nullptr;  // writes commits; both ports outlive the trainer
+  WorkPort* io_port = nullptr;      // frees weights that are no longer needed
   /// Names of the rewards in a weighted sum, for the records; empty for a single reward.
   std::vector<std::string> reward_parts;
   /// The weights that training starts from. Their version is the step that the run has reached.

@@ -20,6 +20,7 @@
 #include "actors/trainer/commit_chain.hpp"
 #include "actors/trainer/run_phases.hpp"
 #include "actors/trainer/spawn.hpp"
+#include "actors/work/release_at.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -71,7 +72,10 @@ void record_evaluation(Self self, const EvalReport& report) {
   auto& state = self->state;
   const bool scored = report.num_failed < report.num_prompts * report.num_samples;
   if (state.deps.options.best.enabled() && scored) {
+    // The weights that were the best so far may have no other owner.
+    std::optional<BestSoFar> before = state.phases.best();
     state.phases.take_evaluation(report.mean_at_k, state.recent.back());
+    release_at(*state.deps.io_port, std::move(before));
   }
   StepRecord record{"eval", report.step, {}, {}};
   record.metrics["eval_mean_at_k"] = report.mean_at_k;
@@ -147,6 +151,7 @@ void publish(Self self, engines::Snapshot snapshot) {
   state.counts_at_step.reset();
   state.recent.push_back(snapshot);
   while (state.recent.size() > state.deps.options.max_staleness + 2) {
+    release_at(*state.deps.io_port, std::move(state.recent.front()));
     state.recent.pop_front();
   }
   self->send(state.deps.stream, atom::publish_v, state.now.step);

@@ -12,6 +12,7 @@
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
 #include "tests/support/fake_reward_engine.hpp"
+#include "tests/support/watched_port.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -19,22 +20,6 @@ namespace {
 using actors::LeaseReply;
 using actors::SampleTask;
 using namespace std::chrono_literals;
-
-// Records whether work is running.
-struct WatchedPort final : actors::WorkPort {
-  explicit WatchedPort(actors::WorkPort& wrapped) : port(wrapped) {}
-  void run(Work work, caf::strong_actor_ptr receiver, caf::message done) override {
-    const auto watched = [this, work = std::move(work)] {
-      in_work = true;
-      const Duration taken = work();
-      in_work = false;
-      return taken;
-    };
-    port.run(watched, std::move(receiver), std::move(done));
-  }
-  actors::WorkPort& port;
-  bool in_work = false;
-};
 
 class RewardWorkerTest : public ActorTest {
 protected:
@@ -46,7 +31,7 @@ protected:
     deps.max_unscored = 6;
     deps.engine = engine_;
     deps.decode = [this](const std::vector<std::int32_t>& ids) {
-      ++(watched_port_.in_work ? decoded_in_work_ : decoded_elsewhere_);
+      ++(watched_port_.in_work() ? decoded_in_work_ : decoded_elsewhere_);
       return std::to_string(ids.size());
     };
     deps.port = &watched_port_;
@@ -70,7 +55,7 @@ protected:
   actors::RewardWorkerActor worker_;
   std::shared_ptr<std::optional<Status>> exit_;
   std::vector<std::string> log_;
-  WatchedPort watched_port_{port()};
+  WatchedWorkPort watched_port_{port()};
   int decoded_in_work_ = 0;
   int decoded_elsewhere_ = 0;
 };

@@ -318,6 +318,7 @@ protected:
     deps.owner = keep(spawn_fake_owner(system(), owner_));
     deps.commits = commits_;
     deps.commit_port = &port();
+    deps.io_port = &port();
     deps.weights.base_digest = "initial";
     trainer_ = keep(actors::spawn_trainer(system(), std::move(deps)));
     exit_ = exit_of(trainer_);

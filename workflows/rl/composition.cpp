@@ -52,6 +52,7 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, const RlEn
   deps.owner = std::move(owner);
   deps.commits = plan.commits;
   deps.commit_port = plan.commit_port;
+  deps.io_port = plan.io_port;
   deps.reward_parts = plan.reward_parts;
   deps.weights = engines.weights;
   if (origin.commit.has_value()) {
