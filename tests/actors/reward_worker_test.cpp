@@ -157,6 +157,56 @@ TEST_F(RewardWorkerTest, EndsIfTooManySamplesInARowHaveNoReward) {
             "6 samples in a row without a reward; the last: reward: the row is not an object");
 }
 
+// The lease of a row is lost while the engine has its sample, and the worker leases the row again.
+// The result of the first submission then says nothing about the second delivery.
+TEST_F(RewardWorkerTest, ALateFailureIsNotChargedToTheNextDelivery) {
+  engine_->thinking = true;
+  lease({row(0)});
+  stream_->refused = {{{{0}, 1}, storage::Refusal::kNotLeased}};
+  advance(30s);  // the renewal is refused
+  stream_->refused.clear();
+  storage::LeasedRow again = row(0);
+  again.lease.generation = 2;
+  lease({again});
+  while (engine_->requests.size() < 2) {
+    advance(0s);
+  }
+  engine_->thinking = false;
+  engine_->one_at_a_time = true;
+  engine_->error_of[0] = "no reply within 30000 ms";
+  advance(0s);  // the first submission fails
+  engine_->error_of.clear();
+  advance(0s);
+  EXPECT_TRUE(stream_->nacks.empty());
+  EXPECT_TRUE(log_.empty());
+  EXPECT_TRUE(stream_->acks.empty());
+  advance(0s);
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  EXPECT_EQ(stream_->acks[0].rows.at(0).lease.generation, 2U);
+}
+
+TEST_F(RewardWorkerTest, ALateRewardIsWrittenOnce) {
+  engine_->thinking = true;
+  lease({row(0)});
+  stream_->refused = {{{{0}, 1}, storage::Refusal::kNotLeased}};
+  advance(30s);
+  stream_->refused.clear();
+  storage::LeasedRow again = row(0);
+  again.lease.generation = 2;
+  lease({again});
+  while (engine_->requests.size() < 2) {
+    advance(0s);
+  }
+  engine_->thinking = false;
+  engine_->one_at_a_time = true;
+  for (int i = 0; i < 4; ++i) {
+    advance(0s);
+  }
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  EXPECT_EQ(stream_->acks[0].rows.at(0).lease.generation, 2U);
+  EXPECT_TRUE(stream_->nacks.empty());
+}
+
 // An engine that could not be made: no sample is charged for it, and a restart may succeed.
 TEST_F(RewardWorkerTest, EndsIfTheEngineIsUnavailable) {
   engine_->refusal = {Errc::kUnavailable, "the program does not start"};
