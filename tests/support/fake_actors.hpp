@@ -323,6 +323,10 @@ inline actors::RunOwnerActor spawn_fake_owner(caf::actor_system& system,
 /// `load_failure` is.
 class MemoryCommits final : public actors::CommitStore {
 public:
+  [[nodiscard]] std::optional<std::uint64_t> last_step() const override {
+    return last.has_value() ? std::optional<std::uint64_t>{last->weights.version.step}
+                            : std::nullopt;
+  }
   Status save(const actors::RunCommit& commit) override {
     ++saves;
     if (!failure.ok()) {
