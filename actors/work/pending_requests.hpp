@@ -33,9 +33,10 @@ public:
 
   /// Returns the earliest deadline, if any request has one.
   [[nodiscard]] std::optional<TimePoint> next_deadline() const {
-    return deadlines_.empty() || *deadlines_.begin() == TimePoint::max()
-               ? std::nullopt
-               : std::optional(*deadlines_.begin());
+    if (deadlines_.empty() || *deadlines_.begin() == TimePoint::max()) {
+      return std::nullopt;
+    }
+    return *deadlines_.begin();
   }
 
   /// Removes, without a reply, the requests of a requester that has terminated: those for which
