@@ -29,14 +29,15 @@ public:
   SequenceReader& operator=(const SequenceReader&) = delete;
   virtual ~SequenceReader() = default;
 
-  /// Returns up to `count` sequences, starting at draw `draw`; fewer only if the data ends. The id
-  /// of a sequence is its draw. Errors: naming file and line.
+  /// Returns `count` sequences from draw `draw` on, or fewer if the data ends. The id of a sequence
+  /// is its draw.
+  /// Errors: those of the data, naming file and line.
   [[nodiscard]] virtual Result<std::vector<engines::TrainSequence>> read(std::uint64_t draw,
                                                                          std::uint32_t count) = 0;
 };
 
-/// SUPERVISED TRAINER: reads sequences, trains on them, commits. `start`, `stop` and the summary to
-/// its owner mean the same as for the trainer in `actors/trainer/handles.hpp`.
+/// SUPERVISED TRAINER: reads sequences, trains on them, and commits. Its owner gets the same
+/// summary as from the trainer in `actors/trainer/handles.hpp`.
 using SupervisedTrainerActor = caf::typed_actor<
     // Starts training.
     caf::reacts_to<atom::start>,
