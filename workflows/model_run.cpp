@@ -219,6 +219,18 @@ engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOp
   return runtime;
 }
 
+Status check_total_steps(const TrainOptions& train, std::uint64_t steps,
+                         const actors::CommitStore& commits) {
+  const std::uint64_t committed = commits.last_step().value_or(0);
+  if (steps >= committed) {
+    return {};
+  }
+  return invalid_argument((train.steps.has_value() ? "train.steps: the run would end after step "
+                                                   : "data.epochs: the run would end after step ") +
+                          std::to_string(steps) + ", but its last commit is of step " +
+                          std::to_string(committed));
+}
+
 Result<OpenedRuntime> open_runtime_at(const TrainedModel& model,
                                       const engines::RuntimeOptions& options,
                                       const actors::RunOrigin& origin) {

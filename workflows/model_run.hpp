@@ -134,6 +134,12 @@ struct OpenedRuntime {
   engines::Snapshot weights;
 };
 
+/// Checks that a run of `steps` steps is not over before the last commit in `commits`.
+/// Errors: `kInvalidArgument` naming both numbers, and the key of `train` or `data` that determines
+/// the steps.
+[[nodiscard]] Status check_total_steps(const TrainOptions& train, std::uint64_t steps,
+                                       const actors::CommitStore& commits);
+
 /// Opens a runtime and restores it to `origin`: the initial weights or those of a commit.
 /// Errors: those of `open_runtime`; `kInvalidArgument` if the commit was made from another model.
 [[nodiscard]] Result<OpenedRuntime> open_runtime_at(const TrainedModel& model,

@@ -58,6 +58,14 @@ public:
 
   void set_inputs(const RunInputs& inputs) override { inputs_ = inputs; }
 
+  std::optional<std::uint64_t> last_step() const override {
+    const auto& last = store_->last();
+    if (!last.has_value()) {
+      return std::nullopt;
+    }
+    return last->step;
+  }
+
   Status save(const RunCommit& commit) override {
     if (!record_directory_.empty()) {
       TIDEMILL_RETURN_IF_ERROR(storage::check_record_sizes(record_directory_, commit.records));

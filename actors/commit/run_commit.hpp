@@ -2,6 +2,7 @@
 // The contents of a run's commit, and the interface of the store that keeps commits.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -59,6 +60,9 @@ public:
 
   /// Sets the inputs that every later commit records. An implementation may ignore them.
   virtual void set_inputs(const RunInputs& /*inputs*/) {}
+
+  /// Returns the step of the last commit without reading it, or nothing if the run has none yet.
+  [[nodiscard]] virtual std::optional<std::uint64_t> last_step() const = 0;
 
   /// Makes `commit` the last one, durably and atomically.
   /// Errors: those of the file system; the previous commit then stays the last one.

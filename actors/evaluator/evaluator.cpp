@@ -4,8 +4,12 @@
 // the next one. The device serves requests in the order of arrival, so rollouts that arrive during
 // an evaluation overtake the requests that have not been sent. Work at the port decodes the
 // responses, submits them to the reward engine and steps it.
+//
+// A stopped evaluator has no promise left: whatever arrives afterwards is ignored, and the reward
+// engine keeps the samples that it has not scored.
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <caf/all.hpp>
@@ -76,10 +80,16 @@ struct EvaluatorState {
   std::vector<double> rewards;             // ordered by prompt, then by sample
   std::vector<std::vector<double>> parts;  // of each reward; empty if there are none
   std::size_t num_requested = 0;
-  std::size_t num_pending = 0;  // responses that have not arrived
+  std::size_t num_pending = 0;      // responses that have not arrived
+  std::set<std::size_t> in_flight;  // indices of the responses that the device generates
+  bool stopped = false;
 };
 
 using Self = EvaluatorActor::stateful_pointer<EvaluatorState>;
+
+Status evaluation_stopped() {
+  return {Errc::kUnavailable, "the evaluator was stopped"};
+}
 
 void report(Self self) {
   auto& state = self->state;
@@ -134,6 +144,10 @@ void request_next(Self self);
 
 void on_response(Self self, std::size_t index, const RolloutResult* result) {
   auto& state = self->state;
+  if (!state.promise.has_value()) {
+    return;  // stopped
+  }
+  state.in_flight.erase(index);
   if (result != nullptr && result->finish_reason != engines::FinishReason::kFailed &&
       result->finish_reason != engines::FinishReason::kCancelled) {
     const Prompt& prompt = state.deps.prompts[index / state.deps.samples];
@@ -162,6 +176,7 @@ void on_response(Self self, std::size_t index, const RolloutResult* result) {
 void request_next(Self self) {
   auto& state = self->state;
   const std::size_t index = state.num_requested++;
+  state.in_flight.insert(index);
   RolloutRequest request;
   request.id = {kFirstEvalId + index};
   request.prompt_ids = state.deps.prompts[index / state.deps.samples].ids;
@@ -202,6 +217,19 @@ void generate(Self self, std::uint64_t step) {
   }
 }
 
+void stop(Self self) {
+  auto& state = self->state;
+  state.stopped = true;
+  if (!state.promise.has_value()) {
+    return;
+  }
+  for (const std::size_t index : std::exchange(state.in_flight, {})) {
+    self->send(state.deps.device, atom::cancel_v, SampleId{kFirstEvalId + index});
+  }
+  state.promise->deliver(to_caf_error(evaluation_stopped()));
+  state.promise.reset();
+}
+
 EvaluatorActor::behavior_type evaluator(Self self, EvaluatorDeps deps) {
   self->state.port_work = std::make_shared<PortWork>();
   self->state.port_work->engine = deps.engine;
@@ -209,6 +237,9 @@ EvaluatorActor::behavior_type evaluator(Self self, EvaluatorDeps deps) {
   self->state.deps = std::move(deps);
   return {
       [self](atom::start, std::uint64_t step) -> caf::result<EvalReport> {
+        if (self->state.stopped) {
+          return to_caf_error(evaluation_stopped());
+        }
         if (self->state.promise.has_value()) {
           return to_caf_error({Errc::kUnavailable, "an evaluation is running"});
         }
@@ -217,7 +248,11 @@ EvaluatorActor::behavior_type evaluator(Self self, EvaluatorDeps deps) {
         generate(self, step);
         return promise;
       },
+      [self](atom::stop) { stop(self); },
       [self](atom::worked) {
+        if (!self->state.promise.has_value()) {
+          return;  // stopped
+        }
         if (!self->state.port_work->status.ok()) {
           self->quit(to_caf_error(self->state.port_work->status));
           return;

@@ -18,6 +18,9 @@ using EvaluatorActor = caf::typed_actor<
     // Evaluates the weights of this step or of a newer one. Fails with `kUnavailable` while another
     // evaluation is running.
     caf::replies_to<atom::start, std::uint64_t>::with<EvalReport>,
+    // Abandons the running evaluation: sends no more requests, cancels those at the device, and
+    // fails the evaluation with `kUnavailable`. All later evaluations fail in the same way.
+    caf::reacts_to<atom::stop>,
     // A step of the reward engine has run at the port.
     caf::reacts_to<atom::worked>>;
 

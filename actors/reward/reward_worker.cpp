@@ -77,6 +77,9 @@ struct RewardWorkerState {
   RewardWorkerDeps deps;
   std::shared_ptr<PortWork> port_work;
   std::map<SampleId, storage::LeaseToken> held;
+  // Submissions without a result, by sample. A sample has two if the lease of its row was lost and
+  // the worker has leased the row again.
+  std::map<SampleId, std::uint32_t> at_engine;
   Duration lease_time{0};
   std::vector<storage::LeasedRow> waiting;  // leased while work was at the port
   bool working = false;
@@ -117,6 +120,19 @@ void report(Self self, std::uint32_t num_refused, const std::string& last_reason
   state.unreported = 0;
 }
 
+// Notes a result of the engine. Returns whether another submission of the sample is without one.
+bool has_another_submission(RewardWorkerState& state, SampleId id) {
+  const auto it = state.at_engine.find(id);
+  if (it == state.at_engine.end()) {
+    return false;
+  }
+  if (--it->second == 0) {
+    state.at_engine.erase(it);
+    return false;
+  }
+  return true;
+}
+
 // Acknowledges the rows that have a reward, gives back all others, and then asks for more. Returns
 // false if the worker has ended because too many samples in a row had no reward.
 bool settle(Self self, const std::vector<RewardResult>& results) {
@@ -126,13 +142,15 @@ bool settle(Self self, const std::vector<RewardResult>& results) {
   std::uint32_t num_refused = 0;
   std::string last_reason;
   for (const RewardResult& result : results) {
+    const bool submitted_again = has_another_submission(state, result.id);
+    const bool has_reward = result.error.empty() && engines::is_reward(result.reward);
     const auto it = state.held.find(result.id);
-    if (it == state.held.end()) {
-      continue;  // the lease was lost in the meantime
+    if (it == state.held.end() || (submitted_again && !has_reward)) {
+      continue;  // the lease was lost in the meantime: no delivery is charged with this failure
     }
     const storage::LeaseToken lease = it->second;
     state.held.erase(it);
-    if (result.error.empty() && engines::is_reward(result.reward)) {
+    if (has_reward) {
       state.has_scored = true;
       state.unscored = 0;
       std::vector<double> rewards{result.reward};
@@ -191,6 +209,7 @@ void take(Self self, const std::vector<storage::LeasedRow>& rows) {
   auto& state = self->state;
   for (const storage::LeasedRow& row : rows) {
     state.held.insert_or_assign(row.row.id, row.lease);
+    ++state.at_engine[row.row.id];
     state.waiting.push_back(row);
   }
   if (!state.working) {

@@ -77,6 +77,7 @@ struct ClientState {
   std::deque<std::pair<std::uint64_t, RewardRequest>> waiting;  // by key
   std::map<std::uint64_t, InFlight> in_flight;                  // by key, in the order of sending
   bool wake_scheduled = false;                                  // a wake message is scheduled
+  bool ended = false;  // the scorer has terminated: all samples fail, and late replies are dropped
 };
 
 using Client = caf::stateful_actor<ClientState>*;
@@ -152,12 +153,18 @@ caf::behavior scorer_client(Client self, std::shared_ptr<Mailbox> mailbox, Score
   self->state.scorer = std::move(scorer);
   self->state.deadline = deadline;
   self->set_down_handler([self](const caf::down_msg& down) {
-    self->state.mailbox->end({Errc::kUnavailable, "the scorer: " + end_text(down.reason)});
+    auto& state = self->state;
+    state.ended = true;
+    state.waiting.clear();
+    state.in_flight.clear();
+    state.mailbox->end({Errc::kUnavailable, "the scorer: " + end_text(down.reason)});
   });
   self->monitor(self->state.scorer);
   return {[self](atom::score, std::uint64_t key, const RewardRequest& request) {
-            self->state.waiting.emplace_back(key, request);
-            send_more(self);
+            if (!self->state.ended) {
+              self->state.waiting.emplace_back(key, request);
+              send_more(self);
+            }
           },
           [self](atom::wake) { expire(self); }};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of a stream: rows that are put, leased, written and given back.
+// The messages of a stream: rows that are put, leased, finished and given back.
 #pragma once
 
 #include <cstdint>
@@ -16,42 +16,43 @@
 
 namespace tidemill::actors {
 
-/// The value of `LeaseRequest::before_group` that sets no bound.
+/// The value of `LeaseRequest::before_group` for a request without a bound.
 inline constexpr std::uint64_t kAnyGroup = std::numeric_limits<std::uint64_t>::max();
 
-/// A row that a producer puts.
+/// One row of a new group.
 struct NewRow {
   storage::SampleRow row;
   std::vector<storage::ColumnValue> columns;
 };
 
-/// A group that a producer puts: all its rows, ordered by their index. A group is never split.
+/// A new group with all of its rows, in the order of their index. Producers put whole groups only.
 struct NewGroup {
-  std::uint64_t draw = 0;  // of its prompt, counted from the start of the run
+  std::uint64_t draw = 0;  // the number of the prompt's draw in this run, from 0
   std::vector<NewRow> rows;
 };
 
-/// Asks to lease rows for a task.
+/// A request to lease rows for a task.
 struct LeaseRequest {
   storage::TaskId task;
   std::string consumer;
-  /// How many units to lease: rows, or groups for a task that takes groups. If fewer than
-  /// `min_units` are ready, none are leased.
+  /// How many units to lease. A unit is a group if the task takes whole groups, else a row. While
+  /// fewer than `min_units` are ready, the stream leases none.
   std::uint32_t max_units = 1;
   std::uint32_t min_units = 1;
-  /// Leases only groups below this one. A task that takes groups then gets all of them that have
-  /// not left, once all of those are ready, even if none remain.
+  /// Leases only groups with a smaller id. If the task takes whole groups, it gets all such groups
+  /// that are still in the stream at once, as soon as all of them are ready. There may be none.
   std::uint64_t before_group = kAnyGroup;
-  /// How long the reply may be delayed while too few units are ready.
+  /// How long the stream may delay its reply while too few units are ready.
   Duration wait{0};
 };
 
-/// The leased rows, or none and the reason. The leases last for `lease_time` from now.
+/// The leased rows or, if there are none, the reason. The leases expire `lease_time` after the
+/// reply.
 struct LeaseReply {
   std::vector<storage::LeasedRow> rows;
   Duration lease_time{0};
-  std::string waiting_for;  // what is missing, if there are no rows
-  /// True if no request like this one can be fulfilled any more.
+  std::string waiting_for;  // what the stream lacks, if there are no rows
+  /// True if the stream will never have rows for such a request again.
   bool ended = false;
   /// True if `rows` are all the remaining rows of the groups below `before_group`.
   bool whole = false;
@@ -64,13 +65,13 @@ struct AckRequest {
   std::vector<storage::FinishedRow> rows;
 };
 
-/// Leases that a consumer gives up or extends.
+/// The leases that a consumer gives back or extends.
 struct LeaseUpdate {
   storage::TaskId task;
   std::string consumer;
   std::vector<storage::LeaseToken> rows = {};
-  storage::Release release = storage::Release::kLost;  // of leases that are given up
-  std::string reason = {};                             // for giving them up
+  storage::Release release = storage::Release::kLost;  // how rows are given back
+  std::string reason = {};                             // why they are given back
 };
 
 /// Retires a whole group for all tasks.
@@ -79,8 +80,8 @@ struct GroupVerdict {
   storage::Verdict verdict;
 };
 
-/// A stream at one time. It shares the bytes of the cells with the stream, so a capture copies none
-/// of them.
+/// The contents of a stream at one moment. The capture and the stream share the cells, so no cell
+/// is copied.
 struct StreamCapture {
   std::uint64_t next_group = 0;
   std::uint64_t next_draw = 0;
@@ -106,15 +107,15 @@ struct StreamStatus {
   std::uint64_t bytes = 0;
   std::uint64_t redelivered = 0;
   std::uint64_t refused = 0;
-  /// By task: for how long no row was leased for it, since the stream was started.
+  /// For each task, how many seconds it has had no leased row since the stream was started.
   std::vector<double> idle_seconds;
-  /// Groups that have left without a trained row since the stream was started: by a filter, or for
-  /// any other reason (`lost_groups`). `last_lost_reason` is the reason of the last row
-  /// that failed; until a row fails, it is that of the first lost group.
+  /// Groups that have left untrained since the stream was started. A filter removed the first kind;
+  /// all others are lost. `last_lost_reason` says why the last failed row failed. Before any row
+  /// has failed, it says why the first lost group was lost.
   std::uint64_t filtered_groups = 0;
   std::uint64_t lost_groups = 0;
   std::string last_lost_reason;
-  /// How often the stream has tried to fulfill a lease request, since it was started.
+  /// How often the stream has tried to fulfill a lease request since it was started.
   std::uint64_t lease_attempts = 0;
 };
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <memory>
 
 #include <caf/fwd.hpp>
 
@@ -29,7 +29,7 @@ struct SampleStreamOptions {
 /// and `kTrain` take whole groups, and `kTrain` takes them in admission order.
 [[nodiscard]] storage::StreamOptions sample_stream_options(const SampleStreamOptions& options);
 
-/// What a restarted run must know about the rows in its stream image.
+/// Where a resumed run continues.
 struct StreamOrigin {
   std::uint64_t next_group = 0;
   std::uint64_t next_draw = 0;
@@ -37,9 +37,16 @@ struct StreamOrigin {
   std::int64_t unfinished_rows = 0;  // live, response not finished
 };
 
-/// Returns the origin that `image` holds; all zero for an empty image.
-/// Errors: `kCorruptData`.
-[[nodiscard]] Result<StreamOrigin> read_stream_origin(const StreamImage& image);
+/// The rows of a resumed run, and where the run continues.
+struct RestoredStream {
+  StreamOrigin origin;
+  storage::StreamSnapshot snapshot;
+};
+
+/// Decodes the image of a commit; returns null for an empty image. Copies the bytes of all cells,
+/// so call it at a port. Errors: `kCorruptData`.
+[[nodiscard]] Result<std::shared_ptr<const RestoredStream>> decode_stream_image(
+    const StreamImage& image);
 
 /// Receives the result of every check of the stream's invariants, for simulation.
 using StreamInspector = std::function<void(const Status&, const StreamStatus&)>;
@@ -48,13 +55,13 @@ using StreamInspector = std::function<void(const Status&, const StreamStatus&)>;
 struct StreamDeps {
   SampleStreamOptions options;
   KeeperActor keeper;
-  StreamImage image;  // empty: a new run
+  std::shared_ptr<const RestoredStream> restored;  // null: a new run
   /// If set, the stream checks its invariants after every message. The cost grows with the rows.
   StreamInspector inspector;
 };
 
-/// Spawns the stream "samples". It exits with the failure as its exit reason if the image cannot be
-/// restored.
+/// Spawns the stream "samples". It exits with the failure as its exit reason if the restored rows
+/// contradict each other or the options.
 [[nodiscard]] StreamActor spawn_stream(caf::actor_system& system, StreamDeps deps);
 
 }  // namespace tidemill::actors

@@ -287,11 +287,11 @@ Status open(Self self, StreamDeps deps) {
                             storage::StreamTable::create(sample_stream_options(deps.options)));
   state.pending_leases.resize(state.stream->options().tasks.size());
   state.tried_at.resize(state.pending_leases.size());
-  if (deps.image.bytes.size_bytes() != 0) {
-    TIDEMILL_ASSIGN_OR_RETURN(const DecodedImage decoded, decode_stream_image(deps.image));
-    TIDEMILL_RETURN_IF_ERROR(state.stream->restore(decoded.snapshot));
-    state.groups.restore(decoded.snapshot.index.rows, {decoded.origin.next_group});
-    state.next_draw = decoded.origin.next_draw;
+  // The cells leave the stream when their rows do, so nothing else may keep them.
+  if (const auto restored = std::exchange(deps.restored, nullptr)) {
+    TIDEMILL_RETURN_IF_ERROR(state.stream->restore(restored->snapshot));
+    state.groups.restore(restored->snapshot.index.rows, {restored->origin.next_group});
+    state.next_draw = restored->origin.next_draw;
   }
   state.deps = std::move(deps);
   return {};

@@ -3,6 +3,7 @@
 #include "actors/stream/stream_image.hpp"
 
 #include <string>
+#include <utility>
 
 #include "actors/stream/sample_columns.hpp"
 #include "base/archive.hpp"
@@ -107,27 +108,22 @@ StreamImage encode_stream_image(StreamCapture capture) {
   return {Buffer::adopt(writer.take(), DType::kU8)};
 }
 
-Result<DecodedImage> decode_stream_image(const StreamImage& image) {
+Result<std::shared_ptr<const RestoredStream>> decode_stream_image(const StreamImage& image) {
+  if (image.bytes.size_bytes() == 0) {
+    return std::shared_ptr<const RestoredStream>();
+  }
   ImageHead head;
-  DecodedImage decoded;
+  auto restored = std::make_shared<RestoredStream>();
   ArchiveReader reader(image.bytes.bytes());
   reader(head);
   if (head.version != kImageVersion) {
     return corrupt_data("stream image has version " + std::to_string(head.version) +
                         "; this program reads version " + std::to_string(kImageVersion));
   }
-  reader(decoded.snapshot);
+  reader(restored->snapshot);
   TIDEMILL_RETURN_IF_ERROR(reader.finish().with_context("stream image"));
-  decoded.origin = {head.next_group, head.next_draw, head.finished_rows, head.unfinished_rows};
-  return decoded;
-}
-
-Result<StreamOrigin> read_stream_origin(const StreamImage& image) {
-  if (image.bytes.size_bytes() == 0) {
-    return StreamOrigin{};
-  }
-  TIDEMILL_ASSIGN_OR_RETURN(const DecodedImage decoded, decode_stream_image(image));
-  return decoded.origin;
+  restored->origin = {head.next_group, head.next_draw, head.finished_rows, head.unfinished_rows};
+  return std::shared_ptr<const RestoredStream>(std::move(restored));
 }
 
 }  // namespace tidemill::actors

@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encodes a captured stream as an image and decodes it again.
+// Captures a stream and encodes the capture as an image. `decode_stream_image` is in spawn.hpp.
 #pragma once
 
 #include "actors/stream/spawn.hpp"
-#include "base/result.hpp"
 #include "storage/stream/stream_table.hpp"
 
 namespace tidemill::actors {
-
-/// A decoded image.
-struct DecodedImage {
-  StreamOrigin origin;
-  storage::StreamSnapshot snapshot;
-};
 
 /// Returns a capture of the current state of `stream`. Copies handles, not bytes.
 [[nodiscard]] StreamCapture capture_stream_table(const storage::StreamTable& stream,
@@ -21,9 +14,5 @@ struct DecodedImage {
 /// Returns the image of a captured stream. Copies the bytes of all cells, so an actor calls it at a
 /// port.
 [[nodiscard]] StreamImage encode_stream_image(StreamCapture capture);
-
-/// Decodes an image that is not empty.
-/// Errors: `kCorruptData`.
-[[nodiscard]] Result<DecodedImage> decode_stream_image(const StreamImage& image);
 
 }  // namespace tidemill::actors

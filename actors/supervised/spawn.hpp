@@ -29,14 +29,15 @@ public:
   SequenceReader& operator=(const SequenceReader&) = delete;
   virtual ~SequenceReader() = default;
 
-  /// Returns up to `count` sequences, starting at draw `draw`; fewer only if the data ends. The id
-  /// of a sequence is its draw. Errors: naming file and line.
+  /// Returns `count` sequences from draw `draw` on, or fewer if the data ends. The id of a sequence
+  /// is its draw.
+  /// Errors: those of the data, naming file and line.
   [[nodiscard]] virtual Result<std::vector<engines::TrainSequence>> read(std::uint64_t draw,
                                                                          std::uint32_t count) = 0;
 };
 
-/// SUPERVISED TRAINER: reads sequences, trains on them, commits. `start`, `stop` and the summary to
-/// its owner mean the same as for the trainer in `actors/trainer/handles.hpp`.
+/// SUPERVISED TRAINER: reads sequences, trains on them, and commits. Its owner gets the same
+/// summary as from the trainer in `actors/trainer/handles.hpp`.
 using SupervisedTrainerActor = caf::typed_actor<
     // Starts training.
     caf::reacts_to<atom::start>,
@@ -62,10 +63,11 @@ struct SupervisedDeps {
   RunOwnerActor owner;
   std::shared_ptr<SequenceReader> reader;
   std::shared_ptr<CommitStore> commits;
-  WorkPort* read_port = nullptr;  // both outlive the trainer
-  WorkPort* commit_port = nullptr;
-  engines::Snapshot weights;  // what training starts from
-  // Of the commit that the run resumes from.
+  WorkPort* read_port = nullptr;    // also frees weights that are no longer needed
+  WorkPort* commit_port = nullptr;  // both ports outlive the trainer
+  /// The weights that training starts from. Their version is the step that the run has reached.
+  engines::Snapshot weights;
+  // State of the commit that the run resumes from.
   std::optional<BestSoFar> best;
   std::uint64_t evaluated_step = 0;
 };

@@ -12,7 +12,9 @@
 
 #include "actors/errors.hpp"
 #include "actors/supervised/spawn.hpp"
+#include "actors/trainer/commit_chain.hpp"
 #include "actors/trainer/run_phases.hpp"
+#include "actors/work/release_at.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -27,11 +29,6 @@ struct PendingRead {
   Result<Batch> batch = Batch{};
 };
 
-struct PendingCommit {
-  RunCommit commit;
-  Status status;
-};
-
 struct SupervisedState {
   static inline const char* name = "supervised_trainer";
   SupervisedState() = default;  // not an aggregate: CAF would build it from `self`
@@ -42,10 +39,9 @@ struct SupervisedState {
   std::shared_ptr<PendingRead> reading;  // at the port
   std::optional<Batch> ready;            // read, but not yet trained on
   TimePoint started_at;
-  std::shared_ptr<PendingCommit> writing;  // at the port
-  std::shared_ptr<PendingCommit> next;     // being captured
-  std::size_t evaluated = 0;               // sequences scored in this evaluation
-  TargetScore score;                       // of those sequences
+  CommitChain commits;
+  std::size_t evaluated = 0;  // sequences scored in this evaluation
+  TargetScore score;          // of those sequences
 };
 
 using Self = SupervisedTrainerActor::stateful_pointer<SupervisedState>;
@@ -96,7 +92,10 @@ void record_evaluation(Self self) {
   record.metrics["eval_tokens"] = static_cast<double>(state.score.num_targets);
   record.metrics["eval_sequences"] = static_cast<double>(state.evaluated);
   if (state.deps.best_options.enabled()) {
+    // The weights that were the best so far may have no other owner.
+    std::optional<BestSoFar> before = state.phases.best();
     state.phases.take_evaluation(loss, state.weights);
+    release_at(*state.deps.read_port, std::move(before));
     record.metrics["eval_best"] = state.phases.best()->value;
     record.metrics["eval_best_step"] = static_cast<double>(state.phases.best()->step);
   }
@@ -175,7 +174,9 @@ void train(Self self) {
   self->request(state.deps.device, state.deps.train_deadline, atom::train_v, std::move(job))
       .then(
           [self, batch = std::move(batch)](TrainOutcome& outcome) {
-            self->state.weights = std::move(outcome.snapshot);
+            engines::Snapshot before =
+                std::exchange(self->state.weights, std::move(outcome.snapshot));
+            release_at(*self->state.deps.read_port, std::move(before));
             record(self, outcome, batch);
           },
           or_fail(self, "training"));
@@ -212,51 +213,20 @@ void on_read(Self self) {
 
 // -- commits --------------------------------------------------------------------------------------
 
-void write_commit(Self self) {
-  auto& state = self->state;
-  state.writing = std::exchange(state.next, nullptr);
-  state.deps.commit_port->run(
-      [work = state.writing, store = state.deps.commits] {
-        work->status = store->save(work->commit);
-        work->commit = {};  // releases the captured weights here, not in a message handler
-        return Duration{0};
-      },
-      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
-}
-
-void capture_records(Self self) {
-  self->request(self->state.deps.recorder, kReplyDeadline, atom::capture_v)
-      .then(
-          [self](const RecordMarks& marks) {
-            self->state.next->commit.records = marks;
-            handle(self, RunEvent::kCaptured);
-          },
-          or_fail(self, "committing: record files"));
-}
-
 void capture(Self self) {
   auto& state = self->state;
-  state.next = std::make_shared<PendingCommit>();
-  RunCommit& commit = state.next->commit;
+  RunCommit commit;
   commit.weights = state.weights;
   commit.best = state.phases.best();
-  commit.evaluated_step = state.phases.evaluated_step();
   commit.data_position = step_of(state) * state.deps.sequences_per_step;
-  self->request(state.deps.device, kReplyDeadline, atom::capture_v)
-      .then(
-          [self](OptimizerState& optimizer) {
-            self->state.next->commit.optimizer = std::move(optimizer.tensors);
-            capture_records(self);
-          },
-          or_fail(self, "committing: optimizer"));
+  state.commits.capture(self, std::move(commit), [self] { handle(self, RunEvent::kCaptured); });
 }
 
 void on_written(Self self) {
   auto& state = self->state;
-  const Status status = std::exchange(state.writing, nullptr)->status;
-  if (!status.ok()) {
-    fail(self,
-         status.with_context("commit of step " + std::to_string(state.phases.committed_step())));
+  const Status written = state.commits.take_written(state.phases.committed_step());
+  if (!written.ok()) {
+    fail(self, written);
     return;
   }
   handle(self, RunEvent::kCommitWritten);
@@ -277,7 +247,9 @@ void handle(Self self, RunEvent event) {
       case RunAction::kTrain: train(self); break;
       case RunAction::kEvaluate: evaluate(self); break;
       case RunAction::kCapture: capture(self); break;
-      case RunAction::kWrite: write_commit(self); break;
+      case RunAction::kWrite:
+        self->state.commits.write(self, self->state.phases.evaluated_step());
+        break;
       case RunAction::kFinish: finish(self); break;
     }
   }
@@ -298,6 +270,7 @@ SupervisedTrainerActor::behavior_type supervised_trainer(Self self, SupervisedDe
   state.weights = deps.weights;
   state.phases = RunPhases(phase_options(deps),
                            {deps.weights.version.step, deps.evaluated_step, std::move(deps.best)});
+  state.commits = CommitChain({{}, deps.device, deps.recorder, deps.commits, deps.commit_port});
   state.deps = std::move(deps);
   return {
       [self](atom::start) { handle(self, RunEvent::kStart); },

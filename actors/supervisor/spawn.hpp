@@ -71,7 +71,8 @@ struct SupervisorDeps {
   /// Does the slow part of a start, such as opening the model. Runs at the port. Its result is
   /// passed to `spawn`.
   std::function<Result<std::shared_ptr<void>>(const RunOrigin&)> prepare;
-  /// Spawns the actors of an incarnation. The trainer must send its summary to `owner`.
+  /// Spawns the actors of an incarnation. The trainer must send its summary to `owner`. The commit
+  /// of the origin no longer has its optimizer state and its stream, which only `prepare` reads.
   std::function<RunParts(const RunOrigin&, std::shared_ptr<void>, RunOwnerActor owner)> spawn;
   /// Called once, by the supervisor's actor, after all other actors have terminated.
   std::function<void(Result<RunSummary>)> on_end;

@@ -29,6 +29,15 @@ struct Preparation {
   Result<std::shared_ptr<void>> prepared = std::shared_ptr<void>{};
 };
 
+// Frees the parts of the commit that only the preparation reads. It does so at the port, because
+// they are larger than the weights.
+void release_prepared_parts(RunOrigin& origin) {
+  if (origin.commit.has_value()) {
+    origin.commit->optimizer.clear();
+    origin.commit->stream = {};
+  }
+}
+
 // Addresses and names of actors, in the order in which the actors were spawned. Exit messages are
 // sent in that order, whatever the addresses are.
 using Roster = std::vector<std::pair<caf::actor_addr, std::string>>;
@@ -87,6 +96,7 @@ void prepare(Self self) {
         if (commit.ok()) {
           work->origin.commit = std::move(commit).value();
           work->prepared = prepare(work->origin);
+          release_prepared_parts(work->origin);
         } else {
           work->prepared = commit.status();
         }

@@ -2,23 +2,22 @@
 // Decides what a trainer does next: the order of steps, evaluations and commits, and how a run
 // ends.
 //
-// A trainer tells a `RunPhases` what happened (an event), and gets back the actions to take. The
-// object sends no messages and knows no actor, so a test can try every event in every phase. Both
-// trainers use it. `phase_table()` is the specification: one row for each phase and event, with the
-// reason.
+// Both trainers use a `RunPhases`. They pass it each event, and it returns the actions to take. It
+// sends no messages and knows no actors, so a test can try every event in every phase.
+// `phase_table()` is the specification: one row for each phase and event, with the reason.
 //
-// What the table does not show:
+// The table does not show four rules:
 //
 // - A commit is written while the next step runs. `kCommitWritten` can therefore arrive in several
 //   phases, and the next commit waits for it.
 // - An evaluation precedes the commit of its step: a run that is restored from the commit does not
 //   evaluate that step again, so the evaluation must be recorded first. A commit therefore waits
 //   for an evaluation.
-// - A reinforcement-learning run continues with the following steps during an evaluation. If it
-//   looks for the best weights, the next step waits, so that one version generates all responses of
-//   an evaluation. A supervised run evaluates between two steps.
-// - A run that is asked to stop finishes its step. It neither waits for an evaluation nor begins
-//   one. The resumed run evaluates instead.
+// - A reinforcement-learning run trains on during an evaluation. If it looks for the best weights,
+//   the next step waits instead, so that a single version generates all responses. A supervised run
+//   always evaluates between two steps.
+// - A run that is asked to stop finishes its step. It abandons a running evaluation and begins no
+//   other; the resumed run makes up for it.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +32,7 @@
 
 namespace tidemill::actors {
 
-/// What a trainer does, or waits for, now.
+/// What a trainer is doing or waiting for.
 enum class Phase : std::uint8_t {
   kReady,          // not started
   kFetching,       // waits for a batch
@@ -45,7 +44,7 @@ enum class Phase : std::uint8_t {
 };
 inline constexpr std::size_t kNumPhases = 7;
 
-/// What happened to a trainer.
+/// An event that a trainer reports.
 enum class RunEvent : std::uint8_t {
   kStart,                // asked to start
   kBatch,                // a batch has arrived
@@ -61,7 +60,7 @@ enum class RunEvent : std::uint8_t {
 };
 inline constexpr std::size_t kNumRunEvents = 11;
 
-/// What a trainer must do.
+/// An action that a trainer must take.
 enum class RunAction : std::uint8_t {
   kFetch,     // get the next batch
   kTrain,     // train on the batch
@@ -77,7 +76,7 @@ enum class RunKind : std::uint8_t { kReinforcement, kSupervised };
 /// How a trainer reacts to an event. Each reaction after `kTrain` says which reaction follows it.
 enum class Reaction : std::uint8_t {
   kNever,    // the event cannot occur in this phase
-  kNothing,  // records the event
+  kNothing,  // only notes the event
   kTrain,    // trains on the batch
   /// Begins the evaluation that an earlier stop prevented, and waits for it if the next step must.
   /// Otherwise continues with `kFetchOrEnd`. A run whose last commit was made at a plateau ends.
@@ -128,7 +127,7 @@ struct RunOriginState {
   std::optional<BestSoFar> best = {};
 };
 
-/// Holds the phase of a run, and the state that decides the next phase.
+/// Tracks the phase of a run and decides what comes next.
 ///
 /// Threads: one call at a time.
 class RunPhases {
@@ -153,6 +152,8 @@ public:
   [[nodiscard]] std::uint64_t evaluated_step() const noexcept { return evaluated_step_; }
   [[nodiscard]] const std::optional<BestSoFar>& best() const noexcept { return best_; }
   [[nodiscard]] bool stop_requested() const noexcept { return stop_requested_; }
+  /// Returns whether an evaluation has begun that is neither recorded nor abandoned.
+  [[nodiscard]] bool evaluating() const noexcept { return evaluating_.has_value(); }
   /// Returns why the run is over or ends after this step; nothing if it continues.
   [[nodiscard]] std::optional<RunEnd> end() const noexcept { return end_; }
   /// Returns the summary of a run that is over. Its weights are the best ones if they are kept,

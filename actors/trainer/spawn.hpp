@@ -39,10 +39,10 @@ struct TrainerOptions {
   std::uint64_t commit_every = 0;  // steps; 0: only at the end
   std::uint64_t eval_every = 0;    // steps; 0: never
   BestOptions best;
-  /// The run ends if the groups that have left untrained since the last step would fill this many
-  /// batches. If more of them were lost than filtered, the trainer fails with `kUnavailable`; else
-  /// the run ends with `RunEnd::kNoSignal`. Checked whenever no batch was ready within
-  /// `batch_wait`.
+  /// The run ends once the groups that have left untrained since the last step would fill this many
+  /// batches. If more of them were lost than filtered, the trainer fails with `kUnavailable`.
+  /// Otherwise the run ends with `RunEnd::kNoSignal`. The trainer checks this each time no batch
+  /// was ready within `batch_wait`.
   std::uint32_t max_untrained_batches = 100;
   Duration batch_wait = std::chrono::seconds(5);
   Duration train_deadline = std::chrono::minutes(60);
@@ -58,7 +58,8 @@ struct TrainerDeps {
   EvaluatorActor evaluator;  // null: none
   RunOwnerActor owner;
   std::shared_ptr<CommitStore> commits;
-  WorkPort* commit_port = nullptr;  // outlives the trainer
+  WorkPort* commit_port = nullptr;  // writes commits; both ports outlive the trainer
+  WorkPort* io_port = nullptr;      // frees weights that are no longer needed
   /// Names of the rewards in a weighted sum, for the records; empty for a single reward.
   std::vector<std::string> reward_parts;
   /// The weights that training starts from. Their version is the step that the run has reached.

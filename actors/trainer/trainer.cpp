@@ -5,9 +5,7 @@
 //
 //   fetch -> train -> acknowledge -> publish -> observe -> record
 //
-// A commit is another chain, between two steps:
-//
-//   capture -> capture_stream -> capture_optimizer -> capture_records -> write_commit
+// A commit is another chain, between two steps; see actors/trainer/commit_chain.hpp.
 //
 // No version is published while a batch is leased: the batch is acknowledged first.
 #include <deque>
@@ -18,10 +16,11 @@
 
 #include "actors/errors.hpp"
 #include "actors/stream/sample_columns.hpp"
-#include "actors/stream/stream_image.hpp"
 #include "actors/trainer/batch.hpp"
+#include "actors/trainer/commit_chain.hpp"
 #include "actors/trainer/run_phases.hpp"
 #include "actors/trainer/spawn.hpp"
+#include "actors/work/release_at.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -29,13 +28,6 @@ namespace {
 constexpr Duration kReplyDeadline = std::chrono::minutes(2);
 constexpr Duration kEvalDeadline = std::chrono::hours(72);
 constexpr const char* kConsumer = "trainer";
-
-// A commit on its way to the store; shared with the port.
-struct PendingCommit {
-  RunCommit commit;
-  StreamCapture rows;  // encoded at the port
-  Status status;
-};
 
 struct TrainerState {
   static inline const char* name = "trainer";
@@ -49,10 +41,9 @@ struct TrainerState {
   std::map<std::string, double> metrics;
   std::vector<double> idle_seconds;  // of the stream's tasks, at the last step
   Duration lease_time{0};
-  TimePoint requested_at;                      // when the batch was requested
-  TimePoint received_at;                       // when it arrived
-  std::shared_ptr<PendingCommit> writing;      // at the port
-  std::shared_ptr<PendingCommit> next;         // being captured
+  TimePoint requested_at;  // when the batch was requested
+  TimePoint received_at;   // when it arrived
+  CommitChain commits;
   std::optional<StreamStatus> counts_at_step;  // the stream's counts when this step began
 };
 
@@ -81,7 +72,10 @@ void record_evaluation(Self self, const EvalReport& report) {
   auto& state = self->state;
   const bool scored = report.num_failed < report.num_prompts * report.num_samples;
   if (state.deps.options.best.enabled() && scored) {
+    // The weights that were the best so far may have no other owner.
+    std::optional<BestSoFar> before = state.phases.best();
     state.phases.take_evaluation(report.mean_at_k, state.recent.back());
+    release_at(*state.deps.io_port, std::move(before));
   }
   StepRecord record{"eval", report.step, {}, {}};
   record.metrics["eval_mean_at_k"] = report.mean_at_k;
@@ -102,8 +96,8 @@ void record_evaluation(Self self, const EvalReport& report) {
             or_fail(self, "recording an evaluation"));
 }
 
-// After a stop the reply is ignored: the last commit may lack the evaluation, so it is not
-// recorded.
+// After a stop the evaluator abandons the evaluation. A reply that was on its way is ignored: the
+// last commit may lack the evaluation, so it is not recorded.
 void evaluate(Self self) {
   auto& state = self->state;
   self->request(state.deps.evaluator, kEvalDeadline, atom::start_v, state.now.step)
@@ -157,6 +151,7 @@ void publish(Self self, engines::Snapshot snapshot) {
   state.counts_at_step.reset();
   state.recent.push_back(snapshot);
   while (state.recent.size() > state.deps.options.max_staleness + 2) {
+    release_at(*state.deps.io_port, std::move(state.recent.front()));
     state.recent.pop_front();
   }
   self->send(state.deps.stream, atom::publish_v, state.now.step);
@@ -312,72 +307,32 @@ void fetch(Self self) {
 
 // -- commits --------------------------------------------------------------------------------------
 
-void write_commit(Self self) {
+void capture_parts(Self self) {
   auto& state = self->state;
-  state.next->commit.evaluated_step = state.phases.evaluated_step();
-  state.writing = std::exchange(state.next, nullptr);
-  state.deps.commit_port->run(
-      [work = state.writing, store = state.deps.commits] {
-        work->commit.stream = encode_stream_image(std::exchange(work->rows, {}));
-        work->status = store->save(work->commit);
-        work->commit = {};  // releases the captured weights here, not in a message handler
-        return Duration{0};
-      },
-      caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
-}
-
-void capture_records(Self self) {
-  self->request(self->state.deps.recorder, kReplyDeadline, atom::capture_v)
-      .then(
-          [self](const RecordMarks& marks) {
-            self->state.next->commit.records = marks;
-            handle(self, RunEvent::kCaptured);
-          },
-          or_fail(self, "committing: record files"));
-}
-
-void capture_optimizer(Self self) {
-  self->request(self->state.deps.device, kReplyDeadline, atom::capture_v)
-      .then(
-          [self](OptimizerState& state) {
-            self->state.next->commit.optimizer = std::move(state.tensors);
-            capture_records(self);
-          },
-          or_fail(self, "committing: optimizer"));
-}
-
-void capture_stream(Self self) {
-  self->request(self->state.deps.stream, kReplyDeadline, atom::capture_v)
-      .then(
-          [self](StreamCapture& rows) {
-            self->state.next->rows = std::move(rows);
-            capture_optimizer(self);
-          },
-          or_fail(self, "committing: stream"));
+  RunCommit commit;
+  commit.weights = state.recent.back();
+  commit.best = state.phases.best();
+  state.commits.capture(self, std::move(commit), [self] { handle(self, RunEvent::kCaptured); });
 }
 
 void capture(Self self) {
   auto& state = self->state;
-  state.next = std::make_shared<PendingCommit>();
-  state.next->commit.weights = state.recent.back();
-  state.next->commit.best = state.phases.best();
   if (!state.deps.options.fixed_batches) {
-    capture_stream(self);
+    capture_parts(self);
     return;
   }
   // A commit holds one set of weights, so every row that older versions must generate has to be
   // finished. That may take as long as any response takes, hence the long deadline.
   self->request(state.deps.keeper, state.deps.options.train_deadline, atom::waits_v, state.now.step)
-      .then([self](const PolicyVersion&) { capture_stream(self); },
+      .then([self](const PolicyVersion&) { capture_parts(self); },
             or_fail(self, "committing: rows of older versions"));
 }
 
 void on_written(Self self) {
   auto& state = self->state;
-  const Status status = std::exchange(state.writing, nullptr)->status;
-  if (!status.ok()) {
-    fail(self,
-         status.with_context("commit of step " + std::to_string(state.phases.committed_step())));
+  const Status written = state.commits.take_written(state.phases.committed_step());
+  if (!written.ok()) {
+    fail(self, written);
     return;
   }
   handle(self, RunEvent::kCommitWritten);
@@ -397,7 +352,9 @@ void act(Self self, RunAction action) {
     case RunAction::kTrain: train(self); break;
     case RunAction::kEvaluate: evaluate(self); break;
     case RunAction::kCapture: capture(self); break;
-    case RunAction::kWrite: write_commit(self); break;
+    case RunAction::kWrite:
+      self->state.commits.write(self, self->state.phases.evaluated_step());
+      break;
     case RunAction::kFinish: finish(self); break;
   }
 }
@@ -415,6 +372,14 @@ void handle(Self self, RunEvent event, const std::string& reason) {
   for (const RunAction action : actions) {
     act(self, action);
   }
+}
+
+void stop(Self self) {
+  auto& state = self->state;
+  if (state.phases.evaluating()) {
+    self->send(state.deps.evaluator, atom::stop_v);
+  }
+  handle(self, RunEvent::kStop);
 }
 
 void renew(Self self) {
@@ -448,13 +413,15 @@ TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
   state.recent.push_back(deps.weights);
   state.phases =
       RunPhases(phase_options(deps), {state.now.step, deps.evaluated_step, std::move(deps.best)});
+  state.commits =
+      CommitChain({deps.stream, deps.device, deps.recorder, deps.commits, deps.commit_port});
   state.deps = std::move(deps);
   return {
       [self](atom::start) {
         self->send(self, atom::renew_v);
         handle(self, RunEvent::kStart);
       },
-      [self](atom::stop) { handle(self, RunEvent::kStop); },
+      [self](atom::stop) { stop(self); },
       [self](atom::renew) { renew(self); },
       [self](atom::worked) { on_written(self); },
   };

@@ -13,13 +13,13 @@ namespace tidemill::actors {
 
 /// Sends its actor `atom::wake` when the earliest of the actor's deadlines is due.
 ///
-/// A delayed message cannot be withdrawn, so a timer for each deadline would stay with the clock
-/// until the deadline has passed, even if the actor has long replied. The alarm has one timer at a
-/// time; a second one only if a deadline comes that is earlier than all others.
-/// Threads: called by its actor.
+/// CAF cannot cancel a delayed message. A timer for each deadline would therefore stay with the
+/// clock until the deadline passes, even if the actor replied long before. The alarm sets one timer
+/// at a time, and another only for a deadline that is earlier than all others. Threads: called by
+/// its actor.
 class Alarm {
 public:
-  /// Sets a timer for `due` unless one is set that is not later. No timer if there is no deadline.
+  /// Sets a timer for `due`, unless `due` is empty or an earlier timer is set.
   template <class Self>
   void set(Self self, const std::optional<TimePoint>& due) {
     if (!due.has_value() || (due_.has_value() && *due_ <= *due)) {
@@ -29,8 +29,8 @@ public:
     self->delayed_send(self, *due - TimePoint{self->clock().now()}, atom::wake_v);
   }
 
-  /// Returns whether the timer is due at `now`, and forgets it if so. An actor calls it when it
-  /// receives `atom::wake`, then settles what is due, then calls `set`.
+  /// Returns whether the timer is due at `now`, and clears it if so. When an actor receives
+  /// `atom::wake`, it calls `take`, settles what is due, and calls `set`.
   [[nodiscard]] bool take(TimePoint now) {
     if (!due_.has_value() || *due_ > now) {
       return false;

@@ -17,29 +17,30 @@ namespace tidemill::actors {
 
 /// Holds requests of type `Request`, in order of arrival, until the owner can reply with a `Reply`.
 ///
-/// The owner calls `settle` after every change that may allow a reply, and after every deadline. A
-/// requester sends one request at a time, so the number of requesters bounds the pending requests.
+/// The owner calls `settle` after every change that may allow a reply, and when a deadline passes.
+/// Each requester has at most one request pending, so the number of requesters bounds the list.
 template <class Request, class Reply>
 class PendingRequests {
 public:
   using Promise = caf::typed_response_promise<Reply>;
 
-  /// Adds a request. `TimePoint::max()` stands for a deadline that the requester watches itself.
+  /// Adds a request. With `TimePoint::max()`, only the requester's own deadline limits the wait.
   void add(Request request, Promise promise, TimePoint deadline) {
     pending_.push_back({std::move(request), std::move(promise), deadlines_.insert(deadline)});
   }
 
   [[nodiscard]] bool empty() const noexcept { return pending_.empty(); }
 
-  /// Returns the earliest deadline, if any request has one.
+  /// Returns the earliest deadline, or nothing if no request has one.
   [[nodiscard]] std::optional<TimePoint> next_deadline() const {
-    return deadlines_.empty() || *deadlines_.begin() == TimePoint::max()
-               ? std::nullopt
-               : std::optional(*deadlines_.begin());
+    if (deadlines_.empty() || *deadlines_.begin() == TimePoint::max()) {
+      return std::nullopt;
+    }
+    return *deadlines_.begin();
   }
 
-  /// Removes, without a reply, the requests of a requester that has terminated: those for which
-  /// `of_requester` returns true.
+  /// Drops the requests of a requester that has terminated, without a reply. These are the requests
+  /// for which `of_requester(request)` returns true.
   template <class Predicate>
   void forget(Predicate of_requester) {
     for (auto it = pending_.begin(); it != pending_.end();) {
@@ -47,10 +48,10 @@ public:
     }
   }
 
-  /// Tries to reply to the pending requests, in order. `try_reply(request, last_chance)` returns a
-  /// `std::optional<Result<Reply>>`. If it holds a reply or a failure, `settle` delivers that and
-  /// removes the request; otherwise the request stays pending. `last_chance` is true once the
-  /// deadline has passed; `try_reply` must then return a reply or a failure.
+  /// Calls `try_reply(request, last_chance)` for each pending request, in order. It returns a
+  /// `std::optional<Result<Reply>>`: a reply or a failure is delivered and ends the request, and
+  /// with `std::nullopt` the request stays pending. If `last_chance` is true, the deadline has
+  /// passed, and `try_reply` must return a reply or a failure.
   template <class TryReply>
   void settle(TimePoint now, TryReply try_reply) {
     for (auto it = pending_.begin(); it != pending_.end();) {
@@ -58,7 +59,7 @@ public:
     }
   }
 
-  /// Does the same for the request that was added last. Requires that there is one.
+  /// Does the same for the newest request only. Requires that a request is pending.
   template <class TryReply>
   void settle_newest(TimePoint now, TryReply try_reply) {
     settle_one(std::prev(pending_.end()), now, try_reply);

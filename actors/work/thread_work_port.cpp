@@ -58,7 +58,9 @@ private:
       lock.unlock();
       item.work();
       item.work = nullptr;  // releases its captures before the receiver runs
-      caf::anon_send(caf::actor_cast<caf::actor>(item.receiver), std::move(item.done));
+      if (item.receiver != nullptr) {
+        caf::anon_send(caf::actor_cast<caf::actor>(item.receiver), std::move(item.done));
+      }
       item = {};
       lock.lock();
     }
@@ -66,7 +68,9 @@ private:
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Item> queue_;  // bounded: each actor submits one piece of work at a time
+  // Bounded: an actor waits for the message of its work before it submits more. Work without a
+  // message only frees memory.
+  std::deque<Item> queue_;
   bool closing_ = false;
   std::thread thread_;
 };

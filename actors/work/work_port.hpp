@@ -33,7 +33,8 @@ public:
   WorkPort& operator=(const WorkPort&) = delete;
   virtual ~WorkPort() = default;
 
-  /// Queues `work`. Sends `done` to `receiver` once the work has run.
+  /// Queues `work`. Sends `done` to `receiver` once the work has run. A null receiver gets no
+  /// message, and the work then takes no virtual time.
   virtual void run(Work work, caf::strong_actor_ptr receiver, caf::message done) = 0;
 };
 

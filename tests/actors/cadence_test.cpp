@@ -13,12 +13,10 @@
 #include "actors/keeper/spawn.hpp"
 #include "actors/reward/spawn.hpp"
 #include "actors/rollout/spawn.hpp"
-#include "actors/stream/spawn.hpp"
 #include "actors/supervisor/spawn.hpp"
-#include "actors/trainer/spawn.hpp"
 #include "tests/actors/sample_rows.hpp"
-#include "tests/support/actor_test.hpp"
-#include "tests/support/fake_actors.hpp"
+#include "tests/actors/stream_fixture.hpp"
+#include "tests/actors/trainer_fixture.hpp"
 #include "tests/support/fake_reward_engine.hpp"
 
 namespace tidemill::test {
@@ -33,42 +31,23 @@ using ::testing::SizeIs;
 
 // -- renewals of leases ---------------------------------------------------------------------------
 
-class RenewalTest : public ActorTest {
+class RenewalTest : public TrainerFixture {
 protected:
-  void SetUp() override { stream_handle_ = keep(spawn_fake_stream(system(), stream_)); }
-
   void start_rollout_worker() {
-    device_handle_ = keep(spawn_fake_device(system(), device_));
     actors::RolloutWorkerDeps deps;
-    deps.stream = stream_handle_;
-    deps.device = device_handle_;
+    deps.stream = deps_.stream;
+    deps.device = deps_.device;
     keep(actors::spawn_rollout_worker(system(), std::move(deps)));
     drain();
   }
   void start_reward_worker() {
     engine_->thinking = true;
     actors::RewardWorkerDeps deps;
-    deps.stream = stream_handle_;
+    deps.stream = deps_.stream;
     deps.engine = engine_;
     deps.decode = [](const std::vector<std::int32_t>&) { return std::string(); };
     deps.port = &port();
     keep(actors::spawn_reward_worker(system(), std::move(deps)));
-    drain();
-  }
-  void start_trainer() {
-    device_handle_ = keep(spawn_fake_device(system(), device_));
-    actors::TrainerDeps deps;
-    deps.options.groups_per_step = 2;
-    deps.options.total_steps = 9;
-    deps.stream = stream_handle_;
-    deps.device = device_handle_;
-    deps.keeper = keep(spawn_fake_keeper(system(), std::make_shared<FakeKeeper>()));
-    deps.recorder = keep(spawn_fake_recorder(system(), std::make_shared<FakeRecorder>()));
-    deps.owner = keep(spawn_fake_owner(system(), std::make_shared<FakeOwner>()));
-    deps.commits = std::make_shared<MemoryCommits>();
-    deps.commit_port = &port();
-    trainer_ = keep(actors::spawn_trainer(system(), std::move(deps)));
-    caf::anon_send(trainer_, atom::start_v);
     drain();
   }
 
@@ -81,11 +60,7 @@ protected:
     for (storage::LeasedRow& row : rows) {
       expires_[row.lease] = now() + lease_time;
     }
-    LeaseReply reply;
-    reply.rows = std::move(rows);
-    reply.lease_time = lease_time;
-    take(stream_->leases).reply(std::move(reply));
-    drain();
+    deliver(std::move(rows), lease_time);
   }
   // Lets time pass in steps of `tick`. Returns how long after its beginning each renewal came.
   // Expects that every lease is renewed before it expires.
@@ -117,23 +92,36 @@ protected:
     return pauses;
   }
 
-  std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
-  std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
   std::shared_ptr<FakeRewardEngine> engine_ = std::make_shared<FakeRewardEngine>();
-  actors::StreamActor stream_handle_;
-  actors::DeviceActor device_handle_;
-  actors::TrainerActor trainer_;
   std::map<storage::LeaseToken, TimePoint> expires_;
 };
 
-TEST_F(RenewalTest, ARolloutWorkerRenewsThreeTimesInALeaseForAsLongAsItHoldsRows) {
-  start_rollout_worker();
-  lease({trainable_row(0, 0), trainable_row(1, 0)}, 60s);
+// An actor that holds leases: two rows of a task, or a batch of two groups.
+struct LeaseHolder {
+  const char* name;
+  void (RenewalTest::*start)();
+};
+
+class LeaseHolderTest : public RenewalTest, public ::testing::WithParamInterface<LeaseHolder> {
+public:
+  static std::vector<LeaseHolder> all() {
+    return {{"RolloutWorker", &LeaseHolderTest::start_rollout_worker},
+            {"RewardWorker", &LeaseHolderTest::start_reward_worker},
+            {"Trainer", &LeaseHolderTest::start_trainer}};
+  }
+};
+
+TEST_P(LeaseHolderTest, RenewsThreeTimesInALeaseForAsLongAsItHoldsRows) {
+  (this->*GetParam().start)();
+  lease({trainable_row(0, 0), trainable_row(1, 1)}, 60s);
   const auto renewals = renewals_within(9min, 60s);
   EXPECT_GE(renewals.size(), 26U);
   EXPECT_THAT(pauses(renewals), Each(20s));
   EXPECT_THAT(stream_->renewals.back().rows, SizeIs(2));
 }
+
+INSTANTIATE_TEST_SUITE_P(Renewals, LeaseHolderTest, ::testing::ValuesIn(LeaseHolderTest::all()),
+                         [](const auto& holder) { return std::string(holder.param.name); });
 
 TEST_F(RenewalTest, ARowLeasedBetweenTwoRenewalsIsInTheNext) {
   start_rollout_worker();
@@ -144,34 +132,11 @@ TEST_F(RenewalTest, ARowLeasedBetweenTwoRenewalsIsInTheNext) {
   EXPECT_THAT(stream_->renewals.back().rows, SizeIs(2));
 }
 
-TEST_F(RenewalTest, ARewardWorkerRenewsThreeTimesInALeaseForAsLongAsItHoldsRows) {
-  start_reward_worker();
-  lease({trainable_row(0, 0), trainable_row(1, 0)}, 60s);
-  const auto renewals = renewals_within(9min, 60s);
-  EXPECT_GE(renewals.size(), 26U);
-  EXPECT_THAT(pauses(renewals), Each(20s));
-  EXPECT_THAT(stream_->renewals.back().rows, SizeIs(2));
-}
-
-TEST_F(RenewalTest, ATrainerRenewsThreeTimesInALeaseForAsLongAsAStepTakes) {
-  start_trainer();
-  lease({trainable_row(0, 0), trainable_row(1, 1)}, 60s);
-  const auto renewals = renewals_within(9min, 60s);
-  EXPECT_GE(renewals.size(), 26U);
-  EXPECT_THAT(pauses(renewals), Each(20s));
-  EXPECT_THAT(stream_->renewals.back().rows, SizeIs(2));
-}
-
 TEST_F(RenewalTest, TheSecondBatchIsRenewedUnderItsOwnLeases) {
   start_trainer();
   lease({trainable_row(0, 0), trainable_row(1, 1)}, 60s);
   renewals_within(1min, 60s);
-  auto job = take(device_->jobs);
-  actors::TrainOutcome outcome;
-  outcome.snapshot.version = job.request.publish_as;
-  outcome.updates.resize(1);
-  job.reply(std::move(outcome));
-  drain();
+  train();
   const std::size_t of_first = stream_->renewals.size();
   expires_.clear();
   lease({trainable_row(2, 2, 1), trainable_row(3, 3, 1), trainable_row(4, 3, 1)}, 30s);
@@ -334,37 +299,7 @@ TEST_F(RestartTest, AfterEveryCommitTheRunMayFailAsOftenAsTheLimitSays) {
 
 // -- wake-ups and deadlines -----------------------------------------------------------------------
 
-class StreamCadenceTest : public ActorTest {
-protected:
-  void SetUp() override {
-    actors::SampleStreamOptions options;
-    options.group_size = 2;
-    options.lease = 60s;
-    stream_ = keep(actors::spawn_stream(
-        system(), {options,
-                   keep(spawn_fake_keeper(system(), std::make_shared<FakeKeeper>())),
-                   {},
-                   [](const Status& status, const actors::StreamStatus&) {
-                     EXPECT_TRUE(status.ok()) << status.message();
-                   }}));
-  }
-  void put(std::uint64_t group) {
-    const auto reply = ask<storage::Settlement>(stream_, atom::put_v, sample_group(group, 2));
-    drain();
-    ASSERT_TRUE(reply.ok());
-  }
-  Reply<LeaseReply> lease(SampleTask task, Duration wait, std::uint32_t units = 2) {
-    auto reply = ask<LeaseReply>(stream_, atom::lease_v, sample_lease(task, units, wait));
-    drain();
-    return reply;
-  }
-  void renew(const std::vector<storage::LeasedRow>& rows) {
-    ask<storage::Settlement>(stream_, atom::renew_v, lease_update_of(SampleTask::kRollout, rows));
-    drain();
-  }
-
-  actors::StreamActor stream_;
-};
+class StreamCadenceTest : public StreamFixture {};
 
 TEST_F(StreamCadenceTest, ALeaseExpiresWhenItsTimeIsOverAndNotBefore) {
   put(0);
@@ -384,7 +319,7 @@ TEST_F(StreamCadenceTest, EachRenewalMovesTheExpiryToAWholeLeaseFromThen) {
   const auto second = lease(SampleTask::kRollout, 1h);
   for (int i = 0; i < 3; ++i) {
     advance(59s);
-    renew(first.value().rows);
+    renew(SampleTask::kRollout, first.value().rows);
   }
   advance(60s - 1ms);
   EXPECT_FALSE(second.arrived());

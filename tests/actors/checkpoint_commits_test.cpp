@@ -68,6 +68,17 @@ TEST(CheckpointCommits, TheConfigAndBaseOfAnAdapterAreStoredWithIt) {
   EXPECT_THAT(checkpoint.blobs.at(actors::kMetaPart), HasSubstr("/models/small"));
 }
 
+TEST(CheckpointCommits, TheStepOfTheLastCommitIsKnownWithoutReadingIt) {
+  const TemporaryDirectory folder;
+  PosixFileSystem files;
+  auto store = storage::CheckpointStore::open({folder.path(), "run"}, files);
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  const auto commits = actors::make_checkpoint_commits(std::move(store).value());
+  EXPECT_FALSE(commits->last_step().has_value());
+  ASSERT_TRUE(commits->save(some_commit()).ok());
+  EXPECT_EQ(commits->last_step(), 3U);
+}
+
 TEST(CheckpointCommits, ACommitOfOtherDataIsRefused) {
   const TemporaryDirectory folder;
   PosixFileSystem files;

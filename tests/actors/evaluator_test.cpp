@@ -50,6 +50,10 @@ protected:
     drain();
     return reply;
   }
+  void stop() {
+    caf::anon_send(evaluator_, atom::stop_v);
+    drain();
+  }
   void respond(std::uint64_t step, FinishReason reason = FinishReason::kStop) {
     auto pending = take(device_->generations);
     engines::RolloutResult result;
@@ -256,6 +260,83 @@ TEST_F(EvaluatorTest, HoldsABoundedNumberOfRequestsAtTheDevice) {
   ASSERT_TRUE(reply.ok());
   EXPECT_EQ(engine_->requests.size(), 3U);
   EXPECT_EQ(reply.value().num_failed, 1U);
+}
+
+// -- stops ----------------------------------------------------------------------------------------
+
+TEST_F(EvaluatorTest, AStopCancelsTheRequestsAtTheDeviceAndSendsNoMore) {
+  deps_.max_in_flight = 3;
+  const auto reply = evaluate(1);
+  const SampleId first = device_->generations[0].request.id;
+  respond(1);  // the fourth and last response is requested
+  stop();
+  EXPECT_EQ(reply.status().code(), Errc::kUnavailable);
+  EXPECT_THAT(device_->cancelled, ElementsAre(SampleId{first.value + 1}, SampleId{first.value + 2},
+                                              SampleId{first.value + 3}));
+  respond(1, FinishReason::kCancelled);
+  respond(1);  // had ended before the device saw the cancellation
+  respond(1, FinishReason::kCancelled);
+  advance(25h);
+  EXPECT_TRUE(device_->generations.empty());
+  EXPECT_TRUE(engine_->requests.empty());
+  EXPECT_EQ(device_->cancelled.size(), 3U);
+  EXPECT_EQ(reply.count(), 1);
+  EXPECT_FALSE(exit_->has_value());
+}
+
+TEST_F(EvaluatorTest, AStopWhileResponsesAreScoredAbandonsThem) {
+  engine_->thinking = true;
+  const auto reply = evaluate(1);
+  for (int i = 0; i < 4; ++i) {
+    respond(1);
+  }
+  EXPECT_EQ(engine_->requests.size(), 4U);
+  stop();
+  EXPECT_EQ(reply.status().code(), Errc::kUnavailable);
+  engine_->failure = {Errc::kUnavailable, "the program died"};
+  advance(1h);
+  EXPECT_FALSE(exit_->has_value());  // the run is ending, and needs the engine no more
+  EXPECT_TRUE(device_->cancelled.empty());
+}
+
+TEST_F(EvaluatorTest, AStoppedEvaluatorBeginsNoEvaluation) {
+  deps_.samples = 1;
+  evaluate(1);
+  stop();
+  stop();
+  EXPECT_EQ(device_->cancelled.size(), 2U);
+  EXPECT_EQ(evaluate(2).status().code(), Errc::kUnavailable);
+  EXPECT_EQ(device_->generations.size(), 2U);
+}
+
+// The step that a stopped run finishes may still need responses.
+TEST_F(EvaluatorTest, AStopFreesTheDeviceForRollouts) {
+  engines::ReplayOptions replay;
+  replay.slots = 4;
+  replay.length_of = [](SampleId) { return 5U; };  // a tenth of a second for four responses
+  const auto rollout =
+      engines::make_replay_rollout_engine(replay, engines::replay_initial_snapshot(1));
+  actors::DeviceDeps device;
+  device.rollout = rollout.get();
+  const auto device_port = actors::make_simulated_work_port(system(), [] { return Duration{0}; });
+  device.port = device_port.get();
+  const auto shared = keep(actors::spawn_device(system(), std::move(device)));
+  deps_.device = shared;
+  deps_.prompts.resize(300, deps_.prompts.front());
+  deps_.max_in_flight = 64;
+  const auto evaluated = evaluate(0);
+  advance(100ms);
+  stop();
+  EXPECT_EQ(evaluated.status().code(), Errc::kUnavailable);
+  engines::RolloutRequest row;
+  row.id = {1};
+  row.prompt_ids = {1};
+  row.max_new_tokens = 5;
+  const TimePoint stopped = now();
+  const auto generated = ask<engines::RolloutResult>(shared, atom::generate_v, row);
+  EXPECT_TRUE(run_until([&] { return generated.arrived(); }));
+  EXPECT_LE(now() - stopped, 300ms) << "the responses in flight alone take 1.6 s";
+  kill(shared);  // before its engine is gone
 }
 
 TEST_F(EvaluatorTest, RepliesImmediatelyWithoutPrompts) {

@@ -13,19 +13,16 @@
 #include "actors/evaluator/scores.hpp"
 #include "actors/recorder/metrics_events.hpp"
 #include "actors/recorder/spawn.hpp"
-#include "actors/stream/spawn.hpp"
 #include "actors/supervised/spawn.hpp"
 #include "actors/trainer/batch.hpp"
-#include "actors/trainer/spawn.hpp"
 #include "storage/events/event_file.hpp"
 #include "tests/actors/sample_rows.hpp"
-#include "tests/support/actor_test.hpp"
-#include "tests/support/fake_actors.hpp"
+#include "tests/actors/stream_fixture.hpp"
+#include "tests/actors/trainer_fixture.hpp"
 
 namespace tidemill::test {
 namespace {
 
-using actors::LeaseReply;
 using actors::SampleTask;
 using actors::TrainRow;
 using namespace std::chrono_literals;
@@ -145,46 +142,9 @@ TEST(ReportedMetrics, OfAnEvaluation) {
 
 // -- the counts of the stream ---------------------------------------------------------------------
 
-class StreamCountsTest : public ActorTest {
+class StreamCountsTest : public StreamFixture {
 protected:
-  void SetUp() override {
-    actors::SampleStreamOptions options;
-    options.group_size = 2;
-    options.lease = 60s;
-    options.max_deliveries = 2;
-    stream_ = keep(actors::spawn_stream(
-        system(),
-        {options, keep(spawn_fake_keeper(system(), std::make_shared<FakeKeeper>())), {}, {}}));
-  }
-  void put(std::uint64_t group) {
-    ask<storage::Settlement>(stream_, atom::put_v, sample_group(group, 2));
-    drain();
-  }
-  std::vector<storage::LeasedRow> lease(SampleTask task, std::uint32_t units) {
-    const auto reply = ask<LeaseReply>(stream_, atom::lease_v, sample_lease(task, units));
-    advance(0s);
-    return reply.ok() ? reply.value().rows : std::vector<storage::LeasedRow>{};
-  }
-  void ack(SampleTask task, const std::vector<storage::LeasedRow>& rows,
-           const std::vector<storage::ColumnValue>& cells) {
-    ask<storage::Settlement>(stream_, atom::ack_v, ack_of(task, rows, cells));
-    drain();
-  }
-  void nack(SampleTask task, const std::vector<storage::LeasedRow>& rows, const std::string& why) {
-    ask<storage::Settlement>(stream_, atom::nack_v, lease_update_of(task, rows, why));
-    drain();
-  }
-  void retire(std::uint64_t group, storage::VerdictKind kind) {
-    ask<storage::Settlement>(stream_, atom::retire_v, actors::GroupVerdict{{group}, {kind, "why"}});
-    drain();
-  }
-  actors::StreamStatus counts() {
-    const auto reply = ask<actors::StreamStatus>(stream_, atom::status_v);
-    drain();
-    return reply.value();
-  }
-
-  actors::StreamActor stream_;
+  StreamCountsTest() { options_.max_deliveries = 2; }
 };
 
 TEST_F(StreamCountsTest, EveryRowIsCountedUnderTheWayItLeft) {
@@ -192,11 +152,11 @@ TEST_F(StreamCountsTest, EveryRowIsCountedUnderTheWayItLeft) {
     put(group);
   }
   // Groups 0 to 2 are trained.
-  auto rows = lease(SampleTask::kRollout, 6);
+  auto rows = rows_of(SampleTask::kRollout, 6);
   ack(SampleTask::kRollout, rows, rollout_cells());
-  ack(SampleTask::kReward, lease(SampleTask::kReward, 6), reward_cells());
-  ack(SampleTask::kAdvantage, lease(SampleTask::kAdvantage, 3), advantage_cells());
-  const auto trained = lease(SampleTask::kTrain, 3);
+  ack(SampleTask::kReward, rows_of(SampleTask::kReward, 6), reward_cells());
+  ack(SampleTask::kAdvantage, rows_of(SampleTask::kAdvantage, 3), advantage_cells());
+  const auto trained = rows_of(SampleTask::kTrain, 3);
   ack(SampleTask::kTrain, trained, {});
   ack(SampleTask::kTrain, trained, {});  // six refused rows
   retire(3, storage::VerdictKind::kFilter);
@@ -205,7 +165,7 @@ TEST_F(StreamCountsTest, EveryRowIsCountedUnderTheWayItLeft) {
   retire(5, storage::VerdictKind::kDrop);
   // The first row of group 6 fails at its second delivery, and the second row is dropped.
   for (const char* why : {"first", "second"}) {
-    nack(SampleTask::kRollout, lease(SampleTask::kRollout, 1), why);
+    nack(SampleTask::kRollout, rows_of(SampleTask::kRollout, 1), why);
   }
   const actors::StreamStatus status = counts();
   EXPECT_EQ(status.admitted, 20U);
@@ -228,7 +188,7 @@ TEST_F(StreamCountsTest, BytesFollowTheRowsThatAreLive) {
   put(1);
   put(2);
   EXPECT_EQ(counts().bytes, 3 * of_group);
-  ack(SampleTask::kRollout, lease(SampleTask::kRollout, 1), rollout_cells());
+  ack(SampleTask::kRollout, rows_of(SampleTask::kRollout, 1), rollout_cells());
   std::uint64_t of_response = 0;
   for (const storage::ColumnValue& cell : rollout_cells()) {
     of_response += cell.value.size_bytes();
@@ -246,11 +206,11 @@ TEST_F(StreamCountsTest, IdleSecondsPassOnlyWhileNoRowOfTheTaskIsLeased) {
   put(0);
   counts();
   advance(3s);  // all tasks are idle
-  const auto rows = lease(SampleTask::kRollout, 1);
+  const auto rows = rows_of(SampleTask::kRollout, 1);
   advance(5s);  // the other tasks are
   ack(SampleTask::kRollout, rows, rollout_cells());
   advance(11s);
-  const auto scored = lease(SampleTask::kReward, 1);
+  const auto scored = rows_of(SampleTask::kReward, 1);
   ASSERT_EQ(scored.size(), 1U);
   advance(17s);
   const actors::StreamStatus status = counts();
@@ -261,31 +221,18 @@ TEST_F(StreamCountsTest, IdleSecondsPassOnlyWhileNoRowOfTheTaskIsLeased) {
 
 // -- the trainer ----------------------------------------------------------------------------------
 
-class TrainerMetricsTest : public ActorTest {
+class TrainerMetricsTest : public TrainerFixture {
 protected:
   void start(std::uint64_t eval_every = 0) {
-    actors::TrainerDeps deps;
-    deps.options.groups_per_step = 2;
-    deps.options.total_steps = 9;
-    deps.options.max_staleness = 1;
-    deps.options.eval_every = eval_every;
-    deps.stream = keep(spawn_fake_stream(system(), stream_));
-    deps.device = keep(spawn_fake_device(system(), device_));
-    deps.keeper = keep(spawn_fake_keeper(system(), std::make_shared<FakeKeeper>()));
-    deps.recorder = keep(spawn_fake_recorder(system(), recorder_));
-    deps.evaluator = keep(spawn_fake_evaluator(system(), evaluator_));
-    deps.owner = keep(spawn_fake_owner(system(), std::make_shared<FakeOwner>()));
-    deps.commits = std::make_shared<MemoryCommits>();
-    deps.commit_port = &port();
-    deps.reward_parts = {"number", "form"};
-    caf::anon_send(keep(actors::spawn_trainer(system(), std::move(deps))), atom::start_v);
-    drain();
+    deps_.options.max_staleness = 1;
+    deps_.options.eval_every = eval_every;
+    deps_.reward_parts = {"number", "form"};
+    start_trainer();
   }
-  // Runs one step on rows sampled at `sampled`, which are ready after `wait`.
-  void run_step(std::uint64_t step, Duration wait, Duration train) {
+  // Runs one step on rows sampled at `step`, which are ready after `wait`.
+  void run_step(std::uint64_t step, Duration wait, Duration train_time) {
     advance(wait);
-    LeaseReply reply;
-    reply.lease_time = 60s;
+    std::vector<storage::LeasedRow> rows;
     for (std::uint64_t i = 0; i < 2; ++i) {
       storage::LeasedRow row = trainable_row(2 * step + i, 2 * step + i, step);
       for (storage::ColumnValue& cell : row.columns) {
@@ -294,24 +241,13 @@ protected:
                                    std::vector<double>{-1.0, 0.25 + static_cast<double>(i), -2.0});
         }
       }
-      reply.rows.push_back(std::move(row));
+      rows.push_back(std::move(row));
     }
-    take(stream_->leases).reply(std::move(reply));
-    drain();
-    advance(train);
-    auto job = take(device_->jobs);
-    actors::TrainOutcome outcome;
-    outcome.snapshot.version = job.request.publish_as;
-    outcome.updates.resize(1);
-    job.reply(std::move(outcome));
-    drain();
+    deliver(std::move(rows));
+    advance(train_time);
+    train();
   }
   double metric(const char* name) const { return recorder_->records.back().metrics.at(name); }
-
-  std::shared_ptr<FakeStream> stream_ = std::make_shared<FakeStream>();
-  std::shared_ptr<FakeDevice> device_ = std::make_shared<FakeDevice>();
-  std::shared_ptr<FakeRecorder> recorder_ = std::make_shared<FakeRecorder>();
-  std::shared_ptr<FakeEvaluator> evaluator_ = std::make_shared<FakeEvaluator>();
 };
 
 TEST_F(TrainerMetricsTest, EveryStepReportsItsOwnTimesAndCounts) {
@@ -346,17 +282,8 @@ TEST_F(TrainerMetricsTest, StalenessIsCountedFromTheVersionThatTheBatchIsTrained
   run_step(0, 1s, 1s);
   EXPECT_EQ(metric("staleness_max"), 0.0);
   advance(1s);
-  LeaseReply reply;
-  reply.lease_time = 60s;
-  reply.rows = {trainable_row(2, 2, 0), trainable_row(3, 3, 1)};  // one step old, and fresh
-  take(stream_->leases).reply(std::move(reply));
-  drain();
-  auto job = take(device_->jobs);
-  actors::TrainOutcome outcome;
-  outcome.snapshot.version = job.request.publish_as;
-  outcome.updates.resize(1);
-  job.reply(std::move(outcome));
-  drain();
+  deliver({trainable_row(2, 2, 0), trainable_row(3, 3, 1)});  // one step old, and fresh
+  train();
   EXPECT_EQ(metric("staleness_max"), 1.0);
   EXPECT_EQ(metric("staleness_mean"), 0.5);
 }

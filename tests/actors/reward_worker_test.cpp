@@ -12,6 +12,7 @@
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
 #include "tests/support/fake_reward_engine.hpp"
+#include "tests/support/watched_port.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -19,22 +20,6 @@ namespace {
 using actors::LeaseReply;
 using actors::SampleTask;
 using namespace std::chrono_literals;
-
-// Records whether work is running.
-struct ObservedPort final : actors::WorkPort {
-  explicit ObservedPort(actors::WorkPort& wrapped) : port(wrapped) {}
-  void run(Work work, caf::strong_actor_ptr receiver, caf::message done) override {
-    const auto watched = [this, work = std::move(work)] {
-      in_work = true;
-      const Duration taken = work();
-      in_work = false;
-      return taken;
-    };
-    port.run(watched, std::move(receiver), std::move(done));
-  }
-  actors::WorkPort& port;
-  bool in_work = false;
-};
 
 class RewardWorkerTest : public ActorTest {
 protected:
@@ -46,7 +31,7 @@ protected:
     deps.max_unscored = 6;
     deps.engine = engine_;
     deps.decode = [this](const std::vector<std::int32_t>& ids) {
-      ++(watched_port_.in_work ? decoded_in_work_ : decoded_elsewhere_);
+      ++(watched_port_.in_work() ? decoded_in_work_ : decoded_elsewhere_);
       return std::to_string(ids.size());
     };
     deps.port = &watched_port_;
@@ -70,7 +55,7 @@ protected:
   actors::RewardWorkerActor worker_;
   std::shared_ptr<std::optional<Status>> exit_;
   std::vector<std::string> log_;
-  ObservedPort watched_port_{port()};
+  WatchedWorkPort watched_port_{port()};
   int decoded_in_work_ = 0;
   int decoded_elsewhere_ = 0;
 };
@@ -170,6 +155,56 @@ TEST_F(RewardWorkerTest, EndsIfTooManySamplesInARowHaveNoReward) {
   EXPECT_EQ((*exit_)->code(), Errc::kInvalidArgument);
   EXPECT_EQ((*exit_)->message(),
             "6 samples in a row without a reward; the last: reward: the row is not an object");
+}
+
+// The lease of a row is lost while the engine has its sample, and the worker leases the row again.
+// The result of the first submission then says nothing about the second delivery.
+TEST_F(RewardWorkerTest, ALateFailureIsNotChargedToTheNextDelivery) {
+  engine_->thinking = true;
+  lease({row(0)});
+  stream_->refused = {{{{0}, 1}, storage::Refusal::kNotLeased}};
+  advance(30s);  // the renewal is refused
+  stream_->refused.clear();
+  storage::LeasedRow again = row(0);
+  again.lease.generation = 2;
+  lease({again});
+  while (engine_->requests.size() < 2) {
+    advance(0s);
+  }
+  engine_->thinking = false;
+  engine_->one_at_a_time = true;
+  engine_->error_of[0] = "no reply within 30000 ms";
+  advance(0s);  // the first submission fails
+  engine_->error_of.clear();
+  advance(0s);
+  EXPECT_TRUE(stream_->nacks.empty());
+  EXPECT_TRUE(log_.empty());
+  EXPECT_TRUE(stream_->acks.empty());
+  advance(0s);
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  EXPECT_EQ(stream_->acks[0].rows.at(0).lease.generation, 2U);
+}
+
+TEST_F(RewardWorkerTest, ALateRewardIsWrittenOnce) {
+  engine_->thinking = true;
+  lease({row(0)});
+  stream_->refused = {{{{0}, 1}, storage::Refusal::kNotLeased}};
+  advance(30s);
+  stream_->refused.clear();
+  storage::LeasedRow again = row(0);
+  again.lease.generation = 2;
+  lease({again});
+  while (engine_->requests.size() < 2) {
+    advance(0s);
+  }
+  engine_->thinking = false;
+  engine_->one_at_a_time = true;
+  for (int i = 0; i < 4; ++i) {
+    advance(0s);
+  }
+  ASSERT_EQ(stream_->acks.size(), 1U);
+  EXPECT_EQ(stream_->acks[0].rows.at(0).lease.generation, 2U);
+  EXPECT_TRUE(stream_->nacks.empty());
 }
 
 // An engine that could not be made: no sample is charged for it, and a restart may succeed.

@@ -211,6 +211,21 @@ TEST_F(ScorerTimeTest, AReplyToALaterSampleDoesNotExtendTheDeadlineOfAnEarlierOn
   EXPECT_EQ(results_.by_sample.at({1}).error, "");
 }
 
+TEST_F(ScorerTimeTest, ALateReplyDoesNotExtendTheDeadlineOfALaterSample) {
+  ask(1);
+  advance(30s);  // given up
+  ask(1);
+  advance(20s);
+  reply_to_first();
+  advance(10s - 1ms);
+  ASSERT_TRUE(engine_->step(0ms).ok());
+  EXPECT_EQ(results_.by_sample.size(), 1U);
+  EXPECT_EQ(num_failed(), 1U);
+  advance(1ms);
+  ASSERT_TRUE(engine_->step(0ms).ok());
+  EXPECT_EQ(num_failed(), 2U);
+}
+
 TEST_F(ScorerTimeTest, TheEngineFailsOnceTheScorerHasTerminated) {
   ask(100);
   reply_to_first();
@@ -225,6 +240,32 @@ TEST_F(ScorerTimeTest, TheEngineFailsOnceTheScorerHasTerminated) {
   EXPECT_EQ(results_.by_sample.size(), 100U);
   EXPECT_EQ(results_.by_sample.at({99}).error, ended.message());
   EXPECT_FALSE(engine_->has_work());
+}
+
+// A scorer may pass its requests on, so a reply can follow the termination that failed the sample.
+TEST_F(ScorerTimeTest, AReplyAfterTheTerminationIsDropped) {
+  const auto held = std::make_shared<Held>();
+  const auto helper = keep(system().spawn(stepwise_scorer, held));
+  const auto passing = system().spawn(
+      [helper](actors::ScorerActor::pointer self) -> actors::ScorerActor::behavior_type {
+        return {[self, helper](atom::score, const RewardRequest& request) {
+          return self->delegate(helper, atom::score_v, request);
+        }};
+      });
+  engine_ = actors::make_scorer_engine(system(), passing, 30s);
+  ask(2);
+  ASSERT_EQ(held->size(), 2U);
+  kill(passing);
+  ask(1);
+  EXPECT_EQ(engine_->step(0ms).code(), Errc::kUnavailable);
+  EXPECT_EQ(num_failed(), 3U);
+  caf::anon_send(helper, atom::score_v, RewardRequest{{0}, "p", "go", "a", "{}"});
+  drain();
+  EXPECT_EQ(engine_->step(0ms).code(), Errc::kUnavailable);
+  advance(31s);  // the deadline of the second sample
+  EXPECT_EQ(engine_->step(0ms).code(), Errc::kUnavailable);
+  EXPECT_EQ(results_.by_sample.size(), 3U);
+  EXPECT_EQ(num_failed(), 3U);
 }
 
 TEST_F(ScorerTimeTest, ATerminationWhileIdleIsReportedWithTheNextSample) {

@@ -157,7 +157,7 @@ TEST_F(SecondTimeTest, EveryReadContinuesAfterTheDrawsThatWereSkipped) {
 
 class RedeliveryTest : public ActorTest {
 protected:
-  void start(actors::StreamImage image = {}) {
+  void start(std::shared_ptr<const actors::RestoredStream> restored = nullptr) {
     actors::SampleStreamOptions options;
     options.group_size = 1;
     options.lease = 60s;
@@ -165,7 +165,7 @@ protected:
     stream_ = keep(actors::spawn_stream(
         system(), {options,
                    keep(spawn_fake_keeper(system(), std::make_shared<FakeKeeper>())),
-                   std::move(image),
+                   std::move(restored),
                    {}}));
   }
   Status put(std::uint64_t group, std::uint64_t draw) {
@@ -250,13 +250,14 @@ TEST_F(RedeliveryTest, EveryResumeContinuesWithTheNextGroupAndTheNextDraw) {
     ASSERT_TRUE(put(group, draw).ok());
     ack(SampleTask::kRollout, lease(SampleTask::kRollout), rollout_cells());
     const actors::StreamImage image = capture();
-    const auto origin = actors::read_stream_origin(image);
-    ASSERT_TRUE(origin.ok());
-    EXPECT_EQ(origin.value().next_group, group + 1);
-    EXPECT_EQ(origin.value().next_draw, draw + 1);
-    EXPECT_EQ(origin.value().finished_rows, static_cast<std::int64_t>(group + 1));
-    EXPECT_EQ(origin.value().unfinished_rows, 0);
-    start(image);
+    const auto restored = actors::decode_stream_image(image);
+    ASSERT_TRUE(restored.ok());
+    const actors::StreamOrigin& origin = restored.value()->origin;
+    EXPECT_EQ(origin.next_group, group + 1);
+    EXPECT_EQ(origin.next_draw, draw + 1);
+    EXPECT_EQ(origin.finished_rows, static_cast<std::int64_t>(group + 1));
+    EXPECT_EQ(origin.unfinished_rows, 0);
+    start(restored.value());
     EXPECT_EQ(capture().bytes.size_bytes(), image.bytes.size_bytes());
     EXPECT_EQ(counts().live, group + 1);
     draw += 2 + group;
@@ -318,6 +319,7 @@ protected:
     deps.owner = keep(spawn_fake_owner(system(), owner_));
     deps.commits = commits_;
     deps.commit_port = &port();
+    deps.io_port = &port();
     deps.weights.base_digest = "initial";
     trainer_ = keep(actors::spawn_trainer(system(), std::move(deps)));
     exit_ = exit_of(trainer_);

@@ -34,9 +34,9 @@ protected:
     options_.lease = 60s;
   }
   // Starts the stream of a test.
-  void start(actors::StreamImage image = {}) {
+  void start(std::shared_ptr<const actors::RestoredStream> restored = nullptr) {
     stream_ =
-        keep(actors::spawn_stream(system(), {options_, keeper_handle_, std::move(image),
+        keep(actors::spawn_stream(system(), {options_, keeper_handle_, std::move(restored),
                                              [this](const Status& status, const StreamStatus&) {
                                                EXPECT_TRUE(status.ok()) << status.message();
                                                ++checks_;
@@ -516,15 +516,16 @@ TEST_F(StreamTest, ACapturedStreamIsRestoredAsItWas) {
   drain();
   ASSERT_TRUE(captured.ok());
   const actors::StreamImage image = actors::encode_stream_image(captured.value());
-  const auto origin = actors::read_stream_origin(image);
-  ASSERT_TRUE(origin.ok());
-  EXPECT_EQ(origin.value().next_group, 2U);
-  EXPECT_EQ(origin.value().next_draw, 2U);
-  EXPECT_EQ(origin.value().finished_rows, 1);
-  EXPECT_EQ(origin.value().unfinished_rows, 3);
+  const auto restored = actors::decode_stream_image(image);
+  ASSERT_TRUE(restored.ok());
+  const actors::StreamOrigin& origin = restored.value()->origin;
+  EXPECT_EQ(origin.next_group, 2U);
+  EXPECT_EQ(origin.next_draw, 2U);
+  EXPECT_EQ(origin.finished_rows, 1);
+  EXPECT_EQ(origin.unfinished_rows, 3);
   kill(stream_);
 
-  start(image);
+  start(restored.value());
   EXPECT_EQ(counts().live, 2 * kGroupSize);
   EXPECT_EQ(rows_of(SampleTask::kReward).size(), 1U);
   EXPECT_EQ(rows_of(SampleTask::kRollout).size(), 3U);
@@ -550,11 +551,30 @@ TEST_F(StreamTest, ACaptureCopiesNoCell) {
   EXPECT_EQ(prompt->value.bytes().data(), row.columns.at(0).value.bytes().data());
 }
 
-TEST_F(StreamTest, AnUnreadableImageEndsTheStreamAtOnce) {
+TEST_F(StreamTest, ARestoredStreamKeepsNoCellLongerThanItsRow) {
+  start();
+  put(0);
+  const auto captured = ask<actors::StreamCapture>(stream_, atom::capture_v);
+  drain();
+  auto restored =
+      actors::decode_stream_image(actors::encode_stream_image(captured.value())).value();
+  const std::weak_ptr<const actors::RestoredStream> watched = restored;
+  start(std::move(restored));
+  drain();
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST_F(StreamTest, AnImageThatIsEmptyOrUnreadable) {
+  EXPECT_EQ(actors::decode_stream_image({}).value(), nullptr);
   const actors::StreamImage image{
       Buffer::adopt(std::vector<std::uint8_t>{1, 0, 0, 0, 9, 9}, DType::kU8)};
-  EXPECT_EQ(actors::read_stream_origin(image).status().code(), Errc::kCorruptData);
-  start(image);
+  EXPECT_EQ(actors::decode_stream_image(image).status().code(), Errc::kCorruptData);
+}
+
+TEST_F(StreamTest, RowsThatContradictEachOtherEndTheStreamAtOnce) {
+  auto restored = std::make_shared<actors::RestoredStream>();
+  restored->snapshot.rows.resize(1);  // cells of a row that the index does not have
+  start(restored);
   const auto exit = exit_of(stream_);
   ASSERT_TRUE(exit->has_value());
   EXPECT_EQ((*exit)->code(), Errc::kCorruptData);
@@ -562,7 +582,7 @@ TEST_F(StreamTest, AnUnreadableImageEndsTheStreamAtOnce) {
 
 TEST_F(StreamTest, AnImageOfAnotherVersionIsRefused) {
   const actors::StreamImage image{Buffer::adopt(std::vector<std::uint8_t>(64, 7), DType::kU8)};
-  EXPECT_THAT(actors::read_stream_origin(image).status().message(), HasSubstr("version"));
+  EXPECT_THAT(actors::decode_stream_image(image).status().message(), HasSubstr("version"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "actors/supervised/spawn.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
+#include "tests/support/watched_port.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -17,7 +18,9 @@ namespace {
 using actors::RunEnd;
 using engines::TrainSequence;
 using namespace std::chrono_literals;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // Returns sequences by draw. The data ends at draw `end`.
 class Sequences final : public actors::SequenceReader {
@@ -67,7 +70,7 @@ protected:
     deps.owner = owner_handle_;
     deps.reader = reader_;
     deps.commits = commits_;
-    deps.read_port = &port();
+    deps.read_port = &read_port_;
     deps.commit_port = &port();
     deps.weights.version = {0, 1, step};
     trainer_ = keep(actors::spawn_supervised_trainer(system(), std::move(deps)));
@@ -91,6 +94,9 @@ protected:
     actors::TrainOutcome outcome;
     outcome.snapshot.version = pending.request.publish_as;
     outcome.snapshot.base_digest = "step " + std::to_string(pending.request.publish_as.step);
+    if (freed_ != nullptr) {
+      outcome.snapshot = watched_weights(pending.request.publish_as, read_port_, freed_);
+    }
     outcome.updates.resize(1);
     outcome.updates.front().sums["loss"] = 0.5;
     outcome.updates.front().learning_rate = 0.25;
@@ -122,6 +128,8 @@ protected:
   }
   bool ended() const { return exit_->has_value(); }
 
+  WatchedWorkPort read_port_{port()};
+  std::shared_ptr<FreedWeights> freed_;  // if set, records where trained weights are freed
   std::uint64_t total_steps_ = 3;
   std::uint64_t commit_every_ = 0;
   std::uint64_t eval_every_ = 0;
@@ -278,6 +286,22 @@ TEST_F(SupervisedTrainerTest, WritesACommitDuringTheNextStep) {
   EXPECT_EQ(commits_->last->weights.version.step, 1U);
   EXPECT_EQ(commits_->last->data_position, 2U);
   EXPECT_EQ(commits_->last->records.metrics_bytes, 1U);
+}
+
+// Freeing the weights of a large model takes too long for a message handler.
+TEST_F(SupervisedTrainerTest, OldWeightsAreFreedAtThePort) {
+  total_steps_ = 9;
+  eval_every_ = 1;
+  best_options_.keep = true;
+  hold_out(2);
+  freed_ = std::make_shared<FreedWeights>();
+  start(100);
+  trained_to(0.5);  // the best so far
+  trained_to(0.75);
+  EXPECT_THAT(freed_->at_port, IsEmpty());
+  trained_to(0.25);
+  EXPECT_THAT(freed_->at_port, ElementsAre(2, 1)) << "1 was the best until now";
+  EXPECT_THAT(freed_->elsewhere, IsEmpty());
 }
 
 // -- evaluation -----------------------------------------------------------------------------------

@@ -35,8 +35,11 @@ protected:
       }
       return std::shared_ptr<void>{};
     };
-    deps.spawn = [this](const RunOrigin& /*origin*/, const std::shared_ptr<void>& /*prepared*/,
-                        actors::RunOwnerActor owner) { return spawn_parts(std::move(owner)); };
+    deps.spawn = [this](const RunOrigin& origin, const std::shared_ptr<void>& /*prepared*/,
+                        actors::RunOwnerActor owner) {
+      spawned_from_ = origin;
+      return spawn_parts(std::move(owner));
+    };
     deps.on_end = [this](Result<RunSummary> result) { ends_.push_back(std::move(result)); };
     deps.log = [this](const std::string& line) { log_.push_back(line); };
     deps.port = &port();
@@ -96,7 +99,8 @@ protected:
   int started_ = 0;
   int stopped_ = 0;
   int workers_spawned_ = 0;
-  RunOrigin origin_;
+  RunOrigin origin_;        // of the last preparation
+  RunOrigin spawned_from_;  // of the last spawn
   std::map<std::string, caf::actor> parts_;
   actors::RunOwnerActor owner_;
   std::vector<std::string> released_;
@@ -114,6 +118,20 @@ TEST_F(SupervisorTest, PreparesSpawnsAndStarts) {
   EXPECT_EQ(started_, 1);
   EXPECT_EQ(workers_spawned_, 1);
   EXPECT_TRUE(ends_.empty());
+}
+
+// These parts are larger than the weights, and a message handler would free them.
+TEST_F(SupervisorTest, OnlyThePreparationGetsTheOptimizerAndTheStream) {
+  commits_->last.emplace();
+  commits_->last->weights.version.step = 5;
+  commits_->last->optimizer["m"] = {};
+  commits_->last->stream.bytes = Buffer::adopt(std::vector<std::uint8_t>{1}, DType::kU8);
+  start();
+  EXPECT_EQ(origin_.commit->optimizer.size(), 1U);
+  EXPECT_EQ(origin_.commit->stream.bytes.size_bytes(), 1U);
+  EXPECT_EQ(spawned_from_.commit->weights.version.step, 5U);
+  EXPECT_TRUE(spawned_from_.commit->optimizer.empty());
+  EXPECT_EQ(spawned_from_.commit->stream.bytes.size_bytes(), 0U);
 }
 
 TEST_F(SupervisorTest, EndsAllOthersWhenTheTrainerIsDoneAndReportsOnce) {

@@ -11,6 +11,7 @@
 #include "tests/actors/sample_rows.hpp"
 #include "tests/support/actor_test.hpp"
 #include "tests/support/fake_actors.hpp"
+#include "tests/support/watched_port.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -19,7 +20,9 @@ using actors::LeaseReply;
 using actors::RunEnd;
 using actors::SampleTask;
 using namespace std::chrono_literals;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class TrainerTest : public ActorTest {
 protected:
@@ -45,6 +48,7 @@ protected:
     deps.owner = owner_handle_;
     deps.commits = commits_;
     deps.commit_port = &port();
+    deps.io_port = &io_port_;
     deps.weights.version = {0, 3, step};
     deps.weights.base_digest = "initial";
     deps.best = best_;
@@ -79,6 +83,9 @@ protected:
     actors::TrainOutcome outcome;
     outcome.snapshot.version = pending.request.publish_as;
     outcome.snapshot.base_digest = "step " + std::to_string(pending.request.publish_as.step);
+    if (freed_ != nullptr) {
+      outcome.snapshot = watched_weights(pending.request.publish_as, io_port_, freed_);
+    }
     outcome.updates.resize(1);
     outcome.updates.front().sums["loss"] = 0.5;
     outcome.gap = {0.0, 4};
@@ -97,6 +104,8 @@ protected:
   }
   bool ended() const { return exit_->has_value(); }
 
+  WatchedWorkPort io_port_{port()};
+  std::shared_ptr<FreedWeights> freed_;  // if set, records where trained weights are freed
   actors::TrainerOptions options_;
   std::optional<actors::BestSoFar> best_;
   std::optional<std::uint64_t> evaluated_step_;  // of the commit; if not set, `step`
@@ -239,6 +248,30 @@ TEST_F(TrainerTest, AFixedBatchTakesItsRemainingGroupsEvenIfThereAreNone) {
   trained();
   EXPECT_EQ(recorder_->records.at(0).metrics.at("rows"), 0.0);
   EXPECT_EQ(stream_->leases.front().request.before_group, 4U);
+}
+
+// Freeing the weights of a large model takes too long for a message handler.
+TEST_F(TrainerTest, OldWeightsAreFreedAtThePort) {
+  options_.total_steps = 9;
+  options_.max_staleness = 0;
+  options_.eval_every = 1;
+  options_.best.keep = true;
+  freed_ = std::make_shared<FreedWeights>();
+  start();
+  const auto step = [this](std::uint64_t done, double value) {
+    run_step(done);
+    keeper_->published.clear();
+    evaluated(value);
+  };
+  step(0, 0.25);  // the best so far
+  step(1, 0.125);
+  step(2, 0.125);
+  EXPECT_THAT(freed_->at_port, IsEmpty());
+  step(3, 0.5);
+  EXPECT_THAT(freed_->at_port, ElementsAre(2, 1)) << "1 was the best until now";
+  step(4, 0.125);
+  EXPECT_THAT(freed_->at_port, ElementsAre(2, 1, 3));
+  EXPECT_THAT(freed_->elsewhere, IsEmpty());
 }
 
 // -- ends -----------------------------------------------------------------------------------------
@@ -456,6 +489,33 @@ TEST_F(TrainerTest, AStopDoesNotWaitForAnEvaluation) {
   deliver_none();
   EXPECT_TRUE(run_until([&] { return ended(); }, 20));
   EXPECT_EQ(owner_->summaries.at(0).end, RunEnd::kStopped);
+}
+
+TEST_F(TrainerTest, AStopIsPassedOnToAnEvaluatorThatIsAtWork) {
+  options_.total_steps = 9;
+  options_.eval_every = 1;
+  start();
+  run_step(0);
+  EXPECT_EQ(evaluator_->stopped, 0);
+  caf::anon_send(trainer_, atom::stop_v);
+  drain();
+  EXPECT_EQ(evaluator_->stopped, 1);
+  take(evaluator_->requests).fail({Errc::kUnavailable, "the evaluator was stopped"});
+  deliver_none();
+  EXPECT_TRUE(run_until([&] { return ended(); }, 20));
+  EXPECT_TRUE((*exit_)->ok());
+  EXPECT_EQ(commits_->last->evaluated_step, 0U);
+}
+
+TEST_F(TrainerTest, AStopBetweenEvaluationsDoesNotConcernTheEvaluator) {
+  options_.total_steps = 9;
+  options_.eval_every = 2;
+  start();
+  run_step(0);
+  caf::anon_send(trainer_, atom::stop_v);
+  deliver_none();
+  EXPECT_TRUE(run_until([&] { return ended(); }, 20));
+  EXPECT_EQ(evaluator_->stopped, 0);
 }
 
 TEST_F(TrainerTest, AStopAbandonsTheEvaluationThatDelaysTheEnd) {

@@ -255,6 +255,30 @@ TEST_F(RunTest, AResumedRunMayHaveMoreSteps) {
   EXPECT_THAT(run({"show", "extended"}).out, HasSubstr("rl, finished, step 3 of 3\n"));
 }
 
+TEST_F(RunTest, AResumedRunMayNotEndBeforeItsLastCommit) {
+  write("supervised.yaml",
+        "workflow: sft\n"
+        "model: {path: " +
+            kSource +
+            "/examples/models/arithmetic}\n"
+            "data: {train: " +
+            kSource +
+            "/examples/arithmetic/data/sft.jsonl}\n"
+            "train: {steps: 1, sequences_per_step: 2}\n");
+  for (const std::string workflow : {"small", "supervised"}) {
+    const std::string file = workflow + ".yaml";
+    const std::string directory = "runs/" + workflow;
+    ASSERT_EQ(run({"run", file, "name=" + workflow, "train.steps=3"}).code, kDone) << file;
+    const std::string before = content_of(directory + "/run.yaml");
+    const Outcome refused = run({"resume", directory, "train.steps=2"});
+    EXPECT_EQ(refused.code, kRefused);
+    EXPECT_EQ(refused.err,
+              "train.steps: the run would end after step 2, but its last commit is of step 3\n");
+    EXPECT_EQ(content_of(directory + "/run.yaml"), before);
+    EXPECT_EQ(run({"resume", directory, "train.steps=3"}).code, kDone) << file;
+  }
+}
+
 TEST_F(RunTest, AResumedRunKeepsTheKeysThatItsCommitsDependOn) {
   ASSERT_EQ(run({"run", "small.yaml", "name=kept"}).code, kDone);
   ASSERT_EQ(run({"run", "small.yaml", "name=cosine", "train.schedule=cosine"}).code, kDone);

@@ -94,8 +94,12 @@ void CommitWitness::check_stream(const actors::RunCommit& commit) const {
     violate_(of_step("its stream: ", step) + image.status().message());
     return;
   }
-  const storage::IndexSnapshot& index = image.value().snapshot.index;
-  const actors::StreamOrigin& origin = image.value().origin;
+  if (image.value() == nullptr) {
+    violate_(of_step("its stream is empty", step));
+    return;
+  }
+  const storage::IndexSnapshot& index = image.value()->snapshot.index;
+  const actors::StreamOrigin& origin = image.value()->origin;
   if (index.version != step) {
     violate_(of_step("its stream has version ", step) + std::to_string(index.version));
   }

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/sim/seed_run.hpp"
+#include "tests/sim/simulated_parts.hpp"
 
 namespace tidemill::test {
 namespace {
@@ -135,6 +136,22 @@ TEST(RlSimulation, ACommitThatAlwaysFailsEndsTheRunAndKeepsTheLastCommit) {
   const SimulationReport report = simulate(options, faults, disk);
   EXPECT_EQ(report.end_error, "");
   EXPECT_EQ(report.weights_digest, run_plain_loop(options).weights_digest);
+}
+
+// The port that loads the commit decodes its stream too, before any actor of the run is spawned.
+TEST(RlSimulation, ACommitWithAnUnreadableStreamEndsTheRunBeforeItsActorsAreSpawned) {
+  SimulationOptions options;
+  options.commit_every = 1;
+  FaultOptions faults;
+  faults.stop_at = 400;
+  const auto disk = make_simulated_disk();
+  ASSERT_EQ(simulate(options, faults, disk).end, RunEnd::kStopped);
+  ASSERT_TRUE(disk->last.has_value());
+  disk->last->stream.bytes = disk->last->stream.bytes.slice(0, 40, DType::kU8);
+  faults.stop_at = 0;
+  const SimulationReport report = simulate(options, faults, disk);
+  EXPECT_EQ(report.end_error.find("corrupt_data: stream image: "), 0U) << report.end_error;
+  EXPECT_LE(report.events, 3U);  // the start, and the message of the port when it is due
 }
 
 TEST(RlSimulation, ARunWhoseGroupsAreAllFilteredEndsWithAReason) {

@@ -97,6 +97,11 @@ public:
         check_(std::move(check)),
         refused_(std::move(refused)),
         full_from_(full_from) {}
+  [[nodiscard]] std::optional<std::uint64_t> last_step() const override {
+    const auto& last = disk_->last;
+    return last.has_value() ? std::optional<std::uint64_t>{last->weights.version.step}
+                            : std::nullopt;
+  }
   Status save(const actors::RunCommit& commit) override {
     ++saves_;
     if (full_from_ != 0 && saves_ >= full_from_) {

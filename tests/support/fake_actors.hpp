@@ -282,6 +282,7 @@ inline actors::RecorderActor spawn_fake_recorder(caf::actor_system& system,
 /// An evaluator that stores its requests for the test to reply to.
 struct FakeEvaluator {
   Inbox<std::uint64_t, actors::EvalReport> requests;
+  int stopped = 0;
 };
 
 inline actors::EvaluatorActor spawn_fake_evaluator(caf::actor_system& system,
@@ -296,6 +297,7 @@ inline actors::EvaluatorActor spawn_fake_evaluator(caf::actor_system& system,
               fake->requests.push_back({step, promise, deferred});
               return promise;
             },
+            [fake](atom::stop) { ++fake->stopped; },
             [deferred](atom::worked) { deferred->run(); },
         };
       });
@@ -321,6 +323,10 @@ inline actors::RunOwnerActor spawn_fake_owner(caf::actor_system& system,
 /// `load_failure` is.
 class MemoryCommits final : public actors::CommitStore {
 public:
+  [[nodiscard]] std::optional<std::uint64_t> last_step() const override {
+    return last.has_value() ? std::optional<std::uint64_t>{last->weights.version.step}
+                            : std::nullopt;
+  }
   Status save(const actors::RunCommit& commit) override {
     ++saves;
     if (!failure.ok()) {

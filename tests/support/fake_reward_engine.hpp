@@ -33,6 +33,10 @@ public:
       return {};
     }
     auto queue = std::exchange(queue_, {});
+    if (one_at_a_time && queue.size() > 1) {
+      queue_.assign(queue.begin() + 1, queue.end());
+      queue.resize(1);
+    }
     if (reversed) {
       std::reverse(queue.begin(), queue.end());
     }
@@ -52,10 +56,11 @@ public:
   std::map<std::uint64_t, std::string> error_of;          // by sample
   std::vector<double> parts;                              // of every reward
   std::map<std::uint64_t, std::vector<double>> parts_of;  // by sample; others get `parts`
-  bool reversed = false;  // delivers the results in the reverse order of the samples
-  Status refusal;         // of every sample
-  Status failure;         // of every step
-  bool thinking = false;  // produces no results yet
+  bool reversed = false;       // delivers the results in the reverse order of the samples
+  Status refusal;              // of every sample
+  Status failure;              // of every step
+  bool thinking = false;       // produces no results yet
+  bool one_at_a_time = false;  // a step produces only the first result
   std::vector<engines::RewardRequest> requests;
 
 private:

@@ -52,6 +52,7 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, const RlEn
   deps.owner = std::move(owner);
   deps.commits = plan.commits;
   deps.commit_port = plan.commit_port;
+  deps.io_port = plan.io_port;
   deps.reward_parts = plan.reward_parts;
   deps.weights = engines.weights;
   if (origin.commit.has_value()) {
@@ -63,15 +64,14 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, const RlEn
 
 Core spawn_core(caf::actor_system& system, const RlPlan& plan, const RunOrigin& origin,
                 const std::shared_ptr<RlEngines>& engines, RunOwnerActor owner) {
-  const StreamImage image = origin.commit.has_value() ? origin.commit->stream : StreamImage{};
-  // If the image cannot be read, the stream reports it and the run ends with that message.
-  const auto read = read_stream_origin(image);
-  const StreamOrigin rows = read.ok() ? read.value() : StreamOrigin{};
+  auto restored = std::exchange(engines->restored, nullptr);
+  const StreamOrigin rows = restored != nullptr ? restored->origin : StreamOrigin{};
   Core core;
   core.device = spawn_device(system, {engines, engines->rollout, engines->train, plan.make_loss,
                                       plan.device_port, plan.executor});
   core.keeper = spawn_keeper(system, {core.device, keeper_options(plan, engines->weights, rows)});
-  core.stream = spawn_stream(system, {plan.stream, core.keeper, image, plan.inspector});
+  core.stream =
+      spawn_stream(system, {plan.stream, core.keeper, std::move(restored), plan.inspector});
   core.recorder = spawn_recorder(
       system, {engines->records, origin.commit.has_value() ? origin.commit->records : RecordMarks{},
                plan.observer, plan.decode, plan.io_port});
@@ -162,7 +162,12 @@ SupervisorActor spawn_rl_run(caf::actor_system& system, RlPlan plan, RlHooks hoo
   SupervisorDeps deps;
   deps.commits = shared->commits;
   deps.prepare = [shared](const RunOrigin& origin) -> Result<std::shared_ptr<void>> {
+    std::shared_ptr<const RestoredStream> restored;
+    if (origin.commit.has_value()) {
+      TIDEMILL_ASSIGN_OR_RETURN(restored, decode_stream_image(origin.commit->stream));
+    }
     TIDEMILL_ASSIGN_OR_RETURN(std::shared_ptr<RlEngines> engines, shared->open_engines(origin));
+    engines->restored = std::move(restored);
     return std::shared_ptr<void>(std::move(engines));
   };
   deps.spawn = [&system, shared, on_spawn = hooks.on_spawn](const RunOrigin& origin,

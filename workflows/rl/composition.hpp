@@ -38,6 +38,8 @@ struct RlEngines {
   engines::Snapshot weights;
   /// The record files, truncated to the marks of the origin.
   std::shared_ptr<actors::RecordFiles> records;
+  /// The rows of the commit, until the stream takes them. `spawn_rl_run` fills them in.
+  std::shared_ptr<const actors::RestoredStream> restored;
 };
 
 /// The parts of a run that all its incarnations share.

@@ -331,6 +331,7 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   TIDEMILL_RETURN_IF_ERROR(check_fit(options, opened.model.files.config));
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
+  TIDEMILL_RETURN_IF_ERROR(check_total_steps(options.train.common, opened.steps, *run.commits));
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
   if (const auto reward = make_reward(options, run); !reward.ok()) {
     return reward.status();

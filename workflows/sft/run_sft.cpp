@@ -285,6 +285,7 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   warn_of_device(options.run.device, run);
   TIDEMILL_RETURN_IF_ERROR(
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
+  TIDEMILL_RETURN_IF_ERROR(check_total_steps(options.train.common, opened.steps, *run.commits));
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
   run.commits->set_inputs(inputs_of(opened.model, options.model, opened.digests));
   if (run.on_begin) {
