@@ -7,6 +7,7 @@
 
 #include <caf/all.hpp>
 
+#include "base/json/json.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "engines/runtime/new_adapter.hpp"
 
@@ -153,7 +154,9 @@ actors::BestOptions best_options(const EvalOptions& eval, actors::Better better)
 }
 
 actors::ChatOptions chat_options(const DataOptions& data) {
-  return {data.chat, data.system};
+  const bool has_variables = !data.chat_template_kwargs.entries.empty();
+  return {data.chat, data.system,
+          has_variables ? json_of(data.chat_template_kwargs).to_text() : ""};
 }
 
 actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
