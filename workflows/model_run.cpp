@@ -30,20 +30,6 @@ Result<engines::ModelFiles> open_files(const ModelOptions& model, std::uint64_t 
   return files;
 }
 
-// Returns the type that the options ask for. The default is bf16 if the files hold bf16, else f32.
-DType compute_type(const ModelOptions& options, const engines::ModelConfig& config) {
-  const bool bf16_files = config.dtype == DType::kBF16;
-  const ModelDType dtype =
-      options.dtype.value_or(bf16_files ? ModelDType::kBf16 : ModelDType::kF32);
-  switch (dtype) {
-    case ModelDType::kBf16: return DType::kBF16;
-    case ModelDType::kInt8: return DType::kBlockI8;
-    case ModelDType::kNf4: return DType::kNf4;
-    case ModelDType::kF32: break;
-  }
-  return DType::kF32;
-}
-
 engines::ModuleSelector selector_of(const std::vector<std::string>& names) {
   using Kind = engines::ModuleSelector::Kind;
   const bool all_linear = names.size() == 1 && names[0] == "all-linear";
@@ -104,6 +90,23 @@ struct PendingResult {
 };
 
 }  // namespace
+
+DType default_compute_type(const engines::ModelConfig& config) {
+  return config.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+}
+
+DType compute_type(const ModelOptions& options, const engines::ModelConfig& config) {
+  if (!options.dtype.has_value()) {
+    return default_compute_type(config);
+  }
+  switch (*options.dtype) {
+    case ModelDType::kBf16: return DType::kBF16;
+    case ModelDType::kInt8: return DType::kBlockI8;
+    case ModelDType::kNf4: return DType::kNf4;
+    case ModelDType::kF32: break;
+  }
+  return DType::kF32;
+}
 
 Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOptions& train,
                                         std::uint64_t seed) {

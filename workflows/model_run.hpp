@@ -75,6 +75,13 @@ struct TrainedModel {
                                                       const TrainOptions& train,
                                                       std::uint64_t seed);
 
+/// Returns the type that a model computes in if none is chosen: bf16 if its files hold bf16, else
+/// f32.
+[[nodiscard]] DType default_compute_type(const engines::ModelConfig& config);
+
+/// Returns the type that `options` choose for the model, or the default type.
+[[nodiscard]] DType compute_type(const ModelOptions& options, const engines::ModelConfig& config);
+
 /// The digests of what a run reads apart from its model. A resumed run must read the same.
 struct InputDigests {
   std::string data;
