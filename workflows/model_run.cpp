@@ -176,6 +176,18 @@ actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& optio
   return inputs;
 }
 
+Status check_no_folder(const std::vector<std::string>& paths, const std::string& key) {
+  for (const std::string& path : paths) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) {
+      const std::string files = (std::filesystem::path(path) / "*.jsonl").string();
+      return invalid_argument(key + ": `" + path + "` is a folder; name its files, such as \"" +
+                              files + '"');
+    }
+  }
+  return {};
+}
+
 engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOptions& options,
                                         const TrainOptions& train,
                                         std::int64_t total_optimizer_steps,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/commit/run_commit.hpp"
 #include "actors/data/dataset_prompts.hpp"
@@ -104,12 +105,17 @@ struct InputDigests {
 /// Returns how to turn rows into conversations.
 [[nodiscard]] actors::ChatOptions chat_options(const DataOptions& data);
 
+/// Checks that no path of `key` is a folder. Errors: `kInvalidArgument` naming the folder.
+[[nodiscard]] Status check_no_folder(const std::vector<std::string>& paths, const std::string& key);
+
 /// Opens a data set. Logs how many rows were left out, and the reasons for the first ones.
-/// Errors: those of `Data::open`. If a path matches no file, the message begins with `key`.
+/// Errors: those of `check_no_folder` and `Data::open`. If a path matches no file, the message
+/// begins with `key`.
 template <class Data>
 [[nodiscard]] Result<std::shared_ptr<Data>> open_data_set(
     const storage::DatasetOptions& options, const std::string& key,
     const std::function<void(const std::string&)>& log) {
+  TIDEMILL_RETURN_IF_ERROR(check_no_folder(options.paths, key));
   auto opened = Data::open(options);
   if (!opened.ok()) {
     return opened.status().code() == Errc::kNotFound ? opened.status().with_context(key)
