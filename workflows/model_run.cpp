@@ -244,6 +244,10 @@ void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run) {
   }
 }
 
+void log_loading(const ModelOptions& model, const RunEnvironment& run) {
+  run.inform("loading " + model.path + " and reading all rows of the data");
+}
+
 void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run) {
   run.inform("device: " + std::string(runtime.description()));
 }
@@ -252,7 +256,8 @@ void log_memory_plans(const RunPlans& plans, const RunEnvironment& run) {
   const std::string chosen = policy_text(plans.maximum.budgets);
   run.inform("memory: " + mebibytes_text(plans.expected.total()) + " expected, " +
              mebibytes_text(plans.maximum.total()) + " at most" +
-             (chosen.empty() ? "" : "; " + chosen));
+             (chosen.empty() ? "" : "; " + chosen) +
+             (plans.expected.note.empty() ? "" : "; " + plans.expected.note));
 }
 
 Status export_weights(const TrainedModel& model, const ModelOptions& options,

@@ -155,6 +155,9 @@ struct OpenedRuntime {
 /// Logs a warning if `device` asks for more threads than the process can keep busy.
 void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run);
 
+/// Logs that the run reads its model and its data now.
+void log_loading(const ModelOptions& model, const RunEnvironment& run);
+
 /// Logs one line that describes what the runtime computes with.
 void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run);
 
