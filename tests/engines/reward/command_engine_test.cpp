@@ -555,7 +555,6 @@ TEST_F(CommandRewardEngineTest, GivesUpOnAProgramThatAlwaysExits) {
 
 // A program that scores one response and exits is a common mistake.
 TEST_F(CommandRewardEngineTest, AProgramThatReturnsWithoutAReplyIsToldToRun) {
-  options_.max_failures_in_a_row = 1;
   start_shell("exit 0");
   submit(1, "x");
   ASSERT_TRUE(step_until_results(1));
