@@ -245,7 +245,7 @@ void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run) {
 }
 
 void log_loading(const ModelOptions& model, const RunEnvironment& run) {
-  run.inform("loading " + model.path + " and reading all rows of the data");
+  run.inform("loading " + model.path);
 }
 
 void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run) {

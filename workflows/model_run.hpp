@@ -155,7 +155,8 @@ struct OpenedRuntime {
 /// Logs a warning if `device` asks for more threads than the process can keep busy.
 void warn_of_threads(const DeviceOptions& device, const RunEnvironment& run);
 
-/// Logs that the run reads its model and its data now.
+/// Logs that the run loads its weights now. A refused run prints nothing but the reason, so this
+/// follows all checks.
 void log_loading(const ModelOptions& model, const RunEnvironment& run);
 
 /// Logs one line that describes what the runtime computes with.

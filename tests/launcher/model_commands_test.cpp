@@ -158,8 +158,8 @@ TEST_F(ScoreTest, ScoresWithAdaptersOverTheBaseAndMergedIntoIt) {
     const json golden = read_json(adapter + "/golden.json");
     const std::string model = kGolden + "models/" + golden.at("base_model").get<std::string>();
     const std::string input = write_lines("in.jsonl", prompts_of(golden));
-    const Outcome adapted = run({"score", model, "--adapter", adapter, "--input", input, "--logits",
-                                 path("adapted.safetensors")});
+    const Outcome adapted = run({"score", model, "--dtype", "f32", "--adapter", adapter, "--input",
+                                 input, "--logits", path("adapted.safetensors")});
     ASSERT_EQ(adapted.code, kDone) << adapted.err;
     EXPECT_LE(
         compare_logits(path("adapted.safetensors"), adapter + "/golden.safetensors", "adapted.", 2)
@@ -168,8 +168,8 @@ TEST_F(ScoreTest, ScoresWithAdaptersOverTheBaseAndMergedIntoIt) {
 
     const Outcome exported = run({"export", model, path(name), "--merge", "--adapter", adapter});
     ASSERT_EQ(exported.code, kDone) << exported.err;
-    const Outcome merged =
-        run({"score", path(name), "--input", input, "--logits", path("merged.safetensors")});
+    const Outcome merged = run({"score", path(name), "--dtype", "f32", "--input", input, "--logits",
+                                path("merged.safetensors")});
     ASSERT_EQ(merged.code, kDone) << merged.err;
     const Difference logits =
         compare_logits(path("merged.safetensors"), adapter + "/golden.safetensors", "merged.", 2);

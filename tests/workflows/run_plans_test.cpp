@@ -50,8 +50,9 @@ TEST(RunPlans, SayWhyStepsAreComputedAgain) {
   EXPECT_EQ(plans_of(options).expected.note, "");
 
   options = on_policy_run();
-  options.rollout.group_size = 256;
-  options.train.prompts_per_step = 1024;
+  options.rollout.group_size = 64;
+  options.rollout.max_new_tokens = 40;
+  options.train.prompts_per_step = 256;
   options.run.device.memory_bytes = std::int64_t{64} << 30U;
   const RunPlans large = plans_of(options);
   EXPECT_EQ(large.expected.engine.generated_bytes, 0);

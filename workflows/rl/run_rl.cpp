@@ -356,7 +356,6 @@ Result<RunPlans> plan_memory(const RlOptions& options, const TrainedModel& model
 
 Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment& run) {
   RlRun opened;
-  log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
   warn_of_threads(options.run.device, run);
@@ -373,6 +372,7 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});
   }
+  log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));

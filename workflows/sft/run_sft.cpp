@@ -275,7 +275,6 @@ Result<RunPlans> plan_memory(const SftOptions& options, const TrainedModel& mode
 
 Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironment& run) {
   SftRun opened;
-  log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(
       opened.model, open_trained_model(options.model, options.train.common, options.run.seed));
   warn_of_threads(options.run.device, run);
@@ -287,6 +286,7 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});
   }
+  log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));
