@@ -178,20 +178,24 @@ Result<SupervisedTokens> TextCodec::marked_messages(const Value& messages) const
 }
 
 // Makes the assistant's message at index `turn` a target. Renders the messages up to the header of
-// the turn and up to its end. Returns false if the whole text does not begin with both.
-Result<bool> TextCodec::add_turn(const List& messages, std::size_t turn,
-                                 SupervisedTokens& tokens) const {
+// the turn and up to its end. Returns why it is none, or "".
+Result<std::string> TextCodec::add_turn(const List& messages, std::size_t turn,
+                                        SupervisedTokens& tokens) const {
   TIDEMILL_ASSIGN_OR_RETURN(
       const auto before, rendered_ids(first_messages(messages, turn), Ending::kGenerationPrompt));
   TIDEMILL_ASSIGN_OR_RETURN(const auto after,
                             rendered_ids(first_messages(messages, turn + 1), Ending::kPlain));
-  if (!begins_with(tokens.ids, before) || !begins_with(tokens.ids, after) ||
-      after.size() < before.size()) {
-    return false;
+  const std::string name = "message " + std::to_string(turn + 1);
+  if (!begins_with(tokens.ids, after) || after.size() < before.size()) {
+    return "the chat template renders " + name + " differently if more messages follow";
+  }
+  if (!begins_with(tokens.ids, before)) {
+    return "the chat template renders " + name +
+           " without the header that it gives the model to continue";
   }
   std::fill(tokens.loss_mask.begin() + static_cast<std::ptrdiff_t>(before.size()),
             tokens.loss_mask.begin() + static_cast<std::ptrdiff_t>(after.size()), 1);
-  return true;
+  return std::string();
 }
 
 Result<SupervisedTokens> TextCodec::supervised_messages(const Value& messages) const {
@@ -202,21 +206,19 @@ Result<SupervisedTokens> TextCodec::supervised_messages(const Value& messages) c
   SupervisedTokens tokens;
   TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, rendered_ids(messages, Ending::kPlain));
   tokens.loss_mask.assign(tokens.ids.size(), 0);
-  std::size_t last_left_out = 0;  // counted from 1
+  std::string problem;  // of the last turn
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!has_role(list[i], "assistant")) {
       continue;
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const bool added, add_turn(list, i, tokens));
-    last_left_out = added ? 0 : i + 1;
-    tokens.turns_left_out += added ? 0 : 1;
+    TIDEMILL_ASSIGN_OR_RETURN(problem, add_turn(list, i, tokens));
+    tokens.turns_left_out += problem.empty() ? 0 : 1;
   }
-  if (last_left_out > 0) {
-    return invalid_argument(
-        "the chat template renders message " + std::to_string(last_left_out) +
-        " differently if more messages follow, so its tokens cannot be found; put {% generation %} "
-        "and {% endgeneration %} around the assistant's text in the template, or use input_ids and "
-        "loss_mask");
+  if (!problem.empty()) {
+    return invalid_argument(problem +
+                            ", so its tokens cannot be found; put {% generation %} and "
+                            "{% endgeneration %} around the assistant's text in the template, or "
+                            "use input_ids and loss_mask");
   }
   return tokens;
 }

@@ -85,8 +85,8 @@ private:
                                                                engines::chat::Ending ending) const;
   [[nodiscard]] Result<SupervisedTokens> marked_messages(
       const engines::chat::Value& messages) const;
-  [[nodiscard]] Result<bool> add_turn(const engines::chat::List& messages, std::size_t turn,
-                                      SupervisedTokens& tokens) const;
+  [[nodiscard]] Result<std::string> add_turn(const engines::chat::List& messages, std::size_t turn,
+                                             SupervisedTokens& tokens) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_messages(
       const engines::chat::Value& messages) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_answer(const std::string& prompt,

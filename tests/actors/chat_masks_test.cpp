@@ -147,6 +147,15 @@ TEST_F(ChatMasksTest, ALastTurnThatRendersDifferentlyIsRefused) {
   EXPECT_EQ(target_text(model, tokens.value().ids, tokens.value().loss_mask), "one<|im_end|>");
 }
 
+// Without thinking, the header of a turn ends with an empty reasoning.
+TEST_F(ChatMasksTest, ALastTurnWithAnotherHeaderIsRefused) {
+  const TextCodec brief = codec(false, {false, "", R"({"enable_thinking": false})"});
+  EXPECT_TRUE(brief.supervised(chats_.at(0).row).ok());
+  EXPECT_THAT(brief.supervised(chats_.at(1).row).status().message(),
+              HasSubstr("renders message 4 without the header that it gives the model to continue, "
+                        "so its tokens cannot be found; put {% generation %}"));
+}
+
 TEST_F(ChatMasksTest, PromptsAreRenderedWithTheGivenVariables) {
   const TextCodec plain = codec(false);
   const TextCodec brief = codec(false, {false, "", R"({"enable_thinking": false})"});
