@@ -3,12 +3,16 @@
 
 namespace tidemill::launcher {
 
-Result<Schema<configs::RunConfig>> run_schema(const Session& session) {
+Result<Schema<configs::RunConfig>> run_schema(const Additions& additions) {
   auto schema = Schema<configs::RunConfig>::described();
-  if (session.additions.schema) {
-    TIDEMILL_RETURN_IF_ERROR(session.additions.schema(schema));
+  if (additions.schema) {
+    TIDEMILL_RETURN_IF_ERROR(additions.schema(schema));
   }
   return schema;
+}
+
+Result<Schema<configs::RunConfig>> run_schema(const Session& session) {
+  return run_schema(session.additions);
 }
 
 }  // namespace tidemill::launcher

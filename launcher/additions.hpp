@@ -21,6 +21,7 @@ struct Additions {
 
 /// Returns the schema of runs, including what the program added.
 /// Errors: those of `Additions::schema`.
+[[nodiscard]] Result<Schema<configs::RunConfig>> run_schema(const Additions& additions);
 [[nodiscard]] Result<Schema<configs::RunConfig>> run_schema(const Session& session);
 
 }  // namespace tidemill::launcher

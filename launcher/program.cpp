@@ -5,11 +5,14 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <system_error>
 
+#include "base/schema/reference.hpp"
 #include "base/schema/suggest.hpp"
+#include "launcher/additions.hpp"
 #include "launcher/option_checks.hpp"
 #include "launcher/runs/log_sinks.hpp"
 #include "workflows/process_limits.hpp"
@@ -43,6 +46,44 @@ std::string unknown_command(const std::string& word,
   const std::string meant = schema::closest_name(word, names);
   return schema::clipped(word) + ": unknown command" +
          (meant.empty() ? "; tidemill --help lists all commands" : "; did you mean " + meant + '?');
+}
+
+// Returns the path of the key that `name` stands for: the path itself, its end, or the name that
+// another program gives the key. Returns "" if there is none.
+std::string key_called(const std::string& name, const Additions& additions) {
+  const auto schema = run_schema(additions);
+  if (!schema.ok()) {
+    return {};
+  }
+  for (const KeyReference& key : list_keys(schema.value().structure())) {
+    const bool called =
+        std::find(key.also_called.begin(), key.also_called.end(), name) != key.also_called.end();
+    if (key.path == name || key.path.ends_with('.' + name) || called) {
+      return key.path;
+    }
+  }
+  return {};
+}
+
+// Completes the message about an unexpected argument if it is a key of a run's file that is written
+// as an option.
+std::string override_hint(const std::vector<std::string>& arguments, const Additions& additions) {
+  constexpr std::array<std::string_view, 3> kTakeOverrides = {"run", "check", "resume"};
+  if (std::find(kTakeOverrides.begin(), kTakeOverrides.end(), arguments.front()) ==
+      kTakeOverrides.end()) {
+    return {};
+  }
+  for (const std::string& argument : arguments) {
+    if (argument.starts_with("--")) {
+      const std::size_t equals = std::min(argument.find('='), argument.size());
+      const std::string key = key_called(argument.substr(2, equals - 2), additions);
+      const std::string value = equals < argument.size() ? argument.substr(equals + 1) : "VALUE";
+      if (!key.empty()) {
+        return "; keys are written without dashes: " + schema::clipped(key + '=' + value);
+      }
+    }
+  }
+  return {};
 }
 
 struct Parsed {
@@ -153,6 +194,9 @@ int run_program(const std::vector<std::string>& arguments,
     return reporter.end(Status());
   } catch (const CLI::ValidationError& error) {  // names the option
     return reporter.end(invalid_argument(one_line(error.what())));
+  } catch (const CLI::ExtrasError& error) {
+    return reporter.end(invalid_argument("tidemill: " + one_line(error.what()) +
+                                         override_hint(arguments, additions)));
   } catch (const CLI::Error& error) {
     return reporter.end(invalid_argument("tidemill: " + one_line(error.what())));
   }

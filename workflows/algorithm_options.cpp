@@ -133,18 +133,22 @@ void describe(Schema<AlgorithmOptions>& s) {
   }
   s.field("baseline", &AlgorithmOptions::baseline, "What is subtracted from each reward.");
   s.field("scale", &AlgorithmOptions::scale,
-          "What each reward is divided by after the baseline is subtracted.");
+          "What each reward is divided by after the baseline is subtracted.")
+      .also_called({"scale_rewards", "norm_adv_by_std_in_grpo"});
   s.field("scale_epsilon", &AlgorithmOptions::scale_epsilon,
           "Added to the standard deviation before dividing by it.")
       .above(0);
   s.field("aggregation", &AlgorithmOptions::aggregation,
-          "How the losses of the tokens are combined.");
+          "How the losses of the tokens are combined.")
+      .also_called({"loss_agg_mode", "loss_type"});
   s.field("clip_low", &AlgorithmOptions::clip_low,
           "Importance ratios below 1 - clip_low are clipped.")
-      .range(0, 1);
+      .range(0, 1)
+      .also_called({"clip_ratio", "clip_ratio_low", "cliprange", "clip_range"});
   s.field("clip_high", &AlgorithmOptions::clip_high,
           "Importance ratios above 1 + clip_high are clipped.")
-      .range(0, 100);
+      .range(0, 100)
+      .also_called({"epsilon_high", "clip_ratio_high"});
   s.field("proximal", &AlgorithmOptions::proximal, "Which policy the importance ratios divide by.");
   s.field("correction", &AlgorithmOptions::correction,
           "What happens to weights pi_proximal / pi_behavior above correction_cap; used only with "
@@ -154,11 +158,14 @@ void describe(Schema<AlgorithmOptions>& s) {
       .at_least(1);
   s.field("filter_groups", &AlgorithmOptions::filter_groups,
           "Leaves out groups whose rewards are all equal. New prompts replace them, except with "
-          "staleness.schedule: fixed, where the batch becomes smaller.");
+          "staleness.schedule: fixed, where the batch becomes smaller.")
+      .also_called({"dynamic_sampling"});
   s.field("overlong", &AlgorithmOptions::overlong,
-          "A penalty for responses near the length limit (DAPO).");
+          "A penalty for responses near the length limit (DAPO).")
+      .also_called({"overlong_buffer", "overlong_buffer_cfg", "soft_overlong_punishment"});
   s.field("mask_truncated", &AlgorithmOptions::mask_truncated,
-          "Leaves responses that were cut off at the length limit out of the loss.");
+          "Leaves responses that were cut off at the length limit out of the loss.")
+      .also_called({"mask_truncated_completions"});
 }
 
 }  // namespace tidemill::workflows

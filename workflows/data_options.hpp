@@ -49,6 +49,7 @@ struct DataOptions {
   OnBadRow on_error = OnBadRow::kError;
   bool chat = false;
   std::string system;
+  ConfigNode chat_template_kwargs{ConfigNode::Kind::kMap, {}, {}, {}, {}};
 };
 
 void describe(EnumSchema<ModelDType>& e);

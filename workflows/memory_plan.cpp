@@ -112,7 +112,8 @@ std::string mebibytes_text(std::int64_t bytes) {
 }
 
 std::string to_text(const MemoryPlan& plan) {
-  return mebibytes_text(plan.total()) + ": " + parts_of(plan);
+  return mebibytes_text(plan.total()) + ": " + parts_of(plan) +
+         (plan.note.empty() ? "" : "; " + plan.note);
 }
 
 MemoryPlan first_allowed(std::initializer_list<MemoryPlan> plans, const DeviceOptions& device) {

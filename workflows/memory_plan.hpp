@@ -48,6 +48,7 @@ struct MemoryPlan {
   std::int64_t program_bytes = 0;
   std::int64_t stream_bytes = 0;  // rows between the stages
   std::int64_t best_bytes = 0;    // the best weights, with `eval.keep_best`
+  std::string note;               // what the plan does without, and why; empty: nothing
   [[nodiscard]] std::int64_t total() const noexcept {
     return program_bytes + engine.total() + stream_bytes + best_bytes;
   }
@@ -79,7 +80,7 @@ struct RunLoad {
 /// Returns "26.4 MiB".
 [[nodiscard]] std::string mebibytes_text(std::int64_t bytes);
 
-/// Returns the plan in one line: "26.4 MiB: program 10.0, weights 12.1, ...".
+/// Returns the plan in one line: "26.4 MiB: program 10.0, weights 12.1, ...; NOTE".
 [[nodiscard]] std::string to_text(const MemoryPlan& plan);
 
 /// Returns how many threads a run starts: those of the actor system, of its ports and of the

@@ -7,6 +7,7 @@
 
 #include <caf/all.hpp>
 
+#include "base/json/json.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "engines/runtime/new_adapter.hpp"
 #include "workflows/process_limits.hpp"
@@ -52,20 +53,6 @@ Result<engines::ModelFiles> open_files(const ModelOptions& model, std::uint64_t 
   TIDEMILL_ASSIGN_OR_RETURN(engines::ModelFiles files, engines::open_model_config(model.path));
   files.tensors = engines::random_model_tensors(files.config, seed);
   return files;
-}
-
-// Returns the type that the options ask for. The default is bf16 if the files hold bf16, else f32.
-DType compute_type(const ModelOptions& options, const engines::ModelConfig& config) {
-  const bool bf16_files = config.dtype == DType::kBF16;
-  const ModelDType dtype =
-      options.dtype.value_or(bf16_files ? ModelDType::kBf16 : ModelDType::kF32);
-  switch (dtype) {
-    case ModelDType::kBf16: return DType::kBF16;
-    case ModelDType::kInt8: return DType::kBlockI8;
-    case ModelDType::kNf4: return DType::kNf4;
-    case ModelDType::kF32: break;
-  }
-  return DType::kF32;
 }
 
 engines::ModuleSelector selector_of(const std::vector<std::string>& names) {
@@ -129,6 +116,23 @@ struct PendingResult {
 
 }  // namespace
 
+DType default_compute_type(const engines::ModelConfig& config) {
+  return config.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+}
+
+DType compute_type(const ModelOptions& options, const engines::ModelConfig& config) {
+  if (!options.dtype.has_value()) {
+    return default_compute_type(config);
+  }
+  switch (*options.dtype) {
+    case ModelDType::kBf16: return DType::kBF16;
+    case ModelDType::kInt8: return DType::kBlockI8;
+    case ModelDType::kNf4: return DType::kNf4;
+    case ModelDType::kF32: break;
+  }
+  return DType::kF32;
+}
+
 Result<TrainedModel> open_trained_model(const ModelOptions& model, const TrainOptions& train,
                                         std::uint64_t seed) {
   TrainedModel opened;
@@ -178,7 +182,9 @@ actors::BestOptions best_options(const EvalOptions& eval, actors::Better better)
 }
 
 actors::ChatOptions chat_options(const DataOptions& data) {
-  return {data.chat, data.system};
+  const bool has_variables = !data.chat_template_kwargs.entries.empty();
+  return {data.chat, data.system,
+          has_variables ? json_of(data.chat_template_kwargs).to_text() : ""};
 }
 
 actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
@@ -193,6 +199,18 @@ actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& optio
     inputs.adapter_config = engines::adapter_config_text(model.adapter->config);
   }
   return inputs;
+}
+
+Status check_no_folder(const std::vector<std::string>& paths, const std::string& key) {
+  for (const std::string& path : paths) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) {
+      const std::string files = (std::filesystem::path(path) / "*.jsonl").string();
+      return invalid_argument(key + ": `" + path + "` is a folder; name its files, such as \"" +
+                              files + '"');
+    }
+  }
+  return {};
 }
 
 engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOptions& options,
@@ -267,6 +285,10 @@ void warn_of_device(const DeviceOptions& device, const RunEnvironment& run) {
   }
 }
 
+void log_loading(const ModelOptions& model, const RunEnvironment& run) {
+  run.inform("loading " + model.path);
+}
+
 void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run) {
   run.inform("device: " + std::string(runtime.description()));
 }
@@ -275,7 +297,8 @@ void log_memory_plans(const RunPlans& plans, const RunEnvironment& run) {
   const std::string chosen = policy_text(plans.maximum.budgets);
   run.inform("memory: " + mebibytes_text(plans.expected.total()) + " expected, " +
              mebibytes_text(plans.maximum.total()) + " at most" +
-             (chosen.empty() ? "" : "; " + chosen));
+             (chosen.empty() ? "" : "; " + chosen) +
+             (plans.expected.note.empty() ? "" : "; " + plans.expected.note));
 }
 
 Status export_weights(const TrainedModel& model, const ModelOptions& options,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/commit/run_commit.hpp"
 #include "actors/data/dataset_prompts.hpp"
@@ -76,6 +77,13 @@ struct TrainedModel {
                                                       const TrainOptions& train,
                                                       std::uint64_t seed);
 
+/// Returns the type that a model computes in if none is chosen: bf16 if its files hold bf16, else
+/// f32.
+[[nodiscard]] DType default_compute_type(const engines::ModelConfig& config);
+
+/// Returns the type that `options` choose for the model, or the default type.
+[[nodiscard]] DType compute_type(const ModelOptions& options, const engines::ModelConfig& config);
+
 /// The digests of what a run reads apart from its model. A resumed run must read the same.
 struct InputDigests {
   std::string data;
@@ -98,12 +106,17 @@ struct InputDigests {
 /// Returns how to turn rows into conversations.
 [[nodiscard]] actors::ChatOptions chat_options(const DataOptions& data);
 
+/// Checks that no path of `key` is a folder. Errors: `kInvalidArgument` naming the folder.
+[[nodiscard]] Status check_no_folder(const std::vector<std::string>& paths, const std::string& key);
+
 /// Opens a data set. Logs how many rows were left out, and the reasons for the first ones.
-/// Errors: those of `Data::open`. If a path matches no file, the message begins with `key`.
+/// Errors: those of `check_no_folder` and `Data::open`. If a path matches no file, the message
+/// begins with `key`.
 template <class Data>
 [[nodiscard]] Result<std::shared_ptr<Data>> open_data_set(
     const storage::DatasetOptions& options, const std::string& key,
     const std::function<void(const std::string&)>& log) {
+  TIDEMILL_RETURN_IF_ERROR(check_no_folder(options.paths, key));
   auto opened = Data::open(options);
   if (!opened.ok()) {
     return opened.status().code() == Errc::kNotFound ? opened.status().with_context(key)
@@ -149,6 +162,10 @@ struct OpenedRuntime {
 /// Logs a warning if `device` asks for more threads than the process can keep busy, and one if it
 /// allows more memory than the process can have.
 void warn_of_device(const DeviceOptions& device, const RunEnvironment& run);
+
+/// Logs that the run loads its weights now. A refused run prints nothing but the reason, so this
+/// follows all checks.
+void log_loading(const ModelOptions& model, const RunEnvironment& run);
 
 /// Logs one line that describes what the runtime computes with.
 void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run);

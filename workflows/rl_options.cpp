@@ -39,11 +39,6 @@ void add_rules(Schema<RlOptions>& s) {
                ? "exceeds the number of optimizer steps of the run"
                : "";
   });
-  s.check("rollout.group_size", [](const RlOptions& o) -> std::string {
-    return o.rollout.group_size == 1
-               ? "needs at least 2: " + o.algorithm.name + " compares the samples of a group"
-               : "";
-  });
   s.check("algorithm.scale", [](const RlOptions& o) {
     return o.algorithm.baseline == Baseline::kLeaveOneOut &&
                    o.algorithm.scale != AdvantageScale::kNone
@@ -119,11 +114,16 @@ void describe(EnumSchema<StalenessSchedule>& e) {
 }
 
 void describe(Schema<RolloutOptions>& s) {
-  s.field("group_size", &RolloutOptions::group_size, "Samples generated for each prompt.")
-      .range(1, 1024);
+  s.field("group_size", &RolloutOptions::group_size,
+          "Samples generated for each prompt, whose rewards are compared.")
+      .range(2, 1024)
+      .also_called({"num_generations", "n", "num_return_sequences", "num_samples_per_prompt",
+                    "n_samples_per_prompt"});
   s.field("max_new_tokens", &RolloutOptions::max_new_tokens, "Maximum length of a response.")
       .range(1, 1e6)
-      .unit("tokens");
+      .unit("tokens")
+      .also_called({"max_completion_length", "max_response_length", "response_length", "max_tokens",
+                    "generate_max_len"});
   s.field("temperature", &RolloutOptions::temperature, "Divides the logits; 0: greedy.")
       .range(kLowestTemperature, 100)
       .or_zero();
@@ -156,7 +156,8 @@ void describe(Schema<RolloutOptions>& s) {
   s.field("stop_ids", &RolloutOptions::stop_ids,
           "Token ids that end a response, in addition to the model's end tokens.")
       .one_or_many()
-      .at_least(0);
+      .at_least(0)
+      .also_called({"stop_token_ids", "eos_token_id"});
   s.field("workers", &RolloutOptions::workers,
           "Number of rollout actors; all of them share one model.")
       .range(1, 256);
@@ -192,12 +193,18 @@ void describe(Schema<StalenessOptions>& s) {
 void describe(Schema<RlTrainOptions>& s) {
   s.field("prompts_per_step", &RlTrainOptions::prompts_per_step,
           "Prompts in a batch, each with rollout.group_size samples.")
-      .range(1, 65536);
+      .range(1, 65536)
+      .also_called({"train_batch_size", "generation_batch_size", "per_device_train_batch_size",
+                    "batch_size", "rollout_batch_size", "gen_batch_size"});
   s.field("minibatches", &RlTrainOptions::minibatches,
           "Minibatches that a batch is split into, each for one optimizer step; must divide "
           "train.prompts_per_step.")
-      .range(1, 65536);
-  s.field("epochs", &RlTrainOptions::epochs, "Training passes over each batch.").range(1, 1000);
+      .range(1, 65536)
+      .also_called(
+          {"ppo_mini_batch_size", "mini_batch_size", "num_mini_batches", "steps_per_generation"});
+  s.field("epochs", &RlTrainOptions::epochs, "Training passes over each batch.")
+      .range(1, 1000)
+      .also_called({"num_iterations", "ppo_epochs", "num_ppo_epochs"});
   s.include(&RlTrainOptions::common);
   s.check("minibatches", [](const RlTrainOptions& o) {
     return o.prompts_per_step % o.minibatches != 0 ? "must divide train.prompts_per_step" : "";
@@ -208,7 +215,8 @@ void describe(Schema<RlEvalOptions>& s) {
   s.include(&RlEvalOptions::common);
   s.field("samples", &RlEvalOptions::samples,
           "Responses generated for each prompt: the k of mean@k and pass@k.")
-      .range(1, 1024);
+      .range(1, 1024)
+      .also_called({"num_generations_eval"});
   s.field("temperature", &RlEvalOptions::temperature, "Divides the logits; 0: greedy.")
       .range(kLowestTemperature, 100)
       .or_zero();
@@ -270,7 +278,8 @@ void describe(Schema<RlOptions>& s) {
   s.field("rollout", &RlOptions::rollout, "How responses are generated.");
   s.field("reward", &RlOptions::reward,
           "How responses are scored. The reward of a list is the weighted sum of its entries.")
-      .one_or_many();
+      .one_or_many()
+      .also_called({"reward_funcs", "reward_function", "custom_reward_function", "reward_model"});
   s.field("algorithm", &RlOptions::algorithm, "How rewards become a loss.");
   s.field("staleness", &RlOptions::staleness, "How far rollout may run ahead of training.");
   s.field("train", &RlOptions::train, "How the weights are trained.");

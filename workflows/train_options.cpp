@@ -41,17 +41,23 @@ void describe(EnumSchema<TrainedBias>& e) {
 }
 
 void describe(Schema<NewLora>& s) {
-  s.field("rank", &NewLora::rank, "Rank of the update.").range(1, 1024);
+  s.field("rank", &NewLora::rank, "Rank of the update.")
+      .range(1, 1024)
+      .also_called({"r", "lora_r", "lora_rank"});
   s.field("alpha", &NewLora::alpha, "The update is scaled by alpha / rank. Default: 2 * rank.")
-      .above(0);
+      .above(0)
+      .also_called({"lora_alpha"});
   s.field("target_modules", &NewLora::target_modules,
           "Names of the layers that the adapter updates; all-linear: every linear layer except the "
           "head.")
-      .one_or_many();
+      .one_or_many()
+      .also_called({"lora_target_modules"});
   s.field("rslora", &NewLora::rslora,
-          "Scales the update by alpha / sqrt(rank) instead of alpha / rank.");
+          "Scales the update by alpha / sqrt(rank) instead of alpha / rank.")
+      .also_called({"use_rslora"});
   s.field("dora", &NewLora::dora,
-          "Trains the norm of each weight row separately from its direction (DoRA).");
+          "Trains the norm of each weight row separately from its direction (DoRA).")
+      .also_called({"use_dora"});
   s.field("bias", &NewLora::bias, "Which biases of the model are trained in addition.");
   s.field("modules_to_save", &NewLora::modules_to_save,
           "Names of layers, norms or embedding tables that are trained in full, such as lm_head.")
@@ -97,33 +103,47 @@ void describe(Schema<TrainOptions>& s) {
   s.field("steps", &TrainOptions::steps,
           "Number of steps, each of which trains one batch. The data repeats as often as needed. "
           "Without it, data.epochs decides.")
-      .range(1, 1e9);
+      .range(1, 1e9)
+      .also_called({"max_steps", "total_training_steps", "num_steps"});
   s.field("micro_batch_tokens", &TrainOptions::micro_batch_tokens,
           "Tokens that go through the forward and backward pass together. Bounds memory; "
           "changes no bit of the result.")
       .range(1, 1e9)
-      .unit("tokens");
+      .unit("tokens")
+      .also_called({"gradient_accumulation_steps", "ppo_micro_batch_size",
+                    "ppo_micro_batch_size_per_gpu", "micro_batch_size_per_gpu",
+                    "ppo_max_token_len_per_gpu", "max_token_len_per_gpu"});
   s.field(
-      "recompute", &TrainOptions::recompute,
-      "What the backward pass computes again instead of keeping it in memory. Changes no bit of "
-      "the result.");
-  s.field("learning_rate", &TrainOptions::learning_rate, "Peak learning rate.").range(0, 10);
-  s.field("schedule", &TrainOptions::schedule, "How the learning rate changes after the warmup.");
+       "recompute", &TrainOptions::recompute,
+       "What the backward pass computes again instead of keeping it in memory. Changes no bit of "
+       "the result.")
+      .also_called({"gradient_checkpointing", "enable_gradient_checkpointing"});
+  s.field("learning_rate", &TrainOptions::learning_rate, "Peak learning rate.")
+      .range(0, 10)
+      .also_called({"lr", "actor_lr"});
+  s.field("schedule", &TrainOptions::schedule, "How the learning rate changes after the warmup.")
+      .also_called({"lr_scheduler_type", "lr_scheduler", "lr_schedule", "warmup_style"});
   s.field("warmup_steps", &TrainOptions::warmup_steps,
           "Optimizer steps over which the learning rate rises linearly from 0.")
-      .range(0, 1e9);
+      .range(0, 1e9)
+      .also_called(
+          {"lr_warmup_steps", "num_warmup_steps", "warmup_ratio", "lr_warmup_steps_ratio"});
   s.field("weight_decay", &TrainOptions::weight_decay, "Decoupled weight decay of AdamW.")
       .range(0, 10);
   s.field("weight_decay_exclude", &TrainOptions::weight_decay_exclude,
           "Which weights do not decay.");
   s.field("max_grad_norm", &TrainOptions::max_grad_norm,
           "Gradients whose global norm is larger are scaled down to this norm; 0: never.")
-      .at_least(0);
+      .at_least(0)
+      .also_called({"grad_clip", "gradient_clipping", "clip_grad", "max_norm"});
   s.field("betas", &TrainOptions::betas, "Decay rates of AdamW's first and second moments.")
-      .range(0, 0.999999);
+      .range(0, 0.999999)
+      .also_called({"adam_beta1", "adam_beta2"});
   s.field("epsilon", &TrainOptions::epsilon, "Added to the square root of AdamW's second moment.")
-      .above(0);
-  s.field("adapter", &TrainOptions::adapter, "Adapter to train instead of all parameters.");
+      .above(0)
+      .also_called({"adam_epsilon"});
+  s.field("adapter", &TrainOptions::adapter, "Adapter to train instead of all parameters.")
+      .also_called({"peft_config", "use_peft", "lora"});
   s.check("betas", [](const TrainOptions& o) {
     return o.betas.size() == 2 ? "" : "must be a list of two numbers, such as [0.9, 0.999]";
   });

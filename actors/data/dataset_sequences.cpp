@@ -67,6 +67,14 @@ public:
                    (options_.on_long == OnLongPrompt::kSkip ? "are masked" : "are truncated") +
                    "; the first: " + first_long_);
     }
+    if (num_partial_ > 0 && options_.log) {
+      options_.log(options_.key + ": in " + std::to_string(num_partial_) + " of " +
+                   std::to_string(data_->num_rows()) +
+                   " conversations only some of the assistant's turns are trained on, because the "
+                   "chat template renders the others differently once more messages follow; with "
+                   "{% generation %} tags in the template all of them can be; the first: " +
+                   first_partial_);
+    }
     return has_any_target ? Status{}
                           : invalid_argument(options_.key + ": none of its " +
                                              std::to_string(data_->num_rows()) +
@@ -108,7 +116,7 @@ private:
   Result<TrainSequence> read_row(const SupervisedRow& row) {
     SupervisedTokens tokens;
     if (row.kind == SupervisedRow::Kind::kTokens) {
-      tokens = {row.input_ids, row.loss_mask};
+      tokens = {row.input_ids, row.loss_mask, 0};
     } else {
       if (!codec_.has_value()) {
         TIDEMILL_ASSIGN_OR_RETURN(
@@ -118,6 +126,9 @@ private:
         }
       }
       TIDEMILL_ASSIGN_OR_RETURN(tokens, codec_->supervised(row));
+    }
+    if (tokens.turns_left_out > 0 && num_partial_++ == 0) {
+      first_partial_ = row.location.to_string();
     }
     TIDEMILL_RETURN_IF_ERROR(limit_length(row, tokens));
     const auto outside = std::find_if(tokens.ids.begin(), tokens.ids.end(), [&](std::int32_t id) {
@@ -134,8 +145,10 @@ private:
     return sequence;
   }
 
-  std::uint64_t num_long_ = 0;  // sequences read that were too long
-  std::string first_long_;      // the location of the first one
+  std::uint64_t num_long_ = 0;     // sequences read that were too long
+  std::string first_long_;         // the location of the first one
+  std::uint64_t num_partial_ = 0;  // conversations read of which turns were left out
+  std::string first_partial_;      // the location of the first one
   std::shared_ptr<storage::SupervisedDataset> data_;
   DatasetSequenceOptions options_;
   std::optional<TextCodec> codec_;

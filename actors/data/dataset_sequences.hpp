@@ -26,8 +26,8 @@ struct DatasetSequenceOptions {
   ChatOptions chat;
   /// The configuration key of the data, for messages.
   std::string key = "data.train";
-  /// Receives one line about how many sequences are too long and how they are handled. May be
-  /// empty.
+  /// Receives one line about how many sequences are too long and how they are handled, and one
+  /// about conversations of which turns are left out. May be empty.
   std::function<void(const std::string&)> log;
   /// Called once for every row of data with the number of model rows that it takes in training. May
   /// be empty.

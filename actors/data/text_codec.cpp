@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engines/chat/conversation.hpp"
+#include "engines/chat/generation_mask.hpp"
 
 namespace tidemill::actors {
 namespace {
@@ -17,7 +18,9 @@ using engines::chat::Ending;
 using engines::chat::has_role;
 using engines::chat::List;
 using engines::chat::make_message;
+using engines::chat::Rendering;
 using engines::chat::Value;
+using engines::chat::with_joined_parts;
 using engines::chat::with_system_message;
 
 // Returns whether `whole` begins with `start`.
@@ -37,17 +40,47 @@ Result<TextCodec> TextCodec::load(const std::filesystem::path& path, std::string
                                   ChatOptions options) {
   TIDEMILL_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load(path));
   TextCodec codec(std::move(tokenizer), std::move(now), std::move(options));
+  TIDEMILL_RETURN_IF_ERROR(codec.parse_variables());
   const auto& templates = codec.tokenizer_.config().chat_templates;
   if (const auto it = templates.find("default"); it != templates.end()) {
-    auto parsed = ChatTemplate::parse(it->second);
-    if (!parsed.ok()) {
-      return parsed.status().with_context(path.string() + ": chat template");
+    if (Status parsed = codec.parse_template(it->second); !parsed.ok()) {
+      return parsed.with_context(path.string() + ": chat template");
     }
-    codec.template_ = std::move(parsed).value();
   } else if (codec.options_.prompts_as_messages) {
     return invalid_argument(path.string() + ": has no chat template, which data.chat requires");
   }
   return codec;
+}
+
+Status TextCodec::parse_variables() {
+  const engines::TokenizerConfig& config = tokenizer_.config();
+  for (const auto& [name, token] :
+       {std::pair{"bos_token", config.bos_token}, std::pair{"eos_token", config.eos_token},
+        std::pair{"pad_token", config.pad_token}}) {
+    if (token.has_value()) {
+      variables_.emplace_back(name, Value(*token));
+    }
+  }
+  if (options_.variables.empty()) {
+    return {};
+  }
+  const auto parsed = Value::parse_json(options_.variables);
+  if (!parsed.ok() || !parsed.value().is_dict()) {
+    return invalid_argument("data.chat_template_kwargs: " +
+                            (parsed.ok() ? "must be a JSON object" : parsed.status().message()));
+  }
+  // Of two variables of the same name the later one is used.
+  for (const engines::chat::Dict::Entry& entry : parsed.value().as_dict().entries()) {
+    variables_.emplace_back(entry.key.as_string(), entry.value);
+  }
+  return {};
+}
+
+Status TextCodec::parse_template(const std::string& text) {
+  TIDEMILL_ASSIGN_OR_RETURN(template_, ChatTemplate::parse(text));
+  marks_generation_ = engines::chat::has_generation_tag(text);
+  renders_parts_ = engines::chat::renders_parts(*template_, request());
+  return {};
 }
 
 // Refuses rows of plain text if a system message is set.
@@ -60,46 +93,60 @@ Status TextCodec::check_no_system() const {
                                 "remove data.system");
 }
 
-Result<std::string> TextCodec::render(const Value& messages, Ending ending) const {
+ChatRequest TextCodec::request() const {
+  ChatRequest request;
+  request.now = now_;
+  request.variables = variables_;
+  return request;
+}
+
+// Joins the parts of a message's content unless the template renders parts itself.
+Result<List> TextCodec::messages_from(const std::string& json) const {
+  TIDEMILL_ASSIGN_OR_RETURN(const Value parsed, Value::parse_json(json));
+  List messages = parsed.as_sequence().items;
+  return renders_parts_ ? std::move(messages) : with_joined_parts(std::move(messages));
+}
+
+// Returns the messages of a row, with a system message.
+Result<Value> TextCodec::conversation(const std::string& json) const {
+  TIDEMILL_ASSIGN_OR_RETURN(List messages, messages_from(json));
+  return with_system_message(std::move(messages), options_.system);
+}
+
+Result<Rendering> TextCodec::rendering(const Value& messages, Ending ending) const {
   if (!template_.has_value()) {
     return invalid_argument("the row has messages, but the model has no chat template");
   }
-  ChatRequest request;
+  ChatRequest request = this->request();
   request.messages = messages;
   request.ending = ending;
-  request.now = now_;
-  const engines::TokenizerConfig& config = tokenizer_.config();
-  for (const auto& [name, token] :
-       {std::pair{"bos_token", config.bos_token}, std::pair{"eos_token", config.eos_token},
-        std::pair{"pad_token", config.pad_token}}) {
-    if (token.has_value()) {
-      request.variables.emplace_back(name, Value(*token));
-    }
-  }
   auto rendering = template_->render(request);
-  if (!rendering.ok()) {
-    return rendering.status().with_context("chat template");
-  }
-  return std::move(rendering.value().text);
+  return rendering.ok() ? std::move(rendering) : rendering.status().with_context("chat template");
+}
+
+Result<std::string> TextCodec::render(const Value& messages, Ending ending) const {
+  TIDEMILL_ASSIGN_OR_RETURN(Rendering whole, rendering(messages, ending));
+  return std::move(whole.text);
+}
+
+Result<std::vector<std::int32_t>> TextCodec::rendered_ids(const Value& messages,
+                                                          Ending ending) const {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::string text, render(messages, ending));
+  // A chat template writes the special tokens itself.
+  return tokenizer_.encode(text, AddSpecialTokens::kNo);
 }
 
 Result<std::vector<std::int32_t>> TextCodec::prompt_ids(const storage::PromptRow& row) const {
   auto ids = [&]() -> Result<std::vector<std::int32_t>> {
-    List messages;
-    if (!row.messages.empty()) {
-      TIDEMILL_ASSIGN_OR_RETURN(const Value parsed, Value::parse_json(row.messages));
-      messages = parsed.as_sequence().items;
-    } else if (options_.prompts_as_messages) {
-      messages.push_back(make_message("user", row.prompt));
-    } else {
+    if (row.messages.empty() && !options_.prompts_as_messages) {
       TIDEMILL_RETURN_IF_ERROR(check_no_system());
       return tokenizer_.encode(row.prompt, AddSpecialTokens::kYes);
     }
-    // A chat template writes the special tokens itself.
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string text,
-                              render(with_system_message(std::move(messages), options_.system),
-                                     Ending::kGenerationPrompt));
-    return tokenizer_.encode(text, AddSpecialTokens::kNo);
+    Value messages = with_system_message({make_message("user", row.prompt)}, options_.system);
+    if (!row.messages.empty()) {
+      TIDEMILL_ASSIGN_OR_RETURN(messages, conversation(row.messages));
+    }
+    return rendered_ids(messages, Ending::kGenerationPrompt);
   }();
   if (ids.ok() && ids.value().empty()) {
     return invalid_argument(row.location.to_string() + ": the prompt has no tokens");
@@ -123,32 +170,59 @@ Result<SupervisedTokens> TextCodec::supervised_answer(const std::string& prompt,
   return tokens;
 }
 
-// Finds the assistant's turns by rendering the messages twice for each of them: up to the header of
-// the turn, and up to its end. Templates whose earlier text depends on later messages cannot be
-// split in this way and are refused.
+// Returns messages whose targets are marked by the template.
+Result<SupervisedTokens> TextCodec::marked_messages(const Value& messages) const {
+  TIDEMILL_ASSIGN_OR_RETURN(const Rendering whole, rendering(messages, Ending::kPlain));
+  TIDEMILL_ASSIGN_OR_RETURN(engines::Encoding encoding,
+                            tokenizer_.encode_with_spans(whole.text, AddSpecialTokens::kNo));
+  SupervisedTokens tokens;
+  tokens.loss_mask = engines::chat::generation_mask(whole.text, whole.generation_spans, encoding);
+  tokens.ids = std::move(encoding.ids);
+  return tokens;
+}
+
+// Makes the assistant's message at index `turn` a target. Renders the messages up to the header of
+// the turn and up to its end. Returns why it is none, or "".
+Result<std::string> TextCodec::add_turn(const List& messages, std::size_t turn,
+                                        SupervisedTokens& tokens) const {
+  TIDEMILL_ASSIGN_OR_RETURN(
+      const auto before, rendered_ids(first_messages(messages, turn), Ending::kGenerationPrompt));
+  TIDEMILL_ASSIGN_OR_RETURN(const auto after,
+                            rendered_ids(first_messages(messages, turn + 1), Ending::kPlain));
+  const std::string name = "message " + std::to_string(turn + 1);
+  if (!begins_with(tokens.ids, after) || after.size() < before.size()) {
+    return "the chat template renders " + name + " differently if more messages follow";
+  }
+  if (!begins_with(tokens.ids, before)) {
+    return "the chat template renders " + name +
+           " without the header that it gives the model to continue";
+  }
+  std::fill(tokens.loss_mask.begin() + static_cast<std::ptrdiff_t>(before.size()),
+            tokens.loss_mask.begin() + static_cast<std::ptrdiff_t>(after.size()), 1);
+  return std::string();
+}
+
 Result<SupervisedTokens> TextCodec::supervised_messages(const Value& messages) const {
+  if (marks_generation_) {
+    return marked_messages(messages);
+  }
   const List& list = messages.as_sequence().items;
   SupervisedTokens tokens;
-  TIDEMILL_ASSIGN_OR_RETURN(const std::string whole, render(messages, Ending::kPlain));
-  TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, tokenizer_.encode(whole, AddSpecialTokens::kNo));
+  TIDEMILL_ASSIGN_OR_RETURN(tokens.ids, rendered_ids(messages, Ending::kPlain));
   tokens.loss_mask.assign(tokens.ids.size(), 0);
+  std::string problem;  // of the last turn
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!has_role(list[i], "assistant")) {
       continue;
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string before,
-                              render(first_messages(list, i), Ending::kGenerationPrompt));
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string after,
-                              render(first_messages(list, i + 1), Ending::kPlain));
-    TIDEMILL_ASSIGN_OR_RETURN(const auto first, tokenizer_.encode(before, AddSpecialTokens::kNo));
-    TIDEMILL_ASSIGN_OR_RETURN(const auto last, tokenizer_.encode(after, AddSpecialTokens::kNo));
-    if (!begins_with(tokens.ids, first) || !begins_with(tokens.ids, last) ||
-        last.size() < first.size()) {
-      return invalid_argument("the chat template renders message " + std::to_string(i + 1) +
-                              " differently if more messages follow; use input_ids and loss_mask");
-    }
-    std::fill(tokens.loss_mask.begin() + static_cast<std::ptrdiff_t>(first.size()),
-              tokens.loss_mask.begin() + static_cast<std::ptrdiff_t>(last.size()), 1);
+    TIDEMILL_ASSIGN_OR_RETURN(problem, add_turn(list, i, tokens));
+    tokens.turns_left_out += problem.empty() ? 0 : 1;
+  }
+  if (!problem.empty()) {
+    return invalid_argument(problem +
+                            ", so its tokens cannot be found; put {% generation %} and "
+                            "{% endgeneration %} around the assistant's text in the template, or "
+                            "use input_ids and loss_mask");
   }
   return tokens;
 }
@@ -218,11 +292,10 @@ Result<SupervisedTokens> TextCodec::supervised(const storage::SupervisedRow& row
   using Kind = storage::SupervisedRow::Kind;
   auto tokens = [&]() -> Result<SupervisedTokens> {
     switch (row.kind) {
-      case Kind::kTokens: return SupervisedTokens{row.input_ids, row.loss_mask};
+      case Kind::kTokens: return SupervisedTokens{row.input_ids, row.loss_mask, 0};
       case Kind::kMessages: {
-        TIDEMILL_ASSIGN_OR_RETURN(const Value messages, Value::parse_json(row.messages));
-        return supervised_messages(
-            with_system_message(messages.as_sequence().items, options_.system));
+        TIDEMILL_ASSIGN_OR_RETURN(const Value messages, conversation(row.messages));
+        return supervised_messages(messages);
       }
       case Kind::kText: return supervised_text(row.text);
       case Kind::kContinuedText:
@@ -231,9 +304,9 @@ Result<SupervisedTokens> TextCodec::supervised(const storage::SupervisedRow& row
                                      {make_message("assistant", row.continuation)})
                    : supervised_continuation(row.prompt, row.continuation);
       case Kind::kContinuedChat: {
-        TIDEMILL_ASSIGN_OR_RETURN(const Value prompt, Value::parse_json(row.messages));
-        TIDEMILL_ASSIGN_OR_RETURN(const Value continuation, Value::parse_json(row.continuation));
-        return supervised_chat(prompt.as_sequence().items, continuation.as_sequence().items);
+        TIDEMILL_ASSIGN_OR_RETURN(List prompt, messages_from(row.messages));
+        TIDEMILL_ASSIGN_OR_RETURN(const List continuation, messages_from(row.continuation));
+        return supervised_chat(std::move(prompt), continuation);
       }
       case Kind::kPromptAnswer:
         return options_.prompts_as_messages ? supervised_messages(with_system_message(

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.hpp"
@@ -19,6 +20,9 @@ namespace tidemill::actors {
 struct SupervisedTokens {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> loss_mask;  // 1: a target; index 0 is unused
+  /// Turns of the assistant that are no targets, because the chat template renders them differently
+  /// once more messages follow.
+  std::size_t turns_left_out = 0;
 };
 
 /// How rows are turned into conversations.
@@ -28,6 +32,8 @@ struct ChatOptions {
   bool prompts_as_messages = false;
   /// The system message that is put before messages that do not begin with one. None if empty.
   std::string system;
+  /// A JSON object whose members are variables of the chat template. None if empty.
+  std::string variables = {};
 };
 
 /// A model's tokenizer and chat template.
@@ -37,7 +43,7 @@ class TextCodec {
 public:
   /// Loads the tokenizer files of the model directory `path`. `now` is the time that chat templates
   /// read, "YYYY-MM-DDTHH:MM:SS".
-  /// Errors: naming file and field.
+  /// Errors: naming file and field, or `data.chat_template_kwargs`.
   [[nodiscard]] static Result<TextCodec> load(const std::filesystem::path& path, std::string now,
                                               ChatOptions options = {});
 
@@ -50,6 +56,9 @@ public:
   /// Returns the ids of a row and its targets: all of a text; the reference answer or the
   /// continuation; the assistant's turns of the messages; or those of the ready tokens. The end
   /// token follows a text, an answer and a continuation. A chat template ends its turns itself.
+  /// If it has {% generation %} tags, the tokens inside them are the targets of messages.
+  /// Otherwise a turn is a target if the text up to its end begins the text of all messages; the
+  /// last turn must be one.
   /// Errors: `kInvalidArgument` beginning with the row's location.
   [[nodiscard]] Result<SupervisedTokens> supervised(const storage::SupervisedRow& row) const;
 
@@ -65,8 +74,21 @@ private:
       : tokenizer_(std::move(tokenizer)), now_(std::move(now)), options_(std::move(options)) {}
 
   [[nodiscard]] Status check_no_system() const;
+  [[nodiscard]] Status parse_variables();
+  [[nodiscard]] Status parse_template(const std::string& text);
+  [[nodiscard]] engines::chat::ChatRequest request() const;
+  [[nodiscard]] Result<engines::chat::List> messages_from(const std::string& json) const;
+  [[nodiscard]] Result<engines::chat::Value> conversation(const std::string& json) const;
+  [[nodiscard]] Result<engines::chat::Rendering> rendering(const engines::chat::Value& messages,
+                                                           engines::chat::Ending ending) const;
   [[nodiscard]] Result<std::string> render(const engines::chat::Value& messages,
                                            engines::chat::Ending ending) const;
+  [[nodiscard]] Result<std::vector<std::int32_t>> rendered_ids(const engines::chat::Value& messages,
+                                                               engines::chat::Ending ending) const;
+  [[nodiscard]] Result<SupervisedTokens> marked_messages(
+      const engines::chat::Value& messages) const;
+  [[nodiscard]] Result<std::string> add_turn(const engines::chat::List& messages, std::size_t turn,
+                                             SupervisedTokens& tokens) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_messages(
       const engines::chat::Value& messages) const;
   [[nodiscard]] Result<SupervisedTokens> supervised_answer(const std::string& prompt,
@@ -80,6 +102,9 @@ private:
 
   engines::Tokenizer tokenizer_;
   std::optional<engines::chat::ChatTemplate> template_;
+  bool marks_generation_ = false;  // the template has {% generation %} tags
+  bool renders_parts_ = false;     // it renders contents that are lists of text parts
+  std::vector<std::pair<std::string, engines::chat::Value>> variables_;
   std::string now_;
   ChatOptions options_;
 };

@@ -86,6 +86,8 @@ template <class T>
     value.append = [](void* target) -> void* { return &static_cast<T*>(target)->emplace_back(); };
     value.size = [](const void* source) { return static_cast<const T*>(source)->size(); };
     value.at = [](void* source, std::size_t i) -> void* { return &static_cast<T*>(source)->at(i); };
+  } else if constexpr (std::is_same_v<T, ConfigNode>) {
+    value.shape = Shape::kTree;
   } else if constexpr (IsDescribed<T>::value) {
     value.shape = Shape::kStruct;
     value.members = std::make_shared<StructSchema>(Schema<T>::described().structure());
@@ -128,6 +130,8 @@ Schema<T>& Schema<T>::include(Inner T::*member) {
     };
     structure_->fields.push_back(std::move(field));
   }
+  structure_->absent.insert(structure_->absent.end(), inner.structure().absent.begin(),
+                            inner.structure().absent.end());
   for (schema::RuleSchema rule : inner.structure().rules) {
     rule.test = [member, inside = rule.test](const void* object) {
       return inside(&(static_cast<const T*>(object)->*member));
@@ -210,6 +214,12 @@ template <class T>
 Schema<T>& Schema<T>::short_for(std::string name) {
   TIDEMILL_CHECK(structure_->find(name) != nullptr) << "short_for() comes after its field";
   structure_->short_for = std::move(name);
+  return *this;
+}
+
+template <class T>
+Schema<T>& Schema<T>::absent(std::vector<std::string> names, std::string why) {
+  structure_->absent.push_back({std::move(names), std::move(why)});
   return *this;
 }
 

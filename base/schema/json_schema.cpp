@@ -51,6 +51,9 @@ Json value_json(const ValueSchema& value, void* source) {
   if (value.shape == Shape::kStruct) {
     return {};
   }
+  if (value.shape == Shape::kTree) {
+    return json_of(*static_cast<const ConfigNode*>(source));
+  }
   if (value.shape != Shape::kList) {
     return scalar_json(value, value.get(source));
   }
@@ -243,6 +246,7 @@ private:
       case Shape::kInteger: out = integer(value, trial); break;
       case Shape::kNumber: out = number(value); break;
       case Shape::kBool: out = {{"type", "boolean"}}; break;
+      case Shape::kTree: out = {{"type", Json::Array{"object", "null"}}}; break;
       // `name: 12` is the text 12.
       case Shape::kText: out = {{"type", Json::Array{"string", "number", "boolean"}}}; break;
     }

@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <utility>
+
+#include "base/json/json.hpp"
 
 namespace tidemill {
 namespace {
@@ -12,11 +16,17 @@ bool is_word_char(char c) {
          c == '.' || c == '-' || c == '/' || c == '+';
 }
 
-// Whether `text` is read back as text without quotes.
+bool is_number(std::string_view text) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+// Whether `text` is read back as text without quotes, also where any value may be written.
 bool is_plain_safe(std::string_view text) {
   constexpr std::array<std::string_view, 8> kReserved{"null", "Null", "NULL",  "~",
                                                       "true", "True", "false", "False"};
-  return !text.empty() && text.front() != '-' && text.front() != '.' &&
+  return !text.empty() && text.front() != '-' && text.front() != '.' && !is_number(text) &&
          std::all_of(text.begin(), text.end(), is_word_char) &&
          std::find(kReserved.begin(), kReserved.end(), text) == kReserved.end();
 }
@@ -72,6 +82,32 @@ void append_block(const ConfigNode& map, int depth, std::string& out) {
 }
 
 }  // namespace
+
+Json json_of(const ConfigNode& node) {
+  switch (node.kind) {
+    case ConfigNode::Kind::kNull: return {};
+    case ConfigNode::Kind::kQuoted: return node.text;
+    case ConfigNode::Kind::kPlain: {
+      Result<Json> value = parse_json(node.text);
+      return value.ok() ? std::move(value).value() : Json(node.text);
+    }
+    case ConfigNode::Kind::kList: {
+      Json::Array items;
+      for (const ConfigNode& item : node.items) {
+        items.push_back(json_of(item));
+      }
+      return items;
+    }
+    case ConfigNode::Kind::kMap: {
+      Json::Object members;
+      for (const ConfigEntry& entry : node.entries) {
+        members.push_back({entry.key, json_of(entry.value)});
+      }
+      return members;
+    }
+  }
+  return {};
+}
 
 std::string to_string(const ConfigLocation& location) {
   if (location.source == nullptr) {

@@ -13,6 +13,8 @@
 
 namespace tidemill {
 
+class Json;
+
 /// Where a piece of configuration was written.
 struct ConfigLocation {
   std::shared_ptr<const std::string> source;  // "configs/x.yaml", "argument 3"; null: not written
@@ -54,6 +56,10 @@ struct ConfigEntry {
 
 /// Returns the tree as a YAML block that can be read back.
 [[nodiscard]] std::string to_block_text(const ConfigNode& node);
+
+/// Returns the tree as JSON. A bare word that is a JSON value becomes that value; any other word is
+/// a text.
+[[nodiscard]] Json json_of(const ConfigNode& node);
 
 /// Returns the tree as YAML on one line, e.g. `{kind: lora, rank: 16}`.
 [[nodiscard]] std::string to_flow_text(const ConfigNode& node);

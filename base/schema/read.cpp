@@ -49,6 +49,18 @@ bool is_short(const StructSchema& structure, const ConfigNode& node) {
          (node.kind == ConfigNode::Kind::kPlain || node.kind == ConfigNode::Kind::kQuoted);
 }
 
+// `key:` without a value is an empty map.
+Status read_tree(const ValueSchema& value, const ConfigNode& node, const std::string& path,
+                 void* target) {
+  if (node.kind != ConfigNode::Kind::kMap && node.kind != ConfigNode::Kind::kNull) {
+    return mistyped(value, node, path);
+  }
+  ConfigNode& tree = *static_cast<ConfigNode*>(target);
+  tree = node;
+  tree.kind = ConfigNode::Kind::kMap;
+  return {};
+}
+
 class Reader {
 public:
   Reader(const StructSchema& root, std::vector<std::string>& warnings)
@@ -158,6 +170,7 @@ Status Reader::read_value(const ValueSchema& value, const ConfigNode& node, cons
   switch (value.shape) {
     case Shape::kStruct: return read(*value.members, node, path, target);
     case Shape::kList: return read_list(value, node, path, target);
+    case Shape::kTree: return read_tree(value, node, path, target);
     default: return read_scalar(value, node, path, target);
   }
 }

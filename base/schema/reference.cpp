@@ -93,6 +93,7 @@ private:
       key.default_value = printed(structure, field.name, object);
       key.unit = value.unit;
       key.help = field.help;
+      key.also_called = field.also_called;
       key.required = field.required;
       key.when = when_;
       const ValueSchema& scalar = value.item ? *value.item : value;
@@ -154,6 +155,9 @@ std::string explanation(const KeyReference& key, const std::string& when) {
   out += "  " + key.help + '\n';
   for (const std::string& name : key.names) {
     out += "    " + name + '\n';
+  }
+  if (!key.also_called.empty()) {
+    out += "  Other programs call it " + joined(key.also_called, ", ") + ".\n";
   }
   return out;
 }

@@ -18,6 +18,7 @@ struct KeyReference {
   std::string default_value;  // as a file would write it; "null" for none
   std::string unit;
   std::string help;
+  std::vector<std::string> also_called;  // names of the same setting in other programs
   bool required = false;
   bool has_keys = false;  // a struct: its keys follow in the list
   /// The choices the key depends on: {"workflow: rl", "reward.kind: regex"}.

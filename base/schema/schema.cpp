@@ -49,6 +49,11 @@ Field& Field::required() {
   return *this;
 }
 
+Field& Field::also_called(std::vector<std::string> names) {
+  field_.also_called = std::move(names);
+  return *this;
+}
+
 Field& Field::one_or_many() {
   TIDEMILL_CHECK(field_.value.shape == schema::Shape::kList) << field_.name;
   field_.value.one_or_many = true;
@@ -117,6 +122,9 @@ ConfigNode print_value(const ValueSchema& value, void* source) {
   }
   if (value.shape == Shape::kStruct) {
     return print_shortest(*value.members, source);
+  }
+  if (value.shape == Shape::kTree) {
+    return *static_cast<const ConfigNode*>(source);
   }
   if (value.shape != Shape::kList) {
     return print_scalar(value, source);

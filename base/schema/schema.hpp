@@ -20,7 +20,8 @@
 // `Schema<T>::described()` builds a schema from that function. A schema reads a `ConfigNode` into a
 // checked T, prints a T, explains keys, and writes reference pages (reference.hpp). Members
 // may be bool, integers, double, std::string, enumerations with a `describe(EnumSchema<E>&)`,
-// described structs, and std::optional and std::vector of these.
+// described structs, and std::optional and std::vector of these. A ConfigNode that is a map takes
+// any keys and values.
 //
 // At most one key of a struct may be a selector. A `one_of` selects which further keys exist
 // (`reward.kind`). A `presets` selects the defaults of the other keys (`algorithm.name`). More
@@ -86,6 +87,9 @@ public:
   Field& required();
   /// Lets a list be written as a single element.
   Field& one_or_many();
+  /// Gives names that other programs use for this setting. A file that has one of them is refused
+  /// with this key as the suggestion.
+  Field& also_called(std::vector<std::string> names);
 
 private:
   schema::ValueSchema& scalar();
@@ -172,6 +176,10 @@ public:
 
   /// Refuses a file without the selector.
   Schema& choice_required();
+
+  /// Gives names of settings of other programs that have no counterpart here. `why` completes
+  /// "unknown key; ...".
+  Schema& absent(std::vector<std::string> names, std::string why);
 
   /// Adds a rule. It returns "" if the options are valid, else the error about `key` ("a.b" names a
   /// key of a nested struct).

@@ -105,6 +105,47 @@ void append_paths(const StructSchema& structure, std::string_view name, const st
   }
 }
 
+// Returns the path of the key that other programs call `name`, or "".
+std::string path_of_synonym(const StructSchema& structure, std::string_view name,
+                            const std::string& prefix) {
+  for (const FieldSchema& field : structure.fields) {
+    const std::string path = joined(prefix, field.name);
+    if (std::ranges::find(field.also_called, name) != field.also_called.end()) {
+      return path;
+    }
+    const std::string inside =
+        field.value.members ? path_of_synonym(*field.value.members, name, path) : "";
+    if (!inside.empty()) {
+      return inside;
+    }
+  }
+  if (structure.tag) {
+    for (const KindSchema& kind : structure.tag->kinds) {
+      const std::string inside = kind.members ? path_of_synonym(*kind.members, name, prefix) : "";
+      if (!inside.empty()) {
+        return inside;
+      }
+    }
+  }
+  return {};
+}
+
+// Completes "unknown key" for the name of a setting of another program, or returns "".
+std::string other_program_phrase(const StructSchema& root, std::string_view path,
+                                 std::string_view key) {
+  const std::string name = folded(key);
+  if (const std::string meant = path_of_synonym(root, name, ""); !meant.empty()) {
+    const bool here = meant.substr(0, meant.rfind('.')) == path;
+    return "did you mean " + (here ? meant.substr(path.size() + 1) : meant) + '?';
+  }
+  for (const AbsentKeys& absent : root.absent) {
+    if (std::ranges::find(absent.names, name) != absent.names.end()) {
+      return absent.why;
+    }
+  }
+  return {};
+}
+
 // Returns a kind other than the chosen one that has a key at `path`, or null.
 const KindSchema* owner_of(const ChosenStruct& chosen, const std::string& path,
                            std::string_view key) {
@@ -192,6 +233,11 @@ std::string unknown_key_phrase(const ChosenStruct& root, const ChosenStruct& str
   if (const KindSchema* owner = owner_of(root, joined(path, key), key)) {
     return belongs_phrase(root, *owner);
   }
+  const bool chosen = root.kind != nullptr && root.kind->members;
+  const StructSchema& all = chosen ? *root.kind->members : root.structure;
+  if (const std::string phrase = other_program_phrase(all, path, key); !phrase.empty()) {
+    return "unknown key; " + phrase;
+  }
   std::vector<std::string> names;
   append_names(structure.structure, names);
   const TagSchema* tag = structure.structure.tag ? &*structure.structure.tag : nullptr;
@@ -212,8 +258,6 @@ std::string unknown_key_phrase(const ChosenStruct& root, const ChosenStruct& str
   }
   const std::string keys = keys_phrase(structure);
   if (meant.empty()) {  // perhaps the key is at the wrong level, or the path is reversed
-    const bool chosen = root.kind != nullptr && root.kind->members;
-    const StructSchema& all = chosen ? *root.kind->members : root.structure;
     std::vector<std::string> paths;
     append_paths(all, path, "", paths);
     const auto reversed = std::ranges::find(paths, joined(key, path));

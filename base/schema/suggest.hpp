@@ -35,8 +35,8 @@ struct ChosenStruct {
 [[nodiscard]] std::string keys_phrase(const ChosenStruct& chosen);
 
 /// Returns the message about `key`, which was written in `structure` at `path` under `root` but is
-/// not one of its keys: the kind it belongs to, the key that was meant, the path where it would
-/// fit, or the valid keys.
+/// not one of its keys: the kind it belongs to, the key that other programs give this name, the key
+/// that was meant, the path where it would fit, or the valid keys.
 [[nodiscard]] std::string unknown_key_phrase(const ChosenStruct& root,
                                              const ChosenStruct& structure, std::string_view path,
                                              std::string_view key);

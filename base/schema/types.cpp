@@ -86,6 +86,7 @@ std::string type_phrase(const ValueSchema& value) {
       const std::string item = type_phrase(*value.item);
       return value.one_or_many ? item + ", or a list of these" : "a list, each " + item;
     }
+    case Shape::kTree: return "keys and values";
     case Shape::kStruct: {
       const StructSchema& members = *value.members;
       return members.short_for.empty()

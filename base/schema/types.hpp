@@ -54,7 +54,16 @@ namespace schema {
 struct StructSchema;
 
 /// The form of a value in a file.
-enum class Shape : std::uint8_t { kBool, kInteger, kNumber, kText, kEnum, kList, kStruct };
+enum class Shape : std::uint8_t {
+  kBool,
+  kInteger,
+  kNumber,
+  kText,
+  kEnum,
+  kList,
+  kStruct,
+  kTree,  // any keys and values; the member is a ConfigNode that is a map
+};
 
 /// A scalar on its way into or out of a member. An enumerator is represented by its number.
 using Scalar = std::variant<bool, std::int64_t, double, std::string>;
@@ -102,6 +111,7 @@ struct ValueSchema {
 /// One key of a struct.
 struct FieldSchema {
   std::string name;
+  std::vector<std::string> also_called;  // names of the same setting in other programs
   std::string help;
   bool required = false;
   ValueSchema value;
@@ -131,6 +141,12 @@ struct TagSchema {
   [[nodiscard]] const KindSchema* find(std::string_view kind) const;
 };
 
+/// Names of settings of other programs that have no counterpart here.
+struct AbsentKeys {
+  std::vector<std::string> names;
+  std::string why;  // completes "unknown key; ..."
+};
+
 enum class Severity : std::uint8_t { kError, kWarning };
 
 /// A rule over several keys. `test` returns what is wrong, or "". The message names `key`.
@@ -146,6 +162,7 @@ struct StructSchema {
   std::string short_for;  // a key whose value may be written for the whole struct; empty: none
   std::vector<FieldSchema> fields;
   std::vector<RuleSchema> rules;
+  std::vector<AbsentKeys> absent;
   std::function<std::shared_ptr<void>()> make;  // a new object with the initial values
   const std::type_info* type = nullptr;
 

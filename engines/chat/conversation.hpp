@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds conversations: single messages, and a system message before others.
+// Builds conversations: single messages, a system message before others, contents in parts. Finds
+// out which of them a template renders.
 #pragma once
 
 #include <string>
 #include <string_view>
 
+#include "engines/chat/chat_template.hpp"
 #include "engines/chat/value.hpp"
 
 namespace tidemill::engines::chat {
@@ -18,5 +20,16 @@ namespace tidemill::engines::chat {
 /// Returns `messages` with the system message `system` before them. Adds no message if `system` is
 /// empty or `messages` already begin with a system message.
 [[nodiscard]] Value with_system_message(List messages, const std::string& system);
+
+/// Returns `messages`, with the texts of a content joined to one string if the content is a list of
+/// text parts only: `{"type": "text", "text": TEXT}`. For templates that render only strings.
+[[nodiscard]] List with_joined_parts(List messages);
+
+/// Returns whether a template renders a content that is a list of text parts by itself. Renders
+/// such a message with the other inputs of `request`.
+[[nodiscard]] bool renders_parts(const ChatTemplate& chat, ChatRequest request);
+
+/// Returns whether the text of a template has a `{% generation %}` tag.
+[[nodiscard]] bool has_generation_tag(std::string_view text);
 
 }  // namespace tidemill::engines::chat

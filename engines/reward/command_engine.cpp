@@ -19,6 +19,9 @@ constexpr int kReadsPerPump = 16;
 constexpr std::size_t kReadBytes = 64U << 10U;
 constexpr Duration kMaxBackoff = std::chrono::seconds(30);
 
+// How a program has ended that has returned 0, in the words of `ProgramEnd::how`.
+constexpr std::string_view kSuccess = "exit status 0";
+
 std::string seconds_text(Duration time) {
   std::ostringstream text;
   text << std::chrono::duration<double>(time).count() << " s";
@@ -276,6 +279,10 @@ void CommandRewardEngine::stop_program(const std::string& reason_unless_ended) {
   std::string reason = "the reward program ";
   if (end.on_its_own || reason_unless_ended.empty()) {
     reason += "ended (" + end.how + ")";
+    reason += end.how == kSuccess && !replied_
+                  ? " before it replied to any request; it must run until its standard input ends, "
+                    "and write one line for each line that it reads"
+                  : "";
   } else {
     reason += reason_unless_ended;
   }

@@ -45,7 +45,8 @@ public:
   Result<double> score(const RewardRequest& request) override {
     const std::string_view reference = trim(request.reference_answer);
     if (has_answer_group_ && reference.empty()) {
-      return invalid_argument("the row has no reference answer for the group `answer`");
+      return invalid_argument(
+          "the row has no reference answer (key `answer`) for the group `answer` of the pattern");
     }
     const int matched = pcre2_match(code_.get(), units(request.response.data()),
                                     request.response.size(), 0, 0, data_.get(), context_.get());

@@ -101,7 +101,7 @@ public:
   Result<double> score(const RewardRequest& request) override {
     const std::string_view reference = trim(request.reference_answer);
     if (reference.empty()) {
-      return invalid_argument("the row has no reference answer");
+      return invalid_argument("the row has no reference answer (key `answer`)");
     }
     return trim(request.response) == reference ? 1.0 : 0.0;
   }
@@ -114,7 +114,9 @@ public:
   Result<double> score(const RewardRequest& request) override {
     const std::optional<double> reference = last_number(request.reference_answer);
     if (!reference || !std::isfinite(*reference)) {
-      return invalid_argument("the row's reference answer has no number");
+      return invalid_argument(trim(request.reference_answer).empty()
+                                  ? "the row has no reference answer (key `answer`)"
+                                  : "the row's reference answer has no number");
     }
     const std::optional<double> given = last_number(request.response);
     return given && std::fabs(*given - *reference) <= tolerance_ ? 1.0 : 0.0;

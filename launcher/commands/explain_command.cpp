@@ -66,11 +66,15 @@ bool contains_word(const std::string& text, const std::string& word) {
          word.empty();
 }
 
-// Returns whether the name of the key or an explanation of it contains `word`.
+// Returns whether the name of the key or an explanation of it contains `word`, or another program
+// calls the key `word`.
 bool is_about(const KeyReference& key, const std::string& word) {
-  return contains_word(key.path, word) || contains_word(key.help, word) ||
-         std::any_of(key.names.begin(), key.names.end(),
-                     [&word](const std::string& name) { return contains_word(name, word); });
+  const auto contains = [&word](const std::string& text) { return contains_word(text, word); };
+  return contains(key.path) || contains(key.help) ||
+         std::any_of(key.names.begin(), key.names.end(), contains) ||
+         std::any_of(key.also_called.begin(), key.also_called.end(), [&](const std::string& name) {
+           return name.size() == word.size() && contains(name);
+         });
 }
 
 // Describes the keys that are about `word`, or all keys if it is empty. Keys with equal

@@ -43,6 +43,11 @@ void add_differences(const ConfigNode& before, const ConfigNode& after, const st
       add_differences(same->value, entry.value, prefix + entry.key, paths);
     }
   }
+  for (const ConfigEntry& entry : before.entries) {
+    if (after.find(entry.key) == nullptr) {
+      paths.push_back(prefix + entry.key);
+    }
+  }
 }
 
 // Returns the location of the last override that sets the key at `path`, or a key around it.

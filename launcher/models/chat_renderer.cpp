@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "base/files/file.hpp"
+#include "engines/chat/conversation.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -46,7 +47,7 @@ Result<ChatRenderer> ChatRenderer::open(const std::string& model, engines::Token
   return ChatRenderer(std::move(config), std::move(parsed).value());
 }
 
-Result<std::string> ChatRenderer::render(ChatRequest request) const {
+ChatRequest ChatRenderer::completed(ChatRequest request) const {
   std::vector<std::pair<std::string, Value>> variables;
   const auto add_token = [&](const char* name, const std::optional<std::string>& token) {
     if (token.has_value()) {
@@ -62,8 +63,17 @@ Result<std::string> ChatRenderer::render(ChatRequest request) const {
   if (request.now.empty()) {
     request.now = present_time();
   }
-  TIDEMILL_ASSIGN_OR_RETURN(engines::chat::Rendering rendering, template_.render(request));
+  return request;
+}
+
+Result<std::string> ChatRenderer::render(ChatRequest request) const {
+  TIDEMILL_ASSIGN_OR_RETURN(engines::chat::Rendering rendering,
+                            template_.render(completed(std::move(request))));
   return std::move(rendering.text);
+}
+
+bool ChatRenderer::renders_parts() const {
+  return engines::chat::renders_parts(template_, completed({}));
 }
 
 }  // namespace tidemill::launcher

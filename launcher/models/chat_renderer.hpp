@@ -27,9 +27,15 @@ public:
   /// Errors: those of `ChatTemplate::render`.
   [[nodiscard]] Result<std::string> render(engines::chat::ChatRequest request) const;
 
+  /// Returns whether the template renders contents that are lists of text parts by itself.
+  [[nodiscard]] bool renders_parts() const;
+
 private:
   ChatRenderer(engines::TokenizerConfig config, engines::chat::ChatTemplate chat)
       : config_(std::move(config)), template_(std::move(chat)) {}
+
+  // Adds the special tokens and the time.
+  [[nodiscard]] engines::chat::ChatRequest completed(engines::chat::ChatRequest request) const;
 
   engines::TokenizerConfig config_;
   engines::chat::ChatTemplate template_;

@@ -7,6 +7,7 @@
 #include "launcher/models/model_path.hpp"
 #include "launcher/option_checks.hpp"
 #include "workflows/memory_plan.hpp"
+#include "workflows/model_run.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -40,9 +41,8 @@ void ModelArguments::declare(CLI::App& app) {
       ->type_name("DIR");
   app.add_option("--dtype", dtype_,
                  "Type that the model computes in: f32, bf16 (with f32 accumulation), int8 (in "
-                 "blocks of 32) or nf4")
-      ->type_name("TYPE")
-      ->capture_default_str();
+                 "blocks of 32) or nf4; without it, bf16 if the files hold bf16, else f32")
+      ->type_name("TYPE");
   auto* threads = app.add_option("--threads", threads_,
                                  "Compute threads; 0: one for each core that the process may use")
                       ->type_name("N")
@@ -60,8 +60,9 @@ Result<OpenedModel> ModelArguments::open(
   TIDEMILL_RETURN_IF_ERROR(check_model_path(path_));
   warn_of_threads(threads_, log);
   engines::RuntimeOptions options;
-  TIDEMILL_ASSIGN_OR_RETURN(options.compute, parse_compute(dtype_));
-  options.kv_dtype = engines::cache_type(options.compute);
+  if (!dtype_.empty()) {  // an unknown type is refused before the files are opened
+    TIDEMILL_ASSIGN_OR_RETURN(options.compute, parse_compute(dtype_));
+  }
   options.threads = threads_;
   const std::int64_t allowed_mib = workflows::allowed_memory({}) >> 20U;
   if (cache_mib_ > allowed_mib) {
@@ -75,6 +76,10 @@ Result<OpenedModel> ModelArguments::open(
   TIDEMILL_ASSIGN_OR_RETURN(
       const engines::ModelFiles files,
       engines::open_model(path_, TensorPlacement::kMapped, engines::FiniteCheck::kInRuntime));
+  if (dtype_.empty()) {
+    options.compute = workflows::default_compute_type(files.config);
+  }
+  options.kv_dtype = engines::cache_type(options.compute);
   if (!adapter_.empty()) {
     TIDEMILL_ASSIGN_OR_RETURN(options.adapter, engines::open_adapter(adapter_, files.config));
   }

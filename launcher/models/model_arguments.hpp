@@ -38,7 +38,7 @@ public:
 private:
   std::string path_;
   std::string adapter_;
-  std::string dtype_ = "f32";
+  std::string dtype_;  // empty: the default
   int threads_ = 0;
   std::int64_t cache_mib_ = 256;
 };

@@ -84,8 +84,11 @@ Result<std::vector<std::int32_t>> PromptReader::from_chat(ChatRequest chat,
                               ChatRenderer::open(model_, tokenizer_.config(), std::nullopt));
   }
   if (chat.messages.is_sequence()) {
-    chat.messages =
-        engines::chat::with_system_message(chat.messages.as_sequence().items, form_.system);
+    engines::chat::List messages = chat.messages.as_sequence().items;
+    if (!renderer_->renders_parts()) {
+      messages = engines::chat::with_joined_parts(std::move(messages));
+    }
+    chat.messages = engines::chat::with_system_message(std::move(messages), form_.system);
   }
   const auto text = renderer_->render(std::move(chat));
   if (!text.ok()) {

@@ -178,14 +178,21 @@ TEST_F(DataTest, TheTargetsAreAllAssistantTurns) {
   EXPECT_EQ(target_text(model, tokens.value()), "one<|end|>two<|end|>");
 }
 
-TEST_F(DataTest, ATemplateWhoseTextCannotBeSplitIntoTurnsIsRefused) {
+TEST_F(DataTest, ATurnThatRendersDifferentlyIsLeftOutUnlessItIsTheLast) {
   const std::string two_turns =
       R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "one"},)"
       R"( {"role": "user", "content": "b"}, {"role": "assistant", "content": "two"}])";
-  const auto tokens = codec(kContextDependentTemplate).supervised(message_row(two_turns));
-  ASSERT_FALSE(tokens.ok());
-  EXPECT_THAT(tokens.status().message(), HasSubstr("train.jsonl:3: "));
-  EXPECT_THAT(tokens.status().message(), HasSubstr("message 2"));
+  const TextCodec model = codec(kContextDependentTemplate);
+  const auto tokens = model.supervised(message_row(two_turns));
+  ASSERT_TRUE(tokens.ok()) << tokens.status().to_string();
+  EXPECT_EQ(text_of(model, tokens.value().ids), "<user>a<user>b<assistant>two");
+  EXPECT_EQ(target_text(model, tokens.value()), "two");
+  EXPECT_EQ(tokens.value().turns_left_out, 1U);
+  const auto refused = model.supervised(
+      message_row(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "one"},)"
+                  R"( {"role": "user", "content": "b"}])"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("train.jsonl:3: "));
+  EXPECT_THAT(refused.status().message(), HasSubstr("message 2"));
 }
 
 TEST_F(DataTest, ATurnThatEndsBeforeItBeginsIsRefused) {
@@ -524,6 +531,22 @@ TEST_F(SequenceReaderTest, ALongSequenceIsRefusedOrMaskedOrTruncated) {
   EXPECT_EQ(cut.value()[0].response_mask, (std::vector<std::uint8_t>{0, 1, 1, 1, 1, 1}));
   EXPECT_EQ(cut.value()[1].ids, (std::vector<std::int32_t>{8, 9}));
   EXPECT_THAT(log_.at(1), HasSubstr("and are truncated; the first: "));
+}
+
+TEST_F(SequenceReaderTest, OneLineSaysThatTurnsAreLeftOut) {
+  codec(kContextDependentTemplate);
+  const auto sequences = reader(
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "1"}]})"
+      "\n"
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "1"},)"
+      R"( {"role": "user", "content": "b"}, {"role": "assistant", "content": "2"}]})"
+      "\n",
+      actors::OnLongPrompt::kTruncateLeft, directory_.path().string());
+  ASSERT_TRUE(sequences.ok()) << sequences.status().to_string();
+  ASSERT_GE(log_.size(), 1U);
+  EXPECT_THAT(log_.back(), HasSubstr("data.train: in 1 of 2 conversations only some of the "
+                                     "assistant's turns are trained on"));
+  EXPECT_THAT(log_.back(), HasSubstr("train.jsonl:2"));
 }
 
 TEST_F(SequenceReaderTest, ATokenOutsideTheVocabularyIsNamed) {

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/json/json.hpp"
 #include "base/schema/reference.hpp"
 #include "base/schema/suggest.hpp"
 
@@ -403,6 +404,77 @@ TEST_F(SchemaTest, KindsAndPresetsCanBeAdded) {
   EXPECT_EQ(schema_.add_preset<Buoy>("soup", "x", "", {}).code(), Errc::kNotFound);
   EXPECT_EQ(schema_.add_kind<Work>("work", "clash", "").message(),
             "kind clash: redefines the key paid that all kinds share");
+}
+
+// -- names of other programs and free maps --------------------------------------------------------
+
+struct Lamp {
+  std::int32_t flashes = 2;
+  double height = 30.0;
+};
+
+void describe(Schema<Lamp>& s) {
+  s.field("flashes", &Lamp::flashes, "How many.").also_called({"blinks", "pulse_count"});
+  s.field("height", &Lamp::height, "How high.");
+}
+
+struct Lighthouse {
+  Lamp lamp;
+  ConfigNode signs{ConfigNode::Kind::kMap, {}, {}, {}, {}};
+};
+
+void describe(Schema<Lighthouse>& s) {
+  s.field("lamp", &Lighthouse::lamp, "What shines.");
+  s.field("signs", &Lighthouse::signs, "What is painted on it.");
+  s.absent({"fog_horn", "siren"}, "a lighthouse makes no sound");
+}
+
+class LighthouseTest : public ::testing::Test {
+protected:
+  std::string error_of(const ConfigNode& node) {
+    const auto result = schema_.read(node);
+    return result.ok() ? "ok" : result.status().message();
+  }
+  Schema<Lighthouse> schema_ = Schema<Lighthouse>::described();
+  Build b_;
+};
+
+TEST_F(LighthouseTest, NamesOfOtherProgramsSuggestTheKey) {
+  EXPECT_EQ(error_of(b_.map({{"pulse_count", b_.plain("3")}})),
+            "h.yaml:1: pulse_count: unknown key; did you mean lamp.flashes?");
+  b_.line = 0;
+  EXPECT_EQ(error_of(b_.map({{"lamp", b_.map({{"Pulse-Count", b_.plain("3")}})}})),
+            "h.yaml:1: lamp.Pulse-Count: unknown key; did you mean flashes?");
+  b_.line = 0;
+  EXPECT_EQ(error_of(b_.map({{"lamp", b_.map({{"siren", b_.plain("3")}})}})),
+            "h.yaml:1: lamp.siren: unknown key; a lighthouse makes no sound");
+}
+
+TEST_F(LighthouseTest, AnExplanationGivesTheNamesOfOtherPrograms) {
+  EXPECT_EQ(explain_key(schema_.structure(), "lamp.flashes").value(),
+            "lamp.flashes: an integer, default 2\n  How many.\n"
+            "  Other programs call it blinks, pulse_count.\n");
+}
+
+TEST_F(LighthouseTest, AFreeMapKeepsAnyKeysAndValues) {
+  const auto result = schema_.read(b_.map(
+      {{"signs", b_.map({{"on", b_.plain("false")},
+                         {"year", b_.quoted("1850")},
+                         {"parts", b_.list({b_.plain("1.5"), b_.plain("red"), b_.null()})}})}}));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  const ConfigNode tree = schema_.print(result.value().value);
+  EXPECT_EQ(to_flow_text(tree.find("signs")->value),
+            "{on: false, year: \"1850\", parts: [1.5, red, null]}");
+  EXPECT_EQ(json_of(tree.find("signs")->value).to_line(),
+            R"({"on":false,"year":"1850","parts":[1.5,"red",null]})"
+            "\n");
+  EXPECT_EQ(to_flow_text(schema_.print({}).find("signs")->value), "{}");
+  EXPECT_EQ(error_of(b_.map({{"signs", b_.null()}})), "ok");
+  b_.line = 0;
+  EXPECT_EQ(error_of(b_.map({{"signs", b_.plain("red")}})),
+            "h.yaml:1: signs: needs keys and values, found red");
+  EXPECT_EQ(explain_key(schema_.structure(), "signs").value(),
+            "signs: keys and values, default {}\n  What is painted on it.\n");
 }
 
 TEST_F(SchemaTest, ExplainsKeys) {

@@ -292,9 +292,9 @@ TEST_F(LoadTest, OverridesReplaceValuesOfTheFile) {
 
 TEST_F(LoadTest, ErrorsInAnOverrideNameItsArgument) {
   const std::string path = TIDEMILL_SOURCE_DIR "/configs/quickstart.yaml";
-  const std::vector<Override> overrides{{"rollout.group_size=1", "argument 3"}};
+  const std::vector<Override> overrides{{"train.minibatches=5", "argument 3"}};
   const auto run = load_run_config(schema_, path, overrides);
-  EXPECT_THAT(run.status().message(), StartsWith("argument 3: rollout.group_size: needs at least"));
+  EXPECT_THAT(run.status().message(), StartsWith("argument 3: train.minibatches: must divide"));
   const std::vector<Override> deeper{{"data.train.path=a", "argument 4"}};
   EXPECT_EQ(
       load_run_config(schema_, path, deeper).status().message(),

@@ -83,9 +83,9 @@ TEST_F(ScoreTest, ComputesTheGoldenLogprobsAndLogits) {
     SCOPED_TRACE(name);
     const json golden = read_json(kGolden + "forward/" + name + ".json");
     const std::vector<json> lines = prompts_of(golden);
-    const Outcome outcome =
-        run({"score", kGolden + "models/" + name, "--input", write_lines("in.jsonl", lines),
-             "--logits", path(name + ".safetensors"), "--threads", "1"});
+    const Outcome outcome = run({"score", kGolden + "models/" + name, "--dtype", "f32", "--input",
+                                 write_lines("in.jsonl", lines), "--logits",
+                                 path(name + ".safetensors"), "--threads", "1"});
     ASSERT_EQ(outcome.code, kDone) << outcome.err;
     const std::vector<json> results = outcome.lines();
     ASSERT_EQ(results.size(), lines.size());
@@ -110,6 +110,18 @@ TEST_F(ScoreTest, ComputesTheGoldenLogprobsAndLogits) {
             << " log-probabilities, largest difference " << worst << "\n";
   EXPECT_EQ(num_prompts, 49U);
   EXPECT_EQ(num_logprobs, 7U * (0 + 1 + 6 + 32 + 119 + 20 + 35));
+}
+
+TEST_F(ScoreTest, AModelComputesInTheTypeOfItsFilesUnlessAskedOtherwise) {
+  const std::string input = write_lines("in.jsonl", {{{"ids", {1, 2, 3, 4, 5}}}});
+  const auto scored = [&](const std::string& model, std::vector<std::string> more) {
+    more.insert(more.begin(), {"score", kGolden + "models/" + model, "--input", input});
+    return run(more).out;
+  };
+  EXPECT_EQ(scored("llama-bf16-sharded", {}), scored("llama-bf16-sharded", {"--dtype", "bf16"}));
+  EXPECT_NE(scored("llama-bf16-sharded", {}), scored("llama-bf16-sharded", {"--dtype", "f32"}));
+  EXPECT_EQ(scored("llama-tiny", {}), scored("llama-tiny", {"--dtype", "f32"}));
+  EXPECT_NE(scored("llama-tiny", {}), scored("llama-tiny", {"--dtype", "bf16"}));
 }
 
 TEST_F(ScoreTest, LogitsInBf16HaveAtMostTwiceTheErrorOfTheReference) {
@@ -146,8 +158,8 @@ TEST_F(ScoreTest, ScoresWithAdaptersOverTheBaseAndMergedIntoIt) {
     const json golden = read_json(adapter + "/golden.json");
     const std::string model = kGolden + "models/" + golden.at("base_model").get<std::string>();
     const std::string input = write_lines("in.jsonl", prompts_of(golden));
-    const Outcome adapted = run({"score", model, "--adapter", adapter, "--input", input, "--logits",
-                                 path("adapted.safetensors")});
+    const Outcome adapted = run({"score", model, "--dtype", "f32", "--adapter", adapter, "--input",
+                                 input, "--logits", path("adapted.safetensors")});
     ASSERT_EQ(adapted.code, kDone) << adapted.err;
     EXPECT_LE(
         compare_logits(path("adapted.safetensors"), adapter + "/golden.safetensors", "adapted.", 2)
@@ -156,8 +168,8 @@ TEST_F(ScoreTest, ScoresWithAdaptersOverTheBaseAndMergedIntoIt) {
 
     const Outcome exported = run({"export", model, path(name), "--merge", "--adapter", adapter});
     ASSERT_EQ(exported.code, kDone) << exported.err;
-    const Outcome merged =
-        run({"score", path(name), "--input", input, "--logits", path("merged.safetensors")});
+    const Outcome merged = run({"score", path(name), "--dtype", "f32", "--input", input, "--logits",
+                                path("merged.safetensors")});
     ASSERT_EQ(merged.code, kDone) << merged.err;
     const Difference logits =
         compare_logits(path("merged.safetensors"), adapter + "/golden.safetensors", "merged.", 2);
@@ -195,8 +207,8 @@ TEST_F(GenerateTest, FollowsTheGoldenGreedyResponse) {
     const json golden = read_json(kGolden + "forward/" + name + ".json");
     const std::vector<json> lines = prompts_of(golden);
     const Outcome outcome =
-        run({"generate", kGolden + "models/" + name, "--greedy", "--max-new-tokens", "32",
-             "--input", write_lines("in.jsonl", lines)});
+        run({"generate", kGolden + "models/" + name, "--dtype", "f32", "--greedy",
+             "--max-new-tokens", "32", "--input", write_lines("in.jsonl", lines)});
     ASSERT_EQ(outcome.code, kDone) << outcome.err;
     const std::vector<json> responses = outcome.lines();
     ASSERT_EQ(responses.size(), lines.size());
@@ -364,6 +376,8 @@ TEST_F(GenerateTest, PromptsCanBecomeUserMessagesWithASystemMessage) {
   const std::string whole = responses({}, {{"messages", {system, user}}});
   EXPECT_EQ(responses({"--system", "be brief"}, {{"messages", {user}}}), whole);
   EXPECT_EQ(responses({"--system", "other"}, {{"messages", {system, user}}}), whole);
+  const json parts{{{"type", "text"}, {"text", "2 +"}}, {{"type", "text"}, {"text", " 2"}}};
+  EXPECT_EQ(responses({}, {{"messages", {system, {{"role", "user"}, {"content", parts}}}}}), whole);
   EXPECT_EQ(responses({"--chat", "--system", "be brief"}, {{"prompt", "2 + 2"}}), whole);
   const Outcome text = run({"generate", model, "--system", "be brief", "2 + 2"});
   EXPECT_EQ(text.code, kRefused);

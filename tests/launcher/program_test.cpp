@@ -70,6 +70,17 @@ TEST(ProgramTest, WrongCommandLinesGetOneLineOnStderr) {
       {{"fly"}, "tidemill: fly: unknown command; tidemill --help lists all commands\n"},
       {{"check"}, "tidemill: FILE is required\n"},
       {{"check", kPreset, "--fast"}, "tidemill: The following argument was not expected: --fast\n"},
+      {{"check", kPreset, "--train.steps=3"},
+       "tidemill: The following argument was not expected: --train.steps=3; keys are written "
+       "without dashes: train.steps=3\n"},
+      {{"run", kPreset, "--max_new_tokens=64"},
+       "tidemill: The following argument was not expected: --max_new_tokens=64; keys are written "
+       "without dashes: rollout.max_new_tokens=64\n"},
+      {{"run", kPreset, "--num_generations", "x=1"},
+       "tidemill: The following argument was not expected: --num_generations; keys are written "
+       "without dashes: rollout.group_size=VALUE\n"},
+      {{"tokenize", "x", "--seed=3"},
+       "tidemill: The following argument was not expected: --seed=3\n"},
       {{"check", kPreset, "--log-level", "loud"},
        "--log-level: must be one of debug, info, warning, error, not \"loud\"\n"},
       {{"check", "/nowhere.yaml"}, "/nowhere.yaml: no such file\n"},
@@ -245,14 +256,17 @@ TEST(ProgramTest, ExplainNamesTheWorkflowsOfAKey) {
 
 TEST(ProgramTest, ExplainShowsOneKeyOrTheReferencePage) {
   EXPECT_EQ(run({"explain", "rollout.group_size"}).out,
-            "rollout.group_size: an integer from 1 to 1024, default 8  [workflow: rl]\n"
-            "  Samples generated for each prompt.\n");
+            "rollout.group_size: an integer from 2 to 1024, default 8  [workflow: rl]\n"
+            "  Samples generated for each prompt, whose rewards are compared.\n"
+            "  Other programs call it num_generations, n, num_return_sequences, "
+            "num_samples_per_prompt, n_samples_per_prompt.\n");
   EXPECT_EQ(run({"explain", "eval.temperature"}).out,
             "eval.temperature: 0 or a finite number from 0.001 to 100, default 0  [workflow: rl]\n"
             "  Divides the logits; 0: greedy.\n");
   EXPECT_EQ(run({"explain", "train.adapter.rank"}).out,
             "train.adapter.rank: an integer from 1 to 1024, default 16  [workflow: rl or sft, "
-            "train.adapter.kind: lora]\n  Rank of the update.\n");
+            "train.adapter.kind: lora]\n  Rank of the update.\n"
+            "  Other programs call it r, lora_r, lora_rank.\n");
   EXPECT_THAT(run({"explain", "--markdown"}).out, HasSubstr("## `rollout` (workflow: rl)"));
 }
 
@@ -262,6 +276,10 @@ TEST(ProgramTest, ExplainSearchesForAWordThatIsNoKey) {
             "rollout.repetition_penalty: Divides positive and multiplies negative logits of tokens "
             "that occur in the prompt or the response; 1: off.\n");
   EXPECT_THAT(run({"explain", "Group_Size"}).out, HasSubstr("rollout.group_size: "));
+  EXPECT_EQ(run({"explain", "num_generations"}).out,
+            "Keys of rl:\n"
+            "rollout.group_size: Samples generated for each prompt, whose rewards are compared.\n")
+      << "the name that other programs give the key";
   // The name of a value, and keys of both workflows.
   EXPECT_THAT(run({"explain", "half a cosine"}).out,
               AllOf(HasSubstr("Keys of rl and sft:\n"), HasSubstr("train.schedule: ")));

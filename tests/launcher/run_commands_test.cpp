@@ -178,7 +178,9 @@ TEST_F(RunTest, RunsAndShowReportARun) {
   EXPECT_TRUE(finished.lines()[0].at("train").contains("reward_mean"));
   EXPECT_THAT(run({"show", "small"}).out, HasSubstr("small: rl, finished, step 1 of 1\n"));
   EXPECT_THAT(content_of("runs/small/log.txt"),
-              ContainsRegex("memory: [0-9.]+ MiB expected, [0-9.]+ MiB at most\n"));
+              ContainsRegex("loading .*\n(.*\n)*"
+                            ".*memory: [0-9.]+ MiB expected, [0-9.]+ MiB at most\n"
+                            ".*step 1: generating 2 responses to each of 2 prompts, of at most"));
   const Outcome samples = run({"show", "small", "--samples", "--json"});
   EXPECT_EQ(samples.lines().size(), 4U);  // 2 prompts, 2 samples each
   EXPECT_EQ(samples.lines()[0].at("response_ids").size(),

@@ -38,6 +38,7 @@ ORDINARY = {
     "place": "as in \"in place\"",
     "bench": "the command",
     "tick": "an event of a trace",
+    "num_generations": "what other programs call rollout.group_size",
     "executor": "what divides a device between its two views",
 }
 

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/json/json.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/rl/rl_settings.hpp"
 
@@ -53,6 +54,32 @@ TEST(SettingsMapping, OfTheTrainer) {
   EXPECT_FALSE(other.mask_truncated);
   options.algorithm.mask_truncated = true;
   EXPECT_TRUE(trainer_options(options, 11).mask_truncated);
+}
+
+TEST(SettingsMapping, OfConversations) {
+  DataOptions data;
+  data.chat = true;
+  data.system = "be brief";
+  EXPECT_EQ(chat_options(data).variables, "");
+  ConfigNode off;
+  off.kind = ConfigNode::Kind::kPlain;
+  off.text = "false";
+  data.chat_template_kwargs.entries.push_back({"enable_thinking", {}, off});
+  const actors::ChatOptions chat = chat_options(data);
+  EXPECT_TRUE(chat.prompts_as_messages);
+  EXPECT_EQ(chat.system, "be brief");
+  EXPECT_EQ(parse_json(chat.variables).value().to_line(), "{\"enable_thinking\":false}\n");
+}
+
+TEST(SettingsMapping, TheTypeOfAModelIsThatOfItsFilesUnlessItIsChosen) {
+  engines::ModelConfig config;
+  ModelOptions options;
+  config.dtype = DType::kBF16;
+  EXPECT_EQ(compute_type(options, config), DType::kBF16);
+  config.dtype = DType::kF16;
+  EXPECT_EQ(compute_type(options, config), DType::kF32);
+  options.dtype = ModelDType::kNf4;
+  EXPECT_EQ(compute_type(options, config), DType::kNf4);
 }
 
 TEST(SettingsMapping, OfTheStream) {

@@ -50,6 +50,8 @@ Result<GradingSetup> prepare(const RlOptions& options, const GradedModel& graded
   setup.stop_ids = stop_ids(options, files);
   engines::RuntimeOptions runtime;
   runtime.threads = options.run.device.threads;
+  runtime.compute = compute_type(options.model, files.config);
+  runtime.kv_dtype = engines::cache_type(runtime.compute);
   const std::int64_t running =
       std::min<std::int64_t>(runtime.max_running, std::ssize(setup.prompts) * options.eval.samples);
   runtime.kv_bytes = options.rollout.kv_bytes.value_or(

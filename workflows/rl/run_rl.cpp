@@ -14,6 +14,7 @@
 #include "workflows/rl/composition.hpp"
 #include "workflows/rl/rl_load.hpp"
 #include "workflows/rl/rl_settings.hpp"
+#include "workflows/rl/signal_watch.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -106,6 +107,14 @@ engines::RuntimeOptions rl_runtime_options(const RlOptions& options, const Train
   return runtime;
 }
 
+// Says what the user waits for until the first row of the table.
+void log_first_step(const RlOptions& options, std::uint64_t step, const RunEnvironment& run) {
+  run.inform("step " + std::to_string(step) + ": generating " +
+             std::to_string(options.rollout.group_size) + " responses to each of " +
+             std::to_string(options.train.prompts_per_step) + " prompts, of at most " +
+             std::to_string(options.rollout.max_new_tokens) + " tokens each");
+}
+
 Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const RlRun& opened,
                                                 const RunEnvironment& run,
                                                 const actors::RunOrigin& origin) {
@@ -137,6 +146,7 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
           static_cast<std::uint64_t>(options.run.record.samples_bytes)));
   log_device(*device, run);
   log_memory_plans(opened.plans, run);
+  log_first_step(options, engines->weights.version.step + 1, run);
   return engines;
 }
 
@@ -193,7 +203,7 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   plan.make_loss = actors::make_policy_loss(loss_options(options));
   plan.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
   plan.reward_parts = part_names(options.reward);
-  plan.observer = run.observer;
+  plan.observer = watch_signal(run.observer, run.log);
   plan.log = run.log;
   if (!opened.eval_prompts.empty()) {
     plan.evaluator = evaluator(options, opened);
@@ -226,6 +236,26 @@ MemoryPlan expected_plan(const RlOptions& options, const TrainedModel& model, co
       stream_options(options, opened.prompt_bytes).group_bytes);
   load.keeps_best = options.eval.common.keep_best;
   return make_memory_plan(model.files, runtime, load);
+}
+
+// Says why training computes again what generation computed, or returns "" if it does not, or if no
+// step is on policy.
+std::string recomputed_rows_note(const RlOptions& options, const TrainedModel& model,
+                                 const RlRun& opened) {
+  const std::int64_t tokens = likely_load(options, facts_of(opened)).kept_tokens;
+  if (tokens == 0 || opened.plans.expected.engine.generated_bytes > 0) {
+    return "";
+  }
+  engines::RuntimeOptions runtime = rl_runtime_options(options, model, 1);
+  apply(opened.plans.maximum.budgets, runtime);
+  const std::string start = "training computes the rows of generation again, because ";
+  if (runtime.recompute != engines::Recompute::kNone) {
+    return start + "the backward pass recomputes too";
+  }
+  const std::int64_t bytes = engines::generated_bytes(model.files.config, runtime, tokens);
+  return start + "those of a step take " + mebibytes_text(bytes) + ", and " +
+         (bytes > kMaxGeneratedBytes ? "at most " + mebibytes_text(kMaxGeneratedBytes) + " are kept"
+                                     : "with them the run would exceed its memory");
 }
 
 // Makes the plan fit by caching less. The cache holds at least one sequence of `longest` tokens:
@@ -295,6 +325,7 @@ Status plan_for_data(const RlOptions& options, const TrainedModel& model, RlRun&
                   engines::kv_bytes_for(model.files.config, runtime,
                                         longest_sequence(options, prompts.longest()))));
   opened.plans.expected = expected_plan(options, model, opened, opened.plans.maximum);
+  opened.plans.expected.note = recomputed_rows_note(options, model, opened);
   return {};
 }
 
@@ -342,6 +373,7 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});
   }
+  log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));

@@ -147,6 +147,9 @@ engines::MemoryLoad likely_load(const SftOptions& options, const SftRun& opened)
   load.sequence_tokens = std::max(lengths.longest(), opened.eval_lengths.longest());
   load.train_tokens = std::max(std::min(options.train.common.micro_batch_tokens, batch),
                                std::min(load.sequence_tokens, batch));
+  // The last commit is written after training has ended.
+  const auto every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
+  load.commits = every > 0 && every < opened.steps;
   // Each sequence has pages of its own.
   const double mean = std::max(lengths.mean(), 1.0);
   load.kv_tokens = static_cast<std::int64_t>(static_cast<double>(load.train_tokens) / mean *
@@ -222,6 +225,8 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
           static_cast<std::uint64_t>(options.run.record.samples_bytes)));
   log_device(*engines->opened.runtime, run);
   log_memory_plans(opened.plans, run);
+  run.inform("step " + std::to_string(engines->opened.weights.version.step + 1) + ": training on " +
+             std::to_string(options.train.sequences_per_step) + " sequences");
   return std::shared_ptr<void>(std::move(engines));
 }
 
@@ -292,6 +297,7 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});
   }
+  log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));

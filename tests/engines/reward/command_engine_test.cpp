@@ -553,6 +553,16 @@ TEST_F(CommandRewardEngineTest, GivesUpOnAProgramThatAlwaysExits) {
   EXPECT_EQ(engine_->step(Duration::zero()).code(), Errc::kUnavailable);
 }
 
+// A program that scores one response and exits is a common mistake.
+TEST_F(CommandRewardEngineTest, AProgramThatReturnsWithoutAReplyIsToldToRun) {
+  start_shell("exit 0");
+  submit(1, "x");
+  ASSERT_TRUE(step_until_results(1));
+  EXPECT_THAT(sink_.error(1),
+              HasSubstr("ended (exit status 0) before it replied to any request; it must run until "
+                        "its standard input ends, and write one line for each line that it reads"));
+}
+
 TEST_F(CommandRewardEngineTest, OneReplyPerStartKeepsTheEngineFromGivingUp) {
   options_.max_in_flight = 1;
   options_.max_failures_in_a_row = 2;

@@ -37,7 +37,7 @@ TEST(RuleRewardEngine, NamesTheSampleThatItCannotScore) {
   bare.reference_answer = "";
   ASSERT_TRUE(engine->submit(bare, sink).ok());
   ASSERT_TRUE(engine->step(Duration::zero()).ok());
-  EXPECT_EQ(sink.error(9), "sample 9: the row has no reference answer");
+  EXPECT_EQ(sink.error(9), "sample 9: the row has no reference answer (key `answer`)");
 }
 
 TEST(RuleRewardEngine, ASinkMaySubmitAgain) {

@@ -108,7 +108,8 @@ TEST(ExactMatch, ComparesTrimmedBytes) {
   EXPECT_EQ(rule->score(request("4 2", "42")).value(), 0.0);
   EXPECT_EQ(rule->score(request("Paris", "paris")).value(), 0.0);
   EXPECT_EQ(rule->score(request("", "x")).value(), 0.0);
-  EXPECT_EQ(rule->score(request("", " ")).status().message(), "the row has no reference answer");
+  EXPECT_EQ(rule->score(request("", " ")).status().message(),
+            "the row has no reference answer (key `answer`)");
 }
 
 TEST(Number, ComparesLastNumbersWithinTheTolerance) {
