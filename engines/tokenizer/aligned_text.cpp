@@ -4,48 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/text/utf8.hpp"
+#include "engines/tokenizer/white_space.hpp"
 
 namespace tidemill::engines {
-namespace {
-
-std::size_t spaces_at_begin(std::string_view text) {
-  std::size_t i = 0;
-  while (i < text.size()) {
-    const Utf8Step step = read_utf8(text, i);
-    if (!is_white_space(step.code_point)) {
-      break;
-    }
-    i += step.length;
-  }
-  return i;
-}
-
-// Returns the end of the text without the white space at its end.
-std::size_t end_without_spaces(std::string_view text) {
-  std::size_t end = text.size();
-  while (end > 0) {
-    std::size_t i = end - 1;
-    while (i > 0 && (static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U) {
-      --i;
-    }
-    if (!is_white_space(read_utf8(text, i).code_point)) {
-      break;
-    }
-    end = i;
-  }
-  return end;
-}
-
-Status check_normalized_size(std::size_t size) {
-  if (size > kMaxNormalizedBytes) {
-    return invalid_argument("normalization makes more than " + std::to_string(kMaxNormalizedBytes) +
-                            " bytes");
-  }
-  return {};
-}
-
-}  // namespace
 
 ByteOrigin AlignedText::origin_at(std::size_t i) const {
   if (!origins_.empty()) {
@@ -55,13 +16,22 @@ ByteOrigin AlignedText::origin_at(std::size_t i) const {
   return {begin, begin + 1};
 }
 
+Status AlignedText::check_size(std::size_t size) const {
+  if (size > max_bytes_) {
+    return invalid_argument("normalization makes more than " + std::to_string(max_bytes_) +
+                            " bytes");
+  }
+  return {};
+}
+
 TextSpan AlignedText::origin(std::size_t begin, std::size_t end) const {
   return {origin_at(begin).begin, origin_at(end - 1).end};
 }
 
 AlignedText AlignedText::slice(std::size_t begin, std::size_t end) const {
   AlignedText part(text().substr(begin, end - begin), base_ + begin,
-                   tracks_ ? Track::kYes : Track::kNo);
+                   tracks_ ? Track::kYes : Track::kNo, max_bytes_);
+  part.knows_origins_ = knows_origins_;
   if (!origins_.empty()) {
     part.origins_.assign(origins_.begin() + static_cast<std::ptrdiff_t>(begin),
                          origins_.begin() + static_cast<std::ptrdiff_t>(end));
@@ -72,6 +42,7 @@ AlignedText AlignedText::slice(std::size_t begin, std::size_t end) const {
 void AlignedText::assign(std::string text, std::vector<ByteOrigin> origins) {
   owned_ = std::move(text);
   owns_ = true;
+  knows_origins_ = tracks_;
   origins_ = std::move(origins);
 }
 
@@ -114,17 +85,17 @@ Status AlignedText::replace(std::string_view pattern, std::string_view content) 
       origins.insert(origins.end(), content.size(),
                      {origin_at(match).begin, origin_at(done - 1).end});
     }
-    TIDEMILL_RETURN_IF_ERROR(check_normalized_size(result.size()));
+    TIDEMILL_RETURN_IF_ERROR(check_size(result.size()));
   }
   keep_until(old.size());
-  TIDEMILL_RETURN_IF_ERROR(check_normalized_size(result.size()));
+  TIDEMILL_RETURN_IF_ERROR(check_size(result.size()));
   assign(std::move(result), std::move(origins));
   return {};
 }
 
 void AlignedText::strip(bool begin, bool end) {
-  const std::size_t last = end ? end_without_spaces(text()) : text().size();
-  const std::size_t first = begin ? spaces_at_begin(text().substr(0, last)) : 0;
+  const std::size_t last = end ? white_space_begin(text(), text().size(), 0) : text().size();
+  const std::size_t first = begin ? white_space_end(text().substr(0, last), 0) : 0;
   if (first == 0 && last == text().size()) {
     return;
   }
@@ -139,7 +110,7 @@ void AlignedText::strip(bool begin, bool end) {
 Status AlignedText::normalize(NormalizationForm form) {
   const std::string_view old = text();
   TIDEMILL_ASSIGN_OR_RETURN(std::string result, normalize_unicode(old, form));
-  TIDEMILL_RETURN_IF_ERROR(check_normalized_size(result.size()));
+  TIDEMILL_RETURN_IF_ERROR(check_size(result.size()));
   if (result == old) {
     return {};
   }
@@ -159,17 +130,16 @@ Status AlignedText::normalize(NormalizationForm form) {
 Status AlignedText::apply(const NormalizerStep& step) {
   switch (step.kind) {
     case NormalizerStep::Kind::kUnicode: return normalize(step.form);
-    case NormalizerStep::Kind::kPrepend:
-      prepend(step.content);
-      return check_normalized_size(text().size());
+    case NormalizerStep::Kind::kPrepend: prepend(step.content); return check_size(text().size());
     case NormalizerStep::Kind::kReplace: return replace(step.pattern, step.content);
     case NormalizerStep::Kind::kStrip: strip(step.strips_begin, step.strips_end); return {};
   }
   return Status(Errc::kInternal, "unknown normalizer");
 }
 
-Result<std::string> normalized_by(const std::vector<NormalizerStep>& steps, std::string_view text) {
-  AlignedText result(text, 0, AlignedText::Track::kNo);
+Result<std::string> normalized_by(const std::vector<NormalizerStep>& steps, std::string_view text,
+                                  std::size_t max_bytes) {
+  AlignedText result(text, 0, AlignedText::Track::kNo, max_bytes);
   for (const NormalizerStep& step : steps) {
     TIDEMILL_RETURN_IF_ERROR(result.apply(step));
   }

@@ -43,6 +43,9 @@ public:
     return std::move(out_);
   }
 
+  // Returns whether a failure names a byte that only a run with spans knows exactly.
+  [[nodiscard]] bool must_track() const { return must_track_; }
+
 private:
   void add_token(std::int32_t id, TextSpan span) {
     out_.ids.push_back(id);
@@ -62,7 +65,7 @@ private:
     for (const NormalizerStep& step : pipeline_.normalizers_) {
       const Status applied = section.apply(step);
       if (!applied.ok()) {
-        return located(applied, section, 0);
+        return located(applied, raw_section.begin);
       }
     }
     TIDEMILL_ASSIGN_OR_RETURN(const auto parts, pipeline_.normalized_tokens_.cut(section.text()));
@@ -159,11 +162,14 @@ private:
     return {};
   }
 
-  // Adds the offset at which the piece begins to the message of a failure.
-  [[nodiscard]] static Status located(const Status& status, const AlignedText& text,
-                                      std::size_t at) {
-    return {status.code(), status.message() + " of the piece that begins at byte " +
-                               std::to_string(text.origin(at, at + 1).begin)};
+  // Adds the byte of the whole text at which the piece begins to the message of a failure.
+  [[nodiscard]] static Status located(const Status& status, std::size_t byte) {
+    return {status.code(),
+            status.message() + " of the piece that begins at byte " + std::to_string(byte)};
+  }
+  [[nodiscard]] Status located(const Status& status, const AlignedText& text, std::size_t at) {
+    must_track_ = !text.knows_origins();
+    return located(status, text.origin(at, at + 1).begin);
   }
 
   // Returns the bytes of the whole text that [begin, end) came from, widened to whole characters.
@@ -185,6 +191,7 @@ private:
   const Pipeline& pipeline_;
   std::string_view text_;
   bool wants_spans_;
+  bool must_track_ = false;
   std::vector<std::optional<Regex::Workspace>> workspaces_;  // one per split by a pattern
   Bpe::Workspace bpe_workspace_;
   std::vector<BpeToken> tokens_;
@@ -214,7 +221,7 @@ Result<Pipeline> Pipeline::build(const TokenizerSpec& spec) {
       continue;
     }
     const std::string path = "added_tokens[" + std::to_string(i) + "].content";
-    auto content = normalized_by(spec.normalizers, token.content);
+    auto content = normalized_by(spec.normalizers, token.content, kMaxNormalizedTokenBytes);
     if (!content.ok()) {
       return content.status().with_context(path);
     }
@@ -234,10 +241,9 @@ Result<Pipeline> Pipeline::build(const TokenizerSpec& spec) {
 }
 
 Result<Encoding> Pipeline::encode(std::string_view text, Spans spans) const {
-  Result<Encoding> encoding = Run(*this, text, spans).encode();
-  // Only a run that tracks changes knows the location of a failure.
-  return encoding.ok() || spans == Spans::kYes ? std::move(encoding)
-                                               : Run(*this, text, Spans::kYes).encode();
+  Run run(*this, text, spans);
+  Result<Encoding> encoding = run.encode();
+  return run.must_track() ? Run(*this, text, Spans::kYes).encode() : std::move(encoding);
 }
 
 }  // namespace tidemill::engines

@@ -132,7 +132,9 @@ Tokenizer::Impl::Impl(TokenizerSpec spec, Pipeline built_pipeline)
     // The reference implementation finds a normalized token by its content as written, and decodes
     // it to its normalized content. `Pipeline::build` has checked that it can be normalized.
     put(token.id,
-        token.normalized ? normalized_by(spec.normalizers, token.content).value() : token.content,
+        token.normalized
+            ? normalized_by(spec.normalizers, token.content, kMaxNormalizedTokenBytes).value()
+            : token.content,
         token.special);
     ids.emplace(token.content, token.id);
   }

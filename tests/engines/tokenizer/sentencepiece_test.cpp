@@ -226,6 +226,19 @@ TEST(SentencePiece, RefusesMalformedAndUnsupportedFiles) {
   }
 }
 
+// Sixteen steps that each make text sixteen times as long.
+TEST(SentencePiece, RefusesTokensThatNormalizationMakesTooLong) {
+  nlohmann::json root = sentencepiece_file();
+  root["normalizer"] = {{"type", "Sequence"}, {"normalizers", nlohmann::json::array()}};
+  for (int i = 0; i < 16; ++i) {
+    root["normalizer"]["normalizers"].push_back(
+        {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aaaaaaaaaaaaaaaa"}});
+  }
+  root["added_tokens"][0] = {{"id", 300}, {"content", "<a>"}, {"normalized", true}};
+  EXPECT_EQ(Tokenizer::from_json(root.dump()).status().message(),
+            "added_tokens[0].content: normalization makes more than 2048 bytes");
+}
+
 TEST(SentencePiece, RefusesTokensThatNormalizationEmpties) {
   nlohmann::json root = sentencepiece_file();
   root["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
