@@ -6,42 +6,13 @@
 #include <utility>
 
 #include "base/text/utf8.hpp"
+#include "engines/tokenizer/white_space.hpp"
 
 namespace tidemill::engines {
 namespace {
 
 unsigned char byte_at(std::string_view text, std::size_t i) {
   return static_cast<unsigned char>(text[i]);
-}
-
-// Returns the offset of the character that ends at `end`. Requires 0 < end.
-std::size_t previous_character(std::string_view text, std::size_t end) {
-  do {
-    --end;
-  } while (end > 0 && (byte_at(text, end) & 0xC0U) == 0x80U);
-  return end;
-}
-
-std::size_t white_space_begin(std::string_view text, std::size_t end, std::size_t not_before) {
-  while (end > not_before) {
-    const std::size_t i = previous_character(text, end);
-    if (!is_white_space(read_utf8(text, i).code_point)) {
-      break;
-    }
-    end = i;
-  }
-  return end;
-}
-
-std::size_t white_space_end(std::string_view text, std::size_t begin) {
-  while (begin < text.size()) {
-    const Utf8Step step = read_utf8(text, begin);
-    if (!is_white_space(step.code_point)) {
-      break;
-    }
-    begin += step.length;
-  }
-  return begin;
 }
 
 }  // namespace

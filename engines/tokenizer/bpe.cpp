@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <optional>
 
 #include "base/check.hpp"
 #include "base/text/utf8.hpp"
@@ -35,12 +36,19 @@ std::string character_name(std::string_view piece, std::size_t at) {
 
 }  // namespace
 
-Bpe::Bpe(const TokenizerSpec& spec) {
+Bpe::Bpe(const TokenizerSpec& spec) : alphabet_(spec.alphabet) {
   for (std::size_t byte = 0; byte < byte_ids_.size(); ++byte) {
     std::string spelled;
-    append_utf8(byte_alphabet_character(static_cast<unsigned char>(byte)), spelled);
+    if (alphabet_ == Alphabet::kBytes) {
+      append_utf8(byte_alphabet_character(static_cast<unsigned char>(byte)), spelled);
+    } else {
+      spelled = byte_token(static_cast<unsigned char>(byte));
+    }
     const auto found = spec.vocabulary.find(spelled);
     byte_ids_[byte] = found == spec.vocabulary.end() ? -1 : found->second;
+  }
+  if (alphabet_ == Alphabet::kCharacters) {
+    read_characters(spec);
   }
   merges_.reserve(spec.merges.size());
   std::uint32_t rank = 0;
@@ -52,11 +60,27 @@ Bpe::Bpe(const TokenizerSpec& spec) {
   }
   whole_pieces_.reserve(spec.vocabulary.size());
   for (const auto& [token, id] : spec.vocabulary) {
-    if (auto bytes = bytes_of_token(token)) {
-      longest_piece_ = std::max(longest_piece_, bytes->size());
-      whole_pieces_.emplace(*std::move(bytes), id);
+    auto text = alphabet_ == Alphabet::kBytes ? bytes_of_token(token) : std::optional(token);
+    if (text.has_value()) {
+      longest_piece_ = std::max(longest_piece_, text->size());
+      whole_pieces_.emplace(*std::move(text), id);
     }
   }
+}
+
+void Bpe::read_characters(const TokenizerSpec& spec) {
+  for (const auto& [token, id] : spec.vocabulary) {
+    if (token.empty()) {
+      continue;
+    }
+    const Utf8Step step = read_utf8(token, 0);
+    if (step.length == token.size()) {
+      character_ids_.emplace(step.code_point, id);
+    }
+  }
+  falls_back_to_bytes_ = spec.byte_fallback;
+  unknown_id_ = spec.unknown_id.value_or(-1);
+  fuses_unknown_ = spec.fuse_unknown;
 }
 
 const Bpe::Merge* Bpe::find_merge(std::int32_t left, std::int32_t right) const {
@@ -64,14 +88,7 @@ const Bpe::Merge* Bpe::find_merge(std::int32_t left, std::int32_t right) const {
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-Status Bpe::encode(std::string_view piece, Workspace& workspace, std::vector<BpeToken>& out) const {
-  TIDEMILL_CHECK(piece.size() < Workspace::kNone) << piece.size();
-  if (piece.size() <= longest_piece_) {
-    if (const auto found = whole_pieces_.find(piece); found != whole_pieces_.end()) {
-      out.push_back({found->second, static_cast<std::uint32_t>(piece.size())});
-      return {};
-    }
-  }
+Status Bpe::begin_with_bytes(std::string_view piece, Workspace& workspace) const {
   auto& symbols = workspace.symbols_;
   symbols.assign(piece.size(), {});
   for (std::uint32_t i = 0; i < symbols.size(); ++i) {
@@ -84,7 +101,61 @@ Status Bpe::encode(std::string_view piece, Workspace& workspace, std::vector<Bpe
     symbols[i].previous = i == 0 ? Workspace::kNone : i - 1;
     symbols[i].next = i + 1 == symbols.size() ? Workspace::kNone : i + 1;
   }
+  return {};
+}
+
+Status Bpe::begin_with_characters(std::string_view piece, Workspace& workspace) const {
+  auto& symbols = workspace.symbols_;
+  symbols.assign(piece.size(), {});
+  std::uint32_t last = Workspace::kNone;
+  const auto put = [&symbols, &last](std::uint32_t at, std::int32_t id) {
+    symbols[at].id = id;
+    symbols[at].previous = last;
+    if (last != Workspace::kNone) {
+      symbols[last].next = at;
+    }
+    last = at;
+  };
+  bool after_unknown = false;
+  for (std::uint32_t i = 0; i < symbols.size();) {
+    const Utf8Step step = read_utf8(piece, i);
+    const auto known = character_ids_.find(step.code_point);
+    const bool is_unknown = known == character_ids_.end() && !falls_back_to_bytes_;
+    if (is_unknown && unknown_id_ < 0) {
+      return invalid_argument("no token represents the character " + character_name(piece, i) +
+                              " at offset " + std::to_string(i));
+    }
+    const auto length = static_cast<std::uint32_t>(step.length);
+    if (known != character_ids_.end()) {
+      put(i, known->second);
+    } else if (falls_back_to_bytes_) {
+      for (std::uint32_t k = i; k < i + length; ++k) {
+        put(k, byte_ids_[static_cast<unsigned char>(piece[k])]);
+      }
+    } else if (!after_unknown || !fuses_unknown_) {
+      put(i, unknown_id_);
+    }
+    after_unknown = is_unknown;
+    i += length;
+  }
+  return {};
+}
+
+Status Bpe::encode(std::string_view piece, Workspace& workspace, std::vector<BpeToken>& out) const {
+  TIDEMILL_CHECK(piece.size() < Workspace::kNone) << piece.size();
+  if (piece.size() <= longest_piece_) {
+    if (const auto found = whole_pieces_.find(piece); found != whole_pieces_.end()) {
+      out.push_back({found->second, static_cast<std::uint32_t>(piece.size())});
+      return {};
+    }
+  }
+  const Status begun = alphabet_ == Alphabet::kBytes ? begin_with_bytes(piece, workspace)
+                                                     : begin_with_characters(piece, workspace);
+  if (!begun.ok()) {
+    return begun;
+  }
   apply_merges(workspace);
+  const auto& symbols = workspace.symbols_;
   for (std::uint32_t i = 0; i != Workspace::kNone && i < symbols.size(); i = symbols[i].next) {
     const std::uint32_t next = symbols[i].next;
     const auto end = next == Workspace::kNone ? static_cast<std::uint32_t>(piece.size()) : next;
@@ -101,7 +172,7 @@ void Bpe::apply_merges(Workspace& workspace) const {
   const auto note_pair = [&](std::uint32_t i) {
     Workspace::Symbol& symbol = symbols[i];
     symbol.rank = Workspace::kNone;
-    if (symbol.next == Workspace::kNone) {
+    if (symbol.id < 0 || symbol.next == Workspace::kNone) {
       return false;
     }
     const Merge* merge = find_merge(symbol.id, symbols[symbol.next].id);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The byte-level alphabet and its inverse, computed at compile time.
+// The alphabet of byte-level vocabularies and its inverse are computed at compile time.
 #include "engines/tokenizer/byte_alphabet.hpp"
 
 #include <array>
+#include <charconv>
 #include <cstdint>
 
 #include "base/text/utf8.hpp"
@@ -62,6 +63,26 @@ std::optional<std::string> bytes_of_token(std::string_view token) {
     i += step.length;
   }
   return bytes;
+}
+
+std::string byte_token(unsigned char byte) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  std::string token = "<0x";
+  token += kDigits[byte >> 4U];
+  token += kDigits[byte & 0xFU];
+  return token += '>';
+}
+
+std::optional<char> byte_of_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') {
+    return std::nullopt;
+  }
+  const char* begin = token.data() + (token[3] == '+' ? 4 : 3);
+  const char* end = token.data() + 5;
+  unsigned char value = 0;
+  const auto parsed = std::from_chars(begin, end, value, 16);
+  return parsed.ec == std::errc() && parsed.ptr == end ? std::optional(static_cast<char>(value))
+                                                       : std::nullopt;
 }
 
 }  // namespace tidemill::engines

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The alphabet in which byte-level vocabularies are written: one printable character per byte.
+// How vocabularies spell bytes: with one printable character per byte, or as "<0x0A>".
 #pragma once
 
 #include <optional>
@@ -16,5 +16,12 @@ namespace tidemill::engines {
 /// Returns the bytes that `token` represents in the alphabet, or nullopt if it contains any other
 /// character. Requires valid UTF-8.
 [[nodiscard]] std::optional<std::string> bytes_of_token(std::string_view token);
+
+/// Returns the token that represents `byte` in a vocabulary with byte fallback, e.g. "<0x0A>".
+[[nodiscard]] std::string byte_token(unsigned char byte);
+
+/// Returns the byte that a token like "<0x0A>" represents, or nullopt. As in the reference
+/// implementation, digits may be lowercase, and the first one may be "+".
+[[nodiscard]] std::optional<char> byte_of_token(std::string_view token);
 
 }  // namespace tidemill::engines

@@ -19,13 +19,19 @@ bool is_ascii(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-Status check_mark_runs(std::string_view text) {
+// Halfwidth sound marks are no combining marks, but their compatibility mappings are.
+bool becomes_mark(char32_t code_point, NormalizationForm form) {
+  return (code_point == 0xFF9E || code_point == 0xFF9F) &&
+         (form == NormalizationForm::kNfkc || form == NormalizationForm::kNfkd);
+}
+
+Status check_mark_runs(std::string_view text, NormalizationForm form) {
   std::size_t run = 0;
   std::size_t run_begin = 0;
   for (std::size_t i = 0; i < text.size();) {
     const Utf8Step step = read_utf8(text, i);
     const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(step.code_point));
-    if (property->combining_class == 0) {
+    if (property->combining_class == 0 && !becomes_mark(step.code_point, form)) {
       run = 0;
     } else if (run++ == 0) {
       run_begin = i;
@@ -44,13 +50,22 @@ struct Free {
   }  // NOLINT: utf8proc allocates with malloc
 };
 
-Result<std::string> compose(std::string_view text) {
+utf8proc_option_t options_of(NormalizationForm form) {
+  const bool composes = form == NormalizationForm::kNfc || form == NormalizationForm::kNfkc;
+  const bool maps = form == NormalizationForm::kNfkc || form == NormalizationForm::kNfkd;
+  const int flags = UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                    (maps ? UTF8PROC_COMPAT : 0);
+  return static_cast<utf8proc_option_t>(flags);  // NOLINT: a set of flags
+}
+
+Result<std::string> mapped(std::string_view text, NormalizationForm form) {
+  if (is_ascii(text)) {
+    return std::string(text);
+  }
   utf8proc_uint8_t* bytes = nullptr;
   const utf8proc_ssize_t length =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &bytes,
-                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE |
-                                                  UTF8PROC_COMPOSE));  // NOLINT: a set of flags
+                   static_cast<utf8proc_ssize_t>(text.size()), &bytes, options_of(form));
   const std::unique_ptr<utf8proc_uint8_t, Free> owner(bytes);
   if (length < 0) {
     return Status(Errc::kInternal, std::string("normalization: ") + utf8proc_errmsg(length));
@@ -58,8 +73,7 @@ Result<std::string> compose(std::string_view text) {
   return std::string(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
 }
 
-// Returns the end of the grapheme cluster that begins at `begin`. Normalization never combines
-// characters across the end of a cluster.
+// Returns the end of the grapheme cluster that begins at `begin`.
 std::size_t cluster_end(std::string_view text, std::size_t begin) {
   utf8proc_int32_t state = 0;
   Utf8Step previous = read_utf8(text, begin);
@@ -76,35 +90,50 @@ std::size_t cluster_end(std::string_view text, std::size_t begin) {
   return i;
 }
 
-}  // namespace
-
-Result<std::string> normalize_nfc(std::string_view text) {
-  if (is_ascii(text)) {
-    return std::string(text);
-  }
-  TIDEMILL_RETURN_IF_ERROR(check_mark_runs(text));
-  return compose(text);
+// Normalizes a part of a text that was normalized as a whole, so it cannot fail.
+std::string mapped_part(std::string_view part, NormalizationForm form) {
+  Result<std::string> result = mapped(part, form);
+  TIDEMILL_CHECK(result.ok()) << result.status().to_string();
+  return std::move(result).value();
 }
 
-std::vector<std::size_t> align_nfc(std::string_view text, std::string_view normalized) {
-  std::vector<std::size_t> origin;
-  origin.reserve(normalized.size() + 1);
+}  // namespace
+
+Result<std::string> normalize_unicode(std::string_view text, NormalizationForm form) {
+  if (!is_ascii(text)) {
+    TIDEMILL_RETURN_IF_ERROR(check_mark_runs(text, form));
+  }
+  return mapped(text, form);
+}
+
+std::vector<ByteOrigin> align_normalized(std::string_view text, std::string_view normalized,
+                                         NormalizationForm form) {
+  std::vector<ByteOrigin> origins;
+  origins.reserve(normalized.size());
+  const auto at = [](std::size_t offset) { return static_cast<std::uint32_t>(offset); };
   for (std::size_t i = 0; i < text.size();) {
-    const std::size_t end = cluster_end(text, i);
-    const std::string_view cluster = text.substr(i, end - i);
-    const Result<std::string> composed =
-        is_ascii(cluster) ? std::string(cluster) : compose(cluster);
-    TIDEMILL_CHECK(composed.ok()) << composed.status().to_string();
-    const bool same = composed.value() == cluster;
-    for (std::size_t k = 0; k < composed.value().size(); ++k) {
-      origin.push_back(same ? i + k : i);
+    std::size_t end = cluster_end(text, i);
+    std::string result = mapped_part(text.substr(i, end - i), form);
+    // Compatibility mappings may make characters of neighboring clusters combine, such as
+    // halfwidth Hangul letters. Nothing combines with ASCII characters.
+    while (end < text.size() && static_cast<unsigned char>(text[end]) >= 0x80) {
+      const std::size_t next_end = cluster_end(text, end);
+      std::string both = mapped_part(text.substr(i, next_end - i), form);
+      if (both == result + mapped_part(text.substr(end, next_end - end), form)) {
+        break;
+      }
+      result = std::move(both);
+      end = next_end;
+    }
+    const bool same = result == text.substr(i, end - i);
+    for (std::size_t k = 0; k < result.size(); ++k) {
+      origins.push_back(same ? ByteOrigin{at(i + k), at(i + k + 1)} : ByteOrigin{at(i), at(end)});
     }
     i = end;
   }
-  origin.push_back(text.size());
-  // If normalization ever does combine across clusters, this keeps all spans inside the text.
-  origin.resize(normalized.size() + 1, text.size());
-  return origin;
+  // If more clusters combine than the loop detects, this keeps all origins inside the text.
+  origins.resize(normalized.size(), ByteOrigin{at(text.size()), at(text.size())});
+  return origins;
 }
 
 }  // namespace tidemill::engines

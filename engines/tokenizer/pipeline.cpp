@@ -6,7 +6,7 @@
 #include <unordered_set>
 
 #include "base/text/utf8.hpp"
-#include "engines/tokenizer/normalize.hpp"
+#include "engines/tokenizer/aligned_text.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -22,8 +22,12 @@ class Pipeline::Run {
 public:
   Run(const Pipeline& pipeline, std::string_view text, Spans spans)
       : pipeline_(pipeline), text_(text), wants_spans_(spans == Spans::kYes) {
-    for (const Regex& split : pipeline.splits_) {
-      workspaces_.push_back(split.make_workspace());
+    for (const Split& split : pipeline.splits_) {
+      if (split.regex.has_value()) {
+        workspaces_.emplace_back(split.regex->make_workspace());
+      } else {
+        workspaces_.emplace_back();
+      }
     }
   }
 
@@ -39,6 +43,9 @@ public:
     return std::move(out_);
   }
 
+  // Returns whether a failure names a byte that only a run with spans knows exactly.
+  [[nodiscard]] bool must_track() const { return must_track_; }
+
 private:
   void add_token(std::int32_t id, TextSpan span) {
     out_.ids.push_back(id);
@@ -49,125 +56,129 @@ private:
 
   // Encodes a section that contains no added token of the raw text.
   Status encode_section(const TextSection& raw_section) {
-    const std::string_view raw =
-        text_.substr(raw_section.begin, raw_section.end - raw_section.begin);
-    section_begin_ = raw_section.begin;
-    origin_.clear();
-    std::string normalized;
-    std::string_view section = raw;
-    if (pipeline_.normalizer_ == TokenizerSpec::Normalizer::kNfc) {
-      auto result = normalize_nfc(raw);
-      if (!result.ok()) {
-        return located(result.status(), 0);
-      }
-      normalized = std::move(result).value();
-      section = normalized;
-      if (normalized != raw) {
-        origin_ = align_nfc(raw, normalized);
+    // Without normalizers, origins are known at the beginning of each part in any case.
+    const bool tracks = wants_spans_ || (pipeline_.spaces_.prepend == SpaceStep::Prepend::kFirst &&
+                                         !pipeline_.normalizers_.empty());
+    AlignedText section(text_.substr(raw_section.begin, raw_section.end - raw_section.begin),
+                        raw_section.begin,
+                        tracks ? AlignedText::Track::kYes : AlignedText::Track::kNo);
+    for (const NormalizerStep& step : pipeline_.normalizers_) {
+      const Status applied = section.apply(step);
+      if (!applied.ok()) {
+        return located(applied, raw_section.begin);
       }
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const auto parts, pipeline_.normalized_tokens_.cut(section));
+    TIDEMILL_ASSIGN_OR_RETURN(const auto parts, pipeline_.normalized_tokens_.cut(section.text()));
     for (const TextSection& part : parts) {
       if (part.id >= 0) {
-        add_token(part.id, span_of(part.begin, part.end));
+        add_token(part.id, span_of(section, part.begin, part.end));
       } else {
-        TIDEMILL_RETURN_IF_ERROR(
-            encode_text(section.substr(part.begin, part.end - part.begin), part.begin));
+        TIDEMILL_RETURN_IF_ERROR(encode_text(section.slice(part.begin, part.end)));
       }
     }
     return {};
   }
 
-  // Encodes text that contains no added token and begins at `offset` of the section.
-  Status encode_text(std::string_view text, std::size_t offset) {
-    std::string with_space;
-    text_offset_ = offset;
-    prefix_bytes_ = 0;
-    if (pipeline_.add_prefix_space_ && text.front() != ' ') {
-      with_space.reserve(text.size() + 1);
-      with_space.append(" ").append(text);
-      text = with_space;
-      prefix_bytes_ = 1;
+  // Encodes text that contains no added token. Requires that it is not empty.
+  Status encode_text(AlignedText text) {
+    const SpaceStep& spaces = pipeline_.spaces_;
+    const bool prepends =
+        spaces.prepend == SpaceStep::Prepend::kAlways ||
+        (spaces.prepend == SpaceStep::Prepend::kFirst && text.origin(0, 1).begin == 0);
+    if (!spaces.replacement.empty()) {
+      const Status replaced = text.replace(" ", spaces.replacement);
+      if (!replaced.ok()) {
+        return located(replaced, text, 0);
+      }
     }
-    return split(text, 0, 0);
+    if (prepends && !text.text().starts_with(spaces.prefix)) {
+      text.prepend(spaces.prefix);
+    }
+    return split(text, {0, text.text().size()}, 0);
   }
 
-  // Splits `text` by the pattern at `level`, and the resulting pieces by the patterns after it.
-  // `at` is the offset of `text` in the text that is being split. Each match and each stretch of
-  // text between two matches becomes a piece.
-  Status split(std::string_view text, std::size_t at, std::size_t level) {
+  // Splits `piece` of `text` by the step at `level`, and the resulting pieces by the steps after
+  // it.
+  Status split(const AlignedText& text, TextSpan piece, std::size_t level) {
     if (level == pipeline_.splits_.size()) {
-      return encode_piece(text, at);
+      return encode_piece(text, piece);
     }
-    std::size_t done = 0;
+    std::size_t done = piece.begin;
     const auto emit = [&](std::size_t end) -> Status {
       const std::size_t begin = std::exchange(done, end);
-      if (begin == end) {
-        return {};
-      }
-      return split(text.substr(begin, end - begin), at + begin, level + 1);
+      return begin == end ? Status() : split(text, {begin, end}, level + 1);
     };
-    for (std::size_t from = 0; from < text.size();) {
-      const auto found = pipeline_.splits_[level].find(text, from, workspaces_[level]);
+    const Split& step = pipeline_.splits_[level];
+    const std::string_view subject = text.text().substr(piece.begin, piece.end - piece.begin);
+    if (step.kind == SplitStep::Kind::kRegex) {
+      TIDEMILL_RETURN_IF_ERROR(split_by_regex(text, piece, level, emit));
+    } else {
+      const std::size_t after = step.kind == SplitStep::Kind::kAfter ? step.text.size() : 0;
+      for (std::size_t at = subject.find(step.text); at != std::string_view::npos;
+           at = subject.find(step.text, at + step.text.size())) {
+        TIDEMILL_RETURN_IF_ERROR(emit(piece.begin + at + after));
+      }
+    }
+    return emit(piece.end);
+  }
+
+  // Each match and each stretch of text between two matches becomes a piece.
+  template <class Emit>
+  Status split_by_regex(const AlignedText& text, TextSpan piece, std::size_t level,
+                        const Emit& emit) {
+    const std::string_view subject = text.text().substr(piece.begin, piece.end - piece.begin);
+    for (std::size_t from = 0; from < subject.size();) {
+      const auto found = pipeline_.splits_[level].regex->find(subject, from, *workspaces_[level]);
       if (!found.ok()) {
-        return located(found.status(), at);
+        return located(found.status(), text, piece.begin);
       }
       if (!found.value().has_value()) {
         break;
       }
       const Regex::Match match = *found.value();
-      TIDEMILL_RETURN_IF_ERROR(emit(match.begin));
-      TIDEMILL_RETURN_IF_ERROR(emit(match.end));
+      TIDEMILL_RETURN_IF_ERROR(emit(piece.begin + match.begin));
+      TIDEMILL_RETURN_IF_ERROR(emit(piece.begin + match.end));
       from = match.end;
-      if (match.begin == match.end && from < text.size()) {
-        from += read_utf8(text, from).length;
+      if (match.begin == match.end && from < subject.size()) {
+        from += read_utf8(subject, from).length;
       }
     }
-    return emit(text.size());
+    return {};
   }
 
-  Status encode_piece(std::string_view piece, std::size_t at) {
+  Status encode_piece(const AlignedText& text, TextSpan piece) {
     tokens_.clear();
-    const Status status = pipeline_.bpe_.encode(piece, bpe_workspace_, tokens_);
+    const Status status = pipeline_.bpe_.encode(
+        text.text().substr(piece.begin, piece.end - piece.begin), bpe_workspace_, tokens_);
     if (!status.ok()) {
-      return located(status, at);
+      return located(status, text, piece.begin);
     }
+    std::size_t at = piece.begin;
     for (const BpeToken& token : tokens_) {
       const std::size_t end = at + token.num_bytes;
-      add_token(token.id, span_of(section_offset(at), section_offset(end)));
+      add_token(token.id, span_of(text, at, end));
       at = end;
     }
     return {};
   }
 
-  // Adds the offset at which the piece begins to the message of a failure.
-  [[nodiscard]] Status located(const Status& status, std::size_t at) const {
-    const std::size_t offset = section_offset(at);
-    const std::size_t location = section_begin_ + (origin_.empty() ? offset : origin_[offset]);
+  // Adds the byte of the whole text at which the piece begins to the message of a failure.
+  [[nodiscard]] static Status located(const Status& status, std::size_t byte) {
     return {status.code(),
-            status.message() + " of the piece that begins at byte " + std::to_string(location)};
+            status.message() + " of the piece that begins at byte " + std::to_string(byte)};
+  }
+  [[nodiscard]] Status located(const Status& status, const AlignedText& text, std::size_t at) {
+    must_track_ = !text.knows_origins();
+    return located(status, text.origin(at, at + 1).begin);
   }
 
-  // Returns the offset in the normalized section of byte `at` of the text that is being split.
-  [[nodiscard]] std::size_t section_offset(std::size_t at) const {
-    return text_offset_ + (at < prefix_bytes_ ? 0 : at - prefix_bytes_);
-  }
-
-  // Returns the span of the text that [begin, end) of the normalized section came from, widened to
-  // whole characters.
-  [[nodiscard]] TextSpan span_of(std::size_t begin, std::size_t end) const {
+  // Returns the bytes of the whole text that [begin, end) came from, widened to whole characters.
+  [[nodiscard]] TextSpan span_of(const AlignedText& text, std::size_t begin,
+                                 std::size_t end) const {
     if (!wants_spans_) {
       return {};
     }
-    if (!origin_.empty()) {
-      // If normalization changed a character, all its bytes have the same origin.
-      while (end > begin && end + 1 < origin_.size() && origin_[end] == origin_[end - 1]) {
-        ++end;
-      }
-      begin = origin_[begin];
-      end = origin_[end];
-    }
-    TextSpan span{section_begin_ + begin, section_begin_ + end};
+    TextSpan span = text.origin(begin, end);
     while (span.begin > 0 && is_continuation(text_, span.begin)) {
       --span.begin;
     }
@@ -180,28 +191,25 @@ private:
   const Pipeline& pipeline_;
   std::string_view text_;
   bool wants_spans_;
-  std::vector<Regex::Workspace> workspaces_;  // one per split
+  bool must_track_ = false;
+  std::vector<std::optional<Regex::Workspace>> workspaces_;  // one per split by a pattern
   Bpe::Workspace bpe_workspace_;
   std::vector<BpeToken> tokens_;
   Encoding out_;
-  // The position of the text that is being split. Its section begins at `section_begin_` of the
-  // whole text. `origin_` maps offsets in the normalized section to the raw section; it is empty if
-  // both are equal. The text begins at `text_offset_` of the section, after `prefix_bytes_` bytes
-  // that the section does not contain.
-  std::size_t section_begin_ = 0;
-  std::vector<std::size_t> origin_;
-  std::size_t text_offset_ = 0;
-  std::size_t prefix_bytes_ = 0;
 };
 
 Result<Pipeline> Pipeline::build(const TokenizerSpec& spec) {
-  std::vector<Regex> splits;
-  for (const std::string& pattern : spec.split_patterns) {
-    auto split = Regex::compile(pattern);
-    if (!split.ok()) {
-      return split.status().with_context("pre_tokenizer");
+  std::vector<Split> splits;
+  for (const SplitStep& step : spec.splits) {
+    Split split{step.kind, step.pattern, std::nullopt};
+    if (step.kind == SplitStep::Kind::kRegex) {
+      auto regex = Regex::compile(step.pattern);
+      if (!regex.ok()) {
+        return regex.status().with_context("pre_tokenizer");
+      }
+      split.regex = std::move(regex).value();
     }
-    splits.push_back(std::move(split).value());
+    splits.push_back(std::move(split));
   }
   std::vector<AddedToken> raw;
   std::vector<AddedToken> normalized;
@@ -213,12 +221,13 @@ Result<Pipeline> Pipeline::build(const TokenizerSpec& spec) {
       continue;
     }
     const std::string path = "added_tokens[" + std::to_string(i) + "].content";
-    if (spec.normalizer == TokenizerSpec::Normalizer::kNfc) {
-      auto content = normalize_nfc(token.content);
-      if (!content.ok()) {
-        return content.status().with_context(path);
-      }
-      token.content = std::move(content).value();
+    auto content = normalized_by(spec.normalizers, token.content, kMaxNormalizedTokenBytes);
+    if (!content.ok()) {
+      return content.status().with_context(path);
+    }
+    token.content = std::move(content).value();
+    if (token.content.empty()) {
+      return corrupt_data(path + ": is empty after normalization");
     }
     if (!contents.insert(token.content).second) {
       return corrupt_data(path + ": equals another added token after normalization");
@@ -232,7 +241,9 @@ Result<Pipeline> Pipeline::build(const TokenizerSpec& spec) {
 }
 
 Result<Encoding> Pipeline::encode(std::string_view text, Spans spans) const {
-  return Run(*this, text, spans).encode();
+  Run run(*this, text, spans);
+  Result<Encoding> encoding = run.encode();
+  return run.must_track() ? Run(*this, text, Spans::kYes).encode() : std::move(encoding);
 }
 
 }  // namespace tidemill::engines

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -19,15 +21,16 @@ namespace tidemill::engines {
 /// Added tokens, normalization, splitting and byte-pair encoding of one tokenizer. Immutable.
 ///
 /// Added tokens that match raw text are cut out first. The text between them is normalized. Then
-/// the added tokens that match normalized text are cut out. The patterns split each remaining
-/// stretch of text on its own, so a look-ahead cannot see past a token that was cut out.
+/// the added tokens that match normalized text are cut out. In each remaining stretch of text,
+/// spaces are rewritten and one may be added. The patterns split it on its own, so a look-ahead
+/// cannot see past a token that was cut out.
 class Pipeline {
 public:
   enum class Spans : std::uint8_t { kNo, kYes };
 
   /// Compiles the patterns and sorts the added tokens of `spec`.
-  /// Errors: those of `Regex::compile` and `normalize_nfc`; `kCorruptData` if two added tokens are
-  /// equal after normalization.
+  /// Errors: those of `Regex::compile` and `AlignedText::apply`; `kCorruptData` if an added token
+  /// is empty or equal to another one after normalization.
   [[nodiscard]] static Result<Pipeline> build(const TokenizerSpec& spec);
 
   /// Encodes `text` without adding tokens around it. Errors: as `Tokenizer::encode`.
@@ -36,18 +39,25 @@ public:
 private:
   class Run;
 
-  Pipeline(const TokenizerSpec& spec, std::vector<Regex> splits, AddedTokenMatcher raw_tokens,
+  // A `SplitStep` that is ready to be applied.
+  struct Split {
+    SplitStep::Kind kind = SplitStep::Kind::kRegex;
+    std::string text;            // kBefore, kAfter
+    std::optional<Regex> regex;  // kRegex
+  };
+
+  Pipeline(const TokenizerSpec& spec, std::vector<Split> splits, AddedTokenMatcher raw_tokens,
            AddedTokenMatcher normalized_tokens)
-      : normalizer_(spec.normalizer),
-        add_prefix_space_(spec.add_prefix_space),
+      : normalizers_(spec.normalizers),
+        spaces_(spec.spaces),
         splits_(std::move(splits)),
         bpe_(spec),
         raw_tokens_(std::move(raw_tokens)),
         normalized_tokens_(std::move(normalized_tokens)) {}
 
-  TokenizerSpec::Normalizer normalizer_;
-  bool add_prefix_space_;
-  std::vector<Regex> splits_;
+  std::vector<NormalizerStep> normalizers_;
+  SpaceStep spaces_;
+  std::vector<Split> splits_;
   Bpe bpe_;
   AddedTokenMatcher raw_tokens_;
   AddedTokenMatcher normalized_tokens_;

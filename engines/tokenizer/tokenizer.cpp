@@ -9,8 +9,8 @@
 #include "base/digest.hpp"
 #include "base/text/quote.hpp"
 #include "base/text/utf8.hpp"
+#include "engines/tokenizer/aligned_text.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
-#include "engines/tokenizer/normalize.hpp"
 #include "engines/tokenizer/pipeline.hpp"
 #include "engines/tokenizer/tokenizer_spec.hpp"
 
@@ -22,9 +22,51 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 // The data for decoding one id.
 struct TokenText {
   std::string bytes;
+  std::string first_bytes;  // if it is the first token; only for `DecoderSpec::dropped_in_first`
   bool exists = false;
   bool special = false;
+  bool is_byte = false;  // a byte of a character, by byte fallback
 };
+
+// Returns `text` with `content` instead of each `pattern`. Requires a pattern that is not empty.
+std::string with_replacements(const std::string& text, std::string_view pattern,
+                              std::string_view content) {
+  std::string result;
+  std::size_t done = 0;
+  for (std::size_t at = text.find(pattern); at != std::string::npos;
+       at = text.find(pattern, done)) {
+    result.append(text, done, at - done).append(content);
+    done = at + pattern.size();
+  }
+  return result.append(text, done);
+}
+
+// Returns how a token with this content decodes.
+TokenText text_of_token(const DecoderSpec& decoder, const std::string& content) {
+  TokenText text;
+  text.exists = true;
+  if (decoder.alphabet == Alphabet::kBytes) {
+    // If all characters of a token are in the byte alphabet, it decodes to the bytes they
+    // represent. This includes added tokens, as in the reference implementation. Any other token
+    // decodes to its own text.
+    text.bytes = bytes_of_token(content).value_or(content);
+    return text;
+  }
+  text.bytes = content;
+  if (!decoder.dropped_in_first.empty()) {
+    text.first_bytes = with_replacements(content, decoder.dropped_in_first, "");
+  }
+  for (const DecoderSpec::Replacement& replacement : decoder.replacements) {
+    for (std::string* bytes : {&text.bytes, &text.first_bytes}) {
+      *bytes = with_replacements(*bytes, replacement.pattern, replacement.content);
+    }
+  }
+  if (const auto byte = byte_of_token(text.bytes); byte.has_value() && decoder.byte_fallback) {
+    text.bytes.assign(1, *byte);
+    text.is_byte = true;
+  }
+  return text;
+}
 
 // Each text is preceded by its size, so that different texts have different digests.
 std::string digest_of(std::string_view tokenizer_json, const TokenizerConfig& config) {
@@ -59,6 +101,7 @@ struct Tokenizer::Impl {
   Pipeline pipeline;
   std::vector<std::int32_t> prefix_ids;
   std::vector<std::int32_t> suffix_ids;
+  DecoderSpec decoder;
   std::unordered_map<std::string, std::int32_t> ids;  // vocabulary and added tokens
   std::vector<TokenText> texts;                       // by id
   TokenizerConfig config;
@@ -72,16 +115,15 @@ Tokenizer::Impl::Impl(TokenizerSpec spec, Pipeline built_pipeline)
     : pipeline(std::move(built_pipeline)),
       prefix_ids(std::move(spec.prefix_ids)),
       suffix_ids(std::move(spec.suffix_ids)),
+      decoder(std::move(spec.decoder)),
       ids(std::move(spec.vocabulary)) {
-  // If all characters of a token are in the byte alphabet, it decodes to the bytes they represent.
-  // This includes added tokens, as in the reference implementation. Any other token decodes to its
-  // own text.
   const auto put = [this](std::int32_t id, const std::string& content, bool special) {
     const auto index = static_cast<std::size_t>(id);
     if (index >= texts.size()) {
       texts.resize(index + 1);
     }
-    texts[index] = {bytes_of_token(content).value_or(content), true, special};
+    texts[index] = text_of_token(decoder, content);
+    texts[index].special = special;
   };
   for (const auto& [token, id] : ids) {
     put(id, token, false);
@@ -89,8 +131,11 @@ Tokenizer::Impl::Impl(TokenizerSpec spec, Pipeline built_pipeline)
   for (const AddedToken& token : spec.added_tokens) {
     // The reference implementation finds a normalized token by its content as written, and decodes
     // it to its normalized content. `Pipeline::build` has checked that it can be normalized.
-    const bool nfc = token.normalized && spec.normalizer == TokenizerSpec::Normalizer::kNfc;
-    put(token.id, nfc ? normalize_nfc(token.content).value() : token.content, token.special);
+    put(token.id,
+        token.normalized
+            ? normalized_by(spec.normalizers, token.content, kMaxNormalizedTokenBytes).value()
+            : token.content,
+        token.special);
     ids.emplace(token.content, token.id);
   }
 }
@@ -246,18 +291,66 @@ const TokenizerConfig& Tokenizer::config() const noexcept {
 }
 
 std::string IncrementalDecoder::push(std::int32_t id) {
-  if (special_ == SpecialTokenText::kDrop && tokenizer_.is_special(id)) {
+  const TokenText* token = tokenizer_.impl_->text_of(id);
+  if (token == nullptr || (special_ == SpecialTokenText::kDrop && token->special)) {
     return {};
   }
-  held_.append(tokenizer_.token_bytes(id));
+  const DecoderSpec& decoder = tokenizer_.impl_->decoder;
   std::string text;
-  held_.erase(0, append_repaired_utf8(held_, text));
+  if (decoder.alphabet == Alphabet::kBytes) {
+    held_.append(token->bytes);
+    held_.erase(0, append_repaired_utf8(held_, text));
+    return text;
+  }
+  const bool is_first = std::exchange(is_first_, false);
+  if (token->is_byte) {
+    held_.append(token->bytes);
+    return {};
+  }
+  text = take_run();
+  text += is_first && !decoder.dropped_in_first.empty() ? token->first_bytes : token->bytes;
+  return stripped(std::move(text));
+}
+
+std::string IncrementalDecoder::take_run() {
+  std::string run = std::exchange(held_, {});
+  if (!find_invalid_utf8(run).has_value()) {
+    return run;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < run.size(); ++i) {
+    text += kReplacement;
+  }
+  return text;
+}
+
+std::string IncrementalDecoder::stripped(std::string text) {
+  if (!is_stripping_ || text.empty()) {
+    return text;
+  }
+  const DecoderSpec& decoder = tokenizer_.impl_->decoder;
+  std::size_t begin = 0;
+  while (num_stripped_ < decoder.max_stripped && begin < text.size() &&
+         std::string_view(text).substr(begin).starts_with(decoder.stripped)) {
+    begin += decoder.stripped.size();
+    ++num_stripped_;
+  }
+  text.erase(0, begin);
+  is_stripping_ = text.empty();
   return text;
 }
 
 std::string IncrementalDecoder::finish() {
-  std::string text(held_.empty() ? std::string_view() : kReplacement);
+  std::string text;
+  if (tokenizer_.impl_->decoder.alphabet == Alphabet::kBytes) {
+    text = held_.empty() ? std::string_view() : kReplacement;
+  } else {
+    text = stripped(take_run());
+  }
   held_.clear();
+  is_first_ = true;
+  is_stripping_ = true;
+  num_stripped_ = 0;
   return text;
 }
 

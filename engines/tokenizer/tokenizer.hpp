@@ -20,7 +20,8 @@ namespace tidemill::engines {
 /// Whether decoding keeps the text of special tokens.
 enum class SpecialTokenText : std::uint8_t { kKeep, kDrop };
 
-/// A byte-level BPE tokenizer of the GPT-2, Llama 3 or Qwen kind. Immutable; copies share the data.
+/// A BPE tokenizer: byte-level (GPT-2, Llama 3, Qwen) or in the style of SentencePiece (Llama 2,
+/// Mistral, Gemma). Immutable; copies share the data.
 ///
 /// Threads: all members are safe to call concurrently.
 class Tokenizer {
@@ -41,9 +42,9 @@ public:
                                                    TokenizerConfig config = {});
 
   /// Returns the ids of `text`.
-  /// Errors: `kInvalidArgument` (invalid UTF-8, more than `kMaxTextBytes`, a byte or a run of
-  /// combining marks that cannot be encoded), `kResourceExhausted` (a split pattern reached its
-  /// match limit); messages name the byte offset.
+  /// Errors: `kInvalidArgument` (invalid UTF-8, more than `kMaxTextBytes`, more than 32 MiB after
+  /// normalization, a character or a run of combining marks that cannot be encoded),
+  /// `kResourceExhausted` (a split pattern reached its match limit); messages name the byte offset.
   [[nodiscard]] Result<std::vector<std::int32_t>> encode(std::string_view text,
                                                          AddSpecialTokens special) const;
 
@@ -51,12 +52,15 @@ public:
   [[nodiscard]] Result<Encoding> encode_with_spans(std::string_view text,
                                                    AddSpecialTokens special) const;
 
-  /// Returns the text of `ids`. Bytes that are not valid UTF-8 become U+FFFD. Ids without a token
-  /// are skipped; a model's vocabulary may be larger than its tokenizer's.
+  /// Returns the text of `ids`. Bytes that are not valid UTF-8 become U+FFFD: each invalid step of
+  /// a byte-level tokenizer, and each byte of a run of byte tokens if the run is not valid. Ids
+  /// without a token are skipped; a model's vocabulary may be larger than its tokenizer's.
   [[nodiscard]] std::string decode(std::span<const std::int32_t> ids,
                                    SpecialTokenText special) const;
 
-  /// Returns the bytes that a token adds to the text; empty if no token has this id.
+  /// Returns the bytes that a token adds to the text; empty if no token has this id. Tokenizers
+  /// that add a space before a text remove it from the first token of a decoded text, but not from
+  /// this.
   [[nodiscard]] std::string_view token_bytes(std::int32_t id) const noexcept;
 
   /// Returns whether a token has this id.
@@ -64,7 +68,7 @@ public:
   /// Returns whether `SpecialTokenText::kDrop` drops this token.
   [[nodiscard]] bool is_special(std::int32_t id) const noexcept;
   /// Returns the id of a token, given as the content of an added token or as an entry of the
-  /// vocabulary in the file's spelling (the byte alphabet).
+  /// vocabulary in the file's spelling (in the byte alphabet, or with U+2581 for a space).
   [[nodiscard]] std::optional<std::int32_t> find(std::string_view token) const;
 
   /// Returns one more than the largest id.
@@ -83,6 +87,7 @@ public:
   [[nodiscard]] const TokenizerConfig& config() const noexcept;
 
 private:
+  friend class IncrementalDecoder;
   struct Impl;
   enum class WantSpans : std::uint8_t { kNo, kYes };
 
@@ -95,7 +100,8 @@ private:
 };
 
 /// Decodes token by token. Complete characters are returned immediately; only the bytes of an
-/// incomplete character are held back.
+/// incomplete character are held back. With byte fallback, a run of byte tokens is held back until
+/// another token ends it, because one invalid byte changes the text of the whole run.
 ///
 /// The results of all `push` calls and of `finish` together equal `Tokenizer::decode` of all ids.
 class IncrementalDecoder {
@@ -106,14 +112,21 @@ public:
   /// Returns the text that this token completes. It may be empty.
   [[nodiscard]] std::string push(std::int32_t id);
 
-  /// Returns the remaining text, which is U+FFFD if a character is incomplete, and resets the
-  /// decoder.
+  /// Returns the remaining text, with U+FFFD for incomplete characters, and resets the decoder.
   [[nodiscard]] std::string finish();
 
 private:
+  // Returns the text of the bytes that are held back, which are a whole run of byte tokens.
+  [[nodiscard]] std::string take_run();
+  // Strips the characters from `text` that the decoder strips from the beginning of all text.
+  [[nodiscard]] std::string stripped(std::string text);
+
   Tokenizer tokenizer_;
   SpecialTokenText special_;
-  std::string held_;  // the bytes of an incomplete character
+  std::string held_;              // the bytes of an incomplete character, or of a run
+  bool is_first_ = true;          // no token has been decoded
+  bool is_stripping_ = true;      // all text so far has been stripped
+  std::size_t num_stripped_ = 0;  // characters
 };
 
 }  // namespace tidemill::engines

@@ -217,8 +217,16 @@ Result<TokenizerSource> read_tokenizer_source(const std::filesystem::path& model
   const std::filesystem::path directory = directory_of(model);
   source.location = (directory / kTokenizerName).string();
   source.config_location = (directory / kConfigName).string();
-  TIDEMILL_ASSIGN_OR_RETURN(source.tokenizer_json,
-                            read_text_file(source.location, kMaxTokenizerBytes));
+  Result<std::string> text = read_text_file(source.location, kMaxTokenizerBytes);
+  std::error_code ignored;
+  if (text.status().code() == Errc::kNotFound &&
+      std::filesystem::exists(directory / "tokenizer.model", ignored)) {
+    return Status(Errc::kNotFound,
+                  text.status().message() +
+                      "; tokenizer.model alone is not supported; convert it with transformers: "
+                      "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)");
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(source.tokenizer_json, std::move(text));
   TIDEMILL_ASSIGN_OR_RETURN(source.config, read_config_files(directory));
   return source;
 }

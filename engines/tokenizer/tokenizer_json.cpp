@@ -1,128 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parses tokenizer.json into a `TokenizerSpec`. Unknown fields and types are refused by name.
-#include <algorithm>
-#include <initializer_list>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 
 #include "base/json/json.hpp"
-#include "base/text/clip.hpp"
 #include "base/text/quote.hpp"
 #include "base/text/utf8.hpp"
 #include "engines/tokenizer/byte_alphabet.hpp"
+#include "engines/tokenizer/json_node.hpp"
+#include "engines/tokenizer/json_stages.hpp"
 #include "engines/tokenizer/tokenizer_spec.hpp"
 
 namespace tidemill::engines {
 namespace {
 
 constexpr std::size_t kMaxTemplateTokens = 16;
-constexpr std::size_t kMaxPreTokenizers = 8;
-// The pattern by which GPT-2 splits text. ByteLevel uses it if use_regex is set.
-// Source: huggingface/tokenizers, pre_tokenizers/byte_level.
-constexpr const char* kGpt2Split =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-Status unsupported(const std::string& field, const std::string& what) {
-  return {Errc::kUnimplemented, field + ": " + what + " is not supported"};
-}
-
-Status malformed(const std::string& field, const std::string& why) {
-  return corrupt_data(field.empty() ? why : field + ": " + why);
-}
-
-// Returns a value as text, shortened for an error message.
-std::string preview(const Json& value) {
-  std::string text = value.to_line();
-  text.pop_back();  // the newline
-  return clipped(text);
-}
-
-// A JSON object and the path that leads to it.
-class Node {
-public:
-  static Result<Node> of(const Json& value, std::string path) {
-    if (value.if_object() == nullptr) {
-      return malformed(path, "must be an object, not " + preview(value));
-    }
-    return Node(&value, std::move(path));
-  }
-
-  [[nodiscard]] std::string path_of(std::string_view key) const {
-    const std::string shown_key = quote_unless_plain(key);
-    return path_.empty() ? shown_key : path_ + "." + shown_key;
-  }
-  [[nodiscard]] const std::string& path() const { return path_; }
-
-  // Returns the member, or nullptr if it is absent or null.
-  [[nodiscard]] const Json* find(std::string_view key) const {
-    const Json* found = value_->find(key);
-    return found == nullptr || found->is_null() ? nullptr : found;
-  }
-
-  [[nodiscard]] Result<const Json*> require(std::string_view key) const {
-    const Json* found = find(key);
-    if (found == nullptr) {
-      return malformed(path_of(key), "missing");
-    }
-    return found;
-  }
-
-  [[nodiscard]] Result<Node> object(std::string_view key) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
-    return Node::of(*value, path_of(key));
-  }
-
-  [[nodiscard]] Result<const Json::Array*> array(std::string_view key) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
-    if (value->if_array() == nullptr) {
-      return malformed(path_of(key), "must be a list, not " + preview(*value));
-    }
-    return value->if_array();
-  }
-
-  [[nodiscard]] Result<std::string> string(std::string_view key) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const Json* value, require(key));
-    if (value->if_string() == nullptr) {
-      return malformed(path_of(key), "must be a string, not " + preview(*value));
-    }
-    return *value->if_string();
-  }
-
-  [[nodiscard]] Result<bool> boolean(std::string_view key, bool when_absent) const {
-    const Json* value = find(key);
-    if (value == nullptr) {
-      return when_absent;
-    }
-    if (value->if_bool() == nullptr) {
-      return malformed(path_of(key), "must be true or false, not " + preview(*value));
-    }
-    return *value->if_bool();
-  }
-
-  [[nodiscard]] Result<std::string> type() const { return string("type"); }
-
-  // Refuses all members but the known ones, because others could change what the tokenizer does.
-  [[nodiscard]] Status allow_only(std::initializer_list<const char*> known) const {
-    for (const Json::Member& member : *value_->if_object()) {
-      const auto is_key = [&member](const char* key) { return member.name == key; };
-      if (std::none_of(known.begin(), known.end(), is_key)) {
-        return unsupported(path_of(member.name), "this field");
-      }
-    }
-    return {};
-  }
-
-private:
-  Node(const Json* value, std::string path) : value_(value), path_(std::move(path)) {}
-
-  const Json* value_;
-  std::string path_;
-};
-
-std::string indexed(const std::string& path, std::size_t index) {
-  return path + "[" + std::to_string(index) + "]";
-}
 
 // Reads a token id. `path` is called only if an error has to name the location.
 template <class Path>
@@ -141,7 +34,7 @@ Result<std::int32_t> read_id(const Json& value, const Path& path) {
 class Reader {
 public:
   Result<TokenizerSpec> read(const Json& root) {
-    TIDEMILL_ASSIGN_OR_RETURN(const Node top, Node::of(root, ""));
+    TIDEMILL_ASSIGN_OR_RETURN(const JsonNode top, JsonNode::of(root, ""));
     TIDEMILL_RETURN_IF_ERROR(
         top.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer",
                         "pre_tokenizer", "post_processor", "decoder", "model"}));
@@ -150,28 +43,32 @@ public:
     // the ids of a text.
     for (const char* key : {"truncation", "padding"}) {
       if (const Json* given = top.find(key); given != nullptr) {
-        TIDEMILL_RETURN_IF_ERROR(Node::of(*given, key).status());
+        TIDEMILL_RETURN_IF_ERROR(JsonNode::of(*given, key).status());
       }
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const Node model, top.object("model"));
+    TIDEMILL_ASSIGN_OR_RETURN(const JsonNode model, top.object("model"));
     TIDEMILL_RETURN_IF_ERROR(read_model(model));
     TIDEMILL_RETURN_IF_ERROR(read_added_tokens(top));
-    TIDEMILL_RETURN_IF_ERROR(read_normalizer(top));
-    TIDEMILL_ASSIGN_OR_RETURN(const Node pre_tokenizer, top.object("pre_tokenizer"));
-    TIDEMILL_RETURN_IF_ERROR(read_pre_tokenizer(pre_tokenizer));
+    TIDEMILL_RETURN_IF_ERROR(read_normalizer(top, spec_));
+    TIDEMILL_RETURN_IF_ERROR(read_pre_tokenizer(top, spec_));
+    TIDEMILL_RETURN_IF_ERROR(read_unknown_characters(model));
     TIDEMILL_RETURN_IF_ERROR(read_post_processor(top));
-    TIDEMILL_ASSIGN_OR_RETURN(const Node decoder, top.object("decoder"));
-    TIDEMILL_RETURN_IF_ERROR(read_byte_level(decoder, nullptr));
+    TIDEMILL_RETURN_IF_ERROR(read_decoder(top, spec_));
     return std::move(spec_);
   }
 
 private:
-  Status read_model(const Node& model) {
+  Status read_model(const JsonNode& model) {
     TIDEMILL_RETURN_IF_ERROR(model.allow_only(
         {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
          "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
     if (model.find("type") != nullptr) {
       TIDEMILL_ASSIGN_OR_RETURN(const std::string type, model.type());
+      if (type == "Unigram") {
+        return {Errc::kUnimplemented,
+                "model.type: \"Unigram\" (as of T5 and XLM-R) is not supported; use a model whose "
+                "tokenizer is BPE"};
+      }
       if (type != "BPE") {
         return unsupported("model.type", quote(type));
       }
@@ -186,17 +83,14 @@ private:
         return unsupported(model.path_of(key), preview(*affix));
       }
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const bool byte_fallback, model.boolean("byte_fallback", false));
-    if (byte_fallback) {
-      return unsupported("model.byte_fallback", "true");
-    }
+    TIDEMILL_ASSIGN_OR_RETURN(spec_.byte_fallback, model.boolean("byte_fallback", false));
+    TIDEMILL_ASSIGN_OR_RETURN(spec_.fuse_unknown, model.boolean("fuse_unk", false));
     TIDEMILL_ASSIGN_OR_RETURN(spec_.ignore_merges, model.boolean("ignore_merges", false));
     TIDEMILL_RETURN_IF_ERROR(read_vocabulary(model));
-    TIDEMILL_RETURN_IF_ERROR(read_merges(model));
-    return check_unknown_token(model);
+    return read_merges(model);
   }
 
-  Status read_vocabulary(const Node& model) {
+  Status read_vocabulary(const JsonNode& model) {
     TIDEMILL_ASSIGN_OR_RETURN(const Json* entries, model.require("vocab"));
     if (entries->if_object() == nullptr) {
       return malformed("model.vocab", "must be an object");
@@ -218,7 +112,7 @@ private:
     return {};
   }
 
-  Status read_merges(const Node& model) {
+  Status read_merges(const JsonNode& model) {
     TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* merges, model.array("merges"));
     spec_.merges.reserve(merges->size());
     std::unordered_set<std::int64_t> seen;
@@ -267,8 +161,17 @@ private:
     return rule;
   }
 
-  // The unknown token can occur only if the vocabulary lacks a byte.
-  Status check_unknown_token(const Node& model) const {
+  // Reads what represents characters without a token.
+  Status read_unknown_characters(const JsonNode& model) {
+    return spec_.alphabet == Alphabet::kBytes ? check_byte_level_model(model)
+                                              : read_unknown_token(model);
+  }
+
+  // In the byte alphabet the unknown token can occur only if the vocabulary lacks a byte.
+  Status check_byte_level_model(const JsonNode& model) const {
+    if (spec_.byte_fallback) {
+      return unsupported("model.byte_fallback", "true with a ByteLevel pre-tokenizer");
+    }
     if (model.find("unk_token") == nullptr) {
       return {};
     }
@@ -284,7 +187,26 @@ private:
     return {};
   }
 
-  Status read_added_tokens(const Node& top) {
+  Status read_unknown_token(const JsonNode& model) {
+    for (unsigned byte = 0; spec_.byte_fallback && byte < 256; ++byte) {
+      const std::string token = byte_token(static_cast<unsigned char>(byte));
+      if (spec_.vocabulary.count(token) == 0) {
+        return malformed("model.byte_fallback", "the vocabulary lacks " + quote(token));
+      }
+    }
+    if (model.find("unk_token") == nullptr) {
+      return {};
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string token, model.string("unk_token"));
+    const auto found = spec_.vocabulary.find(token);
+    if (found == spec_.vocabulary.end()) {
+      return malformed("model.unk_token", preview(token) + " is not in the vocabulary");
+    }
+    spec_.unknown_id = found->second;
+    return {};
+  }
+
+  Status read_added_tokens(const JsonNode& top) {
     if (top.find("added_tokens") == nullptr) {
       return {};
     }
@@ -292,8 +214,8 @@ private:
     std::unordered_set<std::string> contents;
     spec_.added_tokens.reserve(tokens->size());  // `token_of_id_` views their contents
     for (std::size_t i = 0; i < tokens->size(); ++i) {
-      TIDEMILL_ASSIGN_OR_RETURN(const Node node,
-                                Node::of((*tokens)[i], indexed("added_tokens", i)));
+      TIDEMILL_ASSIGN_OR_RETURN(const JsonNode node,
+                                JsonNode::of((*tokens)[i], indexed("added_tokens", i)));
       TIDEMILL_ASSIGN_OR_RETURN(AddedToken token, read_added_token(node));
       if (!contents.insert(token.content).second) {
         return malformed(node.path_of("content"), preview(token.content) + " appears twice");
@@ -304,7 +226,7 @@ private:
     return {};
   }
 
-  static Result<AddedToken> read_added_token(const Node& node) {
+  static Result<AddedToken> read_added_token(const JsonNode& node) {
     TIDEMILL_RETURN_IF_ERROR(node.allow_only(
         {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
     AddedToken token;
@@ -339,94 +261,11 @@ private:
     return {};
   }
 
-  Status read_normalizer(const Node& top) {
-    if (top.find("normalizer") == nullptr) {
-      return {};
-    }
-    TIDEMILL_ASSIGN_OR_RETURN(const Node normalizer, top.object("normalizer"));
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string type, normalizer.type());
-    if (type != "NFC") {
-      return unsupported("normalizer.type", quote(type));
-    }
-    TIDEMILL_RETURN_IF_ERROR(normalizer.allow_only({"type"}));
-    spec_.normalizer = TokenizerSpec::Normalizer::kNfc;
-    return {};
-  }
-
-  // Accepts ByteLevel alone, or a Sequence of Splits that ends with ByteLevel.
-  Status read_pre_tokenizer(const Node& node) {
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
-    if (type == "ByteLevel") {
-      return read_byte_level(node, &spec_);
-    }
-    if (type != "Sequence") {
-      return unsupported(node.path_of("type"), quote(type));
-    }
-    TIDEMILL_RETURN_IF_ERROR(node.allow_only({"type", "pretokenizers"}));
-    TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* parts, node.array("pretokenizers"));
-    const std::string list = node.path_of("pretokenizers");
-    if (parts->empty() || parts->size() > kMaxPreTokenizers) {
-      return unsupported(list, "a list of " + std::to_string(parts->size()) + " pre-tokenizers");
-    }
-    for (std::size_t i = 0; i < parts->size(); ++i) {
-      TIDEMILL_ASSIGN_OR_RETURN(const Node part, Node::of((*parts)[i], indexed(list, i)));
-      TIDEMILL_RETURN_IF_ERROR(i + 1 == parts->size() ? read_byte_level(part, &spec_)
-                                                      : read_split(part));
-    }
-    return {};
-  }
-
-  Status read_split(const Node& split) {
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string type, split.type());
-    if (type != "Split") {
-      return unsupported(split.path_of("type"), quote(type) + " in this position");
-    }
-    TIDEMILL_RETURN_IF_ERROR(split.allow_only({"type", "pattern", "behavior", "invert"}));
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string behavior, split.string("behavior"));
-    if (behavior != "Isolated") {
-      return unsupported(split.path_of("behavior"), quote(behavior));
-    }
-    TIDEMILL_ASSIGN_OR_RETURN(const bool invert, split.boolean("invert", false));
-    if (invert) {
-      return unsupported(split.path_of("invert"), "true");
-    }
-    TIDEMILL_ASSIGN_OR_RETURN(const Node pattern, split.object("pattern"));
-    TIDEMILL_RETURN_IF_ERROR(pattern.allow_only({"Regex"}));
-    TIDEMILL_ASSIGN_OR_RETURN(std::string regex, pattern.string("Regex"));
-    spec_.split_patterns.push_back(std::move(regex));
-    return {};
-  }
-
-  // Reads a ByteLevel. As a pre-tokenizer it changes `spec`. As a decoder or post-processor, for
-  // which `spec` is null, it has no options that change ids or text.
-  static Status read_byte_level(const Node& node, TokenizerSpec* spec) {
-    TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
-    if (type != "ByteLevel") {
-      return unsupported(node.path_of("type"), quote(type) + " in this position");
-    }
-    TIDEMILL_RETURN_IF_ERROR(
-        node.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
-    TIDEMILL_ASSIGN_OR_RETURN(const bool add_prefix_space, node.boolean("add_prefix_space", true));
-    TIDEMILL_ASSIGN_OR_RETURN(const bool use_regex, node.boolean("use_regex", true));
-    if (spec == nullptr) {
-      return {};
-    }
-    // After a Split, the space would be added to every piece.
-    if (add_prefix_space && !spec->split_patterns.empty()) {
-      return unsupported(node.path_of("add_prefix_space"), "true after a Split");
-    }
-    spec->add_prefix_space = add_prefix_space;
-    if (use_regex) {
-      spec->split_patterns.emplace_back(kGpt2Split);
-    }
-    return {};
-  }
-
-  Status read_post_processor(const Node& top) {
+  Status read_post_processor(const JsonNode& top) {
     if (top.find("post_processor") == nullptr) {
       return {};
     }
-    TIDEMILL_ASSIGN_OR_RETURN(const Node node, top.object("post_processor"));
+    TIDEMILL_ASSIGN_OR_RETURN(const JsonNode node, top.object("post_processor"));
     TIDEMILL_ASSIGN_OR_RETURN(const std::string type, node.type());
     if (type != "Sequence") {
       return read_processor(node, type);
@@ -434,17 +273,17 @@ private:
     TIDEMILL_RETURN_IF_ERROR(node.allow_only({"type", "processors"}));
     TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* parts, node.array("processors"));
     for (std::size_t i = 0; i < parts->size(); ++i) {
-      TIDEMILL_ASSIGN_OR_RETURN(const Node part,
-                                Node::of((*parts)[i], indexed(node.path_of("processors"), i)));
+      TIDEMILL_ASSIGN_OR_RETURN(const JsonNode part,
+                                JsonNode::of((*parts)[i], indexed(node.path_of("processors"), i)));
       TIDEMILL_ASSIGN_OR_RETURN(const std::string part_type, part.type());
       TIDEMILL_RETURN_IF_ERROR(read_processor(part, part_type));
     }
     return {};
   }
 
-  Status read_processor(const Node& node, const std::string& type) {
+  Status read_processor(const JsonNode& node, const std::string& type) {
     if (type == "ByteLevel") {
-      return read_byte_level(node, nullptr);
+      return check_byte_level(node);
     }
     if (type != "TemplateProcessing") {
       return unsupported(node.path_of("type"), quote(type));
@@ -458,13 +297,13 @@ private:
     std::size_t num_sequences = 0;
     for (std::size_t i = 0; i < single->size(); ++i) {
       const std::string path = indexed(node.path_of("single"), i);
-      TIDEMILL_ASSIGN_OR_RETURN(const Node piece, Node::of((*single)[i], path));
+      TIDEMILL_ASSIGN_OR_RETURN(const JsonNode piece, JsonNode::of((*single)[i], path));
       TIDEMILL_RETURN_IF_ERROR(piece.allow_only({"SpecialToken", "Sequence"}));
       if (piece.find("Sequence") != nullptr) {
         ++num_sequences;
         continue;
       }
-      TIDEMILL_ASSIGN_OR_RETURN(const Node special, piece.object("SpecialToken"));
+      TIDEMILL_ASSIGN_OR_RETURN(const JsonNode special, piece.object("SpecialToken"));
       TIDEMILL_ASSIGN_OR_RETURN(const std::string name, special.string("id"));
       auto& ids = num_sequences == 0 ? spec_.prefix_ids : spec_.suffix_ids;
       TIDEMILL_RETURN_IF_ERROR(append_template_ids(node, name, ids));
@@ -476,10 +315,10 @@ private:
     return {};
   }
 
-  Status append_template_ids(const Node& node, const std::string& name,
+  Status append_template_ids(const JsonNode& node, const std::string& name,
                              std::vector<std::int32_t>& out) const {
-    TIDEMILL_ASSIGN_OR_RETURN(const Node tokens, node.object("special_tokens"));
-    TIDEMILL_ASSIGN_OR_RETURN(const Node token, tokens.object(name));
+    TIDEMILL_ASSIGN_OR_RETURN(const JsonNode tokens, node.object("special_tokens"));
+    TIDEMILL_ASSIGN_OR_RETURN(const JsonNode token, tokens.object(name));
     TIDEMILL_ASSIGN_OR_RETURN(const Json::Array* ids, token.array("ids"));
     for (std::size_t i = 0; i < ids->size(); ++i) {
       const std::string path = indexed(token.path_of("ids"), i);

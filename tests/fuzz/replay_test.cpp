@@ -33,7 +33,7 @@ constexpr Row kRows[] = {
     {"run_file", run_file, 3, 5, 1},
     {"safetensors", safetensors, 1, 15, 0},
     {"shard_index", shard_index, 1, 7, 0},
-    {"tokenizer", tokenizer, 1, 13, 13},
+    {"tokenizer", tokenizer, 1, 17, 13},
     {"tokenizer_config", tokenizer_config, 3, 6, 3},
 };
 

@@ -19,11 +19,11 @@ using engines::SpecialTokenText;
 using engines::Tokenizer;
 using engines::TokenizerSpec;
 
-// Returns whether decoding must give back the encoded text, because the tokenizer does not
-// normalize text, add a space or strip white space.
+// Returns whether decoding must give back the encoded text, because the tokenizer is byte-level and
+// does not normalize text, add a space or strip white space.
 bool is_faithful(const TokenizerSpec& spec) {
-  return spec.normalizer == TokenizerSpec::Normalizer::kNone && !spec.add_prefix_space &&
-         spec.added_tokens.empty();
+  return spec.alphabet == engines::Alphabet::kBytes && spec.normalizers.empty() &&
+         spec.spaces.prepend == engines::SpaceStep::Prepend::kNever && spec.added_tokens.empty();
 }
 
 void try_text(const Tokenizer& tokenizer, bool faithful, std::string_view text) {

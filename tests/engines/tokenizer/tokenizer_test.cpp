@@ -244,8 +244,11 @@ TEST(Tokenizer, RefusesMalformedAndUnsupportedFiles) {
       {"/model/vocab/5", "5.5", R"(model.vocab["5"]: must be an integer, not 5.5)"},
       {"/model/vocab", "[]", "model.vocab: must be an object"},
       {"/model", "[]", "model: must be an object, not []"},
-      {"/model/type", R"("Unigram")", R"(model.type: "Unigram" is not supported)"},
-      {"/model/byte_fallback", "true", "model.byte_fallback: true is not supported"},
+      {"/model/type", R"("Unigram")",
+       R"(model.type: "Unigram" (as of T5 and XLM-R) is not supported; use a model whose tokenizer is BPE)"},
+      {"/model/type", R"("WordPiece")", R"(model.type: "WordPiece" is not supported)"},
+      {"/model/byte_fallback", "true",
+       "model.byte_fallback: true with a ByteLevel pre-tokenizer is not supported"},
       {"/model/dropout", "0.1", "model.dropout: 0.1 is not supported"},
       {"/model/unk_token", R"("?")",
        "model.unk_token: an unknown token with a vocabulary that lacks byte 0 is not supported"},
@@ -262,10 +265,12 @@ TEST(Tokenizer, RefusesMalformedAndUnsupportedFiles) {
        "added_tokens[1].content: a token of 0 bytes is not supported"},
       {"/added_tokens/1/id", R"("a")", R"(added_tokens[1].id: must be an integer, not "a")"},
       {"/added_tokens/1/special", "0", "added_tokens[1].special: must be true or false, not 0"},
-      {"/normalizer", R"({"type":"NFKC"})", R"(normalizer.type: "NFKC" is not supported)"},
-      {"/pre_tokenizer", nullptr, "pre_tokenizer: missing"},
+      {"/normalizer", R"({"type":"Nmt"})", R"(normalizer.type: "Nmt" is not supported)"},
+      {"/pre_tokenizer", nullptr,
+       R"(decoder.type: "ByteLevel" without a ByteLevel pre-tokenizer is not supported)"},
       {"/pre_tokenizer/type", R"("Metaspace")",
-       R"(pre_tokenizer.type: "Metaspace" is not supported)"},
+       "pre_tokenizer.use_regex: this field is not supported"},
+      {"/pre_tokenizer/type", R"("Digits")", R"(pre_tokenizer.type: "Digits" is not supported)"},
       {"/pre_tokenizer/type", R"("Sequence")",
        "pre_tokenizer.add_prefix_space: this field is not supported"},
       {"/pre_tokenizer", R"({"type":"Sequence","pretokenizers":[]})",
@@ -278,7 +283,7 @@ TEST(Tokenizer, RefusesMalformedAndUnsupportedFiles) {
        R"(pre_tokenizer.pretokenizers[0].behavior: "Removed" is not supported)"},
       {"/pre_tokenizer",
        R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"String":"a"}},{"type":"ByteLevel"}]})",
-       "pre_tokenizer.pretokenizers[0].pattern.String: this field is not supported"},
+       R"(pre_tokenizer.pretokenizers[0].behavior: "Isolated" of a String is not supported)"},
       {"/pre_tokenizer",
        R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":"(a"}},{"type":"ByteLevel","add_prefix_space":false}]})",
        "pre_tokenizer: regular expression: missing closing parenthesis (offset 2 of \"(a\")"},
@@ -420,6 +425,10 @@ TEST_F(TokenizerFiles, RefusesBadCompanionFiles) {
   EXPECT_EQ(message(), "tokenizer.json: model: missing");
   std::filesystem::remove(folder_ / "tokenizer.json");
   EXPECT_EQ(message(), "tokenizer.json: no such file");
+  write("tokenizer.model", "x");
+  EXPECT_EQ(message(),
+            "tokenizer.json: no such file; tokenizer.model alone is not supported; convert it with "
+            "transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)");
   std::filesystem::create_directory(folder_ / "tokenizer.json");
   EXPECT_EQ(message(), "tokenizer.json: cannot be read");
 }
