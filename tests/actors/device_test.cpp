@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the contract of actors/device/handles.hpp on replayed engines.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -475,6 +477,30 @@ TEST_F(DeviceTest, OnPolicyRowsAndProbesAreComparedAndTheirTokensCounted) {
   ASSERT_TRUE(until(second));
   EXPECT_EQ(second.value().gap.num_tokens, 4U);
   EXPECT_NEAR(second.value().gap.max, 0.5, 1e-6);
+}
+
+// After the first update the weights are no longer those that sampled the rows.
+TEST_F(DeviceTest, OnlyRowsOfTheFirstUpdateAreCompared) {
+  start();
+  TrainJob two_updates = job({{1}, {2}});
+  two_updates.epochs = 2;
+  for (actors::TrainMinibatch& minibatch : two_updates.minibatches) {
+    minibatch.on_policy = {minibatch.sequences[0].id};
+  }
+  TrainSequence& later = two_updates.minibatches[1].sequences[0];
+  later.behavior_logprobs = {0, 0, -1000, -1000};
+  const auto reply = train(two_updates);
+  ASSERT_TRUE(until(reply));
+  ASSERT_EQ(reply.value().updates.size(), 4U);
+  const TrainSequence first = sequence(1);
+  const auto logprobs = train_->score(initial_, {&first, 1}, 1.0F).value().at(0);
+  double largest = 0.0;
+  for (const std::size_t t : {2U, 3U}) {
+    const double trained = logprobs[t];
+    largest = std::max(largest, std::abs(trained - first.behavior_logprobs[t]));
+  }
+  EXPECT_EQ(reply.value().gap.num_tokens, 2U);
+  EXPECT_EQ(reply.value().gap.max, largest);
 }
 
 TEST_F(DeviceTest, ProximalLogprobsComeFromTheWeightsBeforeTheFirstUpdate) {

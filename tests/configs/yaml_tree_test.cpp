@@ -3,6 +3,9 @@
 #include "configs/yaml_tree.hpp"
 
 #include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -94,6 +97,43 @@ TEST(YamlTreeTest, LocationsAreRightAfterMultiByteCharacters) {
             "t.yaml:2: a quote is not closed");
   EXPECT_EQ(flow_of("\xEF\xBB\xBF# \xE2\x82\xAC\r\na: [\xC3\xA9, !x null]\r\n"),
             "t.yaml:2: tags (!name) are not supported; quote text that starts with !");
+}
+
+TEST(YamlTreeTest, TextIsUtf8AtEveryBound) {
+  const auto parsed = [](const std::string& character) {
+    return flow_of("a: 1\n# " + character + "\n");
+  };
+  EXPECT_EQ(parsed("\x7F"), "t.yaml:2: contains the control character U+007F");
+  for (const char* character :
+       {"\x7E", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80",
+        "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
+    EXPECT_EQ(parsed(character), "{a: 1}") << ::testing::PrintToString(character);
+  }
+  const std::vector<std::pair<const char*, const char*>> broken{
+      {"\x80", "no first byte"},
+      {"\xBF", "no first byte"},
+      {"\xC0\x80", "U+0000 in two bytes"},
+      {"\xC1\xBF", "U+007F in two bytes"},
+      {"\xE0\x80\x80", "U+0000 in three bytes"},
+      {"\xE0\x9F\xBF", "U+07FF in three bytes"},
+      {"\xF0\x80\x80\x80", "U+0000 in four bytes"},
+      {"\xF0\x8F\xBF\xBF", "U+FFFF in four bytes"},
+      {"\xED\xA0\x80", "U+D800"},
+      {"\xED\xBF\xBF", "U+DFFF"},
+      {"\xF4\x90\x80\x80", "U+110000"},
+      {"\xF5\x80\x80\x80", "U+140000"},
+      {"\xF8\x88\x80\x80\x80", "five bytes"},
+      {"\xFF", "no first byte"},
+      {"\xC2", "cut after one byte"},
+      {"\xE2\x82", "cut after two bytes"},
+      {"\xF0\x9F\x98", "cut after three bytes"},
+      {"\xC2\xC0", "followed by a first byte"},
+      {"\xE2\x82\x7F", "followed by one byte of text"},
+      {"\xF0\x9F\x98\xC0", "followed by a first byte"}};
+  for (const auto& [text, why] : broken) {
+    EXPECT_EQ(parsed(text), "t.yaml:2: is not UTF-8 text") << why;
+    EXPECT_EQ(flow_of("a: 1\n# " + std::string(text)), "t.yaml:2: is not UTF-8 text") << why;
+  }
 }
 
 TEST(YamlTreeTest, DepthIsLimitedTo32) {

@@ -130,6 +130,31 @@ TEST_F(InspectTest, RunsListsEachRunWithItsStateAndTheNewestLast) {
   EXPECT_LT(table.find("old"), table.find("working"));
 }
 
+TEST_F(InspectTest, RunsShowsTheNewestLineOfEachKind) {
+  const auto train = [](int step, double reward) {
+    return json{{"kind", "train"}, {"step", step}, {"reward_mean", reward}, {"loss", -reward}};
+  };
+  const auto eval = [](int step, double reward) {
+    return json{{"kind", "eval"}, {"step", step}, {"eval_mean_at_k", reward}};
+  };
+  make_run("trained_last", 0, kRunning);
+  write_lines("runs/trained_last/metrics.jsonl",
+              {train(1, 0.1), eval(1, 0.2), eval(2, 0.3), train(2, 0.4), train(3, 0.5)});
+  make_run("evaluated_last", 0, kRunning);
+  write_lines("runs/evaluated_last/metrics.jsonl",
+              {train(1, 0.1), train(2, 0.2), eval(0, 0.3), eval(2, 0.4)});
+  std::map<std::string, json> of;
+  for (const json& line : run({"runs", "--json"}).lines()) {
+    of[line.at("run").get<std::string>().substr(5)] = line;
+  }
+  EXPECT_EQ(of["trained_last"].at("step"), 3);
+  EXPECT_EQ(of["trained_last"].at("train"), (json{{"reward_mean", 0.5}, {"loss", -0.5}}));
+  EXPECT_EQ(of["trained_last"].at("eval"), (json{{"eval_mean_at_k", 0.3}}));
+  EXPECT_EQ(of["evaluated_last"].at("step"), 2);
+  EXPECT_EQ(of["evaluated_last"].at("train"), (json{{"reward_mean", 0.2}, {"loss", -0.2}}));
+  EXPECT_EQ(of["evaluated_last"].at("eval"), (json{{"eval_mean_at_k", 0.4}}));
+}
+
 TEST_F(InspectTest, ADamagedRunIsListedAsDamaged) {
   make_run("good", 2, kFinished);
   make_run("no_yaml", 2, kFinished);

@@ -247,6 +247,19 @@ TEST_F(Resolve, LayersToTransformRestrictsSuffixes) {
               ElementsAre(layer(1, "self_attn.q_proj")));
 }
 
+TEST_F(Resolve, LayersToTransformExcludesAllOtherModules) {
+  model_.num_layers = 12;
+  model_.sliding_windows.resize(12);
+  EXPECT_THAT(selected(R"("target_modules":["q_proj"],"layers_to_transform":[1])"),
+              ElementsAre(layer(1, "self_attn.q_proj")))
+      << "not 10 and 11";
+  // A module outside of the layers has no number.
+  EXPECT_THAT(selected(R"("target_modules":["embed_tokens"])"), ElementsAre("model.embed_tokens"));
+  EXPECT_THAT(
+      selected(R"("target_modules":["embed_tokens","q_proj"],"layers_to_transform":[0,10])"),
+      ElementsAre(layer(0, "self_attn.q_proj"), layer(10, "self_attn.q_proj")));
+}
+
 TEST_F(Resolve, WholePathsIgnoreLayersToTransform) {
   EXPECT_THAT(selected(R"("target_modules":["q_proj","model.layers.2.mlp.up_proj"],
                           "layers_to_transform":[0])"),

@@ -322,6 +322,29 @@ TEST_F(CommandRewardEngineTest, APoisonedSampleOfAConcurrentProgramIsFound) {
   EXPECT_EQ(sink_.reward(3), 1.0);
 }
 
+// A program that scores the lines that wait for it together may die because of two samples of a
+// batch. The second is charged alone too, and only then the program gets batches again.
+TEST_F(CommandRewardEngineTest, APoisonedSampleIsFoundAmongBatches) {
+  options_.max_in_flight = 5;
+  options_.first_backoff = Duration::zero();
+  start_scorer({"batches"});
+  for (std::uint64_t id = 0; id < 10; ++id) {
+    submit(id, id == 2 || id == 4 ? "poison" : "good");
+  }
+  ASSERT_TRUE(step_until_results(10));
+  EXPECT_THAT(sink_.error(0), HasSubstr("ended (exit status 3)")) << "it was the oldest";
+  for (const std::uint64_t id : {2U, 4U}) {
+    EXPECT_THAT(sink_.error(id), HasSubstr("ended (exit status 3)")) << id;
+  }
+  for (const std::uint64_t id : {1U, 3U}) {
+    EXPECT_EQ(sink_.reward(id), 1.0) << id << " was not sent alone";
+  }
+  for (const std::uint64_t id : {5U, 6U, 7U, 8U, 9U}) {
+    EXPECT_EQ(sink_.reward(id), 5.0) << id << " was not sent with the others";
+  }
+  EXPECT_EQ(engine_->stats().ends, 3U);
+}
+
 // The second start begins with nothing of the first: no half of a reply, no request that was only
 // partly sent, and no words of the dead program in error messages.
 TEST_F(CommandRewardEngineTest, ARestartedProgramIsReadFromItsFirstByte) {

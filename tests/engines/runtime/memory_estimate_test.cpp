@@ -204,6 +204,29 @@ TEST(MemoryLoadTest, KeptGeneratedRowsAreCounted) {
   EXPECT_EQ(cheap.activation_bytes, estimate_memory(model, options, load).activation_bytes);
 }
 
+TEST(MemoryLoadTest, APageThatIsNotFullIsCounted) {
+  const ModelFiles model = small_model(1);
+  const ModelConfig& config = model.config;
+  const RuntimeOptions options;
+  const std::int64_t page = kv_bytes_for(config, options, kPageTokens);
+  EXPECT_GE(page, kPageTokens * config.num_layers * 2 * config.num_kv_heads * config.head_dim * 4);
+  for (const auto& [tokens, pages] :
+       std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 0},
+                                                          {1, 1},
+                                                          {kPageTokens - 1, 1},
+                                                          {kPageTokens, 1},
+                                                          {kPageTokens + 1, 2},
+                                                          {2 * kPageTokens, 2},
+                                                          {2 * kPageTokens + 1, 3}}) {
+    MemoryLoad load;
+    load.kv_tokens = tokens;
+    EXPECT_EQ(estimate_memory(model, options, load).kv_bytes, pages * page) << tokens;
+    RuntimeOptions budgets = options;
+    set_budgets(config, load, budgets);
+    EXPECT_EQ(budgets.kv_bytes, pages * page) << tokens;
+  }
+}
+
 TEST(MemoryLoadTest, EveryHeldPublishedVersionIsCounted) {
   const ModelFiles model = wide_model();
   RuntimeOptions options;

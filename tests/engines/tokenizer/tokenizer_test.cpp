@@ -217,6 +217,29 @@ TEST(Tokenizer, StrippingRemovesUnicodeWhiteSpace) {
   EXPECT_FALSE(tokenizer.encode("wa", AddSpecialTokens::kNo).ok()) << "no match, and no token w";
 }
 
+// Added tokens are found in the raw text, or in the normalized text if they are `normalized`.
+TEST(Tokenizer, SpansOfTokensThatStripIncludeTheWhiteSpace) {
+  for (const bool normalized : {false, true}) {
+    Json root = letters();
+    root["normalizer"] = {{"type", "NFC"}};
+    root["model"]["vocab"].update({{"\u00C3", 30}, {"\u00A9", 31}});
+    root["added_tokens"] = Json::array({{{"id", 40}, {"content", "<l>"}, {"lstrip", true}},
+                                        {{"id", 41}, {"content", "<r>"}, {"rstrip", true}}});
+    for (auto& token : root["added_tokens"]) token["normalized"] = normalized;
+    const Tokenizer tokenizer = from(root);
+    const auto spans = [&tokenizer](std::string_view text) {
+      return tokenizer.encode_with_spans(text, AddSpecialTokens::kNo).value().spans;
+    };
+    EXPECT_THAT(spans("a \u3000\n<l>b<r>\u2028 c"),
+                ElementsAre(TextSpan{0, 1}, TextSpan{1, 9}, TextSpan{9, 10}, TextSpan{10, 17},
+                            TextSpan{17, 18}));
+    EXPECT_THAT(spans("<r> <l>"), ElementsAre(TextSpan{0, 4}, TextSpan{4, 7}));
+    EXPECT_THAT(spans(" <r><l> a"), ElementsAre(TextSpan{0, 1}, TextSpan{1, 4}, TextSpan{4, 7},
+                                                TextSpan{7, 8}, TextSpan{8, 9}));
+    EXPECT_THAT(spans("e\u0301 <l>"), ElementsAre(TextSpan{0, 3}, TextSpan{0, 3}, TextSpan{3, 7}));
+  }
+}
+
 // A file that must be refused: a change to the handwritten file, and the whole message.
 struct BadFile {
   const char* pointer;  // JSON pointer to the value to replace

@@ -61,6 +61,15 @@ TEST(EventFileTest, StepsMayBeAnyInteger) {
   EXPECT_EQ(event_record({0.0, -1}, {}).size(), event_record({0.0, 1}, {}).size() + 9);
 }
 
+TEST(EventFileTest, NumbersTakeAsFewBytesAsPossible) {
+  const std::size_t smallest = event_record({0.0, 0}, {}).size();
+  for (std::size_t bytes = 1; bytes < 9; ++bytes) {  // each holds 7 bits
+    const std::int64_t largest = (std::int64_t{1} << (7 * bytes)) - 1;
+    EXPECT_EQ(event_record({0.0, largest}, {}).size(), smallest + bytes - 1) << largest;
+    EXPECT_EQ(event_record({0.0, largest + 1}, {}).size(), smallest + bytes) << largest;
+  }
+}
+
 class ExtentTest : public ::testing::Test {
 protected:
   [[nodiscard]] EventExtent found(const std::string& bytes, std::uint64_t max_records = 100) const {

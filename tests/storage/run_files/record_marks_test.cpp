@@ -119,5 +119,20 @@ TEST_F(RecordMarksTest, LinesOfLaterStepsDoNotRemain) {
   EXPECT_EQ(left.value().samples_digest, marks_.samples_digest);
 }
 
+// Lines of a committed step may be recorded after its commit. The resumed run records them again.
+TEST_F(RecordMarksTest, NothingRemainsBehindTheMark) {
+  storage::SampleLine sample;
+  sample.step = 2;
+  write("metrics.jsonl", metrics_.substr(0, marks_.metrics_bytes) +
+                             storage::write_metrics_line({"eval", 2, {{"eval_loss", 0.5}}}) +
+                             metrics_.substr(marks_.metrics_bytes));
+  write("samples.jsonl", samples_.substr(0, marks_.samples_bytes) +
+                             storage::write_sample_line(sample) +
+                             samples_.substr(marks_.samples_bytes));
+  const auto left = storage::remaining_records(folder_.path(), marks_, 2);
+  ASSERT_TRUE(left.ok()) << left.status().to_string();
+  EXPECT_EQ(left.value(), marks_);
+}
+
 }  // namespace
 }  // namespace tidemill::test

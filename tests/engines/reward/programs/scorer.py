@@ -66,6 +66,18 @@ def poison():
         answer(request, 1)
 
 
+def batches():
+    """Scores all lines that it has received together, with their number as the reward. Dies if one is poison."""
+    waiting = b""
+    while chunk := os.read(sys.stdin.fileno(), 1 << 16):
+        *lines, waiting = (waiting + chunk).split(b"\n")
+        batch = [json.loads(line) for line in lines]
+        if any(request["response"] == "poison" for request in batch):
+            os._exit(3)
+        for request in batch:
+            answer(request, len(batch))
+
+
 def fifth_dies():
     for number, request in enumerate(requests(), start=1):
         if number == 5:
