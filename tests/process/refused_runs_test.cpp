@@ -134,7 +134,7 @@ TEST_F(RefusedRunsTest, FilesWithoutValidRows) {
   }
   std::filesystem::create_directories(folder_.path() / "rows");
   expect_rl_refused(std::string("data: {train: rows}\n") + kRollout + kReward,
-                    "rows: not a regular file\n");
+                    "data.train: `rows` is a folder; name its files, such as \"rows/*.jsonl\"\n");
 }
 
 // Copies a model and an adapter and then damages them.
