@@ -137,7 +137,7 @@ TEST_F(RefusedRunsTest, FilesWithoutValidRows) {
   }
   std::filesystem::create_directories(folder_.path() / "rows");
   expect_rl_refused(std::string("data: {train: rows}\n") + kRollout + kReward,
-                    "rows: not a regular file\n");
+                    "data.train: `rows` is a folder; name its files, such as \"rows/*.jsonl\"\n");
 }
 
 TEST_F(RefusedRunsTest, RowsToTrainOnThatAreOfNoKind) {
