@@ -207,7 +207,7 @@ TEST_F(RunTest, ARunThatEndedBeforeItsFirstStepHasFailed) {
   ASSERT_TRUE(config.ok()) << config.status().message();
   const auto directory = make_run_directory(schema, config.value().value, "small.yaml");
   ASSERT_TRUE(directory.ok()) << directory.status().message();
-  const RunReport report = read_run_report(directory.value());
+  const RunReport report = read_run_report(directory.value().path);
   EXPECT_EQ(report.state, "failed");
   EXPECT_EQ(report.reason, "its process was killed, or could not write why it ended");
 }
@@ -261,11 +261,13 @@ TEST_F(RunTest, AResumedRunKeepsTheKeysThatItsCommitsDependOn) {
   const std::string before = content_of("runs/kept/run.yaml");
   const Outcome refused = run({"resume", "kept", "train.steps=2", "rollout={group_size: 4}"});
   EXPECT_EQ(refused.code, kRefused);
-  EXPECT_EQ(refused.err,
-            "argument 4: rollout.group_size: cannot change in a resumed run, because its commits "
-            "depend on it; these keys can: train.steps, data.epochs, eval.every_steps, "
-            "checkpoint.every_steps, record.samples_bytes, device.threads, device.memory_bytes, "
-            "train.micro_batch_tokens\n");
+  EXPECT_EQ(
+      refused.err,
+      "argument 4: rollout.group_size, rollout.max_new_tokens, rollout.workers: cannot change "
+      "in a resumed run, because its commits "
+      "depend on it; these keys can: train.steps, data.epochs, eval.every_steps, "
+      "checkpoint.every_steps, record.samples_bytes, device.threads, device.memory_bytes, "
+      "train.micro_batch_tokens, reward.timeout_ms\n");
   EXPECT_EQ(run({"resume", "cosine", "train.steps=2"}).err,
             "argument 3: train.steps: cannot change in a resumed run with train.schedule: cosine, "
             "because the learning rates of all steps depend on it\n");
