@@ -276,5 +276,20 @@ TEST_F(RunTest, AResumedRunKeepsTheKeysThatItsCommitsDependOn) {
   EXPECT_EQ(content_of("runs/kept/run.yaml"), before);
 }
 
+// An unprivileged user cannot list the folder.
+TEST_F(RunTest, AnUnreadableFolderOfRunsIsAFailure) {
+  std::filesystem::create_directory("runs");
+  std::filesystem::permissions("runs", std::filesystem::perms::none);
+  std::filesystem::permissions(path(""), std::filesystem::perms::all);
+  constexpr uid_t kNobody = 65534;
+  const bool root = ::geteuid() == 0;
+  ASSERT_TRUE(!root || ::seteuid(kNobody) == 0);
+  const Outcome outcome = run({"runs"});
+  ASSERT_TRUE(!root || ::seteuid(0) == 0);
+  std::filesystem::permissions("runs", std::filesystem::perms::owner_all);
+  EXPECT_EQ(outcome.code, kFailed);
+  EXPECT_EQ(outcome.err, "runs: cannot list: Permission denied\n");
+}
+
 }  // namespace
 }  // namespace tidemill::launcher
