@@ -2,6 +2,7 @@
 #include "launcher/process_start.hpp"
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -13,6 +14,7 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "base/thread_limit.hpp"
 #include "launcher/program.hpp"
 
 namespace tidemill::launcher {
@@ -77,6 +79,16 @@ Cause describe_exception(EmergencyLine& line) {
   return Cause::kBug;
 }
 
+// Allocates, since threads are what is missing.
+void add_thread_limit(EmergencyLine& line) {
+  try {
+    const std::string limit = thread_limit_text();
+    line.add(limit.empty() ? "" : (" (" + limit + ")").c_str());
+  } catch (...) {  // out of memory, too
+    line.add_limit(RLIMIT_NPROC, "ulimit -u", 1, "");
+  }
+}
+
 [[noreturn]] void on_terminate() {
   EmergencyLine line;
   line.add("tidemill: ");
@@ -88,7 +100,7 @@ Cause describe_exception(EmergencyLine& line) {
   line.add_limit(RLIMIT_AS, "ulimit -v", 1U << 20U, " MiB");
   line.add_limit(RLIMIT_DATA, "ulimit -d", 1U << 20U, " MiB");
   if (cause == Cause::kThreads) {
-    line.add_limit(RLIMIT_NPROC, "ulimit -u", 1, "");
+    add_thread_limit(line);
   }
   line.write();
   ::_exit(kFailed);
@@ -111,6 +123,12 @@ void open_standard_streams() {
 
 void end_on_exhaustion() {
   std::set_terminate(on_terminate);
+}
+
+void ignore_file_size_signal() {
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGXFSZ, &ignore, nullptr);
 }
 
 Status apply_limits() {

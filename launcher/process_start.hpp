@@ -17,6 +17,9 @@ void open_standard_streams();
 /// cannot get memory or start a thread. Commits stay valid, because they are atomic.
 void end_on_exhaustion();
 
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) fail instead of killing the process.
+void ignore_file_size_signal();
+
 /// Checks the limit of the stack. If the address space is limited, makes the allocator reserve less
 /// of it.
 /// Errors: `kResourceExhausted` if the stack is smaller than `kLeastStackKib`.

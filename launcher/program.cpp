@@ -31,6 +31,24 @@ std::string one_line(std::string text) {
   return text;
 }
 
+// Returns `text` on one line. A message may quote what the user typed, which may hold newlines and
+// codes that control a terminal.
+std::string printable_line(const std::string& text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n') {
+      line += "\\n";
+    } else if (byte < 0x20U || byte == 0x7FU) {
+      line += {'\\', 'x', kDigits[byte >> 4U], kDigits[byte & 0xFU]};
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
 // Returns an error message if `word` is not a command, else "". The parser itself would only report
 // an unexpected argument.
 std::string unknown_command(const std::string& word,
@@ -138,7 +156,7 @@ public:
         out_ << nlohmann::json{{"error", status.message()}}.dump(-1, ' ', false, replace) << '\n';
         out_.flush();
       }
-      err_ << status.message() << '\n';
+      err_ << printable_line(status.message()) << '\n';
     }
     return exit_code(status);
   }

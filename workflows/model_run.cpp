@@ -188,8 +188,11 @@ actors::ChatOptions chat_options(const DataOptions& data) {
 }
 
 actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
-                            InputDigests digests) {
+                            const DataOptions& data, InputDigests digests) {
   actors::RunInputs inputs;
+  for (const DataSource& source : data.train) {
+    inputs.data_files += (inputs.data_files.empty() ? "" : ", ") + source.path;
+  }
   inputs.data_digest = std::move(digests.data);
   inputs.tokenizer_digest = std::move(digests.tokenizer);
   std::error_code unresolved;
@@ -211,6 +214,15 @@ Status check_no_folder(const std::vector<std::string>& paths, const std::string&
     }
   }
   return {};
+}
+
+Result<std::unique_ptr<actors::RecordFiles>> open_records(const RunEnvironment& run,
+                                                          const actors::RunOrigin& origin,
+                                                          const RecordOptions& options) {
+  return actors::open_record_files(
+      {run.directory, run.held_directory, run.checked_records},
+      origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
+      static_cast<std::uint64_t>(options.samples_bytes));
 }
 
 engines::RuntimeOptions runtime_options(const TrainedModel& model, const ModelOptions& options,
@@ -305,8 +317,7 @@ Status export_weights(const TrainedModel& model, const ModelOptions& options,
                       const engines::Snapshot& weights, const RunEnvironment& run) {
   const std::filesystem::path target = run.directory / "export";
   if (!weights.adapter_digest.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(target, error);
+    TIDEMILL_RETURN_IF_ERROR(make_directory(run.files, target));
     return engines::write_adapter(run.files, target / "adapter", model.adapter->config,
                                   model.files.config, weights.adapter);
   }

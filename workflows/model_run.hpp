@@ -53,7 +53,8 @@ struct RunEnvironment {
   std::uint32_t first_incarnation = 0;
   std::string now;  // for chat templates, "YYYY-MM-DDTHH:MM:SS"
   actors::RecordObserver observer;
-  /// Called once, when everything is open and the first step is about to begin. May be empty.
+  /// Called when everything is open and the first step of an incarnation is about to begin, on a
+  /// thread of the run. May be empty.
   std::function<void(const RunFacts&)> on_begin;
   /// Take one line each: `log` a warning, `inform` something that the user should know.
   std::function<void(const std::string&)> log;
@@ -62,6 +63,10 @@ struct RunEnvironment {
   std::function<bool()> stop_asked;
   /// Rewards and algorithms of an embedding program.
   Extensions extensions;
+  /// `directory`, kept open, so that no other directory can take its place. Null: by its path.
+  std::shared_ptr<const HeldDirectory> held_directory = nullptr;
+  /// The record files of the last commit, if they have been read already.
+  std::shared_ptr<storage::CheckedRecords> checked_records = nullptr;
 };
 
 /// A model to train, and the adapter to train over it, if any.
@@ -92,7 +97,7 @@ struct InputDigests {
 
 /// Returns what the commits of a run record about its inputs.
 [[nodiscard]] actors::RunInputs inputs_of(const TrainedModel& model, const ModelOptions& options,
-                                          InputDigests digests);
+                                          const DataOptions& data, InputDigests digests);
 
 /// Returns how to read the rows of `data.train`. Leaves `epochs` at its default.
 [[nodiscard]] storage::DatasetOptions dataset_options(const DataOptions& data,
@@ -132,6 +137,10 @@ template <class Data>
   }
   return data;
 }
+
+/// Opens the record files of a run at `origin`. Errors: those of `actors::open_record_files`.
+[[nodiscard]] Result<std::unique_ptr<actors::RecordFiles>> open_records(
+    const RunEnvironment& run, const actors::RunOrigin& origin, const RecordOptions& options);
 
 /// Returns the runtime options that the model, training and device sections determine.
 [[nodiscard]] engines::RuntimeOptions runtime_options(const TrainedModel& model,

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread_limit.hpp"
 #include "workflows/process_memory.hpp"
 
 namespace tidemill::workflows {
@@ -111,9 +112,9 @@ std::string limits_text(LimitKinds kinds) {
   if (const auto bytes = finite_limit(RLIMIT_DATA); bytes.has_value()) {
     add("ulimit -d " + limit_text(*bytes));
   }
-  const auto processes = finite_limit(RLIMIT_NPROC);
-  if (kinds == LimitKinds::kMemoryAndThreads && processes.has_value()) {
-    add("ulimit -u " + std::to_string(*processes));
+  const std::string threads = thread_limit_text();
+  if (kinds == LimitKinds::kMemoryAndThreads && !threads.empty()) {
+    add(threads);
   }
   return text.empty() ? text : text + ")";
 }

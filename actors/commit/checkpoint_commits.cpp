@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "actors/recorder/metrics_events.hpp"
 #include "storage/run_files/commit_meta.hpp"
 
 namespace tidemill::actors {
@@ -12,8 +13,10 @@ const TensorMap& trained_tensors(const engines::Snapshot& weights) {
   return weights.adapter_digest.empty() ? weights.base : weights.adapter;
 }
 
-storage::CommitMeta meta_of(const RunCommit& commit, const RunInputs& inputs) {
+storage::CommitMeta meta_of(const RunCommit& commit, const RunInputs& inputs,
+                            const std::string& config) {
   storage::CommitMeta meta;
+  meta.config = config;
   meta.model = inputs.model;
   meta.random_weights = inputs.random_weights;
   meta.data_digest = inputs.data_digest;
@@ -53,8 +56,10 @@ void take_meta(const storage::CommitMeta& meta, RunCommit& commit) {
 class CheckpointCommits final : public CommitStore {
 public:
   CheckpointCommits(std::shared_ptr<storage::CheckpointStore> store,
-                    std::filesystem::path record_directory)
-      : store_(std::move(store)), record_directory_(std::move(record_directory)) {}
+                    std::filesystem::path record_directory, std::string config)
+      : store_(std::move(store)),
+        record_directory_(std::move(record_directory)),
+        config_(std::move(config)) {}
 
   void set_inputs(const RunInputs& inputs) override { inputs_ = inputs; }
 
@@ -70,7 +75,7 @@ public:
     if (!record_directory_.empty()) {
       TIDEMILL_RETURN_IF_ERROR(storage::check_record_sizes(record_directory_, commit.records));
     }
-    return store_->commit(to_checkpoint(commit, inputs_)).status();
+    return store_->commit(to_checkpoint(commit, inputs_, config_)).status();
   }
 
   Result<std::optional<RunCommit>> load() override {
@@ -87,7 +92,9 @@ public:
       return invalid_argument("train.adapter: not the adapter that the run was started with");
     }
     if (!inputs_.data_digest.empty() && commit.data_digest != inputs_.data_digest) {
-      return invalid_argument("data.train: not the data that the run was started with");
+      return invalid_argument("data.train: " + inputs_.data_files +
+                              (inputs_.data_files.empty() ? "" : ": ") +
+                              "not the data that the run was started with");
     }
     if (!inputs_.tokenizer_digest.empty() && !commit.tokenizer_digest.empty() &&
         commit.tokenizer_digest != inputs_.tokenizer_digest) {
@@ -101,12 +108,14 @@ public:
 private:
   std::shared_ptr<storage::CheckpointStore> store_;
   std::filesystem::path record_directory_;
+  std::string config_;
   RunInputs inputs_;
 };
 
 }  // namespace
 
-storage::Checkpoint to_checkpoint(const RunCommit& commit, const RunInputs& inputs) {
+storage::Checkpoint to_checkpoint(const RunCommit& commit, const RunInputs& inputs,
+                                  const std::string& config) {
   storage::Checkpoint checkpoint;
   checkpoint.step = commit.weights.version.step;
   checkpoint.tensors[kWeightsPart] = trained_tensors(commit.weights);
@@ -116,7 +125,7 @@ storage::Checkpoint to_checkpoint(const RunCommit& commit, const RunInputs& inpu
   checkpoint.tensors[kOptimizerPart] = commit.optimizer;
   const auto bytes = commit.stream.bytes.as<char>();
   checkpoint.blobs[kStreamPart] = std::string(bytes.begin(), bytes.end());
-  checkpoint.blobs[kMetaPart] = storage::write_commit_meta(meta_of(commit, inputs));
+  checkpoint.blobs[kMetaPart] = storage::write_commit_meta(meta_of(commit, inputs, config));
   if (!inputs.adapter_config.empty()) {
     checkpoint.blobs[kAdapterConfigPart] = inputs.adapter_config;
   }
@@ -156,23 +165,36 @@ Result<RunCommit> from_checkpoint(const storage::Checkpoint& checkpoint) {
 }
 
 std::shared_ptr<CommitStore> make_checkpoint_commits(
-    std::shared_ptr<storage::CheckpointStore> store, std::filesystem::path record_directory) {
-  return std::make_shared<CheckpointCommits>(std::move(store), std::move(record_directory));
+    std::shared_ptr<storage::CheckpointStore> store, std::filesystem::path record_directory,
+    std::string config) {
+  return std::make_shared<CheckpointCommits>(std::move(store), std::move(record_directory),
+                                             std::move(config));
 }
 
-Status accept_lost_records(storage::CheckpointStore& store,
-                           const std::filesystem::path& record_directory) {
+Result<storage::RemainingRecords> accept_lost_records(
+    storage::CheckpointStore& store, FileSystem& files,
+    const std::filesystem::path& record_directory) {
   TIDEMILL_ASSIGN_OR_RETURN(storage::Checkpoint checkpoint, store.load_last());
   std::string& part = checkpoint.blobs[kMetaPart];
   auto meta = storage::parse_commit_meta(part, kMetaPart);
   if (!meta.ok()) {
     return corrupt_data("commit: " + meta.status().message());
   }
-  TIDEMILL_ASSIGN_OR_RETURN(meta.value().records,
-                            storage::remaining_records(record_directory, meta.value().records,
-                                                       meta.value().version.step));
+  TIDEMILL_ASSIGN_OR_RETURN(
+      const storage::RemainingRecords left,
+      storage::keep_readable_records(files, record_directory, meta.value().records,
+                                     meta.value().version.step));
+  if (left.dropped_metrics > 0) {
+    // Its records no longer belong to the lines one to one. A resumed run writes it again.
+    const Status removed = remove_file(files, record_directory / kEventFileName);
+    if (!removed.ok() && removed.code() != Errc::kNotFound) {
+      return removed;
+    }
+  }
+  meta.value().records = left.marks;
   part = storage::write_commit_meta(meta.value());
-  return store.commit(checkpoint).status();
+  TIDEMILL_RETURN_IF_ERROR(store.commit(checkpoint).status());
+  return left;
 }
 
 }  // namespace tidemill::actors

@@ -22,8 +22,9 @@ inline constexpr const char* kAdapterConfigPart = "adapter_config.json";  // of 
 
 /// Returns a commit as the named parts of a checkpoint. Of a commit with an adapter, only the
 /// adapter is stored. Its base is the model that the run started from, which the digest and
-/// `inputs` name.
-[[nodiscard]] storage::Checkpoint to_checkpoint(const RunCommit& commit, const RunInputs& inputs);
+/// `inputs` name. `config` is the resolved configuration, or empty.
+[[nodiscard]] storage::Checkpoint to_checkpoint(const RunCommit& commit, const RunInputs& inputs,
+                                                const std::string& config = {});
 
 /// Returns the commit that a checkpoint holds.
 /// Errors: `kCorruptData` naming the part that is missing or cannot be read.
@@ -31,14 +32,17 @@ inline constexpr const char* kAdapterConfigPart = "adapter_config.json";  // of 
 
 /// Returns a `CommitStore` that keeps commits in `store`. Before each commit it checks that the
 /// record files in `record_directory` are as long as the commit says; if the path is empty, it does
-/// not.
+/// not. Every commit contains `config`, the resolved configuration of the run.
 [[nodiscard]] std::shared_ptr<CommitStore> make_checkpoint_commits(
-    std::shared_ptr<storage::CheckpointStore> store, std::filesystem::path record_directory = {});
+    std::shared_ptr<storage::CheckpointStore> store, std::filesystem::path record_directory = {},
+    std::string config = {});
 
 /// Commits the state of the last commit again, with the marks of the records that the files in
-/// `record_directory` still hold. A run then resumes without the lost ones.
-/// Errors: those of `CheckpointStore` and of `storage::remaining_records`.
-[[nodiscard]] Status accept_lost_records(storage::CheckpointStore& store,
-                                         const std::filesystem::path& record_directory);
+/// `record_directory` still hold, and removes lines that cannot be read from these files. A run
+/// then resumes without the lost records. Returns what is left. Errors: those of `CheckpointStore`
+/// and of `storage::keep_readable_records`.
+[[nodiscard]] Result<storage::RemainingRecords> accept_lost_records(
+    storage::CheckpointStore& store, FileSystem& files,
+    const std::filesystem::path& record_directory);
 
 }  // namespace tidemill::actors

@@ -46,6 +46,7 @@ struct RunInputs {
   std::string data_digest;            // of the training data
   std::string adapter_config;         // text of `adapter_config.json`; empty without an adapter
   std::string tokenizer_digest = {};  // empty if the run needs no tokenizer
+  std::string data_files = {};        // their names, for messages
 };
 
 /// Keeps the commits of a run.

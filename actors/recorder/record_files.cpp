@@ -36,7 +36,10 @@ Status failure(const std::string& path, const char* doing) {
 // An append-only file. After a failed append, it is truncated to its size before.
 class AppendFile {
 public:
-  explicit AppendFile(std::string path) : path_(std::move(path)) {}
+  AppendFile(std::shared_ptr<const HeldDirectory> directory, std::string name)
+      : directory_(std::move(directory)),
+        name_(std::move(name)),
+        path_((directory_->path() / name_).string()) {}
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
   ~AppendFile() {
@@ -45,12 +48,13 @@ public:
     }
   }
 
-  // Truncates the file to its first `size` bytes.
+  // Truncates the file to its first `size` bytes. Called once: only then is the directory needed.
   Status open(std::uint64_t size) {
-    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    const auto directory = std::exchange(directory_, nullptr);
+    TIDEMILL_ASSIGN_OR_RETURN(descriptor_, open_for_append(*directory, name_));
     struct stat info {};
-    if (descriptor_ < 0 || ::fstat(descriptor_, &info) != 0) {
-      return failure(path_, "cannot open");
+    if (::fstat(descriptor_, &info) != 0) {
+      return failure(path_, "cannot examine");
     }
     if (static_cast<std::uint64_t>(info.st_size) < size) {
       return corrupt_data(path_ + ": " + std::to_string(info.st_size) +
@@ -115,6 +119,8 @@ private:
     return {};
   }
 
+  std::shared_ptr<const HeldDirectory> directory_;
+  std::string name_;
   std::string path_;
   int descriptor_ = -1;
   std::uint64_t size_ = 0;
@@ -124,11 +130,18 @@ private:
 // A file whose marks are part of a commit.
 class MarkedFile {
 public:
-  explicit MarkedFile(std::string path) : path_(path), file_(std::move(path)) {}
+  MarkedFile(const std::shared_ptr<const HeldDirectory>& directory, const std::string& name)
+      : path_((directory->path() / name).string()), file_(directory, name) {}
 
+  // `checked` is the hasher of the marked bytes if they have been read, else null.
   // Errors: those of `storage::read_marked`.
-  Status open(std::uint64_t bytes, const std::string& digest) {
-    TIDEMILL_RETURN_IF_ERROR(storage::read_marked(path_, bytes, digest, hasher_));
+  Status open(std::uint64_t bytes, const std::string& digest,
+              std::unique_ptr<DigestHasher> checked) {
+    hasher_ = std::move(checked);
+    if (hasher_ == nullptr) {
+      hasher_ = std::make_unique<DigestHasher>();
+      TIDEMILL_RETURN_IF_ERROR(storage::read_marked(path_, bytes, digest, *hasher_));
+    }
     return file_.open(bytes);
   }
 
@@ -138,17 +151,17 @@ public:
       TIDEMILL_RETURN_IF_ERROR(file_.check_in_place());
     }
     TIDEMILL_RETURN_IF_ERROR(file_.append(text));
-    hasher_.update(std::as_bytes(std::span(text)));
+    hasher_->update(std::as_bytes(std::span(text)));
     return {};
   }
 
   [[nodiscard]] std::uint64_t size() const noexcept { return file_.size(); }
-  [[nodiscard]] std::string digest() const { return hasher_.digest(); }
+  [[nodiscard]] std::string digest() const { return hasher_->digest(); }
 
 private:
   std::string path_;
   AppendFile file_;
-  DigestHasher hasher_;
+  std::unique_ptr<DigestHasher> hasher_;
 };
 
 // Returns the time for the wall-time axis of TensorBoard. Nothing else depends on it.
@@ -160,8 +173,8 @@ double wall_seconds() {
 // The event file, which has a record for each line of metrics.jsonl.
 class EventLog {
 public:
-  explicit EventLog(const std::string& directory)
-      : path_(directory + '/' + kEventFileName), file_(path_) {}
+  explicit EventLog(const std::shared_ptr<const HeldDirectory>& directory)
+      : path_((directory->path() / kEventFileName).string()), file_(directory, kEventFileName) {}
 
   // Truncates the event file to the records of the lines in the first `bytes` bytes of `metrics`,
   // or writes it again if it lacks some of them.
@@ -201,16 +214,20 @@ private:
 
 class RunRecordFiles final : public RecordFiles {
 public:
-  RunRecordFiles(const std::string& directory, std::uint64_t max_samples_bytes)
+  RunRecordFiles(const std::shared_ptr<const HeldDirectory>& directory,
+                 std::uint64_t max_samples_bytes)
       : max_samples_bytes_(max_samples_bytes),
-        metrics_path_(directory + '/' + storage::kMetricsFile),
-        metrics_(metrics_path_),
-        samples_(directory + '/' + storage::kSamplesFile),
+        metrics_path_((directory->path() / storage::kMetricsFile).string()),
+        metrics_(directory, storage::kMetricsFile),
+        samples_(directory, storage::kSamplesFile),
         events_(directory) {}
 
-  Status open(const RecordMarks& marks) {
-    TIDEMILL_RETURN_IF_ERROR(metrics_.open(marks.metrics_bytes, marks.metrics_digest));
-    TIDEMILL_RETURN_IF_ERROR(samples_.open(marks.samples_bytes, marks.samples_digest));
+  // `checked` has no hashers if the files are yet to be read.
+  Status open(const RecordMarks& marks, storage::CheckedRecords checked) {
+    TIDEMILL_RETURN_IF_ERROR(
+        metrics_.open(marks.metrics_bytes, marks.metrics_digest, std::move(checked.metrics)));
+    TIDEMILL_RETURN_IF_ERROR(
+        samples_.open(marks.samples_bytes, marks.samples_digest, std::move(checked.samples)));
     return events_.open(metrics_path_, marks.metrics_bytes);
   }
 
@@ -250,11 +267,19 @@ private:
 
 }  // namespace
 
-Result<std::unique_ptr<RecordFiles>> open_record_files(const std::string& directory,
+Result<std::unique_ptr<RecordFiles>> open_record_files(const RecordFolder& folder,
                                                        const RecordMarks& marks,
                                                        std::uint64_t max_samples_bytes) {
+  std::shared_ptr<const HeldDirectory> directory = folder.held;
+  if (directory == nullptr) {
+    TIDEMILL_ASSIGN_OR_RETURN(directory, HeldDirectory::open(folder.path));
+  }
+  storage::CheckedRecords checked;
+  if (folder.checked != nullptr && folder.checked->marks == marks) {
+    checked = std::move(*folder.checked);
+  }
   auto files = std::make_unique<RunRecordFiles>(directory, max_samples_bytes);
-  TIDEMILL_RETURN_IF_ERROR(files->open(marks));
+  TIDEMILL_RETURN_IF_ERROR(files->open(marks, std::move(checked)));
   return std::unique_ptr<RecordFiles>(std::move(files));
 }
 

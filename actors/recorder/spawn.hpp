@@ -2,6 +2,7 @@
 // Spawns the recorder.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -12,7 +13,9 @@
 
 #include "actors/recorder/handles.hpp"
 #include "actors/work/work_port.hpp"
+#include "base/files/held_directory.hpp"
 #include "base/result.hpp"
+#include "storage/run_files/record_marks.hpp"
 
 namespace tidemill::actors {
 
@@ -34,11 +37,20 @@ public:
                                                    const std::string& samples) = 0;
 };
 
-/// Opens the record files in `directory` and truncates them to `marks`. A sample is left out if
+/// The folder of record files.
+struct RecordFolder {
+  std::filesystem::path path;
+  std::shared_ptr<const HeldDirectory> held = nullptr;  // null: the one that `path` names
+  /// What has been read of the files already; may be null. It is used for these marks and emptied.
+  std::shared_ptr<storage::CheckedRecords> checked = nullptr;
+};
+
+/// Opens the record files in `folder` and truncates them to `marks`. A sample is left out if
 /// `samples.jsonl` would exceed `max_samples_bytes` with it.
-/// Errors: those of the file system, and `kCorruptData` if a file does not hold what its mark says.
+/// Errors: those of the file system; `kInvalidArgument` if a file is not a regular one;
+/// `kCorruptData` if a file does not hold what its mark says.
 [[nodiscard]] Result<std::unique_ptr<RecordFiles>> open_record_files(
-    const std::string& directory, const RecordMarks& marks,
+    const RecordFolder& folder, const RecordMarks& marks,
     std::uint64_t max_samples_bytes = std::numeric_limits<std::uint64_t>::max());
 
 /// Receives every record when it arrives, before it is written, for example to show a table. The

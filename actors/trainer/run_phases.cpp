@@ -215,6 +215,10 @@ void RunPhases::commit_if_due(Actions& actions) {
 void RunPhases::fetch_or_end(Actions& actions) {
   if (step_ >= options_.total_steps) {
     end_with(RunEnd::kSteps);
+    const bool eval_due = options_.eval_every != 0 && step_ % options_.eval_every == 0;
+    if (end_ == RunEnd::kStopped && (!eval_due || evaluated_step_ == step_)) {
+      end_ = RunEnd::kSteps;  // a stop during the last step leaves nothing to do
+    }
   }
   if (end_.has_value()) {
     commit(actions);

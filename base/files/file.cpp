@@ -38,6 +38,7 @@ Errc code_of(int error) {
     case EINVAL:
     case EEXIST:
     case ENOTEMPTY:
+    case ESTALE:
     case EXDEV: return Errc::kInvalidArgument;
     default: return Errc::kUnavailable;
   }

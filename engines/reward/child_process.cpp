@@ -8,13 +8,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <limits>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <system_error>
 #include <unistd.h>
 #include <utility>
 
+#include "base/thread_limit.hpp"
 #include "engines/reward/process_tree.hpp"
 
 namespace tidemill::engines {
@@ -94,6 +97,10 @@ struct ChildPlan {
   for (int number = 1; number < NSIG; ++number) {
     ::signal(number, SIG_DFL);  // fails for SIGKILL and SIGSTOP, which need no reset
   }
+  // Descriptors that another part of this process has opened without O_CLOEXEC. Older kernels lack
+  // the call. CLOSE_RANGE_CLOEXEC keeps `report` open until exec.
+  constexpr unsigned kCloseOnExec = 1U << 2U;
+  ::syscall(SYS_close_range, 3U, std::numeric_limits<unsigned>::max(), kCloseOnExec);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);  // NOLINT(concurrency-mt-unsafe): one thread here
@@ -237,7 +244,10 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
     }
   }
   if (pid < 0) {
-    return Status(Errc::kUnavailable, "cannot start a process: " + errno_text(errno));
+    const int error = errno;
+    const std::string limit = error == EAGAIN ? thread_limit_text() : "";
+    return Status(Errc::kUnavailable, "cannot start a process: " + errno_text(error) +
+                                          (limit.empty() ? "" : " (" + limit + ")"));
   }
   ::setpgid(pid, pid);  // both processes call it, so the group exists before either continues
   report.write.reset();
@@ -314,7 +324,7 @@ ProgramEnd ChildProcess::stop() {
   if (pid_ == 0) {
     return {true, "already stopped"};
   }
-  kill_process_tree(pid_, mark_);
+  kill_process_tree(pid_, mark_, "/proc", SystemClock());
   int status = 0;
   pid_t collected = 0;
   do {

@@ -16,8 +16,7 @@
 namespace tidemill::engines {
 namespace {
 
-constexpr const char* kProc = "/proc";
-constexpr int kMaxRounds = 100;  // a millisecond apart
+constexpr auto kKillTime = std::chrono::milliseconds(500);
 constexpr std::size_t kMaxEnvironBytes = 1U << 20U;
 
 struct ProcessEntry {
@@ -113,20 +112,23 @@ std::vector<pid_t> find_process_tree(const std::filesystem::path& proc, pid_t ro
   return {tree.begin(), tree.end()};
 }
 
-void kill_process_tree(pid_t root, const std::string& mark) {
-  std::vector<pid_t> others = find_process_tree(kProc, root, mark);
+void kill_process_tree(pid_t root, const std::string& mark, const std::filesystem::path& proc,
+                       const Clock& clock) {
+  const TimePoint deadline = clock.now() + kKillTime;
+  std::vector<pid_t> others = find_process_tree(proc, root, mark);
   ::kill(-root, SIGKILL);
-  for (int round = 0; round < kMaxRounds; ++round) {
+  // Again, even if there was none: a process may have left the group before it was killed. Reading
+  // a large procfs takes longer than a millisecond, so the time is limited, not the rounds.
+  do {
     for (const pid_t pid : others) {
       ::kill(pid, SIGKILL);
     }
-    // Again, even if there was none: a process may have left the group before it was killed.
-    others = find_process_tree(kProc, root, mark);
+    others = find_process_tree(proc, root, mark);
     if (others.empty()) {
       return;
     }
     ::poll(nullptr, 0, 1);
-  }
+  } while (clock.now() < deadline);
 }
 
 }  // namespace tidemill::engines

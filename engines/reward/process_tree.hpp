@@ -13,6 +13,8 @@
 #include <sys/types.h>
 #include <vector>
 
+#include "base/clock.hpp"
+
 namespace tidemill::engines {
 
 /// Returns an environment entry, "NAME=VALUE", that no other process on this machine has.
@@ -26,7 +28,9 @@ namespace tidemill::engines {
                                                    const std::string& mark);
 
 /// Kills the process group `root`, and all processes that `find_process_tree` returns, until it
-/// returns none. Gives up after a tenth of a second. `root` must be an unreaped child.
-void kill_process_tree(pid_t root, const std::string& mark);
+/// returns none. Starts no round later than half a second after the call. `root` must be an
+/// unreaped child.
+void kill_process_tree(pid_t root, const std::string& mark, const std::filesystem::path& proc,
+                       const Clock& clock);
 
 }  // namespace tidemill::engines

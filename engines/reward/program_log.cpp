@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <system_error>
 #include <unistd.h>
 
@@ -21,7 +22,14 @@ Result<ProgramLog> ProgramLog::open(const std::string& path) {
   if (path.empty()) {
     return ProgramLog(UniqueFd());
   }
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644));
+  // O_NONBLOCK: opening a pipe must not wait for a reader.
+  UniqueFd file(::open(path.c_str(),
+                       O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644));
+  struct stat info {};
+  if ((!file.is_open() && errno == ENXIO) ||
+      (file.is_open() && ::fstat(file.get(), &info) == 0 && !S_ISREG(info.st_mode))) {
+    return invalid_argument("stderr_path: `" + path + "` is not a regular file");
+  }
   if (!file.is_open()) {
     return invalid_argument("stderr_path: cannot open `" + path +
                             "`: " + std::error_code(errno, std::generic_category()).message());

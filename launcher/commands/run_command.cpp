@@ -82,8 +82,16 @@ public:
     RunContext context;
     context.fresh = true;
     context.config = resolved.value;
-    TIDEMILL_ASSIGN_OR_RETURN(context.directory,
+    context.config_text = configs::resolved_text(file_.schema(), resolved.value);
+    TIDEMILL_ASSIGN_OR_RETURN(const NewRunDirectory made,
                               make_run_directory(file_.schema(), resolved.value, file_.path()));
+    context.directory = made.path;
+    context.held = made.held;
+    if (made.taken_over) {
+      session.log.info(made.path.string() +
+                       ": takes the place of a run that ended before it began and left no commit "
+                       "and no records");
+    }
     return execute_run(context, session);
   }
 

@@ -6,6 +6,7 @@
 #include <ostream>
 #include <vector>
 
+#include "base/files/file.hpp"
 #include "base/json/json.hpp"
 #include "base/schema/suggest.hpp"
 #include "launcher/commands/commands.hpp"
@@ -105,17 +106,24 @@ public:
   }
 
   [[nodiscard]] Status run(Session& session) override {
+    const auto names = list_directory(folder_);
     std::error_code error;
-    if (!std::filesystem::is_directory(folder_, error)) {
+    const auto type = std::filesystem::status(folder_, error).type();
+    using std::filesystem::file_type;
+    const bool known = type != file_type::none && type != file_type::unknown;
+    if (!names.ok() && known && type != file_type::directory) {
       return Status(Errc::kNotFound, folder_ +
                                          ": no such directory; runs are stored in runs/ of "
                                          "the directory that tidemill is started in");
     }
+    if (!names.ok()) {
+      return Status(Errc::kUnavailable, names.status().message());
+    }
     std::vector<RunReport> reports;
-    for (std::filesystem::directory_iterator entry(folder_, error), end; entry != end;
-         entry.increment(error)) {
-      if (is_run(entry->path())) {
-        reports.push_back(read_run_report(entry->path()));
+    for (const std::string& name : names.value()) {
+      const std::filesystem::path entry = std::filesystem::path(folder_) / name;
+      if (is_run(entry)) {
+        reports.push_back(read_run_report(entry));
       }
     }
     // The newest run comes last, just above the shell's prompt.

@@ -163,6 +163,9 @@ RunReport read_run_report(const std::filesystem::path& directory) {
 }
 
 Result<std::filesystem::path> find_run(const std::string& run) {
+  if (run.empty()) {
+    return invalid_argument("RUN: is empty; tidemill runs lists all runs");
+  }
   std::error_code ignored;
   const std::filesystem::path named = std::filesystem::path("runs") / run;
   for (const std::filesystem::path& path : {std::filesystem::path(run), named}) {

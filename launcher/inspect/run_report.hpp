@@ -36,7 +36,7 @@ struct RunReport {
 [[nodiscard]] RunReport read_run_report(const std::filesystem::path& directory);
 
 /// Finds the directory of `run`, which is a path or a name under `runs/`.
-/// Errors: `kNotFound`.
+/// Errors: `kNotFound`; `kInvalidArgument` if `run` is empty.
 [[nodiscard]] Result<std::filesystem::path> find_run(const std::string& run);
 
 }  // namespace tidemill::launcher

@@ -17,8 +17,11 @@
 #include "launcher/runs/progress.hpp"
 #include "launcher/runs/run_directory.hpp"
 #include "storage/checkpoint/checkpoint_store.hpp"
+#include "storage/run_files/commit_meta.hpp"
+#include "storage/run_files/metrics_line.hpp"
 #include "storage/run_files/record_marks.hpp"
 #include "storage/run_files/run_state.hpp"
+#include "storage/run_files/sample_line.hpp"
 #include "workflows/actor_system.hpp"
 #include "workflows/process_limits.hpp"
 #include "workflows/process_memory.hpp"
@@ -61,9 +64,8 @@ void set_signals() {
   if (hangup.sa_handler != SIG_IGN) {  // not under nohup
     ::sigaction(SIGHUP, &action, nullptr);
   }
-  // A file size limit or a closed pipe then makes the write fail instead of killing the process.
+  // A closed pipe then makes the write fail instead of killing the process.
   action.sa_handler = SIG_IGN;
-  ::sigaction(SIGXFSZ, &action, nullptr);
   ::sigaction(SIGPIPE, &action, nullptr);
 }
 
@@ -92,30 +94,76 @@ Result<std::unique_ptr<storage::CheckpointStore>> open_store(const RunContext& c
                       context.directory.string() + " --use-commit-before");
 }
 
-// Checks that the record files hold what the last commit recorded.
-Status check_last_records(const RunContext& context, const actors::RunCommit& last,
-                          storage::CheckpointStore& store, Session& session) {
-  const Status status = storage::check_records(context.directory, last.records);
-  if (status.code() != Errc::kCorruptData) {
-    return status;
+// Returns " (2 lines of metrics.jsonl that cannot be read were dropped)", or an empty string.
+std::string dropped_text(const storage::RemainingRecords& left) {
+  std::string text;
+  for (const auto& [count, file] : {std::pair{left.dropped_metrics, storage::kMetricsFile},
+                                    std::pair{left.dropped_samples, storage::kSamplesFile}}) {
+    if (count > 0) {
+      text += (text.empty() ? " (dropped lines that cannot be read: " : ", ") +
+              std::to_string(count) + " of " + file;
+    }
   }
-  if (context.on_lost_records == OnLostRecords::kRefuse) {
-    return corrupt_data(status.message() + "; to go on without what is lost: tidemill resume " +
-                        context.directory.string() + " --accept-lost-records");
-  }
-  session.log.warning("goes on without lost records: " + status.message());
-  return actors::accept_lost_records(store, context.directory);
+  return text.empty() ? text : text + ")";
 }
 
-// Loads the last commit, checks its records, and returns the number of the next incarnation.
-Result<std::uint32_t> next_incarnation(const RunContext& context, actors::CommitStore& commits,
-                                       storage::CheckpointStore& store, Session& session) {
-  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits.load());
-  if (!last.has_value()) {
-    return 0U;
+// Checks that the record files hold what the last commit recorded. Returns what was read, or null
+// if records were lost and that is accepted.
+Result<std::shared_ptr<storage::CheckedRecords>> check_last_records(const RunContext& context,
+                                                                    const actors::RunCommit& last,
+                                                                    storage::CheckpointStore& store,
+                                                                    FileSystem& files,
+                                                                    Session& session) {
+  auto checked = storage::check_records(context.directory, last.records);
+  if (checked.ok()) {
+    return std::make_shared<storage::CheckedRecords>(std::move(checked).value());
   }
-  TIDEMILL_RETURN_IF_ERROR(check_last_records(context, *last, store, session));
-  return last->weights.version.incarnation + 1;
+  if (checked.status().code() != Errc::kCorruptData) {
+    return checked.status();
+  }
+  if (context.on_lost_records == OnLostRecords::kRefuse) {
+    return corrupt_data(checked.status().message() +
+                        "; to go on without what is lost: tidemill resume " +
+                        context.directory.string() + " --accept-lost-records");
+  }
+  TIDEMILL_ASSIGN_OR_RETURN(const storage::RemainingRecords left,
+                            actors::accept_lost_records(store, files, context.directory));
+  session.log.warning("goes on without lost records: " + checked.status().message() +
+                      dropped_text(left));
+  return std::shared_ptr<storage::CheckedRecords>();
+}
+
+// Where an incarnation starts.
+struct Start {
+  std::uint32_t incarnation = 0;
+  std::shared_ptr<storage::CheckedRecords> records;  // null: not read yet
+};
+
+// Loads the last commit, and checks its configuration and its records.
+Result<Start> find_start(const RunContext& context, actors::CommitStore& commits,
+                         storage::CheckpointStore& store, FileSystem& files, Session& session) {
+  TIDEMILL_ASSIGN_OR_RETURN(const std::optional<actors::RunCommit> last, commits.load());
+  std::string committed;
+  if (last.has_value()) {
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string meta,
+                              store.read_last_blob(storage::kCommitMetaPart));
+    TIDEMILL_ASSIGN_OR_RETURN(const storage::CommitMeta parsed,
+                              storage::parse_commit_meta(meta, storage::kCommitMetaPart));
+    committed = parsed.config;
+  }
+  if (context.check_config) {
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string note, context.check_config(committed));
+    if (!note.empty()) {
+      session.log.info(note);
+    }
+  }
+  if (!last.has_value()) {
+    return Start();
+  }
+  Start start{last->weights.version.incarnation + 1, nullptr};
+  TIDEMILL_ASSIGN_OR_RETURN(start.records,
+                            check_last_records(context, *last, store, files, session));
+  return start;
 }
 
 Result<actors::RunSummary> run_workflow(const configs::RunConfig& config,
@@ -171,11 +219,11 @@ void print_end(const actors::RunSummary& summary, const std::filesystem::path& d
   }
 }
 
-// Writes state.json, which `tidemill runs` and `tidemill show` read.
+// Writes state.json, which `tidemill runs` and `tidemill show` read, wherever the directory is now.
 void write_note(const RunContext& context, const storage::RunStateNote& state, Session& session) {
-  PosixFileSystem files;
+  HeldDirectoryFiles files(context.held, OnMove::kFollow);
   const Status written = storage::write_run_state(files, context.directory, state);
-  if (!written.ok()) {
+  if (!written.ok() && context.held->in_place()) {
     session.log.warning(written.message());
   }
 }
@@ -185,10 +233,19 @@ void write_run_yaml(const RunContext& context, Session& session) {
   if (context.run_yaml.empty()) {
     return;
   }
-  PosixFileSystem files;
+  HeldDirectoryFiles files(context.held, OnMove::kRefuse);
   const Status written = write_file(files, context.directory / "run.yaml", context.run_yaml);
   if (!written.ok()) {
     session.log.warning(written.message() + "; the next resume has the settings from before");
+  }
+}
+
+// Removes the temporary files that killed processes of the run have left.
+void remove_leftovers(const RunContext& context, Session& session) {
+  HeldDirectoryFiles files(context.held, OnMove::kRefuse);
+  const Status removed = remove_temporary_files(files, context.directory);
+  if (!removed.ok()) {
+    session.log.warning(removed.message());
   }
 }
 
@@ -199,21 +256,33 @@ struct RunStart {
   std::int64_t expected_bytes = 0;  // expected peak memory of the process
 };
 
+// Records that the first step of the run is about to begin.
+void begin(const RunContext& context, const RunStart& run_start, RunLogSink& log_file,
+           Session& session) {
+  remove_leftovers(context, session);
+  write_note(context, {"running", run_start.steps, ""}, session);
+  write_run_yaml(context, session);
+  if (const Status opened = log_file.open(); !opened.ok()) {
+    session.log.warning(opened.message());
+  }
+}
+
 // Carries out the run in its directory. Sets `run_start` when the first step is about to begin.
-Status run_in_directory(const RunContext& context, Session& session, RunStart& run_start) {
-  PosixFileSystem files;
+Status run_in_directory(const RunContext& context, RunLogSink& log_file, Session& session,
+                        RunStart& run_start) {
+  HeldDirectoryFiles files(context.held, OnMove::kRefuse);
+  TIDEMILL_RETURN_IF_ERROR(check_in_place(*context.held));
   TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<storage::CheckpointStore> opened,
                             open_store(context, files));
   const std::shared_ptr<storage::CheckpointStore> store = std::move(opened);
-  TIDEMILL_ASSIGN_OR_RETURN(auto log_file,
-                            make_file_sink((context.directory / "log.txt").string()));
-  session.log.add_sink(std::move(log_file));
+  TIDEMILL_RETURN_IF_ERROR(log_file.check());
   for (const std::string& damage : store->damage()) {
     session.log.warning("skipped a damaged commit: " + damage);
   }
-  const auto commits = actors::make_checkpoint_commits(store, context.directory);
-  TIDEMILL_ASSIGN_OR_RETURN(const std::uint32_t incarnation,
-                            next_incarnation(context, *commits, *store, session));
+  const auto commits =
+      actors::make_checkpoint_commits(store, context.directory, context.config_text);
+  TIDEMILL_ASSIGN_OR_RETURN(const Start start,
+                            find_start(context, *commits, *store, files, session));
   TIDEMILL_ASSIGN_OR_RETURN(const std::string started, read_started(context.directory));
   interrupts = 0;
   comparing = 0;
@@ -227,26 +296,29 @@ Status run_in_directory(const RunContext& context, Session& session, RunStart& r
                                 files,
                                 context.directory,
                                 commits,
-                                incarnation,
+                                start.incarnation,
                                 started,
                                 [&](const actors::StepRecord& record) { progress.show(record); },
                                 [&](const workflows::RunFacts& facts) {
-                                  run_start = {true, facts.steps, facts.expected_bytes};
-                                  write_note(context, {"running", facts.steps, ""}, session);
-                                  write_run_yaml(context, session);
-                                  progress.begin(facts.steps);
+                                  if (!run_start.begun) {
+                                    run_start = {true, facts.steps, facts.expected_bytes};
+                                    begin(context, run_start, log_file, session);
+                                    progress.begin(facts.steps);
+                                  }
                                 },
                                 [&](const std::string& line) { session.log.warning(line); },
                                 [&](const std::string& line) { session.log.info(line); },
                                 [] { return interrupts > 0; },
-                                session.additions.run};
+                                session.additions.run,
+                                context.held,
+                                start.records};
   TIDEMILL_ASSIGN_OR_RETURN(const actors::RunSummary summary, run_workflow(context.config, run));
   progress.end();
   const std::int64_t peak = workflows::peak_bytes().value_or(0);
   log_peak(peak, run_start.expected_bytes, session);
   const bool stopped = summary.end == actors::RunEnd::kStopped;
   write_note(context, {stopped ? "stopped" : "finished", run_start.steps, summary.reason}, session);
-  if (!stopped) {
+  if (!stopped && interrupts == 0) {
     comparing = 1;
     const Status graded = print_before_and_after(context, started, run, session);
     if (!graded.ok()) {
@@ -259,11 +331,18 @@ Status run_in_directory(const RunContext& context, Session& session, RunStart& r
 
 // Writes the reason of a failure as the last line of the run's log. `run_program` prints it on the
 // terminal.
-void log_failure(const RunContext& context, const Status& status, const Clock& clock) {
-  const auto sink = make_file_sink((context.directory / "log.txt").string());
-  if (sink.ok()) {
-    sink.value()->write({LogLevel::kError, clock.now(), status.message(), {}});
-    sink.value()->flush();
+void log_failure(const Status& status, RunLogSink& log_file, const Clock& clock) {
+  if (log_file.open().ok()) {
+    log_file.write({LogLevel::kError, clock.now(), status.message(), {}});
+  }
+}
+
+// Removes the directory of a run that was refused.
+void remove_directory(const RunContext& context) {
+  PosixFileSystem files;
+  if (context.held->in_place()) {
+    (void)remove_tree(files, context.directory.parent_path(),
+                      context.directory.filename().string());
   }
 }
 
@@ -271,23 +350,25 @@ void log_failure(const RunContext& context, const Status& status, const Clock& c
 
 Status execute_run(const RunContext& context, Session& session) {
   RunStart run_start;
-  Status status = run_in_directory(context, session, run_start);
-  const bool begun = run_start.begun;
-  const bool refused = !status.ok() && !begun && status.code() != Errc::kUnavailable;
-  if (refused && context.fresh) {
-    std::error_code ignored;
-    std::filesystem::remove_all(context.directory, ignored);
-  } else if (!status.ok()) {
-    log_failure(context, status, session.clock);
-    if (begun || context.fresh) {
-      write_note(context, {"failed", run_start.steps, status.message()}, session);
-    }
-    if (begun) {
-      // The arguments could be used, so this is a failure of the work.
-      return {Errc::kUnavailable, status.message()};
-    }
+  auto sink = std::make_unique<RunLogSink>(context.held);
+  RunLogSink& log_file = *sink;
+  session.log.add_sink(std::move(sink));
+  Status status = run_in_directory(context, log_file, session, run_start);
+  if (status.ok()) {
+    return status;
   }
-  return status;
+  if (const Status moved = check_in_place(*context.held); !moved.ok()) {
+    status = moved;  // the cause of whatever has failed
+  }
+  const bool begun = run_start.begun;
+  if (!begun && context.fresh && status.code() != Errc::kUnavailable) {
+    remove_directory(context);
+  } else if (begun || context.fresh) {
+    log_failure(status, log_file, session.clock);
+    write_note(context, {"failed", run_start.steps, status.message()}, session);
+  }
+  // Once the run has begun, the arguments could be used, so this is a failure of the work.
+  return begun ? Status(Errc::kUnavailable, status.message()) : status;
 }
 
 }  // namespace tidemill::launcher

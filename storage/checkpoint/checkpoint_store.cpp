@@ -222,6 +222,19 @@ Result<Checkpoint> CheckpointStore::load_last() const {
   return commits_.load(kept_.front());
 }
 
+Result<std::string> CheckpointStore::read_last_blob(const std::string& name) const {
+  if (kept_.empty()) {
+    return Status(Errc::kNotFound, folder_.string() + ": no commit yet");
+  }
+  for (const ObjectRef& object : kept_.front().manifest.objects) {
+    if (object.name == name && object.kind == ObjectKind::kBlob) {
+      TIDEMILL_RETURN_IF_ERROR(objects_.verify(object).with_context(name));
+      return objects_.read_blob(object);
+    }
+  }
+  return std::string();
+}
+
 Result<Checkpoint> read_last_checkpoint(const std::filesystem::path& run_directory) {
   PosixFileSystem files;
   const std::filesystem::path folder = commits_of(run_directory);

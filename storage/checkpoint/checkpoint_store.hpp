@@ -98,6 +98,10 @@ public:
   /// Errors: `kNotFound` before the first commit; `kCorruptData` naming the file.
   [[nodiscard]] Result<Checkpoint> load_last() const;
 
+  /// Reads the blob `name` of the last commit, verifying every byte of it. Returns an empty string
+  /// if the commit has none. Errors: as `load_last`.
+  [[nodiscard]] Result<std::string> read_last_blob(const std::string& name) const;
+
 private:
   CheckpointStore(const CheckpointStoreOptions& options, FileSystem& files, RunLock lock);
 

@@ -30,6 +30,12 @@ Result<ReadableFile> open_stored_file(const std::filesystem::path& path) {
   if (type == std::filesystem::file_type::symlink) {
     return corrupt_data(path.string() + ": a link, not a file of this store");
   }
+  if (type == std::filesystem::file_type::directory) {
+    return corrupt_data(path.string() + ": a directory, not a file of this store");
+  }
+  if (!error && type != std::filesystem::file_type::regular) {
+    return corrupt_data(path.string() + ": not a regular file");
+  }
   return ReadableFile::open(path);
 }
 
@@ -50,12 +56,21 @@ Result<StoredObject> ObjectFolder::put(const std::string& name, ObjectKind kind,
     object.reused = true;
     return object;
   }
+  TIDEMILL_RETURN_IF_ERROR(remove_directory(file_name));
   DurableFile file(files_, folder_ / file_name);
   TIDEMILL_RETURN_IF_ERROR(
       source([&file](std::span<const std::byte> bytes) { return file.write(bytes); }));
   TIDEMILL_RETURN_IF_ERROR(file.commit());
   TIDEMILL_RETURN_IF_ERROR(verify(object.ref));
   return object;
+}
+
+Status ObjectFolder::remove_directory(const std::string& name) {
+  std::error_code ignored;
+  return std::filesystem::symlink_status(folder_ / name, ignored).type() ==
+                 std::filesystem::file_type::directory
+             ? remove_tree(files_, folder_, name)
+             : Status();
 }
 
 Result<StoredObject> ObjectFolder::put_tensors(const std::string& name, const TensorMap& tensors,
@@ -116,7 +131,11 @@ Status ObjectFolder::keep_only(const std::set<std::string>& needed) {
   TIDEMILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(folder_));
   for (const std::string& name : names) {
     if (is_object_name(name) && !needed.contains(name)) {
-      TIDEMILL_RETURN_IF_ERROR(remove_file(files_, folder_ / name));
+      TIDEMILL_RETURN_IF_ERROR(remove_directory(name));
+      const Status removed = remove_file(files_, folder_ / name);
+      if (removed.code() != Errc::kNotFound) {
+        TIDEMILL_RETURN_IF_ERROR(removed);
+      }
     }
   }
   return {};

@@ -17,7 +17,7 @@
 namespace tidemill::storage {
 
 /// Opens a file of a store: a regular file, and never a link, which might lead out of the run.
-/// Errors: `kCorruptData` if it is missing or a link; as `ReadableFile::open`.
+/// Errors: `kCorruptData` if it is missing or not a regular file; as `ReadableFile::open`.
 [[nodiscard]] Result<ReadableFile> open_stored_file(const std::filesystem::path& path);
 
 /// An object that is durable in its folder and has been read back.
@@ -46,8 +46,8 @@ public:
                                               const std::set<std::string>& durable);
 
   /// Reads the whole object and compares it with `ref`.
-  /// Errors: `kCorruptData` naming the file if it is missing, a link, too short, too long, or
-  /// changed; `kUnavailable` if it cannot be read.
+  /// Errors: `kCorruptData` naming the file if it is missing, not a regular file, too short, too
+  /// long, or changed; `kUnavailable` if it cannot be read.
   [[nodiscard]] Status verify(const ObjectRef& ref) const;
 
   /// Reads an object that `verify` has accepted. Errors: as `verify`.
@@ -65,6 +65,9 @@ private:
   [[nodiscard]] Result<StoredObject> put(const std::string& name, ObjectKind kind,
                                          const Source& source,
                                          const std::set<std::string>& durable);
+
+  // Removes `name` if it is a directory, which has taken the name of an object.
+  [[nodiscard]] Status remove_directory(const std::string& name);
 
   FileSystem& files_;
   std::filesystem::path folder_;

@@ -56,11 +56,12 @@ std::string write_commit_meta(const CommitMeta& meta) {
                       {"samples_bytes", integer(meta.records.samples_bytes)},
                       {"evaluated_step", integer(meta.evaluated_step)},
                       {"data_position", integer(meta.data_position)}};
-  for (const auto& [name, digest] : {std::pair{"tokenizer_digest", &meta.tokenizer_digest},
-                                     std::pair{"metrics_digest", &meta.records.metrics_digest},
-                                     std::pair{"samples_digest", &meta.records.samples_digest}}) {
-    if (!digest->empty()) {
-      object.push_back({name, *digest});
+  for (const auto& [name, text] :
+       {std::pair{"tokenizer_digest", &meta.tokenizer_digest}, std::pair{"config", &meta.config},
+        std::pair{"metrics_digest", &meta.records.metrics_digest},
+        std::pair{"samples_digest", &meta.records.samples_digest}}) {
+    if (!text->empty()) {
+      object.push_back({name, *text});
     }
   }
   if (meta.best.has_value()) {
@@ -89,6 +90,7 @@ Result<CommitMeta> parse_commit_meta(std::string_view text, const std::string& l
   meta.random_weights = fields.boolean("random_weights").value_or(false);
   meta.data_digest = text_of(fields, "data_digest");
   meta.tokenizer_digest = text_of(fields, "tokenizer_digest");
+  meta.config = text_of(fields, "config");
   meta.version.line = required_small(fields, "line");
   meta.version.incarnation = required_small(fields, "incarnation");
   meta.version.step = required(fields, "step");

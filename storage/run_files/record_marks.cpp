@@ -29,25 +29,70 @@ std::optional<std::uint64_t> step_of_metrics_line(std::string_view text) {
   return line.ok() ? std::optional(line.value().step) : std::nullopt;
 }
 
+std::optional<std::uint64_t> step_of_readable_sample(std::string_view text) {
+  const auto line = parse_sample_line(text);
+  return line.ok() ? std::optional(line.value().step) : std::nullopt;
+}
+
 using StepOfLine = std::optional<std::uint64_t> (*)(std::string_view);
 
-// Returns the size of the whole lines before the mark, up to the first line of a later step.
-Result<std::uint64_t> remaining_bytes(const std::filesystem::path& path, std::uint64_t marked,
-                                      std::uint64_t last_step, StepOfLine step_of) {
+// What is left of one record file.
+struct RemainingFile {
+  std::uint64_t bytes = 0;
+  std::uint64_t dropped = 0;
+  std::string digest = DigestHasher().digest();
+};
+
+// Passes the readable lines before the mark, up to the first line of a later step, to `take`, with
+// their newlines. Returns how many lines between them cannot be read.
+Result<std::uint64_t> for_each_readable_line(const std::filesystem::path& path, std::uint64_t bytes,
+                                             std::uint64_t last_step, StepOfLine step_of,
+                                             const std::function<Status(std::string_view)>& take) {
+  std::uint64_t unreadable = 0;
+  bool later = false;
+  TIDEMILL_RETURN_IF_ERROR(for_each_line(path, bytes, [&](std::string_view line) -> Status {
+    const std::optional<std::uint64_t> step = step_of(line);
+    later = later || step.value_or(0) > last_step;
+    if (later) {
+      return {};
+    }
+    if (!step.has_value()) {
+      ++unreadable;
+      return {};
+    }
+    return take(std::string(line) + '\n');
+  }));
+  return unreadable;
+}
+
+Result<RemainingFile> keep_readable_lines(FileSystem& files, const std::filesystem::path& path,
+                                          std::uint64_t marked, std::uint64_t last_step,
+                                          StepOfLine step_of) {
+  RemainingFile left;
   const auto file = ReadableFile::open(path);
   if (file.status().code() == Errc::kNotFound) {
-    return std::uint64_t{0};
+    return left;
   }
   TIDEMILL_RETURN_IF_ERROR(file.status());
-  std::uint64_t kept = 0;
-  bool later = false;
-  TIDEMILL_RETURN_IF_ERROR(for_each_line(path, std::min(marked, file.value().size_bytes()),
-                                         [&](std::string_view line) -> Status {
-                                           later = later || step_of(line).value_or(0) > last_step;
-                                           kept += later ? 0 : line.size() + 1;
-                                           return {};
-                                         }));
-  return kept;
+  const std::uint64_t bytes = std::min(marked, file.value().size_bytes());
+  DigestHasher hasher;
+  TIDEMILL_ASSIGN_OR_RETURN(
+      left.dropped,
+      for_each_readable_line(path, bytes, last_step, step_of, [&](std::string_view line) -> Status {
+        left.bytes += line.size();
+        hasher.update(std::as_bytes(std::span(line)));
+        return {};
+      }));
+  left.digest = hasher.digest();
+  if (left.dropped > 0) {
+    DurableFile again(files, path);
+    TIDEMILL_RETURN_IF_ERROR(
+        for_each_readable_line(path, bytes, last_step, step_of, [&](std::string_view line) {
+          return again.write(std::as_bytes(std::span(line)));
+        }).status());
+    TIDEMILL_RETURN_IF_ERROR(again.commit());
+  }
+  return left;
 }
 
 }  // namespace
@@ -82,12 +127,14 @@ Status read_marked(const std::filesystem::path& path, std::uint64_t bytes,
   return {};
 }
 
-Status check_records(const std::filesystem::path& directory, const RecordMarks& marks) {
-  DigestHasher metrics;
-  DigestHasher samples;
-  TIDEMILL_RETURN_IF_ERROR(
-      read_marked(directory / kMetricsFile, marks.metrics_bytes, marks.metrics_digest, metrics));
-  return read_marked(directory / kSamplesFile, marks.samples_bytes, marks.samples_digest, samples);
+Result<CheckedRecords> check_records(const std::filesystem::path& directory,
+                                     const RecordMarks& marks) {
+  CheckedRecords checked{marks, std::make_unique<DigestHasher>(), std::make_unique<DigestHasher>()};
+  TIDEMILL_RETURN_IF_ERROR(read_marked(directory / kMetricsFile, marks.metrics_bytes,
+                                       marks.metrics_digest, *checked.metrics));
+  TIDEMILL_RETURN_IF_ERROR(read_marked(directory / kSamplesFile, marks.samples_bytes,
+                                       marks.samples_digest, *checked.samples));
+  return checked;
 }
 
 Status check_record_sizes(const std::filesystem::path& directory, const RecordMarks& marks) {
@@ -105,22 +152,20 @@ Status check_record_sizes(const std::filesystem::path& directory, const RecordMa
   return {};
 }
 
-Result<RecordMarks> remaining_records(const std::filesystem::path& directory,
-                                      const RecordMarks& marks, std::uint64_t last_step) {
-  RecordMarks left;
-  DigestHasher metrics;
-  DigestHasher samples;
+Result<RemainingRecords> keep_readable_records(FileSystem& files,
+                                               const std::filesystem::path& directory,
+                                               const RecordMarks& marks, std::uint64_t last_step) {
   TIDEMILL_ASSIGN_OR_RETURN(
-      left.metrics_bytes, remaining_bytes(directory / kMetricsFile, marks.metrics_bytes, last_step,
-                                          step_of_metrics_line));
+      const RemainingFile metrics,
+      keep_readable_lines(files, directory / kMetricsFile, marks.metrics_bytes, last_step,
+                          step_of_metrics_line));
   TIDEMILL_ASSIGN_OR_RETURN(
-      left.samples_bytes, remaining_bytes(directory / kSamplesFile, marks.samples_bytes, last_step,
-                                          step_of_sample_line));
-  TIDEMILL_RETURN_IF_ERROR(read_marked(directory / kMetricsFile, left.metrics_bytes, "", metrics));
-  TIDEMILL_RETURN_IF_ERROR(read_marked(directory / kSamplesFile, left.samples_bytes, "", samples));
-  left.metrics_digest = metrics.digest();
-  left.samples_digest = samples.digest();
-  return left;
+      const RemainingFile samples,
+      keep_readable_lines(files, directory / kSamplesFile, marks.samples_bytes, last_step,
+                          step_of_readable_sample));
+  return RemainingRecords{{metrics.bytes, samples.bytes, metrics.digest, samples.digest},
+                          metrics.dropped,
+                          samples.dropped};
 }
 
 }  // namespace tidemill::storage

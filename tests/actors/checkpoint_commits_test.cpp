@@ -142,7 +142,7 @@ TEST(CheckpointCommits, LostRecordsAreAcceptedInANewCommitOfTheSameState) {
   ASSERT_TRUE(commits->save(some_commit()).ok());
   const std::string line = "{\"kind\":\"train\",\"step\":1}\n";
   ASSERT_TRUE(write_file(files, folder.path() / "metrics.jsonl", line + "{\"kind\"").ok());
-  ASSERT_TRUE(actors::accept_lost_records(*store, folder.path()).ok());
+  ASSERT_TRUE(actors::accept_lost_records(*store, files, folder.path()).ok());
   const auto back = commits->load();
   ASSERT_TRUE(back.ok()) << back.status().to_string();
   EXPECT_EQ(back.value()->records.metrics_bytes, line.size());

@@ -499,7 +499,7 @@ protected:
     return static_cast<std::size_t>(std::distance(begin, std::filesystem::directory_iterator()));
   }
   auto open(std::uint64_t max_samples_bytes, actors::RecordMarks marks = {}) {
-    return actors::open_record_files(directory_.path().string(), marks, max_samples_bytes);
+    return actors::open_record_files({directory_.path()}, marks, max_samples_bytes);
   }
   TemporaryDirectory directory_;
 };

@@ -213,7 +213,7 @@ std::string content(const std::filesystem::path& path) {
 class RecordFilesTest : public ::testing::Test {
 protected:
   auto open(RecordMarks marks = {}) {
-    return actors::open_record_files(directory_.path().string(), marks);
+    return actors::open_record_files({directory_.path()}, marks);
   }
   std::filesystem::path metrics() const { return directory_.path() / "metrics.jsonl"; }
   std::filesystem::path samples() const { return directory_.path() / "samples.jsonl"; }
@@ -248,7 +248,7 @@ TEST_F(RecordFilesTest, OpenTruncatesToTheMarksOfTheCommit) {
 
 TEST_F(RecordFilesTest, SamplesThatExceedTheLimitAreLeftOut) {
   const auto open_small = [this](RecordMarks marks) {
-    return actors::open_record_files(directory_.path().string(), marks, 8);
+    return actors::open_record_files({directory_.path()}, marks, 8);
   };
   // The same lines are kept, whether they are appended together or one by one.
   ASSERT_TRUE(open_small({}).value()->append("", "aaa\nbbbb\ncc\nd\n").ok());
@@ -368,9 +368,9 @@ TEST_F(RecordFilesTest, AnEmptyFileMayBeRemoved) {
 }
 
 TEST_F(RecordFilesTest, ADirectoryThatDoesNotExistIsNamed) {
-  const auto files = actors::open_record_files("/nonexistent", {});
+  const auto files = actors::open_record_files({"/nonexistent"}, {});
   ASSERT_FALSE(files.ok());
-  EXPECT_THAT(files.status().message(), HasSubstr("/nonexistent/metrics.jsonl: cannot open"));
+  EXPECT_THAT(files.status().message(), HasSubstr("/nonexistent: cannot open"));
 }
 
 // With a limit on file sizes, a write fails halfway, as on a full disk.

@@ -66,6 +66,7 @@ protected:
     PosixFileSystem files;
     const std::string run = path("run");
     EXPECT_TRUE(make_directory(files, run).ok());
+    write("run/run.yaml", "workflow: rl\n");
     auto store = storage::CheckpointStore::open({run, "run-1"}, files);
     EXPECT_TRUE(store.ok()) << store.status().message();
     state.step = 3;
@@ -232,13 +233,17 @@ TEST_F(ExportTest, WritesOnlyOverItsOwnKind) {
        path("model") + ": contains chat_template.jinja, which is not part of an exported adapter"},
       {{"export", run_path, path("adapter"), "--merge"},
        path("adapter") + ": contains adapter_config.json, which is not part of an exported model"},
-      {{"export", model, path("adapter"), "--merge", "--adapter", source},
+      {{"export", model, path("adapter"), "--merge", "--adapter", source, "--force"},
        path("adapter") + ": contains adapter_config.json, which is not part of an exported model"},
-      {{"export", run_path, path("notes")},
+      {{"export", run_path, path("notes"), "--force"},
        path("notes") + ": contains mine.txt, which is not part of an exported adapter"},
-      {{"export", run_path, run_path},
+      {{"export", run_path, run_path, "--force"},
        run_path + ": contains checkpoints, which is not part of an exported adapter"},
   };
+  EXPECT_EQ(run({"export", model, path("adapter"), "--merge", "--adapter", source}).err,
+            path("adapter") + ": is not empty and holds no earlier export of model " + model +
+                " with adapter " + source +
+                "; name another directory, or replace its files with --force\n");
   for (const Case& item : cases) {
     const Outcome outcome = run(item.arguments);
     EXPECT_EQ(outcome.code, kRefused) << item.line;
@@ -252,7 +257,7 @@ TEST_F(ExportTest, NeverWritesOverTheBase) {
   const std::string base = path("base");
   std::filesystem::copy(kGolden + "models/llama-tiny", base);
   const Outcome outcome =
-      run({"export", base, base, "--merge", "--adapter", kGolden + "adapters/lora-qv"});
+      run({"export", base, base, "--merge", "--adapter", kGolden + "adapters/lora-qv", "--force"});
   EXPECT_EQ(outcome.code, kRefused);
   EXPECT_EQ(outcome.err, base + ": is the base model itself; name another directory\n");
   EXPECT_TRUE(engines::open_model(base).ok());

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -16,6 +17,7 @@
 
 #include "launcher/commands/commands.hpp"
 #include "launcher/runs/log_sinks.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::launcher {
 namespace {
@@ -322,25 +324,40 @@ TEST(ProgramTest, ExitCodesDistinguishBadInputFromFailedWork) {
   EXPECT_EQ(thrown.err, "tidemill: two lines\n");
 }
 
-TEST(LogSinkTest, FileSinkAppendsLines) {
-  const auto path = std::filesystem::temp_directory_path() /
-                    ("tidemill-log-" + std::to_string(::getpid()) + ".txt");
+TEST(LogSinkTest, TheLogOfARunIsWrittenOnceItIsOpen) {
+  const test::TemporaryDirectory folder;
+  const auto directory = HeldDirectory::open(folder.path());
+  ASSERT_TRUE(directory.ok()) << directory.status().message();
+  const auto text = [&folder] {
+    std::ifstream stream(folder.path() / "log.txt");
+    return std::string{std::istreambuf_iterator<char>(stream), {}};
+  };
   for (int round = 0; round < 2; ++round) {
     const SystemClock clock;
     Log log(clock);
-    auto sink = make_file_sink(path.string());
-    ASSERT_TRUE(sink.ok());
-    log.add_sink(std::move(sink).value());
+    auto sink = std::make_unique<RunLogSink>(directory.value());
+    RunLogSink& file = *sink;
+    log.add_sink(std::move(sink));
+    EXPECT_TRUE(file.check().ok());
+    const std::string before = text();
     log.warning("slow {}", {{"step", round}});
+    EXPECT_EQ(text(), before);
+    ASSERT_TRUE(file.open().ok());
+    log.info("opened", {{"step", round}});
   }
-  std::ifstream stream(path);
-  std::stringstream text;
-  text << stream.rdbuf();
-  EXPECT_THAT(text.str(), HasSubstr(" warning slow {} step=0\n"));
-  EXPECT_THAT(text.str(), HasSubstr(" warning slow {} step=1\n"));
-  std::filesystem::remove(path);
-  EXPECT_EQ(make_file_sink("/proc/none/log.txt").status().message(),
-            "/proc/none/log.txt: cannot be opened for the log");
+  EXPECT_THAT(text(),
+              ::testing::MatchesRegex("(20[0-9-]+ [0-9:]+[.][0-9]+ warning slow [{][}] step=[01]\n"
+                                      "20[0-9-]+ [0-9:]+[.][0-9]+ info opened step=[01]\n)+"));
+}
+
+// The exit codes of docs/looking.md, for every command.
+TEST(ProgramTest, EveryCommandRefusesAnUnknownOptionAsAnInvalidRequest) {
+  for (const auto& command : all_commands()) {
+    SCOPED_TRACE(command->name());
+    const Outcome outcome = run({command->name(), "--no-such-option"}, all_commands());
+    EXPECT_EQ(outcome.code, kRefused) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
 }
 
 }  // namespace

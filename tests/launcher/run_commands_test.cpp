@@ -209,7 +209,7 @@ TEST_F(RunTest, ARunThatEndedBeforeItsFirstStepHasFailed) {
   ASSERT_TRUE(config.ok()) << config.status().message();
   const auto directory = make_run_directory(schema, config.value().value, "small.yaml");
   ASSERT_TRUE(directory.ok()) << directory.status().message();
-  const RunReport report = read_run_report(directory.value());
+  const RunReport report = read_run_report(directory.value().path);
   EXPECT_EQ(report.state, "failed");
   EXPECT_EQ(report.reason, "its process was killed, or could not write why it ended");
 }
@@ -287,17 +287,34 @@ TEST_F(RunTest, AResumedRunKeepsTheKeysThatItsCommitsDependOn) {
   const std::string before = content_of("runs/kept/run.yaml");
   const Outcome refused = run({"resume", "kept", "train.steps=2", "rollout={group_size: 4}"});
   EXPECT_EQ(refused.code, kRefused);
-  EXPECT_EQ(refused.err,
-            "argument 4: rollout.group_size: cannot change in a resumed run, because its commits "
-            "depend on it; these keys can: train.steps, data.epochs, eval.every_steps, "
-            "checkpoint.every_steps, record.samples_bytes, device.threads, device.memory_bytes, "
-            "train.micro_batch_tokens\n");
+  EXPECT_EQ(
+      refused.err,
+      "argument 4: rollout.group_size, rollout.max_new_tokens, rollout.workers: cannot change "
+      "in a resumed run, because its commits "
+      "depend on it; these keys can: train.steps, data.epochs, eval.every_steps, "
+      "checkpoint.every_steps, record.samples_bytes, device.threads, device.memory_bytes, "
+      "train.micro_batch_tokens, reward.timeout_ms\n");
   EXPECT_EQ(run({"resume", "cosine", "train.steps=2"}).err,
             "argument 3: train.steps: cannot change in a resumed run with train.schedule: cosine, "
             "because the learning rates of all steps depend on it\n");
   EXPECT_THAT(run({"resume", "kept", "train.stpes=2"}).err, HasSubstr("did you mean steps?"));
   EXPECT_EQ(run({"resume", "kept", "rollout.group_size=2"}).code, kDone);  // as before
   EXPECT_EQ(content_of("runs/kept/run.yaml"), before);
+}
+
+// An unprivileged user cannot list the folder.
+TEST_F(RunTest, AnUnreadableFolderOfRunsIsAFailure) {
+  std::filesystem::create_directory("runs");
+  std::filesystem::permissions("runs", std::filesystem::perms::none);
+  std::filesystem::permissions(path(""), std::filesystem::perms::all);
+  constexpr uid_t kNobody = 65534;
+  const bool root = ::geteuid() == 0;
+  ASSERT_TRUE(!root || ::seteuid(kNobody) == 0);
+  const Outcome outcome = run({"runs"});
+  ASSERT_TRUE(!root || ::seteuid(0) == 0);
+  std::filesystem::permissions("runs", std::filesystem::perms::owner_all);
+  EXPECT_EQ(outcome.code, kFailed);
+  EXPECT_EQ(outcome.err, "runs: cannot list: Permission denied\n");
 }
 
 }  // namespace

@@ -196,5 +196,81 @@ TEST_F(ExportedRunsTest, TheLossOnHeldOutRowsMatchesScoreAndFindsTheBestModel) {
   }
 }
 
+class ExportTargetsTest : public ExportedRunsTest {
+protected:
+  ExportTargetsTest() {
+    std::filesystem::copy(kModel, at("model"), std::filesystem::copy_options::recursive);
+    folder_.write("run.yaml",
+                  "workflow: sft\nmodel: {path: model}\ndata: {train: rows.jsonl}\n"
+                  "train: {steps: 1, sequences_per_step: 2}\n");
+    EXPECT_NE(done({"run", "run.yaml", "name=one"}), "");
+  }
+
+  [[nodiscard]] std::filesystem::path at(const std::string& name) const {
+    return folder_.path() / name;
+  }
+  // Expects that the command is refused with exactly this line.
+  void expect_refused(const std::vector<std::string>& arguments, const std::string& line) const {
+    const auto ended = folder_.run(arguments);
+    ASSERT_TRUE(ended.has_value()) << "hangs";
+    EXPECT_EQ(ended->code, 2) << ended->describe();
+    EXPECT_EQ(ended->err, line + "\n");
+  }
+  [[nodiscard]] std::string origin(const std::string& run) const {
+    std::string started = read_file(at("runs/" + run + "/started"));
+    started.pop_back();
+    return "run " + run + ", begun " + started;
+  }
+};
+
+TEST_F(ExportTargetsTest, AnExportWithoutTokenizerIsRefused) {
+  std::filesystem::rename(at("model/tokenizer.json"), at("kept.json"));
+  expect_refused({"export", "one", "out"},
+                 at("model/tokenizer.json").string() +
+                     ": no such file; an export copies the tokenizer of the model that the run "
+                     "started from");
+  EXPECT_FALSE(std::filesystem::exists(at("out")));
+  std::filesystem::rename(at("kept.json"), at("model/tokenizer.json"));
+  EXPECT_EQ(done({"export", "one", "out"}), "out: model\n");
+}
+
+TEST_F(ExportTargetsTest, OnlyAnEarlierExportOfTheRunIsReplaced) {
+  EXPECT_NE(done({"run", "run.yaml", "name=two", "seed=2"}), "");
+  std::filesystem::copy(at("model"), at("mine"), std::filesystem::copy_options::recursive);
+  const std::string mine = read_file(at("mine/model.safetensors"));
+  const std::string hint = "; name another directory, or replace its files with --force";
+  expect_refused({"export", "one", "mine"},
+                 "mine: is not empty and holds no earlier export of " + origin("one") + hint);
+  EXPECT_TRUE(read_file(at("mine/model.safetensors")) == mine);
+  EXPECT_EQ(done({"export", "one", "out"}), "out: model\n");
+  EXPECT_EQ(done({"export", "one", "out"}), "out: model\n");
+  std::filesystem::rename(at("runs/one"), at("runs/renamed"));
+  EXPECT_EQ(done({"export", "renamed", "out"}), "out: model\n");
+  expect_refused({"export", "two", "out"},
+                 "out: is not empty and holds no earlier export of " + origin("two") + hint);
+  EXPECT_EQ(done({"export", "two", "out", "--force"}), "out: model\n");
+  EXPECT_TRUE(read_file(at("out/model.safetensors")) == folder_.exported_weights("two"));
+}
+
+TEST_F(ExportTargetsTest, TheTargetIsCheckedFirst) {
+  std::filesystem::remove_all(at("runs/one/checkpoints/objects"));  // fails later
+  expect_refused({"export", "one", "none/out"},
+                 "none/out: its parent folder " +
+                     (std::filesystem::canonical(folder_.path()) / "none").string() +
+                     " does not exist");
+  expect_refused({"export", "one", "rows.jsonl"}, "rows.jsonl: not a directory");
+  expect_refused({"export", "one", ""}, "DIR: is empty; name the directory to write");
+  expect_refused({"show", ""}, "RUN: is empty; tidemill runs lists all runs");
+}
+
+// A folder of the same name that is not a run does not hide the run, as with show and resume.
+TEST_F(ExportTargetsTest, RunsAreFoundAsByOtherCommands) {
+  std::filesystem::create_directory(at("one"));
+  EXPECT_NE(done({"show", "one"}), "");
+  EXPECT_EQ(done({"export", "one", "out"}), "out: model\n");
+  expect_refused({"export", "no\nrun", "out"},
+                 "no\\nrun: no such run or commit; tidemill runs lists all runs");
+}
+
 }  // namespace
 }  // namespace tidemill::test

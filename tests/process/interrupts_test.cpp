@@ -106,6 +106,22 @@ TEST_P(InterruptsTest, TwoSignalsEndTheRunImmediatelyWithoutDamage) {
   expect_resumes_to_same_bits();
 }
 
+// There is nothing left to do after the last step, so the run is done and not stopped.
+TEST_P(InterruptsTest, ASignalInTheLastStepDoesNotStopTheRun) {
+  gate_.set_behavior("gate " + std::to_string(kGatedSteps * kGatedRows));
+  ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
+  ASSERT_TRUE(gate_.wait_reached());
+  gate_.clear_behavior();
+  run.send(GetParam());
+  ASSERT_TRUE(run.wait_for_error_text(kStopNotice));
+  gate_.open();
+  const auto ended = run.finish();
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+  EXPECT_EQ(ended->out, "done: step 12; the model is in runs/gated/export\n");
+  EXPECT_THAT(read_file(folder_.path() / "runs/gated/state.json"), HasSubstr("finished"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Signals, InterruptsTest, ::testing::Values(SIGINT, SIGTERM),
                          [](const auto& tested) {
                            return std::string(tested.param == SIGINT ? "Interrupt" : "Terminate");

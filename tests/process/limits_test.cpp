@@ -92,5 +92,12 @@ TEST_F(LimitsTest, ClosedStandardStreamsLeaveTheFilesAlone) {
   }
 }
 
+// The limit holds from the first file that the program writes, run.yaml, on.
+TEST_F(LimitsTest, ALimitOnFileSizesIsAnError) {
+  const Ended ended = run_in_shell("ulimit -f 0; ");
+  EXPECT_EQ(ended.code, 1) << ended.describe();
+  EXPECT_EQ(ended.err, "runs/gated/started: cannot write: File too large\n");
+}
+
 }  // namespace
 }  // namespace tidemill::test

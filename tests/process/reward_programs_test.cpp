@@ -180,5 +180,34 @@ TEST_F(RewardProgramsTest, ProgramDoesNotExist) {
   EXPECT_EQ(ended->err, "reward.command: cannot run `no-such-program`: not found in PATH\n");
 }
 
+// With schedule: fixed, groups that fail are not replaced, so a short run reaches its last step.
+TEST_F(RewardProgramsTest, AProgramThatNeverScoresEndsAShortRunWithFixedSchedule) {
+  RewardGate(folder_).set_behavior("error");
+  folder_.write("run.yaml",
+                gated_config(random_model()) + "staleness: {schedule: fixed, max: 1}\n");
+  const auto ended = folder_.run({"run", "run.yaml", "train.steps=2"});
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 1) << ended->describe();
+  EXPECT_THAT(ended->last_error_line(), StartsWith("reward: none of the "));
+  EXPECT_THAT(read_file(folder_.path() / "runs/gated/state.json"), HasSubstr("failed"));
+}
+
+// Only the three standard streams and the descriptor that lists the folder are open.
+TEST_F(RewardProgramsTest, TheProgramInheritsNoFilesOfTheRun) {
+  std::string config = gated_config(random_model());
+  const std::string command = "[python3, " TIDEMILL_TEST_DIR "/process/reward_program.py, .]";
+  config.replace(config.find(command), command.size(), "[sh, list.sh]");
+  folder_.write("run.yaml", config);
+  folder_.write("list.sh",
+                "ls -l /proc/self/fd >> open.txt\n"
+                "exec python3 " TIDEMILL_TEST_DIR "/process/reward_program.py .\n");
+  const auto ended = folder_.run({"run", "run.yaml", "train.steps=2"});
+  ASSERT_TRUE(ended.has_value()) << "hangs";
+  EXPECT_EQ(ended->code, 0) << ended->describe();
+  const std::string open = read_file(folder_.path() / "open.txt");
+  EXPECT_THAT(open, HasSubstr("pipe:"));
+  EXPECT_THAT(open, Not(HasSubstr("runs/gated")));
+}
+
 }  // namespace
 }  // namespace tidemill::test

@@ -22,6 +22,34 @@ namespace {
 // Upper bound of the memory of generated rows that are kept for training.
 constexpr std::int64_t kMaxGeneratedBytes = std::int64_t{1} << 30U;
 
+// What has become of the rows of the run, from the last training record.
+struct RowCounts {
+  double scored = 0.0;  // trained or filtered
+  double failed = 0.0;
+
+  void note(const actors::StepRecord& record) {
+    const auto value = [&record](const char* name) {
+      const auto found = record.metrics.find(name);
+      return found == record.metrics.end() ? 0.0 : found->second;
+    };
+    if (record.kind == "train") {
+      scored = value("rows_trained") + value("rows_filtered");
+      failed = value("rows_failed");
+    }
+  }
+};
+
+// Refuses the result of a run none of whose samples could be scored. With `schedule: fixed`, groups
+// that fail are not replaced, so such a run reaches its last step.
+Status check_scored(const RowCounts& rows, const actors::RunSummary& summary) {
+  if (summary.end == actors::RunEnd::kStopped || rows.scored > 0.0 || rows.failed == 0.0) {
+    return {};
+  }
+  return {Errc::kUnavailable, "reward: none of the run's samples could be scored; " +
+                                  std::to_string(static_cast<std::int64_t>(rows.failed)) +
+                                  " failed, and its log says why"};
+}
+
 // What a run opens once and keeps across its incarnations.
 struct RlRun {
   TrainedModel model;
@@ -38,6 +66,7 @@ struct RlRun {
   std::unique_ptr<actors::WorkPort> commit_port;
   std::unique_ptr<actors::WorkPort> reward_port;
   std::unique_ptr<actors::WorkPort> eval_port;
+  std::shared_ptr<RowCounts> rows = std::make_shared<RowCounts>();
 };
 
 // Replaces a reward engine that could not be made again. `submit` and `step` return the reason, as
@@ -94,6 +123,10 @@ Status open_data(const RlOptions& options, const engines::ModelConfig& config,
 
 Result<std::unique_ptr<engines::RewardEngine>> make_reward(const RlOptions& options,
                                                            const RunEnvironment& run) {
+  // The program's output goes to a file in the folder, which is opened by its path.
+  if (run.held_directory != nullptr && !run.held_directory->in_place()) {
+    return invalid_argument(run.directory.string() + ": was renamed or removed during the run");
+  }
   return make_rewards(options.reward, {{run.system, run.clock, run.directory}, run.extensions});
 }
 
@@ -138,14 +171,13 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
   engines->weights = std::move(runtime.weights);
   const std::shared_ptr<engines::ModelRuntime> device = std::move(runtime.runtime);
   engines->runtime = device;
-  TIDEMILL_ASSIGN_OR_RETURN(
-      engines->records,
-      actors::open_record_files(
-          run.directory.string(),
-          origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
-          static_cast<std::uint64_t>(options.run.record.samples_bytes)));
+  TIDEMILL_ASSIGN_OR_RETURN(engines->records, open_records(run, origin, options.run.record));
   log_device(*device, run);
   log_memory_plans(opened.plans, run);
+  if (run.on_begin) {
+    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
+                  opened.plans.expected.total()});
+  }
   log_first_step(options, engines->weights.version.step + 1, run);
   return engines;
 }
@@ -203,7 +235,14 @@ RlPlan make_plan(const RlOptions& options, const RunEnvironment& run, const RlRu
   plan.make_loss = actors::make_policy_loss(loss_options(options));
   plan.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
   plan.reward_parts = part_names(options.reward);
-  plan.observer = watch_signal(run.observer, run.log);
+  plan.observer = watch_signal(
+      [rows = opened.rows, observer = run.observer](const actors::StepRecord& record) {
+        rows->note(record);
+        if (observer) {
+          observer(record);
+        }
+      },
+      run.log);
   plan.log = run.log;
   if (!opened.eval_prompts.empty()) {
     plan.evaluator = evaluator(options, opened);
@@ -367,12 +406,8 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   if (const auto reward = make_reward(options, run); !reward.ok()) {
     return reward.status();
   }
-  run.commits->set_inputs(inputs_of(opened.model, options.model,
+  run.commits->set_inputs(inputs_of(opened.model, options.model, options.data,
                                     {opened.data->digest(), opened.codec->tokenizer().digest()}));
-  if (run.on_begin) {
-    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
-                  opened.plans.expected.total()});
-  }
   log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
@@ -386,6 +421,7 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
                               return spawn_rl_run(run.system, make_plan(options, run, opened),
                                                   std::move(hooks));
                             }));
+  TIDEMILL_RETURN_IF_ERROR(check_scored(*opened.rows, summary));
   TIDEMILL_RETURN_IF_ERROR(export_weights(opened.model, options.model, summary.weights, run));
   return summary;
 }

@@ -217,14 +217,13 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
     return with_limits(opening.status());
   }
   engines->opened = std::move(opening).value();
-  TIDEMILL_ASSIGN_OR_RETURN(
-      engines->records,
-      actors::open_record_files(
-          run.directory.string(),
-          origin.commit.has_value() ? origin.commit->records : actors::RecordMarks{},
-          static_cast<std::uint64_t>(options.run.record.samples_bytes)));
+  TIDEMILL_ASSIGN_OR_RETURN(engines->records, open_records(run, origin, options.run.record));
   log_device(*engines->opened.runtime, run);
   log_memory_plans(opened.plans, run);
+  if (run.on_begin) {
+    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
+                  opened.plans.expected.total()});
+  }
   run.inform("step " + std::to_string(engines->opened.weights.version.step + 1) + ": training on " +
              std::to_string(options.train.sequences_per_step) + " sequences");
   return std::shared_ptr<void>(std::move(engines));
@@ -292,11 +291,7 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
       open_data(options, opened.model.files.config, {run.now, run.log}, opened));
   TIDEMILL_RETURN_IF_ERROR(check_total_steps(options.train.common, opened.steps, *run.commits));
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
-  run.commits->set_inputs(inputs_of(opened.model, options.model, opened.digests));
-  if (run.on_begin) {
-    run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
-                  opened.plans.expected.total()});
-  }
+  run.commits->set_inputs(inputs_of(opened.model, options.model, options.data, opened.digests));
   log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));

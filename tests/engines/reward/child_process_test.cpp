@@ -226,6 +226,41 @@ TEST_F(ProcessTreeTest, FindsMarkedProcessesThatHaveLostTheirParent) {
   EXPECT_EQ(tree(), (std::vector<pid_t>{11, 12}));
 }
 
+// A process that never goes away: the time bounds the rounds, whatever a round takes.
+TEST_F(ProcessTreeTest, KillingEndsAtItsDeadline) {
+  class SlowClock final : public Clock {
+  public:
+    [[nodiscard]] TimePoint now() const override {
+      ++calls_;
+      return TimePoint(calls_ * std::chrono::milliseconds(200));
+    }
+    [[nodiscard]] int calls() const { return calls_; }
+
+  private:
+    mutable int calls_ = 0;
+  };
+  const pid_t root = ::fork();
+  ASSERT_GE(root, 0);
+  if (root == 0) {
+    ::setpgid(0, 0);
+    ::pause();
+    ::_exit(0);
+  }
+  ::setpgid(root, root);
+  // Its own entry, under another number: a process that this test may kill.
+  const pid_t other = ::fork();
+  ASSERT_GE(other, 0);
+  if (other == 0) {
+    ::_exit(0);
+  }
+  add(other, "(stays) S " + std::to_string(root) + " 1 1\n");
+  const SlowClock clock;
+  kill_process_tree(root, "MARK=1.2", proc_.path(), clock);
+  EXPECT_EQ(clock.calls(), 4);  // 200 ms at the start, then 400, 600 and 800
+  EXPECT_EQ(::waitpid(root, nullptr, 0), root);
+  EXPECT_EQ(::waitpid(other, nullptr, 0), other);
+}
+
 TEST_F(ProcessTreeTest, LeavesOutZombiesAndWhatItCannotRead) {
   add(11, "(a) Z 10 11 11\n");
   add(12, "(b", "MARK=1.2");

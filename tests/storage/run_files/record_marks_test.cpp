@@ -44,7 +44,14 @@ protected:
     std::ofstream(folder_.path() / name, std::ios::binary) << text;
   }
   std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
-  std::string checked() const { return storage::check_records(folder_.path(), marks_).message(); }
+  std::string checked() const {
+    return storage::check_records(folder_.path(), marks_).status().message();
+  }
+
+  Result<storage::RemainingRecords> kept() {
+    PosixFileSystem files;
+    return storage::keep_readable_records(files, folder_.path(), marks_, 2);
+  }
 
   TemporaryDirectory folder_;
   std::string metrics_;
@@ -101,22 +108,45 @@ TEST_F(RecordMarksTest, AFlippedByteIsNoticed) {
 TEST_F(RecordMarksTest, WholeLinesRemainOfAShortenedFile) {
   write("samples.jsonl", samples_.substr(0, marks_.samples_bytes - 1));
   std::filesystem::remove(at("metrics.jsonl"));
-  const auto left = storage::remaining_records(folder_.path(), marks_, 2);
+  const auto left = kept();
   ASSERT_TRUE(left.ok()) << left.status().to_string();
   const std::string first = samples_.substr(0, samples_.find('\n') + 1);
-  EXPECT_EQ(left.value(), (RecordMarks{0, first.size(), digest_of(""), digest_of(first)}));
-  EXPECT_TRUE(storage::check_records(folder_.path(), left.value()).ok());
+  EXPECT_EQ(left.value().marks, (RecordMarks{0, first.size(), digest_of(""), digest_of(first)}));
+  EXPECT_TRUE(storage::check_records(folder_.path(), left.value().marks).ok());
 }
 
 // A line is cut out of the middle, so that lines of the uncommitted step move before the mark.
 TEST_F(RecordMarksTest, LinesOfLaterStepsDoNotRemain) {
   const std::size_t line = metrics_.find('\n') + 1;
   write("metrics.jsonl", metrics_.substr(line));
-  const auto left = storage::remaining_records(folder_.path(), marks_, 2);
+  const auto left = kept();
   ASSERT_TRUE(left.ok()) << left.status().to_string();
-  EXPECT_EQ(left.value().metrics_bytes, line);  // all lines have the same size
-  EXPECT_EQ(left.value().samples_bytes, marks_.samples_bytes);
-  EXPECT_EQ(left.value().samples_digest, marks_.samples_digest);
+  EXPECT_EQ(left.value().marks.metrics_bytes, line);  // all lines have the same size
+  EXPECT_EQ(left.value().marks.samples_bytes, marks_.samples_bytes);
+  EXPECT_EQ(left.value().marks.samples_digest, marks_.samples_digest);
+}
+
+TEST_F(RecordMarksTest, TheHashersOfCheckedRecordsContinue) {
+  const auto checked = storage::check_records(folder_.path(), marks_);
+  ASSERT_TRUE(checked.ok()) << checked.status().to_string();
+  const std::string rest = metrics_.substr(marks_.metrics_bytes);
+  checked.value().metrics->update(std::as_bytes(std::span(rest)));
+  EXPECT_EQ(checked.value().metrics->digest(), digest_of(metrics_));
+  EXPECT_EQ(checked.value().samples->digest(), marks_.samples_digest);
+}
+
+TEST_F(RecordMarksTest, LinesThatCannotBeReadAreRemoved) {
+  const std::size_t line = metrics_.find('\n') + 1;
+  std::string damaged = metrics_;
+  damaged[0] = '#';
+  write("metrics.jsonl", damaged);
+  const auto left = kept();
+  ASSERT_TRUE(left.ok()) << left.status().to_string();
+  EXPECT_EQ(left.value().dropped_metrics, 1U);
+  EXPECT_EQ(left.value().dropped_samples, 0U);
+  EXPECT_EQ(left.value().marks.metrics_bytes, line);
+  EXPECT_EQ(left.value().marks.metrics_digest, digest_of(metrics_.substr(line, line)));
+  EXPECT_TRUE(storage::check_records(folder_.path(), left.value().marks).ok());
 }
 
 // Lines of a committed step may be recorded after its commit. The resumed run records them again.

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/thread_limit.hpp"
+
+#include <cstdint>
+#include <fstream>
+#include <limits>
+#include <sys/resource.h>
+
+namespace tidemill {
+
+std::string thread_limit_text(const ControlGroupFiles& files) {
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  std::string text;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    least = limit.rlim_cur;
+    text = "ulimit -u " + std::to_string(least);
+  }
+  for (const ControlGroup& group : control_groups(files, "pids")) {
+    std::ifstream file(group.folder / "pids.max");
+    std::uint64_t most = 0;
+    if (file >> most && most < least) {  // without a limit, the file holds "max"
+      least = most;
+      text = "pids.max " + std::to_string(most) + " in " + group.folder.string();
+    }
+  }
+  return text;
+}
+
+}  // namespace tidemill
