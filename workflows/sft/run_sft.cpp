@@ -197,6 +197,7 @@ Status plan_for_data(const SftOptions& options, const TrainedModel& model, SftRu
 
 Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& opened,
                                       const RunEnvironment& run, const actors::RunOrigin& origin) {
+  log_loading(options.model, run);
   auto engines = std::make_shared<SftEngines>();
   engines::RuntimeOptions runtime =
       runtime_options(opened.model, options.model, options.train.common,
@@ -286,7 +287,6 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});
   }
-  log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));
