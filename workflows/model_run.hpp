@@ -173,7 +173,7 @@ struct OpenedRuntime {
 void warn_of_device(const DeviceOptions& device, const RunEnvironment& run);
 
 /// Logs that the run loads its weights now. A refused run prints nothing but the reason, so this
-/// follows all checks.
+/// follows all checks, including those of the last commit.
 void log_loading(const ModelOptions& model, const RunEnvironment& run);
 
 /// Logs one line that describes what the runtime computes with.

@@ -151,6 +151,7 @@ void log_first_step(const RlOptions& options, std::uint64_t step, const RunEnvir
 Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const RlRun& opened,
                                                 const RunEnvironment& run,
                                                 const actors::RunOrigin& origin) {
+  log_loading(options.model, run);
   engines::RuntimeOptions wanted = rl_runtime_options(options, opened.model, opened.steps);
   apply(opened.plans.maximum.budgets, wanted);
   // Keeps either all rows of a step or none.
@@ -408,7 +409,6 @@ Result<actors::RunSummary> run_rl(const RlOptions& options, const RunEnvironment
   }
   run.commits->set_inputs(inputs_of(opened.model, options.model, options.data,
                                     {opened.data->digest(), opened.codec->tokenizer().digest()}));
-  log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));

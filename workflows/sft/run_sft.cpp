@@ -207,6 +207,7 @@ Status plan_for_data(const SftOptions& options, const TrainedModel& model, SftRu
 
 Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& opened,
                                       const RunEnvironment& run, const actors::RunOrigin& origin) {
+  log_loading(options.model, run);
   auto engines = std::make_shared<SftEngines>();
   engines::RuntimeOptions runtime =
       runtime_options(opened.model, options.model, options.train.common,
@@ -292,7 +293,6 @@ Result<actors::RunSummary> run_sft(const SftOptions& options, const RunEnvironme
   TIDEMILL_RETURN_IF_ERROR(check_total_steps(options.train.common, opened.steps, *run.commits));
   TIDEMILL_RETURN_IF_ERROR(plan_for_data(options, opened.model, opened));
   run.commits->set_inputs(inputs_of(opened.model, options.model, options.data, opened.digests));
-  log_loading(options.model, run);
   TIDEMILL_ASSIGN_OR_RETURN(opened.device_port, start_port("device"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.io_port, start_port("io"));
   TIDEMILL_ASSIGN_OR_RETURN(opened.commit_port, start_port("commit"));
