@@ -21,8 +21,8 @@ namespace tidemill {
 
 class ReadableFile;
 
-/// Names a buffer within one process. Segments are numbered from 1. Number 0 is that of a buffer
-/// without a segment.
+/// Names a buffer within one process. Segments are numbered from 1; an empty default-constructed
+/// buffer has segment 0.
 struct BufferIdentity {
   std::uint64_t segment = 0;
   std::uint64_t offset = 0;      // bytes, from the start of the segment
@@ -72,9 +72,9 @@ public:
   /// Requires the range to be inside this buffer.
   [[nodiscard]] Buffer slice(std::size_t offset, std::size_t length, DType dtype) const;
 
-  /// Tells the system that the bytes will not be needed soon. The pages of a mapped file leave the
-  /// process and are read again on the next access, as are the pages that the range shares with its
-  /// neighbors. Does nothing for heap memory.
+  /// Tells the system that the bytes will not be needed soon. For a mapped file, drops every page
+  /// that overlaps the range, including pages shared with neighboring buffers. The next access
+  /// reads them again. Does nothing for heap memory.
   void release_pages() const noexcept;
 
   /// Fills `out` with the bytes that start at `offset`. Requires that they are inside this buffer.

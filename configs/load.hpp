@@ -12,13 +12,13 @@
 
 namespace tidemill::configs {
 
-/// Reads the run that the file at `path` describes. `overrides` replace values of the file.
+/// Reads the run configuration in the file at `path`. `overrides` take precedence over the file.
 ///
 /// Errors: `kNotFound` if the file does not exist, otherwise `kInvalidArgument`. The message is one
 /// line that names the location: "configs/x.yaml:12: rollout.group_sise: unknown key; did you mean
-/// group_size?". Only the first error is reported. The checks come in this order: the file is YAML;
-/// the overrides fit it; keys and values are valid, in the order of the file; no key is missing,
-/// and no keys conflict.
+/// group_size?". Only the first error is reported. Errors are checked in this order: YAML
+/// syntax, overrides, unknown keys and invalid values (in file order), then missing and
+/// conflicting keys.
 [[nodiscard]] Result<Resolved<RunConfig>> load_run_config(const Schema<RunConfig>& schema,
                                                           const std::string& path,
                                                           std::span<const Override> overrides = {});
@@ -33,9 +33,9 @@ namespace tidemill::configs {
 /// Returns `config` as YAML that contains every default and reads back as the same run.
 [[nodiscard]] std::string resolved_text(const Schema<RunConfig>& schema, const RunConfig& config);
 
-/// Returns the name of a run whose options give none: the stem of its file at `path`, cut after 100
-/// bytes. Characters that a name cannot contain become `-`, and leading dashes are removed. If the
-/// result is not a valid name, it is prefixed with `run`.
+/// Returns the default name of a run configured by the file at `path`: the file's stem, truncated
+/// to 100 bytes. Characters that a name cannot contain become `-`, and leading dashes are removed.
+/// If the result is not a valid name, it is prefixed with `run`.
 [[nodiscard]] std::string default_run_name(const std::string& path);
 
 }  // namespace tidemill::configs

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of the program's commands, and the session that a command works in.
+// The interface of commands, and the session in which they run.
 #pragma once
 
 #include <iosfwd>

@@ -47,7 +47,7 @@ struct StalenessOptions {
   StalenessSchedule schedule = StalenessSchedule::kNone;
 };
 
-/// How a batch is made and trained on.
+/// How batches are formed and trained on.
 struct RlTrainOptions {
   std::int32_t prompts_per_step = 16;
   std::int32_t minibatches = 1;
@@ -82,7 +82,7 @@ struct ExecutorShareOptions {
   double train_weight = 1.0;  // training's share of the tokens, relative to rollout's 1
 };
 
-/// The options of a run of the workflow `rl`.
+/// All options of an `rl` run.
 struct RlOptions {
   ModelOptions model;
   DataOptions data;

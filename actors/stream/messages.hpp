@@ -39,15 +39,16 @@ struct LeaseRequest {
   /// fewer than `min_units` are ready, the stream leases none.
   std::uint32_t max_units = 1;
   std::uint32_t min_units = 1;
-  /// Leases only groups with a smaller id. If the task takes whole groups, it gets all such groups
-  /// that are still in the stream at once, as soon as all of them are ready. There may be none.
+  /// Leases only groups with a smaller id. If the task takes whole groups, the stream waits until
+  /// all such groups that it still holds are ready, then leases them together. There may be none
+  /// left.
   std::uint64_t before_group = kAnyGroup;
   /// How long the stream may delay its reply while too few units are ready.
   Duration wait{0};
 };
 
-/// The leased rows or, if there are none, the reason. The leases expire `lease_time` after the
-/// reply.
+/// The leased rows. If there are none, `waiting_for` gives the reason, unless `whole` is true: then
+/// no such group is left. The leases expire `lease_time` after the reply.
 struct LeaseReply {
   std::vector<storage::LeasedRow> rows;
   Duration lease_time{0};
@@ -109,9 +110,9 @@ struct StreamStatus {
   std::uint64_t refused = 0;
   /// For each task, how many seconds it has had no leased row since the stream was started.
   std::vector<double> idle_seconds;
-  /// Groups that have left untrained since the stream was started. A filter removed the first kind;
-  /// all others are lost. `last_lost_reason` says why the last failed row failed. Before any row
-  /// has failed, it says why the first lost group was lost.
+  /// Groups that have left untrained since the stream was started. `filtered_groups` were removed
+  /// by a filter; `lost_groups` are all others. `last_lost_reason` says why the last failed row
+  /// failed. Before any row has failed, it says why the first lost group was lost.
   std::uint64_t filtered_groups = 0;
   std::uint64_t lost_groups = 0;
   std::string last_lost_reason;

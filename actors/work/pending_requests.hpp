@@ -24,7 +24,8 @@ class PendingRequests {
 public:
   using Promise = caf::typed_response_promise<Reply>;
 
-  /// Adds a request. With `TimePoint::max()`, only the requester's own deadline limits the wait.
+  /// Adds a request. A deadline of `TimePoint::max()` means none: only the requester's own timeout
+  /// limits the wait.
   void add(Request request, Promise promise, TimePoint deadline) {
     pending_.push_back({std::move(request), std::move(promise), deadlines_.insert(deadline)});
   }
@@ -39,8 +40,8 @@ public:
     return *deadlines_.begin();
   }
 
-  /// Drops the requests of a requester that has terminated, without a reply. These are the requests
-  /// for which `of_requester(request)` returns true.
+  /// Drops, without replying, every request for which `of_requester(request)` returns true. Call it
+  /// when a requester has terminated.
   template <class Predicate>
   void forget(Predicate of_requester) {
     for (auto it = pending_.begin(); it != pending_.end();) {
@@ -48,10 +49,10 @@ public:
     }
   }
 
-  /// Calls `try_reply(request, last_chance)` for each pending request, in order. It returns a
-  /// `std::optional<Result<Reply>>`: a reply or a failure is delivered and ends the request, and
-  /// with `std::nullopt` the request stays pending. If `last_chance` is true, the deadline has
-  /// passed, and `try_reply` must return a reply or a failure.
+  /// Calls `try_reply(request, last_chance)` for each pending request, in order. `try_reply`
+  /// returns a `std::optional<Result<Reply>>`. A reply or a failure is delivered, and the request
+  /// is removed. If it returns `std::nullopt`, the request stays pending. If `last_chance` is true,
+  /// the deadline has passed, and `try_reply` must return a reply or a failure.
   template <class TryReply>
   void settle(TimePoint now, TryReply try_reply) {
     for (auto it = pending_.begin(); it != pending_.end();) {

@@ -5,9 +5,9 @@
 // public header, `factory.hpp`: `reference/` (plain loops, the oracle of every test), `cpu/`, and
 // later `cuda/`.
 //
-// Every operation of every backend follows three rules. They are the reason that rollout and
-// training compute bit-identical log-probabilities, and that gradients do not depend on how a batch
-// is cut into micro-batches:
+// Every operation of every backend follows three rules. Because of them, rollout and training
+// compute bit-identical log-probabilities, and gradients do not depend on how a batch is split into
+// micro-batches:
 //
 //  R1. Row independence. The bits of a row's result depend neither on the other rows of the call
 //      nor on the position of the row among them. In attention, the bits of a token's result depend
@@ -21,19 +21,19 @@
 //
 // Number formats:
 //
-//  - Activations enter and leave every operation as float32, except in `narrow` and `widen`. Only
-//    weights and cached keys and values may have a narrower type.
-//  - A product with a bfloat16 weight first rounds each element of x to bfloat16, ties to even. It
-//    accumulates in float32.
-//  - A weight in NF4 is treated as the bfloat16 weight that its elements round to. Its products
-//    have exactly the bits of products with that bfloat16 weight.
-//  - Attention over float32 keys and values is float32 throughout.
-//  - Attention over bfloat16 keys and values rounds its other operands to bfloat16. The forward
-//    pass rounds q before q k^T, multiplies the scores by the scale afterwards, and rounds
-//    exp(score - maximum) before the sum over v. The backward pass rounds q, dout, the attention
-//    weights P and scale * dS, each before its products. Everything else stays float32: the maximum
-//    and the exponentials of the softmax, its denominator (a sum of unrounded exponentials), lse,
-//    and the row sums dout . out.
+// - Activations enter and leave every operation as float32; only `narrow` and `widen`
+//   convert them to and from bfloat16. Otherwise, only weights and cached keys and values
+//   may have a narrower type. - A product with a bfloat16 weight first rounds each element
+//   of x to bfloat16, ties to even. It accumulates in float32. - A weight in NF4 is
+//   treated as the bfloat16 weight that its elements round to. Its products have exactly
+//   the bits of products with that bfloat16 weight. - Attention over float32 keys and
+//   values is float32 throughout. - Attention over bfloat16 keys and values rounds its
+//   other operands to bfloat16. The forward pass rounds q before q k^T, multiplies the
+//   scores by the scale afterwards, and rounds exp(score - maximum) before the sum over v.
+//   The backward pass rounds q, dout, the attention weights P and scale * dS, each before
+//   its products. Everything else stays float32: the maximum and the exponentials of the
+//   softmax, its denominator (a sum of unrounded exponentials), lse, and the row sums dout
+//   . out.
 //
 // Legend: T tokens (rows of the flat batch), D hidden size, H heads, K key/value heads, C head
 // size, V vocabulary, F width of the MLP, R rank of a low-rank product, O and I output and input
@@ -285,10 +285,10 @@ public:
   virtual void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
                          ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) = 0;
 
-  /// Computes the gradients of `attention`. Every segment is a window of a sequence, and no two are
-  /// of the same sequence. Overwrites dq (T, H*C). Adds to `gradients[i]` what the queries of
-  /// segment i contribute to the gradients of the keys and values that they see. `gradients[i]`
-  /// must cover at least positions [0, first_position + num_tokens).
+  /// Computes the gradients of `attention`. Every segment is a window of a different sequence.
+  /// Overwrites dq (T, H*C). Adds to `gradients[i]` what the queries of segment i contribute to the
+  /// gradients of the keys and values that they see. `gradients[i]` must cover at least positions
+  /// [0, first_position + num_tokens).
   ///
   /// The caller processes the windows of a sequence from the last to the first. After each window,
   /// the gradients of the window's own positions are complete. The gradient treats the rounding of

@@ -70,9 +70,9 @@ private:
 /// The adapter tensors of one linear layer, prepared for a device. Immutable; may be shared.
 ///
 /// The adapter's own arithmetic is f32, whatever the type of the base weights: x is not rounded
-/// before A or a weight that replaces the base's, and u = A x is not rounded before B. The product
-/// with a base weight rounds x as `Ops::linear` does. The bits of a row do not depend on other
-/// rows.
+/// before it is multiplied by A or by a weight that replaces the base weight, and u = A x is not
+/// rounded before it is multiplied by B. The product with the base weight itself rounds x as
+/// `Ops::linear` does. The bits of a row do not depend on other rows.
 class LinearBypass {
 public:
   /// Prepares the tensors of `module` from `tensors`. `base` is the weight of the base layer. It
@@ -83,8 +83,8 @@ public:
                                                    const TensorMap& tensors, const BaseWeight& base,
                                                    WeightUse use, Ops& ops);
 
-  /// Returns whether the output is that of the base layer plus the product that `add` adds. If so,
-  /// the rows of the adapter can go through the base layer together with all other rows.
+  /// Returns whether the adapter only adds a low-rank product to the output of the base layer. If
+  /// so, the rows of the adapter can go through the base layer together with all other rows.
   [[nodiscard]] bool only_adds() const noexcept;
   /// Adds the low-rank product to y (T, O), and computes scaled_u (T, R) as `LowRank::forward`
   /// does. Requires `only_adds`.
@@ -98,13 +98,13 @@ public:
   }
   /// Returns the rank of the low-rank product. Requires `only_adds`.
   [[nodiscard]] std::int64_t rank() const noexcept { return low_rank_->rank(); }
-  /// Computes y (T, O) = or += the output of the whole adapted layer for x (T, I); `store` decides.
+  /// Computes y (T, O) = or += the output of the whole adapted layer for x (T, I).
   void forward(const BaseLinear& base, ConstMatrix x, Store store, Matrix y, Ops& ops) const;
 
   /// Returns whether `backward` reads x.
   [[nodiscard]] bool needs_input() const noexcept;
-  /// Adds the gradients of all adapter tensors to `gradient`, row after row (R2 of ops.hpp), given
-  /// dy (T, O) and the x (T, I) of the forward pass. `scaled_u` is the result of `add`, or has no
+  /// Adds the gradients of all adapter tensors to `gradient`, row by row (R2 of ops.hpp), given dy
+  /// (T, O) and the x (T, I) of the forward pass. `scaled_u` is the result of `add`, or has no
   /// data. If `dx` (T, I) is not null, computes dx = or += the gradient of x through the whole
   /// layer, as `store` says. Requires that the base weight and the adapter tensors were prepared
   /// for backward.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The admission ledger limits how many rows may be in flight, so that none becomes too stale. Apart
-// from the stream's byte limit, nothing else in a run limits the rows in flight.
+// The admission ledger bounds staleness by limiting how many rows may be in flight. The only other
+// limit on rows in flight is the stream's byte limit.
 //
 // Slots. Every admitted row holds one slot. The slot counts as `running` until the response of the
 // row is finished, and as `accepted` from then on. Each trained batch consumes `batch` slots, even
@@ -41,7 +41,7 @@ struct AdmissionOptions {
 struct AdmissionState {
   std::int64_t version = 0;
   std::int64_t running = 0;
-  std::int64_t accepted = 0;  // since the start of the run, without the forfeited ones
+  std::int64_t accepted = 0;  // since the start of the run, excluding forfeited rows
   std::int64_t rejected = 0;  // since the last restart
   std::int64_t aborted = 0;   // since the last restart
   friend bool operator==(const AdmissionState&, const AdmissionState&) = default;
@@ -61,9 +61,9 @@ typename Inspector::result_type inspect(Inspector& f, AdmissionState& x) {
 /// Units: rows, versions (trained batches).
 /// Source: Fu et al. 2025 (AReaL), arXiv:2505.24298; `forfeit` and the errors are additions.
 /// Errors: `kInvalidArgument` with the reason `bad_count` (a negative count, or one whose sum does
-/// not fit in 64 bits) or `underflow` (more slots than there are); `kStaleVersion` with the reason
-/// `version_regress`.
-/// Threads: one call at a time.
+/// not fit in 64 bits) or `underflow` (more rows than hold such a slot);
+/// `kStaleVersion` with the reason `version_regress`. Threads: one call at a
+/// time.
 class AdmissionLedger {
 public:
   /// Starts a ledger with nothing in flight.
