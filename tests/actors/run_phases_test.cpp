@@ -452,6 +452,26 @@ TEST(RunPhases, AnEvaluationThatAStopPreventedIsMadeUpFor) {
   EXPECT_EQ(phases.evaluated_step(), 4U);
 }
 
+TEST(RunPhases, AStopDuringTheLastStepLeavesARunThatIsDone) {
+  for (const RunKind kind : kKinds) {
+    RunPhases phases({.kind = kind, .total_steps = 1}, {});
+    static_cast<void>(phases.on(RunEvent::kStart));
+    static_cast<void>(phases.on(RunEvent::kBatch));
+    EXPECT_THAT(phases.on(RunEvent::kStop), IsEmpty());
+    EXPECT_THAT(phases.on(RunEvent::kStepRecorded), ElementsAre(RunAction::kCapture));
+    EXPECT_EQ(phases.end(), RunEnd::kSteps);
+  }
+}
+
+TEST(RunPhases, AStopDuringTheLastStepStopsARunThatIsDueToEvaluate) {
+  RunPhases phases({.total_steps = 1, .eval_every = 1}, {});
+  static_cast<void>(phases.on(RunEvent::kStart));
+  static_cast<void>(phases.on(RunEvent::kBatch));
+  EXPECT_THAT(phases.on(RunEvent::kStop), IsEmpty());
+  EXPECT_THAT(phases.on(RunEvent::kStepRecorded), ElementsAre(RunAction::kCapture));
+  EXPECT_EQ(phases.end(), RunEnd::kStopped);
+}
+
 TEST(RunPhases, AStopEndsTheWaitForAnEvaluationOnlyWhereAnotherActorMakesIt) {
   RunPhaseOptions options{.total_steps = 9, .eval_every = 1};
   for (const RunKind kind : kKinds) {
