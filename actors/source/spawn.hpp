@@ -45,8 +45,8 @@ public:
   PromptReader& operator=(const PromptReader&) = delete;
   virtual ~PromptReader() = default;
 
-  /// Returns the prompts of the `count` draws that start at `draw`. Leaves out draws after the end
-  /// of the data, and draws that the options say to skip.
+  /// Returns the next `count` prompts from draw `draw` on, or fewer if the data ends. Passes over
+  /// draws that the options say to skip.
   /// Errors: naming file and line.
   [[nodiscard]] virtual Result<std::vector<Prompt>> read(std::uint64_t draw,
                                                          std::uint32_t count) = 0;
