@@ -2,7 +2,7 @@
 // The state of a `Transformer` between calls: the operations, rotation tables and reused buffers.
 // Private to this folder.
 //
-// Legend: as in transformer.hpp, and H heads, K key/value heads, C head size, F width of the MLP.
+// Legend: as in transformer.hpp, and H heads, F width of the MLP.
 #pragma once
 
 #include "engines/transformer/batch_plan.hpp"
