@@ -32,8 +32,8 @@ public:
 
   /// Returns the path with which the directory was opened.
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  /// Returns a descriptor for system calls such as `openat`. It is closed on exec and belongs to this
-  /// object.
+  /// Returns a descriptor for system calls such as `openat`. It is closed on exec and belongs to
+  /// this object.
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
   /// Returns whether `path` still names this directory.
