@@ -2,9 +2,9 @@
 // Plain structs as bytes: the format of small records in a checkpoint.
 //
 // Any type with an `inspect` function can be written. Integers, floats and enumerations are stored
-// low byte first. Strings and vectors are stored after their length. Buffers are stored with their
-// bytes, not only with their identity. The layout has no names and no versions, so the owner of an
-// archive writes a version first.
+// in little-endian order. Strings and vectors are stored after their length. Buffers are stored
+// with their bytes, not only with their identity. The layout has no names and no versions, so the
+// owner of an archive writes a version first.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,7 @@
 
 namespace tidemill {
 
-static_assert(std::endian::native == std::endian::little, "archives are written low byte first");
+static_assert(std::endian::native == std::endian::little, "archives are little-endian");
 
 /// Writes values one after another.
 class ArchiveWriter {
@@ -86,7 +86,7 @@ public:
     (read(values), ...);
   }
 
-  /// Returns success if every value was read and no bytes remain.
+  /// Checks that every value was read and that no bytes remain.
   /// Errors: `kCorruptData`.
   [[nodiscard]] Status finish() const {
     if (failed_) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the control groups whose limits hold for this process.
+// Finds the control groups whose limits apply to this process.
 #pragma once
 
 #include <filesystem>

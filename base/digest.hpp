@@ -14,7 +14,8 @@
 
 namespace tidemill {
 
-/// Computes the digest of bytes that arrive in pieces. The result does not depend on the cuts.
+/// Computes the digest of bytes that arrive in pieces. The result does not depend on how the bytes
+/// are split.
 class DigestHasher {
 public:
   DigestHasher();
@@ -48,7 +49,7 @@ struct DigestKey {
 /// Returns the digest of the names, element types, shapes and elements of `tensors`, in name order.
 /// Equal tensors have equal digests, whatever file, order or alignment they were read with.
 ///
-/// The digested bytes are, with integers as 8 bytes, low byte first: the text "tidemill tensors 1"
+/// The digested bytes are, with integers as 8 little-endian bytes: the text "tidemill tensors 1"
 /// and the number of tensors; then for each tensor the length of its name, the name, the length of
 /// its type's name, that name, the number of dimensions, each extent, the number of data bytes, and
 /// the data.

@@ -8,7 +8,7 @@
 
 namespace tidemill {
 
-/// Returns the smallest limit that holds for the threads of this process, such as "ulimit -u 30" or
+/// Returns the smallest limit on the threads of this process, such as "ulimit -u 30" or
 /// "pids.max 64 in /sys/fs/cgroup/job", or an empty string if there is none. Control groups count
 /// processes and threads.
 ///

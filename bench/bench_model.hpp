@@ -56,9 +56,9 @@ public:
   /// Returns the prompt tokens per second of prompts of `tokens` tokens, up to their first new
   /// token.
   [[nodiscard]] Result<double> prefill(std::int64_t tokens);
-  /// Returns the tokens that `batch` samples of one prompt of `prompt` tokens generate per second,
-  /// including the time for the prompt. Stores how many prompt tokens were computed in
-  /// `prompt_tokens`.
+  /// Returns the tokens per second that `batch` samples of one prompt of `prompt` tokens generate,
+  /// including the time for the prompt. Stores in `prompt_tokens` how many prompt tokens were
+  /// computed.
   [[nodiscard]] Result<double> group(std::int64_t prompt, std::int64_t new_tokens,
                                      std::int64_t& prompt_tokens);
   /// Returns the tokens per second of an optimizer step on `batch` sequences of `kTrainTokens`

@@ -29,7 +29,7 @@ struct TimedProcess {
 /// Runs `command` in `directory` and blocks until it ends. Its standard error goes to the file
 /// `said` in `directory`.
 /// Errors: `kUnavailable` if it cannot be started, if its exit code is not 0 (with the last line of
-/// standard error), or if it has not ended after `timeout`, in which case it is killed.
+/// standard error), or if it has not ended after `timeout` and was killed.
 [[nodiscard]] Result<TimedProcess> run_timed(const std::vector<std::string>& command,
                                              const std::filesystem::path& directory,
                                              Duration timeout);

@@ -16,9 +16,8 @@ namespace tidemill::configs {
 ///
 /// Errors: `kNotFound` if the file does not exist, otherwise `kInvalidArgument`. The message is one
 /// line that names the location: "configs/x.yaml:12: rollout.group_sise: unknown key; did you mean
-/// group_size?". Only the first error is reported. Errors are checked in this order: YAML
-/// syntax, overrides, unknown keys and invalid values (in file order), then missing and
-/// conflicting keys.
+/// group_size?". Only the first error is reported. Errors are checked in this order: YAML syntax,
+/// overrides, unknown keys and invalid values (in file order), then missing and conflicting keys.
 [[nodiscard]] Result<Resolved<RunConfig>> load_run_config(const Schema<RunConfig>& schema,
                                                           const std::string& path,
                                                           std::span<const Override> overrides = {});

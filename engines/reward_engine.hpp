@@ -84,8 +84,8 @@ public:
   virtual ~RewardEngine() = default;
 
   /// Queues `request`. Its single result goes to `sink`, which must outlive the request.
-  /// Errors: `kUnavailable` if the engine accepts no samples any more; any other code concerns this
-  /// request only.
+  /// Errors: `kUnavailable` if the engine no longer accepts requests; any other code concerns only
+  /// this request.
   [[nodiscard]] virtual Status submit(RewardRequest request, RewardSink& sink) = 0;
   [[nodiscard]] virtual bool has_work() const = 0;
   /// Delivers the results that are ready. If none is, waits up to `patience` for one.

@@ -15,7 +15,7 @@
 
 namespace tidemill::engines {
 
-/// The reason why a rollout ended.
+/// Why a rollout ended.
 enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed };
 
 /// Returns "stop", "length", "cancelled" or "failed".
@@ -52,8 +52,8 @@ struct RolloutRequest {
   /// for `min_step` does not count. Zero means no limit. An engine without a clock refuses any
   /// other value.
   Duration time_limit{0};
-  /// Set if training will use this request's rows. They are then kept while memory lasts
-  /// (`RuntimeOptions::generated_bytes`).
+  /// Whether to keep the activations of this request's tokens for training, while there is memory
+  /// for them (`RuntimeOptions::generated_bytes`).
   bool keep_rows = false;
   /// Also returns the log-probability of every prompt token but the first.
   bool prompt_logprobs = false;

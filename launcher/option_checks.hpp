@@ -16,11 +16,13 @@ class Option;
 
 namespace tidemill::launcher {
 
+/// The integers that an option accepts.
 struct IntegerRange {
   std::uint64_t min = 0;
   std::uint64_t max = 0;
 };
 
+/// The numbers that an option accepts.
 struct NumberRange {
   float min = 0.0F;
   bool min_excluded = false;

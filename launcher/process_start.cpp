@@ -133,10 +133,10 @@ void ignore_file_size_signal() {
 
 Status apply_limits() {
   rlimit stack{};
-  if (::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < rlim_t{kLeastStackKib} * 1024) {
+  if (::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < rlim_t{kMinStackKib} * 1024) {
     return {Errc::kResourceExhausted,
             "tidemill: the stack is limited to " + std::to_string(stack.rlim_cur / 1024) +
-                " KiB (ulimit -s), and the program needs " + std::to_string(kLeastStackKib)};
+                " KiB (ulimit -s), and the program needs " + std::to_string(kMinStackKib)};
   }
   rlimit space{};
   if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {

@@ -7,10 +7,10 @@
 namespace tidemill::launcher {
 
 /// The smallest stack that the program runs with. Units: KiB.
-inline constexpr int kLeastStackKib = 1024;
+inline constexpr int kMinStackKib = 1024;
 
-/// Opens the standard streams that are closed, so that no other file gets their numbers. Reading
-/// from or writing to such a stream still fails.
+/// Opens the standard streams that are closed, so that no other file gets their descriptors.
+/// Reading from such a stream or writing to it still fails.
 void open_standard_streams();
 
 /// Makes the process end with one line on standard error and exit code 1 if one of its threads
@@ -22,7 +22,7 @@ void ignore_file_size_signal();
 
 /// Checks the limit of the stack. If the address space is limited, makes the allocator reserve less
 /// of it.
-/// Errors: `kResourceExhausted` if the stack is smaller than `kLeastStackKib`.
+/// Errors: `kResourceExhausted` if the stack is smaller than `kMinStackKib`.
 [[nodiscard]] Status apply_limits();
 
 }  // namespace tidemill::launcher

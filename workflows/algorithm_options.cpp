@@ -115,7 +115,7 @@ void describe(EnumSchema<BehaviorCorrection>& e) {
 
 void describe(Schema<OverlongOptions>& s) {
   s.field("buffer", &OverlongOptions::buffer,
-          "Length of the range below rollout.max_new_tokens over which the penalty grows from 0 to "
+          "Number of tokens before rollout.max_new_tokens over which the penalty grows from 0 to "
           "factor.")
       .required()
       .at_least(1)

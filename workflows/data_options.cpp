@@ -75,8 +75,8 @@ void describe(EnumSchema<OnLongPrompt>& e) {
   e.name("error", OnLongPrompt::kError,
          "The run is refused with an error that names file and line.")
       .name("skip", OnLongPrompt::kSkip,
-            "It is left out (sft: it counts in its batch, but has no targets); the log gives the "
-            "number.")
+            "The prompt is left out (sft: the sequence stays in its batch, but has no targets); "
+            "the log gives the number.")
       .name("truncate_left", OnLongPrompt::kTruncateLeft,
             "Only its last tokens are kept; the log gives the number of prompts or sequences cut.");
 }
@@ -144,10 +144,9 @@ void describe(Schema<DataOptions>& s) {
           "What happens to a prompt (sft: a sequence) that is too long.")
       .also_called({"filter_overlong_prompts", "truncation", "truncation_mode", "truncation_side"});
   s.field("on_error", &DataOptions::on_error, "What happens if a row cannot be read.");
-  s.field(
-       "chat", &DataOptions::chat,
-       "Renders a row's prompt with the model's chat template, as a message of the user (sft: "
-       "and its answer or completion as a message of the assistant); false: both are plain text.")
+  s.field("chat", &DataOptions::chat,
+          "Renders a row's prompt with the model's chat template, as a user message (sft: and its "
+          "answer or completion as an assistant message); false: they are plain text.")
       .also_called({"apply_chat_template"});
   s.field("system", &DataOptions::system,
           "System message for conversations that do not begin with one; needs chat, or rows with "

@@ -16,8 +16,9 @@ namespace tidemill::workflows {
 
 struct MemoryLimit;
 
-/// Longer sequences run the backward pass window by window. A constant, so that bits never depend
-/// on how much memory a machine has.
+/// The maximum number of tokens of a sequence that the backward pass does not split, and the length
+/// of a window if it does. This is a constant, so that no bit depends on how much memory a machine
+/// has.
 inline constexpr std::int64_t kWindowTokens = 2048;
 
 /// Returns the `RuntimeOptions::window_tokens` for data whose longest sequence has `longest`
@@ -48,7 +49,7 @@ struct MemoryPlan {
   std::int64_t program_bytes = 0;
   std::int64_t stream_bytes = 0;  // rows between the stages
   std::int64_t best_bytes = 0;    // the best weights, with `eval.keep_best`
-  std::string note;               // what the plan does without, and why; empty: nothing
+  std::string note;               // what the plan leaves out, and why; empty: nothing
   [[nodiscard]] std::int64_t total() const noexcept {
     return program_bytes + engine.total() + stream_bytes + best_bytes;
   }
@@ -60,7 +61,7 @@ struct RunPlans {
   MemoryPlan maximum;  // an upper bound; the runtime is opened with its budgets
 };
 
-/// What a run has to fit into memory: an upper bound or the expected load.
+/// What a run holds in memory: an upper bound or the expected load.
 struct RunLoad {
   engines::MemoryLoad engine;
   std::int64_t stream_bytes = 0;
@@ -77,7 +78,7 @@ struct RunLoad {
 /// sequence is split.
 [[nodiscard]] std::string policy_text(const MemoryBudgets& budgets);
 
-/// Returns "26.4 MiB".
+/// Returns `bytes` as text, such as "26.4 MiB".
 [[nodiscard]] std::string mebibytes_text(std::int64_t bytes);
 
 /// Returns the plan in one line: "26.4 MiB: program 10.0, weights 12.1, ...; NOTE".
@@ -118,8 +119,8 @@ struct LongestRow {
   std::string what;      // what has so many tokens, such as "the sequence"
 };
 
-/// Refuses a run whose longest row does not fit, before it starts. `plan_for` returns the plan of
-/// the same run if its longest row had the given number of tokens.
+/// Checks, before a run starts, that its longest row fits into the allowed memory. `plan_for`
+/// returns the plan of the same run with a longest row of the given number of tokens.
 /// Errors: those of `check_memory` if no row would fit or the row's location is unknown; else
 /// `kInvalidArgument` naming the row's location, and how many tokens fit.
 [[nodiscard]] Status check_longest_row(const LongestRow& row, const DeviceOptions& device,

@@ -56,7 +56,7 @@ struct RunEnvironment {
   /// Called when everything is open and the first step of an incarnation is about to begin, on a
   /// thread of the run. May be empty.
   std::function<void(const RunFacts&)> on_begin;
-  /// Take one line each: `log` a warning, `inform` something that the user should know.
+  /// Receive one line per call: `log` a warning, `inform` any other message for the user.
   std::function<void(const std::string&)> log;
   std::function<void(const std::string&)> inform;
   /// Polled several times a second. If it returns true, the run ends after the current step.
@@ -76,8 +76,8 @@ struct TrainedModel {
 };
 
 /// Opens the model and the adapter that the options name, or makes them from random weights.
-/// Errors: one line naming file and field; for a run's folder as `model.path` also where its model
-/// is, or the command that writes it.
+/// Errors: one line naming file and field. If `model.path` is the folder of a run, the line says
+/// where the run's model is, or which command writes it.
 [[nodiscard]] Result<TrainedModel> open_trained_model(const ModelOptions& model,
                                                       const TrainOptions& train,
                                                       std::uint64_t seed);
@@ -103,6 +103,7 @@ struct InputDigests {
 [[nodiscard]] storage::DatasetOptions dataset_options(const DataOptions& data,
                                                       std::uint64_t run_seed);
 
+/// Returns what the options say about prompts that are too long.
 [[nodiscard]] actors::OnLongPrompt on_long_prompt(const DataOptions& data);
 
 /// Returns how the trainer uses evaluations. `better` says whether high or low values are good.
@@ -168,8 +169,8 @@ struct OpenedRuntime {
                                                     const engines::RuntimeOptions& options,
                                                     const actors::RunOrigin& origin);
 
-/// Logs a warning if `device` asks for more threads than the process can keep busy, and one if it
-/// allows more memory than the process can have.
+/// Logs a warning if `device` asks for more threads than the process can keep busy, and another if
+/// it allows more memory than the process can have.
 void warn_of_device(const DeviceOptions& device, const RunEnvironment& run);
 
 /// Logs that the run loads its weights now. A refused run prints nothing but the reason, so this

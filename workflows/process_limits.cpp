@@ -37,8 +37,8 @@ std::optional<std::int64_t> finite_limit(int resource) {
       limit.rlim_cur == RLIM_INFINITY) {
     return std::nullopt;
   }
-  constexpr auto kMost = static_cast<rlim_t>(std::numeric_limits<std::int64_t>::max());
-  return static_cast<std::int64_t>(std::min(limit.rlim_cur, kMost));
+  constexpr auto kMaxLimit = static_cast<rlim_t>(std::numeric_limits<std::int64_t>::max());
+  return static_cast<std::int64_t>(std::min(limit.rlim_cur, kMaxLimit));
 }
 
 std::int64_t machine_memory() {

@@ -15,7 +15,7 @@
 
 namespace tidemill::workflows {
 
-/// How much memory something may use. Units: bytes.
+/// An upper limit on memory, and its cause. By default, there is no limit. Units: bytes.
 struct MemoryLimit {
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
   /// What sets the limit, such as "ulimit -v" or the path of a file. Empty for the machine and for
@@ -24,29 +24,30 @@ struct MemoryLimit {
 };
 
 /// Returns the smallest memory limit of the process's own control groups and their ancestors, named
-/// by its file. The result is the default if no limit is set or can be read.
+/// after the file that sets it. Returns no limit if none is set or can be read.
 ///
 /// Version 2 stores the limit in `memory.max`, version 1 in `memory.limit_in_bytes` of the
 /// controller `memory`.
 /// Source: cgroup-v2.rst and cgroup-v1/memory.rst of the Linux kernel.
 [[nodiscard]] MemoryLimit group_memory_limit(const ControlGroupFiles& files);
 
-/// The limit `ulimit -v` (address space) or `ulimit -d` (data), and what counts toward it. Both
-/// also count memory that is reserved but not used, such as the stacks of threads.
+/// One of the limits `ulimit -v` (address space) and `ulimit -d` (data), and what counts toward it.
+/// Both limits count memory when it is reserved, even if it is never used, such as the stacks of
+/// threads. Units: bytes.
 struct ReservedMemory {
   std::optional<std::int64_t> limit;
   std::int64_t reserved = 0;      // by the process so far
   std::int64_t program = 0;       // the part of `reserved` that a memory plan counts
-  std::int64_t later_stacks = 0;  // of the threads that are yet to start
+  std::int64_t later_stacks = 0;  // of the threads that will still start
 };
 
-/// Returns the largest memory plan with which the process stays within the limit; at least 0.
-/// Returns nothing if there is no limit.
+/// Returns the size of the largest memory plan with which the process stays within the limit, or 0
+/// if there is none. Returns nothing if there is no limit. Units: bytes.
 [[nodiscard]] std::optional<std::int64_t> plan_limit(const ReservedMemory& memory);
 
-/// Returns the smallest of the machine's memory and the limits of this process: its control groups,
-/// `ulimit -v` and `ulimit -d`. `threads` is the number of threads that the process is yet to
-/// start.
+/// Returns the smallest of the machine's memory and the limits of this process: those of its
+/// control groups, `ulimit -v` and `ulimit -d`. `threads` is the number of threads that the process
+/// will still start.
 [[nodiscard]] MemoryLimit process_memory_limit(int threads);
 
 /// Which limits a message is about.
@@ -60,15 +61,17 @@ enum class LimitKinds : std::uint8_t { kMemory, kMemoryAndThreads };
 /// thread or a process (`kResourceExhausted`), otherwise unchanged.
 [[nodiscard]] Status with_limits(const Status& status);
 
-/// Starts a port of a run (actors/work/work_port.hpp).
-/// Errors: `kResourceExhausted` if its thread cannot be started, naming the limits.
+/// Starts a port for the blocking work of a run's actors (actors/work/work_port.hpp). `name` names
+/// its thread.
+/// Errors: `kResourceExhausted`, naming the limits, if the thread cannot be started.
 [[nodiscard]] Result<std::unique_ptr<actors::WorkPort>> start_port(const std::string& name);
 
-/// The threads that an actor system starts.
+/// The number of threads that an actor system starts.
 inline constexpr int kActorSystemThreads = 3;
 
-/// Checks that this process can start `threads` more threads now, by starting and ending them.
-/// Needed because a library that cannot start its own threads ends the process.
+/// Checks that this process can start `threads` more threads now, by starting and ending them. A
+/// caller checks this before it starts a library that would end the process if it could not start
+/// its own threads.
 /// Errors: `kResourceExhausted` naming the limits that may be the cause.
 [[nodiscard]] Status check_threads(int threads);
 

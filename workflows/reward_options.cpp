@@ -39,8 +39,9 @@ void describe(Schema<CommandReward>& s) {
        "writes rewards to standard output, as JSON lines.")
       .required();
   s.field("timeout_ms", &CommandReward::timeout_ms,
-          "Time limit for one sample; a program that exceeds it is killed and restarted. Its first "
-          "reply after a start may take ten times as long, up to a minute.")
+          "Time limit for one sample; a program that exceeds it is killed and restarted. The first "
+          "reply after a start may take ten times as long, but at most a minute or timeout_ms, "
+          "whichever is longer.")
       .range(1, 86'400'000)
       .unit("ms");
   s.check("command", [](const CommandReward& o) {

@@ -163,15 +163,15 @@ void describe(Schema<RolloutOptions>& s) {
       .range(1, 256);
   s.field("kv_bytes", &RolloutOptions::kv_bytes,
           "Memory for cached keys and values, of rollout and training together. Without it, the "
-          "memory plan reserves enough for all that runs at a time, as far as device.memory_bytes "
-          "allows.")
+          "memory plan reserves enough for all sequences that run at the same time, if "
+          "device.memory_bytes allows it.")
       .at_least(1)
       .unit("bytes");
   s.field("prefill_tokens", &RolloutOptions::prefill_tokens,
-          "The most prompt tokens that one iteration of generation computes. No response gets its "
-          "next token before the iteration ends, so a smaller limit keeps a long prompt from "
-          "delaying the other responses; the prompt then takes more iterations. Changes no bit of "
-          "the result. Without it, the limit is the 2048 tokens of a whole iteration.")
+          "Maximum number of prompt tokens that one iteration of generation computes. No response "
+          "gets its next token before the iteration ends, so a smaller limit keeps a long prompt "
+          "from delaying the other responses; the prompt then takes more iterations. Changes no "
+          "bit of the result. Without it, the limit is the 2048 tokens of a whole iteration.")
       .range(1, 2048)
       .unit("tokens");
   s.check("stop", [](const RolloutOptions& o) {
@@ -180,10 +180,9 @@ void describe(Schema<RolloutOptions>& s) {
 }
 
 void describe(Schema<StalenessOptions>& s) {
-  s.field(
-       "max", &StalenessOptions::max,
-       "Largest staleness: how many versions older than the trainer's a trained token may be; 0: "
-       "rollout and training alternate.")
+  s.field("max", &StalenessOptions::max,
+          "Maximum staleness of a token: the version that a batch is trained at, minus the version "
+          "that sampled the token; 0: rollout and training alternate.")
       .range(0, 1000)
       .unit("versions");
   s.field("policy", &StalenessOptions::policy, "Which groups the trainer takes next.");
@@ -244,10 +243,9 @@ void describe(Schema<StreamLimits>& s) {
           "renewed its lease.")
       .range(1, 86'400'000)
       .unit("ms");
-  s.field(
-       "max_deliveries", &StreamLimits::max_deliveries,
-       "How often processing a row may fail before the row counts as failed. Deliveries that are "
-       "lost with a worker or a message do not count.")
+  s.field("max_deliveries", &StreamLimits::max_deliveries,
+          "A row fails when processing it has failed this many times. Deliveries that are lost "
+          "with a worker or a message do not count.")
       .range(1, 1000);
   s.field("on_failed", &StreamLimits::on_failed,
           "What happens to a group if one of its samples fails.");
@@ -265,8 +263,8 @@ void describe(Schema<ExecutorShareOptions>& s) {
   s.field("priority", &ExecutorShareOptions::priority,
           "Whether rollout or training computes next if both have work.");
   s.field("train_weight", &ExecutorShareOptions::train_weight,
-          "Tokens that training processes for each token that rollout processes, with priority: "
-          "shares.")
+          "With priority: shares, the number of tokens that training processes for each token that "
+          "rollout processes.")
       .above(0)
       .at_most(1e6);
 }

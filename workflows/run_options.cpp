@@ -59,8 +59,7 @@ void describe(Schema<DeviceOptions>& s) {
       .range(0, 1024);
   s.field("memory_bytes", &DeviceOptions::memory_bytes,
           "Memory that the run may use; 0: what the machine, its control groups and ulimit allow. "
-          "A run "
-          "that may need more is refused.")
+          "A run that may need more is refused.")
       .at_least(0)
       .unit("bytes")
       .also_called({"gpu_memory_utilization", "vllm_gpu_memory_utilization"});

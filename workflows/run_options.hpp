@@ -37,7 +37,7 @@ struct RunOptions {
 };
 
 /// Returns whether `name` is a valid name of a run: 1 to 128 characters of `A-Z a-z 0-9 . _ -`, the
-/// first of which is not a dot.
+/// first of which is neither a dot nor a dash.
 [[nodiscard]] bool is_run_name(std::string_view name);
 
 void describe(Schema<CheckpointOptions>& s);

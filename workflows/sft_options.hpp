@@ -12,13 +12,13 @@
 
 namespace tidemill::workflows {
 
-/// How a batch is made and trained on.
+/// How batches are formed and trained on.
 struct SftTrainOptions {
   std::int32_t sequences_per_step = 32;
   TrainOptions common;
 };
 
-/// The options of a run of the workflow `sft`.
+/// All options of an `sft` run.
 struct SftOptions {
   ModelOptions model;
   DataOptions data;

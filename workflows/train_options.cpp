@@ -67,8 +67,9 @@ void describe(Schema<NewLora>& s) {
 }
 
 void describe(Schema<NewIa3>& s) {
-  s.field("target_modules", &NewIa3::target_modules,
-          "Names of the layers whose outputs, or inputs, the adapter scales.")
+  s.field(
+       "target_modules", &NewIa3::target_modules,
+       "Names of the layers whose outputs the adapter scales (or inputs; see feedforward_modules).")
       .one_or_many();
   s.field("feedforward_modules", &NewIa3::feedforward_modules,
           "The layers of target_modules whose inputs are scaled instead of their outputs.")
@@ -106,7 +107,7 @@ void describe(Schema<TrainOptions>& s) {
       .range(1, 1e9)
       .also_called({"max_steps", "total_training_steps", "num_steps"});
   s.field("micro_batch_tokens", &TrainOptions::micro_batch_tokens,
-          "Tokens that go through the forward and backward pass together. Bounds memory; "
+          "Number of tokens that go through the forward and backward pass together. Bounds memory; "
           "changes no bit of the result.")
       .range(1, 1e9)
       .unit("tokens")

@@ -20,8 +20,8 @@ namespace tidemill::actors {
 struct SupervisedTokens {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> loss_mask;  // 1: a target; index 0 is unused
-  /// Turns of the assistant that are no targets, because the chat template renders them differently
-  /// once more messages follow.
+  /// The number of the assistant's turns that are not targets, because the chat template renders
+  /// them differently once more messages follow.
   std::size_t turns_left_out = 0;
 };
 

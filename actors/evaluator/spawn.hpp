@@ -31,10 +31,11 @@ struct EvaluatorDeps {
   std::int32_t max_new_tokens = 1;
   std::vector<std::int32_t> stop_ids;
   std::vector<std::string> stop_strings;
-  /// The most requests that are at the device at one time. A rollout waits at most for so many
-  /// responses, however many an evaluation has. Must be at least 1.
+  /// The maximum number of requests at the device at the same time, at least 1. It bounds how many
+  /// responses of an evaluation a rollout may have to wait for.
   std::uint32_t max_in_flight = 256;
-  /// The deadline of the reply to each request. It includes the wait behind rollouts.
+  /// How long the device may take to reply to a request, including the time that the request waits
+  /// behind rollouts.
   Duration response_deadline = std::chrono::hours(24);
   /// How long one step of the reward engine may wait for an external program.
   Duration patience = std::chrono::milliseconds(200);

@@ -12,26 +12,26 @@ namespace tidemill::actors {
 /// Asks for slots for whole groups.
 struct AdmissionRequest {
   std::uint32_t max_groups = 1;
-  Duration wait{0};
+  Duration wait{0};  // how long the keeper may delay a reply without slots
 };
 
-/// The groups admitted, or none and the reason.
+/// The admitted groups. If there are none, `waiting_for` gives the reason.
 struct Admission {
   std::uint32_t groups = 0;
-  std::uint64_t first_group = 0;
-  std::uint64_t min_step = 0;
+  std::uint64_t first_group = 0;  // id of the first of them; the others follow it
+  std::uint64_t min_step = 0;     // of policy versions: no older one may generate the groups
   std::string waiting_for;
 };
 
-/// The keeper's version and counts.
+/// The keeper's versions and its counts of rows.
 struct KeeperStatus {
-  std::uint64_t step = 0;
+  std::uint64_t step = 0;  // of the last published version
   std::uint32_t incarnation = 0;
-  std::int64_t capacity = 0;
-  std::int64_t running = 0;
-  std::int64_t accepted = 0;
+  std::int64_t capacity = 0;  // rows that may be admitted now
+  std::int64_t running = 0;   // rows whose response is not finished
+  std::int64_t accepted = 0;  // see `AdmissionState::accepted`
   std::uint64_t admitted_groups = 0;
-  std::uint64_t serving_step = 0;
+  std::uint64_t serving_step = 0;  // of the weights that the device has accepted
 };
 
 template <class Inspector>

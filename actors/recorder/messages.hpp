@@ -29,7 +29,7 @@ struct SampleRecord {
   std::vector<float> behavior_logprobs;
 };
 
-/// The metrics of one step, and its samples.
+/// The metrics of one step or evaluation, and the samples of a step.
 struct StepRecord {
   std::string kind;  // "train" or "eval"
   std::uint64_t step = 0;

@@ -24,7 +24,7 @@ using PromptSourceActor = caf::typed_actor<
     // The read that the source submitted to its port is done.
     caf::reacts_to<atom::worked>>;
 
-/// One prompt in the form of token ids.
+/// One prompt, as text and as token ids, and its row of data.
 struct Prompt {
   std::uint64_t draw = 0;      // how many prompts the run had drawn before this one
   std::uint64_t epoch = 0;     // complete passes over the data before this draw
@@ -45,8 +45,8 @@ public:
   PromptReader& operator=(const PromptReader&) = delete;
   virtual ~PromptReader() = default;
 
-  /// Returns the next `count` prompts, starting at draw `draw`, or fewer if the data ends. Draws
-  /// that the options tell to skip are left out.
+  /// Returns the next `count` prompts from draw `draw` on, or fewer if the data ends. Passes over
+  /// draws that the options say to skip.
   /// Errors: naming file and line.
   [[nodiscard]] virtual Result<std::vector<Prompt>> read(std::uint64_t draw,
                                                          std::uint32_t count) = 0;

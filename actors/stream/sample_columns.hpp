@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The columns of the stream "samples", the tasks that fill them, and their encoding in buffers.
+//
+// Legend: P tokens of the prompt, R tokens of the response, N parts of a sum of rewards.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,7 @@ namespace tidemill::actors {
 enum class SampleColumn : std::uint32_t {
   kPromptIds,         // int32 (P)
   kPrompt,            // UTF-8: the prompt as text
-  kReferenceAnswer,   // UTF-8: the reference answer; empty when the data row has none
+  kReferenceAnswer,   // UTF-8: the reference answer; empty if the data row has none
   kFields,            // UTF-8: the data row as a JSON object
   kResponseIds,       // int32 (R)
   kBehaviorLogprobs,  // float (R)

@@ -81,9 +81,8 @@ struct SupervisorDeps {
   std::function<void(const std::string&)> log;
   WorkPort* port = nullptr;  // outlives the supervisor
   std::uint32_t first_incarnation = 0;
-  /// How many starts of the run may fail in a row without a commit in between. Also how often in a
-  /// row one worker may terminate, each time within a minute of its start, before the run has
-  /// failed.
+  /// How many starts of the run may fail in a row without a commit in between. Also how many times
+  /// in a row a worker may terminate within a minute of its start before the run fails.
   std::uint32_t max_restarts = 3;
   Duration worker_delay = std::chrono::milliseconds(200);  // before the first restart of a worker
 };

@@ -49,9 +49,9 @@ struct TrainRow {
 /// Returns whether the job compares any log-probabilities of rollout and training.
 [[nodiscard]] bool has_comparison(const TrainJob& job);
 
-/// Returns a request for a short response whose log-probabilities are compared instead. It is
-/// needed after a restart: the snapshots that sampled the batch are then gone, but the snapshot
-/// that is served is in `recent`.
+/// Returns a request for a short response, the probe. If a job has nothing to compare, the trainer
+/// compares the log-probabilities of the probe instead. This happens after a restart: the snapshots
+/// that sampled the batch are gone, but the snapshot that the device serves is in `recent`.
 [[nodiscard]] engines::RolloutRequest probe_request(const std::vector<TrainRow>& rows,
                                                     const TrainerOptions& options,
                                                     const std::deque<engines::Snapshot>& recent);

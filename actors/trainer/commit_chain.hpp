@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a trainer makes a commit, from the first captured part to the file. Both trainers use it.
+// Makes the commits of a trainer, from capturing the parts to writing the files. Both trainers use
+// it. A commit takes three calls:
 //
-//   capture:  stream (if there is one) -> optimizer -> record files; the trainer then goes on
-//   write:    the port encodes the stream, writes the commit and frees its parts
-//   take_written:  the trainer has received `atom::worked` and reads the result
+//   capture       requests the stream (if there is one), the optimizer and the record files, in
+//                 this order; then the trainer continues
+//   write         has the port encode the stream, write the commit and free its parts
+//   take_written  returns the result, once the trainer has received `atom::worked`
 //
-// A commit may be captured only after the one before it has been written; `RunPhases` sees to that.
+// A commit may be captured only after the previous one has been written. `RunPhases` ensures this.
 #pragma once
 
 #include <chrono>
@@ -35,18 +37,18 @@ struct CommitRoute {
   WorkPort* port = nullptr;  // outlives the trainer
 };
 
-/// Makes the commits of one trainer, which owns it in its state.
+/// Makes the commits of one trainer, whose state owns this object.
 ///
 /// `self` is that trainer. If another actor fails or does not reply in time, the chain ends the
 /// trainer with an error that names the part of the commit.
-/// Threads: called by the trainer.
+/// Threads: only the trainer calls it.
 class CommitChain {
 public:
   CommitChain() = default;
   explicit CommitChain(CommitRoute route) : route_(std::move(route)) {}
 
-  /// Begins a commit with the parts that the trainer holds, and requests the parts that other
-  /// actors hold. Calls `on_captured()` once all parts have arrived.
+  /// Begins a commit. `begun` holds the trainer's own parts; the chain requests the others from the
+  /// actors that hold them. Calls `on_captured()` when all parts have arrived.
   template <class Self, class OnCaptured>
   void capture(Self self, RunCommit begun, OnCaptured on_captured) {
     captured_ = std::make_shared<Pending>();
@@ -59,7 +61,7 @@ public:
   }
 
   /// Has the port write the captured commit, and then send `atom::worked` to the trainer.
-  /// `evaluated_step` is the step of the last recorded evaluation.
+  /// `evaluated_step` is the step of the last recorded evaluation; 0: none.
   template <class Self>
   void write(Self self, std::uint64_t evaluated_step) {
     captured_->commit.evaluated_step = evaluated_step;
@@ -76,8 +78,9 @@ public:
         caf::actor_cast<caf::strong_actor_ptr>(self), caf::make_message(atom::worked_v));
   }
 
-  /// Returns whether the commit of step `step` is on disk. Call it once after each `write`, when
-  /// the trainer has received `atom::worked`.
+  /// Returns the result of writing the commit of step `step`: ok if it is on disk. Call this once
+  /// after each `write`, when the trainer has received `atom::worked`.
+  /// Errors: those of `CommitStore::save`, naming the step.
   [[nodiscard]] Status take_written(std::uint64_t step) {
     return std::exchange(written_, nullptr)
         ->status.with_context("commit of step " + std::to_string(step));

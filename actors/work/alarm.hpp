@@ -15,8 +15,8 @@ namespace tidemill::actors {
 ///
 /// CAF cannot cancel a delayed message. A timer for each deadline would therefore stay with the
 /// clock until the deadline passes, even if the actor replied long before. The alarm sets one timer
-/// at a time, and another only for a deadline that is earlier than all others. Threads: called by
-/// its actor.
+/// at a time, and another only for a deadline that is earlier than all others.
+/// Threads: called by its actor.
 class Alarm {
 public:
   /// Sets a timer for `due`, unless `due` is empty or an earlier timer is set.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory that stays the same one while its path is renamed, removed or used again.
+// A directory that is identified by a descriptor instead of by its path.
 //
-// A path names whatever is there at the moment. A program that works in a directory for hours would
-// write into another one if the directory is renamed and its old path is used again. This object
+// A path may name another directory later: if a directory is renamed and its old path is used
+// again, a program that works in it for hours would write into the wrong one. A `HeldDirectory`
 // keeps the directory open instead, and changes inside it are made relative to its descriptor.
 #pragma once
 
@@ -30,9 +30,10 @@ public:
   HeldDirectory& operator=(const HeldDirectory&) = delete;
   ~HeldDirectory();
 
-  /// The path with which the directory was opened.
+  /// Returns the path with which the directory was opened.
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  /// A descriptor for the calls that end in `at`. It is closed on exec and belongs to this object.
+  /// Returns a descriptor for system calls such as `openat`. It is closed on exec and belongs to
+  /// this object.
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
 
   /// Returns whether `path` still names this directory.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor files in the safetensors format: a checked reader and a streaming writer.
 //
-// A file consists of an 8-byte length (low byte first), that many bytes of JSON, and the data area.
+// A file consists of an 8-byte little-endian length, that many bytes of JSON, and the data area.
 // The JSON maps each name to {dtype, shape, data_offsets [begin, end)}; offsets count from the
 // start of the data area. "__metadata__" maps strings to strings. Tensors are stored in C order,
 // little-endian. The reader trusts nothing: in the order of their offsets, the tensors must fill

@@ -260,9 +260,13 @@ Result<std::string> explain_key(const StructSchema& root, std::string_view path)
   return out;
 }
 
-std::string reference_page(const StructSchema& root, std::string_view title) {
+std::string reference_page(const StructSchema& root, std::string_view title,
+                           std::string_view introduction) {
   const std::vector<KeyReference> keys = list_keys(root);
   std::string out = "# " + std::string(title) + "\n";
+  if (!introduction.empty()) {
+    out += "\n" + std::string(introduction) + "\n";
+  }
   std::vector<std::pair<std::string, std::string>> sections;  // heading, rows
   for (const KeyReference& key : keys) {
     const std::string parent = parent_of(key.path);

@@ -35,7 +35,9 @@ struct KeyReference {
 [[nodiscard]] Result<std::string> explain_key(const schema::StructSchema& root,
                                               std::string_view path);
 
-/// Returns a Markdown page about all keys, with a section for each struct.
-[[nodiscard]] std::string reference_page(const schema::StructSchema& root, std::string_view title);
+/// Returns a Markdown page about all keys, with a section for each struct. `introduction` is a
+/// paragraph below the title; none if it is empty.
+[[nodiscard]] std::string reference_page(const schema::StructSchema& root, std::string_view title,
+                                         std::string_view introduction = {});
 
 }  // namespace tidemill

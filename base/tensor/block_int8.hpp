@@ -18,7 +18,7 @@
 
 namespace tidemill {
 
-/// One block as stored in memory and in files: 34 bytes, low byte first.
+/// One block as stored in memory and in files: 34 bytes, little-endian.
 struct BlockI8 {
   static constexpr std::size_t kElements = 32;
   std::uint16_t scale = 0;  // an IEEE half
@@ -45,9 +45,9 @@ static_assert(sizeof(BlockI8) == 34 && alignof(BlockI8) == 2);
 /// so small that 1 / d overflows. The stored scale is d rounded to a half, so an element is off by
 /// at most d / 2 + 127 |half(d) - d|.
 /// Source: ggml-org/ggml, the definition of Q8_0 (`quantize_row_q8_0_ref` in ggml-quants.c).
-/// Errors: `kInvalidArgument` naming the tensor `name`: another type; rows that cannot be cut into
-/// blocks; with the element, NaN or infinity; with the block, a magnitude whose scale does not fit
-/// in a half (8,321,000 or more).
+/// Errors: `kInvalidArgument` naming the tensor `name`: another type; rows that cannot be split
+/// into blocks; NaN or infinity, naming the element; a magnitude whose scale does not fit in a half
+/// (8,321,000 or more), naming the block.
 [[nodiscard]] Result<Tensor> quantize_blocks(const Tensor& tensor, const std::string& name);
 
 }  // namespace tidemill

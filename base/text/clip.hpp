@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shortening of untrusted text in messages.
+// Shortens untrusted text for messages.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace tidemill {
 
 /// Returns `text` on one line: control characters become "?". A text of more than `max_bytes` bytes
-/// is cut there, after a whole character, and ends in "...".
+/// is truncated there, after a whole character, and ends in "...".
 [[nodiscard]] std::string clipped(std::string_view text, std::size_t max_bytes = 60);
 
 }  // namespace tidemill

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quoting of untrusted text in messages: on one line, and cut.
+// Quotes untrusted text for messages, on one line and truncated.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace tidemill {
 
 /// Returns `text` in double quotes, with quotes, backslashes, control characters and bytes outside
-/// ASCII escaped, and cut after 80 bytes. A message that contains it stays one short line.
+/// ASCII escaped, and truncated after 80 bytes. A message that contains it stays one short line.
 [[nodiscard]] std::string quote(std::string_view text);
 
 /// Returns `name` unchanged if it is 1 to 80 printable ASCII characters, and quoted otherwise. Used

@@ -16,6 +16,7 @@
 
 namespace tidemill::engines {
 
+/// The method of an adapter.
 enum class AdapterKind : std::uint8_t { kLora, kIa3 };
 
 /// Selects the biases of the base that an adapter replaces.
@@ -92,17 +93,18 @@ struct AdapterModule {
   bool scales_input = false;  // IA3
 };
 
-/// Returns whether the adapter saves the module at `path` as a whole: whether the path ends with an
-/// entry of modules_to_save, at any character.
+/// Returns whether the adapter saves the module at `path` as a whole. It does if the path ends with
+/// the text of an entry of modules_to_save, even within a component.
 /// Source: huggingface/peft, src/peft/utils/other.py, _set_trainable.
 [[nodiscard]] bool saves_module(const AdapterConfig& config, std::string_view path);
 
 /// Returns the modules of `model` that `config` selects, in the order of `model_modules`.
 ///
-/// The rules are those of PEFT. A name matches a whole path or its last components. Excluded
-/// modules and those that an entry of modules_to_save matches in this way are not selected.
-/// `adapter_spec` refuses a selected module that is saved because its path ends with part of a
-/// component. `layers_to_transform` restricts only names that are not whole paths.
+/// The rules are those of PEFT. A name matches a whole path or its last components. Modules that
+/// are excluded or that an entry of modules_to_save matches in this way are not selected. An entry
+/// that matches only a part of a component does not prevent the selection, but the module is then
+/// also saved; `adapter_spec` refuses that. `layers_to_transform` restricts only names that are not
+/// whole paths.
 /// Errors: one line that begins with `location`. `kInvalidArgument` for a bad pattern, a pattern
 /// that takes too many steps, or an empty selection; `kUnimplemented` for DoRA or IA3 on
 /// embeddings.

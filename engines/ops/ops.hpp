@@ -21,19 +21,20 @@
 //
 // Number formats:
 //
-// - Activations enter and leave every operation as float32; only `narrow` and `widen`
-//   convert them to and from bfloat16. Otherwise, only weights and cached keys and values
-//   may have a narrower type. - A product with a bfloat16 weight first rounds each element
-//   of x to bfloat16, ties to even. It accumulates in float32. - A weight in NF4 is
-//   treated as the bfloat16 weight that its elements round to. Its products have exactly
-//   the bits of products with that bfloat16 weight. - Attention over float32 keys and
-//   values is float32 throughout. - Attention over bfloat16 keys and values rounds its
-//   other operands to bfloat16. The forward pass rounds q before q k^T, multiplies the
-//   scores by the scale afterwards, and rounds exp(score - maximum) before the sum over v.
-//   The backward pass rounds q, dout, the attention weights P and scale * dS, each before
-//   its products. Everything else stays float32: the maximum and the exponentials of the
-//   softmax, its denominator (a sum of unrounded exponentials), lse, and the row sums dout
-//   . out.
+//  - Activations enter and leave every operation as float32; only `narrow` and `widen` convert them
+//    to and from bfloat16. Otherwise, only weights and cached keys and values may have a narrower
+//    type.
+//  - A product with a bfloat16 weight first rounds each element of x to bfloat16, ties to even. It
+//    accumulates in float32.
+//  - A weight in NF4 is treated as the bfloat16 weight that its elements round to. Its products
+//    have exactly the bits of products with that bfloat16 weight.
+//  - Attention over float32 keys and values is float32 throughout.
+//  - Attention over bfloat16 keys and values rounds its other operands to bfloat16. The forward
+//    pass rounds q before q k^T, multiplies the scores by the scale afterwards, and rounds
+//    exp(score - maximum) before the sum over v. The backward pass rounds q, dout, the attention
+//    weights P and scale * dS, each before its products. Everything else stays float32: the maximum
+//    and the exponentials of the softmax, its denominator (a sum of unrounded exponentials), lse,
+//    and the row sums dout . out.
 //
 // Legend: T tokens (rows of the flat batch), D hidden size, H heads, K key/value heads, C head
 // size, V vocabulary, F width of the MLP, R rank of a low-rank product, O and I output and input

@@ -11,7 +11,8 @@
 namespace tidemill::engines {
 
 /// Each function checks the arguments of the operation that it is named after. If they break the
-/// contract of `Ops`, it aborts with a message that names the sizes. Threads: pure functions.
+/// contract of `Ops`, it aborts with a message that names the sizes.
+/// Threads: pure functions.
 void check_weight(const WeightView& weight);
 void check_linear(ConstMatrix x, std::int64_t in_features, std::int64_t out_features,
                   std::span<const float> bias, ConstMatrix y);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Applies an adapter to the embedding table: look-ups, and the gradients of the adapter's tensors.
+//
+// Legend: T tokens, V vocabulary, D hidden size, R rank.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +16,8 @@
 
 namespace tidemill::engines {
 
-/// The buffers that accumulate the gradients of look-ups. Views are null for tensors that are not
-/// trained.
+/// Borrowed buffers to which `EmbeddingBypass::backward` adds the gradients of the adapter's
+/// tensors. A view is null if the adapter does not have the tensor.
 struct EmbeddingGradient {
   Matrix table;         // (V, D)
   Matrix transposed_a;  // (V, R)
@@ -35,18 +37,20 @@ public:
                                                       const TensorMap& tensors, WeightUse use,
                                                       Ops& ops);
 
-  /// Returns whether a look-up is that of the base table plus `add`.
+  /// Returns whether the adapter adds a low-rank product to the rows of the base table. If not, its
+  /// own table replaces that of the base.
   [[nodiscard]] bool only_adds() const noexcept { return b_ != nullptr; }
   /// Computes out (T, D) += scale * B A[:, ids[t]]. Requires `only_adds`.
   void add(std::span<const std::int32_t> ids, Matrix out, Ops& ops) const;
-  /// Looks up out (T, D) in the table that replaces the base's. Requires `only_adds` to be false.
+  /// Copies rows of the adapter's own table to out (T, D). Requires `only_adds` to be false.
   void forward(std::span<const std::int32_t> ids, Matrix out, Ops& ops) const;
 
-  /// Adds the gradients of all tensors for dout (T, D), row after row (R2 of ops.hpp).
-  /// Requires preparation for backward.
+  /// Adds the gradients of all tensors to `gradient`, row by row (R2 of ops.hpp), given dout (T,
+  /// D), the gradient of the looked-up rows. Requires a bypass made for `kForwardAndBackward`.
   void backward(std::span<const std::int32_t> ids, ConstMatrix dout,
                 const EmbeddingGradient& gradient, Ops& ops) const;
 
+  /// Returns the size of all its tensors. Units: bytes.
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 
 private:

@@ -13,8 +13,8 @@ class LineSplitter {
 public:
   explicit LineSplitter(std::size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  /// Consumes `bytes`. Calls `on_line(std::string_view)` with each line that ends in them, without
-  /// its newline, and `on_overlong()` once for each line that is too long.
+  /// Consumes `bytes`. Calls `on_line(std::string_view)` with each line that ends within them,
+  /// without its newline, and `on_overlong()` once for each line that is too long.
   template <class OnLine, class OnOverlong>
   void feed(std::string_view bytes, OnLine&& on_line, OnOverlong&& on_overlong) {
     while (!bytes.empty()) {

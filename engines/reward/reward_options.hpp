@@ -54,8 +54,8 @@ struct RewardOptions {
 /// ten times as much, but at most a minute, and never less than `timeout`. A program may need that
 /// time to load a model.
 [[nodiscard]] constexpr Duration first_reply_timeout(Duration timeout) noexcept {
-  constexpr Duration kMost = std::chrono::minutes(1);
-  return timeout >= kMost ? timeout : std::min(10 * timeout, kMost);
+  constexpr Duration kMaxFirstReply = std::chrono::minutes(1);
+  return timeout >= kMaxFirstReply ? timeout : std::min(10 * timeout, kMaxFirstReply);
 }
 
 }  // namespace tidemill::engines

@@ -11,7 +11,7 @@ constexpr std::size_t kMaxNameLength = 32;
 Algorithm grpo() {
   Algorithm row;
   row.name = "grpo";
-  row.summary = "group-relative advantages, clipped ratios, mean over sequences";
+  row.summary = "Group-relative advantages, clipped importance ratios, mean over sequences.";
   row.policy.aggregate.kind = Aggregation::kSeqMeanTokenMean;
   return row;
 }
@@ -19,7 +19,7 @@ Algorithm grpo() {
 Algorithm dr_grpo() {
   Algorithm row;
   row.name = "dr_grpo";
-  row.summary = "GRPO without division by the deviation and by the length";
+  row.summary = "GRPO without dividing by the standard deviation or the length.";
   row.grpo.scale = AdvantageScale::kNone;
   row.policy.aggregate.kind = Aggregation::kBatchFixedLength;
   return row;
@@ -28,7 +28,8 @@ Algorithm dr_grpo() {
 Algorithm dapo() {
   Algorithm row;
   row.name = "dapo";
-  row.summary = "GRPO with a higher upper clip, mean over tokens, groups of equal rewards filtered";
+  row.summary =
+      "GRPO with a higher upper clip and the mean over tokens; filters groups with equal rewards.";
   row.policy.clip_high = 0.28;
   row.policy.aggregate.kind = Aggregation::kTokenMean;
   row.group_filter = GroupFilterOptions();
@@ -38,7 +39,7 @@ Algorithm dapo() {
 Algorithm rloo() {
   Algorithm row;
   row.name = "rloo";
-  row.summary = "each reward compared with the mean of the others in its group";
+  row.summary = "Compares each reward with the mean of the other rewards in its group.";
   row.advantage = AdvantageKind::kRloo;
   row.policy.aggregate.kind = Aggregation::kSeqMeanTokenSum;
   return row;

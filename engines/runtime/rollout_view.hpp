@@ -40,8 +40,8 @@ public:
   /// Returns the adapters that requests may name.
   [[nodiscard]] NamedAdapters& adapters() noexcept { return adapters_; }
 
-  /// From now on, stores the rows that the policy computes in `rows`, until `rows` is full. `rows`
-  /// must outlive the view.
+  /// From now on, keeps in `rows` what the policy computes, until `rows` is full. `rows` must
+  /// outlive the view.
   void keep_rows_in(GeneratedRows& rows) noexcept { generated_ = &rows; }
 
 private:

@@ -18,10 +18,10 @@ namespace tidemill::engines {
 
 struct OpProfile;  // engines/ops/profile/op_profile.hpp
 
-/// Which tensors are excluded from weight decay.
+/// Which tensors weight decay leaves unchanged.
 enum class DecayExclude : std::uint8_t { kNone, kNormsAndBiases };
 
-/// How a model is trained.
+/// Options of the optimizer.
 struct OptimizerOptions {
   AdamWOptions adamw;
   LearningRateOptions schedule;
@@ -31,7 +31,7 @@ struct OptimizerOptions {
   double max_grad_norm = 1.0;  // 0: no clipping
 };
 
-/// The implementation of the operations.
+/// Which implementation of `Ops` a runtime computes with.
 enum class Backend : std::uint8_t { kCpu, kReference };
 
 /// The largest number of threads of a runtime.
@@ -53,38 +53,40 @@ struct RuntimeOptions {
   std::int64_t activation_bytes = std::int64_t{1} << 30U;
   /// What the backward pass computes again instead of keeping. Changes no bit of any gradient.
   Recompute recompute = Recompute::kNone;
-  /// Memory for the rows of requests with `keep_rows`, which are kept until the weights change.
-  /// Training on them with the weights that generated them does not run their layers again, and
-  /// gives the same bits. If this is 0 or `recompute` is not kNone, no rows are kept.
+  /// Memory for the activations of requests with `keep_rows`, which are kept until the weights
+  /// change. Training with the weights that generated a response takes its activations from there
+  /// instead of running the layers again, and gives the same bits. If this is 0 or `recompute` is
+  /// not kNone, no activations are kept.
   std::int64_t generated_bytes = 0;
   /// The maximum number of rows that the backward pass takes through a layer at a time. Longer
   /// sequences are split into windows (`BackwardOptions`). 0: sequences are not split.
   std::int64_t window_tokens = 0;
-  /// The maximum number of sequences generated at the same time; others wait.
+  /// The maximum number of sequences that are generated at the same time; the others wait.
   std::int64_t max_running = 256;
-  /// Whether requests with the same beginning compute it once. Changes no bit of any result.
+  /// Whether a prefix that several requests share is computed only once. Changes no bit of any
+  /// result.
   bool share_prefixes = true;
-  /// Measures the time limits of requests, and must outlive the runtime. If null, requests with a
-  /// time limit are refused.
+  /// The clock for the time limits of requests. It must outlive the runtime. If null, requests with
+  /// a time limit are refused.
   const Clock* clock = nullptr;
-  /// The policy's adapter over the base. It is trained if `optimizer` is set. If absent, training
-  /// trains all parameters of the model.
+  /// The policy's adapter over the base. If there is a training view, it trains the adapter.
+  /// Without an adapter, it trains all parameters of the model.
   std::optional<AdapterFiles> adapter;
-  /// Memory for adapters loaded by name, in addition to the policy. It includes replaced and
-  /// unloaded adapters that requests still use. 0: no adapter can be loaded by name.
+  /// Memory for adapters that are loaded by name, in addition to the policy's. Adapters that were
+  /// replaced or unloaded count while requests still use them. 0: none can be loaded by name.
   std::int64_t adapter_bytes = 0;
   /// If absent, there is no training view.
   std::optional<OptimizerOptions> optimizer;
-  /// Records the time of each operation, or null. Must outlive the runtime.
+  /// If not null, records the time of each operation. Must outlive the runtime.
   OpProfile* profile = nullptr;
   /// Returns the bytes that a token appends to the text of a response, for stop strings. If empty,
   /// requests with stop strings are refused.
   std::function<std::string(std::int32_t)> token_text;
 };
 
-/// Returns how many threads a runtime with the option `threads` computes with: `threads`, or, if it
-/// is 0, `usable_cores` (engines/executor/cores.hpp) up to `kMaxThreads`. The affinity mask and the
-/// processor quota of the process are read at each call.
+/// Returns how many threads a runtime with the option `threads` computes with. If it is 0, that is
+/// `usable_cores` (engines/executor/cores.hpp), but at most `kMaxThreads`. Reads the affinity mask
+/// and the processor quota of the process at each call.
 [[nodiscard]] int num_threads(int threads);
 
 /// Returns a one-line warning if `threads` exceeds what the process can keep busy (`usable_cores`

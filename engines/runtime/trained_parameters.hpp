@@ -23,7 +23,8 @@ namespace tidemill::engines {
 /// unrounded weights are then part of the optimizer's state, because an update may be smaller than
 /// a rounding step.
 ///
-/// Every result has the same bits for any number of workers. Threads: one call at a time.
+/// Every result has the same bits for any number of workers.
+/// Threads: one call at a time.
 class TrainedParameters {
 public:
   /// Makes weights and moments of zeros. `options` must be valid; `published` is kF32 or kBF16.
@@ -48,7 +49,8 @@ public:
   /// Returns the moments as "first_moment.<name>" and "second_moment.<name>" (F32), the weights as
   /// "weight.<name>" (F32) if they are published rounded, and the counter "step" (one I64).
   [[nodiscard]] TensorMap state() const;
-  /// Replaces the weights by `tensors` and the rest by `state`, as `state()` returned it.
+  /// Replaces the weights with `tensors`, and the moments and the counter with `state`, as
+  /// `state()` returned it.
   /// Errors: as `load`; `kInvalidArgument` if the weights in `state` do not round to `tensors`.
   [[nodiscard]] Status restore(const TensorMap& tensors, const TensorMap& state);
 

@@ -52,12 +52,12 @@ public:
   WeightCache(ModelConfig config, AdapterSpec spec, DType compute, KeepBase keep_base, Ops& ops);
 
   /// Lays `snapshot` out for `use`. Verifies its digests first, unless `trust` is kOwn. Shares
-  /// existing layouts of the base and the adapter that are still alive and fit `use`. A base
-  /// is identified by its digest; an adapter, by its own digest and the base's. A snapshot
-  /// without base tensors requires an existing layout of its base. Errors: `kCorruptData` (a
-  /// digest does not match), `kInvalidArgument` (base tensors are needed but missing, or the
-  /// runtime was opened without an adapter), those of `ModelWeights::create` and
-  /// `Adapter::create`.
+  /// existing layouts of the base and the adapter that are still alive and fit `use`. A base is
+  /// identified by its digest, and an adapter by its own digest and that of its base. A snapshot
+  /// without base tensors requires an existing layout of its base.
+  /// Errors: `kCorruptData` (a digest does not match), `kInvalidArgument` (base tensors are needed
+  /// but missing, or the runtime was opened without an adapter), those of `ModelWeights::create`
+  /// and `Adapter::create`.
   [[nodiscard]] Result<LaidOutWeights> lay_out(const Snapshot& snapshot, WeightUse use,
                                                SnapshotTrust trust = SnapshotTrust::kVerify);
 
@@ -65,10 +65,10 @@ public:
   /// Errors: those of `ModelWeights::create`.
   [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> lay_out_base(const TensorMap& tensors,
                                                                          WeightUse use);
-  /// Lays out the working tensors of a trainer after an update. Copies the tensors that the
-  /// layout keeps, so the caller may change `tensors` afterwards. Reuses the memory of
-  /// `old` if the caller passes the only reference to it. Errors: those of
-  /// `ModelWeights::create`.
+  /// Lays out the working tensors of a trainer after an update. Copies the tensors that the layout
+  /// keeps, so the caller may change `tensors` afterwards. Reuses the memory of `old` if the caller
+  /// passes the only reference to it.
+  /// Errors: those of `ModelWeights::create`.
   [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> update_base_layout(
       const TensorMap& tensors, WeightUse use, std::shared_ptr<const ModelWeights> old);
   /// Lays out the tensors of an adapter over `base`.

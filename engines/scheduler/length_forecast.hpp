@@ -39,7 +39,8 @@ private:
 /// Remembers the lengths of recent responses, separately for limits of different magnitude, because
 /// requests with high limits tend to get long responses.
 ///
-/// Memory: at most `kNumClasses` windows of `kWindow` lengths. Threads: one call at a time.
+/// Memory: at most `kNumClasses` windows of `kWindow` lengths.
+/// Threads: one call at a time.
 class LengthForecast {
 public:
   static constexpr std::size_t kWindow = 512;

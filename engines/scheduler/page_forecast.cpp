@@ -30,8 +30,8 @@ PageForecast::PageForecast(std::int64_t page_tokens, std::int64_t pages_in_use,
       starts_(interval_starts(iterations)),
       moments_(starts_.size() - 1) {}
 
-// Never too low within an interval: a sequence that runs at its start counts with the pages that it
-// has at the end.
+// An upper bound within the interval: a sequence that still runs at its start counts with the pages
+// that it would hold at its end.
 PageForecast::Moment PageForecast::change(const ForecastSequence& sequence,
                                           std::size_t interval) const {
   const std::int64_t response = sequence.response_length + starts_[interval];

@@ -19,14 +19,14 @@ namespace tidemill::engines {
 inline constexpr std::size_t kMaxNormalizedBytes = std::size_t{32} << 20U;
 inline constexpr std::size_t kMaxNormalizedTokenBytes = 4 * kMaxAddedTokenBytes;
 
-/// A part of a text. Changes can record which bytes of the whole text each byte came from. Views
-/// the whole text until the first change.
+/// A part of a text that may be changed. It can track which bytes of the whole text each byte came
+/// from. Until the first change, it borrows the text.
 class AlignedText {
 public:
   enum class Track : std::uint8_t { kNo, kYes };
 
-  /// Begins with the bytes of `text`, which are at `base` of the whole text. `text` must outlive
-  /// this object and its slices. No change may make more than `max_bytes`.
+  /// Begins with the bytes of `text`, which are at offset `base` of the whole text. `text` must
+  /// outlive this object and its slices. A change that would result in more than `max_bytes` fails.
   AlignedText(std::string_view text, std::size_t base, Track track,
               std::size_t max_bytes = kMaxNormalizedBytes)
       : viewed_(text), base_(base), max_bytes_(max_bytes), tracks_(track == Track::kYes) {}

@@ -37,8 +37,8 @@ public:
 
   /// Appends the tokens of `piece` (valid UTF-8) to `out`.
   /// Errors: `kInvalidArgument` if no token represents a byte or character of the piece; the
-  /// message names the character, and its offset in the piece. Threads: safe to call concurrently
-  /// with distinct workspaces.
+  /// message names the character, and its offset in the piece.
+  /// Threads: safe to call concurrently with distinct workspaces.
   [[nodiscard]] Status encode(std::string_view piece, Workspace& workspace,
                               std::vector<BpeToken>& out) const;
 

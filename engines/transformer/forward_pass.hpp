@@ -19,6 +19,7 @@ public:
               const KvCache& cache, Activations* activations, std::int64_t num_kept,
               KeyObserver key_observer = {});
 
+  /// Runs decoder layer `index`.
   void layer(std::int64_t index);
   /// The two parts of a layer if nothing is kept. `append_keys` stores the keys and values of all
   /// rows in the cache. `finish_layer` computes the rest; it may belong to another pass, over only

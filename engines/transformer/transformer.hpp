@@ -8,7 +8,8 @@
 // type of the cache before attention in every mode, and adapters are never merged. The residual
 // stream, norms, softmax and logits are f32.
 //
-// Legend: T rows of the batch, N training rows among them, D hidden size, V vocabulary.
+// Legend: T rows of the batch, N training rows among them, R rows that the caller chooses, D hidden
+// size, K key/value heads, C head size, V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -128,8 +129,8 @@ public:
   [[nodiscard]] ConstMatrix recall(const ModelWeights& weights, const Batch& batch, KvCache& cache,
                                    Activations& activations, const KeySource& keys);
 
-  /// Computes the logits (R, V) of hidden states (R, D). The caller chooses the rows. `runs` are
-  /// the rows with an adapter, which may change the head.
+  /// Computes the logits (R, V) of hidden states (R, D). `runs` are the rows with an adapter, which
+  /// may change the head.
   void logits(const ModelWeights& weights, std::span<const AdapterRun> runs, ConstMatrix hidden,
               Matrix logits);
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a `Transformer` between calls: the device, rotation tables and reused buffers.
+// The state of a `Transformer` between calls: the operations, rotation tables and reused buffers.
+// Private to this folder.
+//
+// Legend: as in transformer.hpp, and H heads, F width of the MLP.
 #pragma once
 
 #include "engines/transformer/batch_plan.hpp"
@@ -9,7 +12,7 @@
 
 namespace tidemill::engines {
 
-/// Buffers of a forward pass, T rows each. Between its last layer and the next pass, the head
+/// The buffers of a forward pass over T rows. Between its last layer and the next pass, the head
 /// borrows the memory of some of them (`HeadBuffers`).
 struct ForwardBuffers {
   OwnedMatrix residual;   // (T, D)
@@ -22,11 +25,12 @@ struct ForwardBuffers {
   OwnedMatrix gate;       // (T, F)
   OwnedMatrix up;         // (T, F)
   OwnedMatrix activated;  // (T, F)
-  OwnedMatrix rstd;       // (T, 1), or of per-head norms (T, H) and (T, K)
+  OwnedMatrix rstd;       // (T, 1); for the norms of heads (T, H) and (T, K)
   OwnedMatrix lse;        // (T, H), if the batch has training rows
   OwnedMatrix hidden;     // (T, D), the result
 
-  /// Reserves memory for the MLP of `rows` rows that is `cols` wide.
+  /// Reserves the memory of `gate`, `up` and `activated` for an MLP of width `cols` over `rows`
+  /// rows.
   void reserve_inner(std::int64_t rows, std::int64_t cols) {
     const Matrix all = inner.reshape(3 * rows, cols);
     const auto count = static_cast<std::size_t>(rows * cols);
@@ -43,10 +47,10 @@ struct ForwardBuffers {
   }
 };
 
-/// Buffers of a backward pass over N rows. G is the size of the largest group that goes through a
-/// layer together. S is G or, if longer, the longest sequence that is cut into windows. Activations
-/// that are kept in another type, or are recomputed, go to the buffers of the same name of the
-/// forward pass.
+/// The buffers of a backward pass over N rows. G is the largest number of rows that go through a
+/// layer together. S is the length of the longest sequence that is split into windows, but at least
+/// G. The backward pass also uses the buffers of the forward pass: activations that were kept in a
+/// narrower type, or must be computed again, are written to the buffer of the same name there.
 struct BackwardBuffers {
   OwnedMatrix dresidual;      // (N, D)
   OwnedMatrix dnormed;        // (G, D)
@@ -66,15 +70,15 @@ struct BackwardBuffers {
   }
 };
 
-/// Buffers of the head, one chunk of rows each. They own memory only if the buffers of the forward
-/// pass are too small.
+/// The buffers of the head, one chunk of rows each. A buffer owns memory only if the buffer of the
+/// forward pass that it borrows is too small.
 struct HeadBuffers {
   OwnedMatrix hidden;             // (chunk, D)
   OwnedMatrix dhidden;            // (chunk, D)
   OwnedMatrix logits;             // (chunk, V)
-  bool holds_all_logits = false;  // of all rows of the last `token_logprobs`
+  bool holds_all_logits = false;  // `logits` has those of all rows of the last `token_logprobs`
 
-  /// Borrows buffers of `forward` whose content is not needed after a pass.
+  /// Borrows the buffers of `forward` whose content is not needed after a pass.
   void borrow(ForwardBuffers& forward) {
     hidden.lend(forward.normed.memory());
     dhidden.lend(forward.residual.memory());
@@ -86,6 +90,7 @@ struct HeadBuffers {
   }
 };
 
+/// Everything that a `Transformer` keeps from one call to the next.
 struct Transformer::State {
   State(ModelConfig config_in, Ops& ops_in)
       : config(std::move(config_in)), ops(ops_in), rope(config) {}

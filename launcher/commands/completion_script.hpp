@@ -20,17 +20,20 @@ enum class CompletedKind : std::uint8_t {
   kOverride,  // `key=value`
 };
 
+/// An argument, or the value of an option.
 struct CompletedValue {
   CompletedKind kind = CompletedKind::kText;
   std::vector<std::string> names;
 };
 
+/// An option of a command.
 struct CompletedOption {
   std::string name;  // "--json"
   std::string help;
   CompletedValue value;
 };
 
+/// A command of the program.
 struct CompletedCommand {
   std::string name;
   std::string help;
@@ -52,8 +55,8 @@ struct CompletionFacts {
   std::vector<CompletedKey> keys;
 };
 
-/// Each returns a script for the shell to source. For `key=value` it offers the keys of the
-/// workflow that the preceding file names.
+/// Each function returns a script for its shell to source. For an argument `key=value`, the script
+/// offers the keys of the workflow that the preceding file names.
 [[nodiscard]] std::string bash_completion(const CompletionFacts& facts);
 [[nodiscard]] std::string zsh_completion(const CompletionFacts& facts);
 [[nodiscard]] std::string fish_completion(const CompletionFacts& facts);

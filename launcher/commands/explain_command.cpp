@@ -118,6 +118,12 @@ std::string joined(const Workflows& names) {
   return text;
 }
 
+constexpr std::string_view kPageIntroduction =
+    "If you write a run file, look up the type, the default and the meaning of its keys here. "
+    "Parentheses name\nthe choice that a key depends on, such as (workflow: rl). A default of none "
+    "means that the key has no value\nunless you give one. `tidemill explain KEY` prints the same "
+    "text. This page is the output of\n`tidemill explain --markdown`.";
+
 class ExplainCommand final : public Command {
 public:
   [[nodiscard]] std::string name() const override { return "explain"; }
@@ -140,7 +146,7 @@ public:
   [[nodiscard]] Status run(Session& session) override {
     TIDEMILL_ASSIGN_OR_RETURN(const auto schema, run_schema(session));
     if (markdown_) {
-      session.out << reference_page(schema.structure(), "Configuration keys");
+      session.out << reference_page(schema.structure(), "Configuration keys", kPageIntroduction);
       return {};
     }
     std::string word;  // to search, if `key_` is no key

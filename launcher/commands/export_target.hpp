@@ -11,6 +11,7 @@
 
 namespace tidemill::launcher {
 
+/// What an export writes.
 enum class ExportKind : std::uint8_t { kModel, kAdapter };
 
 /// Whether an export may replace the files of another model or adapter.
@@ -23,9 +24,9 @@ struct ExportTarget {
   Replace replace = Replace::kOwnExports;
 };
 
-/// Checks that an export may write to `target.directory`: it does not exist but its parent does, it
-/// is empty, or it holds an earlier export of the same origin, which its file `.tidemill-export`
-/// names. With `Replace::kAnyExport`, that file is not required.
+/// Checks that an export may write to `target.directory`. It may if the directory does not exist
+/// but its parent does, if it is empty, or if it holds an earlier export whose file
+/// `.tidemill-export` names the same origin. With `Replace::kAnyExport`, that file is not required.
 /// Errors: `kInvalidArgument` naming the directory; `kNotFound` naming the parent; those of
 /// `list_directory`.
 [[nodiscard]] Status check_export_target(const ExportTarget& target);

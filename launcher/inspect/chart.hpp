@@ -14,8 +14,10 @@ struct ChartPoint {
   double y = 0.0;  // finite
 };
 
+/// Which characters a curve is drawn with.
 enum class ChartGlyphs : std::uint8_t { kBraille, kAscii };
 
+/// The size and the characters of a chart.
 struct ChartStyle {
   std::size_t columns = 80;  // including the labels of the axis; at least 30
   std::size_t rows = 8;      // of the curve alone; at least 2

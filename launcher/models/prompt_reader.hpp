@@ -21,7 +21,7 @@ namespace tidemill::launcher {
 
 /// How a command turns its input into conversations. Filled from the command line.
 struct PromptForm {
-  bool chat = false;   // a prompt is a message of the user
+  bool chat = false;   // a prompt becomes a user message
   std::string system;  // for conversations that do not begin with a system message
   /// Whether the header of a response is added to conversations that do not specify it themselves.
   engines::chat::Ending ending = engines::chat::Ending::kGenerationPrompt;

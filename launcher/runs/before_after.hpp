@@ -8,9 +8,10 @@
 
 namespace tidemill::launcher {
 
-/// Grades the model that a finished run started from and the one that it exported on `data.eval`,
-/// and prints both accuracies and five responses of each. A model that was random at the start is
-/// not graded. `started` is the time for chat templates. Does nothing for a run without evaluation.
+/// Grades two models on `data.eval`: the one that a finished run started from, and the one that it
+/// exported. Prints the mean reward and five responses of each. Does not grade the first model if
+/// its weights were random. `started` is the time for chat templates. Does nothing for a run
+/// without evaluation.
 /// Errors: those of `grade_model`.
 [[nodiscard]] Status print_before_and_after(const RunContext& context, const std::string& started,
                                             const workflows::RunEnvironment& run, Session& session);

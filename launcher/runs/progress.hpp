@@ -24,6 +24,7 @@ public:
 
   /// Sets the number of steps of the run. Without it, the table shows no remaining time.
   void begin(std::uint64_t total_steps);
+  /// Shows a step or an evaluation.
   void show(const actors::StepRecord& record);
   /// Shows the last step if it has not been shown yet.
   void end();

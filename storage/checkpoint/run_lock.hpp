@@ -8,8 +8,8 @@
 
 namespace tidemill::storage {
 
-/// Holds a run directory for this process until the object is destroyed or the process ends, in
-/// whatever way: the kernel releases the lock. The locked file, `lock`, is never removed.
+/// Holds a run directory for this process until the object is destroyed. If the process ends in any
+/// way, the kernel releases the lock. The locked file, `lock`, is never removed.
 class RunLock {
 public:
   /// Takes the lock of `run_directory`, which must exist. Waits for at most about 250 ms.

@@ -26,7 +26,8 @@ using OnRowText = std::function<Status(const RowText& row)>;
 /// size and holds one element at a time.
 ///
 /// Checks only what separates the elements. An element begins and ends with a byte that is not
-/// white space, and may be anything: `OnRowText` parses it. Threads: one call at a time.
+/// white space, and may be anything: `OnRowText` parses it.
+/// Threads: one call at a time.
 class ArrayRows {
 public:
   /// An element of more than `max_bytes` is passed on without its text.
@@ -34,14 +35,14 @@ public:
       : max_bytes_(max_bytes), on_row_(std::move(on_row)) {}
 
   /// Takes the next bytes of the file.
-  /// Errors: `kInvalidArgument` for bytes that no array has there (`line` says where); those of
-  /// `OnRowText`.
+  /// Errors: `kInvalidArgument` for a byte that an array cannot have at that place, on the line
+  /// that `line` returns; those of `OnRowText`.
   [[nodiscard]] Status take(std::string_view bytes);
   /// Checks that the array has ended. Errors: as `take`.
   [[nodiscard]] Status finish();
 
-  /// Returns the line of an error of `take` or `finish`: of the element that has not ended, or else
-  /// of the byte that was taken last.
+  /// Returns the line of an error of `take` or `finish`: that of the element that has not ended, or
+  /// else that of the byte that was taken last.
   [[nodiscard]] std::uint64_t line() const noexcept {
     return state_ == State::kElement ? element_.line : line_;
   }

@@ -49,7 +49,7 @@ public:
   /// Returns the number of positions, or nothing if the data repeats without end.
   [[nodiscard]] std::optional<std::uint64_t> num_positions() const noexcept;
   /// Returns a number of consecutive positions that visit every row at least once, or the largest
-  /// number if a source is drawn too rarely to tell.
+  /// 64-bit number if a source is drawn too rarely to tell.
   [[nodiscard]] std::uint64_t positions_of_all_rows() const noexcept;
   /// Returns the files in the order in which they are read.
   [[nodiscard]] std::vector<std::string> files() const;
@@ -58,9 +58,9 @@ public:
   /// Returns why the first ten of them were skipped, one line each.
   [[nodiscard]] std::vector<std::string> first_skipped() const;
 
-  /// Returns a digest that shows whether a run continues with the data that it began with. It
-  /// covers each file's name (without its folder), size and content, in order, the numbers of rows
-  /// used and skipped, and the weights if there are any.
+  /// Returns a digest, from which a resumed run knows whether it continues with the same data. The
+  /// digest covers each file's name (without its folder), size and content, in order, the numbers
+  /// of rows used and skipped, and the weights if there are any.
   [[nodiscard]] const std::string& digest() const noexcept;
 
   /// Returns the row at `position`.

@@ -12,7 +12,8 @@ namespace tidemill::storage {
 /// Orders `num_rows` rows anew in each epoch. The epoch of a position is position / num_rows.
 ///
 /// A pure function of (num_rows, order, seed, position). The permutation of the last requested
-/// epoch is kept only to save time. Threads: one call at a time.
+/// epoch is kept only to save time.
+/// Threads: one call at a time.
 class EpochOrder {
 public:
   /// Requires 0 < `num_rows` < 2^32.

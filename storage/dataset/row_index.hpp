@@ -31,7 +31,8 @@ using RowCheck = std::function<Status(std::string_view text)>;
 ///
 /// A file whose first byte other than white space is "[" is one array, whose elements are rows. In
 /// other files each line is a row: lines end with "\n" or "\r\n", the last one may end with the
-/// file, and lines of white space are skipped. Threads: one call at a time.
+/// file, and lines of white space are skipped.
+/// Threads: one call at a time.
 class RowIndex {
 public:
   /// Reads all files once. Errors: as `Dataset::open`.

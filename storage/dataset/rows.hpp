@@ -20,7 +20,7 @@ struct RowLocation {
 struct PromptRow {
   std::string prompt;            // empty if the row has messages
   std::string messages;          // JSON array, keys in file order; empty if the row has a prompt
-  std::string reference_answer;  // the reference answer; empty if the row has none
+  std::string reference_answer;  // empty if the row has none
   std::string fields;            // the whole row: a JSON object as in the file, but on one line
   RowLocation location;
 };
@@ -28,7 +28,7 @@ struct PromptRow {
 /// A row to train on; `kind` says which members are set.
 struct SupervisedRow {
   enum class Kind : std::uint8_t {
-    kText,           // text, which is a target as a whole
+    kText,           // text, all of which is a target
     kPromptAnswer,   // prompt, reference_answer
     kContinuedText,  // prompt, continuation: two parts of one text
     kMessages,       // messages, at least one of them from the assistant

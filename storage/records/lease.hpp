@@ -37,7 +37,7 @@ struct FinishedRow {
 /// Why a row comes back without outputs.
 enum class Release : std::uint8_t {
   kLost,    // its consumer or a message was lost; says nothing about the row
-  kFailed,  // the row could not be processed; counts towards `StreamOptions::max_deliveries`
+  kFailed,  // the row could not be processed; counts toward `StreamOptions::max_deliveries`
 };
 
 /// A lease that was refused, and why. The same consumer may have leased the row again since. The

@@ -10,14 +10,14 @@
 
 namespace tidemill::storage {
 
-/// A decision that removes rows from a stream for all tasks.
+/// Why rows are removed from a stream for all tasks.
 enum class VerdictKind : std::uint8_t {
   kDrop,    // no longer wanted: stale, or its group lost a row
   kFilter,  // carries no signal
   kFail,    // could not be processed
 };
 
-/// A decision, with its reason for the user.
+/// A decision that removes rows from a stream for all tasks, with its reason in words.
 struct Verdict {
   VerdictKind kind = VerdictKind::kDrop;
   std::string reason = {};

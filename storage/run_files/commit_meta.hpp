@@ -32,7 +32,7 @@ struct CommitMeta {
   bool random_weights = false;  // the run read only the model's config
   std::string data_digest;
   std::string tokenizer_digest;  // empty if unknown, as in older commits
-  std::string config;            // resolved configuration, YAML; empty if unknown, likewise
+  std::string config;            // the resolved configuration, YAML; empty in older commits
   PolicyVersion version;
   std::string base_digest;     // of the base weights
   std::string adapter_digest;  // empty if the run trains no adapter

@@ -41,9 +41,9 @@ struct SampleLine {
   friend bool operator==(const SampleLine&, const SampleLine&) = default;
 };
 
-/// Returns `line` as a JSON object with a final newline. Its first member is `step`. 32-bit
-/// reals are written with the fewest digits that are read back as the same value. `rewards` is left
-/// out if it is empty. A real that is not finite becomes null.
+/// Returns `line` as a JSON object with a final newline. Its first member is `step`. 32-bit numbers
+/// are written with the fewest digits that read back as the same value. `rewards` is left out if it
+/// is empty. A number that is not finite becomes null.
 [[nodiscard]] std::string write_sample_line(const SampleLine& line);
 
 /// Parses a line, with or without its newline. A log-probability that is null becomes NaN.

@@ -218,8 +218,8 @@ public:
 
   /// Returns the state that a commit at this moment stores. Cost: scan of the live rows.
   [[nodiscard]] IndexSnapshot snapshot() const;
-  /// Replaces the whole state by that of a snapshot. All earlier leases become invalid. On failure
-  /// the index is unchanged.
+  /// Replaces the whole state with that of a snapshot. All earlier leases become invalid. On
+  /// failure the index is unchanged.
   /// Errors: `foreign_snapshot` (other columns or tasks); `kCorruptData` (it contradicts itself).
   [[nodiscard]] Status restore(const IndexSnapshot& snapshot);
 

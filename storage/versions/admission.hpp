@@ -61,9 +61,9 @@ typename Inspector::result_type inspect(Inspector& f, AdmissionState& x) {
 /// Units: rows, versions (trained batches).
 /// Source: Fu et al. 2025 (AReaL), arXiv:2505.24298; `forfeit` and the errors are additions.
 /// Errors: `kInvalidArgument` with the reason `bad_count` (a negative count, or one whose sum does
-/// not fit in 64 bits) or `underflow` (more rows than hold such a slot);
-/// `kStaleVersion` with the reason `version_regress`. Threads: one call at a
-/// time.
+/// not fit in 64 bits) or `underflow` (more slots than rows hold); `kStaleVersion` with the reason
+/// `version_regress`.
+/// Threads: one call at a time.
 class AdmissionLedger {
 public:
   /// Starts a ledger with nothing in flight.

@@ -514,6 +514,8 @@ TEST_F(SchemaTest, ListsEveryKeyOnce) {
 TEST_F(SchemaTest, ReferencePageHasASectionForEachStruct) {
   const std::string page = reference_page(schema_.structure(), "Harbor");
   EXPECT_THAT(page, HasSubstr("# Harbor\n\n## Top level\n"));
+  EXPECT_THAT(reference_page(schema_.structure(), "Harbor", "Ships."),
+              HasSubstr("# Harbor\n\nShips.\n\n## Top level\n"));
   EXPECT_THAT(page, HasSubstr("\n## `work`\n"));
   EXPECT_THAT(page,
               HasSubstr("| `length` | an integer from 1 to 500, in m | `10` | How long it is. |"));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Defines which actors a reinforcement-learning run consists of, and how they are connected.
 //
-// No other file does. Real, embedded and simulated runs differ only in the engines, ports, files
-// and clocks that they put into their `RlPlan`.
+// This is the only file that does. Real, embedded and simulated runs differ only in the engines,
+// ports, files and clocks in their `RlPlan`.
 #pragma once
 
 #include <cstdint>

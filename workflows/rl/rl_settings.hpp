@@ -23,22 +23,28 @@ namespace tidemill::workflows {
 [[nodiscard]] std::int64_t max_prompt_tokens(const RlOptions& options,
                                              const engines::ModelConfig& config);
 
+/// Returns how to encode the prompts of the data.
 [[nodiscard]] actors::DatasetPromptOptions prompt_options(const RlOptions& options,
                                                           const engines::ModelConfig& config);
 
+/// Returns the options of the loss.
 [[nodiscard]] engines::PolicyTokenLossOptions loss_options(const RlOptions& options);
 
 /// Returns the tokens that end a response: those of the model's files and those of the options.
 [[nodiscard]] std::vector<std::int32_t> stop_ids(const RlOptions& options,
                                                  const engines::ModelFiles& files);
 
+/// Returns how responses are sampled.
 [[nodiscard]] engines::SamplingOptions sampling_options(const RolloutOptions& rollout);
 
+/// Returns how rollout and training share the device.
 [[nodiscard]] engines::ExecutorOptions executor_options(const RlOptions& options);
 
+/// Returns the options of the trainer of a run of `steps` steps.
 [[nodiscard]] actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t steps);
 
-/// `prompt_bytes` is the largest size of a prompt in a row (`actors::PromptFacts::max_bytes`).
+/// Returns the options of the stream. `prompt_bytes` is the largest size of a prompt in a row
+/// (`actors::PromptFacts::max_bytes`).
 [[nodiscard]] actors::SampleStreamOptions stream_options(const RlOptions& options,
                                                          std::uint64_t prompt_bytes);
 
@@ -52,8 +58,9 @@ namespace tidemill::workflows {
 [[nodiscard]] Status check_cache(const RlOptions& options, const actors::Lengths& prompts,
                                  std::int64_t needed_bytes);
 
-/// Checks that the stream can hold the rows that must be in it at the same time: a batch, since the
-/// trainer takes a batch at once, or under `staleness.schedule: fixed` `staleness.max` + 1 batches.
+/// Checks that the stream can hold the rows that must be in it at the same time: one batch, because
+/// the trainer takes a whole batch, or `staleness.max` + 1 batches with `staleness.schedule:
+/// fixed`.
 /// Errors: `kInvalidArgument` naming the key, the needed size and the largest prompt.
 [[nodiscard]] Status check_batch_fits(const RlOptions& options, const actors::PromptFacts& facts);
 

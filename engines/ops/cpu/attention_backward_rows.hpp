@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prepares the operands of the backward pass of attention in scratch memory.
+// Prepares the operands of attention's backward pass in scratch memory: keys and values by column,
+// and the queries and output gradients of a tile by row.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +13,19 @@
 
 namespace tidemill::engines::cpu::TIDEMILL_CPU_ISA {
 
-/// Number of positions in a block of columns.
+/// The maximum number of columns that a tile processes together. A column is a position.
 inline constexpr std::int64_t kBlock = 96;
 
-/// Divides a job's scratch memory. Units are floats or pairs (of features, of positions or of
-/// rows). Memory is counted in floats: a pair takes one float, a rounded element at most one.
+/// Divides a job's scratch memory into its operands. All views are borrowed from that memory.
 ///
-/// Transposed right operands are stored in panels of sixteen columns: units of features x 16. Left
-/// operands of sums over rows are stored in units of rows: rows / unit x kBlock x unit. Copies that
-/// only pairs need share memory with the original for float32.
+/// With a float32 cache, a `Unit` is a float. With a bfloat16 cache, it is a pair of neighboring
+/// features, positions or rows. Memory is counted in floats: a pair takes one float, a rounded
+/// element at most one.
+///
+/// Transposed right operands are stored in panels of sixteen columns, units of features x 16 each.
+/// Left operands of sums over rows are stored in units of rows: rows / unit x kBlock x unit. With a
+/// float32 cache, `query_units`, `dout_units`, `dscores`, `weight_columns` and `dscore_columns`
+/// share the memory of other members.
 template <class Kind>
 struct BackwardWorkspace {
   using Left = typename Kind::Left;
@@ -29,7 +34,7 @@ struct BackwardWorkspace {
   std::int64_t width;          // head_dim, rounded up to whole vectors
   std::int64_t depth;          // head_dim in units
   std::int64_t feature_units;  // width in units
-  std::int64_t origin;         // the first position that is seen, rounded down to whole vectors
+  std::int64_t origin;         // the first visible position, rounded down to whole vectors
   std::int64_t columns;        // positions from `origin` on, rounded up to whole vectors
   Unit* transposed_keys;       // columns / 16 x feature_units x 16
   Unit* transposed_values;
@@ -47,8 +52,9 @@ struct BackwardWorkspace {
   Left* weight_columns;  // rows / unit x kBlock x unit
   Left* dscore_columns;  // likewise
   QueryRow* rows_of_tile;
-  std::int64_t size = 0;
+  std::int64_t size = 0;  // floats
 
+  /// Lays out the memory at `scratch`. If `scratch` is null, only `size` may be used.
   BackwardWorkspace(const AttentionBackwardJob& in, float* scratch) {
     constexpr std::int64_t kUnit = Kind::kUnitElements;
     width = round_up(in.job.layout.head_dim);
@@ -87,8 +93,8 @@ struct BackwardWorkspace {
     take(rows_of_tile, rows * static_cast<std::int64_t>(sizeof(QueryRow) / sizeof(float)));
   }
 
-  /// Stores the weights and gradients of scores of the unit of rows that starts at row `r`, for
-  /// sixteen columns from column `column` of the block on.
+  /// Stores the weights and the gradients of scores of one unit of rows, which starts at row `r`,
+  /// in sixteen columns of the block, which start at `column`.
   void keep(std::int64_t r, std::int64_t column,
             const WeightsAndDscores (&unit)[Kind::kUnitElements]) const {
     const std::int64_t at = r * kBlock + column;
@@ -106,8 +112,8 @@ struct BackwardWorkspace {
 
 // -- keys and values ------------------------------------------------------------------------------
 
-/// Fills sixteen columns from `column` on of the transposed keys and values, and of the keys.
-/// `seen` is the range of those columns that are seen.
+/// Fills sixteen columns, from `column` on, of the transposed keys, the transposed values and the
+/// keys. `seen` is the range of these columns that the window sees; the others become 0.
 inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Floats>& work,
                            std::int64_t column, Span seen) {
   const std::int64_t page_tokens = job.layout.page_tokens;
@@ -157,8 +163,8 @@ inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Floa
   }
 }
 
-/// Does the same for pairs: transposed operands hold pairs of features, keys hold pairs of
-/// positions.
+/// Does the same for a bfloat16 cache: transposed operands hold pairs of features, keys hold pairs
+/// of positions.
 inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Pairs>& work,
                            std::int64_t column, Span seen) {
   const std::int64_t page_tokens = job.layout.page_tokens;
@@ -193,8 +199,9 @@ inline void unpack_columns(const AttentionJob& job, const BackwardWorkspace<Pair
   }
 }
 
-/// Copies the keys that the window sees, as they are and transposed, their values transposed, and
-/// the gradients accumulated until now. Columns that are not seen and padding features are 0.
+/// Copies the keys that the window sees, both untransposed and transposed, their values transposed,
+/// and the gradients accumulated until now. Columns that the window does not see and padding
+/// features are 0.
 template <class Kind>
 void unpack(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work) {
   const Span window = window_span(in.job);
@@ -212,7 +219,7 @@ void unpack(const AttentionBackwardJob& in, const BackwardWorkspace<Kind>& work)
 
 // -- queries --------------------------------------------------------------------------------------
 
-/// Copies the rows of a tile, multiplied by `factor`, to rows of `width` floats.
+/// Copies the rows of a tile, multiplied by `factor`, to rows of `work.width` floats.
 inline void gather(const AttentionJob& job, const QueryTile& tile, const float* from,
                    std::int64_t stride, float factor, const BackwardWorkspace<Floats>& work,
                    float* to, float* /*units*/) {
@@ -223,7 +230,7 @@ inline void gather(const AttentionJob& job, const QueryTile& tile, const float* 
                 });
 }
 
-/// Stores the rows of a tile rounded in `to`, and as pairs of rows in `units`.
+/// Stores the rows of a tile, rounded to bfloat16, in `to` and, as pairs of rows, in `units`.
 inline void gather(const AttentionJob& job, const QueryTile& tile, const float* from,
                    std::int64_t stride, float /*factor*/, const BackwardWorkspace<Pairs>& work,
                    Rounded* to, Pair* units) {

@@ -134,10 +134,10 @@ inline void prefetch_next_row(const AttentionBackwardJob& in, const QueryTile& t
   }
 }
 
-/// Holds what is needed to turn the scores of one query into gradients of scores.
+/// The values with which the scores of one query are turned into gradients of scores.
 struct QueryRow {
   float lse = 0.0F;
-  float mean = 0.0F;  // dout . out
+  float mean = 0.0F;  // dout . out: the mean of the gradients of its weights, by weight
   Span seen;          // columns
 };
 

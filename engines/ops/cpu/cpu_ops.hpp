@@ -17,6 +17,7 @@
 
 namespace tidemill::engines::cpu {
 
+/// The operations of the CPU backend.
 class CpuOps final : public Ops {
 public:
   CpuOps(Workers& workers, const KernelTable& kernels, std::string description)

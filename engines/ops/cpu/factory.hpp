@@ -23,6 +23,7 @@ enum class IsaLevel : std::uint8_t { kAuto, kBaseline, kAvx2, kAvx512, kAvx512Bf
 /// Returns the level called `name`, or nullopt.
 [[nodiscard]] std::optional<IsaLevel> isa_level(std::string_view name) noexcept;
 
+/// Options of the CPU backend.
 struct CpuOptions {
   IsaLevel isa = IsaLevel::kAuto;
 };

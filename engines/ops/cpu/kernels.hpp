@@ -241,8 +241,8 @@ struct RowRange {
   std::int64_t end = 0;
 };
 
-/// Holds the kernels of one instruction set. Threads: concurrent calls on disjoint results are
-/// safe.
+/// Holds the kernels of one instruction set.
+/// Threads: concurrent calls on disjoint results are safe.
 struct KernelTable {
   const char* isa = "";
   std::int64_t gradient_panel_width = 0;  // columns of a packed panel of `a`; see WeightGradientJob

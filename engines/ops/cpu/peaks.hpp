@@ -16,7 +16,8 @@ struct MachinePeaks {
 };
 
 /// Measures for about `seconds`. Each figure is the best of several tries.
-/// Errors: as `make_cpu_ops`. Threads: runs on the threads of `workers`.
+/// Errors: as `make_cpu_ops`.
+/// Threads: runs on the threads of `workers`.
 [[nodiscard]] Result<MachinePeaks> measure_peaks(Workers& workers, double seconds,
                                                  IsaLevel isa = IsaLevel::kAuto);
 

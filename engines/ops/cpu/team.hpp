@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Divides work among workers, as far as it outweighs the cost of waking them.
+// Divides work among the workers of a device. Small work is done by few of them, because waking a
+// worker has a cost.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,9 @@
 
 namespace tidemill::engines::cpu {
 
-/// Holds the workers and a scratch memory for each. Threads: as `Workers`.
+/// The workers of a device, and scratch memory for each part of a loop.
+///
+/// Threads: as `Workers`.
 class Team {
 public:
   explicit Team(Workers& workers)
@@ -21,8 +24,9 @@ public:
 
   [[nodiscard]] int size() const noexcept { return workers_.size(); }
 
-  /// Calls `body(part, begin, end)` for parts that cover [0, n). `item_cost` is an estimate of the
-  /// processor cycles of one item. Part numbers are less than `size()`.
+  /// Calls `body(part, begin, end)` for disjoint ranges that cover [0, n), and returns when all
+  /// calls are done. `item_cost` is the estimated cost of one item. Part numbers are less than
+  /// `size()`. Units: processor cycles.
   template <class Body>
   void share(std::int64_t n, std::int64_t item_cost, const Body& body) {
     const std::int64_t parts = parts_for(n, n * std::max<std::int64_t>(1, item_cost));
@@ -33,7 +37,7 @@ public:
     });
   }
 
-  /// Does the same for items of unequal cost.
+  /// Does the same for items of unequal cost, in parts of about equal cost.
   template <class Body>
   void share(std::span<const std::int64_t> item_costs, const Body& body) {
     std::int64_t total = 0;
@@ -61,7 +65,7 @@ public:
     });
   }
 
-  /// Returns the scratch memory of a part, which may use it until the loop ends.
+  /// Returns the scratch memory of part `part`. The part may use it until the loop ends.
   [[nodiscard]] Scratch& scratch(std::int64_t part) {
     return scratch_[static_cast<std::size_t>(part)];
   }

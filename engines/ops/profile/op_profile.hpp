@@ -33,7 +33,8 @@ struct OpProfile {
 };
 
 /// Returns operations that forward to `ops` and record each call in `profile`, which must outlive
-/// them. Threads: as `ops`.
+/// them.
+/// Threads: as `ops`.
 [[nodiscard]] std::unique_ptr<Ops> make_profiled_ops(std::unique_ptr<Ops> ops, OpProfile& profile);
 
 }  // namespace tidemill::engines
