@@ -6,7 +6,7 @@ Usage: lint.py CHECK ROOT BUILD
   files    first line, include guard, length, file names, marks of unfinished work
   format   clang-format
   headers  every header compiles alone; `clang` shows it for those that a source includes first
-  clang    every source passes clang++ (syntax only)
+  clang    every source but those of tests passes clang++ (syntax only); fuzz targets are no tests
   tidy     clang-tidy on sources changed since the main branch (TIDEMILL_LINT_BASE names another base)
 
 Exits with 1 if it has a finding, and with 77 if a tool is missing, which ctest reports as skipped.
@@ -115,68 +115,46 @@ def check_headers(root, _build):
         return run_all([(header, compiler, f'#include "{header}"\n') for header in headers], root)
 
 
-def sources_of(compiled, build):
-    """Returns the sources that a compiled file stands for: those that a file of a unity build includes.
-
-    Sources of tests are compiled together here too, so their file stands for itself.
-    """
+def sources_of(compiled):
+    """Returns the sources that a compiled file stands for: those that a file of a unity build includes."""
     path = pathlib.Path(compiled)
-    if path.parent.name != "Unity" or path.is_relative_to(build / "tests"):
+    if path.parent.name != "Unity":
         return [compiled]
     return re.findall(r'^#include "(.*)"$', path.read_text(), re.MULTILINE)
 
 
 def compile_commands(build):
     """Returns {source: flags}, with only the flags for include paths, macros and the language version."""
-    return {source: flags for source, (flags, _) in compiled_sources(build).items()}
-
-
-def compiled_sources(build):
-    """Returns {source: (flags as above, the header that is precompiled for it or None)}."""
     path = build / "compile_commands.json"
     if not path.exists():
         print(f"not run: {path} is missing; configure first")
         sys.exit(SKIPPED)
-    wanted = {}
+    commands = {}
     for entry in json.loads(path.read_text()):
         words = shlex.split(entry["command"])
-        flags, precompiled = [], None
+        flags = []
         for i, word in enumerate(words):
             if word.startswith(("-I", "-D", "-std=")):
                 flags.append(word)
             elif word == "-isystem":
                 flags += [word, words[i + 1]]
-            elif word == "-include" and words[i + 1].endswith("cmake_pch.hxx"):
-                precompiled = words[i + 1]
-        for source in sources_of(entry["file"], build):
-            wanted[source] = (flags, precompiled)
-    return wanted
+        commands.update(dict.fromkeys(sources_of(entry["file"]), flags))
+    return commands
 
 
 def check_clang(root, build):
     program = tool("clang++")
 
-    def inside(source, *folders):
-        return any(pathlib.Path(source).is_relative_to(folder) for folder in folders)
+    def chosen(source):
+        path = pathlib.Path(source)
+        if path.is_relative_to(root / "tests"):
+            return path.is_relative_to(root / "tests/fuzz")
+        return path.is_relative_to(root) and not path.is_relative_to(build)
 
-    compiled = {source: found for source, found in sorted(compiled_sources(build).items())
-                if inside(source, root, build)}
-    with tempfile.TemporaryDirectory() as folder:
-        # Tests share what they include most. The sources of libraries are compiled without, so that each
-        # header proves that it compiles alone.
-        shared, commands = {}, []
-        for source, (flags, header) in compiled.items():
-            if header is None or not inside(source, root / "tests", build / "tests"):
-                commands.append((source, [program, "-fsyntax-only", *flags, source], None))
-                continue
-            if header not in shared:
-                shared[header] = (f"{folder}/{len(shared)}.pch", flags)
-            commands.append((source, [program, "-fsyntax-only", *flags, "-include-pch",
-                                      shared[header][0], source], None))
-        findings = run_all([(header, [program, "-x", "c++-header", *flags, "-o", output, header], None)
-                            for header, (output, flags) in shared.items()], root)
-        return findings or run_all(
-            [(os.path.relpath(source, root), command, text) for source, command, text in commands], root)
+    # Each source alone and without precompiled headers, so that the header that it includes first
+    # proves that it compiles alone.
+    return run_all([(os.path.relpath(source, root), [program, "-fsyntax-only", *flags, source], None)
+                    for source, flags in sorted(compile_commands(build).items()) if chosen(source)], root)
 
 
 def changed_files(root):
