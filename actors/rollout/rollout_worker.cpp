@@ -28,6 +28,8 @@ struct RolloutWorkerState {
   Duration lease_time{0};
   bool leasing = false;
   bool ended = false;
+  bool given_up = false;
+  std::uint32_t failed = 0;  // deliveries in a row
 };
 
 using Self = RolloutWorkerActor::stateful_pointer<RolloutWorkerState>;
@@ -46,10 +48,25 @@ bool release_row(Self self, const storage::LeaseToken& lease) {
   return true;
 }
 
+// Ends the worker. Nothing may be requested afterwards, because an actor that waits for a reply
+// does not end.
+void give_up(Self self, const std::string& last_reason) {
+  auto& state = self->state;
+  state.ended = true;
+  state.given_up = true;
+  self->quit(to_caf_error(
+      invalid_argument(std::to_string(state.failed) +
+                       " samples in a row without a response; the last: " + last_reason)));
+}
+
 void give_back(Self self, const storage::LeaseToken& lease, storage::Release release,
                const std::string& reason) {
   auto& state = self->state;
-  if (!release_row(self, lease)) {
+  if (!release_row(self, lease) || state.given_up) {
+    return;
+  }
+  if (release == storage::Release::kFailed && ++state.failed >= state.deps.max_failed) {
+    give_up(self, reason);
     return;
   }
   LeaseUpdate rows{task_id(SampleTask::kRollout), state.deps.name, {lease}, release, reason};
@@ -73,6 +90,7 @@ void write_back(Self self, const storage::LeaseToken& lease, RolloutResult& resu
   if (!release_row(self, lease)) {
     return;
   }
+  state.failed = 0;
   storage::FinishedRow row;
   row.lease = lease;
   row.facts.tokens = result.response_ids.size();
@@ -99,6 +117,9 @@ void write_back(Self self, const storage::LeaseToken& lease, RolloutResult& resu
 
 void generate(Self self, const storage::LeasedRow& row) {
   auto& state = self->state;
+  if (state.given_up) {
+    return;
+  }
   auto prompt = read_cell<std::int32_t>(row, SampleColumn::kPromptIds);
   state.held.insert_or_assign(row.row.id, row.lease);
   if (!prompt.ok()) {

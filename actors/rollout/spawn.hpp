@@ -17,7 +17,8 @@ namespace tidemill::actors {
 
 /// ROLLOUT WORKER: leases rows of the task "rollout", has a device generate their responses, and
 /// writes the responses back. It is stateless: if it dies, the rows that it held return to the
-/// stream.
+/// stream. If `max_failed` deliveries in a row fail, it exits with `kInvalidArgument`, so that it
+/// is not restarted.
 using RolloutWorkerActor = caf::typed_actor<
     // Asks for rows. The worker sends this to itself at the start and some time after a failure.
     caf::reacts_to<atom::wake>,
@@ -30,6 +31,7 @@ struct RolloutWorkerDeps {
   GeneratingActor device;
   std::string name = "rollout-0";
   std::uint32_t max_in_flight = 64;  // rows
+  std::uint32_t max_failed = 256;    // deliveries
   engines::SamplingOptions sampling;
   std::uint64_t seed = 0;
   std::int32_t max_new_tokens = 1;

@@ -3,19 +3,34 @@
 
 #include <algorithm>
 
+#include "base/text/utf8.hpp"
+
 namespace tidemill {
+namespace {
+
+bool is_control(char32_t c) {
+  return c < 0x20U || (c >= 0x7FU && c < 0xA0U);
+}
+
+}  // namespace
 
 std::string clipped(std::string_view text, std::size_t max_bytes) {
-  std::size_t end = std::min(text.size(), max_bytes);
-  // A cut in the middle of a UTF-8 character would leave invalid UTF-8.
-  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
-    --end;
+  const std::size_t end = std::min(text.size(), max_bytes);
+  std::string out;
+  std::size_t at = 0;
+  while (at < end) {
+    const Utf8Step step = read_utf8(text, at);
+    if (at + step.length > end) {
+      break;  // a cut in the middle of a character would leave invalid UTF-8
+    }
+    if (step.kind != Utf8Step::Kind::kCharacter || is_control(step.code_point)) {
+      out += '?';
+    } else {
+      out += text.substr(at, step.length);
+    }
+    at += step.length;
   }
-  std::string out(text.substr(0, end));
-  std::replace_if(
-      out.begin(), out.end(),
-      [](char c) { return static_cast<unsigned char>(c) < 0x20U || c == 0x7F; }, '?');
-  return end < text.size() ? out + "..." : out;
+  return at < text.size() ? out + "..." : out;
 }
 
 }  // namespace tidemill

@@ -182,8 +182,11 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
   if (!std::filesystem::exists(path, error)) {
     return Status(Errc::kNotFound, path.string() + ": no such file");
   }
+  if (!std::filesystem::is_regular_file(path, error)) {  // reading a pipe could block forever
+    return invalid_argument(path.string() + ": not a regular file");
+  }
   std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path, error)) {
+  if (!file) {
     return Status(Errc::kUnavailable, path.string() + ": cannot be read");
   }
   // Read in blocks, because the size that the file system reports may differ from the content.

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <ostream>
 #include <string_view>
 #include <unistd.h>
@@ -139,6 +140,27 @@ struct Start {
   std::shared_ptr<storage::CheckedRecords> records;  // null: not read yet
 };
 
+// Refuses a run without a commit that has ended after a step, since every such end makes a commit.
+// Starting it again would remove its records.
+Status check_no_commit_lost(const RunContext& context) {
+  const auto note = storage::read_run_state(context.directory);
+  if (!note.ok() || !note.value().has_value()) {
+    return {};  // how it ended is not known
+  }
+  const std::string& state = note.value()->state;
+  std::error_code ignored;
+  const auto metrics =
+      std::filesystem::file_size(context.directory / storage::kMetricsFile, ignored);
+  if ((state != "finished" && state != "stopped") || ignored || metrics == 0) {
+    return {};
+  }
+  return corrupt_data((context.directory / "checkpoints").string() +
+                      ": has no commit, but the run " +
+                      (state == "stopped" ? "was stopped" : "has finished") +
+                      " and has records; to start it again, use another name or remove " +
+                      context.directory.string());
+}
+
 // Loads the last commit, and checks its configuration and its records.
 Result<Start> find_start(const RunContext& context, actors::CommitStore& commits,
                          storage::CheckpointStore& store, FileSystem& files, Session& session) {
@@ -158,6 +180,7 @@ Result<Start> find_start(const RunContext& context, actors::CommitStore& commits
     }
   }
   if (!last.has_value()) {
+    TIDEMILL_RETURN_IF_ERROR(check_no_commit_lost(context));
     return Start();
   }
   Start start{last->weights.version.incarnation + 1, nullptr};

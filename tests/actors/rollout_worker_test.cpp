@@ -29,6 +29,7 @@ protected:
     deps.stream = stream_handle_;
     deps.device = device_handle_;
     deps.max_in_flight = 4;
+    deps.max_failed = 3;
     deps.seed = 11;
     deps.max_new_tokens = 9;
     deps.stop_ids = {2};
@@ -145,6 +146,27 @@ TEST_F(RolloutWorkerTest, GivesBackARowWithoutAPrompt) {
   ASSERT_EQ(stream_->nacks.size(), 1U);
   EXPECT_THAT(stream_->nacks[0].reason, HasSubstr("prompt_ids"));
   EXPECT_TRUE(device_->generations.empty());
+}
+
+// The device would refuse all further samples too, and the run would go on without an end.
+TEST_F(RolloutWorkerTest, EndsIfTooManySamplesInARowHaveNoResponse) {
+  const auto fail_one = [this](std::uint64_t id) {
+    lease({row(id)});
+    take(device_->generations).fail(invalid_argument("top_p: must be in (0, 1]"));
+    drain();
+  };
+  fail_one(0);
+  fail_one(1);
+  lease({row(2)});
+  respond();
+  fail_one(3);
+  fail_one(4);
+  EXPECT_FALSE(exit_->has_value());
+  fail_one(5);
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->code(), Errc::kInvalidArgument);
+  EXPECT_EQ((*exit_)->message(),
+            "3 samples in a row without a response; the last: rollout: top_p: must be in (0, 1]");
 }
 
 // Time in which the device trains would count, so only the number of tokens is limited.

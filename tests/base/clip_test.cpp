@@ -12,6 +12,17 @@ TEST(Clipped, IsOneLine) {
   EXPECT_EQ(clipped("t\xC3\xBC"), "t\xC3\xBC");
 }
 
+// A log with other bytes is not a text file, and C1 controls steer terminals like escapes do.
+TEST(Clipped, IsUtf8WithoutControls) {
+  EXPECT_EQ(clipped("a\xFF\xFE"
+                    "b\xE2\x82"),
+            "a??b?");
+  EXPECT_EQ(clipped("\xC2\x9B"
+                    "31m\xC2\x85\xC2\xA0"),
+            "?31m?\xC2\xA0");
+  EXPECT_EQ(clipped(std::string(70, '\x9B')), std::string(60, '?') + "...");
+}
+
 TEST(Clipped, IsCutAtTheLimitWithDots) {
   EXPECT_EQ(clipped(std::string(60, 'x')), std::string(60, 'x'));
   EXPECT_EQ(clipped(std::string(61, 'x')), std::string(60, 'x') + "...");

@@ -190,6 +190,19 @@ TEST_F(UnusableRunsTest, BothCommitsDamaged) {
   EXPECT_EQ(folder_.manifests(kGatedRun), manifests) << "nothing may be removed";
 }
 
+// It would start again and remove its records and its exported model.
+TEST_F(UnusableRunsTest, AFinishedRunWhoseCommitsAreLost) {
+  ASSERT_EQ(run({"run", "run.yaml"}).code, 0);
+  const RunOutput finished = run_output(folder_, kGatedRun);
+  for (const auto& manifest : folder_.manifests(kGatedRun)) {
+    std::filesystem::remove(manifest);
+  }
+  expect_refused(StartsWith("runs/gated/checkpoints: has no commit, but the run has finished"));
+  std::filesystem::remove_all(at(kCheckpoints));
+  expect_refused(StartsWith("runs/gated/checkpoints: has no commit, but the run has finished"));
+  EXPECT_EQ(difference(finished, run_output(folder_, kGatedRun)), "");
+}
+
 TEST_F(UnusableRunsTest, RecordsShorterThanTheCommitSays) {
   ASSERT_TRUE(begin_and_kill(folder_, kKilledInStep));
   const std::string samples = folder_.samples(kGatedRun);

@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -453,7 +454,16 @@ TEST_F(TokenizerFiles, RefusesBadCompanionFiles) {
             "tokenizer.json: no such file; tokenizer.model alone is not supported; convert it with "
             "transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)");
   std::filesystem::create_directory(folder_ / "tokenizer.json");
-  EXPECT_EQ(message(), "tokenizer.json: cannot be read");
+  EXPECT_EQ(message(), "tokenizer.json: not a regular file");
+}
+
+TEST_F(TokenizerFiles, DoesNotWaitForTheWriterOfAPipe) {
+  for (const char* name : {"chat_template.jinja", "special_tokens_map.json",
+                           "tokenizer_config.json", "tokenizer.json"}) {
+    std::filesystem::remove(folder_ / name);
+    ASSERT_EQ(::mkfifo((folder_ / name).c_str(), 0600), 0);
+    EXPECT_EQ(message(), std::string(name) + ": not a regular file");
+  }
 }
 
 TEST(IncrementalDecoder, HoldsBackOnlyTheIncompleteCharacter) {
