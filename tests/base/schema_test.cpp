@@ -325,6 +325,28 @@ TEST(ClosestName, ComparesLettersThenWordsThenInitials) {
   EXPECT_EQ(closest("banana"), "");
 }
 
+// Two neighboring letters that are exchanged are one mistake, like a letter that is left out, added
+// or replaced. The shortest names allow only one.
+TEST(ClosestName, FindsANameWithOneMistakeAtAnyLetter) {
+  const std::vector<std::string> names{"seed", "top_p", "alpha", "group_size", "learning_rate"};
+  for (const std::string& name : names) {
+    const auto expect_found = [&](const std::string& text) {
+      EXPECT_EQ(schema::closest_name(text, names), name) << text;
+    };
+    for (std::size_t i = 0; i < name.size(); ++i) {
+      std::string swapped = name;
+      if (i + 1 < name.size()) {
+        std::swap(swapped[i], swapped[i + 1]);
+      }
+      expect_found(swapped);
+      expect_found(name.substr(0, i) + name.substr(i + 1));
+      expect_found(name.substr(0, i) + 'q' + name.substr(i));
+      expect_found(name.substr(0, i) + 'q' + name.substr(i + 1));
+    }
+    expect_found(name + 'q');
+  }
+}
+
 TEST_F(SchemaTest, KeyOfAnotherKindIsNamed) {
   EXPECT_EQ(
       error_of(b_.map({{"work", b_.map({{"kind", b_.plain("crane")}, {"stops", b_.plain("x")}})}})),

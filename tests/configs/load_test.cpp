@@ -302,6 +302,28 @@ TEST_F(LoadTest, ErrorsInAnOverrideNameItsArgument) {
       "data.train=...");
 }
 
+// A rule that a key breaks is reported at the argument that sets the key, even if the file sets it
+// too.
+TEST_F(LoadTest, ErrorsInAKeyOfTheFileNameTheArgumentThatReplacesIt) {
+  const std::string file =
+      "workflow: rl\nmodel: {path: m}\ndata: {train: t}\n"
+      "train:\n  steps: 1\n  prompts_per_step: 4\n  minibatches: 2\n";
+  const auto error_with = [&](const std::vector<Override>& overrides) {
+    return read_run_config(schema_, file, "run.yaml", overrides).status().message();
+  };
+  EXPECT_THAT(error_with({{"train.minibatches=3", "argument 3"}}),
+              StartsWith("argument 3: train.minibatches: must divide"));
+  EXPECT_THAT(
+      error_with({{"train.minibatches=1", "argument 3"}, {"train.minibatches=3", "argument 4"}}),
+      StartsWith("argument 4: train.minibatches: must divide"));
+  EXPECT_THAT(error_with({{"train.steps=x", "argument 3"}}),
+              StartsWith("argument 3: train.steps: needs"));
+  EXPECT_THAT(error_with({{"train={minibatches: 3}", "argument 3"}}),
+              StartsWith("argument 3: train.minibatches: must divide"));
+  EXPECT_THAT(error_with({{"train.prompts_per_step=5", "argument 3"}}),
+              StartsWith("run.yaml:7: train.minibatches: must divide"));
+}
+
 TEST_F(LoadTest, ReadsAdaptersOfEveryKind) {
   const auto source = [this](const std::string& adapter) {
     return read_rl("train: {steps: 1, adapter: " + adapter + "}\n").train.common.adapter->source;

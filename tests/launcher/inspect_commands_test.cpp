@@ -196,6 +196,26 @@ TEST_F(InspectTest, ADamagedRunIsListedAsDamaged) {
   EXPECT_EQ(run({"runs"}).out.find('\x1b'), std::string::npos);
 }
 
+// Only the end of a long file is read, and it may begin in the middle of a line.
+TEST_F(InspectTest, ALongRunWithoutEvaluationsIsReportedByItsLastStep) {
+  make_run("long", 1, kFinished);
+  constexpr std::size_t kLongEnough = std::size_t{3} << 20U;
+  std::string metrics;
+  int step = 0;
+  while (metrics.size() < kLongEnough) {
+    metrics += json{{"kind", "train"}, {"step", ++step}, {"reward_mean", 0.5}}.dump() + '\n';
+  }
+  write("runs/long/metrics.jsonl", metrics);
+  const Outcome outcome = run({"runs", "--json"});
+  ASSERT_EQ(outcome.lines().size(), 1U);
+  const json line = outcome.lines()[0];
+  EXPECT_EQ(line.at("state"), "finished") << line.at("reason");
+  EXPECT_EQ(line.at("step"), step);
+  EXPECT_EQ(line.at("train").at("reward_mean"), 0.5);
+  EXPECT_TRUE(line.at("eval").empty());
+  EXPECT_EQ(run({"show", "long"}).code, kDone);
+}
+
 TEST_F(InspectTest, RunsWithoutADirectorySaysWhereRunsAreStored) {
   EXPECT_THAT(run({"runs"}).err, HasSubstr("runs: no such directory; runs are stored in runs/"));
   std::filesystem::create_directories(path("elsewhere/x"));

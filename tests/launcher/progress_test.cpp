@@ -172,6 +172,17 @@ TEST_F(ProgressTest, ShowsFourRowsASecondAndAlwaysTheLastStep) {
   EXPECT_TRUE(rows().empty());
 }
 
+TEST_F(ProgressTest, AStepLeftOutBeforeTheLastRowIsNotShownAtTheEnd) {
+  progress_.begin(3);
+  progress_.show(supervised_step(1));
+  progress_.show(supervised_step(2));  // left out: at the same time as step 1
+  clock_.advance(1s);
+  progress_.show(supervised_step(3));
+  EXPECT_EQ(rows().size(), 3U);  // the head, step 1 and step 3
+  progress_.end();
+  EXPECT_TRUE(rows().empty());
+}
+
 TEST_F(ProgressTest, WithoutTimeThereIsNoRate) {
   actors::StepRecord record = supervised_step(1);
   record.metrics["train_seconds"] = 0.0;

@@ -42,6 +42,15 @@ protected:
               "rollout: {group_size: 2, max_new_tokens: 4, workers: 1}\n"
               "reward: {kind: number}\n"
               "train: {steps: 1, prompts_per_step: 2}\n");
+    write("supervised.yaml",
+          "workflow: sft\n"
+          "model: {path: " +
+              kSource +
+              "/examples/models/arithmetic}\n"
+              "data: {train: " +
+              kSource +
+              "/examples/arithmetic/data/sft.jsonl}\n"
+              "train: {steps: 1, sequences_per_step: 2}\n");
   }
   void TearDown() override { std::filesystem::current_path(before_); }
 
@@ -258,15 +267,6 @@ TEST_F(RunTest, AResumedRunMayHaveMoreSteps) {
 }
 
 TEST_F(RunTest, AResumedRunMayNotEndBeforeItsLastCommit) {
-  write("supervised.yaml",
-        "workflow: sft\n"
-        "model: {path: " +
-            kSource +
-            "/examples/models/arithmetic}\n"
-            "data: {train: " +
-            kSource +
-            "/examples/arithmetic/data/sft.jsonl}\n"
-            "train: {steps: 1, sequences_per_step: 2}\n");
   for (const std::string workflow : {"small", "supervised"}) {
     const std::string file = workflow + ".yaml";
     const std::string directory = "runs/" + workflow;
@@ -278,6 +278,91 @@ TEST_F(RunTest, AResumedRunMayNotEndBeforeItsLastCommit) {
               "train.steps: the run would end after step 2, but its last commit is of step 3\n");
     EXPECT_EQ(content_of(directory + "/run.yaml"), before);
     EXPECT_EQ(run({"resume", directory, "train.steps=3"}).code, kDone) << file;
+  }
+}
+
+// 5 rows, 3 times, are 7 batches of 2; the last row is left over.
+TEST_F(RunTest, BatchesContinueFromOneEpochIntoTheNext) {
+  std::vector<nlohmann::json> rows;
+  for (int i = 0; i < 5; ++i) {
+    rows.push_back(
+        {{"prompt", std::to_string(10 + i) + "+20="}, {"answer", std::to_string(30 + i)}});
+  }
+  write_lines("five.jsonl", rows);
+  for (const char* file : {"small.yaml", "supervised.yaml"}) {
+    const Outcome outcome =
+        run({"run", file, "--json", "data.train=five.jsonl", "data.epochs=3", "train.steps=null"});
+    ASSERT_EQ(outcome.code, kDone) << outcome.err;
+    std::int64_t trained = 0;
+    std::int64_t end = 0;
+    for (const nlohmann::json& line : outcome.lines()) {
+      trained += line.at("kind") == "train" ? 1 : 0;
+      end = line.at("kind") == "end" ? line.at("step").get<std::int64_t>() : end;
+    }
+    EXPECT_EQ(trained, 7) << file;
+    EXPECT_EQ(end, 7) << file;
+  }
+}
+
+// A step has an optimizer step for each minibatch and epoch, and records the rate of the last one.
+// The schedule ends with the last optimizer step of the run.
+TEST_F(RunTest, TheLearningRateFallsOverTheOptimizerStepsOfTheWholeRun) {
+  const std::vector<std::string> schedule{"--json", "train.schedule=linear",
+                                          "train.learning_rate=0.001", "train.steps=3"};
+  struct Case {
+    std::string file;
+    std::vector<std::string> more;
+    int per_step;  // optimizer steps
+  };
+  const std::vector<Case> cases{
+      {"supervised.yaml", {"name=s"}, 1},
+      {"small.yaml", {"name=a"}, 1},
+      {"small.yaml", {"name=b", "train.minibatches=2"}, 2},
+      {"small.yaml", {"name=c", "train.epochs=2"}, 2},
+      {"small.yaml", {"name=d", "train.minibatches=2", "train.epochs=3"}, 6}};
+  for (const Case& one : cases) {
+    std::vector<std::string> words{"run", one.file};
+    words.insert(words.end(), schedule.begin(), schedule.end());
+    words.insert(words.end(), one.more.begin(), one.more.end());
+    const Outcome outcome = run(words);
+    ASSERT_EQ(outcome.code, kDone) << outcome.err;
+    int step = 0;
+    for (const nlohmann::json& line : outcome.lines()) {
+      if (line.at("kind") == "train") {
+        ++step;
+        const double taken = one.per_step * step - 1;
+        EXPECT_DOUBLE_EQ(line.at("learning_rate").get<double>(),
+                         0.001 * (1.0 - taken / (3 * one.per_step)))
+            << one.more[0] << ", step " << step;
+      }
+    }
+    EXPECT_EQ(step, 3);
+  }
+}
+
+// An unset key is printed as null, but an entry of a free map is gone.
+TEST_F(RunTest, AKeyThatCommitsDependOnCannotBeAddedOrUnset) {
+  struct Case {
+    std::string key;
+    std::string value;
+    std::string unset;
+    std::string named;  // in the refusal
+  };
+  const std::vector<Case> cases{
+      {"rollout.kv_bytes", "64MiB", "null", "rollout.kv_bytes"},
+      {"data.chat_template_kwargs", "{a: 1}", "{}", "data.chat_template_kwargs.a"},
+      {"train.adapter", "{rank: 2}", "null", "train.adapter"}};
+  for (const auto& [key, value, unset, named] : cases) {
+    const std::string set = key + '=' + value;
+    const std::string removed = key + '=' + unset;
+    const std::string refusal = "argument 3: " + named + ": cannot change in a resumed run";
+    ASSERT_EQ(run({"run", "small.yaml", "name=with", set}).code, kDone) << key;
+    EXPECT_THAT(run({"resume", "with", removed}).err, StartsWith(refusal));
+    EXPECT_EQ(run({"resume", "with", set}).code, kDone) << key;
+    ASSERT_EQ(run({"run", "small.yaml", "name=without"}).code, kDone) << key;
+    EXPECT_THAT(run({"resume", "without", set}).err, StartsWith(refusal));
+    EXPECT_EQ(run({"resume", "without", removed}).code, kDone) << key;
+    std::filesystem::remove_all("runs");
   }
 }
 

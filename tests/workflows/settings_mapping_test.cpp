@@ -56,6 +56,63 @@ TEST(SettingsMapping, OfTheTrainer) {
   EXPECT_TRUE(trainer_options(options, 11).mask_truncated);
 }
 
+TEST(SettingsMapping, OfTheData) {
+  DataOptions data;
+  data.train = {{"a", 3.0}, {"b", 4.0}};
+  data.seed = 5;
+  const storage::DatasetOptions own = dataset_options(data, 6);
+  EXPECT_THAT(own.paths, ElementsAre("a", "b"));
+  EXPECT_THAT(own.weights, ElementsAre(3.0, 4.0));
+  EXPECT_EQ(own.seed, 5U);
+  EXPECT_EQ(own.order, storage::RowOrder::kShuffled);
+  EXPECT_EQ(own.on_error, storage::OnRowError::kError);
+
+  data.train = {{"a", {}}};
+  data.seed = 0;  // a seed of its own too
+  EXPECT_EQ(dataset_options(data, 6).seed, 0U);
+  EXPECT_TRUE(dataset_options(data, 6).weights.empty());
+  data.seed.reset();
+  data.shuffle = false;
+  data.on_error = OnBadRow::kSkip;
+  const storage::DatasetOptions other = dataset_options(data, 6);
+  EXPECT_EQ(other.seed, 6U);
+  EXPECT_EQ(other.order, storage::RowOrder::kFileOrder);
+  EXPECT_EQ(other.on_error, storage::OnRowError::kSkip);
+}
+
+TEST(SettingsMapping, OfTheOptimizer) {
+  TrainOptions train;
+  train.learning_rate = 0.25;
+  train.schedule = LearningRateSchedule::kCosine;
+  train.warmup_steps = 3;
+  train.betas = {0.5, 0.75};
+  train.epsilon = 0.125;
+  train.weight_decay = 0.375;
+  train.weight_decay_exclude = WeightDecayExclude::kNone;
+  train.max_grad_norm = 7.0;
+  DeviceOptions device;
+  device.threads = 2;
+  const engines::RuntimeOptions runtime = runtime_options({}, {}, train, 9, device);
+  EXPECT_EQ(runtime.threads, 2);
+  ASSERT_TRUE(runtime.optimizer.has_value());
+  const engines::OptimizerOptions& optimizer = *runtime.optimizer;
+  EXPECT_EQ(optimizer.schedule.learning_rate, 0.25);
+  EXPECT_EQ(optimizer.schedule.kind, engines::LearningRateScheduleKind::kCosine);
+  EXPECT_EQ(optimizer.schedule.warmup_steps, 3);
+  EXPECT_EQ(optimizer.total_steps, 9);
+  EXPECT_EQ(optimizer.adamw.beta1, 0.5);
+  EXPECT_EQ(optimizer.adamw.beta2, 0.75);
+  EXPECT_EQ(optimizer.adamw.eps, 0.125);
+  EXPECT_EQ(optimizer.weight_decay, 0.375);
+  EXPECT_EQ(optimizer.weight_decay_exclude, engines::DecayExclude::kNone);
+  EXPECT_EQ(optimizer.max_grad_norm, 7.0);
+  train.schedule = LearningRateSchedule::kLinear;
+  train.weight_decay_exclude = WeightDecayExclude::kNormsAndBiases;
+  const engines::RuntimeOptions other = runtime_options({}, {}, train, 9, device);
+  EXPECT_EQ(other.optimizer->schedule.kind, engines::LearningRateScheduleKind::kLinear);
+  EXPECT_EQ(other.optimizer->weight_decay_exclude, engines::DecayExclude::kNormsAndBiases);
+}
+
 TEST(SettingsMapping, OfConversations) {
   DataOptions data;
   data.chat = true;

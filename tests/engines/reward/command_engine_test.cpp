@@ -579,6 +579,7 @@ TEST_F(CommandRewardEngineTest, GivesUpOnAProgramThatAlwaysExits) {
 }
 
 // A program that scores one response and exits is a common mistake.
+// The program returns once it has the sample. If it returned before, the sample would not fail.
 TEST_F(CommandRewardEngineTest, AProgramThatReturnsWithoutAReplyIsToldToRun) {
   start_shell("read line");
   submit(1, "x");

@@ -2,6 +2,7 @@
 // Refusals name the location. Outputs at masked positions are zero, whatever the inputs hold there.
 #include <functional>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -180,6 +181,43 @@ TEST(GroupAdvantage, MeanOfEachGroupIsZeroForGroupIdsInAnyOrder) {
   ASSERT_TRUE(grpo_advantages<double>({rewards, groups, {}}, {}, advantages).ok());
   EXPECT_NEAR(advantages[0] + advantages[2] + advantages[4], 0.0, 1e-15);
   EXPECT_NEAR(advantages[1] + advantages[3] + advantages[5], 0.0, 1e-15);
+}
+
+// The shifted rewards and their sums are exact. Only the means are rounded, by at most 2^-23, and
+// then divided by deviations of at least 0.14.
+TEST(GroupAdvantage, ACommonOffsetOfTheRewardsChangesNoAdvantage) {
+  constexpr double kOffset = 1073741824.0;
+  constexpr double kTolerance = 1e-6;
+  const std::vector<double> rewards = {0.0, 0.25, 1.0, 0.5, 0.5, 0.75};
+  const std::vector<GroupId> groups = {GroupId{0}, GroupId{0}, GroupId{0},
+                                       GroupId{1}, GroupId{1}, GroupId{1}};
+  std::vector<double> shifted;
+  for (const double reward : rewards) {
+    shifted.push_back(reward + kOffset);
+  }
+  std::vector<double> expected(rewards.size());
+  std::vector<double> found(rewards.size());
+  const auto expect_equal = [&](const std::string& what) {
+    for (std::size_t i = 0; i < rewards.size(); ++i) {
+      EXPECT_NEAR(found[i], expected[i], kTolerance) << what << ", sample " << i;
+    }
+  };
+  for (const AdvantageScale scale :
+       {AdvantageScale::kNone, AdvantageScale::kGroupStd, AdvantageScale::kBatchStd,
+        AdvantageScale::kBatchCenteredStd}) {
+    GrpoAdvantageOptions options;
+    options.scale = scale;
+    ASSERT_TRUE(grpo_advantages<double>({rewards, groups, {}}, options, expected).ok());
+    ASSERT_TRUE(grpo_advantages<double>({shifted, groups, {}}, options, found).ok());
+    expect_equal("grpo, scale " + std::to_string(static_cast<int>(scale)));
+  }
+  for (const bool normalize : {false, true}) {
+    RlooAdvantageOptions options;
+    options.normalize = normalize;
+    ASSERT_TRUE(rloo_advantages<double>({rewards, groups, {}}, options, expected).ok());
+    ASSERT_TRUE(rloo_advantages<double>({shifted, groups, {}}, options, found).ok());
+    expect_equal(normalize ? "rloo, normalized" : "rloo");
+  }
 }
 
 TEST(GroupAdvantage, EqualRewardsInTheBatchGiveExactlyZeroEvenForRawSingletons) {

@@ -75,6 +75,24 @@ TEST_F(RolloutViewTest, AStopIdIsTheLastToken) {
                                                            whole.response_ids.begin() + first + 1));
 }
 
+// Both ends are due in the same token: the response is complete, not cut off.
+TEST_F(RolloutViewTest, AStopInTheLastAllowedTokenIsAStop) {
+  const RolloutResult whole = run(request(1, 12));
+  const auto text = small_options(model_.config, Backend::kCpu, 64, Training::kNo).token_text;
+  const std::int32_t stop = whole.response_ids[5];
+  const auto first = std::ranges::find(whole.response_ids, stop) - whole.response_ids.begin();
+  const auto size = static_cast<std::int32_t>(first) + 1;
+  RolloutRequest by_id = request(1, size);
+  by_id.stop_ids = {stop};
+  RolloutRequest by_text = request(1, size);
+  by_text.stop_strings = {text(stop)};
+  for (const RolloutRequest& stopped : {by_id, by_text}) {
+    const RolloutResult result = run(stopped);
+    EXPECT_EQ(result.finish_reason, FinishReason::kStop);
+    EXPECT_EQ(std::ssize(result.response_ids), size);
+  }
+}
+
 TEST_F(RolloutViewTest, AStopStringIsFoundAcrossTokens) {
   const RolloutResult whole = run(request(1, 12));
   const auto text = small_options(model_.config, Backend::kCpu, 64, Training::kNo).token_text;
