@@ -578,8 +578,8 @@ TEST_F(CommandRewardEngineTest, GivesUpOnAProgramThatAlwaysExits) {
   EXPECT_EQ(engine_->step(Duration::zero()).code(), Errc::kUnavailable);
 }
 
-// A program that scores one response and exits is a common mistake.
-// The program returns once it has the sample. If it returned before, the sample would not fail.
+// A program that scores one response and exits is a common mistake. This one returns once it has
+// the sample. If it returned before that, the sample would not fail.
 TEST_F(CommandRewardEngineTest, AProgramThatReturnsWithoutAReplyIsToldToRun) {
   start_shell("read line");
   submit(1, "x");
