@@ -302,6 +302,16 @@ void warn_of_device(const DeviceOptions& device, const RunEnvironment& run) {
   }
 }
 
+void log_first_step(std::uint64_t step, std::uint64_t total_steps, const std::string& work,
+                    const RunEnvironment& run) {
+  if (step > total_steps) {
+    run.inform("step " + std::to_string(total_steps) +
+               " was the last one; train.steps=N gives the run more");
+    return;
+  }
+  run.inform("step " + std::to_string(step) + ": " + work);
+}
+
 void log_loading(const ModelOptions& model, const RunEnvironment& run) {
   run.inform("loading " + model.path);
 }
