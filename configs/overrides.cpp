@@ -74,6 +74,11 @@ Status apply_overrides(std::span<const Override> overrides, ConfigNode& root) {
         at->kind = ConfigNode::Kind::kMap;
         at->location = location;
       }
+      // `reward: {...}` means `reward: [{...}]`, and run.yaml holds the list.
+      if (at->kind == ConfigNode::Kind::kList && at->items.size() == 1 &&
+          at->items.front().kind == ConfigNode::Kind::kMap) {
+        at = &at->items.front();
+      }
       if (at->kind == ConfigNode::Kind::kList || word.ends_with(']')) {
         const std::string list =
             at->kind == ConfigNode::Kind::kList

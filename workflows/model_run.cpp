@@ -17,13 +17,18 @@ namespace {
 
 constexpr Duration kStopPollInterval = std::chrono::milliseconds(50);
 
-// Refuses the folder of a run. A run's model is in a folder inside it.
-Status check_not_a_run(const std::string& path) {
+// Refuses the folder of a run, whose model is in a folder inside it, and that of an adapter.
+Status check_is_model(const std::string& path) {
   const std::filesystem::path folder(path);
   const auto has = [&folder](const char* name) {
     std::error_code ignored;
     return std::filesystem::exists(folder / name, ignored);
   };
+  if (has("adapter_config.json") && !has("config.json")) {
+    return invalid_argument("model.path: `" + path +
+                            "` is an adapter, not a model; give the model that it was trained " +
+                            "over, and train.adapter: {kind: given, path: " + path + "}");
+  }
   if (!has("run.yaml") || has("config.json")) {
     return {};
   }
@@ -41,7 +46,7 @@ Status check_not_a_run(const std::string& path) {
 }
 
 Result<engines::ModelFiles> open_files(const ModelOptions& model, std::uint64_t seed) {
-  TIDEMILL_RETURN_IF_ERROR(check_not_a_run(model.path));
+  TIDEMILL_RETURN_IF_ERROR(check_is_model(model.path));
   std::error_code error;  // if the path cannot be examined, `open_model` reports why
   if (!std::filesystem::exists(model.path, error) && !error) {
     return invalid_argument("model.path: no folder or GGUF file `" + model.path +
@@ -295,6 +300,16 @@ void warn_of_device(const DeviceOptions& device, const RunEnvironment& run) {
       !warning.empty()) {
     run.log("device.memory_bytes: " + warning);
   }
+}
+
+void log_first_step(std::uint64_t step, std::uint64_t total_steps, const std::string& work,
+                    const RunEnvironment& run) {
+  if (step > total_steps) {
+    run.inform("step " + std::to_string(total_steps) +
+               " was the last one; train.steps=N gives the run more");
+    return;
+  }
+  run.inform("step " + std::to_string(step) + ": " + work);
 }
 
 void log_loading(const ModelOptions& model, const RunEnvironment& run) {

@@ -177,6 +177,11 @@ void warn_of_device(const DeviceOptions& device, const RunEnvironment& run);
 /// follows all checks, including those of the last commit.
 void log_loading(const ModelOptions& model, const RunEnvironment& run);
 
+/// Logs that the run now does `work` for the step `step`, the next one, so that the user knows what
+/// to wait for until the first row of the table. If that is after the last step, logs that instead.
+void log_first_step(std::uint64_t step, std::uint64_t total_steps, const std::string& work,
+                    const RunEnvironment& run);
+
 /// Logs one line that describes what the runtime computes with.
 void log_device(const engines::ModelRuntime& runtime, const RunEnvironment& run);
 

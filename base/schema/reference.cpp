@@ -245,6 +245,9 @@ Result<std::string> explain_key(const StructSchema& root, std::string_view path)
     }
   }
   if (found.empty()) {
+    if (const std::string why = schema::absence_of(root, path); !why.empty()) {
+      return Status(Errc::kNotFound, schema::clipped(path) + ": unknown key; " + why);
+    }
     // The path may be the end of a known one, or similar to one.
     const std::string tail = '.' + std::string(path);
     const auto ending = std::find_if(paths.begin(), paths.end(),

@@ -31,7 +31,7 @@ struct KeyReference {
 [[nodiscard]] std::vector<KeyReference> list_keys(const schema::StructSchema& root);
 
 /// Returns a few lines about the key at `path`; for a struct, about its keys too.
-/// Errors: `kNotFound` with the key that was probably meant.
+/// Errors: `kNotFound` with the key that was probably meant, or why there is no such key.
 [[nodiscard]] Result<std::string> explain_key(const schema::StructSchema& root,
                                               std::string_view path);
 

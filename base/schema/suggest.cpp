@@ -138,12 +138,7 @@ std::string other_program_phrase(const StructSchema& root, std::string_view path
     const bool here = meant.substr(0, meant.rfind('.')) == path;
     return "did you mean " + (here ? meant.substr(path.size() + 1) : meant) + '?';
   }
-  for (const AbsentKeys& absent : root.absent) {
-    if (std::ranges::find(absent.names, name) != absent.names.end()) {
-      return absent.why;
-    }
-  }
-  return {};
+  return absence_of(root, key);
 }
 
 // Returns a kind other than the chosen one that has a key at `path`, or null.
@@ -175,6 +170,23 @@ std::string joined(std::string_view path, std::string_view key) {
   std::string out(path);
   out += out.empty() ? "" : ".";
   return out.append(key);
+}
+
+std::string absence_of(const StructSchema& root, std::string_view name) {
+  for (const AbsentKeys& absent : root.absent) {
+    if (std::ranges::find(absent.names, folded(name)) != absent.names.end()) {
+      return absent.why;
+    }
+  }
+  if (root.tag) {
+    for (const KindSchema& kind : root.tag->kinds) {
+      const std::string why = kind.members ? absence_of(*kind.members, name) : "";
+      if (!why.empty()) {
+        return why;
+      }
+    }
+  }
+  return {};
 }
 
 std::string closest_name(std::string_view text, const std::vector<std::string>& candidates) {

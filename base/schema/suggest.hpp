@@ -41,4 +41,8 @@ struct ChosenStruct {
                                              const ChosenStruct& structure, std::string_view path,
                                              std::string_view key);
 
+/// Returns why no key does what the setting `name` of other programs does, or "" if `root` and its
+/// kinds do not say.
+[[nodiscard]] std::string absence_of(const StructSchema& root, std::string_view name);
+
 }  // namespace tidemill::schema

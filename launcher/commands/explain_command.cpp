@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "base/schema/reference.hpp"
+#include "base/schema/suggest.hpp"
 #include "configs/run_config.hpp"
 #include "launcher/additions.hpp"
 #include "launcher/commands/commands.hpp"
@@ -165,6 +166,9 @@ public:
       print_objects(list_lines(schema.structure(), key_json, word), word.empty() ? key_ : "",
                     session);
     } else {
+      if (const std::string why = schema::absence_of(schema.structure(), word); !why.empty()) {
+        session.out << word << ": unknown key; " << why << "\n\n";
+      }
       print_list(list_lines(schema.structure(), key_text, word), session);
     }
     return {};

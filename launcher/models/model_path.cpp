@@ -31,6 +31,10 @@ Status check_model_path(const std::string& model) {
   if (is_there(path / "run.yaml")) {
     return invalid_argument(model + ": is a run, not a model; " + weights_of_run(path));
   }
+  if (is_there(path / "adapter_config.json") && !is_there(path / "config.json")) {
+    return invalid_argument(model + ": is an adapter, not a model; give the model that it was " +
+                            "trained over, with --adapter " + model);
+  }
   if (is_there(path)) {
     return {};
   }

@@ -9,8 +9,9 @@
 namespace tidemill::launcher {
 
 /// Checks that a file or directory with the name `model` exists, and that it is not the directory
-/// of a run.
-/// Errors: `kNotFound`; `kInvalidArgument` for a run, with the directory that holds its weights.
+/// of a run or of an adapter.
+/// Errors: `kNotFound`; `kInvalidArgument` for a run, with the directory that holds its weights,
+/// and for an adapter, with the way to use it.
 [[nodiscard]] Status check_model_path(const std::string& model);
 
 }  // namespace tidemill::launcher

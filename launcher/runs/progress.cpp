@@ -51,6 +51,7 @@ void Progress::show(const actors::StepRecord& record) {
   if (record.kind == "eval") {
     if (const auto loss = record.metrics.find("eval_loss"); loss != record.metrics.end()) {
       eval_loss_ = loss->second;
+      unshown_eval_ = record.step;
       return;
     }
     const double asked = metric(record, "eval_prompts") * metric(record, "eval_samples");
@@ -78,6 +79,12 @@ void Progress::end() {
   if (skipped_.has_value()) {
     show_row(*skipped_);
     skipped_.reset();
+  }
+  if (unshown_eval_.has_value()) {
+    out_ << row("eval loss after step %llu: %.5f\n",
+                static_cast<unsigned long long>(*unshown_eval_), *eval_loss_)
+         << std::flush;
+    unshown_eval_.reset();
   }
 }
 
@@ -126,6 +133,7 @@ void Progress::show_supervised(const actors::StepRecord& record) {
   const double seconds = metric(record, "train_seconds");
   const double rate = seconds > 0.0 ? metric(record, "batch_tokens") / seconds : 0.0;
   const std::string held_out = eval_loss_.has_value() ? row("%9.5f", *eval_loss_) : "        -";
+  unshown_eval_.reset();
   out_ << row("%6llu  %8.5f  %s  %13.4f  %13.3g  %8.0f  %9s\n",
               static_cast<unsigned long long>(record.step), metric(record, "loss"),
               held_out.c_str(), metric(record, "gradient_norm"), metric(record, "learning_rate"),

@@ -26,7 +26,8 @@ public:
   void begin(std::uint64_t total_steps);
   /// Shows a step or an evaluation.
   void show(const actors::StepRecord& record);
-  /// Shows the last step if it has not been shown yet.
+  /// Shows the last step if it has not been shown yet, and the loss of a supervised run's
+  /// evaluation that followed the last row.
   void end();
 
 private:
@@ -47,6 +48,7 @@ private:
   bool has_head_ = false;
   std::optional<double> eval_reward_;  // mean of the last evaluation; none if it scored no response
   std::optional<double> eval_loss_;    // of the last evaluation of a supervised run
+  std::optional<std::uint64_t> unshown_eval_;  // step of that evaluation, if no row has its loss
 };
 
 /// Returns a duration as text: "43s", "1m05s", "2h07m".

@@ -360,7 +360,8 @@ Result<PromptRow> parse_prompt_row(std::string_view text) {
     TIDEMILL_ASSIGN_OR_RETURN(row.messages,
                               read_messages(messages, "messages", Assistant::kOptional));
   } else {
-    return invalid_argument("has neither prompt nor messages");
+    return invalid_argument("has " + member_names(object) +
+                            "; needs exactly one of: prompt | messages");
   }
   TIDEMILL_ASSIGN_OR_RETURN(row.reference_answer, read_answer(value_or_null(object, "answer")));
   row.fields = text;

@@ -3,7 +3,13 @@
 #include "base/tensor/block_int8.hpp"
 
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <new>
+#include <string>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -31,6 +37,42 @@ std::vector<float> normals(std::size_t count, double deviation) {
     value = static_cast<float>(deviation * random.normal());
   }
   return values;
+}
+
+// Returns the private writable memory of this process, which RLIMIT_DATA limits, or 0.
+rlim_t data_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (rlim_t kibibytes = 0; word == "VmData:" && status >> kibibytes) {
+      return kibibytes << 10U;
+    }
+  }
+  return 0;
+}
+
+// The embedding table of a large vocabulary is widened in pieces. As a whole it would need more
+// memory than a run over the quantized base.
+TEST(BlockInt8Test, NeedsLittleMemoryBesideTheResult) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the address sanitizer reserves more memory than any limit allows";
+#endif
+  constexpr std::int64_t kElements = std::int64_t{32} << 20U;  // widened 128 MiB, in blocks 34 MiB
+  const Tensor large = make_float_tensor(
+      std::vector<float>(static_cast<std::size_t>(kElements), 0.5F), {kElements}, DType::kBF16);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlim_t bytes = data_bytes() + (rlim_t{64} << 20U);
+    const rlimit limit{bytes, bytes};
+    int code = 2;
+    try {
+      code = ::setrlimit(RLIMIT_DATA, &limit) == 0 && quantize_blocks(large, "w").ok() ? 7 : 1;
+    } catch (const std::bad_alloc&) {
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 7);
 }
 
 TEST(BlockInt8Test, RoundTripStaysWithinTheBound) {

@@ -478,6 +478,11 @@ TEST_F(LighthouseTest, AnExplanationGivesTheNamesOfOtherPrograms) {
             "  Other programs call it blinks, pulse_count.\n");
 }
 
+TEST_F(LighthouseTest, AnExplanationSaysWhyASettingOfOtherProgramsIsAbsent) {
+  EXPECT_EQ(explain_key(schema_.structure(), "Fog-Horn").status().message(),
+            "Fog-Horn: unknown key; a lighthouse makes no sound");
+}
+
 TEST_F(LighthouseTest, AFreeMapKeepsAnyKeysAndValues) {
   const auto result = schema_.read(b_.map(
       {{"signs", b_.map({{"on", b_.plain("false")},

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/schema/reference.hpp"
+#include "configs/overrides.hpp"
 #include "configs/yaml_tree.hpp"
 
 namespace tidemill::configs {
@@ -288,6 +289,25 @@ TEST_F(LoadTest, OverridesReplaceValuesOfTheFile) {
   EXPECT_THAT(rl->rollout.stop, ElementsAre("a: #b"));
   EXPECT_EQ(rl->stream.lease_ms, 5);
   EXPECT_EQ(rl->run.name, "x");
+}
+
+// A key of a single group may be written without a list, and run.yaml holds the list.
+TEST_F(LoadTest, OverridesReachTheOnlyGroupOfAList) {
+  const auto reward_of = [](const std::string& rewards) {
+    auto tree = parse_yaml("workflow: rl\nreward: " + rewards, "run.yaml");
+    EXPECT_TRUE(tree.ok()) << tree.status().message();
+    const std::vector<Override> overrides{{"reward.timeout_ms=5", "argument 3"}};
+    const Status applied = apply_overrides(overrides, tree.value());
+    if (!applied.ok()) {
+      return applied.message();
+    }
+    return tree.value().find("reward")->value.items.at(0).find("timeout_ms")->value.text;
+  };
+  EXPECT_EQ(reward_of("[{kind: command, command: [a], timeout_ms: 9}]"), "5");
+  EXPECT_EQ(reward_of("[{kind: command, command: [a]}]"), "5");
+  EXPECT_EQ(reward_of("[{kind: command, command: [a]}, {kind: number}]"),
+            "argument 3: reward.timeout_ms: cannot set one element of a list; give the whole list: "
+            "reward=[...]");
 }
 
 TEST_F(LoadTest, ErrorsInAnOverrideNameItsArgument) {

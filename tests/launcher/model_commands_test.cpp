@@ -540,6 +540,18 @@ TEST_F(CommandTest, ARunInPlaceOfAModelIsReferredToItsExport) {
   std::filesystem::current_path(before);
 }
 
+TEST_F(CommandTest, AnAdapterInPlaceOfAModelIsReferredToItsOption) {
+  const std::string adapter = kGolden + "adapters/lora-qv";
+  for (const char* command : {"generate", "tokenize"}) {
+    const Outcome outcome = run({command, adapter, "x"});
+    EXPECT_EQ(outcome.code, kRefused);
+    EXPECT_EQ(outcome.err, adapter +
+                               ": is an adapter, not a model; give the model that it was trained "
+                               "over, with --adapter " +
+                               adapter + "\n");
+  }
+}
+
 TEST_F(CommandTest, ATensorWithNanIsNamed) {
   const std::filesystem::path model = path("m");
   std::filesystem::copy(kGolden + "models/llama-tiny", model);

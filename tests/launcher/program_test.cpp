@@ -24,6 +24,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 struct Outcome {
   int code = 0;
@@ -282,6 +283,13 @@ TEST(ProgramTest, ExplainSearchesForAWordThatIsNoKey) {
             "Keys of rl:\n"
             "rollout.group_size: Samples generated for each prompt, whose rewards are compared.\n")
       << "the name that other programs give the key";
+  // A setting of other programs that has no counterpart.
+  EXPECT_THAT(
+      run({"explain", "beta"}).out,
+      AllOf(StartsWith("beta: unknown key; there is no KL term against a reference model\n"),
+            HasSubstr("train.betas: ")));
+  EXPECT_THAT(run({"explain", "packing"}).err,
+              StartsWith("packing: unknown key; rows are never padded"));
   // The name of a value, and keys of both workflows.
   EXPECT_THAT(run({"explain", "half a cosine"}).out,
               AllOf(HasSubstr("Keys of rl and sft:\n"), HasSubstr("train.schedule: ")));

@@ -133,6 +133,24 @@ TEST_F(ProgressTest, ARowOfASupervisedRunHasEveryColumn) {
   EXPECT_THAT(printed[2], ElementsAre("2", "1.50000", "2.12500", "0.2500", "3e-05", "128", "4s"));
 }
 
+// A supervised run evaluates after it has shown the row of the step.
+TEST_F(ProgressTest, TheEndShowsAnEvaluationAfterTheLastRow) {
+  progress_.show(supervised_step(1));
+  progress_.show({"eval", 1, {{"eval_loss", 2.5}}, {}});
+  clock_.advance(1s);
+  progress_.show(supervised_step(2));
+  rows();
+  progress_.end();
+  EXPECT_TRUE(rows().empty());  // the row of step 2 has the loss
+  progress_.show({"eval", 2, {{"eval_loss", 2.125}}, {}});
+  progress_.end();
+  const auto printed = rows();
+  ASSERT_EQ(printed.size(), 1U);
+  EXPECT_THAT(printed[0], ElementsAre("eval", "loss", "after", "step", "2:", "2.12500"));
+  progress_.end();
+  EXPECT_TRUE(rows().empty());
+}
+
 // The first step that is shown may follow a resume. The time per step is measured from there on.
 TEST_F(ProgressTest, TheTimeLeftFollowsTheStepsSinceTheFirstRow) {
   progress_.begin(20);

@@ -231,6 +231,8 @@ TEST_F(RunTest, ARunIsResumedAndExportedByItsNameOrAnyPathOfItsDirectory) {
     const Outcome exported = run({"export", directory, "exported"});
     EXPECT_EQ(exported.code, kDone) << directory << ": " << exported.err;
   }
+  EXPECT_THAT(content_of("runs/small/log.txt"),
+              HasSubstr("step 1 was the last one; train.steps=N gives the run more\n"));
   EXPECT_EQ(run({"show", "small"}).code, kDone);
   const std::string unknown = "smal: no such run; tidemill runs lists all runs\n";
   EXPECT_EQ(run({"resume", "smal"}).err, unknown);

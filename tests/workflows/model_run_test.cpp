@@ -55,5 +55,15 @@ TEST_F(RunAsModel, AModelMayHaveAFileOfThatName) {
             std::string::npos);
 }
 
+TEST_F(RunAsModel, AnAdapterIsNamedWithTheKeysThatContinueIt) {
+  const std::string adapter = path_ + "/adapter";
+  add("adapter/adapter_config.json");
+  EXPECT_EQ(open_trained_model({adapter, {}, {}}, {}, 0).status().message(),
+            "model.path: `" + adapter +
+                "` is an adapter, not a model; give the model that it was trained over, and "
+                "train.adapter: {kind: given, path: " +
+                adapter + "}");
+}
+
 }  // namespace
 }  // namespace tidemill::workflows

@@ -140,12 +140,11 @@ engines::RuntimeOptions rl_runtime_options(const RlOptions& options, const Train
   return runtime;
 }
 
-// Says what the user waits for until the first row of the table.
-void log_first_step(const RlOptions& options, std::uint64_t step, const RunEnvironment& run) {
-  run.inform("step " + std::to_string(step) + ": generating " +
-             std::to_string(options.rollout.group_size) + " responses to each of " +
-             std::to_string(options.train.prompts_per_step) + " prompts, of at most " +
-             std::to_string(options.rollout.max_new_tokens) + " tokens each");
+// Describes what a step does first.
+std::string first_work(const RlOptions& options) {
+  return "generating " + std::to_string(options.rollout.group_size) + " responses to each of " +
+         std::to_string(options.train.prompts_per_step) + " prompts, of at most " +
+         std::to_string(options.rollout.max_new_tokens) + " tokens each";
 }
 
 Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const RlRun& opened,
@@ -179,7 +178,7 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});
   }
-  log_first_step(options, engines->weights.version.step + 1, run);
+  log_first_step(engines->weights.version.step + 1, opened.steps, first_work(options), run);
   return engines;
 }
 

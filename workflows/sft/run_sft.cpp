@@ -225,8 +225,11 @@ Result<std::shared_ptr<void>> prepare(const SftOptions& options, const SftRun& o
     run.on_begin({opened.steps, engines::num_parameters(opened.model.files.config),
                   opened.plans.expected.total()});
   }
-  run.inform("step " + std::to_string(engines->opened.weights.version.step + 1) + ": training on " +
-             std::to_string(options.train.sequences_per_step) + " sequences");
+  const std::int64_t sequences = options.train.sequences_per_step;
+  log_first_step(
+      engines->opened.weights.version.step + 1, opened.steps,
+      "training on " + std::to_string(sequences) + (sequences == 1 ? " sequence" : " sequences"),
+      run);
   return std::shared_ptr<void>(std::move(engines));
 }
 
