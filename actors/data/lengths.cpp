@@ -33,7 +33,12 @@ std::int64_t Lengths::expected_max(std::int64_t rows, std::uint64_t draws) const
   const double variance = std::max(squares_ / static_cast<double>(count_) - mean() * mean(), 0.0);
   const double margin =
       std::sqrt(2.0 * std::log(static_cast<double>(std::max<std::uint64_t>(draws, 1))));
-  const double likely = n * mean() + margin * std::sqrt(n * variance);
+  double likely = n * mean() + margin * std::sqrt(n * variance);
+  if (n * static_cast<double>(draws) >= static_cast<double>(count_)) {
+    const auto others = static_cast<double>(std::max<std::int64_t>(count_ - 1, 1));
+    const auto longest = static_cast<double>(longest_);
+    likely = std::max(likely, longest + (n - 1.0) * (sum_ - longest) / others);
+  }
   return std::min(rows * longest_, static_cast<std::int64_t>(std::ceil(likely)));
 }
 

@@ -23,7 +23,9 @@ public:
   [[nodiscard]] double mean() const noexcept;
   /// Returns an estimate of the largest total length among `draws` random selections of `rows`
   /// rows. It is the mean total plus sqrt(2 ln draws) standard deviations, by which the largest of
-  /// `draws` normal numbers exceeds their mean. It is at most `rows` times the longest row.
+  /// `draws` normal numbers exceeds their mean. If the selections cover all rows, it is at least
+  /// the longest row plus the mean of the others for each further row. It is at most `rows` times
+  /// the longest row.
   [[nodiscard]] std::int64_t expected_max(std::int64_t rows, std::uint64_t draws) const noexcept;
 
 private:

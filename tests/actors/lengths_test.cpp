@@ -46,5 +46,18 @@ TEST(Lengths, TheExpectedMaximumGrowsWithTheNumberOfDraws) {
   EXPECT_EQ(lengths.expected_max(1, 2980), 12) << "no row is longer than the longest";
 }
 
+TEST(Lengths, SelectionsOfAllRowsContainTheLongestRow) {
+  Lengths lengths;
+  for (int i = 0; i < 9; ++i) {
+    lengths.add(10);
+  }
+  lengths.add(1000);
+  // The mean total plus sqrt(2 ln 5) standard deviations is 642 for 1 row and 972 for 2.
+  EXPECT_EQ(lengths.expected_max(1, 5), 642) << "five of ten rows need not contain the longest";
+  EXPECT_EQ(lengths.expected_max(2, 5), 1010);
+  EXPECT_EQ(lengths.expected_max(1, 10), 1000);
+  EXPECT_EQ(lengths.expected_max(10, 1), 1090);
+}
+
 }  // namespace
 }  // namespace tidemill::actors
