@@ -267,9 +267,9 @@ RunPhaseOptions phase_options(const SupervisedDeps& deps) {
 
 SupervisedTrainerActor::behavior_type supervised_trainer(Self self, SupervisedDeps deps) {
   auto& state = self->state;
-  state.weights = deps.weights;
+  state.weights = std::move(deps.weights);
   state.phases = RunPhases(phase_options(deps),
-                           {deps.weights.version.step, deps.evaluated_step, std::move(deps.best)});
+                           {state.weights.version.step, deps.evaluated_step, std::move(deps.best)});
   state.commits = CommitChain({{}, deps.device, deps.recorder, deps.commits, deps.commit_port});
   state.deps = std::move(deps);
   return {

@@ -410,7 +410,7 @@ RunPhaseOptions phase_options(const TrainerDeps& deps) {
 TrainerActor::behavior_type trainer(Self self, TrainerDeps deps) {
   auto& state = self->state;
   state.now = deps.weights.version;
-  state.recent.push_back(deps.weights);
+  state.recent.push_back(std::move(deps.weights));
   state.phases =
       RunPhases(phase_options(deps), {state.now.step, deps.evaluated_step, std::move(deps.best)});
   state.commits =

@@ -51,6 +51,9 @@ protected:
     deps.io_port = &io_port_;
     deps.weights.version = {0, 3, step};
     deps.weights.base_digest = "initial";
+    if (freed_ != nullptr) {
+      deps.weights = watched_weights(deps.weights.version, io_port_, freed_);
+    }
     deps.best = best_;
     deps.evaluated_step = evaluated_step_.value_or(step);
     deps.reward_parts = {"number", "form"};
@@ -266,11 +269,11 @@ TEST_F(TrainerTest, OldWeightsAreFreedAtThePort) {
   step(0, 0.25);  // the best so far
   step(1, 0.125);
   step(2, 0.125);
-  EXPECT_THAT(freed_->at_port, IsEmpty());
+  EXPECT_THAT(freed_->at_port, ElementsAre(0)) << "those that the run started with";
   step(3, 0.5);
-  EXPECT_THAT(freed_->at_port, ElementsAre(2, 1)) << "1 was the best until now";
+  EXPECT_THAT(freed_->at_port, ElementsAre(0, 2, 1)) << "1 was the best until now";
   step(4, 0.125);
-  EXPECT_THAT(freed_->at_port, ElementsAre(2, 1, 3));
+  EXPECT_THAT(freed_->at_port, ElementsAre(0, 2, 1, 3));
   EXPECT_THAT(freed_->elsewhere, IsEmpty());
 }
 

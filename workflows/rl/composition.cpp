@@ -40,7 +40,7 @@ struct Core {
   TrainerActor trainer;
 };
 
-TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, const RlEngines& engines,
+TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, engines::Snapshot weights,
                          const Core& core, RunOwnerActor owner) {
   TrainerDeps deps;
   deps.options = plan.trainer;
@@ -54,7 +54,7 @@ TrainerDeps trainer_deps(const RlPlan& plan, const RunOrigin& origin, const RlEn
   deps.commit_port = plan.commit_port;
   deps.io_port = plan.io_port;
   deps.reward_parts = plan.reward_parts;
-  deps.weights = engines.weights;
+  deps.weights = std::move(weights);
   if (origin.commit.has_value()) {
     deps.best = origin.commit->best;
     deps.evaluated_step = origin.commit->evaluated_step;
@@ -90,8 +90,9 @@ Core spawn_core(caf::actor_system& system, const RlPlan& plan, const RunOrigin& 
   source.reader = plan.reader;
   source.port = plan.io_port;
   core.source = spawn_prompt_source(system, std::move(source));
-  core.trainer =
-      spawn_trainer(system, trainer_deps(plan, origin, *engines, core, std::move(owner)));
+  core.trainer = spawn_trainer(
+      system,
+      trainer_deps(plan, origin, std::exchange(engines->weights, {}), core, std::move(owner)));
   return core;
 }
 

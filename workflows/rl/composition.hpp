@@ -34,7 +34,8 @@ struct RlEngines {
   std::shared_ptr<void> runtime;  // keeps the views alive
   engines::RolloutEngine* rollout = nullptr;
   engines::TrainEngine* train = nullptr;
-  /// The weights that both views hold. Their version carries the incarnation.
+  /// The weights that both views hold, until the trainer takes them. Their version carries the
+  /// incarnation.
   engines::Snapshot weights;
   /// The record files, truncated to the marks of the origin.
   std::shared_ptr<actors::RecordFiles> records;

@@ -265,7 +265,7 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   deps.commits = run.commits;
   deps.read_port = opened.read_port.get();
   deps.commit_port = opened.commit_port.get();
-  deps.weights = engines->opened.weights;
+  deps.weights = std::exchange(engines->opened.weights, {});  // only the trainer holds them
   actors::RunParts parts;
   parts.core = {{"device", caf::actor_cast<caf::actor>(deps.device)},
                 {"recorder", caf::actor_cast<caf::actor>(deps.recorder)}};
