@@ -32,8 +32,8 @@ public:
   /// Loads the tokenizer of `model`, which is a GGUF file or a directory with tokenizer.json and
   /// optionally tokenizer_config.json, special_tokens_map.json and chat_template.jinja. See
   /// `read_tokenizer_source`.
-  /// Errors: `kNotFound`, `kCorruptData`, `kUnimplemented`, `kResourceExhausted`; messages name
-  /// the file and the field.
+  /// Errors: `kNotFound`, `kInvalidArgument`, `kCorruptData`, `kUnimplemented`; messages name the
+  /// file and the field.
   [[nodiscard]] static Result<Tokenizer> load(const std::filesystem::path& model);
 
   /// Creates a tokenizer from the content of a tokenizer.json and a configuration.

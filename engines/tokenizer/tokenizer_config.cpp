@@ -195,8 +195,8 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
   while (file.read(block.data(), block.size()), file.gcount() > 0) {
     text.append(block.data(), static_cast<std::size_t>(file.gcount()));
     if (text.size() > max_bytes) {
-      return Status(Errc::kResourceExhausted,
-                    path.string() + ": larger than " + std::to_string(max_bytes) + " bytes");
+      return invalid_argument(path.string() + ": larger than " + std::to_string(max_bytes) +
+                              " bytes");
     }
   }
   if (file.bad()) {

@@ -15,8 +15,8 @@
 namespace tidemill::engines {
 
 /// Reads a whole file of at most `max_bytes`.
-/// Errors: `kNotFound`, `kInvalidArgument` (not a regular file), `kUnavailable` (cannot be read),
-/// `kResourceExhausted` (too large); the message begins with the path.
+/// Errors: `kNotFound`, `kInvalidArgument` (not a regular file, or too large), `kUnavailable`
+/// (cannot be read); the message begins with the path.
 [[nodiscard]] Result<std::string> read_text_file(const std::filesystem::path& path,
                                                  std::size_t max_bytes);
 

@@ -444,6 +444,7 @@ TEST_F(TokenizerFiles, RefusesBadCompanionFiles) {
   EXPECT_EQ(message(), "chat_template.jinja: invalid UTF-8 at byte 1");
   write("chat_template.jinja", std::string((std::size_t{1} << 20U) + 1, 'a'));
   EXPECT_EQ(message(), "chat_template.jinja: larger than 1048576 bytes");
+  EXPECT_EQ(Tokenizer::load(folder_).status().code(), Errc::kInvalidArgument);
   std::filesystem::remove(folder_ / "chat_template.jinja");
   write("tokenizer.json", "{}");
   EXPECT_EQ(message(), "tokenizer.json: model: missing");
