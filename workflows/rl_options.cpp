@@ -16,6 +16,9 @@ bool has_empty(const std::vector<std::string>& texts) {
 // The smallest temperature above 0.
 constexpr double kLowestTemperature = 0.001;
 static_assert(static_cast<float>(kLowestTemperature) == engines::kMinTemperature);
+// Much smaller values would be 0 as floats, which the engine refuses.
+constexpr double kLowestTopP = 1e-6;
+constexpr double kLowestRepetitionPenalty = 1e-6;
 
 std::string rewards_problem(const std::vector<RewardOptions>& rewards) {
   std::set<std::string> names;
@@ -134,8 +137,7 @@ void describe(Schema<RolloutOptions>& s) {
        "top_p", &RolloutOptions::top_p,
        "Samples only from the smallest set of most probable tokens whose total probability reaches "
        "this; 1: from all.")
-      .above(0)
-      .at_most(1);
+      .range(kLowestTopP, 1);
   s.field("min_p", &RolloutOptions::min_p,
           "Excludes tokens that are less probable than this fraction of the most probable one; 0: "
           "none.")
@@ -144,8 +146,7 @@ void describe(Schema<RolloutOptions>& s) {
        "repetition_penalty", &RolloutOptions::repetition_penalty,
        "Divides positive and multiplies negative logits of tokens that occur in the prompt or the "
        "response; 1: off.")
-      .above(0)
-      .at_most(100);
+      .range(kLowestRepetitionPenalty, 100);
   s.field("frequency_penalty", &RolloutOptions::frequency_penalty,
           "Subtracted from a token's logit for each of its occurrences in the response; 0: off.")
       .range(-100, 100);

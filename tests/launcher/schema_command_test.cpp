@@ -107,7 +107,8 @@ TEST_F(SchemaCommandTest, RefusesWhatTheProgramRefuses) {
         "reward: {kind: number, pattern: a}", "reward: {kind: numbr}", "reward: {pattern: a}",
         "seed: -1", "name: [a]", "train: {adapter: {kind: given}}",
         "train: {adapter: {kind: lora, path: a}}", "train: {adapter: {rank: 4, path: a}}",
-        "rollout: {kv_bytes: 64MB}", "rollout: {top_p: 0}", "rollout: {top_k: 3000000000}",
+        "rollout: {kv_bytes: 64MB}", "rollout: {top_p: 0}", "rollout: {top_p: 1e-320}",
+        "rollout: {repetition_penalty: 1e-320}", "rollout: {top_k: 3000000000}",
         "algorithm: {name: gpro}", "train: null", "train: {sequences_per_step: 2}"}) {
     const std::string file = write("x.yaml", kRl + text + "\n");
     EXPECT_EQ(run({"check", file}).code, kRefused) << text;
