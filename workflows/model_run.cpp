@@ -214,8 +214,9 @@ Status check_no_folder(const std::vector<std::string>& paths, const std::string&
     std::error_code ignored;
     if (std::filesystem::is_directory(path, ignored)) {
       const std::string files = (std::filesystem::path(path) / "*.jsonl").string();
-      return invalid_argument(key + ": `" + path + "` is a folder; name its files, such as \"" +
-                              files + '"');
+      std::string message = key + ": `";
+      message.append(path).append("` is a folder; name its files, such as \"").append(files);
+      return invalid_argument(message + '"');
     }
   }
   return {};

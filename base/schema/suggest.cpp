@@ -109,11 +109,11 @@ void append_paths(const StructSchema& structure, std::string_view name, const st
 std::string path_of_synonym(const StructSchema& structure, std::string_view name,
                             const std::string& prefix) {
   for (const FieldSchema& field : structure.fields) {
-    const std::string path = joined(prefix, field.name);
+    std::string path = joined(prefix, field.name);
     if (std::ranges::find(field.also_called, name) != field.also_called.end()) {
       return path;
     }
-    const std::string inside =
+    std::string inside =
         field.value.members ? path_of_synonym(*field.value.members, name, path) : "";
     if (!inside.empty()) {
       return inside;
@@ -121,7 +121,7 @@ std::string path_of_synonym(const StructSchema& structure, std::string_view name
   }
   if (structure.tag) {
     for (const KindSchema& kind : structure.tag->kinds) {
-      const std::string inside = kind.members ? path_of_synonym(*kind.members, name, prefix) : "";
+      std::string inside = kind.members ? path_of_synonym(*kind.members, name, prefix) : "";
       if (!inside.empty()) {
         return inside;
       }
@@ -180,7 +180,7 @@ std::string absence_of(const StructSchema& root, std::string_view name) {
   }
   if (root.tag) {
     for (const KindSchema& kind : root.tag->kinds) {
-      const std::string why = kind.members ? absence_of(*kind.members, name) : "";
+      std::string why = kind.members ? absence_of(*kind.members, name) : "";
       if (!why.empty()) {
         return why;
       }
