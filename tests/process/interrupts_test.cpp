@@ -115,7 +115,9 @@ TEST_P(InterruptsTest, ASignalAfterTheLastStepDoesNotStopTheRun) {
   ProgramRun run(folder_.path(), tidemill({"run", "run.yaml"}));
   const fs::path metrics = folder_.path() / "runs" / kGatedRun / "metrics.jsonl";
   const std::string last_step = "\"step\":" + std::to_string(kGatedSteps) + ",";
+  const auto deadline = std::chrono::steady_clock::now() + kHang;
   while (!fs::exists(metrics) || read_file(metrics).find(last_step) == std::string::npos) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "hangs";
     if (run.ended_within(std::chrono::milliseconds(1))) {
       break;
     }
