@@ -79,9 +79,7 @@ Result<std::unique_ptr<CheckpointStore>> CheckpointStore::open(
   }
   TIDEMILL_RETURN_IF_ERROR(store->find_last(options.on_damage));
   if (store->damage_.empty()) {
-    TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files, store->folder_));
-    TIDEMILL_RETURN_IF_ERROR(store->remove_older());
-    TIDEMILL_RETURN_IF_ERROR(store->remove_objects());
+    TIDEMILL_RETURN_IF_ERROR(store->remove_leftovers());
   }
   return store;
 }
@@ -135,10 +133,7 @@ Result<CommitReport> CheckpointStore::commit(const Checkpoint& state) {
   kept_.insert(kept_.begin(), std::move(committed).value());
   kept_.resize(std::min(kept_.size(), kCommitsKept));
   damage_.clear();
-  report.cleanup = remove_older();
-  if (report.cleanup.ok()) {
-    report.cleanup = remove_objects();
-  }
+  report.cleanup = remove_leftovers();
   return report;
 }
 
@@ -192,6 +187,12 @@ Status CheckpointStore::remove_manifest(const std::string& file_name) {
     manifest_may_reappear_ = true;
   }
   return removed;
+}
+
+Status CheckpointStore::remove_leftovers() {
+  TIDEMILL_RETURN_IF_ERROR(remove_temporary_files(files_, folder_));
+  TIDEMILL_RETURN_IF_ERROR(remove_older());
+  return remove_objects();
 }
 
 Status CheckpointStore::remove_older() {

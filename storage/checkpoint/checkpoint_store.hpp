@@ -67,8 +67,9 @@ struct CommitReport {
 class CheckpointStore {
 public:
   /// Locks the run directory. Then creates the store, or finds its last commit and verifies all of
-  /// it. Removes leftovers and all commits but the last two, unless a damaged commit was skipped.
-  /// Borrows `files` for its lifetime. An open that is refused changes only `lock`.
+  /// it. Removes leftovers and all commits but the last two; if a damaged commit was skipped, the
+  /// next commit removes them. Borrows `files` for its lifetime. An open that is refused changes
+  /// only `lock`.
   ///
   /// Errors: `kUnavailable` naming the process that holds the run; `kInvalidArgument` for a newer
   /// format, the id of another run, or an invalid id; `kNotFound` if there is no store and `run_id`
@@ -110,6 +111,7 @@ private:
   Status store_objects(const Checkpoint& state, Manifest& manifest, CommitReport& report);
   Result<StoredManifest> store_manifest(Manifest manifest);
   Status remove_manifest(const std::string& file_name);
+  Status remove_leftovers();
   Status remove_older();
   Status remove_objects();
 

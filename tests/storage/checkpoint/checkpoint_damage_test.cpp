@@ -215,6 +215,18 @@ TEST_F(CheckpointDamageTest, AnEarlierCommitIsUsedOnlyIfTheCallerAsks) {
   EXPECT_GT(open()->last()->sequence, 2U);
 }
 
+TEST_F(CheckpointDamageTest, LeftoversAreKeptUntilTheNextCommit) {
+  write_whole(newest_manifest(), "");
+  write_whole(commits() / ".tmp-1-0", "half");
+  write_whole(objects() / ".tmp-1-0", "half");
+  const auto store = try_open(OnDamage::kUseNewestIntact).value();
+  EXPECT_TRUE(std::filesystem::exists(commits() / ".tmp-1-0"));
+  EXPECT_TRUE(std::filesystem::exists(objects() / ".tmp-1-0"));
+  commit(*store, 3);
+  EXPECT_FALSE(std::filesystem::exists(commits() / ".tmp-1-0"));
+  EXPECT_FALSE(std::filesystem::exists(objects() / ".tmp-1-0"));
+}
+
 TEST_F(CheckpointDamageTest, WithoutAnIntactCommitNothingIsUsed) {
   for (const std::string& name : names_in(commits(), "commit-")) {
     write_whole(commits() / name, "x");
