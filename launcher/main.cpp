@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   tidemill::launcher::open_standard_streams();
   tidemill::launcher::end_on_exhaustion();
   tidemill::launcher::ignore_file_size_signal();
+  tidemill::launcher::return_large_blocks();
   if (const tidemill::Status limits = tidemill::launcher::apply_limits(); !limits.ok()) {
     std::cerr << limits.message() << '\n';
     return tidemill::launcher::exit_code(limits);

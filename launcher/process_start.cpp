@@ -131,6 +131,14 @@ void ignore_file_size_signal() {
   ::sigaction(SIGXFSZ, &ignore, nullptr);
 }
 
+void return_large_blocks() {
+  // Fixes the size from which malloc maps a block of its own, which free returns to the system. By
+  // default the size grows with the blocks that are freed, and the memory of a restored commit then
+  // stays with the process for the whole run.
+  constexpr int kOwnMappingBytes = 1 << 20;
+  ::mallopt(M_MMAP_THRESHOLD, kOwnMappingBytes);  // NOLINT(concurrency-mt-unsafe): as below
+}
+
 Status apply_limits() {
   rlimit stack{};
   if (::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < rlim_t{kMinStackKib} * 1024) {

@@ -20,6 +20,9 @@ void end_on_exhaustion();
 /// Makes a write beyond the limit on file sizes (`ulimit -f`) fail instead of killing the process.
 void ignore_file_size_signal();
 
+/// Makes the allocator return large blocks to the system as soon as they are freed.
+void return_large_blocks();
+
 /// Checks the limit of the stack. If the address space is limited, makes the allocator reserve less
 /// of it.
 /// Errors: `kResourceExhausted` if the stack is smaller than `kMinStackKib`.

@@ -197,17 +197,20 @@ Result<Header> parse_header(const std::string& text, std::uint64_t data_size,
   return header;
 }
 
-Result<Buffer> load_data(const ReadableFile& file, TensorPlacement placement,
-                         std::uint64_t data_start) {
-  const std::uint64_t data_size = file.size_bytes() - data_start;
-  if (placement == TensorPlacement::kMapped) {
-    TIDEMILL_ASSIGN_OR_RETURN(const Buffer whole, file.map());
-    return whole.slice(static_cast<std::size_t>(data_start), static_cast<std::size_t>(data_size),
-                       DType::kU8);
+// Returns the bytes of a tensor that begin at `begin` in `file`: a part of `mapped`, which holds
+// the whole file, or, if `mapped` is null, memory of their own. Copies bytes that are misaligned.
+Result<Buffer> read_data(const ReadableFile& file, const Buffer* mapped, std::uint64_t begin,
+                         const Entry& entry) {
+  const auto size = static_cast<std::size_t>(entry.end - entry.begin);
+  if (mapped == nullptr) {
+    std::vector<std::byte> bytes(size);
+    TIDEMILL_RETURN_IF_ERROR(file.read_at(begin, bytes));
+    return Buffer::adopt(std::move(bytes), DType::kU8).slice(0, size, entry.dtype);
   }
-  std::vector<std::byte> bytes(static_cast<std::size_t>(data_size));
-  TIDEMILL_RETURN_IF_ERROR(file.read_at(data_start, bytes));
-  return Buffer::adopt(std::move(bytes), DType::kU8);
+  const Buffer part = mapped->slice(static_cast<std::size_t>(begin), size, entry.dtype);
+  const auto address = reinterpret_cast<std::uintptr_t>(part.bytes().data());
+  return address % dtype_bytes(entry.dtype) == 0 ? part
+                                                 : Buffer::copy_of(part.bytes(), entry.dtype);
 }
 
 Result<TensorFile> read_checked(const ReadableFile& file, TensorPlacement placement,
@@ -235,18 +238,17 @@ Result<TensorFile> read_checked(const ReadableFile& file, TensorPlacement placem
   const std::uint64_t data_start = kLengthBytes + length;
   TIDEMILL_ASSIGN_OR_RETURN(Header header,
                             parse_header(text, file.size_bytes() - data_start, limits));
-  TIDEMILL_ASSIGN_OR_RETURN(const Buffer data, load_data(file, placement, data_start));
-
+  Buffer mapped;
+  if (placement == TensorPlacement::kMapped) {
+    TIDEMILL_ASSIGN_OR_RETURN(mapped, file.map());
+  }
   TensorFile out;
   out.metadata = std::move(header.metadata);
   for (Entry& entry : header.entries) {
-    Buffer slice = data.slice(static_cast<std::size_t>(entry.begin),
-                              static_cast<std::size_t>(entry.end - entry.begin), entry.dtype);
-    const auto address = reinterpret_cast<std::uintptr_t>(slice.bytes().data());
-    if (address % dtype_bytes(entry.dtype) != 0) {
-      slice = Buffer::copy_of(slice.bytes(), entry.dtype);
-    }
-    out.tensors.emplace(*entry.name, Tensor{entry.dtype, std::move(entry.shape), std::move(slice)});
+    TIDEMILL_ASSIGN_OR_RETURN(
+        Buffer data, read_data(file, placement == TensorPlacement::kMapped ? &mapped : nullptr,
+                               data_start + entry.begin, entry));
+    out.tensors.emplace(*entry.name, Tensor{entry.dtype, std::move(entry.shape), std::move(data)});
   }
   return out;
 }

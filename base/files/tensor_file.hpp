@@ -37,7 +37,7 @@ enum class TensorPlacement : std::uint8_t {
   /// In the mapped file, paged in on use. Only for files that are replaced by renaming and never
   /// changed in place; see `ReadableFile::map`.
   kMapped,
-  /// In memory of their own. Later changes to the file do not matter.
+  /// Each in memory of its own. Later changes to the file do not matter.
   kCopied,
 };
 

@@ -81,6 +81,22 @@ TEST_F(TensorFileTest, RoundTripsInBothPlacements) {
   }
 }
 
+// A tensor that outlives the others must not hold their memory.
+TEST_F(TensorFileTest, CopiedTensorsShareNoMemory) {
+  const std::filesystem::path path = directory_.path() / "x.safetensors";
+  ASSERT_TRUE(write_tensor_file(files_, path, mixed_tensors()).ok());
+  const auto segments = [&](TensorPlacement placement) {
+    const TensorMap tensors = read_tensor_file(path, placement).value().tensors;
+    std::set<std::uint64_t> found;
+    for (const auto& [name, tensor] : tensors) {
+      found.insert(tensor.data.identity().segment);
+    }
+    return found.size();
+  };
+  EXPECT_EQ(segments(TensorPlacement::kMapped), 1U);
+  EXPECT_EQ(segments(TensorPlacement::kCopied), mixed_tensors().size());
+}
+
 TEST_F(TensorFileTest, MappedTensorsOutliveTheirFile) {
   const std::filesystem::path path = directory_.path() / "x.safetensors";
   ASSERT_TRUE(write_tensor_file(files_, path, mixed_tensors()).ok());

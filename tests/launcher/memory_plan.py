@@ -16,6 +16,9 @@ import subprocess
 import sys
 import tempfile
 
+# A resumed run reads a commit in addition, and has to free what it read before its first step ends.
+RESUMED_BOUND = 0.04
+
 # The overhead of the allocator and the part of the program's code that runs cannot be predicted.
 BOUND = 0.10
 
@@ -66,10 +69,34 @@ def check_rows_give_way(program: str, folder: str) -> None:
         sys.exit("rows are not kept although they fit, or kept although they do not")
 
 
+def check_resumed_peak(program: str, source: str) -> None:
+    """Checks that a resumed run has the peak of a fresh one of as many steps."""
+    with folder_of(source) as folder:
+        model = os.path.join(folder, "model")
+        os.mkdir(model)
+        shipped = os.path.join(source, "examples/models/arithmetic")
+        for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+            os.symlink(os.path.join(shipped, name), os.path.join(model, name))
+        with open(os.path.join(shipped, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        config.update(hidden_size=512, intermediate_size=1024, num_hidden_layers=4,
+                      num_attention_heads=8, num_key_value_heads=8, head_dim=64)
+        with open(os.path.join(model, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        run = [program, "run", "configs/quickstart-sft.yaml", "model.path=model", "train.schedule=constant",
+               "train.warmup_steps=0", "train.sequences_per_step=16", "train.steps=2", "name=run"]
+        fresh = peak_of(run, folder)[1]
+        resumed = peak_of([program, "resume", "runs/run", "train.steps=4"], folder)[1]
+    print(f"resumed: peak {resumed / (1 << 20):.1f} MiB, of the fresh run {fresh / (1 << 20):.1f} MiB")
+    if resumed > (1 + RESUMED_BOUND) * fresh:
+        sys.exit("a resumed run needs more memory than a fresh one")
+
+
 def main() -> None:
     program, source = sys.argv[1:]
     with folder_of(source) as folder:
         check_rows_give_way(program, folder)
+    check_resumed_peak(program, source)
     failed = False
     for name, *over in RUNS:
         with folder_of(source) as folder:
