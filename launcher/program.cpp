@@ -83,25 +83,65 @@ std::string key_called(const std::string& name, const Additions& additions) {
   return {};
 }
 
-// Completes the message about an unexpected argument if it is a key of a run's file that is written
-// as an option.
-std::string override_hint(const std::vector<std::string>& arguments, const Additions& additions) {
+// Returns how `option` is written as a key of a run's file, or "" if `command` takes no keys or
+// none has this name.
+std::string override_hint(const std::string& command, const std::string& option,
+                          const Additions& additions) {
   constexpr std::array<std::string_view, 3> kTakeOverrides = {"run", "check", "resume"};
-  if (std::find(kTakeOverrides.begin(), kTakeOverrides.end(), arguments.front()) ==
-      kTakeOverrides.end()) {
+  if (std::find(kTakeOverrides.begin(), kTakeOverrides.end(), command) == kTakeOverrides.end()) {
     return {};
   }
-  for (const std::string& argument : arguments) {
-    if (argument.starts_with("--")) {
-      const std::size_t equals = std::min(argument.find('='), argument.size());
-      const std::string key = key_called(argument.substr(2, equals - 2), additions);
-      const std::string value = equals < argument.size() ? argument.substr(equals + 1) : "VALUE";
-      if (!key.empty()) {
-        return "; keys are written without dashes: " + schema::clipped(key + '=' + value);
-      }
+  const std::size_t equals = std::min(option.find('='), option.size());
+  const std::string key = key_called(option.substr(2, equals - 2), additions);
+  const std::string value = equals < option.size() ? option.substr(equals + 1) : "VALUE";
+  return key.empty() ? key
+                     : "; keys are written without dashes: " + schema::clipped(key + '=' + value);
+}
+
+// Returns the option of `command` that `option` most likely stands for, or "".
+std::string closest_option(const CLI::App& command, const std::string& option) {
+  const auto replaced = [](std::string text, char from, char to) {
+    std::replace(text.begin(), text.end(), from, to);
+    return text;
+  };
+  std::vector<std::string> names;
+  for (const CLI::Option* known : command.get_options()) {
+    for (const std::string& name : known->get_lnames()) {
+      names.push_back(replaced(name, '-', '_'));
     }
   }
-  return {};
+  const std::string wanted = option.substr(2, option.find('=') - 2);
+  const std::string meant = schema::closest_name(replaced(wanted, '-', '_'), names);
+  return meant.empty() ? meant : "--" + replaced(meant, '_', '-');
+}
+
+// Returns the message about the first unknown option, or else the first argument too many.
+std::string unexpected_argument(CLI::App& app, const std::vector<std::string>& arguments,
+                                const Additions& additions) {
+  const std::vector<std::string> left = app.remaining(true);
+  const auto is_left = [&](const std::string& argument) {
+    return std::find(left.begin(), left.end(), argument) != left.end();
+  };
+  const auto option = std::find_if(
+      arguments.begin(), arguments.end(),
+      [&](const std::string& argument) { return argument.starts_with("--") && is_left(argument); });
+  if (option == arguments.end()) {
+    const auto first = std::find_if(arguments.begin(), arguments.end(), is_left);
+    return schema::clipped(first == arguments.end() ? left.front() : *first) +
+           ": is one argument too many";
+  }
+  const std::string problem = schema::clipped(*option) + ": unknown option";
+  const std::vector<CLI::App*> parsed = app.get_subcommands();
+  if (parsed.empty()) {
+    return problem;
+  }
+  const std::string command = parsed.front()->get_name();
+  if (const std::string hint = override_hint(command, *option, additions); !hint.empty()) {
+    return problem + hint;
+  }
+  const std::string meant = closest_option(*parsed.front(), *option);
+  return problem + (meant.empty() ? "; tidemill " + command + " --help lists all options"
+                                  : "; did you mean " + meant + '?');
 }
 
 struct Parsed {
@@ -212,9 +252,9 @@ int run_program(const std::vector<std::string>& arguments,
     return reporter.end(Status());
   } catch (const CLI::ValidationError& error) {  // names the option
     return reporter.end(invalid_argument(one_line(error.what())));
-  } catch (const CLI::ExtrasError& error) {
-    return reporter.end(invalid_argument("tidemill: " + one_line(error.what()) +
-                                         override_hint(arguments, additions)));
+  } catch (const CLI::ExtrasError&) {
+    return reporter.end(
+        invalid_argument("tidemill: " + unexpected_argument(app, arguments, additions)));
   } catch (const CLI::Error& error) {
     return reporter.end(invalid_argument("tidemill: " + one_line(error.what())));
   }

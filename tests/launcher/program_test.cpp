@@ -72,18 +72,26 @@ TEST(ProgramTest, WrongCommandLinesGetOneLineOnStderr) {
       {{"chekc", "x"}, "tidemill: chekc: unknown command; did you mean check?\n"},
       {{"fly"}, "tidemill: fly: unknown command; tidemill --help lists all commands\n"},
       {{"check"}, "tidemill: FILE is required\n"},
-      {{"check", kPreset, "--fast"}, "tidemill: The following argument was not expected: --fast\n"},
+      {{"check", kPreset, "--fast"},
+       "tidemill: --fast: unknown option; tidemill check --help lists all options\n"},
+      {{"check", kPreset, "train.steps=3", "--bogus"},
+       "tidemill: --bogus: unknown option; tidemill check --help lists all options\n"},
+      {{"generate", "x", "--max-tokens", "8", "--prompt", "1+1="},
+       "tidemill: --max-tokens: unknown option; did you mean --max-new-tokens?\n"},
+      {{"generate", "x", "1+1=", "2+2="}, "tidemill: 2+2=: is one argument too many\n"},
+      {{"--fast", "check", kPreset},
+       "tidemill: --fast: unknown option; tidemill check --help lists all options\n"},
       {{"check", kPreset, "--train.steps=3"},
-       "tidemill: The following argument was not expected: --train.steps=3; keys are written "
+       "tidemill: --train.steps=3: unknown option; keys are written "
        "without dashes: train.steps=3\n"},
       {{"run", kPreset, "--max_new_tokens=64"},
-       "tidemill: The following argument was not expected: --max_new_tokens=64; keys are written "
+       "tidemill: --max_new_tokens=64: unknown option; keys are written "
        "without dashes: rollout.max_new_tokens=64\n"},
       {{"run", kPreset, "--num_generations", "x=1"},
-       "tidemill: The following argument was not expected: --num_generations; keys are written "
+       "tidemill: --num_generations: unknown option; keys are written "
        "without dashes: rollout.group_size=VALUE\n"},
       {{"tokenize", "x", "--seed=3"},
-       "tidemill: The following argument was not expected: --seed=3\n"},
+       "tidemill: --seed=3: unknown option; tidemill tokenize --help lists all options\n"},
       {{"check", kPreset, "--log-level", "loud"},
        "--log-level: must be one of debug, info, warning, error, not \"loud\"\n"},
       {{"check", "/nowhere.yaml"}, "/nowhere.yaml: no such file\n"},
@@ -103,7 +111,7 @@ TEST(ProgramTest, AWrongCommandLineIsReportedAsJson) {
       {{"chekc", "x", "--json"}, "tidemill: chekc: unknown command; did you mean check?"},
       {{"check", "--json"}, "tidemill: FILE is required"},
       {{"check", kPreset, "--json", "--bogus"},
-       "tidemill: The following argument was not expected: --bogus"},
+       "tidemill: --bogus: unknown option; tidemill check --help lists all options"},
       {{"check", kPreset, "--log-level", "x", "--json"},
        "--log-level: must be one of debug, info, warning, error, not \"x\""},
   };
