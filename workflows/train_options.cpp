@@ -40,6 +40,15 @@ void describe(EnumSchema<TrainedBias>& e) {
             "The biases of the layers that the adapter updates.");
 }
 
+// Returns what is wrong with names of layers that an adapter updates, or "".
+const char* problem_with_targets(const std::vector<std::string>& names) {
+  const bool joined = std::ranges::any_of(
+      names, [](const std::string& name) { return name.find(',') != std::string::npos; });
+  return names.empty() ? "names no layer"
+         : joined      ? "has a comma in a name; write a list, such as [q_proj, v_proj]"
+                       : "";
+}
+
 void describe(Schema<NewLora>& s) {
   s.field("rank", &NewLora::rank, "Rank of the update.")
       .range(1, 1024)
@@ -63,7 +72,7 @@ void describe(Schema<NewLora>& s) {
           "Names of layers, norms or embedding tables that are trained in full, such as lm_head.")
       .one_or_many();
   s.check("target_modules",
-          [](const NewLora& o) { return o.target_modules.empty() ? "names no layer" : ""; });
+          [](const NewLora& o) { return problem_with_targets(o.target_modules); });
 }
 
 void describe(Schema<NewIa3>& s) {
@@ -77,8 +86,7 @@ void describe(Schema<NewIa3>& s) {
   s.field("modules_to_save", &NewIa3::modules_to_save,
           "Names of layers, norms or embedding tables that are trained in full, such as lm_head.")
       .one_or_many();
-  s.check("target_modules",
-          [](const NewIa3& o) { return o.target_modules.empty() ? "names no layer" : ""; });
+  s.check("target_modules", [](const NewIa3& o) { return problem_with_targets(o.target_modules); });
   s.check("feedforward_modules", [](const NewIa3& o) {
     const bool part = std::ranges::all_of(o.feedforward_modules, [&o](const std::string& name) {
       return std::ranges::find(o.target_modules, name) != o.target_modules.end();
