@@ -101,6 +101,7 @@ class CountingTrain final : public engines::TrainEngine {
 public:
   explicit CountingTrain(std::unique_ptr<engines::TrainEngine> inner) : inner_(std::move(inner)) {}
   Status begin_batch(engines::TokenLoss* loss, float temperature) override {
+    temperatures.push_back(temperature);
     return inner_->begin_batch(loss, temperature);
   }
   Status add(TrainSequence sequence) override { return inner_->add(std::move(sequence)); }
@@ -125,6 +126,7 @@ public:
     return inner_->restore(snapshot, state);
   }
   int steps = 0;
+  std::vector<float> temperatures;  // of each batch
 
 private:
   std::unique_ptr<engines::TrainEngine> inner_;
@@ -512,6 +514,20 @@ TEST_F(DeviceTest, ProximalLogprobsComeFromTheWeightsBeforeTheFirstUpdate) {
   EXPECT_EQ(reply.value().updates.size(), 2U);
   // The scoring pass updates nothing.
   EXPECT_EQ(reply.value().updates.back().optimizer_step, 2);
+}
+
+TEST_F(DeviceTest, EveryPassOfAJobHasItsTemperature) {
+  start();
+  TrainJob recompute = job({{0}, {1}});
+  recompute.recompute_proximal = true;
+  recompute.temperature = 0.5F;
+  ASSERT_TRUE(until(train(recompute)));
+  EXPECT_EQ(train_->temperatures, std::vector(3, 0.5F)) << "the scoring pass and two updates";
+  TrainJob scored = job({{2}});
+  scored.score_only = true;
+  scored.temperature = 0.25F;
+  ASSERT_TRUE(until(train(scored)));
+  EXPECT_EQ(train_->temperatures.back(), 0.25F);
 }
 
 TEST_F(DeviceTest, AJobThatOnlyScoresSumsItsTargetsAndChangesNothing) {

@@ -277,6 +277,18 @@ TEST_F(TrainerMetricsTest, EveryStepReportsItsOwnTimesAndCounts) {
   }
 }
 
+TEST_F(TrainerMetricsTest, WaitingForAnEvaluationIsNotWaitingForABatch) {
+  deps_.options.best.keep = true;  // the step waits for the evaluation
+  start(1);
+  run_step(0, 4s, 9s);
+  advance(7s);
+  take(evaluator_->requests).reply({1, 10, 4, 0.25, 0.5, 0, {}});
+  drain();
+  run_step(1, 2s, 5s);
+  EXPECT_EQ(metric("wait_seconds"), 2.0);
+  EXPECT_EQ(metric("train_seconds"), 5.0);
+}
+
 TEST_F(TrainerMetricsTest, StalenessIsCountedFromTheVersionThatTheBatchIsTrainedAt) {
   start();
   run_step(0, 1s, 1s);

@@ -34,6 +34,22 @@ protected:
   test::TemporaryDirectory directory_;
 };
 
+// Only what may go away without anybody's help is transient: the work is then tried again.
+TEST(SystemErrors, HaveTheCodeThatSaysWhoCanHelp) {
+  const std::vector<std::pair<Errc, std::vector<int>>> cases{
+      {Errc::kNotFound, {ENOENT}},
+      {Errc::kResourceExhausted, {ENOSPC, EDQUOT, EFBIG, EMFILE, ENFILE, ENOMEM}},
+      {Errc::kInvalidArgument,
+       {EACCES, EPERM, EROFS, EISDIR, ENOTDIR, ENAMETOOLONG, ELOOP, EINVAL, EEXIST, ENOTEMPTY,
+        ESTALE, EXDEV}},
+      {Errc::kUnavailable, {EIO, EAGAIN, EINTR}}};
+  for (const auto& [code, errors] : cases) {
+    for (const int error : errors) {
+      EXPECT_EQ(system_error(error, "open", "x").code(), code) << error;
+    }
+  }
+}
+
 TEST(FileNames, AcceptsPlainNames) {
   for (const char* name : {"a", "run-1", "A.b_c-9", "0"}) {
     EXPECT_TRUE(check_name(name).ok()) << name;

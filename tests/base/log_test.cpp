@@ -49,10 +49,10 @@ TEST(LogTest, AValueNeverBreaksTheLine) {
                                      {"e", std::string_view("\x01", 1)},
                                      {"f", "a \\"},
                                      {"g", "a\\b"}};
-  const LogRecord record{LogLevel::kInfo, {}, "one\ntwo", fields};
-  EXPECT_EQ(
-      format_record(record),
-      "one two a=\"x\\ny\" b=\"say \\\"no\\\"\" c=\"\" d=\"k=v\" e=\"?\" f=\"a \\\\\" g=a\\b");
+  const LogRecord record{LogLevel::kInfo, {}, "one\ntwo\x1b[31m\tthree", fields};
+  EXPECT_EQ(format_record(record),
+            "one two [31m three a=\"x\\ny\" b=\"say \\\"no\\\"\" c=\"\" d=\"k=v\" e=\"?\" f=\"a "
+            "\\\\\" g=a\\b");
 }
 
 TEST(LogTest, LevelsParse) {

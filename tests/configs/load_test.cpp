@@ -344,6 +344,16 @@ TEST_F(LoadTest, ErrorsInAKeyOfTheFileNameTheArgumentThatReplacesIt) {
               StartsWith("run.yaml:7: train.minibatches: must divide"));
 }
 
+TEST_F(LoadTest, AWarmupMayTakeAllOptimizerStepsOfTheRun) {
+  const std::string train = "train: {steps: 2, prompts_per_step: 4, minibatches: 2, epochs: 3, ";
+  EXPECT_EQ(read_rl(train + "warmup_steps: 12}\n").train.common.warmup_steps, 12);
+  const auto longer = parse_yaml(
+      "workflow: rl\nmodel: {path: m}\ndata: {train: t}\n" + train + "warmup_steps: 13}\n",
+      "run.yaml");
+  EXPECT_EQ(schema_.read(longer.value()).status().message(),
+            "run.yaml:4: train.warmup_steps: exceeds the number of optimizer steps of the run");
+}
+
 TEST_F(LoadTest, ReadsAdaptersOfEveryKind) {
   const auto source = [this](const std::string& adapter) {
     return read_rl("train: {steps: 1, adapter: " + adapter + "}\n").train.common.adapter->source;

@@ -181,6 +181,15 @@ TEST_F(ExportTest, MergesOnlyIntoTheBaseOfTheRun) {
   EXPECT_EQ(run({"export", run_path, path("c")}).code, kDone);  // without --merge
 }
 
+// A directory in place of a file makes the export fail once it has begun to write.
+TEST_F(ExportTest, AFailedExportRemovesOnlyADirectoryThatItMade) {
+  const std::string run_path =
+      commit_adapter(kGolden + "models/llama-tiny", kGolden + "adapters/lora-qv");
+  std::filesystem::create_directories(path("there/.tidemill-export/in"));
+  EXPECT_NE(run({"export", run_path, path("there"), "--force"}).code, kDone);
+  EXPECT_TRUE(std::filesystem::exists(path("there/.tidemill-export/in")));
+}
+
 TEST_F(ExportTest, RefusesWhatItCannotExport) {
   const std::string model = kGolden + "models/llama-tiny";
   const Outcome none = run({"export", path("none"), path("out")});

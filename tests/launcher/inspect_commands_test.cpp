@@ -248,6 +248,17 @@ TEST_F(InspectTest, ShowDrawsTheDefaultCurvesOrTheChosenOnes) {
             json::parse("[[1,0.5],[2,0.5],[3,0.5],[4,0.5]]"));
 }
 
+TEST_F(InspectTest, ShowOrdersEvaluationsByTheirSteps) {
+  make_run("late", 0, kRunning);
+  write_lines("runs/late/metrics.jsonl",
+              {{{"kind", "eval"}, {"step", 4}, {"eval_mean_at_k", 0.5}},
+               {{"kind", "eval"}, {"step", 2}, {"eval_mean_at_k", 0.25}},
+               {{"kind", "eval"}, {"step", 6}, {"eval_mean_at_k", 0.75}}});
+  EXPECT_EQ(
+      run({"show", "late", "--json", "--metric", "eval_mean_at_k"}).lines().at(0).at("points"),
+      json::parse("[[2,0.25],[4,0.5],[6,0.75]]"));
+}
+
 TEST_F(InspectTest, ShowSaysWhatIsMissing) {
   make_run("young", 0, kRunning);
   EXPECT_THAT(run({"show", "young"}).out, HasSubstr("no step has been recorded yet"));

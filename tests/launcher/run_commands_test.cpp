@@ -384,6 +384,15 @@ TEST_F(RunTest, AResumedRunKeepsTheKeysThatItsCommitsDependOn) {
   EXPECT_EQ(run({"resume", "cosine", "train.steps=2"}).err,
             "argument 3: train.steps: cannot change in a resumed run with train.schedule: cosine, "
             "because the learning rates of all steps depend on it\n");
+  write_lines("two.jsonl",
+              {{{"prompt", "10+20="}, {"answer", "30"}}, {{"prompt", "11+20="}, {"answer", "31"}}});
+  ASSERT_EQ(run({"run", "small.yaml", "name=epochs", "train.schedule=linear", "train.steps=null",
+                 "data.train=two.jsonl", "data.epochs=1"})
+                .code,
+            kDone);
+  EXPECT_EQ(run({"resume", "epochs", "data.epochs=2"}).err,
+            "argument 3: data.epochs: cannot change in a resumed run with train.schedule: linear, "
+            "because the learning rates of all steps depend on it\n");
   EXPECT_THAT(run({"resume", "kept", "train.stpes=2"}).err, HasSubstr("did you mean steps?"));
   EXPECT_EQ(run({"resume", "kept", "rollout.group_size=2"}).code, kDone);  // as before
   EXPECT_EQ(content_of("runs/kept/run.yaml"), before);

@@ -65,5 +65,28 @@ TEST_F(RunAsModel, AnAdapterIsNamedWithTheKeysThatContinueIt) {
                 adapter + "}");
 }
 
+// The model has biases at q_proj, k_proj and v_proj.
+TEST(NewAdapter, TrainsTheBiasesThatItsKeyNames) {
+  const std::string path = TIDEMILL_TEST_DIR "/golden/engine/models/qwen2-tiny";
+  const auto biases = [&](TrainedBias bias) {
+    TrainOptions train;
+    NewLora lora;
+    lora.target_modules = {"q_proj"};
+    lora.bias = bias;
+    train.adapter = AdapterOptions{OneOf{"lora", lora}};
+    const auto model = open_trained_model({path, {}, {}}, train, 0);
+    EXPECT_TRUE(model.ok()) << model.status().to_string();
+    std::size_t count = 0;
+    for (const auto& [name, tensor] : model.value().adapter->tensors) {
+      count += name.ends_with(".bias") ? 1 : 0;
+    }
+    return count;
+  };
+  constexpr std::size_t kLayers = 2;
+  EXPECT_EQ(biases(TrainedBias::kNone), 0U);
+  EXPECT_EQ(biases(TrainedBias::kLoraOnly), kLayers);
+  EXPECT_EQ(biases(TrainedBias::kAll), 3 * kLayers);
+}
+
 }  // namespace
 }  // namespace tidemill::workflows

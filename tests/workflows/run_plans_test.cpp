@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory plans of whole runs on the example model.
+#include <fstream>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/temporary_directory.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/rl/run_rl.hpp"
 #include "workflows/sft/run_sft.hpp"
@@ -73,6 +75,34 @@ TEST(RunPlans, AFolderOfDataIsRefused) {
                                             "arithmetic/data` is a folder; name its files, such "
                                             "as \"" +
                                             kExamples + "arithmetic/data/*.jsonl\"");
+}
+
+TEST(RunPlans, TheCacheHasTheSizeOfItsKey) {
+  RlOptions options = on_policy_run();
+  const std::int64_t chosen = plans_of(options).maximum.budgets.kv_bytes;
+  options.rollout.kv_bytes = 2 * chosen;
+  EXPECT_EQ(plans_of(options).maximum.budgets.kv_bytes, 2 * chosen);
+}
+
+TEST(RunPlans, MessagesAboutRowsNameTheKeyOfTheirFile) {
+  SftOptions options;
+  options.model.path = kExamples + "models/arithmetic";
+  const std::string good = kExamples + "arithmetic/data/sft.jsonl";
+  const test::TemporaryDirectory directory;
+  const std::string masked = directory.path() / "masked.jsonl";
+  std::ofstream(masked) << R"({"input_ids": [1, 2], "loss_mask": [0, 0]})" << '\n';
+  options.train.common.steps = 1;
+  options.train.sequences_per_step = 1;
+  options.eval.every_steps = 1;
+  const auto refusal = [&](const std::string& train, const std::string& eval) {
+    options.data.train = {{train, {}}};
+    options.data.eval = {eval};
+    const auto model = open_trained_model(options.model, options.train.common, options.run.seed);
+    return plan_memory(options, model.value(), {"", [](const std::string&) {}}).status().message();
+  };
+  const std::string problem = ": none of its 1 rows has a target (masked, or too long)";
+  EXPECT_EQ(refusal(masked, good), "data.train" + problem);
+  EXPECT_EQ(refusal(good, masked), "data.eval" + problem);
 }
 
 TEST(RunPlans, ExpectNoCopyForACommitAtTheEnd) {

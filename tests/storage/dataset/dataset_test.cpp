@@ -353,6 +353,19 @@ TEST_F(DatasetTest, RefusesInvalidWeights) {
   EXPECT_EQ(failure({a, b}), "weights: must be above 0");
 }
 
+TEST_F(DatasetTest, CountsTheSkippedRowsOfAllSources) {
+  options_.on_error = OnRowError::kSkip;
+  options_.weights = {1.0, 3.0};
+  const std::string a = write("a.jsonl", prompt_line("1") + "\nbroken\nbroken\n");
+  const std::string b = write("b.jsonl", "broken\n" + prompt_line("2") + "\n");
+  const auto data = open({a, b}).value();
+  EXPECT_EQ(data->num_rows(), 2U);
+  EXPECT_EQ(data->num_skipped(), 3U);
+  EXPECT_THAT(data->first_skipped(),
+              ElementsAre(a + ":2: not JSON at byte 1", a + ":3: not JSON at byte 1",
+                          b + ":1: not JSON at byte 1"));
+}
+
 TEST_F(DatasetTest, ReadsSupervisedRows) {
   options_.paths = {write("a.jsonl", R"({"input_ids": [1, 2], "loss_mask": [0, 1]})"
                                      "\n"
