@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "engines/chat/budget.hpp"
+#include "engines/chat/conversation.hpp"
 #include "engines/chat/generation_mask.hpp"
 
 namespace tidemill::engines::chat {
@@ -285,6 +286,43 @@ TEST(ChatTemplate, GenerationSpansCountCodePoints) {
   EXPECT_EQ(result.value().text, "\u6C34\u00E9\u00E9-1-2");
   EXPECT_THAT(result.value().generation_spans,
               ElementsAre(CodePointSpan{1, 3}, CodePointSpan{4, 5}, CodePointSpan{6, 7}));
+}
+
+// The search for the tag and the rendering recognize the same spellings.
+TEST(ChatTemplate, EverySpellingOfTheGenerationTagsIsRecognized) {
+  for (const std::string begin : {"{%", "{%-", "{%+"}) {
+    for (const std::string end : {"%}", "-%}", "+%}"}) {
+      for (const std::string blanks : {"", " ", "\t \r\n"}) {
+        const auto tag = [&](const std::string& name) {
+          return begin + blanks + name + blanks + end;
+        };
+        const std::string source = "a " + tag("generation") + " b " + tag("endgeneration") + " c";
+        SCOPED_TRACE(source);
+        EXPECT_TRUE(has_generation_tag(source));
+        EXPECT_FALSE(has_generation_tag(tag("endgeneration")));
+        const auto result = render(source);
+        ASSERT_TRUE(result.ok()) << result.status().to_string();
+        // A minus removes the blanks next to the tag.
+        const std::string before = begin == "{%-" ? "" : " ";
+        const std::string after = end == "-%}" ? "" : " ";
+        EXPECT_EQ(result.value().text, "a" + before + after + "b" + before + after + "c");
+        const std::size_t first = 1 + before.size();
+        EXPECT_THAT(result.value().generation_spans,
+                    ElementsAre(CodePointSpan{first, first + after.size() + 1 + before.size()}));
+      }
+    }
+  }
+}
+
+TEST(ChatTemplate, OtherTagsAreNotGenerationTags) {
+  for (const char* source :
+       {"", "generation", "{{ generation }}", "{# generation #}", "{ % generation %}",
+        "{% generation", "{% generation }}", "{% generations %}", "{% generation x %}",
+        "{% endgeneration %}", "{% set generation = 1 %}", "{% if generation %}{% endif %}",
+        "{% - generation %}", "{%-+ generation %}", "{% generation - %}", "{% generation -+%}"}) {
+    EXPECT_FALSE(has_generation_tag(source)) << source;
+  }
+  EXPECT_TRUE(has_generation_tag("{% generations %}{% generation }}{%{%- generation +%}"));
 }
 
 TEST(GenerationMask, MarksEveryTokenThatOverlaps) {
