@@ -240,6 +240,33 @@ TEST(MemoryLoadTest, EveryHeldPublishedVersionIsCounted) {
   EXPECT_EQ(two.preloaded_bytes, 4 * num_parameters(model.config));
 }
 
+// Compares with what a trainer holds: f32 and bf16, all parameters and an adapter.
+TEST(MemoryLoadTest, CapturedStateAndPublishedWeightsTakeTheEstimatedMemory) {
+  const auto bytes_of = [](const TensorMap& tensors) {
+    std::int64_t bytes = 0;
+    for (const auto& [name, tensor] : tensors) {
+      bytes += name == "step" ? 0 : static_cast<std::int64_t>(tensor.data.size_bytes());
+    }
+    return bytes;
+  };
+  const ModelFiles model = small_model(1);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool adapts : {false, true}) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + (adapts ? " adapter" : " full"));
+      RuntimeOptions options =
+          small_options(model.config, Backend::kCpu, 64, Training::kYes, dtype);
+      if (adapts) {
+        options.adapter = small_adapter(model.config, 2);
+      }
+      const MemoryEstimate estimate = estimate_memory(model, options, {});
+      const auto runtime = open_runtime(model, options).value();
+      EXPECT_EQ(estimate.capture_bytes, bytes_of(runtime->train()->optimizer_state().value()));
+      const Snapshot published = runtime->train()->commit({0, 0, 1}).value();
+      EXPECT_EQ(estimate.published_bytes, bytes_of(adapts ? published.adapter : published.base));
+    }
+  }
+}
+
 TEST(MemoryLoadTest, StateIsCapturedOnlyForCommits) {
   const ModelFiles model = wide_model();
   RuntimeOptions options;
