@@ -3,6 +3,8 @@
 #include "engines/tokenizer/tokenizer.hpp"
 
 #include <fstream>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <thread>
@@ -109,6 +111,64 @@ TEST(Tokenizer, UnencodableTextIsRefusedWithItsOffset) {
       "no token represents the character U+0007 at offset 0 of the piece that begins at byte 0");
   EXPECT_THAT(message(std::string(Tokenizer::kMaxTextBytes + 1, '1')),
               HasSubstr("exceeds the limit"));
+}
+
+// A run compares this digest when it resumes.
+TEST(Tokenizer, TheDigestDependsOnEverythingThatChangesTextsOrIds) {
+  struct Case {
+    const char* name;
+    std::function<void(std::string&, TokenizerConfig&)> change;
+  };
+  using Text = std::string&;
+  using Config = TokenizerConfig&;
+  const std::vector<Case> cases = {
+      {"nothing", [](Text, Config) {}},
+      {"tokenizer.json", [](Text json, Config) { json += "\n"; }},
+      {"another bos", [](Text, Config c) { c.bos_token = "1"; }},
+      {"no bos", [](Text, Config c) { c.bos_token.reset(); }},
+      {"another eos", [](Text, Config c) { c.eos_token = "1"; }},
+      {"no eos", [](Text, Config c) { c.eos_token.reset(); }},
+      {"another pad", [](Text, Config c) { c.pad_token = "1"; }},
+      {"no pad", [](Text, Config c) { c.pad_token.reset(); }},
+      {"bos and eos exchanged", [](Text, Config c) { std::swap(c.bos_token, c.eos_token); }},
+      {"eos and pad exchanged", [](Text, Config c) { std::swap(c.eos_token, c.pad_token); }},
+      {"the first template", [](Text, Config c) { c.chat_templates["default"] = "C"; }},
+      {"the second template", [](Text, Config c) { c.chat_templates["tool_use"] = "C"; }},
+      {"templates exchanged",
+       [](Text, Config c) {
+         c.chat_templates = {{"default", "B"}, {"tool_use", "A"}};
+       }},
+      {"another name",
+       [](Text, Config c) {
+         c.chat_templates = {{"default", "A"}, {"tools", "B"}};
+       }},
+      {"one more template", [](Text, Config c) { c.chat_templates["x"] = "C"; }},
+      {"without the first template", [](Text, Config c) { c.chat_templates.erase("default"); }},
+      {"without the second template", [](Text, Config c) { c.chat_templates.erase("tool_use"); }},
+      {"no templates", [](Text, Config c) { c.chat_templates.clear(); }},
+      {"the same texts, cut elsewhere",
+       [](Text, Config c) {
+         c.chat_templates = {{"defaultA", ""}, {"tool_use", "B"}};
+       }},
+  };
+  std::map<std::string, std::string> names;  // by digest
+  for (const Case& c : cases) {
+    std::string json = kHandWritten;
+    TokenizerConfig config;
+    config.bos_token = "<|user|>";
+    config.eos_token = "<|end|>";
+    config.pad_token = "?";
+    config.chat_templates = {{"default", "A"}, {"tool_use", "B"}};
+    c.change(json, config);
+    const auto tokenizer = Tokenizer::from_json(json, config);
+    ASSERT_TRUE(tokenizer.ok()) << c.name << ": " << tokenizer.status().to_string();
+    const auto [other, is_new] = names.emplace(tokenizer.value().digest(), c.name);
+    EXPECT_TRUE(is_new) << c.name << " gives the digest of " << other->second;
+    EXPECT_EQ(Tokenizer::from_json(json, config).value().digest(), other->first);
+    // Declared tokens are only compared with tokenizer.json.
+    config.declared_tokens = {{16, "<|end|>"}};
+    EXPECT_EQ(Tokenizer::from_json(json, config).value().digest(), other->first);
+  }
 }
 
 TEST(Tokenizer, LeftmostLowestRankMergesFirst) {
@@ -413,6 +473,8 @@ TEST_F(TokenizerFiles, ReadsTokensAndTemplates) {
   EXPECT_EQ(tokenizer.value().bos_id(), std::nullopt);
   EXPECT_EQ(tokenizer.value().config().chat_templates.at("default"), "A");
   EXPECT_EQ(tokenizer.value().config().chat_templates.at("tool_use"), "B");
+  EXPECT_EQ(tokenizer.value().digest(),
+            Tokenizer::from_json(kHandWritten, tokenizer.value().config()).value().digest());
   write("chat_template.jinja", "C");
   tokenizer = Tokenizer::load(folder_);
   ASSERT_TRUE(tokenizer.ok());
