@@ -117,6 +117,53 @@ TEST(LoraMergeTest, AddsTheScaledProduct) {
   EXPECT_EQ(float_values(base.at(kPath + ".weight")), (std::vector<float>{1, 2, 3, 4, 5, 6}));
 }
 
+// The weight that both ends of a tied model share is copied before one of them is changed.
+TEST(LoraMergeTest, AnAdapterOfOneEndLeavesTheOtherEnd) {
+  const std::vector<float> shared = {1, 2, 3, 4, 5, 6};  // 3 tokens of width 2
+  const std::vector<float> by_token = {1, 2, 3};
+  const std::vector<float> by_width = {1, -1};
+  const std::vector<float> changed = {2, 1, 5, 2, 8, 3};  // plus their product
+  const std::string table(kTablePath);
+  const std::string head(kHeadPath);
+  for (const std::string& path : {table, head}) {
+    for (const bool whole : {false, true}) {
+      for (const bool tied : {true, false}) {
+        SCOPED_TRACE(path + (whole ? " whole" : " product") + (tied ? " tied" : ""));
+        const std::int64_t in = path == table ? 3 : 2;
+        AdaptedModule module = lora_module(path, in, 5 - in, 1, 1.0F);
+        TensorMap adapter = {{module.a, matrix(path == table ? by_token : by_width, 1, in)},
+                             {module.b, matrix(path == table ? by_width : by_token, 5 - in, 1)}};
+        if (whole) {
+          module = {path, in, 5 - in};
+          module.weight = "w";
+          adapter = {{"w", matrix(changed, 3, 2)}};
+        }
+        ModelConfig config;
+        config.tie_word_embeddings = tied;
+        TensorMap base = {{table + ".weight", matrix(shared, 3, 2)}};
+        if (!tied) {
+          base[head + ".weight"] = matrix(shared, 3, 2);
+        }
+        const MergedModel merged = merge_adapter({module}, adapter, config, base).value();
+        ASSERT_FALSE(merged.config.tie_word_embeddings);
+        const std::string& other = path == table ? head : table;
+        EXPECT_EQ(float_values(merged.tensors.at(path + ".weight")), changed);
+        EXPECT_EQ(float_values(merged.tensors.at(other + ".weight")), shared);
+      }
+    }
+  }
+}
+
+TEST(LoraMergeTest, AnAdapterOfLayersKeepsTheEndsTied) {
+  const TensorMap base = {{kPath + ".weight", matrix({1, 2, 3, 4, 5, 6}, 3, 2)},
+                          {std::string(kTablePath) + ".weight", matrix({1, 2}, 1, 2)}};
+  ModelConfig config;
+  config.tie_word_embeddings = true;
+  const MergedModel merged = merge_adapter(kSmall, small_lora(), config, base).value();
+  EXPECT_TRUE(merged.config.tie_word_embeddings);
+  EXPECT_EQ(merged.tensors.size(), base.size());
+}
+
 TEST(LoraMergeTest, RoundsOnceToTheBaseType) {
   // The change of 3/512 is not rounded before it is added: 1 + 3/512 rounds up to 1 + 1/128.
   const AdapterSpec spec = {lora_module(kPath, 1, 1, 1, 1.0F)};
