@@ -112,6 +112,7 @@ TEST(WeightedRewardEngine, APartThatGivesUpStillDeliversAnErrorForEverySample) {
     last = engine->step(std::chrono::milliseconds(20));
   }
   EXPECT_EQ(last.code(), Errc::kUnavailable) << last.to_string();
+  EXPECT_EQ(last.message().rfind("command: ", 0), 0U) << last.message();
   ASSERT_EQ(sink.count(), 100U);
   for (std::uint64_t id = 0; id < 100; ++id) {
     EXPECT_NE(sink.error(id), "");
@@ -121,7 +122,7 @@ TEST(WeightedRewardEngine, APartThatGivesUpStillDeliversAnErrorForEverySample) {
   EXPECT_EQ(engine->submit(make_request(100, "42"), sink).code(), Errc::kUnavailable);
 }
 
-/// A part whose results, refusals and counts are given by the test.
+/// A part whose results, refusals, failures and counts are given by the test.
 class ScriptedEngine final : public RewardEngine {
 public:
   Status submit(RewardRequest request, RewardSink& sink) override {
@@ -139,11 +140,12 @@ public:
     result.reward = reward;
     result.error = error;
     sink->on_reward(std::move(result));
-    return {};
+    return failure;
   }
   [[nodiscard]] RewardStats stats() const override { return counts; }
 
   Status refusal;
+  Status failure;
   double reward = 1.0;
   std::string error;
   RewardStats counts;
@@ -216,6 +218,33 @@ TEST(WeightedRewardEngine, ARefusalByALaterPartBecomesTheErrorOfTheSample) {
   ASSERT_TRUE(sum.engine->submit(make_request(2, "x"), sink).ok());
   ASSERT_TRUE(sum.engine->step(Duration::zero()).ok());
   EXPECT_EQ(sink.reward(2), 5.0);
+}
+
+TEST(WeightedRewardEngine, NamesThePartThatGaveUpFirst) {
+  struct Case {
+    const char* first;   // the failure of part "a" in this step, or empty
+    const char* second;  // that of part "b"
+    const char* message;
+  };
+  for (const Case& c :
+       {Case{"gone", "", "a: gone"}, Case{"", "gone", "b: gone"}, Case{"gone", "too", "a: gone"}}) {
+    ScriptedSum sum;
+    RecordingSink sink;
+    ASSERT_TRUE(sum.engine->submit(make_request(1, "x"), sink).ok());
+    ASSERT_TRUE(sum.engine->submit(make_request(2, "x"), sink).ok());
+    const auto set = [](Status& failure, const std::string& message) {
+      failure = message.empty() ? Status() : Status(Errc::kUnavailable, message);
+    };
+    set(sum.first->failure, c.first);
+    set(sum.second->failure, c.second);
+    EXPECT_EQ(sum.engine->step(Duration::zero()).message(), c.message);
+    // Whatever fails later is not the cause.
+    set(sum.first->failure, "later");
+    set(sum.second->failure, "later");
+    EXPECT_EQ(sum.engine->step(Duration::zero()).message(), c.message);
+    EXPECT_EQ(sum.engine->submit(make_request(3, "x"), sink).message(), c.message);
+    EXPECT_EQ(sink.count(), 2U);
+  }
 }
 
 // Parts deliver in different orders: each result reaches its own sample.
