@@ -204,8 +204,17 @@ TEST_F(ModelFilesTest, RefusesToExportOverTheSourceOrAnIncompleteModel) {
   EXPECT_TRUE(open_model(at("out")).ok());
 }
 
-// Replaces a model, with a failure at each system call in turn. The directory must open as one of
-// the two models, or be refused for missing weights.
+TEST_F(ModelFilesTest, AnExportReplacesAShardedModel) {
+  write_sharded();
+  const TensorMap tensors = random_model_tensors(small_config(), 2);
+  ASSERT_TRUE(export_model(files_, at("m"), small_config(), tensors, std::nullopt).ok());
+  EXPECT_EQ(digest_tensors(open_model(at("m")).value().tensors), digest_tensors(tensors));
+  // Some programs read the files that an index lists before any other.
+  EXPECT_FALSE(std::filesystem::exists(at("m") / kIndex));
+}
+
+// Replaces a model in one file or in shards, with a failure at each system call in turn. The
+// directory must open as one of the two models, or be refused for missing weights.
 TEST_F(ModelFilesTest, InterruptedExportNeverMixesModels) {
   const ModelConfig old_config = small_config();
   ModelConfig new_config = old_config;
@@ -213,26 +222,32 @@ TEST_F(ModelFilesTest, InterruptedExportNeverMixesModels) {
   const TensorMap old_tensors = random_model_tensors(old_config, 1);
   const TensorMap new_tensors = random_model_tensors(new_config, 2);
   test::FaultyFileSystem counting({});
-  ASSERT_TRUE(export_model(counting, at("out"), new_config, new_tensors, std::nullopt).ok());
-  int num_refused = 0;
-  for (int call = 1; call <= counting.num_calls() + 1; ++call) {
-    std::filesystem::remove_all(at("out"));
-    ASSERT_TRUE(export_model(files_, at("out"), old_config, old_tensors, std::nullopt).ok());
-    test::FaultyFileSystem failing({.at = call, .error = EIO, .dead = true});
-    (void)export_model(failing, at("out"), new_config, new_tensors, std::nullopt);
-    const auto model = open_model(at("out"));
-    if (!model.ok()) {
-      EXPECT_THAT(model.status().message(), HasSubstr("contains neither model.safetensors"));
-      ++num_refused;
-      continue;
+  ASSERT_TRUE(export_model(counting, at("m"), new_config, new_tensors, std::nullopt).ok());
+  for (const bool sharded : {false, true}) {
+    int num_refused = 0;
+    for (int call = 1; call <= counting.num_calls() + 1; ++call) {
+      SCOPED_TRACE((sharded ? "shards, call " : "one file, call ") + std::to_string(call));
+      std::filesystem::remove_all(at("m"));
+      if (sharded) {
+        write_sharded();
+      } else {
+        ASSERT_TRUE(export_model(files_, at("m"), old_config, old_tensors, std::nullopt).ok());
+      }
+      test::FaultyFileSystem failing({.at = call, .error = EIO, .dead = true});
+      (void)export_model(failing, at("m"), new_config, new_tensors, std::nullopt);
+      const auto model = open_model(at("m"));
+      if (!model.ok()) {
+        EXPECT_THAT(model.status().message(), HasSubstr("contains neither model.safetensors"));
+        ++num_refused;
+        continue;
+      }
+      const bool is_new = model.value().config == new_config;
+      EXPECT_TRUE(is_new || model.value().config == old_config);
+      EXPECT_EQ(digest_tensors(model.value().tensors),
+                digest_tensors(is_new ? new_tensors : old_tensors));
     }
-    const bool is_new = model.value().config == new_config;
-    EXPECT_TRUE(is_new || model.value().config == old_config) << call;
-    EXPECT_EQ(digest_tensors(model.value().tensors),
-              digest_tensors(is_new ? new_tensors : old_tensors))
-        << call;
+    EXPECT_GT(num_refused, 0);
   }
-  EXPECT_GT(num_refused, 0);
 }
 
 // A process that is killed during an export leaves a temporary file. The next export removes it.
