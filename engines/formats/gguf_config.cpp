@@ -218,9 +218,15 @@ void KeyReader::read_biases() {
 }
 
 void KeyReader::read_scaling(Json::Object& rope, std::int64_t context) {
-  const std::optional<double> old_style = keys_.real(key("rope.scale_linear"), {});
-  const std::string type = keys_.string(key("rope.scaling.type"))
-                               .value_or(old_style.value_or(1.0) != 1.0 ? "linear" : "none");
+  // Old files have the factor under another key. As in llama.cpp, a factor without a type scales
+  // linearly.
+  const bool old_style =
+      keys_.has(key("rope.scale_linear")) && !keys_.has(key("rope.scaling.factor"));
+  const std::string factor_key = key(old_style ? "rope.scale_linear" : "rope.scaling.factor");
+  const double factor = keys_.real(factor_key, {}).value_or(0.0);
+  const bool scales = keys_.has(factor_key) && factor != 1.0;
+  const std::string type =
+      keys_.string(key("rope.scaling.type")).value_or(scales ? "linear" : "none");
   if (type == "none") {
     return;
   }
@@ -231,9 +237,8 @@ void KeyReader::read_scaling(Json::Object& rope, std::int64_t context) {
     return;
   }
   rope[0].value = type;
-  const auto factor = keys_.real(key("rope.scaling.factor"), {});
-  rope.push_back({"factor", factor.value_or(old_style.value_or(0.0))});
-  renamed_.emplace_back("rope_parameters.factor", key("rope.scaling.factor"));
+  rope.push_back({"factor", factor});
+  renamed_.emplace_back("rope_parameters.factor", factor_key);
   if (type == "linear") {
     return;
   }

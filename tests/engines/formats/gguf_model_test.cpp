@@ -198,6 +198,50 @@ TEST_F(GgufModelTest, RecoversTheScalingFromTheFactors) {
   }
 }
 
+// Old files have `rope.scale_linear` instead of a type and a factor. As in llama.cpp, a factor
+// without a type scales linearly, and a type of "none" turns every factor off.
+TEST_F(GgufModelTest, ReadsTheScalingFromOldAndNewKeys) {
+  struct Case {
+    const char* type;  // empty: no key
+    std::optional<float> factor;
+    std::optional<float> linear;  // of `rope.scale_linear`
+    RopeKind kind;
+    double expected;  // factor
+  };
+  const std::vector<Case> cases{
+      {"", {}, {}, RopeKind::kDefault, 1.0},        {"", {}, 1.0F, RopeKind::kDefault, 1.0},
+      {"", {}, 4.0F, RopeKind::kLinear, 4.0},       {"", 1.0F, {}, RopeKind::kDefault, 1.0},
+      {"", 4.0F, {}, RopeKind::kLinear, 4.0},       {"", 4.0F, 2.0F, RopeKind::kLinear, 4.0},
+      {"", 1.0F, 2.0F, RopeKind::kDefault, 1.0},    {"none", {}, {}, RopeKind::kDefault, 1.0},
+      {"none", 4.0F, {}, RopeKind::kDefault, 1.0},  {"none", {}, 4.0F, RopeKind::kDefault, 1.0},
+      {"linear", 4.0F, {}, RopeKind::kLinear, 4.0}, {"linear", 4.0F, 2.0F, RopeKind::kLinear, 4.0},
+      {"linear", {}, 4.0F, RopeKind::kLinear, 4.0}, {"linear", {}, 1.0F, RopeKind::kLinear, 1.0},
+      {"yarn", 4.0F, {}, RopeKind::kYarn, 4.0},     {"yarn", {}, 4.0F, RopeKind::kYarn, 4.0},
+  };
+  ModelConfig config = llama_config();
+  const TensorMap tensors = random_model_tensors(config, 1);
+  for (const Case& c : cases) {
+    SCOPED_TRACE(std::string(c.type) + ", factor " + std::to_string(c.factor.value_or(0.0F)) +
+                 ", linear " + std::to_string(c.linear.value_or(0.0F)));
+    GgufWriter writer;
+    test::add_gguf_keys(writer, config);
+    if (*c.type != '\0') {
+      writer.text("llama.rope.scaling.type", c.type);
+    }
+    if (c.factor.has_value()) {
+      writer.f32("llama.rope.scaling.factor", *c.factor);
+    }
+    if (c.linear.has_value()) {
+      writer.f32("llama.rope.scale_linear", *c.linear);
+    }
+    test::add_gguf_tensors(writer, config, tensors);
+    const auto opened = open_model(write("x.gguf", writer.bytes()));
+    ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+    EXPECT_EQ(opened.value().config.rope.kind, c.kind);
+    EXPECT_EQ(opened.value().config.rope.factor, c.expected);
+  }
+}
+
 TEST_F(GgufModelTest, ExportsBlocksAsFloats) {
   const ModelConfig config = llama_config();
   const TensorMap blocks = matrices_in(weights_of(config), DType::kBlockI8);
@@ -389,6 +433,18 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        {},
        "llama.rope.scaling.factor: must be a number"},
+      {"a factor below 1",
+       with([](GgufWriter& w) { w.f32("llama.rope.scaling.factor", 0.5F); }),
+       nothing,
+       nothing,
+       {},
+       "llama.rope.scaling.factor: must be a number of at least 1"},
+      {"an old factor below 1",
+       with([](GgufWriter& w) { w.f32("llama.rope.scale_linear", 0.5F); }),
+       nothing,
+       nothing,
+       {},
+       "llama.rope.scale_linear: must be a number of at least 1"},
       {"frequencies that increase",
        with([](GgufWriter& w) { w.f32("llama.rope.freq_base", 0.5F); }),
        nothing,
@@ -557,7 +613,7 @@ TEST_F(GgufModelTest, RefusesBadModels) {
     EXPECT_THAT(status.message(), HasSubstr(c.message)) << c.name;
     EXPECT_THAT(status.message(), StartsWith(path.string() + ": ")) << c.name;
   }
-  EXPECT_EQ(cases.size(), 42U);
+  EXPECT_EQ(cases.size(), 44U);
   std::cout << cases.size() << " bad models refused\n";
 }
 
