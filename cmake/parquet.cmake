@@ -1,0 +1,18 @@
+# Sets TIDEMILL_WITH_PARQUET to whether this build reads Parquet files, which needs Apache Arrow.
+set(TIDEMILL_WITH_PARQUET OFF)
+if(NOT TIDEMILL_ENABLE_PARQUET MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "TIDEMILL_ENABLE_PARQUET=${TIDEMILL_ENABLE_PARQUET}: use AUTO, ON or OFF")
+endif()
+if(NOT TIDEMILL_ENABLE_PARQUET STREQUAL "OFF")
+  find_package(ArrowParquet QUIET)
+  if(ArrowParquet_FOUND)
+    set(TIDEMILL_WITH_PARQUET ON)
+    message(STATUS "Parquet files: read with Arrow ${ArrowParquet_VERSION} in ${ArrowParquet_LOCATION}")
+  elseif(TIDEMILL_ENABLE_PARQUET STREQUAL "ON")
+    message(FATAL_ERROR "TIDEMILL_ENABLE_PARQUET=ON was set explicitly, but no usable Apache Arrow was found; "
+      "`./mill parquet` fetches it, or name a folder of pyarrow with TIDEMILL_PYARROW_ROOT")
+  endif()
+endif()
+if(NOT TIDEMILL_WITH_PARQUET)
+  message(STATUS "left out: Parquet files and the tests that read them (`./mill parquet` fetches Apache Arrow)")
+endif()
