@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of JSON files in an order that depends only on a position.
+// Rows of files in an order that depends only on a position.
 //
 // A run counts the rows that it has drawn; the count is its *position*. The row at a position is a
 // pure function of (files, seed, position). A run that stored its position therefore continues with
 // exactly the next row, even if that row is the first of an epoch. Rows are checked once, when the
 // set is opened. From then on, memory holds only their locations, and each row is read again when
-// it is drawn.
+// it is drawn. (The rows of Parquet files are read from a temporary file with their JSON.)
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,11 @@ public:
   /// Reads and checks every row.
   /// Errors: `kInvalidArgument` naming file and line ("data/train.jsonl:17: answer: ...") for a row
   /// that cannot be used, and for an array that is broken between its rows; `kInvalidArgument`
-  /// naming the path for a path that is not a regular file, for a Parquet file, for no rows at all,
-  /// or for a file with two weights; `kNotFound` for a path or glob that matches no file;
-  /// `kNotFound` or `kUnavailable` for a file that cannot be read; `kResourceExhausted` for more
-  /// rows than allowed.
+  /// naming the path for a path that is not a regular file, for a Parquet file that is damaged, has
+  /// a column without JSON or is not supported by this build, for no rows at all, or for a file
+  /// with two weights; `kNotFound` for a path or glob that matches no file; `kNotFound` or
+  /// `kUnavailable` for a file that cannot be read; `kResourceExhausted` for more rows than
+  /// allowed.
   [[nodiscard]] static Result<std::unique_ptr<Dataset>> open(const DatasetOptions& options);
 
   Dataset(const Dataset&) = delete;

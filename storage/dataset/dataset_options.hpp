@@ -22,8 +22,8 @@ enum class RowOrder : std::uint8_t {
 
 /// Describes a data set.
 struct DatasetOptions {
-  /// Files (JSON Lines, or one JSON array of rows) or globs. All matching files are read, each
-  /// once, ordered by path.
+  /// Files (JSON Lines, one JSON array of rows, or Parquet) or globs. All matching files are read,
+  /// each once, ordered by path.
   std::vector<std::string> paths;
   /// Empty, or a weight for each of `paths`, finite and > 0. With weights, rows are drawn from the
   /// files of each path in proportion to its weight, whatever the number of their rows.
@@ -33,10 +33,14 @@ struct DatasetOptions {
   std::uint64_t seed = 0;
   /// How often all rows are visited; 0: without end.
   std::uint64_t epochs = 0;
-  /// The length of the longest allowed line, or element of an array, in bytes; > 0.
+  /// The length of the longest allowed line, element of an array, or JSON of a Parquet file's row,
+  /// in bytes; > 0.
   std::uint64_t max_line_bytes = 16ULL << 20U;
   /// The maximum number of rows. The index takes 24 bytes for each, the shuffle another 4.
   std::uint64_t max_rows = 50'000'000;
+  /// The folder of the temporary file that holds the rows of Parquet files. Empty: that of TMPDIR,
+  /// or else /var/tmp.
+  std::string temporary_folder;
 };
 
 }  // namespace tidemill::storage

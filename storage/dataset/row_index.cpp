@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "storage/dataset/array_rows.hpp"
+#include "storage/dataset/parquet_rows.hpp"
 
 namespace tidemill::storage {
 namespace {
@@ -41,16 +42,16 @@ bool is_array(std::string_view text) {
   return first != std::string_view::npos && text[first] == '[';
 }
 
-// Refuses files of other kinds that data sets are published in.
-Status check_readable_kind(const std::string& path, std::string_view text) {
-  constexpr std::string_view kParquetMagic = "PAR1";
-  if (text.substr(0, kParquetMagic.size()) != kParquetMagic) {
-    return {};
-  }
-  return invalid_argument(path +
-                          ": is a Parquet file; convert it: python3 -c \"import sys, pandas; "
-                          "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], "
-                          "orient='records', lines=True)\" FILE.parquet FILE.jsonl");
+bool is_parquet(std::string_view text) {
+  constexpr std::string_view kMagic = "PAR1";
+  return text.substr(0, kMagic.size()) == kMagic;
+}
+
+std::uint64_t max_parquet_text(std::uint64_t file_bytes) {
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+  return file_bytes > kMax / kMaxParquetGrowth - kMinParquetText
+             ? kMax
+             : file_bytes * kMaxParquetGrowth + kMinParquetText;
 }
 
 Status add_matches(const std::string& pattern, std::vector<std::string>& files) {
@@ -100,8 +101,7 @@ public:
 
   Status add_file(const std::string& path) {
     TIDEMILL_ASSIGN_OR_RETURN(const ReadableFile file, ReadableFile::open(path));
-    index_.files_.push_back(path);
-    begin_file();
+    begin_file(path);
     DigestHasher content;
     std::string chunk(std::min<std::uint64_t>(kReadBytes, file.size_bytes()), '\0');
     for (std::uint64_t offset = 0; offset < file.size_bytes();) {
@@ -111,15 +111,14 @@ public:
       content.update(std::as_bytes(bytes));
       const std::string_view text(chunk.data(), size);
       if (offset == 0) {
-        TIDEMILL_RETURN_IF_ERROR(check_readable_kind(path, text));
+        begin_kind(text);
       }
-      if (offset == 0 && is_array(text)) {
-        array_.emplace(options_.max_line_bytes, [this](const RowText& row) { return add(row); });
+      if (kind_ != Kind::kParquet) {
+        TIDEMILL_RETURN_IF_ERROR(kind_ == Kind::kArray ? located(array_->take(text)) : take(text));
       }
-      TIDEMILL_RETURN_IF_ERROR(array_.has_value() ? located(array_->take(text)) : take(text));
       offset += size;
     }
-    TIDEMILL_RETURN_IF_ERROR(end_file());
+    TIDEMILL_RETURN_IF_ERROR(end_file(file));
     digest_part(std::filesystem::path(path).filename().string());
     digest_part(std::to_string(file.size_bytes()));
     digest_part(content.digest());
@@ -134,23 +133,84 @@ public:
   }
 
 private:
-  void begin_file() {
+  enum class Kind : std::uint8_t { kLines, kArray, kParquet };
+
+  void begin_file(const std::string& path) {
+    index_.files_.push_back(path);
+    index_.in_spool_.push_back(false);
+    kind_ = Kind::kLines;
     array_.reset();
-    row_error_ = false;
+    has_location_ = false;
     line_ = {};
     text_.clear();
   }
 
-  Status end_file() {
-    if (array_.has_value()) {
-      return located(array_->finish());
+  // Takes the kind of the file from its first bytes.
+  void begin_kind(std::string_view text) {
+    if (is_parquet(text)) {
+      kind_ = Kind::kParquet;
+    } else if (is_array(text)) {
+      kind_ = Kind::kArray;
+      array_.emplace(options_.max_line_bytes, [this](const RowText& row) { return add(row); });
+    }
+  }
+
+  Status end_file(const ReadableFile& file) {
+    switch (kind_) {
+      case Kind::kLines: break;
+      case Kind::kArray: return located(array_->finish());
+      case Kind::kParquet: return add_parquet_rows(file);
     }
     return line_.size_bytes > 0 ? end_line() : Status();  // the last line has no newline
   }
 
+  Status add_parquet_rows(const ReadableFile& file) {
+    if (!index_.spool_.has_value()) {
+      TIDEMILL_ASSIGN_OR_RETURN(index_.spool_, RowSpool::create(options_.temporary_folder));
+    }
+    index_.in_spool_.back() = true;
+    const ParquetInput input{file.size_bytes(),
+                             [&](std::uint64_t offset, std::span<std::byte> bytes) {
+                               Status read = file.read_at(offset, bytes);
+                               has_location_ = has_location_ || !read.ok();
+                               return read;
+                             }};
+    // Skipped rows count too: they bound the time that a small file can take.
+    std::uint64_t text_bytes = 0;
+    const OnParquetRow on_row = [&](const ParquetRow& row) -> Status {
+      TIDEMILL_RETURN_IF_ERROR(add_parquet_row(row));
+      text_bytes += row.too_long ? options_.max_line_bytes : row.text.size();
+      return text_bytes <= max_parquet_text(file.size_bytes())
+                 ? Status()
+                 : invalid_argument("its rows are more than " + std::to_string(kMaxParquetGrowth) +
+                                    " times as large as the file");
+    };
+    const Status read =
+        read_parquet_rows(input, {options_.max_line_bytes, options_.max_rows}, on_row);
+    if (!read.ok()) {
+      return has_location_ ? read : read.with_context(file.path().string());
+    }
+    return index_.spool_->flush();
+  }
+
+  Status add_parquet_row(const ParquetRow& row) {
+    RowText text{row.text, index_.spool_->size_bytes(), row.text.size(), row.number};
+    if (!row.problem.ok()) {
+      Status refused = refuse({index_.files_.back(), row.number}, row.problem);
+      has_location_ = !refused.ok();
+      return refused;
+    }
+    if (row.too_long) {
+      text.size_bytes = options_.max_line_bytes + 1;
+    }
+    const std::size_t num_rows = index_.rows_.size();
+    TIDEMILL_RETURN_IF_ERROR(add(text));
+    return index_.rows_.size() == num_rows ? Status() : index_.spool_->append(row.text).status();
+  }
+
   // Adds the line to an error of the array itself. Those of its rows have a location already.
   [[nodiscard]] Status located(const Status& status) const {
-    return status.ok() || row_error_
+    return status.ok() || has_location_
                ? status
                : status.with_context(RowLocation{index_.files_.back(), array_->line()}.to_string());
   }
@@ -182,14 +242,14 @@ private:
 
   Status add(const RowText& row) {
     Status added = check_and_index(row);
-    row_error_ = !added.ok();
+    has_location_ = !added.ok();
     return added;
   }
 
   Status check_and_index(const RowText& row) {
     const RowLocation location{index_.files_.back(), row.line};
     if (row.size_bytes > options_.max_line_bytes) {
-      return refuse(location, invalid_argument((array_.has_value() ? "row" : "line") +
+      return refuse(location, invalid_argument((kind_ == Kind::kLines ? "line" : "row") +
                                                std::string(" is longer than ") +
                                                std::to_string(options_.max_line_bytes) + " bytes"));
     }
@@ -232,8 +292,9 @@ private:
   const RowCheck& check_;
   RowIndex& index_;
   DigestHasher digest_;
+  Kind kind_ = Kind::kLines;        // of the current file
   std::optional<ArrayRows> array_;  // if the file is one JSON array
-  bool row_error_ = false;          // the last error is that of a row
+  bool has_location_ = false;       // the last error names its location
   RowText line_;                    // the current line of other files
   std::string text_;                // its text
 };
@@ -267,14 +328,23 @@ RowLocation RowIndex::location(std::uint64_t number) const {
   return {files_[row.file], row.line};
 }
 
-Result<std::string> RowIndex::read(std::uint64_t number) {
-  const RowEntry& row = rows_[number];
-  const std::string& path = files_[row.file];
+Status RowIndex::open(const std::string& path) {
   if (!open_file_ || open_file_->path() != path) {
     TIDEMILL_ASSIGN_OR_RETURN(open_file_, ReadableFile::open(path));
   }
+  return {};
+}
+
+Result<std::string> RowIndex::read(std::uint64_t number) {
+  const RowEntry& row = rows_[number];
+  const bool in_spool = in_spool_[row.file];
+  if (!in_spool) {
+    TIDEMILL_RETURN_IF_ERROR(open(files_[row.file]));
+  }
   std::string text(row.size_bytes, '\0');
-  const Status read = open_file_->read_at(row.offset, std::as_writable_bytes(std::span(text)));
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(text));
+  const Status read =
+      in_spool ? spool_->read_at(row.offset, bytes) : open_file_->read_at(row.offset, bytes);
   if (read.code() == Errc::kUnavailable) {
     return read;
   }

@@ -11,7 +11,7 @@ namespace tidemill::storage {
 /// The location of a row, as errors print it: "data/train.jsonl:17".
 struct RowLocation {
   std::string file;
-  std::uint64_t line = 0;  // from 1
+  std::uint64_t line = 0;  // from 1; in a Parquet file the number of the row
   [[nodiscard]] std::string to_string() const { return file + ":" + std::to_string(line); }
 };
 

@@ -53,6 +53,8 @@ class LayersTest(unittest.TestCase):
             ("base/a.hpp", "#include <xxhash.h>", "a header of base must not include xxhash"),
             ("storage/a.cpp", "#include <utf8proc.h>", "storage must not include utf8proc"),
             ("engines/a.hpp", "#include <cuda_runtime.h>", "a header of engines must not include cuda_runtime"),
+            ("storage/a.hpp", "#include <arrow/array.h>", "a header of storage must not include arrow"),
+            ("actors/a.cpp", "#include <parquet/metadata.h>", "actors must not include parquet"),
             ("base/a.cpp", "#include <gtest/gtest.h>", "base must not include gtest"),
             ("base/a.cpp", '#include "a.hpp"', '"a.hpp" names no folder'),
             ("extras/a.cpp", "int x;", "extras/ is not a known layer"),

@@ -168,9 +168,6 @@ TEST_F(RefusedRunsTest, RowsToTrainOnThatAreOfNoKind) {
   }
   folder_.write("bad.json", "[{\"text\": \"1+1=2\"},\n\n{\"text\": 3}]");
   expect_refused(run + "data: {train: bad.json}\n", "bad.json:3: text: must be a string\n");
-  folder_.write("rows.parquet", "PAR1 and more");
-  expect_refused(run + "data: {train: rows.parquet}\n",
-                 ::testing::StartsWith("rows.parquet: is a Parquet file; convert it: python3 "));
 }
 
 TEST_F(RefusedRunsTest, SequencesLongerThanTheContext) {

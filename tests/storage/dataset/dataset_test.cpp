@@ -226,16 +226,6 @@ TEST_F(DatasetTest, SkipsBadElementsButNotABrokenArray) {
   EXPECT_EQ(failure({open_array}), open_array + ":4: the JSON array has no end");
 }
 
-TEST_F(DatasetTest, AParquetFileIsRefusedWithTheCommandThatConvertsIt) {
-  const std::string path = write("a.parquet", std::string("PAR1\x15\0\x15 PAR1", 11));
-  options_.on_error = OnRowError::kSkip;
-  EXPECT_EQ(failure({path}),
-            path +
-                ": is a Parquet file; convert it: python3 -c \"import sys, pandas; "
-                "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient='records', "
-                "lines=True)\" FILE.parquet FILE.jsonl");
-}
-
 TEST_F(DatasetTest, AResumedRunDrawsTheSameRows) {
   std::string text;
   for (int i = 0; i < 10; ++i) {
