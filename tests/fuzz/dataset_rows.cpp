@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes files of rows: JSON Lines and JSON arrays. The input is read as rows with prompts and as
-// rows for supervised training. Its first line is also parsed as a request to a chat template.
+// Fuzzes files of rows: JSON Lines, JSON arrays and Parquet. The input is read as rows with prompts
+// and as rows for supervised training. Its first line is also parsed as a request to a chat
+// template.
 #include <string>
 
 #include "engines/chat/chat_template.hpp"

@@ -25,7 +25,7 @@ struct Row {
 constexpr Row kRows[] = {
     {"adapter_config", adapter_config, 10, 0, 2},
     {"chat_template", chat_template, 5, 48, 3},
-    {"dataset_rows", dataset_rows, 0, 11, 3},
+    {"dataset_rows", dataset_rows, 3, 11, 3},
     {"gguf", gguf, 1, 20, 0},
     {"model_config", model_config, 18, 0, 0},
     {"nf4_tensors", nf4_tensors, 0, 12, 0},
