@@ -83,7 +83,7 @@ void describe(EnumSchema<OnLongPrompt>& e) {
 
 void describe(Schema<DataSource>& s) {
   s.field("path", &DataSource::path,
-          "A file of rows (JSON Lines or one JSON array), or a glob pattern.")
+          "A file of rows (JSON Lines, one JSON array or Parquet), or a glob pattern.")
       .required();
   s.field("weight", &DataSource::weight,
           "Rows are drawn from the sources in proportion to their weights, regardless of how many "
@@ -107,10 +107,9 @@ void describe(Schema<ModelOptions>& s) {
 }
 
 void describe(Schema<DataOptions>& s) {
-  s.field(
-       "train", &DataOptions::train,
-       "Files (JSON Lines, or one JSON array of rows) or glob patterns to train on: one, a list, "
-       "or a list of {path: ..., weight: ...}.")
+  s.field("train", &DataOptions::train,
+          "Files (JSON Lines, one JSON array of rows, or Parquet) or glob patterns to train on: "
+          "one, a list, or a list of {path: ..., weight: ...}.")
       .required()
       .one_or_many()
       .also_called(
