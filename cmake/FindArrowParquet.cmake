@@ -5,8 +5,8 @@
 # .cache/pyarrow, where `./mill parquet` puts it, and the one that python3 would import.
 #
 # Defines the target ArrowParquet::ArrowParquet, ArrowParquet_VERSION, ArrowParquet_LOCATION, and the folder of the
-# libraries as ArrowParquet_LIBRARY_DIR. A library counts as found only if a program that uses it compiles and links: the wheels are built by another compiler, and older
-# readers do not limit the depth of a schema.
+# libraries as ArrowParquet_LIBRARY_DIR. A library counts as found only if a program that uses it compiles and links:
+# the wheels are built by another compiler, and older readers do not limit the depth of a schema.
 include(FindPackageHandleStandardArgs)
 set(TIDEMILL_PYARROW_ROOT "" CACHE PATH "Folder of the Python package pyarrow, to read Parquet files with")
 
