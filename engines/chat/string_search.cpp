@@ -104,7 +104,8 @@ std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t
     }
     i += at_end ? 1 : step.length;
   }
-  if (max < 0 || words.size() <= static_cast<std::size_t>(max) + 1) {
+  // The last part keeps the white space at its far end, even if it is a single word.
+  if (max < 0 || words.size() <= static_cast<std::size_t>(max)) {
     return words;
   }
   const auto keep = static_cast<std::size_t>(max);
