@@ -408,13 +408,13 @@ private:
       }
       value = Value(text_of(runtime_, value));
     }
-    append(escapes_ ? put_escaped(value, spec_text) : put(value, parse(spec_text)));
+    append(escapes_ ? put_escaped(value, spec_text) : put(value, spec_text));
   }
 
   // Returns a field of markup. Markup in it remains as it is.
   std::string put_escaped(const Value& value, std::string_view spec_text) {
     if (!value.is_markup()) {
-      const Value text = make_string(runtime_, put(value, parse(spec_text)));
+      const Value text = make_string(runtime_, put(value, spec_text));
       return escaped(runtime_, text).as_string();
     }
     if (!spec_text.empty()) {
@@ -479,8 +479,7 @@ private:
       spec.sign = cursor.text[cursor.pos++];
     }
     spec.alternate = cursor.skip('#');
-    if (cursor.skip('0') && spec.align == 0) {
-      spec.align = '=';
+    if (spec.fill == " " && cursor.skip('0')) {
       spec.fill = "0";
     }
     spec.width = cursor.number();
@@ -501,26 +500,53 @@ private:
   }
 
   // Formats a string or a number.
-  std::string put(const Value& value, Spec spec) {
+  std::string put(const Value& value, std::string_view spec_text) {
+    Spec spec = parse(spec_text);
+    if (value.is_string() || spec_text.empty()) {
+      return put_text(value, spec);
+    }
+    if (spec.align == 0 && spec.fill == "0") {
+      spec.align = '=';
+    }
+    if (spec.type == '\0' && value.integer()) {
+      spec.type = 'd';
+    }
     const bool for_integer = std::string_view("dxXo").find(spec.type) != std::string_view::npos;
     const bool for_float = std::string_view("eEfFgG").find(spec.type) != std::string_view::npos;
-    if (spec.type == '\0' && value.is(Kind::kInt)) {
-      spec.type = 'd';
-      return put_integer(value.as_int(), spec);
-    }
     if (spec.type == '\0' && value.is(Kind::kFloat) && spec.precision < 0) {
       return pad(sign_of(std::signbit(value.as_float()), spec),
                  float_repr(std::fabs(value.as_float())), spec, '>');
     }
-    if ((spec.type == '\0' && !value.is(Kind::kFloat)) || (spec.type == 's' && value.is_string())) {
-      return pad_text(text_of(runtime_, value), spec, '<');
-    }
-    if (for_integer && value.integer() && spec.precision < 0) {
+    if (for_integer && value.integer()) {
+      if (spec.precision >= 0) {
+        fail("Precision not allowed in integer format specifier");
+      }
       return put_integer(*value.integer(), spec);
     }
     if (for_float && value.number()) {
       return put_float(*value.number(), spec);
     }
+    refuse(value);
+  }
+
+  // Formats a string, or any value without a specification.
+  std::string put_text(const Value& value, const Spec& spec) const {
+    if (spec.type != '\0' && spec.type != 's') {
+      refuse(value);
+    }
+    if (spec.sign != '-') {
+      fail("Sign not allowed in string format specifier");
+    }
+    if (spec.alternate) {
+      fail("Alternate form (#) not allowed in string format specifier");
+    }
+    if (spec.align == '=') {
+      fail("'=' alignment not allowed in string format specifier");
+    }
+    return pad_text(text_of(runtime_, value), spec, '<');
+  }
+
+  [[noreturn]] static void refuse(const Value& value) {
     fail("this format specification is not supported for a value of type " +
          std::string(value.type_name()));
   }

@@ -135,11 +135,13 @@ Value of_floats(BinaryOp op, double a, double b) {
         fail("float division by zero");
       }
       return a / b;
-    case BinaryOp::kFloorDivide:
+    case BinaryOp::kFloorDivide: {
       if (b == 0) {
         fail("float floor division by zero");
       }
-      return std::floor((a - modulo(a, b)) / b + 0.5);
+      const double quotient = std::floor((a - modulo(a, b)) / b + 0.5);
+      return quotient == 0 ? std::copysign(0.0, a / b) : quotient;
+    }
     case BinaryOp::kModulo:
       if (b == 0) {
         fail("float modulo");
