@@ -592,7 +592,8 @@ CallArguments ExpressionParser::call_arguments() {
     first = false;
     if (skip_operator("*")) {
       if (arguments.splat || arguments.named_splat) {
-        syntax("more than one * argument in a call");
+        syntax(arguments.splat ? "more than one * argument in a call"
+                               : "* argument follows ** argument");
       }
       arguments.splat = expression();
     } else if (skip_operator("**")) {

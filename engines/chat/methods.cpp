@@ -171,8 +171,9 @@ Value endswith(Runtime& runtime, const Value& self, const Arguments& arguments) 
 }
 
 Value remove_affix(Runtime& runtime, const Value& self, const Arguments& arguments, bool at_end) {
-  const BoundArguments bound(at_end ? "removesuffix" : "removeprefix", arguments, {"affix"});
-  const std::string& part = string_argument(bound, 0, "removeprefix");
+  const std::string_view name = at_end ? "removesuffix" : "removeprefix";
+  const BoundArguments bound(name, arguments, {"affix"});
+  const std::string& part = string_argument(bound, 0, name);
   std::string_view text = self.as_string();
   if (text.size() >= part.size()) {
     if (!at_end && text.substr(0, part.size()) == part) {

@@ -114,6 +114,17 @@ TEST(ChatTemplate, ErrorsNameTheLine) {
   }
 }
 
+// Each template begins on the second line.
+TEST(ChatTemplate, ErrorsSayWhatIsWrong) {
+  const std::vector<std::pair<const char*, const char*>> templates = {
+      {"{{ f(**{}, *[1]) }}", "* argument follows ** argument"},
+      {"{{ 'a'.removesuffix(5) }}", "str.removesuffix: the argument must be a str, not int"},
+  };
+  for (const auto& [source, message] : templates) {
+    EXPECT_EQ(failure_of("\n" + std::string(source)), "line 2: " + std::string(message)) << source;
+  }
+}
+
 // Without limits, each of these templates would exhaust time, memory or the stack.
 TEST(ChatTemplate, HostileTemplatesHitALimit) {
   const auto repeated = [](const std::string& text, int count) {
