@@ -19,6 +19,9 @@ TEST(Regex, RewritesConstructsThatDifferInPcre2) {
       {R"(\W)", R"([^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}])"},
       {R"(\p{Han}\P{Lu}\p{^N})", R"(\p{sc:Han}\P{Lu}\p{^N})"},
       {R"(\u0041\x{1F600}\x41)", R"(\x{0041}\x{1F600}\x{41})"},
+      {R"(\u00fF\x7f\x{aF}\u00410)", R"(\x{00fF}\x{7f}\x{aF}\x{0041}0)"},
+      {R"(\p{^Han}\p{Emoji}\p{^Any}\P{White_Space})",
+       R"(\p{^sc:Han}\p{Emoji}\p{^Any}\P{White_Space})"},
       {R"((?i:'s)|\p{N}{1,3}| ?[\\\]\[]+)", R"((?i:'s)|\p{N}{1,3}| ?[\\\]\[]+)"},
   };
   for (const auto& [from, to] : patterns) {
@@ -48,6 +51,14 @@ TEST(Regex, RefusesUnsupportedConstructs) {
       {R"(\p{a-b})", R"(this \p{...} at offset 0)"},
       {R"(\xFF)", R"(\x above 7F at offset 0)"},
       {R"(\u12)", R"(this \u at offset 0)"},
+      {R"(a\p{})", R"(\p{} at offset 1)"},
+      {R"(\P{^})", R"(\p{} at offset 0)"},
+      {R"(\p{L)", R"(\p without {...} at offset 0)"},
+      {R"(ab\x{})", R"(this \x{...} at offset 2)"},
+      {R"(\x{12)", R"(this \x{...} at offset 0)"},
+      {R"(\x{1g})", R"(this \x{...} at offset 0)"},
+      {R"(\x4)", R"(this \x at offset 0)"},
+      {R"(\x80)", R"(\x above 7F at offset 0)"},
   };
   for (const auto& [pattern, what] : patterns) {
     const auto result = Regex::compile(pattern);
@@ -56,6 +67,9 @@ TEST(Regex, RefusesUnsupportedConstructs) {
               "regular expression: " + std::string(what) + " is not supported");
   }
   EXPECT_EQ(Regex::compile("a)").status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(Regex::compile(std::string((1U << 14U) + 1, 'a')).status().message(),
+            "regular expression: longer than 16384 bytes");
+  EXPECT_TRUE(Regex::compile(std::string(1U << 14U, 'a')).ok());
   EXPECT_FALSE(Regex::compile(R"(\p{Nonsense})").ok());
 }
 

@@ -157,6 +157,37 @@ TEST(SentencePiece, RunsOfMappedMarksAreBounded) {
             "more than 1024 combining marks in a row at byte 0 of the piece that begins at byte 0");
 }
 
+// A decoder of type Metaspace gives the first token without the blank that encoding adds.
+TEST(SentencePiece, AMetaspaceDecoderDropsTheFirstBlank) {
+  struct Case {
+    const char* decoder;
+    const char* first;   // text of the tokens "▁a", "b" and "▁a"
+    const char* second;  // of "b" and "▁a"
+  };
+  const std::vector<Case> cases = {
+      {R"({"type":"Metaspace","replacement":"\u2581"})", "ab a", "b a"},
+      {R"({"type":"Metaspace","replacement":"\u2581","prepend_scheme":"first"})", "ab a", "b a"},
+      {R"({"type":"Metaspace","replacement":"\u2581","prepend_scheme":"never"})", " ab a", "b a"},
+      {R"({"type":"Metaspace","replacement":"\u2581","add_prefix_space":false,
+           "prepend_scheme":"never"})",
+       " ab a", "b a"},
+      {R"({"type":"Sequence","decoders":[{"type":"Metaspace","replacement":"\u2581"},
+           {"type":"Fuse"}]})",
+       "ab a", "b a"},
+  };
+  for (const Case& c : cases) {
+    nlohmann::json root = sentencepiece_file();
+    root["decoder"] = nlohmann::json::parse(c.decoder);
+    const Tokenizer tokenizer = made_from(root);
+    EXPECT_EQ(tokenizer.decode(std::vector<std::int32_t>{263, 259, 263}, SpecialTokenText::kKeep),
+              c.first)
+        << c.decoder;
+    EXPECT_EQ(tokenizer.decode(std::vector<std::int32_t>{259, 263}, SpecialTokenText::kKeep),
+              c.second)
+        << c.decoder;
+  }
+}
+
 // A file that must be refused: a change to the handwritten file, and the whole message.
 struct RefusedFile {
   const char* pointer;  // JSON pointer to the value to replace
@@ -209,6 +240,45 @@ constexpr RefusedFile kRefusedFiles[] = {
      R"(decoder.decoders[3].type: "Replace" in this position is not supported)"},
     {"/decoder/decoders/0/content", R"("1234")",
      "decoder.decoders[0].content: a text longer than the pattern is not supported"},
+    {"/decoder",
+     R"({"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"},{"type":"Fuse"}]})",
+     R"(decoder.decoders: a list of 17 decoders is not supported)"},
+    {"/decoder", R"({"type":"Sequence","decoders":[],"x":1})",
+     R"(decoder.x: this field is not supported)"},
+    {"/decoder", R"({"type":"Sequence"})", R"(decoder.decoders: missing)"},
+    {"/decoder/decoders/0", R"({"type":"Replace","content":" "})",
+     R"(decoder.decoders[0].pattern: missing)"},
+    {"/decoder/decoders/1/x", R"(1)", R"(decoder.decoders[1].x: this field is not supported)"},
+    {"/decoder/decoders/2/x", R"(1)", R"(decoder.decoders[2].x: this field is not supported)"},
+    {"/decoder/decoders/3/x", R"(1)", R"(decoder.decoders[3].x: this field is not supported)"},
+    {"/decoder/decoders/3/content", R"("ab")",
+     R"(decoder.decoders[3].content: must be one character, not "ab")"},
+    {"/decoder/decoders/3/start", nullptr, R"(decoder.decoders[3].start: missing)"},
+    {"/decoder/decoders/3/stop", R"("0")",
+     R"(decoder.decoders[3].stop: must be a number of characters, not "0")"},
+    {"/decoder/decoders/1/type", R"("Metaspace")",
+     R"(decoder.decoders[1].type: "Metaspace" in this position is not supported)"},
+    {"/decoder/decoders/2/type", R"("ByteFallback")",
+     R"(decoder.decoders[2].type: "ByteFallback" in this position is not supported)"},
+    {"/normalizer/normalizers", R"(5)", R"(normalizer.normalizers: must be a list, not 5)"},
+    {"/normalizer/normalizers/0", R"(5)", R"(normalizer.normalizers[0]: must be an object, not 5)"},
+    {"/normalizer/normalizers/0/x", R"(5)",
+     R"(normalizer.normalizers[0].x: this field is not supported)"},
+    {"/normalizer/normalizers/1/content", nullptr, R"(normalizer.normalizers[1].content: missing)"},
+    {"/normalizer", R"({"type":"Strip","strip_left":1,"strip_right":true})",
+     R"(normalizer.strip_left: must be true or false, not 1)"},
+    {"/normalizer", R"({"type":"Strip","strip_left":true,"strip_right":true,"x":1})",
+     R"(normalizer.x: this field is not supported)"},
+    {"/normalizer",
+     R"({"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"},{"type":"NFC"}]})",
+     R"(normalizer: more than 16 steps is not supported)"},
+    {"/pre_tokenizer", R"({"type":"Metaspace","replacement":"_","split":1})",
+     R"(pre_tokenizer.split: must be true or false, not 1)"},
+    {"/pre_tokenizer", R"({"type":"Metaspace","replacement":"_","prepend_scheme":1})",
+     R"(pre_tokenizer.prepend_scheme: must be a string, not 1)"},
+    {"/pre_tokenizer", R"({"type":"Metaspace"})", R"(pre_tokenizer.replacement: missing)"},
+    {"/pre_tokenizer", R"({"type":"Metaspace","replacement":""})",
+     R"(pre_tokenizer.replacement: must be one character, not "")"},
 };
 
 TEST(SentencePiece, RefusesMalformedAndUnsupportedFiles) {

@@ -387,6 +387,108 @@ TEST(Tokenizer, RefusesMalformedAndUnsupportedFiles) {
       {"/truncation", "\"right\"", "truncation: must be an object, not \"right\""},
       {"/padding", "1", "padding: must be an object, not 1"},
       {"/extra", "1", "extra: this field is not supported"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":"a"},"invert":true},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0].invert: true is not supported)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":"a"},"invert":0},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0].invert: must be true or false, not 0)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":"a"}},{"type":"ByteLevel"}]})",
+       R"(pre_tokenizer.pretokenizers[1].add_prefix_space: true after a Split is not supported)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Glob":"a"}},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0].pattern.Glob: this field is not supported)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{}},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0].pattern.Regex: missing)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":"a"},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0].pattern: must be an object, not "a")"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"a"}},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0].behavior: missing)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated"},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0].pattern: missing)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":"a"},"x":1},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0].x: this field is not supported)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[5,{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0]: must be an object, not 5)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0].type: missing)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"ByteLevel","add_prefix_space":false},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers[0].type: "ByteLevel" in this position is not supported)"},
+      {"/pre_tokenizer", R"({"type":"Sequence"})", R"(pre_tokenizer.pretokenizers: missing)"},
+      {"/pre_tokenizer",
+       R"({"type":"Sequence","pretokenizers":[{"type":"ByteLevel","add_prefix_space":false},{"type":"ByteLevel","add_prefix_space":false},{"type":"ByteLevel","add_prefix_space":false},{"type":"ByteLevel","add_prefix_space":false},{"type":"ByteLevel","add_prefix_space":false},{"type":"ByteLevel","add_prefix_space":false},{"type":"ByteLevel","add_prefix_space":false},{"type":"ByteLevel","add_prefix_space":false},{"type":"ByteLevel","add_prefix_space":false}]})",
+       R"(pre_tokenizer.pretokenizers: a list of 9 pre-tokenizers is not supported)"},
+      {"/pre_tokenizer/use_regex", R"(1)",
+       R"(pre_tokenizer.use_regex: must be true or false, not 1)"},
+      {"/pre_tokenizer/add_prefix_space", R"("")",
+       R"(pre_tokenizer.add_prefix_space: must be true or false, not "")"},
+      {"/pre_tokenizer", R"("ByteLevel")", R"(pre_tokenizer: must be an object, not "ByteLevel")"},
+      {"/added_tokens", R"({})", R"(added_tokens: must be a list, not {})"},
+      {"/added_tokens/1", R"(5)", R"(added_tokens[1]: must be an object, not 5)"},
+      {"/added_tokens/1/content", R"(5)", R"(added_tokens[1].content: must be a string, not 5)"},
+      {"/added_tokens/1/content", nullptr, R"(added_tokens[1].content: missing)"},
+      {"/added_tokens/1/id", nullptr, R"(added_tokens[1].id: missing)"},
+      {"/added_tokens/1/id", R"(-1)", R"(added_tokens[1].id: id -1 is outside [0, 4194304))"},
+      {"/added_tokens/1/single_word", R"(0)",
+       R"(added_tokens[1].single_word: must be true or false, not 0)"},
+      {"/added_tokens/1/lstrip", R"(0)", R"(added_tokens[1].lstrip: must be true or false, not 0)"},
+      {"/added_tokens/1/rstrip", R"("")",
+       R"(added_tokens[1].rstrip: must be true or false, not "")"},
+      {"/added_tokens/1/normalized", R"(0)",
+       R"(added_tokens[1].normalized: must be true or false, not 0)"},
+      {"/added_tokens/1/x", R"(0)", R"(added_tokens[1].x: this field is not supported)"},
+      {"/post_processor", R"({"type":"Sequence"})", R"(post_processor.processors: missing)"},
+      {"/post_processor", R"({"type":"Sequence","processors":[],"x":1})",
+       R"(post_processor.x: this field is not supported)"},
+      {"/post_processor", R"({"type":"Sequence","processors":[{"type":"ByteLevel"},{"type":"X"}]})",
+       R"(post_processor.processors[1].type: "X" is not supported)"},
+      {"/post_processor",
+       R"({"type":"Sequence","processors":[{"type":"TemplateProcessing","single":[{"Sequence":{}}]},{"type":"TemplateProcessing","single":[{"Sequence":{}}]}]})",
+       R"(post_processor.processors[1]: a second TemplateProcessing is not supported)"},
+      {"/post_processor", R"({"type":"ByteLevel","x":1})",
+       R"(post_processor.x: this field is not supported)"},
+      {"/post_processor",
+       R"({"type":"TemplateProcessing","single":[{"Sequence":{}},{"Sequence":{}}]})",
+       R"(post_processor.single: a template with 2 sequences is not supported)"},
+      {"/post_processor", R"({"type":"TemplateProcessing","single":[{"Other":{}}]})",
+       R"(post_processor.single[0].Other: this field is not supported)"},
+      {"/post_processor", R"({"type":"TemplateProcessing","single":[{"Sequence":{}},{}]})",
+       R"(post_processor.single[1].SpecialToken: missing)"},
+      {"/post_processor", R"({"type":"TemplateProcessing","single":[{"SpecialToken":{}}]})",
+       R"(post_processor.single[0].SpecialToken.id: missing)"},
+      {"/post_processor", R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"s"}}]})",
+       R"(post_processor.special_tokens: missing)"},
+      {"/post_processor",
+       R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"s"}}],"special_tokens":{"s":{}}})",
+       R"(post_processor.special_tokens.s.ids: missing)"},
+      {"/post_processor",
+       R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"s"}}],"special_tokens":{"s":{"ids":[1,"x"]}}})",
+       R"(post_processor.special_tokens.s.ids[1]: must be an integer, not "x")"},
+      {"/post_processor",
+       R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"s"}}],"special_tokens":{"s":{"ids":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}}})",
+       R"(post_processor.special_tokens.s.ids[16]: more than 16 tokens is not supported)"},
+      {"/post_processor", R"({"type":"TemplateProcessing","x":1})",
+       R"(post_processor.x: this field is not supported)"},
+      {"/decoder/type", nullptr, R"(decoder.type: missing)"},
+      {"/decoder/use_regex", R"(1)", R"(decoder.use_regex: must be true or false, not 1)"},
+      {"/decoder/x", R"(1)", R"(decoder.x: this field is not supported)"},
+      {"/model/vocab", nullptr, R"(model.vocab: missing)"},
+      {"/model/type", R"(1)", R"(model.type: must be a string, not 1)"},
+      {"/model/end_of_word_suffix", R"("</w>")",
+       R"(model.end_of_word_suffix: "</w>" is not supported)"},
+      {"/model/end_of_word_suffix", R"(1)", R"(model.end_of_word_suffix: 1 is not supported)"},
+      {"/model/merges", R"([["1",2]])", R"(model.merges[0]: must be two tokens, not ["1",2])"},
+      {"/model/merges", R"(["1 "])", R"(model.merges[0]: must be two tokens, not "1 ")"},
+      {"/model/merges", R"([["","1"]])", R"(model.merges[0]: must be two tokens, not ["","1"])"},
   };
   for (const BadFile& file : files) {
     Json root = Json::parse(kHandWritten);
@@ -400,6 +502,63 @@ TEST(Tokenizer, RefusesMalformedAndUnsupportedFiles) {
     ASSERT_FALSE(result.ok()) << file.pointer << " " << file.message;
     EXPECT_EQ(result.status().message(), file.message) << file.pointer;
   }
+}
+
+TEST(Tokenizer, TheLimitsOfAFileAreAccepted) {
+  Json root = Json::parse(kHandWritten);
+  root["model"]["vocab"]["12"] = 4194303;
+  root["model"]["merges"] = {"1 2"};
+  root["added_tokens"][0]["content"] = std::string(512, '<');
+  root["post_processor"] = Json::parse(
+      R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"s"}},{"Sequence":{}}]})");
+  root["post_processor"]["special_tokens"]["s"]["ids"] = Ids(16, 7);
+  const Tokenizer tokenizer = from(root);
+  Ids expected(16, 7);
+  expected.insert(expected.end(), {4194303, 16});
+  EXPECT_EQ(encode(tokenizer, "12" + std::string(512, '<')), expected);
+  root["model"]["merges"] = {"1 2", "1 2"};
+  EXPECT_EQ(Tokenizer::from_json(root.dump()).status().message(), "model.merges[1]: appears twice");
+  root["model"]["merges"] = Json::array();
+  root["added_tokens"][0]["content"] = std::string(513, '<');
+  EXPECT_EQ(Tokenizer::from_json(root.dump()).status().message(),
+            "added_tokens[0].content: a token of 513 bytes is not supported");
+}
+
+// Most files leave out what is optional.
+TEST(Tokenizer, AbsentAndNullFieldsHaveTheirDefaults) {
+  for (const bool is_null : {false, true}) {
+    Json root = Json::parse(kHandWritten);
+    for (const char* key : {"added_tokens", "normalizer", "post_processor"}) {
+      root.erase(key);
+      if (is_null) root[key] = nullptr;
+    }
+    for (const char* key : {"type", "byte_fallback", "ignore_merges", "fuse_unk", "unk_token",
+                            "dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
+      root["model"].erase(key);
+      if (is_null && key != std::string("type")) root["model"][key] = nullptr;
+    }
+    const auto tokenizer = Tokenizer::from_json(root.dump());
+    ASSERT_TRUE(tokenizer.ok()) << is_null << tokenizer.status().to_string();
+    EXPECT_THAT(encode(tokenizer.value(), "1 2"), ElementsAre(1, 13, 2));
+    EXPECT_EQ(tokenizer.value().vocabulary_size(), 16);
+  }
+  Json root = letters();
+  root["pre_tokenizer"] = {{"type", "ByteLevel"}};  // add_prefix_space and use_regex
+  root["model"]["merges"] = {"a b"};
+  root["model"]["vocab"]["ab"] = 50;
+  EXPECT_THAT(encode(from(root), "ab"), ElementsAre(26, 50)) << "a space is added";
+  root["pre_tokenizer"]["add_prefix_space"] = false;
+  root["model"]["merges"] = {"a \u0120"};
+  root["model"]["vocab"]["a\u0120"] = 51;
+  EXPECT_THAT(encode(from(root), "a b"), ElementsAre(0, 26, 1)) << "cut before the space";
+  root["pre_tokenizer"]["use_regex"] = false;
+  EXPECT_THAT(encode(from(root), "a b"), ElementsAre(51, 1)) << "not cut";
+  // An added token that is not special is found in the normalized text.
+  root["normalizer"] = {{"type", "NFKC"}};
+  root["added_tokens"] = Json::parse(R"([{"id": 60, "content": "x1"}])");
+  EXPECT_THAT(encode(from(root), "x\u00B9"), ElementsAre(60));
+  root["added_tokens"][0]["special"] = true;
+  EXPECT_FALSE(from(root).encode("x\u00B9", AddSpecialTokens::kNo).ok());
 }
 
 // Files of fine-tuned models have these fields. They concern batches, not the ids of a text.
@@ -481,6 +640,22 @@ TEST_F(TokenizerFiles, ReadsTokensAndTemplates) {
   EXPECT_EQ(tokenizer.value().config().chat_templates.at("default"), "C");
 }
 
+TEST_F(TokenizerFiles, NullFieldsAreAbsent) {
+  write("tokenizer_config.json",
+        R"({"eos_token": null, "pad_token": {"content": "?", "lstrip": false},
+            "chat_template": null, "added_tokens_decoder": null})");
+  write("special_tokens_map.json", R"({"eos_token": {"content": "<|end|>"}, "bos_token": "="})");
+  const auto tokenizer = Tokenizer::load(folder_);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().to_string();
+  EXPECT_EQ(tokenizer.value().bos_id(), 11);
+  EXPECT_EQ(tokenizer.value().eos_id(), 16);
+  EXPECT_EQ(tokenizer.value().pad_id(), 15);
+  EXPECT_TRUE(tokenizer.value().config().chat_templates.empty());
+  EXPECT_TRUE(tokenizer.value().config().declared_tokens.empty());
+  write("chat_template.jinja", std::string(std::size_t{1} << 20U, 'a'));
+  EXPECT_EQ(load_tokenizer_config(folder_).value().chat_templates.at("default").size(), 1U << 20U);
+}
+
 TEST_F(TokenizerFiles, RefusesBadCompanionFiles) {
   const std::vector<std::pair<const char*, const char*>> files = {
       {R"({"eos_token": "</s>"})",
@@ -494,6 +669,32 @@ TEST_F(TokenizerFiles, RefusesBadCompanionFiles) {
        R"(tokenizer_config.json: added_tokens_decoder["16"]: "<|user|>" does not have this id in tokenizer.json)"},
       {R"({"added_tokens_decoder": {"x": {"content": "a"}}})",
        R"(tokenizer_config.json: added_tokens_decoder["x"]: must be a token id)"},
+      {R"({"added_tokens_decoder": {"16x": {"content": "a"}}})",
+       R"(tokenizer_config.json: added_tokens_decoder["16x"]: must be a token id)"},
+      {R"({"added_tokens_decoder": {"-1": {"content": "a"}}})",
+       R"(tokenizer_config.json: added_tokens_decoder["-1"]: must be a token id)"},
+      {R"({"added_tokens_decoder": {"99999999999": {"content": "a"}}})",
+       R"(tokenizer_config.json: added_tokens_decoder["99999999999"]: must be a token id)"},
+      {R"({"added_tokens_decoder": []})",
+       "tokenizer_config.json: added_tokens_decoder: must be an object"},
+      {R"({"added_tokens_decoder": {"16": {}}})",
+       R"(tokenizer_config.json: added_tokens_decoder["16"].content: must be a string)"},
+      {R"({"added_tokens_decoder": {"16": {"content": 5}}})",
+       R"(tokenizer_config.json: added_tokens_decoder["16"].content: must be a string)"},
+      {R"({"added_tokens_decoder": {"19": {"content": "<x>"}}})",
+       R"(tokenizer_config.json: added_tokens_decoder["19"]: "<x>" does not have this id in tokenizer.json)"},
+      {R"({"bos_token": "<s>", "eos_token": "<|end|>"})",
+       R"(tokenizer_config.json: bos_token: "<s>" is not a token of tokenizer.json)"},
+      {R"({"pad_token": {"content": "<p>"}})",
+       R"(tokenizer_config.json: pad_token: "<p>" is not a token of tokenizer.json)"},
+      {R"({"bos_token": {"content": null}})", "tokenizer_config.json: bos_token: must be a token"},
+      {R"({"pad_token": false})", "tokenizer_config.json: pad_token: must be a token"},
+      {R"({"chat_template": [{"template": "a"}]})",
+       "tokenizer_config.json: chat_template[0].name: must be a string"},
+      {R"({"chat_template": [{"name": "a", "template": "b"}, 5]})",
+       "tokenizer_config.json: chat_template[1].name: must be a string"},
+      {R"({"chat_template": [{"name": "a", "template": "b"}, {"name": "a", "template": "b"}]})",
+       R"(tokenizer_config.json: chat_template[1].name: "a" appears twice)"},
       {"{", "tokenizer_config.json: not JSON at byte 2"},
       {"[]", "tokenizer_config.json: must be an object"},
   };
@@ -502,6 +703,11 @@ TEST_F(TokenizerFiles, RefusesBadCompanionFiles) {
     EXPECT_EQ(message(), expected);
   }
   write("tokenizer_config.json", "{}");
+  write("special_tokens_map.json", R"({"eos_token": []})");
+  EXPECT_EQ(message(), "special_tokens_map.json: eos_token: must be a token");
+  write("special_tokens_map.json", "1");
+  EXPECT_EQ(message(), "special_tokens_map.json: must be an object");
+  std::filesystem::remove(folder_ / "special_tokens_map.json");
   write("chat_template.jinja", "a\xFF");
   EXPECT_EQ(message(), "chat_template.jinja: invalid UTF-8 at byte 1");
   write("chat_template.jinja", std::string((std::size_t{1} << 20U) + 1, 'a'));
