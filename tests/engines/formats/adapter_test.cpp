@@ -315,6 +315,48 @@ TEST(ModulePattern, AgreesWithPythonOnGroupsAndEnds) {
   EXPECT_FALSE(ModulePattern::compile("b").value().matches_whole("ab").value());
 }
 
+TEST(ModulePattern, LongPatternsAreRefused) {
+  EXPECT_TRUE(ModulePattern::compile(std::string(4096, 'a')).ok());
+  EXPECT_EQ(ModulePattern::compile(std::string(4097, 'a')).status().message(),
+            "a pattern of 4097 bytes; at most 4096 are read");
+  // A group that takes no part in the match, and patterns without a group.
+  EXPECT_EQ(ModulePattern::compile("(x)?model.(.)").value().first_group("model.2").value(),
+            std::nullopt);
+  EXPECT_EQ(ModulePattern::compile("model").value().first_group("model.2").value(), std::nullopt);
+  EXPECT_EQ(ModulePattern::compile("\\d(.)").value().first_group("model.25").value(), std::nullopt)
+      << "a match begins at the start";
+  EXPECT_FALSE(ModulePattern::compile("a$").value().matches_whole("a\n").value());
+}
+
+// The limit on patterns, and the biases that PEFT adds to the second matrix.
+TEST(AdapterConfig, ManyPatternsAreRefused) {
+  const auto with = [](int count) {
+    std::string text = R"({"peft_type":"LORA","rank_pattern":{)";
+    for (int i = 0; i < count; ++i) {
+      text += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":1";
+    }
+    return parse_adapter_config(text + "}}", "a").status().message();
+  };
+  EXPECT_EQ(with(10000), "");
+  EXPECT_EQ(with(10001), "a: rank_pattern: more than 10000 patterns");
+}
+
+TEST_F(Resolve, BiasesOfTheSecondMatrixAreTensors) {
+  const auto config = parse_adapter_config(R"({"peft_type":"LORA","r":4,"lora_bias":true,
+                               "target_modules":["embed_tokens","lm_head"]})",
+                                           "a")
+                          .value();
+  const auto modules = resolve_adapter(config, model_, "a").value();
+  const TensorShapes shapes = expected_adapter_tensors(config, modules, model_);
+  EXPECT_EQ(shapes.size(), 5U);
+  EXPECT_EQ(shapes.at("base_model.model.lm_head.lora_B.bias"),
+            std::vector<std::int64_t>{model_.vocab_size});
+  EXPECT_EQ(shapes.at("base_model.model.model.embed_tokens.lora_embedding_A"),
+            (std::vector<std::int64_t>{4, model_.vocab_size}));
+  EXPECT_EQ(shapes.at("base_model.model.model.embed_tokens.lora_embedding_B"),
+            (std::vector<std::int64_t>{model_.hidden_size, 4}));
+}
+
 TEST(ModulePattern, StopsRunawayMatches) {
   const ModulePattern pattern = ModulePattern::compile("((a+)+)+[b-z]").value();
   const auto match = pattern.matches_whole(std::string(200, 'a'));
@@ -368,6 +410,24 @@ TEST(AdapterConfig, RefusesNamingFileAndField) {
        "trainable_token_indices: not supported"},
       {R"("peft_type":"LORA","use_qalora":true)", "use_qalora: not supported"},
       {R"("peft_type":"LORA","ensure_weight_tying":true)", "ensure_weight_tying: not supported"},
+      {R"("peft_type":"LORA","r":65537)", "r: must be an integer from 1 to 65536"},
+      {R"("peft_type":"LORA","lora_dropout":-0.1)", "lora_dropout: must be a number of at least 0"},
+      {R"("peft_type":"LORA","lora_bias":1)", "lora_bias: must be true or false"},
+      {R"("peft_type":"LORA","use_dora":"no")", "use_dora: must be true or false"},
+      {R"("peft_type":"LORA","bias":true)", "bias: must be a string"},
+      {R"("peft_type":"LORA","modules_to_save":[1])", "modules_to_save: must be a list of strings"},
+      {R"("peft_type":"LORA","layers_to_transform":1000001)",
+       "layers_to_transform: must be an integer from 0 to 1000000"},
+      {R"("peft_type":"LORA","alpha_pattern":{"q":1,"k":-1})",
+       "alpha_pattern.k: must be a number of at least 0"},
+      {R"("peft_type":"LORA","rank_pattern":{"q":1,"k":65537})",
+       "rank_pattern.k: must be an integer from 1 to 65536"},
+      {R"("peft_type":"IA3","target_modules":["k_proj"],"task_type":"SEQ_2_SEQ_LM")",
+       "task_type: \"SEQ_2_SEQ_LM\" is not supported; only \"CAUSAL_LM\""},
+      {R"("peft_type":"IA3","target_modules":["embed_tokens"])",
+       "target_modules: DoRA and IA3 on embed_tokens are not supported"},
+      {R"("peft_type":"IA3","target_modules":["k_proj"],"feedforward_modules":"(")",
+       "feedforward_modules: bad pattern \"(\" at offset 1"},
       {R"("peft_type":"IA3")", "target_modules: missing"},
       // refused only when applied to a model
       {R"("peft_type":"LORA","target_modules":["nothing"])",
@@ -398,7 +458,7 @@ TEST(AdapterConfig, RefusesNamingFileAndField) {
     EXPECT_THAT(status.message(), HasSubstr(c.message)) << c.fields;
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
   }
-  EXPECT_EQ(cases.size(), 40U);
+  EXPECT_EQ(cases.size(), 52U);
   std::cout << cases.size() << " bad adapter configs refused\n";
 }
 

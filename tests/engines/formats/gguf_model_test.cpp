@@ -242,6 +242,147 @@ TEST_F(GgufModelTest, ReadsTheScalingFromOldAndNewKeys) {
   }
 }
 
+TEST_F(GgufModelTest, ReadsTheRangeOfYarn) {
+  struct Case {
+    std::optional<float> fast;
+    std::optional<float> slow;
+    std::optional<std::uint32_t> context;
+    double expected_fast;
+    double expected_slow;
+    std::int64_t expected_context;
+  };
+  const std::vector<Case> cases{
+      {{}, {}, {}, 32.0, 1.0, 128},     {16.0F, {}, {}, 16.0, 1.0, 128},
+      {{}, 2.0F, {}, 32.0, 2.0, 128},   {{}, {}, 64, 32.0, 1.0, 64},
+      {16.0F, 2.0F, 32, 16.0, 2.0, 32},
+  };
+  const ModelConfig config = llama_config();
+  const auto open_with = [&](const Case& c) {
+    GgufWriter writer;
+    test::add_gguf_keys(writer, config);
+    writer.text("llama.rope.scaling.type", "yarn");
+    writer.f32("llama.rope.scaling.factor", 4.0F);
+    if (c.fast.has_value()) {
+      writer.f32("llama.rope.scaling.yarn_beta_fast", *c.fast);
+    }
+    if (c.slow.has_value()) {
+      writer.f32("llama.rope.scaling.yarn_beta_slow", *c.slow);
+    }
+    if (c.context.has_value()) {
+      writer.u32("llama.rope.scaling.original_context_length", *c.context);
+    }
+    test::add_gguf_tensors(writer, config, random_model_tensors(config, 1));
+    return open_model(write("x.gguf", writer.bytes()));
+  };
+  for (const Case& c : cases) {
+    const auto opened = open_with(c);
+    ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+    const RopeConfig& rope = opened.value().config.rope;
+    EXPECT_EQ(rope.kind, RopeKind::kYarn);
+    EXPECT_EQ(rope.beta_fast, c.expected_fast);
+    EXPECT_EQ(rope.beta_slow, c.expected_slow);
+    EXPECT_EQ(rope.original_max_positions, c.expected_context);
+  }
+  EXPECT_EQ(open_with({1.0F, 2.0F, {}, 0.0, 0.0, 0}).status().message(),
+            at("x.gguf").string() +
+                ": llama.rope.scaling.yarn_beta_fast: must not be smaller than beta_slow");
+}
+
+// Writes the keys that every model has, and further ones.
+TEST_F(GgufModelTest, AbsentKeysHaveTheirDefaults) {
+  ModelConfig config = llama_config();
+  config.num_kv_heads = 4;
+  config.head_dim = 16;
+  config.eos_token_ids.clear();
+  const auto open_with = [&](std::uint32_t heads, const std::function<void(GgufWriter&)>& more) {
+    GgufWriter writer;
+    writer.text("general.architecture", "llama");
+    writer.u32("llama.block_count", 2);
+    writer.u32("llama.context_length", 128);
+    writer.u32("llama.embedding_length", 64);
+    writer.u32("llama.feed_forward_length", 96);
+    writer.u32("llama.attention.head_count", heads);
+    writer.f32("llama.attention.layer_norm_rms_epsilon", 1e-6F);
+    more(writer);
+    test::add_gguf_tensors(writer, config, random_model_tensors(config, 1));
+    return open_model(write("x.gguf", writer.bytes()));
+  };
+  const auto plain = open_with(4, [](GgufWriter&) {});
+  ASSERT_TRUE(plain.ok()) << plain.status().to_string();
+  EXPECT_EQ(plain.value().config.num_kv_heads, 4);
+  EXPECT_EQ(plain.value().config.head_dim, 16);
+  EXPECT_EQ(plain.value().config.rope.theta, 10000.0);
+  EXPECT_EQ(plain.value().config.rope.kind, RopeKind::kDefault);
+  EXPECT_TRUE(plain.value().config.eos_token_ids.empty());
+  EXPECT_TRUE(plain.value().config.qkv_bias);
+  EXPECT_TRUE(plain.value().config.mlp_bias);
+  EXPECT_EQ(open_with(6, [](GgufWriter&) {}).status().message(),
+            at("x.gguf").string() +
+                ": llama.attention.head_count: 6 does not divide llama.embedding_length, 64, and "
+                "there is no llama.attention.key_length");
+  // Values that say what is assumed anyway.
+  EXPECT_TRUE(open_with(4, [](GgufWriter& w) {
+                w.boolean("llama.attention.causal", true);
+                w.u32("llama.expert_count", 0);
+                w.u32("llama.attention.sliding_window", 0);
+                w.u32("llama.attention.value_length", 16);
+                w.u32("llama.rope.dimension_count", 16);
+                w.u32("llama.vocab_size", 64);
+              }).ok());
+  // The tokens that end a response, each once.
+  using Keys = std::vector<std::pair<const char*, std::uint32_t>>;
+  const std::vector<std::pair<Keys, std::vector<std::int32_t>>> ends{
+      {{{"eos", 3}}, {3}},
+      {{{"eot", 5}}, {5}},
+      {{{"eos", 3}, {"eot", 5}}, {3, 5}},
+      {{{"eot", 3}, {"eos", 5}}, {5, 3}},
+      {{{"eos", 3}, {"eot", 3}}, {3}},
+  };
+  for (const auto& [keys, expected] : ends) {
+    const auto opened = open_with(4, [&keys = keys](GgufWriter& w) {
+      for (const auto& [name, id] : keys) {
+        w.u32("tokenizer.ggml." + std::string(name) + "_token_id", id);
+      }
+    });
+    ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+    EXPECT_EQ(opened.value().config.eos_token_ids, expected);
+  }
+}
+
+TEST_F(GgufModelTest, ExportsTheTokenizerUnlessOneIsCopied) {
+  const ModelConfig config = llama_config();
+  const TensorMap tensors = random_model_tensors(config, 1);
+  const auto write_with = [&](const char* split) {
+    GgufWriter writer;
+    test::add_gguf_keys(writer, config);
+    writer.text("tokenizer.ggml.model", "gpt2");
+    writer.text("tokenizer.ggml.pre", split);
+    writer.texts("tokenizer.ggml.tokens", {"a", "b", "ab", "<end>"});
+    writer.integers("tokenizer.ggml.token_type", {1, 1, 1, 3});
+    writer.texts("tokenizer.ggml.merges", {"a b"});
+    writer.text("tokenizer.chat_template", "{{ x }}");
+    test::add_gguf_tensors(writer, config, tensors);
+    return write("m/x.gguf", writer.bytes());
+  };
+  const auto text_of = [this](const std::string& name) {
+    return read_text_file(at(name), 1U << 20U).value();
+  };
+  const auto path = write_with("qwen2");
+  ASSERT_TRUE(export_model(files_, at("out"), config, tensors, path).ok());
+  EXPECT_THAT(text_of("out/tokenizer.json"), HasSubstr("\"<end>\""));
+  EXPECT_THAT(text_of("out/tokenizer_config.json"), HasSubstr("\"{{ x }}\""));
+  write("m/tokenizer.json", "copied");
+  ASSERT_TRUE(export_model(files_, at("out2"), config, tensors, path).ok());
+  EXPECT_EQ(text_of("out2/tokenizer.json"), "copied");
+  EXPECT_FALSE(std::filesystem::exists(at("out2/tokenizer_config.json")));
+  std::filesystem::remove(at("m/tokenizer.json"));
+  // Weights without a supported tokenizer are useful too.
+  write_with("deepseek-llm");
+  ASSERT_TRUE(export_model(files_, at("out3"), config, tensors, path).ok());
+  EXPECT_FALSE(std::filesystem::exists(at("out3/tokenizer.json")));
+  EXPECT_TRUE(open_model(at("out3")).ok());
+}
+
 TEST_F(GgufModelTest, ExportsBlocksAsFloats) {
   const ModelConfig config = llama_config();
   const TensorMap blocks = matrices_in(weights_of(config), DType::kBlockI8);
@@ -581,6 +722,72 @@ TEST_F(GgufModelTest, RefusesBadModels) {
        nothing,
        {},
        "tensor \"model.embed_tokens.weight\": element [2, 32] is infinite"},
+      {"not causal",
+       with([](GgufWriter& w) { w.boolean("llama.attention.causal", false); }),
+       nothing,
+       nothing,
+       {},
+       "llama.attention.causal: only true is supported"},
+      {"causal is a number",
+       with(u32("llama.attention.causal", 1)),
+       nothing,
+       nothing,
+       {},
+       "llama.attention.causal: must be true or false"},
+      {"a tensor blk.0.attn_norm.scale",
+       with(nothing),
+       nothing,
+       [&](GgufWriter& w) { w.tensor("blk.0.attn_norm.scale", vector(64)); },
+       {},
+       "tensor \"blk.0.attn_norm.scale\": unexpected: a llama model has no such tensor"},
+      {"a tensor blk.0.weight",
+       with(nothing),
+       nothing,
+       [&](GgufWriter& w) { w.tensor("blk.0.weight", vector(64)); },
+       {},
+       "tensor \"blk.0.weight\": unexpected: a llama model has no such tensor"},
+      {"a tensor blk.0",
+       with(nothing),
+       nothing,
+       [&](GgufWriter& w) { w.tensor("blk.0", vector(64)); },
+       {},
+       "tensor \"blk.0\": unexpected: a llama model has no such tensor"},
+      {"a tensor blk.x.attn_norm.weight",
+       with(nothing),
+       nothing,
+       [&](GgufWriter& w) { w.tensor("blk.x.attn_norm.weight", vector(64)); },
+       {},
+       "tensor \"blk.x.attn_norm.weight\": unexpected: a llama model has no such tensor"},
+      {"a tensor blk.0x.attn_norm.weight",
+       with(nothing),
+       nothing,
+       [&](GgufWriter& w) { w.tensor("blk.0x.attn_norm.weight", vector(64)); },
+       {},
+       "tensor \"blk.0x.attn_norm.weight\": unexpected: a llama model has no such tensor"},
+      {"a tensor blk..attn_norm.weight",
+       with(nothing),
+       nothing,
+       [&](GgufWriter& w) { w.tensor("blk..attn_norm.weight", vector(64)); },
+       {},
+       "tensor \"blk..attn_norm.weight\": unexpected: a llama model has no such tensor"},
+      {"a tensor blk.0.attn_norm.x.weight",
+       with(nothing),
+       nothing,
+       [&](GgufWriter& w) { w.tensor("blk.0.attn_norm.x.weight", vector(64)); },
+       {},
+       "tensor \"blk.0.attn_norm.x.weight\": unexpected: a llama model has no such tensor"},
+      {"a tensor block.0.attn_norm.weight",
+       with(nothing),
+       nothing,
+       [&](GgufWriter& w) { w.tensor("block.0.attn_norm.weight", vector(64)); },
+       {},
+       "tensor \"block.0.attn_norm.weight\": unexpected: a llama model has no such tensor"},
+      {"a tensor output_norm.bias",
+       with(nothing),
+       nothing,
+       [&](GgufWriter& w) { w.tensor("output_norm.bias", vector(64)); },
+       {},
+       "tensor \"output_norm.bias\": unexpected: a llama model has no such tensor"},
       // -- a config.json next to the file
       {"other heads in config.json", with(nothing), nothing, nothing,
        [](ModelConfig& c) { c.num_heads = 2; },
@@ -613,7 +820,7 @@ TEST_F(GgufModelTest, RefusesBadModels) {
     EXPECT_THAT(status.message(), HasSubstr(c.message)) << c.name;
     EXPECT_THAT(status.message(), StartsWith(path.string() + ": ")) << c.name;
   }
-  EXPECT_EQ(cases.size(), 44U);
+  EXPECT_EQ(cases.size(), 55U);
   std::cout << cases.size() << " bad models refused\n";
 }
 

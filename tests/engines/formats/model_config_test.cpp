@@ -194,6 +194,23 @@ TEST(Rope, TheYarnRampRoundsItsEndsOnlyIfAsked) {
   EXPECT_GT(num_differences, 5);
 }
 
+// Both ends of the ramp are 0, so only the first frequency is kept.
+TEST(Rope, AYarnRampWithoutWidthIsAStep) {
+  ModelConfig config = config_of("qwen2-yarn");
+  config.head_dim = 64;
+  config.rope.theta = 10000.0;
+  config.rope.factor = 4.0;
+  config.rope.original_max_positions = 6;
+  config.rope.truncate = true;
+  const RopeFrequencies actual = rope_frequencies(config);
+  ASSERT_EQ(actual.inverse.size(), 32U);
+  EXPECT_EQ(actual.inverse[0], 1.0F);
+  for (std::size_t i = 1; i < 32; ++i) {
+    const double expected = std::pow(10000.0, -static_cast<double>(i) / 32.0) / 4.0;
+    EXPECT_NEAR(actual.inverse[i], expected, 1e-5 * expected) << i;
+  }
+}
+
 TEST(GenerationConfig, ReadsTheConfigOfEveryModel) {
   int num_models = 0;
   for (const std::string& model : model_names()) {

@@ -161,6 +161,12 @@ TEST_F(ModelFilesTest, RandomWeightsFollowTheSeed) {
   const TensorMap half = random_model_tensors(config, 7);
   EXPECT_EQ(half.at("model.embed_tokens.weight").data.as<std::uint16_t>()[5],
             float_to_bf16(table[5]));
+  config.dtype = DType::kF16;
+  const TensorMap f16 = random_model_tensors(config, 7);
+  EXPECT_EQ(f16.at("model.embed_tokens.weight").dtype, DType::kF16);
+  EXPECT_EQ(f16.at("model.embed_tokens.weight").data.as<std::uint16_t>()[5],
+            float_to_f16(table[5]));
+  EXPECT_EQ(f16.at("model.norm.weight").data.as<std::uint16_t>()[0], 0x3C00);
 }
 
 TEST_F(ModelFilesTest, ExportedModelsOpenAgain) {
