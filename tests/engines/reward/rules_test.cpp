@@ -58,6 +58,25 @@ TEST(LastNumber, FollowsItsDefinition) {
       {"(3)-4", 4.0},
       {"a[1]-4", 4.0},
       {"--4", -4.0},
+      {"0-4", 4.0},
+      {"9-4", 4.0},
+      {"a-4", 4.0},
+      {"z-4", 4.0},
+      {"A-4", 4.0},
+      {"Z-4", 4.0},
+      {"/-4", -4.0},
+      {":-4", -4.0},
+      {"@-4", -4.0},
+      {"(-4)", -4.0},
+      {"[-4]", -4.0},
+      {"`-4`", -4.0},
+      {"{-4}", -4.0},
+      {"4e5-3", 3.0},
+      {"1e-2-3", 3.0},
+      {"1e+x", 1.0},
+      {"1e-", 1.0},
+      {"1,234e1", 12340.0},
+      {"-1,234.5e-1", -123.45},
       {"\xE2\x88\x92"
        "12",
        -12.0},
@@ -119,7 +138,12 @@ TEST(Number, ComparesLastNumbersWithinTheTolerance) {
   EXPECT_EQ(rule->score(request("forty-two", "42")).value(), 0.0);
   EXPECT_EQ(rule->score(request("1e999", "42")).value(), 0.0);
   EXPECT_EQ(rule->score(request("", "42")).value(), 0.0);
-  EXPECT_FALSE(rule->score(request("42", "forty-two")).ok());
+  EXPECT_EQ(rule->score(request("42", " \n")).status().message(),
+            "the row has no reference answer (key `answer`)");
+  EXPECT_EQ(rule->score(request("42", "forty-two")).status().message(),
+            "the row's reference answer has no number");
+  EXPECT_EQ(rule->score(request("it is 42.5", "42")).value(), 1.0) << "a bound counts";
+  EXPECT_EQ(rule->score(request("it is 42.6", "42")).value(), 0.0);
   EXPECT_FALSE(rule->score(request("42", "1e999")).ok());
   const auto exact = make_number_rule(0.0).value();
   EXPECT_EQ(exact->score(request("1,000", "1000.0")).value(), 1.0);

@@ -189,6 +189,37 @@ TEST(Sampler, RefusesHistoryOutsideTheVocabulary) {
   Sampler sampler;
   EXPECT_EQ(sampler.sample_with(logits, options, {{}, output}, 0.5).status().message(),
             "token 4 is outside the vocabulary");
+  options.presence_penalty = 0.0F;
+  options.repetition_penalty = 2.0F;
+  const std::vector<std::int32_t> prompt = {3, -1};
+  EXPECT_EQ(sampler.sample_with(logits, options, {prompt, {}}, 0.5).status().message(),
+            "token -1 is outside the vocabulary");
+  EXPECT_TRUE(sampler.sample_with(logits, options, {std::span(prompt).first(1), {}}, 0.5).ok());
+}
+
+// The probabilities of a call go to an array of its size, also after a call that failed.
+TEST(Sampler, ADistributionHasTheSizeOfTheLogits) {
+  const std::vector<float> logits = {0.0F, std::log(3.0F), -kInfinity};
+  Sampler sampler;
+  std::vector<float> probabilities(2);
+  EXPECT_EQ(sampler.distribution(logits, {}, {}, probabilities).status().message(),
+            "probabilities and logits must have the same size");
+  probabilities.resize(4);
+  EXPECT_FALSE(sampler.distribution(logits, {}, {}, probabilities).ok());
+  probabilities.resize(3);
+  const std::vector<float> bad = {0.0F, std::nanf(""), 0.0F};
+  EXPECT_EQ(sampler.distribution(bad, {}, {}, probabilities).status().code(), Errc::kInternal);
+  for (const bool plain : {true, false}) {
+    const SamplingOptions options = plain ? SamplingOptions{} : general({});
+    EXPECT_EQ(sampler.distribution(logits, options, {}, probabilities).value(), 2);
+    EXPECT_NEAR(probabilities[0], 0.25F, 1e-6F);
+    EXPECT_NEAR(probabilities[1], 0.75F, 1e-6F);
+    EXPECT_EQ(probabilities[2], 0.0F);
+  }
+  SamplingOptions greedy;
+  greedy.temperature = 0.0F;
+  EXPECT_EQ(sampler.distribution(logits, greedy, {}, probabilities).value(), 1);
+  EXPECT_EQ(probabilities, (std::vector<float>{0.0F, 1.0F, 0.0F}));
 }
 
 // A probability that is exactly min_p times the largest is kept.
@@ -402,6 +433,31 @@ TEST(SamplingOptions, RefusalsNameTheOption) {
               o.logit_bias = {{3, kInfinity}};
             }),
             "sampling.logit_bias must be finite (token 3)");
+  // Numbers that are not finite fail every comparison or none.
+  const float nan = std::nanf("");
+  for (const float bad : {nan, kInfinity, -kInfinity}) {
+    EXPECT_EQ(message([&](auto& o) { o.temperature = bad; }),
+              "sampling.temperature must be finite and at least 0");
+    EXPECT_EQ(message([&](auto& o) { o.top_p = bad; }), "sampling.top_p must be in (0, 1]");
+    EXPECT_EQ(message([&](auto& o) { o.min_p = bad; }), "sampling.min_p must be in [0, 1]");
+    EXPECT_EQ(message([&](auto& o) { o.repetition_penalty = bad; }),
+              "sampling.repetition_penalty must be finite and above 0");
+    EXPECT_EQ(message([&](auto& o) { o.frequency_penalty = bad; }),
+              "sampling.frequency_penalty and presence_penalty must be finite");
+    EXPECT_EQ(message([&](auto& o) { o.presence_penalty = bad; }),
+              "sampling.frequency_penalty and presence_penalty must be finite");
+    EXPECT_EQ(message([&](auto& o) {
+                o.logit_bias = {{3, 1.0F}, {4, bad}};
+              }),
+              "sampling.logit_bias must be finite (token 4)");
+  }
+  EXPECT_EQ(message([](auto& o) { o.repetition_penalty = -1.0F; }),
+            "sampling.repetition_penalty must be finite and above 0");
+  EXPECT_EQ(message([](auto& o) { o.frequency_penalty = -2.0F; }), "");
+  EXPECT_EQ(message([](auto& o) {
+              o.logit_bias = {{-1, 1.0F}};
+            }),
+            "sampling.logit_bias must be on tokens in 0..9, not -1");
   EXPECT_EQ(message([](auto&) {}), "");
 }
 
