@@ -2,6 +2,7 @@
 #include "storage/dataset/row_index.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <glob.h>
@@ -54,10 +55,16 @@ std::uint64_t max_parquet_text(std::uint64_t file_bytes) {
              : file_bytes * kMaxParquetGrowth + kMinParquetText;
 }
 
+// Says whether `glob` fails because of a folder that cannot be read. In a folder that does not
+// exist nothing matches.
+int ends_glob(const char* /*folder*/, int error) {
+  return error == ENOENT ? 0 : 1;
+}
+
 Status add_matches(const std::string& pattern, std::vector<std::string>& files) {
   glob_t found{};
   // NOLINTNEXTLINE(concurrency-mt-unsafe): looks up users only for GLOB_TILDE
-  const int outcome = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
+  const int outcome = ::glob(pattern.c_str(), GLOB_NOSORT, ends_glob, &found);
   const std::span<char*> paths(found.gl_pathv, outcome == 0 ? found.gl_pathc : 0);
   files.insert(files.end(), paths.begin(), paths.end());
   ::globfree(&found);

@@ -87,6 +87,10 @@ TEST_F(DatasetTest, NamesFileAndLineOfABrokenRow) {
 TEST_F(DatasetTest, NamesPathsThatAreNotDataFiles) {
   EXPECT_EQ(failure({}), "no data file given");
   EXPECT_EQ(failure({folder_ + "/no*.jsonl"}), "`" + folder_ + "/no*.jsonl` matches no file");
+  EXPECT_EQ(failure({folder_ + "/no/*.jsonl"}), "`" + folder_ + "/no/*.jsonl` matches no file");
+  std::filesystem::create_symlink("loop", folder_ + "/loop");
+  EXPECT_EQ(failure({folder_ + "/loop/*.jsonl"}),
+            "`" + folder_ + "/loop/*.jsonl`: a folder cannot be read");
   EXPECT_THAT(failure({folder_}), HasSubstr(folder_));
   const std::string fifo = folder_ + "/fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
