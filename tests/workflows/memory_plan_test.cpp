@@ -138,6 +138,37 @@ TEST(MemoryPlan, WindowsFollowFromTheDataAlone) {
   EXPECT_EQ(window_for(kWindowTokens + 1), kWindowTokens);
 }
 
+TEST(MemoryPlan, PoliciesAreNamed) {
+  using engines::Recompute;
+  EXPECT_EQ(policy_text({Recompute::kNone, 0, 1, 1}), "");
+  EXPECT_EQ(policy_text({Recompute::kLayer, 0, 1, 1}), "recompute layer");
+  EXPECT_EQ(policy_text({Recompute::kNone, 1, 1, 1}), "windows of 1 tokens");
+  EXPECT_EQ(policy_text({Recompute::kCheap, 2048, 1, 1}),
+            "recompute cheap, windows of 2048 tokens");
+}
+
+TEST(MemoryPlan, TheTextNamesAllParts) {
+  MemoryPlan plan;
+  plan.program_bytes = 1 * kMiB;
+  plan.engine.weights_bytes = 2 * kMiB;
+  plan.engine.kv_bytes = 3 * kMiB;
+  plan.engine.activation_bytes = 4 * kMiB;
+  plan.engine.gradient_bytes = 5 * kMiB;
+  plan.engine.optimizer_bytes = 6 * kMiB;
+  plan.engine.capture_bytes = 7 * kMiB;
+  const std::string always =
+      "program 1.0, weights 2.0, cached keys and values 3.0, activations 4.0 (recompute none), "
+      "gradients 5.0, optimizer 6.0, commits 7.0";
+  EXPECT_EQ(to_text(plan), "28.0 MiB: " + always);
+  plan.engine.generated_bytes = 8 * kMiB;
+  plan.stream_bytes = 9 * kMiB;
+  plan.best_bytes = 10 * kMiB;
+  plan.note = "NOTE";
+  EXPECT_EQ(to_text(plan), "55.0 MiB: " + always +
+                               ", rows generated for training 8.0, stream 9.0, best weights 10.0; "
+                               "NOTE");
+}
+
 TEST(MemoryPlan, APlanThatDoesNotFitIsRefusedWithItsParts) {
   const MemoryPlan plan = plan_of(engines::Recompute::kCheap, 4 * kMiB, 2 * kMiB);
   EXPECT_TRUE(check_memory(plan, with_memory(16 * kMiB)).ok());

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/thread_limit.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 namespace tidemill::workflows {
@@ -120,6 +121,32 @@ TEST(ProcessMemoryLimit, NamesTheLimitOfTheAddressSpace) {
   EXPECT_EQ(in_limited_process(RLIMIT_DATA, kLimit,
                                [] { return process_memory_limit(4).name == "ulimit -d" ? 7 : 1; }),
             7);
+}
+
+TEST(LimitsText, NamesTheLimitsOfTheProcess) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the address sanitizer reserves more address space than any limit allows";
+#endif
+  const std::string before = limits_text(LimitKinds::kMemory);
+  ASSERT_EQ(before, "") << "the tests need a process without limits";
+  const std::string threads = thread_limit_text();
+  const auto check = [&threads] {
+    const rlimit data{std::uint64_t{3} << 30U, std::uint64_t{3} << 30U};
+    if (::setrlimit(RLIMIT_DATA, &data) != 0) {
+      return 98;
+    }
+    const std::string memory = " (ulimit -v 4096.5 MiB, ulimit -d 3072.0 MiB";
+    const std::string all = memory + (threads.empty() ? "" : ", " + threads) + ')';
+    const Status refused = with_limits({Errc::kResourceExhausted, "no memory"});
+    const Status other = with_limits(invalid_argument("no key"));
+    return limits_text(LimitKinds::kMemory) != memory + ')'    ? 1
+           : limits_text(LimitKinds::kMemoryAndThreads) != all ? 2
+           : refused.message() != "no memory" + all            ? 3
+           : refused.code() != Errc::kResourceExhausted        ? 4
+           : other.message() != "no key"                       ? 5
+                                                               : 7;
+  };
+  EXPECT_EQ(in_limited_process(RLIMIT_AS, 4096 * kMebibyte + kMebibyte / 2, check), 7);
 }
 
 TEST(CheckThreads, FailsIfAThreadCannotBeStarted) {

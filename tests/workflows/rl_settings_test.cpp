@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "workflows/rl/run_rl.hpp"
+
 namespace tidemill::workflows {
 namespace {
 
@@ -92,6 +94,46 @@ TEST(RlSettings, ACacheMustHoldTheLongestSequence) {
   EXPECT_EQ(check_cache(options, prompts, 5000).message(),
             "rollout.kv_bytes: 4999 cannot hold the longest sequence, which takes 5000 bytes: a "
             "prompt of 40 tokens (train.jsonl:3) and rollout.max_new_tokens");
+}
+
+TEST(RlSettings, LongPromptsAreCountedWithWhatBecameOfThem) {
+  DataOptions data;
+  data.on_long_prompt = OnLongPrompt::kSkip;
+  const actors::LongPrompts two{2, "a.jsonl:3: 9 tokens"};
+  EXPECT_EQ(long_prompts_text("data.eval", data, two, 7),
+            "data.eval: 2 of 7 prompts are too long and were skipped; the first: a.jsonl:3: 9 "
+            "tokens");
+  data.on_long_prompt = OnLongPrompt::kTruncateLeft;
+  EXPECT_EQ(long_prompts_text("data.train", data, two, 7),
+            "data.train: 2 of 7 prompts are too long and were truncated; the first: a.jsonl:3: 9 "
+            "tokens");
+}
+
+TEST(RlSettings, PromptsAreReadWithTheSettingsOfTheirKeys) {
+  RlOptions options;
+  options.rollout.max_new_tokens = 24;
+  options.data.max_prompt_tokens = 16;
+  options.data.on_long_prompt = OnLongPrompt::kSkip;
+  const actors::DatasetPromptOptions prompts = prompt_options(options, config_of(64));
+  EXPECT_EQ(prompts.max_prompt_tokens, 16);
+  EXPECT_EQ(prompts.on_long_prompt, actors::OnLongPrompt::kSkip);
+}
+
+TEST(RlSettings, TheLengthOfARunIsCountedInWholeBatches) {
+  RlOptions options;
+  options.train.prompts_per_step = 4;
+  const auto steps = [&](std::uint64_t prompts) { return total_steps(options, prompts).value(); };
+  EXPECT_EQ(steps(4), 1U);
+  EXPECT_EQ(steps(11), 2U);
+  options.data.epochs = 3;
+  EXPECT_EQ(steps(11), 8U) << "batches continue into the next epoch";
+  EXPECT_EQ(steps(2), 1U);
+  const Status refused = total_steps(options, 1).status();
+  EXPECT_EQ(refused.code(), Errc::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "train.prompts_per_step: the data has 1 prompts, fewer than one batch");
+  options.train.common.steps = 5;
+  EXPECT_EQ(steps(1), 5U);
 }
 
 TEST(RlSettings, TheDefaultStreamHoldsPromptsThatFillAnOrdinaryContext) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json/json.hpp"
+#include "engines/rl/algorithm.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/rl/rl_settings.hpp"
 
@@ -78,6 +79,12 @@ TEST(SettingsMapping, OfTheData) {
   EXPECT_EQ(other.seed, 6U);
   EXPECT_EQ(other.order, storage::RowOrder::kFileOrder);
   EXPECT_EQ(other.on_error, storage::OnRowError::kSkip);
+
+  EXPECT_EQ(on_long_prompt(data), actors::OnLongPrompt::kError);
+  data.on_long_prompt = OnLongPrompt::kSkip;
+  EXPECT_EQ(on_long_prompt(data), actors::OnLongPrompt::kSkip);
+  data.on_long_prompt = OnLongPrompt::kTruncateLeft;
+  EXPECT_EQ(on_long_prompt(data), actors::OnLongPrompt::kTruncateLeft);
 }
 
 TEST(SettingsMapping, OfTheOptimizer) {
@@ -135,8 +142,15 @@ TEST(SettingsMapping, TheTypeOfAModelIsThatOfItsFilesUnlessItIsChosen) {
   EXPECT_EQ(compute_type(options, config), DType::kBF16);
   config.dtype = DType::kF16;
   EXPECT_EQ(compute_type(options, config), DType::kF32);
-  options.dtype = ModelDType::kNf4;
-  EXPECT_EQ(compute_type(options, config), DType::kNf4);
+  config.dtype = DType::kBF16;
+  const std::pair<ModelDType, DType> types[] = {{ModelDType::kF32, DType::kF32},
+                                                {ModelDType::kBf16, DType::kBF16},
+                                                {ModelDType::kInt8, DType::kBlockI8},
+                                                {ModelDType::kNf4, DType::kNf4}};
+  for (const auto& [chosen, expected] : types) {
+    options.dtype = chosen;
+    EXPECT_EQ(compute_type(options, config), expected);
+  }
 }
 
 TEST(SettingsMapping, OfTheStream) {
@@ -212,6 +226,71 @@ TEST(SettingsMapping, OfTheLoss) {
     ASSERT_TRUE(proximal.policy.rollout_correction.has_value());
     EXPECT_EQ(proximal.policy.rollout_correction->rule, expected);
     EXPECT_EQ(proximal.policy.rollout_correction->upper, 3.5);
+  }
+}
+
+TEST(SettingsMapping, OfTheAlgorithm) {
+  AlgorithmOptions options;
+  options.name = "mine";
+  options.scale_epsilon = 0.25;
+  options.clip_low = 0.375;
+  options.clip_high = 0.5;
+  const engines::Algorithm plain = chosen_algorithm(options, 77);
+  EXPECT_EQ(plain.name, "mine");
+  EXPECT_EQ(plain.advantage, engines::AdvantageKind::kGrpo);
+  EXPECT_EQ(plain.grpo.scale, engines::AdvantageScale::kGroupStd);
+  EXPECT_EQ(plain.grpo.eps, 0.25);
+  EXPECT_EQ(plain.policy.clip_low, 0.375);
+  EXPECT_EQ(plain.policy.clip_high, 0.5);
+  EXPECT_FALSE(plain.group_filter.has_value());
+  EXPECT_FALSE(plain.overlong.has_value());
+
+  options.baseline = Baseline::kLeaveOneOut;
+  options.scale = AdvantageScale::kNone;
+  options.filter_groups = true;
+  options.overlong = OverlongOptions{5, 0.75};
+  const engines::Algorithm other = chosen_algorithm(options, 77);
+  EXPECT_EQ(other.advantage, engines::AdvantageKind::kRloo);
+  EXPECT_EQ(other.grpo.scale, engines::AdvantageScale::kNone);
+  ASSERT_TRUE(other.group_filter.has_value());
+  EXPECT_EQ(other.group_filter->rule, engines::GroupFilterRule::kNotAllEqual);
+  ASSERT_TRUE(other.overlong.has_value());
+  EXPECT_EQ(other.overlong->max_response, 77);
+  EXPECT_EQ(other.overlong->buffer, 5);
+  EXPECT_EQ(other.overlong->factor, 0.75);
+  EXPECT_FALSE(other.overlong->cap);
+
+  struct Case {
+    LossAggregation chosen;
+    engines::Aggregation expected;
+    std::optional<std::int64_t> horizon;
+  };
+  const Case cases[] = {
+      {LossAggregation::kTokenMean, engines::Aggregation::kTokenMean, {}},
+      {LossAggregation::kSeqMeanTokenMean, engines::Aggregation::kSeqMeanTokenMean, {}},
+      {LossAggregation::kSeqMeanTokenSum, engines::Aggregation::kSeqMeanTokenSum, {}},
+      {LossAggregation::kFixedLength, engines::Aggregation::kBatchFixedLength, 77}};
+  for (const Case& one : cases) {
+    options.aggregation = one.chosen;
+    const engines::AggregateOptions aggregate = chosen_algorithm(options, 77).policy.aggregate;
+    EXPECT_EQ(aggregate.kind, one.expected);
+    EXPECT_EQ(aggregate.horizon, one.horizon);
+  }
+}
+
+TEST(SettingsMapping, TheKeysOfAnAlgorithmOfTheTableDescribeIt) {
+  for (const engines::Algorithm& row : engines::algorithms()) {
+    const engines::Algorithm chosen = chosen_algorithm(algorithm_keys(row), 77);
+    EXPECT_EQ(chosen.name, row.name);
+    EXPECT_EQ(chosen.advantage, row.advantage) << row.name;
+    EXPECT_EQ(chosen.grpo.eps, row.grpo.eps) << row.name;
+    EXPECT_EQ(chosen.policy.aggregate.kind, row.policy.aggregate.kind) << row.name;
+    EXPECT_EQ(chosen.policy.clip_low, row.policy.clip_low) << row.name;
+    EXPECT_EQ(chosen.policy.clip_high, row.policy.clip_high) << row.name;
+    EXPECT_EQ(chosen.group_filter.has_value(), row.group_filter.has_value()) << row.name;
+    if (row.advantage == engines::AdvantageKind::kGrpo) {
+      EXPECT_EQ(chosen.grpo.scale, row.grpo.scale) << row.name;
+    }
   }
 }
 
