@@ -211,6 +211,101 @@ TEST_F(ExportTest, RefusesWhatItCannotExport) {
             newer + ": meta.json: format 2 was written by a newer version of tidemill\n");
 }
 
+TEST_F(ExportTest, TheBestWeightsAreExportedIfTheyAreAskedFor) {
+  const std::string model = kGolden + "models/llama-tiny";
+  const auto base = engines::open_model(model);
+  ASSERT_TRUE(base.ok());
+  storage::Checkpoint state;
+  state.tensors["weights"] = engines::random_model_tensors(base.value().config, 1);
+  const std::string none = commit(state, model, Trained::kModel);
+  EXPECT_EQ(run({"export", none, path("best"), "--best"}).err,
+            "--best: " + none +
+                " has no best weights: eval.keep_best is off, or nothing was evaluated yet\n");
+  EXPECT_FALSE(std::filesystem::exists(path("best")));
+
+  state.tensors["best"] = base.value().tensors;
+  std::filesystem::remove_all(none);
+  const std::string run_path = commit(std::move(state), model, Trained::kModel);
+  ASSERT_EQ(run({"export", run_path, path("best"), "--best"}).code, kDone);
+  ASSERT_EQ(run({"export", run_path, path("last")}).code, kDone);
+  const auto best = engines::open_model(path("best"));
+  const auto last = engines::open_model(path("last"));
+  ASSERT_TRUE(best.ok() && last.ok());
+  expect_equal(best.value().tensors, base.value().tensors);
+  EXPECT_NE(digest_tensors(last.value().tensors), digest_tensors(base.value().tensors));
+}
+
+// The base's weights are not saved, so an adapter over random ones is of use only in its run.
+TEST_F(ExportTest, AnAdapterOverRandomWeightsIsNotMerged) {
+  storage::CommitMeta meta;
+  meta.model = kGolden + "models/llama-tiny";
+  meta.random_weights = true;
+  meta.adapter_digest = "adapter";
+  const auto base = engines::open_model(meta.model);
+  ASSERT_TRUE(base.ok());
+  const auto adapter = engines::open_adapter(kGolden + "adapters/lora-qv", base.value().config);
+  ASSERT_TRUE(adapter.ok()) << adapter.status().message();
+  storage::Checkpoint state;
+  state.tensors["weights"] = adapter.value().tensors;
+  state.blobs["adapter_config.json"] = engines::adapter_config_text(adapter.value().config);
+  state.blobs[storage::kCommitMetaPart] = storage::write_commit_meta(meta);
+  const std::string run_path = commit(std::move(state));
+  EXPECT_EQ(run({"export", run_path, path("out"), "--merge"}).err,
+            "--merge: the run trained its adapter over random weights, which are not saved\n");
+  EXPECT_FALSE(std::filesystem::exists(path("out")));
+  EXPECT_EQ(run({"export", run_path, path("out")}).code, kDone);
+}
+
+TEST_F(ExportTest, WhatACommitLacksIsNamed) {
+  storage::CommitMeta meta;
+  meta.model = kGolden + "models/llama-tiny";
+  storage::Checkpoint state;
+  state.tensors["best"] = {};
+  state.blobs[storage::kCommitMetaPart] = storage::write_commit_meta(meta);
+  const auto refusal = [this](const storage::Checkpoint& kept) {
+    std::filesystem::remove_all(path("run"));
+    return run({"export", commit(kept), path("out")}).err;
+  };
+  EXPECT_EQ(refusal(state), path("run") + ": the commit has no weights\n");
+  state.tensors["weights"] = {};
+  meta.adapter_digest = "adapter";
+  state.blobs[storage::kCommitMetaPart] = storage::write_commit_meta(meta);
+  EXPECT_EQ(refusal(state), path("run") + ": the commit has no adapter_config.json\n");
+  state.blobs.erase(storage::kCommitMetaPart);
+  EXPECT_EQ(refusal(state), path("run") + ": the commit has no meta.json\n");
+  EXPECT_FALSE(std::filesystem::exists(path("out")));
+}
+
+TEST_F(ExportTest, TheTargetIsADirectoryInAnExistingOne) {
+  const std::string run_path =
+      commit_adapter(kGolden + "models/llama-tiny", kGolden + "adapters/lora-qv");
+  EXPECT_EQ(run({"export", run_path, ""}).err, "DIR: is empty; name the directory to write\n");
+  EXPECT_EQ(run({"export", run_path, path("no/out")}).err,
+            path("no/out") + ": its parent folder " + path("no") + " does not exist\n");
+  const std::string file = write("file", "kept");
+  EXPECT_EQ(run({"export", run_path, file}).err, file + ": not a directory\n");
+  EXPECT_EQ(run({"export", run_path, path("out/")}).code, kDone) << "a slash names the directory";
+  EXPECT_TRUE(std::filesystem::exists(path("out/adapter_config.json")));
+}
+
+// The run's id tells its exports from those of others, and so does the time when it began.
+TEST_F(ExportTest, AnExportIsReplacedOnlyByThatOfTheSameRun) {
+  const std::string run_path =
+      commit_adapter(kGolden + "models/llama-tiny", kGolden + "adapters/lora-qv");
+  write("run/started", "2026-01-31T12:00:00\n");
+  ASSERT_EQ(run({"export", run_path, path("out")}).code, kDone);
+  std::ifstream mark(path("out/.tidemill-export"));
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(mark), {}),
+            "run run-1, begun 2026-01-31T12:00:00\n");
+  write("run/started", "2026-01-31T12:00:01\n");
+  EXPECT_EQ(run({"export", run_path, path("out")}).err,
+            path("out") +
+                ": is not empty and holds no earlier export of run run-1, begun "
+                "2026-01-31T12:00:01; name another directory, or replace its files with --force\n");
+  EXPECT_EQ(run({"export", run_path, path("out"), "--force"}).code, kDone);
+  EXPECT_EQ(run({"export", run_path, path("out")}).code, kDone);
+}
+
 TEST_F(ExportTest, AFileThatIsNotAManifestIsNamed) {
   const std::string file = write("run.yaml", "workflow: rl\n");
   const Outcome outcome = run({"export", file, path("out")});

@@ -2,12 +2,15 @@
 // Tests `runs` and `show` on run directories made by hand: intact, new, old, damaged and hostile
 // ones.
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include <gmock/gmock.h>
 
 #include "base/text/utf8.hpp"
+#include "launcher/inspect/pages.hpp"
 #include "launcher/inspect/sample_view.hpp"
 #include "storage/checkpoint/run_lock.hpp"
 #include "tests/launcher/command_run.hpp"
@@ -155,6 +158,26 @@ TEST_F(InspectTest, RunsShowsTheNewestLineOfEachKind) {
   EXPECT_EQ(of["evaluated_last"].at("eval"), (json{{"eval_mean_at_k", 0.4}}));
 }
 
+TEST_F(InspectTest, ARunOfUnknownLengthIsListedWithoutIt) {
+  make_run("endless", 1, R"({"state":"stopped","steps":0,"reason":""})");
+  write("runs/endless/run.yaml", "workflow: sft\nmodel: {path: " + kModel + "}\n");
+  write_lines("runs/endless/metrics.jsonl", {{{"kind", "train"}, {"step", 3}, {"loss", 0.123456}},
+                                             {{"kind", "eval"}, {"step", 2}, {"eval_loss", 2.5}}});
+  EXPECT_THAT(
+      run({"runs"}).out,
+      HasSubstr("run      workflow  state    step  reward  eval reward  loss    eval loss  "
+                "written\n"
+                "endless  sft       stopped  3/?   -       -            0.1235  2.5        "));
+  EXPECT_TRUE(run({"runs", "--json"}).lines().at(0).at("steps").is_null());
+  EXPECT_THAT(run({"show", "endless"}).out, HasSubstr("runs/endless: sft, stopped, step 3\n"));
+
+  // The length in state.json replaces that of the file.
+  write("runs/endless/state.json", R"({"state":"stopped","steps":9,"reason":"interrupted"})");
+  EXPECT_EQ(run({"runs", "--json"}).lines().at(0).at("steps"), 9);
+  EXPECT_THAT(run({"show", "endless"}).out,
+              HasSubstr("runs/endless: sft, stopped, step 3 of 9; interrupted\n"));
+}
+
 TEST_F(InspectTest, ADamagedRunIsListedAsDamaged) {
   make_run("good", 2, kFinished);
   make_run("no_yaml", 2, kFinished);
@@ -257,6 +280,78 @@ TEST_F(InspectTest, ShowOrdersEvaluationsByTheirSteps) {
   EXPECT_EQ(
       run({"show", "late", "--json", "--metric", "eval_mean_at_k"}).lines().at(0).at("points"),
       json::parse("[[2,0.25],[4,0.5],[6,0.75]]"));
+}
+
+TEST_F(InspectTest, ShowChoosesTheMetricsOfTheWorkflow) {
+  const auto shown = [this](const json& train, const json& eval) {
+    make_run("a", 0, kRunning);
+    write_lines("runs/a/metrics.jsonl", {train, eval});
+    std::vector<std::string> names;
+    for (const json& line : run({"show", "a", "--json"}).lines()) {
+      names.push_back(line.at("kind").get<std::string>() + ' ' +
+                      line.at("metric").get<std::string>());
+    }
+    return names;
+  };
+  const json common{
+      {"kind", "train"}, {"step", 1},    {"gradient_norm", 1.0},       {"learning_rate", 0.5},
+      {"loss", 1.0},     {"other", 1.0}, {"response_tokens_mean", 1.0}};
+  json rl = common;
+  rl["reward_mean"] = 1.0;
+  EXPECT_THAT(shown(rl, {{"kind", "eval"}, {"step", 1}, {"eval_mean_at_k", 0.5}}),
+              ::testing::ElementsAre("train reward_mean", "eval eval_mean_at_k",
+                                     "train response_tokens_mean", "train gradient_norm"));
+  EXPECT_THAT(shown(common, {{"kind", "eval"}, {"step", 1}, {"eval_loss", 0.5}}),
+              ::testing::ElementsAre("train loss", "eval eval_loss", "train gradient_norm",
+                                     "train learning_rate"));
+}
+
+TEST_F(InspectTest, AnUnknownMetricIsRefusedWithTheKnownOnes) {
+  make_run("a", 1, kFinished);
+  EXPECT_EQ(run({"show", "a", "--metric", "zebra"}).err,
+            "--metric: zebra: the run has no such metric; it has: loss, reward_mean\n");
+  make_run("young", 0, kRunning);
+  EXPECT_EQ(run({"show", "young", "--metric", "zebra"}).err,
+            "--metric: no step has been recorded yet\n");
+  write("runs/a/metrics.jsonl", R"({"kind":"train","step":1,"loss":0.5})"
+                                "\n{]\n"
+                                R"({"kind":"train","step":2,"loss":0.5})"
+                                "\n"
+                                R"({"kind":"eval","step":2,"eval_loss":0.5})"
+                                "\n");
+  EXPECT_EQ(run({"show", "a"}).err, "runs/a/metrics.jsonl:2: not a line of metrics\n");
+}
+
+TEST_F(InspectTest, SamplesAreChosenByStepGroupAndReward) {
+  make_run("a", 1, kFinished);
+  std::vector<json> samples;
+  const auto add = [&](int step, int group, int sample, double reward) {
+    samples.push_back({{"step", step}, {"sample", sample}, {"group", group}, {"reward", reward}});
+  };
+  add(1, 0, 0, 0.5);
+  add(1, 1, 1, 0.25);
+  add(1, 0, 2, 0.75);
+  add(1, 1, 3, 0.25);
+  add(1, 1, 4, 0.75);
+  add(2, 2, 5, 1.0);
+  write_samples("runs/a/samples.jsonl", samples);
+  const auto chosen = [this](std::vector<std::string> more) {
+    std::vector<std::string> words{"show", "a", "--samples", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    std::vector<int> numbers;
+    for (const json& line : run(words).lines()) {
+      numbers.push_back(line.at("sample").get<int>());
+    }
+    return numbers;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(chosen({}), ElementsAre(5)) << "the last step";
+  EXPECT_THAT(chosen({"--step", "1"}), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(chosen({"--step", "1", "--group", "1"}), ElementsAre(1, 3, 4));
+  EXPECT_THAT(chosen({"--step", "1", "--worst"}), ElementsAre(1, 3, 0, 2, 4));
+  EXPECT_THAT(chosen({"--step", "1", "--best"}), ElementsAre(2, 4, 0, 1, 3));
+  EXPECT_EQ(run({"show", "a", "--samples", "--step", "1", "--group", "9"}).err,
+            "runs/a/samples.jsonl: has no samples of group 9 in step 1; its groups are 0 to 1\n");
 }
 
 TEST_F(InspectTest, ShowSaysWhatIsMissing) {
@@ -409,6 +504,36 @@ TEST(SampleViewTest, ColorsGoFromGreenToRedWithFallingLogprob) {
   EXPECT_THAT(drawn(-1.25F, Colors::k256), HasSubstr("48;5;228mx"));
   EXPECT_THAT(drawn(-9.0F, Colors::k256), HasSubstr("48;5;210mx"));
   EXPECT_EQ(draw_legend({}), "");
+}
+
+TEST(PagesTest, APageLeavesTwoLinesOfTheTerminalFree) {
+  Terminal terminal;
+  terminal.rows = 5;
+  const auto page = [&](std::size_t number) {
+    std::ostringstream out;
+    Pages pages(out, terminal, number);
+    const bool first = pages.write("1\n2\n");
+    const bool second = pages.write("3\n4\n5\n6\n7\n");
+    return std::pair{out.str(), std::array{first, second, pages.any()}};
+  };
+  EXPECT_EQ(page(1), std::pair(std::string("1\n2\n3\n"), std::array{true, false, true}));
+  EXPECT_EQ(page(2), std::pair(std::string("4\n5\n6\n"), std::array{true, false, true}));
+  EXPECT_EQ(page(3), std::pair(std::string("7\n"), std::array{true, true, true}));
+  EXPECT_EQ(page(4), std::pair(std::string(), std::array{true, true, false}));
+  std::ostringstream out;
+  Pages all(out, terminal, std::nullopt);
+  EXPECT_TRUE(all.write("1\n2\n3\n4\n5\n6\n"));
+  EXPECT_EQ(out.str(), "1\n2\n3\n4\n5\n6\n");
+  EXPECT_EQ(all.num_pages(), 2U);
+  EXPECT_TRUE(all.write("7\n"));
+  EXPECT_EQ(all.num_pages(), 3U);
+}
+
+TEST(ShownTextTest, OnlyPrintableCharactersAreShown) {
+  const std::string text = "a\n\t\x1F \x7F\xC2\x9F\xC2\xA0\xC3\xBC\xFF~";
+  EXPECT_EQ(shown_text(text, Letters::kUtf8),
+            "a\\n\\t\\x1f \\x7f\\x9f\xC2\xA0\xC3\xBC\xEF\xBF\xBD~");
+  EXPECT_EQ(shown_text(text, Letters::kAscii), "a\\n\\t\\x1f \\x7f\\x9f???~");
 }
 
 TEST(SampleViewTest, LinesFitTheTerminal) {
