@@ -2,12 +2,14 @@
 // Tests `run` and `resume` in a temporary folder: dry runs, the state of runs, and finding runs.
 #include <fcntl.h>
 #include <filesystem>
+#include <map>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
 
 #include "configs/load.hpp"
 #include "launcher/inspect/run_report.hpp"
+#include "launcher/runs/config_changes.hpp"
 #include "launcher/runs/run_directory.hpp"
 #include "tests/launcher/command_run.hpp"
 
@@ -221,6 +223,211 @@ TEST_F(RunTest, ARunThatEndedBeforeItsFirstStepHasFailed) {
   const RunReport report = read_run_report(directory.value().path);
   EXPECT_EQ(report.state, "failed");
   EXPECT_EQ(report.reason, "its process was killed, or could not write why it ended");
+}
+
+// Makes directories of new runs as `run` does.
+class RunDirectoryTest : public RunTest {
+protected:
+  [[nodiscard]] Result<NewRunDirectory> make(const std::string& file) const {
+    const auto config = configs::load_run_config(schema_, "small.yaml");
+    EXPECT_TRUE(config.ok()) << config.status().message();
+    return make_run_directory(schema_, config.value().value, file);
+  }
+  // Returns the path of the directory that is made.
+  [[nodiscard]] std::string made(const std::string& file) const {
+    const auto directory = make(file);
+    EXPECT_TRUE(directory.ok()) << directory.status().message();
+    return directory.ok() ? directory.value().path.string() : "";
+  }
+
+  const Schema<configs::RunConfig> schema_ = Schema<configs::RunConfig>::described();
+};
+
+TEST_F(RunDirectoryTest, HasTheFirstNameThatIsNotInUse) {
+  EXPECT_EQ(made("a/small.yaml"), "runs/small");
+  EXPECT_EQ(made("small.yaml"), "runs/small-2");
+  EXPECT_EQ(made("small.yaml"), "runs/small-3");
+  EXPECT_EQ(content_of("runs/small-2/run.yaml"), content_of("runs/small/run.yaml"));
+  EXPECT_THAT(content_of("runs/small/run.yaml"), HasSubstr("\n  steps: 1\n"));
+  EXPECT_EQ(read_started("runs/small").value().size(), std::string("2026-01-31T12:00:00").size());
+  EXPECT_EQ(read_run_report("runs/small").state, "failed") << "a process that ends now has failed";
+}
+
+TEST_F(RunDirectoryTest, OnlyWhatARunThatHasNotBegunLeavesIsRemoved) {
+  struct Case {
+    std::string name;
+    std::string content;
+    bool in_use = false;
+  };
+  const std::vector<Case> cases{{"run.yaml", "workflow: rl\n"},
+                                {"started", "2026\n"},
+                                {"state.json", "{}"},
+                                {"log.txt", "x\n"},
+                                {"metrics.jsonl", ""},
+                                {"samples.jsonl", ""},
+                                {"reward-stderr.txt", "x\n"},
+                                {"events.out.tfevents.tidemill", "x"},
+                                {".tmp-1", "x"},
+                                {"checkpoints/store.json", "{}"},
+                                {"metrics.jsonl", "x", true},
+                                {"samples.jsonl", "x", true},
+                                {"checkpoints/commit-1", "x", true},
+                                {"notes.txt", "", true}};
+  for (const Case& one : cases) {
+    std::filesystem::remove_all("runs");
+    std::filesystem::create_directories("runs/small/checkpoints");
+    write("runs/small/" + one.name, one.content);
+    const auto directory = make("small.yaml");
+    ASSERT_TRUE(directory.ok()) << one.name << ": " << directory.status().message();
+    EXPECT_EQ(directory.value().path, one.in_use ? "runs/small-2" : "runs/small") << one.name;
+    EXPECT_EQ(directory.value().taken_over, !one.in_use) << one.name;
+    EXPECT_EQ(std::filesystem::exists("runs/small/checkpoints"), one.in_use) << one.name;
+    const bool replaced =
+        one.name == "run.yaml" || one.name == "started" || one.name == "state.json";
+    EXPECT_EQ(std::filesystem::exists("runs/small/" + one.name), one.in_use || replaced)
+        << one.name;
+    if (replaced) {
+      EXPECT_NE(content_of("runs/small/" + one.name), one.content) << one.name;
+    }
+  }
+  std::filesystem::remove_all("runs");
+  const auto fresh = make("small.yaml");
+  ASSERT_TRUE(fresh.ok());
+  EXPECT_FALSE(fresh.value().taken_over);
+}
+
+TEST_F(RunDirectoryTest, AGivenNameInUseIsRefused) {
+  std::filesystem::create_directories("runs/mine");
+  write("runs/mine/notes.txt", "");
+  EXPECT_EQ(run({"run", "small.yaml", "name=mine"}).err,
+            "runs/mine: the run exists; resume it, or give another name\n");
+  EXPECT_FALSE(std::filesystem::exists("runs/mine/run.yaml"));
+}
+
+TEST_F(RunDirectoryTest, ARenamedOrRemovedOneIsNoticed) {
+  const auto directory = make("small.yaml");
+  ASSERT_TRUE(directory.ok());
+  EXPECT_TRUE(check_in_place(*directory.value().held).ok());
+  std::filesystem::rename("runs/small", "runs/moved");
+  const std::string now = std::filesystem::canonical("runs/moved");
+  EXPECT_EQ(check_in_place(*directory.value().held).message(),
+            "runs/small: was renamed to " + now +
+                " during the run; to continue it: tidemill resume " + now);
+  std::filesystem::remove_all("runs/moved");
+  EXPECT_EQ(check_in_place(*directory.value().held).message(),
+            "runs/small: was removed during the run");
+}
+
+TEST_F(RunDirectoryTest, ARefusedRunLeavesNone) {
+  EXPECT_EQ(run({"run", "small.yaml", "device.memory_bytes=1MiB"}).code, kRefused);
+  EXPECT_TRUE(std::filesystem::is_empty("runs"));
+}
+
+// A run that has ended has made a commit, so its records would be those of another start.
+TEST_F(RunDirectoryTest, ARunThatHasLostItsCommitsIsNotStartedAgain) {
+  const std::string directory = made("small.yaml");
+  write(directory + "/metrics.jsonl", R"({"kind":"train","step":1})"
+                                      "\n");
+  const std::string problem = directory + "/checkpoints: has no commit, but the run ";
+  const std::string advice =
+      " and has records; to start it again, use another name or remove " + directory + "\n";
+  write(directory + "/state.json", R"({"state":"finished","steps":1,"reason":""})");
+  EXPECT_EQ(run({"resume", directory}).err, problem + "has finished" + advice);
+  write(directory + "/state.json", R"({"state":"stopped","steps":1,"reason":""})");
+  EXPECT_EQ(run({"resume", directory}).err, problem + "was stopped" + advice);
+  EXPECT_EQ(content_of(directory + "/metrics.jsonl"), "{\"kind\":\"train\",\"step\":1}\n");
+  std::filesystem::remove(directory + "/started");
+  std::filesystem::remove(directory + "/metrics.jsonl");
+  EXPECT_EQ(run({"resume", directory}).err,
+            directory +
+                "/started: no such file; without commits and records, tidemill run can use "
+                "the name small again\n");
+}
+
+// The keys of run.yaml may have been edited, so the configuration of the last commit counts.
+TEST_F(RunDirectoryTest, ChangesAreThoseSinceTheLastCommit) {
+  const auto config = [this](const std::vector<configs::Override>& overrides) {
+    const auto loaded = configs::load_run_config(schema_, "small.yaml", overrides);
+    EXPECT_TRUE(loaded.ok()) << loaded.status().message();
+    return loaded.value().value;
+  };
+  const auto check = [&](const std::vector<configs::Override>& before,
+                         const std::vector<configs::Override>& after,
+                         const std::string& committed) {
+    return check_config_changes(schema_, {config(before), config(after), "FILE", after}, committed);
+  };
+  const std::vector<configs::Override> larger{{"rollout.group_size=4", "argument 3"}};
+  const std::string was = configs::resolved_text(schema_, config({}));
+  const std::string advice =
+      "rollout.group_size: cannot change in a resumed run, because its commits depend on it; ";
+  EXPECT_THAT(check({}, larger, "").status().message(), StartsWith("argument 3: " + advice));
+  EXPECT_THAT(check(larger, larger, was).status().message(), StartsWith("argument 3: " + advice));
+  EXPECT_THAT(check_config_changes(schema_, {config(larger), config(larger), "FILE", {}}, was)
+                  .status()
+                  .message(),
+              StartsWith("FILE: " + advice));
+  EXPECT_TRUE(check(larger, larger, "").ok());
+  EXPECT_TRUE(check(larger, larger, "not: [a, run").ok()) << "of another version";
+  const std::vector<configs::Override> twice{{"train.learning_rate=0.5", "argument 3"},
+                                             {"train={learning_rate: 0.25}", "argument 4"}};
+  EXPECT_THAT(check({}, twice, "").status().message(),
+              StartsWith("argument 4: train.learning_rate"));
+
+  const std::string note =
+      "the length of the run has changed: with staleness.schedule: fixed and a staleness.max above "
+      "0, its weights differ from those of a run that had this length from its start";
+  const auto noted = [&](const std::string& schedule, const std::string& max,
+                         const std::string& change) {
+    const std::vector<configs::Override> before{{"staleness.schedule=" + schedule, ""},
+                                                {"staleness.max=" + max, ""}};
+    std::vector<configs::Override> after = before;
+    after.push_back({change, "argument 3"});
+    const auto checked = check(before, after, "");
+    EXPECT_TRUE(checked.ok()) << checked.status().message();
+    return checked.ok() ? checked.value() : "";
+  };
+  EXPECT_EQ(noted("fixed", "1", "train.steps=2"), note);
+  EXPECT_EQ(noted("fixed", "1", "train.steps=1"), "") << "as before";
+  EXPECT_EQ(noted("fixed", "1", "checkpoint.every_steps=3"), "");
+  EXPECT_EQ(noted("fixed", "0", "train.steps=2"), "");
+  EXPECT_EQ(noted("none", "1", "train.steps=2"), "");
+}
+
+TEST_F(RunTest, TheModelsBeforeAndAfterAreCompared) {
+  write_lines("eval.jsonl",
+              {{{"prompt", "10+20="}, {"answer", "30"}}, {{"prompt", "11+20="}, {"answer", "31"}}});
+  const std::vector<std::string> words{"run", "small.yaml", "eval.every_steps=1",
+                                       "data.eval=eval.jsonl"};
+  const auto started = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    const Outcome outcome = run(more);
+    EXPECT_EQ(outcome.code, kDone) << outcome.err;
+    return outcome;
+  };
+  std::map<std::string, nlohmann::json> of;
+  for (const nlohmann::json& line : started({"name=json", "--json"}).lines()) {
+    of[line.at("kind").get<std::string>()] = line;
+  }
+  const nlohmann::json compared = of.at("before_and_after");
+  EXPECT_EQ(compared.at("accuracy_after"), of.at("eval").at("eval_mean_at_k"));
+  EXPECT_TRUE(compared.contains("accuracy_before"));
+  ASSERT_EQ(compared.at("answers").size(), 2U);
+  EXPECT_EQ(compared.at("answers")[0].at("prompt"), "10+20=");
+  EXPECT_EQ(compared.at("answers")[0].at("right"), "30");
+  EXPECT_EQ(compared.at("answers")[1].at("prompt"), "11+20=");
+  EXPECT_EQ(compared.at("answers")[1].at("right"), "31");
+
+  const std::string table = started({"name=table"}).out;
+  EXPECT_THAT(table, ContainsRegex("^\nmean reward before  [01]\\.[0-9]{3}\n"
+                                   "mean reward after   [01]\\.[0-9]{3}\n\n"
+                                   "prompt {20}response before {11}response after {12}reference\n"
+                                   "10\\+20= .* 30\n"
+                                   "11\\+20= .* 31\n\n"
+                                   "done: step 1; the model is in runs/table/export\n"));
+  const std::string random =
+      started({"name=random", "model.init=random", "eval.samples=3", "eval.temperature=1"}).out;
+  EXPECT_THAT(random, ContainsRegex("^\nmean reward after   0\\.000   pass@3 0\\.000\n\n"
+                                    "prompt {20}response after {12}reference\n"));
 }
 
 TEST_F(RunTest, ARunIsResumedAndExportedByItsNameOrAnyPathOfItsDirectory) {
