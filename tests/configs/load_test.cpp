@@ -239,8 +239,30 @@ TEST_F(LoadTest, WarnsOfKeysThatDoNotGoTogether) {
               ElementsAre("run.yaml:4: algorithm.proximal: costs a forward pass and has no "
                           "effect with staleness.max: 0"));
   EXPECT_THAT(warnings("staleness: {max: 1}\nalgorithm: {proximal: recompute}\n"), IsEmpty());
-  EXPECT_THAT(warnings("staleness: {schedule: fixed}\n").size(), 1U);
-  EXPECT_THAT(warnings("rollout: {temperature: 0}\n").size(), 1U);
+  EXPECT_THAT(warnings("staleness: {schedule: fixed}\n"),
+              ElementsAre("run.yaml:4: staleness.schedule: has no effect with staleness.max: 0, "
+                          "where every batch already has a fixed version"));
+  EXPECT_THAT(warnings("staleness: {schedule: fixed, max: 1}\n"), IsEmpty());
+  EXPECT_THAT(warnings("rollout: {temperature: 0}\n"),
+              ElementsAre("run.yaml:4: rollout.temperature: is 0, so that all samples of a group "
+                          "are equal"));
+  EXPECT_THAT(warnings("executor: {priority: train, train_weight: 2}\n"),
+              ElementsAre("run.yaml:4: executor.priority: overrides train_weight, which then has "
+                          "no effect"));
+  EXPECT_THAT(warnings("executor: {priority: train}\n"), IsEmpty());
+  EXPECT_THAT(warnings("executor: {priority: shares, train_weight: 2}\n"), IsEmpty());
+  const auto warned_of_batch = [this](const std::string& tokens) {
+    const auto read_warnings = read(
+                                   "workflow: rl\nmodel: {path: m}\n"
+                                   "data: {train: t, max_prompt_tokens: 16}\n"
+                                   "rollout: {max_new_tokens: 24}\n"
+                                   "train: {micro_batch_tokens: " +
+                                   tokens + "}\n")
+                                   .warnings;
+    return !read_warnings.empty();
+  };
+  EXPECT_FALSE(warned_of_batch("40"));
+  EXPECT_TRUE(warned_of_batch("39"));
   EXPECT_THAT(warnings("rollout: {max_new_tokens: 5000}\n"),
               ElementsAre("run.yaml: train.micro_batch_tokens: is less than the longest possible "
                           "sample, which then forms a micro-batch of its own"));
@@ -308,6 +330,42 @@ TEST_F(LoadTest, OverridesReachTheOnlyGroupOfAList) {
   EXPECT_EQ(reward_of("[{kind: command, command: [a]}, {kind: number}]"),
             "argument 3: reward.timeout_ms: cannot set one element of a list; give the whole list: "
             "reward=[...]");
+}
+
+TEST_F(LoadTest, AnOverrideThatCannotBeSetIsRefused) {
+  const auto refusal = [](const std::string& text) {
+    auto tree = parse_yaml("workflow: rl\ndata: {train: [a, b]}\nstop: [x]\n", "run.yaml");
+    EXPECT_TRUE(tree.ok()) << tree.status().message();
+    const std::vector<Override> overrides{{text, "argument 3"}};
+    return apply_overrides(overrides, tree.value()).message();
+  };
+  const auto levels = [](int count) {
+    std::string path = "a";
+    for (int i = 1; i < count; ++i) {
+      path += ".a";
+    }
+    return path + "=1";
+  };
+  EXPECT_EQ(refusal("a=\xFF"), "argument 3: is not UTF-8 text");
+  EXPECT_EQ(refusal(levels(kMaxYamlDepth)), "");
+  EXPECT_EQ(refusal(levels(kMaxYamlDepth + 1)), "argument 3: names a key deeper than 32 levels");
+  const std::string list = ": cannot set one element of a list; give the whole list: ";
+  EXPECT_EQ(refusal("data.train[0]=c"), "argument 3: data.train[0]" + list + "data.train=[...]");
+  EXPECT_EQ(refusal("stop[0]=c"), "argument 3: stop[0]" + list + "stop=[...]");
+  EXPECT_EQ(refusal("stop.first=c"), "argument 3: stop.first" + list + "stop=[...]");
+}
+
+TEST_F(LoadTest, AnOverrideMayUnsetAKey) {
+  const auto kind_of = [](const std::string& text) {
+    auto tree = parse_yaml("workflow: rl\nname: x\n", "run.yaml");
+    const std::vector<Override> overrides{{text, "argument 3"}};
+    EXPECT_TRUE(apply_overrides(overrides, tree.value()).ok());
+    return tree.value().find("name")->value.kind;
+  };
+  EXPECT_EQ(kind_of("name=null"), ConfigNode::Kind::kNull);
+  EXPECT_EQ(kind_of("name=~"), ConfigNode::Kind::kNull);
+  EXPECT_EQ(kind_of("name=nul"), ConfigNode::Kind::kPlain);
+  EXPECT_EQ(kind_of("name=\"\""), ConfigNode::Kind::kQuoted);
 }
 
 TEST_F(LoadTest, ErrorsInAnOverrideNameItsArgument) {
