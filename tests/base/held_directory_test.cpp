@@ -2,8 +2,11 @@
 // Changes inside a held directory happen there, or not at all, when its path is used otherwise.
 #include "base/files/held_directory.hpp"
 
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <string>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -90,8 +93,22 @@ TEST_F(HeldDirectoryTest, OnlyRegularFilesAreAppendedTo) {
   ::close(opened.value());
   EXPECT_EQ(std::filesystem::file_size(run() / "log"), 1U);
   ASSERT_EQ(::mkfifo((run() / "pipe").c_str(), 0600), 0);
-  EXPECT_EQ(open_for_append(*held_, "pipe").status().message(),
-            (run() / "pipe").string() + ": not a regular file");
+  const std::string refused = (run() / "pipe").string() + ": not a regular file";
+  EXPECT_EQ(open_for_append(*held_, "pipe").status().message(), refused);
+  const int reader = ::open((run() / "pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  EXPECT_EQ(open_for_append(*held_, "pipe").status().message(), refused) << "with a reader too";
+  ::close(reader);
+
+  const auto again = open_for_append(*held_, "log");
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(::write(again.value(), "2", 1), 1);
+  ::close(again.value());
+  std::ifstream log(run() / "log");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(log), {}), "12");
+  std::filesystem::create_directory(run() / "folder");
+  EXPECT_EQ(open_for_append(*held_, "folder").status().message(),
+            (run() / "folder").string() + ": cannot open: Is a directory");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -44,6 +45,22 @@ TEST(Status, ContextPrecedesTheMessageAndKeepsTheCode) {
   const Status status = corrupt_data("bad header").with_context("model.safetensors");
   EXPECT_EQ(status.to_string(), "corrupt_data: model.safetensors: bad header");
   EXPECT_TRUE(Status().with_context("anything").ok());
+}
+
+TEST(Status, EveryCodeHasAName) {
+  const std::pair<Errc, std::string> names[] = {{Errc::kInvalidArgument, "invalid_argument"},
+                                                {Errc::kNotFound, "not_found"},
+                                                {Errc::kTimeout, "timeout"},
+                                                {Errc::kUnavailable, "unavailable"},
+                                                {Errc::kResourceExhausted, "resource_exhausted"},
+                                                {Errc::kStaleVersion, "stale_version"},
+                                                {Errc::kCorruptData, "corrupt_data"},
+                                                {Errc::kUnimplemented, "unimplemented"},
+                                                {Errc::kInternal, "internal"}};
+  for (const auto& [code, name] : names) {
+    EXPECT_EQ(Status(code, "why").to_string(), name + ": why");
+  }
+  EXPECT_EQ(Status().to_string(), "ok");
 }
 
 TEST(CheckDeathTest, PrintsConditionAndValues) {

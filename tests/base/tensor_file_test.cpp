@@ -173,6 +173,26 @@ TEST_F(TensorFileTest, RefusesToWriteBadNames) {
   EXPECT_THAT(refusal(std::string(513, 'a')).message(), HasSubstr("cannot write a tensor named"));
 }
 
+TEST_F(TensorFileTest, RefusesToWriteAHeaderThatIsNotRead) {
+  const TensorFileLimits limits;
+  const auto refusal = [](const TensorMetadata& metadata) {
+    return stream_tensor_file({}, metadata, [](std::span<const std::byte>) { return Status(); });
+  };
+  // {"__metadata__":{"k":""}} has 25 bytes without the value.
+  EXPECT_TRUE(refusal({{"k", std::string(limits.max_header_bytes - 25, 'x')}}).ok());
+  EXPECT_EQ(refusal({{"k", std::string(limits.max_header_bytes - 24, 'x')}}).message(),
+            "a header of " + std::to_string(limits.max_header_bytes + 8) + " bytes; at most " +
+                std::to_string(limits.max_header_bytes) + " are written");
+}
+
+TEST_F(TensorFileTest, APointerOfGitLfsIsNamed) {
+  const auto path = write("version https://git-lfs.github.com/spec/v1\n");
+  const auto read = read_tensor_file(path, TensorPlacement::kCopied);
+  EXPECT_EQ(read.status().code(), Errc::kInvalidArgument);
+  EXPECT_EQ(read.status().message(),
+            path.string() + ": is a Git LFS pointer, not the file itself; run git lfs pull");
+}
+
 TEST_F(TensorFileTest, CopiesMisalignedTensors) {
   // A header whose length is not a multiple of 8, as old writers made them.
   const std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";

@@ -283,6 +283,19 @@ TEST_F(LoadTest, ResolvedTextReadsBack) {
   }
 }
 
+TEST_F(LoadTest, TextWithAnyCharactersReadsBack) {
+  const std::vector<std::string> texts{
+      "\x1B[0m", "\x01\x7F\x1F", "a\tb\n", "\"\\", "'",   "#",  "- x", "a: b",     "[a]",
+      "{a}",     "null",         "~",      "True", "1e3", "-1", ".5",  "\xC3\xBC", " "};
+  auto config = read("workflow: rl\nmodel: {path: m}\ndata: {train: t}\n").value;
+  auto rl = *config.workflow.get<workflows::RlOptions>();
+  rl.rollout.stop = texts;
+  config.workflow = OneOf{"rl", rl};
+  const std::string resolved = resolved_text(schema_, config);
+  const auto again = read(resolved).value;
+  EXPECT_EQ(again.workflow.get<workflows::RlOptions>()->rollout.stop, texts) << resolved;
+}
+
 TEST_F(LoadTest, PresetsAreValidWithoutWarnings) {
   for (const char* name : {"quickstart.yaml", "quickstart-sft.yaml"}) {
     const auto run = load_run_config(schema_, std::string(TIDEMILL_SOURCE_DIR "/configs/") + name);
