@@ -291,11 +291,21 @@ TEST(RunStateFile, AMissingFileIsNoErrorAndABadOneIs) {
   const TemporaryDirectory folder;
   PosixFileSystem files;
   EXPECT_FALSE(storage::read_run_state(folder.path()).value().has_value());
-  ASSERT_TRUE(write_file(files, folder.path() / "state.json",
-                         std::string_view("{\"state\":\"asleep\",\"steps\":1}\n"))
-                  .ok());
-  EXPECT_EQ(storage::read_run_state(folder.path()).status().message(),
-            (folder.path() / "state.json").string() + ": state: not a known state");
+  const std::pair<std::string, std::string> cases[] = {
+      {R"({"state":"asleep","steps":1})", "state: not a known state"},
+      {R"({"state":"running"})", "steps: missing; must be an integer of at least 0"},
+      {R"({"state":"running","steps":-1})", "steps: must be an integer of at least 0"},
+      {"{]", "not JSON at byte 2"}};
+  for (const auto& [text, problem] : cases) {
+    ASSERT_TRUE(write_file(files, folder.path() / "state.json", std::string_view(text)).ok());
+    const Status refused = storage::read_run_state(folder.path()).status();
+    EXPECT_EQ(refused.code(), Errc::kCorruptData) << text;
+    EXPECT_EQ(refused.message(), (folder.path() / "state.json").string() + ": " + problem);
+  }
+  for (const char* state : {"running", "finished", "stopped", "failed"}) {
+    ASSERT_TRUE(storage::write_run_state(files, folder.path(), {state, 1, ""}).ok());
+    EXPECT_EQ(storage::read_run_state(folder.path()).value()->state, state);
+  }
 }
 
 // -- lines ----------------------------------------------------------------------------------------
