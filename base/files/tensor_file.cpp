@@ -203,9 +203,7 @@ Result<Buffer> read_data(const ReadableFile& file, const Buffer* mapped, std::ui
                          const Entry& entry) {
   const auto size = static_cast<std::size_t>(entry.end - entry.begin);
   if (mapped == nullptr) {
-    std::vector<std::byte> bytes(size);
-    TIDEMILL_RETURN_IF_ERROR(file.read_at(begin, bytes));
-    return Buffer::adopt(std::move(bytes), DType::kU8).slice(0, size, entry.dtype);
+    return read_copy(file, begin, size, entry.dtype);
   }
   const Buffer part = mapped->slice(static_cast<std::size_t>(begin), size, entry.dtype);
   const auto address = reinterpret_cast<std::uintptr_t>(part.bytes().data());
@@ -254,6 +252,13 @@ Result<TensorFile> read_checked(const ReadableFile& file, TensorPlacement placem
 }
 
 }  // namespace
+
+Result<Buffer> read_copy(const ReadableFile& file, std::uint64_t offset, std::size_t size_bytes,
+                         DType dtype) {
+  std::vector<std::byte> bytes(size_bytes);
+  TIDEMILL_RETURN_IF_ERROR(file.read_at(offset, bytes));
+  return Buffer::adopt(std::move(bytes), DType::kU8).slice(0, size_bytes, dtype);
+}
 
 Result<TensorFile> read_tensor_file(const ReadableFile& file, TensorPlacement placement,
                                     const TensorFileLimits& limits) {

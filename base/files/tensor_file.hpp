@@ -62,6 +62,11 @@ struct TensorFile {
                                                   TensorPlacement placement,
                                                   const TensorFileLimits& limits = {});
 
+/// Reads the `size_bytes` bytes at `offset` of `file` into memory of their own, as elements of
+/// `dtype`. Errors: as `ReadableFile::read_at`.
+[[nodiscard]] Result<Buffer> read_copy(const ReadableFile& file, std::uint64_t offset,
+                                       std::size_t size_bytes, DType dtype);
+
 /// Receives the next bytes of a file.
 using ByteSink = std::function<Status(std::span<const std::byte>)>;
 

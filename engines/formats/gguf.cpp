@@ -455,9 +455,7 @@ Result<TensorMap> read_gguf_tensors(const ReadableFile& file, const GgufHeader& 
     if (placement == TensorPlacement::kMapped) {
       made.data = whole.slice(begin, size, tensor.dtype);
     } else {
-      std::vector<std::byte> bytes(size);
-      TIDEMILL_RETURN_IF_ERROR(file.read_at(tensor.begin, bytes));
-      made.data = Buffer::adopt(std::move(bytes), DType::kU8).slice(0, size, tensor.dtype);
+      TIDEMILL_ASSIGN_OR_RETURN(made.data, read_copy(file, begin, size, tensor.dtype));
     }
     tensors.emplace(tensor.name, std::move(made));
   }

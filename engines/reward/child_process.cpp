@@ -188,24 +188,6 @@ ProgramEnd describe(int status) {
 
 }  // namespace
 
-UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-int UniqueFd::release() noexcept {
-  return std::exchange(fd_, -1);
-}
-
-void UniqueFd::reset() noexcept {
-  if (fd_ >= 0) {
-    ::close(std::exchange(fd_, -1));
-  }
-}
-
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& command) {
   if (command.empty() || command.front().empty()) {
     return invalid_argument("no program given");

@@ -11,29 +11,10 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/files/unique_fd.hpp"
 #include "base/result.hpp"
 
 namespace tidemill::engines {
-
-/// Owns a file descriptor and closes it on destruction.
-class UniqueFd {
-public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) noexcept : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept;
-  UniqueFd(const UniqueFd&) = delete;
-  UniqueFd& operator=(const UniqueFd&) = delete;
-  ~UniqueFd() { reset(); }
-
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] bool is_open() const noexcept { return fd_ >= 0; }
-  int release() noexcept;
-  void reset() noexcept;
-
-private:
-  int fd_ = -1;
-};
 
 /// The outcome of a read or write that does not block.
 enum class PipeState {

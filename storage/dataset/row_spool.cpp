@@ -41,32 +41,12 @@ Result<RowSpool> RowSpool::create(std::string folder) {
   if (folder.empty()) {
     folder = default_folder();
   }
-  RowSpool spool(std::move(folder), -1);
-  spool.descriptor_ = open_unnamed(spool.folder_);
-  if (spool.descriptor_ < 0) {
+  RowSpool spool(std::move(folder));
+  spool.file_ = UniqueFd(open_unnamed(spool.folder_));
+  if (!spool.file_.is_open()) {
     return spool.failure(errno, "create a temporary file");
   }
   return spool;
-}
-
-RowSpool::RowSpool(RowSpool&& other) noexcept
-    : folder_(std::move(other.folder_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      written_(other.written_),
-      pending_(std::move(other.pending_)) {}
-
-RowSpool& RowSpool::operator=(RowSpool&& other) noexcept {
-  std::swap(folder_, other.folder_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(written_, other.written_);
-  std::swap(pending_, other.pending_);
-  return *this;
-}
-
-RowSpool::~RowSpool() {
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
-  }
 }
 
 Result<std::uint64_t> RowSpool::append(std::string_view text) {
@@ -81,7 +61,7 @@ Result<std::uint64_t> RowSpool::append(std::string_view text) {
 Status RowSpool::flush() {
   std::string_view left = pending_;
   while (!left.empty()) {
-    const ::ssize_t count = ::write(descriptor_, left.data(), left.size());
+    const ::ssize_t count = ::write(file_.get(), left.data(), left.size());
     if (count < 0 && errno == EINTR) {
       continue;
     }
@@ -98,7 +78,7 @@ Status RowSpool::flush() {
 Status RowSpool::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
   while (!bytes.empty()) {
     const ::ssize_t count =
-        ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<::off_t>(offset));
+        ::pread(file_.get(), bytes.data(), bytes.size(), static_cast<::off_t>(offset));
     if (count < 0 && errno == EINTR) {
       continue;
     }

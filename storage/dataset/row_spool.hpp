@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/files/unique_fd.hpp"
 #include "base/result.hpp"
 
 namespace tidemill::storage {
@@ -24,12 +25,6 @@ public:
   /// if /tmp is in memory. Errors: as `DurableFile`, naming the folder.
   [[nodiscard]] static Result<RowSpool> create(std::string folder);
 
-  RowSpool(RowSpool&& other) noexcept;
-  RowSpool& operator=(RowSpool&& other) noexcept;
-  RowSpool(const RowSpool&) = delete;
-  RowSpool& operator=(const RowSpool&) = delete;
-  ~RowSpool();
-
   /// Appends `text` and returns the offset of its first byte. Errors: as `create`.
   [[nodiscard]] Result<std::uint64_t> append(std::string_view text);
   /// Writes what `append` still holds in memory. Errors: as `create`.
@@ -40,13 +35,12 @@ public:
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return written_ + pending_.size(); }
 
 private:
-  RowSpool(std::string folder, int descriptor)
-      : folder_(std::move(folder)), descriptor_(descriptor) {}
+  explicit RowSpool(std::string folder) : folder_(std::move(folder)) {}
 
   [[nodiscard]] Status failure(int error, std::string_view action) const;
 
   std::string folder_;
-  int descriptor_ = -1;
+  UniqueFd file_;
   std::uint64_t written_ = 0;
   std::string pending_;  // appended, but not written yet
 };
