@@ -188,7 +188,8 @@ Result<double> BenchModel::share() {
 // Starts a batch of `sequences` sequences of kTrainTokens tokens.
 Status BenchModel::begin_training(std::int64_t sequences) {
   engines::TrainEngine& train = *runtime_->train();
-  loss_ = std::make_unique<engines::SftTokenLoss>(sequences * kTrainTokens);
+  loss_ = std::make_unique<engines::SftTokenLoss>(
+      engines::BatchCounts{.tokens = sequences * kTrainTokens});
   TIDEMILL_RETURN_IF_ERROR(train.begin_batch(loss_.get(), 1.0F));
   for (std::int64_t i = 0; i < sequences; ++i) {
     TrainSequence sequence;

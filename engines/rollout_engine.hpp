@@ -12,6 +12,7 @@
 #include "engines/sampling/sampling_options.hpp"
 #include "engines/snapshot.hpp"
 #include "engines/step.hpp"
+#include "engines/version_span.hpp"
 
 namespace tidemill::engines {
 
@@ -20,13 +21,6 @@ enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed };
 
 /// Returns "stop", "length", "cancelled" or "failed".
 [[nodiscard]] const char* finish_reason_name(FinishReason reason) noexcept;
-
-/// A run of `num_tokens` consecutive response tokens that one version generated.
-struct VersionSpan {
-  PolicyVersion version;
-  std::uint32_t num_tokens = 0;
-  friend bool operator==(const VersionSpan&, const VersionSpan&) = default;
-};
 
 /// One prompt to extend, or to score if `max_new_tokens` is 0 and `prompt_logprobs` is set.
 struct RolloutRequest {
@@ -75,10 +69,6 @@ struct RolloutResult {
   std::vector<float> prompt_logits;    // prompt tokens x vocabulary
 };
 
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, VersionSpan& x) {
-  return f(x.version, x.num_tokens);
-}
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RolloutRequest& x) {
   return f(x.id, x.prompt_ids, x.sampling, x.seed, x.max_new_tokens, x.stop_ids, x.stop_strings,

@@ -12,6 +12,7 @@
 #include "base/result.hpp"
 #include "engines/snapshot.hpp"
 #include "engines/step.hpp"
+#include "engines/version_span.hpp"
 
 namespace tidemill::engines {
 
@@ -25,12 +26,16 @@ struct TrainSequence {
   std::vector<float> behavior_logprobs;     // (T)
   std::vector<float> proximal_logprobs;     // (T)
   std::vector<float> reference_logprobs;    // (T)
+  /// The versions that generated the last tokens, in order; empty if no policy generated any.
+  std::vector<VersionSpan> versions;
+  /// (T) Multiplies a target's share of the loss; not negative. Empty: all weights are 1.
+  std::vector<float> token_weights;
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, TrainSequence& x) {
   return f(x.id, x.ids, x.response_mask, x.advantages, x.behavior_logprobs, x.proximal_logprobs,
-           x.reference_logprobs);
+           x.reference_logprobs, x.versions, x.token_weights);
 }
 
 /// Gives a loss the current log-probabilities of one sequence, and the buffers for its gradients.

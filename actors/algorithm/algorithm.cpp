@@ -77,7 +77,7 @@ LossFactory make_policy_loss(const engines::PolicyTokenLossOptions& options) {
 LossFactory make_sft_loss() {
   return [](std::span<const TrainSequence> batch) -> Result<std::unique_ptr<TokenLoss>> {
     return std::unique_ptr<TokenLoss>(
-        std::make_unique<engines::SftTokenLoss>(engines::count_targets(batch).tokens));
+        std::make_unique<engines::SftTokenLoss>(engines::count_targets(batch)));
   };
 }
 

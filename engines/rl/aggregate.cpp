@@ -38,7 +38,12 @@ Result<Aggregator> Aggregator::create(const AggregateOptions& options, const Bat
   }
   double denominator = 1.0;
   switch (options.kind) {
-    case Aggregation::kTokenMean: denominator = static_cast<double>(tokens); break;
+    case Aggregation::kTokenMean:
+      denominator = options.global_weight.value_or(static_cast<double>(tokens));
+      if (denominator == 0.0) {  // all weights are 0, and so is every token loss
+        return Aggregator(0.0, false);
+      }
+      break;
     case Aggregation::kTokenSum: break;
     case Aggregation::kSeqMeanTokenSum:
     case Aggregation::kSeqMeanTokenMean: denominator = static_cast<double>(seqs); break;
@@ -54,10 +59,14 @@ Result<Aggregator> Aggregator::create(const AggregateOptions& options, const Bat
 }
 
 double Aggregator::row_scale(std::int64_t row_tokens) const noexcept {
-  if (row_tokens == 0) {
+  return weighted_row_scale(static_cast<double>(row_tokens));
+}
+
+double Aggregator::weighted_row_scale(double row_weight) const noexcept {
+  if (row_weight == 0.0) {
     return 0.0;
   }
-  return by_row_mean_ ? scale_ / static_cast<double>(row_tokens) : scale_;
+  return by_row_mean_ ? scale_ / row_weight : scale_;
 }
 
 template <class Real>

@@ -166,6 +166,19 @@ void compute_row(const Batch<Real>& batch, std::size_t row, double scale,
   report.loss += scale * loss;
 }
 
+/// Returns the sum of the weights of the tokens of `row` that are set in `mask`.
+template <class Real>
+double row_weight(const PolicyLossInputs<Real>& in, std::span<const std::uint8_t> mask,
+                  std::size_t row) {
+  double weight = 0.0;
+  for (std::size_t t = in.rows.begin(row); t < in.rows.end(row); ++t) {
+    if (mask[t] != 0) {
+      weight += in.token_weights.empty() ? 1.0 : static_cast<double>(in.token_weights[t]);
+    }
+  }
+  return weight;
+}
+
 /// Returns the factor that turns a division by the number of tokens into a division by the sum of
 /// their weights.
 template <class Real>
@@ -208,13 +221,15 @@ Result<PolicyLossReport> policy_loss(const PolicyLossInputs<Real>& inputs,
       options.reject_denominator == RejectDenominator::kKept ? batch.kept : rows.mask;
   TIDEMILL_ASSIGN_OR_RETURN(const Aggregator aggregator,
                             Aggregator::create(options.aggregate, count_batch(rows, counted)));
-  const double correction = options.weight_denominator == WeightDenominator::kWeights
-                                ? weight_correction(inputs, counted)
-                                : 1.0;
+  const bool by_weight = options.weight_denominator == WeightDenominator::kWeights;
+  const bool global = options.aggregate.global_weight.has_value();
+  const double correction = by_weight && !global ? weight_correction(inputs, counted) : 1.0;
   PolicyLossReport report;
   for (std::size_t row = 0; row < rows.num_rows(); ++row) {
-    const double scale = correction * aggregator.row_scale(count_valid(rows, counted, row));
-    compute_row(batch, row, scale, out, report);
+    const double row_scale = by_weight && global
+                                 ? aggregator.weighted_row_scale(row_weight(inputs, counted, row))
+                                 : aggregator.row_scale(count_valid(rows, counted, row));
+    compute_row(batch, row, correction * row_scale, out, report);
   }
   TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "gradient", out.gradient));
   TIDEMILL_RETURN_IF_ERROR(check_token_result<Real>(rows, "per_token", out.per_token));

@@ -53,8 +53,11 @@ Status validate(const PolicyLossOptions& options) {
     return refuse(kBadOption, "sequence_advantage requires ratio_level = sequence");
   }
   if (options.weight_denominator == WeightDenominator::kWeights &&
+      !options.aggregate.global_weight &&
       (options.aggregate.kind != Aggregation::kTokenMean || options.aggregate.global_tokens)) {
-    return refuse(kBadOption, "weight_denominator requires a token mean without global_tokens");
+    return refuse(
+        kBadOption,
+        "weight_denominator requires a token mean without global_tokens, or global_weight");
   }
   return {};
 }

@@ -38,7 +38,9 @@ enum class SequenceAdvantage : std::uint8_t { kOwn, kRowMean };
 /// The tokens that denominators count: all valid tokens, or only those that were not rejected.
 enum class RejectDenominator : std::uint8_t { kOriginal, kKept };
 
-/// The divisor of a token mean with token weights: the number of tokens or the sum of the weights.
+/// What denominators that count tokens count if the tokens have weights: each token as 1, or as its
+/// weight. These are the number of tokens of the batch in a token mean, and those of the rows in a
+/// mean of row means.
 enum class WeightDenominator : std::uint8_t { kTokens, kWeights };
 
 /// The options of `policy_loss`, which documents how they act together.
@@ -69,7 +71,7 @@ struct PolicyLossOptions {
   /// If set, tokens with A < 0 get weight 0 in rows whose mean(behavior - l) is above this
   /// (DeepSeek-V3.2). Denominators still count them.
   std::optional<double> off_policy_delta;
-  /// `kWeights` requires a token mean without `global_tokens`.
+  /// `kWeights` requires a token mean without `global_tokens`, or `aggregate.global_weight`.
   WeightDenominator weight_denominator = WeightDenominator::kTokens;
 
   double kl_coefficient = 0.0;

@@ -44,7 +44,8 @@ Status check_sizes(const LossRow& row, const PolicyTokenLossOptions& options) {
   const bool reference = options.policy.kl_coefficient != 0.0;
   const bool entropy = options.entropy_coefficient != 0.0;
   const std::size_t tokens = sequence.ids.size();
-  const std::array<std::pair<const char*, std::size_t>, 8> columns = {{
+  const bool weights = !sequence.token_weights.empty();
+  const std::array<std::pair<const char*, std::size_t>, 9> columns = {{
       {"logprobs", row.logprobs.size()},
       {"dlogprobs", row.dlogprobs.size()},
       {"advantages", sequence.advantages.size()},
@@ -53,6 +54,7 @@ Status check_sizes(const LossRow& row, const PolicyTokenLossOptions& options) {
       {"reference_logprobs", reference ? sequence.reference_logprobs.size() : tokens},
       {"entropies", entropy || !row.entropies.empty() ? row.entropies.size() : tokens},
       {"dentropies", entropy ? row.dentropies.size() : tokens},
+      {"token_weights", weights ? sequence.token_weights.size() : tokens},
   }};
   for (const auto& [name, size] : columns) {
     if (size != tokens) {
@@ -73,6 +75,10 @@ Result<PolicyTokenLoss> PolicyTokenLoss::create(PolicyTokenLossOptions options,
   policy.aggregate.global_tokens = totals.tokens;
   policy.aggregate.global_seqs = totals.seqs;
   policy.aggregate.global_rows = totals.rows;
+  if (totals.weight) {
+    policy.aggregate.global_weight = totals.weight;
+    policy.weight_denominator = WeightDenominator::kWeights;
+  }
   if (!policy.aggregate.horizon) {
     policy.aggregate.horizon = totals.longest;
   }
@@ -95,6 +101,7 @@ Status PolicyTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
   const TrainSequence& sequence = *row.sequence;
   TIDEMILL_RETURN_IF_ERROR(read_targets(sequence, mask_));
   TIDEMILL_RETURN_IF_ERROR(check_sizes(row, options_));
+  TIDEMILL_RETURN_IF_ERROR(check_weights(sequence));
   const std::array<std::size_t, 2> offsets = {0, mask_.size()};
   const TokenRows token_rows{offsets, mask_, {&sequence.id, 1}};
   PolicyLossInputs<float> inputs;
@@ -106,13 +113,16 @@ Status PolicyTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
   inputs.advantages = sequence.advantages;
   inputs.behavior_logprobs = sequence.behavior_logprobs;
   inputs.reference_logprobs = sequence.reference_logprobs;
+  inputs.token_weights = sequence.token_weights;
   TIDEMILL_RETURN_IF_ERROR(
       check_token_column(token_rows, "behavior_logprobs", inputs.behavior_logprobs));
   TIDEMILL_ASSIGN_OR_RETURN(const PolicyLossReport report,
                             policy_loss<float>(inputs, options_.policy, {row.dlogprobs, {}}));
 
-  const double entropy_scale = options_.entropy_coefficient * aggregator_.row_scale(report.tokens);
+  const double row_scale = aggregator_.weighted_row_scale(target_weight(sequence));
+  const double entropy_scale = options_.entropy_coefficient * row_scale;
   double entropy = 0.0;
+  double weighted_entropy = 0.0;
   double k1 = 0.0;
   double k3 = 0.0;
   for (std::size_t t = 0; t < mask_.size(); ++t) {
@@ -124,12 +134,15 @@ Status PolicyTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
         -kLogRatioClamp, kLogRatioClamp);
     k1 -= log_ratio;
     k3 += std::expm1(log_ratio) - log_ratio;
-    entropy += row.entropies.empty() ? 0.0 : static_cast<double>(row.entropies[t]);
+    const double weight = weight_of(sequence, t);
+    const double of_token = row.entropies.empty() ? 0.0 : static_cast<double>(row.entropies[t]);
+    entropy += of_token;
+    weighted_entropy += weight * of_token;
     if (entropy_scale != 0.0) {
-      row.dentropies[t] = static_cast<float>(-entropy_scale);
+      row.dentropies[t] = static_cast<float>(-entropy_scale * weight);
     }
   }
-  sums["loss"] += report.loss - entropy_scale * entropy;
+  sums["loss"] += report.loss - entropy_scale * weighted_entropy;
   sums["tokens"] += static_cast<double>(report.tokens);
   sums["rejected_tokens"] += static_cast<double>(report.tokens - report.kept_tokens);
   sums["clipped_tokens"] += static_cast<double>(report.clipped_tokens);

@@ -39,10 +39,15 @@ struct PolicyTokenLossOptions {
 /// Gradients and sums therefore have the same bits however the batch is split into micro-batches,
 /// if the rows come in the same order and all of them add to the same `LossSums`.
 ///
+/// The token weights of a sequence multiply the losses, KL estimates and entropies of its tokens.
+/// Denominators that count tokens add up their weights instead: with the token losses L, a token
+/// mean is sum(w L) / sum(w), and a mean of row means is sum_i(sum_t(w L) / sum_t(w)) / sequences.
+/// Other denominators do not change. If all weights are 1, the bits are those without weights.
+///
 /// Adds "loss" to the sums, and over the targets "tokens", "rejected_tokens", "clipped_tokens",
 /// "ratio_sum", "kl_k1_sum" and "kl_k3_sum" (estimates of KL(behavior || current), with log-ratios
 /// clipped to +-20), and "entropy_sum" (if the engine computes entropies). A mean is a sum divided
-/// by "tokens".
+/// by "tokens". Only "loss" depends on the token weights.
 class PolicyTokenLoss final : public TokenLoss {
 public:
   /// Creates the loss of a batch whose counts are `totals`, as returned by `count_targets`.
@@ -50,8 +55,8 @@ public:
   [[nodiscard]] static Result<PolicyTokenLoss> create(PolicyTokenLossOptions options,
                                                       const BatchCounts& totals);
 
-  /// Errors: `non_finite` and `bad_shape` naming sample and column, `bad_mask`, `bad_option` if a
-  /// row has targets although the totals have none, `non_finite_result`.
+  /// Errors: `non_finite` and `bad_shape` naming sample and column, `bad_mask`, `bad_weight`,
+  /// `bad_option` if a row has targets although the totals have none, `non_finite_result`.
   [[nodiscard]] Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
 
   /// Returns the largest importance ratio since `create`. It is not one of the sums because a

@@ -19,6 +19,8 @@ inline constexpr std::string_view kNonFinite = "non_finite";
 inline constexpr std::string_view kNonFiniteResult = "non_finite_result";
 /// A mask holds something other than 0 and 1.
 inline constexpr std::string_view kBadMask = "bad_mask";
+/// A token weight is negative.
+inline constexpr std::string_view kBadWeight = "bad_weight";
 /// An option is outside its range, or contradicts another.
 inline constexpr std::string_view kBadOption = "bad_option";
 /// A column is missing or has the wrong number of elements.

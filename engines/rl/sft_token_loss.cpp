@@ -20,6 +20,7 @@ Status SftTokenLoss::evaluate(std::span<const LossRow> rows, LossSums& sums) {
 Status SftTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
   const SampleId id = row.sequence->id;
   TIDEMILL_RETURN_IF_ERROR(read_targets(*row.sequence, mask_));
+  TIDEMILL_RETURN_IF_ERROR(check_weights(*row.sequence));
   if (row.logprobs.size() != mask_.size() || row.dlogprobs.size() != mask_.size()) {
     return refuse(kBadShape, "logprobs and dlogprobs must have " + std::to_string(mask_.size()) +
                                  " values (sample " + std::to_string(id.value) + ")");
@@ -39,11 +40,12 @@ Status SftTokenLoss::evaluate_row(const LossRow& row, LossSums& sums) {
                                     " has targets, but the loss was created for none");
     }
     ++targets;
-    logprobs += static_cast<double>(row.logprobs[t]);
+    const double weight = weight_of(*row.sequence, t);
+    logprobs += weight * static_cast<double>(row.logprobs[t]);
     entropy += row.entropies.empty() ? 0.0 : static_cast<double>(row.entropies[t]);
-    row.dlogprobs[t] = static_cast<float>(-1.0 / static_cast<double>(total_targets_));
+    row.dlogprobs[t] = total_weight_ == 0.0 ? 0.0F : static_cast<float>(-weight / total_weight_);
   }
-  sums["loss"] -= targets == 0 ? 0.0 : logprobs / static_cast<double>(total_targets_);
+  sums["loss"] -= targets == 0 || total_weight_ == 0.0 ? 0.0 : logprobs / total_weight_;
   sums["tokens"] += static_cast<double>(targets);
   if (!row.entropies.empty()) {
     sums["entropy_sum"] += entropy;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supervised loss: the mean negative log-probability of the targets.
+// The supervised loss: the weighted mean negative log-probability of the targets.
 #pragma once
 
 #include <cstdint>
@@ -7,30 +7,35 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "engines/rl/aggregate.hpp"
 #include "engines/train_engine.hpp"
 
 namespace tidemill::engines {
 
-/// Computes `-(sum of the target log-probabilities) / targets` over one optimizer step.
+/// Computes `-sum(w l) / sum(w)` over the targets of one optimizer step, with their
+/// log-probabilities l and token weights w. Without weights, that is the mean over the targets.
 ///
-/// The loss is created with the number of targets of the whole step, so that micro-batches add up.
-/// Sums are added row by row, so the bits do not depend on how the step is split. A step without
-/// targets has loss 0 and gradient 0.
+/// The loss is created with the counts of the whole step, so that micro-batches add up. Sums are
+/// added row by row, so the bits do not depend on how the step is split. If all weights are 1, the
+/// bits are those without weights. A step whose targets have no weight has loss 0 and gradient 0.
 /// Adds "loss" to the sums, and over the targets "tokens" and, if the engine computes entropies,
-/// "entropy_sum".
+/// "entropy_sum", neither of which depends on the weights.
 class SftTokenLoss final : public TokenLoss {
 public:
-  /// Creates the loss of a step; `total_targets` is the step's `count_targets(...).tokens`.
-  explicit SftTokenLoss(std::int64_t total_targets) : total_targets_(total_targets) {}
+  /// Creates the loss of a step; `totals` are the step's `count_targets`.
+  explicit SftTokenLoss(const BatchCounts& totals)
+      : total_targets_(totals.tokens),
+        total_weight_(totals.weight.value_or(static_cast<double>(totals.tokens))) {}
 
-  /// Errors: `non_finite`, `bad_shape` and `bad_mask` naming the sample, `bad_option` if a row has
-  /// targets although the total is 0.
+  /// Errors: `non_finite`, `bad_shape`, `bad_mask` and `bad_weight` naming the sample, `bad_option`
+  /// if a row has targets although the total is 0.
   [[nodiscard]] Status evaluate(std::span<const LossRow> rows, LossSums& sums) override;
 
 private:
   Status evaluate_row(const LossRow& row, LossSums& sums);
 
   std::int64_t total_targets_;
+  double total_weight_;
   std::vector<std::uint8_t> mask_;  // scratch: the mask of the current row
 };
 

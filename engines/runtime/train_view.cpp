@@ -46,11 +46,11 @@ Status check_columns(const TrainSequence& sequence) {
                             " entries for " + std::to_string(length) + " tokens" +
                             sample_text(sequence.id));
   }
-  for (const auto& [name, column] :
-       {std::pair("advantages", &sequence.advantages),
-        std::pair("behavior_logprobs", &sequence.behavior_logprobs),
-        std::pair("proximal_logprobs", &sequence.proximal_logprobs),
-        std::pair("reference_logprobs", &sequence.reference_logprobs)}) {
+  for (const auto& [name, column] : {std::pair("advantages", &sequence.advantages),
+                                     std::pair("behavior_logprobs", &sequence.behavior_logprobs),
+                                     std::pair("proximal_logprobs", &sequence.proximal_logprobs),
+                                     std::pair("reference_logprobs", &sequence.reference_logprobs),
+                                     std::pair("token_weights", &sequence.token_weights)}) {
     if (!column->empty() && column->size() != length) {
       return invalid_argument(std::string(name) + " has " + std::to_string(column->size()) +
                               " entries for " + std::to_string(length) + " tokens" +

@@ -253,20 +253,21 @@ TEST(PolicyTokenLoss, RefusesOptionsThatNeedTheWholeBatchAtOnce) {
 
 TEST(SftTokenLoss, IsTheTokenMeanOfTheWholeStepForEverySplit) {
   Batch batch(6);
-  const std::int64_t targets = count_targets(batch.sequences).tokens;
+  const BatchCounts totals = count_targets(batch.sequences);
+  const std::int64_t targets = totals.tokens;
   double sum = 0.0;
   for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
     for (std::size_t t = 1; t < batch.logprobs[i].size(); ++t) {
       sum += batch.sequences[i].response_mask[t] * static_cast<double>(batch.logprobs[i][t]);
     }
   }
-  SftTokenLoss whole(targets);
+  SftTokenLoss whole(totals);
   const LossSums want = batch.evaluate(whole, 7);
   EXPECT_NEAR(want.at("loss"), -sum / static_cast<double>(targets), 1e-12);
   EXPECT_EQ(want.at("tokens"), static_cast<double>(targets));
   const auto gradient = batch.dlogprobs;
   for (const std::size_t size : {1UL, 2UL, 4UL}) {
-    SftTokenLoss cut(targets);
+    SftTokenLoss cut(totals);
     EXPECT_EQ(batch.evaluate(cut, size), want);
     EXPECT_EQ(batch.dlogprobs, gradient);
   }
@@ -279,7 +280,7 @@ TEST(SftTokenLoss, AStepWithoutTargetsIsZero) {
   for (TrainSequence& sequence : batch.sequences) {
     std::fill(sequence.response_mask.begin() + 1, sequence.response_mask.end(), std::uint8_t{0});
   }
-  SftTokenLoss loss(0);
+  SftTokenLoss loss{BatchCounts()};
   EXPECT_EQ(batch.evaluate(loss, 7).at("loss"), 0.0);
   Batch other(7);
   LossSums sums;
@@ -523,7 +524,7 @@ TEST(PolicyTokenLoss, ASecondEvaluationGivesTheSameSumsAndGradients) {
 TEST(SftTokenLoss, ReportsTheEntropiesOfAllRows) {
   std::vector<TrainSequence> sequences = {sequence_of(1, 3), sequence_of(2, 2), sequence_of(3, 3)};
   sequences[2].response_mask = {1, 0, 1};
-  SftTokenLoss loss(count_targets(sequences).tokens);
+  SftTokenLoss loss(count_targets(sequences));
   const LossSums sums =
       evaluate_rows(loss, sequences, {{0.0F, -1.0F, -2.0F}, {0.0F, -4.0F}, {0.0F, -9.0F, -0.5F}},
                     {{9.0F, 0.5F, 0.25F}, {9.0F, 1.0F}, {9.0F, 9.0F, 2.0F}});

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "engines/rl/sft_token_loss.hpp"
+#include "engines/rl/train_targets.hpp"
 #include "tests/engines/runtime/runtime_bench.hpp"
 #include "tests/engines/transformer/golden.hpp"
 
@@ -92,17 +93,15 @@ protected:
   // Trains one step in micro-batches of `budget` tokens.
   UpdateReport train(std::int64_t budget) {
     std::vector<TrainSequence> batch;
-    std::int64_t targets = 0;
     for (const json& row : golden_["batch"]) {
       TrainSequence& sequence = batch.emplace_back();
       sequence.id = {batch.size()};
       sequence.ids = row["ids"].get<std::vector<std::int32_t>>();
       for (const json& mask : row["loss_mask"]) {
         sequence.response_mask.push_back(mask.get<double>() != 0.0 ? 1 : 0);
-        targets += sequence.response_mask.back();
       }
     }
-    SftTokenLoss loss(targets);
+    SftTokenLoss loss(count_targets(batch));
     TrainEngine& engine = *runtime_->train();
     EXPECT_TRUE(engine.begin_batch(&loss, 1.0F).ok());
     for (const TrainSequence& sequence : batch) {
