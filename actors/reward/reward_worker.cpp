@@ -76,7 +76,7 @@ struct RewardWorkerState {
 
   RewardWorkerDeps deps;
   std::shared_ptr<PortWork> port_work;
-  std::map<SampleId, storage::LeaseToken> held;
+  std::map<SampleId, storage::Lease> held;
   // Submissions without a result, by sample. A sample has two if the lease of its row was lost and
   // the worker has leased the row again.
   std::map<SampleId, std::uint32_t> at_engine;
@@ -148,7 +148,7 @@ bool settle(Self self, const std::vector<RewardResult>& results) {
     if (it == state.held.end() || (submitted_again && !has_reward)) {
       continue;  // the lease was lost in the meantime: no delivery is charged with this failure
     }
-    const storage::LeaseToken lease = it->second;
+    const storage::Lease lease = it->second;
     state.held.erase(it);
     if (has_reward) {
       state.has_scored = true;
@@ -171,7 +171,7 @@ bool settle(Self self, const std::vector<RewardResult>& results) {
         reason,
         LeaseUpdate{
             task_id(SampleTask::kReward), state.deps.name, {}, storage::Release::kFailed, reason});
-    entry->second.rows.push_back(lease);
+    entry->second.rows.push_back({lease});
     ++num_refused;
     last_reason = reason;
   }

@@ -24,7 +24,7 @@ struct RolloutWorkerState {
   RolloutWorkerState() = default;  // not an aggregate: CAF would build it from `self`
 
   RolloutWorkerDeps deps;
-  std::map<SampleId, storage::LeaseToken> held;
+  std::map<SampleId, storage::Lease> held;
   Duration lease_time{0};
   bool leasing = false;
   bool ended = false;
@@ -38,7 +38,7 @@ void lease_more(Self self);
 
 // Removes a row from `held`. Returns whether the row was held under `lease`. A reply may arrive
 // after the row was lost, or after it was lost and leased again.
-bool release_row(Self self, const storage::LeaseToken& lease) {
+bool release_row(Self self, const storage::Lease& lease) {
   auto& held = self->state.held;
   const auto it = held.find(lease.row);
   if (it == held.end() || it->second != lease) {
@@ -59,7 +59,7 @@ void give_up(Self self, const std::string& last_reason) {
                        " samples in a row without a response; the last: " + last_reason)));
 }
 
-void give_back(Self self, const storage::LeaseToken& lease, storage::Release release,
+void give_back(Self self, const storage::Lease& lease, storage::Release release,
                const std::string& reason) {
   auto& state = self->state;
   if (!release_row(self, lease) || state.given_up) {
@@ -69,7 +69,7 @@ void give_back(Self self, const storage::LeaseToken& lease, storage::Release rel
     give_up(self, reason);
     return;
   }
-  LeaseUpdate rows{task_id(SampleTask::kRollout), state.deps.name, {lease}, release, reason};
+  LeaseUpdate rows{task_id(SampleTask::kRollout), state.deps.name, {{lease}}, release, reason};
   self->request(state.deps.stream, kReplyMargin, atom::nack_v, std::move(rows))
       .then([self](const storage::Settlement&) { lease_more(self); },
             [self](const caf::error&) { try_again_later(self); });
@@ -85,13 +85,28 @@ storage::Release release_for(const caf::error& error) {
   }
 }
 
-void write_back(Self self, const storage::LeaseToken& lease, RolloutResult& result) {
+// Counts what became of a response that was written. A response whose cells the stream refuses is a
+// failed delivery. Returns false if there were too many in a row, and the worker has ended.
+bool take_settlement(Self self, const storage::Settlement& settlement) {
+  auto& state = self->state;
+  if (settlement.refused.empty()) {
+    state.failed = 0;
+  }
+  for (const storage::RefusedRow& refused : settlement.refused) {
+    if (storage::is_content_refusal(refused.reason) && !state.given_up &&
+        ++state.failed >= state.deps.max_failed) {
+      give_up(self, refused.detail);
+    }
+  }
+  return !state.given_up;
+}
+
+void write_back(Self self, const storage::Lease& lease, RolloutResult& result) {
   auto& state = self->state;
   if (!release_row(self, lease)) {
     return;
   }
-  state.failed = 0;
-  storage::FinishedRow row;
+  storage::HeldRow row;
   row.lease = lease;
   row.facts.tokens = result.response_ids.size();
   for (const engines::VersionSpan& span : result.versions) {
@@ -108,9 +123,11 @@ void write_back(Self self, const storage::LeaseToken& lease, RolloutResult& resu
   ack.rows.push_back(std::move(row));
   const auto handle = self->request(state.deps.stream, kReplyMargin, atom::ack_v, std::move(ack));
   handle.then(
-      [self, id = handle.id()](const storage::Settlement&) {
+      [self, id = handle.id()](const storage::Settlement& settlement) {
         end_deadline(self, id);
-        lease_more(self);
+        if (take_settlement(self, settlement)) {
+          lease_more(self);
+        }
       },
       [self](const caf::error&) { try_again_later(self); });
 }

@@ -28,12 +28,14 @@ using StreamConsumerActor = caf::typed_actor<
     // Leases rows. Replies when `min_units` are ready, or with no rows after `wait`. Fails at once
     // with `kInvalidArgument` for an unknown task or for numbers of units that no lease can have.
     caf::replies_to<atom::lease, LeaseRequest>::with<LeaseReply>,
-    // Writes output columns and acknowledges the rows in one step. Refused rows stay unchanged.
+    // Writes output columns and acknowledges the rows in one step. Every refusal carries the lease.
+    // A row is refused alone. If its cells are invalid, its delivery counts as failed: the row
+    // becomes ready again, or fails after too many. All other refused rows stay unchanged.
     caf::replies_to<atom::ack, AckRequest>::with<storage::Settlement>,
-    // Gives rows back. They become ready again at their old position in the order, or fail after
-    // too many deliveries.
+    // Gives rows back. They become ready again at their old position in the order. If they are
+    // given back as failed too often, they fail.
     caf::replies_to<atom::nack, LeaseUpdate>::with<storage::Settlement>,
-    // Extends the leases of rows that the consumer is still working on.
+    // Extends the leases of rows that the consumer is still working on, and stores their progress.
     caf::replies_to<atom::renew, LeaseUpdate>::with<storage::Settlement>,
     // Retires a group for all tasks. Unknown and retired groups are ignored.
     caf::replies_to<atom::retire, GroupVerdict>::with<storage::Settlement>>;

@@ -34,6 +34,7 @@ struct NewGroup {
 /// A request to lease rows for a task.
 struct LeaseRequest {
   storage::TaskId task;
+  /// The name under which `atom::release` ends the leases. They belong to the sender alone.
   std::string consumer;
   /// How many units to lease. A unit is a group if the task takes whole groups, else a row. While
   /// fewer than `min_units` are ready, the stream leases none.
@@ -59,18 +60,20 @@ struct LeaseReply {
   bool whole = false;
 };
 
-/// Writes output columns and acknowledges the rows, in one step.
+/// Writes output columns and acknowledges the rows, in one step. The sender must be the actor that
+/// leased the rows under the name `consumer`.
 struct AckRequest {
   storage::TaskId task;
   std::string consumer;
-  std::vector<storage::FinishedRow> rows;
+  std::vector<storage::HeldRow> rows;
 };
 
-/// The leases that a consumer gives back or extends.
+/// The leases that a consumer gives back or extends, and the progress of rows that it extends or
+/// leaves. The sender must be the actor that leased the rows under the name `consumer`.
 struct LeaseUpdate {
   storage::TaskId task;
   std::string consumer;
-  std::vector<storage::LeaseToken> rows = {};
+  std::vector<storage::HeldRow> rows = {};
   storage::Release release = storage::Release::kLost;  // how rows are given back
   std::string reason = {};                             // why they are given back
 };
@@ -106,7 +109,7 @@ struct StreamStatus {
   std::uint64_t failed = 0;
   std::uint64_t live = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t redelivered = 0;
+  std::uint64_t redelivered = 0;  // the deliveries that were returned, for any reason
   std::uint64_t refused = 0;
   /// For each task, how many seconds it has had no leased row since the stream was started.
   std::vector<double> idle_seconds;
@@ -118,6 +121,8 @@ struct StreamStatus {
   std::string last_lost_reason;
   /// How often the stream has tried to fulfill a lease request since it was started.
   std::uint64_t lease_attempts = 0;
+  /// The deliveries to all tasks that were returned since the stream was started.
+  storage::ReturnedDeliveries returned;
 };
 
 template <class Inspector>
@@ -156,7 +161,7 @@ template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, StreamStatus& x) {
   return f(x.admitted, x.trained, x.dropped, x.filtered, x.failed, x.live, x.bytes, x.redelivered,
            x.refused, x.idle_seconds, x.filtered_groups, x.lost_groups, x.last_lost_reason,
-           x.lease_attempts);
+           x.lease_attempts, x.returned);
 }
 
 }  // namespace tidemill::actors

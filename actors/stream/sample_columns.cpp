@@ -7,21 +7,29 @@ storage::ColumnValue make_text_cell(SampleColumn column, std::string_view text) 
   return make_cell(column, std::vector<char>(text.begin(), text.end()));
 }
 
-storage::ColumnValue make_versions_cell(std::span<const engines::VersionSpan> versions) {
+storage::ColumnValue make_versions_cell(std::span<const engines::VersionSpan> versions,
+                                        SampleColumn column) {
   std::vector<std::uint64_t> words;
   words.reserve(3 * versions.size());
   for (const engines::VersionSpan& span : versions) {
     words.insert(words.end(),
                  {std::uint64_t{span.version.incarnation}, span.version.step, span.num_tokens});
   }
-  return make_cell(SampleColumn::kVersions, std::move(words));
+  return make_cell(column, std::move(words));
+}
+
+const Buffer* find_optional_cell(const storage::LeasedRow& row, SampleColumn column) {
+  for (const storage::ColumnValue& cell : row.columns) {
+    if (cell.column.value == static_cast<std::uint32_t>(column)) {
+      return &cell.value;
+    }
+  }
+  return nullptr;
 }
 
 Result<Buffer> find_cell(const storage::LeasedRow& row, SampleColumn column) {
-  for (const storage::ColumnValue& cell : row.columns) {
-    if (cell.column.value == static_cast<std::uint32_t>(column)) {
-      return cell.value;
-    }
+  if (const Buffer* cell = find_optional_cell(row, column); cell != nullptr) {
+    return *cell;
   }
   return Status(Errc::kInternal,
                 "leased row lacks a column row=" + std::to_string(row.row.id.value) +

@@ -16,6 +16,7 @@ namespace tidemill::actors {
 
 /// Options of the stream "samples".
 struct SampleStreamOptions {
+  std::uint32_t incarnation = 0;  // of the run
   std::uint32_t group_size = 1;
   std::uint64_t max_staleness = 0;  // versions
   std::uint32_t max_deliveries = 3;

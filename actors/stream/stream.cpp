@@ -22,6 +22,12 @@ namespace {
 using storage::Settlement;
 using storage::TaskId;
 
+// A lease request and its sender.
+struct PendingLease {
+  LeaseRequest request;
+  std::uint64_t instance = 0;
+};
+
 // Measures for how long no row was leased for each task.
 struct IdleTimes {
   std::vector<double> seconds;
@@ -57,7 +63,7 @@ struct StreamState {
   std::unique_ptr<storage::StreamTable> stream;
   storage::LiveGroups groups;
   std::uint64_t next_draw = 0;
-  std::vector<PendingRequests<LeaseRequest, LeaseReply>> pending_leases;  // by task
+  std::vector<PendingRequests<PendingLease, LeaseReply>> pending_leases;  // by task
   std::vector<LeaseRevision> tried_at;  // by task: when all its pending leases were last tried
   std::uint64_t lease_attempts = 0;
   PendingRequests<NewGroup, Settlement> pending_puts;
@@ -70,6 +76,14 @@ using Self = StreamActor::stateful_pointer<StreamState>;
 
 void fail(Self self, const Status& status) {
   self->quit(to_caf_error(status));
+}
+
+// Returns the number of the actor that sent the current message, or 0 if no actor did. A consumer's
+// name says whose leases end with it. The number tells it from another actor of the same name.
+// Must be called before the handler makes a promise, which takes the sender over.
+std::uint64_t sender_of(Self self) {
+  const caf::strong_actor_ptr& sender = self->current_sender();
+  return sender == nullptr ? 0 : sender->id();
 }
 
 StreamStatus status_of(const StreamState& state) {
@@ -85,6 +99,10 @@ StreamStatus status_of(const StreamState& state) {
   status.bytes = index.bytes_used();
   for (std::uint32_t task = 0; task < index.options().tasks.size(); ++task) {
     status.redelivered += index.task_totals({task}).redelivered;
+    const storage::ReturnedDeliveries& returned = index.returned({task});
+    status.returned.left += returned.left;
+    status.returned.lost += returned.lost;
+    status.returned.failed += returned.failed;
   }
   for (std::size_t reason = 0; reason < storage::kNumRefusals; ++reason) {
     status.refused += index.refused(static_cast<storage::Refusal>(reason));
@@ -107,9 +125,10 @@ storage::UnitRequest unit_request(const LeaseRequest& request) {
   return units;
 }
 
-std::optional<Result<LeaseReply>> try_lease(Self self, const LeaseRequest& request,
+std::optional<Result<LeaseReply>> try_lease(Self self, const PendingLease& pending,
                                             bool last_chance) {
   auto& state = self->state;
+  const LeaseRequest& request = pending.request;
   const TimePoint now = self->clock().now();
   ++state.lease_attempts;
   LeaseReply reply;
@@ -120,7 +139,7 @@ std::optional<Result<LeaseReply>> try_lease(Self self, const LeaseRequest& reque
       return reply;
     }
     auto leased = state.stream->lease(
-        {request.task, request.consumer, size->max_units, size->min_units}, now);
+        {request.task, request.consumer, size->max_units, size->min_units, pending.instance}, now);
     if (!leased.ok()) {
       return leased.status();  // it would always be refused
     }
@@ -226,8 +245,8 @@ bool may_settle(const StreamState& state, TaskId task, TimePoint now) {
 void settle_leases(Self self, TaskId task) {
   auto& state = self->state;
   state.pending_leases[task.value].settle(self->clock().now(),
-                                          [self](const LeaseRequest& request, bool last_chance) {
-                                            return try_lease(self, request, last_chance);
+                                          [self](const PendingLease& pending, bool last_chance) {
+                                            return try_lease(self, pending, last_chance);
                                           });
   state.tried_at[task.value] = revision_of(state, task);
 }
@@ -317,6 +336,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
         settle(self);
       },
       [self](atom::lease, LeaseRequest& request) {
+        const std::uint64_t instance = sender_of(self);
         auto promise = self->make_response_promise<LeaseReply>();
         auto& pending = self->state.pending_leases;
         if (request.task.value >= pending.size()) {
@@ -327,7 +347,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
         const TaskId task = request.task;
         const TimePoint now = self->clock().now();
         const TimePoint deadline = now + request.wait;
-        pending[task.value].add(std::move(request), promise, deadline);
+        pending[task.value].add({std::move(request), instance}, promise, deadline);
         if (!expire(self)) {
           return promise;
         }
@@ -335,7 +355,7 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
           settle_leases(self, task);
         } else {  // only the new request may have a reply: at the least, it may have to be refused
           pending[task.value].settle_newest(now,
-                                            [self](const LeaseRequest& newest, bool last_chance) {
+                                            [self](const PendingLease& newest, bool last_chance) {
                                               return try_lease(self, newest, last_chance);
                                             });
         }
@@ -344,15 +364,18 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       },
       [self](atom::ack, const AckRequest& ack) {
         return settle_and_reply(
-            self, self->state.stream->complete(ack.task, ack.rows, self->clock().now()));
+            self, self->state.stream->complete({ack.task, ack.consumer, sender_of(self)}, ack.rows,
+                                               self->clock().now()));
       },
       [self](atom::nack, const LeaseUpdate& rows) {
-        return settle_and_reply(self, self->state.stream->nack(rows.task, rows.rows, rows.release,
-                                                               rows.reason, self->clock().now()));
+        return settle_and_reply(
+            self, self->state.stream->nack({rows.task, rows.consumer, sender_of(self)}, rows.rows,
+                                           {rows.release, rows.reason}, self->clock().now()));
       },
       [self](atom::renew, const LeaseUpdate& rows) {
         return settle_and_reply(
-            self, self->state.stream->renew(rows.task, rows.rows, self->clock().now()));
+            self, self->state.stream->renew({rows.task, rows.consumer, sender_of(self)}, rows.rows,
+                                            self->clock().now()));
       },
       [self](atom::retire, const GroupVerdict& verdict) {
         const Status applied =
@@ -371,7 +394,8 @@ StreamActor::behavior_type stream(Self self, StreamDeps deps) {
       [self](atom::release, const std::string& consumer) {
         self->state.stream->drop_consumer(consumer);
         for (auto& pending : self->state.pending_leases) {
-          pending.forget([&](const LeaseRequest& request) { return request.consumer == consumer; });
+          pending.forget(
+              [&](const PendingLease& lease) { return lease.request.consumer == consumer; });
         }
         settle(self);
       },

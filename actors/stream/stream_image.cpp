@@ -11,10 +11,17 @@
 namespace tidemill::actors {
 namespace {
 
+using storage::CellRule;
+using storage::CellValues;
+using storage::ColumnOptions;
 using storage::ColumnType;
 using storage::TaskOptions;
 
+// A stream restores an image that lacks the last columns, so declaring further columns does not
+// change the version.
 constexpr std::uint32_t kImageVersion = 2;
+
+constexpr std::uint64_t kVersionWords = 3;  // of one span in a cell of versions
 
 // What the image holds in addition to the rows.
 struct ImageHead {
@@ -42,6 +49,70 @@ std::vector<std::string> names(std::initializer_list<SampleColumn> columns) {
   return texts;
 }
 
+ColumnOptions column(SampleColumn which, ColumnType type, CellRule rule = {}) {
+  return {column_name(which), type, std::move(rule)};
+}
+
+CellRule values_of(CellValues values) {
+  CellRule rule;
+  rule.values = values;
+  return rule;
+}
+
+CellRule one_element(CellValues values) {
+  CellRule rule = values_of(values);
+  rule.min_elements = 1;
+  rule.max_elements = 1;
+  return rule;
+}
+
+// One element for each token of the column `ids`.
+CellRule per_token(SampleColumn ids, CellValues values) {
+  CellRule rule = values_of(values);
+  rule.as_long_as = column_name(ids);
+  return rule;
+}
+
+// Spans that cover the tokens of the column `ids`.
+CellRule spans_of(SampleColumn ids) {
+  CellRule rule;
+  rule.min_elements = kVersionWords;
+  rule.multiple_of = kVersionWords;
+  rule.counts = column_name(ids);
+  return rule;
+}
+
+CellRule at_least_one(CellValues values) {
+  CellRule rule = values_of(values);
+  rule.min_elements = 1;
+  return rule;
+}
+
+// Returns the columns in the order of `SampleColumn`.
+std::vector<ColumnOptions> columns() {
+  using enum SampleColumn;
+  const CellRule ids = values_of(CellValues::kNotNegative);
+  const CellRule finite = per_token(kResponseIds, CellValues::kFinite);
+  return {column(kPromptIds, ColumnType::kInt32, ids),
+          column(kPrompt, ColumnType::kString),
+          column(kReferenceAnswer, ColumnType::kString),
+          column(kFields, ColumnType::kString),
+          column(kResponseIds, ColumnType::kInt32, ids),
+          column(kBehaviorLogprobs, ColumnType::kFloat, finite),
+          column(kVersions, ColumnType::kUInt64, spans_of(kResponseIds)),
+          column(kFinish, ColumnType::kU8, one_element(CellValues::kAny)),
+          column(kReward, ColumnType::kDouble, at_least_one(CellValues::kFinite)),
+          column(kAdvantage, ColumnType::kFloat, one_element(CellValues::kFinite)),
+          column(kResponseMask, ColumnType::kU8, per_token(kResponseIds, CellValues::kFlags)),
+          column(kReferenceLogprobs, ColumnType::kFloat, finite),
+          column(kValues, ColumnType::kFloat, finite),
+          column(kTokenRewards, ColumnType::kFloat, finite),
+          column(kTokenAdvantages, ColumnType::kFloat, finite),
+          column(kPartialIds, ColumnType::kInt32, ids),
+          column(kPartialLogprobs, ColumnType::kFloat, per_token(kPartialIds, CellValues::kFinite)),
+          column(kPartialVersions, ColumnType::kUInt64, spans_of(kPartialIds))};
+}
+
 TaskOptions task(SampleTask which, std::vector<std::string> inputs,
                  std::vector<std::string> outputs, Duration lease) {
   TaskOptions options;
@@ -58,16 +129,8 @@ storage::StreamOptions sample_stream_options(const SampleStreamOptions& options)
   using enum SampleColumn;
   storage::StreamOptions stream;
   stream.name = "samples";
-  stream.columns = {{column_name(kPromptIds), ColumnType::kInt32},
-                    {column_name(kPrompt), ColumnType::kString},
-                    {column_name(kReferenceAnswer), ColumnType::kString},
-                    {column_name(kFields), ColumnType::kString},
-                    {column_name(kResponseIds), ColumnType::kInt32},
-                    {column_name(kBehaviorLogprobs), ColumnType::kFloat},
-                    {column_name(kVersions), ColumnType::kBytes},
-                    {column_name(kFinish), ColumnType::kU8},
-                    {column_name(kReward), ColumnType::kBytes},
-                    {column_name(kAdvantage), ColumnType::kFloat}};
+  stream.incarnation = options.incarnation;
+  stream.columns = columns();
   stream.tasks = {
       task(SampleTask::kRollout, names({kPromptIds}),
            names({kResponseIds, kBehaviorLogprobs, kVersions, kFinish}), options.lease),
@@ -79,12 +142,21 @@ storage::StreamOptions sample_stream_options(const SampleStreamOptions& options)
            names({kPromptIds, kPrompt, kReferenceAnswer, kResponseIds, kBehaviorLogprobs, kVersions,
                   kFinish, kReward, kAdvantage}),
            {}, options.lease)};
+  TaskOptions& rollout = stream.tasks[static_cast<std::size_t>(SampleTask::kRollout)];
+  rollout.optional_outputs = names({kResponseMask, kReferenceLogprobs, kValues});
+  rollout.progress = names({kPartialIds, kPartialLogprobs, kPartialVersions});
+  TaskOptions& reward = stream.tasks[static_cast<std::size_t>(SampleTask::kReward)];
+  reward.optional_inputs = names({kResponseMask});
+  reward.optional_outputs = names({kTokenRewards});
   TaskOptions& advantage = stream.tasks[static_cast<std::size_t>(SampleTask::kAdvantage)];
   advantage.unit = storage::DeliveryUnit::kGroup;
+  advantage.optional_inputs = names({kResponseMask, kReferenceLogprobs, kValues, kTokenRewards});
+  advantage.optional_outputs = names({kTokenAdvantages});
   TaskOptions& train = stream.tasks[static_cast<std::size_t>(SampleTask::kTrain)];
   train.unit = storage::DeliveryUnit::kGroup;
   train.order = storage::DeliveryOrder::kStrict;
   train.max_staleness = options.max_staleness;
+  train.optional_inputs = names({kResponseMask, kReferenceLogprobs, kValues, kTokenAdvantages});
   stream.max_group_size = options.group_size;
   stream.max_deliveries = options.max_deliveries;
   stream.on_failed = options.on_failed;

@@ -76,7 +76,7 @@ void renew_held_leases(Self self, storage::TaskId task, OnLost on_lost) {
   }
   LeaseUpdate rows{.task = task, .consumer = state.deps.name};
   for (const auto& [id, lease] : state.held) {
-    rows.rows.push_back(lease);
+    rows.rows.push_back({lease});
   }
   self->request(state.deps.stream, kReplyMargin, atom::renew_v, std::move(rows))
       .then(

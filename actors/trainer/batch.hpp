@@ -18,7 +18,7 @@ namespace tidemill::actors {
 
 /// One leased row with its columns decoded.
 struct TrainRow {
-  storage::LeaseToken lease;
+  storage::Lease lease;
   GroupId group;
   std::vector<std::int32_t> prompt_ids;
   std::vector<std::int32_t> response_ids;

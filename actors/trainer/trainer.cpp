@@ -386,7 +386,7 @@ void renew(Self self) {
   auto& state = self->state;
   LeaseUpdate rows{.task = task_id(SampleTask::kTrain), .consumer = kConsumer};
   for (const TrainRow& row : state.batch) {
-    rows.rows.push_back(row.lease);
+    rows.rows.push_back({row.lease});
   }
   if (!rows.rows.empty()) {
     self->request(state.deps.stream, kReplyDeadline, atom::renew_v, std::move(rows))

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/ids.hpp"
@@ -11,40 +12,57 @@
 
 namespace tidemill::storage {
 
-/// Proves that its holder leased a row. A later lease of the same row has a greater generation.
-struct LeaseToken {
+/// Proves that its holder leased a row. A later lease of the same row has a greater generation, and
+/// a lease of another incarnation of the stream is never valid.
+struct Lease {
   SampleId row;
+  std::uint32_t incarnation = 0;  // of the stream that granted it
   std::uint64_t generation = 0;
-  friend auto operator<=>(const LeaseToken&, const LeaseToken&) = default;
+  friend auto operator<=>(const Lease&, const Lease&) = default;
 };
 
 /// A leased row, as a task receives it.
 struct LeasedRow {
   SampleRow row;
-  LeaseToken lease;
-  std::uint32_t deliveries = 0;      // earlier deliveries to this task that were returned
-  RowFacts facts;                    // at the time of the lease
-  std::vector<ColumnValue> columns;  // the task's inputs, in the order of its declaration
+  Lease lease;
+  std::uint32_t deliveries = 0;  // earlier deliveries to this task that were returned
+  RowFacts facts;                // at the time of the lease
+  /// The task's inputs, in the order of its declaration. After them, those of its optional inputs
+  /// and of its progress columns that the row has.
+  std::vector<ColumnValue> columns;
 };
 
-/// A finished row, as a task hands it back with all its output columns.
-struct FinishedRow {
-  LeaseToken lease;
+/// A leased row, as a task acks it, gives it back or renews its lease.
+struct HeldRow {
+  Lease lease;
+  /// For an ack: all outputs of the task, and any of its optional outputs. Otherwise: nothing, or
+  /// all progress columns of the task. They replace the progress that the row had.
   std::vector<ColumnValue> columns = {};
-  RowFacts facts = {};
+  RowFacts facts = {};  // read by an ack only
 };
 
 /// Why a row comes back without outputs.
 enum class Release : std::uint8_t {
-  kLost,    // its consumer or a message was lost; says nothing about the row
+  kLeft,    // its consumer leaves it on purpose, for example because it is shutting down
+  kLost,    // its consumer or a message was lost
   kFailed,  // the row could not be processed; counts toward `StreamOptions::max_deliveries`
 };
 
+/// The deliveries to a task that were returned, by `Release`. They count from the start of a stream
+/// and are not stored in its snapshots.
+struct ReturnedDeliveries {
+  std::uint64_t left = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t failed = 0;
+  friend bool operator==(const ReturnedDeliveries&, const ReturnedDeliveries&) = default;
+};
+
 /// A lease that was refused, and why. The same consumer may have leased the row again since. The
-/// generation tells which of its leases was refused.
+/// lease tells which of them was refused.
 struct RefusedRow {
-  LeaseToken lease;
+  Lease lease;
   Refusal reason = Refusal::kNotLeased;
+  std::string detail = {};  // what is wrong with the cells, if `is_content_refusal(reason)`
   friend bool operator==(const RefusedRow&, const RefusedRow&) = default;
 };
 
@@ -56,20 +74,24 @@ struct Settlement {
 };
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, LeaseToken& x) {
-  return f(x.row, x.generation);
+typename Inspector::result_type inspect(Inspector& f, Lease& x) {
+  return f(x.row, x.incarnation, x.generation);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, LeasedRow& x) {
   return f(x.row, x.lease, x.deliveries, x.facts, x.columns);
 }
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, FinishedRow& x) {
+typename Inspector::result_type inspect(Inspector& f, HeldRow& x) {
   return f(x.lease, x.columns, x.facts);
 }
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, ReturnedDeliveries& x) {
+  return f(x.left, x.lost, x.failed);
+}
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, RefusedRow& x) {
-  return f(x.lease, x.reason);
+  return f(x.lease, x.reason, x.detail);
 }
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Settlement& x) {

@@ -23,6 +23,8 @@ std::string_view refusal_name(Refusal reason) noexcept {
     case Refusal::kPartialGroup: return "partial_group";
     case Refusal::kNotLeased: return "not_leased";
     case Refusal::kOldLease: return "old_lease";
+    case Refusal::kOtherIncarnation: return "other_incarnation";
+    case Refusal::kOtherConsumer: return "other_consumer";
     case Refusal::kGroupRefused: return "group_refused";
     case Refusal::kTimeRegress: return "time_regress";
     case Refusal::kVersionRegress: return "version_regress";

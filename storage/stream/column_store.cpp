@@ -36,20 +36,43 @@ Result<std::vector<ColumnValue>> ColumnStore::read(SampleId row,
   std::vector<ColumnValue> values;
   values.reserve(columns.size());
   for (const ColumnId column : columns) {
-    const auto cell =
-        std::lower_bound(cells->second.begin(), cells->second.end(), column, by_column);
-    if (cell == cells->second.end() || cell->column != column) {
+    const Buffer* cell = find(row, column);
+    if (cell == nullptr) {
       return Status(Errc::kNotFound, "column store: sample " + std::to_string(row.value) +
                                          " has no column number " + std::to_string(column.value));
     }
-    values.push_back(*cell);
+    values.push_back({column, *cell});
   }
   return values;
+}
+
+const Buffer* ColumnStore::find(SampleId row, ColumnId column) const {
+  const auto cells = rows_.find(row);
+  if (cells == rows_.end()) {
+    return nullptr;
+  }
+  const auto cell = std::lower_bound(cells->second.begin(), cells->second.end(), column, by_column);
+  return cell == cells->second.end() || cell->column != column ? nullptr : &cell->value;
 }
 
 std::vector<ColumnValue> ColumnStore::read_all(SampleId row) const {
   const auto cells = rows_.find(row);
   return cells == rows_.end() ? std::vector<ColumnValue>{} : cells->second;
+}
+
+void ColumnStore::erase(SampleId row, std::span<const ColumnId> columns) {
+  const auto cells = rows_.find(row);
+  if (cells == rows_.end()) {
+    return;
+  }
+  for (const ColumnId column : columns) {
+    const auto cell =
+        std::lower_bound(cells->second.begin(), cells->second.end(), column, by_column);
+    if (cell != cells->second.end() && cell->column == column) {
+      bytes_ -= cell->value.size_bytes();
+      cells->second.erase(cell);
+    }
+  }
 }
 
 void ColumnStore::erase(SampleId row) {

@@ -14,7 +14,7 @@
 namespace tidemill::storage {
 
 /// Holds immutable cells of any length by row and column. A cell is written once, read any number
-/// of times, and erased with its row.
+/// of times, and erased with its row or, if it is progress, before.
 ///
 /// Reading copies handles, never bytes. A reader's handle may outlive the row.
 /// Threads: one call at a time. Returned buffers may be read on any thread.
@@ -27,9 +27,13 @@ public:
   /// Errors: `kNotFound` naming row and column.
   [[nodiscard]] Result<std::vector<ColumnValue>> read(SampleId row,
                                                       std::span<const ColumnId> columns) const;
+  /// Returns a cell of a row, or null. The result is borrowed until the next change.
+  [[nodiscard]] const Buffer* find(SampleId row, ColumnId column) const;
   /// Returns all cells of a row, sorted by column; none if the row is unknown.
   [[nodiscard]] std::vector<ColumnValue> read_all(SampleId row) const;
 
+  /// Erases those of `columns` that a row has.
+  void erase(SampleId row, std::span<const ColumnId> columns);
   /// Erases all cells of a row.
   void erase(SampleId row);
   void clear();

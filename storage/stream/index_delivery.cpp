@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Leases: granting ready units, and settling, returning and expiring leased ones.
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <utility>
 
@@ -132,9 +133,10 @@ void StreamIndex::grant_unit(Unit unit, const LeaseOptions& request, TimePoint d
   for (const SampleId id : rows_of(task, unit)) {
     Row& row = *find_row(id);
     set_state(row, request.task.value, CellState::kLeased);
-    leases_.add({request.task, id}, request.consumer, generation_, deadline);
+    leases_.add(id, {request.task, request.consumer, request.instance}, generation_, deadline);
     ++task.totals.delivered;
-    share.rows.push_back({{id, generation_}, row.cells[request.task.value].deliveries});
+    share.rows.push_back(
+        {{id, options_.incarnation, generation_}, row.cells[request.task.value].deliveries});
     share.tokens += row.facts.tokens == kNoTokens ? 0 : row.facts.tokens;
   }
 }
@@ -159,22 +161,29 @@ void StreamIndex::return_leases(const std::vector<TaskRow>& leased, const std::s
   for (const TaskRow row : leased) {
     if (leases_.find(row) != nullptr) {  // null: the row left because of one returned before it
       effects_.returned.push_back(row);
-      return_row(row, Release::kLost, why);
+      return_row(row, {Release::kLost, why});
     }
   }
 }
 
-void StreamIndex::return_row(TaskRow leased, Release release, const std::string& why) {
+void StreamIndex::return_row(TaskRow leased, const ReleaseOptions& options) {
   leases_.remove(leased);
   Row& row = *find_row(leased.row);
   Task& task = tasks_[leased.task.value];
   Cell& cell = row.cells[leased.task.value];
   ++cell.deliveries;
   ++task.totals.redelivered;
-  cell.failures += release == Release::kFailed ? 1 : 0;
+  switch (options.release) {
+    case Release::kLeft: ++task.returned.left; break;
+    case Release::kLost: ++task.returned.lost; break;
+    case Release::kFailed:
+      ++task.returned.failed;
+      ++cell.failures;
+      break;
+  }
   if (options_.max_deliveries > 0 && cell.failures >= options_.max_deliveries) {
     fail(row, "task " + task.options.name + ": failed " + std::to_string(cell.failures) +
-                  " times, last: " + why);
+                  " times, last: " + options.reason);
     return;
   }
   set_state(row, leased.task.value, CellState::kReady);
@@ -182,83 +191,106 @@ void StreamIndex::return_row(TaskRow leased, Release release, const std::string&
 
 // -- settling -----------------------------------------------------------------
 
-Result<Settlement> StreamIndex::complete(TaskId task, std::span<const FinishedRowInfo> rows,
-                                         TimePoint now) {
-  std::vector<LeaseToken> tokens;
-  tokens.reserve(rows.size());
-  for (const FinishedRowInfo& row : rows) {
-    tokens.push_back(row.lease);
-  }
-  TIDEMILL_RETURN_IF_ERROR(begin_settlement(task, tokens, now));
-  std::vector<std::optional<Refusal>> reasons = check_leases(task, tokens);
+Result<Settlement> StreamIndex::complete(const LeaseHolder& holder,
+                                         std::span<const HeldRowInfo> rows, TimePoint now) {
+  TIDEMILL_RETURN_IF_ERROR(begin_settlement(holder.task, rows, now));
+  const Task& task = tasks_[holder.task.value];
+  Faults faults = check_leases(holder, rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!reasons[i]) {
-      reasons[i] = check_outputs(tasks_[task.value], rows[i]);
+    if (!faults[i]) {
+      faults[i] = check_outputs(task, rows[i]);
     }
   }
-  refuse_whole_groups(task, tokens, reasons);
+  refuse_whole_groups(holder.task, rows, faults);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!reasons[i]) {
-      Row& row = *find_row(tokens[i].row);
-      leases_.remove({task, tokens[i].row});
+    if (!faults[i]) {
+      Row& row = *find_row(rows[i].lease.row);
+      leases_.remove({holder.task, rows[i].lease.row});
+      replace_progress(row, task, {rows[i].lease, {}, {}, rows[i].progress_bytes});
       write(row, rows[i].columns, rows[i].facts);
-      settle(row, task.value, CellState::kAcked);
+      settle(row, holder.task.value, CellState::kAcked);
     }
   }
-  return report(tokens, reasons);
+  return_faulty_rows(holder.task, rows, faults);
+  return report(rows, faults);
 }
 
-Result<Settlement> StreamIndex::nack(TaskId task, std::span<const LeaseToken> rows, Release release,
-                                     std::string_view reason, TimePoint now) {
-  const std::vector<LeaseToken> tokens(rows.begin(), rows.end());
-  TIDEMILL_RETURN_IF_ERROR(begin_settlement(task, tokens, now));
-  std::vector<std::optional<Refusal>> reasons = check_leases(task, tokens);
-  refuse_whole_groups(task, tokens, reasons);
-  const std::string why(reason);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const TaskRow row{task, tokens[i].row};
-    if (!reasons[i] && leases_.find(row) != nullptr) {  // null: it left because of an earlier row
-      return_row(row, release, why);
+Result<Settlement> StreamIndex::nack(const LeaseHolder& holder, std::span<const HeldRowInfo> rows,
+                                     const ReleaseOptions& options, TimePoint now) {
+  TIDEMILL_RETURN_IF_ERROR(begin_settlement(holder.task, rows, now));
+  const Task& task = tasks_[holder.task.value];
+  Faults faults = check_leases(holder, rows);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!faults[i] && options.release != Release::kLeft && !rows[i].columns.empty()) {
+      faults[i] = Fault{Refusal::kBadColumn,
+                        column_text(rows[i].lease.row, rows[i].columns.front().column) +
+                            ": written with a release that does not leave the row"};
+    }
+    if (!faults[i]) {
+      faults[i] = check_progress(task, rows[i]);
     }
   }
-  return report(tokens, reasons);
+  refuse_whole_groups(holder.task, rows, faults);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const TaskRow row{holder.task, rows[i].lease.row};
+    if (!faults[i] && leases_.find(row) != nullptr) {  // null: it left because of an earlier row
+      if (!rows[i].columns.empty()) {
+        replace_progress(*find_row(row.row), task, rows[i]);
+      }
+      return_row(row, options);
+    }
+  }
+  return_faulty_rows(holder.task, rows, faults);
+  return report(rows, faults);
 }
 
-Result<Settlement> StreamIndex::renew(TaskId task, std::span<const LeaseToken> rows,
+Result<Settlement> StreamIndex::renew(const LeaseHolder& holder, std::span<const HeldRowInfo> rows,
                                       TimePoint now) {
-  const std::vector<LeaseToken> tokens(rows.begin(), rows.end());
-  TIDEMILL_RETURN_IF_ERROR(begin_settlement(task, tokens, now));
-  std::vector<std::optional<Refusal>> reasons = check_leases(task, tokens);
-  refuse_whole_groups(task, tokens, reasons);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (!reasons[i]) {
-      leases_.renew({task, tokens[i].row}, now + tasks_[task.value].options.lease);
+  TIDEMILL_RETURN_IF_ERROR(begin_settlement(holder.task, rows, now));
+  const Task& task = tasks_[holder.task.value];
+  Faults faults = check_leases(holder, rows);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!faults[i]) {
+      faults[i] = check_progress(task, rows[i]);
     }
   }
-  return report(tokens, reasons);
+  refuse_whole_groups(holder.task, rows, faults);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!faults[i]) {
+      leases_.renew({holder.task, rows[i].lease.row}, now + task.options.lease);
+      if (!rows[i].columns.empty()) {
+        replace_progress(*find_row(rows[i].lease.row), task, rows[i]);
+      }
+    }
+  }
+  return_faulty_rows(holder.task, rows, faults);
+  return report(rows, faults);
 }
 
-Status StreamIndex::begin_settlement(TaskId task, const std::vector<LeaseToken>& rows,
+Status StreamIndex::begin_settlement(TaskId task, std::span<const HeldRowInfo> rows,
                                      TimePoint now) {
   TIDEMILL_RETURN_IF_ERROR(expire(now));
   if (!known(task)) {
     return refuse(Refusal::kUnknownTask, "task number " + std::to_string(task.value));
   }
   const TaskOptions& options = tasks_[task.value].options;
-  std::vector<LeaseToken> sorted = rows;
+  std::vector<SampleId> sorted;
+  sorted.reserve(rows.size());
+  for (const HeldRowInfo& row : rows) {
+    sorted.push_back(row.lease.row);
+  }
   std::sort(sorted.begin(), sorted.end());
-  for (std::size_t i = 1; i < sorted.size(); ++i) {
-    if (sorted[i].row == sorted[i - 1].row) {
-      return refuse(Refusal::kDuplicateRow,
-                    "task " + options.name + ": sample " + std::to_string(sorted[i].row.value));
-    }
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) {
+    return refuse(Refusal::kDuplicateRow,
+                  "task " + options.name + ": sample " + std::to_string(twice->value));
   }
   if (options.unit == DeliveryUnit::kRow) {
     return {};
   }
   std::map<GroupId, std::size_t> named;
-  for (const LeaseToken& token : rows) {
-    const Row* row = find_row(token.row);
+  for (const HeldRowInfo& held : rows) {
+    const Row* row = find_row(held.lease.row);
     if (row != nullptr && !row->group->solo) {
       ++named[row->info.group];
     }
@@ -274,65 +306,135 @@ Status StreamIndex::begin_settlement(TaskId task, const std::vector<LeaseToken>&
   return {};
 }
 
-std::vector<std::optional<Refusal>> StreamIndex::check_leases(
-    TaskId task, const std::vector<LeaseToken>& rows) const {
-  std::vector<std::optional<Refusal>> reasons(rows.size());
+StreamIndex::Faults StreamIndex::check_leases(const LeaseHolder& holder,
+                                              std::span<const HeldRowInfo> rows) const {
+  Faults faults(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const LeaseTable::Lease* lease = leases_.find({task, rows[i].row});
-    if (lease == nullptr) {
-      reasons[i] = find_row(rows[i].row) == nullptr ? Refusal::kUnknownRow : Refusal::kNotLeased;
-    } else if (lease->generation != rows[i].generation) {
-      reasons[i] = Refusal::kOldLease;
+    const Lease& named = rows[i].lease;
+    const LeaseTable::Entry* held = leases_.find({holder.task, named.row});
+    if (named.incarnation != options_.incarnation) {
+      faults[i] = Fault{Refusal::kOtherIncarnation};
+    } else if (held == nullptr) {
+      faults[i] =
+          Fault{find_row(named.row) == nullptr ? Refusal::kUnknownRow : Refusal::kNotLeased};
+    } else if (held->generation != named.generation) {
+      faults[i] = Fault{Refusal::kOldLease};
+    } else if (*held->consumer != holder.consumer || held->instance != holder.instance) {
+      faults[i] = Fault{Refusal::kOtherConsumer};
     }
   }
-  return reasons;
+  return faults;
 }
 
-std::optional<Refusal> StreamIndex::check_outputs(const Task& task,
-                                                  const FinishedRowInfo& row) const {
-  if (const auto reason = check_cell_types(row.columns)) {
-    return reason;
+std::optional<StreamIndex::Fault> StreamIndex::check_outputs(const Task& task,
+                                                             const HeldRowInfo& row) const {
+  if (std::optional<Fault> fault = check_cells(row.lease.row, row.columns)) {
+    return fault;
   }
   std::uint64_t written = 0;
   for (const CellInfo& cell : row.columns) {
     written |= std::uint64_t{1} << cell.column.value;
   }
-  if (written != task.outputs) {
-    return Refusal::kBadColumn;
+  const auto fault = [&](Refusal reason, std::uint64_t columns, const std::string& what) {
+    const ColumnId first{static_cast<std::uint32_t>(std::countr_zero(columns))};
+    return Fault{reason, column_text(row.lease.row, first) + ": " + what};
+  };
+  if (const auto other = written & ~(task.outputs | task.optional_outputs); other != 0) {
+    return fault(Refusal::kBadColumn, other, "is no output of task " + task.options.name);
   }
-  return (find_row(row.lease.row)->columns & written) != 0
-             ? std::optional(Refusal::kDuplicateColumn)
-             : std::nullopt;
+  if (const auto missing = task.outputs & ~written; missing != 0) {
+    return fault(Refusal::kBadColumn, missing, "not written");
+  }
+  if (const auto present = find_row(row.lease.row)->columns & written; present != 0) {
+    return fault(Refusal::kDuplicateColumn, present, "already written");
+  }
+  return std::nullopt;
 }
 
-void StreamIndex::refuse_whole_groups(TaskId task, const std::vector<LeaseToken>& rows,
-                                      std::vector<std::optional<Refusal>>& reasons) const {
+std::optional<StreamIndex::Fault> StreamIndex::check_progress(const Task& task,
+                                                              const HeldRowInfo& row) const {
+  if (row.columns.empty()) {
+    return std::nullopt;
+  }
+  if (std::optional<Fault> fault = check_cells(row.lease.row, row.columns)) {
+    return fault;
+  }
+  std::uint64_t written = 0;
+  for (const CellInfo& cell : row.columns) {
+    written |= std::uint64_t{1} << cell.column.value;
+  }
+  if (written != task.progress) {
+    return Fault{Refusal::kBadColumn, "sample " + std::to_string(row.lease.row.value) +
+                                          ": other columns than the progress of task " +
+                                          task.options.name};
+  }
+  return std::nullopt;
+}
+
+void StreamIndex::refuse_whole_groups(TaskId task, std::span<const HeldRowInfo> rows,
+                                      Faults& faults) const {
   if (tasks_[task.value].options.unit == DeliveryUnit::kRow) {
     return;
   }
   std::set<const Group*> refused_groups;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const Row* row = reasons[i] ? find_row(rows[i].row) : nullptr;
+    const Row* row = faults[i] ? find_row(rows[i].lease.row) : nullptr;
     if (row != nullptr) {
       refused_groups.insert(row->group);
     }
   }
   for (std::size_t i = 0; i < rows.size() && !refused_groups.empty(); ++i) {
-    if (!reasons[i] && refused_groups.contains(find_row(rows[i].row)->group)) {
-      reasons[i] = Refusal::kGroupRefused;
+    if (!faults[i] && refused_groups.contains(find_row(rows[i].lease.row)->group)) {
+      faults[i] = Fault{Refusal::kGroupRefused};
     }
   }
 }
 
-Settlement StreamIndex::report(const std::vector<LeaseToken>& rows,
-                               const std::vector<std::optional<Refusal>>& reasons) {
+void StreamIndex::replace_progress(Row& row, const Task& task, const HeldRowInfo& held) {
+  if (task.progress == 0) {
+    return;
+  }
+  row.columns &= ~task.progress;
+  row.bytes -= held.progress_bytes;
+  remove_bytes(*row.group, held.progress_bytes);
+  std::uint64_t bytes = 0;
+  for (const CellInfo& cell : held.columns) {
+    row.columns |= std::uint64_t{1} << cell.column.value;
+    bytes += cell.bytes;
+  }
+  row.bytes += bytes;
+  add_bytes(*row.group, bytes);
+}
+
+void StreamIndex::return_faulty_rows(TaskId task, std::span<const HeldRowInfo> rows,
+                                     const Faults& faults) {
+  std::set<GroupId> groups;  // with a row whose cells are invalid
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const TaskRow row{task, rows[i].lease.row};
+    if (faults[i] && is_content_refusal(faults[i]->reason) && leases_.find(row) != nullptr) {
+      groups.insert(find_row(row.row)->info.group);
+      return_row(row, {Release::kFailed,
+                       std::string(refusal_name(faults[i]->reason)) + ": " + faults[i]->detail});
+    }
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const TaskRow row{task, rows[i].lease.row};
+    if (faults[i] && faults[i]->reason == Refusal::kGroupRefused && leases_.find(row) != nullptr &&
+        groups.contains(find_row(row.row)->info.group)) {
+      return_row(row, {Release::kLeft, "another row of its group was refused"});
+    }
+  }
+}
+
+Settlement StreamIndex::report(std::span<const HeldRowInfo> rows, Faults& faults) {
   Settlement settlement;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (reasons[i]) {
-      ++refused_[static_cast<std::size_t>(*reasons[i])];
-      settlement.refused.push_back({rows[i], *reasons[i]});
+    if (faults[i]) {
+      ++refused_[static_cast<std::size_t>(faults[i]->reason)];
+      settlement.refused.push_back(
+          {rows[i].lease, faults[i]->reason, std::move(faults[i]->detail)});
     } else {
-      settlement.done.push_back(rows[i].row);
+      settlement.done.push_back(rows[i].lease.row);
     }
   }
   return settlement;

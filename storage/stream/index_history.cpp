@@ -73,8 +73,11 @@ RowSnapshot StreamIndex::store_row(const Row& row) const {
 // -- restoring ----------------------------------------------------------------
 
 Status StreamIndex::restore(const IndexSnapshot& snapshot) {
-  if (snapshot.columns != names_of(options_.columns) ||
-      snapshot.tasks != names_of(options_.tasks)) {
+  const std::vector<std::string> columns = names_of(options_.columns);
+  const bool earlier_columns =
+      snapshot.columns.size() <= columns.size() &&
+      std::equal(snapshot.columns.begin(), snapshot.columns.end(), columns.begin());
+  if (!earlier_columns || snapshot.tasks != names_of(options_.tasks)) {
     return refuse(Refusal::kForeignSnapshot, "the snapshot has other columns or tasks");
   }
   StreamIndex fresh(options_);
@@ -89,6 +92,7 @@ Status StreamIndex::restore(const IndexSnapshot& snapshot) {
   fresh.work_ = work_;
   for (std::size_t task = 0; task < tasks_.size(); ++task) {
     fresh.tasks_[task].revision += tasks_[task].revision + 1;
+    fresh.tasks_[task].returned = tasks_[task].returned;
   }
   *this = std::move(fresh);
   return {};

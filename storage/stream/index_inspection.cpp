@@ -31,6 +31,11 @@ const TaskTotals& StreamIndex::task_totals(TaskId task) const {
   return tasks_[task.value].totals;
 }
 
+const ReturnedDeliveries& StreamIndex::returned(TaskId task) const {
+  TIDEMILL_CHECK(known(task)) << task.value;
+  return tasks_[task.value].returned;
+}
+
 std::uint64_t StreamIndex::refused(Refusal reason) const noexcept {
   return refused_[static_cast<std::size_t>(reason)];
 }
@@ -76,12 +81,13 @@ std::vector<LeaseView> StreamIndex::leases(TaskId task) const {
   TIDEMILL_CHECK(known(task)) << task.value;
   std::vector<LeaseView> views;
   for (const auto& [id, row] : rows_) {
-    if (const LeaseTable::Lease* lease = leases_.find({task, id}); lease != nullptr) {
-      views.push_back({{id, lease->generation}, *lease->consumer, lease->deadline});
+    if (const LeaseTable::Entry* lease = leases_.find({task, id}); lease != nullptr) {
+      views.push_back(
+          {{id, options_.incarnation, lease->generation}, *lease->consumer, lease->deadline});
     }
   }
   std::sort(views.begin(), views.end(),
-            [](const LeaseView& a, const LeaseView& b) { return a.token.row < b.token.row; });
+            [](const LeaseView& a, const LeaseView& b) { return a.lease.row < b.lease.row; });
   return views;
 }
 
@@ -125,7 +131,7 @@ std::string StreamIndex::describe_row(const Row& row, std::uint32_t task) const 
     if ((tasks_[writer].outputs >> column & 1U) == 0) {
       continue;
     }
-    const LeaseTable::Lease* lease = leases_.find({TaskId{writer}, row.info.id});
+    const LeaseTable::Entry* lease = leases_.find({TaskId{writer}, row.info.id});
     return what + ", task " + tasks_[writer].options.name +
            (lease == nullptr ? ", not leased" : ", leased by " + *lease->consumer);
   }

@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "storage/records/lease.hpp"
 #include "storage/records/sample.hpp"
 #include "storage/stream/index_snapshot.hpp"
 #include "storage/stream/ready_set.hpp"
@@ -70,13 +71,16 @@ struct Task {
   explicit Task(const TaskOptions& task) : options(task), ready(task.max_staleness) {}
 
   TaskOptions options;
-  std::uint64_t inputs = 0;   // column bits
-  std::uint64_t outputs = 0;  // column bits
+  std::uint64_t inputs = 0;            // column bits
+  std::uint64_t outputs = 0;           // column bits
+  std::uint64_t optional_outputs = 0;  // column bits
+  std::uint64_t progress = 0;          // column bits
   ReadySet ready;
   std::set<Unit> pending;       // units that are neither ready, leased nor done
   std::uint64_t revision = 0;   // see `StreamIndex::revision`
   std::uint64_t num_ready = 0;  // rows
   TaskTotals totals;
+  ReturnedDeliveries returned;
 
   /// Returns the oldest unit that is neither deliverable nor taken, if there is one.
   [[nodiscard]] std::optional<Unit> first_blocked() const {

@@ -8,15 +8,14 @@
 
 namespace tidemill::storage {
 
-void LeaseTable::add(TaskRow row, std::string_view consumer, std::uint64_t generation,
+void LeaseTable::add(SampleId id, const LeaseHolder& holder, std::uint64_t generation,
                      TimePoint deadline) {
-  auto holder = consumers_.find(consumer);
-  if (holder == consumers_.end()) {
-    holder = consumers_.emplace(std::string(consumer), std::set<TaskRow>{}).first;
-  }
-  const bool added = leases_.emplace(row, Lease{generation, deadline, &holder->first}).second;
+  const TaskRow row{holder.task, id};
+  const auto held = consumers_.try_emplace(holder.consumer).first;
+  const bool added =
+      leases_.emplace(row, Entry{generation, deadline, &held->first, holder.instance}).second;
   TIDEMILL_CHECK(added) << "task " << row.task.value << " row " << row.row.value;
-  holder->second.insert(row);
+  held->second.insert(row);
   deadlines_.emplace(deadline, row);
   ++sizes_[row.task];
 }
@@ -37,7 +36,7 @@ void LeaseTable::remove(TaskRow row) {
 }
 
 void LeaseTable::renew(TaskRow row, TimePoint deadline) {
-  Lease& lease = leases_.at(row);
+  Entry& lease = leases_.at(row);
   deadlines_.erase({lease.deadline, row});
   lease.deadline = deadline;
   deadlines_.emplace(deadline, row);
@@ -55,7 +54,7 @@ std::size_t LeaseTable::size(TaskId task) const {
   return found == sizes_.end() ? 0 : found->second;
 }
 
-const LeaseTable::Lease* LeaseTable::find(TaskRow row) const {
+const LeaseTable::Entry* LeaseTable::find(TaskRow row) const {
   const auto lease = leases_.find(row);
   return lease == leases_.end() ? nullptr : &lease->second;
 }

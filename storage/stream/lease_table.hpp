@@ -25,19 +25,28 @@ struct TaskRow {
   friend auto operator<=>(const TaskRow&, const TaskRow&) = default;
 };
 
+/// A task and a consumer that leases rows for it. The stream ends all leases of a `consumer` that
+/// is gone. `instance` tells apart consumers that had the same name one after the other.
+struct LeaseHolder {
+  TaskId task;
+  std::string consumer = {};
+  std::uint64_t instance = 0;
+};
+
 /// All leases of a stream, indexed by row, by deadline and by consumer.
 ///
 /// Cost: O(log n) per lease touched.
 class LeaseTable {
 public:
-  struct Lease {
+  struct Entry {
     std::uint64_t generation = 0;
     TimePoint deadline;
     const std::string* consumer = nullptr;  // a key of `consumers_`
+    std::uint64_t instance = 0;             // of the consumer
   };
 
-  /// Adds a lease. Requires that the row is not leased for the task.
-  void add(TaskRow row, std::string_view consumer, std::uint64_t generation, TimePoint deadline);
+  /// Adds the lease of a row to `holder`. Requires that the row is not leased for the task.
+  void add(SampleId row, const LeaseHolder& holder, std::uint64_t generation, TimePoint deadline);
   /// Removes a lease, if it exists.
   void remove(TaskRow row);
   /// Changes the deadline of a lease. Requires that the lease exists.
@@ -45,7 +54,7 @@ public:
   void clear();
 
   /// Returns the lease of a row, or null. The result is borrowed until the next change.
-  [[nodiscard]] const Lease* find(TaskRow row) const;
+  [[nodiscard]] const Entry* find(TaskRow row) const;
   /// Returns the leases whose deadline is `now` or earlier, by task and admission order.
   [[nodiscard]] std::vector<TaskRow> due(TimePoint now) const;
   /// Returns the leases of a consumer, by task and admission order.
@@ -63,7 +72,7 @@ private:
     }
   };
 
-  std::unordered_map<TaskRow, Lease, TaskRowHash> leases_;
+  std::unordered_map<TaskRow, Entry, TaskRowHash> leases_;
   std::set<std::pair<TimePoint, TaskRow>> deadlines_;
   std::map<std::string, std::set<TaskRow>, std::less<>> consumers_;
   std::map<TaskId, std::size_t> sizes_;

@@ -40,6 +40,8 @@ StreamIndex::StreamIndex(StreamOptions options) : options_(std::move(options)) {
     tasks_.emplace_back(task);
     tasks_.back().inputs = bits_of(options_, task.inputs);
     tasks_.back().outputs = bits_of(options_, task.outputs);
+    tasks_.back().optional_outputs = bits_of(options_, task.optional_outputs);
+    tasks_.back().progress = bits_of(options_, task.progress);
   }
   if (!options_.accept_column.empty()) {
     accept_bit_ = bit_of(*options_.find_column(options_.accept_column));
@@ -83,8 +85,8 @@ Status StreamIndex::refuse(Refusal reason, Errc code, const std::string& detail)
 
 Status StreamIndex::put(const SampleRow& row, std::span<const CellInfo> columns,
                         const RowFacts& facts) {
-  if (const auto reason = check_cell_types(columns)) {
-    return refuse(*reason, sample(row.id) + ": " + describe_cells(columns));
+  if (const std::optional<Fault> fault = check_cells(row.id, columns)) {
+    return refuse(fault->reason, fault->detail);
   }
   Row* live = find_row(row.id);
   if (live != nullptr) {
@@ -97,37 +99,36 @@ Status StreamIndex::put(const SampleRow& row, std::span<const CellInfo> columns,
   return {};
 }
 
-std::optional<Refusal> StreamIndex::check_cell_types(std::span<const CellInfo> cells) const {
+std::optional<StreamIndex::Fault> StreamIndex::check_cells(SampleId row,
+                                                           std::span<const CellInfo> cells) const {
   for (const CellInfo& cell : cells) {
     if (cell.column.value >= options_.columns.size()) {
-      return Refusal::kUnknownColumn;
+      return Fault{Refusal::kUnknownColumn, column_text(row, cell.column) + ": is not declared"};
     }
     if (cell.bytes > kMaxCellBytes ||
         !cell_fits(options_.columns[cell.column.value].type, cell.dtype, cell.bytes)) {
-      return Refusal::kBadColumn;
+      return Fault{Refusal::kBadColumn,
+                   column_text(row, cell.column) + ": " + std::to_string(cell.bytes) +
+                       " bytes of " + std::string(dtype_name(cell.dtype)) + " do not fit its type"};
+    }
+    if (!cell.fault.empty()) {
+      return Fault{Refusal::kBadColumn, column_text(row, cell.column) + ": " + cell.fault};
     }
   }
   std::uint64_t seen = 0;
   for (const CellInfo& cell : cells) {
     if ((seen & bit_of(cell.column)) != 0) {
-      return Refusal::kDuplicateColumn;
+      return Fault{Refusal::kDuplicateColumn, column_text(row, cell.column) + ": written twice"};
     }
     seen |= bit_of(cell.column);
   }
   return std::nullopt;
 }
 
-std::string StreamIndex::describe_cells(std::span<const CellInfo> cells) const {
-  std::string text;
-  for (const CellInfo& cell : cells) {
-    const bool known_column = cell.column.value < options_.columns.size();
-    text += text.empty() ? "columns " : ", ";
-    text += known_column ? options_.columns[cell.column.value].name
-                         : "number " + std::to_string(cell.column.value);
-    text += " (" + std::to_string(cell.bytes) + " bytes of " + std::string(dtype_name(cell.dtype)) +
-            ")";
-  }
-  return text;
+std::string StreamIndex::column_text(SampleId row, ColumnId column) const {
+  return sample(row) + ", column " +
+         (column.value < options_.columns.size() ? options_.columns[column.value].name
+                                                 : "number " + std::to_string(column.value));
 }
 
 Status StreamIndex::check_live_row(const Row& row, const SampleRow& named,
@@ -138,9 +139,8 @@ Status StreamIndex::check_live_row(const Row& row, const SampleRow& named,
   }
   for (const CellInfo& written : columns) {
     if ((row.columns & bit_of(written.column)) != 0) {
-      return refuse(Refusal::kDuplicateColumn, sample(named.id) + ", column " +
-                                                   options_.columns[written.column.value].name +
-                                                   ": already written");
+      return refuse(Refusal::kDuplicateColumn,
+                    column_text(named.id, written.column) + ": already written");
     }
   }
   return {};

@@ -17,10 +17,21 @@
 // and acks the rows in one step. If the lease expires, if the consumer nacks the row, or if the
 // consumer is dropped, the row becomes ready again at its old position in the order. Only a nack
 // can say that processing the row failed: after `max_deliveries` such failures the row fails. A
-// delivery that is lost with its consumer or with a message does not count. Every lease has a
-// generation greater than those of all earlier leases. A completion under an expired or older lease
-// is refused and writes nothing, so a consumer that lost its lease cannot overwrite the work of the
-// next one.
+// delivery that its consumer left, or that was lost with its consumer or with a message, does not
+// count. A lease names the row, the incarnation of the stream, and a generation greater than those
+// of all earlier leases. A completion under an expired or older lease, under a lease of another
+// incarnation, or by another consumer is refused and writes nothing, so a consumer that lost its
+// lease cannot overwrite the work of the next one.
+//
+// Cells. A cell must follow the rules of its column. Under a valid lease, a completion with a cell
+// that does not, or with columns that the task may not write, is a failed delivery: the row is
+// refused and given back, so a consumer that always writes the same invalid cells ends in a failed
+// row. If the task takes groups, the other rows of the group are given back too, but their
+// deliveries did not fail. The index holds no data and checks only sizes and types; the owner of
+// the data says what else is wrong with a cell (`CellInfo::fault`).
+//
+// Progress. A renewal, or a nack that leaves the row, may write the task's progress columns, which
+// replace those that the row had. No row becomes ready because of them. The ack erases them.
 //
 // Leaving. A row leaves the index when every task is done with it, or when a verdict removes it for
 // all tasks at once. In the first case it counts as trained, or as dropped if a task removed it as
@@ -62,6 +73,7 @@ struct CellInfo {
   ColumnId column;
   std::uint64_t bytes = 0;
   DType dtype = DType::kU8;  // of its elements
+  std::string fault = {};    // what is wrong with its values; empty: nothing
 };
 
 /// A request for ready units.
@@ -70,11 +82,12 @@ struct LeaseOptions {
   std::string consumer = {};
   std::uint32_t count = 1;      // units, at least 1
   std::uint32_t min_count = 1;  // nothing is leased if fewer are deliverable
+  std::uint64_t instance = 0;   // of the consumer, see `LeaseHolder`
 };
 
 /// A row of a grant.
 struct GrantedRow {
-  LeaseToken lease;
+  Lease lease;
   std::uint32_t deliveries = 0;  // earlier deliveries to this task that were returned
 };
 
@@ -93,11 +106,19 @@ struct Grant {
   }
 };
 
-/// A finished row, as a task hands it back.
-struct FinishedRowInfo {
-  LeaseToken lease;
-  std::vector<CellInfo> columns = {};  // all outputs of the task
+/// A leased row, as its consumer acks it, gives it back or renews its lease: see `HeldRow`.
+struct HeldRowInfo {
+  Lease lease;
+  std::vector<CellInfo> columns = {};
   RowFacts facts = {};
+  /// The bytes of the task's progress columns that the row has now.
+  std::uint64_t progress_bytes = 0;
+};
+
+/// How a consumer gives rows back, and why.
+struct ReleaseOptions {
+  Release release = Release::kLost;
+  std::string reason = {};
 };
 
 /// The slots that live groups hold in the admission ledger.
@@ -122,7 +143,7 @@ struct WorkCounters {
 
 /// One lease, as `leases` returns it.
 struct LeaseView {
-  LeaseToken token;
+  Lease lease;
   std::string consumer;
   TimePoint deadline;
 };
@@ -148,7 +169,7 @@ public:
 
   /// Admits a row with its first columns, or adds columns to a live row. If the row is
   /// live, only its id is read and, if `group_size` is above 0, its group.
-  /// Errors: `unknown_column`, `bad_column` (another type), `duplicate_column`. For a new row, also
+  /// Errors: `unknown_column`, `bad_column`, `duplicate_column`. For a new row, also
   /// `no_groups`, `bad_group`, `group_full`, `group_retired` and `row_retired` (both `kNotFound`),
   /// `byte_limit` (`kResourceExhausted`: the new group has to wait). For a live row, also
   /// `group_mismatch`.
@@ -166,21 +187,24 @@ public:
   /// Writes the output columns of leased rows and acks the rows, each of them completely or not at
   /// all. For a task that takes groups, `rows` must contain all live rows of a group, which are
   /// done or refused together. Reasons per row: `unknown_row`, `not_leased`, `old_lease`,
-  /// `bad_column`, `duplicate_column`, `group_refused`.
+  /// `other_incarnation`, `other_consumer`, `group_refused`; and `unknown_column`, `bad_column` and
+  /// `duplicate_column`, which are failed deliveries.
   /// Errors: `time_regress`, `unknown_task`, `duplicate_row`, `partial_group`.
-  [[nodiscard]] Result<Settlement> complete(TaskId task, std::span<const FinishedRowInfo> rows,
-                                            TimePoint now);
+  [[nodiscard]] Result<Settlement> complete(const LeaseHolder& holder,
+                                            std::span<const HeldRowInfo> rows, TimePoint now);
 
   /// Gives leased rows back. They become ready again at their old position in the order. A row
-  /// whose `release` is `kFailed` for the `max_deliveries`-th time fails instead, with `reason`.
-  /// Rows and errors: as in `complete`.
-  [[nodiscard]] Result<Settlement> nack(TaskId task, std::span<const LeaseToken> rows,
-                                        Release release, std::string_view reason, TimePoint now);
-
-  /// Sets the deadline of leased rows to `now` plus the task's lease. Rows and errors: as in
+  /// whose release is `kFailed` for the `max_deliveries`-th time fails instead, with the reason.
+  /// Only rows that are left (`kLeft`) may have progress. Rows, reasons and errors: as in
   /// `complete`.
-  [[nodiscard]] Result<Settlement> renew(TaskId task, std::span<const LeaseToken> rows,
-                                         TimePoint now);
+  [[nodiscard]] Result<Settlement> nack(const LeaseHolder& holder,
+                                        std::span<const HeldRowInfo> rows,
+                                        const ReleaseOptions& options, TimePoint now);
+
+  /// Sets the deadline of leased rows to `now` plus the task's lease, and stores their progress.
+  /// Rows, reasons and errors: as in `complete`.
+  [[nodiscard]] Result<Settlement> renew(const LeaseHolder& holder,
+                                         std::span<const HeldRowInfo> rows, TimePoint now);
 
   /// Ends all leases of a consumer that is gone. Their rows become ready again, as after an expired
   /// lease.
@@ -220,6 +244,7 @@ public:
   [[nodiscard]] IndexSnapshot snapshot() const;
   /// Replaces the whole state with that of a snapshot. All earlier leases become invalid. On
   /// failure the index is unchanged.
+  /// The snapshot may lack the last of the declared columns: its rows then lack them too.
   /// Errors: `foreign_snapshot` (other columns or tasks); `kCorruptData` (it contradicts itself).
   [[nodiscard]] Status restore(const IndexSnapshot& snapshot);
 
@@ -231,6 +256,7 @@ public:
   [[nodiscard]] const StreamOptions& options() const noexcept { return options_; }
   [[nodiscard]] const StreamTotals& totals() const noexcept { return totals_; }
   [[nodiscard]] const TaskTotals& task_totals(TaskId task) const;
+  [[nodiscard]] const ReturnedDeliveries& returned(TaskId task) const;
   [[nodiscard]] std::uint64_t refused(Refusal reason) const noexcept;
   [[nodiscard]] const WorkCounters& work() const noexcept { return work_; }
   [[nodiscard]] HeldSlots held_slots() const noexcept { return held_; }
@@ -282,9 +308,17 @@ private:
     return refuse(reason, Errc::kInvalidArgument, detail);
   }
 
+  // Why a call, or one row of it, is refused.
+  struct Fault {
+    Refusal reason = Refusal::kNotLeased;
+    std::string detail = {};
+  };
+  using Faults = std::vector<std::optional<Fault>>;  // by row of a call
+
   // Writing.
-  [[nodiscard]] std::optional<Refusal> check_cell_types(std::span<const CellInfo> cells) const;
-  [[nodiscard]] std::string describe_cells(std::span<const CellInfo> cells) const;
+  [[nodiscard]] std::optional<Fault> check_cells(SampleId row,
+                                                 std::span<const CellInfo> cells) const;
+  [[nodiscard]] std::string column_text(SampleId row, ColumnId column) const;
   [[nodiscard]] Status check_live_row(const Row& row, const SampleRow& named,
                                       std::span<const CellInfo> columns);
   [[nodiscard]] Status check_new_row(const SampleRow& row);
@@ -310,19 +344,19 @@ private:
                                                           const std::vector<Unit>& units) const;
   void grant_unit(Unit unit, const LeaseOptions& request, TimePoint deadline, GrantedShare& share);
   void return_leases(const std::vector<TaskRow>& leased, const std::string& why);
-  void return_row(TaskRow leased, Release release, const std::string& why);
+  void return_row(TaskRow leased, const ReleaseOptions& options);
 
   // Settlement.
-  [[nodiscard]] Status begin_settlement(TaskId task, const std::vector<LeaseToken>& rows,
+  [[nodiscard]] Status begin_settlement(TaskId task, std::span<const HeldRowInfo> rows,
                                         TimePoint now);
-  [[nodiscard]] std::vector<std::optional<Refusal>> check_leases(
-      TaskId task, const std::vector<LeaseToken>& rows) const;
-  [[nodiscard]] std::optional<Refusal> check_outputs(const Task& task,
-                                                     const FinishedRowInfo& row) const;
-  void refuse_whole_groups(TaskId task, const std::vector<LeaseToken>& rows,
-                           std::vector<std::optional<Refusal>>& reasons) const;
-  [[nodiscard]] Settlement report(const std::vector<LeaseToken>& rows,
-                                  const std::vector<std::optional<Refusal>>& reasons);
+  [[nodiscard]] Faults check_leases(const LeaseHolder& holder,
+                                    std::span<const HeldRowInfo> rows) const;
+  [[nodiscard]] std::optional<Fault> check_outputs(const Task& task, const HeldRowInfo& row) const;
+  [[nodiscard]] std::optional<Fault> check_progress(const Task& task, const HeldRowInfo& row) const;
+  void refuse_whole_groups(TaskId task, std::span<const HeldRowInfo> rows, Faults& faults) const;
+  void replace_progress(Row& row, const Task& task, const HeldRowInfo& held);
+  void return_faulty_rows(TaskId task, std::span<const HeldRowInfo> rows, const Faults& faults);
+  [[nodiscard]] Settlement report(std::span<const HeldRowInfo> rows, Faults& faults);
   void settle(Row& row, std::uint32_t task, CellState state);
 
   // Leaving.

@@ -14,9 +14,38 @@ DType element_type(ColumnType type) noexcept {
     case ColumnType::kFloat: return DType::kF32;
     case ColumnType::kU8:
     case ColumnType::kBytes:
-    case ColumnType::kString: return DType::kU8;
+    case ColumnType::kString:
+    case ColumnType::kDouble:
+    case ColumnType::kUInt64: return DType::kU8;
   }
   return DType::kU8;
+}
+
+bool values_fit(CellValues values, ColumnType type) noexcept {
+  switch (values) {
+    case CellValues::kAny: return true;
+    case CellValues::kFinite: return type == ColumnType::kFloat || type == ColumnType::kDouble;
+    case CellValues::kNotNegative: return type == ColumnType::kInt32;
+    case CellValues::kFlags: return type == ColumnType::kU8;
+  }
+  return false;
+}
+
+Status check_rule(const StreamOptions& options, const ColumnOptions& column) {
+  const CellRule& rule = column.rule;
+  if (rule.min_elements > rule.max_elements || rule.multiple_of == 0) {
+    return invalid_argument("rule: no number of elements follows it");
+  }
+  for (const std::string& other : {rule.as_long_as, rule.counts}) {
+    if (!other.empty() && (other == column.name || !options.find_column(other))) {
+      return invalid_argument("rule: column '" + other + "' is not another declared column");
+    }
+  }
+  if (!values_fit(rule.values, column.type) ||
+      (!rule.counts.empty() && column.type != ColumnType::kUInt64)) {
+    return invalid_argument("rule: does not apply to the column's type");
+  }
+  return {};
 }
 
 Status check_columns(const StreamOptions& options) {
@@ -29,6 +58,9 @@ Status check_columns(const StreamOptions& options) {
     if (column.name.empty() || !names.insert(column.name).second) {
       return invalid_argument("columns: name '" + column.name + "' is empty or declared twice");
     }
+  }
+  for (const ColumnOptions& column : options.columns) {
+    TIDEMILL_RETURN_IF_ERROR(check_rule(options, column).with_context("column " + column.name));
   }
   return {};
 }
@@ -44,16 +76,47 @@ Status check_task_columns(const StreamOptions& options, const TaskOptions& task,
   if (inputs.empty()) {
     return invalid_argument("inputs: a task needs at least one");
   }
-  for (const std::string& output : task.outputs) {
-    if (!options.find_column(output)) {
-      return invalid_argument("outputs: column '" + output + "' is not declared");
+  for (const std::string& input : task.optional_inputs) {
+    if (!options.find_column(input) || !inputs.insert(input).second) {
+      return invalid_argument("optional_inputs: column '" + input +
+                              "' is not declared, or named twice");
     }
-    if (inputs.contains(output)) {
-      return invalid_argument("outputs: column '" + output + "' is an input too");
+  }
+  const auto check_written = [&](const char* field, const std::vector<std::string>& outputs) {
+    for (const std::string& output : outputs) {
+      const char* fault = !options.find_column(output)     ? "' is not declared"
+                          : inputs.contains(output)        ? "' is an input too"
+                          : !written.insert(output).second ? "' is written twice"
+                                                           : nullptr;
+      if (fault != nullptr) {
+        return invalid_argument(std::string(field) + ": column '" + output + fault);
+      }
     }
-    if (!written.insert(output).second) {
-      return invalid_argument("outputs: column '" + output + "' is written twice");
+    return Status();
+  };
+  TIDEMILL_RETURN_IF_ERROR(check_written("outputs", task.outputs));
+  TIDEMILL_RETURN_IF_ERROR(check_written("optional_outputs", task.optional_outputs));
+  return check_written("progress", task.progress);
+}
+
+// Progress may change and vanish, so no task may depend on it.
+Status check_progress(const StreamOptions& options) {
+  std::set<std::string_view> progress;
+  for (const TaskOptions& task : options.tasks) {
+    progress.insert(task.progress.begin(), task.progress.end());
+  }
+  for (const TaskOptions& task : options.tasks) {
+    for (const auto* inputs : {&task.inputs, &task.optional_inputs}) {
+      for (const std::string& input : *inputs) {
+        if (progress.contains(input)) {
+          return invalid_argument("task " + task.name + ": inputs: column '" + input +
+                                  "' is progress");
+        }
+      }
     }
+  }
+  if (progress.contains(options.accept_column)) {
+    return invalid_argument("accept_column: '" + options.accept_column + "' is progress");
   }
   return {};
 }
@@ -72,9 +135,13 @@ Status check_task(const StreamOptions& options, const TaskOptions& task,
 
 }  // namespace
 
+std::uint64_t element_bytes(ColumnType type) noexcept {
+  const bool wide = type == ColumnType::kDouble || type == ColumnType::kUInt64;
+  return wide ? sizeof(std::uint64_t) : dtype_bytes(element_type(type));
+}
+
 bool cell_fits(ColumnType type, DType dtype, std::uint64_t bytes) noexcept {
-  const DType expected = element_type(type);
-  return bytes == 0 || (dtype == expected && bytes % dtype_bytes(expected) == 0);
+  return bytes == 0 || (dtype == element_type(type) && bytes % element_bytes(type) == 0);
 }
 
 std::optional<ColumnId> StreamOptions::find_column(std::string_view column) const {
@@ -116,6 +183,7 @@ Status check_options(const StreamOptions& options) {
     TIDEMILL_RETURN_IF_ERROR(
         check_task(options, task, written).with_context(where + ": task " + task.name));
   }
+  TIDEMILL_RETURN_IF_ERROR(check_progress(options).with_context(where));
   if (!options.accept_column.empty() && !options.find_column(options.accept_column)) {
     return invalid_argument(where + ": accept_column: '" + options.accept_column +
                             "' is not declared");

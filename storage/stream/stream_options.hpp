@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,17 +25,43 @@ inline constexpr std::uint32_t kMaxGroupSize = 65536;
 /// The longest lease that a task may declare.
 inline constexpr Duration kMaxLease = std::chrono::hours(24 * 365);
 
-/// The type of the cells of a column.
-enum class ColumnType : std::uint8_t { kInt32, kFloat, kU8, kBytes, kString };
+/// The type of the cells of a column. Cells of `kDouble` (float64) and `kUInt64` are buffers of
+/// bytes.
+enum class ColumnType : std::uint8_t { kInt32, kFloat, kU8, kBytes, kString, kDouble, kUInt64 };
+
+/// Returns the bytes of an element of a column of `type`.
+[[nodiscard]] std::uint64_t element_bytes(ColumnType type) noexcept;
 
 /// Returns whether a cell of `bytes` bytes with elements of `dtype` fits a column of `type`: it
 /// must consist of whole elements of the column's type. An empty cell fits every column.
 [[nodiscard]] bool cell_fits(ColumnType type, DType dtype, std::uint64_t bytes) noexcept;
 
+/// Which values the elements of a cell may have.
+enum class CellValues : std::uint8_t {
+  kAny,
+  kFinite,       // of `kFloat` and `kDouble`
+  kNotNegative,  // of `kInt32`
+  kFlags,        // 0 or 1, of `kU8`
+};
+
+/// What makes a cell valid, besides its type. `CellChecker` checks it before the cell is written.
+struct CellRule {
+  std::uint64_t min_elements = 0;
+  std::uint64_t max_elements = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t multiple_of = 1;  // elements
+  /// The column of the same row whose cell has as many elements. Empty: none.
+  std::string as_long_as = {};
+  /// For cells that are records of `multiple_of` elements of `kUInt64`: the last elements of all
+  /// records add up to the number of elements of this column's cell. Empty: they need not.
+  std::string counts = {};
+  CellValues values = CellValues::kAny;
+};
+
 /// Declares a column.
 struct ColumnOptions {
   std::string name;
   ColumnType type = ColumnType::kBytes;
+  CellRule rule = {};
 };
 
 /// What one delivery consists of.
@@ -71,6 +98,12 @@ struct TaskOptions {
   Duration lease = std::chrono::seconds(60);
   std::optional<std::uint64_t> max_staleness = std::nullopt;  // in versions; none: never stale
   StalePolicy stale_policy = StalePolicy::kDrop;
+  std::vector<std::string> optional_inputs = {};   // delivered if present; a row is ready without
+  std::vector<std::string> optional_outputs = {};  // columns that a completion may write too
+  /// Columns for what a consumer has made of a row so far. A renewal, or a release that leaves the
+  /// row, may write them, all of them; they replace those that the row had. Every delivery to this
+  /// task carries them, and the ack erases them.
+  std::vector<std::string> progress = {};
 };
 
 /// What happens to the rest of a group when one of its rows fails.
@@ -82,11 +115,13 @@ enum class OnFailedRow : std::uint8_t {
 /// Declares a stream.
 struct StreamOptions {
   std::string name = "samples";
+  /// The start of the run that this stream belongs to. Leases of other incarnations are refused.
+  std::uint32_t incarnation = 0;
   std::vector<ColumnOptions> columns;
   std::vector<TaskOptions> tasks;
   std::uint32_t max_group_size = 0;  // 0: rows have no groups
-  /// A row fails once this many of its deliveries to one task have failed. Lost deliveries (an
-  /// expired lease, a consumer that is gone) do not count. 0: no limit.
+  /// A row fails once this many of its deliveries to one task have failed. Deliveries that were
+  /// left or lost (an expired lease, a consumer that is gone) do not count. 0: no limit.
   std::uint32_t max_deliveries = 3;
   OnFailedRow on_failed = OnFailedRow::kDropGroup;
   /// The column whose write means that the response is finished. `SlotChanges` depends on it.
@@ -105,9 +140,10 @@ struct StreamOptions {
 
 /// Checks a declaration.
 /// Errors: `kInvalidArgument` naming the stream and the field: no columns or tasks, too many, empty
-/// or duplicate names, unknown columns, a task without inputs, a column written by two tasks, a
-/// task that takes groups in a stream without groups, a lease out of range, a byte limit smaller
-/// than one group.
+/// or duplicate names, unknown columns, a rule that no cell of its column can follow, a task
+/// without inputs, a column written by two tasks, a progress column that a task reads, a task that
+/// takes groups in a stream without groups, a lease out of range, a byte limit smaller than one
+/// group.
 [[nodiscard]] Status check_options(const StreamOptions& options);
 
 }  // namespace tidemill::storage

@@ -7,23 +7,37 @@
 namespace tidemill::storage {
 namespace {
 
-std::vector<CellInfo> cells_of(std::span<const ColumnValue> values) {
-  std::vector<CellInfo> cells;
-  cells.reserve(values.size());
-  for (const ColumnValue& value : values) {
-    cells.push_back({value.column, value.value.size_bytes(), value.value.identity().dtype});
+std::vector<ColumnId> ids_of(const StreamOptions& options, const std::vector<std::string>& names) {
+  std::vector<ColumnId> ids;
+  ids.reserve(names.size());
+  for (const std::string& name : names) {
+    ids.push_back(*options.find_column(name));
   }
-  return cells;
+  return ids;
+}
+
+// Calls `apply` with each row of a call that is done, in the order of the call.
+template <class Apply>
+void for_each_done(std::span<const HeldRow> rows, const Settlement& settlement, Apply apply) {
+  std::size_t next = 0;
+  for (const SampleId done : settlement.done) {
+    while (rows[next].lease.row != done) {
+      ++next;
+    }
+    apply(rows[next]);
+  }
 }
 
 }  // namespace
 
-StreamTable::StreamTable(std::unique_ptr<StreamIndex> index) : index_(std::move(index)) {
-  for (const TaskOptions& task : index_->options().tasks) {
-    std::vector<ColumnId>& inputs = inputs_.emplace_back();
-    for (const std::string& input : task.inputs) {
-      inputs.push_back(*index_->options().find_column(input));
-    }
+StreamTable::StreamTable(std::unique_ptr<StreamIndex> index)
+    : index_(std::move(index)), checker_(index_->options()) {
+  for (const TaskOptions& task : options().tasks) {
+    inputs_.push_back(ids_of(options(), task.inputs));
+    optional_.push_back(ids_of(options(), task.optional_inputs));
+    progress_.push_back(ids_of(options(), task.progress));
+    optional_.back().insert(optional_.back().end(), progress_.back().begin(),
+                            progress_.back().end());
   }
 }
 
@@ -35,7 +49,7 @@ Result<std::unique_ptr<StreamTable>> StreamTable::create(StreamOptions options) 
 
 Status StreamTable::put(const SampleRow& row, std::span<const ColumnValue> columns,
                         const RowFacts& facts) {
-  TIDEMILL_RETURN_IF_ERROR(index_->put(row, cells_of(columns), facts));
+  TIDEMILL_RETURN_IF_ERROR(index_->put(row, describe(row.id, columns), facts));
   columns_.put(row.id, columns);
   return {};
 }
@@ -53,6 +67,11 @@ Result<LeasedBatch> StreamTable::lease(const LeaseOptions& request, TimePoint no
       const SampleId id = row.lease.row;
       Result<std::vector<ColumnValue>> columns = columns_.read(id, inputs_[request.task.value]);
       TIDEMILL_CHECK(columns.ok()) << columns.status().to_string();  // a ready row has its inputs
+      for (const ColumnId column : optional_[request.task.value]) {
+        if (const Buffer* cell = columns_.find(id, column); cell != nullptr) {
+          columns.value().push_back({column, *cell});
+        }
+      }
       leased.rows.push_back({*index_->find(id), row.lease, row.deliveries, index_->facts(id),
                              std::move(columns).value()});
     }
@@ -60,41 +79,80 @@ Result<LeasedBatch> StreamTable::lease(const LeaseOptions& request, TimePoint no
   return batch;
 }
 
-Result<Settlement> StreamTable::complete(TaskId task, std::span<const FinishedRow> rows,
-                                         TimePoint now) {
-  std::vector<FinishedRowInfo> finished;
-  finished.reserve(rows.size());
-  for (const FinishedRow& row : rows) {
-    finished.push_back({row.lease, cells_of(row.columns), row.facts});
+std::vector<CellInfo> StreamTable::describe(SampleId row,
+                                            std::span<const ColumnValue> cells) const {
+  std::vector<CellInfo> infos;
+  infos.reserve(cells.size());
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    const Buffer& cell = cells[i].value;
+    infos.push_back({cells[i].column, cell.size_bytes(), cell.identity().dtype,
+                     checker_.fault_of(row, cells, i, columns_)});
   }
-  Result<Settlement> settled = index_->complete(task, finished, now);
-  if (settled.ok()) {
-    std::size_t next = 0;
-    for (const SampleId done : settled.value().done) {  // in the order of the call
-      while (rows[next].lease.row != done) {
-        ++next;
-      }
-      if (index_->find(done) != nullptr) {  // null: this was the last ack, and the row has left
-        columns_.put(done, rows[next].columns);
+  return infos;
+}
+
+std::vector<HeldRowInfo> StreamTable::describe(TaskId task, std::span<const HeldRow> rows) const {
+  std::vector<HeldRowInfo> infos;
+  infos.reserve(rows.size());
+  for (const HeldRow& row : rows) {
+    const SampleId id = row.lease.row;
+    HeldRowInfo& info = infos.emplace_back();
+    info = {row.lease, describe(id, row.columns), row.facts};
+    if (task.value < progress_.size()) {
+      for (const ColumnId column : progress_[task.value]) {
+        const Buffer* cell = columns_.find(id, column);
+        info.progress_bytes += cell == nullptr ? 0 : cell->size_bytes();
       }
     }
   }
+  return infos;
+}
+
+Result<Settlement> StreamTable::complete(const LeaseHolder& holder, std::span<const HeldRow> rows,
+                                         TimePoint now) {
+  Result<Settlement> settled = index_->complete(holder, describe(holder.task, rows), now);
+  if (settled.ok()) {
+    for_each_done(rows, settled.value(), [&](const HeldRow& row) {
+      const SampleId id = row.lease.row;
+      if (index_->find(id) != nullptr) {  // null: this was the last ack, and the row has left
+        columns_.erase(id, progress_[holder.task.value]);
+        columns_.put(id, row.columns);
+      }
+    });
+  }
   collect();
   return settled;
 }
 
-Result<Settlement> StreamTable::nack(TaskId task, std::span<const LeaseToken> rows, Release release,
-                                     std::string_view reason, TimePoint now) {
-  Result<Settlement> settled = index_->nack(task, rows, release, reason, now);
+Result<Settlement> StreamTable::nack(const LeaseHolder& holder, std::span<const HeldRow> rows,
+                                     const ReleaseOptions& options, TimePoint now) {
+  Result<Settlement> settled = index_->nack(holder, describe(holder.task, rows), options, now);
+  if (settled.ok()) {
+    store_progress(holder.task, rows, settled.value());
+  }
   collect();
   return settled;
 }
 
-Result<Settlement> StreamTable::renew(TaskId task, std::span<const LeaseToken> rows,
+Result<Settlement> StreamTable::renew(const LeaseHolder& holder, std::span<const HeldRow> rows,
                                       TimePoint now) {
-  Result<Settlement> settled = index_->renew(task, rows, now);
+  Result<Settlement> settled = index_->renew(holder, describe(holder.task, rows), now);
+  if (settled.ok()) {
+    store_progress(holder.task, rows, settled.value());
+  }
   collect();
   return settled;
+}
+
+void StreamTable::store_progress(TaskId task, std::span<const HeldRow> rows,
+                                 const Settlement& settlement) {
+  for_each_done(rows, settlement, [&](const HeldRow& row) {
+    const SampleId id = row.lease.row;
+    if (!row.columns.empty() && index_->find(id) != nullptr) {
+      columns_.erase(id, progress_[task.value]);
+      columns_.put(id, row.columns);
+    }
+  });
 }
 
 void StreamTable::drop_consumer(std::string_view consumer) {

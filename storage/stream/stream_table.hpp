@@ -13,6 +13,7 @@
 #include "storage/records/lease.hpp"
 #include "storage/records/sample.hpp"
 #include "storage/records/verdict.hpp"
+#include "storage/stream/cell_checker.hpp"
 #include "storage/stream/column_store.hpp"
 #include "storage/stream/stream_index.hpp"
 #include "storage/stream/stream_options.hpp"
@@ -52,16 +53,17 @@ public:
   [[nodiscard]] Status put(const SampleRow& row, std::span<const ColumnValue> columns,
                            const RowFacts& facts);
 
-  /// Leases rows with the cells of the task's input columns.
+  /// Leases rows with the cells of the task's input columns, and those of its optional inputs and
+  /// its progress that the row has.
   [[nodiscard]] Result<LeasedBatch> lease(const LeaseOptions& request, TimePoint now);
 
   /// Writes outputs and acks, each row (for a task that takes groups, each group) completely or not
-  /// at all.
-  [[nodiscard]] Result<Settlement> complete(TaskId task, std::span<const FinishedRow> rows,
-                                            TimePoint now);
-  [[nodiscard]] Result<Settlement> nack(TaskId task, std::span<const LeaseToken> rows,
-                                        Release release, std::string_view reason, TimePoint now);
-  [[nodiscard]] Result<Settlement> renew(TaskId task, std::span<const LeaseToken> rows,
+  /// at all. Cells that break a rule of their column are refused.
+  [[nodiscard]] Result<Settlement> complete(const LeaseHolder& holder,
+                                            std::span<const HeldRow> rows, TimePoint now);
+  [[nodiscard]] Result<Settlement> nack(const LeaseHolder& holder, std::span<const HeldRow> rows,
+                                        const ReleaseOptions& options, TimePoint now);
+  [[nodiscard]] Result<Settlement> renew(const LeaseHolder& holder, std::span<const HeldRow> rows,
                                          TimePoint now);
   void drop_consumer(std::string_view consumer);
   [[nodiscard]] Status expire(TimePoint now);
@@ -90,11 +92,19 @@ public:
 private:
   explicit StreamTable(std::unique_ptr<StreamIndex> index);
   void collect();
+  [[nodiscard]] std::vector<CellInfo> describe(SampleId row,
+                                               std::span<const ColumnValue> cells) const;
+  [[nodiscard]] std::vector<HeldRowInfo> describe(TaskId task, std::span<const HeldRow> rows) const;
+  // Stores the progress of the rows that a nack or a renewal has settled.
+  void store_progress(TaskId task, std::span<const HeldRow> rows, const Settlement& settlement);
   [[nodiscard]] Status check_cells(const RowSnapshot& row, const RowColumns& cells) const;
 
   std::unique_ptr<StreamIndex> index_;
   ColumnStore columns_;
-  std::vector<std::vector<ColumnId>> inputs_;  // by task
+  CellChecker checker_;
+  std::vector<std::vector<ColumnId>> inputs_;    // by task
+  std::vector<std::vector<ColumnId>> optional_;  // by task: optional inputs, then progress
+  std::vector<std::vector<ColumnId>> progress_;  // by task
   StreamEffects effects_;
 };
 

@@ -72,7 +72,7 @@ protected:
       advance(tick);
       for (std::size_t i = before; i < stream_->renewals.size(); ++i) {
         renewals.push_back(now() - begun);
-        for (const storage::LeaseToken& row : stream_->renewals[i].rows) {
+        for (const storage::Lease& row : leases_of(stream_->renewals[i].rows)) {
           EXPECT_LT(now(), expires_.at(row)) << "the lease has expired";
           expires_[row] = now() + lease_time;
         }
@@ -93,7 +93,7 @@ protected:
   }
 
   std::shared_ptr<FakeRewardEngine> engine_ = std::make_shared<FakeRewardEngine>();
-  std::map<storage::LeaseToken, TimePoint> expires_;
+  std::map<storage::Lease, TimePoint> expires_;
 };
 
 // An actor that holds leases: two rows of a task, or a batch of two groups.
@@ -143,9 +143,9 @@ TEST_F(RenewalTest, TheSecondBatchIsRenewedUnderItsOwnLeases) {
   const auto renewals = renewals_within(5min, 30s);
   EXPECT_GE(renewals.size(), 27U);
   for (std::size_t i = of_first; i < stream_->renewals.size(); ++i) {
-    EXPECT_THAT(stream_->renewals[i].rows,
-                ElementsAre(storage::LeaseToken{{2}, 1}, storage::LeaseToken{{3}, 1},
-                            storage::LeaseToken{{4}, 1}));
+    EXPECT_THAT(leases_of(stream_->renewals[i].rows),
+                ElementsAre(storage::Lease{{2}, 0, 1}, storage::Lease{{3}, 0, 1},
+                            storage::Lease{{4}, 0, 1}));
   }
 }
 

@@ -102,7 +102,7 @@ TEST_F(FailingRewardsTest, EveryRowGetsItsOwnRewardWhateverFailsBeforeIt) {
   score("+-+--+");
   ASSERT_EQ(stream_->acks.size(), 1U);
   std::vector<std::pair<std::uint64_t, double>> scored;
-  for (const storage::FinishedRow& row : stream_->acks[0].rows) {
+  for (const storage::HeldRow& row : stream_->acks[0].rows) {
     storage::LeasedRow read;
     read.columns = row.columns;
     scored.emplace_back(row.lease.row.value,
@@ -110,9 +110,9 @@ TEST_F(FailingRewardsTest, EveryRowGetsItsOwnRewardWhateverFailsBeforeIt) {
   }
   EXPECT_THAT(scored, ElementsAre(Pair(0, 0.0), Pair(2, 2.0), Pair(5, 5.0)));
   ASSERT_EQ(stream_->nacks.size(), 1U);
-  EXPECT_THAT(stream_->nacks[0].rows,
-              ElementsAre(storage::LeaseToken{{1}, 1}, storage::LeaseToken{{3}, 1},
-                          storage::LeaseToken{{4}, 1}));
+  EXPECT_THAT(
+      leases_of(stream_->nacks[0].rows),
+      ElementsAre(storage::Lease{{1}, 0, 1}, storage::Lease{{3}, 0, 1}, storage::Lease{{4}, 0, 1}));
 }
 
 // After a restart, an engine that has scored may score again; one that never has would not.
@@ -217,7 +217,7 @@ TEST_F(FailingRewardsTest, GroupsOfOneLeaseAreDecidedOneByOne) {
   drain();
   ASSERT_EQ(stream->acks.size(), 1U);
   std::vector<std::pair<std::uint64_t, float>> decided;
-  for (const storage::FinishedRow& row : stream->acks[0].rows) {
+  for (const storage::HeldRow& row : stream->acks[0].rows) {
     storage::LeasedRow read;
     read.columns = row.columns;
     decided.emplace_back(row.lease.row.value,
@@ -396,7 +396,7 @@ protected:
            const std::vector<storage::ColumnValue>& cells, std::uint64_t oldest_step) {
     ASSERT_TRUE(leased.ok());
     auto request = ack_of(task, leased.value().rows, cells);
-    for (storage::FinishedRow& row : request.rows) {
+    for (storage::HeldRow& row : request.rows) {
       row.facts.oldest_step = oldest_step;
     }
     ask<Settlement>(stream_, atom::ack_v, request);

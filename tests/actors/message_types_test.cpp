@@ -42,7 +42,8 @@ engines::SamplingOptions some_sampling() {
   return {0.5F, 10, 0.9F, 0.1F, 1.5F, 0.25F, 0.125F, {{7, -1.0F}}};
 }
 engines::TrainSequence some_sequence() {
-  return {{5}, {1, 2}, {0, 1}, {0.0F, 0.5F}, {0.0F, -1.0F}, {0.0F, -2.0F}, {0.0F, -3.0F}};
+  return {{5},           {1, 2},        {0, 1},        {0.0F, 0.5F}, {0.0F, -1.0F},
+          {0.0F, -2.0F}, {0.0F, -3.0F}, {some_span()}, {1.0F, 0.5F}};
 }
 storage::SampleRow some_row() {
   return {{6}, {2}, 1, 3, 4, 5, 7};
@@ -91,7 +92,8 @@ TIDEMILL_EXAMPLE(engines::RolloutResult, {{9},
                                           {0.5F}});
 TIDEMILL_EXAMPLE(engines::Snapshot, (some_snapshot()));
 TIDEMILL_EXAMPLE(storage::SlotChanges, {1, 2, 3, 4});
-TIDEMILL_EXAMPLE(storage::Settlement, {{{1}, {2}}, {{{3}, storage::Refusal::kOldLease}}});
+TIDEMILL_EXAMPLE(storage::Settlement,
+                 {{{1}, {2}}, {{{{3}, 1, 2}, storage::Refusal::kBadColumn, "why"}}});
 TIDEMILL_EXAMPLE(TrainJob, {{{{some_sequence()}, {{5}}}},
                             2,
                             0.5F,
@@ -107,12 +109,17 @@ TIDEMILL_EXAMPLE(NewGroup, {21, {{some_row(), {some_cell()}}}});
 TIDEMILL_EXAMPLE(LeaseRequest, {{1}, "consumer", 4, 2, 77, Duration{5}});
 TIDEMILL_EXAMPLE(
     LeaseReply,
-    {{{some_row(), {{6}, 2}, 1, {3, 40}, {some_cell()}}}, Duration{9}, "reward", true, true});
-TIDEMILL_EXAMPLE(AckRequest, {{1}, "consumer", {{{{6}, 2}, {some_cell()}, {3, 40}}}});
-TIDEMILL_EXAMPLE(LeaseUpdate, {{1}, "consumer", {{{6}, 2}}, storage::Release::kFailed, "reason"});
+    {{{some_row(), {{6}, 3, 2}, 1, {3, 40}, {some_cell()}}}, Duration{9}, "reward", true, true});
+TIDEMILL_EXAMPLE(AckRequest, {{1}, "consumer", {{{{6}, 3, 2}, {some_cell()}, {3, 40}}}});
+TIDEMILL_EXAMPLE(LeaseUpdate, {{1},
+                               "consumer",
+                               {{{{6}, 3, 2}, {some_cell()}, {3, 40}}},
+                               storage::Release::kFailed,
+                               "reason"});
 TIDEMILL_EXAMPLE(GroupVerdict, {{2}, {storage::VerdictKind::kFilter, "no signal"}});
 TIDEMILL_EXAMPLE(StreamCapture, (some_capture()));
-TIDEMILL_EXAMPLE(StreamStatus, {1, 2, 3, 4, 5, 6, 7, 8, 9, {0.5, 1.5}, 10, 11, "why", 12});
+TIDEMILL_EXAMPLE(StreamStatus,
+                 {1, 2, 3, 4, 5, 6, 7, 8, 9, {0.5, 1.5}, 10, 11, "why", 12, {1, 2, 3}});
 TIDEMILL_EXAMPLE(AdmissionRequest, {3, Duration{4}});
 TIDEMILL_EXAMPLE(Admission, {1, 2, 3, "version 4"});
 TIDEMILL_EXAMPLE(KeeperStatus, {1, 2, 3, 4, 5, 6, 7});

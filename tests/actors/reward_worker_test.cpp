@@ -101,10 +101,10 @@ TEST_F(RewardWorkerTest, GivesBackSamplesThatCannotBeScoredByReason) {
   EXPECT_EQ(stream_->acks[0].rows.size(), 1U);
   ASSERT_EQ(stream_->nacks.size(), 3U);
   EXPECT_EQ(stream_->nacks[0].reason, "reward: beyond 1e30");
-  EXPECT_EQ(stream_->nacks[0].rows.at(0).row, SampleId{3});
+  EXPECT_EQ(stream_->nacks[0].rows.at(0).lease.row, SampleId{3});
   EXPECT_EQ(stream_->nacks[1].reason, "reward: no number in the answer");
   EXPECT_EQ(stream_->nacks[2].reason, "reward: not a finite number");
-  EXPECT_EQ(stream_->nacks[2].rows.at(0).row, SampleId{2});
+  EXPECT_EQ(stream_->nacks[2].rows.at(0).lease.row, SampleId{2});
 }
 
 TEST_F(RewardWorkerTest, LogsSamplesWithoutARewardOnceInTenSeconds) {
@@ -162,7 +162,7 @@ TEST_F(RewardWorkerTest, EndsIfTooManySamplesInARowHaveNoReward) {
 TEST_F(RewardWorkerTest, ALateFailureIsNotChargedToTheNextDelivery) {
   engine_->thinking = true;
   lease({row(0)});
-  stream_->refused = {{{{0}, 1}, storage::Refusal::kNotLeased}};
+  stream_->refused = {{{{0}, 0, 1}, storage::Refusal::kNotLeased}};
   advance(30s);  // the renewal is refused
   stream_->refused.clear();
   storage::LeasedRow again = row(0);
@@ -188,7 +188,7 @@ TEST_F(RewardWorkerTest, ALateFailureIsNotChargedToTheNextDelivery) {
 TEST_F(RewardWorkerTest, ALateRewardIsWrittenOnce) {
   engine_->thinking = true;
   lease({row(0)});
-  stream_->refused = {{{{0}, 1}, storage::Refusal::kNotLeased}};
+  stream_->refused = {{{{0}, 0, 1}, storage::Refusal::kNotLeased}};
   advance(30s);
   stream_->refused.clear();
   storage::LeasedRow again = row(0);
@@ -231,7 +231,7 @@ TEST_F(RewardWorkerTest, GivesBackARowThatLacksAColumn) {
   lease({broken, row(1)});
   advance(0s);
   ASSERT_EQ(stream_->nacks.size(), 1U);
-  EXPECT_EQ(stream_->nacks[0].rows.at(0).row, SampleId{0});
+  EXPECT_EQ(stream_->nacks[0].rows.at(0).lease.row, SampleId{0});
   EXPECT_EQ(engine_->requests.size(), 1U);
 }
 

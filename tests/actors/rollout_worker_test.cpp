@@ -42,7 +42,7 @@ protected:
     storage::LeasedRow leased;
     leased.row.id = {id};
     leased.row.min_step = 3;
-    leased.lease = {{id}, generation};
+    leased.lease = {{id}, 0, generation};
     leased.columns = sample_group(0, 1).rows.front().columns;
     return leased;
   }
@@ -85,6 +85,18 @@ TEST_F(RolloutWorkerTest, RequestsAsManyRowsAsItMayStillHold) {
   EXPECT_EQ(stream_->leases.front().request.max_units, 1U);
 }
 
+TEST_F(RolloutWorkerTest, ResponsesThatTheStreamRefusesAreFailedDeliveries) {
+  for (std::uint64_t id = 0; id < 3; ++id) {
+    ASSERT_FALSE(exit_->has_value());
+    stream_->refused = {{{{id}, 0, 1}, storage::Refusal::kBadColumn, "column response_ids: bad"}};
+    lease({row(id)});
+    respond();
+  }
+  ASSERT_TRUE(exit_->has_value());
+  EXPECT_EQ((*exit_)->message(),
+            "3 samples in a row without a response; the last: column response_ids: bad");
+}
+
 TEST_F(RolloutWorkerTest, SendsEachPromptToTheDeviceWithItsOptions) {
   lease({row(6)});
   ASSERT_EQ(device_->generations.size(), 1U);
@@ -103,8 +115,8 @@ TEST_F(RolloutWorkerTest, WritesAResponseBackInOneMessage) {
   lease({row(6)});
   respond(FinishReason::kLength);
   ASSERT_EQ(stream_->acks.size(), 1U);
-  const storage::FinishedRow& written = stream_->acks.front().rows.at(0);
-  EXPECT_EQ(written.lease, (storage::LeaseToken{{6}, 1}));
+  const storage::HeldRow& written = stream_->acks.front().rows.at(0);
+  EXPECT_EQ(written.lease, (storage::Lease{{6}, 0, 1}));
   EXPECT_EQ(written.facts.tokens, 2U);
   EXPECT_EQ(written.facts.oldest_step, 4U);  // the smallest of its spans
   EXPECT_EQ(written.columns.size(), 4U);
@@ -223,7 +235,7 @@ TEST_F(RolloutWorkerTest, ALostReplyIsNotAFailureOfTheRow) {
 
 TEST_F(RolloutWorkerTest, ALateRefusalOfAnOldLeaseLeavesTheNewOneAlone) {
   lease({row(0)});
-  stream_->refused = {{{{0}, 1}, storage::Refusal::kOldLease}};
+  stream_->refused = {{{{0}, 0, 1}, storage::Refusal::kOldLease}};
   lease({row(0, 2)});
   advance(30s);  // a renewal is refused for generation 1 only
   ASSERT_FALSE(stream_->renewals.empty());
@@ -231,7 +243,7 @@ TEST_F(RolloutWorkerTest, ALateRefusalOfAnOldLeaseLeavesTheNewOneAlone) {
   device_->generations.erase(device_->generations.begin());  // of the first lease
   respond();
   ASSERT_EQ(stream_->acks.size(), 1U) << "the row is still held";
-  EXPECT_EQ(stream_->acks.front().rows.at(0).lease, (storage::LeaseToken{{0}, 2}));
+  EXPECT_EQ(stream_->acks.front().rows.at(0).lease, (storage::Lease{{0}, 0, 2}));
 }
 
 TEST_F(RolloutWorkerTest, RenewsTheLeasesThatItHolds) {
@@ -252,7 +264,7 @@ TEST_F(RolloutWorkerTest, AFullWorkerThatLosesItsLeasesRequestsMore) {
   lease({row(0), row(1), row(2), row(3)});
   ASSERT_TRUE(stream_->leases.empty());
   for (std::uint64_t id = 0; id < 4; ++id) {
-    stream_->refused.push_back({{{id}, 1}, storage::Refusal::kOldLease});
+    stream_->refused.push_back({{{id}, 0, 1}, storage::Refusal::kOldLease});
   }
   advance(30s);
   ASSERT_EQ(stream_->leases.size(), 1U);
@@ -261,7 +273,7 @@ TEST_F(RolloutWorkerTest, AFullWorkerThatLosesItsLeasesRequestsMore) {
 
 TEST_F(RolloutWorkerTest, CancelsARowThatItHasLost) {
   lease({row(0)});
-  stream_->refused = {{{{0}, 1}, storage::Refusal::kNotLeased}};
+  stream_->refused = {{{{0}, 0, 1}, storage::Refusal::kNotLeased}};
   advance(30s);
   EXPECT_EQ(device_->cancelled, (std::vector<SampleId>{{0}}));
   stream_->refused.clear();
@@ -272,7 +284,7 @@ TEST_F(RolloutWorkerTest, CancelsARowThatItHasLost) {
 
 TEST_F(RolloutWorkerTest, ALateReplyForALostLeaseDoesNotAffectTheNextOne) {
   lease({row(0, 1)});
-  stream_->refused = {{{{0}, 1}, storage::Refusal::kNotLeased}};
+  stream_->refused = {{{{0}, 0, 1}, storage::Refusal::kNotLeased}};
   advance(30s);
   stream_->refused.clear();
   while (!stream_->leases.empty() && stream_->leases.size() > 1) {

@@ -64,12 +64,21 @@ inline storage::LeasedRow trainable_row(std::uint64_t id, std::uint64_t group,
   storage::LeasedRow leased;
   leased.row.id = {id};
   leased.row.group = {group};
-  leased.lease = {{id}, 1};
+  leased.lease = {{id}, 0, 1};
   leased.columns = sample_group(group, 1).rows.front().columns;
   for (const auto& cells : {rollout_cells(step), reward_cells(reward), advantage_cells()}) {
     leased.columns.insert(leased.columns.end(), cells.begin(), cells.end());
   }
   return leased;
+}
+
+/// Returns the leases of rows that a consumer acknowledges, keeps or gives back.
+inline std::vector<storage::Lease> leases_of(const std::vector<storage::HeldRow>& rows) {
+  std::vector<storage::Lease> leases;
+  for (const storage::HeldRow& row : rows) {
+    leases.push_back(row.lease);
+  }
+  return leases;
 }
 
 /// Returns a request that acknowledges all `rows` of `task` with the same cells.
@@ -89,7 +98,7 @@ inline actors::LeaseUpdate lease_update_of(actors::SampleTask task,
   actors::LeaseUpdate back{
       actors::task_id(task), "consumer", {}, storage::Release::kFailed, reason};
   for (const storage::LeasedRow& row : rows) {
-    back.rows.push_back(row.lease);
+    back.rows.push_back({row.lease});
   }
   return back;
 }

@@ -208,7 +208,7 @@ TEST_F(StreamTest, PutGoesOnWhenALeaseDropsAStaleGroup) {
   put(0);
   actors::AckRequest generated =
       ack_of(SampleTask::kRollout, rows_of(SampleTask::kRollout), rollout_cells());
-  for (storage::FinishedRow& row : generated.rows) {
+  for (storage::HeldRow& row : generated.rows) {
     row.facts.oldest_step = 0;
   }
   ASSERT_TRUE(settled(ask<Settlement>(stream_, atom::ack_v, std::move(generated))));

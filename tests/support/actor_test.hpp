@@ -3,6 +3,8 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -14,6 +16,7 @@
 #include <caf/scheduler/test_coordinator.hpp>
 #include <gtest/gtest.h>
 
+#include "actors/atoms.hpp"
 #include "actors/errors.hpp"
 #include "actors/type_ids.hpp"
 #include "actors/work/work_port.hpp"
@@ -62,6 +65,7 @@ protected:
       caf::anon_send_exit(actor, caf::exit_reason::kill);
     }
     kept_.clear();
+    client_ = nullptr;
     drain();
   }
 
@@ -107,15 +111,25 @@ protected:
   }
 
   /// Sends a request with a deadline of a hundred hours. The reply arrives once messages are
-  /// delivered.
+  /// delivered. One actor sends the requests of a test, so a stream sees one consumer.
   template <class Value, class Handle, class... Ts>
   Reply<Value> ask(const Handle& handle, Ts... message) {
     Reply<Value> reply;
-    keep(system_.spawn([reply, handle, message...](caf::event_based_actor* self) {
+    requests_->push_back([reply, handle, message...](caf::event_based_actor* self) {
       self->request(handle, Duration(std::chrono::hours(100)), message...)
           .then([reply](const Value& value) { reply.settle(value); },
                 [reply](const caf::error& error) { reply.settle(actors::from_caf_error(error)); });
-    }));
+    });
+    if (!client_) {
+      client_ = keep(system_.spawn([requests = requests_](caf::event_based_actor* self) {
+        return caf::behavior{[self, requests](atom::wake) {
+          const Request request = std::move(requests->front());
+          requests->pop_front();
+          request(self);
+        }};
+      }));
+    }
+    caf::anon_send(client_, atom::wake_v);
     return reply;
   }
 
@@ -143,6 +157,8 @@ protected:
   }
 
 private:
+  using Request = std::function<void(caf::event_based_actor*)>;
+
   static caf::actor_system_config& configure(caf::actor_system_config& config) {
     actors::add_message_types(config);
     config.set("scheduler.policy", caf::atom("testing"));
@@ -156,6 +172,8 @@ private:
   caf::actor_system system_{configure(config_)};
   std::unique_ptr<actors::WorkPort> port_;
   std::vector<caf::actor> kept_;
+  caf::actor client_;  // that sends the requests of `ask`
+  std::shared_ptr<std::deque<Request>> requests_ = std::make_shared<std::deque<Request>>();
 };
 
 }  // namespace tidemill::test

@@ -82,10 +82,10 @@ Pending<Request, Value> take(Inbox<Request, Value>& inbox) {
 }
 
 /// Returns the settlement in which all `rows` are done.
-inline storage::Settlement settled(const std::vector<storage::LeaseToken>& rows) {
+inline storage::Settlement settled(const std::vector<storage::HeldRow>& rows) {
   storage::Settlement settlement;
-  for (const storage::LeaseToken& row : rows) {
-    settlement.done.push_back(row.row);
+  for (const storage::HeldRow& row : rows) {
+    settlement.done.push_back(row.lease.row);
   }
   return settlement;
 }
@@ -107,7 +107,7 @@ struct FakeStream {
   Status failure;                            // of puts, acks, nacks and renewals
   std::vector<storage::RefusedRow> refused;  // by acks and renewals
 
-  caf::result<storage::Settlement> settle(std::vector<storage::LeaseToken> rows) const {
+  caf::result<storage::Settlement> settle(const std::vector<storage::HeldRow>& rows) const {
     if (!failure.ok()) {
       return actors::to_caf_error(failure);
     }
@@ -135,12 +135,8 @@ inline actors::StreamActor spawn_fake_stream(caf::actor_system& system,
               return promise;
             },
             [fake](atom::ack, AckRequest& ack) -> caf::result<storage::Settlement> {
-              std::vector<storage::LeaseToken> rows;
-              for (const storage::FinishedRow& row : ack.rows) {
-                rows.push_back(row.lease);
-              }
               fake->acks.push_back(std::move(ack));
-              return fake->settle(rows);
+              return fake->settle(fake->acks.back().rows);
             },
             [fake](atom::nack, LeaseUpdate& rows) -> caf::result<storage::Settlement> {
               fake->nacks.push_back(rows);

@@ -70,8 +70,9 @@ Core spawn_core(caf::actor_system& system, const RlPlan& plan, const RunOrigin& 
   core.device = spawn_device(system, {engines, engines->rollout, engines->train, plan.make_loss,
                                       plan.device_port, plan.executor});
   core.keeper = spawn_keeper(system, {core.device, keeper_options(plan, engines->weights, rows)});
-  core.stream =
-      spawn_stream(system, {plan.stream, core.keeper, std::move(restored), plan.inspector});
+  SampleStreamOptions stream = plan.stream;
+  stream.incarnation = origin.incarnation;
+  core.stream = spawn_stream(system, {stream, core.keeper, std::move(restored), plan.inspector});
   core.recorder = spawn_recorder(
       system, {engines->records, origin.commit.has_value() ? origin.commit->records : RecordMarks{},
                plan.observer, plan.decode, plan.io_port});

@@ -37,8 +37,8 @@ TEST(Records, RoundTrip) {
   expect_round_trip(TaskId{3});
   expect_round_trip(row);
   expect_round_trip(RowFacts{8, 9});
-  expect_round_trip(LeaseToken{{1}, 10});
-  expect_round_trip(RefusedRow{{{1}, 4}, Refusal::kOldLease});
+  expect_round_trip(Lease{{1}, 3, 10});
+  expect_round_trip(RefusedRow{{{1}, 3, 4}, Refusal::kBadColumn, "why"});
   expect_round_trip(Settlement{{{1}, {2}}, {{{3}, Refusal::kPartialGroup}}});
   expect_round_trip(Verdict{VerdictKind::kFilter, "no signal"});
   expect_round_trip(RetiredRow{{1}, {2}, RowOutcome::kFailed, "poisoned"});

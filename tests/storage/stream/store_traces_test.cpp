@@ -4,7 +4,7 @@
 // The traces assume a simpler interface than that of the index. An adapter translates:
 // `max_deliveries` is unlimited and no task has outputs, so that a completion is only an ack; rows
 // and groups get ids in the order of their first accepted put; a consumer's acks carry the last
-// lease token that it received for the row.
+// lease that it received for the row.
 #include <cstdint>
 #include <fstream>
 #include <iostream>
@@ -178,7 +178,7 @@ private:
     Json rows = Json::array();
     for (const GrantedRow& row : share.rows) {
       rows.push_back({names_.at(row.lease.row), row.deliveries});
-      tokens_[{event.at("task"), event.at("consumer"), row.lease.row}] = row.lease;
+      given_[{event.at("task"), event.at("consumer"), row.lease.row}] = row.lease;
     }
     return rows;
   }
@@ -211,26 +211,23 @@ private:
   }
 
   Json settle(const std::string& kind, const Json& event) {
-    std::vector<LeaseToken> tokens;
+    const LeaseHolder holder{task_of(event), event.at("consumer").get<std::string>()};
+    std::vector<HeldRowInfo> finished;
     std::map<SampleId, Json> asked;
     for (const Json& id : event.at("rows")) {
       const SampleId row = row_of(id);
-      const auto token = tokens_.find({event.at("task"), event.at("consumer"), row});
-      tokens.push_back(token == tokens_.end() ? LeaseToken{row, 0} : token->second);
+      const auto lease = given_.find({event.at("task"), event.at("consumer"), row});
+      finished.push_back({lease == given_.end() ? Lease{row} : lease->second});
       asked[row] = id;
     }
     const Result<Settlement> settled = [&] {
       if (kind == "nack") {
-        return index_->nack(task_of(event), tokens, Release::kFailed, "nack", now());
+        return index_->nack(holder, finished, {Release::kFailed, "nack"}, now());
       }
       if (kind == "renew") {
-        return index_->renew(task_of(event), tokens, now());
+        return index_->renew(holder, finished, now());
       }
-      std::vector<FinishedRowInfo> finished;
-      for (const LeaseToken& token : tokens) {
-        finished.push_back({token, {}, {}});
-      }
-      return index_->complete(task_of(event), finished, now());
+      return index_->complete(holder, finished, now());
     }();
     if (!settled.ok()) {
       return error_or_nothing(settled.status());
@@ -272,7 +269,7 @@ private:
       }
       Json leased = Json::array();
       for (const LeaseView& lease : index_->leases(task)) {
-        leased.push_back({names_.at(lease.token.row), lease.consumer, seconds_of(lease.deadline)});
+        leased.push_back({names_.at(lease.lease.row), lease.consumer, seconds_of(lease.deadline)});
       }
       const TaskTotals& totals = index_->task_totals(task);
       tasks[options.name] = {{"ready", ready},        {"deliverable", deliverable},
@@ -290,7 +287,7 @@ private:
   std::map<SampleId, std::uint64_t> names_;  // the reverse
   std::map<std::string, GroupId> groups_;
   std::map<std::string, std::uint32_t> group_rows_;
-  std::map<std::tuple<std::string, std::string, SampleId>, LeaseToken> tokens_;
+  std::map<std::tuple<std::string, std::string, SampleId>, Lease> given_;
 };
 
 TEST(StoreTraces, AllAgree) {

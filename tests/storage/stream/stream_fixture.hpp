@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -44,6 +45,15 @@ inline TimePoint at(std::int64_t seconds) {
 
 inline std::string reason_of(const Status& status) {
   return status.ok() ? "" : status.message().substr(0, status.message().find(':'));
+}
+
+/// Returns the rows of `leases` without columns, as a consumer names them.
+inline std::vector<HeldRowInfo> held(const std::vector<Lease>& leases) {
+  std::vector<HeldRowInfo> rows;
+  for (const Lease& lease : leases) {
+    rows.push_back({lease});
+  }
+  return rows;
 }
 
 /// A stream index with short calls. A failed call that was not expected fails the test.
@@ -94,38 +104,45 @@ public:
     EXPECT_TRUE(write(id, kRewardColumn).ok());
   }
 
-  /// Leases up to `count` units and returns the tokens; none if nothing is leased.
-  std::vector<LeaseToken> lease(TaskId task, std::uint32_t count, TimePoint now,
-                                const std::string& consumer = "worker",
-                                std::uint32_t at_least = 1) {
+  /// Leases up to `count` units and returns their leases; none if nothing is leased.
+  std::vector<Lease> lease(TaskId task, std::uint32_t count, TimePoint now,
+                           const std::string& consumer = "worker", std::uint32_t at_least = 1) {
     auto grant = index_->lease({task, consumer, count, at_least}, now);
     EXPECT_TRUE(grant.ok()) << grant.status().to_string();
-    std::vector<LeaseToken> tokens;
+    std::vector<Lease> leases;
     for (const GrantedShare& share : grant.value().shares) {
       for (const GrantedRow& row : share.rows) {
-        tokens.push_back(row.lease);
+        leases.push_back(row.lease);
+        consumers_[row.lease.generation] = consumer;
       }
     }
-    return tokens;
+    return leases;
+  }
+
+  /// Returns the consumer that `lease` gave the rows to.
+  LeaseHolder holder(TaskId task, const std::vector<Lease>& leases) const {
+    const auto known = leases.empty() ? consumers_.end() : consumers_.find(leases[0].generation);
+    return {task, known == consumers_.end() ? "worker" : known->second};
   }
 
   /// Completes rows with the task's outputs.
-  Settlement complete(TaskId task, const std::vector<LeaseToken>& tokens, TimePoint now) {
+  Settlement complete(TaskId task, const std::vector<Lease>& leases, TimePoint now) {
     std::vector<CellInfo> cells;
     for (const std::string& output : index_->options().tasks[task.value].outputs) {
       cells.push_back({*index_->options().find_column(output), 1});
     }
-    std::vector<FinishedRowInfo> rows;
-    for (const LeaseToken& token : tokens) {
-      rows.push_back({token, cells, {}});
+    std::vector<HeldRowInfo> rows;
+    for (const Lease& lease : leases) {
+      rows.push_back({lease, cells, {}});
     }
-    auto settled = index_->complete(task, rows, now);
+    auto settled = index_->complete(holder(task, leases), rows, now);
     EXPECT_TRUE(settled.ok()) << settled.status().to_string();
     return settled.ok() ? settled.value() : Settlement{};
   }
 
-  Settlement nack(TaskId task, const std::vector<LeaseToken>& tokens, TimePoint now) {
-    auto settled = index_->nack(task, tokens, Release::kFailed, "no luck", now);
+  Settlement nack(TaskId task, const std::vector<Lease>& leases, TimePoint now) {
+    auto settled =
+        index_->nack(holder(task, leases), held(leases), {Release::kFailed, "no luck"}, now);
     EXPECT_TRUE(settled.ok()) << settled.status().to_string();
     return settled.ok() ? settled.value() : Settlement{};
   }
@@ -138,12 +155,13 @@ public:
 
 private:
   std::unique_ptr<StreamIndex> index_;
+  std::map<std::uint64_t, std::string> consumers_;  // by generation
 };
 
-inline std::vector<std::uint64_t> ids_of(const std::vector<LeaseToken>& tokens) {
+inline std::vector<std::uint64_t> ids_of(const std::vector<Lease>& leases) {
   std::vector<std::uint64_t> ids;
-  for (const LeaseToken& token : tokens) {
-    ids.push_back(token.row.value);
+  for (const Lease& lease : leases) {
+    ids.push_back(lease.row.value);
   }
   return ids;
 }

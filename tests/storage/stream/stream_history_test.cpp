@@ -49,13 +49,13 @@ TEST(StreamHistory, LeasedRowsAreRestoredAsReadyWithoutAnotherDelivery) {
   IndexUnderTest index(pipeline(0));
   ASSERT_TRUE(index.put(0).ok());
   index.nack(kRollout, index.lease(kRollout, 1, at(0)), at(0));
-  const auto tokens = index.lease(kRollout, 1, at(0));
+  const auto leases = index.lease(kRollout, 1, at(0));
   ASSERT_TRUE(index->restore(index->snapshot()).ok());
   EXPECT_EQ(index->num_leased(), 0U);
   const auto again = index->lease({kRollout, "worker"}, at(1));
   EXPECT_EQ(again.value().shares.at(0).rows.at(0).deliveries, 1U);
-  const Settlement settled = index.complete(kRollout, tokens, at(1));
-  EXPECT_THAT(settled.refused, ElementsAre(RefusedRow{tokens[0], Refusal::kOldLease}))
+  const Settlement settled = index.complete(kRollout, leases, at(1));
+  EXPECT_THAT(settled.refused, ElementsAre(RefusedRow{leases[0], Refusal::kOldLease}))
       << "a lease of the undone history is not valid";
 }
 
@@ -189,12 +189,13 @@ public:
   /// Settles all leases, so that nothing is leased between two steps.
   void release(std::int64_t seconds) {
     for (auto& [task, rows] : held_) {
-      std::vector<LeaseToken> tokens;
-      for (const FinishedRow& row : rows) {
-        tokens.push_back(row.lease);
+      std::vector<HeldRow> back;
+      for (const HeldRow& row : rows) {
+        back.push_back({row.lease});
       }
       EXPECT_TRUE(
-          stream_.nack(TaskId{task}, tokens, Release::kFailed, "released", at(seconds)).ok());
+          stream_.nack({TaskId{task}, "worker"}, back, {Release::kFailed, "released"}, at(seconds))
+              .ok());
     }
     held_.clear();
   }
@@ -215,7 +216,7 @@ private:
   }
 
   void work(TaskId task, TimePoint now) {
-    std::vector<FinishedRow>& held = held_[task.value];
+    std::vector<HeldRow>& held = held_[task.value];
     if (held.empty()) {
       const auto count = static_cast<std::uint32_t>(1 + random_.below(3));
       const auto batch = stream_.lease({task, "worker", count}, now);
@@ -232,7 +233,7 @@ private:
       release(std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count());
       return;
     }
-    EXPECT_TRUE(stream_.complete(task, held, now).ok());
+    EXPECT_TRUE(stream_.complete({task, "worker"}, held, now).ok());
     held.clear();
   }
 
@@ -248,7 +249,7 @@ private:
   StreamTable& stream_;
   RandomStream random_;
   std::uint64_t next_;
-  std::map<std::uint32_t, std::vector<FinishedRow>> held_;
+  std::map<std::uint32_t, std::vector<HeldRow>> held_;
 };
 
 bool same_cells(const StreamSnapshot& a, const StreamSnapshot& b) {
@@ -315,9 +316,9 @@ TEST(StreamHistory, WithOpenLeasesEveryRowIsStillTrainedOnce) {
     std::map<std::uint64_t, int> times_trained;
     const auto work = [&](std::int64_t second) {
       for (const TaskId task : {kRollout, kReward, kTrain}) {
-        const auto tokens = index.lease(task, 1, at(second));
+        const auto leases = index.lease(task, 1, at(second));
         if (second != stop) {  // all leases are open when the snapshot is taken
-          index.complete(task, tokens, at(second));
+          index.complete(task, leases, at(second));
         }
       }
       for (const RetiredRow& row : index->take_effects().retired) {

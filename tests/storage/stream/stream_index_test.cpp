@@ -73,21 +73,23 @@ TEST(StreamOptions, RefusesInvalidDeclarations) {
 TEST(StreamIndex, CompletionWritesAndAcksInOneStep) {
   IndexUnderTest index(pipeline(0));
   ASSERT_TRUE(index.put(0).ok());
-  const auto tokens = index.lease(kRollout, 1, at(0));
+  const auto leases = index.lease(kRollout, 1, at(0));
   EXPECT_EQ(index->num_ready(kReward), 0U);
-  EXPECT_THAT(index.complete(kRollout, tokens, at(1)).done, ElementsAre(SampleId{0}));
+  EXPECT_THAT(index.complete(kRollout, leases, at(1)).done, ElementsAre(SampleId{0}));
   EXPECT_EQ(index->num_ready(kReward), 1U);
   EXPECT_EQ(index->task_totals(kRollout).acked, 1U);
   expect_sound(index);
 }
 
 TEST(StreamIndex, CompletionNeedsExactlyTheDeclaredOutputs) {
-  IndexUnderTest index(pipeline(0));
+  StreamOptions options = pipeline(0);
+  options.max_deliveries = 0;
+  IndexUnderTest index(options);
   ASSERT_TRUE(index.put(0).ok());
-  const LeaseToken token = index.lease(kRollout, 1, at(0)).at(0);
   const auto complete_with = [&](std::vector<CellInfo> cells) {
-    const std::vector<FinishedRowInfo> rows{{token, std::move(cells), {}}};
-    return index->complete(kRollout, rows, at(1)).value().refused.at(0).reason;
+    const Lease lease = index.lease(kRollout, 1, at(1)).at(0);
+    const std::vector<HeldRowInfo> rows{{lease, std::move(cells), {}}};
+    return index->complete({kRollout, "worker"}, rows, at(1)).value().refused.at(0).reason;
   };
   EXPECT_EQ(complete_with({}), Refusal::kBadColumn);
   EXPECT_EQ(complete_with({{kRewardColumn, 1}}), Refusal::kBadColumn);
@@ -95,16 +97,17 @@ TEST(StreamIndex, CompletionNeedsExactlyTheDeclaredOutputs) {
   EXPECT_EQ(complete_with({{kResponse, 1}, {kResponse, 1}}), Refusal::kDuplicateColumn);
   EXPECT_EQ(complete_with({{ColumnId{9}, 1}}), Refusal::kUnknownColumn);
   EXPECT_EQ(complete_with({{kResponse, 4, DType::kF32}}), Refusal::kBadColumn);
-  EXPECT_EQ(index->num_leased(), 1U) << "a refused row stays leased";
-  EXPECT_EQ(index.complete(kRollout, {token}, at(1)).done.size(), 1U);
+  EXPECT_EQ(index->num_leased(), 0U) << "a refused row is given back";
+  EXPECT_EQ(index->returned(kRollout).failed, 6U);
+  EXPECT_EQ(index.complete(kRollout, index.lease(kRollout, 1, at(1)), at(1)).done.size(), 1U);
 }
 
 TEST(StreamIndex, AnExpiredLeaseWritesNothing) {
   IndexUnderTest index(pipeline(0));
   ASSERT_TRUE(index.put(0).ok());
-  const auto tokens = index.lease(kRollout, 1, at(0));
-  const Settlement late = index.complete(kRollout, tokens, at(10));
-  EXPECT_THAT(late.refused, ElementsAre(RefusedRow{tokens[0], Refusal::kNotLeased}));
+  const auto leases = index.lease(kRollout, 1, at(0));
+  const Settlement late = index.complete(kRollout, leases, at(10));
+  EXPECT_THAT(late.refused, ElementsAre(RefusedRow{leases[0], Refusal::kNotLeased}));
   EXPECT_EQ(index->num_ready(kReward), 0U);
   EXPECT_EQ(index->num_ready(kRollout), 1U);
   EXPECT_EQ(index->bytes_used(), 1U);
@@ -153,11 +156,11 @@ TEST(StreamIndex, RenewalMovesTheDeadlineAndTheNextOneIsKnown) {
   IndexUnderTest index(pipeline(0));
   ASSERT_TRUE(index.put(0).ok());
   EXPECT_EQ(index->next_deadline(), std::nullopt);
-  const auto tokens = index.lease(kRollout, 1, at(0));
+  const auto leases = index.lease(kRollout, 1, at(0));
   EXPECT_EQ(index->next_deadline(), at(10));
-  ASSERT_TRUE(index->renew(kRollout, tokens, at(9)).ok());
+  ASSERT_TRUE(index->renew({kRollout, "worker"}, held(leases), at(9)).ok());
   EXPECT_EQ(index->next_deadline(), at(19));
-  EXPECT_EQ(index.complete(kRollout, tokens, at(18)).done.size(), 1U);
+  EXPECT_EQ(index.complete(kRollout, leases, at(18)).done.size(), 1U);
   EXPECT_EQ(index->next_deadline(), std::nullopt);
 }
 
@@ -198,10 +201,10 @@ TEST(StreamIndex, DeliveriesThatAreLostDoNotFailAHealthyRow) {
       ASSERT_TRUE(index->expire(at(20 * restart + 15)).ok());
     }
   }
-  const auto tokens = index.lease(kRollout, 1, at(100));
-  ASSERT_EQ(tokens.size(), 1U);
-  const std::vector<LeaseToken> lost(tokens.begin(), tokens.end());
-  ASSERT_TRUE(index->nack(kRollout, lost, Release::kLost, "no reply", at(100)).ok());
+  const auto leases = index.lease(kRollout, 1, at(100));
+  ASSERT_EQ(leases.size(), 1U);
+  ASSERT_TRUE(
+      index->nack({kRollout, "worker"}, held(leases), {Release::kLost, "no reply"}, at(100)).ok());
   EXPECT_EQ(index->num_live(), 1U);
   EXPECT_EQ(index->task_totals(kRollout).redelivered, 6U);
   // Failures still count, and only they do.
@@ -279,12 +282,12 @@ TEST(StreamIndex, GroupsAreNeverMixed) {
 TEST(StreamIndex, AVerdictOnAGroupRemovesLeasedRowsToo) {
   IndexUnderTest index(pipeline(2));
   index.put_groups(1, 2);
-  const auto tokens = index.lease(kRollout, 1, at(0));
+  const auto leases = index.lease(kRollout, 1, at(0));
   ASSERT_TRUE(index->apply_group_verdict({0}, {VerdictKind::kFilter, "no signal"}).ok());
   EXPECT_EQ(index->totals().filtered, 2U);
   EXPECT_EQ(index->num_leased(), 0U);
-  EXPECT_THAT(index.complete(kRollout, tokens, at(1)).refused,
-              ElementsAre(RefusedRow{tokens[0], Refusal::kUnknownRow}));
+  EXPECT_THAT(index.complete(kRollout, leases, at(1)).refused,
+              ElementsAre(RefusedRow{leases[0], Refusal::kUnknownRow}));
   EXPECT_EQ(reason_of(index->apply_group_verdict({0}, {VerdictKind::kDrop, ""})), "unknown_row");
   expect_sound(index);
 }
@@ -362,12 +365,12 @@ TEST(StreamIndex, SaysWhatATaskWaitsFor) {
   index.put_groups(1, 2);
   EXPECT_EQ(index->waiting_for(kTrain),
             "group 0: sample 0: column response, task rollout, not leased");
-  const auto tokens = index.lease(kRollout, 1, at(0), "rollout-1");
+  const auto leases = index.lease(kRollout, 1, at(0), "rollout-1");
   EXPECT_EQ(index->waiting_for(kTrain),
             "group 0: sample 0: column response, task rollout, leased by rollout-1");
   EXPECT_EQ(index->waiting_for(kReward),
             "sample 0: column response, task rollout, leased by rollout-1");
-  index.complete(kRollout, tokens, at(1));
+  index.complete(kRollout, leases, at(1));
   index.generate_and_score(at(1));
   EXPECT_EQ(index->waiting_for(kTrain), "");
 }
@@ -395,14 +398,16 @@ TEST(StreamIndex, TheRevisionOfATaskChangesOnlyWhenALeaseMaySucceed) {
   EXPECT_THAT(changed(), ElementsAre(kRollout.value));
   const auto rollouts = index.lease(kRollout, 2, at(0));
   EXPECT_THAT(changed(), IsEmpty());  // the unit is taken
-  ASSERT_TRUE(index->renew(kRollout, rollouts, at(1)).ok());
+  ASSERT_TRUE(index->renew(index.holder(kRollout, rollouts), held(rollouts), at(1)).ok());
   EXPECT_THAT(changed(), IsEmpty());
   EXPECT_THAT(index.lease(kReward, 1, at(1)), IsEmpty());
   EXPECT_THAT(changed(), IsEmpty());
   index.complete(kRollout, rollouts, at(1));
   EXPECT_THAT(changed(), ElementsAre(kReward.value));
   const auto rewards = index.lease(kReward, 2, at(1));
-  ASSERT_TRUE(index->nack(kReward, rewards, Release::kLost, "later", at(2)).ok());
+  ASSERT_TRUE(
+      index->nack(index.holder(kReward, rewards), held(rewards), {Release::kLost, "later"}, at(2))
+          .ok());
   EXPECT_THAT(changed(), ElementsAre(kReward.value));
   index.complete(kReward, index.lease(kReward, 2, at(2)), at(2));
   EXPECT_THAT(changed(), ElementsAre(kTrain.value));
@@ -551,17 +556,17 @@ TEST(StreamIndex, AGroupIsSettledAsAWhole) {
   IndexUnderTest index(pipeline(2));
   index.put_groups(1, 2);
   index.generate_and_score(at(0));
-  auto tokens = index.lease(kTrain, 1, at(0));
-  const std::vector<FinishedRowInfo> half{{tokens[0], {}, {}}};
-  EXPECT_EQ(reason_of(index->complete(kTrain, half, at(0)).status()), "partial_group");
-  const std::vector<FinishedRowInfo> twice{{tokens[0], {}, {}}, {tokens[0], {}, {}}};
-  EXPECT_EQ(reason_of(index->complete(kTrain, twice, at(0)).status()), "duplicate_row");
-  std::vector<LeaseToken> mixed = tokens;
+  auto leases = index.lease(kTrain, 1, at(0));
+  const std::vector<HeldRowInfo> half{{leases[0], {}, {}}};
+  EXPECT_EQ(reason_of(index->complete({kTrain, "worker"}, half, at(0)).status()), "partial_group");
+  const std::vector<HeldRowInfo> twice{{leases[0], {}, {}}, {leases[0], {}, {}}};
+  EXPECT_EQ(reason_of(index->complete({kTrain, "worker"}, twice, at(0)).status()), "duplicate_row");
+  std::vector<Lease> mixed = leases;
   ++mixed[1].generation;
   EXPECT_THAT(index.complete(kTrain, mixed, at(0)).refused,
               ElementsAre(RefusedRow{mixed[0], Refusal::kGroupRefused},
                           RefusedRow{mixed[1], Refusal::kOldLease}));
-  EXPECT_EQ(index.complete(kTrain, tokens, at(0)).done.size(), 2U);
+  EXPECT_EQ(index.complete(kTrain, leases, at(0)).done.size(), 2U);
 }
 
 TEST(StreamIndex, UnknownTasksAndBadCountsAreRefusedAndCounted) {
@@ -569,7 +574,7 @@ TEST(StreamIndex, UnknownTasksAndBadCountsAreRefusedAndCounted) {
   options.tasks[0].ranks = 2;
   IndexUnderTest index(options);
   EXPECT_EQ(reason_of(index->lease({TaskId{7}, "w"}, at(0)).status()), "unknown_task");
-  EXPECT_EQ(reason_of(index->complete(TaskId{7}, {}, at(0)).status()), "unknown_task");
+  EXPECT_EQ(reason_of(index->complete({TaskId{7}}, {}, at(0)).status()), "unknown_task");
   EXPECT_EQ(reason_of(index->lease({kReward, "w", 0, 0}, at(0)).status()), "bad_count");
   EXPECT_EQ(reason_of(index->lease({kReward, "w", 2, 3}, at(0)).status()), "bad_count");
   EXPECT_EQ(reason_of(index->lease({kRollout, "w", 3}, at(0)).status()), "bad_count");

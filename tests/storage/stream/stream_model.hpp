@@ -31,8 +31,7 @@ public:
     SampleRow info;
     bool live = true;
     RowOutcome outcome = RowOutcome::kTrained;
-    std::set<std::uint32_t> columns;
-    std::uint64_t bytes = 0;
+    std::map<std::uint32_t, std::uint64_t> columns;  // their bytes
     std::uint64_t oldest = kNoStep;
     std::uint64_t tokens = 0;
     bool finished = false;  // its slot counts as accepted
@@ -47,7 +46,7 @@ public:
     std::vector<std::uint64_t> rows;  // all that were ever admitted
   };
   using Key = std::pair<bool, std::uint64_t>;  // solo, group id or row id
-  using Share = std::vector<std::pair<LeaseToken, std::uint32_t>>;
+  using Share = std::vector<std::pair<Lease, std::uint32_t>>;
 
   explicit StreamModel(StreamOptions options) : options_(std::move(options)) {
     totals.resize(options_.tasks.size());
@@ -78,7 +77,9 @@ public:
   std::uint64_t bytes_of(const ModelGroup& group) const {
     std::uint64_t bytes = 0;
     for (const std::uint64_t id : group.rows) {
-      bytes += rows.at(id).live ? rows.at(id).bytes : 0;
+      for (const auto& [column, size] : rows.at(id).columns) {
+        bytes += rows.at(id).live ? size : 0;
+      }
     }
     return bytes;
   }
@@ -199,24 +200,24 @@ public:
             now + std::chrono::duration_cast<std::chrono::seconds>(options.lease).count();
         cell.generation = generation;
         ++totals[task].delivered;
-        shares[rank_of[i]].push_back({{id, generation}, cell.deliveries});
+        shares[rank_of[i]].push_back({{id, 0, generation}, cell.deliveries});
       }
     }
     return "";
   }
 
-  enum class Act { kComplete, kNack, kRelease, kRenew };
+  enum class Act { kComplete, kNack, kLose, kLeave, kRenew };
 
-  std::string settle(std::uint32_t task, Act act, const std::vector<FinishedRowInfo>& asked,
-                     Settlement& settlement) {
+  std::string settle(std::uint32_t task, const std::string& consumer, Act act,
+                     const std::vector<HeldRowInfo>& asked, Settlement& settlement) {
     std::set<std::uint64_t> ids;
-    for (const FinishedRowInfo& row : asked) {
+    for (const HeldRowInfo& row : asked) {
       if (!ids.insert(row.lease.row.value).second) {
         return "duplicate_row";
       }
     }
     const bool by_group = options_.tasks[task].unit == DeliveryUnit::kGroup;
-    for (const FinishedRowInfo& row : asked) {
+    for (const HeldRowInfo& row : asked) {
       const ModelRow* live = find(row.lease.row.value);
       if (by_group && live != nullptr && live->info.group_size > 0) {
         for (const std::uint64_t other : groups.at(key_of(live->info)).rows) {
@@ -228,8 +229,8 @@ public:
     }
     std::vector<std::optional<Refusal>> reasons;
     std::set<Key> refused_groups;
-    for (const FinishedRowInfo& row : asked) {
-      reasons.push_back(why_not(task, act, row));
+    for (const HeldRowInfo& row : asked) {
+      reasons.push_back(why_not(task, consumer, act, row));
       const ModelRow* live = find(row.lease.row.value);
       if (reasons.back() && live != nullptr && by_group) {
         refused_groups.insert(key_of(live->info));
@@ -249,6 +250,25 @@ public:
     for (std::size_t i = 0; i < asked.size(); ++i) {
       if (!reasons[i]) {
         apply(task, act, asked[i]);
+      }
+    }
+    // Rows with invalid cells have failed. The other rows of their groups come back too.
+    std::set<Key> faulty;
+    for (const bool failed : {true, false}) {
+      for (std::size_t i = 0; i < asked.size(); ++i) {
+        const std::uint64_t id = asked[i].lease.row.value;
+        const ModelRow* row = find(id);
+        const bool leased = row != nullptr && row->cells[task].state == CellState::kLeased;
+        if (!leased || !reasons[i]) {
+          continue;
+        }
+        if (failed && is_content_refusal(*reasons[i])) {
+          faulty.insert(key_of(row->info));
+          come_back(task, id, /*failed=*/true);
+        } else if (!failed && reasons[i] == Refusal::kGroupRefused &&
+                   faulty.contains(key_of(row->info))) {
+          come_back(task, id, /*failed=*/false);
+        }
       }
     }
     return "";
@@ -390,8 +410,7 @@ private:
 
   void write(ModelRow& row, const std::vector<CellInfo>& cells, const RowFacts& facts) {
     for (const CellInfo& cell : cells) {
-      row.columns.insert(cell.column.value);
-      row.bytes += cell.bytes;
+      row.columns[cell.column.value] = cell.bytes;
       if (options_.columns[cell.column.value].name == options_.accept_column) {
         finish(row);
       }
@@ -524,7 +543,11 @@ private:
     return rank_of;
   }
 
-  std::optional<Refusal> why_not(std::uint32_t task, Act act, const FinishedRowInfo& asked) {
+  std::optional<Refusal> why_not(std::uint32_t task, const std::string& consumer, Act act,
+                                 const HeldRowInfo& asked) {
+    if (asked.lease.incarnation != 0) {
+      return Refusal::kOtherIncarnation;
+    }
     const ModelRow* row = find(asked.lease.row.value);
     if (row == nullptr) {
       return Refusal::kUnknownRow;
@@ -536,8 +559,14 @@ private:
     if (cell.generation != asked.lease.generation) {
       return Refusal::kOldLease;
     }
-    if (act != Act::kComplete) {
+    if (cell.consumer != consumer) {
+      return Refusal::kOtherConsumer;
+    }
+    if (act != Act::kComplete && asked.columns.empty()) {
       return std::nullopt;
+    }
+    if (act == Act::kNack || act == Act::kLose) {
+      return Refusal::kBadColumn;  // only a row that is left or renewed may have progress
     }
     std::set<std::string> written;
     for (const CellInfo& column : asked.columns) {
@@ -545,9 +574,25 @@ private:
         return Refusal::kDuplicateColumn;
       }
     }
-    const auto& outputs = options_.tasks[task].outputs;
-    if (written != std::set<std::string>(outputs.begin(), outputs.end())) {
+    const TaskOptions& options = options_.tasks[task];
+    if (act != Act::kComplete) {
+      const bool all =
+          written == std::set<std::string>(options.progress.begin(), options.progress.end());
+      return all ? std::nullopt : std::optional(Refusal::kBadColumn);
+    }
+    for (const std::string& optional : options.optional_outputs) {
+      if (!row->columns.contains(options_.find_column(optional)->value)) {
+        written.erase(optional);
+      }
+    }
+    const bool again =
+        std::any_of(options.optional_outputs.begin(), options.optional_outputs.end(),
+                    [&](const std::string& optional) { return written.erase(optional) > 0; });
+    if (written != std::set<std::string>(options.outputs.begin(), options.outputs.end())) {
       return Refusal::kBadColumn;
+    }
+    if (again) {
+      return Refusal::kDuplicateColumn;
     }
     for (const CellInfo& column : asked.columns) {
       if (row->columns.contains(column.column.value)) {
@@ -557,17 +602,27 @@ private:
     return std::nullopt;
   }
 
-  void apply(std::uint32_t task, Act act, const FinishedRowInfo& asked) {
+  void apply(std::uint32_t task, Act act, const HeldRowInfo& asked) {
     const std::uint64_t id = asked.lease.row.value;
     ModelRow* row = find(id);
     if (row == nullptr) {
       return;  // it left because of another row of the call
     }
     ModelCell& cell = row->cells[task];
+    if (act == Act::kComplete || !asked.columns.empty()) {
+      for (const std::string& column : options_.tasks[task].progress) {
+        row->columns.erase(options_.find_column(column)->value);
+      }
+    }
+    if (act == Act::kRenew || act == Act::kLeave) {
+      for (const CellInfo& column : asked.columns) {
+        row->columns[column.column.value] = column.bytes;
+      }
+    }
     if (act == Act::kRenew) {
       const Duration lease = options_.tasks[task].lease;
       cell.deadline = now + std::chrono::duration_cast<std::chrono::seconds>(lease).count();
-    } else if (act == Act::kNack || act == Act::kRelease) {
+    } else if (act != Act::kComplete) {
       come_back(task, id, act == Act::kNack);
     } else {
       write(*row, asked.columns, asked.facts);

@@ -28,14 +28,17 @@ constexpr int kNumOperations = 160;
 StreamOptions random_options(RandomStream& random) {
   const auto chance = [&](std::uint64_t percent) { return random.below(100) < percent; };
   StreamOptions options;
-  options.columns = {{"prompt", ColumnType::kInt32},
-                     {"response", ColumnType::kInt32},
-                     {"reward", ColumnType::kFloat},
-                     {"advantage", ColumnType::kFloat}};
+  options.columns = {{"prompt", ColumnType::kInt32}, {"response", ColumnType::kInt32},
+                     {"reward", ColumnType::kFloat}, {"advantage", ColumnType::kFloat},
+                     {"mask", ColumnType::kInt32},   {"partial", ColumnType::kInt32}};
   options.max_group_size = chance(80) ? static_cast<std::uint32_t>(1 + random.below(4)) : 0;
   const bool groups = options.max_group_size > 0;
   const auto seconds = [&] { return std::chrono::seconds(2 + random.below(8)); };
   options.tasks.push_back({"rollout", {"prompt"}, {"response"}});
+  if (chance(50)) {
+    options.tasks.back().optional_outputs = {"mask"};
+    options.tasks.back().progress = {"partial"};
+  }
   options.tasks.push_back({"reward", {"prompt", "response"}, {"reward"}});
   const bool advantage = groups && chance(50);
   if (advantage) {
@@ -176,7 +179,7 @@ private:
     }
     std::vector<ColumnValue> values = cells({static_cast<std::uint32_t>(1 + below(3))});
     if (chance(10)) {
-      values.push_back({ColumnId{static_cast<std::uint32_t>(below(6))}, Buffer{}});
+      values.push_back({ColumnId{static_cast<std::uint32_t>(below(9))}, Buffer{}});
     }
     const RowFacts facts{chance(50) ? below(5) : kNoStep, chance(30) ? below(20) : kNoTokens};
     const std::string reason = model_.put(row, infos(values), facts);
@@ -203,26 +206,32 @@ private:
       StreamModel::Share& rows = got.emplace_back();
       for (const LeasedRow& row : share.rows) {
         rows.emplace_back(row.lease, row.deliveries);
-        tokens_[task].push_back(row.lease);
-        EXPECT_EQ(row.columns.size(), options_.tasks[task].inputs.size());
+        given_[task].push_back(row.lease);
+        consumers_[row.lease.generation] = consumer;
+        std::size_t columns = options_.tasks[task].inputs.size();
+        for (const std::string& column : options_.tasks[task].progress) {
+          columns +=
+              model_.rows.at(row.row.id.value).columns.count(options_.find_column(column)->value);
+        }
+        EXPECT_EQ(row.columns.size(), columns);
       }
     }
     EXPECT_EQ(got, expected);
     ++seen[batch.value().empty() ? "lease/empty" : "lease/granted"];
   }
 
-  /// Picks tokens as consumers do, and sometimes as faulty consumers do.
-  std::vector<LeaseToken> pick_tokens(std::uint32_t task) {
-    std::vector<LeaseToken> picked;
-    std::vector<LeaseToken>& held = tokens_[task];
+  /// Picks leases as consumers do, and sometimes as faulty consumers do.
+  std::vector<Lease> pick_leases(std::uint32_t task) {
+    std::vector<Lease> picked;
+    std::vector<Lease>& held = given_[task];
     if (held.empty() || chance(3)) {
-      return {{{below(next_row_ + 1)}, below(5)}};
+      return {{{below(next_row_ + 1)}, 0, below(5)}};
     }
-    const LeaseToken& chosen = chance(75) ? held.back() : held[below(held.size())];
+    const Lease& chosen = chance(75) ? held.back() : held[below(held.size())];
     const std::uint64_t generation = chosen.generation;
-    for (const LeaseToken& token : held) {
-      if (token.generation == generation && (chance(97) || picked.empty())) {
-        picked.push_back(token);
+    for (const Lease& lease : held) {
+      if (lease.generation == generation && (chance(97) || picked.empty())) {
+        picked.push_back(lease);
       }
     }
     if (chance(2)) {
@@ -234,7 +243,31 @@ private:
     if (chance(5)) {
       ++picked.front().generation;
     }
+    if (chance(2)) {
+      ++picked.front().incarnation;
+    }
     return picked;
+  }
+
+  /// Returns the columns that a consumer writes with `act`, sometimes as a faulty one does.
+  std::vector<std::uint32_t> columns_of(const TaskOptions& task, StreamModel::Act act) {
+    std::vector<std::uint32_t> columns;
+    const auto add = [&](const std::vector<std::string>& names) {
+      for (const std::string& name : names) {
+        columns.push_back(options_.find_column(name)->value);
+      }
+    };
+    const bool keeps = act == StreamModel::Act::kLeave || act == StreamModel::Act::kRenew;
+    if (act == StreamModel::Act::kComplete) {
+      add(task.outputs);
+      add(chance(50) ? task.optional_outputs : std::vector<std::string>());
+    } else if (keeps ? chance(70) : chance(3)) {
+      add(task.progress);
+    }
+    if (chance(3)) {
+      columns.push_back(static_cast<std::uint32_t>(below(6)));
+    }
+    return columns;
   }
 
   void settle() {
@@ -243,47 +276,54 @@ private:
       task = static_cast<std::uint32_t>(below(options_.tasks.size()));
     }
     const std::uint64_t kind = below(20);
-    const auto act = kind < 17   ? StreamModel::Act::kComplete
-                     : kind < 18 ? StreamModel::Act::kNack
-                     : kind < 19 ? StreamModel::Act::kRelease
+    const auto act = kind < 16   ? StreamModel::Act::kComplete
+                     : kind < 17 ? StreamModel::Act::kNack
+                     : kind < 18 ? StreamModel::Act::kLose
+                     : kind < 19 ? StreamModel::Act::kLeave
                                  : StreamModel::Act::kRenew;
-    const std::vector<LeaseToken> tokens = pick_tokens(task);
-    std::vector<FinishedRow> finished;
-    std::vector<FinishedRowInfo> asked;
-    for (const LeaseToken& token : tokens) {
-      std::vector<std::uint32_t> columns;
-      for (const std::string& output : options_.tasks[task].outputs) {
-        columns.push_back(options_.find_column(output)->value);
-      }
-      if (chance(3)) {
-        columns.push_back(static_cast<std::uint32_t>(below(4)));
-      }
+    const std::vector<Lease> leases = pick_leases(task);
+    const auto known = consumers_.find(leases.front().generation);
+    const bool honest = known != consumers_.end() && chance(97);
+    const LeaseHolder holder{TaskId{task}, honest ? known->second : "another consumer"};
+    std::vector<HeldRow> rows;
+    std::vector<HeldRowInfo> asked;
+    for (const Lease& lease : leases) {
       const RowFacts facts{chance(60) ? below(6) : kNoStep, chance(40) ? below(20) : kNoTokens};
-      finished.push_back({token, cells(columns), facts});
-      asked.push_back({token, infos(finished.back().columns), facts});
+      rows.push_back({lease, cells(columns_of(options_.tasks[task], act)), facts});
+      asked.push_back({lease, infos(rows.back().columns), facts});
     }
     tick();
     Settlement expected;
-    const std::string reason = model_.settle(task, act, asked, expected);
-    const Result<Settlement> settled = [&] {
+    const std::string reason = model_.settle(task, holder.consumer, act, asked, expected);
+    Result<Settlement> settled = [&] {
       switch (act) {
         case StreamModel::Act::kNack:
-          return stream_->nack(TaskId{task}, tokens, Release::kFailed, "test", now());
-        case StreamModel::Act::kRelease:
-          return stream_->nack(TaskId{task}, tokens, Release::kLost, "test", now());
-        case StreamModel::Act::kRenew: return stream_->renew(TaskId{task}, tokens, now());
+          return stream_->nack(holder, rows, {Release::kFailed, "test"}, now());
+        case StreamModel::Act::kLose:
+          return stream_->nack(holder, rows, {Release::kLost, "test"}, now());
+        case StreamModel::Act::kLeave:
+          return stream_->nack(holder, rows, {Release::kLeft, "test"}, now());
+        case StreamModel::Act::kRenew: return stream_->renew(holder, rows, now());
         case StreamModel::Act::kComplete: break;
       }
-      return stream_->complete(TaskId{task}, finished, now());
+      return stream_->complete(holder, rows, now());
     }();
     expect_reason(settled.status(), reason, "settle");
     if (settled.ok()) {
+      for (RefusedRow& row : settled.value().refused) {  // the model has no texts
+        EXPECT_EQ(row.detail.empty(), !is_content_refusal(row.reason));
+        row.detail.clear();
+      }
       EXPECT_EQ(settled.value(), expected);
       for (const RefusedRow& row : settled.value().refused) {
         ++seen["settle/row/" + std::string(refusal_name(row.reason))];
       }
       if (act == StreamModel::Act::kComplete && !settled.value().done.empty()) {
         ++seen["settle/acked"];
+      }
+      if (act != StreamModel::Act::kComplete && !rows.front().columns.empty() &&
+          !settled.value().done.empty()) {
+        ++seen["settle/progress"];
       }
     }
   }
@@ -403,9 +443,9 @@ private:
     for (const LeaseView& lease : stream_->index().leases(task)) {
       const auto deadline =
           std::chrono::duration_cast<std::chrono::seconds>(lease.deadline.time_since_epoch());
-      got.push_back(std::to_string(lease.token.row.value) + " " + lease.consumer + " " +
+      got.push_back(std::to_string(lease.lease.row.value) + " " + lease.consumer + " " +
                     std::to_string(deadline.count()) + " " +
-                    std::to_string(lease.token.generation));
+                    std::to_string(lease.lease.generation));
     }
     EXPECT_EQ(got, expected);
   }
@@ -477,7 +517,8 @@ private:
   std::uint64_t saved_next_group_ = 0;
   std::optional<OpenGroup> open_;
   std::optional<OpenGroup> saved_open_;
-  std::map<std::uint32_t, std::vector<LeaseToken>> tokens_;  // every token ever given, by task
+  std::map<std::uint32_t, std::vector<Lease>> given_;  // every lease ever given, by task
+  std::map<std::uint64_t, std::string> consumers_;     // by generation
   std::string last_;
 };
 
@@ -511,11 +552,14 @@ TEST(StreamModel, RandomSequencesAgree) {
                            "lease/empty",
                            "lease/bad_count",
                            "settle/acked",
+                           "settle/progress",
                            "settle/duplicate_row",
                            "settle/partial_group",
                            "settle/row/unknown_row",
                            "settle/row/not_leased",
                            "settle/row/old_lease",
+                           "settle/row/other_incarnation",
+                           "settle/row/other_consumer",
                            "settle/row/bad_column",
                            "settle/row/duplicate_column",
                            "settle/row/group_refused",

@@ -148,10 +148,10 @@ TEST(StreamTable, CellsTravelWithoutBeingCopied) {
 TEST(StreamTable, ARowPassesThroughAllTasks) {
   auto stream = StreamTable::create(typed()).value();
   ASSERT_TRUE(stream->put({.id = {0}}, std::vector<ColumnValue>{{kPrompt, text("2+2=")}}, {}).ok());
-  LeaseToken token = stream->lease({kRollout, "w"}, at(0)).value().shares.at(0).rows.at(0).lease;
-  std::vector<FinishedRow> finished{
-      {token, {{kResponse, Buffer::adopt<std::int32_t>({4, 2}, DType::kI32)}}, {6, 2}}};
-  ASSERT_EQ(stream->complete(kRollout, finished, at(0)).value().done.size(), 1U);
+  Lease lease = stream->lease({kRollout, "w"}, at(0)).value().shares.at(0).rows.at(0).lease;
+  std::vector<HeldRow> finished{
+      {lease, {{kResponse, Buffer::adopt<std::int32_t>({4, 2}, DType::kI32)}}, {6, 2}}};
+  ASSERT_EQ(stream->complete({kRollout, "w"}, finished, at(0)).value().done.size(), 1U);
 
   const LeasedBatch scored = stream->lease({kReward, "w"}, at(0)).value();
   const LeasedRow& row = scored.shares.at(0).rows.at(0);
@@ -162,10 +162,10 @@ TEST(StreamTable, ARowPassesThroughAllTasks) {
   EXPECT_THAT(row.columns[1].value.as<std::int32_t>(), ElementsAre(4, 2));
 
   finished = {{row.lease, {{kRewardColumn, Buffer::adopt<float>({1.0F}, DType::kF32)}}, {}}};
-  ASSERT_EQ(stream->complete(kReward, finished, at(0)).value().done.size(), 1U);
+  ASSERT_EQ(stream->complete({kReward, "w"}, finished, at(0)).value().done.size(), 1U);
   EXPECT_EQ(stream->columns().bytes(), 4U + 8U + 4U);
-  token = stream->lease({kTrain, "w"}, at(0)).value().shares.at(0).rows.at(0).lease;
-  ASSERT_EQ(stream->complete(kTrain, std::vector<FinishedRow>{{token, {}, {}}}, at(0))
+  lease = stream->lease({kTrain, "w"}, at(0)).value().shares.at(0).rows.at(0).lease;
+  ASSERT_EQ(stream->complete({kTrain, "w"}, std::vector<HeldRow>{{lease, {}, {}}}, at(0))
                 .value()
                 .done.size(),
             1U);
