@@ -26,12 +26,21 @@ TrainSequence make_sequence(const TrainRow& row, bool mask_truncated) {
   sequence.response_mask.assign(total, 0);
   sequence.advantages.assign(total, 0.0F);
   sequence.behavior_logprobs.assign(total, 0.0F);
+  if (!row.reference_logprobs.empty()) {
+    sequence.reference_logprobs.assign(total, 0.0F);
+  }
   const bool trained = !(mask_truncated && row.truncated);
   for (std::size_t t = prompt; t < total; ++t) {
-    sequence.response_mask[t] = trained ? 1 : 0;
-    sequence.advantages[t] = row.advantage;
-    sequence.behavior_logprobs[t] = row.behavior_logprobs[t - prompt];
+    const std::size_t r = t - prompt;
+    const bool target = row.response_mask.empty() || row.response_mask[r] != 0;
+    sequence.response_mask[t] = trained && target ? 1 : 0;
+    sequence.advantages[t] = row.token_advantages.empty() ? row.advantage : row.token_advantages[r];
+    sequence.behavior_logprobs[t] = row.behavior_logprobs[r];
+    if (!row.reference_logprobs.empty()) {
+      sequence.reference_logprobs[t] = row.reference_logprobs[r];
+    }
   }
+  sequence.versions = row.versions;
   return sequence;
 }
 
@@ -80,7 +89,13 @@ Result<TrainRow> read_train_row(const storage::LeasedRow& leased) {
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer prompt, find_cell(leased, SampleColumn::kPrompt));
   TIDEMILL_ASSIGN_OR_RETURN(const Buffer answer, find_cell(leased, SampleColumn::kReferenceAnswer));
   row.versions = cell_versions(versions);
-  if (row.behavior_logprobs.size() != row.response_ids.size() || row.versions.empty() ||
+  row.response_mask = read_optional_cell<std::uint8_t>(leased, SampleColumn::kResponseMask);
+  row.token_advantages = read_optional_cell<float>(leased, SampleColumn::kTokenAdvantages);
+  row.reference_logprobs = read_optional_cell<float>(leased, SampleColumn::kReferenceLogprobs);
+  const auto fits = [&](std::size_t size) { return size == 0 || size == row.response_ids.size(); };
+  if (!fits(row.response_mask.size()) || !fits(row.token_advantages.size()) ||
+      !fits(row.reference_logprobs.size()) ||
+      row.behavior_logprobs.size() != row.response_ids.size() || row.versions.empty() ||
       finish.size() != 1 || reward.empty() || advantage.size() != 1) {
     return Status(Errc::kInternal,
                   "columns of different lengths row=" + std::to_string(leased.row.id.value));

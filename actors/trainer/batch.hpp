@@ -28,6 +28,10 @@ struct TrainRow {
   double reward = 0.0;
   std::vector<double> reward_parts;  // of a sum of rewards, before weighting
   float advantage = 0.0F;
+  // One value for each response token, or empty if the row has no such column.
+  std::vector<std::uint8_t> response_mask;
+  std::vector<float> token_advantages;
+  std::vector<float> reference_logprobs;
   std::string prompt;
   std::string reference_answer;
   std::uint64_t oldest_step = 0;  // smallest step in `versions`
@@ -40,8 +44,9 @@ struct TrainRow {
 /// Errors: `kInternal` naming the row, if columns are missing or their lengths disagree.
 [[nodiscard]] Result<TrainRow> read_train_row(const storage::LeasedRow& leased);
 
-/// Makes the job of one batch. `now` is the version of the weights before the batch. `recent` holds
-/// the snapshots that may have sampled the rows, oldest first.
+/// Makes the job of one batch. Token advantages replace the advantage of a row, and its mask
+/// excludes response tokens from training. `now` is the version of the weights before the batch.
+/// `recent` holds the snapshots that may have sampled the rows, oldest first.
 [[nodiscard]] TrainJob make_train_job(const std::vector<TrainRow>& rows,
                                       const TrainerOptions& options, const PolicyVersion& now,
                                       const std::deque<engines::Snapshot>& recent);

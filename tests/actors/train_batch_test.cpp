@@ -104,8 +104,32 @@ TEST(TrainBatch, ASequenceIsPromptThenResponseWithItsAdvantage) {
   EXPECT_THAT(sequence.response_mask, ElementsAre(0, 0, 0, 1, 1));
   EXPECT_THAT(sequence.advantages, ElementsAre(0, 0, 0, 0.5F, 0.5F));
   EXPECT_THAT(sequence.behavior_logprobs, ElementsAre(0, 0, 0, -0.5F, -0.25F));
+  EXPECT_TRUE(sequence.reference_logprobs.empty());
   EXPECT_EQ(job.publish_as, (PolicyVersion{0, 2, 1}));
   EXPECT_THAT(job.minibatches[0].on_policy, ElementsAre(SampleId{3}));
+}
+
+TEST(TrainBatch, OptionalColumnsReplaceTheirDefaults) {
+  storage::LeasedRow leased = trainable_row(3, 1, 5);
+  leased.columns.push_back(
+      actors::make_cell(actors::SampleColumn::kResponseMask, std::vector<std::uint8_t>{0, 1}));
+  leased.columns.push_back(
+      actors::make_cell(actors::SampleColumn::kTokenAdvantages, std::vector<float>{0.25F, -1.0F}));
+  leased.columns.push_back(actors::make_cell(actors::SampleColumn::kReferenceLogprobs,
+                                             std::vector<float>{-3.0F, -4.0F}));
+  const auto row = actors::read_train_row(leased);
+  ASSERT_TRUE(row.ok()) << row.status().to_string();
+  const TrainJob job = actors::make_train_job({row.value()}, {}, {0, 0, 5}, snapshots({5}));
+  const engines::TrainSequence& sequence = job.minibatches[0].sequences.at(0);
+  EXPECT_THAT(sequence.response_mask, ElementsAre(0, 0, 0, 0, 1));
+  EXPECT_THAT(sequence.advantages, ElementsAre(0, 0, 0, 0.25F, -1.0F));
+  EXPECT_THAT(sequence.reference_logprobs, ElementsAre(0, 0, 0, -3.0F, -4.0F));
+  EXPECT_THAT(sequence.versions, ElementsAre(engines::VersionSpan{{0, 0, 5}, 2}));
+  EXPECT_TRUE(sequence.token_weights.empty());
+  leased.columns.back() =
+      actors::make_cell(actors::SampleColumn::kReferenceLogprobs, std::vector<float>{-3.0F});
+  EXPECT_EQ(actors::read_train_row(leased).status().message(),
+            "columns of different lengths row=3");
 }
 
 TEST(TrainBatch, TruncatedResponsesCarryNoLossWhenMasked) {
