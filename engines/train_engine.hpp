@@ -106,7 +106,8 @@ public:
   [[nodiscard]] virtual bool has_work() const = 0;
 
   /// Runs one micro-batch of at most `budget.tokens` (at least one sequence).
-  /// Errors: those of the loss; `kInternal` naming the sequence if a log-probability is not finite.
+  /// Errors: those of the loss and of the device; `kInternal` naming the sequence if a
+  /// log-probability is not finite.
   [[nodiscard]] virtual Result<StepReport> step(const StepBudget& budget) = 0;
 
   /// Returns the log-probabilities (T) of a sequence of the current batch.

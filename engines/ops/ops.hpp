@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations that a transformer is built from: the interface between model code and devices.
 //
-// Model code computes through this interface alone. A backend implements it in a subfolder with one
-// public header, `factory.hpp`: `reference/` (plain loops, the oracle of every test), `cpu/`, and
-// later `cuda/`.
+// Model code computes through this interface alone, on memory that it cannot read (matrix.hpp). A
+// backend implements it in a subfolder with one public header, `factory.hpp`: `reference/` (plain
+// loops, the oracle of every test), `cpu/`, `guarded/` (device memory that the host cannot read,
+// for tests), and later `cuda/`.
+//
+// Order: operations take effect in the order of the calls, but may run after the call has returned.
+// `read` and `synchronize` wait for all operations before them and report what failed. Until then,
+// whatever an operation borrows must stay unchanged: weights, prepared passes and vectors. Device
+// memory may be freed and prepared passes replaced earlier: both wait.
 //
 // Every operation of every backend follows three rules. Because of them, rollout and training
 // compute bit-identical log-probabilities, and gradients do not depend on how a batch is split into
@@ -21,8 +27,8 @@
 //
 // Number formats:
 //
-//  - Activations enter and leave every operation as float32; only `narrow` and `widen` convert them
-//    to and from bfloat16. Otherwise, only weights and cached keys and values may have a narrower
+//  - Activations enter and leave every operation as float32; only `copy` converts them to
+//    and from bfloat16. Otherwise, only weights and cached keys and values may have a narrower
 //    type.
 //  - A product with a bfloat16 weight first rounds each element of x to bfloat16, ties to even. It
 //    accumulates in float32.
@@ -44,55 +50,53 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.hpp"
 #include "base/tensor/dtype.hpp"
 #include "base/tensor/tensor.hpp"
+#include "engines/ops/device_memory.hpp"
 #include "engines/ops/matrix.hpp"
+#include "engines/ops/op_types.hpp"
+#include "engines/ops/pass.hpp"
 #include "engines/optimizer/adamw.hpp"
+#include "engines/sampling/sampling_options.hpp"
 
 namespace tidemill::engines {
 
-/// Says whether an operation overwrites its destination or adds to it.
-enum class Store : std::uint8_t { kOverwrite, kAdd };
-
-/// Says what a prepared weight will be used for. A backend may use one layout for both.
-enum class WeightUse : std::uint8_t { kForward, kForwardAndBackward };
-
-/// Describes the weight of a linear layer as stored in a file: O x I, row-major, contiguous.
-struct WeightView {
-  const void* data = nullptr;
-  /// kF32, kF16 or kBF16; kBlockI8 if I is a multiple of 32; kNf4 if I is a multiple of 64.
-  DType dtype = DType::kF32;
-  std::int64_t out_features = 0;
-  std::int64_t in_features = 0;
-  /// The buffer with exactly the bytes at `data` if it is backed by a mapped file, otherwise null.
-  /// A backend that reads the weight only once may read it with `Buffer::copy_to`, piece by piece,
-  /// instead of touching the mapping.
-  const Buffer* file = nullptr;
+/// Holds an embedding table (V, D) where the device can read it. Immutable.
+class PreparedTable {
+public:
+  PreparedTable() = default;
+  PreparedTable(const PreparedTable&) = delete;
+  PreparedTable& operator=(const PreparedTable&) = delete;
+  virtual ~PreparedTable() = default;
+  [[nodiscard]] virtual std::int64_t num_rows() const noexcept = 0;
+  [[nodiscard]] virtual std::int64_t width() const noexcept = 0;
+  [[nodiscard]] virtual DType dtype() const noexcept = 0;
+  /// Returns how much memory it keeps alive, including a mapped file. Units: bytes.
+  [[nodiscard]] virtual std::int64_t size_bytes() const noexcept = 0;
 };
 
-/// Returns a view of `tensor` (O x I) as a weight. Borrows the tensor.
-[[nodiscard]] inline WeightView weight_view(const Tensor& tensor) noexcept {
-  return {tensor.data.bytes().data(), tensor.dtype, tensor.shape[0], tensor.shape[1],
-          tensor.data.backing() == Backing::kFile ? &tensor.data : nullptr};
-}
-
-/// Holds a linear weight in a backend's own layout. Immutable; engines of one device may share it.
-class PreparedWeight {
+/// Holds a vector in device memory: a gain, a bias or the like. Immutable once prepared.
+class PreparedVector {
 public:
-  PreparedWeight() = default;
-  PreparedWeight(const PreparedWeight&) = delete;
-  PreparedWeight& operator=(const PreparedWeight&) = delete;
-  virtual ~PreparedWeight() = default;
-  [[nodiscard]] virtual std::int64_t out_features() const noexcept = 0;
-  [[nodiscard]] virtual std::int64_t in_features() const noexcept = 0;
-  /// Returns how much memory it owns. Units: bytes.
-  [[nodiscard]] virtual std::int64_t size_bytes() const noexcept = 0;
-  /// Returns true if preparation found that all elements are finite. False proves nothing: the
-  /// backend may not have checked, or rounding to a narrower type may have overflowed.
-  [[nodiscard]] virtual bool seen_finite() const noexcept { return false; }
+  PreparedVector() = default;
+  PreparedVector(DeviceBlock block, std::int64_t size) : block_(std::move(block)), size_(size) {}
+
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+  [[nodiscard]] ConstVector view() const noexcept { return {block_.address(), size_}; }
+  operator ConstVector() const noexcept {  // NOLINT(google-explicit-constructor)
+    return view();
+  }
+  [[nodiscard]] std::int64_t size_bytes() const noexcept { return block_.size_bytes(); }
+
+private:
+  DeviceBlock block_;
+  std::int64_t size_ = 0;
 };
 
 /// Describes a low-rank product on consecutive rows of a batch: scale * (B (A x) + c). A and B are
@@ -103,59 +107,55 @@ struct LowRankTerm {
   const PreparedWeight* a = nullptr;  // (R, I)
   const PreparedWeight* b = nullptr;  // (O, R)
   float scale = 0.0F;
-  std::span<const float> scaled_c;  // (O), scale * c; may be empty
-};
-
-/// Holds the constants of one attention layer.
-struct AttentionShape {
-  std::int64_t num_heads = 0;
-  std::int64_t num_kv_heads = 0;  // divides num_heads; query head h reads kv head h / (H / K)
-  std::int64_t head_dim = 0;
-  float scale = 0.0F;             // multiplies q.k
-  std::int64_t window = 0;        // query i sees keys j with 0 <= i - j < window; 0: no window
-  std::int64_t page_tokens = 16;  // positions in one page of the cache
-  DType kv_dtype = DType::kF32;   // kF32 or kBF16: the type that keys and values are stored in
+  ConstVector scaled_c;  // (O), scale * c; may be empty
 };
 
 /// Points to one layer of a paged key/value cache: pages of `Ops::kv_page_bytes` each, whose layout
 /// the backend chooses. The caller owns the memory.
 struct KvLayer {
-  std::byte* data = nullptr;
-};
-
-/// Describes consecutive tokens of one sequence within the flat batch: a decode step (one token), a
-/// prefill chunk, or a training window.
-struct AttentionSegment {
-  std::int64_t first_row = 0;  // its rows are [first_row, first_row + num_tokens)
-  std::int64_t num_tokens = 0;
-  std::int64_t first_position = 0;  // position of its first token in the sequence
-  /// Cache pages of the sequence: position p is stored in pages[p / page_tokens]. They cover at
-  /// least positions [0, first_position + num_tokens).
-  std::span<const std::int32_t> pages;
-};
-
-/// Accumulates the gradients of one sequence's keys and values. Both are (positions, K*C), and row
-/// p belongs to position p. The caller owns the memory.
-struct KvGradient {
-  Matrix dk;
-  Matrix dv;
+  DeviceAddress data;
 };
 
 /// Holds rotation angles: entry (p, i) of each table belongs to position p and frequency i. Both
-/// tables have C/2 columns and already include the attention scaling of YaRN.
+/// tables have C/2 columns and already include the attention scaling of YaRN. Null tables rotate
+/// nothing.
 struct RopeTables {
   ConstMatrix cosine;
   ConstMatrix sine;
 };
 
-/// Says in which direction `Ops::rope` rotates.
-enum class RopeDirection : std::uint8_t { kForward, kBackward };
+/// The operands of one optimizer step on a tensor or a part of one. All have the same size. See
+/// `AdamWTensor`.
+struct AdamWVectors {
+  Vector weights;
+  ConstVector gradient;
+  Vector first_moment;
+  Vector second_moment;
+};
+
+/// A token to sample: from which row of the logits, how, and with which random number.
+struct SampleRequest {
+  std::int64_t row = 0;
+  const SamplingOptions* options = nullptr;
+  TokenHistory history;
+  SamplingKey key;
+};
+
+/// The result of a `SampleRequest`.
+struct SampleOutcome {
+  std::int32_t token = -1;  // -1: there is none, because of `error`
+  /// log_softmax(logits / T)[token], as `log_softmax_gather` computes it. T is the temperature, or
+  /// 1 for greedy sampling.
+  float logprob = 0.0F;
+  std::string error = {};  // empty if there is none
+};
 
 /// Runs the operations on one device.
 ///
 /// `TIDEMILL_CHECK` checks all shapes: model code is the only caller, so a mismatch is a programmer
-/// error. Outputs must not alias inputs unless an operation says so.
-/// Threads: one call at a time per object. An object uses its own workers inside a call.
+/// error. Matrices are kF32 unless an operation says otherwise. Outputs must not alias inputs
+/// unless an operation says so. Threads: one call at a time over the operations and the memory of a
+/// device.
 class Ops {
 public:
   Ops() = default;
@@ -165,6 +165,58 @@ public:
 
   /// Returns the device description that a run prints, e.g. "cpu (AVX-512 BF16)".
   [[nodiscard]] virtual std::string_view description() const noexcept = 0;
+
+  // -- memory ----------------------------------------------------------------------------------
+
+  /// Returns the memory of the device.
+  [[nodiscard]] virtual DeviceMemory& memory() noexcept = 0;
+
+  /// Waits for all operations.
+  /// Errors: those of the device, for any operation since the last wait.
+  [[nodiscard]] virtual Status synchronize() = 0;
+
+  /// Copies device memory to host memory, after all operations before it. A matrix is copied row by
+  /// row without gaps. `to` has as many elements as `from`.
+  /// Errors: those of `synchronize`.
+  [[nodiscard]] virtual Status read(ConstMatrix from, std::span<float> to) = 0;
+  [[nodiscard]] Status read(ConstVector from, std::span<float> to) {
+    return read(ConstMatrix{from.data, 1, from.size, from.size}, to);
+  }
+
+  /// Copies host memory to device memory. `from` may change once the call returns.
+  virtual void write(std::span<const float> from, Matrix to) = 0;
+  void write(std::span<const float> from, Vector to) {
+    write(from, Matrix{to.data, 1, to.size, to.size});
+  }
+
+  /// Copies `values` to device memory: that of `old`, which is consumed, if it has the same size,
+  /// otherwise new memory.
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] Result<PreparedVector> prepare_vector(std::span<const float> values,
+                                                      PreparedVector old = {});
+
+  /// Makes the lists in `contents` readable by the device. `old`, which may be null, is consumed;
+  /// its memory is reused if the backend can.
+  /// Errors: those of `DeviceMemory::allocate`.
+  [[nodiscard]] virtual Result<std::unique_ptr<PreparedPass>> prepare_pass(
+      const PassContents& contents, std::unique_ptr<PreparedPass> old) = 0;
+
+  /// Copies `from` to `to`, which has the same shape. Each may be kF32 or kBF16. Rounds to bfloat16
+  /// with ties to even; widening is exact. Where the types differ, the kBF16 matrix has no gaps
+  /// between rows.
+  virtual void copy(ConstMatrix from, Matrix to) = 0;
+
+  /// Copies row from_rows[i] of `from` to row to_rows[i] of `to`, for every i. Skips an i if either
+  /// number is -1. An empty list stands for 0, 1, 2 and so on; at least one list is not empty. Both
+  /// matrices have the same type and width. No row is copied to twice.
+  virtual void copy_rows(ConstMatrix from, IndexList from_rows, Matrix to, IndexList to_rows) = 0;
+
+  /// Sets all elements of `to`.
+  virtual void fill(float value, Matrix to) = 0;
+
+  /// Copies page `from` of `page_bytes` bytes to page `to` of the same layer.
+  virtual void copy_page(KvLayer cache, std::int64_t page_bytes, std::int32_t from,
+                         std::int32_t to) = 0;
 
   // -- linear layers ---------------------------------------------------------------------------
 
@@ -183,14 +235,28 @@ public:
   /// Does the same as `prepare_weight`, but reuses the memory of `old` if the backend can. `old` is
   /// consumed. It may be null or a weight of any shape and type, and must not be in use elsewhere.
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> replace_weight(
-      std::unique_ptr<PreparedWeight> old, const WeightView& weight, DType compute, WeightUse use) {
-    old.reset();  // freed first: holding both would double peak memory
-    return prepare_weight(weight, compute, use);
-  }
+      std::unique_ptr<PreparedWeight> old, const WeightView& weight, DType compute,
+      WeightUse use) = 0;
+
+  /// Does the same with a weight (O, I) in device memory, without gaps between rows.
+  [[nodiscard]] virtual Result<std::unique_ptr<PreparedWeight>> replace_weight(
+      std::unique_ptr<PreparedWeight> old, ConstMatrix weight, DType compute, WeightUse use) = 0;
+
+  /// Makes an embedding table (V, D) of any weight type readable by the device. The backend may
+  /// share the memory of the tensor, which must not change.
+  /// Errors: `kUnimplemented` naming the type.
+  [[nodiscard]] virtual Result<std::unique_ptr<PreparedTable>> prepare_table(
+      const Tensor& table) = 0;
+
+  /// Copies a table in device memory, rounded to `dtype` (kF32 or kBF16). Reuses the memory of
+  /// `old`, which is consumed and may be null, if it can. Errors: those of
+  /// `DeviceMemory::allocate`.
+  [[nodiscard]] virtual Result<std::unique_ptr<PreparedTable>> replace_table(
+      std::unique_ptr<PreparedTable> old, ConstMatrix table, DType dtype) = 0;
 
   /// Computes y (T, O) = or += x (T, I) W^T + bias (O). `bias` may be empty.
-  virtual void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias,
-                      Store store, Matrix y) = 0;
+  virtual void linear(ConstMatrix x, const PreparedWeight& weight, ConstVector bias, Store store,
+                      Matrix y) = 0;
 
   /// Computes dx (T, I) = or += dy (T, O) W. Requires a weight prepared for backward.
   virtual void linear_backward_input(ConstMatrix dy, const PreparedWeight& weight, Store store,
@@ -200,7 +266,7 @@ public:
   virtual void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Matrix dw) = 0;
 
   /// Adds the rows of dy (T, O) to dbias (O), row by row (R2).
-  virtual void bias_backward(ConstMatrix dy, std::span<float> dbias) = 0;
+  virtual void bias_backward(ConstMatrix dy, Vector dbias) = 0;
 
   /// Adds to y (T, O) the product of each term with its rows of x (T, I), with the same bits as
   /// three calls: u = `linear` of x with A, `scale` of u, and y += `linear` of u with B and
@@ -212,28 +278,25 @@ public:
 
   /// Copies row ids[t] of the table (V, D) to row t of out (T, D), widened exactly.
   /// Requires 0 <= ids[t] < V.
-  virtual void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) = 0;
+  virtual void embed(IndexList ids, const PreparedTable& table, Matrix out) = 0;
 
   /// Adds dout[t] to row ids[t] of dtable (V, D), row by row (R2).
-  virtual void embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout,
-                              Matrix dtable) = 0;
+  virtual void embed_backward(IndexList ids, ConstMatrix dout, Matrix dtable) = 0;
 
   /// Computes out[t] = x[t] * rstd[t] * gain, with rstd[t] = 1 / sqrt(mean(x[t]^2) + eps). `out`
   /// may alias `x`; `rstd` (T) may be empty. For a per-head norm, the caller passes (T, H*C) as
   /// (T*H, C).
-  virtual void rms_norm(ConstMatrix x, std::span<const float> gain, float eps, Matrix out,
-                        std::span<float> rstd) = 0;
+  virtual void rms_norm(ConstMatrix x, ConstVector gain, float eps, Matrix out, Vector rstd) = 0;
 
   /// Computes dx (T, D) = or += the gradient of the input, and adds the gradient of the gain to
   /// dgain (D), row by row (R2). An empty `dgain` is skipped.
-  virtual void rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> gain,
-                                 std::span<const float> rstd, Store store, Matrix dx,
-                                 std::span<float> dgain) = 0;
+  virtual void rms_norm_backward(ConstMatrix dout, ConstMatrix x, ConstVector gain,
+                                 ConstVector rstd, Store store, Matrix dx, Vector dgain) = 0;
 
   /// Rotates x (T, n*C) in place. In row t, rotates the column pair (i, i + C/2) of each head by
   /// angle i of positions[t]. `kBackward` rotates in the opposite direction.
-  virtual void rope(Matrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
-                    const RopeTables& tables, RopeDirection direction) = 0;
+  virtual void rope(Matrix x, std::int64_t head_dim, IndexList positions, const RopeTables& tables,
+                    RopeDirection direction) = 0;
 
   /// Computes out (T, F) = silu(gate) * up.
   virtual void swiglu(ConstMatrix gate, ConstMatrix up, Matrix out) = 0;
@@ -250,23 +313,24 @@ public:
 
   /// Computes out (T, D) = or += x (T, D) * factors + bias, column by column. `factors` (D) and
   /// `bias` (D or empty) have one entry per column. `out` may alias `x`.
-  virtual void scale_columns(ConstMatrix x, std::span<const float> factors,
-                             std::span<const float> bias, Store store, Matrix out) = 0;
+  virtual void scale_columns(ConstMatrix x, ConstVector factors, ConstVector bias, Store store,
+                             Matrix out) = 0;
 
   /// Adds the rows of dout * x, both (T, D), to dfactors (D), row by row (R2).
-  virtual void scale_columns_backward(ConstMatrix dout, ConstMatrix x,
-                                      std::span<float> dfactors) = 0;
+  virtual void scale_columns_backward(ConstMatrix dout, ConstMatrix x, Vector dfactors) = 0;
 
-  /// Rounds x (T, D) to bfloat16, ties to even, and stores it row by row in out (T * D).
-  virtual void narrow(ConstMatrix x, std::span<std::uint16_t> out) = 0;
-
-  /// Widens the bfloat16 numbers x (T * D) to out (T, D), which is exact.
-  virtual void widen(std::span<const std::uint16_t> x, Matrix out) = 0;
+  /// Computes y (C, R) += x^T for x (R, C).
+  virtual void add_transposed(ConstMatrix x, Matrix y) = 0;
 
   // -- optimizer -------------------------------------------------------------------------------
 
   /// Performs one step of `adamw_update`, bit for bit.
-  virtual void adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) = 0;
+  virtual void adamw(const AdamWFactors<float>& factors, const AdamWVectors& tensor) = 0;
+
+  /// Returns the sum of squares of `values`, as `squared_norm`
+  /// (engines/optimizer/gradient_norm.hpp) computes it. Waits for all operations before it. Errors:
+  /// those of `synchronize`.
+  [[nodiscard]] virtual Result<double> squared_norm(ConstVector values) = 0;
 
   // -- attention -------------------------------------------------------------------------------
 
@@ -276,46 +340,50 @@ public:
   /// Stores k and v (T, K*C) in the pages of their segments, at the positions of the tokens,
   /// rounded to `kv_dtype`. Rotates k first as `rope` does in direction `kForward`, unless the
   /// tables are empty (null data).
-  virtual void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                         ConstMatrix k, ConstMatrix v, const RopeTables& rotation,
-                         KvLayer cache) = 0;
+  virtual void kv_append(const AttentionShape& shape, SegmentList segments, ConstMatrix k,
+                         ConstMatrix v, const RopeTables& rotation, KvLayer cache) = 0;
 
   /// Computes out (T, H*C) = softmax(scale * q k^T) v per head, over the cached keys that each
   /// query may see, including its own. `lse` (T, H) receives the log of the softmax's denominator;
   /// it may be empty (null data).
-  virtual void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                         ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) = 0;
+  virtual void attention(const AttentionShape& shape, SegmentList segments, ConstMatrix q,
+                         KvLayer cache, Matrix out, Matrix lse) = 0;
 
   /// Computes the gradients of `attention`. Every segment is a window of a different sequence.
-  /// Overwrites dq (T, H*C). Adds to `gradients[i]` what the queries of segment i contribute to the
-  /// gradients of the keys and values that they see. `gradients[i]` must cover at least positions
-  /// [0, first_position + num_tokens).
+  /// Overwrites dq (T, H*C). Adds to dk and dv (both (S, K*C)) what the queries of each segment
+  /// contribute to the gradients of the keys and values that they see. Those of a segment are the
+  /// rows from `AttentionSegment::first_kv_row` on.
   ///
   /// The caller processes the windows of a sequence from the last to the first. After each window,
   /// the gradients of the window's own positions are complete. The gradient treats the rounding of
   /// operands as the identity (straight-through). Within a window, queries add in position order,
   /// so the same windows give the same bits.
-  virtual void attention_backward_windows(const AttentionShape& shape,
-                                          std::span<const AttentionSegment> segments,
-                                          std::span<const KvGradient> gradients, ConstMatrix q,
-                                          KvLayer cache, ConstMatrix out, ConstMatrix lse,
-                                          ConstMatrix dout, Matrix dq) = 0;
+  virtual void attention_backward_windows(const AttentionShape& shape, SegmentList segments,
+                                          ConstMatrix q, KvLayer cache, ConstMatrix out,
+                                          ConstMatrix lse, ConstMatrix dout, Matrix dk, Matrix dv,
+                                          Matrix dq) = 0;
 
   // -- token losses ----------------------------------------------------------------------------
 
   /// Computes logprobs[t] = log_softmax(logits[t] * inv_temperature)[targets[t]] and, unless
   /// `entropies` is empty, entropies[t], the entropy of that distribution in nats. A target of -1
   /// gives 0 in both.
-  virtual void log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
-                                  float inv_temperature, std::span<float> logprobs,
-                                  std::span<float> entropies) = 0;
+  virtual void log_softmax_gather(ConstMatrix logits, IndexList targets, float inv_temperature,
+                                  Vector logprobs, Vector entropies) = 0;
 
   /// Replaces logits (T, V) with the gradient with respect to them of
   /// sum_t dlogprobs[t] * logprob[t] + dentropies[t] * entropy[t].
   /// `dentropies` may be empty. A target of -1 gives a row of zeros.
-  virtual void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
-                                    float inv_temperature, std::span<const float> dlogprobs,
-                                    std::span<const float> dentropies) = 0;
+  virtual void log_softmax_backward(Matrix logits, IndexList targets, float inv_temperature,
+                                    ConstVector dlogprobs, ConstVector dentropies) = 0;
+
+  // -- sampling --------------------------------------------------------------------------------
+
+  /// Samples a token for each of `requests` from its row of the logits, as `Sampler`
+  /// (engines/sampling/sampler.hpp) does, bit for bit. Waits for all operations before it.
+  /// Errors: those of `synchronize`. A request that fails has an entry with an error.
+  [[nodiscard]] virtual Result<std::vector<SampleOutcome>> sample(
+      ConstMatrix logits, std::span<const SampleRequest> requests) = 0;
 };
 
 }  // namespace tidemill::engines

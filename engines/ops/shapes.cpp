@@ -9,13 +9,13 @@
 namespace tidemill::engines {
 namespace {
 
-void check_matrix(ConstMatrix m) {
+void check_matrix(host::ConstMatrix m) {
   TIDEMILL_CHECK(m.rows >= 0 && m.cols >= 0 && (m.rows <= 1 || m.stride >= m.cols))
       << m.rows << " x " << m.cols << " stride " << m.stride;
   TIDEMILL_CHECK(m.rows == 0 || m.cols == 0 || m.data != nullptr) << m.rows << " x " << m.cols;
 }
 
-void check_shape(ConstMatrix m, std::int64_t rows, std::int64_t cols) {
+void check_shape(host::ConstMatrix m, std::int64_t rows, std::int64_t cols) {
   check_matrix(m);
   TIDEMILL_CHECK(m.rows == rows && m.cols == cols)
       << m.rows << " x " << m.cols << ", expected " << rows << " x " << cols;
@@ -42,24 +42,25 @@ void check_weight(const WeightView& weight) {
       << dtype_name(weight.dtype) << " x " << weight.in_features;
 }
 
-void check_linear(ConstMatrix x, std::int64_t in_features, std::int64_t out_features,
-                  std::span<const float> bias, ConstMatrix y) {
+void check_linear(host::ConstMatrix x, std::int64_t in_features, std::int64_t out_features,
+                  std::span<const float> bias, host::ConstMatrix y) {
   check_shape(x, y.rows, in_features);
   check_shape(y, y.rows, out_features);
   check_size_or_empty(bias, out_features);
 }
 
-void check_linear_backward_weight(ConstMatrix dy, ConstMatrix x, ConstMatrix dw) {
+void check_linear_backward_weight(host::ConstMatrix dy, host::ConstMatrix x, host::ConstMatrix dw) {
   check_shape(dy, x.rows, dw.rows);
   check_shape(x, x.rows, dw.cols);
   check_matrix(dw);
 }
 
-void check_add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, ConstMatrix y) {
+void check_add_low_rank(host::ConstMatrix x, std::span<const host::LowRankTerm> terms,
+                        host::ConstMatrix y) {
   check_shape(x, y.rows, x.cols);
   check_matrix(y);
   std::int64_t done = 0;
-  for (const LowRankTerm& term : terms) {
+  for (const host::LowRankTerm& term : terms) {
     TIDEMILL_CHECK(term.num_rows > 0 && term.first_row >= done &&
                    term.first_row + term.num_rows <= y.rows)
         << "rows " << term.first_row << " + " << term.num_rows << " of " << y.rows;
@@ -71,20 +72,20 @@ void check_add_low_rank(ConstMatrix x, std::span<const LowRankTerm> terms, Const
   }
 }
 
-void check_bias_backward(ConstMatrix dy, std::span<const float> dbias) {
+void check_bias_backward(host::ConstMatrix dy, std::span<const float> dbias) {
   check_matrix(dy);
   check_size(dbias, dy.cols);
 }
 
 void check_embed(std::span<const std::int32_t> ids, std::int64_t vocabulary, std::int64_t width,
-                 ConstMatrix rows) {
+                 host::ConstMatrix rows) {
   check_shape(rows, std::ssize(ids), width);
   for (const std::int32_t id : ids) {
     TIDEMILL_CHECK(id >= 0 && id < vocabulary) << "id " << id << " of " << vocabulary;
   }
 }
 
-void check_rms_norm(ConstMatrix x, std::span<const float> gain, ConstMatrix out,
+void check_rms_norm(host::ConstMatrix x, std::span<const float> gain, host::ConstMatrix out,
                     std::span<const float> rstd) {
   check_matrix(x);
   check_shape(out, x.rows, x.cols);
@@ -93,17 +94,17 @@ void check_rms_norm(ConstMatrix x, std::span<const float> gain, ConstMatrix out,
   check_size_or_empty(rstd, x.rows);
 }
 
-void check_rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> gain,
-                             std::span<const float> rstd, ConstMatrix dx,
-                             std::span<const float> dgain) {
+void check_rms_norm_backward(host::ConstMatrix dout, host::ConstMatrix x,
+                             std::span<const float> gain, std::span<const float> rstd,
+                             host::ConstMatrix dx, std::span<const float> dgain) {
   check_rms_norm(x, gain, dx, rstd);
   check_shape(dout, x.rows, x.cols);
   check_size(rstd, x.rows);
   check_size_or_empty(dgain, x.cols);
 }
 
-void check_rope(ConstMatrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
-                const RopeTables& tables) {
+void check_rope(host::ConstMatrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
+                const host::RopeTables& tables) {
   check_matrix(x);
   TIDEMILL_CHECK(head_dim > 0 && head_dim % 2 == 0 && x.cols % head_dim == 0)
       << x.cols << " / " << head_dim;
@@ -116,18 +117,18 @@ void check_rope(ConstMatrix x, std::int64_t head_dim, std::span<const std::int32
   }
 }
 
-void check_same_shape(ConstMatrix a, ConstMatrix b) {
+void check_same_shape(host::ConstMatrix a, host::ConstMatrix b) {
   check_matrix(a);
   check_shape(b, a.rows, a.cols);
 }
 
-void check_halves(ConstMatrix wide, std::span<const std::uint16_t> narrow) {
+void check_halves(host::ConstMatrix wide, std::span<const std::uint16_t> narrow) {
   check_matrix(wide);
   TIDEMILL_CHECK(std::ssize(narrow) == wide.rows * wide.cols) << narrow.size();
 }
 
-void check_scale_columns(ConstMatrix x, std::span<const float> factors, std::span<const float> bias,
-                         ConstMatrix out) {
+void check_scale_columns(host::ConstMatrix x, std::span<const float> factors,
+                         std::span<const float> bias, host::ConstMatrix out) {
   check_same_shape(x, out);
   TIDEMILL_CHECK(static_cast<std::int64_t>(factors.size()) == x.cols)
       << factors.size() << " factors of " << x.cols << " columns";
@@ -135,7 +136,7 @@ void check_scale_columns(ConstMatrix x, std::span<const float> factors, std::spa
       << bias.size() << " biases of " << x.cols << " columns";
 }
 
-void check_scale_columns_backward(ConstMatrix dout, ConstMatrix x,
+void check_scale_columns_backward(host::ConstMatrix dout, host::ConstMatrix x,
                                   std::span<const float> dfactors) {
   check_scale_columns(dout, dfactors, {}, x);
 }
@@ -165,7 +166,7 @@ void check_segments(const AttentionShape& shape, std::span<const AttentionSegmen
 }
 
 void check_kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                     ConstMatrix k, ConstMatrix v, const RopeTables& rotation) {
+                     host::ConstMatrix k, host::ConstMatrix v, const host::RopeTables& rotation) {
   check_attention_shape(shape);
   check_shape(k, v.rows, shape.num_kv_heads * shape.head_dim);
   check_shape(v, v.rows, shape.num_kv_heads * shape.head_dim);
@@ -182,7 +183,7 @@ void check_kv_append(const AttentionShape& shape, std::span<const AttentionSegme
 }
 
 void check_attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                     ConstMatrix q, ConstMatrix out, ConstMatrix lse) {
+                     host::ConstMatrix q, host::ConstMatrix out, host::ConstMatrix lse) {
   check_attention_shape(shape);
   check_shape(q, out.rows, shape.num_heads * shape.head_dim);
   check_shape(out, out.rows, shape.num_heads * shape.head_dim);
@@ -194,8 +195,9 @@ void check_attention(const AttentionShape& shape, std::span<const AttentionSegme
 
 void check_attention_backward(const AttentionShape& shape,
                               std::span<const AttentionSegment> segments,
-                              std::span<const KvGradient> gradients, ConstMatrix q, ConstMatrix out,
-                              ConstMatrix lse, ConstMatrix dout, ConstMatrix dq) {
+                              std::span<const host::KvGradient> gradients, host::ConstMatrix q,
+                              host::ConstMatrix out, host::ConstMatrix lse, host::ConstMatrix dout,
+                              host::ConstMatrix dq) {
   TIDEMILL_CHECK(lse.data != nullptr) << "attention was computed without lse";
   check_attention(shape, segments, q, out, lse);
   check_same_shape(q, dout);
@@ -204,14 +206,14 @@ void check_attention_backward(const AttentionShape& shape,
       << gradients.size() << " gradients of keys and values for " << segments.size() << " segments";
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const std::int64_t positions = segments[i].first_position + segments[i].num_tokens;
-    for (const Matrix& gradient : {gradients[i].dk, gradients[i].dv}) {
+    for (const host::Matrix& gradient : {gradients[i].dk, gradients[i].dv}) {
       TIDEMILL_CHECK(gradient.rows >= positions) << gradient.rows << " rows for " << positions;
       check_shape(gradient, gradient.rows, shape.num_kv_heads * shape.head_dim);
     }
   }
 }
 
-void check_log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
+void check_log_softmax_gather(host::ConstMatrix logits, std::span<const std::int32_t> targets,
                               std::span<const float> logprobs, std::span<const float> entropies) {
   check_matrix(logits);
   check_size(targets, logits.rows);

@@ -11,7 +11,7 @@
 #include "base/tensor/block_nf4.hpp"
 #include "base/tensor/dtype.hpp"
 #include "base/tensor/float_tensor.hpp"
-#include "engines/ops/ops.hpp"
+#include "engines/ops/op_types.hpp"
 
 namespace tidemill::engines {
 

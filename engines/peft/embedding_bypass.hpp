@@ -6,8 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "base/result.hpp"
 #include "base/tensor/tensor.hpp"
@@ -41,14 +39,13 @@ public:
   /// own table replaces that of the base.
   [[nodiscard]] bool only_adds() const noexcept { return b_ != nullptr; }
   /// Computes out (T, D) += scale * B A[:, ids[t]]. Requires `only_adds`.
-  void add(std::span<const std::int32_t> ids, Matrix out, Ops& ops) const;
+  void add(IndexList ids, Matrix out, Ops& ops) const;
   /// Copies rows of the adapter's own table to out (T, D). Requires `only_adds` to be false.
-  void forward(std::span<const std::int32_t> ids, Matrix out, Ops& ops) const;
+  void forward(IndexList ids, Matrix out, Ops& ops) const;
 
   /// Adds the gradients of all tensors to `gradient`, row by row (R2 of ops.hpp), given dout (T,
   /// D), the gradient of the looked-up rows. Requires a bypass made for `kForwardAndBackward`.
-  void backward(std::span<const std::int32_t> ids, ConstMatrix dout,
-                const EmbeddingGradient& gradient, Ops& ops) const;
+  void backward(IndexList ids, ConstMatrix dout, const EmbeddingGradient& gradient, Ops& ops) const;
 
   /// Returns the size of all its tensors. Units: bytes.
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
@@ -56,14 +53,12 @@ public:
 private:
   EmbeddingBypass() = default;
 
-  [[nodiscard]] WeightView transposed_a() const noexcept;
-
-  Tensor table_;  // (V, D), replaces the base's; empty if there is none
-  std::int64_t vocabulary_ = 0;
+  std::unique_ptr<PreparedTable> table_;  // (V, D), replaces the base's; null if there is none
   std::int64_t rank_ = 0;
   float scale_ = 0.0F;
-  std::vector<float> transposed_a_;    // (V, R), so that a look-up reads one row
-  std::unique_ptr<PreparedWeight> b_;  // null if there is no low-rank product
+  // Null if there is no low-rank product:
+  std::unique_ptr<PreparedTable> transposed_a_;  // (V, R), so that a look-up reads one row
+  std::unique_ptr<PreparedWeight> b_;
 };
 
 }  // namespace tidemill::engines

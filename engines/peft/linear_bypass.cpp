@@ -21,8 +21,10 @@ std::vector<float> floats_of(const TensorMap& tensors, const std::string& name) 
   return name.empty() ? std::vector<float>() : float_values(tensors.at(name));
 }
 
-std::int64_t bytes_of(const std::vector<float>& values) {
-  return static_cast<std::int64_t>(values.size() * sizeof(float));
+Status prepare(const TensorMap& tensors, const std::string& name, PreparedVector& vector,
+               Ops& ops) {
+  TIDEMILL_ASSIGN_OR_RETURN(vector, ops.prepare_vector(floats_of(tensors, name)));
+  return {};
 }
 
 }  // namespace
@@ -34,8 +36,9 @@ Result<LowRank> LowRank::create(const Tensor& a, const Tensor& b, const Tensor* 
   TIDEMILL_ASSIGN_OR_RETURN(product.a_, prepare(a, use, ops));
   TIDEMILL_ASSIGN_OR_RETURN(product.b_, prepare(b, use, ops));
   if (c != nullptr) {
-    product.scaled_c_ = float_values(*c);
-    std::ranges::for_each(product.scaled_c_, [scale](float& value) { value *= scale; });
+    std::vector<float> scaled_c = float_values(*c);
+    std::ranges::for_each(scaled_c, [scale](float& value) { value *= scale; });
+    TIDEMILL_ASSIGN_OR_RETURN(product.scaled_c_, ops.prepare_vector(scaled_c));
   }
   return product;
 }
@@ -53,20 +56,20 @@ void LowRank::forward(ConstMatrix x, Matrix scaled_u, Matrix y, Ops& ops) const 
 void LowRank::backward(ConstMatrix dy, ConstMatrix x, ConstMatrix scaled_u,
                        const LinearGradient& gradient, const Matrix* dx, Ops& ops) const {
   ScratchRows recomputed;
-  if (scaled_u.data == nullptr) {
-    recomputed = ScratchRows(x.rows, rank());
+  if (scaled_u.is_null()) {
+    recomputed = ScratchRows(x.rows, rank(), ops);
     scaled_product(x, recomputed.view(), ops);
     scaled_u = recomputed.view();
   }
   ops.linear_backward_weight(dy, scaled_u, gradient.b);
   if (!scaled_c_.empty()) {
-    ScratchRows scaled_dy(dy.rows, dy.cols);
-    std::fill_n(scaled_dy.view().data, dy.rows * dy.cols, 0.0F);
+    ScratchRows scaled_dy(dy.rows, dy.cols, ops);
+    ops.fill(0.0F, scaled_dy.view());
     ops.add_scaled(dy, scale_, scaled_dy.view());
     ops.bias_backward(scaled_dy.view(), gradient.c);
   }
 
-  ScratchRows du(x.rows, rank());
+  ScratchRows du(x.rows, rank(), ops);
   ops.linear_backward_input(dy, *b_, Store::kOverwrite, du.view());
   ops.scale(scale_, du.view());
   ops.linear_backward_weight(du.view(), x, gradient.a);
@@ -76,7 +79,7 @@ void LowRank::backward(ConstMatrix dy, ConstMatrix x, ConstMatrix scaled_u,
 }
 
 std::int64_t LowRank::size_bytes() const noexcept {
-  return a_->size_bytes() + b_->size_bytes() + bytes_of(scaled_c_);
+  return a_->size_bytes() + b_->size_bytes() + scaled_c_.size_bytes();
 }
 
 Result<LinearBypass> LinearBypass::create(const AdaptedModule& module, const TensorMap& tensors,
@@ -85,9 +88,9 @@ Result<LinearBypass> LinearBypass::create(const AdaptedModule& module, const Ten
   if (!module.weight.empty()) {
     TIDEMILL_ASSIGN_OR_RETURN(bypass.weight_, prepare(tensors.at(module.weight), use, ops));
   }
-  bypass.bias_ = floats_of(tensors, module.bias);
-  bypass.input_scale_ = floats_of(tensors, module.input_scale);
-  bypass.output_scale_ = floats_of(tensors, module.output_scale);
+  TIDEMILL_RETURN_IF_ERROR(prepare(tensors, module.bias, bypass.bias_, ops));
+  TIDEMILL_RETURN_IF_ERROR(prepare(tensors, module.input_scale, bypass.input_scale_, ops));
+  TIDEMILL_RETURN_IF_ERROR(prepare(tensors, module.output_scale, bypass.output_scale_, ops));
   if (!module.a.empty()) {
     const Tensor& a = tensors.at(module.a);
     const Tensor& b = tensors.at(module.b);
@@ -97,13 +100,15 @@ Result<LinearBypass> LinearBypass::create(const AdaptedModule& module, const Ten
   }
   if (!module.magnitude.empty()) {
     TIDEMILL_CHECK(base.tensor != nullptr) << module.path << ": DoRA without the base's tensor";
-    bypass.output_scale_ = floats_of(tensors, module.magnitude);
-    bypass.inverse_norms_ =
+    std::vector<float> scale = floats_of(tensors, module.magnitude);
+    std::vector<float> norms =
         adapted_row_norms(module, base, tensors.at(module.a), tensors.at(module.b));
-    for (std::size_t o = 0; o < bypass.output_scale_.size(); ++o) {
-      bypass.output_scale_[o] /= bypass.inverse_norms_[o];  // exactly 1 for a new adapter
-      bypass.inverse_norms_[o] = 1.0F / bypass.inverse_norms_[o];
+    for (std::size_t o = 0; o < scale.size(); ++o) {
+      scale[o] /= norms[o];  // exactly 1 for a new adapter
+      norms[o] = 1.0F / norms[o];
     }
+    TIDEMILL_ASSIGN_OR_RETURN(bypass.output_scale_, ops.prepare_vector(scale));
+    TIDEMILL_ASSIGN_OR_RETURN(bypass.inverse_norms_, ops.prepare_vector(norms));
   }
   return bypass;
 }
@@ -121,9 +126,9 @@ bool LinearBypass::needs_input() const noexcept {
 void LinearBypass::product(const BaseLinear& base, ConstMatrix x, Store store, Matrix y,
                            Ops& ops) const {
   const bool bias_later = !inverse_norms_.empty();
-  ops.linear(x, weight(base), bias_later ? std::span<const float>() : bias(base), store, y);
+  ops.linear(x, weight(base), bias_later ? ConstVector() : bias(base), store, y);
   if (low_rank_ != nullptr) {
-    ScratchRows scaled_u(x.rows, low_rank_->rank());
+    ScratchRows scaled_u(x.rows, low_rank_->rank(), ops);
     low_rank_->forward(x, scaled_u.view(), y, ops);
   }
 }
@@ -132,7 +137,7 @@ void LinearBypass::forward(const BaseLinear& base, ConstMatrix x, Store store, M
                            Ops& ops) const {
   ScratchRows scaled_x;
   if (!input_scale_.empty()) {
-    scaled_x = ScratchRows(x.rows, x.cols);
+    scaled_x = ScratchRows(x.rows, x.cols, ops);
     ops.scale_columns(x, input_scale_, {}, Store::kOverwrite, scaled_x.view());
     x = scaled_x.view();
   }
@@ -140,16 +145,16 @@ void LinearBypass::forward(const BaseLinear& base, ConstMatrix x, Store store, M
     product(base, x, store, y, ops);
     return;
   }
-  ScratchRows unscaled(y.rows, y.cols);
+  ScratchRows unscaled(y.rows, y.cols, ops);
   product(base, x, Store::kOverwrite, unscaled.view(), ops);
-  const auto unscaled_bias = inverse_norms_.empty() ? std::span<const float>() : bias(base);
+  const auto unscaled_bias = inverse_norms_.empty() ? ConstVector() : bias(base);
   ops.scale_columns(unscaled.view(), output_scale_, unscaled_bias, store, y);
 }
 
 // Adds the gradient of the output scale, for which the product is computed again.
 void LinearBypass::scale_backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix x,
                                   const LinearGradient& gradient, Ops& ops) const {
-  ScratchRows unscaled(dy.rows, dy.cols);
+  ScratchRows unscaled(dy.rows, dy.cols, ops);
   product(base, x, Store::kOverwrite, unscaled.view(), ops);
   if (inverse_norms_.empty()) {
     ops.scale_columns_backward(dy, unscaled.view(), gradient.output_scale);
@@ -167,10 +172,10 @@ void LinearBypass::backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix 
   ScratchRows dscaled_x;
   Matrix inner_dx;
   if (!input_scale_.empty()) {
-    scaled_x = ScratchRows(x.rows, x.cols);
+    scaled_x = ScratchRows(x.rows, x.cols, ops);
     ops.scale_columns(x, input_scale_, {}, Store::kOverwrite, scaled_x.view());
     x = scaled_x.view();
-    dscaled_x = ScratchRows(x.rows, x.cols);
+    dscaled_x = ScratchRows(x.rows, x.cols, ops);
     inner_dx = dscaled_x.view();
   } else if (dx != nullptr) {
     inner_dx = *dx;
@@ -182,11 +187,11 @@ void LinearBypass::backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix 
   ScratchRows dproduct;
   if (!output_scale_.empty()) {
     scale_backward(base, dy, x, gradient, ops);
-    dproduct = ScratchRows(dy.rows, dy.cols);
+    dproduct = ScratchRows(dy.rows, dy.cols, ops);
     ops.scale_columns(dy, output_scale_, {}, Store::kOverwrite, dproduct.view());
     dy = dproduct.view();
   }
-  if (inner_dx.data != nullptr) {
+  if (!inner_dx.is_null()) {
     ops.linear_backward_input(dy, weight(base), input_scale_.empty() ? store : Store::kOverwrite,
                               inner_dx);
   }
@@ -194,8 +199,7 @@ void LinearBypass::backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix 
     ops.linear_backward_weight(dy, x, gradient.weight);
   }
   if (low_rank_ != nullptr) {
-    low_rank_->backward(dy, x, scaled_u, gradient, inner_dx.data != nullptr ? &inner_dx : nullptr,
-                        ops);
+    low_rank_->backward(dy, x, scaled_u, gradient, inner_dx.is_null() ? nullptr : &inner_dx, ops);
   }
   if (!input_scale_.empty()) {
     ops.scale_columns_backward(inner_dx, unscaled_x, gradient.input_scale);
@@ -207,8 +211,8 @@ void LinearBypass::backward(const BaseLinear& base, ConstMatrix dy, ConstMatrix 
 
 std::int64_t LinearBypass::size_bytes() const noexcept {
   return (weight_ != nullptr ? weight_->size_bytes() : 0) +
-         (low_rank_ != nullptr ? low_rank_->size_bytes() : 0) + bytes_of(bias_) +
-         bytes_of(input_scale_) + bytes_of(output_scale_) + bytes_of(inverse_norms_);
+         (low_rank_ != nullptr ? low_rank_->size_bytes() : 0) + bias_.size_bytes() +
+         input_scale_.size_bytes() + output_scale_.size_bytes() + inverse_norms_.size_bytes();
 }
 
 }  // namespace tidemill::engines

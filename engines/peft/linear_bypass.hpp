@@ -4,8 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "base/result.hpp"
 #include "base/tensor/tensor.hpp"
@@ -17,20 +15,20 @@ namespace tidemill::engines {
 /// The buffers that accumulate the gradients of one linear layer. Views are null or empty for
 /// tensors that are not trained.
 struct LinearGradient {
-  Matrix weight;                  // (O, I)
-  std::span<float> bias;          // (O)
-  Matrix a;                       // (R, I)
-  Matrix b;                       // (O, R)
-  std::span<float> c;             // (O)
-  std::span<float> magnitude;     // (O)
-  std::span<float> input_scale;   // (I)
-  std::span<float> output_scale;  // (O)
+  Matrix weight;        // (O, I)
+  Vector bias;          // (O)
+  Matrix a;             // (R, I)
+  Matrix b;             // (O, R)
+  Vector c;             // (O)
+  Vector magnitude;     // (O)
+  Vector input_scale;   // (I)
+  Vector output_scale;  // (O)
 };
 
 /// The layer of the base model. `bias` is empty if the layer has none.
 struct BaseLinear {
   const PreparedWeight* weight = nullptr;
-  std::span<const float> bias;
+  ConstVector bias;
 };
 
 /// A and B of one low-rank product, prepared for a device. Immutable.
@@ -64,7 +62,7 @@ private:
   float scale_ = 0.0F;
   std::unique_ptr<PreparedWeight> a_;
   std::unique_ptr<PreparedWeight> b_;
-  std::vector<float> scaled_c_;
+  PreparedVector scaled_c_;
 };
 
 /// The adapter tensors of one linear layer, prepared for a device. Immutable; may be shared.
@@ -119,8 +117,8 @@ private:
   [[nodiscard]] const PreparedWeight& weight(const BaseLinear& base) const noexcept {
     return weight_ != nullptr ? *weight_ : *base.weight;
   }
-  [[nodiscard]] std::span<const float> bias(const BaseLinear& base) const noexcept {
-    return bias_.empty() ? base.bias : std::span<const float>(bias_);
+  [[nodiscard]] ConstVector bias(const BaseLinear& base) const noexcept {
+    return bias_.empty() ? base.bias : bias_.view();
   }
   // Computes the product that the output scale multiplies.
   void product(const BaseLinear& base, ConstMatrix x, Store store, Matrix y, Ops& ops) const;
@@ -129,11 +127,11 @@ private:
 
   // Null or empty if the adapter has no such tensor.
   std::unique_ptr<PreparedWeight> weight_;  // replaces the base's
-  std::vector<float> bias_;                 // replaces the base's
+  PreparedVector bias_;                     // replaces the base's
   std::unique_ptr<LowRank> low_rank_;
-  std::vector<float> input_scale_;
-  std::vector<float> output_scale_;   // IA3's l, or DoRA's m / |W + scale * B A|
-  std::vector<float> inverse_norms_;  // of DoRA; if empty, the output scale applies to the bias too
+  PreparedVector input_scale_;
+  PreparedVector output_scale_;   // IA3's l, or DoRA's m / |W + scale * B A|
+  PreparedVector inverse_norms_;  // of DoRA; if empty, the output scale applies to the bias too
 };
 
 }  // namespace tidemill::engines

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "base/tensor/aligned_bytes.hpp"
-#include "engines/ops/matrix.hpp"
+#include "base/check.hpp"
+#include "engines/ops/ops.hpp"
 
 namespace tidemill::engines {
 
@@ -14,12 +14,15 @@ namespace tidemill::engines {
 class ScratchRows {
 public:
   ScratchRows() = default;
-  ScratchRows(std::int64_t rows, std::int64_t cols)
-      : memory_(rows * cols * std::int64_t{sizeof(float)}), rows_(rows), cols_(cols) {}
-  [[nodiscard]] Matrix view() noexcept { return {memory_.as<float>(), rows_, cols_, cols_}; }
+  ScratchRows(std::int64_t rows, std::int64_t cols, Ops& ops) : rows_(rows), cols_(cols) {
+    auto block = ops.memory().allocate(rows * cols * std::int64_t{sizeof(float)});
+    TIDEMILL_CHECK(block.ok()) << block.status().to_string();
+    block_ = std::move(block).value();
+  }
+  [[nodiscard]] Matrix view() const noexcept { return {block_.address(), rows_, cols_, cols_}; }
 
 private:
-  AlignedBytes memory_;
+  DeviceBlock block_;
   std::int64_t rows_ = 0;
   std::int64_t cols_ = 0;
 };

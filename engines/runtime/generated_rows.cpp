@@ -3,16 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <iterator>
+#include <limits>
+#include <utility>
 
 #include "base/check.hpp"
 
 namespace tidemill::engines {
 namespace {
 
-// The memory of a chunk of records.
-constexpr std::int64_t kChunkBytes = std::int64_t{2} << 20U;
 // Records are aligned to cache lines.
 constexpr std::int64_t kLine = 64;
 
@@ -33,63 +31,78 @@ GeneratedRows::Layout::Layout(const ModelConfig& config, std::int64_t first_laye
     : key_cols(config.num_kv_heads * config.head_dim),
       keys_bytes((config.num_layers - first_layer) * 2 * key_cols *
                  static_cast<std::int64_t>(sizeof(float))),
-      record_bytes((keys_bytes + row_bytes + kLine - 1) / kLine * kLine),
-      records_per_chunk(std::max<std::int64_t>(1, kChunkBytes / record_bytes)),
-      chunk_bytes(std::max(kChunkBytes, record_bytes)) {}
+      record_bytes((keys_bytes + row_bytes + kLine - 1) / kLine * kLine) {}
 
 GeneratedRows::GeneratedRows(const ModelConfig& config, Activations& activations,
-                             const GeneratedRowsOptions& options)
-    : activations_(activations),
+                             const GeneratedRowsOptions& options, Ops& ops)
+    : ops_(ops),
+      activations_(activations),
       first_layer_(activations.first_layer()),
       layout_(config, first_layer_, options.row_bytes),
-      max_records_(options.byte_limit / layout_.chunk_bytes * layout_.records_per_chunk),
-      workspace_rows_(options.workspace_rows) {}
+      max_records_(std::min<std::int64_t>(options.byte_limit / layout_.record_bytes,
+                                          std::numeric_limits<std::int32_t>::max())),
+      workspace_rows_(options.workspace_rows) {
+  auto block = ops.memory().allocate(max_records_ * layout_.record_bytes, BlockUse::kSparse);
+  TIDEMILL_CHECK(block.ok()) << block.status().to_string();
+  memory_ = std::move(block).value();
+  pool_ = {memory_.address(), max_records_, layout_.record_bytes};
+}
 
 std::int64_t GeneratedRows::bytes_for(std::int64_t rows, const ModelConfig& config,
                                       std::int64_t first_layer, std::int64_t row_bytes) {
-  const Layout layout(config, first_layer, row_bytes);
-  return (rows + layout.records_per_chunk - 1) / layout.records_per_chunk * layout.chunk_bytes;
+  return rows * Layout(config, first_layer, row_bytes).record_bytes;
 }
 
 bool GeneratedRows::has_room(std::int64_t rows, std::int64_t kept) const noexcept {
   return rows <= workspace_rows_ && num_used_ + kept <= max_records_;
 }
 
-std::byte* GeneratedRows::new_record() {
-  const std::int64_t chunk = num_used_ / layout_.records_per_chunk;
-  if (chunk == std::ssize(chunks_)) {
-    chunks_.emplace_back(layout_.chunk_bytes);
-  }
-  const std::int64_t index = num_used_++ % layout_.records_per_chunk;
-  return chunks_[static_cast<std::size_t>(chunk)].data() + index * layout_.record_bytes;
+std::int32_t GeneratedRows::new_record() {
+  TIDEMILL_CHECK(num_used_ < max_records_) << num_used_;
+  const auto record = static_cast<std::int32_t>(num_used_++);
+  most_used_ = std::max(most_used_, num_used_);
+  return record;
+}
+
+// Uploads the records of the rows of a pass.
+void GeneratedRows::prepare(std::span<const std::int32_t> records) {
+  PassContents contents;
+  const PassRange range = contents.add_indices(records);
+  auto prepared = ops_.prepare_pass(contents, std::move(pass_));
+  TIDEMILL_CHECK(prepared.ok()) << prepared.status().to_string();
+  pass_ = std::move(prepared).value();
+  rows_ = pass_->indices(range);
+}
+
+// Return the keys, and the values, of a layer in all records.
+Matrix GeneratedRows::keys_of(std::int64_t layer) const {
+  const std::int64_t first = (layer - first_layer_) * 2 * layout_.key_cols;
+  return pool_.part(first * std::int64_t{sizeof(float)}, layout_.key_cols, DType::kF32);
+}
+
+Matrix GeneratedRows::values_of(std::int64_t layer) const {
+  const std::int64_t first = (layer - first_layer_) * 2 * layout_.key_cols + layout_.key_cols;
+  return pool_.part(first * std::int64_t{sizeof(float)}, layout_.key_cols, DType::kF32);
 }
 
 ForwardOptions GeneratedRows::begin_pass(std::span<const std::optional<DigestKey>> rows) {
-  pass_.assign(rows.size(), nullptr);
+  std::vector<std::int32_t> records(rows.size(), -1);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].has_value()) {
-      const auto [record, is_new] = records_.try_emplace(*rows[i], nullptr);
+      const auto [record, is_new] = records_.try_emplace(*rows[i], -1);
       if (is_new) {
-        record->second = pass_[i] = new_record();
+        record->second = records[i] = new_record();
       }
     }
   }
-  TIDEMILL_CHECK(num_used_ <= max_records_) << num_used_;
+  prepare(records);
   ForwardOptions options;
   options.activations = &activations_;
   options.keeps_inference = true;
   options.key_observer = [this](std::int64_t layer, ConstMatrix key, ConstMatrix value) {
-    if (layer < first_layer_) {
-      return;
-    }
-    const std::int64_t first = (layer - first_layer_) * 2 * layout_.key_cols;
-    for (std::size_t i = 0; i < pass_.size(); ++i) {
-      if (pass_[i] != nullptr) {
-        float* to = reinterpret_cast<float*>(pass_[i]) + first;
-        std::copy_n(key.row(static_cast<std::int64_t>(i)), layout_.key_cols, to);
-        std::copy_n(value.row(static_cast<std::int64_t>(i)), layout_.key_cols,
-                    to + layout_.key_cols);
-      }
+    if (layer >= first_layer_) {
+      ops_.copy_rows(key, {}, keys_of(layer), rows_);
+      ops_.copy_rows(value, {}, values_of(layer), rows_);
     }
   };
   return options;
@@ -98,54 +111,35 @@ ForwardOptions GeneratedRows::begin_pass(std::span<const std::optional<DigestKey
 void GeneratedRows::end_pass() {
   TIDEMILL_CHECK(layout_.keys_bytes + activations_.row_bytes() <= layout_.record_bytes)
       << activations_.row_bytes();
-  for (std::byte*& record : pass_) {
-    record = record != nullptr ? record + layout_.keys_bytes : nullptr;
-  }
-  activations_.save_rows(pass_);
-  pass_.clear();
+  activations_.save_rows(pool_, layout_.keys_bytes, rows_, ops_);
 }
 
 bool GeneratedRows::find(std::span<const DigestKey> rows) {
-  pass_.clear();
+  found_.clear();
   for (const DigestKey& row : rows) {
     const auto record = records_.find(row);
     if (record == records_.end()) {
       return false;
     }
-    pass_.push_back(record->second);
+    found_.push_back(record->second);
   }
   return true;
 }
 
 KeySource GeneratedRows::load(std::int64_t num_training_rows) {
-  std::vector<const std::byte*> rows;
-  for (auto record = pass_.end() - num_training_rows; record != pass_.end(); ++record) {
-    rows.push_back(*record + layout_.keys_bytes);
-  }
-  activations_.load_rows(rows);
+  prepare(found_);
+  activations_.load_rows(pool_, layout_.keys_bytes,
+                         rows_.slice(rows_.size - num_training_rows, num_training_rows), ops_);
   return [this](std::int64_t layer, Matrix key, Matrix value) {
-    const std::int64_t first = (layer - first_layer_) * 2 * layout_.key_cols;
-    for (std::size_t i = 0; i < pass_.size(); ++i) {
-      const float* from = reinterpret_cast<const float*>(pass_[i]) + first;
-      std::copy_n(from, layout_.key_cols, key.row(static_cast<std::int64_t>(i)));
-      std::copy_n(from + layout_.key_cols, layout_.key_cols,
-                  value.row(static_cast<std::int64_t>(i)));
-    }
+    ops_.copy_rows(keys_of(layer), rows_, key, {});
+    ops_.copy_rows(values_of(layer), rows_, value, {});
   };
 }
 
 void GeneratedRows::clear() {
   records_.clear();
-  pass_.clear();
+  found_.clear();
   num_used_ = 0;
-}
-
-std::int64_t GeneratedRows::size_bytes() const noexcept {
-  std::int64_t bytes = 0;
-  for (const AlignedBytes& chunk : chunks_) {
-    bytes += chunk.size();
-  }
-  return bytes;
 }
 
 }  // namespace tidemill::engines

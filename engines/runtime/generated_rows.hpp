@@ -9,8 +9,8 @@
 // after the next update of the weights.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "base/digest.hpp"
-#include "base/tensor/aligned_bytes.hpp"
 #include "engines/runtime/runtime_options.hpp"
 #include "engines/transformer/transformer.hpp"
 
@@ -62,9 +61,9 @@ struct GeneratedRowsOptions {
 class GeneratedRows {
 public:
   /// Forward passes of generation and of training leave their activations in `activations`, which
-  /// must outlive this object. Requires `Recompute::kNone`.
+  /// must outlive this object, as must `ops`. Requires `Recompute::kNone`.
   GeneratedRows(const ModelConfig& config, Activations& activations,
-                const GeneratedRowsOptions& options);
+                const GeneratedRowsOptions& options, Ops& ops);
 
   /// Returns whether a pass over `rows` rows can keep `kept` of them.
   [[nodiscard]] bool has_room(std::int64_t rows, std::int64_t kept) const noexcept;
@@ -85,8 +84,10 @@ public:
   /// Drops all rows. Their memory is kept for later rows.
   void clear();
 
-  /// Returns the memory in use.
-  [[nodiscard]] std::int64_t size_bytes() const noexcept;
+  /// Returns the memory that records have taken until now. Units: bytes.
+  [[nodiscard]] std::int64_t size_bytes() const noexcept {
+    return most_used_ * layout_.record_bytes;
+  }
   /// Returns the memory that `rows` rows take with `row_bytes` of activations each, if layers from
   /// `first_layer` on are kept.
   [[nodiscard]] static std::int64_t bytes_for(std::int64_t rows, const ModelConfig& config,
@@ -97,29 +98,34 @@ private:
     std::size_t operator()(const DigestKey& key) const noexcept { return key.low; }
   };
 
-  [[nodiscard]] std::byte* new_record();
-
-  // The layout of a record: the keys and values of all kept layers, then the activations. Records
-  // are allocated in chunks.
+  // The layout of a record: the keys and values of all kept layers, then the activations.
   struct Layout {
     Layout(const ModelConfig& config, std::int64_t first_layer, std::int64_t row_bytes);
 
     std::int64_t key_cols;  // floats in the keys of one layer
     std::int64_t keys_bytes;
     std::int64_t record_bytes;
-    std::int64_t records_per_chunk;
-    std::int64_t chunk_bytes;
   };
 
+  [[nodiscard]] std::int32_t new_record();
+  void prepare(std::span<const std::int32_t> records);
+  [[nodiscard]] Matrix keys_of(std::int64_t layer) const;
+  [[nodiscard]] Matrix values_of(std::int64_t layer) const;
+
+  Ops& ops_;
   Activations& activations_;
   std::int64_t first_layer_;  // the lowest kept layer
   Layout layout_;
   std::int64_t max_records_;
   std::int64_t workspace_rows_;
   std::int64_t num_used_ = 0;
-  std::vector<AlignedBytes> chunks_;
-  std::unordered_map<DigestKey, std::byte*, Hash> records_;
-  std::vector<std::byte*> pass_;  // records of the rows of a pass or lookup; null: not kept
+  std::int64_t most_used_ = 0;  // the largest value of `num_used_`
+  DeviceBlock memory_;
+  RecordPool pool_;
+  std::unordered_map<DigestKey, std::int32_t, Hash> records_;
+  std::vector<std::int32_t> found_;     // the records of the last lookup
+  std::unique_ptr<PreparedPass> pass_;  // the records of the rows of a pass; -1: not kept
+  IndexList rows_;                      // in `pass_`
 };
 
 }  // namespace tidemill::engines

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "engines/sampling/sampler.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -329,8 +330,10 @@ void RolloutView::advance(const std::vector<RolloutChunk>& chunks, ConstMatrix h
     HiddenRow row;
     if (sequence.prefix_use == PrefixUse::kShared && last_of_prompt >= 0 &&
         last_of_prompt < chunk.num_tokens) {
-      const float* begin = hidden.row(first_row + last_of_prompt);
-      row = std::make_shared<const std::vector<float>>(begin, begin + hidden.cols);
+      auto values = std::make_shared<std::vector<float>>(static_cast<std::size_t>(hidden.cols));
+      const Status read = context_.ops->read(hidden.row(first_row + last_of_prompt), *values);
+      TIDEMILL_CHECK(read.ok()) << read.to_string();
+      row = std::move(values);
     }
     first_row += chunk.num_tokens;
     queue_.advance(chunk, std::move(row));

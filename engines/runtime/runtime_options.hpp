@@ -32,7 +32,11 @@ struct OptimizerOptions {
 };
 
 /// Which implementation of `Ops` a runtime computes with.
-enum class Backend : std::uint8_t { kCpu, kReference };
+enum class Backend : std::uint8_t {
+  kCpu,
+  kReference,  // plain loops, for tests
+  kGuarded,    // kCpu on memory that the host cannot read, run as late as allowed; for tests
+};
 
 /// The largest number of threads of a runtime.
 inline constexpr int kMaxThreads = 1024;

@@ -5,14 +5,10 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.hpp"
+
 namespace tidemill::engines {
 namespace {
-
-// Returns the factor of the logits, computed exactly as for `HeadOptions::temperature`.
-float inverse_temperature(const RolloutSequence& sequence) {
-  const float temperature = sequence.request.sampling.temperature;
-  return temperature == 0.0F ? 1.0F : 1.0F / temperature;
-}
 
 // Returns the prompt token that the row at `position` must score, or -1.
 std::int32_t prompt_target(const RolloutSequence& sequence, std::int64_t position) {
@@ -31,43 +27,26 @@ std::string not_finite(const RolloutSequence& sequence, std::int64_t position) {
          sample_text(sequence.request.id);
 }
 
+// Fails with the device, after which nothing can go on.
+void check_device(const Status& status) {
+  TIDEMILL_CHECK(status.ok()) << status.to_string();
+}
+
 }  // namespace
 
 std::vector<SampledToken> TokenSampler::run(const LaidOutWeights& weights, ConstMatrix hidden,
                                             std::span<const RolloutChunk> chunks) {
   std::vector<SampledToken> sampled_tokens(chunks.size());
-  std::vector<Row> rows;
-  std::int64_t index = 0;
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
-    const RolloutSequence& sequence = *chunks[i].sequence;
-    const Adapter* adapter = adapter_of(sequence, weights);
-    sampled_tokens[i].sequence = chunks[i].sequence;
-    if (chunks[i].num_tokens == 0 && sequence.request.max_new_tokens > 0) {
-      rows.push_back(
-          {sequence.row->data(), sequence.length() - 1, &sampled_tokens[i], adapter, true});
-    }
-    for (std::int64_t k = 0; k < chunks[i].num_tokens; ++k, ++index) {
-      const std::int64_t position = sequence.num_cached + k;
-      const bool last = position + 1 == sequence.length();
-      const bool samples_token = last && sequence.request.max_new_tokens > 0;
-      if (samples_token || prompt_target(sequence, position) >= 0 ||
-          wants_logits(sequence, position)) {
-        rows.push_back({hidden.row(index), position, &sampled_tokens[i], adapter, last});
-      }
-    }
-  }
+  const std::vector<Row> rows = rows_of(weights, chunks, sampled_tokens);
   const auto max_rows = static_cast<std::size_t>(RuntimeContext::logit_rows(context_.config));
   for (std::size_t first = 0; first < rows.size(); first += max_rows) {
     const auto part = std::span(rows).subspan(first, std::min(max_rows, rows.size() - first));
-    const auto count = static_cast<std::int64_t>(part.size());
-    const Matrix gathered = hidden_.reshape(count, context_.config.hidden_size);
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::copy_n(part[static_cast<std::size_t>(i)].hidden, gathered.cols, gathered.row(i));
-    }
-    const Matrix logits = logits_.reshape(count, context_.config.vocab_size);
-    context_.transformer->logits(*weights.base, adapter_runs(part), gathered, logits);
-    score_prompts(part, logits);
-    sample_tokens(part, logits);
+    prepare(part);
+    gather_hidden(hidden, part);
+    logits_.reshape(std::ssize(part), context_.config.vocab_size);
+    context_.transformer->logits(*weights.base, adapter_runs(part), hidden_.view(), logits_.view());
+    score_prompts(part);
+    sample_tokens(part);
   }
   // A chunk without a token and without an error has an outcome only if it completes a request that
   // scores its prompt and generates nothing.
@@ -83,6 +62,63 @@ std::vector<SampledToken> TokenSampler::run(const LaidOutWeights& weights, Const
   return outcomes;
 }
 
+// Returns the rows whose logits are needed. Each refers to the entry of its chunk in `sampled`.
+std::vector<TokenSampler::Row> TokenSampler::rows_of(const LaidOutWeights& weights,
+                                                     std::span<const RolloutChunk> chunks,
+                                                     std::span<SampledToken> sampled) const {
+  std::vector<Row> rows;
+  std::int64_t index = 0;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const RolloutSequence& sequence = *chunks[i].sequence;
+    const Adapter* adapter = adapter_of(sequence, weights);
+    sampled[i].sequence = chunks[i].sequence;
+    if (chunks[i].num_tokens == 0 && sequence.request.max_new_tokens > 0) {
+      rows.push_back({-1, sequence.length() - 1, &sampled[i], adapter, true});
+    }
+    for (std::int64_t k = 0; k < chunks[i].num_tokens; ++k, ++index) {
+      const std::int64_t position = sequence.num_cached + k;
+      const bool last = position + 1 == sequence.length();
+      const bool samples_token = last && sequence.request.max_new_tokens > 0;
+      if (samples_token || prompt_target(sequence, position) >= 0 ||
+          wants_logits(sequence, position)) {
+        rows.push_back({index, position, &sampled[i], adapter, last});
+      }
+    }
+  }
+  return rows;
+}
+
+// Uploads the lists of the operations on `rows`.
+void TokenSampler::prepare(std::span<const Row> rows) {
+  std::vector<std::int32_t> hidden_rows;
+  std::vector<std::int32_t> targets;
+  for (const Row& row : rows) {
+    hidden_rows.push_back(static_cast<std::int32_t>(row.hidden_row));
+    targets.push_back(prompt_target(*row.sampled->sequence, row.position));
+  }
+  PassContents contents;
+  const PassRange hidden_range = contents.add_indices(hidden_rows);
+  const PassRange target_range = contents.add_indices(targets);
+  auto prepared = context_.ops->prepare_pass(contents, std::move(pass_));
+  check_device(prepared.status());
+  pass_ = std::move(prepared).value();
+  hidden_rows_ = pass_->indices(hidden_range);
+  targets_ = pass_->indices(target_range);
+}
+
+void TokenSampler::gather_hidden(ConstMatrix hidden, std::span<const Row> rows) {
+  const Matrix gathered = hidden_.reshape(std::ssize(rows), context_.config.hidden_size);
+  if (!hidden.is_null()) {
+    context_.ops->copy_rows(hidden, hidden_rows_, gathered, {});
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].hidden_row < 0) {
+      context_.ops->write(*rows[i].sampled->sequence->row,
+                          gathered.row(static_cast<std::int64_t>(i)));
+    }
+  }
+}
+
 std::vector<AdapterRun> TokenSampler::adapter_runs(std::span<const Row> rows) {
   std::vector<AdapterRun> runs;
   std::int64_t num_rows = 0;
@@ -92,78 +128,71 @@ std::vector<AdapterRun> TokenSampler::adapter_runs(std::span<const Row> rows) {
   return runs;
 }
 
-void TokenSampler::score_prompts(std::span<const Row> rows, ConstMatrix logits) {
-  std::vector<std::int32_t> targets;
-  for (const Row& row : rows) {
-    targets.push_back(prompt_target(*row.sampled->sequence, row.position));
-  }
+void TokenSampler::score_prompts(std::span<const Row> rows) {
   std::vector<float> logprobs(rows.size());
-  if (std::ranges::any_of(targets, [](std::int32_t target) { return target >= 0; })) {
-    context_.ops->log_softmax_gather(logits, targets, 1.0F, logprobs, {});
+  const bool any = std::ranges::any_of(rows, [](const Row& row) {
+    return prompt_target(*row.sampled->sequence, row.position) >= 0;
+  });
+  if (any) {
+    const Vector scored = logprobs_.reshape(std::ssize(rows), 1).elements();
+    context_.ops->log_softmax_gather(logits_.view(), targets_, 1.0F, scored, {});
+    check_device(context_.ops->read(scored, logprobs));
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     RolloutSequence& sequence = *rows[i].sampled->sequence;
-    const std::span row(logits.row(static_cast<std::int64_t>(i)),
-                        static_cast<std::size_t>(logits.cols));
-    const bool keep_logits = wants_logits(sequence, rows[i].position);
-    if ((targets[i] >= 0 && !std::isfinite(logprobs[i])) ||
-        (keep_logits && !std::ranges::all_of(row, [](float x) { return std::isfinite(x); }))) {
+    const bool scored = prompt_target(sequence, rows[i].position) >= 0;
+    if (scored && !std::isfinite(logprobs[i])) {
       rows[i].sampled->error = not_finite(sequence, rows[i].position);
       continue;
     }
-    if (targets[i] >= 0) {
+    if (wants_logits(sequence, rows[i].position)) {
+      keep_logits(rows[i], static_cast<std::int64_t>(i));
+    }
+    if (scored && rows[i].sampled->error.empty()) {
       sequence.result.prompt_logprobs.push_back(logprobs[i]);
     }
-    if (keep_logits) {
-      auto& kept = sequence.result.prompt_logits;
-      kept.insert(kept.end(), row.begin(), row.end());
-    }
   }
 }
 
-void TokenSampler::sample_tokens(std::span<const Row> rows, ConstMatrix logits) {
+// Appends row `index` of the logits to the result of its sequence.
+void TokenSampler::keep_logits(const Row& row, std::int64_t index) {
+  RolloutSequence& sequence = *row.sampled->sequence;
+  std::vector<float>& kept = sequence.result.prompt_logits;
+  const auto count = static_cast<std::size_t>(logits_.cols());
+  kept.resize(kept.size() + count);
+  const std::span<float> added = std::span(kept).last(count);
+  check_device(context_.ops->read(logits_.view().row(index), added));
+  if (!std::ranges::all_of(added, [](float x) { return std::isfinite(x); })) {
+    row.sampled->error = not_finite(sequence, row.position);
+  }
+}
+
+void TokenSampler::sample_tokens(std::span<const Row> rows) {
+  std::vector<SampleRequest> requests;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].last && rows[i].sampled->sequence->request.max_new_tokens > 0 &&
-        rows[i].sampled->error.empty()) {
-      sample_token(rows[i], {logits.row(static_cast<std::int64_t>(i)),
-                             static_cast<std::size_t>(logits.cols)});
+    const RolloutSequence& sequence = *rows[i].sampled->sequence;
+    if (rows[i].last && sequence.request.max_new_tokens > 0 && rows[i].sampled->error.empty()) {
+      requests.push_back({static_cast<std::int64_t>(i),
+                          &sequence.request.sampling,
+                          {sequence.request.prompt_ids, sequence.response()},
+                          {sequence.request.seed, sequence.request.id,
+                           static_cast<std::uint64_t>(sequence.length())}});
     }
   }
-  // Consecutive rows with the same temperature are scored in one call.
-  for (std::size_t first = 0, end = 0; first < rows.size(); first = end) {
-    const float inverse = inverse_temperature(*rows[first].sampled->sequence);
-    std::vector<std::int32_t> targets;
-    for (; end < rows.size() && inverse_temperature(*rows[end].sampled->sequence) == inverse;
-         ++end) {
-      targets.push_back(rows[end].last ? rows[end].sampled->token : -1);
-    }
-    std::vector<float> logprobs(targets.size());
-    context_.ops->log_softmax_gather(
-        logits.slice_rows(static_cast<std::int64_t>(first), static_cast<std::int64_t>(end - first)),
-        targets, inverse, logprobs, {});
-    for (std::size_t i = 0; i < targets.size(); ++i) {
-      if (targets[i] < 0) {
-        continue;
-      }
-      SampledToken& sampled = *rows[first + i].sampled;
-      sampled.logprob = logprobs[i];
-      if (!std::isfinite(sampled.logprob)) {
-        sampled.error = not_finite(*sampled.sequence, rows[first + i].position);
-      }
-    }
+  if (requests.empty()) {
+    return;
   }
-}
-
-void TokenSampler::sample_token(const Row& row, std::span<const float> logits) {
-  const RolloutSequence& sequence = *row.sampled->sequence;
-  const TokenHistory history{sequence.request.prompt_ids, sequence.response()};
-  const SamplingKey key{sequence.request.seed, sequence.request.id,
-                        static_cast<std::uint64_t>(sequence.length())};
-  const auto token = sampler_.sample(logits, sequence.request.sampling, history, key);
-  if (token.ok()) {
-    row.sampled->token = token.value();
-  } else {
-    row.sampled->error = token.status().message();
+  auto outcomes = context_.ops->sample(logits_.view(), requests);
+  check_device(outcomes.status());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const Row& row = rows[static_cast<std::size_t>(requests[i].row)];
+    SampleOutcome& outcome = outcomes.value()[i];
+    row.sampled->token = outcome.token;
+    row.sampled->logprob = outcome.logprob;
+    row.sampled->error = std::move(outcome.error);
+    if (row.sampled->error.empty() && !std::isfinite(outcome.logprob)) {
+      row.sampled->error = not_finite(*row.sampled->sequence, row.position);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,8 +12,7 @@
 #include "engines/runtime/rollout_queue.hpp"
 #include "engines/runtime/runtime_context.hpp"
 #include "engines/runtime/weight_cache.hpp"
-#include "engines/sampling/sampler.hpp"
-#include "engines/transformer/owned_matrix.hpp"
+#include "engines/transformer/device_matrix.hpp"
 
 namespace tidemill::engines {
 
@@ -30,7 +30,11 @@ struct SampledToken {
 /// Threads: one call at a time.
 class TokenSampler {
 public:
-  explicit TokenSampler(RuntimeContext& context) : context_(context) {}
+  explicit TokenSampler(RuntimeContext& context)
+      : context_(context),
+        hidden_(context.ops->memory()),
+        logits_(context.ops->memory()),
+        logprobs_(context.ops->memory()) {}
 
   /// Adds the prompt scores of `chunks` to the results of their sequences. Returns one entry for
   /// each sequence that got its next token, needs none because only its prompt is scored, or failed
@@ -42,7 +46,7 @@ public:
 
 private:
   struct Row {
-    const float* hidden = nullptr;
+    std::int64_t hidden_row = -1;     // of the batch; -1: the hidden state is that of the sequence
     std::int64_t position = 0;        // in the sequence
     SampledToken* sampled = nullptr;  // never null
     const Adapter* adapter = nullptr;
@@ -50,14 +54,22 @@ private:
   };
 
   [[nodiscard]] static std::vector<AdapterRun> adapter_runs(std::span<const Row> rows);
-  void score_prompts(std::span<const Row> rows, ConstMatrix logits);
-  void sample_tokens(std::span<const Row> rows, ConstMatrix logits);
-  void sample_token(const Row& row, std::span<const float> logits);
+  [[nodiscard]] std::vector<Row> rows_of(const LaidOutWeights& weights,
+                                         std::span<const RolloutChunk> chunks,
+                                         std::span<SampledToken> sampled) const;
+  void prepare(std::span<const Row> rows);
+  void gather_hidden(ConstMatrix hidden, std::span<const Row> rows);
+  void score_prompts(std::span<const Row> rows);
+  void keep_logits(const Row& row, std::int64_t index);
+  void sample_tokens(std::span<const Row> rows);
 
   RuntimeContext& context_;
-  Sampler sampler_;
-  OwnedMatrix hidden_;
-  OwnedMatrix logits_;
+  DeviceMatrix hidden_;    // (R, D), of the rows that need logits
+  DeviceMatrix logits_;    // (R, V)
+  DeviceMatrix logprobs_;  // (R, 1), of the prompt tokens to score
+  std::unique_ptr<PreparedPass> pass_;
+  IndexList hidden_rows_;  // of the batch; -1: not of the batch
+  IndexList targets_;      // prompt tokens to score, or -1
 };
 
 }  // namespace tidemill::engines

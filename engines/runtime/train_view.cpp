@@ -72,23 +72,25 @@ TrainView::TrainView(RuntimeContext& context, WeightCache& weight_cache,
     : context_(context),
       weight_cache_(weight_cache),
       parameters_(trained_shapes(context.config, weight_cache.spec()), *options.optimizer,
-                  weight_cache.spec().empty() ? options.compute : DType::kF32),
+                  weight_cache.spec().empty() ? options.compute : DType::kF32, *context.ops),
       gradients_(weight_cache.spec().empty()
-                     ? Gradients::for_model(context.config)
-                     : Gradients::for_adapter(context.config, weight_cache.spec())),
-      activations_(context.config, gradients_.first_layer(),
+                     ? Gradients::for_model(context.config, *context.ops)
+                     : Gradients::for_adapter(context.config, weight_cache.spec(), *context.ops)),
+      activations_(context.config, gradients_.first_layer(), context.ops->memory(),
                    KeepOptions::for_compute(options.compute, options.recompute)),
       row_bytes_(Activations::bytes_per_row(
           context.config, gradients_.first_layer(),
           KeepOptions::for_compute(options.compute, options.recompute), weight_cache.spec())),
       activation_rows_(options.activation_bytes / row_bytes_),
       window_tokens_(options.window_tokens),
+      dhidden_(context.ops->memory()),
       working_(std::move(weights)) {
   if (keeps_generated_rows(options)) {
     generated_.emplace(context.config, activations_,
                        GeneratedRowsOptions{.row_bytes = row_bytes_,
                                             .workspace_rows = activation_rows_,
-                                            .byte_limit = options.generated_bytes});
+                                            .byte_limit = options.generated_bytes},
+                       *context.ops);
   }
   const Status loaded = parameters_.load(initial);
   TIDEMILL_CHECK(loaded.ok()) << loaded.to_string();  // the same tensors have been laid out
@@ -210,6 +212,9 @@ Result<StepReport> TrainView::step(const StepBudget& budget) {
     TIDEMILL_CHECK(!micro.empty());
     report.train_tokens = micro.rows();
     status = run(micro);
+    // Nothing that operations borrow may change before they have run.
+    const Status waited = context_.ops->synchronize();
+    status = status.ok() ? waited : status;
     batch_->stepped = micro.sequences().back()->id;
   }
   if (!status.ok()) {
@@ -371,7 +376,7 @@ Result<UpdateReport> TrainView::update() {
   }
   report.sums = std::move(batch_->sums);
   report.recalled_tokens = batch_->num_recalled;
-  auto applied = parameters_.apply(gradients_.collect(), *context_.workers, *context_.ops);
+  auto applied = parameters_.apply(gradients_.collect());
   end_batch();
   if (!applied.ok()) {
     return applied.status();
@@ -395,22 +400,17 @@ void TrainView::end_batch() {
 // been laid out before.
 void TrainView::lay_out_working() {
   published_ = false;
-  // The layout of an adapter copies all tensors except an embedding table, to which it refers.
-  const bool keeps = std::ranges::any_of(weight_cache_.spec(), [](const AdaptedModule& module) {
-    return module.path == kTablePath && !module.weight.empty();
-  });
   if (trains_adapter()) {
     working_.adapter.reset();  // holding both layouts would double peak memory
-    working_.adapter =
-        weight_cache_
-            .lay_out_adapter(keeps ? parameters_.to_tensors() : parameters_.borrow_tensors(),
-                             *working_.base, WeightUse::kForwardAndBackward)
-            .value();
+    working_.adapter = weight_cache_
+                           .lay_out_adapter(parameters_.to_tensors(), *working_.base,
+                                            WeightUse::kForwardAndBackward)
+                           .value();
   } else {
     working_.base =
         weight_cache_
-            .update_base_layout(parameters_.borrow_tensors(), WeightUse::kForwardAndBackward,
-                                std::move(working_.base))
+            .update_base_layout(parameters_.weights(), parameters_.published(),
+                                WeightUse::kForwardAndBackward, std::move(working_.base))
             .value();
   }
 }

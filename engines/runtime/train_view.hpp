@@ -95,7 +95,7 @@ private:
   std::int64_t activation_rows_;  // the maximum that one micro-batch may keep
   std::int64_t window_tokens_;
   CarriedPrefix carried_;  // gradient of a prompt some of whose sequences are not stepped yet
-  OwnedMatrix dhidden_;
+  DeviceMatrix dhidden_;
   LaidOutWeights working_;
   bool published_ = true;  // the digests in `working_` are up to date
   std::optional<OpenBatch> batch_;

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <span>
 #include <utility>
 
 #include "base/tensor/float_tensor.hpp"
@@ -64,27 +62,14 @@ Status check_rounded(const TensorMap& weights, const TensorMap& tensors, DType p
   return {};
 }
 
-std::string first_not_finite(const ParameterSet& set) {
+Result<std::string> first_not_finite(const ParameterSet& set, Ops& ops) {
   for (const ParameterSet::Entry& entry : set.entries()) {
-    if (!std::ranges::all_of(set.values(entry), [](float x) { return std::isfinite(x); })) {
+    TIDEMILL_ASSIGN_OR_RETURN(const double squares, ops.squared_norm(set.values(entry)));
+    if (!std::isfinite(squares)) {
       return entry.name;
     }
   }
-  return "";
-}
-
-double global_norm(std::span<const float> values, Workers& workers) {
-  std::vector<double> sums(norm_blocks(values.size()));
-  workers.parallel_for(
-      static_cast<std::int64_t>(sums.size()), 4, [&](std::int64_t begin, std::int64_t end) {
-        const std::size_t first = static_cast<std::size_t>(begin) * kNormBlock;
-        const std::size_t last =
-            std::min(static_cast<std::size_t>(end) * kNormBlock, values.size());
-        block_squares<float>(values.subspan(first, last - first),
-                             std::span(sums).subspan(static_cast<std::size_t>(begin),
-                                                     static_cast<std::size_t>(end - begin)));
-      });
-  return std::sqrt(std::accumulate(sums.begin(), sums.end(), 0.0));
+  return std::string();
 }
 
 }  // namespace
@@ -108,19 +93,20 @@ Status validate(const OptimizerOptions& options) {
 }
 
 TrainedParameters::TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options,
-                                     DType published)
-    : options_(options),
+                                     DType published, Ops& ops)
+    : ops_(ops),
+      options_(options),
       published_(published),
-      weights_(shapes),
-      first_moment_(shapes),
-      second_moment_(shapes) {}
+      weights_(shapes, ops),
+      first_moment_(shapes, ops),
+      second_moment_(shapes, ops) {}
 
 // Calls `update(decays, first, count)` for each run of adjacent tensors that agree on weight decay.
 template <class Update>
 void TrainedParameters::for_each_group(const Update& update) const {
   bool group_decays = false;
-  std::size_t first = 0;
-  std::size_t count = 0;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
   for (const ParameterSet::Entry& entry : weights_.entries()) {
     // Vectors are gains and biases. The vectors of IA3 are gains too, but are stored as matrices of
     // one row or column.
@@ -132,18 +118,18 @@ void TrainedParameters::for_each_group(const Update& update) const {
       count = 0;
     }
     group_decays = decays;
-    count += static_cast<std::size_t>(entry.size);
+    count += entry.size;
   }
   update(group_decays, first, count);
 }
 
-Result<UpdateReport> TrainedParameters::apply(const ParameterSet& gradient, Workers& workers,
-                                              Ops& ops) {
+Result<UpdateReport> TrainedParameters::apply(const ParameterSet& gradient) {
   UpdateReport report;
-  report.gradient_norm = global_norm(gradient.values(), workers);
+  TIDEMILL_ASSIGN_OR_RETURN(const double squares, ops_.squared_norm(gradient.values()));
+  report.gradient_norm = std::sqrt(squares);
   if (!std::isfinite(report.gradient_norm)) {
-    return Status(Errc::kInternal,
-                  "gradient of tensor " + first_not_finite(gradient) + " is not finite");
+    TIDEMILL_ASSIGN_OR_RETURN(const std::string name, first_not_finite(gradient, ops_));
+    return Status(Errc::kInternal, "gradient of tensor " + name + " is not finite");
   }
   report.optimizer_step = ++step_;
   report.learning_rate = learning_rate_at(options_.schedule, step_, options_.total_steps);
@@ -151,12 +137,12 @@ Result<UpdateReport> TrainedParameters::apply(const ParameterSet& gradient, Work
   step.learning_rate = report.learning_rate;
   step.gradient_scale = clip_scale(report.gradient_norm, options_.max_grad_norm);
   step.step = step_;
-  for_each_group([&](bool decays, std::size_t first, std::size_t count) {
+  for_each_group([&](bool decays, std::int64_t first, std::int64_t count) {
     step.weight_decay = decays ? options_.weight_decay : 0.0;
-    ops.adamw(adamw_factors<float>(options_.adamw, step),
-              {weights_.values().subspan(first, count), gradient.values().subspan(first, count),
-               first_moment_.values().subspan(first, count),
-               second_moment_.values().subspan(first, count)});
+    ops_.adamw(
+        adamw_factors<float>(options_.adamw, step),
+        {weights_.values().slice(first, count), gradient.values().slice(first, count),
+         first_moment_.values().slice(first, count), second_moment_.values().slice(first, count)});
   });
   return report;
 }

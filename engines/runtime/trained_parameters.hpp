@@ -9,7 +9,6 @@
 #include "base/result.hpp"
 #include "base/tensor/dtype.hpp"
 #include "base/tensor/tensor.hpp"
-#include "engines/executor/workers.hpp"
 #include "engines/ops/ops.hpp"
 #include "engines/runtime/runtime_options.hpp"
 #include "engines/train_engine.hpp"
@@ -23,17 +22,19 @@ namespace tidemill::engines {
 /// unrounded weights are then part of the optimizer's state, because an update may be smaller than
 /// a rounding step.
 ///
-/// Every result has the same bits for any number of workers.
+/// Every result has the same bits on any number of threads.
 /// Threads: one call at a time.
 class TrainedParameters {
 public:
   /// Makes weights and moments of zeros. `options` must be valid; `published` is kF32 or kBF16.
-  TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options, DType published);
+  /// `ops` must outlive them.
+  TrainedParameters(const TensorShapes& shapes, const OptimizerOptions& options, DType published,
+                    Ops& ops);
 
   /// Clips `gradient`, whose layout must be that of the weights, and takes one optimizer step.
-  /// Errors: `kInternal` naming the tensor if a gradient is not finite; then nothing changes.
-  [[nodiscard]] Result<UpdateReport> apply(const ParameterSet& gradient, Workers& workers,
-                                           Ops& ops);
+  /// Errors: `kInternal` naming the tensor if a gradient is not finite; those of
+  /// `Ops::synchronize`. Then nothing changes.
+  [[nodiscard]] Result<UpdateReport> apply(const ParameterSet& gradient);
 
   /// Replaces the weights.
   /// Errors: `kInvalidArgument` naming a tensor that is missing, misshapen, unknown or not of a
@@ -41,10 +42,9 @@ public:
   [[nodiscard]] Status load(const TensorMap& tensors);
   /// Returns the weights in the published type.
   [[nodiscard]] TensorMap to_tensors() const { return weights_.to_tensors(published_); }
-  /// Returns the same without a copy if no rounding is needed. Valid until the weights change.
-  [[nodiscard]] TensorMap borrow_tensors() const {
-    return published_ == DType::kF32 ? weights_.borrow_tensors() : to_tensors();
-  }
+  /// Returns the unrounded weights.
+  [[nodiscard]] const ParameterSet& weights() const noexcept { return weights_; }
+  [[nodiscard]] DType published() const noexcept { return published_; }
 
   /// Returns the moments as "first_moment.<name>" and "second_moment.<name>" (F32), the weights as
   /// "weight.<name>" (F32) if they are published rounded, and the counter "step" (one I64).
@@ -60,6 +60,7 @@ private:
   template <class Update>
   void for_each_group(const Update& update) const;
 
+  Ops& ops_;
   OptimizerOptions options_;
   DType published_;
   ParameterSet weights_;

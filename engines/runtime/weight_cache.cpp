@@ -107,9 +107,10 @@ Result<std::shared_ptr<const ModelWeights>> WeightCache::lay_out_base(const Tens
 }
 
 Result<std::shared_ptr<const ModelWeights>> WeightCache::update_base_layout(
-    const TensorMap& tensors, WeightUse use, std::shared_ptr<const ModelWeights> old) {
-  return ModelWeights::create(
-      config_, tensors, {compute_, use, keep_base_, TensorMemory::kBorrowed}, ops_, std::move(old));
+    const ParameterSet& parameters, DType published, WeightUse use,
+    std::shared_ptr<const ModelWeights> old) {
+  return ModelWeights::create(config_, parameters, published, {compute_, use, keep_base_}, ops_,
+                              std::move(old));
 }
 
 Result<std::shared_ptr<const Adapter>> WeightCache::lay_out_adapter(const TensorMap& tensors,

@@ -65,12 +65,13 @@ public:
   /// Errors: those of `ModelWeights::create`.
   [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> lay_out_base(const TensorMap& tensors,
                                                                          WeightUse use);
-  /// Lays out the working tensors of a trainer after an update. Copies the tensors that the layout
-  /// keeps, so the caller may change `tensors` afterwards. Reuses the memory of `old` if the caller
-  /// passes the only reference to it.
+  /// Lays out the working weights of a trainer after an update, rounded to `published`. The caller
+  /// may change them afterwards. Reuses the memory of `old` if the caller passes the only reference
+  /// to it.
   /// Errors: those of `ModelWeights::create`.
   [[nodiscard]] Result<std::shared_ptr<const ModelWeights>> update_base_layout(
-      const TensorMap& tensors, WeightUse use, std::shared_ptr<const ModelWeights> old);
+      const ParameterSet& parameters, DType published, WeightUse use,
+      std::shared_ptr<const ModelWeights> old);
   /// Lays out the tensors of an adapter over `base`.
   /// Errors: those of `Adapter::create`.
   [[nodiscard]] Result<std::shared_ptr<const Adapter>> lay_out_adapter(const TensorMap& tensors,

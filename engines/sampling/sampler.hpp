@@ -21,19 +21,6 @@ namespace tidemill::engines {
 /// Errors: `kInvalidArgument` naming the option.
 [[nodiscard]] Status validate(const SamplingOptions& options, std::int64_t vocabulary);
 
-/// The previous tokens of a sequence. Penalties depend on them.
-struct TokenHistory {
-  std::span<const std::int32_t> prompt_ids;
-  std::span<const std::int32_t> output_ids;
-};
-
-/// Identifies the random number that a token is sampled with. Equal keys give equal numbers.
-struct SamplingKey {
-  std::uint64_t seed = 0;
-  SampleId sample;
-  std::uint64_t position = 0;  // of the sampled token in its sequence
-};
-
 /// Samples tokens from logits.
 ///
 /// The steps, in Hugging Face's order:

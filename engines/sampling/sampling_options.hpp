@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of sampling.
+// The options of sampling a token, and what the choice depends on besides the logits.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
+
+#include "base/ids.hpp"
 
 namespace tidemill::engines {
 
@@ -32,6 +35,19 @@ struct SamplingOptions {
   float presence_penalty = 0.0F;
   /// Pairs of (token, bias). The bias is added to the token's logit before all other steps.
   std::vector<std::pair<std::int32_t, float>> logit_bias;
+};
+
+/// The previous tokens of a sequence. Penalties depend on them.
+struct TokenHistory {
+  std::span<const std::int32_t> prompt_ids;
+  std::span<const std::int32_t> output_ids;
+};
+
+/// Identifies the random number that a token is sampled with. Equal keys give equal numbers.
+struct SamplingKey {
+  std::uint64_t seed = 0;
+  SampleId sample;
+  std::uint64_t position = 0;  // of the sampled token in its sequence
 };
 
 template <class Inspector>

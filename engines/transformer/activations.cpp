@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/transformer/activations.hpp"
 
-#include <cstring>
-#include <iterator>
-
 #include "base/check.hpp"
 
 namespace tidemill::engines {
@@ -69,19 +66,26 @@ std::int64_t MlpActivations::size_bytes() const noexcept {
   return residual.size_bytes() + residual_rstd.size_bytes() + gate.size_bytes() + up.size_bytes();
 }
 
-Activations::Activations(const ModelConfig& config, std::int64_t first_layer,
+Activations::Activations(const ModelConfig& config, std::int64_t first_layer, DeviceMemory& memory,
                          const KeepOptions& options)
-    : options_(options), first_layer_(first_layer) {
+    : options_(options), first_layer_(first_layer), final_input_(memory), final_rstd_(memory) {
   TIDEMILL_CHECK(first_layer >= 0 && first_layer <= config.num_layers) << first_layer;
   const auto layers = static_cast<std::size_t>(config.num_layers - first_layer);
   for (std::size_t i = 0; i < (options.recompute == Recompute::kLayer ? 1 : layers); ++i) {
-    attention_.emplace_back(options.dtype);
+    attention_.emplace_back(memory, options.dtype);
   }
   for (std::size_t i = 0; i < (options.recompute == Recompute::kNone ? layers : 1); ++i) {
-    mlp_.emplace_back(options.dtype);
+    mlp_.emplace_back(memory, options.dtype);
   }
-  start_.resize(options.recompute == Recompute::kNone ? 0 : layers);
+  for (std::size_t i = 0; i < (options.recompute == Recompute::kNone ? 0 : layers); ++i) {
+    start_.emplace_back(memory);
+  }
   low_rank_.resize(layers);
+  for (PerLinear<DeviceMatrix>& layer : low_rank_) {
+    for (const LinearKind kind : kLinearKinds) {
+      layer[kind] = DeviceMatrix(memory);
+    }
+  }
 }
 
 std::size_t Activations::storage_index(std::int64_t index) const {
@@ -97,17 +101,17 @@ MlpActivations& Activations::mlp(std::int64_t index) {
   return mlp_[options_.recompute == Recompute::kNone ? storage_index(index) : 0];
 }
 
-OwnedMatrix& Activations::start(std::int64_t index) {
+DeviceMatrix& Activations::start(std::int64_t index) {
   TIDEMILL_CHECK(options_.recompute != Recompute::kNone);
   return start_[storage_index(index)];
 }
 
-OwnedMatrix& Activations::low_rank(std::int64_t index, LinearKind kind) {
+DeviceMatrix& Activations::low_rank(std::int64_t index, LinearKind kind) {
   return low_rank_[storage_index(index)][kind];
 }
 
-// Calls f with every part that keeps rows: a `KeptRows` or an `OwnedMatrix`. The rstd of the final
-// norm is not included, since it is computed together with the hidden states.
+// Calls f with every matrix that keeps rows. The rstd of the final norm is not included, since it
+// is computed together with the hidden states.
 template <class F>
 void Activations::for_each_part(F f) {
   for (AttentionActivations& half : attention_) {
@@ -126,7 +130,7 @@ void Activations::for_each_part(F f) {
     f(half.gate);
     f(half.up);
   }
-  for (PerLinear<OwnedMatrix>& layer : low_rank_) {
+  for (PerLinear<DeviceMatrix>& layer : low_rank_) {
     for (const LinearKind kind : kLinearKinds) {
       f(layer[kind]);
     }
@@ -134,48 +138,36 @@ void Activations::for_each_part(F f) {
   f(final_input_);
 }
 
-// Returns the parts that hold rows, with the address of the first row of each. Saved rows contain
-// all parts of a row, one after the other, so that each row can be stored separately.
-std::vector<Activations::RowPart> Activations::row_parts() {
+std::int64_t Activations::row_bytes() {
   TIDEMILL_CHECK(options_.recompute == Recompute::kNone);
-  std::vector<RowPart> parts;
-  for_each_part([&parts](auto& part) {
+  std::int64_t bytes = 0;
+  for_each_part([&bytes](const DeviceMatrix& part) { bytes += part.bytes_per_row(); });
+  return bytes;
+}
+
+// A record contains all parts of a row, one after the other, so that each row can be stored
+// separately.
+void Activations::save_rows(const RecordPool& pool, std::int64_t first_byte, IndexList records,
+                            Ops& ops) {
+  TIDEMILL_CHECK(options_.recompute == Recompute::kNone);
+  for_each_part([&](const DeviceMatrix& part) {
     if (part.bytes_per_row() > 0) {
-      parts.push_back({part.row_bytes(), static_cast<std::size_t>(part.bytes_per_row())});
+      ops.copy_rows(part.view(), {}, pool.part(first_byte, part.cols(), part.dtype()), records);
+      first_byte += part.bytes_per_row();
     }
   });
-  return parts;
 }
 
-std::int64_t Activations::row_bytes() {
-  std::size_t bytes = 0;
-  for (const RowPart& part : row_parts()) {
-    bytes += part.row_bytes;
-  }
-  return static_cast<std::int64_t>(bytes);
-}
-
-void Activations::save_rows(std::span<std::byte* const> to) {
-  const std::vector<RowPart> parts = row_parts();
-  for (std::size_t row = 0; row < to.size(); ++row) {
-    std::byte* next = to[row];
-    for (auto part = parts.begin(); next != nullptr && part != parts.end(); ++part) {
-      std::memcpy(next, part->first + row * part->row_bytes, part->row_bytes);
-      next += part->row_bytes;
+void Activations::load_rows(const RecordPool& pool, std::int64_t first_byte, IndexList records,
+                            Ops& ops) {
+  TIDEMILL_CHECK(options_.recompute == Recompute::kNone);
+  for_each_part([&](DeviceMatrix& part) {
+    part.resize_rows(records.size);
+    if (part.bytes_per_row() > 0) {
+      ops.copy_rows(pool.part(first_byte, part.cols(), part.dtype()), records, part.view(), {});
+      first_byte += part.bytes_per_row();
     }
-  }
-}
-
-void Activations::load_rows(std::span<const std::byte* const> from) {
-  for_each_part([&from](auto& part) { part.resize_rows(std::ssize(from)); });
-  const std::vector<RowPart> parts = row_parts();
-  for (std::size_t row = 0; row < from.size(); ++row) {
-    const std::byte* next = from[row];
-    for (const RowPart& part : parts) {
-      std::memcpy(part.first + row * part.row_bytes, next, part.row_bytes);
-      next += part.row_bytes;
-    }
-  }
+  });
 }
 
 std::int64_t Activations::size_bytes() const noexcept {
@@ -186,10 +178,10 @@ std::int64_t Activations::size_bytes() const noexcept {
   for (const MlpActivations& half : mlp_) {
     bytes += half.size_bytes();
   }
-  for (const OwnedMatrix& start : start_) {
+  for (const DeviceMatrix& start : start_) {
     bytes += start.size_bytes();
   }
-  for (const PerLinear<OwnedMatrix>& layer : low_rank_) {
+  for (const PerLinear<DeviceMatrix>& layer : low_rank_) {
     for (const LinearKind kind : kLinearKinds) {
       bytes += layer[kind].size_bytes();
     }

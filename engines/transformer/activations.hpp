@@ -21,9 +21,8 @@
 #include "base/tensor/dtype.hpp"
 #include "engines/formats/model_config.hpp"
 #include "engines/peft/adapter_spec.hpp"
-#include "engines/transformer/kept_rows.hpp"
+#include "engines/transformer/device_matrix.hpp"
 #include "engines/transformer/model_layout.hpp"
-#include "engines/transformer/owned_matrix.hpp"
 #include "engines/transformer/recompute.hpp"
 
 namespace tidemill::engines {
@@ -43,31 +42,52 @@ struct KeepOptions {
 
 /// Activations of the attention half of one layer.
 struct AttentionActivations {
-  explicit AttentionActivations(DType dtype)
-      : input(dtype), query(dtype), key(dtype), attention(dtype) {}
+  AttentionActivations(DeviceMemory& memory, DType dtype)
+      : input(memory, dtype),
+        input_rstd(memory),
+        query(memory, dtype),
+        query_rstd(memory),
+        key(memory, dtype),
+        key_rstd(memory),
+        attention(memory, dtype),
+        lse(memory) {}
 
-  KeptRows input;          // (T, D)
-  OwnedMatrix input_rstd;  // (T, 1)
-  KeptRows query;          // (T, H*C): rotated or, with q/k norms, before its norm
-  OwnedMatrix query_rstd;  // (T, H), with q/k norms only
-  KeptRows key;            // (T, K*C) before its norm, with q/k norms only
-  OwnedMatrix key_rstd;    // (T, K), with q/k norms only
-  KeptRows attention;      // (T, H*C)
-  OwnedMatrix lse;         // (T, H)
+  DeviceMatrix input;       // (T, D)
+  DeviceMatrix input_rstd;  // (T, 1)
+  DeviceMatrix query;       // (T, H*C): rotated or, with q/k norms, before its norm
+  DeviceMatrix query_rstd;  // (T, H), with q/k norms only
+  DeviceMatrix key;         // (T, K*C) before its norm, with q/k norms only
+  DeviceMatrix key_rstd;    // (T, K), with q/k norms only
+  DeviceMatrix attention;   // (T, H*C)
+  DeviceMatrix lse;         // (T, H)
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 };
 
 /// Activations of the MLP half of one layer.
 struct MlpActivations {
-  explicit MlpActivations(DType dtype) : residual(dtype), gate(dtype), up(dtype) {}
+  MlpActivations(DeviceMemory& memory, DType dtype)
+      : residual(memory, dtype), residual_rstd(memory), gate(memory, dtype), up(memory, dtype) {}
 
-  KeptRows residual;          // (T, D)
-  OwnedMatrix residual_rstd;  // (T, 1)
-  KeptRows gate;              // (T, F)
-  KeptRows up;                // (T, F)
+  DeviceMatrix residual;       // (T, D)
+  DeviceMatrix residual_rstd;  // (T, 1)
+  DeviceMatrix gate;           // (T, F)
+  DeviceMatrix up;             // (T, F)
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
+};
+
+/// Records of equal size in device memory, each of which holds the parts of one row.
+struct RecordPool {
+  DeviceAddress data;
+  std::int64_t num_records = 0;
+  std::int64_t record_bytes = 0;  // a multiple of 4
+
+  /// Returns the part of every record that holds `cols` elements from `first_byte` on.
+  [[nodiscard]] Matrix part(std::int64_t first_byte, std::int64_t cols,
+                            DType dtype) const noexcept {
+    return {data.offset(first_byte), num_records, cols, record_bytes / element_bytes(dtype), dtype};
+  }
 };
 
 /// Holds the activations of a batch. `Transformer::forward` fills them and one `backward` consumes
@@ -75,7 +95,9 @@ struct MlpActivations {
 class Activations {
 public:
   /// Keeps what gradients down to layer `first_layer` (`Gradients::first_layer()`) need.
-  Activations(const ModelConfig& config, std::int64_t first_layer, const KeepOptions& options = {});
+  /// `memory` must outlive the object.
+  Activations(const ModelConfig& config, std::int64_t first_layer, DeviceMemory& memory,
+              const KeepOptions& options = {});
 
   [[nodiscard]] std::int64_t first_layer() const noexcept { return first_layer_; }
   [[nodiscard]] Recompute recompute() const noexcept { return options_.recompute; }
@@ -86,23 +108,23 @@ public:
   [[nodiscard]] MlpActivations& mlp(std::int64_t index);
   /// Returns the rows in float32 that recomputation starts from: the layer's input (kLayer) or its
   /// residual after attention (kCheap). Requires one of these policies.
-  [[nodiscard]] OwnedMatrix& start(std::int64_t index);
+  [[nodiscard]] DeviceMatrix& start(std::int64_t index);
   /// Returns the scaled A x (T, R) of an adapter that only adds a low-rank product. It is always
   /// kept: it is small, and it was computed from rows that had not been rounded.
-  [[nodiscard]] OwnedMatrix& low_rank(std::int64_t index, LinearKind kind);
+  [[nodiscard]] DeviceMatrix& low_rank(std::int64_t index, LinearKind kind);
   /// Return the last layer's raw output (T, D) and the final norm's rstd (T, 1).
-  [[nodiscard]] OwnedMatrix& final_input() noexcept { return final_input_; }
-  [[nodiscard]] OwnedMatrix& final_rstd() noexcept { return final_rstd_; }
+  [[nodiscard]] DeviceMatrix& final_input() noexcept { return final_input_; }
+  [[nodiscard]] DeviceMatrix& final_rstd() noexcept { return final_rstd_; }
 
   /// Returns the size of one row as kept by the last forward pass. Requires the policy kNone.
   /// Units: bytes.
   [[nodiscard]] std::int64_t row_bytes();
-  /// Copies the stored bytes of row i to `to[i]`, which has `row_bytes()` bytes. Skips rows for
-  /// which `to[i]` is null.
-  void save_rows(std::span<std::byte* const> to);
+  /// Copies row i to record `records[i]`. Skips rows whose record is -1. A record begins
+  /// `first_byte` bytes after the start of its place in `pool` and has `row_bytes()` bytes.
+  void save_rows(const RecordPool& pool, std::int64_t first_byte, IndexList records, Ops& ops);
   /// Restores saved rows, in any order, as if a forward pass had computed them. Requires the policy
   /// kNone and an earlier forward pass with the same adapter.
-  void load_rows(std::span<const std::byte* const> from);
+  void load_rows(const RecordPool& pool, std::int64_t first_byte, IndexList records, Ops& ops);
 
   /// Returns the memory that it currently owns. Units: bytes.
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
@@ -115,24 +137,18 @@ public:
 private:
   // Returns the index of layer `index` in the vectors below.
   [[nodiscard]] std::size_t storage_index(std::int64_t index) const;
-  // The consecutive rows of one part.
-  struct RowPart {
-    std::byte* first = nullptr;
-    std::size_t row_bytes = 0;
-  };
   template <class F>
   void for_each_part(F f);
-  [[nodiscard]] std::vector<RowPart> row_parts();
 
   KeepOptions options_;
   std::int64_t first_layer_;
   // One entry per layer from first_layer_ on, or a single entry that all layers share.
   std::vector<AttentionActivations> attention_;
   std::vector<MlpActivations> mlp_;
-  std::vector<OwnedMatrix> start_;
-  std::vector<PerLinear<OwnedMatrix>> low_rank_;
-  OwnedMatrix final_input_;
-  OwnedMatrix final_rstd_;
+  std::vector<DeviceMatrix> start_;
+  std::vector<PerLinear<DeviceMatrix>> low_rank_;
+  DeviceMatrix final_input_;
+  DeviceMatrix final_rstd_;
 };
 
 }  // namespace tidemill::engines

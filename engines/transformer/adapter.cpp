@@ -76,9 +76,9 @@ Status Adapter::add(const AdaptedModule& module, const ModuleSite& site, const T
     }
     case Kind::kNorm:
     case Kind::kFinalNorm: {
-      std::vector<float>& gain = in_layer ? gain_of(*layer, site.norm) : final_gain_;
-      gain = float_values(tensors.at(module.weight));
-      size_bytes_ += site.out_features * static_cast<std::int64_t>(sizeof(float));
+      PreparedVector& gain = in_layer ? gain_of(*layer, site.norm) : final_gain_;
+      TIDEMILL_ASSIGN_OR_RETURN(gain, ops.prepare_vector(float_values(tensors.at(module.weight))));
+      size_bytes_ += gain.size_bytes();
       break;
     }
   }

@@ -20,10 +20,10 @@ namespace tidemill::engines {
 /// Holds the changes to one decoder layer. A gain is empty if the base model's applies.
 struct AdaptedLayer {
   PerLinear<std::optional<LinearBypass>> linears;
-  std::vector<float> input_gain;
-  std::vector<float> attention_gain;
-  std::vector<float> query_gain;
-  std::vector<float> key_gain;
+  PreparedVector input_gain;
+  PreparedVector attention_gain;
+  PreparedVector query_gain;
+  PreparedVector key_gain;
 };
 
 /// Holds one version of one adapter, prepared for a device. Immutable and shareable, like
@@ -51,7 +51,7 @@ public:
     return embedding_ ? &*embedding_ : nullptr;
   }
   /// Returns the gain of the final norm; empty if the base model's applies.
-  [[nodiscard]] const std::vector<float>& final_gain() const noexcept { return final_gain_; }
+  [[nodiscard]] const PreparedVector& final_gain() const noexcept { return final_gain_; }
 
   [[nodiscard]] const AdapterSpec& spec() const noexcept { return spec_; }
   /// Returns the lowest decoder layer that gradients must reach: the lowest one that is changed, 0
@@ -68,7 +68,7 @@ private:
   std::vector<AdaptedLayer> layers_;
   std::optional<LinearBypass> head_;
   std::optional<EmbeddingBypass> embedding_;
-  std::vector<float> final_gain_;
+  PreparedVector final_gain_;
   std::int64_t first_layer_ = 0;
   std::int64_t size_bytes_ = 0;
 };

@@ -9,7 +9,7 @@
 
 #include "engines/peft/linear_bypass.hpp"
 #include "engines/transformer/batch_plan.hpp"
-#include "engines/transformer/owned_matrix.hpp"
+#include "engines/transformer/device_matrix.hpp"
 
 namespace tidemill::engines {
 
@@ -38,7 +38,7 @@ void split_rows(std::span<const AdapterRun> runs, std::int64_t num_rows, const F
 /// Destination of the scaled A x of the last `num_rows` rows, if their adapter only adds a low-rank
 /// product.
 struct KeptLowRank {
-  OwnedMatrix* rows = nullptr;  // null: A x is not kept
+  DeviceMatrix* rows = nullptr;  // null: A x is not kept
   std::int64_t num_rows = 0;
 };
 

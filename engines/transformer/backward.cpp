@@ -6,7 +6,6 @@
 // pass did not keep are recomputed only if something that is trained needs them: the input of a
 // linear layer is needed only for that layer's own gradients, and layers below the lowest trained
 // one are skipped.
-#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -22,8 +21,8 @@ namespace {
 class BackwardPass {
 public:
   BackwardPass(Transformer::State& state, const ModelWeights& weights, const BatchPlan& plan,
-               const KvCache& cache, Activations& activations, Gradients& gradients,
-               const BackwardOptions& options)
+               std::span<const std::int32_t> ids, const KvCache& cache, Activations& activations,
+               Gradients& gradients, const BackwardOptions& options)
       : config_(state.config),
         epsilon_(static_cast<float>(state.config.rms_norm_eps)),
         ops_(state.ops),
@@ -38,8 +37,9 @@ public:
         adapter_(plan.adapter_runs.empty() ? nullptr : plan.adapter_runs.front().adapter),
         num_rows_(static_cast<std::int64_t>(plan.positions.size())),
         groups_(plan_groups(plan, options.window_tokens)),
-        prefixes_(plan, b_.prefix_dkey, b_.prefix_dvalue, options.carried),
-        forward_(state, weights, plan, cache, &activations, num_rows_) {}
+        lists_(prepare(state, ids)),
+        prefixes_(plan, b_.prefix_dkey, b_.prefix_dvalue, options.carried, ops_),
+        forward_(state, weights, plan, lists_, cache, &activations, num_rows_) {}
 
   void final_norm(ConstMatrix dhidden) {
     const Matrix dresidual = b_.dresidual.reshape(num_rows_, config_.hidden_size);
@@ -53,8 +53,9 @@ public:
   void layer(std::int64_t index) {
     forward_.recompute(index);
     prefixes_.begin_layer(index, config_.num_layers, config_.num_kv_heads * config_.head_dim);
-    for (const BackwardGroup& group : groups_) {
-      group_ = &group;
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      group_ = &groups_[i];
+      group_lists_ = &all_group_lists_[i];
       mlp_block(index);
       attention_block(index);
     }
@@ -63,7 +64,8 @@ public:
 
   void finish() { prefixes_.finish(); }
 
-  void embedding(std::span<const std::int32_t> ids) {
+  void embedding() {
+    const IndexList ids = lists_.ids;
     if (gradients_.trains_model()) {
       ops_.embed_backward(ids, b_.dresidual.view(), gradients_.embedding().table);
     } else if (gradients_.trains_embedding()) {
@@ -72,9 +74,52 @@ public:
   }
 
 private:
+  // The lists of a group. Segments that are prefixes go through attention last.
+  struct GroupLists {
+    SegmentList continuing;
+    SegmentList prefixes;
+    IndexList own_rows;  // of its own keys and values among all that it has gradients of
+  };
+  struct GroupRanges {
+    PassRange continuing;
+    PassRange prefixes;
+    PassRange own_rows;
+  };
+
+  static GroupRanges add_group(const BackwardGroup& group, PassContents& contents) {
+    std::vector<AttentionSegment> continuing;
+    std::vector<AttentionSegment> prefixes;
+    std::vector<std::int32_t> own_rows;
+    for (const GroupSegment& segment : group.segments) {
+      (segment.role.own_prefix < 0 ? continuing : prefixes).push_back(segment.attention);
+      for (std::int64_t i = 0; i < segment.attention.num_tokens; ++i) {
+        own_rows.push_back(static_cast<std::int32_t>(segment.attention.first_kv_row +
+                                                     segment.attention.first_position + i));
+      }
+    }
+    return {contents.add_segments(continuing), contents.add_segments(prefixes),
+            contents.add_indices(own_rows)};
+  }
+
+  // Uploads the lists of the plan and of all groups.
+  PlanLists prepare(Transformer::State& state, std::span<const std::int32_t> ids) {
+    PassContents contents;
+    const PlanRanges plan = add_plan(plan_, ids, contents);
+    std::vector<GroupRanges> groups;
+    for (const BackwardGroup& group : groups_) {
+      groups.push_back(add_group(group, contents));
+    }
+    const PreparedPass& pass = state.prepare(contents, state.backward_pass);
+    for (const GroupRanges& group : groups) {
+      all_group_lists_.push_back({pass.segments(group.continuing), pass.segments(group.prefixes),
+                                  pass.indices(group.own_rows)});
+    }
+    return lists_at(plan, pass);
+  }
+
   void mlp_block(std::int64_t index) {
     MlpActivations& kept = activations_.mlp(index);
-    const std::span<const float> norm_gain = gain(index, NormKind::kAttention);
+    const ConstVector norm_gain = gain(index, NormKind::kAttention);
     const Matrix gate = rows_of(kept.gate, f_.gate);
     const Matrix up = rows_of(kept.up, f_.up);
     const ConstMatrix residual = rows_of(kept.residual, f_.residual);
@@ -136,15 +181,13 @@ private:
   KvGradient key_value_gradients(std::int64_t index, const Queries& queries) {
     const std::int64_t cols = config_.num_kv_heads * config_.head_dim;
     if (group_->starts_at_zero) {
-      b_.dkey.reshape(group_->num_kv_rows, cols);
-      b_.dvalue.reshape(group_->num_kv_rows, cols);
-      std::ranges::fill(b_.dkey.elements(), 0.0F);
-      std::ranges::fill(b_.dvalue.elements(), 0.0F);
+      ops_.fill(0.0F, b_.dkey.reshape(group_->num_kv_rows, cols));
+      ops_.fill(0.0F, b_.dvalue.reshape(group_->num_kv_rows, cols));
     }
-    attend_backward(index, queries, [](const PrefixRole& role) { return role.own_prefix < 0; });
+    attend_backward(index, queries, group_lists_->continuing);
     for (const GroupSegment& segment : group_->segments) {
       if (segment.role.continued_prefix >= 0 && segment.completes) {
-        prefixes_.add(segment.role.continued_prefix, visible_gradients(segment), ops_);
+        prefixes_.add(segment.role.continued_prefix, visible_gradients(segment));
       }
     }
     for (const GroupSegment& segment : group_->segments) {
@@ -152,33 +195,25 @@ private:
         prefixes_.copy(segment.role.own_prefix, visible_gradients(segment));
       }
     }
-    attend_backward(index, queries, [](const PrefixRole& role) { return role.own_prefix >= 0; });
+    attend_backward(index, queries, group_lists_->prefixes);
     return own_rows();
   }
 
-  // Runs the backward pass of attention for the segments of the group whose role `selects` accepts.
-  template <class Selects>
-  void attend_backward(std::int64_t index, const Queries& queries, const Selects& selects) {
-    std::vector<AttentionSegment> segments;
-    std::vector<KvGradient> gradients;
-    for (const GroupSegment& segment : group_->segments) {
-      if (selects(segment.role)) {
-        segments.push_back(segment.attention);
-        gradients.push_back(visible_gradients(segment));
-      }
-    }
+  // Runs the backward pass of attention for some segments of the group.
+  void attend_backward(std::int64_t index, const Queries& queries, const SegmentList& segments) {
     if (!segments.empty()) {
       ops_.attention_backward_windows(attention_shape(config_, index, cache_.options()), segments,
-                                      gradients, queries.query, cache_.layer(index), queries.out,
-                                      queries.lse, queries.dout, queries.dquery);
+                                      queries.query, cache_.layer(index), queries.out, queries.lse,
+                                      queries.dout, b_.dkey.view(), b_.dvalue.view(),
+                                      queries.dquery);
     }
   }
 
   // Returns the gradients of all keys and values that a segment sees.
   [[nodiscard]] KvGradient visible_gradients(const GroupSegment& segment) const {
     const std::int64_t count = segment.attention.first_position + segment.attention.num_tokens;
-    return {b_.dkey.view().slice_rows(segment.first_kv_row, count),
-            b_.dvalue.view().slice_rows(segment.first_kv_row, count)};
+    return {b_.dkey.view().slice_rows(segment.attention.first_kv_row, count),
+            b_.dvalue.view().slice_rows(segment.attention.first_kv_row, count)};
   }
 
   // Returns the gradients of the group's own keys and values, one segment after the other.
@@ -188,24 +223,20 @@ private:
       return {b_.dkey.view().slice_rows(only.first_position, only.num_tokens),
               b_.dvalue.view().slice_rows(only.first_position, only.num_tokens)};
     }
-    if (group_->num_kv_rows > group_->num_rows) {
-      std::vector<std::int64_t> rows;
-      for (const GroupSegment& segment : group_->segments) {
-        for (std::int64_t i = 0; i < segment.attention.num_tokens; ++i) {
-          rows.push_back(segment.first_kv_row + segment.attention.first_position + i);
-        }
-      }
-      b_.dkey.keep_rows(rows);
-      b_.dvalue.keep_rows(rows);
+    if (group_->num_kv_rows == group_->num_rows) {
+      return {b_.dkey.view(), b_.dvalue.view()};
     }
-    return {b_.dkey.view(), b_.dvalue.view()};
+    const KvGradient own{buffer(f_.key, b_.dkey.cols()), buffer(f_.value, b_.dkey.cols())};
+    ops_.copy_rows(b_.dkey.view(), group_lists_->own_rows, own.dk, {});
+    ops_.copy_rows(b_.dvalue.view(), group_lists_->own_rows, own.dv, {});
+    return own;
   }
 
   // Computes the gradients of the query, key and value layers and of the norm before them.
   void projections(std::int64_t index, ConstMatrix dquery, const KvGradient& dkv) {
     AttentionActivations& kept = activations_.attention(index);
     const ConstMatrix input = rows_of(kept.input, f_.residual);
-    const std::span<const float> norm_gain = gain(index, NormKind::kInput);
+    const ConstVector norm_gain = gain(index, NormKind::kInput);
     const Matrix normed = buffer(f_.normed, config_.hidden_size);
     const Matrix dnormed = buffer(b_.dnormed, config_.hidden_size);
     if (needs_input(index, LinearKind::kQuery) || needs_input(index, LinearKind::kKey) ||
@@ -240,7 +271,7 @@ private:
     if (dx != nullptr) {
       ops_.linear_backward_input(dy, *layer.weight, store, *dx);
     }
-    if (gradient.weight.data != nullptr) {
+    if (!gradient.weight.is_null()) {
       ops_.linear_backward_weight(dy, x, gradient.weight);
     }
     if (!gradient.bias.empty()) {
@@ -257,9 +288,9 @@ private:
     return adapter_ != nullptr ? adapter_->bypass(index, kind) : nullptr;
   }
 
-  [[nodiscard]] std::span<const float> gain(std::int64_t index, NormKind kind) const {
+  [[nodiscard]] ConstVector gain(std::int64_t index, NormKind kind) const {
     if (adapter_ != nullptr) {
-      const std::vector<float>& own = gain_of(adapter_->layer(index), kind);
+      const PreparedVector& own = gain_of(adapter_->layer(index), kind);
       if (!own.empty()) {
         return own;
       }
@@ -273,44 +304,37 @@ private:
       return before;
     }
     const Matrix query = buffer(b_.query, before.cols);
-    ops_.rms_norm(heads_of(before), gain(index, NormKind::kQuery), epsilon_, heads_of(query), {});
+    ops_.rms_norm(before.as_rows_of(config_.head_dim), gain(index, NormKind::kQuery), epsilon_,
+                  query.as_rows_of(config_.head_dim), {});
     ops_.rope(query, config_.head_dim, positions(), rope_, RopeDirection::kForward);
     return query;
   }
 
   // Return the group's rows.
-  [[nodiscard]] Matrix rows_of(OwnedMatrix& all) const {
+  [[nodiscard]] Matrix rows_of(const DeviceMatrix& all) const {
     return all.view().slice_rows(group_->first_row, group_->num_rows);
   }
-  [[nodiscard]] Matrix rows_of(KeptRows& all, OwnedMatrix& buffer) const {
+  [[nodiscard]] Matrix rows_of(const DeviceMatrix& all, DeviceMatrix& buffer) const {
     return all.floats(group_->first_row, group_->num_rows, buffer, ops_);
   }
-  [[nodiscard]] std::span<const float> elements_of(OwnedMatrix& all) const {
-    const Matrix rows = rows_of(all);
-    return {rows.data, static_cast<std::size_t>(rows.rows * rows.cols)};
+  [[nodiscard]] ConstVector elements_of(const DeviceMatrix& all) const {
+    return rows_of(all).elements();
   }
-  [[nodiscard]] std::span<const std::int32_t> positions() const {
-    return std::span(plan_.positions)
-        .subspan(static_cast<std::size_t>(group_->first_row),
-                 static_cast<std::size_t>(group_->num_rows));
+  [[nodiscard]] IndexList positions() const {
+    return lists_.positions.slice(group_->first_row, group_->num_rows);
   }
-  [[nodiscard]] Matrix buffer(OwnedMatrix& rows, std::int64_t cols) const {
+  [[nodiscard]] Matrix buffer(DeviceMatrix& rows, std::int64_t cols) const {
     return rows.reshape(group_->num_rows, cols);
   }
 
-  // Returns the heads (N*n, C) of x (N, n*C). Requires that x has no gaps between rows.
-  [[nodiscard]] Matrix heads_of(Matrix x) const {
-    return {x.data, x.rows * x.cols / config_.head_dim, config_.head_dim, config_.head_dim};
-  }
-
   // Replaces dx (N, n*C), the gradient of the output of a per-head norm, with that of its input.
-  void head_norm(Matrix dx, KeptRows& kept, OwnedMatrix& rstd, std::span<const float> gain,
-                 std::span<float> dgain) {
-    const Matrix x = heads_of(rows_of(kept, f_.query));
-    const Matrix heads = heads_of(dx);
+  void head_norm(Matrix dx, const DeviceMatrix& kept, const DeviceMatrix& rstd, ConstVector gain,
+                 Vector dgain) {
+    const Matrix x = rows_of(kept, f_.query).as_rows_of(config_.head_dim);
+    const Matrix heads = dx.as_rows_of(config_.head_dim);
     const Matrix result = b_.query.reshape(heads.rows, heads.cols);
     ops_.rms_norm_backward(heads, x, gain, elements_of(rstd), Store::kOverwrite, result, dgain);
-    std::ranges::copy(b_.query.elements(), dx.data);
+    ops_.copy(result, heads);
   }
 
   const ModelConfig& config_;
@@ -327,7 +351,11 @@ private:
   const Adapter* adapter_;  // the adapter of all rows, or null
   std::int64_t num_rows_;
   std::vector<BackwardGroup> groups_;
-  const BackwardGroup* group_ = nullptr;  // the group that is being processed
+  std::vector<GroupLists> all_group_lists_;
+  PlanLists lists_;
+  // The group that is being processed.
+  const BackwardGroup* group_ = nullptr;
+  const GroupLists* group_lists_ = nullptr;
   PrefixGradients prefixes_;
   ForwardPass forward_;
 };
@@ -352,13 +380,14 @@ void Transformer::backward(const ModelWeights& weights, const Batch& batch, cons
   TIDEMILL_CHECK(num_rows > 0 && dhidden.rows == num_rows) << dhidden.rows << " of " << num_rows;
   TIDEMILL_CHECK(fits(gradients, plan)) << "the gradients are not those of the weights to train";
   TIDEMILL_CHECK(activations.first_layer() <= gradients.first_layer());
-  BackwardPass pass(s, weights, plan, cache, activations, gradients, options);
+  BackwardPass pass(s, weights, plan, std::span(batch.ids).last(static_cast<std::size_t>(num_rows)),
+                    cache, activations, gradients, options);
   pass.final_norm(dhidden);
   for (std::int64_t index = s.config.num_layers; index-- > gradients.first_layer();) {
     pass.layer(index);
   }
   pass.finish();
-  pass.embedding(std::span(batch.ids).last(static_cast<std::size_t>(num_rows)));
+  pass.embedding();
 }
 
 }  // namespace tidemill::engines

@@ -10,10 +10,9 @@ namespace tidemill::engines {
 namespace {
 
 void add_whole(const AttentionSegment& segment, const PrefixRole& role, BackwardGroup& group) {
-  group.segments.push_back(
-      {{group.num_rows, segment.num_tokens, segment.first_position, segment.pages},
-       role,
-       group.num_kv_rows});
+  group.segments.push_back({{group.num_rows, segment.num_tokens, segment.first_position,
+                             segment.pages, group.num_kv_rows},
+                            role});
   group.num_rows += segment.num_tokens;
   group.num_kv_rows += segment.first_position + segment.num_tokens;
 }
@@ -28,7 +27,7 @@ void add_windows(const AttentionSegment& segment, const PrefixRole& role,
                       .num_rows = count,
                       .num_kv_rows = segment.first_position + segment.num_tokens,
                       .starts_at_zero = begin == last,
-                      .segments = {{window, role, 0, begin == 0}}});
+                      .segments = {{window, role, begin == 0}}});
   }
 }
 

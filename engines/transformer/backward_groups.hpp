@@ -24,8 +24,7 @@ namespace tidemill::engines {
 struct GroupSegment {
   AttentionSegment attention;  // row numbers count from the group's first row
   PrefixRole role;
-  std::int64_t first_kv_row = 0;  // row of position 0 in the gradients of keys and values
-  bool completes = true;          // the first tokens of the segment are in this group
+  bool completes = true;  // the first tokens of the segment are in this group
 };
 
 /// Consecutive rows of a plan: whole segments, or one window of one.

@@ -146,7 +146,7 @@ HiddenPlan plan_hidden_rows(const Batch& batch, const BatchPlan& all) {
     add_segment({count, segment.first_position + skipped, segment.pages, segment.adapter},
                 hidden.plan);
     for (std::int64_t row = end - count; row < end; ++row) {
-      hidden.rows.push_back(row);
+      hidden.rows.push_back(static_cast<std::int32_t>(row));
     }
   }
   return hidden;

@@ -45,7 +45,7 @@ struct BatchPlan {
 /// A separate plan of the rows whose hidden states are requested. Attention gives a row the same
 /// bits in both plans.
 struct HiddenPlan {
-  std::vector<std::int64_t> rows;  // ascending row numbers of the original plan
+  std::vector<std::int32_t> rows;  // ascending row numbers of the original plan
   BatchPlan plan;
 };
 

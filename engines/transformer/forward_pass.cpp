@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/transformer/forward_pass.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "engines/transformer/adapter_rows.hpp"
@@ -9,14 +8,15 @@
 namespace tidemill::engines {
 
 ForwardPass::ForwardPass(Transformer::State& state, const ModelWeights& weights,
-                         const BatchPlan& plan, const KvCache& cache, Activations* activations,
-                         std::int64_t num_kept, KeyObserver key_observer)
+                         const BatchPlan& plan, const PlanLists& lists, const KvCache& cache,
+                         Activations* activations, std::int64_t num_kept, KeyObserver key_observer)
     : config_(state.config),
       epsilon_(static_cast<float>(state.config.rms_norm_eps)),
       ops_(state.ops),
       b_(state.forward),
       weights_(weights),
       plan_(plan),
+      lists_(lists),
       rope_(state.rope.tables(plan.num_positions)),
       cache_(cache),
       activations_(activations),
@@ -32,13 +32,13 @@ void ForwardPass::layer(std::int64_t index) {
   const bool kept = keeps(index);
   const Recompute recompute = kept ? activations_->recompute() : Recompute::kNone;
   if (recompute == Recompute::kLayer) {
-    keep(b_.residual, activations_->start(index));
+    keep(b_.residual.view(), activations_->start(index));
   }
   attention_half(index,
                  kept && recompute != Recompute::kLayer ? &activations_->attention(index) : nullptr,
                  Append::kYes);
   if (recompute == Recompute::kCheap) {
-    keep(b_.residual, activations_->start(index));
+    keep(b_.residual.view(), activations_->start(index));
   }
   mlp_input(index, kept && recompute == Recompute::kNone ? &activations_->mlp(index) : nullptr);
   mlp_output(index);
@@ -50,8 +50,7 @@ void ForwardPass::recompute(std::int64_t index) {
     return;
   }
   const ConstMatrix start = activations_->start(index).view();
-  std::ranges::copy(activations_->start(index).elements(),
-                    b_.residual.reshape(start.rows, start.cols).data);
+  ops_.copy(start, b_.residual.reshape(start.rows, start.cols));
   b_.normed.reshape(start.rows, start.cols);
   if (recompute == Recompute::kLayer) {
     attention_half(index, &activations_->attention(index), Append::kNo);
@@ -61,7 +60,7 @@ void ForwardPass::recompute(std::int64_t index) {
 
 void ForwardPass::final_norm() {
   if (activations_ != nullptr) {
-    keep(b_.residual, activations_->final_input());
+    keep(b_.residual.view(), activations_->final_input());
   }
   const Matrix hidden = b_.hidden.reshape(num_rows_, config_.hidden_size);
   const auto own = [](const Adapter& adapter) {
@@ -108,7 +107,7 @@ void ForwardPass::keys_and_values(std::int64_t index, AttentionActivations* kept
   }
   if (append == Append::kYes) {
     linear(index, LinearKind::kValue, normed, Store::kOverwrite, value);
-    ops_.kv_append(attention_shape(config_, index, cache_.options()), plan_.appends, key, value,
+    ops_.kv_append(attention_shape(config_, index, cache_.options()), lists_.appends, key, value,
                    rope_, cache_.layer(index));
     if (key_observer_) {
       key_observer_(index, key, value);
@@ -130,15 +129,15 @@ void ForwardPass::attend(std::int64_t index, AttentionActivations* kept) {
     }
     head_norm(index, NormKind::kQuery, b_.query, kept != nullptr ? &kept->query_rstd : nullptr);
   }
-  ops_.rope(query, config_.head_dim, plan_.positions, rope_, RopeDirection::kForward);
+  ops_.rope(query, config_.head_dim, lists_.positions, rope_, RopeDirection::kForward);
   if (kept != nullptr && !config_.qk_norm) {
     keep(query, kept->query);
   }
   const Matrix lse = kept != nullptr ? b_.lse.reshape(num_rows_, config_.num_heads) : Matrix();
-  ops_.attention(shape, plan_.segments, query, cache_.layer(index), attention, lse);
+  ops_.attention(shape, lists_.segments, query, cache_.layer(index), attention, lse);
   if (kept != nullptr) {
     keep(attention, kept->attention);
-    keep(b_.lse, kept->lse);
+    keep(lse, kept->lse);
   }
   linear(index, LinearKind::kOutput, attention, Store::kAdd, b_.residual.view());
 }
@@ -180,71 +179,54 @@ void ForwardPass::linear(std::int64_t index, LinearKind kind, ConstMatrix x, Sto
 }
 
 void ForwardPass::layer_norm(std::int64_t index, NormKind kind, ConstMatrix x, Matrix out,
-                             OwnedMatrix* kept_rstd) {
+                             DeviceMatrix* kept_rstd) {
   const auto own = [index, kind](const Adapter& adapter) {
-    const std::vector<float>& gain = gain_of(adapter.layer(index), kind);
+    const PreparedVector& gain = gain_of(adapter.layer(index), kind);
     return gain.empty() ? nullptr : &gain;
   };
   norm(x, gain_of(weights_.layer(index), kind), own, out, kept_rstd);
 }
 
 // Normalizes each head of x (T, n*C) in place.
-void ForwardPass::head_norm(std::int64_t index, NormKind kind, OwnedMatrix& x,
-                            OwnedMatrix* kept_rstd) {
-  const Matrix heads = x.as_rows_of(config_.head_dim);
+void ForwardPass::head_norm(std::int64_t index, NormKind kind, DeviceMatrix& x,
+                            DeviceMatrix* kept_rstd) {
+  const Matrix heads = x.view().as_rows_of(config_.head_dim);
   layer_norm(index, kind, heads, heads, kept_rstd);
 }
 
 // Normalizes rows, or equal parts of rows. `find` returns the gain of an adapter, or null.
 template <class Find>
-void ForwardPass::norm(ConstMatrix x, std::span<const float> gain, const Find& find, Matrix out,
-                       OwnedMatrix* kept_rstd) {
+void ForwardPass::norm(ConstMatrix x, ConstVector gain, const Find& find, Matrix out,
+                       DeviceMatrix* kept_rstd) {
   const std::int64_t parts = x.rows / num_rows_;
-  const std::span<float> rstd = rstd_buffer(kept_rstd, parts);
-  const auto norm_rows = [&](std::span<const float> of_rows, std::int64_t first_row,
-                             std::int64_t num_rows) {
+  const Vector rstd = rstd_buffer(kept_rstd, parts);
+  const auto norm_rows = [&](ConstVector of_rows, std::int64_t first_row, std::int64_t num_rows) {
     const std::int64_t first = first_row * parts;
     const std::int64_t count = num_rows * parts;
     ops_.rms_norm(x.slice_rows(first, count), of_rows, epsilon_, out.slice_rows(first, count),
-                  rstd.empty() ? rstd
-                               : rstd.subspan(static_cast<std::size_t>(first),
-                                              static_cast<std::size_t>(count)));
+                  rstd.empty() ? rstd : rstd.slice(first, count));
   };
   split_rows(
       plan_.adapter_runs, num_rows_, find,
       [&](std::int64_t first, std::int64_t count) { norm_rows(gain, first, count); }, norm_rows);
   if (kept_rstd != nullptr) {
-    keep(b_.rstd, *kept_rstd);
+    keep(b_.rstd.view(), *kept_rstd);
   }
 }
 
-std::span<float> ForwardPass::rstd_buffer(const OwnedMatrix* kept, std::int64_t per_row) {
-  if (kept == nullptr) {
-    return {};
-  }
-  b_.rstd.reshape(num_rows_, per_row);
-  return b_.rstd.elements();
+Vector ForwardPass::rstd_buffer(const DeviceMatrix* kept, std::int64_t per_row) {
+  return kept != nullptr ? b_.rstd.reshape(num_rows_, per_row).elements() : Vector();
 }
 
-Matrix ForwardPass::result_target(OwnedMatrix& buffer, KeptRows* kept) const {
-  if (kept != nullptr && num_kept_ == num_rows_) {
-    if (const auto target = kept->direct_target(num_rows_, config_.intermediate_size)) {
-      return *target;
-    }
-  }
-  return buffer.reshape(num_rows_, config_.intermediate_size);
+Matrix ForwardPass::result_target(DeviceMatrix& buffer, DeviceMatrix* kept) const {
+  const bool direct = kept != nullptr && num_kept_ == num_rows_ && kept->dtype() == DType::kF32;
+  return (direct ? *kept : buffer).reshape(num_rows_, config_.intermediate_size);
 }
 
-void ForwardPass::keep(ConstMatrix source, KeptRows& target) {
-  if (!target.holds(source)) {
+void ForwardPass::keep(ConstMatrix source, DeviceMatrix& target) {
+  if (source.data != target.view().data) {
     target.keep(source.slice_rows(num_rows_ - num_kept_, num_kept_), ops_);
   }
-}
-
-void ForwardPass::keep(const OwnedMatrix& source, OwnedMatrix& target) const {
-  const ConstMatrix from = source.view();
-  const Matrix to = target.reshape(num_kept_, from.cols);
-  std::copy_n(from.row(num_rows_ - num_kept_), num_kept_ * from.cols, to.data);
 }
 
 }  // namespace tidemill::engines

@@ -16,8 +16,8 @@ class ForwardPass {
 public:
   /// `activations` receive those of the last `num_kept` rows. Null: none are kept.
   ForwardPass(Transformer::State& state, const ModelWeights& weights, const BatchPlan& plan,
-              const KvCache& cache, Activations* activations, std::int64_t num_kept,
-              KeyObserver key_observer = {});
+              const PlanLists& lists, const KvCache& cache, Activations* activations,
+              std::int64_t num_kept, KeyObserver key_observer = {});
 
   /// Runs decoder layer `index`.
   void layer(std::int64_t index);
@@ -44,19 +44,17 @@ private:
   void mlp_output(std::int64_t index);
   void linear(std::int64_t index, LinearKind kind, ConstMatrix x, Store store, Matrix y);
   void layer_norm(std::int64_t index, NormKind kind, ConstMatrix x, Matrix out,
-                  OwnedMatrix* kept_rstd);
-  void head_norm(std::int64_t index, NormKind kind, OwnedMatrix& x, OwnedMatrix* kept_rstd);
+                  DeviceMatrix* kept_rstd);
+  void head_norm(std::int64_t index, NormKind kind, DeviceMatrix& x, DeviceMatrix* kept_rstd);
   template <class Find>
-  void norm(ConstMatrix x, std::span<const float> gain, const Find& find, Matrix out,
-            OwnedMatrix* kept_rstd);
-  [[nodiscard]] std::span<float> rstd_buffer(const OwnedMatrix* kept, std::int64_t per_row);
+  void norm(ConstMatrix x, ConstVector gain, const Find& find, Matrix out, DeviceMatrix* kept_rstd);
+  [[nodiscard]] Vector rstd_buffer(const DeviceMatrix* kept, std::int64_t per_row);
   [[nodiscard]] bool keeps(std::int64_t index) const;
   // Returns the destination of (T, F) results whose last rows are to be kept in `kept`: `kept`
   // itself if it keeps all rows unrounded, otherwise `buffer`.
-  [[nodiscard]] Matrix result_target(OwnedMatrix& buffer, KeptRows* kept) const;
+  [[nodiscard]] Matrix result_target(DeviceMatrix& buffer, DeviceMatrix* kept) const;
   // Copies the rows to keep from `source`, unless they were written to `target` directly.
-  void keep(ConstMatrix source, KeptRows& target);
-  void keep(const OwnedMatrix& source, OwnedMatrix& target) const;
+  void keep(ConstMatrix source, DeviceMatrix& target);
 
   const ModelConfig& config_;
   float epsilon_;
@@ -64,6 +62,7 @@ private:
   ForwardBuffers& b_;
   const ModelWeights& weights_;
   const BatchPlan& plan_;
+  PlanLists lists_;
   RopeTables rope_;
   const KvCache& cache_;
   Activations* activations_;  // null: nothing is kept

@@ -9,17 +9,12 @@
 namespace tidemill::engines {
 namespace {
 
-Matrix matrix_over(std::vector<float>& values, std::int64_t rows, std::int64_t cols) {
-  values.assign(static_cast<std::size_t>(rows * cols), 0.0F);
-  return {values.data(), rows, cols, cols};
-}
-
 // Return a view of the tensor `name`, null or empty if `name` is empty.
 Matrix matrix_of(const std::string& name, ParameterSet& sums) {
   return name.empty() ? Matrix() : sums.matrix(name);
 }
-std::span<float> vector_of(const std::string& name, ParameterSet& sums) {
-  return name.empty() ? std::span<float>() : sums.vector(name);
+Vector vector_of(const std::string& name, ParameterSet& sums) {
+  return name.empty() ? Vector() : sums.vector(name);
 }
 
 LinearGradient linear_gradient(const AdaptedModule& module, ParameterSet& sums) {
@@ -37,11 +32,16 @@ LinearGradient linear_gradient(const AdaptedModule& module, ParameterSet& sums) 
 
 }  // namespace
 
-Gradients Gradients::for_model(const ModelConfig& config) {
-  Gradients gradients;
+Matrix Gradients::zeros(DeviceMatrix& matrix, std::int64_t rows, std::int64_t cols) {
+  const Matrix view = matrix.reshape(rows, cols);
+  ops_->fill(0.0F, view);
+  return view;
+}
+
+Gradients Gradients::for_model(const ModelConfig& config, Ops& ops) {
+  Gradients gradients(expected_tensors(config), ops);
   gradients.trains_model_ = true;
   ParameterSet& sums = gradients.sums_;
-  sums = ParameterSet(expected_tensors(config));
   for (std::int64_t index = 0; index < config.num_layers; ++index) {
     LayerGradients& layer = gradients.layers_.emplace_back();
     const std::string prefix = "model.layers." + std::to_string(index) + ".";
@@ -63,17 +63,16 @@ Gradients Gradients::for_model(const ModelConfig& config) {
   gradients.embedding_.table = sums.matrix("model.embed_tokens.weight");
   gradients.head_.weight =
       config.tie_word_embeddings
-          ? matrix_over(gradients.tied_head_, config.vocab_size, config.hidden_size)
+          ? gradients.zeros(gradients.tied_head_, config.vocab_size, config.hidden_size)
           : sums.matrix("lm_head.weight");
   return gradients;
 }
 
-Gradients Gradients::for_adapter(const ModelConfig& config, const AdapterSpec& spec) {
+Gradients Gradients::for_adapter(const ModelConfig& config, const AdapterSpec& spec, Ops& ops) {
   TIDEMILL_CHECK(!spec.empty());
   using Kind = ModuleSite::Kind;
-  Gradients gradients;
+  Gradients gradients(adapter_shapes(spec), ops);
   ParameterSet& sums = gradients.sums_;
-  sums = ParameterSet(adapter_shapes(spec));
   gradients.layers_.resize(static_cast<std::size_t>(config.num_layers));
   gradients.first_layer_ = config.num_layers;
   const auto sites = module_sites(config);
@@ -97,7 +96,7 @@ Gradients Gradients::for_adapter(const ModelConfig& config, const AdapterSpec& s
         if (module.rank > 0) {
           gradients.embedding_a_ = sums.matrix(module.a);
           gradients.embedding_.transposed_a =
-              matrix_over(gradients.transposed_a_, module.in_features, module.rank);
+              gradients.zeros(gradients.transposed_a_, module.in_features, module.rank);
         }
         break;
     }
@@ -106,30 +105,24 @@ Gradients Gradients::for_adapter(const ModelConfig& config, const AdapterSpec& s
 }
 
 ParameterSet& Gradients::collect() {
-  if (!tied_head_.empty()) {
-    const Matrix table = embedding_.table;
-    for (std::int64_t row = 0; row < table.rows; ++row) {
-      for (std::int64_t col = 0; col < table.cols; ++col) {
-        table.row(row)[col] += head_.weight.row(row)[col];
-      }
-    }
-    std::ranges::fill(tied_head_, 0.0F);
+  if (tied_head_.rows() > 0) {
+    ops_->add_scaled(head_.weight, 1.0F, embedding_.table);
+    ops_->fill(0.0F, tied_head_.view());
   }
-  if (!transposed_a_.empty()) {
-    for (std::int64_t r = 0; r < embedding_a_.rows; ++r) {
-      for (std::int64_t v = 0; v < embedding_a_.cols; ++v) {
-        embedding_a_.row(r)[v] += embedding_.transposed_a.row(v)[r];
-      }
-    }
-    std::ranges::fill(transposed_a_, 0.0F);
+  if (transposed_a_.rows() > 0) {
+    ops_->add_transposed(embedding_.transposed_a, embedding_a_);
+    ops_->fill(0.0F, transposed_a_.view());
   }
   return sums_;
 }
 
-void Gradients::set_zero() noexcept {
+void Gradients::set_zero() {
   sums_.set_zero();
-  std::ranges::fill(tied_head_, 0.0F);
-  std::ranges::fill(transposed_a_, 0.0F);
+  for (const DeviceMatrix* part : {&tied_head_, &transposed_a_}) {
+    if (part->rows() > 0) {
+      ops_->fill(0.0F, part->view());
+    }
+  }
 }
 
 LayerGradients& Gradients::layer(std::int64_t index) {
@@ -137,8 +130,8 @@ LayerGradients& Gradients::layer(std::int64_t index) {
 }
 
 std::int64_t Gradients::size_bytes() const noexcept {
-  return static_cast<std::int64_t>(
-      (sums_.values().size() + tied_head_.size() + transposed_a_.size()) * sizeof(float));
+  return sums_.values().size * std::int64_t{sizeof(float)} + tied_head_.size_bytes() +
+         transposed_a_.size_bytes();
 }
 
 }  // namespace tidemill::engines

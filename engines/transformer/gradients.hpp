@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "engines/formats/model_config.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/peft/embedding_bypass.hpp"
 #include "engines/peft/linear_bypass.hpp"
+#include "engines/transformer/device_matrix.hpp"
 #include "engines/transformer/model_layout.hpp"
 #include "engines/transformer/parameter_set.hpp"
 
@@ -17,10 +17,10 @@ namespace tidemill::engines {
 
 /// Holds the gradients of one decoder layer. Gains are empty if they are not trained.
 struct LayerGradients {
-  std::span<float> input_gain;
-  std::span<float> attention_gain;
-  std::span<float> query_gain;
-  std::span<float> key_gain;
+  Vector input_gain;
+  Vector attention_gain;
+  Vector query_gain;
+  Vector key_gain;
   PerLinear<LinearGradient> linears;
 };
 
@@ -33,10 +33,11 @@ struct LayerGradients {
 /// gradient of the A matrix of LoRA on the embedding table, which is summed by token.
 class Gradients {
 public:
-  /// Creates zero gradients for every parameter of a model.
-  [[nodiscard]] static Gradients for_model(const ModelConfig& config);
+  /// Creates zero gradients for every parameter of a model. `ops` must outlive them.
+  [[nodiscard]] static Gradients for_model(const ModelConfig& config, Ops& ops);
   /// Creates zero gradients for the tensors of an adapter. Nothing is computed for frozen weights.
-  [[nodiscard]] static Gradients for_adapter(const ModelConfig& config, const AdapterSpec& spec);
+  [[nodiscard]] static Gradients for_adapter(const ModelConfig& config, const AdapterSpec& spec,
+                                             Ops& ops);
   Gradients(Gradients&&) = default;
   Gradients& operator=(Gradients&&) = default;
   Gradients(const Gradients&) = delete;
@@ -46,7 +47,7 @@ public:
   /// Returns the sums since `set_zero`, with the names and shapes of the parameters. To be called
   /// after all sequences of the batch have been added.
   [[nodiscard]] ParameterSet& collect();
-  void set_zero() noexcept;
+  void set_zero();
 
   /// Returns the lowest layer that gradients must reach: 0 if all parameters are trained, otherwise
   /// as `Adapter::first_layer`.
@@ -54,27 +55,30 @@ public:
   [[nodiscard]] bool trains_model() const noexcept { return trains_model_; }
   /// Returns whether the embedding table or an adapter of it is trained.
   [[nodiscard]] bool trains_embedding() const noexcept {
-    return embedding_.table.data != nullptr || embedding_.b.data != nullptr;
+    return !embedding_.table.is_null() || !embedding_.b.is_null();
   }
   [[nodiscard]] LayerGradients& layer(std::int64_t index);
   /// Return the gradients outside the decoder layers. Those of parts that are not trained are null
   /// or empty.
   [[nodiscard]] const EmbeddingGradient& embedding() const noexcept { return embedding_; }
   [[nodiscard]] const LinearGradient& head() const noexcept { return head_; }
-  [[nodiscard]] std::span<float> final_gain() noexcept { return final_gain_; }
+  [[nodiscard]] Vector final_gain() noexcept { return final_gain_; }
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 
 private:
-  Gradients() = default;
+  Gradients(const TensorShapes& shapes, Ops& ops)
+      : ops_(&ops), sums_(shapes, ops), tied_head_(ops.memory()), transposed_a_(ops.memory()) {}
+  [[nodiscard]] Matrix zeros(DeviceMatrix& matrix, std::int64_t rows, std::int64_t cols);
 
+  Ops* ops_;
   ParameterSet sums_;
-  std::vector<float> tied_head_;     // the second use of a tied embedding
-  std::vector<float> transposed_a_;  // (V, R), for LoRA on the table
-  Matrix embedding_a_;               // (R, V), the part of `sums_` that `collect` adds it to
+  DeviceMatrix tied_head_;     // (V, D), the second use of a tied embedding; empty if there is none
+  DeviceMatrix transposed_a_;  // (V, R), for LoRA on the table; empty otherwise
+  Matrix embedding_a_;         // (R, V), the part of `sums_` that `collect` adds it to
   std::vector<LayerGradients> layers_;
   EmbeddingGradient embedding_;
   LinearGradient head_;
-  std::span<float> final_gain_;
+  Vector final_gain_;
   std::int64_t first_layer_ = 0;
   bool trains_model_ = false;
 };

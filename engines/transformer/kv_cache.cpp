@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
 
@@ -37,12 +36,14 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config,
                       " bytes is too small: one page of " + std::to_string(options.page_tokens) +
                       " tokens takes " + std::to_string(all_layers_bytes));
   }
-  std::unique_ptr<KvCache> cache(new KvCache);
+  std::unique_ptr<KvCache> cache(new KvCache(ops));
   cache->options_ = options;
   cache->pool_ = PagePool(num_pages);
   cache->num_layers_ = config.num_layers;
   cache->layer_bytes_ = num_pages * page_bytes;
-  cache->data_ = AlignedBytes(cache->size_bytes(), AlignedBytes::Pages::kSmall);
+  TIDEMILL_ASSIGN_OR_RETURN(
+      cache->data_,
+      ops.memory().allocate(cache->num_layers_ * cache->layer_bytes_, BlockUse::kSparse));
   return cache;
 }
 
@@ -54,15 +55,13 @@ void KvCache::copy_page(std::int32_t from, std::int32_t to) {
   }
   const std::int64_t page_bytes = layer_bytes_ / num_pages();
   for (std::int64_t index = 0; index < num_layers_; ++index) {
-    std::byte* data = layer(index).data;
-    std::memcpy(data + to * page_bytes, data + from * page_bytes,
-                static_cast<std::size_t>(page_bytes));
+    ops_.copy_page(layer(index), page_bytes, from, to);
   }
 }
 
 KvLayer KvCache::layer(std::int64_t index) const {
   TIDEMILL_CHECK(index >= 0 && index < num_layers_) << index;
-  return {data_.data() + index * layer_bytes_};
+  return {data_.address().offset(index * layer_bytes_)};
 }
 
 std::int64_t KvCache::size_bytes() const noexcept {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "base/tensor/aligned_bytes.hpp"
 #include "base/tensor/dtype.hpp"
 #include "engines/formats/model_config.hpp"
 #include "engines/ops/ops.hpp"
@@ -39,7 +38,9 @@ struct KvCacheOptions {
 class KvCache {
 public:
   /// Creates a cache with as many pages as fit in the byte limit.
-  /// Errors: `kResourceExhausted` if not even one page fits, naming both sizes.
+  /// `ops` must outlive the cache.
+  /// Errors: `kResourceExhausted` if not even one page fits, naming both sizes; those of
+  /// `DeviceMemory::allocate`.
   [[nodiscard]] static Result<std::unique_ptr<KvCache>> create(const ModelConfig& config,
                                                                const KvCacheOptions& options,
                                                                Ops& ops);
@@ -73,13 +74,14 @@ public:
   [[nodiscard]] std::int64_t size_bytes() const noexcept;
 
 private:
-  KvCache() = default;
+  explicit KvCache(Ops& ops) : ops_(ops) {}
 
+  Ops& ops_;
   KvCacheOptions options_;
   PagePool pool_{0};
   std::int64_t num_layers_ = 0;
   std::int64_t layer_bytes_ = 0;
-  AlignedBytes data_;
+  DeviceBlock data_;
 };
 
 }  // namespace tidemill::engines

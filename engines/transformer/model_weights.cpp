@@ -14,15 +14,6 @@
 namespace tidemill::engines {
 namespace {
 
-// Returns the tensor in memory that may be kept: a copy if its memory is borrowed.
-Tensor kept(const Tensor& tensor, TensorMemory memory) {
-  Tensor own = tensor;
-  if (memory == TensorMemory::kBorrowed) {
-    own.data = Buffer::copy_of(tensor.data.bytes(), tensor.dtype);
-  }
-  return own;
-}
-
 // Returns the tensor with its bytes in memory. Reads them if they are in a mapped file. Used for
 // small tensors.
 Result<Tensor> in_memory(const Tensor& tensor) {
@@ -36,54 +27,152 @@ Result<Tensor> in_memory(const Tensor& tensor) {
   return Tensor{tensor.dtype, tensor.shape, read.slice(0, size, tensor.dtype)};
 }
 
+// Where weights are laid out from: tensors of a file or a snapshot, or parameters in training.
+class Source {
+public:
+  Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  virtual ~Source() = default;
+  virtual Result<std::unique_ptr<PreparedWeight>> replace_weight(
+      const std::string& name, std::unique_ptr<PreparedWeight> old, DType compute, WeightUse use,
+      Ops& ops) const = 0;
+  virtual Result<std::unique_ptr<PreparedTable>> replace_table(const std::string& name,
+                                                               std::unique_ptr<PreparedTable> old,
+                                                               DType compute, Ops& ops) const = 0;
+  virtual Result<std::vector<float>> vector(const std::string& name, Ops& ops) const = 0;
+};
+
+class TensorSource final : public Source {
+public:
+  explicit TensorSource(const TensorMap& tensors) : tensors_(tensors) {}
+
+  Result<std::unique_ptr<PreparedWeight>> replace_weight(const std::string& name,
+                                                         std::unique_ptr<PreparedWeight> old,
+                                                         DType compute, WeightUse use,
+                                                         Ops& ops) const override {
+    const Tensor& tensor = tensors_.at(name);
+    auto prepared = ops.replace_weight(std::move(old), weight_view(tensor), compute, use);
+    if (prepared.ok()) {
+      tensor.data.release_pages();  // products use the prepared copy
+    }
+    return prepared;
+  }
+
+  // Prepares the table as it is in the file, or quantized to int8 blocks if weights are NF4.
+  Result<std::unique_ptr<PreparedTable>> replace_table(const std::string& name,
+                                                       std::unique_ptr<PreparedTable> old,
+                                                       DType compute, Ops& ops) const override {
+    old.reset();
+    const Tensor& tensor = tensors_.at(name);
+    if (compute != DType::kNf4 || !is_float_type(tensor.dtype)) {
+      return ops.prepare_table(tensor);
+    }
+    TIDEMILL_ASSIGN_OR_RETURN(const Tensor blocks, quantize_blocks(tensor, name));
+    tensor.data.release_pages();
+    return ops.prepare_table(blocks);
+  }
+
+  Result<std::vector<float>> vector(const std::string& name, Ops& /*ops*/) const override {
+    TIDEMILL_ASSIGN_OR_RETURN(const Tensor tensor, in_memory(tensors_.at(name)));
+    return float_values(tensor);
+  }
+
+private:
+  const TensorMap& tensors_;
+};
+
+class ParameterSource final : public Source {
+public:
+  ParameterSource(const ParameterSet& parameters, DType published)
+      : parameters_(parameters), published_(published) {}
+
+  Result<std::unique_ptr<PreparedWeight>> replace_weight(const std::string& name,
+                                                         std::unique_ptr<PreparedWeight> old,
+                                                         DType compute, WeightUse use,
+                                                         Ops& ops) const override {
+    // A layout for bfloat16 products rounds as publishing does.
+    TIDEMILL_CHECK(compute == published_) << dtype_name(compute);
+    return ops.replace_weight(std::move(old), parameters_.matrix(name), compute, use);
+  }
+
+  Result<std::unique_ptr<PreparedTable>> replace_table(const std::string& name,
+                                                       std::unique_ptr<PreparedTable> old,
+                                                       DType /*compute*/, Ops& ops) const override {
+    return ops.replace_table(std::move(old), parameters_.matrix(name), published_);
+  }
+
+  Result<std::vector<float>> vector(const std::string& name, Ops& ops) const override {
+    const ConstVector from = parameters_.vector(name);
+    std::vector<float> values(static_cast<std::size_t>(from.size));
+    TIDEMILL_RETURN_IF_ERROR(ops.read(from, values));
+    return float_values(make_float_tensor(values, {from.size}, published_));
+  }
+
+private:
+  const ParameterSet& parameters_;
+  DType published_;
+};
+
+}  // namespace
+
 // Prepares the parts of one model and sums their sizes. Each part replaces the same part of an
 // older version, if there is one, and reuses its memory.
-class Preparer {
+class ModelWeights::Preparer {
 public:
-  Preparer(const TensorMap& tensors, const WeightOptions& options, Ops& ops)
-      : tensors_(tensors), options_(options), ops_(ops) {}
+  Preparer(const Source& source, const WeightOptions& options, Ops& ops)
+      : source_(source), options_(options), ops_(ops) {}
 
   Status matrix(const std::string& name, std::unique_ptr<PreparedWeight>& part) {
     return matrix(name, options_.compute, part);
   }
 
   Status matrix(const std::string& name, DType compute, std::unique_ptr<PreparedWeight>& part) {
-    const Tensor& tensor = tensors_.at(name);
-    auto prepared =
-        ops_.replace_weight(std::move(part), weight_view(tensor), compute, options_.use);
+    auto prepared = source_.replace_weight(name, std::move(part), compute, options_.use, ops_);
     if (!prepared.ok()) {
       return prepared.status().with_context("tensor " + name);
     }
     part = std::move(prepared).value();
     size_bytes_ += part->size_bytes();
     seen_finite_ = seen_finite_ && part->seen_finite();
-    tensor.data.release_pages();  // products use the prepared copy
     return {};
   }
 
-  // Sets the embedding table: as in the file, or quantized to int8 blocks if weights are NF4. A
-  // borrowed table is copied to `memory`.
-  Status table(const std::string& name, Tensor& part, TableMemory& memory) {
-    const Tensor& tensor = tensors_.at(name);
-    part = tensor;
-    if (options_.compute == DType::kNf4 && is_float_type(tensor.dtype)) {
-      TIDEMILL_ASSIGN_OR_RETURN(part, quantize_blocks(tensor, name));
-      tensor.data.release_pages();
-    } else if (options_.memory == TensorMemory::kBorrowed) {
-      part.data = memory.copy_of(tensor.data);
+  Status table(const std::string& name, std::unique_ptr<PreparedTable>& part) {
+    auto prepared = source_.replace_table(name, std::move(part), options_.compute, ops_);
+    TIDEMILL_RETURN_IF_ERROR(prepared.status().with_context("tensor " + name));
+    part = std::move(prepared).value();
+    size_bytes_ += part->size_bytes();
+    return {};
+  }
+
+  Status vector(const std::string& name, PreparedVector& part) {
+    const Result<std::vector<float>> values = source_.vector(name, ops_);
+    TIDEMILL_RETURN_IF_ERROR(values.status().with_context("tensor " + name));
+    TIDEMILL_ASSIGN_OR_RETURN(part, ops_.prepare_vector(values.value(), std::move(part)));
+    size_bytes_ += part.size_bytes();
+    seen_finite_ = seen_finite_ &&
+                   std::ranges::all_of(values.value(), [](float x) { return std::isfinite(x); });
+    return {};
+  }
+
+  Status layer(const ModelConfig& config, std::int64_t index, LayerWeights& layer) {
+    const std::string prefix = "model.layers." + std::to_string(index) + ".";
+    TIDEMILL_RETURN_IF_ERROR(vector(prefix + "input_layernorm.weight", layer.input_gain));
+    TIDEMILL_RETURN_IF_ERROR(
+        vector(prefix + "post_attention_layernorm.weight", layer.attention_gain));
+    if (config.qk_norm) {
+      TIDEMILL_RETURN_IF_ERROR(vector(prefix + "self_attn.q_norm.weight", layer.query_gain));
+      TIDEMILL_RETURN_IF_ERROR(vector(prefix + "self_attn.k_norm.weight", layer.key_gain));
     }
-    return {};
-  }
-
-  Status vector(const std::string& name, std::vector<float>& part) {
-    const Result<Tensor> read = in_memory(tensors_.at(name));
-    TIDEMILL_RETURN_IF_ERROR(read.status().with_context("tensor " + name));
-    const Tensor& tensor = read.value();
-    part.resize(static_cast<std::size_t>(tensor.num_elements()));
-    widen_floats(tensor, part);
-    size_bytes_ += static_cast<std::int64_t>(part.size() * sizeof(float));
-    seen_finite_ =
-        seen_finite_ && std::ranges::all_of(part, [](float x) { return std::isfinite(x); });
+    for (const LinearKind kind : kLinearKinds) {
+      const LinearModule module = linear_module(config, index, kind);
+      LinearWeights& linear = layer.linears[kind];
+      TIDEMILL_RETURN_IF_ERROR(matrix(module.path + ".weight", linear.weight));
+      if (module.bias) {
+        TIDEMILL_RETURN_IF_ERROR(vector(module.path + ".bias", linear.bias));
+      }
+    }
     return {};
   }
 
@@ -91,79 +180,66 @@ public:
   [[nodiscard]] bool seen_finite() const noexcept { return seen_finite_; }
 
 private:
-  const TensorMap& tensors_;
+  const Source& source_;
   const WeightOptions& options_;
   Ops& ops_;
   std::int64_t size_bytes_ = 0;
   bool seen_finite_ = true;
 };
 
-Status prepare_layer(const ModelConfig& config, std::int64_t index, Preparer& preparer,
-                     LayerWeights& layer) {
-  const std::string prefix = "model.layers." + std::to_string(index) + ".";
-  TIDEMILL_RETURN_IF_ERROR(preparer.vector(prefix + "input_layernorm.weight", layer.input_gain));
-  TIDEMILL_RETURN_IF_ERROR(
-      preparer.vector(prefix + "post_attention_layernorm.weight", layer.attention_gain));
-  if (config.qk_norm) {
-    TIDEMILL_RETURN_IF_ERROR(preparer.vector(prefix + "self_attn.q_norm.weight", layer.query_gain));
-    TIDEMILL_RETURN_IF_ERROR(preparer.vector(prefix + "self_attn.k_norm.weight", layer.key_gain));
+// Returns new weights with the parts of `old`, if this is the only reference to it.
+std::shared_ptr<ModelWeights> ModelWeights::reuse(std::shared_ptr<const ModelWeights> old) {
+  std::shared_ptr<ModelWeights> weights(new ModelWeights);
+  if (old.use_count() == 1) {
+    // Casting const away is valid: this class created the object as non-const.
+    *weights = std::move(*std::const_pointer_cast<ModelWeights>(old));
   }
-  for (const LinearKind kind : kLinearKinds) {
-    const LinearModule module = linear_module(config, index, kind);
-    LinearWeights& linear = layer.linears[kind];
-    TIDEMILL_RETURN_IF_ERROR(preparer.matrix(module.path + ".weight", linear.weight));
-    if (module.bias) {
-      TIDEMILL_RETURN_IF_ERROR(preparer.vector(module.path + ".bias", linear.bias));
-    }
-  }
-  return {};
+  weights->kept_.clear();
+  return weights;
 }
 
-}  // namespace
-
-Buffer TableMemory::copy_of(const Buffer& from) {
-  const std::span<const std::byte> bytes = from.bytes();
-  if (bytes_.use_count() != 1 || size_ != bytes.size()) {
-    bytes_ = std::make_shared<std::byte[]>(bytes.size());
-    size_ = bytes.size();
+Status ModelWeights::prepare(const ModelConfig& config, Preparer& preparer) {
+  layers_.resize(static_cast<std::size_t>(config.num_layers));
+  for (std::int64_t index = 0; index < config.num_layers; ++index) {
+    TIDEMILL_RETURN_IF_ERROR(
+        preparer.layer(config, index, layers_[static_cast<std::size_t>(index)]));
   }
-  std::ranges::copy(bytes, bytes_.get());
-  return Buffer::wrap(bytes_, {bytes_.get(), size_}, from.identity().dtype);
+  TIDEMILL_RETURN_IF_ERROR(preparer.table("model.embed_tokens.weight", embedding_));
+  TIDEMILL_RETURN_IF_ERROR(preparer.vector("model.norm.weight", final_gain_));
+  TIDEMILL_RETURN_IF_ERROR(
+      preparer.matrix(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
+                      head_type(options_.compute), head_));
+  size_bytes_ = preparer.size_bytes();
+  seen_finite_ = preparer.seen_finite();
+  return {};
 }
 
 Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(
     const ModelConfig& config, const TensorMap& tensors, const WeightOptions& options, Ops& ops,
     std::shared_ptr<const ModelWeights> old) {
   TIDEMILL_RETURN_IF_ERROR(check_tensors(expected_tensors(config), tensors, "model"));
-  std::shared_ptr<ModelWeights> weights(new ModelWeights);
-  if (old.use_count() == 1) {
-    // Casting const away is valid: this function created the object as non-const.
-    *weights = std::move(*std::const_pointer_cast<ModelWeights>(old));
-  }
-  old.reset();  // freed first: holding both would double peak memory
+  std::shared_ptr<ModelWeights> weights = reuse(std::move(old));
   weights->options_ = options;
-  weights->kept_.clear();
-  weights->embedding_ = {};
   if (options.keep_tensors) {
-    for (const auto& [name, tensor] : tensors) {
-      weights->kept_.emplace(name, kept(tensor, options.memory));
-    }
+    weights->kept_ = tensors;
   }
-  Preparer preparer(tensors, options, ops);
-  weights->layers_.resize(static_cast<std::size_t>(config.num_layers));
-  for (std::int64_t index = 0; index < config.num_layers; ++index) {
-    TIDEMILL_RETURN_IF_ERROR(
-        prepare_layer(config, index, preparer, weights->layers_[static_cast<std::size_t>(index)]));
+  const TensorSource source(tensors);
+  Preparer preparer(source, weights->options_, ops);
+  TIDEMILL_RETURN_IF_ERROR(weights->prepare(config, preparer));
+  return std::shared_ptr<const ModelWeights>(std::move(weights));
+}
+
+Result<std::shared_ptr<const ModelWeights>> ModelWeights::create(
+    const ModelConfig& config, const ParameterSet& parameters, DType published,
+    const WeightOptions& options, Ops& ops, std::shared_ptr<const ModelWeights> old) {
+  std::shared_ptr<ModelWeights> weights = reuse(std::move(old));
+  weights->options_ = options;
+  if (options.keep_tensors) {
+    weights->kept_ = parameters.to_tensors(published);
   }
-  TIDEMILL_RETURN_IF_ERROR(
-      preparer.table("model.embed_tokens.weight", weights->embedding_, weights->table_memory_));
-  TIDEMILL_RETURN_IF_ERROR(preparer.vector("model.norm.weight", weights->final_gain_));
-  TIDEMILL_RETURN_IF_ERROR(
-      preparer.matrix(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
-                      head_type(options.compute), weights->head_));
-  weights->size_bytes_ =
-      preparer.size_bytes() + static_cast<std::int64_t>(weights->embedding_.data.size_bytes());
-  weights->seen_finite_ = preparer.seen_finite();
+  const ParameterSource source(parameters, published);
+  Preparer preparer(source, weights->options_, ops);
+  TIDEMILL_RETURN_IF_ERROR(weights->prepare(config, preparer));
   return std::shared_ptr<const ModelWeights>(std::move(weights));
 }
 
@@ -178,10 +254,6 @@ const LayerWeights& ModelWeights::layer(std::int64_t index) const {
 const Tensor* ModelWeights::tensor(const std::string& name) const {
   const auto found = kept_.find(name);
   return found != kept_.end() ? &found->second : nullptr;
-}
-
-WeightView ModelWeights::embedding() const noexcept {
-  return weight_view(embedding_);
 }
 
 }  // namespace tidemill::engines

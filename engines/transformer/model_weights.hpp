@@ -12,14 +12,9 @@
 #include "engines/formats/model_config.hpp"
 #include "engines/ops/ops.hpp"
 #include "engines/transformer/model_layout.hpp"
+#include "engines/transformer/parameter_set.hpp"
 
 namespace tidemill::engines {
-
-/// Says whether tensors that `ModelWeights` keeps must be copied.
-enum class TensorMemory : std::uint8_t {
-  kShared,    // their memory does not change: they are shared, not copied
-  kBorrowed,  // the owner of their memory will change it: they are copied
-};
 
 /// Options for preparing weights.
 struct WeightOptions {
@@ -30,7 +25,6 @@ struct WeightOptions {
   WeightUse use = WeightUse::kForward;
   /// Keeps the tensors alive, for adapters that are created from them.
   bool keep_tensors = false;
-  TensorMemory memory = TensorMemory::kShared;
 };
 
 /// Returns the type that the head computes in if other layers compute in `compute`.
@@ -39,36 +33,24 @@ struct WeightOptions {
 /// Holds a linear layer. `bias` is empty if the layer has none.
 struct LinearWeights {
   std::unique_ptr<PreparedWeight> weight;
-  std::vector<float> bias;
+  PreparedVector bias;
 };
 
 /// Holds one decoder layer. The query and key gains are empty if the model has no q/k norms.
 struct LayerWeights {
-  std::vector<float> input_gain;      // (D)
-  std::vector<float> attention_gain;  // (D), of the norm between attention and MLP
-  std::vector<float> query_gain;      // (C)
-  std::vector<float> key_gain;        // (C)
+  PreparedVector input_gain;      // (D)
+  PreparedVector attention_gain;  // (D), of the norm between attention and MLP
+  PreparedVector query_gain;      // (C)
+  PreparedVector key_gain;        // (C)
   PerLinear<LinearWeights> linears;
-};
-
-/// Holds copies of borrowed embedding tables. It reuses the memory of the last copy if nothing else
-/// holds that copy.
-class TableMemory {
-public:
-  /// Returns a copy of `from`.
-  [[nodiscard]] Buffer copy_of(const Buffer& from);
-
-private:
-  std::shared_ptr<std::byte[]> bytes_;
-  std::size_t size_ = 0;
 };
 
 /// Holds all weights of one version of one model.
 ///
 /// Immutable and shareable. The rollout view holds the weights of the snapshot; the trainer creates
 /// its own after every optimizer step. Holds the embedding table without copying its buffer, except
-/// for NF4 (quantized to blocks) and borrowed tensors (copied). A tied model also has a prepared
-/// copy of the table as the head.
+/// for NF4 (quantized to blocks) and parameters in training (copied). A tied model also has a
+/// prepared copy of the table as the head.
 /// Threads: safe to use concurrently.
 class ModelWeights {
 public:
@@ -81,11 +63,16 @@ public:
   [[nodiscard]] static Result<std::shared_ptr<const ModelWeights>> create(
       const ModelConfig& config, const TensorMap& tensors, const WeightOptions& options, Ops& ops,
       std::shared_ptr<const ModelWeights> old = nullptr);
+  /// Does the same with parameters in training, rounded to `published` (kF32 or kBF16). The weights
+  /// do not refer to them, so they may change afterwards.
+  [[nodiscard]] static Result<std::shared_ptr<const ModelWeights>> create(
+      const ModelConfig& config, const ParameterSet& parameters, DType published,
+      const WeightOptions& options, Ops& ops, std::shared_ptr<const ModelWeights> old = nullptr);
 
   [[nodiscard]] const WeightOptions& options() const noexcept { return options_; }
   [[nodiscard]] const LayerWeights& layer(std::int64_t index) const;
-  [[nodiscard]] WeightView embedding() const noexcept;
-  [[nodiscard]] const std::vector<float>& final_gain() const noexcept { return final_gain_; }
+  [[nodiscard]] const PreparedTable& embedding() const noexcept { return *embedding_; }
+  [[nodiscard]] ConstVector final_gain() const noexcept { return final_gain_; }
   [[nodiscard]] const PreparedWeight& head() const noexcept { return *head_; }
   /// Returns a tensor that it was created from. Returns null if the name is unknown or tensors are
   /// not kept.
@@ -98,14 +85,17 @@ public:
   [[nodiscard]] bool seen_finite() const noexcept { return seen_finite_; }
 
 private:
+  class Preparer;
+
   ModelWeights() = default;
+  [[nodiscard]] static std::shared_ptr<ModelWeights> reuse(std::shared_ptr<const ModelWeights> old);
+  Status prepare(const ModelConfig& config, Preparer& preparer);
 
   WeightOptions options_;
   TensorMap kept_;
-  Tensor embedding_;
-  TableMemory table_memory_;
+  std::unique_ptr<PreparedTable> embedding_;
   std::vector<LayerWeights> layers_;
-  std::vector<float> final_gain_;
+  PreparedVector final_gain_;
   std::unique_ptr<PreparedWeight> head_;
   std::int64_t size_bytes_ = 0;
   bool seen_finite_ = false;

@@ -2,33 +2,90 @@
 #include "engines/transformer/parameter_set.hpp"
 
 #include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
 
 #include "base/check.hpp"
+#include "base/tensor/aligned_bytes.hpp"
 #include "base/tensor/float_tensor.hpp"
 
 namespace tidemill::engines {
+namespace {
 
-ParameterSet::ParameterSet(const TensorShapes& shapes) {
-  std::int64_t total = 0;
+// Elements that are converted at a time between the host's types and float32.
+constexpr std::int64_t kConvertedElements = std::int64_t{1} << 18U;
+
+// Device memory fails only with the device, after which nothing can go on.
+void check_read(const Status& status) {
+  TIDEMILL_CHECK(status.ok()) << status.to_string();
+}
+
+// Returns elements [first, first + count) of a tensor whose elements are stored one by one.
+Tensor part_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
+  const std::size_t width = dtype_bytes(tensor.dtype);
+  return {tensor.dtype,
+          {count},
+          tensor.data.slice(static_cast<std::size_t>(first) * width,
+                            static_cast<std::size_t>(count) * width, tensor.dtype)};
+}
+
+void write_tensor(const Tensor& tensor, Vector to, Ops& ops) {
+  if (!is_float_type(tensor.dtype)) {  // blocks
+    ops.write(float_values(tensor), to);
+    return;
+  }
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < to.size; first += kConvertedElements) {
+    const std::int64_t count = std::min(kConvertedElements, to.size - first);
+    if (tensor.dtype == DType::kF32) {
+      ops.write(tensor.data.as<float>().subspan(static_cast<std::size_t>(first),
+                                                static_cast<std::size_t>(count)),
+                to.slice(first, count));
+      continue;
+    }
+    values.resize(static_cast<std::size_t>(count));
+    widen_floats(part_of(tensor, first, count), values);
+    ops.write(values, to.slice(first, count));
+  }
+}
+
+Tensor read_tensor(ConstVector from, std::vector<std::int64_t> shape, DType dtype, Ops& ops) {
+  const std::int64_t width = element_bytes(dtype);
+  auto memory = std::make_shared<AlignedBytes>(from.size * width);
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < from.size; first += kConvertedElements) {
+    const std::int64_t count = std::min(kConvertedElements, from.size - first);
+    std::byte* to = memory->data() + first * width;
+    if (dtype == DType::kF32) {
+      check_read(ops.read(from.slice(first, count),
+                          {reinterpret_cast<float*>(to), static_cast<std::size_t>(count)}));
+      continue;
+    }
+    values.resize(static_cast<std::size_t>(count));
+    check_read(ops.read(from.slice(first, count), values));
+    const Tensor rounded = make_float_tensor(values, {count}, dtype);
+    std::ranges::copy(rounded.data.bytes(), to);
+  }
+  const std::span<const std::byte> bytes(memory->data(), static_cast<std::size_t>(memory->size()));
+  return {dtype, std::move(shape), Buffer::wrap(std::move(memory), bytes, dtype)};
+}
+
+}  // namespace
+
+ParameterSet::ParameterSet(const TensorShapes& shapes, Ops& ops) : ops_(&ops) {
   for (const auto& [name, shape] : shapes) {
     std::int64_t size = 1;
     for (const std::int64_t extent : shape) {
       size *= extent;
     }
-    entries_.push_back({name, shape, total, size});
-    total += size;
+    entries_.push_back({name, shape, size_, size});
+    size_ += size;
   }
-  values_.resize(static_cast<std::size_t>(total));
-}
-
-std::span<float> ParameterSet::values(const Entry& entry) noexcept {
-  return std::span<float>(values_).subspan(static_cast<std::size_t>(entry.offset),
-                                           static_cast<std::size_t>(entry.size));
-}
-
-std::span<const float> ParameterSet::values(const Entry& entry) const noexcept {
-  return std::span<const float>(values_).subspan(static_cast<std::size_t>(entry.offset),
-                                                 static_cast<std::size_t>(entry.size));
+  auto block = ops.memory().allocate(size_ * std::int64_t{sizeof(float)});
+  TIDEMILL_CHECK(block.ok()) << block.status().to_string();
+  block_ = std::move(block).value();
+  set_zero();
 }
 
 const ParameterSet::Entry* ParameterSet::find(std::string_view name) const noexcept {
@@ -37,27 +94,50 @@ const ParameterSet::Entry* ParameterSet::find(std::string_view name) const noexc
   return found != entries_.end() && found->name == name ? &*found : nullptr;
 }
 
-std::span<float> ParameterSet::vector(std::string_view name) {
+const ParameterSet::Entry& ParameterSet::entry_of(std::string_view name) const {
   const Entry* entry = find(name);
   TIDEMILL_CHECK(entry != nullptr) << name;
-  return values(*entry);
+  return *entry;
+}
+
+Vector ParameterSet::vector(std::string_view name) {
+  return values(entry_of(name));
+}
+
+ConstVector ParameterSet::vector(std::string_view name) const {
+  return values(entry_of(name));
 }
 
 Matrix ParameterSet::matrix(std::string_view name) {
-  const Entry* entry = find(name);
-  TIDEMILL_CHECK(entry != nullptr && entry->shape.size() == 2) << name;
-  const std::int64_t cols = entry->shape[1];
-  return {values(*entry).data(), entry->shape[0], cols, cols};
+  const Entry& entry = entry_of(name);
+  TIDEMILL_CHECK(entry.shape.size() == 2) << name;
+  const std::int64_t cols = entry.shape[1];
+  return {values(entry).data, entry.shape[0], cols, cols};
 }
 
-void ParameterSet::set_zero() noexcept {
-  std::ranges::fill(values_, 0.0F);
+ConstMatrix ParameterSet::matrix(std::string_view name) const {
+  const Entry& entry = entry_of(name);
+  TIDEMILL_CHECK(entry.shape.size() == 2) << name;
+  const std::int64_t cols = entry.shape[1];
+  return {values(entry).data, entry.shape[0], cols, cols};
+}
+
+// Fills whole rows, so that the work can be divided.
+void ParameterSet::set_zero() {
+  const std::int64_t rows = size_ / kConvertedElements;
+  const Vector all = values();
+  if (rows > 0) {
+    ops_->fill(0.0F, {all.data, rows, kConvertedElements, kConvertedElements});
+  }
+  if (const std::int64_t rest = size_ - rows * kConvertedElements; rest > 0) {
+    ops_->fill(0.0F, {all.slice(size_ - rest, rest).data, 1, rest, rest});
+  }
 }
 
 Status ParameterSet::load(const TensorMap& tensors) {
   for (const Entry& entry : entries_) {
     TIDEMILL_RETURN_IF_ERROR(check_float_tensor(tensors, entry.name, entry.shape));
-    widen_floats(tensors.at(entry.name), values(entry));
+    write_tensor(tensors.at(entry.name), values(entry), *ops_);
   }
   return {};
 }
@@ -65,20 +145,15 @@ Status ParameterSet::load(const TensorMap& tensors) {
 TensorMap ParameterSet::to_tensors(DType dtype) const {
   TensorMap tensors;
   for (const Entry& entry : entries_) {
-    tensors[entry.name] = make_float_tensor(values(entry), entry.shape, dtype);
+    tensors[entry.name] = read_tensor(values(entry), entry.shape, dtype, *ops_);
   }
   return tensors;
 }
 
-TensorMap ParameterSet::borrow_tensors() const {
-  TensorMap tensors;
-  for (const Entry& entry : entries_) {
-    Tensor& tensor = tensors[entry.name];
-    tensor.dtype = DType::kF32;
-    tensor.shape = entry.shape;
-    tensor.data = Buffer::wrap(nullptr, std::as_bytes(values(entry)), DType::kF32);
-  }
-  return tensors;
+std::vector<float> ParameterSet::to_floats() const {
+  std::vector<float> floats(static_cast<std::size_t>(size_));
+  check_read(ops_->read(values(), floats));
+  return floats;
 }
 
 }  // namespace tidemill::engines

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named float32 tensors in one block of memory: working weights, gradients, optimizer moments.
+// Named float32 tensors in one block of device memory: working weights, gradients, optimizer
+// moments.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,7 +11,7 @@
 #include "base/result.hpp"
 #include "base/tensor/tensor.hpp"
 #include "engines/formats/model_files.hpp"
-#include "engines/ops/matrix.hpp"
+#include "engines/ops/ops.hpp"
 
 namespace tidemill::engines {
 
@@ -27,25 +27,31 @@ public:
   };
 
   ParameterSet() = default;
-  /// Creates tensors of zeros, in name order.
-  explicit ParameterSet(const TensorShapes& shapes);
+  /// Creates tensors of zeros, in name order. `ops` must outlive the set.
+  ParameterSet(const TensorShapes& shapes, Ops& ops);
 
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
   /// Return all elements, entry after entry, or those of one entry.
-  [[nodiscard]] std::span<float> values() noexcept { return values_; }
-  [[nodiscard]] std::span<const float> values() const noexcept { return values_; }
-  [[nodiscard]] std::span<float> values(const Entry& entry) noexcept;
-  [[nodiscard]] std::span<const float> values(const Entry& entry) const noexcept;
+  [[nodiscard]] Vector values() noexcept { return {block_.address(), size_}; }
+  [[nodiscard]] ConstVector values() const noexcept { return {block_.address(), size_}; }
+  [[nodiscard]] Vector values(const Entry& entry) noexcept {
+    return values().slice(entry.offset, entry.size);
+  }
+  [[nodiscard]] ConstVector values(const Entry& entry) const noexcept {
+    return values().slice(entry.offset, entry.size);
+  }
 
   /// Returns the entry of that name, or null.
   [[nodiscard]] const Entry* find(std::string_view name) const noexcept;
   /// Returns the parameter of that name as a vector. Requires it to exist.
-  [[nodiscard]] std::span<float> vector(std::string_view name);
+  [[nodiscard]] Vector vector(std::string_view name);
+  [[nodiscard]] ConstVector vector(std::string_view name) const;
   /// Returns the parameter of that name as a matrix. Requires it to exist and to have two
   /// dimensions.
   [[nodiscard]] Matrix matrix(std::string_view name);
+  [[nodiscard]] ConstMatrix matrix(std::string_view name) const;
 
-  void set_zero() noexcept;
+  void set_zero();
 
   /// Reads its values from `tensors`, widening 16-bit floats.
   /// Errors: `kInvalidArgument` naming a tensor that is missing, misshapen or not of a float type.
@@ -53,12 +59,16 @@ public:
 
   /// Returns a copy of the values as tensors of `dtype`: kF32, or kF16 or kBF16 rounded to nearest.
   [[nodiscard]] TensorMap to_tensors(DType dtype) const;
-  /// Returns kF32 tensors that borrow the values. The set must outlive them.
-  [[nodiscard]] TensorMap borrow_tensors() const;
+  /// Returns a copy of all elements, entry after entry.
+  [[nodiscard]] std::vector<float> to_floats() const;
 
 private:
+  [[nodiscard]] const Entry& entry_of(std::string_view name) const;
+
+  Ops* ops_ = nullptr;
   std::vector<Entry> entries_;
-  std::vector<float> values_;
+  DeviceBlock block_;
+  std::int64_t size_ = 0;
 };
 
 }  // namespace tidemill::engines

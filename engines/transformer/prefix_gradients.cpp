@@ -1,24 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engines/transformer/prefix_gradients.hpp"
 
-#include <algorithm>
 #include <iterator>
 
 #include "base/check.hpp"
 
 namespace tidemill::engines {
-namespace {
 
-// Copies as many rows as `to` has.
-void copy_rows(ConstMatrix from, Matrix to) {
-  std::copy_n(from.data, to.rows * to.cols, to.data);
-}
-
-}  // namespace
-
-PrefixGradients::PrefixGradients(const BatchPlan& plan, OwnedMatrix& dkey, OwnedMatrix& dvalue,
-                                 CarriedPrefix* carried)
-    : plan_(plan), dkey_(dkey), dvalue_(dvalue), carried_(carried) {
+PrefixGradients::PrefixGradients(const BatchPlan& plan, DeviceMatrix& dkey, DeviceMatrix& dvalue,
+                                 CarriedPrefix* carried, Ops& ops)
+    : ops_(ops), plan_(plan), dkey_(dkey), dvalue_(dvalue), carried_(carried) {
   const auto& prefixes = plan.prefixes;
   for (std::size_t i = 0; i + 1 < prefixes.size(); ++i) {
     TIDEMILL_CHECK(prefixes[i].trained) << "only the last prefix may be trained in a later batch";
@@ -45,33 +36,33 @@ void PrefixGradients::begin_layer(std::int64_t index, std::int64_t num_layers, s
     return;
   }
   const std::int64_t rows = plan_.prefixes.back().first_row + plan_.prefixes.back().num_tokens;
-  dkey_.reshape(rows, cols);
-  dvalue_.reshape(rows, cols);
-  std::ranges::fill(dkey_.elements(), 0.0F);
-  std::ranges::fill(dvalue_.elements(), 0.0F);
+  ops_.fill(0.0F, dkey_.reshape(rows, cols));
+  ops_.fill(0.0F, dvalue_.reshape(rows, cols));
   if (carried_ == nullptr) {
     return;
   }
   const auto layer = static_cast<std::size_t>(index);
-  carried_->dkey.resize(static_cast<std::size_t>(num_layers));
-  carried_->dvalue.resize(static_cast<std::size_t>(num_layers));
+  while (std::ssize(carried_->dkey) < num_layers) {
+    carried_->dkey.emplace_back(ops_.memory());
+    carried_->dvalue.emplace_back(ops_.memory());
+  }
   if (!carried_->empty()) {
     const KvGradient first = rows_of(0);
-    copy_rows(carried_->dkey[layer].view(), first.dk);
-    copy_rows(carried_->dvalue[layer].view(), first.dv);
+    ops_.copy(carried_->dkey[layer].view(), first.dk);
+    ops_.copy(carried_->dvalue[layer].view(), first.dv);
   }
 }
 
-void PrefixGradients::add(std::int64_t prefix, const KvGradient& from, Ops& ops) {
+void PrefixGradients::add(std::int64_t prefix, const KvGradient& from) {
   const KvGradient to = rows_of(prefix);
-  ops.add_scaled(from.dk.slice_rows(0, to.dk.rows), 1.0F, to.dk);
-  ops.add_scaled(from.dv.slice_rows(0, to.dv.rows), 1.0F, to.dv);
+  ops_.add_scaled(from.dk.slice_rows(0, to.dk.rows), 1.0F, to.dk);
+  ops_.add_scaled(from.dv.slice_rows(0, to.dv.rows), 1.0F, to.dv);
 }
 
 void PrefixGradients::copy(std::int64_t prefix, const KvGradient& to) const {
   const KvGradient from = rows_of(prefix);
-  copy_rows(from.dk, to.dk.slice_rows(0, from.dk.rows));
-  copy_rows(from.dv, to.dv.slice_rows(0, from.dv.rows));
+  ops_.copy(from.dk, to.dk.slice_rows(0, from.dk.rows));
+  ops_.copy(from.dv, to.dv.slice_rows(0, from.dv.rows));
 }
 
 void PrefixGradients::end_layer(std::int64_t index) {
@@ -80,8 +71,8 @@ void PrefixGradients::end_layer(std::int64_t index) {
   }
   const auto layer = static_cast<std::size_t>(index);
   const KvGradient last = rows_of(std::ssize(plan_.prefixes) - 1);
-  copy_rows(last.dk, carried_->dkey[layer].reshape(last.dk.rows, last.dk.cols));
-  copy_rows(last.dv, carried_->dvalue[layer].reshape(last.dv.rows, last.dv.cols));
+  carried_->dkey[layer].keep(last.dk, ops_);
+  carried_->dvalue[layer].keep(last.dv, ops_);
 }
 
 void PrefixGradients::finish() {

@@ -12,15 +12,21 @@
 
 #include "engines/ops/ops.hpp"
 #include "engines/transformer/batch_plan.hpp"
-#include "engines/transformer/owned_matrix.hpp"
+#include "engines/transformer/device_matrix.hpp"
 
 namespace tidemill::engines {
 
+/// The gradients of some keys and values. Both are (positions, K*C).
+struct KvGradient {
+  Matrix dk;
+  Matrix dv;
+};
+
 /// Carries gradients of a prefix from the batches that continue it to the batch that trains it.
 struct CarriedPrefix {
-  std::int64_t num_tokens = 0;      // P; 0: nothing is carried
-  std::vector<OwnedMatrix> dkey;    // (P, K*C) per layer
-  std::vector<OwnedMatrix> dvalue;  // likewise
+  std::int64_t num_tokens = 0;       // P; 0: nothing is carried
+  std::vector<DeviceMatrix> dkey;    // (P, K*C) per layer
+  std::vector<DeviceMatrix> dvalue;  // likewise
 
   [[nodiscard]] bool empty() const noexcept { return num_tokens == 0; }
 };
@@ -31,13 +37,13 @@ public:
   /// The first prefix of the plan starts from the carried gradients. The gradients of the last
   /// prefix are carried to the next batch unless it is trained in this one. `carried` may be null
   /// if neither applies. All arguments must outlive this object.
-  PrefixGradients(const BatchPlan& plan, OwnedMatrix& dkey, OwnedMatrix& dvalue,
-                  CarriedPrefix* carried);
+  PrefixGradients(const BatchPlan& plan, DeviceMatrix& dkey, DeviceMatrix& dvalue,
+                  CarriedPrefix* carried, Ops& ops);
 
   /// Begins layer `index` of `num_layers` with the carried gradients. Keys have `cols` floats.
   void begin_layer(std::int64_t index, std::int64_t num_layers, std::int64_t cols);
   /// Adds the first rows of `from`, which are those of the prefix's positions.
-  void add(std::int64_t prefix, const KvGradient& from, Ops& ops);
+  void add(std::int64_t prefix, const KvGradient& from);
   /// Copies the sums of `prefix` to the first rows of `to`.
   void copy(std::int64_t prefix, const KvGradient& to) const;
   /// Ends layer `index`: stores the gradients to carry to the next batch.
@@ -49,9 +55,10 @@ private:
   [[nodiscard]] bool carries_on() const noexcept;
   [[nodiscard]] KvGradient rows_of(std::int64_t prefix) const;
 
+  Ops& ops_;
   const BatchPlan& plan_;
-  OwnedMatrix& dkey_;  // (sum of P, K*C)
-  OwnedMatrix& dvalue_;
+  DeviceMatrix& dkey_;  // (sum of P, K*C)
+  DeviceMatrix& dvalue_;
   CarriedPrefix* carried_;
 };
 

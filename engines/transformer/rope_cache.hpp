@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "engines/formats/model_config.hpp"
 #include "engines/formats/rope.hpp"
 #include "engines/ops/ops.hpp"
+#include "engines/transformer/device_matrix.hpp"
 
 namespace tidemill::engines {
 
@@ -18,15 +18,19 @@ namespace tidemill::engines {
 /// An entry does not depend on when it is computed.
 class RopeCache {
 public:
-  explicit RopeCache(const ModelConfig& config);
+  /// `ops` must outlive the cache.
+  RopeCache(const ModelConfig& config, Ops& ops);
 
   /// Returns tables for positions [0, num_positions), borrowed until the next call.
   [[nodiscard]] RopeTables tables(std::int64_t num_positions);
 
 private:
+  void compute(std::int64_t num_positions);
+
+  Ops& ops_;
   RopeFrequencies frequencies_;
-  std::vector<float> cosine_;  // (positions, C/2)
-  std::vector<float> sine_;
+  DeviceMatrix cosine_;  // (positions, C/2)
+  DeviceMatrix sine_;
 };
 
 }  // namespace tidemill::engines

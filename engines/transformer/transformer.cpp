@@ -4,9 +4,29 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.hpp"
 #include "engines/transformer/transformer_state.hpp"
 
 namespace tidemill::engines {
+
+PlanRanges add_plan(const BatchPlan& plan, std::span<const std::int32_t> ids,
+                    PassContents& contents) {
+  return {contents.add_indices(ids), contents.add_indices(plan.positions),
+          contents.add_segments(plan.segments), contents.add_segments(plan.appends)};
+}
+
+PlanLists lists_at(const PlanRanges& ranges, const PreparedPass& pass) {
+  return {pass.indices(ranges.ids), pass.indices(ranges.positions), pass.segments(ranges.segments),
+          pass.segments(ranges.appends)};
+}
+
+const PreparedPass& Transformer::State::prepare(const PassContents& contents,
+                                                std::unique_ptr<PreparedPass>& slot) {
+  auto prepared = ops.prepare_pass(contents, std::move(slot));
+  TIDEMILL_CHECK(prepared.ok()) << prepared.status().to_string();
+  slot = std::move(prepared).value();
+  return *slot;
+}
 
 Transformer::Transformer(ModelConfig config, Ops& ops)
     : state_(std::make_unique<State>(std::move(config), ops)) {}
@@ -34,7 +54,8 @@ WorkspaceRowBytes Transformer::workspace_bytes_per_row(const ModelConfig& config
   }
   const std::int64_t sums =
       config.num_heads + (config.qk_norm ? config.num_heads : 1);  // lse, rstd
-  return {.batch = (forward + sums + hidden) * width,
+  constexpr std::int64_t kTargets = 4;  // logprobs, entropies and their gradients
+  return {.batch = (forward + sums + hidden + kTargets) * width,
           .group = (hidden + (config.qk_norm ? 3 : 2) * query + inner) * width,
           .sequence = 2 * key * width};
 }

@@ -100,6 +100,8 @@ struct WorkspaceRowBytes {
 /// Runs one model architecture on one device. Weights are passed to each call, so one object with
 /// one workspace is enough for rollout, scoring and training.
 ///
+/// Calls may return before their operations have run. Until the next `Ops::read` or
+/// `Ops::synchronize`, weights, adapters and activations must stay unchanged.
 /// Memory: a workspace that grows with the rows of the largest batch, group and sequence
 /// (`workspace_bytes_per_row`), and rotation tables that grow with the largest position.
 /// Threads: one call at a time, on the thread that may use `ops`.

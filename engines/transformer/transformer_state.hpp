@@ -6,7 +6,7 @@
 #pragma once
 
 #include "engines/transformer/batch_plan.hpp"
-#include "engines/transformer/owned_matrix.hpp"
+#include "engines/transformer/device_matrix.hpp"
 #include "engines/transformer/rope_cache.hpp"
 #include "engines/transformer/transformer.hpp"
 
@@ -15,28 +15,43 @@ namespace tidemill::engines {
 /// The buffers of a forward pass over T rows. Between its last layer and the next pass, the head
 /// borrows the memory of some of them (`HeadBuffers`).
 struct ForwardBuffers {
-  OwnedMatrix residual;   // (T, D)
-  OwnedMatrix normed;     // (T, D)
-  OwnedMatrix query;      // (T, H*C)
-  OwnedMatrix key;        // (T, K*C)
-  OwnedMatrix value;      // (T, K*C)
-  OwnedMatrix attention;  // (T, H*C)
-  OwnedMatrix inner;      // (3 T, F), the memory of the next three
-  OwnedMatrix gate;       // (T, F)
-  OwnedMatrix up;         // (T, F)
-  OwnedMatrix activated;  // (T, F)
-  OwnedMatrix rstd;       // (T, 1); for the norms of heads (T, H) and (T, K)
-  OwnedMatrix lse;        // (T, H), if the batch has training rows
-  OwnedMatrix hidden;     // (T, D), the result
+  explicit ForwardBuffers(DeviceMemory& memory)
+      : residual(memory),
+        normed(memory),
+        query(memory),
+        key(memory),
+        value(memory),
+        attention(memory),
+        inner(memory),
+        gate(memory),
+        up(memory),
+        activated(memory),
+        rstd(memory),
+        lse(memory),
+        hidden(memory) {}
+
+  DeviceMatrix residual;   // (T, D)
+  DeviceMatrix normed;     // (T, D)
+  DeviceMatrix query;      // (T, H*C)
+  DeviceMatrix key;        // (T, K*C)
+  DeviceMatrix value;      // (T, K*C)
+  DeviceMatrix attention;  // (T, H*C)
+  DeviceMatrix inner;      // (3 T, F), the memory of the next three
+  DeviceMatrix gate;       // (T, F)
+  DeviceMatrix up;         // (T, F)
+  DeviceMatrix activated;  // (T, F)
+  DeviceMatrix rstd;       // (T, 1); for the norms of heads (T, H) and (T, K)
+  DeviceMatrix lse;        // (T, H), if the batch has training rows
+  DeviceMatrix hidden;     // (T, D), the result
 
   /// Reserves the memory of `gate`, `up` and `activated` for an MLP of width `cols` over `rows`
   /// rows.
   void reserve_inner(std::int64_t rows, std::int64_t cols) {
     const Matrix all = inner.reshape(3 * rows, cols);
-    const auto count = static_cast<std::size_t>(rows * cols);
-    gate.lend({all.row(0), count});
-    up.lend({all.row(rows), count});
-    activated.lend({all.row(2 * rows), count});
+    const std::int64_t bytes = rows * inner.bytes_per_row();
+    gate.lend(all.data, bytes);
+    up.lend(all.slice_rows(rows, rows).data, bytes);
+    activated.lend(all.slice_rows(2 * rows, rows).data, bytes);
   }
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
@@ -50,18 +65,31 @@ struct ForwardBuffers {
 /// The buffers of a backward pass over N rows. G is the largest number of rows that go through a
 /// layer together. S is the length of the longest sequence that is split into windows, but at least
 /// G. The backward pass also uses the buffers of the forward pass: activations that were kept in a
-/// narrower type, or must be computed again, are written to the buffer of the same name there.
+/// narrower type, or must be computed again, are written to the buffer of the same name there, and
+/// the gradients of keys and values that belong to a group are gathered in `key` and `value`.
 struct BackwardBuffers {
-  OwnedMatrix dresidual;      // (N, D)
-  OwnedMatrix dnormed;        // (G, D)
-  OwnedMatrix dactivated;     // (G, F)
-  OwnedMatrix query;          // (G, H*C), the rotated query of models with q/k norms
-  OwnedMatrix dquery;         // (G, H*C)
-  OwnedMatrix dkey;           // (S, K*C)
-  OwnedMatrix dvalue;         // (S, K*C)
-  OwnedMatrix dattention;     // (G, H*C)
-  OwnedMatrix prefix_dkey;    // (P, K*C), where P <= N counts the rows of shared prefixes
-  OwnedMatrix prefix_dvalue;  // (P, K*C)
+  explicit BackwardBuffers(DeviceMemory& memory)
+      : dresidual(memory),
+        dnormed(memory),
+        dactivated(memory),
+        query(memory),
+        dquery(memory),
+        dkey(memory),
+        dvalue(memory),
+        dattention(memory),
+        prefix_dkey(memory),
+        prefix_dvalue(memory) {}
+
+  DeviceMatrix dresidual;      // (N, D)
+  DeviceMatrix dnormed;        // (G, D)
+  DeviceMatrix dactivated;     // (G, F)
+  DeviceMatrix query;          // (G, H*C), the rotated query of models with q/k norms
+  DeviceMatrix dquery;         // (G, H*C)
+  DeviceMatrix dkey;           // (S, K*C)
+  DeviceMatrix dvalue;         // (S, K*C)
+  DeviceMatrix dattention;     // (G, H*C)
+  DeviceMatrix prefix_dkey;    // (P, K*C), where P <= N counts the rows of shared prefixes
+  DeviceMatrix prefix_dvalue;  // (P, K*C)
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
     return dresidual.size_bytes() + dnormed.size_bytes() + dactivated.size_bytes() +
@@ -70,30 +98,75 @@ struct BackwardBuffers {
   }
 };
 
-/// The buffers of the head, one chunk of rows each. A buffer owns memory only if the buffer of the
-/// forward pass that it borrows is too small.
+/// The buffers of the head: one chunk of rows each, and values for all targets. A buffer for a
+/// chunk owns memory only if the buffer of the forward pass that it borrows is too small.
 struct HeadBuffers {
-  OwnedMatrix hidden;             // (chunk, D)
-  OwnedMatrix dhidden;            // (chunk, D)
-  OwnedMatrix logits;             // (chunk, V)
+  explicit HeadBuffers(DeviceMemory& memory)
+      : hidden(memory),
+        dhidden(memory),
+        logits(memory),
+        logprobs(memory),
+        entropies(memory),
+        dlogprobs(memory),
+        dentropies(memory) {}
+
+  DeviceMatrix hidden;            // (chunk, D)
+  DeviceMatrix dhidden;           // (chunk, D)
+  DeviceMatrix logits;            // (chunk, V)
+  DeviceMatrix logprobs;          // (N, 1)
+  DeviceMatrix entropies;         // (N, 1)
+  DeviceMatrix dlogprobs;         // (N, 1)
+  DeviceMatrix dentropies;        // (N, 1)
   bool holds_all_logits = false;  // `logits` has those of all rows of the last `token_logprobs`
 
   /// Borrows the buffers of `forward` whose content is not needed after a pass.
-  void borrow(ForwardBuffers& forward) {
-    hidden.lend(forward.normed.memory());
-    dhidden.lend(forward.residual.memory());
-    logits.lend(forward.inner.memory());
+  void borrow(const ForwardBuffers& forward) {
+    hidden.lend(forward.normed);
+    dhidden.lend(forward.residual);
+    logits.lend(forward.inner);
   }
 
   [[nodiscard]] std::int64_t size_bytes() const noexcept {
-    return hidden.size_bytes() + dhidden.size_bytes() + logits.size_bytes();
+    return hidden.size_bytes() + dhidden.size_bytes() + logits.size_bytes() +
+           logprobs.size_bytes() + entropies.size_bytes() + dlogprobs.size_bytes() +
+           dentropies.size_bytes();
   }
 };
+
+/// The lists that a plan's operations read, in a prepared pass.
+struct PlanLists {
+  IndexList ids;        // (T), empty for plans that do not look up embeddings
+  IndexList positions;  // (T)
+  SegmentList segments;
+  SegmentList appends;
+};
+
+/// The positions of these lists in the contents of a pass.
+struct PlanRanges {
+  PassRange ids;
+  PassRange positions;
+  PassRange segments;
+  PassRange appends;
+};
+
+/// Adds the lists of `plan`, and the ids of its rows.
+[[nodiscard]] PlanRanges add_plan(const BatchPlan& plan, std::span<const std::int32_t> ids,
+                                  PassContents& contents);
+/// Returns the lists that were added at `ranges`.
+[[nodiscard]] PlanLists lists_at(const PlanRanges& ranges, const PreparedPass& pass);
 
 /// Everything that a `Transformer` keeps from one call to the next.
 struct Transformer::State {
   State(ModelConfig config_in, Ops& ops_in)
-      : config(std::move(config_in)), ops(ops_in), rope(config) {}
+      : config(std::move(config_in)),
+        ops(ops_in),
+        rope(config, ops),
+        forward(ops.memory()),
+        backward(ops.memory()),
+        head(ops.memory()) {}
+
+  /// Uploads `contents` in place of the pass in `slot`.
+  const PreparedPass& prepare(const PassContents& contents, std::unique_ptr<PreparedPass>& slot);
 
   ModelConfig config;
   Ops& ops;
@@ -101,6 +174,10 @@ struct Transformer::State {
   ForwardBuffers forward;
   BackwardBuffers backward;
   HeadBuffers head;
+  // The lists of the last call of each kind.
+  std::unique_ptr<PreparedPass> forward_pass;
+  std::unique_ptr<PreparedPass> head_pass;
+  std::unique_ptr<PreparedPass> backward_pass;
 };
 
 }  // namespace tidemill::engines

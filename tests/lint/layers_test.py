@@ -57,6 +57,8 @@ class LayersTest(unittest.TestCase):
             ("actors/a.cpp", "#include <parquet/metadata.h>", "actors must not include parquet"),
             ("base/a.cpp", "#include <gtest/gtest.h>", "base must not include gtest"),
             ("base/a.cpp", '#include "a.hpp"', '"a.hpp" names no folder'),
+            ("engines/x/a.cpp", '#include "engines/ops/host/device_access.hpp"',
+             "only engines/ops/ may include engines/ops/host/device_access.hpp"),
             ("extras/a.cpp", "int x;", "extras/ is not a known layer"),
         ]
         for path, line, problem in planted:

@@ -13,17 +13,21 @@
 #include "engines/ops/cpu/kernels.hpp"
 #include "engines/ops/cpu/panels.hpp"
 #include "engines/ops/cpu/team.hpp"
-#include "engines/ops/ops.hpp"
+#include "engines/ops/host/host_ops.hpp"
 
 namespace tidemill::engines::cpu {
 
 /// The operations of the CPU backend.
-class CpuOps final : public Ops {
+class CpuOps final : public host::Ops {
 public:
   CpuOps(Workers& workers, const KernelTable& kernels, std::string description)
       : team_(workers), kernels_(kernels), description_(std::move(description)) {}
 
   [[nodiscard]] std::string_view description() const noexcept override { return description_; }
+  void share(std::int64_t count, std::int64_t item_cost, const LoopBody& body) override {
+    team_.share(count, item_cost, body);
+  }
+  [[nodiscard]] std::int64_t max_parts() const noexcept override { return team_.size(); }
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
                                                                        DType compute,
                                                                        WeightUse use) override;

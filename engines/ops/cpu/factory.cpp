@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "engines/ops/cpu/cpu_ops.hpp"
 #include "engines/ops/cpu/panels.hpp"
 #include "engines/ops/cpu/processor.hpp"
 #include "engines/ops/cpu/product_cuts.hpp"
 #include "engines/ops/cpu/weight_memory.hpp"
+#include "engines/ops/host/host_backend.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -26,8 +28,13 @@ std::int64_t bytes_of(const WeightSize& weight) {
 }  // namespace
 
 Result<std::unique_ptr<Ops>> make_cpu_ops(Workers& workers, const CpuOptions& options) {
+  TIDEMILL_ASSIGN_OR_RETURN(std::unique_ptr<host::Ops> ops, make_cpu_host_ops(workers, options));
+  return host::make_backend(std::move(ops));
+}
+
+Result<std::unique_ptr<host::Ops>> make_cpu_host_ops(Workers& workers, const CpuOptions& options) {
   TIDEMILL_ASSIGN_OR_RETURN(const cpu::KernelTable* kernels, cpu::choose_kernels(options.isa));
-  return std::unique_ptr<Ops>(
+  return std::unique_ptr<host::Ops>(
       std::make_unique<cpu::CpuOps>(workers, *kernels, "cpu (" + std::string(kernels->isa) + ")"));
 }
 

@@ -11,6 +11,7 @@
 #include "base/result.hpp"
 #include "base/tensor/dtype.hpp"
 #include "engines/executor/workers.hpp"
+#include "engines/ops/host/host_ops.hpp"
 #include "engines/ops/ops.hpp"
 
 namespace tidemill::engines {
@@ -41,6 +42,10 @@ struct CpuOptions {
 /// `kInvalidArgument` if `TIDEMILL_ISA` names no level.
 [[nodiscard]] Result<std::unique_ptr<Ops>> make_cpu_ops(Workers& workers,
                                                         const CpuOptions& options = {});
+/// Creates its operations on host memory, without the backend around them.
+/// Errors: those of `make_cpu_ops`.
+[[nodiscard]] Result<std::unique_ptr<host::Ops>> make_cpu_host_ops(Workers& workers,
+                                                                   const CpuOptions& options = {});
 
 /// Size of a weight (O, I) that is prepared in element type `dtype`.
 struct WeightSize {

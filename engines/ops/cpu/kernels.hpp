@@ -8,10 +8,17 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engines/ops/matrix.hpp"
-#include "engines/ops/ops.hpp"
+#include "engines/ops/host/host_ops.hpp"
 
 namespace tidemill::engines::cpu {
+
+// All operands of this backend are in host memory.
+using host::ConstMatrix;
+using host::KvGradient;
+using host::KvLayer;
+using host::LowRankTerm;
+using host::Matrix;
+using host::RopeTables;
 
 /// Number of columns of a panel of a packed matrix.
 inline constexpr std::int64_t kPanel = 16;

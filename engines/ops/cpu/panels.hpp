@@ -28,7 +28,7 @@
 #include "base/tensor/dtype.hpp"
 #include "engines/ops/cpu/kernels.hpp"
 #include "engines/ops/cpu/weight_memory.hpp"
-#include "engines/ops/ops.hpp"
+#include "engines/ops/host/host_ops.hpp"
 
 namespace tidemill::engines::cpu {
 

@@ -22,11 +22,6 @@ double count(ConstMatrix m) {
   return static_cast<double>(m.rows) * static_cast<double>(m.cols);
 }
 
-template <class T>
-double count(std::span<T> values) {
-  return static_cast<double>(values.size());
-}
-
 // Cost of an operation that reads and writes `matrices` matrices of the size of `m` in total and
 // performs `flops` operations for each element of `m`.
 Cost row_cost(ConstMatrix m, double matrices, double flops) {
@@ -40,9 +35,12 @@ struct Seen {
   double queries = 0.0;
 };
 
-Seen seen_by(const AttentionShape& shape, std::span<const AttentionSegment> segments) {
+Seen seen_by(const AttentionShape& shape, const SegmentList& segments) {
   Seen seen;
-  for (const AttentionSegment& segment : segments) {
+  if (segments.empty()) {
+    return seen;
+  }
+  for (const AttentionSegment& segment : segments.pass->shapes(segments)) {
     for (std::int64_t t = 0; t < segment.num_tokens; ++t) {
       const std::int64_t all = segment.first_position + t + 1;
       seen.by_queries += static_cast<double>(shape.window == 0 ? all : std::min(all, shape.window));
@@ -55,8 +53,8 @@ Seen seen_by(const AttentionShape& shape, std::span<const AttentionSegment> segm
 
 // Cost of attention that computes `products` products of a query with each position it sees, and
 // reads or writes `query_matrices` matrices of the shape of the queries.
-Cost attention_cost(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                    double products, double query_matrices) {
+Cost attention_cost(const AttentionShape& shape, const SegmentList& segments, double products,
+                    double query_matrices) {
   const Seen seen = seen_by(shape, segments);
   const auto query_cols = static_cast<double>(shape.num_heads * shape.head_dim);
   const auto key_cols = static_cast<double>(shape.num_kv_heads * shape.head_dim);
@@ -74,6 +72,36 @@ public:
   [[nodiscard]] std::string_view description() const noexcept override {
     return ops_->description();
   }
+  [[nodiscard]] DeviceMemory& memory() noexcept override { return ops_->memory(); }
+  [[nodiscard]] Status synchronize() override { return ops_->synchronize(); }
+  [[nodiscard]] Status read(ConstMatrix from, std::span<float> to) override {
+    return record("read", row_cost(from, 2.0, 0.0), [&] { return ops_->read(from, to); });
+  }
+  void write(std::span<const float> from, Matrix to) override {
+    record("write", row_cost(to, 2.0, 0.0), [&] { ops_->write(from, to); });
+  }
+  [[nodiscard]] Result<std::unique_ptr<PreparedPass>> prepare_pass(
+      const PassContents& contents, std::unique_ptr<PreparedPass> old) override {
+    return record("prepare_pass", {}, [&] { return ops_->prepare_pass(contents, std::move(old)); });
+  }
+  void copy(ConstMatrix from, Matrix to) override {
+    const double bytes =
+        count(from) * static_cast<double>(element_bytes(from.dtype) + element_bytes(to.dtype));
+    record("copy", {0.0, bytes}, [&] { ops_->copy(from, to); });
+  }
+  void copy_rows(ConstMatrix from, IndexList from_rows, Matrix to, IndexList to_rows) override {
+    const auto rows = static_cast<double>(std::max(from_rows.size, to_rows.size));
+    const double bytes = 2.0 * rows * static_cast<double>(to.cols * element_bytes(to.dtype));
+    record("copy_rows", {0.0, bytes}, [&] { ops_->copy_rows(from, from_rows, to, to_rows); });
+  }
+  void fill(float value, Matrix to) override {
+    record("fill", row_cost(to, 1.0, 0.0), [&] { ops_->fill(value, to); });
+  }
+  void copy_page(KvLayer cache, std::int64_t page_bytes, std::int32_t from,
+                 std::int32_t to) override {
+    record("copy_page", {0.0, 2.0 * static_cast<double>(page_bytes)},
+           [&] { ops_->copy_page(cache, page_bytes, from, to); });
+  }
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
                                                                        DType compute,
                                                                        WeightUse use) override {
@@ -85,7 +113,21 @@ public:
     return record("prepare_weight", {},
                   [&] { return ops_->replace_weight(std::move(old), weight, compute, use); });
   }
-  void linear(ConstMatrix x, const PreparedWeight& weight, std::span<const float> bias, Store store,
+  [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> replace_weight(
+      std::unique_ptr<PreparedWeight> old, ConstMatrix weight, DType compute,
+      WeightUse use) override {
+    return record("prepare_weight", {},
+                  [&] { return ops_->replace_weight(std::move(old), weight, compute, use); });
+  }
+  [[nodiscard]] Result<std::unique_ptr<PreparedTable>> prepare_table(const Tensor& table) override {
+    return ops_->prepare_table(table);
+  }
+  [[nodiscard]] Result<std::unique_ptr<PreparedTable>> replace_table(
+      std::unique_ptr<PreparedTable> old, ConstMatrix table, DType dtype) override {
+    return record("prepare_weight", {},
+                  [&] { return ops_->replace_table(std::move(old), table, dtype); });
+  }
+  void linear(ConstMatrix x, const PreparedWeight& weight, ConstVector bias, Store store,
               Matrix y) override {
     record(linear_name("linear", weight), linear_cost(x, weight, y),
            [&] { ops_->linear(x, weight, bias, store, y); });
@@ -107,28 +149,26 @@ public:
             (count(dy) + count(x) + 2.0 * count(dw)) * kFloat},
            [&] { ops_->linear_backward_weight(dy, x, dw); });
   }
-  void bias_backward(ConstMatrix dy, std::span<float> dbias) override {
+  void bias_backward(ConstMatrix dy, Vector dbias) override {
     record("bias_backward", row_cost(dy, 1.0, 1.0), [&] { ops_->bias_backward(dy, dbias); });
   }
-  void embed(std::span<const std::int32_t> ids, const WeightView& table, Matrix out) override {
+  void embed(IndexList ids, const PreparedTable& table, Matrix out) override {
     record("embed", row_cost(out, 2.0, 0.0), [&] { ops_->embed(ids, table, out); });
   }
-  void embed_backward(std::span<const std::int32_t> ids, ConstMatrix dout, Matrix dtable) override {
+  void embed_backward(IndexList ids, ConstMatrix dout, Matrix dtable) override {
     record("embed_backward", row_cost(dout, 3.0, 1.0),
            [&] { ops_->embed_backward(ids, dout, dtable); });
   }
-  void rms_norm(ConstMatrix x, std::span<const float> gain, float eps, Matrix out,
-                std::span<float> rstd) override {
+  void rms_norm(ConstMatrix x, ConstVector gain, float eps, Matrix out, Vector rstd) override {
     record("rms_norm", row_cost(x, 2.0, 4.0), [&] { ops_->rms_norm(x, gain, eps, out, rstd); });
   }
-  void rms_norm_backward(ConstMatrix dout, ConstMatrix x, std::span<const float> gain,
-                         std::span<const float> rstd, Store store, Matrix dx,
-                         std::span<float> dgain) override {
+  void rms_norm_backward(ConstMatrix dout, ConstMatrix x, ConstVector gain, ConstVector rstd,
+                         Store store, Matrix dx, Vector dgain) override {
     record("rms_norm_backward", row_cost(x, store == Store::kAdd ? 4.0 : 3.0, 8.0),
            [&] { ops_->rms_norm_backward(dout, x, gain, rstd, store, dx, dgain); });
   }
-  void rope(Matrix x, std::int64_t head_dim, std::span<const std::int32_t> positions,
-            const RopeTables& tables, RopeDirection direction) override {
+  void rope(Matrix x, std::int64_t head_dim, IndexList positions, const RopeTables& tables,
+            RopeDirection direction) override {
     record("rope", row_cost(x, 2.0, 3.0),
            [&] { ops_->rope(x, head_dim, positions, tables, direction); });
   }
@@ -146,60 +186,66 @@ public:
   void scale(float factor, Matrix x) override {
     record("scale", row_cost(x, 2.0, 1.0), [&] { ops_->scale(factor, x); });
   }
-  void scale_columns(ConstMatrix x, std::span<const float> factors, std::span<const float> bias,
-                     Store store, Matrix out) override {
+  void scale_columns(ConstMatrix x, ConstVector factors, ConstVector bias, Store store,
+                     Matrix out) override {
     record("scale_columns", row_cost(x, 2.0, 2.0),
            [&] { ops_->scale_columns(x, factors, bias, store, out); });
   }
-  void scale_columns_backward(ConstMatrix dout, ConstMatrix x, std::span<float> dfactors) override {
+  void scale_columns_backward(ConstMatrix dout, ConstMatrix x, Vector dfactors) override {
     record("scale_columns_backward", row_cost(x, 2.0, 2.0),
            [&] { ops_->scale_columns_backward(dout, x, dfactors); });
   }
-  void narrow(ConstMatrix x, std::span<std::uint16_t> out) override {
-    record("narrow", row_cost(x, 1.5, 1.0), [&] { ops_->narrow(x, out); });
+  void add_transposed(ConstMatrix x, Matrix y) override {
+    record("add_transposed", row_cost(x, 3.0, 1.0), [&] { ops_->add_transposed(x, y); });
   }
-  void widen(std::span<const std::uint16_t> x, Matrix out) override {
-    record("widen", row_cost(out, 1.5, 1.0), [&] { ops_->widen(x, out); });
-  }
-  void adamw(const AdamWFactors<float>& factors, const AdamWTensor<float>& tensor) override {
-    const double size = count(tensor.weights);
+  void adamw(const AdamWFactors<float>& factors, const AdamWVectors& tensor) override {
+    const auto size = static_cast<double>(tensor.weights.size);
     record("adamw", {13.0 * size, 7.0 * size * kFloat}, [&] { ops_->adamw(factors, tensor); });
   }
   [[nodiscard]] std::int64_t kv_page_bytes(const AttentionShape& shape) const noexcept override {
     return ops_->kv_page_bytes(shape);
   }
-  void kv_append(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                 ConstMatrix k, ConstMatrix v, const RopeTables& rotation, KvLayer cache) override {
+  void kv_append(const AttentionShape& shape, SegmentList segments, ConstMatrix k, ConstMatrix v,
+                 const RopeTables& rotation, KvLayer cache) override {
     record("kv_append", row_cost(k, 4.0, 0.0),
            [&] { ops_->kv_append(shape, segments, k, v, rotation, cache); });
   }
-  void attention(const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                 ConstMatrix q, KvLayer cache, Matrix out, Matrix lse) override {
+  void attention(const AttentionShape& shape, SegmentList segments, ConstMatrix q, KvLayer cache,
+                 Matrix out, Matrix lse) override {
     record("attention", attention_cost(shape, segments, 2.0, 2.0),
            [&] { ops_->attention(shape, segments, q, cache, out, lse); });
   }
-  void attention_backward_windows(const AttentionShape& shape,
-                                  std::span<const AttentionSegment> segments,
-                                  std::span<const KvGradient> gradients, ConstMatrix q,
+  void attention_backward_windows(const AttentionShape& shape, SegmentList segments, ConstMatrix q,
                                   KvLayer cache, ConstMatrix out, ConstMatrix lse, ConstMatrix dout,
-                                  Matrix dq) override {
+                                  Matrix dk, Matrix dv, Matrix dq) override {
     record("attention_backward", attention_cost(shape, segments, 5.0, 4.0), [&] {
-      ops_->attention_backward_windows(shape, segments, gradients, q, cache, out, lse, dout, dq);
+      ops_->attention_backward_windows(shape, segments, q, cache, out, lse, dout, dk, dv, dq);
     });
   }
-  void log_softmax_gather(ConstMatrix logits, std::span<const std::int32_t> targets,
-                          float inv_temperature, std::span<float> logprobs,
-                          std::span<float> entropies) override {
+  void log_softmax_gather(ConstMatrix logits, IndexList targets, float inv_temperature,
+                          Vector logprobs, Vector entropies) override {
     record("log_softmax_gather", row_cost(logits, 1.0, 3.0), [&] {
       ops_->log_softmax_gather(logits, targets, inv_temperature, logprobs, entropies);
     });
   }
-  void log_softmax_backward(Matrix logits, std::span<const std::int32_t> targets,
-                            float inv_temperature, std::span<const float> dlogprobs,
-                            std::span<const float> dentropies) override {
+  void log_softmax_backward(Matrix logits, IndexList targets, float inv_temperature,
+                            ConstVector dlogprobs, ConstVector dentropies) override {
     record("log_softmax_backward", row_cost(logits, 2.0, 4.0), [&] {
       ops_->log_softmax_backward(logits, targets, inv_temperature, dlogprobs, dentropies);
     });
+  }
+
+  [[nodiscard]] Result<double> squared_norm(ConstVector values) override {
+    const auto size = static_cast<double>(values.size);
+    return record("squared_norm", {2.0 * size, size * kFloat},
+                  [&] { return ops_->squared_norm(values); });
+  }
+  [[nodiscard]] Result<std::vector<SampleOutcome>> sample(
+      ConstMatrix logits, std::span<const SampleRequest> requests) override {
+    const double elements =
+        static_cast<double>(std::ssize(requests)) * static_cast<double>(logits.cols);
+    return record("sample", {0.0, elements * kFloat},
+                  [&] { return ops_->sample(logits, requests); });
   }
 
 private:

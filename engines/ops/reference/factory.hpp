@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "engines/ops/host/host_ops.hpp"
 #include "engines/ops/ops.hpp"
 
 namespace tidemill::engines {
@@ -11,5 +12,7 @@ namespace tidemill::engines {
 /// Creates the reference backend. It sums within a row in double precision and rounds once, which
 /// makes it both simpler and more exact than any fast backend.
 [[nodiscard]] std::unique_ptr<Ops> make_reference_ops();
+/// Creates its operations on host memory.
+[[nodiscard]] std::unique_ptr<host::Ops> make_reference_host_ops();
 
 }  // namespace tidemill::engines

@@ -10,7 +10,7 @@
 #include "engines/ops/reference/reference_ops.hpp"
 #include "engines/ops/shapes.hpp"
 
-namespace tidemill::engines {
+namespace tidemill::engines::host {
 namespace {
 
 enum class KvPart : std::uint8_t { kKeys, kValues };
@@ -195,4 +195,4 @@ void ReferenceOps::attention_backward_windows(const AttentionShape& shape,
   }
 }
 
-}  // namespace tidemill::engines
+}  // namespace tidemill::engines::host

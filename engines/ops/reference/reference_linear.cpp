@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "engines/ops/host/host_backend.hpp"
 #include "engines/ops/reference/factory.hpp"
 #include "engines/ops/reference/reference_ops.hpp"
 #include "engines/ops/shapes.hpp"
 #include "engines/ops/weight_elements.hpp"
 
-namespace tidemill::engines {
+namespace tidemill::engines::host {
 namespace {
 
 const ReferenceWeight& own(const PreparedWeight& weight) {
@@ -163,8 +164,16 @@ void ReferenceOps::bias_backward(ConstMatrix dy, std::span<float> dbias) {
   }
 }
 
+}  // namespace tidemill::engines::host
+
+namespace tidemill::engines {
+
+std::unique_ptr<host::Ops> make_reference_host_ops() {
+  return std::make_unique<host::ReferenceOps>();
+}
+
 std::unique_ptr<Ops> make_reference_ops() {
-  return std::make_unique<ReferenceOps>();
+  return host::make_backend(make_reference_host_ops());
 }
 
 }  // namespace tidemill::engines

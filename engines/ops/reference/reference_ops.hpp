@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engines/ops/ops.hpp"
+#include "engines/ops/host/host_ops.hpp"
 
-namespace tidemill::engines {
+namespace tidemill::engines::host {
 
 /// Holds a weight as plain floats, O x I. The values are already rounded or quantized to the
 /// compute type.
@@ -44,6 +44,12 @@ public:
   [[nodiscard]] std::string_view description() const noexcept override {
     return "reference (plain loops, one thread)";
   }
+  void share(std::int64_t count, std::int64_t /*item_cost*/, const LoopBody& body) override {
+    if (count > 0) {
+      body(0, 0, count);
+    }
+  }
+  [[nodiscard]] std::int64_t max_parts() const noexcept override { return 1; }
   [[nodiscard]] Result<std::unique_ptr<PreparedWeight>> prepare_weight(const WeightView& weight,
                                                                        DType compute,
                                                                        WeightUse use) override;
@@ -92,4 +98,4 @@ public:
                             std::span<const float> dentropies) override;
 };
 
-}  // namespace tidemill::engines
+}  // namespace tidemill::engines::host

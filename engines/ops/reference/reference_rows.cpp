@@ -10,7 +10,7 @@
 #include "engines/ops/shapes.hpp"
 #include "engines/ops/weight_elements.hpp"
 
-namespace tidemill::engines {
+namespace tidemill::engines::host {
 namespace {
 
 double sigmoid(double x) {
@@ -274,4 +274,4 @@ void ReferenceOps::log_softmax_backward(Matrix logits, std::span<const std::int3
   }
 }
 
-}  // namespace tidemill::engines
+}  // namespace tidemill::engines::host

@@ -92,15 +92,15 @@ TEST(Workers, OperationsStartNoThread) {
   {
     Workers workers(3);
     EXPECT_EQ(process_threads(), before + 2);
-    const std::unique_ptr<Ops> ops = make_cpu_ops(workers).value();
+    const std::unique_ptr<host::Ops> ops = make_cpu_host_ops(workers).value();
     constexpr std::int64_t kSize = 256;
     const std::vector<float> ones(kSize * kSize, 1.0F);
     std::vector<float> result(kSize * kSize);
     const auto weight = ops->prepare_weight({ones.data(), DType::kF32, kSize, kSize}, DType::kBF16,
                                             WeightUse::kForwardAndBackward)
                             .value();
-    const ConstMatrix x{ones.data(), kSize, kSize, kSize};
-    const Matrix y{result.data(), kSize, kSize, kSize};
+    const host::ConstMatrix x{ones.data(), kSize, kSize, kSize};
+    const host::Matrix y{result.data(), kSize, kSize, kSize};
     ops->linear(x, *weight, {}, Store::kOverwrite, y);
     ops->linear_backward_input(x, *weight, Store::kAdd, y);
     EXPECT_EQ(result.back(), 2.0F * kSize);

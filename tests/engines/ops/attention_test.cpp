@@ -186,7 +186,7 @@ TEST_P(AttentionTest, GradientsAgreeWithDifferences) {
 // Longer sequences, wide heads and rounded keys are too slow for differences, so they are compared
 // with the reference backend.
 TEST_P(AttentionTest, GradientsOfLongSequencesAgreeWithTheReference) {
-  const std::unique_ptr<Ops> reference = make_reference_ops();
+  const std::unique_ptr<Ops> reference = make_reference_host_ops();
   RandomStream random(3);
   int cases = 0;
   Count rounded;

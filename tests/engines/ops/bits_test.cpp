@@ -565,12 +565,12 @@ TEST_P(BitsTest, TheNumberOfWorkersChangesNothing) {
 // Processors with FMA agree, so one processor can replay what another trained.
 TEST(CpuBits, Avx512GivesTheBitsOfAvx2) {
   Workers workers(2);
-  auto avx512 = make_cpu_ops(workers, {IsaLevel::kAvx512});
+  auto avx512 = make_cpu_host_ops(workers, {IsaLevel::kAvx512});
   if (!avx512.ok()) {
     GTEST_SKIP() << avx512.status().message();
   }
   const std::vector<Rows> expected =
-      run_everything(*make_cpu_ops(workers, {IsaLevel::kAvx2}).value());
+      run_everything(*make_cpu_host_ops(workers, {IsaLevel::kAvx2}).value());
   const std::vector<Rows> actual = run_everything(*avx512.value());
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {

@@ -34,7 +34,7 @@ private:
 
 std::string description(IsaLevel isa) {
   Workers workers(1);
-  auto ops = make_cpu_ops(workers, {isa});
+  auto ops = make_cpu_host_ops(workers, {isa});
   return ops.ok() ? std::string(ops.value()->description()) : ops.status().message();
 }
 
@@ -50,10 +50,10 @@ TEST(CpuOps, SelectsTheBestLevelOfTheProcessor) {
 TEST(CpuOps, RejectsLevelsThatTheProcessorLacks) {
   Workers workers(1);
   const cpu::ProcessorFeatures has = cpu::processor_features();
-  EXPECT_EQ(make_cpu_ops(workers, {IsaLevel::kAvx512Bf16}).ok(), has.avx512_bf16);
-  EXPECT_EQ(make_cpu_ops(workers, {IsaLevel::kAvx512}).ok(), has.avx512);
-  EXPECT_EQ(make_cpu_ops(workers, {IsaLevel::kAvx2}).ok(), has.avx2_fma);
-  EXPECT_TRUE(make_cpu_ops(workers, {IsaLevel::kBaseline}).ok());
+  EXPECT_EQ(make_cpu_host_ops(workers, {IsaLevel::kAvx512Bf16}).ok(), has.avx512_bf16);
+  EXPECT_EQ(make_cpu_host_ops(workers, {IsaLevel::kAvx512}).ok(), has.avx512);
+  EXPECT_EQ(make_cpu_host_ops(workers, {IsaLevel::kAvx2}).ok(), has.avx2_fma);
+  EXPECT_TRUE(make_cpu_host_ops(workers, {IsaLevel::kBaseline}).ok());
 }
 
 TEST(CpuOps, TheEnvironmentSelectsTheLevel) {
@@ -70,7 +70,7 @@ TEST(CpuOps, TheEnvironmentSelectsTheLevel) {
 TEST(CpuOps, OneCopyOfAWeightIsEnoughForBothDirections) {
   Workers workers(1);
   const Rows w = Rows::random(48, 64, 1);
-  const std::unique_ptr<Ops> ops = make_cpu_ops(workers).value();
+  const std::unique_ptr<Ops> ops = make_cpu_host_ops(workers).value();
   for (const auto& [dtype, bytes] : {std::pair{DType::kF32, 4}, std::pair{DType::kBF16, 2}}) {
     const auto weight =
         ops->prepare_weight(f32_weight(w), dtype, WeightUse::kForwardAndBackward).value();
@@ -80,7 +80,7 @@ TEST(CpuOps, OneCopyOfAWeightIsEnoughForBothDirections) {
 
 TEST(CpuOps, ReplacingAWeightReusesItsMemory) {
   Workers workers(1);
-  const std::unique_ptr<Ops> ops = make_cpu_ops(workers).value();
+  const std::unique_ptr<Ops> ops = make_cpu_host_ops(workers).value();
   const auto use = WeightUse::kForwardAndBackward;
   const Rows w = Rows::random(48, 64, 1);
   const Rows other = Rows::random(48, 96, 2);

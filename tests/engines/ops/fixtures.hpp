@@ -20,10 +20,19 @@
 #include "base/random.hpp"
 #include "engines/executor/workers.hpp"
 #include "engines/ops/cpu/factory.hpp"
-#include "engines/ops/ops.hpp"
+#include "engines/ops/host/host_ops.hpp"
 #include "engines/ops/reference/factory.hpp"
 
 namespace tidemill::engines::ops_test {
+
+// Most tests call operations on host memory.
+using host::ConstMatrix;
+using host::KvGradient;
+using host::KvLayer;
+using host::LowRankTerm;
+using host::Matrix;
+using host::Ops;
+using host::RopeTables;
 
 /// A backend under test.
 struct Backend {
@@ -35,18 +44,20 @@ struct Backend {
 };
 
 inline Backend cpu_backend(std::string name, CpuOptions options) {
-  return {std::move(name), [options](Workers& workers) { return make_cpu_ops(workers, options); }};
+  return {std::move(name),
+          [options](Workers& workers) { return make_cpu_host_ops(workers, options); }};
 }
 
 /// Returns every backend that runs on this machine. All of them promise rules R1 to R3.
 inline std::vector<Backend> backends() {
   std::vector<Backend> all = {
-      {"reference", [](Workers&) -> Result<std::unique_ptr<Ops>> { return make_reference_ops(); }},
+      {"reference",
+       [](Workers&) -> Result<std::unique_ptr<Ops>> { return make_reference_host_ops(); }},
       cpu_backend("cpu_auto", {})};
   Workers one(1);
   for (const IsaLevel isa :
        {IsaLevel::kBaseline, IsaLevel::kAvx2, IsaLevel::kAvx512, IsaLevel::kAvx512Bf16}) {
-    if (make_cpu_ops(one, {isa}).ok()) {
+    if (make_cpu_host_ops(one, {isa}).ok()) {
       all.push_back(cpu_backend("cpu_" + std::string(isa_level_name(isa)), {isa}));
     }
   }
@@ -92,6 +103,8 @@ public:
   [[nodiscard]] std::span<const float> span() const {
     return {data_.data(), static_cast<std::size_t>(rows_ > 0 ? cols_ : 0)};
   }
+  /// Returns the elements of all rows. Requires rows without gaps.
+  [[nodiscard]] std::span<const float> values() const { return data_; }
   /// Returns a copy of the rows `indices`, in that order.
   [[nodiscard]] Rows gather(std::span<const std::int64_t> indices, std::int64_t gap = 0) const {
     Rows out(std::ssize(indices), cols_, gap);

@@ -2,6 +2,7 @@
 // Tests that profiled operations compute the same bits and record their cost.
 #include "engines/ops/profile/op_profile.hpp"
 #include "tests/engines/ops/cache.hpp"
+#include "tests/engines/ops/device_values.hpp"
 #include "tests/engines/ops/fixtures.hpp"
 
 namespace tidemill::engines::ops_test {
@@ -12,35 +13,38 @@ constexpr std::int64_t kIn = 24;
 constexpr std::int64_t kOut = 40;
 
 struct Products {
-  Rows y{kRows, kOut};
-  Rows dx{kRows, kIn};
-  Rows dw{kOut, kIn};
+  std::vector<float> y;
+  std::vector<float> dx;
+  std::vector<float> dw;
 };
 
-Products run_products(Ops& ops) {
+Products run_products(engines::Ops& ops) {
   const Rows w = Rows::random(kOut, kIn, 1);
-  const Rows x = Rows::random(kRows, kIn, 2);
+  const DeviceValues x(ops, kRows, kIn, Rows::random(kRows, kIn, 2).values());
+  const DeviceValues y(ops, kRows, kOut);
+  const DeviceValues dx(ops, kRows, kIn);
+  const DeviceValues dw(ops, kOut, kIn);
   const auto weight =
       ops.prepare_weight(f32_weight(w), DType::kF32, WeightUse::kForwardAndBackward).value();
-  Products out;
-  ops.linear(x.view(), *weight, {}, Store::kOverwrite, out.y.view());
-  ops.linear(x.view(), *weight, {}, Store::kAdd, out.y.view());
-  ops.linear_backward_input(out.y.view(), *weight, Store::kOverwrite, out.dx.view());
-  ops.linear_backward_weight(out.y.view(), x.view(), out.dw.view());
-  return out;
+  ops.linear(x.matrix(), *weight, {}, Store::kOverwrite, y.matrix());
+  ops.linear(x.matrix(), *weight, {}, Store::kAdd, y.matrix());
+  ops.linear_backward_input(y.matrix(), *weight, Store::kOverwrite, dx.matrix());
+  ops.linear_backward_weight(y.matrix(), x.matrix(), dw.matrix());
+  return {y.read(), dx.read(), dw.read()};
 }
 
 TEST(ProfiledOps, GiveTheSameBitsAndCountMultiplyAdds) {
   Workers workers(1);
   OpProfile profile;
-  const std::unique_ptr<Ops> plain = make_cpu_ops(workers).value();
-  const std::unique_ptr<Ops> profiled = make_profiled_ops(make_cpu_ops(workers).value(), profile);
+  const std::unique_ptr<engines::Ops> plain = make_cpu_ops(workers).value();
+  const std::unique_ptr<engines::Ops> profiled =
+      make_profiled_ops(make_cpu_ops(workers).value(), profile);
   EXPECT_EQ(profiled->description(), plain->description());
   const Products expected = run_products(*plain);
   const Products actual = run_products(*profiled);
-  expect_same_bits(actual.y, expected.y, "y");
-  expect_same_bits(actual.dx, expected.dx, "dx");
-  expect_same_bits(actual.dw, expected.dw, "dw");
+  EXPECT_EQ(actual.y, expected.y);
+  EXPECT_EQ(actual.dx, expected.dx);
+  EXPECT_EQ(actual.dw, expected.dw);
 
   constexpr double kProduct = 2.0 * kRows * kIn * kOut;
   const OpRecord& forward = profile.records.at("linear 24 x 40");
@@ -51,7 +55,10 @@ TEST(ProfiledOps, GiveTheSameBitsAndCountMultiplyAdds) {
   EXPECT_DOUBLE_EQ(profile.records.at("linear dx 24 x 40").flops, kProduct);
   EXPECT_DOUBLE_EQ(profile.records.at("linear dw 24 x 40").flops, kProduct);
   EXPECT_EQ(profile.records.at("prepare_weight").calls, 1);
-  EXPECT_EQ(profile.records.size(), 4U);
+  EXPECT_EQ(profile.records.at("read").calls, 3);
+  EXPECT_DOUBLE_EQ(profile.records.at("write").bytes, 2 * 4.0 * kRows * kIn);
+  EXPECT_EQ(profile.records.at("fill").calls, 4);
+  EXPECT_EQ(profile.records.size(), 7U);
   double seconds = 0.0;
   for (const auto& [name, record] : profile.records) {
     EXPECT_GE(record.seconds, 0.0) << name;
@@ -60,24 +67,39 @@ TEST(ProfiledOps, GiveTheSameBitsAndCountMultiplyAdds) {
   EXPECT_DOUBLE_EQ(profile.seconds(), seconds);
 }
 
+// Runs attention of one sequence on zeros, forward and backward.
+void run_attention(engines::Ops& ops, const AttentionShape& shape, std::int64_t tokens) {
+  const std::int64_t cols = shape.num_heads * shape.head_dim;
+  const std::int64_t key_cols = shape.num_kv_heads * shape.head_dim;
+  const DeviceValues q(ops, tokens, cols);
+  const DeviceValues out(ops, tokens, cols);
+  const DeviceValues lse(ops, tokens, shape.num_heads);
+  const DeviceValues k(ops, tokens, key_cols);
+  const DeviceValues dk(ops, tokens, key_cols);
+  const DeviceValues dv(ops, tokens, key_cols);
+  const DeviceBlock pages = ops.memory().allocate(ops.kv_page_bytes(shape)).value();
+  const engines::KvLayer cache{pages.address()};
+  const std::vector<std::int32_t> page = {0};
+  const AttentionSegment segment{0, tokens, 0, page};
+  DeviceLists lists(ops);
+  const SegmentList segments = lists.segments(std::span(&segment, 1));
+  ops.kv_append(shape, segments, k.matrix(), k.matrix(), {}, cache);
+  ops.attention(shape, segments, q.matrix(), cache, out.matrix(), lse.matrix());
+  ops.attention_backward_windows(shape, segments, q.matrix(), cache, out.matrix(), lse.matrix(),
+                                 out.matrix(), dk.matrix(), dv.matrix(), q.matrix());
+}
+
 // A query sees itself and the positions before it, limited by the attention window.
 TEST(ProfiledOps, AttentionCountsThePositionsThatQueriesSee) {
   Workers workers(1);
   OpProfile profile;
-  const std::unique_ptr<Ops> ops = make_profiled_ops(make_cpu_ops(workers).value(), profile);
-  RandomStream random(1);
+  const std::unique_ptr<engines::Ops> ops =
+      make_profiled_ops(make_cpu_ops(workers).value(), profile);
   constexpr std::int64_t kTokens = 6;
   for (const auto& [window, seen] : {std::pair<std::int64_t, double>{0, 21.0}, {2, 11.0}}) {
     profile.records.clear();
     const AttentionShape shape = attention_shape(4, 2, 8, window, 16, DType::kF32);
-    const Sequence sequence(shape, kTokens, 1);
-    TestCache cache(*ops, shape, std::span(&kTokens, 1), random);
-    const AttentionSegment segment{0, kTokens, 0, cache.pages(0)};
-    AttentionRows rows(shape, kTokens);
-    ops->kv_append(shape, std::span(&segment, 1), sequence.k.view(), sequence.v.view(), {},
-                   cache.layer());
-    ops->attention(shape, std::span(&segment, 1), sequence.q.view(), cache.layer(), rows.out.view(),
-                   rows.lse.view());
+    run_attention(*ops, shape, kTokens);
     EXPECT_DOUBLE_EQ(profile.records.at("attention").flops, 4.0 * seen * 4 * 8) << window;
   }
 }
@@ -85,16 +107,16 @@ TEST(ProfiledOps, AttentionCountsThePositionsThatQueriesSee) {
 TEST(ProfiledOps, RecordTheTypeOfOperands) {
   Workers workers(1);
   OpProfile profile;
-  const std::unique_ptr<Ops> ops = make_profiled_ops(make_cpu_ops(workers).value(), profile);
-  RandomStream random(1);
+  const std::unique_ptr<engines::Ops> ops =
+      make_profiled_ops(make_cpu_ops(workers).value(), profile);
   const Rows w = Rows::random(kOut, kIn, 1);
-  const Rows x = Rows::random(kRows, kIn, 2);
-  Rows y(kRows, kOut);
+  const DeviceValues x(*ops, kRows, kIn);
+  const DeviceValues y(*ops, kRows, kOut);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const AttentionShape shape = attention_shape(4, 2, 8, 0, 16, dtype);
-    (void)run_alone(*ops, shape, Sequence(shape, 6, 1), random);
+    run_attention(*ops, shape, 6);
     const auto weight = ops->prepare_weight(f32_weight(w), dtype, WeightUse::kForward).value();
-    ops->linear(x.view(), *weight, {}, Store::kOverwrite, y.view());
+    ops->linear(x.matrix(), *weight, {}, Store::kOverwrite, y.matrix());
     for (const char* name : {"attention", "attention_backward", "linear 24 x 40"}) {
       EXPECT_EQ(profile.records.at(name).operands, dtype) << name;
     }

@@ -89,7 +89,7 @@ TEST_F(WeightFileTest, NonFiniteElementsAreDetectedInEveryPiece) {
   constexpr std::int64_t kOut = 331;
   constexpr std::int64_t kIn = 1024;
   Workers workers(1);
-  const auto ops = make_cpu_ops(workers).value();
+  const auto ops = make_cpu_host_ops(workers).value();
   const Tensor finite = random_tensor(kOut, kIn, DType::kBF16);
   for (const std::int64_t row : {0, 127, 128, 255, 256, 319, 320, 330}) {
     std::vector<std::uint16_t> bits(finite.data.as<std::uint16_t>().begin(),

@@ -17,6 +17,7 @@
 #include "base/tensor/float_tensor.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/peft/linear_bypass.hpp"
+#include "tests/engines/ops/device_values.hpp"
 #include "tests/engines/transformer/backends.hpp"
 
 namespace tidemill::engines {
@@ -201,18 +202,14 @@ protected:
     return x;
   }
 
+  [[nodiscard]] DeviceValues on_device(const Floats& values, std::int64_t cols) const {
+    return {*ops_, std::ssize(values) / cols, cols, values};
+  }
+
   std::shared_ptr<Ops> ops_ = GetParam().backend.make();
   AdaptedModule module_ = lora_module(kLayer, kDepth, kRows, kRank, kScale);
   TensorMap base_;
 };
-
-Matrix matrix_of(Floats& values, std::int64_t cols) {
-  return {values.data(), std::ssize(values) / cols, cols, cols};
-}
-
-ConstMatrix matrix_of(const Floats& values, std::int64_t cols) {
-  return {values.data(), std::ssize(values) / cols, cols, cols};
-}
 
 TEST_P(DoraTest, NewMagnitudesAreTheNormsOfTheMultipliedRows) {
   const Floats magnitudes = float_values(new_tensors().at("m"));
@@ -228,14 +225,13 @@ TEST_P(DoraTest, NewMagnitudesAreTheNormsOfTheMultipliedRows) {
 
 TEST_P(DoraTest, ANewAdapterLeavesTheOutputOfTheBase) {
   const auto weight = prepared();
-  const Floats x = exact_inputs();
-  Floats expected(kTokens * kRows);
-  ops_->linear(matrix_of(x, kDepth), *weight, {}, Store::kOverwrite, matrix_of(expected, kRows));
-  Floats y(kTokens * kRows);
-  bypass(new_tensors())
-      .forward({weight.get(), {}}, matrix_of(x, kDepth), Store::kOverwrite, matrix_of(y, kRows),
-               *ops_);
-  EXPECT_EQ(y, expected);
+  const DeviceValues x = on_device(exact_inputs(), kDepth);
+  const DeviceValues expected(*ops_, kTokens, kRows);
+  ops_->linear(x.matrix(), *weight, {}, Store::kOverwrite, expected.matrix());
+  const DeviceValues y(*ops_, kTokens, kRows);
+  const LinearBypass layer = bypass(new_tensors());
+  layer.forward({weight.get(), {}}, x.matrix(), Store::kOverwrite, y.matrix(), *ops_);
+  EXPECT_EQ(y.read(), expected.read());
 }
 
 TEST_P(DoraTest, OutputAndGradientsAreThoseOfPlainLoops) {
@@ -253,30 +249,32 @@ TEST_P(DoraTest, OutputAndGradientsAreThoseOfPlainLoops) {
 
   const LinearBypass layer = bypass(tensors);
   const auto weight = prepared();
-  const BaseLinear base{weight.get(), in.bias};
-  Floats y(kTokens * kRows);
-  layer.forward(base, matrix_of(in.x, kDepth), Store::kOverwrite, matrix_of(y, kRows), *ops_);
+  const DeviceValues bias = on_device(in.bias, kRows);
+  const DeviceValues x = on_device(in.x, kDepth);
+  const BaseLinear base{weight.get(), bias.vector()};
+  const DeviceValues y(*ops_, kTokens, kRows);
+  layer.forward(base, x.matrix(), Store::kOverwrite, y.matrix(), *ops_);
   // Sums of at most 160 float32 terms.
   constexpr double kRounding = 1e-5;
-  expect_near(y, expected.y, kRounding);
+  expect_near(y.read(), expected.y, kRounding);
 
-  Floats magnitude(kRows);
-  Floats a(kRank * kDepth);
-  Floats b(kRows * kRank);
-  Floats dx(kTokens * kDepth);
+  const DeviceValues dy = on_device(in.dy, kRows);
+  const DeviceValues magnitude(*ops_, 1, kRows);
+  const DeviceValues a(*ops_, kRank, kDepth);
+  const DeviceValues b(*ops_, kRows, kRank);
+  const DeviceValues dx(*ops_, kTokens, kDepth);
   LinearGradient gradient;
-  gradient.magnitude = magnitude;
-  gradient.a = matrix_of(a, kDepth);
-  gradient.b = matrix_of(b, kRank);
-  const Matrix dx_view = matrix_of(dx, kDepth);
-  layer.backward(base, matrix_of(in.dy, kRows), matrix_of(in.x, kDepth), {}, Store::kOverwrite,
-                 &dx_view, gradient, *ops_);
-  expect_near(magnitude, expected.magnitude, kRounding);
-  expect_near(a, expected.a, kRounding);
-  expect_near(b, expected.b, kRounding);
+  gradient.magnitude = magnitude.vector();
+  gradient.a = a.matrix();
+  gradient.b = b.matrix();
+  const Matrix dx_view = dx.matrix();
+  layer.backward(base, dy.matrix(), x.matrix(), {}, Store::kOverwrite, &dx_view, gradient, *ops_);
+  expect_near(magnitude.read(), expected.magnitude, kRounding);
+  expect_near(a.read(), expected.a, kRounding);
+  expect_near(b.read(), expected.b, kRounding);
   // Products with bfloat16 weights round the gradient of y to bfloat16.
   const bool rounds = GetParam().compute == DType::kNf4 || GetParam().compute == DType::kBF16;
-  expect_near(dx, expected.dx, rounds ? 1.0 / 256.0 : kRounding);
+  expect_near(dx.read(), expected.dx, rounds ? 1.0 / 256.0 : kRounding);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, DoraTest, ::testing::ValuesIn(dora_cases()),

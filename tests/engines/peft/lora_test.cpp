@@ -13,6 +13,7 @@
 #include "engines/ops/reference/factory.hpp"
 #include "engines/peft/adapter_spec.hpp"
 #include "engines/peft/linear_bypass.hpp"
+#include "tests/engines/ops/device_values.hpp"
 
 namespace tidemill::engines {
 namespace {
@@ -65,13 +66,13 @@ TEST(LoraBypassTest, ForwardAddsToItsRows) {
   const auto ops = make_reference_ops();
   const auto bypass =
       LinearBypass::create(kSmall[0], small_lora(), {}, WeightUse::kForward, *ops).value();
-  std::vector<float> x = {1, 1, 2, -1};  // A x = 3, 0
-  std::vector<float> y = {10, 20, 30, 40, 50, 60};
+  const DeviceValues x(*ops, 2, 2, std::vector<float>{1, 1, 2, -1});  // A x = 3, 0
+  const DeviceValues y(*ops, 2, 3, std::vector<float>{10, 20, 30, 40, 50, 60});
+  const DeviceValues scaled_u(*ops, 2, 1);
   ASSERT_TRUE(bypass.only_adds());
-  std::vector<float> scaled_u(2);
-  bypass.add({x.data(), 2, 2, 2}, {scaled_u.data(), 2, 1, 1}, {y.data(), 2, 3, 3}, *ops);
-  EXPECT_EQ(scaled_u, (std::vector<float>{1.5F, 0}));
-  EXPECT_EQ(y, (std::vector<float>{14.5F, 20, 28.5F, 40, 50, 60}));
+  bypass.add(x.matrix(), scaled_u.matrix(), y.matrix(), *ops);
+  EXPECT_EQ(scaled_u.read(), (std::vector<float>{1.5F, 0}));
+  EXPECT_EQ(y.read(), (std::vector<float>{14.5F, 20, 28.5F, 40, 50, 60}));
 }
 
 TEST(LoraBypassTest, BackwardAccumulates) {
@@ -84,26 +85,24 @@ TEST(LoraBypassTest, BackwardAccumulates) {
                                           WeightUse::kForwardAndBackward)
                           .value();
   const BaseLinear base{weight.get(), {}};
-  const std::vector<float> x = {1, 1};      // u = 3
-  const std::vector<float> dy = {2, 5, 4};  // dy B = 2
-  std::vector<float> da = {100, 100};
-  std::vector<float> db = {100, 100, 100};
-  std::vector<float> dx = {1, 1};
+  const DeviceValues x(*ops, std::vector<float>{1, 1});      // u = 3
+  const DeviceValues dy(*ops, std::vector<float>{2, 5, 4});  // dy B = 2
+  const DeviceValues da(*ops, std::vector<float>{100, 100});
+  const DeviceValues db(*ops, 3, 1, std::vector<float>{100, 100, 100});
+  const DeviceValues dx(*ops, std::vector<float>{1, 1});
   LinearGradient gradient;
-  gradient.a = {da.data(), 1, 2, 2};
-  gradient.b = {db.data(), 3, 1, 1};
-  const Matrix dx_view = {dx.data(), 1, 2, 2};
-  const ConstMatrix dy_view = {dy.data(), 1, 3, 3};
-  const ConstMatrix x_view = {x.data(), 1, 2, 2};
-  bypass.backward(base, dy_view, x_view, {}, Store::kAdd, &dx_view, gradient, *ops);
-  EXPECT_EQ(db, (std::vector<float>{103, 107.5F, 106}));  // scale * dy u
-  EXPECT_EQ(da, (std::vector<float>{101, 101}));          // scale * (dy B) x
-  EXPECT_EQ(dx, (std::vector<float>{2, 3}));              // scale * (dy B) A
-  const std::vector<float> kept_u = {1.5F};
-  bypass.backward(base, dy_view, x_view, {kept_u.data(), 1, 1, 1}, Store::kOverwrite, nullptr,
+  gradient.a = da.matrix();
+  gradient.b = db.matrix();
+  const Matrix dx_view = dx.matrix();
+  bypass.backward(base, dy.matrix(), x.matrix(), {}, Store::kAdd, &dx_view, gradient, *ops);
+  EXPECT_EQ(db.read(), (std::vector<float>{103, 107.5F, 106}));  // scale * dy u
+  EXPECT_EQ(da.read(), (std::vector<float>{101, 101}));          // scale * (dy B) x
+  EXPECT_EQ(dx.read(), (std::vector<float>{2, 3}));              // scale * (dy B) A
+  const DeviceValues kept_u(*ops, std::vector<float>{1.5F});
+  bypass.backward(base, dy.matrix(), x.matrix(), kept_u.matrix(), Store::kOverwrite, nullptr,
                   gradient, *ops);
-  EXPECT_EQ(da, (std::vector<float>{102, 102}));
-  EXPECT_EQ(db, (std::vector<float>{106, 115, 112}));
+  EXPECT_EQ(da.read(), (std::vector<float>{102, 102}));
+  EXPECT_EQ(db.read(), (std::vector<float>{106, 115, 112}));
 }
 
 TEST(LoraMergeTest, AddsTheScaledProduct) {

@@ -265,6 +265,8 @@ TEST_P(GeneratedRowsTest, AreKeptUntilMemoryIsFull) {
 INSTANTIATE_TEST_SUITE_P(Kinds, GeneratedRowsTest,
                          ::testing::Values(GeneratedKind{Backend::kReference, "lora"},
                                            GeneratedKind{Backend::kReference, ""},
+                                           GeneratedKind{Backend::kGuarded, "lora"},
+                                           GeneratedKind{Backend::kGuarded, ""},
                                            GeneratedKind{Backend::kCpu, ""},
                                            GeneratedKind{Backend::kCpu, "lora"},
                                            GeneratedKind{Backend::kCpu, "lora", DType::kBF16},

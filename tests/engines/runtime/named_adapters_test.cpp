@@ -275,6 +275,7 @@ TEST_P(NamedAdaptersTest, OnlyEqualAdaptersSharePrompts) {
 INSTANTIATE_TEST_SUITE_P(Backends, NamedAdaptersTest,
                          ::testing::Values(Arithmetic{Backend::kCpu, DType::kF32},
                                            Arithmetic{Backend::kCpu, DType::kBF16},
+                                           Arithmetic{Backend::kGuarded, DType::kBF16},
                                            Arithmetic{Backend::kReference, DType::kF32}),
                          [](const auto& test) {
                            return backend_name(test.param.backend) +

@@ -268,7 +268,7 @@ TEST_P(PrefixSharingTest, ATimeLimitNeedsAClock) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PrefixSharingTest,
-                         ::testing::Values(Backend::kCpu, Backend::kReference),
+                         ::testing::Values(Backend::kCpu, Backend::kReference, Backend::kGuarded),
                          [](const auto& test) { return backend_name(test.param); });
 
 }  // namespace

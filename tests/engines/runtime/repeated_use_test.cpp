@@ -14,6 +14,7 @@
 #include "base/digest.hpp"
 #include "base/random.hpp"
 #include "base/tensor/float_tensor.hpp"
+#include "engines/ops/reference/factory.hpp"
 #include "engines/runtime/generated_rows.hpp"
 #include "engines/runtime/memory_estimate.hpp"
 #include "engines/runtime/weight_cache.hpp"
@@ -583,19 +584,15 @@ TEST(KeptRowsTest, EveryVersionHasTheWholeRoom) {
   RuntimeOptions options = small_options(model.config, Backend::kCpu, 8192, Training::kYes);
   constexpr std::int64_t kPrompt = 30;
   constexpr std::int32_t kResponse = 20;
-  // Room for the rows of one version, which fill two chunks of memory.
-  std::int64_t rows = 1;
-  const std::int64_t chunk = generated_bytes(model.config, options, rows);
-  while (generated_bytes(model.config, options, rows + 1) <= 2 * chunk) {
-    ++rows;
-  }
-  options.generated_bytes = 2 * chunk;
-  const auto requests = static_cast<std::uint64_t>(rows / (kPrompt + kResponse - 1));
+  // Room for exactly the rows of one version.
+  constexpr std::uint64_t kRequests = 40;
+  options.generated_bytes =
+      generated_bytes(model.config, options, kRequests * (kPrompt + kResponse - 1));
   const auto runtime = open_runtime(model, options).value();
   TrainEngine& engine = *runtime->train();
   for (std::uint64_t step = 1; step <= 4; ++step) {
     std::vector<RolloutRequest> all;
-    for (std::uint64_t id = 0; id < requests; ++id) {
+    for (std::uint64_t id = 0; id < kRequests; ++id) {
       all.push_back(sampling_request(1000 * step + id, model.config, kPrompt, kResponse));
       all.back().keep_rows = true;
     }
@@ -608,7 +605,7 @@ TEST(KeptRowsTest, EveryVersionHasTheWholeRoom) {
     WeightedLoss loss;
     ASSERT_TRUE(engine.begin_batch(&loss, 1.0F).ok());
     std::int64_t computed = 0;
-    for (std::uint64_t id = 0; id < requests; ++id) {
+    for (std::uint64_t id = 0; id < kRequests; ++id) {
       ASSERT_TRUE(engine.add(to_sequence(all[id], results.at(all[id].id.value))).ok());
     }
     std::int64_t first = 0;
@@ -617,7 +614,7 @@ TEST(KeptRowsTest, EveryVersionHasTheWholeRoom) {
       first = first == 0 ? count : first;
       computed += count;
     }
-    for (std::uint64_t id = 0; id < requests; ++id) {
+    for (std::uint64_t id = 0; id < kRequests; ++id) {
       const std::vector<float> logprobs = engine.logprobs(all[id].id).value();
       const std::vector<float> of_response(logprobs.begin() + kPrompt, logprobs.end());
       EXPECT_EQ(of_response, results.at(all[id].id.value).behavior_logprobs) << id;
@@ -666,16 +663,15 @@ TEST(KeptRowsTest, EqualWeightsOfANewVersionKeepAllRowsAgain) {
 // Direct counts: a row takes room once, to the last record of the budget, and `clear` frees all.
 TEST(KeptRowsTest, RoomIsCountedToTheRow) {
   const ModelConfig config = small_config({});
-  Activations activations(config, 0);
+  const auto ops = make_reference_ops();
+  Activations activations(config, 0, ops->memory());
   const std::int64_t row_bytes = Activations::bytes_per_row(config, 0);
-  const std::int64_t chunk = GeneratedRows::bytes_for(1, config, 0, row_bytes);
-  std::int64_t capacity = 1;  // rows of one chunk
-  while (GeneratedRows::bytes_for(capacity + 1, config, 0, row_bytes) == chunk) {
-    ++capacity;
-  }
+  constexpr std::int64_t kCapacity = 70;
+  const std::int64_t limit = GeneratedRows::bytes_for(kCapacity, config, 0, row_bytes);
   constexpr std::int64_t kWorkspace = 50;
   GeneratedRows rows(config, activations,
-                     {.row_bytes = row_bytes, .workspace_rows = kWorkspace, .byte_limit = chunk});
+                     {.row_bytes = row_bytes, .workspace_rows = kWorkspace, .byte_limit = limit},
+                     *ops);
   const auto keys_from = [](std::int32_t first, std::int64_t count) {
     std::vector<std::optional<DigestKey>> keys;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -685,23 +681,23 @@ TEST(KeptRowsTest, RoomIsCountedToTheRow) {
     return keys;
   };
   for (int round = 0; round < 3; ++round) {
-    EXPECT_TRUE(rows.has_room(1, capacity));
-    EXPECT_FALSE(rows.has_room(1, capacity + 1));
+    EXPECT_TRUE(rows.has_room(1, kCapacity));
+    EXPECT_FALSE(rows.has_room(1, kCapacity + 1));
     EXPECT_TRUE(rows.has_room(kWorkspace, 1));
     EXPECT_FALSE(rows.has_room(kWorkspace + 1, 1)) << "the workspace holds no more";
     std::vector<std::optional<DigestKey>> keys = keys_from(0, 20);
     (void)rows.begin_pass(keys);
-    EXPECT_TRUE(rows.has_room(1, capacity - 20));
-    EXPECT_FALSE(rows.has_room(1, capacity - 19));
+    EXPECT_TRUE(rows.has_room(1, kCapacity - 20));
+    EXPECT_FALSE(rows.has_room(1, kCapacity - 19));
     keys = keys_from(10, 20);  // ten of them again, and one that is not kept
     keys.push_back(std::nullopt);
     (void)rows.begin_pass(keys);
-    EXPECT_TRUE(rows.has_room(1, capacity - 30));
-    EXPECT_FALSE(rows.has_room(1, capacity - 29));
-    EXPECT_EQ(rows.size_bytes(), chunk);
+    EXPECT_TRUE(rows.has_room(1, kCapacity - 30));
+    EXPECT_FALSE(rows.has_room(1, kCapacity - 29));
+    EXPECT_EQ(rows.size_bytes(), limit / kCapacity * 30);
     rows.clear();
   }
-  EXPECT_EQ(rows.size_bytes(), chunk) << "memory is kept for the next version";
+  EXPECT_EQ(rows.size_bytes(), limit / kCapacity * 30) << "memory is kept for the next version";
 }
 
 // -- bases ----------------------------------------------------------------------------------------

@@ -96,7 +96,8 @@ TEST_P(RolloutGoldenTest, GreedyTogetherAndOneByOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, RolloutGoldenTest,
-                         ::testing::Combine(::testing::Values(Backend::kCpu, Backend::kReference),
+                         ::testing::Combine(::testing::Values(Backend::kCpu, Backend::kReference,
+                                                              Backend::kGuarded),
                                             ::testing::ValuesIn(kGoldenModels)),
                          [](const auto& test) {
                            std::string name = backend_name(std::get<0>(test.param)) + "_" +

@@ -180,6 +180,7 @@ TEST_P(RolloutPropertyTest, ScoringGivesTheSameBitsAsGenerating) {
 INSTANTIATE_TEST_SUITE_P(Backends, RolloutPropertyTest,
                          ::testing::Values(Arithmetic{Backend::kCpu, DType::kF32},
                                            Arithmetic{Backend::kCpu, DType::kBF16},
+                                           Arithmetic{Backend::kGuarded, DType::kBF16},
                                            Arithmetic{Backend::kReference, DType::kF32},
                                            Arithmetic{Backend::kReference, DType::kBF16}),
                          [](const auto& test) {

@@ -64,7 +64,12 @@ Status WeightedLoss::evaluate(std::span<const LossRow> rows, LossSums& sums) {
 }
 
 std::string backend_name(Backend backend) {
-  return backend == Backend::kCpu ? "cpu" : "reference";
+  switch (backend) {
+    case Backend::kCpu: return "cpu";
+    case Backend::kGuarded: return "guarded";
+    case Backend::kReference: break;
+  }
+  return "reference";
 }
 
 ModelFiles small_model(std::uint64_t seed) {

@@ -227,6 +227,7 @@ TEST_P(SharedPromptTrainingTest, AnAbandonedBatchLeavesNoTrace) {
 INSTANTIATE_TEST_SUITE_P(
     Kinds, SharedPromptTrainingTest,
     ::testing::Values(Kind{Backend::kReference, "lora"}, Kind{Backend::kReference, ""},
+                      Kind{Backend::kGuarded, ""}, Kind{Backend::kGuarded, "lora"},
                       Kind{Backend::kCpu, ""}, Kind{Backend::kCpu, "lora"},
                       Kind{Backend::kCpu, "lora", DType::kBF16},
                       Kind{Backend::kCpu, "", DType::kBF16},

@@ -32,7 +32,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const Backend backend : {Backend::kCpu, Backend::kReference}) {
+  for (const Backend backend : {Backend::kCpu, Backend::kReference, Backend::kGuarded}) {
     for (const std::string& model : kGoldenModels) {
       if (model == "llama-linear") {
         continue;  // has no reference data for training
@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, TrainGoldenTest, ::testing::ValuesIn(cases()),
                          });
 
 TEST(TrainGoldenFilesTest, AllCasesAreTested) {
-  EXPECT_EQ(cases().size(), 2 * kCases);
+  EXPECT_EQ(cases().size(), 3 * kCases);
 }
 
 }  // namespace

@@ -553,6 +553,8 @@ INSTANTIATE_TEST_SUITE_P(
                       TrainViewKind{Backend::kCpu, "ia3", DType::kBF16},
                       TrainViewKind{Backend::kCpu, "ends", DType::kBF16},
                       TrainViewKind{Backend::kCpu, "saved", DType::kBF16},
+                      TrainViewKind{Backend::kGuarded, "", DType::kBF16},
+                      TrainViewKind{Backend::kGuarded, "lora"},
                       TrainViewKind{Backend::kReference, ""},
                       TrainViewKind{Backend::kReference, "", DType::kBF16},
                       TrainViewKind{Backend::kReference, "lora"}),

@@ -3,6 +3,7 @@
 
 #include "engines/executor/workers.hpp"
 #include "engines/ops/cpu/factory.hpp"
+#include "engines/ops/guarded/factory.hpp"
 #include "engines/ops/reference/factory.hpp"
 
 namespace tidemill::engines {
@@ -24,10 +25,19 @@ std::shared_ptr<Ops> make_cpu() {
   return {device, device->ops.get()};
 }
 
+// The CPU backend on memory that the host cannot read. Operations run as late as possible.
+std::shared_ptr<Ops> make_guarded() {
+  auto device = std::make_shared<Device>();
+  device->ops =
+      make_guarded_ops(make_cpu_host_ops(device->workers).value(), host::Execution::kDeferred)
+          .value();
+  return {device, device->ops.get()};
+}
+
 }  // namespace
 
 std::vector<Backend> backends() {
-  return {{"reference", make_reference}, {"cpu", make_cpu}};
+  return {{"reference", make_reference}, {"cpu", make_cpu}, {"guarded", make_guarded}};
 }
 
 }  // namespace tidemill::engines

@@ -21,7 +21,8 @@ inline std::ostream& operator<<(std::ostream& out, const Backend& backend) {
   return out << backend.name;
 }
 
-/// Returns every backend: the reference, and the CPU backend with two threads.
+/// Returns every backend: the reference, the CPU backend with two threads, and the same on guarded
+/// memory with deferred operations.
 [[nodiscard]] std::vector<Backend> backends();
 
 }  // namespace tidemill::engines

@@ -82,8 +82,7 @@ std::vector<float> logprobs_of(ModelHarness& harness, const std::vector<std::int
   const Rows hidden = harness.hidden(ids);
   std::vector<std::int32_t> targets(ids.begin() + 1, ids.end());
   targets.push_back(-1);
-  std::vector<float> logprobs(ids.size());
-  harness.model.token_logprobs(*harness.weights, nullptr, hidden.view(), targets, {}, logprobs, {});
+  std::vector<float> logprobs = harness.token_logprobs(hidden, targets).logprobs;
   logprobs.pop_back();
   return logprobs;
 }
@@ -144,7 +143,7 @@ TEST_P(ForwardGoldenTest, InverseFrequenciesAndHiddenStates) {
   std::size_t checked = 0;
   const auto compare = [&](std::int64_t layer, ConstMatrix hidden) {
     Rows rows;
-    rows.append(hidden);
+    rows.append(hidden, *harness.ops);
     EXPECT_LE(difference(rows.values, values_of(tensors_, "hidden." + std::to_string(layer))).max,
               kMaxDifference)
         << layer;
@@ -174,11 +173,13 @@ TEST_P(ForwardGoldenTest, RaggedBatchEqualsOneByOne) {
     batch.segments.push_back({static_cast<std::int64_t>(prompts_[i].size()), 0, pages[i]});
   }
   Rows together;
-  together.append(harness.model.forward(*harness.weights, batch, *harness.cache));
-  const Rows logits = harness.logits(together.view());
+  together.append(harness.model.forward(*harness.weights, batch, *harness.cache), *harness.ops);
+  const Rows logits = harness.logits(together);
   Rows one_by_one;
   for (const auto& ids : prompts_) {
-    one_by_one.append(harness.logits_of(ids).view());
+    const Rows alone = harness.logits_of(ids);
+    one_by_one.cols = alone.cols;
+    one_by_one.values.insert(one_by_one.values.end(), alone.values.begin(), alone.values.end());
   }
   EXPECT_TRUE(logits == one_by_one);
   report("prompts in one batch", batch.segments.size(), kPrompts);
@@ -203,7 +204,7 @@ TEST_P(ForwardGoldenTest, GreedyDecodingFromTheCache) {
                                  {{count, done, pages[i]}}},
                                 *harness.cache);
       last[i] = {};
-      last[i].append(hidden.slice_rows(count - 1, 1));
+      last[i].append(hidden.slice_rows(count - 1, 1), *harness.ops);
     }
   }
   std::vector<bool> following(prompts_.size(), true);
@@ -211,7 +212,7 @@ TEST_P(ForwardGoldenTest, GreedyDecodingFromTheCache) {
     Batch batch;
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
       const json& greedy = golden_["prompts"][i]["greedy"];
-      const Rows logits = harness.logits(last[i].view());
+      const Rows logits = harness.logits(last[i]);
       const auto best = static_cast<std::int32_t>(std::ranges::max_element(logits.values) -
                                                   logits.values.begin());
       const auto expected = greedy["ids"][step].get<std::int32_t>();
@@ -222,9 +223,8 @@ TEST_P(ForwardGoldenTest, GreedyDecodingFromTheCache) {
         ++flipped;
       }
       if (following[i]) {
-        std::vector<float> logprob(1);
-        harness.ops->log_softmax_gather(logits.view(), {&expected, 1}, 1.0F, logprob, {});
-        EXPECT_NEAR(double{logprob[0]}, greedy["logprobs"][step].get<double>(), kMaxDifference);
+        const float logprob = harness.logprob(logits, expected, 1.0F);
+        EXPECT_NEAR(double{logprob}, greedy["logprobs"][step].get<double>(), kMaxDifference);
         ++compared;
       }
       batch.ids.push_back(best);
@@ -233,7 +233,7 @@ TEST_P(ForwardGoldenTest, GreedyDecodingFromTheCache) {
     const ConstMatrix hidden = harness.model.forward(*harness.weights, batch, *harness.cache);
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
       last[i] = {};
-      last[i].append(hidden.slice_rows(static_cast<std::int64_t>(i), 1));
+      last[i].append(hidden.slice_rows(static_cast<std::int64_t>(i), 1), *harness.ops);
     }
   }
   for (const json& prompt : golden_["prompts"]) {

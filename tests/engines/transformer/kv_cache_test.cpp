@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/engines/ops/device_values.hpp"
 #include "tests/engines/transformer/backends.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
@@ -77,21 +78,22 @@ TEST_F(KvCacheTest, FreesAPageWithItsLastOwner) {
 
 TEST_F(KvCacheTest, CopiesAPageInEveryLayer) {
   const auto cache = cache_of(3);
-  const auto layer_bytes = static_cast<std::size_t>(page_bytes() / config_.num_layers);
+  const std::int64_t layer_floats = page_bytes() / config_.num_layers / 4;
+  const auto pages_of = [&](std::int64_t layer) {
+    return Matrix{cache->layer(layer).data, 3, layer_floats, layer_floats};
+  };
   for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
-    std::byte* data = cache->layer(layer).data;
-    std::fill_n(data, 3 * layer_bytes, std::byte{0});
-    std::fill_n(data + layer_bytes, layer_bytes, std::byte{static_cast<unsigned char>(layer + 1)});
+    ops_->fill(0.0F, pages_of(layer));
+    ops_->fill(static_cast<float>(layer + 1), pages_of(layer).slice_rows(1, 1));
   }
   cache->copy_page(1, 2);
   cache->copy_page(1, 1);
   for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
-    const std::byte* data = cache->layer(layer).data;
-    for (std::size_t i = 0; i < layer_bytes; ++i) {
-      ASSERT_EQ(data[i], std::byte{0});
-      ASSERT_EQ(data[layer_bytes + i], std::byte{static_cast<unsigned char>(layer + 1)});
-      ASSERT_EQ(data[2 * layer_bytes + i], std::byte{static_cast<unsigned char>(layer + 1)});
-    }
+    const std::vector<float> values = read_values(*ops_, pages_of(layer));
+    const auto first_copied = values.begin() + layer_floats;
+    EXPECT_EQ(std::count(values.begin(), first_copied, 0.0F), layer_floats);
+    EXPECT_EQ(std::count(first_copied, values.end(), static_cast<float>(layer + 1)),
+              2 * layer_floats);
   }
 }
 

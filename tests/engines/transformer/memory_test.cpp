@@ -33,17 +33,16 @@ TEST(MemoryTest, ActivationsHaveTheEstimatedSize) {
           ModelHarness harness(backends()[0], config, random_weights(config, 1));
           const auto adapter = adapted ? harness.adapter(spec, random_lora(spec, 3)) : nullptr;
           const auto pages = harness.pages_for(kTokens);
-          Gradients gradients =
-              adapted ? Gradients::for_adapter(config, spec) : Gradients::for_model(config);
-          Activations activations(config, 0, keep);
+          Gradients gradients = adapted ? Gradients::for_adapter(config, spec, *harness.ops)
+                                        : Gradients::for_model(config, *harness.ops);
+          Activations activations(config, 0, harness.ops->memory(), keep);
           const Batch batch{sequence_of(config).ids,
                             {{kTokens, 0, pages, adapter.get(), SegmentMode::kTraining}}};
           const ConstMatrix hidden =
               harness.model.forward(*harness.weights, batch, *harness.cache, {&activations, {}});
           const std::int64_t after_forward = activations.size_bytes();
-          OwnedMatrix dhidden;
-          dhidden.reshape(hidden.rows, hidden.cols);
-          std::ranges::fill(dhidden.elements(), 1.0F);
+          DeviceMatrix dhidden(harness.ops->memory());
+          harness.ops->fill(1.0F, dhidden.reshape(hidden.rows, hidden.cols));
           harness.model.backward(*harness.weights, batch, *harness.cache, activations,
                                  dhidden.view(), gradients);
           const std::int64_t stated =
@@ -61,7 +60,7 @@ TEST(MemoryTest, ActivationsOfUpperLayersTakeLess) {
   const ModelConfig config = small_config({});
   ModelHarness harness(backends()[0], config, random_weights(config, 1));
   const auto pages = harness.pages_for(kTokens);
-  Activations activations(config, 2);
+  Activations activations(config, 2, harness.ops->memory());
   const Batch batch{sequence_of(config).ids,
                     {{kTokens, 0, pages, nullptr, SegmentMode::kTraining}}};
   static_cast<void>(
@@ -76,7 +75,7 @@ TEST(MemoryTest, WorkspaceOfTrainingHasTheEstimatedSize) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kLayer}) {
       ModelHarness harness(backends()[0], config, random_weights(config, 1));
       harness.keep = {recompute, DType::kBF16};
-      Gradients gradients = Gradients::for_model(config);
+      Gradients gradients = Gradients::for_model(config, *harness.ops);
       harness.train({sequence_of(config)}, nullptr, {1.0F, 8}, &gradients);
       EXPECT_EQ(Transformer::head_bytes(config, kTokens, 8), 0);
       const WorkspaceRowBytes per_row =
@@ -95,7 +94,7 @@ TEST(MemoryTest, LogitsThatDoNotFitTheWorkspaceHaveTheEstimatedSize) {
   for (const auto& [chunk_rows, own_rows] :
        {std::pair<std::int64_t, std::int64_t>{22, 0}, {kTokens - 1, kTokens - 1}}) {
     ModelHarness harness(backends()[0], config, random_weights(config, 1));
-    Gradients gradients = Gradients::for_model(config);
+    Gradients gradients = Gradients::for_model(config, *harness.ops);
     harness.train({sequence_of(config)}, nullptr, {1.0F, chunk_rows}, &gradients);
     // All rows but the first have a target.
     const std::int64_t head = 4 * own_rows * config.vocab_size;
@@ -117,7 +116,7 @@ TEST(MemoryTest, WorkspaceOfTrainingInWindowsHasTheEstimatedSize) {
           ModelHarness harness(backends()[0], config, random_weights(config, 1));
           harness.keep = {recompute, dtype};
           harness.backward.window_tokens = window_tokens;
-          Gradients gradients = Gradients::for_model(config);
+          Gradients gradients = Gradients::for_model(config, *harness.ops);
           harness.train(random_sequences(config, {9, 30, 2, 3}, 2), nullptr, {1.0F, 8}, &gradients);
           return harness.model.workspace_bytes();
         };

@@ -5,15 +5,15 @@
 #include <span>
 
 #include "base/check.hpp"
+#include "tests/engines/ops/device_values.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
 namespace tidemill::engines {
 
-void Rows::append(ConstMatrix rows) {
+void Rows::append(ConstMatrix rows, Ops& ops) {
   cols = rows.cols;
-  for (std::int64_t row = 0; row < rows.rows; ++row) {
-    values.insert(values.end(), rows.row(row), rows.row(row) + rows.cols);
-  }
+  const std::vector<float> added = read_values(ops, rows);
+  values.insert(values.end(), added.begin(), added.end());
 }
 
 double objective(const std::vector<TestSequence>& sequences, const TokenScores& scores) {
@@ -59,22 +59,44 @@ Rows ModelHarness::hidden(const std::vector<std::int32_t>& ids, const Adapter* a
   const auto length = static_cast<std::int64_t>(ids.size());
   const std::vector<std::int32_t> pages = pages_for(length);
   Rows rows;
-  rows.append(model.forward(*weights, {ids, {{length, 0, pages, adapter}}}, *cache));
+  rows.append(model.forward(*weights, {ids, {{length, 0, pages, adapter}}}, *cache), *ops);
   cache->release(pages);
   return rows;
 }
 
 Rows ModelHarness::logits(ConstMatrix hidden, const Adapter* adapter) {
-  Rows rows{config.vocab_size,
-            std::vector<float>(static_cast<std::size_t>(hidden.rows * config.vocab_size))};
+  const DeviceValues logits(*ops, hidden.rows, config.vocab_size);
   std::vector<AdapterRun> runs;
   append_adapter_rows(adapter, 0, hidden.rows, runs);
-  model.logits(*weights, runs, hidden, {rows.values.data(), hidden.rows, rows.cols, rows.cols});
-  return rows;
+  model.logits(*weights, runs, hidden, logits.matrix());
+  return {config.vocab_size, logits.read()};
+}
+
+Rows ModelHarness::logits(const Rows& hidden, const Adapter* adapter) {
+  return logits(DeviceValues(*ops, hidden.size(), hidden.cols, hidden.values).matrix(), adapter);
+}
+
+TokenScores ModelHarness::token_logprobs(const Rows& hidden,
+                                         const std::vector<std::int32_t>& targets,
+                                         const HeadOptions& head) {
+  TokenScores scores{std::vector<float>(targets.size()), std::vector<float>(targets.size())};
+  const DeviceValues rows(*ops, hidden.size(), hidden.cols, hidden.values);
+  model.token_logprobs(*weights, nullptr, rows.matrix(), targets, head, scores.logprobs,
+                       scores.entropies);
+  return scores;
+}
+
+float ModelHarness::logprob(const Rows& logits, std::int32_t target, float inv_temperature) {
+  const DeviceValues row(*ops, logits.values);
+  const DeviceValues result(*ops, 1, 1);
+  DeviceLists lists(*ops);
+  ops->log_softmax_gather(row.matrix(), lists.indices({&target, 1}), inv_temperature,
+                          result.vector(), {});
+  return result.read()[0];
 }
 
 Rows ModelHarness::logits_of(const std::vector<std::int32_t>& ids, const Adapter* adapter) {
-  return logits(hidden(ids, adapter).view(), adapter);
+  return logits(hidden(ids, adapter), adapter);
 }
 
 TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, const Adapter* adapter,
@@ -110,7 +132,8 @@ TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, cons
                               pages[inference_sequences.size() + i], adapter,
                               SegmentMode::kTraining});
   }
-  Activations activations(config, gradients != nullptr ? gradients->first_layer() : 0, keep);
+  Activations activations(config, gradients != nullptr ? gradients->first_layer() : 0,
+                          ops->memory(), keep);
   const ConstMatrix all_hidden = model.forward(*weights, batch, *cache, {&activations, {}});
   const ConstMatrix hidden =
       all_hidden.slice_rows(inference_rows, all_hidden.rows - inference_rows);
@@ -118,11 +141,12 @@ TokenScores ModelHarness::train(const std::vector<TestSequence>& sequences, cons
   std::vector<float> entropies(targets.size());
   model.token_logprobs(*weights, adapter, hidden, targets, head, logprobs, entropies);
   if (gradients != nullptr) {
-    OwnedMatrix dhidden;
+    DeviceMatrix dhidden(ops->memory());
     dhidden.reshape(hidden.rows, hidden.cols);
     model.token_logprobs_backward(*weights, adapter, hidden, targets, head,
                                   {dlogprobs, dentropies, true}, dhidden.view(), *gradients);
     model.backward(*weights, batch, *cache, activations, dhidden.view(), *gradients, backward);
+    TIDEMILL_CHECK(ops->synchronize().ok());  // the caller may free the adapter
   }
   TokenScores scores;
   std::size_t row = 0;
@@ -159,16 +183,16 @@ std::vector<TestSequence> random_sequences(const ModelConfig& config,
   return sequences;
 }
 
-Gradients gradients_for(const ModelConfig& config, const Adapter* adapter) {
-  return adapter != nullptr ? Gradients::for_adapter(config, adapter->spec())
-                            : Gradients::for_model(config);
+Gradients gradients_for(const ModelConfig& config, const Adapter* adapter, Ops& ops) {
+  return adapter != nullptr ? Gradients::for_adapter(config, adapter->spec(), ops)
+                            : Gradients::for_model(config, ops);
 }
 
 std::vector<float> gradient_values(ModelHarness& harness,
                                    const std::vector<TestSequence>& sequences,
                                    const std::vector<std::size_t>& cuts, const Adapter* adapter,
                                    std::int64_t chunk_rows) {
-  Gradients gradients = gradients_for(harness.config, adapter);
+  Gradients gradients = gradients_for(harness.config, adapter, *harness.ops);
   std::size_t first = 0;
   for (const std::size_t end : cuts) {
     const std::vector<TestSequence> part(sequences.begin() + static_cast<std::ptrdiff_t>(first),
@@ -176,8 +200,7 @@ std::vector<float> gradient_values(ModelHarness& harness,
     harness.train(part, adapter, {0.8F, chunk_rows}, &gradients);
     first = end;
   }
-  const std::span<const float> values = gradients.collect().values();
-  return {values.begin(), values.end()};
+  return gradients.collect().to_floats();
 }
 
 }  // namespace tidemill::engines

@@ -19,8 +19,9 @@ struct Rows {
   [[nodiscard]] std::int64_t size() const {
     return static_cast<std::int64_t>(values.size()) / cols;
   }
-  [[nodiscard]] ConstMatrix view() const { return {values.data(), size(), cols, cols}; }
-  void append(ConstMatrix rows);
+  [[nodiscard]] const float* row(std::int64_t index) const { return values.data() + index * cols; }
+  /// Appends rows in device memory.
+  void append(ConstMatrix rows, Ops& ops);
   friend bool operator==(const Rows&, const Rows&) = default;
 };
 
@@ -64,8 +65,16 @@ public:
   /// Returns the hidden states of one sequence, run alone in one chunk.
   [[nodiscard]] Rows hidden(const std::vector<std::int32_t>& ids, const Adapter* adapter = nullptr);
   [[nodiscard]] Rows logits(ConstMatrix hidden, const Adapter* adapter = nullptr);
+  [[nodiscard]] Rows logits(const Rows& hidden, const Adapter* adapter = nullptr);
   [[nodiscard]] Rows logits_of(const std::vector<std::int32_t>& ids,
                                const Adapter* adapter = nullptr);
+
+  /// Returns the results of `Transformer::token_logprobs`.
+  [[nodiscard]] TokenScores token_logprobs(const Rows& hidden,
+                                           const std::vector<std::int32_t>& targets,
+                                           const HeadOptions& head = {});
+  /// Returns the log-probability of `target` after one row of logits.
+  [[nodiscard]] float logprob(const Rows& logits, std::int32_t target, float inv_temperature);
 
   /// Scores the targets of `sequences` in one training batch. If `gradients` is not null, adds the
   /// gradients of sum dlogprobs * logprob + dentropies * entropy.
@@ -89,7 +98,7 @@ public:
                                                          const std::vector<std::int64_t>& lengths,
                                                          std::uint64_t seed);
 /// Returns zero gradients of `adapter` or, if it is null, of all parameters.
-[[nodiscard]] Gradients gradients_for(const ModelConfig& config, const Adapter* adapter);
+[[nodiscard]] Gradients gradients_for(const ModelConfig& config, const Adapter* adapter, Ops& ops);
 /// Returns the gradients of `sequences`, which `harness` trains in micro-batches that end before
 /// the indices in `cuts`.
 [[nodiscard]] std::vector<float> gradient_values(ModelHarness& harness,

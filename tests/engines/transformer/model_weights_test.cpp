@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "engines/transformer/adapter.hpp"
 #include "engines/transformer/parameter_set.hpp"
 #include "engines/transformer/rope_cache.hpp"
+#include "tests/engines/ops/device_values.hpp"
 #include "tests/engines/transformer/backends.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
@@ -84,64 +86,66 @@ TEST_F(ModelWeightsTest, CountsItsBytes) {
 // Returns what a version computes: the elements of the table, the gain of a norm, and products of a
 // layer and of the head.
 std::vector<float> bits_of(const ModelWeights& weights, Ops& ops) {
-  std::vector<float> out(24 * 53);
-  const auto* table = static_cast<const float*>(weights.embedding().data);
-  std::copy_n(table, out.size(), out.begin());
-  out.insert(out.end(), weights.final_gain().begin(), weights.final_gain().end());
-  const std::vector<float> x(24, 0.5F);
+  std::vector<std::int32_t> ids(53);
+  std::iota(ids.begin(), ids.end(), 0);
+  DeviceLists lists(ops);
+  const DeviceValues table(ops, 53, 24);
+  ops.embed(lists.indices(ids), weights.embedding(), table.matrix());
+  std::vector<float> out = table.read();
+  const std::vector<float> gain = read_values(ops, weights.final_gain());
+  out.insert(out.end(), gain.begin(), gain.end());
+  const DeviceValues x(ops, std::vector<float>(24, 0.5F));
   for (const PreparedWeight* weight :
        {&std::as_const(*weights.layer(1).linears[LinearKind::kQuery].weight), &weights.head()}) {
-    std::vector<float> y(static_cast<std::size_t>(weight->out_features()));
-    const auto cols = std::ssize(y);
-    ops.linear({x.data(), 1, 24, 24}, *weight, {}, Store::kOverwrite, {y.data(), 1, cols, cols});
-    out.insert(out.end(), y.begin(), y.end());
+    const DeviceValues y(ops, 1, weight->out_features());
+    ops.linear(x.matrix(), *weight, {}, Store::kOverwrite, y.matrix());
+    const std::vector<float> products = y.read();
+    out.insert(out.end(), products.begin(), products.end());
   }
   return out;
 }
 
+// Lays out parameters in training.
 class InPlaceTest : public ModelWeightsTest {
 protected:
-  std::shared_ptr<const ModelWeights> borrowed(std::uint64_t seed,
-                                               std::shared_ptr<const ModelWeights> old) {
-    return ModelWeights::create(config_, random_weights(config_, seed),
-                                {.memory = TensorMemory::kBorrowed}, *ops_, std::move(old))
+  std::shared_ptr<const ModelWeights> trained(std::uint64_t seed,
+                                              std::shared_ptr<const ModelWeights> old,
+                                              DType published = DType::kF32) {
+    ParameterSet parameters(expected_tensors(config_), *ops_);
+    EXPECT_TRUE(parameters.load(random_weights(config_, seed)).ok());
+    return ModelWeights::create(config_, parameters, published, {.compute = published}, *ops_,
+                                std::move(old))
         .value();
   }
 };
 
+TEST_F(InPlaceTest, HasTheBitsOfThePublishedTensors) {
+  for (const DType published : {DType::kF32, DType::kBF16}) {
+    const TensorMap tensors = to_float_type(random_weights(config_, 1), published);
+    const auto expected =
+        ModelWeights::create(config_, tensors, {.compute = published}, *ops_).value();
+    EXPECT_EQ(bits_of(*trained(1, nullptr, published), *ops_), bits_of(*expected, *ops_));
+  }
+}
+
 TEST_F(InPlaceTest, TheMemoryOfAnUnsharedVersionIsReused) {
-  auto weights = borrowed(1, nullptr);
-  const void* table = weights->embedding().data;
-  const float* gain = weights->final_gain().data();
+  auto weights = trained(1, nullptr);
+  const DeviceAddress gain = weights->final_gain().data;
   const std::weak_ptr<const ModelWeights> old = weights;
-  weights = borrowed(2, std::move(weights));
-  EXPECT_EQ(weights->embedding().data, table);
-  EXPECT_EQ(weights->final_gain().data(), gain);
+  weights = trained(2, std::move(weights));
+  EXPECT_EQ(weights->final_gain().data, gain);
   EXPECT_TRUE(old.expired()) << "a lookup of the old version would find the new one";
-  const auto fresh = borrowed(2, nullptr);
+  const auto fresh = trained(2, nullptr);
   EXPECT_EQ(bits_of(*weights, *ops_), bits_of(*fresh, *ops_));
   EXPECT_EQ(weights->size_bytes(), fresh->size_bytes());
 }
 
 TEST_F(InPlaceTest, ASharedVersionDoesNotChange) {
-  const auto held = borrowed(1, nullptr);
+  const auto held = trained(1, nullptr);
   const std::vector<float> before = bits_of(*held, *ops_);
-  auto weights = borrowed(2, held);
+  auto weights = trained(2, held);
   EXPECT_EQ(bits_of(*held, *ops_), before);
-  EXPECT_EQ(bits_of(*weights, *ops_), bits_of(*borrowed(2, nullptr), *ops_));
-}
-
-TEST(TableMemory, IsReusedOnceTheLastCopyIsReleased) {
-  TableMemory memory;
-  const Buffer first = Buffer::adopt(std::vector<float>{1.0F, 2.0F}, DType::kF32);
-  const Buffer second = Buffer::adopt(std::vector<float>{3.0F, 4.0F}, DType::kF32);
-  const std::byte* address = memory.copy_of(first).bytes().data();
-  const Buffer held = memory.copy_of(first);
-  EXPECT_EQ(held.bytes().data(), address);
-  const Buffer other = memory.copy_of(second);
-  EXPECT_TRUE(std::ranges::equal(held.as<float>(), first.as<float>()));
-  EXPECT_TRUE(std::ranges::equal(other.as<float>(), second.as<float>()));
-  EXPECT_EQ(other.identity().dtype, DType::kF32);
+  EXPECT_EQ(bits_of(*weights, *ops_), bits_of(*trained(2, nullptr), *ops_));
 }
 
 TEST_F(ModelWeightsTest, AdaptersMustMatchTheModel) {
@@ -170,7 +174,7 @@ TEST_F(ModelWeightsTest, AdaptersMustMatchTheModel) {
 }
 
 TEST_F(ModelWeightsTest, ParameterSetsRoundTripInNameOrder) {
-  ParameterSet set(expected_tensors(config_));
+  ParameterSet set(expected_tensors(config_), *ops_);
   ASSERT_TRUE(set.load(tensors_).ok());
   const TensorMap back = set.to_tensors(DType::kF32);
   ASSERT_EQ(back.size(), tensors_.size());
@@ -184,7 +188,7 @@ TEST_F(ModelWeightsTest, ParameterSetsRoundTripInNameOrder) {
     offset += entry.size;
     ++expected;
   }
-  EXPECT_EQ(static_cast<std::int64_t>(set.values().size()), offset);
+  EXPECT_EQ(set.values().size, offset);
   EXPECT_EQ(set.find("model.norm"), nullptr);
 
   TensorMap missing = tensors_;
@@ -194,19 +198,16 @@ TEST_F(ModelWeightsTest, ParameterSetsRoundTripInNameOrder) {
 
 TEST(RopeCacheTest, EntriesDoNotDependOnWhenTheyAreComputed) {
   const ModelConfig config = small_config({false, false, false, false, true});
-  RopeCache grown(config);
+  const auto ops = backends()[0].make();
+  RopeCache grown(config, *ops);
   for (const std::int64_t positions : {1, 2, 5, 40, 41}) {
     static_cast<void>(grown.tables(positions));
   }
-  RopeCache at_once(config);
+  RopeCache at_once(config, *ops);
   const RopeTables expected = at_once.tables(97);
   const RopeTables actual = grown.tables(97);
-  for (std::int64_t position = 0; position < 97; ++position) {
-    for (std::int64_t i = 0; i < 4; ++i) {
-      EXPECT_EQ(actual.cosine.row(position)[i], expected.cosine.row(position)[i]);
-      EXPECT_EQ(actual.sine.row(position)[i], expected.sine.row(position)[i]);
-    }
-  }
+  EXPECT_EQ(read_values(*ops, actual.cosine), read_values(*ops, expected.cosine));
+  EXPECT_EQ(read_values(*ops, actual.sine), read_values(*ops, expected.sine));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ TEST(Nf4ModelTest, HasTheHiddenStatesOfTheEquivalentBf16Model) {
       ModelHarness plain(backend, files.config, dequantized, bf16);
       const std::vector<std::int32_t> ids{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
       EXPECT_EQ(quantized.hidden(ids), plain.hidden(ids)) << name;
-      EXPECT_EQ(quantized.weights->embedding().dtype, DType::kBlockI8);
+      EXPECT_EQ(quantized.weights->embedding().dtype(), DType::kBlockI8);
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/engines/ops/device_values.hpp"
 #include "tests/engines/transformer/model_harness.hpp"
 #include "tests/engines/transformer/random_model.hpp"
 
@@ -136,13 +137,13 @@ private:
           {count, sequence->done, sequence->pages, sequence->adapter,
            sequence->training ? SegmentMode::kTraining : SegmentMode::kInference});
     }
-    Activations activations(harness_.config, 0);
+    Activations activations(harness_.config, 0, harness_.ops->memory());
     const ConstMatrix hidden =
         harness_.model.forward(*harness_.weights, batch, *harness_.cache, {&activations, {}});
     std::int64_t row = 0;
     for (std::size_t i = 0; i < unfinished.size(); ++i) {
       const std::int64_t count = batch.segments[i].num_tokens;
-      unfinished[i]->hidden.append(hidden.slice_rows(row, count));
+      unfinished[i]->hidden.append(hidden.slice_rows(row, count), *harness_.ops);
       unfinished[i]->done += count;
       row += count;
     }
@@ -258,7 +259,7 @@ TEST_P(RowBitsTest, DoNotDependOnWhichHiddenStatesAreRequested) {
     }
     const auto run = [&](const Batch& of) {
       const ConstMatrix hidden = harness_.model.forward(*harness_.weights, of, *harness_.cache);
-      return std::vector<float>(hidden.data, hidden.data + hidden.rows * hidden.cols);
+      return read_values(*harness_.ops, hidden);
     };
     const auto whole = run(batch);
     const auto whole_next = run(next);
@@ -289,23 +290,16 @@ TEST_P(RowBitsTest, OfLogprobsAgreeBetweenScoringAndGenerating) {
   std::vector<std::int32_t> targets(ids.begin() + 1, ids.end());
   targets.push_back(-1);
   targets[7] = -1;
-  std::vector<float> whole(ids.size());
-  std::vector<float> entropies(ids.size());
-  harness_.model.token_logprobs(*harness_.weights, nullptr, hidden.view(), targets, {0.7F, 64},
-                                whole, entropies);
+  const auto [whole, entropies] = harness_.token_logprobs(hidden, targets, {0.7F, 64});
   for (const std::int64_t chunk_rows : {1, 3, 17}) {
-    std::vector<float> part(ids.size());
-    harness_.model.token_logprobs(*harness_.weights, nullptr, hidden.view(), targets,
-                                  {0.7F, chunk_rows}, part, {});
-    EXPECT_EQ(part, whole) << chunk_rows;
+    EXPECT_EQ(harness_.token_logprobs(hidden, targets, {0.7F, chunk_rows}).logprobs, whole)
+        << chunk_rows;
   }
   // A sampler computes one row of logits, then the log-probability of the token that it sampled.
   for (std::size_t t = 0; t < targets.size(); ++t) {
-    const Rows logits = harness_.logits(hidden.view().slice_rows(static_cast<std::int64_t>(t), 1));
-    std::vector<float> one(1);
-    harness_.ops->log_softmax_gather(logits.view(), std::span(targets).subspan(t, 1), 1.0F / 0.7F,
-                                     one, {});
-    EXPECT_EQ(one[0], whole[t]) << t;
+    const float* row = hidden.row(static_cast<std::int64_t>(t));
+    const Rows one{hidden.cols, {row, row + hidden.cols}};
+    EXPECT_EQ(harness_.logprob(harness_.logits(one), targets[t], 1.0F / 0.7F), whole[t]) << t;
   }
   EXPECT_EQ(whole[7], 0.0F);
   EXPECT_EQ(entropies[7], 0.0F);

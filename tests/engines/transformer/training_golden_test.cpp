@@ -14,6 +14,7 @@
 #include "engines/optimizer/adamw.hpp"
 #include "engines/optimizer/gradient_norm.hpp"
 #include "engines/transformer/gradients.hpp"
+#include "tests/engines/ops/device_values.hpp"
 #include "tests/engines/transformer/golden.hpp"
 #include "tests/engines/transformer/model_harness.hpp"
 
@@ -149,7 +150,8 @@ protected:
       }
     }
     if (!GetParam().name.empty()) {
-      weights_ = gradients().collect();
+      weights_ = ParameterSet(lora() ? adapter_shapes(spec_) : expected_tensors(model_.config),
+                              *harness_.ops);
       EXPECT_TRUE(weights_.load(lora() ? part("init") : model_.tensors).ok());
     }
   }
@@ -168,9 +170,14 @@ protected:
     return found;
   }
 
+  [[nodiscard]] std::vector<float> values_in(const ParameterSet& set,
+                                             const ParameterSet::Entry& entry) const {
+    return read_values(*harness_.ops, set.values(entry));
+  }
+
   [[nodiscard]] Gradients gradients() const {
-    return lora() ? Gradients::for_adapter(model_.config, spec_)
-                  : Gradients::for_model(model_.config);
+    return lora() ? Gradients::for_adapter(model_.config, spec_, *harness_.ops)
+                  : Gradients::for_model(model_.config, *harness_.ops);
   }
 
   // Scores the batch under `weights_`. Adds gradients if `gradients` is not null.
@@ -197,7 +204,7 @@ protected:
         largest = std::max(largest, std::abs(value));
       }
       const double relative =
-          difference(sums.values(entry), values).max / std::max(double{largest}, 1e-30);
+          difference(values_in(sums, entry), values).max / std::max(double{largest}, 1e-30);
       EXPECT_LE(relative, 1e-4) << entry.name;
       worst = std::max(worst, relative);
     }
@@ -215,7 +222,7 @@ protected:
     std::vector<float> gradient;
     std::size_t replaced = 0;
     for (const ParameterSet::Entry& entry : sums.entries()) {
-      const std::span<const float> values = sums.values(entry);
+      const std::vector<float> values = values_in(sums, entry);
       const std::span<const float> given = values_of(golden, entry.name);
       const auto mask = stable.at(entry.name).data.as<std::uint8_t>();
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -223,7 +230,7 @@ protected:
         replaced += mask[i] != 0 ? 0 : 1;
       }
     }
-    EXPECT_EQ(gradient.size(), sums.values().size());
+    EXPECT_EQ(std::ssize(gradient), sums.values().size);
     std::cout << "[ checked  ] " << GetParam() << ": " << replaced << " of " << gradient.size()
               << " gradients are below the rounding noise\n";
     return gradient;
@@ -240,7 +247,7 @@ protected:
     DifferenceSum steady;
     std::size_t far = 0;
     for (const ParameterSet::Entry& entry : weights_.entries()) {
-      const std::span<const float> actual = weights_.values(entry);
+      const std::vector<float> actual = values_in(weights_, entry);
       const std::span<const float> values = values_of(expected, entry.name);
       const auto mask = stable.at(entry.name).data.as<std::uint8_t>();
       ASSERT_EQ(mask.size(), values.size());
@@ -316,18 +323,19 @@ TEST_P(TrainingGoldenTest, ThreeOptimizerSteps) {
   const json& steps = golden_["cases"][GetParam().name]["steps"];
   ASSERT_EQ(steps.size(), 4U);
   const auto batch = batch_of(golden_, "sft");
-  Optimizer optimizer(golden_["hyper"], weights_.values().size());
+  std::vector<float> weights = weights_.to_floats();
+  Optimizer optimizer(golden_["hyper"], weights.size());
   for (std::size_t step = 0; step < 3; ++step) {
     Gradients computed = gradients();
     expect_near_relative(objective(batch, run(batch, &computed)), steps[step]["loss"],
                          step == 0 ? 1e-5 : 1e-3);
     const ParameterSet& sums = computed.collect();
-    expect_near_relative(std::sqrt(squared_norm(sums.values())), steps[step]["grad_norm"], 1e-4);
-    if (step == 0) {
-      optimizer.step(without_noise(sums), weights_.values());
-    } else {
-      optimizer.step(sums.values(), weights_.values());
-    }
+    const std::vector<float> gradient = sums.to_floats();
+    const double squares = squared_norm(std::span<const float>(gradient));
+    EXPECT_EQ(harness_.ops->squared_norm(sums.values()).value(), squares);
+    expect_near_relative(std::sqrt(squares), steps[step]["grad_norm"], 1e-4);
+    optimizer.step(step == 0 ? without_noise(sums) : gradient, weights);
+    harness_.ops->write(weights, weights_.values());
     if (step == 0 && lora()) {
       expect_weights("adamw1");
     }
