@@ -298,6 +298,31 @@ TEST_P(RowsTest, ALogitOfMinusInfinityHasZeroProbability) {
   }
 }
 
+// The lanes after the last column hold zeros, which must not count as logits.
+TEST_P(RowsTest, EqualLogitsFarBelowZeroAreUniform) {
+  constexpr std::int64_t kVocabulary = 37;  // no multiple of the lanes of any instruction set
+  constexpr std::int32_t kTarget = 36;
+  Rows logits(1, kVocabulary);
+  for (std::int64_t v = 0; v < kVocabulary; ++v) {
+    logits.at(0, v) = -200.0F;  // exp(-200) is 0
+  }
+  const std::vector<std::int32_t> targets = {kTarget};
+  Rows logprobs(1, 1);
+  Rows entropies(1, 1);
+  ops().log_softmax_gather(logits.view(), targets, 1.0F, logprobs.span(), entropies.span());
+  const double expected = std::log(static_cast<double>(kVocabulary));
+  expect_close(logprobs.at(0, 0), -expected, kRowsTolerance, 1.0 + expected, "logprob");
+  expect_close(entropies.at(0, 0), expected, kRowsTolerance, 1.0 + expected, "entropy");
+  const std::vector<float> ones = {1.0F};
+  ops().log_softmax_backward(logits.view(), targets, 1.0F, ones, ones);
+  for (std::int64_t v = 0; v < kVocabulary; ++v) {
+    // The entropy is at its maximum, so it adds nothing.
+    const double gradient = (v == kTarget ? 1.0 : 0.0) - 1.0 / kVocabulary;
+    expect_close(logits.at(0, v), gradient, kRowsGradientTolerance, 1.0,
+                 "gradient " + std::to_string(v));
+  }
+}
+
 TEST_P(RowsTest, LogSoftmaxGradientsAgreeWithDifferences) {
   for (const std::int64_t vocabulary : {2, 16, 53}) {
     for (const float inverse : {1.0F, 0.6F}) {
