@@ -112,6 +112,11 @@ TEST(ModelConfig, RoundTrips) {
   config = config_of("llama-tiny");
   config.qkv_bias = config.output_bias = config.mlp_bias = true;
   EXPECT_EQ(parse_model_config(model_config_text(config), "again").value(), config);
+  config = config_of("qwen2-tiny");
+  config.hidden_size = 64;
+  config.num_heads = 4;
+  config.head_dim = 32;  // not hidden_size / num_heads, the default
+  EXPECT_EQ(parse_model_config(model_config_text(config), "again").value(), config);
 }
 
 TEST(Rope, FrequenciesOfEveryModelMatchTheGolden) {
