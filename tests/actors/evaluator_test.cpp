@@ -31,7 +31,10 @@ protected:
     deps_.decode = [](const std::vector<std::int32_t>& ids) { return std::to_string(ids.size()); };
     deps_.samples = 2;
     deps_.seed = 5;
+    deps_.sampling.temperature = 0.5F;
     deps_.max_new_tokens = 7;
+    deps_.stop_ids = {2};
+    deps_.stop_strings = {"end"};
     deps_.port = &port();
     for (std::int32_t i = 0; i < 2; ++i) {
       actors::Prompt prompt;
@@ -80,7 +83,10 @@ TEST_F(EvaluatorTest, GeneratesAndScoresKResponsesPerPrompt) {
   EXPECT_EQ(third.prompt_ids, (std::vector<std::int32_t>{1}));
   EXPECT_EQ(third.min_step, 3U);  // weights of this step or newer
   EXPECT_EQ(third.seed, 5U);
+  EXPECT_EQ(third.sampling.temperature, 0.5F);
   EXPECT_EQ(third.max_new_tokens, 7);
+  EXPECT_THAT(third.stop_ids, ElementsAre(2));
+  EXPECT_THAT(third.stop_strings, ElementsAre("end"));
   const std::uint64_t first_id = device_->generations[0].request.id.value;
   engine_->reward = 0.0;
   engine_->reward_of[first_id + 1] = 1.0;
