@@ -10,6 +10,7 @@
 #include "engines/rl/algorithm.hpp"
 #include "workflows/model_run.hpp"
 #include "workflows/rl/rl_settings.hpp"
+#include "workflows/sft/sft_settings.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -55,6 +56,45 @@ TEST(SettingsMapping, OfTheTrainer) {
   EXPECT_FALSE(other.mask_truncated);
   options.algorithm.mask_truncated = true;
   EXPECT_TRUE(trainer_options(options, 11).mask_truncated);
+}
+
+TEST(SettingsMapping, OfTheSupervisedTrainer) {
+  SftOptions options;
+  options.train.sequences_per_step = 3;
+  options.run.checkpoint.every_steps = 4;
+  options.eval.every_steps = 5;
+  options.eval.keep_best = true;
+  options.eval.patience = 6;
+  options.eval.min_improvement = 0.25;
+  const actors::SupervisedDeps trainer = supervised_deps(options, 7);
+  EXPECT_EQ(trainer.sequences_per_step, 3U);
+  EXPECT_EQ(trainer.commit_every, 4U);
+  EXPECT_EQ(trainer.eval_every, 5U);
+  EXPECT_TRUE(trainer.best_options.keep);
+  EXPECT_EQ(trainer.best_options.patience, 6U);
+  EXPECT_EQ(trainer.best_options.min_improvement, 0.25);
+  EXPECT_EQ(trainer.best_options.better, actors::Better::kLower) << "a loss";
+  EXPECT_EQ(trainer.total_steps, 7U);
+}
+
+TEST(SettingsMapping, OfTheEvaluator) {
+  RlOptions options;
+  options.eval.samples = 3;
+  options.eval.temperature = 0.5;
+  options.run.seed = 4;
+  options.rollout.temperature = 0.75;
+  options.rollout.max_new_tokens = 5;
+  options.rollout.stop_ids = {6};
+  options.rollout.stop = {"end"};
+  engines::ModelFiles files;
+  files.config.eos_token_ids = {7};
+  const actors::EvaluatorDeps evaluator = evaluator_deps(options, files);
+  EXPECT_EQ(evaluator.samples, 3U);
+  EXPECT_EQ(evaluator.sampling.temperature, 0.5F);
+  EXPECT_EQ(evaluator.seed, 4U);
+  EXPECT_EQ(evaluator.max_new_tokens, 5);
+  EXPECT_THAT(evaluator.stop_ids, ElementsAre(7, 6));
+  EXPECT_THAT(evaluator.stop_strings, ElementsAre("end"));
 }
 
 TEST(SettingsMapping, OfTheData) {

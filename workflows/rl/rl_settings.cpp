@@ -87,6 +87,18 @@ actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t s
   return trainer;
 }
 
+actors::EvaluatorDeps evaluator_deps(const RlOptions& options, const engines::ModelFiles& files) {
+  actors::EvaluatorDeps deps;
+  deps.samples = static_cast<std::uint32_t>(options.eval.samples);
+  deps.sampling.temperature = static_cast<float>(options.eval.temperature);
+  deps.seed = options.run.seed;
+  deps.max_new_tokens = options.rollout.max_new_tokens;
+  deps.stop_ids = stop_ids(options, files);
+  deps.stop_strings = options.rollout.stop;
+  deps.max_in_flight = static_cast<std::uint32_t>(engines::RuntimeOptions{}.max_running);
+  return deps;
+}
+
 actors::SampleStreamOptions stream_options(const RlOptions& options, std::uint64_t prompt_bytes) {
   actors::SampleStreamOptions stream;
   stream.group_size = static_cast<std::uint32_t>(options.rollout.group_size);

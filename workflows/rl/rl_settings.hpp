@@ -9,6 +9,7 @@
 
 #include "actors/algorithm/algorithm.hpp"
 #include "actors/data/dataset_prompts.hpp"
+#include "actors/evaluator/spawn.hpp"
 #include "actors/stream/spawn.hpp"
 #include "actors/trainer/spawn.hpp"
 #include "engines/executor/executor_options.hpp"
@@ -42,6 +43,11 @@ namespace tidemill::workflows {
 
 /// Returns the options of the trainer of a run of `steps` steps.
 [[nodiscard]] actors::TrainerOptions trainer_options(const RlOptions& options, std::uint64_t steps);
+
+/// Returns how the evaluator generates. The caller adds the prompts, the decoder, and what the
+/// evaluator works with.
+[[nodiscard]] actors::EvaluatorDeps evaluator_deps(const RlOptions& options,
+                                                   const engines::ModelFiles& files);
 
 /// Returns the options of the stream. `prompt_bytes` is the largest size of a prompt in a row
 /// (`actors::PromptFacts::max_bytes`).

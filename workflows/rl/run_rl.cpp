@@ -183,16 +183,9 @@ Result<std::shared_ptr<RlEngines>> open_engines(const RlOptions& options, const 
 }
 
 actors::EvaluatorDeps evaluator(const RlOptions& options, const RlRun& opened) {
-  actors::EvaluatorDeps deps;
+  actors::EvaluatorDeps deps = evaluator_deps(options, opened.model.files);
   deps.decode = [codec = *opened.codec](const auto& ids) { return codec.decode(ids); };
   deps.prompts = opened.eval_prompts;
-  deps.samples = static_cast<std::uint32_t>(options.eval.samples);
-  deps.sampling.temperature = static_cast<float>(options.eval.temperature);
-  deps.seed = options.run.seed;
-  deps.max_new_tokens = options.rollout.max_new_tokens;
-  deps.stop_ids = stop_ids(options, opened.model.files);
-  deps.stop_strings = options.rollout.stop;
-  deps.max_in_flight = static_cast<std::uint32_t>(engines::RuntimeOptions{}.max_running);
   return deps;
 }
 

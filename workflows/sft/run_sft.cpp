@@ -13,6 +13,7 @@
 #include "actors/supervised/spawn.hpp"
 #include "actors/supervisor/spawn.hpp"
 #include "workflows/process_limits.hpp"
+#include "workflows/sft/sft_settings.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -244,12 +245,7 @@ actors::RunParts compose(const SftOptions& options, const SftRun& opened, const 
   device.make_loss = actors::make_sft_loss();
   device.port = opened.device_port.get();
   device.executor.train_tokens = options.train.common.micro_batch_tokens;
-  actors::SupervisedDeps deps;
-  deps.total_steps = opened.steps;
-  deps.sequences_per_step = static_cast<std::uint32_t>(options.train.sequences_per_step);
-  deps.commit_every = static_cast<std::uint64_t>(options.run.checkpoint.every_steps);
-  deps.eval_every = static_cast<std::uint64_t>(options.eval.every_steps);
-  deps.best_options = best_options(options.eval, actors::Better::kLower);
+  actors::SupervisedDeps deps = supervised_deps(options, opened.steps);
   deps.eval_sequences = opened.eval_sequences;
   if (origin.commit.has_value()) {
     deps.best = origin.commit->best;
