@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "workflows/process_limits.hpp"
+#include "workflows/process_memory.hpp"
 
 namespace tidemill::workflows {
 namespace {
@@ -31,6 +32,28 @@ DeviceOptions with_memory(std::int64_t bytes) {
   DeviceOptions device;
   device.memory_bytes = bytes;
   return device;
+}
+
+TEST(MemoryPlan, WeightsInMemoryAreNotCountedAsProgramToo) {
+  engines::ModelFiles model;
+  engines::ModelConfig& config = model.config;
+  config.vocab_size = 1024;
+  config.hidden_size = 256;
+  config.intermediate_size = 704;
+  config.num_layers = 2;
+  config.num_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 64;
+  config.max_positions = 128;
+  config.sliding_windows = {0, 0};
+  model.tensors = engines::random_model_tensors(config, 1);
+  const MemoryPlan plan = make_memory_plan(model, {}, {});
+  const std::int64_t weights = 4 * engines::num_parameters(config);
+  EXPECT_EQ(plan.engine.preloaded_bytes, weights);
+  ASSERT_TRUE(program_bytes().has_value());
+  // The rest of the program hardly changes between the two readings.
+  EXPECT_NEAR(static_cast<double>(plan.program_bytes),
+              static_cast<double>(*program_bytes() - weights), static_cast<double>(weights) / 2);
 }
 
 TEST(MemoryPlan, RowsAreKeptForTrainingIfMemoryAllows) {
