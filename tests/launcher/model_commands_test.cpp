@@ -307,30 +307,39 @@ TEST_F(GenerateTest, TheTokensOfALineDoNotDependOnOtherLines) {
 TEST_F(GenerateTest, RespondsToPromptsAndConversations) {
   const std::string model = kGolden + "models/llama-tiny";
   const json messages = json::array({{{"role", "user"}, {"content", "Hello"}}});
-  const json rendered = {
-      {"messages", messages}, {"add_generation_prompt", true}, {"now", "2026-01-31T12:00:00"}};
-  const std::string text = run({"template", model, "--input", write_lines("t.jsonl", {rendered})})
-                               .lines()
-                               .at(0)
-                               .at("text");
-  const json ids = run({"tokenize", model, "--no-special", "--input",
-                        write_lines("k.jsonl", {{{"text", text}}})})
-                       .lines()
-                       .at(0)
-                       .at("ids");
+  const auto conversation = [&](bool adds_header) {
+    return json{{"messages", messages},
+                {"add_generation_prompt", adds_header},
+                {"now", "2026-01-31T12:00:00"}};
+  };
+  const auto ids_of = [&](const json& line) {
+    const std::string text = run({"template", model, "--input", write_lines("t.jsonl", {line})})
+                                 .lines()
+                                 .at(0)
+                                 .at("text");
+    return run({"tokenize", model, "--no-special", "--input",
+                write_lines("k.jsonl", {{{"text", text}}})})
+        .lines()
+        .at(0)
+        .at("ids");
+  };
   const json prompt_ids = run({"tokenize", model, "Hello", "--json"}).lines().at(0).at("ids");
   const std::string input =
       write_lines("in.jsonl", {{{"messages", messages}, {"now", "2026-01-31T12:00:00"}},
-                               {{"ids", ids}},
+                               {{"ids", ids_of(conversation(true))}},
                                {{"prompt", "Hello"}, {"answer", "unused"}},
-                               {{"ids", prompt_ids}}});
+                               {{"ids", prompt_ids}},
+                               conversation(false),
+                               {{"ids", ids_of(conversation(false))}}});
   const Outcome outcome =
       run({"generate", model, "--greedy", "--max-new-tokens", "8", "--input", input});
   ASSERT_EQ(outcome.code, kDone) << outcome.err;
   const auto responses = outcome.lines();
-  ASSERT_EQ(responses.size(), 4U);
+  ASSERT_EQ(responses.size(), 6U);
   EXPECT_EQ(responses[0], responses[1]);
   EXPECT_EQ(responses[2], responses[3]);
+  EXPECT_EQ(responses[4], responses[5]) << "without the header of a response";
+  EXPECT_NE(responses[4], responses[0]);
 
   // For a single prompt, the command prints the text of the response or one object.
   const std::string shown =
@@ -340,6 +349,21 @@ TEST_F(GenerateTest, RespondsToPromptsAndConversations) {
                 .lines()
                 .at(0),
             responses[2]);
+}
+
+TEST_F(GenerateTest, TheEndTokensOfTheGenerationConfigReplaceThoseOfTheConfig) {
+  const json golden = read_json(kGolden + "forward/llama-tiny.json");
+  const json greedy = golden.at("prompts")[0].at("greedy").at("ids");
+  const std::string model = path("model");
+  std::filesystem::copy(kGolden + "models/llama-tiny", model);
+  write("model/generation_config.json", json{{"eos_token_id", {2, greedy[3]}}}.dump());
+  const std::string input = write_lines("in.jsonl", {prompts_of(golden)[0]});
+  const Outcome outcome = run(
+      {"generate", model, "--dtype", "f32", "--greedy", "--max-new-tokens", "8", "--input", input});
+  ASSERT_EQ(outcome.code, kDone) << outcome.err;
+  const json response = outcome.lines().at(0);
+  EXPECT_EQ(response.at("ids"), json(std::vector<json>(greedy.begin(), greedy.begin() + 4)));
+  EXPECT_EQ(response.at("finish_reason"), "stop");
 }
 
 TEST_F(GenerateTest, StopStringsEndAResponse) {
