@@ -9,20 +9,28 @@
 namespace tidemill::bench {
 namespace {
 
+using engines::ModelFamily;
+
 struct Preset {
   const char* name;
+  ModelFamily family;
   std::int64_t hidden_size;
   std::int64_t num_layers;
   std::int64_t intermediate_size;
   std::int64_t num_heads;
   std::int64_t num_kv_heads;
+  std::int64_t head_dim;
   std::int64_t vocab_size;
 };
 
-constexpr Preset kPresets[] = {{"3.7m", 256, 4, 688, 4, 4, 1024},
-                               {"15m", 320, 8, 864, 5, 5, 8192},
-                               {"197m", 1024, 16, 2816, 16, 4, 8192},
-                               {"600m", 1536, 22, 4096, 24, 8, 16384}};
+// The shapes of Qwen3 are those of Qwen/Qwen3-0.6B and Qwen/Qwen3-1.7B.
+constexpr Preset kPresets[] = {
+    {"3.7m", ModelFamily::kLlama, 256, 4, 688, 4, 4, 64, 1024},
+    {"15m", ModelFamily::kLlama, 320, 8, 864, 5, 5, 64, 8192},
+    {"197m", ModelFamily::kLlama, 1024, 16, 2816, 16, 4, 64, 8192},
+    {"600m", ModelFamily::kLlama, 1536, 22, 4096, 24, 8, 64, 16384},
+    {"qwen3-0.6b", ModelFamily::kQwen3, 1024, 28, 3072, 16, 8, 128, 151936},
+    {"qwen3-1.7b", ModelFamily::kQwen3, 2048, 28, 6144, 16, 8, 128, 151936}};
 
 // The standard deviation of a uniform distribution on [-h, h) is h / sqrt(3).
 constexpr float kHalfWidth = 0.0346F;
@@ -74,18 +82,27 @@ Result<engines::ModelConfig> preset_config(const std::string& preset) {
   const auto* found =
       std::ranges::find_if(kPresets, [&](const Preset& one) { return preset == one.name; });
   if (found == std::end(kPresets)) {
-    return invalid_argument("--preset: must be one of 3.7m, 15m, 197m, 600m");
+    std::string known;
+    for (const std::string& name : preset_names()) {
+      known += (known.empty() ? "" : ", ") + name;
+    }
+    return invalid_argument("--preset: must be one of " + known);
   }
+  const bool qwen3 = found->family == ModelFamily::kQwen3;
   engines::ModelConfig config;
+  config.family = found->family;
   config.vocab_size = found->vocab_size;
   config.hidden_size = found->hidden_size;
   config.intermediate_size = found->intermediate_size;
   config.num_layers = found->num_layers;
   config.num_heads = found->num_heads;
   config.num_kv_heads = found->num_kv_heads;
-  config.head_dim = found->hidden_size / found->num_heads;
-  config.max_positions = 4096;
-  config.rms_norm_eps = 1e-5;
+  config.head_dim = found->head_dim;
+  config.tie_word_embeddings = qwen3;
+  config.qk_norm = qwen3;
+  config.rope.theta = qwen3 ? 1e6 : 1e4;
+  config.max_positions = qwen3 ? 40960 : 4096;
+  config.rms_norm_eps = qwen3 ? 1e-6 : 1e-5;
   config.sliding_windows.assign(static_cast<std::size_t>(found->num_layers), 0);
   return config;
 }

@@ -10,10 +10,10 @@
 
 namespace tidemill::bench {
 
-/// Returns the names of the presets: "3.7m", "15m", "197m", "600m".
+/// Returns the names of the presets: "3.7m", "15m", "197m", "600m", "qwen3-0.6b", "qwen3-1.7b".
 [[nodiscard]] std::vector<std::string> preset_names();
 
-/// Returns the architecture of a preset: a Llama with an untied head.
+/// Returns the architecture of a preset: a Llama with an untied head, or a Qwen3 with a tied one.
 /// Errors: `kInvalidArgument` with the known names.
 [[nodiscard]] Result<engines::ModelConfig> preset_config(const std::string& preset);
 
