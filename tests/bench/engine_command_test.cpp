@@ -81,13 +81,12 @@ TEST_F(BenchProgramTest, RefusesUnknownArguments) {
 }
 
 TEST(RandomModel, PresetsHaveTheSizesInTheirNames) {
-  for (const auto& [name, millions] :
-       {std::pair{"3.7m", 3.7},
-        {"15m", 15.0},
-        {"197m", 197.0},
-        {"600m", 600.0},
-        {"qwen3-0.6b", 596.0},
-        {"qwen3-1.7b", 1720.6}}) {
+  for (const auto& [name, millions] : {std::pair{"3.7m", 3.7},
+                                       {"15m", 15.0},
+                                       {"197m", 197.0},
+                                       {"600m", 600.0},
+                                       {"qwen3-0.6b", 596.0},
+                                       {"qwen3-1.7b", 1720.6}}) {
     const engines::ModelConfig config = preset_config(name).value();
     EXPECT_NEAR(static_cast<double>(engines::num_parameters(config)) / 1e6, millions,
                 0.05 * millions)
