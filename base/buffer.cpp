@@ -19,6 +19,12 @@ std::uint64_t next_segment() {
 
 }  // namespace
 
+std::string to_string(const BufferIdentity& identity) {
+  return "buffer " + std::to_string(identity.pool) + "." + std::to_string(identity.segment) + "." +
+         std::to_string(identity.generation) + "+" + std::to_string(identity.offset) + ", " +
+         std::to_string(identity.length) + " bytes";
+}
+
 Buffer Buffer::copy_of(std::span<const std::byte> bytes, DType dtype) {
   return adopt(std::vector<std::byte>(bytes.begin(), bytes.end()), DType::kU8)
       .slice(0, bytes.size(), dtype);
@@ -29,9 +35,28 @@ Buffer Buffer::wrap(std::shared_ptr<const void> owner, std::span<const std::byte
   Buffer buffer;
   buffer.owner_ = std::move(owner);
   buffer.bytes_ = bytes;
-  buffer.identity_ = {next_segment(), 0, bytes.size(), dtype, 0};
+  buffer.identity_.segment = next_segment();
+  buffer.identity_.length = bytes.size();
+  buffer.identity_.dtype = dtype;
   buffer.file_ = file;
   return buffer;
+}
+
+Buffer Buffer::of_pool(std::shared_ptr<const void> owner, std::span<const std::byte> bytes,
+                       const BufferIdentity& identity) {
+  TIDEMILL_CHECK(identity.offset == 0 && identity.length == bytes.size()) << to_string(identity);
+  Buffer buffer;
+  buffer.owner_ = std::move(owner);
+  buffer.bytes_ = bytes;
+  buffer.identity_ = identity;
+  return buffer;
+}
+
+Result<std::span<const std::byte>> Buffer::read() const {
+  if (!resolved()) {
+    return Status(Errc::kNotFound, to_string(identity_) + ": is not in this process");
+  }
+  return bytes_;
 }
 
 void Buffer::release_pages() const noexcept {
@@ -46,8 +71,9 @@ void Buffer::release_pages() const noexcept {
 }
 
 Status Buffer::copy_to(std::size_t offset, std::span<std::byte> out) const {
-  TIDEMILL_CHECK(offset <= bytes_.size() && out.size() <= bytes_.size() - offset)
-      << offset << '+' << out.size() << " of " << bytes_.size();
+  TIDEMILL_CHECK(offset <= size_bytes() && out.size() <= size_bytes() - offset)
+      << offset << '+' << out.size() << " of " << size_bytes();
+  TIDEMILL_RETURN_IF_ERROR(read().status());
   if (file_ != nullptr) {
     return file_->read_at(identity_.offset + offset, out);
   }
@@ -56,10 +82,12 @@ Status Buffer::copy_to(std::size_t offset, std::span<std::byte> out) const {
 }
 
 Buffer Buffer::slice(std::size_t offset, std::size_t length, DType dtype) const {
-  TIDEMILL_CHECK(offset <= bytes_.size() && length <= bytes_.size() - offset)
-      << offset << '+' << length << " of " << bytes_.size();
+  TIDEMILL_CHECK(offset <= size_bytes() && length <= size_bytes() - offset)
+      << offset << '+' << length << " of " << size_bytes();
   Buffer part = *this;
-  part.bytes_ = bytes_.subspan(offset, length);
+  if (resolved()) {
+    part.bytes_ = bytes_.subspan(offset, length);
+  }
   part.identity_.offset += offset;
   part.identity_.length = length;
   part.identity_.dtype = dtype;

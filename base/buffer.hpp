@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Immutable, reference-counted bytes, which travel between actors without being copied.
 //
-// A `Buffer` is a handle to a range of an immutable segment: heap memory or a mapped file. Copying
-// a handle copies no bytes. Within one process, messages carry the handle itself. Serialization
-// writes only the identity of the buffer: segment, offset, length, dtype and generation.
+// A `Buffer` is a handle to a range of an immutable segment: heap memory, a mapped file, or memory
+// of a `BufferAllocator`. Copying a handle copies no bytes. Within one process, messages carry the
+// handle itself. Serialization writes only the identity of the buffer. A handle that is read back
+// is unresolved: it names its bytes but does not hold them, and reading them is an error.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/result.hpp"
 #include "base/status.hpp"
 #include "base/tensor/dtype.hpp"
 
@@ -21,20 +24,26 @@ namespace tidemill {
 
 class ReadableFile;
 
-/// Names a buffer within one process. Segments are numbered from 1; an empty default-constructed
-/// buffer has segment 0.
+/// Names a buffer: a segment by (pool, segment, generation), and a range of it. An empty
+/// default-constructed buffer has segment 0.
 struct BufferIdentity {
-  std::uint64_t segment = 0;
+  /// What made the segment. 0: this process, which numbers its segments from 1. A pool that several
+  /// processes share has a number of its own.
+  std::uint64_t pool = 0;
+  std::uint64_t segment = 0;     // unique in its pool while the generation is the same
+  std::uint32_t generation = 0;  // grows each time a pool uses a segment again; 0 in pool 0
   std::uint64_t offset = 0;      // bytes, from the start of the segment
   std::uint64_t length = 0;      // bytes
   DType dtype = DType::kU8;      // of the elements
-  std::uint32_t generation = 0;  // always 0: segments are not reused
   friend bool operator==(const BufferIdentity&, const BufferIdentity&) = default;
 };
 
+/// Returns "buffer pool.segment.generation+offset, length bytes", as errors name a buffer.
+[[nodiscard]] std::string to_string(const BufferIdentity& identity);
+
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, BufferIdentity& x) {
-  return f(x.segment, x.offset, x.length, x.dtype, x.generation);
+  return f(x.pool, x.segment, x.generation, x.offset, x.length, x.dtype);
 }
 
 /// Where the bytes of a buffer can be read again after their pages are released.
@@ -68,8 +77,14 @@ public:
                                    std::span<const std::byte> bytes, DType dtype,
                                    const ReadableFile* file = nullptr);
 
+  /// Returns a handle to a whole segment of a pool. `owner` keeps `bytes` alive and unchanged.
+  /// Requires that `identity` begins at 0 and is as long as `bytes`.
+  [[nodiscard]] static Buffer of_pool(std::shared_ptr<const void> owner,
+                                      std::span<const std::byte> bytes,
+                                      const BufferIdentity& identity);
+
   /// Returns a handle to the `length` bytes that start at `offset`, as elements of `dtype`.
-  /// Requires the range to be inside this buffer.
+  /// Requires the range to be inside this buffer. A part of an unresolved handle is unresolved.
   [[nodiscard]] Buffer slice(std::size_t offset, std::size_t length, DType dtype) const;
 
   /// Tells the system that the bytes will not be needed soon. For a mapped file, drops every page
@@ -81,34 +96,61 @@ public:
   /// The bytes of a mapped file are read from the file. For a caller that goes through them once,
   /// piece by piece, that costs less than mapping their pages. It also turns a truncated file into
   /// an error, where access to the mapping would kill the process.
-  /// Errors: those of `ReadableFile::read_at`, for a mapped file only.
+  /// Errors: those of `read`; those of `ReadableFile::read_at`, for a mapped file only.
   [[nodiscard]] Status copy_to(std::size_t offset, std::span<std::byte> out) const;
 
   /// Returns whether the bytes can be read again from a file.
   [[nodiscard]] Backing backing() const noexcept {
     return file_ != nullptr ? Backing::kFile : Backing::kNone;
   }
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.size(); }
+  /// Returns whether this handle holds the bytes that it names. A handle that was read from a
+  /// message or a file does not, unless it names none.
+  [[nodiscard]] bool resolved() const noexcept { return bytes_.size() == identity_.length; }
+  /// Returns the bytes, for handles that may have come from another process.
+  /// Errors: `kNotFound` naming the buffer if the handle is unresolved.
+  [[nodiscard]] Result<std::span<const std::byte>> read() const;
+  /// Returns the bytes. Requires a resolved handle.
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
+    TIDEMILL_CHECK(resolved()) << to_string(identity_) << " is not in this process";
+    return bytes_;
+  }
+  /// Returns how many bytes the handle names, resolved or not.
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return identity_.length; }
   [[nodiscard]] const BufferIdentity& identity() const noexcept { return identity_; }
 
-  /// Returns the content as elements of `T`. Requires a whole number of aligned elements.
+  /// Returns the content as elements of `T`. Requires a resolved handle and a whole number of
+  /// aligned elements.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   [[nodiscard]] std::span<const T> as() const {
-    TIDEMILL_CHECK(bytes_.size() % sizeof(T) == 0) << bytes_.size();
-    TIDEMILL_CHECK(reinterpret_cast<std::uintptr_t>(bytes_.data()) % alignof(T) == 0);
-    return {reinterpret_cast<const T*>(bytes_.data()), bytes_.size() / sizeof(T)};
+    const std::span<const std::byte> content = bytes();
+    TIDEMILL_CHECK(content.size() % sizeof(T) == 0) << content.size();
+    TIDEMILL_CHECK(reinterpret_cast<std::uintptr_t>(content.data()) % alignof(T) == 0);
+    return {reinterpret_cast<const T*>(content.data()), content.size() / sizeof(T)};
   }
 
-  /// Serializes the identity only. A handle that is read back names its bytes but does not hold
-  /// them; the bytes have to be sent separately.
+  /// Serializes the identity only. A handle that is read back is unresolved; the bytes have to be
+  /// sent separately.
   template <class Inspector>
   friend typename Inspector::result_type inspect(Inspector& f, Buffer& x) {
+    const LetGo bytes_of_another{x, x.identity_};
     return f(x.identity_);
   }
 
 private:
+  // Drops the bytes of a buffer if it names others at the end of the scope.
+  struct LetGo {
+    Buffer& buffer;
+    BufferIdentity before;
+    ~LetGo() {
+      if (buffer.identity_ != before) {
+        buffer.owner_.reset();
+        buffer.bytes_ = {};
+        buffer.file_ = nullptr;
+      }
+    }
+  };
+
   std::shared_ptr<const void> owner_;
   std::span<const std::byte> bytes_;
   BufferIdentity identity_;

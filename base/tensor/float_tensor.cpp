@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <utility>
 
+#include "base/buffer_allocator.hpp"
 #include "base/check.hpp"
 #include "base/result.hpp"
 #include "base/tensor/block_int8.hpp"
@@ -210,19 +212,30 @@ std::vector<float> float_values(const Tensor& tensor) {
   return values;
 }
 
+void round_floats(std::span<const float> values, DType dtype, std::span<std::byte> out) {
+  TIDEMILL_CHECK(is_float_type(dtype) && out.size() == values.size() * dtype_bytes(dtype))
+      << dtype_name(dtype) << ' ' << out.size();
+  if (dtype == DType::kF32) {
+    std::ranges::copy(std::as_bytes(values), out.begin());
+    return;
+  }
+  const auto round = dtype == DType::kF16 ? float_to_f16 : float_to_bf16;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint16_t bits = round(values[i]);
+    std::memcpy(out.data() + i * sizeof(bits), &bits, sizeof(bits));
+  }
+}
+
 Tensor make_float_tensor(std::span<const float> values, std::vector<std::int64_t> shape,
                          DType dtype) {
   TIDEMILL_CHECK(is_float_type(dtype)) << dtype_name(dtype);
   Tensor tensor{dtype, std::move(shape), {}};
   TIDEMILL_CHECK(tensor.num_elements() == static_cast<std::int64_t>(values.size()))
       << values.size();
-  if (dtype == DType::kF32) {
-    tensor.data = Buffer::adopt(std::vector<float>(values.begin(), values.end()), dtype);
-    return tensor;
-  }
-  std::vector<std::uint16_t> bits(values.size());
-  std::ranges::transform(values, bits.begin(), dtype == DType::kF16 ? float_to_f16 : float_to_bf16);
-  tensor.data = Buffer::adopt(std::move(bits), dtype);
+  HeapAllocator heap;  // never fails
+  tensor.data = heap.allocate(values.size() * dtype_bytes(dtype), dtype,
+                              [&](std::span<std::byte> out) { round_floats(values, dtype, out); })
+                    .value();
   return tensor;
 }
 

@@ -2,6 +2,7 @@
 // Conversions between float32 and float tensors of any width.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -37,6 +38,10 @@ namespace tidemill {
 void widen_floats(const Tensor& tensor, std::span<float> out);
 /// Returns the elements of `tensor`, widened as by `widen_floats`.
 [[nodiscard]] std::vector<float> float_values(const Tensor& tensor);
+
+/// Writes `values` to `out` as elements of `dtype` (one of `is_float_type`), rounded to nearest,
+/// ties to even. Requires as many elements in `out` as in `values`; they may be at any address.
+void round_floats(std::span<const float> values, DType dtype, std::span<std::byte> out);
 
 /// Returns a tensor of `dtype` (one of `is_float_type`) with `values`, rounded to nearest, ties to
 /// even. Requires as many values as `shape` has elements.

@@ -8,19 +8,20 @@
 namespace tidemill::storage {
 namespace {
 
-// Reads element `index` of a cell, which may be at any address.
+// Reads element `index` of `bytes`, which may be at any address.
 template <class T>
-T element(const Buffer& cell, std::uint64_t index) {
+T element(std::span<const std::byte> bytes, std::uint64_t index) {
   T value{};
-  std::memcpy(&value, cell.bytes().data() + index * sizeof(T), sizeof(T));
+  std::memcpy(&value, bytes.data() + index * sizeof(T), sizeof(T));
   return value;
 }
 
 // Returns the first element for which `is_bad` holds, in words, or "".
 template <class T, class IsBad>
 std::string first_bad(const Buffer& cell, IsBad is_bad, const char* rule) {
-  for (std::uint64_t i = 0; i < cell.size_bytes() / sizeof(T); ++i) {
-    const T value = element<T>(cell, i);
+  const std::span<const std::byte> bytes = cell.bytes();
+  for (std::uint64_t i = 0; i < bytes.size() / sizeof(T); ++i) {
+    const T value = element<T>(bytes, i);
     if (is_bad(value)) {
       return "element " + std::to_string(i) + " is " + std::to_string(value) + rule;
     }
@@ -68,8 +69,9 @@ std::string bad_length(const CellRule& rule, std::uint64_t elements) {
 std::optional<std::uint64_t> sum_of_records(const Buffer& cell, std::uint64_t record,
                                             std::uint64_t limit) {
   std::uint64_t sum = 0;
-  for (std::uint64_t i = record - 1; i < cell.size_bytes() / sizeof(std::uint64_t); i += record) {
-    const auto count = element<std::uint64_t>(cell, i);
+  const std::span<const std::byte> bytes = cell.bytes();
+  for (std::uint64_t i = record - 1; i < bytes.size() / sizeof(std::uint64_t); i += record) {
+    const auto count = element<std::uint64_t>(bytes, i);
     if (count > limit - sum) {
       return std::nullopt;
     }
@@ -128,6 +130,9 @@ std::string CellChecker::fault_of(SampleId row, std::span<const ColumnValue> cel
   const Buffer& cell = cells[index].value;
   if (id.value >= columns_.size()) {
     return "";
+  }
+  if (const auto bytes = cell.read(); !bytes.ok()) {
+    return bytes.status().message();
   }
   const ColumnOptions& column = columns_[id.value];
   if (!cell_fits(column.type, cell.identity().dtype, cell.size_bytes())) {

@@ -25,7 +25,8 @@ public:
 
   /// Returns what is wrong with `cells[index]`, one of the cells that a call writes to `row`, or ""
   /// if nothing is. A rule that names another column refers to the cell of that column in `cells`,
-  /// else in `store`. Cells of unknown columns and of another type are left to the index.
+  /// else in `store`. Cells of unknown columns and of another type are left to the index. A cell
+  /// whose buffer is unresolved is invalid.
   [[nodiscard]] std::string fault_of(SampleId row, std::span<const ColumnValue> cells,
                                      std::size_t index, const ColumnStore& store) const;
 

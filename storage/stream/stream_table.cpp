@@ -212,7 +212,7 @@ Status StreamTable::check_cells(const RowSnapshot& row, const RowColumns& cells)
   bool twice = false;
   for (const ColumnValue& cell : cells.columns) {
     const std::uint32_t column = cell.column.value;
-    if (column >= options().columns.size() ||
+    if (column >= options().columns.size() || !cell.value.resolved() ||
         !cell_fits(options().columns[column].type, cell.value.identity().dtype,
                    cell.value.size_bytes())) {
       return corrupt_data("stream snapshot: sample " + std::to_string(row.row.id.value) +

@@ -2,9 +2,12 @@
 // Float tensors: refused tensors, and the round trip of widening and rounding.
 #include "base/tensor/float_tensor.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -33,6 +36,17 @@ TEST(FloatTensorTest, RoundsToNearest) {
   std::vector<float> back(2);
   widen_floats(make_float_tensor(values, {2}, DType::kBF16), back);
   EXPECT_EQ(back, (std::vector<float>{1.0F, 1.0F + 1.0F / 128.0F}));
+}
+
+TEST(FloatTensorTest, RoundsIntoMemoryAtAnyAddress) {
+  const std::vector<float> values = {0.1F, -3.0F, 1e-3F};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    std::vector<std::byte> out(1 + 3 * dtype_bytes(dtype));
+    round_floats(values, dtype, std::span(out).subspan(1));
+    const Tensor tensor = make_float_tensor(values, {3}, dtype);
+    EXPECT_TRUE(std::ranges::equal(std::span(out).subspan(1), tensor.data.bytes()))
+        << dtype_name(dtype);
+  }
 }
 
 TEST(FloatTensorTest, ConvertsToTheTypesOfSameNamedTensors) {

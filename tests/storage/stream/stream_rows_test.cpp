@@ -217,6 +217,18 @@ TEST_F(RuledStream, TheDetailOfARefusalNamesRowColumnAndFault) {
   EXPECT_EQ(fault_of(incomplete), "sample 0, column versions: not written");
 }
 
+// A handle from another process names its bytes but does not hold them.
+TEST_F(RuledStream, ACellWithoutItsBytesIsRefused) {
+  struct Received {
+    using result_type = void;
+    void operator()(BufferIdentity& x) const { x = {2, 5, 0, 0, 8, DType::kI32}; }
+  } received;
+  Buffer ids;
+  inspect(received, ids);
+  EXPECT_EQ(fault_of(rollout({{kIds, ids}})),
+            "sample 0, column response: buffer 2.5.0+0, 8 bytes: is not in this process");
+}
+
 TEST_F(RuledStream, ARuleMayReferToAColumnThatIsStored) {
   StreamOptions options = ruled();
   options.tasks[0].optional_outputs.clear();
