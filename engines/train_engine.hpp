@@ -135,6 +135,7 @@ public:
   virtual void abandon_batch() = 0;
 
   /// Publishes the working weights: returns them as an immutable snapshot of `version`.
+  /// Errors: those of the allocator that supplies their memory.
   [[nodiscard]] virtual Result<Snapshot> commit(PolicyVersion version) = 0;
 
   /// Returns what `restore` needs in addition to the last snapshot: optimizer moments and counters.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/buffer_allocator.hpp"
 #include "base/clock.hpp"
 #include "base/tensor/dtype.hpp"
 #include "engines/formats/adapter_files.hpp"
@@ -81,6 +82,8 @@ struct RuntimeOptions {
   std::int64_t adapter_bytes = 0;
   /// If absent, there is no training view.
   std::optional<OptimizerOptions> optimizer;
+  /// Supplies the memory of published weights. Must outlive the runtime. If null, the heap does.
+  BufferAllocator* allocator = nullptr;
   /// If not null, records the time of each operation. Must outlive the runtime.
   OpProfile* profile = nullptr;
   /// Returns the bytes that a token appends to the text of a response, for stop strings. If empty,

@@ -83,6 +83,7 @@ TrainView::TrainView(RuntimeContext& context, WeightCache& weight_cache,
           KeepOptions::for_compute(options.compute, options.recompute), weight_cache.spec())),
       activation_rows_(options.activation_bytes / row_bytes_),
       window_tokens_(options.window_tokens),
+      allocator_(options.allocator),
       dhidden_(context.ops->memory()),
       working_(std::move(weights)) {
   if (keeps_generated_rows(options)) {
@@ -416,15 +417,17 @@ void TrainView::lay_out_working() {
 }
 
 Result<Snapshot> TrainView::commit(PolicyVersion version) {
+  TIDEMILL_ASSIGN_OR_RETURN(TensorMap tensors,
+                            parameters_.to_tensors(allocator_ != nullptr ? *allocator_ : heap_));
   Snapshot snapshot;
   snapshot.version = version;
   if (trains_adapter()) {
-    snapshot.adapter = parameters_.to_tensors();
+    snapshot.adapter = std::move(tensors);
     snapshot.adapter_digest = digest_tensors(snapshot.adapter);
     snapshot.base_digest = working_.base_digest;
     working_.adapter_digest = snapshot.adapter_digest;
   } else {
-    snapshot.base = parameters_.to_tensors();
+    snapshot.base = std::move(tensors);
     snapshot.base_digest = digest_tensors(snapshot.base);
     working_.base_digest = snapshot.base_digest;
   }

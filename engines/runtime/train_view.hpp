@@ -94,6 +94,8 @@ private:
   std::int64_t row_bytes_;        // of activations
   std::int64_t activation_rows_;  // the maximum that one micro-batch may keep
   std::int64_t window_tokens_;
+  BufferAllocator* allocator_;  // of published weights; null: `heap_`
+  HeapAllocator heap_;
   CarriedPrefix carried_;  // gradient of a prompt some of whose sequences are not stepped yet
   DeviceMatrix dhidden_;
   LaidOutWeights working_;

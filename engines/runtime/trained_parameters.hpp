@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/buffer_allocator.hpp"
 #include "base/result.hpp"
 #include "base/tensor/dtype.hpp"
 #include "base/tensor/tensor.hpp"
@@ -42,6 +43,10 @@ public:
   [[nodiscard]] Status load(const TensorMap& tensors);
   /// Returns the weights in the published type.
   [[nodiscard]] TensorMap to_tensors() const { return weights_.to_tensors(published_); }
+  /// Returns the same in memory of `allocator`. Errors: those of the allocator.
+  [[nodiscard]] Result<TensorMap> to_tensors(BufferAllocator& allocator) const {
+    return weights_.to_tensors(published_, allocator);
+  }
   /// Returns the unrounded weights.
   [[nodiscard]] const ParameterSet& weights() const noexcept { return weights_; }
   [[nodiscard]] DType published() const noexcept { return published_; }

@@ -2,12 +2,10 @@
 #include "engines/transformer/parameter_set.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <span>
 #include <utility>
 
 #include "base/check.hpp"
-#include "base/tensor/aligned_bytes.hpp"
 #include "base/tensor/float_tensor.hpp"
 
 namespace tidemill::engines {
@@ -50,25 +48,28 @@ void write_tensor(const Tensor& tensor, Vector to, Ops& ops) {
   }
 }
 
-Tensor read_tensor(ConstVector from, std::vector<std::int64_t> shape, DType dtype, Ops& ops) {
-  const std::int64_t width = element_bytes(dtype);
-  auto memory = std::make_shared<AlignedBytes>(from.size * width);
-  std::vector<float> values;
-  for (std::int64_t first = 0; first < from.size; first += kConvertedElements) {
-    const std::int64_t count = std::min(kConvertedElements, from.size - first);
-    std::byte* to = memory->data() + first * width;
-    if (dtype == DType::kF32) {
-      check_read(ops.read(from.slice(first, count),
-                          {reinterpret_cast<float*>(to), static_cast<std::size_t>(count)}));
-      continue;
+// Reads in pieces, each straight into the new buffer unless it has to be rounded.
+Result<Tensor> read_tensor(ConstVector from, std::vector<std::int64_t> shape, DType dtype, Ops& ops,
+                           BufferAllocator& allocator) {
+  const std::size_t width = dtype_bytes(dtype);
+  const auto fill = [&](std::span<std::byte> out) {
+    std::vector<float> values;
+    for (std::int64_t first = 0; first < from.size; first += kConvertedElements) {
+      const ConstVector part = from.slice(first, std::min(kConvertedElements, from.size - first));
+      const auto count = static_cast<std::size_t>(part.size);
+      const auto to = out.subspan(static_cast<std::size_t>(first) * width, count * width);
+      if (dtype == DType::kF32) {
+        check_read(ops.read(part, {reinterpret_cast<float*>(to.data()), count}));
+        continue;
+      }
+      values.resize(count);
+      check_read(ops.read(part, values));
+      round_floats(values, dtype, to);
     }
-    values.resize(static_cast<std::size_t>(count));
-    check_read(ops.read(from.slice(first, count), values));
-    const Tensor rounded = make_float_tensor(values, {count}, dtype);
-    std::ranges::copy(rounded.data.bytes(), to);
-  }
-  const std::span<const std::byte> bytes(memory->data(), static_cast<std::size_t>(memory->size()));
-  return {dtype, std::move(shape), Buffer::wrap(std::move(memory), bytes, dtype)};
+  };
+  TIDEMILL_ASSIGN_OR_RETURN(
+      Buffer data, allocator.allocate(static_cast<std::size_t>(from.size) * width, dtype, fill));
+  return Tensor{dtype, std::move(shape), std::move(data)};
 }
 
 }  // namespace
@@ -142,12 +143,18 @@ Status ParameterSet::load(const TensorMap& tensors) {
   return {};
 }
 
-TensorMap ParameterSet::to_tensors(DType dtype) const {
+Result<TensorMap> ParameterSet::to_tensors(DType dtype, BufferAllocator& allocator) const {
   TensorMap tensors;
   for (const Entry& entry : entries_) {
-    tensors[entry.name] = read_tensor(values(entry), entry.shape, dtype, *ops_);
+    TIDEMILL_ASSIGN_OR_RETURN(tensors[entry.name],
+                              read_tensor(values(entry), entry.shape, dtype, *ops_, allocator));
   }
   return tensors;
+}
+
+TensorMap ParameterSet::to_tensors(DType dtype) const {
+  HeapAllocator heap;  // never fails
+  return to_tensors(dtype, heap).value();
 }
 
 std::vector<float> ParameterSet::to_floats() const {

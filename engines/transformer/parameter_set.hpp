@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/buffer_allocator.hpp"
 #include "base/result.hpp"
 #include "base/tensor/tensor.hpp"
 #include "engines/formats/model_files.hpp"
@@ -59,6 +60,8 @@ public:
 
   /// Returns a copy of the values as tensors of `dtype`: kF32, or kF16 or kBF16 rounded to nearest.
   [[nodiscard]] TensorMap to_tensors(DType dtype) const;
+  /// Returns the same in memory of `allocator`. Errors: those of the allocator.
+  [[nodiscard]] Result<TensorMap> to_tensors(DType dtype, BufferAllocator& allocator) const;
   /// Returns a copy of all elements, entry after entry.
   [[nodiscard]] std::vector<float> to_floats() const;
 

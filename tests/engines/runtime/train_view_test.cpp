@@ -139,6 +139,44 @@ protected:
   std::unique_ptr<ModelRuntime> runtime_;
 };
 
+// Counts the buffers that it makes, and has none while `empty` is set.
+class CountingAllocator final : public BufferAllocator {
+public:
+  Result<Buffer> allocate(std::size_t size, DType dtype, const Fill& fill) override {
+    if (empty) {
+      return Status(Errc::kResourceExhausted, "no memory");
+    }
+    bytes += size;
+    return heap_.allocate(size, dtype, fill);
+  }
+  std::size_t bytes = 0;
+  bool empty = false;
+
+private:
+  HeapAllocator heap_;
+};
+
+TEST_P(TrainViewTest, AnAllocatorSuppliesTheMemoryOfPublishedWeights) {
+  CountingAllocator allocator;
+  RuntimeOptions with_allocator = options();
+  with_allocator.allocator = &allocator;
+  runtime_ = open_runtime(model_, with_allocator).value();
+  const Snapshot plain = open()->train()->commit({0, 0, 1}).value();
+  const Snapshot snapshot = runtime_->train()->commit({0, 0, 1}).value();
+  const TensorMap& tensors = trains_adapter() ? snapshot.adapter : snapshot.base;
+  std::size_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) {
+    bytes += tensor.data.size_bytes();
+  }
+  EXPECT_EQ(allocator.bytes, bytes);
+  EXPECT_EQ(snapshot.base_digest, plain.base_digest);
+  EXPECT_EQ(snapshot.adapter_digest, plain.adapter_digest);
+  allocator.empty = true;
+  EXPECT_EQ(runtime_->train()->commit({0, 0, 2}).status().code(), Errc::kResourceExhausted);
+  allocator.empty = false;
+  EXPECT_TRUE(runtime_->train()->commit({0, 0, 2}).ok());
+}
+
 TEST_P(TrainViewTest, AnySplitAndOrderGiveTheSameBits) {
   const UpdateReport expected = train(engine(), sequences(1), 100000);
   const TensorMap whole = weights(engine(), 1);

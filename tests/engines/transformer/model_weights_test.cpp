@@ -3,14 +3,18 @@
 #include "engines/transformer/model_weights.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/buffer_allocator.hpp"
 #include "base/tensor/float_tensor.hpp"
 #include "engines/formats/adapter_config.hpp"
 #include "engines/formats/model_files.hpp"
@@ -194,6 +198,58 @@ TEST_F(ModelWeightsTest, ParameterSetsRoundTripInNameOrder) {
   TensorMap missing = tensors_;
   missing.erase("model.norm.weight");
   EXPECT_EQ(set.load(missing).message(), "tensor model.norm.weight is missing");
+}
+
+// Gives out one range of memory after the other.
+class ArenaAllocator final : public BufferAllocator {
+public:
+  explicit ArenaAllocator(std::size_t bytes) : memory_(std::make_shared<std::vector<float>>()) {
+    memory_->resize(bytes / sizeof(float));
+  }
+  Result<Buffer> allocate(std::size_t size, DType dtype, const Fill& fill) override {
+    const auto all = std::as_writable_bytes(std::span(*memory_));
+    if (size > all.size() - used_) {
+      return Status(Errc::kResourceExhausted, "the arena is full");
+    }
+    const auto bytes = all.subspan(std::exchange(used_, used_ + size), size);
+    fill(bytes);
+    return Buffer::of_pool(memory_, bytes, {1, ++segment_, 0, 0, size, dtype});
+  }
+  [[nodiscard]] std::size_t used() const { return used_; }
+
+private:
+  std::shared_ptr<std::vector<float>> memory_;
+  std::size_t used_ = 0;
+  std::uint64_t segment_ = 0;
+};
+
+// The tensor takes more than one read from the device.
+TEST(ParameterSetTest, ValuesAreReadIntoMemoryOfAnAllocator) {
+  constexpr std::int64_t kElements = (std::int64_t{1} << 18U) + 6;
+  std::vector<float> values(kElements);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = 0.1F * static_cast<float>(i % 1013) - 7.0F;
+  }
+  const TensorMap tensors = {{"w", make_float_tensor(values, {2, kElements / 2}, DType::kF32)}};
+  for (const Backend& backend : backends()) {
+    const std::shared_ptr<Ops> ops = backend.make();
+    ParameterSet set({{"w", {2, kElements / 2}}}, *ops);
+    ASSERT_TRUE(set.load(tensors).ok());
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      SCOPED_TRACE(backend.name + " " + std::string(dtype_name(dtype)));
+      const Tensor expected = make_float_tensor(values, {2, kElements / 2}, dtype);
+      ArenaAllocator arena(expected.data.size_bytes());
+      const TensorMap read = set.to_tensors(dtype, arena).value();
+      EXPECT_EQ(arena.used(), expected.data.size_bytes()) << "nothing else is allocated there";
+      EXPECT_EQ(read.at("w").data.identity(),
+                (BufferIdentity{1, 1, 0, 0, expected.data.size_bytes(), dtype}));
+      EXPECT_EQ(read.at("w").shape, expected.shape);
+      EXPECT_TRUE(std::ranges::equal(read.at("w").data.bytes(), expected.data.bytes()));
+      EXPECT_TRUE(
+          std::ranges::equal(set.to_tensors(dtype).at("w").data.bytes(), expected.data.bytes()));
+      EXPECT_EQ(set.to_tensors(dtype, arena).status().code(), Errc::kResourceExhausted);
+    }
+  }
 }
 
 TEST(RopeCacheTest, EntriesDoNotDependOnWhenTheyAreComputed) {
