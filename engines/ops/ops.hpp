@@ -199,7 +199,7 @@ public:
   /// its memory is reused if the backend can.
   /// Errors: those of `DeviceMemory::allocate`.
   [[nodiscard]] virtual Result<std::unique_ptr<PreparedPass>> prepare_pass(
-      const PassContents& contents, std::unique_ptr<PreparedPass> old) = 0;
+      PassContents contents, std::unique_ptr<PreparedPass> old) = 0;
 
   /// Copies `from` to `to`, which has the same shape. Each may be kF32 or kBF16. Rounds to bfloat16
   /// with ties to even; widening is exact. Where the types differ, the kBF16 matrix has no gaps

@@ -20,13 +20,6 @@ PassRange PassContents::add_segments(std::span<const AttentionSegment> segments)
   return range;
 }
 
-void PassContents::clear() noexcept {
-  indices_.clear();
-  segments_.clear();
-  tables_.clear();
-  pages_.clear();
-}
-
 std::vector<AttentionSegment> PassContents::segments() const {
   std::vector<AttentionSegment> segments = segments_;
   for (std::size_t i = 0; i < segments.size(); ++i) {
@@ -34,7 +27,5 @@ std::vector<AttentionSegment> PassContents::segments() const {
   }
   return segments;
 }
-
-PreparedPass::PreparedPass(const PassContents& contents) : shapes_(contents.shapes()) {}
 
 }  // namespace tidemill::engines

@@ -23,14 +23,10 @@ public:
   /// Add a list and return its position. `segments` are copied with their page tables.
   PassRange add_indices(std::span<const std::int32_t> values);
   PassRange add_segments(std::span<const AttentionSegment> segments);
-  /// Removes all lists and keeps the memory.
-  void clear() noexcept;
 
   [[nodiscard]] std::span<const std::int32_t> indices() const noexcept { return indices_; }
   /// Returns all segments. Their page tables are borrowed until the contents change.
   [[nodiscard]] std::vector<AttentionSegment> segments() const;
-  /// Returns all segments without their page tables.
-  [[nodiscard]] const std::vector<AttentionSegment>& shapes() const noexcept { return segments_; }
 
 private:
   struct Table {
@@ -71,7 +67,7 @@ struct SegmentList {
 /// Holds the lists of a pass where the device can read them. Immutable.
 class PreparedPass {
 public:
-  explicit PreparedPass(const PassContents& contents);
+  PreparedPass() = default;
   PreparedPass(const PreparedPass&) = delete;
   PreparedPass& operator=(const PreparedPass&) = delete;
   virtual ~PreparedPass() = default;
@@ -84,14 +80,8 @@ public:
     return {this, range.first, range.size};
   }
 
-  /// Returns the segments of `list`, a list of this pass, without their page tables.
-  [[nodiscard]] std::span<const AttentionSegment> shapes(const SegmentList& list) const {
-    return std::span(shapes_).subspan(static_cast<std::size_t>(list.first),
-                                      static_cast<std::size_t>(list.size));
-  }
-
-private:
-  std::vector<AttentionSegment> shapes_;
+  /// Returns the segments of `list`, a list of this pass, in host memory.
+  [[nodiscard]] virtual std::span<const AttentionSegment> at(const SegmentList& list) const = 0;
 };
 
 }  // namespace tidemill::engines

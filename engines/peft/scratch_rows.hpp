@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "base/check.hpp"
 #include "engines/ops/ops.hpp"
 
 namespace tidemill::engines {
@@ -15,9 +14,7 @@ class ScratchRows {
 public:
   ScratchRows() = default;
   ScratchRows(std::int64_t rows, std::int64_t cols, Ops& ops) : rows_(rows), cols_(cols) {
-    auto block = ops.memory().allocate(rows * cols * std::int64_t{sizeof(float)});
-    TIDEMILL_CHECK(block.ok()) << block.status().to_string();
-    block_ = std::move(block).value();
+    block_ = ops.memory().allocate(rows * cols * std::int64_t{sizeof(float)}).value();
   }
   [[nodiscard]] Matrix view() const noexcept { return {block_.address(), rows_, cols_, cols_}; }
 

@@ -42,9 +42,7 @@ GeneratedRows::GeneratedRows(const ModelConfig& config, Activations& activations
       max_records_(std::min<std::int64_t>(options.byte_limit / layout_.record_bytes,
                                           std::numeric_limits<std::int32_t>::max())),
       workspace_rows_(options.workspace_rows) {
-  auto block = ops.memory().allocate(max_records_ * layout_.record_bytes, BlockUse::kSparse);
-  TIDEMILL_CHECK(block.ok()) << block.status().to_string();
-  memory_ = std::move(block).value();
+  memory_ = ops.memory().allocate(max_records_ * layout_.record_bytes, BlockUse::kSparse).value();
   pool_ = {memory_.address(), max_records_, layout_.record_bytes};
 }
 
@@ -68,9 +66,7 @@ std::int32_t GeneratedRows::new_record() {
 void GeneratedRows::prepare(std::span<const std::int32_t> records) {
   PassContents contents;
   const PassRange range = contents.add_indices(records);
-  auto prepared = ops_.prepare_pass(contents, std::move(pass_));
-  TIDEMILL_CHECK(prepared.ok()) << prepared.status().to_string();
-  pass_ = std::move(prepared).value();
+  pass_ = ops_.prepare_pass(std::move(contents), std::move(pass_)).value();
   rows_ = pass_->indices(range);
 }
 

@@ -79,9 +79,9 @@ std::vector<TokenSampler::Row> TokenSampler::rows_of(const LaidOutWeights& weigh
       const std::int64_t position = sequence.num_cached + k;
       const bool last = position + 1 == sequence.length();
       const bool samples_token = last && sequence.request.max_new_tokens > 0;
-      if (samples_token || prompt_target(sequence, position) >= 0 ||
-          wants_logits(sequence, position)) {
-        rows.push_back({index, position, &sampled[i], adapter, last});
+      const std::int32_t target = prompt_target(sequence, position);
+      if (samples_token || target >= 0 || wants_logits(sequence, position)) {
+        rows.push_back({index, position, &sampled[i], adapter, last, target});
       }
     }
   }
@@ -94,14 +94,12 @@ void TokenSampler::prepare(std::span<const Row> rows) {
   std::vector<std::int32_t> targets;
   for (const Row& row : rows) {
     hidden_rows.push_back(static_cast<std::int32_t>(row.hidden_row));
-    targets.push_back(prompt_target(*row.sampled->sequence, row.position));
+    targets.push_back(row.target);
   }
   PassContents contents;
   const PassRange hidden_range = contents.add_indices(hidden_rows);
   const PassRange target_range = contents.add_indices(targets);
-  auto prepared = context_.ops->prepare_pass(contents, std::move(pass_));
-  check_device(prepared.status());
-  pass_ = std::move(prepared).value();
+  pass_ = context_.ops->prepare_pass(std::move(contents), std::move(pass_)).value();
   hidden_rows_ = pass_->indices(hidden_range);
   targets_ = pass_->indices(target_range);
 }
@@ -130,9 +128,7 @@ std::vector<AdapterRun> TokenSampler::adapter_runs(std::span<const Row> rows) {
 
 void TokenSampler::score_prompts(std::span<const Row> rows) {
   std::vector<float> logprobs(rows.size());
-  const bool any = std::ranges::any_of(rows, [](const Row& row) {
-    return prompt_target(*row.sampled->sequence, row.position) >= 0;
-  });
+  const bool any = std::ranges::any_of(rows, [](const Row& row) { return row.target >= 0; });
   if (any) {
     const Vector scored = logprobs_.reshape(std::ssize(rows), 1).elements();
     context_.ops->log_softmax_gather(logits_.view(), targets_, 1.0F, scored, {});
@@ -140,7 +136,7 @@ void TokenSampler::score_prompts(std::span<const Row> rows) {
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     RolloutSequence& sequence = *rows[i].sampled->sequence;
-    const bool scored = prompt_target(sequence, rows[i].position) >= 0;
+    const bool scored = rows[i].target >= 0;
     if (scored && !std::isfinite(logprobs[i])) {
       rows[i].sampled->error = not_finite(sequence, rows[i].position);
       continue;

@@ -50,7 +50,8 @@ private:
     std::int64_t position = 0;        // in the sequence
     SampledToken* sampled = nullptr;  // never null
     const Adapter* adapter = nullptr;
-    bool last = false;  // the last token of the sequence
+    bool last = false;         // the last token of the sequence
+    std::int32_t target = -1;  // the prompt token to score, or -1
   };
 
   [[nodiscard]] static std::vector<AdapterRun> adapter_runs(std::span<const Row> rows);

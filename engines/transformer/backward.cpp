@@ -78,7 +78,7 @@ private:
   struct GroupLists {
     SegmentList continuing;
     SegmentList prefixes;
-    IndexList own_rows;  // of its own keys and values among all that it has gradients of
+    IndexList own_rows;  // of its own keys and values, if they are not all that it has gradients of
   };
   struct GroupRanges {
     PassRange continuing;
@@ -90,9 +90,10 @@ private:
     std::vector<AttentionSegment> continuing;
     std::vector<AttentionSegment> prefixes;
     std::vector<std::int32_t> own_rows;
+    const bool gathers = group.segments.size() > 1 && group.num_kv_rows > group.num_rows;
     for (const GroupSegment& segment : group.segments) {
       (segment.role.own_prefix < 0 ? continuing : prefixes).push_back(segment.attention);
-      for (std::int64_t i = 0; i < segment.attention.num_tokens; ++i) {
+      for (std::int64_t i = 0; gathers && i < segment.attention.num_tokens; ++i) {
         own_rows.push_back(static_cast<std::int32_t>(segment.attention.first_kv_row +
                                                      segment.attention.first_position + i));
       }
@@ -109,7 +110,7 @@ private:
     for (const BackwardGroup& group : groups_) {
       groups.push_back(add_group(group, contents));
     }
-    const PreparedPass& pass = state.prepare(contents, state.backward_pass);
+    const PreparedPass& pass = state.prepare(std::move(contents), state.backward_pass);
     for (const GroupRanges& group : groups) {
       all_group_lists_.push_back({pass.segments(group.continuing), pass.segments(group.prefixes),
                                   pass.indices(group.own_rows)});
@@ -223,7 +224,7 @@ private:
       return {b_.dkey.view().slice_rows(only.first_position, only.num_tokens),
               b_.dvalue.view().slice_rows(only.first_position, only.num_tokens)};
     }
-    if (group_->num_kv_rows == group_->num_rows) {
+    if (group_lists_->own_rows.empty()) {
       return {b_.dkey.view(), b_.dvalue.view()};
     }
     const KvGradient own{buffer(f_.key, b_.dkey.cols()), buffer(f_.value, b_.dkey.cols())};

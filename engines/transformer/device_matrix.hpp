@@ -35,9 +35,7 @@ public:
       if (bytes > own_.size_bytes()) {
         own_ = {};  // freed first: holding both would double peak memory
         TIDEMILL_CHECK(memory_ != nullptr);
-        auto block = memory_->allocate(bytes);
-        TIDEMILL_CHECK(block.ok()) << block.status().to_string();
-        own_ = std::move(block).value();
+        own_ = memory_->allocate(bytes).value();
       }
       data_ = own_.address();
     }

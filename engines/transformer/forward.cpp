@@ -92,9 +92,10 @@ ConstMatrix Transformer::forward(const ModelWeights& weights, const Batch& batch
 
   PassContents contents;
   const PlanRanges ranges = add_plan(plan, batch.ids, contents);
-  const PlanRanges requested_ranges = add_plan(requested.plan, {}, contents);
-  const PassRange requested_rows = contents.add_indices(requested.rows);
-  const PreparedPass& prepared = s.prepare(contents, s.forward_pass);
+  const PlanRanges requested_ranges =
+      trimmed ? add_plan(requested.plan, {}, contents) : PlanRanges();
+  const PassRange requested_rows = trimmed ? contents.add_indices(requested.rows) : PassRange();
+  const PreparedPass& prepared = s.prepare(std::move(contents), s.forward_pass);
   const PlanLists lists = lists_at(ranges, prepared);
 
   s.forward.reserve_inner(batch.num_rows(), s.config.intermediate_size);
@@ -132,7 +133,7 @@ ConstMatrix Transformer::recall(const ModelWeights& weights, const Batch& batch,
   const std::int64_t key_cols = s.config.num_kv_heads * s.config.head_dim;
   PassContents contents;
   const PlanRanges ranges = add_plan(plan, batch.ids, contents);
-  const PlanLists lists = lists_at(ranges, s.prepare(contents, s.forward_pass));
+  const PlanLists lists = lists_at(ranges, s.prepare(std::move(contents), s.forward_pass));
   const RopeTables rope = s.rope.tables(plan.num_positions);
   s.forward.reserve_inner(num_rows, s.config.intermediate_size);
   for (std::int64_t index = activations.first_layer(); index < s.config.num_layers; ++index) {

@@ -35,7 +35,7 @@ public:
     PassContents contents;
     const PassRange rows = contents.add_indices(rows_);
     const PassRange targets = contents.add_indices(targets_);
-    const PreparedPass& pass = state.prepare(contents, state.head_pass);
+    const PreparedPass& pass = state.prepare(std::move(contents), state.head_pass);
     row_list_ = pass.indices(rows);
     target_list_ = pass.indices(targets);
   }

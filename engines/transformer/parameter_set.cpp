@@ -83,9 +83,7 @@ ParameterSet::ParameterSet(const TensorShapes& shapes, Ops& ops) : ops_(&ops) {
     entries_.push_back({name, shape, size_, size});
     size_ += size;
   }
-  auto block = ops.memory().allocate(size_ * std::int64_t{sizeof(float)});
-  TIDEMILL_CHECK(block.ok()) << block.status().to_string();
-  block_ = std::move(block).value();
+  block_ = ops.memory().allocate(size_ * std::int64_t{sizeof(float)}).value();
   set_zero();
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.hpp"
 #include "engines/transformer/transformer_state.hpp"
 
 namespace tidemill::engines {
@@ -20,11 +19,9 @@ PlanLists lists_at(const PlanRanges& ranges, const PreparedPass& pass) {
           pass.segments(ranges.appends)};
 }
 
-const PreparedPass& Transformer::State::prepare(const PassContents& contents,
+const PreparedPass& Transformer::State::prepare(PassContents contents,
                                                 std::unique_ptr<PreparedPass>& slot) {
-  auto prepared = ops.prepare_pass(contents, std::move(slot));
-  TIDEMILL_CHECK(prepared.ok()) << prepared.status().to_string();
-  slot = std::move(prepared).value();
+  slot = ops.prepare_pass(std::move(contents), std::move(slot)).value();
   return *slot;
 }
 

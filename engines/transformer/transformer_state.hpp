@@ -166,7 +166,7 @@ struct Transformer::State {
         head(ops.memory()) {}
 
   /// Uploads `contents` in place of the pass in `slot`.
-  const PreparedPass& prepare(const PassContents& contents, std::unique_ptr<PreparedPass>& slot);
+  const PreparedPass& prepare(PassContents contents, std::unique_ptr<PreparedPass>& slot);
 
   ModelConfig config;
   Ops& ops;

@@ -20,8 +20,8 @@ namespace {
 // The lists of a pass, in host memory.
 class HostPass final : public PreparedPass {
 public:
-  explicit HostPass(const PassContents& contents)
-      : PreparedPass(contents), contents_(contents), segments_(contents_.segments()) {}
+  explicit HostPass(PassContents contents)
+      : contents_(std::move(contents)), segments_(contents_.segments()) {}
 
   static std::span<const std::int32_t> indices(const IndexList& list) {
     if (list.empty()) {
@@ -32,12 +32,11 @@ public:
                                             static_cast<std::size_t>(list.size));
   }
   static std::span<const AttentionSegment> segments(const SegmentList& list) {
-    if (list.empty()) {
-      return {};
-    }
-    const auto& pass = dynamic_cast<const HostPass&>(*list.pass);
-    return std::span(pass.segments_)
-        .subspan(static_cast<std::size_t>(list.first), static_cast<std::size_t>(list.size));
+    return list.empty() ? std::span<const AttentionSegment>() : list.pass->at(list);
+  }
+  [[nodiscard]] std::span<const AttentionSegment> at(const SegmentList& list) const override {
+    return std::span(segments_).subspan(static_cast<std::size_t>(list.first),
+                                        static_cast<std::size_t>(list.size));
   }
 
 private:
@@ -137,11 +136,11 @@ public:
   }
 
   [[nodiscard]] Result<std::unique_ptr<PreparedPass>> prepare_pass(
-      const PassContents& contents, std::unique_ptr<PreparedPass> old) override {
+      PassContents contents, std::unique_ptr<PreparedPass> old) override {
     if (old != nullptr && !pending_.empty()) {
       passes_.push_back(std::move(old));
     }
-    return std::unique_ptr<PreparedPass>(std::make_unique<HostPass>(contents));
+    return std::unique_ptr<PreparedPass>(std::make_unique<HostPass>(std::move(contents)));
   }
 
   void copy(engines::ConstMatrix from, engines::Matrix to) override {

@@ -40,7 +40,7 @@ Seen seen_by(const AttentionShape& shape, const SegmentList& segments) {
   if (segments.empty()) {
     return seen;
   }
-  for (const AttentionSegment& segment : segments.pass->shapes(segments)) {
+  for (const AttentionSegment& segment : segments.pass->at(segments)) {
     for (std::int64_t t = 0; t < segment.num_tokens; ++t) {
       const std::int64_t all = segment.first_position + t + 1;
       seen.by_queries += static_cast<double>(shape.window == 0 ? all : std::min(all, shape.window));
@@ -81,8 +81,9 @@ public:
     record("write", row_cost(to, 2.0, 0.0), [&] { ops_->write(from, to); });
   }
   [[nodiscard]] Result<std::unique_ptr<PreparedPass>> prepare_pass(
-      const PassContents& contents, std::unique_ptr<PreparedPass> old) override {
-    return record("prepare_pass", {}, [&] { return ops_->prepare_pass(contents, std::move(old)); });
+      PassContents contents, std::unique_ptr<PreparedPass> old) override {
+    return record("prepare_pass", {},
+                  [&] { return ops_->prepare_pass(std::move(contents), std::move(old)); });
   }
   void copy(ConstMatrix from, Matrix to) override {
     const double bytes =

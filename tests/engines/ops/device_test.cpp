@@ -110,7 +110,7 @@ TEST_P(DeviceOpsTest, CopyRowsGathersScattersAndSkips) {
   PassContents contents;
   const PassRange from_range = contents.add_indices(rows);
   const PassRange to_range = contents.add_indices(targets);
-  const auto pass = ops_->prepare_pass(contents, nullptr).value();
+  const auto pass = ops_->prepare_pass(std::move(contents), nullptr).value();
   const DeviceValues gathered(*ops_, 3, 2);
   ops_->copy_rows(from.matrix(), pass->indices(from_range), gathered.matrix(), {});
   EXPECT_EQ(gathered.read(), (Floats{30, 31, 0, 0, 0, 1}));

@@ -67,13 +67,13 @@ public:
   IndexList indices(std::span<const std::int32_t> values) {
     PassContents contents;
     const PassRange range = contents.add_indices(values);
-    pass_ = ops_->prepare_pass(contents, std::move(pass_)).value();
+    pass_ = ops_->prepare_pass(std::move(contents), std::move(pass_)).value();
     return pass_->indices(range);
   }
   SegmentList segments(std::span<const AttentionSegment> values) {
     PassContents contents;
     const PassRange range = contents.add_segments(values);
-    pass_ = ops_->prepare_pass(contents, std::move(pass_)).value();
+    pass_ = ops_->prepare_pass(std::move(contents), std::move(pass_)).value();
     return pass_->segments(range);
   }
 
